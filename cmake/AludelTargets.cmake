@@ -1,0 +1,69 @@
+# aludel_library, aludel_binary, aludel_test: the only ways a target is made here, so that every one of them is
+# built with the same language level, warnings and sanitizers, and includes from the repository root.
+
+find_program(ALUDEL_CCACHE ccache)
+if(ALUDEL_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${ALUDEL_CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${ALUDEL_CCACHE})
+endif()
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+
+function(_aludel_compile_options target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
+  target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
+  # Errors carry names of ours and of peers: format strings and conversions are checked, and no warning is kept.
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror -Wno-sign-compare -Wno-missing-field-initializers
+                              -fno-omit-frame-pointer -g1>)
+  if(ALUDEL_SANITIZE)
+    target_compile_options(${target} PUBLIC $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${ALUDEL_SANITIZE}
+                                                                      -fno-sanitize-recover=undefined>)
+    target_link_options(${target} PUBLIC -fsanitize=${ALUDEL_SANITIZE})
+  endif()
+endfunction()
+
+# aludel_library(NAME SOURCES a.cc ... DEPS targets ...)
+function(aludel_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  _aludel_compile_options(${name})
+  target_link_libraries(${name} PUBLIC ${ARG_DEPS})
+endfunction()
+
+# aludel_binary(NAME SOURCES main.cc ... DEPS targets ...)
+function(aludel_binary name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  _aludel_compile_options(${name})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS})
+endfunction()
+
+# aludel_test(NAME SOURCES a_test.cc ... DEPS targets ... [TIMEOUT seconds] [LABELS ...] [ENVIRONMENT A=b ...])
+# One GoogleTest binary, run by ctest from the repository root, so that tests name demo files by relative path.
+function(aludel_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS;ENVIRONMENT" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  _aludel_compile_options(${name})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
+                                          ENVIRONMENT "${ARG_ENVIRONMENT}")
+endfunction()
+
+# aludel_fuzz(NAME SOURCES a_fuzz.cc ... DEPS targets ...): a libFuzzer target with clang's runtime.
+function(aludel_fuzz name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  _aludel_compile_options(${name})
+  target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS})
+endfunction()

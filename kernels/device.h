@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "kernels/tensor.h"
+
+namespace aludel {
+
+class Device;
+class Ops;
+
+// A block of device memory, freed with its last owner. Movable, not copyable. Must not outlive its Device.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Device* device, void* data, size_t size) : device_(device), data_(data), size_(size) {}
+  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
+  Buffer& operator=(Buffer&& other) noexcept;
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer();
+
+  void* data() const { return data_; }
+  size_t size() const { return size_; }
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  Device* device_ = nullptr;
+  void* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// An ordered queue of device work. On the CPU every call has finished when it returns, so the handle is null;
+// on CUDA it is a cudaStream_t. Not thread-safe: one thread enqueues on a stream at a time.
+struct Stream {
+  void* handle = nullptr;
+};
+
+// Memory, streams and the operations of one device. The factory is OpenDevice. Thread-safe for Allocate and
+// Free; everything that takes a Stream follows the stream's rule.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // "cpu" or "cuda:0", for logs and errors.
+  virtual std::string name() const = 0;
+  // True where GEMM on bf16 inputs is native; otherwise callers choose f32.
+  virtual bool has_bf16_gemm() const = 0;
+
+  // Memory is 64-byte aligned and not initialised. ResourceExhausted names the size asked for.
+  virtual absl::StatusOr<Buffer> Allocate(size_t bytes) = 0;
+  virtual void Free(void* data) = 0;
+
+  virtual absl::StatusOr<Stream> CreateStream() = 0;
+  virtual void DestroyStream(Stream stream) = 0;
+  // Host memory must stay alive until Synchronize(stream) has returned.
+  virtual void CopyToDevice(void* device, const void* host, size_t bytes, Stream stream) = 0;
+  virtual void CopyToHost(void* host, const void* device, size_t bytes, Stream stream) = 0;
+  virtual absl::Status Synchronize(Stream stream) = 0;
+
+  // Owned by the device.
+  virtual Ops& ops() = 0;
+};
+
+struct DeviceOptions {
+  std::string name = "cpu";  // "cpu" or "cuda:N"
+  // CPU threads that one call of an op may use, the calling thread among them. 0: one per core this process
+  // may run on.
+  int threads = 0;
+};
+
+// InvalidArgument for a name that no backend of this build knows; FailedPrecondition where the hardware is
+// missing.
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const DeviceOptions& options);
+
+}  // namespace aludel

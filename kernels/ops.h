@@ -1,0 +1,112 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/device.h"
+#include "kernels/tensor.h"
+
+namespace aludel {
+
+// A weight matrix W [out, in] in whatever layout the device multiplies fastest. Opaque; belongs to one
+// device.
+class PackedMatrix {
+ public:
+  virtual ~PackedMatrix() = default;
+  virtual int64_t out_features() const = 0;
+  virtual int64_t in_features() const = 0;
+  virtual DType dtype() const = 0;
+};
+
+// One layer's paged cache. Block b holds tokens [b * block_tokens, ...) of whichever sequence lists it.
+struct PagedKv {
+  void* k = nullptr;  // [blocks, kv_heads, block_tokens, head_dim], rotated keys
+  void* v = nullptr;  // [blocks, kv_heads, block_tokens, head_dim]
+  DType dtype = DType::kBf16;
+  int block_tokens = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+};
+
+// A run of consecutive rows of a batch that belongs to one sequence: row `row_begin + i` is the token at
+// position `position_begin + i`, and its sequence's cache lies in `blocks` (enough of them to cover every
+// position up to the last row's). The block list must stay alive until the op has run.
+struct SequenceRows {
+  int64_t row_begin = 0;
+  int64_t rows = 0;
+  int64_t position_begin = 0;
+  absl::Span<const int32_t> blocks;
+};
+
+// Rotary embedding, half-split pairing as Llama checkpoints store it: pair (x_i, x_{i + head_dim/2}) turns by
+// position * inverse_frequency[i], then is scaled by `attention_factor` (1 except for YaRN).
+struct RopeTable {
+  absl::Span<const float> inverse_frequency;  // [head_dim / 2]
+  float attention_factor = 1.0f;
+};
+
+struct AttentionParams {
+  int heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  float scale = 0.0f;  // usually 1 / sqrt(head_dim)
+  int64_t window = 0;  // 0: full causal; else a token sees itself and the window - 1 before it
+};
+
+// The operations a decoder-only transformer is made of. Every call is asynchronous on `stream`, allocates
+// nothing that the caller sees, and checks shapes with ALUDEL_CHECK, because shapes come from validated
+// models. The CPU implementation is the reference for the CUDA one. Thread-safe for calls on different
+// streams.
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  // Copies weights [out, in] from host memory (f32 or bf16) into the device's own layout and `dtype`.
+  virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(const TensorView& host_weights, DType dtype) = 0;
+
+  // out[t, :] = table[ids[t], :]. Every id is in range: the caller has checked.
+  virtual void Embed(absl::Span<const int32_t> ids, const TensorView& table, const TensorView& out,
+                     Stream stream) = 0;
+
+  // out = x / sqrt(mean(x^2) + eps) * weight, per row (Zhang & Sennrich 2019). x f32, weight f32 [cols], out
+  // any.
+  virtual void RmsNorm(const TensorView& x, const float* weight, float eps, const TensorView& out,
+                       Stream stream) = 0;
+
+  // out = a W^T + bias, or out += a W^T + bias where `accumulate`. bias f32 [out] or null. Sums in f32.
+  virtual void Gemm(const TensorView& a, const PackedMatrix& w, const float* bias, bool accumulate,
+                    const TensorView& out, Stream stream) = 0;
+
+  // Per head RMSNorm of x [rows, heads * head_dim] in place (Qwen3's q and k norm). weight f32 [head_dim].
+  virtual void HeadNorm(const TensorView& x, int head_dim, const float* weight, float eps, Stream stream) = 0;
+
+  // Rotates q [rows, heads * head_dim] in place.
+  virtual void Rope(const TensorView& q, int head_dim, const RopeTable& rope,
+                    absl::Span<const SequenceRows> sequences, Stream stream) = 0;
+
+  // Rotates k [rows, kv_heads * head_dim] (before RoPE) and writes it and v [rows, kv_heads * head_dim] into
+  // the pages. A bf16 cache rounds k to bf16 *before* it is rotated, so that a key that arrived over the wire
+  // as bf16 gives the same page as one computed here. k and v are not changed.
+  virtual void RopeWriteKv(const TensorView& k, const TensorView& v, const RopeTable& rope,
+                           absl::Span<const SequenceRows> sequences, const PagedKv& kv, Stream stream) = 0;
+
+  // out[t, h, :] = softmax(scale * q[t, h] . K[0..pos(t)]) V, causal, grouped queries, over pages that
+  // already hold these rows. q and out [rows, heads * head_dim].
+  virtual void Attention(const TensorView& q, const AttentionParams& params,
+                         absl::Span<const SequenceRows> sequences, const PagedKv& kv, const TensorView& out,
+                         Stream stream) = 0;
+
+  // out = silu(gate) * up, with gate_up [rows, 2 * cols] = [gate | up] (Shazeer 2020).
+  virtual void SiluMul(const TensorView& gate_up, const TensorView& out, Stream stream) = 0;
+
+  // out[i, :] = x[rows[i], :].
+  virtual void GatherRows(const TensorView& x, absl::Span<const int64_t> rows, const TensorView& out,
+                          Stream stream) = 0;
+
+  // dst[i] = dtype(src[i]), same shape.
+  virtual void Convert(const TensorView& src, const TensorView& dst, Stream stream) = 0;
+};
+
+}  // namespace aludel

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/device.h"
+#include "runtime/kv/kv_layout.h"
+
+namespace aludel {
+
+class BlockPool;
+
+// Shared ownership of one KV block. Copies share the block (a common prefix); it returns to the pool with the
+// last. Belongs to the pool's thread and must not outlive the pool.
+class BlockRef {
+ public:
+  BlockRef() = default;
+  BlockRef(const BlockRef& other);
+  BlockRef(BlockRef&& other) noexcept { *this = std::move(other); }
+  BlockRef& operator=(BlockRef other) noexcept {
+    std::swap(pool_, other.pool_);
+    std::swap(id_, other.id_);
+    return *this;
+  }
+  ~BlockRef();
+
+  BlockId id() const { return id_; }
+  bool shared() const;
+
+ private:
+  friend class BlockPool;
+  BlockRef(BlockPool* pool, BlockId id) : pool_(pool), id_(id) {}
+
+  BlockPool* pool_ = nullptr;
+  BlockId id_ = -1;
+};
+
+// Hands out fixed-size KV blocks from one device allocation made at start-up. A block returns when its last
+// BlockRef dies. Owned by the engine thread; not thread-safe. Allocate() never waits: it fails with
+// ResourceExhausted, and the scheduler chooses between evicting and deferring.
+class BlockPool {
+ public:
+  // ResourceExhausted with the arithmetic where the device lacks the memory.
+  static absl::StatusOr<std::unique_ptr<BlockPool>> Create(Device* device, const KvLayout& layout);
+  ~BlockPool();
+  BlockPool(const BlockPool&) = delete;
+  BlockPool& operator=(const BlockPool&) = delete;
+
+  absl::StatusOr<BlockRef> Allocate();
+
+  const KvLayout& layout() const { return layout_; }
+  int64_t free_blocks() const { return static_cast<int64_t>(free_.size()); }
+  PagedKv Layer(int layer) const { return layout_.Layer(memory_.data(), layer); }
+
+ private:
+  friend class BlockRef;
+  BlockPool(const KvLayout& layout, Buffer memory);
+
+  KvLayout layout_;
+  Buffer memory_;
+  std::vector<int32_t> references_;  // [blocks]
+  std::vector<BlockId> free_;        // a stack: the block freed last is the one in the cache
+};
+
+// The blocks of one sequence in token order, and their ids side by side as the kernels take them.
+class BlockTable {
+ public:
+  // Makes room for `tokens` tokens; on error the table keeps what it had.
+  absl::Status Grow(BlockPool& pool, int64_t tokens);
+  // Appends a block somebody else filled.
+  void Append(BlockRef block);
+  void Clear();
+
+  absl::Span<const BlockId> ids() const { return ids_; }
+  const std::vector<BlockRef>& blocks() const { return blocks_; }
+
+ private:
+  std::vector<BlockRef> blocks_;
+  std::vector<BlockId> ids_;
+};
+
+}  // namespace aludel

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "nlohmann/json.hpp"
+
+namespace aludel {
+
+// A HuggingFace chat template (the Jinja subset that published Llama-3, Qwen2.5, Qwen3 and Mistral templates
+// use), parsed once. Immutable and thread-safe. Rendering is bounded (loop steps, output bytes), because
+// templates come from files that somebody else wrote.
+class ChatTemplate {
+ public:
+  // Reads chat_template of DIR/tokenizer_config.json or DIR/chat_template.jinja, with its bos/eos tokens.
+  // NotFound where the model has none.
+  static absl::StatusOr<std::unique_ptr<ChatTemplate>> Load(const std::string& directory);
+  static absl::StatusOr<std::unique_ptr<ChatTemplate>> Parse(absl::string_view source, std::string bos_token,
+                                                             std::string eos_token);
+  virtual ~ChatTemplate() = default;
+
+  // `context` holds messages, add_generation_prompt, tools, documents and whatever else the caller passes;
+  // bos_token and eos_token are added. InvalidArgument carries the template's raise_exception text or the
+  // line of the fault.
+  virtual absl::StatusOr<std::string> Render(const nlohmann::ordered_json& context) const = 0;
+};
+
+}  // namespace aludel

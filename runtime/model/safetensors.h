@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace aludel {
+
+// One tensor of a mapped file. `data` lives as long as the SafetensorsFile it came from.
+struct SafetensorsEntry {
+  std::string dtype;  // "F32", "BF16", "F16", "I32", "I64", "U8", "F8_E4M3", ...
+  std::vector<int64_t> shape;
+  absl::Span<const uint8_t> data;
+
+  int64_t elements() const;
+};
+
+// A read-only memory map of one .safetensors file, its header checked completely when it is opened: lengths,
+// offsets in range and not overlapping, dtype sizes times shape equal to the byte range. Thread-safe. Errors
+// name the file, the tensor, what was found and what was expected.
+class SafetensorsFile {
+ public:
+  static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
+  ~SafetensorsFile();
+  SafetensorsFile(const SafetensorsFile&) = delete;
+  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  const std::map<std::string, SafetensorsEntry>& entries() const { return entries_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  // NotFound names the file and the tensor.
+  absl::StatusOr<const SafetensorsEntry*> Find(const std::string& name) const;
+
+ private:
+  SafetensorsFile() = default;
+
+  std::string path_;
+  void* map_ = nullptr;
+  size_t map_bytes_ = 0;
+  std::map<std::string, SafetensorsEntry> entries_;
+  std::map<std::string, std::string> metadata_;
+};
+
+// Parses and checks a header (the JSON after the 8-byte length) against `data_bytes` bytes of tensor data at
+// `data`; the part of Open that sees hostile bytes, split out for tests and fuzzing.
+absl::Status ParseSafetensorsHeader(absl::string_view header, const uint8_t* data, size_t data_bytes,
+                                    const std::string& path, std::map<std::string, SafetensorsEntry>* entries,
+                                    std::map<std::string, std::string>* metadata);
+
+// All shards of a model directory: model.safetensors, or those that model.safetensors.index.json lists.
+class ModelFiles {
+ public:
+  static absl::StatusOr<ModelFiles> Open(const std::string& directory);
+  absl::StatusOr<const SafetensorsEntry*> Find(const std::string& name) const;
+  bool Contains(const std::string& name) const { return index_.count(name) != 0; }
+  const std::map<std::string, const SafetensorsEntry*>& entries() const { return index_; }
+
+ private:
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::map<std::string, const SafetensorsEntry*> index_;
+};
+
+// One tensor to write.
+struct SafetensorsTensor {
+  std::string name;
+  std::string dtype;
+  std::vector<int64_t> shape;
+  absl::Span<const uint8_t> data;
+};
+
+// Writes atomically (temporary file, fsync, rename). Tensors are laid out in the order given, 64-byte aligned
+// start.
+absl::Status WriteSafetensors(const std::string& path, absl::Span<const SafetensorsTensor> tensors,
+                              const std::map<std::string, std::string>& metadata);
+
+}  // namespace aludel

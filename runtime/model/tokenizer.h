@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace aludel {
+
+// A HuggingFace tokenizer.json: byte-level BPE with its regex pre-tokeniser, or SentencePiece-style BPE with
+// byte fallback. Immutable after Load and thread-safe. A field or component that it does not implement is an
+// error at Load that names it: it never tokenises approximately.
+class Tokenizer {
+ public:
+  // Reads DIR/tokenizer.json.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& directory);
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> FromJson(absl::string_view json,
+                                                             absl::string_view origin);
+  virtual ~Tokenizer() = default;
+
+  // Text to ids. Added tokens inside the text become their ids (as a rendered chat template needs); with
+  // `add_special_tokens` the post-processor's template (e.g. a BOS) is applied too. InvalidArgument for text
+  // that is not UTF-8.
+  virtual absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text,
+                                                      bool add_special_tokens) const = 0;
+
+  // Ids to text. Ids out of range are skipped. Bytes that are not UTF-8 become U+FFFD.
+  virtual std::string Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const = 0;
+
+  virtual int vocab_size() const = 0;  // largest id + 1, added tokens included
+  virtual bool IsSpecial(int32_t id) const = 0;
+  // -1 where there is none. `token` is the vocabulary's spelling ("<|end|>").
+  virtual int32_t TokenToId(absl::string_view token) const = 0;
+  // SHA-256 over vocabulary, merges and added tokens in a canonical form: two models that exchange token ids
+  // agree on this. Hex.
+  virtual const std::string& fingerprint() const = 0;
+};
+
+// Decodes a stream of ids so that no piece ever ends inside a character: bytes of an unfinished UTF-8
+// sequence wait. One per stream; not thread-safe; the tokenizer must outlive it.
+class StreamDecoder {
+ public:
+  explicit StreamDecoder(const Tokenizer* tokenizer) : tokenizer_(tokenizer) {}
+  // The text that `id` completes; may be empty.
+  std::string Push(int32_t id);
+  // What is still held back, with broken bytes as U+FFFD.
+  std::string Flush();
+
+ private:
+  const Tokenizer* tokenizer_;
+  std::vector<int32_t> ids_;
+  size_t prefix_ = 0;  // ids_[prefix_, read_) were emitted; kept as left context for the next piece
+  size_t read_ = 0;
+};
+
+}  // namespace aludel
