@@ -1,0 +1,140 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "runtime/codec/codec.h"
+#include "runtime/codec/frame.h"
+#include "runtime/model/tokenizer.h"
+#include "runtime/model/transformer.h"
+#include "runtime/sampler.h"
+
+namespace aludel {
+
+using SequenceId = uint64_t;
+
+struct EngineOptions {
+  int64_t kv_blocks = 0;  // 0: enough for max_sequences full contexts, at most 1/4 of host memory
+  int block_tokens = 16;
+  DType kv_dtype = DType::kBf16;
+  int64_t max_context = 0;     // 0: the model's
+  int64_t chunk_tokens = 256;  // tokens of one step, prefill and decode together
+  int max_sequences = 64;      // running or waiting for frames
+};
+
+enum class FinishReason : uint8_t { kStop, kLength };
+
+// Exclusive seconds on one sequence's critical path, from admission to the first token.
+struct SequenceTimes {
+  double queue = 0;        // admitted, not yet computing
+  double prefill = 0;      // own prefill steps (local plan or fallback)
+  double await = 0;        // waiting for frames with nothing to do
+  double reconstruct = 0;  // applying frames
+  double native = 0;       // tokens the consumer computes itself over a handed-over cache
+  double encode = 0;       // inside the encoder (prefill server)
+  double ttft = 0;         // admission to first token
+};
+
+struct TokenEvent {
+  int32_t id = 0;
+  std::string text;    // what this token completed; held back while it may begin a stop string
+  bool first = false;  // `times` are final now
+  SequenceTimes times;
+  bool fell_back = false;
+  absl::Status fallback_reason;
+};
+
+struct SequenceResult {
+  FinishReason reason = FinishReason::kStop;
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+  std::string tail_text;  // released at the end
+  SequenceTimes times;
+};
+
+// Both calls come from the engine thread and must not block. OnDone comes exactly once for every sequence
+// that was admitted; nothing follows it.
+class SequenceListener {
+ public:
+  virtual ~SequenceListener() = default;
+  virtual void OnToken(const TokenEvent& event) = 0;
+  virtual void OnDone(const absl::Status& status, const SequenceResult& result) = 0;
+};
+
+struct GenerateSpec {
+  std::vector<int32_t> prompt;
+  SamplingParams sampling;
+  absl::Time deadline = absl::InfiniteFuture();
+  // Set: tokens [0, handed_over_tokens) arrive as frames of this codec (ApplyFrame); the rest is computed
+  // here. The last prompt token always is, so handed_over_tokens < prompt.size().
+  const KvCodec* codec = nullptr;
+  int64_t handed_over_tokens = 0;
+};
+
+struct PrefillSpec {
+  std::vector<int32_t> prompt;  // tokens [0, token_end) are computed
+  int64_t token_end = 0;
+  absl::Time deadline = absl::InfiniteFuture();
+  const KvCodec* codec = nullptr;
+  // Owned by the caller; used from the engine thread until OnDone.
+  FrameSink* sink = nullptr;
+};
+
+struct EngineStats {
+  int64_t running = 0;  // sequences that the next steps compute
+  int64_t waiting = 0;  // admitted, waiting for frames or for their first step
+  int64_t kv_blocks_total = 0;
+  int64_t kv_blocks_used = 0;      // held by sequences
+  int64_t kv_blocks_reserved = 0;  // promised to admitted sequences, held or not
+  uint64_t steps = 0;
+  uint64_t prompt_tokens = 0;  // computed here
+  uint64_t generated_tokens = 0;
+  uint64_t frames_applied = 0;
+  uint64_t frames_rejected = 0;
+  uint64_t fallbacks = 0;
+  absl::Time last_progress;  // of the engine thread's loop; an old time with running > 0 means wedged
+};
+
+// Runs sequences on one model: admits, plans steps (runtime/scheduler.h), runs the forward, samples, emits.
+// Owns one thread, the KV cache and every sequence's state; callers talk to it through a bounded queue and
+// are thread-safe. Admission promises all blocks that a sequence can ever need, so that an admitted one
+// always ends.
+class Engine {
+ public:
+  // `model` and `tokenizer` must outlive the engine.
+  static absl::StatusOr<std::unique_ptr<Engine>> Start(Transformer* model, const Tokenizer* tokenizer,
+                                                       const EngineOptions& options);
+  // Ends every sequence with Unavailable and joins the thread.
+  ~Engine();
+
+  // Admits at once or fails: ResourceExhausted (blocks, sequences), InvalidArgument (empty prompt, ids out of
+  // range, longer than the context; the message holds both numbers).
+  absl::StatusOr<SequenceId> Generate(GenerateSpec spec, std::shared_ptr<SequenceListener> listener);
+  absl::StatusOr<SequenceId> Prefill(PrefillSpec spec, std::shared_ptr<SequenceListener> listener);
+
+  // A frame for a sequence admitted with a codec. The engine checks header, checksum and coverage; `release`
+  // runs on the engine thread when the bytes are no longer needed. A bad frame turns the sequence to local
+  // prefill. Frames for sequences that have ended are dropped.
+  void ApplyFrame(SequenceId id, const FrameHeader& header, std::vector<uint8_t> header_bytes,
+                  absl::Span<const uint8_t> payload, std::function<void()> release);
+  // The hand-over is lost: unless every frame has landed, compute the prompt here.
+  void FallBack(SequenceId id, absl::Status reason);
+  // OnDone follows with `status`; unknown ids are ignored.
+  void Cancel(SequenceId id, absl::Status status);
+
+  EngineStats stats() const;
+  const EngineOptions& options() const;
+
+ private:
+  class Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace aludel

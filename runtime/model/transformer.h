@@ -1,0 +1,116 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/device.h"
+#include "kernels/ops.h"
+#include "runtime/kv/block_pool.h"
+#include "runtime/model/model_config.h"
+
+namespace aludel {
+
+struct Weights;
+struct Workspace;
+
+// What one layer computed for consecutive tokens of one sequence, before RoPE. The views die when the call
+// that passed them returns.
+struct LayerSlice {
+  int layer = 0;
+  int64_t token_begin = 0;
+  TensorView h;  // [tokens, hidden], the attention input after the layer's RMSNorm
+  TensorView k;  // [tokens, kv_dim], after bias and k-norm, before RoPE
+  TensorView v;  // [tokens, kv_dim]
+
+  int64_t tokens() const { return k.rows; }
+};
+
+// Sees every layer of a forward pass as soon as its K and V exist. Called on the thread that runs the
+// forward.
+class LayerObserver {
+ public:
+  virtual ~LayerObserver() = default;
+  // An error ends this sequence's observation, not the forward; Forward reports it in
+  // BatchItem::observer_status.
+  virtual absl::Status OnLayer(const LayerSlice& slice) = 0;
+};
+
+// One sequence's share of a batch: tokens at positions [position, position + ids.size()), whose cache pages
+// are `blocks` (they must already cover the last position).
+struct BatchItem {
+  absl::Span<const int32_t> ids;
+  int64_t position = 0;
+  absl::Span<const BlockId> blocks;
+  bool wants_logits = false;  // of the last token
+  LayerObserver* observer = nullptr;
+  absl::Status observer_status;
+};
+
+struct TransformerOptions {
+  DType compute = DType::kBf16;  // of GEMM inputs; sums, norms and the residual stream are always f32
+  int64_t max_rows = 512;        // tokens of one Forward, over all items
+};
+
+// A decoder-only transformer (Llama, Mistral, Qwen2, Qwen3 are one class with other numbers) and its weights
+// on one device. Owns its workspace, therefore one Forward at a time: it belongs to one engine thread.
+class Transformer {
+ public:
+  // Reads a HuggingFace model directory. Errors name the file, the tensor, what was found and what was
+  // expected.
+  static absl::StatusOr<std::unique_ptr<Transformer>> Load(Device* device, const std::string& directory,
+                                                           const TransformerOptions& options);
+  ~Transformer();
+
+  const ModelConfig& config() const { return config_; }
+  const TransformerOptions& options() const { return options_; }
+  // SHA-256 over config.json and the weight files, hex: who this model is to peers and artefacts.
+  const std::string& hash() const { return hash_; }
+  Device* device() const { return device_; }
+  // A layout with this model's shape for `blocks` blocks.
+  KvLayout MakeKvLayout(int64_t blocks, int block_tokens, DType dtype) const;
+
+  // Runs all layers over the batch, writes K and V into the pool's pages, and fills `logits` (f32 host
+  // memory, [items that want logits, vocab], in item order). At most options().max_rows tokens; ids must be
+  // in range (InvalidArgument otherwise, and nothing is written).
+  absl::Status Forward(absl::Span<BatchItem> items, BlockPool& pool, std::vector<float>* logits);
+
+  // Runs layers [0, layers) fully and computes K and V of layer `layers` too (they come free): the consumer's
+  // native shallow layers. Returns the normalised attention input of layer `layers` in `h` (f32 host memory,
+  // [rows, hidden]).
+  absl::Status ForwardShallow(absl::Span<BatchItem> items, int layers, BlockPool& pool,
+                              std::vector<float>* h);
+
+  // k, v [rows, kv_dim] = this model's own projections of h [rows, hidden] at `layer`, bias and k-norm
+  // included, before RoPE. f32 device memory. At most max_rows rows.
+  void ProjectKv(int layer, const TensorView& h, const TensorView& k, const TensorView& v);
+
+  // Rotates k (before RoPE) and writes it and v into the pages for positions [position, position + rows).
+  void WriteKv(int layer, int64_t position, absl::Span<const BlockId> blocks, const TensorView& k,
+               const TensorView& v, BlockPool& pool);
+
+ private:
+  Transformer(Device* device, ModelConfig config, const TransformerOptions& options);
+
+  // Validates ids and lays the items out as consecutive rows.
+  absl::Status BeginBatch(absl::Span<BatchItem> items, std::vector<SequenceRows>* rows);
+  // Attention input, projections, and cache write of one layer.
+  void AttendInput(int layer, absl::Span<const SequenceRows> rows, int64_t count, absl::Span<BatchItem> items,
+                   BlockPool& pool);
+  void FinishLayer(int layer, absl::Span<const SequenceRows> rows, int64_t count, BlockPool& pool);
+
+  Device* device_;
+  ModelConfig config_;
+  TransformerOptions options_;
+  std::string hash_;
+  RopeFrequencies rope_;
+  Stream stream_;
+  std::unique_ptr<Weights> weights_;
+  std::unique_ptr<Workspace> work_;
+};
+
+}  // namespace aludel
