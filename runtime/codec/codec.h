@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "runtime/codec/frame.h"
+#include "runtime/kv/block_pool.h"
+#include "runtime/model/transformer.h"
+
+namespace aludel {
+
+// Where an encoder puts its frames. Implemented by the sender over registered memory, by evaluation and tests
+// over plain memory.
+class FrameSink {
+ public:
+  virtual ~FrameSink() = default;
+  // Memory for one payload of at most `max_bytes`, valid until Commit. One reservation at a time.
+  virtual absl::StatusOr<absl::Span<uint8_t>> Reserve(size_t max_bytes) = 0;
+  // Ships the first `bytes` of the reservation. The sink completes the header (ticket, epoch, sequence,
+  // checksum).
+  virtual absl::Status Commit(const FrameCoverage& coverage, size_t bytes) = 0;
+};
+
+// The producer's half of one hand-over. Fed layer by layer, chunk by chunk, in order; a codec over groups of
+// layers keeps what it needs until a group is complete. One per hand-over; engine thread only.
+class KvEncoder {
+ public:
+  virtual ~KvEncoder() = default;
+  virtual absl::Status Encode(const LayerSlice& slice, FrameSink& sink) = 0;
+};
+
+// The consumer's cache as a decoder sees it: pages to fill, and the model that owns them.
+struct KvTarget {
+  Transformer* model = nullptr;
+  BlockPool* pool = nullptr;
+  absl::Span<const BlockId> blocks;  // cover every handed-over token
+  absl::Span<const int32_t> prompt;  // token ids, known on both sides at no byte cost
+  int64_t tokens = 0;                // tokens [0, tokens) are handed over
+};
+
+// The consumer's half of one hand-over. Frames may come in any order; each decodes alone. One per hand-over;
+// engine thread only. Nothing is written for a frame that fails a check.
+class KvDecoder {
+ public:
+  virtual ~KvDecoder() = default;
+  // Computes what this codec leaves to the consumer (native shallow layers); before the first Apply.
+  virtual absl::Status Begin(const KvTarget& target) = 0;
+  // Reconstructs one frame, whose header and checksum have been verified, into the target's pages.
+  virtual absl::Status Apply(const FrameCoverage& coverage, absl::Span<const uint8_t> payload,
+                             const KvTarget& target) = 0;
+};
+
+// One wire format, e.g. "raw" or an artefact's "paper". Immutable and thread-safe; must outlive its encoders
+// and decoders. A codec opened for one side returns FailedPrecondition for the other.
+class KvCodec {
+ public:
+  virtual ~KvCodec() = default;
+  virtual const std::string& name() const = 0;
+  // Identifies the encoder's side of an artefact, hex; "" for formats that need none.
+  virtual const std::string& artifact_hash() const = 0;
+  virtual FrameKind kind() const = 0;
+  // Layers that arrive as frames; the decoder makes the others itself. [layers]
+  virtual const std::vector<bool>& shipped_layers() const = 0;
+  // Bound on the payload of one frame over `tokens` tokens.
+  virtual size_t MaxFrameBytes(int64_t tokens) const = 0;
+  virtual absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const = 0;
+  virtual absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const = 0;
+};
+
+// Which side of the wire a codec is opened for.
+enum class CodecSide : uint8_t { kProducer, kConsumer };
+
+// `format` is "raw" or a format of the artefact directory `artifact` (may be empty where no format needs
+// one). Loads this side's half only, and checks it against `model` (hashes and shapes): FailedPrecondition
+// names both.
+absl::StatusOr<std::unique_ptr<KvCodec>> OpenCodec(absl::string_view format, const std::string& artifact,
+                                                   CodecSide side, const Transformer& model);
+
+// Formats that OpenCodec knows for this artefact directory, "raw" first.
+absl::StatusOr<std::vector<std::string>> ListFormats(const std::string& artifact);
+
+}  // namespace aludel
