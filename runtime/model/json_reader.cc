@@ -1,0 +1,139 @@
+#include "runtime/model/json_reader.h"
+
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+using nlohmann::json;
+
+absl::Status WrongType(absl::string_view origin, const char* name, const json& found,
+                       absl::string_view expected) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(origin, ": ", name, " is ", DescribeJson(found), ", want ", expected));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes) {
+  std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rbe"), &std::fclose);
+  if (file == nullptr) {
+    const int error = errno;
+    const std::string message = absl::StrCat(path, ": ", std::strerror(error));
+    return error == ENOENT ? absl::NotFoundError(message) : absl::UnavailableError(message);
+  }
+  std::string content;
+  std::vector<char> chunk(size_t{1} << 18);
+  while (true) {
+    const size_t count = std::fread(chunk.data(), 1, chunk.size(), file.get());
+    content.append(chunk.data(), count);
+    if (content.size() > max_bytes) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(path, ": file is larger than the ", max_bytes, " bytes that are read of such a file"));
+    }
+    if (count < chunk.size()) break;
+  }
+  if (std::ferror(file.get())) return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(errno)));
+  return content;
+}
+
+absl::StatusOr<json> ParseJson(absl::string_view text, absl::string_view origin, int max_depth) {
+  bool too_deep = false;
+  std::string duplicate;
+  // One set of keys per open object. nlohmann's parser is iterative, so that depth costs heap, not stack.
+  std::vector<std::set<std::string>> keys;
+  const auto check = [&](int depth, json::parse_event_t event, json& parsed) {
+    if (depth > max_depth) too_deep = true;
+    if (event == json::parse_event_t::object_start) keys.emplace_back();
+    if (event == json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
+    if (event == json::parse_event_t::key && !keys.empty()) {
+      const auto& key = parsed.get_ref<const std::string&>();
+      if (!keys.back().insert(key).second && duplicate.empty()) duplicate = key;
+    }
+    return !too_deep;
+  };
+  json value;
+  try {
+    value = json::parse(text.begin(), text.end(), check);
+  } catch (const json::exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat(origin, ": not valid JSON: ", error.what()));
+  }
+  if (too_deep) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(origin, ": JSON nests deeper than the ", max_depth, " levels expected"));
+  }
+  if (!duplicate.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(origin, ": key \"", duplicate, "\" appears twice"));
+  }
+  return value;
+}
+
+std::string DescribeJson(const json& value) {
+  constexpr size_t kShown = 60;
+  if (value.is_null()) return "null";
+  if (value.is_structured()) {
+    return absl::StrCat("an ", value.type_name(), " of ", value.size(), " members");
+  }
+  std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+  if (text.size() > kShown) text = absl::StrCat(text.substr(0, kShown), "...");
+  return text;
+}
+
+const json* FindMember(const json& object, const char* name) {
+  if (!object.is_object()) return nullptr;
+  const auto it = object.find(name);
+  return it == object.end() || it->is_null() ? nullptr : &*it;
+}
+
+absl::StatusOr<int64_t> IntMember(const json& object, const char* name, int64_t fallback, int64_t min,
+                                  int64_t max, absl::string_view origin) {
+  const json* member = FindMember(object, name);
+  if (member == nullptr) return fallback;
+  const std::string expected = absl::StrCat("an integer in [", min, ", ", max, "]");
+  if (!member->is_number_integer()) return WrongType(origin, name, *member, expected);
+  // An unsigned value above int64 would wrap in get<int64_t>().
+  if (member->is_number_unsigned() && member->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
+    return WrongType(origin, name, *member, expected);
+  }
+  const int64_t value = member->get<int64_t>();
+  if (value < min || value > max) return WrongType(origin, name, *member, expected);
+  return value;
+}
+
+absl::StatusOr<double> NumberMember(const json& object, const char* name, double fallback, double min,
+                                    double max, absl::string_view origin) {
+  const json* member = FindMember(object, name);
+  if (member == nullptr) return fallback;
+  const std::string expected = absl::StrCat("a number in [", min, ", ", max, "]");
+  if (!member->is_number()) return WrongType(origin, name, *member, expected);
+  const double value = member->get<double>();
+  if (!std::isfinite(value) || value < min || value > max) return WrongType(origin, name, *member, expected);
+  return value;
+}
+
+absl::StatusOr<bool> BoolMember(const json& object, const char* name, bool fallback,
+                                absl::string_view origin) {
+  const json* member = FindMember(object, name);
+  if (member == nullptr) return fallback;
+  if (!member->is_boolean()) return WrongType(origin, name, *member, "true or false");
+  return member->get<bool>();
+}
+
+absl::StatusOr<std::string> StringMember(const json& object, const char* name, const std::string& fallback,
+                                         absl::string_view origin) {
+  const json* member = FindMember(object, name);
+  if (member == nullptr) return fallback;
+  if (!member->is_string()) return WrongType(origin, name, *member, "a string");
+  return member->get<std::string>();
+}
+
+}  // namespace aludel
