@@ -41,20 +41,24 @@ struct FrameHeader {
   uint32_t crc32c = 0;  // of the header with this field zero, then the payload
 };
 
+inline constexpr std::array<uint8_t, 4> kFrameMagic = {'A', 'L', 'D', 'F'};
 inline constexpr uint16_t kFrameVersion = 1;
 inline constexpr size_t kFrameHeaderBytes = 80;
+// No payload is larger: a bound that a receiver can check before it trusts anything else.
+inline constexpr uint32_t kMaxPayloadBytes = 1u << 30;
 
 // The header's bytes, with the checksum over header and payload filled in.
 std::array<uint8_t, kFrameHeaderBytes> EncodeFrameHeader(FrameHeader header,
                                                          absl::Span<const uint8_t> payload);
 
-// Checks magic, version, sizes and known kinds, not yet the checksum. DataLoss names the field, found and
-// expected.
+// Checks length, magic, version, known kinds, coverage that neither is empty nor wraps, payload size and zero
+// padding, not yet the checksum. DataLoss names the field, found and expected.
 absl::StatusOr<FrameHeader> DecodeFrameHeader(absl::Span<const uint8_t> bytes);
 
 // DataLoss where the payload's length or the checksum does not agree with the header's bytes.
 absl::Status VerifyFrame(absl::Span<const uint8_t> header, absl::Span<const uint8_t> payload);
 
+// CRC-32C (Castagnoli) of `bytes` after bytes whose checksum is `crc` (0 at the start).
 uint32_t Crc32c(uint32_t crc, absl::Span<const uint8_t> bytes);
 
 // Which (layer, token) cells of a hand-over have landed. Refuses overlap, so that a duplicated or forged

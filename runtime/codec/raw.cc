@@ -1,0 +1,148 @@
+#include "runtime/codec/raw.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "kernels/check.h"
+#include "runtime/codec/coverage.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+// Bytes of K and V of one token in one layer.
+size_t TokenBytes(const ModelConfig& config) { return size_t{2} * config.kv_dim() * sizeof(Bf16); }
+
+class RawEncoder : public KvEncoder {
+ public:
+  RawEncoder(Device* device, int kv_dim, int64_t max_rows, Stream stream, Buffer staging)
+      : device_(device),
+        kv_dim_(kv_dim),
+        max_rows_(max_rows),
+        stream_(stream),
+        staging_(std::move(staging)) {}
+  ~RawEncoder() override { device_->DestroyStream(stream_); }
+
+  absl::Status Encode(const LayerSlice& slice, FrameSink& sink) override {
+    const int64_t rows = slice.tokens();
+    ALUDEL_CHECK(rows <= max_rows_ && slice.k.cols == kv_dim_ && slice.v.cols == kv_dim_);
+    const size_t plane_bytes = static_cast<size_t>(rows) * kv_dim_ * sizeof(Bf16);
+    ALUDEL_ASSIGN_OR_RETURN(absl::Span<uint8_t> payload, sink.Reserve(2 * plane_bytes));
+    Bf16* k = staging_.as<Bf16>();
+    Bf16* v = k + rows * kv_dim_;
+    device_->ops().Convert(slice.k, TensorView::Of(k, rows, kv_dim_), stream_);
+    device_->ops().Convert(slice.v, TensorView::Of(v, rows, kv_dim_), stream_);
+    device_->CopyToHost(payload.data(), k, 2 * plane_bytes, stream_);
+    ALUDEL_RETURN_IF_ERROR(device_->Synchronize(stream_));
+    return sink.Commit(SliceCoverage(slice), 2 * plane_bytes);
+  }
+
+ private:
+  Device* device_;
+  int kv_dim_;
+  int64_t max_rows_;
+  Stream stream_;
+  Buffer staging_;  // bf16 [2, max_rows, kv_dim]
+};
+
+class RawDecoder : public KvDecoder {
+ public:
+  RawDecoder(Device* device, const ModelConfig& config, int64_t max_rows, Stream stream, Buffer wire,
+             Buffer values)
+      : device_(device),
+        layers_(config.layers),
+        kv_dim_(config.kv_dim()),
+        max_rows_(max_rows),
+        stream_(stream),
+        wire_(std::move(wire)),
+        values_(std::move(values)) {}
+  ~RawDecoder() override { device_->DestroyStream(stream_); }
+
+  absl::Status Begin(const KvTarget&) override { return absl::OkStatus(); }
+
+  absl::Status Apply(const FrameCoverage& coverage, absl::Span<const uint8_t> payload,
+                     const KvTarget& target) override {
+    ALUDEL_RETURN_IF_ERROR(CheckLayerFrame(coverage, layers_, target));
+    const size_t plane_bytes = size_t{coverage.tokens} * kv_dim_ * sizeof(Bf16);
+    if (payload.size() != 2 * plane_bytes) {
+      return absl::DataLossError(absl::StrFormat("raw frame of layer %d: payload is %d bytes, want %d",
+                                                 coverage.first_layer, payload.size(), 2 * plane_bytes));
+    }
+    for (int64_t begin = 0; begin < coverage.tokens; begin += max_rows_) {
+      const int64_t rows = std::min<int64_t>(max_rows_, coverage.tokens - begin);
+      const TensorView k = Load(payload.data(), begin, rows, 0);
+      const TensorView v = Load(payload.data() + plane_bytes, begin, rows, 1);
+      target.model->WriteKv(coverage.first_layer, coverage.token_begin + begin, target.blocks, k, v,
+                            *target.pool);
+      // The next rows reuse the staging memory.
+      ALUDEL_RETURN_IF_ERROR(device_->Synchronize(stream_));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // Rows [begin, begin + rows) of a plane as f32 in device memory.
+  TensorView Load(const uint8_t* plane, int64_t begin, int64_t rows, int slot) {
+    Bf16* wire = wire_.as<Bf16>() + slot * max_rows_ * kv_dim_;
+    float* values = values_.as<float>() + slot * max_rows_ * kv_dim_;
+    const size_t row_bytes = kv_dim_ * sizeof(Bf16);
+    device_->CopyToDevice(wire, plane + begin * row_bytes, rows * row_bytes, stream_);
+    const TensorView out = TensorView::Of(values, rows, kv_dim_);
+    device_->ops().Convert(TensorView::Of(wire, rows, kv_dim_), out, stream_);
+    return out;
+  }
+
+  Device* device_;
+  int layers_;
+  int kv_dim_;
+  int64_t max_rows_;
+  Stream stream_;
+  Buffer wire_;    // bf16 [2, max_rows, kv_dim]
+  Buffer values_;  // f32 [2, max_rows, kv_dim]
+};
+
+class RawCodec : public KvCodec {
+ public:
+  explicit RawCodec(const Transformer& model)
+      : device_(model.device()),
+        config_(model.config()),
+        max_rows_(model.options().max_rows),
+        shipped_(config_.layers, true) {}
+
+  const std::string& name() const override { return name_; }
+  const std::string& artifact_hash() const override { return no_artifact_; }
+  FrameKind kind() const override { return FrameKind::kRaw; }
+  const std::vector<bool>& shipped_layers() const override { return shipped_; }
+  size_t MaxFrameBytes(int64_t tokens) const override {
+    return static_cast<size_t>(tokens) * TokenBytes(config_);
+  }
+
+  absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {
+    ALUDEL_ASSIGN_OR_RETURN(Buffer staging, device_->Allocate(max_rows_ * TokenBytes(config_)));
+    ALUDEL_ASSIGN_OR_RETURN(const Stream stream, device_->CreateStream());
+    return std::make_unique<RawEncoder>(device_, config_.kv_dim(), max_rows_, stream, std::move(staging));
+  }
+
+  absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
+    const size_t bytes = max_rows_ * TokenBytes(config_);
+    ALUDEL_ASSIGN_OR_RETURN(Buffer wire, device_->Allocate(bytes));
+    ALUDEL_ASSIGN_OR_RETURN(Buffer values, device_->Allocate(2 * bytes));
+    ALUDEL_ASSIGN_OR_RETURN(const Stream stream, device_->CreateStream());
+    return std::make_unique<RawDecoder>(device_, config_, max_rows_, stream, std::move(wire),
+                                        std::move(values));
+  }
+
+ private:
+  Device* device_;
+  ModelConfig config_;
+  int64_t max_rows_;
+  std::vector<bool> shipped_;
+  std::string name_ = "raw";
+  std::string no_artifact_;
+};
+
+}  // namespace
+
+std::unique_ptr<KvCodec> MakeRawCodec(const Transformer& model) { return std::make_unique<RawCodec>(model); }
+
+}  // namespace aludel
