@@ -1,0 +1,40 @@
+#pragma once
+
+#include <memory>
+
+#include "kernels/ops.h"
+
+namespace aludel {
+
+// The CPU operations: the reference for every other device, and fast enough to serve. One file per stem.
+class CpuOps final : public Ops {
+ public:
+  // `threads` bounds the team of every call; 1 runs in the caller alone.
+  explicit CpuOps(int threads);
+  ~CpuOps() override;
+
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(const TensorView& host_weights, DType dtype) override;
+  void Embed(absl::Span<const int32_t> ids, const TensorView& table, const TensorView& out, Stream) override;
+  void RmsNorm(const TensorView& x, const float* weight, float eps, const TensorView& out, Stream) override;
+  void Gemm(const TensorView& a, const PackedMatrix& w, const float* bias, bool accumulate,
+            const TensorView& out, Stream) override;
+  void HeadNorm(const TensorView& x, int head_dim, const float* weight, float eps, Stream) override;
+  void Rope(const TensorView& q, int head_dim, const RopeTable& rope,
+            absl::Span<const SequenceRows> sequences, Stream) override;
+  void RopeWriteKv(const TensorView& k, const TensorView& v, const RopeTable& rope,
+                   absl::Span<const SequenceRows> sequences, const PagedKv& kv, Stream) override;
+  void Attention(const TensorView& q, const AttentionParams& params, absl::Span<const SequenceRows> sequences,
+                 const PagedKv& kv, const TensorView& out, Stream) override;
+  void SiluMul(const TensorView& gate_up, const TensorView& out, Stream) override;
+  void GatherRows(const TensorView& x, absl::Span<const int64_t> rows, const TensorView& out,
+                  Stream) override;
+  void Convert(const TensorView& src, const TensorView& dst, Stream) override;
+
+ private:
+  struct GemmEngine;
+
+  int threads_;
+  std::unique_ptr<GemmEngine> gemm_;
+};
+
+}  // namespace aludel

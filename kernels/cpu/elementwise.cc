@@ -1,0 +1,62 @@
+#include <cstring>
+#include <vector>
+
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/rows.h"
+#include "kernels/cpu/simd.h"
+
+namespace aludel {
+namespace {
+
+ALUDEL_SIMD void SiluMulRow(const float* gate, const float* up, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    // sigmoid through exp(-|g|), which cannot overflow.
+    const float g = gate[i];
+    const float e = cpu::ExpNonPositive(g < 0.0f ? g : -g);
+    const float sigmoid = (g < 0.0f ? e : 1.0f) / (1.0f + e);
+    out[i] = g * sigmoid * up[i];
+  }
+}
+
+}  // namespace
+
+void CpuOps::Embed(absl::Span<const int32_t> ids, const TensorView& table, const TensorView& out, Stream) {
+  ALUDEL_CHECK(out.rows == static_cast<int64_t>(ids.size()) && out.cols == table.cols);
+  std::vector<float> scratch(table.cols);
+  for (size_t t = 0; t < ids.size(); ++t) {
+    ALUDEL_CHECK(ids[t] >= 0 && ids[t] < table.rows);
+    cpu::StoreRow(cpu::LoadRow(table, ids[t], scratch.data()), out, static_cast<int64_t>(t));
+  }
+}
+
+void CpuOps::SiluMul(const TensorView& gate_up, const TensorView& out, Stream) {
+  ALUDEL_CHECK(gate_up.rows == out.rows && gate_up.cols == 2 * out.cols);
+#pragma omp parallel num_threads(threads_) if (threads_ > 1 && out.rows > 1)
+  {
+    std::vector<float> scratch(gate_up.cols);
+    std::vector<float> result(out.cols);
+#pragma omp for schedule(static)
+    for (int64_t t = 0; t < out.rows; ++t) {
+      const float* row = cpu::LoadRow(gate_up, t, scratch.data());
+      SiluMulRow(row, row + out.cols, out.cols, result.data());
+      cpu::StoreRow(result.data(), out, t);
+    }
+  }
+}
+
+void CpuOps::GatherRows(const TensorView& x, absl::Span<const int64_t> rows, const TensorView& out, Stream) {
+  ALUDEL_CHECK(out.rows == static_cast<int64_t>(rows.size()) && out.cols == x.cols);
+  std::vector<float> scratch(x.cols);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    ALUDEL_CHECK(rows[i] >= 0 && rows[i] < x.rows);
+    cpu::StoreRow(cpu::LoadRow(x, rows[i], scratch.data()), out, static_cast<int64_t>(i));
+  }
+}
+
+void CpuOps::Convert(const TensorView& src, const TensorView& dst, Stream) {
+  ALUDEL_CHECK(src.rows == dst.rows && src.cols == dst.cols);
+  std::vector<float> scratch(src.cols);
+  for (int64_t t = 0; t < src.rows; ++t) cpu::StoreRow(cpu::LoadRow(src, t, scratch.data()), dst, t);
+}
+
+}  // namespace aludel

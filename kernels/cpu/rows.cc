@@ -1,0 +1,31 @@
+#include "kernels/cpu/rows.h"
+
+#include <cstring>
+
+#include "kernels/cpu/simd.h"
+
+namespace aludel::cpu {
+
+ALUDEL_SIMD void LoadBf16(const Bf16* src, int64_t count, float* dst) {
+  for (int64_t i = 0; i < count; ++i) dst[i] = ToFloat(src[i]);
+}
+
+ALUDEL_SIMD void StoreBf16(const float* src, int64_t count, Bf16* dst) {
+  for (int64_t i = 0; i < count; ++i) dst[i] = ToBf16(src[i]);
+}
+
+const float* LoadRow(const TensorView& view, int64_t row, float* scratch) {
+  if (view.dtype == DType::kF32) return view.f32() + row * view.stride;
+  LoadBf16(view.bf16() + row * view.stride, view.cols, scratch);
+  return scratch;
+}
+
+void StoreRow(const float* src, const TensorView& view, int64_t row) {
+  if (view.dtype == DType::kF32) {
+    std::memcpy(view.f32() + row * view.stride, src, view.cols * sizeof(float));
+  } else {
+    StoreBf16(src, view.cols, view.bf16() + row * view.stride);
+  }
+}
+
+}  // namespace aludel::cpu

@@ -1,0 +1,248 @@
+#include "runtime/model/transformer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_format.h"
+#include "runtime/model/weights.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+// GEMM primitives are made per row count. Rounding the count keeps them few; the rows beyond are zeros or
+// leftovers that nobody reads.
+int64_t GemmRows(int64_t rows) { return rows <= 16 ? rows : (rows + 15) / 16 * 16; }
+
+}  // namespace
+
+// One allocation per activation, sized for the largest batch.
+struct Workspace {
+  Buffer x, h, qkv, attended, gate_up, activated, last, logits;
+
+  static absl::StatusOr<std::unique_ptr<Workspace>> Create(Device* device, const ModelConfig& config,
+                                                           DType compute, int64_t max_rows) {
+    auto work = std::make_unique<Workspace>();
+    const size_t rows = GemmRows(max_rows);
+    const size_t narrow = SizeOf(compute);
+    const struct {
+      Buffer* buffer;
+      size_t bytes;
+    } plan[] = {{&work->x, rows * config.hidden * sizeof(float)},
+                {&work->h, rows * config.hidden * narrow},
+                {&work->qkv, rows * (config.q_dim() + 2 * config.kv_dim()) * sizeof(float)},
+                {&work->attended, rows * config.q_dim() * narrow},
+                {&work->gate_up, rows * 2 * config.ffn * narrow},
+                {&work->activated, rows * config.ffn * narrow},
+                {&work->last, rows * config.hidden * std::max(narrow, sizeof(float))},
+                {&work->logits, rows * config.vocab * sizeof(float)}};
+    std::vector<char> zeros;
+    for (const auto& item : plan) {
+      ALUDEL_ASSIGN_OR_RETURN(*item.buffer, device->Allocate(item.bytes));
+      zeros.resize(std::max(zeros.size(), item.bytes));
+      device->CopyToDevice(item.buffer->data(), zeros.data(), item.bytes, Stream{});
+    }
+    ALUDEL_RETURN_IF_ERROR(device->Synchronize(Stream{}));
+    return work;
+  }
+};
+
+absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device* device, const std::string& directory,
+                                                               const TransformerOptions& options) {
+  if (options.max_rows <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("max_rows is %d, want a positive number", options.max_rows));
+  }
+  if (options.compute == DType::kBf16 && !device->has_bf16_gemm()) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("%s has no bf16 matrix arithmetic: choose compute type f32", device->name()));
+  }
+  ALUDEL_ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::Load(directory));
+  std::unique_ptr<Transformer> model(new Transformer(device, std::move(config), options));
+  ALUDEL_ASSIGN_OR_RETURN(model->hash_, HashModel(directory));
+  ALUDEL_ASSIGN_OR_RETURN(model->stream_, device->CreateStream());
+  ALUDEL_ASSIGN_OR_RETURN(model->weights_,
+                          Weights::Load(device, directory, model->config_, options.compute, model->stream_));
+  ALUDEL_ASSIGN_OR_RETURN(model->work_,
+                          Workspace::Create(device, model->config_, options.compute, options.max_rows));
+  return model;
+}
+
+Transformer::Transformer(Device* device, ModelConfig config, const TransformerOptions& options)
+    : device_(device),
+      config_(std::move(config)),
+      options_(options),
+      rope_(MakeRopeFrequencies(config_, config_.max_positions)) {}
+
+Transformer::~Transformer() { device_->DestroyStream(stream_); }
+
+KvLayout Transformer::MakeKvLayout(int64_t blocks, int block_tokens, DType dtype) const {
+  return {config_.layers, config_.kv_heads, config_.head_dim, block_tokens, blocks, dtype};
+}
+
+absl::Status Transformer::BeginBatch(absl::Span<BatchItem> items, std::vector<SequenceRows>* rows) {
+  int64_t count = 0;
+  for (const BatchItem& item : items) {
+    const auto size = static_cast<int64_t>(item.ids.size());
+    for (const int32_t id : item.ids) {
+      if (id < 0 || id >= config_.vocab) {
+        return absl::InvalidArgumentError(
+            absl::StrFormat("token id %d, vocabulary has %d", id, config_.vocab));
+      }
+    }
+    if (item.position + size > config_.max_positions) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("position %d is beyond the model's context of %d tokens", item.position + size - 1,
+                          config_.max_positions));
+    }
+    rows->push_back({count, size, item.position, item.blocks});
+    count += size;
+  }
+  if (count == 0 || count > options_.max_rows) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("batch of %d tokens, want 1 to %d", count, options_.max_rows));
+  }
+  const TensorView x = TensorView::Of(work_->x.as<float>(), count, config_.hidden);
+  for (size_t i = 0; i < items.size(); ++i) {
+    const SequenceRows& row = (*rows)[i];
+    device_->ops().Embed(items[i].ids, weights_->embedding, x.Rows(row.row_begin, row.rows), stream_);
+  }
+  return absl::OkStatus();
+}
+
+void Transformer::AttendInput(int layer, absl::Span<const SequenceRows> rows, int64_t count,
+                              absl::Span<BatchItem> items, BlockPool& pool) {
+  Ops& ops = device_->ops();
+  const LayerWeights& w = weights_->layers[layer];
+  const int64_t gemm_rows = GemmRows(count);
+  const int64_t q_dim = config_.q_dim();
+  const int64_t kv_dim = config_.kv_dim();
+  const float eps = static_cast<float>(config_.rms_norm_eps);
+  const TensorView x = TensorView::Of(work_->x.as<float>(), count, config_.hidden);
+  const TensorView h{work_->h.data(), options_.compute, gemm_rows, config_.hidden, config_.hidden};
+  const TensorView qkv = TensorView::Of(work_->qkv.as<float>(), gemm_rows, q_dim + 2 * kv_dim);
+  ops.RmsNorm(x, w.input_norm.as<float>(), eps, h.Rows(0, count), stream_);
+  ops.Gemm(h, *w.qkv, w.qkv_bias.as<float>(), /*accumulate=*/false, qkv, stream_);
+  const TensorView q = qkv.Rows(0, count).Cols(0, q_dim);
+  const TensorView k = qkv.Rows(0, count).Cols(q_dim, kv_dim);
+  const TensorView v = qkv.Rows(0, count).Cols(q_dim + kv_dim, kv_dim);
+  if (config_.qk_norm) {
+    ops.HeadNorm(q, config_.head_dim, w.q_norm.as<float>(), eps, stream_);
+    ops.HeadNorm(k, config_.head_dim, w.k_norm.as<float>(), eps, stream_);
+  }
+  const RopeTable rope{rope_.inverse_frequency, rope_.attention_factor};
+  ops.RopeWriteKv(k, v, rope, rows, pool.Layer(layer), stream_);
+  for (size_t i = 0; i < items.size(); ++i) {
+    BatchItem& item = items[i];
+    if (item.observer == nullptr || !item.observer_status.ok()) continue;
+    const int64_t begin = rows[i].row_begin;
+    const int64_t size = rows[i].rows;
+    item.observer_status = item.observer->OnLayer(
+        {layer, item.position, h.Rows(begin, size), k.Rows(begin, size), v.Rows(begin, size)});
+  }
+}
+
+void Transformer::FinishLayer(int layer, absl::Span<const SequenceRows> rows, int64_t count,
+                              BlockPool& pool) {
+  Ops& ops = device_->ops();
+  const LayerWeights& w = weights_->layers[layer];
+  const int64_t gemm_rows = GemmRows(count);
+  const float eps = static_cast<float>(config_.rms_norm_eps);
+  const int64_t qkv_dim = config_.q_dim() + 2 * config_.kv_dim();
+  const TensorView x = TensorView::Of(work_->x.as<float>(), gemm_rows, config_.hidden);
+  const TensorView h{work_->h.data(), options_.compute, gemm_rows, config_.hidden, config_.hidden};
+  const TensorView q = TensorView::Of(work_->qkv.as<float>(), count, qkv_dim).Cols(0, config_.q_dim());
+  const TensorView attended{work_->attended.data(), options_.compute, gemm_rows, config_.q_dim(),
+                            config_.q_dim()};
+  const TensorView gate_up{work_->gate_up.data(), options_.compute, gemm_rows, 2 * config_.ffn,
+                           2 * config_.ffn};
+  const TensorView activated{work_->activated.data(), options_.compute, gemm_rows, config_.ffn, config_.ffn};
+  const RopeTable rope{rope_.inverse_frequency, rope_.attention_factor};
+  const AttentionParams params{config_.heads, config_.kv_heads, config_.head_dim,
+                               1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+                               config_.sliding_window};
+
+  ops.Rope(q, config_.head_dim, rope, rows, stream_);
+  ops.Attention(q, params, rows, pool.Layer(layer), attended.Rows(0, count), stream_);
+  ops.Gemm(attended, *w.o, nullptr, /*accumulate=*/true, x, stream_);
+  ops.RmsNorm(x.Rows(0, count), w.post_norm.as<float>(), eps, h.Rows(0, count), stream_);
+  ops.Gemm(h, *w.gate_up, nullptr, /*accumulate=*/false, gate_up, stream_);
+  ops.SiluMul(gate_up.Rows(0, count), activated.Rows(0, count), stream_);
+  ops.Gemm(activated, *w.down, nullptr, /*accumulate=*/true, x, stream_);
+}
+
+absl::Status Transformer::Forward(absl::Span<BatchItem> items, BlockPool& pool, std::vector<float>* logits) {
+  std::vector<SequenceRows> rows;
+  ALUDEL_RETURN_IF_ERROR(BeginBatch(items, &rows));
+  const int64_t count = rows.back().row_begin + rows.back().rows;
+  for (int layer = 0; layer < config_.layers; ++layer) {
+    AttendInput(layer, rows, count, items, pool);
+    FinishLayer(layer, rows, count, pool);
+  }
+
+  std::vector<int64_t> wanted;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (items[i].wants_logits) wanted.push_back(rows[i].row_begin + rows[i].rows - 1);
+  }
+  logits->resize(wanted.size() * config_.vocab);
+  if (wanted.empty()) return device_->Synchronize(stream_);
+  Ops& ops = device_->ops();
+  const auto n = static_cast<int64_t>(wanted.size());
+  const TensorView x = TensorView::Of(work_->x.as<float>(), count, config_.hidden);
+  const TensorView last = TensorView::Of(work_->last.as<float>(), n, config_.hidden);
+  const TensorView h{work_->h.data(), options_.compute, n, config_.hidden, config_.hidden};
+  const TensorView out = TensorView::Of(work_->logits.as<float>(), n, config_.vocab);
+  ops.GatherRows(x, wanted, last, stream_);
+  ops.RmsNorm(last, weights_->final_norm.as<float>(), static_cast<float>(config_.rms_norm_eps), h, stream_);
+  ops.Gemm(h, *weights_->head, nullptr, /*accumulate=*/false, out, stream_);
+  device_->CopyToHost(logits->data(), out.data, logits->size() * sizeof(float), stream_);
+  return device_->Synchronize(stream_);
+}
+
+absl::Status Transformer::ForwardShallow(absl::Span<BatchItem> items, int layers, BlockPool& pool,
+                                         std::vector<float>* h) {
+  ALUDEL_CHECK(layers >= 0 && layers < config_.layers);
+  std::vector<SequenceRows> rows;
+  ALUDEL_RETURN_IF_ERROR(BeginBatch(items, &rows));
+  const int64_t count = rows.back().row_begin + rows.back().rows;
+  for (int layer = 0; layer < layers; ++layer) {
+    AttendInput(layer, rows, count, items, pool);
+    FinishLayer(layer, rows, count, pool);
+  }
+  AttendInput(layers, rows, count, items, pool);
+  const TensorView narrow{work_->h.data(), options_.compute, count, config_.hidden, config_.hidden};
+  const TensorView wide = TensorView::Of(work_->last.as<float>(), count, config_.hidden);
+  device_->ops().Convert(narrow, wide, stream_);
+  h->resize(count * config_.hidden);
+  device_->CopyToHost(h->data(), wide.data, h->size() * sizeof(float), stream_);
+  return device_->Synchronize(stream_);
+}
+
+void Transformer::ProjectKv(int layer, const TensorView& h, const TensorView& k, const TensorView& v) {
+  ALUDEL_CHECK(h.rows <= options_.max_rows && h.rows == k.rows && h.rows == v.rows);
+  Ops& ops = device_->ops();
+  const LayerWeights& w = weights_->layers[layer];
+  const int64_t kv_dim = config_.kv_dim();
+  const int64_t gemm_rows = GemmRows(h.rows);
+  const TensorView narrow{work_->h.data(), options_.compute, gemm_rows, config_.hidden, config_.hidden};
+  const TensorView kv = TensorView::Of(work_->qkv.as<float>(), gemm_rows, 2 * kv_dim);
+  ops.Convert(h, narrow.Rows(0, h.rows), stream_);
+  const float* bias = w.qkv_bias.data() == nullptr ? nullptr : w.qkv_bias.as<float>() + config_.q_dim();
+  ops.Gemm(narrow, *w.kv, bias, /*accumulate=*/false, kv, stream_);
+  const TensorView keys = kv.Rows(0, h.rows).Cols(0, kv_dim);
+  if (config_.qk_norm) {
+    ops.HeadNorm(keys, config_.head_dim, w.k_norm.as<float>(), static_cast<float>(config_.rms_norm_eps),
+                 stream_);
+  }
+  ops.Convert(keys, k, stream_);
+  ops.Convert(kv.Rows(0, h.rows).Cols(kv_dim, kv_dim), v, stream_);
+}
+
+void Transformer::WriteKv(int layer, int64_t position, absl::Span<const BlockId> blocks, const TensorView& k,
+                          const TensorView& v, BlockPool& pool) {
+  const SequenceRows rows{0, k.rows, position, blocks};
+  const RopeTable rope{rope_.inverse_frequency, rope_.attention_factor};
+  device_->ops().RopeWriteKv(k, v, rope, absl::MakeConstSpan(&rows, 1), pool.Layer(layer), stream_);
+}
+
+}  // namespace aludel
