@@ -20,7 +20,8 @@ class BlockRef {
  public:
   BlockRef() = default;
   BlockRef(const BlockRef& other);
-  BlockRef(BlockRef&& other) noexcept { *this = std::move(other); }
+  BlockRef(BlockRef&& other) noexcept
+      : pool_(std::exchange(other.pool_, nullptr)), id_(std::exchange(other.id_, -1)) {}
   BlockRef& operator=(BlockRef other) noexcept {
     std::swap(pool_, other.pool_);
     std::swap(id_, other.id_);

@@ -72,9 +72,11 @@ Transformer::Transformer(Device* device, ModelConfig config, const TransformerOp
     : device_(device),
       config_(std::move(config)),
       options_(options),
-      rope_(MakeRopeFrequencies(config_, config_.max_positions)) {}
+      rope_(MakeRopeFrequencies(config_, context())) {}
 
 Transformer::~Transformer() { device_->DestroyStream(stream_); }
+
+int64_t Transformer::context() const { return std::max(config_.max_positions, options_.rope_length); }
 
 KvLayout Transformer::MakeKvLayout(int64_t blocks, int block_tokens, DType dtype) const {
   return {config_.layers, config_.kv_heads, config_.head_dim, block_tokens, blocks, dtype};

@@ -54,6 +54,9 @@ struct BatchItem {
 struct TransformerOptions {
   DType compute = DType::kBf16;  // of GEMM inputs; sums, norms and the residual stream are always f32
   int64_t max_rows = 512;        // tokens of one Forward, over all items
+  // Only for `dynamic` RoPE scaling, whose frequencies depend on the sequence's length: the length they are fixed for,
+  // one for all requests, so that a token's key never changes after it was cached. 0: the model's own context.
+  int64_t rope_length = 0;
 };
 
 // A decoder-only transformer (Llama, Mistral, Qwen2, Qwen3 are one class with other numbers) and its weights
@@ -71,6 +74,8 @@ class Transformer {
   // SHA-256 over config.json and the weight files, hex: who this model is to peers and artefacts.
   const std::string& hash() const { return hash_; }
   Device* device() const { return device_; }
+  // Positions a sequence may use.
+  int64_t context() const;
   // A layout with this model's shape for `blocks` blocks.
   KvLayout MakeKvLayout(int64_t blocks, int block_tokens, DType dtype) const;
 
