@@ -1,0 +1,224 @@
+#include "server/config.h"
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "aludel/v1/config.pb.h"
+#include "runtime/status_macros.h"
+#include "server/config_file.h"
+
+namespace aludel {
+namespace {
+
+constexpr uint64_t kMaxMs = 24ull * 60 * 60 * 1000;
+constexpr uint64_t kMaxBytes = 1ull << 44;
+
+// Ids travel as int32 and positions as uint32; nothing of today is longer.
+constexpr uint64_t kMaxTokens = 1ull << 24;
+
+LogOptions ReadLog(const ConfigSection& section, const v1::LogConfig& log) {
+  section.CheckOneOf("level", {"trace", "debug", "info", "warn", "error"});
+  section.CheckOneOf("format", {"text", "json"});
+  return LogOptions{.level = log.level(), .json = log.format() == "json"};
+}
+
+DType ReadDType(const std::string& name) { return name == "f32" ? DType::kF32 : DType::kBf16; }
+
+ModelOptions ReadEngine(const ConfigSection& section, const v1::EngineConfig& engine) {
+  section.CheckNotEmpty("directory");
+  section.Check(engine.device() == "cpu" || engine.device().rfind("cuda:", 0) == 0, "device",
+                absl::StrCat("\"", engine.device(), "\""), "cpu or cuda:N");
+  section.CheckRange("threads", 0, 1024);
+  section.CheckOneOf("compute_dtype", {"bf16", "f32"});
+  section.CheckOneOf("kv_dtype", {"bf16", "f32"});
+  section.CheckRange("kv_blocks", 0, 1ull << 31);
+  section.CheckRange("kv_bytes", 0, kMaxBytes);
+  section.Check(engine.kv_blocks() == 0 || engine.kv_bytes() == 0, "kv_bytes",
+                absl::StrCat(engine.kv_bytes(), " beside kv_blocks ", engine.kv_blocks()),
+                "at most one of kv_blocks and kv_bytes");
+  section.CheckRange("block_tokens", 1, 1024);
+  section.Check((engine.block_tokens() & (engine.block_tokens() - 1)) == 0, "block_tokens",
+                absl::StrCat(engine.block_tokens()), "a power of two");
+  section.CheckRange("max_context", 0, kMaxTokens);
+  section.CheckRange("chunk_tokens", 1, 65536);
+  section.CheckRange("max_sequences", 1, 65536);
+
+  ModelOptions options;
+  options.directory = engine.directory();
+  options.device = {.name = engine.device(), .threads = static_cast<int>(engine.threads())};
+  options.transformer = {.compute = ReadDType(engine.compute_dtype()), .max_rows = engine.chunk_tokens()};
+  options.engine = {.kv_blocks = static_cast<int64_t>(engine.kv_blocks()),
+                    .block_tokens = static_cast<int>(engine.block_tokens()),
+                    .kv_dtype = ReadDType(engine.kv_dtype()),
+                    .max_context = static_cast<int64_t>(engine.max_context()),
+                    .chunk_tokens = engine.chunk_tokens(),
+                    .max_sequences = static_cast<int>(engine.max_sequences())};
+  options.kv_bytes = engine.kv_bytes();
+  return options;
+}
+
+CodecOptions ReadCodec(const ConfigSection& section, const v1::CodecConfig& codec) {
+  section.CheckUnique("formats");
+  CodecOptions options{.artifact = codec.artifact()};
+  for (int i = 0; i < codec.formats_size(); ++i) {
+    section.CheckNotEmpty("formats", i);
+    options.formats.push_back(codec.formats(i));
+  }
+  return options;
+}
+
+TransportOptions ReadTransport(const ConfigSection& section, const v1::TransportConfig& transport) {
+  section.CheckOneOf("kind", {"ucx", "loopback"});
+  section.CheckRange("max_inflight_sends", 1, 1 << 20);
+  section.Check(transport.emulated_bytes_per_second() >= 0, "emulated_bytes_per_second",
+                absl::StrCat(transport.emulated_bytes_per_second()), "0 or more");
+  return TransportOptions{.kind = transport.kind(),
+                          .ucx_transports = transport.ucx_transports(),
+                          .ucx_devices = transport.ucx_devices(),
+                          .max_inflight_sends = static_cast<int>(transport.max_inflight_sends()),
+                          .emulated_bytes_per_second = transport.emulated_bytes_per_second()};
+}
+
+PlannerOptions ReadPlanner(const ConfigSection& section, const v1::PlannerConfig& planner) {
+  section.CheckOneOf("fidelity", {"exact", "coded"});
+  section.CheckRange("min_remote_tokens", 0, kMaxTokens);
+  section.CheckRange("native_tail_tokens", 1, kMaxTokens);
+  return PlannerOptions{.fidelity = planner.fidelity() == "exact" ? Fidelity::kExact : Fidelity::kCoded,
+                        .format = planner.format(),
+                        .min_remote_tokens = planner.min_remote_tokens(),
+                        .native_tail_tokens = planner.native_tail_tokens()};
+}
+
+void CheckListen(const ConfigSection& root, const std::string& admin_listen) {
+  root.CheckHostPort("listen");
+  if (!admin_listen.empty()) root.CheckHostPort("admin_listen");
+}
+
+std::vector<std::string> ReadTargets(const ConfigSection& section, absl::string_view field,
+                                     const google::protobuf::RepeatedPtrField<std::string>& targets) {
+  section.CheckUnique(field);
+  for (int i = 0; i < targets.size(); ++i) section.CheckTarget(field, i);
+  return {targets.begin(), targets.end()};
+}
+
+std::string LastPathPart(const std::string& directory) {
+  const std::filesystem::path path = std::filesystem::path(directory).lexically_normal();
+  return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+}
+
+}  // namespace
+
+absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
+  v1::PrefillConfig config;
+  ConfigFile file(path);
+  ALUDEL_RETURN_IF_ERROR(file.Parse(&config));
+  const ConfigSection root = file.Root();
+  CheckListen(root, config.admin_listen());
+  root.CheckRange("send_arena_bytes", 4096, kMaxBytes);
+  root.CheckRange("max_channels", 1, 65536);
+  for (const char* field : {"connect_timeout_ms", "run_timeout_ms"}) root.CheckRange(field, 1, kMaxMs);
+  root.CheckRange("drain_timeout_ms", 0, kMaxMs);
+  PrefillOptions options{.listen = config.listen(),
+                         .admin_listen = config.admin_listen(),
+                         .log = ReadLog(root.Nested("log"), config.log()),
+                         .model = ReadEngine(root.Nested("engine"), config.engine()),
+                         .codec = ReadCodec(root.Nested("codec"), config.codec()),
+                         .transport = ReadTransport(root.Nested("transport"), config.transport()),
+                         .send_arena_bytes = config.send_arena_bytes(),
+                         .max_channels = static_cast<int>(config.max_channels()),
+                         .connect_timeout = absl::Milliseconds(config.connect_timeout_ms()),
+                         .run_timeout = absl::Milliseconds(config.run_timeout_ms()),
+                         .drain_timeout = absl::Milliseconds(config.drain_timeout_ms())};
+  ALUDEL_RETURN_IF_ERROR(file.status());
+  return options;
+}
+
+absl::StatusOr<DecodeOptions> LoadDecodeOptions(const std::string& path) {
+  v1::DecodeConfig config;
+  ConfigFile file(path);
+  ALUDEL_RETURN_IF_ERROR(file.Parse(&config));
+  const ConfigSection root = file.Root();
+  CheckListen(root, config.admin_listen());
+  root.CheckRange("receive_arena_bytes", 4096, kMaxBytes);
+  for (const char* field : {"handover_timeout_ms", "request_timeout_ms", "probe_interval_ms",
+                            "probe_max_interval_ms", "probe_timeout_ms"}) {
+    root.CheckRange(field, 1, kMaxMs);
+  }
+  root.Check(config.probe_max_interval_ms() >= config.probe_interval_ms(), "probe_max_interval_ms",
+             absl::StrCat(config.probe_max_interval_ms()),
+             absl::StrCat("at least probe_interval_ms, ", config.probe_interval_ms()));
+  root.CheckRange("max_stream_backlog", 1, 1 << 24);
+  root.CheckRange("drain_timeout_ms", 0, kMaxMs);
+  DecodeOptions options{.listen = config.listen(),
+                        .admin_listen = config.admin_listen(),
+                        .log = ReadLog(root.Nested("log"), config.log()),
+                        .model = ReadEngine(root.Nested("engine"), config.engine()),
+                        .served_model_name = config.served_model_name(),
+                        .codec = ReadCodec(root.Nested("codec"), config.codec()),
+                        .transport = ReadTransport(root.Nested("transport"), config.transport()),
+                        .receive_arena_bytes = config.receive_arena_bytes(),
+                        .prefill_targets = ReadTargets(root, "prefill_targets", config.prefill_targets()),
+                        .planner = ReadPlanner(root.Nested("planner"), config.planner()),
+                        .handover_timeout = absl::Milliseconds(config.handover_timeout_ms()),
+                        .request_timeout = absl::Milliseconds(config.request_timeout_ms()),
+                        .probe_interval = absl::Milliseconds(config.probe_interval_ms()),
+                        .probe_max_interval = absl::Milliseconds(config.probe_max_interval_ms()),
+                        .probe_timeout = absl::Milliseconds(config.probe_timeout_ms()),
+                        .max_stream_backlog = static_cast<int>(config.max_stream_backlog()),
+                        .drain_timeout = absl::Milliseconds(config.drain_timeout_ms())};
+  ALUDEL_RETURN_IF_ERROR(file.status());
+  if (options.served_model_name.empty()) options.served_model_name = LastPathPart(options.model.directory);
+  return options;
+}
+
+absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path) {
+  v1::GatewayConfig config;
+  ConfigFile file(path);
+  ALUDEL_RETURN_IF_ERROR(file.Parse(&config));
+  const ConfigSection root = file.Root();
+  root.CheckHostPort("listen");
+  root.CheckAtLeastOne("models");
+  root.CheckRange("max_body_bytes", 1, 1ull << 30);
+  root.CheckRange("max_header_bytes", 256, 1ull << 20);
+  for (const char* field : {"max_connections", "max_requests", "max_stream_backlog"}) {
+    root.CheckRange(field, 1, 1 << 24);
+  }
+  for (const char* field : {"read_timeout_ms", "idle_timeout_ms", "request_timeout_ms", "probe_timeout_ms",
+                            "probe_interval_ms"}) {
+    root.CheckRange(field, 1, kMaxMs);
+  }
+  root.CheckRange("drain_timeout_ms", 0, kMaxMs);
+  GatewayOptions options{.listen = config.listen(),
+                         .log = ReadLog(root.Nested("log"), config.log()),
+                         .prefill_targets = ReadTargets(root, "prefill_targets", config.prefill_targets()),
+                         .max_body_bytes = config.max_body_bytes(),
+                         .max_header_bytes = config.max_header_bytes(),
+                         .max_connections = static_cast<int>(config.max_connections()),
+                         .max_requests = static_cast<int>(config.max_requests()),
+                         .read_timeout = absl::Milliseconds(config.read_timeout_ms()),
+                         .idle_timeout = absl::Milliseconds(config.idle_timeout_ms()),
+                         .request_timeout = absl::Milliseconds(config.request_timeout_ms()),
+                         .probe_timeout = absl::Milliseconds(config.probe_timeout_ms()),
+                         .probe_interval = absl::Milliseconds(config.probe_interval_ms()),
+                         .max_stream_backlog = static_cast<int>(config.max_stream_backlog()),
+                         .drain_timeout = absl::Milliseconds(config.drain_timeout_ms())};
+  for (int i = 0; i < config.models_size(); ++i) {
+    const ConfigSection section = root.Nested("models", i);
+    section.CheckNotEmpty("name");
+    section.CheckNotEmpty("directory");
+    section.CheckAtLeastOne("decode_targets");
+    const v1::ServedModel& model = config.models(i);
+    for (const ServedModelOptions& other : options.models) {
+      section.Check(other.name != model.name(), "name", absl::StrCat("\"", model.name(), "\" twice"),
+                    "each name once");
+    }
+    options.models.push_back(
+        {.name = model.name(),
+         .directory = model.directory(),
+         .decode_targets = ReadTargets(section, "decode_targets", model.decode_targets())});
+  }
+  ALUDEL_RETURN_IF_ERROR(file.status());
+  return options;
+}
+
+}  // namespace aludel

@@ -1,0 +1,112 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "kernels/device.h"
+#include "runtime/engine.h"
+#include "runtime/model/transformer.h"
+#include "transport/transport.h"
+
+namespace aludel {
+
+// Settings of the three servers as plain values, read from a textproto of proto/aludel/v1/config.proto, where
+// every setting has its unit, default and owner. Loading checks everything that needs no other file: an error
+// names the file, the line where there is one, the field, what was found and what was expected. An unknown
+// field is an error.
+
+struct LogOptions {
+  std::string level = "info";
+  bool json = false;
+};
+
+// The model of a server and the engine over it.
+struct ModelOptions {
+  std::string directory;
+  DeviceOptions device;
+  TransformerOptions transformer;
+  EngineOptions engine;
+  uint64_t kv_bytes =
+      0;  // not 0: engine.kv_blocks is this many bytes' worth, once the model's shape is known
+};
+
+struct CodecOptions {
+  std::string artifact;
+  std::vector<std::string> formats;  // empty: all
+};
+
+enum class Fidelity : uint8_t { kExact, kCoded };
+
+struct PlannerOptions {
+  Fidelity fidelity = Fidelity::kCoded;
+  std::string format;  // "": the first shared one
+  int64_t min_remote_tokens = 32;
+  int64_t native_tail_tokens = 1;
+};
+
+struct PrefillOptions {
+  std::string listen;
+  std::string admin_listen;  // "": none
+  LogOptions log;
+  ModelOptions model;
+  CodecOptions codec;
+  TransportOptions transport;
+  uint64_t send_arena_bytes = 0;
+  int max_channels = 0;
+  absl::Duration connect_timeout;
+  absl::Duration run_timeout;
+  absl::Duration drain_timeout;
+};
+
+struct DecodeOptions {
+  std::string listen;
+  std::string admin_listen;  // "": none
+  LogOptions log;
+  ModelOptions model;
+  std::string served_model_name;  // never empty
+  CodecOptions codec;
+  TransportOptions transport;
+  uint64_t receive_arena_bytes = 0;
+  std::vector<std::string> prefill_targets;
+  PlannerOptions planner;
+  absl::Duration handover_timeout;
+  absl::Duration request_timeout;
+  absl::Duration probe_interval;
+  absl::Duration probe_max_interval;
+  absl::Duration probe_timeout;
+  int max_stream_backlog = 0;
+  absl::Duration drain_timeout;
+};
+
+struct ServedModelOptions {
+  std::string name;
+  std::string directory;
+  std::vector<std::string> decode_targets;
+};
+
+struct GatewayOptions {
+  std::string listen;
+  LogOptions log;
+  std::vector<ServedModelOptions> models;
+  std::vector<std::string> prefill_targets;
+  int64_t max_body_bytes = 0;
+  int64_t max_header_bytes = 0;
+  int max_connections = 0;
+  int max_requests = 0;
+  absl::Duration read_timeout;
+  absl::Duration idle_timeout;
+  absl::Duration request_timeout;
+  absl::Duration probe_timeout;
+  absl::Duration probe_interval;
+  int max_stream_backlog = 0;
+  absl::Duration drain_timeout;
+};
+
+absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path);
+absl::StatusOr<DecodeOptions> LoadDecodeOptions(const std::string& path);
+absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path);
+
+}  // namespace aludel

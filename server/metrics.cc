@@ -1,0 +1,297 @@
+#include "server/metrics.h"
+
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "prometheus/counter.h"
+#include "prometheus/gauge.h"
+#include "prometheus/histogram.h"
+#include "prometheus/registry.h"
+#include "prometheus/text_serializer.h"
+
+namespace aludel {
+namespace {
+
+using prometheus::Counter;
+using prometheus::Family;
+using prometheus::Gauge;
+using prometheus::Histogram;
+using prometheus::Labels;
+using Buckets = Histogram::BucketBoundaries;
+
+// vLLM's, so that dashboards carry over.
+const Buckets kTtftBuckets = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                              1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
+const Buckets kRequestBuckets = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
+                                 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+// vLLM's with finer ones below 10 ms, where small models live.
+const Buckets kInterTokenBuckets = {.0005, .001, .0025, .005, .0075, .01, .025, .05, .075, .1, .15, .2,
+                                    .3,    .4,   .5,    .75,  1,     2.5, 5,    7.5, 10,   20, 40,  80};
+// A stage may be a thousandth of the whole.
+const Buckets kStageBuckets = {.0001, .0005, .001, .0025, .005, .01, .02, .04, .06, .08, .1,
+                               .25,   .5,    .75,  1,     2.5,  5,   10,  20,  40,  160};
+
+}  // namespace
+
+struct Metrics::Families {
+  prometheus::Registry registry;
+  prometheus::TextSerializer serializer;
+
+  Family<Histogram>& ttft;
+  Family<Histogram>& ttft_stage;
+  Family<Histogram>& inter_token;
+  Family<Histogram>& e2e;
+  Family<Counter>& requests;
+  Family<Counter>& prompt_tokens;
+  Family<Counter>& generation_tokens;
+  Family<Gauge>& running;
+  Family<Gauge>& waiting;
+  Family<Gauge>& cache_usage;
+  Family<Gauge>& kv_blocks;
+  Family<Counter>& engine_events;
+
+  Family<Counter>& frames;
+  Family<Counter>& frame_bytes;
+  Family<Counter>& dropped_frames;
+  Family<Histogram>& handover_time;
+  Family<Counter>& fallbacks;
+  Family<Counter>& plans;
+  Family<Gauge>& prefill_targets;
+  Family<Gauge>& decode_targets;
+  Family<Gauge>& tickets_open;
+  Family<Gauge>& arena;
+  Family<Counter>& transport_messages;
+  Family<Counter>& transport_bytes;
+  Family<Gauge>& transport_channels;
+
+  Family<Counter>& http_requests;
+  Family<Gauge>& http_connections;
+
+  absl::Mutex mutex;
+  std::map<std::string, std::set<std::string>> label_values ABSL_GUARDED_BY(mutex);
+  std::vector<std::function<void()>> collectors ABSL_GUARDED_BY(mutex);
+  std::map<Counter*, double> last ABSL_GUARDED_BY(mutex);  // snapshots turned into increments
+
+  template <typename Metric>
+  Family<Metric>& Make(const char* name, const char* help) {
+    if constexpr (std::is_same_v<Metric, Histogram>) {
+      return prometheus::BuildHistogram().Name(name).Help(help).Register(registry);
+    } else if constexpr (std::is_same_v<Metric, Counter>) {
+      return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
+    } else {
+      return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
+    }
+  }
+
+  Families()
+      : ttft(Make<Histogram>("aludel_time_to_first_token_seconds",
+                             "Time from the request to its first token.")),
+        ttft_stage(Make<Histogram>("aludel_time_to_first_token_stage_seconds",
+                                   "Exclusive time of each stage before the first token; stages sum to it.")),
+        inter_token(Make<Histogram>("aludel_inter_token_latency_seconds", "Time between two tokens.")),
+        e2e(Make<Histogram>("aludel_e2e_request_latency_seconds", "Time from the request to its end.")),
+        requests(Make<Counter>("aludel_requests_total", "Requests that ended, by outcome.")),
+        prompt_tokens(Make<Counter>("aludel_prompt_tokens_total", "Prompt tokens of ended requests.")),
+        generation_tokens(Make<Counter>("aludel_generation_tokens_total", "Tokens generated.")),
+        running(Make<Gauge>("aludel_num_requests_running", "Requests being computed.")),
+        waiting(Make<Gauge>("aludel_num_requests_waiting", "Requests admitted and waiting.")),
+        cache_usage(Make<Gauge>("aludel_kv_cache_usage_perc", "Used share of the KV cache, 0 to 1.")),
+        kv_blocks(Make<Gauge>("aludel_kv_blocks", "KV blocks by state: total, used, reserved.")),
+        engine_events(Make<Counter>("aludel_engine_events_total", "What the engine counted, by event.")),
+        frames(Make<Counter>("aludel_handover_frames_total", "Frames handed over.")),
+        frame_bytes(Make<Counter>("aludel_handover_bytes_total", "Frame bytes, headers included.")),
+        dropped_frames(Make<Counter>("aludel_frames_dropped_total", "Frames refused, by reason.")),
+        handover_time(
+            Make<Histogram>("aludel_handover_seconds", "Hand-overs from ticket to end, by outcome.")),
+        fallbacks(
+            Make<Counter>("aludel_fallbacks_total", "Hand-overs replaced by local prefill, by reason.")),
+        plans(Make<Counter>("aludel_plans_total", "Planner decisions, by plan and reason.")),
+        prefill_targets(Make<Gauge>("aludel_prefill_target_state", "1 at the state a prefill server is in.")),
+        decode_targets(Make<Gauge>("aludel_decode_target_ready", "1 where a decode server is ready.")),
+        tickets_open(Make<Gauge>("aludel_tickets_open", "Tickets issued and not closed.")),
+        arena(Make<Gauge>("aludel_frame_arena_bytes", "Registered frame memory: total, reserved.")),
+        transport_messages(Make<Counter>("aludel_transport_messages_total", "Data-plane messages.")),
+        transport_bytes(Make<Counter>("aludel_transport_bytes_total", "Data-plane payload bytes.")),
+        transport_channels(Make<Gauge>("aludel_transport_channels", "Open data-plane connections.")),
+        http_requests(Make<Counter>("aludel_http_requests_total", "HTTP requests, by path and status.")),
+        http_connections(Make<Gauge>("aludel_http_connections", "Open client connections.")) {}
+
+  // `value`, or "other" once the label has had its fill of values.
+  std::string Bounded(const std::string& label, const std::string& value) {
+    absl::MutexLock lock(&mutex);
+    std::set<std::string>& values = label_values[label];
+    if (values.count(value) != 0) return value;
+    if (values.size() >= kMaxLabelValues) return "other";
+    values.insert(value);
+    return value;
+  }
+
+  Labels Bound(Labels labels) {
+    for (auto& [label, value] : labels) value = Bounded(label, value);
+    return labels;
+  }
+
+  Labels Of(const RequestLabels& labels) {
+    return Bound({{"model", labels.model}, {"plan", labels.plan}, {"format", labels.format}});
+  }
+
+  // Raises the counter to a snapshot that only grows.
+  void Raise(Counter& counter, double value) {
+    absl::MutexLock lock(&mutex);
+    double& last_value = last[&counter];
+    if (value > last_value) counter.Increment(value - last_value);
+    last_value = value;
+  }
+};
+
+Metrics::Metrics() : families_(std::make_unique<Families>()) {}
+Metrics::~Metrics() = default;
+
+void Metrics::ObserveFirstToken(const RequestLabels& request, const StageSeconds& stages) {
+  const Labels labels = families_->Of(request);
+  families_->ttft.Add(labels, kTtftBuckets).Observe(stages.ttft);
+  const std::pair<const char*, double> parts[] = {{"queue", stages.queue},
+                                                  {"prefill", stages.prefill},
+                                                  {"encode", stages.encode},
+                                                  {"transfer", stages.transfer},
+                                                  {"reconstruct", stages.reconstruct},
+                                                  {"native", stages.native},
+                                                  {"first_decode", stages.first_decode}};
+  for (const auto& [stage, seconds] : parts) {
+    Labels with_stage = labels;
+    with_stage["stage"] = stage;
+    families_->ttft_stage.Add(with_stage, kStageBuckets).Observe(seconds);
+  }
+}
+
+void Metrics::ObserveInterToken(const std::string& model, double seconds) {
+  families_->inter_token.Add(families_->Bound({{"model", model}}), kInterTokenBuckets).Observe(seconds);
+}
+
+void Metrics::ObserveRequest(const RequestLabels& request, const std::string& outcome, double seconds,
+                             int64_t prompt_tokens, int64_t completion_tokens) {
+  families_->e2e.Add(families_->Of(request), kRequestBuckets).Observe(seconds);
+  const Labels model = families_->Bound({{"model", request.model}});
+  families_->requests.Add(families_->Bound({{"model", request.model}, {"outcome", outcome}})).Increment();
+  families_->prompt_tokens.Add(model).Increment(static_cast<double>(prompt_tokens));
+  families_->generation_tokens.Add(model).Increment(static_cast<double>(completion_tokens));
+}
+
+void Metrics::CountFrame(const std::string& direction, const std::string& format, uint64_t bytes) {
+  const Labels labels = families_->Bound({{"direction", direction}, {"format", format}});
+  families_->frames.Add(labels).Increment();
+  families_->frame_bytes.Add(labels).Increment(static_cast<double>(bytes));
+}
+
+void Metrics::CountDroppedFrame(const std::string& reason) {
+  families_->dropped_frames.Add(families_->Bound({{"reason", reason}})).Increment();
+}
+
+void Metrics::CountHandover(const std::string& direction, const std::string& outcome, double seconds) {
+  families_->handover_time
+      .Add(families_->Bound({{"direction", direction}, {"outcome", outcome}}), kTtftBuckets)
+      .Observe(seconds);
+}
+
+void Metrics::CountFallback(const std::string& reason) {
+  families_->fallbacks.Add(families_->Bound({{"reason", reason}})).Increment();
+}
+
+void Metrics::CountPlan(const std::string& plan, const std::string& reason) {
+  families_->plans.Add(families_->Bound({{"plan", plan}, {"reason", reason}})).Increment();
+}
+
+void Metrics::SetPrefillTarget(const std::string& target, const std::string& state) {
+  const std::string name = families_->Bounded("target", target);
+  for (const char* other : {"ready", "down", "refused"}) {
+    families_->prefill_targets.Add({{"target", name}, {"state", other}}).Set(state == other ? 1 : 0);
+  }
+}
+
+void Metrics::SetDecodeTarget(const std::string& model, const std::string& target, bool ready) {
+  families_->decode_targets.Add(families_->Bound({{"model", model}, {"target", target}})).Set(ready ? 1 : 0);
+}
+
+void Metrics::SetTicketsOpen(int64_t tickets) {
+  families_->tickets_open.Add({}).Set(static_cast<double>(tickets));
+}
+
+void Metrics::SetArena(uint64_t bytes_total, uint64_t bytes_reserved) {
+  families_->arena.Add({{"state", "total"}}).Set(static_cast<double>(bytes_total));
+  families_->arena.Add({{"state", "reserved"}}).Set(static_cast<double>(bytes_reserved));
+}
+
+void Metrics::CountHttpRequest(const std::string& path, int status) {
+  families_->http_requests.Add(families_->Bound({{"path", path}, {"status", std::to_string(status)}}))
+      .Increment();
+}
+
+void Metrics::SetHttpConnections(int64_t open) {
+  families_->http_connections.Add({}).Set(static_cast<double>(open));
+}
+
+void Metrics::SetRequests(const std::string& model, int64_t running, int64_t waiting) {
+  const Labels labels = families_->Bound({{"model", model}});
+  families_->running.Add(labels).Set(static_cast<double>(running));
+  families_->waiting.Add(labels).Set(static_cast<double>(waiting));
+}
+
+void Metrics::SetEngine(const std::string& model, const EngineStats& stats) {
+  SetRequests(model, stats.running, stats.waiting);
+  const std::string name = families_->Bounded("model", model);
+  families_->cache_usage.Add({{"model", name}})
+      .Set(stats.kv_blocks_total == 0 ? 0
+                                      : static_cast<double>(stats.kv_blocks_used) / stats.kv_blocks_total);
+  const std::pair<const char*, int64_t> blocks[] = {{"total", stats.kv_blocks_total},
+                                                    {"used", stats.kv_blocks_used},
+                                                    {"reserved", stats.kv_blocks_reserved}};
+  for (const auto& [state, count] : blocks) {
+    families_->kv_blocks.Add({{"model", name}, {"state", state}}).Set(static_cast<double>(count));
+  }
+  const std::pair<const char*, uint64_t> events[] = {{"step", stats.steps},
+                                                     {"prompt_token", stats.prompt_tokens},
+                                                     {"generated_token", stats.generated_tokens},
+                                                     {"frame_applied", stats.frames_applied},
+                                                     {"frame_rejected", stats.frames_rejected},
+                                                     {"fallback", stats.fallbacks}};
+  for (const auto& [event, count] : events) {
+    families_->Raise(families_->engine_events.Add({{"model", name}, {"event", event}}),
+                     static_cast<double>(count));
+  }
+}
+
+void Metrics::SetTransport(const TransportStats& stats) {
+  const std::pair<const char*, uint64_t> messages[] = {{"sent", stats.messages_sent},
+                                                       {"received", stats.messages_received},
+                                                       {"dropped", stats.messages_dropped},
+                                                       {"send_failed", stats.send_failures}};
+  for (const auto& [what, count] : messages) {
+    families_->Raise(families_->transport_messages.Add({{"event", what}}), static_cast<double>(count));
+  }
+  families_->Raise(families_->transport_bytes.Add({{"event", "sent"}}),
+                   static_cast<double>(stats.bytes_sent));
+  families_->Raise(families_->transport_bytes.Add({{"event", "received"}}),
+                   static_cast<double>(stats.bytes_received));
+  families_->transport_channels.Add({}).Set(static_cast<double>(stats.open_channels));
+}
+
+void Metrics::OnRender(std::function<void()> collect) {
+  absl::MutexLock lock(&families_->mutex);
+  families_->collectors.push_back(std::move(collect));
+}
+
+std::string Metrics::Render() {
+  std::vector<std::function<void()>> collectors;
+  {
+    absl::MutexLock lock(&families_->mutex);
+    collectors = families_->collectors;
+  }
+  for (const auto& collect : collectors) collect();
+  return families_->serializer.Serialize(families_->registry.Collect());
+}
+
+}  // namespace aludel

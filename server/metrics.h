@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "runtime/engine.h"
+#include "transport/transport.h"
+
+namespace aludel {
+
+// How a request was served. Each value set is small; see Metrics for the bound.
+struct RequestLabels {
+  std::string model;
+  std::string plan;    // local, remote, fallback
+  std::string format;  // "" for local
+};
+
+// Exclusive seconds that sum to `ttft` (proto Stages).
+struct StageSeconds {
+  double queue = 0;
+  double prefill = 0;
+  double encode = 0;
+  double transfer = 0;
+  double reconstruct = 0;
+  double native = 0;
+  double first_decode = 0;
+  double ttft = 0;
+};
+
+// Every metric of the three servers, under the prefix aludel_ with vLLM's stems and buckets, and the only
+// code that knows Prometheus. One per process; thread-safe; a call costs a lock and a hash look-up, so once
+// per token is fine and once per layer is not. A label takes at most kMaxLabelValues distinct values; what
+// comes after is counted as "other", so that no peer can grow our memory.
+class Metrics {
+ public:
+  static constexpr int kMaxLabelValues = 64;
+
+  Metrics();
+  ~Metrics();
+
+  // Requests (decode and gateway). `outcome` is "ok" or a status code's name in lower case.
+  void ObserveFirstToken(const RequestLabels& labels, const StageSeconds& stages);
+  void ObserveInterToken(const std::string& model, double seconds);
+  void ObserveRequest(const RequestLabels& labels, const std::string& outcome, double seconds,
+                      int64_t prompt_tokens, int64_t completion_tokens);
+
+  // Hand-overs. `direction` is "sent" or "received"; bytes include frame headers.
+  void CountFrame(const std::string& direction, const std::string& format, uint64_t bytes);
+  void CountDroppedFrame(const std::string& reason);
+  void CountHandover(const std::string& direction, const std::string& outcome, double seconds);
+  void CountFallback(const std::string& reason);
+  void CountPlan(const std::string& plan, const std::string& reason);
+  // State of one prefill server as a decode server sees it: "ready", "down" or "refused".
+  void SetPrefillTarget(const std::string& target, const std::string& state);
+  // State of one decode server as the gateway sees it.
+  void SetDecodeTarget(const std::string& model, const std::string& target, bool ready);
+  void SetTicketsOpen(int64_t tickets);
+  void SetArena(uint64_t bytes_total, uint64_t bytes_reserved);
+
+  // HTTP (gateway).
+  void CountHttpRequest(const std::string& path, int status);
+  void SetHttpConnections(int64_t open);
+  // Requests in progress and queued where there is no engine (gateway).
+  void SetRequests(const std::string& model, int64_t running, int64_t waiting);
+
+  // Snapshots of counters that others keep.
+  void SetEngine(const std::string& model, const EngineStats& stats);
+  void SetTransport(const TransportStats& stats);
+  // Called before every Render, to take snapshots.
+  void OnRender(std::function<void()> collect);
+
+  // The text exposition format, for GET /metrics.
+  std::string Render();
+  static constexpr char kContentType[] = "text/plain; version=0.0.4; charset=utf-8";
+
+ private:
+  struct Families;
+  std::unique_ptr<Families> families_;
+};
+
+}  // namespace aludel

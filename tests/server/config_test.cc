@@ -1,0 +1,132 @@
+#include "server/config.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class Config : public ::testing::Test {
+ protected:
+  std::string Write(const std::string& text) {
+    const std::string path = absl::StrCat(::testing::TempDir(), "config_test.textproto");
+    std::ofstream(path) << text;
+    return path;
+  }
+  std::string PrefillError(const std::string& text) {
+    return std::string(LoadPrefillOptions(Write(text)).status().message());
+  }
+  std::string DecodeError(const std::string& text) {
+    return std::string(LoadDecodeOptions(Write(text)).status().message());
+  }
+  std::string GatewayError(const std::string& text) {
+    return std::string(LoadGatewayOptions(Write(text)).status().message());
+  }
+};
+
+TEST_F(Config, DefaultsComeFromTheProto) {
+  const auto options = LoadPrefillOptions(Write("engine { directory: 'model' }"));
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->listen, "127.0.0.1:7100");
+  EXPECT_EQ(options->model.engine.block_tokens, 16);
+  EXPECT_EQ(options->model.transformer.compute, DType::kBf16);
+  EXPECT_EQ(options->run_timeout, absl::Seconds(60));
+  EXPECT_FALSE(options->log.json);
+}
+
+TEST_F(Config, EverySettingArrivesInItsStruct) {
+  const auto options = LoadDecodeOptions(Write(R"(
+      listen: "0.0.0.0:1"
+      admin_listen: ""
+      log { level: "debug" format: "json" }
+      engine { directory: "a/b/" threads: 3 compute_dtype: "f32" kv_dtype: "f32" kv_blocks: 9 block_tokens: 32
+               max_context: 77 chunk_tokens: 64 max_sequences: 5 }
+      codec { artifact: "x" formats: ["raw", "paper"] }
+      transport { ucx_transports: "tcp" ucx_devices: "lo" max_inflight_sends: 2 emulated_bytes_per_second: 1e6 }
+      prefill_targets: ["h:1", "dns:///name:2"]
+      planner { fidelity: "exact" format: "raw" min_remote_tokens: 4 native_tail_tokens: 2 }
+      handover_timeout_ms: 11)"));
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->admin_listen, "");
+  EXPECT_EQ(options->served_model_name, "b");
+  EXPECT_TRUE(options->log.json);
+  EXPECT_EQ(options->model.device.threads, 3);
+  EXPECT_EQ(options->model.engine.kv_blocks, 9);
+  EXPECT_EQ(options->model.engine.kv_dtype, DType::kF32);
+  EXPECT_EQ(options->model.transformer.max_rows, 64);
+  EXPECT_THAT(options->codec.formats, ElementsAre("raw", "paper"));
+  EXPECT_EQ(options->transport.ucx_devices, "lo");
+  EXPECT_EQ(options->transport.emulated_bytes_per_second, 1e6);
+  EXPECT_THAT(options->prefill_targets, ElementsAre("h:1", "dns:///name:2"));
+  EXPECT_EQ(options->planner.fidelity, Fidelity::kExact);
+  EXPECT_EQ(options->planner.native_tail_tokens, 2);
+  EXPECT_EQ(options->handover_timeout, absl::Milliseconds(11));
+}
+
+TEST_F(Config, FilesOfTheRepositoryAreValid) {
+  EXPECT_TRUE(LoadPrefillOptions("configs/prefill.textproto").ok());
+  EXPECT_TRUE(LoadDecodeOptions("configs/decode-chat.textproto").ok());
+  EXPECT_TRUE(LoadDecodeOptions("configs/decode-json.textproto").ok());
+  const auto gateway = LoadGatewayOptions("configs/gateway.textproto");
+  ASSERT_TRUE(gateway.ok()) << gateway.status();
+  ASSERT_EQ(gateway->models.size(), 2);
+  EXPECT_EQ(gateway->models[1].name, "json");
+  EXPECT_THAT(gateway->models[1].decode_targets, ElementsAre("127.0.0.1:7210"));
+}
+
+TEST_F(Config, MissingFileIsNamed) {
+  const auto status = LoadPrefillOptions("/nowhere/x.textproto").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("/nowhere/x.textproto: cannot read configuration: No such"));
+  EXPECT_THAT(std::string(LoadPrefillOptions("/tmp").status().message()), HasSubstr("it is a directory"));
+}
+
+TEST_F(Config, UnknownFieldIsRefusedWithItsLine) {
+  const std::string error = PrefillError("listen: 'h:1'\nlissten: 'h:2'\n");
+  EXPECT_THAT(error, HasSubstr("config_test.textproto:2:"));
+  EXPECT_THAT(error, HasSubstr("lissten"));
+}
+
+TEST_F(Config, TextThatIsNoTextprotoIsRefusedWithItsLine) {
+  EXPECT_THAT(PrefillError("engine {\n directory: }"), HasSubstr("config_test.textproto:2:13: "));
+  EXPECT_THAT(PrefillError("engine {\n threads: -1 }"), HasSubstr("config_test.textproto:2:"));
+  EXPECT_THAT(PrefillError(std::string("\0\x01\xff", 3)), HasSubstr("config_test.textproto:1:1: "));
+  EXPECT_THAT(PrefillError("engine {"), HasSubstr("config_test.textproto:1:"));
+}
+
+TEST_F(Config, EmptyFileSaysWhatIsMissing) {
+  EXPECT_THAT(PrefillError(""),
+              HasSubstr("config_test.textproto: engine.directory: found nothing, want a value"));
+  EXPECT_THAT(GatewayError(""), HasSubstr("config_test.textproto: models: found none, want at least one"));
+}
+
+TEST_F(Config, BadValueNamesFileLineFieldFoundAndExpected) {
+  EXPECT_THAT(PrefillError("engine {\n  directory: 'm'\n  block_tokens: 17 }"),
+              HasSubstr("config_test.textproto:3: engine.block_tokens: found 17, want a power of two"));
+  EXPECT_THAT(PrefillError("engine {\n  directory: 'm'\n  compute_dtype: 'int3' }"),
+              HasSubstr(":3: engine.compute_dtype: found \"int3\", want one of bf16, f32"));
+  EXPECT_THAT(PrefillError("engine { directory: 'm' }\nlisten: 'nohost'"),
+              HasSubstr(":2: listen: found \"nohost\", want host:port"));
+  EXPECT_THAT(PrefillError("engine { directory: 'm' device: 'tpu' }"),
+              HasSubstr(":1: engine.device: found \"tpu\", want cpu or cuda:N"));
+  EXPECT_THAT(PrefillError("engine { directory: 'm' kv_blocks: 1 kv_bytes: 2 }"),
+              HasSubstr("engine.kv_bytes: found 2 beside kv_blocks 1, want at most one"));
+  EXPECT_THAT(DecodeError("engine { directory: 'm' }\nprefill_targets: 'a:1'\nprefill_targets: 'b'"),
+              HasSubstr(":3: prefill_targets[1]: found \"b\", want host:port"));
+  EXPECT_THAT(DecodeError("engine { directory: 'm' }\nplanner { native_tail_tokens: 0 }"),
+              HasSubstr(":2: planner.native_tail_tokens: found 0, want 1 to "));
+  EXPECT_THAT(GatewayError("models { name: 'a' directory: 'd' decode_targets: 'h:1' }\nmodels {\n name: 'a' "
+                           "directory: 'e' decode_targets: 'h:2' }"),
+              HasSubstr(":3: models[1].name: found \"a\" twice, want each name once"));
+}
+
+}  // namespace
+}  // namespace aludel
