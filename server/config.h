@@ -6,7 +6,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "kernels/device.h"
 #include "runtime/engine.h"
 #include "runtime/model/transformer.h"
 #include "transport/transport.h"
