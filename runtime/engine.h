@@ -38,6 +38,7 @@ struct SequenceTimes {
   double reconstruct = 0;  // applying frames
   double native = 0;       // tokens the consumer computes itself over a handed-over cache
   double encode = 0;       // inside the encoder (prefill server)
+  double sample = 0;       // choosing the first token and making its text
   double ttft = 0;         // admission to first token
 };
 
@@ -56,6 +57,8 @@ struct SequenceResult {
   int64_t completion_tokens = 0;
   std::string tail_text;  // released at the end
   SequenceTimes times;
+  bool fell_back = false;
+  absl::Status fallback_reason;
 };
 
 // Both calls come from the engine thread and must not block. OnDone comes exactly once for every sequence
@@ -110,7 +113,7 @@ class Engine {
   // `model` and `tokenizer` must outlive the engine.
   static absl::StatusOr<std::unique_ptr<Engine>> Start(Transformer* model, const Tokenizer* tokenizer,
                                                        const EngineOptions& options);
-  // Ends every sequence with Unavailable and joins the thread.
+  // Ends every sequence with Unavailable and joins the thread. No other call may be in progress.
   ~Engine();
 
   // Admits at once or fails: ResourceExhausted (blocks, sequences), InvalidArgument (empty prompt, ids out of

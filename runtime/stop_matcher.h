@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace aludel {
+
+// Finds stop strings in text that arrives in pieces, wherever the pieces break. Text that may still become a
+// stop string is held back; a stop string itself is never emitted. Not thread-safe.
+class StopMatcher {
+ public:
+  // Empty stop strings are ignored.
+  explicit StopMatcher(std::vector<std::string> stops);
+  // The text that may be shown now. After a match everything is swallowed.
+  std::string Push(absl::string_view text);
+  // What is held back, when no more text comes.
+  std::string Flush();
+  bool matched() const { return matched_; }
+
+ private:
+  std::vector<std::string> stops_;
+  std::string held_;
+  bool matched_ = false;
+};
+
+}  // namespace aludel
