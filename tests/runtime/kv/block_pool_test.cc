@@ -1,0 +1,66 @@
+#include "runtime/kv/block_pool.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::HasSubstr;
+
+class BlockPoolTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Device> device_ = OpenDevice({.threads = 1}).value();
+  std::unique_ptr<BlockPool> pool_ =
+      BlockPool::Create(device_.get(),
+                        {.layers = 2, .kv_heads = 2, .head_dim = 4, .block_tokens = 4, .blocks = 3})
+          .value();
+};
+
+TEST_F(BlockPoolTest, ReturnsBlockWhenLastRefDies) {
+  {
+    BlockRef first = pool_->Allocate().value();
+    {
+      const BlockRef second = first;
+      EXPECT_TRUE(first.shared());
+      EXPECT_EQ(first.id(), second.id());
+    }
+    EXPECT_FALSE(first.shared());
+    EXPECT_EQ(pool_->free_blocks(), 2);
+  }
+  EXPECT_EQ(pool_->free_blocks(), 3);
+}
+
+TEST_F(BlockPoolTest, FailsWhenEverythingIsInUse) {
+  BlockTable table;
+  ASSERT_TRUE(table.Grow(*pool_, 12).ok());
+  EXPECT_EQ(pool_->Allocate().status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(BlockPoolTest, ATableThatCannotGrowKeepsWhatItHadAndTakesNothing) {
+  BlockTable table;
+  ASSERT_TRUE(table.Grow(*pool_, 5).ok());
+  EXPECT_EQ(table.ids().size(), 2u);
+  EXPECT_FALSE(table.Grow(*pool_, 17).ok());
+  EXPECT_EQ(table.ids().size(), 2u);
+  EXPECT_EQ(pool_->free_blocks(), 1);
+}
+
+TEST_F(BlockPoolTest, GivesEveryLayerPlanesOfItsOwn) {
+  const PagedKv first = pool_->Layer(0);
+  const PagedKv second = pool_->Layer(1);
+  const auto plane = static_cast<ptrdiff_t>(pool_->layout().plane_bytes());
+  EXPECT_EQ(static_cast<char*>(first.v) - static_cast<char*>(first.k), plane);
+  EXPECT_EQ(static_cast<char*>(second.k) - static_cast<char*>(first.k), 2 * plane);
+  EXPECT_EQ(pool_->layout().bytes_per_token(), size_t{2} * 2 * 8 * 2);
+}
+
+TEST_F(BlockPoolTest, NamesTheArithmeticWhenItDoesNotFit) {
+  const auto pool = BlockPool::Create(
+      device_.get(),
+      {.layers = 1 << 10, .kv_heads = 64, .head_dim = 256, .block_tokens = 1 << 10, .blocks = 1 << 20});
+  EXPECT_THAT(std::string(pool.status().message()), HasSubstr("1048576 blocks x 1024 tokens"));
+}
+
+}  // namespace
+}  // namespace aludel
