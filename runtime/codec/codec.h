@@ -79,7 +79,7 @@ enum class CodecSide : uint8_t { kProducer, kConsumer };
 
 // `format` is "raw" or a format of the artefact directory `artifact` (may be empty where no format needs
 // one). Loads this side's half only, and checks it against `model` (hashes and shapes): FailedPrecondition
-// names both.
+// names both. `model` must outlive the codec.
 absl::StatusOr<std::unique_ptr<KvCodec>> OpenCodec(absl::string_view format, const std::string& artifact,
                                                    CodecSide side, const Transformer& model);
 

@@ -1,6 +1,9 @@
 #include "runtime/codec/raw.h"
 
 #include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "kernels/check.h"
@@ -15,13 +18,12 @@ size_t TokenBytes(const ModelConfig& config) { return size_t{2} * config.kv_dim(
 
 class RawEncoder : public KvEncoder {
  public:
-  RawEncoder(Device* device, int kv_dim, int64_t max_rows, Stream stream, Buffer staging)
-      : device_(device),
-        kv_dim_(kv_dim),
-        max_rows_(max_rows),
-        stream_(stream),
+  RawEncoder(const Transformer& model, Buffer staging)
+      : device_(model.device()),
+        kv_dim_(model.config().kv_dim()),
+        max_rows_(model.options().max_rows),
+        stream_(model.stream()),
         staging_(std::move(staging)) {}
-  ~RawEncoder() override { device_->DestroyStream(stream_); }
 
   absl::Status Encode(const LayerSlice& slice, FrameSink& sink) override {
     const int64_t rows = slice.tokens();
@@ -47,16 +49,14 @@ class RawEncoder : public KvEncoder {
 
 class RawDecoder : public KvDecoder {
  public:
-  RawDecoder(Device* device, const ModelConfig& config, int64_t max_rows, Stream stream, Buffer wire,
-             Buffer values)
-      : device_(device),
-        layers_(config.layers),
-        kv_dim_(config.kv_dim()),
-        max_rows_(max_rows),
-        stream_(stream),
+  RawDecoder(const Transformer& model, Buffer wire, Buffer values)
+      : device_(model.device()),
+        layers_(model.config().layers),
+        kv_dim_(model.config().kv_dim()),
+        max_rows_(model.options().max_rows),
+        stream_(model.stream()),
         wire_(std::move(wire)),
         values_(std::move(values)) {}
-  ~RawDecoder() override { device_->DestroyStream(stream_); }
 
   absl::Status Begin(const KvTarget&) override { return absl::OkStatus(); }
 
@@ -103,39 +103,31 @@ class RawDecoder : public KvDecoder {
 
 class RawCodec : public KvCodec {
  public:
-  explicit RawCodec(const Transformer& model)
-      : device_(model.device()),
-        config_(model.config()),
-        max_rows_(model.options().max_rows),
-        shipped_(config_.layers, true) {}
+  explicit RawCodec(const Transformer& model) : model_(model), shipped_(model.config().layers, true) {}
 
   const std::string& name() const override { return name_; }
   const std::string& artifact_hash() const override { return no_artifact_; }
   FrameKind kind() const override { return FrameKind::kRaw; }
   const std::vector<bool>& shipped_layers() const override { return shipped_; }
   size_t MaxFrameBytes(int64_t tokens) const override {
-    return static_cast<size_t>(tokens) * TokenBytes(config_);
+    return static_cast<size_t>(tokens) * TokenBytes(model_.config());
   }
 
   absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {
-    ALUDEL_ASSIGN_OR_RETURN(Buffer staging, device_->Allocate(max_rows_ * TokenBytes(config_)));
-    ALUDEL_ASSIGN_OR_RETURN(const Stream stream, device_->CreateStream());
-    return std::make_unique<RawEncoder>(device_, config_.kv_dim(), max_rows_, stream, std::move(staging));
+    ALUDEL_ASSIGN_OR_RETURN(Buffer staging, model_.device()->Allocate(StagingBytes()));
+    return std::make_unique<RawEncoder>(model_, std::move(staging));
   }
 
   absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
-    const size_t bytes = max_rows_ * TokenBytes(config_);
-    ALUDEL_ASSIGN_OR_RETURN(Buffer wire, device_->Allocate(bytes));
-    ALUDEL_ASSIGN_OR_RETURN(Buffer values, device_->Allocate(2 * bytes));
-    ALUDEL_ASSIGN_OR_RETURN(const Stream stream, device_->CreateStream());
-    return std::make_unique<RawDecoder>(device_, config_, max_rows_, stream, std::move(wire),
-                                        std::move(values));
+    ALUDEL_ASSIGN_OR_RETURN(Buffer wire, model_.device()->Allocate(StagingBytes()));
+    ALUDEL_ASSIGN_OR_RETURN(Buffer values, model_.device()->Allocate(2 * StagingBytes()));
+    return std::make_unique<RawDecoder>(model_, std::move(wire), std::move(values));
   }
 
  private:
-  Device* device_;
-  ModelConfig config_;
-  int64_t max_rows_;
+  size_t StagingBytes() const { return model_.options().max_rows * TokenBytes(model_.config()); }
+
+  const Transformer& model_;
   std::vector<bool> shipped_;
   std::string name_ = "raw";
   std::string no_artifact_;

@@ -76,6 +76,8 @@ class Transformer {
   Device* device() const { return device_; }
   // Positions a sequence may use.
   int64_t context() const;
+  // The queue on which this model's work runs; a codec that reads or feeds its tensors enqueues on the same.
+  Stream stream() const { return stream_; }
   // A layout with this model's shape for `blocks` blocks.
   KvLayout MakeKvLayout(int64_t blocks, int block_tokens, DType dtype) const;
 
