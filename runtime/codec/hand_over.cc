@@ -1,0 +1,114 @@
+#include "runtime/codec/hand_over.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_format.h"
+#include "kernels/check.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Feeds an encoder from a forward pass.
+class EncodingObserver : public LayerObserver {
+ public:
+  EncodingObserver(KvEncoder& encoder, FrameSink& sink) : encoder_(encoder), sink_(sink) {}
+
+  absl::Status OnLayer(const LayerSlice& slice) override {
+    const Clock::time_point start = Clock::now();
+    absl::Status status = encoder_.Encode(slice, sink_);
+    seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
+    return status;
+  }
+  double seconds() const { return seconds_; }
+
+ private:
+  KvEncoder& encoder_;
+  FrameSink& sink_;
+  double seconds_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<absl::Span<uint8_t>> FrameStore::Reserve(size_t max_bytes) {
+  reserved_.resize(max_bytes);
+  return absl::MakeSpan(reserved_);
+}
+
+absl::Status FrameStore::Commit(const FrameCoverage& coverage, size_t bytes) {
+  ALUDEL_CHECK(bytes <= reserved_.size());
+  FrameHeader header;
+  header.kind = codec_.kind();
+  header.sequence = static_cast<uint32_t>(frames_.size());
+  header.coverage = coverage;
+  header.artifact = ArtifactPrefix(codec_);
+  StoredFrame frame;
+  frame.payload.assign(reserved_.begin(), reserved_.begin() + static_cast<int64_t>(bytes));
+  frame.header = EncodeFrameHeader(header, frame.payload);
+  total_bytes_ += frame.header.size() + frame.payload.size();
+  frames_.push_back(std::move(frame));
+  return absl::OkStatus();
+}
+
+std::array<uint8_t, 8> ArtifactPrefix(const KvCodec& codec) {
+  std::array<uint8_t, 8> prefix = {};
+  const std::string bytes = absl::HexStringToBytes(codec.artifact_hash());
+  std::copy_n(bytes.begin(), std::min(bytes.size(), prefix.size()), prefix.begin());
+  return prefix;
+}
+
+absl::Status RunTokens(Transformer& model, BlockPool& pool, absl::Span<const BlockId> blocks,
+                       absl::Span<const int32_t> ids, int64_t begin, int64_t end, LayerObserver* observer,
+                       std::vector<float>* logits) {
+  std::vector<float> ignored;
+  for (int64_t at = begin; at < end; at += model.options().max_rows) {
+    const int64_t count = std::min(model.options().max_rows, end - at);
+    BatchItem item;
+    item.ids = ids.subspan(at, count);
+    item.position = at;
+    item.blocks = blocks;
+    item.wants_logits = logits != nullptr && at + count == end;
+    item.observer = observer;
+    ALUDEL_RETURN_IF_ERROR(
+        model.Forward(absl::MakeSpan(&item, 1), pool, item.wants_logits ? logits : &ignored));
+    ALUDEL_RETURN_IF_ERROR(item.observer_status);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> EncodePrompt(Transformer& producer, BlockPool& pool, absl::Span<const int32_t> ids,
+                                    int64_t tokens, const KvCodec& codec, FrameSink& sink) {
+  BlockTable table;
+  ALUDEL_RETURN_IF_ERROR(table.Grow(pool, tokens));
+  ALUDEL_ASSIGN_OR_RETURN(const std::unique_ptr<KvEncoder> encoder, codec.NewEncoder());
+  EncodingObserver observer(*encoder, sink);
+  ALUDEL_RETURN_IF_ERROR(RunTokens(producer, pool, table.ids(), ids, 0, tokens, &observer, nullptr));
+  return observer.seconds();
+}
+
+absl::Status ApplyFrames(absl::Span<const StoredFrame> frames, const KvCodec& codec, const KvTarget& target) {
+  ALUDEL_ASSIGN_OR_RETURN(const std::unique_ptr<KvDecoder> decoder, codec.NewDecoder());
+  ALUDEL_RETURN_IF_ERROR(decoder->Begin(target));
+  FrameLedger ledger(codec.shipped_layers(), static_cast<uint32_t>(target.tokens));
+  for (const StoredFrame& frame : frames) {
+    ALUDEL_ASSIGN_OR_RETURN(const FrameHeader header, DecodeFrameHeader(frame.header));
+    ALUDEL_RETURN_IF_ERROR(VerifyFrame(frame.header, frame.payload));
+    if (header.kind != codec.kind() || header.artifact != ArtifactPrefix(codec)) {
+      return absl::DataLossError(
+          absl::StrFormat("frame of kind %d is not of format \"%s\"", header.kind, codec.name()));
+    }
+    ALUDEL_RETURN_IF_ERROR(ledger.Add(header.coverage));
+    ALUDEL_RETURN_IF_ERROR(decoder->Apply(header.coverage, frame.payload, target));
+  }
+  if (!ledger.complete()) {
+    return absl::DataLossError(
+        absl::StrFormat("hand-over misses %d (layer, token) cells", ledger.missing_cells()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace aludel

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "runtime/codec/codec.h"
+#include "runtime/codec/frame.h"
+
+namespace aludel {
+
+// A whole hand-over inside one process, for calibration, evaluation and tests: what the producer's encoder
+// makes is kept as the bytes that would travel, and the consumer's decoder sees nothing but those bytes.
+
+struct StoredFrame {
+  std::array<uint8_t, kFrameHeaderBytes> header;
+  std::vector<uint8_t> payload;
+};
+
+// Completes headers and keeps frames, as a sender would ship them.
+class FrameStore : public FrameSink {
+ public:
+  // `codec` gives kind and artefact, and must outlive the store.
+  explicit FrameStore(const KvCodec& codec) : codec_(codec) {}
+
+  absl::StatusOr<absl::Span<uint8_t>> Reserve(size_t max_bytes) override;
+  absl::Status Commit(const FrameCoverage& coverage, size_t bytes) override;
+
+  const std::vector<StoredFrame>& frames() const { return frames_; }
+  // Bytes handed to the transport: headers and payloads.
+  size_t total_bytes() const { return total_bytes_; }
+
+ private:
+  const KvCodec& codec_;
+  std::vector<uint8_t> reserved_;
+  std::vector<StoredFrame> frames_;
+  size_t total_bytes_ = 0;
+};
+
+// The artefact field of a codec's frame headers.
+std::array<uint8_t, 8> ArtifactPrefix(const KvCodec& codec);
+
+// Computes tokens [begin, end) of `ids` into `blocks`, in steps of the model's max_rows. `observer` may be
+// null. With `logits`, those of token end - 1 come back.
+absl::Status RunTokens(Transformer& model, BlockPool& pool, absl::Span<const BlockId> blocks,
+                       absl::Span<const int32_t> ids, int64_t begin, int64_t end, LayerObserver* observer,
+                       std::vector<float>* logits);
+
+// Runs the producer over tokens [0, tokens) of `ids` and encodes every layer. Returns seconds spent inside
+// the encoder.
+absl::StatusOr<double> EncodePrompt(Transformer& producer, BlockPool& pool, absl::Span<const int32_t> ids,
+                                    int64_t tokens, const KvCodec& codec, FrameSink& sink);
+
+// Checks and applies serialised frames as a consumer does: header, checksum, kind, artefact, coverage, then
+// the decoder. DataLoss where they do not complete the hand-over.
+absl::Status ApplyFrames(absl::Span<const StoredFrame> frames, const KvCodec& codec, const KvTarget& target);
+
+}  // namespace aludel

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "runtime/kv/block_pool.h"
+#include "runtime/model/transformer.h"
+
+namespace aludel {
+
+// How far a reconstructed cache bends the consumer: its next-token distributions on that cache against those
+// on its own, teacher-forced over the answer that it gives on its own (method: KL(oracle || format), total
+// variation).
+
+// Greedy tokens from a cache that holds all of a prompt but its last token, and the logits that chose each.
+// The end token is the last one where the model came to it.
+struct Answer {
+  std::vector<int32_t> tokens;
+  std::vector<float> logits;  // [tokens, vocab]
+};
+
+absl::StatusOr<Answer> AnswerGreedily(Transformer& model, BlockPool& pool, absl::Span<const BlockId> blocks,
+                                      absl::Span<const int32_t> prompt, int max_tokens);
+
+// One number per token of the oracle's answer.
+struct Divergence {
+  std::vector<double> kl;  // nats
+  std::vector<double> tv;
+};
+
+// `blocks` hold all but the last token of `prompt` and have room for the answer.
+absl::StatusOr<Divergence> CompareWithOracle(Transformer& model, BlockPool& pool,
+                                             absl::Span<const BlockId> blocks,
+                                             absl::Span<const int32_t> prompt, const Answer& oracle);
+
+// KL(p || q) and total variation of softmax(p) and softmax(q), in double.
+struct PairDivergence {
+  double kl = 0;
+  double tv = 0;
+};
+PairDivergence Diverge(absl::Span<const float> p_logits, absl::Span<const float> q_logits);
+
+}  // namespace aludel

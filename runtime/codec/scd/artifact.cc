@@ -1,0 +1,197 @@
+#include "runtime/codec/scd/artifact.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
+#include "runtime/model/json_reader.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMaxManifestBytes = size_t{16} << 20;
+constexpr int kMaxDepth = 8;
+constexpr int64_t kMaxRank = 1 << 20;
+
+// One object of the manifest, with its place for error messages ("DIR/artifact.json: formats[0].encoder").
+class Reader {
+ public:
+  Reader(const json& value, std::string place) : value_(value), place_(std::move(place)) {}
+
+  absl::StatusOr<std::string> String(const char* name) const {
+    if (FindMember(value_, name) == nullptr) return Missing(name, "a string");
+    return StringMember(value_, name, "", place_);
+  }
+  absl::StatusOr<int64_t> Int(const char* name, int64_t min, int64_t max) const {
+    if (FindMember(value_, name) == nullptr) return Missing(name, "an integer");
+    return IntMember(value_, name, 0, min, max, place_);
+  }
+  absl::StatusOr<Reader> Object(const char* name) const {
+    const json* member = FindMember(value_, name);
+    if (member == nullptr || !member->is_object()) return Missing(name, "an object");
+    return Reader(*member, absl::StrCat(place_, ".", name));
+  }
+  // Every element must be an object.
+  absl::StatusOr<std::vector<Reader>> Objects(const char* name) const {
+    const json* member = FindMember(value_, name);
+    if (member == nullptr || !member->is_array()) return Missing(name, "an array of objects");
+    std::vector<Reader> readers;
+    for (size_t i = 0; i < member->size(); ++i) {
+      const std::string place = absl::StrCat(place_, ".", name, "[", i, "]");
+      if (!(*member)[i].is_object()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(place, " is ", DescribeJson((*member)[i]), ", want an object"));
+      }
+      readers.emplace_back((*member)[i], place);
+    }
+    return readers;
+  }
+  absl::Status Error(absl::string_view text) const {
+    return absl::InvalidArgumentError(absl::StrCat(place_, ": ", text));
+  }
+  const json& value() const { return value_; }
+
+ private:
+  absl::Status Missing(const char* name, absl::string_view want) const {
+    const json* member = FindMember(value_, name);
+    return Error(
+        absl::StrCat(name, " is ", member == nullptr ? "missing" : DescribeJson(*member), ", want ", want));
+  }
+
+  const json& value_;
+  std::string place_;
+};
+
+absl::StatusOr<ArtifactFile> ParseFile(const Reader& reader) {
+  ArtifactFile file;
+  ALUDEL_ASSIGN_OR_RETURN(file.file, reader.String("file"));
+  ALUDEL_ASSIGN_OR_RETURN(file.sha256, reader.String("sha256"));
+  // A manifest from elsewhere must not make us read outside its directory.
+  if (file.file.empty() || file.file[0] == '.' || file.file.find('/') != std::string::npos) {
+    return reader.Error(absl::StrCat("file is \"", file.file, "\", want a plain name in the same directory"));
+  }
+  const bool hex = std::all_of(file.sha256.begin(), file.sha256.end(),
+                               [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+  if (file.sha256.size() != 64 || !hex) {
+    return reader.Error(absl::StrCat("sha256 is \"", file.sha256, "\", want 64 lower-case hex digits"));
+  }
+  return file;
+}
+
+absl::StatusOr<ArtifactLayer> ParseLayer(const Reader& reader) {
+  ArtifactLayer layer;
+  ALUDEL_ASSIGN_OR_RETURN(const std::string mode, reader.String("mode"));
+  if (mode == "reuse") {
+    ALUDEL_ASSIGN_OR_RETURN(layer.rank_k, reader.Int("rank_k", 1, kMaxRank));
+    ALUDEL_ASSIGN_OR_RETURN(layer.rank_v, reader.Int("rank_v", 1, kMaxRank));
+  } else if (mode == "patch") {
+    layer.mode = ScdMode::kPatch;
+    ALUDEL_ASSIGN_OR_RETURN(layer.rank_h, reader.Int("rank_h", 1, kMaxRank));
+  } else {
+    return reader.Error(absl::StrCat("mode is \"", mode, "\", want \"reuse\" or \"patch\""));
+  }
+  return layer;
+}
+
+absl::StatusOr<ArtifactFormat> ParseFormat(const Reader& reader) {
+  ArtifactFormat format;
+  ALUDEL_ASSIGN_OR_RETURN(format.name, reader.String("name"));
+  ALUDEL_ASSIGN_OR_RETURN(const std::string kind, reader.String("kind"));
+  if (kind != "scd") return reader.Error(absl::StrCat("kind is \"", kind, "\", this build reads \"scd\""));
+  ALUDEL_ASSIGN_OR_RETURN(const Reader encoder, reader.Object("encoder"));
+  ALUDEL_ASSIGN_OR_RETURN(format.encoder, ParseFile(encoder));
+  ALUDEL_ASSIGN_OR_RETURN(const std::vector<Reader> layers, reader.Objects("layers"));
+  if (layers.empty()) return reader.Error("layers is empty, want one entry per layer of the model");
+  for (const Reader& layer : layers) {
+    ALUDEL_ASSIGN_OR_RETURN(ArtifactLayer parsed, ParseLayer(layer));
+    format.layers.push_back(parsed);
+  }
+  ALUDEL_ASSIGN_OR_RETURN(const std::vector<Reader> decoders, reader.Objects("decoders"));
+  for (const Reader& decoder : decoders) {
+    ArtifactDecoder parsed;
+    ALUDEL_ASSIGN_OR_RETURN(parsed.consumer, decoder.String("consumer"));
+    ALUDEL_ASSIGN_OR_RETURN(parsed.consumer_hash, decoder.String("hash"));
+    ALUDEL_ASSIGN_OR_RETURN(parsed.file, ParseFile(decoder));
+    format.decoders.push_back(std::move(parsed));
+  }
+  if (FindMember(reader.value(), "notes") != nullptr) {
+    ALUDEL_ASSIGN_OR_RETURN(const Reader notes, reader.Object("notes"));
+    for (const auto& [name, value] : notes.value().items()) {
+      ALUDEL_ASSIGN_OR_RETURN(format.notes[name], notes.String(name.c_str()));
+    }
+  }
+  return format;
+}
+
+}  // namespace
+
+absl::StatusOr<const ArtifactFormat*> ArtifactManifest::Find(absl::string_view format) const {
+  for (const ArtifactFormat& candidate : formats) {
+    if (candidate.name == format) return &candidate;
+  }
+  const std::string names = absl::StrJoin(
+      formats, ", ", [](std::string* out, const ArtifactFormat& f) { absl::StrAppend(out, f.name); });
+  return absl::NotFoundError(
+      absl::StrCat("artefact ", directory, " has no format \"", format, "\", only: ", names));
+}
+
+absl::StatusOr<ArtifactManifest> ParseArtifactManifest(absl::string_view text, const std::string& directory) {
+  const std::string origin = absl::StrCat(directory, "/", kArtifactManifest);
+  ALUDEL_ASSIGN_OR_RETURN(const json document, ParseJson(text, origin, kMaxDepth));
+  const Reader reader(document, origin);
+  if (!document.is_object()) return reader.Error("want an object");
+  ALUDEL_ASSIGN_OR_RETURN(const int64_t version, reader.Int("artifact_version", 0, INT32_MAX));
+  if (version != kArtifactVersion) {
+    return reader.Error(
+        absl::StrFormat("artifact_version is %d, this build reads %d", version, kArtifactVersion));
+  }
+  ArtifactManifest manifest;
+  manifest.directory = directory;
+  ALUDEL_ASSIGN_OR_RETURN(const Reader producer, reader.Object("producer"));
+  ALUDEL_ASSIGN_OR_RETURN(manifest.producer, producer.String("name"));
+  ALUDEL_ASSIGN_OR_RETURN(manifest.producer_hash, producer.String("hash"));
+  ALUDEL_ASSIGN_OR_RETURN(const std::vector<Reader> formats, reader.Objects("formats"));
+  for (const Reader& format : formats) {
+    ALUDEL_ASSIGN_OR_RETURN(ArtifactFormat parsed, ParseFormat(format));
+    if (manifest.Find(parsed.name).ok()) {
+      return reader.Error(absl::StrCat("format \"", parsed.name, "\" is given twice"));
+    }
+    manifest.formats.push_back(std::move(parsed));
+  }
+  return manifest;
+}
+
+absl::StatusOr<ArtifactManifest> LoadArtifactManifest(const std::string& directory) {
+  const std::string path = absl::StrCat(directory, "/", kArtifactManifest);
+  ALUDEL_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxManifestBytes));
+  return ParseArtifactManifest(text, directory);
+}
+
+absl::Status CheckProducer(const ArtifactManifest& manifest, absl::string_view producer_hash) {
+  if (manifest.producer_hash == producer_hash) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrFormat("artefact %s was calibrated for producer \"%s\" with hash %s, this model's hash is %s",
+                      manifest.directory, manifest.producer, manifest.producer_hash, producer_hash));
+}
+
+absl::StatusOr<const ArtifactDecoder*> FindDecoder(const ArtifactManifest& manifest,
+                                                   const ArtifactFormat& format,
+                                                   absl::string_view consumer_hash) {
+  for (const ArtifactDecoder& decoder : format.decoders) {
+    if (decoder.consumer_hash == consumer_hash) return &decoder;
+  }
+  const std::string known =
+      absl::StrJoin(format.decoders, ", ", [](std::string* out, const ArtifactDecoder& d) {
+        absl::StrAppend(out, "\"", d.consumer, "\" with hash ", d.consumer_hash);
+      });
+  return absl::FailedPreconditionError(
+      absl::StrFormat("artefact %s, format \"%s\": no decoder for this model, whose hash is %s; it has: %s",
+                      manifest.directory, format.name, consumer_hash, known.empty() ? "none" : known));
+}
+
+}  // namespace aludel

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "runtime/codec/scd/weights.h"
+
+namespace aludel {
+
+// What calibration leaves behind, as a directory:
+//   artifact.json                          manifest: models, formats, files and their SHA-256
+//   FORMAT.encoder.safetensors             one per format, the producer's
+//   FORMAT.CONSUMER.decoder.safetensors    one per format and consumer
+// A server loads the manifest and its own half. Hashes tie everything together: of the producer's and the
+// consumers' models (Transformer::hash()), and of every file. Bytes come from disk, therefore every mistake
+// in them is a status that names the file, the field, what was found and what was expected.
+
+inline constexpr int kArtifactVersion = 1;
+inline constexpr char kArtifactManifest[] = "artifact.json";
+
+struct ArtifactFile {
+  std::string file;    // a plain name inside the directory
+  std::string sha256;  // of its bytes, hex
+};
+
+// Shape of one layer's codes. rank_k and rank_v count in a Reuse layer, rank_h in a Patch layer.
+struct ArtifactLayer {
+  ScdMode mode = ScdMode::kReuse;
+  int64_t rank_k = 0;
+  int64_t rank_v = 0;
+  int64_t rank_h = 0;
+};
+
+struct ArtifactDecoder {
+  std::string consumer;       // a name for people
+  std::string consumer_hash;  // of the model it was fitted to
+  ArtifactFile file;
+};
+
+struct ArtifactFormat {
+  std::string name;
+  std::vector<ArtifactLayer> layers;
+  ArtifactFile encoder;
+  std::vector<ArtifactDecoder> decoders;
+  // How it was made, for people: options, data, measured gains. Strings keep it out of what code depends on.
+  std::map<std::string, std::string> notes;
+};
+
+struct ArtifactManifest {
+  std::string directory;
+  std::string producer;
+  std::string producer_hash;
+  std::vector<ArtifactFormat> formats;
+
+  // NotFound lists the formats that there are.
+  absl::StatusOr<const ArtifactFormat*> Find(absl::string_view format) const;
+};
+
+// `directory` is kept and appears in errors; no other file is touched.
+absl::StatusOr<ArtifactManifest> ParseArtifactManifest(absl::string_view json, const std::string& directory);
+absl::StatusOr<ArtifactManifest> LoadArtifactManifest(const std::string& directory);
+
+// FailedPrecondition unless `producer_hash` is the model that the encoder was fitted to.
+absl::Status CheckProducer(const ArtifactManifest& manifest, absl::string_view producer_hash);
+// The decoder for this model; FailedPrecondition names its hash and the consumers that there are.
+absl::StatusOr<const ArtifactDecoder*> FindDecoder(const ArtifactManifest& manifest,
+                                                   const ArtifactFormat& format,
+                                                   absl::string_view consumer_hash);
+
+// Reads one half, checked against the file's hash, the manifest's ranks and the model's dimensions.
+absl::StatusOr<ScdEncoderWeights> LoadScdEncoder(const ArtifactManifest& manifest,
+                                                 const ArtifactFormat& format, int64_t kv_dim,
+                                                 int64_t hidden);
+absl::StatusOr<ScdDecoderWeights> LoadScdDecoder(const ArtifactManifest& manifest,
+                                                 const ArtifactFormat& format, const ArtifactDecoder& decoder,
+                                                 int64_t kv_dim, int64_t hidden);
+
+}  // namespace aludel

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "runtime/codec/scd/artifact.h"
+
+namespace aludel {
+
+std::string Sha256Hex(absl::Span<const uint8_t> bytes);
+
+// Builds an artefact beside its destination and puts it there in one step: until Publish has returned, and
+// after a destructor without it, the destination holds what it held before. Not thread-safe.
+class ArtifactWriter {
+ public:
+  static absl::StatusOr<ArtifactWriter> Begin(const std::string& destination);
+  ~ArtifactWriter();
+  ArtifactWriter(ArtifactWriter&& other) noexcept = default;
+  ArtifactWriter& operator=(ArtifactWriter&&) = delete;
+
+  absl::StatusOr<ArtifactFile> AddEncoder(const std::string& format, const ScdEncoderWeights& weights);
+  absl::StatusOr<ArtifactFile> AddDecoder(const std::string& format, const std::string& consumer,
+                                          const ScdDecoderWeights& weights);
+  // Takes a file of another artefact as it is.
+  absl::Status CopyFrom(const std::string& directory, const ArtifactFile& file);
+
+  // Writes the manifest (its `directory` does not matter) and replaces the destination.
+  absl::Status Publish(const ArtifactManifest& manifest);
+
+ private:
+  ArtifactWriter(std::string destination, std::string partial)
+      : destination_(std::move(destination)), partial_(std::move(partial)) {}
+
+  std::string destination_;
+  std::string partial_;  // empty once published or moved from
+};
+
+}  // namespace aludel

@@ -1,0 +1,31 @@
+#include "runtime/codec/scd/dense.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "dnnl.h"
+#include "kernels/check.h"
+
+namespace aludel {
+
+void Sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
+           const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
+  const dnnl_status_t status = dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, 1.0f, a,
+                                          lda, b, ldb, beta, c, ldc);
+  ALUDEL_CHECK(status == dnnl_success);
+}
+
+void AddGram(const float* x, int64_t rows, Moments* moments) {
+  ALUDEL_CHECK(moments->rows == moments->cols);
+  constexpr int64_t kChunk = 512;
+  const int64_t n = moments->rows;
+  std::vector<float> sums(static_cast<size_t>(n * n));
+  for (int64_t begin = 0; begin < rows; begin += kChunk) {
+    const int64_t count = std::min(kChunk, rows - begin);
+    const float* chunk = x + begin * n;
+    Sgemm(/*transpose_a=*/true, /*transpose_b=*/false, n, n, count, chunk, n, chunk, n, 0.0f, sums.data(), n);
+    for (size_t i = 0; i < sums.size(); ++i) moments->values[i] += static_cast<double>(sums[i]);
+  }
+}
+
+}  // namespace aludel

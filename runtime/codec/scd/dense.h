@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "runtime/codec/scd/linear_fit.h"
+
+namespace aludel {
+
+// Host matrix products of calibration, on the threads that OpenMP gives the calling thread. Row-major f32.
+// Same shapes, machine and threads: same bytes.
+
+// c [m, n] = beta c + op(a) op(b). op(a) is [m, k]: `a` itself with leading dimension `lda`, or its
+// transpose.
+void Sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
+           const float* b, int64_t ldb, float beta, float* c, int64_t ldc);
+
+// moments += x^T x for x [rows, moments.rows]. Sums of at most 512 rows are formed in f32 and added in
+// double: rounding then averages out over chunks instead of growing with the token count.
+void AddGram(const float* x, int64_t rows, Moments* moments);
+
+}  // namespace aludel

@@ -1,0 +1,134 @@
+#include "runtime/codec/scd/encode.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "runtime/codec/coverage.h"
+#include "runtime/codec/scd/projector.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+struct PackedLayer {
+  ScdMode mode = ScdMode::kReuse;
+  std::unique_ptr<PackedMatrix> k, v, h;
+
+  int64_t rank() const {
+    return mode == ScdMode::kPatch ? h->out_features() : k->out_features() + v->out_features();
+  }
+};
+
+int64_t MaxRank(const std::vector<PackedLayer>& layers) {
+  int64_t rank = 0;
+  for (const PackedLayer& layer : layers) rank = std::max(rank, layer.rank());
+  return rank;
+}
+
+class ScdEncoder : public KvEncoder {
+ public:
+  ScdEncoder(const Transformer& model, const std::vector<PackedLayer>& layers,
+             std::unique_ptr<Projector> projector, Buffer codes, Buffer wire)
+      : model_(model),
+        layers_(layers),
+        projector_(std::move(projector)),
+        codes_(std::move(codes)),
+        wire_(std::move(wire)) {}
+
+  absl::Status Encode(const LayerSlice& slice, FrameSink& sink) override {
+    ALUDEL_CHECK(slice.layer >= 0 && slice.layer < static_cast<int>(layers_.size()));
+    const PackedLayer& layer = layers_[slice.layer];
+    const size_t bytes = static_cast<size_t>(slice.tokens() * layer.rank()) * sizeof(Bf16);
+    ALUDEL_ASSIGN_OR_RETURN(absl::Span<uint8_t> payload, sink.Reserve(bytes));
+    if (layer.mode == ScdMode::kPatch) {
+      AppendCode(slice.h, *layer.h, 0);
+    } else {
+      AppendCode(slice.v, *layer.v, AppendCode(slice.k, *layer.k, 0));
+    }
+    model_.device()->CopyToHost(payload.data(), wire_.data(), bytes, model_.stream());
+    ALUDEL_RETURN_IF_ERROR(model_.device()->Synchronize(model_.stream()));
+    return sink.Commit(SliceCoverage(slice), bytes);
+  }
+
+ private:
+  // Writes bf16(x w^T) to wire_ from element `at`; returns the element behind it.
+  int64_t AppendCode(const TensorView& x, const PackedMatrix& w, int64_t at) {
+    const TensorView code = projector_->Multiply(x, w, nullptr, /*accumulate=*/false, codes_.as<float>());
+    const TensorView out = TensorView::Of(wire_.as<Bf16>() + at, code.rows, code.cols);
+    model_.device()->ops().Convert(code, out, model_.stream());
+    return at + code.rows * code.cols;
+  }
+
+  const Transformer& model_;
+  const std::vector<PackedLayer>& layers_;
+  std::unique_ptr<Projector> projector_;
+  Buffer codes_;  // f32 [PaddedRows(max_rows), max rank]
+  Buffer wire_;   // bf16 [max_rows, max rank]
+};
+
+class ScdEncoderCodec : public KvCodec {
+ public:
+  ScdEncoderCodec(std::string name, std::string hash, const Transformer& model,
+                  std::vector<PackedLayer> layers)
+      : name_(std::move(name)),
+        hash_(std::move(hash)),
+        model_(model),
+        layers_(std::move(layers)),
+        shipped_(layers_.size(), true) {}
+
+  const std::string& name() const override { return name_; }
+  const std::string& artifact_hash() const override { return hash_; }
+  FrameKind kind() const override { return FrameKind::kScd; }
+  const std::vector<bool>& shipped_layers() const override { return shipped_; }
+  size_t MaxFrameBytes(int64_t tokens) const override {
+    return static_cast<size_t>(tokens * MaxRank(layers_)) * sizeof(Bf16);
+  }
+
+  absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {
+    const ModelConfig& config = model_.config();
+    const int64_t max_rows = model_.options().max_rows;
+    const int64_t rank = MaxRank(layers_);
+    ALUDEL_ASSIGN_OR_RETURN(auto projector,
+                            Projector::Create(model_, std::max(config.hidden, config.kv_dim())));
+    ALUDEL_ASSIGN_OR_RETURN(Buffer codes,
+                            AllocateZeroed(model_, PaddedRows(max_rows) * rank * sizeof(float)));
+    ALUDEL_ASSIGN_OR_RETURN(Buffer wire, AllocateZeroed(model_, max_rows * rank * sizeof(Bf16)));
+    return std::make_unique<ScdEncoder>(model_, layers_, std::move(projector), std::move(codes),
+                                        std::move(wire));
+  }
+
+  absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
+    return absl::FailedPreconditionError(
+        absl::StrCat("format \"", name_, "\" was opened for the producer and cannot decode"));
+  }
+
+ private:
+  std::string name_;
+  std::string hash_;
+  const Transformer& model_;
+  std::vector<PackedLayer> layers_;
+  std::vector<bool> shipped_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<KvCodec>> MakeScdEncoderCodec(std::string format, std::string artifact_hash,
+                                                             const ScdEncoderWeights& weights,
+                                                             const Transformer& model) {
+  std::vector<PackedLayer> layers(weights.size());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    layers[i].mode = weights[i].mode;
+    if (weights[i].mode == ScdMode::kPatch) {
+      ALUDEL_ASSIGN_OR_RETURN(layers[i].h, PackFor(model, weights[i].h));
+    } else {
+      ALUDEL_ASSIGN_OR_RETURN(layers[i].k, PackFor(model, weights[i].k));
+      ALUDEL_ASSIGN_OR_RETURN(layers[i].v, PackFor(model, weights[i].v));
+    }
+  }
+  return std::make_unique<ScdEncoderCodec>(std::move(format), std::move(artifact_hash), model,
+                                           std::move(layers));
+}
+
+}  // namespace aludel

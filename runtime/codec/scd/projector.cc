@@ -1,0 +1,45 @@
+#include "runtime/codec/scd/projector.h"
+
+#include <utility>
+#include <vector>
+
+#include "kernels/check.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+
+absl::StatusOr<std::unique_ptr<PackedMatrix>> PackFor(const Transformer& model, const HostMatrix& matrix) {
+  const TensorView view =
+      TensorView::Of(const_cast<float*>(matrix.values.data()), matrix.rows, matrix.cols);  // Pack only reads
+  return model.device()->ops().Pack(view, model.options().compute);
+}
+
+absl::StatusOr<Buffer> AllocateZeroed(const Transformer& model, size_t bytes) {
+  ALUDEL_ASSIGN_OR_RETURN(Buffer buffer, model.device()->Allocate(bytes));
+  const std::vector<char> zeros(bytes);
+  model.device()->CopyToDevice(buffer.data(), zeros.data(), bytes, model.stream());
+  ALUDEL_RETURN_IF_ERROR(model.device()->Synchronize(model.stream()));
+  return buffer;
+}
+
+absl::StatusOr<std::unique_ptr<Projector>> Projector::Create(const Transformer& model, int64_t max_cols) {
+  const TransformerOptions& options = model.options();
+  // Zeroed, because products run over the padding too.
+  ALUDEL_ASSIGN_OR_RETURN(Buffer staging, AllocateZeroed(model, PaddedRows(options.max_rows) * max_cols *
+                                                                    SizeOf(options.compute)));
+  return std::unique_ptr<Projector>(new Projector(model, std::move(staging), max_cols));
+}
+
+TensorView Projector::Multiply(const TensorView& x, const PackedMatrix& w, const float* bias, bool accumulate,
+                               float* out) {
+  ALUDEL_CHECK(x.rows <= model_.options().max_rows && x.cols <= max_cols_);
+  Ops& ops = model_.device()->ops();
+  const int64_t rows = PaddedRows(x.rows);
+  const TensorView staged{staging_.data(), model_.options().compute, rows, x.cols, x.cols};
+  const TensorView result = TensorView::Of(out, rows, w.out_features());
+  ops.Convert(x, staged.Rows(0, x.rows), model_.stream());
+  ops.Gemm(staged, w, bias, accumulate, result, model_.stream());
+  return result.Rows(0, x.rows);
+}
+
+}  // namespace aludel

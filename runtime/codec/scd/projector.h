@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/device.h"
+#include "kernels/ops.h"
+#include "runtime/codec/scd/weights.h"
+#include "runtime/model/transformer.h"
+
+namespace aludel {
+
+// Matrix products make one primitive per row count; a codec rounds its counts up so that they stay few.
+constexpr int64_t PaddedRows(int64_t rows) { return (rows + 15) / 16 * 16; }
+
+// Packs a host matrix for the device of `model`, in the type the model computes in.
+absl::StatusOr<std::unique_ptr<PackedMatrix>> PackFor(const Transformer& model, const HostMatrix& matrix);
+
+// Zeroed memory on the device of `model`.
+absl::StatusOr<Buffer> AllocateZeroed(const Transformer& model, size_t bytes);
+
+// Multiplies rows by packed matrices on the model's stream, through one staging buffer in the model's compute
+// type. One per encoder or decoder; engine thread only.
+class Projector {
+ public:
+  // For inputs of at most `max_cols` columns and the model's max_rows rows.
+  static absl::StatusOr<std::unique_ptr<Projector>> Create(const Transformer& model, int64_t max_cols);
+
+  // out = x w^T + bias, or out += ... where `accumulate`. x of any type, `out` f32 device memory for
+  // [PaddedRows(x.rows), w.out_features()]; rows beyond x.rows hold leftovers. Returns the rows that count.
+  TensorView Multiply(const TensorView& x, const PackedMatrix& w, const float* bias, bool accumulate,
+                      float* out);
+
+ private:
+  Projector(const Transformer& model, Buffer staging, int64_t max_cols)
+      : model_(model), staging_(std::move(staging)), max_cols_(max_cols) {}
+
+  const Transformer& model_;
+  Buffer staging_;  // compute type [PaddedRows(max_rows), max_cols]
+  int64_t max_cols_;
+};
+
+}  // namespace aludel

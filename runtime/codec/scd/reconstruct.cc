@@ -1,0 +1,192 @@
+#include "runtime/codec/scd/reconstruct.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "kernels/check.h"
+#include "runtime/codec/coverage.h"
+#include "runtime/codec/scd/patch.h"
+#include "runtime/codec/scd/projector.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+struct PackedLayer {
+  ScdMode mode = ScdMode::kReuse;
+  std::unique_ptr<PackedMatrix> k, v;
+  std::optional<PackedAligner> aligner;
+  int64_t rank_k = 0;  // of the code that K or, in a patch layer, H is made from
+  int64_t rank_v = 0;
+
+  int64_t rank() const { return rank_k + rank_v; }
+};
+
+// Sizes of one decoder's buffers.
+struct Bounds {
+  int64_t rank = 0;
+  int64_t input = 0;
+  int64_t scratch = 0;
+};
+
+Bounds BoundsOf(const std::vector<PackedLayer>& layers, int64_t max_rows) {
+  Bounds bounds;
+  for (const PackedLayer& layer : layers) {
+    bounds.rank = std::max(bounds.rank, layer.rank());
+    bounds.input = std::max(bounds.input, std::max(layer.rank_k, layer.rank_v));
+    if (!layer.aligner.has_value()) continue;
+    bounds.input = std::max(bounds.input, layer.aligner->width());
+    bounds.scratch = std::max(bounds.scratch, layer.aligner->ScratchFloats(max_rows));
+  }
+  return bounds;
+}
+
+struct Staging {
+  Buffer wire;     // bf16 [max_rows, rank]
+  Buffer h;        // f32 [PaddedRows(max_rows), hidden]
+  Buffer k, v;     // f32 [PaddedRows(max_rows), kv_dim]
+  Buffer scratch;  // of the aligners
+};
+
+class ScdDecoder : public KvDecoder {
+ public:
+  ScdDecoder(const Transformer& model, const std::vector<PackedLayer>& layers,
+             std::unique_ptr<Projector> projector, Staging staging)
+      : model_(model), layers_(layers), projector_(std::move(projector)), staging_(std::move(staging)) {}
+
+  absl::Status Begin(const KvTarget&) override { return absl::OkStatus(); }
+
+  absl::Status Apply(const FrameCoverage& coverage, absl::Span<const uint8_t> payload,
+                     const KvTarget& target) override {
+    ALUDEL_RETURN_IF_ERROR(CheckLayerFrame(coverage, static_cast<int>(layers_.size()), target));
+    ALUDEL_CHECK(target.model == &model_);
+    const PackedLayer& layer = layers_[coverage.first_layer];
+    const size_t want = static_cast<size_t>(coverage.tokens * layer.rank()) * sizeof(Bf16);
+    if (payload.size() != want) {
+      return absl::DataLossError(
+          absl::StrFormat("scd frame of layer %d: payload is %d bytes, want %d (%d tokens of rank %d)",
+                          coverage.first_layer, payload.size(), want, coverage.tokens, layer.rank()));
+    }
+    const uint8_t* second = payload.data() + coverage.tokens * layer.rank_k * sizeof(Bf16);
+    const int64_t max_rows = model_.options().max_rows;
+    for (int64_t begin = 0; begin < coverage.tokens; begin += max_rows) {
+      const int64_t rows = std::min<int64_t>(max_rows, coverage.tokens - begin);
+      const TensorView z_k = Upload(payload.data(), begin, rows, layer.rank_k, 0);
+      const TensorView z_v = Upload(second, begin, rows, layer.rank_v, rows * layer.rank_k);
+      Reconstruct(coverage.first_layer, z_k, z_v, *target.model);
+      const int kv_dim = model_.config().kv_dim();
+      target.model->WriteKv(coverage.first_layer, coverage.token_begin + begin, target.blocks,
+                            TensorView::Of(staging_.k.as<float>(), rows, kv_dim),
+                            TensorView::Of(staging_.v.as<float>(), rows, kv_dim), *target.pool);
+      // The caller's bytes and the staging memory are free again when this returns.
+      ALUDEL_RETURN_IF_ERROR(model_.device()->Synchronize(model_.stream()));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // Rows [begin, begin + rows) of a code plane, on the device from element `at` of the wire buffer.
+  TensorView Upload(const uint8_t* plane, int64_t begin, int64_t rows, int64_t rank, int64_t at) {
+    Bf16* device = staging_.wire.as<Bf16>() + at;
+    const size_t row_bytes = rank * sizeof(Bf16);
+    model_.device()->CopyToDevice(device, plane + begin * row_bytes, rows * row_bytes, model_.stream());
+    return TensorView::Of(device, rows, rank);
+  }
+
+  // Fills staging k and v.
+  void Reconstruct(int index, const TensorView& z_k, const TensorView& z_v, Transformer& model) {
+    const PackedLayer& layer = layers_[index];
+    float* k = staging_.k.as<float>();
+    float* v = staging_.v.as<float>();
+    if (layer.mode == ScdMode::kReuse) {
+      projector_->Multiply(z_k, *layer.k, nullptr, /*accumulate=*/false, k);
+      projector_->Multiply(z_v, *layer.v, nullptr, /*accumulate=*/false, v);
+      return;
+    }
+    const TensorView h =
+        layer.aligner->Apply(model_, z_k, *projector_, staging_.scratch.as<float>(), staging_.h.as<float>());
+    const int kv_dim = model_.config().kv_dim();
+    model.ProjectKv(index, h, TensorView::Of(k, h.rows, kv_dim), TensorView::Of(v, h.rows, kv_dim));
+  }
+
+  const Transformer& model_;
+  const std::vector<PackedLayer>& layers_;
+  std::unique_ptr<Projector> projector_;
+  Staging staging_;
+};
+
+class ScdDecoderCodec : public KvCodec {
+ public:
+  ScdDecoderCodec(std::string name, std::string hash, const Transformer& model,
+                  std::vector<PackedLayer> layers)
+      : name_(std::move(name)),
+        hash_(std::move(hash)),
+        model_(model),
+        layers_(std::move(layers)),
+        bounds_(BoundsOf(layers_, model.options().max_rows)),
+        shipped_(layers_.size(), true) {}
+
+  const std::string& name() const override { return name_; }
+  const std::string& artifact_hash() const override { return hash_; }
+  FrameKind kind() const override { return FrameKind::kScd; }
+  const std::vector<bool>& shipped_layers() const override { return shipped_; }
+  size_t MaxFrameBytes(int64_t tokens) const override {
+    return static_cast<size_t>(tokens * bounds_.rank) * sizeof(Bf16);
+  }
+
+  absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {
+    return absl::FailedPreconditionError(
+        absl::StrCat("format \"", name_, "\" was opened for the consumer and cannot encode"));
+  }
+
+  absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
+    const ModelConfig& config = model_.config();
+    const int64_t max_rows = model_.options().max_rows;
+    const int64_t padded = PaddedRows(max_rows);
+    Staging staging;
+    ALUDEL_ASSIGN_OR_RETURN(staging.wire, AllocateZeroed(model_, max_rows * bounds_.rank * sizeof(Bf16)));
+    ALUDEL_ASSIGN_OR_RETURN(staging.h, AllocateZeroed(model_, padded * config.hidden * sizeof(float)));
+    ALUDEL_ASSIGN_OR_RETURN(staging.k, AllocateZeroed(model_, padded * config.kv_dim() * sizeof(float)));
+    ALUDEL_ASSIGN_OR_RETURN(staging.v, AllocateZeroed(model_, padded * config.kv_dim() * sizeof(float)));
+    ALUDEL_ASSIGN_OR_RETURN(staging.scratch, AllocateZeroed(model_, bounds_.scratch * sizeof(float)));
+    ALUDEL_ASSIGN_OR_RETURN(auto projector, Projector::Create(model_, bounds_.input));
+    return std::make_unique<ScdDecoder>(model_, layers_, std::move(projector), std::move(staging));
+  }
+
+ private:
+  std::string name_;
+  std::string hash_;
+  const Transformer& model_;
+  std::vector<PackedLayer> layers_;
+  Bounds bounds_;
+  std::vector<bool> shipped_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<KvCodec>> MakeScdDecoderCodec(std::string format, std::string artifact_hash,
+                                                             const ScdDecoderWeights& weights,
+                                                             const Transformer& model) {
+  std::vector<PackedLayer> layers(weights.size());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    PackedLayer& layer = layers[i];
+    layer.mode = weights[i].mode;
+    if (layer.mode == ScdMode::kPatch) {
+      layer.rank_k = weights[i].aligner.skip.cols;
+      ALUDEL_ASSIGN_OR_RETURN(layer.aligner, PackedAligner::Create(model, weights[i].aligner));
+    } else {
+      layer.rank_k = weights[i].k.cols;
+      layer.rank_v = weights[i].v.cols;
+      ALUDEL_ASSIGN_OR_RETURN(layer.k, PackFor(model, weights[i].k));
+      ALUDEL_ASSIGN_OR_RETURN(layer.v, PackFor(model, weights[i].v));
+    }
+  }
+  return std::make_unique<ScdDecoderCodec>(std::move(format), std::move(artifact_hash), model,
+                                           std::move(layers));
+}
+
+}  // namespace aludel
