@@ -1,5 +1,6 @@
 #include "runtime/model/json_reader.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -86,6 +87,20 @@ std::string DescribeJson(const json& value) {
   std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
   if (text.size() > kShown) text = absl::StrCat(text.substr(0, kShown), "...");
   return text;
+}
+
+absl::Status CheckMembers(const json& object, std::initializer_list<absl::string_view> known,
+                          absl::string_view origin) {
+  if (!object.is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(origin, " is ", DescribeJson(object), ", want an object"));
+  }
+  for (const auto& [name, value] : object.items()) {
+    if (std::find(known.begin(), known.end(), absl::string_view(name)) == known.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(origin, ": ", name, " (", DescribeJson(value), ") is not supported"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 const json* FindMember(const json& object, const char* name) {

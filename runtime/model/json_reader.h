@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 
 #include "absl/status/status.h"
@@ -23,6 +24,10 @@ absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text, absl::string_vi
 
 // "string", "number", ... followed by the value itself where it is short: for error messages.
 std::string DescribeJson(const nlohmann::json& value);
+
+// An error that names the first member of `object` that is not in `known`, or that `object` is none.
+absl::Status CheckMembers(const nlohmann::json& object, std::initializer_list<absl::string_view> known,
+                          absl::string_view origin);
 
 // Member `name` of `object` where it is present and not null, else nullptr.
 const nlohmann::json* FindMember(const nlohmann::json& object, const char* name);

@@ -41,7 +41,8 @@ class Tokenizer {
 };
 
 // Decodes a stream of ids so that no piece ever ends inside a character: bytes of an unfinished UTF-8
-// sequence wait. One per stream; not thread-safe; the tokenizer must outlive it.
+// sequence wait. Special tokens have no text. Holds a handful of ids, however long the stream. One per
+// stream; not thread-safe; the tokenizer must outlive it.
 class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer* tokenizer) : tokenizer_(tokenizer) {}
@@ -51,10 +52,12 @@ class StreamDecoder {
   std::string Flush();
 
  private:
+  std::string TextUntil(size_t end) const;
+  size_t CertainIds(absl::string_view text) const;
+
   const Tokenizer* tokenizer_;
   std::vector<int32_t> ids_;
-  size_t prefix_ = 0;  // ids_[prefix_, read_) were emitted; kept as left context for the next piece
-  size_t read_ = 0;
+  size_t read_ = 0;  // ids_[0, read_) were emitted; kept as left context for the next piece
 };
 
 }  // namespace aludel
