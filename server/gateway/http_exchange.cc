@@ -1,0 +1,130 @@
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "server/gateway/http_connection.h"
+
+namespace aludel {
+
+HttpExchange::HttpExchange(std::shared_ptr<HttpConnection> connection, const HttpRequest& request)
+    : connection_(std::move(connection)),
+      version_(request.version),
+      keep_alive_(request.keep_alive),
+      head_only_(request.method == "HEAD") {}
+
+HttpExchange::~HttpExchange() {
+  Stage stage;
+  {
+    absl::MutexLock lock(&mutex_);
+    stage = stage_;
+  }
+  if (stage == Stage::kNew) {
+    HttpResponse response;
+    response.status = 500;
+    response.content_type = "text/plain";
+    response.body = "the request was dropped\n";
+    Respond(std::move(response), nullptr);
+  } else if (stage == Stage::kStreaming) {
+    connection_->Abort();
+  }
+}
+
+void HttpExchange::Respond(HttpResponse response, std::function<void()> flushed) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stage_ != Stage::kNew) return;
+    stage_ = Stage::kEnded;
+    on_disconnect_ = nullptr;
+  }
+  std::vector<HttpHeader> headers = {{"Content-Type", std::move(response.content_type)},
+                                     {"Content-Length", absl::StrCat(response.body.size())},
+                                     {"Connection", keep_alive_ ? "keep-alive" : "close"}};
+  for (HttpHeader& header : response.headers) headers.push_back(std::move(header));
+  std::string bytes = FormatResponseHead(version_, response.status, headers);
+  if (!head_only_) bytes += response.body;
+  connection_->Append(bytes, std::move(flushed), /*end=*/true, /*bounded=*/false);
+}
+
+void HttpExchange::StartStream(int status, absl::string_view content_type, std::vector<HttpHeader> headers) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stage_ != Stage::kNew) return;
+    stage_ = Stage::kStreaming;
+  }
+  // HTTP/1.0 knows no chunks: its streams end with the connection.
+  const bool chunked = version_ == 11;
+  std::vector<HttpHeader> all = {{"Content-Type", std::string(content_type)},
+                                 {"Cache-Control", "no-cache"},
+                                 {"Connection", keep_alive_ && chunked ? "keep-alive" : "close"}};
+  if (chunked) all.push_back({"Transfer-Encoding", "chunked"});
+  for (HttpHeader& header : headers) all.push_back(std::move(header));
+  connection_->Append(FormatResponseHead(version_, status, all), nullptr, /*end=*/false, /*bounded=*/false);
+}
+
+bool HttpExchange::Write(absl::string_view bytes, std::function<void()> flushed) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stage_ != Stage::kStreaming) return false;
+  }
+  if (head_only_ || bytes.empty()) return true;
+  if (version_ == 10) return connection_->Append(bytes, std::move(flushed), /*end=*/false, /*bounded=*/true);
+  std::string chunk = absl::StrFormat("%x\r\n", bytes.size());
+  absl::StrAppend(&chunk, bytes, "\r\n");
+  return connection_->Append(chunk, std::move(flushed), /*end=*/false, /*bounded=*/true);
+}
+
+void HttpExchange::Finish() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stage_ != Stage::kStreaming) return;
+    stage_ = Stage::kEnded;
+    on_disconnect_ = nullptr;
+  }
+  const bool last_chunk = version_ == 11 && !head_only_;
+  connection_->Append(last_chunk ? "0\r\n\r\n" : "", nullptr, /*end=*/true, /*bounded=*/false);
+}
+
+void HttpExchange::OnDisconnect(std::function<void()> callback) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stage_ == Stage::kEnded) return;
+    if (stage_ != Stage::kGone) {
+      on_disconnect_ = std::move(callback);
+      return;
+    }
+  }
+  callback();
+}
+
+void HttpExchange::Disconnected() {
+  std::function<void()> callback;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stage_ == Stage::kEnded || stage_ == Stage::kGone) return;
+    stage_ = Stage::kGone;
+    callback.swap(on_disconnect_);
+  }
+  if (callback) callback();
+}
+
+HttpResponder::HttpResponder(std::shared_ptr<HttpExchange> exchange) : exchange_(std::move(exchange)) {}
+
+void HttpResponder::Respond(HttpResponse response, std::function<void()> flushed) {
+  exchange_->Respond(std::move(response), std::move(flushed));
+}
+
+void HttpResponder::StartStream(int status, absl::string_view content_type, std::vector<HttpHeader> headers) {
+  exchange_->StartStream(status, content_type, std::move(headers));
+}
+
+bool HttpResponder::Write(absl::string_view bytes, std::function<void()> flushed) {
+  return exchange_->Write(bytes, std::move(flushed));
+}
+
+void HttpResponder::Finish() { exchange_->Finish(); }
+
+void HttpResponder::OnDisconnect(std::function<void()> callback) {
+  exchange_->OnDisconnect(std::move(callback));
+}
+
+}  // namespace aludel

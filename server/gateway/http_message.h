@@ -1,0 +1,54 @@
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace aludel {
+
+struct HttpHeader {
+  std::string name;
+  std::string value;
+};
+
+// A complete request as a handler sees it; plain values, owned by the handler.
+struct HttpRequest {
+  std::string method;
+  std::string path;   // without the query, still percent-encoded
+  std::string query;  // behind '?', still percent-encoded
+  std::vector<HttpHeader> headers;
+  std::string body;
+  int version = 11;  // 10 or 11
+  bool keep_alive = true;
+  std::string peer;                                // "address:port"
+  std::chrono::steady_clock::time_point received;  // when the last byte of the body was read
+
+  // First header of that name, compared without case; empty where there is none.
+  absl::string_view Header(absl::string_view name) const;
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::vector<HttpHeader> headers;
+  std::string body;
+};
+
+// A request that the HTTP layer itself refuses; the connection closes after the answer.
+struct HttpError {
+  int status = 400;
+  std::string message;
+};
+
+absl::string_view ReasonPhrase(int status);
+
+// "%41" -> "A". A '%' that no two hex digits follow stays as it is.
+std::string PercentDecode(absl::string_view text);
+
+// Status line and header lines, the empty line included. Line breaks in header values become spaces, so that
+// no value can start a header of its own.
+std::string FormatResponseHead(int version, int status, const std::vector<HttpHeader>& headers);
+
+}  // namespace aludel

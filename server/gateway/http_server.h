@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "server/gateway/http_message.h"
+#include "server/gateway/http_parser.h"
+
+namespace aludel {
+
+class HttpExchange;
+
+struct HttpServerOptions {
+  std::string address = "127.0.0.1";
+  uint16_t port = 0;  // 0: any free port, see HttpServer::port()
+  int io_threads = 1;
+  // Handlers run on these, so that one that tokenises for milliseconds delays no stream.
+  int handler_threads = 2;
+  int max_connections = 20000;
+  int max_queued_requests = 4096;  // waiting for a handler thread; beyond: 503
+  HttpLimits limits;
+  absl::Duration header_timeout = absl::Seconds(10);  // first byte to end of header
+  absl::Duration body_timeout = absl::Seconds(30);
+  absl::Duration idle_timeout = absl::Seconds(75);   // kept-alive connection without a request
+  absl::Duration write_timeout = absl::Seconds(30);  // for a full write queue to reach the socket
+  // A reader that is slower than its stream is cut off when this many bytes wait for it.
+  size_t max_queued_bytes = 1 << 20;
+};
+
+// Answers one request, from any thread; copies share the exchange. Either Respond() once, or StartStream(),
+// any number of Write(), Finish(). When the last copy dies without having ended the exchange, the client gets
+// a 500, or a broken stream: a request never ends in silence.
+class HttpResponder {
+ public:
+  explicit HttpResponder(std::shared_ptr<HttpExchange> exchange);
+
+  // `flushed` runs on an I/O thread once the bytes are in the socket; never if the client is gone first.
+  void Respond(HttpResponse response, std::function<void()> flushed = nullptr);
+
+  void StartStream(int status, absl::string_view content_type, std::vector<HttpHeader> headers);
+  // False when the client is gone (or was cut off for reading too slowly): stop producing.
+  bool Write(absl::string_view bytes, std::function<void()> flushed = nullptr);
+  void Finish();
+
+  // `callback` runs once if the client goes away before the exchange ends: at once if it is gone already,
+  // else on an I/O thread. It must not block. A client that half-closes its side counts as gone.
+  void OnDisconnect(std::function<void()> callback);
+
+ private:
+  std::shared_ptr<HttpExchange> exchange_;
+};
+
+// HTTP/1.1 with keep-alive, pipelining (answered in order, one at a time) and streamed responses, on a fixed
+// number of threads. Knows nothing of what it serves. Thread-safe. The handler must outlive the server.
+class HttpServer {
+ public:
+  using Handler = std::function<void(HttpRequest, HttpResponder)>;
+
+  // Listens from then on. Fails with the address and the reason, e.g. a port in use.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options, Handler handler);
+  ~HttpServer();  // Shutdown without grace
+
+  uint16_t port() const;
+  int open_connections() const;
+
+  // Stops accepting, closes idle connections, lets running exchanges end within `grace`, then closes the
+  // rest. Returns when every connection is closed. Idempotent.
+  void Shutdown(absl::Duration grace);
+
+ private:
+  class Impl;
+  explicit HttpServer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace aludel

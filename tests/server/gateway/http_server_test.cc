@@ -1,0 +1,293 @@
+#include "server/gateway/http_server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "tests/server/gateway/raw_client.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr char kGet[] = "GET /echo HTTP/1.1\r\nHost: x\r\n\r\n";
+
+// Serves /echo (answers "METHOD PATH BODY"), /stream (three chunks) and /flood (as fast as it is let).
+class HttpServerTest : public ::testing::Test {
+ protected:
+  void StartServer(HttpServerOptions options = {}) {
+    auto server = HttpServer::Start(options, [this](HttpRequest request, HttpResponder responder) {
+      Handle(std::move(request), std::move(responder));
+    });
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+
+  void Handle(HttpRequest request, HttpResponder responder) {
+    if (request.path == "/echo") {
+      HttpResponse response;
+      response.body = absl::StrCat(request.method, " ", request.path, " ", request.body);
+      responder.Respond(std::move(response));
+    } else if (request.path == "/stream") {
+      responder.StartStream(200, "text/event-stream", {});
+      for (int i = 0; i < 3; ++i) responder.Write(absl::StrCat("data: ", i, "\n\n"));
+      responder.Finish();
+    } else if (request.path == "/flood") {
+      responder.StartStream(200, "text/event-stream", {});
+      const std::string block(64 << 10, 'x');
+      while (responder.Write(block)) absl::SleepFor(absl::Milliseconds(1));
+      flood_stopped_.Notify();
+    }  // anything else is dropped
+  }
+
+  absl::Notification flood_stopped_;
+  std::unique_ptr<HttpServer> server_;
+};
+
+TEST_F(HttpServerTest, AnswersSeveralRequestsOnOneConnection) {
+  StartServer();
+  RawClient client(server_->port());
+  for (int i = 0; i < 3; ++i) {
+    client.Send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi");
+    EXPECT_THAT(client.ReadUntil("POST /echo hi"), StartsWith("HTTP/1.1 200 OK\r\n"));
+  }
+  EXPECT_EQ(server_->open_connections(), 1);
+}
+
+TEST_F(HttpServerTest, AnswersPipelinedRequestsInOrder) {
+  StartServer();
+  RawClient client(server_->port());
+  client.Send(
+      "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n"
+      "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\na"
+      "GET /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  const std::string all = client.ReadAll();
+  EXPECT_TRUE(client.closed());
+  EXPECT_LT(all.find("data: 2"), all.find("POST /echo a"));
+  EXPECT_LT(all.find("POST /echo a"), all.find("GET /echo "));
+}
+
+TEST_F(HttpServerTest, StreamsInChunksAndKeepsTheConnection) {
+  StartServer();
+  RawClient client(server_->port());
+  client.Send("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+  const std::string head = client.ReadUntil("\r\n\r\n");
+  EXPECT_THAT(head, HasSubstr("Transfer-Encoding: chunked\r\n"));
+  EXPECT_THAT(head, HasSubstr("Content-Type: text/event-stream\r\n"));
+  EXPECT_EQ(client.ReadUntil("0\r\n\r\n"),
+            "9\r\ndata: 0\n\n\r\n9\r\ndata: 1\n\n\r\n9\r\ndata: 2\n\n\r\n0\r\n\r\n");
+  client.Send(kGet);
+  EXPECT_THAT(client.ReadUntil("GET /echo "), StartsWith("HTTP/1.1 200"));
+}
+
+TEST_F(HttpServerTest, StreamsToHttp10UntilItCloses) {
+  StartServer();
+  RawClient client(server_->port());
+  client.Send("GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+  const std::string all = client.ReadAll();
+  EXPECT_TRUE(client.closed());
+  EXPECT_THAT(all, Not(HasSubstr("chunked")));
+  EXPECT_THAT(all, EndsWith("\r\n\r\ndata: 0\n\ndata: 1\n\ndata: 2\n\n"));
+}
+
+TEST_F(HttpServerTest, AnswersHeadWithoutABody) {
+  StartServer();
+  RawClient client(server_->port());
+  client.Send("HEAD /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  const std::string all = client.ReadAll();
+  EXPECT_THAT(all, HasSubstr("Content-Length: 11\r\n"));
+  EXPECT_THAT(all, EndsWith("\r\n\r\n"));
+}
+
+TEST_F(HttpServerTest, AsksForTheBodyThatAClientHoldsBack) {
+  StartServer();
+  RawClient client(server_->port());
+  client.Send("POST /echo HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
+  EXPECT_EQ(client.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  client.Send("ok");
+  EXPECT_THAT(client.ReadUntil("POST /echo ok"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST_F(HttpServerTest, AnswersMalformedAndOversizedRequestsAndCloses) {
+  HttpServerOptions options;
+  options.limits = {.max_header_bytes = 1024, .max_body_bytes = 1000};
+  StartServer(options);
+  const std::pair<std::string, std::string> cases[] = {
+      {"garbage\r\n\r\n", "400"},
+      {absl::StrCat("GET / HTTP/1.1\r\nHost: x\r\nX: ", std::string(4000, 'x'), "\r\n\r\n"), "431"},
+      {absl::StrCat("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n", std::string(100000, 'x')),
+       "413"},
+  };
+  for (const auto& [request, status] : cases) {
+    RawClient client(server_->port());
+    client.Send(request);
+    const std::string answer = client.ReadUntil("\r\n\r\n");
+    EXPECT_THAT(answer, StartsWith(absl::StrCat("HTTP/1.1 ", status)));
+    EXPECT_THAT(answer, HasSubstr("Connection: close"));
+    client.ReadAll();
+    EXPECT_TRUE(client.closed());
+  }
+}
+
+TEST_F(HttpServerTest, ShedsClientsThatSendTooSlowly) {
+  HttpServerOptions options;
+  options.header_timeout = absl::Milliseconds(150);
+  options.body_timeout = absl::Milliseconds(150);
+  options.idle_timeout = absl::Milliseconds(150);
+  StartServer(options);
+  RawClient slow_header(server_->port()), slow_body(server_->port()), silent(server_->port());
+  slow_body.Send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n");
+  // A byte now and then must not buy more time.
+  for (int i = 0; i < 8; ++i) {
+    slow_header.Send("G");
+    slow_body.Send("x");
+    absl::SleepFor(absl::Milliseconds(40));
+  }
+  EXPECT_THAT(slow_header.ReadUntil("\r\n\r\n"), StartsWith("HTTP/1.1 408"));
+  EXPECT_THAT(slow_body.ReadUntil("\r\n\r\n"), StartsWith("HTTP/1.1 408"));
+  EXPECT_EQ(silent.ReadAll(), "");
+  EXPECT_TRUE(silent.closed());
+  RawClient idle(server_->port());
+  idle.Send(kGet);
+  EXPECT_THAT(idle.ReadAll(), EndsWith("GET /echo "));
+  EXPECT_TRUE(idle.closed());
+}
+
+TEST_F(HttpServerTest, TellsTheHandlerWithinMillisecondsThatItsClientLeft) {
+  for (const char* query : {"", "?silent"}) {
+    auto holding = std::make_shared<absl::Notification>();
+    auto gone = std::make_shared<absl::Notification>();
+    auto server = HttpServer::Start({}, [=](HttpRequest request, HttpResponder responder) {
+      responder.OnDisconnect([gone] { gone->Notify(); });
+      if (request.query != "silent") responder.StartStream(200, "text/event-stream", {});
+      holding->Notify();
+      while (!gone->WaitForNotificationWithTimeout(absl::Milliseconds(2))) responder.Write(".");
+      EXPECT_FALSE(responder.Write("."));
+    });
+    ASSERT_TRUE(server.ok());
+    RawClient client((*server)->port());
+    client.Send(absl::StrCat("GET /hold", query, " HTTP/1.1\r\nHost: x\r\n\r\n"));
+    holding->WaitForNotification();
+    const absl::Time left = absl::Now();
+    client.Close();
+    ASSERT_TRUE(gone->WaitForNotificationWithTimeout(absl::Seconds(5)));
+    EXPECT_LT(absl::Now() - left, absl::Milliseconds(100));
+  }
+}
+
+TEST_F(HttpServerTest, CutsOffAReaderThatIsSlowerThanItsStream) {
+  HttpServerOptions options;
+  options.max_queued_bytes = 256 << 10;
+  StartServer(options);
+  RawClient client(server_->port(), /*receive_buffer_bytes=*/4096);
+  client.Send("GET /flood HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_TRUE(flood_stopped_.WaitForNotificationWithTimeout(absl::Seconds(10)));
+}
+
+TEST_F(HttpServerTest, ClosesAReaderThatStopsReading) {
+  HttpServerOptions options;
+  options.write_timeout = absl::Milliseconds(200);
+  options.max_queued_bytes = 1 << 30;
+  StartServer(options);
+  RawClient client(server_->port(), /*receive_buffer_bytes=*/4096);
+  client.Send("GET /flood HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_TRUE(flood_stopped_.WaitForNotificationWithTimeout(absl::Seconds(10)));
+}
+
+TEST_F(HttpServerTest, AnswersForAHandlerThatDropsItsRequest) {
+  StartServer();
+  RawClient client(server_->port());
+  client.Send("GET /dropped HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_THAT(client.ReadUntil("dropped\n"), StartsWith("HTTP/1.1 500"));
+}
+
+TEST_F(HttpServerTest, RefusesConnectionsBeyondTheCapAndServesAgainAfterwards) {
+  HttpServerOptions options;
+  options.max_connections = 2;
+  StartServer(options);
+  {
+    RawClient first(server_->port()), second(server_->port());
+    first.Send(kGet);
+    second.Send(kGet);
+    first.ReadUntil("GET /echo ");
+    second.ReadUntil("GET /echo ");
+    RawClient third(server_->port());
+    EXPECT_THAT(third.ReadAll(), StartsWith("HTTP/1.1 503"));
+  }
+  std::string answer;
+  for (int i = 0; i < 100 && !absl::StartsWith(answer, "HTTP/1.1 200"); ++i) {
+    RawClient again(server_->port());
+    again.Send(kGet);
+    answer = again.ReadUntil("GET /echo ");
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200"));
+}
+
+TEST_F(HttpServerTest, LetsARunningExchangeEndBeforeItShutsDown) {
+  absl::Notification started, release;
+  auto server = HttpServer::Start({}, [&](HttpRequest, HttpResponder responder) {
+    started.Notify();
+    release.WaitForNotification();
+    HttpResponse response;
+    response.body = "late";
+    responder.Respond(std::move(response));
+  });
+  ASSERT_TRUE(server.ok());
+  const uint16_t port = (*server)->port();
+  RawClient idle(port), busy(port);
+  busy.Send(kGet);
+  started.WaitForNotification();
+  std::thread shutdown([&] { (*server)->Shutdown(absl::Seconds(10)); });
+  EXPECT_EQ(idle.ReadAll(), "");
+  EXPECT_TRUE(idle.closed());
+  release.Notify();
+  EXPECT_THAT(busy.ReadAll(), EndsWith("late"));
+  busy.Close();
+  shutdown.join();
+  EXPECT_EQ((*server)->open_connections(), 0);
+}
+
+TEST_F(HttpServerTest, NamesTheAddressThatItCannotHave) {
+  StartServer();
+  HttpServerOptions options;
+  options.port = server_->port();
+  const auto second = HttpServer::Start(options, [](HttpRequest, HttpResponder) {});
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr(absl::StrCat("127.0.0.1:", options.port)));
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("in use"));
+  options.address = "not an address";
+  EXPECT_FALSE(HttpServer::Start(options, [](HttpRequest, HttpResponder) {}).ok());
+}
+
+TEST_F(HttpServerTest, ServesManyClientsAtOnce) {
+  HttpServerOptions options;
+  options.io_threads = 2;
+  StartServer(options);
+  std::atomic<int> good{0};
+  std::vector<std::thread> clients;
+  for (int c = 0; c < 8; ++c) {
+    clients.emplace_back([&] {
+      RawClient client(server_->port());
+      for (int i = 0; i < 100; ++i) {
+        client.Send(i % 2 == 0 ? kGet : "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+        const std::string answer = client.ReadUntil(i % 2 == 0 ? "GET /echo " : "0\r\n\r\n");
+        good += absl::StartsWith(answer, "HTTP/1.1 200");
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(good, 800);
+}
+
+}  // namespace
+}  // namespace aludel
