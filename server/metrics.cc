@@ -160,7 +160,8 @@ void Metrics::ObserveFirstToken(const RequestLabels& request, const StageSeconds
                                                   {"transfer", stages.transfer},
                                                   {"reconstruct", stages.reconstruct},
                                                   {"native", stages.native},
-                                                  {"first_decode", stages.first_decode}};
+                                                  {"first_decode", stages.first_decode},
+                                                  {"gateway", stages.gateway}};
   for (const auto& [stage, seconds] : parts) {
     Labels with_stage = labels;
     with_stage["stage"] = stage;

@@ -27,6 +27,7 @@ struct StageSeconds {
   double reconstruct = 0;
   double native = 0;
   double first_decode = 0;
+  double gateway = 0;  // outside the decode server; 0 there
   double ttft = 0;
 };
 
