@@ -1,0 +1,185 @@
+#include "server/gateway/completion_exchange.h"
+
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "spdlog/spdlog.h"
+
+namespace aludel {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+const char* OutcomeName(int status) {
+  switch (status) {
+    case 200:
+      return "ok";
+    case 400:
+      return "invalid_argument";
+    case 404:
+      return "not_found";
+    case 429:
+      return "resource_exhausted";
+    case 499:
+      return "cancelled";
+    case 503:
+      return "unavailable";
+    case 504:
+      return "deadline_exceeded";
+    default:
+      return "internal";
+  }
+}
+
+}  // namespace
+
+ApiError FromGrpcStatus(const grpc::Status& status) {
+  ApiError error;
+  error.message = status.error_message();
+  error.type = "server_error";
+  switch (status.error_code()) {
+    case grpc::StatusCode::INVALID_ARGUMENT:
+    case grpc::StatusCode::OUT_OF_RANGE:
+      error.status = 400;
+      error.type = "invalid_request_error";
+      break;
+    case grpc::StatusCode::NOT_FOUND:
+      error.status = 404;
+      error.type = "invalid_request_error";
+      break;
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:
+      error.status = 429;
+      error.type = "rate_limit_error";
+      error.retry_after_seconds = 1;
+      break;
+    case grpc::StatusCode::CANCELLED:
+      error.status = 499;
+      break;
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      error.status = 504;
+      break;
+    case grpc::StatusCode::UNAVAILABLE:
+      error.status = 503;
+      error.retry_after_seconds = 1;
+      break;
+    default:
+      error.status = 500;
+  }
+  error.code = OutcomeName(error.status);
+  return error;
+}
+
+CompletionExchange::CompletionExchange(Options options, HttpResponder responder, Metrics* metrics)
+    : options_(std::move(options)), responder_(std::move(responder)), metrics_(metrics) {}
+
+double CompletionExchange::SecondsSinceReceived() const { return Seconds(Clock::now() - options_.received); }
+
+void CompletionExchange::OnStarted(const v1::Started& started) {
+  started_ = started;
+  has_started_ = true;
+  if (!options_.stream) return;
+  responder_.StartStream(200, "text/event-stream; charset=utf-8",
+                         ReportHeaders(options_.request_id, started_));
+  if (options_.identity.chat) responder_.Write(SseEvent(RoleChunk(options_.identity)));
+}
+
+void CompletionExchange::OnToken(const v1::Token& token) {
+  const Clock::time_point now = Clock::now();
+  if (tokens_++ > 0) metrics_->ObserveInterToken(options_.identity.model, Seconds(now - last_token_));
+  last_token_ = now;
+  Emit(token.text());
+}
+
+void CompletionExchange::Emit(absl::string_view text) {
+  if (text.empty()) return;
+  const bool first = !std::exchange(has_text_, true);
+  if (first) first_text_seconds_ = SecondsSinceReceived();
+  if (!options_.stream) {
+    text_.append(text.data(), text.size());
+    return;
+  }
+  std::function<void()> flushed;
+  if (first) {
+    flushed = [weak = weak_from_this()] {
+      if (auto self = weak.lock()) self->first_flush_seconds_ = self->SecondsSinceReceived();
+    };
+  }
+  // A client that is gone cancels the call through OnDisconnect; what is still on its way is dropped here.
+  responder_.Write(SseEvent(TextChunk(options_.identity, text)), std::move(flushed));
+}
+
+CompletionReport CompletionExchange::Report() {
+  CompletionReport report;
+  report.started = started_;
+  // An answer may end before the I/O thread has told of its first flush; its arrival here is the next best.
+  const double flushed = first_flush_seconds_;
+  report.ttft_seconds = flushed >= 0 ? flushed : has_text_ ? first_text_seconds_ : SecondsSinceReceived();
+  return report;
+}
+
+void CompletionExchange::OnFinished(const v1::Finished& finished) {
+  Emit(finished.text());
+  finished_ = finished;
+  has_finished_ = true;
+  const CompletionReport report = Report();
+  if (options_.stream) {
+    std::string tail = SseEvent(LastChunk(options_.identity, finished, report));
+    if (options_.include_usage) tail += SseEvent(UsageChunk(options_.identity, finished));
+    absl::StrAppend(&tail, kSseDone);
+    responder_.Write(tail);
+    responder_.Finish();
+  } else {
+    HttpResponse response;
+    response.headers = ReportHeaders(options_.request_id, started_);
+    response.body = Dump(WholeBody(options_.identity, text_, finished, report));
+    responder_.Respond(std::move(response));
+  }
+}
+
+void CompletionExchange::OnEnd(const grpc::Status& status) {
+  ApiError error;
+  error.status = 200;
+  if (!has_finished_) {
+    error = FromGrpcStatus(
+        status.ok() ? grpc::Status(grpc::StatusCode::INTERNAL, "the decode server ended its answer early")
+                    : status);
+    if (options_.stream && has_started_) {
+      // The status line has left: what remains is to say it in the stream, and not to say [DONE].
+      responder_.Write(SseEvent(error.ToJson()));
+      responder_.Finish();
+    } else {
+      HttpResponse response = error.ToResponse();
+      response.headers.push_back({"x-request-id", options_.request_id});
+      responder_.Respond(std::move(response));
+    }
+  }
+  const RequestLabels labels = {options_.identity.model, started_.plan(), started_.format()};
+  const CompletionReport report = Report();
+  if (has_text_) {
+    const v1::Stages& stages = started_.stages();
+    metrics_->ObserveFirstToken(labels, {.queue = stages.queue(),
+                                         .prefill = stages.prefill(),
+                                         .encode = stages.encode(),
+                                         .transfer = stages.transfer(),
+                                         .reconstruct = stages.reconstruct(),
+                                         .native = stages.native(),
+                                         .first_decode = stages.first_decode(),
+                                         .gateway = report.gateway_seconds(),
+                                         .ttft = report.ttft_seconds});
+  }
+  const double seconds = SecondsSinceReceived();
+  metrics_->ObserveRequest(labels, OutcomeName(error.status), seconds, options_.prompt_tokens, tokens_);
+  spdlog::info(
+      "request {} model={} outcome={} status={} plan={} format={} prompt_tokens={} completion_tokens={} "
+      "payload_bytes={} raw_bytes={} ttft_ms={:.2f} gateway_ms={:.2f} total_ms={:.2f}{}{}",
+      options_.request_id, options_.identity.model, OutcomeName(error.status), error.status, started_.plan(),
+      started_.format(), options_.prompt_tokens, tokens_, started_.payload_bytes(), started_.raw_bytes(),
+      has_text_ ? report.ttft_seconds * 1e3 : 0.0, has_text_ ? report.gateway_seconds() * 1e3 : 0.0,
+      seconds * 1e3, error.message.empty() ? "" : " error=", error.message);
+  if (options_.on_end) options_.on_end(error.status);
+}
+
+}  // namespace aludel

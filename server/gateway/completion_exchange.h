@@ -1,0 +1,60 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "server/gateway/api_error.h"
+#include "server/gateway/completion_response.h"
+#include "server/gateway/http_server.h"
+#include "server/gateway/router.h"
+#include "server/metrics.h"
+
+namespace aludel {
+
+// Turns one decode server's events into one HTTP answer, streamed or whole, and its measurements. Created by
+// Completions, kept alive by the Router's call; its methods come from gRPC's threads, one at a time.
+class CompletionExchange : public GenerateObserver, public std::enable_shared_from_this<CompletionExchange> {
+ public:
+  struct Options {
+    CompletionIdentity identity;
+    std::string request_id;
+    bool stream = false;
+    bool include_usage = false;
+    std::chrono::steady_clock::time_point received;
+    int64_t prompt_tokens = 0;
+    std::function<void(int status)> on_end;  // the HTTP status that tells how it ended; once
+  };
+  CompletionExchange(Options options, HttpResponder responder, Metrics* metrics);
+
+  void OnStarted(const v1::Started& started) override;
+  void OnToken(const v1::Token& token) override;
+  void OnFinished(const v1::Finished& finished) override;
+  void OnEnd(const grpc::Status& status) override;
+
+ private:
+  void Emit(absl::string_view text);
+  double SecondsSinceReceived() const;
+  CompletionReport Report();
+
+  const Options options_;
+  HttpResponder responder_;
+  Metrics* const metrics_;
+  v1::Started started_;
+  v1::Finished finished_;
+  bool has_started_ = false;
+  bool has_finished_ = false;
+  bool has_text_ = false;
+  std::string text_;  // not streamed: the answer so far
+  int64_t tokens_ = 0;
+  std::chrono::steady_clock::time_point last_token_;
+  double first_text_seconds_ = 0;                  // when the first text came here
+  std::atomic<double> first_flush_seconds_{-1.0};  // when it was in the client's socket
+};
+
+// What a failed call to a decode server means to an HTTP client.
+ApiError FromGrpcStatus(const grpc::Status& status);
+
+}  // namespace aludel

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "aludel/v1/handoff.pb.h"
+#include "nlohmann/json.hpp"
+#include "server/gateway/api_error.h"
+
+namespace aludel {
+
+// What a client asked for at /v1/chat/completions or /v1/completions, checked as far as no model is needed.
+struct CompletionRequest {
+  bool chat = true;
+  std::string model;
+  // Chat: [{"role", "content"}, ...], content parts joined to one string.
+  nlohmann::ordered_json messages = nlohmann::ordered_json::array();
+  // Plain completion: text, or token ids.
+  std::string prompt;
+  std::vector<int32_t> prompt_ids;
+  v1::SamplingParams sampling;
+  bool stream = false;
+  bool include_usage = false;
+  v1::Fidelity fidelity = v1::FIDELITY_UNSPECIFIED;
+  std::string format;
+};
+
+// Reads a request body as OpenAI's API defines it. Null is absence. Fields that cannot change the answer
+// ("user", "metadata", unknown ones) are ignored; fields that would and that we do not serve are an error
+// that names the parameter. Nothing for success.
+std::optional<ApiError> ParseChatRequest(absl::string_view body, CompletionRequest* request);
+std::optional<ApiError> ParseCompletionRequest(absl::string_view body, CompletionRequest* request);
+
+// The part both share with /tokenize: [{"role", "content"}] from a "messages" value.
+std::optional<ApiError> ParseMessages(const nlohmann::json& messages, nlohmann::ordered_json* parsed);
+// A list of token ids named `param`.
+std::optional<ApiError> ParseTokenIds(const nlohmann::json& value, absl::string_view param,
+                                      std::vector<int32_t>* ids);
+// A body that is one JSON object.
+std::optional<ApiError> ParseObject(absl::string_view body, nlohmann::json* object);
+
+}  // namespace aludel

@@ -1,0 +1,101 @@
+#include "server/gateway/completions.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "server/gateway/completion_exchange.h"
+#include "server/gateway/prompt.h"
+
+namespace aludel {
+namespace {
+
+std::string MakeId(absl::string_view prefix) {
+  thread_local absl::BitGen random;
+  return absl::StrCat(prefix, absl::Hex(absl::Uniform<uint64_t>(random), absl::kZeroPad16),
+                      absl::Hex(absl::Uniform<uint64_t>(random), absl::kZeroPad16));
+}
+
+ApiError TooManyRequests(int max_requests) {
+  ApiError error;
+  error.status = 503;
+  error.type = "server_error";
+  error.code = "overloaded";
+  error.message =
+      absl::StrCat("The gateway is answering ", max_requests, " requests already; try again soon");
+  error.retry_after_seconds = 1;
+  return error;
+}
+
+}  // namespace
+
+Completions::Completions(Options options, const ServedModels* models, Router* router, Metrics* metrics)
+    : options_(std::move(options)), models_(models), router_(router), metrics_(metrics) {}
+
+std::optional<ApiError> Completions::Prepare(bool chat, const HttpRequest& http, CompletionRequest* request,
+                                             v1::GenerateRequest* generate) const {
+  if (auto error = chat ? ParseChatRequest(http.body, request) : ParseCompletionRequest(http.body, request)) {
+    return error;
+  }
+  const ServedModel* model = models_->Find(request->model);
+  if (model == nullptr) return ModelNotFound(request->model);
+  const absl::string_view param = chat ? "messages" : "prompt";
+  std::vector<int32_t> ids = std::move(request->prompt_ids);
+  if (!ids.empty()) {
+    if (auto error = CheckTokenIds(*model, param, ids)) return error;
+  } else if (auto error = chat ? TokenizeChat(*model, request->messages, &ids)
+                               : TokenizeText(*model, request->prompt, /*add_special_tokens=*/true, &ids)) {
+    return error;
+  }
+  if (auto error = CheckLength(param, ids.size(), router_->State(model->name).max_context)) return error;
+  generate->mutable_prompt()->Assign(ids.begin(), ids.end());
+  *generate->mutable_sampling() = request->sampling;
+  generate->set_fidelity(request->fidelity);
+  generate->set_format(request->format);
+  for (const std::string& target : options_.prefill_targets) generate->add_prefill_targets(target);
+  return std::nullopt;
+}
+
+void Completions::Serve(bool chat, const HttpRequest& http, const std::string& request_id,
+                        HttpResponder responder, std::function<void(int status)> on_end) {
+  CompletionRequest request;
+  v1::GenerateRequest generate;
+  std::optional<ApiError> error = Prepare(chat, http, &request, &generate);
+  const bool admitted = !error && running_.fetch_add(1) < options_.max_requests;
+  if (!error && !admitted) {
+    running_.fetch_sub(1);
+    error = TooManyRequests(options_.max_requests);
+  }
+  if (error) {
+    HttpResponse response = error->ToResponse();
+    response.headers.push_back({"x-request-id", request_id});
+    responder.Respond(std::move(response));
+    on_end(error->status);
+    return;
+  }
+  generate.set_request_id(request_id);
+  CompletionExchange::Options options;
+  options.identity = {.chat = chat,
+                      .id = MakeId(chat ? "chatcmpl-" : "cmpl-"),
+                      .created = absl::ToUnixSeconds(absl::Now()),
+                      .model = request.model};
+  options.request_id = request_id;
+  options.stream = request.stream;
+  options.include_usage = request.include_usage;
+  options.received = http.received;
+  options.prompt_tokens = generate.prompt_size();
+  options.on_end = [this, on_end = std::move(on_end)](int status) {
+    running_.fetch_sub(1);
+    on_end(status);
+  };
+  auto exchange = std::make_shared<CompletionExchange>(std::move(options), responder, metrics_);
+  const std::shared_ptr<GenerateCall> call = router_->Generate(
+      request.model, std::move(generate), absl::Now() + options_.request_timeout, std::move(exchange));
+  responder.OnDisconnect([weak = std::weak_ptr<GenerateCall>(call)] {
+    if (auto running = weak.lock()) running->Cancel();
+  });
+}
+
+}  // namespace aludel

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "aludel/v1/handoff.grpc.pb.h"
+#include "server/metrics.h"
+
+namespace aludel {
+
+// What a decode server must be, to serve a model here.
+struct DecodeExpectation {
+  std::string model;                  // served name
+  std::string tokenizer_fingerprint;  // of the tokenizer that makes this gateway's prompts; "": not compared
+};
+
+// One decode server: its channel, and what its last probe said. Thread-safe.
+class DecodeTarget {
+ public:
+  DecodeTarget(std::string target, DecodeExpectation expectation, Metrics* metrics);
+
+  const std::string& name() const { return name_; }
+  v1::Decode::Stub* stub() const { return stub_.get(); }
+  bool ready() const { return ready_.load(std::memory_order_relaxed); }
+  uint64_t max_context() const { return max_context_.load(std::memory_order_relaxed); }
+  // Why it is not ready; "" when it is.
+  std::string reason() const;
+
+  // A call that it has not finished counts against it when the next one is placed.
+  std::atomic<int> outstanding{0};
+
+  // A probe's answer.
+  void Described(const v1::DecodeDescription& description);
+  // A probe or a call found it unreachable: no requests until a probe succeeds.
+  void Down(const std::string& reason);
+
+ private:
+  void SetState(bool ready, const std::string& reason);
+
+  const std::string name_;
+  const DecodeExpectation expectation_;
+  Metrics* const metrics_;
+  std::unique_ptr<v1::Decode::Stub> stub_;
+  std::atomic<bool> ready_{false};
+  std::atomic<uint64_t> max_context_{0};
+  mutable absl::Mutex mutex_;
+  std::string reason_ ABSL_GUARDED_BY(mutex_) = "not probed yet";
+};
+
+// Of the hand-over protocol (handoff.proto), sent with every Describe.
+inline constexpr uint32_t kHandoffProtocolVersion = 1;
+
+}  // namespace aludel

@@ -1,0 +1,113 @@
+#include <sys/resource.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/status_macros.h"
+#include "server/command_line.h"
+#include "server/config.h"
+#include "server/gateway/gateway.h"
+#include "server/gateway/http_server.h"
+#include "server/gateway/router.h"
+#include "server/gateway/served_models.h"
+#include "server/logging.h"
+#include "server/metrics.h"
+#include "server/stop_signal.h"
+#include "spdlog/spdlog.h"
+
+namespace aludel {
+namespace {
+
+constexpr char kUsage[] =
+    "aludel-gateway: OpenAI-compatible HTTP in front of Aludel's decode servers.\n"
+    "  aludel-gateway --config configs/gateway.textproto";
+
+// What a streamed token weighs on its way to a client, JSON and framing included, generously.
+constexpr size_t kStreamEventBytes = 512;
+
+// Every connection is a descriptor; the usual soft limit of 1,024 would be the first thing to break.
+void RaiseDescriptorLimit() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) spdlog::warn("cannot raise the limit of open files");
+}
+
+absl::StatusOr<HttpServerOptions> HttpOptions(const GatewayOptions& options) {
+  HttpServerOptions http;
+  const size_t colon = options.listen.rfind(':');
+  uint32_t port = 0;
+  if (colon == std::string::npos || !absl::SimpleAtoi(options.listen.substr(colon + 1), &port) ||
+      port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("listen: found \"", options.listen, "\", want address:port"));
+  }
+  http.address = options.listen.substr(0, colon);
+  if (http.address == "localhost") http.address = "127.0.0.1";
+  http.port = static_cast<uint16_t>(port);
+  http.max_connections = options.max_connections;
+  http.limits.max_header_bytes = static_cast<size_t>(options.max_header_bytes);
+  http.limits.max_body_bytes = static_cast<size_t>(options.max_body_bytes);
+  http.header_timeout = options.read_timeout;
+  http.body_timeout = options.read_timeout;
+  http.idle_timeout = options.idle_timeout;
+  http.max_queued_bytes = static_cast<size_t>(options.max_stream_backlog) * kStreamEventBytes;
+  return http;
+}
+
+std::vector<Router::Model> RouterModels(const GatewayOptions& options, const ServedModels& models) {
+  std::vector<Router::Model> result;
+  for (const ServedModelOptions& model : options.models) {
+    result.push_back(
+        {.expectation = {.model = model.name,
+                         .tokenizer_fingerprint = models.Find(model.name)->tokenizer->fingerprint()},
+         .decode_targets = model.decode_targets});
+  }
+  return result;
+}
+
+absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
+  ALUDEL_ASSIGN_OR_RETURN(const HttpServerOptions http_options, HttpOptions(options));
+  ALUDEL_ASSIGN_OR_RETURN(const ServedModels models, ServedModels::Load(options.models));
+  Metrics metrics;
+  Router router(RouterModels(options, models),
+                {.probe_interval = options.probe_interval, .probe_timeout = options.probe_timeout}, &metrics);
+  Gateway gateway({.max_requests = options.max_requests,
+                   .request_timeout = options.request_timeout,
+                   .prefill_targets = options.prefill_targets},
+                  &models, &router, &metrics);
+  ALUDEL_ASSIGN_OR_RETURN(const std::unique_ptr<HttpServer> server,
+                          HttpServer::Start(http_options, [&](HttpRequest request, HttpResponder responder) {
+                            gateway.Handle(std::move(request), std::move(responder));
+                          }));
+  metrics.OnRender([&] { metrics.SetHttpConnections(server->open_connections()); });
+  spdlog::info("listening on http://{}:{}", http_options.address, server->port());
+  const char* signal = stop.Wait();
+  spdlog::info("{}: running requests have {:.1f} s to end", signal,
+               absl::ToDoubleSeconds(options.drain_timeout));
+  gateway.Drain();
+  server->Shutdown(options.drain_timeout);
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  StopSignal stop;
+  const CommandLine command_line = ParseCommandLine(argc, argv, kUsage);
+  const auto options = LoadGatewayOptions(command_line.config);
+  if (!options.ok() || command_line.check_config) return ReportConfig(command_line, options.status());
+  StartLogging(options->log, "aludel-gateway");
+  RaiseDescriptorLimit();
+  const absl::Status status = Serve(*options, stop);
+  if (status.ok()) return 0;
+  spdlog::error("{}", std::string(status.message()));
+  return 1;
+}
+
+}  // namespace
+}  // namespace aludel
+
+int main(int argc, char** argv) { return aludel::Main(argc, argv); }

@@ -1,0 +1,142 @@
+#include "server/gateway/prompt.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/gateway/completion_request.h"
+#include "server/gateway/json_fields.h"
+
+namespace aludel {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+ApiError FromStatus(absl::string_view param, const absl::Status& status) {
+  if (absl::IsInvalidArgument(status)) return InvalidParameter(param, status.message());
+  ApiError error;
+  error.status = 500;
+  error.type = "server_error";
+  error.message = std::string(status.message());
+  return error;
+}
+
+HttpResponse Ok(const ordered_json& body) {
+  HttpResponse response;
+  response.body = Dump(body);
+  return response;
+}
+
+// The model that a body names.
+std::optional<ApiError> FindModel(const ServedModels& models, JsonFields& fields, const ServedModel** model) {
+  const std::string name = fields.String("model").value_or("");
+  if (!fields.error() && name.empty()) fields.Fail("model", "is required");
+  if (fields.error()) return fields.error();
+  *model = models.Find(name);
+  if (*model == nullptr) return ModelNotFound(name);
+  return std::nullopt;
+}
+
+std::optional<ApiError> Tokenize(const ServedModels& models, absl::string_view body,
+                                 std::vector<int32_t>* ids) {
+  json object;
+  if (auto error = ParseObject(body, &object)) return error;
+  JsonFields fields(object);
+  const ServedModel* model = nullptr;
+  if (auto error = FindModel(models, fields, &model)) return error;
+  const bool add_special_tokens = fields.Bool("add_special_tokens").value_or(true);
+  const auto prompt = fields.String("prompt");
+  if (fields.error()) return fields.error();
+  if (prompt) return TokenizeText(*model, *prompt, add_special_tokens, ids);
+  const json* messages = fields.Find("messages");
+  if (messages == nullptr) return InvalidParameter("prompt", "'prompt' or 'messages' is required");
+  ordered_json parsed = ordered_json::array();
+  if (auto error = ParseMessages(*messages, &parsed)) return error;
+  return TokenizeChat(*model, parsed, ids);
+}
+
+std::optional<ApiError> Detokenize(const ServedModels& models, absl::string_view body, std::string* text) {
+  json object;
+  if (auto error = ParseObject(body, &object)) return error;
+  JsonFields fields(object);
+  const ServedModel* model = nullptr;
+  if (auto error = FindModel(models, fields, &model)) return error;
+  const json* tokens = fields.Find("tokens");
+  std::vector<int32_t> ids;
+  if (tokens == nullptr) return InvalidParameter("tokens", "'tokens' is required");
+  if (auto error = ParseTokenIds(*tokens, "tokens", &ids)) return error;
+  if (auto error = CheckTokenIds(*model, "tokens", ids)) return error;
+  *text = model->tokenizer->Decode(ids, /*skip_special_tokens=*/false);
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<ApiError> TokenizeText(const ServedModel& model, absl::string_view text,
+                                     bool add_special_tokens, std::vector<int32_t>* ids) {
+  auto encoded = model.tokenizer->Encode(text, add_special_tokens);
+  if (!encoded.ok()) return FromStatus("prompt", encoded.status());
+  *ids = *std::move(encoded);
+  return std::nullopt;
+}
+
+std::optional<ApiError> TokenizeChat(const ServedModel& model, const ordered_json& messages,
+                                     std::vector<int32_t>* ids) {
+  if (model.chat_template == nullptr) {
+    return InvalidParameter(
+        "model", absl::StrCat("model '", model.name, "' has no chat template; use /v1/completions instead"));
+  }
+  const auto text = model.chat_template->Render({{"messages", messages}, {"add_generation_prompt", true}});
+  if (!text.ok()) return FromStatus("messages", text.status());
+  // The template has written what stands in front of the prompt.
+  auto encoded = model.tokenizer->Encode(*text, /*add_special_tokens=*/false);
+  if (!encoded.ok()) return FromStatus("messages", encoded.status());
+  *ids = *std::move(encoded);
+  return std::nullopt;
+}
+
+std::optional<ApiError> CheckTokenIds(const ServedModel& model, absl::string_view param,
+                                      const std::vector<int32_t>& ids) {
+  const int vocab_size = model.tokenizer->vocab_size();
+  for (int32_t id : ids) {
+    if (id < 0 || id >= vocab_size) {
+      return InvalidParameter(param, absl::StrCat("'", param, "' holds token id ", id, "; model '",
+                                                  model.name, "' knows 0 to ", vocab_size - 1));
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> CheckLength(absl::string_view param, size_t prompt_tokens, uint64_t max_context) {
+  if (prompt_tokens == 0) return InvalidParameter(param, absl::StrCat("'", param, "' holds no token"));
+  if (max_context == 0 || prompt_tokens < max_context) return std::nullopt;
+  ApiError error = InvalidParameter(
+      param, absl::StrCat("This model's maximum context length is ", max_context,
+                          " tokens, of which at least one is for the answer. However, your ", param,
+                          " resulted in ", prompt_tokens, " tokens. Please shorten them."));
+  error.code = "context_length_exceeded";
+  return error;
+}
+
+ApiError ModelNotFound(absl::string_view name) {
+  ApiError error;
+  error.status = 404;
+  error.message = absl::StrCat("The model '", name, "' does not exist; GET /v1/models lists those that do");
+  error.param = "model";
+  error.code = "model_not_found";
+  return error;
+}
+
+HttpResponse ServeTokenize(const ServedModels& models, absl::string_view body) {
+  std::vector<int32_t> ids;
+  if (auto error = Tokenize(models, body, &ids)) return error->ToResponse();
+  return Ok({{"count", ids.size()}, {"tokens", ids}});
+}
+
+HttpResponse ServeDetokenize(const ServedModels& models, absl::string_view body) {
+  std::string text;
+  if (auto error = Detokenize(models, body, &text)) return error->ToResponse();
+  return Ok({{"prompt", std::move(text)}});
+}
+
+}  // namespace aludel

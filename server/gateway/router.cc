@@ -1,0 +1,266 @@
+#include "server/gateway/router.h"
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/support/client_callback.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace aludel {
+namespace {
+
+// Servers tried for one request.
+constexpr size_t kMaxAttempts = 3;
+// Probes of a server that is down come ever more seldom, up to this many intervals apart.
+constexpr int kMaxBackoff = 8;
+
+std::string Describe(const grpc::Status& status) {
+  return absl::StrCat("code ", static_cast<int>(status.error_code()), ": ", status.error_message());
+}
+
+}  // namespace
+
+// One request over its attempts. Kept alive by the running attempt, and weakly by who may cancel it.
+class Router::Call : public GenerateCall, public std::enable_shared_from_this<Router::Call> {
+ public:
+  Call(Router* router, std::string model, v1::GenerateRequest request, absl::Time deadline,
+       std::shared_ptr<GenerateObserver> observer)
+      : router_(router),
+        model_(std::move(model)),
+        request_(std::move(request)),
+        deadline_(deadline),
+        observer_(std::move(observer)) {}
+
+  // Starts the next attempt; if there is no server left to try, the request ends with `otherwise`.
+  void Try(const grpc::Status& otherwise) {
+    std::shared_ptr<DecodeTarget> target =
+        tried_.size() < kMaxAttempts ? router_->Pick(model_, tried_) : nullptr;
+    if (target == nullptr) return End(otherwise);
+    tried_.push_back(target.get());
+    auto* attempt = new Attempt(shared_from_this(), std::move(target));
+    bool cancelled;
+    {
+      absl::MutexLock lock(&mutex_);
+      attempt_ = attempt;
+      cancelled = cancelled_;
+    }
+    if (cancelled) attempt->context.TryCancel();
+    attempt->Start();
+  }
+
+  void Cancel() override {
+    absl::MutexLock lock(&mutex_);
+    cancelled_ = true;
+    if (attempt_ != nullptr) attempt_->context.TryCancel();
+  }
+
+ private:
+  // One call to one server; deletes itself when gRPC is done with it.
+  struct Attempt : public grpc::ClientReadReactor<v1::GenerateEvent> {
+    Attempt(std::shared_ptr<Call> call, std::shared_ptr<DecodeTarget> target)
+        : call(std::move(call)), target(std::move(target)) {
+      context.set_deadline(absl::ToChronoTime(this->call->deadline_));
+      this->target->outstanding.fetch_add(1, std::memory_order_relaxed);
+    }
+    void Start() {
+      target->stub()->async()->Generate(&context, &call->request_, this);
+      StartRead(&event);
+      StartCall();
+    }
+    void OnReadDone(bool ok) override {
+      if (!ok) return;
+      call->OnEvent(event);
+      StartRead(&event);
+    }
+    void OnDone(const grpc::Status& status) override {
+      target->outstanding.fetch_sub(1, std::memory_order_relaxed);
+      call->OnAttemptDone(target.get(), status);
+      delete this;
+    }
+
+    const std::shared_ptr<Call> call;
+    const std::shared_ptr<DecodeTarget> target;
+    grpc::ClientContext context;
+    v1::GenerateEvent event;
+  };
+
+  void OnEvent(const v1::GenerateEvent& event) {
+    switch (event.event_case()) {
+      case v1::GenerateEvent::kStarted:
+        started_ = event.started();  // told with the first token: until then another server may take over
+        break;
+      case v1::GenerateEvent::kToken:
+        TellStarted();
+        observer_->OnToken(event.token());
+        break;
+      case v1::GenerateEvent::kFinished:
+        TellStarted();
+        observer_->OnFinished(event.finished());
+        break;
+      case v1::GenerateEvent::EVENT_NOT_SET:
+        break;
+    }
+  }
+
+  void TellStarted() {
+    if (std::exchange(committed_, true)) return;
+    observer_->OnStarted(started_);
+  }
+
+  void OnAttemptDone(DecodeTarget* target, const grpc::Status& status) {
+    bool cancelled;
+    {
+      absl::MutexLock lock(&mutex_);
+      attempt_ = nullptr;
+      cancelled = cancelled_;
+    }
+    const grpc::StatusCode code = status.error_code();
+    if (code == grpc::StatusCode::UNAVAILABLE) target->Down(Describe(status));
+    const bool elsewhere =
+        code == grpc::StatusCode::UNAVAILABLE || code == grpc::StatusCode::RESOURCE_EXHAUSTED;
+    if (elsewhere && !committed_ && !cancelled && absl::Now() < deadline_) return Try(status);
+    End(status);
+  }
+
+  void End(const grpc::Status& status) {
+    observer_->OnEnd(status);
+    observer_.reset();
+    router_->CallEnded();
+  }
+
+  Router* const router_;
+  const std::string model_;
+  const v1::GenerateRequest request_;
+  const absl::Time deadline_;
+  std::shared_ptr<GenerateObserver> observer_;
+  std::vector<DecodeTarget*> tried_;
+  v1::Started started_;
+  bool committed_ = false;
+  absl::Mutex mutex_;
+  Attempt* attempt_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// A target's probing state; touched by the prober thread, except by a probe in flight.
+struct Router::Probed {
+  std::shared_ptr<DecodeTarget> target;
+  absl::Time next = absl::InfinitePast();
+  int backoff = 1;
+  bool in_flight = false;  // under mutex_
+  std::unique_ptr<grpc::ClientContext> context;
+  v1::DescribeRequest request;
+  v1::DecodeDescription description;
+};
+
+Router::Router(const std::vector<Model>& models, const Timing& timing, Metrics* metrics) : timing_(timing) {
+  for (const Model& model : models) {
+    for (const std::string& name : model.decode_targets) {
+      auto target = std::make_shared<DecodeTarget>(name, model.expectation, metrics);
+      targets_[model.expectation.model].push_back(target);
+      probed_.push_back(std::make_unique<Probed>());
+      probed_.back()->target = std::move(target);
+    }
+  }
+  prober_ = std::thread([this] { ProbeLoop(); });
+}
+
+Router::~Router() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  prober_.join();
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(
+      +[](Router* self)
+           ABSL_NO_THREAD_SAFETY_ANALYSIS { return self->running_calls_ == 0 && self->running_probes_ == 0; },
+      this));
+}
+
+void Router::ProbeLoop() {
+  absl::MutexLock lock(&mutex_);
+  while (!stopping_) {
+    absl::Time wake = absl::InfiniteFuture();
+    for (auto& probed : probed_) {
+      if (!probed->in_flight && probed->next <= absl::Now()) Probe(probed.get());
+      wake = std::min(wake, probed->in_flight ? absl::Now() + timing_.probe_interval : probed->next);
+    }
+    mutex_.AwaitWithDeadline(absl::Condition(&stopping_), wake);
+  }
+}
+
+// Under mutex_; the answer comes on a gRPC thread.
+void Router::Probe(Probed* probed) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  probed->in_flight = true;
+  ++running_probes_;
+  probed->context = std::make_unique<grpc::ClientContext>();
+  probed->context->set_deadline(absl::ToChronoTime(absl::Now() + timing_.probe_timeout));
+  probed->request.set_protocol_version(kHandoffProtocolVersion);
+  probed->target->stub()->async()->Describe(
+      probed->context.get(), &probed->request, &probed->description,
+      [this, probed](const grpc::Status& status) {
+        if (status.ok()) {
+          probed->target->Described(probed->description);
+        } else {
+          probed->target->Down(::aludel::Describe(status));
+        }
+        absl::MutexLock lock(&mutex_);
+        probed->backoff = status.ok() ? 1 : std::min(probed->backoff * 2, kMaxBackoff);
+        probed->next = absl::Now() + probed->backoff * timing_.probe_interval;
+        probed->in_flight = false;
+        --running_probes_;
+      });
+}
+
+Router::ModelState Router::State(const std::string& model) const {
+  ModelState state;
+  const auto it = targets_.find(model);
+  if (it == targets_.end()) return state;
+  for (const auto& target : it->second) {
+    const uint64_t context = target->max_context();
+    if (context > 0 && (state.max_context == 0 || context < state.max_context)) state.max_context = context;
+    if (target->ready()) {
+      state.ready = true;
+    } else {
+      absl::StrAppend(&state.reason, state.reason.empty() ? "" : "; ", target->name(), ": ",
+                      target->reason());
+    }
+  }
+  return state;
+}
+
+std::shared_ptr<DecodeTarget> Router::Pick(const std::string& model,
+                                           const std::vector<DecodeTarget*>& tried) const {
+  std::shared_ptr<DecodeTarget> best;
+  const auto it = targets_.find(model);
+  if (it == targets_.end()) return best;
+  for (const auto& target : it->second) {
+    if (!target->ready() || absl::c_linear_search(tried, target.get())) continue;
+    if (best == nullptr || target->outstanding.load() < best->outstanding.load()) best = target;
+  }
+  return best;
+}
+
+std::shared_ptr<GenerateCall> Router::Generate(const std::string& model, v1::GenerateRequest request,
+                                               absl::Time deadline,
+                                               std::shared_ptr<GenerateObserver> observer) {
+  auto call = std::make_shared<Call>(this, model, std::move(request), deadline, std::move(observer));
+  {
+    absl::MutexLock lock(&mutex_);
+    ++running_calls_;
+  }
+  call->Try(grpc::Status(grpc::StatusCode::UNAVAILABLE,
+                         absl::StrCat("no decode server for model \"", model, "\" is ready")));
+  return call;
+}
+
+void Router::CallEnded() {
+  absl::MutexLock lock(&mutex_);
+  --running_calls_;
+}
+
+}  // namespace aludel

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "aludel/v1/handoff.pb.h"
+#include "grpcpp/support/status.h"
+#include "server/config.h"
+#include "server/gateway/decode_target.h"
+#include "server/metrics.h"
+
+namespace aludel {
+
+// Receives one answer. Called on gRPC's threads, one call at a time: Started, then tokens, then Finished, and
+// always OnEnd last. An answer that ends without OnFinished failed with OnEnd's status.
+class GenerateObserver {
+ public:
+  virtual ~GenerateObserver() = default;
+  virtual void OnStarted(const v1::Started& started) = 0;
+  virtual void OnToken(const v1::Token& token) = 0;
+  virtual void OnFinished(const v1::Finished& finished) = 0;
+  virtual void OnEnd(const grpc::Status& status) = 0;
+};
+
+// One request on its way through Router.
+class GenerateCall {
+ public:
+  virtual ~GenerateCall() = default;
+  // From any thread; OnEnd follows soon, with CANCELLED if nothing else came first.
+  virtual void Cancel() = 0;
+};
+
+// Finds a decode server for each request and probes all of them with Describe. The server with the fewest
+// outstanding requests gets the next one; a request moves on to another server when the first cannot take it,
+// as long as no token has left. Every call has a deadline. Thread-safe.
+class Router {
+ public:
+  struct Timing {
+    absl::Duration probe_interval = absl::Seconds(1);
+    absl::Duration probe_timeout = absl::Seconds(1);
+  };
+  struct Model {
+    DecodeExpectation expectation;
+    std::vector<std::string> decode_targets;
+  };
+  struct ModelState {
+    bool ready = false;
+    uint64_t max_context = 0;  // smallest of the ready servers; 0: none has been ready yet
+    std::string reason;        // why not ready, per server
+  };
+
+  Router(const std::vector<Model>& models, const Timing& timing, Metrics* metrics);
+  ~Router();  // waits for calls to end: cancel them first
+
+  // The state of a model that was given to the constructor.
+  ModelState State(const std::string& model) const;
+
+  // `request.prefill_targets` etc. are passed on as they are. The observer is kept until OnEnd has returned.
+  std::shared_ptr<GenerateCall> Generate(const std::string& model, v1::GenerateRequest request,
+                                         absl::Time deadline, std::shared_ptr<GenerateObserver> observer);
+
+ private:
+  class Call;
+  struct Probed;
+
+  void ProbeLoop();
+  void Probe(Probed* probed);
+  // Ready, not in `tried`, fewest outstanding; null if none.
+  std::shared_ptr<DecodeTarget> Pick(const std::string& model, const std::vector<DecodeTarget*>& tried) const;
+  void CallEnded();
+
+  const Timing timing_;
+  absl::flat_hash_map<std::string, std::vector<std::shared_ptr<DecodeTarget>>> targets_;
+  std::vector<std::unique_ptr<Probed>> probed_;
+  mutable absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  int running_calls_ ABSL_GUARDED_BY(mutex_) = 0;
+  int running_probes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::thread prober_;
+};
+
+}  // namespace aludel

@@ -1,0 +1,47 @@
+#include "server/gateway/served_models.h"
+
+#include <sys/stat.h>
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace aludel {
+namespace {
+
+absl::Status At(const ServedModelOptions& options, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat("model \"", options.name, "\": ", status.message()));
+}
+
+}  // namespace
+
+absl::StatusOr<ServedModels> ServedModels::Load(const std::vector<ServedModelOptions>& options) {
+  std::vector<std::unique_ptr<ServedModel>> models;
+  for (const ServedModelOptions& option : options) {
+    auto model = std::make_unique<ServedModel>();
+    model->name = option.name;
+    auto tokenizer = Tokenizer::Load(option.directory);
+    if (!tokenizer.ok()) return At(option, tokenizer.status());
+    model->tokenizer = *std::move(tokenizer);
+    auto chat_template = ChatTemplate::Load(option.directory);
+    if (chat_template.ok()) {
+      model->chat_template = *std::move(chat_template);
+    } else if (!absl::IsNotFound(chat_template.status())) {
+      return At(option, chat_template.status());
+    }
+    struct stat info = {};
+    if (stat((option.directory + "/tokenizer.json").c_str(), &info) == 0) model->created = info.st_mtime;
+    models.push_back(std::move(model));
+  }
+  return ServedModels(std::move(models));
+}
+
+const ServedModel* ServedModels::Find(absl::string_view name) const {
+  for (const auto& model : models_) {
+    if (model->name == name) return model.get();
+  }
+  return nullptr;
+}
+
+}  // namespace aludel

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "runtime/model/chat_template.h"
+#include "runtime/model/tokenizer.h"
+#include "server/config.h"
+
+namespace aludel {
+
+// A model as the gateway needs it: its name, and how text becomes tokens. Immutable and thread-safe.
+struct ServedModel {
+  std::string name;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<ChatTemplate> chat_template;  // null: no chat
+  int64_t created = 0;                          // unix seconds, of the directory's tokenizer
+};
+
+// The models of a configuration, loaded once at start. Immutable and thread-safe.
+class ServedModels {
+ public:
+  // Fails with the model's name, the file and its fault.
+  static absl::StatusOr<ServedModels> Load(const std::vector<ServedModelOptions>& options);
+  explicit ServedModels(std::vector<std::unique_ptr<ServedModel>> models) : models_(std::move(models)) {}
+
+  const ServedModel* Find(absl::string_view name) const;  // null if there is none
+  const std::vector<std::unique_ptr<ServedModel>>& all() const { return models_; }
+
+ private:
+  std::vector<std::unique_ptr<ServedModel>> models_;
+};
+
+}  // namespace aludel

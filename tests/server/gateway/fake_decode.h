@@ -1,0 +1,108 @@
+#pragma once
+
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "aludel/v1/handoff.grpc.pb.h"
+#include "server/gateway/decode_target.h"
+
+namespace aludel {
+
+// A decode server whose answers a test writes: real gRPC on a loopback port, no model behind it.
+class FakeDecode : public v1::Decode::Service {
+ public:
+  using Writer = grpc::ServerWriter<v1::GenerateEvent>;
+  using Script = std::function<grpc::Status(grpc::ServerContext*, const v1::GenerateRequest&, Writer*)>;
+
+  explicit FakeDecode(Script script, std::string model = "chat", std::string fingerprint = "")
+      : script_(std::move(script)), model_(std::move(model)), fingerprint_(std::move(fingerprint)) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~FakeDecode() override { Stop(); }
+
+  void Stop() { server_->Shutdown(std::chrono::system_clock::now()); }
+  std::string target() const { return absl::StrCat("127.0.0.1:", port_); }
+  v1::GenerateRequest last_request() {
+    absl::MutexLock lock(&mutex_);
+    return last_request_;
+  }
+  int calls() {
+    absl::MutexLock lock(&mutex_);
+    return calls_;
+  }
+
+  grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest*,
+                        v1::DecodeDescription* reply) override {
+    reply->set_protocol_version(kHandoffProtocolVersion);
+    reply->set_served_model_name(model_);
+    reply->mutable_model()->set_tokenizer_fingerprint(fingerprint_);
+    reply->set_max_context(64);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
+                        Writer* writer) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      last_request_ = *request;
+      ++calls_;
+    }
+    return script_(context, *request, writer);
+  }
+
+  // Vocabulary of scripts.
+  static v1::GenerateEvent Started() {
+    v1::GenerateEvent event;
+    event.mutable_started()->set_plan("remote");
+    event.mutable_started()->set_format("scd");
+    event.mutable_started()->set_payload_bytes(100);
+    event.mutable_started()->set_raw_bytes(400);
+    event.mutable_started()->mutable_stages()->set_prefill(0.25e-3);
+    event.mutable_started()->mutable_stages()->set_ttft(0.25e-3);
+    return event;
+  }
+  static v1::GenerateEvent Token(const std::string& text) {
+    v1::GenerateEvent event;
+    event.mutable_token()->set_id(5);
+    event.mutable_token()->set_text(text);
+    return event;
+  }
+  static v1::GenerateEvent Finished(const v1::GenerateRequest& request, uint32_t tokens,
+                                    const std::string& text = "") {
+    v1::GenerateEvent event;
+    event.mutable_finished()->set_reason("stop");
+    event.mutable_finished()->set_prompt_tokens(static_cast<uint32_t>(request.prompt_size()));
+    event.mutable_finished()->set_completion_tokens(tokens);
+    event.mutable_finished()->set_text(text);
+    return event;
+  }
+  // Answers "Hello", a part that shows nothing, " wörld" and a held-back "!".
+  static grpc::Status Hello(grpc::ServerContext*, const v1::GenerateRequest& request, Writer* writer) {
+    writer->Write(Started());
+    for (const char* text : {"Hello", "", " w\xc3\xb6rld"}) writer->Write(Token(text));
+    writer->Write(Finished(request, 3, "!"));
+    return grpc::Status::OK;
+  }
+
+ private:
+  const Script script_;
+  const std::string model_;
+  const std::string fingerprint_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+  absl::Mutex mutex_;
+  v1::GenerateRequest last_request_ ABSL_GUARDED_BY(mutex_);
+  int calls_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace aludel

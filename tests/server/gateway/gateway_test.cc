@@ -1,0 +1,482 @@
+#include "server/gateway/gateway.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "nlohmann/json.hpp"
+#include "tests/server/gateway/fake_decode.h"
+#include "tests/server/gateway/raw_client.h"
+
+namespace aludel {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+// One token per byte.
+class ByteTokenizer : public Tokenizer {
+ public:
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool add_special) const override {
+    std::vector<int32_t> ids;
+    if (add_special) ids.push_back(256);
+    for (char c : text) ids.push_back(static_cast<uint8_t>(c));
+    return ids;
+  }
+  std::string Decode(absl::Span<const int32_t> ids, bool) const override {
+    std::string text;
+    for (int32_t id : ids) text += id == 256 ? "<s>" : std::string(1, static_cast<char>(id));
+    return text;
+  }
+  int vocab_size() const override { return 257; }
+  bool IsSpecial(int32_t id) const override { return id == 256; }
+  int32_t TokenToId(absl::string_view) const override { return -1; }
+  const std::string& fingerprint() const override { return fingerprint_; }
+
+ private:
+  const std::string fingerprint_ = "bytes";
+};
+
+// "<content>|" for each message, and a refusal of system messages, as some published templates have it.
+class BarTemplate : public ChatTemplate {
+ public:
+  absl::StatusOr<std::string> Render(const nlohmann::ordered_json& context) const override {
+    std::string text;
+    for (const auto& message : context["messages"]) {
+      if (message["role"] == "system") return absl::InvalidArgumentError("System role not supported");
+      text += message["content"].get<std::string>() + "|";
+    }
+    return text;
+  }
+};
+
+struct Answer {
+  int status = 0;
+  std::string head;
+  std::string body;
+  json Json() const { return json::parse(body); }
+  std::string error_param() const { return Json()["error"]["param"].get<std::string>(); }
+  // The data of each event.
+  std::vector<std::string> Events() const {
+    std::vector<std::string> events = absl::StrSplit(body, "\n\n", absl::SkipEmpty());
+    for (std::string& event : events) {
+      EXPECT_THAT(event, StartsWith("data: "));
+      event = event.substr(6);
+    }
+    return events;
+  }
+};
+
+std::string Unchunk(absl::string_view text) {
+  std::string body;
+  for (;;) {
+    const size_t line = text.find("\r\n");
+    if (line == absl::string_view::npos) return body;
+    const size_t size = std::stoul(std::string(text.substr(0, line)), nullptr, 16);
+    absl::StrAppend(&body, text.substr(line + 2, size));
+    text.remove_prefix(std::min(text.size(), line + 4 + size));
+  }
+}
+
+// The whole gateway over HTTP, in front of decode servers whose answers are scripted.
+class GatewayTest : public ::testing::Test {
+ protected:
+  void StartGateway(const std::vector<FakeDecode*>& decodes, Completions::Options options = {},
+                    bool wait_until_ready = true) {
+    auto model = std::make_unique<ServedModel>();
+    model->name = "chat";
+    model->tokenizer = std::make_unique<ByteTokenizer>();
+    model->chat_template = std::make_unique<BarTemplate>();
+    auto plain = std::make_unique<ServedModel>();
+    plain->name = "org/plain";
+    plain->tokenizer = std::make_unique<ByteTokenizer>();
+    std::vector<std::unique_ptr<ServedModel>> list;
+    list.push_back(std::move(model));
+    list.push_back(std::move(plain));
+    models_ = std::make_unique<ServedModels>(std::move(list));
+    Router::Model routed{.expectation = {.model = "chat", .tokenizer_fingerprint = ""}, .decode_targets = {}};
+    for (FakeDecode* decode : decodes) routed.decode_targets.push_back(decode->target());
+    metrics_ = std::make_unique<Metrics>();
+    router_ = std::make_unique<Router>(
+        std::vector<Router::Model>{routed},
+        Router::Timing{.probe_interval = absl::Milliseconds(20), .probe_timeout = absl::Seconds(5)},
+        metrics_.get());
+    gateway_ = std::make_unique<Gateway>(std::move(options), models_.get(), router_.get(), metrics_.get());
+    auto server = HttpServer::Start({}, [this](HttpRequest request, HttpResponder responder) {
+      gateway_->Handle(std::move(request), std::move(responder));
+    });
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    if (wait_until_ready) WaitForReady(200);
+  }
+  ~GatewayTest() override {
+    server_.reset();
+    router_.reset();
+  }
+
+  void WaitForReady(int status) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(10);
+    while (Get("/ready").status != status && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(5));
+    EXPECT_EQ(Get("/ready").status, status);
+  }
+
+  Answer Send(const std::string& method, const std::string& path, const std::string& body,
+              const std::string& headers = "") {
+    RawClient client(server_->port());
+    client.Send(absl::StrCat(method, " ", path, " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n", headers,
+                             "Content-Length: ", body.size(), "\r\n\r\n", body));
+    const std::string all = client.ReadAll(absl::Seconds(10));
+    Answer answer;
+    const size_t end = all.find("\r\n\r\n");
+    if (end == std::string::npos) return answer;
+    answer.head = all.substr(0, end + 2);
+    answer.body = all.substr(end + 4);
+    if (answer.head.find("chunked") != std::string::npos) answer.body = Unchunk(answer.body);
+    EXPECT_TRUE(absl::SimpleAtoi(all.substr(9, 3), &answer.status));
+    return answer;
+  }
+  Answer Get(const std::string& path) { return Send("GET", path, ""); }
+  Answer Chat(const std::string& fields, const std::string& content = "hi") {
+    return Send("POST", "/v1/chat/completions",
+                absl::StrCat(R"({"model": "chat", "messages": [{"role": "user", "content": ")", content,
+                             "\"}]", fields, "}"));
+  }
+
+  std::unique_ptr<ServedModels> models_;
+  std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<Router> router_;
+  std::unique_ptr<Gateway> gateway_;
+  std::unique_ptr<HttpServer> server_;
+};
+
+TEST_F(GatewayTest, AnswersAChatInOneBody) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode}, {.prefill_targets = {"p1:1", "p2:2"}});
+  const Answer answer = Chat(R"(, "temperature": 0, "aludel": {"fidelity": "coded", "format": "scd"})");
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const json body = answer.Json();
+  EXPECT_EQ(body["object"], "chat.completion");
+  EXPECT_THAT(body["id"].get<std::string>(), StartsWith("chatcmpl-"));
+  EXPECT_EQ(body["choices"][0]["message"]["content"], "Hello w\xc3\xb6rld!");
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(body["usage"]["prompt_tokens"], 3);
+  EXPECT_EQ(body["usage"]["total_tokens"], 6);
+  EXPECT_EQ(body["aludel"]["plan"], "remote");
+  EXPECT_EQ(body["aludel"]["payload_bytes"], 100);
+  EXPECT_EQ(body["aludel"]["raw_bytes"], 400);
+  EXPECT_TRUE(body["aludel"]["fallback_reason"].is_null());
+  EXPECT_THAT(answer.head, HasSubstr("x-aludel-plan: remote\r\n"));
+  EXPECT_THAT(answer.head, HasSubstr("x-aludel-format: scd\r\n"));
+  EXPECT_THAT(answer.head, HasSubstr("x-aludel-payload-bytes: 100\r\n"));
+  const v1::GenerateRequest request = decode.last_request();
+  EXPECT_THAT(request.prompt(), ElementsAre('h', 'i', '|'));
+  EXPECT_THAT(request.prefill_targets(), ElementsAre("p1:1", "p2:2"));
+  EXPECT_EQ(request.fidelity(), v1::FIDELITY_CODED);
+  EXPECT_EQ(request.format(), "scd");
+}
+
+TEST_F(GatewayTest, StagesSumToTheTimeThatTheGatewayMeasured) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  const json report = Chat("").Json()["aludel"];
+  double sum = 0;
+  for (const auto& stage : report["stages"]) sum += stage.get<double>();
+  EXPECT_NEAR(sum, report["ttft"].get<double>(), 1e-9);
+}
+
+TEST_F(GatewayTest, StreamsAChatAsServerSentEvents) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  const Answer answer = Chat(R"(, "stream": true, "stream_options": {"include_usage": true})");
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  EXPECT_THAT(answer.head, HasSubstr("Content-Type: text/event-stream"));
+  EXPECT_THAT(answer.head, HasSubstr("x-aludel-plan: remote\r\n"));
+  const std::vector<std::string> events = answer.Events();
+  ASSERT_EQ(events.size(), 7);
+  EXPECT_EQ(json::parse(events[0])["choices"][0]["delta"]["role"], "assistant");
+  EXPECT_EQ(json::parse(events[1])["choices"][0]["delta"]["content"], "Hello");
+  EXPECT_EQ(json::parse(events[2])["choices"][0]["delta"]["content"], " w\xc3\xb6rld");
+  EXPECT_EQ(json::parse(events[3])["choices"][0]["delta"]["content"], "!");
+  const json last = json::parse(events[4]);
+  EXPECT_EQ(last["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(last["aludel"]["format"], "scd");
+  EXPECT_GT(last["aludel"]["ttft"].get<double>(), 0);
+  EXPECT_EQ(json::parse(events[5])["usage"]["completion_tokens"], 3);
+  EXPECT_EQ(events[6], "[DONE]");
+}
+
+TEST_F(GatewayTest, AnswersPlainCompletions) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  const Answer whole = Send("POST", "/v1/completions", R"({"model": "chat", "prompt": "ab"})");
+  EXPECT_EQ(whole.Json()["object"], "text_completion");
+  EXPECT_EQ(whole.Json()["choices"][0]["text"], "Hello w\xc3\xb6rld!");
+  EXPECT_THAT(decode.last_request().prompt(), ElementsAre(256, 'a', 'b'));
+  const Answer streamed =
+      Send("POST", "/v1/completions", R"({"model": "chat", "prompt": [97, 98], "stream": true})");
+  EXPECT_EQ(json::parse(streamed.Events()[0])["choices"][0]["text"], "Hello");
+  EXPECT_THAT(decode.last_request().prompt(), ElementsAre('a', 'b'));
+  const Answer unknown = Send("POST", "/v1/completions", R"({"model": "chat", "prompt": [97, 300]})");
+  EXPECT_EQ(unknown.status, 400);
+  EXPECT_THAT(unknown.body, HasSubstr("300"));
+}
+
+TEST_F(GatewayTest, SaysBothNumbersForAPromptThatIsTooLong) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  EXPECT_EQ(Chat("", std::string(62, 'a')).status, 200);
+  const Answer answer = Chat("", std::string(63, 'a'));
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.Json()["error"]["code"], "context_length_exceeded");
+  EXPECT_THAT(answer.body, HasSubstr("maximum context length is 64 tokens"));
+  EXPECT_THAT(answer.body, HasSubstr("resulted in 64 tokens"));
+}
+
+TEST_F(GatewayTest, RefusesInTheShapeOfOpenAi) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  EXPECT_EQ(Get("/nowhere").status, 404);
+  const Answer method = Get("/v1/chat/completions");
+  EXPECT_EQ(method.status, 405);
+  EXPECT_THAT(method.head, HasSubstr("Allow: POST\r\n"));
+  const Answer model = Send("POST", "/v1/chat/completions",
+                            R"({"model": "gpt", "messages": [{"role": "user", "content": "hi"}]})");
+  EXPECT_EQ(model.status, 404);
+  EXPECT_EQ(model.Json()["error"]["code"], "model_not_found");
+  const Answer no_template =
+      Send("POST", "/v1/chat/completions",
+           R"({"model": "org/plain", "messages": [{"role": "user", "content": "hi"}]})");
+  EXPECT_EQ(no_template.status, 400);
+  EXPECT_THAT(no_template.body, HasSubstr("/v1/completions"));
+  const Answer refused = Send("POST", "/v1/chat/completions",
+                              R"({"model": "chat", "messages": [{"role": "system", "content": "hi"}]})");
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_THAT(refused.body, HasSubstr("System role not supported"));
+  EXPECT_EQ(Chat(R"(, "n": 2)").error_param(), "n");
+  EXPECT_EQ(decode.calls(), 0);
+}
+
+TEST_F(GatewayTest, TranslatesTheDecodeServersRefusals) {
+  grpc::Status status;
+  FakeDecode decode(
+      [&](grpc::ServerContext*, const v1::GenerateRequest&, FakeDecode::Writer*) { return status; });
+  StartGateway({&decode});
+  const std::tuple<grpc::StatusCode, int> cases[] = {{grpc::StatusCode::RESOURCE_EXHAUSTED, 429},
+                                                     {grpc::StatusCode::INVALID_ARGUMENT, 400},
+                                                     {grpc::StatusCode::DEADLINE_EXCEEDED, 504},
+                                                     {grpc::StatusCode::INTERNAL, 500},
+                                                     {grpc::StatusCode::OK, 500}};
+  for (const auto& [code, http] : cases) {
+    status = grpc::Status(code, code == grpc::StatusCode::OK ? "" : "no block is free");
+    for (const char* fields : {"", R"(, "stream": true)"}) {
+      const Answer answer = Chat(fields);
+      EXPECT_EQ(answer.status, http);
+      EXPECT_EQ(answer.head.find("Retry-After: 1\r\n") != std::string::npos, http == 429);
+      if (code != grpc::StatusCode::OK) {
+        EXPECT_EQ(answer.Json()["error"]["message"], "no block is free");
+      }
+    }
+  }
+}
+
+TEST_F(GatewayTest, EndsABrokenStreamWithAnErrorAndWithoutDone) {
+  FakeDecode decode([](grpc::ServerContext*, const v1::GenerateRequest&, FakeDecode::Writer* writer) {
+    writer->Write(FakeDecode::Started());
+    writer->Write(FakeDecode::Token("Hel"));
+    return grpc::Status(grpc::StatusCode::INTERNAL, "the engine broke");
+  });
+  StartGateway({&decode});
+  const std::vector<std::string> events = Chat(R"(, "stream": true)").Events();
+  ASSERT_EQ(events.size(), 3);
+  EXPECT_EQ(json::parse(events[2])["error"]["message"], "the engine broke");
+  const Answer whole = Chat("");
+  EXPECT_EQ(whole.status, 500);
+}
+
+TEST_F(GatewayTest, EndsARequestAtItsDeadline) {
+  FakeDecode decode([](grpc::ServerContext* context, const v1::GenerateRequest&, FakeDecode::Writer*) {
+    while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
+    return grpc::Status::CANCELLED;
+  });
+  StartGateway({&decode}, {.request_timeout = absl::Milliseconds(100)});
+  const absl::Time start = absl::Now();
+  EXPECT_EQ(Chat("").status, 504);
+  EXPECT_LT(absl::Now() - start, absl::Seconds(3));
+}
+
+TEST_F(GatewayTest, CancelsWithinMillisecondsOnceTheClientLeft) {
+  for (const char* fields : {"", R"(, "stream": true)"}) {
+    absl::Notification running, cancelled;
+    {
+      FakeDecode decode(
+          [&](grpc::ServerContext* context, const v1::GenerateRequest&, FakeDecode::Writer* writer) {
+            writer->Write(FakeDecode::Started());
+            writer->Write(FakeDecode::Token("a"));
+            running.Notify();
+            while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
+            cancelled.Notify();
+            return grpc::Status::CANCELLED;
+          });
+      StartGateway({&decode});
+      const std::string body =
+          absl::StrCat(R"({"model": "chat", "messages": [{"role": "user", "content": "hi"}])", fields, "}");
+      RawClient client(server_->port());
+      client.Send(absl::StrCat("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: ",
+                               body.size(), "\r\n\r\n", body));
+      ASSERT_TRUE(running.WaitForNotificationWithTimeout(absl::Seconds(5)));
+      const absl::Time left = absl::Now();
+      client.Close();
+      ASSERT_TRUE(cancelled.WaitForNotificationWithTimeout(absl::Seconds(5)));
+      EXPECT_LT(absl::Now() - left, absl::Milliseconds(100));
+      server_.reset();
+      router_.reset();
+    }
+  }
+}
+
+TEST_F(GatewayTest, AsksAnotherDecodeServerWhileNoTokenHasLeft) {
+  auto fail = [](grpc::StatusCode code) {
+    return [code](grpc::ServerContext*, const v1::GenerateRequest&, FakeDecode::Writer* writer) {
+      writer->Write(FakeDecode::Started());
+      return grpc::Status(code, "not me");
+    };
+  };
+  FakeDecode full(fail(grpc::StatusCode::RESOURCE_EXHAUSTED)), good(FakeDecode::Hello);
+  StartGateway({&full, &good});
+  // Both must be known before the first request, or there is nothing to choose.
+  const absl::Time deadline = absl::Now() + absl::Seconds(10);
+  while (!router_->State("chat").reason.empty() && absl::Now() < deadline)
+    absl::SleepFor(absl::Milliseconds(5));
+  const Answer answer = Chat(R"(, "stream": true)");
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.Events().back(), "[DONE]");
+  EXPECT_EQ(full.calls() + good.calls(), full.calls() == 0 ? 1 : 2);
+}
+
+TEST_F(GatewayTest, DoesNotAskAgainOnceATokenHasLeft) {
+  auto break_off = [](grpc::ServerContext*, const v1::GenerateRequest&, FakeDecode::Writer* writer) {
+    writer->Write(FakeDecode::Started());
+    writer->Write(FakeDecode::Token("Hel"));
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "going down");
+  };
+  FakeDecode first(break_off), second(break_off);
+  StartGateway({&first, &second});
+  const std::vector<std::string> events = Chat(R"(, "stream": true)").Events();
+  EXPECT_EQ(json::parse(events.back())["error"]["message"], "going down");
+  EXPECT_EQ(first.calls() + second.calls(), 1);
+}
+
+TEST_F(GatewayTest, SaysThatNoDecodeServerIsReady) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  decode.Stop();
+  WaitForReady(503);
+  const Answer answer = Chat("");
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_THAT(answer.head, HasSubstr("Retry-After"));
+  EXPECT_THAT(Get("/ready").body, HasSubstr(decode.target()));
+  EXPECT_EQ(Get("/health").status, 200);
+}
+
+TEST_F(GatewayTest, RefusesADecodeServerOfAnotherModel) {
+  FakeDecode other(FakeDecode::Hello, "json");
+  StartGateway({&other}, {}, /*wait_until_ready=*/false);
+  const absl::Time deadline = absl::Now() + absl::Seconds(10);
+  while (Get("/ready").body.find("serves model") == std::string::npos && absl::Now() < deadline) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  EXPECT_THAT(Get("/ready").body, HasSubstr(R"(serves model \"json\", want \"chat\")"));
+  EXPECT_EQ(Chat("").status, 503);
+}
+
+TEST_F(GatewayTest, ShedsWhatIsBeyondItsRequestLimit) {
+  absl::Notification running, release;
+  FakeDecode decode(
+      [&](grpc::ServerContext* context, const v1::GenerateRequest& request, FakeDecode::Writer* writer) {
+        running.Notify();
+        release.WaitForNotification();
+        return FakeDecode::Hello(context, request, writer);
+      });
+  StartGateway({&decode}, {.max_requests = 1});
+  std::thread first([&] { EXPECT_EQ(Chat("").status, 200); });
+  running.WaitForNotification();
+  EXPECT_EQ(Chat("").status, 503);
+  release.Notify();
+  first.join();
+}
+
+TEST_F(GatewayTest, ListsModelsWithTheirContext) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  const json list = Get("/v1/models").Json();
+  ASSERT_EQ(list["data"].size(), 2);
+  EXPECT_EQ(list["data"][0]["id"], "chat");
+  EXPECT_EQ(list["data"][0]["max_model_len"], 64);
+  EXPECT_EQ(Get("/v1/models/chat").Json()["object"], "model");
+  EXPECT_EQ(Get("/v1/models/org/plain").status, 200);
+  EXPECT_EQ(Get("/v1/models/org%2Fplain").status, 200);
+  EXPECT_EQ(Get("/v1/models/none").status, 404);
+}
+
+TEST_F(GatewayTest, TokenizesAndBack) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  const json plain = Send("POST", "/tokenize", R"({"model": "chat", "prompt": "ab"})").Json();
+  EXPECT_EQ(plain["tokens"], json({256, 97, 98}));
+  EXPECT_EQ(plain["count"], 3);
+  const json chat =
+      Send("POST", "/tokenize", R"({"model": "chat", "messages": [{"role": "user", "content": "a"}]})")
+          .Json();
+  EXPECT_EQ(chat["tokens"], json({97, 124}));
+  EXPECT_EQ(Send("POST", "/detokenize", R"({"model": "chat", "tokens": [97, 98]})").Json()["prompt"], "ab");
+  EXPECT_EQ(Send("POST", "/detokenize", R"({"model": "chat", "tokens": [999]})").status, 400);
+  EXPECT_EQ(Send("POST", "/tokenize", R"({"model": "chat"})").status, 400);
+}
+
+TEST_F(GatewayTest, KeepsAClientsRequestIdIfItIsFit) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  EXPECT_THAT(Send("GET", "/health", "", "X-Request-Id: abc-1\r\n").head,
+              HasSubstr("x-request-id: abc-1\r\n"));
+  EXPECT_THAT(Send("GET", "/health", "", "X-Request-Id: a b\r\n").head, HasSubstr("x-request-id: req-"));
+}
+
+TEST_F(GatewayTest, CountsWhatItServed) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  Chat("");
+  Chat(R"(, "stream": true)");
+  Chat(R"(, "n": 2)");
+  const std::string metrics = Get("/metrics").body;
+  EXPECT_THAT(metrics, HasSubstr("aludel_time_to_first_token_seconds_count{format=\"scd\",model=\"chat\","
+                                 "plan=\"remote\"} 2"));
+  EXPECT_THAT(metrics, HasSubstr("stage=\"gateway\""));
+  EXPECT_THAT(metrics,
+              HasSubstr("aludel_http_requests_total{path=\"/v1/chat/completions\",status=\"400\"} 1"));
+  EXPECT_THAT(metrics, HasSubstr("aludel_requests_total{model=\"chat\",outcome=\"ok\"} 2"));
+}
+
+TEST_F(GatewayTest, IsNotReadyOnceItDrains) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  EXPECT_EQ(Get("/ready?model=chat").status, 200);
+  EXPECT_EQ(Get("/ready?model=org%2Fplain").status, 503);
+  gateway_->Drain();
+  EXPECT_EQ(Get("/ready").status, 503);
+  EXPECT_EQ(Get("/version").status, 200);
+}
+
+}  // namespace
+}  // namespace aludel
