@@ -1,11 +1,50 @@
 #include "transport/transport.h"
 
 #include "absl/strings/str_cat.h"
+#include "transport/loopback/loopback_transport.h"
+#include "transport/ucx/ucx_transport.h"
+#include "transport/wire.h"
 
 namespace aludel {
+namespace {
 
-absl::StatusOr<std::unique_ptr<Transport>> OpenTransport(const TransportOptions& options, MessageHandler*) {
-  return absl::InvalidArgumentError(absl::StrCat("transport kind \"", options.kind, "\" is not known"));
+absl::StatusOr<AddressKind> KindNamed(absl::string_view name) {
+  if (name == "ucx") return AddressKind::kUcx;
+  if (name == "loopback") return AddressKind::kLoopback;
+  return absl::InvalidArgumentError(
+      absl::StrCat("transport kind is \"", name, "\", want \"ucx\" or \"loopback\""));
+}
+
+absl::Status Validate(const TransportOptions& options) {
+  if (options.max_inflight_sends < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_inflight_sends is ", options.max_inflight_sends, ", want at least 1"));
+  }
+  if (!(options.emulated_bytes_per_second >= 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("emulated_bytes_per_second is ", options.emulated_bytes_per_second, ", want 0 or more"));
+  }
+  if (options.receive_timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "receive_timeout is ", absl::FormatDuration(options.receive_timeout), ", want more than 0"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Transport>> OpenTransport(const TransportOptions& options,
+                                                         MessageHandler* handler) {
+  const absl::StatusOr<AddressKind> kind = KindNamed(options.kind);
+  if (!kind.ok()) return kind.status();
+  if (absl::Status status = Validate(options); !status.ok()) return status;
+  switch (*kind) {
+    case AddressKind::kLoopback:
+      return std::make_unique<LoopbackTransport>(options, handler);
+    case AddressKind::kUcx:
+      return UcxTransport::Open(options, handler);
+  }
+  return absl::InternalError("unknown transport kind");
 }
 
 }  // namespace aludel

@@ -15,7 +15,8 @@
 namespace aludel {
 
 // Moves messages between processes: a small header and a payload of any size, both opaque here. Who may send
-// what, and whether bytes are sane, is the receiver's business (see server/decode/kv_receiver.h).
+// what, and whether bytes are sane, is the receiver's business (see server/decode/kv_receiver.h). What
+// travels, and what the two sides promise each other, is in PROTOCOL.md.
 
 // Memory that the transport can send from and receive into without a copy. Owned by its holder; it must not
 // be freed while an operation on it is unfinished (Channel::Send's `done`, MessageHandler::OnPayload).
@@ -50,13 +51,16 @@ class MessageHandler {
 // calls as far as OnHeader is concerned; payloads may complete in any order.
 class Channel {
  public:
-  // Closes at once: unfinished sends complete with Cancelled before the destructor returns.
+  // Closes at once: unfinished sends complete with Cancelled before the destructor returns. Small messages
+  // whose `done` said Ok may be lost. Not from a callback of the transport, which would wait for itself, and
+  // not during a Send.
   virtual ~Channel() = default;
 
   // Queues one message. `header` is copied (at most kMaxHeaderBytes); `payload` must live until `done`.
   // `done` is called exactly once, from the progress thread or from inside Send: Ok when the payload may be
   // reused (the peer has it, or the transport has copied it), Unavailable when the peer is gone,
-  // ResourceExhausted when the bounded send queue is full, Cancelled when the channel was closed.
+  // ResourceExhausted when the bounded send queue is full, Cancelled when the channel was closed,
+  // InvalidArgument for a header that is too long. `done` must not block; it may call Send.
   virtual void Send(absl::Span<const uint8_t> header, absl::Span<const uint8_t> payload,
                     std::function<void(absl::Status)> done) = 0;
 
@@ -74,7 +78,7 @@ struct TransportStats {
   uint64_t bytes_sent = 0;
   uint64_t messages_received = 0;
   uint64_t bytes_received = 0;
-  uint64_t messages_dropped = 0;  // refused by the handler
+  uint64_t messages_dropped = 0;  // refused by the handler, or malformed
   uint64_t send_failures = 0;
   uint64_t open_channels = 0;
 };
@@ -102,14 +106,19 @@ class Transport {
 struct TransportOptions {
   // "ucx" between processes, "loopback" inside one.
   std::string kind = "ucx";
-  // UCX only. Comma-separated UCX transports ("tcp", "posix,cma,tcp", "rc,tcp"); empty: UCX chooses.
+  // UCX only. Comma-separated UCX transports ("tcp", "posix,cma,tcp", "rc,tcp"); empty: UCX chooses. Shared
+  // memory needs tcp beside it, to connect and to notice a peer's death.
   std::string ucx_transports;
-  // UCX only. Comma-separated devices ("lo", "mlx5_0:1"); empty: all.
+  // UCX only. Comma-separated devices ("lo", "mlx5_0:1"); empty: all. Also decides which addresses peers are
+  // told.
   std::string ucx_devices;
   // Sends queued and not finished, per channel, beyond which Send fails with ResourceExhausted.
   int max_inflight_sends = 1024;
   // Cap on payload bytes per second that leave through each channel; 0: none. For tests and benchmarks.
   double emulated_bytes_per_second = 0;
+  // UCX only. A payload that has not arrived so long after its OnHeader ends with an error, and its
+  // connection is closed: a sender that hangs must not keep the receiver's memory for ever.
+  absl::Duration receive_timeout = absl::Seconds(60);
 };
 
 // `handler` must outlive the transport.

@@ -1,0 +1,111 @@
+#include "transport/loopback/loopback_transport.h"
+
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "transport/loopback/loopback_registry.h"
+#include "transport/wire.h"
+
+namespace aludel {
+namespace {
+
+// Page-aligned heap memory.
+class LoopbackMemory : public MemoryRegion {
+ public:
+  static constexpr size_t kAlignment = 4096;
+
+  explicit LoopbackMemory(uint8_t* data, size_t bytes) : data_(data), size_(bytes) {}
+  ~LoopbackMemory() override { std::free(data_); }
+  LoopbackMemory(const LoopbackMemory&) = delete;
+  LoopbackMemory& operator=(const LoopbackMemory&) = delete;
+
+  absl::Span<uint8_t> bytes() override { return {data_, size_}; }
+
+ private:
+  uint8_t* const data_;
+  const size_t size_;
+};
+
+class LoopbackChannel : public Channel {
+ public:
+  static absl::StatusOr<std::unique_ptr<Channel>> Open(std::shared_ptr<LoopbackNode> peer,
+                                                       const TransportOptions& options,
+                                                       StatCounters* counters) {
+    auto channel = std::unique_ptr<LoopbackChannel>(new LoopbackChannel(std::move(peer), options, counters));
+    if (absl::Status status = channel->peer_->AddLink(&channel->link_); !status.ok()) return status;
+    return channel;
+  }
+
+  ~LoopbackChannel() override {
+    peer_->RemoveLink(&link_);
+    link_.sender_counters->open_channels.fetch_sub(1, std::memory_order_relaxed);
+  }
+
+  void Send(absl::Span<const uint8_t> header, absl::Span<const uint8_t> payload,
+            std::function<void(absl::Status)> done) override {
+    if (header.size() > kMaxHeaderBytes) {
+      const absl::Status status = absl::InvalidArgumentError(
+          absl::StrCat("send: header has ", header.size(), " bytes, want at most ", kMaxHeaderBytes));
+      link_.sender_counters->CountSend(status, payload.size());
+      return done(status);
+    }
+    peer_->Send(&link_, {std::vector<uint8_t>(header.begin(), header.end()), payload, std::move(done), {}});
+  }
+
+  bool healthy() const override { return peer_->open(); }
+  std::string lanes() const override { return "loopback"; }
+
+ private:
+  LoopbackChannel(std::shared_ptr<LoopbackNode> peer, const TransportOptions& options, StatCounters* counters)
+      : peer_(std::move(peer)),
+        link_(options.emulated_bytes_per_second, options.max_inflight_sends, counters) {
+    counters->open_channels.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  const std::shared_ptr<LoopbackNode> peer_;
+  LoopbackLink link_;  // known to peer_ while this lives
+};
+
+}  // namespace
+
+LoopbackTransport::LoopbackTransport(const TransportOptions& options, MessageHandler* handler)
+    : options_(options),
+      endpoint_id_(RandomId()),
+      node_(std::make_shared<LoopbackNode>(handler, &counters_)) {
+  LoopbackRegistry::Get().Add(endpoint_id_, node_);
+}
+
+LoopbackTransport::~LoopbackTransport() {
+  LoopbackRegistry::Get().Remove(endpoint_id_);
+  node_->Shutdown();
+}
+
+std::string LoopbackTransport::address() const {
+  return EncodeAddress({.kind = AddressKind::kLoopback, .endpoint_id = endpoint_id_, .sockets = {}});
+}
+
+absl::StatusOr<std::unique_ptr<Channel>> LoopbackTransport::Connect(absl::string_view address,
+                                                                    absl::Duration /*timeout*/) {
+  absl::StatusOr<EndpointAddress> peer = ParseAddress(address, AddressKind::kLoopback);
+  if (!peer.ok()) return peer.status();
+  std::shared_ptr<LoopbackNode> node = LoopbackRegistry::Get().Find(peer->endpoint_id);
+  if (node == nullptr) {
+    return absl::UnavailableError("connect: no loopback endpoint of this address in this process");
+  }
+  return LoopbackChannel::Open(std::move(node), options_, &counters_);
+}
+
+absl::StatusOr<std::unique_ptr<MemoryRegion>> LoopbackTransport::Allocate(size_t bytes) {
+  if (bytes == 0) return absl::InvalidArgumentError("cannot allocate a transport region of 0 bytes");
+  const size_t padding = LoopbackMemory::kAlignment - 1;
+  const size_t rounded = (bytes + padding) / LoopbackMemory::kAlignment * LoopbackMemory::kAlignment;
+  void* data = rounded < bytes ? nullptr : std::aligned_alloc(LoopbackMemory::kAlignment, rounded);
+  if (data == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot allocate a transport region of ", bytes, " bytes"));
+  }
+  return std::make_unique<LoopbackMemory>(static_cast<uint8_t*>(data), bytes);
+}
+
+}  // namespace aludel

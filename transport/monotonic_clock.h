@@ -1,0 +1,15 @@
+#pragma once
+
+#include <chrono>
+
+#include "absl/time/time.h"
+
+namespace aludel {
+
+// Deadlines and pacing must not jump when somebody sets the wall clock. The epoch means nothing: compare only
+// with other values of this function.
+inline absl::Time MonotonicNow() {
+  return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+}
+
+}  // namespace aludel

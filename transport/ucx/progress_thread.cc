@@ -1,0 +1,84 @@
+#include "transport/ucx/progress_thread.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "transport/monotonic_clock.h"
+
+namespace aludel {
+namespace {
+
+// Rounds of progress between two looks at commands and deadlines.
+constexpr int kProgressRounds = 64;
+// How long a shutdown waits for UCX to end what is under way.
+constexpr absl::Duration kShutdownLimit = absl::Seconds(2);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ProgressThread>> ProgressThread::Start(std::unique_ptr<UcxNode> node) {
+  absl::StatusOr<std::unique_ptr<CommandQueue>> commands = CommandQueue::Open();
+  if (!commands.ok()) return commands.status();
+  return std::unique_ptr<ProgressThread>(new ProgressThread(std::move(node), *std::move(commands)));
+}
+
+ProgressThread::ProgressThread(std::unique_ptr<UcxNode> node, std::unique_ptr<CommandQueue> commands)
+    : node_(std::move(node)), commands_(std::move(commands)), thread_([this] { Run(); }) {}
+
+ProgressThread::~ProgressThread() {
+  commands_->Post([this] {
+    stopping_ = true;
+    node_->BeginShutdown();
+  });
+  thread_.join();
+}
+
+void ProgressThread::Run() {
+  UcxWorker& worker = node_->worker();
+  absl::Time give_up = absl::InfiniteFuture();
+  int busy_rounds = 0;
+  while (true) {
+    for (CommandQueue::Command& command : commands_->TakeAll()) command();
+    const absl::Time now = MonotonicNow();
+    const absl::Time next = node_->Advance(now);
+    if (stopping_) {
+      give_up = std::min(give_up, now + kShutdownLimit);
+      if (node_->idle() || now >= give_up) return;
+    }
+    int rounds = 0;
+    while (rounds < kProgressRounds && worker.Progress()) ++rounds;
+    if (rounds > 0) {
+      busy_rounds = 0;
+      continue;
+    }
+    if (worker.Arm()) {
+      busy_rounds = 0;
+      Sleep(std::min(next, give_up), /*watch_ucx=*/true);
+    } else {
+      SleepUnarmed(std::min(next, give_up), ++busy_rounds);
+    }
+  }
+}
+
+// UCX refuses to be armed while it has something to do. Mostly the next round of progress settles that; but
+// towards a shared-memory peer that hangs or died with a full queue it stays so, and then we must not spin.
+void ProgressThread::SleepUnarmed(absl::Time until, int busy_rounds) {
+  constexpr int kPatientRounds = 16;
+  constexpr int kMaxExcess = 50;
+  if (busy_rounds <= kPatientRounds) return;
+  const int excess = std::min(busy_rounds - kPatientRounds, kMaxExcess);
+  // UCX's descriptor still tells of events on other transports. But it may also stay readable for nothing:
+  // every other time we do not look.
+  Sleep(std::min(until, MonotonicNow() + absl::Microseconds(20) * excess), busy_rounds % 2 == 0);
+}
+
+void ProgressThread::Sleep(absl::Time until, bool watch_ucx) {
+  const absl::Duration wait = std::max(until - MonotonicNow(), absl::ZeroDuration());
+  const timespec timeout = absl::ToTimespec(std::min(wait, absl::Hours(1)));
+  pollfd descriptors[] = {{.fd = commands_->event_fd(), .events = POLLIN, .revents = 0},
+                          {.fd = node_->worker().event_fd(), .events = POLLIN, .revents = 0}};
+  ppoll(descriptors, watch_ucx ? 2 : 1, &timeout, nullptr);
+}
+
+}  // namespace aludel

@@ -1,0 +1,129 @@
+#include "transport/ucx/ucx_connection.h"
+
+#include <utility>
+
+#include "absl/strings/str_split.h"
+#include "transport/monotonic_clock.h"
+#include "transport/ucx/ucx_status.h"
+
+namespace aludel {
+
+struct UcxConnection::InFlight {
+  UcxConnection* connection;      // null once abandoned
+  std::unique_ptr<UcxSend> send;  // UCX reads its header and payload until OnSent
+};
+
+UcxConnection::UcxConnection(std::unique_ptr<UcxEndpoint> endpoint, double bytes_per_second,
+                             StatCounters* counters)
+    : endpoint_(std::move(endpoint)),
+      lanes_(endpoint_->DescribeLanes()),
+      counters_(counters),
+      pacer_(bytes_per_second) {}
+
+void UcxConnection::Queue(std::unique_ptr<UcxSend> send) {
+  SetSequence(send->wire, next_sequence_++);
+  send->due = pacer_.Admit(MonotonicNow(), send->payload.size());
+  queue_.push_back(std::move(send));
+}
+
+absl::Time UcxConnection::Advance(absl::Time now) {
+  if (endpoint_->error() != UCS_OK && !endpoint_->closing()) {
+    state_->healthy = false;
+    CloseEndpoint();  // UCX keeps requests of a failed endpoint until it is closed
+  }
+  if (endpoint_->closing()) {
+    FailQueued();
+    if (closed() || !LanesOnlyCopy(lanes_)) return absl::InfiniteFuture();
+    if (now < close_began_ + kAbandonAfter) return close_began_ + kAbandonAfter;
+    AbandonInFlight();
+    return absl::InfiniteFuture();
+  }
+  while (!queue_.empty() && queue_.front()->due <= now) {
+    std::unique_ptr<UcxSend> send = std::move(queue_.front());
+    queue_.pop_front();
+    Start(std::move(send));
+  }
+  return queue_.empty() ? absl::InfiniteFuture() : queue_.front()->due;
+}
+
+void UcxConnection::BeginClose() {
+  closed_by_us_ = true;
+  CloseEndpoint();
+  FailQueued();
+}
+
+void UcxConnection::CloseEndpoint() {
+  if (endpoint_->closing()) return;
+  close_began_ = MonotonicNow();
+  endpoint_->Close();
+}
+
+void UcxConnection::Start(std::unique_ptr<UcxSend> send) {
+  auto in_flight = std::make_unique<InFlight>(InFlight{this, std::move(send)});
+  const UcxSend& message = *in_flight->send;
+  ucp_request_param_t params = {};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  params.flags = UCP_AM_SEND_FLAG_REPLY;  // lets the receiver drop this connection when a transfer hangs
+  params.cb.send = &UcxConnection::OnSent;
+  params.user_data = in_flight.get();
+  const ucs_status_ptr_t request =
+      ucp_am_send_nbx(endpoint_->handle(), kActiveMessageId, message.wire.bytes.data(), message.wire.size,
+                      message.payload.data(), message.payload.size(), &params);
+  if (UCS_PTR_IS_PTR(request)) {
+    in_flight_.insert(in_flight.release());  // OnSent deletes it
+  } else {
+    Finish(message, UCS_PTR_STATUS(request));
+  }
+}
+
+void UcxConnection::OnSent(void* request, ucs_status_t status, void* in_flight) {
+  const std::unique_ptr<InFlight> sent(static_cast<InFlight*>(in_flight));
+  ucp_request_free(request);
+  if (sent->connection == nullptr) return;
+  sent->connection->in_flight_.erase(sent.get());
+  sent->connection->Finish(*sent->send, status);
+}
+
+void UcxConnection::Finish(const UcxSend& send, ucs_status_t status) {
+  const absl::Status outcome = Outcome(status);
+  counters_->CountSend(outcome, send.payload.size());
+  state_->unfinished.fetch_sub(1, std::memory_order_relaxed);  // first: `done` may send the next message
+  send.done(outcome);
+}
+
+void UcxConnection::FailQueued() {
+  while (!queue_.empty()) {
+    const std::unique_ptr<UcxSend> send = std::move(queue_.front());
+    queue_.pop_front();
+    Finish(*send, UCS_ERR_CANCELED);
+  }
+}
+
+void UcxConnection::AbandonInFlight() {
+  abandoned_ = true;
+  for (InFlight* in_flight : std::exchange(in_flight_, {})) {
+    in_flight->connection = nullptr;
+    Finish(*in_flight->send, UCS_ERR_CANCELED);
+  }
+}
+
+bool LanesOnlyCopy(absl::string_view lanes) {
+  for (absl::string_view lane : absl::StrSplit(lanes, ' ')) {
+    const absl::string_view transport = lane.substr(0, lane.find('/'));
+    if (transport != "tcp" && transport != "posix" && transport != "sysv" && transport != "self")
+      return false;
+  }
+  return true;
+}
+
+absl::Status UcxConnection::Outcome(ucs_status_t status) const {
+  if (status == UCS_OK) return absl::OkStatus();
+  // A request that is cancelled because its endpoint failed bears no sign of that failure.
+  if (endpoint_->error() != UCS_OK) {
+    return absl::UnavailableError(FromUcs(endpoint_->error(), "send: the peer is gone").message());
+  }
+  if (closed_by_us_) return absl::CancelledError("send: the channel was closed");
+  return FromUcs(status, "send");
+}
+
+}  // namespace aludel

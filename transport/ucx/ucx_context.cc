@@ -1,0 +1,106 @@
+#include "transport/ucx/ucx_context.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "transport/ucx/ucx_status.h"
+
+namespace aludel {
+namespace {
+
+struct Setting {
+  const char* name;
+  const char* value;
+};
+
+// UCX 1.13 knows settings of its lower layer here by their names without the transport's own prefix; under
+// another name they are taken without complaint and have no effect.
+constexpr Setting kFixedSettings[] = {
+    // A restarted server must be able to listen at once.
+    {"CM_REUSEADDR", "y"},
+    // The receiver pulls: no peer is ever handed a key that lets it write here.
+    {"RNDV_SCHEME", "get_zcopy"},
+    // One rail: else large messages stripe over every interface that is up, the slow ones too.
+    {"MAX_RNDV_RAILS", "1"},
+    {"MAX_EAGER_RAILS", "1"},
+    // The new protocol selection aborts in UCX 1.13.
+    {"PROTO_ENABLE", "n"},
+};
+
+// Endpoints use UCP_ERR_HANDLING_MODE_PEER, which drops shared memory unless it is told to handle errors.
+constexpr Setting kSharedMemoryErrors = {"MM_ERROR_HANDLING", "y"};
+
+// Everything but System V shared memory, on which large messages were seen to hang in this mode.
+constexpr absl::string_view kDefaultTransports = "^sysv";
+
+bool UsesSharedMemory(absl::string_view transports) {
+  for (absl::string_view name : absl::StrSplit(transports, ',')) {
+    if (name == "posix" || name == "sysv" || name == "mm" || name == "sm" || name == "shm" || name == "all") {
+      return true;
+    }
+  }
+  return transports == kDefaultTransports;
+}
+
+class UcxConfig {
+ public:
+  UcxConfig() = default;
+  ~UcxConfig() {
+    if (config_ != nullptr) ucp_config_release(config_);
+  }
+  UcxConfig(const UcxConfig&) = delete;
+  UcxConfig& operator=(const UcxConfig&) = delete;
+
+  absl::Status Read() { return FromUcs(ucp_config_read(nullptr, nullptr, &config_), "read UCX settings"); }
+  absl::Status Set(const char* name, const char* value) {
+    return FromUcs(ucp_config_modify(config_, name, value), absl::StrCat("set UCX_", name, "=", value));
+  }
+  const ucp_config_t* get() const { return config_; }
+
+ private:
+  ucp_config_t* config_ = nullptr;
+};
+
+absl::Status Configure(const TransportOptions& options, UcxConfig& config) {
+  if (absl::Status status = config.Read(); !status.ok()) return status;
+  for (const Setting& setting : kFixedSettings) {
+    if (absl::Status status = config.Set(setting.name, setting.value); !status.ok()) return status;
+  }
+  const std::string transports =
+      options.ucx_transports.empty() ? std::string(kDefaultTransports) : options.ucx_transports;
+  if (absl::Status status = config.Set("TLS", transports.c_str()); !status.ok()) return status;
+  if (UsesSharedMemory(transports)) {
+    absl::Status status = config.Set(kSharedMemoryErrors.name, kSharedMemoryErrors.value);
+    if (!status.ok()) return status;
+  }
+  if (!options.ucx_devices.empty()) {
+    if (absl::Status status = config.Set("NET_DEVICES", options.ucx_devices.c_str()); !status.ok()) {
+      return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Open(const TransportOptions& options) {
+  UcxConfig config;
+  if (absl::Status status = Configure(options, config); !status.ok()) return status;
+
+  ucp_params_t params = {};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED | UCP_PARAM_FIELD_NAME;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  params.mt_workers_shared = 1;  // Allocate() maps memory from any thread.
+  params.name = "aludel";
+  ucp_context_h context = nullptr;
+  const ucs_status_t status = ucp_init(&params, config.get(), &context);
+  if (status != UCS_OK) {
+    return FromUcs(status, absl::StrCat("open UCX with transports \"", options.ucx_transports,
+                                        "\" and devices \"", options.ucx_devices, "\""));
+  }
+  return std::unique_ptr<UcxContext>(new UcxContext(context));
+}
+
+}  // namespace aludel

@@ -1,0 +1,172 @@
+#include "transport/ucx/ucx_node.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "transport/ucx/socket_address.h"
+
+namespace aludel {
+
+UcxNode::UcxNode(const TransportOptions& options, MessageHandler* handler, StatCounters* counters)
+    : bytes_per_second_(options.emulated_bytes_per_second),
+      counters_(counters),
+      address_{.kind = AddressKind::kUcx, .endpoint_id = RandomId(), .sockets = {}},
+      receiver_(std::make_unique<UcxReceiver>(
+          handler, counters, options.receive_timeout,
+          [this](const ParsedHeader& message, ucp_ep_h reply_to) { OnControl(message, reply_to); })) {}
+
+absl::StatusOr<std::unique_ptr<UcxNode>> UcxNode::Open(const UcxContext& context,
+                                                       const TransportOptions& options,
+                                                       MessageHandler* handler, StatCounters* counters) {
+  auto node = std::unique_ptr<UcxNode>(new UcxNode(options, handler, counters));
+  absl::StatusOr<std::unique_ptr<UcxWorker>> worker = UcxWorker::Open(context);
+  if (!worker.ok()) return worker.status();
+  node->worker_ = *std::move(worker);
+  if (absl::Status status = node->receiver_->AttachTo(node->worker_.get()); !status.ok()) return status;
+
+  absl::StatusOr<std::vector<SocketAddress>> reachable = ReachableAddresses(options.ucx_devices);
+  if (!reachable.ok()) return reachable.status();
+  // With one address nobody else gets to see the port.
+  const SocketAddress bind_to =
+      reachable->size() == 1 ? reachable->front() : SocketAddress::Wildcard(reachable->front().family());
+  absl::StatusOr<std::unique_ptr<UcxListener>> listener = UcxListener::Open(*node->worker_, bind_to);
+  if (!listener.ok()) return listener.status();
+  node->listener_ = *std::move(listener);
+  for (const SocketAddress& address : *reachable) {
+    node->address_.sockets.push_back(address.WithPort(node->listener_->port()).ToEntry());
+  }
+  return node;
+}
+
+void UcxNode::Connect(EndpointAddress peer, absl::Time deadline, ConnectDone done) {
+  auto on_endpoint = [this,
+                      done = std::move(done)](absl::StatusOr<std::unique_ptr<UcxEndpoint>> endpoint) mutable {
+    if (!endpoint.ok()) return done(endpoint.status());
+    auto connection = std::make_unique<UcxConnection>(*std::move(endpoint), bytes_per_second_, counters_);
+    UcxConnection* raw = connection.get();
+    connections_.emplace(raw, std::move(connection));
+    counters_->open_channels.fetch_add(1, std::memory_order_relaxed);
+    done(raw);
+  };
+  connectors_.push_back(std::make_unique<UcxConnector>(worker_.get(), address_.endpoint_id, std::move(peer),
+                                                       deadline, std::move(on_endpoint)));
+  if (shutting_down_) connectors_.back()->Abort(absl::CancelledError("connect: the transport was closed"));
+}
+
+void UcxNode::CloseConnection(UcxConnection* connection, CloseDone done) {
+  auto entry = connections_.find(connection);
+  closing_connections_.push_back({std::move(entry->second), std::move(done)});
+  connections_.erase(entry);
+  counters_->open_channels.fetch_sub(1, std::memory_order_relaxed);
+  connection->BeginClose();
+}
+
+absl::Time UcxNode::Advance(absl::Time now) {
+  AnswerRequests();
+  CloseFailedAndOverdue(now);
+  absl::Time next = std::min(AdvanceConnectors(now), receiver_->next_deadline());
+  for (const auto& [raw, connection] : connections_) next = std::min(next, connection->Advance(now));
+  for (const auto& closing : closing_connections_) next = std::min(next, closing.connection->Advance(now));
+  ReapClosed();
+  return next;
+}
+
+void UcxNode::OnControl(const ParsedHeader& message, ucp_ep_h reply_to) {
+  if (message.type == MessageType::kPong) {
+    for (const auto& connector : connectors_) {
+      if (connector->OnPong(message.sequence, message.sender)) return;
+    }
+    counters_->CountDrop();  // late, or never asked for
+    return;
+  }
+  const auto from = accepted_.find(reply_to);
+  if (from == accepted_.end()) {
+    counters_->CountDrop();
+    return;
+  }
+  from->second->SendControl(EncodeWireHeader(MessageType::kPong, address_.endpoint_id, message.sequence, {}));
+}
+
+void UcxNode::AnswerRequests() {
+  for (ucp_conn_request_h request : listener_->TakeRequests()) {
+    if (shutting_down_ || accepted_.size() >= kMaxAccepted) {
+      listener_->Reject(request);
+      continue;
+    }
+    absl::StatusOr<std::unique_ptr<UcxEndpoint>> endpoint = UcxEndpoint::Accept(*worker_, request);
+    // A peer that gave up meanwhile is no news to anybody here.
+    if (!endpoint.ok()) continue;
+    const ucp_ep_h handle = (*endpoint)->handle();
+    accepted_.emplace(handle, *std::move(endpoint));
+  }
+}
+
+void UcxNode::CloseFailedAndOverdue(absl::Time now) {
+  for (ucp_ep_h handle : receiver_->TakeOverdue(now)) {
+    const auto entry = accepted_.find(handle);
+    if (entry == accepted_.end()) continue;
+    Discard(std::move(entry->second));
+    accepted_.erase(entry);
+  }
+  for (auto entry = accepted_.begin(); entry != accepted_.end();) {
+    if (entry->second->error() == UCS_OK) {
+      ++entry;
+      continue;
+    }
+    Discard(std::move(entry->second));
+    entry = accepted_.erase(entry);
+  }
+}
+
+absl::Time UcxNode::AdvanceConnectors(absl::Time now) {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& connector : connectors_) {
+    next = std::min(next, connector->Advance(now));
+    if (std::unique_ptr<UcxEndpoint> discarded = connector->TakeDiscarded()) Discard(std::move(discarded));
+  }
+  connectors_.erase(std::remove_if(connectors_.begin(), connectors_.end(),
+                                   [](const auto& connector) { return connector->finished(); }),
+                    connectors_.end());
+  return next;
+}
+
+void UcxNode::ReapClosed() {
+  for (size_t i = 0; i < closing_connections_.size();) {
+    if (!closing_connections_[i].connection->closed()) {
+      ++i;
+      continue;
+    }
+    ClosingConnection closed = std::move(closing_connections_[i]);
+    closing_connections_.erase(closing_connections_.begin() + i);
+    if (std::unique_ptr<UcxEndpoint> endpoint = closed.connection->TakeEndpoint(); !endpoint->closed()) {
+      closing_endpoints_.push_back(std::move(endpoint));
+    }
+    closed.connection.reset();
+    closed.done();
+  }
+  closing_endpoints_.erase(std::remove_if(closing_endpoints_.begin(), closing_endpoints_.end(),
+                                          [](const auto& endpoint) { return endpoint->closed(); }),
+                           closing_endpoints_.end());
+}
+
+void UcxNode::Discard(std::unique_ptr<UcxEndpoint> endpoint) {
+  endpoint->Close();
+  closing_endpoints_.push_back(std::move(endpoint));
+}
+
+void UcxNode::BeginShutdown() {
+  shutting_down_ = true;
+  for (const auto& connector : connectors_) {
+    connector->Abort(absl::CancelledError("connect: the transport was closed"));
+  }
+  for (auto& [handle, endpoint] : accepted_) Discard(std::move(endpoint));
+  accepted_.clear();
+}
+
+bool UcxNode::idle() const {
+  return connectors_.empty() && connections_.empty() && closing_connections_.empty() &&
+         closing_endpoints_.empty() && receiver_->unfinished() == 0;
+}
+
+}  // namespace aludel

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "transport/stat_counters.h"
+#include "transport/transport.h"
+#include "transport/ucx/ucx_connection.h"
+#include "transport/ucx/ucx_connector.h"
+#include "transport/ucx/ucx_context.h"
+#include "transport/ucx/ucx_listener.h"
+#include "transport/ucx/ucx_receiver.h"
+#include "transport/ucx/ucx_worker.h"
+#include "transport/wire.h"
+
+namespace aludel {
+
+// Everything that one endpoint of the data plane owns and that only the progress thread may touch: the
+// worker, the listener, connections in both directions, connects under way. Opened on any thread, run by one,
+// destroyed after that one has ended.
+class UcxNode {
+ public:
+  using ConnectDone = absl::AnyInvocable<void(absl::StatusOr<UcxConnection*>)>;
+  using CloseDone = absl::AnyInvocable<void()>;
+
+  // Connections that peers may hold to us; more are rejected.
+  static constexpr size_t kMaxAccepted = 4096;
+
+  static absl::StatusOr<std::unique_ptr<UcxNode>> Open(const UcxContext& context,
+                                                       const TransportOptions& options,
+                                                       MessageHandler* handler, StatCounters* counters);
+  UcxNode(const UcxNode&) = delete;
+  UcxNode& operator=(const UcxNode&) = delete;
+
+  const EndpointAddress& address() const { return address_; }
+  UcxWorker& worker() { return *worker_; }
+
+  // `done` gets a connection that lives until CloseConnection has called back.
+  void Connect(EndpointAddress peer, absl::Time deadline, ConnectDone done);
+  // `done` is called once every send of the connection has completed.
+  void CloseConnection(UcxConnection* connection, CloseDone done);
+
+  // Does everything that is due now and does not need UCX to report first; says when it wants to be called
+  // next, should nothing happen before.
+  absl::Time Advance(absl::Time now);
+
+  // From now on connects fail, and all connections are closed.
+  void BeginShutdown();
+  // True after BeginShutdown when nothing is under way any more.
+  bool idle() const;
+
+ private:
+  struct ClosingConnection {
+    std::unique_ptr<UcxConnection> connection;
+    CloseDone done;
+  };
+
+  UcxNode(const TransportOptions& options, MessageHandler* handler, StatCounters* counters);
+  void OnControl(const ParsedHeader& message, ucp_ep_h reply_to);
+  void AnswerRequests();
+  void CloseFailedAndOverdue(absl::Time now);
+  absl::Time AdvanceConnectors(absl::Time now);
+  void ReapClosed();
+  void Discard(std::unique_ptr<UcxEndpoint> endpoint);
+
+  const double bytes_per_second_;
+  StatCounters* const counters_;
+  EndpointAddress address_;
+  bool shutting_down_ = false;
+
+  // Destroyed from the last to the first: the listener, then the worker; then endpoints, into which the
+  // worker may call until it is gone, and the receiver, when nothing can write into its handler's memory any
+  // more.
+  std::unique_ptr<UcxReceiver> receiver_;
+  std::unordered_map<ucp_ep_h, std::unique_ptr<UcxEndpoint>> accepted_;
+  std::vector<std::unique_ptr<UcxConnector>> connectors_;  // one for each thread that waits in Connect
+  std::unordered_map<UcxConnection*, std::unique_ptr<UcxConnection>> connections_;
+  std::vector<ClosingConnection> closing_connections_;
+  std::vector<std::unique_ptr<UcxEndpoint>> closing_endpoints_;
+  std::unique_ptr<UcxWorker> worker_;
+  std::unique_ptr<UcxListener> listener_;
+};
+
+}  // namespace aludel
