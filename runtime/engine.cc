@@ -407,6 +407,7 @@ void Engine::Impl::Emit(Sequence& sequence, absl::Span<const float> logits) {
   if (!sequence.started) {
     sequence.started = true;
     sequence.clock.Charge(&sequence.times.sample);
+    sequence.clock.Stop();
     sequence.times.ttft = sequence.clock.total();
     event.first = true;
   }

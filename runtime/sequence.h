@@ -22,17 +22,20 @@ using SteadyClock = std::chrono::steady_clock;
 class StageClock {
  public:
   explicit StageClock(SteadyClock::time_point now) : start_(now), mark_(now) {}
-  // Charges the time since the last charge to `stage`, a field of SequenceTimes.
+  // Charges the time since the last charge to `stage`, a field of SequenceTimes. Nothing after Stop.
   void Charge(double* stage) {
+    if (stopped_) return;
     const SteadyClock::time_point now = SteadyClock::now();
     *stage += std::chrono::duration<double>(now - mark_).count();
     mark_ = now;
   }
+  void Stop() { stopped_ = true; }
   double total() const { return std::chrono::duration<double>(mark_ - start_).count(); }
 
  private:
   SteadyClock::time_point start_;
   SteadyClock::time_point mark_;
+  bool stopped_ = false;
 };
 
 // A hand-over that is still landing.

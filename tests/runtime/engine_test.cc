@@ -1,0 +1,313 @@
+#include "runtime/engine.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <fstream>
+#include <mutex>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace aludel {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Keeps what a sequence said and waits for its end.
+class Recorder : public SequenceListener {
+ public:
+  void OnToken(const TokenEvent& event) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    events_.push_back(event);
+    changed_.notify_all();
+  }
+  void OnDone(const absl::Status& status, const SequenceResult& result) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    EXPECT_FALSE(done_) << "OnDone came twice";
+    done_ = true;
+    status_ = status;
+    result_ = result;
+    changed_.notify_all();
+  }
+  // False after 20 s.
+  bool WaitDone() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(20), [this] { return done_; });
+  }
+  bool WaitTokens(size_t count) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(20),
+                             [&] { return events_.size() >= count || done_; });
+  }
+  std::vector<int32_t> tokens() const {
+    std::vector<int32_t> ids;
+    for (const TokenEvent& event : events_) ids.push_back(event.id);
+    return ids;
+  }
+  std::string text() const {
+    std::string text;
+    for (const TokenEvent& event : events_) text += event.text;
+    return text + result_.tail_text;
+  }
+  const absl::Status& status() const { return status_; }
+  const SequenceResult& result() const { return result_; }
+  const std::vector<TokenEvent>& events() const { return events_; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  absl::Status status_;
+  SequenceResult result_;
+  std::vector<TokenEvent> events_;
+};
+
+// Keeps frames as a sender would put them on the wire.
+class FrameStore : public FrameSink {
+ public:
+  explicit FrameStore(FrameKind kind) : kind_(kind) {}
+  absl::StatusOr<absl::Span<uint8_t>> Reserve(size_t max_bytes) override {
+    payload_.resize(max_bytes);
+    return absl::MakeSpan(payload_);
+  }
+  absl::Status Commit(const FrameCoverage& coverage, size_t bytes) override {
+    payload_.resize(bytes);
+    FrameHeader header{.kind = kind_, .sequence = static_cast<uint32_t>(frames.size()), .coverage = coverage};
+    header.payload_bytes = static_cast<uint32_t>(bytes);
+    const auto head = EncodeFrameHeader(header, payload_);
+    frames.push_back({{head.begin(), head.end()}, payload_});
+    return absl::OkStatus();
+  }
+  struct Frame {
+    std::vector<uint8_t> header;
+    std::vector<uint8_t> payload;
+  };
+  std::vector<Frame> frames;
+
+ private:
+  FrameKind kind_;
+  std::vector<uint8_t> payload_;
+};
+
+struct Question {
+  std::vector<int32_t> prompt;
+  std::vector<int32_t> answer;  // greedy, end token included
+};
+
+std::vector<Question> Questions(size_t count) {
+  std::ifstream file("tests/runtime/model/golden/chat.greedy.jsonl");
+  std::vector<Question> questions;
+  std::string line;
+  while (questions.size() < count && std::getline(file, line)) {
+    const auto golden = nlohmann::json::parse(line);
+    questions.push_back({golden["prompt"], golden["bf16_kv"]["tokens"]});
+  }
+  return questions;
+}
+
+class EngineTest : public ::testing::Test {
+ protected:
+  EngineTest() { Restart({.kv_blocks = 256, .chunk_tokens = 128}); }
+
+  void Restart(const EngineOptions& options) {
+    engine_.reset();
+    if (model_ == nullptr) {
+      device_ = OpenDevice({.threads = 1}).value();
+      model_ = Transformer::Load(device_.get(), "deploy/demo/chat", {.compute = DType::kF32}).value();
+      tokenizer_ = Tokenizer::Load("deploy/demo/chat").value();
+    }
+    engine_ = Engine::Start(model_.get(), tokenizer_.get(), options).value();
+  }
+
+  std::shared_ptr<Recorder> Ask(const Question& question, SamplingParams sampling = {.max_tokens = 24}) {
+    auto recorder = std::make_shared<Recorder>();
+    auto id = engine_->Generate({question.prompt, std::move(sampling)}, recorder);
+    EXPECT_TRUE(id.ok()) << std::string(id.status().message());
+    if (id.ok()) last_id_ = *id;
+    return recorder;
+  }
+
+  static std::vector<int32_t> WithoutEnd(std::vector<int32_t> tokens) {
+    if (!tokens.empty() && tokens.back() == 2) tokens.pop_back();
+    return tokens;
+  }
+
+  // Encodes [0, tokens) of a prompt on this engine, as the prefill server does.
+  std::vector<FrameStore::Frame> PrefillFrames(const KvCodec& codec, const Question& question,
+                                               int64_t tokens) {
+    FrameStore store(codec.kind());
+    auto recorder = std::make_shared<Recorder>();
+    auto id = engine_->Prefill({question.prompt, tokens, absl::InfiniteFuture(), &codec, &store}, recorder);
+    EXPECT_TRUE(id.ok());
+    EXPECT_TRUE(recorder->WaitDone());
+    EXPECT_TRUE(recorder->status().ok());
+    return std::move(store.frames);
+  }
+
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Transformer> model_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<Engine> engine_;
+  SequenceId last_id_ = 0;
+};
+
+TEST_F(EngineTest, AnswersAsTheReferenceDoes) {
+  for (const Question& question : Questions(5)) {
+    const auto recorder = Ask(question);
+    ASSERT_TRUE(recorder->WaitDone());
+    EXPECT_TRUE(recorder->status().ok());
+    EXPECT_EQ(recorder->tokens(), WithoutEnd(question.answer));
+    EXPECT_EQ(recorder->result().reason, FinishReason::kStop);
+    const SequenceTimes& times = recorder->result().times;
+    EXPECT_NEAR(times.ttft,
+                times.queue + times.prefill + times.await + times.reconstruct + times.native + times.sample,
+                1e-6);
+  }
+  EXPECT_EQ(engine_->stats().kv_blocks_used, 0);
+  EXPECT_EQ(engine_->stats().kv_blocks_reserved, 0);
+}
+
+TEST_F(EngineTest, AnswersManyAtOnceAsOneByOne) {
+  const std::vector<Question> questions = Questions(8);
+  std::vector<std::shared_ptr<Recorder>> recorders;
+  for (const Question& question : questions) recorders.push_back(Ask(question));
+  for (size_t i = 0; i < questions.size(); ++i) {
+    ASSERT_TRUE(recorders[i]->WaitDone());
+    EXPECT_EQ(recorders[i]->tokens(), WithoutEnd(questions[i].answer)) << "question " << i;
+  }
+}
+
+TEST_F(EngineTest, ContinuesOnAHandedOverCache) {
+  const auto codec = OpenCodec("raw", "", CodecSide::kConsumer, *model_).value();
+  const auto encoder = OpenCodec("raw", "", CodecSide::kProducer, *model_).value();
+  for (const Question& question : Questions(3)) {
+    const auto handed_over = static_cast<int64_t>(question.prompt.size()) - 1;
+    auto frames = PrefillFrames(*encoder, question, handed_over);
+    auto recorder = std::make_shared<Recorder>();
+    const SequenceId id =
+        engine_
+            ->Generate(
+                {question.prompt, {.max_tokens = 24}, absl::InfiniteFuture(), codec.get(), handed_over},
+                recorder)
+            .value();
+    std::reverse(frames.begin(), frames.end());  // any order will do
+    int released = 0;
+    for (const auto& frame : frames) {
+      engine_->ApplyFrame(id, DecodeFrameHeader(frame.header).value(), frame.header, frame.payload,
+                          [&released] { ++released; });
+    }
+    ASSERT_TRUE(recorder->WaitDone());
+    EXPECT_EQ(recorder->tokens(), WithoutEnd(question.answer));
+    EXPECT_FALSE(recorder->result().fell_back);
+    EXPECT_EQ(recorder->result().times.prefill, 0.0);
+    EXPECT_EQ(released, static_cast<int>(frames.size()));
+  }
+}
+
+TEST_F(EngineTest, FallsBackToItsOwnPrefillWhenAFrameIsCorruptOrTheProducerIsLost) {
+  const auto codec = OpenCodec("raw", "", CodecSide::kConsumer, *model_).value();
+  const auto encoder = OpenCodec("raw", "", CodecSide::kProducer, *model_).value();
+  const Question question = Questions(1)[0];
+  const auto handed_over = static_cast<int64_t>(question.prompt.size()) - 1;
+  auto frames = PrefillFrames(*encoder, question, handed_over);
+  const auto start = [&](const std::shared_ptr<Recorder>& recorder) {
+    return engine_
+        ->Generate({question.prompt, {.max_tokens = 24}, absl::InfiniteFuture(), codec.get(), handed_over},
+                   recorder)
+        .value();
+  };
+  auto corrupt = std::make_shared<Recorder>();
+  SequenceId id = start(corrupt);
+  frames[0].payload[5] ^= 1;
+  engine_->ApplyFrame(id, DecodeFrameHeader(frames[0].header).value(), frames[0].header, frames[0].payload,
+                      [] {});
+  ASSERT_TRUE(corrupt->WaitDone());
+  EXPECT_EQ(corrupt->tokens(), WithoutEnd(question.answer));
+  EXPECT_TRUE(corrupt->result().fell_back);
+  EXPECT_EQ(corrupt->result().fallback_reason.code(), absl::StatusCode::kDataLoss);
+
+  auto lost = std::make_shared<Recorder>();
+  id = start(lost);
+  engine_->FallBack(id, absl::UnavailableError("prefill server is gone"));
+  ASSERT_TRUE(lost->WaitDone());
+  EXPECT_EQ(lost->tokens(), WithoutEnd(question.answer));
+  EXPECT_THAT(std::string(lost->result().fallback_reason.message()), HasSubstr("is gone"));
+  EXPECT_EQ(engine_->stats().fallbacks, 2u);
+}
+
+TEST_F(EngineTest, EndsAWaitingSequenceAtItsDeadlineAndFreesItsBlocks) {
+  const auto codec = OpenCodec("raw", "", CodecSide::kConsumer, *model_).value();
+  const Question question = Questions(1)[0];
+  auto recorder = std::make_shared<Recorder>();
+  ASSERT_TRUE(engine_
+                  ->Generate({question.prompt,
+                              {},
+                              absl::Now() + absl::Milliseconds(100),
+                              codec.get(),
+                              static_cast<int64_t>(question.prompt.size()) - 1},
+                             recorder)
+                  .ok());
+  ASSERT_TRUE(recorder->WaitDone());
+  EXPECT_EQ(recorder->status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(engine_->stats().kv_blocks_reserved, 0);
+  EXPECT_EQ(engine_->stats().kv_blocks_used, 0);
+}
+
+TEST_F(EngineTest, CancelsWhileDecoding) {
+  const auto recorder = Ask(Questions(1)[0], {.max_tokens = 500, .ignore_eos = true});
+  ASSERT_TRUE(recorder->WaitTokens(3));
+  engine_->Cancel(last_id_, absl::CancelledError("client went away"));
+  ASSERT_TRUE(recorder->WaitDone());
+  EXPECT_EQ(recorder->status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(engine_->stats().kv_blocks_reserved, 0);
+}
+
+TEST_F(EngineTest, StopsAtAStopStringAndNeverShowsIt) {
+  Question question = Questions(1)[0];
+  const auto whole = Ask(question);
+  ASSERT_TRUE(whole->WaitDone());
+  const std::string text = whole->text();
+  ASSERT_GT(text.size(), 3u);
+  const auto stopped = Ask(question, {.max_tokens = 24, .stop = {text.substr(2, 2)}});
+  ASSERT_TRUE(stopped->WaitDone());
+  EXPECT_EQ(stopped->text(), text.substr(0, text.find(text.substr(2, 2))));
+  EXPECT_EQ(stopped->result().reason, FinishReason::kStop);
+}
+
+TEST_F(EngineTest, EndsAtMaxTokensWithReasonLength) {
+  const auto recorder = Ask(Questions(1)[0], {.max_tokens = 3, .ignore_eos = true});
+  ASSERT_TRUE(recorder->WaitDone());
+  EXPECT_EQ(recorder->tokens().size(), 3u);
+  EXPECT_EQ(recorder->result().reason, FinishReason::kLength);
+}
+
+TEST_F(EngineTest, RefusesAtOnceWhatItCannotHold) {
+  Restart({.kv_blocks = 40, .chunk_tokens = 128});
+  const Question question = Questions(1)[0];
+  const auto first = Ask(question, {.max_tokens = 200, .ignore_eos = true});
+  const auto second = engine_->Generate({question.prompt, {.max_tokens = 200}}, std::make_shared<Recorder>());
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("of 40 are free"));
+
+  Question tall = question;
+  tall.prompt.resize(1500, 5);
+  const auto third = engine_->Generate({tall.prompt, {}}, std::make_shared<Recorder>());
+  EXPECT_THAT(std::string(third.status().message()),
+              HasSubstr("1500 tokens, this model's maximum context length is 1024"));
+  EXPECT_FALSE(engine_->Generate({{}, {}}, std::make_shared<Recorder>()).ok());
+  EXPECT_FALSE(engine_->Generate({{1, 99999}, {}}, std::make_shared<Recorder>()).ok());
+  ASSERT_TRUE(first->WaitDone());
+}
+
+TEST_F(EngineTest, EndsEverySequenceWhenItIsDestroyed) {
+  const auto recorder = Ask(Questions(1)[0], {.max_tokens = 700, .ignore_eos = true});
+  ASSERT_TRUE(recorder->WaitTokens(1));
+  engine_.reset();
+  ASSERT_TRUE(recorder->WaitDone());
+  EXPECT_EQ(recorder->status().code(), absl::StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace aludel
