@@ -1,0 +1,190 @@
+"""Asks a running gateway questions from questions.jsonl, streaming through curl, and prints what came back.
+
+    ask.py --url http://127.0.0.1:8080 --model chat --questions 6
+
+Each question is asked twice: once over semantic codes of the prefill server's cache, once with the
+decode server's own prefill ("fidelity": "exact", the oracle). Only Python's standard library and curl.
+"""
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Dict, List, Optional
+
+QUESTIONS = Path(__file__).resolve().parent / "questions.jsonl"
+PLANS = {"coded": "over semantic codes", "exact": "own prefill (oracle)"}
+MAX_TOKENS = 32
+TIMEOUT_S = 120
+
+
+def words(text: str) -> List[str]:
+    """Lower-cases, and splits where punctuation or space stands, as SQuAD does before comparing."""
+    return re.sub(r"[^a-z0-9 ]", " ", text.lower()).split()
+
+
+def f1(answer: str, truth: str) -> float:
+    """Harmonic mean of precision and recall over words."""
+    given, wanted = words(answer), words(truth)
+    common = sum((Counter(given) & Counter(wanted)).values())
+    if common == 0:
+        return float(given == wanted)
+    precision, recall = common / len(given), common / len(wanted)
+    return 2 * precision * recall / (precision + recall)
+
+
+def unwrap(text: str, model: str) -> str:
+    """The json model answers {"answer": "..."}."""
+    if model != "json":
+        return text
+    try:
+        return str(json.loads(text)["answer"])
+    except (ValueError, KeyError, TypeError):
+        return text
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    return f"{count / 1024:.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):.2f} MiB"
+
+
+class Answer:
+    """One streamed answer: its text, and the gateway's report about it."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.report: Optional[Dict] = None
+        self.error = ""
+
+    def take(self, line: str, show: bool) -> None:
+        """One line of curl's output."""
+        if not line.startswith("data: "):
+            self.error += line  # an error body is plain JSON, no event
+            return
+        if line.strip() == "data: [DONE]":
+            return
+        event = json.loads(line[len("data: "):])
+        if "error" in event:
+            self.error = event["error"]["message"]
+            return
+        self.report = event.get("aludel", self.report)
+        for choice in event["choices"]:
+            text = choice["delta"].get("content") or ""
+            self.text += text
+            if show:
+                print(text, end="", flush=True)
+
+
+def ask(url: str, model: str, entry: Dict, fidelity: str, show: bool = True) -> Answer:
+    """Streams one answer through curl."""
+    body = {
+        "model": model,
+        "stream": True,
+        "temperature": 0,
+        "max_tokens": MAX_TOKENS,
+        "messages": [{"role": "user", "content": entry["context"] + "\n" + entry["question"]}],
+        "aludel": {"fidelity": fidelity},
+    }
+    command = ["curl", "-sS", "-N", "--max-time", str(TIMEOUT_S), "-H", "Content-Type: application/json",
+               "--data-binary", "@-", url + "/v1/chat/completions"]
+    answer = Answer()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True) as curl:
+        curl.stdin.write(json.dumps(body))
+        curl.stdin.close()
+        for line in curl.stdout:
+            if line.strip():
+                answer.take(line, show)
+        errors = curl.stderr.read()
+    if curl.returncode != 0:
+        answer.error = errors.strip()
+    elif answer.report is None and not answer.error:
+        answer.error = "the stream ended without its last chunk"
+    return answer
+
+
+def describe(report: Dict) -> str:
+    """How the cache came and what it weighed."""
+    if report["plan"] == "remote":
+        share = report["raw_bytes"] / max(1, report["payload_bytes"])
+        return (f"{report['format']}: {size(report['payload_bytes'])} instead of {size(report['raw_bytes'])}"
+                f" raw ({share:.1f}x less)")
+    if report["plan"] == "fallback":
+        return f"FELL BACK to local prefill: {report['fallback_reason']}"
+    return "no hand-over"
+
+
+class Tally:
+    """What one way of answering achieved over all questions."""
+
+    def __init__(self) -> None:
+        self.right = 0
+        self.f1: List[float] = []
+        self.ttft_ms: List[float] = []
+        self.payload = 0
+        self.raw = 0
+        self.remote = 0
+
+    def add(self, given: str, answers: List[str], report: Dict) -> bool:
+        right = any(words(given) == words(truth) for truth in answers)
+        self.right += right
+        self.f1.append(max(f1(given, truth) for truth in answers))
+        self.ttft_ms.append(report["ttft"] * 1e3)
+        self.payload += report["payload_bytes"]
+        self.raw += report["raw_bytes"]
+        self.remote += report["plan"] == "remote"
+        return right
+
+    def line(self, label: str) -> str:
+        text = (f"  {label:<21} {self.right:>3} of {len(self.f1)} right   F1 {statistics.mean(self.f1):.2f}"
+                f"   TTFT median {statistics.median(self.ttft_ms):6.1f} ms")
+        if self.remote:
+            text += (f"   {self.remote} hand-overs, {size(self.payload / self.remote)} each instead of"
+                     f" {size(self.raw / self.remote)} ({self.raw / max(1, self.payload):.1f}x less)")
+        return text
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--url", default="http://127.0.0.1:8080")
+    parser.add_argument("--model", default="chat")
+    parser.add_argument("--questions", type=int, default=6)
+    options = parser.parse_args()
+
+    with open(QUESTIONS, encoding="utf-8") as file:
+        entries = [json.loads(line) for line in file][: options.questions]
+    # Opens connections and touches every weight, so that no question pays for it.
+    for fidelity in PLANS:
+        ask(options.url, options.model, entries[0], fidelity, show=False)
+
+    tallies = {fidelity: Tally() for fidelity in PLANS}
+    failed = 0
+    for number, entry in enumerate(entries, 1):
+        print(f"\n{options.model}, question {number} of {len(entries)}: {entry['question']}"
+              f"   [expected: {' / '.join(entry['answers'])}]")
+        for fidelity, label in PLANS.items():
+            print(f"  {label:<21} ", end="", flush=True)
+            answer = ask(options.url, options.model, entry, fidelity)
+            if answer.error or answer.report is None:
+                print(f"\n  FAILED: {answer.error}")
+                failed += 1
+                continue
+            right = tallies[fidelity].add(unwrap(answer.text, options.model), entry["answers"], answer.report)
+            print(" " * max(1, 30 - len(answer.text)), "right" if right else "WRONG",
+                  f" TTFT {answer.report['ttft'] * 1e3:6.1f} ms  {describe(answer.report)}")
+
+    print(f"\nSummary for {options.model}, {len(entries)} questions:")
+    for fidelity, label in PLANS.items():
+        if tallies[fidelity].f1:
+            print(tallies[fidelity].line(label))
+    if failed:
+        print(f"  {failed} of {2 * len(entries)} requests failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

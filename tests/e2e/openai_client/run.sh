@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Runs the official OpenAI client against real servers: run.sh BINARIES BUILD_FOLDER. Exit code 77 says that it
+# could not run here, with the reason on its last line.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+binaries=$1 folder=$2/openai_client
+
+skip() {
+  echo "skipped: openai_client: $1"
+  exit 77
+}
+for tool in node npm; do
+  command -v "$tool" > /dev/null || skip "$tool is not installed"
+done
+[[ $(node -p 'process.versions.node.split(".")[0]') -ge 18 ]] || skip "node $(node --version) is older than 18"
+
+mkdir -p "$folder"
+cp "$here/package.json" "$here/client_test.mjs" "$folder/"
+if [[ ! -d $folder/node_modules/openai ]]; then
+  (cd "$folder" && timeout 120 npm install --no-audit --no-fund --no-package-lock > npm.log 2>&1) ||
+    skip "npm could not fetch the client (see $folder/npm.log)"
+fi
+exec python3 "$here/../stack.py" --bin "$binaries" -- node --test "$folder/client_test.mjs"

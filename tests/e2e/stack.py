@@ -1,0 +1,128 @@
+"""Runs a command against the three servers: one prefill, two decodes and a gateway with the demo pair.
+
+    stack.py --bin build/release/bin -- COMMAND ...
+
+The servers take free loopback ports, so several stacks can run side by side; the command finds the
+gateway in GATEWAY_URL. Exits with the command's code; a server that does not start, or ends before
+the command, is an error that shows its last lines. Needs deploy/demo and configs/ of this
+repository; only Python's standard library.
+"""
+
+import argparse
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Dict, List
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVERS = {"prefill": "aludel-prefill", "decode-chat": "aludel-decode", "decode-json": "aludel-decode",
+           "gateway": "aludel-gateway"}
+READY_S = 90
+
+
+def free_ports(count: int) -> List[int]:
+    """Ports that nobody listens on at this moment, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+class Stack:
+    """The servers, from start to stop."""
+
+    def __init__(self, binaries: Path, folder: Path) -> None:
+        self.folder = folder
+        texts = {name: (ROOT / "configs" / f"{name}.textproto").read_text() for name in SERVERS}
+        used = sorted(set(re.findall(r"127\.0\.0\.1:(\d+)", "".join(texts.values()))))
+        moved = dict(zip(used, free_ports(len(used))))
+        self.ports: Dict[str, Dict[str, int]] = {}
+        self.processes: Dict[str, subprocess.Popen] = {}
+        for name, text in texts.items():
+            text = re.sub(r"127\.0\.0\.1:(\d+)", lambda at: f"127.0.0.1:{moved[at.group(1)]}", text)
+            (folder / f"{name}.textproto").write_text(text)
+            self.ports[name] = {key: int(port) for key, port in
+                                re.findall(r"^(\w*listen): *\"127\.0\.0\.1:(\d+)\"", text, re.MULTILINE)}
+        self.url = f"http://127.0.0.1:{self.ports['gateway']['listen']}"
+        for name, binary in SERVERS.items():
+            with open(folder / f"{name}.log", "wb") as log:
+                self.processes[name] = subprocess.Popen(
+                    [str(binaries / binary), "--config", str(folder / f"{name}.textproto")], cwd=ROOT,
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def log_tails(self) -> str:
+        """The last lines of every server."""
+        return "\n".join(f"--- {name}\n" + "\n".join((self.folder / f"{name}.log").read_text().splitlines()[-15:])
+                         for name in SERVERS)
+
+    def check(self) -> None:
+        """Raises when a server has ended."""
+        for name, process in self.processes.items():
+            if process.poll() is not None:
+                raise RuntimeError(f"{name} ended with code {process.returncode}\n{self.log_tails()}")
+
+    def wait(self, url: str, wanted: str) -> None:
+        """Until a GET of `url` is answered with 200 and a body in which the regular expression is found."""
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline:
+            self.check()
+            try:
+                with urllib.request.urlopen(url, timeout=2) as reply:
+                    if re.search(wanted, reply.read().decode(), re.MULTILINE):
+                        return
+            except (urllib.error.URLError, OSError):
+                pass
+            time.sleep(0.1)
+        raise RuntimeError(f"{url} was not ready within {READY_S} s\n{self.log_tails()}")
+
+    def wait_until_ready(self) -> None:
+        for name in ("decode-chat", "decode-json"):
+            self.wait(f"http://127.0.0.1:{self.ports[name]['admin_listen']}/metrics",
+                      r'^aludel_prefill_target_state\{[^}]*state="ready"[^}]*\} 1$')
+        for model in ("chat", "json"):
+            self.wait(f"{self.url}/ready?model={model}", "")
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            process.terminate()
+        for process in self.processes.values():
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bin", type=Path, required=True, help="folder of the server binaries")
+    parser.add_argument("command", nargs="+")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="aludel-stack-") as folder:
+        stack = Stack(options.bin.resolve(), Path(folder))
+        try:
+            stack.wait_until_ready()
+            code = subprocess.call(options.command, env=dict(os.environ, GATEWAY_URL=stack.url))
+            stack.check()
+            if code != 0:
+                print(stack.log_tails(), file=sys.stderr)
+            return code
+        except RuntimeError as error:
+            print(f"stack: {error}", file=sys.stderr)
+            return 1
+        finally:
+            stack.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds everything and runs every test; ends with a summary that also says what was
+# skipped and why. No question is asked.
+#
+#   tests/run.sh [--preset release|asan|tsan] [--filter REGEX] [--tidy] [--no-install] [-j N]
+#
+#   --preset      release (default), asan (AddressSanitizer and UBSan) or tsan; built in build/PRESET
+#   --filter      only tests whose ctest name matches
+#   --tidy        clang-tidy over our sources as well (minutes)
+#   --no-install  take the machine as it is
+#   -j            parallel compilations; default: as many as cores and memory allow
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+preset=release filter=. tidy=false install=true jobs=
+while [[ $# -gt 0 ]]; do
+  case "$1" in
+    --preset) preset=$2; shift ;;
+    --filter) filter=$2; shift ;;
+    --tidy) tidy=true ;;
+    --no-install) install=false ;;
+    -j) jobs=$2; shift ;;
+    *)
+      sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"
+      [[ "$1" == --help ]] && exit 0 || exit 2
+      ;;
+  esac
+  shift
+done
+build=build/$preset
+started=$SECONDS
+step() { printf '\n== %s (%d s)\n' "$1" $((SECONDS - started)); }
+
+if $install; then
+  step "Packages"
+  deploy/install_packages.sh --test
+fi
+if [[ -z "$jobs" ]]; then
+  # The hungriest of our files take about 1 GB to compile.
+  jobs=$(awk -v cores="$(nproc)" '/MemAvailable/ { by_memory = int($2 / 1048576) }
+         END { print by_memory < 1 ? 1 : by_memory < cores ? by_memory : cores }' /proc/meminfo)
+fi
+
+step "Format"
+format="clang-format agrees"
+tests/check_format.sh || { [[ $? -eq 77 ]] && format="not checked: clang-format is missing" || exit 1; }
+echo "$format"
+
+step "Configure $build"
+mkdir -p "$build"
+if ! cmake --preset "$preset" -DALUDEL_TESTS=ON > "$build/configure.log" 2>&1; then
+  tail -n 30 "$build/configure.log"
+  exit 1
+fi
+grep -E -- '-- CUDA' "$build/configure.log" || true
+
+step "Build with $jobs jobs"
+NINJA_STATUS="[%f/%t, %e s] " ninja -C "$build" -j "$jobs"
+
+if $tidy; then
+  step "clang-tidy"
+  find kernels transport runtime server -name '*.cc' -print0 |
+    xargs -0 -n 1 -P "$jobs" clang-tidy --quiet -p "$build" 2> >(grep -v 'warnings generated' >&2)
+fi
+
+step "Tests"
+log=$build/ctest.log
+failed=false
+# Tests with time bounds want a core for themselves.
+test_jobs=$(($(nproc) / 2 > 0 ? $(nproc) / 2 : 1))
+ctest --test-dir "$build" -R "$filter" --output-on-failure --no-tests=error -j "$test_jobs" | tee "$log" || failed=true
+
+step "Summary"
+grep -E 'tests passed|Total Test time' "$log" || true
+echo "format: $format"
+details=$build/Testing/Temporary/LastTest.log
+# What GoogleTest itself skipped, with the reason that the test states.
+if [[ -f $details ]] && grep -q '\[  SKIPPED \]' "$details"; then
+  echo "skipped:"
+  grep -A 1 -E ': Skipped$' "$details" | grep -vE ': Skipped$|^--$' | sort | uniq -c | sed 's/^/  /'
+fi
+grep -E '\*\*\*(Skipped|Not Run)' "$log" | sed 's/^/skipped: /' || true
+grep -hE '^skipped: ' "$details" | sort -u || true
+if grep -q 'CUDA not found or switched off' "$build/configure.log"; then
+  echo "skipped: everything of kernels/cuda, because no CUDA toolkit was found or it is switched off"
+fi
+if $failed; then
+  grep -E '\*\*\*(Failed|Timeout|Exception)|\(Failed\)|\(Timeout\)' "$log" | sort -u | sed 's/^/failed: /'
+  echo "RESULT: failed after $((SECONDS - started)) s; details in $details"
+  exit 1
+fi
+echo "RESULT: passed in $((SECONDS - started)) s"
