@@ -34,7 +34,7 @@ DecodeTarget::DecodeTarget(std::string target, DecodeExpectation expectation, Me
 }
 
 std::string DecodeTarget::reason() const {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   return reason_;
 }
 
@@ -59,7 +59,7 @@ void DecodeTarget::Described(const v1::DecodeDescription& description) {
 void DecodeTarget::Down(const std::string& reason) { SetState(false, reason); }
 
 void DecodeTarget::SetState(bool ready, const std::string& reason) {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   if (ready == ready_.load(std::memory_order_relaxed) && reason == reason_) return;
   reason_ = reason;
   ready_.store(ready, std::memory_order_relaxed);

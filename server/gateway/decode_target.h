@@ -3,10 +3,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "aludel/v1/handoff.grpc.pb.h"
 #include "server/metrics.h"
@@ -48,7 +48,7 @@ class DecodeTarget {
   std::unique_ptr<v1::Decode::Stub> stub_;
   std::atomic<bool> ready_{false};
   std::atomic<uint64_t> max_context_{0};
-  mutable absl::Mutex mutex_;
+  mutable std::mutex mutex_;
   std::string reason_ ABSL_GUARDED_BY(mutex_) = "not probed yet";
 };
 

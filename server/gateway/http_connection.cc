@@ -59,7 +59,7 @@ void HttpConnection::Close() {
   error_code ec;
   socket_.close(ec);
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     closed_ = true;
     queued_.clear();
     queued_flushed_.clear();
@@ -76,7 +76,7 @@ void HttpConnection::Abort() {
 bool HttpConnection::Append(absl::string_view bytes, std::function<void()> flushed, bool end, bool bounded) {
   bool overflow = false;
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     if (closed_) return false;
     overflow = bounded && queued_.size() + bytes.size() > state_->options.max_queued_bytes;
     if (!overflow) {
@@ -197,7 +197,7 @@ void HttpConnection::Refuse(const HttpError& error) {
 
 void HttpConnection::Flush() {
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     flush_posted_ = false;
     if (closed_ || writing_) return;
     in_flight_.swap(queued_);

@@ -7,6 +7,7 @@
 #include <boost/asio/thread_pool.hpp>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -14,7 +15,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "server/gateway/http_server.h"
 
 namespace aludel {
@@ -96,7 +96,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::vector<std::function<void()>> in_flight_flushed_;
   bool in_flight_end_ = false;
 
-  absl::Mutex mutex_;
+  // Not absl::Mutex: ThreadSanitizer cannot look into Debian's Abseil.
+  std::mutex mutex_;
   std::string queued_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::function<void()>> queued_flushed_ ABSL_GUARDED_BY(mutex_);
   bool queued_end_ ABSL_GUARDED_BY(mutex_) = false;
@@ -125,7 +126,7 @@ class HttpExchange {
   const int version_;
   const bool keep_alive_;
   const bool head_only_;  // HEAD: no body
-  absl::Mutex mutex_;
+  std::mutex mutex_;
   Stage stage_ ABSL_GUARDED_BY(mutex_) = Stage::kNew;
   std::function<void()> on_disconnect_ ABSL_GUARDED_BY(mutex_);
 };

@@ -15,7 +15,7 @@ HttpExchange::HttpExchange(std::shared_ptr<HttpConnection> connection, const Htt
 HttpExchange::~HttpExchange() {
   Stage stage;
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     stage = stage_;
   }
   if (stage == Stage::kNew) {
@@ -31,7 +31,7 @@ HttpExchange::~HttpExchange() {
 
 void HttpExchange::Respond(HttpResponse response, std::function<void()> flushed) {
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     if (stage_ != Stage::kNew) return;
     stage_ = Stage::kEnded;
     on_disconnect_ = nullptr;
@@ -47,7 +47,7 @@ void HttpExchange::Respond(HttpResponse response, std::function<void()> flushed)
 
 void HttpExchange::StartStream(int status, absl::string_view content_type, std::vector<HttpHeader> headers) {
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     if (stage_ != Stage::kNew) return;
     stage_ = Stage::kStreaming;
   }
@@ -63,7 +63,7 @@ void HttpExchange::StartStream(int status, absl::string_view content_type, std::
 
 bool HttpExchange::Write(absl::string_view bytes, std::function<void()> flushed) {
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     if (stage_ != Stage::kStreaming) return false;
   }
   if (head_only_ || bytes.empty()) return true;
@@ -75,7 +75,7 @@ bool HttpExchange::Write(absl::string_view bytes, std::function<void()> flushed)
 
 void HttpExchange::Finish() {
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     if (stage_ != Stage::kStreaming) return;
     stage_ = Stage::kEnded;
     on_disconnect_ = nullptr;
@@ -86,7 +86,7 @@ void HttpExchange::Finish() {
 
 void HttpExchange::OnDisconnect(std::function<void()> callback) {
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     if (stage_ == Stage::kEnded) return;
     if (stage_ != Stage::kGone) {
       on_disconnect_ = std::move(callback);
@@ -99,7 +99,7 @@ void HttpExchange::OnDisconnect(std::function<void()> callback) {
 void HttpExchange::Disconnected() {
   std::function<void()> callback;
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     if (stage_ == Stage::kEnded || stage_ == Stage::kGone) return;
     stage_ = Stage::kGone;
     callback.swap(on_disconnect_);

@@ -44,7 +44,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
     auto* attempt = new Attempt(shared_from_this(), std::move(target));
     bool cancelled;
     {
-      absl::MutexLock lock(&mutex_);
+      std::lock_guard<std::mutex> lock(mutex_);
       attempt_ = attempt;
       cancelled = cancelled_;
     }
@@ -53,7 +53,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
   }
 
   void Cancel() override {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     cancelled_ = true;
     if (attempt_ != nullptr) attempt_->context.TryCancel();
   }
@@ -114,7 +114,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
   void OnAttemptDone(DecodeTarget* target, const grpc::Status& status) {
     bool cancelled;
     {
-      absl::MutexLock lock(&mutex_);
+      std::lock_guard<std::mutex> lock(mutex_);
       attempt_ = nullptr;
       cancelled = cancelled_;
     }
@@ -140,7 +140,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
   std::vector<DecodeTarget*> tried_;
   v1::Started started_;
   bool committed_ = false;
-  absl::Mutex mutex_;
+  std::mutex mutex_;
   Attempt* attempt_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
 };
@@ -170,31 +170,29 @@ Router::Router(const std::vector<Model>& models, const Timing& timing, Metrics* 
 
 Router::~Router() {
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
+    changed_.notify_all();
   }
   prober_.join();
-  absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(
-      +[](Router* self)
-           ABSL_NO_THREAD_SAFETY_ANALYSIS { return self->running_calls_ == 0 && self->running_probes_ == 0; },
-      this));
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return running_calls_ == 0 && running_probes_ == 0; });
 }
 
 void Router::ProbeLoop() {
-  absl::MutexLock lock(&mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   while (!stopping_) {
-    absl::Time wake = absl::InfiniteFuture();
+    absl::Time wake = absl::Now() + kMaxBackoff * timing_.probe_interval;
     for (auto& probed : probed_) {
       if (!probed->in_flight && probed->next <= absl::Now()) Probe(probed.get());
       wake = std::min(wake, probed->in_flight ? absl::Now() + timing_.probe_interval : probed->next);
     }
-    mutex_.AwaitWithDeadline(absl::Condition(&stopping_), wake);
+    changed_.wait_until(lock, absl::ToChronoTime(wake), [this] { return stopping_; });
   }
 }
 
 // Under mutex_; the answer comes on a gRPC thread.
-void Router::Probe(Probed* probed) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+void Router::Probe(Probed* probed) {
   probed->in_flight = true;
   ++running_probes_;
   probed->context = std::make_unique<grpc::ClientContext>();
@@ -208,11 +206,12 @@ void Router::Probe(Probed* probed) ABSL_NO_THREAD_SAFETY_ANALYSIS {
         } else {
           probed->target->Down(::aludel::Describe(status));
         }
-        absl::MutexLock lock(&mutex_);
+        std::lock_guard<std::mutex> lock(mutex_);
         probed->backoff = status.ok() ? 1 : std::min(probed->backoff * 2, kMaxBackoff);
         probed->next = absl::Now() + probed->backoff * timing_.probe_interval;
         probed->in_flight = false;
         --running_probes_;
+        changed_.notify_all();
       });
 }
 
@@ -250,7 +249,7 @@ std::shared_ptr<GenerateCall> Router::Generate(const std::string& model, v1::Gen
                                                std::shared_ptr<GenerateObserver> observer) {
   auto call = std::make_shared<Call>(this, model, std::move(request), deadline, std::move(observer));
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     ++running_calls_;
   }
   call->Try(grpc::Status(grpc::StatusCode::UNAVAILABLE,
@@ -259,8 +258,9 @@ std::shared_ptr<GenerateCall> Router::Generate(const std::string& model, v1::Gen
 }
 
 void Router::CallEnded() {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   --running_calls_;
+  changed_.notify_all();
 }
 
 }  // namespace aludel

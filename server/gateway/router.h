@@ -1,6 +1,8 @@
 #pragma once
 
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -8,7 +10,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "aludel/v1/handoff.pb.h"
 #include "grpcpp/support/status.h"
@@ -79,7 +80,8 @@ class Router {
   const Timing timing_;
   absl::flat_hash_map<std::string, std::vector<std::shared_ptr<DecodeTarget>>> targets_;
   std::vector<std::unique_ptr<Probed>> probed_;
-  mutable absl::Mutex mutex_;
+  std::mutex mutex_;
+  std::condition_variable changed_;  // of what mutex_ guards
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   int running_calls_ ABSL_GUARDED_BY(mutex_) = 0;
   int running_probes_ ABSL_GUARDED_BY(mutex_) = 0;

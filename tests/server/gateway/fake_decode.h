@@ -5,11 +5,11 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "aludel/v1/handoff.grpc.pb.h"
 #include "server/gateway/decode_target.h"
 
@@ -33,11 +33,11 @@ class FakeDecode : public v1::Decode::Service {
   void Stop() { server_->Shutdown(std::chrono::system_clock::now()); }
   std::string target() const { return absl::StrCat("127.0.0.1:", port_); }
   v1::GenerateRequest last_request() {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     return last_request_;
   }
   int calls() {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     return calls_;
   }
 
@@ -53,7 +53,7 @@ class FakeDecode : public v1::Decode::Service {
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         Writer* writer) override {
     {
-      absl::MutexLock lock(&mutex_);
+      std::lock_guard<std::mutex> lock(mutex_);
       last_request_ = *request;
       ++calls_;
     }
@@ -100,9 +100,9 @@ class FakeDecode : public v1::Decode::Service {
   const std::string fingerprint_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
-  absl::Mutex mutex_;
-  v1::GenerateRequest last_request_ ABSL_GUARDED_BY(mutex_);
-  int calls_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::mutex mutex_;
+  v1::GenerateRequest last_request_;
+  int calls_ = 0;
 };
 
 }  // namespace aludel

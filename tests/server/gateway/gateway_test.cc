@@ -10,9 +10,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
+#include "tests/server/gateway/event.h"
 #include "tests/server/gateway/fake_decode.h"
 #include "tests/server/gateway/raw_client.h"
 
@@ -318,7 +318,7 @@ TEST_F(GatewayTest, EndsARequestAtItsDeadline) {
 
 TEST_F(GatewayTest, CancelsWithinMillisecondsOnceTheClientLeft) {
   for (const char* fields : {"", R"(, "stream": true)"}) {
-    absl::Notification running, cancelled;
+    Event running, cancelled;
     {
       FakeDecode decode(
           [&](grpc::ServerContext* context, const v1::GenerateRequest&, FakeDecode::Writer* writer) {
@@ -335,10 +335,10 @@ TEST_F(GatewayTest, CancelsWithinMillisecondsOnceTheClientLeft) {
       RawClient client(server_->port());
       client.Send(absl::StrCat("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: ",
                                body.size(), "\r\n\r\n", body));
-      ASSERT_TRUE(running.WaitForNotificationWithTimeout(absl::Seconds(5)));
+      ASSERT_TRUE(running.Wait());
       const absl::Time left = absl::Now();
       client.Close();
-      ASSERT_TRUE(cancelled.WaitForNotificationWithTimeout(absl::Seconds(5)));
+      ASSERT_TRUE(cancelled.Wait());
       EXPECT_LT(absl::Now() - left, absl::Milliseconds(100));
       server_.reset();
       router_.reset();
@@ -402,16 +402,16 @@ TEST_F(GatewayTest, RefusesADecodeServerOfAnotherModel) {
 }
 
 TEST_F(GatewayTest, ShedsWhatIsBeyondItsRequestLimit) {
-  absl::Notification running, release;
+  Event running, release;
   FakeDecode decode(
       [&](grpc::ServerContext* context, const v1::GenerateRequest& request, FakeDecode::Writer* writer) {
         running.Notify();
-        release.WaitForNotification();
+        release.Wait();
         return FakeDecode::Hello(context, request, writer);
       });
   StartGateway({&decode}, {.max_requests = 1});
   std::thread first([&] { EXPECT_EQ(Chat("").status, 200); });
-  running.WaitForNotification();
+  running.Wait();
   EXPECT_EQ(Chat("").status, 503);
   release.Notify();
   first.join();

@@ -8,9 +8,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "tests/server/gateway/event.h"
 #include "tests/server/gateway/raw_client.h"
 
 namespace aludel {
@@ -50,7 +49,7 @@ class HttpServerTest : public ::testing::Test {
     }  // anything else is dropped
   }
 
-  absl::Notification flood_stopped_;
+  Event flood_stopped_;
   std::unique_ptr<HttpServer> server_;
 };
 
@@ -165,22 +164,22 @@ TEST_F(HttpServerTest, ShedsClientsThatSendTooSlowly) {
 
 TEST_F(HttpServerTest, TellsTheHandlerWithinMillisecondsThatItsClientLeft) {
   for (const char* query : {"", "?silent"}) {
-    auto holding = std::make_shared<absl::Notification>();
-    auto gone = std::make_shared<absl::Notification>();
+    auto holding = std::make_shared<Event>();
+    auto gone = std::make_shared<Event>();
     auto server = HttpServer::Start({}, [=](HttpRequest request, HttpResponder responder) {
       responder.OnDisconnect([gone] { gone->Notify(); });
       if (request.query != "silent") responder.StartStream(200, "text/event-stream", {});
       holding->Notify();
-      while (!gone->WaitForNotificationWithTimeout(absl::Milliseconds(2))) responder.Write(".");
+      while (!gone->WaitFor(std::chrono::milliseconds(2))) responder.Write(".");
       EXPECT_FALSE(responder.Write("."));
     });
     ASSERT_TRUE(server.ok());
     RawClient client((*server)->port());
     client.Send(absl::StrCat("GET /hold", query, " HTTP/1.1\r\nHost: x\r\n\r\n"));
-    holding->WaitForNotification();
+    holding->Wait();
     const absl::Time left = absl::Now();
     client.Close();
-    ASSERT_TRUE(gone->WaitForNotificationWithTimeout(absl::Seconds(5)));
+    ASSERT_TRUE(gone->Wait());
     EXPECT_LT(absl::Now() - left, absl::Milliseconds(100));
   }
 }
@@ -191,7 +190,7 @@ TEST_F(HttpServerTest, CutsOffAReaderThatIsSlowerThanItsStream) {
   StartServer(options);
   RawClient client(server_->port(), /*receive_buffer_bytes=*/4096);
   client.Send("GET /flood HTTP/1.1\r\nHost: x\r\n\r\n");
-  EXPECT_TRUE(flood_stopped_.WaitForNotificationWithTimeout(absl::Seconds(10)));
+  EXPECT_TRUE(flood_stopped_.Wait());
 }
 
 TEST_F(HttpServerTest, ClosesAReaderThatStopsReading) {
@@ -201,7 +200,7 @@ TEST_F(HttpServerTest, ClosesAReaderThatStopsReading) {
   StartServer(options);
   RawClient client(server_->port(), /*receive_buffer_bytes=*/4096);
   client.Send("GET /flood HTTP/1.1\r\nHost: x\r\n\r\n");
-  EXPECT_TRUE(flood_stopped_.WaitForNotificationWithTimeout(absl::Seconds(10)));
+  EXPECT_TRUE(flood_stopped_.Wait());
 }
 
 TEST_F(HttpServerTest, AnswersForAHandlerThatDropsItsRequest) {
@@ -235,10 +234,10 @@ TEST_F(HttpServerTest, RefusesConnectionsBeyondTheCapAndServesAgainAfterwards) {
 }
 
 TEST_F(HttpServerTest, LetsARunningExchangeEndBeforeItShutsDown) {
-  absl::Notification started, release;
+  Event started, release;
   auto server = HttpServer::Start({}, [&](HttpRequest, HttpResponder responder) {
     started.Notify();
-    release.WaitForNotification();
+    release.Wait();
     HttpResponse response;
     response.body = "late";
     responder.Respond(std::move(response));
@@ -247,7 +246,7 @@ TEST_F(HttpServerTest, LetsARunningExchangeEndBeforeItShutsDown) {
   const uint16_t port = (*server)->port();
   RawClient idle(port), busy(port);
   busy.Send(kGet);
-  started.WaitForNotification();
+  started.Wait();
   std::thread shutdown([&] { (*server)->Shutdown(absl::Seconds(10)); });
   EXPECT_EQ(idle.ReadAll(), "");
   EXPECT_TRUE(idle.closed());
