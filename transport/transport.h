@@ -51,14 +51,14 @@ class MessageHandler {
 // calls as far as OnHeader is concerned; payloads may complete in any order.
 class Channel {
  public:
-  // Closes at once: unfinished sends complete with Cancelled before the destructor returns. Small messages
-  // whose `done` said Ok may be lost. Not from a callback of the transport, which would wait for itself, and
-  // not during a Send.
+  // Closes at once: unfinished sends complete with Cancelled before the destructor returns. Messages
+  // whose `done` said Ok may still be lost. Not from a callback of the transport, which would wait for
+  // itself, and not during a Send.
   virtual ~Channel() = default;
 
   // Queues one message. `header` is copied (at most kMaxHeaderBytes); `payload` must live until `done`.
   // `done` is called exactly once, from the progress thread or from inside Send: Ok when the payload may be
-  // reused (the peer has it, or the transport has copied it), Unavailable when the peer is gone,
+  // reused (on its way, not surely delivered), Unavailable when the peer is gone,
   // ResourceExhausted when the bounded send queue is full, Cancelled when the channel was closed,
   // InvalidArgument for a header that is too long. `done` must not block; it may call Send.
   virtual void Send(absl::Span<const uint8_t> header, absl::Span<const uint8_t> payload,

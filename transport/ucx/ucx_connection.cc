@@ -86,6 +86,8 @@ void UcxConnection::OnSent(void* request, ucs_status_t status, void* in_flight) 
 
 void UcxConnection::Finish(const UcxSend& send, ucs_status_t status) {
   const absl::Status outcome = Outcome(status);
+  // Before `done`, which may look; requests fail before the endpoint reports its error.
+  if (absl::IsUnavailable(outcome)) state_->healthy = false;
   counters_->CountSend(outcome, send.payload.size());
   state_->unfinished.fetch_sub(1, std::memory_order_relaxed);  // first: `done` may send the next message
   send.done(outcome);
