@@ -41,7 +41,7 @@ void StartLogging(const LogOptions& options, const char* process) {
     formatter->add_flag<JsonMessageFlag>('*');
     formatter->set_pattern(R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l","process":"%n","message":%*})");
   } else {
-    formatter->set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %^%L%$ %n: %v");
+    formatter->set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %^%l%$ %n: %v");
   }
   logger->set_formatter(std::move(formatter));
   logger->set_level(spdlog::level::from_str(options.level));

@@ -1,0 +1,44 @@
+#include "server/decode/decode_service.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "server/rpc_status.h"
+
+namespace aludel {
+
+grpc::ServerUnaryReactor* DecodeService::Describe(grpc::CallbackServerContext* call,
+                                                  const v1::DescribeRequest* request,
+                                                  v1::DecodeDescription* response) {
+  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
+  if (request->protocol_version() != kHandoffVersion) {
+    reactor->Finish(ToGrpc(absl::FailedPreconditionError(absl::StrCat(
+        "protocol version: found ", request->protocol_version(), ", this server speaks ", kHandoffVersion))));
+    return reactor;
+  }
+  response->set_protocol_version(kHandoffVersion);
+  *response->mutable_model() = context_.model->Identity();
+  response->set_served_model_name(context_.options->served_model_name);
+  response->set_epoch(context_.receiver->epoch());
+  response->set_max_context(context_.model->engine().options().max_context);
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerWriteReactor<v1::GenerateEvent>* DecodeService::Generate(grpc::CallbackServerContext* call,
+                                                                     const v1::GenerateRequest* request) {
+  const absl::Time deadline =
+      std::min(absl::FromChrono(call->deadline()), absl::Now() + context_.options->request_timeout);
+  // The stream tells the session when its client goes; the session holds the stream.
+  auto target = std::make_shared<std::weak_ptr<GenerateSession>>();
+  auto stream = GenerateSession::Stream::Create(context_.options->max_stream_backlog, [target] {
+    if (const auto session = target->lock()) session->Stop(absl::CancelledError("the client has gone"));
+  });
+  const auto session = std::make_shared<GenerateSession>(context_, stream, deadline);
+  *target = session;  // gRPC reports a cancel only after this function has returned
+  session->Start(*request);
+  return stream.get();
+}
+
+}  // namespace aludel

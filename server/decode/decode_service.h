@@ -1,0 +1,22 @@
+#pragma once
+
+#include "aludel/v1/handoff.grpc.pb.h"
+#include "server/decode/generate_session.h"
+
+namespace aludel {
+
+// The Decode service: says who it is, and starts a GenerateSession for each Generate. Thread-safe.
+class DecodeService : public v1::Decode::CallbackService {
+ public:
+  explicit DecodeService(const DecodeContext& context) : context_(context) {}
+
+  grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* call, const v1::DescribeRequest* request,
+                                     v1::DecodeDescription* response) override;
+  grpc::ServerWriteReactor<v1::GenerateEvent>* Generate(grpc::CallbackServerContext* call,
+                                                        const v1::GenerateRequest* request) override;
+
+ private:
+  const DecodeContext context_;
+};
+
+}  // namespace aludel

@@ -1,0 +1,169 @@
+#include "server/decode/kv_receiver.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "server/artifact_prefix.h"
+
+namespace aludel {
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+}  // namespace
+
+KvReceiver::KvReceiver(uint64_t epoch, Metrics* metrics, Clock clock)
+    : epoch_(epoch), metrics_(metrics), clock_(std::move(clock)) {}
+
+void KvReceiver::Open(TicketSpec spec) {
+  auto ticket = std::make_shared<Ticket>();
+  ticket->artifact = ArtifactPrefix(spec.codec->artifact_hash());
+  ticket->spec = std::move(spec);
+  absl::MutexLock lock(&mutex_);
+  tickets_.emplace(ticket->spec.id, std::move(ticket));
+}
+
+void KvReceiver::CloseLocked(Ticket& ticket) {
+  ticket.closed = true;
+  tickets_.erase(ticket.spec.id);
+}
+
+KvReceiver::Usage KvReceiver::Close(const TicketId& id) {
+  std::shared_ptr<Ticket> ticket;  // its callbacks may own much: dies after the lock
+  absl::MutexLock lock(&mutex_);
+  const auto found = tickets_.find(id);
+  if (found == tickets_.end()) return {};
+  ticket = found->second;
+  CloseLocked(*ticket);
+  return ticket->usage;
+}
+
+void KvReceiver::Reap() {
+  const absl::Time now = clock_();
+  std::vector<std::shared_ptr<Ticket>> expired;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [id, ticket] : tickets_) {
+      if (ticket->spec.deadline <= now) expired.push_back(ticket);
+    }
+    for (const auto& ticket : expired) CloseLocked(*ticket);
+  }
+  for (const auto& ticket : expired) {
+    ticket->spec.owner.on_lost(absl::DeadlineExceededError(absl::StrFormat(
+        "the hand-over did not complete in time (%d frames had landed)", ticket->usage.frames)));
+  }
+}
+
+int64_t KvReceiver::open_tickets() const {
+  absl::MutexLock lock(&mutex_);
+  return static_cast<int64_t>(tickets_.size());
+}
+
+int64_t KvReceiver::unfinished_payloads() const {
+  absl::MutexLock lock(&mutex_);
+  return static_cast<int64_t>(incoming_.size());
+}
+
+KvReceiver::Verdict KvReceiver::Judge(const FrameHeader& header, size_t payload_bytes) {
+  // Until the ticket is known the sender may be anybody: nobody's hand-over ends because of such a frame.
+  if (header.epoch != epoch_) return {nullptr, "epoch", {}};
+  const auto found = tickets_.find(header.ticket);
+  if (found == tickets_.end()) return {nullptr, "unknown_ticket", {}};
+  const std::shared_ptr<Ticket>& ticket = found->second;
+  const TicketSpec& spec = ticket->spec;
+  if (clock_() >= spec.deadline) return {nullptr, "late", {}};  // Reap tells the owner
+  if (ticket->sequences.count(header.sequence) != 0) return {nullptr, "duplicate", {}};
+
+  const auto lose = [&](const char* label, std::string text) {
+    return Verdict{ticket, label, absl::DataLossError(std::move(text))};
+  };
+  if (header.payload_bytes != payload_bytes || payload_bytes == 0) {
+    return lose("length", absl::StrFormat("frame %d: payload is %d bytes, its header says %d",
+                                          header.sequence, payload_bytes, header.payload_bytes));
+  }
+  if (header.kind != spec.codec->kind() || header.artifact != ticket->artifact) {
+    return lose("format",
+                absl::StrFormat("frame %d: kind %d or its artefact is not the ticket's format %s",
+                                header.sequence, static_cast<int>(header.kind), spec.codec->name()));
+  }
+  const uint64_t token_end = uint64_t{header.coverage.token_begin} + header.coverage.tokens;
+  if (header.coverage.tokens == 0 || token_end > spec.tokens) {
+    return lose("coverage", absl::StrFormat("frame %d: tokens [%d, %d), the ticket has %d", header.sequence,
+                                            header.coverage.token_begin, token_end, spec.tokens));
+  }
+  const size_t limit = spec.codec->MaxFrameBytes(header.coverage.tokens);
+  if (payload_bytes > limit) {
+    return lose("oversize", absl::StrFormat("frame %d: payload is %d bytes, want at most %d for %d tokens",
+                                            header.sequence, payload_bytes, limit, header.coverage.tokens));
+  }
+  if (payload_bytes > spec.extent.bytes().size() - ticket->used) {
+    return lose("arena",
+                absl::StrFormat("frame %d: payload is %d bytes, the ticket's memory has %d of %d left",
+                                header.sequence, payload_bytes, spec.extent.bytes().size() - ticket->used,
+                                spec.extent.bytes().size()));
+  }
+  return {ticket, nullptr, {}};
+}
+
+absl::Span<uint8_t> KvReceiver::OnHeader(MessageId id, absl::Span<const uint8_t> bytes,
+                                         size_t payload_bytes) {
+  const absl::StatusOr<FrameHeader> header = DecodeFrameHeader(bytes);
+  if (!header.ok()) {
+    metrics_->CountDroppedFrame("malformed");
+    return {};
+  }
+  Verdict verdict;
+  {
+    absl::MutexLock lock(&mutex_);
+    verdict = Judge(*header, payload_bytes);
+    if (verdict.drop == nullptr) {
+      Ticket& ticket = *verdict.ticket;
+      const absl::Span<uint8_t> payload = ticket.spec.extent.bytes().subspan(ticket.used, payload_bytes);
+      ticket.used = std::min(ticket.spec.extent.bytes().size(),
+                             (ticket.used + payload_bytes + kAlignment - 1) / kAlignment * kAlignment);
+      ticket.sequences.insert(header->sequence);
+      incoming_[id] = {verdict.ticket, *header, {bytes.begin(), bytes.end()}, payload};
+      return payload;
+    }
+    if (verdict.ticket != nullptr) CloseLocked(*verdict.ticket);
+  }
+  metrics_->CountDroppedFrame(verdict.drop);
+  if (verdict.ticket != nullptr) verdict.ticket->spec.owner.on_lost(verdict.lost);
+  return {};
+}
+
+void KvReceiver::OnPayload(MessageId id, absl::Status status) {
+  Incoming frame;
+  bool closed = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto found = incoming_.find(id);
+    frame = std::move(found->second);
+    incoming_.erase(found);
+    Ticket& ticket = *frame.ticket;
+    closed = ticket.closed;
+    if (!closed && status.ok()) {
+      ++ticket.usage.frames;
+      ticket.usage.bytes += frame.header_bytes.size() + frame.payload.size();
+    } else if (!closed) {
+      CloseLocked(ticket);
+    }
+  }
+  if (closed) {
+    metrics_->CountDroppedFrame("late");
+    return;
+  }
+  TicketOwner& owner = frame.ticket->spec.owner;
+  if (!status.ok()) {
+    metrics_->CountDroppedFrame("transfer");
+    owner.on_lost(status);
+    return;
+  }
+  metrics_->CountFrame("received", frame.ticket->spec.codec->name(),
+                       frame.header_bytes.size() + frame.payload.size());
+  owner.on_frame(frame.header, std::move(frame.header_bytes), frame.payload,
+                 [quarantine = frame.ticket]() mutable { quarantine.reset(); });
+}
+
+}  // namespace aludel

@@ -1,0 +1,112 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "runtime/codec/codec.h"
+#include "runtime/codec/frame.h"
+#include "server/frame_arena.h"
+#include "server/metrics.h"
+#include "transport/transport.h"
+
+namespace aludel {
+
+// Where the frames of one ticket go. Called from the transport's progress thread or, for on_lost, from
+// whoever calls Reap; never with a lock held; must not block.
+struct TicketOwner {
+  // A whole frame lies in `payload`, which stays until `release` has run (exactly once, on any thread).
+  // Nothing beyond the header's form has been checked: checksum and coverage are the owner's.
+  std::function<void(const FrameHeader& header, std::vector<uint8_t> header_bytes,
+                     absl::Span<const uint8_t> payload, std::function<void()> release)>
+      on_frame;
+  // A frame of this ticket was refused or lost, or the deadline has passed: the hand-over cannot complete.
+  // At most once, and the ticket is closed.
+  std::function<void(const absl::Status& reason)> on_lost;
+};
+
+// One hand-over that may arrive here.
+struct TicketSpec {
+  TicketId id = {};
+  absl::Time deadline;
+  const KvCodec* codec = nullptr;
+  uint32_t tokens = 0;  // frames may cover tokens [0, tokens)
+  FrameExtent extent;   // all payloads of the ticket go here
+  TicketOwner owner;
+};
+
+// The data plane's door on a decode server. A message is let in only for a ticket that is open here, in time,
+// of this process's epoch, of the format agreed, within the token range, and while the ticket's own memory
+// has room; everything else is dropped and counted, and nothing is allocated for it. Memory of a ticket is
+// quarantined until every transfer into it and every reader of it has ended, however the ticket ended.
+//
+//   Open -> open -> Close (its owner has what it needs, or gave up)  -> closed
+//                -> a refused or failed frame, or Reap after the deadline: on_lost -> closed
+//
+// Thread-safe. Must outlive its transport; `metrics` and codecs must outlive it.
+class KvReceiver : public MessageHandler {
+ public:
+  using Clock = std::function<absl::Time()>;
+  KvReceiver(uint64_t epoch, Metrics* metrics, Clock clock);
+
+  struct Usage {
+    uint64_t frames = 0;
+    uint64_t bytes = 0;  // headers included
+  };
+
+  void Open(TicketSpec spec);
+  // Later frames of it are late. Unknown tickets give zeros.
+  Usage Close(const TicketId& id);
+  // Loses every ticket whose deadline has passed.
+  void Reap();
+
+  uint64_t epoch() const { return epoch_; }
+  int64_t open_tickets() const;
+  // Transfers that are still writing.
+  int64_t unfinished_payloads() const;
+
+  absl::Span<uint8_t> OnHeader(MessageId id, absl::Span<const uint8_t> header, size_t payload_bytes) override;
+  void OnPayload(MessageId id, absl::Status status) override;
+
+ private:
+  // Shared by the table, transfers in progress and readers of landed payloads: the extent goes with the last.
+  struct Ticket {
+    TicketSpec spec;
+    std::array<uint8_t, 8> artifact = {};
+    bool closed = false;
+    size_t used = 0;
+    std::set<uint32_t> sequences;  // seen; bounded by the extent, as every frame takes a line of it
+    Usage usage;
+  };
+  struct Incoming {
+    std::shared_ptr<Ticket> ticket;
+    FrameHeader header;
+    std::vector<uint8_t> header_bytes;
+    absl::Span<uint8_t> payload;
+  };
+  struct Verdict {
+    std::shared_ptr<Ticket> ticket;  // set: the frame is let in, or `lost` ends this ticket
+    const char* drop = nullptr;      // metric label
+    absl::Status lost;
+  };
+
+  Verdict Judge(const FrameHeader& header, size_t payload_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CloseLocked(Ticket& ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const uint64_t epoch_;
+  Metrics* const metrics_;
+  const Clock clock_;
+  mutable absl::Mutex mutex_;
+  std::map<TicketId, std::shared_ptr<Ticket>> tickets_ ABSL_GUARDED_BY(mutex_);
+  std::map<MessageId, Incoming> incoming_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace aludel

@@ -1,0 +1,144 @@
+#include <atomic>
+#include <memory>
+
+#include "absl/debugging/failure_signal_handler.h"
+#include "absl/debugging/symbolize.h"
+#include "absl/time/time.h"
+#include "runtime/status_macros.h"
+#include "server/admin.h"
+#include "server/command_line.h"
+#include "server/config.h"
+#include "server/decode/decode_service.h"
+#include "server/decode/kv_receiver.h"
+#include "server/decode/prefill_pool.h"
+#include "server/frame_arena.h"
+#include "server/grpc_server.h"
+#include "server/logging.h"
+#include "server/metrics.h"
+#include "server/model_host.h"
+#include "server/random.h"
+#include "server/shutdown.h"
+#include "server/stop_signal.h"
+#include "server/timer.h"
+#include "spdlog/spdlog.h"
+#include "transport/transport.h"
+
+namespace aludel {
+namespace {
+
+constexpr char kUsage[] =
+    R"(aludel-decode answers prompts with the consumer's model over a KV cache that a prefill server hands over.
+Where none can, it prefills by itself.
+
+  aludel-decode --config configs/decode-chat.textproto
+  aludel-decode --config my.textproto --check-config
+
+A minimal configuration names a model; every setting with its default is in proto/aludel/v1/config.proto:
+
+  listen: "127.0.0.1:7200"        # gRPC
+  admin_listen: "127.0.0.1:7201"  # HTTP /metrics /health /ready
+  engine { directory: "deploy/demo/chat" }
+  prefill_targets: "127.0.0.1:7100"
+
+SIGTERM or SIGINT stops it gently, a second one at once.)";
+
+PrefillPool::Options PoolOptions(const DecodeOptions& options, const ModelHost& model,
+                                 const std::string& receiver_address) {
+  PrefillPool::Options pool{.targets = options.prefill_targets,
+                            .probe_interval = options.probe_interval,
+                            .probe_max_interval = options.probe_max_interval,
+                            .probe_timeout = options.probe_timeout,
+                            .model = model.Identity(),
+                            .receiver_address = receiver_address};
+  for (const auto& codec : model.codecs()) {
+    v1::WireFormat format;
+    format.set_name(codec->name());
+    format.set_artifact_hash(codec->artifact_hash());
+    pool.formats.push_back(std::move(format));
+  }
+  return pool;
+}
+
+absl::Status CheckPlanner(const DecodeOptions& options, const ModelHost& model) {
+  if (options.planner.format.empty() || model.FindCodec(options.planner.format) != nullptr) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError("planner.format: \"" + options.planner.format +
+                                    "\" is not a format of this server");
+}
+
+// Everything in order of construction; destroyed in the reverse order.
+absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
+  Metrics metrics;
+  Timer timer;
+  std::atomic<bool> draining = false;
+  std::atomic<int64_t> sessions_open = 0;
+
+  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<ModelHost> model,
+                          ModelHost::Load(options.model, options.codec, CodecSide::kConsumer));
+  ALUDEL_RETURN_IF_ERROR(CheckPlanner(options, *model));
+  KvReceiver receiver(RandomEpoch(), &metrics, [] { return absl::Now(); });
+  // A payload that takes longer than its whole hand-over may is worth nothing any more.
+  TransportOptions transport_options = options.transport;
+  transport_options.receive_timeout = options.handover_timeout;
+  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, OpenTransport(transport_options, &receiver));
+  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<FrameArena> arena,
+                          FrameArena::Create(transport.get(), options.receive_arena_bytes));
+  const std::string receiver_address = transport->address();
+
+  metrics.OnRender([&] {
+    metrics.SetEngine(options.served_model_name, model->engine().stats());
+    metrics.SetTransport(transport->stats());
+    metrics.SetArena(arena->bytes_total(), arena->bytes_reserved());
+    metrics.SetTicketsOpen(receiver.open_tickets());
+  });
+  const auto health = [&model] { return model->Health(); };
+  const auto ready = [&] { return draining ? absl::UnavailableError("draining") : model->Health(); };
+  std::unique_ptr<AdminServer> admin;
+  if (!options.admin_listen.empty()) {
+    ALUDEL_ASSIGN_OR_RETURN(admin, AdminServer::Start(options.admin_listen, &metrics, {health, ready}));
+  }
+
+  PrefillPool pool(PoolOptions(options, *model, receiver_address), &timer, &metrics);
+  DecodeService service({.options = &options,
+                         .model = model.get(),
+                         .receiver = &receiver,
+                         .arena = arena.get(),
+                         .receiver_address = receiver_address,
+                         .prefill_pool = &pool,
+                         .timer = &timer,
+                         .metrics = &metrics,
+                         .sessions_open = &sessions_open});
+  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<grpc::Server> server, StartGrpcServer(options.listen, &service));
+  spdlog::info("serving {} from {} on {}, admin on {}", options.served_model_name, options.model.directory,
+               options.listen, admin == nullptr ? "nothing" : options.admin_listen);
+
+  const char* signal = stop.Wait();
+  spdlog::info("{}: stopping, {} requests open", signal, sessions_open.load());
+  draining = true;
+  DrainAndShutdown(*server, options.drain_timeout, timer);
+  admin.reset();
+  model->StopEngine();
+  AwaitNone(
+      "requests", [&] { return sessions_open.load(); }, absl::Seconds(5));
+  AwaitNone(
+      "transfers", [&] { return receiver.unfinished_payloads(); },
+      options.handover_timeout + absl::Seconds(5));
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace aludel
+
+int main(int argc, char** argv) {
+  absl::InitializeSymbolizer(argv[0]);
+  absl::InstallFailureSignalHandler({});
+  aludel::StopSignal stop;
+  const aludel::CommandLine command_line = aludel::ParseCommandLine(argc, argv, aludel::kUsage);
+  const auto options = aludel::LoadDecodeOptions(command_line.config);
+  if (!options.ok() || command_line.check_config) return aludel::ReportConfig(command_line, options.status());
+  aludel::StartLogging(options->log, "aludel-decode");
+  const absl::Status status = aludel::Serve(*options, stop);
+  if (!status.ok()) spdlog::critical("{}", status.ToString());
+  return status.ok() ? 0 : 1;
+}

@@ -1,0 +1,35 @@
+#include "server/decode/run_call.h"
+
+#include <utility>
+
+#include "server/rpc_status.h"
+
+namespace aludel {
+
+RunCall::RunCall(v1::RunRequest request, absl::Time deadline, Callbacks callbacks)
+    : request_(std::move(request)), callbacks_(std::move(callbacks)) {
+  context_.set_deadline(absl::ToChronoTime(deadline));
+}
+
+std::shared_ptr<RunCall> RunCall::Start(v1::Prefill::Stub& stub, v1::RunRequest request, absl::Time deadline,
+                                        Callbacks callbacks) {
+  std::shared_ptr<RunCall> call(new RunCall(std::move(request), deadline, std::move(callbacks)));
+  call->self_ = call;
+  stub.async()->Run(&call->context_, &call->request_, call.get());
+  call->StartRead(&call->event_);
+  call->StartCall();
+  return call;
+}
+
+void RunCall::OnReadDone(bool ok) {
+  if (!ok) return;  // OnDone follows
+  callbacks_.on_event(event_);
+  StartRead(&event_);
+}
+
+void RunCall::OnDone(const grpc::Status& status) {
+  const std::shared_ptr<RunCall> self = std::move(self_);
+  callbacks_.on_end(FromGrpc(status));
+}
+
+}  // namespace aludel

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "grpcpp/support/server_callback.h"
+
+namespace aludel {
+
+// The server's end of one server-streaming call: sends events in order, one write at a time, with at most
+// `max_backlog` waiting behind a slow reader. Thread-safe. Owns itself until gRPC is done with it; holders
+// keep it alive longer by their shared_ptr. Whoever creates one must see to it that End is called, whatever
+// happens: gRPC waits for it.
+template <typename Event>
+class EventStream : public grpc::ServerWriteReactor<Event> {
+ public:
+  // `on_cancel` runs at most once, when the client has gone or its deadline has passed.
+  static std::shared_ptr<EventStream> Create(size_t max_backlog, std::function<void()> on_cancel) {
+    std::shared_ptr<EventStream> stream(new EventStream(max_backlog, std::move(on_cancel)));
+    stream->self_ = stream;
+    return stream;
+  }
+
+  // False when the reader is too slow (nothing is queued) or the stream has ended.
+  bool Push(Event event) {
+    absl::MutexLock lock(&mutex_);
+    if (ended_ || broken_) return false;
+    if (queue_.size() >= max_backlog_) return false;
+    queue_.push_back(std::move(event));
+    Advance();
+    return true;
+  }
+
+  // Ends the stream after what was pushed. The first call wins.
+  void End(grpc::Status status) {
+    absl::MutexLock lock(&mutex_);
+    if (ended_) return;
+    ended_ = true;
+    status_ = std::move(status);
+    // An error does not wait behind a backlog that a slow reader may never take.
+    if (!status_.ok() && queue_.size() > (writing_ ? 1u : 0u)) {
+      queue_.erase(queue_.begin() + (writing_ ? 1 : 0), queue_.end());
+    }
+    Advance();
+  }
+
+ private:
+  EventStream(size_t max_backlog, std::function<void()> on_cancel)
+      : max_backlog_(max_backlog), on_cancel_(std::move(on_cancel)) {}
+
+  void OnWriteDone(bool ok) override {
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+    queue_.pop_front();
+    if (!ok) {
+      broken_ = true;
+      queue_.clear();
+    }
+    Advance();
+  }
+
+  void OnCancel() override {
+    {
+      absl::MutexLock lock(&mutex_);
+      broken_ = true;
+    }
+    if (on_cancel_) on_cancel_();
+  }
+
+  void OnDone() override {
+    std::shared_ptr<EventStream> self = std::move(self_);  // may be the last owner
+  }
+
+  // gRPC starts operations without calling back into us on this thread, so the lock may be held.
+  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (writing_ || finished_) return;
+    if (!queue_.empty()) {
+      writing_ = true;
+      this->StartWrite(&queue_.front());
+    } else if (ended_) {
+      finished_ = true;
+      this->Finish(status_);
+    }
+  }
+
+  const size_t max_backlog_;
+  const std::function<void()> on_cancel_;
+  std::shared_ptr<EventStream> self_;
+  absl::Mutex mutex_;
+  std::deque<Event> queue_ ABSL_GUARDED_BY(mutex_);  // the front is being written while writing_
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // the client is gone; only Finish remains
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace aludel

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "aludel/v1/handoff.pb.h"
+#include "runtime/codec/codec.h"
+#include "runtime/engine.h"
+#include "runtime/model/tokenizer.h"
+#include "runtime/model/transformer.h"
+#include "server/config.h"
+
+namespace aludel {
+
+// Version of proto/aludel/v1/handoff.proto's meaning; peers with another one are refused when they connect.
+inline constexpr uint32_t kHandoffVersion = 1;
+
+// A model made ready to serve: device, weights, tokenizer, wire formats and the engine over them, loaded in
+// this order and destroyed in the reverse one.
+class ModelHost {
+ public:
+  // `side`: which half of each wire format this server needs.
+  static absl::StatusOr<std::unique_ptr<ModelHost>> Load(const ModelOptions& options,
+                                                         const CodecOptions& codec_options, CodecSide side);
+
+  Engine& engine() { return *engine_; }
+  const Engine& engine() const { return *engine_; }
+  const ModelConfig& config() const { return model_->config(); }
+  const std::vector<std::unique_ptr<KvCodec>>& codecs() const { return codecs_; }
+  // Null for a format this server does not have.
+  const KvCodec* FindCodec(absl::string_view name) const;
+  // Who this model is to peers.
+  v1::ModelIdentity Identity() const;
+  // Ok while the engine's thread makes progress; otherwise says since when it does not.
+  absl::Status Health() const;
+
+  // Bound on the bytes of all frames of a hand-over of `tokens` tokens, however the producer cuts its chunks
+  // (within reason: a producer that cuts finer than a quarter of our chunk runs out of room and the prompt is
+  // prefilled where it is decoded).
+  size_t HandoverBytesBound(const KvCodec& codec, int64_t tokens) const;
+  // Stops the engine: every sequence ends with Unavailable. Before whatever its listeners use is destroyed.
+  void StopEngine() { engine_.reset(); }
+
+ private:
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Transformer> model_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::vector<std::unique_ptr<KvCodec>> codecs_;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace aludel

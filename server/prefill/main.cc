@@ -1,0 +1,114 @@
+#include <atomic>
+#include <memory>
+
+#include "absl/debugging/failure_signal_handler.h"
+#include "absl/debugging/symbolize.h"
+#include "runtime/status_macros.h"
+#include "server/admin.h"
+#include "server/command_line.h"
+#include "server/config.h"
+#include "server/frame_arena.h"
+#include "server/grpc_server.h"
+#include "server/logging.h"
+#include "server/metrics.h"
+#include "server/model_host.h"
+#include "server/prefill/connection_cache.h"
+#include "server/prefill/prefill_service.h"
+#include "server/random.h"
+#include "server/shutdown.h"
+#include "server/stop_signal.h"
+#include "server/timer.h"
+#include "spdlog/spdlog.h"
+#include "transport/transport.h"
+
+namespace aludel {
+namespace {
+
+constexpr char kUsage[] =
+    R"(aludel-prefill runs prompts through the producer's model and ships codes of its KV cache to decode servers.
+
+  aludel-prefill --config configs/prefill.textproto
+  aludel-prefill --config my.textproto --check-config
+
+A minimal configuration names a model; every setting with its default is in proto/aludel/v1/config.proto:
+
+  listen: "127.0.0.1:7100"        # gRPC
+  admin_listen: "127.0.0.1:7101"  # HTTP /metrics /health /ready
+  engine { directory: "deploy/demo/base" }
+
+SIGTERM or SIGINT stops it gently, a second one at once.)";
+
+// Nothing arrives at a prefill server over the data plane.
+class RefuseAll : public MessageHandler {
+ public:
+  absl::Span<uint8_t> OnHeader(MessageId, absl::Span<const uint8_t>, size_t) override { return {}; }
+  void OnPayload(MessageId, absl::Status) override {}
+};
+
+// Everything in order of construction; destroyed in the reverse order.
+absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
+  Metrics metrics;
+  Timer timer;
+  std::atomic<bool> draining = false;
+  std::atomic<int64_t> runs_open = 0;
+
+  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<ModelHost> model,
+                          ModelHost::Load(options.model, options.codec, CodecSide::kProducer));
+  RefuseAll refuse_all;
+  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport,
+                          OpenTransport(options.transport, &refuse_all));
+  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<FrameArena> arena,
+                          FrameArena::Create(transport.get(), options.send_arena_bytes));
+  ConnectionCache connections(transport.get(), options.max_channels, options.connect_timeout);
+
+  metrics.OnRender([&] {
+    metrics.SetEngine(model->config().architecture, model->engine().stats());
+    metrics.SetTransport(transport->stats());
+    metrics.SetArena(arena->bytes_total(), arena->bytes_reserved());
+    metrics.SetTicketsOpen(runs_open.load());
+  });
+  const auto health = [&model] { return model->Health(); };
+  const auto ready = [&] { return draining ? absl::UnavailableError("draining") : model->Health(); };
+  std::unique_ptr<AdminServer> admin;
+  if (!options.admin_listen.empty()) {
+    ALUDEL_ASSIGN_OR_RETURN(admin, AdminServer::Start(options.admin_listen, &metrics, {health, ready}));
+  }
+
+  PrefillService service({.options = &options,
+                          .model = model.get(),
+                          .arena = arena.get(),
+                          .connections = &connections,
+                          .timer = &timer,
+                          .metrics = &metrics,
+                          .runs_open = &runs_open},
+                         RandomEpoch());
+  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<grpc::Server> server, StartGrpcServer(options.listen, &service));
+  spdlog::info("serving {} on {}, admin on {}", options.model.directory, options.listen,
+               admin == nullptr ? "nothing" : options.admin_listen);
+
+  const char* signal = stop.Wait();
+  spdlog::info("{}: stopping, {} runs open", signal, runs_open.load());
+  draining = true;
+  DrainAndShutdown(*server, options.drain_timeout, timer);
+  admin.reset();
+  model->StopEngine();
+  AwaitNone(
+      "runs", [&] { return runs_open.load(); }, absl::Seconds(5));
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace aludel
+
+int main(int argc, char** argv) {
+  absl::InitializeSymbolizer(argv[0]);
+  absl::InstallFailureSignalHandler({});
+  aludel::StopSignal stop;
+  const aludel::CommandLine command_line = aludel::ParseCommandLine(argc, argv, aludel::kUsage);
+  const auto options = aludel::LoadPrefillOptions(command_line.config);
+  if (!options.ok() || command_line.check_config) return aludel::ReportConfig(command_line, options.status());
+  aludel::StartLogging(options->log, "aludel-prefill");
+  const absl::Status status = aludel::Serve(*options, stop);
+  if (!status.ok()) spdlog::critical("{}", status.ToString());
+  return status.ok() ? 0 : 1;
+}

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "transport/transport.h"
+
+namespace aludel {
+
+// A transport channel that can be closed while others hold it. Thread-safe.
+class PeerConnection {
+ public:
+  explicit PeerConnection(std::unique_ptr<Channel> channel) : channel_(std::move(channel)) {}
+
+  // As Channel::Send; Cancelled after Close.
+  void Send(absl::Span<const uint8_t> header, absl::Span<const uint8_t> payload,
+            std::function<void(absl::Status)> done);
+  bool healthy() const;
+  // Ends every unfinished send with Cancelled before it returns. Not from the transport's progress thread
+  // (so not from a `done`).
+  void Close();
+
+ private:
+  mutable absl::Mutex mutex_;
+  std::unique_ptr<Channel> channel_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace aludel

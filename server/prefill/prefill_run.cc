@@ -1,0 +1,184 @@
+#include "server/prefill/prefill_run.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "runtime/status_macros.h"
+#include "server/rpc_status.h"
+#include "spdlog/spdlog.h"
+
+namespace aludel {
+namespace {
+
+// After a run was stopped its sends may still end by themselves; a peer that hangs does not get longer.
+constexpr absl::Duration kSendGrace = absl::Seconds(1);
+
+}  // namespace
+
+PrefillRun::PrefillRun(const PrefillContext& context, std::shared_ptr<Stream> stream, absl::Time deadline)
+    : context_(context), stream_(std::move(stream)), start_(absl::Now()), deadline_(deadline) {
+  context_.runs_open->fetch_add(1);
+}
+
+PrefillRun::~PrefillRun() { context_.runs_open->fetch_sub(1); }
+
+absl::Status PrefillRun::Validate(const v1::RunRequest& request) {
+  const v1::Ticket& ticket = request.ticket();
+  if (ticket.id().size() != ticket_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ticket.id: found ", ticket.id().size(), " bytes, want ", ticket_.size()));
+  }
+  if (request.prompt().empty())
+    return absl::InvalidArgumentError("prompt: found no tokens, want at least one");
+  codec_ = context_.model->FindCodec(ticket.format().name());
+  if (codec_ == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("ticket.format: \"", ticket.format().name(), "\" is not a format of this server"));
+  }
+  if (codec_->artifact_hash() != ticket.format().artifact_hash()) {
+    return absl::FailedPreconditionError(absl::StrCat("ticket.format: artefact of \"", codec_->name(),
+                                                      "\" is ", ticket.format().artifact_hash(),
+                                                      ", this server has ", codec_->artifact_hash()));
+  }
+  std::copy(ticket.id().begin(), ticket.id().end(), ticket_.begin());
+  epoch_ = ticket.epoch();
+  request_id_ = request.request_id();
+  prompt_.assign(request.prompt().begin(), request.prompt().end());
+  return absl::OkStatus();
+}
+
+void PrefillRun::Start(const v1::RunRequest& request) {
+  absl::Status status = Validate(request);
+  if (status.ok()) {
+    absl::StatusOr<FrameExtent> extent =
+        context_.arena->Reserve(context_.model->HandoverBytesBound(*codec_, prompt_.size()));
+    if (extent.ok()) extent_ = *std::move(extent);
+    status = extent.status();
+  }
+  if (!status.ok()) return End(status, {});
+  {
+    absl::MutexLock lock(&mutex_);
+    deadline_timer_ = context_.timer->At(deadline_, [weak = weak_from_this()] {
+      if (const auto run = weak.lock())
+        run->Stop(absl::DeadlineExceededError("the run's deadline has passed"));
+    });
+  }
+  context_.connections->Get(
+      request.ticket().receiver_address(), deadline_,
+      [self = shared_from_this()](auto connection) { self->OnConnected(std::move(connection)); });
+}
+
+void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> connection) {
+  if (!connection.ok()) return End(connection.status(), {});
+  std::shared_ptr<KvSender> sender =
+      KvSender::Create(*connection, std::move(extent_), ticket_, epoch_, *codec_, context_.metrics);
+  absl::Status stopped;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopped = stopped_;
+    connection_ = *std::move(connection);
+    sender_ = sender;
+  }
+  if (!stopped.ok()) return End(stopped, {});
+
+  const auto tokens = static_cast<int64_t>(prompt_.size());
+  // Admitted goes first: the engine may be done before its call returns.
+  v1::RunEvent admitted;
+  admitted.mutable_admitted();
+  stream_->Push(std::move(admitted));
+  const absl::StatusOr<SequenceId> sequence = context_.model->engine().Prefill({.prompt = std::move(prompt_),
+                                                                                .token_end = tokens,
+                                                                                .deadline = deadline_,
+                                                                                .codec = codec_,
+                                                                                .sink = sender.get()},
+                                                                               shared_from_this());
+  if (!sequence.ok()) return End(sequence.status(), {});
+  {
+    absl::MutexLock lock(&mutex_);
+    sequence_ = *sequence;
+    stopped = stopped_;
+  }
+  if (!stopped.ok()) context_.model->engine().Cancel(*sequence, stopped);
+}
+
+void PrefillRun::OnDone(const absl::Status& status, const SequenceResult& result) {
+  if (status.ok()) {
+    v1::RunEvent event;
+    v1::RunComputed* computed = event.mutable_computed();
+    computed->set_queue_seconds(result.times.queue);
+    computed->set_prefill_seconds(result.times.prefill);
+    computed->set_encode_seconds(result.times.encode);
+    stream_->Push(std::move(event));
+  }
+  std::shared_ptr<KvSender> sender;
+  {
+    absl::MutexLock lock(&mutex_);
+    engine_status_ = status;
+    sender = sender_;
+  }
+  sender->Finish([self = shared_from_this()](const KvSender::Outcome& outcome) { self->OnSent(outcome); });
+}
+
+void PrefillRun::OnSent(const KvSender::Outcome& outcome) {
+  absl::Status status;
+  {
+    absl::MutexLock lock(&mutex_);
+    status = !stopped_.ok() ? stopped_ : !engine_status_.ok() ? engine_status_ : outcome.status;
+  }
+  End(status, outcome);
+}
+
+void PrefillRun::Stop(const absl::Status& reason) {
+  SequenceId sequence = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (ended_ || !stopped_.ok()) return;
+    stopped_ = reason;
+    sequence = sequence_;
+  }
+  if (sequence != 0) context_.model->engine().Cancel(sequence, reason);
+  context_.timer->At(absl::Now() + kSendGrace, [weak = weak_from_this()] {
+    if (const auto run = weak.lock()) run->CloseConnection();
+  });
+}
+
+void PrefillRun::CloseConnection() {
+  std::shared_ptr<PeerConnection> connection;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (ended_) return;
+    connection = connection_;
+  }
+  if (connection == nullptr) return;
+  spdlog::warn("request={} its receiver takes no frames: closing the connection", request_id_);
+  context_.connections->Close(std::move(connection));
+}
+
+void PrefillRun::End(const absl::Status& status, const KvSender::Outcome& outcome) {
+  std::shared_ptr<PeerConnection> connection;
+  std::shared_ptr<KvSender> sender;
+  Timer::Id timer = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    ended_ = true;
+    std::swap(connection, connection_);
+    std::swap(sender, sender_);
+    timer = deadline_timer_;
+  }
+  context_.timer->Cancel(timer);
+  if (status.ok()) {
+    v1::RunEvent event;
+    event.mutable_finished()->set_frames(outcome.frames);
+    event.mutable_finished()->set_frame_bytes(outcome.frame_bytes);
+    stream_->Push(std::move(event));
+  }
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - start_);
+  context_.metrics->CountHandover("sent", StatusName(status.code()), seconds);
+  spdlog::log(status.ok() ? spdlog::level::debug : spdlog::level::info,
+              "request={} run ended: {} ({} frames, {} bytes, {:.3f} s)", request_id_, status.ToString(),
+              outcome.frames, outcome.frame_bytes, seconds);
+  stream_->End(ToGrpc(status));
+}
+
+}  // namespace aludel

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "aludel/v1/handoff.pb.h"
+#include "runtime/engine.h"
+#include "server/config.h"
+#include "server/event_stream.h"
+#include "server/frame_arena.h"
+#include "server/metrics.h"
+#include "server/model_host.h"
+#include "server/prefill/connection_cache.h"
+#include "server/prefill/kv_sender.h"
+#include "server/timer.h"
+
+namespace aludel {
+
+// What every run of a prefill server uses. Outlives all runs.
+struct PrefillContext {
+  const PrefillOptions* options = nullptr;
+  ModelHost* model = nullptr;
+  FrameArena* arena = nullptr;
+  ConnectionCache* connections = nullptr;
+  Timer* timer = nullptr;
+  Metrics* metrics = nullptr;
+  std::atomic<int64_t>* runs_open = nullptr;
+};
+
+// One Prefill.Run call, from its request to the end of its stream:
+//   connecting -> computing (the engine has it) -> sending (computed; frames on their way) -> ended
+// Stop (client gone, deadline) leads from each of them to ended: a computation is cancelled, and sends that
+// do not end by themselves soon after are ended by closing their connection. The stream ends exactly once,
+// after the last send. Thread-safe; kept alive by whoever will call it next (connection cache, engine,
+// sender).
+class PrefillRun : public SequenceListener, public std::enable_shared_from_this<PrefillRun> {
+ public:
+  using Stream = EventStream<v1::RunEvent>;
+
+  // `stream` shall call Stop when the client goes.
+  PrefillRun(const PrefillContext& context, std::shared_ptr<Stream> stream, absl::Time deadline);
+  ~PrefillRun() override;
+
+  void Start(const v1::RunRequest& request);
+  void Stop(const absl::Status& reason);
+
+ private:
+  absl::Status Validate(const v1::RunRequest& request);
+  void OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> connection);
+  void OnToken(const TokenEvent&) override {}
+  void OnDone(const absl::Status& status, const SequenceResult& result) override;
+  void OnSent(const KvSender::Outcome& outcome);
+  void CloseConnection();
+  void End(const absl::Status& status, const KvSender::Outcome& outcome);
+
+  const PrefillContext context_;
+  const std::shared_ptr<Stream> stream_;
+  const absl::Time start_;
+  const absl::Time deadline_;
+  // Set by Start before others see the run.
+  std::string request_id_;
+  std::vector<int32_t> prompt_;
+  TicketId ticket_ = {};
+  uint64_t epoch_ = 0;
+  const KvCodec* codec_ = nullptr;
+  FrameExtent extent_;  // until the sender takes it
+
+  absl::Mutex mutex_;
+  absl::Status stopped_ ABSL_GUARDED_BY(mutex_);        // why Stop was called
+  absl::Status engine_status_ ABSL_GUARDED_BY(mutex_);  // how the computation ended
+  SequenceId sequence_ ABSL_GUARDED_BY(mutex_) = 0;     // 0: not with the engine
+  std::shared_ptr<PeerConnection> connection_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<KvSender> sender_ ABSL_GUARDED_BY(mutex_);
+  Timer::Id deadline_timer_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace aludel

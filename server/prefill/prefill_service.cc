@@ -1,0 +1,57 @@
+#include "server/prefill/prefill_service.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "server/rpc_status.h"
+
+namespace aludel {
+namespace {
+
+// A run has three events.
+constexpr size_t kMaxBacklog = 4;
+
+}  // namespace
+
+grpc::ServerUnaryReactor* PrefillService::Describe(grpc::CallbackServerContext* call,
+                                                   const v1::DescribeRequest* request,
+                                                   v1::PrefillDescription* response) {
+  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
+  if (request->protocol_version() != kHandoffVersion) {
+    reactor->Finish(ToGrpc(absl::FailedPreconditionError(absl::StrCat(
+        "protocol version: found ", request->protocol_version(), ", this server speaks ", kHandoffVersion))));
+    return reactor;
+  }
+  response->set_protocol_version(kHandoffVersion);
+  *response->mutable_model() = context_.model->Identity();
+  response->set_epoch(epoch_);
+  for (const auto& codec : context_.model->codecs()) {
+    v1::WireFormat* format = response->add_formats();
+    format->set_name(codec->name());
+    format->set_artifact_hash(codec->artifact_hash());
+  }
+  if (!request->receiver_address().empty()) {
+    context_.connections->Get(request->receiver_address(), absl::Now() + context_.options->connect_timeout,
+                              [](const auto&) {});
+  }
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerWriteReactor<v1::RunEvent>* PrefillService::Run(grpc::CallbackServerContext* call,
+                                                            const v1::RunRequest* request) {
+  const absl::Time deadline =
+      std::min(absl::FromChrono(call->deadline()), absl::Now() + context_.options->run_timeout);
+  // The stream tells the run when its client goes; the run holds the stream.
+  auto target = std::make_shared<std::weak_ptr<PrefillRun>>();
+  auto stream = PrefillRun::Stream::Create(kMaxBacklog, [target] {
+    if (const auto run = target->lock()) run->Stop(absl::CancelledError("the caller has gone"));
+  });
+  const auto run = std::make_shared<PrefillRun>(context_, stream, deadline);
+  *target = run;  // gRPC reports a cancel only after this function has returned
+  run->Start(*request);
+  return stream.get();
+}
+
+}  // namespace aludel

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+
+#include "aludel/v1/handoff.grpc.pb.h"
+#include "server/prefill/prefill_run.h"
+
+namespace aludel {
+
+// The Prefill service: says who it is, and starts a PrefillRun for each Run. Thread-safe.
+class PrefillService : public v1::Prefill::CallbackService {
+ public:
+  PrefillService(const PrefillContext& context, uint64_t epoch) : context_(context), epoch_(epoch) {}
+
+  grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* call, const v1::DescribeRequest* request,
+                                     v1::PrefillDescription* response) override;
+  grpc::ServerWriteReactor<v1::RunEvent>* Run(grpc::CallbackServerContext* call,
+                                              const v1::RunRequest* request) override;
+
+ private:
+  const PrefillContext context_;
+  const uint64_t epoch_;  // of this process
+};
+
+}  // namespace aludel

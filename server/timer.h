@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace aludel {
+
+// Runs callbacks when their time has come, on one thread of its own: deadlines fire because the clock says
+// so, not because other work happened to come by. Thread-safe. Callbacks must be short and may call At and
+// Cancel.
+class Timer {
+ public:
+  using Id = uint64_t;  // never 0
+
+  Timer();
+  // Joins the thread; what has not started never runs.
+  ~Timer();
+
+  Id At(absl::Time when, std::function<void()> callback);
+  // Removes a callback that has not started; unknown ids are ignored. Does not wait for one that runs.
+  void Cancel(Id id);
+  // The same, and when it returns the callback is not running either. Not from a callback, and not under a
+  // lock that the callback takes.
+  void CancelAndWait(Id id);
+
+ private:
+  void Run();
+
+  absl::Mutex mutex_;
+  absl::CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  Id next_id_ ABSL_GUARDED_BY(mutex_) = 1;
+  Id running_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<std::pair<absl::Time, Id>, std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
+  std::map<Id, absl::Time> times_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace aludel

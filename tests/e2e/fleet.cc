@@ -1,0 +1,120 @@
+#include "tests/e2e/fleet.h"
+
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "grpcpp/create_channel.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "runtime/model/tokenizer.h"
+#include "server/rpc_status.h"
+
+namespace aludel {
+
+Fleet::Fleet(const FleetOptions& options) : options_(options) {}
+
+std::string Fleet::PrefillConfig() const {
+  return absl::StrCat("listen: '127.0.0.1:", prefill_port_,
+                      "' admin_listen: '127.0.0.1:", prefill_admin_port_,
+                      "'\nlog { level: 'debug' }\nengine { directory: '", options_.prefill_model,
+                      "' threads: 1 max_sequences: 4 kv_blocks: 256 }\ncodec { formats: 'raw' }\n",
+                      "transport { ucx_transports: '", options_.ucx_transports, "' ucx_devices: '",
+                      options_.ucx_transports == "tcp" ? "lo" : "",
+                      "' emulated_bytes_per_second: ", options_.bytes_per_second,
+                      " }\nsend_arena_bytes: 33554432\ndrain_timeout_ms: 3000\n");
+}
+
+std::string Fleet::DecodeConfig() const {
+  return absl::StrCat("listen: '127.0.0.1:", decode_port_, "' admin_listen: '127.0.0.1:", decode_admin_port_,
+                      "'\nserved_model_name: 'demo'\nlog { level: 'debug' }\nengine { directory: '",
+                      options_.decode_model, "' threads: 1 max_sequences: ", options_.max_sequences,
+                      " kv_blocks: ", options_.kv_blocks == 0 ? 256 : options_.kv_blocks,
+                      " }\ncodec { formats: 'raw' }\ntransport { ucx_transports: '", options_.ucx_transports,
+                      "' ucx_devices: '", options_.ucx_transports == "tcp" ? "lo" : "",
+                      "' }\nreceive_arena_bytes: 33554432\nprefill_targets: '127.0.0.1:", prefill_port_,
+                      "'\nhandover_timeout_ms: ", options_.handover_timeout_ms,
+                      "\nprobe_interval_ms: 200 probe_max_interval_ms: 400 probe_timeout_ms: 1000\n",
+                      "drain_timeout_ms: 3000\n");
+}
+
+bool Fleet::StartPrefill() {
+  prefill_ = std::make_unique<ServerProcess>("aludel-prefill", PrefillConfig(), prefill_admin_port_);
+  return prefill_->WaitReady();
+}
+
+bool Fleet::Start() {
+  decode_ = std::make_unique<ServerProcess>("aludel-decode", DecodeConfig(), decode_admin_port_);
+  if (!StartPrefill() || !decode_->WaitReady()) return false;
+  stub_ = v1::Decode::NewStub(
+      grpc::CreateChannel(absl::StrCat("127.0.0.1:", decode_port_), grpc::InsecureChannelCredentials()));
+  return WaitPrefillState("ready");
+}
+
+bool Fleet::WaitPrefillState(const std::string& state, absl::Duration limit) {
+  return decode_->WaitMetric(absl::StrCat("aludel_prefill_target_state{state=\"", state,
+                                          "\",target=\"127.0.0.1:", prefill_port_, "\"}"),
+                             1, limit);
+}
+
+v1::GenerateRequest Fleet::Request(const std::vector<int32_t>& prompt, uint32_t max_tokens,
+                                   const std::string& format) {
+  v1::GenerateRequest request;
+  request.set_request_id("test");
+  request.mutable_prompt()->Add(prompt.begin(), prompt.end());
+  request.mutable_sampling()->set_max_tokens(max_tokens);
+  request.mutable_sampling()->set_ignore_eos(true);
+  request.set_format(format);
+  return request;
+}
+
+Answer Fleet::Ask(const v1::GenerateRequest& request, absl::Duration limit,
+                  const std::function<void(grpc::ClientContext&, const v1::GenerateEvent&)>& on_event) {
+  const absl::Time start = absl::Now();
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(start + limit));
+  const auto reader = stub_->Generate(&context, request);
+  Answer answer;
+  v1::GenerateEvent event;
+  while (reader->Read(&event)) {
+    if (event.has_started()) answer.started = event.started();
+    if (event.has_token()) {
+      answer.tokens.push_back(event.token().id());
+      answer.text += event.token().text();
+    }
+    if (event.has_finished()) answer.finished = event.finished();
+    if (on_event) on_event(context, event);
+  }
+  answer.status = FromGrpc(reader->Finish());
+  answer.took = absl::Now() - start;
+  return answer;
+}
+
+bool Fleet::DecodeIsIdle(absl::Duration limit) {
+  return decode_->WaitMetric("aludel_kv_blocks{model=\"demo\",state=\"reserved\"}", 0, limit) &&
+         decode_->WaitMetric("aludel_kv_blocks{model=\"demo\",state=\"used\"}", 0, limit) &&
+         decode_->WaitMetric("aludel_tickets_open", 0, limit) &&
+         decode_->WaitMetric("aludel_frame_arena_bytes{state=\"reserved\"}", 0, limit);
+}
+
+bool Fleet::PrefillIsIdle(absl::Duration limit) {
+  return prefill_->WaitMetric("aludel_kv_blocks{model=\"LlamaForCausalLM\",state=\"reserved\"}", 0, limit) &&
+         prefill_->WaitMetric("aludel_tickets_open", 0, limit) &&
+         prefill_->WaitMetric("aludel_frame_arena_bytes{state=\"reserved\"}", 0, limit);
+}
+
+std::vector<std::vector<int32_t>> DemoPrompts(size_t count) {
+  const auto tokenizer = Tokenizer::Load("deploy/demo/base");
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+  std::vector<std::vector<int32_t>> prompts;
+  std::ifstream in("deploy/demo/questions.jsonl");
+  for (std::string line; prompts.size() < count && std::getline(in, line);) {
+    const nlohmann::json question = nlohmann::json::parse(line);
+    const std::string text =
+        absl::StrCat(question["context"].get<std::string>(), " ", question["question"].get<std::string>());
+    prompts.push_back(*(*tokenizer)->Encode(text, false));
+  }
+  return prompts;
+}
+
+}  // namespace aludel

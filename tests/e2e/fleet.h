@@ -1,0 +1,79 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "aludel/v1/handoff.grpc.pb.h"
+#include "tests/testing/server_process.h"
+
+namespace aludel {
+
+// What a client saw of one Generate call.
+struct Answer {
+  absl::Status status;
+  v1::Started started;
+  std::vector<int32_t> tokens;
+  std::string text;
+  v1::Finished finished;
+  absl::Duration took;
+};
+
+struct FleetOptions {
+  std::string prefill_model = "deploy/demo/base";
+  std::string decode_model = "deploy/demo/base";
+  std::string ucx_transports = "tcp";
+  double bytes_per_second = 0;  // cap on what leaves the prefill server
+  int handover_timeout_ms = 20000;
+  int kv_blocks = 0;  // of the decode server
+  int max_sequences = 4;
+};
+
+// A prefill and a decode server of this build over one model pair, on free ports of loopback, in their own
+// processes. The scenario's verbs: Ask, Start and stop servers, look at their metrics.
+class Fleet {
+ public:
+  explicit Fleet(const FleetOptions& options);
+
+  // Starts both and waits until the decode server may use the prefill server.
+  bool Start();
+  bool StartPrefill();  // again, on the same port
+  bool WaitPrefillState(const std::string& state, absl::Duration limit = absl::Seconds(20));
+
+  ServerProcess& prefill() { return *prefill_; }
+  ServerProcess& decode() { return *decode_; }
+
+  // Runs the call to its end. `on_event` may cancel it through the context.
+  Answer Ask(const v1::GenerateRequest& request, absl::Duration limit = absl::Seconds(60),
+             const std::function<void(grpc::ClientContext&, const v1::GenerateEvent&)>& on_event = nullptr);
+  static v1::GenerateRequest Request(const std::vector<int32_t>& prompt, uint32_t max_tokens,
+                                     const std::string& format = "raw");
+
+  // Nothing of any request is left on the decode server: no block promised, no ticket, no frame memory.
+  bool DecodeIsIdle(absl::Duration limit = absl::Seconds(10));
+  bool PrefillIsIdle(absl::Duration limit = absl::Seconds(10));
+
+ private:
+  std::string PrefillConfig() const;
+  std::string DecodeConfig() const;
+
+  const FleetOptions options_;
+  const int prefill_port_ = FreePort();
+  const int prefill_admin_port_ = FreePort();
+  const int decode_port_ = FreePort();
+  const int decode_admin_port_ = FreePort();
+  std::unique_ptr<ServerProcess> prefill_;
+  std::unique_ptr<ServerProcess> decode_;
+  std::unique_ptr<v1::Decode::Stub> stub_;
+};
+
+// The first `count` demo questions, passage and question as one text, as token ids of the demo tokenizer.
+std::vector<std::vector<int32_t>> DemoPrompts(size_t count);
+
+}  // namespace aludel

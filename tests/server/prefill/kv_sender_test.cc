@@ -1,0 +1,133 @@
+#include "server/prefill/kv_sender.h"
+
+#include <algorithm>
+#include <future>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/artifact_prefix.h"
+#include "tests/testing/fake_codec.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Keeps what arrives, in memory of its own.
+class Inbox : public MessageHandler {
+ public:
+  struct Message {
+    std::vector<uint8_t> header;
+    std::vector<uint8_t> payload;
+  };
+  absl::Span<uint8_t> OnHeader(MessageId id, absl::Span<const uint8_t> header,
+                               size_t payload_bytes) override {
+    absl::MutexLock lock(&mutex_);
+    Message& message = messages_[id];
+    message.header.assign(header.begin(), header.end());
+    message.payload.resize(payload_bytes);
+    return absl::MakeSpan(message.payload);
+  }
+  void OnPayload(MessageId, absl::Status) override {}
+  std::vector<Message> messages() {
+    absl::MutexLock lock(&mutex_);
+    std::vector<Message> all;
+    for (auto& [id, message] : messages_) all.push_back(message);
+    return all;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::map<MessageId, Message> messages_;
+};
+
+class Sender : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    in_ = *OpenTransport({.kind = "loopback"}, &inbox_);
+    out_ = *OpenTransport({.kind = "loopback"}, &unused_);
+    arena_ = *FrameArena::Create(out_.get(), 1024);
+    connection_ = std::make_shared<PeerConnection>(*out_->Connect(in_->address(), absl::Seconds(10)));
+    sender_ = KvSender::Create(connection_, *arena_->Reserve(128), {5}, 9, codec_, &metrics_);
+  }
+  void TearDown() override {
+    sender_.reset();
+    connection_->Close();
+    arena_.reset();
+  }
+  absl::Status Ship(uint32_t token, size_t bytes) {
+    auto memory = sender_->Reserve(bytes);
+    if (!memory.ok()) return memory.status();
+    std::fill(memory->begin(), memory->end(), static_cast<uint8_t>(token));
+    return sender_->Commit({.token_begin = token, .tokens = 1}, bytes);
+  }
+  KvSender::Outcome Finish() {
+    std::promise<KvSender::Outcome> outcome;
+    sender_->Finish([&](const KvSender::Outcome& o) { outcome.set_value(o); });
+    return outcome.get_future().get();
+  }
+
+  Metrics metrics_;
+  FakeCodec codec_;
+  Inbox inbox_;
+  Inbox unused_;
+  std::unique_ptr<Transport> in_;
+  std::unique_ptr<Transport> out_;
+  std::unique_ptr<FrameArena> arena_;
+  std::shared_ptr<PeerConnection> connection_;
+  std::shared_ptr<KvSender> sender_;
+};
+
+TEST_F(Sender, FramesArriveWholeAndNumbered) {
+  ASSERT_TRUE(Ship(0, 8).ok());
+  ASSERT_TRUE(Ship(1, 5).ok());
+  const KvSender::Outcome outcome = Finish();
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+  EXPECT_EQ(outcome.frames, 2);
+  EXPECT_EQ(outcome.frame_bytes, 2 * kFrameHeaderBytes + 13);
+  const auto messages = inbox_.messages();
+  ASSERT_EQ(messages.size(), 2);
+  for (uint32_t i = 0; i < 2; ++i) {
+    const auto header = DecodeFrameHeader(messages[i].header);
+    ASSERT_TRUE(header.ok()) << header.status();
+    EXPECT_TRUE(VerifyFrame(messages[i].header, messages[i].payload).ok());
+    EXPECT_EQ(header->sequence, i);
+    EXPECT_EQ(header->coverage.token_begin, i);
+    EXPECT_EQ(header->epoch, 9);
+    EXPECT_EQ(header->ticket, (TicketId{5}));
+    EXPECT_EQ(header->artifact, ArtifactPrefix("0102030405060708"));
+  }
+}
+
+TEST_F(Sender, FinishWithoutFramesEndsAtOnce) {
+  const KvSender::Outcome outcome = Finish();
+  EXPECT_TRUE(outcome.status.ok());
+  EXPECT_EQ(outcome.frames, 0);
+}
+
+TEST_F(Sender, AFullExtentIsAnErrorWithBothNumbers) {
+  ASSERT_TRUE(Ship(0, 100).ok());
+  const absl::Status status = Ship(1, 1);
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("of 128 bytes has 0 left, the next frame needs 1"));
+}
+
+TEST_F(Sender, AfterAFailedSendNothingMoreIsEncoded) {
+  connection_->Close();
+  ASSERT_TRUE(Ship(0, 8).ok());
+  EXPECT_TRUE(absl::IsCancelled(Ship(1, 8)));
+  EXPECT_TRUE(absl::IsCancelled(Finish().status));
+}
+
+TEST_F(Sender, MemoryIsHeldUntilTheSenderIsGone) {
+  EXPECT_EQ(arena_->bytes_reserved(), 128);
+  ASSERT_TRUE(Ship(0, 8).ok());
+  Finish();
+  sender_.reset();
+  // The last send's callback may still be on its way out on the transport's thread.
+  connection_->Close();
+  EXPECT_EQ(arena_->bytes_reserved(), 0);
+}
+
+}  // namespace
+}  // namespace aludel
