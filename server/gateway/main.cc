@@ -23,7 +23,7 @@ namespace aludel {
 namespace {
 
 constexpr char kUsage[] =
-    "aludel-gateway: OpenAI-compatible HTTP in front of Aludel's decode servers.\n"
+    "OpenAI-compatible HTTP in front of Aludel's decode servers.\n"
     "  aludel-gateway --config configs/gateway.textproto";
 
 // What a streamed token weighs on its way to a client, JSON and framing included, generously.

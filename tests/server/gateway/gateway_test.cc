@@ -14,6 +14,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/server/gateway/event.h"
 #include "tests/server/gateway/fake_decode.h"
+#include "tests/server/gateway/plain_models.h"
 #include "tests/server/gateway/raw_client.h"
 
 namespace aludel {
@@ -25,42 +26,6 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
-
-// One token per byte.
-class ByteTokenizer : public Tokenizer {
- public:
-  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool add_special) const override {
-    std::vector<int32_t> ids;
-    if (add_special) ids.push_back(256);
-    for (char c : text) ids.push_back(static_cast<uint8_t>(c));
-    return ids;
-  }
-  std::string Decode(absl::Span<const int32_t> ids, bool) const override {
-    std::string text;
-    for (int32_t id : ids) text += id == 256 ? "<s>" : std::string(1, static_cast<char>(id));
-    return text;
-  }
-  int vocab_size() const override { return 257; }
-  bool IsSpecial(int32_t id) const override { return id == 256; }
-  int32_t TokenToId(absl::string_view) const override { return -1; }
-  const std::string& fingerprint() const override { return fingerprint_; }
-
- private:
-  const std::string fingerprint_ = "bytes";
-};
-
-// "<content>|" for each message, and a refusal of system messages, as some published templates have it.
-class BarTemplate : public ChatTemplate {
- public:
-  absl::StatusOr<std::string> Render(const nlohmann::ordered_json& context) const override {
-    std::string text;
-    for (const auto& message : context["messages"]) {
-      if (message["role"] == "system") return absl::InvalidArgumentError("System role not supported");
-      text += message["content"].get<std::string>() + "|";
-    }
-    return text;
-  }
-};
 
 struct Answer {
   int status = 0;
@@ -95,17 +60,7 @@ class GatewayTest : public ::testing::Test {
  protected:
   void StartGateway(const std::vector<FakeDecode*>& decodes, Completions::Options options = {},
                     bool wait_until_ready = true) {
-    auto model = std::make_unique<ServedModel>();
-    model->name = "chat";
-    model->tokenizer = std::make_unique<ByteTokenizer>();
-    model->chat_template = std::make_unique<BarTemplate>();
-    auto plain = std::make_unique<ServedModel>();
-    plain->name = "org/plain";
-    plain->tokenizer = std::make_unique<ByteTokenizer>();
-    std::vector<std::unique_ptr<ServedModel>> list;
-    list.push_back(std::move(model));
-    list.push_back(std::move(plain));
-    models_ = std::make_unique<ServedModels>(std::move(list));
+    models_ = std::make_unique<ServedModels>(PlainModels());
     Router::Model routed{.expectation = {.model = "chat", .tokenizer_fingerprint = ""}, .decode_targets = {}};
     for (FakeDecode* decode : decodes) routed.decode_targets.push_back(decode->target());
     metrics_ = std::make_unique<Metrics>();

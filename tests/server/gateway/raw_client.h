@@ -70,6 +70,7 @@ class RawClient {
     return std::exchange(buffer_, {});
   }
   bool closed() const { return closed_; }
+  int fd() const { return fd_; }
 
  private:
   bool Fill(absl::Time deadline) {
