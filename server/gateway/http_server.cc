@@ -148,6 +148,7 @@ class HttpServer::Impl {
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
+// NOLINTNEXTLINE(bugprone-exception-escape): see the header
 HttpServer::~HttpServer() { impl_->Shutdown(absl::ZeroDuration()); }
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& options,

@@ -64,7 +64,8 @@ class HttpServer {
 
   // Listens from then on. Fails with the address and the reason, e.g. a port in use.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options, Handler handler);
-  ~HttpServer();  // Shutdown without grace
+  // Shutdown without grace. Ends the process if there is no memory to do so.
+  ~HttpServer();  // NOLINT(bugprone-exception-escape)
 
   uint16_t port() const;
   int open_connections() const;
