@@ -3,12 +3,37 @@
 #include "absl/strings/str_format.h"
 #include "runtime/codec/raw.h"
 #include "runtime/codec/scd/artifact.h"
+#include "runtime/codec/scd/control.h"
 #include "runtime/codec/scd/encode.h"
 #include "runtime/codec/scd/reconstruct.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
 namespace {
+
+absl::Status CheckLayers(const ArtifactManifest& manifest, absl::string_view format, size_t layers,
+                         const Transformer& model) {
+  if (layers == static_cast<size_t>(model.config().layers)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrFormat("artefact %s, format \"%s\" has %d layers, the model has %d", manifest.directory,
+                      format, layers, model.config().layers));
+}
+
+absl::StatusOr<std::unique_ptr<KvCodec>> OpenControl(const ArtifactManifest& manifest,
+                                                     const ArtifactControl& control, CodecSide side,
+                                                     const Transformer& model) {
+  if (side == CodecSide::kProducer) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("\"%s\" is a control: nothing of it crosses the wire", control.name));
+  }
+  ALUDEL_RETURN_IF_ERROR(CheckLayers(manifest, control.name, static_cast<size_t>(control.layers), model));
+  ALUDEL_ASSIGN_OR_RETURN(const ArtifactDecoder* decoder,
+                          FindDecoder(manifest, control.name, control.decoders, model.hash()));
+  ALUDEL_ASSIGN_OR_RETURN(
+      const ControlWeights weights,
+      LoadControl(manifest, control, *decoder, model.config().kv_dim(), model.config().hidden));
+  return MakeControlCodec(control.name, weights, model);
+}
 
 absl::StatusOr<std::unique_ptr<KvCodec>> OpenScd(const ArtifactManifest& manifest,
                                                  const ArtifactFormat& format, CodecSide side,
@@ -21,7 +46,8 @@ absl::StatusOr<std::unique_ptr<KvCodec>> OpenScd(const ArtifactManifest& manifes
                             LoadScdEncoder(manifest, format, config.kv_dim(), config.hidden));
     return MakeScdEncoderCodec(format.name, hash, weights, model);
   }
-  ALUDEL_ASSIGN_OR_RETURN(const ArtifactDecoder* decoder, FindDecoder(manifest, format, model.hash()));
+  ALUDEL_ASSIGN_OR_RETURN(const ArtifactDecoder* decoder,
+                          FindDecoder(manifest, format.name, format.decoders, model.hash()));
   ALUDEL_ASSIGN_OR_RETURN(const ScdDecoderWeights weights,
                           LoadScdDecoder(manifest, format, *decoder, config.kv_dim(), config.hidden));
   return MakeScdDecoderCodec(format.name, hash, weights, model);
@@ -37,12 +63,11 @@ absl::StatusOr<std::unique_ptr<KvCodec>> OpenCodec(absl::string_view format, con
         absl::StrFormat("format \"%s\" needs an artefact directory, none is configured", format));
   }
   ALUDEL_ASSIGN_OR_RETURN(const ArtifactManifest manifest, LoadArtifactManifest(artifact));
-  ALUDEL_ASSIGN_OR_RETURN(const ArtifactFormat* entry, manifest.Find(format));
-  if (entry->layers.size() != model.config().layers) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("artefact %s, format \"%s\" has %d layers, the model has %d", artifact, format,
-                        entry->layers.size(), model.config().layers));
+  for (const ArtifactControl& control : manifest.controls) {
+    if (control.name == format) return OpenControl(manifest, control, side, model);
   }
+  ALUDEL_ASSIGN_OR_RETURN(const ArtifactFormat* entry, manifest.Find(format));
+  ALUDEL_RETURN_IF_ERROR(CheckLayers(manifest, entry->name, entry->layers.size(), model));
   return OpenScd(manifest, *entry, side, model);
 }
 
@@ -51,6 +76,14 @@ absl::StatusOr<std::vector<std::string>> ListFormats(const std::string& artifact
   if (artifact.empty()) return names;
   ALUDEL_ASSIGN_OR_RETURN(const ArtifactManifest manifest, LoadArtifactManifest(artifact));
   for (const ArtifactFormat& format : manifest.formats) names.push_back(format.name);
+  return names;
+}
+
+absl::StatusOr<std::vector<std::string>> ListControls(const std::string& artifact) {
+  std::vector<std::string> names;
+  if (artifact.empty()) return names;
+  ALUDEL_ASSIGN_OR_RETURN(const ArtifactManifest manifest, LoadArtifactManifest(artifact));
+  for (const ArtifactControl& control : manifest.controls) names.push_back(control.name);
   return names;
 }
 

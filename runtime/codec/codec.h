@@ -68,6 +68,10 @@ class KvCodec {
   virtual FrameKind kind() const = 0;
   // Layers that arrive as frames; the decoder makes the others itself. [layers]
   virtual const std::vector<bool>& shipped_layers() const = 0;
+  // Consumer layers that the decoder runs by itself over every token (Begin).
+  virtual int native_layers() const = 0;
+  // Floating-point operations of the decoder per token, native layers not counted.
+  virtual double decode_flops_per_token() const = 0;
   // Bound on the payload of one frame over `tokens` tokens.
   virtual size_t MaxFrameBytes(int64_t tokens) const = 0;
   virtual absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const = 0;
@@ -83,7 +87,11 @@ enum class CodecSide : uint8_t { kProducer, kConsumer };
 absl::StatusOr<std::unique_ptr<KvCodec>> OpenCodec(absl::string_view format, const std::string& artifact,
                                                    CodecSide side, const Transformer& model);
 
-// Formats that OpenCodec knows for this artefact directory, "raw" first.
+// Wire formats that OpenCodec knows for this artefact directory, "raw" first.
 absl::StatusOr<std::vector<std::string>> ListFormats(const std::string& artifact);
+
+// Controls of this artefact ("control-p0", ...): what the consumer's own shallow layers predict of the rest
+// at zero bytes. OpenCodec opens them for the consumer side only; they ship nothing.
+absl::StatusOr<std::vector<std::string>> ListControls(const std::string& artifact);
 
 }  // namespace aludel

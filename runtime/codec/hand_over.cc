@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_format.h"
@@ -13,23 +15,24 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Feeds an encoder from a forward pass.
+// Feeds encoders from a forward pass.
 class EncodingObserver : public LayerObserver {
  public:
-  EncodingObserver(KvEncoder& encoder, FrameSink& sink) : encoder_(encoder), sink_(sink) {}
+  EncodingObserver(absl::Span<EncodeTask> tasks, std::vector<std::unique_ptr<KvEncoder>> encoders)
+      : tasks_(tasks), encoders_(std::move(encoders)) {}
 
   absl::Status OnLayer(const LayerSlice& slice) override {
-    const Clock::time_point start = Clock::now();
-    absl::Status status = encoder_.Encode(slice, sink_);
-    seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
-    return status;
+    for (size_t i = 0; i < tasks_.size(); ++i) {
+      const Clock::time_point start = Clock::now();
+      ALUDEL_RETURN_IF_ERROR(encoders_[i]->Encode(slice, *tasks_[i].sink));
+      tasks_[i].seconds += std::chrono::duration<double>(Clock::now() - start).count();
+    }
+    return absl::OkStatus();
   }
-  double seconds() const { return seconds_; }
 
  private:
-  KvEncoder& encoder_;
-  FrameSink& sink_;
-  double seconds_ = 0;
+  absl::Span<EncodeTask> tasks_;
+  std::vector<std::unique_ptr<KvEncoder>> encoders_;
 };
 
 }  // namespace
@@ -80,14 +83,17 @@ absl::Status RunTokens(Transformer& model, BlockPool& pool, absl::Span<const Blo
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> EncodePrompt(Transformer& producer, BlockPool& pool, absl::Span<const int32_t> ids,
-                                    int64_t tokens, const KvCodec& codec, FrameSink& sink) {
+absl::Status EncodePrompt(Transformer& producer, BlockPool& pool, absl::Span<const int32_t> ids,
+                          int64_t tokens, absl::Span<EncodeTask> tasks) {
   BlockTable table;
   ALUDEL_RETURN_IF_ERROR(table.Grow(pool, tokens));
-  ALUDEL_ASSIGN_OR_RETURN(const std::unique_ptr<KvEncoder> encoder, codec.NewEncoder());
-  EncodingObserver observer(*encoder, sink);
-  ALUDEL_RETURN_IF_ERROR(RunTokens(producer, pool, table.ids(), ids, 0, tokens, &observer, nullptr));
-  return observer.seconds();
+  std::vector<std::unique_ptr<KvEncoder>> encoders;
+  for (const EncodeTask& task : tasks) {
+    ALUDEL_ASSIGN_OR_RETURN(auto encoder, task.codec->NewEncoder());
+    encoders.push_back(std::move(encoder));
+  }
+  EncodingObserver observer(tasks, std::move(encoders));
+  return RunTokens(producer, pool, table.ids(), ids, 0, tokens, &observer, nullptr);
 }
 
 absl::Status ApplyFrames(absl::Span<const StoredFrame> frames, const KvCodec& codec, const KvTarget& target) {

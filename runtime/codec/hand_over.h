@@ -49,10 +49,16 @@ absl::Status RunTokens(Transformer& model, BlockPool& pool, absl::Span<const Blo
                        absl::Span<const int32_t> ids, int64_t begin, int64_t end, LayerObserver* observer,
                        std::vector<float>* logits);
 
-// Runs the producer over tokens [0, tokens) of `ids` and encodes every layer. Returns seconds spent inside
-// the encoder.
-absl::StatusOr<double> EncodePrompt(Transformer& producer, BlockPool& pool, absl::Span<const int32_t> ids,
-                                    int64_t tokens, const KvCodec& codec, FrameSink& sink);
+// One encoder of a forward pass, and the seconds spent inside it.
+struct EncodeTask {
+  const KvCodec* codec = nullptr;
+  FrameSink* sink = nullptr;
+  double seconds = 0;
+};
+
+// Runs the producer once over tokens [0, tokens) of `ids` and encodes every layer with every task.
+absl::Status EncodePrompt(Transformer& producer, BlockPool& pool, absl::Span<const int32_t> ids,
+                          int64_t tokens, absl::Span<EncodeTask> tasks);
 
 // Checks and applies serialised frames as a consumer does: header, checksum, kind, artefact, coverage, then
 // the decoder. DataLoss where they do not complete the hand-over.

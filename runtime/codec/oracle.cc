@@ -39,6 +39,10 @@ PairDivergence Diverge(absl::Span<const float> p_logits, absl::Span<const float>
   return result;
 }
 
+double NegativeLogProbability(absl::Span<const float> logits, int32_t id) {
+  return LogSumExp(logits) - logits[id];
+}
+
 absl::StatusOr<Answer> AnswerGreedily(Transformer& model, BlockPool& pool, absl::Span<const BlockId> blocks,
                                       absl::Span<const int32_t> prompt, int max_tokens) {
   Answer answer;

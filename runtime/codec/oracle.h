@@ -42,4 +42,7 @@ struct PairDivergence {
 };
 PairDivergence Diverge(absl::Span<const float> p_logits, absl::Span<const float> q_logits);
 
+// -log softmax(logits)[id], in double.
+double NegativeLogProbability(absl::Span<const float> logits, int32_t id);
+
 }  // namespace aludel

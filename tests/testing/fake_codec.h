@@ -15,6 +15,8 @@ class FakeCodec : public KvCodec {
   const std::string& artifact_hash() const override { return artifact_hash_; }
   FrameKind kind() const override { return FrameKind::kScd; }
   const std::vector<bool>& shipped_layers() const override { return shipped_layers_; }
+  int native_layers() const override { return 0; }
+  double decode_flops_per_token() const override { return 0; }
   size_t MaxFrameBytes(int64_t tokens) const override { return static_cast<size_t>(tokens) * 8; }
   absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {
     return absl::FailedPreconditionError("a fake");

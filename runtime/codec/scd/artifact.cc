@@ -98,6 +98,29 @@ absl::StatusOr<ArtifactLayer> ParseLayer(const Reader& reader) {
   return layer;
 }
 
+absl::StatusOr<std::vector<ArtifactDecoder>> ParseDecoders(const Reader& reader) {
+  std::vector<ArtifactDecoder> decoders;
+  ALUDEL_ASSIGN_OR_RETURN(const std::vector<Reader> entries, reader.Objects("decoders"));
+  for (const Reader& entry : entries) {
+    ArtifactDecoder decoder;
+    ALUDEL_ASSIGN_OR_RETURN(decoder.consumer, entry.String("consumer"));
+    ALUDEL_ASSIGN_OR_RETURN(decoder.consumer_hash, entry.String("hash"));
+    ALUDEL_ASSIGN_OR_RETURN(decoder.file, ParseFile(entry));
+    decoders.push_back(std::move(decoder));
+  }
+  return decoders;
+}
+
+absl::StatusOr<ArtifactControl> ParseControl(const Reader& reader) {
+  ArtifactControl control;
+  ALUDEL_ASSIGN_OR_RETURN(control.name, reader.String("name"));
+  ALUDEL_ASSIGN_OR_RETURN(control.layers, reader.Int("layers", 1, UINT16_MAX));
+  ALUDEL_ASSIGN_OR_RETURN(const int64_t native, reader.Int("native_layers", 0, control.layers - 1));
+  control.native_layers = static_cast<int>(native);
+  ALUDEL_ASSIGN_OR_RETURN(control.decoders, ParseDecoders(reader));
+  return control;
+}
+
 absl::StatusOr<ArtifactFormat> ParseFormat(const Reader& reader) {
   ArtifactFormat format;
   ALUDEL_ASSIGN_OR_RETURN(format.name, reader.String("name"));
@@ -111,14 +134,7 @@ absl::StatusOr<ArtifactFormat> ParseFormat(const Reader& reader) {
     ALUDEL_ASSIGN_OR_RETURN(ArtifactLayer parsed, ParseLayer(layer));
     format.layers.push_back(parsed);
   }
-  ALUDEL_ASSIGN_OR_RETURN(const std::vector<Reader> decoders, reader.Objects("decoders"));
-  for (const Reader& decoder : decoders) {
-    ArtifactDecoder parsed;
-    ALUDEL_ASSIGN_OR_RETURN(parsed.consumer, decoder.String("consumer"));
-    ALUDEL_ASSIGN_OR_RETURN(parsed.consumer_hash, decoder.String("hash"));
-    ALUDEL_ASSIGN_OR_RETURN(parsed.file, ParseFile(decoder));
-    format.decoders.push_back(std::move(parsed));
-  }
+  ALUDEL_ASSIGN_OR_RETURN(format.decoders, ParseDecoders(reader));
   if (FindMember(reader.value(), "notes") != nullptr) {
     ALUDEL_ASSIGN_OR_RETURN(const Reader notes, reader.Object("notes"));
     for (const auto& [name, value] : notes.value().items()) {
@@ -163,6 +179,11 @@ absl::StatusOr<ArtifactManifest> ParseArtifactManifest(absl::string_view text, c
     }
     manifest.formats.push_back(std::move(parsed));
   }
+  ALUDEL_ASSIGN_OR_RETURN(const std::vector<Reader> controls, reader.Objects("controls"));
+  for (const Reader& control : controls) {
+    ALUDEL_ASSIGN_OR_RETURN(ArtifactControl parsed, ParseControl(control));
+    manifest.controls.push_back(std::move(parsed));
+  }
   return manifest;
 }
 
@@ -179,19 +200,18 @@ absl::Status CheckProducer(const ArtifactManifest& manifest, absl::string_view p
                       manifest.directory, manifest.producer, manifest.producer_hash, producer_hash));
 }
 
-absl::StatusOr<const ArtifactDecoder*> FindDecoder(const ArtifactManifest& manifest,
-                                                   const ArtifactFormat& format,
+absl::StatusOr<const ArtifactDecoder*> FindDecoder(const ArtifactManifest& manifest, absl::string_view format,
+                                                   const std::vector<ArtifactDecoder>& decoders,
                                                    absl::string_view consumer_hash) {
-  for (const ArtifactDecoder& decoder : format.decoders) {
+  for (const ArtifactDecoder& decoder : decoders) {
     if (decoder.consumer_hash == consumer_hash) return &decoder;
   }
-  const std::string known =
-      absl::StrJoin(format.decoders, ", ", [](std::string* out, const ArtifactDecoder& d) {
-        absl::StrAppend(out, "\"", d.consumer, "\" with hash ", d.consumer_hash);
-      });
+  const std::string known = absl::StrJoin(decoders, ", ", [](std::string* out, const ArtifactDecoder& d) {
+    absl::StrAppend(out, "\"", d.consumer, "\" with hash ", d.consumer_hash);
+  });
   return absl::FailedPreconditionError(
       absl::StrFormat("artefact %s, format \"%s\": no decoder for this model, whose hash is %s; it has: %s",
-                      manifest.directory, format.name, consumer_hash, known.empty() ? "none" : known));
+                      manifest.directory, format, consumer_hash, known.empty() ? "none" : known));
 }
 
 }  // namespace aludel

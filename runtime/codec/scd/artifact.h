@@ -15,7 +15,7 @@ namespace aludel {
 // What calibration leaves behind, as a directory:
 //   artifact.json                          manifest: models, formats, files and their SHA-256
 //   FORMAT.encoder.safetensors             one per format, the producer's
-//   FORMAT.CONSUMER.decoder.safetensors    one per format and consumer
+//   FORMAT.CONSUMER.decoder.safetensors    one per format (or control) and consumer
 // A server loads the manifest and its own half. Hashes tie everything together: of the producer's and the
 // consumers' models (Transformer::hash()), and of every file. Bytes come from disk, therefore every mistake
 // in them is a status that names the file, the field, what was found and what was expected.
@@ -51,11 +51,20 @@ struct ArtifactFormat {
   std::map<std::string, std::string> notes;
 };
 
+// A zero-byte control (scd/control.h): decoders alone.
+struct ArtifactControl {
+  std::string name;
+  int native_layers = 0;
+  int64_t layers = 0;  // of the model
+  std::vector<ArtifactDecoder> decoders;
+};
+
 struct ArtifactManifest {
   std::string directory;
   std::string producer;
   std::string producer_hash;
   std::vector<ArtifactFormat> formats;
+  std::vector<ArtifactControl> controls;
 
   // NotFound lists the formats that there are.
   absl::StatusOr<const ArtifactFormat*> Find(absl::string_view format) const;
@@ -67,9 +76,10 @@ absl::StatusOr<ArtifactManifest> LoadArtifactManifest(const std::string& directo
 
 // FailedPrecondition unless `producer_hash` is the model that the encoder was fitted to.
 absl::Status CheckProducer(const ArtifactManifest& manifest, absl::string_view producer_hash);
-// The decoder for this model; FailedPrecondition names its hash and the consumers that there are.
-absl::StatusOr<const ArtifactDecoder*> FindDecoder(const ArtifactManifest& manifest,
-                                                   const ArtifactFormat& format,
+// The decoder of `format` (a format or control) for this model; FailedPrecondition names its hash and the
+// consumers that there are.
+absl::StatusOr<const ArtifactDecoder*> FindDecoder(const ArtifactManifest& manifest, absl::string_view format,
+                                                   const std::vector<ArtifactDecoder>& decoders,
                                                    absl::string_view consumer_hash);
 
 // Reads one half, checked against the file's hash, the manifest's ranks and the model's dimensions.
@@ -79,5 +89,7 @@ absl::StatusOr<ScdEncoderWeights> LoadScdEncoder(const ArtifactManifest& manifes
 absl::StatusOr<ScdDecoderWeights> LoadScdDecoder(const ArtifactManifest& manifest,
                                                  const ArtifactFormat& format, const ArtifactDecoder& decoder,
                                                  int64_t kv_dim, int64_t hidden);
+absl::StatusOr<ControlWeights> LoadControl(const ArtifactManifest& manifest, const ArtifactControl& control,
+                                           const ArtifactDecoder& decoder, int64_t kv_dim, int64_t hidden);
 
 }  // namespace aludel

@@ -132,6 +132,24 @@ nlohmann::ordered_json ToJson(const ArtifactFile& file) {
   return {{"file", file.file}, {"sha256", file.sha256}};
 }
 
+nlohmann::ordered_json ToJson(const std::vector<ArtifactDecoder>& decoders) {
+  nlohmann::ordered_json array = nlohmann::ordered_json::array();
+  for (const ArtifactDecoder& decoder : decoders) {
+    array.push_back({{"consumer", decoder.consumer},
+                     {"hash", decoder.consumer_hash},
+                     {"file", decoder.file.file},
+                     {"sha256", decoder.file.sha256}});
+  }
+  return array;
+}
+
+nlohmann::ordered_json ToJson(const ArtifactControl& control) {
+  return {{"name", control.name},
+          {"layers", control.layers},
+          {"native_layers", control.native_layers},
+          {"decoders", ToJson(control.decoders)}};
+}
+
 nlohmann::ordered_json ToJson(const ArtifactFormat& format) {
   nlohmann::ordered_json layers = nlohmann::ordered_json::array();
   for (const ArtifactLayer& layer : format.layers) {
@@ -141,17 +159,11 @@ nlohmann::ordered_json ToJson(const ArtifactFormat& format) {
       layers.push_back({{"mode", "reuse"}, {"rank_k", layer.rank_k}, {"rank_v", layer.rank_v}});
     }
   }
-  nlohmann::ordered_json decoders = nlohmann::ordered_json::array();
-  for (const ArtifactDecoder& decoder : format.decoders) {
-    decoders.push_back({{"consumer", decoder.consumer},
-                        {"hash", decoder.consumer_hash},
-                        {"file", decoder.file.file},
-                        {"sha256", decoder.file.sha256}});
-  }
   nlohmann::ordered_json notes = nlohmann::ordered_json::object();
   for (const auto& [name, value] : format.notes) notes[name] = value;
-  return {{"name", format.name}, {"kind", "scd"},       {"notes", notes}, {"encoder", ToJson(format.encoder)},
-          {"layers", layers},    {"decoders", decoders}};
+  return {{"name", format.name}, {"kind", "scd"},
+          {"notes", notes},      {"encoder", ToJson(format.encoder)},
+          {"layers", layers},    {"decoders", ToJson(format.decoders)}};
 }
 
 absl::Status WriteText(const std::string& path, const std::string& text) {
@@ -204,6 +216,19 @@ absl::StatusOr<ScdDecoderWeights> LoadScdDecoder(const ArtifactManifest& manifes
       ALUDEL_ASSIGN_OR_RETURN(weights[i].k, file.Matrix(LayerTensor(i, "k"), kv_dim, shape.rank_k));
       ALUDEL_ASSIGN_OR_RETURN(weights[i].v, file.Matrix(LayerTensor(i, "v"), kv_dim, shape.rank_v));
     }
+  }
+  return weights;
+}
+
+absl::StatusOr<ControlWeights> LoadControl(const ArtifactManifest& manifest, const ArtifactControl& control,
+                                           const ArtifactDecoder& decoder, int64_t kv_dim, int64_t hidden) {
+  ALUDEL_ASSIGN_OR_RETURN(const WeightFile file, WeightFile::Open(manifest, decoder.file));
+  ControlWeights weights;
+  weights.native_layers = control.native_layers;
+  weights.layers.resize(static_cast<size_t>(control.layers));
+  for (size_t i = control.native_layers + 1; i < weights.layers.size(); ++i) {
+    ALUDEL_ASSIGN_OR_RETURN(weights.layers[i].kv, file.Matrix(LayerTensor(i, "kv"), 2 * kv_dim, hidden));
+    ALUDEL_ASSIGN_OR_RETURN(weights.layers[i].bias, file.Values(LayerTensor(i, "bias"), {2 * kv_dim}));
   }
   return weights;
 }
@@ -275,12 +300,15 @@ absl::StatusOr<ArtifactFile> ArtifactWriter::AddDecoder(const std::string& forma
   return WriteWeights(partial_, absl::StrCat(format, ".", consumer, ".decoder.safetensors"), tensors);
 }
 
-absl::Status ArtifactWriter::CopyFrom(const std::string& directory, const ArtifactFile& file) {
-  std::error_code error;
-  std::filesystem::copy_file(absl::StrCat(directory, "/", file.file), absl::StrCat(partial_, "/", file.file),
-                             error);
-  if (!error) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(directory, "/", file.file, ": ", error.message()));
+absl::StatusOr<ArtifactFile> ArtifactWriter::AddControl(const std::string& control,
+                                                        const std::string& consumer,
+                                                        const ControlWeights& weights) {
+  TensorList tensors;
+  for (size_t i = weights.native_layers + 1; i < weights.layers.size(); ++i) {
+    tensors.AddMatrix(LayerTensor(i, "kv"), weights.layers[i].kv, /*narrow=*/true);
+    tensors.AddVector(LayerTensor(i, "bias"), weights.layers[i].bias);
+  }
+  return WriteWeights(partial_, absl::StrCat(control, ".", consumer, ".decoder.safetensors"), tensors);
 }
 
 absl::Status ArtifactWriter::Publish(const ArtifactManifest& manifest) {
@@ -289,6 +317,8 @@ absl::Status ArtifactWriter::Publish(const ArtifactManifest& manifest) {
       {"producer", {{"name", manifest.producer}, {"hash", manifest.producer_hash}}},
       {"formats", nlohmann::ordered_json::array()}};
   for (const ArtifactFormat& format : manifest.formats) document["formats"].push_back(ToJson(format));
+  document["controls"] = nlohmann::ordered_json::array();
+  for (const ArtifactControl& control : manifest.controls) document["controls"].push_back(ToJson(control));
   std::string text;
   try {
     text = document.dump(1) + "\n";

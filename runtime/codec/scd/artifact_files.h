@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -17,14 +18,15 @@ class ArtifactWriter {
  public:
   static absl::StatusOr<ArtifactWriter> Begin(const std::string& destination);
   ~ArtifactWriter();
-  ArtifactWriter(ArtifactWriter&& other) noexcept = default;
+  ArtifactWriter(ArtifactWriter&& other) noexcept
+      : destination_(std::move(other.destination_)), partial_(std::exchange(other.partial_, "")) {}
   ArtifactWriter& operator=(ArtifactWriter&&) = delete;
 
   absl::StatusOr<ArtifactFile> AddEncoder(const std::string& format, const ScdEncoderWeights& weights);
   absl::StatusOr<ArtifactFile> AddDecoder(const std::string& format, const std::string& consumer,
                                           const ScdDecoderWeights& weights);
-  // Takes a file of another artefact as it is.
-  absl::Status CopyFrom(const std::string& directory, const ArtifactFile& file);
+  absl::StatusOr<ArtifactFile> AddControl(const std::string& control, const std::string& consumer,
+                                          const ControlWeights& weights);
 
   // Writes the manifest (its `directory` does not matter) and replaces the destination.
   absl::Status Publish(const ArtifactManifest& manifest);

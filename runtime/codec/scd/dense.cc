@@ -15,17 +15,22 @@ void Sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, 
   ALUDEL_CHECK(status == dnnl_success);
 }
 
-void AddGram(const float* x, int64_t rows, Moments* moments) {
-  ALUDEL_CHECK(moments->rows == moments->cols);
+void AddProduct(const float* x, const float* y, int64_t rows, Moments* moments) {
   constexpr int64_t kChunk = 512;
-  const int64_t n = moments->rows;
-  std::vector<float> sums(static_cast<size_t>(n * n));
+  const int64_t m = moments->rows;
+  const int64_t n = moments->cols;
+  std::vector<float> sums(static_cast<size_t>(m * n));
   for (int64_t begin = 0; begin < rows; begin += kChunk) {
     const int64_t count = std::min(kChunk, rows - begin);
-    const float* chunk = x + begin * n;
-    Sgemm(/*transpose_a=*/true, /*transpose_b=*/false, n, n, count, chunk, n, chunk, n, 0.0f, sums.data(), n);
+    Sgemm(/*transpose_a=*/true, /*transpose_b=*/false, m, n, count, x + begin * m, m, y + begin * n, n, 0.0f,
+          sums.data(), n);
     for (size_t i = 0; i < sums.size(); ++i) moments->values[i] += static_cast<double>(sums[i]);
   }
+}
+
+void AddGram(const float* x, int64_t rows, Moments* moments) {
+  ALUDEL_CHECK(moments->rows == moments->cols);
+  AddProduct(x, x, rows, moments);
 }
 
 }  // namespace aludel

@@ -19,4 +19,7 @@ void Sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, 
 // double: rounding then averages out over chunks instead of growing with the token count.
 void AddGram(const float* x, int64_t rows, Moments* moments);
 
+// moments += x^T y for x [rows, moments.rows], y [rows, moments.cols], summed alike.
+void AddProduct(const float* x, const float* y, int64_t rows, Moments* moments);
+
 }  // namespace aludel

@@ -1,29 +1,15 @@
 #include "runtime/codec/scd/patch.h"
 
-#include <vector>
-
 #include "runtime/status_macros.h"
 
 namespace aludel {
-namespace {
-
-absl::StatusOr<Buffer> Upload(const Transformer& model, const std::vector<float>& host) {
-  const size_t bytes = host.size() * sizeof(float);
-  ALUDEL_ASSIGN_OR_RETURN(Buffer buffer, model.device()->Allocate(bytes));
-  model.device()->CopyToDevice(buffer.data(), host.data(), bytes, model.stream());
-  ALUDEL_RETURN_IF_ERROR(model.device()->Synchronize(model.stream()));
-  return buffer;
-}
-
-}  // namespace
-
 absl::StatusOr<PackedAligner> PackedAligner::Create(const Transformer& model, const AlignerWeights& weights) {
   PackedAligner aligner;
   ALUDEL_ASSIGN_OR_RETURN(aligner.skip_, PackFor(model, weights.skip));
   ALUDEL_ASSIGN_OR_RETURN(aligner.gate_up_, PackFor(model, weights.gate_up));
   ALUDEL_ASSIGN_OR_RETURN(aligner.down_, PackFor(model, weights.down));
-  ALUDEL_ASSIGN_OR_RETURN(aligner.bias_, Upload(model, weights.bias));
-  ALUDEL_ASSIGN_OR_RETURN(aligner.gate_up_bias_, Upload(model, weights.gate_up_bias));
+  ALUDEL_ASSIGN_OR_RETURN(aligner.bias_, UploadFor(model, weights.bias));
+  ALUDEL_ASSIGN_OR_RETURN(aligner.gate_up_bias_, UploadFor(model, weights.gate_up_bias));
   return aligner;
 }
 

@@ -14,6 +14,14 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> PackFor(const Transformer& model, 
   return model.device()->ops().Pack(view, model.options().compute);
 }
 
+absl::StatusOr<Buffer> UploadFor(const Transformer& model, const std::vector<float>& host) {
+  const size_t bytes = host.size() * sizeof(float);
+  ALUDEL_ASSIGN_OR_RETURN(Buffer buffer, model.device()->Allocate(bytes));
+  model.device()->CopyToDevice(buffer.data(), host.data(), bytes, model.stream());
+  ALUDEL_RETURN_IF_ERROR(model.device()->Synchronize(model.stream()));
+  return buffer;
+}
+
 absl::StatusOr<Buffer> AllocateZeroed(const Transformer& model, size_t bytes) {
   ALUDEL_ASSIGN_OR_RETURN(Buffer buffer, model.device()->Allocate(bytes));
   const std::vector<char> zeros(bytes);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/device.h"
@@ -16,6 +17,9 @@ constexpr int64_t PaddedRows(int64_t rows) { return (rows + 15) / 16 * 16; }
 
 // Packs a host matrix for the device of `model`, in the type the model computes in.
 absl::StatusOr<std::unique_ptr<PackedMatrix>> PackFor(const Transformer& model, const HostMatrix& matrix);
+
+// A vector in memory of the device of `model`.
+absl::StatusOr<Buffer> UploadFor(const Transformer& model, const std::vector<float>& host);
 
 // Zeroed memory on the device of `model`.
 absl::StatusOr<Buffer> AllocateZeroed(const Transformer& model, size_t bytes);

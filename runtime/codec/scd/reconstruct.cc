@@ -24,6 +24,14 @@ struct PackedLayer {
   int64_t rank_v = 0;
 
   int64_t rank() const { return rank_k + rank_v; }
+
+  double FlopsPerToken(const ModelConfig& config) const {
+    if (mode == ScdMode::kReuse) return 2.0 * static_cast<double>(rank()) * config.kv_dim();
+    const auto width = static_cast<double>(aligner->width());
+    const auto code = static_cast<double>(rank_k);
+    const double align = config.hidden * code + 2 * width * code + config.hidden * width;
+    return 2.0 * (align + 2.0 * config.hidden * config.kv_dim());
+  }
 };
 
 // Sizes of one decoder's buffers.
@@ -134,6 +142,12 @@ class ScdDecoderCodec : public KvCodec {
   const std::string& artifact_hash() const override { return hash_; }
   FrameKind kind() const override { return FrameKind::kScd; }
   const std::vector<bool>& shipped_layers() const override { return shipped_; }
+  int native_layers() const override { return 0; }
+  double decode_flops_per_token() const override {
+    double flops = 0;
+    for (const PackedLayer& layer : layers_) flops += layer.FlopsPerToken(model_.config());
+    return flops;
+  }
   size_t MaxFrameBytes(int64_t tokens) const override {
     return static_cast<size_t>(tokens * bounds_.rank) * sizeof(Bf16);
   }

@@ -59,8 +59,12 @@ class Experiment {
         RunTokens(consumer_, *consumer_pool_, table.ids(), prompt, 0, tokens, nullptr, nullptr));
     ALUDEL_ASSIGN_OR_RETURN(
         trial.oracle, AnswerGreedily(consumer_, *consumer_pool_, table.ids(), prompt, max_answer_tokens));
-    ALUDEL_ASSIGN_OR_RETURN(trial.reuse, Codes(prompt, tokens, *reuse_encoder_));
-    ALUDEL_ASSIGN_OR_RETURN(trial.patch, Codes(prompt, tokens, *patch_encoder_));
+    FrameStore reuse(*reuse_encoder_);
+    FrameStore patch(*patch_encoder_);
+    EncodeTask tasks[] = {{reuse_encoder_.get(), &reuse}, {patch_encoder_.get(), &patch}};
+    ALUDEL_RETURN_IF_ERROR(EncodePrompt(producer_, *producer_pool_, prompt, tokens, absl::MakeSpan(tasks)));
+    trial.reuse = reuse.frames();
+    trial.patch = patch.frames();
     trials_.push_back(std::move(trial));
     return absl::OkStatus();
   }
@@ -88,13 +92,6 @@ class Experiment {
 
  private:
   Experiment(Transformer& producer, Transformer& consumer) : producer_(producer), consumer_(consumer) {}
-
-  absl::StatusOr<std::vector<StoredFrame>> Codes(absl::Span<const int32_t> prompt, int64_t tokens,
-                                                 const KvCodec& codec) {
-    FrameStore store(codec);
-    ALUDEL_RETURN_IF_ERROR(EncodePrompt(producer_, *producer_pool_, prompt, tokens, codec, store).status());
-    return store.frames();
-  }
 
   // Applies the frames of the layers whose flag equals `want`.
   static absl::Status Replay(const std::vector<StoredFrame>& frames, KvDecoder& decoder,

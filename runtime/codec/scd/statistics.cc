@@ -4,62 +4,12 @@
 #include <memory>
 #include <random>
 
-#include "kernels/check.h"
-#include "runtime/codec/hand_over.h"
+#include "runtime/codec/scd/capture.h"
 #include "runtime/codec/scd/dense.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
 namespace {
-
-// Appends the rows of one model's layers to its half of joint rows [A B], in host memory.
-class Capture : public LayerObserver {
- public:
-  // Joint rows of one layer; the producer fills the left halves, the consumer the right ones.
-  struct Rows {
-    std::vector<float> k, v, h;
-  };
-
-  static absl::StatusOr<std::unique_ptr<Capture>> Create(const Transformer& model, bool producer,
-                                                         std::vector<Rows>* rows) {
-    const int64_t cols = std::max(model.config().hidden, model.config().kv_dim());
-    ALUDEL_ASSIGN_OR_RETURN(Buffer staging,
-                            model.device()->Allocate(model.options().max_rows * cols * sizeof(float)));
-    return std::unique_ptr<Capture>(new Capture(model, producer, rows, std::move(staging)));
-  }
-
-  absl::Status OnLayer(const LayerSlice& slice) override {
-    Rows& rows = (*rows_)[slice.layer];
-    ALUDEL_RETURN_IF_ERROR(Copy(slice.k, slice.token_begin, &rows.k));
-    ALUDEL_RETURN_IF_ERROR(Copy(slice.v, slice.token_begin, &rows.v));
-    return Copy(slice.h, slice.token_begin, &rows.h);
-  }
-
- private:
-  Capture(const Transformer& model, bool producer, std::vector<Rows>* rows, Buffer staging)
-      : model_(model), producer_(producer), rows_(rows), staging_(std::move(staging)) {}
-
-  absl::Status Copy(const TensorView& x, int64_t token_begin, std::vector<float>* joint) {
-    Device* device = model_.device();
-    const TensorView flat = TensorView::Of(staging_.as<float>(), x.rows, x.cols);
-    device->ops().Convert(x, flat, model_.stream());
-    host_.resize(x.rows * x.cols);
-    device->CopyToHost(host_.data(), flat.data, host_.size() * sizeof(float), model_.stream());
-    ALUDEL_RETURN_IF_ERROR(device->Synchronize(model_.stream()));
-    joint->resize(std::max<size_t>(joint->size(), (token_begin + x.rows) * 2 * x.cols));
-    for (int64_t t = 0; t < x.rows; ++t) {
-      float* row = joint->data() + (token_begin + t) * 2 * x.cols + (producer_ ? 0 : x.cols);
-      std::copy_n(host_.data() + t * x.cols, x.cols, row);
-    }
-    return absl::OkStatus();
-  }
-
-  const Transformer& model_;
-  bool producer_;
-  std::vector<Rows>* rows_;
-  Buffer staging_;
-  std::vector<float> host_;
-};
 
 // Which tokens of a set of prompts are sampled: each with the same probability, the same for every layer.
 class TokenSampler {
@@ -103,33 +53,6 @@ int64_t LongestPrompt(const CalibrationPrompts& prompts) {
   return static_cast<int64_t>(longest);
 }
 
-absl::StatusOr<std::unique_ptr<BlockPool>> MakePool(const Transformer& model, int64_t tokens) {
-  constexpr int kBlockTokens = 16;
-  const int64_t blocks = (tokens + kBlockTokens - 1) / kBlockTokens;
-  return BlockPool::Create(model.device(), model.MakeKvLayout(blocks, kBlockTokens, DType::kBf16));
-}
-
-// One model, its pages and its half of the joint rows.
-struct Side {
-  Transformer& model;
-  std::unique_ptr<BlockPool> pool;
-  std::unique_ptr<Capture> capture;
-
-  static absl::StatusOr<Side> Create(Transformer& model, bool producer, int64_t tokens,
-                                     std::vector<Capture::Rows>* rows) {
-    ALUDEL_ASSIGN_OR_RETURN(auto pool, MakePool(model, tokens));
-    ALUDEL_ASSIGN_OR_RETURN(auto capture, Capture::Create(model, producer, rows));
-    return Side{model, std::move(pool), std::move(capture)};
-  }
-
-  absl::Status Run(absl::Span<const int32_t> prompt) {
-    const auto tokens = static_cast<int64_t>(prompt.size());
-    BlockTable table;
-    ALUDEL_RETURN_IF_ERROR(table.Grow(*pool, tokens));
-    return RunTokens(model, *pool, table.ids(), prompt, 0, tokens, capture.get(), nullptr);
-  }
-};
-
 }  // namespace
 
 absl::StatusOr<std::vector<LayerStatistics>> CollectStatistics(Transformer& producer, Transformer& consumer,
@@ -143,10 +66,12 @@ absl::StatusOr<std::vector<LayerStatistics>> CollectStatistics(Transformer& prod
     layer.v = Moments::Zeros(2 * config.kv_dim(), 2 * config.kv_dim());
     layer.h = Moments::Zeros(2 * config.hidden, 2 * config.hidden);
   }
-  std::vector<Capture::Rows> rows(config.layers);
+  std::vector<CapturedLayer> rows(config.layers);
   const int64_t longest = LongestPrompt(prompts);
-  ALUDEL_ASSIGN_OR_RETURN(Side left, Side::Create(producer, /*producer=*/true, longest, &rows));
-  ALUDEL_ASSIGN_OR_RETURN(Side right, Side::Create(consumer, /*producer=*/false, longest, &rows));
+  ALUDEL_ASSIGN_OR_RETURN(const auto left,
+                          PromptCapture::Create(producer, CaptureHalf::kLeft, longest, &rows));
+  ALUDEL_ASSIGN_OR_RETURN(const auto right,
+                          PromptCapture::Create(consumer, CaptureHalf::kRight, longest, &rows));
 
   const auto total = static_cast<int64_t>(prompts.train.size() + prompts.held_out.size());
   int64_t done = 0;
@@ -154,9 +79,9 @@ absl::StatusOr<std::vector<LayerStatistics>> CollectStatistics(Transformer& prod
     if (!progress("prefill both models", done++, total)) {
       return absl::CancelledError("calibration was interrupted");
     }
-    for (Capture::Rows& layer : rows) layer = {};
-    ALUDEL_RETURN_IF_ERROR(left.Run(prompt));
-    return right.Run(prompt);
+    for (CapturedLayer& layer : rows) layer = {};
+    ALUDEL_RETURN_IF_ERROR(left->Run(prompt));
+    return right->Run(prompt);
   };
   TokenSampler train_sampler(prompts.train, options.sample_tokens, options.seed);
   for (const auto& prompt : prompts.train) {

@@ -52,4 +52,17 @@ struct ScdDecoderLayer {
 using ScdEncoderWeights = std::vector<ScdEncoderLayer>;  // [layers]
 using ScdDecoderWeights = std::vector<ScdDecoderLayer>;  // [layers]
 
+// The zero-byte control: the consumer runs its first `native_layers` layers over the prompt, which gives it K
+// and V of the next layer too, and predicts K and V of every deeper layer from that layer's attention input
+// by linear regression. Nothing crosses the wire, so no codec may claim what this already gives.
+struct ControlLayer {
+  HostMatrix kv;            // [2 kv_dim, hidden]: K above V; empty for layers the consumer computes
+  std::vector<float> bias;  // [2 kv_dim]
+};
+
+struct ControlWeights {
+  int native_layers = 0;
+  std::vector<ControlLayer> layers;
+};
+
 }  // namespace aludel

@@ -1,0 +1,338 @@
+#include "runtime/offline/calibrate_job.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "runtime/codec/scd/artifact.h"
+#include "runtime/codec/scd/artifact_files.h"
+#include "runtime/codec/scd/control.h"
+#include "runtime/model/json_reader.h"
+#include "runtime/offline/progress.h"
+#include "runtime/offline/questions.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+constexpr char kPaper[] = "paper";
+constexpr char kReuseOnly[] = "reuse-only";
+constexpr size_t kMaxDataBytes = size_t{4} << 30;
+
+using Notes = std::map<std::string, std::string>;
+
+struct Consumer {
+  std::string name;
+  std::string hash;
+  ScdDecoderWeights paper, reuse_only;
+  std::vector<ControlWeights> controls;
+};
+
+// The last component of a directory's path: how people name a model.
+std::string ModelName(std::string directory) {
+  while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
+  return std::filesystem::path(directory).filename().string();
+}
+
+void Print(const std::string& line) { std::printf("%s\n", line.c_str()); }
+
+std::string MiB(size_t bytes) { return absl::StrFormat("%.0f MiB", static_cast<double>(bytes) / (1 << 20)); }
+
+absl::StatusOr<CalibrationPrompts> LoadPrompts(const CalibrateJob& job, const ModelConfig& config) {
+  ALUDEL_ASSIGN_OR_RETURN(const std::vector<Question> questions, LoadQuestions(job.data, job.prompts));
+  ALUDEL_ASSIGN_OR_RETURN(const PromptWriter writer, PromptWriter::Load(job.consumers.front()));
+  const auto held_out =
+      std::max<size_t>(1, static_cast<size_t>(job.held_out * static_cast<double>(questions.size())));
+  if (questions.size() < 2 * held_out) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s holds %d prompts, want at least %d with %g held out", job.data, questions.size(),
+                        2 * held_out, job.held_out));
+  }
+  CalibrationPrompts prompts;
+  for (size_t i = 0; i < questions.size(); ++i) {
+    ALUDEL_ASSIGN_OR_RETURN(std::vector<int32_t> ids, writer.Write(questions[i]));
+    if (static_cast<int64_t>(ids.size()) + job.scd.max_answer_tokens > config.max_positions) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: prompt %d has %d tokens, the models hold %d with an answer of %d", job.data,
+                          i + 1, ids.size(), config.max_positions, job.scd.max_answer_tokens));
+    }
+    (i + held_out < questions.size() ? prompts.train : prompts.held_out).push_back(std::move(ids));
+  }
+  return prompts;
+}
+
+int64_t TokenCount(const std::vector<std::vector<int32_t>>& prompts) {
+  int64_t tokens = 0;
+  for (const auto& prompt : prompts) tokens += static_cast<int64_t>(prompt.size());
+  return tokens;
+}
+
+// Both models and what the calibration of one pair holds at its peak.
+absl::StatusOr<size_t> EstimateBytes(const CalibrateJob& job, const ModelConfig& config,
+                                     const CalibrationPrompts& prompts) {
+  size_t models = 0;
+  for (const std::string& directory : {job.producer, job.consumers.front()}) {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+      if (entry.path().extension() == ".safetensors") models += entry.file_size(error);
+    }
+    if (error) return absl::NotFoundError(absl::StrCat(directory, ": ", error.message()));
+  }
+  if (job.compute == DType::kF32) models *= 2;                                       // checkpoints are bf16
+  const size_t code_bytes = 2 * 2 * config.kv_dim() * config.layers * sizeof(Bf16);  // both ways of a layer
+  const size_t trials = TokenCount(prompts.held_out) * code_bytes +
+                        prompts.held_out.size() * job.scd.max_answer_tokens * config.vocab * sizeof(float);
+  const size_t training =
+      6 * static_cast<size_t>(job.scd.statistics.sample_tokens) * config.hidden * sizeof(float);
+  return models + StatisticsBytes(config, job.scd.statistics) + std::max(trials, training);
+}
+
+Notes MakeNotes(const CalibrateJob& job, const CalibrationPrompts& prompts, const std::string& data_hash) {
+  const ScdOptions& scd = job.scd;
+  return {{"data", absl::StrCat(ModelName(job.data), " sha256 ", data_hash)},
+          {"prompts", absl::StrFormat("%d fitted (%d tokens), %d held out", prompts.train.size(),
+                                      TokenCount(prompts.train), prompts.held_out.size())},
+          {"compute", Name(job.compute)},
+          {"ridge", absl::StrCat(scd.ridge)},
+          {"aligner", absl::StrFormat("gated MLP of width %d, %d epochs over %d tokens, seed %d",
+                                      scd.aligner.width, scd.aligner.epochs,
+                                      std::min(scd.statistics.sample_tokens, TokenCount(prompts.train)),
+                                      scd.aligner.seed)}};
+}
+
+void PrintSelection(const ScdCalibration& calibration, Notes* notes) {
+  const PatchSelection& selection = calibration.selection;
+  Print("\nlayer  joint K err  joint V err  H linear  H aligned  gain alone (KL)  mode");
+  for (size_t l = 0; l < calibration.patched.size(); ++l) {
+    const ScdLayerErrors& e = calibration.errors[l];
+    Print(absl::StrFormat("%5d  %10.2f%%  %10.2f%%  %7.2f%%  %8.2f%%  %15.4f  %s", l, 100 * e.joint_k,
+                          100 * e.joint_v, 100 * e.linear_h, 100 * e.aligned_h, selection.sensitivity[l],
+                          calibration.patched[l] ? "patch" : "reuse"));
+  }
+  std::string curve = absl::StrFormat("k=0 KL %.4f", selection.reuse_kl);
+  for (size_t k = 1; k <= selection.kl.size(); ++k) {
+    absl::StrAppendFormat(&curve, "; k=%d (+layer %d) KL %.4f, gain/k %.4f", k, selection.order[k - 1],
+                          selection.kl[k - 1], selection.Gain(k) / static_cast<double>(k));
+  }
+  Print(absl::StrCat("greedy accumulation on held-out prompts: ", curve));
+  Print(absl::StrFormat("most efficient k by gain(S_k) / (cost k): %d", selection.MostEfficient()));
+  (*notes)["selection"] = curve;
+}
+
+std::vector<ArtifactLayer> ShapeOf(const ScdEncoderWeights& encoder) {
+  std::vector<ArtifactLayer> layers;
+  for (const ScdEncoderLayer& layer : encoder) {
+    layers.push_back({layer.mode, layer.k.rows, layer.v.rows, layer.h.rows});
+  }
+  return layers;
+}
+
+absl::StatusOr<std::unique_ptr<Transformer>> LoadModel(const CalibrateJob& job, Device* device,
+                                                       const std::string& directory) {
+  TransformerOptions options;
+  options.compute = job.compute;
+  return Transformer::Load(device, directory, options);
+}
+
+// The state of one run; its steps in order.
+class Calibration {
+ public:
+  Calibration(const CalibrateJob& job, Device* device) : job_(job), device_(device) {}
+
+  absl::Status Run() {
+    ALUDEL_RETURN_IF_ERROR(Prepare());
+    size_t next = 0;
+    if (job_.add) {
+      ALUDEL_RETURN_IF_ERROR(LoadExisting());
+    } else {
+      ALUDEL_RETURN_IF_ERROR(FitFirst(job_.consumers[next++]));
+    }
+    for (; next < job_.consumers.size(); ++next) ALUDEL_RETURN_IF_ERROR(FitFurther(job_.consumers[next]));
+    return Save();
+  }
+
+ private:
+  absl::Status Prepare() {
+    ALUDEL_ASSIGN_OR_RETURN(producer_, LoadModel(job_, device_, job_.producer));
+    ALUDEL_ASSIGN_OR_RETURN(prompts_, LoadPrompts(job_, producer_->config()));
+    ALUDEL_ASSIGN_OR_RETURN(const size_t bytes, EstimateBytes(job_, producer_->config(), prompts_));
+    ALUDEL_ASSIGN_OR_RETURN(const std::string data, ReadFile(job_.data, kMaxDataBytes));
+    notes_ =
+        MakeNotes(job_, prompts_, Sha256Hex({reinterpret_cast<const uint8_t*>(data.data()), data.size()}));
+    Print(absl::StrFormat("producer %s, %s %s; %d prompts, %d tokens; memory at peak about %s", job_.producer,
+                          job_.consumers.size() == 1 ? "consumer" : "consumers",
+                          absl::StrJoin(job_.consumers, ", "),
+                          prompts_.train.size() + prompts_.held_out.size(),
+                          TokenCount(prompts_.train) + TokenCount(prompts_.held_out), MiB(bytes)));
+    const int64_t unknowns = 2 * producer_->config().hidden;
+    if (TokenCount(prompts_.train) < 20 * unknowns) {
+      Print(absl::StrFormat("warning: %d tokens to fit maps of %d inputs; want at least %d, use more text",
+                            TokenCount(prompts_.train), unknowns, 20 * unknowns));
+    }
+    std::fflush(stdout);
+    return absl::OkStatus();
+  }
+
+  CalibrationProgress Progress() {
+    return [this](absl::string_view stage, int64_t done, int64_t total) {
+      if (!stage.empty()) bar_.Update(stage, done, total);
+      return !StopAsked();
+    };
+  }
+
+  absl::Status FitFirst(const std::string& directory) {
+    ALUDEL_ASSIGN_OR_RETURN(const auto consumer, LoadModel(job_, device_, directory));
+    ALUDEL_ASSIGN_OR_RETURN(ScdCalibration fit,
+                            CalibrateScd(*producer_, *consumer, prompts_, job_.scd, Progress()));
+    bar_.Break();
+    paper_notes_ = notes_;
+    PrintSelection(fit, &paper_notes_);
+    const ScdCandidates& c = fit.candidates;
+    paper_encoder_ = Compose(c.reuse_encoder, c.patch_encoder, fit.patched);
+    Consumer entry{ModelName(directory),
+                   consumer->hash(),
+                   Compose(c.reuse_decoder, c.patch_decoder, fit.patched),
+                   c.reuse_decoder,
+                   {}};
+    ALUDEL_ASSIGN_OR_RETURN(entry.controls, Controls(*consumer));
+    consumers_.push_back(std::move(entry));
+    reuse_encoder_ = std::move(fit.candidates.reuse_encoder);
+    return absl::OkStatus();
+  }
+
+  absl::Status FitFurther(const std::string& directory) {
+    ALUDEL_ASSIGN_OR_RETURN(const auto consumer, LoadModel(job_, device_, directory));
+    std::vector<bool> patched;
+    for (const ScdEncoderLayer& layer : paper_encoder_) patched.push_back(layer.mode == ScdMode::kPatch);
+    ALUDEL_ASSIGN_OR_RETURN(ScdConsumerFit fit,
+                            FitScdConsumer(*producer_, *consumer, prompts_, reuse_encoder_, paper_encoder_,
+                                           patched, job_.scd, Progress()));
+    bar_.Break();
+    Consumer entry{ModelName(directory),
+                   consumer->hash(),
+                   Compose(fit.reuse_decoder, fit.patch_decoder, patched),
+                   fit.reuse_decoder,
+                   {}};
+    ALUDEL_ASSIGN_OR_RETURN(entry.controls, Controls(*consumer));
+    const auto same = [&entry](const Consumer& c) { return c.name == entry.name; };
+    consumers_.erase(std::remove_if(consumers_.begin(), consumers_.end(), same), consumers_.end());
+    consumers_.push_back(std::move(entry));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<ControlWeights>> Controls(Transformer& consumer) {
+    const int most = std::min(job_.max_control, consumer.config().layers - 1);
+    auto controls = FitControls(consumer, prompts_.train, most, job_.scd.ridge, Progress());
+    bar_.Break();
+    return controls;
+  }
+
+  // Encoders and decoders of the artefact that is being extended.
+  absl::Status LoadExisting() {
+    const ModelConfig& config = producer_->config();
+    ALUDEL_ASSIGN_OR_RETURN(const ArtifactManifest manifest, LoadArtifactManifest(job_.out));
+    ALUDEL_RETURN_IF_ERROR(CheckProducer(manifest, producer_->hash()));
+    ALUDEL_ASSIGN_OR_RETURN(const ArtifactFormat* paper, manifest.Find(kPaper));
+    ALUDEL_ASSIGN_OR_RETURN(const ArtifactFormat* reuse, manifest.Find(kReuseOnly));
+    ALUDEL_ASSIGN_OR_RETURN(paper_encoder_, LoadScdEncoder(manifest, *paper, config.kv_dim(), config.hidden));
+    ALUDEL_ASSIGN_OR_RETURN(reuse_encoder_, LoadScdEncoder(manifest, *reuse, config.kv_dim(), config.hidden));
+    paper_notes_ = paper->notes;
+    notes_ = reuse->notes;
+    for (const ArtifactDecoder& decoder : paper->decoders) {
+      Consumer consumer{decoder.consumer, decoder.consumer_hash, {}, {}, {}};
+      ALUDEL_ASSIGN_OR_RETURN(consumer.paper,
+                              LoadScdDecoder(manifest, *paper, decoder, config.kv_dim(), config.hidden));
+      ALUDEL_ASSIGN_OR_RETURN(const ArtifactDecoder* other,
+                              FindDecoder(manifest, reuse->name, reuse->decoders, decoder.consumer_hash));
+      ALUDEL_ASSIGN_OR_RETURN(consumer.reuse_only,
+                              LoadScdDecoder(manifest, *reuse, *other, config.kv_dim(), config.hidden));
+      for (const ArtifactControl& control : manifest.controls) {
+        ALUDEL_ASSIGN_OR_RETURN(const ArtifactDecoder* file,
+                                FindDecoder(manifest, control.name, control.decoders, decoder.consumer_hash));
+        ALUDEL_ASSIGN_OR_RETURN(ControlWeights weights,
+                                LoadControl(manifest, control, *file, config.kv_dim(), config.hidden));
+        consumer.controls.push_back(std::move(weights));
+      }
+      consumers_.push_back(std::move(consumer));
+    }
+    if (manifest.controls.size() != static_cast<size_t>(job_.max_control) + 1) {
+      return absl::FailedPreconditionError(
+          absl::StrFormat("%s holds controls for 0 to %d native layers, --max-control is %d", job_.out,
+                          static_cast<int>(manifest.controls.size()) - 1, job_.max_control));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<ArtifactFormat> AddFormat(const char* name, const ScdEncoderWeights& encoder,
+                                           ScdDecoderWeights Consumer::*decoder, const Notes& notes,
+                                           ArtifactWriter* writer) {
+    ArtifactFormat format;
+    format.name = name;
+    format.layers = ShapeOf(encoder);
+    format.notes = notes;
+    ALUDEL_ASSIGN_OR_RETURN(format.encoder, writer->AddEncoder(name, encoder));
+    for (const Consumer& consumer : consumers_) {
+      ArtifactDecoder entry{consumer.name, consumer.hash, {}};
+      ALUDEL_ASSIGN_OR_RETURN(entry.file, writer->AddDecoder(name, consumer.name, consumer.*decoder));
+      format.decoders.push_back(std::move(entry));
+    }
+    return format;
+  }
+
+  absl::Status AddControls(ArtifactManifest* manifest, ArtifactWriter* writer) {
+    for (size_t p = 0; p < consumers_.front().controls.size(); ++p) {
+      ArtifactControl control;
+      control.name = absl::StrCat("control-p", p);
+      control.native_layers = static_cast<int>(p);
+      control.layers = producer_->config().layers;
+      for (const Consumer& consumer : consumers_) {
+        ArtifactDecoder entry{consumer.name, consumer.hash, {}};
+        ALUDEL_ASSIGN_OR_RETURN(entry.file,
+                                writer->AddControl(control.name, consumer.name, consumer.controls[p]));
+        control.decoders.push_back(std::move(entry));
+      }
+      manifest->controls.push_back(std::move(control));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Save() {
+    if (StopAsked()) return absl::CancelledError("calibration was interrupted");
+    ALUDEL_ASSIGN_OR_RETURN(ArtifactWriter writer, ArtifactWriter::Begin(job_.out));
+    ArtifactManifest manifest;
+    manifest.producer = ModelName(job_.producer);
+    manifest.producer_hash = producer_->hash();
+    ALUDEL_ASSIGN_OR_RETURN(ArtifactFormat paper,
+                            AddFormat(kPaper, paper_encoder_, &Consumer::paper, paper_notes_, &writer));
+    ALUDEL_ASSIGN_OR_RETURN(ArtifactFormat reuse,
+                            AddFormat(kReuseOnly, reuse_encoder_, &Consumer::reuse_only, notes_, &writer));
+    manifest.formats = {std::move(paper), std::move(reuse)};
+    ALUDEL_RETURN_IF_ERROR(AddControls(&manifest, &writer));
+    ALUDEL_RETURN_IF_ERROR(writer.Publish(manifest));
+    Print(absl::StrFormat("wrote %s: formats %s, %s, each with decoders for %d consumer%s", job_.out, kPaper,
+                          kReuseOnly, consumers_.size(), consumers_.size() == 1 ? "" : "s"));
+    return absl::OkStatus();
+  }
+
+  const CalibrateJob& job_;
+  Device* device_;
+  ProgressBar bar_;
+  std::unique_ptr<Transformer> producer_;
+  CalibrationPrompts prompts_;
+  Notes notes_, paper_notes_;
+  ScdEncoderWeights paper_encoder_, reuse_encoder_;
+  std::vector<Consumer> consumers_;
+};
+
+}  // namespace
+
+absl::Status RunCalibrateJob(const CalibrateJob& job, Device* device) {
+  return Calibration(job, device).Run();
+}
+
+}  // namespace aludel

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/device.h"
+#include "runtime/codec/scd/calibrate.h"
+
+namespace aludel {
+
+// aludel-calibrate without its command line: from model directories and prompts to an artefact directory.
+struct CalibrateJob {
+  std::string producer;                // model directory
+  std::vector<std::string> consumers;  // model directories; the encoder is fitted with the first
+  std::string data;                    // question file
+  std::string out;                     // artefact directory, replaced as a whole when everything is done
+  bool add = false;                    // keep the encoders in `out` and fit decoders for `consumers` only
+  int64_t prompts = 0;                 // 0: all
+  double held_out = 0.1;               // fraction of prompts that choose and measure but do not fit
+  DType compute = DType::kF32;
+  int max_control = 0;  // controls with 0 .. this many native layers
+  ScdOptions scd;
+};
+
+// Writes the formats "paper" and "reuse-only". Prints its plan and findings to stdout, progress to stderr. An
+// interrupted job leaves `out` as it was.
+absl::Status RunCalibrateJob(const CalibrateJob& job, Device* device);
+
+}  // namespace aludel

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/device.h"
+#include "runtime/offline/score.h"
+
+namespace aludel {
+
+// aludel-eval without its command line: what hand-over formats cost and lose, all side by side on the same
+// questions. Every format goes through its serialised frames. All of a prompt but its last token is handed
+// over.
+struct EvaluateJob {
+  std::string producer;  // model directory
+  std::string consumer;  // model directory
+  std::string codec;     // artefact directory, or "" for raw alone
+  std::string qa;        // question file
+  std::string text;      // plain text for perplexity, or ""
+  // "all", or a comma-separated list of formats and controls.
+  std::string formats = "all";
+  int64_t questions = 0;  // 0: all
+  int64_t text_windows = 32;
+  int64_t window_tokens = 512;
+  int max_answer_tokens = 24;
+  DType compute = DType::kF32;
+  uint64_t seed = 1;  // of the bootstrap
+};
+
+struct FormatResult {
+  std::string name;
+  std::optional<int> tier;
+  int native_layers = 0;
+  int64_t native_tokens = 1;  // of a prompt's tail
+  double consumer_compute_share = 0;
+  double bytes_per_token = 0;
+  double bytes_vs_raw = 0;
+  double f1 = 0;
+  Interval f1_ci95;
+  Interval f1_loss_ci95;  // of oracle minus format, paired
+  double em = 0;
+  double kl = 0;
+  Interval kl_ci95;
+  double kl_p95 = 0;
+  double tv = 0;
+  std::optional<double> ppl;
+  double encode_tokens_per_s = 0;
+  double reconstruct_tokens_per_s = 0;
+};
+
+struct EvaluateReport {
+  std::string producer, consumer, producer_hash, consumer_hash, compute;
+  int64_t questions = 0;
+  int64_t prompt_tokens = 0;
+  int64_t answer_tokens = 0;  // of the oracle, end tokens counted
+  double oracle_f1 = 0;
+  Interval oracle_f1_ci95;
+  double oracle_em = 0;
+  std::optional<double> oracle_ppl;
+  std::vector<FormatResult> formats;
+};
+
+// Called as work proceeds; false ends with Cancelled.
+using EvaluateProgress = std::function<bool(absl::string_view stage, int64_t done, int64_t total)>;
+
+absl::StatusOr<EvaluateReport> Evaluate(const EvaluateJob& job, Device* device,
+                                        const EvaluateProgress& progress);
+
+// Writes report.json and report.md into `directory`, which is made where it does not exist.
+absl::Status WriteReport(const EvaluateReport& report, const std::string& directory);
+std::string ReportMarkdown(const EvaluateReport& report);
+
+}  // namespace aludel
