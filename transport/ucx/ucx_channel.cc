@@ -46,10 +46,10 @@ void UcxChannel::Send(absl::Span<const uint8_t> header, absl::Span<const uint8_t
     counters_->CountSend(status, payload.size());
     return done(std::move(status));
   }
-  auto send = std::make_unique<UcxSend>();
-  send->wire = EncodeWireHeader(MessageType::kData, sender_id_, 0, header);
-  send->payload = payload;
-  send->done = done;
+  UcxSend send{.wire = EncodeWireHeader(MessageType::kData, sender_id_, 0, header),
+               .payload = payload,
+               .done = done,
+               .due = {}};
   CommandQueue::Command command = [connection = connection_, send = std::move(send)]() mutable {
     connection->Queue(std::move(send));
   };

@@ -8,21 +8,17 @@
 
 namespace aludel {
 
-struct UcxConnection::InFlight {
-  UcxConnection* connection;      // null once abandoned
-  std::unique_ptr<UcxSend> send;  // UCX reads its header and payload until OnSent
-};
-
 UcxConnection::UcxConnection(std::unique_ptr<UcxEndpoint> endpoint, double bytes_per_second,
-                             StatCounters* counters)
+                             StatCounters* counters, UcxAbandonedSends* abandoned)
     : endpoint_(std::move(endpoint)),
       lanes_(endpoint_->DescribeLanes()),
       counters_(counters),
-      pacer_(bytes_per_second) {}
+      pacer_(bytes_per_second),
+      abandoned_sends_(abandoned) {}
 
-void UcxConnection::Queue(std::unique_ptr<UcxSend> send) {
-  SetSequence(send->wire, next_sequence_++);
-  send->due = pacer_.Admit(MonotonicNow(), send->payload.size());
+void UcxConnection::Queue(UcxSend send) {
+  SetSequence(send.wire, next_sequence_++);
+  send.due = pacer_.Admit(MonotonicNow(), send.payload.size());
   queue_.push_back(std::move(send));
 }
 
@@ -38,12 +34,12 @@ absl::Time UcxConnection::Advance(absl::Time now) {
     AbandonInFlight();
     return absl::InfiniteFuture();
   }
-  while (!queue_.empty() && queue_.front()->due <= now) {
-    std::unique_ptr<UcxSend> send = std::move(queue_.front());
+  while (!queue_.empty() && queue_.front().due <= now) {
+    UcxSend send = std::move(queue_.front());
     queue_.pop_front();
     Start(std::move(send));
   }
-  return queue_.empty() ? absl::InfiniteFuture() : queue_.front()->due;
+  return queue_.empty() ? absl::InfiniteFuture() : queue_.front().due;
 }
 
 void UcxConnection::BeginClose() {
@@ -58,30 +54,34 @@ void UcxConnection::CloseEndpoint() {
   endpoint_->Close();
 }
 
-void UcxConnection::Start(std::unique_ptr<UcxSend> send) {
-  auto in_flight = std::make_unique<InFlight>(InFlight{this, std::move(send)});
-  const UcxSend& message = *in_flight->send;
+void UcxConnection::Start(UcxSend send) {
+  auto owned = std::make_unique<UcxInFlight>(UcxInFlight{this, abandoned_sends_, std::move(send)});
+  UcxInFlight* const in_flight = owned.get();
   ucp_request_param_t params = {};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   params.flags = UCP_AM_SEND_FLAG_REPLY;  // lets the receiver drop this connection when a transfer hangs
   params.cb.send = &UcxConnection::OnSent;
-  params.user_data = in_flight.get();
+  params.user_data = in_flight;
+  in_flight_.emplace(in_flight, std::move(owned));  // before the call, in which OnSent may come
+  const UcxSend& message = in_flight->send;
   const ucs_status_ptr_t request =
       ucp_am_send_nbx(endpoint_->handle(), kActiveMessageId, message.wire.bytes.data(), message.wire.size,
                       message.payload.data(), message.payload.size(), &params);
-  if (UCS_PTR_IS_PTR(request)) {
-    in_flight_.insert(in_flight.release());  // OnSent deletes it
-  } else {
-    Finish(message, UCS_PTR_STATUS(request));
-  }
+  if (UCS_PTR_IS_PTR(request)) return;
+  const auto finished = in_flight_.extract(in_flight);
+  Finish(finished.mapped()->send, UCS_PTR_STATUS(request));
 }
 
-void UcxConnection::OnSent(void* request, ucs_status_t status, void* in_flight) {
-  const std::unique_ptr<InFlight> sent(static_cast<InFlight*>(in_flight));
+void UcxConnection::OnSent(void* request, ucs_status_t status, void* user_data) {
   ucp_request_free(request);
-  if (sent->connection == nullptr) return;
-  sent->connection->in_flight_.erase(sent.get());
-  sent->connection->Finish(*sent->send, status);
+  auto* const in_flight = static_cast<UcxInFlight*>(user_data);
+  UcxConnection* const connection = in_flight->connection;
+  if (connection == nullptr) {
+    in_flight->abandoned->erase(in_flight);
+    return;
+  }
+  const auto finished = connection->in_flight_.extract(in_flight);
+  connection->Finish(finished.mapped()->send, status);
 }
 
 void UcxConnection::Finish(const UcxSend& send, ucs_status_t status) {
@@ -95,17 +95,18 @@ void UcxConnection::Finish(const UcxSend& send, ucs_status_t status) {
 
 void UcxConnection::FailQueued() {
   while (!queue_.empty()) {
-    const std::unique_ptr<UcxSend> send = std::move(queue_.front());
+    const UcxSend send = std::move(queue_.front());
     queue_.pop_front();
-    Finish(*send, UCS_ERR_CANCELED);
+    Finish(send, UCS_ERR_CANCELED);
   }
 }
 
 void UcxConnection::AbandonInFlight() {
   abandoned_ = true;
-  for (InFlight* in_flight : std::exchange(in_flight_, {})) {
+  for (auto& [in_flight, owned] : std::exchange(in_flight_, {})) {
     in_flight->connection = nullptr;
-    Finish(*in_flight->send, UCS_ERR_CANCELED);
+    const UcxSend& send = abandoned_sends_->emplace(in_flight, std::move(owned)).first->second->send;
+    Finish(send, UCS_ERR_CANCELED);
   }
 }
 

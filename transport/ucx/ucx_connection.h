@@ -5,7 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -32,11 +32,32 @@ struct UcxSend {
   absl::Time due;  // when the emulated link has carried it
 };
 
+class UcxConnection;
+struct UcxInFlight;
+
+// What UCX still holds of sends that were completed without it. Their number is bounded by the sends of the
+// channels whose peers died behind shared memory.
+using UcxAbandonedSends = std::unordered_map<UcxInFlight*, std::unique_ptr<UcxInFlight>>;
+
+// A send that UCX has, known to it by its address.
+struct UcxInFlight {
+  UcxConnection* connection;  // null once abandoned
+  UcxAbandonedSends* abandoned;
+  UcxSend send;  // UCX reads its header and payload until the request has completed
+};
+
 // The sending side of one channel: paces messages, gives them to UCX in order, and completes each exactly
 // once. Belongs to the progress thread. After BeginClose it lives until closed().
+//
+// UCX 1.13 never finishes closing a shared-memory endpoint whose peer died, or hangs, with a full queue, and
+// keeps its requests until then. Closing has taken them off that queue, so their payloads are not read again,
+// and nothing but this thread reads them where lanes copy: there, sends are completed without UCX after
+// kAbandonAfter. Lanes whose device reads memory by itself are waited for.
 class UcxConnection {
  public:
-  UcxConnection(std::unique_ptr<UcxEndpoint> endpoint, double bytes_per_second, StatCounters* counters);
+  // `abandoned` outlives the worker.
+  UcxConnection(std::unique_ptr<UcxEndpoint> endpoint, double bytes_per_second, StatCounters* counters,
+                UcxAbandonedSends* abandoned);
   UcxConnection(const UcxConnection&) = delete;
   UcxConnection& operator=(const UcxConnection&) = delete;
 
@@ -44,7 +65,7 @@ class UcxConnection {
   const std::shared_ptr<UcxChannelState>& state() const { return state_; }
   const std::string& lanes() const { return lanes_; }
 
-  void Queue(std::unique_ptr<UcxSend> send);
+  void Queue(UcxSend send);
 
   // Hands on what is due, notices a dead peer; says when it wants to be called next.
   absl::Time Advance(absl::Time now);
@@ -58,24 +79,23 @@ class UcxConnection {
   static constexpr absl::Duration kAbandonAfter = absl::Milliseconds(250);
 
  private:
-  struct InFlight;
-
   void CloseEndpoint();
-  void Start(std::unique_ptr<UcxSend> send);
+  void Start(UcxSend send);
   void Finish(const UcxSend& send, ucs_status_t status);
   void FailQueued();
   void AbandonInFlight();
   absl::Status Outcome(ucs_status_t status) const;
-  static void OnSent(void* request, ucs_status_t status, void* in_flight);
+  static void OnSent(void* request, ucs_status_t status, void* user_data);
 
   const std::shared_ptr<UcxChannelState> state_ = std::make_shared<UcxChannelState>();
   std::unique_ptr<UcxEndpoint> endpoint_;
   const std::string lanes_;
   StatCounters* const counters_;
   Pacer pacer_;
-  std::deque<std::unique_ptr<UcxSend>> queue_;  // bounded by max_inflight_sends, see UcxChannel::Send
+  std::deque<UcxSend> queue_;  // bounded by max_inflight_sends, see UcxChannel::Send
   uint64_t next_sequence_ = 0;
-  std::unordered_set<InFlight*> in_flight_;  // owned by their UCX requests; bounded like queue_
+  UcxAbandonedSends* const abandoned_sends_;
+  std::unordered_map<UcxInFlight*, std::unique_ptr<UcxInFlight>> in_flight_;  // bounded like queue_
   absl::Time close_began_ = absl::InfiniteFuture();
   bool closed_by_us_ = false;
   bool abandoned_ = false;

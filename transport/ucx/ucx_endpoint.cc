@@ -81,17 +81,18 @@ void UcxEndpoint::OnClosed(void* request, ucs_status_t /*status*/, void* self) {
 
 void UcxEndpoint::SendControl(const WireHeader& wire) {
   if (closing() || control_in_flight_ == kMaxControlInFlight) return;
-  auto message = std::make_unique<ControlMessage>(ControlMessage{this, wire});
+  auto* const message = new ControlMessage{this, wire};
   ucp_request_param_t params = {};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   params.flags = UCP_AM_SEND_FLAG_REPLY;  // tells the receiver which endpoint leads back here
   params.cb.send = &UcxEndpoint::OnControlSent;
-  params.user_data = message.get();
+  params.user_data = message;
+  ++control_in_flight_;  // before the call, in which OnControlSent may come
   const ucs_status_ptr_t request = ucp_am_send_nbx(endpoint_, kActiveMessageId, message->wire.bytes.data(),
                                                    message->wire.size, nullptr, 0, &params);
-  if (!UCS_PTR_IS_PTR(request)) return;  // done, or failed: then error() says so
-  ++control_in_flight_;
-  message.release();  // OnControlSent deletes it
+  if (UCS_PTR_IS_PTR(request)) return;  // OnControlSent deletes the message
+  --control_in_flight_;                 // done, or failed: then error() says so
+  delete message;
 }
 
 void UcxEndpoint::OnControlSent(void* request, ucs_status_t /*status*/, void* message) {

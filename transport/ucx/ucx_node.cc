@@ -43,7 +43,8 @@ void UcxNode::Connect(EndpointAddress peer, absl::Time deadline, ConnectDone don
   auto on_endpoint = [this,
                       done = std::move(done)](absl::StatusOr<std::unique_ptr<UcxEndpoint>> endpoint) mutable {
     if (!endpoint.ok()) return done(endpoint.status());
-    auto connection = std::make_unique<UcxConnection>(*std::move(endpoint), bytes_per_second_, counters_);
+    auto connection = std::make_unique<UcxConnection>(*std::move(endpoint), bytes_per_second_, counters_,
+                                                      &abandoned_sends_);
     UcxConnection* raw = connection.get();
     connections_.emplace(raw, std::move(connection));
     counters_->open_channels.fetch_add(1, std::memory_order_relaxed);

@@ -72,10 +72,11 @@ class UcxNode {
   EndpointAddress address_;
   bool shutting_down_ = false;
 
-  // Destroyed from the last to the first: the listener, then the worker; then endpoints, into which the
-  // worker may call until it is gone, and the receiver, when nothing can write into its handler's memory any
-  // more.
+  // Destroyed from the last to the first: the listener, then the worker; then endpoints and sends, into which
+  // the worker may call until it is gone, and the receiver, when nothing can write into its handler's memory
+  // any more.
   std::unique_ptr<UcxReceiver> receiver_;
+  UcxAbandonedSends abandoned_sends_;
   std::unordered_map<ucp_ep_h, std::unique_ptr<UcxEndpoint>> accepted_;
   std::vector<std::unique_ptr<UcxConnector>> connectors_;  // one for each thread that waits in Connect
   std::unordered_map<UcxConnection*, std::unique_ptr<UcxConnection>> connections_;

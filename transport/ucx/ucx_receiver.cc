@@ -78,14 +78,15 @@ void UcxReceiver::Pull(MessageId id, absl::Span<uint8_t> target, void* descripto
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   params.cb.recv_am = &UcxReceiver::OnReceived;
   params.user_data = transfer.get();
+  // On a connection that is failing, OnReceived comes before the call returns: everything is in place before
+  // it.
+  transfers_.emplace(id, std::move(transfer));
+  deadlines_.push_back({MonotonicNow() + timeout_, id});
   const ucs_status_ptr_t request =
       ucp_am_recv_data_nbx(worker_->handle(), descriptor, target.data(), target.size(), &params);
-  if (UCS_PTR_IS_PTR(request)) {
-    transfers_.emplace(id, std::move(transfer));
-    deadlines_.push_back({MonotonicNow() + timeout_, id});
-  } else {
-    Finish(id, target.size(), FromUcs(UCS_PTR_STATUS(request), "receive"));
-  }
+  if (UCS_PTR_IS_PTR(request)) return;
+  transfers_.erase(id);
+  Finish(id, target.size(), FromUcs(UCS_PTR_STATUS(request), "receive"));
 }
 
 void UcxReceiver::OnReceived(void* request, ucs_status_t status, size_t bytes, void* user_data) {
