@@ -13,11 +13,9 @@
 #include "runtime/model/tokenizer.h"
 #include "runtime/model/transformer.h"
 #include "server/config.h"
+#include "server/handoff_version.h"
 
 namespace aludel {
-
-// Version of proto/aludel/v1/handoff.proto's meaning; peers with another one are refused when they connect.
-inline constexpr uint32_t kHandoffVersion = 1;
 
 // A model made ready to serve: device, weights, tokenizer, wire formats and the engine over them, loaded in
 // this order and destroyed in the reverse one.

@@ -40,9 +40,9 @@ std::string DecodeTarget::reason() const {
 
 void DecodeTarget::Described(const v1::DecodeDescription& description) {
   const std::string& fingerprint = description.model().tokenizer_fingerprint();
-  if (description.protocol_version() != kHandoffProtocolVersion) {
+  if (description.protocol_version() != kHandoffVersion) {
     return SetState(false, absl::StrCat("speaks protocol version ", description.protocol_version(), ", want ",
-                                        kHandoffProtocolVersion));
+                                        kHandoffVersion));
   }
   if (description.served_model_name() != expectation_.model) {
     return SetState(false, absl::StrCat("serves model \"", description.served_model_name(), "\", want \"",

@@ -9,6 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
 #include "aludel/v1/handoff.grpc.pb.h"
+#include "server/handoff_version.h"
 #include "server/metrics.h"
 
 namespace aludel {
@@ -51,8 +52,5 @@ class DecodeTarget {
   mutable std::mutex mutex_;
   std::string reason_ ABSL_GUARDED_BY(mutex_) = "not probed yet";
 };
-
-// Of the hand-over protocol (handoff.proto), sent with every Describe.
-inline constexpr uint32_t kHandoffProtocolVersion = 1;
 
 }  // namespace aludel

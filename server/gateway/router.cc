@@ -197,7 +197,7 @@ void Router::Probe(Probed* probed) {
   ++running_probes_;
   probed->context = std::make_unique<grpc::ClientContext>();
   probed->context->set_deadline(absl::ToChronoTime(absl::Now() + timing_.probe_timeout));
-  probed->request.set_protocol_version(kHandoffProtocolVersion);
+  probed->request.set_protocol_version(kHandoffVersion);
   probed->target->stub()->async()->Describe(
       probed->context.get(), &probed->request, &probed->description,
       [this, probed](const grpc::Status& status) {

@@ -43,7 +43,7 @@ class FakeDecode : public v1::Decode::Service {
 
   grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest*,
                         v1::DecodeDescription* reply) override {
-    reply->set_protocol_version(kHandoffProtocolVersion);
+    reply->set_protocol_version(kHandoffVersion);
     reply->set_served_model_name(model_);
     reply->mutable_model()->set_tokenizer_fingerprint(fingerprint_);
     reply->set_max_context(64);

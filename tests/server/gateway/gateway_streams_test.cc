@@ -41,7 +41,7 @@ class PacedDecode : public v1::Decode::CallbackService {
 
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context, const v1::DescribeRequest*,
                                      v1::DecodeDescription* reply) override {
-    reply->set_protocol_version(kHandoffProtocolVersion);
+    reply->set_protocol_version(kHandoffVersion);
     reply->set_served_model_name("chat");
     reply->set_max_context(64);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
