@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Dict, List, Optional
 
 QUESTIONS = Path(__file__).resolve().parent / "questions.jsonl"
-PLANS = {"coded": "over semantic codes", "exact": "own prefill (oracle)"}
+PLANS = {"coded": "handed-over cache", "exact": "own prefill (oracle)"}
 MAX_TOKENS = 32
 TIMEOUT_S = 120
 
