@@ -130,6 +130,7 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
                          .run_timeout = absl::Milliseconds(config.run_timeout_ms()),
                          .drain_timeout = absl::Milliseconds(config.drain_timeout_ms())};
   ALUDEL_RETURN_IF_ERROR(file.status());
+  options.model_name = LastPathPart(options.model.directory);
   return options;
 }
 

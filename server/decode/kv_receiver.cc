@@ -134,22 +134,29 @@ absl::Span<uint8_t> KvReceiver::OnHeader(MessageId id, absl::Span<const uint8_t>
 }
 
 void KvReceiver::OnPayload(MessageId id, absl::Status status) {
-  Incoming frame;
+  Incoming* frame = nullptr;
   bool closed = false;
   {
     absl::MutexLock lock(&mutex_);
-    const auto found = incoming_.find(id);
-    frame = std::move(found->second);
-    incoming_.erase(found);
-    Ticket& ticket = *frame.ticket;
+    frame = &incoming_.at(id);  // a map's elements stay where they are; this one is ours alone
+    Ticket& ticket = *frame->ticket;
     closed = ticket.closed;
     if (!closed && status.ok()) {
       ++ticket.usage.frames;
-      ticket.usage.bytes += frame.header_bytes.size() + frame.payload.size();
+      ticket.usage.bytes += frame->header_bytes.size() + frame->payload.size();
     } else if (!closed) {
       CloseLocked(ticket);
     }
   }
+  Deliver(*frame, closed, status);
+  Incoming delivered;  // may be the last holder of the ticket: dies after the lock
+  absl::MutexLock lock(&mutex_);
+  const auto found = incoming_.find(id);
+  delivered = std::move(found->second);
+  incoming_.erase(found);
+}
+
+void KvReceiver::Deliver(Incoming& frame, bool closed, const absl::Status& status) {
   if (closed) {
     metrics_->CountDroppedFrame("late");
     return;

@@ -70,7 +70,7 @@ class KvReceiver : public MessageHandler {
 
   uint64_t epoch() const { return epoch_; }
   int64_t open_tickets() const;
-  // Transfers that are still writing.
+  // Transfers that are still writing, and frames on their way to an owner.
   int64_t unfinished_payloads() const;
 
   absl::Span<uint8_t> OnHeader(MessageId id, absl::Span<const uint8_t> header, size_t payload_bytes) override;
@@ -92,6 +92,8 @@ class KvReceiver : public MessageHandler {
     std::vector<uint8_t> header_bytes;
     absl::Span<uint8_t> payload;
   };
+  // Hands a landed or lost frame on; without the lock.
+  void Deliver(Incoming& frame, bool closed, const absl::Status& status);
   struct Verdict {
     std::shared_ptr<Ticket> ticket;  // set: the frame is let in, or `lost` ends this ticket
     const char* drop = nullptr;      // metric label
@@ -106,7 +108,7 @@ class KvReceiver : public MessageHandler {
   const Clock clock_;
   mutable absl::Mutex mutex_;
   std::map<TicketId, std::shared_ptr<Ticket>> tickets_ ABSL_GUARDED_BY(mutex_);
-  std::map<MessageId, Incoming> incoming_ ABSL_GUARDED_BY(mutex_);
+  std::map<MessageId, Incoming> incoming_ ABSL_GUARDED_BY(mutex_);  // until the frame was delivered
 };
 
 }  // namespace aludel

@@ -70,7 +70,6 @@ absl::Status CheckPlanner(const DecodeOptions& options, const ModelHost& model) 
 // Everything in order of construction; destroyed in the reverse order.
 absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   Metrics metrics;
-  Timer timer;
   std::atomic<bool> draining = false;
   std::atomic<int64_t> sessions_open = 0;
 
@@ -85,6 +84,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<FrameArena> arena,
                           FrameArena::Create(transport.get(), options.receive_arena_bytes));
   const std::string receiver_address = transport->address();
+  Timer timer;  // its callbacks use what stands above
 
   metrics.OnRender([&] {
     metrics.SetEngine(options.served_model_name, model->engine().stats());
@@ -118,12 +118,13 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   draining = true;
   DrainAndShutdown(*server, options.drain_timeout, timer);
   admin.reset();
-  model->StopEngine();
   AwaitNone(
       "requests", [&] { return sessions_open.load(); }, absl::Seconds(5));
+  // Frames of tickets that are closed now: the engine and the memory must outlive them.
   AwaitNone(
       "transfers", [&] { return receiver.unfinished_payloads(); },
       options.handover_timeout + absl::Seconds(5));
+  model->StopEngine();
   return absl::OkStatus();
 }
 

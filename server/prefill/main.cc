@@ -48,7 +48,6 @@ class RefuseAll : public MessageHandler {
 // Everything in order of construction; destroyed in the reverse order.
 absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   Metrics metrics;
-  Timer timer;
   std::atomic<bool> draining = false;
   std::atomic<int64_t> runs_open = 0;
 
@@ -60,9 +59,10 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<FrameArena> arena,
                           FrameArena::Create(transport.get(), options.send_arena_bytes));
   ConnectionCache connections(transport.get(), options.max_channels, options.connect_timeout);
+  Timer timer;  // its callbacks use what stands above
 
   metrics.OnRender([&] {
-    metrics.SetEngine(model->config().architecture, model->engine().stats());
+    metrics.SetEngine(options.model_name, model->engine().stats());
     metrics.SetTransport(transport->stats());
     metrics.SetArena(arena->bytes_total(), arena->bytes_reserved());
     metrics.SetTicketsOpen(runs_open.load());
@@ -83,7 +83,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
                           .runs_open = &runs_open},
                          RandomEpoch());
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<grpc::Server> server, StartGrpcServer(options.listen, &service));
-  spdlog::info("serving {} on {}, admin on {}", options.model.directory, options.listen,
+  spdlog::info("serving the cache of {} on {}, admin on {}", options.model.directory, options.listen,
                admin == nullptr ? "nothing" : options.admin_listen);
 
   const char* signal = stop.Wait();

@@ -98,7 +98,7 @@ bool Fleet::DecodeIsIdle(absl::Duration limit) {
 }
 
 bool Fleet::PrefillIsIdle(absl::Duration limit) {
-  return prefill_->WaitMetric("aludel_kv_blocks{model=\"LlamaForCausalLM\",state=\"reserved\"}", 0, limit) &&
+  return prefill_->WaitMetric("aludel_kv_blocks{model=\"base\",state=\"reserved\"}", 0, limit) &&
          prefill_->WaitMetric("aludel_tickets_open", 0, limit) &&
          prefill_->WaitMetric("aludel_frame_arena_bytes{state=\"reserved\"}", 0, limit);
 }
