@@ -1,7 +1,9 @@
 #include <sys/wait.h>
 
+#include <atomic>
 #include <csignal>
 #include <future>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -151,6 +153,37 @@ TEST_F(Faults, WithoutRoomARequestIsRefusedAtOnce) {
   EXPECT_TRUE(asked);
   EXPECT_EQ(first.tokens.size(), 200);
   EXPECT_TRUE(fleet.DecodeIsIdle());
+}
+
+TEST_F(Faults, ManyRequestsAtOnceSomeCancelledLeaveNothingBehind) {
+  constexpr int kClients = 6;
+  constexpr int kRequestsEach = 10;
+  Fleet fleet({.max_sequences = 4});  // fewer than clients: some are refused
+  ASSERT_TRUE(fleet.Start());
+  std::atomic<int> answered = 0;
+  std::vector<std::thread> clients;
+  for (int client = 0; client < kClients; ++client) {
+    clients.emplace_back([&, client] {
+      for (int i = 0; i < kRequestsEach; ++i) {
+        const bool cancels = (client + i) % 3 == 0;
+        const Answer answer = fleet.Ask(Fleet::Request(Prompt(50 + 40 * client), 12), absl::Seconds(60),
+                                        [cancels](grpc::ClientContext& context, const v1::GenerateEvent&) {
+                                          if (cancels) context.TryCancel();
+                                        });
+        EXPECT_TRUE(answer.status.ok() || absl::IsResourceExhausted(answer.status) ||
+                    (cancels && absl::IsCancelled(answer.status)))
+            << answer.status;
+        if (answer.status.ok()) {
+          EXPECT_EQ(answer.tokens.size(), 12);
+          ++answered;
+        }
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_GT(answered, 0);
+  EXPECT_TRUE(fleet.DecodeIsIdle());
+  EXPECT_TRUE(fleet.PrefillIsIdle());
 }
 
 TEST_F(Faults, SigtermLetsARunningRequestEndAndExitsWithZero) {

@@ -45,7 +45,8 @@ bool Fleet::StartPrefill() {
 
 bool Fleet::Start() {
   decode_ = std::make_unique<ServerProcess>("aludel-decode", DecodeConfig(), decode_admin_port_);
-  if (!StartPrefill() || !decode_->WaitReady()) return false;
+  if (options_.prefill_port == 0 && !StartPrefill()) return false;
+  if (!decode_->WaitReady()) return false;
   stub_ = v1::Decode::NewStub(
       grpc::CreateChannel(absl::StrCat("127.0.0.1:", decode_port_), grpc::InsecureChannelCredentials()));
   return WaitPrefillState("ready");

@@ -33,6 +33,7 @@ struct FleetOptions {
   int handover_timeout_ms = 20000;
   int kv_blocks = 0;  // of the decode server
   int max_sequences = 4;
+  int prefill_port = 0;  // not 0: somebody else serves Prefill there
 };
 
 // A prefill and a decode server of this build over one model pair, on free ports of loopback, in their own
@@ -64,7 +65,7 @@ class Fleet {
   std::string DecodeConfig() const;
 
   const FleetOptions options_;
-  const int prefill_port_ = FreePort();
+  const int prefill_port_ = options_.prefill_port != 0 ? options_.prefill_port : FreePort();
   const int prefill_admin_port_ = FreePort();
   const int decode_port_ = FreePort();
   const int decode_admin_port_ = FreePort();
