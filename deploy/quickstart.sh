@@ -46,7 +46,7 @@ die() { printf 'quickstart: %s\n' "$1" >&2; exit 1; }
 address() { sed -n "s/^$2: *\"\([^\"]*\)\".*/\1/p" "configs/$1.textproto"; }
 
 stop_servers() {
-  trap - EXIT INT TERM
+  trap - EXIT INT TERM HUP
   [[ ${#pid[@]} -eq 0 ]] && return
   kill "${pid[@]}" 2> /dev/null || true
   for _ in $(seq 100); do
@@ -58,7 +58,7 @@ stop_servers() {
   echo "All servers have stopped; their logs are in $logs/."
 }
 trap 'stop_servers' EXIT
-trap 'echo; stop_servers; exit 130' INT TERM
+trap 'echo; stop_servers; exit 130' INT TERM HUP
 
 check_ports() {
   for name in "${names[@]}"; do
@@ -72,9 +72,19 @@ check_ports() {
   done
 }
 
+# In a session of its own, so that Ctrl-C reaches this script first and the servers through it.
 start() {
-  "$build/bin/${binary[$1]}" --config "configs/$1.textproto" > "$logs/$1.log" 2>&1 < /dev/null &
+  setsid "$build/bin/${binary[$1]}" --config "configs/$1.textproto" > "$logs/$1.log" 2>&1 < /dev/null &
   pid[$1]=$!
+}
+
+check_alive() {
+  for name in "${!pid[@]}"; do
+    if ! kill -0 "${pid[$name]}" 2> /dev/null; then
+      tail -n 15 "$logs/$name.log" >&2
+      die "${binary[$name]} ($name) has ended; its last lines stand above"
+    fi
+  done
 }
 
 # Waits for a command to succeed while all servers live.
@@ -83,12 +93,7 @@ await() {
   shift
   for _ in $(seq 300); do
     "$@" > /dev/null 2>&1 && return
-    for name in "${!pid[@]}"; do
-      if ! kill -0 "${pid[$name]}" 2> /dev/null; then
-        tail -n 15 "$logs/$name.log" >&2
-        die "${binary[$name]} ended while we waited for $what; its last lines stand above"
-      fi
-    done
+    check_alive
     sleep 0.2
   done
   tail -n 5 "$logs"/*.log >&2
@@ -145,6 +150,8 @@ The same through the decode server's own prefill: add "aludel": {"fidelity": "ex
 
 The servers stay up until Ctrl-C.
 END
-  while kill -0 "${pid[@]}" 2> /dev/null; do sleep 1; done
-  die "a server has ended; see $logs/"
+  while true; do
+    check_alive
+    sleep 1
+  done
 fi
