@@ -12,6 +12,18 @@
 namespace aludel {
 namespace {
 
+// IEEE-754 binary16 to binary32, exactly; clang 14 has no _Float16 for plain x86-64.
+float FromHalf(uint16_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
+  const uint32_t magnitude = bits & 0x7fffu;
+  if (magnitude < 0x0400u) {  // zero and subnormal
+    const float value = static_cast<float>(magnitude) * 0x1p-24f;
+    return sign != 0 ? -value : value;
+  }
+  const uint32_t exponent_shift = magnitude >= 0x7c00u ? 224u << 23 : 112u << 23;  // infinity and NaN stay so
+  return __builtin_bit_cast(float, sign | ((magnitude << 13) + exponent_shift));
+}
+
 // Reads tensors of one checkpoint into host staging, converted to what the device wants.
 class Loader {
  public:
@@ -92,9 +104,9 @@ class Loader {
       }
     } else if (entry->dtype == "F16") {
       for (size_t i = 0; i < count; ++i) {
-        _Float16 value;
-        std::memcpy(&value, entry->data.data() + i * sizeof(value), sizeof(value));
-        out[i] = static_cast<float>(value);
+        uint16_t bits;
+        std::memcpy(&bits, entry->data.data() + i * sizeof(bits), sizeof(bits));
+        out[i] = FromHalf(bits);
       }
     } else {
       return absl::InvalidArgumentError(absl::StrFormat(
