@@ -273,10 +273,11 @@ absl::Status Bpe::StartSymbols(absl::string_view piece, std::vector<int32_t>* sy
       }
     }
     if (unk_id_ < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat(byte_level_ ? "the vocabulary has no token for byte 0x%02X and no unk_token"
-                                      : "the vocabulary has no token for character U+%04X and no unk_token",
-                          static_cast<uint32_t>(character)));
+      const auto value = static_cast<uint32_t>(character);
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the vocabulary has no token for ",
+          byte_level_ ? absl::StrFormat("byte 0x%02X", value) : absl::StrFormat("character U+%04X", value),
+          " and no unk_token"));
     }
     if (unk_waits && !fuse_unk_) symbols->push_back(unk_id_);
     unk_waits = true;

@@ -593,6 +593,7 @@ ExpressionOr Parser::Target() {
     tuple->children.push_back(std::move(item));
     if (AtOperator(",")) is_tuple = true;
   } while (SkipOperator(","));
+  if (tuple->children.empty()) return Fail("a name");
   if (!is_tuple) return std::move(tuple->children[0]);
   return Finish(std::move(tuple));
 }

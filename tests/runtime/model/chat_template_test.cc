@@ -75,6 +75,8 @@ TEST(ChatTemplate, NamesTheLineOfAFault) {
             "continue");
   EXPECT_EQ(Error("{% for x in y recursive %}"),
             "chat template line 1: found 'recursive', want %} (recursive loops are not supported)");
+  EXPECT_EQ(Error("{% set = 1 %}"), "chat template line 1: found '=', want a name");
+  EXPECT_EQ(Error("{% for in x %}{% endfor %}"), "chat template line 1: found 'in', want a name");
   EXPECT_THAT(Error("{{ '\xff' }}"), HasSubstr("not UTF-8 at byte 4"));
 }
 
