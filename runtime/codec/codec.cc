@@ -1,6 +1,7 @@
 #include "runtime/codec/codec.h"
 
 #include "absl/strings/str_format.h"
+#include "runtime/codec/quantised.h"
 #include "runtime/codec/raw.h"
 #include "runtime/codec/scd/artifact.h"
 #include "runtime/codec/scd/control.h"
@@ -58,6 +59,8 @@ absl::StatusOr<std::unique_ptr<KvCodec>> OpenScd(const ArtifactManifest& manifes
 absl::StatusOr<std::unique_ptr<KvCodec>> OpenCodec(absl::string_view format, const std::string& artifact,
                                                    CodecSide side, const Transformer& model) {
   if (format == "raw") return MakeRawCodec(model);
+  if (format == "int8") return MakeQuantisedCodec(8, model);
+  if (format == "int4") return MakeQuantisedCodec(4, model);
   if (artifact.empty()) {
     return absl::InvalidArgumentError(
         absl::StrFormat("format \"%s\" needs an artefact directory, none is configured", format));
@@ -78,6 +81,8 @@ absl::StatusOr<std::vector<std::string>> ListFormats(const std::string& artifact
   for (const ArtifactFormat& format : manifest.formats) names.push_back(format.name);
   return names;
 }
+
+std::vector<std::string> ListBaselines() { return {"int8", "int4"}; }
 
 absl::StatusOr<std::vector<std::string>> ListControls(const std::string& artifact) {
   std::vector<std::string> names;

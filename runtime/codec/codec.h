@@ -81,14 +81,18 @@ class KvCodec {
 // Which side of the wire a codec is opened for.
 enum class CodecSide : uint8_t { kProducer, kConsumer };
 
-// `format` is "raw" or a format of the artefact directory `artifact` (may be empty where no format needs
-// one). Loads this side's half only, and checks it against `model` (hashes and shapes): FailedPrecondition
-// names both. `model` must outlive the codec.
+// `format` is "raw", a baseline ("int8", "int4") or a format of the artefact directory `artifact` (may be
+// empty where no format needs one). Loads this side's half only, and checks it against `model` (hashes and
+// shapes): FailedPrecondition names both. `model` must outlive the codec.
 absl::StatusOr<std::unique_ptr<KvCodec>> OpenCodec(absl::string_view format, const std::string& artifact,
                                                    CodecSide side, const Transformer& model);
 
-// Wire formats that OpenCodec knows for this artefact directory, "raw" first.
+// Wire formats that a server offers with this artefact directory if not told otherwise, "raw" first.
 absl::StatusOr<std::vector<std::string>> ListFormats(const std::string& artifact);
+
+// Formats that need no artefact and lose something all the same. OpenCodec knows them; evaluation shows them,
+// servers offer them only where they are named.
+std::vector<std::string> ListBaselines();
 
 // Controls of this artefact ("control-p0", ...): what the consumer's own shallow layers predict of the rest
 // at zero bytes. OpenCodec opens them for the consumer side only; they ship nothing.

@@ -56,7 +56,14 @@ uint32_t FrameChecksum(absl::Span<const uint8_t> header, absl::Span<const uint8_
 }
 
 bool KnownKind(uint16_t kind) {
-  return kind == static_cast<uint16_t>(FrameKind::kRaw) || kind == static_cast<uint16_t>(FrameKind::kScd);
+  switch (static_cast<FrameKind>(kind)) {
+    case FrameKind::kRaw:
+    case FrameKind::kScd:
+    case FrameKind::kInt8:
+    case FrameKind::kInt4:
+      return true;
+  }
+  return false;
 }
 
 absl::Status CheckCoverage(const FrameCoverage& coverage) {

@@ -18,6 +18,8 @@ using TicketId = std::array<uint8_t, 16>;
 enum class FrameKind : uint16_t {
   kRaw = 1,
   kScd = 2,
+  kInt8 = 3,
+  kInt4 = 4,
 };
 
 // Which part of the cache a payload holds: layers [first_layer, first_layer + layers), tokens

@@ -85,6 +85,8 @@ class Evaluation {
     const auto is_control = [&controls](const std::string& name) {
       return std::find(controls.begin(), controls.end(), name) != controls.end();
     };
+    const std::vector<std::string> baselines = ListBaselines();
+    names.insert(names.end(), baselines.begin(), baselines.end());
     names.insert(names.end(), controls.begin(), controls.end());
     if (job_.formats != "all") names = absl::StrSplit(job_.formats, ',', absl::SkipEmpty());
     for (const std::string& name : names) {

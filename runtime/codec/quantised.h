@@ -1,0 +1,17 @@
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "runtime/codec/codec.h"
+
+namespace aludel {
+
+// The formats "int8" and "int4": every layer's K (before RoPE) and V, one scale per token, layer and kind
+// (TokenQuantiser). Needs no artefact and models nothing: the baselines that any learnt format has to beat.
+// Quantises on the host, on the engine thread, whatever the model's device. Payloads in FORMAT.md.
+//
+// `bits` is 8 or 4.
+std::unique_ptr<KvCodec> MakeQuantisedCodec(int bits, const Transformer& model);
+
+}  // namespace aludel
