@@ -8,6 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
 
 namespace aludel {
@@ -20,8 +21,9 @@ template <typename Event>
 class EventStream : public grpc::ServerWriteReactor<Event> {
  public:
   // `on_cancel` runs at most once, when the client has gone or its deadline has passed.
-  static std::shared_ptr<EventStream> Create(size_t max_backlog, std::function<void()> on_cancel) {
-    std::shared_ptr<EventStream> stream(new EventStream(max_backlog, std::move(on_cancel)));
+  static std::shared_ptr<EventStream> Create(grpc::CallbackServerContext* call, size_t max_backlog,
+                                             std::function<void()> on_cancel) {
+    std::shared_ptr<EventStream> stream(new EventStream(call, max_backlog, std::move(on_cancel)));
     stream->self_ = stream;
     return stream;
   }
@@ -36,7 +38,8 @@ class EventStream : public grpc::ServerWriteReactor<Event> {
     return true;
   }
 
-  // Ends the stream after what was pushed. The first call wins.
+  // Ends the stream after what was pushed, or, with an error, after the event that is being written. The
+  // first call wins. A reader that takes nothing holds the call open all the same: see Abort.
   void End(grpc::Status status) {
     absl::MutexLock lock(&mutex_);
     if (ended_) return;
@@ -49,9 +52,15 @@ class EventStream : public grpc::ServerWriteReactor<Event> {
     Advance();
   }
 
+  // Cancels the call if it is still open: for a client that neither reads nor goes.
+  void Abort() {
+    absl::MutexLock lock(&mutex_);
+    if (!done_) call_->TryCancel();
+  }
+
  private:
-  EventStream(size_t max_backlog, std::function<void()> on_cancel)
-      : max_backlog_(max_backlog), on_cancel_(std::move(on_cancel)) {}
+  EventStream(grpc::CallbackServerContext* call, size_t max_backlog, std::function<void()> on_cancel)
+      : call_(call), max_backlog_(max_backlog), on_cancel_(std::move(on_cancel)) {}
 
   void OnWriteDone(bool ok) override {
     absl::MutexLock lock(&mutex_);
@@ -73,7 +82,9 @@ class EventStream : public grpc::ServerWriteReactor<Event> {
   }
 
   void OnDone() override {
-    std::shared_ptr<EventStream> self = std::move(self_);  // may be the last owner
+    const std::shared_ptr<EventStream> self = std::move(self_);  // may be the last owner
+    absl::MutexLock lock(&mutex_);
+    done_ = true;
   }
 
   // gRPC starts operations without calling back into us on this thread, so the lock may be held.
@@ -88,6 +99,7 @@ class EventStream : public grpc::ServerWriteReactor<Event> {
     }
   }
 
+  grpc::CallbackServerContext* const call_;  // gRPC's, until OnDone
   const size_t max_backlog_;
   const std::function<void()> on_cancel_;
   std::shared_ptr<EventStream> self_;
@@ -97,6 +109,7 @@ class EventStream : public grpc::ServerWriteReactor<Event> {
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // the client is gone; only Finish remains
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 

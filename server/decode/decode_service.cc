@@ -32,7 +32,7 @@ grpc::ServerWriteReactor<v1::GenerateEvent>* DecodeService::Generate(grpc::Callb
       std::min(absl::FromChrono(call->deadline()), absl::Now() + context_.options->request_timeout);
   // The stream tells the session when its client goes; the session holds the stream.
   auto target = std::make_shared<std::weak_ptr<GenerateSession>>();
-  auto stream = GenerateSession::Stream::Create(context_.options->max_stream_backlog, [target] {
+  auto stream = GenerateSession::Stream::Create(call, context_.options->max_stream_backlog, [target] {
     if (const auto session = target->lock()) session->Stop(absl::CancelledError("the client has gone"));
   });
   const auto session = std::make_shared<GenerateSession>(context_, stream, deadline);

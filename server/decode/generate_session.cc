@@ -13,6 +13,9 @@
 namespace aludel {
 namespace {
 
+// For the reader to take what is left after the end.
+constexpr absl::Duration kReaderGrace = absl::Seconds(10);
+
 absl::StatusOr<SamplingParams> ReadSampling(const v1::SamplingParams& wire) {
   // A NaN fails every comparison, so each rule states what is allowed.
   if (!(wire.temperature() >= 0 && wire.temperature() <= 100)) {
@@ -365,6 +368,10 @@ void GenerateSession::End(const absl::Status& status) {
               "request={} ended: {} (plan {} {}, {} + {} tokens, {:.3f} s)", request_id_, status.ToString(),
               labels.plan, labels.format, prompt_tokens, completion_tokens, seconds);
   stream_->End(ToGrpc(status));
+  // What is left to write must not keep the call open for ever.
+  context_.timer->At(absl::Now() + kReaderGrace, [weak = std::weak_ptr<Stream>(stream_)] {
+    if (const auto stream = weak.lock()) stream->Abort();
+  });
 }
 
 }  // namespace aludel

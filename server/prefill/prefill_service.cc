@@ -45,7 +45,7 @@ grpc::ServerWriteReactor<v1::RunEvent>* PrefillService::Run(grpc::CallbackServer
       std::min(absl::FromChrono(call->deadline()), absl::Now() + context_.options->run_timeout);
   // The stream tells the run when its client goes; the run holds the stream.
   auto target = std::make_shared<std::weak_ptr<PrefillRun>>();
-  auto stream = PrefillRun::Stream::Create(kMaxBacklog, [target] {
+  auto stream = PrefillRun::Stream::Create(call, kMaxBacklog, [target] {
     if (const auto run = target->lock()) run->Stop(absl::CancelledError("the caller has gone"));
   });
   const auto run = std::make_shared<PrefillRun>(context_, stream, deadline);
