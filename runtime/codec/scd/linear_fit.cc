@@ -64,7 +64,8 @@ absl::StatusOr<Matrix> SolveRidge(const Matrix& xx, const Matrix& xy, double rid
   const Matrix regular = xx + lambda * Matrix::Identity(xx.rows(), xx.cols());
   const Eigen::LDLT<Matrix> factor(regular);
   Matrix solution = factor.solve(xy);
-  if (factor.info() != Eigen::Success || !solution.allFinite()) {
+  const bool positive = (factor.vectorD().array() > 0.0).all();
+  if (factor.info() != Eigen::Success || !positive || !solution.allFinite()) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "a %d x %d moment matrix is singular at ridge %g: use more calibration text or a larger ridge",
         xx.rows(), xx.cols(), ridge));

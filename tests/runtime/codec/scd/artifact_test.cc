@@ -1,0 +1,180 @@
+#include "runtime/codec/scd/artifact.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/codec/codec.h"
+#include "runtime/codec/scd/artifact_files.h"
+#include "tests/testing/test_model.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string Slurp(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+void Spill(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+// A copy of the demo's artefact that a test may spoil.
+class Artifact : public ::testing::Test {
+ protected:
+  Artifact() {
+    std::string pattern = ::testing::TempDir() + "/artifactXXXXXX";
+    directory_ = ::mkdtemp(pattern.data());
+    std::filesystem::copy(
+        "deploy/demo/codec", directory_,
+        std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
+  }
+  ~Artifact() override { std::filesystem::remove_all(directory_); }
+
+  std::string Path(const std::string& name) const { return directory_ + "/" + name; }
+  std::string manifest_text() const { return Slurp(Path(kArtifactManifest)); }
+
+  // The complaint about a manifest in which `from` has become `to`.
+  std::string Complaint(const std::string& from, const std::string& to) {
+    const std::string text = manifest_text();
+    const size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    std::string spoiled = text;
+    spoiled.replace(at, from.size(), to);
+    return Message(ParseArtifactManifest(spoiled, "dir").status());
+  }
+
+  std::string directory_;
+};
+
+TEST_F(Artifact, ListsItsFormatsAndControls) {
+  EXPECT_THAT(*ListFormats(directory_), ::testing::ElementsAre("raw", "paper", "reuse-only"));
+  EXPECT_THAT(*ListControls(directory_), ::testing::Contains("control-p0"));
+}
+
+TEST_F(Artifact, EncoderSurvivesARewriteByteForByte) {
+  const auto manifest = LoadArtifactManifest(directory_);
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  const ArtifactFormat& format = **manifest->Find("paper");
+  const auto encoder = LoadScdEncoder(*manifest, format, 128, 256);
+  ASSERT_TRUE(encoder.ok()) << encoder.status();
+  const auto decoder = LoadScdDecoder(*manifest, format, format.decoders[0], 128, 256);
+  ASSERT_TRUE(decoder.ok()) << decoder.status();
+  auto writer = ArtifactWriter::Begin(directory_ + "-copy");
+  ASSERT_TRUE(writer.ok());
+  EXPECT_EQ(writer->AddEncoder("paper", *encoder)->sha256, format.encoder.sha256);
+  EXPECT_EQ(writer->AddDecoder("paper", "chat", *decoder)->sha256, format.decoders[0].file.sha256);
+}
+
+TEST_F(Artifact, UnpublishedWriterLeavesNothing) {
+  const std::string destination = directory_ + "-new";
+  { ASSERT_TRUE(ArtifactWriter::Begin(destination).ok()); }
+  EXPECT_FALSE(std::filesystem::exists(destination));
+  for (const auto& entry : std::filesystem::directory_iterator(::testing::TempDir())) {
+    EXPECT_THAT(entry.path().string(), ::testing::Not(HasSubstr(destination)));
+  }
+}
+
+TEST_F(Artifact, PublishRefusesToReplaceWhatIsNoArtefact) {
+  std::filesystem::remove(Path(kArtifactManifest));
+  auto writer = ArtifactWriter::Begin(directory_);
+  ASSERT_TRUE(writer.ok());
+  EXPECT_THAT(Message(writer->Publish({})), HasSubstr("is no artefact: it is left as it is"));
+  EXPECT_TRUE(std::filesystem::exists(Path("paper.encoder.safetensors")));
+}
+
+TEST_F(Artifact, ManifestFieldsAreNamedWhenTheyAreWrong) {
+  EXPECT_THAT(Complaint("\"artifact_version\": 1", "\"artifact_version\": 2"),
+              HasSubstr("dir/artifact.json: artifact_version is 2, this build reads 1"));
+  EXPECT_THAT(Complaint("\"producer\"", "\"producers\""), HasSubstr("producer is missing, want an object"));
+  EXPECT_THAT(Complaint("\"mode\": \"patch\"", "\"mode\": \"magic\""),
+              HasSubstr("formats[0].layers[0]: mode is \"magic\""));
+  EXPECT_THAT(Complaint("\"rank_h\": 128", "\"rank_h\": -1"), HasSubstr("rank_h is -1"));
+  EXPECT_THAT(Complaint("\"rank_k\": 64", "\"rank_k\": \"64\""), HasSubstr("rank_k is"));
+  EXPECT_THAT(Complaint("\"kind\": \"scd\"", "\"kind\": \"zip\""), HasSubstr("kind is \"zip\""));
+  EXPECT_THAT(Complaint("paper.encoder.safetensors", "../../etc/passwd"),
+              HasSubstr("formats[0].encoder: file is \"../../etc/passwd\""));
+  EXPECT_THAT(Complaint("\"name\": \"reuse-only\"", "\"name\": \"paper\""),
+              HasSubstr("format \"paper\" is given twice"));
+  EXPECT_THAT(Complaint("\"sha256\": \"", "\"sha256\": \"x"), HasSubstr("want 64 lower-case hex digits"));
+}
+
+TEST_F(Artifact, EveryTruncationOfTheManifestIsRefused) {
+  const std::string text = manifest_text();
+  for (size_t size = 0; size + 2 < text.size(); size += 7) {
+    EXPECT_FALSE(ParseArtifactManifest(text.substr(0, size), "dir").ok()) << size;
+  }
+}
+
+TEST_F(Artifact, CorruptedWeightFileNamesFileAndBothHashes) {
+  std::string bytes = Slurp(Path("paper.encoder.safetensors"));
+  bytes[bytes.size() / 2] ^= 1;
+  Spill(Path("paper.encoder.safetensors"), bytes);
+  TestModel base("deploy/demo/base", {}, DType::kBf16, 16);
+  const auto codec = OpenCodec("paper", directory_, CodecSide::kProducer, base.model());
+  EXPECT_EQ(codec.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(Message(codec.status()),
+              AllOf(HasSubstr("paper.encoder.safetensors: SHA-256 of its"), HasSubstr("artifact.json says")));
+  // The consumer's half does not need that file.
+  TestModel chat("deploy/demo/chat", {}, DType::kBf16, 16);
+  EXPECT_TRUE(OpenCodec("paper", directory_, CodecSide::kConsumer, chat.model()).ok());
+}
+
+TEST_F(Artifact, TruncatedOrMissingWeightFileIsNamed) {
+  const std::string name = "paper.chat.decoder.safetensors";
+  const std::string bytes = Slurp(Path(name));
+  Spill(Path(name), bytes.substr(0, bytes.size() - 100));
+  TestModel chat("deploy/demo/chat", {}, DType::kBf16, 16);
+  EXPECT_THAT(Message(OpenCodec("paper", directory_, CodecSide::kConsumer, chat.model()).status()),
+              HasSubstr(name));
+  std::filesystem::remove(Path(name));
+  EXPECT_THAT(Message(OpenCodec("paper", directory_, CodecSide::kConsumer, chat.model()).status()),
+              HasSubstr(name));
+}
+
+TEST_F(Artifact, RankThatTheWeightsDoNotHaveIsNamed) {
+  Spill(Path(kArtifactManifest),
+        absl::StrReplaceAll(manifest_text(), {{"\"rank_v\": 64", "\"rank_v\": 63"}}));
+  TestModel base("deploy/demo/base", {}, DType::kBf16, 16);
+  EXPECT_THAT(Message(OpenCodec("paper", directory_, CodecSide::kProducer, base.model()).status()),
+              AllOf(HasSubstr("tensor layers.1.v has shape [64, 128], want [63, 128]")));
+}
+
+TEST_F(Artifact, OtherModelsAreRefusedWithBothHashes) {
+  const auto manifest = LoadArtifactManifest(directory_);
+  TestModel chat("deploy/demo/chat", {}, DType::kBf16, 16);
+  const auto as_producer = OpenCodec("paper", directory_, CodecSide::kProducer, chat.model());
+  EXPECT_EQ(as_producer.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Message(as_producer.status()), AllOf(HasSubstr(manifest->producer_hash),
+                                                   HasSubstr(chat.model().hash()), HasSubstr(directory_)));
+  TestModel base("deploy/demo/base", {}, DType::kBf16, 16);
+  const auto as_consumer = OpenCodec("paper", directory_, CodecSide::kConsumer, base.model());
+  EXPECT_EQ(as_consumer.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Message(as_consumer.status()), AllOf(HasSubstr(base.model().hash()), HasSubstr("\"chat\"")));
+}
+
+TEST_F(Artifact, UnknownFormatListsThoseThatThereAre) {
+  TestModel chat("deploy/demo/chat", {}, DType::kBf16, 16);
+  EXPECT_THAT(Message(OpenCodec("papyrus", directory_, CodecSide::kConsumer, chat.model()).status()),
+              AllOf(HasSubstr("no format \"papyrus\""), HasSubstr("paper, reuse-only")));
+}
+
+TEST_F(Artifact, ControlCannotBeShipped) {
+  TestModel base("deploy/demo/base", {}, DType::kBf16, 16);
+  EXPECT_THAT(Message(OpenCodec("control-p0", directory_, CodecSide::kProducer, base.model()).status()),
+              HasSubstr("is a control"));
+}
+
+}  // namespace
+}  // namespace aludel
