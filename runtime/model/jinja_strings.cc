@@ -1,7 +1,7 @@
 #include "runtime/model/jinja_strings.h"
 
-#include <unicode/uchar.h>
 #include <unicode/locid.h>
+#include <unicode/uchar.h>
 #include <unicode/unistr.h>
 
 #include <algorithm>

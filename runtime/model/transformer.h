@@ -54,8 +54,9 @@ struct BatchItem {
 struct TransformerOptions {
   DType compute = DType::kBf16;  // of GEMM inputs; sums, norms and the residual stream are always f32
   int64_t max_rows = 512;        // tokens of one Forward, over all items
-  // Only for `dynamic` RoPE scaling, whose frequencies depend on the sequence's length: the length they are fixed for,
-  // one for all requests, so that a token's key never changes after it was cached. 0: the model's own context.
+  // Only for `dynamic` RoPE scaling, whose frequencies depend on the sequence's length: the length they are
+  // fixed for, one for all requests, so that a token's key never changes after it was cached. 0: the model's
+  // own context.
   int64_t rope_length = 0;
 };
 
