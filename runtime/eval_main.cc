@@ -19,7 +19,7 @@ format is decoded from its serialised frames. The zero-byte controls of the arte
 
   aludel-eval --producer base --consumer chat --codec codec --qa questions.jsonl --formats all --out report
 
-Questions are lines of {"context": ..., "question": ..., "answers": [...]}. Writes report.json and report.md.)";
+Questions are lines of {"context": ..., "question": ..., "answers": [...]}. Writes report.json, report.md and report.html.)";
 
 absl::Status Run(int argc, char** argv) {
   EvaluateJob job;
@@ -31,11 +31,11 @@ absl::Status Run(int argc, char** argv) {
   FlagSet flags(kUsage);
   flags.Add("producer", "DIR", &job.producer, "model directory of the prefill side");
   flags.Add("consumer", "DIR", &job.consumer, "model directory of the decode side");
-  flags.Add("codec", "DIR", &job.codec, "artefact directory; without it only raw can be measured");
+  flags.Add("codec", "DIR", &job.codec, "artefact directory; without it raw, int8 and int4 can be measured");
   flags.Add("qa", "FILE", &job.qa, "questions, JSON lines");
   flags.Add("text", "FILE", &job.text, "plain text for perplexity; optional");
   flags.Add("formats", "LIST", &job.formats, "comma-separated formats and controls, or all");
-  flags.Add("out", "DIR", &out, "where report.json and report.md go");
+  flags.Add("out", "DIR", &out, "where report.json, report.md and report.html go");
   flags.Add("questions", "N", &job.questions, "use the first N questions; 0: all");
   flags.Add("text-windows", "N", &job.text_windows, "windows of text at most");
   flags.Add("window-tokens", "N", &job.window_tokens, "tokens of a window; its first half is handed over");

@@ -19,7 +19,7 @@ namespace aludel {
 struct EvaluateJob {
   std::string producer;  // model directory
   std::string consumer;  // model directory
-  std::string codec;     // artefact directory, or "" for raw alone
+  std::string codec;     // artefact directory, or "" for formats that need none
   std::string qa;        // question file
   std::string text;      // plain text for perplexity, or ""
   // "all", or a comma-separated list of formats and controls.
@@ -71,8 +71,10 @@ using EvaluateProgress = std::function<bool(absl::string_view stage, int64_t don
 absl::StatusOr<EvaluateReport> Evaluate(const EvaluateJob& job, Device* device,
                                         const EvaluateProgress& progress);
 
-// Writes report.json and report.md into `directory`, which is made where it does not exist.
+// Writes report.json, report.md and report.html into `directory`, which is made where it does not exist.
 absl::Status WriteReport(const EvaluateReport& report, const std::string& directory);
 std::string ReportMarkdown(const EvaluateReport& report);
+// A page that needs nothing else: plots of quality against bytes, and the table.
+std::string ReportHtml(const EvaluateReport& report);
 
 }  // namespace aludel

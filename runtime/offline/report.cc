@@ -113,7 +113,8 @@ absl::Status WriteReport(const EvaluateReport& report, const std::string& direct
     return absl::InvalidArgumentError(absl::StrCat("report: ", failure.what()));
   }
   ALUDEL_RETURN_IF_ERROR(WriteText(absl::StrCat(directory, "/report.json"), json));
-  return WriteText(absl::StrCat(directory, "/report.md"), ReportMarkdown(report));
+  ALUDEL_RETURN_IF_ERROR(WriteText(absl::StrCat(directory, "/report.md"), ReportMarkdown(report)));
+  return WriteText(absl::StrCat(directory, "/report.html"), ReportHtml(report));
 }
 
 }  // namespace aludel
