@@ -79,8 +79,8 @@ class Answer:
                 print(text, end="", flush=True)
 
 
-def ask(url: str, model: str, entry: Dict, fidelity: str, show: bool = True) -> Answer:
-    """Streams one answer through curl."""
+def ask(url: str, model: str, entry: Dict, fidelity: str, wire_format: str = "", show: bool = True) -> Answer:
+    """Streams one answer through curl; "" leaves the wire format to the server."""
     body = {
         "model": model,
         "stream": True,
@@ -89,6 +89,8 @@ def ask(url: str, model: str, entry: Dict, fidelity: str, show: bool = True) -> 
         "messages": [{"role": "user", "content": entry["context"] + "\n" + entry["question"]}],
         "aludel": {"fidelity": fidelity},
     }
+    if wire_format and fidelity == "coded":
+        body["aludel"]["format"] = wire_format
     command = ["curl", "-sS", "-N", "--max-time", str(TIMEOUT_S), "-H", "Content-Type: application/json",
                "--data-binary", "@-", url + "/v1/chat/completions"]
     answer = Answer()
@@ -140,7 +142,7 @@ class Tally:
         return right
 
     def line(self, label: str) -> str:
-        text = (f"  {label:<21} {self.right:>3} of {len(self.f1)} right   F1 {statistics.mean(self.f1):.2f}"
+        text = (f"  {label:<21} {self.right:>3} of {len(self.f1)} right   F1 {statistics.mean(self.f1):.3f}"
                 f"   TTFT median {statistics.median(self.ttft_ms):6.1f} ms")
         if self.remote:
             text += (f"   {self.remote} hand-overs, {size(self.payload / self.remote)} each instead of"
@@ -153,13 +155,14 @@ def main() -> int:
     parser.add_argument("--url", default="http://127.0.0.1:8080")
     parser.add_argument("--model", default="chat")
     parser.add_argument("--questions", type=int, default=6)
+    parser.add_argument("--format", default="", help="wire format to force, e.g. raw (default: the server's choice)")
     options = parser.parse_args()
 
     with open(QUESTIONS, encoding="utf-8") as file:
         entries = [json.loads(line) for line in file][: options.questions]
     # Opens connections and touches every weight, so that no question pays for it.
     for fidelity in PLANS:
-        ask(options.url, options.model, entries[0], fidelity, show=False)
+        ask(options.url, options.model, entries[0], fidelity, options.format, show=False)
 
     tallies = {fidelity: Tally() for fidelity in PLANS}
     failed = 0
@@ -168,7 +171,7 @@ def main() -> int:
               f"   [expected: {' / '.join(entry['answers'])}]")
         for fidelity, label in PLANS.items():
             print(f"  {label:<21} ", end="", flush=True)
-            answer = ask(options.url, options.model, entry, fidelity)
+            answer = ask(options.url, options.model, entry, fidelity, options.format)
             if answer.error or answer.report is None:
                 print(f"\n  FAILED: {answer.error}")
                 failed += 1
