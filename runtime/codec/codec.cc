@@ -3,6 +3,7 @@
 #include "absl/strings/str_format.h"
 #include "runtime/codec/quantised.h"
 #include "runtime/codec/raw.h"
+#include "runtime/codec/recompute.h"
 #include "runtime/codec/scd/artifact.h"
 #include "runtime/codec/scd/control.h"
 #include "runtime/codec/scd/encode.h"
@@ -61,6 +62,7 @@ absl::StatusOr<std::unique_ptr<KvCodec>> OpenCodec(absl::string_view format, con
   if (format == "raw") return MakeRawCodec(model);
   if (format == "int8") return MakeQuantisedCodec(8, model);
   if (format == "int4") return MakeQuantisedCodec(4, model);
+  if (IsRecomputeName(format)) return MakeRecomputeCodec(format, model);
   if (artifact.empty()) {
     return absl::InvalidArgumentError(
         absl::StrFormat("format \"%s\" needs an artefact directory, none is configured", format));

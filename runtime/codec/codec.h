@@ -68,7 +68,7 @@ class KvCodec {
   virtual FrameKind kind() const = 0;
   // Layers that arrive as frames; the decoder makes the others itself. [layers]
   virtual const std::vector<bool>& shipped_layers() const = 0;
-  // Consumer layers that the decoder runs by itself over every token (Begin).
+  // Consumer layers that the decoder runs by itself over every token, in Begin or as frames arrive.
   virtual int native_layers() const = 0;
   // Floating-point operations of the decoder per token, native layers not counted.
   virtual double decode_flops_per_token() const = 0;
@@ -81,7 +81,7 @@ class KvCodec {
 // Which side of the wire a codec is opened for.
 enum class CodecSide : uint8_t { kProducer, kConsumer };
 
-// `format` is "raw", a baseline ("int8", "int4") or a format of the artefact directory `artifact` (may be
+// `format` is "raw", a baseline ("int8", "int4", "recompute-FIRST-LAST") or a format of the artefact directory `artifact` (may be
 // empty where no format needs one). Loads this side's half only, and checks it against `model` (hashes and
 // shapes): FailedPrecondition names both. `model` must outlive the codec.
 absl::StatusOr<std::unique_ptr<KvCodec>> OpenCodec(absl::string_view format, const std::string& artifact,

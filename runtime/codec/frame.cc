@@ -61,6 +61,7 @@ bool KnownKind(uint16_t kind) {
     case FrameKind::kScd:
     case FrameKind::kInt8:
     case FrameKind::kInt4:
+    case FrameKind::kRecompute:
       return true;
   }
   return false;

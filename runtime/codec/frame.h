@@ -20,6 +20,7 @@ enum class FrameKind : uint16_t {
   kScd = 2,
   kInt8 = 3,
   kInt4 = 4,
+  kRecompute = 5,
 };
 
 // Which part of the cache a payload holds: layers [first_layer, first_layer + layers), tokens

@@ -139,8 +139,9 @@ void Transformer::AttendInput(int layer, absl::Span<const SequenceRows> rows, in
     if (item.observer == nullptr || !item.observer_status.ok()) continue;
     const int64_t begin = rows[i].row_begin;
     const int64_t size = rows[i].rows;
-    item.observer_status = item.observer->OnLayer(
-        {layer, item.position, h.Rows(begin, size), k.Rows(begin, size), v.Rows(begin, size)});
+    item.observer_status =
+        item.observer->OnLayer({layer, item.position, h.Rows(begin, size), k.Rows(begin, size),
+                                v.Rows(begin, size), x.Rows(begin, size)});
   }
 }
 
@@ -217,6 +218,26 @@ absl::Status Transformer::ForwardShallow(absl::Span<BatchItem> items, int layers
   device_->ops().Convert(narrow, wide, stream_);
   h->resize(count * config_.hidden);
   device_->CopyToHost(h->data(), wide.data, h->size() * sizeof(float), stream_);
+  return device_->Synchronize(stream_);
+}
+
+absl::Status Transformer::ForwardLayers(const BatchItem& item, int first, int end, absl::Span<const float> x,
+                                        BlockPool& pool) {
+  ALUDEL_CHECK(first >= 0 && first < end && end <= config_.layers);
+  ALUDEL_CHECK(x.size() == item.ids.size() * config_.hidden);
+  BatchItem quiet = item;
+  quiet.observer = nullptr;
+  const absl::Span<BatchItem> items = absl::MakeSpan(&quiet, 1);
+  std::vector<SequenceRows> rows;
+  ALUDEL_RETURN_IF_ERROR(BeginBatch(items, &rows));
+  const int64_t count = rows.back().rows;
+  // Over the embeddings that BeginBatch has put there.
+  device_->CopyToDevice(work_->x.data(), x.data(), x.size() * sizeof(float), stream_);
+  for (int layer = first; layer < end; ++layer) {
+    AttendInput(layer, rows, count, items, pool);
+    // Nobody reads what leaves the last layer: its K and V exist already.
+    if (layer + 1 < end) FinishLayer(layer, rows, count, pool);
+  }
   return device_->Synchronize(stream_);
 }
 

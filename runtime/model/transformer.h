@@ -26,6 +26,7 @@ struct LayerSlice {
   TensorView h;  // [tokens, hidden], the attention input after the layer's RMSNorm
   TensorView k;  // [tokens, kv_dim], after bias and k-norm, before RoPE
   TensorView v;  // [tokens, kv_dim]
+  TensorView x = {};  // [tokens, hidden], f32: the residual stream before the layer's RMSNorm
 
   int64_t tokens() const { return k.rows; }
 };
@@ -92,6 +93,12 @@ class Transformer {
   // [rows, hidden]).
   absl::Status ForwardShallow(absl::Span<BatchItem> items, int layers, BlockPool& pool,
                               std::vector<float>* h);
+
+  // Runs layers [first, end) alone over one item (its observer and logits are not looked at), from the residual
+  // stream `x` [tokens, hidden] (f32 host memory) that enters layer `first`, and writes their K and V. The pages of
+  // these layers must already hold every token before item.position.
+  absl::Status ForwardLayers(const BatchItem& item, int first, int end, absl::Span<const float> x,
+                             BlockPool& pool);
 
   // k, v [rows, kv_dim] = this model's own projections of h [rows, hidden] at `layer`, bias and k-norm
   // included, before RoPE. f32 device memory. At most max_rows rows.

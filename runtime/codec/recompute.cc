@@ -1,0 +1,208 @@
+#include "runtime/codec/recompute.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "kernels/check.h"
+#include "runtime/codec/coverage.h"
+#include "runtime/codec/raw.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+constexpr absl::string_view kPrefix = "recompute-";
+
+// Layers [first, end).
+struct LayerGroup {
+  int first = 0;
+  int end = 0;
+};
+
+class RecomputeEncoder : public KvEncoder {
+ public:
+  RecomputeEncoder(LayerGroup group, const Transformer& model, std::unique_ptr<KvEncoder> raw, Buffer staging)
+      : group_(group),
+        device_(model.device()),
+        stream_(model.stream()),
+        hidden_(model.config().hidden),
+        raw_(std::move(raw)),
+        staging_(std::move(staging)) {}
+
+  absl::Status Encode(const LayerSlice& slice, FrameSink& sink) override {
+    if (slice.layer < group_.first || slice.layer >= group_.end) return raw_->Encode(slice, sink);
+    if (slice.layer > group_.first) return absl::OkStatus();
+    ALUDEL_CHECK(slice.x.cols == hidden_ && slice.x.rows == slice.tokens());
+    const size_t bytes = static_cast<size_t>(slice.tokens()) * hidden_ * sizeof(Bf16);
+    ALUDEL_ASSIGN_OR_RETURN(const absl::Span<uint8_t> payload, sink.Reserve(bytes));
+    Bf16* x = staging_.as<Bf16>();
+    device_->ops().Convert(slice.x, TensorView::Of(x, slice.tokens(), hidden_), stream_);
+    device_->CopyToHost(payload.data(), x, bytes, stream_);
+    ALUDEL_RETURN_IF_ERROR(device_->Synchronize(stream_));
+    FrameCoverage coverage = SliceCoverage(slice);
+    coverage.layers = static_cast<uint16_t>(group_.end - group_.first);
+    return sink.Commit(coverage, bytes);
+  }
+
+ private:
+  LayerGroup group_;
+  Device* device_;
+  Stream stream_;
+  int hidden_;
+  std::unique_ptr<KvEncoder> raw_;
+  Buffer staging_;  // bf16 [max_rows, hidden]
+};
+
+class RecomputeDecoder : public KvDecoder {
+ public:
+  RecomputeDecoder(const std::string& name, LayerGroup group, std::unique_ptr<KvDecoder> raw)
+      : name_(name), group_(group), raw_(std::move(raw)) {}
+
+  absl::Status Begin(const KvTarget& target) override { return raw_->Begin(target); }
+
+  absl::Status Apply(const FrameCoverage& coverage, absl::Span<const uint8_t> payload,
+                     const KvTarget& target) override {
+    const int last = coverage.first_layer + coverage.layers - 1;
+    if (last < group_.first || coverage.first_layer >= group_.end) {
+      return raw_->Apply(coverage, payload, target);
+    }
+    ALUDEL_ASSIGN_OR_RETURN(std::vector<float> x, CheckGroupFrame(coverage, payload, target));
+    const auto next = early_.lower_bound(coverage.token_begin);
+    const int64_t end = int64_t{coverage.token_begin} + coverage.tokens;
+    if (coverage.token_begin < done_ || (next != early_.end() && next->first < end) ||
+        (next != early_.begin() && End(*std::prev(next), target) > coverage.token_begin)) {
+      return absl::AlreadyExistsError(absl::StrFormat(
+          "%s: tokens [%d, %d) of the group overlap those that came", name_, coverage.token_begin, end));
+    }
+    early_.emplace(coverage.token_begin, std::move(x));
+    while (!early_.empty() && early_.begin()->first == done_) {
+      ALUDEL_RETURN_IF_ERROR(RunChunk(early_.begin()->second, target));
+      early_.erase(early_.begin());
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  using Chunk = std::pair<const int64_t, std::vector<float>>;
+
+  static int64_t End(const Chunk& chunk, const KvTarget& target) {
+    return chunk.first + static_cast<int64_t>(chunk.second.size()) / target.model->config().hidden;
+  }
+
+  // The residual stream in f32, after every check.
+  absl::StatusOr<std::vector<float>> CheckGroupFrame(const FrameCoverage& coverage,
+                                                     absl::Span<const uint8_t> payload,
+                                                     const KvTarget& target) const {
+    if (coverage.first_layer != group_.first || coverage.layers != group_.end - group_.first) {
+      return absl::DataLossError(absl::StrFormat(
+          "%s: frame holds layers [%d, %d), want [%d, %d) together", name_, coverage.first_layer,
+          coverage.first_layer + coverage.layers, group_.first, group_.end));
+    }
+    FrameCoverage one_layer = coverage;
+    one_layer.layers = 1;
+    ALUDEL_RETURN_IF_ERROR(CheckLayerFrame(one_layer, target.model->config().layers, target));
+    const size_t values = size_t{coverage.tokens} * target.model->config().hidden;
+    if (payload.size() != values * sizeof(Bf16)) {
+      return absl::DataLossError(absl::StrFormat("%s frame of layer %d: payload is %d bytes, want %d", name_,
+                                                 group_.first, payload.size(), values * sizeof(Bf16)));
+    }
+    std::vector<float> x(values);
+    for (size_t i = 0; i < values; ++i) {
+      x[i] = ToFloat({static_cast<uint16_t>(payload[2 * i] | payload[2 * i + 1] << 8)});
+      // Unlike a bad key, it would spread: attention carries it to every later token.
+      if (std::isfinite(x[i])) continue;
+      return absl::DataLossError(absl::StrFormat(
+          "%s frame of layer %d: value %d of the residual stream is %g", name_, group_.first, i, x[i]));
+    }
+    return x;
+  }
+
+  absl::Status RunChunk(const std::vector<float>& x, const KvTarget& target) {
+    const int64_t hidden = target.model->config().hidden;
+    const int64_t end = done_ + static_cast<int64_t>(x.size()) / hidden;
+    for (int64_t begin = done_; done_ < end;) {
+      BatchItem item;
+      item.ids = target.prompt.subspan(done_, std::min(end - done_, target.model->options().max_rows));
+      item.position = done_;
+      item.blocks = target.blocks;
+      const absl::Span<const float> rows =
+          absl::MakeConstSpan(x).subspan((done_ - begin) * hidden, item.ids.size() * hidden);
+      ALUDEL_RETURN_IF_ERROR(target.model->ForwardLayers(item, group_.first, group_.end, rows, *target.pool));
+      done_ += static_cast<int64_t>(item.ids.size());
+    }
+    return absl::OkStatus();
+  }
+
+  const std::string& name_;
+  LayerGroup group_;
+  std::unique_ptr<KvDecoder> raw_;
+  int64_t done_ = 0;                             // tokens [0, done_) of the group are in the pages
+  std::map<int64_t, std::vector<float>> early_;  // by first token; disjoint, all behind done_
+};
+
+class RecomputeCodec : public KvCodec {
+ public:
+  RecomputeCodec(absl::string_view name, LayerGroup group, const Transformer& model)
+      : name_(name), group_(group), model_(model), raw_(MakeRawCodec(model)) {}
+
+  const std::string& name() const override { return name_; }
+  const std::string& artifact_hash() const override { return raw_->artifact_hash(); }
+  FrameKind kind() const override { return FrameKind::kRecompute; }
+  const std::vector<bool>& shipped_layers() const override { return raw_->shipped_layers(); }
+  int native_layers() const override { return group_.end - group_.first; }
+  double decode_flops_per_token() const override { return 0; }
+  size_t MaxFrameBytes(int64_t tokens) const override {
+    return std::max(raw_->MaxFrameBytes(tokens), static_cast<size_t>(tokens) * HiddenBytes());
+  }
+
+  absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {
+    ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<KvEncoder> raw, raw_->NewEncoder());
+    ALUDEL_ASSIGN_OR_RETURN(Buffer staging,
+                            model_.device()->Allocate(model_.options().max_rows * HiddenBytes()));
+    return std::make_unique<RecomputeEncoder>(group_, model_, std::move(raw), std::move(staging));
+  }
+
+  absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
+    ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<KvDecoder> raw, raw_->NewDecoder());
+    return std::make_unique<RecomputeDecoder>(name_, group_, std::move(raw));
+  }
+
+ private:
+  size_t HiddenBytes() const { return model_.config().hidden * sizeof(Bf16); }
+
+  std::string name_;
+  LayerGroup group_;
+  const Transformer& model_;
+  std::unique_ptr<KvCodec> raw_;  // of the other layers
+};
+
+}  // namespace
+
+bool IsRecomputeName(absl::string_view format) { return absl::StartsWith(format, kPrefix); }
+
+absl::StatusOr<std::unique_ptr<KvCodec>> MakeRecomputeCodec(absl::string_view format,
+                                                            const Transformer& model) {
+  ALUDEL_CHECK(IsRecomputeName(format));
+  const std::vector<absl::string_view> bounds = absl::StrSplit(format.substr(kPrefix.size()), '-');
+  int first = 0, last = 0;
+  if (bounds.size() != 2 || !absl::SimpleAtoi(bounds[0], &first) || !absl::SimpleAtoi(bounds[1], &last) ||
+      first < 0 || last < first) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("format \"%s\", want recompute-FIRST-LAST with layers FIRST <= LAST", format));
+  }
+  if (last >= model.config().layers) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("format \"%s\": the model has %d layers", format, model.config().layers));
+  }
+  return std::make_unique<RecomputeCodec>(format, LayerGroup{first, last + 1}, model);
+}
+
+}  // namespace aludel

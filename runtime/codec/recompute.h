@@ -1,0 +1,25 @@
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "runtime/codec/codec.h"
+
+namespace aludel {
+
+// The formats "recompute-FIRST-LAST" (DroidSpeak): of a contiguous critical group, layers FIRST to LAST, the
+// producer ships the residual stream that enters it, and the consumer runs those layers with its own weights
+// on it; all other layers travel as in "raw". Which group is critical differs between pairs: evaluation finds
+// it by comparing groups. Needs no artefact; producer and consumer must agree in hidden size. Payloads in
+// FORMAT.md.
+//
+// The decoder runs the group's chunks in order and keeps chunks that came early: at most the hand-over's
+// tokens, bf16.
+
+bool IsRecomputeName(absl::string_view format);
+// InvalidArgument where the name gives no group, FailedPrecondition where the model has no such layers.
+absl::StatusOr<std::unique_ptr<KvCodec>> MakeRecomputeCodec(absl::string_view format,
+                                                            const Transformer& model);
+
+}  // namespace aludel
