@@ -1,12 +1,11 @@
 """Runs a command against the three servers: one prefill, two decodes and a gateway with the demo pair.
 
-    stack.py --bin build/release/bin [--raw] -- COMMAND ...
+    stack.py --bin build/release/bin -- COMMAND ...
 
-With --raw the servers load no calibrated artefact and hand over uncompressed caches. They take free
-loopback ports, so several stacks can run side by side; the command finds the gateway in GATEWAY_URL.
-Exits with the command's code; a server that does not start, or ends before the command, is an error
-that shows its last lines. Needs deploy/demo and configs/ of this repository; only Python's standard
-library.
+The servers take free loopback ports, so several stacks can run side by side; the command finds the
+gateway in GATEWAY_URL. Exits with the command's code; a server that does not start, or ends before
+the command, is an error that shows its last lines. Needs deploy/demo and configs/ of this
+repository; only Python's standard library.
 """
 
 import argparse
@@ -42,7 +41,7 @@ def free_ports(count: int) -> List[int]:
 class Stack:
     """The servers, from start to stop."""
 
-    def __init__(self, binaries: Path, folder: Path, raw: bool) -> None:
+    def __init__(self, binaries: Path, folder: Path) -> None:
         self.folder = folder
         texts = {name: (ROOT / "configs" / f"{name}.textproto").read_text() for name in SERVERS}
         used = sorted(set(re.findall(r"127\.0\.0\.1:(\d+)", "".join(texts.values()))))
@@ -51,8 +50,6 @@ class Stack:
         self.processes: Dict[str, subprocess.Popen] = {}
         for name, text in texts.items():
             text = re.sub(r"127\.0\.0\.1:(\d+)", lambda at: f"127.0.0.1:{moved[at.group(1)]}", text)
-            if raw:
-                text = re.sub(r"^ *artifact:.*\n", "", text, flags=re.MULTILINE)
             (folder / f"{name}.textproto").write_text(text)
             self.ports[name] = {key: int(port) for key, port in
                                 re.findall(r"^(\w*listen): *\"127\.0\.0\.1:(\d+)\"", text, re.MULTILINE)}
@@ -109,11 +106,10 @@ class Stack:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bin", type=Path, required=True, help="folder of the server binaries")
-    parser.add_argument("--raw", action="store_true", help="hand over uncompressed caches")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="aludel-stack-") as folder:
-        stack = Stack(options.bin.resolve(), Path(folder), options.raw)
+        stack = Stack(options.bin.resolve(), Path(folder))
         try:
             stack.wait_until_ready()
             code = subprocess.call(options.command, env=dict(os.environ, GATEWAY_URL=stack.url))
