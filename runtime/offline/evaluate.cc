@@ -136,7 +136,7 @@ class Evaluation {
   }
 
   std::string Text(const Answer& answer) const {
-    return writer_->tokenizer().Decode(answer.tokens, /*skip_special_tokens=*/true);
+    return AnswerText(writer_->tokenizer().Decode(answer.tokens, /*skip_special_tokens=*/true));
   }
 
   absl::Status AskQuestion(const Question& question) {

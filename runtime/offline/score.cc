@@ -8,6 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "kernels/check.h"
+#include "nlohmann/json.hpp"
 
 namespace aludel {
 namespace {
@@ -42,6 +43,13 @@ double WordF1(const std::vector<std::string>& found, const std::vector<std::stri
 }
 
 }  // namespace
+
+std::string AnswerText(const std::string& text) {
+  const auto object = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) return text;
+  const auto answer = object.find("answer");
+  return answer != object.end() && answer->is_string() ? answer->get<std::string>() : text;
+}
 
 double AnswerF1(absl::string_view found, const std::vector<std::string>& answers) {
   double best = 0;

@@ -11,6 +11,10 @@ namespace aludel {
 // Answer scores as SQuAD defines them, after lower-casing and turning everything but letters and digits into
 // spaces. Bytes beyond ASCII count as letters.
 
+// What of a model's text is scored: the member "answer" where the text is a JSON object that has one as a
+// string, else the text itself.
+std::string AnswerText(const std::string& text);
+
 // Largest F1 of word overlap over the accepted answers; two answers without words agree.
 double AnswerF1(absl::string_view found, const std::vector<std::string>& answers);
 // 1 where the words equal those of an accepted answer, else 0.

@@ -6,6 +6,13 @@
 namespace aludel {
 namespace {
 
+TEST(AnswerText, IsTheAnswerMemberOfAJsonObjectElseTheText) {
+  EXPECT_EQ(AnswerText("{\"answer\": \"by ferry\"}"), "by ferry");
+  EXPECT_EQ(AnswerText("{\"answer\": 3}"), "{\"answer\": 3}");
+  EXPECT_EQ(AnswerText("{\"answer\": \"by fer"), "{\"answer\": \"by fer");
+  EXPECT_EQ(AnswerText("1927"), "1927");
+}
+
 TEST(AnswerF1, IgnoresCaseAndPunctuation) {
   EXPECT_EQ(AnswerF1("{\"answer\": \"Elmley.\"}", {"answer elmley"}), 1);
 }
