@@ -39,7 +39,8 @@ class Buffer {
 };
 
 // An ordered queue of device work. On the CPU every call has finished when it returns, so the handle is null;
-// on CUDA it is a cudaStream_t. Not thread-safe: one thread enqueues on a stream at a time.
+// on CUDA it is the backend's own stream object and null is a stream of the device. Not thread-safe: one
+// thread enqueues on a stream at a time.
 struct Stream {
   void* handle = nullptr;
 };

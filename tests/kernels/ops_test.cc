@@ -4,21 +4,36 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/kernels/device_array.h"
 
 namespace aludel {
 namespace {
 
-// Every operation against a double-precision loop written from its formula in ops.h, on fresh random inputs.
+// Every operation of every device against a double-precision loop written from its formula in ops.h, on fresh
+// random inputs. Inputs and outputs go through device memory.
 
-class OpsTest : public ::testing::TestWithParam<int> {
+class OpsTest : public ::testing::TestWithParam<DeviceOptions> {
  protected:
-  OpsTest() : device_(OpenDevice({.threads = GetParam()}).value()), ops_(device_->ops()) {
+  void SetUp() override {
+    auto device = OpenDevice(GetParam());
+    if (absl::IsFailedPrecondition(device.status())) {
+      GTEST_SKIP() << "no CUDA device: " << device.status().message();
+    }
+    ASSERT_TRUE(device.ok()) << device.status();
+    device_ = *std::move(device);
+    ops_ = &device_->ops();
     const uint64_t seed = std::random_device{}();
     RecordProperty("seed", std::to_string(seed));
     random_.seed(seed);
+  }
+
+  template <typename T>
+  DeviceArray<T> OnDevice(const std::vector<T>& host) {
+    return DeviceArray<T>(*device_, host);
   }
 
   std::vector<float> Random(size_t count, float scale = 1.0f) {
@@ -49,18 +64,17 @@ class OpsTest : public ::testing::TestWithParam<int> {
   }
 
   std::unique_ptr<Device> device_;
-  Ops& ops_;
+  Ops* ops_ = nullptr;
   std::mt19937_64 random_;
 };
 
 TEST_P(OpsTest, RmsNormIsTheFormula) {
   for (const int cols : {1, 7, 16, 33, 256, 1000}) {
     const int rows = 11;
-    auto x = Random(rows * cols, 3.0f);
-    auto w = Random(cols);
-    auto out = Poisoned(rows * cols);
-    ops_.RmsNorm(TensorView::Of(x.data(), rows, cols), w.data(), 1e-5f,
-                 TensorView::Of(out.data(), rows, cols), {});
+    const auto x = Random(rows * cols, 3.0f);
+    const auto w = Random(cols);
+    const auto x_there = OnDevice(x), w_there = OnDevice(w), out = OnDevice(Poisoned(rows * cols));
+    ops_->RmsNorm(x_there.View(rows, cols), w_there.data(), 1e-5f, out.View(rows, cols), {});
     std::vector<double> expected(rows * cols);
     for (int t = 0; t < rows; ++t) {
       double sum = 0;
@@ -69,22 +83,23 @@ TEST_P(OpsTest, RmsNormIsTheFormula) {
         expected[t * cols + c] = x[t * cols + c] / std::sqrt(sum / cols + 1e-5) * w[c];
       }
     }
-    ExpectNear(out, expected, 2e-6);
+    ExpectNear(out.Read().value(), expected, 2e-6);
   }
 }
 
 TEST_P(OpsTest, GemmMultipliesAddsBiasAndAccumulates) {
   for (const auto& [rows, in, out_features] :
        {std::tuple{1, 8, 5}, {3, 64, 96}, {17, 100, 33}, {64, 256, 512}}) {
-    auto a = Random(rows * in);
+    const auto a = Random(rows * in);
     auto w = Random(out_features * in);
-    auto bias = Random(out_features);
-    auto start = Random(rows * out_features);
-    const auto packed = ops_.Pack(TensorView::Of(w.data(), out_features, in), DType::kF32).value();
+    const auto bias = Random(out_features);
+    const auto start = Random(rows * out_features);
+    const auto a_there = OnDevice(a), bias_there = OnDevice(bias);
+    const auto packed = ops_->Pack(TensorView::Of(w.data(), out_features, in), DType::kF32).value();
     for (const bool accumulate : {false, true}) {
-      auto out = accumulate ? start : Poisoned(rows * out_features);
-      ops_.Gemm(TensorView::Of(a.data(), rows, in), *packed, bias.data(), accumulate,
-                TensorView::Of(out.data(), rows, out_features), {});
+      const auto out = OnDevice(accumulate ? start : Poisoned(rows * out_features));
+      ops_->Gemm(a_there.View(rows, in), *packed, bias_there.data(), accumulate, out.View(rows, out_features),
+                 {});
       std::vector<double> expected(rows * out_features);
       for (int t = 0; t < rows; ++t) {
         for (int o = 0; o < out_features; ++o) {
@@ -93,20 +108,20 @@ TEST_P(OpsTest, GemmMultipliesAddsBiasAndAccumulates) {
           expected[t * out_features + o] = sum;
         }
       }
-      ExpectNear(out, expected, 1e-4);
+      ExpectNear(out.Read().value(), expected, 1e-4);
     }
   }
 }
 
 TEST_P(OpsTest, GemmInBf16RoundsOnlyItsInputs) {
-  if (!device_->has_bf16_gemm()) GTEST_SKIP() << "this CPU has no bf16 matrix arithmetic";
+  if (!device_->has_bf16_gemm()) GTEST_SKIP() << device_->name() << " has no bf16 matrix arithmetic";
   const int rows = 9, in = 128, out_features = 48;
-  auto a = Narrow(Random(rows * in));
+  const auto a = Narrow(Random(rows * in));
   auto w = Narrow(Random(out_features * in));
-  const auto packed = ops_.Pack(TensorView::Of(w.data(), out_features, in), DType::kBf16).value();
-  auto out = Poisoned(rows * out_features);
-  ops_.Gemm(TensorView::Of(a.data(), rows, in), *packed, nullptr, false,
-            TensorView::Of(out.data(), rows, out_features), {});
+  const auto packed = ops_->Pack(TensorView::Of(w.data(), out_features, in), DType::kBf16).value();
+  const auto a_there = OnDevice(a);
+  const auto out = OnDevice(Poisoned(rows * out_features));
+  ops_->Gemm(a_there.View(rows, in), *packed, nullptr, false, out.View(rows, out_features), {});
   std::vector<double> expected(rows * out_features, 0.0);
   for (int t = 0; t < rows; ++t) {
     for (int o = 0; o < out_features; ++o) {
@@ -115,7 +130,7 @@ TEST_P(OpsTest, GemmInBf16RoundsOnlyItsInputs) {
       }
     }
   }
-  ExpectNear(out, expected, 1e-4);
+  ExpectNear(out.Read().value(), expected, 1e-4);
 }
 
 TEST_P(OpsTest, SiluMulGatesAtEverySize) {
@@ -123,8 +138,8 @@ TEST_P(OpsTest, SiluMulGatesAtEverySize) {
   auto gate_up = Random(rows * 2 * cols, 6.0f);
   gate_up[0] = -200.0f;  // exp would overflow a careless sigmoid
   gate_up[1] = 200.0f;
-  auto out = Poisoned(rows * cols);
-  ops_.SiluMul(TensorView::Of(gate_up.data(), rows, 2 * cols), TensorView::Of(out.data(), rows, cols), {});
+  const auto gate_up_there = OnDevice(gate_up), out = OnDevice(Poisoned(rows * cols));
+  ops_->SiluMul(gate_up_there.View(rows, 2 * cols), out.View(rows, cols), {});
   std::vector<double> expected(rows * cols);
   for (int t = 0; t < rows; ++t) {
     for (int c = 0; c < cols; ++c) {
@@ -132,26 +147,76 @@ TEST_P(OpsTest, SiluMulGatesAtEverySize) {
       expected[t * cols + c] = g / (1.0 + std::exp(-g)) * gate_up[t * 2 * cols + cols + c];
     }
   }
-  ExpectNear(out, expected, 2e-6);
+  ExpectNear(out.Read().value(), expected, 2e-6);
 }
 
 TEST_P(OpsTest, EmbedGatherAndConvertCopyRows) {
   const int vocab = 9, cols = 21;
-  auto table = Random(vocab * cols);
+  const auto table = Random(vocab * cols);
   const std::vector<int32_t> ids = {8, 0, 3, 3};
-  auto out = Poisoned(ids.size() * cols);
-  const TensorView rows = TensorView::Of(out.data(), ids.size(), cols);
-  ops_.Embed(ids, TensorView::Of(table.data(), vocab, cols), rows, {});
+  const auto table_there = OnDevice(table), rows = OnDevice(Poisoned(ids.size() * cols));
+  ops_->Embed(ids, table_there.View(vocab, cols), rows.View(ids.size(), cols), {});
+  const std::vector<float> out = rows.Read().value();
   for (size_t t = 0; t < ids.size(); ++t) {
     for (int c = 0; c < cols; ++c) EXPECT_EQ(out[t * cols + c], table[ids[t] * cols + c]);
   }
-  auto picked = Poisoned(2 * cols);
+  const auto picked_there = OnDevice(Poisoned(2 * cols));
   const std::vector<int64_t> which = {2, 0};
-  ops_.GatherRows(rows, which, TensorView::Of(picked.data(), 2, cols), {});
+  ops_->GatherRows(rows.View(ids.size(), cols), which, picked_there.View(2, cols), {});
+  const std::vector<float> picked = picked_there.Read().value();
   for (int c = 0; c < cols; ++c) EXPECT_EQ(picked[c], table[3 * cols + c]);
-  std::vector<Bf16> narrow(2 * cols);
-  ops_.Convert(TensorView::Of(picked.data(), 2, cols), TensorView::Of(narrow.data(), 2, cols), {});
+  const auto narrow_there = OnDevice(std::vector<Bf16>(2 * cols));
+  ops_->Convert(picked_there.View(2, cols), narrow_there.View(2, cols), {});
+  const std::vector<Bf16> narrow = narrow_there.Read().value();
   for (int c = 0; c < 2 * cols; ++c) EXPECT_EQ(ToFloat(narrow[c]), RoundToBf16(picked[c]));
+}
+
+TEST_P(OpsTest, GemmStoresBf16WithAndWithoutBias) {
+  if (!device_->has_bf16_gemm()) GTEST_SKIP() << device_->name() << " has no bf16 matrix arithmetic";
+  const int rows = 5, in = 64, out_features = 40;
+  const auto a = Narrow(Random(rows * in));
+  auto w = Narrow(Random(out_features * in));
+  const auto bias = Random(out_features);
+  const auto packed = ops_->Pack(TensorView::Of(w.data(), out_features, in), DType::kBf16).value();
+  const auto a_there = OnDevice(a);
+  const auto bias_there = OnDevice(bias);
+  for (const bool with_bias : {false, true}) {
+    const auto out = OnDevice(Narrow(Poisoned(rows * out_features)));
+    ops_->Gemm(a_there.View(rows, in), *packed, with_bias ? bias_there.data() : nullptr, false,
+               out.View(rows, out_features), {});
+    const std::vector<Bf16> narrow = out.Read().value();
+    std::vector<float> found;
+    std::vector<double> expected;
+    for (int t = 0; t < rows; ++t) {
+      for (int o = 0; o < out_features; ++o) {
+        double sum = with_bias ? bias[o] : 0.0f;
+        for (int i = 0; i < in; ++i) sum += double{ToFloat(a[t * in + i])} * ToFloat(w[o * in + i]);
+        expected.push_back(sum);
+        found.push_back(ToFloat(narrow[t * out_features + o]));
+      }
+    }
+    ExpectNear(found, expected, 0x1p-8);  // half a step of bf16
+  }
+}
+
+TEST_P(OpsTest, HeadNormNormalisesEveryHeadOfColumnsInPlace) {
+  const int rows = 3, heads = 5, head_dim = 24, stride = heads * head_dim + 7;
+  const auto x = Random(rows * stride, 2.0f);
+  const auto w = Random(head_dim);
+  const auto x_there = OnDevice(x), w_there = OnDevice(w);
+  ops_->HeadNorm(x_there.View(rows, stride).Cols(7, heads * head_dim), head_dim, w_there.data(), 1e-6f, {});
+  std::vector<double> expected(x.begin(), x.end());
+  for (int t = 0; t < rows; ++t) {
+    for (int h = 0; h < heads; ++h) {
+      const size_t at = t * stride + 7 + h * head_dim;
+      double sum = 0;
+      for (int d = 0; d < head_dim; ++d) sum += double{x[at + d]} * x[at + d];
+      for (int d = 0; d < head_dim; ++d) {
+        expected[at + d] = x[at + d] / std::sqrt(sum / head_dim + 1e-6) * w[d];
+      }
+    }
+  }
+  ExpectNear(x_there.Read().value(), expected, 2e-6);
 }
 
 // Two sequences of one batch whose pages lie scattered in one pool.
@@ -223,8 +288,8 @@ void PagedOpsTest::Check(const PagedCase& c) {
   }
   const size_t plane = size_t{kBlocks} * kBlockTokens * kv_dim;
   // Unwritten slots hold NaN: reading past a sequence's end cannot hide.
-  std::vector<float> wide_k = Poisoned(plane), wide_v = Poisoned(plane);
-  std::vector<Bf16> narrow_k = Narrow(wide_k), narrow_v = Narrow(wide_v);
+  const auto wide_k = OnDevice(Poisoned(plane)), wide_v = OnDevice(Poisoned(plane));
+  const auto narrow_k = OnDevice(Narrow(Poisoned(plane))), narrow_v = OnDevice(Narrow(Poisoned(plane)));
   const bool bf16 = c.dtype == DType::kBf16;
   const PagedKv kv{bf16 ? static_cast<void*>(narrow_k.data()) : wide_k.data(),
                    bf16 ? static_cast<void*>(narrow_v.data()) : wide_v.data(),
@@ -245,8 +310,8 @@ void PagedOpsTest::Check(const PagedCase& c) {
   const int64_t chunks[][2] = {{5, 1}, {30, 70}, {1, 1}, {17, 1}};
   for (const auto& chunk : chunks) {
     const int64_t rows = chunk[0] + chunk[1];
-    auto q = Random(rows * q_dim), k = Random(rows * kv_dim), v = Random(rows * kv_dim);
-    const std::vector<float> q_before = q;
+    const auto q = Random(rows * q_dim), k = Random(rows * kv_dim), v = Random(rows * kv_dim);
+    const auto q_there = OnDevice(q), k_there = OnDevice(k), v_there = OnDevice(v);
     SequenceRows sequences[2];
     int64_t row = 0;
     for (int s = 0; s < 2; ++s) {
@@ -256,18 +321,18 @@ void PagedOpsTest::Check(const PagedCase& c) {
         values[s].emplace_back(v.begin() + row * kv_dim, v.begin() + (row + 1) * kv_dim);
       }
     }
-    auto out = Poisoned(rows * q_dim);
-    ops_.RopeWriteKv(TensorView::Of(k.data(), rows, kv_dim), TensorView::Of(v.data(), rows, kv_dim), rope,
-                     sequences, kv, {});
-    ops_.Rope(TensorView::Of(q.data(), rows, q_dim), c.head_dim, rope, sequences, {});
-    ops_.Attention(TensorView::Of(q.data(), rows, q_dim), params, sequences, kv,
-                   TensorView::Of(out.data(), rows, q_dim), {});
+    const auto out_there = OnDevice(Poisoned(rows * q_dim));
+    const TensorView q_view = q_there.View(rows, q_dim);
+    ops_->RopeWriteKv(k_there.View(rows, kv_dim), v_there.View(rows, kv_dim), rope, sequences, kv, {});
+    ops_->Rope(q_view, c.head_dim, rope, sequences, {});
+    ops_->Attention(q_view, params, sequences, kv, out_there.View(rows, q_dim), {});
+    const std::vector<float> out = out_there.Read().value();
     for (const SequenceRows& sequence : sequences) {
       const int s = sequence.blocks.data() == pages[0].data() ? 0 : 1;
       for (int64_t r = 0; r < sequence.rows; ++r) {
         std::vector<double> expected;
         const int64_t at = sequence.row_begin + r;
-        Reference(c, keys[s], values[s], q_before.data() + at * q_dim, sequence.position_begin + r,
+        Reference(c, keys[s], values[s], q.data() + at * q_dim, sequence.position_begin + r,
                   inverse_frequency, &expected);
         const std::vector<float> found(out.begin() + at * q_dim, out.begin() + (at + 1) * q_dim);
         // A rotated key may fall on the other side of a bf16 rounding step than in double.
@@ -295,8 +360,20 @@ TEST_P(PagedOpsTest, AttendWithinASlidingWindow) {
   Check({40, 1, 16, 70, DType::kBf16});
 }
 
-INSTANTIATE_TEST_SUITE_P(Threads, OpsTest, ::testing::Values(1, 2));
-INSTANTIATE_TEST_SUITE_P(Threads, PagedOpsTest, ::testing::Values(1, 2));
+const DeviceOptions kDevices[] = {
+    {.name = "cpu", .threads = 1},
+    {.name = "cpu", .threads = 2},
+#ifdef ALUDEL_HAVE_CUDA
+    {.name = "cuda:0"},
+#endif
+};
+
+std::string DeviceLabel(const ::testing::TestParamInfo<DeviceOptions>& info) {
+  return info.param.name == "cpu" ? "CpuThreads" + std::to_string(info.param.threads) : "Cuda";
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, OpsTest, ::testing::ValuesIn(kDevices), DeviceLabel);
+INSTANTIATE_TEST_SUITE_P(Devices, PagedOpsTest, ::testing::ValuesIn(kDevices), DeviceLabel);
 
 TEST(Bf16, RoundsToNearestEvenAndKeepsNaN) {
   EXPECT_EQ(RoundToBf16(1.0f), 1.0f);

@@ -1,0 +1,195 @@
+#include "kernels/cuda/cuda_device.h"
+
+#include <algorithm>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/cuda_status.h"
+
+namespace aludel {
+namespace {
+
+using cuda::CudaOps;
+using cuda::CudaStream;
+using cuda::FromCuda;
+
+// Memory comes from the device's stream-ordered pool, which keeps what is freed: hand-overs allocate staging
+// for each request, and cudaMalloc would stop the GPU for it. Allocate waits, so its memory is good on every
+// stream; Free orders the memory's next use after all work enqueued so far on any stream.
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(int ordinal) : ordinal_(ordinal), name_(absl::StrCat("cuda:", ordinal)) {}
+  ~CudaDevice() override;
+
+  absl::Status Init();
+
+  std::string name() const override { return name_; }
+  bool has_bf16_gemm() const override { return true; }  // since compute capability 8.0, which Init requires
+
+  absl::StatusOr<Buffer> Allocate(size_t bytes) override;
+  void Free(void* data) override;
+
+  absl::StatusOr<Stream> CreateStream() override;
+  void DestroyStream(Stream stream) override;
+  void CopyToDevice(void* device, const void* host, size_t bytes, Stream stream) override;
+  void CopyToHost(void* host, const void* device, size_t bytes, Stream stream) override;
+  absl::Status Synchronize(Stream stream) override;
+
+  Ops& ops() override { return *ops_; }
+
+ private:
+  CudaStream& Enter(Stream stream);
+
+  int ordinal_;
+  std::string name_;
+  cudaMemPool_t pool_ = nullptr;
+  cudaStream_t memory_stream_ = nullptr;
+  cudaEvent_t order_ = nullptr;
+  std::unique_ptr<CudaStream> default_stream_;
+  std::unique_ptr<CudaOps> ops_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<CudaStream>> streams_;  // guarded by mutex_, as are order_ and Free's chain
+};
+
+absl::Status CudaDevice::Init() {
+  cudaDeviceProp properties;
+  absl::Status status =
+      FromCuda(cudaGetDeviceProperties(&properties, ordinal_), absl::StrCat(name_, ": read its properties"));
+  if (!status.ok()) return status;
+  if (properties.major < 8) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("%s: %s has compute capability %d.%d, want 8.0 or more", name_, properties.name,
+                        properties.major, properties.minor));
+  }
+  cudaError_t error = cudaSetDevice(ordinal_);
+  cudaMemPoolProps pool_properties = {};
+  pool_properties.allocType = cudaMemAllocationTypePinned;
+  pool_properties.location = {cudaMemLocationTypeDevice, ordinal_};
+  if (error == cudaSuccess) error = cudaMemPoolCreate(&pool_, &pool_properties);
+  uint64_t keep = UINT64_MAX;  // freed memory stays with this process until it is closed
+  if (error == cudaSuccess) error = cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep);
+  if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&memory_stream_, cudaStreamNonBlocking);
+  if (error == cudaSuccess) error = cudaEventCreateWithFlags(&order_, cudaEventDisableTiming);
+  status = FromCuda(error, absl::StrCat(name_, ": set up its memory pool"));
+  if (!status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<CudaStream>> stream = CudaStream::Create(name_);
+  if (!stream.ok()) return stream.status();
+  default_stream_ = *std::move(stream);
+  absl::StatusOr<std::unique_ptr<CudaOps>> ops = CudaOps::Create(this, ordinal_, default_stream_.get());
+  if (!ops.ok()) return ops.status();
+  ops_ = *std::move(ops);
+  return absl::OkStatus();
+}
+
+CudaDevice::~CudaDevice() {
+  cudaSetDevice(ordinal_);
+  ops_.reset();
+  streams_.clear();
+  default_stream_.reset();
+  if (order_ != nullptr) cudaEventDestroy(order_);
+  if (memory_stream_ != nullptr) {
+    cudaStreamSynchronize(memory_stream_);
+    cudaStreamDestroy(memory_stream_);
+  }
+  if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
+}
+
+CudaStream& CudaDevice::Enter(Stream stream) {
+  CudaStream& state = stream.handle == nullptr ? *default_stream_ : *static_cast<CudaStream*>(stream.handle);
+  state.Collect(cudaSetDevice(ordinal_), "make the GPU current");
+  return state;
+}
+
+absl::StatusOr<Buffer> CudaDevice::Allocate(size_t bytes) {
+  constexpr size_t kLeast = 256;  // a Buffer's address is never null
+  cudaError_t error = cudaSetDevice(ordinal_);
+  void* data = nullptr;
+  if (error == cudaSuccess) {
+    error = cudaMallocFromPoolAsync(&data, std::max(bytes, kLeast), pool_, memory_stream_);
+  }
+  if (error == cudaSuccess) error = cudaStreamSynchronize(memory_stream_);
+  if (error == cudaSuccess) return Buffer(this, data, bytes);
+  cudaGetLastError();  // reported here, so no later launch should find it
+  if (error == cudaErrorMemoryAllocation) {
+    size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "cannot allocate %d bytes on %s: %d of %d bytes are free", bytes, name_, free, total));
+  }
+  return FromCuda(error, absl::StrFormat("%s: allocate %d bytes", name_, bytes));
+}
+
+void CudaDevice::Free(void* data) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  // No status to return: an error here is one of a broken context, which the next Synchronize reports.
+  cudaSetDevice(ordinal_);
+  const auto follow = [this](const CudaStream& stream) {
+    cudaEventRecord(order_, stream.get());
+    cudaStreamWaitEvent(memory_stream_, order_, 0);
+  };
+  follow(*default_stream_);
+  for (const auto& stream : streams_) follow(*stream);
+  cudaFreeAsync(data, memory_stream_);
+}
+
+absl::StatusOr<Stream> CudaDevice::CreateStream() {
+  if (absl::Status status = FromCuda(cudaSetDevice(ordinal_), name_); !status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<CudaStream>> stream = CudaStream::Create(name_);
+  if (!stream.ok()) return stream.status();
+  std::lock_guard<std::mutex> lock(mutex_);
+  streams_.push_back(*std::move(stream));
+  return Stream{streams_.back().get()};
+}
+
+void CudaDevice::DestroyStream(Stream stream) {
+  if (stream.handle == nullptr) return;
+  cudaSetDevice(ordinal_);
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto erased = std::erase_if(
+      streams_, [&stream](const std::unique_ptr<CudaStream>& owned) { return owned.get() == stream.handle; });
+  ALUDEL_CHECK(erased == 1);
+}
+
+void CudaDevice::CopyToDevice(void* device, const void* host, size_t bytes, Stream stream) {
+  if (bytes == 0) return;
+  CudaStream& state = Enter(stream);
+  state.Collect(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, state.get()), "copy to the GPU");
+}
+
+void CudaDevice::CopyToHost(void* host, const void* device, size_t bytes, Stream stream) {
+  if (bytes == 0) return;
+  CudaStream& state = Enter(stream);
+  state.Collect(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, state.get()),
+                "copy from the GPU");
+}
+
+absl::Status CudaDevice::Synchronize(Stream stream) { return Enter(stream).Synchronize(); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal) {
+  const std::string name = absl::StrCat("cuda:", ordinal);
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) {
+    const int version = CUDART_VERSION;
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "%s: %s; install an NVIDIA driver for CUDA %d.%d or later on a machine with a GPU, or "
+        "choose device \"cpu\"",
+        name, cudaGetErrorString(error), version / 1000, version % 1000 / 10));
+  }
+  if (ordinal >= count) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "%s: this process sees %d GPUs, want an ordinal below that (CUDA_VISIBLE_DEVICES hides some)", name,
+        count));
+  }
+  auto device = std::make_unique<CudaDevice>(ordinal);
+  if (absl::Status status = device->Init(); !status.ok()) return status;
+  return device;
+}
+
+}  // namespace aludel

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/ops.h"
+
+namespace aludel::cuda {
+
+class GemmEngine;
+
+// The operations on one GPU: shape checks, staging of host arrays and launches; the kernels are in the .cu
+// file of each stem. Owned by its device. Host arrays that an op takes (ids, rows, sequences, block lists,
+// frequencies) are copied before it returns. What a launch reports is collected in the stream and returned by
+// Synchronize; after a failure the stream's results are undefined until then.
+class CudaOps final : public Ops {
+ public:
+  // `device` owns this; `default_stream` stands for Stream{}.
+  static absl::StatusOr<std::unique_ptr<CudaOps>> Create(Device* device, int ordinal,
+                                                         CudaStream* default_stream);
+  ~CudaOps() override;
+
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(const TensorView& host_weights, DType dtype) override;
+  void Embed(absl::Span<const int32_t> ids, const TensorView& table, const TensorView& out,
+             Stream stream) override;
+  void RmsNorm(const TensorView& x, const float* weight, float eps, const TensorView& out,
+               Stream stream) override;
+  void Gemm(const TensorView& a, const PackedMatrix& w, const float* bias, bool accumulate,
+            const TensorView& out, Stream stream) override;
+  void HeadNorm(const TensorView& x, int head_dim, const float* weight, float eps, Stream stream) override;
+  void Rope(const TensorView& q, int head_dim, const RopeTable& rope,
+            absl::Span<const SequenceRows> sequences, Stream stream) override;
+  void RopeWriteKv(const TensorView& k, const TensorView& v, const RopeTable& rope,
+                   absl::Span<const SequenceRows> sequences, const PagedKv& kv, Stream stream) override;
+  void Attention(const TensorView& q, const AttentionParams& params, absl::Span<const SequenceRows> sequences,
+                 const PagedKv& kv, const TensorView& out, Stream stream) override;
+  void SiluMul(const TensorView& gate_up, const TensorView& out, Stream stream) override;
+  void GatherRows(const TensorView& x, absl::Span<const int64_t> rows, const TensorView& out,
+                  Stream stream) override;
+  void Convert(const TensorView& src, const TensorView& dst, Stream stream) override;
+
+ private:
+  CudaOps(Device* device, int ordinal, CudaStream* default_stream, std::unique_ptr<GemmEngine> gemm);
+
+  // The stream's state, with this GPU made current for the calling thread.
+  CudaStream& Enter(Stream stream) const;
+
+  Device* device_;
+  int ordinal_;
+  CudaStream* default_stream_;
+  std::unique_ptr<GemmEngine> gemm_;
+};
+
+}  // namespace aludel::cuda

@@ -1,0 +1,33 @@
+#include "kernels/cuda/cuda_status.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace aludel::cuda {
+
+absl::Status FromCuda(cudaError_t error, absl::string_view what) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  const std::string text =
+      absl::StrCat(what, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
+  switch (error) {
+    case cudaErrorMemoryAllocation:
+      return absl::ResourceExhaustedError(text);
+    case cudaErrorNoDevice:
+    case cudaErrorInvalidDevice:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorSystemNotReady:
+    case cudaErrorNoKernelImageForDevice:
+      return absl::FailedPreconditionError(text);
+    default:
+      return absl::InternalError(text);
+  }
+}
+
+absl::Status FromCublas(cublasStatus_t status, absl::string_view what) {
+  if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
+  const std::string text = absl::StrCat(what, ": ", cublasLtGetStatusString(status));
+  if (status == CUBLAS_STATUS_ALLOC_FAILED) return absl::ResourceExhaustedError(text);
+  return absl::InternalError(text);
+}
+
+}  // namespace aludel::cuda

@@ -1,0 +1,97 @@
+#include "kernels/cuda/cuda_stream.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "kernels/cuda/cuda_status.h"
+
+namespace aludel::cuda {
+
+absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Create(const std::string& device_name) {
+  std::unique_ptr<CudaStream> stream(new CudaStream(device_name));
+  if (absl::Status status = stream->Init(); !status.ok()) return status;
+  return stream;
+}
+
+absl::Status CudaStream::Init() {
+  constexpr size_t kRingBytes = kSegments * kSegmentBytes;
+  // Non-blocking: no hidden order with the legacy default stream.
+  cudaError_t error = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
+  if (error == cudaSuccess) error = cudaMalloc(&workspace_, kWorkspaceBytes);
+  if (error == cudaSuccess) error = cudaMalloc(reinterpret_cast<void**>(&device_ring_), kRingBytes);
+  if (error == cudaSuccess) error = cudaMallocHost(reinterpret_cast<void**>(&host_ring_), kRingBytes);
+  for (cudaEvent_t& event : left_) {
+    if (error == cudaSuccess) error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  }
+  if (error != cudaSuccess) cudaGetLastError();  // reported here, so no later launch should find it
+  return FromCuda(error, absl::StrFormat("%s: create a stream (%d bytes of device memory, %d pinned)",
+                                         device_name_, kWorkspaceBytes + kRingBytes, kRingBytes));
+}
+
+CudaStream::~CudaStream() {
+  if (stream_ != nullptr) cudaStreamSynchronize(stream_);
+  for (const cudaEvent_t event : left_) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
+  cudaFreeHost(host_ring_);
+  cudaFree(device_ring_);
+  cudaFree(workspace_);
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+const void* CudaStream::Stage(const void* host, size_t bytes) {
+  for (const Staged& staged : recent_) {
+    const size_t offset = staged.offset;
+    if (staged.bytes == bytes && std::memcmp(host_ring_ + offset, host, bytes) == 0) {
+      return device_ring_ + offset;
+    }
+  }
+  if (bytes > kSegmentBytes) {
+    Collect(absl::ResourceExhaustedError(absl::StrFormat(
+        "%s: one call lists %d bytes of ids or blocks, at most %d fit", device_name_, bytes, kSegmentBytes)));
+    return nullptr;
+  }
+  if (used_ + bytes > kSegmentBytes) NextSegment();
+  const size_t offset = segment_ * kSegmentBytes + used_;
+  std::memcpy(host_ring_ + offset, host, bytes);
+  const cudaError_t error =
+      cudaMemcpyAsync(device_ring_ + offset, host_ring_ + offset, bytes, cudaMemcpyHostToDevice, stream_);
+  if (error != cudaSuccess) {
+    Collect(error, "stage host arrays");
+    return nullptr;
+  }
+  constexpr size_t kAlignment = 16;
+  used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (recent_.size() == kRemembered) recent_.erase(recent_.begin());
+  recent_.push_back({offset, bytes});
+  return device_ring_ + offset;
+}
+
+void CudaStream::NextSegment() {
+  Collect(cudaEventRecord(left_[segment_], stream_), "record the staging ring's event");
+  segment_ = (segment_ + 1) % kSegments;
+  // An event that was never recorded counts as passed.
+  Collect(cudaEventSynchronize(left_[segment_]), "wait for the staging ring");
+  used_ = 0;
+  recent_.clear();
+}
+
+void CudaStream::Collect(absl::Status status) {
+  if (error_.ok()) error_ = std::move(status);
+}
+
+void CudaStream::Collect(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // collected here, so the next launch should not find it again
+  Collect(FromCuda(error, absl::StrCat(device_name_, ": ", what)));
+}
+
+absl::Status CudaStream::Synchronize() {
+  Collect(cudaStreamSynchronize(stream_), "run the work on a stream");
+  absl::Status first = std::move(error_);
+  error_ = absl::OkStatus();
+  return first;
+}
+
+}  // namespace aludel::cuda

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace aludel::cuda {
+
+// What a Stream of a CudaDevice points to: a CUDA stream with everything that work on it borrows, so that ops
+// on different streams share nothing. Owned by the device. One thread uses it at a time, and every call
+// expects its device to be current.
+//
+// Small host arrays (ids, row numbers, block lists) reach the GPU through Stage: a ring of pinned memory and
+// its twin on the device, in segments. The device side is reused in stream order; the host side of a segment
+// is written again only after the event behind its last copy.
+class CudaStream {
+ public:
+  static constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what cuBLASLt asks for on Hopper
+  static constexpr int kSegments = 3;
+  static constexpr size_t kSegmentBytes = size_t{4} << 20;  // a million block ids: one op's bound
+
+  // `device_name` is for messages.
+  static absl::StatusOr<std::unique_ptr<CudaStream>> Create(const std::string& device_name);
+  // Waits for the stream.
+  ~CudaStream();
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+
+  cudaStream_t get() const { return stream_; }
+  // Scratch of whichever op runs; kWorkspaceBytes, 256-byte aligned.
+  void* workspace() const { return workspace_; }
+
+  // Device memory that holds the `bytes` at `host` when work enqueued after this call runs, until the ring
+  // comes round (two segments later at the soonest): for the ops of the same call. `host` may die on return.
+  // What was staged lately is recognised and not sent again: all layers of a step share their tables. Null,
+  // with the error collected, where bytes exceed a segment or CUDA fails.
+  const void* Stage(const void* host, size_t bytes);
+
+  // Remembers the first failure until Synchronize reports it.
+  void Collect(absl::Status status);
+  void Collect(cudaError_t error, const char* what);
+
+  // Waits for everything enqueued; returns the first failure since the last call.
+  absl::Status Synchronize();
+
+ private:
+  struct Staged {
+    size_t offset;  // in the ring
+    size_t bytes;
+  };
+  static constexpr size_t kRemembered = 8;
+
+  explicit CudaStream(std::string device_name) : device_name_(std::move(device_name)) {}
+
+  absl::Status Init();
+  void NextSegment();
+
+  std::string device_name_;
+  cudaStream_t stream_ = nullptr;
+  void* workspace_ = nullptr;
+  char* host_ring_ = nullptr;                     // pinned, [kSegments, kSegmentBytes]
+  char* device_ring_ = nullptr;                   // its twin
+  std::array<cudaEvent_t, kSegments> left_ = {};  // recorded when the ring moves on from the segment
+  int segment_ = 0;
+  size_t used_ = 0;             // bytes of the current segment
+  std::vector<Staged> recent_;  // latest last, at most kRemembered, all in the current segment
+  absl::Status error_;
+};
+
+}  // namespace aludel::cuda

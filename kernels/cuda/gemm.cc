@@ -1,0 +1,176 @@
+#include "kernels/cuda/gemm.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/cuda_status.h"
+
+namespace aludel::cuda {
+namespace {
+
+cudaDataType_t CudaType(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
+
+// Two classes above an element's own: whole allocations and whole 16-byte loads. More would split the cache.
+uint32_t Alignment(const void* data, DType dtype) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  if (address % 256 == 0) return 256;
+  if (address % 16 == 0) return 16;
+  return static_cast<uint32_t>(SizeOf(dtype));
+}
+
+template <typename T>
+bool Set(cublasLtMatmulDescOpaque_t* operation, cublasLtMatmulDescAttributes_t attribute, T value) {
+  return cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value)) == CUBLAS_STATUS_SUCCESS;
+}
+
+template <typename T>
+bool Set(cublasLtMatmulPreferenceOpaque_t* preference, cublasLtMatmulPreferenceAttributes_t attribute,
+         T value) {
+  return cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)) ==
+         CUBLAS_STATUS_SUCCESS;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GemmEngine>> GemmEngine::Create(const std::string& device_name) {
+  cublasLtHandle_t handle = nullptr;
+  const absl::Status status =
+      FromCublas(cublasLtCreate(&handle), absl::StrFormat("%s: create a cuBLASLt handle", device_name));
+  if (!status.ok()) return status;
+  return std::unique_ptr<GemmEngine>(new GemmEngine(handle));
+}
+
+GemmEngine::~GemmEngine() { cublasLtDestroy(handle_); }
+
+// cuBLAS counts columns first. A row-major matrix is its own transpose there, so out^T [out, rows] =
+// W (given as [in, out], to be transposed) times a^T [in, rows]; the bias runs along out^T's columns.
+std::optional<GemmEngine::Plan> GemmEngine::MakePlan(const Key& key, const float* bias) const {
+  const auto& [rows, out, in, a_stride, out_stride, a_type, out_type, accumulate, align_a, align_w, align_out,
+               align_bias] = key;
+  const bool has_bias = align_bias != 0;
+  // cuBLASLt wants a bias in the result's type when that is bf16; ours are f32. Nor is it said to take one
+  // that whole 16-byte loads cannot read.
+  if (has_bias && (out_type == DType::kBf16 || align_bias < 16)) return std::nullopt;
+  Plan plan{};
+  // Sums in f32; CUBLAS_COMPUTE_32F keeps f32 factors whole (no TF32).
+  bool ok =
+      cublasLtMatmulDescInit(&plan.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
+      Set(&plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T) &&
+      cublasLtMatrixLayoutInit(&plan.w, CudaType(a_type), in, out, in) == CUBLAS_STATUS_SUCCESS &&
+      cublasLtMatrixLayoutInit(&plan.a, CudaType(a_type), in, rows, a_stride) == CUBLAS_STATUS_SUCCESS &&
+      cublasLtMatrixLayoutInit(&plan.out, CudaType(out_type), out, rows, out_stride) == CUBLAS_STATUS_SUCCESS;
+  if (has_bias) {
+    ok = ok && Set(&plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS) &&
+         Set(&plan.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F) &&
+         Set(&plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  }
+  cublasLtMatmulPreferenceOpaque_t preference;
+  ok = ok && cublasLtMatmulPreferenceInit(&preference) == CUBLAS_STATUS_SUCCESS &&
+       Set(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, CudaStream::kWorkspaceBytes) &&
+       Set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, align_w) &&
+       Set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align_a) &&
+       Set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align_out) &&
+       Set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align_out);
+  if (!ok) return std::nullopt;
+  cublasLtMatmulHeuristicResult_t result{};
+  int found = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle_, &plan.operation, &plan.w, &plan.a, &plan.out, &plan.out, &preference, 1, &result, &found);
+  if (status != CUBLAS_STATUS_SUCCESS || found == 0) return std::nullopt;
+  plan.algorithm = result.algo;
+  return plan;
+}
+
+std::optional<GemmEngine::Plan> GemmEngine::PlanFor(const Key& key, const float* bias) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = plans_.find(key);
+  if (found != plans_.end()) return found->second;
+  if (plans_.size() >= kMaxPlans) plans_.clear();
+  return plans_.emplace(key, MakePlan(key, bias)).first->second;
+}
+
+void GemmEngine::Run(const TensorView& a, const CudaPackedMatrix& w, const float* bias, bool accumulate,
+                     const TensorView& out, CudaStream& stream) {
+  const Key key{a.rows,
+                out.cols,
+                a.cols,
+                a.stride,
+                out.stride,
+                a.dtype,
+                out.dtype,
+                accumulate,
+                Alignment(a.data, a.dtype),
+                Alignment(w.data(), w.dtype()),
+                Alignment(out.data, out.dtype),
+                bias == nullptr ? 0 : Alignment(bias, DType::kF32)};
+  std::optional<Plan> plan = PlanFor(key, bias);
+  if (!plan.has_value()) {
+    stream.Collect(LaunchTileGemm(a, w.data(), bias, accumulate, out, stream.get()), "launch TileGemm");
+    return;
+  }
+  if (bias != nullptr && !Set(&plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)) {
+    stream.Collect(absl::InternalError("cuBLASLt refuses the address of a bias"));
+    return;
+  }
+  const float alpha = 1.0f;
+  const float beta = accumulate ? 1.0f : 0.0f;
+  const cublasStatus_t status = cublasLtMatmul(
+      handle_, &plan->operation, &alpha, w.data(), &plan->w, a.data, &plan->a, &beta, out.data, &plan->out,
+      out.data, &plan->out, &plan->algorithm, stream.workspace(), CudaStream::kWorkspaceBytes, stream.get());
+  if (status != CUBLAS_STATUS_SUCCESS) {
+    stream.Collect(
+        FromCublas(status, absl::StrFormat("multiply [%d, %d] by a %d x %d %s matrix", a.rows, a.cols,
+                                           w.out_features(), w.in_features(), Name(w.dtype()))));
+  }
+}
+
+// The device keeps the checkpoint's row-major order, so packing is a copy. It waits for it: weights may be a
+// caller's temporary.
+absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaOps::Pack(const TensorView& host_weights, DType dtype) {
+  ALUDEL_CHECK(host_weights.contiguous());
+  const int64_t count = host_weights.rows * host_weights.cols;
+  absl::StatusOr<Buffer> memory = device_->Allocate(count * SizeOf(dtype));
+  if (!memory.ok()) return memory.status();
+  cudaError_t error = cudaSetDevice(ordinal_);
+  if (host_weights.dtype == dtype) {
+    if (error == cudaSuccess) {
+      error = cudaMemcpy(memory->data(), host_weights.data, count * SizeOf(dtype), cudaMemcpyHostToDevice);
+    }
+  } else {
+    // Converted a piece at a time: a head matrix of a large vocabulary is not held twice on the host.
+    constexpr int64_t kPiece = int64_t{1} << 20;
+    std::vector<char> piece(std::min(kPiece, count) * SizeOf(dtype));
+    for (int64_t begin = 0; begin < count && error == cudaSuccess; begin += kPiece) {
+      const int64_t size = std::min(kPiece, count - begin);
+      if (dtype == DType::kBf16) {
+        std::transform(host_weights.f32() + begin, host_weights.f32() + begin + size,
+                       reinterpret_cast<Bf16*>(piece.data()), [](float value) { return ToBf16(value); });
+      } else {
+        std::transform(host_weights.bf16() + begin, host_weights.bf16() + begin + size,
+                       reinterpret_cast<float*>(piece.data()), [](Bf16 value) { return ToFloat(value); });
+      }
+      error = cudaMemcpy(memory->as<char>() + begin * SizeOf(dtype), piece.data(), size * SizeOf(dtype),
+                         cudaMemcpyHostToDevice);
+    }
+  }
+  // A copy from pageable memory may return once it is staged; the next reader is on another stream.
+  if (error == cudaSuccess) error = cudaStreamSynchronize(cudaStreamLegacy);
+  if (error != cudaSuccess) {
+    return FromCuda(error, absl::StrFormat("%s: copy a %d x %d matrix", device_->name(), host_weights.rows,
+                                           host_weights.cols));
+  }
+  return std::make_unique<CudaPackedMatrix>(*std::move(memory), host_weights.rows, host_weights.cols, dtype);
+}
+
+void CudaOps::Gemm(const TensorView& a, const PackedMatrix& w, const float* bias, bool accumulate,
+                   const TensorView& out, Stream stream) {
+  const auto& packed = static_cast<const CudaPackedMatrix&>(w);
+  ALUDEL_CHECK(a.cols == packed.in_features() && out.cols == packed.out_features() && a.rows == out.rows);
+  ALUDEL_CHECK(a.dtype == packed.dtype());
+  if (a.rows == 0) return;
+  gemm_->Run(a, packed, bias, accumulate, out, Enter(stream));
+}
+
+}  // namespace aludel::cuda

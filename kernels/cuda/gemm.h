@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cublasLt.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/cuda_stream.h"
+#include "kernels/device.h"
+#include "kernels/ops.h"
+
+namespace aludel::cuda {
+
+// W [out, in] row-major in device memory: cuBLASLt reads it as it is.
+class CudaPackedMatrix final : public PackedMatrix {
+ public:
+  CudaPackedMatrix(Buffer memory, int64_t out, int64_t in, DType dtype)
+      : memory_(std::move(memory)), out_(out), in_(in), dtype_(dtype) {}
+
+  int64_t out_features() const override { return out_; }
+  int64_t in_features() const override { return in_; }
+  DType dtype() const override { return dtype_; }
+  const void* data() const { return memory_.data(); }
+
+ private:
+  Buffer memory_;
+  int64_t out_;
+  int64_t in_;
+  DType dtype_;
+};
+
+// Projections through cuBLASLt, with the algorithm of its heuristic remembered per shape. Thread-safe; the
+// workspace is the stream's.
+class GemmEngine {
+ public:
+  static absl::StatusOr<std::unique_ptr<GemmEngine>> Create(const std::string& device_name);
+  ~GemmEngine();
+  GemmEngine(const GemmEngine&) = delete;
+  GemmEngine& operator=(const GemmEngine&) = delete;
+
+  // out (+)= a W^T + bias; shapes have been checked, a.rows > 0. Failures are collected in the stream.
+  void Run(const TensorView& a, const CudaPackedMatrix& w, const float* bias, bool accumulate,
+           const TensorView& out, CudaStream& stream);
+
+ private:
+  // Everything that chooses an algorithm: all but the addresses, of which only the alignment counts.
+  using Key = std::tuple<int64_t /*rows*/, int64_t /*out*/, int64_t /*in*/, int64_t /*a stride*/,
+                         int64_t /*out stride*/, DType /*a*/, DType /*out*/, bool /*accumulate*/,
+                         uint32_t /*align a*/, uint32_t /*align w*/, uint32_t /*align out*/,
+                         uint32_t /*align bias, 0: none*/>;
+  // Plain values of cuBLASLt: copied out under the lock, so that eviction hurts nobody.
+  struct Plan {
+    cublasLtMatmulDescOpaque_t operation;
+    cublasLtMatrixLayoutOpaque_t w, a, out;
+    cublasLtMatmulAlgo_t algorithm;
+  };
+  // Shapes come from step sizes, which the transformer rounds.
+  static constexpr size_t kMaxPlans = 1024;
+
+  explicit GemmEngine(cublasLtHandle_t handle) : handle_(handle) {}
+
+  // Nothing where cuBLASLt has no algorithm for the shape; that is remembered too.
+  std::optional<Plan> PlanFor(const Key& key, const float* bias);
+  std::optional<Plan> MakePlan(const Key& key, const float* bias) const;
+
+  cublasLtHandle_t handle_;
+  std::mutex mutex_;
+  std::map<Key, std::optional<Plan>> plans_;  // guarded by mutex_
+};
+
+}  // namespace aludel::cuda

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/index.h"
+#include "kernels/tensor.h"
+
+// The launchers of the .cu files. Every pointer is device memory and every shape has been checked by CudaOps.
+// They enqueue on `stream`, allocate nothing, never wait, and return the launch's error. Views with no rows
+// launch nothing. This header and those files stay free of Abseil: it would triple their compile time.
+namespace aludel::cuda {
+
+// out[t, g * width + i] = x / sqrt(mean(x^2) + eps) * weight[i] for every run of `width` columns of a row.
+// x and out may be the same memory.
+cudaError_t LaunchNorm(const TensorView& x, int64_t width, const float* weight, float eps,
+                       const TensorView& out, cudaStream_t stream);
+
+// Rotates q [rows, heads * head_dim] in place; inverse_frequency [head_dim / 2].
+cudaError_t LaunchRope(const TensorView& q, int head_dim, const float* inverse_frequency,
+                       float attention_factor, const SequenceTable& table, cudaStream_t stream);
+
+struct KvPlanes {
+  void* k;
+  void* v;
+  DType dtype;
+  int block_tokens;
+  int kv_heads;
+  int head_dim;
+};
+
+cudaError_t LaunchRopeWriteKv(const TensorView& k, const TensorView& v, const float* inverse_frequency,
+                              float attention_factor, const SequenceTable& table, const KvPlanes& kv,
+                              cudaStream_t stream);
+
+constexpr int kMaxAttentionHeadDim = 256;
+
+// The tiling that LaunchAttention wants for a batch whose longest sequence has `longest` rows.
+QueryTiling AttentionTiling(int group, int64_t longest);
+
+// `first_tile` [table.count] holds running sums of TileCount over the sequences, `tiles` their total.
+cudaError_t LaunchAttention(const TensorView& q, float scale, int64_t window, const SequenceTable& table,
+                            const QueryTiling& tiling, const int64_t* first_tile, int64_t tiles,
+                            const KvPlanes& kv, const TensorView& out, cudaStream_t stream);
+
+// dst[i, :] = src[rows[i], :]; rows null: src[i, :].
+cudaError_t LaunchCopyRows(const TensorView& src, const int32_t* rows, const TensorView& dst,
+                           cudaStream_t stream);
+cudaError_t LaunchCopyRows(const TensorView& src, const int64_t* rows, const TensorView& dst,
+                           cudaStream_t stream);
+
+cudaError_t LaunchSiluMul(const TensorView& gate_up, const TensorView& out, cudaStream_t stream);
+
+// out (+)= a W^T + bias for what cuBLASLt declines. w [out.cols, a.cols] contiguous, in a's type.
+cudaError_t LaunchTileGemm(const TensorView& a, const void* w, const float* bias, bool accumulate,
+                           const TensorView& out, cudaStream_t stream);
+
+}  // namespace aludel::cuda
