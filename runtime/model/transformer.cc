@@ -36,10 +36,11 @@ struct Workspace {
                 {&work->activated, rows * config.ffn * narrow},
                 {&work->last, rows * config.hidden * std::max(narrow, sizeof(float))},
                 {&work->logits, rows * config.vocab * sizeof(float)}};
-    std::vector<char> zeros;
+    size_t largest = 0;
+    for (const auto& item : plan) largest = std::max(largest, item.bytes);
+    const std::vector<char> zeros(largest);  // lives until Synchronize: copies may still read it
     for (const auto& item : plan) {
       ALUDEL_ASSIGN_OR_RETURN(*item.buffer, device->Allocate(item.bytes));
-      zeros.resize(std::max(zeros.size(), item.bytes));
       device->CopyToDevice(item.buffer->data(), zeros.data(), item.bytes, Stream{});
     }
     ALUDEL_RETURN_IF_ERROR(device->Synchronize(Stream{}));
