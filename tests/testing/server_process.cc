@@ -80,8 +80,8 @@ ServerProcess::ServerProcess(const std::string& binary, const std::string& confi
     : name_(absl::StrCat(binary, "-", admin_port)), admin_port_(admin_port) {
   const std::string base = absl::StrCat(::testing::TempDir(), name_);
   log_path_ = absl::StrCat(base, ".log");
-  const std::string config_path = absl::StrCat(base, ".textproto");
-  std::ofstream(config_path) << config;
+  config_path_ = absl::StrCat(base, ".textproto");
+  std::ofstream(config_path_) << config;
   const std::string path = absl::StrCat(ALUDEL_BIN_DIR, "/", binary);
   const pid_t parent = getpid();
   pid_ = fork();
@@ -91,7 +91,7 @@ ServerProcess::ServerProcess(const std::string& binary, const std::string& confi
     const int log = open(log_path_.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0644);
     dup2(log, STDOUT_FILENO);
     dup2(log, STDERR_FILENO);
-    execl(path.c_str(), path.c_str(), "--config", config_path.c_str(), nullptr);
+    execl(path.c_str(), path.c_str(), "--config", config_path_.c_str(), nullptr);
     _exit(127);
   }
   EXPECT_GT(pid_, 0) << "fork failed";
@@ -106,6 +106,9 @@ ServerProcess::~ServerProcess() {
     const std::string log = Log();
     std::fprintf(stderr, "--- end of %s (%s)\n%s---\n", name_.c_str(), log_path_.c_str(),
                  log.substr(log.size() > kLogTailBytes ? log.size() - kLogTailBytes : 0).c_str());
+  } else {
+    unlink(log_path_.c_str());
+    unlink(config_path_.c_str());
   }
 }
 

@@ -20,7 +20,7 @@ std::string HttpGet(int port, const std::string& path);
 double MetricValue(const std::string& text, const std::string& sample);
 
 // A server binary of this build as a child process. Dies with this object (and with the test process), leaves
-// no zombie, and prints the end of its log when the test has failed.
+// no zombie, and when the test has failed prints the end of its log and keeps the file.
 class ServerProcess {
  public:
   // `binary` is a file of the build's bin folder; `config` its configuration. Fails the test when it cannot
@@ -45,6 +45,7 @@ class ServerProcess {
   const std::string name_;
   const int admin_port_;
   std::string log_path_;
+  std::string config_path_;
   pid_t pid_ = -1;
 };
 
