@@ -59,7 +59,8 @@ NINJA_STATUS="[%f/%t, %e s] " ninja -C "$build" -j "$jobs"
 
 if $tidy; then
   step "clang-tidy"
-  find kernels transport runtime server -name '*.cc' -print0 |
+  # clang 14 cannot read this CUDA toolkit's headers; nvcc warns about kernels/cuda itself.
+  find kernels transport runtime server -name '*.cc' -not -path 'kernels/cuda/*' -print0 |
     xargs -0 -n 1 -P "$jobs" clang-tidy --quiet -p "$build" 2> >(grep -v 'warnings generated' >&2)
 fi
 

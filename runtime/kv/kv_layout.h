@@ -22,12 +22,12 @@ struct KvLayout {
   int kv_dim() const { return kv_heads * head_dim; }
   // Bytes of K and V of one token over all layers: what `raw` has to ship.
   size_t bytes_per_token() const { return size_t{2} * layers * kv_dim() * SizeOf(dtype); }
-  size_t plane_bytes() const { return size_t(blocks) * block_tokens * kv_dim() * SizeOf(dtype); }
+  size_t plane_bytes() const { return static_cast<size_t>(blocks) * block_tokens * kv_dim() * SizeOf(dtype); }
   size_t total_bytes() const { return 2 * plane_bytes() * layers; }
   int64_t BlocksFor(int64_t tokens) const { return (tokens + block_tokens - 1) / block_tokens; }
 
   PagedKv Layer(void* base, int layer) const {
-    char* planes = static_cast<char*>(base) + size_t(2) * layer * plane_bytes();
+    char* planes = static_cast<char*>(base) + size_t{2} * layer * plane_bytes();
     return {planes, planes + plane_bytes(), dtype, block_tokens, kv_heads, head_dim};
   }
 };
