@@ -73,8 +73,8 @@ Bf16 TokenQuantiser::Encode(float* x, uint8_t* codes) const {
   const auto code = [&](int64_t i) {
     // A zero vector has step 0 and codes 0. Rounding of the quotient can pass the limit by a hair only, which
     // the clamp takes back.
-    const long level = step > 0 ? std::lrint(x[i] / step) : 0;
-    return static_cast<uint8_t>(std::clamp<long>(level, -limit_, limit_));
+    const int64_t level = step > 0 ? std::lrint(x[i] / step) : 0;
+    return static_cast<uint8_t>(std::clamp<int64_t>(level, -limit_, limit_));
   };
   for (size_t i = 0; i < code_bytes(); ++i) {
     codes[i] = bits_ == 8 ? code(static_cast<int64_t>(i))

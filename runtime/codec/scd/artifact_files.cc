@@ -70,7 +70,8 @@ class WeightFile {
     return WeightFile(std::move(tensors));
   }
 
-  absl::StatusOr<std::vector<float>> Values(const std::string& name, std::vector<int64_t> shape) const {
+  absl::StatusOr<std::vector<float>> Values(const std::string& name,
+                                            const std::vector<int64_t>& shape) const {
     ALUDEL_ASSIGN_OR_RETURN(const SafetensorsEntry* entry, file_->Find(name));
     if (entry->shape != shape) {
       return absl::InvalidArgumentError(
