@@ -186,7 +186,10 @@ def main() -> int:
             print(tallies[fidelity].line(label))
     if failed:
         print(f"  {failed} of {2 * len(entries)} requests failed")
-    return 1 if failed else 0
+    local = len(tallies["coded"].f1) - tallies["coded"].remote
+    if local:
+        print(f"  {local} of {len(tallies['coded'].f1)} hand-overs did not take place; the decode server's log says why")
+    return 1 if failed or local else 0
 
 
 if __name__ == "__main__":
