@@ -78,7 +78,7 @@ details=$build/Testing/Temporary/LastTest.log
 # What GoogleTest itself skipped, with the reason that the test states.
 if [[ -f $details ]] && grep -q '\[  SKIPPED \]' "$details"; then
   echo "skipped:"
-  grep -A 1 -E ': Skipped$' "$details" | grep -vE ': Skipped$|^--$' | sort | uniq -c | sed 's/^/  /'
+  grep -A 1 -E ': Skipped$' "$details" | grep -vE ': Skipped$|^--$' | sort | uniq -c | sed 's/^/  /' || true
 fi
 grep -E '\*\*\*(Skipped|Not Run)' "$log" | sed 's/^/skipped: /' || true
 grep -hE '^skipped: ' "$details" | sort -u || true
@@ -86,7 +86,7 @@ if grep -q 'CUDA not found or switched off' "$build/configure.log"; then
   echo "skipped: everything of kernels/cuda, because no CUDA toolkit was found or it is switched off"
 fi
 if $failed; then
-  grep -E '\*\*\*(Failed|Timeout|Exception)|\(Failed\)|\(Timeout\)' "$log" | sort -u | sed 's/^/failed: /'
+  grep -E '\*\*\*(Failed|Timeout|Exception)|\(Failed\)|\(Timeout\)' "$log" | sort -u | sed 's/^/failed: /' || true
   echo "RESULT: failed after $((SECONDS - started)) s; details in $details"
   exit 1
 fi
