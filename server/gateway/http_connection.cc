@@ -179,7 +179,8 @@ void HttpConnection::Dispatch() {
              });
 }
 
-void HttpConnection::Refuse(const HttpError& error) {
+// `error` by value: the parser that it comes from ends here.
+void HttpConnection::Refuse(HttpError error) {
   HttpRequest request;
   request.version = 11;
   request.keep_alive = keep_alive_ = false;
@@ -191,7 +192,7 @@ void HttpConnection::Refuse(const HttpError& error) {
   HttpResponse response;
   response.status = error.status;
   response.content_type = "text/plain";
-  response.body = absl::StrCat(error.message, "\n");
+  response.body = std::move(error.message) + "\n";
   exchange.Respond(std::move(response), nullptr);
 }
 

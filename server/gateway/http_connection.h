@@ -68,7 +68,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void OnReadable(const boost::system::error_code& ec);
   void Parse();
   void Dispatch();
-  void Refuse(const HttpError& error);
+  void Refuse(HttpError error);
   void Flush();
   void OnWritten(const boost::system::error_code& ec);
   void EndExchange();

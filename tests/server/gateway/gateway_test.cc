@@ -414,7 +414,14 @@ TEST_F(GatewayTest, CountsWhatItServed) {
   Chat("");
   Chat(R"(, "stream": true)");
   Chat(R"(, "n": 2)");
-  const std::string metrics = Get("/metrics").body;
+  // A request is counted when its call has ended, which may be after its answer has come.
+  std::string metrics;
+  const absl::Time deadline = absl::Now() + absl::Seconds(5);
+  do {
+    metrics = Get("/metrics").body;
+  } while ((metrics.find("outcome=\"ok\"} 2") == std::string::npos ||
+            metrics.find("status=\"400\"} 1") == std::string::npos) &&
+           absl::Now() < deadline);
   EXPECT_THAT(metrics, HasSubstr("aludel_time_to_first_token_seconds_count{format=\"scd\",model=\"chat\","
                                  "plan=\"remote\"} 2"));
   EXPECT_THAT(metrics, HasSubstr("stage=\"gateway\""));
