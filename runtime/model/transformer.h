@@ -23,9 +23,9 @@ struct Workspace;
 struct LayerSlice {
   int layer = 0;
   int64_t token_begin = 0;
-  TensorView h;  // [tokens, hidden], the attention input after the layer's RMSNorm
-  TensorView k;  // [tokens, kv_dim], after bias and k-norm, before RoPE
-  TensorView v;  // [tokens, kv_dim]
+  TensorView h;       // [tokens, hidden], the attention input after the layer's RMSNorm
+  TensorView k;       // [tokens, kv_dim], after bias and k-norm, before RoPE
+  TensorView v;       // [tokens, kv_dim]
   TensorView x = {};  // [tokens, hidden], f32: the residual stream before the layer's RMSNorm
 
   int64_t tokens() const { return k.rows; }
@@ -94,9 +94,9 @@ class Transformer {
   absl::Status ForwardShallow(absl::Span<BatchItem> items, int layers, BlockPool& pool,
                               std::vector<float>* h);
 
-  // Runs layers [first, end) alone over one item (its observer and logits are not looked at), from the residual
-  // stream `x` [tokens, hidden] (f32 host memory) that enters layer `first`, and writes their K and V. The pages of
-  // these layers must already hold every token before item.position.
+  // Runs layers [first, end) alone over one item (its observer and logits are not looked at), from the
+  // residual stream `x` [tokens, hidden] (f32 host memory) that enters layer `first`, and writes their K and
+  // V. The pages of these layers must already hold every token before item.position.
   absl::Status ForwardLayers(const BatchItem& item, int first, int end, absl::Span<const float> x,
                              BlockPool& pool);
 
