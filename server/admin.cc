@@ -39,7 +39,7 @@ int AnswerMetrics(mg_connection* connection, void* metrics) {
 
 absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(const std::string& listen, Metrics* metrics,
                                                                 Checks checks) {
-  std::unique_ptr<AdminServer> server(new AdminServer(metrics, std::move(checks)));
+  std::unique_ptr<AdminServer> server(new AdminServer(std::move(checks)));
   // Two threads: a scrape and a probe may come together. Requests carry no body and time out.
   const char* options[] = {"listening_ports",    listen.c_str(), "num_threads", "2",
                            "request_timeout_ms", "5000",         nullptr};

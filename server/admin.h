@@ -32,9 +32,8 @@ class AdminServer {
   int port() const;
 
  private:
-  AdminServer(Metrics* metrics, Checks checks) : metrics_(metrics), checks_(std::move(checks)) {}
+  explicit AdminServer(Checks checks) : checks_(std::move(checks)) {}
 
-  Metrics* metrics_;
   Checks checks_;
   mg_context* context_ = nullptr;
 };

@@ -95,7 +95,7 @@ absl::StatusOr<JinjaValue> JinjaValue::MakeTuple(List items) {
   return result;
 }
 
-absl::StatusOr<JinjaValue> JinjaValue::MakeDict(Dict items) {
+absl::StatusOr<JinjaValue> JinjaValue::MakeDict(Dict&& items) {
   JinjaValue result;
   result.kind_ = Kind::kDict;
   result.container_ = std::make_shared<Container>();

@@ -71,7 +71,7 @@ class JinjaValue {
   // InvalidArgument where the items nest too deep, or are no plain data (functions, loops, namespaces).
   static absl::StatusOr<JinjaValue> MakeList(List items);
   static absl::StatusOr<JinjaValue> MakeTuple(List items);
-  static absl::StatusOr<JinjaValue> MakeDict(Dict items);
+  static absl::StatusOr<JinjaValue> MakeDict(Dict&& items);
   static JinjaValue MakeNamespace();
   static JinjaValue MakeFunction(std::string name, Function function);
   static JinjaValue MakeObject(std::shared_ptr<JinjaObject> object);

@@ -218,6 +218,7 @@ class Evaluation {
       // Codes of text count neither in bytes nor in speed: those are of the questions.
       const std::vector<Contestant*> all = Pointers();
       std::vector<std::array<double, 3>> before;
+      before.reserve(all.size());
       for (const Contestant* c : all) before.push_back({c->bytes, c->encode_seconds, c->reconstruct_seconds});
       ALUDEL_ASSIGN_OR_RETURN(const auto frames, EncodeAll(part, handed_over));
       for (size_t i = 0; i < all.size(); ++i) {

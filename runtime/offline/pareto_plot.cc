@@ -203,7 +203,8 @@ class Drawing {
       Box best{x + 8, y - 2 - kLine, x + 8 + width, y - 2};
       bool found = false;
       for (int step = 0; step < 16 && !found; ++step) {
-        const double middle = y - 8 + (step % 2 == 0 ? 1 : -1) * (step + 1) / 2 * 8.0;
+        const int lines = (step + 1) / 2 * (step % 2 == 0 ? 1 : -1);
+        const double middle = y - 8 + lines * 8.0;
         for (const double left : {x + 8, x - 8 - width}) {
           const Box box{left, middle - kLine / 2, left + width, middle + kLine / 2};
           const bool inside =

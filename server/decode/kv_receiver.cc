@@ -75,8 +75,8 @@ KvReceiver::Verdict KvReceiver::Judge(const FrameHeader& header, size_t payload_
   if (clock_() >= spec.deadline) return {nullptr, "late", {}};  // Reap tells the owner
   if (ticket->sequences.count(header.sequence) != 0) return {nullptr, "duplicate", {}};
 
-  const auto lose = [&](const char* label, std::string text) {
-    return Verdict{ticket, label, absl::DataLossError(std::move(text))};
+  const auto lose = [&](const char* label, const std::string& text) {
+    return Verdict{ticket, label, absl::DataLossError(text)};
   };
   if (header.payload_bytes != payload_bytes || payload_bytes == 0) {
     return lose("length", absl::StrFormat("frame %d: payload is %d bytes, its header says %d",
