@@ -44,12 +44,14 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(const std::strin
   const char* options[] = {"listening_ports",    listen.c_str(), "num_threads", "2",
                            "request_timeout_ms", "5000",         nullptr};
   const mg_callbacks callbacks = {};
-  errno = 0;
-  server->context_ = mg_start(&callbacks, nullptr, options);
+  const mg_init_data init = {&callbacks, nullptr, options};
+  char why[256] = "";
+  mg_error_data error = {};
+  error.text = why;
+  error.text_buffer_size = sizeof(why);
+  server->context_ = mg_start2(const_cast<mg_init_data*>(&init), &error);
   if (server->context_ == nullptr) {
-    return absl::UnavailableError(absl::StrCat("admin_listen ", listen, ": cannot listen",
-                                               errno != 0 ? ": " : "",
-                                               errno != 0 ? std::strerror(errno) : ""));
+    return absl::UnavailableError(absl::StrCat("admin_listen ", listen, ": ", why));
   }
   mg_set_request_handler(server->context_, "/metrics$", AnswerMetrics, metrics);
   mg_set_request_handler(server->context_, "/health$", AnswerCheck, &server->checks_.health);

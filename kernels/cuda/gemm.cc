@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "kernels/cuda/cublas_lt_loader.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_status.h"
 
@@ -35,6 +36,8 @@ bool Set(cublasLtMatmulPreferenceOpaque_t* preference, cublasLtMatmulPreferenceA
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GemmEngine>> GemmEngine::Create(const std::string& device_name) {
+  const absl::Status loaded = LoadCublasLt();
+  if (!loaded.ok()) return loaded;
   cublasLtHandle_t handle = nullptr;
   const absl::Status status =
       FromCublas(cublasLtCreate(&handle), absl::StrFormat("%s: create a cuBLASLt handle", device_name));

@@ -36,7 +36,7 @@ ConnectionCache::~ConnectionCache() {
   worker_.join();
 }
 
-void ConnectionCache::Get(const std::string& address, absl::Time deadline, Callback callback) {
+void ConnectionCache::Get(const std::string& address, absl::Time deadline, const Callback& callback) {
   std::shared_ptr<PeerConnection> found;
   bool full = false;
   {

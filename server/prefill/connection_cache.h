@@ -29,7 +29,7 @@ class ConnectionCache {
 
   // A healthy connection to `address`, old or new. `callback` runs exactly once, inside the call where the
   // connection exists already. ResourceExhausted when too many wait to connect.
-  void Get(const std::string& address, absl::Time deadline, Callback callback);
+  void Get(const std::string& address, absl::Time deadline, const Callback& callback);
   // Forgets the connection and closes it soon: every unfinished send on it ends.
   void Close(std::shared_ptr<PeerConnection> connection);
 

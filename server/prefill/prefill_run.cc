@@ -53,8 +53,8 @@ void PrefillRun::Start(const v1::RunRequest& request) {
   if (status.ok()) {
     absl::StatusOr<FrameExtent> extent =
         context_.arena->Reserve(context_.model->HandoverBytesBound(*codec_, prompt_.size()));
-    if (extent.ok()) extent_ = *std::move(extent);
     status = extent.status();
+    if (extent.ok()) extent_ = *std::move(extent);
   }
   if (!status.ok()) return End(status, {});
   {

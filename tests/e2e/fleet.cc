@@ -39,6 +39,7 @@ std::string Fleet::DecodeConfig() const {
 }
 
 bool Fleet::StartPrefill() {
+  prefill_.reset();  // its files go with it, and the next one's have the same names
   prefill_ = std::make_unique<ServerProcess>("aludel-prefill", PrefillConfig(), prefill_admin_port_);
   return prefill_->WaitReady();
 }

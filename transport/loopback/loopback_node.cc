@@ -11,8 +11,8 @@ namespace aludel {
 namespace {
 
 // Without the node's mutex, so that `done` may send again.
-void FailAll(std::deque<LoopbackMessage> messages, StatCounters* sender, const absl::Status& status) {
-  for (LoopbackMessage& message : messages) {
+void FailAll(std::deque<LoopbackMessage>&& messages, StatCounters* sender, const absl::Status& status) {
+  for (const LoopbackMessage& message : messages) {
     sender->CountSend(status, message.payload.size());
     message.done(status);
   }

@@ -54,8 +54,6 @@ absl::StatusOr<std::unique_ptr<UcxEndpoint>> UcxEndpoint::Accept(const UcxWorker
   return endpoint;
 }
 
-UcxEndpoint::~UcxEndpoint() = default;
-
 void UcxEndpoint::Close() {
   if (state_ != State::kOpen) return;
   state_ = State::kClosing;

@@ -24,7 +24,7 @@ class UcxEndpoint {
   static absl::StatusOr<std::unique_ptr<UcxEndpoint>> Accept(const UcxWorker& worker,
                                                              ucp_conn_request_h request);
   // Closed by now, or the worker will make no more progress.
-  ~UcxEndpoint();
+  ~UcxEndpoint() = default;
   UcxEndpoint(const UcxEndpoint&) = delete;
   UcxEndpoint& operator=(const UcxEndpoint&) = delete;
 
