@@ -17,7 +17,7 @@ TEST(CublasLtLoader, ForwardsCallsToTheToolkitsLibrary) {
   EXPECT_EQ(cublasLtMatrixLayoutInit(&layout, CUDA_R_16BF, 8, 8, 8), CUBLAS_STATUS_SUCCESS);
   cublasLtMatmulPreferenceOpaque_t preference;
   EXPECT_EQ(cublasLtMatmulPreferenceInit(&preference), CUBLAS_STATUS_SUCCESS);
-  EXPECT_STREQ(cublasLtGetStatusString(CUBLAS_STATUS_SUCCESS), "CUBLAS_STATUS_SUCCESS");
+  EXPECT_STRNE(cublasLtGetStatusString(CUBLAS_STATUS_SUCCESS), "cuBLASLt is not loaded");
 }
 
 }  // namespace
