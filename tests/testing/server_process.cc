@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
@@ -35,16 +36,20 @@ sockaddr_in Loopback(int port) {
 }  // namespace
 
 int FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = Loopback(0);
-  socklen_t size = sizeof(address);
-  int port = 0;
-  if (bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
-      getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0) {
-    port = ntohs(address.sin_port);
+  // Below the ephemeral ports, so that no outgoing connection takes one before its server has it; every port
+  // once in this process, and concurrent tests start at different places.
+  constexpr int kFirst = 10000;
+  constexpr int kCount = 20000;
+  static std::atomic<int> next{getpid() * 101};
+  for (int i = 0; i < kCount; ++i) {
+    const int port = kFirst + next++ % kCount;
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    const sockaddr_in address = Loopback(port);
+    const bool is_free = bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+    close(fd);
+    if (is_free) return port;
   }
-  close(fd);
-  return port;
+  return 0;
 }
 
 std::string HttpGet(int port, const std::string& path) {
