@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -80,5 +81,18 @@ struct SafetensorsTensor {
 // start.
 absl::Status WriteSafetensors(const std::string& path, absl::Span<const SafetensorsTensor> tensors,
                               const std::map<std::string, std::string>& metadata);
+
+// The same for tensors that are not in memory. `source` gives the bytes of tensor `index` from `offset` on,
+// as many as it likes but at least one; they must live until its next call.
+struct SafetensorsSpec {
+  std::string name;
+  std::string dtype;
+  std::vector<int64_t> shape;
+  size_t bytes = 0;
+};
+using TensorSource = std::function<absl::StatusOr<absl::Span<const uint8_t>>(size_t index, size_t offset)>;
+absl::Status StreamSafetensors(const std::string& path, absl::Span<const SafetensorsSpec> tensors,
+                               const std::map<std::string, std::string>& metadata,
+                               const TensorSource& source);
 
 }  // namespace aludel

@@ -8,6 +8,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/check.h"
 #include "nlohmann/json.hpp"
 #include "runtime/model/safetensors.h"
 #include "runtime/status_macros.h"
@@ -43,19 +44,18 @@ absl::Status SyncDirectoryOf(const std::string& path) {
   return result == 0 ? absl::OkStatus() : SystemError(directory, "fsync");
 }
 
-absl::StatusOr<std::string> MakeHeader(const std::string& path, absl::Span<const SafetensorsTensor> tensors,
+absl::StatusOr<std::string> MakeHeader(const std::string& path, absl::Span<const SafetensorsSpec> tensors,
                                        const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   uint64_t offset = 0;
-  for (const SafetensorsTensor& tensor : tensors) {
+  for (const SafetensorsSpec& tensor : tensors) {
     if (header.contains(tensor.name)) {
       return absl::InvalidArgumentError(absl::StrCat(path, ": tensor ", tensor.name, " is given twice"));
     }
-    header[tensor.name] = {{"dtype", tensor.dtype},
-                           {"shape", tensor.shape},
-                           {"data_offsets", {offset, offset + tensor.data.size()}}};
-    offset += tensor.data.size();
+    header[tensor.name] = {
+        {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + tensor.bytes}}};
+    offset += tensor.bytes;
   }
   std::string text;
   try {
@@ -75,14 +75,19 @@ absl::StatusOr<std::string> MakeHeader(const std::string& path, absl::Span<const
 }
 
 absl::Status WriteFile(int fd, const std::string& path, const std::string& header,
-                       absl::Span<const SafetensorsTensor> tensors) {
+                       absl::Span<const SafetensorsSpec> tensors, const TensorSource& source) {
   char length[sizeof(uint64_t)];
   for (size_t i = 0; i < sizeof(length); ++i) length[i] = static_cast<char>(header.size() >> (8 * i) & 0xff);
   ALUDEL_RETURN_IF_ERROR(WriteAll(fd, absl::string_view(length, sizeof(length)), path));
   ALUDEL_RETURN_IF_ERROR(WriteAll(fd, header, path));
-  for (const SafetensorsTensor& tensor : tensors) {
-    const auto* bytes = reinterpret_cast<const char*>(tensor.data.data());
-    ALUDEL_RETURN_IF_ERROR(WriteAll(fd, absl::string_view(bytes, tensor.data.size()), path));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    for (size_t offset = 0; offset < tensors[i].bytes;) {
+      ALUDEL_ASSIGN_OR_RETURN(const absl::Span<const uint8_t> piece, source(i, offset));
+      ALUDEL_CHECK(!piece.empty() && piece.size() <= tensors[i].bytes - offset);
+      const auto* bytes = reinterpret_cast<const char*>(piece.data());
+      ALUDEL_RETURN_IF_ERROR(WriteAll(fd, absl::string_view(bytes, piece.size()), path));
+      offset += piece.size();
+    }
   }
   return ::fsync(fd) == 0 ? absl::OkStatus() : SystemError(path, "fsync");
 }
@@ -91,12 +96,23 @@ absl::Status WriteFile(int fd, const std::string& path, const std::string& heade
 
 absl::Status WriteSafetensors(const std::string& path, absl::Span<const SafetensorsTensor> tensors,
                               const std::map<std::string, std::string>& metadata) {
+  std::vector<SafetensorsSpec> specs;
+  for (const SafetensorsTensor& tensor : tensors) {
+    specs.push_back({tensor.name, tensor.dtype, tensor.shape, tensor.data.size()});
+  }
+  return StreamSafetensors(path, specs, metadata,
+                           [&](size_t index, size_t offset) { return tensors[index].data.subspan(offset); });
+}
+
+absl::Status StreamSafetensors(const std::string& path, absl::Span<const SafetensorsSpec> tensors,
+                               const std::map<std::string, std::string>& metadata,
+                               const TensorSource& source) {
   ALUDEL_ASSIGN_OR_RETURN(const std::string header, MakeHeader(path, tensors, metadata));
   std::string temporary = path + ".XXXXXX";
   const int fd = ::mkostemp(temporary.data(), O_CLOEXEC);
   if (fd < 0) return SystemError(temporary, "create");
   auto remove_temporary = absl::MakeCleanup([&] { ::unlink(temporary.c_str()); });
-  absl::Status status = WriteFile(fd, temporary, header, tensors);
+  absl::Status status = WriteFile(fd, temporary, header, tensors, source);
   // mkostemp gives 0600; a model file is readable like any other file its owner writes.
   if (status.ok() && ::fchmod(fd, 0644) != 0) status = SystemError(temporary, "chmod");
   if (::close(fd) != 0 && status.ok()) status = SystemError(temporary, "close");

@@ -26,6 +26,14 @@ void FlagSet::AddList(const char* name, const char* placeholder, std::vector<std
   flags_.push_back({name, placeholder, help, "", Kind::kList, value});
 }
 
+void FlagSet::AddArguments(const char* placeholder, size_t max, std::vector<std::string>* value,
+                           const char* help) {
+  arguments_placeholder_ = placeholder;
+  arguments_help_ = help;
+  arguments_ = value;
+  max_arguments_ = max;
+}
+
 absl::Status FlagSet::Set(const Flag& flag, const char* text) {
   bool good = true;
   switch (flag.kind) {
@@ -73,15 +81,26 @@ absl::Status FlagSet::Parse(int argc, char** argv) {
     }
     ALUDEL_RETURN_IF_ERROR(Set(flags_[which - kFirst], optarg));
   }
-  if (optind < argc) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("found argument \"", argv[optind], "\", want only flags (see --help)"));
+  for (int i = optind; i < argc; ++i) {
+    if (arguments_ == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("found argument \"", argv[i], "\", want only flags (see --help)"));
+    }
+    if (arguments_->size() == max_arguments_) {
+      return absl::InvalidArgumentError(absl::StrCat("found argument \"", argv[i], "\", want only ",
+                                                     arguments_placeholder_, " (see --help)"));
+    }
+    arguments_->push_back(argv[i]);
   }
   return absl::OkStatus();
 }
 
 std::string FlagSet::Help() const {
-  std::string text = usage_ + "\n\nFlags:\n";
+  std::string text = usage_ + "\n\n";
+  if (arguments_ != nullptr) {
+    absl::StrAppendFormat(&text, "Arguments:\n  %-26s %s\n\n", arguments_placeholder_, arguments_help_);
+  }
+  text += "Flags:\n";
   for (const Flag& flag : flags_) {
     const std::string head =
         absl::StrCat("--", flag.name, flag.placeholder.empty() ? "" : " ", flag.placeholder);

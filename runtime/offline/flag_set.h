@@ -10,7 +10,8 @@
 namespace aludel {
 
 // Command-line flags of the offline tools, over getopt_long: dashes in names, "--flag value" or
-// "--flag=value", lists by repetition. Variables hold the defaults, which --help shows.
+// "--flag=value", lists by repetition, and arguments without a flag where a tool wants some. Variables hold
+// the defaults, which --help shows.
 class FlagSet {
  public:
   // `usage` is the text above the list of flags in --help.
@@ -21,6 +22,8 @@ class FlagSet {
   void Add(const char* name, const char* placeholder, int64_t* value, const char* help);
   void Add(const char* name, const char* placeholder, double* value, const char* help);
   void Add(const char* name, bool* value, const char* help);  // a switch: its presence is true
+  // What stands on the command line without a flag, at most `max` of them. "DIR [DIR]" is for --help.
+  void AddArguments(const char* placeholder, size_t max, std::vector<std::string>* value, const char* help);
   void AddList(const char* name, const char* placeholder, std::vector<std::string>* value, const char* help);
 
   // InvalidArgument names the flag and what was found. Sets help_asked() for --help.
@@ -39,6 +42,9 @@ class FlagSet {
 
   std::string usage_;
   std::vector<Flag> flags_;
+  std::string arguments_placeholder_, arguments_help_;
+  std::vector<std::string>* arguments_ = nullptr;
+  size_t max_arguments_ = 0;
   bool help_ = false;
 };
 

@@ -49,6 +49,17 @@ TEST_F(Flags, TakesBothSpellingsAndRepetition) {
   EXPECT_THAT(models_, ElementsAre("a", "b"));
 }
 
+TEST_F(Flags, TakesArgumentsOnlyWhereTheToolWantsThem) {
+  EXPECT_THAT(Complaint({"here"}), HasSubstr("found argument \"here\", want only flags"));
+  std::vector<std::string> directories;
+  flags_.AddArguments("DIR [DIR]", 2, &directories, "one or two models");
+  ASSERT_TRUE(Parse({"one", "--count", "4", "two"}).ok());
+  EXPECT_THAT(directories, ElementsAre("one", "two"));
+  EXPECT_EQ(count_, 4);
+  EXPECT_THAT(Complaint({"three"}), HasSubstr("found argument \"three\", want only DIR [DIR]"));
+  EXPECT_THAT(flags_.Help(), HasSubstr("one or two models"));
+}
+
 TEST_F(Flags, KeepsDefaults) {
   ASSERT_TRUE(Parse({}).ok());
   EXPECT_EQ(out_, "here");

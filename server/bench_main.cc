@@ -1,0 +1,53 @@
+// aludel-bench: benchmarks of a whole machine, one sub-command each.
+
+#include <cstdio>
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "server/bench/commands.h"
+
+namespace aludel {
+namespace {
+
+struct SubCommand {
+  absl::string_view name;
+  absl::string_view summary;
+  absl::Status (*run)(int argc, char** argv);
+};
+
+constexpr SubCommand kSubCommands[] = {
+    {"make-model", "write a checkpoint of a published shape with random weights", MakeModelCommand},
+};
+
+std::string Usage() {
+  std::string text =
+      "aludel-bench SUB-COMMAND [FLAGS]: benchmarks of this machine. Each sub-command explains itself with "
+      "--help.\n\n";
+  for (const SubCommand& command : kSubCommands) {
+    absl::StrAppendFormat(&text, "  %-12s %s\n", command.name, command.summary);
+  }
+  return text;
+}
+
+int Main(int argc, char** argv) {
+  const absl::string_view name = argc > 1 ? argv[1] : "";
+  if (name == "--help") {
+    std::fputs(Usage().c_str(), stdout);
+    return 0;
+  }
+  for (const SubCommand& command : kSubCommands) {
+    if (command.name != name) continue;
+    const absl::Status status = command.run(argc - 1, argv + 1);
+    if (status.ok()) return 0;
+    absl::FPrintF(stderr, "aludel-bench %s: %s\n", name, std::string(status.message()));
+    return absl::IsCancelled(status) ? 130 : 2;
+  }
+  absl::FPrintF(stderr, "aludel-bench: sub-command is \"%s\"\n\n%s", name, Usage());
+  return 2;
+}
+
+}  // namespace
+}  // namespace aludel
+
+int main(int argc, char** argv) { return aludel::Main(argc, argv); }
