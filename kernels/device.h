@@ -65,6 +65,8 @@ class Device {
   // Host memory must stay alive until Synchronize(stream) has returned.
   virtual void CopyToDevice(void* device, const void* host, size_t bytes, Stream stream) = 0;
   virtual void CopyToHost(void* host, const void* device, size_t bytes, Stream stream) = 0;
+  // Within the device; the ranges do not overlap.
+  virtual void Copy(void* to, const void* from, size_t bytes, Stream stream) = 0;
   virtual absl::Status Synchronize(Stream stream) = 0;
 
   // Owned by the device.

@@ -51,6 +51,7 @@ class CpuDevice final : public Device {
   void CopyToHost(void* host, const void* device, size_t bytes, Stream) override {
     std::memcpy(host, device, bytes);
   }
+  void Copy(void* to, const void* from, size_t bytes, Stream) override { std::memcpy(to, from, bytes); }
   absl::Status Synchronize(Stream) override { return absl::OkStatus(); }
 
   Ops& ops() override { return ops_; }

@@ -37,6 +37,7 @@ class CudaDevice final : public Device {
   void DestroyStream(Stream stream) override;
   void CopyToDevice(void* device, const void* host, size_t bytes, Stream stream) override;
   void CopyToHost(void* host, const void* device, size_t bytes, Stream stream) override;
+  void Copy(void* to, const void* from, size_t bytes, Stream stream) override;
   absl::Status Synchronize(Stream stream) override;
 
   Ops& ops() override { return *ops_; }
@@ -165,6 +166,12 @@ void CudaDevice::CopyToHost(void* host, const void* device, size_t bytes, Stream
   CudaStream& state = Enter(stream);
   state.Collect(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, state.get()),
                 "copy from the GPU");
+}
+
+void CudaDevice::Copy(void* to, const void* from, size_t bytes, Stream stream) {
+  if (bytes == 0) return;
+  CudaStream& state = Enter(stream);
+  state.Collect(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, state.get()), "copy on the GPU");
 }
 
 absl::Status CudaDevice::Synchronize(Stream stream) { return Enter(stream).Synchronize(); }
