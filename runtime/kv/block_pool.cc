@@ -29,11 +29,11 @@ absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::Create(Device* device, con
         static_cast<double>(layout.total_bytes()) / (1 << 20), layout.blocks, layout.block_tokens,
         layout.bytes_per_token(), device->name(), std::string(memory.status().message())));
   }
-  return std::unique_ptr<BlockPool>(new BlockPool(layout, *std::move(memory)));
+  return std::unique_ptr<BlockPool>(new BlockPool(device, layout, *std::move(memory)));
 }
 
-BlockPool::BlockPool(const KvLayout& layout, Buffer memory)
-    : layout_(layout), memory_(std::move(memory)), references_(layout.blocks, 0) {
+BlockPool::BlockPool(Device* device, const KvLayout& layout, Buffer memory)
+    : device_(device), layout_(layout), memory_(std::move(memory)), references_(layout.blocks, 0) {
   free_.reserve(layout.blocks);
   for (BlockId id = static_cast<BlockId>(layout.blocks) - 1; id >= 0; --id) free_.push_back(id);
 }
@@ -51,6 +51,20 @@ absl::StatusOr<BlockRef> BlockPool::Allocate() {
   return BlockRef(this, id);
 }
 
+absl::StatusOr<BlockRef> BlockPool::Clone(const BlockRef& block, Stream stream) {
+  auto copy = Allocate();
+  if (!copy.ok()) return copy;
+  const size_t bytes = layout_.plane_bytes() / layout_.blocks;
+  for (int layer = 0; layer < layout_.layers; ++layer) {
+    const PagedKv kv = Layer(layer);
+    for (void* plane : {kv.k, kv.v}) {
+      char* blocks = static_cast<char*>(plane);
+      device_->Copy(blocks + copy->id() * bytes, blocks + block.id() * bytes, bytes, stream);
+    }
+  }
+  return copy;
+}
+
 absl::Status BlockTable::Grow(BlockPool& pool, int64_t tokens) {
   const size_t want = pool.layout().BlocksFor(tokens);
   std::vector<BlockRef> fresh;
@@ -66,6 +80,16 @@ absl::Status BlockTable::Grow(BlockPool& pool, int64_t tokens) {
 void BlockTable::Append(BlockRef block) {
   ids_.push_back(block.id());
   blocks_.push_back(std::move(block));
+}
+
+absl::Status BlockTable::MakeWritable(BlockPool& pool, int64_t token, Stream stream) {
+  const size_t index = token / pool.layout().block_tokens;
+  if (index >= blocks_.size() || !blocks_[index].shared()) return absl::OkStatus();
+  auto copy = pool.Clone(blocks_[index], stream);
+  if (!copy.ok()) return copy.status();
+  ids_[index] = copy->id();
+  blocks_[index] = *std::move(copy);
+  return absl::OkStatus();
 }
 
 void BlockTable::Clear() {

@@ -52,6 +52,8 @@ class BlockPool {
   BlockPool& operator=(const BlockPool&) = delete;
 
   absl::StatusOr<BlockRef> Allocate();
+  // A block of its own with what `block` holds in every layer; the copy is work on `stream`.
+  absl::StatusOr<BlockRef> Clone(const BlockRef& block, Stream stream);
 
   const KvLayout& layout() const { return layout_; }
   int64_t free_blocks() const { return static_cast<int64_t>(free_.size()); }
@@ -59,8 +61,9 @@ class BlockPool {
 
  private:
   friend class BlockRef;
-  BlockPool(const KvLayout& layout, Buffer memory);
+  BlockPool(Device* device, const KvLayout& layout, Buffer memory);
 
+  Device* device_;
   KvLayout layout_;
   Buffer memory_;
   std::vector<int32_t> references_;  // [blocks]
@@ -74,6 +77,9 @@ class BlockTable {
   absl::Status Grow(BlockPool& pool, int64_t tokens);
   // Appends a block somebody else filled.
   void Append(BlockRef block);
+  // Before tokens from `token` on are written: a block that others hold, too, is replaced by a copy of it
+  // (blocks behind it are always the sequence's own). On error the table keeps what it had.
+  absl::Status MakeWritable(BlockPool& pool, int64_t token, Stream stream);
   void Clear();
 
   absl::Span<const BlockId> ids() const { return ids_; }

@@ -1,5 +1,7 @@
 #include "runtime/kv/block_pool.h"
 
+#include <cstring>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -29,6 +31,41 @@ TEST_F(BlockPoolTest, ReturnsBlockWhenLastRefDies) {
     EXPECT_EQ(pool_->free_blocks(), 2);
   }
   EXPECT_EQ(pool_->free_blocks(), 3);
+}
+
+TEST_F(BlockPoolTest, CopiesASharedBlockBeforeItIsWritten) {
+  BlockTable first, second;
+  ASSERT_TRUE(first.Grow(*pool_, 6).ok());
+  const auto fill = [this](BlockId block, char byte) {
+    const size_t bytes = pool_->layout().plane_bytes() / pool_->layout().blocks;
+    for (int layer = 0; layer < 2; ++layer) {
+      memset(static_cast<char*>(pool_->Layer(layer).k) + block * bytes, byte + layer, bytes);
+      memset(static_cast<char*>(pool_->Layer(layer).v) + block * bytes, byte + 4 + layer, bytes);
+    }
+  };
+  fill(first.ids()[0], 10);
+  fill(first.ids()[1], 20);
+  for (const BlockRef& block : first.blocks()) second.Append(block);
+  ASSERT_TRUE(second.MakeWritable(*pool_, 6, {}).ok());
+  EXPECT_EQ(second.ids()[0], first.ids()[0]);
+  EXPECT_NE(second.ids()[1], first.ids()[1]);
+  EXPECT_EQ(pool_->free_blocks(), 0);
+  const size_t bytes = pool_->layout().plane_bytes() / pool_->layout().blocks;
+  for (int layer = 0; layer < 2; ++layer) {
+    const PagedKv kv = pool_->Layer(layer);
+    for (const void* plane : {kv.k, kv.v}) {
+      EXPECT_EQ(memcmp(static_cast<const char*>(plane) + first.ids()[1] * bytes,
+                       static_cast<const char*>(plane) + second.ids()[1] * bytes, bytes),
+                0);
+    }
+  }
+  // Nobody shares it any more, so the last one writes in place.
+  const BlockId kept = first.ids()[1];
+  ASSERT_TRUE(first.MakeWritable(*pool_, 6, {}).ok());
+  EXPECT_EQ(first.ids()[1], kept);
+  // A copy that finds no room changes nothing.
+  EXPECT_EQ(first.MakeWritable(*pool_, 0, {}).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(first.ids()[0], second.ids()[0]);
 }
 
 TEST_F(BlockPoolTest, FailsWhenEverythingIsInUse) {
