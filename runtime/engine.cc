@@ -7,12 +7,14 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <random>
 #include <thread>
 
 #include "absl/strings/str_format.h"
 #include "runtime/scheduler.h"
 #include "runtime/sequence.h"
 #include "runtime/status_macros.h"
+#include "runtime/token_emitter.h"
 
 namespace aludel {
 namespace {
@@ -70,7 +72,11 @@ class Engine::Impl {
  public:
   Impl(Transformer* model, const Tokenizer* tokenizer, const EngineOptions& options,
        std::unique_ptr<BlockPool> pool)
-      : model_(model), tokenizer_(tokenizer), options_(options), pool_(std::move(pool)) {
+      : model_(model),
+        tokenizer_(tokenizer),
+        options_(options),
+        pool_(std::move(pool)),
+        emitter_(model->config().eos_ids, model->config().vocab) {
     stats_.kv_blocks_total = options_.kv_blocks;
     stats_.last_progress = absl::Now();
     thread_ = std::thread([this] { Loop(); });
@@ -111,6 +117,7 @@ class Engine::Impl {
 
  private:
   absl::Status CheckPrompt(const std::vector<int32_t>& prompt) const;
+  absl::Status CheckSampling(const SamplingParams& sampling) const;
   absl::StatusOr<SequenceId> Admit(std::unique_ptr<Sequence> sequence, int64_t tokens);
 
   // Engine thread only from here on.
@@ -121,6 +128,7 @@ class Engine::Impl {
   bool Step();
   void AfterStep(Sequence& sequence, BatchItem& item, absl::Span<const float> logits);
   void Emit(Sequence& sequence, absl::Span<const float> logits);
+  void Fork(Sequence& sequence);
   void Expire();
   void Finish(SequenceId id, const absl::Status& status, FinishReason reason);
   void PublishStats();
@@ -143,6 +151,7 @@ class Engine::Impl {
   std::deque<PendingFrame> frames_;
   EngineStats counters_;  // the engine thread's own copy of the counting fields
   std::vector<float> logits_;
+  TokenEmitter emitter_;
   std::thread thread_;
 };
 
@@ -163,11 +172,35 @@ absl::Status Engine::Impl::CheckPrompt(const std::vector<int32_t>& prompt) const
   return absl::OkStatus();
 }
 
+absl::Status Engine::Impl::CheckSampling(const SamplingParams& sampling) const {
+  if (sampling.choices < 1 || sampling.choices > options_.max_sequences) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%d choices asked for, this engine runs 1 to %d at once", sampling.choices, options_.max_sequences));
+  }
+  for (const LogitBias& bias : sampling.logit_bias) {
+    if (bias.id < 0 || bias.id >= model_->config().vocab) {
+      return absl::InvalidArgumentError(absl::StrFormat("logit_bias holds token id %d, the vocabulary has %d",
+                                                        bias.id, model_->config().vocab));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<SequenceId> Engine::Impl::Generate(GenerateSpec spec,
                                                   std::shared_ptr<SequenceListener> listener) {
   ALUDEL_RETURN_IF_ERROR(CheckPrompt(spec.prompt));
-  auto sequence =
-      std::make_unique<Sequence>(0, std::move(spec.prompt), std::move(listener), spec.sampling, tokenizer_);
+  ALUDEL_RETURN_IF_ERROR(CheckSampling(spec.sampling));
+  const int64_t room = options_.max_context - static_cast<int64_t>(spec.prompt.size());
+  const int64_t max_completion =
+      spec.sampling.max_tokens > 0 ? std::min(spec.sampling.max_tokens, room) : room;
+  auto group = std::make_shared<ChoiceGroup>();
+  std::random_device random;
+  group->seed = uint64_t{random()} << 32 | random();
+  group->sampling = std::move(spec.sampling);
+  group->open = group->sampling.choices;
+  group->unforked = group->open - 1;
+  auto sequence = std::make_unique<Sequence>(std::move(spec.prompt), max_completion, std::move(listener),
+                                             std::move(group), /*choice=*/0, tokenizer_);
   if (spec.codec != nullptr) {
     if (spec.handed_over_tokens <= 0 || spec.handed_over_tokens >= sequence->prompt_tokens) {
       return absl::InvalidArgumentError(absl::StrFormat("%d of %d prompt tokens handed over, want 1 to %d",
@@ -180,8 +213,6 @@ absl::StatusOr<SequenceId> Engine::Impl::Generate(GenerateSpec spec,
                 FrameLedger(spec.codec->shipped_layers(), static_cast<uint32_t>(spec.handed_over_tokens))});
     sequence->handed_over = spec.handed_over_tokens;
   }
-  const int64_t room = options_.max_context - sequence->prompt_tokens;
-  sequence->max_completion = spec.sampling.max_tokens > 0 ? std::min(spec.sampling.max_tokens, room) : room;
   sequence->prompt_end = sequence->prompt_tokens;
   sequence->deadline = ToSteady(spec.deadline);
   const int64_t tokens = sequence->prompt_tokens + sequence->max_completion;
@@ -191,8 +222,9 @@ absl::StatusOr<SequenceId> Engine::Impl::Generate(GenerateSpec spec,
 absl::StatusOr<SequenceId> Engine::Impl::Prefill(PrefillSpec spec,
                                                  std::shared_ptr<SequenceListener> listener) {
   ALUDEL_RETURN_IF_ERROR(CheckPrompt(spec.prompt));
-  auto sequence = std::make_unique<Sequence>(0, std::move(spec.prompt), std::move(listener), SamplingParams{},
-                                             tokenizer_);
+  auto sequence =
+      std::make_unique<Sequence>(std::move(spec.prompt), /*max_completion=*/0, std::move(listener),
+                                 std::make_shared<ChoiceGroup>(), /*choice=*/0, tokenizer_);
   if (spec.token_end <= 0 || spec.token_end > sequence->prompt_tokens) {
     return absl::InvalidArgumentError(absl::StrFormat("token_end is %d, want 1 to the prompt's %d tokens",
                                                       spec.token_end, sequence->prompt_tokens));
@@ -205,24 +237,31 @@ absl::StatusOr<SequenceId> Engine::Impl::Prefill(PrefillSpec spec,
 }
 
 absl::StatusOr<SequenceId> Engine::Impl::Admit(std::unique_ptr<Sequence> sequence, int64_t tokens) {
-  const int64_t blocks = pool_->layout().BlocksFor(tokens);
+  ChoiceGroup& group = *sequence->group;
+  const int choices = group.open;
+  // Only full blocks are shared for good; each choice needs its own copy of the one that it goes on writing.
+  group.shared_blocks = choices > 1 ? sequence->prompt_tokens / options_.block_tokens : 0;
+  group.choice_blocks = pool_->layout().BlocksFor(tokens) - group.shared_blocks;
+  const int64_t blocks = group.shared_blocks + choices * group.choice_blocks;
   SequenceId id = 0;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (admitted_ >= options_.max_sequences) {
+    if (admitted_ + choices > options_.max_sequences) {
       return absl::ResourceExhaustedError(
-          absl::StrFormat("%d sequences are admitted already, the limit", admitted_));
+          absl::StrFormat("%d sequences are admitted already and this request needs %d, the limit is %d",
+                          admitted_, choices, options_.max_sequences));
     }
     if (stats_.kv_blocks_reserved + blocks > stats_.kv_blocks_total) {
-      return absl::ResourceExhaustedError(
-          absl::StrFormat("%d tokens need %d KV blocks, %d of %d are free", tokens, blocks,
-                          stats_.kv_blocks_total - stats_.kv_blocks_reserved, stats_.kv_blocks_total));
+      return absl::ResourceExhaustedError(absl::StrFormat(
+          "%d tokens in %d choices need %d KV blocks, %d of %d are free", tokens, choices, blocks,
+          stats_.kv_blocks_total - stats_.kv_blocks_reserved, stats_.kv_blocks_total));
     }
-    ++admitted_;
+    admitted_ += choices;
     stats_.kv_blocks_reserved += blocks;
-    id = next_id_++;
+    id = next_id_;
+    next_id_ += choices;
     sequence->id = id;
-    sequence->reserved_blocks = blocks;
+    group.request = id;
     commands_.push_back([this, shared = std::make_shared<std::unique_ptr<Sequence>>(std::move(sequence))] {
       Begin(std::move(*shared));
     });
@@ -296,7 +335,11 @@ void Engine::Impl::FallBack(SequenceId id, const absl::Status& reason) {
 }
 
 void Engine::Impl::Cancel(SequenceId id, const absl::Status& status) {
-  Finish(id, status, FinishReason::kStop);
+  for (auto next = sequences_.lower_bound(id);
+       next != sequences_.end() && next->second->group->request == id;) {
+    const SequenceId choice = (next++)->first;
+    Finish(choice, status, FinishReason::kStop);
+  }
 }
 
 void Engine::Impl::ApplyFrames() {
@@ -355,6 +398,8 @@ bool Engine::Impl::Step() {
     sequence.clock.Charge(&sequence.times.queue);
     const absl::Status grown = sequence.blocks.Grow(*pool_, sequence.computed + step.tokens);
     ALUDEL_CHECK(grown.ok());
+    const absl::Status writable = sequence.blocks.MakeWritable(*pool_, sequence.computed, model_->stream());
+    ALUDEL_CHECK(writable.ok());
     const absl::Span<const int32_t> ids =
         absl::MakeConstSpan(sequence.tokens).subspan(sequence.computed, step.tokens);
     const bool last = sequence.computed + step.tokens == static_cast<int64_t>(sequence.tokens.size());
@@ -396,28 +441,38 @@ void Engine::Impl::AfterStep(Sequence& sequence, BatchItem& item, absl::Span<con
 }
 
 void Engine::Impl::Emit(Sequence& sequence, absl::Span<const float> logits) {
-  const int32_t token = sequence.sampler.Sample(logits);
-  const std::vector<int>& eos = model_->config().eos_ids;
-  if (!sequence.ignore_eos && std::find(eos.begin(), eos.end(), token) != eos.end()) {
-    return Finish(sequence.id, absl::OkStatus(), FinishReason::kStop);
+  if (sequence.group->unforked > 0) Fork(sequence);
+  // The first tokens of all choices come from one row of logits.
+  const bool first = sequence.choice == 0 && sequence.completion_tokens() == 0;
+  const SequenceId begin = sequence.id;
+  const SequenceId end = begin + (first ? sequence.group->sampling.choices : 1);
+  for (SequenceId id = begin; id < end; ++id) {
+    Sequence& choice = *sequences_.at(id);
+    const int64_t before = choice.completion_tokens();
+    const std::optional<FinishReason> reason = emitter_.Emit(choice, logits);
+    counters_.generated_tokens += choice.completion_tokens() - before;
+    if (reason.has_value()) Finish(id, absl::OkStatus(), *reason);
   }
-  sequence.tokens.push_back(token);
-  ++counters_.generated_tokens;
-  TokenEvent event{token, sequence.stops.Push(sequence.text.Push(token))};
-  if (!sequence.started) {
-    sequence.started = true;
-    sequence.clock.Charge(&sequence.times.sample);
-    sequence.clock.Stop();
-    sequence.times.ttft = sequence.clock.total();
-    event.first = true;
-  }
-  event.times = sequence.times;
-  event.fell_back = sequence.fell_back;
-  event.fallback_reason = sequence.fallback_reason;
-  sequence.listener->OnToken(event);
-  if (sequence.stops.matched()) return Finish(sequence.id, absl::OkStatus(), FinishReason::kStop);
-  if (sequence.completion_tokens() >= sequence.max_completion) {
-    Finish(sequence.id, absl::OkStatus(), FinishReason::kLength);
+}
+
+// The prompt is in the cache: every choice becomes a sequence of its own over the same blocks.
+void Engine::Impl::Fork(Sequence& sequence) {
+  ChoiceGroup& group = *sequence.group;
+  for (int choice = 1; choice < group.sampling.choices; ++choice) {
+    auto fork = std::make_unique<Sequence>(sequence.tokens, sequence.max_completion, sequence.listener,
+                                           sequence.group, choice, tokenizer_);
+    fork->id = sequence.id + choice;
+    fork->prompt_end = sequence.prompt_end;
+    fork->computed = sequence.computed;
+    fork->handed_over = sequence.handed_over;
+    fork->deadline = sequence.deadline;
+    fork->fell_back = sequence.fell_back;
+    fork->fallback_reason = sequence.fallback_reason;
+    fork->clock = sequence.clock;
+    fork->times = sequence.times;
+    for (const BlockRef& block : sequence.blocks.blocks()) fork->blocks.Append(block);
+    sequences_.emplace(fork->id, std::move(fork));
+    --group.unforked;
   }
 }
 
@@ -441,7 +496,7 @@ void Engine::Impl::Finish(SequenceId id, const absl::Status& status, FinishReaso
     sequence->clock.Charge(sequence->awaiting() ? &sequence->times.await : &sequence->times.sample);
     sequence->times.ttft = sequence->clock.total();
   }
-  SequenceResult result{reason, sequence->prompt_tokens, sequence->completion_tokens()};
+  SequenceResult result{sequence->choice, reason, sequence->prompt_tokens, sequence->completion_tokens()};
   if (status.ok() && !sequence->stops.matched()) {
     result.tail_text = sequence->stops.Push(sequence->text.Flush()) + sequence->stops.Flush();
   }
@@ -450,13 +505,17 @@ void Engine::Impl::Finish(SequenceId id, const absl::Status& status, FinishReaso
   result.fallback_reason = sequence->fallback_reason;
   // Blocks first, word after: who hears the end may count on the room.
   sequence->blocks.Clear();
+  // Choices that never came to be end with choice 0, which carried them.
+  ChoiceGroup& group = *sequence->group;
+  const int ended = 1 + std::exchange(group.unforked, 0);
+  group.open -= ended;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    --admitted_;
-    stats_.kv_blocks_reserved -= sequence->reserved_blocks;
+    admitted_ -= ended;
+    stats_.kv_blocks_reserved -= ended * group.choice_blocks + (group.open == 0 ? group.shared_blocks : 0);
   }
   PublishStats();
-  sequence->listener->OnDone(status, result);
+  for (int i = 0; i < ended; ++i, ++result.choice) sequence->listener->OnDone(status, result);
 }
 
 void Engine::Impl::PublishStats() {

@@ -43,15 +43,19 @@ struct SequenceTimes {
 };
 
 struct TokenEvent {
+  int choice = 0;
   int32_t id = 0;
-  std::string text;    // what this token completed; held back while it may begin a stop string
-  bool first = false;  // `times` are final now
+  std::string text;  // what this token completed; held back while it may begin a stop string
+  // Where sampling.top_logprobs is set: this token's, then the likeliest ones'.
+  std::vector<TokenLogprob> logprobs;
+  bool first = false;  // of its choice: `times` are final now
   SequenceTimes times;
   bool fell_back = false;
   absl::Status fallback_reason;
 };
 
 struct SequenceResult {
+  int choice = 0;
   FinishReason reason = FinishReason::kStop;
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
@@ -61,8 +65,8 @@ struct SequenceResult {
   absl::Status fallback_reason;
 };
 
-// Both calls come from the engine thread and must not block. OnDone comes exactly once for every sequence
-// that was admitted; nothing follows it.
+// Both calls come from the engine thread and must not block. OnDone comes exactly once for every choice of a
+// request that was admitted (sampling.choices, usually one); nothing follows it for that choice.
 class SequenceListener {
  public:
   virtual ~SequenceListener() = default;
@@ -117,7 +121,8 @@ class Engine {
   ~Engine();
 
   // Admits at once or fails: ResourceExhausted (blocks, sequences), InvalidArgument (empty prompt, ids out of
-  // range, longer than the context; the message holds both numbers).
+  // range, longer than the context; the message holds both numbers). Several choices are computed or handed
+  // over as one prompt and go their own ways, with their own blocks, from the first token on.
   absl::StatusOr<SequenceId> Generate(GenerateSpec spec, std::shared_ptr<SequenceListener> listener);
   absl::StatusOr<SequenceId> Prefill(PrefillSpec spec, std::shared_ptr<SequenceListener> listener);
 
@@ -128,7 +133,7 @@ class Engine {
                   absl::Span<const uint8_t> payload, std::function<void()> release);
   // The hand-over is lost: unless every frame has landed, compute the prompt here.
   void FallBack(SequenceId id, absl::Status reason);
-  // OnDone follows with `status`; unknown ids are ignored.
+  // OnDone follows with `status` for every choice that has not ended; unknown ids are ignored.
   void Cancel(SequenceId id, absl::Status status);
 
   EngineStats stats() const;

@@ -45,18 +45,32 @@ struct Landing {
   FrameLedger ledger;
 };
 
-// Everything the engine knows of one request. Owned by the engine thread.
+// What the choices of one request have in common. They share the prompt's full blocks, so these are promised
+// once and given back with the last choice. Owned by the request's sequences.
+struct ChoiceGroup {
+  SequenceId request = 0;  // what the caller knows; the id of choice 0
+  SamplingParams sampling;
+  uint64_t seed = 0;  // where sampling has none
+  int64_t shared_blocks = 0;
+  int64_t choice_blocks = 0;  // promised to each choice, beside the shared ones
+  int unforked = 0;           // choices that become sequences when the prompt is computed
+  int open = 1;               // choices that have not ended
+};
+
+// Everything the engine knows of one choice of a request. Owned by the engine thread.
 struct Sequence {
-  Sequence(SequenceId id, std::vector<int32_t> prompt, std::shared_ptr<SequenceListener> listener,
-           const SamplingParams& sampling, const Tokenizer* tokenizer)
-      : id(id),
+  Sequence(std::vector<int32_t> prompt, int64_t max_completion, std::shared_ptr<SequenceListener> listener,
+           std::shared_ptr<ChoiceGroup> group, int choice, const Tokenizer* tokenizer)
+      : group(std::move(group)),
+        choice(choice),
         tokens(std::move(prompt)),
         prompt_tokens(static_cast<int64_t>(tokens.size())),
+        max_completion(max_completion),
         listener(std::move(listener)),
-        ignore_eos(sampling.ignore_eos),
-        sampler(sampling),
+        sampler(this->group->sampling, this->group->seed, static_cast<uint32_t>(choice), tokens,
+                max_completion),
         text(tokenizer),
-        stops(sampling.stop),
+        stops(this->group->sampling.stop),
         clock(SteadyClock::now()) {}
 
   bool awaiting() const { return landing.has_value(); }
@@ -64,14 +78,15 @@ struct Sequence {
   // Prompt tokens still to be computed here.
   int64_t prompt_left() const { return std::max<int64_t>(0, prompt_end - computed); }
 
-  SequenceId id;
+  SequenceId id = 0;
+  std::shared_ptr<ChoiceGroup> group;
+  int choice = 0;
   std::vector<int32_t> tokens;  // prompt, then what was sampled
   int64_t prompt_tokens;
-  int64_t prompt_end = 0;      // prefill server: tokens to compute; else prompt_tokens
-  int64_t max_completion = 0;  // 0: a prefill server's sequence, which ends with its prompt
-  int64_t computed = 0;        // tokens [0, computed) are in the cache
-  int64_t handed_over = 0;     // of them, tokens that came as codes
-  int64_t reserved_blocks = 0;
+  int64_t max_completion;   // 0: a prefill server's sequence, which ends with its prompt
+  int64_t prompt_end = 0;   // prefill server: tokens to compute; else prompt_tokens
+  int64_t computed = 0;     // tokens [0, computed) are in the cache
+  int64_t handed_over = 0;  // of them, tokens that came as codes
   SteadyClock::time_point deadline = SteadyClock::time_point::max();
   std::shared_ptr<SequenceListener> listener;
 
@@ -82,7 +97,6 @@ struct Sequence {
 
   std::unique_ptr<LayerObserver> encoder;  // prefill server
 
-  bool ignore_eos;
   Sampler sampler;
   StreamDecoder text;
   StopMatcher stops;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <fstream>
 #include <mutex>
+#include <set>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -18,6 +19,7 @@ using ::testing::HasSubstr;
 // Keeps what a sequence said and waits for its end.
 class Recorder : public SequenceListener {
  public:
+  explicit Recorder(int choices = 1) : open_(choices) {}
   void OnToken(const TokenEvent& event) override {
     std::lock_guard<std::mutex> lock(mutex_);
     events_.push_back(event);
@@ -25,8 +27,9 @@ class Recorder : public SequenceListener {
   }
   void OnDone(const absl::Status& status, const SequenceResult& result) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    EXPECT_FALSE(done_) << "OnDone came twice";
-    done_ = true;
+    EXPECT_GT(open_, 0) << "OnDone came too often";
+    EXPECT_TRUE(ended_.insert(result.choice).second);
+    --open_;
     status_ = status;
     result_ = result;
     changed_.notify_all();
@@ -34,16 +37,18 @@ class Recorder : public SequenceListener {
   // False after 20 s.
   bool WaitDone() {
     std::unique_lock<std::mutex> lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::seconds(20), [this] { return done_; });
+    return changed_.wait_for(lock, std::chrono::seconds(20), [this] { return open_ == 0; });
   }
   bool WaitTokens(size_t count) {
     std::unique_lock<std::mutex> lock(mutex_);
     return changed_.wait_for(lock, std::chrono::seconds(20),
-                             [&] { return events_.size() >= count || done_; });
+                             [&] { return events_.size() >= count || open_ == 0; });
   }
-  std::vector<int32_t> tokens() const {
+  std::vector<int32_t> tokens(int choice = 0) const {
     std::vector<int32_t> ids;
-    for (const TokenEvent& event : events_) ids.push_back(event.id);
+    for (const TokenEvent& event : events_) {
+      if (event.choice == choice) ids.push_back(event.id);
+    }
     return ids;
   }
   std::string text() const {
@@ -58,7 +63,8 @@ class Recorder : public SequenceListener {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool done_ = false;
+  int open_;
+  std::set<int> ended_;
   absl::Status status_;
   SequenceResult result_;
   std::vector<TokenEvent> events_;
@@ -122,7 +128,7 @@ class EngineTest : public ::testing::Test {
   }
 
   std::shared_ptr<Recorder> Ask(const Question& question, SamplingParams sampling = {.max_tokens = 24}) {
-    auto recorder = std::make_shared<Recorder>();
+    auto recorder = std::make_shared<Recorder>(sampling.choices);
     auto id = engine_->Generate({question.prompt, std::move(sampling)}, recorder);
     EXPECT_TRUE(id.ok()) << std::string(id.status().message());
     if (id.ok()) last_id_ = *id;
@@ -281,6 +287,87 @@ TEST_F(EngineTest, EndsAtMaxTokensWithReasonLength) {
   ASSERT_TRUE(recorder->WaitDone());
   EXPECT_EQ(recorder->tokens().size(), 3u);
   EXPECT_EQ(recorder->result().reason, FinishReason::kLength);
+}
+
+TEST_F(EngineTest, GivesEveryChoiceItsOwnAnswerOverOnePrompt) {
+  const Question question = Questions(1)[0];
+  SamplingParams sampling = {.temperature = 1.5, .seed = 7, .max_tokens = 12, .ignore_eos = true};
+  // One at a time, with nothing shared.
+  std::vector<std::vector<int32_t>> alone;
+  for (int choice = 0; choice < 3; ++choice) {
+    SamplingParams several = sampling;
+    several.choices = choice + 1;
+    const auto recorder = Ask(question, several);
+    ASSERT_TRUE(recorder->WaitDone());
+    EXPECT_EQ(recorder->tokens(0).size(), 12u);
+    alone.push_back(recorder->tokens(choice));
+    EXPECT_EQ(recorder->tokens(0), alone[0]);
+  }
+  EXPECT_NE(alone[0], alone[1]);
+  EXPECT_NE(alone[1], alone[2]);
+  const uint64_t prompt_tokens = engine_->stats().prompt_tokens;
+  sampling.choices = 3;
+  const auto together = Ask(question, sampling);
+  const auto beside = Ask(Questions(2)[1], {.temperature = 1.0, .max_tokens = 12});
+  ASSERT_TRUE(together->WaitDone());
+  ASSERT_TRUE(beside->WaitDone());
+  for (int choice = 0; choice < 3; ++choice) EXPECT_EQ(together->tokens(choice), alone[choice]);
+  EXPECT_EQ(engine_->stats().prompt_tokens - prompt_tokens,
+            question.prompt.size() + Questions(2)[1].prompt.size());
+  EXPECT_EQ(engine_->stats().kv_blocks_used, 0);
+  EXPECT_EQ(engine_->stats().kv_blocks_reserved, 0);
+}
+
+TEST_F(EngineTest, PromisesThePromptsBlocksOnceForAllChoices) {
+  const Question question = Questions(1)[0];
+  const auto prompt = static_cast<int64_t>(question.prompt.size());
+  const int64_t shared = prompt / 16;
+  const int64_t each = (prompt + 20 + 15) / 16 - shared;
+  Restart({.kv_blocks = shared + 4 * each, .chunk_tokens = 128});
+  const SamplingParams sampling = {.temperature = 1.0, .max_tokens = 20, .ignore_eos = true, .choices = 4};
+  const auto recorder = Ask(question, sampling);
+  ASSERT_TRUE(recorder->WaitDone());
+  for (int choice = 0; choice < 4; ++choice) EXPECT_EQ(recorder->tokens(choice).size(), 20u);
+  SamplingParams more = sampling;
+  more.choices = 5;
+  EXPECT_EQ(engine_->Generate({question.prompt, more}, std::make_shared<Recorder>()).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  more.choices = 65;
+  EXPECT_EQ(engine_->Generate({question.prompt, more}, std::make_shared<Recorder>()).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(EngineTest, CancelsAllChoicesBeforeAndAfterTheyParted) {
+  const auto codec = OpenCodec("raw", "", CodecSide::kConsumer, *model_).value();
+  const Question question = Questions(1)[0];
+  const SamplingParams sampling = {.temperature = 1.0, .max_tokens = 500, .ignore_eos = true, .choices = 3};
+  const auto waiting = std::make_shared<Recorder>(3);
+  const SequenceId id =
+      engine_->Generate({question.prompt, sampling, absl::InfiniteFuture(), codec.get(), 10}, waiting)
+          .value();
+  engine_->Cancel(id, absl::CancelledError("client went away"));
+  ASSERT_TRUE(waiting->WaitDone());
+  const auto running = Ask(question, sampling);
+  ASSERT_TRUE(running->WaitTokens(9));
+  engine_->Cancel(last_id_, absl::CancelledError("client went away"));
+  ASSERT_TRUE(running->WaitDone());
+  EXPECT_EQ(running->status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(engine_->stats().kv_blocks_used, 0);
+  EXPECT_EQ(engine_->stats().kv_blocks_reserved, 0);
+}
+
+TEST_F(EngineTest, SendsLogprobsWhereTheyAreAskedFor) {
+  const auto recorder = Ask(Questions(1)[0], {.max_tokens = 5, .ignore_eos = true, .top_logprobs = 3});
+  ASSERT_TRUE(recorder->WaitDone());
+  for (const TokenEvent& event : recorder->events()) {
+    ASSERT_EQ(event.logprobs.size(), 4u);
+    // Greedy: the token is the likeliest.
+    EXPECT_EQ(event.logprobs[0].id, event.id);
+    EXPECT_EQ(event.logprobs[1].id, event.id);
+    EXPECT_LE(event.logprobs[0].logprob, 0.0f);
+    EXPECT_GE(event.logprobs[1].logprob, event.logprobs[2].logprob);
+  }
+  EXPECT_FALSE(engine_->Generate({{5}, {.logit_bias = {{99999, 1.0f}}}}, std::make_shared<Recorder>()).ok());
 }
 
 TEST_F(EngineTest, RefusesAtOnceWhatItCannotHold) {

@@ -1,0 +1,33 @@
+#include "runtime/token_emitter.h"
+
+#include <algorithm>
+
+namespace aludel {
+
+std::optional<FinishReason> TokenEmitter::Emit(Sequence& sequence, absl::Span<const float> logits) {
+  const SamplingParams& sampling = sequence.group->sampling;
+  const int32_t token = sequence.sampler.Sample(logits, {}, &scratch_);
+  if (!sampling.ignore_eos && std::find(eos_ids_.begin(), eos_ids_.end(), token) != eos_ids_.end()) {
+    return FinishReason::kStop;
+  }
+  sequence.tokens.push_back(token);
+  TokenEvent event{.choice = sequence.choice, .id = token};
+  event.text = sequence.stops.Push(sequence.text.Push(token));
+  if (sampling.top_logprobs.has_value()) event.logprobs = Logprobs(logits, token, *sampling.top_logprobs);
+  if (!sequence.started) {
+    sequence.started = true;
+    sequence.clock.Charge(&sequence.times.sample);
+    sequence.clock.Stop();
+    sequence.times.ttft = sequence.clock.total();
+    event.first = true;
+  }
+  event.times = sequence.times;
+  event.fell_back = sequence.fell_back;
+  event.fallback_reason = sequence.fallback_reason;
+  sequence.listener->OnToken(event);
+  if (sequence.stops.matched()) return FinishReason::kStop;
+  if (sequence.completion_tokens() >= sequence.max_completion) return FinishReason::kLength;
+  return std::nullopt;
+}
+
+}  // namespace aludel

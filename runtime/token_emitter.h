@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "runtime/engine.h"
+#include "runtime/sampler.h"
+#include "runtime/sequence.h"
+
+namespace aludel {
+
+// What happens between a row of logits and the listener: the token is chosen, its text made, stops looked
+// for. Owned by the engine thread.
+class TokenEmitter {
+ public:
+  TokenEmitter(std::vector<int> eos_ids, size_t vocab) : eos_ids_(std::move(eos_ids)), scratch_(vocab) {}
+
+  // Appends the next token to `sequence` and tells its listener, unless the token ends it in silence. The
+  // reason, where the sequence ends here; the caller finishes it. logits [vocab].
+  std::optional<FinishReason> Emit(Sequence& sequence, absl::Span<const float> logits);
+
+ private:
+  const std::vector<int> eos_ids_;
+  SamplerScratch scratch_;
+};
+
+}  // namespace aludel
