@@ -1,5 +1,7 @@
 #include "runtime/model/decoder.h"
 
+#include <optional>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -26,6 +28,16 @@ class ByteLevel : public Decoder::Step {
   }
 };
 
+// The byte that "<0xNN>" stands for.
+std::optional<char> SpelledByte(const std::string& token) {
+  uint32_t byte = 0;
+  if (token.size() != 6 || token.compare(0, 3, "<0x") != 0 || token[5] != '>' ||
+      !absl::SimpleHexAtoi(token.substr(3, 2), &byte)) {
+    return std::nullopt;
+  }
+  return static_cast<char>(byte);
+}
+
 // <0xNN> tokens become characters; a run of them that is not UTF-8 becomes one U+FFFD per byte.
 class ByteFallback : public Decoder::Step {
  public:
@@ -42,10 +54,8 @@ class ByteFallback : public Decoder::Step {
       run.clear();
     };
     for (std::string& token : *tokens) {
-      uint32_t byte = 0;
-      if (token.size() == 6 && token.compare(0, 3, "<0x") == 0 && token[5] == '>' &&
-          absl::SimpleHexAtoi(token.substr(3, 2), &byte)) {
-        run.push_back(static_cast<char>(byte));
+      if (const std::optional<char> byte = SpelledByte(token)) {
+        run.push_back(*byte);
         continue;
       }
       end_run();
@@ -172,9 +182,11 @@ absl::Status Decoder::Add(const json& config, const std::string& origin, int dep
     ALUDEL_RETURN_IF_ERROR(
         CheckMembers(config, {"type", "add_prefix_space", "trim_offsets", "use_regex"}, where));
     steps_.push_back(std::make_unique<ByteLevel>());
+    byte_level_ = true;
   } else if (type == "ByteFallback") {
     ALUDEL_RETURN_IF_ERROR(CheckMembers(config, {"type"}, where));
     steps_.push_back(std::make_unique<ByteFallback>());
+    byte_fallback_ = true;
   } else if (type == "Fuse") {
     ALUDEL_RETURN_IF_ERROR(CheckMembers(config, {"type"}, where));
     steps_.push_back(std::make_unique<Fuse>());
@@ -209,6 +221,19 @@ absl::Status Decoder::Add(const json& config, const std::string& origin, int dep
 std::string Decoder::Decode(std::vector<std::string> tokens) const {
   for (const auto& step : steps_) step->Apply(&tokens);
   return absl::StrJoin(tokens, joins_with_space_ ? " " : "");
+}
+
+std::string Decoder::TokenBytes(const std::string& token) const {
+  if (byte_level_) {
+    std::string bytes;
+    return ByteLevelBytes(token, &bytes) ? bytes : token;
+  }
+  if (byte_fallback_) {
+    if (const std::optional<char> byte = SpelledByte(token)) return std::string(1, *byte);
+  }
+  // Behind another token, because decoders treat the start of a text in their own way.
+  const std::string context = "x";
+  return Decode({context, token}).substr(context.size());
 }
 
 }  // namespace aludel

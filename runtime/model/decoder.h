@@ -23,11 +23,15 @@ class Decoder {
   static absl::StatusOr<Decoder> FromJson(const nlohmann::json* config, const std::string& origin);
 
   std::string Decode(std::vector<std::string> tokens) const;
+  // What `token` adds in the middle of a text, broken characters as they are.
+  std::string TokenBytes(const std::string& token) const;
 
  private:
   absl::Status Add(const nlohmann::json& config, const std::string& origin, int depth);
 
   bool joins_with_space_ = true;
+  bool byte_level_ = false;
+  bool byte_fallback_ = false;
   std::vector<std::unique_ptr<Step>> steps_;
 };
 

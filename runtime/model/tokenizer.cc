@@ -40,6 +40,11 @@ class BpeTokenizer : public Tokenizer {
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool add_special_tokens) const override;
   std::string Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const override;
 
+  std::string TokenBytes(int32_t id) const override {
+    if (id < 0 || id >= vocab_size() || !exists_[id] || IsSpecial(id)) return "";
+    return decoder_.TokenBytes(spellings_[id]);
+  }
+
   int vocab_size() const override { return static_cast<int>(spellings_.size()); }
   bool IsSpecial(int32_t id) const override { return special_ids_.count(id) != 0; }
   int32_t TokenToId(absl::string_view token) const override {

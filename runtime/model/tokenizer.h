@@ -31,6 +31,10 @@ class Tokenizer {
   // Ids to text. Ids out of range are skipped. Bytes that are not UTF-8 become U+FFFD.
   virtual std::string Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const = 0;
 
+  // The bytes that `id` adds in the middle of a text; they may begin or end inside a character. Nothing for
+  // special tokens and for ids out of range.
+  virtual std::string TokenBytes(int32_t id) const = 0;
+
   virtual int vocab_size() const = 0;  // largest id + 1, added tokens included
   virtual bool IsSpecial(int32_t id) const = 0;
   // -1 where there is none. `token` is the vocabulary's spelling ("<|end|>").

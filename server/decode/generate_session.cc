@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/status_macros.h"
+#include "server/decode/sampling_fields.h"
 #include "server/random.h"
 #include "server/rpc_status.h"
 #include "spdlog/spdlog.h"
@@ -15,36 +16,6 @@ namespace {
 
 // For the reader to take what is left after the end.
 constexpr absl::Duration kReaderGrace = absl::Seconds(10);
-
-absl::StatusOr<SamplingParams> ReadSampling(const v1::SamplingParams& wire) {
-  // A NaN fails every comparison, so each rule states what is allowed.
-  if (!(wire.temperature() >= 0 && wire.temperature() <= 100)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sampling.temperature: found ", wire.temperature(), ", want 0 to 100"));
-  }
-  if (!(wire.top_p() >= 0 && wire.top_p() <= 1)) {
-    return absl::InvalidArgumentError(absl::StrCat("sampling.top_p: found ", wire.top_p(), ", want 0 to 1"));
-  }
-  if (wire.stop_size() > 16) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sampling.stop: found ", wire.stop_size(), " strings, want at most 16"));
-  }
-  SamplingParams params;
-  params.temperature = wire.temperature();
-  params.top_k = static_cast<int>(std::min<uint32_t>(wire.top_k(), 1u << 30));
-  params.top_p = wire.top_p() == 0 ? 1.0 : wire.top_p();
-  if (wire.has_seed()) params.seed = wire.seed();
-  params.max_tokens = wire.max_tokens();
-  params.ignore_eos = wire.ignore_eos();
-  for (const std::string& stop : wire.stop()) {
-    if (stop.empty() || stop.size() > 1024) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("sampling.stop: found a string of ", stop.size(), " bytes, want 1 to 1024"));
-    }
-    params.stop.push_back(stop);
-  }
-  return params;
-}
 
 }  // namespace
 
@@ -81,6 +52,11 @@ absl::StatusOr<Plan> GenerateSession::ChoosePlan(const v1::GenerateRequest& requ
 absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Plan& chosen) {
   Plan plan = chosen;
   ALUDEL_ASSIGN_OR_RETURN(SamplingParams sampling, ReadSampling(request.sampling()));
+  {
+    absl::MutexLock lock(&mutex_);
+    last_token_.resize(sampling.choices);
+    open_choices_ = sampling.choices;
+  }
   GenerateSpec spec{.prompt = {request.prompt().begin(), request.prompt().end()},
                     .sampling = std::move(sampling),
                     .deadline = deadline_};
@@ -256,7 +232,8 @@ void GenerateSession::Stop(const absl::Status& reason) {
   if (sequence != 0) context_.model->engine().Cancel(sequence, reason);
 }
 
-void GenerateSession::SendStarted(const TokenEvent& event) {
+void GenerateSession::SendStarted(const SequenceTimes& times, bool fell_back,
+                                  const absl::Status& fallback_reason) {
   bool remote = false;
   int64_t handed_over = 0;
   {
@@ -273,20 +250,20 @@ void GenerateSession::SendStarted(const TokenEvent& event) {
   RequestLabels labels;
   {
     absl::MutexLock lock(&mutex_);
-    if (event.fell_back) labels_.plan = "fallback";
+    if (fell_back) labels_.plan = "fallback";
     labels = labels_;
     usage = usage_;
     since_admission = absl::ToDoubleSeconds(absl::Now() - admitted_);
-    stages = SplitFirstToken(event.times, producer_, absl::ToDoubleSeconds(admitted_ - start_));
+    stages = SplitFirstToken(times, producer_, absl::ToDoubleSeconds(admitted_ - start_));
   }
-  if (event.fell_back) {
-    context_.metrics->CountFallback(StatusName(event.fallback_reason.code()));
+  if (fell_back) {
+    context_.metrics->CountFallback(StatusName(fallback_reason.code()));
     spdlog::warn("request={} prefilled here after a failed hand-over: {}", request_id_,
-                 event.fallback_reason.ToString());
+                 fallback_reason.ToString());
   }
   if (remote) {
-    context_.metrics->CountHandover(
-        "received", event.fell_back ? StatusName(event.fallback_reason.code()) : "ok", since_admission);
+    context_.metrics->CountHandover("received", fell_back ? StatusName(fallback_reason.code()) : "ok",
+                                    since_admission);
   }
   context_.metrics->ObserveFirstToken(labels, stages);
 
@@ -295,12 +272,12 @@ void GenerateSession::SendStarted(const TokenEvent& event) {
   started->set_plan(labels.plan);
   started->set_format(labels.format);
   started->set_payload_bytes(usage.bytes);
-  if (remote && !event.fell_back) {
+  if (remote && !fell_back) {
     const ModelConfig& config = context_.model->config();
     started->set_handed_over_tokens(static_cast<uint32_t>(handed_over));
     started->set_raw_bytes(uint64_t{2} * config.layers * config.kv_dim() * 2 * handed_over);
   }
-  if (event.fell_back) started->set_fallback_reason(event.fallback_reason.ToString());
+  if (fell_back) started->set_fallback_reason(fallback_reason.ToString());
   v1::Stages* wire = started->mutable_stages();
   wire->set_queue(stages.queue);
   wire->set_prefill(stages.prefill);
@@ -315,18 +292,24 @@ void GenerateSession::SendStarted(const TokenEvent& event) {
 
 void GenerateSession::OnToken(const TokenEvent& event) {
   const absl::Time now = absl::Now();
-  if (event.first) SendStarted(event);
+  if (!std::exchange(started_, true)) SendStarted(event.times, event.fell_back, event.fallback_reason);
   {
     absl::MutexLock lock(&mutex_);
+    const absl::Time before = std::exchange(last_token_[event.choice], now);
     if (!event.first) {
-      context_.metrics->ObserveInterToken(labels_.model, absl::ToDoubleSeconds(now - last_token_));
+      context_.metrics->ObserveInterToken(labels_.model, absl::ToDoubleSeconds(now - before));
     }
-    last_token_ = now;
     ++completion_tokens_;
   }
   v1::GenerateEvent out;
   out.mutable_token()->set_id(event.id);
   out.mutable_token()->set_text(event.text);
+  out.mutable_token()->set_choice(static_cast<uint32_t>(event.choice));
+  for (const TokenLogprob& entry : event.logprobs) {
+    v1::TokenLogprob* logprob = out.mutable_token()->add_logprobs();
+    logprob->set_token(entry.id);
+    logprob->set_logprob(entry.logprob);
+  }
   if (stream_->Push(std::move(out))) return;
   // Too slow, or gone (then the stream has said so already and this changes nothing).
   Stop(absl::ResourceExhaustedError(
@@ -336,18 +319,29 @@ void GenerateSession::OnToken(const TokenEvent& event) {
 void GenerateSession::OnDone(const absl::Status& status, const SequenceResult& result) {
   EndHandover();
   if (status.ok()) {
+    // An answer may have no token at all.
+    if (!std::exchange(started_, true)) SendStarted(result.times, result.fell_back, result.fallback_reason);
     v1::GenerateEvent out;
     v1::Finished* finished = out.mutable_finished();
     finished->set_reason(result.reason == FinishReason::kStop ? "stop" : "length");
     finished->set_prompt_tokens(static_cast<uint32_t>(result.prompt_tokens));
     finished->set_completion_tokens(static_cast<uint32_t>(result.completion_tokens));
     finished->set_text(result.tail_text);
+    finished->set_choice(static_cast<uint32_t>(result.choice));
     if (!stream_->Push(std::move(out))) {
-      End(absl::ResourceExhaustedError("the reader is too slow to take the end of its answer"));
-      return;
+      lost_ = absl::ResourceExhaustedError("the reader is too slow to take the end of its answer");
     }
+  } else {
+    if (lost_.ok()) lost_ = status;
   }
-  End(status);
+  int open = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    open = --open_choices_;
+  }
+  if (open == 0) return End(lost_);
+  // One choice that failed takes the others along: half an answer is none.
+  if (!lost_.ok()) Stop(lost_);
 }
 
 void GenerateSession::End(const absl::Status& status) {

@@ -71,7 +71,7 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   void ReportTarget(size_t target, const absl::Status& status);
   void OnToken(const TokenEvent& event) override;
   void OnDone(const absl::Status& status, const SequenceResult& result) override;
-  void SendStarted(const TokenEvent& event);
+  void SendStarted(const SequenceTimes& times, bool fell_back, const absl::Status& fallback_reason);
   void End(const absl::Status& status);
 
   const DecodeContext context_;
@@ -80,6 +80,8 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   const absl::Time deadline_;
   std::string request_id_;  // set by Start before others see the session
   TicketId ticket_ = {};    // set before the ticket is opened
+  bool started_ = false;    // engine thread: Started was sent
+  absl::Status lost_;       // engine thread: why a choice failed
 
   absl::Mutex mutex_;
   RequestLabels labels_ ABSL_GUARDED_BY(mutex_);
@@ -95,7 +97,8 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   Timer::Id handover_timer_ ABSL_GUARDED_BY(mutex_) = 0;
   KvReceiver::Usage usage_ ABSL_GUARDED_BY(mutex_);  // of the ticket when it was closed
   std::optional<ProducerSeconds> producer_ ABSL_GUARDED_BY(mutex_);
-  absl::Time last_token_ ABSL_GUARDED_BY(mutex_);
+  std::vector<absl::Time> last_token_ ABSL_GUARDED_BY(mutex_);  // by choice
+  int open_choices_ ABSL_GUARDED_BY(mutex_) = 1;
   int64_t prompt_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t completion_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -73,7 +73,12 @@ ApiError FromGrpcStatus(const grpc::Status& status) {
 }
 
 CompletionExchange::CompletionExchange(Options options, HttpResponder responder, Metrics* metrics)
-    : options_(std::move(options)), responder_(std::move(responder)), metrics_(metrics) {}
+    : options_(std::move(options)),
+      responder_(std::move(responder)),
+      metrics_(metrics),
+      choices_(options_.choices, CompletionChoice(options_.identity.chat, options_.tokenizer)),
+      whole_(options_.choices),
+      open_choices_(options_.choices) {}
 
 double CompletionExchange::SecondsSinceReceived() const { return Seconds(Clock::now() - options_.received); }
 
@@ -83,22 +88,33 @@ void CompletionExchange::OnStarted(const v1::Started& started) {
   if (!options_.stream) return;
   responder_.StartStream(200, "text/event-stream; charset=utf-8",
                          ReportHeaders(options_.request_id, started_));
-  if (options_.identity.chat) responder_.Write(SseEvent(RoleChunk(options_.identity)));
+  if (!options_.identity.chat) return;
+  for (int choice = 0; choice < options_.choices; ++choice) {
+    responder_.Write(SseEvent(RoleChunk(options_.identity, choice)));
+  }
 }
 
 void CompletionExchange::OnToken(const v1::Token& token) {
+  if (token.choice() >= choices_.size()) return;  // of a server that breaks the protocol
+  CompletionChoice& choice = choices_[token.choice()];
   const Clock::time_point now = Clock::now();
-  if (tokens_++ > 0) metrics_->ObserveInterToken(options_.identity.model, Seconds(now - last_token_));
-  last_token_ = now;
-  Emit(token.text());
+  if (choice.tokens++ > 0) {
+    metrics_->ObserveInterToken(options_.identity.model, Seconds(now - choice.last_token));
+  }
+  choice.last_token = now;
+  ++tokens_;
+  Emit(token.choice(), choice.OnToken(token));
 }
 
-void CompletionExchange::Emit(absl::string_view text) {
-  if (text.empty()) return;
+void CompletionExchange::Emit(uint32_t choice, const ChoiceDelta& delta) {
+  if (delta.empty()) return;
   const bool first = !std::exchange(has_text_, true);
   if (first) first_text_seconds_ = SecondsSinceReceived();
   if (!options_.stream) {
-    text_.append(text.data(), text.size());
+    ChoiceDelta& all = whole_[choice].all;
+    all.text += delta.text;
+    all.calls.insert(all.calls.end(), delta.calls.begin(), delta.calls.end());
+    LogprobsJson::Append(delta.logprobs, &all.logprobs);
     return;
   }
   std::function<void()> flushed;
@@ -108,7 +124,8 @@ void CompletionExchange::Emit(absl::string_view text) {
     };
   }
   // A client that is gone cancels the call through OnDisconnect; what is still on its way is dropped here.
-  responder_.Write(SseEvent(TextChunk(options_.identity, text)), std::move(flushed));
+  responder_.Write(SseEvent(DeltaChunk(options_.identity, static_cast<int>(choice), delta)),
+                   std::move(flushed));
 }
 
 CompletionReport CompletionExchange::Report() {
@@ -121,22 +138,37 @@ CompletionReport CompletionExchange::Report() {
 }
 
 void CompletionExchange::OnFinished(const v1::Finished& finished) {
-  Emit(finished.text());
-  finished_ = finished;
+  if (finished.choice() >= choices_.size()) return;
+  CompletionChoice& choice = choices_[finished.choice()];
+  if (!choice.finish_reason().empty()) return;
+  Emit(finished.choice(), choice.OnFinished(finished));
+  usage_.prompt_tokens = finished.prompt_tokens();
+  usage_.completion_tokens += finished.completion_tokens();
+  if (--open_choices_ == 0) {
+    Complete(finished.choice());
+  } else if (options_.stream) {
+    responder_.Write(SseEvent(
+        LastChunk(options_.identity, static_cast<int>(finished.choice()), choice.finish_reason(), nullptr)));
+  }
+}
+
+void CompletionExchange::Complete(uint32_t last) {
   has_finished_ = true;
   const CompletionReport report = Report();
   if (options_.stream) {
-    std::string tail = SseEvent(LastChunk(options_.identity, finished, report));
-    if (options_.include_usage) tail += SseEvent(UsageChunk(options_.identity, finished));
+    std::string tail = SseEvent(
+        LastChunk(options_.identity, static_cast<int>(last), choices_[last].finish_reason(), &report));
+    if (options_.identity.include_usage) tail += SseEvent(UsageChunk(options_.identity, usage_, report));
     absl::StrAppend(&tail, kSseDone);
     responder_.Write(tail);
     responder_.Finish();
-  } else {
-    HttpResponse response;
-    response.headers = ReportHeaders(options_.request_id, started_);
-    response.body = Dump(WholeBody(options_.identity, text_, finished, report));
-    responder_.Respond(std::move(response));
+    return;
   }
+  for (size_t i = 0; i < choices_.size(); ++i) whole_[i].finish_reason = choices_[i].finish_reason();
+  HttpResponse response;
+  response.headers = ReportHeaders(options_.request_id, started_);
+  response.body = Dump(WholeBody(options_.identity, whole_, usage_, report));
+  responder_.Respond(std::move(response));
 }
 
 void CompletionExchange::OnEnd(const grpc::Status& status) {

@@ -22,7 +22,8 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
     CompletionIdentity identity;
     std::string request_id;
     bool stream = false;
-    bool include_usage = false;
+    int choices = 1;
+    const Tokenizer* tokenizer = nullptr;  // outlives the exchange
     std::chrono::steady_clock::time_point received;
     int64_t prompt_tokens = 0;
     std::function<void(int status)> on_end;  // the HTTP status that tells how it ended; once
@@ -35,7 +36,9 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
   void OnEnd(const grpc::Status& status) override;
 
  private:
-  void Emit(absl::string_view text);
+  void Emit(uint32_t choice, const ChoiceDelta& delta);
+  // Every choice has ended, `last` as the last one.
+  void Complete(uint32_t last);
   double SecondsSinceReceived() const;
   CompletionReport Report();
 
@@ -43,13 +46,14 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
   HttpResponder responder_;
   Metrics* const metrics_;
   v1::Started started_;
-  v1::Finished finished_;
+  std::vector<CompletionChoice> choices_;
+  std::vector<WholeChoice> whole_;  // not streamed: the answer so far
+  int open_choices_;
+  TokenUsage usage_;
   bool has_started_ = false;
   bool has_finished_ = false;
   bool has_text_ = false;
-  std::string text_;  // not streamed: the answer so far
   int64_t tokens_ = 0;
-  std::chrono::steady_clock::time_point last_token_;
   double first_text_seconds_ = 0;                  // when the first text came here
   std::atomic<double> first_flush_seconds_{-1.0};  // when it was in the client's socket
 };

@@ -7,6 +7,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "server/gateway/json_fields.h"
+#include "server/gateway/sampling_fields.h"
 
 namespace aludel {
 namespace {
@@ -15,8 +16,6 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
-constexpr size_t kMaxStopStrings = 4;
-constexpr size_t kMaxStopBytes = 1024;
 // OpenAI's default for the older endpoint.
 constexpr int64_t kDefaultPlainMaxTokens = 16;
 
@@ -57,40 +56,6 @@ std::optional<ApiError> ParseContent(const json& content, const std::string& whe
   return std::nullopt;
 }
 
-void ParseStop(JsonFields& fields, v1::SamplingParams* sampling) {
-  const json* stop = fields.Find("stop");
-  if (stop == nullptr) return;
-  const json list = stop->is_string() ? json::array({*stop}) : *stop;
-  if (!list.is_array() || list.size() > kMaxStopStrings) {
-    return fields.Fail("stop",
-                       absl::StrCat("must be a string or a list of at most ", kMaxStopStrings, " strings"));
-  }
-  for (const json& item : list) {
-    if (!item.is_string() || item.get_ref<const std::string&>().empty() ||
-        item.get_ref<const std::string&>().size() > kMaxStopBytes) {
-      return fields.Fail(
-          "stop", absl::StrCat("holds something else than a string of 1 to ", kMaxStopBytes, " bytes"));
-    }
-    sampling->add_stop(item.get<std::string>());
-  }
-}
-
-void ParseSampling(JsonFields& fields, v1::SamplingParams* sampling) {
-  sampling->set_temperature(fields.Number("temperature", 0, 2).value_or(1.0));
-  // top_p 0 keeps the likeliest token alone; the decode server's 0 would switch the filter off.
-  if (const auto top_p = fields.Number("top_p", 0, 1)) sampling->set_top_p(std::max(*top_p, 1e-9));
-  // -1 is what some clients write for "off".
-  if (const auto top_k = fields.Integer("top_k", -1, kMaxTokens)) {
-    sampling->set_top_k(static_cast<uint32_t>(std::max<int64_t>(*top_k, 0)));
-  }
-  if (const auto seed =
-          fields.Integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max())) {
-    sampling->set_seed(static_cast<uint64_t>(*seed));
-  }
-  sampling->set_ignore_eos(fields.Bool("ignore_eos").value_or(false));
-  ParseStop(fields, sampling);
-}
-
 void ParseExtensions(JsonFields& fields, CompletionRequest* request) {
   const json* object = fields.Object("aludel");
   if (object == nullptr) return;
@@ -126,10 +91,6 @@ void ParseShared(JsonFields& fields, CompletionRequest* request) {
     if (stream_options.error()) fields.Fail(*stream_options.error());
   }
   ParseExtensions(fields, request);
-  fields.Refuse("n", 1, ": one choice per request is served, ask again for more");
-  fields.Refuse("logit_bias", nullptr, "");
-  fields.Refuse("presence_penalty", 0, "");
-  fields.Refuse("frequency_penalty", 0, "");
 }
 
 void RefuseChatOnly(JsonFields& fields) {
@@ -141,8 +102,6 @@ void RefuseChatOnly(JsonFields& fields) {
   if (const json* call = fields.Find("function_call"); call != nullptr && *call != "auto") {
     fields.Refuse("function_call", "none", "");
   }
-  fields.Refuse("logprobs", false, "");
-  fields.Refuse("top_logprobs", 0, "");
   fields.Refuse("modalities", json::array({"text"}), ": only text is served");
   fields.Refuse("audio", nullptr, "");
   fields.Refuse("prediction", nullptr, "");
@@ -231,6 +190,7 @@ std::optional<ApiError> ParseChatRequest(absl::string_view body, CompletionReque
   JsonFields fields(object);
   request->chat = true;
   ParseShared(fields, request);
+  ParseChatLogprobs(fields, &request->sampling);
   RefuseChatOnly(fields);
   // The newer name wins; both count the same tokens here, as nothing is generated that is not shown.
   auto max_tokens = fields.Integer("max_completion_tokens", 1, kMaxTokens);
@@ -249,9 +209,9 @@ std::optional<ApiError> ParseCompletionRequest(absl::string_view body, Completio
   JsonFields fields(object);
   request->chat = false;
   ParseShared(fields, request);
-  fields.Refuse("logprobs", nullptr, "");
+  ParsePlainLogprobs(fields, &request->sampling);
   fields.Refuse("echo", false, "");
-  fields.Refuse("best_of", 1, "");
+  fields.Refuse("best_of", request->sampling.choices(), ": every choice is returned, so it can only be 'n'");
   fields.Refuse("suffix", "", "");
   request->sampling.set_max_tokens(
       static_cast<uint32_t>(fields.Integer("max_tokens", 1, kMaxTokens).value_or(kDefaultPlainMaxTokens)));

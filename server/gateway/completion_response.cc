@@ -29,25 +29,41 @@ ordered_json Head(const CompletionIdentity& identity, bool chunk) {
   return json;
 }
 
-ordered_json Chunk(const CompletionIdentity& identity, ordered_json delta, const char* finish_reason) {
-  ordered_json choice;
-  choice["index"] = 0;
+ordered_json Chunk(const CompletionIdentity& identity, int choice, ordered_json delta, ordered_json logprobs,
+                   ordered_json finish_reason) {
+  ordered_json entry;
+  entry["index"] = choice;
   if (identity.chat) {
-    choice["delta"] = std::move(delta);
+    entry["delta"] = std::move(delta);
   } else {
-    choice["text"] = delta.value("content", "");
+    entry["text"] = delta.value("content", "");
   }
-  choice["logprobs"] = nullptr;
-  choice["finish_reason"] = finish_reason == nullptr ? ordered_json(nullptr) : ordered_json(finish_reason);
+  entry["logprobs"] = std::move(logprobs);
+  entry["finish_reason"] = std::move(finish_reason);
   ordered_json json = Head(identity, /*chunk=*/true);
-  json["choices"] = ordered_json::array({std::move(choice)});
+  json["choices"] = ordered_json::array({std::move(entry)});
+  if (identity.include_usage) json["usage"] = nullptr;
   return json;
 }
 
-ordered_json Usage(const v1::Finished& finished) {
-  return {{"prompt_tokens", finished.prompt_tokens()},
-          {"completion_tokens", finished.completion_tokens()},
-          {"total_tokens", finished.prompt_tokens() + finished.completion_tokens()}};
+ordered_json Usage(const TokenUsage& usage, const v1::Started& started) {
+  return {{"prompt_tokens", usage.prompt_tokens},
+          {"completion_tokens", usage.completion_tokens},
+          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", started.handed_over_tokens()}}}};
+}
+
+ordered_json Calls(const ChoiceDelta& delta, bool streamed) {
+  ordered_json calls = ordered_json::array();
+  for (size_t i = 0; i < delta.calls.size(); ++i) {
+    ordered_json call;
+    if (streamed) call["index"] = delta.first_call + i;
+    call["id"] = delta.calls[i].id;
+    call["type"] = "function";
+    call["function"] = {{"name", delta.calls[i].name}, {"arguments", delta.calls[i].arguments}};
+    calls.push_back(std::move(call));
+  }
+  return calls;
 }
 
 ordered_json Report(const CompletionReport& report) {
@@ -70,42 +86,55 @@ ordered_json Report(const CompletionReport& report) {
 
 }  // namespace
 
-ordered_json RoleChunk(const CompletionIdentity& identity) {
-  return Chunk(identity, {{"role", "assistant"}, {"content", ""}}, nullptr);
+ordered_json RoleChunk(const CompletionIdentity& identity, int choice) {
+  return Chunk(identity, choice, {{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
 }
 
-ordered_json TextChunk(const CompletionIdentity& identity, absl::string_view text) {
-  return Chunk(identity, {{"content", std::string(text)}}, nullptr);
+ordered_json DeltaChunk(const CompletionIdentity& identity, int choice, const ChoiceDelta& delta) {
+  ordered_json json = ordered_json::object();
+  if (!delta.text.empty() || delta.calls.empty()) json["content"] = delta.text;
+  if (!delta.calls.empty()) json["tool_calls"] = Calls(delta, /*streamed=*/true);
+  return Chunk(identity, choice, std::move(json), delta.logprobs, nullptr);
 }
 
-ordered_json LastChunk(const CompletionIdentity& identity, const v1::Finished& finished,
-                       const CompletionReport& report) {
-  ordered_json json = Chunk(identity, ordered_json::object(), finished.reason().c_str());
-  json["aludel"] = Report(report);
+ordered_json LastChunk(const CompletionIdentity& identity, int choice, const std::string& finish_reason,
+                       const CompletionReport* report) {
+  ordered_json json = Chunk(identity, choice, ordered_json::object(), nullptr, finish_reason);
+  if (report != nullptr) json["aludel"] = Report(*report);
   return json;
 }
 
-ordered_json UsageChunk(const CompletionIdentity& identity, const v1::Finished& finished) {
+ordered_json UsageChunk(const CompletionIdentity& identity, const TokenUsage& usage,
+                        const CompletionReport& report) {
   ordered_json json = Head(identity, /*chunk=*/true);
   json["choices"] = ordered_json::array();
-  json["usage"] = Usage(finished);
+  json["usage"] = Usage(usage, report.started);
   return json;
 }
 
-ordered_json WholeBody(const CompletionIdentity& identity, absl::string_view text,
-                       const v1::Finished& finished, const CompletionReport& report) {
-  ordered_json choice;
-  choice["index"] = 0;
-  if (identity.chat) {
-    choice["message"] = {{"role", "assistant"}, {"content", std::string(text)}, {"refusal", nullptr}};
-  } else {
-    choice["text"] = std::string(text);
+ordered_json WholeBody(const CompletionIdentity& identity, const std::vector<WholeChoice>& choices,
+                       const TokenUsage& usage, const CompletionReport& report) {
+  ordered_json list = ordered_json::array();
+  for (const WholeChoice& choice : choices) {
+    ordered_json entry;
+    entry["index"] = list.size();
+    if (identity.chat) {
+      ordered_json& message = entry["message"];
+      message = {{"role", "assistant"}, {"content", choice.all.text}, {"refusal", nullptr}};
+      if (!choice.all.calls.empty()) {
+        if (choice.all.text.empty()) message["content"] = nullptr;
+        message["tool_calls"] = Calls(choice.all, /*streamed=*/false);
+      }
+    } else {
+      entry["text"] = choice.all.text;
+    }
+    entry["logprobs"] = choice.all.logprobs;
+    entry["finish_reason"] = choice.finish_reason;
+    list.push_back(std::move(entry));
   }
-  choice["logprobs"] = nullptr;
-  choice["finish_reason"] = finished.reason();
   ordered_json json = Head(identity, /*chunk=*/false);
-  json["choices"] = ordered_json::array({std::move(choice)});
-  json["usage"] = Usage(finished);
+  json["choices"] = std::move(list);
+  json["usage"] = Usage(usage, report.started);
   json["aludel"] = Report(report);
   return json;
 }
@@ -120,6 +149,7 @@ std::vector<HttpHeader> ReportHeaders(absl::string_view request_id, const v1::St
           {"x-aludel-plan", started.plan()},
           {"x-aludel-format", started.format()},
           {"x-aludel-payload-bytes", absl::StrCat(started.payload_bytes())},
+          {"x-aludel-cached-tokens", absl::StrCat(started.handed_over_tokens())},
           {"Server-Timing", std::move(timing)}};
 }
 

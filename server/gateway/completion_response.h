@@ -7,6 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "aludel/v1/handoff.pb.h"
 #include "nlohmann/json.hpp"
+#include "server/gateway/completion_choice.h"
 #include "server/gateway/http_message.h"
 
 namespace aludel {
@@ -17,6 +18,18 @@ struct CompletionIdentity {
   std::string id;  // "chatcmpl-..." or "cmpl-..."
   int64_t created = 0;
   std::string model;
+  bool include_usage = false;  // streamed: every chunk has a "usage", null but for the last
+};
+
+struct TokenUsage {
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;  // of all choices
+};
+
+// One choice of an answer that is not streamed.
+struct WholeChoice {
+  ChoiceDelta all;
+  std::string finish_reason;
 };
 
 // How the answer came about: the decode server's report and the gateway's own clock.
@@ -28,16 +41,18 @@ struct CompletionReport {
 };
 
 // Bodies in OpenAI's shape. A chunk is one server-sent event's data.
-nlohmann::ordered_json RoleChunk(const CompletionIdentity& identity);
-nlohmann::ordered_json TextChunk(const CompletionIdentity& identity, absl::string_view text);
-nlohmann::ordered_json LastChunk(const CompletionIdentity& identity, const v1::Finished& finished,
-                                 const CompletionReport& report);
-nlohmann::ordered_json UsageChunk(const CompletionIdentity& identity, const v1::Finished& finished);
-nlohmann::ordered_json WholeBody(const CompletionIdentity& identity, absl::string_view text,
-                                 const v1::Finished& finished, const CompletionReport& report);
+nlohmann::ordered_json RoleChunk(const CompletionIdentity& identity, int choice);
+nlohmann::ordered_json DeltaChunk(const CompletionIdentity& identity, int choice, const ChoiceDelta& delta);
+// The end of one choice; `report` comes with the last of them.
+nlohmann::ordered_json LastChunk(const CompletionIdentity& identity, int choice,
+                                 const std::string& finish_reason, const CompletionReport* report);
+nlohmann::ordered_json UsageChunk(const CompletionIdentity& identity, const TokenUsage& usage,
+                                  const CompletionReport& report);
+nlohmann::ordered_json WholeBody(const CompletionIdentity& identity, const std::vector<WholeChoice>& choices,
+                                 const TokenUsage& usage, const CompletionReport& report);
 
-// x-request-id, x-aludel-plan, -format and -payload-bytes, and the stages as Server-Timing, which browsers
-// show.
+// x-request-id, x-aludel-plan, -format, -payload-bytes and -cached-tokens (prompt tokens whose cache was
+// handed over instead of computed), and the stages as Server-Timing, which browsers show.
 std::vector<HttpHeader> ReportHeaders(absl::string_view request_id, const v1::Started& started);
 
 // One server-sent event. JSON on one line has no line break of its own, so a single data line carries it.

@@ -80,10 +80,12 @@ void Completions::Serve(bool chat, const HttpRequest& http, const std::string& r
   options.identity = {.chat = chat,
                       .id = MakeId(chat ? "chatcmpl-" : "cmpl-"),
                       .created = absl::ToUnixSeconds(absl::Now()),
-                      .model = request.model};
+                      .model = request.model,
+                      .include_usage = request.include_usage};
   options.request_id = request_id;
   options.stream = request.stream;
-  options.include_usage = request.include_usage;
+  options.choices = static_cast<int>(generate.sampling().choices());
+  options.tokenizer = models_->Find(request.model)->tokenizer.get();
   options.received = http.received;
   options.prompt_tokens = generate.prompt_size();
   options.on_end = [this, on_end = std::move(on_end)](int status) {

@@ -90,6 +90,65 @@ test('repeats itself for a seed', async () => {
   assert.equal(first.choices[0].message.content, second.choices[0].message.content);
 });
 
+test('gives several choices over one prompt, each repeatable', async () => {
+  const ask = { ...greedy, temperature: 1.2, seed: 11, n: 3, max_tokens: 8, ignore_eos: true };
+  const whole = await client.chat.completions.create(ask);
+  assert.deepEqual(whole.choices.map((choice) => choice.index), [0, 1, 2]);
+  const texts = whole.choices.map((choice) => choice.message.content);
+  assert.ok(new Set(texts).size > 1);
+  assert.equal(whole.usage.completion_tokens, 24);
+  const single = await client.chat.completions.create({ ...ask, n: 1 });
+  assert.equal(single.choices[0].message.content, texts[0]);
+  const chunks = await collect(await client.chat.completions.create({ ...ask, stream: true }));
+  const streamed = ['', '', ''];
+  for (const chunk of chunks) {
+    for (const choice of chunk.choices) streamed[choice.index] += choice.delta.content ?? '';
+  }
+  assert.deepEqual(streamed, texts);
+  assert.equal(chunks.filter((chunk) => chunk.choices[0].finish_reason).length, 3);
+});
+
+test('gives log-probabilities', async () => {
+  const chat = await client.chat.completions.create({ ...greedy, logprobs: true, top_logprobs: 3 });
+  const entries = chat.choices[0].logprobs.content;
+  assert.equal(entries.length, chat.usage.completion_tokens);
+  for (const entry of entries) {
+    assert.equal(entry.top_logprobs.length, 3);
+    assert.equal(entry.token, entry.top_logprobs[0].token); // greedy
+    assert.ok(entry.logprob <= 0 && entry.logprob >= entry.top_logprobs[1].logprob);
+    assert.deepEqual(new TextDecoder().decode(Uint8Array.from(entry.bytes)), entry.token);
+  }
+  assert.equal(entries.map((entry) => entry.token).join(''), chat.choices[0].message.content);
+  const streamed = await collect(
+    await client.chat.completions.create({ ...greedy, logprobs: true, top_logprobs: 3, stream: true }),
+  );
+  assert.deepEqual(streamed.flatMap((chunk) => chunk.choices[0]?.logprobs?.content ?? []), entries);
+  const plain = await client.completions.create({
+    model: 'chat', prompt: 'The river', temperature: 0, max_tokens: 4, logprobs: 2,
+  });
+  assert.equal(plain.choices[0].logprobs.tokens.join(''), plain.choices[0].text);
+  assert.equal(plain.choices[0].logprobs.token_logprobs.length, 4);
+  assert.equal(Object.keys(plain.choices[0].logprobs.top_logprobs[0]).length, 2);
+});
+
+test('biases and penalises tokens', async () => {
+  const whole = await client.chat.completions.create({ ...greedy, logprobs: true, top_logprobs: 2 });
+  const reply = await fetch(`${url}/tokenize`, {
+    method: 'POST',
+    body: JSON.stringify({ model: 'chat', prompt: whole.choices[0].message.content, add_special_tokens: false }),
+  });
+  const first = (await reply.json()).tokens[0];
+  const banned = await client.chat.completions.create({ ...greedy, logit_bias: { [first]: -100 } });
+  assert.notEqual(banned.choices[0].message.content, whole.choices[0].message.content);
+  const forced = await client.chat.completions.create({ ...greedy, max_tokens: 5, logit_bias: { [first]: 100 } });
+  assert.equal(forced.usage.completion_tokens, 5);
+  const varied = await client.chat.completions.create({
+    ...greedy, max_tokens: 5, logit_bias: { [first]: 30 }, frequency_penalty: 2, presence_penalty: 2,
+    repetition_penalty: 10, min_p: 0.05, ignore_eos: true,
+  });
+  assert.notEqual(varied.choices[0].message.content, forced.choices[0].message.content);
+});
+
 test('completes plain text and token ids', async () => {
   const prompt = 'The river of Kingley is the';
   const text = await client.completions.create({ model: 'chat', prompt, temperature: 0, max_tokens: 4 });
@@ -114,11 +173,11 @@ test('raises the client\'s typed errors', async () => {
   const create = (fields) => client.chat.completions.create({ ...greedy, ...fields });
   await assert.rejects(create({ model: 'gpt' }), OpenAI.NotFoundError);
   for (const [fields, param] of [
-    [{ n: 2 }, 'n'],
+    [{ n: 0 }, 'n'],
     [{ temperature: 3 }, 'temperature'],
     [{ tools: [{ type: 'function', function: { name: 'f' } }] }, 'tools'],
     [{ response_format: { type: 'json_object' } }, 'response_format.type'],
-    [{ logprobs: true }, 'logprobs'],
+    [{ logprobs: 'yes' }, 'logprobs'],
     [{ aludel: { fidelity: 'best' } }, 'aludel.fidelity'],
   ]) {
     await assert.rejects(create(fields), (error) => {

@@ -53,7 +53,7 @@ TEST(CompletionRequest, HasTheDefaultsOfOpenAi) {
 TEST(CompletionRequest, ReadsEveryServedField) {
   const CompletionRequest request = Chat(
       R"(, "temperature": 0, "top_p": 0.5, "top_k": 7, "seed": -3, "stop": ["a", "b"], "max_tokens": 9,
-      "stream": true, "stream_options": {"include_usage": true}, "n": 1, "user": "u",
+      "stream": true, "stream_options": {"include_usage": true}, "user": "u",
       "aludel": {"fidelity": "exact", "format": "raw"})");
   EXPECT_EQ(request.sampling.temperature(), 0);
   EXPECT_EQ(request.sampling.top_p(), 0.5);
@@ -65,6 +65,30 @@ TEST(CompletionRequest, ReadsEveryServedField) {
   EXPECT_TRUE(request.include_usage);
   EXPECT_EQ(request.fidelity, v1::FIDELITY_EXACT);
   EXPECT_EQ(request.format, "raw");
+}
+
+TEST(CompletionRequest, ReadsEverySamplingField) {
+  const v1::SamplingParams sampling =
+      Chat(
+          R"(, "n": 3, "min_p": 0.1, "repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": -1,
+      "logit_bias": {"5": 1.5, "7": -100}, "logprobs": true, "top_logprobs": 4, "ignore_eos": true)")
+          .sampling;
+  EXPECT_EQ(sampling.choices(), 3);
+  EXPECT_EQ(sampling.min_p(), 0.1);
+  EXPECT_EQ(sampling.repetition_penalty(), 1.3);
+  EXPECT_EQ(sampling.presence_penalty(), 0.5);
+  EXPECT_EQ(sampling.frequency_penalty(), -1);
+  ASSERT_EQ(sampling.logit_bias_size(), 2);
+  EXPECT_EQ(sampling.logit_bias(1).token(), 7);
+  EXPECT_EQ(sampling.logit_bias(1).bias(), -100);
+  EXPECT_EQ(sampling.top_logprobs(), 4);
+  EXPECT_TRUE(sampling.ignore_eos());
+  EXPECT_FALSE(Chat("").sampling.has_top_logprobs());
+  EXPECT_TRUE(Chat(R"(, "logprobs": true)").sampling.has_top_logprobs());
+  CompletionRequest plain;
+  EXPECT_FALSE(ParseCompletionRequest(R"({"model": "m", "prompt": "a", "logprobs": 5, "n": 2, "best_of": 2})",
+                                      &plain));
+  EXPECT_EQ(plain.sampling.top_logprobs(), 5);
 }
 
 TEST(CompletionRequest, PrefersTheNewerNameOfMaxTokens) {
@@ -91,15 +115,9 @@ TEST(CompletionRequest, TakesNullAsAbsenceAndIgnoresHarmlessFields) {
 
 TEST(CompletionRequest, NamesTheParameterItDoesNotServe) {
   const std::pair<std::string, std::string> cases[] = {
-      {R"("n": 2)", "n"},
       {R"("tools": [{"type": "function"}])", "tools"},
       {R"("tool_choice": "required")", "tool_choice"},
       {R"("response_format": {"type": "json_object"})", "response_format.type"},
-      {R"("logprobs": true)", "logprobs"},
-      {R"("top_logprobs": 2)", "top_logprobs"},
-      {R"("logit_bias": {"5": 1})", "logit_bias"},
-      {R"("presence_penalty": 0.5)", "presence_penalty"},
-      {R"("frequency_penalty": -1)", "frequency_penalty"},
       {R"("modalities": ["audio"])", "modalities"},
   };
   for (const auto& [field, param] : cases) {
@@ -126,6 +144,20 @@ TEST(CompletionRequest, NamesTheParameterThatIsWrong) {
       {R"("stop": 7)", "stop"},
       {R"("stream": "yes")", "stream"},
       {R"("stream_options": {"include_usage": true})", "stream_options"},
+      {R"("n": 0)", "n"},
+      {R"("n": 129)", "n"},
+      {R"("logprobs": 2)", "logprobs"},
+      {R"("top_logprobs": 2)", "top_logprobs"},
+      {R"("logprobs": true, "top_logprobs": 21)", "top_logprobs"},
+      {R"("logit_bias": [1])", "logit_bias"},
+      {R"("logit_bias": {"a": 1})", "logit_bias"},
+      {R"("logit_bias": {"-5": 1})", "logit_bias"},
+      {R"("logit_bias": {"5": 101})", "logit_bias"},
+      {R"("logit_bias": {"5": "high"})", "logit_bias"},
+      {R"("presence_penalty": 2.5)", "presence_penalty"},
+      {R"("frequency_penalty": -3)", "frequency_penalty"},
+      {R"("repetition_penalty": 0)", "repetition_penalty"},
+      {R"("min_p": 1.5)", "min_p"},
       {R"("aludel": {"fidelity": "perfect"})", "aludel.fidelity"},
       {R"("aludel": {"tier": 1})", "aludel.tier"},
       {R"("aludel": "exact")", "aludel"},
@@ -169,7 +201,7 @@ TEST(CompletionRequest, SurvivesDeepNesting) {
   EXPECT_EQ(
       BodyError(absl::StrCat(R"({"model": "m", "messages": )", deep, std::string(200000, ']'), "}")).param,
       "messages[0]");
-  EXPECT_EQ(ChatError(absl::StrCat(R"(, "n": )", deep, std::string(200000, ']'))).param, "n");
+  EXPECT_EQ(ChatError(absl::StrCat(R"(, "stop": )", deep, std::string(200000, ']'))).param, "stop");
 }
 
 TEST(CompletionRequest, ReadsPromptsAsTextOrTokens) {
@@ -195,7 +227,7 @@ TEST(CompletionRequest, ReadsPromptsAsTextOrTokens) {
 }
 
 TEST(CompletionRequest, RefusesWhatPlainCompletionsAddAndWeDoNotServe) {
-  for (const char* param : {"echo", "best_of", "suffix", "logprobs"}) {
+  for (const char* param : {"echo", "best_of", "suffix"}) {
     CompletionRequest request;
     const char* value = std::string(param) == "echo"     ? "true"
                         : std::string(param) == "suffix" ? "\"x\""

@@ -188,6 +188,88 @@ TEST_F(GatewayTest, AnswersPlainCompletions) {
   EXPECT_THAT(unknown.body, HasSubstr("300"));
 }
 
+// Two choices whose tokens alternate, with log-probabilities where they are asked for.
+grpc::Status TwoChoices(grpc::ServerContext*, const v1::GenerateRequest& request,
+                        FakeDecode::Writer* writer) {
+  writer->Write(FakeDecode::Started());
+  for (const char letter : {'a', 'b'}) {
+    for (uint32_t choice = 0; choice < 2; ++choice) {
+      v1::GenerateEvent event = FakeDecode::Token(std::string(choice + 1, letter));
+      event.mutable_token()->set_id(letter);
+      event.mutable_token()->set_choice(choice);
+      for (int i = 0; request.sampling().has_top_logprobs() && i < 2; ++i) {
+        v1::TokenLogprob* logprob = event.mutable_token()->add_logprobs();
+        logprob->set_token(letter + i);
+        logprob->set_logprob(-0.5f - static_cast<float>(i));
+      }
+      writer->Write(event);
+    }
+  }
+  for (const uint32_t choice : {1, 0}) {
+    v1::GenerateEvent event = FakeDecode::Finished(request, 2, choice == 0 ? "!" : "");
+    event.mutable_finished()->set_choice(choice);
+    event.mutable_finished()->set_reason(choice == 0 ? "stop" : "length");
+    writer->Write(event);
+  }
+  return grpc::Status::OK;
+}
+
+TEST_F(GatewayTest, AnswersWithEveryChoice) {
+  FakeDecode decode(TwoChoices);
+  StartGateway({&decode});
+  const json whole = Chat(R"(, "n": 2)").Json();
+  EXPECT_EQ(decode.last_request().sampling().choices(), 2);
+  ASSERT_EQ(whole["choices"].size(), 2);
+  EXPECT_EQ(whole["choices"][0]["message"]["content"], "ab!");
+  EXPECT_EQ(whole["choices"][1]["message"]["content"], "aabb");
+  EXPECT_EQ(whole["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(whole["choices"][1]["finish_reason"], "length");
+  EXPECT_EQ(whole["choices"][1]["index"], 1);
+  EXPECT_EQ(whole["usage"]["prompt_tokens"], 3);
+  EXPECT_EQ(whole["usage"]["completion_tokens"], 4);
+
+  const std::vector<std::string> events =
+      Chat(R"(, "n": 2, "stream": true, "stream_options": {"include_usage": true})").Events();
+  std::string texts[2];
+  std::vector<std::string> reasons;
+  for (size_t i = 0; i + 1 < events.size(); ++i) {
+    const json chunk = json::parse(events[i]);
+    ASSERT_TRUE(chunk.contains("usage"));
+    if (chunk["choices"].empty()) continue;
+    const json& choice = chunk["choices"][0];
+    texts[choice["index"].get<int>()] += choice["delta"].value("content", "");
+    if (!choice["finish_reason"].is_null()) reasons.push_back(choice["finish_reason"]);
+    EXPECT_EQ(chunk.contains("aludel"), reasons.size() == 2);
+  }
+  EXPECT_EQ(texts[0], "ab!");
+  EXPECT_EQ(texts[1], "aabb");
+  EXPECT_THAT(reasons, ElementsAre("length", "stop"));
+}
+
+TEST_F(GatewayTest, SendsLogprobsInTheShapeOfEachEndpoint) {
+  FakeDecode decode(TwoChoices);
+  StartGateway({&decode});
+  const json chat = Chat(R"(, "n": 2, "logprobs": true, "top_logprobs": 1)").Json();
+  EXPECT_EQ(decode.last_request().sampling().top_logprobs(), 1);
+  const json& entries = chat["choices"][1]["logprobs"]["content"];
+  ASSERT_EQ(entries.size(), 2);
+  EXPECT_EQ(entries[1]["token"], "b");
+  EXPECT_EQ(entries[1]["bytes"], json::array({98}));
+  EXPECT_EQ(entries[1]["logprob"], -0.5);
+  EXPECT_EQ(entries[1]["top_logprobs"][0]["token"], "c");
+  const std::vector<std::string> events =
+      Chat(R"(, "n": 2, "logprobs": true, "top_logprobs": 1, "stream": true)").Events();
+  EXPECT_EQ(json::parse(events[2])["choices"][0]["logprobs"]["content"][0]["token"], "a");
+
+  const json plain =
+      Send("POST", "/v1/completions", R"({"model": "chat", "prompt": "ab", "n": 2, "logprobs": 1})").Json();
+  const json& lists = plain["choices"][0]["logprobs"];
+  EXPECT_EQ(lists["tokens"], json::array({"a", "b"}));
+  EXPECT_EQ(lists["token_logprobs"], json::array({-0.5, -0.5}));
+  EXPECT_EQ(lists["top_logprobs"][1]["c"], -1.5);
+  EXPECT_EQ(lists["text_offset"], json::array({0, 1}));
+}
+
 TEST_F(GatewayTest, SaysBothNumbersForAPromptThatIsTooLong) {
   FakeDecode decode(FakeDecode::Hello);
   StartGateway({&decode});
@@ -219,7 +301,7 @@ TEST_F(GatewayTest, RefusesInTheShapeOfOpenAi) {
                               R"({"model": "chat", "messages": [{"role": "system", "content": "hi"}]})");
   EXPECT_EQ(refused.status, 400);
   EXPECT_THAT(refused.body, HasSubstr("System role not supported"));
-  EXPECT_EQ(Chat(R"(, "n": 2)").error_param(), "n");
+  EXPECT_EQ(Chat(R"(, "n": 200)").error_param(), "n");
   EXPECT_EQ(decode.calls(), 0);
 }
 
@@ -413,7 +495,7 @@ TEST_F(GatewayTest, CountsWhatItServed) {
   StartGateway({&decode});
   Chat("");
   Chat(R"(, "stream": true)");
-  Chat(R"(, "n": 2)");
+  Chat(R"(, "n": 0)");
   // A request is counted when its call has ended, which may be after its answer has come.
   std::string metrics;
   const absl::Time deadline = absl::Now() + absl::Seconds(5);

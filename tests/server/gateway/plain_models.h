@@ -24,6 +24,9 @@ class ByteTokenizer : public Tokenizer {
     for (int32_t id : ids) text += id == 256 ? "<s>" : std::string(1, static_cast<char>(id));
     return text;
   }
+  std::string TokenBytes(int32_t id) const override {
+    return id >= 0 && id < 256 ? std::string(1, static_cast<char>(id)) : "";
+  }
   int vocab_size() const override { return 257; }
   bool IsSpecial(int32_t id) const override { return id == 256; }
   int32_t TokenToId(absl::string_view) const override { return -1; }

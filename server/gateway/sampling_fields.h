@@ -1,0 +1,15 @@
+#pragma once
+
+#include "aludel/v1/handoff.pb.h"
+#include "server/gateway/json_fields.h"
+
+namespace aludel {
+
+// OpenAI's sampling fields and those that vLLM's users add (top_k, min_p, repetition_penalty, ignore_eos). A
+// fault is left in `fields`.
+void ParseSampling(JsonFields& fields, v1::SamplingParams* sampling);
+// The two endpoints ask for log-probabilities in different ways.
+void ParseChatLogprobs(JsonFields& fields, v1::SamplingParams* sampling);
+void ParsePlainLogprobs(JsonFields& fields, v1::SamplingParams* sampling);
+
+}  // namespace aludel
