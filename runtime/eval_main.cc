@@ -19,7 +19,8 @@ format is decoded from its serialised frames. The zero-byte controls of the arte
 
   aludel-eval --producer base --consumer chat --codec codec --qa questions.jsonl --formats all --out report
 
-Questions are lines of {"context": ..., "question": ..., "answers": [...]}. Writes report.json, report.md and report.html.)";
+Questions are lines of {"context": ..., "question": ..., "answers": [...]}. Writes report.json, report.md and report.html,
+and records.jsonl question by question, from which --resume goes on.)";
 
 absl::Status Run(int argc, char** argv) {
   EvaluateJob job;
@@ -42,6 +43,7 @@ absl::Status Run(int argc, char** argv) {
   flags.Add("max-answer-tokens", "N", &max_answer_tokens, "length at which answers are cut");
   flags.Add("compute", "TYPE", &compute, "arithmetic of both models and the codec: f32 or bf16");
   flags.Add("seed", "N", &seed, "of the bootstrap");
+  flags.Add("resume", &job.resume, "go on with the interrupted evaluation in --out");
   flags.Add("threads", "N", &threads, "CPU threads; 0: all allowed cores");
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
   if (flags.help_asked()) {
@@ -61,6 +63,7 @@ absl::Status Run(int argc, char** argv) {
   job.compute = compute == Name(DType::kBf16) ? DType::kBf16 : DType::kF32;
   job.max_answer_tokens = static_cast<int>(max_answer_tokens);
   job.seed = static_cast<uint64_t>(seed);
+  job.log = out + "/records.jsonl";
   DeviceOptions device_options;
   device_options.threads = static_cast<int>(threads);
   ALUDEL_ASSIGN_OR_RETURN(const auto device, OpenDevice(device_options));

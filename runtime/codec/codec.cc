@@ -84,7 +84,7 @@ absl::StatusOr<std::vector<std::string>> ListFormats(const std::string& artifact
   return names;
 }
 
-std::vector<std::string> ListBaselines() { return {"int8", "int4"}; }
+std::vector<std::string> ListBaselines() { return {"int8", "int4", "recompute"}; }
 
 absl::StatusOr<std::vector<std::string>> ListControls(const std::string& artifact) {
   std::vector<std::string> names;

@@ -81,7 +81,7 @@ class KvCodec {
 // Which side of the wire a codec is opened for.
 enum class CodecSide : uint8_t { kProducer, kConsumer };
 
-// `format` is "raw", a baseline ("int8", "int4", "recompute-FIRST-LAST") or a format of the artefact
+// `format` is "raw", a baseline ("int8", "int4", "recompute", "recompute-FIRST-LAST") or a format of the artefact
 // directory `artifact` (may be empty where no format needs one). Loads this side's half only, and checks it
 // against `model` (hashes and shapes): FailedPrecondition names both. `model` must outlive the codec.
 absl::StatusOr<std::unique_ptr<KvCodec>> OpenCodec(absl::string_view format, const std::string& artifact,

@@ -24,16 +24,27 @@ struct Answer {
 absl::StatusOr<Answer> AnswerGreedily(Transformer& model, BlockPool& pool, absl::Span<const BlockId> blocks,
                                       absl::Span<const int32_t> prompt, int max_tokens);
 
-// One number per token of the oracle's answer.
+// One entry per token of the oracle's answer.
 struct Divergence {
   std::vector<double> kl;  // nats
   std::vector<double> tv;
+  std::vector<int32_t> choices;  // what the cache under test would have said there
 };
 
-// `blocks` hold all but the last token of `prompt` and have room for the answer.
+// `blocks` hold all but the last token of `prompt` and have room for the answer. `observer`, which may be
+// null, sees every row of the teacher-forced pass as a slice of its own.
 absl::StatusOr<Divergence> CompareWithOracle(Transformer& model, BlockPool& pool,
                                              absl::Span<const BlockId> blocks,
-                                             absl::Span<const int32_t> prompt, const Answer& oracle);
+                                             absl::Span<const int32_t> prompt, const Answer& oracle,
+                                             LayerObserver* observer = nullptr);
+
+// The greedy tokens of a cache that was compared with the oracle, as AnswerGreedily gives them: only what
+// follows the first other choice is computed.
+absl::StatusOr<std::vector<int32_t>> AnswerAfterComparison(Transformer& model, BlockPool& pool,
+                                                           absl::Span<const BlockId> blocks,
+                                                           absl::Span<const int32_t> prompt,
+                                                           const Answer& oracle, const Divergence& divergence,
+                                                           int max_tokens);
 
 // KL(p || q) and total variation of softmax(p) and softmax(q), in double.
 struct PairDivergence {

@@ -19,6 +19,7 @@
 namespace aludel {
 namespace {
 
+constexpr absl::string_view kDefault = "recompute";
 constexpr absl::string_view kPrefix = "recompute-";
 
 // Layers [first, end).
@@ -186,11 +187,18 @@ class RecomputeCodec : public KvCodec {
 
 }  // namespace
 
-bool IsRecomputeName(absl::string_view format) { return absl::StartsWith(format, kPrefix); }
+bool IsRecomputeName(absl::string_view format) {
+  return format == kDefault || absl::StartsWith(format, kPrefix);
+}
 
 absl::StatusOr<std::unique_ptr<KvCodec>> MakeRecomputeCodec(absl::string_view format,
                                                             const Transformer& model) {
   ALUDEL_CHECK(IsRecomputeName(format));
+  if (format == kDefault) {
+    const int last = std::max(1, model.config().layers / 4) - 1;
+    return std::make_unique<RecomputeCodec>(absl::StrFormat("recompute-0-%d", last), LayerGroup{0, last + 1},
+                                            model);
+  }
   const std::vector<absl::string_view> bounds = absl::StrSplit(format.substr(kPrefix.size()), '-');
   int first = 0, last = 0;
   if (bounds.size() != 2 || !absl::SimpleAtoi(bounds[0], &first) || !absl::SimpleAtoi(bounds[1], &last) ||

@@ -142,7 +142,7 @@ void Transformer::AttendInput(int layer, absl::Span<const SequenceRows> rows, in
     const int64_t size = rows[i].rows;
     item.observer_status =
         item.observer->OnLayer({layer, item.position, h.Rows(begin, size), k.Rows(begin, size),
-                                v.Rows(begin, size), x.Rows(begin, size)});
+                                v.Rows(begin, size), x.Rows(begin, size), q.Rows(begin, size)});
   }
 }
 
@@ -260,6 +260,18 @@ void Transformer::ProjectKv(int layer, const TensorView& h, const TensorView& k,
   }
   ops.Convert(keys, k, stream_);
   ops.Convert(kv.Rows(0, h.rows).Cols(kv_dim, kv_dim), v, stream_);
+}
+
+void Transformer::ProjectOutput(int layer, const TensorView& attended, const TensorView& out) {
+  ALUDEL_CHECK(attended.rows <= options_.max_rows && attended.rows == out.rows);
+  Ops& ops = device_->ops();
+  const int64_t gemm_rows = GemmRows(attended.rows);
+  const TensorView narrow{work_->attended.data(), options_.compute, gemm_rows, config_.q_dim(),
+                          config_.q_dim()};
+  const TensorView wide = TensorView::Of(work_->x.as<float>(), gemm_rows, config_.hidden);
+  ops.Convert(attended, narrow.Rows(0, attended.rows), stream_);
+  ops.Gemm(narrow, *weights_->layers[layer].o, nullptr, /*accumulate=*/false, wide, stream_);
+  ops.Convert(wide.Rows(0, out.rows), out, stream_);
 }
 
 void Transformer::WriteKv(int layer, int64_t position, absl::Span<const BlockId> blocks, const TensorView& k,

@@ -27,6 +27,7 @@ struct LayerSlice {
   TensorView k;       // [tokens, kv_dim], after bias and k-norm, before RoPE
   TensorView v;       // [tokens, kv_dim]
   TensorView x = {};  // [tokens, hidden], f32: the residual stream before the layer's RMSNorm
+  TensorView q = {};  // [tokens, q_dim], after bias and q-norm, before RoPE
 
   int64_t tokens() const { return k.rows; }
 };
@@ -103,6 +104,10 @@ class Transformer {
   // k, v [rows, kv_dim] = this model's own projections of h [rows, hidden] at `layer`, bias and k-norm
   // included, before RoPE. f32 device memory. At most max_rows rows.
   void ProjectKv(int layer, const TensorView& h, const TensorView& k, const TensorView& v);
+
+  // out [rows, hidden] = attended [rows, q_dim] through this model's output projection of `layer`. f32 device
+  // memory. At most max_rows rows.
+  void ProjectOutput(int layer, const TensorView& attended, const TensorView& out);
 
   // Rotates k (before RoPE) and writes it and v into the pages for positions [position, position + rows).
   void WriteKv(int layer, int64_t position, absl::Span<const BlockId> blocks, const TensorView& k,

@@ -1,20 +1,19 @@
 #include "runtime/offline/evaluate.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
 #include <memory>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "runtime/codec/codec.h"
 #include "runtime/codec/hand_over.h"
 #include "runtime/codec/oracle.h"
 #include "runtime/model/json_reader.h"
 #include "runtime/offline/compute_share.h"
+#include "runtime/offline/evaluation_log.h"
 #include "runtime/offline/questions.h"
 #include "runtime/status_macros.h"
 
@@ -22,6 +21,8 @@ namespace aludel {
 namespace {
 
 constexpr int kBlockTokens = 16;
+// Text tokens whose logits are in memory at once.
+constexpr int64_t kScoredTogether = 32;
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
 
 using Clock = std::chrono::steady_clock;
@@ -31,6 +32,7 @@ struct Contestant {
   std::string name;
   std::unique_ptr<KvCodec> encoder;  // null: a control
   std::unique_ptr<KvCodec> decoder;
+  const ArtifactFormat* format = nullptr;  // null: not of an artefact
   double bytes = 0;
   double encode_seconds = 0;
   double reconstruct_seconds = 0;
@@ -38,6 +40,24 @@ struct Contestant {
   std::vector<double> kl_sums, answer_lengths;  // per question
   std::vector<double> kl, tv;                   // per answer token
   std::vector<double> text_nats;                // per scored text token
+  std::vector<LayerError> errors;               // per layer
+  std::vector<Share> shares;
+
+  void Add(const FormatRecord& record) {
+    bytes += record.bytes;
+    encode_seconds += record.encode_seconds;
+    reconstruct_seconds += record.reconstruct_seconds;
+    f1.push_back(record.f1);
+    em.push_back(record.em);
+    const auto length = static_cast<double>(record.kl.size());
+    kl_sums.push_back(Mean(record.kl) * length);
+    answer_lengths.push_back(length);
+    kl.insert(kl.end(), record.kl.begin(), record.kl.end());
+    tv.insert(tv.end(), record.tv.begin(), record.tv.end());
+    errors.resize(std::max(errors.size(), record.errors.size()));
+    for (size_t i = 0; i < record.errors.size(); ++i) errors[i].Add(record.errors[i]);
+    for (const Share& share : record.shares) AddShare(share, &shares);
+  }
 };
 
 absl::Status Cancelled() { return absl::CancelledError("evaluation was interrupted"); }
@@ -49,10 +69,20 @@ class Evaluation {
 
   absl::StatusOr<EvaluateReport> Run() {
     ALUDEL_RETURN_IF_ERROR(Load());
+    std::vector<QuestionRecord> records;
+    std::unique_ptr<EvaluationLog> log;
+    if (!job_.log.empty()) {
+      ALUDEL_ASSIGN_OR_RETURN(const std::string description, Describe());
+      ALUDEL_ASSIGN_OR_RETURN(log, EvaluationLog::Open(job_.log, description, job_.resume, &records));
+    }
     const auto total = static_cast<int64_t>(questions_.size());
-    for (int64_t i = 0; i < total; ++i) {
+    records.resize(std::min(records.size(), questions_.size()));
+    for (const QuestionRecord& record : records) ALUDEL_RETURN_IF_ERROR(Add(record));
+    for (auto i = static_cast<int64_t>(records.size()); i < total; ++i) {
       if (!progress_("questions", i, total)) return Cancelled();
-      ALUDEL_RETURN_IF_ERROR(AskQuestion(questions_[i]));
+      ALUDEL_ASSIGN_OR_RETURN(const QuestionRecord record, AskQuestion(questions_[i]));
+      if (log != nullptr) ALUDEL_RETURN_IF_ERROR(log->Append(record));
+      ALUDEL_RETURN_IF_ERROR(Add(record));
     }
     progress_("questions", total, total);
     if (!job_.text.empty()) ALUDEL_RETURN_IF_ERROR(ScoreText());
@@ -76,7 +106,26 @@ class Evaluation {
     ALUDEL_ASSIGN_OR_RETURN(
         consumer_pool_,
         BlockPool::Create(device_, consumer_->MakeKvLayout(blocks, kBlockTokens, DType::kBf16)));
+    ALUDEL_ASSIGN_OR_RETURN(meter_, LayerErrorMeter::Create(*consumer_, *consumer_pool_));
     return absl::OkStatus();
+  }
+
+  // What the records of this evaluation depend on, as one line.
+  absl::StatusOr<std::string> Describe() const {
+    ALUDEL_ASSIGN_OR_RETURN(const std::string qa, ReadFile(job_.qa, kMaxTextBytes));
+    std::string manifest;
+    if (!job_.codec.empty()) {
+      ALUDEL_ASSIGN_OR_RETURN(manifest, ReadFile(job_.codec + "/" + kArtifactManifest, kMaxTextBytes));
+    }
+    std::vector<std::string> names;
+    for (const Contestant& contestant : contestants_) names.push_back(contestant.name);
+    return absl::StrFormat("producer %s consumer %s codec %08x questions %08x %s answers %d formats %s",
+                           producer_->hash(), consumer_->hash(), Checksum(manifest), Checksum(qa),
+                           Name(job_.compute), job_.max_answer_tokens, absl::StrJoin(names, ","));
+  }
+
+  static uint32_t Checksum(const std::string& text) {
+    return Crc32c(0, absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
   }
 
   absl::Status OpenFormats() {
@@ -89,24 +138,34 @@ class Evaluation {
     names.insert(names.end(), baselines.begin(), baselines.end());
     names.insert(names.end(), controls.begin(), controls.end());
     if (job_.formats != "all") names = absl::StrSplit(job_.formats, ',', absl::SkipEmpty());
+    if (!job_.codec.empty()) {
+      ALUDEL_ASSIGN_OR_RETURN(manifest_, LoadArtifactManifest(job_.codec));
+    }
     for (const std::string& name : names) {
       Contestant contestant;
-      contestant.name = name;
+      if (const auto format = manifest_.Find(name); format.ok()) contestant.format = *format;
       if (!is_control(name)) {
         ALUDEL_ASSIGN_OR_RETURN(contestant.encoder,
                                 OpenCodec(name, job_.codec, CodecSide::kProducer, *producer_));
       }
       ALUDEL_ASSIGN_OR_RETURN(contestant.decoder,
                               OpenCodec(name, job_.codec, CodecSide::kConsumer, *consumer_));
+      contestant.name = contestant.decoder->name();
       contestants_.push_back(std::move(contestant));
     }
     if (contestants_.empty()) return absl::InvalidArgumentError("--formats names no format");
     return absl::OkStatus();
   }
 
+  // What one contestant's encoder made of a prompt.
+  struct Encoded {
+    std::vector<StoredFrame> frames;
+    double bytes = 0;
+    double seconds = 0;
+  };
+
   // Encodes tokens [0, tokens) of `ids` once for every contestant that ships anything. [contestants]
-  absl::StatusOr<std::vector<std::vector<StoredFrame>>> EncodeAll(absl::Span<const int32_t> ids,
-                                                                  int64_t tokens) {
+  absl::StatusOr<std::vector<Encoded>> EncodeAll(absl::Span<const int32_t> ids, int64_t tokens) {
     std::vector<std::unique_ptr<FrameStore>> stores(contestants_.size());
     std::vector<EncodeTask> tasks;
     for (size_t i = 0; i < contestants_.size(); ++i) {
@@ -115,31 +174,31 @@ class Evaluation {
       tasks.push_back({contestants_[i].encoder.get(), stores[i].get()});
     }
     ALUDEL_RETURN_IF_ERROR(EncodePrompt(*producer_, *producer_pool_, ids, tokens, absl::MakeSpan(tasks)));
-    std::vector<std::vector<StoredFrame>> frames(contestants_.size());
+    std::vector<Encoded> encoded(contestants_.size());
     size_t task = 0;
     for (size_t i = 0; i < contestants_.size(); ++i) {
       if (stores[i] == nullptr) continue;
-      contestants_[i].bytes += static_cast<double>(stores[i]->total_bytes());
-      contestants_[i].encode_seconds += tasks[task++].seconds;
-      frames[i] = stores[i]->frames();
+      encoded[i].bytes = static_cast<double>(stores[i]->total_bytes());
+      encoded[i].seconds = tasks[task++].seconds;
+      encoded[i].frames = stores[i]->frames();
     }
-    return frames;
+    return encoded;
   }
 
-  absl::Status Reconstruct(Contestant& contestant, const std::vector<StoredFrame>& frames,
-                           absl::Span<const int32_t> ids, int64_t tokens, const BlockTable& table) {
+  // Seconds.
+  absl::StatusOr<double> Reconstruct(const Contestant& contestant, const std::vector<StoredFrame>& frames,
+                                     absl::Span<const int32_t> ids, int64_t tokens, const BlockTable& table) {
     const KvTarget target{consumer_.get(), consumer_pool_.get(), table.ids(), ids, tokens};
     const Clock::time_point start = Clock::now();
     ALUDEL_RETURN_IF_ERROR(ApplyFrames(frames, *contestant.decoder, target));
-    contestant.reconstruct_seconds += std::chrono::duration<double>(Clock::now() - start).count();
-    return absl::OkStatus();
+    return std::chrono::duration<double>(Clock::now() - start).count();
   }
 
-  std::string Text(const Answer& answer) const {
-    return AnswerText(writer_->tokenizer().Decode(answer.tokens, /*skip_special_tokens=*/true));
+  std::string Text(const std::vector<int32_t>& tokens) const {
+    return AnswerText(writer_->tokenizer().Decode(tokens, /*skip_special_tokens=*/true));
   }
 
-  absl::Status AskQuestion(const Question& question) {
+  absl::StatusOr<QuestionRecord> AskQuestion(const Question& question) {
     ALUDEL_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, writer_->Write(question));
     const int64_t tokens = static_cast<int64_t>(prompt.size()) - 1;
     const int64_t room = tokens + 1 + job_.max_answer_tokens;
@@ -154,27 +213,52 @@ class Evaluation {
         RunTokens(*consumer_, *consumer_pool_, table.ids(), prompt, 0, tokens, nullptr, nullptr));
     ALUDEL_ASSIGN_OR_RETURN(const Answer oracle, AnswerGreedily(*consumer_, *consumer_pool_, table.ids(),
                                                                 prompt, job_.max_answer_tokens));
-    oracle_f1_.push_back(AnswerF1(Text(oracle), question.answers));
-    oracle_em_.push_back(AnswerExactMatch(Text(oracle), question.answers));
-    prompt_lengths_.push_back(static_cast<double>(prompt.size()));
+    ALUDEL_RETURN_IF_ERROR(meter_->RememberOracle(table.ids(), prompt, oracle));
+    QuestionRecord record;
+    record.prompt_tokens = static_cast<int64_t>(prompt.size());
+    record.f1 = AnswerF1(Text(oracle.tokens), question.answers);
+    record.em = AnswerExactMatch(Text(oracle.tokens), question.answers);
 
-    ALUDEL_ASSIGN_OR_RETURN(const auto frames, EncodeAll(prompt, tokens));
+    ALUDEL_ASSIGN_OR_RETURN(const std::vector<Encoded> encoded, EncodeAll(prompt, tokens));
     for (size_t i = 0; i < contestants_.size(); ++i) {
-      Contestant& contestant = contestants_[i];
-      ALUDEL_RETURN_IF_ERROR(Reconstruct(contestant, frames[i], prompt, tokens, table));
-      ALUDEL_ASSIGN_OR_RETURN(const Divergence divergence,
-                              CompareWithOracle(*consumer_, *consumer_pool_, table.ids(), prompt, oracle));
-      ALUDEL_ASSIGN_OR_RETURN(const Answer answer, AnswerGreedily(*consumer_, *consumer_pool_, table.ids(),
-                                                                  prompt, job_.max_answer_tokens));
-      contestant.f1.push_back(AnswerF1(Text(answer), question.answers));
-      contestant.em.push_back(AnswerExactMatch(Text(answer), question.answers));
-      double sum = 0;
-      for (const double kl : divergence.kl) sum += kl;
-      contestant.kl_sums.push_back(sum);
-      contestant.answer_lengths.push_back(static_cast<double>(divergence.kl.size()));
-      contestant.kl.insert(contestant.kl.end(), divergence.kl.begin(), divergence.kl.end());
-      contestant.tv.insert(contestant.tv.end(), divergence.tv.begin(), divergence.tv.end());
+      ALUDEL_ASSIGN_OR_RETURN(FormatRecord format, TryFormat(contestants_[i], encoded[i], question, prompt,
+                                                             tokens, oracle, table));
+      record.formats.push_back(std::move(format));
     }
+    return record;
+  }
+
+  absl::StatusOr<FormatRecord> TryFormat(const Contestant& contestant, const Encoded& encoded,
+                                         const Question& question, const std::vector<int32_t>& prompt,
+                                         int64_t tokens, const Answer& oracle, const BlockTable& table) {
+    FormatRecord record;
+    record.bytes = encoded.bytes;
+    record.encode_seconds = encoded.seconds;
+    record.shares = SplitBytes(encoded.frames, contestant.format, consumer_->config());
+    ALUDEL_ASSIGN_OR_RETURN(record.reconstruct_seconds,
+                            Reconstruct(contestant, encoded.frames, prompt, tokens, table));
+    ALUDEL_ASSIGN_OR_RETURN(record.errors, meter_->Measure(table.ids(), 0, tokens));
+    ALUDEL_ASSIGN_OR_RETURN(const Divergence divergence,
+                            CompareWithOracle(*consumer_, *consumer_pool_, table.ids(), prompt, oracle));
+    record.kl = divergence.kl;
+    record.tv = divergence.tv;
+    ALUDEL_ASSIGN_OR_RETURN(const std::vector<int32_t> answer,
+                            AnswerAfterComparison(*consumer_, *consumer_pool_, table.ids(), prompt, oracle,
+                                                  divergence, job_.max_answer_tokens));
+    record.f1 = AnswerF1(Text(answer), question.answers);
+    record.em = AnswerExactMatch(Text(answer), question.answers);
+    return record;
+  }
+
+  absl::Status Add(const QuestionRecord& record) {
+    if (record.formats.size() != contestants_.size()) {
+      return absl::DataLossError(absl::StrFormat("%s: a record holds %d formats, want %d", job_.log,
+                                                 record.formats.size(), contestants_.size()));
+    }
+    oracle_f1_.push_back(record.f1);
+    oracle_em_.push_back(record.em);
+    prompt_lengths_.push_back(static_cast<double>(record.prompt_tokens));
+    for (size_t i = 0; i < contestants_.size(); ++i) contestants_[i].Add(record.formats[i]);
     return absl::OkStatus();
   }
 
@@ -184,14 +268,20 @@ class Evaluation {
     const auto end = static_cast<int64_t>(ids.size());
     std::vector<float> logits;
     const auto vocab = static_cast<size_t>(consumer_->config().vocab);
-    for (int64_t at = begin - 1; at + 1 < end; ++at) {
-      BatchItem item;
-      item.ids = ids.subspan(at, 1);
-      item.position = at;
-      item.blocks = table.ids();
-      item.wants_logits = true;
-      ALUDEL_RETURN_IF_ERROR(consumer_->Forward(absl::MakeSpan(&item, 1), *consumer_pool_, &logits));
-      nats->push_back(NegativeLogProbability(absl::MakeConstSpan(logits).first(vocab), ids[at + 1]));
+    for (int64_t at = begin - 1; at + 1 < end;) {
+      // One item per token, because each wants its logits; a layer's keys are all written before it attends.
+      std::vector<BatchItem> items(std::min({kScoredTogether, consumer_->options().max_rows, end - 1 - at}));
+      for (size_t i = 0; i < items.size(); ++i) {
+        items[i].ids = ids.subspan(at + static_cast<int64_t>(i), 1);
+        items[i].position = at + static_cast<int64_t>(i);
+        items[i].blocks = table.ids();
+        items[i].wants_logits = true;
+      }
+      ALUDEL_RETURN_IF_ERROR(consumer_->Forward(absl::MakeSpan(items), *consumer_pool_, &logits));
+      for (size_t i = 0; i < items.size(); ++i) {
+        nats->push_back(
+            NegativeLogProbability(absl::MakeConstSpan(logits).subspan(i * vocab, vocab), ids[++at]));
+      }
     }
     return absl::OkStatus();
   }
@@ -216,27 +306,15 @@ class Evaluation {
           RunTokens(*consumer_, *consumer_pool_, table.ids(), part, 0, handed_over, nullptr, nullptr));
       ALUDEL_RETURN_IF_ERROR(ScoreTokens(part, handed_over + 1, table, &oracle_nats_));
       // Codes of text count neither in bytes nor in speed: those are of the questions.
-      const std::vector<Contestant*> all = Pointers();
-      std::vector<std::array<double, 3>> before;
-      before.reserve(all.size());
-      for (const Contestant* c : all) before.push_back({c->bytes, c->encode_seconds, c->reconstruct_seconds});
-      ALUDEL_ASSIGN_OR_RETURN(const auto frames, EncodeAll(part, handed_over));
-      for (size_t i = 0; i < all.size(); ++i) {
-        ALUDEL_RETURN_IF_ERROR(Reconstruct(*all[i], frames[i], part, handed_over, table));
-        ALUDEL_RETURN_IF_ERROR(ScoreTokens(part, handed_over + 1, table, &all[i]->text_nats));
-        all[i]->bytes = before[i][0];
-        all[i]->encode_seconds = before[i][1];
-        all[i]->reconstruct_seconds = before[i][2];
+      ALUDEL_ASSIGN_OR_RETURN(const std::vector<Encoded> encoded, EncodeAll(part, handed_over));
+      for (size_t i = 0; i < contestants_.size(); ++i) {
+        Contestant& contestant = contestants_[i];
+        ALUDEL_RETURN_IF_ERROR(Reconstruct(contestant, encoded[i].frames, part, handed_over, table).status());
+        ALUDEL_RETURN_IF_ERROR(ScoreTokens(part, handed_over + 1, table, &contestant.text_nats));
       }
     }
     progress_("text windows", windows, windows);
     return absl::OkStatus();
-  }
-
-  std::vector<Contestant*> Pointers() {
-    std::vector<Contestant*> pointers;
-    for (Contestant& contestant : contestants_) pointers.push_back(&contestant);
-    return pointers;
   }
 
   FormatResult Result(const Contestant& c, double raw_bytes) const {
@@ -261,6 +339,9 @@ class Evaluation {
     if (!c.text_nats.empty()) result.ppl = std::exp(Mean(c.text_nats));
     if (c.encode_seconds > 0) result.encode_tokens_per_s = handed_over / c.encode_seconds;
     if (c.reconstruct_seconds > 0) result.reconstruct_tokens_per_s = handed_over / c.reconstruct_seconds;
+    result.layer_errors = c.errors;
+    result.shares = c.shares;
+    for (Share& share : result.shares) share.bytes /= prompt_tokens;
     return result;
   }
 
@@ -298,7 +379,9 @@ class Evaluation {
   std::unique_ptr<BlockPool> producer_pool_, consumer_pool_;
   std::unique_ptr<PromptWriter> writer_;
   std::vector<Question> questions_;
+  ArtifactManifest manifest_;
   std::vector<Contestant> contestants_;
+  std::unique_ptr<LayerErrorMeter> meter_;
   std::vector<double> oracle_f1_, oracle_em_, prompt_lengths_, oracle_nats_;
 };
 

@@ -9,6 +9,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "kernels/device.h"
+#include "runtime/offline/allocation.h"
+#include "runtime/offline/layer_error.h"
 #include "runtime/offline/score.h"
 
 namespace aludel {
@@ -29,7 +31,9 @@ struct EvaluateJob {
   int64_t window_tokens = 512;
   int max_answer_tokens = 24;
   DType compute = DType::kF32;
-  uint64_t seed = 1;  // of the bootstrap
+  uint64_t seed = 1;    // of the bootstrap
+  std::string log;      // where every question's record is kept (evaluation_log.h), or ""
+  bool resume = false;  // go on where `log` ends
 };
 
 struct FormatResult {
@@ -51,6 +55,8 @@ struct FormatResult {
   std::optional<double> ppl;
   double encode_tokens_per_s = 0;
   double reconstruct_tokens_per_s = 0;
+  std::vector<LayerError> layer_errors;  // per layer
+  std::vector<Share> shares;             // of bytes_per_token
 };
 
 struct EvaluateReport {

@@ -1,12 +1,11 @@
 #include "runtime/offline/pareto_plot.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
+#include "runtime/offline/plot.h"
 
 namespace aludel {
 namespace {
@@ -16,10 +15,6 @@ constexpr double kLeft = 60, kRight = 604, kTop = 12, kBottom = 380;
 constexpr double kZeroSlot = 44;  // between the frame and the start of a logarithmic axis
 constexpr double kRadius = 4.5;
 constexpr double kCharacter = 6.4, kLine = 14;  // of a label, roughly
-// Okabe and Ito's colours, which most colour-blind readers tell apart; for their yellow, invisible on white,
-// a violet.
-constexpr std::array<const char*, 8> kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
-                                                 "#e69f00", "#56b4e9", "#7b3294", "#888888"};
 
 struct Box {
   double x0, y0, x1, y1;
@@ -27,64 +22,6 @@ struct Box {
     return x0 < other.x1 && other.x0 < x1 && y0 < other.y1 && other.y0 < y1;
   }
 };
-
-// Values to pixels.
-struct Axis {
-  bool log = false;
-  double low = 0, high = 1;   // values at the ends
-  double begin = 0, end = 0;  // pixels at the ends
-  double zero = 0;            // pixel of a value of 0 on a logarithmic axis
-  std::vector<double> ticks;
-
-  double At(double value) const {
-    if (log && value <= 0) return zero;
-    const double at = log ? std::log(value / low) / std::log(high / low) : (value - low) / (high - low);
-    return begin + std::clamp(at, 0.0, 1.0) * (end - begin);
-  }
-};
-
-// Covers the positive ones of `values` from 1, 2 or 5 times a power of ten to another.
-Axis LogAxis(const std::vector<double>& values) {
-  Axis axis;
-  axis.log = true;
-  double least = HUGE_VAL, most = 0;
-  for (const double value : values) {
-    if (value <= 0) continue;
-    least = std::min(least, value);
-    most = std::max(most, value);
-  }
-  if (most == 0) least = most = 1;
-  std::vector<double> steps;
-  for (double decade = std::floor(std::log10(least)) - 1; decade <= std::ceil(std::log10(most)); ++decade) {
-    for (const double digit : {1.0, 2.0, 5.0}) steps.push_back(digit * std::pow(10.0, decade));
-  }
-  // A margin of 15 % keeps points off the frame.
-  const auto first = std::upper_bound(steps.begin(), steps.end(), least / 1.15) - 1;
-  const auto last = std::lower_bound(steps.begin(), steps.end(), most * 1.15);
-  axis.low = *first;
-  axis.high = *last;
-  const bool decades_only = last - first > 9;
-  for (auto step = first; step <= last; ++step) {
-    const bool decade = (step - steps.begin()) % 3 == 0;
-    if (decade || !decades_only) axis.ticks.push_back(*step);
-  }
-  return axis;
-}
-
-// Covers `values` in steps of a tenth.
-Axis TenthsAxis(const std::vector<double>& values) {
-  Axis axis;
-  const auto [least, most] = std::minmax_element(values.begin(), values.end());
-  const auto first = static_cast<int>(std::floor(*least * 10 + 1e-9));
-  const auto last = std::max(first + 1, static_cast<int>(std::ceil(*most * 10 - 1e-9)));
-  axis.low = first / 10.0;
-  axis.high = last / 10.0;
-  for (int tick = first; tick <= last; ++tick) axis.ticks.push_back(tick / 10.0);
-  return axis;
-}
-
-// Formats of one preset share a colour: "paper-4" and "paper-2", not "int8" and "int4".
-std::string Family(const std::string& label) { return label.substr(0, label.find('-')); }
 
 class Drawing {
  public:
@@ -175,14 +112,14 @@ class Drawing {
   }
 
   void Points() {
-    std::vector<std::string> families;
-    for (const PlotPoint& point : plot_.points) {
-      const auto known = std::find(families.begin(), families.end(), Family(point.label));
-      const size_t colour = known - families.begin();
-      if (known == families.end()) families.push_back(Family(point.label));
+    std::vector<std::string> labels;
+    for (const PlotPoint& point : plot_.points) labels.push_back(point.label);
+    const std::vector<SeriesStyle> styles = StyleSeries(labels);
+    for (size_t i = 0; i < plot_.points.size(); ++i) {
+      const PlotPoint& point = plot_.points[i];
       const double x = x_.At(point.bytes), y = y_.At(point.value);
       const double low = y_.At(point.ci95.low), high = y_.At(point.ci95.high);
-      absl::StrAppendFormat(&svg_, "<g style=\"color:%s\">", kColours[colour % kColours.size()]);
+      absl::StrAppendFormat(&svg_, "<g style=\"color:%s\">", styles[i].colour);
       Line(x, low, x, high, "whisker");
       Line(x - 3, low, x + 3, low, "whisker");
       Line(x - 3, high, x + 3, high, "whisker");
@@ -222,7 +159,7 @@ class Drawing {
   }
 
   const ParetoPlot& plot_;
-  Axis x_, y_;
+  PlotAxis x_, y_;
   std::vector<Box> taken_;  // by points and labels
   std::string svg_;
 };
@@ -247,9 +184,5 @@ std::vector<size_t> ParetoFront(const ParetoPlot& plot) {
 }
 
 std::string ParetoSvg(const ParetoPlot& plot) { return Drawing(plot).Svg(); }
-
-std::string EscapeHtml(const std::string& text) {
-  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
-}
 
 }  // namespace aludel

@@ -33,7 +33,4 @@ std::vector<size_t> ParetoFront(const ParetoPlot& plot);
 // greedily where they cover no point and no other label, as far as there is room.
 std::string ParetoSvg(const ParetoPlot& plot);
 
-// Text for HTML or SVG content and for quoted attributes.
-std::string EscapeHtml(const std::string& text);
-
 }  // namespace aludel

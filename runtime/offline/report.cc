@@ -21,6 +21,20 @@ Json ToJson(const std::optional<T>& value) {
   return value.has_value() ? Json(*value) : Json(nullptr);
 }
 
+Json ToJson(const LayerError& error) {
+  return {{"k", error.k.ratio()},
+          {"v", error.v.ratio()},
+          {"logits", error.logits.ratio()},
+          {"output", error.output.ratio()}};
+}
+
+Json ToJson(const Share& share) {
+  return {{"first_layer", share.first_layer},
+          {"layers", share.layers},
+          {"part", share.part},
+          {"bytes_per_token", share.bytes}};
+}
+
 Json ToJson(const FormatResult& f) {
   Json json;
   json["name"] = f.name;
@@ -41,6 +55,10 @@ Json ToJson(const FormatResult& f) {
   json["ppl"] = ToJson(f.ppl);
   json["encode_tokens_per_s"] = f.encode_tokens_per_s;
   json["reconstruct_tokens_per_s"] = f.reconstruct_tokens_per_s;
+  json["layer_error"] = Json::array();
+  for (const LayerError& error : f.layer_errors) json["layer_error"].push_back(ToJson(error));
+  json["allocation"] = Json::array();
+  for (const Share& share : f.shares) json["allocation"].push_back(ToJson(share));
   return json;
 }
 

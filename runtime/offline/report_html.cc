@@ -1,7 +1,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "runtime/offline/evaluate.h"
+#include "runtime/offline/layer_plots.h"
 #include "runtime/offline/pareto_plot.h"
+#include "runtime/offline/plot.h"
 
 namespace aludel {
 namespace {
@@ -39,6 +41,18 @@ th, td { padding: .25rem .5rem; text-align: right; border-bottom: 1px solid var(
 th { color: var(--soft); font-weight: 600; white-space: normal; vertical-align: bottom; }
 th:first-child, td:first-child { text-align: left; }
 small { color: var(--soft); }
+h2.part { margin: 2.2rem 0 .2rem; }
+.series { fill: none; stroke: currentColor; stroke-width: 1.6; opacity: .85; }
+.panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(210px, 1fr)); gap: .6rem 1.2rem; }
+.panels h3 { font-size: 13px; margin: .4rem 0 0; }
+.panels h3 small { font-weight: 400; }
+.switches { display: flex; flex-wrap: wrap; gap: .1rem .9rem; font-size: 13px; margin: .4rem 0 1rem; }
+.switches label { display: flex; align-items: center; gap: .3rem; cursor: pointer; }
+.switches span { color: var(--text); }
+.switches svg { width: 26px; height: 8px; }
+.legend span { margin-right: 1rem; white-space: nowrap; }
+.legend i { display: inline-block; width: 11px; height: 11px; border-radius: 2px; margin-right: .35rem; }
+.errors section { flex-basis: 400px; }
 </style>
 )";
 
@@ -75,6 +89,53 @@ std::string Table(const EvaluateReport& report) {
   return html + "</table></div>\n";
 }
 
+// A switched-off format leaves the drawings by layer; tables and fronts keep it.
+constexpr char kSwitchScript[] = R"(<script>
+for (const box of document.querySelectorAll('.switches input')) {
+  box.addEventListener('change', () => {
+    for (const drawn of document.querySelectorAll(`[data-format="${CSS.escape(box.value)}"]`)) {
+      drawn.style.display = box.checked ? '' : 'none';
+    }
+  });
+}
+</script>
+)";
+
+std::string LayerErrors(const EvaluateReport& report) {
+  const std::pair<ErrorMetric, std::pair<const char*, const char*>> plots[] = {
+      {ErrorMetric::kK, {"Keys", "||K&#770; &minus; K||&sup2; / ||K||&sup2;"}},
+      {ErrorMetric::kV, {"Values", "||V&#770; &minus; V||&sup2; / ||V||&sup2;"}},
+      {ErrorMetric::kLogits,
+       {"Attention logits", "of the consumer's own queries, centred over the keys of each query"}},
+      {ErrorMetric::kOutput,
+       {"Attention output", "through W<sub>o</sub>, what the residual stream receives"}}};
+  std::string html = absl::StrCat(
+      "<h2 class=\"part\">Reconstruction error by layer</h2><p>Squared error over energy, each layer judged "
+      "for "
+      "itself: the queries are the oracle's.</p>\n",
+      FormatSwitches(report.formats), "<div class=\"plots errors\">\n");
+  for (const auto& [metric, words] : plots) {
+    absl::StrAppend(&html, "<section><h2>", words.first, "</h2><p>", words.second, "</p>\n",
+                    LayerErrorSvg(report.formats, metric), "</section>\n");
+  }
+  return html + "</div>\n";
+}
+
+std::string Allocation(const EvaluateReport& report) {
+  std::string html = absl::StrCat(
+      "<h2 class=\"part\">Where the bytes go</h2><p>Bytes per prompt token by layer; each panel has its own "
+      "scale. A wide bar is one code of several layers.</p>\n",
+      AllocationLegend(), "<div class=\"panels\">\n");
+  for (const FormatResult& format : report.formats) {
+    if (format.shares.empty()) continue;
+    const std::string name = EscapeHtml(format.name);
+    absl::StrAppendFormat(
+        &html, "<div data-format=\"%s\"><h3>%s <small>%.1f bytes/token</small></h3>\n%s</div>\n", name, name,
+        format.bytes_per_token, AllocationSvg(format, static_cast<int>(format.layer_errors.size())));
+  }
+  return html + "</div>\n";
+}
+
 std::string Section(const ParetoPlot& plot, const char* caption) {
   return absl::StrCat("<section><h2>", plot.title, "</h2><p>", caption, "</p>\n", ParetoSvg(plot),
                       "</section>\n");
@@ -105,7 +166,7 @@ std::string ReportHtml(const EvaluateReport& report) {
       &html,
       Section(f1, "Up and left is better. Dotted: the Pareto front. Dashed: the consumer's own prefill."),
       Section(kl, "Down and left is better. Dotted: the Pareto front."), "</div>\n", Table(report),
-      "</body>\n</html>\n");
+      LayerErrors(report), Allocation(report), kSwitchScript, "</body>\n</html>\n");
   return html;
 }
 

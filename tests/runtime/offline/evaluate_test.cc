@@ -53,6 +53,15 @@ TEST(Evaluate, OrdersTheFormatsOfTheDemoAsPublished) {
   EXPECT_NEAR(paper.bytes_per_token, 2048, 20);
   EXPECT_EQ(Find(*report, "control-p0").bytes_per_token, 0);
   EXPECT_LT(paper.consumer_compute_share, 0.2);
+  for (const FormatResult& format : report->formats) {
+    double bytes = 0;
+    for (const Share& share : format.shares) bytes += share.bytes;
+    EXPECT_NEAR(bytes, format.bytes_per_token, 1e-6) << format.name;
+  }
+  // The consumer makes layer 0 of a control itself; Patch sends what the first layers of `paper` attend from.
+  EXPECT_LT(Find(*report, "control-p0").layer_errors[0].output.ratio(), 1e-6);
+  EXPECT_EQ(paper.shares[0].part, "H");
+  EXPECT_EQ(Find(*report, "recompute-0-1").native_layers, 2);
 }
 
 TEST(Evaluate, RawOfOneModelLosesNothing) {
@@ -98,12 +107,36 @@ TEST(Evaluate, ReportHasTheKeysThatScriptsRelyOn) {
   ASSERT_TRUE(WriteReport(*report, directory).ok());
   const auto json = nlohmann::json::parse(std::ifstream(directory + "/report.json"));
   EXPECT_TRUE(json["oracle"].contains("f1") && json["oracle"].contains("em"));
-  for (const char* key : {"name", "tier", "native_layers", "native_tokens", "consumer_compute_share",
-                          "bytes_per_token", "bytes_vs_raw", "f1", "f1_ci95", "em", "kl", "kl_p95", "tv",
-                          "ppl", "encode_tokens_per_s", "reconstruct_tokens_per_s"}) {
+  for (const char* key :
+       {"name", "tier", "native_layers", "native_tokens", "consumer_compute_share", "bytes_per_token",
+        "bytes_vs_raw", "f1", "f1_ci95", "em", "kl", "kl_p95", "tv", "ppl", "encode_tokens_per_s",
+        "reconstruct_tokens_per_s", "layer_error", "allocation"}) {
     EXPECT_TRUE(json["formats"][0].contains(key)) << key;
   }
   EXPECT_TRUE(json["formats"][0]["ppl"].is_null());
+}
+
+TEST(Evaluate, InterruptedRunGoesOnToTheSameReport) {
+  EvaluateJob job = DemoJob();
+  job.questions = 5;
+  job.formats = "paper,control-p0";
+  const auto whole = RunJob(job);
+  job.log = ::testing::TempDir() + "/interrupted.jsonl";
+  const auto device = OpenDevice({.name = "cpu", .threads = 1});
+  const auto stopped =
+      Evaluate(job, device->get(), [](absl::string_view, int64_t done, int64_t) { return done < 3; });
+  EXPECT_TRUE(absl::IsCancelled(stopped.status()));
+  job.resume = true;
+  const auto resumed = RunJob(job);
+  ASSERT_TRUE(whole.ok() && resumed.ok()) << resumed.status();
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(whole->formats[i].kl, resumed->formats[i].kl);
+    EXPECT_EQ(whole->formats[i].f1_ci95.low, resumed->formats[i].f1_ci95.low);
+    EXPECT_EQ(whole->formats[i].layer_errors[5].output.ratio(),
+              resumed->formats[i].layer_errors[5].output.ratio());
+  }
+  job.formats = "paper";
+  EXPECT_TRUE(absl::IsFailedPrecondition(RunJob(job).status()));
 }
 
 TEST(Evaluate, UnknownFormatIsNamed) {
