@@ -89,6 +89,24 @@ PlannerOptions ReadPlanner(const ConfigSection& section, const v1::PlannerConfig
                         .native_tail_tokens = planner.native_tail_tokens()};
 }
 
+HttpTlsOptions ReadHttpTls(const ConfigSection& section, const v1::HttpTlsConfig& tls) {
+  section.Check(
+      tls.certificate_file().empty() == tls.key_file().empty(), "key_file",
+      absl::StrCat("\"", tls.key_file(), "\" beside certificate_file \"", tls.certificate_file(), "\""),
+      "both files or neither");
+  return {.certificate_file = tls.certificate_file(), .key_file = tls.key_file()};
+}
+
+HttpAccessOptions ReadHttpAccess(const ConfigSection& section, const v1::HttpAccessConfig& access) {
+  for (const char* field : {"requests_per_minute", "tokens_per_minute", "max_concurrent"}) {
+    section.CheckRange(field, 0, 1000000000);
+  }
+  return {.keys_file = access.keys_file(),
+          .requests_per_minute = access.requests_per_minute(),
+          .tokens_per_minute = access.tokens_per_minute(),
+          .max_concurrent = static_cast<int>(access.max_concurrent())};
+}
+
 void CheckListen(const ConfigSection& root, const std::string& admin_listen) {
   root.CheckHostPort("listen");
   if (!admin_listen.empty()) root.CheckHostPort("admin_listen");
@@ -177,7 +195,7 @@ absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path) {
   ConfigFile file(path);
   ALUDEL_RETURN_IF_ERROR(file.Parse(&config));
   const ConfigSection root = file.Root();
-  root.CheckHostPort("listen");
+  CheckListen(root, config.admin_listen());
   root.CheckAtLeastOne("models");
   root.CheckRange("max_body_bytes", 1, 1ull << 30);
   root.CheckRange("max_header_bytes", 256, 1ull << 20);
@@ -189,20 +207,31 @@ absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path) {
     root.CheckRange(field, 1, kMaxMs);
   }
   root.CheckRange("drain_timeout_ms", 0, kMaxMs);
-  GatewayOptions options{.listen = config.listen(),
-                         .log = ReadLog(root.Nested("log"), config.log()),
-                         .prefill_targets = ReadTargets(root, "prefill_targets", config.prefill_targets()),
-                         .max_body_bytes = config.max_body_bytes(),
-                         .max_header_bytes = config.max_header_bytes(),
-                         .max_connections = static_cast<int>(config.max_connections()),
-                         .max_requests = static_cast<int>(config.max_requests()),
-                         .read_timeout = absl::Milliseconds(config.read_timeout_ms()),
-                         .idle_timeout = absl::Milliseconds(config.idle_timeout_ms()),
-                         .request_timeout = absl::Milliseconds(config.request_timeout_ms()),
-                         .probe_timeout = absl::Milliseconds(config.probe_timeout_ms()),
-                         .probe_interval = absl::Milliseconds(config.probe_interval_ms()),
-                         .max_stream_backlog = static_cast<int>(config.max_stream_backlog()),
-                         .drain_timeout = absl::Milliseconds(config.drain_timeout_ms())};
+  root.CheckRange("reload_interval_ms", 10, kMaxMs);
+  for (const char* field : {"io_threads", "handler_threads"}) root.CheckRange(field, 1, 256);
+  root.CheckUnique("cors_allowed_origins");
+  GatewayOptions options{
+      .listen = config.listen(),
+      .log = ReadLog(root.Nested("log"), config.log()),
+      .prefill_targets = ReadTargets(root, "prefill_targets", config.prefill_targets()),
+      .max_body_bytes = config.max_body_bytes(),
+      .max_header_bytes = config.max_header_bytes(),
+      .max_connections = static_cast<int>(config.max_connections()),
+      .max_requests = static_cast<int>(config.max_requests()),
+      .read_timeout = absl::Milliseconds(config.read_timeout_ms()),
+      .idle_timeout = absl::Milliseconds(config.idle_timeout_ms()),
+      .request_timeout = absl::Milliseconds(config.request_timeout_ms()),
+      .probe_timeout = absl::Milliseconds(config.probe_timeout_ms()),
+      .probe_interval = absl::Milliseconds(config.probe_interval_ms()),
+      .max_stream_backlog = static_cast<int>(config.max_stream_backlog()),
+      .drain_timeout = absl::Milliseconds(config.drain_timeout_ms()),
+      .tls = ReadHttpTls(root.Nested("tls"), config.tls()),
+      .access = ReadHttpAccess(root.Nested("access"), config.access()),
+      .cors_allowed_origins = {config.cors_allowed_origins().begin(), config.cors_allowed_origins().end()},
+      .admin_listen = config.admin_listen(),
+      .reload_interval = absl::Milliseconds(config.reload_interval_ms()),
+      .io_threads = static_cast<int>(config.io_threads()),
+      .handler_threads = static_cast<int>(config.handler_threads())};
   for (int i = 0; i < config.models_size(); ++i) {
     const ConfigSection section = root.Nested("models", i);
     section.CheckNotEmpty("name");

@@ -87,6 +87,19 @@ struct ServedModelOptions {
   std::vector<std::string> decode_targets;
 };
 
+// Both empty: plain HTTP.
+struct HttpTlsOptions {
+  std::string certificate_file;
+  std::string key_file;
+};
+
+struct HttpAccessOptions {
+  std::string keys_file;  // "": no key is asked for
+  int64_t requests_per_minute = 0;
+  int64_t tokens_per_minute = 0;
+  int max_concurrent = 0;
+};
+
 struct GatewayOptions {
   std::string listen;
   LogOptions log;
@@ -103,6 +116,13 @@ struct GatewayOptions {
   absl::Duration probe_interval;
   int max_stream_backlog = 0;
   absl::Duration drain_timeout;
+  HttpTlsOptions tls;
+  HttpAccessOptions access;
+  std::vector<std::string> cors_allowed_origins;
+  std::string admin_listen;  // "": /metrics on `listen`
+  absl::Duration reload_interval;
+  int io_threads = 0;
+  int handler_threads = 0;
 };
 
 absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path);

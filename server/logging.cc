@@ -3,6 +3,9 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "grpc/support/log.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/pattern_formatter.h"
@@ -32,13 +35,47 @@ void LogFromGrpc(gpr_log_func_args* args) {
   spdlog::log(level, "grpc: {}", args->message);
 }
 
+// Lines that are whole JSON objects already.
+constexpr char kEventLogger[] = "aludel-events";
+
+// A value as it stands behind "key=": quoted only where it must be.
+std::string PlainValue(const nlohmann::ordered_json& value) {
+  const std::string dumped = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  if (!value.is_string() || dumped.find_first_of(" =\\") != std::string::npos || dumped.size() == 2) {
+    return dumped;
+  }
+  return dumped.substr(1, dumped.size() - 2);
+}
+
 }  // namespace
+
+void LogEvent(const char* name, const nlohmann::ordered_json& fields) {
+  if (!spdlog::should_log(spdlog::level::info)) return;
+  const std::shared_ptr<spdlog::logger> events = spdlog::get(kEventLogger);
+  if (events == nullptr) {
+    std::string line = name;
+    for (const auto& [key, value] : fields.items()) absl::StrAppend(&line, " ", key, "=", PlainValue(value));
+    return spdlog::info("{}", line);
+  }
+  nlohmann::ordered_json line = {
+      {"time", absl::FormatTime("%Y-%m-%d%ET%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone())},
+      {"level", "info"},
+      {"process", spdlog::default_logger_raw()->name()},
+      {"message", name}};
+  line.update(fields);
+  events->info("{}", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
 
 void StartLogging(const LogOptions& options, const char* process) {
   auto logger = std::make_shared<spdlog::logger>(process, std::make_shared<spdlog::sinks::stderr_sink_mt>());
   auto formatter = std::make_unique<spdlog::pattern_formatter>(spdlog::pattern_time_type::utc);
   if (options.json) {
     formatter->add_flag<JsonMessageFlag>('*');
+    auto events =
+        std::make_shared<spdlog::logger>(kEventLogger, std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    events->set_pattern("%v");
+    events->flush_on(spdlog::level::info);
+    spdlog::register_logger(std::move(events));
     formatter->set_pattern(R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l","process":"%n","message":%*})");
   } else {
     formatter->set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %^%l%$ %n: %v");

@@ -7,11 +7,13 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
 #include "prometheus/text_serializer.h"
+#include "server/process_stats.h"
 
 namespace aludel {
 namespace {
@@ -26,8 +28,13 @@ using Buckets = Histogram::BucketBoundaries;
 // vLLM's, so that dashboards carry over.
 const Buckets kTtftBuckets = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
                               1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
-const Buckets kRequestBuckets = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
-                                 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+// vLLM's with finer ones below .3 s.
+const Buckets kRequestBuckets = {.001, .005, .01, .025, .05, .1, .2, .3, .5,  .8,  1,   1.5, 2,    2.5,
+                                 5,    10,   15,  20,   30,  40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+const Buckets kTokenCountBuckets = {1,   2,    5,    10,   20,    50,    100,   200,
+                                    500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
+// Nats; two caches of one model that differ by rounding are near 1e-5.
+const Buckets kDivergenceBuckets = {1e-5, 1e-4, 1e-3, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10};
 // vLLM's with finer ones below 10 ms, where small models live.
 const Buckets kInterTokenBuckets = {.0005, .001, .0025, .005, .0075, .01, .025, .05, .075, .1, .15, .2,
                                     .3,    .4,   .5,    .75,  1,     2.5, 5,    7.5, 10,   20, 40,  80};
@@ -45,6 +52,12 @@ struct Metrics::Families {
   Family<Histogram>& ttft_stage;
   Family<Histogram>& inter_token;
   Family<Histogram>& e2e;
+  Family<Histogram>& queue_time;
+  Family<Histogram>& prefill_time;
+  Family<Histogram>& decode_time;
+  Family<Histogram>& time_per_output_token;
+  Family<Histogram>& request_prompt_tokens;
+  Family<Histogram>& request_generation_tokens;
   Family<Counter>& requests;
   Family<Counter>& prompt_tokens;
   Family<Counter>& generation_tokens;
@@ -70,6 +83,18 @@ struct Metrics::Families {
 
   Family<Counter>& http_requests;
   Family<Gauge>& http_connections;
+  Family<Counter>& http_refusals;
+
+  Family<Counter>& shadow_checks;
+  Family<Counter>& shadow_tokens;
+  Family<Histogram>& shadow_kl;
+  Family<Counter>& spans;
+
+  Family<Gauge>& build_info;
+  Family<Counter>& cpu_seconds;
+  Family<Gauge>& resident_bytes;
+  Family<Gauge>& open_fds;
+  Family<Gauge>& start_time;
 
   absl::Mutex mutex;
   std::map<std::string, std::set<std::string>> label_values ABSL_GUARDED_BY(mutex);
@@ -94,6 +119,17 @@ struct Metrics::Families {
                                    "Exclusive time of each stage before the first token; stages sum to it.")),
         inter_token(Make<Histogram>("aludel_inter_token_latency_seconds", "Time between two tokens.")),
         e2e(Make<Histogram>("aludel_e2e_request_latency_seconds", "Time from the request to its end.")),
+        queue_time(Make<Histogram>("aludel_request_queue_time_seconds",
+                                   "Time from the request until it is computed on.")),
+        prefill_time(Make<Histogram>("aludel_request_prefill_time_seconds",
+                                     "Time from then to the first token, however the cache came.")),
+        decode_time(Make<Histogram>("aludel_request_decode_time_seconds",
+                                    "Time from the first token to the request's end.")),
+        time_per_output_token(Make<Histogram>("aludel_request_time_per_output_token_seconds",
+                                              "A request's decode time by its tokens after the first.")),
+        request_prompt_tokens(Make<Histogram>("aludel_request_prompt_tokens", "Prompt tokens of a request.")),
+        request_generation_tokens(
+            Make<Histogram>("aludel_request_generation_tokens", "Tokens generated for a request.")),
         requests(Make<Counter>("aludel_requests_total", "Requests that ended, by outcome.")),
         prompt_tokens(Make<Counter>("aludel_prompt_tokens_total", "Prompt tokens of ended requests.")),
         generation_tokens(Make<Counter>("aludel_generation_tokens_total", "Tokens generated.")),
@@ -118,7 +154,25 @@ struct Metrics::Families {
         transport_bytes(Make<Counter>("aludel_transport_bytes_total", "Data-plane payload bytes.")),
         transport_channels(Make<Gauge>("aludel_transport_channels", "Open data-plane connections.")),
         http_requests(Make<Counter>("aludel_http_requests_total", "HTTP requests, by path and status.")),
-        http_connections(Make<Gauge>("aludel_http_connections", "Open client connections.")) {}
+        http_connections(Make<Gauge>("aludel_http_connections", "Open client connections.")),
+        http_refusals(Make<Counter>("aludel_http_refusals_total",
+                                    "Requests turned away for their key or its limits, by reason.")),
+        shadow_checks(Make<Counter>("aludel_shadow_checks_total",
+                                    "Answers computed again on the consumer's own prefill, by outcome.")),
+        shadow_tokens(
+            Make<Counter>("aludel_shadow_tokens_total",
+                          "Tokens of shadow checks, by whether the own prefill would choose them.")),
+        shadow_kl(Make<Histogram>("aludel_shadow_kl_nats",
+                                  "KL(own prefill || answered) of one token's distribution.")),
+        spans(Make<Counter>("aludel_trace_spans_total", "Spans, by what became of them.")),
+        build_info(Make<Gauge>("aludel_build_info", "1, with the version as label.")),
+        cpu_seconds(Make<Counter>("process_cpu_seconds_total", "User and system CPU time.")),
+        resident_bytes(Make<Gauge>("process_resident_memory_bytes", "Resident memory.")),
+        open_fds(Make<Gauge>("process_open_fds", "Open file descriptors.")),
+        start_time(Make<Gauge>("process_start_time_seconds", "Start of the process, Unix time.")) {
+    build_info.Add({{"version", ALUDEL_VERSION}}).Set(1);
+    start_time.Add({}).Set(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
+  }
 
   // `value`, or "other" once the label has had its fill of values.
   std::string Bounded(const std::string& label, const std::string& value) {
@@ -180,6 +234,20 @@ void Metrics::ObserveRequest(const RequestLabels& request, const std::string& ou
   families_->requests.Add(families_->Bound({{"model", request.model}, {"outcome", outcome}})).Increment();
   families_->prompt_tokens.Add(model).Increment(static_cast<double>(prompt_tokens));
   families_->generation_tokens.Add(model).Increment(static_cast<double>(completion_tokens));
+  families_->request_prompt_tokens.Add(model, kTokenCountBuckets).Observe(static_cast<double>(prompt_tokens));
+  families_->request_generation_tokens.Add(model, kTokenCountBuckets)
+      .Observe(static_cast<double>(completion_tokens));
+}
+
+void Metrics::ObservePhases(const RequestLabels& request, double queue, double prefill, double decode,
+                            int64_t completion_tokens) {
+  const Labels labels = families_->Of(request);
+  families_->queue_time.Add(labels, kRequestBuckets).Observe(queue);
+  families_->prefill_time.Add(labels, kRequestBuckets).Observe(prefill);
+  families_->decode_time.Add(labels, kRequestBuckets).Observe(decode);
+  if (completion_tokens < 2) return;
+  families_->time_per_output_token.Add(families_->Bound({{"model", request.model}}), kInterTokenBuckets)
+      .Observe(decode / static_cast<double>(completion_tokens - 1));
 }
 
 void Metrics::CountFrame(const std::string& direction, const std::string& format, uint64_t bytes) {
@@ -233,6 +301,35 @@ void Metrics::CountHttpRequest(const std::string& path, int status) {
 
 void Metrics::SetHttpConnections(int64_t open) {
   families_->http_connections.Add({}).Set(static_cast<double>(open));
+}
+
+void Metrics::CountHttpRefusal(const std::string& reason) {
+  families_->http_refusals.Add(families_->Bound({{"reason", reason}})).Increment();
+}
+
+void Metrics::CountShadowCheck(const std::string& model, const std::string& format,
+                               const std::string& outcome) {
+  families_->shadow_checks.Add(families_->Bound({{"model", model}, {"format", format}, {"outcome", outcome}}))
+      .Increment();
+}
+
+void Metrics::ObserveShadowTokens(const std::string& model, const std::string& format, int64_t agreeing,
+                                  int64_t differing) {
+  const std::pair<const char*, int64_t> parts[] = {{"agree", agreeing}, {"differ", differing}};
+  for (const auto& [verdict, tokens] : parts) {
+    families_->shadow_tokens
+        .Add(families_->Bound({{"model", model}, {"format", format}, {"verdict", verdict}}))
+        .Increment(static_cast<double>(tokens));
+  }
+}
+
+void Metrics::ObserveShadowKl(const std::string& model, const std::string& format, double nats) {
+  families_->shadow_kl.Add(families_->Bound({{"model", model}, {"format", format}}), kDivergenceBuckets)
+      .Observe(nats);
+}
+
+void Metrics::CountSpans(const std::string& result, int64_t spans) {
+  families_->spans.Add(families_->Bound({{"result", result}})).Increment(static_cast<double>(spans));
 }
 
 void Metrics::SetRequests(const std::string& model, int64_t running, int64_t waiting) {
@@ -292,6 +389,10 @@ std::string Metrics::Render() {
     collectors = families_->collectors;
   }
   for (const auto& collect : collectors) collect();
+  const ProcessStats process = ReadProcessStats();
+  families_->Raise(families_->cpu_seconds.Add({}), process.cpu_seconds);
+  families_->resident_bytes.Add({}).Set(static_cast<double>(process.resident_bytes));
+  families_->open_fds.Add({}).Set(static_cast<double>(process.open_fds));
   return families_->serializer.Serialize(families_->registry.Collect());
 }
 

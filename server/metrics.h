@@ -48,6 +48,11 @@ class Metrics {
   void ObserveRequest(const RequestLabels& labels, const std::string& outcome, double seconds,
                       int64_t prompt_tokens, int64_t completion_tokens);
 
+  // Of a request that got its first token: time until it was computed on, until its first token, and from
+  // there to its end.
+  void ObservePhases(const RequestLabels& labels, double queue, double prefill, double decode,
+                     int64_t completion_tokens);
+
   // Hand-overs. `direction` is "sent" or "received"; bytes include frame headers.
   void CountFrame(const std::string& direction, const std::string& format, uint64_t bytes);
   void CountDroppedFrame(const std::string& reason);
@@ -64,8 +69,19 @@ class Metrics {
   // HTTP (gateway).
   void CountHttpRequest(const std::string& path, int status);
   void SetHttpConnections(int64_t open);
+  // Requests turned away before any work: the error's code, e.g. invalid_api_key.
+  void CountHttpRefusal(const std::string& reason);
   // Requests in progress and queued where there is no engine (gateway).
   void SetRequests(const std::string& model, int64_t running, int64_t waiting);
+
+  // Shadow checks (decode): one by outcome; its tokens; its divergence, one number per token.
+  void CountShadowCheck(const std::string& model, const std::string& format, const std::string& outcome);
+  void ObserveShadowTokens(const std::string& model, const std::string& format, int64_t agreeing,
+                           int64_t differing);
+  void ObserveShadowKl(const std::string& model, const std::string& format, double nats);
+
+  // Spans by what became of them: exported, dropped (the queue was full), failed.
+  void CountSpans(const std::string& result, int64_t spans);
 
   // Snapshots of counters that others keep.
   void SetEngine(const std::string& model, const EngineStats& stats);

@@ -12,6 +12,7 @@ sigset_t StopSet() {
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGHUP);
   return set;
 }
 
@@ -26,7 +27,10 @@ StopSignal::StopSignal() {
 const char* StopSignal::Wait() {
   const sigset_t set = StopSet();
   int signal = 0;
-  ALUDEL_CHECK(sigwait(&set, &signal) == 0);
+  do {
+    ALUDEL_CHECK(sigwait(&set, &signal) == 0);
+    if (signal == SIGHUP && on_hangup_) on_hangup_();
+  } while (signal == SIGHUP);
   std::signal(SIGTERM, SIG_DFL);
   std::signal(SIGINT, SIG_DFL);
   ALUDEL_CHECK(pthread_sigmask(SIG_UNBLOCK, &set, nullptr) == 0);

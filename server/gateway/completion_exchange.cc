@@ -4,7 +4,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "spdlog/spdlog.h"
 
 namespace aludel {
 namespace {
@@ -12,27 +11,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
-
-const char* OutcomeName(int status) {
-  switch (status) {
-    case 200:
-      return "ok";
-    case 400:
-      return "invalid_argument";
-    case 404:
-      return "not_found";
-    case 429:
-      return "resource_exhausted";
-    case 499:
-      return "cancelled";
-    case 503:
-      return "unavailable";
-    case 504:
-      return "deadline_exceeded";
-    default:
-      return "internal";
-  }
-}
 
 }  // namespace
 
@@ -86,8 +64,7 @@ void CompletionExchange::OnStarted(const v1::Started& started) {
   started_ = started;
   has_started_ = true;
   if (!options_.stream) return;
-  responder_.StartStream(200, "text/event-stream; charset=utf-8",
-                         ReportHeaders(options_.request_id, started_));
+  responder_.StartStream(200, "text/event-stream; charset=utf-8", ReportHeaders(started_));
   if (!options_.identity.chat) return;
   for (int choice = 0; choice < options_.choices; ++choice) {
     responder_.Write(SseEvent(RoleChunk(options_.identity, choice)));
@@ -166,7 +143,7 @@ void CompletionExchange::Complete(uint32_t last) {
   }
   for (size_t i = 0; i < choices_.size(); ++i) whole_[i].finish_reason = choices_[i].finish_reason();
   HttpResponse response;
-  response.headers = ReportHeaders(options_.request_id, started_);
+  response.headers = ReportHeaders(started_);
   response.body = Dump(WholeBody(options_.identity, whole_, usage_, report));
   responder_.Respond(std::move(response));
 }
@@ -183,9 +160,7 @@ void CompletionExchange::OnEnd(const grpc::Status& status) {
       responder_.Write(SseEvent(error.ToJson()));
       responder_.Finish();
     } else {
-      HttpResponse response = error.ToResponse();
-      response.headers.push_back({"x-request-id", options_.request_id});
-      responder_.Respond(std::move(response));
+      responder_.Respond(error.ToResponse());
     }
   }
   const RequestLabels labels = {options_.identity.model, started_.plan(), started_.format()};
@@ -202,16 +177,31 @@ void CompletionExchange::OnEnd(const grpc::Status& status) {
                                          .gateway = report.gateway_seconds(),
                                          .ttft = report.ttft_seconds});
   }
-  const double seconds = SecondsSinceReceived();
-  metrics_->ObserveRequest(labels, OutcomeName(error.status), seconds, options_.prompt_tokens, tokens_);
-  spdlog::info(
-      "request {} model={} outcome={} status={} plan={} format={} prompt_tokens={} completion_tokens={} "
-      "payload_bytes={} raw_bytes={} ttft_ms={:.2f} gateway_ms={:.2f} total_ms={:.2f}{}{}",
-      options_.request_id, options_.identity.model, OutcomeName(error.status), error.status, started_.plan(),
-      started_.format(), options_.prompt_tokens, tokens_, started_.payload_bytes(), started_.raw_bytes(),
-      has_text_ ? report.ttft_seconds * 1e3 : 0.0, has_text_ ? report.gateway_seconds() * 1e3 : 0.0,
-      seconds * 1e3, error.message.empty() ? "" : " error=", error.message);
-  if (options_.on_end) options_.on_end(error.status);
+  CompletionOutcome outcome;
+  outcome.status = error.status;
+  outcome.name = OutcomeName(error.status);
+  outcome.error = error.message;
+  outcome.operation = options_.identity.chat ? "chat" : "text_completion";
+  outcome.model = options_.identity.model;
+  outcome.completion_id = options_.identity.id;
+  outcome.finish_reason = choices_[0].finish_reason();
+  outcome.stream = options_.stream;
+  outcome.has_first_token = has_text_;
+  outcome.prompt_tokens = options_.prompt_tokens;
+  outcome.completion_tokens = tokens_;
+  outcome.started = started_;
+  if (has_text_) {
+    outcome.ttft_seconds = report.ttft_seconds;
+    outcome.gateway_seconds = report.gateway_seconds();
+  }
+  outcome.seconds = SecondsSinceReceived();
+  metrics_->ObserveRequest(labels, outcome.name, outcome.seconds, options_.prompt_tokens, tokens_);
+  if (has_text_) {
+    const double queue = started_.stages().queue();
+    metrics_->ObservePhases(labels, queue, outcome.ttft_seconds - queue,
+                            outcome.seconds - outcome.ttft_seconds, tokens_);
+  }
+  if (options_.on_end) options_.on_end(outcome);
 }
 
 }  // namespace aludel

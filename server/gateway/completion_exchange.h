@@ -9,6 +9,7 @@
 #include "server/gateway/api_error.h"
 #include "server/gateway/completion_response.h"
 #include "server/gateway/http_server.h"
+#include "server/gateway/request_record.h"
 #include "server/gateway/router.h"
 #include "server/metrics.h"
 
@@ -20,13 +21,12 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
  public:
   struct Options {
     CompletionIdentity identity;
-    std::string request_id;
     bool stream = false;
     int choices = 1;
     const Tokenizer* tokenizer = nullptr;  // outlives the exchange
     std::chrono::steady_clock::time_point received;
     int64_t prompt_tokens = 0;
-    std::function<void(int status)> on_end;  // the HTTP status that tells how it ended; once
+    OnCompletionEnd on_end;  // once
   };
   CompletionExchange(Options options, HttpResponder responder, Metrics* metrics);
 

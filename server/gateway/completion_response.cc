@@ -139,14 +139,13 @@ ordered_json WholeBody(const CompletionIdentity& identity, const std::vector<Who
   return json;
 }
 
-std::vector<HttpHeader> ReportHeaders(absl::string_view request_id, const v1::Started& started) {
+std::vector<HttpHeader> ReportHeaders(const v1::Started& started) {
   std::string timing;
   for (const auto& [name, seconds] : kStages) {
     absl::StrAppendFormat(&timing, "%s%s;dur=%.3f", timing.empty() ? "" : ", ", name,
                           (started.stages().*seconds)() * 1e3);
   }
-  return {{"x-request-id", std::string(request_id)},
-          {"x-aludel-plan", started.plan()},
+  return {{"x-aludel-plan", started.plan()},
           {"x-aludel-format", started.format()},
           {"x-aludel-payload-bytes", absl::StrCat(started.payload_bytes())},
           {"x-aludel-cached-tokens", absl::StrCat(started.handed_over_tokens())},

@@ -51,9 +51,9 @@ nlohmann::ordered_json UsageChunk(const CompletionIdentity& identity, const Toke
 nlohmann::ordered_json WholeBody(const CompletionIdentity& identity, const std::vector<WholeChoice>& choices,
                                  const TokenUsage& usage, const CompletionReport& report);
 
-// x-request-id, x-aludel-plan, -format, -payload-bytes and -cached-tokens (prompt tokens whose cache was
+// x-aludel-plan, -format, -payload-bytes and -cached-tokens (prompt tokens whose cache was
 // handed over instead of computed), and the stages as Server-Timing, which browsers show.
-std::vector<HttpHeader> ReportHeaders(absl::string_view request_id, const v1::Started& started);
+std::vector<HttpHeader> ReportHeaders(const v1::Started& started);
 
 // One server-sent event. JSON on one line has no line break of its own, so a single data line carries it.
 std::string SseEvent(const nlohmann::ordered_json& data);

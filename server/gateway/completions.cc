@@ -58,8 +58,8 @@ std::optional<ApiError> Completions::Prepare(bool chat, const HttpRequest& http,
   return std::nullopt;
 }
 
-void Completions::Serve(bool chat, const HttpRequest& http, const std::string& request_id,
-                        HttpResponder responder, std::function<void(int status)> on_end) {
+void Completions::Serve(bool chat, const HttpRequest& http, const RequestIdentity& identity,
+                        HttpResponder responder, OnCompletionEnd on_end) {
   CompletionRequest request;
   v1::GenerateRequest generate;
   std::optional<ApiError> error = Prepare(chat, http, &request, &generate);
@@ -69,32 +69,36 @@ void Completions::Serve(bool chat, const HttpRequest& http, const std::string& r
     error = TooManyRequests(options_.max_requests);
   }
   if (error) {
-    HttpResponse response = error->ToResponse();
-    response.headers.push_back({"x-request-id", request_id});
-    responder.Respond(std::move(response));
-    on_end(error->status);
+    responder.Respond(error->ToResponse());
+    CompletionOutcome outcome;
+    outcome.status = error->status;
+    outcome.name = OutcomeName(error->status);
+    outcome.error = error->message;
+    outcome.operation = chat ? "chat" : "text_completion";
+    if (models_->Find(request.model) != nullptr) outcome.model = request.model;
+    on_end(outcome);
     return;
   }
-  generate.set_request_id(request_id);
+  generate.set_request_id(identity.id);
   CompletionExchange::Options options;
   options.identity = {.chat = chat,
                       .id = MakeId(chat ? "chatcmpl-" : "cmpl-"),
                       .created = absl::ToUnixSeconds(absl::Now()),
                       .model = request.model,
                       .include_usage = request.include_usage};
-  options.request_id = request_id;
   options.stream = request.stream;
   options.choices = static_cast<int>(generate.sampling().choices());
   options.tokenizer = models_->Find(request.model)->tokenizer.get();
   options.received = http.received;
   options.prompt_tokens = generate.prompt_size();
-  options.on_end = [this, on_end = std::move(on_end)](int status) {
+  options.on_end = [this, on_end = std::move(on_end)](const CompletionOutcome& outcome) {
     running_.fetch_sub(1);
-    on_end(status);
+    on_end(outcome);
   };
   auto exchange = std::make_shared<CompletionExchange>(std::move(options), responder, metrics_);
-  const std::shared_ptr<GenerateCall> call = router_->Generate(
-      request.model, std::move(generate), absl::Now() + options_.request_timeout, std::move(exchange));
+  const std::shared_ptr<GenerateCall> call =
+      router_->Generate(request.model, std::move(generate), absl::Now() + options_.request_timeout,
+                        std::move(exchange), identity.trace.ToTraceparent());
   responder.OnDisconnect([weak = std::weak_ptr<GenerateCall>(call)] {
     if (auto running = weak.lock()) running->Cancel();
   });

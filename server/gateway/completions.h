@@ -1,13 +1,13 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "server/gateway/completion_request.h"
 #include "server/gateway/http_server.h"
+#include "server/gateway/request_record.h"
 #include "server/gateway/router.h"
 #include "server/gateway/served_models.h"
 #include "server/metrics.h"
@@ -25,9 +25,9 @@ class Completions {
   };
   Completions(Options options, const ServedModels* models, Router* router, Metrics* metrics);
 
-  // Answers through `responder`, now or later; `on_end` gets the final HTTP status, once.
-  void Serve(bool chat, const HttpRequest& request, const std::string& request_id, HttpResponder responder,
-             std::function<void(int status)> on_end);
+  // Answers through `responder`, now or later; then `on_end`, once.
+  void Serve(bool chat, const HttpRequest& request, const RequestIdentity& identity, HttpResponder responder,
+             OnCompletionEnd on_end);
 
  private:
   // A parsed request and its tokens, or the error to answer.

@@ -1,6 +1,7 @@
 #include "server/gateway/gateway.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/random/random.h"
@@ -9,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "server/gateway/prompt.h"
+#include "server/logging.h"
 
 namespace aludel {
 namespace {
@@ -18,18 +20,14 @@ using nlohmann::ordered_json;
 struct Route {
   absl::string_view path;  // a trailing "*" stands for the rest
   absl::string_view method;
+  bool open = false;   // needs no key
+  bool quiet = false;  // asked every few seconds by machines: no log line
 };
 constexpr Route kRoutes[] = {
-    {"/v1/chat/completions", "POST"},
-    {"/v1/completions", "POST"},
-    {"/v1/models", "GET"},
-    {"/v1/models/*", "GET"},
-    {"/tokenize", "POST"},
-    {"/detokenize", "POST"},
-    {"/health", "GET"},
-    {"/ready", "GET"},
-    {"/version", "GET"},
-    {"/metrics", "GET"},
+    {"/v1/chat/completions", "POST"}, {"/v1/completions", "POST"},   {"/v1/models", "GET"},
+    {"/v1/models/*", "GET"},          {"/tokenize", "POST"},         {"/detokenize", "POST"},
+    {"/health", "GET", true, true},   {"/ready", "GET", true, true}, {"/version", "GET", true},
+    {"/metrics", "GET", true, true},
 };
 constexpr size_t kMaxRequestIdBytes = 128;
 
@@ -53,6 +51,23 @@ std::string RequestId(const HttpRequest& request) {
   }
   thread_local absl::BitGen random;
   return absl::StrCat("req-", absl::Hex(absl::Uniform<uint64_t>(random), absl::kZeroPad16));
+}
+
+// The operation that this request is: a part of the client's trace, or the root of one.
+TraceContext Trace(const HttpRequest& request, double share) {
+  const std::optional<TraceContext> parent = TraceContext::Parse(request.Header(kTraceparent));
+  return parent ? parent->NewChild() : TraceContext::NewTrace(share);
+}
+
+bool IsCompletion(absl::string_view route) {
+  return route == "/v1/chat/completions" || route == "/v1/completions";
+}
+
+HttpResponse Preflight() {
+  HttpResponse response;
+  response.status = 204;
+  response.headers = Cors::PreflightHeaders();
+  return response;
 }
 
 HttpResponse Json(int status, const ordered_json& body) {
@@ -89,31 +104,112 @@ HttpResponse WrongMethod(const HttpRequest& request, const Route& route) {
 
 }  // namespace
 
-Gateway::Gateway(Completions::Options options, const ServedModels* models, Router* router, Metrics* metrics)
-    : models_(models),
+Gateway::Gateway(Options options, Access* access, const ServedModels* models, Router* router,
+                 Metrics* metrics)
+    : options_(std::move(options)),
+      cors_(options_.cors_allowed_origins),
+      access_(access),
+      models_(models),
       router_(router),
       metrics_(metrics),
-      completions_(std::move(options), models, router, metrics) {}
+      completions_(options_.completions, models, router, metrics) {}
+
+Gateway::~Gateway() { router_->AwaitCalls(); }
+
+std::optional<ApiError> Gateway::Allow(const HttpRequest& request, bool completion, RequestIdentity* identity,
+                                       std::shared_ptr<Access::Grant>* grant) {
+  std::optional<ApiError> error = access_->Identify(request.Header("authorization"), &identity->client);
+  if (!error && completion) error = access_->Admit(identity->client, grant);
+  if (error) metrics_->CountHttpRefusal(error->code);
+  return error;
+}
 
 void Gateway::Handle(HttpRequest request, HttpResponder responder) {
   const Route* route = FindRoute(request.path);
-  const std::string request_id = RequestId(request);
+  if (route != nullptr && route->path == "/metrics" && !options_.serves_metrics) route = nullptr;
   // Unknown paths share one label, so that no client can grow our metrics.
   const std::string label(route == nullptr ? "other" : route->path);
-  auto count = [this, label](int status) { metrics_->CountHttpRequest(label, status); };
+  const bool preflight = Cors::IsPreflight(request);
   const bool right_method = route != nullptr && (request.method == route->method ||
                                                  (request.method == "HEAD" && route->method == "GET"));
-  if (right_method && (label == "/v1/chat/completions" || label == "/v1/completions")) {
-    completions_.Serve(label == "/v1/chat/completions", request, request_id, std::move(responder),
-                       std::move(count));
+  RequestIdentity identity{.id = RequestId(request), .trace = Trace(request, options_.trace_share)};
+  std::vector<HttpHeader> headers = cors_.HeadersFor(request);
+  headers.push_back({"x-request-id", identity.id});
+  headers.push_back({kTraceparent, identity.trace.ToTraceparent()});
+  responder.AddHeaders(std::move(headers));
+
+  const bool completion = right_method && IsCompletion(label);
+  std::shared_ptr<Access::Grant> grant;
+  std::optional<ApiError> refusal;
+  if (!preflight && (route == nullptr || !route->open))
+    refusal = Allow(request, completion, &identity, &grant);
+  if (completion && !refusal) {
+    completions_.Serve(label == "/v1/chat/completions", request, identity, std::move(responder),
+                       [this, label, identity, grant = std::move(grant),
+                        peer = request.peer](const CompletionOutcome& outcome) mutable {
+                         // Now, and not with the last reference to this call, which may outlive everything.
+                         const std::shared_ptr<Access::Grant> ended = std::move(grant);
+                         ended->ChargeTokens(outcome.prompt_tokens + outcome.completion_tokens);
+                         OnCompletionEnd(label, identity, peer, outcome);
+                       });
     return;
   }
-  HttpResponse response = route == nullptr ? NoSuchPath(request)
-                          : !right_method  ? WrongMethod(request, *route)
-                                           : Answer(request, route->path);
-  response.headers.push_back({"x-request-id", request_id});
-  count(response.status);
+  HttpResponse response = preflight          ? Preflight()
+                          : refusal          ? refusal->ToResponse()
+                          : route == nullptr ? NoSuchPath(request)
+                          : !right_method    ? WrongMethod(request, *route)
+                                             : Answer(request, route->path);
+  if (response.status == 401) response.headers.push_back({"WWW-Authenticate", "Bearer"});
+  metrics_->CountHttpRequest(label, response.status);
+  if (route == nullptr || !route->quiet) {
+    LogEvent("request", {{"request_id", identity.id},
+                         {"trace_id", identity.trace.TraceIdHex()},
+                         {"key", identity.client},
+                         {"peer", request.peer},
+                         {"path", label},
+                         {"status", response.status}});
+  }
   responder.Respond(std::move(response));
+}
+
+void Gateway::OnCompletionEnd(const std::string& path, const RequestIdentity& identity,
+                              const std::string& peer, const CompletionOutcome& outcome) {
+  metrics_->CountHttpRequest(path, outcome.status);
+  const v1::Started& started = outcome.started;
+  const v1::Stages& stages = started.stages();
+  const auto ms = [](double seconds) { return std::round(seconds * 1e6) / 1e3; };
+  ordered_json line = {{"request_id", identity.id},
+                       {"trace_id", identity.trace.TraceIdHex()},
+                       {"key", identity.client},
+                       {"peer", peer},
+                       {"path", path},
+                       {"status", outcome.status},
+                       {"outcome", outcome.name},
+                       {"model", outcome.model},
+                       {"stream", outcome.stream},
+                       {"prompt_tokens", outcome.prompt_tokens},
+                       {"completion_tokens", outcome.completion_tokens},
+                       {"total_ms", ms(outcome.seconds)}};
+  if (outcome.has_first_token) {
+    line.update({{"completion_id", outcome.completion_id},
+                 {"finish_reason", outcome.finish_reason},
+                 {"plan", started.plan()},
+                 {"format", started.format()},
+                 {"payload_bytes", started.payload_bytes()},
+                 {"raw_bytes", started.raw_bytes()},
+                 {"ttft_ms", ms(outcome.ttft_seconds)},
+                 {"queue_ms", ms(stages.queue())},
+                 {"prefill_ms", ms(stages.prefill())},
+                 {"encode_ms", ms(stages.encode())},
+                 {"transfer_ms", ms(stages.transfer())},
+                 {"reconstruct_ms", ms(stages.reconstruct())},
+                 {"native_ms", ms(stages.native())},
+                 {"first_decode_ms", ms(stages.first_decode())},
+                 {"gateway_ms", ms(outcome.gateway_seconds)}});
+  }
+  if (!started.fallback_reason().empty()) line["fallback_reason"] = started.fallback_reason();
+  if (!outcome.error.empty()) line["error"] = outcome.error;
+  LogEvent("request", line);
 }
 
 HttpResponse Gateway::Answer(const HttpRequest& request, absl::string_view route) {

@@ -1,9 +1,7 @@
 #include "server/gateway/http_connection.h"
 
 #include <algorithm>
-#include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/write.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,8 +10,8 @@ namespace aludel {
 namespace {
 
 namespace asio = boost::asio;
-using asio::ip::tcp;
 using boost::system::error_code;
+using Io = HttpSocket::Io;
 
 // Bytes of further requests that may wait behind a running exchange. When they are full, reading stops, and a
 // client that goes away is noticed by the next write instead.
@@ -24,7 +22,7 @@ constexpr absl::Duration kLingerTimeout = absl::Seconds(2);
 
 }  // namespace
 
-HttpConnection::HttpConnection(tcp::socket socket, std::shared_ptr<HttpServerState> state, HttpLoop* loop)
+HttpConnection::HttpConnection(HttpSocket socket, std::shared_ptr<HttpServerState> state, HttpLoop* loop)
     : state_(std::move(state)),
       loop_(loop),
       socket_(std::move(socket)),
@@ -34,20 +32,32 @@ HttpConnection::HttpConnection(tcp::socket socket, std::shared_ptr<HttpServerSta
 HttpConnection::~HttpConnection() { state_->open_connections.fetch_sub(1, std::memory_order_relaxed); }
 
 void HttpConnection::Start() {
-  error_code ec;
-  socket_.non_blocking(true, ec);
-  socket_.set_option(tcp::no_delay(true), ec);
-  const tcp::endpoint remote = socket_.remote_endpoint(ec);
-  if (!ec) peer_ = absl::StrCat(remote.address().to_string(), ":", remote.port());
+  peer_ = socket_.Peer();
   loop_->connections.insert(this);
   if (loop_->draining) return Close();
   ArmReadTimer(state_->options.header_timeout);
-  Read();
+  Handshake();
+}
+
+void HttpConnection::Handshake() {
+  if (phase_ != Phase::kHandshake) return;
+  switch (const Io io = socket_.Handshake()) {
+    case Io::kDone:
+      phase_ = Phase::kIdle;
+      return Read();
+    case Io::kClosed:
+      return Close();
+    default:
+      socket_.Wait(io, [self = shared_from_this()](const error_code& ec) {
+        if (ec) return self->Close();
+        self->Handshake();
+      });
+  }
 }
 
 void HttpConnection::Drain() {
   keep_alive_ = false;
-  if (phase_ == Phase::kIdle) Close();
+  if (phase_ == Phase::kIdle || phase_ == Phase::kHandshake) Close();
 }
 
 void HttpConnection::Close() {
@@ -56,8 +66,7 @@ void HttpConnection::Close() {
   loop_->connections.erase(this);
   DisarmReadTimer();
   write_timer_.cancel();
-  error_code ec;
-  socket_.close(ec);
+  socket_.Close();
   {
     std::lock_guard<std::mutex> lock(mutex_);
     closed_ = true;
@@ -96,23 +105,24 @@ bool HttpConnection::Append(absl::string_view bytes, std::function<void()> flush
   return true;
 }
 
-void HttpConnection::Read() {
+void HttpConnection::Read(Io wait) {
   if (reading_ || phase_ == Phase::kClosed) return;
   if (phase_ == Phase::kExchange && input_.size() >= kMaxPipelinedBytes) return;
   reading_ = true;
   // Waiting without a buffer keeps an idle connection small.
-  socket_.async_wait(tcp::socket::wait_read,
-                     [self = shared_from_this()](const error_code& ec) { self->OnReadable(ec); });
+  socket_.Wait(wait, [self = shared_from_this()](const error_code& ec) {
+    self->reading_ = false;
+    if (self->phase_ == Phase::kClosed) return;
+    if (ec) return self->Close();
+    self->OnReadable();
+  });
 }
 
-void HttpConnection::OnReadable(const error_code& wait_error) {
-  reading_ = false;
-  if (phase_ == Phase::kClosed) return;
-  if (wait_error) return Close();
-  error_code ec;
-  const size_t size = socket_.read_some(asio::buffer(loop_->scratch), ec);
-  if (ec == asio::error::would_block || ec == asio::error::interrupted) return Read();
-  if (ec) return Close();
+void HttpConnection::OnReadable() {
+  size_t size = 0;
+  const Io io = socket_.Read(loop_->scratch.data(), loop_->scratch.size(), &size);
+  if (io == Io::kClosed) return Close();
+  if (io != Io::kDone) return Read(io);
   if (phase_ != Phase::kLinger) {
     input_.append(loop_->scratch.data(), size);
     Parse();
@@ -210,27 +220,55 @@ void HttpConnection::Flush() {
     return;
   }
   writing_ = true;
-  write_timer_.expires_after(absl::ToChronoNanoseconds(state_->options.write_timeout));
-  write_timer_.async_wait([weak = weak_from_this()](const error_code& ec) {
-    auto self = weak.lock();
-    if (!ec && self && self->writing_) self->Close();
-  });
-  asio::async_write(socket_, asio::buffer(in_flight_),
-                    [self = shared_from_this()](const error_code& ec, size_t) { self->OnWritten(ec); });
+  in_flight_written_ = 0;
+  write_timer_armed_ = false;
+  WriteSome();
 }
 
-void HttpConnection::OnWritten(const error_code& ec) {
+void HttpConnection::WriteSome() {
+  while (in_flight_written_ < in_flight_.size()) {
+    size_t written = 0;
+    const Io io = socket_.Write(in_flight_.data() + in_flight_written_,
+                                in_flight_.size() - in_flight_written_, &written);
+    if (io == Io::kClosed) return Close();
+    if (io != Io::kDone) {
+      ArmWriteTimer();
+      socket_.Wait(io, [self = shared_from_this()](const error_code& ec) {
+        if (self->phase_ == Phase::kClosed) return;
+        if (ec) return self->Close();
+        self->WriteSome();
+      });
+      return;
+    }
+    in_flight_written_ += written;
+  }
+  OnWritten();
+}
+
+// Once for what is in flight: a reader that takes a byte now and then gains no time by it.
+void HttpConnection::ArmWriteTimer() {
+  if (std::exchange(write_timer_armed_, true)) return;
+  write_timer_.expires_after(absl::ToChronoNanoseconds(state_->options.write_timeout));
+  write_timer_.async_wait(
+      [weak = weak_from_this(), generation = ++write_timer_generation_](const error_code& ec) {
+        auto self = weak.lock();
+        if (!ec && self && self->writing_ && self->write_timer_generation_ == generation) self->Close();
+      });
+}
+
+void HttpConnection::OnWritten() {
   writing_ = false;
-  write_timer_.cancel();
-  if (phase_ == Phase::kClosed) return;
-  if (ec) return Close();
+  ++write_timer_generation_;
+  if (write_timer_armed_) write_timer_.cancel();
   in_flight_.clear();
   for (auto& flushed : std::exchange(in_flight_flushed_, {})) flushed();
-  if (std::exchange(in_flight_end_, false)) {
-    EndExchange();
-  } else {
-    Flush();
+  if (std::exchange(in_flight_end_, false)) return EndExchange();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if ((queued_.empty() && !queued_end_) || std::exchange(flush_posted_, true)) return;
   }
+  // By the loop, not by recursion: a writer may be as fast as the socket.
+  asio::post(loop_->context, [self = shared_from_this()] { self->Flush(); });
 }
 
 void HttpConnection::EndExchange() {
@@ -248,8 +286,7 @@ void HttpConnection::EndExchange() {
 
 void HttpConnection::Linger() {
   phase_ = Phase::kLinger;
-  error_code ec;
-  socket_.shutdown(tcp::socket::shutdown_send, ec);
+  socket_.ShutdownSend();
   input_.clear();
   ArmReadTimer(kLingerTimeout);
   Read();

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <functional>
@@ -16,6 +15,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "server/gateway/http_server.h"
+#include "server/gateway/http_socket.h"
 
 namespace aludel {
 
@@ -46,7 +46,7 @@ struct HttpServerState {
 // Kept alive by its pending operations and its exchange.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
-  HttpConnection(boost::asio::ip::tcp::socket socket, std::shared_ptr<HttpServerState> state, HttpLoop* loop);
+  HttpConnection(HttpSocket socket, std::shared_ptr<HttpServerState> state, HttpLoop* loop);
   ~HttpConnection();
 
   void Start();
@@ -62,15 +62,18 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
  private:
   friend class HttpExchange;
-  enum class Phase { kIdle, kHeader, kBody, kExchange, kLinger, kClosed };
+  enum class Phase { kHandshake, kIdle, kHeader, kBody, kExchange, kLinger, kClosed };
 
-  void Read();
-  void OnReadable(const boost::system::error_code& ec);
+  void Handshake();
+  void Read(HttpSocket::Io wait = HttpSocket::Io::kWaitRead);
+  void OnReadable();
   void Parse();
   void Dispatch();
   void Refuse(HttpError error);
   void Flush();
-  void OnWritten(const boost::system::error_code& ec);
+  void WriteSome();
+  void ArmWriteTimer();
+  void OnWritten();
   void EndExchange();
   void Linger();
   void ArmReadTimer(absl::Duration timeout);
@@ -79,13 +82,15 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   const std::shared_ptr<HttpServerState> state_;  // first: sockets and timers end before their loop
   HttpLoop* const loop_;
-  boost::asio::ip::tcp::socket socket_;
+  HttpSocket socket_;
   boost::asio::steady_timer read_timer_;
   uint64_t read_timer_generation_ = 0;
   boost::asio::steady_timer write_timer_;
+  bool write_timer_armed_ = false;
+  uint64_t write_timer_generation_ = 0;
   std::string peer_;
 
-  Phase phase_ = Phase::kIdle;
+  Phase phase_ = Phase::kHandshake;
   bool reading_ = false;
   bool keep_alive_ = true;
   std::string input_;  // read and not yet parsed
@@ -93,6 +98,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::weak_ptr<HttpExchange> exchange_;
   bool writing_ = false;
   std::string in_flight_;
+  size_t in_flight_written_ = 0;
   std::vector<std::function<void()>> in_flight_flushed_;
   bool in_flight_end_ = false;
 
@@ -111,6 +117,7 @@ class HttpExchange {
   HttpExchange(std::shared_ptr<HttpConnection> connection, const HttpRequest& request);
   ~HttpExchange();
 
+  void AddHeaders(std::vector<HttpHeader> headers);
   void Respond(HttpResponse response, std::function<void()> flushed);
   void StartStream(int status, absl::string_view content_type, std::vector<HttpHeader> headers);
   bool Write(absl::string_view bytes, std::function<void()> flushed);
@@ -128,6 +135,7 @@ class HttpExchange {
   const bool head_only_;  // HEAD: no body
   std::mutex mutex_;
   Stage stage_ ABSL_GUARDED_BY(mutex_) = Stage::kNew;
+  std::vector<HttpHeader> headers_ ABSL_GUARDED_BY(mutex_);  // of whatever response comes
   std::function<void()> on_disconnect_ ABSL_GUARDED_BY(mutex_);
 };
 

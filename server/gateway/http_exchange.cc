@@ -29,16 +29,27 @@ HttpExchange::~HttpExchange() {
   }
 }
 
+void HttpExchange::AddHeaders(std::vector<HttpHeader> headers) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (HttpHeader& header : headers) headers_.push_back(std::move(header));
+}
+
 void HttpExchange::Respond(HttpResponse response, std::function<void()> flushed) {
+  std::vector<HttpHeader> added;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (stage_ != Stage::kNew) return;
     stage_ = Stage::kEnded;
     on_disconnect_ = nullptr;
+    added = std::move(headers_);
   }
-  std::vector<HttpHeader> headers = {{"Content-Type", std::move(response.content_type)},
-                                     {"Content-Length", absl::StrCat(response.body.size())},
-                                     {"Connection", keep_alive_ ? "keep-alive" : "close"}};
+  std::vector<HttpHeader> headers;
+  if (response.status != 204) {
+    headers = {{"Content-Type", std::move(response.content_type)},
+               {"Content-Length", absl::StrCat(response.body.size())}};
+  }
+  headers.push_back({"Connection", keep_alive_ ? "keep-alive" : "close"});
+  for (HttpHeader& header : added) headers.push_back(std::move(header));
   for (HttpHeader& header : response.headers) headers.push_back(std::move(header));
   std::string bytes = FormatResponseHead(version_, response.status, headers);
   if (!head_only_) bytes += response.body;
@@ -46,10 +57,12 @@ void HttpExchange::Respond(HttpResponse response, std::function<void()> flushed)
 }
 
 void HttpExchange::StartStream(int status, absl::string_view content_type, std::vector<HttpHeader> headers) {
+  std::vector<HttpHeader> added;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (stage_ != Stage::kNew) return;
     stage_ = Stage::kStreaming;
+    added = std::move(headers_);
   }
   // HTTP/1.0 knows no chunks: its streams end with the connection.
   const bool chunked = version_ == 11;
@@ -57,6 +70,7 @@ void HttpExchange::StartStream(int status, absl::string_view content_type, std::
                                  {"Cache-Control", "no-cache"},
                                  {"Connection", keep_alive_ && chunked ? "keep-alive" : "close"}};
   if (chunked) all.push_back({"Transfer-Encoding", "chunked"});
+  for (HttpHeader& header : added) all.push_back(std::move(header));
   for (HttpHeader& header : headers) all.push_back(std::move(header));
   connection_->Append(FormatResponseHead(version_, status, all), nullptr, /*end=*/false, /*bounded=*/false);
 }
@@ -108,6 +122,8 @@ void HttpExchange::Disconnected() {
 }
 
 HttpResponder::HttpResponder(std::shared_ptr<HttpExchange> exchange) : exchange_(std::move(exchange)) {}
+
+void HttpResponder::AddHeaders(std::vector<HttpHeader> headers) { exchange_->AddHeaders(std::move(headers)); }
 
 void HttpResponder::Respond(HttpResponse response, std::function<void()> flushed) {
   exchange_->Respond(std::move(response), std::move(flushed));

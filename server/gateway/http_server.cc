@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "server/gateway/http_connection.h"
+#include "server/gateway/tls_context.h"
 
 namespace aludel {
 namespace {
@@ -128,12 +129,15 @@ class HttpServer::Impl {
       static constexpr char kFull[] =
           "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: "
           "close\r\n\r\n";
+      if (state_->options.tls != nullptr) return;  // nobody could read it
       error_code ec;
       socket.non_blocking(true, ec);
       socket.write_some(asio::buffer(kFull, sizeof(kFull) - 1), ec);
       return;
     }
-    auto connection = std::make_shared<HttpConnection>(std::move(socket), state_, loop);
+    const TlsContext* tls = state_->options.tls;
+    auto connection = std::make_shared<HttpConnection>(
+        HttpSocket(std::move(socket), tls == nullptr ? nullptr : tls->current()), state_, loop);
     asio::post(loop->context, [connection = std::move(connection)] { connection->Start(); });
   }
 

@@ -15,6 +15,7 @@
 namespace aludel {
 
 class HttpExchange;
+class TlsContext;
 
 struct HttpServerOptions {
   std::string address = "127.0.0.1";
@@ -25,6 +26,7 @@ struct HttpServerOptions {
   int max_connections = 20000;
   int max_queued_requests = 4096;  // waiting for a handler thread; beyond: 503
   HttpLimits limits;
+  const TlsContext* tls = nullptr;                    // null: plain HTTP; must outlive the server
   absl::Duration header_timeout = absl::Seconds(10);  // first byte to end of header
   absl::Duration body_timeout = absl::Seconds(30);
   absl::Duration idle_timeout = absl::Seconds(75);   // kept-alive connection without a request
@@ -42,6 +44,9 @@ class HttpResponder {
 
   // `flushed` runs on an I/O thread once the bytes are in the socket; never if the client is gone first.
   void Respond(HttpResponse response, std::function<void()> flushed = nullptr);
+
+  // Headers of every response to this request, whatever it turns out to be. Before the response.
+  void AddHeaders(std::vector<HttpHeader> headers);
 
   void StartStream(int status, absl::string_view content_type, std::vector<HttpHeader> headers);
   // False when the client is gone (or was cut off for reading too slowly): stop producing.

@@ -8,14 +8,19 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/status_macros.h"
+#include "server/admin.h"
 #include "server/command_line.h"
 #include "server/config.h"
+#include "server/gateway/access.h"
+#include "server/gateway/api_keys.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/http_server.h"
 #include "server/gateway/router.h"
 #include "server/gateway/served_models.h"
+#include "server/gateway/tls_context.h"
 #include "server/logging.h"
 #include "server/metrics.h"
+#include "server/reloader.h"
 #include "server/stop_signal.h"
 #include "spdlog/spdlog.h"
 
@@ -49,6 +54,8 @@ absl::StatusOr<HttpServerOptions> HttpOptions(const GatewayOptions& options) {
   http.address = options.listen.substr(0, colon);
   if (http.address == "localhost") http.address = "127.0.0.1";
   http.port = static_cast<uint16_t>(port);
+  http.io_threads = options.io_threads;
+  http.handler_threads = options.handler_threads;
   http.max_connections = options.max_connections;
   http.limits.max_header_bytes = static_cast<size_t>(options.max_header_bytes);
   http.limits.max_body_bytes = static_cast<size_t>(options.max_body_bytes);
@@ -70,22 +77,63 @@ std::vector<Router::Model> RouterModels(const GatewayOptions& options, const Ser
   return result;
 }
 
+KeyLimits DefaultLimits(const HttpAccessOptions& options) {
+  return {.requests_per_minute = static_cast<double>(options.requests_per_minute),
+          .tokens_per_minute = static_cast<double>(options.tokens_per_minute),
+          .max_concurrent = options.max_concurrent};
+}
+
+absl::Status LoadKeys(const HttpAccessOptions& options, Access* access) {
+  ALUDEL_ASSIGN_OR_RETURN(std::vector<ApiKey> keys, LoadApiKeys(options.keys_file, DefaultLimits(options)));
+  spdlog::info("{} API keys from {}", keys.size(), options.keys_file);
+  access->SetKeys(std::move(keys));
+  return absl::OkStatus();
+}
+
+// Everything in order of construction; destroyed in the reverse order.
 absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
-  ALUDEL_ASSIGN_OR_RETURN(const HttpServerOptions http_options, HttpOptions(options));
+  ALUDEL_ASSIGN_OR_RETURN(HttpServerOptions http_options, HttpOptions(options));
   ALUDEL_ASSIGN_OR_RETURN(const ServedModels models, ServedModels::Load(options.models));
+  std::vector<Reloader::Watched> watched;
+  std::unique_ptr<TlsContext> tls;
+  if (!options.tls.certificate_file.empty()) {
+    ALUDEL_ASSIGN_OR_RETURN(
+        tls, TlsContext::Load({.certificate = options.tls.certificate_file, .key = options.tls.key_file}));
+    http_options.tls = tls.get();
+    watched.push_back({{options.tls.certificate_file, options.tls.key_file}, [&] { return tls->Reload(); }});
+  }
+  Access access(DefaultLimits(options.access));
+  if (!options.access.keys_file.empty()) {
+    ALUDEL_RETURN_IF_ERROR(LoadKeys(options.access, &access));
+    watched.push_back({{options.access.keys_file}, [&] { return LoadKeys(options.access, &access); }});
+  }
   Metrics metrics;
   Router router(RouterModels(options, models),
                 {.probe_interval = options.probe_interval, .probe_timeout = options.probe_timeout}, &metrics);
-  Gateway gateway({.max_requests = options.max_requests,
-                   .request_timeout = options.request_timeout,
-                   .prefill_targets = options.prefill_targets},
-                  &models, &router, &metrics);
+  Gateway gateway({.completions = {.max_requests = options.max_requests,
+                                   .request_timeout = options.request_timeout,
+                                   .prefill_targets = options.prefill_targets},
+                   .cors_allowed_origins = options.cors_allowed_origins,
+                   .serves_metrics = options.admin_listen.empty()},
+                  &access, &models, &router, &metrics);
   ALUDEL_ASSIGN_OR_RETURN(const std::unique_ptr<HttpServer> server,
                           HttpServer::Start(http_options, [&](HttpRequest request, HttpResponder responder) {
                             gateway.Handle(std::move(request), std::move(responder));
                           }));
-  metrics.OnRender([&] { metrics.SetHttpConnections(server->open_connections()); });
-  spdlog::info("listening on http://{}:{}", http_options.address, server->port());
+  metrics.OnRender([&] {
+    metrics.SetHttpConnections(server->open_connections());
+    for (const auto& model : models.all())
+      metrics.SetRequests(model->name, router.Outstanding(model->name), 0);
+  });
+  std::unique_ptr<AdminServer> admin;
+  if (!options.admin_listen.empty()) {
+    const auto ok = [] { return absl::OkStatus(); };
+    ALUDEL_ASSIGN_OR_RETURN(admin, AdminServer::Start(options.admin_listen, &metrics, {ok, ok}));
+  }
+  Reloader reloader(std::move(watched), options.reload_interval);
+  stop.OnHangup([&] { reloader.Poke(); });
+  spdlog::info("listening on {}://{}:{}", tls == nullptr ? "http" : "https", http_options.address,
+               server->port());
   const char* signal = stop.Wait();
   spdlog::info("{}: running requests have {:.1f} s to end", signal,
                absl::ToDoubleSeconds(options.drain_timeout));

@@ -9,6 +9,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "server/trace_context.h"
 
 namespace aludel {
 namespace {
@@ -28,12 +29,13 @@ std::string Describe(const grpc::Status& status) {
 class Router::Call : public GenerateCall, public std::enable_shared_from_this<Router::Call> {
  public:
   Call(Router* router, std::string model, v1::GenerateRequest request, absl::Time deadline,
-       std::shared_ptr<GenerateObserver> observer)
+       std::shared_ptr<GenerateObserver> observer, std::string traceparent)
       : router_(router),
         model_(std::move(model)),
         request_(std::move(request)),
         deadline_(deadline),
-        observer_(std::move(observer)) {}
+        observer_(std::move(observer)),
+        traceparent_(std::move(traceparent)) {}
 
   // Starts the next attempt; if there is no server left to try, the request ends with `otherwise`.
   void Try(const grpc::Status& otherwise) {
@@ -64,6 +66,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
     Attempt(std::shared_ptr<Call> call, std::shared_ptr<DecodeTarget> target)
         : call(std::move(call)), target(std::move(target)) {
       context.set_deadline(absl::ToChronoTime(this->call->deadline_));
+      if (!this->call->traceparent_.empty()) context.AddMetadata(kTraceparent, this->call->traceparent_);
       this->target->outstanding.fetch_add(1, std::memory_order_relaxed);
     }
     void Start() {
@@ -137,6 +140,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
   const v1::GenerateRequest request_;
   const absl::Time deadline_;
   std::shared_ptr<GenerateObserver> observer_;
+  const std::string traceparent_;
   std::vector<DecodeTarget*> tried_;
   v1::Started started_;
   bool committed_ = false;
@@ -177,6 +181,11 @@ Router::~Router() {
   prober_.join();
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(lock, [this] { return running_calls_ == 0 && running_probes_ == 0; });
+}
+
+void Router::AwaitCalls() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return running_calls_ == 0; });
 }
 
 void Router::ProbeLoop() {
@@ -232,6 +241,14 @@ Router::ModelState Router::State(const std::string& model) const {
   return state;
 }
 
+int Router::Outstanding(const std::string& model) const {
+  int sum = 0;
+  const auto it = targets_.find(model);
+  if (it == targets_.end()) return sum;
+  for (const auto& target : it->second) sum += target->outstanding.load(std::memory_order_relaxed);
+  return sum;
+}
+
 std::shared_ptr<DecodeTarget> Router::Pick(const std::string& model,
                                            const std::vector<DecodeTarget*>& tried) const {
   std::shared_ptr<DecodeTarget> best;
@@ -246,8 +263,10 @@ std::shared_ptr<DecodeTarget> Router::Pick(const std::string& model,
 
 std::shared_ptr<GenerateCall> Router::Generate(const std::string& model, v1::GenerateRequest request,
                                                absl::Time deadline,
-                                               std::shared_ptr<GenerateObserver> observer) {
-  auto call = std::make_shared<Call>(this, model, std::move(request), deadline, std::move(observer));
+                                               std::shared_ptr<GenerateObserver> observer,
+                                               const std::string& traceparent) {
+  auto call =
+      std::make_shared<Call>(this, model, std::move(request), deadline, std::move(observer), traceparent);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     ++running_calls_;

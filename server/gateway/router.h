@@ -59,13 +59,18 @@ class Router {
 
   Router(const std::vector<Model>& models, const Timing& timing, Metrics* metrics);
   ~Router();  // waits for calls to end: cancel them first
+  void AwaitCalls();
 
   // The state of a model that was given to the constructor.
   ModelState State(const std::string& model) const;
+  // Requests that its decode servers have not finished.
+  int Outstanding(const std::string& model) const;
 
-  // `request.prefill_targets` etc. are passed on as they are. The observer is kept until OnEnd has returned.
+  // `request.prefill_targets` etc. are passed on as they are, `traceparent` (where not empty) as metadata.
+  // The observer is kept until OnEnd has returned.
   std::shared_ptr<GenerateCall> Generate(const std::string& model, v1::GenerateRequest request,
-                                         absl::Time deadline, std::shared_ptr<GenerateObserver> observer);
+                                         absl::Time deadline, std::shared_ptr<GenerateObserver> observer,
+                                         const std::string& traceparent = "");
 
  private:
   class Call;

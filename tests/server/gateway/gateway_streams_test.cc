@@ -148,7 +148,8 @@ TEST(GatewayStreams, HoldsManyAtOnceAndLosesNoToken) {
   Router router(
       {{.expectation = {.model = "chat", .tokenizer_fingerprint = ""}, .decode_targets = {decode.target()}}},
       {.probe_interval = absl::Milliseconds(50), .probe_timeout = absl::Seconds(5)}, &metrics);
-  Gateway gateway({.max_requests = 100000, .request_timeout = absl::Minutes(5), .prefill_targets = {}},
+  Access access(KeyLimits{});
+  Gateway gateway({.completions = {.max_requests = 100000, .request_timeout = absl::Minutes(5)}}, &access,
                   &models, &router, &metrics);
   auto server = HttpServer::Start({}, [&](HttpRequest request, HttpResponder responder) {
     gateway.Handle(std::move(request), std::move(responder));

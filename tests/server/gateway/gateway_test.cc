@@ -68,7 +68,8 @@ class GatewayTest : public ::testing::Test {
         std::vector<Router::Model>{routed},
         Router::Timing{.probe_interval = absl::Milliseconds(20), .probe_timeout = absl::Seconds(5)},
         metrics_.get());
-    gateway_ = std::make_unique<Gateway>(std::move(options), models_.get(), router_.get(), metrics_.get());
+    gateway_ = std::make_unique<Gateway>(Gateway::Options{.completions = std::move(options)}, &access_,
+                                         models_.get(), router_.get(), metrics_.get());
     auto server = HttpServer::Start({}, [this](HttpRequest request, HttpResponder responder) {
       gateway_->Handle(std::move(request), std::move(responder));
     });
@@ -78,6 +79,7 @@ class GatewayTest : public ::testing::Test {
   }
   ~GatewayTest() override {
     server_.reset();
+    gateway_.reset();
     router_.reset();
   }
 
@@ -109,6 +111,7 @@ class GatewayTest : public ::testing::Test {
                              "\"}]", fields, "}"));
   }
 
+  Access access_{KeyLimits{}};
   std::unique_ptr<ServedModels> models_;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<Router> router_;
@@ -378,6 +381,7 @@ TEST_F(GatewayTest, CancelsWithinMillisecondsOnceTheClientLeft) {
       ASSERT_TRUE(cancelled.Wait());
       EXPECT_LT(absl::Now() - left, absl::Milliseconds(100));
       server_.reset();
+      gateway_.reset();
       router_.reset();
     }
   }

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace aludel {
+
+// What one client may use; 0: no limit.
+struct KeyLimits {
+  double requests_per_minute = 0;
+  double tokens_per_minute = 0;  // prompt and completion
+  int max_concurrent = 0;
+};
+
+struct ApiKey {
+  std::string name;                     // for logs; never the key
+  std::array<uint8_t, 32> sha256 = {};  // of the key
+  KeyLimits limits;
+};
+
+// A key is random and long, so a plain SHA-256 of it keeps it from whoever reads the file.
+std::array<uint8_t, 32> HashApiKey(absl::string_view key);
+
+// Reads a file of keys, one a line, `#` begins a comment:
+//   NAME SHA256-IN-HEX [requests_per_minute=N] [tokens_per_minute=N] [max_concurrent=N]
+// A limit that a line does not name is that of `defaults`. Errors name the file, the line, what was found and
+// what was expected.
+absl::StatusOr<std::vector<ApiKey>> LoadApiKeys(const std::string& path, const KeyLimits& defaults);
+absl::StatusOr<std::vector<ApiKey>> ParseApiKeys(absl::string_view text, const std::string& path,
+                                                 const KeyLimits& defaults);
+
+}  // namespace aludel

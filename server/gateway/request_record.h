@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "aludel/v1/handoff.pb.h"
+#include "server/metrics.h"
+#include "server/trace_context.h"
+
+namespace aludel {
+
+// Who a request is, from its first line on.
+struct RequestIdentity {
+  std::string id;      // the client's x-request-id, or ours
+  std::string client;  // name of its API key; "" where none is needed
+  TraceContext trace;  // of the gateway's own operation
+};
+
+// How a completion ended, for the log line, the trace and the client's account.
+struct CompletionOutcome {
+  int status = 0;           // HTTP; what a stream that has begun can no longer say, too
+  const char* name = "ok";  // "ok", or a gRPC code's name in lower case
+  std::string error;        // message to the client; "" where it went well
+  std::string operation;    // "chat" or "text_completion", as OpenTelemetry names them
+  std::string model;        // "" where the request never named one of ours
+  std::string completion_id;
+  std::string finish_reason;
+  bool stream = false;
+  bool has_first_token = false;
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+  v1::Started started;         // the decode server's report; empty where no token came
+  double ttft_seconds = 0;     // request body read -> first text in the client's socket
+  double gateway_seconds = 0;  // the part of it outside the decode server
+  double seconds = 0;          // request body read -> end
+};
+
+using OnCompletionEnd = std::function<void(const CompletionOutcome&)>;
+
+// The name that metrics and logs give to an HTTP status of ours.
+const char* OutcomeName(int status);
+
+}  // namespace aludel

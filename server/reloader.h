@@ -1,0 +1,43 @@
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+namespace aludel {
+
+// Files that may change while a server runs: looks at their modification times once per interval and, where
+// one has changed, calls its reload; Poke() (for SIGHUP) calls all of them. What a reload says is logged: a
+// failed one leaves the old state in use and is tried again at the next change. Owns one thread, on which
+// reloads run. Thread-safe.
+class Reloader {
+ public:
+  struct Watched {
+    std::vector<std::string> files;
+    std::function<absl::Status()> reload;
+  };
+  Reloader(std::vector<Watched> watched, absl::Duration interval);
+  ~Reloader();
+
+  void Poke();
+
+ private:
+  void Loop();
+
+  const std::vector<Watched> watched_;
+  const absl::Duration interval_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool poked_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace aludel

@@ -1,0 +1,141 @@
+// What stands between a client and the models: keys, limits, origins, ids.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "nlohmann/json.hpp"
+#include "server/gateway/gateway.h"
+#include "tests/server/gateway/fake_decode.h"
+#include "tests/server/gateway/plain_models.h"
+#include "tests/server/gateway/raw_client.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+constexpr char kBody[] = R"({"model": "chat", "messages": [{"role": "user", "content": "hi"}]})";
+constexpr char kKey[] = "Authorization: Bearer sk-good\r\n";
+
+class GatewayAccess : public ::testing::Test {
+ protected:
+  GatewayAccess()
+      : decode_([this](grpc::ServerContext* context, const v1::GenerateRequest& request,
+                       FakeDecode::Writer* writer) {
+          const auto& metadata = context->client_metadata();
+          if (const auto it = metadata.find("traceparent"); it != metadata.end()) {
+            traceparent_ = std::string(it->second.data(), it->second.size());
+          }
+          return FakeDecode::Hello(context, request, writer);
+        }),
+        models_(PlainModels()),
+        router_({{.expectation = {.model = "chat"}, .decode_targets = {decode_.target()}}},
+                {.probe_interval = absl::Milliseconds(20), .probe_timeout = absl::Seconds(5)}, &metrics_),
+        gateway_({.cors_allowed_origins = {"https://good.example"}}, &access_, &models_, &router_,
+                 &metrics_) {
+    server_ = *HttpServer::Start({}, [this](HttpRequest request, HttpResponder responder) {
+      gateway_.Handle(std::move(request), std::move(responder));
+    });
+    const absl::Time deadline = absl::Now() + absl::Seconds(10);
+    while (!router_.State("chat").ready && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(2));
+  }
+  ~GatewayAccess() override { server_.reset(); }
+
+  void NeedKeys(const KeyLimits& limits) {
+    access_.SetKeys({{.name = "good", .sha256 = HashApiKey("sk-good"), .limits = limits}});
+  }
+  std::string Send(const std::string& method, const std::string& path, const std::string& headers,
+                   const std::string& body = "") {
+    RawClient client(server_->port());
+    client.Send(absl::StrCat(method, " ", path, " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n", headers,
+                             "Content-Length: ", body.size(), "\r\n\r\n", body));
+    return client.ReadAll(absl::Seconds(10));
+  }
+  std::string Chat(const std::string& headers) {
+    return Send("POST", "/v1/chat/completions", headers, kBody);
+  }
+
+  std::string traceparent_;  // what the decode server saw
+  FakeDecode decode_;
+  Access access_{KeyLimits{}};
+  const ServedModels models_;
+  Metrics metrics_;
+  Router router_;
+  Gateway gateway_;
+  std::unique_ptr<HttpServer> server_;
+};
+
+TEST_F(GatewayAccess, AsksForAKeyWhereOneIsNeeded) {
+  NeedKeys({});
+  EXPECT_THAT(Chat(kKey), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(Send("GET", "/v1/models", kKey), StartsWith("HTTP/1.1 200"));
+  for (const char* header : {"", "Authorization: Bearer sk-bad\r\n"}) {
+    const std::string answer = Chat(header);
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 401 Unauthorized\r\n"));
+    EXPECT_THAT(answer, HasSubstr("WWW-Authenticate: Bearer\r\n"));
+    const auto error = nlohmann::json::parse(answer.substr(answer.find("\r\n\r\n")))["error"];
+    EXPECT_EQ(error["type"], "invalid_request_error");
+    EXPECT_EQ(error["code"], "invalid_api_key");
+    EXPECT_THAT(answer, Not(HasSubstr("sk-bad")));
+  }
+  EXPECT_THAT(Send("GET", "/v1/models", ""), StartsWith("HTTP/1.1 401"));
+  EXPECT_THAT(Send("GET", "/no/such/path", ""), StartsWith("HTTP/1.1 401"));
+  for (const char* open : {"/health", "/ready", "/version", "/metrics"}) {
+    EXPECT_THAT(Send("GET", open, ""), StartsWith("HTTP/1.1 200")) << open;
+  }
+  EXPECT_EQ(decode_.calls(), 1);
+  EXPECT_THAT(metrics_.Render(), HasSubstr("aludel_http_refusals_total{reason=\"invalid_api_key\"} 4"));
+}
+
+TEST_F(GatewayAccess, SaysWhenToComeBack) {
+  NeedKeys({.requests_per_minute = 1});
+  EXPECT_THAT(Chat(kKey), StartsWith("HTTP/1.1 200"));
+  const std::string answer = Chat(kKey);
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 429 Too Many Requests\r\n"));
+  EXPECT_THAT(answer, HasSubstr("Retry-After: 60\r\n"));
+  EXPECT_THAT(answer, HasSubstr("\"type\":\"rate_limit_error\""));
+}
+
+TEST_F(GatewayAccess, ChargesPromptAndAnswer) {
+  NeedKeys({.tokens_per_minute = 4});
+  EXPECT_THAT(Chat(kKey), StartsWith("HTTP/1.1 200"));  // "hi|" and three tokens
+  const absl::Time deadline = absl::Now() + absl::Seconds(5);
+  std::string answer;
+  do {  // the account is settled when the call has ended, which may be after its answer has come
+    answer = Chat(kKey);
+  } while (!absl::StartsWith(answer, "HTTP/1.1 429") && absl::Now() < deadline);
+  EXPECT_THAT(answer, HasSubstr("tokens_per_minute_exceeded"));
+}
+
+TEST_F(GatewayAccess, AnswersAllowedOriginsOnly) {
+  const std::string good = "Origin: https://good.example\r\n";
+  const std::string ask = "Access-Control-Request-Method: POST\r\n";
+  EXPECT_THAT(Chat(good), HasSubstr("Access-Control-Allow-Origin: https://good.example\r\n"));
+  EXPECT_THAT(Chat("Origin: https://evil.example\r\n"), Not(HasSubstr("Access-Control-Allow-Origin")));
+  NeedKeys({});
+  const std::string preflight = Send("OPTIONS", "/v1/chat/completions", good + ask);
+  EXPECT_THAT(preflight, StartsWith("HTTP/1.1 204 No Content\r\n"));
+  EXPECT_THAT(preflight, HasSubstr("Access-Control-Allow-Headers: Authorization, Content-Type"));
+  EXPECT_THAT(preflight, Not(HasSubstr("Content-Length")));
+  EXPECT_THAT(Chat(good), HasSubstr("Access-Control-Allow-Origin"));  // a page may read its 401
+}
+
+TEST_F(GatewayAccess, GoesOnWithTheClientsTrace) {
+  const std::string answer =
+      Chat("traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\nx-request-id: mine\r\n");
+  EXPECT_THAT(answer, HasSubstr("x-request-id: mine\r\n"));
+  EXPECT_THAT(answer, HasSubstr("traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-"));
+  EXPECT_THAT(answer, Not(HasSubstr("00f067aa0ba902b7")));  // the gateway's operation has its own id
+  EXPECT_THAT(answer, HasSubstr(traceparent_));
+  EXPECT_THAT(Chat("traceparent: nonsense\r\n"), HasSubstr("traceparent: 00-"));
+}
+
+}  // namespace
+}  // namespace aludel
