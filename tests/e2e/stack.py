@@ -3,7 +3,8 @@
     stack.py --bin build/release/bin -- COMMAND ...
 
 The servers take free loopback ports, so several stacks can run side by side; the command finds the
-gateway in GATEWAY_URL. Exits with the command's code; a server that does not start, or ends before
+gateway in GATEWAY_URL and the servers' configurations and logs in STACK_FOLDER. --add NAME=TEXT appends
+settings to the configuration of the server NAME. Exits with the command's code; a server that does not start, or ends before
 the command, is an error that shows its last lines. Needs deploy/demo and configs/ of this
 repository; only Python's standard library.
 """
@@ -41,7 +42,7 @@ def free_ports(count: int) -> List[int]:
 class Stack:
     """The servers, from start to stop."""
 
-    def __init__(self, binaries: Path, folder: Path) -> None:
+    def __init__(self, binaries: Path, folder: Path, added: Dict[str, str]) -> None:
         self.folder = folder
         texts = {name: (ROOT / "configs" / f"{name}.textproto").read_text() for name in SERVERS}
         used = sorted(set(re.findall(r"127\.0\.0\.1:(\d+)", "".join(texts.values()))))
@@ -50,7 +51,7 @@ class Stack:
         self.processes: Dict[str, subprocess.Popen] = {}
         for name, text in texts.items():
             text = re.sub(r"127\.0\.0\.1:(\d+)", lambda at: f"127.0.0.1:{moved[at.group(1)]}", text)
-            (folder / f"{name}.textproto").write_text(text)
+            (folder / f"{name}.textproto").write_text(text + added.get(name, ""))
             self.ports[name] = {key: int(port) for key, port in
                                 re.findall(r"^(\w*listen): *\"127\.0\.0\.1:(\d+)\"", text, re.MULTILINE)}
         self.url = f"http://127.0.0.1:{self.ports['gateway']['listen']}"
@@ -106,15 +107,17 @@ class Stack:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bin", type=Path, required=True, help="folder of the server binaries")
+    parser.add_argument("--add", action="append", default=[], metavar="NAME=TEXT", help="settings for one server")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="aludel-stack-") as folder:
-        stack = Stack(options.bin.resolve(), Path(folder))
+        added = dict(one.split("=", 1) for one in options.add)
+        stack = Stack(options.bin.resolve(), Path(folder), added)
         try:
             stack.wait_until_ready()
-            code = subprocess.call(options.command, env=dict(os.environ, GATEWAY_URL=stack.url))
+            code = subprocess.call(options.command, env=dict(os.environ, GATEWAY_URL=stack.url, STACK_FOLDER=folder))
             stack.check()
-            if code != 0:
+            if code not in (0, 77):
                 print(stack.log_tails(), file=sys.stderr)
             return code
         except RuntimeError as error:

@@ -1,0 +1,194 @@
+"""A real Prometheus scrapes the running stack, under stack.py: rules load, every target is up, and what its TTFT
+histogram says agrees with this client's own clock (mean within 5 %, quantiles within one bucket).
+
+Exit code 77: Prometheus is not installed.
+"""
+
+import bisect
+import http.client
+import json
+import math
+import os
+import re
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Dict, List
+
+ROOT = Path(__file__).resolve().parents[2]
+REQUESTS = 48
+CLIENTS = 3
+WAIT_S = 60
+PASSAGES = 2  # questions' passages in one prompt: long enough that a client's own overhead is small beside it
+
+
+def prompts() -> List[str]:
+    lines = (ROOT / "deploy/demo/questions.jsonl").read_text().splitlines()
+    entries = [json.loads(line) for line in lines[: REQUESTS + PASSAGES]]
+    return ["\n".join(entries[i + j]["context"] for j in range(PASSAGES)) + "\n" + entries[i]["question"]
+            for i in range(REQUESTS)]
+
+
+def ask(connection: http.client.HTTPConnection, prompt: str) -> float:
+    """Seconds from the request's last byte to the first text of its answer."""
+    body = json.dumps({"model": "chat", "stream": True, "temperature": 0, "max_tokens": 8,
+                       "messages": [{"role": "user", "content": prompt}], "aludel": {"fidelity": "exact"}})
+    connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
+    begin = time.monotonic()
+    reply = connection.getresponse()
+    if reply.status != 200:
+        raise RuntimeError(f"status {reply.status}: {reply.read().decode()}")
+    first = None
+    for line in reply:
+        if first is None and re.search(rb'"delta":\{"content":"[^"]', line):
+            first = time.monotonic() - begin
+    if first is None:
+        raise RuntimeError("an answer without text")
+    return first
+
+
+def measure(gateway: urllib.parse.SplitResult) -> List[float]:
+    waiting = prompts()
+    lock, seconds, errors = threading.Lock(), [], []
+
+    def work() -> None:
+        connection = http.client.HTTPConnection(gateway.hostname, gateway.port, timeout=60)
+        try:
+            while True:
+                with lock:
+                    if not waiting:
+                        return
+                    prompt = waiting.pop()
+                ttft = ask(connection, prompt)
+                with lock:
+                    seconds.append(ttft)
+        except (OSError, RuntimeError) as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return seconds
+
+
+class Prometheus:
+    """Debian's Prometheus over the shipped configuration, its ports replaced by the stack's."""
+
+    def __init__(self, folder: Path, stack: Path) -> None:
+        moved: Dict[str, str] = {}
+        for shipped in (ROOT / "configs").glob("*.textproto"):
+            ports = [re.findall(r"127\.0\.0\.1:(\d+)", file.read_text()) for file in (shipped, stack / shipped.name)]
+            moved.update(zip(*ports))
+        text = (ROOT / "deploy/prometheus/prometheus.yml").read_text()
+        text = re.sub(r"127\.0\.0\.1:(\d+)", lambda at: f"127.0.0.1:{moved[at.group(1)]}", text)
+        text = re.sub(r"(scrape|evaluation)_interval: \d+s", r"\1_interval: 1s", text)
+        (folder / "prometheus.yml").write_text(text)
+        for rules in ("rules.yml", "alerts.yml"):
+            shutil.copy(ROOT / "deploy/prometheus" / rules, folder)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        self.log = open(folder / "log", "wb")
+        self.process = subprocess.Popen(
+            ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
+             f"--web.listen-address={self.url[len('http://'):]}"], stdout=self.log, stderr=self.log)
+
+    def get(self, path: str, **parameters: str) -> Dict:
+        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}", timeout=5) as r:
+            return json.load(r)["data"]
+
+    def value(self, query: str) -> float:
+        result = self.get("query", query=query)["result"]
+        return float(result[0]["value"][1]) if result else math.nan
+
+    def await_value(self, query: str, wanted: float) -> None:
+        deadline = time.monotonic() + WAIT_S
+        found = None
+        while time.monotonic() < deadline:
+            try:
+                found = self.value(query)
+                if found == wanted:
+                    return
+            except OSError as error:
+                found = error
+            time.sleep(0.2)
+        raise RuntimeError(f"{query}: found {found} after {WAIT_S} s, want {wanted}")
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(15)
+        self.log.close()
+
+
+def check_rules(prometheus: Prometheus) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        rules = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
+        broken = [(rule["name"], rule.get("lastError")) for rule in rules if rule["health"] == "err"]
+        assert not broken, broken
+        if len(rules) == 24 and all(rule["health"] == "ok" for rule in rules):
+            return
+        assert time.monotonic() < deadline, [(rule["name"], rule["health"]) for rule in rules]
+        time.sleep(0.2)
+
+
+def check_ttft(prometheus: Prometheus, before: Dict[str, float], seconds: List[float]) -> None:
+    name = 'aludel_time_to_first_token_seconds{part}{{job="aludel-gateway", model="chat"}}'
+    prometheus.await_value(f"sum({name.format(part='_count')})", before["count"] + len(seconds))
+    mean = (prometheus.value(f"sum({name.format(part='_sum')})") - before["sum"]) / len(seconds)
+    own = statistics.mean(seconds)
+    print(f"mean TTFT of {len(seconds)} requests: client {own * 1e3:.2f} ms, Prometheus {mean * 1e3:.2f} ms, "
+          f"{abs(mean - own) / own:.2%} apart")
+    assert abs(mean - own) <= 0.05 * own
+    buckets = prometheus.get("query", query=f"sum by (le) ({name.format(part='_bucket')})")["result"]
+    bounds = sorted(float(one["metric"]["le"]) for one in buckets)
+    for q in (0.5, 0.9):
+        theirs = prometheus.value(f"histogram_quantile({q}, sum by (le) ({name.format(part='_bucket')}))")
+        ours = sorted(seconds)[math.ceil(q * len(seconds)) - 1]
+        apart = abs(bisect.bisect_left(bounds, theirs) - bisect.bisect_left(bounds, ours))
+        print(f"p{q * 100:.0f}: client {ours * 1e3:.2f} ms, Prometheus {theirs * 1e3:.2f} ms, {apart} buckets apart")
+        assert apart <= 1
+    stages = prometheus.value('sum(aludel_time_to_first_token_stage_seconds_sum{job="aludel-gateway", model="chat"})')
+    total = prometheus.value(f"sum({name.format(part='_sum')})")
+    assert abs(stages - total) <= 1e-3 * total, (stages, total)
+
+
+def main() -> int:
+    if shutil.which("prometheus") is None:
+        print("skipped: prometheus_e2e: prometheus is not installed (Debian: prometheus)")
+        return 77
+    gateway = urllib.parse.urlsplit(os.environ["GATEWAY_URL"])
+    with tempfile.TemporaryDirectory(prefix="aludel-prometheus-") as folder:
+        prometheus = Prometheus(Path(folder), Path(os.environ["STACK_FOLDER"]))
+        try:
+            connection = http.client.HTTPConnection(gateway.hostname, gateway.port, timeout=60)
+            ask(connection, prompts()[0])  # wires everything up
+            prometheus.await_value('sum(up{job=~"aludel-.*"})', 4)
+            prometheus.await_value('sum(aludel_time_to_first_token_seconds_count{job="aludel-gateway"})', 1)
+            first = prometheus.value('sum(aludel_time_to_first_token_seconds_sum{job="aludel-gateway"})')
+            seconds = measure(gateway)
+            check_ttft(prometheus, {"count": 1, "sum": first}, seconds)
+            check_rules(prometheus)
+        except Exception:
+            prometheus.log.flush()
+            sys.stderr.write((Path(folder) / "log").read_text()[-3000:])
+            raise
+        finally:
+            prometheus.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
