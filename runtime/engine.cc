@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <random>
 #include <thread>
 
 #include "absl/strings/str_format.h"
+#include "runtime/codec/coverage.h"
+#include "runtime/codec/hand_over.h"
 #include "runtime/scheduler.h"
 #include "runtime/sequence.h"
 #include "runtime/status_macros.h"
@@ -34,11 +37,12 @@ SteadyClock::time_point ToSteady(absl::Time deadline) {
 // Feeds an encoder from the forward pass and keeps its time apart from the forward's.
 class EncodingObserver final : public LayerObserver {
  public:
-  EncodingObserver(std::unique_ptr<KvEncoder> encoder, FrameSink* sink)
-      : encoder_(std::move(encoder)), sink_(sink) {}
+  EncodingObserver(const KvCodec& codec, std::unique_ptr<KvEncoder> encoder, FrameSink* sink)
+      : codec_(codec), encoder_(std::move(encoder)), sink_(sink) {}
   absl::Status OnLayer(const LayerSlice& slice) override {
     const SteadyClock::time_point begin = SteadyClock::now();
-    absl::Status status = encoder_->Encode(slice, *sink_);
+    const auto part = ClipSlice(slice, codec_.native_head_tokens(), std::numeric_limits<int64_t>::max());
+    absl::Status status = part.has_value() ? encoder_->Encode(*part, *sink_) : absl::OkStatus();
     seconds_ += std::chrono::duration<double>(SteadyClock::now() - begin).count();
     return status;
   }
@@ -46,6 +50,7 @@ class EncodingObserver final : public LayerObserver {
   double TakeSeconds() { return std::exchange(seconds_, 0.0); }
 
  private:
+  const KvCodec& codec_;
   std::unique_ptr<KvEncoder> encoder_;
   FrameSink* sink_;
   double seconds_ = 0;
@@ -202,15 +207,16 @@ absl::StatusOr<SequenceId> Engine::Impl::Generate(GenerateSpec spec,
   auto sequence = std::make_unique<Sequence>(std::move(spec.prompt), max_completion, std::move(listener),
                                              std::move(group), /*choice=*/0, tokenizer_);
   if (spec.codec != nullptr) {
-    if (spec.handed_over_tokens <= 0 || spec.handed_over_tokens >= sequence->prompt_tokens) {
-      return absl::InvalidArgumentError(absl::StrFormat("%d of %d prompt tokens handed over, want 1 to %d",
-                                                        spec.handed_over_tokens, sequence->prompt_tokens,
-                                                        sequence->prompt_tokens - 1));
+    const int64_t head = spec.codec->native_head_tokens();
+    if (spec.handed_over_tokens <= head || spec.handed_over_tokens >= sequence->prompt_tokens) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "tokens [%d, %d) of a prompt of %d handed over, want an end of %d to %d", head,
+          spec.handed_over_tokens, sequence->prompt_tokens, head + 1, sequence->prompt_tokens - 1));
     }
     ALUDEL_ASSIGN_OR_RETURN(auto decoder, spec.codec->NewDecoder());
-    sequence->landing.emplace(
-        Landing{spec.codec, std::move(decoder),
-                FrameLedger(spec.codec->shipped_layers(), static_cast<uint32_t>(spec.handed_over_tokens))});
+    sequence->landing.emplace(Landing{spec.codec, std::move(decoder),
+                                      FrameLedger(spec.codec->shipped_layers(), static_cast<uint32_t>(head),
+                                                  static_cast<uint32_t>(spec.handed_over_tokens))});
     sequence->handed_over = spec.handed_over_tokens;
   }
   sequence->prompt_end = sequence->prompt_tokens;
@@ -230,7 +236,7 @@ absl::StatusOr<SequenceId> Engine::Impl::Prefill(PrefillSpec spec,
                                                       spec.token_end, sequence->prompt_tokens));
   }
   ALUDEL_ASSIGN_OR_RETURN(auto encoder, spec.codec->NewEncoder());
-  sequence->encoder = std::make_unique<EncodingObserver>(std::move(encoder), spec.sink);
+  sequence->encoder = std::make_unique<EncodingObserver>(*spec.codec, std::move(encoder), spec.sink);
   sequence->prompt_end = spec.token_end;
   sequence->deadline = ToSteady(spec.deadline);
   return Admit(std::move(sequence), spec.token_end);
@@ -304,8 +310,12 @@ void Engine::Impl::Loop() {
 }
 
 KvTarget Engine::Impl::Target(const Sequence& sequence) const {
-  return {model_, pool_.get(), sequence.blocks.ids(),
-          absl::MakeConstSpan(sequence.tokens).subspan(0, sequence.prompt_tokens), sequence.handed_over};
+  return {model_,
+          pool_.get(),
+          sequence.blocks.ids(),
+          absl::MakeConstSpan(sequence.tokens).subspan(0, sequence.prompt_tokens),
+          sequence.handed_over,
+          sequence.landing->codec->native_head_tokens()};
 }
 
 void Engine::Impl::Begin(std::unique_ptr<Sequence> owned) {
@@ -316,7 +326,7 @@ void Engine::Impl::Begin(std::unique_ptr<Sequence> owned) {
   ALUDEL_CHECK(grown.ok());
   if (!sequence.awaiting()) return;
   sequence.clock.Charge(&sequence.times.queue);
-  const absl::Status begun = sequence.landing->decoder->Begin(Target(sequence));
+  const absl::Status begun = BeginHandOver(*sequence.landing->decoder, Target(sequence));
   sequence.clock.Charge(&sequence.times.native);
   if (!begun.ok()) FallBack(sequence.id, begun);
 }

@@ -78,14 +78,14 @@ struct GenerateSpec {
   std::vector<int32_t> prompt;
   SamplingParams sampling;
   absl::Time deadline = absl::InfiniteFuture();
-  // Set: tokens [0, handed_over_tokens) arrive as frames of this codec (ApplyFrame); the rest is computed
-  // here. The last prompt token always is, so handed_over_tokens < prompt.size().
+  // Set: tokens [the codec's native head, handed_over_tokens) arrive as frames of this codec (ApplyFrame);
+  // the rest is computed here. The last prompt token always is, so handed_over_tokens < prompt.size().
   const KvCodec* codec = nullptr;
   int64_t handed_over_tokens = 0;
 };
 
 struct PrefillSpec {
-  std::vector<int32_t> prompt;  // tokens [0, token_end) are computed
+  std::vector<int32_t> prompt;  // tokens [0, token_end) are computed, and encoded from the native head on
   int64_t token_end = 0;
   absl::Time deadline = absl::InfiniteFuture();
   const KvCodec* codec = nullptr;

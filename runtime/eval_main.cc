@@ -41,6 +41,7 @@ absl::Status Run(int argc, char** argv) {
   flags.Add("text-windows", "N", &job.text_windows, "windows of text at most");
   flags.Add("window-tokens", "N", &job.window_tokens, "tokens of a window; its first half is handed over");
   flags.Add("max-answer-tokens", "N", &max_answer_tokens, "length at which answers are cut");
+  flags.Add("chunk-tokens", "N", &job.chunk_tokens, "of one prefill step; frames are cut there");
   flags.Add("compute", "TYPE", &compute, "arithmetic of both models and the codec: f32 or bf16");
   flags.Add("seed", "N", &seed, "of the bootstrap");
   flags.Add("resume", &job.resume, "go on with the interrupted evaluation in --out");
@@ -56,9 +57,9 @@ absl::Status Run(int argc, char** argv) {
   if (compute != Name(DType::kF32) && compute != Name(DType::kBf16)) {
     return absl::InvalidArgumentError("--compute is \"" + compute + "\", want f32 or bf16");
   }
-  if (max_answer_tokens < 1 || job.window_tokens < 4 || job.text_windows < 1) {
+  if (max_answer_tokens < 1 || job.window_tokens < 4 || job.text_windows < 1 || job.chunk_tokens < 1) {
     return absl::InvalidArgumentError(
-        "want --max-answer-tokens and --text-windows above 0 and --window-tokens at least 4");
+        "want --max-answer-tokens, --text-windows and --chunk-tokens above 0 and --window-tokens at least 4");
   }
   job.compute = compute == Name(DType::kBf16) ? DType::kBf16 : DType::kF32;
   job.max_answer_tokens = static_cast<int>(max_answer_tokens);

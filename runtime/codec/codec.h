@@ -42,7 +42,8 @@ struct KvTarget {
   BlockPool* pool = nullptr;
   absl::Span<const BlockId> blocks;  // cover every handed-over token
   absl::Span<const int32_t> prompt;  // token ids, known on both sides at no byte cost
-  int64_t tokens = 0;                // tokens [0, tokens) are handed over
+  int64_t tokens = 0;                // tokens [begin, tokens) are handed over
+  int64_t begin = 0;                 // tokens before it the consumer computes itself, exactly
 };
 
 // The consumer's half of one hand-over. Frames may come in any order; each decodes alone. One per hand-over;
@@ -50,7 +51,8 @@ struct KvTarget {
 class KvDecoder {
  public:
   virtual ~KvDecoder() = default;
-  // Computes what this codec leaves to the consumer (native shallow layers); before the first Apply.
+  // Computes what this codec leaves to the consumer (native shallow layers); before the first Apply. The
+  // pages of tokens [0, target.begin) hold the consumer's own K and V already (BeginHandOver).
   virtual absl::Status Begin(const KvTarget& target) = 0;
   // Reconstructs one frame, whose header and checksum have been verified, into the target's pages.
   virtual absl::Status Apply(const FrameCoverage& coverage, absl::Span<const uint8_t> payload,
@@ -70,6 +72,11 @@ class KvCodec {
   virtual const std::vector<bool>& shipped_layers() const = 0;
   // Consumer layers that the decoder runs by itself over every token, in Begin or as frames arrive.
   virtual int native_layers() const = 0;
+  // Native tokens, which never travel. The consumer computes a prompt's first `head` tokens before anything
+  // lands (attention sinks; they depend on almost nothing), and its last `tail` + 1 tokens over the
+  // reconstructed cache: tokens [head, prompt - 1 - tail) are handed over.
+  virtual int64_t native_head_tokens() const = 0;
+  virtual int64_t native_tail_tokens() const = 0;
   // Floating-point operations of the decoder per token, native layers not counted.
   virtual double decode_flops_per_token() const = 0;
   // Bound on the payload of one frame over `tokens` tokens.
@@ -81,9 +88,10 @@ class KvCodec {
 // Which side of the wire a codec is opened for.
 enum class CodecSide : uint8_t { kProducer, kConsumer };
 
-// `format` is "raw", a baseline ("int8", "int4", "recompute", "recompute-FIRST-LAST") or a format of the artefact
-// directory `artifact` (may be empty where no format needs one). Loads this side's half only, and checks it
-// against `model` (hashes and shapes): FailedPrecondition names both. `model` must outlive the codec.
+// `format` is "raw", a baseline ("int8", "int4", "recompute", "recompute-FIRST-LAST") or a format of the
+// artefact directory `artifact` (may be empty where no format needs one). Loads this side's half only, and
+// checks it against `model` (hashes and shapes): FailedPrecondition names both. `model` must outlive the
+// codec.
 absl::StatusOr<std::unique_ptr<KvCodec>> OpenCodec(absl::string_view format, const std::string& artifact,
                                                    CodecSide side, const Transformer& model);
 

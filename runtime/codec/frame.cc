@@ -176,22 +176,26 @@ absl::Status VerifyFrame(absl::Span<const uint8_t> header, absl::Span<const uint
   return absl::OkStatus();
 }
 
-FrameLedger::FrameLedger(const std::vector<bool>& shipped_layers, uint32_t tokens)
+FrameLedger::FrameLedger(const std::vector<bool>& shipped_layers, uint32_t token_begin, uint32_t token_end)
     : shipped_(shipped_layers),
-      tokens_(tokens),
-      missing_(static_cast<uint64_t>(std::count(shipped_.begin(), shipped_.end(), true)) * tokens),
-      landed_(shipped_.size() * tokens, false) {}
+      token_begin_(token_begin),
+      token_end_(std::max(token_begin, token_end)),
+      missing_(static_cast<uint64_t>(std::count(shipped_.begin(), shipped_.end(), true)) *
+               (token_end_ - token_begin_)),
+      landed_(shipped_.size() * (token_end_ - token_begin_), false) {}
 
 absl::Status FrameLedger::Add(const FrameCoverage& coverage) {
   const size_t layer_end = size_t{coverage.first_layer} + coverage.layers;
   const uint64_t token_end = uint64_t{coverage.token_begin} + coverage.tokens;
+  const uint64_t row_cells = token_end_ - token_begin_;
   if (coverage.layers == 0 || layer_end > shipped_.size()) {
     return absl::InvalidArgumentError(absl::StrFormat("frame covers layers [%d, %d), the hand-over has %d",
                                                       coverage.first_layer, layer_end, shipped_.size()));
   }
-  if (coverage.tokens == 0 || token_end > tokens_) {
-    return absl::InvalidArgumentError(absl::StrFormat("frame covers tokens [%d, %d), the hand-over has %d",
-                                                      coverage.token_begin, token_end, tokens_));
+  if (coverage.tokens == 0 || coverage.token_begin < token_begin_ || token_end > token_end_) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("frame covers tokens [%d, %d), the hand-over has [%d, %d)", coverage.token_begin,
+                        token_end, token_begin_, token_end_));
   }
   if (coverage.plane != 0) {
     return absl::InvalidArgumentError(
@@ -203,15 +207,16 @@ absl::Status FrameLedger::Add(const FrameCoverage& coverage) {
           absl::StrFormat("frame covers layer %d, which this format does not ship", layer));
     }
     for (uint64_t token = coverage.token_begin; token < token_end; ++token) {
-      if (landed_[layer * tokens_ + token]) {
+      if (landed_[layer * row_cells + token - token_begin_]) {
         return absl::AlreadyExistsError(
             absl::StrFormat("layer %d, token %d has already landed", layer, token));
       }
     }
   }
   for (size_t layer = coverage.first_layer; layer < layer_end; ++layer) {
-    const auto row = landed_.begin() + static_cast<int64_t>(layer * tokens_);
-    std::fill(row + coverage.token_begin, row + static_cast<int64_t>(token_end), true);
+    const auto first =
+        landed_.begin() + static_cast<int64_t>(layer * row_cells + coverage.token_begin - token_begin_);
+    std::fill_n(first, coverage.tokens, true);
   }
   missing_ -= uint64_t{coverage.layers} * coverage.tokens;
   return absl::OkStatus();

@@ -68,7 +68,8 @@ uint32_t Crc32c(uint32_t crc, absl::Span<const uint8_t> bytes);
 // frame can never stand in for a missing one.
 class FrameLedger {
  public:
-  FrameLedger(const std::vector<bool>& shipped_layers, uint32_t tokens);
+  // Of tokens [token_begin, token_end).
+  FrameLedger(const std::vector<bool>& shipped_layers, uint32_t token_begin, uint32_t token_end);
   // InvalidArgument where a frame lies outside the hand-over; AlreadyExists where it overlaps one that
   // landed.
   absl::Status Add(const FrameCoverage& coverage);
@@ -77,9 +78,10 @@ class FrameLedger {
 
  private:
   std::vector<bool> shipped_;
-  uint32_t tokens_;
+  uint32_t token_begin_;
+  uint32_t token_end_;
   uint64_t missing_;
-  std::vector<bool> landed_;  // [layers * tokens]
+  std::vector<bool> landed_;  // [layers, tokens]
 };
 
 }  // namespace aludel

@@ -8,6 +8,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_format.h"
 #include "kernels/check.h"
+#include "runtime/codec/coverage.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -24,7 +25,9 @@ class EncodingObserver : public LayerObserver {
   absl::Status OnLayer(const LayerSlice& slice) override {
     for (size_t i = 0; i < tasks_.size(); ++i) {
       const Clock::time_point start = Clock::now();
-      ALUDEL_RETURN_IF_ERROR(encoders_[i]->Encode(slice, *tasks_[i].sink));
+      const auto part = ClipSlice(slice, tasks_[i].codec->native_head_tokens(), tasks_[i].end);
+      if (!part.has_value()) continue;
+      ALUDEL_RETURN_IF_ERROR(encoders_[i]->Encode(*part, *tasks_[i].sink));
       tasks_[i].seconds += std::chrono::duration<double>(Clock::now() - start).count();
     }
     return absl::OkStatus();
@@ -96,10 +99,23 @@ absl::Status EncodePrompt(Transformer& producer, BlockPool& pool, absl::Span<con
   return RunTokens(producer, pool, table.ids(), ids, 0, tokens, &observer, nullptr);
 }
 
+TokenRange HandedOver(const KvCodec& codec, int64_t prompt_tokens) {
+  const int64_t end = prompt_tokens - 1 - codec.native_tail_tokens();
+  if (end <= codec.native_head_tokens()) return {};
+  return {codec.native_head_tokens(), end};
+}
+
+absl::Status BeginHandOver(KvDecoder& decoder, const KvTarget& target) {
+  ALUDEL_RETURN_IF_ERROR(RunTokens(*target.model, *target.pool, target.blocks, target.prompt, 0, target.begin,
+                                   nullptr, nullptr));
+  return decoder.Begin(target);
+}
+
 absl::Status ApplyFrames(absl::Span<const StoredFrame> frames, const KvCodec& codec, const KvTarget& target) {
   ALUDEL_ASSIGN_OR_RETURN(const std::unique_ptr<KvDecoder> decoder, codec.NewDecoder());
-  ALUDEL_RETURN_IF_ERROR(decoder->Begin(target));
-  FrameLedger ledger(codec.shipped_layers(), static_cast<uint32_t>(target.tokens));
+  ALUDEL_RETURN_IF_ERROR(BeginHandOver(*decoder, target));
+  FrameLedger ledger(codec.shipped_layers(), static_cast<uint32_t>(target.begin),
+                     static_cast<uint32_t>(target.tokens));
   for (const StoredFrame& frame : frames) {
     ALUDEL_ASSIGN_OR_RETURN(const FrameHeader header, DecodeFrameHeader(frame.header));
     ALUDEL_RETURN_IF_ERROR(VerifyFrame(frame.header, frame.payload));

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -49,16 +50,30 @@ absl::Status RunTokens(Transformer& model, BlockPool& pool, absl::Span<const Blo
                        absl::Span<const int32_t> ids, int64_t begin, int64_t end, LayerObserver* observer,
                        std::vector<float>* logits);
 
+// Which tokens of a prompt travel: [begin, end), both 0 where the native tokens leave nothing.
+struct TokenRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t tokens() const { return end - begin; }
+};
+TokenRange HandedOver(const KvCodec& codec, int64_t prompt_tokens);
+
 // One encoder of a forward pass, and the seconds spent inside it.
 struct EncodeTask {
   const KvCodec* codec = nullptr;
   FrameSink* sink = nullptr;
+  int64_t end = std::numeric_limits<int64_t>::max();  // tokens from here on are not encoded
   double seconds = 0;
 };
 
-// Runs the producer once over tokens [0, tokens) of `ids` and encodes every layer with every task.
+// Runs the producer once over tokens [0, tokens) of `ids` and encodes every layer with every task, less the
+// codec's native head and what lies behind the task's end.
 absl::Status EncodePrompt(Transformer& producer, BlockPool& pool, absl::Span<const int32_t> ids,
                           int64_t tokens, absl::Span<EncodeTask> tasks);
+
+// What a consumer does before the first frame: it computes its native head tokens, then lets the decoder
+// begin.
+absl::Status BeginHandOver(KvDecoder& decoder, const KvTarget& target);
 
 // Checks and applies serialised frames as a consumer does: header, checksum, kind, artefact, coverage, then
 // the decoder. DataLoss where they do not complete the hand-over.

@@ -166,6 +166,8 @@ class QuantisedCodec : public KvCodec {
   FrameKind kind() const override { return kind_; }
   const std::vector<bool>& shipped_layers() const override { return shipped_; }
   int native_layers() const override { return 0; }
+  int64_t native_head_tokens() const override { return 0; }
+  int64_t native_tail_tokens() const override { return 0; }
   double decode_flops_per_token() const override {
     return 2.0 * model_.config().layers * quantiser_.decode_flops();
   }

@@ -110,6 +110,8 @@ class RawCodec : public KvCodec {
   FrameKind kind() const override { return FrameKind::kRaw; }
   const std::vector<bool>& shipped_layers() const override { return shipped_; }
   int native_layers() const override { return 0; }
+  int64_t native_head_tokens() const override { return 0; }
+  int64_t native_tail_tokens() const override { return 0; }
   double decode_flops_per_token() const override { return 0; }
   size_t MaxFrameBytes(int64_t tokens) const override {
     return static_cast<size_t>(tokens) * TokenBytes(model_.config());

@@ -67,7 +67,10 @@ class RecomputeDecoder : public KvDecoder {
   RecomputeDecoder(const std::string& name, LayerGroup group, std::unique_ptr<KvDecoder> raw)
       : name_(name), group_(group), raw_(std::move(raw)) {}
 
-  absl::Status Begin(const KvTarget& target) override { return raw_->Begin(target); }
+  absl::Status Begin(const KvTarget& target) override {
+    done_ = target.begin;
+    return raw_->Begin(target);
+  }
 
   absl::Status Apply(const FrameCoverage& coverage, absl::Span<const uint8_t> payload,
                      const KvTarget& target) override {
@@ -159,6 +162,8 @@ class RecomputeCodec : public KvCodec {
   FrameKind kind() const override { return FrameKind::kRecompute; }
   const std::vector<bool>& shipped_layers() const override { return raw_->shipped_layers(); }
   int native_layers() const override { return group_.end - group_.first; }
+  int64_t native_head_tokens() const override { return 0; }
+  int64_t native_tail_tokens() const override { return 0; }
   double decode_flops_per_token() const override { return 0; }
   size_t MaxFrameBytes(int64_t tokens) const override {
     return std::max(raw_->MaxFrameBytes(tokens), static_cast<size_t>(tokens) * HiddenBytes());

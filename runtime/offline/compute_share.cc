@@ -1,5 +1,7 @@
 #include "runtime/offline/compute_share.h"
 
+#include "runtime/codec/hand_over.h"
+
 namespace aludel {
 
 double LayerFlops(const ModelConfig& config, int layers, int64_t begin, int64_t end) {
@@ -20,10 +22,12 @@ double MeanComputeShare(const ModelConfig& config, const KvCodec& codec,
   for (const double length : prompt_lengths) {
     const auto tokens = static_cast<int64_t>(length);
     const double prefill = LayerFlops(config, config.layers, 0, tokens) + head;
-    const double last = LayerFlops(config, config.layers, tokens - 1, tokens) + head;
-    const double native = LayerFlops(config, codec.native_layers(), 0, tokens - 1);
-    const double decode = codec.decode_flops_per_token() * static_cast<double>(tokens - 1);
-    sum += (native + decode + last) / prefill;
+    const TokenRange range = HandedOver(codec, tokens);
+    const double whole = LayerFlops(config, config.layers, 0, range.begin) +
+                         LayerFlops(config, config.layers, range.end, tokens) + head;
+    const double native = LayerFlops(config, codec.native_layers(), range.begin, range.end);
+    const double decode = codec.decode_flops_per_token() * static_cast<double>(range.tokens());
+    sum += (whole + native + decode) / prefill;
   }
   return prompt_lengths.empty() ? 0 : sum / static_cast<double>(prompt_lengths.size());
 }

@@ -34,6 +34,7 @@ struct Contestant {
   std::unique_ptr<KvCodec> decoder;
   const ArtifactFormat* format = nullptr;  // null: not of an artefact
   double bytes = 0;
+  double handed_over = 0;  // tokens
   double encode_seconds = 0;
   double reconstruct_seconds = 0;
   std::vector<double> f1, em;                   // per question
@@ -45,6 +46,7 @@ struct Contestant {
 
   void Add(const FormatRecord& record) {
     bytes += record.bytes;
+    handed_over += static_cast<double>(record.handed_over);
     encode_seconds += record.encode_seconds;
     reconstruct_seconds += record.reconstruct_seconds;
     f1.push_back(record.f1);
@@ -93,6 +95,7 @@ class Evaluation {
   absl::Status Load() {
     TransformerOptions options;
     options.compute = job_.compute;
+    options.max_rows = job_.chunk_tokens;
     ALUDEL_ASSIGN_OR_RETURN(producer_, Transformer::Load(device_, job_.producer, options));
     ALUDEL_ASSIGN_OR_RETURN(consumer_, Transformer::Load(device_, job_.consumer, options));
     ALUDEL_ASSIGN_OR_RETURN(questions_, LoadQuestions(job_.qa, job_.questions));
@@ -119,9 +122,10 @@ class Evaluation {
     }
     std::vector<std::string> names;
     for (const Contestant& contestant : contestants_) names.push_back(contestant.name);
-    return absl::StrFormat("producer %s consumer %s codec %08x questions %08x %s answers %d formats %s",
-                           producer_->hash(), consumer_->hash(), Checksum(manifest), Checksum(qa),
-                           Name(job_.compute), job_.max_answer_tokens, absl::StrJoin(names, ","));
+    return absl::StrFormat(
+        "producer %s consumer %s codec %08x questions %08x %s chunk %d answers %d formats %s",
+        producer_->hash(), consumer_->hash(), Checksum(manifest), Checksum(qa), Name(job_.compute),
+        job_.chunk_tokens, job_.max_answer_tokens, absl::StrJoin(names, ","));
   }
 
   static uint32_t Checksum(const std::string& text) {
@@ -171,7 +175,8 @@ class Evaluation {
     for (size_t i = 0; i < contestants_.size(); ++i) {
       if (contestants_[i].encoder == nullptr) continue;
       stores[i] = std::make_unique<FrameStore>(*contestants_[i].encoder);
-      tasks.push_back({contestants_[i].encoder.get(), stores[i].get()});
+      tasks.push_back({contestants_[i].encoder.get(), stores[i].get(),
+                       HandedOver(*contestants_[i].encoder, tokens + 1).end});
     }
     ALUDEL_RETURN_IF_ERROR(EncodePrompt(*producer_, *producer_pool_, ids, tokens, absl::MakeSpan(tasks)));
     std::vector<Encoded> encoded(contestants_.size());
@@ -185,13 +190,17 @@ class Evaluation {
     return encoded;
   }
 
-  // Seconds.
+  // Fills the cache of tokens [0, tokens), native tokens included. Seconds of everything but the tail.
   absl::StatusOr<double> Reconstruct(const Contestant& contestant, const std::vector<StoredFrame>& frames,
                                      absl::Span<const int32_t> ids, int64_t tokens, const BlockTable& table) {
-    const KvTarget target{consumer_.get(), consumer_pool_.get(), table.ids(), ids, tokens};
+    const TokenRange range = HandedOver(*contestant.decoder, tokens + 1);
+    const KvTarget target{consumer_.get(), consumer_pool_.get(), table.ids(), ids, range.end, range.begin};
     const Clock::time_point start = Clock::now();
-    ALUDEL_RETURN_IF_ERROR(ApplyFrames(frames, *contestant.decoder, target));
-    return std::chrono::duration<double>(Clock::now() - start).count();
+    if (range.tokens() > 0) ALUDEL_RETURN_IF_ERROR(ApplyFrames(frames, *contestant.decoder, target));
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    ALUDEL_RETURN_IF_ERROR(
+        RunTokens(*consumer_, *consumer_pool_, table.ids(), ids, range.end, tokens, nullptr, nullptr));
+    return seconds;
   }
 
   std::string Text(const std::vector<int32_t>& tokens) const {
@@ -237,7 +246,9 @@ class Evaluation {
     record.shares = SplitBytes(encoded.frames, contestant.format, consumer_->config());
     ALUDEL_ASSIGN_OR_RETURN(record.reconstruct_seconds,
                             Reconstruct(contestant, encoded.frames, prompt, tokens, table));
-    ALUDEL_ASSIGN_OR_RETURN(record.errors, meter_->Measure(table.ids(), 0, tokens));
+    const TokenRange range = HandedOver(*contestant.decoder, tokens + 1);
+    record.handed_over = range.tokens();
+    ALUDEL_ASSIGN_OR_RETURN(record.errors, meter_->Measure(table.ids(), range.begin, range.end));
     ALUDEL_ASSIGN_OR_RETURN(const Divergence divergence,
                             CompareWithOracle(*consumer_, *consumer_pool_, table.ids(), prompt, oracle));
     record.kl = divergence.kl;
@@ -319,9 +330,9 @@ class Evaluation {
 
   FormatResult Result(const Contestant& c, double raw_bytes) const {
     const double prompt_tokens = Sum(prompt_lengths_);
-    const double handed_over = prompt_tokens - static_cast<double>(questions_.size());
     FormatResult result;
     result.name = c.name;
+    result.native_tokens = 1 + c.decoder->native_head_tokens() + c.decoder->native_tail_tokens();
     result.native_layers = c.decoder->native_layers();
     result.consumer_compute_share = MeanComputeShare(consumer_->config(), *c.decoder, prompt_lengths_);
     result.bytes_per_token = c.bytes / prompt_tokens;
@@ -337,8 +348,8 @@ class Evaluation {
     result.kl_p95 = Percentile(c.kl, 0.95);
     result.tv = Mean(c.tv);
     if (!c.text_nats.empty()) result.ppl = std::exp(Mean(c.text_nats));
-    if (c.encode_seconds > 0) result.encode_tokens_per_s = handed_over / c.encode_seconds;
-    if (c.reconstruct_seconds > 0) result.reconstruct_tokens_per_s = handed_over / c.reconstruct_seconds;
+    if (c.encode_seconds > 0) result.encode_tokens_per_s = c.handed_over / c.encode_seconds;
+    if (c.reconstruct_seconds > 0) result.reconstruct_tokens_per_s = c.handed_over / c.reconstruct_seconds;
     result.layer_errors = c.errors;
     result.shares = c.shares;
     for (Share& share : result.shares) share.bytes /= prompt_tokens;

@@ -31,16 +31,17 @@ struct EvaluateJob {
   int64_t window_tokens = 512;
   int max_answer_tokens = 24;
   DType compute = DType::kF32;
-  uint64_t seed = 1;    // of the bootstrap
-  std::string log;      // where every question's record is kept (evaluation_log.h), or ""
-  bool resume = false;  // go on where `log` ends
+  int64_t chunk_tokens = 256;  // of the producer's prefill, hence of frames; the servers' default
+  uint64_t seed = 1;           // of the bootstrap
+  std::string log;             // where every question's record is kept (evaluation_log.h), or ""
+  bool resume = false;         // go on where `log` ends
 };
 
 struct FormatResult {
   std::string name;
   std::optional<int> tier;
   int native_layers = 0;
-  int64_t native_tokens = 1;  // of a prompt's tail
+  int64_t native_tokens = 1;  // at a prompt's head and tail; the last token always is one
   double consumer_compute_share = 0;
   double bytes_per_token = 0;
   double bytes_vs_raw = 0;

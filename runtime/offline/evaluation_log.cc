@@ -28,6 +28,7 @@ Json ToJson(const FormatRecord& record) {
           {"kl", record.kl},
           {"tv", record.tv},
           {"bytes", record.bytes},
+          {"handed_over", record.handed_over},
           {"encode_seconds", record.encode_seconds},
           {"reconstruct_seconds", record.reconstruct_seconds},
           {"errors", errors},
@@ -54,6 +55,7 @@ FormatRecord FormatFrom(const Json& json) {
   json.at("kl").get_to(record.kl);
   json.at("tv").get_to(record.tv);
   json.at("bytes").get_to(record.bytes);
+  json.at("handed_over").get_to(record.handed_over);
   json.at("encode_seconds").get_to(record.encode_seconds);
   json.at("reconstruct_seconds").get_to(record.reconstruct_seconds);
   for (const Json& error : json.at("errors")) record.errors.push_back(ErrorFrom(error));

@@ -19,6 +19,7 @@ struct FormatRecord {
   double em = 0;
   std::vector<double> kl, tv;  // per token of the oracle's answer
   double bytes = 0;            // headers included
+  int64_t handed_over = 0;     // tokens
   double encode_seconds = 0;
   double reconstruct_seconds = 0;
   std::vector<LayerError> errors;  // per layer

@@ -196,7 +196,7 @@ absl::StatusOr<double> LayerErrorMeter::OutputEnergy(int layer, const std::vecto
 
 absl::StatusOr<std::vector<LayerError>> LayerErrorMeter::Measure(absl::Span<const BlockId> blocks,
                                                                  int64_t begin, int64_t end) {
-  ALUDEL_CHECK(begin >= 0 && begin < end && end <= first_query_);
+  ALUDEL_CHECK(begin >= 0 && begin <= end && end <= first_query_);
   const ModelConfig& config = model_.config();
   std::vector<LayerError> errors(config.layers);
   const int64_t keys = first_query_ + queries_;

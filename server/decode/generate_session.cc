@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "runtime/codec/hand_over.h"
 #include "runtime/status_macros.h"
 #include "server/decode/sampling_fields.h"
 #include "server/random.h"
@@ -46,7 +47,14 @@ absl::StatusOr<Plan> GenerateSession::ChoosePlan(const v1::GenerateRequest& requ
   wanted.targets.assign(request.prefill_targets().begin(), request.prefill_targets().end());
   std::vector<std::string> formats;
   for (const auto& codec : context_.model->codecs()) formats.push_back(codec->name());
-  return MakePlan(context_.options->planner, formats, context_.prefill_pool->Snapshot(), wanted);
+  ALUDEL_ASSIGN_OR_RETURN(
+      Plan plan, MakePlan(context_.options->planner, formats, context_.prefill_pool->Snapshot(), wanted));
+  if (!plan.remote) return plan;
+  // The format's own native tokens, beside what the operator wants computed here.
+  const TokenRange range = HandedOver(*context_.model->FindCodec(plan.format), request.prompt_size());
+  plan.handed_over_tokens = std::min(plan.handed_over_tokens, range.end);
+  if (plan.handed_over_tokens <= range.begin) return Plan{.reason = "short_prompt"};
+  return plan;
 }
 
 absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Plan& chosen) {
@@ -83,7 +91,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
       labels_.format = plan.format;
       handing_over_ = true;
       target_ = plan.target;
-      handed_over_tokens_ = plan.handed_over_tokens;
+      handed_over_tokens_ = plan.handed_over_tokens - spec.codec->native_head_tokens();
     }
   }
   ALUDEL_ASSIGN_OR_RETURN(const SequenceId sequence,

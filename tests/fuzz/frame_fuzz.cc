@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   const bool verified = VerifyFrame(header_bytes, payload).ok();
   const auto again = EncodeFrameHeader(*header, payload);
   if (verified && !std::equal(again.begin(), again.end(), header_bytes.begin())) std::abort();
-  FrameLedger ledger({true, false, true, true}, 64);
+  FrameLedger ledger({true, false, true, true}, 4, 64);
   const uint64_t before = ledger.missing_cells();
   const bool added = ledger.Add(header->coverage).ok();
   const uint64_t cells = uint64_t{header->coverage.layers} * header->coverage.tokens;

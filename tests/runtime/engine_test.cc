@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/native_tokens_codec.h"
 
 namespace aludel {
 namespace {
@@ -209,6 +210,29 @@ TEST_F(EngineTest, ContinuesOnAHandedOverCache) {
     EXPECT_FALSE(recorder->result().fell_back);
     EXPECT_EQ(recorder->result().times.prefill, 0.0);
     EXPECT_EQ(released, static_cast<int>(frames.size()));
+  }
+}
+
+TEST_F(EngineTest, ComputesNativeTokensAroundAHandOver) {
+  const NativeTokensCodec codec(OpenCodec("raw", "", CodecSide::kConsumer, *model_).value(), 4, 8);
+  for (const Question& question : Questions(3)) {
+    const int64_t end = static_cast<int64_t>(question.prompt.size()) - 1 - 8;
+    const auto frames = PrefillFrames(codec, question, end);
+    for (const auto& frame : frames) {
+      EXPECT_GE(DecodeFrameHeader(frame.header).value().coverage.token_begin, 4u);
+    }
+    auto recorder = std::make_shared<Recorder>();
+    const SequenceId id =
+        engine_
+            ->Generate({question.prompt, {.max_tokens = 24}, absl::InfiniteFuture(), &codec, end}, recorder)
+            .value();
+    for (const auto& frame : frames) {
+      engine_->ApplyFrame(id, DecodeFrameHeader(frame.header).value(), frame.header, frame.payload, [] {});
+    }
+    ASSERT_TRUE(recorder->WaitDone());
+    EXPECT_EQ(recorder->tokens(), WithoutEnd(question.answer));
+    EXPECT_FALSE(recorder->result().fell_back);
+    EXPECT_GT(recorder->result().times.native, 0.0);
   }
 }
 

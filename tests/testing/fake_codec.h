@@ -16,6 +16,8 @@ class FakeCodec : public KvCodec {
   FrameKind kind() const override { return FrameKind::kScd; }
   const std::vector<bool>& shipped_layers() const override { return shipped_layers_; }
   int native_layers() const override { return 0; }
+  int64_t native_head_tokens() const override { return 0; }
+  int64_t native_tail_tokens() const override { return 0; }
   double decode_flops_per_token() const override { return 0; }
   size_t MaxFrameBytes(int64_t tokens) const override { return static_cast<size_t>(tokens) * 8; }
   absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {

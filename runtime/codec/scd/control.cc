@@ -30,7 +30,7 @@ class ControlDecoder : public KvDecoder {
   absl::Status Begin(const KvTarget& target) override {
     ALUDEL_CHECK(target.model == &model_);
     const int64_t max_rows = model_.options().max_rows;
-    for (int64_t begin = 0; begin < target.tokens; begin += max_rows) {
+    for (int64_t begin = target.begin; begin < target.tokens; begin += max_rows) {
       ALUDEL_RETURN_IF_ERROR(Fill(begin, std::min(max_rows, target.tokens - begin), target));
     }
     return absl::OkStatus();
@@ -85,6 +85,8 @@ class ControlCodec : public KvCodec {
   FrameKind kind() const override { return FrameKind::kScd; }
   const std::vector<bool>& shipped_layers() const override { return shipped_; }
   int native_layers() const override { return native_layers_; }
+  int64_t native_head_tokens() const override { return 0; }
+  int64_t native_tail_tokens() const override { return 0; }
   double decode_flops_per_token() const override {
     const ModelConfig& config = model_.config();
     const double predicted = config.layers - 1 - native_layers_;

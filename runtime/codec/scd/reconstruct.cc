@@ -143,6 +143,8 @@ class ScdDecoderCodec : public KvCodec {
   FrameKind kind() const override { return FrameKind::kScd; }
   const std::vector<bool>& shipped_layers() const override { return shipped_; }
   int native_layers() const override { return 0; }
+  int64_t native_head_tokens() const override { return 0; }
+  int64_t native_tail_tokens() const override { return 0; }
   double decode_flops_per_token() const override {
     double flops = 0;
     for (const PackedLayer& layer : layers_) flops += layer.FlopsPerToken(model_.config());

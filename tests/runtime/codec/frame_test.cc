@@ -127,7 +127,7 @@ TEST(Frame, BadFieldsAreNamed) {
 }
 
 // Three layers of which the first is not shipped, ten tokens.
-FrameLedger SmallLedger() { return FrameLedger({false, true, true}, 10); }
+FrameLedger SmallLedger() { return FrameLedger({false, true, true}, 0, 10); }
 
 TEST(FrameLedger, IsCompleteWhenEveryShippedCellHasLanded) {
   FrameLedger ledger = SmallLedger();
@@ -162,7 +162,7 @@ TEST(FrameLedger, RefusesCellsOutsideTheHandOver) {
   EXPECT_EQ(ledger.missing_cells(), 20u);
 }
 
-TEST(FrameLedger, HandOverOfNothingIsCompleteAtOnce) { EXPECT_TRUE(FrameLedger({true}, 0).complete()); }
+TEST(FrameLedger, HandOverOfNothingIsCompleteAtOnce) { EXPECT_TRUE(FrameLedger({true}, 0, 0).complete()); }
 
 }  // namespace
 }  // namespace aludel

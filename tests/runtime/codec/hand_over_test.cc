@@ -5,6 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/codec/codec.h"
+#include "tests/testing/native_tokens_codec.h"
 #include "tests/testing/test_model.h"
 
 namespace aludel {
@@ -104,6 +105,52 @@ TEST_P(RawHandOver, FrameBeyondTheTargetIsRefused) {
        std::vector<FrameCoverage>{{8, 1, 0, 0, 1}, {0, 1, 0, 36, 1}, {0, 2, 0, 0, 1}, {0, 1, 1, 0, 1}}) {
     EXPECT_EQ(decoder->Apply(bad, payload, Target()).code(), absl::StatusCode::kDataLoss);
   }
+}
+
+// The same model with five native tokens at the head and three before the last: what travels lies between.
+TEST_P(RawHandOver, NativeTokensAreComputedAndNeverShipped) {
+  const NativeTokensCodec codec(OpenCodec("raw", "", CodecSide::kConsumer, consumer_.model()).value(), 5, 3);
+  const TokenRange range = HandedOver(codec, kTokens);
+  ASSERT_EQ(range.begin, 5);
+  ASSERT_EQ(range.end, kTokens - 4);
+  FrameStore store(codec);
+  EncodeTask task{&codec, &store, range.end};
+  const absl::Span<const int32_t> prompt = prompt_;
+  ASSERT_TRUE(
+      EncodePrompt(consumer_.model(), *producer_pool_, prompt, kTokens - 1, absl::MakeSpan(&task, 1)).ok());
+  EXPECT_EQ(store.total_bytes(), store.frames().size() * kFrameHeaderBytes +
+                                     range.tokens() * consumer_.pool().layout().bytes_per_token());
+
+  std::vector<float> own, handed_over;
+  const auto run = [&](int64_t begin, int64_t end, std::vector<float>* logits) {
+    return RunTokens(consumer_.model(), consumer_.pool(), consumer_.table().ids(), prompt, begin, end,
+                     nullptr, logits);
+  };
+  ASSERT_TRUE(run(0, kTokens, &own).ok());
+  const std::vector<int32_t> other(kTokens, 99);
+  ASSERT_TRUE(RunTokens(consumer_.model(), consumer_.pool(), consumer_.table().ids(), other, 0, kTokens,
+                        nullptr, nullptr)
+                  .ok());
+  KvTarget target = Target();
+  target.begin = range.begin;
+  target.tokens = range.end;
+  ASSERT_TRUE(ApplyFrames(store.frames(), codec, target).ok());
+  ASSERT_TRUE(run(range.end, kTokens, &handed_over).ok());
+  EXPECT_EQ(own, handed_over);
+
+  // Frames that reach into the head are refused.
+  EXPECT_THAT(ApplyFrames(store_.frames(), codec, target).ToString(), HasSubstr("the hand-over has [5, 33)"));
+  const std::vector<uint8_t> payload(512);
+  const auto decoder = codec.NewDecoder().value();
+  EXPECT_EQ(decoder->Apply({0, 1, 0, 4, 1}, payload, target).code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(HandedOver, IsEmptyWhereNativeTokensLeaveNothing) {
+  TestModel model("deploy/demo/chat", {}, DType::kBf16, 16);
+  const NativeTokensCodec codec(OpenCodec("raw", "", CodecSide::kConsumer, model.model()).value(), 4, 12);
+  EXPECT_EQ(HandedOver(codec, 17).tokens(), 0);
+  EXPECT_EQ(HandedOver(codec, 17).end, 0);
+  EXPECT_EQ(HandedOver(codec, 18).tokens(), 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Compute, RawHandOver, ::testing::Values(DType::kF32, DType::kBf16),

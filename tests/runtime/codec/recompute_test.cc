@@ -122,7 +122,7 @@ TEST_F(Recompute, BadGroupFramesAreRefused) {
               HasSubstr("payload is 1023 bytes, want 1024"));
   EXPECT_THAT(complaint({2, 1, 0, 0, 2}, payload), HasSubstr("holds layers [2, 3), want [2, 5)"));
   EXPECT_THAT(complaint({1, 4, 0, 0, 2}, payload), HasSubstr("holds layers [1, 5), want [2, 5)"));
-  EXPECT_THAT(complaint({2, 3, 0, 36, 2}, payload), HasSubstr("the hand-over has 36"));
+  EXPECT_THAT(complaint({2, 3, 0, 36, 2}, payload), HasSubstr("the hand-over has [0, 36)"));
   std::vector<uint8_t> infinite = payload;
   infinite[10] = 0x80;
   infinite[11] = 0x7f;
