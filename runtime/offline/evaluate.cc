@@ -253,11 +253,11 @@ class Evaluation {
                             CompareWithOracle(*consumer_, *consumer_pool_, table.ids(), prompt, oracle));
     record.kl = divergence.kl;
     record.tv = divergence.tv;
-    ALUDEL_ASSIGN_OR_RETURN(const std::vector<int32_t> answer,
+    ALUDEL_ASSIGN_OR_RETURN(record.answer,
                             AnswerAfterComparison(*consumer_, *consumer_pool_, table.ids(), prompt, oracle,
                                                   divergence, job_.max_answer_tokens));
-    record.f1 = AnswerF1(Text(answer), question.answers);
-    record.em = AnswerExactMatch(Text(answer), question.answers);
+    record.f1 = AnswerF1(Text(record.answer), question.answers);
+    record.em = AnswerExactMatch(Text(record.answer), question.answers);
     return record;
   }
 

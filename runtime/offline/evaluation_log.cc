@@ -23,7 +23,8 @@ Json ToJson(const FormatRecord& record) {
   Json errors = Json::array(), shares = Json::array();
   for (const LayerError& error : record.errors) errors.push_back(ToJson(error));
   for (const Share& s : record.shares) shares.push_back({s.first_layer, s.layers, s.part, s.bytes});
-  return {{"f1", record.f1},
+  return {{"answer", record.answer},
+          {"f1", record.f1},
           {"em", record.em},
           {"kl", record.kl},
           {"tv", record.tv},
@@ -50,6 +51,7 @@ LayerError ErrorFrom(const Json& json) {
 
 FormatRecord FormatFrom(const Json& json) {
   FormatRecord record;
+  json.at("answer").get_to(record.answer);
   json.at("f1").get_to(record.f1);
   json.at("em").get_to(record.em);
   json.at("kl").get_to(record.kl);

@@ -15,6 +15,7 @@ namespace aludel {
 
 // What one format has shown on one question.
 struct FormatRecord {
+  std::vector<int32_t> answer;  // greedy, the end token last where the model came to it
   double f1 = 0;
   double em = 0;
   std::vector<double> kl, tv;  // per token of the oracle's answer

@@ -28,6 +28,7 @@ struct Answer {
 struct FleetOptions {
   std::string prefill_model = "deploy/demo/base";
   std::string decode_model = "deploy/demo/base";
+  std::string codec = "formats: 'raw'";  // of both servers' codec settings
   std::string ucx_transports = "tcp";
   double bytes_per_second = 0;  // cap on what leaves the prefill server
   int handover_timeout_ms = 20000;

@@ -14,6 +14,7 @@ class Log : public ::testing::Test {
  protected:
   static QuestionRecord Record(double f1) {
     FormatRecord format;
+    format.answer = {5, 2};
     format.f1 = f1;
     format.kl = {0.1, 1.0 / 3.0};
     format.tv = {1e-17, 0.25};
@@ -42,6 +43,7 @@ TEST_F(Log, GivesBackExactlyWhatItTook) {
   EXPECT_EQ(records[1].prompt_tokens, 17);
   EXPECT_EQ(records[1].f1, 0.25);
   const FormatRecord& format = records[0].formats[0];
+  EXPECT_THAT(format.answer, ::testing::ElementsAre(5, 2));
   EXPECT_EQ(format.kl[1], 1.0 / 3.0);
   EXPECT_EQ(format.tv[0], 1e-17);
   EXPECT_EQ(format.errors[0].output.energy, 8);
