@@ -134,6 +134,7 @@ class Engine::Impl {
   void AfterStep(Sequence& sequence, BatchItem& item, absl::Span<const float> logits);
   void Emit(Sequence& sequence, absl::Span<const float> logits);
   void Fork(Sequence& sequence);
+  static void Constrain(Sequence& sequence);
   void Expire();
   void Finish(SequenceId id, const absl::Status& status, FinishReason reason);
   void PublishStats();
@@ -202,6 +203,7 @@ absl::StatusOr<SequenceId> Engine::Impl::Generate(GenerateSpec spec,
   std::random_device random;
   group->seed = uint64_t{random()} << 32 | random();
   group->sampling = std::move(spec.sampling);
+  group->constraint = std::move(spec.constraint);
   group->open = group->sampling.choices;
   group->unforked = group->open - 1;
   auto sequence = std::make_unique<Sequence>(std::move(spec.prompt), max_completion, std::move(listener),
@@ -321,6 +323,7 @@ KvTarget Engine::Impl::Target(const Sequence& sequence) const {
 void Engine::Impl::Begin(std::unique_ptr<Sequence> owned) {
   Sequence& sequence = *owned;
   sequences_.emplace(sequence.id, std::move(owned));
+  Constrain(sequence);
   // Admission has promised these blocks.
   const absl::Status grown = sequence.blocks.Grow(*pool_, sequence.prompt_end);
   ALUDEL_CHECK(grown.ok());
@@ -459,9 +462,13 @@ void Engine::Impl::Emit(Sequence& sequence, absl::Span<const float> logits) {
   for (SequenceId id = begin; id < end; ++id) {
     Sequence& choice = *sequences_.at(id);
     const int64_t before = choice.completion_tokens();
-    const std::optional<FinishReason> reason = emitter_.Emit(choice, logits);
+    const absl::StatusOr<std::optional<FinishReason>> end = emitter_.Emit(choice, logits);
     counters_.generated_tokens += choice.completion_tokens() - before;
-    if (reason.has_value()) Finish(id, absl::OkStatus(), *reason);
+    if (!end.ok()) {
+      Finish(id, end.status(), FinishReason::kStop);
+    } else if (end->has_value()) {
+      Finish(id, absl::OkStatus(), **end);
+    }
   }
 }
 
@@ -478,12 +485,18 @@ void Engine::Impl::Fork(Sequence& sequence) {
     fork->deadline = sequence.deadline;
     fork->fell_back = sequence.fell_back;
     fork->fallback_reason = sequence.fallback_reason;
+    Constrain(*fork);
     fork->clock = sequence.clock;
     fork->times = sequence.times;
     for (const BlockRef& block : sequence.blocks.blocks()) fork->blocks.Append(block);
     sequences_.emplace(fork->id, std::move(fork));
     --group.unforked;
   }
+}
+
+void Engine::Impl::Constrain(Sequence& sequence) {
+  TokenAutomaton* automaton = sequence.group->constraint.get();
+  if (automaton != nullptr) sequence.constraint = std::make_unique<TokenAutomaton::Cursor>(automaton);
 }
 
 void Engine::Impl::Expire() {

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "runtime/codec/codec.h"
 #include "runtime/codec/frame.h"
+#include "runtime/constrain/token_automaton.h"
 #include "runtime/model/tokenizer.h"
 #include "runtime/model/transformer.h"
 #include "runtime/sampler.h"
@@ -82,6 +83,9 @@ struct GenerateSpec {
   // the rest is computed here. The last prompt token always is, so handed_over_tokens < prompt.size().
   const KvCodec* codec = nullptr;
   int64_t handed_over_tokens = 0;
+  // Set: only texts of its grammar are generated, and the answer ends where nothing may follow. From here on
+  // only the engine's thread uses it.
+  std::shared_ptr<TokenAutomaton> constraint = nullptr;
 };
 
 struct PrefillSpec {

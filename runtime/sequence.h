@@ -51,6 +51,7 @@ struct ChoiceGroup {
   SequenceId request = 0;  // what the caller knows; the id of choice 0
   SamplingParams sampling;
   uint64_t seed = 0;  // where sampling has none
+  std::shared_ptr<TokenAutomaton> constraint;
   int64_t shared_blocks = 0;
   int64_t choice_blocks = 0;  // promised to each choice, beside the shared ones
   int unforked = 0;           // choices that become sequences when the prompt is computed
@@ -98,6 +99,7 @@ struct Sequence {
   std::unique_ptr<LayerObserver> encoder;  // prefill server
 
   Sampler sampler;
+  std::unique_ptr<TokenAutomaton::Cursor> constraint;  // null: none; made on the engine thread
   StreamDecoder text;
   StopMatcher stops;
   bool started = false;  // the first token is out: times are final

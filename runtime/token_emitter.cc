@@ -4,12 +4,23 @@
 
 namespace aludel {
 
-std::optional<FinishReason> TokenEmitter::Emit(Sequence& sequence, absl::Span<const float> logits) {
+absl::StatusOr<std::optional<FinishReason>> TokenEmitter::Emit(Sequence& sequence,
+                                                               absl::Span<const float> logits) {
   const SamplingParams& sampling = sequence.group->sampling;
-  const int32_t token = sequence.sampler.Sample(logits, {}, &scratch_);
-  if (!sampling.ignore_eos && std::find(eos_ids_.begin(), eos_ids_.end(), token) != eos_ids_.end()) {
+  absl::Span<const uint64_t> allowed;
+  if (sequence.constraint != nullptr) {
+    allowed = sequence.constraint->Mask();
+    if (std::all_of(allowed.begin(), allowed.end(), [](uint64_t word) { return word == 0; })) {
+      return absl::FailedPreconditionError(
+          "no token of the vocabulary spells what the constraint asks for next");
+    }
+  }
+  const int32_t token = sequence.sampler.Sample(logits, allowed, &scratch_);
+  const bool eos_ends = !sampling.ignore_eos || sequence.constraint != nullptr;
+  if (eos_ends && std::find(eos_ids_.begin(), eos_ids_.end(), token) != eos_ids_.end()) {
     return FinishReason::kStop;
   }
+  if (sequence.constraint != nullptr) sequence.constraint->Accept(token);
   sequence.tokens.push_back(token);
   TokenEvent event{.choice = sequence.choice, .id = token};
   event.text = sequence.stops.Push(sequence.text.Push(token));
@@ -26,6 +37,7 @@ std::optional<FinishReason> TokenEmitter::Emit(Sequence& sequence, absl::Span<co
   event.fallback_reason = sequence.fallback_reason;
   sequence.listener->OnToken(event);
   if (sequence.stops.matched()) return FinishReason::kStop;
+  if (sequence.constraint != nullptr && sequence.constraint->complete()) return FinishReason::kStop;
   if (sequence.completion_tokens() >= sequence.max_completion) return FinishReason::kLength;
   return std::nullopt;
 }

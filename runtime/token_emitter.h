@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "runtime/engine.h"
 #include "runtime/sampler.h"
@@ -18,8 +20,9 @@ class TokenEmitter {
   TokenEmitter(std::vector<int> eos_ids, size_t vocab) : eos_ids_(std::move(eos_ids)), scratch_(vocab) {}
 
   // Appends the next token to `sequence` and tells its listener, unless the token ends it in silence. The
-  // reason, where the sequence ends here; the caller finishes it. logits [vocab].
-  std::optional<FinishReason> Emit(Sequence& sequence, absl::Span<const float> logits);
+  // reason, where the sequence ends here; the caller finishes it. FailedPrecondition where no token of the
+  // vocabulary spells what the constraint asks for. logits [vocab].
+  absl::StatusOr<std::optional<FinishReason>> Emit(Sequence& sequence, absl::Span<const float> logits);
 
  private:
   const std::vector<int> eos_ids_;

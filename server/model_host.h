@@ -28,6 +28,7 @@ class ModelHost {
   Engine& engine() { return *engine_; }
   const Engine& engine() const { return *engine_; }
   const ModelConfig& config() const { return model_->config(); }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
   const std::vector<std::unique_ptr<KvCodec>>& codecs() const { return codecs_; }
   // Null for a format this server does not have.
   const KvCodec* FindCodec(absl::string_view name) const;

@@ -68,6 +68,11 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
   GenerateSpec spec{.prompt = {request.prompt().begin(), request.prompt().end()},
                     .sampling = std::move(sampling),
                     .deadline = deadline_};
+  if (request.has_constraint()) {
+    const v1::TextConstraint& wire = request.constraint();
+    ALUDEL_ASSIGN_OR_RETURN(spec.constraint,
+                            context_.constraints->Get({wire.prefix(), wire.json_schema(), wire.suffix()}));
+  }
   FrameExtent extent;
   if (plan.remote) {
     const KvCodec* codec = context_.model->FindCodec(plan.format);

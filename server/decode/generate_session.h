@@ -11,6 +11,7 @@
 #include "aludel/v1/handoff.pb.h"
 #include "runtime/engine.h"
 #include "server/config.h"
+#include "server/decode/constraint_cache.h"
 #include "server/decode/kv_receiver.h"
 #include "server/decode/planner.h"
 #include "server/decode/prefill_pool.h"
@@ -32,6 +33,7 @@ struct DecodeContext {
   FrameArena* arena = nullptr;
   std::string receiver_address;
   PrefillPool* prefill_pool = nullptr;
+  ConstraintCache* constraints = nullptr;
   Timer* timer = nullptr;
   Metrics* metrics = nullptr;
   std::atomic<int64_t>* sessions_open = nullptr;

@@ -100,12 +100,14 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   }
 
   PrefillPool pool(PoolOptions(options, *model, receiver_address), &timer, &metrics);
+  ConstraintCache constraints(&model->tokenizer(), model->config().eos_ids, model->config().vocab);
   DecodeService service({.options = &options,
                          .model = model.get(),
                          .receiver = &receiver,
                          .arena = arena.get(),
                          .receiver_address = receiver_address,
                          .prefill_pool = &pool,
+                         .constraints = &constraints,
                          .timer = &timer,
                          .metrics = &metrics,
                          .sessions_open = &sessions_open});

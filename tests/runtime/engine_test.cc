@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "runtime/constrain/json_schema.h"
 #include "tests/testing/native_tokens_codec.h"
 
 namespace aludel {
@@ -392,6 +393,37 @@ TEST_F(EngineTest, SendsLogprobsWhereTheyAreAskedFor) {
     EXPECT_GE(event.logprobs[1].logprob, event.logprobs[2].logprob);
   }
   EXPECT_FALSE(engine_->Generate({{5}, {.logit_bias = {{99999, 1.0f}}}}, std::make_shared<Recorder>()).ok());
+}
+
+TEST_F(EngineTest, GeneratesOnlyWhatTheConstraintAllows) {
+  const char* schema =
+      R"({"type": "object", "properties": {"answer": {"type": "string", "maxLength": 20}, "n": {"type": "integer",
+          "maximum": 99, "minimum": 0}}, "required": ["answer", "n"], "additionalProperties": false})";
+  const auto table =
+      std::make_shared<const TokenTable>(*tokenizer_, model_->config().eos_ids, tokenizer_->vocab_size());
+  const auto automaton =
+      std::make_shared<TokenAutomaton>(CompileConstraint({"<", schema, ">"}).value(), table);
+  for (const double temperature : {0.0, 1.5}) {
+    GenerateSpec spec{.prompt = Questions(1)[0].prompt};
+    spec.sampling = {.temperature = temperature, .seed = 3, .ignore_eos = true, .choices = 3};
+    spec.constraint = automaton;
+    const auto recorder = std::make_shared<Recorder>(3);
+    ASSERT_TRUE(engine_->Generate(spec, recorder).ok());
+    ASSERT_TRUE(recorder->WaitDone());
+    EXPECT_TRUE(recorder->status().ok());
+    for (int choice = 0; choice < 3; ++choice) {
+      const std::string text = tokenizer_->Decode(recorder->tokens(choice), true);
+      ASSERT_GT(text.size(), 2u);
+      EXPECT_EQ(text.front(), '<');
+      EXPECT_EQ(text.back(), '>');
+      const auto value = nlohmann::json::parse(text.substr(1, text.size() - 2), nullptr, false);
+      ASSERT_TRUE(value.is_object()) << text;
+      EXPECT_TRUE(value["answer"].is_string()) << text;
+      EXPECT_LE(value["n"].get<int>(), 99) << text;
+      EXPECT_EQ(value.size(), 2u) << text;
+    }
+  }
+  EXPECT_EQ(engine_->stats().kv_blocks_reserved, 0);
 }
 
 TEST_F(EngineTest, RefusesAtOnceWhatItCannotHold) {
