@@ -101,6 +101,9 @@ class Ops {
   // out = silu(gate) * up, with gate_up [rows, 2 * cols] = [gate | up] (Shazeer 2020).
   virtual void SiluMul(const TensorView& gate_up, const TensorView& out, Stream stream) = 0;
 
+  // out = silu(x) = x / (1 + exp(-x)), same shape (Hendrycks & Gimpel 2016).
+  virtual void Silu(const TensorView& x, const TensorView& out, Stream stream) = 0;
+
   // out[i, :] = x[rows[i], :].
   virtual void GatherRows(const TensorView& x, absl::Span<const int64_t> rows, const TensorView& out,
                           Stream stream) = 0;

@@ -3,10 +3,12 @@
 #include <cstdio>
 #include <string>
 
+#include "absl/strings/numbers.h"
 #include "kernels/device.h"
 #include "runtime/offline/calibrate_job.h"
 #include "runtime/offline/flag_set.h"
 #include "runtime/offline/progress.h"
+#include "runtime/offline/transform_job.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -24,12 +26,85 @@ Prompts are lines of {"context": ..., "question": ...}, rendered with the first 
 like the traffic you expect, a few hundred prompts or more. The second command adds a consumer without touching
 the encoder, so running prefill servers and their cached frames stay valid.
 
+Preset "aludel" (the default) sends quantised innovations of the producer's cache, which the consumer decodes with a
+small network from them and from what its own first layers know. State a loss or a rate:
+
+  aludel-calibrate ... --max-kl 0.02                          fewest native layers, then fewest bytes, that meet it
+  aludel-calibrate ... --native-layers 2 --bytes-per-token 64
+
+--max-kl ends with an error and the measured floor where it cannot be met. Intermediate files (OUT.work) let an
+interrupted run resume. Each run adds its format, named aludel-pN for N native layers, to the artefact in --out.
+
 Preset "paper" is semantic cache distillation as published (arXiv 2606.07684): joint SVD for most layers
 ("reuse-only" is that for all of them) and MLP aligners for a few layers chosen by their measured gain.)";
 
+// Flags of preset aludel that need a look before they are options.
+struct TransformFlags {
+  double bytes_per_token = 0;
+  double max_kl = 0;
+  std::string native_layers = "auto";
+  std::string packing = "deflate";
+  int64_t group_layers = 0;
+};
+
+void AddTransformFlags(FlagSet* flags, TransformJob* job, TransformFlags* raw) {
+  flags->Add("max-kl", "X", &raw->max_kl,
+             "aludel: mean KL to the consumer's own prefill over held-out answers, in nats");
+  flags->Add("bytes-per-token", "X", &raw->bytes_per_token,
+             "aludel: rate, headers included; default 1/16 of raw");
+  flags->Add(
+      "native-layers", "N", &raw->native_layers,
+      "aludel: layers that the consumer runs over every token; -1 none, auto: fewest that meet --max-kl");
+  flags->Add("format", "NAME", &job->format, "aludel: name of the format; default aludel-pN");
+  flags->Add(
+      "group-layers", "N", &raw->group_layers,
+      "aludel: layers coded together; more save bytes, fewer ship earlier; 0: as many as memory allows");
+  flags->Add("compute-share", "X", &job->options.compute_share,
+             "aludel: of the consumer's prefill that its decoder may cost");
+  flags->Add("linear", &job->options.linear, "aludel: closed-form decoders instead of small networks");
+  flags->Add("steps", "N", &job->options.training.steps, "aludel: training steps of a decoder");
+  flags->Add("head-tokens", "N", &job->head_tokens,
+             "aludel: tokens at the prompt's head that the consumer computes itself");
+  flags->Add("tail-tokens", "N", &job->tail_tokens, "aludel: the same at its tail, beside the last token");
+  flags->Add("packing", "NAME", &raw->packing, "aludel: deflate (entropy-coded) or fixed (bit widths)");
+  flags->Add("work", "DIR", &job->work, "aludel: intermediate files; default OUT.work");
+  flags->Add("keep-work", &job->keep_work, "aludel: leave them for the next run");
+}
+
+absl::Status ReadTransformFlags(const TransformFlags& raw, int64_t seed, TransformJob* job) {
+  if (raw.max_kl > 0 && raw.bytes_per_token > 0) {
+    return absl::InvalidArgumentError("--max-kl and --bytes-per-token exclude each other");
+  }
+  if (raw.max_kl < 0 || raw.bytes_per_token < 0 || raw.group_layers < 0 || job->head_tokens < 0 ||
+      job->tail_tokens < 0 || job->options.training.steps < 1 || !(job->options.compute_share > 0)) {
+    return absl::InvalidArgumentError(
+        "want --max-kl, --bytes-per-token and --group-layers at least 0, --steps and --compute-share above "
+        "0");
+  }
+  if (raw.max_kl > 0) job->max_kl = raw.max_kl;
+  if (raw.bytes_per_token > 0) job->bytes_per_token = raw.bytes_per_token;
+  if (raw.native_layers != "auto") {
+    int layers = 0;
+    if (!absl::SimpleAtoi(raw.native_layers, &layers)) {
+      return absl::InvalidArgumentError("--native-layers is \"" + raw.native_layers +
+                                        "\", want a number or auto");
+    }
+    job->native_layers = layers;
+  }
+  if (raw.packing != "deflate" && raw.packing != "fixed") {
+    return absl::InvalidArgumentError("--packing is \"" + raw.packing + "\", want deflate or fixed");
+  }
+  job->options.packing = raw.packing == "fixed" ? LatentPacking::kFixed : LatentPacking::kDeflate;
+  job->options.group_layers = static_cast<int>(raw.group_layers);
+  job->options.training.seed = static_cast<uint64_t>(seed);
+  return absl::OkStatus();
+}
+
 absl::Status Run(int argc, char** argv) {
   CalibrateJob job;
-  std::string preset = "paper";
+  TransformJob transform;
+  TransformFlags transform_flags;
+  std::string preset = "aludel";
   std::string compute = Name(job.compute);
   int64_t max_patch = job.scd.max_patch;
   int64_t max_control = job.max_control;
@@ -42,7 +117,7 @@ absl::Status Run(int argc, char** argv) {
   flags.Add("data", "FILE", &job.data, "calibration prompts, JSON lines");
   flags.Add("out", "DIR", &job.out, "artefact directory to write");
   flags.Add("add", &job.add, "add the consumers to the artefact in --out; its encoders stay as they are");
-  flags.Add("preset", "NAME", &preset, "which formats to fit: paper");
+  flags.Add("preset", "NAME", &preset, "which formats to fit: aludel or paper (with reuse-only)");
   flags.Add("prompts", "N", &job.prompts, "read at most N prompts; 0: all");
   flags.Add("held-out", "X", &job.held_out, "fraction of prompts that choose and measure but do not fit");
   flags.Add("rank-k", "X", &job.scd.rank_k, "latents of K as a fraction of kv_dim");
@@ -59,6 +134,7 @@ absl::Status Run(int argc, char** argv) {
   flags.Add("compute", "TYPE", &compute, "arithmetic of both models: f32 or bf16");
   flags.Add("seed", "N", &seed, "same seed, machine and threads: the same bytes");
   flags.Add("threads", "N", &threads, "CPU threads; 0: all allowed cores");
+  AddTransformFlags(&flags, &transform, &transform_flags);
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
   if (flags.help_asked()) {
     std::fputs(flags.Help().c_str(), stdout);
@@ -67,8 +143,8 @@ absl::Status Run(int argc, char** argv) {
   if (job.producer.empty() || job.consumers.empty() || job.data.empty() || job.out.empty()) {
     return absl::InvalidArgumentError("--producer, --consumer, --data and --out are needed (see --help)");
   }
-  if (preset != "paper") {
-    return absl::InvalidArgumentError("--preset is \"" + preset + "\", want paper");
+  if (preset != "paper" && preset != "aludel") {
+    return absl::InvalidArgumentError("--preset is \"" + preset + "\", want aludel or paper");
   }
   if (compute != Name(DType::kF32) && compute != Name(DType::kBf16)) {
     return absl::InvalidArgumentError("--compute is \"" + compute + "\", want f32 or bf16");
@@ -90,7 +166,10 @@ absl::Status Run(int argc, char** argv) {
   device_options.threads = static_cast<int>(threads);
   ALUDEL_ASSIGN_OR_RETURN(const auto device, OpenDevice(device_options));
   StopOnSignals();
-  return RunCalibrateJob(job, device.get());
+  if (preset == "paper") return RunCalibrateJob(job, device.get());
+  transform.base = job;
+  ALUDEL_RETURN_IF_ERROR(ReadTransformFlags(transform_flags, seed, &transform));
+  return RunTransformJob(transform, device.get());
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ class CpuOps final : public Ops {
   void Attention(const TensorView& q, const AttentionParams& params, absl::Span<const SequenceRows> sequences,
                  const PagedKv& kv, const TensorView& out, Stream) override;
   void SiluMul(const TensorView& gate_up, const TensorView& out, Stream) override;
+  void Silu(const TensorView& x, const TensorView& out, Stream) override;
   void GatherRows(const TensorView& x, absl::Span<const int64_t> rows, const TensorView& out,
                   Stream) override;
   void Convert(const TensorView& src, const TensorView& dst, Stream) override;

@@ -8,14 +8,18 @@
 namespace aludel {
 namespace {
 
-ALUDEL_SIMD void SiluMulRow(const float* gate, const float* up, int64_t count, float* out) {
+ALUDEL_SIMD void SiluRow(const float* x, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) {
-    // sigmoid through exp(-|g|), which cannot overflow.
-    const float g = gate[i];
-    const float e = cpu::ExpNonPositive(g < 0.0f ? g : -g);
-    const float sigmoid = (g < 0.0f ? e : 1.0f) / (1.0f + e);
-    out[i] = g * sigmoid * up[i];
+    // sigmoid through exp(-|x|), which cannot overflow.
+    const float value = x[i];
+    const float e = cpu::ExpNonPositive(value < 0.0f ? value : -value);
+    const float sigmoid = (value < 0.0f ? e : 1.0f) / (1.0f + e);
+    out[i] = value * sigmoid;
   }
+}
+
+ALUDEL_SIMD void MulRow(const float* x, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; ++i) out[i] *= x[i];
 }
 
 }  // namespace
@@ -38,7 +42,22 @@ void CpuOps::SiluMul(const TensorView& gate_up, const TensorView& out, Stream) {
 #pragma omp for schedule(static)
     for (int64_t t = 0; t < out.rows; ++t) {
       const float* row = cpu::LoadRow(gate_up, t, scratch.data());
-      SiluMulRow(row, row + out.cols, out.cols, result.data());
+      SiluRow(row, out.cols, result.data());
+      MulRow(row + out.cols, out.cols, result.data());
+      cpu::StoreRow(result.data(), out, t);
+    }
+  }
+}
+
+void CpuOps::Silu(const TensorView& x, const TensorView& out, Stream) {
+  ALUDEL_CHECK(x.rows == out.rows && x.cols == out.cols);
+#pragma omp parallel num_threads(threads_) if (threads_ > 1 && out.rows > 1)
+  {
+    std::vector<float> scratch(x.cols);
+    std::vector<float> result(out.cols);
+#pragma omp for schedule(static)
+    for (int64_t t = 0; t < out.rows; ++t) {
+      SiluRow(cpu::LoadRow(x, t, scratch.data()), out.cols, result.data());
       cpu::StoreRow(result.data(), out, t);
     }
   }

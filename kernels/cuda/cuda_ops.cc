@@ -169,6 +169,12 @@ void CudaOps::SiluMul(const TensorView& gate_up, const TensorView& out, Stream s
   state.Collect(LaunchSiluMul(gate_up, out, state.get()), "launch SiluMul");
 }
 
+void CudaOps::Silu(const TensorView& x, const TensorView& out, Stream stream) {
+  ALUDEL_CHECK(x.rows == out.rows && x.cols == out.cols);
+  CudaStream& state = Enter(stream);
+  state.Collect(LaunchSilu(x, out, state.get()), "launch Silu");
+}
+
 void CudaOps::GatherRows(const TensorView& x, absl::Span<const int64_t> rows, const TensorView& out,
                          Stream stream) {
   ALUDEL_CHECK(out.rows == static_cast<int64_t>(rows.size()) && out.cols == x.cols);

@@ -17,17 +17,20 @@ __global__ void CopyRows(const Src* src, int64_t src_stride, const Index* rows, 
   for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) Store(dst + c, Load(src + c));
 }
 
+__device__ float SiluOf(float x) {
+  // sigmoid through exp(-|x|), which cannot overflow.
+  const float e = expf(-fabsf(x));
+  return x * ((x < 0.0f ? e : 1.0f) / (1.0f + e));
+}
+
+// out = silu(x), times x[cols + c] where `gated`.
 template <typename In, typename Out>
-__global__ void SiluMul(const In* gate_up, int64_t in_stride, Out* out, int64_t out_stride, int64_t cols) {
+__global__ void Silu(const In* x, int64_t in_stride, Out* out, int64_t out_stride, int64_t cols, bool gated) {
   const int64_t row = blockIdx.x;
-  gate_up += row * in_stride;
+  x += row * in_stride;
   out += row * out_stride;
   for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) {
-    // sigmoid through exp(-|g|), which cannot overflow.
-    const float g = Load(gate_up + c);
-    const float e = expf(-fabsf(g));
-    const float sigmoid = (g < 0.0f ? e : 1.0f) / (1.0f + e);
-    Store(out + c, g * sigmoid * Load(gate_up + cols + c));
+    Store(out + c, SiluOf(Load(x + c)) * (gated ? Load(x + cols + c) : 1.0f));
   }
 }
 
@@ -40,6 +43,19 @@ cudaError_t Copy(const TensorView& src, const Index* rows, const TensorView& dst
       CopyRows<<<grid, ThreadsFor(dst.cols), 0, stream>>>(
           static_cast<decltype(src_type)>(src.data), src.stride, rows,
           static_cast<decltype(dst_type)>(dst.data), dst.stride, dst.cols);
+      return cudaGetLastError();
+    });
+  });
+}
+
+cudaError_t LaunchSilu(const TensorView& x, const TensorView& out, bool gated, cudaStream_t stream) {
+  if (out.rows == 0) return cudaSuccess;
+  const auto grid = static_cast<unsigned>(out.rows);
+  return WithElementType(x.dtype, [&](auto* in_type) {
+    return WithElementType(out.dtype, [&](auto* out_type) {
+      Silu<<<grid, ThreadsFor(out.cols), 0, stream>>>(static_cast<decltype(in_type)>(x.data), x.stride,
+                                                      static_cast<decltype(out_type)>(out.data), out.stride,
+                                                      out.cols, gated);
       return cudaGetLastError();
     });
   });
@@ -58,16 +74,11 @@ cudaError_t LaunchCopyRows(const TensorView& src, const int64_t* rows, const Ten
 }
 
 cudaError_t LaunchSiluMul(const TensorView& gate_up, const TensorView& out, cudaStream_t stream) {
-  if (out.rows == 0) return cudaSuccess;
-  const auto grid = static_cast<unsigned>(out.rows);
-  return WithElementType(gate_up.dtype, [&](auto* in_type) {
-    return WithElementType(out.dtype, [&](auto* out_type) {
-      SiluMul<<<grid, ThreadsFor(out.cols), 0, stream>>>(
-          static_cast<decltype(in_type)>(gate_up.data), gate_up.stride,
-          static_cast<decltype(out_type)>(out.data), out.stride, out.cols);
-      return cudaGetLastError();
-    });
-  });
+  return LaunchSilu(gate_up, out, /*gated=*/true, stream);
+}
+
+cudaError_t LaunchSilu(const TensorView& x, const TensorView& out, cudaStream_t stream) {
+  return LaunchSilu(x, out, /*gated=*/false, stream);
 }
 
 }  // namespace aludel::cuda

@@ -51,6 +51,7 @@ cudaError_t LaunchCopyRows(const TensorView& src, const int64_t* rows, const Ten
                            cudaStream_t stream);
 
 cudaError_t LaunchSiluMul(const TensorView& gate_up, const TensorView& out, cudaStream_t stream);
+cudaError_t LaunchSilu(const TensorView& x, const TensorView& out, cudaStream_t stream);
 
 // out (+)= a W^T + bias for what cuBLASLt declines. w [out.cols, a.cols] contiguous, in a's type.
 cudaError_t LaunchTileGemm(const TensorView& a, const void* w, const float* bias, bool accumulate,

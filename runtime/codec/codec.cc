@@ -8,6 +8,9 @@
 #include "runtime/codec/scd/control.h"
 #include "runtime/codec/scd/encode.h"
 #include "runtime/codec/scd/reconstruct.h"
+#include "runtime/codec/transform/encode.h"
+#include "runtime/codec/transform/reconstruct.h"
+#include "runtime/codec/transform/weight_files.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -55,6 +58,24 @@ absl::StatusOr<std::unique_ptr<KvCodec>> OpenScd(const ArtifactManifest& manifes
   return MakeScdDecoderCodec(format.name, hash, weights, model);
 }
 
+absl::StatusOr<std::unique_ptr<KvCodec>> OpenTransform(const ArtifactManifest& manifest,
+                                                       const ArtifactFormat& format, CodecSide side,
+                                                       const Transformer& model) {
+  const ModelConfig& config = model.config();
+  const std::string& hash = format.encoder.sha256;
+  if (side == CodecSide::kProducer) {
+    ALUDEL_RETURN_IF_ERROR(CheckProducer(manifest, model.hash()));
+    ALUDEL_ASSIGN_OR_RETURN(const TransformEncoderWeights weights,
+                            LoadTransformEncoder(manifest, format, config.kv_dim(), config.hidden));
+    return MakeTransformEncoderCodec(format.name, hash, format.transform, weights, model);
+  }
+  ALUDEL_ASSIGN_OR_RETURN(const ArtifactDecoder* decoder,
+                          FindDecoder(manifest, format.name, format.decoders, model.hash()));
+  ALUDEL_ASSIGN_OR_RETURN(const TransformDecoderWeights weights,
+                          LoadTransformDecoder(manifest, format, *decoder, config.kv_dim(), config.hidden));
+  return MakeTransformDecoderCodec(format.name, hash, format.transform, weights, model);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<KvCodec>> OpenCodec(absl::string_view format, const std::string& artifact,
@@ -72,7 +93,9 @@ absl::StatusOr<std::unique_ptr<KvCodec>> OpenCodec(absl::string_view format, con
     if (control.name == format) return OpenControl(manifest, control, side, model);
   }
   ALUDEL_ASSIGN_OR_RETURN(const ArtifactFormat* entry, manifest.Find(format));
-  ALUDEL_RETURN_IF_ERROR(CheckLayers(manifest, entry->name, entry->layers.size(), model));
+  ALUDEL_RETURN_IF_ERROR(
+      CheckLayers(manifest, entry->name, static_cast<size_t>(entry->model_layers()), model));
+  if (entry->kind == ArtifactKind::kTransform) return OpenTransform(manifest, *entry, side, model);
   return OpenScd(manifest, *entry, side, model);
 }
 

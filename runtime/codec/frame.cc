@@ -62,6 +62,7 @@ bool KnownKind(uint16_t kind) {
     case FrameKind::kInt8:
     case FrameKind::kInt4:
     case FrameKind::kRecompute:
+    case FrameKind::kTransform:
       return true;
   }
   return false;

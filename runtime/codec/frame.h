@@ -21,6 +21,7 @@ enum class FrameKind : uint16_t {
   kInt8 = 3,
   kInt4 = 4,
   kRecompute = 5,
+  kTransform = 6,
 };
 
 // Which part of the cache a payload holds: layers [first_layer, first_layer + layers), tokens

@@ -12,9 +12,9 @@
 #include "runtime/codec/scd/artifact.h"
 #include "runtime/codec/scd/artifact_files.h"
 #include "runtime/codec/scd/control.h"
-#include "runtime/model/json_reader.h"
+#include "runtime/codec/scd/weight_file.h"
+#include "runtime/offline/calibration_setup.h"
 #include "runtime/offline/progress.h"
-#include "runtime/offline/questions.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -22,7 +22,6 @@ namespace {
 
 constexpr char kPaper[] = "paper";
 constexpr char kReuseOnly[] = "reuse-only";
-constexpr size_t kMaxDataBytes = size_t{4} << 30;
 
 using Notes = std::map<std::string, std::string>;
 
@@ -32,45 +31,6 @@ struct Consumer {
   ScdDecoderWeights paper, reuse_only;
   std::vector<ControlWeights> controls;
 };
-
-// The last component of a directory's path: how people name a model.
-std::string ModelName(std::string directory) {
-  while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
-  return std::filesystem::path(directory).filename().string();
-}
-
-void Print(const std::string& line) { std::printf("%s\n", line.c_str()); }
-
-std::string MiB(size_t bytes) { return absl::StrFormat("%.0f MiB", static_cast<double>(bytes) / (1 << 20)); }
-
-absl::StatusOr<CalibrationPrompts> LoadPrompts(const CalibrateJob& job, const ModelConfig& config) {
-  ALUDEL_ASSIGN_OR_RETURN(const std::vector<Question> questions, LoadQuestions(job.data, job.prompts));
-  ALUDEL_ASSIGN_OR_RETURN(const PromptWriter writer, PromptWriter::Load(job.consumers.front()));
-  const auto held_out =
-      std::max<size_t>(1, static_cast<size_t>(job.held_out * static_cast<double>(questions.size())));
-  if (questions.size() < 2 * held_out) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s holds %d prompts, want at least %d with %g held out", job.data, questions.size(),
-                        2 * held_out, job.held_out));
-  }
-  CalibrationPrompts prompts;
-  for (size_t i = 0; i < questions.size(); ++i) {
-    ALUDEL_ASSIGN_OR_RETURN(std::vector<int32_t> ids, writer.Write(questions[i]));
-    if (static_cast<int64_t>(ids.size()) + job.scd.max_answer_tokens > config.max_positions) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("%s: prompt %d has %d tokens, the models hold %d with an answer of %d", job.data,
-                          i + 1, ids.size(), config.max_positions, job.scd.max_answer_tokens));
-    }
-    (i + held_out < questions.size() ? prompts.train : prompts.held_out).push_back(std::move(ids));
-  }
-  return prompts;
-}
-
-int64_t TokenCount(const std::vector<std::vector<int32_t>>& prompts) {
-  int64_t tokens = 0;
-  for (const auto& prompt : prompts) tokens += static_cast<int64_t>(prompt.size());
-  return tokens;
-}
 
 // Both models and what the calibration of one pair holds at its peak.
 absl::StatusOr<size_t> EstimateBytes(const CalibrateJob& job, const ModelConfig& config,
@@ -92,9 +52,9 @@ absl::StatusOr<size_t> EstimateBytes(const CalibrateJob& job, const ModelConfig&
   return models + StatisticsBytes(config, job.scd.statistics) + std::max(trials, training);
 }
 
-Notes MakeNotes(const CalibrateJob& job, const CalibrationPrompts& prompts, const std::string& data_hash) {
+Notes MakeNotes(const CalibrateJob& job, const CalibrationPrompts& prompts, const std::string& data_note) {
   const ScdOptions& scd = job.scd;
-  return {{"data", absl::StrCat(ModelName(job.data), " sha256 ", data_hash)},
+  return {{"data", data_note},
           {"prompts", absl::StrFormat("%d fitted (%d tokens), %d held out", prompts.train.size(),
                                       TokenCount(prompts.train), prompts.held_out.size())},
           {"compute", Name(job.compute)},
@@ -107,20 +67,20 @@ Notes MakeNotes(const CalibrateJob& job, const CalibrationPrompts& prompts, cons
 
 void PrintSelection(const ScdCalibration& calibration, Notes* notes) {
   const PatchSelection& selection = calibration.selection;
-  Print("\nlayer  joint K err  joint V err  H linear  H aligned  gain alone (KL)  mode");
+  PrintLine("\nlayer  joint K err  joint V err  H linear  H aligned  gain alone (KL)  mode");
   for (size_t l = 0; l < calibration.patched.size(); ++l) {
     const ScdLayerErrors& e = calibration.errors[l];
-    Print(absl::StrFormat("%5d  %10.2f%%  %10.2f%%  %7.2f%%  %8.2f%%  %15.4f  %s", l, 100 * e.joint_k,
-                          100 * e.joint_v, 100 * e.linear_h, 100 * e.aligned_h, selection.sensitivity[l],
-                          calibration.patched[l] ? "patch" : "reuse"));
+    PrintLine(absl::StrFormat("%5d  %10.2f%%  %10.2f%%  %7.2f%%  %8.2f%%  %15.4f  %s", l, 100 * e.joint_k,
+                              100 * e.joint_v, 100 * e.linear_h, 100 * e.aligned_h, selection.sensitivity[l],
+                              calibration.patched[l] ? "patch" : "reuse"));
   }
   std::string curve = absl::StrFormat("k=0 KL %.4f", selection.reuse_kl);
   for (size_t k = 1; k <= selection.kl.size(); ++k) {
     absl::StrAppendFormat(&curve, "; k=%d (+layer %d) KL %.4f, gain/k %.4f", k, selection.order[k - 1],
                           selection.kl[k - 1], selection.Gain(k) / static_cast<double>(k));
   }
-  Print(absl::StrCat("greedy accumulation on held-out prompts: ", curve));
-  Print(absl::StrFormat("most efficient k by gain(S_k) / (cost k): %d", selection.MostEfficient()));
+  PrintLine(absl::StrCat("greedy accumulation on held-out prompts: ", curve));
+  PrintLine(absl::StrFormat("most efficient k by gain(S_k) / (cost k): %d", selection.MostEfficient()));
   (*notes)["selection"] = curve;
 }
 
@@ -130,13 +90,6 @@ std::vector<ArtifactLayer> ShapeOf(const ScdEncoderWeights& encoder) {
     layers.push_back({layer.mode, layer.k.rows, layer.v.rows, layer.h.rows});
   }
   return layers;
-}
-
-absl::StatusOr<std::unique_ptr<Transformer>> LoadModel(const CalibrateJob& job, Device* device,
-                                                       const std::string& directory) {
-  TransformerOptions options;
-  options.compute = job.compute;
-  return Transformer::Load(device, directory, options);
 }
 
 // The state of one run; its steps in order.
@@ -158,21 +111,21 @@ class Calibration {
 
  private:
   absl::Status Prepare() {
-    ALUDEL_ASSIGN_OR_RETURN(producer_, LoadModel(job_, device_, job_.producer));
-    ALUDEL_ASSIGN_OR_RETURN(prompts_, LoadPrompts(job_, producer_->config()));
+    ALUDEL_ASSIGN_OR_RETURN(producer_, LoadForCalibration(job_, device_, job_.producer));
+    ALUDEL_ASSIGN_OR_RETURN(prompts_, LoadCalibrationPrompts(job_, producer_->config()));
     ALUDEL_ASSIGN_OR_RETURN(const size_t bytes, EstimateBytes(job_, producer_->config(), prompts_));
-    ALUDEL_ASSIGN_OR_RETURN(const std::string data, ReadFile(job_.data, kMaxDataBytes));
-    notes_ =
-        MakeNotes(job_, prompts_, Sha256Hex({reinterpret_cast<const uint8_t*>(data.data()), data.size()}));
-    Print(absl::StrFormat("producer %s, %s %s; %d prompts, %d tokens; memory at peak about %s", job_.producer,
-                          job_.consumers.size() == 1 ? "consumer" : "consumers",
-                          absl::StrJoin(job_.consumers, ", "),
-                          prompts_.train.size() + prompts_.held_out.size(),
-                          TokenCount(prompts_.train) + TokenCount(prompts_.held_out), MiB(bytes)));
+    ALUDEL_ASSIGN_OR_RETURN(const std::string data_note, DescribeData(job_));
+    notes_ = MakeNotes(job_, prompts_, data_note);
+    PrintLine(absl::StrFormat("producer %s, %s %s; %d prompts, %d tokens; memory at peak about %s",
+                              job_.producer, job_.consumers.size() == 1 ? "consumer" : "consumers",
+                              absl::StrJoin(job_.consumers, ", "),
+                              prompts_.train.size() + prompts_.held_out.size(),
+                              TokenCount(prompts_.train) + TokenCount(prompts_.held_out), MiB(bytes)));
     const int64_t unknowns = 2 * producer_->config().hidden;
     if (TokenCount(prompts_.train) < 20 * unknowns) {
-      Print(absl::StrFormat("warning: %d tokens to fit maps of %d inputs; want at least %d, use more text",
-                            TokenCount(prompts_.train), unknowns, 20 * unknowns));
+      PrintLine(
+          absl::StrFormat("warning: %d tokens to fit maps of %d inputs; want at least %d, use more text",
+                          TokenCount(prompts_.train), unknowns, 20 * unknowns));
     }
     std::fflush(stdout);
     return absl::OkStatus();
@@ -186,7 +139,7 @@ class Calibration {
   }
 
   absl::Status FitFirst(const std::string& directory) {
-    ALUDEL_ASSIGN_OR_RETURN(const auto consumer, LoadModel(job_, device_, directory));
+    ALUDEL_ASSIGN_OR_RETURN(const auto consumer, LoadForCalibration(job_, device_, directory));
     ALUDEL_ASSIGN_OR_RETURN(ScdCalibration fit,
                             CalibrateScd(*producer_, *consumer, prompts_, job_.scd, Progress()));
     bar_.Break();
@@ -206,7 +159,7 @@ class Calibration {
   }
 
   absl::Status FitFurther(const std::string& directory) {
-    ALUDEL_ASSIGN_OR_RETURN(const auto consumer, LoadModel(job_, device_, directory));
+    ALUDEL_ASSIGN_OR_RETURN(const auto consumer, LoadForCalibration(job_, device_, directory));
     std::vector<bool> patched;
     for (const ScdEncoderLayer& layer : paper_encoder_) patched.push_back(layer.mode == ScdMode::kPatch);
     ALUDEL_ASSIGN_OR_RETURN(ScdConsumerFit fit,
@@ -312,10 +265,15 @@ class Calibration {
     ALUDEL_ASSIGN_OR_RETURN(ArtifactFormat reuse,
                             AddFormat(kReuseOnly, reuse_encoder_, &Consumer::reuse_only, notes_, &writer));
     manifest.formats = {std::move(paper), std::move(reuse)};
+    ALUDEL_ASSIGN_OR_RETURN(const auto old, FindArtifact(job_.out));
+    if (old.has_value()) {
+      ALUDEL_RETURN_IF_ERROR(
+          KeepFormats(*old, {kPaper, kReuseOnly}, /*replace_controls=*/true, &writer, &manifest));
+    }
     ALUDEL_RETURN_IF_ERROR(AddControls(&manifest, &writer));
     ALUDEL_RETURN_IF_ERROR(writer.Publish(manifest));
-    Print(absl::StrFormat("wrote %s: formats %s, %s, each with decoders for %d consumer%s", job_.out, kPaper,
-                          kReuseOnly, consumers_.size(), consumers_.size() == 1 ? "" : "s"));
+    PrintLine(absl::StrFormat("wrote %s: formats %s, %s, each with decoders for %d consumer%s", job_.out,
+                              kPaper, kReuseOnly, consumers_.size(), consumers_.size() == 1 ? "" : "s"));
     return absl::OkStatus();
   }
 

@@ -150,6 +150,18 @@ TEST_P(OpsTest, SiluMulGatesAtEverySize) {
   ExpectNear(out.Read().value(), expected, 2e-6);
 }
 
+TEST_P(OpsTest, SiluTakesAnySizeAndLargeValues) {
+  const int rows = 5, cols = 77;
+  auto x = Random(rows * cols, 6.0f);
+  x[0] = -200.0f;
+  x[1] = 200.0f;
+  const auto x_there = OnDevice(x), out = OnDevice(Poisoned(rows * cols));
+  ops_->Silu(x_there.View(rows, cols), out.View(rows, cols), {});
+  std::vector<double> expected;
+  for (const double value : x) expected.push_back(value / (1.0 + std::exp(-value)));
+  ExpectNear(out.Read().value(), expected, 2e-6);
+}
+
 TEST_P(OpsTest, EmbedGatherAndConvertCopyRows) {
   const int vocab = 9, cols = 21;
   const auto table = Random(vocab * cols);

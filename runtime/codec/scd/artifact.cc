@@ -121,18 +121,53 @@ absl::StatusOr<ArtifactControl> ParseControl(const Reader& reader) {
   return control;
 }
 
-absl::StatusOr<ArtifactFormat> ParseFormat(const Reader& reader) {
-  ArtifactFormat format;
-  ALUDEL_ASSIGN_OR_RETURN(format.name, reader.String("name"));
-  ALUDEL_ASSIGN_OR_RETURN(const std::string kind, reader.String("kind"));
-  if (kind != "scd") return reader.Error(absl::StrCat("kind is \"", kind, "\", this build reads \"scd\""));
-  ALUDEL_ASSIGN_OR_RETURN(const Reader encoder, reader.Object("encoder"));
-  ALUDEL_ASSIGN_OR_RETURN(format.encoder, ParseFile(encoder));
+absl::Status ParseLayers(const Reader& reader, ArtifactFormat* format) {
   ALUDEL_ASSIGN_OR_RETURN(const std::vector<Reader> layers, reader.Objects("layers"));
   if (layers.empty()) return reader.Error("layers is empty, want one entry per layer of the model");
   for (const Reader& layer : layers) {
     ALUDEL_ASSIGN_OR_RETURN(ArtifactLayer parsed, ParseLayer(layer));
-    format.layers.push_back(parsed);
+    format->layers.push_back(parsed);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TransformShape> ParseTransform(const Reader& reader) {
+  TransformShape shape;
+  ALUDEL_ASSIGN_OR_RETURN(const int64_t native, reader.Int("native_layers", -1, UINT16_MAX));
+  shape.native_layers = static_cast<int>(native);
+  ALUDEL_ASSIGN_OR_RETURN(shape.head_tokens, reader.Int("native_head_tokens", 0, UINT16_MAX));
+  ALUDEL_ASSIGN_OR_RETURN(shape.tail_tokens, reader.Int("native_tail_tokens", 0, UINT16_MAX));
+  ALUDEL_ASSIGN_OR_RETURN(const std::string packing, reader.String("packing"));
+  if (packing != "deflate" && packing != "fixed") {
+    return reader.Error(absl::StrCat("packing is \"", packing, "\", want \"deflate\" or \"fixed\""));
+  }
+  shape.packing = packing == "fixed" ? LatentPacking::kFixed : LatentPacking::kDeflate;
+  ALUDEL_ASSIGN_OR_RETURN(const std::vector<Reader> groups, reader.Objects("groups"));
+  if (groups.empty()) return reader.Error("groups is empty, want at least one");
+  int64_t next = native + 1;
+  for (const Reader& group : groups) {
+    ALUDEL_ASSIGN_OR_RETURN(const int64_t first, group.Int("first_layer", next, next));
+    ALUDEL_ASSIGN_OR_RETURN(const int64_t layers, group.Int("layers", 1, UINT16_MAX - first));
+    ALUDEL_ASSIGN_OR_RETURN(const int64_t rank, group.Int("rank", 1, kMaxRank));
+    shape.groups.push_back({static_cast<int>(first), static_cast<int>(layers), rank});
+    next = first + layers;
+  }
+  return shape;
+}
+
+absl::StatusOr<ArtifactFormat> ParseFormat(const Reader& reader) {
+  ArtifactFormat format;
+  ALUDEL_ASSIGN_OR_RETURN(format.name, reader.String("name"));
+  ALUDEL_ASSIGN_OR_RETURN(const std::string kind, reader.String("kind"));
+  ALUDEL_ASSIGN_OR_RETURN(const Reader encoder, reader.Object("encoder"));
+  ALUDEL_ASSIGN_OR_RETURN(format.encoder, ParseFile(encoder));
+  if (kind == "scd") {
+    ALUDEL_RETURN_IF_ERROR(ParseLayers(reader, &format));
+  } else if (kind == "transform") {
+    format.kind = ArtifactKind::kTransform;
+    ALUDEL_ASSIGN_OR_RETURN(format.transform, ParseTransform(reader));
+  } else {
+    return reader.Error(absl::StrCat("kind is \"", kind, "\", this build reads \"scd\" and \"transform\""));
   }
   ALUDEL_ASSIGN_OR_RETURN(format.decoders, ParseDecoders(reader));
   if (FindMember(reader.value(), "notes") != nullptr) {
@@ -145,6 +180,11 @@ absl::StatusOr<ArtifactFormat> ParseFormat(const Reader& reader) {
 }
 
 }  // namespace
+
+int64_t ArtifactFormat::model_layers() const {
+  if (kind == ArtifactKind::kScd) return static_cast<int64_t>(layers.size());
+  return transform.groups.back().first_layer + transform.groups.back().layers;
+}
 
 absl::StatusOr<const ArtifactFormat*> ArtifactManifest::Find(absl::string_view format) const {
   for (const ArtifactFormat& candidate : formats) {

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "runtime/codec/scd/weights.h"
+#include "runtime/codec/transform/weights.h"
 
 namespace aludel {
 
@@ -42,9 +43,15 @@ struct ArtifactDecoder {
   ArtifactFile file;
 };
 
+// Which codec reads a format's files.
+enum class ArtifactKind : uint8_t { kScd, kTransform };
+
 struct ArtifactFormat {
   std::string name;
-  std::vector<ArtifactLayer> layers;
+  ArtifactKind kind = ArtifactKind::kScd;
+  std::vector<ArtifactLayer> layers;  // of an scd format
+  TransformShape transform;           // of a transform format
+  int64_t model_layers() const;
   ArtifactFile encoder;
   std::vector<ArtifactDecoder> decoders;
   // How it was made, for people: options, data, measured gains. Strings keep it out of what code depends on.

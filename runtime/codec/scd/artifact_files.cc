@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -14,105 +15,14 @@
 #include "kernels/check.h"
 #include "kernels/tensor.h"
 #include "nlohmann/json.hpp"
-#include "openssl/evp.h"
-#include "runtime/model/json_reader.h"
-#include "runtime/model/safetensors.h"
+#include "runtime/codec/scd/weight_file.h"
+#include "runtime/codec/transform/weight_files.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
 namespace {
 
-constexpr size_t kMaxWeightFileBytes = size_t{1} << 36;
-
 std::string LayerTensor(size_t layer, const char* what) { return absl::StrCat("layers.", layer, ".", what); }
-
-// Tensors of one file, with the bytes they point to.
-class TensorList {
- public:
-  void AddMatrix(const std::string& name, const HostMatrix& matrix, bool narrow) {
-    Add(name, {matrix.rows, matrix.cols}, matrix.values, narrow);
-  }
-  void AddVector(const std::string& name, const std::vector<float>& values) {
-    Add(name, {static_cast<int64_t>(values.size())}, values, /*narrow=*/false);
-  }
-  const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }
-
- private:
-  void Add(const std::string& name, std::vector<int64_t> shape, const std::vector<float>& values,
-           bool narrow) {
-    auto bytes = std::make_unique<std::vector<uint8_t>>(values.size() * (narrow ? 2 : 4));
-    for (size_t i = 0; i < values.size(); ++i) {
-      const Bf16 half = ToBf16(values[i]);
-      if (narrow) std::memcpy(bytes->data() + 2 * i, &half, 2);
-      if (!narrow) std::memcpy(bytes->data() + 4 * i, &values[i], 4);
-    }
-    tensors_.push_back({name, narrow ? "BF16" : "F32", std::move(shape), *bytes});
-    bytes_.push_back(std::move(bytes));
-  }
-
-  std::vector<SafetensorsTensor> tensors_;
-  std::vector<std::unique_ptr<std::vector<uint8_t>>> bytes_;
-};
-
-// One weight file whose bytes are those that the manifest names.
-class WeightFile {
- public:
-  static absl::StatusOr<WeightFile> Open(const ArtifactManifest& manifest, const ArtifactFile& file) {
-    const std::string path = absl::StrCat(manifest.directory, "/", file.file);
-    ALUDEL_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, kMaxWeightFileBytes));
-    const std::string found = Sha256Hex({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
-    if (found != file.sha256) {
-      return absl::DataLossError(absl::StrFormat("%s: SHA-256 of its %d bytes is %s, %s/%s says %s", path,
-                                                 bytes.size(), found, manifest.directory, kArtifactManifest,
-                                                 file.sha256));
-    }
-    ALUDEL_ASSIGN_OR_RETURN(auto tensors, SafetensorsFile::Open(path));
-    return WeightFile(std::move(tensors));
-  }
-
-  absl::StatusOr<std::vector<float>> Values(const std::string& name,
-                                            const std::vector<int64_t>& shape) const {
-    ALUDEL_ASSIGN_OR_RETURN(const SafetensorsEntry* entry, file_->Find(name));
-    if (entry->shape != shape) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("%s: tensor %s has shape [%s], want [%s]", file_->path(), name,
-                          absl::StrJoin(entry->shape, ", "), absl::StrJoin(shape, ", ")));
-    }
-    std::vector<float> values(static_cast<size_t>(entry->elements()));
-    if (entry->dtype == "F32") {
-      std::memcpy(values.data(), entry->data.data(), values.size() * sizeof(float));
-    } else if (entry->dtype == "BF16") {
-      for (size_t i = 0; i < values.size(); ++i) {
-        Bf16 half;
-        std::memcpy(&half, entry->data.data() + i * sizeof(half), sizeof(half));
-        values[i] = ToFloat(half);
-      }
-    } else {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("%s: tensor %s has dtype %s, want F32 or BF16", file_->path(), name, entry->dtype));
-    }
-    return values;
-  }
-
-  absl::StatusOr<HostMatrix> Matrix(const std::string& name, int64_t rows, int64_t cols) const {
-    HostMatrix matrix{rows, cols, {}};
-    ALUDEL_ASSIGN_OR_RETURN(matrix.values, Values(name, {rows, cols}));
-    return matrix;
-  }
-
-  // Rows of a matrix whose other dimension is known.
-  absl::StatusOr<int64_t> Rows(const std::string& name) const {
-    ALUDEL_ASSIGN_OR_RETURN(const SafetensorsEntry* entry, file_->Find(name));
-    if (entry->shape.empty()) {
-      return absl::InvalidArgumentError(absl::StrFormat("%s: tensor %s is a scalar", file_->path(), name));
-    }
-    return entry->shape[0];
-  }
-
- private:
-  explicit WeightFile(std::unique_ptr<SafetensorsFile> file) : file_(std::move(file)) {}
-  std::unique_ptr<SafetensorsFile> file_;
-};
 
 absl::StatusOr<AlignerWeights> LoadAligner(const WeightFile& file, size_t layer, int64_t rank,
                                            int64_t hidden) {
@@ -151,7 +61,7 @@ nlohmann::ordered_json ToJson(const ArtifactControl& control) {
           {"decoders", ToJson(control.decoders)}};
 }
 
-nlohmann::ordered_json ToJson(const ArtifactFormat& format) {
+nlohmann::ordered_json LayersToJson(const ArtifactFormat& format) {
   nlohmann::ordered_json layers = nlohmann::ordered_json::array();
   for (const ArtifactLayer& layer : format.layers) {
     if (layer.mode == ScdMode::kPatch) {
@@ -160,11 +70,32 @@ nlohmann::ordered_json ToJson(const ArtifactFormat& format) {
       layers.push_back({{"mode", "reuse"}, {"rank_k", layer.rank_k}, {"rank_v", layer.rank_v}});
     }
   }
+  return layers;
+}
+
+nlohmann::ordered_json ToJson(const ArtifactFormat& format) {
   nlohmann::ordered_json notes = nlohmann::ordered_json::object();
   for (const auto& [name, value] : format.notes) notes[name] = value;
-  return {{"name", format.name}, {"kind", "scd"},
-          {"notes", notes},      {"encoder", ToJson(format.encoder)},
-          {"layers", layers},    {"decoders", ToJson(format.decoders)}};
+  const bool scd = format.kind == ArtifactKind::kScd;
+  nlohmann::ordered_json json = {{"name", format.name},
+                                 {"kind", scd ? "scd" : "transform"},
+                                 {"notes", notes},
+                                 {"encoder", ToJson(format.encoder)}};
+  if (scd) {
+    json["layers"] = LayersToJson(format);
+  } else {
+    const TransformShape& shape = format.transform;
+    json["native_layers"] = shape.native_layers;
+    json["native_head_tokens"] = shape.head_tokens;
+    json["native_tail_tokens"] = shape.tail_tokens;
+    json["packing"] = shape.packing == LatentPacking::kFixed ? "fixed" : "deflate";
+    for (const TransformGroup& group : shape.groups) {
+      json["groups"].push_back(
+          {{"first_layer", group.first_layer}, {"layers", group.layers}, {"rank", group.rank}});
+    }
+  }
+  json["decoders"] = ToJson(format.decoders);
+  return json;
 }
 
 absl::Status WriteText(const std::string& path, const std::string& text) {
@@ -177,13 +108,6 @@ absl::Status WriteText(const std::string& path, const std::string& text) {
 }
 
 }  // namespace
-
-std::string Sha256Hex(absl::Span<const uint8_t> bytes) {
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int size = 0;
-  ALUDEL_CHECK(EVP_Digest(bytes.data(), bytes.size(), digest, &size, EVP_sha256(), nullptr) == 1);
-  return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), size));
-}
 
 absl::StatusOr<ScdEncoderWeights> LoadScdEncoder(const ArtifactManifest& manifest,
                                                  const ArtifactFormat& format, int64_t kv_dim,
@@ -253,18 +177,6 @@ ArtifactWriter::~ArtifactWriter() {
   if (!partial_.empty()) std::filesystem::remove_all(partial_, ignored);
 }
 
-namespace {
-
-absl::StatusOr<ArtifactFile> WriteWeights(const std::string& directory, const std::string& name,
-                                          const TensorList& tensors) {
-  const std::string path = absl::StrCat(directory, "/", name);
-  ALUDEL_RETURN_IF_ERROR(WriteSafetensors(path, tensors.tensors(), {}));
-  ALUDEL_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, kMaxWeightFileBytes));
-  return ArtifactFile{name, Sha256Hex({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()})};
-}
-
-}  // namespace
-
 absl::StatusOr<ArtifactFile> ArtifactWriter::AddEncoder(const std::string& format,
                                                         const ScdEncoderWeights& weights) {
   TensorList tensors;
@@ -310,6 +222,58 @@ absl::StatusOr<ArtifactFile> ArtifactWriter::AddControl(const std::string& contr
     tensors.AddVector(LayerTensor(i, "bias"), weights.layers[i].bias);
   }
   return WriteWeights(partial_, absl::StrCat(control, ".", consumer, ".decoder.safetensors"), tensors);
+}
+
+absl::StatusOr<ArtifactFile> ArtifactWriter::AddEncoder(const std::string& format,
+                                                        const TransformEncoderWeights& weights) {
+  return WriteWeights(partial_, absl::StrCat(format, ".encoder.safetensors"), ListTensors(weights));
+}
+
+absl::StatusOr<ArtifactFile> ArtifactWriter::AddDecoder(const std::string& format,
+                                                        const std::string& consumer,
+                                                        const TransformDecoderWeights& weights) {
+  return WriteWeights(partial_, absl::StrCat(format, ".", consumer, ".decoder.safetensors"),
+                      ListTensors(weights));
+}
+
+absl::Status ArtifactWriter::Keep(const ArtifactManifest& from, const ArtifactFile& file) {
+  const std::string source = absl::StrCat(from.directory, "/", file.file);
+  std::error_code error;
+  std::filesystem::copy_file(source, absl::StrCat(partial_, "/", file.file), error);
+  if (error) return absl::UnavailableError(absl::StrCat(source, ": ", error.message()));
+  return absl::OkStatus();
+}
+
+absl::Status KeepFormats(const ArtifactManifest& old, const std::vector<std::string>& replaced,
+                         bool replace_controls, ArtifactWriter* writer, ArtifactManifest* manifest) {
+  ALUDEL_RETURN_IF_ERROR(CheckProducer(old, manifest->producer_hash));
+  const auto keep_decoders = [&](const std::vector<ArtifactDecoder>& decoders) -> absl::Status {
+    for (const ArtifactDecoder& decoder : decoders) {
+      ALUDEL_RETURN_IF_ERROR(writer->Keep(old, decoder.file));
+    }
+    return absl::OkStatus();
+  };
+  for (const ArtifactFormat& format : old.formats) {
+    if (std::find(replaced.begin(), replaced.end(), format.name) != replaced.end()) continue;
+    ALUDEL_RETURN_IF_ERROR(writer->Keep(old, format.encoder));
+    ALUDEL_RETURN_IF_ERROR(keep_decoders(format.decoders));
+    manifest->formats.push_back(format);
+  }
+  if (replace_controls) return absl::OkStatus();
+  for (const ArtifactControl& control : old.controls) {
+    ALUDEL_RETURN_IF_ERROR(keep_decoders(control.decoders));
+    manifest->controls.push_back(control);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<ArtifactManifest>> FindArtifact(const std::string& directory) {
+  std::error_code error;
+  if (!std::filesystem::exists(absl::StrCat(directory, "/", kArtifactManifest), error)) {
+    return std::optional<ArtifactManifest>();
+  }
+  ALUDEL_ASSIGN_OR_RETURN(ArtifactManifest manifest, LoadArtifactManifest(directory));
+  return std::optional<ArtifactManifest>(std::move(manifest));
 }
 
 absl::Status ArtifactWriter::Publish(const ArtifactManifest& manifest) {

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -9,8 +11,6 @@
 #include "runtime/codec/scd/artifact.h"
 
 namespace aludel {
-
-std::string Sha256Hex(absl::Span<const uint8_t> bytes);
 
 // Builds an artefact beside its destination and puts it there in one step: until Publish has returned, and
 // after a destructor without it, the destination holds what it held before. Not thread-safe.
@@ -25,8 +25,14 @@ class ArtifactWriter {
   absl::StatusOr<ArtifactFile> AddEncoder(const std::string& format, const ScdEncoderWeights& weights);
   absl::StatusOr<ArtifactFile> AddDecoder(const std::string& format, const std::string& consumer,
                                           const ScdDecoderWeights& weights);
+  absl::StatusOr<ArtifactFile> AddEncoder(const std::string& format, const TransformEncoderWeights& weights);
+  absl::StatusOr<ArtifactFile> AddDecoder(const std::string& format, const std::string& consumer,
+                                          const TransformDecoderWeights& weights);
   absl::StatusOr<ArtifactFile> AddControl(const std::string& control, const std::string& consumer,
                                           const ControlWeights& weights);
+
+  // Takes a file of another artefact along as it is.
+  absl::Status Keep(const ArtifactManifest& from, const ArtifactFile& file);
 
   // Writes the manifest (its `directory` does not matter) and replaces the destination.
   absl::Status Publish(const ArtifactManifest& manifest);
@@ -38,5 +44,13 @@ class ArtifactWriter {
   std::string destination_;
   std::string partial_;  // empty once published or moved from
 };
+
+// Takes along every format of `old` whose name is not in `replaced`, and all controls unless
+// `replace_controls`, files and entries. Its producer must be that of `manifest`: FailedPrecondition.
+absl::Status KeepFormats(const ArtifactManifest& old, const std::vector<std::string>& replaced,
+                         bool replace_controls, ArtifactWriter* writer, ArtifactManifest* manifest);
+
+// The manifest in `directory`, or nothing where there is none yet.
+absl::StatusOr<std::optional<ArtifactManifest>> FindArtifact(const std::string& directory);
 
 }  // namespace aludel

@@ -101,6 +101,57 @@ absl::StatusOr<HostMatrix> LeadingEigenvectors(const Moments& symmetric, int64_t
   return ToHost(pairs.vectors.transpose());
 }
 
+absl::StatusOr<InnovationBasis> FitInnovation(const Moments& xx, int64_t main, const Moments& xy,
+                                              int64_t rank, double ridge) {
+  const Matrix c = AsEigen(xx);
+  const int64_t side = xx.cols - main;
+  ALUDEL_CHECK(main > 0 && side >= 0 && xy.rows == xx.rows);
+  ALUDEL_ASSIGN_OR_RETURN(const Matrix regression, SolveRidge(c, AsEigen(xy), ridge));
+  const Matrix m = regression.topRows(main);
+  Matrix innovation = c.topLeftCorner(main, main);
+  Matrix predict(side, main);  // x from f
+  if (side > 0) {
+    ALUDEL_ASSIGN_OR_RETURN(
+        predict, SolveRidge(c.bottomRightCorner(side, side), c.bottomLeftCorner(side, main), ridge));
+    innovation -= c.topRightCorner(main, side) * predict;
+  }
+  const double floor = ridge * c.topLeftCorner(main, main).trace() / static_cast<double>(main);
+  innovation = (0.5 * (innovation + innovation.transpose())).eval();
+  innovation.diagonal().array() += floor;
+  const Eigen::LLT<Matrix> factor(innovation);
+  if (factor.info() != Eigen::Success) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("the innovation of %d features is singular at ridge %g: use more calibration text or "
+                        "a larger ridge",
+                        main, ridge));
+  }
+  const Matrix lower = factor.matrixL();
+  const Matrix half = lower.transpose() * m;
+  ALUDEL_ASSIGN_OR_RETURN(const Eigenpairs pairs, Leading(half * half.transpose(), rank));
+  Matrix e = factor.matrixU().solve(pairs.vectors);  // L^-T u
+  InnovationBasis basis;
+  for (int64_t j = 0; j < rank; ++j) {
+    const double energy = std::max(0.0, pairs.values(j));
+    e.col(j) *= std::sqrt(energy);
+    basis.energy.push_back(energy);
+  }
+  basis.main = ToHost(e.transpose());
+  basis.side = ToHost(-(predict * e).transpose());
+  return basis;
+}
+
+absl::StatusOr<MatrixRoot> SquareRoot(const Moments& symmetric) {
+  const int64_t n = symmetric.rows;
+  ALUDEL_ASSIGN_OR_RETURN(const Eigenpairs pairs, Leading(AsEigen(symmetric), n));
+  if (!(pairs.values(n - 1) > 0)) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("a %d x %d metric has eigenvalue %g, want all above 0", n, n, pairs.values(n - 1)));
+  }
+  const Eigen::VectorXd root = pairs.values.cwiseSqrt();
+  return MatrixRoot{ToHost(pairs.vectors * root.asDiagonal() * pairs.vectors.transpose()),
+                    ToHost(pairs.vectors * root.cwiseInverse().asDiagonal() * pairs.vectors.transpose())};
+}
+
 Moments ProjectBoth(const HostMatrix& projection, const Moments& xx) {
   const Matrix p = AsEigen(projection);
   return ToMoments(p * AsEigen(xx) * p.transpose());

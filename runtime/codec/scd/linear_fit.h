@@ -44,6 +44,27 @@ absl::StatusOr<HostMatrix> FitRidge(const Moments& xx, const Moments& xy, double
 // the entry of largest magnitude is positive.
 absl::StatusOr<HostMatrix> LeadingEigenvectors(const Moments& symmetric, int64_t rank);
 
+// The latents of x that say most about y beyond what f says already. `xx` = E[(x f)^T (x f)] of centred
+// features, x the first `main` columns, `xy` = E[(x f)^T y] of centred targets. With M the part of the ridge
+// regression of y on (x, f) that multiplies x, and C = Cov(x | f) the covariance of the innovation, the rows
+// of `main` are E = sqrt(l_i) e_i with C M M^T C e_i = l_i C e_i, e_i^T C e_i = 1: reduced-rank regression
+// (Izenman 1975) on innovations. z = E x + F f has variance l_i, the energy of y that the latent explains, so
+// one quantiser step for all latents spends its error evenly (reverse water-filling).
+struct InnovationBasis {
+  HostMatrix main;             // E [rank, main]
+  HostMatrix side;             // F [rank, columns of f]
+  std::vector<double> energy;  // l_i, largest first
+};
+absl::StatusOr<InnovationBasis> FitInnovation(const Moments& xx, int64_t main, const Moments& xy,
+                                              int64_t rank, double ridge);
+
+// Symmetric square root and its inverse of a positive definite matrix.
+struct MatrixRoot {
+  HostMatrix root;
+  HostMatrix inverse;
+};
+absl::StatusOr<MatrixRoot> SquareRoot(const Moments& symmetric);
+
 // Moments seen through a projection: P xx P^T and P xy, for P [rank, inputs].
 Moments ProjectBoth(const HostMatrix& projection, const Moments& xx);
 Moments ProjectLeft(const HostMatrix& projection, const Moments& xy);

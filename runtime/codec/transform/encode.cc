@@ -1,0 +1,174 @@
+#include "runtime/codec/transform/encode.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "runtime/codec/coverage.h"
+#include "runtime/codec/scd/projector.h"
+#include "runtime/codec/transform/latent_packing.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+struct PackedGroup {
+  TransformGroup shape;
+  std::vector<std::unique_ptr<PackedMatrix>> k, v;  // [layers] columns of the encoder
+  std::unique_ptr<PackedMatrix> side;               // null without side information
+  Buffer offset;
+  LatentGrid grid;
+};
+
+// Columns [begin, begin + count) of a matrix.
+HostMatrix Columns(const HostMatrix& matrix, int64_t begin, int64_t count) {
+  HostMatrix columns = HostMatrix::Zeros(matrix.rows, count);
+  for (int64_t i = 0; i < matrix.rows; ++i) std::copy_n(matrix.row(i) + begin, count, columns.row(i));
+  return columns;
+}
+
+class TransformEncoder : public KvEncoder {
+ public:
+  TransformEncoder(const Transformer& model, const TransformShape& shape,
+                   const std::vector<PackedGroup>& groups, std::unique_ptr<Projector> projector,
+                   std::vector<Buffer> latents)
+      : model_(model),
+        shape_(shape),
+        groups_(groups),
+        projector_(std::move(projector)),
+        latents_(std::move(latents)) {}
+
+  absl::Status Encode(const LayerSlice& slice, FrameSink& sink) override {
+    if (slice.layer == shape_.native_layers) {
+      for (size_t g = 0; g < groups_.size(); ++g) {
+        projector_->Multiply(slice.h, *groups_[g].side, groups_[g].offset.as<float>(), /*accumulate=*/false,
+                             latents_[g].as<float>());
+      }
+    }
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      const int at = slice.layer - groups_[g].shape.first_layer;
+      if (at < 0 || at >= groups_[g].shape.layers) continue;
+      AddLayer(slice, groups_[g], at, latents_[g].as<float>());
+      if (at + 1 == groups_[g].shape.layers) return Ship(slice, groups_[g], latents_[g], sink);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  void AddLayer(const LayerSlice& slice, const PackedGroup& group, int at, float* latents) {
+    const bool started = at > 0 || shape_.has_side();
+    projector_->Multiply(slice.k, *group.k[at], started ? nullptr : group.offset.as<float>(), started,
+                         latents);
+    projector_->Multiply(slice.v, *group.v[at], nullptr, /*accumulate=*/true, latents);
+  }
+
+  absl::Status Ship(const LayerSlice& slice, const PackedGroup& group, const Buffer& latents,
+                    FrameSink& sink) {
+    const int64_t tokens = slice.tokens();
+    host_.resize(tokens * group.shape.rank);
+    model_.device()->CopyToHost(host_.data(), latents.data(), host_.size() * sizeof(float), model_.stream());
+    ALUDEL_RETURN_IF_ERROR(model_.device()->Synchronize(model_.stream()));
+    ALUDEL_ASSIGN_OR_RETURN(const absl::Span<uint8_t> payload,
+                            sink.Reserve(MaxPackedBytes(group.grid.bits, shape_.packing, tokens)));
+    const size_t bytes = PackLatents(host_.data(), tokens, group.grid, shape_.packing, payload);
+    FrameCoverage coverage = SliceCoverage(slice);
+    coverage.first_layer = static_cast<uint16_t>(group.shape.first_layer);
+    coverage.layers = static_cast<uint16_t>(group.shape.layers);
+    return sink.Commit(coverage, bytes);
+  }
+
+  const Transformer& model_;
+  const TransformShape& shape_;
+  const std::vector<PackedGroup>& groups_;
+  std::unique_ptr<Projector> projector_;
+  std::vector<Buffer> latents_;  // per group f32 [PaddedRows(max_rows), rank]
+  std::vector<float> host_;
+};
+
+class TransformEncoderCodec : public KvCodec {
+ public:
+  TransformEncoderCodec(std::string name, std::string hash, TransformShape shape,
+                        std::vector<PackedGroup> groups, const Transformer& model)
+      : name_(std::move(name)),
+        hash_(std::move(hash)),
+        shape_(std::move(shape)),
+        groups_(std::move(groups)),
+        model_(model),
+        shipped_(ShippedLayers(shape_, model.config().layers)) {}
+
+  const std::string& name() const override { return name_; }
+  const std::string& artifact_hash() const override { return hash_; }
+  FrameKind kind() const override { return FrameKind::kTransform; }
+  const std::vector<bool>& shipped_layers() const override { return shipped_; }
+  int native_layers() const override { return std::max(0, shape_.native_layers); }
+  int64_t native_head_tokens() const override { return shape_.head_tokens; }
+  int64_t native_tail_tokens() const override { return shape_.tail_tokens; }
+  double decode_flops_per_token() const override { return 0; }
+  size_t MaxFrameBytes(int64_t tokens) const override {
+    size_t bytes = 0;
+    for (const PackedGroup& group : groups_) {
+      bytes = std::max(bytes, MaxPackedBytes(group.grid.bits, shape_.packing, tokens));
+    }
+    return bytes;
+  }
+
+  absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {
+    const ModelConfig& config = model_.config();
+    ALUDEL_ASSIGN_OR_RETURN(auto projector,
+                            Projector::Create(model_, std::max(config.hidden, config.kv_dim())));
+    std::vector<Buffer> latents;
+    for (const PackedGroup& group : groups_) {
+      const int64_t floats = PaddedRows(model_.options().max_rows) * group.shape.rank;
+      ALUDEL_ASSIGN_OR_RETURN(Buffer buffer, AllocateZeroed(model_, floats * sizeof(float)));
+      latents.push_back(std::move(buffer));
+    }
+    return std::make_unique<TransformEncoder>(model_, shape_, groups_, std::move(projector),
+                                              std::move(latents));
+  }
+
+  absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
+    return absl::FailedPreconditionError(
+        absl::StrCat("format \"", name_, "\" was opened for the producer and cannot decode"));
+  }
+
+ private:
+  std::string name_;
+  std::string hash_;
+  TransformShape shape_;
+  std::vector<PackedGroup> groups_;
+  const Transformer& model_;
+  std::vector<bool> shipped_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<KvCodec>> MakeTransformEncoderCodec(std::string format,
+                                                                   std::string artifact_hash,
+                                                                   TransformShape shape,
+                                                                   const TransformEncoderWeights& weights,
+                                                                   const Transformer& model) {
+  ALUDEL_CHECK(weights.size() == shape.groups.size());
+  const int64_t kv_dim = model.config().kv_dim();
+  std::vector<PackedGroup> groups(weights.size());
+  for (size_t g = 0; g < weights.size(); ++g) {
+    PackedGroup& group = groups[g];
+    group.shape = shape.groups[g];
+    group.grid = weights[g].grid;
+    for (int i = 0; i < group.shape.layers; ++i) {
+      ALUDEL_ASSIGN_OR_RETURN(auto k, PackFor(model, Columns(weights[g].matrix, 2 * i * kv_dim, kv_dim)));
+      ALUDEL_ASSIGN_OR_RETURN(auto v,
+                              PackFor(model, Columns(weights[g].matrix, (2 * i + 1) * kv_dim, kv_dim)));
+      group.k.push_back(std::move(k));
+      group.v.push_back(std::move(v));
+    }
+    if (shape.has_side()) {
+      ALUDEL_ASSIGN_OR_RETURN(group.side, PackFor(model, weights[g].side));
+    }
+    ALUDEL_ASSIGN_OR_RETURN(group.offset, UploadFor(model, weights[g].offset));
+  }
+  return std::make_unique<TransformEncoderCodec>(std::move(format), std::move(artifact_hash),
+                                                 std::move(shape), std::move(groups), model);
+}
+
+}  // namespace aludel

@@ -1,0 +1,257 @@
+#include "runtime/codec/transform/reconstruct.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "kernels/check.h"
+#include "runtime/codec/coverage.h"
+#include "runtime/codec/scd/projector.h"
+#include "runtime/codec/transform/latent_packing.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+struct PackedGroup {
+  TransformGroup shape;
+  LatentGrid grid;
+  int64_t inputs = 0;                    // side + rank
+  int64_t outputs = 0;                   // layers * 2 * kv_dim
+  int64_t width = 0;                     // of the MLP, 0 without one
+  std::unique_ptr<PackedMatrix> linear;  // null where the MLP does all
+  std::unique_ptr<PackedMatrix> hidden, out;
+  Buffer bias, hidden_bias;
+
+  double FlopsPerToken() const {
+    const auto mlp = static_cast<double>(width * (inputs + outputs));
+    const auto direct = linear == nullptr ? 0.0 : static_cast<double>(inputs * outputs);
+    return 2.0 * (mlp + direct);
+  }
+};
+
+// Sizes of one decoder's buffers, in columns of max_rows rows.
+struct Bounds {
+  int64_t inputs = 0, width = 0, outputs = 0;
+};
+
+Bounds BoundsOf(const std::vector<PackedGroup>& groups) {
+  Bounds bounds;
+  for (const PackedGroup& group : groups) {
+    bounds.inputs = std::max(bounds.inputs, group.inputs);
+    bounds.width = std::max(bounds.width, group.width);
+    bounds.outputs = std::max(bounds.outputs, group.outputs);
+  }
+  return bounds;
+}
+
+struct Staging {
+  Buffer inputs;   // f32 [max_rows, inputs]
+  Buffer hidden;   // f32 [PaddedRows(max_rows), width]
+  Buffer outputs;  // f32 [PaddedRows(max_rows), outputs]
+};
+
+class TransformDecoder : public KvDecoder {
+ public:
+  TransformDecoder(const Transformer& model, const TransformShape& shape,
+                   const std::vector<PackedGroup>& groups, std::unique_ptr<Projector> projector,
+                   Staging staging)
+      : model_(model),
+        shape_(shape),
+        groups_(groups),
+        projector_(std::move(projector)),
+        staging_(std::move(staging)) {}
+
+  absl::Status Begin(const KvTarget& target) override {
+    ALUDEL_CHECK(target.model == &model_);
+    if (!shape_.has_side()) return absl::OkStatus();
+    const int64_t max_rows = model_.options().max_rows;
+    std::vector<float> rows;
+    first_ = target.begin;
+    for (int64_t begin = first_; begin < target.tokens; begin += max_rows) {
+      BatchItem item;
+      item.ids = target.prompt.subspan(begin, std::min(max_rows, target.tokens - begin));
+      item.position = begin;
+      item.blocks = target.blocks;
+      ALUDEL_RETURN_IF_ERROR(
+          target.model->ForwardShallow(absl::MakeSpan(&item, 1), shape_.native_layers, *target.pool, &rows));
+      side_.insert(side_.end(), rows.begin(), rows.end());
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Apply(const FrameCoverage& coverage, absl::Span<const uint8_t> payload,
+                     const KvTarget& target) override {
+    ALUDEL_ASSIGN_OR_RETURN(const PackedGroup* group, GroupOf(coverage, target));
+    std::vector<float> latents(int64_t{coverage.tokens} * group->shape.rank);
+    absl::Status unpacked =
+        UnpackLatents(payload, coverage.tokens, group->grid, shape_.packing, latents.data());
+    if (!unpacked.ok()) {
+      return absl::DataLossError(
+          absl::StrFormat("frame of layer %d: %s", coverage.first_layer, unpacked.message()));
+    }
+    const int64_t max_rows = model_.options().max_rows;
+    for (int64_t begin = 0; begin < coverage.tokens; begin += max_rows) {
+      const int64_t rows = std::min<int64_t>(max_rows, coverage.tokens - begin);
+      const int64_t position = coverage.token_begin + begin;
+      Reconstruct(*group, latents.data() + begin * group->shape.rank, position, rows, target);
+      // The caller's bytes and the staging memory are free again when this returns.
+      ALUDEL_RETURN_IF_ERROR(model_.device()->Synchronize(model_.stream()));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // The group that a frame holds whole, after every check of its coverage.
+  absl::StatusOr<const PackedGroup*> GroupOf(const FrameCoverage& coverage, const KvTarget& target) const {
+    FrameCoverage one_layer = coverage;
+    one_layer.layers = 1;
+    ALUDEL_RETURN_IF_ERROR(CheckLayerFrame(one_layer, model_.config().layers, target));
+    for (const PackedGroup& group : groups_) {
+      if (group.shape.first_layer == coverage.first_layer && group.shape.layers == coverage.layers) {
+        return &group;
+      }
+    }
+    return absl::DataLossError(
+        absl::StrFormat("frame holds layers [%d, %d), which are no group of its format", coverage.first_layer,
+                        coverage.first_layer + coverage.layers));
+  }
+
+  void Reconstruct(const PackedGroup& group, const float* latents, int64_t position, int64_t rows,
+                   const KvTarget& target) {
+    const int64_t rank = group.shape.rank;
+    const int64_t side = group.inputs - rank;
+    joined_.resize(rows * group.inputs);
+    for (int64_t t = 0; t < rows; ++t) {
+      float* row = joined_.data() + t * group.inputs;
+      std::copy_n(side_.data() + (position - first_ + t) * side, side, row);
+      std::copy_n(latents + t * rank, rank, row + side);
+    }
+    model_.device()->CopyToDevice(staging_.inputs.data(), joined_.data(), joined_.size() * sizeof(float),
+                                  model_.stream());
+    const TensorView inputs = TensorView::Of(staging_.inputs.as<float>(), rows, group.inputs);
+    const TensorView kv = Decode(group, inputs);
+    const int64_t kv_dim = model_.config().kv_dim();
+    for (int i = 0; i < group.shape.layers; ++i) {
+      target.model->WriteKv(group.shape.first_layer + i, position, target.blocks,
+                            kv.Cols(2 * i * kv_dim, kv_dim), kv.Cols((2 * i + 1) * kv_dim, kv_dim),
+                            *target.pool);
+    }
+  }
+
+  TensorView Decode(const PackedGroup& group, const TensorView& inputs) {
+    float* outputs = staging_.outputs.as<float>();
+    const float* bias = group.bias.as<float>();
+    TensorView kv;
+    if (group.linear != nullptr) kv = projector_->Multiply(inputs, *group.linear, bias, false, outputs);
+    if (group.width == 0) return kv;
+    const TensorView hidden = projector_->Multiply(inputs, *group.hidden, group.hidden_bias.as<float>(),
+                                                   /*accumulate=*/false, staging_.hidden.as<float>());
+    model_.device()->ops().Silu(hidden, hidden, model_.stream());
+    const bool direct = group.linear != nullptr;
+    return projector_->Multiply(hidden, *group.out, direct ? nullptr : bias, direct, outputs);
+  }
+
+  const Transformer& model_;
+  const TransformShape& shape_;
+  const std::vector<PackedGroup>& groups_;
+  std::unique_ptr<Projector> projector_;
+  Staging staging_;
+  int64_t first_ = 0;          // token of the first row of side_
+  std::vector<float> side_;    // [handed-over tokens, hidden]
+  std::vector<float> joined_;  // [rows, side + rank]
+};
+
+class TransformDecoderCodec : public KvCodec {
+ public:
+  TransformDecoderCodec(std::string name, std::string hash, TransformShape shape,
+                        std::vector<PackedGroup> groups, const Transformer& model)
+      : name_(std::move(name)),
+        hash_(std::move(hash)),
+        shape_(std::move(shape)),
+        groups_(std::move(groups)),
+        model_(model),
+        shipped_(ShippedLayers(shape_, model.config().layers)) {}
+
+  const std::string& name() const override { return name_; }
+  const std::string& artifact_hash() const override { return hash_; }
+  FrameKind kind() const override { return FrameKind::kTransform; }
+  const std::vector<bool>& shipped_layers() const override { return shipped_; }
+  int native_layers() const override { return std::max(0, shape_.native_layers); }
+  int64_t native_head_tokens() const override { return shape_.head_tokens; }
+  int64_t native_tail_tokens() const override { return shape_.tail_tokens; }
+  double decode_flops_per_token() const override {
+    // K and V of the layer behind the native ones come from the consumer's own projections.
+    const ModelConfig& config = model_.config();
+    double flops = shape_.has_side() ? 2.0 * config.hidden * 2.0 * config.kv_dim() : 0.0;
+    for (const PackedGroup& group : groups_) flops += group.FlopsPerToken();
+    return flops;
+  }
+  size_t MaxFrameBytes(int64_t tokens) const override {
+    size_t bytes = 0;
+    for (const PackedGroup& group : groups_) {
+      bytes = std::max(bytes, MaxPackedBytes(group.grid.bits, shape_.packing, tokens));
+    }
+    return bytes;
+  }
+
+  absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {
+    return absl::FailedPreconditionError(
+        absl::StrCat("format \"", name_, "\" was opened for the consumer and cannot encode"));
+  }
+
+  absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
+    const Bounds bounds = BoundsOf(groups_);
+    const int64_t max_rows = model_.options().max_rows;
+    const int64_t padded = PaddedRows(max_rows);
+    Staging staging;
+    ALUDEL_ASSIGN_OR_RETURN(staging.inputs, AllocateZeroed(model_, max_rows * bounds.inputs * sizeof(float)));
+    ALUDEL_ASSIGN_OR_RETURN(staging.hidden, AllocateZeroed(model_, padded * bounds.width * sizeof(float)));
+    ALUDEL_ASSIGN_OR_RETURN(staging.outputs, AllocateZeroed(model_, padded * bounds.outputs * sizeof(float)));
+    ALUDEL_ASSIGN_OR_RETURN(auto projector, Projector::Create(model_, std::max(bounds.inputs, bounds.width)));
+    return std::make_unique<TransformDecoder>(model_, shape_, groups_, std::move(projector),
+                                              std::move(staging));
+  }
+
+ private:
+  std::string name_;
+  std::string hash_;
+  TransformShape shape_;
+  std::vector<PackedGroup> groups_;
+  const Transformer& model_;
+  std::vector<bool> shipped_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<KvCodec>> MakeTransformDecoderCodec(std::string format,
+                                                                   std::string artifact_hash,
+                                                                   TransformShape shape,
+                                                                   const TransformDecoderWeights& weights,
+                                                                   const Transformer& model) {
+  ALUDEL_CHECK(weights.size() == shape.groups.size());
+  std::vector<PackedGroup> groups(weights.size());
+  for (size_t g = 0; g < weights.size(); ++g) {
+    const TransformDecoderGroup& from = weights[g];
+    PackedGroup& group = groups[g];
+    group.shape = shape.groups[g];
+    group.grid = from.grid;
+    group.inputs = group.shape.rank + (shape.has_side() ? model.config().hidden : 0);
+    group.outputs = static_cast<int64_t>(from.bias.size());
+    group.width = from.hidden.rows;
+    if (from.linear.rows > 0) {
+      ALUDEL_ASSIGN_OR_RETURN(group.linear, PackFor(model, from.linear));
+    }
+    if (group.width > 0) {
+      ALUDEL_ASSIGN_OR_RETURN(group.hidden, PackFor(model, from.hidden));
+      ALUDEL_ASSIGN_OR_RETURN(group.hidden_bias, UploadFor(model, from.hidden_bias));
+      ALUDEL_ASSIGN_OR_RETURN(group.out, PackFor(model, from.out));
+    }
+    ALUDEL_ASSIGN_OR_RETURN(group.bias, UploadFor(model, from.bias));
+  }
+  return std::make_unique<TransformDecoderCodec>(std::move(format), std::move(artifact_hash),
+                                                 std::move(shape), std::move(groups), model);
+}
+
+}  // namespace aludel

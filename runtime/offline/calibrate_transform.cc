@@ -1,0 +1,274 @@
+#include "runtime/offline/calibrate_transform.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/codec/frame.h"
+#include "runtime/codec/transform/latent_packing.h"
+#include "runtime/offline/compute_share.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+constexpr int64_t kChunk = 1024;
+constexpr int64_t kTypicalTokens = 256;
+
+// Mean and deviation of decoder inputs; folded into the first layer after training.
+struct InputScale {
+  std::vector<float> mean, inverse;
+};
+
+// Decoder inputs of one consumer and group: its side information, then the codes as they arrive.
+class InputReader {
+ public:
+  InputReader(const TransformEncoderGroup& encoder, const TransformShape& shape, const TransformGroup& group,
+              const StateFile& producer, const StateFile& consumer)
+      : encoder_(encoder), shape_(shape), group_(group), producer_(producer), consumer_(consumer) {}
+
+  int64_t rank() const { return encoder_.matrix.rows; }
+  int64_t side() const { return shape_.has_side() ? consumer_.layout().hidden : 0; }
+  int64_t inputs() const { return side() + rank(); }
+
+  // Rows [begin, begin + count), row-major [count, inputs].
+  void Read(int64_t begin, int64_t count, float* u) const {
+    std::vector<float> z(count * rank());
+    EncodeRows(encoder_.matrix, encoder_.side, encoder_.offset, producer_, shape_.native_layers, group_,
+               begin, count, /*stride=*/1, z.data());
+    std::vector<uint8_t> bytes(MaxPackedBytes(encoder_.grid.bits, LatentPacking::kFixed, count));
+    PackLatents(z.data(), count, encoder_.grid, LatentPacking::kFixed, absl::MakeSpan(bytes));
+    ALUDEL_CHECK(UnpackLatents(bytes, count, encoder_.grid, LatentPacking::kFixed, z.data()).ok());
+    for (int64_t t = 0; t < count; ++t) {
+      float* row = u + t * inputs();
+      if (side() > 0) consumer_.Read(begin + t, consumer_.layout().h(shape_.native_layers), side(), row);
+      std::copy_n(z.data() + t * rank(), rank(), row + side());
+    }
+  }
+
+ private:
+  const TransformEncoderGroup& encoder_;
+  const TransformShape& shape_;
+  const TransformGroup& group_;
+  const StateFile& producer_;
+  const StateFile& consumer_;
+};
+
+InputScale MeasureInputs(const InputReader& reader, int64_t rows) {
+  const int64_t n = reader.inputs();
+  std::vector<double> sum(n), square(n);
+  std::vector<float> u(kChunk * n);
+  int64_t seen = 0;
+  // Every fourth chunk: thousands of rows know a mean well enough.
+  for (int64_t begin = 0; begin < rows; begin += 4 * kChunk) {
+    const int64_t count = std::min(kChunk, rows - begin);
+    reader.Read(begin, count, u.data());
+    for (int64_t i = 0; i < count * n; ++i) {
+      sum[i % n] += u[i];
+      square[i % n] += static_cast<double>(u[i]) * u[i];
+    }
+    seen += count;
+  }
+  InputScale scale;
+  for (int64_t j = 0; j < n; ++j) {
+    const double mean = sum[j] / static_cast<double>(seen);
+    const double variance = square[j] / static_cast<double>(seen) - mean * mean;
+    scale.mean.push_back(static_cast<float>(mean));
+    scale.inverse.push_back(static_cast<float>(1.0 / std::sqrt(std::max(variance, 1e-8))));
+  }
+  return scale;
+}
+
+DecoderData ReadData(const InputReader& reader, const InputScale& scale, const StateFile& consumer,
+                     const TransformGroup& group, const TargetMetric& metric, int64_t begin, int64_t end) {
+  DecoderData data;
+  data.rows = end - begin;
+  data.inputs = reader.inputs();
+  data.outputs = metric.outputs();
+  data.u.reserve(data.rows * data.inputs);
+  data.y.reserve(data.rows * data.outputs);
+  std::vector<float> u(kChunk * data.inputs), y(kChunk * data.outputs);
+  for (int64_t at = begin; at < end; at += kChunk) {
+    const int64_t count = std::min(kChunk, end - at);
+    reader.Read(at, count, u.data());
+    for (int64_t t = 0; t < count; ++t) {
+      for (int64_t j = 0; j < data.inputs; ++j) {
+        data.u.push_back(ToBf16((u[t * data.inputs + j] - scale.mean[j]) * scale.inverse[j]));
+      }
+      consumer.Read(at + t, consumer.layout().kv(group.first_layer), data.outputs,
+                    y.data() + t * data.outputs);
+    }
+    metric.Apply(y.data(), count);
+    for (int64_t i = 0; i < count * data.outputs; ++i) data.y.push_back(ToBf16(y[i]));
+  }
+  return data;
+}
+
+// W ((u - mean) inverse) + b = (W inverse) u + (b - W inverse mean).
+void Unscale(const InputScale& scale, HostMatrix* matrix, std::vector<float>* bias) {
+  for (int64_t i = 0; i < matrix->rows; ++i) {
+    double shift = 0;
+    for (int64_t j = 0; j < matrix->cols; ++j) {
+      float& value = matrix->row(i)[j];
+      value *= scale.inverse[j];
+      shift += static_cast<double>(value) * scale.mean[j];
+    }
+    (*bias)[i] -= static_cast<float>(shift);
+  }
+}
+
+TransformDecoderGroup Fold(DecoderNet net, const InputScale& scale, const TargetMetric& metric,
+                           const LatentGrid& grid) {
+  TransformDecoderGroup out;
+  out.grid = grid;
+  if (net.linear.rows > 0) {
+    Unscale(scale, &net.linear, &net.bias);
+    metric.Unfold(&net.linear);
+    out.linear = std::move(net.linear);
+  }
+  if (net.hidden.rows > 0) {
+    Unscale(scale, &net.hidden, &net.hidden_bias);
+    metric.Unfold(&net.out);
+    out.hidden = std::move(net.hidden);
+    out.hidden_bias = std::move(net.hidden_bias);
+    out.out = std::move(net.out);
+  }
+  metric.Unfold(&net.bias);
+  out.bias = std::move(net.bias);
+  return out;
+}
+
+// Units of the hidden layers that a share of the consumer's own prefill pays for, over all groups.
+int64_t WidthFor(double share, const ModelConfig& config, const TransformShape& shape) {
+  const double prefill = LayerFlops(config, config.layers, 0, kTypicalTokens) / kTypicalTokens;
+  double budget = share * prefill;
+  if (shape.has_side()) budget -= 2.0 * config.hidden * 2.0 * config.kv_dim();  // K, V of the next layer
+  double per_unit = 0;
+  for (const TransformGroup& group : shape.groups) {
+    const auto inputs = static_cast<double>(group.rank + (shape.has_side() ? config.hidden : 0));
+    per_unit += 2.0 * (inputs + group.layers * 2.0 * config.kv_dim());
+  }
+  return std::max<int64_t>(16, static_cast<int64_t>(budget / per_unit) / 16 * 16);
+}
+
+}  // namespace
+
+std::vector<TransformGroup> MakeGroups(const ModelConfig& config, int native_layers, int group_layers) {
+  const int first = native_layers + 1;
+  const int coded = config.layers - first;
+  if (group_layers == 0) {
+    const int fitting = static_cast<int>(kMaxGroupColumns / (2 * config.kv_dim()));
+    const int groups = (coded + fitting - 1) / std::max(1, fitting);
+    group_layers = (coded + groups - 1) / groups;
+  }
+  std::vector<TransformGroup> groups;
+  for (int layer = first; layer < config.layers; layer += group_layers) {
+    groups.push_back({layer, std::min(group_layers, config.layers - layer), 0});
+  }
+  return groups;
+}
+
+absl::StatusOr<TransformAnalysis> AnalyseTransform(const TransformStates& states,
+                                                   const std::vector<TransformGroup>& groups,
+                                                   const TransformOptions& options, double bytes_per_token,
+                                                   const CalibrationProgress& progress) {
+  TransformAnalysis analysis;
+  analysis.metrics.resize(states.consumers.size());
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (!progress("fit encoders", static_cast<int64_t>(g), static_cast<int64_t>(groups.size()))) {
+      return absl::CancelledError("calibration was interrupted");
+    }
+    std::vector<EncoderTarget> targets;
+    for (size_t c = 0; c < states.consumers.size(); ++c) {
+      analysis.metrics[c].push_back(MeasureMetric(*states.consumers[c], groups[g], options.encoder.max_rows));
+    }
+    for (size_t c = 0; c < states.consumers.size(); ++c) {
+      targets.push_back({states.consumers[c].get(), &analysis.metrics[c][g]});
+    }
+    // No latent worth sending costs less than two bits.
+    const auto rank = static_cast<int64_t>(std::ceil(bytes_per_token * 4));
+    ALUDEL_ASSIGN_OR_RETURN(EncoderFit fit, FitEncoder(*states.producer, targets, options.native_layers,
+                                                       groups[g], rank, options.encoder));
+    analysis.encoders.push_back(std::move(fit));
+  }
+  progress("fit encoders", static_cast<int64_t>(groups.size()), static_cast<int64_t>(groups.size()));
+  return analysis;
+}
+
+TransformEncoderWeights QuantiseAt(float step, const TransformAnalysis& analysis, const StateFile& producer,
+                                   TransformShape* shape) {
+  TransformEncoderWeights encoder;
+  for (size_t g = 0; g < shape->groups.size(); ++g) {
+    encoder.push_back(Quantise(analysis.encoders[g], producer, shape->native_layers, shape->groups[g], step));
+    shape->groups[g].rank = encoder.back().matrix.rows;
+  }
+  return encoder;
+}
+
+double EstimateBytes(const TransformEncoderWeights& encoder, const TransformShape& shape,
+                     const StateFile& producer) {
+  const int64_t tokens = std::min(kTypicalTokens, producer.rows());
+  const int64_t frames = std::min<int64_t>(16, producer.rows() / tokens);
+  double bytes = 0;
+  for (size_t g = 0; g < encoder.size(); ++g) {
+    const TransformEncoderGroup& group = encoder[g];
+    std::vector<float> z(tokens * group.matrix.rows);
+    std::vector<uint8_t> payload(MaxPackedBytes(group.grid.bits, shape.packing, tokens));
+    for (int64_t i = 0; i < frames; ++i) {
+      const int64_t begin = i * (producer.rows() - tokens) / std::max<int64_t>(1, frames);
+      EncodeRows(group.matrix, group.side, group.offset, producer, shape.native_layers, shape.groups[g],
+                 begin, tokens, 1, z.data());
+      bytes += static_cast<double>(
+          PackLatents(z.data(), tokens, group.grid, shape.packing, absl::MakeSpan(payload)));
+    }
+  }
+  const double headers =
+      static_cast<double>(frames) * static_cast<double>(encoder.size()) * kFrameHeaderBytes;
+  return (bytes + headers) / static_cast<double>(frames * tokens);
+}
+
+TransformEncoderWeights QuantiseTo(double bytes_per_token, const TransformAnalysis& analysis,
+                                   const StateFile& producer, TransformShape* shape) {
+  // Bytes fall as the step grows: bisection on its logarithm.
+  double low = 1e-4, high = 1e2;
+  for (int i = 0; i < 24; ++i) {
+    const double step = std::sqrt(low * high);
+    const TransformEncoderWeights trial = QuantiseAt(static_cast<float>(step), analysis, producer, shape);
+    (EstimateBytes(trial, *shape, producer) > bytes_per_token ? low : high) = step;
+    if (high / low < 1.002) break;
+  }
+  return QuantiseAt(static_cast<float>(high), analysis, producer, shape);
+}
+
+absl::StatusOr<TransformDecoderFit> FitTransformDecoder(
+    const TransformEncoderWeights& encoder, const TransformShape& shape, const StateFile& producer,
+    const StateFile& consumer, const std::vector<TargetMetric>& metrics, const ModelConfig& config,
+    const TransformOptions& options, const CalibrationProgress& progress) {
+  TransformDecoderFit fit;
+  fit.width = options.linear ? 0 : WidthFor(options.compute_share, config, shape);
+  const int64_t train_rows = consumer.rows() - consumer.rows() / 10;
+  for (size_t g = 0; g < encoder.size(); ++g) {
+    const TransformGroup& group = shape.groups[g];
+    const InputReader reader(encoder[g], shape, group, producer, consumer);
+    const InputScale scale = MeasureInputs(reader, train_rows);
+    const DecoderData train = ReadData(reader, scale, consumer, group, metrics[g], 0, train_rows);
+    const DecoderData held_out =
+        ReadData(reader, scale, consumer, group, metrics[g], train_rows, consumer.rows());
+    DecoderTraining training = options.training;
+    training.width = fit.width;
+    training.seed += g;
+    const std::string stage = encoder.size() == 1
+                                  ? "train the decoder"
+                                  : absl::StrCat("train decoder ", g + 1, " of ", encoder.size());
+    ALUDEL_ASSIGN_OR_RETURN(DecoderFit net,
+                            TrainDecoder(train, held_out, training, [&](int64_t done, int64_t total) {
+                              return progress(stage, done, total);
+                            }));
+    fit.train_error.push_back(net.train_error);
+    fit.held_out_error.push_back(net.held_out_error);
+    fit.weights.push_back(Fold(std::move(net.net), scale, metrics[g], encoder[g].grid));
+  }
+  return fit;
+}
+
+}  // namespace aludel

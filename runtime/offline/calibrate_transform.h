@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "runtime/codec/scd/statistics.h"
+#include "runtime/codec/transform/fit_encoder.h"
+#include "runtime/codec/transform/state_file.h"
+#include "runtime/codec/transform/train_decoder.h"
+#include "runtime/codec/transform/weights.h"
+#include "runtime/model/transformer.h"
+
+namespace aludel {
+
+// Calibration of the preset `aludel` (transform/weights.h) for one structure and one rate.
+
+struct TransformOptions {
+  int native_layers = 0;
+  int group_layers = 0;  // layers regressed together; 0: as many as keep a group within kMaxGroupColumns
+  double compute_share = 0.09;  // of the consumer's prefill that its decoder may cost; sets the MLP's width
+  LatentPacking packing = LatentPacking::kDeflate;
+  EncoderOptions encoder;
+  bool linear = false;       // closed-form decoders, without an MLP
+  DecoderTraining training;  // width is set from compute_share
+};
+
+// Wider groups cost covariances that no host holds (8B, all layers: 17 GB each).
+inline constexpr int64_t kMaxGroupColumns = 8192;
+
+// Groups for layers native_layers + 1 and deeper.
+std::vector<TransformGroup> MakeGroups(const ModelConfig& config, int native_layers, int group_layers);
+
+// Calibration prompts seen by the producer and every consumer, as files.
+struct TransformStates {
+  std::unique_ptr<StateFile> producer;
+  std::vector<std::unique_ptr<StateFile>> consumers;
+};
+
+// Encoders of every group before they are cut to a rate, and the metric of every consumer's targets.
+struct TransformAnalysis {
+  std::vector<EncoderFit> encoders;                // [groups]
+  std::vector<std::vector<TargetMetric>> metrics;  // [consumers][groups]
+};
+absl::StatusOr<TransformAnalysis> AnalyseTransform(const TransformStates& states,
+                                                   const std::vector<TransformGroup>& groups,
+                                                   const TransformOptions& options, double bytes_per_token,
+                                                   const CalibrationProgress& progress);
+
+// Cuts all groups by one step such that a frame of typical length takes `bytes_per_token`, headers included.
+// `shape` gets the ranks.
+TransformEncoderWeights QuantiseTo(double bytes_per_token, const TransformAnalysis& analysis,
+                                   const StateFile& producer, TransformShape* shape);
+TransformEncoderWeights QuantiseAt(float step, const TransformAnalysis& analysis, const StateFile& producer,
+                                   TransformShape* shape);
+
+// Mean payload and header bytes per token of frames of 256 tokens from calibration text.
+double EstimateBytes(const TransformEncoderWeights& encoder, const TransformShape& shape,
+                     const StateFile& producer);
+
+struct TransformDecoderFit {
+  TransformDecoderWeights weights;
+  std::vector<double> train_error, held_out_error;  // [groups]
+  int64_t width = 0;
+};
+
+// The decoder of one consumer for quantised codes of `encoder`. The last rows of the states, a tenth, are
+// held out of training and measured.
+absl::StatusOr<TransformDecoderFit> FitTransformDecoder(
+    const TransformEncoderWeights& encoder, const TransformShape& shape, const StateFile& producer,
+    const StateFile& consumer, const std::vector<TargetMetric>& metrics, const ModelConfig& config,
+    const TransformOptions& options, const CalibrationProgress& progress);
+
+}  // namespace aludel

@@ -1,0 +1,73 @@
+#include "runtime/offline/calibration_setup.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "runtime/codec/scd/weight_file.h"
+#include "runtime/model/json_reader.h"
+#include "runtime/offline/questions.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+constexpr size_t kMaxDataBytes = size_t{4} << 30;
+
+}  // namespace
+
+std::string ModelName(std::string directory) {
+  while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
+  return std::filesystem::path(directory).filename().string();
+}
+
+void PrintLine(const std::string& line) { std::printf("%s\n", line.c_str()); }
+
+std::string MiB(size_t bytes) { return absl::StrFormat("%.0f MiB", static_cast<double>(bytes) / (1 << 20)); }
+
+int64_t TokenCount(const std::vector<std::vector<int32_t>>& prompts) {
+  int64_t tokens = 0;
+  for (const auto& prompt : prompts) tokens += static_cast<int64_t>(prompt.size());
+  return tokens;
+}
+
+absl::StatusOr<CalibrationPrompts> LoadCalibrationPrompts(const CalibrateJob& job,
+                                                          const ModelConfig& config) {
+  ALUDEL_ASSIGN_OR_RETURN(const std::vector<Question> questions, LoadQuestions(job.data, job.prompts));
+  ALUDEL_ASSIGN_OR_RETURN(const PromptWriter writer, PromptWriter::Load(job.consumers.front()));
+  const auto held_out =
+      std::max<size_t>(1, static_cast<size_t>(job.held_out * static_cast<double>(questions.size())));
+  if (questions.size() < 2 * held_out) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s holds %d prompts, want at least %d with %g held out", job.data, questions.size(),
+                        2 * held_out, job.held_out));
+  }
+  CalibrationPrompts prompts;
+  for (size_t i = 0; i < questions.size(); ++i) {
+    ALUDEL_ASSIGN_OR_RETURN(std::vector<int32_t> ids, writer.Write(questions[i]));
+    if (static_cast<int64_t>(ids.size()) + job.scd.max_answer_tokens > config.max_positions) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: prompt %d has %d tokens, the models hold %d with an answer of %d", job.data,
+                          i + 1, ids.size(), config.max_positions, job.scd.max_answer_tokens));
+    }
+    (i + held_out < questions.size() ? prompts.train : prompts.held_out).push_back(std::move(ids));
+  }
+  return prompts;
+}
+
+absl::StatusOr<std::string> DescribeData(const CalibrateJob& job) {
+  ALUDEL_ASSIGN_OR_RETURN(const std::string data, ReadFile(job.data, kMaxDataBytes));
+  const std::string hash = Sha256Hex({reinterpret_cast<const uint8_t*>(data.data()), data.size()});
+  return absl::StrCat(ModelName(job.data), " sha256 ", hash);
+}
+
+absl::StatusOr<std::unique_ptr<Transformer>> LoadForCalibration(const CalibrateJob& job, Device* device,
+                                                                const std::string& directory) {
+  TransformerOptions options;
+  options.compute = job.compute;
+  return Transformer::Load(device, directory, options);
+}
+
+}  // namespace aludel

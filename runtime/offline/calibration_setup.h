@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/device.h"
+#include "runtime/codec/scd/statistics.h"
+#include "runtime/model/transformer.h"
+#include "runtime/offline/calibrate_job.h"
+
+namespace aludel {
+
+// What every preset's calibration begins with.
+
+// Renders the job's questions with the first consumer's template and splits them: the last `held_out`
+// fraction chooses and measures. Errors name the file, what was found and what is needed.
+absl::StatusOr<CalibrationPrompts> LoadCalibrationPrompts(const CalibrateJob& job, const ModelConfig& config);
+
+int64_t TokenCount(const std::vector<std::vector<int32_t>>& prompts);
+
+absl::StatusOr<std::unique_ptr<Transformer>> LoadForCalibration(const CalibrateJob& job, Device* device,
+                                                                const std::string& directory);
+
+// The question file by name and SHA-256.
+absl::StatusOr<std::string> DescribeData(const CalibrateJob& job);
+
+// The last component of a directory's path: how people name a model.
+std::string ModelName(std::string directory);
+
+std::string MiB(size_t bytes);
+void PrintLine(const std::string& line);
+
+}  // namespace aludel

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "runtime/codec/codec.h"
+#include "runtime/codec/oracle.h"
+#include "runtime/codec/scd/statistics.h"
+
+namespace aludel {
+
+// Measures what a codec under calibration loses and costs, on prompts that no fit has seen: whole hand-overs
+// through serialised frames. Not thread-safe.
+class HandOverProbe {
+ public:
+  // Answers every prompt by the consumer's own prefill first. `prompts` must outlive the probe.
+  static absl::StatusOr<std::unique_ptr<HandOverProbe>> Create(Transformer& producer, Transformer& consumer,
+                                                               absl::Span<const std::vector<int32_t>> prompts,
+                                                               int max_answer_tokens,
+                                                               const CalibrationProgress& progress);
+
+  struct Result {
+    double kl = 0;               // mean over all answer tokens, nats
+    double bytes_per_token = 0;  // frames with headers over prompt tokens
+  };
+  absl::StatusOr<Result> Measure(const KvCodec& encoder, const KvCodec& decoder);
+
+ private:
+  HandOverProbe(Transformer& producer, Transformer& consumer) : producer_(producer), consumer_(consumer) {}
+
+  struct Trial {
+    absl::Span<const int32_t> prompt;
+    Answer oracle;
+  };
+
+  Transformer& producer_;
+  Transformer& consumer_;
+  std::unique_ptr<BlockPool> producer_pool_, consumer_pool_;
+  std::vector<Trial> trials_;
+};
+
+}  // namespace aludel

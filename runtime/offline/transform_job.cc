@@ -1,0 +1,393 @@
+#include "runtime/offline/transform_job.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "runtime/codec/scd/artifact.h"
+#include "runtime/codec/scd/artifact_files.h"
+#include "runtime/codec/transform/encode.h"
+#include "runtime/codec/transform/reconstruct.h"
+#include "runtime/codec/transform/weight_files.h"
+#include "runtime/offline/calibration_setup.h"
+#include "runtime/offline/hand_over_probe.h"
+#include "runtime/offline/progress.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+constexpr int kBisections = 6;
+constexpr int kRetries = 3;
+
+// One structure at one rate, fitted.
+struct Candidate {
+  TransformShape shape;
+  TransformEncoderWeights encoder;
+  std::vector<TransformDecoderFit> decoders;    // [consumers]
+  std::vector<HandOverProbe::Result> measured;  // [consumers]
+
+  double kl() const {
+    double worst = 0;
+    for (const HandOverProbe::Result& result : measured) worst = std::max(worst, result.kl);
+    return worst;
+  }
+  double bytes() const { return measured.empty() ? 0 : measured.front().bytes_per_token; }
+};
+
+class TransformCalibration {
+ public:
+  TransformCalibration(const TransformJob& job, Device* device) : job_(job), device_(device) {}
+
+  absl::Status Run() {
+    ALUDEL_RETURN_IF_ERROR(Prepare());
+    if (job_.base.add) {
+      ALUDEL_RETURN_IF_ERROR(FitNewConsumers());
+    } else if (job_.max_kl.has_value()) {
+      ALUDEL_RETURN_IF_ERROR(Search());
+    } else {
+      const double bytes = job_.bytes_per_token.value_or(raw_bytes_ / 16);
+      ALUDEL_ASSIGN_OR_RETURN(chosen_, Fit(job_.native_layers.value_or(0), bytes));
+    }
+    ALUDEL_RETURN_IF_ERROR(Save());
+    std::error_code ignored;
+    if (!job_.keep_work) std::filesystem::remove_all(work_, ignored);
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Prepare() {
+    ALUDEL_ASSIGN_OR_RETURN(producer_, LoadForCalibration(job_.base, device_, job_.base.producer));
+    for (const std::string& directory : job_.base.consumers) {
+      ALUDEL_ASSIGN_OR_RETURN(auto consumer, LoadForCalibration(job_.base, device_, directory));
+      consumers_.push_back(std::move(consumer));
+    }
+    const ModelConfig& config = producer_->config();
+    raw_bytes_ = 2.0 * config.layers * config.kv_dim() * sizeof(Bf16);
+    ALUDEL_ASSIGN_OR_RETURN(prompts_, LoadCalibrationPrompts(job_.base, config));
+    ALUDEL_ASSIGN_OR_RETURN(old_, FindArtifact(job_.base.out));
+    work_ = job_.work.empty() ? absl::StrCat(job_.base.out, ".work") : job_.work;
+    most_native_ = job_.native_layers.value_or(job_.max_kl.has_value() ? config.layers / 4 : 0);
+    if (job_.base.add) ALUDEL_RETURN_IF_ERROR(LoadFormat());
+    if (most_native_ < -1 || most_native_ > config.layers - 2) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("--native-layers is %d, want -1 to %d", most_native_, config.layers - 2));
+    }
+    PrintPlan();
+    return CollectStates();
+  }
+
+  void PrintPlan() const {
+    const ModelConfig& config = producer_->config();
+    const int64_t tokens = TokenCount(prompts_.train);
+    const size_t disk = StateBytes(config, most_native_ + 1, tokens) * (1 + consumers_.size());
+    const std::vector<TransformGroup> groups =
+        MakeGroups(config, std::min(0, most_native_), job_.options.group_layers);
+    const size_t moments = EncoderFitBytes(config, most_native_, groups.front(), consumers_.size());
+    const size_t columns = config.hidden + groups.front().layers * 2 * config.kv_dim() + 512;
+    PrintLine(absl::StrFormat(
+        "producer %s, consumers %s; %d prompts with %d tokens to fit, %d held out; memory at peak about %s "
+        "beside the models, %s of states in %s",
+        job_.base.producer, absl::StrJoin(job_.base.consumers, ", "), prompts_.train.size(), tokens,
+        prompts_.held_out.size(), MiB(std::max(moments, static_cast<size_t>(tokens) * columns * 2)),
+        MiB(disk), work_));
+    const int64_t unknowns = config.hidden + groups.front().layers * 2 * config.kv_dim();
+    if (tokens < 20 * unknowns) {
+      PrintLine(
+          absl::StrFormat("warning: %d tokens to fit maps of %d inputs; want at least %d, use more text",
+                          tokens, unknowns, 20 * unknowns));
+    }
+    std::fflush(stdout);
+  }
+
+  absl::Status CollectStates() {
+    const int sides = most_native_ + 1;
+    ALUDEL_ASSIGN_OR_RETURN(states_.producer, OpenStates(work_, *producer_, prompts_.train, sides,
+                                                         "producer prefills", Progress()));
+    for (const auto& consumer : consumers_) {
+      ALUDEL_ASSIGN_OR_RETURN(
+          auto states, OpenStates(work_, *consumer, prompts_.train, sides, "consumers prefill", Progress()));
+      states_.consumers.push_back(std::move(states));
+      ALUDEL_ASSIGN_OR_RETURN(auto probe, HandOverProbe::Create(*producer_, *consumer, prompts_.held_out,
+                                                                job_.base.scd.max_answer_tokens, Progress()));
+      probes_.push_back(std::move(probe));
+    }
+    return absl::OkStatus();
+  }
+
+  CalibrationProgress Progress() {
+    return [this](absl::string_view stage, int64_t done, int64_t total) {
+      if (!stage.empty()) bar_.Update(stage, done, total);
+      return !StopAsked();
+    };
+  }
+
+  // Analysis depends on the native layers alone; every rate tried shares it.
+  absl::StatusOr<const TransformAnalysis*> Analysis(int native_layers, double bytes) {
+    if (analysed_ == native_layers) return &analysis_;
+    TransformOptions options = job_.options;
+    options.native_layers = native_layers;
+    const auto groups = MakeGroups(producer_->config(), native_layers, options.group_layers);
+    ALUDEL_ASSIGN_OR_RETURN(analysis_, AnalyseTransform(states_, groups, options, bytes, Progress()));
+    analysed_ = native_layers;
+    return &analysis_;
+  }
+
+  absl::StatusOr<Candidate> Fit(int native_layers, double bytes) {
+    ALUDEL_ASSIGN_OR_RETURN(const TransformAnalysis* analysis,
+                            Analysis(native_layers, std::max(bytes, raw_bytes_ / 16)));
+    Candidate candidate;
+    candidate.shape.native_layers = native_layers;
+    candidate.shape.packing = job_.options.packing;
+    candidate.shape.head_tokens = job_.head_tokens;
+    candidate.shape.tail_tokens = job_.tail_tokens;
+    candidate.shape.groups = MakeGroups(producer_->config(), native_layers, job_.options.group_layers);
+    candidate.encoder = QuantiseTo(bytes, *analysis, *states_.producer, &candidate.shape);
+    ALUDEL_RETURN_IF_ERROR(FitDecoders(*analysis, &candidate));
+    ALUDEL_RETURN_IF_ERROR(Measure(&candidate));
+    Report(candidate);
+    return candidate;
+  }
+
+  absl::Status FitDecoders(const TransformAnalysis& analysis, Candidate* candidate) {
+    for (size_t c = 0; c < consumers_.size(); ++c) {
+      ALUDEL_ASSIGN_OR_RETURN(
+          TransformDecoderFit fit,
+          FitTransformDecoder(candidate->encoder, candidate->shape, *states_.producer, *states_.consumers[c],
+                              analysis.metrics[c], consumers_[c]->config(), job_.options, Progress()));
+      candidate->decoders.push_back(std::move(fit));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Measure(Candidate* candidate) {
+    candidate->measured.clear();
+    ALUDEL_ASSIGN_OR_RETURN(const auto encoder, MakeTransformEncoderCodec("candidate", "", candidate->shape,
+                                                                          candidate->encoder, *producer_));
+    for (size_t c = 0; c < consumers_.size(); ++c) {
+      ALUDEL_ASSIGN_OR_RETURN(const auto decoder,
+                              MakeTransformDecoderCodec("candidate", "", candidate->shape,
+                                                        candidate->decoders[c].weights, *consumers_[c]));
+      ALUDEL_ASSIGN_OR_RETURN(const HandOverProbe::Result result, probes_[c]->Measure(*encoder, *decoder));
+      candidate->measured.push_back(result);
+    }
+    return absl::OkStatus();
+  }
+
+  void Report(const Candidate& candidate) {
+    bar_.Break();
+    for (size_t c = 0; c < consumers_.size(); ++c) {
+      const TransformDecoderFit& fit = candidate.decoders[c];
+      PrintLine(absl::StrFormat(
+          "p=%d, %s: rank %s, %.1f bytes/token (1/%.0f of raw), MLP of %d; error of K and V %s trained, %s "
+          "held out; KL %.4f on held-out prompts",
+          candidate.shape.native_layers, ModelName(job_.base.consumers[c]),
+          absl::StrJoin(candidate.shape.groups, "+",
+                        [](std::string* out, const TransformGroup& g) { absl::StrAppend(out, g.rank); }),
+          candidate.measured[c].bytes_per_token, raw_bytes_ / candidate.measured[c].bytes_per_token,
+          fit.width, Percents(fit.train_error), Percents(fit.held_out_error), candidate.measured[c].kl));
+    }
+    std::fflush(stdout);
+  }
+
+  static std::string Percents(const std::vector<double>& errors) {
+    return absl::StrJoin(errors, "/", [](std::string* out, double error) {
+      absl::StrAppendFormat(out, "%.2f%%", 100 * error);
+    });
+  }
+
+  // The fewest native layers, then the fewest bytes, that meet the loss.
+  absl::Status Search() {
+    const double target = *job_.max_kl;
+    std::string floors;
+    for (int p = job_.native_layers.value_or(0); p <= most_native_; ++p) {
+      ALUDEL_ASSIGN_OR_RETURN(Candidate best, Fit(p, raw_bytes_ / 16));
+      if (best.kl() > target) {
+        absl::StrAppendFormat(&floors, "%sp=%d: %.4f", floors.empty() ? "" : ", ", p, best.kl());
+        continue;
+      }
+      return Narrow(std::move(best), target);
+    }
+    return absl::OutOfRangeError(
+        absl::StrFormat("--max-kl %g cannot be met; floors at %.0f bytes/token: %s. More native layers, more "
+                        "calibration text "
+                        "or more --steps lower them",
+                        target, raw_bytes_ / 16, floors));
+  }
+
+  // Coarser steps with the decoder as it is find where the loss goes; the decoder is then fitted anew there.
+  absl::Status Narrow(Candidate best, double target) {
+    ALUDEL_ASSIGN_OR_RETURN(const double bytes, CoarsestBytes(best, target));
+    double tried = bytes;
+    for (int i = 0; i < kRetries && tried < 0.9 * best.bytes(); ++i, tried *= 1.3) {
+      ALUDEL_ASSIGN_OR_RETURN(Candidate candidate, Fit(best.shape.native_layers, tried));
+      if (candidate.kl() > target) continue;
+      best = std::move(candidate);
+      break;
+    }
+    chosen_ = std::move(best);
+    PrintLine(absl::StrFormat("loss %.4f asked, %.4f bought for %.1f bytes/token and %d native layers",
+                              target, chosen_.kl(), chosen_.bytes(), chosen_.shape.native_layers));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<double> CoarsestBytes(const Candidate& from, double target) {
+    double low = 1, high = 32;  // factors of the step
+    double bytes = from.bytes();
+    for (int i = 0; i < kBisections; ++i) {
+      const double factor = std::sqrt(low * high);
+      Candidate trial = from;
+      for (size_t g = 0; g < trial.encoder.size(); ++g) {
+        trial.encoder[g].grid.step *= static_cast<float>(factor);
+        for (TransformDecoderFit& decoder : trial.decoders) decoder.weights[g].grid = trial.encoder[g].grid;
+      }
+      ALUDEL_RETURN_IF_ERROR(Measure(&trial));
+      if (trial.kl() <= target) {
+        low = factor;
+        TransformShape cut = trial.shape;
+        bytes = EstimateBytes(QuantiseAt(trial.encoder.front().grid.step, analysis_, *states_.producer, &cut),
+                              cut, *states_.producer);
+      } else {
+        high = factor;
+      }
+    }
+    return bytes;
+  }
+
+  std::string FormatName() const {
+    return job_.format.empty() ? absl::StrCat("aludel-p", std::max(0, chosen_.shape.native_layers))
+                               : job_.format;
+  }
+
+  // The format that --add extends.
+  absl::Status LoadFormat() {
+    if (!old_.has_value()) {
+      return absl::NotFoundError(absl::StrCat("--add: ", job_.base.out, " holds no artefact"));
+    }
+    ALUDEL_RETURN_IF_ERROR(CheckProducer(*old_, producer_->hash()));
+    const std::string name =
+        job_.format.empty() ? absl::StrCat("aludel-p", std::max(0, most_native_)) : job_.format;
+    ALUDEL_ASSIGN_OR_RETURN(const ArtifactFormat* format, old_->Find(name));
+    if (format->kind != ArtifactKind::kTransform) {
+      return absl::FailedPreconditionError(absl::StrCat("--add: format \"", name, "\" is of another preset"));
+    }
+    const ModelConfig& config = producer_->config();
+    ALUDEL_ASSIGN_OR_RETURN(chosen_.encoder,
+                            LoadTransformEncoder(*old_, *format, config.kv_dim(), config.hidden));
+    chosen_.shape = format->transform;
+    most_native_ = chosen_.shape.native_layers;
+    return absl::OkStatus();
+  }
+
+  absl::Status FitNewConsumers() {
+    TransformAnalysis analysis;
+    for (const auto& states : states_.consumers) {
+      analysis.metrics.emplace_back();
+      for (const TransformGroup& group : chosen_.shape.groups) {
+        analysis.metrics.back().push_back(MeasureMetric(*states, group, job_.options.encoder.max_rows));
+      }
+    }
+    ALUDEL_RETURN_IF_ERROR(FitDecoders(analysis, &chosen_));
+    ALUDEL_RETURN_IF_ERROR(Measure(&chosen_));
+    Report(chosen_);
+    return absl::OkStatus();
+  }
+
+  absl::Status Save() {
+    if (StopAsked()) return absl::CancelledError("calibration was interrupted");
+    ALUDEL_ASSIGN_OR_RETURN(ArtifactWriter writer, ArtifactWriter::Begin(job_.base.out));
+    ArtifactManifest manifest;
+    manifest.producer = ModelName(job_.base.producer);
+    manifest.producer_hash = producer_->hash();
+    ArtifactFormat format;
+    format.name = FormatName();
+    if (old_.has_value()) {
+      ALUDEL_RETURN_IF_ERROR(
+          KeepFormats(*old_, {format.name}, /*replace_controls=*/false, &writer, &manifest));
+    }
+    format.kind = ArtifactKind::kTransform;
+    format.transform = chosen_.shape;
+    ALUDEL_RETURN_IF_ERROR(FillNotes(&format));
+    ALUDEL_ASSIGN_OR_RETURN(format.encoder, writer.AddEncoder(format.name, chosen_.encoder));
+    ALUDEL_RETURN_IF_ERROR(AddDecoders(&format, &writer));
+    const std::string name = format.name;
+    manifest.formats.push_back(std::move(format));
+    ALUDEL_RETURN_IF_ERROR(writer.Publish(manifest));
+    PrintLine(absl::StrFormat("wrote %s: format %s", job_.base.out, name));
+    return absl::OkStatus();
+  }
+
+  absl::Status FillNotes(ArtifactFormat* format) const {
+    ALUDEL_ASSIGN_OR_RETURN(const std::string data, DescribeData(job_.base));
+    if (job_.base.add) format->notes = (*old_->Find(format->name))->notes;
+    std::vector<std::string> losses;
+    for (size_t c = 0; c < consumers_.size(); ++c) {
+      losses.push_back(absl::StrFormat("%s KL %.4f at %.1f bytes/token", ModelName(job_.base.consumers[c]),
+                                       chosen_.measured[c].kl, chosen_.measured[c].bytes_per_token));
+    }
+    std::string& loss = format->notes["expected loss"];
+    absl::StrAppend(&loss, loss.empty() ? "" : "; ", absl::StrJoin(losses, "; "));
+    if (job_.base.add) return absl::OkStatus();
+    format->notes["data"] = data;
+    format->notes["prompts"] = absl::StrFormat("%d fitted (%d tokens), %d held out", prompts_.train.size(),
+                                               TokenCount(prompts_.train), prompts_.held_out.size());
+    format->notes["decoder"] =
+        chosen_.decoders.front().width == 0
+            ? std::string("linear, closed form")
+            : absl::StrFormat("MLP of width %d, %d steps of %d tokens, seed %d",
+                              chosen_.decoders.front().width, job_.options.training.steps,
+                              job_.options.training.batch, job_.options.training.seed);
+    return absl::OkStatus();
+  }
+
+  absl::Status AddDecoders(ArtifactFormat* format, ArtifactWriter* writer) {
+    if (job_.base.add) {
+      for (const ArtifactDecoder& decoder : (*old_->Find(format->name))->decoders) {
+        const bool replaced = std::any_of(consumers_.begin(), consumers_.end(), [&](const auto& consumer) {
+          return consumer->hash() == decoder.consumer_hash;
+        });
+        if (replaced) continue;
+        ALUDEL_RETURN_IF_ERROR(writer->Keep(*old_, decoder.file));
+        format->decoders.push_back(decoder);
+      }
+    }
+    for (size_t c = 0; c < consumers_.size(); ++c) {
+      ArtifactDecoder entry{ModelName(job_.base.consumers[c]), consumers_[c]->hash(), {}};
+      ALUDEL_ASSIGN_OR_RETURN(entry.file,
+                              writer->AddDecoder(format->name, entry.consumer, chosen_.decoders[c].weights));
+      format->decoders.push_back(std::move(entry));
+    }
+    return absl::OkStatus();
+  }
+
+  const TransformJob& job_;
+  Device* device_;
+  ProgressBar bar_;
+  std::unique_ptr<Transformer> producer_;
+  std::vector<std::unique_ptr<Transformer>> consumers_;
+  std::vector<std::unique_ptr<HandOverProbe>> probes_;
+  CalibrationPrompts prompts_;
+  TransformStates states_;
+  std::optional<ArtifactManifest> old_;
+  std::string work_;
+  double raw_bytes_ = 0;
+  int most_native_ = 0;
+  TransformAnalysis analysis_;
+  std::optional<int> analysed_;
+  Candidate chosen_;
+};
+
+}  // namespace
+
+absl::Status RunTransformJob(const TransformJob& job, Device* device) {
+  return TransformCalibration(job, device).Run();
+}
+
+}  // namespace aludel

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/device.h"
+#include "runtime/offline/calibrate_job.h"
+#include "runtime/offline/calibrate_transform.h"
+
+namespace aludel {
+
+// aludel-calibrate --preset aludel without its command line. The user states a rate or a loss; the job finds
+// the structure and the step that meet it.
+struct TransformJob {
+  CalibrateJob base;  // models, data, destination; `scd` is not looked at but for max_answer_tokens
+  TransformOptions options;
+  std::string format;  // name to give; "": aludel-pN
+  std::optional<double> bytes_per_token;
+  std::optional<double> max_kl;  // nats, mean over held-out answers of the worst consumer
+  // Native layers: one number, or the fewest up to a quarter of the model that meet max_kl.
+  std::optional<int> native_layers;
+  int64_t head_tokens = 0;  // native ones, see KvCodec
+  int64_t tail_tokens = 0;
+  std::string work;        // directory of intermediate files; "": beside `out`
+  bool keep_work = false;  // leave them there
+};
+
+// Adds the format to the artefact in `base.out`, or replaces it there; other formats stay. With `base.add`
+// the format's encoder stays and only decoders are fitted. OutOfRange, with the measured floor, where max_kl
+// cannot be met. An interrupted job leaves `out` as it was and finds its intermediate files again.
+absl::Status RunTransformJob(const TransformJob& job, Device* device);
+
+}  // namespace aludel
