@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "runtime/codec/scd/weights.h"
+#include "runtime/model/model_config.h"
+
+namespace aludel {
+
+struct HostLayer {
+  std::vector<float> input_norm;      // [hidden]
+  HostMatrix qkv;                     // [q_dim + 2 kv_dim, hidden]
+  std::vector<float> qkv_bias;        // [q_dim + 2 kv_dim], or empty
+  std::vector<float> q_norm, k_norm;  // [head_dim], or empty
+  HostMatrix o;                       // [hidden, q_dim]
+  std::vector<float> post_norm;       // [hidden]
+  HostMatrix gate_up;                 // [2 ffn, hidden]
+  HostMatrix down;                    // [hidden, ffn]
+};
+
+// A checkpoint in host memory as plain f32 rows, for passes that the serving runtime, whose matrices are
+// packed for one direction, cannot run. Takes 4 bytes per parameter. Immutable.
+struct HostModel {
+  ModelConfig config;
+  HostMatrix embedding;  // [vocab, hidden]
+  std::vector<HostLayer> layers;
+  std::vector<float> final_norm;  // [hidden]
+  HostMatrix untied_head;         // [vocab, hidden], empty where the embedding is the head
+
+  const HostMatrix& head() const { return config.tied_embeddings ? embedding : untied_head; }
+
+  // Reads a HuggingFace model directory. Errors name the directory, the tensor, what was found and what was
+  // expected.
+  static absl::StatusOr<std::unique_ptr<HostModel>> Load(const std::string& directory);
+};
+
+}  // namespace aludel
