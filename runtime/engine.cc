@@ -37,11 +37,11 @@ SteadyClock::time_point ToSteady(absl::Time deadline) {
 // Feeds an encoder from the forward pass and keeps its time apart from the forward's.
 class EncodingObserver final : public LayerObserver {
  public:
-  EncodingObserver(const KvCodec& codec, std::unique_ptr<KvEncoder> encoder, FrameSink* sink)
-      : codec_(codec), encoder_(std::move(encoder)), sink_(sink) {}
+  EncodingObserver(int64_t token_begin, std::unique_ptr<KvEncoder> encoder, FrameSink* sink)
+      : token_begin_(token_begin), encoder_(std::move(encoder)), sink_(sink) {}
   absl::Status OnLayer(const LayerSlice& slice) override {
     const SteadyClock::time_point begin = SteadyClock::now();
-    const auto part = ClipSlice(slice, codec_.native_head_tokens(), std::numeric_limits<int64_t>::max());
+    const auto part = ClipSlice(slice, token_begin_, std::numeric_limits<int64_t>::max());
     absl::Status status = part.has_value() ? encoder_->Encode(*part, *sink_) : absl::OkStatus();
     seconds_ += std::chrono::duration<double>(SteadyClock::now() - begin).count();
     return status;
@@ -50,7 +50,7 @@ class EncodingObserver final : public LayerObserver {
   double TakeSeconds() { return std::exchange(seconds_, 0.0); }
 
  private:
-  const KvCodec& codec_;
+  const int64_t token_begin_;
   std::unique_ptr<KvEncoder> encoder_;
   FrameSink* sink_;
   double seconds_ = 0;
@@ -238,7 +238,8 @@ absl::StatusOr<SequenceId> Engine::Impl::Prefill(PrefillSpec spec,
                                                       spec.token_end, sequence->prompt_tokens));
   }
   ALUDEL_ASSIGN_OR_RETURN(auto encoder, spec.codec->NewEncoder());
-  sequence->encoder = std::make_unique<EncodingObserver>(*spec.codec, std::move(encoder), spec.sink);
+  sequence->encoder = std::make_unique<EncodingObserver>(
+      std::max(spec.encode_begin, spec.codec->native_head_tokens()), std::move(encoder), spec.sink);
   sequence->prompt_end = spec.token_end;
   sequence->deadline = ToSteady(spec.deadline);
   return Admit(std::move(sequence), spec.token_end);

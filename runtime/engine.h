@@ -95,6 +95,7 @@ struct PrefillSpec {
   const KvCodec* codec = nullptr;
   // Owned by the caller; used from the engine thread until OnDone.
   FrameSink* sink = nullptr;
+  int64_t encode_begin = 0;  // tokens before it are computed but not encoded: their frames exist already
 };
 
 struct EngineStats {

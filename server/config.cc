@@ -133,6 +133,7 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
   const ConfigSection root = file.Root();
   CheckListen(root, config.admin_listen());
   root.CheckRange("send_arena_bytes", 4096, kMaxBytes);
+  root.CheckRange("frame_cache_bytes", 0, kMaxBytes);
   root.CheckRange("max_channels", 1, 65536);
   for (const char* field : {"connect_timeout_ms", "run_timeout_ms"}) root.CheckRange(field, 1, kMaxMs);
   root.CheckRange("drain_timeout_ms", 0, kMaxMs);
@@ -143,6 +144,7 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
                          .codec = ReadCodec(root.Nested("codec"), config.codec()),
                          .transport = ReadTransport(root.Nested("transport"), config.transport()),
                          .send_arena_bytes = config.send_arena_bytes(),
+                         .frame_cache_bytes = config.frame_cache_bytes(),
                          .max_channels = static_cast<int>(config.max_channels()),
                          .connect_timeout = absl::Milliseconds(config.connect_timeout_ms()),
                          .run_timeout = absl::Milliseconds(config.run_timeout_ms()),

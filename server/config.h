@@ -55,6 +55,7 @@ struct PrefillOptions {
   CodecOptions codec;
   TransportOptions transport;
   uint64_t send_arena_bytes = 0;
+  uint64_t frame_cache_bytes = 0;  // 0: none
   int max_channels = 0;
   absl::Duration connect_timeout;
   absl::Duration run_timeout;

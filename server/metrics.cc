@@ -77,6 +77,10 @@ struct Metrics::Families {
   Family<Gauge>& decode_targets;
   Family<Gauge>& tickets_open;
   Family<Gauge>& arena;
+  Family<Counter>& frame_cache_lookups;
+  Family<Counter>& frame_cache_tokens;
+  Family<Counter>& frame_cache_evictions;
+  Family<Gauge>& frame_cache_bytes;
   Family<Counter>& transport_messages;
   Family<Counter>& transport_bytes;
   Family<Gauge>& transport_channels;
@@ -150,6 +154,13 @@ struct Metrics::Families {
         decode_targets(Make<Gauge>("aludel_decode_target_ready", "1 where a decode server is ready.")),
         tickets_open(Make<Gauge>("aludel_tickets_open", "Tickets issued and not closed.")),
         arena(Make<Gauge>("aludel_frame_arena_bytes", "Registered frame memory: total, reserved.")),
+        frame_cache_lookups(
+            Make<Counter>("aludel_frame_cache_lookups_total", "Prompts looked up, by result.")),
+        frame_cache_tokens(
+            Make<Counter>("aludel_frame_cache_tokens_total", "Prompt tokens whose frames were cached.")),
+        frame_cache_evictions(
+            Make<Counter>("aludel_frame_cache_evictions_total", "Chunks that went to make room.")),
+        frame_cache_bytes(Make<Gauge>("aludel_frame_cache_bytes", "Memory of cached frames.")),
         transport_messages(Make<Counter>("aludel_transport_messages_total", "Data-plane messages.")),
         transport_bytes(Make<Counter>("aludel_transport_bytes_total", "Data-plane payload bytes.")),
         transport_channels(Make<Gauge>("aludel_transport_channels", "Open data-plane connections.")),
@@ -360,6 +371,18 @@ void Metrics::SetEngine(const std::string& model, const EngineStats& stats) {
     families_->Raise(families_->engine_events.Add({{"model", name}, {"event", event}}),
                      static_cast<double>(count));
   }
+}
+
+void Metrics::SetFrameCache(uint64_t hits, uint64_t partial_hits, uint64_t misses, uint64_t tokens,
+                            uint64_t evictions, uint64_t bytes) {
+  const std::pair<const char*, uint64_t> lookups[] = {
+      {"hit", hits}, {"partial", partial_hits}, {"miss", misses}};
+  for (const auto& [result, count] : lookups) {
+    families_->Raise(families_->frame_cache_lookups.Add({{"result", result}}), static_cast<double>(count));
+  }
+  families_->Raise(families_->frame_cache_tokens.Add({}), static_cast<double>(tokens));
+  families_->Raise(families_->frame_cache_evictions.Add({}), static_cast<double>(evictions));
+  families_->frame_cache_bytes.Add({}).Set(static_cast<double>(bytes));
 }
 
 void Metrics::SetTransport(const TransportStats& stats) {

@@ -65,6 +65,9 @@ class Metrics {
   void SetDecodeTarget(const std::string& model, const std::string& target, bool ready);
   void SetTicketsOpen(int64_t tickets);
   void SetArena(uint64_t bytes_total, uint64_t bytes_reserved);
+  // The prefill server's frame cache: look-ups by result, tokens found, chunks that had to go, bytes now.
+  void SetFrameCache(uint64_t hits, uint64_t partial_hits, uint64_t misses, uint64_t tokens,
+                     uint64_t evictions, uint64_t bytes);
 
   // HTTP (gateway).
   void CountHttpRequest(const std::string& path, int status);

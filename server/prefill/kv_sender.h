@@ -16,9 +16,10 @@
 namespace aludel {
 
 // Ships one hand-over's frames: the codec writes each payload straight into registered memory, and the frame
-// leaves as a message of the transport, its header as the message's header. Reserve and Commit come from the
-// engine thread, the rest from any. The extent and the connection are held until the last send has ended,
-// whatever happened to the run: memory that the transport may still read is never reused.
+// leaves as a message of the transport, its header as the message's header. Reserve and Commit come from one
+// thread at a time (cached frames first, then the engine thread), the rest from any. The extent and the
+// connection are held until the last send has ended, whatever happened to the run: memory that the transport
+// may still read is never reused.
 class KvSender : public FrameSink, public std::enable_shared_from_this<KvSender> {
  public:
   struct Outcome {
@@ -49,9 +50,9 @@ class KvSender : public FrameSink, public std::enable_shared_from_this<KvSender>
   const FrameExtent extent_;
   const std::string format_;
   Metrics* const metrics_;
-  FrameHeader header_;   // ticket, epoch, kind and artefact of every frame; engine thread only
-  size_t used_ = 0;      // of the extent; engine thread only
-  size_t reserved_ = 0;  // by the Reserve that awaits its Commit; engine thread only
+  FrameHeader header_;   // ticket, epoch, kind and artefact of every frame; with Commit
+  size_t used_ = 0;      // of the extent; with Commit
+  size_t reserved_ = 0;  // by the Reserve that awaits its Commit
 
   absl::Mutex mutex_;
   int unfinished_ ABSL_GUARDED_BY(mutex_) = 0;

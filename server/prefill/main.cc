@@ -13,6 +13,7 @@
 #include "server/metrics.h"
 #include "server/model_host.h"
 #include "server/prefill/connection_cache.h"
+#include "server/prefill/frame_cache.h"
 #include "server/prefill/prefill_service.h"
 #include "server/random.h"
 #include "server/shutdown.h"
@@ -59,6 +60,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<FrameArena> arena,
                           FrameArena::Create(transport.get(), options.send_arena_bytes));
   ConnectionCache connections(transport.get(), options.max_channels, options.connect_timeout);
+  FrameCache frame_cache(options.frame_cache_bytes);
   Timer timer;  // its callbacks use what stands above
 
   metrics.OnRender([&] {
@@ -66,6 +68,9 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
     metrics.SetTransport(transport->stats());
     metrics.SetArena(arena->bytes_total(), arena->bytes_reserved());
     metrics.SetTicketsOpen(runs_open.load());
+    const FrameCache::Stats cached = frame_cache.stats();
+    metrics.SetFrameCache(cached.hits, cached.partial_hits, cached.misses, cached.tokens, cached.evictions,
+                          cached.bytes);
   });
   const auto health = [&model] { return model->Health(); };
   const auto ready = [&] { return draining ? absl::UnavailableError("draining") : model->Health(); };
@@ -78,6 +83,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
                           .model = model.get(),
                           .arena = arena.get(),
                           .connections = &connections,
+                          .frame_cache = &frame_cache,
                           .timer = &timer,
                           .metrics = &metrics,
                           .runs_open = &runs_open},

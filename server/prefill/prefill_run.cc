@@ -82,18 +82,48 @@ void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> con
   }
   if (!stopped.ok()) return End(stopped, {});
 
-  const auto tokens = static_cast<int64_t>(prompt_.size());
   // Admitted goes first: the engine may be done before its call returns.
   v1::RunEvent admitted;
   admitted.mutable_admitted();
   stream_->Push(std::move(admitted));
-  const absl::StatusOr<SequenceId> sequence = context_.model->engine().Prefill({.prompt = std::move(prompt_),
-                                                                                .token_end = tokens,
-                                                                                .deadline = deadline_,
-                                                                                .codec = codec_,
-                                                                                .sink = sender.get()},
-                                                                               shared_from_this());
-  if (!sequence.ok()) return End(sequence.status(), {});
+  const absl::Time begin = absl::Now();
+  const absl::StatusOr<int64_t> cached = SendCached(*sender);
+  if (!cached.ok()) {
+    OnDone(cached.status(), {});
+  } else if (*cached == static_cast<int64_t>(prompt_.size())) {
+    SequenceResult nothing_computed;
+    nothing_computed.times.encode = absl::ToDoubleSeconds(absl::Now() - begin);
+    OnDone(absl::OkStatus(), nothing_computed);
+  } else {
+    Compute(std::move(sender), *cached);
+  }
+}
+
+absl::StatusOr<int64_t> PrefillRun::SendCached(KvSender& sender) {
+  const FrameCache::Match match = context_.frame_cache->Find(*codec_, prompt_);
+  for (const FrameCache::Frames& frames : match.chunks) {
+    for (const CachedFrame& frame : *frames) {
+      ALUDEL_ASSIGN_OR_RETURN(const absl::Span<uint8_t> payload, sender.Reserve(frame.payload.size()));
+      std::copy(frame.payload.begin(), frame.payload.end(), payload.begin());
+      ALUDEL_RETURN_IF_ERROR(sender.Commit(frame.coverage, frame.payload.size()));
+    }
+  }
+  return match.tokens;
+}
+
+void PrefillRun::Compute(std::shared_ptr<KvSender> sender, int64_t cached_tokens) {
+  cached_tokens_ = cached_tokens;
+  recorder_ = std::make_shared<FrameRecorder>(std::move(sender), context_.frame_cache->max_bytes());
+  const absl::StatusOr<SequenceId> sequence =
+      context_.model->engine().Prefill({.prompt = prompt_,
+                                        .token_end = static_cast<int64_t>(prompt_.size()),
+                                        .deadline = deadline_,
+                                        .codec = codec_,
+                                        .sink = recorder_.get(),
+                                        .encode_begin = cached_tokens},
+                                       shared_from_this());
+  if (!sequence.ok()) return OnDone(sequence.status(), {});
+  absl::Status stopped;
   {
     absl::MutexLock lock(&mutex_);
     sequence_ = *sequence;
@@ -103,6 +133,9 @@ void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> con
 }
 
 void PrefillRun::OnDone(const absl::Status& status, const SequenceResult& result) {
+  if (status.ok() && recorder_ != nullptr) {
+    context_.frame_cache->Insert(*codec_, prompt_, cached_tokens_, recorder_->TakeFrames());
+  }
   if (status.ok()) {
     v1::RunEvent event;
     v1::RunComputed* computed = event.mutable_computed();

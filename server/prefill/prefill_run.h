@@ -15,6 +15,8 @@
 #include "server/metrics.h"
 #include "server/model_host.h"
 #include "server/prefill/connection_cache.h"
+#include "server/prefill/frame_cache.h"
+#include "server/prefill/frame_recorder.h"
 #include "server/prefill/kv_sender.h"
 #include "server/timer.h"
 
@@ -26,6 +28,7 @@ struct PrefillContext {
   ModelHost* model = nullptr;
   FrameArena* arena = nullptr;
   ConnectionCache* connections = nullptr;
+  FrameCache* frame_cache = nullptr;
   Timer* timer = nullptr;
   Metrics* metrics = nullptr;
   std::atomic<int64_t>* runs_open = nullptr;
@@ -51,6 +54,9 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
  private:
   absl::Status Validate(const v1::RunRequest& request);
   void OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> connection);
+  // Sends what the cache holds of the prompt. Returns how many of its tokens that covers.
+  absl::StatusOr<int64_t> SendCached(KvSender& sender);
+  void Compute(std::shared_ptr<KvSender> sender, int64_t cached_tokens);
   void OnToken(const TokenEvent&) override {}
   void OnDone(const absl::Status& status, const SequenceResult& result) override;
   void OnSent(const KvSender::Outcome& outcome);
@@ -67,7 +73,9 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
   TicketId ticket_ = {};
   uint64_t epoch_ = 0;
   const KvCodec* codec_ = nullptr;
-  FrameExtent extent_;  // until the sender takes it
+  FrameExtent extent_;                       // until the sender takes it
+  int64_t cached_tokens_ = 0;                // of the prompt, sent from the frame cache
+  std::shared_ptr<FrameRecorder> recorder_;  // what the engine encodes into; set before it begins
 
   absl::Mutex mutex_;
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);        // why Stop was called

@@ -50,6 +50,7 @@ class Fleet {
 
   ServerProcess& prefill() { return *prefill_; }
   ServerProcess& decode() { return *decode_; }
+  int prefill_port() const { return prefill_port_; }
 
   // Runs the call to its end. `on_event` may cancel it through the context.
   Answer Ask(const v1::GenerateRequest& request, absl::Duration limit = absl::Seconds(60),
