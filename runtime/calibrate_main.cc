@@ -66,6 +66,7 @@ void AddTransformFlags(FlagSet* flags, TransformJob* job, TransformFlags* raw) {
   flags->Add("head-tokens", "N", &job->head_tokens,
              "aludel: tokens at the prompt's head that the consumer computes itself");
   flags->Add("tail-tokens", "N", &job->tail_tokens, "aludel: the same at its tail, beside the last token");
+  flags->Add("flat", &job->flat, "aludel: count errors of all layers and tokens alike");
   flags->Add("packing", "NAME", &raw->packing, "aludel: deflate (entropy-coded) or fixed (bit widths)");
   flags->Add("work", "DIR", &job->work, "aludel: intermediate files; default OUT.work");
   flags->Add("keep-work", &job->keep_work, "aludel: leave them for the next run");

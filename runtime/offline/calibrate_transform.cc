@@ -168,6 +168,49 @@ std::vector<TransformGroup> MakeGroups(const ModelConfig& config, int native_lay
   return groups;
 }
 
+std::vector<float> RowWeights(const std::vector<int32_t>& ids, const Sensitivity& sensitivity) {
+  constexpr double kPrior = 20;  // occurrences at which an id's own mean counts half
+  constexpr double kBound = 4;
+  double energy = 0, count = 0;
+  for (const auto& [id, sum] : sensitivity.by_id) {
+    energy += sum.energy;
+    count += static_cast<double>(sum.count);
+  }
+  const double mean = energy / std::max(1.0, count);
+  std::vector<float> weights;
+  for (const int32_t id : ids) {
+    const auto found = sensitivity.by_id.find(id);
+    double relative = 1;
+    if (found != sensitivity.by_id.end() && mean > 0) {
+      const auto seen = static_cast<double>(found->second.count);
+      relative = (found->second.energy / mean + kPrior) / (seen + kPrior);
+    }
+    weights.push_back(static_cast<float>(std::clamp(relative, 1 / kBound, kBound)));
+  }
+  return weights;
+}
+
+absl::StatusOr<TargetMetric> MetricOf(const TransformStates& states, size_t consumer,
+                                      const TransformGroup& group, const TransformOptions& options) {
+  const StateFile& file = *states.consumers[consumer];
+  TargetMetric metric = MeasureMetric(file, group, options.encoder.max_rows);
+  if (states.sensitivities.empty()) return metric;
+  const int64_t begin = file.layout().kv(group.first_layer);
+  const int64_t end = begin + metric.outputs();
+  Moments joint = Moments::Zeros(metric.outputs(), metric.outputs());
+  for (size_t r = 0; r < states.ranges.size(); ++r) {
+    const Moments& part = states.sensitivities[consumer].ranges[r];
+    const int64_t first = states.ranges[r].first;
+    for (int64_t i = std::max(begin, first); i < std::min(end, first + part.rows); ++i) {
+      for (int64_t j = std::max(begin, first); j < std::min(end, first + part.cols); ++j) {
+        joint.at(i - begin, j - begin) = part.at(i - first, j - first);
+      }
+    }
+  }
+  ALUDEL_RETURN_IF_ERROR(AddSensitivity(joint, options.sensitivity_blend, &metric));
+  return metric;
+}
+
 absl::StatusOr<TransformAnalysis> AnalyseTransform(const TransformStates& states,
                                                    const std::vector<TransformGroup>& groups,
                                                    const TransformOptions& options, double bytes_per_token,
@@ -180,7 +223,8 @@ absl::StatusOr<TransformAnalysis> AnalyseTransform(const TransformStates& states
     }
     std::vector<EncoderTarget> targets;
     for (size_t c = 0; c < states.consumers.size(); ++c) {
-      analysis.metrics[c].push_back(MeasureMetric(*states.consumers[c], groups[g], options.encoder.max_rows));
+      ALUDEL_ASSIGN_OR_RETURN(TargetMetric metric, MetricOf(states, c, groups[g], options));
+      analysis.metrics[c].push_back(std::move(metric));
     }
     for (size_t c = 0; c < states.consumers.size(); ++c) {
       targets.push_back({states.consumers[c].get(), &analysis.metrics[c][g]});
@@ -241,9 +285,11 @@ TransformEncoderWeights QuantiseTo(double bytes_per_token, const TransformAnalys
 }
 
 absl::StatusOr<TransformDecoderFit> FitTransformDecoder(
-    const TransformEncoderWeights& encoder, const TransformShape& shape, const StateFile& producer,
-    const StateFile& consumer, const std::vector<TargetMetric>& metrics, const ModelConfig& config,
+    const TransformEncoderWeights& encoder, const TransformShape& shape, const TransformStates& states,
+    size_t consumer_index, const std::vector<TargetMetric>& metrics, const ModelConfig& config,
     const TransformOptions& options, const CalibrationProgress& progress) {
+  const StateFile& producer = *states.producer;
+  const StateFile& consumer = *states.consumers[consumer_index];
   TransformDecoderFit fit;
   fit.width = options.linear ? 0 : WidthFor(options.compute_share, config, shape);
   const int64_t train_rows = consumer.rows() - consumer.rows() / 10;
@@ -251,7 +297,11 @@ absl::StatusOr<TransformDecoderFit> FitTransformDecoder(
     const TransformGroup& group = shape.groups[g];
     const InputReader reader(encoder[g], shape, group, producer, consumer);
     const InputScale scale = MeasureInputs(reader, train_rows);
-    const DecoderData train = ReadData(reader, scale, consumer, group, metrics[g], 0, train_rows);
+    DecoderData train = ReadData(reader, scale, consumer, group, metrics[g], 0, train_rows);
+    if (!states.sensitivities.empty()) {
+      train.weight = RowWeights(states.ids, states.sensitivities[consumer_index]);
+      train.weight.resize(train_rows);
+    }
     const DecoderData held_out =
         ReadData(reader, scale, consumer, group, metrics[g], train_rows, consumer.rows());
     DecoderTraining training = options.training;

@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "runtime/codec/scd/statistics.h"
 #include "runtime/codec/transform/fit_encoder.h"
+#include "runtime/codec/transform/sensitivity.h"
 #include "runtime/codec/transform/state_file.h"
 #include "runtime/codec/transform/train_decoder.h"
 #include "runtime/codec/transform/weights.h"
@@ -23,6 +24,7 @@ struct TransformOptions {
   int group_layers = 0;  // layers regressed together; 0: as many as keep a group within kMaxGroupColumns
   double compute_share = 0.09;  // of the consumer's prefill that its decoder may cost; sets the MLP's width
   LatentPacking packing = LatentPacking::kDeflate;
+  double sensitivity_blend = 0.2;  // see AddSensitivity
   EncoderOptions encoder;
   bool linear = false;       // closed-form decoders, without an MLP
   DecoderTraining training;  // width is set from compute_share
@@ -38,7 +40,20 @@ std::vector<TransformGroup> MakeGroups(const ModelConfig& config, int native_lay
 struct TransformStates {
   std::unique_ptr<StateFile> producer;
   std::vector<std::unique_ptr<StateFile>> consumers;
+  std::vector<int32_t> ids;  // of every row
+  // Where an error hurts each consumer's answers, over `ranges` of columns; empty: not known, every layer and
+  // token then counts the same.
+  std::vector<Sensitivity> sensitivities;  // [consumers]
+  std::vector<CacheColumns> ranges;
 };
+
+// How much each row counts in training: the mean sensitivity of its token id, drawn towards the mean of all
+// where an id is rare, and bounded. Words that answers are read from outweigh filler.
+std::vector<float> RowWeights(const std::vector<int32_t>& ids, const Sensitivity& sensitivity);
+
+// The metric of one consumer's targets in a group.
+absl::StatusOr<TargetMetric> MetricOf(const TransformStates& states, size_t consumer,
+                                      const TransformGroup& group, const TransformOptions& options);
 
 // Encoders of every group before they are cut to a rate, and the metric of every consumer's targets.
 struct TransformAnalysis {
@@ -67,11 +82,11 @@ struct TransformDecoderFit {
   int64_t width = 0;
 };
 
-// The decoder of one consumer for quantised codes of `encoder`. The last rows of the states, a tenth, are
+// The decoder of states.consumers[consumer] for quantised codes of `encoder`. The last rows of the states, a tenth, are
 // held out of training and measured.
 absl::StatusOr<TransformDecoderFit> FitTransformDecoder(
-    const TransformEncoderWeights& encoder, const TransformShape& shape, const StateFile& producer,
-    const StateFile& consumer, const std::vector<TargetMetric>& metrics, const ModelConfig& config,
+    const TransformEncoderWeights& encoder, const TransformShape& shape, const TransformStates& states,
+    size_t consumer, const std::vector<TargetMetric>& metrics, const ModelConfig& config,
     const TransformOptions& options, const CalibrationProgress& progress);
 
 }  // namespace aludel

@@ -87,7 +87,7 @@ class TransformCalibration {
   void PrintPlan() const {
     const ModelConfig& config = producer_->config();
     const int64_t tokens = TokenCount(prompts_.train);
-    const size_t disk = StateBytes(config, most_native_ + 1, tokens) * (1 + consumers_.size());
+    const size_t disk = StateBytes(config, std::max(most_native_, config.layers / 4) + 1, tokens) * (1 + consumers_.size());
     const std::vector<TransformGroup> groups =
         MakeGroups(config, std::min(0, most_native_), job_.options.group_layers);
     const size_t moments = EncoderFitBytes(config, most_native_, groups.front(), consumers_.size());
@@ -108,7 +108,8 @@ class TransformCalibration {
   }
 
   absl::Status CollectStates() {
-    const int sides = most_native_ + 1;
+    // As many for every structure that a search may try, so that all runs share the files.
+    const int sides = std::max(most_native_, producer_->config().layers / 4) + 1;
     ALUDEL_ASSIGN_OR_RETURN(states_.producer, OpenStates(work_, *producer_, prompts_.train, sides,
                                                          "producer prefills", Progress()));
     for (const auto& consumer : consumers_) {
@@ -118,6 +119,32 @@ class TransformCalibration {
       ALUDEL_ASSIGN_OR_RETURN(auto probe, HandOverProbe::Create(*producer_, *consumer, prompts_.held_out,
                                                                 job_.base.scd.max_answer_tokens, Progress()));
       probes_.push_back(std::move(probe));
+    }
+    for (const std::vector<int32_t>& prompt : prompts_.train) {
+      states_.ids.insert(states_.ids.end(), prompt.begin(), prompt.end());
+    }
+    return job_.flat ? absl::OkStatus() : CollectSensitivities();
+  }
+
+  // From the prompts that decoders are fitted to: held-out ones stay unseen.
+  absl::Status CollectSensitivities() {
+    const ModelConfig& config = producer_->config();
+    const auto kv_dim = static_cast<int>(config.kv_dim());
+    // All layers together where a host holds that matrix, else layer by layer.
+    const bool whole = int64_t{config.layers} * 2 * kv_dim <= kMaxGroupColumns;
+    const int step = whole ? config.layers : 1;
+    for (int layer = 0; layer < config.layers; layer += step) {
+      states_.ranges.push_back(CacheColumns::OfLayers(layer, step, kv_dim));
+    }
+    SensitivityOptions options;
+    options.max_answer_tokens = job_.base.scd.max_answer_tokens;
+    options.seed = job_.options.training.seed;
+    for (size_t c = 0; c < consumers_.size(); ++c) {
+      ALUDEL_ASSIGN_OR_RETURN(const auto gradients, CacheGradient::Load(job_.base.consumers[c]));
+      ALUDEL_ASSIGN_OR_RETURN(
+          Sensitivity sensitivity,
+          MeasureSensitivity(*consumers_[c], *gradients, prompts_.train, states_.ranges, options, Progress()));
+      states_.sensitivities.push_back(std::move(sensitivity));
     }
     return absl::OkStatus();
   }
@@ -160,8 +187,7 @@ class TransformCalibration {
     for (size_t c = 0; c < consumers_.size(); ++c) {
       ALUDEL_ASSIGN_OR_RETURN(
           TransformDecoderFit fit,
-          FitTransformDecoder(candidate->encoder, candidate->shape, *states_.producer, *states_.consumers[c],
-                              analysis.metrics[c], consumers_[c]->config(), job_.options, Progress()));
+          FitTransformDecoder(candidate->encoder, candidate->shape, states_, c, analysis.metrics[c], consumers_[c]->config(), job_.options, Progress()));
       candidate->decoders.push_back(std::move(fit));
     }
     return absl::OkStatus();
@@ -288,10 +314,11 @@ class TransformCalibration {
 
   absl::Status FitNewConsumers() {
     TransformAnalysis analysis;
-    for (const auto& states : states_.consumers) {
+    for (size_t c = 0; c < consumers_.size(); ++c) {
       analysis.metrics.emplace_back();
       for (const TransformGroup& group : chosen_.shape.groups) {
-        analysis.metrics.back().push_back(MeasureMetric(*states, group, job_.options.encoder.max_rows));
+        ALUDEL_ASSIGN_OR_RETURN(TargetMetric metric, MetricOf(states_, c, group, job_.options));
+        analysis.metrics.back().push_back(std::move(metric));
       }
     }
     ALUDEL_RETURN_IF_ERROR(FitDecoders(analysis, &chosen_));

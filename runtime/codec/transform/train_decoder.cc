@@ -110,6 +110,25 @@ class Adam {
   int64_t steps_ = 0;
 };
 
+// Draws rows in proportion to their weights.
+class RowDraw {
+ public:
+  explicit RowDraw(const DecoderData& data) : rows_(data.rows) {
+    double sum = 0;
+    for (const float weight : data.weight) ends_.push_back(sum += weight);
+  }
+  int64_t operator()(std::mt19937_64& random) const {
+    if (ends_.empty()) return static_cast<int64_t>(random() % static_cast<uint64_t>(rows_));
+    const double at = static_cast<double>(random() >> 11) * 0x1p-53 * ends_.back();
+    const auto row = std::upper_bound(ends_.begin(), ends_.end(), at) - ends_.begin();
+    return std::min<int64_t>(row, rows_ - 1);
+  }
+
+ private:
+  int64_t rows_;
+  std::vector<double> ends_;
+};
+
 double RelativeError(const DecoderNet& net, const DecoderData& data) {
   double error = 0;
   double energy = 0;
@@ -142,6 +161,10 @@ absl::StatusOr<DecoderNet> FitLinear(const DecoderData& data, double ridge) {
       Widen(data.u, begin + t, data.inputs, x.data() + t * inputs);
       x[t * inputs + data.inputs] = 1.0f;
       Widen(data.y, begin + t, data.outputs, y.data() + t * data.outputs);
+      if (data.weight.empty()) continue;
+      const float root = std::sqrt(data.weight[begin + t]);
+      for (int64_t j = 0; j < inputs; ++j) x[t * inputs + j] *= root;
+      for (int64_t j = 0; j < data.outputs; ++j) y[t * data.outputs + j] *= root;
     }
     AddGram(x.data(), count, &xx);
     AddProduct(x.data(), y.data(), count, &xy);
@@ -213,6 +236,7 @@ absl::StatusOr<DecoderFit> TrainDecoder(const DecoderData& train, const DecoderD
   Adam adam(fit.net);
   DecoderNet gradient;
   std::mt19937_64 random(options.seed ^ 0x9e3779b97f4a7c15u);
+  const RowDraw draw(train);
   const int64_t batch = std::min(options.batch, train.rows);
   std::vector<float> u(batch * train.inputs), y(batch * train.outputs);
   for (int64_t step = 0; step < options.steps; ++step) {
@@ -220,7 +244,7 @@ absl::StatusOr<DecoderFit> TrainDecoder(const DecoderData& train, const DecoderD
       return absl::CancelledError("calibration was interrupted");
     }
     for (int64_t t = 0; t < batch; ++t) {
-      const auto row = static_cast<int64_t>(random() % static_cast<uint64_t>(train.rows));
+      const int64_t row = draw(random);
       Widen(train.u, row, train.inputs, u.data() + t * train.inputs);
       Widen(train.y, row, train.outputs, y.data() + t * train.outputs);
     }

@@ -18,6 +18,8 @@ struct DecoderData {
   int64_t outputs = 0;
   std::vector<Bf16> u;  // [rows, inputs], standardised
   std::vector<Bf16> y;  // [rows, outputs]
+  // How much each row counts; empty: all alike. [rows]
+  std::vector<float> weight;
 
   size_t bytes() const { return (u.size() + y.size()) * sizeof(Bf16); }
 };
