@@ -66,7 +66,8 @@ void AddTransformFlags(FlagSet* flags, TransformJob* job, TransformFlags* raw) {
   flags->Add("head-tokens", "N", &job->head_tokens,
              "aludel: tokens at the prompt's head that the consumer computes itself");
   flags->Add("tail-tokens", "N", &job->tail_tokens, "aludel: the same at its tail, beside the last token");
-  flags->Add("flat", &job->flat, "aludel: count errors of all layers and tokens alike");
+  flags->Add("sensitivity-prompts", "N", &job->sensitivity_prompts,
+             "aludel: prompts whose answers show where errors hurt; 0: all layers and tokens count alike");
   flags->Add("packing", "NAME", &raw->packing, "aludel: deflate (entropy-coded) or fixed (bit widths)");
   flags->Add("work", "DIR", &job->work, "aludel: intermediate files; default OUT.work");
   flags->Add("keep-work", &job->keep_work, "aludel: leave them for the next run");
@@ -76,8 +77,9 @@ absl::Status ReadTransformFlags(const TransformFlags& raw, int64_t seed, Transfo
   if (raw.max_kl > 0 && raw.bytes_per_token > 0) {
     return absl::InvalidArgumentError("--max-kl and --bytes-per-token exclude each other");
   }
-  if (raw.max_kl < 0 || raw.bytes_per_token < 0 || raw.group_layers < 0 || job->head_tokens < 0 ||
-      job->tail_tokens < 0 || job->options.training.steps < 1 || !(job->options.compute_share > 0)) {
+  if (raw.max_kl < 0 || raw.bytes_per_token < 0 || raw.group_layers < 0 || job->sensitivity_prompts < 0 ||
+      job->head_tokens < 0 || job->tail_tokens < 0 || job->options.training.steps < 1 ||
+      !(job->options.compute_share > 0)) {
     return absl::InvalidArgumentError(
         "want --max-kl, --bytes-per-token and --group-layers at least 0, --steps and --compute-share above "
         "0");

@@ -82,8 +82,8 @@ struct TransformDecoderFit {
   int64_t width = 0;
 };
 
-// The decoder of states.consumers[consumer] for quantised codes of `encoder`. The last rows of the states, a tenth, are
-// held out of training and measured.
+// The decoder of states.consumers[consumer] for quantised codes of `encoder`. The last rows of the states, a
+// tenth, are held out of training and measured.
 absl::StatusOr<TransformDecoderFit> FitTransformDecoder(
     const TransformEncoderWeights& encoder, const TransformShape& shape, const TransformStates& states,
     size_t consumer, const std::vector<TargetMetric>& metrics, const ModelConfig& config,

@@ -87,7 +87,8 @@ class TransformCalibration {
   void PrintPlan() const {
     const ModelConfig& config = producer_->config();
     const int64_t tokens = TokenCount(prompts_.train);
-    const size_t disk = StateBytes(config, std::max(most_native_, config.layers / 4) + 1, tokens) * (1 + consumers_.size());
+    const size_t disk =
+        StateBytes(config, std::max(most_native_, config.layers / 4) + 1, tokens) * (1 + consumers_.size());
     const std::vector<TransformGroup> groups =
         MakeGroups(config, std::min(0, most_native_), job_.options.group_layers);
     const size_t moments = EncoderFitBytes(config, most_native_, groups.front(), consumers_.size());
@@ -123,7 +124,7 @@ class TransformCalibration {
     for (const std::vector<int32_t>& prompt : prompts_.train) {
       states_.ids.insert(states_.ids.end(), prompt.begin(), prompt.end());
     }
-    return job_.flat ? absl::OkStatus() : CollectSensitivities();
+    return job_.sensitivity_prompts == 0 ? absl::OkStatus() : CollectSensitivities();
   }
 
   // From the prompts that decoders are fitted to: held-out ones stay unseen.
@@ -139,11 +140,13 @@ class TransformCalibration {
     SensitivityOptions options;
     options.max_answer_tokens = job_.base.scd.max_answer_tokens;
     options.seed = job_.options.training.seed;
+    const size_t count = std::min(prompts_.train.size(), static_cast<size_t>(job_.sensitivity_prompts));
+    const auto prompts = absl::MakeConstSpan(prompts_.train).first(count);
     for (size_t c = 0; c < consumers_.size(); ++c) {
       ALUDEL_ASSIGN_OR_RETURN(const auto gradients, CacheGradient::Load(job_.base.consumers[c]));
       ALUDEL_ASSIGN_OR_RETURN(
           Sensitivity sensitivity,
-          MeasureSensitivity(*consumers_[c], *gradients, prompts_.train, states_.ranges, options, Progress()));
+          MeasureSensitivity(*consumers_[c], *gradients, prompts, states_.ranges, options, Progress()));
       states_.sensitivities.push_back(std::move(sensitivity));
     }
     return absl::OkStatus();
@@ -187,7 +190,8 @@ class TransformCalibration {
     for (size_t c = 0; c < consumers_.size(); ++c) {
       ALUDEL_ASSIGN_OR_RETURN(
           TransformDecoderFit fit,
-          FitTransformDecoder(candidate->encoder, candidate->shape, states_, c, analysis.metrics[c], consumers_[c]->config(), job_.options, Progress()));
+          FitTransformDecoder(candidate->encoder, candidate->shape, states_, c, analysis.metrics[c],
+                              consumers_[c]->config(), job_.options, Progress()));
       candidate->decoders.push_back(std::move(fit));
     }
     return absl::OkStatus();

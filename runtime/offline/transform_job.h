@@ -23,7 +23,8 @@ struct TransformJob {
   std::optional<int> native_layers;
   int64_t head_tokens = 0;  // native ones, see KvCodec
   int64_t tail_tokens = 0;
-  bool flat = false;        // no sensitivities: every layer and token counts the same
+  // Prompts whose answers show where errors hurt; 0: every layer and token counts the same.
+  int64_t sensitivity_prompts = 800;
   std::string work;        // directory of intermediate files; "": beside `out`
   bool keep_work = false;  // leave them there
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <random>
 
 #include "absl/strings/str_format.h"
@@ -114,19 +115,59 @@ bool LimitNorm(double max_norm, std::vector<float>* gradient) {
   return true;
 }
 
-void AddGrams(const std::vector<float>& gradient, int64_t tokens, int64_t columns,
-              absl::Span<const CacheColumns> ranges, Sensitivity* result) {
-  std::vector<float> rows;
-  for (size_t r = 0; r < ranges.size(); ++r) {
-    rows.resize(static_cast<size_t>(tokens * ranges[r].count));
-    for (int64_t t = 0; t < tokens; ++t) {
-      std::copy_n(gradient.data() + t * columns + ranges[r].first, ranges[r].count,
-                  rows.data() + t * ranges[r].count);
+// Collects rows of gradients and adds their products when there are enough of them: a Gram matrix costs as
+// much for one row as for hundreds.
+class GramBuffer {
+ public:
+  GramBuffer(absl::Span<const CacheColumns> ranges, int64_t columns, Sensitivity* result)
+      : ranges_(ranges), columns_(columns), result_(result), rows_(ranges.size()) {}
+
+  // `ids` are those of the cached tokens. Rows with less than a millionth of the energy are left out.
+  void Add(const std::vector<float>& gradient, absl::Span<const int32_t> ids) {
+    const std::vector<double> energies = RowEnergies(gradient, static_cast<int64_t>(ids.size()));
+    const double least = 1e-6 * std::accumulate(energies.begin(), energies.end(), 0.0);
+    for (size_t t = 0; t < ids.size(); ++t) {
+      IdEnergy& id = result_->by_id[ids[t]];
+      id.energy += energies[t];
+      ++id.count;
+      if (energies[t] <= least) continue;
+      const float* row = gradient.data() + t * columns_;
+      for (size_t r = 0; r < ranges_.size(); ++r) {
+        rows_[r].insert(rows_[r].end(), row + ranges_[r].first, row + ranges_[r].first + ranges_[r].count);
+      }
+      if (++count_ == kRows) Flush();
     }
-    AddGram(rows.data(), tokens, &result->ranges[r]);
+    result_->tokens += static_cast<int64_t>(ids.size());
   }
-  result->tokens += tokens;
-}
+
+  void Flush() {
+    for (size_t r = 0; r < ranges_.size(); ++r) {
+      if (count_ > 0) AddGram(rows_[r].data(), count_, &result_->ranges[r]);
+      rows_[r].clear();
+    }
+    count_ = 0;
+  }
+
+ private:
+  static constexpr int64_t kRows = 512;
+
+  std::vector<double> RowEnergies(const std::vector<float>& gradient, int64_t tokens) const {
+    std::vector<double> energies(tokens);
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int64_t j = 0; j < columns_; ++j) {
+        const double value = gradient[t * columns_ + j];
+        energies[t] += value * value;
+      }
+    }
+    return energies;
+  }
+
+  absl::Span<const CacheColumns> ranges_;
+  int64_t columns_;
+  Sensitivity* result_;
+  std::vector<std::vector<float>> rows_;  // per range [count, columns of the range]
+  int64_t count_ = 0;
+};
 
 }  // namespace
 
@@ -144,6 +185,7 @@ absl::StatusOr<Sensitivity> MeasureSensitivity(Transformer& consumer, CacheGradi
       const auto own, Consumer::Create(consumer, static_cast<int64_t>(longest), options.max_answer_tokens));
   std::mt19937_64 random(options.seed);
   std::vector<float> gradient;
+  GramBuffer grams(ranges, gradients.columns(), &result);
   const auto total = static_cast<int64_t>(prompts.size());
   for (const auto& prompt : prompts) {
     if (!progress("measure sensitivity", result.prompts, total)) {
@@ -153,10 +195,11 @@ absl::StatusOr<Sensitivity> MeasureSensitivity(Transformer& consumer, CacheGradi
     for (int sample = 0; sample < options.samples; ++sample) {
       ALUDEL_RETURN_IF_ERROR(gradients.SampledLogProbability(own->input(), random, &gradient).status());
       if (LimitNorm(options.max_norm, &gradient)) ++result.limited;
-      AddGrams(gradient, own->input().tokens, gradients.columns(), ranges, &result);
+      grams.Add(gradient, absl::MakeConstSpan(prompt).first(prompt.size() - 1));
     }
     ++result.prompts;
   }
+  grams.Flush();
   for (Moments& range : result.ranges) {
     for (double& value : range.values) value /= static_cast<double>(result.tokens);
   }

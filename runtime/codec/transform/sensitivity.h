@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -30,9 +31,16 @@ struct SensitivityOptions {
   uint64_t seed = 1;
 };
 
+// Occurrences of one token id in cached prompts.
+struct IdEnergy {
+  double energy = 0;  // sum of |g|^2
+  int64_t count = 0;
+};
+
 struct Sensitivity {
   // Per range of columns: the mean over cached tokens of g g^T [count, count], in the cache's units.
   std::vector<Moments> ranges;
+  std::map<int32_t, IdEnergy> by_id;
   int64_t prompts = 0;
   int64_t tokens = 0;   // cached tokens, over prompts and samples
   int64_t limited = 0;  // gradients that were scaled down
