@@ -28,7 +28,7 @@ class JinjaTemplate : public ChatTemplate {
           absl::StrCat("chat template is ", source.size(), " bytes, want at most ", kMaxTemplateBytes));
     }
     ALUDEL_ASSIGN_OR_RETURN(JinjaBody body, ParseJinja(source));
-    return std::unique_ptr<ChatTemplate>(new JinjaTemplate(std::move(body), std::move(tokens)));
+    return std::unique_ptr<ChatTemplate>(new JinjaTemplate(std::string(source), std::move(body), std::move(tokens)));
   }
 
   absl::StatusOr<std::string> Render(const nlohmann::ordered_json& context) const override {
@@ -48,9 +48,13 @@ class JinjaTemplate : public ChatTemplate {
     return RenderJinja(body_, all.AsDict());
   }
 
- private:
-  JinjaTemplate(JinjaBody body, SpecialTokens tokens) : body_(std::move(body)), tokens_(std::move(tokens)) {}
+  const std::string& source() const override { return source_; }
 
+ private:
+  JinjaTemplate(std::string source, JinjaBody body, SpecialTokens tokens)
+      : source_(std::move(source)), body_(std::move(body)), tokens_(std::move(tokens)) {}
+
+  const std::string source_;
   const JinjaBody body_;
   const SpecialTokens tokens_;
 };

@@ -26,6 +26,8 @@ class ChatTemplate {
   // bos_token and eos_token are added. InvalidArgument carries the template's raise_exception text or the
   // line of the fault.
   virtual absl::StatusOr<std::string> Render(const nlohmann::ordered_json& context) const = 0;
+  // The template as it was given.
+  virtual const std::string& source() const = 0;
 };
 
 }  // namespace aludel

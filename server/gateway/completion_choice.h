@@ -9,6 +9,7 @@
 #include "nlohmann/json.hpp"
 #include "server/gateway/logprobs_json.h"
 #include "server/gateway/tool_call.h"
+#include "server/gateway/tool_call_parser.h"
 
 namespace aludel {
 
@@ -25,7 +26,8 @@ struct ChoiceDelta {
 // One choice of an answer: turns the decode server's events into what a client sees of them. Not thread-safe.
 class CompletionChoice {
  public:
-  CompletionChoice(bool chat, const Tokenizer* tokenizer) : logprobs_(chat, tokenizer) {}
+  // Without a dialect, text stays text.
+  CompletionChoice(bool chat, const Tokenizer* tokenizer, ToolCallParser::Options tools);
 
   ChoiceDelta OnToken(const v1::Token& token);
   ChoiceDelta OnFinished(const v1::Finished& finished);
@@ -37,7 +39,12 @@ class CompletionChoice {
   int64_t tokens = 0;
 
  private:
+  void Add(ToolCallParser::Output output, ChoiceDelta* delta);
+
   LogprobsJson logprobs_;
+  ToolCallParser parser_;
+  size_t calls_ = 0;
+  int32_t marker_ = -1;  // a special token that opens calls, and that has no text
   std::string finish_reason_;
 };
 

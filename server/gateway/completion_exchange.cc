@@ -24,6 +24,11 @@ ApiError FromGrpcStatus(const grpc::Status& status) {
       error.status = 400;
       error.type = "invalid_request_error";
       break;
+    case grpc::StatusCode::FAILED_PRECONDITION:
+      // Well-formed, and still nothing that this model can answer.
+      error.status = 422;
+      error.type = "invalid_request_error";
+      break;
     case grpc::StatusCode::NOT_FOUND:
       error.status = 404;
       error.type = "invalid_request_error";
@@ -54,7 +59,8 @@ CompletionExchange::CompletionExchange(Options options, HttpResponder responder,
     : options_(std::move(options)),
       responder_(std::move(responder)),
       metrics_(metrics),
-      choices_(options_.choices, CompletionChoice(options_.identity.chat, options_.tokenizer)),
+      choices_(options_.choices,
+               CompletionChoice(options_.identity.chat, options_.tokenizer, options_.tools)),
       whole_(options_.choices),
       open_choices_(options_.choices) {}
 

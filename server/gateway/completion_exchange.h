@@ -23,6 +23,7 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
     CompletionIdentity identity;
     bool stream = false;
     int choices = 1;
+    ToolCallParser::Options tools;
     const Tokenizer* tokenizer = nullptr;  // outlives the exchange
     std::chrono::steady_clock::time_point received;
     int64_t prompt_tokens = 0;

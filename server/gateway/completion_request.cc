@@ -1,12 +1,13 @@
 #include "server/gateway/completion_request.h"
 
-#include <array>
 #include <limits>
 #include <utility>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/constrain/ordered_json.h"
+#include "server/gateway/chat_messages.h"
 #include "server/gateway/json_fields.h"
+#include "server/gateway/response_format.h"
 #include "server/gateway/sampling_fields.h"
 
 namespace aludel {
@@ -15,46 +16,10 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
+constexpr int kMaxBodyDepth = 128;
 constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 // OpenAI's default for the older endpoint.
 constexpr int64_t kDefaultPlainMaxTokens = 16;
-
-// Where in the body a value stands, e.g. "messages[3].content".
-std::string At(absl::string_view list, size_t index, absl::string_view field = "") {
-  return absl::StrCat(list, "[", index, "]", field.empty() ? "" : ".", field);
-}
-
-// A message's content: a string, null, or a list of text parts.
-std::optional<ApiError> ParseContent(const json& content, const std::string& where, std::string* text) {
-  if (content.is_string()) {
-    *text = content.get<std::string>();
-    return std::nullopt;
-  }
-  if (!content.is_array()) {
-    return InvalidParameter(where, absl::StrCat("'", where, "' must be a string or a list of content parts, ",
-                                                "found ", content.type_name()));
-  }
-  for (size_t i = 0; i < content.size(); ++i) {
-    const json& part = content[i];
-    const std::string part_at = At(where, i);
-    const auto type = part.is_object() ? part.find("type") : part.end();
-    if (type == part.end() || !type->is_string()) {
-      return InvalidParameter(part_at, absl::StrCat("'", part_at, "' must be an object with a 'type'"));
-    }
-    if (*type != "text") {
-      return UnsupportedParameter(
-          At(where, i, "type"),
-          absl::StrCat("'", part_at, "': only parts of type 'text' are supported, found '",
-                       type->get<std::string>(), "'"));
-    }
-    const auto part_text = part.find("text");
-    if (part_text == part.end() || !part_text->is_string()) {
-      return InvalidParameter(At(where, i, "text"), absl::StrCat("'", part_at, "' needs a string 'text'"));
-    }
-    *text += part_text->get_ref<const std::string&>();
-  }
-  return std::nullopt;
-}
 
 void ParseExtensions(JsonFields& fields, CompletionRequest* request) {
   const json* object = fields.Object("aludel");
@@ -79,7 +44,7 @@ void ParseExtensions(JsonFields& fields, CompletionRequest* request) {
 }
 
 // What both endpoints share.
-void ParseShared(JsonFields& fields, CompletionRequest* request) {
+void ParseShared(JsonFields& fields, const ordered_json& ordered, CompletionRequest* request) {
   request->model = fields.String("model").value_or("");
   if (!fields.error() && request->model.empty()) fields.Fail("model", "is required");
   ParseSampling(fields, &request->sampling);
@@ -91,26 +56,59 @@ void ParseShared(JsonFields& fields, CompletionRequest* request) {
     if (stream_options.error()) fields.Fail(*stream_options.error());
   }
   ParseExtensions(fields, request);
+  ParseResponseFormat(fields, ordered, &request->constraint);
 }
 
 void RefuseChatOnly(JsonFields& fields) {
-  fields.Refuse("tools", nullptr, "");
-  fields.Refuse("functions", nullptr, "");
-  if (const json* choice = fields.Find("tool_choice"); choice != nullptr && *choice != "auto") {
-    fields.Refuse("tool_choice", "none", "");
-  }
+  fields.Refuse("functions", nullptr, ": use 'tools'");
   if (const json* call = fields.Find("function_call"); call != nullptr && *call != "auto") {
-    fields.Refuse("function_call", "none", "");
+    fields.Refuse("function_call", "none", ": use 'tool_choice'");
   }
   fields.Refuse("modalities", json::array({"text"}), ": only text is served");
   fields.Refuse("audio", nullptr, "");
   fields.Refuse("prediction", nullptr, "");
   fields.Refuse("web_search_options", nullptr, "");
-  if (const json* format = fields.Object("response_format"); format != nullptr) {
-    JsonFields inner(*format, "response_format.");
-    inner.Refuse("type", "text", ": only 'text' is served");
-    if (inner.error()) fields.Fail(*inner.error());
+}
+
+// Copying or comparing a value recurses, so what a client nests must not use up a handler's stack.
+bool NestedDeeperThan(int limit, absl::string_view body) {
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < body.size(); ++i) {
+    const char c = body[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      if (++depth > limit) return true;
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
   }
+  return false;
+}
+
+// The parts of the body whose members have an order, in that order; other parts are left out.
+std::optional<ApiError> ReadOrdered(absl::string_view body, const json& object, ordered_json* ordered) {
+  *ordered = ordered_json::object();
+  bool any = false;
+  for (const char* name : {"tools", "response_format"}) {
+    const auto part = object.find(name);
+    if (part == object.end() || !part->is_structured()) continue;
+    if (const absl::Status shape = CheckShape(*part); !shape.ok()) {
+      return InvalidParameter(name, absl::StrCat("'", name, "' ", shape.message()));
+    }
+    any = true;
+  }
+  if (!any) return std::nullopt;
+  const auto wanted = [](int depth, ordered_json::parse_event_t event, ordered_json& parsed) {
+    return event != ordered_json::parse_event_t::key || depth != 1 || parsed == "tools" ||
+           parsed == "response_format";
+  };
+  *ordered = ordered_json::parse(body.begin(), body.end(), wanted, /*allow_exceptions=*/false);
+  return std::nullopt;
 }
 
 void ParsePrompt(JsonFields& fields, CompletionRequest* request) {
@@ -133,6 +131,10 @@ void ParsePrompt(JsonFields& fields, CompletionRequest* request) {
 std::optional<ApiError> ParseObject(absl::string_view body, json* object) {
   ApiError error;
   error.message = "We could not parse the JSON body of your request: expected one JSON object";
+  if (NestedDeeperThan(kMaxBodyDepth, body)) {
+    absl::StrAppend(&error.message, ", found one nested deeper than ", kMaxBodyDepth, " levels");
+    return error;
+  }
   try {
     *object = json::parse(body.begin(), body.end());
     if (object->is_object()) return std::nullopt;
@@ -156,40 +158,25 @@ std::optional<ApiError> ParseTokenIds(const json& value, absl::string_view param
   return std::nullopt;
 }
 
-std::optional<ApiError> ParseMessages(const json& messages, ordered_json* parsed) {
-  static constexpr std::array<absl::string_view, 4> kRoles = {"system", "developer", "user", "assistant"};
-  if (!messages.is_array() || messages.empty()) {
-    return InvalidParameter("messages", "'messages' must be a list of at least one message");
-  }
-  for (size_t i = 0; i < messages.size(); ++i) {
-    const json& message = messages[i];
-    const std::string where = At("messages", i);
-    if (!message.is_object()) return InvalidParameter(where, absl::StrCat("'", where, "' must be an object"));
-    JsonFields fields(message, absl::StrCat(where, "."));
-    const std::string role = fields.String("role").value_or("");
-    if (!absl::c_linear_search(kRoles, role)) {
-      fields.Fail("role",
-                  absl::StrCat("must be 'system', 'developer', 'user' or 'assistant', found '", role, "'"));
-    }
-    fields.Refuse("tool_calls", nullptr, "");
-    fields.Refuse("function_call", nullptr, "");
-    const json* content = fields.Find("content");
-    if (content == nullptr) fields.Fail("content", "is required");
-    if (fields.error()) return fields.error();
-    std::string text;
-    if (auto error = ParseContent(*content, At("messages", i, "content"), &text)) return error;
-    // Templates know the older name of the same role.
-    parsed->push_back({{"role", role == "developer" ? "system" : role}, {"content", std::move(text)}});
-  }
-  return std::nullopt;
-}
-
 std::optional<ApiError> ParseChatRequest(absl::string_view body, CompletionRequest* request) {
   json object;
   if (auto error = ParseObject(body, &object)) return error;
+  ordered_json ordered;
+  if (auto error = ReadOrdered(body, object, &ordered)) return error;
   JsonFields fields(object);
   request->chat = true;
-  ParseShared(fields, request);
+  ParseShared(fields, ordered, request);
+  ParseTools(fields, ordered, &request->tools);
+  if (request->constraint && request->tools.choice != Tools::Choice::kNone) {
+    fields.Fail(UnsupportedParameter("response_format",
+                                     "'response_format' is not supported beside 'tools', unless "
+                                     "'tool_choice' is 'none'"));
+  }
+  if (const json* arguments = fields.Object("chat_template_kwargs")) {
+    const absl::Status shape = CheckShape(*arguments);
+    if (!shape.ok()) fields.Fail("chat_template_kwargs", shape.message());
+    if (shape.ok()) request->template_arguments = *arguments;
+  }
   ParseChatLogprobs(fields, &request->sampling);
   RefuseChatOnly(fields);
   // The newer name wins; both count the same tokens here, as nothing is generated that is not shown.
@@ -206,9 +193,11 @@ std::optional<ApiError> ParseChatRequest(absl::string_view body, CompletionReque
 std::optional<ApiError> ParseCompletionRequest(absl::string_view body, CompletionRequest* request) {
   json object;
   if (auto error = ParseObject(body, &object)) return error;
+  ordered_json ordered;
+  if (auto error = ReadOrdered(body, object, &ordered)) return error;
   JsonFields fields(object);
   request->chat = false;
-  ParseShared(fields, request);
+  ParseShared(fields, ordered, request);
   ParsePlainLogprobs(fields, &request->sampling);
   fields.Refuse("echo", false, "");
   fields.Refuse("best_of", request->sampling.choices(), ": every choice is returned, so it can only be 'n'");

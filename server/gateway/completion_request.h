@@ -9,6 +9,7 @@
 #include "aludel/v1/handoff.pb.h"
 #include "nlohmann/json.hpp"
 #include "server/gateway/api_error.h"
+#include "server/gateway/tools.h"
 
 namespace aludel {
 
@@ -16,12 +17,15 @@ namespace aludel {
 struct CompletionRequest {
   bool chat = true;
   std::string model;
-  // Chat: [{"role", "content"}, ...], content parts joined to one string.
+  // Chat: as chat_messages.h makes them.
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
+  Tools tools;
+  nlohmann::ordered_json template_arguments = nlohmann::ordered_json::object();  // chat_template_kwargs
   // Plain completion: text, or token ids.
   std::string prompt;
   std::vector<int32_t> prompt_ids;
   v1::SamplingParams sampling;
+  std::optional<v1::TextConstraint> constraint;  // of response_format
   bool stream = false;
   bool include_usage = false;
   v1::Fidelity fidelity = v1::FIDELITY_UNSPECIFIED;
@@ -34,8 +38,6 @@ struct CompletionRequest {
 std::optional<ApiError> ParseChatRequest(absl::string_view body, CompletionRequest* request);
 std::optional<ApiError> ParseCompletionRequest(absl::string_view body, CompletionRequest* request);
 
-// The part both share with /tokenize: [{"role", "content"}] from a "messages" value.
-std::optional<ApiError> ParseMessages(const nlohmann::json& messages, nlohmann::ordered_json* parsed);
 // A list of token ids named `param`.
 std::optional<ApiError> ParseTokenIds(const nlohmann::json& value, absl::string_view param,
                                       std::vector<int32_t>* ids);

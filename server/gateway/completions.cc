@@ -45,13 +45,16 @@ std::optional<ApiError> Completions::Prepare(bool chat, const HttpRequest& http,
   std::vector<int32_t> ids = std::move(request->prompt_ids);
   if (!ids.empty()) {
     if (auto error = CheckTokenIds(*model, param, ids)) return error;
-  } else if (auto error = chat ? TokenizeChat(*model, request->messages, &ids)
+  } else if (auto error = chat ? TokenizeChat(*model, *request, &ids)
                                : TokenizeText(*model, request->prompt, /*add_special_tokens=*/true, &ids)) {
     return error;
   }
   if (auto error = CheckLength(param, ids.size(), router_->State(model->name).max_context)) return error;
   generate->mutable_prompt()->Assign(ids.begin(), ids.end());
   *generate->mutable_sampling() = request->sampling;
+  std::optional<v1::TextConstraint> constraint = request->constraint;
+  if (auto error = ConstrainToCall(request->tools, model->tool_dialect, &constraint)) return error;
+  if (constraint) *generate->mutable_constraint() = *std::move(constraint);
   generate->set_fidelity(request->fidelity);
   generate->set_format(request->format);
   for (const std::string& target : options_.prefill_targets) generate->add_prefill_targets(target);
@@ -89,6 +92,12 @@ void Completions::Serve(bool chat, const HttpRequest& http, const RequestIdentit
   options.stream = request.stream;
   options.choices = static_cast<int>(generate.sampling().choices());
   options.tokenizer = models_->Find(request.model)->tokenizer.get();
+  if (request.tools.choice != Tools::Choice::kNone) {
+    options.tools = {.dialect = models_->Find(request.model)->tool_dialect,
+                     .names = request.tools.names,
+                     .required = request.tools.choice == Tools::Choice::kRequired};
+    if (!request.tools.parallel) options.tools.max_calls = 1;
+  }
   options.received = http.received;
   options.prompt_tokens = generate.prompt_size();
   options.on_end = [this, on_end = std::move(on_end)](const CompletionOutcome& outcome) {

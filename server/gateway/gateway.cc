@@ -215,7 +215,10 @@ void Gateway::OnCompletionEnd(const std::string& path, const RequestIdentity& id
 HttpResponse Gateway::Answer(const HttpRequest& request, absl::string_view route) {
   if (route == "/v1/models") return Models();
   if (route == "/v1/models/*") return Model(PercentDecode(absl::StripPrefix(request.path, "/v1/models/")));
-  if (route == "/tokenize") return ServeTokenize(*models_, request.body);
+  if (route == "/tokenize") {
+    return ServeTokenize(*models_, request.body,
+                         [this](const std::string& name) { return router_->State(name).max_context; });
+  }
   if (route == "/detokenize") return ServeDetokenize(*models_, request.body);
   if (route == "/ready") return Ready(request);
   if (route == "/version") return Json(200, {{"version", ALUDEL_VERSION}});

@@ -38,21 +38,23 @@ std::optional<ApiError> FindModel(const ServedModels& models, JsonFields& fields
 }
 
 std::optional<ApiError> Tokenize(const ServedModels& models, absl::string_view body,
-                                 std::vector<int32_t>* ids) {
+                                 const ServedModel** model, bool* spellings, std::vector<int32_t>* ids) {
   json object;
   if (auto error = ParseObject(body, &object)) return error;
   JsonFields fields(object);
-  const ServedModel* model = nullptr;
-  if (auto error = FindModel(models, fields, &model)) return error;
+  if (auto error = FindModel(models, fields, model)) return error;
   const bool add_special_tokens = fields.Bool("add_special_tokens").value_or(true);
+  const bool add_generation_prompt = fields.Bool("add_generation_prompt").value_or(true);
+  *spellings = fields.Bool("return_token_strs").value_or(false);
   const auto prompt = fields.String("prompt");
   if (fields.error()) return fields.error();
-  if (prompt) return TokenizeText(*model, *prompt, add_special_tokens, ids);
-  const json* messages = fields.Find("messages");
-  if (messages == nullptr) return InvalidParameter("prompt", "'prompt' or 'messages' is required");
-  ordered_json parsed = ordered_json::array();
-  if (auto error = ParseMessages(*messages, &parsed)) return error;
-  return TokenizeChat(*model, parsed, ids);
+  if (prompt) return TokenizeText(**model, *prompt, add_special_tokens, ids);
+  if (fields.Find("messages") == nullptr)
+    return InvalidParameter("prompt", "'prompt' or 'messages' is required");
+  CompletionRequest request;
+  if (auto error = ParseChatRequest(body, &request)) return error;
+  request.template_arguments["add_generation_prompt"] = add_generation_prompt;
+  return TokenizeChat(**model, request, ids);
 }
 
 std::optional<ApiError> Detokenize(const ServedModels& models, absl::string_view body, std::string* text) {
@@ -80,13 +82,17 @@ std::optional<ApiError> TokenizeText(const ServedModel& model, absl::string_view
   return std::nullopt;
 }
 
-std::optional<ApiError> TokenizeChat(const ServedModel& model, const ordered_json& messages,
+std::optional<ApiError> TokenizeChat(const ServedModel& model, const CompletionRequest& request,
                                      std::vector<int32_t>* ids) {
   if (model.chat_template == nullptr) {
     return InvalidParameter(
         "model", absl::StrCat("model '", model.name, "' has no chat template; use /v1/completions instead"));
   }
-  const auto text = model.chat_template->Render({{"messages", messages}, {"add_generation_prompt", true}});
+  ordered_json context = request.template_arguments;
+  if (!context.contains("add_generation_prompt")) context["add_generation_prompt"] = true;
+  context["messages"] = request.messages;
+  if (!request.tools.list.is_null()) context["tools"] = request.tools.list;
+  const auto text = model.chat_template->Render(context);
   if (!text.ok()) return FromStatus("messages", text.status());
   // The template has written what stands in front of the prompt.
   auto encoded = model.tokenizer->Encode(*text, /*add_special_tokens=*/false);
@@ -127,10 +133,21 @@ ApiError ModelNotFound(absl::string_view name) {
   return error;
 }
 
-HttpResponse ServeTokenize(const ServedModels& models, absl::string_view body) {
+HttpResponse ServeTokenize(const ServedModels& models, absl::string_view body,
+                           const std::function<uint64_t(const std::string&)>& max_context) {
   std::vector<int32_t> ids;
-  if (auto error = Tokenize(models, body, &ids)) return error->ToResponse();
-  return Ok({{"count", ids.size()}, {"tokens", ids}});
+  const ServedModel* model = nullptr;
+  bool spellings = false;
+  if (auto error = Tokenize(models, body, &model, &spellings, &ids)) return error->ToResponse();
+  ordered_json reply = {{"count", ids.size()}, {"max_model_len", max_context(model->name)}, {"tokens", ids}};
+  if (spellings) {
+    reply["token_strs"] = ordered_json::array();
+    for (const int32_t id : ids) {
+      reply["token_strs"].push_back(model->tokenizer->IsSpecial(id) ? model->tokenizer->Decode({id}, false)
+                                                                    : model->tokenizer->TokenBytes(id));
+    }
+  }
+  return Ok(reply);
 }
 
 HttpResponse ServeDetokenize(const ServedModels& models, absl::string_view body) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -8,12 +9,14 @@
 #include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
 #include "server/gateway/api_error.h"
+#include "server/gateway/completion_request.h"
 #include "server/gateway/served_models.h"
 
 namespace aludel {
 
-// Messages through the model's chat template to tokens; 400 with the template's own words where it refuses.
-std::optional<ApiError> TokenizeChat(const ServedModel& model, const nlohmann::ordered_json& messages,
+// Messages and tools through the model's chat template to tokens; 400 with the template's own words where it
+// refuses.
+std::optional<ApiError> TokenizeChat(const ServedModel& model, const CompletionRequest& request,
                                      std::vector<int32_t>* ids);
 // Plain text to tokens, with what the model wants in front (e.g. a BOS) where `add_special_tokens`.
 std::optional<ApiError> TokenizeText(const ServedModel& model, absl::string_view text,
@@ -26,8 +29,11 @@ std::optional<ApiError> CheckLength(absl::string_view param, size_t prompt_token
 
 ApiError ModelNotFound(absl::string_view name);
 
-// POST /tokenize {"model", "prompt" | "messages", "add_special_tokens"} and /detokenize {"model", "tokens"}.
-HttpResponse ServeTokenize(const ServedModels& models, absl::string_view body);
+// POST /tokenize {"model", "prompt" | "messages", "tools", "add_special_tokens", "add_generation_prompt",
+// "return_token_strs"} and /detokenize {"model", "tokens"}, in vLLM's shape. `max_context` tells a model's, 0
+// where it is not known yet.
+HttpResponse ServeTokenize(const ServedModels& models, absl::string_view body,
+                           const std::function<uint64_t(const std::string&)>& max_context);
 HttpResponse ServeDetokenize(const ServedModels& models, absl::string_view body);
 
 }  // namespace aludel

@@ -10,6 +10,7 @@
 #include "runtime/model/chat_template.h"
 #include "runtime/model/tokenizer.h"
 #include "server/config.h"
+#include "server/gateway/tool_dialect.h"
 
 namespace aludel {
 
@@ -18,7 +19,8 @@ struct ServedModel {
   std::string name;
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatTemplate> chat_template;  // null: no chat
-  int64_t created = 0;                          // unix seconds, of the directory's tokenizer
+  ToolDialect tool_dialect = ToolDialect::kNone;
+  int64_t created = 0;  // unix seconds, of the directory's tokenizer
 };
 
 // The models of a configuration, loaded once at start. Immutable and thread-safe.

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 
@@ -115,9 +117,8 @@ TEST(CompletionRequest, TakesNullAsAbsenceAndIgnoresHarmlessFields) {
 
 TEST(CompletionRequest, NamesTheParameterItDoesNotServe) {
   const std::pair<std::string, std::string> cases[] = {
-      {R"("tools": [{"type": "function"}])", "tools"},
-      {R"("tool_choice": "required")", "tool_choice"},
-      {R"("response_format": {"type": "json_object"})", "response_format.type"},
+      {R"("functions": [{"name": "f"}])", "functions"},
+      {R"("function_call": {"name": "f"})", "function_call"},
       {R"("modalities": ["audio"])", "modalities"},
   };
   for (const auto& [field, param] : cases) {
@@ -144,6 +145,27 @@ TEST(CompletionRequest, NamesTheParameterThatIsWrong) {
       {R"("stop": 7)", "stop"},
       {R"("stream": "yes")", "stream"},
       {R"("stream_options": {"include_usage": true})", "stream_options"},
+      {R"("tools": 3)", "tools"},
+      {R"("tools": [{"type": "retrieval"}])", "tools[0]"},
+      {R"("tools": [{"type": "function"}])", "tools[0].function"},
+      {R"("tools": [{"type": "function", "function": {"name": "a b"}}])", "tools[0].function.name"},
+      {R"("tools": [{"type": "function", "function": {"name": "a", "parameters": 3}}])",
+       "tools[0].function.parameters"},
+      {R"("tool_choice": "required")", "tool_choice"},
+      {R"("tools": [{"type": "function", "function": {"name": "a"}}], "tool_choice": "some")", "tool_choice"},
+      {R"("tools": [{"type": "function", "function": {"name": "a"}}],
+          "tool_choice": {"type": "function", "function": {"name": "b"}})",
+       "tool_choice"},
+      {R"("tools": [{"type": "function", "function": {"name": "a"}}], "response_format": {"type": "json_object"})",
+       "response_format"},
+      {R"("parallel_tool_calls": 1)", "parallel_tool_calls"},
+      {R"("response_format": "json")", "response_format"},
+      {R"("response_format": {"type": "xml"})", "response_format.type"},
+      {R"("response_format": {"type": "json_schema"})", "response_format.json_schema"},
+      {R"("response_format": {"type": "json_schema", "json_schema": {"name": "x"}})",
+       "response_format.json_schema.schema"},
+      {R"("chat_template_kwargs": 3)", "chat_template_kwargs"},
+      {R"("aludel": {"max_staleness": 3})", "aludel.max_staleness"},
       {R"("n": 0)", "n"},
       {R"("n": 129)", "n"},
       {R"("logprobs": 2)", "logprobs"},
@@ -182,7 +204,13 @@ TEST(CompletionRequest, SaysWhereMessagesAreWrong) {
       {R"({"model": "m", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]})",
        "messages[0].content[0].type"},
       {R"({"model": "m", "messages": [{"role": "assistant", "content": "", "tool_calls": [1]}]})",
+       "messages[0].tool_calls[0]"},
+      {R"({"model": "m", "messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f",
+          "arguments": "{"}}]}]})",
+       "messages[0].tool_calls[0].function.arguments"},
+      {R"({"model": "m", "messages": [{"role": "user", "content": "", "tool_calls": [1]}]})",
        "messages[0].tool_calls"},
+      {R"({"model": "m", "messages": [{"role": "tool", "content": "x"}]})", "messages[0].tool_call_id"},
   };
   for (const auto& [body, param] : cases) EXPECT_EQ(BodyError(body).param, param) << body;
 }
@@ -195,13 +223,88 @@ TEST(CompletionRequest, RefusesWhatIsNoJsonObject) {
   EXPECT_THAT(BodyError(R"({"model": )").message, HasSubstr("byte 11"));
 }
 
-TEST(CompletionRequest, SurvivesDeepNesting) {
-  const std::string deep(200000, '[');
-  EXPECT_EQ(BodyError(deep).status, 400);
-  EXPECT_EQ(
-      BodyError(absl::StrCat(R"({"model": "m", "messages": )", deep, std::string(200000, ']'), "}")).param,
-      "messages[0]");
-  EXPECT_EQ(ChatError(absl::StrCat(R"(, "stop": )", deep, std::string(200000, ']'))).param, "stop");
+TEST(CompletionRequest, RefusesDeepNestingWhereverItIs) {
+  EXPECT_THAT(BodyError(std::string(200000, '[')).message, HasSubstr("nested"));
+  const std::string deep = std::string(200000, '[') + std::string(200000, ']');
+  for (const char* field : {"stop", "tools", "tool_choice", "logit_bias", "metadata", "aludel"}) {
+    EXPECT_THAT(ChatError(absl::StrCat(", \"", field, "\": ", deep)).message, HasSubstr("nested")) << field;
+  }
+  EXPECT_FALSE(ParseObject(R"({"a": "[[[[\"[[[["})", std::make_unique<nlohmann::json>().get()));
+}
+
+constexpr char kWeather[] =
+    R"({"type": "function", "function": {"name": "weather", "parameters": {"type": "object",
+        "properties": {"place": {"$ref": "#/$defs/p"}, "days": {"type": "integer"}}, "required": ["place"],
+        "$defs": {"p": {"type": "string"}}}}})";
+
+TEST(CompletionRequest, ReadsToolsInTheirOrder) {
+  const CompletionRequest request = Chat(absl::StrCat(R"(, "tools": [)", kWeather, "]"));
+  EXPECT_EQ(request.tools.choice, Tools::Choice::kAuto);
+  EXPECT_THAT(request.tools.names, ElementsAre("weather"));
+  EXPECT_THAT(request.tools.list.dump(),
+              HasSubstr(R"({"type":"function","function":{"name":"weather","parameters")"));
+  EXPECT_TRUE(
+      Chat(absl::StrCat(R"(, "tool_choice": "none", "tools": [)", kWeather, "]")).tools.list.is_null());
+  const CompletionRequest named = Chat(absl::StrCat(
+      R"(, "parallel_tool_calls": false, "tool_choice": {"type": "function", "function": {"name": "weather"}},
+      "tools": [)",
+      kWeather, "]"));
+  EXPECT_EQ(named.tools.choice, Tools::Choice::kRequired);
+  EXPECT_FALSE(named.tools.parallel);
+}
+
+TEST(CompletionRequest, ConstrainsARequiredCallInEachDialect) {
+  const CompletionRequest request =
+      Chat(absl::StrCat(R"(, "tool_choice": "required", "tools": [)", kWeather, "]"));
+  for (const auto& [dialect, prefix, arguments] :
+       {std::tuple{ToolDialect::kHermes, "<tool_call>\n", "arguments"},
+        std::tuple{ToolDialect::kLlama, "", "parameters"},
+        std::tuple{ToolDialect::kMistral, "[", "arguments"}}) {
+    std::optional<v1::TextConstraint> constraint;
+    ASSERT_FALSE(ConstrainToCall(request.tools, dialect, &constraint));
+    ASSERT_TRUE(constraint);
+    EXPECT_EQ(constraint->prefix(), prefix);
+    EXPECT_THAT(constraint->json_schema(),
+                HasSubstr(absl::StrCat("#/anyOf/0/properties/", arguments, "/$defs/p")));
+  }
+  std::optional<v1::TextConstraint> constraint;
+  EXPECT_EQ(ConstrainToCall(request.tools, ToolDialect::kNone, &constraint)->param, "tools");
+  EXPECT_FALSE(ConstrainToCall(Chat("").tools, ToolDialect::kNone, &constraint));
+  EXPECT_FALSE(constraint);
+  const CompletionRequest pattern = Chat(
+      R"(, "tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", "parameters":
+      {"properties": {"a": {"type": "string", "pattern": "x"}}}}}])");
+  EXPECT_THAT(ConstrainToCall(pattern.tools, ToolDialect::kHermes, &constraint)->message,
+              HasSubstr("pattern"));
+}
+
+TEST(CompletionRequest, ReadsResponseFormats) {
+  EXPECT_FALSE(Chat(R"(, "response_format": {"type": "text"})").constraint);
+  EXPECT_EQ(Chat(R"(, "response_format": {"type": "json_object"})").constraint->json_schema(),
+            R"({"type":"object"})");
+  EXPECT_EQ(Chat(R"(, "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema":
+                    {"type": "object", "properties": {"b": {"type": "null"}, "a": {}}}}})")
+                .constraint->json_schema(),
+            R"({"type":"object","properties":{"b":{"type":"null"},"a":{}}})");
+  const ApiError error =
+      ChatError(R"(, "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema":
+                    {"type": "object", "properties": {"b": {"type": "string", "pattern": "a"}}}}})");
+  EXPECT_EQ(error.param, "response_format");
+  EXPECT_THAT(error.message, HasSubstr("#/properties/b: keyword \"pattern\" is not supported"));
+}
+
+TEST(CompletionRequest, ReadsToolCallsAndTheirAnswers) {
+  CompletionRequest request;
+  const auto error = ParseChatRequest(R"({"model": "m", "messages": [{"role": "user", "content": "w?"},
+      {"role": "assistant", "content": null, "tool_calls": [{"id": "c1", "type": "function",
+       "function": {"name": "weather", "arguments": "{\"place\": \"A\", \"days\": 2}"}}]},
+      {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "sun"}]}]})",
+                                      &request);
+  ASSERT_FALSE(error) << error->message;
+  EXPECT_EQ(request.messages[1].dump(),
+            R"({"role":"assistant","content":"","tool_calls":[{"id":"c1","type":"function","function":)"
+            R"({"name":"weather","arguments":{"place":"A","days":2}}}]})");
+  EXPECT_EQ(request.messages[2].dump(), R"({"role":"tool","content":"sun","tool_call_id":"c1"})");
 }
 
 TEST(CompletionRequest, ReadsPromptsAsTextOrTokens) {

@@ -273,6 +273,60 @@ TEST_F(GatewayTest, SendsLogprobsInTheShapeOfEachEndpoint) {
   EXPECT_EQ(lists["text_offset"], json::array({0, 1}));
 }
 
+grpc::Status CallsWeather(grpc::ServerContext*, const v1::GenerateRequest& request,
+                          FakeDecode::Writer* writer) {
+  writer->Write(FakeDecode::Started());
+  for (const char* text : {"Well", ".<tool", "_call>{\"name\": \"weather\", ",
+                           "\"arguments\": {\"b\": 1, \"a\": 2}}", "</tool_call>"}) {
+    writer->Write(FakeDecode::Token(text));
+  }
+  writer->Write(FakeDecode::Finished(request, 5));
+  return grpc::Status::OK;
+}
+
+TEST_F(GatewayTest, GivesToolsToTheTemplateAndReadsCallsBack) {
+  FakeDecode decode(CallsWeather);
+  StartGateway({&decode});
+  const std::string tools = R"(, "tools": [{"type": "function", "function": {"name": "weather"}}])";
+  const json whole = Chat(tools).Json();
+  EXPECT_THAT(decode.last_request().prompt(),
+              ElementsAre('w', 'e', 'a', 't', 'h', 'e', 'r', '!', 'h', 'i', '|'));
+  EXPECT_FALSE(decode.last_request().has_constraint());
+  const json& choice = whole["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  EXPECT_EQ(choice["message"]["content"], "Well.");
+  ASSERT_EQ(choice["message"]["tool_calls"].size(), 1);
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["type"], "function");
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["name"], "weather");
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], R"({"b":1,"a":2})");
+
+  std::string text;
+  json call;
+  for (const std::string& event : Chat(tools + R"(, "stream": true)").Events()) {
+    if (event == "[DONE]") break;
+    const json delta = json::parse(event)["choices"][0]["delta"];
+    text += delta.value("content", "");
+    if (delta.contains("tool_calls")) call = delta["tool_calls"][0];
+  }
+  EXPECT_EQ(text, "Well.");
+  EXPECT_EQ(call["index"], 0);
+  EXPECT_EQ(call["function"]["arguments"], R"({"b":1,"a":2})");
+
+  Chat(tools + R"(, "tool_choice": "required")");
+  EXPECT_EQ(decode.last_request().constraint().prefix(), "<tool_call>\n");
+  const json none = Chat(tools + R"(, "tool_choice": "none")").Json();
+  EXPECT_THAT(none["choices"][0]["message"]["content"].get<std::string>(), HasSubstr("<tool_call>"));
+  EXPECT_THAT(decode.last_request().prompt(), ElementsAre('h', 'i', '|'));
+}
+
+TEST_F(GatewayTest, PassesConstraintsOn) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  Chat(
+      R"(, "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "null"}}})");
+  EXPECT_EQ(decode.last_request().constraint().json_schema(), R"({"type":"null"})");
+}
+
 TEST_F(GatewayTest, SaysBothNumbersForAPromptThatIsTooLong) {
   FakeDecode decode(FakeDecode::Hello);
   StartGateway({&decode});
@@ -313,11 +367,10 @@ TEST_F(GatewayTest, TranslatesTheDecodeServersRefusals) {
   FakeDecode decode(
       [&](grpc::ServerContext*, const v1::GenerateRequest&, FakeDecode::Writer*) { return status; });
   StartGateway({&decode});
-  const std::tuple<grpc::StatusCode, int> cases[] = {{grpc::StatusCode::RESOURCE_EXHAUSTED, 429},
-                                                     {grpc::StatusCode::INVALID_ARGUMENT, 400},
-                                                     {grpc::StatusCode::DEADLINE_EXCEEDED, 504},
-                                                     {grpc::StatusCode::INTERNAL, 500},
-                                                     {grpc::StatusCode::OK, 500}};
+  const std::tuple<grpc::StatusCode, int> cases[] = {
+      {grpc::StatusCode::RESOURCE_EXHAUSTED, 429}, {grpc::StatusCode::INVALID_ARGUMENT, 400},
+      {grpc::StatusCode::DEADLINE_EXCEEDED, 504},  {grpc::StatusCode::FAILED_PRECONDITION, 422},
+      {grpc::StatusCode::INTERNAL, 500},           {grpc::StatusCode::OK, 500}};
   for (const auto& [code, http] : cases) {
     status = grpc::Status(code, code == grpc::StatusCode::OK ? "" : "no block is free");
     for (const char* fields : {"", R"(, "stream": true)"}) {

@@ -41,12 +41,17 @@ class BarTemplate : public ChatTemplate {
  public:
   absl::StatusOr<std::string> Render(const nlohmann::ordered_json& context) const override {
     std::string text;
+    if (context.contains("tools")) text += context["tools"][0]["function"]["name"].get<std::string>() + "!";
     for (const auto& message : context["messages"]) {
       if (message["role"] == "system") return absl::InvalidArgumentError("System role not supported");
       text += message["content"].get<std::string>() + "|";
     }
     return text;
   }
+  const std::string& source() const override { return source_; }
+
+ private:
+  const std::string source_ = "{{ messages }}";
 };
 
 // Two served models without files: "chat", and "org/plain", which has no chat template.
@@ -58,6 +63,7 @@ inline ServedModels PlainModels() {
     list.back()->tokenizer = std::make_unique<ByteTokenizer>();
   }
   list[0]->chat_template = std::make_unique<BarTemplate>();
+  list[0]->tool_dialect = ToolDialect::kHermes;
   return ServedModels(std::move(list));
 }
 

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <optional>
+
+#include "nlohmann/json.hpp"
+#include "server/gateway/api_error.h"
+
+namespace aludel {
+
+// Reads a "messages" value into what chat templates take: [{"role", "content"}, ...], content parts joined to
+// one string; assistants' tool calls with their arguments as objects, as templates print them; tools' answers
+// with the id of their call. 400 says where a message is wrong.
+std::optional<ApiError> ParseMessages(const nlohmann::json& messages, nlohmann::ordered_json* parsed);
+
+}  // namespace aludel
