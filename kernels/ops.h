@@ -18,6 +18,8 @@ class PackedMatrix {
   virtual int64_t out_features() const = 0;
   virtual int64_t in_features() const = 0;
   virtual DType dtype() const = 0;
+  // Rows of W that the layout keeps together: where PackRows may begin.
+  virtual int64_t row_block() const = 0;
 };
 
 // One layer's paged cache. Block b holds tokens [b * block_tokens, ...) of whichever sequence lists it.
@@ -63,8 +65,23 @@ class Ops {
  public:
   virtual ~Ops() = default;
 
-  // Copies weights [out, in] from host memory (f32 or bf16) into the device's own layout and `dtype`.
-  virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(const TensorView& host_weights, DType dtype) = 0;
+  // Memory for weights [out, in] in the device's own layout and `dtype`, still without values.
+  virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> NewPacked(int64_t out, int64_t in, DType dtype) = 0;
+
+  // Copies rows [row_begin, row_begin + host_rows.rows) of W from host memory (f32 or bf16, contiguous) into
+  // `w`. Begin and end are multiples of w.row_block(), or the end is the last row. Any number of threads may
+  // write different rows at the same time.
+  virtual absl::Status PackRows(const TensorView& host_rows, int64_t row_begin, PackedMatrix& w) = 0;
+
+  // Both for a whole matrix.
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(const TensorView& host_weights, DType dtype) {
+    absl::StatusOr<std::unique_ptr<PackedMatrix>> packed =
+        NewPacked(host_weights.rows, host_weights.cols, dtype);
+    if (!packed.ok()) return packed;
+    const absl::Status status = PackRows(host_weights, 0, **packed);
+    if (!status.ok()) return status;
+    return packed;
+  }
 
   // out[t, :] = table[ids[t], :]. Every id is in range: the caller has checked.
   virtual void Embed(absl::Span<const int32_t> ids, const TensorView& table, const TensorView& out,

@@ -13,7 +13,8 @@ class CpuOps final : public Ops {
   explicit CpuOps(int threads);
   ~CpuOps() override;
 
-  absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(const TensorView& host_weights, DType dtype) override;
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> NewPacked(int64_t out, int64_t in, DType dtype) override;
+  absl::Status PackRows(const TensorView& host_rows, int64_t row_begin, PackedMatrix& w) override;
   void Embed(absl::Span<const int32_t> ids, const TensorView& table, const TensorView& out, Stream) override;
   void RmsNorm(const TensorView& x, const float* weight, float eps, const TensorView& out, Stream) override;
   void Gemm(const TensorView& a, const PackedMatrix& w, const float* bias, bool accumulate,

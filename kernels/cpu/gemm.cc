@@ -32,15 +32,31 @@ struct CpuOps::GemmEngine {
 
 namespace {
 
+// How many outputs (dimension 1 of [in, out]) oneDNN's blocked layout keeps together.
+int64_t RowBlock(const memory::desc& desc) {
+  const auto& blocking = desc.data.format_desc.blocking;
+  int64_t block = 1;
+  for (int i = 0; i < blocking.inner_nblks; ++i) {
+    if (blocking.inner_idxs[i] == 1) block *= blocking.inner_blks[i];
+  }
+  return block;
+}
+
 // Weights in oneDNN's blocked layout. One layout is best for 1 to 512 rows, so weights are packed once.
 class CpuPackedMatrix final : public PackedMatrix {
  public:
   CpuPackedMatrix(dnnl::engine engine, int64_t out, int64_t in, DType dtype, memory packed)
-      : engine_(std::move(engine)), out_(out), in_(in), dtype_(dtype), packed_(std::move(packed)) {}
+      : engine_(std::move(engine)),
+        out_(out),
+        in_(in),
+        dtype_(dtype),
+        packed_(std::move(packed)),
+        row_block_(RowBlock(packed_.get_desc())) {}
 
   int64_t out_features() const override { return out_; }
   int64_t in_features() const override { return in_; }
   DType dtype() const override { return dtype_; }
+  int64_t row_block() const override { return row_block_; }
   const memory& packed() const { return packed_; }
 
   dnnl::matmul Primitive(const GemmKey& key) const {
@@ -73,6 +89,7 @@ class CpuPackedMatrix final : public PackedMatrix {
   int64_t in_;
   DType dtype_;
   memory packed_;
+  int64_t row_block_;
   mutable std::mutex mutex_;
   mutable std::map<GemmKey, dnnl::matmul> primitives_;  // guarded by mutex_
 };
@@ -82,25 +99,44 @@ class CpuPackedMatrix final : public PackedMatrix {
 CpuOps::CpuOps(int threads) : threads_(threads), gemm_(std::make_unique<GemmEngine>()) {}
 CpuOps::~CpuOps() = default;
 
-absl::StatusOr<std::unique_ptr<PackedMatrix>> CpuOps::Pack(const TensorView& host_weights, DType dtype) {
-  ALUDEL_CHECK(host_weights.contiguous());
-  const int64_t out = host_weights.rows;
-  const int64_t in = host_weights.cols;
-  omp_set_num_threads(threads_);
+absl::StatusOr<std::unique_ptr<PackedMatrix>> CpuOps::NewPacked(int64_t out, int64_t in, DType dtype) {
   try {
     // The rows here only steer the choice of layout.
     const memory::desc a({256, in}, DnnlType(dtype), {in, 1});
     const memory::desc any({in, out}, DnnlType(dtype), memory::format_tag::any);
     const memory::desc result({256, out}, memory::data_type::f32, {out, 1});
     const dnnl::matmul::primitive_desc desc({a, any, result}, gemm_->engine);
-    memory source({{in, out}, DnnlType(host_weights.dtype), {1, in}}, gemm_->engine, host_weights.data);
     memory packed(desc.weights_desc(), gemm_->engine);
-    dnnl::reorder(source, packed).execute(gemm_->stream, source, packed);
-    gemm_->stream.wait();
     return std::make_unique<CpuPackedMatrix>(gemm_->engine, out, in, dtype, std::move(packed));
   } catch (const dnnl::error& error) {
     return absl::ResourceExhaustedError(
-        absl::StrFormat("cannot pack a %d x %d %s matrix: %s", out, in, Name(dtype), error.what()));
+        absl::StrFormat("no memory for a %d x %d %s matrix: %s", out, in, Name(dtype), error.what()));
+  }
+}
+
+absl::Status CpuOps::PackRows(const TensorView& host_rows, int64_t row_begin, PackedMatrix& w) {
+  ALUDEL_CHECK(host_rows.contiguous() && host_rows.cols == w.in_features());
+  const int64_t in = host_rows.cols;
+  const int64_t rows = host_rows.rows;
+  const int64_t row_end = row_begin + rows;
+  ALUDEL_CHECK(row_begin >= 0 && row_begin % w.row_block() == 0 && row_end <= w.out_features() &&
+               (row_end % w.row_block() == 0 || row_end == w.out_features()));
+  if (rows == 0) return absl::OkStatus();
+  // Checkpoints are packed by several threads, each with rows of its own: a team for each would be too many.
+  omp_set_num_threads(1);
+  try {
+    const memory& packed = static_cast<const CpuPackedMatrix&>(w).packed();
+    dnnl::stream stream(gemm_->engine);
+    memory source({{in, rows}, DnnlType(host_rows.dtype), {1, in}}, gemm_->engine, host_rows.data);
+    memory part(packed.get_desc().submemory_desc({in, rows}, {0, row_begin}), gemm_->engine,
+                packed.get_data_handle());
+    dnnl::reorder(source, part).execute(stream, source, part);
+    stream.wait();
+    return absl::OkStatus();
+  } catch (const dnnl::error& error) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("cannot pack rows %d to %d of a %d x %d %s matrix: %s", row_begin, row_end - 1,
+                        w.out_features(), in, Name(w.dtype()), error.what()));
   }
 }
 

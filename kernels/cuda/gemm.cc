@@ -129,17 +129,24 @@ void GemmEngine::Run(const TensorView& a, const CudaPackedMatrix& w, const float
   }
 }
 
-// The device keeps the checkpoint's row-major order, so packing is a copy. It waits for it: weights may be a
-// caller's temporary.
-absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaOps::Pack(const TensorView& host_weights, DType dtype) {
-  ALUDEL_CHECK(host_weights.contiguous());
-  const int64_t count = host_weights.rows * host_weights.cols;
-  absl::StatusOr<Buffer> memory = device_->Allocate(count * SizeOf(dtype));
+absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaOps::NewPacked(int64_t out, int64_t in, DType dtype) {
+  absl::StatusOr<Buffer> memory = device_->Allocate(out * in * SizeOf(dtype));
   if (!memory.ok()) return memory.status();
+  return std::make_unique<CudaPackedMatrix>(*std::move(memory), out, in, dtype);
+}
+
+// The device keeps the checkpoint's row-major order, so packing is a copy. It waits for it: rows may be a
+// caller's temporary.
+absl::Status CudaOps::PackRows(const TensorView& host_rows, int64_t row_begin, PackedMatrix& w) {
+  ALUDEL_CHECK(host_rows.contiguous() && host_rows.cols == w.in_features());
+  ALUDEL_CHECK(row_begin >= 0 && row_begin + host_rows.rows <= w.out_features());
+  char* const to = static_cast<CudaPackedMatrix&>(w).row(row_begin);
+  const DType dtype = w.dtype();
+  const int64_t count = host_rows.rows * host_rows.cols;
   cudaError_t error = cudaSetDevice(ordinal_);
-  if (host_weights.dtype == dtype) {
+  if (host_rows.dtype == dtype) {
     if (error == cudaSuccess) {
-      error = cudaMemcpy(memory->data(), host_weights.data, count * SizeOf(dtype), cudaMemcpyHostToDevice);
+      error = cudaMemcpy(to, host_rows.data, count * SizeOf(dtype), cudaMemcpyHostToDevice);
     }
   } else {
     // Converted a piece at a time: a head matrix of a large vocabulary is not held twice on the host.
@@ -148,23 +155,21 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaOps::Pack(const TensorView& ho
     for (int64_t begin = 0; begin < count && error == cudaSuccess; begin += kPiece) {
       const int64_t size = std::min(kPiece, count - begin);
       if (dtype == DType::kBf16) {
-        std::transform(host_weights.f32() + begin, host_weights.f32() + begin + size,
+        std::transform(host_rows.f32() + begin, host_rows.f32() + begin + size,
                        reinterpret_cast<Bf16*>(piece.data()), [](float value) { return ToBf16(value); });
       } else {
-        std::transform(host_weights.bf16() + begin, host_weights.bf16() + begin + size,
+        std::transform(host_rows.bf16() + begin, host_rows.bf16() + begin + size,
                        reinterpret_cast<float*>(piece.data()), [](Bf16 value) { return ToFloat(value); });
       }
-      error = cudaMemcpy(memory->as<char>() + begin * SizeOf(dtype), piece.data(), size * SizeOf(dtype),
-                         cudaMemcpyHostToDevice);
+      error =
+          cudaMemcpy(to + begin * SizeOf(dtype), piece.data(), size * SizeOf(dtype), cudaMemcpyHostToDevice);
     }
   }
   // A copy from pageable memory may return once it is staged; the next reader is on another stream.
   if (error == cudaSuccess) error = cudaStreamSynchronize(cudaStreamLegacy);
-  if (error != cudaSuccess) {
-    return FromCuda(error, absl::StrFormat("%s: copy a %d x %d matrix", device_->name(), host_weights.rows,
-                                           host_weights.cols));
-  }
-  return std::make_unique<CudaPackedMatrix>(*std::move(memory), host_weights.rows, host_weights.cols, dtype);
+  if (error == cudaSuccess) return absl::OkStatus();
+  return FromCuda(error, absl::StrFormat("%s: copy %d rows of a %d x %d matrix", device_->name(),
+                                         host_rows.rows, w.out_features(), w.in_features()));
 }
 
 void CudaOps::Gemm(const TensorView& a, const PackedMatrix& w, const float* bias, bool accumulate,

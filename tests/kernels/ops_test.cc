@@ -113,6 +113,37 @@ TEST_P(OpsTest, GemmMultipliesAddsBiasAndAccumulates) {
   }
 }
 
+TEST_P(OpsTest, AMatrixPackedInPiecesIsTheMatrixPackedAtOnce) {
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+    if (dtype == DType::kBf16 && !device_->has_bf16_gemm()) continue;
+    for (const auto& [in, out_features] : {std::pair{64, 512}, {100, 333}, {72, 80}}) {
+      auto w = Random(out_features * in);
+      auto narrow = Narrow(w);
+      const TensorView wide_view = TensorView::Of(w.data(), out_features, in);
+      const TensorView view =
+          dtype == DType::kF32 ? wide_view : TensorView::Of(narrow.data(), out_features, in);
+      const auto whole = ops_->Pack(view, dtype).value();
+      const auto pieces = ops_->NewPacked(out_features, in, dtype).value();
+      // From the last piece to the first, alternately from f32 and as stored.
+      const int64_t block = pieces->row_block();
+      for (int64_t begin = (out_features - 1) / block * block; begin >= 0; begin -= block) {
+        const int64_t rows = std::min(block, out_features - begin);
+        const TensorView& source = begin / block % 2 == 0 ? view : wide_view;
+        ASSERT_TRUE(ops_->PackRows(source.Rows(begin, rows), begin, *pieces).ok());
+      }
+      const auto a = Random(5 * in);
+      const auto a_narrow = Narrow(a);
+      const auto a_there = OnDevice(a);
+      const auto a_narrow_there = OnDevice(a_narrow);
+      const auto left = OnDevice(Poisoned(5 * out_features)), right = OnDevice(Poisoned(5 * out_features));
+      const TensorView input = dtype == DType::kF32 ? a_there.View(5, in) : a_narrow_there.View(5, in);
+      ops_->Gemm(input, *whole, nullptr, false, left.View(5, out_features), {});
+      ops_->Gemm(input, *pieces, nullptr, false, right.View(5, out_features), {});
+      EXPECT_EQ(left.Read().value(), right.Read().value()) << Name(dtype) << " " << out_features;
+    }
+  }
+}
+
 TEST_P(OpsTest, GemmInBf16RoundsOnlyItsInputs) {
   if (!device_->has_bf16_gemm()) GTEST_SKIP() << device_->name() << " has no bf16 matrix arithmetic";
   const int rows = 9, in = 128, out_features = 48;
