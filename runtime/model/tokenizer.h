@@ -57,7 +57,7 @@ class StreamDecoder {
 
  private:
   std::string TextUntil(size_t end) const;
-  size_t CertainIds(absl::string_view text) const;
+  size_t CertainIds() const;
 
   const Tokenizer* tokenizer_;
   std::vector<int32_t> ids_;

@@ -1,5 +1,6 @@
+#include <limits>
+
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "runtime/model/tokenizer.h"
 
 namespace aludel {
@@ -8,6 +9,15 @@ namespace {
 constexpr absl::string_view kReplacementCharacter = "\xef\xbf\xbd";
 // A character has at most four bytes and a token at least one: of more ids than that, the first are certain.
 constexpr size_t kMaxHeld = 4;
+
+size_t CountReplacements(absl::string_view text) {
+  size_t count = 0;
+  for (size_t at = text.find(kReplacementCharacter); at != absl::string_view::npos;
+       at = text.find(kReplacementCharacter, at + kReplacementCharacter.size())) {
+    ++count;
+  }
+  return count;
+}
 
 }  // namespace
 
@@ -22,15 +32,21 @@ std::string StreamDecoder::TextUntil(size_t end) const {
   return tokenizer_->Decode(ids.subspan(read_, end - read_), true);
 }
 
-// How many of ids_ can be emitted although their text ends in broken bytes: all but the last ones that may
-// still begin a character. A cut inside an unfinished character would show as one more U+FFFD.
-size_t StreamDecoder::CertainIds(absl::string_view text) const {
+// How many of ids_ can be emitted although their text ends in U+FFFD: all but the last ones that may still
+// begin a character. The cut that leaves the fewest U+FFFD is in front of them: a cut inside an unfinished
+// character leaves one more, and behind an unfinished character a byte-fallback decoder breaks what came
+// before it too. Of equal cuts the last is the one that is not inside broken bytes.
+size_t StreamDecoder::CertainIds() const {
   const absl::Span<const int32_t> ids = ids_;
   size_t certain = ids_.size();
-  for (size_t back = 1; back < kMaxHeld; ++back) {
-    certain = ids_.size() - back;
-    const std::string before = tokenizer_->Decode(ids.subspan(0, certain), true);
-    if (absl::StrCat(before, tokenizer_->Decode(ids.subspan(certain), true)) == text) break;
+  size_t fewest = std::numeric_limits<size_t>::max();
+  for (size_t back = 0; back < kMaxHeld; ++back) {
+    const std::string before = tokenizer_->Decode(ids.subspan(0, ids_.size() - back), true);
+    const size_t broken = CountReplacements(before);
+    if (broken < fewest) {
+      fewest = broken;
+      certain = ids_.size() - back;
+    }
   }
   return certain;
 }
@@ -42,7 +58,7 @@ std::string StreamDecoder::Push(int32_t id) {
   size_t certain = ids_.size();
   if (absl::EndsWith(text, kReplacementCharacter)) {
     if (ids_.size() - read_ <= kMaxHeld) return "";
-    certain = CertainIds(text);
+    certain = CertainIds();
   }
   std::string piece = TextUntil(certain);
   if (piece.empty() && certain - read_ <= kMaxHeld) return "";

@@ -293,6 +293,17 @@ TEST_F(StreamDecoderTest, SkipsSpecialTokensAndIdsOutOfRange) {
   EXPECT_EQ(stream.Push(Byte('x')), "x");
 }
 
+TEST(StreamDecoder, ARealReplacementCharacterAmongFallbackBytesBreaksNothing) {
+  const auto tokenizer = Tokenizer::Load("tests/runtime/model/reference/llama2");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const std::string text = "\u76f0\U0001695c\ufffd\U0001ec51\U0002a783\ufffd\ufffd\ufdfa";
+  StreamDecoder stream(tokenizer->get());
+  std::string streamed;
+  const std::vector<int32_t> ids = (*tokenizer)->Encode(text, false).value();
+  for (const int32_t id : ids) streamed += stream.Push(id);
+  EXPECT_EQ(streamed + stream.Flush(), text);
+}
+
 TEST(StreamDecoder, KeepsTheSpacesThatAStrippingDecoderDropsAtTheStartOnly) {
   auto loaded = Tokenizer::Load("tests/runtime/model/reference/llama2");
   ASSERT_TRUE(loaded.ok()) << loaded.status();
