@@ -110,14 +110,8 @@ absl::StatusOr<const Architecture*> ReadArchitecture(const Fields& fields) {
 
 // Things that would change the numbers and that this runtime does not compute.
 absl::Status RefuseUnsupported(const Fields& fields, const Architecture& architecture) {
-  for (const char* name : {"quantization_config", "compression_config"}) {
-    const json* quantization = fields.Find(name);
-    if (quantization == nullptr) continue;
-    const json* method = FindMember(*quantization, "quant_method");
-    return absl::InvalidArgumentError(absl::StrCat(fields.origin(), ": ", name, " has quant_method ",
-                                                   method == nullptr ? "missing" : DescribeJson(*method),
-                                                   ", want an unquantised checkpoint (bf16, f16 or f32)"));
-  }
+  const json* compression = fields.Find("compression_config");
+  if (compression != nullptr) return fields.Unsupported("compression_config", "nothing");
   ALUDEL_ASSIGN_OR_RETURN(const std::string activation, fields.String("hidden_act", "silu"));
   if (activation != "silu" && activation != "swish") return fields.Unsupported("hidden_act", "\"silu\"");
   // Qwen2 has its biases whatever the field says; elsewhere attention_bias also adds one to the output
@@ -334,6 +328,11 @@ absl::StatusOr<ModelConfig> ModelConfig::FromJson(absl::string_view text, absl::
   config.qkv_bias = architecture->qkv_bias;
   config.qk_norm = architecture->qk_norm;
   ALUDEL_RETURN_IF_ERROR(RefuseUnsupported(fields, *architecture));
+  if (const json* quantisation = fields.Find("quantization_config"); quantisation != nullptr) {
+    ALUDEL_ASSIGN_OR_RETURN(
+        config.quantisation,
+        QuantisationConfig::FromJson(*quantisation, absl::StrCat(fields.origin(), ": quantization_config")));
+  }
   ALUDEL_RETURN_IF_ERROR(ReadShape(fields, *architecture, &config));
   ALUDEL_ASSIGN_OR_RETURN(config.max_positions, fields.Int("max_position_embeddings",
                                                            architecture->max_positions, 1, kMaxPositions));

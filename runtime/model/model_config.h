@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "runtime/model/quantisation_config.h"
 
 namespace aludel {
 
@@ -43,6 +44,7 @@ struct ModelConfig {
   bool qk_norm = false;   // Qwen3
   bool tied_embeddings = false;
   int64_t sliding_window = 0;  // 0: none
+  QuantisationConfig quantisation;
   std::vector<int> eos_ids;
   int bos_id = -1;  // -1: none
 

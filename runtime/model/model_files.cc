@@ -74,6 +74,7 @@ absl::StatusOr<ModelFiles> ModelFiles::Open(const std::string& directory) {
   }
 
   ModelFiles result;
+  result.directory_ = directory;
   std::map<std::string, const SafetensorsFile*> opened;
   for (const std::string& shard : shards) {
     ALUDEL_ASSIGN_OR_RETURN(auto file, SafetensorsFile::Open(absl::StrCat(directory, "/", shard)));
@@ -82,6 +83,7 @@ absl::StatusOr<ModelFiles> ModelFiles::Open(const std::string& directory) {
         return absl::InvalidArgumentError(
             absl::StrCat(file->path(), ": tensor ", name, " is also in another file of the model"));
       }
+      result.file_of_.emplace(&entry, result.files_.size());
     }
     opened[shard] = file.get();
     result.files_.push_back(std::move(file));

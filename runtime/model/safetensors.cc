@@ -195,13 +195,14 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std
   // Private and read-only; the pages are the page cache's, so that a second server on the host shares them.
   void* map = ::mmap(nullptr, file_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
   const int map_error = errno;
-  ::close(fd);
   if (map == MAP_FAILED) {
+    ::close(fd);
     return absl::ResourceExhaustedError(
         absl::StrCat(path, ": mapping ", file_bytes, " bytes: ", std::strerror(map_error)));
   }
   std::unique_ptr<SafetensorsFile> file(new SafetensorsFile());
   file->path_ = path;
+  file->fd_ = fd;
   file->map_ = map;
   file->map_bytes_ = file_bytes;
 
@@ -222,6 +223,41 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std
 
 SafetensorsFile::~SafetensorsFile() {
   if (map_ != nullptr) ::munmap(map_, map_bytes_);
+  if (fd_ >= 0) ::close(fd_);
+}
+
+namespace {
+
+uint64_t PageBytes() {
+  static const uint64_t page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  return page;
+}
+
+}  // namespace
+
+absl::Status SafetensorsFile::Populate(uint64_t begin, uint64_t end) const {
+#ifdef MADV_POPULATE_READ
+  const uint64_t from = begin / PageBytes() * PageBytes();
+  int result = 0;
+  do {
+    result = ::madvise(static_cast<char*>(map_) + from, end - from, MADV_POPULATE_READ);
+  } while (result != 0 && errno == EINTR);
+  // A kernel before 5.14 does not know the advice: pages come when they are read.
+  if (result != 0 && errno != EINVAL) {
+    return absl::DataLossError(absl::StrCat(path_, ": reading bytes ", begin, " to ", end, " of ", map_bytes_,
+                                            ": ", std::strerror(errno)));
+  }
+#endif
+  return absl::OkStatus();
+}
+
+void SafetensorsFile::Drop(uint64_t begin, uint64_t end, bool from_cache) const {
+  // Hints: what cannot be dropped stays. Pages shared with a neighbour are brought in again by it.
+  const uint64_t from = begin / PageBytes() * PageBytes();
+  if (end > from) ::madvise(static_cast<char*>(map_) + from, end - from, MADV_DONTNEED);
+  if (from_cache) {
+    ::posix_fadvise(fd_, static_cast<off_t>(begin), static_cast<off_t>(end - begin), POSIX_FADV_DONTNEED);
+  }
 }
 
 absl::StatusOr<const SafetensorsEntry*> SafetensorsFile::Find(const std::string& name) const {

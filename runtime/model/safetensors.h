@@ -37,6 +37,20 @@ class SafetensorsFile {
   const std::string& path() const { return path_; }
   const std::map<std::string, SafetensorsEntry>& entries() const { return entries_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  // The whole file, header included.
+  const uint8_t* map() const { return static_cast<const uint8_t*>(map_); }
+  uint64_t size() const { return map_bytes_; }
+  int descriptor() const { return fd_; }
+  // Where the data of one of these entries begins in the file.
+  uint64_t OffsetOf(const SafetensorsEntry& entry) const {
+    return static_cast<uint64_t>(entry.data.data() - static_cast<const uint8_t*>(map_));
+  }
+  // Brings bytes [begin, end) of the file into memory, where the map finds them; DataLoss where the disk
+  // fails or the file has been cut. Without this such a byte would be a SIGBUS for whoever reads it.
+  absl::Status Populate(uint64_t begin, uint64_t end) const;
+  // Takes bytes [begin, end) out of this process, and with `from_cache` out of the page cache too. Whoever
+  // reads them again gets them again.
+  void Drop(uint64_t begin, uint64_t end, bool from_cache) const;
   // NotFound names the file and the tensor.
   absl::StatusOr<const SafetensorsEntry*> Find(const std::string& name) const;
 
@@ -44,6 +58,7 @@ class SafetensorsFile {
   SafetensorsFile() = default;
 
   std::string path_;
+  int fd_ = -1;
   void* map_ = nullptr;
   size_t map_bytes_ = 0;
   std::map<std::string, SafetensorsEntry> entries_;
@@ -63,10 +78,16 @@ class ModelFiles {
   absl::StatusOr<const SafetensorsEntry*> Find(const std::string& name) const;
   bool Contains(const std::string& name) const { return index_.count(name) != 0; }
   const std::map<std::string, const SafetensorsEntry*>& entries() const { return index_; }
+  const std::string& directory() const { return directory_; }
+  const std::vector<std::unique_ptr<SafetensorsFile>>& files() const { return files_; }  // by name
+  // Index into files() of the file that holds this entry, which came from Find.
+  size_t FileOf(const SafetensorsEntry& entry) const { return file_of_.at(&entry); }
 
  private:
+  std::string directory_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, const SafetensorsEntry*> index_;
+  std::map<const SafetensorsEntry*, size_t> file_of_;
 };
 
 // One tensor to write.

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "runtime/model/weights.h"
 #include "runtime/status_macros.h"
 
@@ -18,38 +19,52 @@ int64_t GemmRows(int64_t rows) { return rows <= 16 ? rows : (rows + 15) / 16 * 1
 
 // One allocation per activation, sized for the largest batch.
 struct Workspace {
-  Buffer x, h, qkv, attended, gate_up, activated, last, logits;
+  Buffer x, h, q, kv, attended, gate_up, activated, last, logits;
 
   static absl::StatusOr<std::unique_ptr<Workspace>> Create(Device* device, const ModelConfig& config,
                                                            DType compute, int64_t max_rows) {
     auto work = std::make_unique<Workspace>();
-    const size_t rows = GemmRows(max_rows);
-    const size_t narrow = SizeOf(compute);
-    const struct {
-      Buffer* buffer;
-      size_t bytes;
-    } plan[] = {{&work->x, rows * config.hidden * sizeof(float)},
-                {&work->h, rows * config.hidden * narrow},
-                {&work->qkv, rows * (config.q_dim() + 2 * config.kv_dim()) * sizeof(float)},
-                {&work->attended, rows * config.q_dim() * narrow},
-                {&work->gate_up, rows * 2 * config.ffn * narrow},
-                {&work->activated, rows * config.ffn * narrow},
-                {&work->last, rows * config.hidden * std::max(narrow, sizeof(float))},
-                {&work->logits, rows * config.vocab * sizeof(float)}};
-    size_t largest = 0;
-    for (const auto& item : plan) largest = std::max(largest, item.bytes);
-    const std::vector<char> zeros(largest);  // lives until Synchronize: copies may still read it
-    for (const auto& item : plan) {
-      ALUDEL_ASSIGN_OR_RETURN(*item.buffer, device->Allocate(item.bytes));
-      device->CopyToDevice(item.buffer->data(), zeros.data(), item.bytes, Stream{});
+    const std::vector<char> zeros(size_t{1} << 20);  // lives until Synchronize: copies may still read it
+    for (const Item& item : Plan(config, compute, max_rows)) {
+      Buffer& buffer = (*work).*item.buffer;
+      ALUDEL_ASSIGN_OR_RETURN(buffer, device->Allocate(item.bytes));
+      for (size_t begin = 0; begin < item.bytes; begin += zeros.size()) {
+        device->CopyToDevice(buffer.as<char>() + begin, zeros.data(),
+                             std::min(zeros.size(), item.bytes - begin), Stream{});
+      }
     }
     ALUDEL_RETURN_IF_ERROR(device->Synchronize(Stream{}));
     return work;
   }
+
+  struct Item {
+    Buffer Workspace::*buffer;
+    size_t bytes;
+  };
+  static std::vector<Item> Plan(const ModelConfig& config, DType compute, int64_t max_rows) {
+    const size_t rows = GemmRows(max_rows);
+    const size_t narrow = SizeOf(compute);
+    return {{&Workspace::x, rows * config.hidden * sizeof(float)},
+            {&Workspace::h, rows * config.hidden * narrow},
+            {&Workspace::q, rows * config.q_dim() * sizeof(float)},
+            {&Workspace::kv, rows * 2 * config.kv_dim() * sizeof(float)},
+            {&Workspace::attended, rows * config.q_dim() * narrow},
+            {&Workspace::gate_up, rows * 2 * config.ffn * narrow},
+            {&Workspace::activated, rows * config.ffn * narrow},
+            {&Workspace::last, rows * config.hidden * std::max(narrow, sizeof(float))},
+            {&Workspace::logits, rows * config.vocab * sizeof(float)}};
+  }
 };
 
+size_t Transformer::WorkspaceBytes(const ModelConfig& config, const TransformerOptions& options) {
+  size_t bytes = 0;
+  for (const auto& item : Workspace::Plan(config, options.compute, options.max_rows)) bytes += item.bytes;
+  return bytes;
+}
+
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device* device, const std::string& directory,
-                                                               const TransformerOptions& options) {
+                                                               const TransformerOptions& options,
+                                                               const LoadProgress& progress) {
   if (options.max_rows <= 0) {
     return absl::InvalidArgumentError(
         absl::StrFormat("max_rows is %d, want a positive number", options.max_rows));
@@ -60,10 +75,16 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device* device, c
   }
   ALUDEL_ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::Load(directory));
   std::unique_ptr<Transformer> model(new Transformer(device, std::move(config), options));
-  ALUDEL_ASSIGN_OR_RETURN(model->hash_, HashModel(directory));
   ALUDEL_ASSIGN_OR_RETURN(model->stream_, device->CreateStream());
-  ALUDEL_ASSIGN_OR_RETURN(model->weights_,
-                          Weights::Load(device, directory, model->config_, options.compute, model->stream_));
+  const absl::Time start = absl::Now();
+  {
+    ALUDEL_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(directory));
+    ALUDEL_ASSIGN_OR_RETURN(model->weights_, Weights::Load(device, files, model->config_, options.compute,
+                                                           model->stream_, progress));
+    for (const auto& file : files.files()) model->load_report_.bytes += static_cast<int64_t>(file->size());
+  }
+  model->load_report_.seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  model->hash_ = model->weights_->hash;
   ALUDEL_ASSIGN_OR_RETURN(model->work_,
                           Workspace::Create(device, model->config_, options.compute, options.max_rows));
   return model;
@@ -123,12 +144,15 @@ void Transformer::AttendInput(int layer, absl::Span<const SequenceRows> rows, in
   const float eps = static_cast<float>(config_.rms_norm_eps);
   const TensorView x = TensorView::Of(work_->x.as<float>(), count, config_.hidden);
   const TensorView h{work_->h.data(), options_.compute, gemm_rows, config_.hidden, config_.hidden};
-  const TensorView qkv = TensorView::Of(work_->qkv.as<float>(), gemm_rows, q_dim + 2 * kv_dim);
+  const TensorView all_q = TensorView::Of(work_->q.as<float>(), gemm_rows, q_dim);
+  const TensorView all_kv = TensorView::Of(work_->kv.as<float>(), gemm_rows, 2 * kv_dim);
   ops.RmsNorm(x, w.input_norm.as<float>(), eps, h.Rows(0, count), stream_);
-  ops.Gemm(h, *w.qkv, w.qkv_bias.as<float>(), /*accumulate=*/false, qkv, stream_);
-  const TensorView q = qkv.Rows(0, count).Cols(0, q_dim);
-  const TensorView k = qkv.Rows(0, count).Cols(q_dim, kv_dim);
-  const TensorView v = qkv.Rows(0, count).Cols(q_dim + kv_dim, kv_dim);
+  const float* bias = w.qkv_bias.as<float>();
+  ops.Gemm(h, *w.q, bias, /*accumulate=*/false, all_q, stream_);
+  ops.Gemm(h, *w.kv, bias == nullptr ? nullptr : bias + q_dim, /*accumulate=*/false, all_kv, stream_);
+  const TensorView q = all_q.Rows(0, count);
+  const TensorView k = all_kv.Rows(0, count).Cols(0, kv_dim);
+  const TensorView v = all_kv.Rows(0, count).Cols(kv_dim, kv_dim);
   if (config_.qk_norm) {
     ops.HeadNorm(q, config_.head_dim, w.q_norm.as<float>(), eps, stream_);
     ops.HeadNorm(k, config_.head_dim, w.k_norm.as<float>(), eps, stream_);
@@ -152,10 +176,9 @@ void Transformer::FinishLayer(int layer, absl::Span<const SequenceRows> rows, in
   const LayerWeights& w = weights_->layers[layer];
   const int64_t gemm_rows = GemmRows(count);
   const float eps = static_cast<float>(config_.rms_norm_eps);
-  const int64_t qkv_dim = config_.q_dim() + 2 * config_.kv_dim();
   const TensorView x = TensorView::Of(work_->x.as<float>(), gemm_rows, config_.hidden);
   const TensorView h{work_->h.data(), options_.compute, gemm_rows, config_.hidden, config_.hidden};
-  const TensorView q = TensorView::Of(work_->qkv.as<float>(), count, qkv_dim).Cols(0, config_.q_dim());
+  const TensorView q = TensorView::Of(work_->q.as<float>(), count, config_.q_dim());
   const TensorView attended{work_->attended.data(), options_.compute, gemm_rows, config_.q_dim(),
                             config_.q_dim()};
   const TensorView gate_up{work_->gate_up.data(), options_.compute, gemm_rows, 2 * config_.ffn,
@@ -249,7 +272,7 @@ void Transformer::ProjectKv(int layer, const TensorView& h, const TensorView& k,
   const int64_t kv_dim = config_.kv_dim();
   const int64_t gemm_rows = GemmRows(h.rows);
   const TensorView narrow{work_->h.data(), options_.compute, gemm_rows, config_.hidden, config_.hidden};
-  const TensorView kv = TensorView::Of(work_->qkv.as<float>(), gemm_rows, 2 * kv_dim);
+  const TensorView kv = TensorView::Of(work_->kv.as<float>(), gemm_rows, 2 * kv_dim);
   ops.Convert(h, narrow.Rows(0, h.rows), stream_);
   const float* bias = w.qkv_bias.data() == nullptr ? nullptr : w.qkv_bias.as<float>() + config_.q_dim();
   ops.Gemm(narrow, *w.kv, bias, /*accumulate=*/false, kv, stream_);

@@ -12,6 +12,7 @@
 #include "kernels/ops.h"
 #include "runtime/kv/block_pool.h"
 #include "runtime/model/model_config.h"
+#include "runtime/model/weight_stream.h"
 
 namespace aludel {
 
@@ -62,25 +63,35 @@ struct TransformerOptions {
   int64_t rope_length = 0;
 };
 
+// What loading cost.
+struct LoadReport {
+  int64_t bytes = 0;  // of weight files
+  double seconds = 0;
+};
+
 // A decoder-only transformer (Llama, Mistral, Qwen2, Qwen3 are one class with other numbers) and its weights
 // on one device. Owns its workspace, therefore one Forward at a time: it belongs to one engine thread.
 class Transformer {
  public:
-  // Reads a HuggingFace model directory. Errors name the file, the tensor, what was found and what was
-  // expected.
+  // Reads a HuggingFace model directory; `progress` hears of bytes read. Errors name the file, the tensor,
+  // what was found and what was expected.
   static absl::StatusOr<std::unique_ptr<Transformer>> Load(Device* device, const std::string& directory,
-                                                           const TransformerOptions& options);
+                                                           const TransformerOptions& options,
+                                                           const LoadProgress& progress = nullptr);
   ~Transformer();
 
   const ModelConfig& config() const { return config_; }
   const TransformerOptions& options() const { return options_; }
   // SHA-256 over config.json and the weight files, hex: who this model is to peers and artefacts.
   const std::string& hash() const { return hash_; }
+  const LoadReport& load_report() const { return load_report_; }
   Device* device() const { return device_; }
   // Positions a sequence may use.
   int64_t context() const;
   // The queue on which this model's work runs; a codec that reads or feeds its tensors enqueues on the same.
   Stream stream() const { return stream_; }
+  // Bytes of working memory of a transformer with these options, beside weights and KV cache.
+  static size_t WorkspaceBytes(const ModelConfig& config, const TransformerOptions& options);
   // A layout with this model's shape for `blocks` blocks.
   KvLayout MakeKvLayout(int64_t blocks, int block_tokens, DType dtype) const;
 
@@ -127,6 +138,7 @@ class Transformer {
   ModelConfig config_;
   TransformerOptions options_;
   std::string hash_;
+  LoadReport load_report_;
   RopeFrequencies rope_;
   Stream stream_;
   std::unique_ptr<Weights> weights_;

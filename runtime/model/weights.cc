@@ -2,185 +2,322 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
-#include "runtime/model/safetensors.h"
+#include "absl/synchronization/mutex.h"
+#include "runtime/model/stored_matrix.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
 namespace {
 
-// IEEE-754 binary16 to binary32, exactly; clang 14 has no _Float16 for plain x86-64.
-float FromHalf(uint16_t bits) {
-  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
-  const uint32_t magnitude = bits & 0x7fffu;
-  if (magnitude < 0x0400u) {  // zero and subnormal
-    const float value = static_cast<float>(magnitude) * 0x1p-24f;
-    return sign != 0 ? -value : value;
-  }
-  const uint32_t exponent_shift = magnitude >= 0x7c00u ? 224u << 23 : 112u << 23;  // infinity and NaN stay so
-  return __builtin_bit_cast(float, sign | ((magnitude << 13) + exponent_shift));
-}
-
-// Reads tensors of one checkpoint into host staging, converted to what the device wants.
-class Loader {
- public:
-  Loader(Device* device, const ModelFiles& files, std::string directory, DType compute, Stream stream)
-      : device_(device),
-        files_(files),
-        directory_(std::move(directory)),
-        compute_(compute),
-        stream_(stream) {}
-
-  // A vector as f32 on the device.
-  absl::StatusOr<Buffer> Vector(const std::string& name, int64_t size) {
-    std::vector<float> host;
-    ALUDEL_RETURN_IF_ERROR(Append(name, {size}, &host));
-    return Upload(host);
-  }
-
-  // Several vectors end to end.
-  absl::StatusOr<Buffer> Vectors(const std::vector<std::pair<std::string, int64_t>>& parts) {
-    std::vector<float> host;
-    for (const auto& [name, size] : parts) ALUDEL_RETURN_IF_ERROR(Append(name, {size}, &host));
-    return Upload(host);
-  }
-
-  // Several matrices with the same number of columns, stacked by rows and packed as one.
-  absl::StatusOr<std::unique_ptr<PackedMatrix>> Matrices(
-      const std::vector<std::pair<std::string, int64_t>>& parts, int64_t cols) {
-    std::vector<float> host;
-    int64_t rows = 0;
-    for (const auto& [name, part_rows] : parts) {
-      ALUDEL_RETURN_IF_ERROR(Append(name, {part_rows, cols}, &host));
-      rows += part_rows;
-    }
-    auto packed = device_->ops().Pack(TensorView::Of(host.data(), rows, cols), compute_);
-    if (!packed.ok()) {
-      return absl::Status(packed.status().code(), absl::StrCat(directory_, ": ", parts.front().first, ": ",
-                                                               std::string(packed.status().message())));
-    }
-    return packed;
-  }
-
-  absl::Status Embedding(const std::string& name, int64_t rows, int64_t cols, Weights* weights) {
-    std::vector<float> host;
-    ALUDEL_RETURN_IF_ERROR(Append(name, {rows, cols}, &host));
-    std::vector<Bf16> narrow;
-    const void* bytes = host.data();
-    if (compute_ == DType::kBf16) {
-      narrow.resize(host.size());
-      std::transform(host.begin(), host.end(), narrow.begin(), [](float value) { return ToBf16(value); });
-      bytes = narrow.data();
-    }
-    const size_t size = host.size() * SizeOf(compute_);
-    ALUDEL_ASSIGN_OR_RETURN(weights->embedding_memory, device_->Allocate(size));
-    device_->CopyToDevice(weights->embedding_memory.data(), bytes, size, stream_);
-    weights->embedding = {weights->embedding_memory.data(), compute_, rows, cols, cols};
-    return device_->Synchronize(stream_);
-  }
-
- private:
-  absl::Status Append(const std::string& name, const std::vector<int64_t>& shape, std::vector<float>* host) {
-    ALUDEL_ASSIGN_OR_RETURN(const SafetensorsEntry* entry, files_.Find(name));
-    if (entry->shape != shape) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("%s: tensor %s has shape [%s], config.json wants [%s]", directory_, name,
-                          absl::StrJoin(entry->shape, ", "), absl::StrJoin(shape, ", ")));
-    }
-    const size_t begin = host->size();
-    const size_t count = entry->elements();
-    host->resize(begin + count);
-    float* out = host->data() + begin;
-    if (entry->dtype == "F32") {
-      std::memcpy(out, entry->data.data(), count * sizeof(float));
-    } else if (entry->dtype == "BF16") {
-      for (size_t i = 0; i < count; ++i) {
-        Bf16 value;
-        std::memcpy(&value, entry->data.data() + i * sizeof(value), sizeof(value));
-        out[i] = ToFloat(value);
-      }
-    } else if (entry->dtype == "F16") {
-      for (size_t i = 0; i < count; ++i) {
-        uint16_t bits;
-        std::memcpy(&bits, entry->data.data() + i * sizeof(bits), sizeof(bits));
-        out[i] = FromHalf(bits);
-      }
-    } else {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "%s: tensor %s has dtype %s, supported are BF16, F16, F32", directory_, name, entry->dtype));
-    }
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<Buffer> Upload(const std::vector<float>& host) {
-    const size_t bytes = host.size() * sizeof(float);
-    ALUDEL_ASSIGN_OR_RETURN(Buffer buffer, device_->Allocate(bytes));
-    device_->CopyToDevice(buffer.data(), host.data(), bytes, stream_);
-    ALUDEL_RETURN_IF_ERROR(device_->Synchronize(stream_));
-    return buffer;
-  }
-
-  Device* device_;
-  const ModelFiles& files_;
-  std::string directory_;
-  DType compute_;
-  Stream stream_;
+// A part of a stack of matrices or vectors.
+struct Part {
+  std::string name;  // of the module (matrices) or the tensor (vectors)
+  int64_t rows = 0;
 };
 
-absl::Status LoadLayer(Loader& loader, const ModelConfig& config, int index, LayerWeights* layer) {
+// Finds and checks every tensor of a model, makes room for it on the device and cuts the work of filling that
+// room into tasks. Without a device it only checks.
+class LoadPlan {
+ public:
+  LoadPlan(const ModelFiles& files, const ModelConfig& config, Device* device, DType compute, Stream stream)
+      : files_(files),
+        config_(config),
+        device_(device),
+        compute_(compute),
+        stream_(stream),
+        mutex_(std::make_shared<absl::Mutex>()) {}
+
+  absl::Status AddModel(Weights* weights);
+  std::vector<LoadTask> TakeTasks() { return std::move(tasks_); }
+  // A bias that the architecture does not have would be left out in silence. Some quantisers write zeros.
+  absl::Status CheckStrayBiases() const;
+
+ private:
+  absl::Status AddLayer(int index, LayerWeights* layer);
+  // Vectors end to end, as f32.
+  absl::Status AddVector(const std::vector<Part>& parts, Buffer* out);
+  // Matrices with the same inputs, stacked by rows and packed as one.
+  absl::Status AddMatrix(const std::vector<Part>& parts, int64_t cols, std::unique_ptr<PackedMatrix>* out);
+  absl::Status AddSmallStack(std::vector<std::shared_ptr<const StoredMatrix>> matrices, PackedMatrix* packed);
+  absl::Status AddEmbedding(Weights* weights);
+
+  absl::StatusOr<std::shared_ptr<const StoredMatrix>> Open(const Part& part, int64_t cols) {
+    absl::StatusOr<std::unique_ptr<StoredMatrix>> matrix =
+        StoredMatrix::Open(files_, config_.quantisation, part.name, part.rows, cols);
+    if (!matrix.ok()) return matrix.status();
+    return std::shared_ptr<const StoredMatrix>(*std::move(matrix));
+  }
+  void AddTask(std::vector<TensorBytes> reads, std::function<absl::Status()> run) {
+    tasks_.push_back({std::move(reads), std::move(run)});
+  }
+
+  const ModelFiles& files_;
+  const ModelConfig& config_;
+  Device* const device_;
+  const DType compute_;
+  const Stream stream_;
+  const std::shared_ptr<absl::Mutex> mutex_;  // one task at a time on stream_
+  std::vector<LoadTask> tasks_;
+  std::set<const SafetensorsEntry*> used_;
+};
+
+// Numbers that are read and converted at a time: they stay in the cache between the two.
+constexpr int64_t kPiece = int64_t{1} << 19;
+// Numbers of one task, where rows can be taken apart.
+constexpr int64_t kTask = int64_t{1} << 23;
+
+// As many rows as make up `numbers`, in whole blocks.
+int64_t RowsOf(int64_t numbers, int64_t cols, int64_t block) {
+  return std::max<int64_t>(1, numbers / cols / block) * block;
+}
+
+// Calls use(begin, end) for rows [begin, end) in steps.
+template <typename Use>
+absl::Status ForRows(int64_t begin, int64_t end, int64_t step, Use use) {
+  for (int64_t first = begin; first < end; first += step) {
+    ALUDEL_RETURN_IF_ERROR(use(first, std::min(end, first + step)));
+  }
+  return absl::OkStatus();
+}
+
+// Hands rows [begin, end) to use(view, first row): as they lie in the file where they lie in a usable type,
+// otherwise as f32, a few at a time.
+template <typename Use>
+absl::Status ReadRows(const StoredMatrix& matrix, int64_t begin, int64_t end, int64_t block, Use use) {
+  const TensorView in_place = matrix.InPlace();
+  if (in_place.data != nullptr) return use(in_place.Rows(begin, end - begin), begin);
+  const int64_t cols = matrix.cols();
+  const int64_t step = std::min(end - begin, RowsOf(kPiece, cols, block));
+  std::vector<float> piece(static_cast<size_t>(step * cols));
+  return ForRows(begin, end, step, [&](int64_t first, int64_t last) {
+    matrix.Read(first, last, piece.data());
+    return use(TensorView::Of(piece.data(), last - first, cols), first);
+  });
+}
+
+absl::Status LoadPlan::AddVector(const std::vector<Part>& parts, Buffer* out) {
+  std::vector<const SafetensorsEntry*> tensors;
+  std::vector<TensorBytes> reads;
+  int64_t size = 0;
+  for (const Part& part : parts) {
+    ALUDEL_ASSIGN_OR_RETURN(const SafetensorsEntry* entry, FindShaped(files_, part.name, {part.rows}));
+    if (!IsPlain(*entry)) {
+      return absl::InvalidArgumentError(absl::StrCat(files_.directory(), ": tensor ", part.name,
+                                                     " has dtype ", entry->dtype, ", want BF16, F16 or F32"));
+    }
+    tensors.push_back(entry);
+    reads.push_back({entry, 0, entry->data.size()});
+    used_.insert(entry);
+    size += part.rows;
+  }
+  if (device_ == nullptr) return absl::OkStatus();
+  AddTask(std::move(reads),
+          [tensors, size, out, device = device_, stream = stream_, mutex = mutex_]() -> absl::Status {
+            std::vector<float> host(size);
+            float* to = host.data();
+            for (const SafetensorsEntry* tensor : tensors) {
+              ReadPlain(*tensor, 0, tensor->elements(), to);
+              to += tensor->elements();
+            }
+            ALUDEL_ASSIGN_OR_RETURN(*out, device->Allocate(host.size() * sizeof(float)));
+            absl::MutexLock lock(mutex.get());
+            device->CopyToDevice(out->data(), host.data(), host.size() * sizeof(float), stream);
+            return device->Synchronize(stream);
+          });
+  return absl::OkStatus();
+}
+
+absl::Status LoadPlan::AddMatrix(const std::vector<Part>& parts, int64_t cols,
+                                 std::unique_ptr<PackedMatrix>* out) {
+  std::vector<std::shared_ptr<const StoredMatrix>> matrices;
+  int64_t rows = 0;
+  for (const Part& part : parts) {
+    ALUDEL_ASSIGN_OR_RETURN(std::shared_ptr<const StoredMatrix> matrix, Open(part, cols));
+    used_.insert(matrix->tensors().begin(), matrix->tensors().end());
+    matrices.push_back(std::move(matrix));
+    rows += part.rows;
+  }
+  if (device_ == nullptr) return absl::OkStatus();
+  ALUDEL_ASSIGN_OR_RETURN(*out, device_->ops().NewPacked(rows, cols, compute_));
+  const int64_t block = (*out)->row_block();
+  const bool whole_blocks =
+      std::all_of(parts.begin(), parts.end() - 1, [&](const Part& part) { return part.rows % block == 0; });
+  if (!whole_blocks) return AddSmallStack(std::move(matrices), out->get());
+  int64_t at = 0;
+  for (const auto& matrix : matrices) {
+    const int64_t step = matrix->rows_lie_apart() ? RowsOf(kTask, cols, block) : matrix->rows();
+    for (int64_t begin = 0; begin < matrix->rows(); begin += step) {
+      const int64_t end = std::min(begin + step, matrix->rows());
+      AddTask(matrix->BytesOf(begin, end), [=, device = device_, packed = out->get()] {
+        return ReadRows(*matrix, begin, end, block, [&](const TensorView& view, int64_t first) {
+          return device->ops().PackRows(view, at + first, *packed);
+        });
+      });
+    }
+    at += matrix->rows();
+  }
+  return absl::OkStatus();
+}
+
+// A stack whose parts share blocks of the device's layout: put together first.
+absl::Status LoadPlan::AddSmallStack(std::vector<std::shared_ptr<const StoredMatrix>> matrices,
+                                     PackedMatrix* packed) {
+  std::vector<TensorBytes> reads;
+  for (const auto& matrix : matrices) {
+    const std::vector<TensorBytes> bytes = matrix->BytesOf(0, matrix->rows());
+    reads.insert(reads.end(), bytes.begin(), bytes.end());
+  }
+  AddTask(std::move(reads), [matrices, packed, device = device_] {
+    std::vector<float> stack(static_cast<size_t>(packed->out_features() * packed->in_features()));
+    float* to = stack.data();
+    for (const auto& matrix : matrices) {
+      matrix->Read(0, matrix->rows(), to);
+      to += matrix->rows() * matrix->cols();
+    }
+    const TensorView view = TensorView::Of(stack.data(), packed->out_features(), packed->in_features());
+    return device->ops().PackRows(view, 0, *packed);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status LoadPlan::AddEmbedding(Weights* weights) {
+  ALUDEL_ASSIGN_OR_RETURN(const std::shared_ptr<const StoredMatrix> matrix,
+                          Open({"model.embed_tokens", config_.vocab}, config_.hidden));
+  used_.insert(matrix->tensors().begin(), matrix->tensors().end());
+  if (device_ == nullptr) return absl::OkStatus();
+  const int64_t cols = matrix->cols();
+  const size_t row_bytes = static_cast<size_t>(cols) * SizeOf(compute_);
+  ALUDEL_ASSIGN_OR_RETURN(weights->embedding_memory, device_->Allocate(matrix->rows() * row_bytes));
+  weights->embedding = {weights->embedding_memory.data(), compute_, matrix->rows(), cols, cols};
+  const int64_t step = matrix->rows_lie_apart() ? RowsOf(kTask, cols, 1) : matrix->rows();
+  return ForRows(0, matrix->rows(), step, [&](int64_t begin, int64_t end) {
+    AddTask(matrix->BytesOf(begin, end),
+            [=, table = weights->embedding, device = device_, stream = stream_, mutex = mutex_] {
+              return ReadRows(*matrix, begin, end, 1, [&](const TensorView& view, int64_t first) {
+                const TensorView to = table.Rows(first, view.rows);
+                std::vector<Bf16> narrow;
+                std::vector<float> wide;
+                const void* from = view.data;
+                const int64_t count = view.rows * cols;
+                if (view.dtype != to.dtype && to.dtype == DType::kBf16) {
+                  narrow.resize(count);
+                  std::transform(view.f32(), view.f32() + count, narrow.begin(), ToBf16);
+                  from = narrow.data();
+                } else if (view.dtype != to.dtype) {
+                  wide.resize(count);
+                  std::transform(view.bf16(), view.bf16() + count, wide.begin(), ToFloat);
+                  from = wide.data();
+                }
+                absl::MutexLock lock(mutex.get());
+                device->CopyToDevice(to.data, from, view.rows * row_bytes, stream);
+                return device->Synchronize(stream);
+              });
+            });
+    return absl::OkStatus();
+  });
+}
+
+absl::Status LoadPlan::AddLayer(int index, LayerWeights* layer) {
   const std::string p = absl::StrCat("model.layers.", index, ".");
   const std::string attention = p + "self_attn.";
-  const int64_t q = config.q_dim();
-  const int64_t kv = config.kv_dim();
-  ALUDEL_ASSIGN_OR_RETURN(layer->input_norm, loader.Vector(p + "input_layernorm.weight", config.hidden));
-  ALUDEL_ASSIGN_OR_RETURN(layer->qkv, loader.Matrices({{attention + "q_proj.weight", q},
-                                                       {attention + "k_proj.weight", kv},
-                                                       {attention + "v_proj.weight", kv}},
-                                                      config.hidden));
-  ALUDEL_ASSIGN_OR_RETURN(
-      layer->kv,
-      loader.Matrices({{attention + "k_proj.weight", kv}, {attention + "v_proj.weight", kv}}, config.hidden));
-  if (config.qkv_bias) {
-    ALUDEL_ASSIGN_OR_RETURN(layer->qkv_bias, loader.Vectors({{attention + "q_proj.bias", q},
-                                                             {attention + "k_proj.bias", kv},
-                                                             {attention + "v_proj.bias", kv}}));
+  const int64_t hidden = config_.hidden;
+  const int64_t q = config_.q_dim();
+  const int64_t kv = config_.kv_dim();
+  ALUDEL_RETURN_IF_ERROR(AddVector({{p + "input_layernorm.weight", hidden}}, &layer->input_norm));
+  ALUDEL_RETURN_IF_ERROR(AddMatrix({{attention + "q_proj", q}}, hidden, &layer->q));
+  ALUDEL_RETURN_IF_ERROR(
+      AddMatrix({{attention + "k_proj", kv}, {attention + "v_proj", kv}}, hidden, &layer->kv));
+  if (config_.qkv_bias) {
+    ALUDEL_RETURN_IF_ERROR(AddVector(
+        {{attention + "q_proj.bias", q}, {attention + "k_proj.bias", kv}, {attention + "v_proj.bias", kv}},
+        &layer->qkv_bias));
   }
-  if (config.qk_norm) {
-    ALUDEL_ASSIGN_OR_RETURN(layer->q_norm, loader.Vector(attention + "q_norm.weight", config.head_dim));
-    ALUDEL_ASSIGN_OR_RETURN(layer->k_norm, loader.Vector(attention + "k_norm.weight", config.head_dim));
+  if (config_.qk_norm) {
+    ALUDEL_RETURN_IF_ERROR(AddVector({{attention + "q_norm.weight", config_.head_dim}}, &layer->q_norm));
+    ALUDEL_RETURN_IF_ERROR(AddVector({{attention + "k_norm.weight", config_.head_dim}}, &layer->k_norm));
   }
-  ALUDEL_ASSIGN_OR_RETURN(layer->o, loader.Matrices({{attention + "o_proj.weight", config.hidden}}, q));
-  ALUDEL_ASSIGN_OR_RETURN(layer->post_norm,
-                          loader.Vector(p + "post_attention_layernorm.weight", config.hidden));
-  ALUDEL_ASSIGN_OR_RETURN(layer->gate_up, loader.Matrices({{p + "mlp.gate_proj.weight", config.ffn},
-                                                           {p + "mlp.up_proj.weight", config.ffn}},
-                                                          config.hidden));
-  ALUDEL_ASSIGN_OR_RETURN(layer->down,
-                          loader.Matrices({{p + "mlp.down_proj.weight", config.hidden}}, config.ffn));
+  ALUDEL_RETURN_IF_ERROR(AddMatrix({{attention + "o_proj", hidden}}, q, &layer->o));
+  ALUDEL_RETURN_IF_ERROR(AddVector({{p + "post_attention_layernorm.weight", hidden}}, &layer->post_norm));
+  ALUDEL_RETURN_IF_ERROR(AddMatrix({{p + "mlp.gate_proj", config_.ffn}, {p + "mlp.up_proj", config_.ffn}},
+                                   hidden, &layer->gate_up));
+  return AddMatrix({{p + "mlp.down_proj", hidden}}, config_.ffn, &layer->down);
+}
+
+absl::Status LoadPlan::AddModel(Weights* weights) {
+  ALUDEL_RETURN_IF_ERROR(AddEmbedding(weights));
+  weights->layers.resize(config_.layers);
+  for (int i = 0; i < config_.layers; ++i) ALUDEL_RETURN_IF_ERROR(AddLayer(i, &weights->layers[i]));
+  ALUDEL_RETURN_IF_ERROR(AddVector({{"model.norm.weight", config_.hidden}}, &weights->final_norm));
+  const std::string head = config_.tied_embeddings ? "model.embed_tokens" : "lm_head";
+  ALUDEL_RETURN_IF_ERROR(AddMatrix({{head, config_.vocab}}, config_.hidden, &weights->head));
+  return CheckStrayBiases();
+}
+
+absl::Status LoadPlan::CheckStrayBiases() const {
+  for (const auto& [name, entry] : files_.entries()) {
+    if (!absl::EndsWith(name, ".bias") || !absl::StartsWith(name, "model.layers.") ||
+        used_.count(entry) != 0) {
+      continue;
+    }
+    if (std::any_of(entry->data.begin(), entry->data.end(), [](uint8_t byte) { return byte != 0; })) {
+      return absl::InvalidArgumentError(absl::StrCat(files_.directory(), ": tensor ", name,
+                                                     " is a bias that is not zero, ", config_.architecture,
+                                                     " has none there"));
+    }
+  }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Weights>> Weights::Load(Device* device, const std::string& directory,
+absl::StatusOr<std::unique_ptr<Weights>> Weights::Load(Device* device, const ModelFiles& files,
                                                        const ModelConfig& config, DType compute,
-                                                       Stream stream) {
-  ALUDEL_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(directory));
-  Loader loader(device, files, directory, compute, stream);
+                                                       Stream stream, const LoadProgress& progress) {
   auto weights = std::make_unique<Weights>();
-  const std::string embedding = "model.embed_tokens.weight";
-  ALUDEL_RETURN_IF_ERROR(loader.Embedding(embedding, config.vocab, config.hidden, weights.get()));
-  weights->layers.resize(config.layers);
-  for (int i = 0; i < config.layers; ++i) {
-    ALUDEL_RETURN_IF_ERROR(LoadLayer(loader, config, i, &weights->layers[i]));
-  }
-  ALUDEL_ASSIGN_OR_RETURN(weights->final_norm, loader.Vector("model.norm.weight", config.hidden));
-  const std::string head = config.tied_embeddings ? embedding : "lm_head.weight";
-  ALUDEL_ASSIGN_OR_RETURN(weights->head, loader.Matrices({{head, config.vocab}}, config.hidden));
+  LoadPlan plan(files, config, device, compute, stream);
+  ALUDEL_RETURN_IF_ERROR(plan.AddModel(weights.get()));
+  ALUDEL_ASSIGN_OR_RETURN(weights->hash, StreamWeights(files, plan.TakeTasks(), progress));
   return weights;
+}
+
+absl::Status CheckWeights(const ModelFiles& files, const ModelConfig& config) {
+  Weights nowhere;
+  return LoadPlan(files, config, nullptr, DType::kF32, Stream{}).AddModel(&nowhere);
+}
+
+namespace {
+
+struct Counts {
+  int64_t matrices = 0;  // without embedding and head
+  int64_t vectors = 0;
+};
+
+Counts CountLayers(const ModelConfig& config) {
+  const int64_t hidden = config.hidden;
+  const int64_t qkv = config.q_dim() + 2 * config.kv_dim();
+  Counts layer{qkv * hidden + hidden * config.q_dim() + 3 * hidden * config.ffn, 2 * hidden};
+  if (config.qkv_bias) layer.vectors += qkv;
+  if (config.qk_norm) layer.vectors += 2 * config.head_dim;
+  return {config.layers * layer.matrices, config.layers * layer.vectors + hidden};
+}
+
+}  // namespace
+
+int64_t CountParameters(const ModelConfig& config) {
+  const Counts counts = CountLayers(config);
+  const int64_t table = int64_t{config.vocab} * config.hidden;
+  return counts.matrices + counts.vectors + table * (config.tied_embeddings ? 1 : 2);
+}
+
+int64_t LoadedBytes(const ModelConfig& config, DType compute) {
+  const Counts counts = CountLayers(config);
+  const int64_t table = int64_t{config.vocab} * config.hidden;  // as rows to look up, and packed as the head
+  return (counts.matrices + 2 * table) * static_cast<int64_t>(SizeOf(compute)) +
+         counts.vectors * static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace aludel

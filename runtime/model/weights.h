@@ -9,23 +9,25 @@
 #include "kernels/device.h"
 #include "kernels/ops.h"
 #include "runtime/model/model_config.h"
+#include "runtime/model/weight_stream.h"
 
 namespace aludel {
 
 struct LayerWeights {
-  Buffer input_norm;                  // f32 [hidden]
-  std::unique_ptr<PackedMatrix> qkv;  // [q_dim + 2 kv_dim, hidden]: one pass over the input makes all three
-  Buffer qkv_bias;                    // f32 [q_dim + 2 kv_dim], or empty
-  Buffer q_norm, k_norm;              // f32 [head_dim], or empty
-  std::unique_ptr<PackedMatrix> kv;   // [2 kv_dim, hidden]: K and V alone, for states that arrived as codes
-  std::unique_ptr<PackedMatrix> o;    // [hidden, q_dim]
-  Buffer post_norm;                   // f32 [hidden]
+  Buffer input_norm;                 // f32 [hidden]
+  std::unique_ptr<PackedMatrix> q;   // [q_dim, hidden]
+  std::unique_ptr<PackedMatrix> kv;  // [2 kv_dim, hidden]: K above V; also for states that arrived as codes
+  Buffer qkv_bias;                   // f32 [q_dim + 2 kv_dim], or empty
+  Buffer q_norm, k_norm;             // f32 [head_dim], or empty
+  std::unique_ptr<PackedMatrix> o;   // [hidden, q_dim]
+  Buffer post_norm;                  // f32 [hidden]
   std::unique_ptr<PackedMatrix> gate_up;  // [2 ffn, hidden]
   std::unique_ptr<PackedMatrix> down;     // [hidden, ffn]
 };
 
-// A checkpoint on its device, every tensor checked against the config before any of it is used.
+// A checkpoint on its device, every tensor checked against the config before any of it is read.
 struct Weights {
+  std::string hash;  // of the model, see weight_stream.h
   Buffer embedding_memory;
   TensorView embedding;  // [vocab, hidden]
   std::vector<LayerWeights> layers;
@@ -33,12 +35,18 @@ struct Weights {
   std::unique_ptr<PackedMatrix> head;  // [vocab, hidden]
 
   // Errors name the file, the tensor, what was found and what the config makes us expect.
-  static absl::StatusOr<std::unique_ptr<Weights>> Load(Device* device, const std::string& directory,
+  static absl::StatusOr<std::unique_ptr<Weights>> Load(Device* device, const ModelFiles& files,
                                                        const ModelConfig& config, DType compute,
-                                                       Stream stream);
+                                                       Stream stream, const LoadProgress& progress);
 };
 
-// SHA-256 over the model directory's config.json and weight files in name order, hex.
-absl::StatusOr<std::string> HashModel(const std::string& directory);
+// The check that Load makes first, alone: every tensor that the config wants is there, in a shape and form
+// that can be read.
+absl::Status CheckWeights(const ModelFiles& files, const ModelConfig& config);
+
+// Numbers that the config's matrices and vectors hold, tied ones once.
+int64_t CountParameters(const ModelConfig& config);
+// Bytes that Load's result keeps on the device.
+int64_t LoadedBytes(const ModelConfig& config, DType compute);
 
 }  // namespace aludel

@@ -177,8 +177,29 @@ TEST(ModelConfig, NamesWhatItDoesNotSupport) {
   EXPECT_THAT(Error(With(Llama(), "attention_bias", true)), HasSubstr("attention_bias is true, want false"));
   EXPECT_THAT(Error(With(Llama(), "mlp_bias", true)), HasSubstr("mlp_bias"));
   EXPECT_THAT(Error(With(Llama(), "partial_rotary_factor", 0.5)), HasSubstr("partial_rotary_factor"));
-  EXPECT_THAT(Error(With(Llama(), "quantization_config", {{"quant_method", "awq"}})),
-              AllOf(HasSubstr("quantization_config"), HasSubstr("\"awq\""), HasSubstr("unquantised")));
+}
+
+TEST(ModelConfig, NamesTheQuantisationItDoesNotSupport) {
+  const auto error = [](const json& quantisation) {
+    return Error(With(Llama(), "quantization_config", quantisation));
+  };
+  EXPECT_THAT(error({{"quant_method", "bitsandbytes"}}),
+              AllOf(HasSubstr("quantization_config.quant_method is"), HasSubstr("bitsandbytes"),
+                    HasSubstr("\"fp8\" or \"awq\" or \"gptq\"")));
+  EXPECT_THAT(error(json::array()), HasSubstr("quantization_config is"));
+  EXPECT_THAT(error({{"quant_method", "awq"}}), HasSubstr("quantization_config.bits is missing, want 4"));
+  EXPECT_THAT(error({{"quant_method", "awq"}, {"bits", 4}, {"version", "gemv"}}),
+              HasSubstr("quantization_config.version is"));
+  EXPECT_THAT(error({{"quant_method", "awq"}, {"bits", 4}, {"zero_point", false}}), HasSubstr("zero_point"));
+  EXPECT_THAT(error({{"quant_method", "gptq"}, {"bits", 3}}), HasSubstr("bits is 3"));
+  EXPECT_THAT(error({{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 0}}), HasSubstr("group_size"));
+  EXPECT_THAT(error({{"quant_method", "gptq"}, {"bits", 4}, {"checkpoint_format", "marlin"}}),
+              HasSubstr("checkpoint_format"));
+  EXPECT_THAT(error({{"quant_method", "gptq"}, {"bits", 4}, {"dynamic", {{"x", 1}}}}), HasSubstr("dynamic"));
+  EXPECT_THAT(error({{"quant_method", "fp8"}, {"fmt", "e5m2"}}), HasSubstr("fmt is"));
+  EXPECT_THAT(error({{"quant_method", "fp8"}, {"weight_block_size", {128}}}), HasSubstr("weight_block_size"));
+  EXPECT_THAT(Error(With(Llama(), "compression_config", {{"format", "pack-quantized"}})),
+              HasSubstr("compression_config"));
 }
 
 TEST(ModelConfig, RefusesNumbersOutOfRange) {

@@ -94,6 +94,10 @@ INSTANTIATE_TEST_SUITE_P(Architectures, TinyModel,
                          ::testing::Values("llama_llama3", "llama_linear", "llama_dynamic", "llama_yarn",
                                            "llama_tied", "llama_head_dim", "llama_sharded", "mistral_sliding",
                                            "qwen2_bias", "qwen3_qk_norm"));
+// make_quantised.py: the reference computes with the weights that the stored bits stand for.
+INSTANTIATE_TEST_SUITE_P(Quantised, TinyModel,
+                         ::testing::Values("fp8_tensor", "fp8_row", "fp8_block", "awq_gemm", "gptq_act_order",
+                                           "gptq_v2_whole_columns"));
 
 class DemoModel : public ::testing::TestWithParam<const char*> {
  protected:

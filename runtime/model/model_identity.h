@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/model/model_config.h"
+
+namespace aludel {
+
+// Who a model is to peers: what must agree for one model's cache to mean anything to another, and what tells
+// two models apart.
+struct ModelIdentity {
+  std::string architecture;
+  std::string weights_hash;           // SHA-256, hex
+  std::string tokenizer_fingerprint;  // Tokenizer::fingerprint()
+  std::string rope;                   // DescribeRope()
+  int layers = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  int vocab = 0;
+  int64_t max_positions = 0;
+};
+
+// `rope_length`: what TransformerOptions says, or 0.
+ModelIdentity IdentityOf(const ModelConfig& config, const std::string& weights_hash,
+                         const std::string& tokenizer_fingerprint, int64_t rope_length);
+
+// Every number that positions depend on, as text: "theta 500000, llama3 factor 8, ...". Equal texts rotate
+// equally.
+std::string DescribeRope(const ModelConfig& config, int64_t rope_length);
+
+// Why a cache of `producer` is of no use to `consumer`, a sentence each ("kv_heads is 8, want 4"); none where
+// it is. Weights may differ: that is what consumers are for.
+std::vector<std::string> WhyNoPair(const ModelIdentity& producer, const ModelIdentity& consumer);
+
+}  // namespace aludel

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/model/safetensors.h"
+
+namespace aludel {
+
+// Bytes [begin, end) of a tensor.
+struct TensorBytes {
+  const SafetensorsEntry* tensor = nullptr;
+  size_t begin = 0;
+  size_t end = 0;
+};
+
+// A piece of a model's loading, e.g. packing some rows of one matrix.
+struct LoadTask {
+  std::vector<TensorBytes> reads;     // all it looks at
+  std::function<absl::Status()> run;  // on some thread, while other tasks run on others
+};
+
+// Bytes read of all. Called on the thread that loads.
+using LoadProgress = std::function<void(int64_t done, int64_t total)>;
+
+// Reads a model's files once, from the first byte to the last at the speed of the disk, which is when a disk
+// is fastest. The calling thread brings pages in and hashes them; tasks run on two more threads as soon as
+// their bytes are there, in that order, straight from the mapped pages, which are dropped behind them:
+// resident memory grows by what tasks keep and by a bounded number of pages. Where the files are large for
+// this machine's memory they leave the page cache too: it would push out what is needed, and soon be pushed
+// out itself. Returns the model's hash: SHA-256 over config.json and the weight files in name order, hex. The
+// first error of a task or of the disk ends it.
+absl::StatusOr<std::string> StreamWeights(const ModelFiles& files, std::vector<LoadTask> tasks,
+                                          const LoadProgress& progress);
+
+// The same hash without loading anything.
+absl::StatusOr<std::string> HashModel(const std::string& directory);
+
+}  // namespace aludel
