@@ -7,6 +7,7 @@ namespace aludel {
 // The sub-commands of aludel-bench, one file each. argv[0] is the sub-command's name; each prints its own
 // --help. A new one is declared here and gets a line in bench_main.cc.
 
+absl::Status LoadCommand(int argc, char** argv);
 absl::Status MakeModelCommand(int argc, char** argv);
 
 }  // namespace aludel

@@ -49,7 +49,7 @@ absl::Status MakeModelCommand(int argc, char** argv) {
   ProgressBar bar;
   int64_t shown = -1;
   const auto progress = [&](int64_t done, int64_t total) {
-    if (done / kMegabyte != shown || done == total) {
+    if (done / kMegabyte != shown) {
       shown = done / kMegabyte;
       bar.Update("write, MB", shown, total / kMegabyte);
     }

@@ -1,0 +1,208 @@
+#include "runtime/offline/inspect_model.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/model/json_reader.h"
+#include "runtime/model/model_identity.h"
+#include "runtime/model/tokenizer.h"
+#include "runtime/model/transformer.h"
+#include "runtime/model/weights.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr int64_t kDefaultPlanContext = 8192;
+constexpr size_t kMaxTokenizerBytes = size_t{256} << 20;
+constexpr int kTokenizerDepth = 32;
+
+ordered_json DescribeModel(const std::string& directory, const ModelConfig& config) {
+  ordered_json model = {{"directory", directory},
+                        {"architecture", config.architecture},
+                        {"parameters", CountParameters(config)},
+                        {"layers", config.layers},
+                        {"hidden", config.hidden},
+                        {"heads", config.heads},
+                        {"kv_heads", config.kv_heads},
+                        {"head_dim", config.head_dim},
+                        {"feed_forward", config.ffn},
+                        {"vocabulary", config.vocab},
+                        {"context_tokens", config.max_positions},
+                        {"rope", DescribeRope(config, 0)}};
+  if (config.sliding_window > 0) model["sliding_window_tokens"] = config.sliding_window;
+  model["tied_embeddings"] = config.tied_embeddings;
+  model["quantisation"] = Name(config.quantisation.method);
+  return model;
+}
+
+ordered_json DescribeWeights(const ModelFiles& files) {
+  int64_t bytes = 0;
+  for (const auto& file : files.files()) bytes += static_cast<int64_t>(file->size());
+  std::map<std::string, std::pair<int64_t, int64_t>> by_type;  // tensors, bytes
+  for (const auto& [name, entry] : files.entries()) {
+    auto& [tensors, tensor_bytes] = by_type[entry->dtype];
+    ++tensors;
+    tensor_bytes += static_cast<int64_t>(entry->data.size());
+  }
+  ordered_json types = ordered_json::array();
+  for (const auto& [dtype, counts] : by_type) {
+    types.push_back({{"dtype", dtype}, {"tensors", counts.first}, {"bytes", counts.second}});
+  }
+  return {{"files", files.files().size()}, {"bytes", bytes}, {"types", types}};
+}
+
+ordered_json DescribeTokenizer(const std::string& directory, const ModelConfig& config,
+                               ordered_json* problems) {
+  const auto tokenizer = Tokenizer::Load(directory);
+  if (!tokenizer.ok()) {
+    problems->push_back(std::string(tokenizer.status().message()));
+    return {{"loads", false}};
+  }
+  ordered_json result = {
+      {"loads", true}, {"ids", (*tokenizer)->vocab_size()}, {"fingerprint", (*tokenizer)->fingerprint()}};
+  if ((*tokenizer)->vocab_size() > config.vocab) {
+    result["note"] =
+        absl::StrCat("ids from ", config.vocab, " on have no embedding: prompts that hold them are refused");
+  }
+  return result;
+}
+
+ordered_json PlanMemory(const ModelConfig& config, const MemoryPlanOptions& options) {
+  const int64_t context =
+      options.context > 0 ? options.context : std::min(config.max_positions, kDefaultPlanContext);
+  const KvLayout block{config.layers, config.kv_heads, config.head_dim, 16, 1, DType::kBf16};
+  TransformerOptions transformer;
+  transformer.compute = options.compute;
+  const int64_t blocks = options.concurrency * block.BlocksFor(context);
+  const int64_t weights = LoadedBytes(config, options.compute);
+  const auto workspace = static_cast<int64_t>(Transformer::WorkspaceBytes(config, transformer));
+  const int64_t cache = blocks * static_cast<int64_t>(block.total_bytes());
+  const int64_t machine = int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
+  const int64_t total = weights + workspace + cache;
+  return {{"compute", Name(options.compute)}, {"concurrency", options.concurrency},
+          {"context_tokens", context},        {"kv_blocks", blocks},
+          {"weights_bytes", weights},         {"workspace_bytes", workspace},
+          {"kv_cache_bytes", cache},          {"total_bytes", total},
+          {"machine_bytes", machine},         {"fits_this_machine", total <= machine}};
+}
+
+// Ids of all tokens by spelling: the vocabulary and what was added to it.
+absl::StatusOr<std::map<std::string, int64_t>> ReadVocabulary(const std::string& directory) {
+  const std::string path = absl::StrCat(directory, "/tokenizer.json");
+  ALUDEL_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxTokenizerBytes));
+  ALUDEL_ASSIGN_OR_RETURN(const json root, ParseJson(text, path, kTokenizerDepth));
+  std::map<std::string, int64_t> ids;
+  const json* model = FindMember(root, "model");
+  const json* vocabulary = model == nullptr ? nullptr : FindMember(*model, "vocab");
+  if (vocabulary != nullptr && vocabulary->is_object()) {
+    for (const auto& [token, id] : vocabulary->items()) {
+      if (id.is_number_integer()) ids[token] = id.get<int64_t>();
+    }
+  }
+  const json* added = FindMember(root, "added_tokens");
+  if (added != nullptr && added->is_array()) {
+    for (const json& token : *added) {
+      const json* content = FindMember(token, "content");
+      const json* id = FindMember(token, "id");
+      if (content != nullptr && content->is_string() && id != nullptr && id->is_number_integer()) {
+        ids[content->get<std::string>()] = id->get<int64_t>();
+      }
+    }
+  }
+  return ids;
+}
+
+// Where two tokenizers part, for people; fingerprints only say that they do.
+absl::StatusOr<std::string> ExplainTokenizers(const std::string& producer, const std::string& consumer) {
+  ALUDEL_ASSIGN_OR_RETURN(const auto theirs, ReadVocabulary(producer));
+  ALUDEL_ASSIGN_OR_RETURN(const auto ours, ReadVocabulary(consumer));
+  int64_t missing = 0, moved = 0, more = 0;
+  std::string example;
+  for (const auto& [token, id] : ours) {
+    const auto found = theirs.find(token);
+    if (found != theirs.end() && found->second == id) continue;
+    ++(found == theirs.end() ? missing : moved);
+    if (example.empty()) {
+      example = absl::StrCat(json(token).dump(-1, ' ', true, json::error_handler_t::replace), " is ",
+                             found == theirs.end() ? "missing" : absl::StrCat("id ", found->second),
+                             ", want id ", id);
+    }
+  }
+  for (const auto& [token, id] : theirs) more += ours.count(token) == 0 ? 1 : 0;
+  if (missing + moved + more == 0) return std::string("the tokens agree; merges, normaliser or flags differ");
+  return absl::StrCat("of ", ours.size(), " tokens of the consumer ", missing, " are missing and ", moved,
+                      " have other ids in the producer, which has ", more, " of its own",
+                      example.empty() ? "" : absl::StrCat("; e.g. ", example));
+}
+
+struct Side {
+  ModelConfig config;
+  ModelIdentity identity;
+};
+
+absl::StatusOr<Side> ReadSide(const std::string& directory) {
+  Side side;
+  ALUDEL_ASSIGN_OR_RETURN(side.config, ModelConfig::Load(directory));
+  ALUDEL_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(directory));
+  side.identity = IdentityOf(side.config, "", tokenizer->fingerprint(), 0);
+  return side;
+}
+
+ordered_json DescribeSide(const std::string& directory, const Side& side) {
+  return {{"directory", directory},
+          {"architecture", side.identity.architecture},
+          {"layers", side.identity.layers},
+          {"kv_heads", side.identity.kv_heads},
+          {"head_dim", side.identity.head_dim},
+          {"rope", side.identity.rope},
+          {"tokenizer", side.identity.tokenizer_fingerprint},
+          {"context_tokens", side.identity.max_positions}};
+}
+
+}  // namespace
+
+absl::StatusOr<ordered_json> InspectModel(const std::string& directory, const MemoryPlanOptions& options) {
+  ALUDEL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::Load(directory));
+  ALUDEL_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(directory));
+  ordered_json problems = ordered_json::array();
+  const absl::Status weights = CheckWeights(files, config);
+  if (!weights.ok()) problems.push_back(std::string(weights.message()));
+  const KvLayout token{config.layers, config.kv_heads, config.head_dim, 1, 1, DType::kBf16};
+  ordered_json report;
+  report["model"] = DescribeModel(directory, config);
+  report["weights"] = DescribeWeights(files);
+  report["tokenizer"] = DescribeTokenizer(directory, config, &problems);
+  report["kv_cache"] = {{"dtype", Name(token.dtype)}, {"bytes_per_token", token.bytes_per_token()}};
+  report["memory_plan"] = PlanMemory(config, options);
+  report["problems"] = problems;
+  return report;
+}
+
+absl::StatusOr<ordered_json> InspectPair(const std::string& producer_directory,
+                                         const std::string& consumer_directory) {
+  ALUDEL_ASSIGN_OR_RETURN(const Side producer, ReadSide(producer_directory));
+  ALUDEL_ASSIGN_OR_RETURN(const Side consumer, ReadSide(consumer_directory));
+  const std::vector<std::string> reasons = WhyNoPair(producer.identity, consumer.identity);
+  ordered_json report;
+  report["producer"] = DescribeSide(producer_directory, producer);
+  report["consumer"] = DescribeSide(consumer_directory, consumer);
+  report["fits"] = reasons.empty();
+  report["problems"] = reasons;
+  if (producer.identity.tokenizer_fingerprint != consumer.identity.tokenizer_fingerprint) {
+    ALUDEL_ASSIGN_OR_RETURN(report["tokenizers"], ExplainTokenizers(producer_directory, consumer_directory));
+  }
+  if (producer.config.max_positions < consumer.config.max_positions) {
+    report["note"] = absl::StrCat("prompts beyond the producer's ", producer.config.max_positions,
+                                  " tokens are prefilled by the consumer itself");
+  }
+  return report;
+}
+
+}  // namespace aludel

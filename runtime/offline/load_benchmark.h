@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "kernels/tensor.h"
+
+namespace aludel {
+
+struct LoadBenchmark {
+  int64_t bytes = 0;            // of the weight files
+  double disk_seconds = 0;      // to read them cold, several reads in flight
+  double load_seconds = 0;      // to load the model, cold again
+  int64_t start_rss_bytes = 0;  // resident before loading
+  int64_t peak_rss_bytes = 0;   // of this process, by the time the model was there
+};
+
+// Drops the files of a model directory from the page cache, reads them as fast as the disk gives them, drops
+// them again and loads the model on `device` ("cpu"). FailedPrecondition where pages stay in the cache: the
+// numbers would mean nothing. `progress` hears of both passes: their names, bytes done of all.
+absl::StatusOr<LoadBenchmark> BenchmarkLoad(
+    const std::string& directory, const std::string& device, DType compute,
+    const std::function<void(const char* stage, int64_t done, int64_t total)>& progress);
+
+}  // namespace aludel
