@@ -1,13 +1,43 @@
 #include "server/model_host.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "runtime/offline/progress.h"
 #include "runtime/status_macros.h"
+#include "server/identity.h"
+#include "spdlog/spdlog.h"
 
 namespace aludel {
 namespace {
+
+// Loads the model with a bar on a terminal, and says how fast it was.
+absl::StatusOr<std::unique_ptr<Transformer>> LoadModel(Device* device, const ModelOptions& options) {
+  constexpr int64_t kMegabyte = 1'000'000;
+  std::optional<ProgressBar> bar;
+  if (::isatty(STDERR_FILENO) == 1) bar.emplace();
+  LoadProgress progress;
+  if (bar.has_value()) {
+    progress = [&](int64_t done, int64_t total) {
+      bar->Update("load, MB", done / kMegabyte, total / kMegabyte);
+    };
+  }
+  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<Transformer> model,
+                          Transformer::Load(device, options.directory, options.transformer, progress));
+  const LoadReport& report = model->load_report();
+  spdlog::info("loaded {} ({}, {}): {:.3f} GB in {:.2f} s, {:.2f} GB/s", options.directory,
+               model->config().architecture,
+               model->config().quantisation.method == QuantisationMethod::kNone
+                   ? "unquantised"
+                   : Name(model->config().quantisation.method),
+               static_cast<double>(report.bytes) / 1e9, report.seconds,
+               static_cast<double>(report.bytes) / 1e9 / report.seconds);
+  return model;
+}
 
 // An engine turns its loop at least twice a second; a step of a big model on a slow machine may take seconds.
 constexpr absl::Duration kWedgedAfter = absl::Seconds(30);
@@ -19,8 +49,7 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelOptions& o
                                                            CodecSide side) {
   auto host = std::make_unique<ModelHost>();
   ALUDEL_ASSIGN_OR_RETURN(host->device_, OpenDevice(options.device));
-  ALUDEL_ASSIGN_OR_RETURN(host->model_,
-                          Transformer::Load(host->device_.get(), options.directory, options.transformer));
+  ALUDEL_ASSIGN_OR_RETURN(host->model_, LoadModel(host->device_.get(), options));
   ALUDEL_ASSIGN_OR_RETURN(host->tokenizer_, Tokenizer::Load(options.directory));
 
   std::vector<std::string> formats = codec_options.formats;
@@ -57,17 +86,8 @@ const KvCodec* ModelHost::FindCodec(absl::string_view name) const {
 }
 
 v1::ModelIdentity ModelHost::Identity() const {
-  const ModelConfig& config = model_->config();
-  v1::ModelIdentity identity;
-  identity.set_architecture(config.architecture);
-  identity.set_weights_hash(model_->hash());
-  identity.set_tokenizer_fingerprint(tokenizer_->fingerprint());
-  identity.set_layers(config.layers);
-  identity.set_kv_heads(config.kv_heads);
-  identity.set_head_dim(config.head_dim);
-  identity.set_vocab(config.vocab);
-  identity.set_max_positions(config.max_positions);
-  return identity;
+  return ToProto(
+      IdentityOf(model_->config(), model_->hash(), tokenizer_->fingerprint(), model_->options().rope_length));
 }
 
 absl::Status ModelHost::Health() const {

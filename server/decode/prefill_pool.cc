@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
+#include "server/identity.h"
 #include "server/model_host.h"
 #include "server/rpc_status.h"
 #include "spdlog/spdlog.h"
@@ -39,21 +40,8 @@ absl::Status CheckCompatible(const v1::ModelIdentity& model, absl::Span<const v1
     return absl::FailedPreconditionError(
         absl::StrCat("protocol version is ", description.protocol_version(), ", want ", kHandoffVersion));
   }
-  const v1::ModelIdentity& peer = description.model();
-  if (peer.tokenizer_fingerprint() != model.tokenizer_fingerprint()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "tokenizer fingerprint is ", peer.tokenizer_fingerprint(), ", want ", model.tokenizer_fingerprint()));
-  }
-  const std::pair<const char*, std::pair<uint64_t, uint64_t>> shapes[] = {
-      {"layers", {peer.layers(), model.layers()}},
-      {"kv_heads", {peer.kv_heads(), model.kv_heads()}},
-      {"head_dim", {peer.head_dim(), model.head_dim()}}};
-  for (const auto& [name, values] : shapes) {
-    if (values.first != values.second) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(name, " is ", values.first, ", want ", values.second));
-    }
-  }
+  const std::vector<std::string> reasons = WhyNoPair(FromProto(description.model()), FromProto(model));
+  if (!reasons.empty()) return absl::FailedPreconditionError(absl::StrJoin(reasons, "; "));
   shared->clear();
   const auto describe = [](const v1::WireFormat& format) {
     return absl::StrCat(format.name(), "@", format.artifact_hash().substr(0, 12));

@@ -44,13 +44,13 @@ bool Fleet::StartPrefill() {
   return prefill_->WaitReady();
 }
 
-bool Fleet::Start() {
+bool Fleet::Start(const std::string& prefill_state) {
   decode_ = std::make_unique<ServerProcess>("aludel-decode", DecodeConfig(), decode_admin_port_);
   if (options_.prefill_port == 0 && !StartPrefill()) return false;
   if (!decode_->WaitReady()) return false;
   stub_ = v1::Decode::NewStub(
       grpc::CreateChannel(absl::StrCat("127.0.0.1:", decode_port_), grpc::InsecureChannelCredentials()));
-  return WaitPrefillState("ready");
+  return WaitPrefillState(prefill_state);
 }
 
 bool Fleet::WaitPrefillState(const std::string& state, absl::Duration limit) {

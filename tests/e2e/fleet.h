@@ -43,8 +43,9 @@ class Fleet {
  public:
   explicit Fleet(const FleetOptions& options);
 
-  // Starts both and waits until the decode server may use the prefill server.
-  bool Start();
+  // Starts both and waits until the decode server knows what the prefill server is to it: "ready" to be used,
+  // or "refused".
+  bool Start(const std::string& prefill_state = "ready");
   bool StartPrefill();  // again, on the same port
   bool WaitPrefillState(const std::string& state, absl::Duration limit = absl::Seconds(20));
 

@@ -9,6 +9,7 @@
 #include "runtime/codec/frame.h"
 #include "runtime/model/model_config.h"
 #include "runtime/model/tokenizer.h"
+#include "server/identity.h"
 #include "server/model_host.h"
 #include "server/rpc_status.h"
 #include "tests/e2e/fleet.h"
@@ -35,11 +36,8 @@ class FakePrefill : public v1::Prefill::Service {
   FakePrefill() {
     const ModelConfig config = *ModelConfig::Load("deploy/demo/base");
     description_.set_protocol_version(kHandoffVersion);
-    v1::ModelIdentity* model = description_.mutable_model();
-    model->set_tokenizer_fingerprint((*Tokenizer::Load("deploy/demo/base"))->fingerprint());
-    model->set_layers(config.layers);
-    model->set_kv_heads(config.kv_heads);
-    model->set_head_dim(config.head_dim);
+    const std::string fingerprint = (*Tokenizer::Load("deploy/demo/base"))->fingerprint();
+    *description_.mutable_model() = ToProto(IdentityOf(config, "", fingerprint, 0));
     description_.add_formats()->set_name("raw");
     transport_ = *OpenTransport({.ucx_transports = "tcp", .ucx_devices = "lo"}, &no_messages_);
     grpc::ServerBuilder builder;

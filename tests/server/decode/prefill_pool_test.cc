@@ -18,6 +18,7 @@ class Compatible : public ::testing::Test {
     model_.set_kv_heads(4);
     model_.set_head_dim(32);
     model_.set_tokenizer_fingerprint("t0");
+    model_.set_rope("theta 500000");
     formats_.resize(2);
     formats_[0].set_name("aludel");
     formats_[0].set_artifact_hash("a0");
@@ -56,6 +57,8 @@ TEST_F(Compatible, AMismatchIsRefusedWithFoundAndExpected) {
   *peer_.mutable_model() = model_;
   peer_.mutable_model()->set_kv_heads(8);
   EXPECT_EQ(Refusal(), "kv_heads is 8, want 4");
+  peer_.mutable_model()->set_rope("theta 10000");
+  EXPECT_EQ(Refusal(), "kv_heads is 8, want 4; rope is theta 10000, want theta 500000");
 }
 
 }  // namespace

@@ -1,0 +1,107 @@
+// Producers, consumers and artefacts that do not belong together: refused when servers start and meet, with
+// the reason in the log.
+#include <sys/wait.h>
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/offline/make_model.h"
+#include "tests/e2e/fleet.h"
+#include "tests/runtime/model/temporary_directory.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kBase[] = "deploy/demo/base";
+constexpr char kChat[] = "deploy/demo/chat";
+constexpr char kCodec[] = "deploy/demo/codec";
+
+void CopyAll(const std::string& from, const TemporaryDirectory& to) {
+  for (const auto& entry : std::filesystem::directory_iterator(from)) {
+    std::filesystem::copy_file(entry.path(), to.File(entry.path().filename().string()));
+  }
+}
+
+void Replace(const TemporaryDirectory& directory, const std::string& file, const std::string& from,
+             const std::string& to) {
+  std::string text = directory.Read(file);
+  ASSERT_NE(text.find(from), std::string::npos) << file << " holds no " << from;
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
+    text.replace(at, from.size(), to);
+  }
+  directory.Write(file, text);
+}
+
+// The decode server refuses this producer and says why; it still answers, by itself.
+void ExpectRefusal(const std::string& producer, const std::string& reason) {
+  Fleet fleet({.prefill_model = producer, .decode_model = kChat});
+  ASSERT_TRUE(fleet.Start("refused"));
+  EXPECT_THAT(fleet.decode().Log(), HasSubstr("is refused: "));
+  EXPECT_THAT(fleet.decode().Log(), HasSubstr(reason));
+  const Answer answer = fleet.Ask(Fleet::Request(DemoPrompts(1)[0], 2, ""));
+  EXPECT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_EQ(answer.started.plan(), "local");
+}
+
+TEST(Mismatch, AProducerWithAnotherVocabularyIsRefused) {
+  TemporaryDirectory other;
+  CopyAll(kBase, other);
+  Replace(other, "tokenizer.json", "<|assistant|>", "<|somebody|>");
+  ExpectRefusal(other.path(), "tokenizer fingerprint is ");
+}
+
+TEST(Mismatch, AProducerWithAnotherRopeIsRefused) {
+  TemporaryDirectory other;
+  CopyAll(kBase, other);
+  Replace(other, "config.json", "500000.0", "10000.0");
+  ExpectRefusal(other.path(), "rope is theta 10000, want theta 500000");
+}
+
+TEST(Mismatch, AProducerOfAnotherShapeIsRefused) {
+  TemporaryDirectory other;
+  ASSERT_TRUE(MakeModel({.shape = "tiny", .out = other.path(), .tokenizer = kBase}, [](int64_t, int64_t) {
+                return true;
+              }).ok());
+  ExpectRefusal(other.path(), "layers is 2, want 8; kv_heads is 2, want 4; head_dim is 16, want 32");
+}
+
+// A server that is given an artefact of other models does not start.
+void ExpectNoStart(const std::string& binary, const std::string& model, const std::string& codec,
+                   const std::string& reason) {
+  const int port = FreePort();
+  const std::string name = binary == "aludel-decode" ? "served_model_name: 'demo' " : "";
+  ServerProcess server(binary,
+                       absl::StrCat("listen: '127.0.0.1:", FreePort(), "' admin_listen: '127.0.0.1:", port,
+                                    "' ", name, "engine { directory: '", model,
+                                    "' threads: 1 kv_blocks: 64 } codec { artifact: '", codec, "' }"),
+                       port);
+  const int status = server.WaitExit();
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  EXPECT_THAT(server.Log(), HasSubstr(reason));
+}
+
+TEST(Mismatch, AServerWithAnArtefactOfOtherModelsDoesNotStart) {
+  ExpectNoStart("aludel-prefill", kChat, kCodec, "was calibrated for producer \"base\" with hash");
+  ExpectNoStart("aludel-decode", kBase, kCodec, "no decoder for this model, whose hash is");
+}
+
+TEST(Mismatch, AServerWithADamagedArtefactDoesNotStart) {
+  TemporaryDirectory damaged;
+  CopyAll(kCodec, damaged);
+  for (const auto& entry : std::filesystem::directory_iterator(damaged.path())) {
+    const std::string name = entry.path().filename().string();
+    if (name.find(".encoder.safetensors") == std::string::npos) continue;
+    std::string bytes = damaged.Read(name);
+    bytes.back() = static_cast<char>(bytes.back() ^ 1);
+    damaged.Write(name, bytes);
+  }
+  ExpectNoStart("aludel-prefill", kBase, damaged.path(), "sha256");
+}
+
+}  // namespace
+}  // namespace aludel
