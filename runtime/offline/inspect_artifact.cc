@@ -2,6 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/codec/scd/artifact.h"
+#include "runtime/codec/scd/weight_file.h"
+#include "runtime/codec/transform/weight_files.h"
 #include "runtime/model/model_config.h"
 #include "runtime/model/weight_stream.h"
 #include "runtime/status_macros.h"
@@ -39,19 +41,86 @@ ordered_json DescribeDecoders(const std::vector<ArtifactDecoder>& decoders) {
   return lines;
 }
 
-ordered_json DescribeFormat(const ArtifactFormat& format) {
+void DescribeScd(const ArtifactFormat& format, ordered_json* report) {
   ordered_json layers = ordered_json::array();
-  int64_t bytes = 0;
   ordered_json patched = ordered_json::array();
+  int64_t bytes = 0;
   for (size_t i = 0; i < format.layers.size(); ++i) {
     layers.push_back(DescribeLayer(i, format.layers[i]));
     bytes += layers.back()["bytes_per_token"].get<int64_t>();
     if (format.layers[i].mode == ScdMode::kPatch) patched.push_back(i);
   }
-  return {{"name", format.name},     {"bytes_per_token", bytes},
-          {"patch_layers", patched}, {"encoder_sha256", format.encoder.sha256},
-          {"layers", layers},        {"consumers", DescribeDecoders(format.decoders)},
-          {"notes", format.notes}};
+  (*report)["bytes_per_token"] = bytes;
+  (*report)["patch_layers"] = patched;
+  (*report)["layers"] = layers;
+}
+
+// A group of layers shares its latents; Huffman coding makes them smaller than their bits, by how much only
+// calibration knows ("expected loss" among the notes).
+absl::Status DescribeTransform(const ArtifactManifest& manifest, const ArtifactFormat& format,
+                               ordered_json* report) {
+  const TransformShape& shape = format.transform;
+  ALUDEL_ASSIGN_OR_RETURN(const WeightFile encoder, WeightFile::Open(manifest, format.encoder));
+  ordered_json groups = ordered_json::array();
+  double bytes = 0;
+  for (size_t i = 0; i < shape.groups.size(); ++i) {
+    const TransformGroup& group = shape.groups[i];
+    ALUDEL_ASSIGN_OR_RETURN(const std::vector<float> bits,
+                            encoder.Values(absl::StrCat("groups.", i, ".bits"), {group.rank}));
+    double sum = 0;
+    for (const float value : bits) sum += value;
+    groups.push_back(
+        {{"layers", absl::StrCat(group.first_layer, " to ", group.first_layer + group.layers - 1)},
+         {"rank", group.rank},
+         {"mean_bits", sum / static_cast<double>(group.rank)},
+         {"bytes_per_token", sum / 8}});
+    bytes += sum / 8;
+  }
+  (*report)["native_layers"] = shape.native_layers;
+  (*report)["native_head_tokens"] = shape.head_tokens;
+  (*report)["native_tail_tokens"] = shape.tail_tokens;
+  (*report)["packing"] = shape.packing == LatentPacking::kDeflate ? "deflate" : "fixed";
+  (*report)["unpacked_bytes_per_token"] = bytes;
+  (*report)["groups"] = groups;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ordered_json> DescribeFormat(const ArtifactManifest& manifest, const ArtifactFormat& format) {
+  ordered_json report = {{"name", format.name},
+                         {"kind", format.kind == ArtifactKind::kTransform ? "transform" : "scd"},
+                         {"model_layers", format.model_layers()},
+                         {"encoder_sha256", format.encoder.sha256}};
+  switch (format.kind) {
+    case ArtifactKind::kScd:
+      DescribeScd(format, &report);
+      break;
+    case ArtifactKind::kTransform:
+      ALUDEL_RETURN_IF_ERROR(DescribeTransform(manifest, format, &report));
+      break;
+  }
+  report["consumers"] = DescribeDecoders(format.decoders);
+  report["notes"] = format.notes;
+  return report;
+}
+
+// Loads both halves of a format as the servers do.
+absl::Status LoadHalves(const ArtifactManifest& manifest, const ArtifactFormat& format,
+                        const ModelConfig& producer, const ModelConfig& consumer,
+                        const std::string& consumer_hash) {
+  if (format.model_layers() != consumer.layers) {
+    return absl::FailedPreconditionError(absl::StrCat("artefact ", manifest.directory, ", format \"",
+                                                      format.name, "\" has ", format.model_layers(),
+                                                      " layers, the model has ", consumer.layers));
+  }
+  ALUDEL_ASSIGN_OR_RETURN(const ArtifactDecoder* decoder,
+                          FindDecoder(manifest, format.name, format.decoders, consumer_hash));
+  if (format.kind == ArtifactKind::kTransform) {
+    ALUDEL_RETURN_IF_ERROR(
+        LoadTransformEncoder(manifest, format, producer.kv_dim(), producer.hidden).status());
+    return LoadTransformDecoder(manifest, format, *decoder, consumer.kv_dim(), consumer.hidden).status();
+  }
+  ALUDEL_RETURN_IF_ERROR(LoadScdEncoder(manifest, format, producer.kv_dim(), producer.hidden).status());
+  return LoadScdDecoder(manifest, format, *decoder, consumer.kv_dim(), consumer.hidden).status();
 }
 
 }  // namespace
@@ -62,7 +131,10 @@ absl::StatusOr<ordered_json> InspectArtifact(const std::string& directory) {
   report["artefact"] = {
       {"directory", directory}, {"producer", manifest.producer}, {"producer_hash", manifest.producer_hash}};
   report["formats"] = ordered_json::array();
-  for (const ArtifactFormat& format : manifest.formats) report["formats"].push_back(DescribeFormat(format));
+  for (const ArtifactFormat& format : manifest.formats) {
+    ALUDEL_ASSIGN_OR_RETURN(ordered_json described, DescribeFormat(manifest, format));
+    report["formats"].push_back(std::move(described));
+  }
   report["controls"] = ordered_json::array();
   for (const ArtifactControl& control : manifest.controls) {
     report["controls"].push_back({{"name", control.name},
@@ -88,24 +160,8 @@ absl::StatusOr<ordered_json> InspectArtifactFit(const std::string& directory, co
   const bool right_producer = note(CheckProducer(manifest, producer_hash));
   ordered_json serving = ordered_json::array();
   for (const ArtifactFormat& format : manifest.formats) {
-    absl::Status status;
-    if (format.layers.size() != static_cast<size_t>(consumer_config.layers)) {
-      status = absl::FailedPreconditionError(absl::StrCat("artefact ", directory, ", format \"", format.name,
-                                                          "\" has ", format.layers.size(),
-                                                          " layers, the model has ", consumer_config.layers));
-    }
-    if (status.ok()) {
-      status = LoadScdEncoder(manifest, format, producer_config.kv_dim(), producer_config.hidden).status();
-    }
-    if (status.ok()) {
-      const auto decoder = FindDecoder(manifest, format.name, format.decoders, consumer_hash);
-      status = decoder.status();
-      if (status.ok()) {
-        status = LoadScdDecoder(manifest, format, **decoder, consumer_config.kv_dim(), consumer_config.hidden)
-                     .status();
-      }
-    }
-    if (note(status) && right_producer) serving.push_back(format.name);
+    const absl::Status halves = LoadHalves(manifest, format, producer_config, consumer_config, consumer_hash);
+    if (note(halves) && right_producer) serving.push_back(format.name);
   }
   ordered_json report;
   report["codec"] = directory;

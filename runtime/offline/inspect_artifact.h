@@ -8,7 +8,8 @@
 namespace aludel {
 
 // A codec artefact: the models it fits, its formats layer by layer with ranks, bits and bytes per token, its
-// controls, and what calibration noted (measured loss among it). Reads the manifest only.
+// controls, and what calibration noted (measured loss among it). Reads the manifest, and the encoders where
+// bits stand there.
 absl::StatusOr<nlohmann::ordered_json> InspectArtifact(const std::string& directory);
 
 // Whether the artefact belongs to these two models: hashes, layer counts, and every format's two halves
