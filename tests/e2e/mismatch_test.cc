@@ -100,7 +100,7 @@ TEST(Mismatch, AServerWithADamagedArtefactDoesNotStart) {
     bytes.back() = static_cast<char>(bytes.back() ^ 1);
     damaged.Write(name, bytes);
   }
-  ExpectNoStart("aludel-prefill", kBase, damaged.path(), "sha256");
+  ExpectNoStart("aludel-prefill", kBase, damaged.path(), "SHA-256 of its ");
 }
 
 }  // namespace
