@@ -349,7 +349,12 @@ class TransformCalibration {
     ALUDEL_ASSIGN_OR_RETURN(format.encoder, writer.AddEncoder(format.name, chosen_.encoder));
     ALUDEL_RETURN_IF_ERROR(AddDecoders(&format, &writer));
     const std::string name = format.name;
-    manifest.formats.push_back(std::move(format));
+    // A new format stands first: servers offer it before the others.
+    size_t place = 0;
+    for (size_t i = 0; old_.has_value() && i < old_->formats.size(); ++i) {
+      if (old_->formats[i].name == name) place = i;
+    }
+    manifest.formats.insert(manifest.formats.begin() + static_cast<int64_t>(place), std::move(format));
     ALUDEL_RETURN_IF_ERROR(writer.Publish(manifest));
     PrintLine(absl::StrFormat("wrote %s: format %s", job_.base.out, name));
     return absl::OkStatus();

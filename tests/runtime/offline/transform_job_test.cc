@@ -1,0 +1,89 @@
+#include "runtime/offline/transform_job.h"
+
+#include <filesystem>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/codec/scd/artifact.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Calibrates few layers of the demo pair on few prompts: fast, and nothing of what it finds is good.
+class TransformJobTest : public ::testing::Test {
+ protected:
+  TransformJobTest() {
+    std::string pattern = ::testing::TempDir() + "/transformXXXXXX";
+    directory_ = ::mkdtemp(pattern.data());
+    job_.base.producer = "deploy/demo/base";
+    job_.base.consumers = {"deploy/demo/chat"};
+    job_.base.data = "deploy/demo/calibration.jsonl";
+    job_.base.out = directory_ + "/codec";
+    job_.base.prompts = 10;
+    job_.base.held_out = 0.2;
+    job_.native_layers = 5;
+    job_.bytes_per_token = 64;
+    job_.options.linear = true;
+    job_.sensitivity_prompts = 4;
+  }
+  ~TransformJobTest() override { std::filesystem::remove_all(directory_); }
+
+  absl::Status Run() {
+    return RunTransformJob(job_, OpenDevice({.name = "cpu", .threads = 1}).value().get());
+  }
+  ArtifactManifest Manifest() const { return LoadArtifactManifest(job_.base.out).value(); }
+  static std::vector<std::string> Names(const ArtifactManifest& manifest) {
+    std::vector<std::string> names;
+    for (const ArtifactFormat& format : manifest.formats) names.push_back(format.name);
+    return names;
+  }
+
+  std::string directory_;
+  TransformJob job_;
+};
+
+TEST_F(TransformJobTest, AddsFormatsAndConsumersAndLeavesOthersAlone) {
+  ASSERT_TRUE(Run().ok());
+  job_.format = "second";
+  job_.options.linear = false;
+  job_.options.training.steps = 20;
+  job_.options.group_layers = 1;
+  ASSERT_TRUE(Run().ok());
+  ArtifactManifest manifest = Manifest();
+  EXPECT_THAT(Names(manifest), ElementsAre("second", "aludel-p5"));
+  EXPECT_EQ(manifest.formats[1].transform.groups.size(), 1);
+  EXPECT_EQ(manifest.formats[0].transform.groups.size(), 2);
+  const std::string encoder = manifest.formats[0].encoder.sha256;
+
+  job_.base.add = true;
+  job_.base.consumers = {"deploy/demo/json"};
+  ASSERT_TRUE(Run().ok());
+  manifest = Manifest();
+  EXPECT_THAT(Names(manifest), ElementsAre("second", "aludel-p5"));
+  EXPECT_EQ(manifest.formats[1].decoders.size(), 1);
+  EXPECT_EQ(manifest.formats[0].decoders.size(), 2);
+  EXPECT_EQ(manifest.formats[0].encoder.sha256, encoder) << "a further consumer leaves the encoder as it is";
+  EXPECT_FALSE(std::filesystem::exists(job_.base.out + ".work"));
+}
+
+TEST_F(TransformJobTest, NamesTheFloorWhereALossCannotBeMet) {
+  job_.bytes_per_token.reset();
+  job_.max_kl = 1e-9;
+  const absl::Status status = Run();
+  EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("p=5: "));
+  EXPECT_FALSE(std::filesystem::exists(job_.base.out));
+}
+
+TEST_F(TransformJobTest, MeetsALossThatCanBeMet) {
+  job_.bytes_per_token.reset();
+  job_.max_kl = 0.5;
+  ASSERT_TRUE(Run().ok());
+  EXPECT_THAT(Manifest().formats[0].notes["expected loss"], HasSubstr("chat KL 0."));
+}
+
+}  // namespace
+}  // namespace aludel
