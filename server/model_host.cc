@@ -58,11 +58,7 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelOptions& o
     // "raw" is what everybody has and nobody prefers.
     std::stable_partition(formats.begin(), formats.end(), [](const std::string& f) { return f != "raw"; });
   }
-  for (const std::string& format : formats) {
-    ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<KvCodec> codec,
-                            OpenCodec(format, codec_options.artifact, side, *host->model_));
-    host->codecs_.push_back(std::move(codec));
-  }
+  ALUDEL_RETURN_IF_ERROR(host->OpenCodecs(formats, codec_options, side));
 
   EngineOptions engine = options.engine;
   if (options.kv_bytes > 0) {
@@ -76,6 +72,27 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelOptions& o
   }
   ALUDEL_ASSIGN_OR_RETURN(host->engine_, Engine::Start(host->model_.get(), host->tokenizer_.get(), engine));
   return host;
+}
+
+absl::Status ModelHost::OpenCodecs(const std::vector<std::string>& formats, const CodecOptions& options,
+                                   CodecSide side) {
+  // Where the list is the artefact's own, a format fitted to other consumers alone is no mistake; an artefact
+  // of which nothing fits this model is.
+  const bool named = !options.formats.empty();
+  absl::Status refused;
+  bool any_fits = options.artifact.empty();
+  for (const std::string& format : formats) {
+    absl::StatusOr<std::unique_ptr<KvCodec>> codec = OpenCodec(format, options.artifact, side, *model_);
+    if (!codec.ok()) {
+      if (named || !absl::IsFailedPrecondition(codec.status())) return codec.status();
+      refused = codec.status();
+      spdlog::warn("format {} is not offered: {}", format, std::string(refused.message()));
+      continue;
+    }
+    any_fits = any_fits || named || format != "raw";
+    codecs_.push_back(*std::move(codec));
+  }
+  return any_fits ? absl::OkStatus() : refused;
 }
 
 const KvCodec* ModelHost::FindCodec(absl::string_view name) const {

@@ -45,6 +45,9 @@ class ModelHost {
   void StopEngine() { engine_.reset(); }
 
  private:
+  absl::Status OpenCodecs(const std::vector<std::string>& formats, const CodecOptions& options,
+                          CodecSide side);
+
   std::unique_ptr<Device> device_;
   std::unique_ptr<Transformer> model_;
   std::unique_ptr<Tokenizer> tokenizer_;

@@ -28,7 +28,8 @@ class JinjaTemplate : public ChatTemplate {
           absl::StrCat("chat template is ", source.size(), " bytes, want at most ", kMaxTemplateBytes));
     }
     ALUDEL_ASSIGN_OR_RETURN(JinjaBody body, ParseJinja(source));
-    return std::unique_ptr<ChatTemplate>(new JinjaTemplate(std::string(source), std::move(body), std::move(tokens)));
+    return std::unique_ptr<ChatTemplate>(
+        new JinjaTemplate(std::string(source), std::move(body), std::move(tokens)));
   }
 
   absl::StatusOr<std::string> Render(const nlohmann::ordered_json& context) const override {
