@@ -16,7 +16,7 @@ build_packages=(
 )
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy nodejs npm
-  prometheus chromium openssl
+  prometheus chromium openssl python3-jsonschema
 )
 
 case "${1:---build}" in

@@ -4,9 +4,10 @@
 
 The servers take free loopback ports, so several stacks can run side by side; the command finds the
 gateway in GATEWAY_URL and the servers' configurations and logs in STACK_FOLDER. --add NAME=TEXT appends
-settings to the configuration of the server NAME. Exits with the command's code; a server that does not start, or ends before
-the command, is an error that shows its last lines. Needs deploy/demo and configs/ of this
-repository; only Python's standard library.
+settings to the configuration of the server NAME; --chat-template FILE gives the gateway another template for
+the model "chat". Exits with the command's code; a server that does not start, or ends before the command, is
+an error that shows its last lines. Needs deploy/demo and configs/ of this repository; only Python's standard
+library.
 """
 
 import argparse
@@ -20,7 +21,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Dict, List
+from typing import Dict, List, Optional
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVERS = {"prefill": "aludel-prefill", "decode-chat": "aludel-decode", "decode-json": "aludel-decode",
@@ -42,9 +43,17 @@ def free_ports(count: int) -> List[int]:
 class Stack:
     """The servers, from start to stop."""
 
-    def __init__(self, binaries: Path, folder: Path, added: Dict[str, str]) -> None:
+    def __init__(self, binaries: Path, folder: Path, added: Dict[str, str],
+                 chat_template: Optional[Path] = None) -> None:
         self.folder = folder
         texts = {name: (ROOT / "configs" / f"{name}.textproto").read_text() for name in SERVERS}
+        if chat_template is not None:
+            model = folder / "chat"
+            model.mkdir()
+            for file in ("tokenizer.json", "tokenizer_config.json"):
+                (model / file).symlink_to(ROOT / "deploy/demo/chat" / file)
+            (model / "chat_template.jinja").symlink_to(chat_template.resolve())
+            texts["gateway"] = texts["gateway"].replace("deploy/demo/chat", str(model))
         used = sorted(set(re.findall(r"127\.0\.0\.1:(\d+)", "".join(texts.values()))))
         moved = dict(zip(used, free_ports(len(used))))
         self.ports: Dict[str, Dict[str, int]] = {}
@@ -108,11 +117,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bin", type=Path, required=True, help="folder of the server binaries")
     parser.add_argument("--add", action="append", default=[], metavar="NAME=TEXT", help="settings for one server")
+    parser.add_argument("--chat-template", type=Path, metavar="FILE", help="for the gateway's model \"chat\"")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="aludel-stack-") as folder:
         added = dict(one.split("=", 1) for one in options.add)
-        stack = Stack(options.bin.resolve(), Path(folder), added)
+        stack = Stack(options.bin.resolve(), Path(folder), added, options.chat_template)
         try:
             stack.wait_until_ready()
             code = subprocess.call(options.command, env=dict(os.environ, GATEWAY_URL=stack.url, STACK_FOLDER=folder))

@@ -15,6 +15,8 @@ const passage =
 const messages = [{ role: 'user', content: passage }];
 const greedy = { model: 'chat', messages, temperature: 0, max_tokens: 24 };
 
+const schemaFormat = (schema) => ({ type: 'json_schema', json_schema: { name: 'answer', schema, strict: true } });
+
 async function collect(stream) {
   const chunks = [];
   for await (const chunk of stream) chunks.push(chunk);
@@ -38,6 +40,9 @@ test('answers a chat in one body, with usage and report', async () => {
   assert.equal(data.usage.total_tokens, data.usage.prompt_tokens + data.usage.completion_tokens);
   assert.equal(data.aludel.plan, response.headers.get('x-aludel-plan'));
   assert.equal(data.aludel.payload_bytes, Number(response.headers.get('x-aludel-payload-bytes')));
+  assert.equal(data.aludel.format, response.headers.get('x-aludel-format'));
+  assert.equal(data.usage.prompt_tokens_details.cached_tokens, Number(response.headers.get('x-aludel-cached-tokens')));
+  assert.match(response.headers.get('server-timing'), /queue;dur=.*first_decode;dur=/);
   assert.ok(response.headers.get('x-request-id'));
 });
 
@@ -149,6 +154,152 @@ test('biases and penalises tokens', async () => {
   assert.notEqual(varied.choices[0].message.content, forced.choices[0].message.content);
 });
 
+test('ignores what cannot change the answer', async () => {
+  const whole = await client.chat.completions.create(greedy);
+  const decorated = await client.chat.completions.create({
+    ...greedy, user: 'someone', metadata: { a: 'b' }, store: false, service_tier: 'auto', n: 1, tools: [],
+    response_format: { type: 'text' }, logit_bias: {}, parallel_tool_calls: true, something_new: 1,
+  });
+  assert.equal(decorated.choices[0].message.content, whole.choices[0].message.content);
+});
+
+test('answers in JSON where it is asked to', async () => {
+  const ask = { ...greedy, max_tokens: 300 };
+  const object = await client.chat.completions.create({ ...ask, response_format: { type: 'json_object' } });
+  if (object.choices[0].finish_reason === 'stop') {
+    assert.equal(typeof JSON.parse(object.choices[0].message.content), 'object');
+  }
+  const schema = {
+    type: 'object',
+    properties: {
+      answer: { type: 'string', maxLength: 24 },
+      sure: { type: 'boolean' },
+      score: { type: 'integer', minimum: 0, maximum: 10 },
+      tags: { type: 'array', items: { enum: ['trip', 'town'] }, maxItems: 2 },
+    },
+    required: ['answer', 'sure', 'score', 'tags'],
+    additionalProperties: false,
+  };
+  for (const more of [{}, { temperature: 1.4, seed: 5 }, { temperature: 1, seed: 6, n: 2 }]) {
+    const whole = await client.chat.completions.create({ ...ask, ...more, response_format: schemaFormat(schema) });
+    for (const choice of whole.choices) {
+      assert.equal(choice.finish_reason, 'stop');
+      const value = JSON.parse(choice.message.content);
+      assert.deepEqual(Object.keys(value), schema.required);
+      assert.ok(value.answer.length <= 24 && Number.isInteger(value.score) && value.score <= 10);
+    }
+  }
+  const runner = client.chat.completions.stream({ ...ask, response_format: schemaFormat(schema) });
+  const whole = await client.chat.completions.create({ ...ask, response_format: schemaFormat(schema) });
+  assert.equal(await runner.finalContent(), whole.choices[0].message.content);
+});
+
+const tools = [
+  {
+    type: 'function',
+    function: {
+      name: 'find_town',
+      description: 'Where somebody went',
+      parameters: {
+        type: 'object',
+        properties: { person: { type: 'string', maxLength: 12 }, days: { type: 'integer', minimum: 1, maximum: 9 } },
+        required: ['person', 'days'],
+        additionalProperties: false,
+      },
+    },
+  },
+  { type: 'function', function: { name: 'clock' } },
+];
+
+test('calls the tools that it must call', async () => {
+  const check = (message, names) => {
+    assert.equal(message.tool_calls.length, 1);
+    const [call] = message.tool_calls;
+    assert.ok(names.includes(call.function.name));
+    const given = JSON.parse(call.function.arguments);
+    if (call.function.name === 'find_town') assert.deepEqual(Object.keys(given), ['person', 'days']);
+    return call;
+  };
+  const ask = { ...greedy, max_tokens: 200, tools };
+  const named = await client.chat.completions.create({
+    ...ask, tool_choice: { type: 'function', function: { name: 'find_town' } },
+  });
+  assert.equal(named.choices[0].finish_reason, 'tool_calls');
+  assert.equal(named.choices[0].message.content, null);
+  const call = check(named.choices[0].message, ['find_town']);
+  const clock = await client.chat.completions.create({
+    ...ask, tool_choice: { type: 'function', function: { name: 'clock' } }, max_tokens: 400,
+    logit_bias: {}, temperature: 0.7, seed: 3,
+  });
+  if (clock.choices[0].finish_reason === 'tool_calls') check(clock.choices[0].message, ['clock']);
+
+  const streamed = client.chat.completions.stream({
+    ...ask, tool_choice: { type: 'function', function: { name: 'find_town' } },
+  });
+  const final = (await streamed.finalChatCompletion()).choices[0];
+  assert.equal(final.finish_reason, 'tool_calls');
+  const again = check(final.message, ['find_town']);
+  assert.equal(again.function.arguments, call.function.arguments);
+
+  const answered = await client.chat.completions.create({
+    ...greedy, tools,
+    messages: [
+      ...messages,
+      { role: 'assistant', content: null, tool_calls: [call] },
+      { role: 'tool', tool_call_id: call.id, content: 'Kingfield' },
+    ],
+  });
+  assert.ok(['stop', 'length'].includes(answered.choices[0].finish_reason));
+  assert.equal(answered.choices[0].message.tool_calls, undefined);
+  assert.ok(answered.usage.prompt_tokens > named.usage.prompt_tokens);
+  const none = await client.chat.completions.create({ ...greedy, tools, tool_choice: 'none' });
+  const without = await client.chat.completions.create(greedy);
+  assert.equal(none.choices[0].message.content, without.choices[0].message.content);
+});
+
+test('speaks of itself', async () => {
+  const get = async (path) => (await fetch(`${url}${path}`)).json();
+  assert.match((await get('/version')).version, /^\d+\.\d+/);
+  assert.equal((await fetch(`${url}/health`)).status, 200);
+  assert.equal((await get('/ready?model=chat')).status, 'ready');
+  const post = async (path, body) =>
+    (await fetch(`${url}${path}`, { method: 'POST', body: JSON.stringify(body) })).json();
+  const chat = await post('/tokenize', { model: 'chat', messages, return_token_strs: true });
+  assert.equal(chat.count, chat.tokens.length);
+  assert.equal(chat.token_strs.length, chat.count);
+  assert.equal(chat.max_model_len, 1024);
+  const whole = await client.chat.completions.create(greedy);
+  assert.equal(whole.usage.prompt_tokens, chat.count);
+  const text = 'The river of Kingley';
+  const { tokens } = await post('/tokenize', { model: 'chat', prompt: text, add_special_tokens: false });
+  assert.equal((await post('/detokenize', { model: 'chat', tokens })).prompt, text);
+});
+
+test('answers errors in OpenAI\'s shape, with their codes', async () => {
+  const send = (path, body, method = 'POST') =>
+    fetch(`${url}${path}`, { method, body, headers: { 'Content-Type': 'application/json' } });
+  for (const [reply, status, code] of [
+    [await send('/v1/chat/completions', '{"model": '), 400, null],
+    [await send('/v1/chat/completions', '['.repeat(100000)), 400, null],
+    [await send('/v1/nowhere', '{}'), 404, 'unknown_url'],
+    [await send('/v1/completions', '{"model": "gpt", "prompt": "a"}'), 404, 'model_not_found'],
+    [await send('/v1/chat/completions', undefined, 'GET'), 405, 'method_not_allowed'],
+    [await send('/v1/completions', 'x'.repeat(20 << 20)), 413, undefined],
+  ]) {
+    assert.equal(reply.status, status);
+    const { error } = await reply.json();
+    for (const field of ['message', 'type', 'param', 'code']) assert.ok(field in error, `${status}: ${field}`);
+    if (code !== undefined) assert.equal(error.code, code);
+  }
+  const flood = await Promise.all(
+    Array.from({ length: 40 }, () =>
+      client.chat.completions.create({ ...greedy, max_tokens: 60, ignore_eos: true }).catch((error) => error)),
+  );
+  const refused = flood.filter((one) => one instanceof OpenAI.RateLimitError);
+  assert.ok(refused.length > 0);
+  for (const error of refused) assert.ok(Number(error.headers.get('retry-after')) > 0);
+});
+
 test('completes plain text and token ids', async () => {
   const prompt = 'The river of Kingley is the';
   const text = await client.completions.create({ model: 'chat', prompt, temperature: 0, max_tokens: 4 });
@@ -175,8 +326,18 @@ test('raises the client\'s typed errors', async () => {
   for (const [fields, param] of [
     [{ n: 0 }, 'n'],
     [{ temperature: 3 }, 'temperature'],
-    [{ tools: [{ type: 'function', function: { name: 'f' } }] }, 'tools'],
-    [{ response_format: { type: 'json_object' } }, 'response_format.type'],
+    [{ tools: [{ type: 'function', function: { name: 'f' } }], model: 'json' }, 'tools'],
+    [{ tools: [{ type: 'function', function: { name: 'a b' } }] }, 'tools[0].function.name'],
+    [{ tool_choice: 'required' }, 'tool_choice'],
+    [{ response_format: { type: 'xml' } }, 'response_format.type'],
+    [{ response_format: schemaFormat({ type: 'string', pattern: 'a' }) }, 'response_format'],
+    [{ functions: [{ name: 'f' }] }, 'functions'],
+    [{ modalities: ['audio'] }, 'modalities'],
+    [{ messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'x' } }] }] },
+      'messages[0].content[0].type'],
+    [{ logit_bias: { x: 1 } }, 'logit_bias'],
+    [{ stop: ['a', 'b', 'c', 'd', 'e'] }, 'stop'],
+    [{ aludel: { max_staleness: 1 } }, 'aludel.max_staleness'],
     [{ logprobs: 'yes' }, 'logprobs'],
     [{ aludel: { fidelity: 'best' } }, 'aludel.fidelity'],
   ]) {

@@ -20,4 +20,5 @@ if [[ ! -d $folder/node_modules/openai ]]; then
   (cd "$folder" && timeout 120 npm install --no-audit --no-fund --no-package-lock > npm.log 2>&1) ||
     skip "npm could not fetch the client (see $folder/npm.log)"
 fi
-exec python3 "$here/../stack.py" --bin "$binaries" -- node --test "$folder/client_test.mjs"
+exec python3 "$here/../stack.py" --bin "$binaries" --chat-template "$here/chat_template.jinja" -- \
+  node --test "$folder/client_test.mjs"
