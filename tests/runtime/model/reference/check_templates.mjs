@@ -1,5 +1,6 @@
-// Compares @huggingface/jinja with templates/golden.json, which Jinja2 made, and prints where the two differ: a third
-// opinion on the templates, not a source of golden values.
+// Compares @huggingface/jinja with templates/golden.json, which Jinja2 made: an independent implementation must agree on
+// every template and conversation (tools, their calls and replies among them), or the goldens are not worth testing
+// against. Snippets, where the JavaScript engine knows less of Jinja, are only counted.
 import { readFileSync } from 'node:fs';
 import { Template } from '@huggingface/jinja';
 
@@ -18,11 +19,13 @@ for (const item of golden.cases) {
   const source = readFileSync(`templates/${item.template}`, 'utf8');
   const text = render(source, { messages: golden.conversations[item.conversation], ...golden.options[item.option] });
   if (text === (item.text ?? null)) ++same;
-  else differences.push(`${item.template} ${item.conversation} ${item.option}`);
+  // Lists of parts are added to strings there, which Jinja2 refuses and the JavaScript engine does not.
+  else if (item.conversation !== 'parts') differences.push(`${item.template} ${item.conversation} ${item.option}`);
 }
-console.log(`templates: ${same} same, ${differences.length} differ`, differences);
+console.log(`templates: ${same} of ${golden.cases.length} same, ${differences.length} differ where they must not`, differences);
 let sameSnippets = 0;
 for (const item of golden.snippets) {
   if (render(item.source, { messages: golden.conversations.turns }) === (item.text ?? null)) ++sameSnippets;
 }
 console.log(`snippets: ${sameSnippets} of ${golden.snippets.length} same`);
+process.exitCode = differences.length > 0 ? 1 : 0;
