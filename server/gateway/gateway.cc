@@ -114,6 +114,14 @@ Gateway::Gateway(Options options, Access* access, const ServedModels* models, Ro
       metrics_(metrics),
       completions_(options_.completions, models, router, metrics) {}
 
+HttpResponse Gateway::Refusal(const HttpError& refused) {
+  ApiError error;
+  error.status = refused.status;
+  error.message = refused.message;
+  if (refused.status >= 500) error.type = "server_error";
+  return error.ToResponse();
+}
+
 Gateway::~Gateway() { router_->AwaitCalls(); }
 
 std::optional<ApiError> Gateway::Allow(const HttpRequest& request, bool completion, RequestIdentity* identity,

@@ -28,6 +28,9 @@ class Gateway {
   };
   Gateway(Options options, Access* access, const ServedModels* models, Router* router, Metrics* metrics);
 
+  // What the HTTP layer refuses, in OpenAI's shape.
+  static HttpResponse Refusal(const HttpError& error);
+
   // Waits for requests to end: cancel them first (HttpServer::Shutdown does).
   ~Gateway();
 

@@ -175,11 +175,8 @@ void HttpConnection::Dispatch() {
   exchange_ = exchange;
   if (state_->queued_requests.fetch_add(1) >= state_->options.max_queued_requests) {
     state_->queued_requests.fetch_sub(1);
-    HttpResponse busy;
-    busy.status = 503;
-    busy.content_type = "text/plain";
+    HttpResponse busy = Refusal({503, "too many requests wait for a handler"});
     busy.headers.push_back({"Retry-After", "1"});
-    busy.body = "too many requests wait for a handler\n";
     return exchange->Respond(std::move(busy), nullptr);
   }
   asio::post(*state_->handler_pool,
@@ -199,11 +196,16 @@ void HttpConnection::Refuse(HttpError error) {
   DisarmReadTimer();
   phase_ = Phase::kExchange;
   HttpExchange exchange(shared_from_this(), request);
+  exchange.Respond(Refusal(error), nullptr);
+}
+
+HttpResponse HttpConnection::Refusal(const HttpError& error) const {
+  if (state_->options.refusal) return state_->options.refusal(error);
   HttpResponse response;
   response.status = error.status;
   response.content_type = "text/plain";
-  response.body = std::move(error.message) + "\n";
-  exchange.Respond(std::move(response), nullptr);
+  response.body = error.message + "\n";
+  return response;
 }
 
 void HttpConnection::Flush() {

@@ -69,6 +69,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void OnReadable();
   void Parse();
   void Dispatch();
+  HttpResponse Refusal(const HttpError& error) const;
   void Refuse(HttpError error);
   void Flush();
   void WriteSome();

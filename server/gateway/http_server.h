@@ -33,6 +33,9 @@ struct HttpServerOptions {
   absl::Duration write_timeout = absl::Seconds(30);  // for a full write queue to reach the socket
   // A reader that is slower than its stream is cut off when this many bytes wait for it.
   size_t max_queued_bytes = 1 << 20;
+  // The answer to a request that never reaches the handler (malformed, too large, too slow, too many); null:
+  // the message as plain text. From any thread.
+  std::function<HttpResponse(const HttpError&)> refusal;
 };
 
 // Answers one request, from any thread; copies share the exchange. Either Respond() once, or StartStream(),

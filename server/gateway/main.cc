@@ -54,6 +54,7 @@ absl::StatusOr<HttpServerOptions> HttpOptions(const GatewayOptions& options) {
   http.address = options.listen.substr(0, colon);
   if (http.address == "localhost") http.address = "127.0.0.1";
   http.port = static_cast<uint16_t>(port);
+  http.refusal = Gateway::Refusal;
   http.io_threads = options.io_threads;
   http.handler_threads = options.handler_threads;
   http.max_connections = options.max_connections;

@@ -70,9 +70,10 @@ class GatewayTest : public ::testing::Test {
         metrics_.get());
     gateway_ = std::make_unique<Gateway>(Gateway::Options{.completions = std::move(options)}, &access_,
                                          models_.get(), router_.get(), metrics_.get());
-    auto server = HttpServer::Start({}, [this](HttpRequest request, HttpResponder responder) {
-      gateway_->Handle(std::move(request), std::move(responder));
-    });
+    auto server = HttpServer::Start({.refusal = Gateway::Refusal},
+                                    [this](HttpRequest request, HttpResponder responder) {
+                                      gateway_->Handle(std::move(request), std::move(responder));
+                                    });
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     if (wait_until_ready) WaitForReady(200);
@@ -360,6 +361,14 @@ TEST_F(GatewayTest, RefusesInTheShapeOfOpenAi) {
   EXPECT_THAT(refused.body, HasSubstr("System role not supported"));
   EXPECT_EQ(Chat(R"(, "n": 200)").error_param(), "n");
   EXPECT_EQ(decode.calls(), 0);
+}
+
+TEST_F(GatewayTest, RefusesWhatIsNoRequestInTheSameShape) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  const Answer answer = Send("POST", "/v1/completions", std::string(20 << 20, 'x'));
+  EXPECT_EQ(answer.status, 413);
+  EXPECT_EQ(answer.Json()["error"]["type"], "invalid_request_error");
 }
 
 TEST_F(GatewayTest, TranslatesTheDecodeServersRefusals) {
