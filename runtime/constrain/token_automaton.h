@@ -17,6 +17,10 @@ namespace aludel {
 // a state is a set of (node, stack) pairs, states are shared by all sequences of the grammar, and each keeps
 // its transitions and, once asked for, its mask of tokens.
 //
+// Cost, measured by tests/bench/constrain_bench.cc for a vocabulary of 128,000 in CPU time on one Zen 4 core
+// under load: 1.4 ms for the mask of a state inside a string (nearly every token allowed) when a text first
+// comes there, 9 ns a token from then on, and 0.1 ms a token for choosing under a mask.
+//
 // Used by one thread, the engine's, after construction. Memory is bounded: masks are dropped beyond
 // kMaxMaskBytes and states beyond kMaxStates; both are made again when they are needed.
 class TokenAutomaton {
