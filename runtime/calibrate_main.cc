@@ -7,6 +7,7 @@
 #include "kernels/device.h"
 #include "runtime/offline/calibrate_job.h"
 #include "runtime/offline/flag_set.h"
+#include "runtime/offline/kvtc_job.h"
 #include "runtime/offline/progress.h"
 #include "runtime/offline/transform_job.h"
 #include "runtime/status_macros.h"
@@ -36,7 +37,12 @@ small network from them and from what its own first layers know. State a loss or
 interrupted run resume. Each run adds its format, named aludel-pN for N native layers, to the artefact in --out.
 
 Preset "paper" is semantic cache distillation as published (arXiv 2606.07684): joint SVD for most layers
-("reuse-only" is that for all of them) and MLP aligners for a few layers chosen by their measured gain.)";
+("reuse-only" is that for all of them) and MLP aligners for a few layers chosen by their measured gain.
+
+Preset "kvtc" (arXiv 2511.01815) is for one model on both sides: principal components of all layers' K and V, bit
+widths by dynamic programming, DEFLATE; 16 tokens at the prompt's ends are left to the consumer.
+
+  aludel-calibrate --preset kvtc --producer base --consumer base --data calibration.jsonl --out codec --bytes-per-token 100)";
 
 // Flags of preset aludel that need a look before they are options.
 struct TransformFlags {
@@ -120,7 +126,7 @@ absl::Status Run(int argc, char** argv) {
   flags.Add("data", "FILE", &job.data, "calibration prompts, JSON lines");
   flags.Add("out", "DIR", &job.out, "artefact directory to write");
   flags.Add("add", &job.add, "add the consumers to the artefact in --out; its encoders stay as they are");
-  flags.Add("preset", "NAME", &preset, "which formats to fit: aludel or paper (with reuse-only)");
+  flags.Add("preset", "NAME", &preset, "which formats to fit: aludel, paper (with reuse-only) or kvtc");
   flags.Add("prompts", "N", &job.prompts, "read at most N prompts; 0: all");
   flags.Add("held-out", "X", &job.held_out, "fraction of prompts that choose and measure but do not fit");
   flags.Add("rank-k", "X", &job.scd.rank_k, "latents of K as a fraction of kv_dim");
@@ -146,8 +152,8 @@ absl::Status Run(int argc, char** argv) {
   if (job.producer.empty() || job.consumers.empty() || job.data.empty() || job.out.empty()) {
     return absl::InvalidArgumentError("--producer, --consumer, --data and --out are needed (see --help)");
   }
-  if (preset != "paper" && preset != "aludel") {
-    return absl::InvalidArgumentError("--preset is \"" + preset + "\", want aludel or paper");
+  if (preset != "paper" && preset != "aludel" && preset != "kvtc") {
+    return absl::InvalidArgumentError("--preset is \"" + preset + "\", want aludel, paper or kvtc");
   }
   if (compute != Name(DType::kF32) && compute != Name(DType::kBf16)) {
     return absl::InvalidArgumentError("--compute is \"" + compute + "\", want f32 or bf16");
@@ -172,6 +178,7 @@ absl::Status Run(int argc, char** argv) {
   if (preset == "paper") return RunCalibrateJob(job, device.get());
   transform.base = job;
   ALUDEL_RETURN_IF_ERROR(ReadTransformFlags(transform_flags, seed, &transform));
+  if (preset == "kvtc") return RunKvtcJob(transform, device.get());
   return RunTransformJob(transform, device.get());
 }
 

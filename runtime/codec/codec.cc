@@ -1,5 +1,7 @@
 #include "runtime/codec/codec.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_format.h"
 #include "runtime/codec/quantised.h"
 #include "runtime/codec/raw.h"
@@ -76,6 +78,14 @@ absl::StatusOr<std::unique_ptr<KvCodec>> OpenTransform(const ArtifactManifest& m
   return MakeTransformDecoderCodec(format.name, hash, format.transform, weights, model);
 }
 
+// True where one of the decoders is for this consumer, or none is asked for.
+bool Decodes(const std::vector<ArtifactDecoder>& decoders, absl::string_view consumer_hash) {
+  return consumer_hash.empty() ||
+         std::any_of(decoders.begin(), decoders.end(), [consumer_hash](const ArtifactDecoder& decoder) {
+           return decoder.consumer_hash == consumer_hash;
+         });
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<KvCodec>> OpenCodec(absl::string_view format, const std::string& artifact,
@@ -99,21 +109,27 @@ absl::StatusOr<std::unique_ptr<KvCodec>> OpenCodec(absl::string_view format, con
   return OpenScd(manifest, *entry, side, model);
 }
 
-absl::StatusOr<std::vector<std::string>> ListFormats(const std::string& artifact) {
+absl::StatusOr<std::vector<std::string>> ListFormats(const std::string& artifact,
+                                                     absl::string_view consumer_hash) {
   std::vector<std::string> names = {"raw"};
   if (artifact.empty()) return names;
   ALUDEL_ASSIGN_OR_RETURN(const ArtifactManifest manifest, LoadArtifactManifest(artifact));
-  for (const ArtifactFormat& format : manifest.formats) names.push_back(format.name);
+  for (const ArtifactFormat& format : manifest.formats) {
+    if (Decodes(format.decoders, consumer_hash)) names.push_back(format.name);
+  }
   return names;
 }
 
 std::vector<std::string> ListBaselines() { return {"int8", "int4", "recompute"}; }
 
-absl::StatusOr<std::vector<std::string>> ListControls(const std::string& artifact) {
+absl::StatusOr<std::vector<std::string>> ListControls(const std::string& artifact,
+                                                      absl::string_view consumer_hash) {
   std::vector<std::string> names;
   if (artifact.empty()) return names;
   ALUDEL_ASSIGN_OR_RETURN(const ArtifactManifest manifest, LoadArtifactManifest(artifact));
-  for (const ArtifactControl& control : manifest.controls) names.push_back(control.name);
+  for (const ArtifactControl& control : manifest.controls) {
+    if (Decodes(control.decoders, consumer_hash)) names.push_back(control.name);
+  }
   return names;
 }
 

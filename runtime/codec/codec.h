@@ -96,7 +96,9 @@ absl::StatusOr<std::unique_ptr<KvCodec>> OpenCodec(absl::string_view format, con
                                                    CodecSide side, const Transformer& model);
 
 // Wire formats that a server offers with this artefact directory if not told otherwise, "raw" first.
-absl::StatusOr<std::vector<std::string>> ListFormats(const std::string& artifact);
+// With a consumer's model hash, only those that it has a decoder for.
+absl::StatusOr<std::vector<std::string>> ListFormats(const std::string& artifact,
+                                                     absl::string_view consumer_hash = "");
 
 // Formats that need no artefact and lose something all the same. OpenCodec knows them; evaluation shows them,
 // servers offer them only where they are named.
@@ -104,6 +106,7 @@ std::vector<std::string> ListBaselines();
 
 // Controls of this artefact ("control-p0", ...): what the consumer's own shallow layers predict of the rest
 // at zero bytes. OpenCodec opens them for the consumer side only; they ship nothing.
-absl::StatusOr<std::vector<std::string>> ListControls(const std::string& artifact);
+absl::StatusOr<std::vector<std::string>> ListControls(const std::string& artifact,
+                                                      absl::string_view consumer_hash = "");
 
 }  // namespace aludel

@@ -133,8 +133,9 @@ class Evaluation {
   }
 
   absl::Status OpenFormats() {
-    ALUDEL_ASSIGN_OR_RETURN(std::vector<std::string> names, ListFormats(job_.codec));
-    ALUDEL_ASSIGN_OR_RETURN(const std::vector<std::string> controls, ListControls(job_.codec));
+    ALUDEL_ASSIGN_OR_RETURN(std::vector<std::string> names, ListFormats(job_.codec, consumer_->hash()));
+    ALUDEL_ASSIGN_OR_RETURN(const std::vector<std::string> controls,
+                            ListControls(job_.codec, consumer_->hash()));
     const auto is_control = [&controls](const std::string& name) {
       return std::find(controls.begin(), controls.end(), name) != controls.end();
     };

@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "runtime/codec/codec.h"
+#include "runtime/model/weights.h"
 #include "runtime/offline/questions.h"
 #include "tests/e2e/fleet.h"
 
@@ -20,7 +21,7 @@ constexpr char kQuestionFile[] = "deploy/demo/questions.jsonl";
 
 // Everything that crosses the wire between the demo pair.
 std::vector<std::string> ServedFormats() {
-  std::vector<std::string> formats = *ListFormats("deploy/demo/codec");
+  std::vector<std::string> formats = *ListFormats("deploy/demo/codec", *HashModel("deploy/demo/chat"));
   for (const std::string& baseline : ListBaselines()) formats.push_back(baseline);
   return formats;
 }

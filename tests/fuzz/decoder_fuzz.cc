@@ -1,0 +1,111 @@
+// Frames of every payload kind, one hand-over after another, into decoders of a tiny model. The checksum is
+// taken as passed: what a decoder accepts must leave the process alive, and its pages finite where codes are.
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "runtime/codec/codec.h"
+#include "runtime/codec/hand_over.h"
+#include "runtime/codec/scd/reconstruct.h"
+#include "runtime/codec/transform/reconstruct.h"
+
+namespace {
+
+using namespace aludel;
+
+constexpr int64_t kTokens = 24;
+constexpr char kModel[] = "tests/runtime/model/golden/tiny/llama_tied";
+
+HostMatrix Small(int64_t rows, int64_t cols) {
+  HostMatrix matrix = HostMatrix::Zeros(rows, cols);
+  for (size_t i = 0; i < matrix.values.size(); ++i) {
+    matrix.values[i] = 0.01f * static_cast<float>(i % 17) - 0.08f;
+  }
+  return matrix;
+}
+
+ScdDecoderWeights ScdWeights(const ModelConfig& config) {
+  ScdDecoderWeights layers(config.layers);
+  for (int i = 0; i < config.layers; ++i) {
+    layers[i].mode = i % 2 == 0 ? ScdMode::kReuse : ScdMode::kPatch;
+    layers[i].k = Small(config.kv_dim(), 3);
+    layers[i].v = Small(config.kv_dim(), 5);
+    layers[i].aligner = {Small(config.hidden, 4), std::vector<float>(config.hidden), Small(16, 4),
+                         std::vector<float>(16), Small(config.hidden, 8)};
+  }
+  return layers;
+}
+
+std::unique_ptr<KvCodec> Transform(LatentPacking packing, int native_layers, const Transformer& model) {
+  const ModelConfig& config = model.config();
+  TransformShape shape;
+  shape.native_layers = native_layers;
+  shape.head_tokens = 2;
+  shape.packing = packing;
+  shape.groups = {{native_layers + 1, config.layers - native_layers - 1, 6}};
+  const int64_t side = shape.has_side() ? config.hidden : 0;
+  const int64_t outputs = shape.groups[0].layers * 2 * config.kv_dim();
+  TransformDecoderGroup group;
+  group.grid = {0.1f, {1, 2, 4, 8, 12, 16}};
+  group.linear = Small(outputs, side + 6);
+  group.bias.resize(outputs);
+  return MakeTransformDecoderCodec("transform", "", shape, {group}, model).value();
+}
+
+struct Fixture {
+  std::unique_ptr<Device> device = OpenDevice({.name = "cpu", .threads = 1}).value();
+  std::unique_ptr<Transformer> model;
+  std::unique_ptr<BlockPool> pool;
+  BlockTable table;
+  std::vector<int32_t> prompt;
+  std::vector<std::unique_ptr<KvCodec>> codecs;
+
+  Fixture() {
+    auto loaded = Transformer::Load(device.get(), kModel, {.compute = DType::kF32, .max_rows = 16});
+    if (!loaded.ok()) {
+      std::fprintf(stderr, "run from the repository root: %s\n", loaded.status().ToString().c_str());
+      std::exit(1);
+    }
+    model = *std::move(loaded);
+    pool = BlockPool::Create(device.get(), model->MakeKvLayout(2, 16, DType::kBf16)).value();
+    if (!table.Grow(*pool, kTokens + 1).ok()) std::abort();
+    for (int i = 0; i <= kTokens; ++i) prompt.push_back(3 + i);
+    for (const char* name : {"raw", "int8", "int4", "recompute-0-0", "recompute-1-1", "recompute-0-1"}) {
+      codecs.push_back(OpenCodec(name, "", CodecSide::kConsumer, *model).value());
+    }
+    codecs.push_back(MakeScdDecoderCodec("scd", "", ScdWeights(model->config()), *model).value());
+    codecs.push_back(Transform(LatentPacking::kFixed, -1, *model));
+    codecs.push_back(Transform(LatentPacking::kDeflate, -1, *model));
+    codecs.push_back(Transform(LatentPacking::kDeflate, 0, *model));
+  }
+};
+
+}  // namespace
+
+// Byte 0 picks the codec; then frames: first layer, layers, plane and how long the payload shall be, token
+// begin, tokens, payload length (two bytes), payload.
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
+  static auto* const kFixture = new Fixture;
+  if (size == 0) return 0;
+  const KvCodec& codec = *kFixture->codecs[bytes[0] % kFixture->codecs.size()];
+  absl::Span<const uint8_t> rest(bytes + 1, size - 1);
+  const KvTarget target{
+      kFixture->model.get(),     kFixture->pool.get(), kFixture->table.ids(), kFixture->prompt, kTokens,
+      codec.native_head_tokens()};
+  const auto decoder = codec.NewDecoder();
+  if (!decoder.ok() || !BeginHandOver(**decoder, target).ok()) std::abort();
+  for (int frames = 0; rest.size() >= 7 && frames < 16; ++frames) {
+    const FrameCoverage coverage{rest[0], rest[1], static_cast<uint16_t>(rest[2] >> 4), rest[3], rest[4]};
+    const bool fits = (rest[2] & 1) != 0;
+    const size_t length = std::min<size_t>(rest[5] | rest[6] << 8, rest.size() - 7);
+    std::vector<uint8_t> payload(rest.begin() + 7, rest.begin() + 7 + static_cast<int64_t>(length));
+    // Most random lengths are wrong ones: half of the frames get one that is right for some codecs.
+    if (fits) payload.resize(codec.MaxFrameBytes(coverage.tokens), rest[6]);
+    rest.remove_prefix(7 + length);
+    (*decoder)->Apply(coverage, payload, target).IgnoreError();
+  }
+  return 0;
+}
