@@ -264,12 +264,13 @@ class Calibration {
                             AddFormat(kPaper, paper_encoder_, &Consumer::paper, paper_notes_, &writer));
     ALUDEL_ASSIGN_OR_RETURN(ArtifactFormat reuse,
                             AddFormat(kReuseOnly, reuse_encoder_, &Consumer::reuse_only, notes_, &writer));
-    manifest.formats = {std::move(paper), std::move(reuse)};
     ALUDEL_ASSIGN_OR_RETURN(const auto old, FindArtifact(job_.out));
     if (old.has_value()) {
       ALUDEL_RETURN_IF_ERROR(
           KeepFormats(*old, {kPaper, kReuseOnly}, /*replace_controls=*/true, &writer, &manifest));
     }
+    manifest.formats.push_back(std::move(paper));  // behind those of the default preset
+    manifest.formats.push_back(std::move(reuse));
     ALUDEL_RETURN_IF_ERROR(AddControls(&manifest, &writer));
     ALUDEL_RETURN_IF_ERROR(writer.Publish(manifest));
     PrintLine(absl::StrFormat("wrote %s: formats %s, %s, each with decoders for %d consumer%s", job_.out,

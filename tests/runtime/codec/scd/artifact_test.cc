@@ -59,7 +59,7 @@ class Artifact : public ::testing::Test {
 };
 
 TEST_F(Artifact, ListsItsFormatsAndControls) {
-  EXPECT_THAT(*ListFormats(directory_), ::testing::ElementsAre("raw", "paper", "reuse-only"));
+  EXPECT_THAT(*ListFormats(directory_), ::testing::ElementsAre("raw", "aludel-p2", "aludel-p0", "paper", "reuse-only"));
   EXPECT_THAT(*ListControls(directory_), ::testing::Contains("control-p0"));
 }
 
