@@ -59,7 +59,8 @@ class Artifact : public ::testing::Test {
 };
 
 TEST_F(Artifact, ListsItsFormatsAndControls) {
-  EXPECT_THAT(*ListFormats(directory_), ::testing::ElementsAre("raw", "aludel-p2", "aludel-p0", "paper", "reuse-only"));
+  EXPECT_THAT(*ListFormats(directory_),
+              ::testing::ElementsAre("raw", "aludel-p2", "aludel-p0", "paper", "reuse-only"));
   EXPECT_THAT(*ListControls(directory_), ::testing::Contains("control-p0"));
 }
 
@@ -99,12 +100,17 @@ TEST_F(Artifact, ManifestFieldsAreNamedWhenTheyAreWrong) {
               HasSubstr("dir/artifact.json: artifact_version is 2, this build reads 1"));
   EXPECT_THAT(Complaint("\"producer\"", "\"producers\""), HasSubstr("producer is missing, want an object"));
   EXPECT_THAT(Complaint("\"mode\": \"patch\"", "\"mode\": \"magic\""),
-              HasSubstr("formats[0].layers[0]: mode is \"magic\""));
+              HasSubstr("formats[2].layers[0]: mode is \"magic\""));
   EXPECT_THAT(Complaint("\"rank_h\": 128", "\"rank_h\": -1"), HasSubstr("rank_h is -1"));
   EXPECT_THAT(Complaint("\"rank_k\": 64", "\"rank_k\": \"64\""), HasSubstr("rank_k is"));
   EXPECT_THAT(Complaint("\"kind\": \"scd\"", "\"kind\": \"zip\""), HasSubstr("kind is \"zip\""));
   EXPECT_THAT(Complaint("paper.encoder.safetensors", "../../etc/passwd"),
-              HasSubstr("formats[0].encoder: file is \"../../etc/passwd\""));
+              HasSubstr("formats[2].encoder: file is \"../../etc/passwd\""));
+  EXPECT_THAT(Complaint("\"packing\": \"deflate\"", "\"packing\": \"zip\""),
+              HasSubstr("formats[0]: packing is \"zip\", want \"deflate\" or \"fixed\""));
+  EXPECT_THAT(Complaint("\"first_layer\": 3", "\"first_layer\": 4"),
+              HasSubstr("formats[0].groups[0]: first_layer is 4"));
+  EXPECT_THAT(Complaint("\"native_layers\": 2", "\"native_layers\": -2"), HasSubstr("native_layers is -2"));
   EXPECT_THAT(Complaint("\"name\": \"reuse-only\"", "\"name\": \"paper\""),
               HasSubstr("format \"paper\" is given twice"));
   EXPECT_THAT(Complaint("\"sha256\": \"", "\"sha256\": \"x"), HasSubstr("want 64 lower-case hex digits"));
