@@ -1,5 +1,6 @@
 #pragma once
 
+#include <grpcpp/create_channel.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
@@ -10,10 +11,34 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "aludel/v1/handoff.grpc.pb.h"
 #include "server/gateway/decode_target.h"
 
 namespace aludel {
+
+// gRPC 1.51 stops its callback threads when the last channel that used them goes, and aborts now and then
+// where a new channel asks for them in that moment. In a server channels live on; in a test, where fixtures
+// come and go, one idle channel keeps the threads.
+inline void KeepCallbackThreads() {
+  struct Idle {
+    std::unique_ptr<v1::Decode::Stub> stub;
+    grpc::ClientContext context;
+    v1::DescribeRequest request;
+    v1::DecodeDescription reply;
+    absl::Notification done;
+  };
+  static const Idle* const idle = [] {
+    auto* made = new Idle;
+    made->stub = v1::Decode::NewStub(grpc::CreateChannel("127.0.0.1:1", grpc::InsecureChannelCredentials()));
+    made->context.set_deadline(std::chrono::system_clock::now());
+    made->stub->async()->Describe(&made->context, &made->request, &made->reply,
+                                  [made](const grpc::Status&) { made->done.Notify(); });
+    made->done.WaitForNotification();
+    return made;
+  }();
+  static_cast<void>(idle);
+}
 
 // A decode server whose answers a test writes: real gRPC on a loopback port, no model behind it.
 class FakeDecode : public v1::Decode::Service {
@@ -23,6 +48,7 @@ class FakeDecode : public v1::Decode::Service {
 
   explicit FakeDecode(Script script, std::string model = "chat", std::string fingerprint = "")
       : script_(std::move(script)), model_(std::move(model)), fingerprint_(std::move(fingerprint)) {
+    KeepCallbackThreads();
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(this);

@@ -5,6 +5,7 @@
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -88,6 +89,7 @@ class TlsClient {
 class Tls : public ::testing::Test {
  protected:
   void StartServer(HttpServerOptions options = {}) {
+    std::signal(SIGPIPE, SIG_IGN);  // as every server does (stop_signal.cc): OpenSSL writes to closed sockets
     auto tls = TlsContext::Load(MakeCertificate("first"));
     ASSERT_TRUE(tls.ok()) << tls.status();
     tls_ = *std::move(tls);
