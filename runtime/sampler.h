@@ -31,6 +31,7 @@ struct SamplingParams {
   std::vector<std::string> stop;
   bool ignore_eos = false;
   int choices = 1;                  // independent answers to one prompt
+  std::vector<int32_t> forced;      // the answer's first tokens, whatever the logits say; ids are in range
   std::optional<int> top_logprobs;  // set: every token comes with its log-probability and this many others
 };
 

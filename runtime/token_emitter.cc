@@ -15,7 +15,9 @@ absl::StatusOr<std::optional<FinishReason>> TokenEmitter::Emit(Sequence& sequenc
           "no token of the vocabulary spells what the constraint asks for next");
     }
   }
-  const int32_t token = sequence.sampler.Sample(logits, allowed, &scratch_);
+  const auto at = static_cast<size_t>(sequence.completion_tokens());
+  const int32_t token =
+      at < sampling.forced.size() ? sampling.forced[at] : sequence.sampler.Sample(logits, allowed, &scratch_);
   const bool eos_ends = !sampling.ignore_eos || sequence.constraint != nullptr;
   if (eos_ends && std::find(eos_ids_.begin(), eos_ids_.end(), token) != eos_ids_.end()) {
     return FinishReason::kStop;

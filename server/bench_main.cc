@@ -19,6 +19,7 @@ struct SubCommand {
 constexpr SubCommand kSubCommands[] = {
     {"load", "measure loading a model from a cold disk against the disk itself", LoadCommand},
     {"make-model", "write a checkpoint of a published shape with random weights", MakeModelCommand},
+    {"serve", "load an OpenAI-compatible endpoint and measure what its users would see", ServeCommand},
 };
 
 std::string Usage() {

@@ -89,6 +89,28 @@ PlannerOptions ReadPlanner(const ConfigSection& section, const v1::PlannerConfig
                         .native_tail_tokens = planner.native_tail_tokens()};
 }
 
+TracingOptions ReadTracing(const ConfigSection& section, const v1::TracingConfig& tracing) {
+  const std::string& endpoint = tracing.otlp_endpoint();
+  section.Check(endpoint.empty() || endpoint.rfind("http://", 0) == 0 || endpoint.rfind("https://", 0) == 0,
+                "otlp_endpoint", absl::StrCat("\"", endpoint, "\""),
+                "http://host:port/v1/traces or https://...");
+  section.Check(tracing.sample_share() >= 0 && tracing.sample_share() <= 1, "sample_share",
+                absl::StrCat(tracing.sample_share()), "0 to 1");
+  section.CheckRange("max_queue", 1, 1 << 20);
+  return {.otlp_endpoint = endpoint,
+          .sample_share = endpoint.empty() ? 0 : tracing.sample_share(),
+          .max_queue = static_cast<int>(tracing.max_queue())};
+}
+
+ShadowOptions ReadShadow(const ConfigSection& section, const v1::ShadowConfig& shadow) {
+  section.Check(shadow.share() >= 0 && shadow.share() <= 1, "share", absl::StrCat(shadow.share()), "0 to 1");
+  section.CheckRange("max_queue", 1, 1 << 16);
+  section.CheckRange("max_wait_ms", 1, kMaxMs);
+  return {.share = shadow.share(),
+          .max_queue = static_cast<int>(shadow.max_queue()),
+          .max_wait = absl::Milliseconds(shadow.max_wait_ms())};
+}
+
 HttpTlsOptions ReadHttpTls(const ConfigSection& section, const v1::HttpTlsConfig& tls) {
   section.Check(
       tls.certificate_file().empty() == tls.key_file().empty(), "key_file",
@@ -148,7 +170,8 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
                          .max_channels = static_cast<int>(config.max_channels()),
                          .connect_timeout = absl::Milliseconds(config.connect_timeout_ms()),
                          .run_timeout = absl::Milliseconds(config.run_timeout_ms()),
-                         .drain_timeout = absl::Milliseconds(config.drain_timeout_ms())};
+                         .drain_timeout = absl::Milliseconds(config.drain_timeout_ms()),
+                         .tracing = ReadTracing(root.Nested("tracing"), config.tracing())};
   ALUDEL_RETURN_IF_ERROR(file.status());
   options.model_name = LastPathPart(options.model.directory);
   return options;
@@ -186,7 +209,9 @@ absl::StatusOr<DecodeOptions> LoadDecodeOptions(const std::string& path) {
                         .probe_max_interval = absl::Milliseconds(config.probe_max_interval_ms()),
                         .probe_timeout = absl::Milliseconds(config.probe_timeout_ms()),
                         .max_stream_backlog = static_cast<int>(config.max_stream_backlog()),
-                        .drain_timeout = absl::Milliseconds(config.drain_timeout_ms())};
+                        .drain_timeout = absl::Milliseconds(config.drain_timeout_ms()),
+                        .tracing = ReadTracing(root.Nested("tracing"), config.tracing()),
+                        .shadow = ReadShadow(root.Nested("shadow"), config.shadow())};
   ALUDEL_RETURN_IF_ERROR(file.status());
   if (options.served_model_name.empty()) options.served_model_name = LastPathPart(options.model.directory);
   return options;
@@ -233,7 +258,8 @@ absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path) {
       .admin_listen = config.admin_listen(),
       .reload_interval = absl::Milliseconds(config.reload_interval_ms()),
       .io_threads = static_cast<int>(config.io_threads()),
-      .handler_threads = static_cast<int>(config.handler_threads())};
+      .handler_threads = static_cast<int>(config.handler_threads()),
+      .tracing = ReadTracing(root.Nested("tracing"), config.tracing())};
   for (int i = 0; i < config.models_size(); ++i) {
     const ConfigSection section = root.Nested("models", i);
     section.CheckNotEmpty("name");

@@ -22,6 +22,18 @@ struct LogOptions {
   bool json = false;
 };
 
+struct TracingOptions {
+  std::string otlp_endpoint;  // "": no traces
+  double sample_share = 0;
+  int max_queue = 0;
+};
+
+struct ShadowOptions {
+  double share = 0;
+  int max_queue = 0;
+  absl::Duration max_wait;
+};
+
 // The model of a server and the engine over it.
 struct ModelOptions {
   std::string directory;
@@ -60,6 +72,7 @@ struct PrefillOptions {
   absl::Duration connect_timeout;
   absl::Duration run_timeout;
   absl::Duration drain_timeout;
+  TracingOptions tracing;
 };
 
 struct DecodeOptions {
@@ -80,6 +93,8 @@ struct DecodeOptions {
   absl::Duration probe_timeout;
   int max_stream_backlog = 0;
   absl::Duration drain_timeout;
+  TracingOptions tracing;
+  ShadowOptions shadow;
 };
 
 struct ServedModelOptions {
@@ -124,6 +139,7 @@ struct GatewayOptions {
   absl::Duration reload_interval;
   int io_threads = 0;
   int handler_threads = 0;
+  TracingOptions tracing;
 };
 
 absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path);

@@ -9,5 +9,6 @@ namespace aludel {
 
 absl::Status LoadCommand(int argc, char** argv);
 absl::Status MakeModelCommand(int argc, char** argv);
+absl::Status ServeCommand(int argc, char** argv);
 
 }  // namespace aludel

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "server/rpc_status.h"
+#include "server/rpc_trace.h"
 
 namespace aludel {
 
@@ -35,7 +36,7 @@ grpc::ServerWriteReactor<v1::GenerateEvent>* DecodeService::Generate(grpc::Callb
   auto stream = GenerateSession::Stream::Create(call, context_.options->max_stream_backlog, [target] {
     if (const auto session = target->lock()) session->Stop(absl::CancelledError("the client has gone"));
   });
-  const auto session = std::make_shared<GenerateSession>(context_, stream, deadline);
+  const auto session = std::make_shared<GenerateSession>(context_, stream, deadline, CallerTrace(*call));
   *target = session;  // gRPC reports a cancel only after this function has returned
   session->Start(*request);
   return stream.get();

@@ -18,11 +18,21 @@ namespace {
 // For the reader to take what is left after the end.
 constexpr absl::Duration kReaderGrace = absl::Seconds(10);
 
+std::optional<TraceContext> Child(const std::optional<TraceContext>& parent) {
+  return parent ? std::optional<TraceContext>(parent->NewChild()) : std::nullopt;
+}
+
 }  // namespace
 
 GenerateSession::GenerateSession(const DecodeContext& context, std::shared_ptr<Stream> stream,
-                                 absl::Time deadline)
-    : context_(context), stream_(std::move(stream)), start_(absl::Now()), deadline_(deadline) {
+                                 absl::Time deadline, const std::optional<TraceContext>& caller)
+    : context_(context),
+      stream_(std::move(stream)),
+      start_(absl::Now()),
+      deadline_(deadline),
+      caller_(caller),
+      trace_(Child(caller)),
+      handover_trace_(Child(trace_)) {
   context_.sessions_open->fetch_add(1);
 }
 
@@ -85,6 +95,13 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
     } else {
       plan = Plan{.reason = "arena"};
     }
+  }
+  if (spec.sampling.top_logprobs) shown_logprobs_ = 1 + static_cast<size_t>(*spec.sampling.top_logprobs);
+  // One answer, freely chosen: what a second computation can be held against.
+  if (plan.remote && context_.shadow != nullptr && spec.sampling.choices == 1 && spec.constraint == nullptr &&
+      context_.shadow->Choose()) {
+    shadow_.emplace(ShadowAnswer{.format = plan.format, .prompt = spec.prompt});
+    spec.sampling.top_logprobs = std::max(spec.sampling.top_logprobs.value_or(0), kShadowLogprobs);
   }
   context_.metrics->CountPlan(plan.remote ? "remote" : "local", plan.reason);
   std::vector<int32_t> shipped(spec.prompt.begin(), spec.prompt.begin() + plan.handed_over_tokens);
@@ -154,6 +171,7 @@ void GenerateSession::StartHandover(const Plan& plan, FrameExtent extent, Sequen
   {
     absl::MutexLock lock(&mutex_);
     ticket_open_ = true;
+    handover_start_ = absl::Now();
     over = ended_ || !handing_over_;  // the engine was faster
     if (!over) handover_timer_ = context_.timer->At(until, [receiver] { receiver->Reap(); });
   }
@@ -164,7 +182,8 @@ void GenerateSession::StartHandover(const Plan& plan, FrameExtent extent, Sequen
   std::shared_ptr<RunCall> call =
       RunCall::Start(context_.prefill_pool->stub(plan.target), std::move(run), until,
                      {.on_event = [self = shared_from_this()](const v1::RunEvent& e) { self->OnRunEvent(e); },
-                      .on_end = [self = shared_from_this()](const absl::Status& s) { self->OnRunEnd(s); }});
+                      .on_end = [self = shared_from_this()](const absl::Status& s) { self->OnRunEnd(s); }},
+                     handover_trace_ ? handover_trace_->ToTraceparent() : "");
   {
     absl::MutexLock lock(&mutex_);
     over = ended_ || !handing_over_;
@@ -232,6 +251,7 @@ void GenerateSession::EndHandover() {
   const KvReceiver::Usage usage = context_.receiver->Close(ticket_);
   absl::MutexLock lock(&mutex_);
   usage_ = usage;
+  handover_end_ = absl::Now();
 }
 
 void GenerateSession::Stop(const absl::Status& reason) {
@@ -268,6 +288,7 @@ void GenerateSession::SendStarted(const SequenceTimes& times, bool fell_back,
     usage = usage_;
     since_admission = absl::ToDoubleSeconds(absl::Now() - admitted_);
     stages = SplitFirstToken(times, producer_, absl::ToDoubleSeconds(admitted_ - start_));
+    stages_ = stages;
   }
   if (fell_back) {
     context_.metrics->CountFallback(StatusName(fallback_reason.code()));
@@ -318,7 +339,9 @@ void GenerateSession::OnToken(const TokenEvent& event) {
   out.mutable_token()->set_id(event.id);
   out.mutable_token()->set_text(event.text);
   out.mutable_token()->set_choice(static_cast<uint32_t>(event.choice));
-  for (const TokenLogprob& entry : event.logprobs) {
+  if (shadow_) shadow_->Keep(event);
+  for (size_t i = 0; i < std::min(shown_logprobs_, event.logprobs.size()); ++i) {
+    const TokenLogprob& entry = event.logprobs[i];
     v1::TokenLogprob* logprob = out.mutable_token()->add_logprobs();
     logprob->set_token(entry.id);
     logprob->set_logprob(entry.logprob);
@@ -331,6 +354,7 @@ void GenerateSession::OnToken(const TokenEvent& event) {
 
 void GenerateSession::OnDone(const absl::Status& status, const SequenceResult& result) {
   EndHandover();
+  if (shadow_ && status.ok() && !result.fell_back) context_.shadow->Offer(*std::move(shadow_));
   if (status.ok()) {
     // An answer may have no token at all.
     if (!std::exchange(started_, true)) SendStarted(result.times, result.fell_back, result.fallback_reason);
@@ -374,11 +398,50 @@ void GenerateSession::End(const absl::Status& status) {
   spdlog::log(status.ok() ? spdlog::level::debug : spdlog::level::info,
               "request={} ended: {} (plan {} {}, {} + {} tokens, {:.3f} s)", request_id_, status.ToString(),
               labels.plan, labels.format, prompt_tokens, completion_tokens, seconds);
+  if (context_.traces != nullptr && trace_ && trace_->sampled) ExportSpans(status, labels);
   stream_->End(ToGrpc(status));
   // What is left to write must not keep the call open for ever.
   context_.timer->At(absl::Now() + kReaderGrace, [weak = std::weak_ptr<Stream>(stream_)] {
     if (const auto stream = weak.lock()) stream->Abort();
   });
+}
+
+void GenerateSession::ExportSpans(const absl::Status& status, const RequestLabels& labels) {
+  Span span{.context = *trace_,
+            .parent = caller_->span_id,
+            .name = absl::StrCat("decode ", labels.model),
+            .kind = Span::Kind::kServer,
+            .start = start_,
+            .end = absl::Now(),
+            .error = status.ok() ? "" : status.ToString()};
+  Span handover{.context = *handover_trace_,
+                .parent = trace_->span_id,
+                .name = absl::StrCat("hand-over ", labels.format),
+                .kind = Span::Kind::kClient};
+  {
+    absl::MutexLock lock(&mutex_);
+    span.attributes = {{"gen_ai.request.model", labels.model},
+                       {"gen_ai.usage.input_tokens", prompt_tokens_},
+                       {"gen_ai.usage.output_tokens", completion_tokens_},
+                       {"aludel.request_id", request_id_},
+                       {"aludel.plan", labels.plan},
+                       {"aludel.format", labels.format},
+                       {"aludel.stage.queue_seconds", stages_.queue},
+                       {"aludel.stage.prefill_seconds", stages_.prefill},
+                       {"aludel.stage.encode_seconds", stages_.encode},
+                       {"aludel.stage.transfer_seconds", stages_.transfer},
+                       {"aludel.stage.reconstruct_seconds", stages_.reconstruct},
+                       {"aludel.stage.native_seconds", stages_.native},
+                       {"aludel.stage.first_decode_seconds", stages_.first_decode}};
+    handover.start = handover_start_;
+    handover.end = handover_end_;
+    handover.attributes = {{"aludel.payload_bytes", static_cast<int64_t>(usage_.bytes)},
+                           {"aludel.frames", static_cast<int64_t>(usage_.frames)},
+                           {"aludel.handed_over_tokens", handed_over_tokens_}};
+    if (labels.plan == "fallback") handover.error = "the prompt was prefilled on the decode server";
+  }
+  context_.traces->Export(std::move(span));
+  if (handover.start != absl::UnixEpoch()) context_.traces->Export(std::move(handover));
 }
 
 }  // namespace aludel

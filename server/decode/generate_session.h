@@ -16,11 +16,13 @@
 #include "server/decode/planner.h"
 #include "server/decode/prefill_pool.h"
 #include "server/decode/run_call.h"
+#include "server/decode/shadow_checker.h"
 #include "server/decode/stages.h"
 #include "server/event_stream.h"
 #include "server/frame_arena.h"
 #include "server/metrics.h"
 #include "server/model_host.h"
+#include "server/otlp_exporter.h"
 #include "server/timer.h"
 
 namespace aludel {
@@ -36,6 +38,8 @@ struct DecodeContext {
   ConstraintCache* constraints = nullptr;
   Timer* timer = nullptr;
   Metrics* metrics = nullptr;
+  OtlpExporter* traces = nullptr;   // may be null
+  ShadowChecker* shadow = nullptr;  // may be null
   std::atomic<int64_t>* sessions_open = nullptr;
 };
 
@@ -54,7 +58,8 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   using Stream = EventStream<v1::GenerateEvent>;
 
   // `stream` shall call Stop when the client goes.
-  GenerateSession(const DecodeContext& context, std::shared_ptr<Stream> stream, absl::Time deadline);
+  GenerateSession(const DecodeContext& context, std::shared_ptr<Stream> stream, absl::Time deadline,
+                  const std::optional<TraceContext>& caller);
   ~GenerateSession() override;
 
   void Start(const v1::GenerateRequest& request);
@@ -75,15 +80,23 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   void OnDone(const absl::Status& status, const SequenceResult& result) override;
   void SendStarted(const SequenceTimes& times, bool fell_back, const absl::Status& fallback_reason);
   void End(const absl::Status& status);
+  void ExportSpans(const absl::Status& status, const RequestLabels& labels);
 
   const DecodeContext context_;
   const std::shared_ptr<Stream> stream_;
   const absl::Time start_;
   const absl::Time deadline_;
-  std::string request_id_;  // set by Start before others see the session
-  TicketId ticket_ = {};    // set before the ticket is opened
-  bool started_ = false;    // engine thread: Started was sent
-  absl::Status lost_;       // engine thread: why a choice failed
+  const std::optional<TraceContext> caller_;
+  const std::optional<TraceContext> trace_;           // this session's operation, where its caller has one
+  const std::optional<TraceContext> handover_trace_;  // and the hand-over's, within it
+  std::string request_id_;                            // set by Start before others see the session
+  TicketId ticket_ = {};                              // set before the ticket is opened
+  bool started_ = false;                              // engine thread: Started was sent
+  absl::Status lost_;                                 // engine thread: why a choice failed
+
+  // Set before the engine has the sequence, then its thread's.
+  std::optional<ShadowAnswer> shadow_;
+  size_t shown_logprobs_ = 0;  // entries of a token's that the client asked for
 
   absl::Mutex mutex_;
   RequestLabels labels_ ABSL_GUARDED_BY(mutex_);
@@ -99,6 +112,10 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   Timer::Id handover_timer_ ABSL_GUARDED_BY(mutex_) = 0;
   KvReceiver::Usage usage_ ABSL_GUARDED_BY(mutex_);  // of the ticket when it was closed
   std::optional<ProducerSeconds> producer_ ABSL_GUARDED_BY(mutex_);
+  // For the trace; the epoch where there was no hand-over.
+  absl::Time handover_start_ ABSL_GUARDED_BY(mutex_) = absl::UnixEpoch();
+  absl::Time handover_end_ ABSL_GUARDED_BY(mutex_);
+  StageSeconds stages_ ABSL_GUARDED_BY(mutex_);                 // once the first token is out
   std::vector<absl::Time> last_token_ ABSL_GUARDED_BY(mutex_);  // by choice
   int open_choices_ ABSL_GUARDED_BY(mutex_) = 1;
   int64_t prompt_tokens_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -16,6 +16,7 @@
 #include "server/logging.h"
 #include "server/metrics.h"
 #include "server/model_host.h"
+#include "server/otlp_exporter.h"
 #include "server/random.h"
 #include "server/shutdown.h"
 #include "server/stop_signal.h"
@@ -76,6 +77,10 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<ModelHost> model,
                           ModelHost::Load(options.model, options.codec, CodecSide::kConsumer));
   ALUDEL_RETURN_IF_ERROR(CheckPlanner(options, *model));
+  OtlpExporter traces({.endpoint = options.tracing.otlp_endpoint,
+                       .service = "aludel-decode",
+                       .max_queue = static_cast<size_t>(options.tracing.max_queue)},
+                      &metrics);
   KvReceiver receiver(RandomEpoch(), &metrics, [] { return absl::Now(); });
   // A payload that takes longer than its whole hand-over may is worth nothing any more.
   TransportOptions transport_options = options.transport;
@@ -101,6 +106,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
 
   PrefillPool pool(PoolOptions(options, *model, receiver_address), &timer, &metrics);
   ConstraintCache constraints(&model->tokenizer(), model->config().eos_ids, model->config().vocab);
+  ShadowChecker shadow(options.shadow, options.served_model_name, &model->engine(), &timer, &metrics);
   DecodeService service({.options = &options,
                          .model = model.get(),
                          .receiver = &receiver,
@@ -110,6 +116,8 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                          .constraints = &constraints,
                          .timer = &timer,
                          .metrics = &metrics,
+                         .traces = &traces,
+                         .shadow = &shadow,
                          .sessions_open = &sessions_open});
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<grpc::Server> server, StartGrpcServer(options.listen, &service));
   spdlog::info("serving {} from {} on {}, admin on {}", options.served_model_name, options.model.directory,

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "server/rpc_status.h"
+#include "server/trace_context.h"
 
 namespace aludel {
 
@@ -12,9 +13,10 @@ RunCall::RunCall(v1::RunRequest request, absl::Time deadline, Callbacks callback
 }
 
 std::shared_ptr<RunCall> RunCall::Start(v1::Prefill::Stub& stub, v1::RunRequest request, absl::Time deadline,
-                                        Callbacks callbacks) {
+                                        Callbacks callbacks, const std::string& traceparent) {
   std::shared_ptr<RunCall> call(new RunCall(std::move(request), deadline, std::move(callbacks)));
   call->self_ = call;
+  if (!traceparent.empty()) call->context_.AddMetadata(kTraceparent, traceparent);
   stub.async()->Run(&call->context_, &call->request_, call.get());
   call->StartRead(&call->event_);
   call->StartCall();

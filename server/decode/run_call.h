@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -18,9 +19,9 @@ class RunCall : public grpc::ClientReadReactor<v1::RunEvent> {
     std::function<void(const absl::Status&)> on_end;
   };
 
-  // `stub` must live until the end.
+  // `stub` must live until the end. `traceparent`, where not empty, goes along as metadata.
   static std::shared_ptr<RunCall> Start(v1::Prefill::Stub& stub, v1::RunRequest request, absl::Time deadline,
-                                        Callbacks callbacks);
+                                        Callbacks callbacks, const std::string& traceparent = "");
   // The end follows, with Cancelled unless it came by itself.
   void Cancel() { context_.TryCancel(); }
 

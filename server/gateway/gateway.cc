@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "server/gateway/page.h"
 #include "server/gateway/prompt.h"
 #include "server/logging.h"
 
@@ -24,10 +25,10 @@ struct Route {
   bool quiet = false;  // asked every few seconds by machines: no log line
 };
 constexpr Route kRoutes[] = {
-    {"/v1/chat/completions", "POST"}, {"/v1/completions", "POST"},   {"/v1/models", "GET"},
-    {"/v1/models/*", "GET"},          {"/tokenize", "POST"},         {"/detokenize", "POST"},
-    {"/health", "GET", true, true},   {"/ready", "GET", true, true}, {"/version", "GET", true},
-    {"/metrics", "GET", true, true},
+    {"/", "GET", true},        {"/v1/chat/completions", "POST"}, {"/v1/completions", "POST"},
+    {"/v1/models", "GET"},     {"/v1/models/*", "GET"},          {"/tokenize", "POST"},
+    {"/detokenize", "POST"},   {"/health", "GET", true, true},   {"/ready", "GET", true, true},
+    {"/version", "GET", true}, {"/metrics", "GET", true, true},
 };
 constexpr size_t kMaxRequestIdBytes = 128;
 
@@ -54,9 +55,10 @@ std::string RequestId(const HttpRequest& request) {
 }
 
 // The operation that this request is: a part of the client's trace, or the root of one.
-TraceContext Trace(const HttpRequest& request, double share) {
+void PlaceInTrace(const HttpRequest& request, double share, RequestIdentity* identity) {
   const std::optional<TraceContext> parent = TraceContext::Parse(request.Header(kTraceparent));
-  return parent ? parent->NewChild() : TraceContext::NewTrace(share);
+  identity->trace = parent ? parent->NewChild() : TraceContext::NewTrace(share);
+  if (parent) identity->parent_span = parent->span_id;
 }
 
 bool IsCompletion(absl::string_view route) {
@@ -67,6 +69,14 @@ HttpResponse Preflight() {
   HttpResponse response;
   response.status = 204;
   response.headers = Cors::PreflightHeaders();
+  return response;
+}
+
+HttpResponse Page() {
+  HttpResponse response;
+  response.content_type = "text/html; charset=utf-8";
+  response.headers = {{"Content-Security-Policy", kPagePolicy}, {"X-Content-Type-Options", "nosniff"}};
+  response.body = std::string(kPage);
   return response;
 }
 
@@ -105,13 +115,14 @@ HttpResponse WrongMethod(const HttpRequest& request, const Route& route) {
 }  // namespace
 
 Gateway::Gateway(Options options, Access* access, const ServedModels* models, Router* router,
-                 Metrics* metrics)
+                 Metrics* metrics, OtlpExporter* traces)
     : options_(std::move(options)),
       cors_(options_.cors_allowed_origins),
       access_(access),
       models_(models),
       router_(router),
       metrics_(metrics),
+      traces_(traces),
       completions_(options_.completions, models, router, metrics) {}
 
 HttpResponse Gateway::Refusal(const HttpError& refused) {
@@ -140,7 +151,8 @@ void Gateway::Handle(HttpRequest request, HttpResponder responder) {
   const bool preflight = Cors::IsPreflight(request);
   const bool right_method = route != nullptr && (request.method == route->method ||
                                                  (request.method == "HEAD" && route->method == "GET"));
-  RequestIdentity identity{.id = RequestId(request), .trace = Trace(request, options_.trace_share)};
+  RequestIdentity identity{.id = RequestId(request)};
+  PlaceInTrace(request, options_.trace_share, &identity);
   std::vector<HttpHeader> headers = cors_.HeadersFor(request);
   headers.push_back({"x-request-id", identity.id});
   headers.push_back({kTraceparent, identity.trace.ToTraceparent()});
@@ -218,9 +230,44 @@ void Gateway::OnCompletionEnd(const std::string& path, const RequestIdentity& id
   if (!started.fallback_reason().empty()) line["fallback_reason"] = started.fallback_reason();
   if (!outcome.error.empty()) line["error"] = outcome.error;
   LogEvent("request", line);
+  if (traces_ != nullptr && identity.trace.sampled) ExportSpan(identity, outcome);
+}
+
+// Attributes by OpenTelemetry's conventions for generative AI, ours beside them.
+void Gateway::ExportSpan(const RequestIdentity& identity, const CompletionOutcome& outcome) {
+  const v1::Started& started = outcome.started;
+  Span span{.context = identity.trace,
+            .parent = identity.parent_span,
+            .name = absl::StrCat(outcome.operation, " ", outcome.model),
+            .kind = Span::Kind::kServer,
+            .end = absl::Now()};
+  span.start = span.end - absl::Seconds(outcome.seconds);
+  span.attributes = {{"gen_ai.operation.name", outcome.operation},
+                     {"gen_ai.system", "aludel"},
+                     {"gen_ai.request.model", outcome.model},
+                     {"gen_ai.response.id", outcome.completion_id},
+                     {"gen_ai.usage.input_tokens", outcome.prompt_tokens},
+                     {"gen_ai.usage.output_tokens", outcome.completion_tokens},
+                     {"http.response.status_code", int64_t{outcome.status}},
+                     {"aludel.request_id", identity.id}};
+  if (outcome.has_first_token) {
+    span.attributes.insert(span.attributes.end(),
+                           {{"gen_ai.response.finish_reason", outcome.finish_reason},
+                            {"gen_ai.server.time_to_first_token", outcome.ttft_seconds},
+                            {"aludel.plan", started.plan()},
+                            {"aludel.format", started.format()},
+                            {"aludel.payload_bytes", static_cast<int64_t>(started.payload_bytes())},
+                            {"aludel.gateway_seconds", outcome.gateway_seconds}});
+  }
+  if (outcome.status >= 400) {
+    span.error = outcome.error;
+    span.attributes.push_back({"error.type", std::string(outcome.name)});
+  }
+  traces_->Export(std::move(span));
 }
 
 HttpResponse Gateway::Answer(const HttpRequest& request, absl::string_view route) {
+  if (route == "/") return Page();
   if (route == "/v1/models") return Models();
   if (route == "/v1/models/*") return Model(PercentDecode(absl::StripPrefix(request.path, "/v1/models/")));
   if (route == "/tokenize") {

@@ -12,6 +12,7 @@
 #include "server/gateway/router.h"
 #include "server/gateway/served_models.h"
 #include "server/metrics.h"
+#include "server/otlp_exporter.h"
 
 namespace aludel {
 
@@ -26,7 +27,9 @@ class Gateway {
     bool serves_metrics = true;  // GET /metrics
     double trace_share = 0;      // of requests that bring no traceparent
   };
-  Gateway(Options options, Access* access, const ServedModels* models, Router* router, Metrics* metrics);
+  // `traces` may be null.
+  Gateway(Options options, Access* access, const ServedModels* models, Router* router, Metrics* metrics,
+          OtlpExporter* traces = nullptr);
 
   // What the HTTP layer refuses, in OpenAI's shape.
   static HttpResponse Refusal(const HttpError& error);
@@ -50,6 +53,7 @@ class Gateway {
   // One completion has ended: its account, its metrics, its line.
   void OnCompletionEnd(const std::string& path, const RequestIdentity& identity, const std::string& peer,
                        const CompletionOutcome& outcome);
+  void ExportSpan(const RequestIdentity& identity, const CompletionOutcome& outcome);
 
   const Options options_;
   const Cors cors_;
@@ -57,6 +61,7 @@ class Gateway {
   const ServedModels* const models_;
   Router* const router_;
   Metrics* const metrics_;
+  OtlpExporter* const traces_;
   Completions completions_;
   std::atomic<bool> draining_{false};
 };

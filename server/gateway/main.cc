@@ -20,6 +20,7 @@
 #include "server/gateway/tls_context.h"
 #include "server/logging.h"
 #include "server/metrics.h"
+#include "server/otlp_exporter.h"
 #include "server/reloader.h"
 #include "server/stop_signal.h"
 #include "spdlog/spdlog.h"
@@ -109,14 +110,19 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
     watched.push_back({{options.access.keys_file}, [&] { return LoadKeys(options.access, &access); }});
   }
   Metrics metrics;
+  OtlpExporter traces({.endpoint = options.tracing.otlp_endpoint,
+                       .service = "aludel-gateway",
+                       .max_queue = static_cast<size_t>(options.tracing.max_queue)},
+                      &metrics);
   Router router(RouterModels(options, models),
                 {.probe_interval = options.probe_interval, .probe_timeout = options.probe_timeout}, &metrics);
   Gateway gateway({.completions = {.max_requests = options.max_requests,
                                    .request_timeout = options.request_timeout,
                                    .prefill_targets = options.prefill_targets},
                    .cors_allowed_origins = options.cors_allowed_origins,
-                   .serves_metrics = options.admin_listen.empty()},
-                  &access, &models, &router, &metrics);
+                   .serves_metrics = options.admin_listen.empty(),
+                   .trace_share = options.tracing.sample_share},
+                  &access, &models, &router, &metrics, &traces);
   ALUDEL_ASSIGN_OR_RETURN(const std::unique_ptr<HttpServer> server,
                           HttpServer::Start(http_options, [&](HttpRequest request, HttpResponder responder) {
                             gateway.Handle(std::move(request), std::move(responder));

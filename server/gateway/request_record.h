@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -12,9 +13,10 @@ namespace aludel {
 
 // Who a request is, from its first line on.
 struct RequestIdentity {
-  std::string id;      // the client's x-request-id, or ours
-  std::string client;  // name of its API key; "" where none is needed
-  TraceContext trace;  // of the gateway's own operation
+  std::string id;                           // the client's x-request-id, or ours
+  std::string client;                       // name of its API key; "" where none is needed
+  TraceContext trace;                       // of the gateway's own operation
+  std::array<uint8_t, 8> parent_span = {};  // the client's operation; zeros: it sent none
 };
 
 // How a completion ended, for the log line, the trace and the client's account.

@@ -12,6 +12,7 @@
 #include "server/logging.h"
 #include "server/metrics.h"
 #include "server/model_host.h"
+#include "server/otlp_exporter.h"
 #include "server/prefill/connection_cache.h"
 #include "server/prefill/frame_cache.h"
 #include "server/prefill/prefill_service.h"
@@ -54,6 +55,10 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
 
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<ModelHost> model,
                           ModelHost::Load(options.model, options.codec, CodecSide::kProducer));
+  OtlpExporter traces({.endpoint = options.tracing.otlp_endpoint,
+                       .service = "aludel-prefill",
+                       .max_queue = static_cast<size_t>(options.tracing.max_queue)},
+                      &metrics);
   RefuseAll refuse_all;
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport,
                           OpenTransport(options.transport, &refuse_all));
@@ -86,6 +91,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
                           .frame_cache = &frame_cache,
                           .timer = &timer,
                           .metrics = &metrics,
+                          .traces = &traces,
                           .runs_open = &runs_open},
                          RandomEpoch());
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<grpc::Server> server, StartGrpcServer(options.listen, &service));

@@ -16,8 +16,13 @@ constexpr absl::Duration kSendGrace = absl::Seconds(1);
 
 }  // namespace
 
-PrefillRun::PrefillRun(const PrefillContext& context, std::shared_ptr<Stream> stream, absl::Time deadline)
-    : context_(context), stream_(std::move(stream)), start_(absl::Now()), deadline_(deadline) {
+PrefillRun::PrefillRun(const PrefillContext& context, std::shared_ptr<Stream> stream, absl::Time deadline,
+                       const std::optional<TraceContext>& caller)
+    : context_(context),
+      stream_(std::move(stream)),
+      start_(absl::Now()),
+      deadline_(deadline),
+      caller_(caller) {
   context_.runs_open->fetch_add(1);
 }
 
@@ -148,6 +153,7 @@ void PrefillRun::OnDone(const absl::Status& status, const SequenceResult& result
   {
     absl::MutexLock lock(&mutex_);
     engine_status_ = status;
+    times_ = result.times;
     sender = sender_;
   }
   sender->Finish([self = shared_from_this()](const KvSender::Outcome& outcome) { self->OnSent(outcome); });
@@ -211,7 +217,29 @@ void PrefillRun::End(const absl::Status& status, const KvSender::Outcome& outcom
   spdlog::log(status.ok() ? spdlog::level::debug : spdlog::level::info,
               "request={} run ended: {} ({} frames, {} bytes, {:.3f} s)", request_id_, status.ToString(),
               outcome.frames, outcome.frame_bytes, seconds);
+  if (context_.traces != nullptr && caller_ && caller_->sampled) ExportSpan(status, outcome);
   stream_->End(ToGrpc(status));
+}
+
+void PrefillRun::ExportSpan(const absl::Status& status, const KvSender::Outcome& outcome) {
+  Span span{.context = caller_->NewChild(),
+            .parent = caller_->span_id,
+            .name = absl::StrCat("prefill ", context_.options->model_name),
+            .kind = Span::Kind::kServer,
+            .start = start_,
+            .end = absl::Now(),
+            .error = status.ok() ? "" : status.ToString()};
+  {
+    absl::MutexLock lock(&mutex_);
+    span.attributes = {{"gen_ai.request.model", context_.options->model_name},
+                       {"aludel.request_id", request_id_},
+                       {"aludel.frames", static_cast<int64_t>(outcome.frames)},
+                       {"aludel.payload_bytes", static_cast<int64_t>(outcome.frame_bytes)},
+                       {"aludel.stage.queue_seconds", times_.queue},
+                       {"aludel.stage.prefill_seconds", times_.prefill},
+                       {"aludel.stage.encode_seconds", times_.encode}};
+  }
+  context_.traces->Export(std::move(span));
 }
 
 }  // namespace aludel

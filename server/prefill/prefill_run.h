@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "server/frame_arena.h"
 #include "server/metrics.h"
 #include "server/model_host.h"
+#include "server/otlp_exporter.h"
 #include "server/prefill/connection_cache.h"
 #include "server/prefill/frame_cache.h"
 #include "server/prefill/frame_recorder.h"
@@ -31,6 +33,7 @@ struct PrefillContext {
   FrameCache* frame_cache = nullptr;
   Timer* timer = nullptr;
   Metrics* metrics = nullptr;
+  OtlpExporter* traces = nullptr;  // may be null
   std::atomic<int64_t>* runs_open = nullptr;
 };
 
@@ -45,7 +48,8 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
   using Stream = EventStream<v1::RunEvent>;
 
   // `stream` shall call Stop when the client goes.
-  PrefillRun(const PrefillContext& context, std::shared_ptr<Stream> stream, absl::Time deadline);
+  PrefillRun(const PrefillContext& context, std::shared_ptr<Stream> stream, absl::Time deadline,
+             const std::optional<TraceContext>& caller);
   ~PrefillRun() override;
 
   void Start(const v1::RunRequest& request);
@@ -61,12 +65,14 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
   void OnDone(const absl::Status& status, const SequenceResult& result) override;
   void OnSent(const KvSender::Outcome& outcome);
   void CloseConnection();
+  void ExportSpan(const absl::Status& status, const KvSender::Outcome& outcome);
   void End(const absl::Status& status, const KvSender::Outcome& outcome);
 
   const PrefillContext context_;
   const std::shared_ptr<Stream> stream_;
   const absl::Time start_;
   const absl::Time deadline_;
+  const std::optional<TraceContext> caller_;
   // Set by Start before others see the run.
   std::string request_id_;
   std::vector<int32_t> prompt_;
@@ -79,6 +85,7 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
 
   absl::Mutex mutex_;
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);        // why Stop was called
+  SequenceTimes times_ ABSL_GUARDED_BY(mutex_);         // of the computation, once it has ended
   absl::Status engine_status_ ABSL_GUARDED_BY(mutex_);  // how the computation ended
   SequenceId sequence_ ABSL_GUARDED_BY(mutex_) = 0;     // 0: not with the engine
   std::shared_ptr<PeerConnection> connection_ ABSL_GUARDED_BY(mutex_);

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "server/rpc_status.h"
+#include "server/rpc_trace.h"
 
 namespace aludel {
 namespace {
@@ -48,7 +49,7 @@ grpc::ServerWriteReactor<v1::RunEvent>* PrefillService::Run(grpc::CallbackServer
   auto stream = PrefillRun::Stream::Create(call, kMaxBacklog, [target] {
     if (const auto run = target->lock()) run->Stop(absl::CancelledError("the caller has gone"));
   });
-  const auto run = std::make_shared<PrefillRun>(context_, stream, deadline);
+  const auto run = std::make_shared<PrefillRun>(context_, stream, deadline, CallerTrace(*call));
   *target = run;  // gRPC reports a cancel only after this function has returned
   run->Start(*request);
   return stream.get();

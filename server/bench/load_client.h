@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace aludel {
+
+// One request of a load: when it arrives, seconds after the start, and its JSON body (a streamed completion).
+struct LoadRequest {
+  double arrival = 0;
+  std::string body;
+};
+
+// What became of it. Times are seconds; they begin at its arrival, so that a client that falls behind its own
+// schedule does not flatter the server.
+struct LoadResult {
+  double arrival = 0;
+  int status = 0;     // HTTP; 0: no answer
+  std::string error;  // "" where a whole answer came
+  double ttft = 0;    // to the first text
+  double e2e = 0;
+  std::vector<double> inter_token;  // between pieces of text
+  int64_t completion_tokens = 0;    // as the server counts them, else pieces of text
+  bool ok() const { return error.empty(); }
+};
+
+struct LoadTarget {
+  std::string url;        // of the completions endpoint
+  std::string api_key;    // "": none
+  bool insecure = false;  // do not verify the server's certificate
+  double timeout_seconds = 120;
+  int64_t max_connections = 1024;
+};
+
+// Sends every request at its arrival time whether or not earlier ones have ended (open loop), over kept
+// connections, from one thread. `progress(done)` is called as requests end; false stops: what has not ended
+// is an error. Fails only where HTTP itself cannot be set up.
+absl::StatusOr<std::vector<LoadResult>> RunLoad(const LoadTarget& target,
+                                                const std::vector<LoadRequest>& requests,
+                                                const std::function<bool(int64_t done)>& progress);
+
+}  // namespace aludel

@@ -1,0 +1,215 @@
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "runtime/offline/flag_set.h"
+#include "runtime/offline/progress.h"
+#include "runtime/offline/questions.h"
+#include "runtime/status_macros.h"
+#include "server/bench/commands.h"
+#include "server/bench/load_client.h"
+#include "server/bench/load_report.h"
+
+namespace aludel {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr char kUsage[] =
+    R"(aludel-bench serve loads an OpenAI-compatible endpoint (this gateway or another's) and measures what its users
+would see: time to first token, time between tokens, whole requests, and goodput at an objective.
+
+  aludel-bench serve --url http://127.0.0.1:8080 --model chat --qa deploy/demo/questions.jsonl --rate 5 --requests 200
+  aludel-bench serve --url http://127.0.0.1:8080 --model chat --trace trace.jsonl --slo-ttft-ms 500 --html load.html
+
+Requests arrive as a Poisson process of --rate, or as a trace says: JSON lines with "timestamp" (ms), and "prompt" or
+"input_length" (words are made up), and "output_length" or "max_tokens". They are sent at their time whether or not
+earlier ones have ended.)";
+
+struct Flags {
+  std::string url = "http://127.0.0.1:8080";
+  std::string model;
+  std::string qa;
+  std::string trace;
+  std::string api_key;
+  std::string fidelity;
+  std::string format;
+  std::string json;
+  std::string html;
+  double rate = 1;
+  double speed = 1;
+  int64_t requests = 100;
+  int64_t max_tokens = 32;
+  int64_t seed = 1;
+  double timeout = 120;
+  int64_t connections = 1024;
+  bool insecure = false;
+  LoadObjective objective;
+};
+
+std::string Body(const Flags& flags, const std::string& prompt, int64_t max_tokens) {
+  ordered_json body = {{"model", flags.model},
+                       {"stream", true},
+                       {"stream_options", {{"include_usage", true}}},
+                       {"temperature", 0},
+                       {"max_tokens", max_tokens},
+                       {"messages", ordered_json::array({{{"role", "user"}, {"content", prompt}}})}};
+  // Ours alone: another's endpoint is sent nothing that it might refuse.
+  if (!flags.fidelity.empty()) body["aludel"]["fidelity"] = flags.fidelity;
+  if (!flags.format.empty()) body["aludel"]["format"] = flags.format;
+  return body.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+// Words without meaning, different for each seed, so that no cache has seen them.
+std::string MadeUpWords(int64_t words, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::string text;
+  for (int64_t i = 0; i < words; ++i) {
+    for (int letters = 2 + static_cast<int>(random() % 6); letters > 0; --letters) {
+      text += static_cast<char>('a' + random() % 26);
+    }
+    text += ' ';
+  }
+  return text;
+}
+
+absl::StatusOr<std::vector<LoadRequest>> PoissonRequests(const Flags& flags) {
+  if (flags.rate <= 0 || flags.requests < 1) {
+    return absl::InvalidArgumentError("--rate and --requests want positive numbers");
+  }
+  std::vector<Question> questions;
+  if (!flags.qa.empty()) {
+    ALUDEL_ASSIGN_OR_RETURN(questions, LoadQuestions(flags.qa, 0));
+    if (questions.empty()) return absl::InvalidArgumentError(absl::StrCat(flags.qa, ": holds no questions"));
+  }
+  std::mt19937_64 random(static_cast<uint64_t>(flags.seed));
+  std::exponential_distribution<double> gap(flags.rate);
+  std::vector<LoadRequest> requests;
+  double arrival = 0;
+  constexpr int64_t kWords = 200;
+  for (int64_t i = 0; i < flags.requests; ++i) {
+    const size_t at = static_cast<size_t>(i) % std::max<size_t>(1, questions.size());
+    const std::string prompt = questions.empty()
+                                   ? MadeUpWords(kWords, random())
+                                   : absl::StrCat(questions[at].context, "\n", questions[at].question);
+    requests.push_back({arrival, Body(flags, prompt, flags.max_tokens)});
+    arrival += gap(random);
+  }
+  return requests;
+}
+
+absl::StatusOr<std::vector<LoadRequest>> TraceRequests(const Flags& flags) {
+  std::ifstream in(flags.trace);
+  if (!in.is_open()) return absl::NotFoundError(absl::StrCat(flags.trace, ": cannot be read"));
+  if (flags.speed <= 0) return absl::InvalidArgumentError("--speed wants a positive number");
+  std::vector<LoadRequest> requests;
+  std::string line;
+  for (int64_t number = 1; std::getline(in, line); ++number) {
+    if (line.empty()) continue;
+    const std::string where = absl::StrCat(flags.trace, ":", number);
+    const auto entry = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!entry.is_object() || !entry.contains("timestamp") || !entry["timestamp"].is_number()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ": want a JSON object with a number \"timestamp\""));
+    }
+    const auto whole = [&entry](const char* name, int64_t otherwise) {
+      const auto it = entry.find(name);
+      return it != entry.end() && it->is_number() ? it->get<int64_t>() : otherwise;
+    };
+    const auto prompt = entry.find("prompt");
+    const int64_t words = std::clamp<int64_t>(whole("input_length", 0), 0, 10'000'000);
+    if ((prompt == entry.end() || !prompt->is_string()) && words == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(where, ": want \"prompt\" or \"input_length\""));
+    }
+    const std::string text = prompt != entry.end() && prompt->is_string()
+                                 ? prompt->get<std::string>()
+                                 : MadeUpWords(words, static_cast<uint64_t>(flags.seed + number));
+    const int64_t tokens = whole("max_tokens", whole("output_length", flags.max_tokens));
+    requests.push_back({entry["timestamp"].get<double>() / 1e3 / flags.speed, Body(flags, text, tokens)});
+    if (static_cast<int64_t>(requests.size()) == flags.requests) break;
+  }
+  if (requests.empty()) return absl::InvalidArgumentError(absl::StrCat(flags.trace, ": holds no requests"));
+  std::stable_sort(requests.begin(), requests.end(),
+                   [](const LoadRequest& a, const LoadRequest& b) { return a.arrival < b.arrival; });
+  const double first = requests.front().arrival;
+  for (LoadRequest& request : requests) request.arrival -= first;
+  return requests;
+}
+
+absl::Status Write(const std::string& path, const std::string& text) {
+  std::ofstream out(path);
+  out << text;
+  out.close();
+  return out.good() ? absl::OkStatus() : absl::UnavailableError(absl::StrCat(path, ": cannot be written"));
+}
+
+absl::Status Load(const Flags& flags) {
+  ALUDEL_ASSIGN_OR_RETURN(const std::vector<LoadRequest> requests,
+                          flags.trace.empty() ? PoissonRequests(flags) : TraceRequests(flags));
+  LoadTarget target{.url = absl::StrCat(absl::StripSuffix(flags.url, "/"), "/v1/chat/completions"),
+                    .api_key = flags.api_key,
+                    .insecure = flags.insecure,
+                    .timeout_seconds = flags.timeout,
+                    .max_connections = flags.connections};
+  StopOnSignals();
+  ProgressBar bar;
+  const auto total = static_cast<int64_t>(requests.size());
+  int64_t shown = -1;
+  ALUDEL_ASSIGN_OR_RETURN(const std::vector<LoadResult> results, RunLoad(target, requests, [&](int64_t done) {
+                            if (done != shown) bar.Update("requests", shown = done, total);
+                            return !StopAsked();
+                          }));
+  bar.Break();
+  const ordered_json summary = SummariseLoad(results, flags.objective);
+  std::fputs(DescribeLoad(summary).c_str(), stdout);
+  if (!flags.json.empty()) ALUDEL_RETURN_IF_ERROR(Write(flags.json, summary.dump(2) + "\n"));
+  if (!flags.html.empty()) {
+    const std::string load = flags.trace.empty() ? absl::StrCat(flags.rate, " requests/s") : flags.trace;
+    ALUDEL_RETURN_IF_ERROR(
+        Write(flags.html, LoadHtml(summary, results, absl::StrCat(flags.model, " under ", load))));
+  }
+  if (StopAsked()) return absl::CancelledError("stopped; what had ended is reported above");
+  if (summary["completed"] == 0) return absl::UnavailableError("no request was answered");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ServeCommand(int argc, char** argv) {
+  Flags values;
+  FlagSet flags(kUsage);
+  flags.Add("url", "URL", &values.url, "server, without the path");
+  flags.Add("model", "NAME", &values.model, "model to ask for");
+  flags.Add("rate", "N", &values.rate, "requests per second, arriving as a Poisson process");
+  flags.Add("requests", "N", &values.requests, "requests to send (of a trace: at most)");
+  flags.Add("qa", "FILE", &values.qa,
+            "JSON lines with context and question as prompts (default: made-up words)");
+  flags.Add("trace", "FILE", &values.trace, "arrivals from a trace instead of --rate");
+  flags.Add("speed", "N", &values.speed, "play the trace N times as fast");
+  flags.Add("max-tokens", "N", &values.max_tokens, "tokens of an answer, at most");
+  flags.Add("api-key", "KEY", &values.api_key, "sent as a bearer token");
+  flags.Add("fidelity", "NAME", &values.fidelity, "Aludel's exact or coded");
+  flags.Add("format", "NAME", &values.format, "Aludel's wire format to force");
+  flags.Add("slo-ttft-ms", "N", &values.objective.ttft_ms, "a good request's time to first token; 0: any");
+  flags.Add("slo-itl-ms", "N", &values.objective.inter_token_ms, "and its mean time between tokens; 0: any");
+  flags.Add("slo-e2e-ms", "N", &values.objective.e2e_ms, "and its whole time; 0: any");
+  flags.Add("json", "FILE", &values.json, "write the figures");
+  flags.Add("html", "FILE", &values.html, "write a page with a plot");
+  flags.Add("seed", "N", &values.seed, "same seed, same arrivals and prompts");
+  flags.Add("timeout", "SECONDS", &values.timeout, "of one request");
+  flags.Add("connections", "N", &values.connections, "open at once; more requests wait");
+  flags.Add("insecure", &values.insecure, "accept any certificate");
+  ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
+  if (flags.help_asked()) {
+    std::fputs(flags.Help().c_str(), stdout);
+    return absl::OkStatus();
+  }
+  if (values.model.empty()) return absl::InvalidArgumentError("--model is needed (see --help)");
+  return Load(values);
+}
+
+}  // namespace aludel

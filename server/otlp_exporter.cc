@@ -1,0 +1,138 @@
+#include "server/otlp_exporter.h"
+
+#include <curl/curl.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "spdlog/spdlog.h"
+
+namespace aludel {
+namespace {
+
+using nlohmann::ordered_json;
+
+// 64-bit integers are strings in protobuf's JSON.
+ordered_json ValueJson(const Span::Value& value) {
+  if (const auto* text = std::get_if<std::string>(&value)) return {{"stringValue", *text}};
+  if (const auto* number = std::get_if<int64_t>(&value)) return {{"intValue", absl::StrCat(*number)}};
+  if (const auto* number = std::get_if<double>(&value)) return {{"doubleValue", *number}};
+  return {{"boolValue", std::get<bool>(value)}};
+}
+
+std::string Nanoseconds(absl::Time time) { return absl::StrCat(absl::ToUnixNanos(time)); }
+
+ordered_json SpanJson(const Span& span) {
+  ordered_json json = {{"traceId", span.context.TraceIdHex()}, {"spanId", span.context.SpanIdHex()}};
+  if (std::any_of(span.parent.begin(), span.parent.end(), [](uint8_t byte) { return byte != 0; })) {
+    json["parentSpanId"] = TraceContext{.span_id = span.parent}.SpanIdHex();
+  }
+  json["name"] = span.name;
+  json["kind"] = static_cast<int>(span.kind);
+  json["startTimeUnixNano"] = Nanoseconds(span.start);
+  json["endTimeUnixNano"] = Nanoseconds(span.end);
+  ordered_json attributes = ordered_json::array();
+  for (const auto& [key, value] : span.attributes) {
+    attributes.push_back({{"key", key}, {"value", ValueJson(value)}});
+  }
+  json["attributes"] = std::move(attributes);
+  constexpr int kError = 2;
+  if (!span.error.empty()) json["status"] = {{"code", kError}, {"message", span.error}};
+  return json;
+}
+
+size_t IgnoreBody(char*, size_t size, size_t count, void*) { return size * count; }
+
+// One POST; "" where the collector took it, else why not.
+std::string Post(CURL* curl, const std::string& url, const std::string& body, absl::Duration timeout) {
+  curl_easy_reset(curl);  // keeps the connection
+  const std::unique_ptr<curl_slist, void (*)(curl_slist*)> headers(
+      curl_slist_append(nullptr, "Content-Type: application/json"), curl_slist_free_all);
+  curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
+  curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, static_cast<long>(absl::ToInt64Milliseconds(timeout)));
+  curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers.get());
+  curl_easy_setopt(curl, CURLOPT_POSTFIELDS, body.data());
+  curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body.size()));
+  curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, IgnoreBody);
+  if (const CURLcode code = curl_easy_perform(curl); code != CURLE_OK) return curl_easy_strerror(code);
+  long status = 0;
+  curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
+  return status >= 200 && status < 300 ? "" : absl::StrCat("HTTP status ", status);
+}
+
+}  // namespace
+
+std::string OtlpJson(const std::string& service, const std::vector<Span>& spans) {
+  ordered_json list = ordered_json::array();
+  for (const Span& span : spans) list.push_back(SpanJson(span));
+  const ordered_json resource = {
+      {"attributes",
+       {{{"key", "service.name"}, {"value", {{"stringValue", service}}}},
+        {{"key", "service.version"}, {"value", {{"stringValue", ALUDEL_VERSION}}}}}}};
+  ordered_json scope = {{"scope", {{"name", "aludel"}}}, {"spans", std::move(list)}};
+  ordered_json one = {{"resource", resource}, {"scopeSpans", ordered_json::array({std::move(scope)})}};
+  const ordered_json request = {{"resourceSpans", ordered_json::array({std::move(one)})}};
+  return request.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+OtlpExporter::OtlpExporter(Options options, Metrics* metrics)
+    : options_(std::move(options)), metrics_(metrics) {
+  if (!enabled()) return;
+  curl_global_init(CURL_GLOBAL_DEFAULT);
+  thread_ = std::thread([this] { Loop(); });
+}
+
+OtlpExporter::~OtlpExporter() {
+  if (!enabled()) return;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void OtlpExporter::Export(Span span) {
+  if (!enabled() || !span.context.sampled) return;
+  bool full = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    full = queue_.size() >= options_.max_queue;
+    if (!full) queue_.push_back(std::move(span));
+    if (!full && queue_.size() == options_.max_batch) wake_.notify_one();
+  }
+  if (full) metrics_->CountSpans("dropped", 1);
+}
+
+void OtlpExporter::Loop() {
+  const std::unique_ptr<CURL, void (*)(CURL*)> curl(curl_easy_init(), curl_easy_cleanup);
+  bool failing = false;
+  bool last = false;
+  while (!last) {
+    std::vector<Span> batch;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      wake_.wait_for(lock, absl::ToChronoNanoseconds(options_.interval),
+                     [this] { return stopping_ || queue_.size() >= options_.max_batch; });
+      const size_t count = std::min(queue_.size(), options_.max_batch);
+      std::move(queue_.begin(), queue_.begin() + static_cast<ptrdiff_t>(count), std::back_inserter(batch));
+      queue_.erase(queue_.begin(), queue_.begin() + static_cast<ptrdiff_t>(count));
+      // At the end a batch that fails is the last: a collector that is down must not delay the stop.
+      last = stopping_ && (queue_.empty() || failing);
+    }
+    if (batch.empty()) continue;
+    const std::string error =
+        Post(curl.get(), options_.endpoint, OtlpJson(options_.service, batch), options_.timeout);
+    metrics_->CountSpans(error.empty() ? "exported" : "failed", static_cast<int64_t>(batch.size()));
+    if (!error.empty() && !failing)
+      spdlog::warn("traces: {} does not take spans: {}", options_.endpoint, error);
+    if (error.empty() && failing) spdlog::info("traces: {} takes spans again", options_.endpoint);
+    failing = !error.empty();
+  }
+}
+
+}  // namespace aludel
