@@ -134,6 +134,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   AwaitNone(
       "transfers", [&] { return receiver.unfinished_payloads(); },
       options.handover_timeout + absl::Seconds(5));
+  shadow.Stop();
   model->StopEngine();
   return absl::OkStatus();
 }

@@ -86,7 +86,9 @@ ShadowChecker::ShadowChecker(const ShadowOptions& options, std::string model, En
                              Metrics* metrics)
     : options_(options), model_(std::move(model)), engine_(engine), timer_(timer), metrics_(metrics) {}
 
-ShadowChecker::~ShadowChecker() {
+ShadowChecker::~ShadowChecker() { Stop(); }
+
+void ShadowChecker::Stop() {
   Timer::Id look = 0;
   {
     absl::MutexLock lock(&mutex_);

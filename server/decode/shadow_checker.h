@@ -43,10 +43,12 @@ double PartitionKl(absl::Span<const TokenLogprob> p, absl::Span<const TokenLogpr
 // counted and forgotten. Thread-safe.
 class ShadowChecker {
  public:
-  // All must outlive the checker; `engine` may be stopped before.
+  // All must outlive the checker; `engine` until Stop.
   ShadowChecker(const ShadowOptions& options, std::string model, Engine* engine, Timer* timer,
                 Metrics* metrics);
   ~ShadowChecker();
+  // Begins no check any more and leaves the engine alone. Idempotent.
+  void Stop();
 
   // Whether the next answer shall be kept, at random.
   bool Choose() const;

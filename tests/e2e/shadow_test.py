@@ -1,0 +1,70 @@
+"""Shadow checks on a decode server that checks every answer, under stack.py --add "decode-chat=shadow { share: 1 }":
+each answer over a handed-over cache is computed again, and the producer's raw cache is found further from the
+consumer's own prefill than codes are."""
+
+import json
+import os
+import re
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Dict
+
+ROOT = Path(__file__).resolve().parents[2]
+QUESTIONS = 8
+WAIT_S = 60
+
+
+def ask(url: str, entry: Dict, wish: Dict) -> None:
+    body = {"model": "chat", "max_tokens": 8, "temperature": 0, "aludel": wish,
+            "messages": [{"role": "user", "content": entry["context"] + "\n" + entry["question"]}]}
+    request = urllib.request.Request(url + "/v1/chat/completions", json.dumps(body).encode(),
+                                     {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        choice = json.load(reply)["choices"][0]
+    assert choice["logprobs"] is None, "log-probabilities that nobody asked for"
+
+
+def metric(text: str, name: str, **labels: str) -> float:
+    """Sum over the series that carry these labels."""
+    total = 0.0
+    for found, value in re.findall(rf"^{name}\{{([^}}]*)\}} (\S+)$", text, re.MULTILINE):
+        if all(f'{key}="{wanted}"' in found for key, wanted in labels.items()):
+            total += float(value)
+    return total
+
+
+def main() -> int:
+    config = (Path(os.environ["STACK_FOLDER"]) / "decode-chat.textproto").read_text()
+    admin = "http://" + re.search(r'admin_listen: *"([^"]+)"', config)[1]
+    entries = [json.loads(line) for line in (ROOT / "deploy/demo/questions.jsonl").read_text().splitlines()[:QUESTIONS]]
+    for entry in entries:
+        ask(os.environ["GATEWAY_URL"], entry, {"fidelity": "coded", "format": "paper"})
+        ask(os.environ["GATEWAY_URL"], entry, {"fidelity": "coded", "format": "raw"})
+        ask(os.environ["GATEWAY_URL"], entry, {"fidelity": "exact"})  # no hand-over: nothing to check
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        with urllib.request.urlopen(admin + "/metrics", timeout=5) as reply:
+            text = reply.read().decode()
+        checked = metric(text, "aludel_shadow_checks_total")
+        if checked == 2 * QUESTIONS:
+            break
+        assert time.monotonic() < deadline, f"{checked} of {2 * QUESTIONS} checks"
+        time.sleep(0.1)
+    kl = {}
+    for wire_format in ("paper", "raw"):
+        whole = metric(text, "aludel_shadow_checks_total", format=wire_format, outcome="ok")
+        assert whole > 0, text  # others may have been interrupted by the next question
+        tokens = metric(text, "aludel_shadow_tokens_total", format=wire_format)
+        agreeing = metric(text, "aludel_shadow_tokens_total", format=wire_format, verdict="agree")
+        assert tokens == metric(text, "aludel_shadow_kl_nats_count", format=wire_format) >= whole
+        kl[wire_format] = metric(text, "aludel_shadow_kl_nats_sum", format=wire_format) / tokens
+        print(f"{wire_format}: {whole:.0f} answers checked, {agreeing:.0f} of {tokens:.0f} tokens agree, "
+              f"KL {kl[wire_format]:.3f} nats a token")
+    assert 0 < kl["paper"] < kl["raw"], kl
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
