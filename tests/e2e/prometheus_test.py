@@ -88,8 +88,8 @@ class Prometheus:
 
     def __init__(self, folder: Path, stack: Path) -> None:
         moved: Dict[str, str] = {}
-        for shipped in (ROOT / "configs").glob("*.textproto"):
-            ports = [re.findall(r"127\.0\.0\.1:(\d+)", file.read_text()) for file in (shipped, stack / shipped.name)]
+        for used in stack.glob("*.textproto"):
+            ports = [re.findall(r"127\.0\.0\.1:(\d+)", file.read_text()) for file in (ROOT / "configs" / used.name, used)]
             moved.update(zip(*ports))
         text = (ROOT / "deploy/prometheus/prometheus.yml").read_text()
         text = re.sub(r"127\.0\.0\.1:(\d+)", lambda at: f"127.0.0.1:{moved[at.group(1)]}", text)

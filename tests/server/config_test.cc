@@ -74,6 +74,11 @@ TEST_F(Config, FilesOfTheRepositoryAreValid) {
   EXPECT_TRUE(LoadPrefillOptions("configs/prefill.textproto").ok());
   EXPECT_TRUE(LoadDecodeOptions("configs/decode-chat.textproto").ok());
   EXPECT_TRUE(LoadDecodeOptions("configs/decode-json.textproto").ok());
+  const auto guarded = LoadGatewayOptions("configs/gateway-public.textproto");
+  ASSERT_TRUE(guarded.ok()) << guarded.status();
+  EXPECT_EQ(guarded->tls.key_file, "gateway.key");
+  EXPECT_EQ(guarded->access.tokens_per_minute, 200000);
+  EXPECT_EQ(guarded->tracing.sample_share, 0.05);
   const auto gateway = LoadGatewayOptions("configs/gateway.textproto");
   ASSERT_TRUE(gateway.ok()) << gateway.status();
   ASSERT_EQ(gateway->models.size(), 2);
@@ -126,6 +131,14 @@ TEST_F(Config, BadValueNamesFileLineFieldFoundAndExpected) {
   EXPECT_THAT(GatewayError("models { name: 'a' directory: 'd' decode_targets: 'h:1' }\nmodels {\n name: 'a' "
                            "directory: 'e' decode_targets: 'h:2' }"),
               HasSubstr(":3: models[1].name: found \"a\" twice, want each name once"));
+}
+
+TEST_F(Config, RefusesHalfATlsPairAndSharesThatAreNone) {
+  const std::string model = "models { name: 'm' directory: 'd' decode_targets: 'a:1' }\n";
+  EXPECT_THAT(GatewayError(model + "tls { certificate_file: 'c' }"), HasSubstr("both files or neither"));
+  EXPECT_THAT(GatewayError(model + "tracing { sample_share: 1.5 }"), HasSubstr("want 0 to 1"));
+  EXPECT_THAT(GatewayError(model + "tracing { otlp_endpoint: 'collector:4318' }"), HasSubstr("want http://"));
+  EXPECT_THAT(DecodeError("engine { directory: 'd' } shadow { share: -1 }"), HasSubstr("shadow.share"));
 }
 
 }  // namespace

@@ -1,0 +1,127 @@
+"""Clients that cost more than they bring, against a running gateway: idle connections, headers that trickle in
+(slowloris), bodies that are too long. Meanwhile new requests must be answered, and the hostile ones shed.
+
+    stack.py --bin BIN --add "gateway=max_connections: 12000 read_timeout_ms: 4000" -- hostile_clients.py --idle 10000
+
+The defaults are short enough for a test; the line above is the long run.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import resource
+import socket
+import statistics
+import sys
+import time
+import urllib.parse
+from typing import List
+
+BODY = json.dumps({"model": "chat", "max_tokens": 4, "messages": [{"role": "user", "content": "who is Orla"}],
+                   "aludel": {"fidelity": "exact"}})
+PROBES = 20
+SHED_S = 20  # read_timeout_ms of the gateway's configuration is well below
+
+
+def probe(gateway: urllib.parse.SplitResult) -> List[float]:
+    """Seconds of new connections, each with one whole completion."""
+    seconds = []
+    for _ in range(PROBES):
+        begin = time.monotonic()
+        connection = http.client.HTTPConnection(gateway.hostname, gateway.port, timeout=10)
+        connection.request("POST", "/v1/chat/completions", BODY, {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        reply.read()
+        connection.close()
+        assert reply.status == 200, reply.status
+        seconds.append(time.monotonic() - begin)
+    return seconds
+
+
+def connect(gateway: urllib.parse.SplitResult, count: int) -> List[socket.socket]:
+    return [socket.create_connection((gateway.hostname, gateway.port), timeout=10) for _ in range(count)]
+
+
+def tell(what: str, seconds: List[float]) -> None:
+    print(f"{what}: {len(seconds)} new requests, median {statistics.median(seconds) * 1e3:.1f} ms, "
+          f"slowest {max(seconds) * 1e3:.1f} ms")
+
+
+def idle(gateway: urllib.parse.SplitResult, count: int) -> None:
+    held = connect(gateway, count)
+    for one in held:  # served once, and kept
+        one.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    for one in held:
+        assert one.recv(4096).startswith(b"HTTP/1.1 200")
+    tell(f"beside {count} idle connections", probe(gateway))
+    for one in held:
+        one.close()
+
+
+def slowloris(gateway: urllib.parse.SplitResult, count: int) -> None:
+    slow = connect(gateway, count)
+    begin = time.monotonic()
+    for one in slow:
+        one.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+    tell(f"beside {count} trickling headers", probe(gateway))
+    shed = 0
+    while shed < count and time.monotonic() < begin + SHED_S:
+        time.sleep(0.5)
+        still = []
+        for one in slow:
+            one.setblocking(False)
+            try:
+                one.send(b"a")
+                answer = one.recv(4096)
+            except BlockingIOError:
+                still.append(one)
+                continue
+            except OSError:
+                answer = b"HTTP/1.1 408"  # reset after the answer
+            assert answer == b"" or answer.startswith(b"HTTP/1.1 408"), answer
+            shed += 1
+            one.close()
+        slow = still
+    assert shed == count, f"{shed} of {count} shed"
+    print(f"{count} trickling headers shed within {time.monotonic() - begin:.1f} s")
+
+
+def oversized(gateway: urllib.parse.SplitResult) -> None:
+    for head in (b"Content-Length: 4000000000\r\n\r\n",
+                 b"Transfer-Encoding: chunked\r\n\r\n" + b"100000\r\n" + b"x" * 0x100000 + b"\r\n100000\r\n"):
+        client = connect(gateway, 1)[0]
+        client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n" + head)
+        if b"chunked" in head:
+            try:
+                while True:
+                    client.sendall(b"x" * 0x100000 + b"\r\n100000\r\n")
+            except OSError:
+                pass  # refused while it was sending
+        else:
+            assert client.recv(4096).startswith(b"HTTP/1.1 413")
+        client.close()
+    tell("after oversized bodies", probe(gateway))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--idle", type=int, default=500, help="idle connections")
+    parser.add_argument("--slow", type=int, default=100, help="connections whose header trickles in")
+    options = parser.parse_args()
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    if limit < options.idle + 100:
+        print(f"skipped: hostile_clients: only {limit} open files are allowed")
+        return 77
+    gateway = urllib.parse.urlsplit(os.environ["GATEWAY_URL"])
+    probe(gateway)
+    tell("alone", probe(gateway))
+    idle(gateway, options.idle)
+    slowloris(gateway, options.slow)
+    oversized(gateway)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
