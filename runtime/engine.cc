@@ -4,16 +4,13 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <deque>
-#include <limits>
-#include <map>
 #include <mutex>
-#include <random>
 #include <thread>
 
 #include "absl/strings/str_format.h"
-#include "runtime/codec/coverage.h"
-#include "runtime/codec/hand_over.h"
+#include "runtime/engine_intake.h"
+#include "runtime/engine_request.h"
+#include "runtime/engine_step.h"
 #include "runtime/scheduler.h"
 #include "runtime/sequence.h"
 #include "runtime/status_macros.h"
@@ -22,47 +19,8 @@
 namespace aludel {
 namespace {
 
-// Frames reconstructed between two steps. A hand-over may delay running decodes by this much and no more.
-constexpr int kFramesPerStep = 8;
-
 // The idle thread looks up this often, so that a stale `last_progress` always means a wedged one.
 constexpr std::chrono::milliseconds kHeartbeat(500);
-
-SteadyClock::time_point ToSteady(absl::Time deadline) {
-  // Nobody waits a year; the steady clock's type cannot hold much more.
-  if (deadline - absl::Now() > absl::Hours(24 * 365)) return SteadyClock::time_point::max();
-  return SteadyClock::now() + absl::ToChronoNanoseconds(deadline - absl::Now());
-}
-
-// Feeds an encoder from the forward pass and keeps its time apart from the forward's.
-class EncodingObserver final : public LayerObserver {
- public:
-  EncodingObserver(int64_t token_begin, std::unique_ptr<KvEncoder> encoder, FrameSink* sink)
-      : token_begin_(token_begin), encoder_(std::move(encoder)), sink_(sink) {}
-  absl::Status OnLayer(const LayerSlice& slice) override {
-    const SteadyClock::time_point begin = SteadyClock::now();
-    const auto part = ClipSlice(slice, token_begin_, std::numeric_limits<int64_t>::max());
-    absl::Status status = part.has_value() ? encoder_->Encode(*part, *sink_) : absl::OkStatus();
-    seconds_ += std::chrono::duration<double>(SteadyClock::now() - begin).count();
-    return status;
-  }
-  // Seconds since the last call.
-  double TakeSeconds() { return std::exchange(seconds_, 0.0); }
-
- private:
-  const int64_t token_begin_;
-  std::unique_ptr<KvEncoder> encoder_;
-  FrameSink* sink_;
-  double seconds_ = 0;
-};
-
-struct PendingFrame {
-  SequenceId id;
-  FrameHeader header;
-  std::vector<uint8_t> header_bytes;
-  absl::Span<const uint8_t> payload;
-  std::function<void()> release;
-};
 
 int64_t DefaultBlocks(const Transformer& model, const EngineOptions& options) {
   const KvLayout one = model.MakeKvLayout(1, options.block_tokens, options.kv_dtype);
@@ -81,6 +39,9 @@ class Engine::Impl {
         tokenizer_(tokenizer),
         options_(options),
         pool_(std::move(pool)),
+        reader_(model->config().vocab, options, tokenizer),
+        intake_(model, pool_.get(), &counters_),
+        runner_(model, pool_.get()),
         emitter_(model->config().eos_ids, model->config().vocab) {
     stats_.kv_blocks_total = options_.kv_blocks;
     stats_.last_progress = absl::Now();
@@ -108,7 +69,7 @@ class Engine::Impl {
   }
   void PostFrame(PendingFrame frame) {
     Post([this, frame = std::make_shared<PendingFrame>(std::move(frame))] {
-      frames_.push_back(std::move(*frame));
+      intake_.Push(std::move(*frame));
     });
   }
   void FallBack(SequenceId id, const absl::Status& reason);
@@ -121,29 +82,25 @@ class Engine::Impl {
   const EngineOptions& options() const { return options_; }
 
  private:
-  absl::Status CheckPrompt(const std::vector<int32_t>& prompt) const;
-  absl::Status CheckSampling(const SamplingParams& sampling) const;
   absl::StatusOr<SequenceId> Admit(std::unique_ptr<Sequence> sequence, int64_t tokens);
 
   // Engine thread only from here on.
   void Loop();
   void Begin(std::unique_ptr<Sequence> sequence);
-  void ApplyFrames();
-  absl::Status Apply(Sequence& sequence, const PendingFrame& frame);
   bool Step();
-  void AfterStep(Sequence& sequence, BatchItem& item, absl::Span<const float> logits);
+  void AfterStep(Sequence& sequence, const StepResult& result);
   void Emit(Sequence& sequence, absl::Span<const float> logits);
   void Fork(Sequence& sequence);
   static void Constrain(Sequence& sequence);
   void Expire();
   void Finish(SequenceId id, const absl::Status& status, FinishReason reason);
   void PublishStats();
-  KvTarget Target(const Sequence& sequence) const;
 
   Transformer* const model_;
   const Tokenizer* const tokenizer_;
   const EngineOptions options_;
   const std::unique_ptr<BlockPool> pool_;
+  const RequestReader reader_;
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;
@@ -153,96 +110,26 @@ class Engine::Impl {
   SequenceId next_id_ = 1;                       // guarded by mutex_
   EngineStats stats_;                            // guarded by mutex_
 
-  std::map<SequenceId, std::unique_ptr<Sequence>> sequences_;  // in order of admission
-  std::deque<PendingFrame> frames_;
-  EngineStats counters_;  // the engine thread's own copy of the counting fields
-  std::vector<float> logits_;
+  SequenceMap sequences_;  // in order of admission
+  EngineStats counters_;   // the engine thread's own copy of the counting fields
+  EngineIntake intake_;
+  StepRunner runner_;
   TokenEmitter emitter_;
   std::thread thread_;
 };
 
-absl::Status Engine::Impl::CheckPrompt(const std::vector<int32_t>& prompt) const {
-  if (prompt.empty()) return absl::InvalidArgumentError("the prompt is empty");
-  const auto tokens = static_cast<int64_t>(prompt.size());
-  if (tokens >= options_.max_context) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("the prompt has %d tokens, this model's maximum context length is %d tokens", tokens,
-                        options_.max_context));
-  }
-  for (const int32_t id : prompt) {
-    if (id < 0 || id >= model_->config().vocab) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("token id %d, the vocabulary has %d", id, model_->config().vocab));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Engine::Impl::CheckSampling(const SamplingParams& sampling) const {
-  if (sampling.choices < 1 || sampling.choices > options_.max_sequences) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%d choices asked for, this engine runs 1 to %d at once", sampling.choices, options_.max_sequences));
-  }
-  for (const LogitBias& bias : sampling.logit_bias) {
-    if (bias.id < 0 || bias.id >= model_->config().vocab) {
-      return absl::InvalidArgumentError(absl::StrFormat("logit_bias holds token id %d, the vocabulary has %d",
-                                                        bias.id, model_->config().vocab));
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<SequenceId> Engine::Impl::Generate(GenerateSpec spec,
                                                   std::shared_ptr<SequenceListener> listener) {
-  ALUDEL_RETURN_IF_ERROR(CheckPrompt(spec.prompt));
-  ALUDEL_RETURN_IF_ERROR(CheckSampling(spec.sampling));
-  const int64_t room = options_.max_context - static_cast<int64_t>(spec.prompt.size());
-  const int64_t max_completion =
-      spec.sampling.max_tokens > 0 ? std::min(spec.sampling.max_tokens, room) : room;
-  auto group = std::make_shared<ChoiceGroup>();
-  std::random_device random;
-  group->seed = uint64_t{random()} << 32 | random();
-  group->sampling = std::move(spec.sampling);
-  group->constraint = std::move(spec.constraint);
-  group->open = group->sampling.choices;
-  group->unforked = group->open - 1;
-  auto sequence = std::make_unique<Sequence>(std::move(spec.prompt), max_completion, std::move(listener),
-                                             std::move(group), /*choice=*/0, tokenizer_);
-  if (spec.codec != nullptr) {
-    const int64_t head = spec.codec->native_head_tokens();
-    if (spec.handed_over_tokens <= head || spec.handed_over_tokens >= sequence->prompt_tokens) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "tokens [%d, %d) of a prompt of %d handed over, want an end of %d to %d", head,
-          spec.handed_over_tokens, sequence->prompt_tokens, head + 1, sequence->prompt_tokens - 1));
-    }
-    ALUDEL_ASSIGN_OR_RETURN(auto decoder, spec.codec->NewDecoder());
-    sequence->landing.emplace(Landing{spec.codec, std::move(decoder),
-                                      FrameLedger(spec.codec->shipped_layers(), static_cast<uint32_t>(head),
-                                                  static_cast<uint32_t>(spec.handed_over_tokens))});
-    sequence->handed_over = spec.handed_over_tokens;
-  }
-  sequence->prompt_end = sequence->prompt_tokens;
-  sequence->deadline = ToSteady(spec.deadline);
+  ALUDEL_ASSIGN_OR_RETURN(auto sequence, reader_.ReadGenerate(std::move(spec), std::move(listener)));
   const int64_t tokens = sequence->prompt_tokens + sequence->max_completion;
   return Admit(std::move(sequence), tokens);
 }
 
 absl::StatusOr<SequenceId> Engine::Impl::Prefill(PrefillSpec spec,
                                                  std::shared_ptr<SequenceListener> listener) {
-  ALUDEL_RETURN_IF_ERROR(CheckPrompt(spec.prompt));
-  auto sequence =
-      std::make_unique<Sequence>(std::move(spec.prompt), /*max_completion=*/0, std::move(listener),
-                                 std::make_shared<ChoiceGroup>(), /*choice=*/0, tokenizer_);
-  if (spec.token_end <= 0 || spec.token_end > sequence->prompt_tokens) {
-    return absl::InvalidArgumentError(absl::StrFormat("token_end is %d, want 1 to the prompt's %d tokens",
-                                                      spec.token_end, sequence->prompt_tokens));
-  }
-  ALUDEL_ASSIGN_OR_RETURN(auto encoder, spec.codec->NewEncoder());
-  sequence->encoder = std::make_unique<EncodingObserver>(
-      std::max(spec.encode_begin, spec.codec->native_head_tokens()), std::move(encoder), spec.sink);
-  sequence->prompt_end = spec.token_end;
-  sequence->deadline = ToSteady(spec.deadline);
-  return Admit(std::move(sequence), spec.token_end);
+  ALUDEL_ASSIGN_OR_RETURN(auto sequence, reader_.ReadPrefill(std::move(spec), std::move(listener)));
+  const int64_t tokens = sequence->prompt_end;
+  return Admit(std::move(sequence), tokens);
 }
 
 absl::StatusOr<SequenceId> Engine::Impl::Admit(std::unique_ptr<Sequence> sequence, int64_t tokens) {
@@ -291,11 +178,11 @@ void Engine::Impl::Loop() {
     }
     for (const auto& command : commands) command();
     Expire();
-    ApplyFrames();
-    busy = Step() || !frames_.empty();
+    intake_.ApplySome(sequences_);
+    busy = Step() || !intake_.empty();
     PublishStats();
   }
-  for (auto& frame : frames_) frame.release();
+  intake_.ReleaseAll();
   while (!sequences_.empty()) {
     Finish(sequences_.begin()->first, absl::UnavailableError("the engine is stopping"), FinishReason::kStop);
   }
@@ -306,19 +193,10 @@ void Engine::Impl::Loop() {
     late.swap(commands_);
   }
   for (const auto& command : late) command();
-  for (auto& frame : frames_) frame.release();
+  intake_.ReleaseAll();
   while (!sequences_.empty()) {
     Finish(sequences_.begin()->first, absl::UnavailableError("the engine is stopping"), FinishReason::kStop);
   }
-}
-
-KvTarget Engine::Impl::Target(const Sequence& sequence) const {
-  return {model_,
-          pool_.get(),
-          sequence.blocks.ids(),
-          absl::MakeConstSpan(sequence.tokens).subspan(0, sequence.prompt_tokens),
-          sequence.handed_over,
-          sequence.landing->codec->native_head_tokens()};
 }
 
 void Engine::Impl::Begin(std::unique_ptr<Sequence> owned) {
@@ -328,24 +206,12 @@ void Engine::Impl::Begin(std::unique_ptr<Sequence> owned) {
   // Admission has promised these blocks.
   const absl::Status grown = sequence.blocks.Grow(*pool_, sequence.prompt_end);
   ALUDEL_CHECK(grown.ok());
-  if (!sequence.awaiting()) return;
-  sequence.clock.Charge(&sequence.times.queue);
-  const absl::Status begun = BeginHandOver(*sequence.landing->decoder, Target(sequence));
-  sequence.clock.Charge(&sequence.times.native);
-  if (!begun.ok()) FallBack(sequence.id, begun);
+  if (sequence.awaiting()) intake_.Begin(sequence);
 }
 
 void Engine::Impl::FallBack(SequenceId id, const absl::Status& reason) {
   const auto found = sequences_.find(id);
-  if (found == sequences_.end() || !found->second->awaiting()) return;
-  Sequence& sequence = *found->second;
-  sequence.clock.Charge(&sequence.times.await);
-  sequence.landing.reset();
-  sequence.handed_over = 0;
-  sequence.computed = 0;
-  sequence.fell_back = true;
-  sequence.fallback_reason = reason;
-  ++counters_.fallbacks;
+  if (found != sequences_.end()) intake_.FallBack(*found->second, reason);
 }
 
 void Engine::Impl::Cancel(SequenceId id, const absl::Status& status) {
@@ -356,48 +222,6 @@ void Engine::Impl::Cancel(SequenceId id, const absl::Status& status) {
   }
 }
 
-void Engine::Impl::ApplyFrames() {
-  for (int i = 0; i < kFramesPerStep && !frames_.empty(); ++i) {
-    const PendingFrame frame = std::move(frames_.front());
-    frames_.pop_front();
-    const auto found = sequences_.find(frame.id);
-    if (found == sequences_.end() || !found->second->awaiting()) {
-      ++counters_.frames_rejected;
-      frame.release();
-      continue;
-    }
-    Sequence& sequence = *found->second;
-    sequence.clock.Charge(&sequence.times.await);
-    const absl::Status status = Apply(sequence, frame);
-    sequence.clock.Charge(&sequence.times.reconstruct);
-    frame.release();
-    if (absl::IsAlreadyExists(status)) {
-      ++counters_.frames_rejected;  // a duplicate: what landed first stays
-    } else if (!status.ok()) {
-      ++counters_.frames_rejected;
-      FallBack(sequence.id, status);
-    } else {
-      ++counters_.frames_applied;
-      if (sequence.landing->ledger.complete()) {
-        sequence.landing.reset();
-        sequence.computed = sequence.handed_over;
-      }
-    }
-  }
-}
-
-absl::Status Engine::Impl::Apply(Sequence& sequence, const PendingFrame& frame) {
-  Landing& landing = *sequence.landing;
-  ALUDEL_RETURN_IF_ERROR(VerifyFrame(frame.header_bytes, frame.payload));
-  if (frame.header.kind != landing.codec->kind()) {
-    return absl::DataLossError(absl::StrFormat("frame kind is %d, the ticket's format %s has %d",
-                                               static_cast<int>(frame.header.kind), landing.codec->name(),
-                                               static_cast<int>(landing.codec->kind())));
-  }
-  ALUDEL_RETURN_IF_ERROR(landing.ledger.Add(frame.header.coverage));
-  return landing.decoder->Apply(frame.header.coverage, frame.payload, Target(sequence));
-}
-
 bool Engine::Impl::Step() {
   std::vector<SchedulerSequence> runnable;
   for (const auto& [id, sequence] : sequences_) {
@@ -405,50 +229,29 @@ bool Engine::Impl::Step() {
   }
   if (runnable.empty()) return false;
   const std::vector<StepItem> plan = PlanStep(runnable, options_.chunk_tokens, counters_.steps);
-
-  std::vector<BatchItem> items;
-  for (const StepItem& step : plan) {
-    Sequence& sequence = *sequences_.at(step.id);
-    sequence.clock.Charge(&sequence.times.queue);
-    const absl::Status grown = sequence.blocks.Grow(*pool_, sequence.computed + step.tokens);
-    ALUDEL_CHECK(grown.ok());
-    const absl::Status writable = sequence.blocks.MakeWritable(*pool_, sequence.computed, model_->stream());
-    ALUDEL_CHECK(writable.ok());
-    const absl::Span<const int32_t> ids =
-        absl::MakeConstSpan(sequence.tokens).subspan(sequence.computed, step.tokens);
-    const bool last = sequence.computed + step.tokens == static_cast<int64_t>(sequence.tokens.size());
-    items.push_back({ids, sequence.computed, sequence.blocks.ids(), last && sequence.max_completion > 0,
-                     sequence.encoder.get(), absl::OkStatus()});
-  }
-  const absl::Status status = model_->Forward(absl::MakeSpan(items), *pool_, &logits_);
+  std::vector<StepResult> results;
+  const absl::Status status = runner_.Run(plan, sequences_, &results);
   ++counters_.steps;
-  size_t next_logits = 0;
-  const size_t vocab = model_->config().vocab;
-  for (size_t i = 0; i < plan.size(); ++i) {
-    Sequence& sequence = *sequences_.at(plan[i].id);
-    if (!status.ok()) {
-      Finish(sequence.id, status, FinishReason::kStop);
-      continue;
-    }
-    absl::Span<const float> logits;
-    if (items[i].wants_logits) logits = absl::MakeConstSpan(logits_).subspan(vocab * next_logits++, vocab);
-    AfterStep(sequence, items[i], logits);
+  if (!status.ok()) {
+    for (const StepItem& item : plan) Finish(item.id, status, FinishReason::kStop);
   }
+  for (const StepResult& result : results) AfterStep(*sequences_.at(result.id), result);
   return true;
 }
 
-void Engine::Impl::AfterStep(Sequence& sequence, BatchItem& item, absl::Span<const float> logits) {
-  const auto tokens = static_cast<int64_t>(item.ids.size());
-  if (sequence.prompt_left() > 0) counters_.prompt_tokens += tokens;
+void Engine::Impl::AfterStep(Sequence& sequence, const StepResult& result) {
+  if (sequence.prompt_left() > 0) counters_.prompt_tokens += result.tokens;
   sequence.clock.Charge(sequence.handed_over > 0 ? &sequence.times.native : &sequence.times.prefill);
   if (sequence.encoder != nullptr) {
-    const double encode = static_cast<EncodingObserver&>(*sequence.encoder).TakeSeconds();
+    const double encode = sequence.encoder->TakeSeconds();
     sequence.times.prefill -= encode;
     sequence.times.encode += encode;
-    if (!item.observer_status.ok()) return Finish(sequence.id, item.observer_status, FinishReason::kStop);
+    if (!result.observer_status.ok()) {
+      return Finish(sequence.id, result.observer_status, FinishReason::kStop);
+    }
   }
-  sequence.computed += tokens;
-  if (!logits.empty()) return Emit(sequence, logits);
+  sequence.computed += result.tokens;
+  if (!result.logits.empty()) return Emit(sequence, result.logits);
   if (sequence.max_completion == 0 && sequence.prompt_left() == 0) {
     Finish(sequence.id, absl::OkStatus(), FinishReason::kStop);
   }

@@ -2,11 +2,13 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "runtime/codec/codec.h"
+#include "runtime/encoding_observer.h"
 #include "runtime/engine.h"
 #include "runtime/kv/block_pool.h"
 #include "runtime/model/tokenizer.h"
@@ -96,7 +98,7 @@ struct Sequence {
   bool fell_back = false;
   absl::Status fallback_reason;
 
-  std::unique_ptr<LayerObserver> encoder;  // prefill server
+  std::unique_ptr<EncodingObserver> encoder;  // prefill server
 
   Sampler sampler;
   std::unique_ptr<TokenAutomaton::Cursor> constraint;  // null: none; made on the engine thread
@@ -107,5 +109,7 @@ struct Sequence {
   StageClock clock;
   SequenceTimes times;
 };
+
+using SequenceMap = std::map<SequenceId, std::unique_ptr<Sequence>>;
 
 }  // namespace aludel

@@ -1,0 +1,89 @@
+#include "runtime/engine_intake.h"
+
+#include "absl/strings/str_format.h"
+#include "runtime/codec/hand_over.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+constexpr int kFramesPerStep = 8;
+
+}  // namespace
+
+KvTarget EngineIntake::Target(const Sequence& sequence) const {
+  return {model_,
+          pool_,
+          sequence.blocks.ids(),
+          absl::MakeConstSpan(sequence.tokens).subspan(0, sequence.prompt_tokens),
+          sequence.handed_over,
+          sequence.landing->codec->native_head_tokens()};
+}
+
+void EngineIntake::Begin(Sequence& sequence) {
+  sequence.clock.Charge(&sequence.times.queue);
+  const absl::Status begun = BeginHandOver(*sequence.landing->decoder, Target(sequence));
+  sequence.clock.Charge(&sequence.times.native);
+  if (!begun.ok()) FallBack(sequence, begun);
+}
+
+void EngineIntake::FallBack(Sequence& sequence, const absl::Status& reason) {
+  if (!sequence.awaiting()) return;
+  sequence.clock.Charge(&sequence.times.await);
+  sequence.landing.reset();
+  sequence.handed_over = 0;
+  sequence.computed = 0;
+  sequence.fell_back = true;
+  sequence.fallback_reason = reason;
+  ++counters_->fallbacks;
+}
+
+void EngineIntake::ApplySome(const SequenceMap& sequences) {
+  for (int i = 0; i < kFramesPerStep && !frames_.empty(); ++i) {
+    const PendingFrame frame = std::move(frames_.front());
+    frames_.pop_front();
+    const auto found = sequences.find(frame.id);
+    if (found == sequences.end() || !found->second->awaiting()) {
+      ++counters_->frames_rejected;
+    } else {
+      ApplyOne(*found->second, frame);
+    }
+    frame.release();
+  }
+}
+
+void EngineIntake::ApplyOne(Sequence& sequence, const PendingFrame& frame) {
+  sequence.clock.Charge(&sequence.times.await);
+  const absl::Status status = Apply(sequence, frame);
+  sequence.clock.Charge(&sequence.times.reconstruct);
+  if (!status.ok()) {
+    ++counters_->frames_rejected;
+    // Of duplicates, what landed first stays.
+    if (!absl::IsAlreadyExists(status)) FallBack(sequence, status);
+    return;
+  }
+  ++counters_->frames_applied;
+  if (sequence.landing->ledger.complete()) {
+    sequence.landing.reset();
+    sequence.computed = sequence.handed_over;
+  }
+}
+
+absl::Status EngineIntake::Apply(Sequence& sequence, const PendingFrame& frame) {
+  Landing& landing = *sequence.landing;
+  ALUDEL_RETURN_IF_ERROR(VerifyFrame(frame.header_bytes, frame.payload));
+  if (frame.header.kind != landing.codec->kind()) {
+    return absl::DataLossError(absl::StrFormat("frame kind is %d, the ticket's format %s has %d",
+                                               static_cast<int>(frame.header.kind), landing.codec->name(),
+                                               static_cast<int>(landing.codec->kind())));
+  }
+  ALUDEL_RETURN_IF_ERROR(landing.ledger.Add(frame.header.coverage));
+  return landing.decoder->Apply(frame.header.coverage, frame.payload, Target(sequence));
+}
+
+void EngineIntake::ReleaseAll() {
+  for (PendingFrame& frame : frames_) frame.release();
+  frames_.clear();
+}
+
+}  // namespace aludel

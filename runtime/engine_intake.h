@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "runtime/codec/frame.h"
+#include "runtime/kv/block_pool.h"
+#include "runtime/model/transformer.h"
+#include "runtime/sequence.h"
+
+namespace aludel {
+
+// A frame that has arrived for a sequence; `release` gives its bytes back.
+struct PendingFrame {
+  SequenceId id;
+  FrameHeader header;
+  std::vector<uint8_t> header_bytes;
+  absl::Span<const uint8_t> payload;
+  std::function<void()> release;
+};
+
+// Where hand-overs land: frames wait here, are checked, and fill their sequence's pages. What fails a check
+// turns its sequence to local prefill. Owned by the engine thread; sequences and frames must not outlive it.
+class EngineIntake {
+ public:
+  // All must outlive the intake.
+  EngineIntake(Transformer* model, BlockPool* pool, EngineStats* counters)
+      : model_(model), pool_(pool), counters_(counters) {}
+
+  // Prepares the decoder of a sequence that has blocks for everything handed over; an error is the
+  // sequence's, which then prefills.
+  void Begin(Sequence& sequence);
+  void Push(PendingFrame frame) { frames_.push_back(std::move(frame)); }
+  bool empty() const { return frames_.empty(); }
+  // Reconstructs a few frames, in order of arrival: a hand-over may delay running decodes by these and no
+  // more.
+  void ApplySome(const SequenceMap& sequences);
+  // Unless everything has landed: forgets the hand-over, and the prompt is computed here.
+  void FallBack(Sequence& sequence, const absl::Status& reason);
+  // Gives every waiting frame back unread.
+  void ReleaseAll();
+
+ private:
+  void ApplyOne(Sequence& sequence, const PendingFrame& frame);
+  absl::Status Apply(Sequence& sequence, const PendingFrame& frame);
+  KvTarget Target(const Sequence& sequence) const;
+
+  Transformer* const model_;
+  BlockPool* const pool_;
+  EngineStats* const counters_;
+  std::deque<PendingFrame> frames_;
+};
+
+}  // namespace aludel

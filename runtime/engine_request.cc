@@ -1,0 +1,104 @@
+#include "runtime/engine_request.h"
+
+#include <algorithm>
+#include <random>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "runtime/encoding_observer.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+SteadyClock::time_point ToSteady(absl::Time deadline) {
+  // Nobody waits a year; the steady clock's type cannot hold much more.
+  if (deadline - absl::Now() > absl::Hours(24 * 365)) return SteadyClock::time_point::max();
+  return SteadyClock::now() + absl::ToChronoNanoseconds(deadline - absl::Now());
+}
+
+}  // namespace
+
+absl::Status RequestReader::CheckPrompt(const std::vector<int32_t>& prompt) const {
+  if (prompt.empty()) return absl::InvalidArgumentError("the prompt is empty");
+  const auto tokens = static_cast<int64_t>(prompt.size());
+  if (tokens >= options_.max_context) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the prompt has %d tokens, this model's maximum context length is %d tokens", tokens,
+                        options_.max_context));
+  }
+  for (const int32_t id : prompt) {
+    if (id < 0 || id >= vocab_) {
+      return absl::InvalidArgumentError(absl::StrFormat("token id %d, the vocabulary has %d", id, vocab_));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RequestReader::CheckSampling(const SamplingParams& sampling) const {
+  if (sampling.choices < 1 || sampling.choices > options_.max_sequences) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%d choices asked for, this engine runs 1 to %d at once", sampling.choices, options_.max_sequences));
+  }
+  for (const LogitBias& bias : sampling.logit_bias) {
+    if (bias.id < 0 || bias.id >= vocab_) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("logit_bias holds token id %d, the vocabulary has %d", bias.id, vocab_));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadGenerate(
+    GenerateSpec spec, std::shared_ptr<SequenceListener> listener) const {
+  ALUDEL_RETURN_IF_ERROR(CheckPrompt(spec.prompt));
+  ALUDEL_RETURN_IF_ERROR(CheckSampling(spec.sampling));
+  const int64_t room = options_.max_context - static_cast<int64_t>(spec.prompt.size());
+  const int64_t max_completion =
+      spec.sampling.max_tokens > 0 ? std::min(spec.sampling.max_tokens, room) : room;
+  auto group = std::make_shared<ChoiceGroup>();
+  std::random_device random;
+  group->seed = uint64_t{random()} << 32 | random();
+  group->sampling = std::move(spec.sampling);
+  group->constraint = std::move(spec.constraint);
+  group->open = group->sampling.choices;
+  group->unforked = group->open - 1;
+  auto sequence = std::make_unique<Sequence>(std::move(spec.prompt), max_completion, std::move(listener),
+                                             std::move(group), /*choice=*/0, tokenizer_);
+  if (spec.codec != nullptr) {
+    const int64_t head = spec.codec->native_head_tokens();
+    if (spec.handed_over_tokens <= head || spec.handed_over_tokens >= sequence->prompt_tokens) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "tokens [%d, %d) of a prompt of %d handed over, want an end of %d to %d", head,
+          spec.handed_over_tokens, sequence->prompt_tokens, head + 1, sequence->prompt_tokens - 1));
+    }
+    ALUDEL_ASSIGN_OR_RETURN(auto decoder, spec.codec->NewDecoder());
+    sequence->landing.emplace(Landing{spec.codec, std::move(decoder),
+                                      FrameLedger(spec.codec->shipped_layers(), static_cast<uint32_t>(head),
+                                                  static_cast<uint32_t>(spec.handed_over_tokens))});
+    sequence->handed_over = spec.handed_over_tokens;
+  }
+  sequence->prompt_end = sequence->prompt_tokens;
+  sequence->deadline = ToSteady(spec.deadline);
+  return sequence;
+}
+
+absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadPrefill(
+    PrefillSpec spec, std::shared_ptr<SequenceListener> listener) const {
+  ALUDEL_RETURN_IF_ERROR(CheckPrompt(spec.prompt));
+  auto sequence =
+      std::make_unique<Sequence>(std::move(spec.prompt), /*max_completion=*/0, std::move(listener),
+                                 std::make_shared<ChoiceGroup>(), /*choice=*/0, tokenizer_);
+  if (spec.token_end <= 0 || spec.token_end > sequence->prompt_tokens) {
+    return absl::InvalidArgumentError(absl::StrFormat("token_end is %d, want 1 to the prompt's %d tokens",
+                                                      spec.token_end, sequence->prompt_tokens));
+  }
+  ALUDEL_ASSIGN_OR_RETURN(auto encoder, spec.codec->NewEncoder());
+  sequence->encoder = std::make_unique<EncodingObserver>(
+      std::max(spec.encode_begin, spec.codec->native_head_tokens()), std::move(encoder), spec.sink);
+  sequence->prompt_end = spec.token_end;
+  sequence->deadline = ToSteady(spec.deadline);
+  return sequence;
+}
+
+}  // namespace aludel

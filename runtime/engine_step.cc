@@ -1,0 +1,42 @@
+#include "runtime/engine_step.h"
+
+#include "kernels/check.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+
+BatchItem StepRunner::MakeItem(Sequence& sequence, int64_t tokens) {
+  sequence.clock.Charge(&sequence.times.queue);
+  const absl::Status grown = sequence.blocks.Grow(*pool_, sequence.computed + tokens);
+  ALUDEL_CHECK(grown.ok());
+  const absl::Status writable = sequence.blocks.MakeWritable(*pool_, sequence.computed, model_->stream());
+  ALUDEL_CHECK(writable.ok());
+  const absl::Span<const int32_t> ids =
+      absl::MakeConstSpan(sequence.tokens).subspan(sequence.computed, tokens);
+  const bool last = sequence.computed + tokens == static_cast<int64_t>(sequence.tokens.size());
+  return {ids,
+          sequence.computed,
+          sequence.blocks.ids(),
+          last && sequence.max_completion > 0,
+          sequence.encoder.get(),
+          absl::OkStatus()};
+}
+
+absl::Status StepRunner::Run(absl::Span<const StepItem> plan, const SequenceMap& sequences,
+                             std::vector<StepResult>* results) {
+  std::vector<BatchItem> items;
+  for (const StepItem& step : plan) items.push_back(MakeItem(*sequences.at(step.id), step.tokens));
+  ALUDEL_RETURN_IF_ERROR(model_->Forward(absl::MakeSpan(items), *pool_, &logits_));
+  const size_t vocab = model_->config().vocab;
+  size_t next_logits = 0;
+  for (size_t i = 0; i < plan.size(); ++i) {
+    StepResult result{plan[i].id, plan[i].tokens, std::move(items[i].observer_status), {}};
+    if (items[i].wants_logits) {
+      result.logits = absl::MakeConstSpan(logits_).subspan(vocab * next_logits++, vocab);
+    }
+    results->push_back(std::move(result));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace aludel

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "runtime/kv/block_pool.h"
+#include "runtime/model/transformer.h"
+#include "runtime/scheduler.h"
+#include "runtime/sequence.h"
+
+namespace aludel {
+
+// One sequence's part in a forward pass that has run.
+struct StepResult {
+  SequenceId id = 0;
+  int64_t tokens = 0;
+  absl::Status observer_status;
+  absl::Span<const float> logits;  // of its last token, empty where nobody wanted them; until the next step
+};
+
+// Carries out plans: gives every item its blocks, lays the items out as one batch, runs the model. Owned by
+// the engine thread.
+class StepRunner {
+ public:
+  // Both must outlive the runner.
+  StepRunner(Transformer* model, BlockPool* pool) : model_(model), pool_(pool) {}
+
+  // Computes `plan` over `sequences`, which the pool has blocks for. An error is every item's.
+  absl::Status Run(absl::Span<const StepItem> plan, const SequenceMap& sequences,
+                   std::vector<StepResult>* results);
+
+ private:
+  BatchItem MakeItem(Sequence& sequence, int64_t tokens);
+
+  Transformer* const model_;
+  BlockPool* const pool_;
+  std::vector<float> logits_;
+};
+
+}  // namespace aludel
