@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "dnnl.hpp"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/host_memory.h"
 
 namespace aludel {
 namespace {
@@ -33,15 +34,13 @@ class CpuDevice final : public Device {
   }
 
   absl::StatusOr<Buffer> Allocate(size_t bytes) override {
-    constexpr size_t kAlignment = 64;
-    const size_t rounded = std::max(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
-    void* data = std::aligned_alloc(kAlignment, rounded);
+    void* data = AllocateHostMemory(bytes).release();
     if (data == nullptr) {
       return absl::ResourceExhaustedError(absl::StrFormat("cannot allocate %d bytes on cpu", bytes));
     }
     return Buffer(this, data, bytes);
   }
-  void Free(void* data) override { std::free(data); }
+  void Free(void* data) override { HostMemory(data).reset(); }
 
   absl::StatusOr<Stream> CreateStream() override { return Stream{}; }
   void DestroyStream(Stream) override {}

@@ -5,6 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "dnnl.hpp"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/host_memory.h"
 #include "omp.h"
 
 namespace aludel {
@@ -45,12 +46,14 @@ int64_t RowBlock(const memory::desc& desc) {
 // Weights in oneDNN's blocked layout. One layout is best for 1 to 512 rows, so weights are packed once.
 class CpuPackedMatrix final : public PackedMatrix {
  public:
-  CpuPackedMatrix(dnnl::engine engine, int64_t out, int64_t in, DType dtype, memory packed)
+  CpuPackedMatrix(dnnl::engine engine, int64_t out, int64_t in, DType dtype, const memory::desc& layout,
+                  HostMemory weights)
       : engine_(std::move(engine)),
         out_(out),
         in_(in),
         dtype_(dtype),
-        packed_(std::move(packed)),
+        weights_(std::move(weights)),
+        packed_(layout, engine_, weights_.get()),
         row_block_(RowBlock(packed_.get_desc())) {}
 
   int64_t out_features() const override { return out_; }
@@ -88,7 +91,8 @@ class CpuPackedMatrix final : public PackedMatrix {
   int64_t out_;
   int64_t in_;
   DType dtype_;
-  memory packed_;
+  HostMemory weights_;
+  memory packed_;  // views weights_
   int64_t row_block_;
   mutable std::mutex mutex_;
   mutable std::map<GemmKey, dnnl::matmul> primitives_;  // guarded by mutex_
@@ -106,11 +110,16 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> CpuOps::NewPacked(int64_t out, int
     const memory::desc any({in, out}, DnnlType(dtype), memory::format_tag::any);
     const memory::desc result({256, out}, memory::data_type::f32, {out, 1});
     const dnnl::matmul::primitive_desc desc({a, any, result}, gemm_->engine);
-    memory packed(desc.weights_desc(), gemm_->engine);
-    return std::make_unique<CpuPackedMatrix>(gemm_->engine, out, in, dtype, std::move(packed));
+    const memory::desc layout = desc.weights_desc();
+    HostMemory weights = AllocateHostMemory(layout.get_size());
+    if (weights == nullptr) {
+      return absl::ResourceExhaustedError(
+          absl::StrFormat("no memory for a %d x %d %s matrix", out, in, Name(dtype)));
+    }
+    return std::make_unique<CpuPackedMatrix>(gemm_->engine, out, in, dtype, layout, std::move(weights));
   } catch (const dnnl::error& error) {
     return absl::ResourceExhaustedError(
-        absl::StrFormat("no memory for a %d x %d %s matrix: %s", out, in, Name(dtype), error.what()));
+        absl::StrFormat("cannot lay out a %d x %d %s matrix: %s", out, in, Name(dtype), error.what()));
   }
 }
 

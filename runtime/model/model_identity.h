@@ -12,7 +12,7 @@ namespace aludel {
 // two models apart.
 struct ModelIdentity {
   std::string architecture;
-  std::string weights_hash;           // SHA-256, hex
+  std::string weights_hash;           // XXH3-128, hex
   std::string tokenizer_fingerprint;  // Tokenizer::fingerprint()
   std::string rope;                   // DescribeRope()
   int layers = 0;

@@ -1,10 +1,5 @@
 #include "runtime/model/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -176,37 +171,14 @@ absl::Status ParseSafetensorsHeader(absl::string_view header, const uint8_t* dat
 }
 
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    const std::string message = absl::StrCat(path, ": ", std::strerror(errno));
-    return errno == ENOENT ? absl::NotFoundError(message) : absl::UnavailableError(message);
-  }
-  struct stat info {};
-  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    ::close(fd);
-    return absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
-  }
-  const uint64_t file_bytes = static_cast<uint64_t>(info.st_size);
+  std::unique_ptr<SafetensorsFile> file(new SafetensorsFile());
+  ALUDEL_ASSIGN_OR_RETURN(file->map_, FileMap::Open(path));
+  const uint64_t file_bytes = file->size();
   if (file_bytes < sizeof(uint64_t)) {
-    ::close(fd);
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": file is ", file_bytes, " bytes, want at least the 8 of the header length"));
   }
-  // Private and read-only; the pages are the page cache's, so that a second server on the host shares them.
-  void* map = ::mmap(nullptr, file_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-  const int map_error = errno;
-  if (map == MAP_FAILED) {
-    ::close(fd);
-    return absl::ResourceExhaustedError(
-        absl::StrCat(path, ": mapping ", file_bytes, " bytes: ", std::strerror(map_error)));
-  }
-  std::unique_ptr<SafetensorsFile> file(new SafetensorsFile());
-  file->path_ = path;
-  file->fd_ = fd;
-  file->map_ = map;
-  file->map_bytes_ = file_bytes;
-
-  const auto* bytes = static_cast<const uint8_t*>(map);
+  const uint8_t* bytes = file->map_->data();
   uint64_t header_bytes = 0;
   for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | bytes[i];
   if (header_bytes > kMaxHeaderBytes || header_bytes > file_bytes - sizeof(uint64_t)) {
@@ -221,48 +193,9 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std
   return file;
 }
 
-SafetensorsFile::~SafetensorsFile() {
-  if (map_ != nullptr) ::munmap(map_, map_bytes_);
-  if (fd_ >= 0) ::close(fd_);
-}
-
-namespace {
-
-uint64_t PageBytes() {
-  static const uint64_t page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  return page;
-}
-
-}  // namespace
-
-absl::Status SafetensorsFile::Populate(uint64_t begin, uint64_t end) const {
-#ifdef MADV_POPULATE_READ
-  const uint64_t from = begin / PageBytes() * PageBytes();
-  int result = 0;
-  do {
-    result = ::madvise(static_cast<char*>(map_) + from, end - from, MADV_POPULATE_READ);
-  } while (result != 0 && errno == EINTR);
-  // A kernel before 5.14 does not know the advice: pages come when they are read.
-  if (result != 0 && errno != EINVAL) {
-    return absl::DataLossError(absl::StrCat(path_, ": reading bytes ", begin, " to ", end, " of ", map_bytes_,
-                                            ": ", std::strerror(errno)));
-  }
-#endif
-  return absl::OkStatus();
-}
-
-void SafetensorsFile::Drop(uint64_t begin, uint64_t end, bool from_cache) const {
-  // Hints: what cannot be dropped stays. Pages shared with a neighbour are brought in again by it.
-  const uint64_t from = begin / PageBytes() * PageBytes();
-  if (end > from) ::madvise(static_cast<char*>(map_) + from, end - from, MADV_DONTNEED);
-  if (from_cache) {
-    ::posix_fadvise(fd_, static_cast<off_t>(begin), static_cast<off_t>(end - begin), POSIX_FADV_DONTNEED);
-  }
-}
-
 absl::StatusOr<const SafetensorsEntry*> SafetensorsFile::Find(const std::string& name) const {
   const auto it = entries_.find(name);
-  if (it == entries_.end()) return absl::NotFoundError(absl::StrCat(path_, ": no tensor ", name));
+  if (it == entries_.end()) return absl::NotFoundError(absl::StrCat(path(), ": no tensor ", name));
   return &it->second;
 }
 

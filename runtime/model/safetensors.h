@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "runtime/model/file_map.h"
 
 namespace aludel {
 
@@ -30,37 +31,24 @@ struct SafetensorsEntry {
 class SafetensorsFile {
  public:
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
-  ~SafetensorsFile();
-  SafetensorsFile(const SafetensorsFile&) = delete;
-  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return map_->path(); }
   const std::map<std::string, SafetensorsEntry>& entries() const { return entries_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   // The whole file, header included.
-  const uint8_t* map() const { return static_cast<const uint8_t*>(map_); }
-  uint64_t size() const { return map_bytes_; }
-  int descriptor() const { return fd_; }
+  FileMap& map() const { return *map_; }
+  uint64_t size() const { return map_->size(); }
   // Where the data of one of these entries begins in the file.
   uint64_t OffsetOf(const SafetensorsEntry& entry) const {
-    return static_cast<uint64_t>(entry.data.data() - static_cast<const uint8_t*>(map_));
+    return static_cast<uint64_t>(entry.data.data() - map_->data());
   }
-  // Brings bytes [begin, end) of the file into memory, where the map finds them; DataLoss where the disk
-  // fails or the file has been cut. Without this such a byte would be a SIGBUS for whoever reads it.
-  absl::Status Populate(uint64_t begin, uint64_t end) const;
-  // Takes bytes [begin, end) out of this process, and with `from_cache` out of the page cache too. Whoever
-  // reads them again gets them again.
-  void Drop(uint64_t begin, uint64_t end, bool from_cache) const;
   // NotFound names the file and the tensor.
   absl::StatusOr<const SafetensorsEntry*> Find(const std::string& name) const;
 
  private:
   SafetensorsFile() = default;
 
-  std::string path_;
-  int fd_ = -1;
-  void* map_ = nullptr;
-  size_t map_bytes_ = 0;
+  std::unique_ptr<FileMap> map_;
   std::map<std::string, SafetensorsEntry> entries_;
   std::map<std::string, std::string> metadata_;
 };

@@ -1,49 +1,44 @@
 #include "runtime/model/weight_stream.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <memory>
 #include <thread>
 
-#include "absl/strings/escaping.h"
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
-#include "openssl/evp.h"
 #include "runtime/model/json_reader.h"
+#include "runtime/model/read_ahead.h"
 #include "runtime/status_macros.h"
+#include "xxhash.h"
 
 namespace aludel {
 namespace {
 
 constexpr int kPackers = 2;
 constexpr uint64_t kPieceBytes = uint64_t{4} << 20;
-// What the kernel is asked to read before we get there: deep enough that a disk with a queue never idles.
-constexpr uint64_t kReadAheadBytes = uint64_t{128} << 20;
 // Bytes of tasks that may wait for a packer.
 constexpr uint64_t kMaxWaitingBytes = uint64_t{256} << 20;
-// Files of more than this share of the machine's memory do not stay in the page cache.
+// Files of more than this share of the machine's memory do not pass through the page cache.
 constexpr double kCachedShare = 0.25;
 constexpr size_t kMaxConfigBytes = size_t{4} << 20;
 
-class Sha256 {
+// XXH3 of 128 bits: it tells models apart at the speed of memory, where SHA-256 would take longer than a fast
+// disk. It is no defence: who can replace a model's weights need not fake their hash.
+class ModelHash {
  public:
-  Sha256() : context_(EVP_MD_CTX_new(), EVP_MD_CTX_free) {
-    EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr);
-  }
-  void Update(const void* bytes, size_t size) { EVP_DigestUpdate(context_.get(), bytes, size); }
-  std::string Hex() {
-    unsigned char bytes[EVP_MAX_MD_SIZE];
-    unsigned int size = 0;
-    EVP_DigestFinal_ex(context_.get(), bytes, &size);
-    return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(bytes), size));
+  ModelHash() : state_(XXH3_createState(), XXH3_freeState) { XXH3_128bits_reset(state_.get()); }
+  void Update(const void* bytes, size_t size) { XXH3_128bits_update(state_.get(), bytes, size); }
+  std::string Hex() const {
+    const XXH128_hash_t hash = XXH3_128bits_digest(state_.get());
+    return absl::StrFormat("%016x%016x", hash.high64, hash.low64);
   }
 
  private:
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context_;
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
 };
 
 class WeightStream {
@@ -59,8 +54,8 @@ class WeightStream {
     uint64_t bytes = 0;
   };
 
+  std::vector<FilePiece> Pieces() const;
   absl::Status ReadAll();
-  absl::Status ReadShard(const SafetensorsFile& file);
   absl::Status Advance(uint64_t bytes);
   void RunTasks();
   void Fail(const absl::Status& status);
@@ -70,7 +65,7 @@ class WeightStream {
   std::vector<Waiting> tasks_;  // by ready_at
   uint64_t total_ = 0;
   bool drop_cache_ = false;
-  Sha256 hash_;
+  ModelHash hash_;
 
   absl::Mutex mutex_;
   uint64_t read_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -105,6 +100,12 @@ WeightStream::WeightStream(const ModelFiles& files, std::vector<LoadTask> tasks,
 }
 
 absl::StatusOr<std::string> WeightStream::Run() {
+  if (drop_cache_) {
+    for (const auto& file : files_.files()) file->map().BypassCache();
+  }
+  const auto map_again = absl::MakeCleanup([this] {
+    for (const auto& file : files_.files()) file->map().UseCache();
+  });
   std::vector<std::thread> packers;
   for (int i = 0; i < kPackers && !tasks_.empty(); ++i) packers.emplace_back([this] { RunTasks(); });
   const absl::Status read = ReadAll();
@@ -123,6 +124,16 @@ void WeightStream::Fail(const absl::Status& status) {
   if (status_.ok()) status_ = status;
 }
 
+std::vector<FilePiece> WeightStream::Pieces() const {
+  std::vector<FilePiece> pieces;
+  for (const auto& file : files_.files()) {
+    for (uint64_t begin = 0; begin < file->size(); begin += kPieceBytes) {
+      pieces.push_back({&file->map(), begin, std::min(begin + kPieceBytes, file->size())});
+    }
+  }
+  return pieces;
+}
+
 absl::Status WeightStream::ReadAll() {
   const std::string config_path = absl::StrCat(files_.directory(), "/config.json");
   ALUDEL_ASSIGN_OR_RETURN(const std::string config, ReadFile(config_path, kMaxConfigBytes));
@@ -131,26 +142,15 @@ absl::Status WeightStream::ReadAll() {
     if (!config_hashed) hash_.Update(config.data(), config.size());
     config_hashed = true;
   };
-  for (const auto& file : files_.files()) {
-    if (config_path < file->path()) hash_config();
-    ALUDEL_RETURN_IF_ERROR(ReadShard(*file));
+  ReadAhead reader(Pieces());
+  for (const FilePiece& piece : reader.pieces()) {
+    if (config_path < piece.file->path()) hash_config();
+    ALUDEL_RETURN_IF_ERROR(reader.AwaitNext());
+    hash_.Update(piece.file->data() + piece.begin, piece.end - piece.begin);
+    if (tasks_.empty()) piece.file->Drop(piece.begin, piece.end, drop_cache_);
+    ALUDEL_RETURN_IF_ERROR(Advance(piece.end - piece.begin));
   }
   hash_config();
-  return absl::OkStatus();
-}
-
-absl::Status WeightStream::ReadShard(const SafetensorsFile& file) {
-  const int fd = file.descriptor();
-  ::posix_fadvise(fd, 0, static_cast<off_t>(kReadAheadBytes), POSIX_FADV_WILLNEED);
-  for (uint64_t begin = 0; begin < file.size(); begin += kPieceBytes) {
-    const uint64_t end = std::min(begin + kPieceBytes, file.size());
-    ::posix_fadvise(fd, static_cast<off_t>(begin + kReadAheadBytes), static_cast<off_t>(kPieceBytes),
-                    POSIX_FADV_WILLNEED);
-    ALUDEL_RETURN_IF_ERROR(file.Populate(begin, end));
-    hash_.Update(file.map() + begin, end - begin);
-    if (tasks_.empty()) file.Drop(begin, end, drop_cache_);
-    ALUDEL_RETURN_IF_ERROR(Advance(end - begin));
-  }
   return absl::OkStatus();
 }
 
@@ -193,7 +193,7 @@ void WeightStream::RunTasks() {
     for (const TensorBytes& bytes : waiting->task.reads) {
       const SafetensorsFile& file = *files_.files()[files_.FileOf(*bytes.tensor)];
       const uint64_t at = file.OffsetOf(*bytes.tensor);
-      file.Drop(at + bytes.begin, at + bytes.end, drop_cache_);
+      file.map().Drop(at + bytes.begin, at + bytes.end, drop_cache_);
     }
     if (!status.ok()) Fail(status);
     absl::MutexLock lock(&mutex_);

@@ -28,12 +28,12 @@ struct LoadTask {
 using LoadProgress = std::function<void(int64_t done, int64_t total)>;
 
 // Reads a model's files once, from the first byte to the last at the speed of the disk, which is when a disk
-// is fastest. The calling thread brings pages in and hashes them; tasks run on two more threads as soon as
-// their bytes are there, in that order, straight from the mapped pages, which are dropped behind them:
-// resident memory grows by what tasks keep and by a bounded number of pages. Where the files are large for
-// this machine's memory they leave the page cache too: it would push out what is needed, and soon be pushed
-// out itself. Returns the model's hash: SHA-256 over config.json and the weight files in name order, hex. The
-// first error of a task or of the disk ends it.
+// is fastest. Several reads are in flight; the calling thread hashes what arrives; tasks run on two more
+// threads as soon as their bytes are there, in that order, straight from the files' pages, which are dropped
+// behind them: resident memory grows by what tasks keep and by a bounded number of pages. Where the files are
+// large for this machine's memory they bypass the page cache: it would push out what is needed, and soon be
+// pushed out itself. Returns the model's hash: XXH3 (128 bits) over config.json and the weight files in name
+// order, hex. The first error of a task or of the disk ends it.
 absl::StatusOr<std::string> StreamWeights(const ModelFiles& files, std::vector<LoadTask> tasks,
                                           const LoadProgress& progress);
 

@@ -41,7 +41,7 @@ absl::StatusOr<int64_t> ProcessBytes(absl::string_view field) {
 // Share of a file's pages that are in the page cache.
 double CachedShare(const SafetensorsFile& file) {
   const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  void* map = ::mmap(nullptr, file.size(), PROT_READ, MAP_SHARED, file.descriptor(), 0);
+  void* map = ::mmap(nullptr, file.size(), PROT_READ, MAP_SHARED, file.map().descriptor(), 0);
   if (map == MAP_FAILED) return 1.0;
   std::vector<unsigned char> cached((file.size() + page - 1) / page);
   size_t count = cached.size();
@@ -56,10 +56,10 @@ double CachedShare(const SafetensorsFile& file) {
 absl::Status DropFromCache(const std::string& directory) {
   ALUDEL_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(directory));
   for (const auto& file : files.files()) {
-    ::fdatasync(file->descriptor());  // only clean pages can be dropped
+    ::fdatasync(file->map().descriptor());  // only clean pages can be dropped
     // Pages that another core still holds in a batch survive the first call.
     for (int attempt = 0; attempt < 3; ++attempt) {
-      ::posix_fadvise(file->descriptor(), 0, 0, POSIX_FADV_DONTNEED);
+      ::posix_fadvise(file->map().descriptor(), 0, 0, POSIX_FADV_DONTNEED);
     }
     const double cached = CachedShare(*file);
     if (cached > 0.01) {
@@ -97,6 +97,27 @@ absl::Status ReadCold(const SafetensorsFile& file, const std::function<void(int6
   return absl::UnavailableError(absl::StrCat(file.path(), ": ", std::strerror(error)));
 }
 
+// Touches `bytes` of fresh memory and gives them back.
+absl::Status TouchMemory(int64_t bytes, const std::function<void(int64_t)>& progress) {
+  void* memory =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory of ", bytes, " bytes: ", std::strerror(errno)));
+  }
+  ::madvise(memory, bytes, MADV_HUGEPAGE);
+  const int64_t page = ::sysconf(_SC_PAGESIZE);
+  for (int64_t at = 0; at < bytes; at += page) {
+    static_cast<volatile char*>(memory)[at] = 1;
+    if (at % kPiece == 0) progress(at);
+  }
+  ::munmap(memory, bytes);
+  return absl::OkStatus();
+}
+
+// Makes the peak of resident memory what is resident now.
+void ForgetPeakMemory() { std::ofstream("/proc/self/clear_refs") << "5"; }
+
 }  // namespace
 
 absl::StatusOr<LoadBenchmark> BenchmarkLoad(
@@ -118,6 +139,12 @@ absl::StatusOr<LoadBenchmark> BenchmarkLoad(
     progress("read cold", result.bytes, result.bytes);
   }
   ALUDEL_RETURN_IF_ERROR(DropFromCache(directory));
+  const absl::Time start = absl::Now();
+  ALUDEL_RETURN_IF_ERROR(
+      TouchMemory(result.bytes, [&](int64_t done) { progress("take memory", done, result.bytes); }));
+  result.memory_seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  progress("take memory", result.bytes, result.bytes);
+  ForgetPeakMemory();
   ALUDEL_ASSIGN_OR_RETURN(result.start_rss_bytes, ProcessBytes("VmRSS:"));
   ALUDEL_ASSIGN_OR_RETURN(const auto device, OpenDevice({.name = device_name}));
   TransformerOptions options;

@@ -12,8 +12,9 @@ namespace {
 
 constexpr char kUsage[] =
     R"(aludel-bench load measures how fast a model loads from a cold disk, against how fast the disk can be read, and
-how much memory that takes. The files of DIR are dropped from the page cache before each of the two passes; the
-first reads them with several direct reads in flight, the second loads the model (reads, hashes, packs).
+how much memory that takes. The files of DIR are dropped from the page cache first; one pass reads them with several
+direct reads in flight, one takes as much memory as they need and gives it back, the last loads the model (reads,
+hashes, packs).
 
   aludel-bench load /models/llama-8b)";
 
@@ -51,6 +52,8 @@ absl::Status LoadCommand(int argc, char** argv) {
   absl::PrintF("%.3f GB of weights\n", bytes / kGigabyte);
   absl::PrintF("disk, cold:  %7.2f s  %.3f GB/s\n", result.disk_seconds,
                bytes / kGigabyte / result.disk_seconds);
+  absl::PrintF("memory:      %7.2f s  %.3f GB/s from the kernel, on one thread\n", result.memory_seconds,
+               bytes / kGigabyte / result.memory_seconds);
   absl::PrintF("load, cold:  %7.2f s  %.3f GB/s  (%.0f %% of the disk)\n", result.load_seconds,
                bytes / kGigabyte / result.load_seconds, 100 * result.disk_seconds / result.load_seconds);
   absl::PrintF("peak memory: %.3f GB, %+.1f %% of the weights\n",

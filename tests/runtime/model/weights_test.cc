@@ -3,11 +3,12 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/escaping.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "openssl/evp.h"
 #include "runtime/model/transformer.h"
 #include "tests/runtime/model/temporary_directory.h"
+#include "xxhash.h"
 
 namespace aludel {
 namespace {
@@ -22,25 +23,17 @@ absl::StatusOr<std::unique_ptr<Transformer>> Load(const std::string& directory,
   return Transformer::Load(device.get(), directory, {.compute = DType::kF32}, progress);
 }
 
-// The definition, written once more: SHA-256 over config.json and the weight files in name order.
+// The definition, written once more: XXH3 of 128 bits over config.json and the weight files in name order.
 std::string HashOf(const std::vector<std::string>& paths) {
-  EVP_MD_CTX* context = EVP_MD_CTX_new();
-  EVP_DigestInit_ex(context, EVP_sha256(), nullptr);
+  std::string all;
   for (const std::string& path : paths) {
     std::ifstream file(path, std::ios::binary);
-    const std::string bytes(std::istreambuf_iterator<char>(file), {});
-    EVP_DigestUpdate(context, bytes.data(), bytes.size());
+    all.append(std::istreambuf_iterator<char>(file), {});
   }
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int size = 0;
-  EVP_DigestFinal_ex(context, digest, &size);
-  EVP_MD_CTX_free(context);
-  std::string hex;
-  for (unsigned int i = 0; i < size; ++i) {
-    hex += "0123456789abcdef"[digest[i] >> 4];
-    hex += "0123456789abcdef"[digest[i] & 15];
-  }
-  return hex;
+  const XXH128_hash_t hash = XXH3_128bits(all.data(), all.size());
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, hash);
+  return absl::BytesToHexString({reinterpret_cast<const char*>(canonical.digest), sizeof(canonical.digest)});
 }
 
 TEST(Weights, LoadingGivesTheHashOfTheFiles) {
