@@ -1,6 +1,7 @@
 #include "server/config.h"
 
 #include <filesystem>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "aludel/v1/config.pb.h"
@@ -72,11 +73,23 @@ TransportOptions ReadTransport(const ConfigSection& section, const v1::Transport
   section.CheckRange("max_inflight_sends", 1, 1 << 20);
   section.Check(transport.emulated_bytes_per_second() >= 0, "emulated_bytes_per_second",
                 absl::StrCat(transport.emulated_bytes_per_second()), "0 or more");
+  section.CheckRange("emulated_delay_ms", 0, 60000);
+  const LinkEmulation link{.bytes_per_second = transport.emulated_bytes_per_second(),
+                           .delay = absl::Milliseconds(transport.emulated_delay_ms()),
+                           .lost_share = transport.emulated_lost_share(),
+                           .spoiled_share = transport.emulated_spoiled_share(),
+                           .doubled_share = transport.emulated_doubled_share(),
+                           .seed = transport.emulated_seed()};
+  for (const auto& [field, share] : {std::pair("emulated_lost_share", link.lost_share),
+                                     std::pair("emulated_spoiled_share", link.spoiled_share),
+                                     std::pair("emulated_doubled_share", link.doubled_share)}) {
+    section.Check(share >= 0 && share <= 1.0 / 3, field, absl::StrCat(share), "0 to 1/3");
+  }
   return TransportOptions{.kind = transport.kind(),
                           .ucx_transports = transport.ucx_transports(),
                           .ucx_devices = transport.ucx_devices(),
                           .max_inflight_sends = static_cast<int>(transport.max_inflight_sends()),
-                          .emulated_bytes_per_second = transport.emulated_bytes_per_second()};
+                          .link = link};
 }
 
 PlannerOptions ReadPlanner(const ConfigSection& section, const v1::PlannerConfig& planner) {

@@ -389,7 +389,8 @@ void Metrics::SetTransport(const TransportStats& stats) {
   const std::pair<const char*, uint64_t> messages[] = {{"sent", stats.messages_sent},
                                                        {"received", stats.messages_received},
                                                        {"dropped", stats.messages_dropped},
-                                                       {"send_failed", stats.send_failures}};
+                                                       {"send_failed", stats.send_failures},
+                                                       {"emulated_fault", stats.emulated_faults}};
   for (const auto& [what, count] : messages) {
     families_->Raise(families_->transport_messages.Add({{"event", what}}), static_cast<double>(count));
   }

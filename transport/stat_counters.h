@@ -17,6 +17,7 @@ struct StatCounters {
   std::atomic<uint64_t> messages_dropped{0};
   std::atomic<uint64_t> send_failures{0};
   std::atomic<uint64_t> open_channels{0};
+  std::atomic<uint64_t> emulated_faults{0};
 
   TransportStats Snapshot() const {
     return {.messages_sent = messages_sent.load(std::memory_order_relaxed),
@@ -25,7 +26,8 @@ struct StatCounters {
             .bytes_received = bytes_received.load(std::memory_order_relaxed),
             .messages_dropped = messages_dropped.load(std::memory_order_relaxed),
             .send_failures = send_failures.load(std::memory_order_relaxed),
-            .open_channels = open_channels.load(std::memory_order_relaxed)};
+            .open_channels = open_channels.load(std::memory_order_relaxed),
+            .emulated_faults = emulated_faults.load(std::memory_order_relaxed)};
   }
 
   void CountSend(const absl::Status& status, size_t payload_bytes) {
@@ -40,6 +42,7 @@ struct StatCounters {
     messages_received.fetch_add(1, std::memory_order_relaxed);
     bytes_received.fetch_add(payload_bytes, std::memory_order_relaxed);
   }
+  void CountEmulatedFault() { emulated_faults.fetch_add(1, std::memory_order_relaxed); }
   void CountDrop() { messages_dropped.fetch_add(1, std::memory_order_relaxed); }
 };
 

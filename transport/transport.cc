@@ -20,9 +20,20 @@ absl::Status Validate(const TransportOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_inflight_sends is ", options.max_inflight_sends, ", want at least 1"));
   }
-  if (!(options.emulated_bytes_per_second >= 0)) {
+  if (!(options.link.bytes_per_second >= 0)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("emulated_bytes_per_second is ", options.emulated_bytes_per_second, ", want 0 or more"));
+        absl::StrCat("link.bytes_per_second is ", options.link.bytes_per_second, ", want 0 or more"));
+  }
+  if (options.link.delay < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("link.delay is ", absl::FormatDuration(options.link.delay), ", want 0 or more"));
+  }
+  const LinkEmulation& link = options.link;
+  if (!(link.lost_share >= 0 && link.spoiled_share >= 0 && link.doubled_share >= 0 &&
+        link.lost_share + link.spoiled_share + link.doubled_share <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("link: the shares of lost, spoiled and doubled messages are ", link.lost_share, ", ",
+                     link.spoiled_share, ", ", link.doubled_share, ", want 0 or more and a sum up to 1"));
   }
   if (options.receive_timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -81,6 +81,7 @@ struct TransportStats {
   uint64_t messages_dropped = 0;  // refused by the handler, or malformed
   uint64_t send_failures = 0;
   uint64_t open_channels = 0;
+  uint64_t emulated_faults = 0;  // messages lost, spoiled or doubled on purpose
 };
 
 // One endpoint of the data plane: receives for everybody who knows its address, and connects to peers. Owns
@@ -103,6 +104,19 @@ class Transport {
   virtual TransportStats stats() const = 0;
 };
 
+// What lies between a channel and its peer, emulated on the sending side. For tests and benchmarks.
+struct LinkEmulation {
+  double bytes_per_second = 0;  // of payloads; 0: no cap
+  absl::Duration delay;
+  // Shares of the messages that are lost (`done` says Ok), arrive with one bit changed, or arrive twice.
+  double lost_share = 0;
+  double spoiled_share = 0;
+  double doubled_share = 0;
+  uint64_t seed = 1;  // repeats the faults of a channel
+
+  bool has_faults() const { return lost_share > 0 || spoiled_share > 0 || doubled_share > 0; }
+};
+
 struct TransportOptions {
   // "ucx" between processes, "loopback" inside one.
   std::string kind = "ucx";
@@ -114,8 +128,7 @@ struct TransportOptions {
   std::string ucx_devices;
   // Sends queued and not finished, per channel, beyond which Send fails with ResourceExhausted.
   int max_inflight_sends = 1024;
-  // Cap on payload bytes per second that leave through each channel; 0: none. For tests and benchmarks.
-  double emulated_bytes_per_second = 0;
+  LinkEmulation link;  // of each channel
   // UCX only. A payload that has not arrived so long after its OnHeader ends with an error, and its
   // connection is closed: a sender that hangs must not keep the receiver's memory for ever.
   absl::Duration receive_timeout = absl::Seconds(60);

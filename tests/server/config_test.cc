@@ -63,7 +63,7 @@ TEST_F(Config, EverySettingArrivesInItsStruct) {
   EXPECT_EQ(options->model.transformer.max_rows, 64);
   EXPECT_THAT(options->codec.formats, ElementsAre("raw", "paper"));
   EXPECT_EQ(options->transport.ucx_devices, "lo");
-  EXPECT_EQ(options->transport.emulated_bytes_per_second, 1e6);
+  EXPECT_EQ(options->transport.link.bytes_per_second, 1e6);
   EXPECT_THAT(options->prefill_targets, ElementsAre("h:1", "dns:///name:2"));
   EXPECT_EQ(options->planner.fidelity, Fidelity::kExact);
   EXPECT_EQ(options->planner.native_tail_tokens, 2);

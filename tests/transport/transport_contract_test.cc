@@ -194,7 +194,7 @@ TEST_P(TransportContract, SendsInBothDirectionsAtOnce) {
 TEST_P(TransportContract, BoundsTheSendsOfAChannel) {
   TransportOptions options = Options();
   options.max_inflight_sends = 4;
-  options.emulated_bytes_per_second = 1e6;  // nothing ends while we send
+  options.link.bytes_per_second = 1e6;  // nothing ends while we send
   OpenBoth(options);
   const std::vector<uint8_t> data = Pattern(100'000, 2);
   for (int i = 0; i < 10; ++i) channel_->Send({}, data, results_.Expect());
@@ -224,7 +224,7 @@ TEST_P(TransportContract, MaySendAgainFromDone) {
 
 TEST_P(TransportContract, CompletesUnfinishedSendsOnceWhenTheChannelCloses) {
   TransportOptions options = Options();
-  options.emulated_bytes_per_second = 2e6;
+  options.link.bytes_per_second = 2e6;
   OpenBoth(options);
   const std::vector<uint8_t> data = Pattern(100'000, 2);
   for (int i = 0; i < 50; ++i) channel_->Send({}, data, results_.Expect());
@@ -329,7 +329,7 @@ TEST_P(TransportContract, SleepsWhenThereIsNothingToDo) {
 
 TEST_P(TransportContract, PacesAChannelToTheEmulatedRate) {
   TransportOptions options = Options();
-  options.emulated_bytes_per_second = 20e6;
+  options.link.bytes_per_second = 20e6;
   OpenBoth(options);
   const std::vector<uint8_t> data = Pattern(1'000'000, 4);
   const absl::Time start = absl::Now();
@@ -338,6 +338,39 @@ TEST_P(TransportContract, PacesAChannelToTheEmulatedRate) {
   const absl::Duration took = absl::Now() - start;
   EXPECT_GT(took, absl::Milliseconds(390));  // 8 MB at 20 MB/s are 400 ms
   EXPECT_LT(took, absl::Milliseconds(1200));
+}
+
+TEST_P(TransportContract, DelaysMessagesOnTheEmulatedLink) {
+  TransportOptions options = Options();
+  options.link.delay = absl::Milliseconds(150);
+  OpenBoth(options);
+  const absl::Time start = absl::Now();
+  for (int i = 0; i < 5; ++i) channel_->Send({}, AsBytes("x"), results_.Expect());
+  ASSERT_TRUE(results_.WaitForAll());
+  EXPECT_GE(absl::Now() - start, absl::Milliseconds(150));
+  EXPECT_LT(absl::Now() - start, absl::Milliseconds(600));  // they are on the way together
+}
+
+TEST_P(TransportContract, LosesSpoilsAndDoublesMessagesOnlyWhereItIsToldTo) {
+  const std::vector<uint8_t> data = Pattern(20'000, 3);
+  const auto arrivals = [&](auto change) {
+    TransportOptions options = Options();
+    change(options.link);
+    OpenBoth(options);
+    const uint64_t before = handler_.arrived();
+    for (int i = 0; i < 8; ++i) channel_->Send(AsBytes("m"), data, results_.Expect());
+    EXPECT_TRUE(results_.WaitForAll());
+    absl::SleepFor(absl::Milliseconds(200));
+    EXPECT_EQ(sender_->stats().emulated_faults, options.link.has_faults() ? 8 : 0);
+    channel_.reset();
+    sender_.reset();
+    receiver_.reset();
+    return handler_.arrived() - before;
+  };
+  EXPECT_EQ(arrivals([](LinkEmulation&) {}), 8);
+  EXPECT_EQ(arrivals([](LinkEmulation& link) { link.lost_share = 1; }), 0);
+  EXPECT_EQ(arrivals([](LinkEmulation& link) { link.doubled_share = 1; }), 16);
+  EXPECT_EQ(arrivals([](LinkEmulation& link) { link.spoiled_share = 1; }), 8);
 }
 
 TEST_P(TransportContract, NamesItsLanes) {
@@ -376,7 +409,11 @@ TEST(OpenTransport, RefusesOptionsThatMakeNoSense) {
   EXPECT_EQ(code([](TransportOptions&) {}), absl::StatusCode::kOk);
   EXPECT_EQ(code([](TransportOptions& o) { o.kind = "pigeon"; }), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code([](TransportOptions& o) { o.max_inflight_sends = 0; }), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(code([](TransportOptions& o) { o.emulated_bytes_per_second = -1; }),
+  EXPECT_EQ(code([](TransportOptions& o) { o.link.bytes_per_second = -1; }),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](TransportOptions& o) { o.link.delay = -absl::Seconds(1); }),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](TransportOptions& o) { o.link.lost_share = 0.6, o.link.spoiled_share = 0.6; }),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code([](TransportOptions& o) { o.receive_timeout = absl::ZeroDuration(); }),
             absl::StatusCode::kInvalidArgument);

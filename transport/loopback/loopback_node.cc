@@ -59,7 +59,8 @@ void LoopbackNode::Send(LoopbackLink* link, LoopbackMessage message) {
           absl::StrCat("send: ", link->max_unfinished, " sends of this channel are unfinished"));
     } else {
       ++link->unfinished;
-      message.due = link->pacer.Admit(MonotonicNow(), message.payload.size());
+      message.fate = link->emulator.Admit(MonotonicNow(), message.payload);
+      if (message.fate.kind != LinkFate::kWell) link->sender_counters->CountEmulatedFault();
       link->queue.push_back(std::move(message));
       changed_.SignalAll();
       return;
@@ -102,7 +103,7 @@ LoopbackLink* LoopbackNode::NextLink() const {
   LoopbackLink* first = nullptr;
   for (LoopbackLink* link : links_) {
     if (link->queue.empty()) continue;
-    if (first == nullptr || link->queue.front().due < first->queue.front().due) first = link;
+    if (first == nullptr || link->queue.front().fate.due < first->queue.front().fate.due) first = link;
   }
   return first;
 }
@@ -115,7 +116,7 @@ void LoopbackNode::Run() {
       changed_.Wait(&mutex_);
       continue;
     }
-    const absl::Duration wait = link->queue.front().due - MonotonicNow();
+    const absl::Duration wait = link->queue.front().fate.due - MonotonicNow();
     if (wait > absl::ZeroDuration()) {
       changed_.WaitWithTimeout(&mutex_, wait);
       continue;
@@ -124,7 +125,18 @@ void LoopbackNode::Run() {
     link->queue.pop_front();
     link->delivering = true;
     mutex_.Unlock();
-    Deliver(message);
+    switch (message.fate.kind) {
+      case LinkFate::kLost:
+        break;
+      case LinkFate::kSpoiled:
+        Deliver(message.header, message.fate.spoiled);
+        break;
+      case LinkFate::kDoubled:
+        Deliver(message.header, message.payload);
+        [[fallthrough]];
+      case LinkFate::kWell:
+        Deliver(message.header, message.payload);
+    }
     link->sender_counters->CountSend(absl::OkStatus(), message.payload.size());
     mutex_.Lock();
     --link->unfinished;  // first: `done` may send the next message
@@ -137,21 +149,20 @@ void LoopbackNode::Run() {
   mutex_.Unlock();
 }
 
-void LoopbackNode::Deliver(const LoopbackMessage& message) {
+void LoopbackNode::Deliver(absl::Span<const uint8_t> header, absl::Span<const uint8_t> payload) {
   const MessageId id = next_id_++;
-  const absl::Span<uint8_t> target = handler_->OnHeader(id, message.header, message.payload.size());
-  if (target.size() != message.payload.size()) {
+  const absl::Span<uint8_t> target = handler_->OnHeader(id, header, payload.size());
+  if (target.size() != payload.size()) {
     counters_->CountDrop();
     if (!target.empty()) {
-      handler_->OnPayload(
-          id, absl::InternalError(absl::StrCat("receive: the handler gave ", target.size(),
-                                               " bytes for a payload of ", message.payload.size())));
+      handler_->OnPayload(id, absl::InternalError(absl::StrCat("receive: the handler gave ", target.size(),
+                                                               " bytes for a payload of ", payload.size())));
     }
     return;
   }
   counters_->CountReceive(target.size());
   if (target.empty()) return;
-  std::memcpy(target.data(), message.payload.data(), target.size());
+  std::memcpy(target.data(), payload.data(), target.size());
   handler_->OnPayload(id, absl::OkStatus());
 }
 

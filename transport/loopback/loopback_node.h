@@ -12,7 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "transport/pacer.h"
+#include "transport/link_emulator.h"
 #include "transport/stat_counters.h"
 #include "transport/transport.h"
 
@@ -23,15 +23,15 @@ struct LoopbackMessage {
   std::vector<uint8_t> header;
   absl::Span<const uint8_t> payload;
   std::function<void(absl::Status)> done;
-  absl::Time due;
+  LinkFate fate;
 };
 
 // The messages between one channel and the node that it leads to. Guarded by the mutex of that node.
 struct LoopbackLink {
-  LoopbackLink(double bytes_per_second, int max_unfinished, StatCounters* sender)
-      : pacer(bytes_per_second), max_unfinished(max_unfinished), sender_counters(sender) {}
+  LoopbackLink(const LinkEmulation& link, int max_unfinished, StatCounters* sender)
+      : emulator(link, /*stream=*/0), max_unfinished(max_unfinished), sender_counters(sender) {}
 
-  Pacer pacer;
+  LinkEmulator emulator;
   const int max_unfinished;
   StatCounters* const sender_counters;
   std::deque<LoopbackMessage> queue;
@@ -65,7 +65,7 @@ class LoopbackNode {
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   // The link whose next message is due first, or null when all are empty.
   LoopbackLink* NextLink() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Deliver(const LoopbackMessage& message);
+  void Deliver(absl::Span<const uint8_t> header, absl::Span<const uint8_t> payload);
 
   MessageHandler* const handler_;
   StatCounters* const counters_;

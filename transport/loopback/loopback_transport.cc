@@ -58,8 +58,7 @@ class LoopbackChannel : public Channel {
 
  private:
   LoopbackChannel(std::shared_ptr<LoopbackNode> peer, const TransportOptions& options, StatCounters* counters)
-      : peer_(std::move(peer)),
-        link_(options.emulated_bytes_per_second, options.max_inflight_sends, counters) {
+      : peer_(std::move(peer)), link_(options.link, options.max_inflight_sends, counters) {
     counters->open_channels.fetch_add(1, std::memory_order_relaxed);
   }
 

@@ -8,17 +8,37 @@
 
 namespace aludel {
 
-UcxConnection::UcxConnection(std::unique_ptr<UcxEndpoint> endpoint, double bytes_per_second,
+UcxConnection::UcxConnection(std::unique_ptr<UcxEndpoint> endpoint, const LinkEmulator& link,
                              StatCounters* counters, UcxAbandonedSends* abandoned)
     : endpoint_(std::move(endpoint)),
       lanes_(endpoint_->DescribeLanes()),
       counters_(counters),
-      pacer_(bytes_per_second),
+      link_(link),
       abandoned_sends_(abandoned) {}
 
 void UcxConnection::Queue(UcxSend send) {
   SetSequence(send.wire, next_sequence_++);
-  send.due = pacer_.Admit(MonotonicNow(), send.payload.size());
+  LinkFate fate = link_.Admit(MonotonicNow(), send.payload);
+  send.due = fate.due;
+  if (fate.kind != LinkFate::kWell) counters_->CountEmulatedFault();
+  if (fate.kind == LinkFate::kDoubled) {
+    // Its payload is its own: the first one's ends with the first `done`.
+    UcxSend again{.wire = send.wire,
+                  .payload = {},
+                  .done = [](const absl::Status&) {},
+                  .due = send.due,
+                  .copy = {send.payload.begin(), send.payload.end()}};
+    again.payload = again.copy;
+    state_->unfinished.fetch_add(1, std::memory_order_relaxed);
+    queue_.push_back(std::move(send));
+    queue_.push_back(std::move(again));
+    return;
+  }
+  send.lost = fate.kind == LinkFate::kLost;
+  if (fate.kind == LinkFate::kSpoiled) {
+    send.copy = std::move(fate.spoiled);
+    send.payload = send.copy;
+  }
   queue_.push_back(std::move(send));
 }
 
@@ -37,7 +57,11 @@ absl::Time UcxConnection::Advance(absl::Time now) {
   while (!queue_.empty() && queue_.front().due <= now) {
     UcxSend send = std::move(queue_.front());
     queue_.pop_front();
-    Start(std::move(send));
+    if (send.lost) {
+      Finish(send, UCS_OK);
+    } else {
+      Start(std::move(send));
+    }
   }
   return queue_.empty() ? absl::InfiniteFuture() : queue_.front().due;
 }

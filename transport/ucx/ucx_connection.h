@@ -7,11 +7,12 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "transport/pacer.h"
+#include "transport/link_emulator.h"
 #include "transport/stat_counters.h"
 #include "transport/ucx/ucx_endpoint.h"
 #include "transport/wire.h"
@@ -29,7 +30,9 @@ struct UcxSend {
   WireHeader wire;
   absl::Span<const uint8_t> payload;
   std::function<void(absl::Status)> done;
-  absl::Time due;  // when the emulated link has carried it
+  absl::Time due = absl::InfinitePast();  // when the emulated link has carried it
+  bool lost = false;                      // there
+  std::vector<uint8_t> copy;              // holds the payload where the emulated link made another of it
 };
 
 class UcxConnection;
@@ -56,7 +59,7 @@ struct UcxInFlight {
 class UcxConnection {
  public:
   // `abandoned` outlives the worker.
-  UcxConnection(std::unique_ptr<UcxEndpoint> endpoint, double bytes_per_second, StatCounters* counters,
+  UcxConnection(std::unique_ptr<UcxEndpoint> endpoint, const LinkEmulator& link, StatCounters* counters,
                 UcxAbandonedSends* abandoned);
   UcxConnection(const UcxConnection&) = delete;
   UcxConnection& operator=(const UcxConnection&) = delete;
@@ -91,7 +94,7 @@ class UcxConnection {
   std::unique_ptr<UcxEndpoint> endpoint_;
   const std::string lanes_;
   StatCounters* const counters_;
-  Pacer pacer_;
+  LinkEmulator link_;
   std::deque<UcxSend> queue_;  // bounded by max_inflight_sends, see UcxChannel::Send
   uint64_t next_sequence_ = 0;
   UcxAbandonedSends* const abandoned_sends_;

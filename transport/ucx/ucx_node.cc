@@ -9,7 +9,7 @@
 namespace aludel {
 
 UcxNode::UcxNode(const TransportOptions& options, MessageHandler* handler, StatCounters* counters)
-    : bytes_per_second_(options.emulated_bytes_per_second),
+    : link_(options.link),
       counters_(counters),
       address_{.kind = AddressKind::kUcx, .endpoint_id = RandomId(), .sockets = {}},
       receiver_(std::make_unique<UcxReceiver>(
@@ -43,8 +43,8 @@ void UcxNode::Connect(EndpointAddress peer, absl::Time deadline, ConnectDone don
   auto on_endpoint = [this,
                       done = std::move(done)](absl::StatusOr<std::unique_ptr<UcxEndpoint>> endpoint) mutable {
     if (!endpoint.ok()) return done(endpoint.status());
-    auto connection = std::make_unique<UcxConnection>(*std::move(endpoint), bytes_per_second_, counters_,
-                                                      &abandoned_sends_);
+    auto connection = std::make_unique<UcxConnection>(
+        *std::move(endpoint), LinkEmulator(link_, links_made_++), counters_, &abandoned_sends_);
     UcxConnection* raw = connection.get();
     connections_.emplace(raw, std::move(connection));
     counters_->open_channels.fetch_add(1, std::memory_order_relaxed);

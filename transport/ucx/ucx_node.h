@@ -67,7 +67,8 @@ class UcxNode {
   void ReapClosed();
   void Discard(std::unique_ptr<UcxEndpoint> endpoint);
 
-  const double bytes_per_second_;
+  const LinkEmulation link_;
+  uint64_t links_made_ = 0;
   StatCounters* const counters_;
   EndpointAddress address_;
   bool shutting_down_ = false;
