@@ -20,14 +20,15 @@ constexpr int kMaxBodyDepth = 128;
 constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 // OpenAI's default for the older endpoint.
 constexpr int64_t kDefaultPlainMaxTokens = 16;
+constexpr int64_t kMaxTimeoutMs = 24 * 60 * 60 * 1000;
 
 void ParseExtensions(JsonFields& fields, CompletionRequest* request) {
   const json* object = fields.Object("aludel");
   if (object == nullptr) return;
   JsonFields extension(*object, "aludel.");
   for (const auto& item : object->items()) {
-    if (item.key() != "fidelity" && item.key() != "format") {
-      extension.Fail(item.key(), "is not known; expected 'fidelity' or 'format'");
+    if (item.key() != "fidelity" && item.key() != "format" && item.key() != "timeout_ms") {
+      extension.Fail(item.key(), "is not known; expected 'fidelity', 'format' or 'timeout_ms'");
     }
   }
   if (const auto fidelity = extension.String("fidelity")) {
@@ -40,6 +41,9 @@ void ParseExtensions(JsonFields& fields, CompletionRequest* request) {
     }
   }
   request->format = extension.String("format").value_or("");
+  if (const auto timeout = extension.Integer("timeout_ms", 1, kMaxTimeoutMs)) {
+    request->timeout = absl::Milliseconds(*timeout);
+  }
   if (extension.error()) fields.Fail(*extension.error());
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "aludel/v1/handoff.pb.h"
 #include "nlohmann/json.hpp"
 #include "server/gateway/api_error.h"
@@ -30,6 +31,7 @@ struct CompletionRequest {
   bool include_usage = false;
   v1::Fidelity fidelity = v1::FIDELITY_UNSPECIFIED;
   std::string format;
+  absl::Duration timeout = absl::InfiniteDuration();  // the client's own limit
 };
 
 // Reads a request body as OpenAI's API defines it. Null is absence. Fields that cannot change the answer
