@@ -50,12 +50,16 @@ struct TransformFlags {
   double max_kl = 0;
   std::string native_layers = "auto";
   std::string packing = "deflate";
+  std::string encoder_for = "consumers";
+  std::string allocation = "waterfill";
   int64_t group_layers = 0;
 };
 
 void AddTransformFlags(FlagSet* flags, TransformJob* job, TransformFlags* raw) {
   flags->Add("max-kl", "X", &raw->max_kl,
-             "aludel: mean KL to the consumer's own prefill over held-out answers, in nats");
+             "aludel: KL to the consumer's own prefill, in nats a token: the upper end of the 95 % interval "
+             "of the mean "
+             "over held-out prompts stays below");
   flags->Add("bytes-per-token", "X", &raw->bytes_per_token,
              "aludel: rate, headers included; default 1/16 of raw");
   flags->Add(
@@ -66,7 +70,11 @@ void AddTransformFlags(FlagSet* flags, TransformJob* job, TransformFlags* raw) {
       "group-layers", "N", &raw->group_layers,
       "aludel: layers coded together; more save bytes, fewer ship earlier; 0: as many as memory allows");
   flags->Add("compute-share", "X", &job->options.compute_share,
-             "aludel: of the consumer's prefill that its decoder may cost");
+             "aludel: of the consumer's prefill that encoding and decoding may cost together");
+  flags->Add("encoder-for", "WHOM", &raw->encoder_for,
+             "aludel: whose cache the codes are made to tell about: consumers, or producer (needs none)");
+  flags->Add("allocation", "NAME", &raw->allocation,
+             "aludel: waterfill (bits follow each latent's energy) or uniform (four bits each)");
   flags->Add("linear", &job->options.linear, "aludel: closed-form decoders instead of small networks");
   flags->Add("steps", "N", &job->options.training.steps, "aludel: training steps of a decoder");
   flags->Add("head-tokens", "N", &job->head_tokens,
@@ -103,6 +111,16 @@ absl::Status ReadTransformFlags(const TransformFlags& raw, int64_t seed, Transfo
   if (raw.packing != "deflate" && raw.packing != "fixed") {
     return absl::InvalidArgumentError("--packing is \"" + raw.packing + "\", want deflate or fixed");
   }
+  if (raw.encoder_for != "consumers" && raw.encoder_for != "producer") {
+    return absl::InvalidArgumentError("--encoder-for is \"" + raw.encoder_for +
+                                      "\", want consumers or producer");
+  }
+  if (raw.allocation != "waterfill" && raw.allocation != "uniform") {
+    return absl::InvalidArgumentError("--allocation is \"" + raw.allocation +
+                                      "\", want waterfill or uniform");
+  }
+  if (raw.encoder_for == "producer") job->options.encoder_source = EncoderSource::kProducer;
+  if (raw.allocation == "uniform") job->options.allocation = BitAllocation::kUniform;
   job->options.packing = raw.packing == "fixed" ? LatentPacking::kFixed : LatentPacking::kDeflate;
   job->options.group_layers = static_cast<int>(raw.group_layers);
   job->options.training.seed = static_cast<uint64_t>(seed);

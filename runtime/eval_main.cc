@@ -70,8 +70,9 @@ absl::Status Run(int argc, char** argv) {
   ALUDEL_ASSIGN_OR_RETURN(const auto device, OpenDevice(device_options));
   StopOnSignals();
   ProgressBar bar;
-  const EvaluateProgress progress = [&bar](absl::string_view stage, int64_t done, int64_t total) {
-    bar.Update(stage, done, total);
+  const EvaluateProgress progress = [&bar](absl::string_view stage, int64_t done, int64_t total,
+                                           absl::string_view scores) {
+    bar.Update(stage, done, total, scores);
     return !StopAsked();
   };
   ALUDEL_ASSIGN_OR_RETURN(const EvaluateReport report, Evaluate(job, device.get(), progress));

@@ -14,6 +14,9 @@ namespace {
 
 constexpr int64_t kChunk = 1024;
 constexpr int64_t kTypicalTokens = 256;
+// Of the compute share, for encoding.
+constexpr double kEncoderShare = 0.5;
+constexpr int kUniformBits = 4;
 
 // Mean and deviation of decoder inputs; folded into the first layer after training.
 struct InputScale {
@@ -138,10 +141,31 @@ TransformDecoderGroup Fold(DecoderNet net, const InputScale& scale, const Target
   return out;
 }
 
+// Of the consumer's own prefill, per token.
+double PrefillFlops(const ModelConfig& config) {
+  return LayerFlops(config, config.layers, 0, kTypicalTokens) / kTypicalTokens;
+}
+
+// Columns of a group's encoder: the producer's [K V], and its side information.
+double EncoderColumns(const ModelConfig& config, const TransformGroup& group, bool has_side) {
+  return group.layers * 2.0 * config.kv_dim() + (has_side ? config.hidden : 0);
+}
+
+// Latents of a group that a share of a prefill pays for.
+int64_t RankFor(double share, const ModelConfig& config, const std::vector<TransformGroup>& groups,
+                bool has_side) {
+  double per_latent = 0;
+  for (const TransformGroup& group : groups) per_latent += 2 * EncoderColumns(config, group, has_side);
+  return std::max<int64_t>(16,
+                           static_cast<int64_t>(kEncoderShare * share * PrefillFlops(config) / per_latent));
+}
+
 // Units of the hidden layers that a share of the consumer's own prefill pays for, over all groups.
 int64_t WidthFor(double share, const ModelConfig& config, const TransformShape& shape) {
-  const double prefill = LayerFlops(config, config.layers, 0, kTypicalTokens) / kTypicalTokens;
-  double budget = share * prefill;
+  double budget = share * PrefillFlops(config);
+  for (const TransformGroup& group : shape.groups) {
+    budget -= 2 * EncoderColumns(config, group, shape.has_side()) * static_cast<double>(group.rank);
+  }
   if (shape.has_side()) budget -= 2.0 * config.hidden * 2.0 * config.kv_dim();  // K, V of the next layer
   double per_unit = 0;
   for (const TransformGroup& group : shape.groups) {
@@ -149,6 +173,26 @@ int64_t WidthFor(double share, const ModelConfig& config, const TransformShape& 
     per_unit += 2.0 * (inputs + group.layers * 2.0 * config.kv_dim());
   }
   return std::max<int64_t>(16, static_cast<int64_t>(budget / per_unit) / 16 * 16);
+}
+
+// Latents to fit at a rate, in all groups together no more than the compute share pays for.
+int64_t RankOf(double bytes_per_token, const ModelConfig& config, const std::vector<TransformGroup>& groups,
+               const TransformOptions& options) {
+  // No latent worth sending costs less than two bits.
+  const int least_bits = options.allocation == BitAllocation::kUniform ? kUniformBits : 2;
+  const auto wanted = static_cast<int64_t>(std::ceil(bytes_per_token * 8 / least_bits));
+  return std::min(wanted, RankFor(options.compute_share, config, groups, options.native_layers >= 0));
+}
+
+// Scales latents to one energy, so that a common step gives each the same bits.
+void EqualiseEnergy(EncoderFit* fit) {
+  for (int64_t i = 0; i < fit->matrix.rows; ++i) {
+    const auto scale = static_cast<float>(1 / std::sqrt(std::max(fit->energy[i], 1e-12)));
+    for (int64_t j = 0; j < fit->matrix.cols; ++j) fit->matrix.row(i)[j] *= scale;
+    for (int64_t j = 0; j < fit->side.cols; ++j) fit->side.row(i)[j] *= scale;
+    fit->offset[i] *= scale;
+    fit->energy[i] = 1;
+  }
 }
 
 }  // namespace
@@ -211,7 +255,7 @@ absl::StatusOr<TargetMetric> MetricOf(const TransformStates& states, size_t cons
   return metric;
 }
 
-absl::StatusOr<TransformAnalysis> AnalyseTransform(const TransformStates& states,
+absl::StatusOr<TransformAnalysis> AnalyseTransform(const TransformStates& states, const ModelConfig& config,
                                                    const std::vector<TransformGroup>& groups,
                                                    const TransformOptions& options, double bytes_per_token,
                                                    const CalibrationProgress& progress) {
@@ -221,18 +265,22 @@ absl::StatusOr<TransformAnalysis> AnalyseTransform(const TransformStates& states
     if (!progress("fit encoders", static_cast<int64_t>(g), static_cast<int64_t>(groups.size()))) {
       return absl::CancelledError("calibration was interrupted");
     }
-    std::vector<EncoderTarget> targets;
     for (size_t c = 0; c < states.consumers.size(); ++c) {
       ALUDEL_ASSIGN_OR_RETURN(TargetMetric metric, MetricOf(states, c, groups[g], options));
       analysis.metrics[c].push_back(std::move(metric));
     }
-    for (size_t c = 0; c < states.consumers.size(); ++c) {
-      targets.push_back({states.consumers[c].get(), &analysis.metrics[c][g]});
+    const TargetMetric own = MeasureMetric(*states.producer, groups[g], options.encoder.max_rows);
+    std::vector<EncoderTarget> targets;
+    if (options.encoder_source == EncoderSource::kProducer) targets.push_back({states.producer.get(), &own});
+    if (options.encoder_source == EncoderSource::kConsumers) {
+      for (size_t c = 0; c < states.consumers.size(); ++c) {
+        targets.push_back({states.consumers[c].get(), &analysis.metrics[c][g]});
+      }
     }
-    // No latent worth sending costs less than two bits.
-    const auto rank = static_cast<int64_t>(std::ceil(bytes_per_token * 4));
-    ALUDEL_ASSIGN_OR_RETURN(EncoderFit fit, FitEncoder(*states.producer, targets, options.native_layers,
-                                                       groups[g], rank, options.encoder));
+    ALUDEL_ASSIGN_OR_RETURN(EncoderFit fit,
+                            FitEncoder(*states.producer, targets, options.native_layers, groups[g],
+                                       RankOf(bytes_per_token, config, groups, options), options.encoder));
+    if (options.allocation == BitAllocation::kUniform) EqualiseEnergy(&fit);
     analysis.encoders.push_back(std::move(fit));
   }
   progress("fit encoders", static_cast<int64_t>(groups.size()), static_cast<int64_t>(groups.size()));

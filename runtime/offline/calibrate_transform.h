@@ -19,13 +19,23 @@ namespace aludel {
 
 // Calibration of the preset `aludel` (transform/weights.h) for one structure and one rate.
 
+// Whose cache the encoder's latents shall tell about: the consumers' (reduced-rank regression), or the
+// producer's own (principal components), which needs no consumer and spends rank on what none of them uses.
+enum class EncoderSource : uint8_t { kConsumers, kProducer };
+// One step for all latents on the metric's common scale, so that bits follow energy; or four bits each.
+enum class BitAllocation : uint8_t { kWaterFilling, kUniform };
+
 struct TransformOptions {
   int native_layers = 0;
   int group_layers = 0;  // layers regressed together; 0: as many as keep a group within kMaxGroupColumns
-  double compute_share = 0.09;  // of the consumer's prefill that its decoder may cost; sets the MLP's width
+  // Of the consumer's prefill that encoding and decoding may cost together: bounds the rank and sets the
+  // MLP's width.
+  double compute_share = 0.05;
   LatentPacking packing = LatentPacking::kDeflate;
   double sensitivity_blend = 0.2;  // see AddSensitivity
   EncoderOptions encoder;
+  EncoderSource encoder_source = EncoderSource::kConsumers;
+  BitAllocation allocation = BitAllocation::kWaterFilling;
   bool linear = false;       // closed-form decoders, without an MLP
   DecoderTraining training;  // width is set from compute_share
 };
@@ -60,7 +70,7 @@ struct TransformAnalysis {
   std::vector<EncoderFit> encoders;                // [groups]
   std::vector<std::vector<TargetMetric>> metrics;  // [consumers][groups]
 };
-absl::StatusOr<TransformAnalysis> AnalyseTransform(const TransformStates& states,
+absl::StatusOr<TransformAnalysis> AnalyseTransform(const TransformStates& states, const ModelConfig& config,
                                                    const std::vector<TransformGroup>& groups,
                                                    const TransformOptions& options, double bytes_per_token,
                                                    const CalibrationProgress& progress);

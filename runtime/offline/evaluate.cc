@@ -81,12 +81,12 @@ class Evaluation {
     records.resize(std::min(records.size(), questions_.size()));
     for (const QuestionRecord& record : records) ALUDEL_RETURN_IF_ERROR(Add(record));
     for (auto i = static_cast<int64_t>(records.size()); i < total; ++i) {
-      if (!progress_("questions", i, total)) return Cancelled();
+      if (!progress_("questions", i, total, Scores())) return Cancelled();
       ALUDEL_ASSIGN_OR_RETURN(const QuestionRecord record, AskQuestion(questions_[i]));
       if (log != nullptr) ALUDEL_RETURN_IF_ERROR(log->Append(record));
       ALUDEL_RETURN_IF_ERROR(Add(record));
     }
-    progress_("questions", total, total);
+    progress_("questions", total, total, Scores());
     if (!job_.text.empty()) ALUDEL_RETURN_IF_ERROR(ScoreText());
     return Report();
   }
@@ -309,7 +309,7 @@ class Evaluation {
                                                         job_.text, ids.size(), window));
     }
     for (int64_t w = 0; w < windows; ++w) {
-      if (!progress_("text windows", w, windows)) return Cancelled();
+      if (!progress_("text windows", w, windows, "")) return Cancelled();
       const absl::Span<const int32_t> part = absl::MakeConstSpan(ids).subspan(w * window, window);
       const int64_t handed_over = window / 2 - 1;
       BlockTable table;
@@ -325,14 +325,47 @@ class Evaluation {
         ALUDEL_RETURN_IF_ERROR(ScoreTokens(part, handed_over + 1, table, &contestant.text_nats));
       }
     }
-    progress_("text windows", windows, windows);
+    progress_("text windows", windows, windows, "");
     return absl::OkStatus();
+  }
+
+  // F1 so far, of the oracle and the first formats.
+  std::string Scores() const {
+    constexpr size_t kShown = 3;
+    std::string text = absl::StrFormat("F1 oracle %.3f", Mean(oracle_f1_));
+    for (size_t i = 0; i < std::min(kShown, contestants_.size()); ++i) {
+      absl::StrAppendFormat(&text, ", %s %.3f", contestants_[i].name, Mean(contestants_[i].f1));
+    }
+    return text;
+  }
+
+  // The loss that calibration measured for this consumer; nothing for what is not of preset aludel.
+  std::optional<double> ExpectedKl(const ArtifactFormat& format) const {
+    if (format.kind != ArtifactKind::kTransform) return std::nullopt;
+    for (const ArtifactDecoder& decoder : format.decoders) {
+      if (decoder.consumer_hash == consumer_->hash() && decoder.expected.has_value())
+        return decoder.expected->kl;
+    }
+    return std::nullopt;
+  }
+
+  std::optional<int> TierOf(const ArtifactFormat& format) const {
+    const std::optional<double> own = ExpectedKl(format);
+    if (!own.has_value()) return std::nullopt;
+    int tier = 0;
+    for (const ArtifactFormat& other : manifest_.formats)
+      tier += ExpectedKl(other).value_or(0) > *own ? 1 : 0;
+    return tier;
   }
 
   FormatResult Result(const Contestant& c, double raw_bytes) const {
     const double prompt_tokens = Sum(prompt_lengths_);
     FormatResult result;
     result.name = c.name;
+    if (c.format != nullptr) {
+      result.tier = TierOf(*c.format);
+      result.max_kl = c.format->max_kl;
+    }
     result.native_tokens = 1 + c.decoder->native_head_tokens() + c.decoder->native_tail_tokens();
     result.native_layers = c.decoder->native_layers();
     result.consumer_compute_share = MeanComputeShare(consumer_->config(), *c.decoder, prompt_lengths_);

@@ -39,7 +39,10 @@ struct EvaluateJob {
 
 struct FormatResult {
   std::string name;
+  // Place among the artefact's formats of preset aludel by the loss that calibration measured for this
+  // consumer, from 0 = the coarsest.
   std::optional<int> tier;
+  std::optional<double> max_kl;  // what its calibration was asked for
   int native_layers = 0;
   int64_t native_tokens = 1;  // at a prompt's head and tail; the last token always is one
   double consumer_compute_share = 0;
@@ -72,13 +75,16 @@ struct EvaluateReport {
   std::vector<FormatResult> formats;
 };
 
-// Called as work proceeds; false ends with Cancelled.
-using EvaluateProgress = std::function<bool(absl::string_view stage, int64_t done, int64_t total)>;
+// Called as work proceeds, with the scores so far in words; false ends with Cancelled.
+using EvaluateProgress =
+    std::function<bool(absl::string_view stage, int64_t done, int64_t total, absl::string_view scores)>;
 
 absl::StatusOr<EvaluateReport> Evaluate(const EvaluateJob& job, Device* device,
                                         const EvaluateProgress& progress);
 
 // Writes report.json, report.md and report.html into `directory`, which is made where it does not exist.
+// One line a format whose loss on these questions is surely above what its calibration was asked for.
+std::vector<std::string> LossWarnings(const EvaluateReport& report);
 absl::Status WriteReport(const EvaluateReport& report, const std::string& directory);
 std::string ReportMarkdown(const EvaluateReport& report);
 // A page that needs nothing else: plots of quality against bytes, and the table.

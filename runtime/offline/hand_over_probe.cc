@@ -1,13 +1,17 @@
 #include "runtime/offline/hand_over_probe.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "runtime/codec/hand_over.h"
+#include "runtime/offline/score.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
 namespace {
+
+constexpr uint64_t kBootstrapSeed = 1;
 
 absl::StatusOr<std::unique_ptr<BlockPool>> MakePool(const Transformer& model, int64_t tokens) {
   constexpr int kBlockTokens = 16;
@@ -45,8 +49,7 @@ absl::StatusOr<std::unique_ptr<HandOverProbe>> HandOverProbe::Create(
 }
 
 absl::StatusOr<HandOverProbe::Result> HandOverProbe::Measure(const KvCodec& encoder, const KvCodec& decoder) {
-  double kl = 0;
-  int64_t answer_tokens = 0;
+  std::vector<double> kl_sums, answer_lengths;  // per prompt
   double bytes = 0;
   double prompt_tokens = 0;
   for (const Trial& trial : trials_) {
@@ -67,12 +70,14 @@ absl::StatusOr<HandOverProbe::Result> HandOverProbe::Measure(const KvCodec& enco
     ALUDEL_ASSIGN_OR_RETURN(
         const Divergence divergence,
         CompareWithOracle(consumer_, *consumer_pool_, table.ids(), trial.prompt, trial.oracle));
-    for (const double value : divergence.kl) kl += value;
-    answer_tokens += static_cast<int64_t>(divergence.kl.size());
+    kl_sums.push_back(std::accumulate(divergence.kl.begin(), divergence.kl.end(), 0.0));
+    answer_lengths.push_back(static_cast<double>(divergence.kl.size()));
     bytes += static_cast<double>(frames.total_bytes());
     prompt_tokens += static_cast<double>(trial.prompt.size());
   }
-  return Result{kl / static_cast<double>(std::max<int64_t>(1, answer_tokens)), bytes / prompt_tokens};
+  const double answer_tokens = std::accumulate(answer_lengths.begin(), answer_lengths.end(), 0.0);
+  return Result{std::accumulate(kl_sums.begin(), kl_sums.end(), 0.0) / std::max(1.0, answer_tokens),
+                BootstrapMean(kl_sums, answer_lengths, kBootstrapSeed).high, bytes / prompt_tokens};
 }
 
 }  // namespace aludel

@@ -24,6 +24,7 @@ class HandOverProbe {
 
   struct Result {
     double kl = 0;               // mean over all answer tokens, nats
+    double kl_bound = 0;         // upper end of its 95 % bootstrap interval over prompts
     double bytes_per_token = 0;  // frames with headers over prompt tokens
   };
   absl::StatusOr<Result> Measure(const KvCodec& encoder, const KvCodec& decoder);

@@ -37,6 +37,9 @@ ordered_json DescribeDecoders(const std::vector<ArtifactDecoder>& decoders) {
   ordered_json lines = ordered_json::array();
   for (const ArtifactDecoder& decoder : decoders) {
     lines.push_back({{"consumer", decoder.consumer}, {"hash", decoder.consumer_hash}});
+    if (!decoder.expected.has_value()) continue;
+    lines.back()["expected_kl"] = decoder.expected->kl;
+    lines.back()["expected_bytes_per_token"] = decoder.expected->bytes_per_token;
   }
   return lines;
 }
@@ -56,7 +59,7 @@ void DescribeScd(const ArtifactFormat& format, ordered_json* report) {
 }
 
 // A group of layers shares its latents; Huffman coding makes them smaller than their bits, by how much only
-// calibration knows ("expected loss" among the notes).
+// calibration knows (what it measured stands with each consumer).
 absl::Status DescribeTransform(const ArtifactManifest& manifest, const ArtifactFormat& format,
                                ordered_json* report) {
   const TransformShape& shape = format.transform;
@@ -98,6 +101,7 @@ absl::StatusOr<ordered_json> DescribeFormat(const ArtifactManifest& manifest, co
       ALUDEL_RETURN_IF_ERROR(DescribeTransform(manifest, format, &report));
       break;
   }
+  if (format.max_kl.has_value()) report["max_kl"] = *format.max_kl;
   report["consumers"] = DescribeDecoders(format.decoders);
   report["notes"] = format.notes;
   return report;

@@ -178,10 +178,11 @@ class KvtcCalibration {
     ALUDEL_ASSIGN_OR_RETURN(format.notes["data"], DescribeData(job_.base));
     format.notes["prompts"] = absl::StrFormat("%d fitted (%d tokens), %d held out", prompts_.train.size(),
                                               TokenCount(prompts_.train), prompts_.held_out.size());
-    format.notes["expected loss"] =
-        absl::StrFormat("KL %.4f at %.1f bytes/token", measured_.kl, measured_.bytes_per_token);
     ALUDEL_ASSIGN_OR_RETURN(format.encoder, writer.AddEncoder(format.name, encoder_));
-    ArtifactDecoder entry{ModelName(job_.base.consumers.front()), consumer_->hash(), {}};
+    ArtifactDecoder entry{ModelName(job_.base.consumers.front()),
+                          consumer_->hash(),
+                          {},
+                          ExpectedLoss{measured_.kl, measured_.bytes_per_token}};
     ALUDEL_ASSIGN_OR_RETURN(entry.file, writer.AddDecoder(format.name, entry.consumer, decoder_));
     format.decoders.push_back(std::move(entry));
     const std::string name = format.name;

@@ -29,7 +29,7 @@ void ProgressBar::Break() {
   open_ = false;
 }
 
-void ProgressBar::Update(absl::string_view stage, int64_t done, int64_t total) {
+void ProgressBar::Update(absl::string_view stage, int64_t done, int64_t total, absl::string_view detail) {
   const absl::Time now = absl::Now();
   const bool fresh = stage != stage_;
   if (fresh) {
@@ -41,9 +41,10 @@ void ProgressBar::Update(absl::string_view stage, int64_t done, int64_t total) {
   const absl::Duration pause = terminal_ ? absl::Milliseconds(100) : absl::Seconds(10);
   if (!fresh && !ends && now - drawn_ < pause) return;
   drawn_ = now;
+  const std::string tail = detail.empty() ? "" : absl::StrFormat("; %s", detail);
   const double seconds = absl::ToDoubleSeconds(now - stage_start_);
   if (!terminal_) {
-    std::fputs(absl::StrFormat("%s: %d/%d, %.0f s\n", stage, done, total, seconds).c_str(), stderr);
+    std::fputs(absl::StrFormat("%s: %d/%d, %.0f s%s\n", stage, done, total, seconds, tail).c_str(), stderr);
   } else {
     constexpr int kWidth = 30;
     const int filled = static_cast<int>(kWidth * std::min(done, total) / std::max<int64_t>(1, total));
@@ -53,7 +54,8 @@ void ProgressBar::Update(absl::string_view stage, int64_t done, int64_t total) {
                                                                  static_cast<double>(done))
                           : "";
     std::fputs(
-        absl::StrFormat("\r\x1b[K%-32s [%s] %d/%d, %.0f s%s", stage, bar, done, total, seconds, left).c_str(),
+        absl::StrFormat("\r\x1b[K%-32s [%s] %d/%d, %.0f s%s%s", stage, bar, done, total, seconds, left, tail)
+            .c_str(),
         stderr);
     open_ = true;
   }

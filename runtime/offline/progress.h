@@ -15,9 +15,9 @@ class ProgressBar {
   ProgressBar();
   ~ProgressBar();
 
-  // Calls with done == total end the stage's line. Redraws at most ten times a second (a line every ten
-  // seconds where stderr is no terminal).
-  void Update(absl::string_view stage, int64_t done, int64_t total);
+  // `detail` stands behind the figures. Calls with done == total end the stage's line. Redraws at most ten
+  // times a second (a line every ten seconds where stderr is no terminal).
+  void Update(absl::string_view stage, int64_t done, int64_t total, absl::string_view detail = "");
   // Ends an unfinished line, so that other output can follow.
   void Break();
 

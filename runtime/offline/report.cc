@@ -51,6 +51,7 @@ Json ToJson(const FormatResult& f) {
   json["kl"] = f.kl;
   json["kl_ci95"] = ToJson(f.kl_ci95);
   json["kl_p95"] = f.kl_p95;
+  json["max_kl"] = ToJson(f.max_kl);
   json["tv"] = f.tv;
   json["ppl"] = ToJson(f.ppl);
   json["encode_tokens_per_s"] = f.encode_tokens_per_s;
@@ -117,7 +118,21 @@ std::string ReportMarkdown(const EvaluateReport& report) {
                           f.em, f.kl, f.kl_ci95.low, f.kl_ci95.high, f.kl_p95, f.tv, Perplexity(f.ppl),
                           f.consumer_compute_share, f.encode_tokens_per_s, f.reconstruct_tokens_per_s);
   }
+  for (const std::string& warning : LossWarnings(report)) absl::StrAppend(&text, "\n", warning, "\n");
   return text;
+}
+
+std::vector<std::string> LossWarnings(const EvaluateReport& report) {
+  std::vector<std::string> warnings;
+  for (const FormatResult& f : report.formats) {
+    if (!f.max_kl.has_value() || f.kl_ci95.low <= *f.max_kl) continue;
+    warnings.push_back(
+        absl::StrFormat("warning: %s loses KL %.4f [%.4f, %.4f] on these questions, its calibration was "
+                        "asked for at most %g: calibrate with "
+                        "prompts like these",
+                        f.name, f.kl, f.kl_ci95.low, f.kl_ci95.high, *f.max_kl));
+  }
+  return warnings;
 }
 
 absl::Status WriteReport(const EvaluateReport& report, const std::string& directory) {

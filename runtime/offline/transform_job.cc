@@ -34,9 +34,13 @@ struct Candidate {
   std::vector<TransformDecoderFit> decoders;    // [consumers]
   std::vector<HandOverProbe::Result> measured;  // [consumers]
 
-  double kl() const {
+  // Of the worst consumer. The bound is what a promise needs: the mean over some held-out prompts is as
+  // often too small as too large.
+  double kl() const { return Worst(&HandOverProbe::Result::kl); }
+  double kl_bound() const { return Worst(&HandOverProbe::Result::kl_bound); }
+  double Worst(double HandOverProbe::Result::*figure) const {
     double worst = 0;
-    for (const HandOverProbe::Result& result : measured) worst = std::max(worst, result.kl);
+    for (const HandOverProbe::Result& result : measured) worst = std::max(worst, result.*figure);
     return worst;
   }
   double bytes() const { return measured.empty() ? 0 : measured.front().bytes_per_token; }
@@ -159,20 +163,24 @@ class TransformCalibration {
     };
   }
 
-  // Analysis depends on the native layers alone; every rate tried shares it.
+  // With water-filling analysis depends on the native layers alone, and every rate tried shares it; with
+  // uniform bits the rate is the rank.
   absl::StatusOr<const TransformAnalysis*> Analysis(int native_layers, double bytes) {
-    if (analysed_ == native_layers) return &analysis_;
+    if (job_.options.allocation == BitAllocation::kWaterFilling) {
+      if (analysed_ == native_layers) return &analysis_;
+      bytes = std::max(bytes, raw_bytes_ / 16);
+    }
     TransformOptions options = job_.options;
     options.native_layers = native_layers;
     const auto groups = MakeGroups(producer_->config(), native_layers, options.group_layers);
-    ALUDEL_ASSIGN_OR_RETURN(analysis_, AnalyseTransform(states_, groups, options, bytes, Progress()));
+    ALUDEL_ASSIGN_OR_RETURN(
+        analysis_, AnalyseTransform(states_, producer_->config(), groups, options, bytes, Progress()));
     analysed_ = native_layers;
     return &analysis_;
   }
 
   absl::StatusOr<Candidate> Fit(int native_layers, double bytes) {
-    ALUDEL_ASSIGN_OR_RETURN(const TransformAnalysis* analysis,
-                            Analysis(native_layers, std::max(bytes, raw_bytes_ / 16)));
+    ALUDEL_ASSIGN_OR_RETURN(const TransformAnalysis* analysis, Analysis(native_layers, bytes));
     Candidate candidate;
     candidate.shape.native_layers = native_layers;
     candidate.shape.packing = job_.options.packing;
@@ -217,12 +225,13 @@ class TransformCalibration {
       const TransformDecoderFit& fit = candidate.decoders[c];
       PrintLine(absl::StrFormat(
           "p=%d, %s: rank %s, %.1f bytes/token (1/%.0f of raw), MLP of %d; error of K and V %s trained, %s "
-          "held out; KL %.4f on held-out prompts",
+          "held out; KL %.4f on held-out prompts, at most %.4f with 95 %% confidence",
           candidate.shape.native_layers, ModelName(job_.base.consumers[c]),
           absl::StrJoin(candidate.shape.groups, "+",
                         [](std::string* out, const TransformGroup& g) { absl::StrAppend(out, g.rank); }),
           candidate.measured[c].bytes_per_token, raw_bytes_ / candidate.measured[c].bytes_per_token,
-          fit.width, Percents(fit.train_error), Percents(fit.held_out_error), candidate.measured[c].kl));
+          fit.width, Percents(fit.train_error), Percents(fit.held_out_error), candidate.measured[c].kl,
+          candidate.measured[c].kl_bound));
     }
     std::fflush(stdout);
   }
@@ -239,17 +248,17 @@ class TransformCalibration {
     std::string floors;
     for (int p = job_.native_layers.value_or(0); p <= most_native_; ++p) {
       ALUDEL_ASSIGN_OR_RETURN(Candidate best, Fit(p, raw_bytes_ / 16));
-      if (best.kl() > target) {
-        absl::StrAppendFormat(&floors, "%sp=%d: %.4f", floors.empty() ? "" : ", ", p, best.kl());
+      if (best.kl_bound() > target) {
+        absl::StrAppendFormat(&floors, "%sp=%d: %.4f (mean %.4f)", floors.empty() ? "" : ", ", p,
+                              best.kl_bound(), best.kl());
         continue;
       }
       return Narrow(std::move(best), target);
     }
-    return absl::OutOfRangeError(
-        absl::StrFormat("--max-kl %g cannot be met; floors at %.0f bytes/token: %s. More native layers, more "
-                        "calibration text "
-                        "or more --steps lower them",
-                        target, raw_bytes_ / 16, floors));
+    return absl::OutOfRangeError(absl::StrFormat(
+        "--max-kl %g cannot be met with 95 %% confidence; floors at %.0f bytes/token: %s. More "
+        "native layers, more calibration text, a larger --compute-share or more --steps lower them",
+        target, raw_bytes_ / 16, floors));
   }
 
   // Coarser steps with the decoder as it is find where the loss goes; the decoder is then fitted anew there.
@@ -258,13 +267,14 @@ class TransformCalibration {
     double tried = bytes;
     for (int i = 0; i < kRetries && tried < 0.9 * best.bytes(); ++i, tried *= 1.3) {
       ALUDEL_ASSIGN_OR_RETURN(Candidate candidate, Fit(best.shape.native_layers, tried));
-      if (candidate.kl() > target) continue;
+      if (candidate.kl_bound() > target) continue;
       best = std::move(candidate);
       break;
     }
     chosen_ = std::move(best);
-    PrintLine(absl::StrFormat("loss %.4f asked, %.4f bought for %.1f bytes/token and %d native layers",
-                              target, chosen_.kl(), chosen_.bytes(), chosen_.shape.native_layers));
+    PrintLine(absl::StrFormat(
+        "loss %.4f asked, %.4f (at most %.4f) bought for %.1f bytes/token and %d native layers", target,
+        chosen_.kl(), chosen_.kl_bound(), chosen_.bytes(), chosen_.shape.native_layers));
     return absl::OkStatus();
   }
 
@@ -279,7 +289,7 @@ class TransformCalibration {
         for (TransformDecoderFit& decoder : trial.decoders) decoder.weights[g].grid = trial.encoder[g].grid;
       }
       ALUDEL_RETURN_IF_ERROR(Measure(&trial));
-      if (trial.kl() <= target) {
+      if (trial.kl_bound() <= target) {
         low = factor;
         TransformShape cut = trial.shape;
         bytes = EstimateBytes(QuantiseAt(trial.encoder.front().grid.step, analysis_, *states_.producer, &cut),
@@ -362,14 +372,12 @@ class TransformCalibration {
 
   absl::Status FillNotes(ArtifactFormat* format) const {
     ALUDEL_ASSIGN_OR_RETURN(const std::string data, DescribeData(job_.base));
-    if (job_.base.add) format->notes = (*old_->Find(format->name))->notes;
-    std::vector<std::string> losses;
-    for (size_t c = 0; c < consumers_.size(); ++c) {
-      losses.push_back(absl::StrFormat("%s KL %.4f at %.1f bytes/token", ModelName(job_.base.consumers[c]),
-                                       chosen_.measured[c].kl, chosen_.measured[c].bytes_per_token));
+    format->max_kl = job_.max_kl;
+    if (job_.base.add) {
+      const ArtifactFormat& old = **old_->Find(format->name);
+      format->notes = old.notes;
+      format->max_kl = old.max_kl;
     }
-    std::string& loss = format->notes["expected loss"];
-    absl::StrAppend(&loss, loss.empty() ? "" : "; ", absl::StrJoin(losses, "; "));
     if (job_.base.add) return absl::OkStatus();
     format->notes["data"] = data;
     format->notes["prompts"] = absl::StrFormat("%d fitted (%d tokens), %d held out", prompts_.train.size(),
@@ -395,7 +403,11 @@ class TransformCalibration {
       }
     }
     for (size_t c = 0; c < consumers_.size(); ++c) {
-      ArtifactDecoder entry{ModelName(job_.base.consumers[c]), consumers_[c]->hash(), {}};
+      const HandOverProbe::Result& measured = chosen_.measured[c];
+      ArtifactDecoder entry{ModelName(job_.base.consumers[c]),
+                            consumers_[c]->hash(),
+                            {},
+                            ExpectedLoss{measured.kl, measured.bytes_per_token}};
       ALUDEL_ASSIGN_OR_RETURN(entry.file,
                               writer->AddDecoder(format->name, entry.consumer, chosen_.decoders[c].weights));
       format->decoders.push_back(std::move(entry));

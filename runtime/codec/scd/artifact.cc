@@ -31,6 +31,12 @@ class Reader {
     if (FindMember(value_, name) == nullptr) return Missing(name, "an integer");
     return IntMember(value_, name, 0, min, max, place_);
   }
+  // A number of at least 0, or nothing where the member is absent.
+  absl::StatusOr<std::optional<double>> Number(const char* name) const {
+    if (FindMember(value_, name) == nullptr) return std::optional<double>();
+    ALUDEL_ASSIGN_OR_RETURN(const double number, NumberMember(value_, name, 0, 0, 1e9, place_));
+    return std::optional<double>(number);
+  }
   absl::StatusOr<Reader> Object(const char* name) const {
     const json* member = FindMember(value_, name);
     if (member == nullptr || !member->is_object()) return Missing(name, "an object");
@@ -106,6 +112,9 @@ absl::StatusOr<std::vector<ArtifactDecoder>> ParseDecoders(const Reader& reader)
     ALUDEL_ASSIGN_OR_RETURN(decoder.consumer, entry.String("consumer"));
     ALUDEL_ASSIGN_OR_RETURN(decoder.consumer_hash, entry.String("hash"));
     ALUDEL_ASSIGN_OR_RETURN(decoder.file, ParseFile(entry));
+    ALUDEL_ASSIGN_OR_RETURN(const std::optional<double> kl, entry.Number("kl"));
+    ALUDEL_ASSIGN_OR_RETURN(const std::optional<double> bytes, entry.Number("bytes_per_token"));
+    if (kl.has_value() && bytes.has_value()) decoder.expected = ExpectedLoss{*kl, *bytes};
     decoders.push_back(std::move(decoder));
   }
   return decoders;
@@ -170,6 +179,7 @@ absl::StatusOr<ArtifactFormat> ParseFormat(const Reader& reader) {
     return reader.Error(absl::StrCat("kind is \"", kind, "\", this build reads \"scd\" and \"transform\""));
   }
   ALUDEL_ASSIGN_OR_RETURN(format.decoders, ParseDecoders(reader));
+  ALUDEL_ASSIGN_OR_RETURN(format.max_kl, reader.Number("max_kl"));
   if (FindMember(reader.value(), "notes") != nullptr) {
     ALUDEL_ASSIGN_OR_RETURN(const Reader notes, reader.Object("notes"));
     for (const auto& [name, value] : notes.value().items()) {

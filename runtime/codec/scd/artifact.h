@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,10 +38,17 @@ struct ArtifactLayer {
   int64_t rank_h = 0;
 };
 
+// What calibration measured on prompts that it held out of every fit.
+struct ExpectedLoss {
+  double kl = 0;  // nats, mean over answer tokens
+  double bytes_per_token = 0;
+};
+
 struct ArtifactDecoder {
   std::string consumer;       // a name for people
   std::string consumer_hash;  // of the model it was fitted to
   ArtifactFile file;
+  std::optional<ExpectedLoss> expected;
 };
 
 // Which codec reads a format's files.
@@ -54,6 +62,7 @@ struct ArtifactFormat {
   int64_t model_layers() const;
   ArtifactFile encoder;
   std::vector<ArtifactDecoder> decoders;
+  std::optional<double> max_kl;  // the loss that the user asked for, nats
   // How it was made, for people: options, data, measured gains. Strings keep it out of what code depends on.
   std::map<std::string, std::string> notes;
 };

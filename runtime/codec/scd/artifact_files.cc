@@ -46,10 +46,15 @@ nlohmann::ordered_json ToJson(const ArtifactFile& file) {
 nlohmann::ordered_json ToJson(const std::vector<ArtifactDecoder>& decoders) {
   nlohmann::ordered_json array = nlohmann::ordered_json::array();
   for (const ArtifactDecoder& decoder : decoders) {
-    array.push_back({{"consumer", decoder.consumer},
-                     {"hash", decoder.consumer_hash},
-                     {"file", decoder.file.file},
-                     {"sha256", decoder.file.sha256}});
+    nlohmann::ordered_json entry = {{"consumer", decoder.consumer},
+                                    {"hash", decoder.consumer_hash},
+                                    {"file", decoder.file.file},
+                                    {"sha256", decoder.file.sha256}};
+    if (decoder.expected.has_value()) {
+      entry["kl"] = decoder.expected->kl;
+      entry["bytes_per_token"] = decoder.expected->bytes_per_token;
+    }
+    array.push_back(std::move(entry));
   }
   return array;
 }
@@ -81,6 +86,7 @@ nlohmann::ordered_json ToJson(const ArtifactFormat& format) {
                                  {"kind", scd ? "scd" : "transform"},
                                  {"notes", notes},
                                  {"encoder", ToJson(format.encoder)}};
+  if (format.max_kl.has_value()) json["max_kl"] = *format.max_kl;
   if (scd) {
     json["layers"] = LayersToJson(format);
   } else {

@@ -25,7 +25,8 @@ EvaluateJob DemoJob() {
 
 absl::StatusOr<EvaluateReport> RunJob(const EvaluateJob& job) {
   const auto device = OpenDevice({.name = "cpu", .threads = 1});
-  return Evaluate(job, device->get(), [](absl::string_view, int64_t, int64_t) { return true; });
+  return Evaluate(job, device->get(),
+                  [](absl::string_view, int64_t, int64_t, absl::string_view) { return true; });
 }
 
 const FormatResult& Find(const EvaluateReport& report, const std::string& name) {
@@ -62,6 +63,29 @@ TEST(Evaluate, OrdersTheFormatsOfTheDemoAsPublished) {
   EXPECT_LT(Find(*report, "control-p0").layer_errors[0].output.ratio(), 1e-6);
   EXPECT_EQ(paper.shares[0].part, "H");
   EXPECT_EQ(Find(*report, "recompute-0-1").native_layers, 2);
+}
+
+TEST(Evaluate, TiersGoFromTheCoarsest) {
+  EvaluateJob job = DemoJob();
+  job.questions = 1;
+  job.formats = "aludel-p2,aludel-p0,paper";
+  const auto report = RunJob(job);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_GT(*report->formats[0].tier, *report->formats[1].tier);
+  EXPECT_EQ(report->formats[1].tier, 0);
+  EXPECT_FALSE(report->formats[2].tier.has_value());
+}
+
+TEST(Evaluate, WarnsWhereTheLossAskedForIsSurelyExceeded) {
+  EvaluateReport report;
+  report.formats.resize(3);
+  report.formats[0] = {.name = "broken", .max_kl = 0.02, .kl = 0.03, .kl_ci95 = {0.025, 0.035}};
+  report.formats[1] = {.name = "unsure", .max_kl = 0.02, .kl = 0.03, .kl_ci95 = {0.015, 0.045}};
+  report.formats[2] = {.name = "free", .kl = 1, .kl_ci95 = {1, 1}};
+  const std::vector<std::string> warnings = LossWarnings(report);
+  ASSERT_EQ(warnings.size(), 1);
+  EXPECT_THAT(warnings[0], HasSubstr("broken loses KL 0.0300"));
+  EXPECT_THAT(ReportMarkdown(report), HasSubstr(warnings[0]));
 }
 
 TEST(Evaluate, RawOfOneModelLosesNothing) {
@@ -109,7 +133,7 @@ TEST(Evaluate, ReportHasTheKeysThatScriptsRelyOn) {
   EXPECT_TRUE(json["oracle"].contains("f1") && json["oracle"].contains("em"));
   for (const char* key :
        {"name", "tier", "native_layers", "native_tokens", "consumer_compute_share", "bytes_per_token",
-        "bytes_vs_raw", "f1", "f1_ci95", "em", "kl", "kl_p95", "tv", "ppl", "encode_tokens_per_s",
+        "bytes_vs_raw", "f1", "f1_ci95", "em", "kl", "kl_p95", "max_kl", "tv", "ppl", "encode_tokens_per_s",
         "reconstruct_tokens_per_s", "layer_error", "allocation"}) {
     EXPECT_TRUE(json["formats"][0].contains(key)) << key;
   }
@@ -124,7 +148,8 @@ TEST(Evaluate, InterruptedRunGoesOnToTheSameReport) {
   job.log = ::testing::TempDir() + "/interrupted.jsonl";
   const auto device = OpenDevice({.name = "cpu", .threads = 1});
   const auto stopped =
-      Evaluate(job, device->get(), [](absl::string_view, int64_t done, int64_t) { return done < 3; });
+      Evaluate(job, device->get(),
+               [](absl::string_view, int64_t done, int64_t, absl::string_view) { return done < 3; });
   EXPECT_TRUE(absl::IsCancelled(stopped.status()));
   job.resume = true;
   const auto resumed = RunJob(job);
@@ -175,6 +200,8 @@ class Calibrate : public ::testing::Test {
 TEST_F(Calibrate, SameSeedGivesTheSameBytesAndAddingAConsumerKeepsTheEncoder) {
   const CalibrateJob first = SmallJob("calibrate_first");
   const CalibrateJob second = SmallJob("calibrate_second");
+  std::filesystem::remove_all(first.out);  // of an earlier run, perhaps of another version
+  std::filesystem::remove_all(second.out);
   ASSERT_TRUE(RunJob(first).ok());
   ASSERT_TRUE(RunJob(second).ok());
   for (const auto& entry : std::filesystem::directory_iterator(first.out)) {
@@ -196,7 +223,9 @@ TEST_F(Calibrate, SameSeedGivesTheSameBytesAndAddingAConsumerKeepsTheEncoder) {
   job.codec = second.out;
   job.questions = 2;
   const auto device = OpenDevice({.name = "cpu", .threads = 1});
-  EXPECT_TRUE(Evaluate(job, device->get(), [](absl::string_view, int64_t, int64_t) { return true; }).ok());
+  EXPECT_TRUE(Evaluate(job, device->get(), [](absl::string_view, int64_t, int64_t, absl::string_view) {
+                return true;
+              }).ok());
 }
 
 TEST_F(Calibrate, TooFewPromptsAreRefused) {

@@ -82,7 +82,34 @@ TEST_F(TransformJobTest, MeetsALossThatCanBeMet) {
   job_.bytes_per_token.reset();
   job_.max_kl = 0.5;
   ASSERT_TRUE(Run().ok());
-  EXPECT_THAT(Manifest().formats[0].notes["expected loss"], HasSubstr("chat KL 0."));
+  const ArtifactManifest manifest = Manifest();
+  const ArtifactFormat& format = manifest.formats[0];
+  EXPECT_EQ(format.max_kl, 0.5);
+  ASSERT_TRUE(format.decoders[0].expected.has_value());
+  EXPECT_GT(format.decoders[0].expected->kl, 0);
+  EXPECT_LT(format.decoders[0].expected->kl, 0.5);
+  EXPECT_GT(format.decoders[0].expected->bytes_per_token, 0);
+}
+
+TEST_F(TransformJobTest, FitsTheEncoderToTheProducerAlone) {
+  job_.options.encoder_source = EncoderSource::kProducer;
+  ASSERT_TRUE(Run().ok());
+  const std::string hash = Manifest().formats[0].encoder.sha256;
+  job_.base.consumers = {"deploy/demo/json"};
+  ASSERT_TRUE(Run().ok());
+  EXPECT_EQ(Manifest().formats[0].encoder.sha256, hash) << "an encoder that no consumer had a say in";
+}
+
+TEST_F(TransformJobTest, ComputeShareBoundsRankAndUniformBitsFillIt) {
+  job_.options.compute_share = 0.05;
+  ASSERT_TRUE(Run().ok());
+  // Half of 5 % of the demo's 12.1 MFLOP a token, over 2 * (2 layers * 256 + 256) FLOP a latent.
+  const int64_t bound = Manifest().formats[0].transform.groups[0].rank;
+  EXPECT_LE(bound, 197);
+  EXPECT_GT(bound, 16);
+  job_.options.allocation = BitAllocation::kUniform;
+  ASSERT_TRUE(Run().ok());
+  EXPECT_EQ(Manifest().formats[0].transform.groups[0].rank, 128);  // 64 bytes of four bits
 }
 
 }  // namespace
