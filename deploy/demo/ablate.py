@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What each ingredient of the preset aludel buys: calibrates base -> chat for one loss with all of them, then with each
-switched off alone, and prints the bytes that the same loss then costs. About half an hour of one core; calibrations that
+"""What each ingredient of the preset aludel buys: calibrates base -> chat for one loss, one layer native, with all of
+them, then with each switched off alone, and prints the bytes that the same loss then costs. About half an hour of one core; calibrations that
 are there already are not repeated.
 
     deploy/demo/ablate.py [--out DIR] [--max-kl X] [--bin DIR]
@@ -22,7 +22,7 @@ VARIANTS = {
     "3 uniform bits": ["--allocation", "uniform"],
     "4 fixed bit widths": ["--packing", "fixed"],
     "5 linear decoder": ["--linear"],
-    "6 one native layer fewer": ["--native-layers", "1"],
+    "6 no native layer": ["--native-layers", "0"],
     "6 no side information": ["--native-layers", "-1"],
     "7 with 4 head and 16 tail tokens native": ["--head-tokens", "4", "--tail-tokens", "16"],
     "11 every layer by itself": ["--group-layers", "1"],
@@ -36,7 +36,7 @@ def calibrate(name: str, flags: list, options: argparse.Namespace, prompts: Path
                ROOT / "deploy/demo/chat", "--data", prompts, "--out", out, "--work", options.out / "work", "--keep-work",
                "--threads", "1", "--format", "aludel-ablation", "--max-kl", str(options.max_kl), "--steps",
                str(options.steps), "--compute-share", "0.135"]
-    for flag, value in (("--native-layers", "2"), ("--sensitivity-prompts", "200")):
+    for flag, value in (("--native-layers", "1"), ("--sensitivity-prompts", "200")):
         if flag not in flags:
             command += [flag, value]
     manifest = out / "artifact.json"
@@ -55,7 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "build/ablation")
     parser.add_argument("--bin", type=Path, default=ROOT / "build/release/bin")
-    parser.add_argument("--max-kl", type=float, default=0.025)
+    parser.add_argument("--max-kl", type=float, default=0.15)
     parser.add_argument("--steps", type=int, default=2000)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
