@@ -145,6 +145,8 @@ std::optional<ApiError> ParseObject(absl::string_view body, json* object) {
     absl::StrAppend(&error.message, ", found ", object->type_name());
   } catch (const json::parse_error& fault) {
     absl::StrAppend(&error.message, "; the fault is at byte ", fault.byte);
+  } catch (const json::out_of_range&) {
+    absl::StrAppend(&error.message, "; it holds a number that is too large");
   }
   return error;
 }

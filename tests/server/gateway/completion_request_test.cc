@@ -223,6 +223,9 @@ TEST(CompletionRequest, RefusesWhatIsNoJsonObject) {
     EXPECT_THAT(BodyError(body).message, HasSubstr("JSON")) << body;
   }
   EXPECT_THAT(BodyError(R"({"model": )").message, HasSubstr("byte 11"));
+  for (absl::string_view body : {"1e999", R"({"model": "m", "temperature": -1e999})"}) {
+    EXPECT_THAT(BodyError(body).message, HasSubstr("a number that is too large")) << body;
+  }
 }
 
 TEST(CompletionRequest, RefusesDeepNestingWhereverItIs) {
