@@ -6,8 +6,9 @@
 #include <chrono>
 #include <memory>
 
-#include "absl/strings/match.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "nlohmann/json.hpp"
 
 namespace aludel {
@@ -16,6 +17,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMaxErrorBytes = 300;
+// A line of a stream that is longer is no event of a completion's.
+constexpr size_t kMaxLineBytes = 4 << 20;
 constexpr int kMaxPollMs = 100;
 
 double Since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -25,10 +28,15 @@ using Handle = std::unique_ptr<CURL, void (*)(CURL*)>;
 // One request on its way: cuts the stream into events and takes the time of each piece of text.
 class Transfer {
  public:
-  Transfer(const LoadRequest& request, Clock::time_point start, LoadResult* result)
-      : request_(&request), start_(start), result_(result), handle_(curl_easy_init(), curl_easy_cleanup) {
+  Transfer(size_t index, const LoadRequest& request, Clock::time_point start, LoadResult* result)
+      : index_(index),
+        request_(&request),
+        start_(start),
+        result_(result),
+        handle_(curl_easy_init(), curl_easy_cleanup) {
     result_->arrival = request.arrival;
   }
+  size_t index() const { return index_; }
   CURL* handle() const { return handle_.get(); }
 
   void Prepare(const LoadTarget& target, curl_slist* headers) {
@@ -45,8 +53,8 @@ class Transfer {
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, this);
     curl_easy_setopt(
         curl, CURLOPT_WRITEFUNCTION, +[](char* bytes, size_t size, size_t count, void* self) {
-          static_cast<Transfer*>(self)->Take(absl::string_view(bytes, size * count));
-          return size * count;
+          const bool taken = static_cast<Transfer*>(self)->Take(absl::string_view(bytes, size * count));
+          return taken ? size * count : 0;
         });
   }
 
@@ -57,10 +65,12 @@ class Transfer {
     result_->e2e = Now();
     if (result_->completion_tokens == 0) result_->completion_tokens = pieces_;
     if (!result_->error.empty()) return;
-    if (code != CURLE_OK) {
+    if (code == CURLE_ABORTED_BY_CALLBACK) {
+      result_->error = "stopped before its end";
+    } else if (code != CURLE_OK) {
       result_->error = curl_easy_strerror(code);
     } else if (status != 200) {
-      result_->error = absl::StrCat("HTTP ", status, ": ", unread_.substr(0, kMaxErrorBytes));
+      result_->error = absl::StrCat("HTTP ", status, ": ", absl::StripAsciiWhitespace(beginning_));
     } else if (!done_) {
       result_->error = "the stream ended before [DONE]";
     } else if (pieces_ == 0) {
@@ -71,19 +81,26 @@ class Transfer {
  private:
   double Now() const { return Since(start_) - request_->arrival; }
 
-  void Take(absl::string_view bytes) {
+  // False where what comes is no stream of events.
+  bool Take(absl::string_view bytes) {
     const double now = Now();
+    const absl::string_view begin = bytes.substr(0, kMaxErrorBytes - beginning_.size());
+    beginning_.append(begin.data(), begin.size());
     unread_.append(bytes.data(), bytes.size());
     size_t from = 0;
-    for (size_t end; (end = unread_.find("\n\n", from)) != std::string::npos; from = end + 2) {
-      TakeEvent(absl::string_view(unread_).substr(from, end - from), now);
+    for (size_t end; (end = unread_.find('\n', from)) != std::string::npos; from = end + 1) {
+      TakeLine(absl::string_view(unread_).substr(from, end - from), now);
     }
     unread_.erase(0, from);
+    if (unread_.size() <= kMaxLineBytes) return true;
+    result_->error = absl::StrCat("a line of more than ", kMaxLineBytes, " bytes");
+    return false;
   }
 
-  void TakeEvent(absl::string_view event, double now) {
-    if (!absl::StartsWith(event, "data: ")) return;
-    event.remove_prefix(6);
+  // Events are one "data:" line each, ended by "\n" or "\r\n"; other fields and comments mean nothing here.
+  void TakeLine(absl::string_view line, double now) {
+    if (!absl::ConsumePrefix(&line, "data:")) return;
+    const absl::string_view event = absl::StripAsciiWhitespace(line);
     if (event == "[DONE]") {
       done_ = true;
       return;
@@ -95,7 +112,10 @@ class Transfer {
     }
     if (json.contains("error")) result_->error = json["error"].dump().substr(0, kMaxErrorBytes);
     if (const auto usage = json.find("usage"); usage != json.end() && usage->is_object()) {
-      result_->completion_tokens = usage->value("completion_tokens", int64_t{0});
+      const auto tokens = usage->find("completion_tokens");
+      if (tokens != usage->end() && tokens->is_number_unsigned()) {
+        result_->completion_tokens = tokens->get<int64_t>();
+      }
     }
     const auto choices = json.find("choices");
     if (choices == json.end() || !choices->is_array()) return;
@@ -109,7 +129,7 @@ class Transfer {
     const auto delta = choice.find("delta");
     const nlohmann::json& holder = delta != choice.end() ? *delta : choice;
     if (!holder.is_object()) return false;
-    for (const char* name : {"content", "text"}) {
+    for (const char* name : {"content", "text", "reasoning_content"}) {
       const auto text = holder.find(name);
       if (text != holder.end() && text->is_string() && !text->get_ref<const std::string&>().empty())
         return true;
@@ -126,10 +146,12 @@ class Transfer {
     last_piece_ = now;
   }
 
+  const size_t index_;
   const LoadRequest* const request_;
   const Clock::time_point start_;
   LoadResult* const result_;
   Handle handle_;
+  std::string beginning_;  // of the body: what an error says
   std::string unread_;
   double last_piece_ = 0;
   int64_t pieces_ = 0;
@@ -154,15 +176,13 @@ absl::StatusOr<std::vector<LoadResult>> RunLoad(const LoadTarget& target,
   curl_multi_setopt(multi.get(), CURLMOPT_MAX_TOTAL_CONNECTIONS, static_cast<long>(target.max_connections));
 
   std::vector<LoadResult> results(requests.size());
-  for (LoadResult& result : results) result.error = "not sent: the load was stopped";
   std::vector<std::unique_ptr<Transfer>> transfers(requests.size());
   const Clock::time_point start = Clock::now();
   size_t next = 0;
   int64_t done = 0;
   while (done < static_cast<int64_t>(requests.size())) {
     for (; next < requests.size() && requests[next].arrival <= Since(start); ++next) {
-      results[next].error.clear();
-      transfers[next] = std::make_unique<Transfer>(requests[next], start, &results[next]);
+      transfers[next] = std::make_unique<Transfer>(next, requests[next], start, &results[next]);
       transfers[next]->Prepare(target, headers.get());
       curl_multi_add_handle(multi.get(), transfers[next]->handle());
     }
@@ -177,9 +197,7 @@ absl::StatusOr<std::vector<LoadResult>> RunLoad(const LoadTarget& target,
       curl_multi_remove_handle(multi.get(), transfer->handle());
       transfer->End(code);
       ++done;
-      std::find_if(transfers.begin(), transfers.end(), [&](const auto& one) {
-        return one.get() == transfer;
-      })->reset();
+      transfers[transfer->index()].reset();
     }
     if (!progress(done)) break;
     const double wait = next < requests.size() ? requests[next].arrival - Since(start) : 1;
@@ -191,6 +209,7 @@ absl::StatusOr<std::vector<LoadResult>> RunLoad(const LoadTarget& target,
     curl_multi_remove_handle(multi.get(), transfer->handle());
     transfer->End(CURLE_ABORTED_BY_CALLBACK);
   }
+  results.resize(next);
   return results;
 }
 

@@ -37,8 +37,9 @@ struct LoadTarget {
 };
 
 // Sends every request at its arrival time whether or not earlier ones have ended (open loop), over kept
-// connections, from one thread. `progress(done)` is called as requests end; false stops: what has not ended
-// is an error. Fails only where HTTP itself cannot be set up.
+// connections, from one thread. `progress(done)` is called as requests end; false stops: requests that have
+// not ended are errors, and those that were not sent yet have no result. Fails only where HTTP itself cannot
+// be set up.
 absl::StatusOr<std::vector<LoadResult>> RunLoad(const LoadTarget& target,
                                                 const std::vector<LoadRequest>& requests,
                                                 const std::function<bool(int64_t done)>& progress);

@@ -18,6 +18,8 @@ using nlohmann::ordered_json;
 constexpr double kWidth = 620, kHeight = 360;
 constexpr double kLeft = 56, kRight = 604, kTop = 12, kBottom = 312;
 constexpr size_t kMaxCurvePoints = 400;
+// Errors may name their request, and then all differ.
+constexpr size_t kMaxErrorKinds = 20;
 
 double Milliseconds(double seconds) { return std::round(seconds * 1e6) / 1e3; }
 
@@ -137,7 +139,9 @@ ordered_json SummariseLoad(const std::vector<LoadResult>& results, const LoadObj
     whole += result.ok() ? 1 : 0;
     tokens += result.completion_tokens;
     seconds = std::max(seconds, result.arrival + result.e2e);
-    if (!result.ok()) ++errors[result.error];
+    if (result.ok()) continue;
+    const bool known = errors.size() < kMaxErrorKinds || errors.count(result.error) > 0;
+    ++errors[known ? result.error : "other errors"];
   }
   const std::vector<Curve> curves = Curves(results);
   const auto rate = [seconds](int64_t count) {

@@ -118,7 +118,7 @@ absl::StatusOr<std::vector<LoadRequest>> TraceRequests(const Flags& flags) {
     }
     const auto whole = [&entry](const char* name, int64_t otherwise) {
       const auto it = entry.find(name);
-      return it != entry.end() && it->is_number() ? it->get<int64_t>() : otherwise;
+      return it != entry.end() && it->is_number_integer() ? it->get<int64_t>() : otherwise;
     };
     const auto prompt = entry.find("prompt");
     const int64_t words = std::clamp<int64_t>(whole("input_length", 0), 0, 10'000'000);
@@ -166,7 +166,9 @@ absl::Status Load(const Flags& flags) {
   bar.Break();
   const ordered_json summary = SummariseLoad(results, flags.objective);
   std::fputs(DescribeLoad(summary).c_str(), stdout);
-  if (!flags.json.empty()) ALUDEL_RETURN_IF_ERROR(Write(flags.json, summary.dump(2) + "\n"));
+  // Errors are cut, and may be of any bytes.
+  const std::string json = summary.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  if (!flags.json.empty()) ALUDEL_RETURN_IF_ERROR(Write(flags.json, json));
   if (!flags.html.empty()) {
     const std::string load = flags.trace.empty() ? absl::StrCat(flags.rate, " requests/s") : flags.trace;
     ALUDEL_RETURN_IF_ERROR(
