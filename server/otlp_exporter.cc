@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <memory>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/spdlog.h"
 
@@ -15,11 +15,19 @@ namespace {
 
 using nlohmann::ordered_json;
 
+// libcurl takes less than a millisecond for no limit.
+constexpr absl::Duration kLeastTimeout = absl::Milliseconds(1);
+
 // 64-bit integers are strings in protobuf's JSON.
 ordered_json ValueJson(const Span::Value& value) {
   if (const auto* text = std::get_if<std::string>(&value)) return {{"stringValue", *text}};
   if (const auto* number = std::get_if<int64_t>(&value)) return {{"intValue", absl::StrCat(*number)}};
   if (const auto* number = std::get_if<double>(&value)) return {{"doubleValue", *number}};
+  if (const auto* list = std::get_if<std::vector<std::string>>(&value)) {
+    ordered_json values = ordered_json::array();
+    for (const std::string& text : *list) values.push_back({{"stringValue", text}});
+    return {{"arrayValue", {{"values", std::move(values)}}}};
+  }
   return {{"boolValue", std::get<bool>(value)}};
 }
 
@@ -91,6 +99,7 @@ OtlpExporter::~OtlpExporter() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
+    stop_by_ = absl::Now() + options_.timeout;
   }
   wake_.notify_one();
   thread_.join();
@@ -111,22 +120,25 @@ void OtlpExporter::Export(Span span) {
 void OtlpExporter::Loop() {
   const std::unique_ptr<CURL, void (*)(CURL*)> curl(curl_easy_init(), curl_easy_cleanup);
   bool failing = false;
-  bool last = false;
-  while (!last) {
+  while (true) {
     std::vector<Span> batch;
+    absl::Duration timeout = options_.timeout;
     {
       std::unique_lock<std::mutex> lock(mutex_);
       wake_.wait_for(lock, absl::ToChronoNanoseconds(options_.interval),
                      [this] { return stopping_ || queue_.size() >= options_.max_batch; });
+      if (stopping_) timeout = std::min(timeout, stop_by_ - absl::Now());
+      // A collector that is down or slow must not delay the stop.
+      if (stopping_ && (queue_.empty() || failing || timeout < kLeastTimeout)) {
+        metrics_->CountSpans("dropped", static_cast<int64_t>(queue_.size()));
+        return;
+      }
       const size_t count = std::min(queue_.size(), options_.max_batch);
       std::move(queue_.begin(), queue_.begin() + static_cast<ptrdiff_t>(count), std::back_inserter(batch));
       queue_.erase(queue_.begin(), queue_.begin() + static_cast<ptrdiff_t>(count));
-      // At the end a batch that fails is the last: a collector that is down must not delay the stop.
-      last = stopping_ && (queue_.empty() || failing);
     }
     if (batch.empty()) continue;
-    const std::string error =
-        Post(curl.get(), options_.endpoint, OtlpJson(options_.service, batch), options_.timeout);
+    const std::string error = Post(curl.get(), options_.endpoint, OtlpJson(options_.service, batch), timeout);
     metrics_->CountSpans(error.empty() ? "exported" : "failed", static_cast<int64_t>(batch.size()));
     if (!error.empty() && !failing)
       spdlog::warn("traces: {} does not take spans: {}", options_.endpoint, error);

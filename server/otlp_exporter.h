@@ -1,9 +1,9 @@
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -21,7 +21,7 @@ namespace aludel {
 // One operation of a trace, finished.
 struct Span {
   enum class Kind { kInternal = 1, kServer = 2, kClient = 3 };  // OTLP's numbers
-  using Value = std::variant<std::string, int64_t, double, bool>;
+  using Value = std::variant<std::string, int64_t, double, bool, std::vector<std::string>>;
 
   TraceContext context;                // its own id
   std::array<uint8_t, 8> parent = {};  // zeros: a root
@@ -49,7 +49,7 @@ class OtlpExporter {
   };
   // `metrics` must outlive the exporter.
   OtlpExporter(Options options, Metrics* metrics);
-  // Sends what waits, within one timeout.
+  // Sends what waits, within one timeout after the batch that may be on its way; counts what is left.
   ~OtlpExporter();
 
   bool enabled() const { return !options_.endpoint.empty(); }
@@ -64,6 +64,7 @@ class OtlpExporter {
   std::condition_variable wake_;
   std::deque<Span> queue_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time stop_by_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

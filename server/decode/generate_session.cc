@@ -441,7 +441,7 @@ void GenerateSession::ExportSpans(const absl::Status& status, const RequestLabel
     if (labels.plan == "fallback") handover.error = "the prompt was prefilled on the decode server";
   }
   context_.traces->Export(std::move(span));
-  if (handover.start != absl::UnixEpoch()) context_.traces->Export(std::move(handover));
+  if (handover.end != absl::UnixEpoch()) context_.traces->Export(std::move(handover));
 }
 
 }  // namespace aludel

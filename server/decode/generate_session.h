@@ -112,9 +112,9 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   Timer::Id handover_timer_ ABSL_GUARDED_BY(mutex_) = 0;
   KvReceiver::Usage usage_ ABSL_GUARDED_BY(mutex_);  // of the ticket when it was closed
   std::optional<ProducerSeconds> producer_ ABSL_GUARDED_BY(mutex_);
-  // For the trace; the epoch where there was no hand-over.
-  absl::Time handover_start_ ABSL_GUARDED_BY(mutex_) = absl::UnixEpoch();
-  absl::Time handover_end_ ABSL_GUARDED_BY(mutex_);
+  // For the trace; the end is the epoch where no hand-over has ended.
+  absl::Time handover_start_ ABSL_GUARDED_BY(mutex_);
+  absl::Time handover_end_ ABSL_GUARDED_BY(mutex_) = absl::UnixEpoch();
   StageSeconds stages_ ABSL_GUARDED_BY(mutex_);                 // once the first token is out
   std::vector<absl::Time> last_token_ ABSL_GUARDED_BY(mutex_);  // by choice
   int open_choices_ ABSL_GUARDED_BY(mutex_) = 1;

@@ -190,7 +190,7 @@ void CompletionExchange::OnEnd(const grpc::Status& status) {
   outcome.operation = options_.identity.chat ? "chat" : "text_completion";
   outcome.model = options_.identity.model;
   outcome.completion_id = options_.identity.id;
-  outcome.finish_reason = choices_[0].finish_reason();
+  for (const CompletionChoice& choice : choices_) outcome.finish_reasons.push_back(choice.finish_reason());
   outcome.stream = options_.stream;
   outcome.has_first_token = has_text_;
   outcome.prompt_tokens = options_.prompt_tokens;

@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "server/gateway/page.h"
 #include "server/gateway/prompt.h"
@@ -212,7 +213,7 @@ void Gateway::OnCompletionEnd(const std::string& path, const RequestIdentity& id
                        {"total_ms", ms(outcome.seconds)}};
   if (outcome.has_first_token) {
     line.update({{"completion_id", outcome.completion_id},
-                 {"finish_reason", outcome.finish_reason},
+                 {"finish_reason", absl::StrJoin(outcome.finish_reasons, ",")},
                  {"plan", started.plan()},
                  {"format", started.format()},
                  {"payload_bytes", started.payload_bytes()},
@@ -238,7 +239,7 @@ void Gateway::ExportSpan(const RequestIdentity& identity, const CompletionOutcom
   const v1::Started& started = outcome.started;
   Span span{.context = identity.trace,
             .parent = identity.parent_span,
-            .name = absl::StrCat(outcome.operation, " ", outcome.model),
+            .name = absl::StrCat(outcome.operation, outcome.model.empty() ? "" : " ", outcome.model),
             .kind = Span::Kind::kServer,
             .end = absl::Now()};
   span.start = span.end - absl::Seconds(outcome.seconds);
@@ -252,17 +253,15 @@ void Gateway::ExportSpan(const RequestIdentity& identity, const CompletionOutcom
                      {"aludel.request_id", identity.id}};
   if (outcome.has_first_token) {
     span.attributes.insert(span.attributes.end(),
-                           {{"gen_ai.response.finish_reason", outcome.finish_reason},
+                           {{"gen_ai.response.finish_reasons", outcome.finish_reasons},
                             {"gen_ai.server.time_to_first_token", outcome.ttft_seconds},
                             {"aludel.plan", started.plan()},
                             {"aludel.format", started.format()},
                             {"aludel.payload_bytes", static_cast<int64_t>(started.payload_bytes())},
                             {"aludel.gateway_seconds", outcome.gateway_seconds}});
   }
-  if (outcome.status >= 400) {
-    span.error = outcome.error;
-    span.attributes.push_back({"error.type", std::string(outcome.name)});
-  }
+  if (outcome.status >= 400) span.attributes.push_back({"error.type", std::string(outcome.name)});
+  if (outcome.status >= 500) span.error = outcome.error;  // below, the fault is the client's
   traces_->Export(std::move(span));
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "aludel/v1/handoff.pb.h"
 #include "server/metrics.h"
@@ -27,7 +28,7 @@ struct CompletionOutcome {
   std::string operation;    // "chat" or "text_completion", as OpenTelemetry names them
   std::string model;        // "" where the request never named one of ours
   std::string completion_id;
-  std::string finish_reason;
+  std::vector<std::string> finish_reasons;  // by choice
   bool stream = false;
   bool has_first_token = false;
   int64_t prompt_tokens = 0;

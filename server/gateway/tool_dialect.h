@@ -5,11 +5,10 @@
 namespace aludel {
 
 // How a family of models writes down the calls it wants made:
-//   kHermes   <tool_call>{"name": ..., "arguments": {...}}</tool_call>, any number of them, text around
-//   (Hermes,
-//             Qwen2.5, Qwen3)
-//   kLlama    {"name": ..., "parameters": {...}} as the whole answer, several apart by ';' (Llama 3.1 and
-//   later) kMistral  [TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...] to the end of the answer
+//   kHermes: <tool_call>{"name": ..., "arguments": {...}}</tool_call>, any number of them, text around
+//     (Hermes, Qwen2.5, Qwen3)
+//   kLlama: {"name": ..., "parameters": {...}} as the whole answer, several apart by ';' (Llama 3.1 and
+//   later) kMistral: [TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...] to the end of the answer
 enum class ToolDialect { kNone, kHermes, kLlama, kMistral };
 
 // What a chat template teaches its model, told from the template's text: it must speak of `tools`, and of
