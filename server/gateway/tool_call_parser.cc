@@ -132,9 +132,10 @@ void ToolCallParser::PushHermes(Output* output) {
   }
 }
 
-// White space between and behind calls is the model's typography, not an answer.
+// White space behind a call is the model's typography, not an answer.
 void ToolCallParser::EmitText(absl::string_view text, Output* output) {
-  if (calls_ > 0) text = absl::StripLeadingAsciiWhitespace(text);
+  if (behind_call_) text = absl::StripLeadingAsciiWhitespace(text);
+  if (!text.empty()) behind_call_ = false;
   output->text.append(text.data(), text.size());
 }
 
@@ -162,6 +163,7 @@ bool ToolCallParser::TakeCalls(absl::string_view text, Output* output) {
   for (ToolCall& call : calls) {
     if (calls_ >= options_.max_calls) break;
     ++calls_;
+    behind_call_ = true;
     output->calls.push_back(std::move(call));
   }
   return true;

@@ -40,8 +40,9 @@ class ToolCallParser {
 
   Options options_;
   std::string held_;
-  bool inside_ = false;  // held_ begins behind an opening marker, or with a call
-  bool plain_ = false;   // Llama: the answer turned out to be text
+  bool inside_ = false;       // held_ begins behind an opening marker, or with a call
+  bool plain_ = false;        // Llama: the answer turned out to be text
+  bool behind_call_ = false;  // nothing but white space has come since the last call
   size_t calls_ = 0;
 };
 

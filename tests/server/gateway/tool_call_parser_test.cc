@@ -43,8 +43,8 @@ TEST(ToolCallParser, ReadsHermesCallsWithTextAround) {
       Parse(With(ToolDialect::kHermes),
             "Let me look.<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"place\": \"<b> "
             "Z\u00fcrich\", \"days\": 2}}\n</tool_call>\n<tool_call>{\"name\": \"clock\", "
-            "\"arguments\": {}}</tool_call> Done.");
-  EXPECT_EQ(parsed.text, "Let me look.Done.");
+            "\"arguments\": {}}</tool_call> All done now.");
+  EXPECT_EQ(parsed.text, "Let me look.All done now.");
   ASSERT_EQ(parsed.calls.size(), 2u);
   EXPECT_EQ(parsed.calls[0].name, "weather");
   EXPECT_EQ(parsed.calls[0].arguments, "{\"place\":\"<b> Z\u00fcrich\",\"days\":2}");
