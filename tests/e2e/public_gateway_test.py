@@ -1,0 +1,238 @@
+"""A gateway on a public address, under stack.py: configs/gateway-public.textproto with its files made here. Keys over
+TLS, both replaced while it runs; limits; what is refused and how; a client that leaves; one log line per request.
+
+Exit code 77: openssl is not installed.
+"""
+
+import argparse
+import hashlib
+import http.client
+import json
+import os
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Callable, Dict, List, Optional
+
+from stack import ROOT, free_ports
+
+WAIT_S = 20
+CANCEL_S = 0.1
+SECRET = "the harp of Orla"
+
+
+def certificate(folder: Path, name: str) -> None:
+    """Replaces the gateway's key and certificate by new ones for localhost, whole files at once."""
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+                    "-days", "2", "-subj", f"/O={name}/CN=localhost", "-addext",
+                    "subjectAltName=DNS:localhost", "-keyout", folder / "new.key", "-out",
+                    folder / "new.crt"], check=True, capture_output=True)
+    os.replace(folder / "new.key", folder / "gateway.key")
+    os.replace(folder / "new.crt", folder / "gateway.crt")
+
+
+class PublicGateway:
+    """The process, its clients' vocabulary, and its log."""
+
+    def __init__(self, binaries: Path, folder: Path, stack: Path) -> None:
+        self.folder = folder
+        self.port, self.admin_port = free_ports(2)
+        certificate(folder, "first")
+        self.set_keys({"alice": "requests_per_minute=600", "bob": "requests_per_minute=2", "carol": "max_concurrent=1"})
+        moved = dict(zip(re.findall(r"127\.0\.0\.1:(\d+)", (ROOT / "configs/gateway.textproto").read_text()),
+                         re.findall(r"127\.0\.0\.1:(\d+)", (stack / "gateway.textproto").read_text())))
+        text = (ROOT / "configs/gateway-public.textproto").read_text()
+        text = text.replace("0.0.0.0:8443", f"127.0.0.1:{self.port}").replace("127.0.0.1:8081", f"127.0.0.1:{self.admin_port}")
+        text = re.sub(r"127\.0\.0\.1:(7\d+)", lambda at: f"127.0.0.1:{moved[at.group(1)]}", text)
+        text = re.sub(r'"(gateway\.\w+)"', lambda at: f'"{folder / at.group(1)}"', text)
+        text = re.sub(r"tracing \{.*?\n\}\n", "", text, flags=re.DOTALL)
+        (folder / "gateway.textproto").write_text(text + "reload_interval_ms: 100 probe_interval_ms: 200\n")
+        with open(folder / "log", "wb") as log:
+            self.process = subprocess.Popen([binaries / "aludel-gateway", "--config", folder / "gateway.textproto"],
+                                            cwd=ROOT, stdout=log, stderr=log)
+        wait_for("ready", lambda: self.ask("GET", "/ready").status == 200)
+
+    def set_keys(self, limits: Dict[str, str]) -> None:
+        lines = [f"{name} {hashlib.sha256(f'sk-{name}'.encode()).hexdigest()} {more}" for name, more in limits.items()]
+        (self.folder / "new.keys").write_text("\n".join(lines) + "\n")
+        os.replace(self.folder / "new.keys", self.folder / "gateway.keys")
+
+    def connect(self) -> http.client.HTTPSConnection:
+        context = ssl.create_default_context(cafile=self.folder / "gateway.crt")
+        return http.client.HTTPSConnection("localhost", self.port, context=context, timeout=30)
+
+    def ask(self, method: str, path: str, key: str = "", body: Optional[Dict] = None,
+            connection: Optional[http.client.HTTPSConnection] = None) -> "Reply":
+        connection = connection or self.connect()
+        headers = {"Content-Type": "application/json", "x-request-id": f"test-{key or 'nobody'}"}
+        if key:
+            headers["Authorization"] = f"Bearer sk-{key}"
+        connection.request(method, path, json.dumps(body) if body else None, headers)
+        return Reply(connection.getresponse())
+
+    def chat(self, key: str, **more: object) -> "Reply":
+        return self.ask("POST", "/v1/chat/completions", key, chat_body(**more))
+
+    def log_lines(self) -> List[Dict]:
+        return [json.loads(line) for line in (self.folder / "log").read_text().splitlines()]
+
+
+class Reply:
+    """A whole answer."""
+
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        self.status, self.headers, self.text = response.status, response.headers, response.read().decode()
+
+    def error(self) -> Dict:
+        error = json.loads(self.text)["error"]
+        assert set(error) == {"message", "type", "param", "code"}, error
+        return error
+
+
+def chat_body(**more: object) -> Dict:
+    return {"model": "chat", "max_tokens": 4, "temperature": 0, "messages": [{"role": "user", "content": SECRET}], **more}
+
+
+def wait_for(what: str, done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        try:
+            if done():
+                return
+        except (OSError, http.client.HTTPException):
+            pass
+        assert time.monotonic() < deadline, f"not {what} within {WAIT_S} s"
+        time.sleep(0.02)
+
+
+def check_keys(gateway: PublicGateway) -> None:
+    for key in ("", "mallory"):
+        reply = gateway.chat(key)
+        assert reply.status == 401 and reply.headers["WWW-Authenticate"] == "Bearer", reply.status
+        assert reply.error()["code"] == "invalid_api_key", reply.text
+        assert gateway.ask("GET", "/v1/models", key).status == 401
+    assert gateway.ask("GET", "/v1/models", "alice").status == 200
+    reply = gateway.chat("alice")
+    assert reply.status == 200 and reply.headers["x-request-id"] == "test-alice", reply.text
+    assert gateway.ask("GET", "/metrics", "alice").status == 404, "metrics on the public port"
+
+
+def check_limits(gateway: PublicGateway) -> None:
+    statuses = [gateway.chat("bob") for _ in range(3)]
+    assert [reply.status for reply in statuses] == [200, 200, 429]
+    assert 1 <= int(statuses[2].headers["Retry-After"]) <= 60, statuses[2].headers
+    assert statuses[2].error()["code"] == "requests_per_minute_exceeded", statuses[2].text
+    running = gateway.connect()
+    running.request("POST", "/v1/chat/completions", json.dumps(chat_body(max_tokens=800, ignore_eos=True, stream=True)),
+                    {"Authorization": "Bearer sk-carol"})
+    first = running.getresponse()
+    assert first.readline().startswith(b"data: ")
+    second = gateway.chat("carol")
+    assert second.status == 429 and "Retry-After" in second.headers, second.text
+    running.close()
+    wait_for("free again", lambda: gateway.chat("carol").status == 200)
+
+
+def check_reload(gateway: PublicGateway) -> None:
+    kept = gateway.connect()
+    assert gateway.ask("GET", "/v1/models", "alice", connection=kept).status == 200
+    gateway.set_keys({"alice": "", "dave": ""})
+    wait_for("dave's turn", lambda: gateway.ask("GET", "/v1/models", "dave").status == 200)
+    assert gateway.chat("bob").status == 401
+    (gateway.folder / "gateway.keys").write_text("nonsense\n")
+    certificate(gateway.folder, "second")
+    wait_for("served by the new certificate", lambda: gateway.ask("GET", "/v1/models", "alice").status == 200)
+    assert gateway.ask("GET", "/v1/models", "alice", connection=kept).status == 200, "an old connection was cut"
+
+
+def check_refusals(gateway: PublicGateway) -> None:
+    too_long = gateway.ask("POST", "/v1/chat/completions", "alice", {"model": "chat", "pad": "x" * (5 << 20)})
+    assert too_long.status == 413 and too_long.error()["message"], too_long.status
+    late = gateway.chat("alice", max_tokens=800, ignore_eos=True, aludel={"timeout_ms": 50})
+    assert late.status == 504 and late.error()["code"] == "deadline_exceeded", (late.status, late.text)
+    huge = gateway.connect()
+    huge.request("POST", "/v1/chat/completions", '{"model": "chat", "temperature": 1e999}',
+                 {"Authorization": "Bearer sk-alice"})
+    assert huge.getresponse().status == 400
+
+
+def check_cancel(gateway: PublicGateway, decode_admin: str) -> None:
+    """From the client's going to the decode server's own account of it."""
+
+    def cancelled() -> float:
+        with urllib.request.urlopen(f"http://{decode_admin}/metrics", timeout=5) as reply:
+            text = reply.read().decode()
+        return sum(float(value) for value in
+                   re.findall(r'^aludel_requests_total\{[^}]*outcome="cancelled"[^}]*\} (\S+)$', text, re.MULTILINE))
+
+    seconds = []
+    for stream in (True, False, True):
+        before = cancelled()
+        client = gateway.connect()
+        client.request("POST", "/v1/chat/completions", json.dumps(chat_body(max_tokens=900, ignore_eos=True, stream=stream)),
+                       {"Authorization": "Bearer sk-alice"})
+        if stream:
+            assert client.getresponse().readline().startswith(b"data: ")
+        else:
+            time.sleep(0.1)
+        left = time.monotonic()
+        client.sock.shutdown(socket.SHUT_RDWR)
+        client.close()
+        while cancelled() == before:
+            assert time.monotonic() < left + WAIT_S, "never cancelled"
+        seconds.append(time.monotonic() - left)
+    print("cancelled at the decode server after " + ", ".join(f"{one * 1e3:.0f} ms" for one in seconds))
+    assert sorted(seconds)[1] < CANCEL_S, seconds
+
+
+def check_log(gateway: PublicGateway) -> None:
+    lines = gateway.log_lines()
+    served = [line for line in lines if line.get("path") == "/v1/chat/completions"]
+    assert {200, 401, 413, 429, 499, 504} - {413} <= {line["status"] for line in served}, served
+    whole = next(line for line in served if line["status"] == 200)
+    for field in ("time", "level", "request_id", "trace_id", "key", "peer", "model", "plan", "prompt_tokens",
+                  "completion_tokens", "ttft_ms", "queue_ms", "prefill_ms", "transfer_ms", "first_decode_ms",
+                  "gateway_ms", "total_ms"):
+        assert field in whole, (field, whole)
+    text = (gateway.folder / "log").read_text()
+    assert SECRET not in text and "sk-" not in text, "prompt text or a key in the log"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bin", type=Path, required=True, help="folder of the server binaries")
+    options = parser.parse_args()
+    if shutil.which("openssl") is None:
+        print("skipped: public_gateway: openssl is not installed")
+        return 77
+    stack = Path(os.environ["STACK_FOLDER"])
+    decode_admin = re.search(r'admin_listen: *"([^"]+)"', (stack / "decode-chat.textproto").read_text())[1]
+    with tempfile.TemporaryDirectory(prefix="aludel-public-") as folder:
+        gateway = PublicGateway(options.bin.resolve(), Path(folder), stack)
+        try:
+            check_keys(gateway)
+            check_limits(gateway)
+            check_refusals(gateway)
+            check_cancel(gateway, decode_admin)
+            check_reload(gateway)
+            gateway.process.terminate()
+            assert gateway.process.wait(WAIT_S) == 0
+            check_log(gateway)
+        except Exception:
+            print("\n".join((Path(folder) / "log").read_text().splitlines()[-15:]), file=sys.stderr)
+            raise
+        finally:
+            gateway.process.kill()
+            gateway.process.wait()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
