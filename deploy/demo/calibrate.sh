@@ -16,5 +16,6 @@ calibrate() {
     --consumer deploy/demo/json --out "$out" --threads 1 "$@"
 }
 calibrate --preset paper --data deploy/demo/calibration.jsonl --max-control 2
-calibrate --data "$prompts" --work build/calibration --keep-work --native-layers 0 --bytes-per-token 254 --compute-share 0.25
-calibrate --data "$prompts" --work build/calibration --native-layers 2 --bytes-per-token 63 --steps 10000
+calibrate --data "$prompts" --work build/calibration --keep-work --native-layers 0 --bytes-per-token 254 --compute-share 0.445
+calibrate --data "$prompts" --work build/calibration --native-layers 2 --bytes-per-token 63 --compute-share 0.135 \
+  --steps 10000

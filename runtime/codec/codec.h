@@ -77,8 +77,9 @@ class KvCodec {
   // reconstructed cache: tokens [head, prompt - 1 - tail) are handed over.
   virtual int64_t native_head_tokens() const = 0;
   virtual int64_t native_tail_tokens() const = 0;
-  // Floating-point operations of the decoder per token, native layers not counted.
-  virtual double decode_flops_per_token() const = 0;
+  // Floating-point operations per token of encoding (opened for the producer) or decoding (for the consumer),
+  // native layers not counted.
+  virtual double flops_per_token() const = 0;
   // Bound on the payload of one frame over `tokens` tokens.
   virtual size_t MaxFrameBytes(int64_t tokens) const = 0;
   virtual absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const = 0;

@@ -14,8 +14,6 @@ namespace {
 
 constexpr int64_t kChunk = 1024;
 constexpr int64_t kTypicalTokens = 256;
-// Of the compute share, for encoding.
-constexpr double kEncoderShare = 0.5;
 constexpr int kUniformBits = 4;
 
 // Mean and deviation of decoder inputs; folded into the first layer after training.
@@ -141,47 +139,13 @@ TransformDecoderGroup Fold(DecoderNet net, const InputScale& scale, const Target
   return out;
 }
 
-// Of the consumer's own prefill, per token.
-double PrefillFlops(const ModelConfig& config) {
-  return LayerFlops(config, config.layers, 0, kTypicalTokens) / kTypicalTokens;
-}
-
-// Columns of a group's encoder: the producer's [K V], and its side information.
-double EncoderColumns(const ModelConfig& config, const TransformGroup& group, bool has_side) {
-  return group.layers * 2.0 * config.kv_dim() + (has_side ? config.hidden : 0);
-}
-
-// Latents of a group that a share of a prefill pays for.
-int64_t RankFor(double share, const ModelConfig& config, const std::vector<TransformGroup>& groups,
-                bool has_side) {
-  double per_latent = 0;
-  for (const TransformGroup& group : groups) per_latent += 2 * EncoderColumns(config, group, has_side);
-  return std::max<int64_t>(16,
-                           static_cast<int64_t>(kEncoderShare * share * PrefillFlops(config) / per_latent));
-}
-
-// Units of the hidden layers that a share of the consumer's own prefill pays for, over all groups.
-int64_t WidthFor(double share, const ModelConfig& config, const TransformShape& shape) {
-  double budget = share * PrefillFlops(config);
-  for (const TransformGroup& group : shape.groups) {
-    budget -= 2 * EncoderColumns(config, group, shape.has_side()) * static_cast<double>(group.rank);
-  }
-  if (shape.has_side()) budget -= 2.0 * config.hidden * 2.0 * config.kv_dim();  // K, V of the next layer
-  double per_unit = 0;
-  for (const TransformGroup& group : shape.groups) {
-    const auto inputs = static_cast<double>(group.rank + (shape.has_side() ? config.hidden : 0));
-    per_unit += 2.0 * (inputs + group.layers * 2.0 * config.kv_dim());
-  }
-  return std::max<int64_t>(16, static_cast<int64_t>(budget / per_unit) / 16 * 16);
-}
-
 // Latents to fit at a rate, in all groups together no more than the compute share pays for.
 int64_t RankOf(double bytes_per_token, const ModelConfig& config, const std::vector<TransformGroup>& groups,
                const TransformOptions& options) {
   // No latent worth sending costs less than two bits.
   const int least_bits = options.allocation == BitAllocation::kUniform ? kUniformBits : 2;
   const auto wanted = static_cast<int64_t>(std::ceil(bytes_per_token * 8 / least_bits));
-  return std::min(wanted, RankFor(options.compute_share, config, groups, options.native_layers >= 0));
+  return std::min(wanted, AffordableRank(options.compute_share, config, groups, options.native_layers >= 0));
 }
 
 // Scales latents to one energy, so that a common step gives each the same bits.
@@ -339,7 +303,7 @@ absl::StatusOr<TransformDecoderFit> FitTransformDecoder(
   const StateFile& producer = *states.producer;
   const StateFile& consumer = *states.consumers[consumer_index];
   TransformDecoderFit fit;
-  fit.width = options.linear ? 0 : WidthFor(options.compute_share, config, shape);
+  fit.width = options.linear ? 0 : AffordableWidth(options.compute_share, config, shape);
   const int64_t train_rows = consumer.rows() - consumer.rows() / 10;
   for (size_t g = 0; g < encoder.size(); ++g) {
     const TransformGroup& group = shape.groups[g];

@@ -1,8 +1,27 @@
 #include "runtime/offline/compute_share.h"
 
+#include <algorithm>
+
 #include "runtime/codec/hand_over.h"
 
 namespace aludel {
+namespace {
+
+constexpr int64_t kTypicalTokens = 256;  // of a prompt
+constexpr double kEncoderShare = 0.5;
+constexpr int64_t kLeast = 16;
+
+// Of the consumer's own prefill, per token.
+double PrefillFlops(const ModelConfig& config) {
+  return LayerFlops(config, config.layers, 0, kTypicalTokens) / kTypicalTokens;
+}
+
+// Columns of a group's encoder: the producer's [K V], and its side information.
+double EncoderColumns(const ModelConfig& config, const TransformGroup& group, bool has_side) {
+  return group.layers * 2.0 * config.kv_dim() + (has_side ? config.hidden : 0);
+}
+
+}  // namespace
 
 double LayerFlops(const ModelConfig& config, int layers, int64_t begin, int64_t end) {
   const double hidden = config.hidden;
@@ -26,10 +45,31 @@ double MeanComputeShare(const ModelConfig& config, const KvCodec& codec,
     const double whole = LayerFlops(config, config.layers, 0, range.begin) +
                          LayerFlops(config, config.layers, range.end, tokens) + head;
     const double native = LayerFlops(config, codec.native_layers(), range.begin, range.end);
-    const double decode = codec.decode_flops_per_token() * static_cast<double>(range.tokens());
+    const double decode = codec.flops_per_token() * static_cast<double>(range.tokens());
     sum += (whole + native + decode) / prefill;
   }
   return prompt_lengths.empty() ? 0 : sum / static_cast<double>(prompt_lengths.size());
+}
+
+int64_t AffordableRank(double share, const ModelConfig& config, const std::vector<TransformGroup>& groups,
+                       bool has_side) {
+  double per_latent = 0;
+  for (const TransformGroup& group : groups) per_latent += 2 * EncoderColumns(config, group, has_side);
+  return std::max(kLeast, static_cast<int64_t>(kEncoderShare * share * PrefillFlops(config) / per_latent));
+}
+
+int64_t AffordableWidth(double share, const ModelConfig& config, const TransformShape& shape) {
+  double budget = share * PrefillFlops(config);
+  for (const TransformGroup& group : shape.groups) {
+    budget -= 2 * EncoderColumns(config, group, shape.has_side()) * static_cast<double>(group.rank);
+  }
+  if (shape.has_side()) budget -= 2.0 * config.hidden * 2.0 * config.kv_dim();  // K, V of the next layer
+  double per_unit = 0;
+  for (const TransformGroup& group : shape.groups) {
+    const auto inputs = static_cast<double>(group.rank + (shape.has_side() ? config.hidden : 0));
+    per_unit += 2.0 * (inputs + group.layers * 2.0 * config.kv_dim());
+  }
+  return std::max(kLeast, static_cast<int64_t>(budget / per_unit) / kLeast * kLeast);
 }
 
 }  // namespace aludel

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "runtime/codec/codec.h"
+#include "runtime/codec/transform/weights.h"
 #include "runtime/model/model_config.h"
 
 namespace aludel {
@@ -17,5 +18,13 @@ double LayerFlops(const ModelConfig& config, int layers, int64_t begin, int64_t 
 // lengths.
 double MeanComputeShare(const ModelConfig& config, const KvCodec& codec,
                         const std::vector<double>& prompt_lengths);
+
+// What a share of the consumer's own prefill pays for in a transform format, encoding and decoding together;
+// at least
+// 16. The rank of every group, for which half of the share is meant, then the width of the decoders' hidden
+// layers, which gets the rest.
+int64_t AffordableRank(double share, const ModelConfig& config, const std::vector<TransformGroup>& groups,
+                       bool has_side);
+int64_t AffordableWidth(double share, const ModelConfig& config, const TransformShape& shape);
 
 }  // namespace aludel

@@ -7,7 +7,9 @@ namespace aludel {
 // The sub-commands of aludel-bench, one file each. argv[0] is the sub-command's name; each prints its own
 // --help. A new one is declared here and gets a line in bench_main.cc.
 
+absl::Status CodecCommand(int argc, char** argv);
 absl::Status LoadCommand(int argc, char** argv);
+absl::Status MakeCodecCommand(int argc, char** argv);
 absl::Status MakeModelCommand(int argc, char** argv);
 absl::Status ServeCommand(int argc, char** argv);
 

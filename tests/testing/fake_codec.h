@@ -18,7 +18,7 @@ class FakeCodec : public KvCodec {
   int native_layers() const override { return 0; }
   int64_t native_head_tokens() const override { return 0; }
   int64_t native_tail_tokens() const override { return 0; }
-  double decode_flops_per_token() const override { return 0; }
+  double flops_per_token() const override { return 0; }
   size_t MaxFrameBytes(int64_t tokens) const override { return static_cast<size_t>(tokens) * 8; }
   absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {
     return absl::FailedPreconditionError("a fake");

@@ -22,7 +22,7 @@ class NativeTokensCodec : public KvCodec {
   int native_layers() const override { return codec_->native_layers(); }
   int64_t native_head_tokens() const override { return head_; }
   int64_t native_tail_tokens() const override { return tail_; }
-  double decode_flops_per_token() const override { return codec_->decode_flops_per_token(); }
+  double flops_per_token() const override { return codec_->flops_per_token(); }
   size_t MaxFrameBytes(int64_t tokens) const override { return codec_->MaxFrameBytes(tokens); }
   absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override { return codec_->NewEncoder(); }
   absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override { return codec_->NewDecoder(); }

@@ -87,7 +87,7 @@ class ControlCodec : public KvCodec {
   int native_layers() const override { return native_layers_; }
   int64_t native_head_tokens() const override { return 0; }
   int64_t native_tail_tokens() const override { return 0; }
-  double decode_flops_per_token() const override {
+  double flops_per_token() const override {
     const ModelConfig& config = model_.config();
     const double predicted = config.layers - 1 - native_layers_;
     // K and V of the layer behind the native ones, and one map for every deeper layer.

@@ -19,6 +19,9 @@ struct PackedLayer {
   int64_t rank() const {
     return mode == ScdMode::kPatch ? h->out_features() : k->out_features() + v->out_features();
   }
+  double flops_per_token() const {
+    return 2.0 * static_cast<double>(rank() * (mode == ScdMode::kPatch ? h : k)->in_features());
+  }
 };
 
 int64_t MaxRank(const std::vector<PackedLayer>& layers) {
@@ -85,7 +88,11 @@ class ScdEncoderCodec : public KvCodec {
   int native_layers() const override { return 0; }
   int64_t native_head_tokens() const override { return 0; }
   int64_t native_tail_tokens() const override { return 0; }
-  double decode_flops_per_token() const override { return 0; }
+  double flops_per_token() const override {
+    double flops = 0;
+    for (const PackedLayer& layer : layers_) flops += layer.flops_per_token();
+    return flops;
+  }
   size_t MaxFrameBytes(int64_t tokens) const override {
     return static_cast<size_t>(tokens * MaxRank(layers_)) * sizeof(Bf16);
   }

@@ -145,7 +145,7 @@ class ScdDecoderCodec : public KvCodec {
   int native_layers() const override { return 0; }
   int64_t native_head_tokens() const override { return 0; }
   int64_t native_tail_tokens() const override { return 0; }
-  double decode_flops_per_token() const override {
+  double flops_per_token() const override {
     double flops = 0;
     for (const PackedLayer& layer : layers_) flops += layer.FlopsPerToken(model_.config());
     return flops;

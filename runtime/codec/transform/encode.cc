@@ -104,7 +104,16 @@ class TransformEncoderCodec : public KvCodec {
   int native_layers() const override { return std::max(0, shape_.native_layers); }
   int64_t native_head_tokens() const override { return shape_.head_tokens; }
   int64_t native_tail_tokens() const override { return shape_.tail_tokens; }
-  double decode_flops_per_token() const override { return 0; }
+  double flops_per_token() const override {
+    const ModelConfig& config = model_.config();
+    double flops = 0;
+    for (const PackedGroup& group : groups_) {
+      const int64_t columns =
+          group.shape.layers * 2 * config.kv_dim() + (shape_.has_side() ? config.hidden : 0);
+      flops += 2.0 * static_cast<double>(group.shape.rank * columns);
+    }
+    return flops;
+  }
   size_t MaxFrameBytes(int64_t tokens) const override {
     size_t bytes = 0;
     for (const PackedGroup& group : groups_) {

@@ -181,7 +181,7 @@ class TransformDecoderCodec : public KvCodec {
   int native_layers() const override { return std::max(0, shape_.native_layers); }
   int64_t native_head_tokens() const override { return shape_.head_tokens; }
   int64_t native_tail_tokens() const override { return shape_.tail_tokens; }
-  double decode_flops_per_token() const override {
+  double flops_per_token() const override {
     // K and V of the layer behind the native ones come from the consumer's own projections.
     const ModelConfig& config = model_.config();
     double flops = shape_.has_side() ? 2.0 * config.hidden * 2.0 * config.kv_dim() : 0.0;

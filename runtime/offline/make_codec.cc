@@ -1,0 +1,126 @@
+#include "runtime/offline/make_codec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "runtime/codec/scd/artifact_files.h"
+#include "runtime/model/model_config.h"
+#include "runtime/model/weight_stream.h"
+#include "runtime/offline/calibrate_transform.h"
+#include "runtime/offline/calibration_setup.h"
+#include "runtime/offline/compute_share.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+constexpr int kBits = 4;
+
+HostMatrix RandomMatrix(int64_t rows, int64_t cols, std::mt19937_64& random) {
+  HostMatrix matrix = HostMatrix::Zeros(rows, cols);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(cols));
+  for (float& value : matrix.values) value = scale * uniform(random);
+  return matrix;
+}
+
+LatentGrid Grid(int64_t rank) { return {0.1f, std::vector<int>(rank, kBits)}; }
+
+TransformEncoderGroup RandomEncoder(const ModelConfig& config, const TransformGroup& group,
+                                    std::mt19937_64& random) {
+  TransformEncoderGroup encoder;
+  encoder.matrix = RandomMatrix(group.rank, group.layers * 2 * config.kv_dim(), random);
+  encoder.side = RandomMatrix(group.rank, config.hidden, random);
+  encoder.offset.assign(group.rank, 0.0f);
+  encoder.grid = Grid(group.rank);
+  return encoder;
+}
+
+TransformDecoderGroup RandomDecoder(const ModelConfig& config, const TransformGroup& group, int64_t width,
+                                    std::mt19937_64& random) {
+  const int64_t outputs = group.layers * 2 * config.kv_dim();
+  TransformDecoderGroup decoder;
+  decoder.grid = Grid(group.rank);
+  decoder.bias.assign(outputs, 0.0f);
+  decoder.hidden = RandomMatrix(width, config.hidden + group.rank, random);
+  decoder.hidden_bias.assign(width, 0.0f);
+  decoder.out = RandomMatrix(outputs, width, random);
+  return decoder;
+}
+
+absl::StatusOr<TransformShape> ShapeOf(const MakeCodecOptions& options, const ModelConfig& config) {
+  if (options.native_layers < 0 || options.native_layers > config.layers - 2) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--native-layers is %d, want 0 to %d", options.native_layers, config.layers - 2));
+  }
+  TransformShape shape;
+  shape.native_layers = options.native_layers;
+  shape.packing = LatentPacking::kFixed;
+  shape.groups = MakeGroups(config, options.native_layers, options.group_layers);
+  const double raw = 2.0 * config.layers * static_cast<double>(config.kv_dim()) * sizeof(Bf16);
+  const double bytes = options.bytes_per_token > 0 ? options.bytes_per_token : raw / 16;
+  const auto groups = static_cast<double>(shape.groups.size());
+  const int64_t rank =
+      std::min(static_cast<int64_t>(bytes * 8 / kBits / groups),
+               AffordableRank(options.compute_share, config, shape.groups, /*has_side=*/true));
+  for (TransformGroup& group : shape.groups) {
+    group.rank = std::clamp<int64_t>(rank, 1, group.layers * 2 * config.kv_dim());
+  }
+  return shape;
+}
+
+}  // namespace
+
+absl::StatusOr<MadeCodec> MakeCodec(const MakeCodecOptions& options) {
+  ALUDEL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::Load(options.producer));
+  ALUDEL_ASSIGN_OR_RETURN(const ModelConfig consumer, ModelConfig::Load(options.consumer));
+  if (config.layers != consumer.layers || config.kv_dim() != consumer.kv_dim() ||
+      config.hidden != consumer.hidden) {
+    return absl::FailedPreconditionError(absl::StrCat(options.producer, " and ", options.consumer,
+                                                      " have different shapes (see aludel-inspect)"));
+  }
+  ALUDEL_ASSIGN_OR_RETURN(const TransformShape shape, ShapeOf(options, config));
+  const int64_t width = AffordableWidth(options.compute_share, config, shape);
+  std::mt19937_64 random(options.seed);
+  TransformEncoderWeights encoder;
+  TransformDecoderWeights decoder;
+  for (const TransformGroup& group : shape.groups) {
+    encoder.push_back(RandomEncoder(config, group, random));
+    decoder.push_back(RandomDecoder(config, group, width, random));
+  }
+
+  ArtifactManifest manifest;
+  manifest.producer = ModelName(options.producer);
+  ALUDEL_ASSIGN_OR_RETURN(manifest.producer_hash, HashModel(options.producer));
+  ArtifactDecoder entry;
+  entry.consumer = ModelName(options.consumer);
+  ALUDEL_ASSIGN_OR_RETURN(entry.consumer_hash, HashModel(options.consumer));
+  ArtifactFormat format;
+  format.name = absl::StrCat("aludel-p", options.native_layers);
+  format.kind = ArtifactKind::kTransform;
+  format.transform = shape;
+  format.notes["weights"] = "random: for speed only";
+  ALUDEL_ASSIGN_OR_RETURN(ArtifactWriter writer, ArtifactWriter::Begin(options.out));
+  ALUDEL_ASSIGN_OR_RETURN(const std::optional<ArtifactManifest> old, FindArtifact(options.out));
+  if (old.has_value()) {
+    ALUDEL_RETURN_IF_ERROR(KeepFormats(*old, {format.name}, /*replace_controls=*/false, &writer, &manifest));
+  }
+  ALUDEL_ASSIGN_OR_RETURN(format.encoder, writer.AddEncoder(format.name, encoder));
+  ALUDEL_ASSIGN_OR_RETURN(entry.file, writer.AddDecoder(format.name, entry.consumer, decoder));
+  format.decoders.push_back(std::move(entry));
+  MadeCodec made;
+  made.format = format.name;
+  made.groups = static_cast<int>(shape.groups.size());
+  made.group_layers = shape.groups.front().layers;
+  made.rank = shape.groups.front().rank;
+  made.width = width;
+  made.bytes_per_token = static_cast<double>(made.groups) * static_cast<double>(made.rank) * kBits / 8;
+  manifest.formats.push_back(std::move(format));
+  ALUDEL_RETURN_IF_ERROR(writer.Publish(manifest));
+  return made;
+}
+
+}  // namespace aludel

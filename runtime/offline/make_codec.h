@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace aludel {
+
+// Artefacts with random weights for a producer and a consumer of any size, for benchmarks: what encoding,
+// shipping and reconstruction cost depends on shapes alone. Answers over such codes are nonsense.
+
+struct MakeCodecOptions {
+  std::string producer, consumer;  // model directories
+  std::string out;                 // artefact directory, new or an artefact of this producer
+  int native_layers = 2;
+  double bytes_per_token = 0;   // upper bound, headers aside; 0: 1/16 of raw
+  int group_layers = 0;         // see TransformOptions
+  double compute_share = 0.05;  // the same: bounds the rank, sets the width
+  uint64_t seed = 1;
+};
+
+// What came out of it.
+struct MadeCodec {
+  std::string format;
+  int groups = 0;
+  int group_layers = 0;
+  int64_t rank = 0;   // of each group, in latents of four bits
+  int64_t width = 0;  // of each group's hidden layer
+  double bytes_per_token = 0;
+};
+
+// Writes the format aludel-pN of preset aludel, fixed bit widths, where calibration would put it.
+absl::StatusOr<MadeCodec> MakeCodec(const MakeCodecOptions& options);
+
+}  // namespace aludel

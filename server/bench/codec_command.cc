@@ -1,0 +1,98 @@
+#include <cstdio>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "runtime/offline/codec_benchmark.h"
+#include "runtime/offline/flag_set.h"
+#include "runtime/offline/progress.h"
+#include "runtime/status_macros.h"
+#include "server/bench/commands.h"
+
+namespace aludel {
+namespace {
+
+constexpr char kUsage[] =
+    R"(aludel-bench codec measures what hand-over formats cost to encode and to reconstruct, beside the consumer's own
+prefill of the same prompt and beside the machine's matrix product, all in one run.
+
+  aludel-bench codec --producer deploy/demo/base --consumer deploy/demo/chat --codec deploy/demo/codec \
+      --formats aludel-p2,paper --tokens 512)";
+
+constexpr double kGiga = 1e9;
+
+// A figure over the rate of the matrix product; formats without products have none.
+std::string OfGemm(double flops, double seconds, double gemm_flops) {
+  if (flops <= 0 || seconds <= 0) return "-";
+  return absl::StrFormat("%.0f %%", 100 * flops / seconds / gemm_flops);
+}
+
+void Print(const CodecBenchmark& result, int64_t tokens) {
+  const auto count = static_cast<double>(tokens);
+  absl::PrintF("matrix product: %.1f GFLOP/s; prefill of %d tokens: %.2f ms, %.0f tokens/s\n\n",
+               result.gemm_flops / kGiga, tokens, 1e3 * result.prefill_seconds,
+               count / result.prefill_seconds);
+  absl::PrintF(
+      "| format | bytes/token | encode tok/s | of GEMM | reconstruct tok/s | cache GB/s | of GEMM | encode + "
+      "reconstruct, of prefill | native, of prefill |\n|---|---|---|---|---|---|---|---|---|\n");
+  for (const CodecTimes& format : result.formats) {
+    absl::PrintF("| %s | %.1f | %.0f | %s | %.0f | %.2f | %s | %.1f %% | %.1f %% |\n", format.format,
+                 format.bytes_per_token, count / format.encode_seconds,
+                 OfGemm(format.encode_flops, format.encode_seconds, result.gemm_flops),
+                 count / format.reconstruct_seconds,
+                 static_cast<double>(result.raw_bytes) / kGiga / format.reconstruct_seconds,
+                 OfGemm(format.reconstruct_flops, format.reconstruct_seconds, result.gemm_flops),
+                 100 * (format.encode_seconds + format.reconstruct_seconds) / result.prefill_seconds,
+                 100 * format.native_seconds / result.prefill_seconds);
+  }
+}
+
+}  // namespace
+
+absl::Status CodecCommand(int argc, char** argv) {
+  CodecBenchmarkOptions options;
+  std::string formats = "raw";
+  std::string device_name = "cpu";
+  std::string compute = "bf16";
+  int64_t repeats = options.repeats;
+  int64_t threads = 0;
+  FlagSet flags(kUsage);
+  flags.Add("producer", "DIR", &options.producer, "model directory of the prefill side");
+  flags.Add("consumer", "DIR", &options.consumer, "model directory of the decode side");
+  flags.Add("codec", "DIR", &options.codec, "artefact directory");
+  flags.Add("formats", "LIST", &formats, "comma-separated");
+  flags.Add("tokens", "N", &options.tokens, "of the prompt");
+  flags.Add("repeats", "N", &repeats, "medians are over so many passes");
+  flags.Add("compute", "TYPE", &compute, "f32 or bf16");
+  flags.Add("device", "NAME", &device_name, "cpu or cuda:N");
+  flags.Add("threads", "N", &threads, "CPU threads; 0: all allowed cores");
+  ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
+  if (flags.help_asked()) {
+    std::fputs(flags.Help().c_str(), stdout);
+    return absl::OkStatus();
+  }
+  if (options.producer.empty() || options.consumer.empty()) {
+    return absl::InvalidArgumentError("--producer and --consumer are needed (see --help)");
+  }
+  if (compute != "f32" && compute != "bf16") {
+    return absl::InvalidArgumentError("--compute is \"" + compute + "\", want f32 or bf16");
+  }
+  if (repeats < 1) return absl::InvalidArgumentError("--repeats wants at least 1");
+  options.formats = absl::StrSplit(formats, ',', absl::SkipEmpty());
+  options.repeats = static_cast<int>(repeats);
+  options.compute = compute == "f32" ? DType::kF32 : DType::kBf16;
+  DeviceOptions device_options;
+  device_options.name = device_name;
+  device_options.threads = static_cast<int>(threads);
+  ALUDEL_ASSIGN_OR_RETURN(const auto device, OpenDevice(device_options));
+  StopOnSignals();
+  ProgressBar bar;
+  ALUDEL_ASSIGN_OR_RETURN(const CodecBenchmark result,
+                          BenchmarkCodecs(options, device.get(), [&](int64_t done, int64_t total) {
+                            bar.Update("passes", done, total);
+                            return !StopAsked();
+                          }));
+  Print(result, options.tokens);
+  return absl::OkStatus();
+}
+
+}  // namespace aludel

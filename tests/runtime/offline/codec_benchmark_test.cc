@@ -1,0 +1,75 @@
+#include "runtime/offline/codec_benchmark.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/codec/scd/artifact.h"
+#include "runtime/offline/make_codec.h"
+#include "tests/runtime/model/temporary_directory.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::HasSubstr;
+
+MakeCodecOptions DemoOptions(const TemporaryDirectory& directory) {
+  MakeCodecOptions options;
+  options.producer = "deploy/demo/base";
+  options.consumer = "deploy/demo/chat";
+  options.out = directory.File("codec");
+  return options;
+}
+
+TEST(MakeCodec, StaysWithinRateAndComputeShare) {
+  const TemporaryDirectory directory;
+  MakeCodecOptions options = DemoOptions(directory);
+  const auto small = MakeCodec(options);
+  ASSERT_TRUE(small.ok()) << small.status();
+  EXPECT_EQ(small->format, "aludel-p2");
+  options.native_layers = 0;
+  options.bytes_per_token = 32;
+  options.group_layers = 1;
+  options.compute_share = 1;
+  const auto grouped = MakeCodec(options);
+  ASSERT_TRUE(grouped.ok()) << grouped.status();
+  EXPECT_EQ(grouped->groups, 7);
+  EXPECT_LE(grouped->bytes_per_token, 32);
+  EXPECT_GT(grouped->width, small->width);
+  EXPECT_EQ(LoadArtifactManifest(options.out)->formats.size(), 2) << "formats that are there stay";
+  options.native_layers = 7;
+  EXPECT_THAT(std::string(MakeCodec(options).status().message()),
+              HasSubstr("--native-layers is 7, want 0 to 6"));
+}
+
+TEST(CodecBenchmark, MeasuresEveryPartOfAHandOver) {
+  const TemporaryDirectory directory;
+  ASSERT_TRUE(MakeCodec(DemoOptions(directory)).ok());
+  CodecBenchmarkOptions options;
+  options.producer = "deploy/demo/base";
+  options.consumer = "deploy/demo/chat";
+  options.codec = directory.File("codec");
+  options.formats = {"aludel-p2", "raw"};
+  options.tokens = 48;
+  options.repeats = 1;
+  const auto device = OpenDevice({.threads = 1});
+  const auto result = BenchmarkCodecs(options, device->get(), [](int64_t, int64_t) { return true; });
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_GT(result->gemm_flops, 0);
+  EXPECT_GT(result->prefill_seconds, 0);
+  EXPECT_EQ(result->raw_bytes, 48 * 4096);
+  ASSERT_EQ(result->formats.size(), 2);
+  for (const CodecTimes& format : result->formats) {
+    EXPECT_GT(format.encode_seconds, 0) << format.format;
+    EXPECT_GT(format.reconstruct_seconds, 0) << format.format;
+    EXPECT_GE(format.native_seconds, 0) << format.format;
+  }
+  EXPECT_GT(result->formats[0].encode_flops, 0);
+  EXPECT_LT(result->formats[0].bytes_per_token, result->formats[1].bytes_per_token);
+  options.tokens = 100'000;
+  EXPECT_THAT(
+      std::string(
+          BenchmarkCodecs(options, device->get(), [](int64_t, int64_t) { return true; }).status().message()),
+      HasSubstr("--tokens is 100000, want 1 to the model's 1024"));
+}
+
+}  // namespace
+}  // namespace aludel
