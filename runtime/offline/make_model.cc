@@ -31,10 +31,13 @@ struct Shape {
   bool tied, qkv_bias, qk_norm;
 };
 
-// As the published configs of these models have them; "tiny" is for tests.
+// As the published configs of these models have them. "tiny" is for tests; "llama-1b-32k" has Llama-3.2-1B's
+// layers and Llama-2's vocabulary, so that the layers are what is measured.
 constexpr Shape kShapes[] = {
     {"tiny", "LlamaForCausalLM", "llama", 2, 64, 96, 4, 2, 16, 4096, 1e4, 0, 2048, 1e-5, false, false, false},
     {"llama-1b", "LlamaForCausalLM", "llama", 16, 2048, 8192, 32, 8, 64, 128256, 5e5, 32, 131072, 1e-5, true,
+     false, false},
+    {"llama-1b-32k", "LlamaForCausalLM", "llama", 16, 2048, 8192, 32, 8, 64, 32000, 1e4, 0, 4096, 1e-5, false,
      false, false},
     {"llama-3b", "LlamaForCausalLM", "llama", 28, 3072, 8192, 24, 8, 128, 128256, 5e5, 32, 131072, 1e-5, true,
      false, false},
