@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const DeviceOptions& options)
     return absl::InvalidArgumentError(
         absl::StrCat("device threads is ", options.threads, ", want 0 or more"));
   }
-  if (options.name == "cpu") return OpenCpuDevice(options.threads);
+  if (options.name == "cpu") return OpenCpuDevice(options);
   absl::string_view rest = options.name;
   if (absl::ConsumePrefix(&rest, "cuda:")) return OpenCuda(options.name, rest);
   return absl::InvalidArgumentError(

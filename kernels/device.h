@@ -78,10 +78,13 @@ struct DeviceOptions {
   // CPU threads that one call of an op may use, the calling thread among them. 0: one per core this process
   // may run on.
   int threads = 0;
+  // What the CPU kernels are made of, for tests and comparisons: "portable", "avx2", "avx512", "avx512_bf16",
+  // or "onednn", its bf16 products on AVX-512. Empty: the best that this CPU has.
+  std::string instructions;
 };
 
-// InvalidArgument for a name that no backend of this build knows; FailedPrecondition where the hardware is
-// missing.
+// InvalidArgument for a name or instructions that no backend of this build knows; FailedPrecondition where
+// the hardware is missing.
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const DeviceOptions& options);
 
 }  // namespace aludel

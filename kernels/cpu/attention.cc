@@ -157,26 +157,22 @@ void CpuOps::Attention(const TensorView& q, const AttentionParams& params,
     ALUDEL_CHECK(sequence.position_begin + sequence.rows <=
                  static_cast<int64_t>(sequence.blocks.size()) * kv.block_tokens);
     const int64_t tiles = (sequence.rows + rows_per_tile - 1) / rows_per_tile;
-#pragma omp parallel num_threads(threads_) if (threads_ > 1)
-    {
+    team_.Run(tiles * params.kv_heads, [&](int64_t task) {
       Scratch scratch(params.head_dim);
       std::vector<Query> queries;
-#pragma omp for collapse(2) schedule(dynamic)
-      for (int kv_head = 0; kv_head < params.kv_heads; ++kv_head) {
-        for (int64_t tile = 0; tile < tiles; ++tile) {
-          const int64_t end = std::min(sequence.rows, (tile + 1) * rows_per_tile);
-          for (int first_head = 0; first_head < group; first_head += kQueryTile) {
-            queries.clear();
-            for (int64_t r = tile * rows_per_tile; r < end; ++r) {
-              for (int g = first_head; g < std::min(group, first_head + kQueryTile); ++g) {
-                queries.push_back({sequence.row_begin + r, sequence.position_begin + r, kv_head * group + g});
-              }
-            }
-            AttendTile(queries, q, params, sequence, kv_head, kv, out, scratch);
+      const int kv_head = static_cast<int>(task % params.kv_heads);
+      const int64_t tile = tiles - 1 - task / params.kv_heads;  // those with the most keys first
+      const int64_t end = std::min(sequence.rows, (tile + 1) * rows_per_tile);
+      for (int first_head = 0; first_head < group; first_head += kQueryTile) {
+        queries.clear();
+        for (int64_t r = tile * rows_per_tile; r < end; ++r) {
+          for (int g = first_head; g < std::min(group, first_head + kQueryTile); ++g) {
+            queries.push_back({sequence.row_begin + r, sequence.position_begin + r, kv_head * group + g});
           }
         }
+        AttendTile(queries, q, params, sequence, kv_head, kv, out, scratch);
       }
-    }
+    });
   }
 }
 

@@ -7,9 +7,9 @@
 #include <cstring>
 
 #include "absl/strings/str_format.h"
-#include "dnnl.hpp"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/host_memory.h"
+#include "kernels/cpu/instructions.h"
 
 namespace aludel {
 namespace {
@@ -22,16 +22,16 @@ int AllowedCores() {
   return std::max(1, CPU_COUNT(&set));
 }
 
+constexpr char kOneDnn[] = "onednn";
+
 class CpuDevice final : public Device {
  public:
-  explicit CpuDevice(int threads) : ops_(threads > 0 ? threads : AllowedCores()) {}
+  CpuDevice(int threads, const cpu::MicroKernels& kernels, bool library) : ops_(threads, kernels, library) {}
 
   std::string name() const override { return "cpu"; }
 
-  bool has_bf16_gemm() const override {
-    const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
-    return isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;
-  }
+  // Every CPU reads bf16 weights at the rate of its memory; those without the instruction widen them first.
+  bool has_bf16_gemm() const override { return true; }
 
   absl::StatusOr<Buffer> Allocate(size_t bytes) override {
     void* data = AllocateHostMemory(bytes).release();
@@ -61,6 +61,15 @@ class CpuDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> OpenCpuDevice(int threads) { return std::make_unique<CpuDevice>(threads); }
+absl::StatusOr<std::unique_ptr<Device>> OpenCpuDevice(const DeviceOptions& options) {
+  // oneDNN multiplies with AMX tiles, and where it is asked for by name.
+  const bool asked = options.instructions == kOneDnn;
+  const bool library = asked || (options.instructions.empty() && cpu::LibraryGemm::HasTiles());
+  absl::StatusOr<const cpu::MicroKernels*> kernels =
+      cpu::ChooseKernels(asked ? "avx512_bf16" : options.instructions);
+  if (!kernels.ok()) return kernels.status();
+  const int threads = options.threads > 0 ? options.threads : AllowedCores();
+  return std::make_unique<CpuDevice>(threads, **kernels, library);
+}
 
 }  // namespace aludel

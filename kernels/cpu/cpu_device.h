@@ -6,7 +6,7 @@
 
 namespace aludel {
 
-// Host memory and threads as a Device. `threads` as in DeviceOptions.
-std::unique_ptr<Device> OpenCpuDevice(int threads);
+// Host memory and threads as a Device. `options` but for its name.
+absl::StatusOr<std::unique_ptr<Device>> OpenCpuDevice(const DeviceOptions& options);
 
 }  // namespace aludel

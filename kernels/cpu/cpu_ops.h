@@ -2,6 +2,9 @@
 
 #include <memory>
 
+#include "kernels/cpu/library_gemm.h"
+#include "kernels/cpu/micro_kernels.h"
+#include "kernels/cpu/thread_team.h"
 #include "kernels/ops.h"
 
 namespace aludel {
@@ -9,9 +12,9 @@ namespace aludel {
 // The CPU operations: the reference for every other device, and fast enough to serve. One file per stem.
 class CpuOps final : public Ops {
  public:
-  // `threads` bounds the team of every call; 1 runs in the caller alone.
-  explicit CpuOps(int threads);
-  ~CpuOps() override;
+  // `threads` bounds the team of every call; 1 runs in the caller alone. With `library`, oneDNN multiplies
+  // large bf16 matrices.
+  CpuOps(int threads, const cpu::MicroKernels& kernels, bool library);
 
   absl::StatusOr<std::unique_ptr<PackedMatrix>> NewPacked(int64_t out, int64_t in, DType dtype) override;
   absl::Status PackRows(const TensorView& host_rows, int64_t row_begin, PackedMatrix& w) override;
@@ -33,10 +36,13 @@ class CpuOps final : public Ops {
   void Convert(const TensorView& src, const TensorView& dst, Stream) override;
 
  private:
-  struct GemmEngine;
+  // Calls body(begin, end) for parts of [0, rows) on the team; `work` is what a row costs, about, in
+  // multiply-adds.
+  void ForRows(int64_t rows, int64_t work, absl::FunctionRef<void(int64_t begin, int64_t end)> body);
 
-  int threads_;
-  std::unique_ptr<GemmEngine> gemm_;
+  const cpu::MicroKernels& kernels_;
+  cpu::ThreadTeam team_;
+  std::unique_ptr<cpu::LibraryGemm> library_;  // or null
 };
 
 }  // namespace aludel

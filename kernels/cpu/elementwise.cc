@@ -8,6 +8,9 @@
 namespace aludel {
 namespace {
 
+// An exponential in multiply-adds, about.
+constexpr int64_t kExpWork = 20;
+
 ALUDEL_SIMD void SiluRow(const float* x, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) {
     // sigmoid through exp(-|x|), which cannot overflow.
@@ -35,32 +38,28 @@ void CpuOps::Embed(absl::Span<const int32_t> ids, const TensorView& table, const
 
 void CpuOps::SiluMul(const TensorView& gate_up, const TensorView& out, Stream) {
   ALUDEL_CHECK(gate_up.rows == out.rows && gate_up.cols == 2 * out.cols);
-#pragma omp parallel num_threads(threads_) if (threads_ > 1 && out.rows > 1)
-  {
+  ForRows(out.rows, kExpWork * out.cols, [&](int64_t begin, int64_t end) {
     std::vector<float> scratch(gate_up.cols);
     std::vector<float> result(out.cols);
-#pragma omp for schedule(static)
-    for (int64_t t = 0; t < out.rows; ++t) {
+    for (int64_t t = begin; t < end; ++t) {
       const float* row = cpu::LoadRow(gate_up, t, scratch.data());
       SiluRow(row, out.cols, result.data());
       MulRow(row + out.cols, out.cols, result.data());
       cpu::StoreRow(result.data(), out, t);
     }
-  }
+  });
 }
 
 void CpuOps::Silu(const TensorView& x, const TensorView& out, Stream) {
   ALUDEL_CHECK(x.rows == out.rows && x.cols == out.cols);
-#pragma omp parallel num_threads(threads_) if (threads_ > 1 && out.rows > 1)
-  {
+  ForRows(out.rows, kExpWork * out.cols, [&](int64_t begin, int64_t end) {
     std::vector<float> scratch(x.cols);
     std::vector<float> result(out.cols);
-#pragma omp for schedule(static)
-    for (int64_t t = 0; t < out.rows; ++t) {
+    for (int64_t t = begin; t < end; ++t) {
       SiluRow(cpu::LoadRow(x, t, scratch.data()), out.cols, result.data());
       cpu::StoreRow(result.data(), out, t);
     }
-  }
+  });
 }
 
 void CpuOps::GatherRows(const TensorView& x, absl::Span<const int64_t> rows, const TensorView& out, Stream) {

@@ -1,152 +1,163 @@
-#include <map>
-#include <mutex>
-#include <tuple>
+#include <algorithm>
+#include <cstring>
+#include <vector>
 
 #include "absl/strings/str_format.h"
-#include "dnnl.hpp"
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/host_memory.h"
-#include "omp.h"
+#include "kernels/cpu/packed_matrix.h"
+#include "kernels/cpu/rows.h"
+#include "kernels/cpu/simd.h"
 
 namespace aludel {
 namespace {
 
-using dnnl::memory;
+using cpu::CpuPackedMatrix;
+using cpu::kPanelCols;
+using cpu::kTileRows;
 
-memory::data_type DnnlType(DType dtype) {
-  return dtype == DType::kF32 ? memory::data_type::f32 : memory::data_type::bf16;
-}
+// A task streams at least this much of the weights: panels that lie one behind the other, long enough for
+// prefetchers, short enough that no thread waits long for another.
+constexpr int64_t kTaskBytes = 256 << 10;
+// Multiply-adds that one thread does sooner than it shares them.
+constexpr int64_t kAloneWork = 1 << 16;
+// Inputs of a group of rows that one task packs.
+constexpr int64_t kPackStep = 2048;
 
-// What makes a oneDNN primitive for one weight matrix: everything but the addresses.
-using GemmKey = std::tuple<int64_t /*rows*/, int64_t /*a stride*/, int64_t /*out stride*/, DType /*out*/,
-                           bool /*bias*/, bool /*accumulate*/>;
-
-// Shapes come from step sizes, which the transformer rounds: a few dozen in a server's life.
-constexpr size_t kMaxPrimitives = 128;
-
-}  // namespace
-
-struct CpuOps::GemmEngine {
-  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
-  dnnl::stream stream{engine};
-};
-
-namespace {
-
-// How many outputs (dimension 1 of [in, out]) oneDNN's blocked layout keeps together.
-int64_t RowBlock(const memory::desc& desc) {
-  const auto& blocking = desc.data.format_desc.blocking;
-  int64_t block = 1;
-  for (int i = 0; i < blocking.inner_nblks; ++i) {
-    if (blocking.inner_idxs[i] == 1) block *= blocking.inner_blks[i];
-  }
-  return block;
-}
-
-// Weights in oneDNN's blocked layout. One layout is best for 1 to 512 rows, so weights are packed once.
-class CpuPackedMatrix final : public PackedMatrix {
- public:
-  CpuPackedMatrix(dnnl::engine engine, int64_t out, int64_t in, DType dtype, const memory::desc& layout,
-                  HostMemory weights)
-      : engine_(std::move(engine)),
-        out_(out),
-        in_(in),
-        dtype_(dtype),
-        weights_(std::move(weights)),
-        packed_(layout, engine_, weights_.get()),
-        row_block_(RowBlock(packed_.get_desc())) {}
-
-  int64_t out_features() const override { return out_; }
-  int64_t in_features() const override { return in_; }
-  DType dtype() const override { return dtype_; }
-  int64_t row_block() const override { return row_block_; }
-  const memory& packed() const { return packed_; }
-
-  dnnl::matmul Primitive(const GemmKey& key) const {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = primitives_.find(key);
-    if (found != primitives_.end()) return found->second;
-    if (primitives_.size() >= kMaxPrimitives) primitives_.clear();
-    return primitives_.emplace(key, Make(key)).first->second;
-  }
-
- private:
-  dnnl::matmul Make(const GemmKey& key) const {
-    const auto [rows, a_stride, out_stride, out_type, bias, accumulate] = key;
-    const memory::desc a({rows, in_}, DnnlType(dtype_), {a_stride, 1});
-    const memory::desc out({rows, out_}, DnnlType(out_type), {out_stride, 1});
-    dnnl::primitive_attr attributes;
-    if (accumulate) {
-      dnnl::post_ops post_ops;
-      post_ops.append_sum(1.0f);
-      attributes.set_post_ops(post_ops);
+// Words of weights [cols][in] side by side as [in][kPanelCols]. A word is one f32 or two bf16.
+void PackPanel(const uint32_t* const* rows, int cols, int64_t words, int64_t padded, uint32_t* panel) {
+  // A cache line of every row at a time.
+  constexpr int64_t kLine = 16;
+  for (int64_t begin = 0; begin < padded; begin += kLine) {
+    const int64_t count = std::clamp<int64_t>(words - begin, 0, kLine);
+    uint32_t* const to = panel + begin * kPanelCols;
+    if (cols < kPanelCols || count < kLine) std::fill_n(to, kLine * kPanelCols, 0u);
+    for (int c = 0; c < cols; ++c) {
+      const uint32_t* const from = rows[c] + begin;
+      for (int64_t i = 0; i < count; ++i) to[i * kPanelCols + c] = from[i];
     }
-    const memory::desc bias_desc({1, out_}, memory::data_type::f32, memory::format_tag::ab);
-    const auto desc = bias ? dnnl::matmul::desc(a, packed_.get_desc(), bias_desc, out)
-                           : dnnl::matmul::desc(a, packed_.get_desc(), out);
-    return dnnl::matmul(dnnl::matmul::primitive_desc(desc, attributes, engine_));
   }
+}
 
-  dnnl::engine engine_;
-  int64_t out_;
-  int64_t in_;
-  DType dtype_;
-  HostMemory weights_;
-  memory packed_;  // views weights_
-  int64_t row_block_;
-  mutable std::mutex mutex_;
-  mutable std::map<GemmKey, dnnl::matmul> primitives_;  // guarded by mutex_
+// Rows [begin, end) of a, inputs [first, last), as [in][rows] words; `last` may be an odd bf16's end.
+void PackInputs(const TensorView& a, int64_t begin, int64_t end, int64_t first, int64_t last, uint32_t* to) {
+  const int64_t rows = end - begin;
+  const int64_t per_word = a.dtype == DType::kF32 ? 1 : 2;
+  for (int64_t r = 0; r < rows; ++r) {
+    const char* const from =
+        static_cast<const char*>(a.data) + ((begin + r) * a.stride + first) * SizeOf(a.dtype);
+    const int64_t words = (last - first) / per_word;
+    uint32_t* const column = to + first / per_word * rows + r;
+    for (int64_t i = 0; i < words; ++i) std::memcpy(column + i * rows, from + i * 4, 4);
+    if ((last - first) % per_word != 0) {
+      uint16_t odd;
+      std::memcpy(&odd, from + words * 4, sizeof(odd));
+      column[words * rows] = odd;
+    }
+  }
+}
+
+// One row of a tile's sums to where they belong.
+ALUDEL_SIMD void FinishRow(const float* sums, int cols, const float* bias, const float* before, float* out) {
+  if (bias == nullptr && before == nullptr) {
+    std::memcpy(out, sums, cols * sizeof(float));
+  } else if (bias == nullptr) {
+    for (int c = 0; c < cols; ++c) out[c] = before[c] + sums[c];
+  } else if (before == nullptr) {
+    for (int c = 0; c < cols; ++c) out[c] = sums[c] + bias[c];
+  } else {
+    for (int c = 0; c < cols; ++c) out[c] = before[c] + (sums[c] + bias[c]);
+  }
+}
+
+// Of the calling thread, as large as its largest product was. (Tasks of other threads must not name it.)
+std::vector<uint32_t>& CallersInputs() {
+  thread_local std::vector<uint32_t> inputs;
+  return inputs;
+}
+
+struct Job {
+  const cpu::MicroKernels& kernels;
+  const CpuPackedMatrix& w;
+  const float* bias;
+  bool accumulate;
+  const TensorView& out;
+  const std::vector<uint32_t>& packed;
+  int64_t rows;
+  int64_t groups;
+
+  // Rows are spread evenly over groups of at most kTileRows.
+  int64_t GroupBegin(int64_t group) const { return rows * group / groups; }
+  int64_t words() const { return w.padded_in() / (w.dtype() == DType::kF32 ? 1 : 2); }
 };
 
-}  // namespace
+void MultiplyPanel(const Job& job, int64_t index) {
+  alignas(64) float sums[kTileRows * kPanelCols];
+  const int64_t column = index * kPanelCols;
+  const int cols = static_cast<int>(std::min<int64_t>(kPanelCols, job.out.cols - column));
+  const float* const bias = job.bias == nullptr ? nullptr : job.bias + column;
+  const TensorView part = job.out.Cols(column, cols);
+  for (int64_t group = 0; group < job.groups; ++group) {
+    const int64_t begin = job.GroupBegin(group);
+    const int count = static_cast<int>(job.GroupBegin(group + 1) - begin);
+    const uint32_t* const a = job.packed.data() + begin * job.words();
+    if (job.w.dtype() == DType::kF32) {
+      job.kernels.f32_tile(reinterpret_cast<const float*>(a), count,
+                           reinterpret_cast<const float*>(job.w.panel(index)), job.w.padded_in(), sums);
+    } else {
+      job.kernels.bf16_tile(reinterpret_cast<const uint16_t*>(a), count,
+                            reinterpret_cast<const uint16_t*>(job.w.panel(index)), job.w.padded_in(), sums);
+    }
+    for (int r = 0; r < count; ++r) {
+      float wide[kPanelCols], result[kPanelCols];
+      const float* const before = job.accumulate ? cpu::LoadRow(part, begin + r, wide) : nullptr;
+      float* const to = part.dtype == DType::kF32 ? part.f32() + (begin + r) * part.stride : result;
+      FinishRow(sums + r * kPanelCols, cols, bias, before, to);
+      if (part.dtype != DType::kF32) cpu::StoreRow(result, part, begin + r);
+    }
+  }
+}
 
-CpuOps::CpuOps(int threads) : threads_(threads), gemm_(std::make_unique<GemmEngine>()) {}
-CpuOps::~CpuOps() = default;
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<PackedMatrix>> CpuOps::NewPacked(int64_t out, int64_t in, DType dtype) {
-  try {
-    // The rows here only steer the choice of layout.
-    const memory::desc a({256, in}, DnnlType(dtype), {in, 1});
-    const memory::desc any({in, out}, DnnlType(dtype), memory::format_tag::any);
-    const memory::desc result({256, out}, memory::data_type::f32, {out, 1});
-    const dnnl::matmul::primitive_desc desc({a, any, result}, gemm_->engine);
-    const memory::desc layout = desc.weights_desc();
-    HostMemory weights = AllocateHostMemory(layout.get_size());
-    if (weights == nullptr) {
-      return absl::ResourceExhaustedError(
-          absl::StrFormat("no memory for a %d x %d %s matrix", out, in, Name(dtype)));
-    }
-    return std::make_unique<CpuPackedMatrix>(gemm_->engine, out, in, dtype, layout, std::move(weights));
-  } catch (const dnnl::error& error) {
+  HostMemory memory = AllocateHostMemory(CpuPackedMatrix::Bytes(out, in, dtype));
+  if (memory == nullptr) {
     return absl::ResourceExhaustedError(
-        absl::StrFormat("cannot lay out a %d x %d %s matrix: %s", out, in, Name(dtype), error.what()));
+        absl::StrFormat("no memory for a %d x %d %s matrix", out, in, Name(dtype)));
   }
+  return std::make_unique<CpuPackedMatrix>(std::move(memory), out, in, dtype);
 }
 
 absl::Status CpuOps::PackRows(const TensorView& host_rows, int64_t row_begin, PackedMatrix& w) {
   ALUDEL_CHECK(host_rows.contiguous() && host_rows.cols == w.in_features());
-  const int64_t in = host_rows.cols;
-  const int64_t rows = host_rows.rows;
-  const int64_t row_end = row_begin + rows;
+  const int64_t row_end = row_begin + host_rows.rows;
   ALUDEL_CHECK(row_begin >= 0 && row_begin % w.row_block() == 0 && row_end <= w.out_features() &&
                (row_end % w.row_block() == 0 || row_end == w.out_features()));
-  if (rows == 0) return absl::OkStatus();
-  // Checkpoints are packed by several threads, each with rows of its own: a team for each would be too many.
-  omp_set_num_threads(1);
-  try {
-    const memory& packed = static_cast<const CpuPackedMatrix&>(w).packed();
-    dnnl::stream stream(gemm_->engine);
-    memory source({{in, rows}, DnnlType(host_rows.dtype), {1, in}}, gemm_->engine, host_rows.data);
-    memory part(packed.get_desc().submemory_desc({in, rows}, {0, row_begin}), gemm_->engine,
-                packed.get_data_handle());
-    dnnl::reorder(source, part).execute(stream, source, part);
-    stream.wait();
-    return absl::OkStatus();
-  } catch (const dnnl::error& error) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("cannot pack rows %d to %d of a %d x %d %s matrix: %s", row_begin, row_end - 1,
-                        w.out_features(), in, Name(w.dtype()), error.what()));
+  const auto& packed = static_cast<const CpuPackedMatrix&>(w);
+  const int64_t per_word = packed.dtype() == DType::kF32 ? 1 : 2;
+  const int64_t words = (host_rows.cols + per_word - 1) / per_word;
+  // Rows as words of the packed type. They lie so already where type, alignment and an even length allow it.
+  const bool in_place = host_rows.dtype == packed.dtype() && host_rows.cols % per_word == 0 &&
+                        reinterpret_cast<uintptr_t>(host_rows.data) % sizeof(uint32_t) == 0;
+  std::vector<uint32_t> converted(in_place ? 0 : words * kPanelCols, 0u);
+  std::vector<float> wide(in_place ? 0 : host_rows.cols);
+  for (int64_t begin = 0; begin < host_rows.rows; begin += kPanelCols) {
+    const int cols = static_cast<int>(std::min<int64_t>(kPanelCols, host_rows.rows - begin));
+    const uint32_t* rows[kPanelCols];
+    for (int c = 0; c < cols; ++c) {
+      if (in_place) {
+        rows[c] = static_cast<const uint32_t*>(host_rows.data) + (begin + c) * words;
+        continue;
+      }
+      uint32_t* const to = converted.data() + c * words;
+      const TensorView view{to, packed.dtype(), 1, host_rows.cols, host_rows.cols};
+      cpu::StoreRow(cpu::LoadRow(host_rows, begin + c, wide.data()), view, 0);
+      rows[c] = to;
+    }
+    PackPanel(rows, cols, words, packed.padded_in() / per_word,
+              reinterpret_cast<uint32_t*>(packed.panel((row_begin + begin) / kPanelCols)));
   }
+  return absl::OkStatus();
 }
 
 void CpuOps::Gemm(const TensorView& a, const PackedMatrix& w, const float* bias, bool accumulate,
@@ -155,18 +166,43 @@ void CpuOps::Gemm(const TensorView& a, const PackedMatrix& w, const float* bias,
   ALUDEL_CHECK(a.cols == packed.in_features() && out.cols == packed.out_features() && a.rows == out.rows);
   ALUDEL_CHECK(a.dtype == packed.dtype());
   if (a.rows == 0) return;
-  omp_set_num_threads(threads_);  // of the calling thread; oneDNN's team follows it
-  const dnnl::matmul matmul =
-      packed.Primitive({a.rows, a.stride, out.stride, out.dtype, bias != nullptr, accumulate});
-  memory a_memory({{a.rows, a.cols}, DnnlType(a.dtype), {a.stride, 1}}, gemm_->engine, a.data);
-  memory out_memory({{out.rows, out.cols}, DnnlType(out.dtype), {out.stride, 1}}, gemm_->engine, out.data);
-  std::unordered_map<int, memory> arguments = {
-      {DNNL_ARG_SRC, a_memory}, {DNNL_ARG_WEIGHTS, packed.packed()}, {DNNL_ARG_DST, out_memory}};
-  if (bias != nullptr) {
-    const memory::desc desc({1, out.cols}, memory::data_type::f32, memory::format_tag::ab);
-    arguments.emplace(DNNL_ARG_BIAS, memory(desc, gemm_->engine, const_cast<float*>(bias)));
+  if (library_ != nullptr && a.rows >= cpu::LibraryGemm::kFewestRows && a.dtype == DType::kBf16) {
+    return library_->Run(a, packed, bias, accumulate, out);
   }
-  matmul.execute(gemm_->stream, arguments);
+  std::vector<uint32_t>& inputs = CallersInputs();
+  const int64_t groups = (a.rows + kTileRows - 1) / kTileRows;
+  const Job job{kernels_, packed, bias, accumulate, out, inputs, a.rows, groups};
+  inputs.resize(std::max<size_t>(inputs.size(), a.rows * job.words()));
+  const int64_t steps = (a.cols + kPackStep - 1) / kPackStep;
+  const bool alone = a.rows * out.cols * a.cols < kAloneWork;
+  const auto pack = [&](int64_t task) {
+    const int64_t group = task / steps;
+    const int64_t begin = job.GroupBegin(group), end = job.GroupBegin(group + 1);
+    const int64_t first = task % steps * kPackStep;
+    const int64_t last = std::min(first + kPackStep, a.cols);
+    uint32_t* const to = inputs.data() + begin * job.words();
+    PackInputs(a, begin, end, first, last, to);
+    // Weights beyond the last input are zeros, and 0 * NaN would be NaN.
+    if (last == a.cols) {
+      const int64_t used = a.dtype == DType::kF32 ? last : (last + 1) / 2;
+      std::fill(to + used * (end - begin), to + job.words() * (end - begin), 0u);
+    }
+  };
+  const bool pack_alone = a.rows * a.cols < kAloneWork;
+  if (pack_alone) {
+    for (int64_t task = 0; task < groups * steps; ++task) pack(task);
+  } else {
+    team_.Run(groups * steps, pack);
+  }
+  // Long tasks, but enough of them to go round.
+  const int64_t panels = packed.panels();
+  const int64_t most = std::max<int64_t>(1, panels / (4 * team_.threads()));
+  const int64_t step =
+      alone ? panels : std::clamp<int64_t>(kTaskBytes / static_cast<int64_t>(packed.panel_bytes()), 1, most);
+  team_.Run((panels + step - 1) / step, [&](int64_t task) {
+    const int64_t end = std::min(panels, (task + 1) * step);
+    for (int64_t index = task * step; index < end; ++index) MultiplyPanel(job, index);
+  });
 }
 
 }  // namespace aludel

@@ -27,16 +27,14 @@ ALUDEL_SIMD void RmsNormRow(const float* x, const float* weight, float eps, int6
 
 void CpuOps::RmsNorm(const TensorView& x, const float* weight, float eps, const TensorView& out, Stream) {
   ALUDEL_CHECK(x.rows == out.rows && x.cols == out.cols);
-#pragma omp parallel num_threads(threads_) if (threads_ > 1 && x.rows > 8)
-  {
+  ForRows(x.rows, 4 * x.cols, [&](int64_t begin, int64_t end) {
     std::vector<float> scratch(x.cols);
     std::vector<float> result(x.cols);
-#pragma omp for schedule(static)
-    for (int64_t t = 0; t < x.rows; ++t) {
+    for (int64_t t = begin; t < end; ++t) {
       RmsNormRow(cpu::LoadRow(x, t, scratch.data()), weight, eps, x.cols, result.data());
       cpu::StoreRow(result.data(), out, t);
     }
-  }
+  });
 }
 
 void CpuOps::HeadNorm(const TensorView& x, int head_dim, const float* weight, float eps, Stream) {

@@ -24,6 +24,13 @@ TEST(OpenDevice, RefusesNegativeThreads) {
   EXPECT_EQ(OpenDevice({.threads = -1}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(OpenDevice, KnowsInstructionsByName) {
+  EXPECT_TRUE(OpenDevice({.instructions = "portable"}).ok());
+  const auto device = OpenDevice({.instructions = "mmx"});
+  EXPECT_EQ(device.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(device.status().message()), HasSubstr("avx2"));
+}
+
 #ifdef ALUDEL_HAVE_CUDA
 // No machine has a GPU of this number, so this holds with and without a driver.
 TEST(OpenDevice, SaysThatAGpuIsMissing) {

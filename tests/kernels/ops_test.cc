@@ -21,7 +21,7 @@ class OpsTest : public ::testing::TestWithParam<DeviceOptions> {
   void SetUp() override {
     auto device = OpenDevice(GetParam());
     if (absl::IsFailedPrecondition(device.status())) {
-      GTEST_SKIP() << "no CUDA device: " << device.status().message();
+      GTEST_SKIP() << device.status().message();
     }
     ASSERT_TRUE(device.ok()) << device.status();
     device_ = *std::move(device);
@@ -405,14 +405,20 @@ TEST_P(PagedOpsTest, AttendWithinASlidingWindow) {
 
 const DeviceOptions kDevices[] = {
     {.name = "cpu", .threads = 1},
-    {.name = "cpu", .threads = 2},
+    {.name = "cpu", .threads = 3},
+    {.name = "cpu", .threads = 2, .instructions = "portable"},
+    {.name = "cpu", .threads = 2, .instructions = "avx2"},
+    {.name = "cpu", .threads = 2, .instructions = "avx512"},
+    {.name = "cpu", .threads = 2, .instructions = "avx512_bf16"},
+    {.name = "cpu", .threads = 2, .instructions = "onednn"},
 #ifdef ALUDEL_HAVE_CUDA
     {.name = "cuda:0"},
 #endif
 };
 
 std::string DeviceLabel(const ::testing::TestParamInfo<DeviceOptions>& info) {
-  return info.param.name == "cpu" ? "CpuThreads" + std::to_string(info.param.threads) : "Cuda";
+  if (info.param.name != "cpu") return "Cuda";
+  return "CpuThreads" + std::to_string(info.param.threads) + info.param.instructions;
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, OpsTest, ::testing::ValuesIn(kDevices), DeviceLabel);

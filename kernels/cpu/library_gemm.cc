@@ -1,0 +1,80 @@
+#include "kernels/cpu/library_gemm.h"
+
+#include <unordered_map>
+
+#include "dnnl.hpp"
+#include "kernels/check.h"
+#include "omp.h"
+
+namespace aludel::cpu {
+namespace {
+
+using dnnl::memory;
+
+const dnnl::engine& Engine() {
+  static const auto* const engine = new dnnl::engine(dnnl::engine::kind::cpu, 0);
+  return *engine;
+}
+
+memory::data_type DnnlType(DType dtype) {
+  return dtype == DType::kF32 ? memory::data_type::f32 : memory::data_type::bf16;
+}
+
+}  // namespace
+
+struct LibraryGemm::Primitive {
+  memory::desc a, w, bias, out;
+  dnnl::matmul matmul;
+};
+
+bool LibraryGemm::HasTiles() { return dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx; }
+
+LibraryGemm::LibraryGemm(int threads) : threads_(threads) {}
+LibraryGemm::~LibraryGemm() = default;
+
+std::shared_ptr<const LibraryGemm::Primitive> LibraryGemm::Find(const Key& key) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::shared_ptr<const Primitive>& found = primitives_[key];
+  if (found != nullptr) return found;
+  const auto [rows, out_features, in, a_stride, out_stride, out_type, bias, accumulate] = key;
+  Primitive primitive;
+  primitive.a = memory::desc({rows, in}, memory::data_type::bf16, {a_stride, 1});
+  primitive.w = memory::desc({in, out_features}, memory::data_type::bf16, memory::format_tag::BA16a32b2a);
+  primitive.bias = memory::desc({1, out_features}, memory::data_type::f32, memory::format_tag::ab);
+  primitive.out = memory::desc({rows, out_features}, DnnlType(out_type), {out_stride, 1});
+  dnnl::primitive_attr attributes;
+  if (accumulate) {
+    dnnl::post_ops post_ops;
+    post_ops.append_sum(1.0f);
+    attributes.set_post_ops(post_ops);
+  }
+  const auto desc = bias ? dnnl::matmul::desc(primitive.a, primitive.w, primitive.bias, primitive.out)
+                         : dnnl::matmul::desc(primitive.a, primitive.w, primitive.out);
+  primitive.matmul = dnnl::matmul(dnnl::matmul::primitive_desc(desc, attributes, Engine()));
+  const auto made = std::make_shared<const Primitive>(std::move(primitive));
+  if (primitives_.size() > kMaxPrimitives) {
+    primitives_.clear();
+    primitives_[key] = made;
+  } else {
+    found = made;
+  }
+  return made;
+}
+
+void LibraryGemm::Run(const TensorView& a, const CpuPackedMatrix& w, const float* bias, bool accumulate,
+                      const TensorView& out) {
+  omp_set_num_threads(threads_);  // of the calling thread; oneDNN's team follows it
+  const auto primitive = Find({a.rows, w.out_features(), w.in_features(), a.stride, out.stride, out.dtype,
+                               bias != nullptr, accumulate});
+  std::unordered_map<int, memory> arguments = {{DNNL_ARG_SRC, memory(primitive->a, Engine(), a.data)},
+                                               {DNNL_ARG_WEIGHTS, memory(primitive->w, Engine(), w.data())},
+                                               {DNNL_ARG_DST, memory(primitive->out, Engine(), out.data)}};
+  if (bias != nullptr) {
+    arguments.emplace(DNNL_ARG_BIAS, memory(primitive->bias, Engine(), const_cast<float*>(bias)));
+  }
+  dnnl::stream stream(Engine());
+  primitive->matmul.execute(stream, arguments);
+  stream.wait();
+}
+
+}  // namespace aludel::cpu
