@@ -1,0 +1,113 @@
+#include <cstdint>
+
+#include "tests/bench/bounds.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "dnnl.hpp"
+#include "omp.h"
+
+namespace aludel {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double Seconds(Clock::time_point since) {
+  return std::chrono::duration<double>(Clock::now() - since).count();
+}
+
+// The best of `runs` calls: what the machine can do, not what its neighbours left of it.
+template <typename Call>
+double Best(int runs, Call call) {
+  double best = 1e300;
+  for (int i = 0; i < runs; ++i) {
+    const Clock::time_point begin = Clock::now();
+    call();
+    best = std::min(best, Seconds(begin));
+  }
+  return best;
+}
+
+typedef uint64_t Vector __attribute__((vector_size(64)));
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+__attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#endif
+uint64_t
+Read(const char* data, size_t bytes) {
+  const auto* from = reinterpret_cast<const Vector*>(data);
+  Vector sums[4] = {};
+  for (size_t i = 0; i + 4 <= bytes / sizeof(Vector); i += 4) {
+    for (int lane = 0; lane < 4; ++lane) sums[lane] ^= from[i + lane];
+  }
+  const Vector all = sums[0] ^ sums[1] ^ sums[2] ^ sums[3];
+  return all[0] ^ all[1] ^ all[2] ^ all[3] ^ all[4] ^ all[5] ^ all[6] ^ all[7];
+}
+
+}  // namespace
+
+double ReadBandwidth(int threads) {
+  static std::map<int, double> known;
+  if (const auto found = known.find(threads); found != known.end()) return found->second;
+  constexpr size_t kBytes = size_t{1} << 30;
+  void* memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return 0;
+  ::madvise(memory, kBytes, MADV_HUGEPAGE);
+  char* const data = static_cast<char*>(memory);
+  for (size_t i = 0; i < kBytes; i += 4096) data[i] = static_cast<char>(i >> 12);
+  std::vector<uint64_t> results(threads);
+  const double seconds = Best(7, [&] {
+    std::vector<std::thread> readers;
+    const size_t part = kBytes / threads / 256 * 256;
+    for (int t = 1; t < threads; ++t) {
+      readers.emplace_back([&, t] { results[t] = Read(data + t * part, part); });
+    }
+    results[0] = Read(data, part);
+    for (std::thread& reader : readers) reader.join();
+  });
+  volatile uint64_t sink = 0;
+  for (const uint64_t result : results) sink = sink ^ result;
+  ::munmap(memory, kBytes);
+  return known[threads] = static_cast<double>(kBytes) / seconds * 1e-9;
+}
+
+double LibraryGemm(int64_t rows, int64_t out, int64_t in, int threads) {
+  using dnnl::memory;
+  static std::map<std::tuple<int64_t, int64_t, int64_t, int>, double> known;
+  const std::tuple key{rows, out, in, threads};
+  if (const auto found = known.find(key); found != known.end()) return found->second;
+  omp_set_num_threads(threads);
+  const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
+  const bool narrow = isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;
+  const auto type = narrow ? memory::data_type::bf16 : memory::data_type::f32;
+  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  dnnl::stream stream(engine);
+  const memory::desc a_desc({rows, in}, type, memory::format_tag::ab);
+  const memory::desc out_desc({rows, out}, memory::data_type::f32, memory::format_tag::ab);
+  const memory::desc any({in, out}, type, memory::format_tag::any);
+  const dnnl::matmul::primitive_desc desc({a_desc, any, out_desc}, engine);
+  const dnnl::matmul matmul(desc);
+  const memory a(a_desc, engine), w(desc.weights_desc(), engine), result(out_desc, engine);
+  // 1.0 in either type. Zeros would do, too, but some CPUs multiply them with less current.
+  std::fill_n(static_cast<uint16_t*>(a.get_data_handle()), a_desc.get_size() / 2, uint16_t{0x3f80});
+  std::fill_n(static_cast<uint16_t*>(w.get_data_handle()), desc.weights_desc().get_size() / 2,
+              uint16_t{0x3f80});
+  const auto run = [&] {
+    matmul.execute(stream, {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, result}});
+    stream.wait();
+  };
+  run();
+  const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(out) * static_cast<double>(in);
+  const int runs = static_cast<int>(std::clamp(5e10 / flops, 5.0, 50.0));
+  return known[key] = flops / Best(runs, run) * 1e-9;
+}
+
+}  // namespace aludel
