@@ -23,6 +23,7 @@ grpc::ServerUnaryReactor* DecodeService::Describe(grpc::CallbackServerContext* c
   response->set_served_model_name(context_.options->served_model_name);
   response->set_epoch(context_.receiver->epoch());
   response->set_max_context(context_.model->engine().options().max_context);
+  for (const auto& codec : context_.model->codecs()) response->add_formats(codec->name());
   reactor->Finish(grpc::Status::OK);
   return reactor;
 }

@@ -40,6 +40,7 @@ GenerateSession::~GenerateSession() { context_.sessions_open->fetch_sub(1); }
 
 void GenerateSession::Start(const v1::GenerateRequest& request) {
   request_id_ = request.request_id();
+  if (request.has_max_staleness_ms()) max_staleness_ms_ = request.max_staleness_ms();
   {
     absl::MutexLock lock(&mutex_);
     labels_ = {.model = context_.options->served_model_name, .plan = "local", .format = ""};
@@ -158,6 +159,7 @@ void GenerateSession::StartHandover(const Plan& plan, FrameExtent extent, Sequen
 
   v1::RunRequest run;
   run.set_request_id(request_id_);
+  if (max_staleness_ms_) run.set_max_staleness_ms(*max_staleness_ms_);
   run.mutable_prompt()->Add(prompt.begin(), prompt.end());
   v1::Ticket* ticket = run.mutable_ticket();
   ticket->set_id(std::string(ticket_.begin(), ticket_.end()));

@@ -90,6 +90,7 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   const std::optional<TraceContext> trace_;           // this session's operation, where its caller has one
   const std::optional<TraceContext> handover_trace_;  // and the hand-over's, within it
   std::string request_id_;                            // set by Start before others see the session
+  std::optional<uint64_t> max_staleness_ms_;          // likewise
   TicketId ticket_ = {};                              // set before the ticket is opened
   bool started_ = false;                              // engine thread: Started was sent
   absl::Status lost_;                                 // engine thread: why a choice failed

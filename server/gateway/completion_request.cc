@@ -21,14 +21,17 @@ constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 // OpenAI's default for the older endpoint.
 constexpr int64_t kDefaultPlainMaxTokens = 16;
 constexpr int64_t kMaxTimeoutMs = 24 * 60 * 60 * 1000;
+constexpr int64_t kMaxStalenessMs = int64_t{1} << 40;
 
 void ParseExtensions(JsonFields& fields, CompletionRequest* request) {
   const json* object = fields.Object("aludel");
   if (object == nullptr) return;
   JsonFields extension(*object, "aludel.");
   for (const auto& item : object->items()) {
-    if (item.key() != "fidelity" && item.key() != "format" && item.key() != "timeout_ms") {
-      extension.Fail(item.key(), "is not known; expected 'fidelity', 'format' or 'timeout_ms'");
+    if (item.key() != "fidelity" && item.key() != "format" && item.key() != "timeout_ms" &&
+        item.key() != "max_staleness_ms") {
+      extension.Fail(item.key(),
+                     "is not known; expected 'fidelity', 'format', 'max_staleness_ms' or 'timeout_ms'");
     }
   }
   if (const auto fidelity = extension.String("fidelity")) {
@@ -41,6 +44,7 @@ void ParseExtensions(JsonFields& fields, CompletionRequest* request) {
     }
   }
   request->format = extension.String("format").value_or("");
+  request->max_staleness_ms = extension.Integer("max_staleness_ms", 0, kMaxStalenessMs);
   if (const auto timeout = extension.Integer("timeout_ms", 1, kMaxTimeoutMs)) {
     request->timeout = absl::Milliseconds(*timeout);
   }

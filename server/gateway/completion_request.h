@@ -31,6 +31,7 @@ struct CompletionRequest {
   bool include_usage = false;
   v1::Fidelity fidelity = v1::FIDELITY_UNSPECIFIED;
   std::string format;
+  std::optional<int64_t> max_staleness_ms;
   absl::Duration timeout = absl::InfiniteDuration();  // the client's own limit
 };
 

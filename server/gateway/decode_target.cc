@@ -38,6 +38,11 @@ std::string DecodeTarget::reason() const {
   return reason_;
 }
 
+std::vector<std::string> DecodeTarget::formats() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return formats_;
+}
+
 void DecodeTarget::Described(const v1::DecodeDescription& description) {
   const std::string& fingerprint = description.model().tokenizer_fingerprint();
   if (description.protocol_version() != kHandoffVersion) {
@@ -53,6 +58,10 @@ void DecodeTarget::Described(const v1::DecodeDescription& description) {
                                         expectation_.tokenizer_fingerprint));
   }
   max_context_.store(description.max_context(), std::memory_order_relaxed);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    formats_.assign(description.formats().begin(), description.formats().end());
+  }
   SetState(true, "");
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
@@ -29,6 +30,8 @@ class DecodeTarget {
   v1::Decode::Stub* stub() const { return stub_.get(); }
   bool ready() const { return ready_.load(std::memory_order_relaxed); }
   uint64_t max_context() const { return max_context_.load(std::memory_order_relaxed); }
+  // That a request may force.
+  std::vector<std::string> formats() const;
   // Why it is not ready; "" when it is.
   std::string reason() const;
 
@@ -50,6 +53,7 @@ class DecodeTarget {
   std::atomic<bool> ready_{false};
   std::atomic<uint64_t> max_context_{0};
   mutable std::mutex mutex_;
+  std::vector<std::string> formats_ ABSL_GUARDED_BY(mutex_);
   std::string reason_ ABSL_GUARDED_BY(mutex_) = "not probed yet";
 };
 

@@ -88,10 +88,12 @@ HttpResponse Json(int status, const ordered_json& body) {
   return response;
 }
 
-ordered_json ModelJson(const ServedModel& model, uint64_t max_context) {
+ordered_json ModelJson(const ServedModel& model, const Router& router) {
   ordered_json json = {
       {"id", model.name}, {"object", "model"}, {"created", model.created}, {"owned_by", "aludel"}};
+  const uint64_t max_context = router.State(model.name).max_context;
   if (max_context > 0) json["max_model_len"] = max_context;
+  json["aludel"] = {{"formats", router.Formats(model.name)}};
   return json;
 }
 
@@ -288,7 +290,7 @@ HttpResponse Gateway::Answer(const HttpRequest& request, absl::string_view route
 HttpResponse Gateway::Models() const {
   ordered_json list = ordered_json::array();
   for (const auto& model : models_->all()) {
-    list.push_back(ModelJson(*model, router_->State(model->name).max_context));
+    list.push_back(ModelJson(*model, *router_));
   }
   return Json(200, {{"object", "list"}, {"data", std::move(list)}});
 }
@@ -296,7 +298,7 @@ HttpResponse Gateway::Models() const {
 HttpResponse Gateway::Model(absl::string_view id) const {
   const ServedModel* model = models_->Find(id);
   if (model == nullptr) return ModelNotFound(id).ToResponse();
-  return Json(200, ModelJson(*model, router_->State(model->name).max_context));
+  return Json(200, ModelJson(*model, *router_));
 }
 
 // Ready as soon as one model can be served (one broken model must not take the others out of rotation), or,

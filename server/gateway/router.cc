@@ -241,6 +241,20 @@ Router::ModelState Router::State(const std::string& model) const {
   return state;
 }
 
+std::vector<std::string> Router::Formats(const std::string& model) const {
+  std::vector<std::string> formats;
+  const auto it = targets_.find(model);
+  if (it == targets_.end()) return formats;
+  bool first = true;
+  for (const auto& target : it->second) {
+    if (!target->ready()) continue;
+    const std::vector<std::string> own = target->formats();
+    if (std::exchange(first, false)) formats = own;
+    std::erase_if(formats, [&](const std::string& name) { return !absl::c_linear_search(own, name); });
+  }
+  return formats;
+}
+
 int Router::Outstanding(const std::string& model) const {
   int sum = 0;
   const auto it = targets_.find(model);

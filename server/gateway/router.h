@@ -63,6 +63,8 @@ class Router {
 
   // The state of a model that was given to the constructor.
   ModelState State(const std::string& model) const;
+  // Wire formats that every ready server of the model offers, in the first one's order.
+  std::vector<std::string> Formats(const std::string& model) const;
   // Requests that its decode servers have not finished.
   int Outstanding(const std::string& model) const;
 

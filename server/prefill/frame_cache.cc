@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/time/clock.h"
+
 namespace aludel {
 namespace {
 
@@ -45,26 +47,30 @@ FrameCache::Hash FrameCache::Extend(const Hash& before, absl::Span<const int32_t
   return hash;
 }
 
-FrameCache::Order::iterator FrameCache::FindChunk(const Hash& before, absl::Span<const int32_t> rest) {
+FrameCache::Order::iterator FrameCache::FindChunk(const Hash& before, absl::Span<const int32_t> rest,
+                                                  absl::Time since) {
   auto best = chunks_.end();
   const auto [first, last] = by_before_.equal_range(before);
   for (auto at = first; at != last; ++at) {
     const std::vector<int32_t>& tokens = at->second->tokens;
     if (tokens.size() > rest.size() || (best != chunks_.end() && tokens.size() <= best->tokens.size()))
       continue;
+    if (at->second->added < since) continue;
     if (std::equal(tokens.begin(), tokens.end(), rest.begin())) best = at->second;
   }
   return best;
 }
 
-FrameCache::Match FrameCache::Find(const KvCodec& codec, absl::Span<const int32_t> prompt) {
+FrameCache::Match FrameCache::Find(const KvCodec& codec, absl::Span<const int32_t> prompt,
+                                   absl::Duration max_age) {
   Match match;
   if (max_bytes_ == 0) return match;
+  const absl::Time since = absl::Now() - max_age;
   absl::MutexLock lock(&mutex_);
   std::vector<Order::iterator> used;
   Hash before = Root(codec);
   while (match.tokens < static_cast<int64_t>(prompt.size())) {
-    const auto chunk = FindChunk(before, prompt.subspan(match.tokens));
+    const auto chunk = FindChunk(before, prompt.subspan(match.tokens), since);
     if (chunk == chunks_.end()) break;
     used.push_back(chunk);
     match.chunks.push_back(chunk->frames);
@@ -95,7 +101,7 @@ void FrameCache::Insert(const KvCodec& codec, absl::Span<const int32_t> prompt, 
   Hash before = Root(codec);
   int64_t at = 0;
   while (at < begin) {
-    const auto chunk = FindChunk(before, prompt.subspan(at, begin - at));
+    const auto chunk = FindChunk(before, prompt.subspan(at, begin - at), absl::InfinitePast());
     if (chunk == chunks_.end()) return;  // evicted meanwhile
     before = Extend(before, chunk->tokens);
     at += static_cast<int64_t>(chunk->tokens.size());
@@ -104,15 +110,17 @@ void FrameCache::Insert(const KvCodec& codec, absl::Span<const int32_t> prompt, 
   for (auto& [end, chunk_frames] : by_end) {
     if (!IsWhole(codec, std::max(at, codec.native_head_tokens()), end, chunk_frames)) break;
     const absl::Span<const int32_t> tokens = prompt.subspan(at, end - at);
-    const auto known = FindChunk(before, tokens);
+    const auto known = FindChunk(before, tokens, absl::InfinitePast());
     if (known != chunks_.end() && known->tokens.size() == tokens.size()) {
-      added.push_back(known);  // another run was faster
+      known->added = absl::Now();
+      added.push_back(known);  // another run was faster, or it was too old for this one
     } else {
       const size_t bytes = Weight(tokens, chunk_frames);
       chunks_.push_front({before,
                           {tokens.begin(), tokens.end()},
                           std::make_shared<const std::vector<CachedFrame>>(std::move(chunk_frames)),
-                          bytes});
+                          bytes,
+                          absl::Now()});
       by_before_.emplace(before, chunks_.begin());
       added.push_back(chunks_.begin());
       stats_.bytes += bytes;

@@ -11,6 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "runtime/codec/codec.h"
 
@@ -41,8 +42,9 @@ class FrameCache {
     int64_t tokens = 0;          // of the prompt, from its start
     std::vector<Frames> chunks;  // their frames, in order
   };
-  // The longest run of chunks that the prompt begins with.
-  Match Find(const KvCodec& codec, absl::Span<const int32_t> prompt);
+  // The longest run of chunks that the prompt begins with, none of them added longer ago than `max_age`.
+  Match Find(const KvCodec& codec, absl::Span<const int32_t> prompt,
+             absl::Duration max_age = absl::InfiniteDuration());
 
   // Adds what an encoder made of tokens [begin, prompt.size()), [0, begin) being matched by Find before. From
   // the first chunk whose frames do not make a whole, nothing is kept.
@@ -69,13 +71,15 @@ class FrameCache {
     std::vector<int32_t> tokens;
     Frames frames;
     size_t bytes = 0;
+    absl::Time added;  // or made again, which gives the same frames
   };
   using Order = std::list<Chunk>;  // most recently used first
 
   static Hash Root(const KvCodec& codec);
   static Hash Extend(const Hash& before, absl::Span<const int32_t> tokens);
-  // The longest chunk that follows `before` and that `rest` begins with, or chunks_.end().
-  Order::iterator FindChunk(const Hash& before, absl::Span<const int32_t> rest)
+  // The longest chunk of that time or later that follows `before` and that `rest` begins with, or
+  // chunks_.end().
+  Order::iterator FindChunk(const Hash& before, absl::Span<const int32_t> rest, absl::Time since)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Evict() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

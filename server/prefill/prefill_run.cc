@@ -50,6 +50,7 @@ absl::Status PrefillRun::Validate(const v1::RunRequest& request) {
   epoch_ = ticket.epoch();
   request_id_ = request.request_id();
   prompt_.assign(request.prompt().begin(), request.prompt().end());
+  if (request.has_max_staleness_ms()) max_staleness_ = absl::Milliseconds(request.max_staleness_ms());
   return absl::OkStatus();
 }
 
@@ -105,7 +106,7 @@ void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> con
 }
 
 absl::StatusOr<int64_t> PrefillRun::SendCached(KvSender& sender) {
-  const FrameCache::Match match = context_.frame_cache->Find(*codec_, prompt_);
+  const FrameCache::Match match = context_.frame_cache->Find(*codec_, prompt_, max_staleness_);
   for (const FrameCache::Frames& frames : match.chunks) {
     for (const CachedFrame& frame : *frames) {
       ALUDEL_ASSIGN_OR_RETURN(const absl::Span<uint8_t> payload, sender.Reserve(frame.payload.size()));

@@ -78,6 +78,7 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
   std::vector<int32_t> prompt_;
   TicketId ticket_ = {};
   uint64_t epoch_ = 0;
+  absl::Duration max_staleness_ = absl::InfiniteDuration();
   const KvCodec* codec_ = nullptr;
   FrameExtent extent_;                       // until the sender takes it
   int64_t cached_tokens_ = 0;                // of the prompt, sent from the frame cache

@@ -76,6 +76,12 @@ TEST(FrameCache, SendsAKnownBeginningAndEncodesTheRest) {
   const Answer again = Ask(fleet, other, "paper");
   EXPECT_EQ(fleet.prefill().Metric(kHit), 1);
   EXPECT_EQ(again.tokens, answer.tokens);
+  // Unless the client wants nothing from a cache.
+  v1::GenerateRequest strict = Fleet::Request(other, 12, "paper");
+  strict.set_max_staleness_ms(0);
+  EXPECT_EQ(fleet.Ask(strict).tokens, answer.tokens);
+  EXPECT_EQ(fleet.prefill().Metric(kHit), 1);
+  EXPECT_EQ(fleet.prefill().Metric(kMiss), 2);
   Fleet uncached(Consumer("chat"));
   ASSERT_TRUE(uncached.Start());
   EXPECT_EQ(Ask(uncached, other, "paper").tokens, answer.tokens);

@@ -337,7 +337,8 @@ test('raises the client\'s typed errors', async () => {
       'messages[0].content[0].type'],
     [{ logit_bias: { x: 1 } }, 'logit_bias'],
     [{ stop: ['a', 'b', 'c', 'd', 'e'] }, 'stop'],
-    [{ aludel: { max_staleness: 1 } }, 'aludel.max_staleness'],
+    [{ aludel: { max_staleness_ms: -1 } }, 'aludel.max_staleness_ms'],
+    [{ aludel: { freshness: 1 } }, 'aludel.freshness'],
     [{ logprobs: 'yes' }, 'logprobs'],
     [{ aludel: { fidelity: 'best' } }, 'aludel.fidelity'],
   ]) {

@@ -56,7 +56,7 @@ TEST(CompletionRequest, ReadsEveryServedField) {
   const CompletionRequest request = Chat(
       R"(, "temperature": 0, "top_p": 0.5, "top_k": 7, "seed": -3, "stop": ["a", "b"], "max_tokens": 9,
       "stream": true, "stream_options": {"include_usage": true}, "user": "u",
-      "aludel": {"fidelity": "exact", "format": "raw", "timeout_ms": 250})");
+      "aludel": {"fidelity": "exact", "format": "raw", "max_staleness_ms": 0, "timeout_ms": 250})");
   EXPECT_EQ(request.sampling.temperature(), 0);
   EXPECT_EQ(request.sampling.top_p(), 0.5);
   EXPECT_EQ(request.sampling.top_k(), 7);
@@ -183,6 +183,7 @@ TEST(CompletionRequest, NamesTheParameterThatIsWrong) {
       {R"("min_p": 1.5)", "min_p"},
       {R"("aludel": {"fidelity": "perfect"})", "aludel.fidelity"},
       {R"("aludel": {"timeout_ms": 0})", "aludel.timeout_ms"},
+      {R"("aludel": {"max_staleness_ms": -1})", "aludel.max_staleness_ms"},
       {R"("aludel": {"tier": 1})", "aludel.tier"},
       {R"("aludel": "exact")", "aludel"},
   };

@@ -328,6 +328,17 @@ TEST_F(GatewayTest, PassesConstraintsOn) {
   EXPECT_EQ(decode.last_request().constraint().json_schema(), R"({"type":"null"})");
 }
 
+TEST_F(GatewayTest, PassesOnHowOldCodesMayBe) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  Chat("");
+  EXPECT_FALSE(decode.last_request().has_max_staleness_ms());
+  Chat(R"(, "aludel": {"max_staleness_ms": 0})");
+  EXPECT_TRUE(decode.last_request().has_max_staleness_ms());
+  Chat(R"(, "aludel": {"max_staleness_ms": 60000})");
+  EXPECT_EQ(decode.last_request().max_staleness_ms(), 60000);
+}
+
 TEST_F(GatewayTest, SaysBothNumbersForAPromptThatIsTooLong) {
   FakeDecode decode(FakeDecode::Hello);
   StartGateway({&decode});
@@ -527,6 +538,7 @@ TEST_F(GatewayTest, ListsModelsWithTheirContext) {
   ASSERT_EQ(list["data"].size(), 2);
   EXPECT_EQ(list["data"][0]["id"], "chat");
   EXPECT_EQ(list["data"][0]["max_model_len"], 64);
+  EXPECT_EQ(list["data"][0]["aludel"]["formats"], json({"scd", "raw"}));
   EXPECT_EQ(Get("/v1/models/chat").Json()["object"], "model");
   EXPECT_EQ(Get("/v1/models/org/plain").status, 200);
   EXPECT_EQ(Get("/v1/models/org%2Fplain").status, 200);

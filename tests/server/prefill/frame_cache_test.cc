@@ -1,5 +1,6 @@
 #include "server/prefill/frame_cache.h"
 
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/prefill/frame_recorder.h"
@@ -31,8 +32,9 @@ class Cache : public ::testing::Test {
   }
 
   // The tokens found, as text, read from the payloads of layer 0.
-  std::string Found(FrameCache& cache, const std::string& text) {
-    const FrameCache::Match match = cache.Find(codec_, Prompt(text));
+  std::string Found(FrameCache& cache, const std::string& text,
+                    absl::Duration max_age = absl::InfiniteDuration()) {
+    const FrameCache::Match match = cache.Find(codec_, Prompt(text), max_age);
     std::string found;
     for (const auto& chunk : match.chunks)
       found.append(chunk->front().payload.begin(), chunk->front().payload.end());
@@ -66,6 +68,17 @@ TEST_F(Cache, GrowsAConversationFromWhatItHas) {
   Insert(cache, "abcdefghijk", 6);
   EXPECT_EQ(Found(cache, "abcdefghijk"), "abcdefghijk");
   EXPECT_EQ(cache.stats().chunks, 4u);  // abcd ef ghij k
+}
+
+TEST_F(Cache, LeavesOutWhatIsTooOldUntilItIsMadeAgain) {
+  FrameCache cache(1 << 20);
+  Insert(cache, "abcdefgh");
+  EXPECT_EQ(Found(cache, "abcdefgh", absl::ZeroDuration()), "");
+  absl::SleepFor(absl::Milliseconds(60));
+  EXPECT_EQ(Found(cache, "abcdefgh", absl::Milliseconds(50)), "");
+  Insert(cache, "abcd");
+  EXPECT_EQ(Found(cache, "abcdefgh", absl::Milliseconds(50)), "abcd");
+  EXPECT_EQ(Found(cache, "abcdefgh", absl::Hours(1)), "abcdefgh");
 }
 
 TEST_F(Cache, TellsSameTokensBehindDifferentOnesApart) {
