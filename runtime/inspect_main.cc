@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-#include "runtime/codec/scd/artifact.h"
+#include "runtime/codec/artifact/artifact.h"
 #include "runtime/offline/flag_set.h"
 #include "runtime/offline/inspect_artifact.h"
 #include "runtime/offline/inspect_model.h"

@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
+#include "runtime/codec/artifact/artifact.h"
 #include "runtime/codec/quantised.h"
 #include "runtime/codec/raw.h"
 #include "runtime/codec/recompute.h"
-#include "runtime/codec/scd/artifact.h"
 #include "runtime/codec/scd/control.h"
 #include "runtime/codec/scd/encode.h"
 #include "runtime/codec/scd/reconstruct.h"

@@ -168,9 +168,7 @@ class QuantisedCodec : public KvCodec {
   int native_layers() const override { return 0; }
   int64_t native_head_tokens() const override { return 0; }
   int64_t native_tail_tokens() const override { return 0; }
-  double flops_per_token() const override {
-    return 2.0 * model_.config().layers * quantiser_.decode_flops();
-  }
+  double flops_per_token() const override { return 2.0 * model_.config().layers * quantiser_.decode_flops(); }
   size_t MaxFrameBytes(int64_t tokens) const override { return 2 * PlaneBytes(quantiser_, tokens); }
 
   absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {

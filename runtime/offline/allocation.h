@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "runtime/codec/artifact/artifact.h"
 #include "runtime/codec/hand_over.h"
-#include "runtime/codec/scd/artifact.h"
 
 namespace aludel {
 

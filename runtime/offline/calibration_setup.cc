@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "runtime/codec/scd/weight_file.h"
+#include "runtime/codec/artifact/weight_file.h"
 #include "runtime/model/json_reader.h"
 #include "runtime/offline/questions.h"
 #include "runtime/status_macros.h"

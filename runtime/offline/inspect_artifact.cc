@@ -1,8 +1,8 @@
 #include "runtime/offline/inspect_artifact.h"
 
 #include "absl/strings/str_cat.h"
-#include "runtime/codec/scd/artifact.h"
-#include "runtime/codec/scd/weight_file.h"
+#include "runtime/codec/artifact/artifact.h"
+#include "runtime/codec/artifact/weight_file.h"
 #include "runtime/codec/transform/weight_files.h"
 #include "runtime/model/model_config.h"
 #include "runtime/model/weight_stream.h"

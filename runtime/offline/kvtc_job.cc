@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "runtime/codec/scd/artifact.h"
-#include "runtime/codec/scd/artifact_files.h"
+#include "runtime/codec/artifact/artifact.h"
+#include "runtime/codec/artifact/artifact_files.h"
 #include "runtime/codec/transform/encode.h"
 #include "runtime/codec/transform/kvtc.h"
 #include "runtime/codec/transform/reconstruct.h"

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "runtime/codec/scd/artifact_files.h"
+#include "runtime/codec/artifact/artifact_files.h"
 #include "runtime/model/model_config.h"
 #include "runtime/model/weight_stream.h"
 #include "runtime/offline/calibrate_transform.h"

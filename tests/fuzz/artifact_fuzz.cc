@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "runtime/codec/scd/artifact.h"
+#include "runtime/codec/artifact/artifact.h"
 
 namespace {
 

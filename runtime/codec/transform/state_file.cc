@@ -13,8 +13,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "runtime/codec/artifact/weight_file.h"
 #include "runtime/codec/scd/capture.h"
-#include "runtime/codec/scd/weight_file.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {

@@ -3,8 +3,8 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "runtime/codec/scd/artifact.h"
-#include "runtime/codec/scd/weight_file.h"
+#include "runtime/codec/artifact/artifact.h"
+#include "runtime/codec/artifact/weight_file.h"
 #include "runtime/codec/transform/weights.h"
 
 namespace aludel {

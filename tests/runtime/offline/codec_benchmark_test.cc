@@ -2,7 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/codec/scd/artifact.h"
+#include "runtime/codec/artifact/artifact.h"
 #include "runtime/offline/make_codec.h"
 #include "tests/runtime/model/temporary_directory.h"
 

@@ -4,7 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/codec/scd/artifact.h"
+#include "runtime/codec/artifact/artifact.h"
 
 namespace aludel {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/codec/scd/artifact.h"
+#include "runtime/codec/artifact/artifact.h"
 
 #include <cstdlib>
 #include <filesystem>
@@ -8,8 +8,8 @@
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/codec/artifact/artifact_files.h"
 #include "runtime/codec/codec.h"
-#include "runtime/codec/scd/artifact_files.h"
 #include "tests/testing/test_model.h"
 
 namespace aludel {

@@ -1,4 +1,4 @@
-#include "runtime/codec/scd/artifact_files.h"
+#include "runtime/codec/artifact/artifact_files.h"
 
 #include <unistd.h>
 
@@ -15,7 +15,7 @@
 #include "kernels/check.h"
 #include "kernels/tensor.h"
 #include "nlohmann/json.hpp"
-#include "runtime/codec/scd/weight_file.h"
+#include "runtime/codec/artifact/weight_file.h"
 #include "runtime/codec/transform/weight_files.h"
 #include "runtime/status_macros.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/codec/scd/weight_file.h"
+#include "runtime/codec/artifact/weight_file.h"
 
 #include <cmath>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "runtime/codec/scd/artifact.h"
+#include "runtime/codec/artifact/artifact.h"
 
 #include <algorithm>
 

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "runtime/codec/scd/artifact.h"
+#include "runtime/codec/artifact/artifact.h"
 
 namespace aludel {
 
