@@ -49,6 +49,7 @@ def check(page: str) -> None:
     assert "handed over as" in codes and "less)" in codes, codes
     assert ">own prefill<" in own and "transfer" not in own, own
     assert re.search(r"<option[^>]*>json</option>", page), "the list of models"
+    assert re.search(r'<datalist id="formats">.*<option[^>]*>raw</option>', page), "the list of wire formats"
 
 
 def main() -> int:
