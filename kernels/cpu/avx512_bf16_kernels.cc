@@ -49,10 +49,55 @@ void Bf16Tile(const uint16_t* a, int rows, const uint16_t* panel, int64_t in, fl
   kTiles[rows - 1](a, panel, in, sums);
 }
 
+// Sixteen rows of sixteen words: pairs of rows, then of pairs, in words, double words and quarters.
+void TransposeSixteen(const char* const* rows, int64_t offset, uint32_t* to, int width) {
+  __m512i a[16], b[16];
+#pragma GCC unroll 16
+  for (int r = 0; r < 16; ++r) a[r] = _mm512_loadu_si512(rows[r] + offset);
+#pragma GCC unroll 8
+  for (int r = 0; r < 16; r += 2) {
+    b[r] = _mm512_unpacklo_epi32(a[r], a[r + 1]);
+    b[r + 1] = _mm512_unpackhi_epi32(a[r], a[r + 1]);
+  }
+  // a[r + i] then holds, in each quarter q, word 4 q + i of rows r to r + 3.
+#pragma GCC unroll 4
+  for (int r = 0; r < 16; r += 4) {
+    a[r] = _mm512_unpacklo_epi64(b[r], b[r + 2]);
+    a[r + 1] = _mm512_unpackhi_epi64(b[r], b[r + 2]);
+    a[r + 2] = _mm512_unpacklo_epi64(b[r + 1], b[r + 3]);
+    a[r + 3] = _mm512_unpackhi_epi64(b[r + 1], b[r + 3]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512i low_even = _mm512_shuffle_i32x4(a[i], a[i + 4], 0x88);
+    const __m512i low_odd = _mm512_shuffle_i32x4(a[i], a[i + 4], 0xdd);
+    const __m512i high_even = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0x88);
+    const __m512i high_odd = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0xdd);
+    _mm512_storeu_si512(to + i * width, _mm512_shuffle_i32x4(low_even, high_even, 0x88));
+    _mm512_storeu_si512(to + (i + 4) * width, _mm512_shuffle_i32x4(low_odd, high_odd, 0x88));
+    _mm512_storeu_si512(to + (i + 8) * width, _mm512_shuffle_i32x4(low_even, high_even, 0xdd));
+    _mm512_storeu_si512(to + (i + 12) * width, _mm512_shuffle_i32x4(low_odd, high_odd, 0xdd));
+  }
+}
+
+void Transpose(const char* const* rows, int count, int words, uint32_t* to, int width) {
+  int r = 0;
+  for (; r + 16 <= count; r += 16) {
+    int i = 0;
+    for (; i + 16 <= words; i += 16) TransposeSixteen(rows + r, 4 * i, to + i * width + r, width);
+    if (i < words) {
+      const char* rest[16];
+      for (int k = 0; k < 16; ++k) rest[k] = rows[r + k] + 4 * i;
+      Avx512Kernels().transpose(rest, 16, words - i, to + i * width + r, width);
+    }
+  }
+  Avx512Kernels().transpose(rows + r, count - r, words, to + r, width);
+}
+
 }  // namespace
 
 const MicroKernels& Avx512Bf16Kernels() {
-  static const MicroKernels kKernels = {"avx512_bf16", Avx512Kernels().f32_tile, Bf16Tile};
+  static const MicroKernels kKernels = {"avx512_bf16", Avx512Kernels().f32_tile, Bf16Tile, Transpose};
   return kKernels;
 }
 

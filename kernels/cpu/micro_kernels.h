@@ -13,7 +13,7 @@ namespace aludel::cpu {
 // `in` padded to a multiple of kInBlock. Inputs are packed alike, kTileRows rows at most: f32 as [in][rows],
 // bf16 as [in / 2][rows][2]: rows that lie a power of two apart would push each other out of the L1 cache.
 //
-// Every sum runs over the inputs in order in one accumulator: what a row gives does not depend on how many
+// Panels are aligned to 64 bytes. Every sum runs over the inputs in order in one accumulator: what a row gives does not depend on how many
 // others there are, nor on threads.
 constexpr int kPanelCols = 32;
 constexpr int kTileRows = 12;
@@ -26,6 +26,8 @@ struct MicroKernels {
                    float* sums /* [rows][kPanelCols] */);
   void (*bf16_tile)(const uint16_t* a, int rows, const uint16_t* panel, int64_t in,
                     float* sums /* [rows][kPanelCols] */);
+  // to[i * width + r] = rows[r][i], for i < words and r < count, in words of 4 bytes, aligned to 2.
+  void (*transpose)(const char* const* rows, int count, int words, uint32_t* to, int width);
 };
 
 const MicroKernels& PortableKernels();
