@@ -5,6 +5,7 @@
 
 #include "absl/strings/numbers.h"
 #include "kernels/device.h"
+#include "runtime/codec/scd/dense.h"
 #include "runtime/offline/calibrate_job.h"
 #include "runtime/offline/flag_set.h"
 #include "runtime/offline/kvtc_job.h"
@@ -69,8 +70,10 @@ void AddTransformFlags(FlagSet* flags, TransformJob* job, TransformFlags* raw) {
   flags->Add(
       "group-layers", "N", &raw->group_layers,
       "aludel: layers coded together; more save bytes, fewer ship earlier; 0: as many as memory allows");
-  flags->Add("compute-share", "X", &job->options.compute_share,
-             "aludel: of the consumer's prefill that encoding and decoding may cost together");
+  flags->Add(
+      "compute-share", "X", &job->options.compute_share,
+      "aludel: of the consumer's prefill that encoding and decoding may cost together; 0: 0.05, or what a "
+      "decoder of sensible width costs");
   flags->Add("encoder-for", "WHOM", &raw->encoder_for,
              "aludel: whose cache the codes are made to tell about: consumers, or producer (needs none)");
   flags->Add("allocation", "NAME", &raw->allocation,
@@ -93,9 +96,9 @@ absl::Status ReadTransformFlags(const TransformFlags& raw, int64_t seed, Transfo
   }
   if (raw.max_kl < 0 || raw.bytes_per_token < 0 || raw.group_layers < 0 || job->sensitivity_prompts < 0 ||
       job->head_tokens < 0 || job->tail_tokens < 0 || job->options.training.steps < 1 ||
-      !(job->options.compute_share > 0)) {
+      !(job->options.compute_share >= 0)) {
     return absl::InvalidArgumentError(
-        "want --max-kl, --bytes-per-token and --group-layers at least 0, --steps and --compute-share above "
+        "want --max-kl, --bytes-per-token, --group-layers and --compute-share at least 0 and --steps above "
         "0");
   }
   if (raw.max_kl > 0) job->max_kl = raw.max_kl;
@@ -192,6 +195,7 @@ absl::Status Run(int argc, char** argv) {
   DeviceOptions device_options;
   device_options.threads = static_cast<int>(threads);
   ALUDEL_ASSIGN_OR_RETURN(const auto device, OpenDevice(device_options));
+  SetProductThreads(device_options.threads);
   StopOnSignals();
   if (preset == "paper") return RunCalibrateJob(job, device.get());
   transform.base = job;

@@ -139,13 +139,20 @@ TransformDecoderGroup Fold(DecoderNet net, const InputScale& scale, const Target
   return out;
 }
 
+double ShareOf(const TransformOptions& options, const ModelConfig& config, const TransformShape& shape) {
+  return options.compute_share > 0 ? options.compute_share : SensibleShare(config, shape);
+}
+
 // Latents to fit at a rate, in all groups together no more than the compute share pays for.
 int64_t RankOf(double bytes_per_token, const ModelConfig& config, const std::vector<TransformGroup>& groups,
                const TransformOptions& options) {
   // No latent worth sending costs less than two bits.
   const int least_bits = options.allocation == BitAllocation::kUniform ? kUniformBits : 2;
   const auto wanted = static_cast<int64_t>(std::ceil(bytes_per_token * 8 / least_bits));
-  return std::min(wanted, AffordableRank(options.compute_share, config, groups, options.native_layers >= 0));
+  TransformShape shape;
+  shape.native_layers = options.native_layers;
+  shape.groups = groups;
+  return std::min(wanted, AffordableRank(ShareOf(options, config, shape), config, groups, shape.has_side()));
 }
 
 // Scales latents to one energy, so that a common step gives each the same bits.
@@ -303,7 +310,7 @@ absl::StatusOr<TransformDecoderFit> FitTransformDecoder(
   const StateFile& producer = *states.producer;
   const StateFile& consumer = *states.consumers[consumer_index];
   TransformDecoderFit fit;
-  fit.width = options.linear ? 0 : AffordableWidth(options.compute_share, config, shape);
+  fit.width = options.linear ? 0 : AffordableWidth(ShareOf(options, config, shape), config, shape);
   const int64_t train_rows = consumer.rows() - consumer.rows() / 10;
   for (size_t g = 0; g < encoder.size(); ++g) {
     const TransformGroup& group = shape.groups[g];

@@ -29,8 +29,8 @@ struct TransformOptions {
   int native_layers = 0;
   int group_layers = 0;  // layers regressed together; 0: as many as keep a group within kMaxGroupColumns
   // Of the consumer's prefill that encoding and decoding may cost together: bounds the rank and sets the
-  // MLP's width.
-  double compute_share = 0.05;
+  // MLP's width. 0: see SensibleShare.
+  double compute_share = 0;
   LatentPacking packing = LatentPacking::kDeflate;
   double sensitivity_blend = 0.2;  // see AddSensitivity
   EncoderOptions encoder;

@@ -72,4 +72,20 @@ int64_t AffordableWidth(double share, const ModelConfig& config, const Transform
   return std::max(kLeast, static_cast<int64_t>(budget / per_unit) / kLeast * kLeast);
 }
 
+double SensibleShare(const ModelConfig& config, const TransformShape& shape) {
+  constexpr double kStep = 0.005;
+  int64_t outputs = 0;
+  for (const TransformGroup& group : shape.groups) {
+    outputs = std::max<int64_t>(outputs, group.layers * 2 * config.kv_dim());
+  }
+  double share = 0.05;
+  TransformShape full = shape;
+  for (; share < 1; share += kStep) {
+    const int64_t rank = AffordableRank(share, config, shape.groups, shape.has_side());
+    for (TransformGroup& group : full.groups) group.rank = rank;
+    if (AffordableWidth(share, config, full) >= outputs / 5) break;
+  }
+  return share;
+}
+
 }  // namespace aludel

@@ -113,7 +113,7 @@ std::optional<ApiError> Access::Admit(const std::string& name, std::shared_ptr<G
     if (client.tokens.level <= 0) {
       return TooMuch(absl::StrCat("Rate limit reached on tokens per minute (TPM): limit ",
                                   limits.tokens_per_minute, "."),
-                     "tokens_per_minute_exceeded", client.tokens.SecondsUntil(1, limits.tokens_per_minute));
+                     "rate_limit_exceeded", client.tokens.SecondsUntil(1, limits.tokens_per_minute));
     }
   }
   if (limits.requests_per_minute > 0) {
@@ -121,8 +121,7 @@ std::optional<ApiError> Access::Admit(const std::string& name, std::shared_ptr<G
     if (client.requests.level < 1) {
       return TooMuch(absl::StrCat("Rate limit reached on requests per minute (RPM): limit ",
                                   limits.requests_per_minute, "."),
-                     "requests_per_minute_exceeded",
-                     client.requests.SecondsUntil(1, limits.requests_per_minute));
+                     "rate_limit_exceeded", client.requests.SecondsUntil(1, limits.requests_per_minute));
     }
     client.requests.level -= 1;
   }

@@ -128,7 +128,7 @@ def check_limits(gateway: PublicGateway) -> None:
     statuses = [gateway.chat("bob") for _ in range(3)]
     assert [reply.status for reply in statuses] == [200, 200, 429]
     assert 1 <= int(statuses[2].headers["Retry-After"]) <= 60, statuses[2].headers
-    assert statuses[2].error()["code"] == "requests_per_minute_exceeded", statuses[2].text
+    assert statuses[2].error()["code"] == "rate_limit_exceeded", statuses[2].text
     running = gateway.connect()
     running.request("POST", "/v1/chat/completions", json.dumps(chat_body(max_tokens=800, ignore_eos=True, stream=True)),
                     {"Authorization": "Bearer sk-carol"})

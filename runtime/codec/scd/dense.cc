@@ -1,15 +1,25 @@
 #include "runtime/codec/scd/dense.h"
 
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
 #include "dnnl.h"
 #include "kernels/check.h"
+#include "omp.h"
 
 namespace aludel {
+namespace {
+
+std::atomic<int> product_threads = 1;
+
+}  // namespace
+
+void SetProductThreads(int threads) { product_threads = threads > 0 ? threads : omp_get_num_procs(); }
 
 void Sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
            const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
+  omp_set_num_threads(product_threads);  // of the calling thread; oneDNN's team follows it
   const dnnl_status_t status = dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, 1.0f, a,
                                           lda, b, ldb, beta, c, ldc);
   ALUDEL_CHECK(status == dnnl_success);

@@ -7,8 +7,10 @@
 
 namespace aludel {
 
-// Host matrix products of calibration, on the threads that OpenMP gives the calling thread. Row-major f32.
-// Same shapes, machine and threads: same bytes.
+// Host matrix products of calibration. Row-major f32. Same shapes, machine and threads: same bytes.
+
+// Threads that each product may use from now on, in the whole process; 1 at first, 0: all allowed cores.
+void SetProductThreads(int threads);
 
 // c [m, n] = beta c + op(a) op(b). op(a) is [m, k]: `a` itself with leading dimension `lda`, or its
 // transpose.

@@ -3,6 +3,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/codec/artifact/artifact.h"
+#include "runtime/offline/calibrate_transform.h"
+#include "runtime/offline/compute_share.h"
 #include "runtime/offline/make_codec.h"
 #include "tests/runtime/model/temporary_directory.h"
 
@@ -38,6 +40,20 @@ TEST(MakeCodec, StaysWithinRateAndComputeShare) {
   options.native_layers = 7;
   EXPECT_THAT(std::string(MakeCodec(options).status().message()),
               HasSubstr("--native-layers is 7, want 0 to 6"));
+}
+
+TEST(ComputeShare, GrowsWhereFivePercentLeaveNoDecoder) {
+  const ModelConfig demo = ModelConfig::Load("deploy/demo/base").value();
+  TransformShape shape;
+  shape.native_layers = 2;
+  shape.groups = MakeGroups(demo, 2, 0);
+  const double share = SensibleShare(demo, shape);
+  EXPECT_GT(share, 0.1);
+  EXPECT_LT(share, 0.2);
+  ModelConfig wide = demo;
+  wide.hidden = 8192;  // the same cache beside a wide residual
+  wide.ffn = 28672;
+  EXPECT_EQ(SensibleShare(wide, shape), 0.05);
 }
 
 TEST(CodecBenchmark, MeasuresEveryPartOfAHandOver) {
