@@ -178,7 +178,7 @@ class QueryTile {
   void Attend(absl::Span<const Query> queries) {
     queries_ = queries;
     PackQueries();
-    std::fill(scratch_.sums.begin(), scratch_.sums.end(), 0.0f);
+    std::fill_n(scratch_.sums.begin(), size() * scratch_.sum_stride(), 0.0f);
     const int64_t end = queries.back().position + 1;
     for (int64_t tile = FirstVisible(queries.front().position) / kKeyTile * kKeyTile; tile < end;
          tile += kKeyTile) {

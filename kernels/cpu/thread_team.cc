@@ -36,9 +36,9 @@ bool SpinUntil(Done done) {
 
 }  // namespace
 
-ThreadTeam::ThreadTeam(int threads) {
+ThreadTeam::ThreadTeam(int threads) : threads_(threads), stretches_(threads) {
   ALUDEL_CHECK(threads > 0);
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { Work(); });
+  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { Work(i); });
 }
 
 ThreadTeam::~ThreadTeam() {
@@ -56,14 +56,19 @@ void ThreadTeam::Run(int64_t tasks, absl::FunctionRef<void(int64_t)> body) {
     return;
   }
   body_ = &body;
-  tasks_ = static_cast<uint32_t>(tasks);
-  unfinished_.store(tasks_, std::memory_order_relaxed);
+  unfinished_.store(static_cast<uint32_t>(tasks), std::memory_order_relaxed);
   const uint32_t number = loops_.load(std::memory_order_relaxed) + 1;
-  open_.store(uint64_t{number} << 32 | tasks_, std::memory_order_release);
+  int64_t begin = 0;
+  for (int64_t i = 0; i < threads_; ++i) {
+    Stretch& stretch = stretches_[i];
+    stretch.end = tasks * (i + 1) / threads_;
+    const auto size = static_cast<uint64_t>(stretch.end - begin);
+    stretch.open.store(uint64_t{number} << 32 | size, std::memory_order_release);
+    begin = stretch.end;
+  }
   loops_.store(number);  // sequentially consistent, as a worker's last look before it sleeps
   loops_.notify_all();
-  while (RunOne()) {
-  }
+  RunAll(0);
   const auto finished = [this] { return unfinished_.load(std::memory_order_acquire) == 0; };
   while (!SpinUntil(finished)) {
     const uint32_t left = unfinished_.load(std::memory_order_acquire);
@@ -71,23 +76,29 @@ void ThreadTeam::Run(int64_t tasks, absl::FunctionRef<void(int64_t)> body) {
   }
 }
 
-bool ThreadTeam::RunOne() {
-  uint64_t open = open_.load(std::memory_order_acquire);
+bool ThreadTeam::RunOne(Stretch& stretch) {
+  uint64_t open = stretch.open.load(std::memory_order_acquire);
   do {
     if ((open & kUnclaimed) == 0) return false;
-  } while (!open_.compare_exchange_weak(open, open - 1, std::memory_order_acq_rel));
-  (*body_)(tasks_ - static_cast<int64_t>(open & kUnclaimed));
+  } while (!stretch.open.compare_exchange_weak(open, open - 1, std::memory_order_acq_rel));
+  (*body_)(stretch.end - static_cast<int64_t>(open & kUnclaimed));
   // The last one wakes the caller, who may have gone to sleep.
   if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) unfinished_.notify_one();
   return true;
 }
 
-void ThreadTeam::Work() {
+void ThreadTeam::RunAll(int self) {
+  for (int i = 0; i < threads_; ++i) {
+    while (RunOne(stretches_[(self + i) % threads_])) {
+    }
+  }
+}
+
+void ThreadTeam::Work(int self) {
   while (true) {
     const uint32_t seen = loops_.load();
     if (stop_.load()) return;  // set before the count that has been seen, or else the count will change
-    while (RunOne()) {
-    }
+    RunAll(self);
     const auto changed = [&] { return loops_.load(std::memory_order_acquire) != seen; };
     if (!SpinUntil(changed)) loops_.wait(seen);
   }

@@ -14,6 +14,8 @@ namespace aludel::cpu {
 // cost less than a microsecond: workers spin for a moment after a loop before they sleep. Servers that share
 // cores must not wait for each other's threads either, so tasks are claimed one by one, and a loop ends when
 // its tasks have: a worker that the kernel keeps off its core is not waited for unless it has claimed one.
+// Every thread begins with a stretch of tasks of its own, in order, so that what it reads from memory is one
+// stream; then it helps others with theirs.
 // Thread-safe: a loop that begins while another runs is done by its caller alone. Nested loops likewise.
 class ThreadTeam {
  public:
@@ -23,28 +25,36 @@ class ThreadTeam {
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;
 
-  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+  int threads() const { return threads_; }
 
-  // body(task) for every task of [0, tasks), each once, in no particular order; returns when all have ended.
+  // body(task) for every task of [0, tasks), each once; returns when all have ended.
   void Run(int64_t tasks, absl::FunctionRef<void(int64_t task)> body);
 
  private:
   using Body = absl::FunctionRef<void(int64_t)>;
 
-  // Runs one task of the loop under way, if one is left to claim.
-  bool RunOne();
-  void Work();
+  // A thread's stretch of the loop under way: the loop's number above, tasks that nobody has claimed below. A
+  // claim is one compare-and-swap, which fails if the loop that it was meant for is over.
+  struct alignas(64) Stretch {
+    std::atomic<uint64_t> open{0};
+    int64_t end = 0;
+  };
 
+  // Runs one task of `stretch`, if one is left to claim.
+  bool RunOne(Stretch& stretch);
+  // Runs tasks, those of stretch `self` first, until there are none to claim.
+  void RunAll(int self);
+  void Work(int self);
+
+  const int threads_;
   std::mutex busy_;  // held by the thread whose loop is under way
-  // The loop's number above, tasks that nobody has claimed below: a claim is one compare-and-swap, which
-  // fails if the loop that it was meant for is over. body_ and tasks_ are written only while nothing can be
-  // claimed, and read only by those who claimed.
-  alignas(64) std::atomic<uint64_t> open_{0};
+  // body_ and the stretches' ends are written only while nothing can be claimed there, and read only by those
+  // who claimed.
+  std::vector<Stretch> stretches_;  // [threads]
   alignas(64) std::atomic<uint32_t> unfinished_{0};
   alignas(64) std::atomic<uint32_t> loops_{0};  // workers sleep on it
   std::atomic<bool> stop_{false};
   const Body* body_ = nullptr;
-  uint32_t tasks_ = 0;
   std::vector<std::thread> workers_;
 };
 
