@@ -1,11 +1,11 @@
-#include <cstdint>
-
 #include "tests/bench/bounds.h"
 
+#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <map>
 #include <thread>
 #include <tuple>
@@ -33,6 +33,21 @@ double Best(int runs, Call call) {
     best = std::min(best, Seconds(begin));
   }
   return best;
+}
+
+// The calling thread to the `index`th core that this process may use, so that readers do not share one.
+void Pin(int index) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &allowed) || index-- > 0) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    ::sched_setaffinity(0, sizeof(one), &one);
+    return;
+  }
 }
 
 typedef uint64_t Vector __attribute__((vector_size(64)));
@@ -67,10 +82,12 @@ double ReadBandwidth(int threads) {
   const double seconds = Best(7, [&] {
     std::vector<std::thread> readers;
     const size_t part = kBytes / threads / 256 * 256;
-    for (int t = 1; t < threads; ++t) {
-      readers.emplace_back([&, t] { results[t] = Read(data + t * part, part); });
+    for (int t = 0; t < threads; ++t) {
+      readers.emplace_back([&, t] {
+        Pin(t);
+        results[t] = Read(data + t * part, part);
+      });
     }
-    results[0] = Read(data, part);
     for (std::thread& reader : readers) reader.join();
   });
   volatile uint64_t sink = 0;
