@@ -13,8 +13,8 @@ namespace aludel::cpu {
 // `in` padded to a multiple of kInBlock. Inputs are packed alike, kTileRows rows at most: f32 as [in][rows],
 // bf16 as [in / 2][rows][2]: rows that lie a power of two apart would push each other out of the L1 cache.
 //
-// Panels are aligned to 64 bytes. Every sum runs over the inputs in order in one accumulator: what a row gives does not depend on how many
-// others there are, nor on threads.
+// Panels are aligned to 64 bytes. Every sum runs over the inputs in order in one accumulator: what a row
+// gives does not depend on how many others there are, nor on threads.
 constexpr int kPanelCols = 32;
 constexpr int kTileRows = 12;
 constexpr int kInBlock = 32;

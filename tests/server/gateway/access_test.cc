@@ -76,7 +76,7 @@ TEST_F(AccessTest, ChargesTokensWhenTheyAreKnown) {
   grant_->ChargeTokens(90);  // 30 below zero
   const auto error = Admit("a");
   ASSERT_TRUE(error);
-  EXPECT_EQ(error->code, "tokens_per_minute_exceeded");
+  EXPECT_EQ(error->code, "rate_limit_exceeded");
   EXPECT_EQ(error->retry_after_seconds, 31);
   now_ += absl::Seconds(31);
   EXPECT_FALSE(Admit("a"));
