@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 namespace aludel {
 
 // What this machine can do at most, measured in the run that compares itself with it. Both take a fraction of
