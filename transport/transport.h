@@ -102,6 +102,10 @@ class Transport {
   virtual absl::StatusOr<std::unique_ptr<MemoryRegion>> Allocate(size_t bytes) = 0;
 
   virtual TransportStats stats() const = 0;
+
+  // For how long the progress thread has left the question of an earlier call unanswered; zero where it has
+  // answered, and then this call asks the next one. To be asked regularly, by one thread.
+  virtual absl::Duration ProgressSilence() = 0;
 };
 
 // What lies between a channel and its peer, emulated on the sending side. For tests and benchmarks.

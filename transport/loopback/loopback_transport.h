@@ -21,6 +21,8 @@ class LoopbackTransport : public Transport {
   absl::StatusOr<std::unique_ptr<Channel>> Connect(absl::string_view address,
                                                    absl::Duration timeout) override;
   absl::StatusOr<std::unique_ptr<MemoryRegion>> Allocate(size_t bytes) override;
+  // Its thread does nothing but run the handler.
+  absl::Duration ProgressSilence() override { return absl::ZeroDuration(); }
   TransportStats stats() const override { return counters_.Snapshot(); }
 
  private:

@@ -1,6 +1,7 @@
 #include "transport/ucx/progress_thread.h"
 
 #include <poll.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <utility>
@@ -34,7 +35,16 @@ ProgressThread::~ProgressThread() {
   thread_.join();
 }
 
+absl::Duration ProgressThread::Silence() {
+  const int64_t now = absl::ToInt64Nanoseconds(MonotonicNow() - absl::UnixEpoch());
+  if (asked_.exchange(true)) return absl::Nanoseconds(now - asked_at_ns_.load());
+  asked_at_ns_ = now;
+  commands_->Post([this] { asked_ = false; });
+  return absl::ZeroDuration();
+}
+
 void ProgressThread::Run() {
+  pthread_setname_np(pthread_self(), "aludel-ucx");  // for those who look at a hanging process
   UcxWorker& worker = node_->worker();
   absl::Time give_up = absl::InfiniteFuture();
   int busy_rounds = 0;

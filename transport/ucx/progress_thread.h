@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <thread>
 
@@ -19,6 +21,8 @@ class ProgressThread {
   ProgressThread& operator=(const ProgressThread&) = delete;
 
   CommandQueue& commands() { return *commands_; }
+  // See Transport::ProgressSilence.
+  absl::Duration Silence();
   // Only inside commands.
   UcxNode& node() { return *node_; }
 
@@ -30,7 +34,9 @@ class ProgressThread {
 
   const std::unique_ptr<UcxNode> node_;
   const std::unique_ptr<CommandQueue> commands_;
-  bool stopping_ = false;  // progress thread only
+  bool stopping_ = false;           // progress thread only
+  std::atomic<bool> asked_{false};  // and not answered
+  std::atomic<int64_t> asked_at_ns_{0};
   std::thread thread_;
 };
 

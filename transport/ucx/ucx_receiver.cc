@@ -80,13 +80,25 @@ void UcxReceiver::Pull(MessageId id, absl::Span<uint8_t> target, void* descripto
   params.user_data = transfer.get();
   // On a connection that is failing, OnReceived comes before the call returns: everything is in place before
   // it.
+  const absl::Time now = MonotonicNow();
+  Sender& sender = senders_[transfer->from];
+  if (sender.transfers++ == 0) sender.progress = now;
   transfers_.emplace(id, std::move(transfer));
-  deadlines_.push_back({MonotonicNow() + timeout_, id});
+  deadlines_.emplace(now + timeout_, id);
   const ucs_status_ptr_t request =
       ucp_am_recv_data_nbx(worker_->handle(), descriptor, target.data(), target.size(), &params);
   if (UCS_PTR_IS_PTR(request)) return;
-  transfers_.erase(id);
-  Finish(id, target.size(), FromUcs(UCS_PTR_STATUS(request), "receive"));
+  const absl::Status outcome = FromUcs(UCS_PTR_STATUS(request), "receive");
+  Forget(id, outcome);
+  Finish(id, target.size(), outcome);
+}
+
+void UcxReceiver::Forget(MessageId id, const absl::Status& status) {
+  const auto transfer = transfers_.find(id);
+  const auto sender = senders_.find(transfer->second->from);
+  if (status.ok()) sender->second.progress = MonotonicNow();
+  if (--sender->second.transfers == 0) senders_.erase(sender);
+  transfers_.erase(transfer);
 }
 
 void UcxReceiver::OnReceived(void* request, ucs_status_t status, size_t bytes, void* user_data) {
@@ -98,7 +110,7 @@ void UcxReceiver::OnReceived(void* request, ucs_status_t status, size_t bytes, v
     outcome = absl::DataLossError(absl::StrCat("receive: got ", bytes, " bytes, want ", transfer->bytes));
   }
   ucp_request_free(request);
-  receiver->transfers_.erase(id);
+  receiver->Forget(id, outcome);
   receiver->Finish(id, bytes, outcome);
 }
 
@@ -112,17 +124,24 @@ void UcxReceiver::Finish(MessageId id, size_t bytes, const absl::Status& status)
 std::vector<ucp_ep_h> UcxReceiver::TakeOverdue(absl::Time now) {
   std::vector<ucp_ep_h> overdue;
   while (!deadlines_.empty()) {
-    const auto transfer = transfers_.find(deadlines_.front().id);
+    const auto [at, id] = *deadlines_.begin();
+    const auto transfer = transfers_.find(id);
     const bool finished = transfer == transfers_.end();
-    if (!finished && deadlines_.front().at > now) break;
-    if (!finished && transfer->second->from != nullptr) overdue.push_back(transfer->second->from);
-    deadlines_.pop_front();
+    if (!finished && at > now) break;
+    deadlines_.erase(deadlines_.begin());
+    if (finished || transfer->second->from == nullptr) continue;
+    const absl::Time moved_on = senders_.at(transfer->second->from).progress + timeout_;
+    if (moved_on > now) {
+      deadlines_.emplace(moved_on, id);
+    } else {
+      overdue.push_back(transfer->second->from);
+    }
   }
   return overdue;
 }
 
 absl::Time UcxReceiver::next_deadline() const {
-  return deadlines_.empty() ? absl::InfiniteFuture() : deadlines_.front().at;
+  return deadlines_.empty() ? absl::InfiniteFuture() : deadlines_.begin()->first;
 }
 
 }  // namespace aludel

@@ -2,10 +2,11 @@
 
 #include <ucp/api/ucp.h>
 
-#include <deque>
 #include <functional>
 #include <memory>
+#include <set>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -33,7 +34,8 @@ class UcxReceiver {
   absl::Status AttachTo(UcxWorker* worker);
 
   // The connections of transfers that have exceeded the timeout, each transfer reported once: whoever owns
-  // those connections closes them, which ends the transfers.
+  // those connections closes them, which ends the transfers. A transfer that waits behind others of its
+  // connection is not overdue while these end well.
   std::vector<ucp_ep_h> TakeOverdue(absl::Time now);
   // When TakeOverdue may next have something to say.
   absl::Time next_deadline() const;
@@ -47,9 +49,9 @@ class UcxReceiver {
     size_t bytes;
     ucp_ep_h from;
   };
-  struct Deadline {
-    absl::Time at;
-    MessageId id;
+  struct Sender {
+    int transfers = 0;    // unfinished
+    absl::Time progress;  // when the first of them began, or the last one ended
   };
 
   static ucs_status_t OnMessage(void* self, const void* header, size_t header_bytes, void* data,
@@ -58,6 +60,7 @@ class UcxReceiver {
   void OnData(absl::Span<const uint8_t> header, void* data, size_t payload_bytes,
               const ucp_am_recv_param_t& params);
   void Pull(MessageId id, absl::Span<uint8_t> target, void* descriptor, const ucp_am_recv_param_t& params);
+  void Forget(MessageId id, const absl::Status& status);
   void Finish(MessageId id, size_t bytes, const absl::Status& status);
 
   MessageHandler* const handler_;
@@ -67,7 +70,9 @@ class UcxReceiver {
   UcxWorker* worker_ = nullptr;
   MessageId next_id_ = 1;
   std::unordered_map<MessageId, std::unique_ptr<Transfer>> transfers_;  // bounded by what the handler accepts
-  std::deque<Deadline> deadlines_;  // in order of time; those of finished transfers go when they come first
+  std::set<std::pair<absl::Time, MessageId>>
+      deadlines_;                                 // those of finished transfers go when they come first
+  std::unordered_map<ucp_ep_h, Sender> senders_;  // of unfinished transfers
 };
 
 }  // namespace aludel

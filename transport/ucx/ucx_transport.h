@@ -21,6 +21,7 @@ class UcxTransport : public Transport {
   absl::StatusOr<std::unique_ptr<Channel>> Connect(absl::string_view address,
                                                    absl::Duration timeout) override;
   absl::StatusOr<std::unique_ptr<MemoryRegion>> Allocate(size_t bytes) override;
+  absl::Duration ProgressSilence() override { return progress_->Silence(); }
   TransportStats stats() const override { return counters_->Snapshot(); }
 
  private:
