@@ -1,5 +1,6 @@
 #include "runtime/engine.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -44,7 +45,7 @@ class Engine::Impl {
         runner_(model, pool_.get()),
         emitter_(model->config().eos_ids, model->config().vocab) {
     stats_.kv_blocks_total = options_.kv_blocks;
-    stats_.last_progress = absl::Now();
+    stats_.last_progress = std::chrono::steady_clock::now();
     thread_ = std::thread([this] { Loop(); });
   }
 
@@ -73,6 +74,7 @@ class Engine::Impl {
     });
   }
   void FallBack(SequenceId id, const absl::Status& reason);
+  void RestartHandover(SequenceId id);
   void Cancel(SequenceId id, const absl::Status& status);
 
   EngineStats stats() const {
@@ -167,6 +169,7 @@ absl::StatusOr<SequenceId> Engine::Impl::Admit(std::unique_ptr<Sequence> sequenc
 }
 
 void Engine::Impl::Loop() {
+  pthread_setname_np(pthread_self(), "aludel-engine");  // for those who look at a hanging process
   bool busy = false;
   while (true) {
     std::vector<std::function<void()>> commands;
@@ -212,6 +215,11 @@ void Engine::Impl::Begin(std::unique_ptr<Sequence> owned) {
 void Engine::Impl::FallBack(SequenceId id, const absl::Status& reason) {
   const auto found = sequences_.find(id);
   if (found != sequences_.end()) intake_.FallBack(*found->second, reason);
+}
+
+void Engine::Impl::RestartHandover(SequenceId id) {
+  const auto found = sequences_.find(id);
+  if (found != sequences_.end()) intake_.Restart(*found->second);
 }
 
 void Engine::Impl::Cancel(SequenceId id, const absl::Status& status) {
@@ -356,7 +364,7 @@ void Engine::Impl::PublishStats() {
   stats_.kv_blocks_total = pool_->layout().blocks;
   stats_.kv_blocks_used = pool_->layout().blocks - pool_->free_blocks();
   stats_.kv_blocks_reserved = reserved;
-  stats_.last_progress = absl::Now();
+  stats_.last_progress = std::chrono::steady_clock::now();
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Start(Transformer* model, const Tokenizer* tokenizer,
@@ -399,6 +407,10 @@ void Engine::ApplyFrame(SequenceId id, const FrameHeader& header, std::vector<ui
                         absl::Span<const uint8_t> payload, std::function<void()> release) {
   impl_->PostFrame({id, header, std::move(header_bytes), payload, std::move(release)});
 }
+void Engine::RestartHandover(SequenceId id) {
+  impl_->Post([impl = impl_.get(), id] { impl->RestartHandover(id); });
+}
+
 void Engine::FallBack(SequenceId id, absl::Status reason) {
   impl_->Post([impl = impl_.get(), id, reason = std::move(reason)] { impl->FallBack(id, reason); });
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -110,7 +111,8 @@ struct EngineStats {
   uint64_t frames_applied = 0;
   uint64_t frames_rejected = 0;
   uint64_t fallbacks = 0;
-  absl::Time last_progress;  // of the engine thread's loop; an old time with running > 0 means wedged
+  // Of the engine thread's loop, which turns at least twice a second unless a step takes longer.
+  std::chrono::steady_clock::time_point last_progress;
 };
 
 // Runs sequences on one model: admits, plans steps (runtime/scheduler.h), runs the forward, samples, emits.
@@ -138,6 +140,9 @@ class Engine {
                   absl::Span<const uint8_t> payload, std::function<void()> release);
   // The hand-over is lost: unless every frame has landed, compute the prompt here.
   void FallBack(SequenceId id, absl::Status reason);
+  // The hand-over begins anew, from its first frame: unless every frame has landed, what has landed counts no
+  // more. Frames that ApplyFrame was given before are dropped.
+  void RestartHandover(SequenceId id);
   // OnDone follows with `status` for every choice that has not ended; unknown ids are ignored.
   void Cancel(SequenceId id, absl::Status status);
 

@@ -38,6 +38,27 @@ void EngineIntake::FallBack(Sequence& sequence, const absl::Status& reason) {
   ++counters_->fallbacks;
 }
 
+void EngineIntake::Restart(Sequence& sequence) {
+  for (auto frame = frames_.begin(); frame != frames_.end();) {
+    if (frame->id != sequence.id) {
+      ++frame;
+      continue;
+    }
+    frame->release();
+    frame = frames_.erase(frame);
+  }
+  if (!sequence.awaiting()) return;
+  sequence.clock.Charge(&sequence.times.await);
+  Landing& landing = *sequence.landing;
+  absl::StatusOr<std::unique_ptr<KvDecoder>> decoder = landing.codec->NewDecoder();
+  if (!decoder.ok()) return FallBack(sequence, decoder.status());
+  landing.decoder = *std::move(decoder);
+  landing.ledger =
+      FrameLedger(landing.codec->shipped_layers(), static_cast<uint32_t>(landing.codec->native_head_tokens()),
+                  static_cast<uint32_t>(sequence.handed_over));
+  Begin(sequence);
+}
+
 void EngineIntake::ApplySome(const SequenceMap& sequences) {
   for (int i = 0; i < kFramesPerStep && !frames_.empty(); ++i) {
     const PendingFrame frame = std::move(frames_.front());

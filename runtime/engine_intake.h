@@ -41,6 +41,8 @@ class EngineIntake {
   void ApplySome(const SequenceMap& sequences);
   // Unless everything has landed: forgets the hand-over, and the prompt is computed here.
   void FallBack(Sequence& sequence, const absl::Status& reason);
+  // Unless everything has landed: forgets what has, and the waiting frames of this sequence.
+  void Restart(Sequence& sequence);
   // Gives every waiting frame back unread.
   void ReleaseAll();
 
