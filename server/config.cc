@@ -1,6 +1,7 @@
 #include "server/config.h"
 
 #include <filesystem>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -93,13 +94,45 @@ TransportOptions ReadTransport(const ConfigSection& section, const v1::Transport
 }
 
 PlannerOptions ReadPlanner(const ConfigSection& section, const v1::PlannerConfig& planner) {
-  section.CheckOneOf("fidelity", {"exact", "coded"});
+  static const std::map<std::string, Fidelity> kFidelities = {{"exact", Fidelity::kExact},
+                                                              {"high", Fidelity::kHigh},
+                                                              {"balanced", Fidelity::kBalanced},
+                                                              {"fast", Fidelity::kFast},
+                                                              {"coded", Fidelity::kCoded}};
+  section.CheckOneOf("fidelity", {"exact", "high", "balanced", "fast", "coded"});
+  section.CheckOneOf("policy", {"first", "fastest"});
   section.CheckRange("min_remote_tokens", 0, kMaxTokens);
   section.CheckRange("native_tail_tokens", 1, kMaxTokens);
-  return PlannerOptions{.fidelity = planner.fidelity() == "exact" ? Fidelity::kExact : Fidelity::kCoded,
-                        .format = planner.format(),
-                        .min_remote_tokens = planner.min_remote_tokens(),
-                        .native_tail_tokens = planner.native_tail_tokens()};
+  section.Check(planner.high_kl() >= 0, "high_kl", absl::StrCat(planner.high_kl()), "0 or more");
+  section.Check(planner.balanced_kl() >= planner.high_kl(), "balanced_kl",
+                absl::StrCat(planner.balanced_kl()), "at least high_kl");
+  PlannerOptions options{.format = planner.format(),
+                         .min_remote_tokens = planner.min_remote_tokens(),
+                         .native_tail_tokens = planner.native_tail_tokens(),
+                         .fastest = planner.policy() == "fastest",
+                         .high_kl = planner.high_kl(),
+                         .balanced_kl = planner.balanced_kl()};
+  const auto fidelity = kFidelities.find(planner.fidelity());
+  if (fidelity != kFidelities.end()) options.fidelity = fidelity->second;
+  for (const v1::FormatLoss& loss : planner.losses()) {
+    section.Check(loss.has_kl() && loss.kl() >= 0 && !loss.format().empty(), "losses",
+                  absl::StrCat("\"", loss.format(), "\" with kl ", loss.kl()),
+                  "a format and a kl of 0 or more");
+    options.losses[loss.format()] = loss.kl();
+  }
+  return options;
+}
+
+GrpcTlsOptions ReadGrpcTls(const ConfigSection& section, const v1::GrpcTlsConfig& tls) {
+  const int given = static_cast<int>(!tls.certificate_file().empty()) +
+                    static_cast<int>(!tls.key_file().empty()) + static_cast<int>(!tls.ca_file().empty());
+  section.Check(given == 0 || given == 3, "certificate_file", absl::StrCat(given, " of three files"),
+                "certificate_file, key_file and ca_file, or none of them");
+  section.CheckRange("reload_interval_s", 1, 86400);
+  return {.certificate_file = tls.certificate_file(),
+          .key_file = tls.key_file(),
+          .ca_file = tls.ca_file(),
+          .reload_interval = absl::Seconds(tls.reload_interval_s())};
 }
 
 TracingOptions ReadTracing(const ConfigSection& section, const v1::TracingConfig& tracing) {
@@ -172,6 +205,7 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
   root.CheckRange("max_channels", 1, 65536);
   for (const char* field : {"connect_timeout_ms", "run_timeout_ms"}) root.CheckRange(field, 1, kMaxMs);
   root.CheckRange("drain_timeout_ms", 0, kMaxMs);
+  root.CheckRange("watchdog_timeout_ms", 1000, kMaxMs);
   PrefillOptions options{.listen = config.listen(),
                          .admin_listen = config.admin_listen(),
                          .log = ReadLog(root.Nested("log"), config.log()),
@@ -184,8 +218,11 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
                          .connect_timeout = absl::Milliseconds(config.connect_timeout_ms()),
                          .run_timeout = absl::Milliseconds(config.run_timeout_ms()),
                          .drain_timeout = absl::Milliseconds(config.drain_timeout_ms()),
-                         .tracing = ReadTracing(root.Nested("tracing"), config.tracing())};
+                         .tracing = ReadTracing(root.Nested("tracing"), config.tracing()),
+                         .grpc_tls = ReadGrpcTls(root.Nested("grpc_tls"), config.grpc_tls()),
+                         .watchdog_timeout = absl::Milliseconds(config.watchdog_timeout_ms())};
   ALUDEL_RETURN_IF_ERROR(file.status());
+  ALUDEL_RETURN_IF_ERROR(CheckGrpcTls(options.grpc_tls));
   options.model_name = LastPathPart(options.model.directory);
   return options;
 }
@@ -206,6 +243,7 @@ absl::StatusOr<DecodeOptions> LoadDecodeOptions(const std::string& path) {
              absl::StrCat("at least probe_interval_ms, ", config.probe_interval_ms()));
   root.CheckRange("max_stream_backlog", 1, 1 << 24);
   root.CheckRange("drain_timeout_ms", 0, kMaxMs);
+  root.CheckRange("watchdog_timeout_ms", 1000, kMaxMs);
   DecodeOptions options{.listen = config.listen(),
                         .admin_listen = config.admin_listen(),
                         .log = ReadLog(root.Nested("log"), config.log()),
@@ -224,8 +262,14 @@ absl::StatusOr<DecodeOptions> LoadDecodeOptions(const std::string& path) {
                         .max_stream_backlog = static_cast<int>(config.max_stream_backlog()),
                         .drain_timeout = absl::Milliseconds(config.drain_timeout_ms()),
                         .tracing = ReadTracing(root.Nested("tracing"), config.tracing()),
-                        .shadow = ReadShadow(root.Nested("shadow"), config.shadow())};
+                        .shadow = ReadShadow(root.Nested("shadow"), config.shadow()),
+                        .grpc_tls = ReadGrpcTls(root.Nested("grpc_tls"), config.grpc_tls()),
+                        .watchdog_timeout = absl::Milliseconds(config.watchdog_timeout_ms()),
+                        .encrypt_frames = config.encrypt_frames()};
+  root.Check(!options.encrypt_frames || options.grpc_tls.enabled(), "encrypt_frames", "true without grpc_tls",
+             "grpc_tls, as keys travel over gRPC");
   ALUDEL_RETURN_IF_ERROR(file.status());
+  ALUDEL_RETURN_IF_ERROR(CheckGrpcTls(options.grpc_tls));
   if (options.served_model_name.empty()) options.served_model_name = LastPathPart(options.model.directory);
   return options;
 }
@@ -272,7 +316,8 @@ absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path) {
       .reload_interval = absl::Milliseconds(config.reload_interval_ms()),
       .io_threads = static_cast<int>(config.io_threads()),
       .handler_threads = static_cast<int>(config.handler_threads()),
-      .tracing = ReadTracing(root.Nested("tracing"), config.tracing())};
+      .tracing = ReadTracing(root.Nested("tracing"), config.tracing()),
+      .grpc_tls = ReadGrpcTls(root.Nested("grpc_tls"), config.grpc_tls())};
   for (int i = 0; i < config.models_size(); ++i) {
     const ConfigSection section = root.Nested("models", i);
     section.CheckNotEmpty("name");
@@ -289,6 +334,7 @@ absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path) {
          .decode_targets = ReadTargets(section, "decode_targets", model.decode_targets())});
   }
   ALUDEL_RETURN_IF_ERROR(file.status());
+  ALUDEL_RETURN_IF_ERROR(CheckGrpcTls(options.grpc_tls));
   return options;
 }
 

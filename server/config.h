@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "absl/time/time.h"
 #include "runtime/engine.h"
 #include "runtime/model/transformer.h"
+#include "server/grpc_credentials.h"
 #include "transport/transport.h"
 
 namespace aludel {
@@ -49,13 +51,18 @@ struct CodecOptions {
   std::vector<std::string> formats;  // empty: all
 };
 
-enum class Fidelity : uint8_t { kExact, kCoded };
+// What may be lost of a cache. kFast and kCoded: anything.
+enum class Fidelity : uint8_t { kExact, kHigh, kBalanced, kFast, kCoded };
 
 struct PlannerOptions {
   Fidelity fidelity = Fidelity::kCoded;
   std::string format;  // "": the first shared one
   int64_t min_remote_tokens = 32;
   int64_t native_tail_tokens = 1;
+  bool fastest = false;                  // by prediction; else the first format that fits
+  std::map<std::string, double> losses;  // format -> KL in nats; "raw" and others may be missing
+  double high_kl = 0.02;
+  double balanced_kl = 0.1;
 };
 
 struct PrefillOptions {
@@ -73,6 +80,8 @@ struct PrefillOptions {
   absl::Duration run_timeout;
   absl::Duration drain_timeout;
   TracingOptions tracing;
+  GrpcTlsOptions grpc_tls;
+  absl::Duration watchdog_timeout;
 };
 
 struct DecodeOptions {
@@ -95,6 +104,9 @@ struct DecodeOptions {
   absl::Duration drain_timeout;
   TracingOptions tracing;
   ShadowOptions shadow;
+  GrpcTlsOptions grpc_tls;
+  absl::Duration watchdog_timeout;
+  bool encrypt_frames = false;
 };
 
 struct ServedModelOptions {
@@ -140,6 +152,7 @@ struct GatewayOptions {
   int io_threads = 0;
   int handler_threads = 0;
   TracingOptions tracing;
+  GrpcTlsOptions grpc_tls;
 };
 
 absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path);

@@ -3,7 +3,6 @@
 #include "absl/strings/str_cat.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
-#include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 
 namespace aludel {
@@ -15,12 +14,13 @@ constexpr int kMaxMessageBytes = 8 << 20;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<grpc::Server>> StartGrpcServer(const std::string& listen,
+                                                              const GrpcTlsOptions& tls,
                                                               grpc::Service* service) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   int port = 0;
-  builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(listen, MakeServerCredentials(tls), &port);
   builder.RegisterService(service);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   // Two servers on one port would share its connections at random.

@@ -42,6 +42,8 @@ const Buckets kInterTokenBuckets = {.0005, .001, .0025, .005, .0075, .01, .025, 
 const Buckets kStageBuckets = {.0001, .0005, .001, .0025, .005, .01, .02, .04, .06, .08, .1,
                                .25,   .5,    .75,  1,     2.5,  5,   10,  20,  40,  160};
 
+const Buckets kRatioBuckets = {.25, .5, .7, .8, .9, .95, 1, 1.05, 1.1, 1.25, 1.5, 2, 4};
+
 }  // namespace
 
 struct Metrics::Families {
@@ -73,6 +75,11 @@ struct Metrics::Families {
   Family<Histogram>& handover_time;
   Family<Counter>& fallbacks;
   Family<Counter>& plans;
+  Family<Histogram>& prediction;
+  Family<Histogram>& predicted_ttft;
+  Family<Gauge>& link_rate;
+  Family<Counter>& tickets;
+  Family<Counter>& replans;
   Family<Gauge>& prefill_targets;
   Family<Gauge>& decode_targets;
   Family<Gauge>& tickets_open;
@@ -150,6 +157,15 @@ struct Metrics::Families {
         fallbacks(
             Make<Counter>("aludel_fallbacks_total", "Hand-overs replaced by local prefill, by reason.")),
         plans(Make<Counter>("aludel_plans_total", "Planner decisions, by plan and reason.")),
+        prediction(Make<Histogram>("aludel_ttft_prediction_ratio",
+                                   "Time to the first token over what the planner predicted.")),
+        predicted_ttft(Make<Histogram>("aludel_predicted_ttft_seconds",
+                                       "What the planner predicted for the plans that were carried out.")),
+        link_rate(Make<Gauge>("aludel_link_bytes_per_second",
+                              "Rate of frames from a prefill server where its link was the limit.")),
+        tickets(Make<Counter>("aludel_tickets_total", "Tickets that have ended, by how.")),
+        replans(Make<Counter>("aludel_replans_total",
+                              "Failed hand-overs that went on with another prefill server, by reason.")),
         prefill_targets(Make<Gauge>("aludel_prefill_target_state", "1 at the state a prefill server is in.")),
         decode_targets(Make<Gauge>("aludel_decode_target_ready", "1 where a decode server is ready.")),
         tickets_open(Make<Gauge>("aludel_tickets_open", "Tickets issued and not closed.")),
@@ -283,6 +299,24 @@ void Metrics::CountFallback(const std::string& reason) {
 
 void Metrics::CountPlan(const std::string& plan, const std::string& reason) {
   families_->plans.Add(families_->Bound({{"plan", plan}, {"reason", reason}})).Increment();
+}
+
+void Metrics::ObservePrediction(const RequestLabels& request, double predicted, double actual) {
+  const Labels labels = families_->Of(request);
+  families_->predicted_ttft.Add(labels, kTtftBuckets).Observe(predicted);
+  if (predicted > 0) families_->prediction.Add(labels, kRatioBuckets).Observe(actual / predicted);
+}
+
+void Metrics::SetLinkRate(const std::string& target, double bytes_per_second) {
+  families_->link_rate.Add(families_->Bound({{"target", target}})).Set(bytes_per_second);
+}
+
+void Metrics::CountTicket(const std::string& end) {
+  families_->tickets.Add(families_->Bound({{"end", end}})).Increment();
+}
+
+void Metrics::CountReplan(const std::string& reason) {
+  families_->replans.Add(families_->Bound({{"reason", reason}})).Increment();
 }
 
 void Metrics::SetPrefillTarget(const std::string& target, const std::string& state) {

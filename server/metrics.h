@@ -57,8 +57,16 @@ class Metrics {
   void CountFrame(const std::string& direction, const std::string& format, uint64_t bytes);
   void CountDroppedFrame(const std::string& reason);
   void CountHandover(const std::string& direction, const std::string& outcome, double seconds);
+  // A ticket of this decode server has ended so (TicketState).
+  void CountTicket(const std::string& end);
   void CountFallback(const std::string& reason);
   void CountPlan(const std::string& plan, const std::string& reason);
+  // What the planner thought of a plan that was carried out, in seconds to the first token.
+  void ObservePrediction(const RequestLabels& labels, double predicted, double actual);
+  // Bytes a second from a prefill server, 0 where its link was never what took long.
+  void SetLinkRate(const std::string& target, double bytes_per_second);
+  // A hand-over that failed goes on with another prefill server.
+  void CountReplan(const std::string& reason);
   // State of one prefill server as a decode server sees it: "ready", "down" or "refused".
   void SetPrefillTarget(const std::string& target, const std::string& state);
   // State of one decode server as the gateway sees it.

@@ -3,12 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "runtime/offline/progress.h"
 #include "runtime/status_macros.h"
+#include "server/frame_cipher.h"
 #include "server/identity.h"
 #include "spdlog/spdlog.h"
 
@@ -38,9 +39,6 @@ absl::StatusOr<std::unique_ptr<Transformer>> LoadModel(Device* device, const Mod
                static_cast<double>(report.bytes) / 1e9 / report.seconds);
   return model;
 }
-
-// An engine turns its loop at least twice a second; a step of a big model on a slow machine may take seconds.
-constexpr absl::Duration kWedgedAfter = absl::Seconds(30);
 
 }  // namespace
 
@@ -107,11 +105,8 @@ v1::ModelIdentity ModelHost::Identity() const {
       IdentityOf(model_->config(), model_->hash(), tokenizer_->fingerprint(), model_->options().rope_length));
 }
 
-absl::Status ModelHost::Health() const {
-  const absl::Duration silent = absl::Now() - engine_->stats().last_progress;
-  if (silent < kWedgedAfter) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("the engine has made no progress for ",
-                                             absl::FormatDuration(absl::Trunc(silent, absl::Seconds(1)))));
+absl::Duration ModelHost::EngineSilence() const {
+  return absl::FromChrono(std::chrono::steady_clock::now() - engine_->stats().last_progress);
 }
 
 size_t ModelHost::HandoverBytesBound(const KvCodec& codec, int64_t tokens) const {
@@ -119,8 +114,9 @@ size_t ModelHost::HandoverBytesBound(const KvCodec& codec, int64_t tokens) const
   const int64_t chunks = 4 * ((tokens + chunk - 1) / chunk) + 4;
   const auto& shipped = codec.shipped_layers();
   const int64_t layers = std::count(shipped.begin(), shipped.end(), true);
-  // Every frame may carry a constant part, at most what a frame of one token weighs, and is padded to a line.
-  constexpr size_t kPadding = 64;
+  // Every frame may carry a constant part, at most what a frame of one token weighs, and the tag of its
+  // cipher, and is padded to a line.
+  constexpr size_t kPadding = 64 + FrameCipher::kTagBytes;
   return layers * (codec.MaxFrameBytes(tokens) + chunks * (codec.MaxFrameBytes(1) + kPadding));
 }
 

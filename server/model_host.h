@@ -34,8 +34,8 @@ class ModelHost {
   const KvCodec* FindCodec(absl::string_view name) const;
   // Who this model is to peers.
   v1::ModelIdentity Identity() const;
-  // Ok while the engine's thread makes progress; otherwise says since when it does not.
-  absl::Status Health() const;
+  // For how long the engine's thread has made no step, nor looked up while idle.
+  absl::Duration EngineSilence() const;
 
   // Bound on the bytes of all frames of a hand-over of `tokens` tokens, however the producer cuts its chunks
   // (within reason: a producer that cuts finer than a quarter of our chunk runs out of room and the prompt is

@@ -19,4 +19,10 @@ uint64_t RandomEpoch() {
   return epoch;
 }
 
+FrameCipher::Key RandomFrameKey() {
+  FrameCipher::Key key;
+  ALUDEL_CHECK(RAND_priv_bytes(key.data(), static_cast<int>(key.size())) == 1);
+  return key;
+}
+
 }  // namespace aludel

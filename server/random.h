@@ -3,11 +3,13 @@
 #include <cstdint>
 
 #include "runtime/codec/frame.h"
+#include "server/frame_cipher.h"
 
 namespace aludel {
 
 // From OpenSSL's generator: nobody guesses a ticket, and no two processes share an epoch.
 TicketId RandomTicketId();
 uint64_t RandomEpoch();
+FrameCipher::Key RandomFrameKey();
 
 }  // namespace aludel

@@ -5,6 +5,7 @@
 #include "absl/time/clock.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "spdlog/spdlog.h"
+#include "transport/monotonic_clock.h"
 
 namespace aludel {
 namespace {
@@ -14,7 +15,7 @@ constexpr absl::Duration kStuckAfter = absl::Seconds(15);
 }  // namespace
 
 void DrainAndShutdown(grpc::Server& server, absl::Duration drain, Timer& timer) {
-  const Timer::Id stuck = timer.At(absl::Now() + drain + kStuckAfter, [] {
+  const Timer::Id stuck = timer.At(MonotonicNow() + drain + kStuckAfter, [] {
     spdlog::critical("calls did not end although they were cancelled: exiting");
     spdlog::shutdown();
     std::_Exit(1);
@@ -25,8 +26,8 @@ void DrainAndShutdown(grpc::Server& server, absl::Duration drain, Timer& timer) 
 }
 
 void AwaitNone(const char* what, const std::function<int64_t()>& left, absl::Duration limit) {
-  const absl::Time until = absl::Now() + limit;
-  while (left() > 0 && absl::Now() < until) absl::SleepFor(absl::Milliseconds(5));
+  const absl::Time until = MonotonicNow() + limit;
+  while (left() > 0 && MonotonicNow() < until) absl::SleepFor(absl::Milliseconds(5));
   if (left() == 0) return;
   spdlog::critical("{} {} do not end: exiting", left(), what);
   spdlog::shutdown();

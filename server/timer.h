@@ -1,20 +1,21 @@
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
 namespace aludel {
 
-// Runs callbacks when their time has come, on one thread of its own: deadlines fire because the clock says
-// so, not because other work happened to come by. Thread-safe. Callbacks must be short and may call At and
-// Cancel.
+// Runs callbacks when their time of MonotonicNow() has come, on one thread of its own: deadlines fire because
+// the clock says so, not because other work happened to come by, and not when somebody sets the wall clock.
+// Thread-safe. Callbacks must be short and may call At and Cancel.
 class Timer {
  public:
   using Id = uint64_t;  // never 0
@@ -33,8 +34,8 @@ class Timer {
  private:
   void Run();
 
-  absl::Mutex mutex_;
-  absl::CondVar changed_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   Id next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   Id running_ ABSL_GUARDED_BY(mutex_) = 0;

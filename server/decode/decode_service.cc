@@ -1,9 +1,7 @@
 #include "server/decode/decode_service.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "server/deadline.h"
 #include "server/rpc_status.h"
 #include "server/rpc_trace.h"
 
@@ -18,6 +16,10 @@ grpc::ServerUnaryReactor* DecodeService::Describe(grpc::CallbackServerContext* c
         "protocol version: found ", request->protocol_version(), ", this server speaks ", kHandoffVersion))));
     return reactor;
   }
+  if (const absl::Status health = context_.health(); !health.ok()) {
+    reactor->Finish(ToGrpc(health));
+    return reactor;
+  }
   response->set_protocol_version(kHandoffVersion);
   *response->mutable_model() = context_.model->Identity();
   response->set_served_model_name(context_.options->served_model_name);
@@ -30,8 +32,7 @@ grpc::ServerUnaryReactor* DecodeService::Describe(grpc::CallbackServerContext* c
 
 grpc::ServerWriteReactor<v1::GenerateEvent>* DecodeService::Generate(grpc::CallbackServerContext* call,
                                                                      const v1::GenerateRequest* request) {
-  const absl::Time deadline =
-      std::min(absl::FromChrono(call->deadline()), absl::Now() + context_.options->request_timeout);
+  const absl::Time deadline = DeadlineOf(*call, context_.options->request_timeout);
   // The stream tells the session when its client goes; the session holds the stream.
   auto target = std::make_shared<std::weak_ptr<GenerateSession>>();
   auto stream = GenerateSession::Stream::Create(call, context_.options->max_stream_backlog, [target] {

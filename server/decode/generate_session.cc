@@ -4,11 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "runtime/codec/hand_over.h"
 #include "runtime/status_macros.h"
+#include "server/deadline.h"
 #include "server/decode/sampling_fields.h"
-#include "server/random.h"
 #include "server/rpc_status.h"
 #include "spdlog/spdlog.h"
 
@@ -22,13 +21,31 @@ std::optional<TraceContext> Child(const std::optional<TraceContext>& parent) {
   return parent ? std::optional<TraceContext>(parent->NewChild()) : std::nullopt;
 }
 
+// A plan that was not chosen for long is tried again where it may take so many times as long as own prefill.
+constexpr double kTryAgainWithin = 2;
+
+CostModel::Target CostTarget(const PlanTarget& target) {
+  return {target.name, target.waiting_tokens, target.tokens_per_second};
+}
+
+PlanRequest ReadPlanRequest(const v1::GenerateRequest& request) {
+  PlanRequest wanted{.prompt_tokens = request.prompt_size(), .format = request.format()};
+  if (request.fidelity() == v1::FIDELITY_EXACT) wanted.fidelity = Fidelity::kExact;
+  if (request.fidelity() == v1::FIDELITY_HIGH) wanted.fidelity = Fidelity::kHigh;
+  if (request.fidelity() == v1::FIDELITY_BALANCED) wanted.fidelity = Fidelity::kBalanced;
+  if (request.fidelity() == v1::FIDELITY_FAST) wanted.fidelity = Fidelity::kFast;
+  if (request.fidelity() == v1::FIDELITY_CODED) wanted.fidelity = Fidelity::kCoded;
+  wanted.targets.assign(request.prefill_targets().begin(), request.prefill_targets().end());
+  return wanted;
+}
+
 }  // namespace
 
 GenerateSession::GenerateSession(const DecodeContext& context, std::shared_ptr<Stream> stream,
                                  absl::Time deadline, const std::optional<TraceContext>& caller)
     : context_(context),
       stream_(std::move(stream)),
-      start_(absl::Now()),
+      start_(MonotonicNow()),
       deadline_(deadline),
       caller_(caller),
       trace_(Child(caller)),
@@ -36,7 +53,12 @@ GenerateSession::GenerateSession(const DecodeContext& context, std::shared_ptr<S
   context_.sessions_open->fetch_add(1);
 }
 
-GenerateSession::~GenerateSession() { context_.sessions_open->fetch_sub(1); }
+GenerateSession::~GenerateSession() {
+  EndLocalWait();
+  context_.sessions_open->fetch_sub(1);
+}
+
+void GenerateSession::EndLocalWait() { context_.costs->EndLocal(local_tokens_.exchange(0)); }
 
 void GenerateSession::Start(const v1::GenerateRequest& request) {
   request_id_ = request.request_id();
@@ -46,29 +68,44 @@ void GenerateSession::Start(const v1::GenerateRequest& request) {
     labels_ = {.model = context_.options->served_model_name, .plan = "local", .format = ""};
     prompt_tokens_ = request.prompt_size();
   }
-  absl::StatusOr<Plan> plan = ChoosePlan(request);
-  const absl::Status status = plan.ok() ? Admit(request, *plan) : plan.status();
+  const PlanRequest wanted = ReadPlanRequest(request);
+  absl::StatusOr<Plan> plan = ChoosePlan(wanted, request.prompt());
+  const absl::Status status = plan.ok() ? Admit(request, wanted, *plan) : plan.status();
   if (!status.ok()) End(status);
 }
 
-absl::StatusOr<Plan> GenerateSession::ChoosePlan(const v1::GenerateRequest& request) const {
-  PlanRequest wanted{.prompt_tokens = request.prompt_size(), .format = request.format()};
-  if (request.fidelity() == v1::FIDELITY_EXACT) wanted.fidelity = Fidelity::kExact;
-  if (request.fidelity() == v1::FIDELITY_CODED) wanted.fidelity = Fidelity::kCoded;
-  wanted.targets.assign(request.prefill_targets().begin(), request.prefill_targets().end());
-  std::vector<std::string> formats;
-  for (const auto& codec : context_.model->codecs()) formats.push_back(codec->name());
+absl::StatusOr<Plan> GenerateSession::ChoosePlan(const PlanRequest& wanted,
+                                                 absl::Span<const int32_t> prompt) const {
+  CostModel& costs = *context_.costs;
+  const std::vector<PlanTarget> targets = context_.prefill_pool->Snapshot();
+  const std::optional<double> local = costs.PredictLocal(wanted.prompt_tokens, costs.local_waiting());
+  const auto shipped = prompt.first(prompt.size() - std::min<size_t>(prompt.size(), 1));
+  const absl::Time now = MonotonicNow();
+  const auto predict = [&](std::optional<size_t> target, const std::string& format) -> std::optional<double> {
+    if (!target) return local;
+    const std::optional<double> ttft = costs.PredictRemote(CostTarget(targets[*target]), format, shipped);
+    // What was long not chosen may have become better, unless it was hopeless.
+    const bool try_again = ttft && local && *ttft < kTryAgainWithin * *local &&
+                           costs.IsStale(targets[*target].name, format, now);
+    return try_again ? std::nullopt : ttft;
+  };
   ALUDEL_ASSIGN_OR_RETURN(
-      Plan plan, MakePlan(context_.options->planner, formats, context_.prefill_pool->Snapshot(), wanted));
+      Plan plan, MakePlan(context_.options->planner, FormatNames(context_), targets, wanted, predict));
+  if (!plan.remote) {
+    plan.predicted_ttft = local;
+  } else {
+    costs.Chosen(targets[plan.target].name, plan.format, now);
+  }
   if (!plan.remote) return plan;
   // The format's own native tokens, beside what the operator wants computed here.
-  const TokenRange range = HandedOver(*context_.model->FindCodec(plan.format), request.prompt_size());
+  const TokenRange range = HandedOver(*context_.model->FindCodec(plan.format), wanted.prompt_tokens);
   plan.handed_over_tokens = std::min(plan.handed_over_tokens, range.end);
   if (plan.handed_over_tokens <= range.begin) return Plan{.reason = "short_prompt"};
   return plan;
 }
 
-absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Plan& chosen) {
+absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const PlanRequest& wanted,
+                                    const Plan& chosen) {
   Plan plan = chosen;
   ALUDEL_ASSIGN_OR_RETURN(SamplingParams sampling, ReadSampling(request.sampling()));
   {
@@ -78,7 +115,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
   }
   GenerateSpec spec{.prompt = {request.prompt().begin(), request.prompt().end()},
                     .sampling = std::move(sampling),
-                    .deadline = deadline_};
+                    .deadline = ToWallTime(deadline_)};
   if (request.has_constraint()) {
     const v1::TextConstraint& wire = request.constraint();
     ALUDEL_ASSIGN_OR_RETURN(spec.constraint,
@@ -105,15 +142,20 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
     spec.sampling.top_logprobs = std::max(spec.sampling.top_logprobs.value_or(0), kShadowLogprobs);
   }
   context_.metrics->CountPlan(plan.remote ? "remote" : "local", plan.reason);
-  std::vector<int32_t> shipped(spec.prompt.begin(), spec.prompt.begin() + plan.handed_over_tokens);
+  if (plan.remote) handover_ = std::make_shared<Handover>(context_, HandoverSpec(wanted, plan, spec));
   {
     absl::MutexLock lock(&mutex_);
-    admitted_ = absl::Now();
+    admitted_ = MonotonicNow();
+    predicted_ttft_ = plan.predicted_ttft;
+    if (plan.remote) {
+      target_ = context_.prefill_pool->Snapshot()[plan.target];
+    } else {
+      local_tokens_ = prompt_tokens_;
+      context_.costs->BeginLocal(local_tokens_);
+    }
     if (plan.remote) {
       labels_.plan = "remote";
       labels_.format = plan.format;
-      handing_over_ = true;
-      target_ = plan.target;
       handed_over_tokens_ = plan.handed_over_tokens - spec.codec->native_head_tokens();
     }
   }
@@ -128,132 +170,26 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
   if (!stopped.ok()) {
     context_.model->engine().Cancel(sequence, stopped);
   } else if (plan.remote) {
-    StartHandover(plan, std::move(extent), sequence, std::move(shipped));
+    handover_->Begin(sequence, plan.target, std::move(extent));
   }
   return absl::OkStatus();
 }
 
-void GenerateSession::StartHandover(const Plan& plan, FrameExtent extent, SequenceId sequence,
-                                    std::vector<int32_t> prompt) {
-  const absl::Time until = std::min(deadline_, absl::Now() + context_.options->handover_timeout);
-  const KvCodec* codec = context_.model->FindCodec(plan.format);
-  ticket_ = RandomTicketId();
-  // The receiver keeps these callbacks until the ticket is closed: no cycle outlives the hand-over.
-  Engine* engine = &context_.model->engine();
-  context_.receiver->Open(
-      {.id = ticket_,
-       .deadline = until,
-       .codec = codec,
-       .tokens = static_cast<uint32_t>(plan.handed_over_tokens),
-       .extent = std::move(extent),
-       .owner = {.on_frame =
-                     [engine, sequence](const FrameHeader& header, std::vector<uint8_t> header_bytes,
-                                        absl::Span<const uint8_t> payload, std::function<void()> release) {
-                       engine->ApplyFrame(sequence, header, std::move(header_bytes), payload,
-                                          std::move(release));
-                     },
-                 .on_lost =
-                     [weak = weak_from_this()](const absl::Status& reason) {
-                       if (const auto session = weak.lock()) session->Abandon(reason);
-                     }}});
-
-  v1::RunRequest run;
-  run.set_request_id(request_id_);
-  if (max_staleness_ms_) run.set_max_staleness_ms(*max_staleness_ms_);
-  run.mutable_prompt()->Add(prompt.begin(), prompt.end());
-  v1::Ticket* ticket = run.mutable_ticket();
-  ticket->set_id(std::string(ticket_.begin(), ticket_.end()));
-  ticket->set_epoch(context_.receiver->epoch());
-  ticket->set_receiver_address(context_.receiver_address);
-  ticket->mutable_format()->set_name(codec->name());
-  ticket->mutable_format()->set_artifact_hash(codec->artifact_hash());
-
-  KvReceiver* receiver = context_.receiver;
-  bool over = false;
-  {
-    absl::MutexLock lock(&mutex_);
-    ticket_open_ = true;
-    handover_start_ = absl::Now();
-    over = ended_ || !handing_over_;  // the engine was faster
-    if (!over) handover_timer_ = context_.timer->At(until, [receiver] { receiver->Reap(); });
-  }
-  if (over) {
-    EndHandover();
-    return;
-  }
-  std::shared_ptr<RunCall> call =
-      RunCall::Start(context_.prefill_pool->stub(plan.target), std::move(run), until,
-                     {.on_event = [self = shared_from_this()](const v1::RunEvent& e) { self->OnRunEvent(e); },
-                      .on_end = [self = shared_from_this()](const absl::Status& s) { self->OnRunEnd(s); }},
-                     handover_trace_ ? handover_trace_->ToTraceparent() : "");
-  {
-    absl::MutexLock lock(&mutex_);
-    over = ended_ || !handing_over_;
-    if (!over) run_ = call;
-  }
-  if (over) call->Cancel();
+Handover::Spec GenerateSession::HandoverSpec(const PlanRequest& wanted, const Plan& plan,
+                                             const GenerateSpec& spec) const {
+  Handover::Spec handover{.request_id = request_id_,
+                          .traceparent = handover_trace_ ? handover_trace_->ToTraceparent() : "",
+                          .prompt = {spec.prompt.begin(), spec.prompt.begin() + plan.handed_over_tokens},
+                          .codec = spec.codec,
+                          .max_staleness_ms = max_staleness_ms_,
+                          .wanted = wanted,
+                          .deadline = deadline_};
+  handover.wanted.format = plan.format;  // what the engine expects from now on
+  return handover;
 }
 
-void GenerateSession::OnRunEvent(const v1::RunEvent& event) {
-  if (!event.has_computed()) return;
-  absl::MutexLock lock(&mutex_);
-  producer_ = ProducerSeconds{.queue = event.computed().queue_seconds(),
-                              .prefill = event.computed().prefill_seconds(),
-                              .encode = event.computed().encode_seconds()};
-}
-
-void GenerateSession::OnRunEnd(const absl::Status& status) {
-  size_t target = 0;
-  {
-    absl::MutexLock lock(&mutex_);
-    run_.reset();
-    // A run that ended well may still have frames on the link; one that we cancelled says nothing.
-    if (status.ok() || !handing_over_) return;
-    target = target_;
-  }
-  ReportTarget(target, status);
-  Abandon(status);
-}
-
-void GenerateSession::Abandon(const absl::Status& reason) {
-  SequenceId sequence = 0;
-  size_t target = 0;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!handing_over_ || ended_) return;
-    handing_over_ = false;
-    sequence = sequence_;
-    target = target_;
-  }
-  if (absl::IsDeadlineExceeded(reason)) ReportTarget(target, reason);
-  EndHandover();
-  context_.model->engine().FallBack(sequence, reason);
-}
-
-void GenerateSession::ReportTarget(size_t target, const absl::Status& status) {
-  // Where the client's own deadline was the shorter one, the prefill server is not to blame.
-  if (absl::IsDeadlineExceeded(status) && absl::Now() + absl::Milliseconds(50) >= deadline_) return;
-  context_.prefill_pool->ReportRunFailure(target, status);
-}
-
-void GenerateSession::EndHandover() {
-  std::shared_ptr<RunCall> run;
-  Timer::Id timer = 0;
-  bool open = false;
-  {
-    absl::MutexLock lock(&mutex_);
-    handing_over_ = false;
-    std::swap(run, run_);
-    std::swap(timer, handover_timer_);
-    std::swap(open, ticket_open_);
-  }
-  if (timer != 0) context_.timer->Cancel(timer);
-  if (run != nullptr) run->Cancel();
-  if (!open) return;
-  const KvReceiver::Usage usage = context_.receiver->Close(ticket_);
-  absl::MutexLock lock(&mutex_);
-  usage_ = usage;
-  handover_end_ = absl::Now();
+void GenerateSession::EndHandover(TicketState end) {
+  if (handover_ != nullptr) handover_->End(end);
 }
 
 void GenerateSession::Stop(const absl::Status& reason) {
@@ -277,9 +213,9 @@ void GenerateSession::SendStarted(const SequenceTimes& times, bool fell_back,
     handed_over = handed_over_tokens_;
   }
   // The cache is complete: frames that still come are late.
-  EndHandover();
+  EndHandover(fell_back ? TicketState::kAbandoned : TicketState::kCompleted);
 
-  KvReceiver::Usage usage;
+  const Handover::Report handover = remote ? handover_->report() : Handover::Report{};
   double since_admission = 0;
   StageSeconds stages;
   RequestLabels labels;
@@ -287,9 +223,8 @@ void GenerateSession::SendStarted(const SequenceTimes& times, bool fell_back,
     absl::MutexLock lock(&mutex_);
     if (fell_back) labels_.plan = "fallback";
     labels = labels_;
-    usage = usage_;
-    since_admission = absl::ToDoubleSeconds(absl::Now() - admitted_);
-    stages = SplitFirstToken(times, producer_, absl::ToDoubleSeconds(admitted_ - start_));
+    since_admission = absl::ToDoubleSeconds(MonotonicNow() - admitted_);
+    stages = SplitFirstToken(times, handover.producer, absl::ToDoubleSeconds(admitted_ - start_));
     stages_ = stages;
   }
   if (fell_back) {
@@ -302,12 +237,14 @@ void GenerateSession::SendStarted(const SequenceTimes& times, bool fell_back,
                                     since_admission);
   }
   context_.metrics->ObserveFirstToken(labels, stages);
+  Learn(labels, stages, handover);
 
   v1::GenerateEvent out;
   v1::Started* started = out.mutable_started();
   started->set_plan(labels.plan);
   started->set_format(labels.format);
-  started->set_payload_bytes(usage.bytes);
+  started->set_payload_bytes(handover.usage.bytes);
+  started->set_predicted_ttft(predicted_ttft_.value_or(0));
   if (remote && !fell_back) {
     const ModelConfig& config = context_.model->config();
     started->set_handed_over_tokens(static_cast<uint32_t>(handed_over));
@@ -326,8 +263,23 @@ void GenerateSession::SendStarted(const SequenceTimes& times, bool fell_back,
   stream_->Push(std::move(out));
 }
 
+void GenerateSession::Learn(const RequestLabels& labels, const StageSeconds& stages,
+                            const Handover::Report& handover) {
+  EndLocalWait();
+  if (predicted_ttft_ && labels.plan != "fallback") {
+    context_.metrics->ObservePrediction(labels, *predicted_ttft_, stages.ttft);
+  }
+  if (labels.plan == "local") context_.costs->ObserveLocal(prompt_tokens_, stages);
+  if (labels.plan != "remote" || handover.attempts != 1 || !handover.producer) return;
+  context_.costs->ObserveRemote(
+      CostTarget(target_), labels.format, handover_->prompt(), stages, *handover.producer,
+      {.bytes = handover.usage.bytes,
+       .first_bytes = handover.usage.first_bytes,
+       .seconds = absl::ToDoubleSeconds(handover.usage.last_landed - handover.usage.first_landed)});
+}
+
 void GenerateSession::OnToken(const TokenEvent& event) {
-  const absl::Time now = absl::Now();
+  const absl::Time now = MonotonicNow();
   if (!std::exchange(started_, true)) SendStarted(event.times, event.fell_back, event.fallback_reason);
   {
     absl::MutexLock lock(&mutex_);
@@ -355,7 +307,7 @@ void GenerateSession::OnToken(const TokenEvent& event) {
 }
 
 void GenerateSession::OnDone(const absl::Status& status, const SequenceResult& result) {
-  EndHandover();
+  EndHandover(TicketState::kAbandoned);
   if (shadow_ && status.ok() && !result.fell_back) context_.shadow->Offer(*std::move(shadow_));
   if (status.ok()) {
     // An answer may have no token at all.
@@ -394,7 +346,8 @@ void GenerateSession::End(const absl::Status& status) {
     prompt_tokens = prompt_tokens_;
     completion_tokens = completion_tokens_;
   }
-  const double seconds = absl::ToDoubleSeconds(absl::Now() - start_);
+  EndLocalWait();
+  const double seconds = absl::ToDoubleSeconds(MonotonicNow() - start_);
   context_.metrics->ObserveRequest(labels, StatusName(status.code()), seconds, prompt_tokens,
                                    completion_tokens);
   spdlog::log(status.ok() ? spdlog::level::debug : spdlog::level::info,
@@ -403,7 +356,7 @@ void GenerateSession::End(const absl::Status& status) {
   if (context_.traces != nullptr && trace_ && trace_->sampled) ExportSpans(status, labels);
   stream_->End(ToGrpc(status));
   // What is left to write must not keep the call open for ever.
-  context_.timer->At(absl::Now() + kReaderGrace, [weak = std::weak_ptr<Stream>(stream_)] {
+  context_.timer->At(MonotonicNow() + kReaderGrace, [weak = std::weak_ptr<Stream>(stream_)] {
     if (const auto stream = weak.lock()) stream->Abort();
   });
 }
@@ -413,13 +366,16 @@ void GenerateSession::ExportSpans(const absl::Status& status, const RequestLabel
             .parent = caller_->span_id,
             .name = absl::StrCat("decode ", labels.model),
             .kind = Span::Kind::kServer,
-            .start = start_,
+            .start = ToWallTime(start_),
             .end = absl::Now(),
             .error = status.ok() ? "" : status.ToString()};
+  const Handover::Report report = handover_ == nullptr ? Handover::Report{} : handover_->report();
   Span handover{.context = *handover_trace_,
                 .parent = trace_->span_id,
                 .name = absl::StrCat("hand-over ", labels.format),
-                .kind = Span::Kind::kClient};
+                .kind = Span::Kind::kClient,
+                .start = ToWallTime(report.begin),
+                .end = ToWallTime(report.end)};
   {
     absl::MutexLock lock(&mutex_);
     span.attributes = {{"gen_ai.request.model", labels.model},
@@ -435,15 +391,15 @@ void GenerateSession::ExportSpans(const absl::Status& status, const RequestLabel
                        {"aludel.stage.reconstruct_seconds", stages_.reconstruct},
                        {"aludel.stage.native_seconds", stages_.native},
                        {"aludel.stage.first_decode_seconds", stages_.first_decode}};
-    handover.start = handover_start_;
-    handover.end = handover_end_;
-    handover.attributes = {{"aludel.payload_bytes", static_cast<int64_t>(usage_.bytes)},
-                           {"aludel.frames", static_cast<int64_t>(usage_.frames)},
+    handover.attributes = {{"aludel.payload_bytes", static_cast<int64_t>(report.usage.bytes)},
+                           {"aludel.frames", static_cast<int64_t>(report.usage.frames)},
+                           {"aludel.attempts", static_cast<int64_t>(report.attempts)},
                            {"aludel.handed_over_tokens", handed_over_tokens_}};
     if (labels.plan == "fallback") handover.error = "the prompt was prefilled on the decode server";
   }
   context_.traces->Export(std::move(span));
-  if (handover.end != absl::UnixEpoch()) context_.traces->Export(std::move(handover));
+  // A hand-over that has not ended yet is no span.
+  if (report.end != absl::InfiniteFuture()) context_.traces->Export(std::move(handover));
 }
 
 }  // namespace aludel

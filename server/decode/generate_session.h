@@ -10,49 +10,26 @@
 #include "absl/synchronization/mutex.h"
 #include "aludel/v1/handoff.pb.h"
 #include "runtime/engine.h"
-#include "server/config.h"
-#include "server/decode/constraint_cache.h"
-#include "server/decode/kv_receiver.h"
+#include "server/decode/decode_context.h"
+#include "server/decode/handover.h"
 #include "server/decode/planner.h"
-#include "server/decode/prefill_pool.h"
-#include "server/decode/run_call.h"
 #include "server/decode/shadow_checker.h"
 #include "server/decode/stages.h"
 #include "server/event_stream.h"
-#include "server/frame_arena.h"
 #include "server/metrics.h"
-#include "server/model_host.h"
-#include "server/otlp_exporter.h"
-#include "server/timer.h"
+#include "server/trace_context.h"
 
 namespace aludel {
 
-// What every request of a decode server uses. Outlives all sessions.
-struct DecodeContext {
-  const DecodeOptions* options = nullptr;
-  ModelHost* model = nullptr;
-  KvReceiver* receiver = nullptr;
-  FrameArena* arena = nullptr;
-  std::string receiver_address;
-  PrefillPool* prefill_pool = nullptr;
-  ConstraintCache* constraints = nullptr;
-  Timer* timer = nullptr;
-  Metrics* metrics = nullptr;
-  OtlpExporter* traces = nullptr;   // may be null
-  ShadowChecker* shadow = nullptr;  // may be null
-  std::atomic<int64_t>* sessions_open = nullptr;
-};
-
 // One Decode.Generate call. The engine owns the request's fate: it ends every admitted sequence exactly once,
-// and with that the session ends. Beside it a remote plan has a ticket (at the receiver) and a run (at the
-// prefill server); whichever of these fails first, or the hand-over's deadline, abandons the hand-over: the
-// ticket is closed, the run cancelled, and the engine told to prefill the prompt itself.
+// and with that the session ends. Beside it a remote plan has a Handover, which feeds the engine frames or,
+// where it cannot, tells it to prefill the prompt itself; with the first token it is over.
 //
 //   handing over --all frames landed--> generating --stop, length--> ended
-//        |  run failed, frame lost, deadline        ^
-//        '--------------> own prefill --------------'      Stop (client gone) leads to ended from anywhere.
+//        |  given up                               ^
+//        '--------------> own prefill -------------'      Stop (client gone) leads to ended from anywhere.
 //
-// Thread-safe; calls into the engine, the receiver and gRPC are made without the lock.
+// Thread-safe; calls into the engine, the hand-over and gRPC are made without the lock.
 class GenerateSession : public SequenceListener, public std::enable_shared_from_this<GenerateSession> {
  public:
   using Stream = EventStream<v1::GenerateEvent>;
@@ -66,16 +43,13 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   void Stop(const absl::Status& reason);
 
  private:
-  absl::StatusOr<Plan> ChoosePlan(const v1::GenerateRequest& request) const;
-  absl::Status Admit(const v1::GenerateRequest& request, const Plan& plan);
-  void StartHandover(const Plan& plan, FrameExtent extent, SequenceId sequence, std::vector<int32_t> prompt);
-  void OnRunEvent(const v1::RunEvent& event);
-  void OnRunEnd(const absl::Status& status);
-  // The hand-over cannot complete: the prompt is prefilled here.
-  void Abandon(const absl::Status& reason);
-  // Closes the ticket and ends the run if there are any.
-  void EndHandover();
-  void ReportTarget(size_t target, const absl::Status& status);
+  absl::StatusOr<Plan> ChoosePlan(const PlanRequest& wanted, absl::Span<const int32_t> prompt) const;
+  absl::Status Admit(const v1::GenerateRequest& request, const PlanRequest& wanted, const Plan& plan);
+  Handover::Spec HandoverSpec(const PlanRequest& wanted, const Plan& plan, const GenerateSpec& spec) const;
+  void EndHandover(TicketState end);
+  void EndLocalWait();
+  // Tells the planner how its plan turned out.
+  void Learn(const RequestLabels& labels, const StageSeconds& stages, const Handover::Report& handover);
   void OnToken(const TokenEvent& event) override;
   void OnDone(const absl::Status& status, const SequenceResult& result) override;
   void SendStarted(const SequenceTimes& times, bool fell_back, const absl::Status& fallback_reason);
@@ -91,9 +65,13 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   const std::optional<TraceContext> handover_trace_;  // and the hand-over's, within it
   std::string request_id_;                            // set by Start before others see the session
   std::optional<uint64_t> max_staleness_ms_;          // likewise
-  TicketId ticket_ = {};                              // set before the ticket is opened
   bool started_ = false;                              // engine thread: Started was sent
   absl::Status lost_;                                 // engine thread: why a choice failed
+
+  std::optional<double> predicted_ttft_;  // set before the engine has the sequence, as are the next two
+  PlanTarget target_;                     // of a remote plan
+  std::atomic<int64_t> local_tokens_{0};  // that this session's own prefill makes others wait for
+  std::shared_ptr<Handover> handover_;    // of a remote plan; set before the engine has the sequence
 
   // Set before the engine has the sequence, then its thread's.
   std::optional<ShadowAnswer> shadow_;
@@ -105,21 +83,11 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   SequenceId sequence_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: not yet with the engine
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  bool handing_over_ ABSL_GUARDED_BY(mutex_) = false;
-  bool ticket_open_ ABSL_GUARDED_BY(mutex_) = false;
-  size_t target_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t handed_over_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::shared_ptr<RunCall> run_ ABSL_GUARDED_BY(mutex_);
-  Timer::Id handover_timer_ ABSL_GUARDED_BY(mutex_) = 0;
-  KvReceiver::Usage usage_ ABSL_GUARDED_BY(mutex_);  // of the ticket when it was closed
-  std::optional<ProducerSeconds> producer_ ABSL_GUARDED_BY(mutex_);
-  // For the trace; the end is the epoch where no hand-over has ended.
-  absl::Time handover_start_ ABSL_GUARDED_BY(mutex_);
-  absl::Time handover_end_ ABSL_GUARDED_BY(mutex_) = absl::UnixEpoch();
   StageSeconds stages_ ABSL_GUARDED_BY(mutex_);                 // once the first token is out
   std::vector<absl::Time> last_token_ ABSL_GUARDED_BY(mutex_);  // by choice
   int open_choices_ ABSL_GUARDED_BY(mutex_) = 1;
-  int64_t prompt_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t prompt_tokens_ = 0;  // set by Start
   int64_t completion_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

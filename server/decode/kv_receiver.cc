@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "runtime/status_macros.h"
 #include "server/artifact_prefix.h"
 
 namespace aludel {
@@ -24,18 +25,26 @@ void KvReceiver::Open(TicketSpec spec) {
   tickets_.emplace(ticket->spec.id, std::move(ticket));
 }
 
-void KvReceiver::CloseLocked(Ticket& ticket) {
-  ticket.closed = true;
+void KvReceiver::CloseLocked(Ticket& ticket, TicketState end) {
+  ticket.state = end;
+  metrics_->CountTicket(Name(end));
   tickets_.erase(ticket.spec.id);
 }
 
-KvReceiver::Usage KvReceiver::Close(const TicketId& id) {
+std::optional<uint64_t> KvReceiver::Landed(const TicketId& id) const {
+  absl::MutexLock lock(&mutex_);
+  const auto found = tickets_.find(id);
+  if (found == tickets_.end()) return std::nullopt;
+  return found->second->usage.frames;
+}
+
+KvReceiver::Usage KvReceiver::Close(const TicketId& id, TicketState end) {
   std::shared_ptr<Ticket> ticket;  // its callbacks may own much: dies after the lock
   absl::MutexLock lock(&mutex_);
   const auto found = tickets_.find(id);
   if (found == tickets_.end()) return {};
   ticket = found->second;
-  CloseLocked(*ticket);
+  CloseLocked(*ticket, end);
   return ticket->usage;
 }
 
@@ -47,7 +56,7 @@ void KvReceiver::Reap() {
     for (const auto& [id, ticket] : tickets_) {
       if (ticket->spec.deadline <= now) expired.push_back(ticket);
     }
-    for (const auto& ticket : expired) CloseLocked(*ticket);
+    for (const auto& ticket : expired) CloseLocked(*ticket, TicketState::kExpired);
   }
   for (const auto& ticket : expired) {
     ticket->spec.owner.on_lost(absl::DeadlineExceededError(absl::StrFormat(
@@ -92,7 +101,8 @@ KvReceiver::Verdict KvReceiver::Judge(const FrameHeader& header, size_t payload_
     return lose("coverage", absl::StrFormat("frame %d: tokens [%d, %d), the ticket has %d", header.sequence,
                                             header.coverage.token_begin, token_end, spec.tokens));
   }
-  const size_t limit = spec.codec->MaxFrameBytes(header.coverage.tokens);
+  const size_t limit = spec.codec->MaxFrameBytes(header.coverage.tokens) +
+                       (spec.cipher == nullptr ? 0 : FrameCipher::kTagBytes);
   if (payload_bytes > limit) {
     return lose("oversize", absl::StrFormat("frame %d: payload is %d bytes, want at most %d for %d tokens",
                                             header.sequence, payload_bytes, limit, header.coverage.tokens));
@@ -126,29 +136,54 @@ absl::Span<uint8_t> KvReceiver::OnHeader(MessageId id, absl::Span<const uint8_t>
       incoming_[id] = {verdict.ticket, *header, {bytes.begin(), bytes.end()}, payload};
       return payload;
     }
-    if (verdict.ticket != nullptr) CloseLocked(*verdict.ticket);
+    if (verdict.ticket != nullptr) CloseLocked(*verdict.ticket, TicketState::kRefused);
   }
   metrics_->CountDroppedFrame(verdict.drop);
   if (verdict.ticket != nullptr) verdict.ticket->spec.owner.on_lost(verdict.lost);
   return {};
 }
 
+absl::Status KvReceiver::Decrypt(const FrameCipher& cipher, Incoming& frame) {
+  ALUDEL_RETURN_IF_ERROR(
+      cipher.Open(frame.header.sequence, EncodeFrameHeader(frame.header, {}), frame.payload));
+  frame.payload = frame.payload.subspan(0, frame.payload.size() - FrameCipher::kTagBytes);
+  frame.header.payload_bytes = static_cast<uint32_t>(frame.payload.size());
+  const auto header = EncodeFrameHeader(frame.header, frame.payload);
+  frame.header_bytes.assign(header.begin(), header.end());
+  return absl::OkStatus();
+}
+
 void KvReceiver::OnPayload(MessageId id, absl::Status status) {
   Incoming* frame = nullptr;
   bool closed = false;
+  const char* drop = "transfer";
+  TicketState lost = TicketState::kFailed;
   {
     absl::MutexLock lock(&mutex_);
     frame = &incoming_.at(id);  // a map's elements stay where they are; this one is ours alone
+  }
+  if (const auto& cipher = frame->ticket->spec.cipher; cipher != nullptr && status.ok()) {
+    status = Decrypt(*cipher, *frame);
+    drop = "tampered";
+    lost = TicketState::kRefused;
+  }
+  {
+    absl::MutexLock lock(&mutex_);
     Ticket& ticket = *frame->ticket;
-    closed = ticket.closed;
+    closed = ticket.state != TicketState::kOpen;
     if (!closed && status.ok()) {
-      ++ticket.usage.frames;
-      ticket.usage.bytes += frame->header_bytes.size() + frame->payload.size();
+      const uint64_t bytes = frame->header_bytes.size() + frame->payload.size();
+      ticket.usage.last_landed = clock_();
+      if (ticket.usage.frames++ == 0) {
+        ticket.usage.first_landed = ticket.usage.last_landed;
+        ticket.usage.first_bytes = bytes;
+      }
+      ticket.usage.bytes += bytes;
     } else if (!closed) {
-      CloseLocked(ticket);
+      CloseLocked(ticket, lost);
     }
   }
-  Deliver(*frame, closed, status);
+  Deliver(*frame, closed, drop, status);
   Incoming delivered;  // may be the last holder of the ticket: dies after the lock
   absl::MutexLock lock(&mutex_);
   const auto found = incoming_.find(id);
@@ -156,14 +191,14 @@ void KvReceiver::OnPayload(MessageId id, absl::Status status) {
   incoming_.erase(found);
 }
 
-void KvReceiver::Deliver(Incoming& frame, bool closed, const absl::Status& status) {
+void KvReceiver::Deliver(Incoming& frame, bool closed, const char* drop, const absl::Status& status) {
   if (closed) {
     metrics_->CountDroppedFrame("late");
     return;
   }
   TicketOwner& owner = frame.ticket->spec.owner;
   if (!status.ok()) {
-    metrics_->CountDroppedFrame("transfer");
+    metrics_->CountDroppedFrame(drop);
     owner.on_lost(status);
     return;
   }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,7 +15,9 @@
 #include "absl/time/time.h"
 #include "runtime/codec/codec.h"
 #include "runtime/codec/frame.h"
+#include "server/decode/ticket_state.h"
 #include "server/frame_arena.h"
+#include "server/frame_cipher.h"
 #include "server/metrics.h"
 #include "transport/transport.h"
 
@@ -36,10 +39,11 @@ struct TicketOwner {
 // One hand-over that may arrive here.
 struct TicketSpec {
   TicketId id = {};
-  absl::Time deadline;
+  absl::Time deadline;  // of the receiver's clock
   const KvCodec* codec = nullptr;
-  uint32_t tokens = 0;  // frames may cover tokens [0, tokens)
-  FrameExtent extent;   // all payloads of the ticket go here
+  uint32_t tokens = 0;                        // frames may cover tokens [0, tokens)
+  FrameExtent extent;                         // all payloads of the ticket go here
+  std::shared_ptr<const FrameCipher> cipher;  // set: frames must come encrypted by it
   TicketOwner owner;
 };
 
@@ -48,8 +52,8 @@ struct TicketSpec {
 // has room; everything else is dropped and counted, and nothing is allocated for it. Memory of a ticket is
 // quarantined until every transfer into it and every reader of it has ended, however the ticket ended.
 //
-//   Open -> open -> Close (its owner has what it needs, or gave up)  -> closed
-//                -> a refused or failed frame, or Reap after the deadline: on_lost -> closed
+//   Open -> open -> Close: completed (its owner has what it needs) or abandoned (it gave up)
+//                -> on_lost: refused or failed (a frame), expired (Reap after the deadline)
 //
 // Thread-safe. Must outlive its transport; `metrics` and codecs must outlive it.
 class KvReceiver : public MessageHandler {
@@ -59,12 +63,17 @@ class KvReceiver : public MessageHandler {
 
   struct Usage {
     uint64_t frames = 0;
-    uint64_t bytes = 0;  // headers included
+    uint64_t bytes = 0;        // headers included
+    uint64_t first_bytes = 0;  // of the frame that landed first
+    absl::Time first_landed;
+    absl::Time last_landed;
   };
 
   void Open(TicketSpec spec);
-  // Later frames of it are late. Unknown tickets give zeros.
-  Usage Close(const TicketId& id);
+  // `end` is kCompleted or kAbandoned. Later frames of it are late. Unknown tickets give zeros.
+  Usage Close(const TicketId& id, TicketState end);
+  // Frames that have landed so far; nothing for a ticket that is not open.
+  std::optional<uint64_t> Landed(const TicketId& id) const;
   // Loses every ticket whose deadline has passed.
   void Reap();
 
@@ -81,7 +90,7 @@ class KvReceiver : public MessageHandler {
   struct Ticket {
     TicketSpec spec;
     std::array<uint8_t, 8> artifact = {};
-    bool closed = false;
+    TicketState state = TicketState::kOpen;
     size_t used = 0;
     std::set<uint32_t> sequences;  // seen; bounded by the extent, as every frame takes a line of it
     Usage usage;
@@ -93,7 +102,9 @@ class KvReceiver : public MessageHandler {
     absl::Span<uint8_t> payload;
   };
   // Hands a landed or lost frame on; without the lock.
-  void Deliver(Incoming& frame, bool closed, const absl::Status& status);
+  void Deliver(Incoming& frame, bool closed, const char* drop, const absl::Status& status);
+  // What an encrypted frame was before; DataLoss for one that is not what the ticket's key sealed.
+  static absl::Status Decrypt(const FrameCipher& cipher, Incoming& frame);
   struct Verdict {
     std::shared_ptr<Ticket> ticket;  // set: the frame is let in, or `lost` ends this ticket
     const char* drop = nullptr;      // metric label
@@ -101,7 +112,7 @@ class KvReceiver : public MessageHandler {
   };
 
   Verdict Judge(const FrameHeader& header, size_t payload_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void CloseLocked(Ticket& ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CloseLocked(Ticket& ticket, TicketState end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const uint64_t epoch_;
   Metrics* const metrics_;

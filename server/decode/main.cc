@@ -21,7 +21,9 @@
 #include "server/shutdown.h"
 #include "server/stop_signal.h"
 #include "server/timer.h"
+#include "server/watchdog.h"
 #include "spdlog/spdlog.h"
+#include "transport/monotonic_clock.h"
 #include "transport/transport.h"
 
 namespace aludel {
@@ -50,7 +52,8 @@ PrefillPool::Options PoolOptions(const DecodeOptions& options, const ModelHost& 
                             .probe_max_interval = options.probe_max_interval,
                             .probe_timeout = options.probe_timeout,
                             .model = model.Identity(),
-                            .receiver_address = receiver_address};
+                            .receiver_address = receiver_address,
+                            .grpc_tls = options.grpc_tls};
   for (const auto& codec : model.codecs()) {
     v1::WireFormat format;
     format.set_name(codec->name());
@@ -71,6 +74,7 @@ absl::Status CheckPlanner(const DecodeOptions& options, const ModelHost& model) 
 // Everything in order of construction; destroyed in the reverse order.
 absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   Metrics metrics;
+  CostModel costs;
   std::atomic<bool> draining = false;
   std::atomic<int64_t> sessions_open = 0;
 
@@ -81,7 +85,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                        .service = "aludel-decode",
                        .max_queue = static_cast<size_t>(options.tracing.max_queue)},
                       &metrics);
-  KvReceiver receiver(RandomEpoch(), &metrics, [] { return absl::Now(); });
+  KvReceiver receiver(RandomEpoch(), &metrics, &MonotonicNow);
   // A payload that takes longer than its whole hand-over may is worth nothing any more.
   TransportOptions transport_options = options.transport;
   transport_options.receive_timeout = options.handover_timeout;
@@ -90,15 +94,21 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                           FrameArena::Create(transport.get(), options.receive_arena_bytes));
   const std::string receiver_address = transport->address();
   Timer timer;  // its callbacks use what stands above
+  Watchdog watchdog({{"the engine", [&] { return model->EngineSilence(); }},
+                     {"the transport's progress thread", [&] { return transport->ProgressSilence(); }}},
+                    options.watchdog_timeout, &timer);
 
   metrics.OnRender([&] {
     metrics.SetEngine(options.served_model_name, model->engine().stats());
     metrics.SetTransport(transport->stats());
     metrics.SetArena(arena->bytes_total(), arena->bytes_reserved());
     metrics.SetTicketsOpen(receiver.open_tickets());
+    for (const std::string& target : options.prefill_targets) {
+      metrics.SetLinkRate(target, costs.LinkRate(target));
+    }
   });
-  const auto health = [&model] { return model->Health(); };
-  const auto ready = [&] { return draining ? absl::UnavailableError("draining") : model->Health(); };
+  const auto health = [&watchdog] { return watchdog.status(); };
+  const auto ready = [&] { return draining ? absl::UnavailableError("draining") : watchdog.status(); };
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_listen.empty()) {
     ALUDEL_ASSIGN_OR_RETURN(admin, AdminServer::Start(options.admin_listen, &metrics, {health, ready}));
@@ -114,12 +124,15 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                          .receiver_address = receiver_address,
                          .prefill_pool = &pool,
                          .constraints = &constraints,
+                         .costs = &costs,
                          .timer = &timer,
                          .metrics = &metrics,
                          .traces = &traces,
                          .shadow = &shadow,
-                         .sessions_open = &sessions_open});
-  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<grpc::Server> server, StartGrpcServer(options.listen, &service));
+                         .sessions_open = &sessions_open,
+                         .health = health});
+  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<grpc::Server> server,
+                          StartGrpcServer(options.listen, options.grpc_tls, &service));
   spdlog::info("serving {} from {} on {}, admin on {}", options.served_model_name, options.model.directory,
                options.listen, admin == nullptr ? "nothing" : options.admin_listen);
 
@@ -135,6 +148,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
       "transfers", [&] { return receiver.unfinished_payloads(); },
       options.handover_timeout + absl::Seconds(5));
   shadow.Stop();
+  watchdog.Stop();
   model->StopEngine();
   return absl::OkStatus();
 }

@@ -32,10 +32,52 @@ std::vector<size_t> Order(absl::Span<const PlanTarget> targets, const std::vecto
   return order;
 }
 
+bool Allows(const PlannerOptions& options, Fidelity fidelity, const std::string& format) {
+  if (fidelity == Fidelity::kFast || fidelity == Fidelity::kCoded) return true;
+  const auto loss = options.losses.find(format);
+  if (loss == options.losses.end()) return false;  // nobody has measured it
+  return loss->second <= (fidelity == Fidelity::kHigh ? options.high_kl : options.balanced_kl);
+}
+
+// Hand-overs to choose from, best first.
+std::vector<Plan> Candidates(const PlannerOptions& options, absl::Span<const PlanTarget> targets,
+                             const PlanRequest& request, Fidelity fidelity, int64_t handed_over) {
+  const bool forced = !request.format.empty();
+  const std::string& wanted = forced ? request.format : options.format;
+  std::vector<Plan> candidates;
+  for (const size_t i : Order(targets, request.targets)) {
+    if (!targets[i].ready) continue;
+    for (const std::string& format : targets[i].formats) {
+      if (!wanted.empty() && format != wanted) continue;
+      if (!forced && !Allows(options, fidelity, format)) continue;
+      candidates.push_back({.remote = true,
+                            .target = i,
+                            .format = format,
+                            .handed_over_tokens = handed_over,
+                            .reason = forced ? "forced" : "coded"});
+    }
+  }
+  return candidates;
+}
+
+Plan Fastest(std::vector<Plan> candidates, const PredictTtft& predict) {
+  Plan best = Local("fastest");
+  best.predicted_ttft = predict(std::nullopt, "");
+  if (!best.predicted_ttft) return Local("explore");
+  for (Plan& plan : candidates) {
+    plan.predicted_ttft = predict(plan.target, plan.format);
+    plan.reason = plan.predicted_ttft ? "fastest" : "explore";
+    if (!plan.predicted_ttft) return plan;
+    if (*plan.predicted_ttft < *best.predicted_ttft) best = std::move(plan);
+  }
+  return best;
+}
+
 }  // namespace
 
 absl::StatusOr<Plan> MakePlan(const PlannerOptions& options, absl::Span<const std::string> formats,
-                              absl::Span<const PlanTarget> targets, const PlanRequest& request) {
+                              absl::Span<const PlanTarget> targets, const PlanRequest& request,
+                              const PredictTtft& predict) {
   const bool forced = !request.format.empty();
   if (forced && !Contains(formats, request.format)) {
     return absl::InvalidArgumentError(
@@ -51,20 +93,17 @@ absl::StatusOr<Plan> MakePlan(const PlannerOptions& options, absl::Span<const st
   if (handed_over < 1 || (!forced && request.prompt_tokens < options.min_remote_tokens)) {
     return Local("short_prompt");
   }
-  const std::string& wanted = forced ? request.format : options.format;
-  bool any_ready = false;
-  for (const size_t i : Order(targets, request.targets)) {
-    if (!targets[i].ready) continue;
-    any_ready = true;
-    if (targets[i].formats.empty()) continue;
-    if (!wanted.empty() && !Contains(targets[i].formats, wanted)) continue;
-    return Plan{.remote = true,
-                .target = i,
-                .format = wanted.empty() ? targets[i].formats.front() : wanted,
-                .handed_over_tokens = handed_over,
-                .reason = forced ? "forced" : "coded"};
+  std::vector<Plan> candidates = Candidates(options, targets, request, fidelity, handed_over);
+  if (candidates.empty()) {
+    const bool any_ready =
+        std::any_of(targets.begin(), targets.end(), [](const PlanTarget& t) { return t.ready; });
+    return Local(any_ready ? "no_format" : "no_target");
   }
-  return Local(any_ready ? "no_format" : "no_target");
+  if (options.fastest && !forced && predict) return Fastest(std::move(candidates), predict);
+  // In the order of targets; where a format is named it is the only one.
+  Plan plan = std::move(candidates.front());
+  if (predict) plan.predicted_ttft = predict(plan.target, plan.format);
+  return plan;
 }
 
 }  // namespace aludel

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,6 +27,8 @@ struct PlanTarget {
   std::string name;
   bool ready = false;
   std::vector<std::string> formats;  // shared with this server, in this server's order
+  int64_t waiting_tokens = 0;        // as it said of itself when it was last asked
+  double tokens_per_second = 0;
 };
 
 struct Plan {
@@ -33,13 +36,23 @@ struct Plan {
   size_t target = 0;  // index into the targets passed in
   std::string format;
   int64_t handed_over_tokens = 0;
-  // Few values, for the metric: fidelity, short_prompt, no_target, no_format, coded, forced.
+  // Few values, for the metric: fidelity, short_prompt, no_target, no_format, coded, forced, fastest,
+  // explore.
   std::string reason;
+  std::optional<double> predicted_ttft;  // seconds, where something is known
 };
+
+// Seconds to the first token: of own prefill (no target), or of a hand-over. Nothing where it was never
+// tried.
+using PredictTtft =
+    std::function<std::optional<double>(std::optional<size_t> target, const std::string& format)>;
 
 // InvalidArgument for a format that is not in `formats` (this server's), or one forced together with exact
 // fidelity. A forced format overrides the length threshold; where nobody can deliver it the plan is local.
+// Never a format that loses more than the fidelity allows. Under options.fastest the plan that `predict`
+// thinks soonest; one that it knows nothing of is tried first.
 absl::StatusOr<Plan> MakePlan(const PlannerOptions& options, absl::Span<const std::string> formats,
-                              absl::Span<const PlanTarget> targets, const PlanRequest& request);
+                              absl::Span<const PlanTarget> targets, const PlanRequest& request,
+                              const PredictTtft& predict = nullptr);
 
 }  // namespace aludel

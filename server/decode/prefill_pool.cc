@@ -7,23 +7,25 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "grpcpp/create_channel.h"
-#include "grpcpp/security/credentials.h"
+#include "server/deadline.h"
 #include "server/identity.h"
 #include "server/model_host.h"
 #include "server/rpc_status.h"
 #include "spdlog/spdlog.h"
+#include "transport/monotonic_clock.h"
 
 namespace aludel {
 namespace {
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, absl::Duration max_backoff) {
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, absl::Duration max_backoff,
+                                           const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
   // gRPC would wait two minutes between attempts; our probes set the pace.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 500);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
                    static_cast<int>(absl::ToInt64Milliseconds(max_backoff)));
-  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(target, credentials, arguments);
 }
 
 }  // namespace
@@ -67,10 +69,11 @@ absl::Status CheckCompatible(const v1::ModelIdentity& model, absl::Span<const v1
 
 PrefillPool::PrefillPool(Options options, Timer* timer, Metrics* metrics)
     : options_(std::move(options)), timer_(timer), metrics_(metrics) {
+  const auto credentials = MakeChannelCredentials(options_.grpc_tls);
   for (const std::string& name : options_.targets) {
     auto target = std::make_unique<Target>();
     target->name = name;
-    target->stub = v1::Prefill::NewStub(MakeChannel(name, options_.probe_max_interval));
+    target->stub = v1::Prefill::NewStub(MakeChannel(name, options_.probe_max_interval, credentials));
     target->interval = options_.probe_interval;
     targets_.push_back(std::move(target));
   }
@@ -97,7 +100,7 @@ void PrefillPool::StartProbe(size_t index) {
   auto probe = std::make_shared<Probe>();
   probe->request.set_protocol_version(kHandoffVersion);
   probe->request.set_receiver_address(options_.receiver_address);
-  probe->context.set_deadline(absl::ToChronoTime(absl::Now() + options_.probe_timeout));
+  probe->context.set_deadline(ToGrpcDeadline(MonotonicNow() + options_.probe_timeout));
   {
     absl::MutexLock lock(&mutex_);
     if (stopping_) return;
@@ -131,12 +134,14 @@ void PrefillPool::OnProbe(size_t index, const absl::Status& status,
       spdlog::info("prefill server {} has restarted", target.name);
     }
     target.epoch = description.epoch();
+    target.waiting_tokens = static_cast<int64_t>(description.waiting_tokens());
+    target.tokens_per_second = description.prefill_tokens_per_second();
     SetState(target, State::kReady, absl::StrJoin(target.formats, ", "));
   }
   target.interval = target.state == State::kReady
                         ? options_.probe_interval
                         : std::min(2 * target.interval, options_.probe_max_interval);
-  target.timer = timer_->At(absl::Now() + target.interval, [this, index] { StartProbe(index); });
+  target.timer = timer_->At(MonotonicNow() + target.interval, [this, index] { StartProbe(index); });
 }
 
 void PrefillPool::SetState(Target& target, State state, const std::string& reason) {
@@ -153,7 +158,8 @@ std::vector<PlanTarget> PrefillPool::Snapshot() const {
   absl::MutexLock lock(&mutex_);
   std::vector<PlanTarget> targets;
   for (const auto& target : targets_) {
-    targets.push_back({target->name, target->state == State::kReady, target->formats});
+    targets.push_back({target->name, target->state == State::kReady, target->formats, target->waiting_tokens,
+                       target->tokens_per_second});
   }
   return targets;
 }

@@ -31,6 +31,7 @@ class PrefillPool {
     v1::ModelIdentity model;              // of this server
     std::vector<v1::WireFormat> formats;  // of this server, best first
     std::string receiver_address;
+    GrpcTlsOptions grpc_tls;
   };
 
   // `timer` and `metrics` must outlive the pool.
@@ -54,6 +55,8 @@ class PrefillPool {
     std::string reason;
     uint64_t epoch = 0;
     std::vector<std::string> formats;
+    int64_t waiting_tokens = 0;
+    double tokens_per_second = 0;
     absl::Duration interval;
     Timer::Id timer = 0;
     grpc::ClientContext* probe = nullptr;  // in flight

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "server/deadline.h"
 #include "server/rpc_status.h"
 #include "server/trace_context.h"
 
@@ -9,7 +10,7 @@ namespace aludel {
 
 RunCall::RunCall(v1::RunRequest request, absl::Time deadline, Callbacks callbacks)
     : request_(std::move(request)), callbacks_(std::move(callbacks)) {
-  context_.set_deadline(absl::ToChronoTime(deadline));
+  context_.set_deadline(ToGrpcDeadline(deadline));
 }
 
 std::shared_ptr<RunCall> RunCall::Start(v1::Prefill::Stub& stub, v1::RunRequest request, absl::Time deadline,

@@ -19,7 +19,8 @@ class RunCall : public grpc::ClientReadReactor<v1::RunEvent> {
     std::function<void(const absl::Status&)> on_end;
   };
 
-  // `stub` must live until the end. `traceparent`, where not empty, goes along as metadata.
+  // `deadline` is one of MonotonicNow(). `stub` must live until the end. `traceparent`, where not empty, goes
+  // along as metadata.
   static std::shared_ptr<RunCall> Start(v1::Prefill::Stub& stub, v1::RunRequest request, absl::Time deadline,
                                         Callbacks callbacks, const std::string& traceparent = "");
   // The end follows, with Cancelled unless it came by itself.

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/random/random.h"
-#include "absl/time/clock.h"
 #include "server/rpc_status.h"
+#include "transport/monotonic_clock.h"
 
 namespace aludel {
 namespace {
@@ -105,14 +105,14 @@ bool ShadowChecker::Choose() const {
 
 void ShadowChecker::Offer(ShadowAnswer answer) {
   if (answer.tokens.empty()) return;
-  answer.ended = absl::Now();
+  answer.ended = MonotonicNow();
   absl::MutexLock lock(&mutex_);
   if (stopping_) return;
   if (queue_.size() >= static_cast<size_t>(options_.max_queue)) {
     return metrics_->CountShadowCheck(model_, answer.format, "queue_full");
   }
   queue_.push_back(std::move(answer));
-  if (next_look_ == 0) next_look_ = timer_->At(absl::Now() + kLook, [this] { Look(); });
+  if (next_look_ == 0) next_look_ = timer_->At(MonotonicNow() + kLook, [this] { Look(); });
 }
 
 // On the timer's thread, as long as there is something to do.
@@ -121,7 +121,7 @@ void ShadowChecker::Look() {
   next_look_ = 0;
   if (stopping_) return;
   if (running_ != nullptr && running_->done()) running_.reset();
-  while (!queue_.empty() && absl::Now() - queue_.front().ended > options_.max_wait) {
+  while (!queue_.empty() && MonotonicNow() - queue_.front().ended > options_.max_wait) {
     metrics_->CountShadowCheck(model_, queue_.front().format, "too_old");
     queue_.pop_front();
   }
@@ -146,7 +146,7 @@ void ShadowChecker::Look() {
     }
   }
   if (running_ != nullptr || !queue_.empty())
-    next_look_ = timer_->At(absl::Now() + kLook, [this] { Look(); });
+    next_look_ = timer_->At(MonotonicNow() + kLook, [this] { Look(); });
 }
 
 }  // namespace aludel

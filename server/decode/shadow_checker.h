@@ -26,7 +26,7 @@ struct ShadowAnswer {
   std::vector<int32_t> prompt;
   std::vector<int32_t> tokens;
   std::vector<std::vector<TokenLogprob>> logprobs;  // of each token: its own, then the likeliest
-  absl::Time ended;
+  absl::Time ended;                                 // MonotonicNow()
 
   // Up to a bound: a long answer is checked by its beginning.
   void Keep(const TokenEvent& event);

@@ -1,5 +1,7 @@
 #include "server/gateway/completion_request.h"
 
+#include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -23,6 +25,12 @@ constexpr int64_t kDefaultPlainMaxTokens = 16;
 constexpr int64_t kMaxTimeoutMs = 24 * 60 * 60 * 1000;
 constexpr int64_t kMaxStalenessMs = int64_t{1} << 40;
 
+constexpr std::pair<absl::string_view, v1::Fidelity> kFidelities[] = {{"exact", v1::FIDELITY_EXACT},
+                                                                      {"high", v1::FIDELITY_HIGH},
+                                                                      {"balanced", v1::FIDELITY_BALANCED},
+                                                                      {"fast", v1::FIDELITY_FAST},
+                                                                      {"coded", v1::FIDELITY_CODED}};
+
 void ParseExtensions(JsonFields& fields, CompletionRequest* request) {
   const json* object = fields.Object("aludel");
   if (object == nullptr) return;
@@ -35,12 +43,14 @@ void ParseExtensions(JsonFields& fields, CompletionRequest* request) {
     }
   }
   if (const auto fidelity = extension.String("fidelity")) {
-    if (*fidelity == "exact") {
-      request->fidelity = v1::FIDELITY_EXACT;
-    } else if (*fidelity == "coded") {
-      request->fidelity = v1::FIDELITY_CODED;
+    const auto known = std::find_if(std::begin(kFidelities), std::end(kFidelities),
+                                    [&](const auto& one) { return *fidelity == one.first; });
+    if (known != std::end(kFidelities)) {
+      request->fidelity = known->second;
     } else {
-      extension.Fail("fidelity", absl::StrCat("must be 'exact' or 'coded', found '", *fidelity, "'"));
+      extension.Fail(
+          "fidelity",
+          absl::StrCat("must be 'exact', 'high', 'balanced', 'fast' or 'coded', found '", *fidelity, "'"));
     }
   }
   request->format = extension.String("format").value_or("");

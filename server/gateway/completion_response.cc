@@ -75,6 +75,7 @@ ordered_json Report(const CompletionReport& report) {
   json["raw_bytes"] = started.raw_bytes();
   json["handed_over_tokens"] = started.handed_over_tokens();
   json["ttft"] = report.ttft_seconds;
+  if (started.predicted_ttft() > 0) json["predicted_ttft"] = started.predicted_ttft();
   ordered_json stages;
   stages["gateway"] = report.gateway_seconds();
   for (const auto& [name, seconds] : kStages) stages[name] = (started.stages().*seconds)();

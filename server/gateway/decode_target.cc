@@ -11,7 +11,8 @@
 namespace aludel {
 namespace {
 
-std::shared_ptr<grpc::Channel> OpenChannel(const std::string& target) {
+std::shared_ptr<grpc::Channel> OpenChannel(const std::string& target,
+                                           const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
   // gRPC's own reconnects back off up to two minutes; a decode server that restarts should serve in seconds.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
@@ -20,16 +21,17 @@ std::shared_ptr<grpc::Channel> OpenChannel(const std::string& target) {
   // A peer that hangs, or a link that is down, sends no reset.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
-  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(target, credentials, arguments);
 }
 
 }  // namespace
 
-DecodeTarget::DecodeTarget(std::string target, DecodeExpectation expectation, Metrics* metrics)
+DecodeTarget::DecodeTarget(std::string target, DecodeExpectation expectation,
+                           const std::shared_ptr<grpc::ChannelCredentials>& credentials, Metrics* metrics)
     : name_(std::move(target)),
       expectation_(std::move(expectation)),
       metrics_(metrics),
-      stub_(v1::Decode::NewStub(OpenChannel(name_))) {
+      stub_(v1::Decode::NewStub(OpenChannel(name_, credentials))) {
   metrics_->SetDecodeTarget(expectation_.model, name_, false);
 }
 

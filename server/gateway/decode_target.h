@@ -10,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
 #include "aludel/v1/handoff.grpc.pb.h"
+#include "grpcpp/security/credentials.h"
 #include "server/handoff_version.h"
 #include "server/metrics.h"
 
@@ -24,7 +25,8 @@ struct DecodeExpectation {
 // One decode server: its channel, and what its last probe said. Thread-safe.
 class DecodeTarget {
  public:
-  DecodeTarget(std::string target, DecodeExpectation expectation, Metrics* metrics);
+  DecodeTarget(std::string target, DecodeExpectation expectation,
+               const std::shared_ptr<grpc::ChannelCredentials>& credentials, Metrics* metrics);
 
   const std::string& name() const { return name_; }
   v1::Decode::Stub* stub() const { return stub_.get(); }

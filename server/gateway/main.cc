@@ -115,7 +115,8 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
                        .max_queue = static_cast<size_t>(options.tracing.max_queue)},
                       &metrics);
   Router router(RouterModels(options, models),
-                {.probe_interval = options.probe_interval, .probe_timeout = options.probe_timeout}, &metrics);
+                {.probe_interval = options.probe_interval, .probe_timeout = options.probe_timeout}, &metrics,
+                MakeChannelCredentials(options.grpc_tls));
   Gateway gateway({.completions = {.max_requests = options.max_requests,
                                    .request_timeout = options.request_timeout,
                                    .prefill_targets = options.prefill_targets},

@@ -160,10 +160,12 @@ struct Router::Probed {
   v1::DecodeDescription description;
 };
 
-Router::Router(const std::vector<Model>& models, const Timing& timing, Metrics* metrics) : timing_(timing) {
+Router::Router(const std::vector<Model>& models, const Timing& timing, Metrics* metrics,
+               const std::shared_ptr<grpc::ChannelCredentials>& credentials)
+    : timing_(timing) {
   for (const Model& model : models) {
     for (const std::string& name : model.decode_targets) {
-      auto target = std::make_shared<DecodeTarget>(name, model.expectation, metrics);
+      auto target = std::make_shared<DecodeTarget>(name, model.expectation, credentials, metrics);
       targets_[model.expectation.model].push_back(target);
       probed_.push_back(std::make_unique<Probed>());
       probed_.back()->target = std::move(target);

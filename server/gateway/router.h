@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "aludel/v1/handoff.pb.h"
+#include "grpcpp/security/credentials.h"
 #include "grpcpp/support/status.h"
 #include "server/config.h"
 #include "server/gateway/decode_target.h"
@@ -57,7 +58,8 @@ class Router {
     std::string reason;        // why not ready, per server
   };
 
-  Router(const std::vector<Model>& models, const Timing& timing, Metrics* metrics);
+  Router(const std::vector<Model>& models, const Timing& timing, Metrics* metrics,
+         const std::shared_ptr<grpc::ChannelCredentials>& credentials = grpc::InsecureChannelCredentials());
   ~Router();  // waits for calls to end: cancel them first
   void AwaitCalls();
 

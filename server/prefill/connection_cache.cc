@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "spdlog/spdlog.h"
+#include "transport/monotonic_clock.h"
 
 namespace aludel {
 namespace {
@@ -79,7 +79,7 @@ void ConnectionCache::Connect(const std::string& address, absl::Time deadline, c
   }
   if (connection != nullptr) return callback(std::move(connection));
   if (stopping) return callback(absl::UnavailableError("the server is stopping"));
-  const absl::Duration left = std::min(connect_timeout_, deadline - absl::Now());
+  const absl::Duration left = std::min(connect_timeout_, deadline - MonotonicNow());
   if (left <= absl::ZeroDuration()) {
     return callback(absl::DeadlineExceededError("the deadline passed before the data plane was connected"));
   }

@@ -27,8 +27,9 @@ class ConnectionCache {
   // Answers what waits with Unavailable.
   ~ConnectionCache();
 
-  // A healthy connection to `address`, old or new. `callback` runs exactly once, inside the call where the
-  // connection exists already. ResourceExhausted when too many wait to connect.
+  // A healthy connection to `address`, old or new, until `deadline` of MonotonicNow(). `callback` runs
+  // exactly once, inside the call where the connection exists already. ResourceExhausted when too many wait
+  // to connect.
   void Get(const std::string& address, absl::Time deadline, const Callback& callback);
   // Forgets the connection and closes it soon: every unfinished send on it ends.
   void Close(std::shared_ptr<PeerConnection> connection);

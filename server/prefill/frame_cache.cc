@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "transport/monotonic_clock.h"
 
 namespace aludel {
 namespace {
@@ -65,7 +65,7 @@ FrameCache::Match FrameCache::Find(const KvCodec& codec, absl::Span<const int32_
                                    absl::Duration max_age) {
   Match match;
   if (max_bytes_ == 0) return match;
-  const absl::Time since = absl::Now() - max_age;
+  const absl::Time since = MonotonicNow() - max_age;
   absl::MutexLock lock(&mutex_);
   std::vector<Order::iterator> used;
   Hash before = Root(codec);
@@ -112,7 +112,7 @@ void FrameCache::Insert(const KvCodec& codec, absl::Span<const int32_t> prompt, 
     const absl::Span<const int32_t> tokens = prompt.subspan(at, end - at);
     const auto known = FindChunk(before, tokens, absl::InfinitePast());
     if (known != chunks_.end() && known->tokens.size() == tokens.size()) {
-      known->added = absl::Now();
+      known->added = MonotonicNow();
       added.push_back(known);  // another run was faster, or it was too old for this one
     } else {
       const size_t bytes = Weight(tokens, chunk_frames);
@@ -120,7 +120,7 @@ void FrameCache::Insert(const KvCodec& codec, absl::Span<const int32_t> prompt, 
                           {tokens.begin(), tokens.end()},
                           std::make_shared<const std::vector<CachedFrame>>(std::move(chunk_frames)),
                           bytes,
-                          absl::Now()});
+                          MonotonicNow()});
       by_before_.emplace(before, chunks_.begin());
       added.push_back(chunks_.begin());
       stats_.bytes += bytes;

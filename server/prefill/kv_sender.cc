@@ -17,21 +17,22 @@ constexpr size_t kAlignment = 64;
 
 std::shared_ptr<KvSender> KvSender::Create(std::shared_ptr<PeerConnection> connection, FrameExtent extent,
                                            const TicketId& ticket, uint64_t epoch, const KvCodec& codec,
-                                           Metrics* metrics) {
+                                           std::unique_ptr<FrameCipher> cipher, Metrics* metrics) {
   FrameHeader header;
   header.kind = codec.kind();
   header.ticket = ticket;
   header.epoch = epoch;
   header.artifact = ArtifactPrefix(codec.artifact_hash());
-  return std::shared_ptr<KvSender>(
-      new KvSender(std::move(connection), std::move(extent), header, codec.name(), metrics));
+  return std::shared_ptr<KvSender>(new KvSender(std::move(connection), std::move(extent), header,
+                                                codec.name(), std::move(cipher), metrics));
 }
 
 KvSender::KvSender(std::shared_ptr<PeerConnection> connection, FrameExtent extent, const FrameHeader& header,
-                   const std::string& format, Metrics* metrics)
+                   const std::string& format, std::unique_ptr<FrameCipher> cipher, Metrics* metrics)
     : connection_(std::move(connection)),
       extent_(std::move(extent)),
       format_(format),
+      cipher_(std::move(cipher)),
       metrics_(metrics),
       header_(header) {}
 
@@ -40,7 +41,9 @@ absl::StatusOr<absl::Span<uint8_t>> KvSender::Reserve(size_t max_bytes) {
     absl::MutexLock lock(&mutex_);
     if (!outcome_.status.ok()) return outcome_.status;
   }
-  if (max_bytes > extent_.bytes().size() - used_) {
+  // The codec does not see the room for the tag.
+  const size_t tag = cipher_ == nullptr ? 0 : FrameCipher::kTagBytes;
+  if (max_bytes + tag > extent_.bytes().size() - used_) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the hand-over's send memory of ", extent_.bytes().size(), " bytes has ",
                      extent_.bytes().size() - used_, " left, the next frame needs ", max_bytes));
@@ -51,21 +54,23 @@ absl::StatusOr<absl::Span<uint8_t>> KvSender::Reserve(size_t max_bytes) {
 
 absl::Status KvSender::Commit(const FrameCoverage& coverage, size_t bytes) {
   ALUDEL_CHECK(bytes <= reserved_);
-  const absl::Span<const uint8_t> payload = extent_.bytes().subspan(used_, bytes);
-  used_ = std::min(extent_.bytes().size(), (used_ + bytes + kAlignment - 1) / kAlignment * kAlignment);
+  const size_t on_wire = bytes + (cipher_ == nullptr ? 0 : FrameCipher::kTagBytes);
+  const absl::Span<uint8_t> payload = extent_.bytes().subspan(used_, on_wire);
+  used_ = std::min(extent_.bytes().size(), (used_ + on_wire + kAlignment - 1) / kAlignment * kAlignment);
   reserved_ = 0;
 
   header_.coverage = coverage;
-  header_.payload_bytes = static_cast<uint32_t>(bytes);
+  header_.payload_bytes = static_cast<uint32_t>(on_wire);
+  if (cipher_ != nullptr) cipher_->Seal(header_.sequence, EncodeFrameHeader(header_, {}), payload);
   const auto header = EncodeFrameHeader(header_, payload);
   ++header_.sequence;
   {
     absl::MutexLock lock(&mutex_);
     ++unfinished_;
     ++outcome_.frames;
-    outcome_.frame_bytes += header.size() + bytes;
+    outcome_.frame_bytes += header.size() + on_wire;
   }
-  metrics_->CountFrame("sent", format_, header.size() + bytes);
+  metrics_->CountFrame("sent", format_, header.size() + on_wire);
   connection_->Send(header, payload,
                     [self = shared_from_this()](const absl::Status& status) { self->OnSent(status); });
   return absl::OkStatus();

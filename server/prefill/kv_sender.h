@@ -10,6 +10,7 @@
 #include "runtime/codec/codec.h"
 #include "runtime/codec/frame.h"
 #include "server/frame_arena.h"
+#include "server/frame_cipher.h"
 #include "server/metrics.h"
 #include "server/prefill/peer_connection.h"
 
@@ -28,10 +29,10 @@ class KvSender : public FrameSink, public std::enable_shared_from_this<KvSender>
     uint64_t frame_bytes = 0;  // headers included
   };
 
-  // `codec` and `metrics` must outlive the sender.
+  // `codec` and `metrics` must outlive the sender. With a `cipher` frames leave encrypted.
   static std::shared_ptr<KvSender> Create(std::shared_ptr<PeerConnection> connection, FrameExtent extent,
                                           const TicketId& ticket, uint64_t epoch, const KvCodec& codec,
-                                          Metrics* metrics);
+                                          std::unique_ptr<FrameCipher> cipher, Metrics* metrics);
 
   // ResourceExhausted when the extent is full; the error of an earlier send when one has failed.
   absl::StatusOr<absl::Span<uint8_t>> Reserve(size_t max_bytes) override;
@@ -43,12 +44,13 @@ class KvSender : public FrameSink, public std::enable_shared_from_this<KvSender>
 
  private:
   KvSender(std::shared_ptr<PeerConnection> connection, FrameExtent extent, const FrameHeader& header,
-           const std::string& format, Metrics* metrics);
+           const std::string& format, std::unique_ptr<FrameCipher> cipher, Metrics* metrics);
   void OnSent(const absl::Status& status);
 
   const std::shared_ptr<PeerConnection> connection_;
   const FrameExtent extent_;
   const std::string format_;
+  const std::unique_ptr<FrameCipher> cipher_;  // may be null
   Metrics* const metrics_;
   FrameHeader header_;   // ticket, epoch, kind and artefact of every frame; with Commit
   size_t used_ = 0;      // of the extent; with Commit

@@ -15,11 +15,13 @@
 #include "server/otlp_exporter.h"
 #include "server/prefill/connection_cache.h"
 #include "server/prefill/frame_cache.h"
+#include "server/prefill/prefill_load.h"
 #include "server/prefill/prefill_service.h"
 #include "server/random.h"
 #include "server/shutdown.h"
 #include "server/stop_signal.h"
 #include "server/timer.h"
+#include "server/watchdog.h"
 #include "spdlog/spdlog.h"
 #include "transport/transport.h"
 
@@ -66,7 +68,11 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
                           FrameArena::Create(transport.get(), options.send_arena_bytes));
   ConnectionCache connections(transport.get(), options.max_channels, options.connect_timeout);
   FrameCache frame_cache(options.frame_cache_bytes);
+  PrefillLoad load;
   Timer timer;  // its callbacks use what stands above
+  Watchdog watchdog({{"the engine", [&] { return model->EngineSilence(); }},
+                     {"the transport's progress thread", [&] { return transport->ProgressSilence(); }}},
+                    options.watchdog_timeout, &timer);
 
   metrics.OnRender([&] {
     metrics.SetEngine(options.model_name, model->engine().stats());
@@ -77,8 +83,8 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
     metrics.SetFrameCache(cached.hits, cached.partial_hits, cached.misses, cached.tokens, cached.evictions,
                           cached.bytes);
   });
-  const auto health = [&model] { return model->Health(); };
-  const auto ready = [&] { return draining ? absl::UnavailableError("draining") : model->Health(); };
+  const auto health = [&watchdog] { return watchdog.status(); };
+  const auto ready = [&] { return draining ? absl::UnavailableError("draining") : watchdog.status(); };
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_listen.empty()) {
     ALUDEL_ASSIGN_OR_RETURN(admin, AdminServer::Start(options.admin_listen, &metrics, {health, ready}));
@@ -92,9 +98,12 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
                           .timer = &timer,
                           .metrics = &metrics,
                           .traces = &traces,
-                          .runs_open = &runs_open},
+                          .runs_open = &runs_open,
+                          .load = &load,
+                          .health = health},
                          RandomEpoch());
-  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<grpc::Server> server, StartGrpcServer(options.listen, &service));
+  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<grpc::Server> server,
+                          StartGrpcServer(options.listen, options.grpc_tls, &service));
   spdlog::info("serving the cache of {} on {}, admin on {}", options.model.directory, options.listen,
                admin == nullptr ? "nothing" : options.admin_listen);
 
@@ -103,6 +112,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   draining = true;
   DrainAndShutdown(*server, options.drain_timeout, timer);
   admin.reset();
+  watchdog.Stop();
   model->StopEngine();
   AwaitNone(
       "runs", [&] { return runs_open.load(); }, absl::Seconds(5));

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "runtime/status_macros.h"
+#include "server/deadline.h"
 #include "server/rpc_status.h"
 #include "spdlog/spdlog.h"
 
@@ -20,13 +20,16 @@ PrefillRun::PrefillRun(const PrefillContext& context, std::shared_ptr<Stream> st
                        const std::optional<TraceContext>& caller)
     : context_(context),
       stream_(std::move(stream)),
-      start_(absl::Now()),
+      start_(MonotonicNow()),
       deadline_(deadline),
       caller_(caller) {
   context_.runs_open->fetch_add(1);
 }
 
-PrefillRun::~PrefillRun() { context_.runs_open->fetch_sub(1); }
+PrefillRun::~PrefillRun() {
+  context_.runs_open->fetch_sub(1);
+  context_.load->End(static_cast<int64_t>(prompt_.size()));
+}
 
 absl::Status PrefillRun::Validate(const v1::RunRequest& request) {
   const v1::Ticket& ticket = request.ticket();
@@ -46,11 +49,13 @@ absl::Status PrefillRun::Validate(const v1::RunRequest& request) {
                                                       "\" is ", ticket.format().artifact_hash(),
                                                       ", this server has ", codec_->artifact_hash()));
   }
+  ALUDEL_ASSIGN_OR_RETURN(cipher_, FrameCipher::FromTicket(ticket.frame_key()));
   std::copy(ticket.id().begin(), ticket.id().end(), ticket_.begin());
   epoch_ = ticket.epoch();
   request_id_ = request.request_id();
   prompt_.assign(request.prompt().begin(), request.prompt().end());
   if (request.has_max_staleness_ms()) max_staleness_ = absl::Milliseconds(request.max_staleness_ms());
+  context_.load->Begin(static_cast<int64_t>(prompt_.size()));
   return absl::OkStatus();
 }
 
@@ -77,8 +82,8 @@ void PrefillRun::Start(const v1::RunRequest& request) {
 
 void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> connection) {
   if (!connection.ok()) return End(connection.status(), {});
-  std::shared_ptr<KvSender> sender =
-      KvSender::Create(*connection, std::move(extent_), ticket_, epoch_, *codec_, context_.metrics);
+  std::shared_ptr<KvSender> sender = KvSender::Create(*connection, std::move(extent_), ticket_, epoch_,
+                                                      *codec_, std::move(cipher_), context_.metrics);
   absl::Status stopped;
   {
     absl::MutexLock lock(&mutex_);
@@ -92,13 +97,13 @@ void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> con
   v1::RunEvent admitted;
   admitted.mutable_admitted();
   stream_->Push(std::move(admitted));
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = MonotonicNow();
   const absl::StatusOr<int64_t> cached = SendCached(*sender);
   if (!cached.ok()) {
     OnDone(cached.status(), {});
   } else if (*cached == static_cast<int64_t>(prompt_.size())) {
     SequenceResult nothing_computed;
-    nothing_computed.times.encode = absl::ToDoubleSeconds(absl::Now() - begin);
+    nothing_computed.times.encode = absl::ToDoubleSeconds(MonotonicNow() - begin);
     OnDone(absl::OkStatus(), nothing_computed);
   } else {
     Compute(std::move(sender), *cached);
@@ -123,7 +128,7 @@ void PrefillRun::Compute(std::shared_ptr<KvSender> sender, int64_t cached_tokens
   const absl::StatusOr<SequenceId> sequence =
       context_.model->engine().Prefill({.prompt = prompt_,
                                         .token_end = static_cast<int64_t>(prompt_.size()),
-                                        .deadline = deadline_,
+                                        .deadline = ToWallTime(deadline_),
                                         .codec = codec_,
                                         .sink = recorder_.get(),
                                         .encode_begin = cached_tokens},
@@ -140,6 +145,7 @@ void PrefillRun::Compute(std::shared_ptr<KvSender> sender, int64_t cached_tokens
 
 void PrefillRun::OnDone(const absl::Status& status, const SequenceResult& result) {
   if (status.ok() && recorder_ != nullptr) {
+    context_.load->Computed(static_cast<int64_t>(prompt_.size()), result.times.prefill + result.times.encode);
     context_.frame_cache->Insert(*codec_, prompt_, cached_tokens_, recorder_->TakeFrames());
   }
   if (status.ok()) {
@@ -178,7 +184,7 @@ void PrefillRun::Stop(const absl::Status& reason) {
     sequence = sequence_;
   }
   if (sequence != 0) context_.model->engine().Cancel(sequence, reason);
-  context_.timer->At(absl::Now() + kSendGrace, [weak = weak_from_this()] {
+  context_.timer->At(MonotonicNow() + kSendGrace, [weak = weak_from_this()] {
     if (const auto run = weak.lock()) run->CloseConnection();
   });
 }
@@ -213,7 +219,7 @@ void PrefillRun::End(const absl::Status& status, const KvSender::Outcome& outcom
     event.mutable_finished()->set_frame_bytes(outcome.frame_bytes);
     stream_->Push(std::move(event));
   }
-  const double seconds = absl::ToDoubleSeconds(absl::Now() - start_);
+  const double seconds = absl::ToDoubleSeconds(MonotonicNow() - start_);
   context_.metrics->CountHandover("sent", StatusName(status.code()), seconds);
   spdlog::log(status.ok() ? spdlog::level::debug : spdlog::level::info,
               "request={} run ended: {} ({} frames, {} bytes, {:.3f} s)", request_id_, status.ToString(),
@@ -227,7 +233,7 @@ void PrefillRun::ExportSpan(const absl::Status& status, const KvSender::Outcome&
             .parent = caller_->span_id,
             .name = absl::StrCat("prefill ", context_.options->model_name),
             .kind = Span::Kind::kServer,
-            .start = start_,
+            .start = ToWallTime(start_),
             .end = absl::Now(),
             .error = status.ok() ? "" : status.ToString()};
   {

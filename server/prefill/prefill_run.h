@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +21,7 @@
 #include "server/prefill/frame_cache.h"
 #include "server/prefill/frame_recorder.h"
 #include "server/prefill/kv_sender.h"
+#include "server/prefill/prefill_load.h"
 #include "server/timer.h"
 
 namespace aludel {
@@ -35,6 +37,8 @@ struct PrefillContext {
   Metrics* metrics = nullptr;
   OtlpExporter* traces = nullptr;  // may be null
   std::atomic<int64_t>* runs_open = nullptr;
+  PrefillLoad* load = nullptr;
+  std::function<absl::Status()> health;  // peers hear of what it says
 };
 
 // One Prefill.Run call, from its request to the end of its stream:
@@ -81,6 +85,7 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
   absl::Duration max_staleness_ = absl::InfiniteDuration();
   const KvCodec* codec_ = nullptr;
   FrameExtent extent_;                       // until the sender takes it
+  std::unique_ptr<FrameCipher> cipher_;      // the same; null: frames travel in the clear
   int64_t cached_tokens_ = 0;                // of the prompt, sent from the frame cache
   std::shared_ptr<FrameRecorder> recorder_;  // what the engine encodes into; set before it begins
 

@@ -1,9 +1,7 @@
 #include "server/prefill/prefill_service.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "server/deadline.h"
 #include "server/rpc_status.h"
 #include "server/rpc_trace.h"
 
@@ -24,7 +22,13 @@ grpc::ServerUnaryReactor* PrefillService::Describe(grpc::CallbackServerContext* 
         "protocol version: found ", request->protocol_version(), ", this server speaks ", kHandoffVersion))));
     return reactor;
   }
+  if (const absl::Status health = context_.health(); !health.ok()) {
+    reactor->Finish(ToGrpc(health));
+    return reactor;
+  }
   response->set_protocol_version(kHandoffVersion);
+  response->set_waiting_tokens(static_cast<uint64_t>(context_.load->waiting_tokens()));
+  response->set_prefill_tokens_per_second(context_.load->tokens_per_second());
   *response->mutable_model() = context_.model->Identity();
   response->set_epoch(epoch_);
   for (const auto& codec : context_.model->codecs()) {
@@ -33,7 +37,7 @@ grpc::ServerUnaryReactor* PrefillService::Describe(grpc::CallbackServerContext* 
     format->set_artifact_hash(codec->artifact_hash());
   }
   if (!request->receiver_address().empty()) {
-    context_.connections->Get(request->receiver_address(), absl::Now() + context_.options->connect_timeout,
+    context_.connections->Get(request->receiver_address(), MonotonicNow() + context_.options->connect_timeout,
                               [](const auto&) {});
   }
   reactor->Finish(grpc::Status::OK);
@@ -42,8 +46,7 @@ grpc::ServerUnaryReactor* PrefillService::Describe(grpc::CallbackServerContext* 
 
 grpc::ServerWriteReactor<v1::RunEvent>* PrefillService::Run(grpc::CallbackServerContext* call,
                                                             const v1::RunRequest* request) {
-  const absl::Time deadline =
-      std::min(absl::FromChrono(call->deadline()), absl::Now() + context_.options->run_timeout);
+  const absl::Time deadline = DeadlineOf(*call, context_.options->run_timeout);
   // The stream tells the run when its client goes; the run holds the stream.
   auto target = std::make_shared<std::weak_ptr<PrefillRun>>();
   auto stream = PrefillRun::Stream::Create(call, kMaxBacklog, [target] {

@@ -2,6 +2,7 @@
 doubles frames, with clients that leave and deadlines that pass; and checks that nothing hangs, leaks or lies.
 
     chaos.py --bin build/release/bin --requests 20000 --seed 7 [--state FILE]
+    chaos.py --bin build/release/bin --calm --seconds 3600          # a soak: nobody disturbs, slopes at the end
 
 Two prefill servers, two decode servers of "chat" and a gateway. First the same servers, undisturbed, answer every
 prompt in every format, greedily. Then each request of the run must end in time: with that very answer of the plan and
@@ -103,7 +104,7 @@ class Server:
 class Fleet:
     """All servers. `faults` is put into the prefill servers' transport settings."""
 
-    def __init__(self, binaries: Path, folder: Path, faults: str, seed: int) -> None:
+    def __init__(self, binaries: Path, folder: Path, faults: str, seed: int, handover_timeout_ms: int = 2000) -> None:
         ports = iter(free_ports(10))
         grpc: Dict[str, int] = {}
         self.servers: Dict[str, Server] = {}
@@ -127,7 +128,7 @@ listen: "127.0.0.1:{grpc[name]}" admin_listen: "127.0.0.1:{admin}" served_model_
 engine {{ directory: "deploy/demo/chat" threads: 1 max_sequences: 8 kv_blocks: 512 }}
 codec {{ artifact: "deploy/demo/codec" }}
 transport {{ ucx_transports: "tcp" ucx_devices: "lo" }}
-receive_arena_bytes: 33554432 handover_timeout_ms: 2000 drain_timeout_ms: 3000
+receive_arena_bytes: 33554432 handover_timeout_ms: {handover_timeout_ms} drain_timeout_ms: 3000
 {" ".join(f'prefill_targets: "127.0.0.1:{grpc[one]}"' for one in order)}
 probe_interval_ms: 200 probe_max_interval_ms: 400 probe_timeout_ms: 1000
 """)
@@ -238,7 +239,8 @@ class Chaos:
         self.next = options.start
         self.counts: collections.Counter = collections.Counter()
         self.findings: List[str] = []
-        self.footprints: Dict[str, List[Tuple[int, int, int, int]]] = collections.defaultdict(list)
+        # By server: seconds, starts, resident kilobytes, descriptors, registered bytes.
+        self.footprints: Dict[str, List[Tuple[float, int, int, int, float]]] = collections.defaultdict(list)
         self.worst_late = 0.0
         self.began = time.monotonic()
         if options.state and options.state.exists():
@@ -250,7 +252,7 @@ class Chaos:
         """The undisturbed answers."""
         folder = self.folder / "undisturbed"
         folder.mkdir()
-        fleet = Fleet(self.options.bin, folder, "", self.options.seed)
+        fleet = Fleet(self.options.bin, folder, "", self.options.seed, handover_timeout_ms=60000)
         try:
             fleet.start()
             for number, prompt in enumerate(self.prompts):
@@ -274,9 +276,9 @@ class Chaos:
         """Request `number`, drawn from the seed alone."""
         draw = random.Random(f"{self.options.seed}/{number}")
         prompt, form = draw.randrange(len(self.prompts)), draw.choice(FORMATS)
-        leaves = draw.random() < 0.2
+        leaves = draw.random() < (0.0 if self.options.calm else 0.2)
         leave_after = draw.choice((0.0, 0.002, 0.02, 0.1, 0.3))
-        hurried = draw.random() < 0.15
+        hurried = draw.random() < (0.0 if self.options.calm else 0.15)
         timeout_ms = draw.choice((1, 5, 20, 50, 100, 300, 1000)) if hurried else DEFAULT_TIMEOUT_MS
         body = request_body(self.prompts[prompt], form)
         body["stream"] = draw.random() < 0.5
@@ -365,20 +367,36 @@ class Chaos:
                 self.one(mine, fleet.gateway_port)
 
         workers = [threading.Thread(target=work) for _ in range(self.options.clients)]
-        for thread in [disturber, *workers]:
+        for thread in workers if self.options.calm else [disturber, *workers]:
             thread.start()
         for worker in workers:
             worker.join()
         stop.set()
-        disturber.join()
+        if not self.options.calm:
+            disturber.join()
         fleet.wait_ready()
         if left := fleet.wait_idle():
             self.find(end, f"left after {end} requests: {left}")
         for name, server in fleet.servers.items():
-            self.footprints[name].append((end, server.starts, *server.footprint()))
+            registered = sum(float(value) for value in re.findall(
+                r'^aludel_frame_arena_bytes\{state="total"\} (\S+)$', server.get("/metrics") or "", re.MULTILINE))
+            self.footprints[name].append(
+                (time.monotonic() - self.began, server.starts, *server.footprint(), registered))
         if self.options.state:
             self.options.state.write_text(json.dumps({"seed": self.options.seed, "next": self.next,
                                                       "counts": dict(self.counts)}))
+
+    def show_footprints(self, name: str, rows: List[Tuple[float, int, int, int, float]]) -> None:
+        """Of the process that a server was last; slopes over the second half, when caches and heaps are warm."""
+        half = rows[len(rows) // 2:]
+        slopes = []
+        for column, unit in ((2, "kB"), (3, "descriptors"), (4, "registered bytes")):
+            mean_x = sum(row[0] for row in half) / len(half)
+            mean_y = sum(row[column] for row in half) / len(half)
+            spread = sum((row[0] - mean_x) ** 2 for row in half)
+            slope = sum((row[0] - mean_x) * (row[column] - mean_y) for row in half) / spread if spread else 0.0
+            slopes.append(f"{rows[0][column]:.0f} -> {rows[-1][column]:.0f} {unit}, {3600 * slope:+.0f} an hour")
+        print(f"{name}, started {rows[-1][1]} times, {len(rows)} looks: {'; '.join(slopes)}")
 
     def out_of_time(self) -> bool:
         return bool(self.options.seconds) and time.monotonic() - self.began > self.options.seconds
@@ -403,8 +421,7 @@ class Chaos:
             injected = fleet.metric_sum(r'^aludel_transport_messages_total\{event="(emulated_fault)"\} (\S+)$')
             print(f"since each server's last start: dropped frames {dropped}, {injected}")
             for name, rows in self.footprints.items():
-                shown = "; ".join(f"{at}: {rss} kB {fds} fd (start {start})" for at, start, rss, fds in rows[-6:])
-                print(f"{name}: {shown}")
+                self.show_footprints(name, [row for row in rows if row[1] == rows[-1][1]])
         finally:
             stop.set()
             if watcher.ident is not None:
@@ -433,10 +450,13 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=24)
     parser.add_argument("--faults", help="transport settings of the prefill servers",
                         default="emulated_lost_share: 0.01 emulated_spoiled_share: 0.01 emulated_doubled_share: 0.01")
+    parser.add_argument("--calm", action="store_true", help="no kills, no faults, no clients that leave")
     parser.add_argument("--state", type=Path, help="where to note progress, and go on from")
     parser.add_argument("--keep", type=Path, help="folder for configurations and logs")
     options = parser.parse_args()
     options.bin = options.bin.resolve()
+    if options.calm:
+        options.faults = ""
     with tempfile.TemporaryDirectory(prefix="aludel-chaos-") as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)

@@ -14,43 +14,54 @@ namespace aludel {
 
 Fleet::Fleet(const FleetOptions& options) : options_(options) {}
 
-std::string Fleet::PrefillConfig() const {
-  return absl::StrCat("listen: '127.0.0.1:", prefill_port_,
-                      "' admin_listen: '127.0.0.1:", prefill_admin_port_,
+std::string Fleet::PrefillConfig(int port, int admin_port) const {
+  return absl::StrCat("listen: '127.0.0.1:", port, "' admin_listen: '127.0.0.1:", admin_port,
                       "'\nlog { level: 'debug' }\nengine { directory: '", options_.prefill_model,
                       "' threads: 1 max_sequences: 4 kv_blocks: 256 }\ncodec { ", options_.codec, " }\n",
                       "transport { ucx_transports: '", options_.ucx_transports, "' ucx_devices: '",
                       options_.ucx_transports == "tcp" ? "lo" : "",
-                      "' emulated_bytes_per_second: ", options_.bytes_per_second,
-                      " }\nsend_arena_bytes: 33554432\ndrain_timeout_ms: 3000\n");
+                      "' emulated_bytes_per_second: ", options_.bytes_per_second, " ", options_.link,
+                      " }\nsend_arena_bytes: 33554432\ndrain_timeout_ms: 3000\n", options_.both);
 }
 
 std::string Fleet::DecodeConfig() const {
-  return absl::StrCat("listen: '127.0.0.1:", decode_port_, "' admin_listen: '127.0.0.1:", decode_admin_port_,
-                      "'\nserved_model_name: 'demo'\nlog { level: 'debug' }\nengine { directory: '",
-                      options_.decode_model, "' threads: 1 max_sequences: ", options_.max_sequences,
-                      " kv_blocks: ", options_.kv_blocks == 0 ? 256 : options_.kv_blocks, " }\ncodec { ",
-                      options_.codec, " }\ntransport { ucx_transports: '", options_.ucx_transports,
-                      "' ucx_devices: '", options_.ucx_transports == "tcp" ? "lo" : "",
-                      "' }\nreceive_arena_bytes: 33554432\nprefill_targets: '127.0.0.1:", prefill_port_,
-                      "'\nhandover_timeout_ms: ", options_.handover_timeout_ms,
-                      "\nprobe_interval_ms: 200 probe_max_interval_ms: 400 probe_timeout_ms: 1000\n",
-                      "drain_timeout_ms: 3000\n");
+  return absl::StrCat(
+      "listen: '127.0.0.1:", decode_port_, "' admin_listen: '127.0.0.1:", decode_admin_port_,
+      "'\nserved_model_name: 'demo'\nlog { level: 'debug' }\nengine { directory: '", options_.decode_model,
+      "' threads: 1 max_sequences: ", options_.max_sequences,
+      " kv_blocks: ", options_.kv_blocks == 0 ? 256 : options_.kv_blocks, " }\ncodec { ", options_.codec,
+      " }\ntransport { ucx_transports: '", options_.ucx_transports, "' ucx_devices: '",
+      options_.ucx_transports == "tcp" ? "lo" : "",
+      "' }\nreceive_arena_bytes: 33554432\nprefill_targets: '127.0.0.1:", prefill_port_, "'\n",
+      options_.second_prefill ? absl::StrCat("prefill_targets: '127.0.0.1:", second_port_, "'\n") : "",
+      "handover_timeout_ms: ", options_.handover_timeout_ms,
+      "\nprobe_interval_ms: 200 probe_max_interval_ms: 400 probe_timeout_ms: 1000\n",
+      "drain_timeout_ms: 3000\n", options_.both, options_.decode);
 }
 
 bool Fleet::StartPrefill() {
   prefill_.reset();  // its files go with it, and the next one's have the same names
-  prefill_ = std::make_unique<ServerProcess>("aludel-prefill", PrefillConfig(), prefill_admin_port_);
+  prefill_ = std::make_unique<ServerProcess>(
+      "aludel-prefill", PrefillConfig(prefill_port_, prefill_admin_port_), prefill_admin_port_);
   return prefill_->WaitReady();
 }
 
 bool Fleet::Start(const std::string& prefill_state) {
   decode_ = std::make_unique<ServerProcess>("aludel-decode", DecodeConfig(), decode_admin_port_);
   if (options_.prefill_port == 0 && !StartPrefill()) return false;
+  if (options_.second_prefill) {
+    second_prefill_ = std::make_unique<ServerProcess>(
+        "aludel-prefill", PrefillConfig(second_port_, second_admin_port_), second_admin_port_);
+    if (!second_prefill_->WaitReady()) return false;
+  }
   if (!decode_->WaitReady()) return false;
   stub_ = v1::Decode::NewStub(
-      grpc::CreateChannel(absl::StrCat("127.0.0.1:", decode_port_), grpc::InsecureChannelCredentials()));
-  return WaitPrefillState(prefill_state);
+      grpc::CreateChannel(absl::StrCat("127.0.0.1:", decode_port_), options_.credentials));
+  return WaitPrefillState(prefill_state) &&
+         (!options_.second_prefill ||
+          decode_->WaitMetric(absl::StrCat("aludel_prefill_target_state{state=\"ready\",target=\"127.0.0.1:",
+                                           second_port_, "\"}"),
+                              1, absl::Seconds(20)));
 }
 
 bool Fleet::WaitPrefillState(const std::string& state, absl::Duration limit) {

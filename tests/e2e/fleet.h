@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "aludel/v1/handoff.grpc.pb.h"
+#include "grpcpp/security/credentials.h"
 #include "tests/testing/server_process.h"
 
 namespace aludel {
@@ -34,7 +35,13 @@ struct FleetOptions {
   int handover_timeout_ms = 20000;
   int kv_blocks = 0;  // of the decode server
   int max_sequences = 4;
-  int prefill_port = 0;  // not 0: somebody else serves Prefill there
+  int prefill_port = 0;         // not 0: somebody else serves Prefill there
+  bool second_prefill = false;  // another prefill server, next best to the first
+  std::string link;             // transport settings of the prefill servers
+  std::string both;             // settings of every server
+  std::string decode;           // of the decode server
+  std::shared_ptr<grpc::ChannelCredentials> credentials =
+      grpc::InsecureChannelCredentials();  // of the client
 };
 
 // A prefill and a decode server of this build over one model pair, on free ports of loopback, in their own
@@ -50,8 +57,10 @@ class Fleet {
   bool WaitPrefillState(const std::string& state, absl::Duration limit = absl::Seconds(20));
 
   ServerProcess& prefill() { return *prefill_; }
+  ServerProcess& second_prefill() { return *second_prefill_; }
   ServerProcess& decode() { return *decode_; }
   int prefill_port() const { return prefill_port_; }
+  int decode_port() const { return decode_port_; }
 
   // Runs the call to its end. `on_event` may cancel it through the context.
   Answer Ask(const v1::GenerateRequest& request, absl::Duration limit = absl::Seconds(60),
@@ -64,15 +73,18 @@ class Fleet {
   bool PrefillIsIdle(absl::Duration limit = absl::Seconds(10));
 
  private:
-  std::string PrefillConfig() const;
+  std::string PrefillConfig(int port, int admin_port) const;
   std::string DecodeConfig() const;
 
   const FleetOptions options_;
   const int prefill_port_ = options_.prefill_port != 0 ? options_.prefill_port : FreePort();
   const int prefill_admin_port_ = FreePort();
+  const int second_port_ = FreePort();
+  const int second_admin_port_ = FreePort();
   const int decode_port_ = FreePort();
   const int decode_admin_port_ = FreePort();
   std::unique_ptr<ServerProcess> prefill_;
+  std::unique_ptr<ServerProcess> second_prefill_;
   std::unique_ptr<ServerProcess> decode_;
   std::unique_ptr<v1::Decode::Stub> stub_;
 };

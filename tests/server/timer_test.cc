@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "transport/monotonic_clock.h"
 
 namespace aludel {
 namespace {
@@ -17,7 +17,7 @@ TEST(Timer, RunsInOrderOfTimeNotOfCalls) {
   Timer timer;
   std::vector<int> order;
   absl::Notification done;
-  const absl::Time now = absl::Now();
+  const absl::Time now = MonotonicNow();
   timer.At(now + absl::Milliseconds(30), [&] {
     order.push_back(3);
     done.Notify();
@@ -32,7 +32,7 @@ TEST(Timer, CancelledCallbackNeverRuns) {
   Timer timer;
   std::atomic<bool> ran = false;
   absl::Notification done;
-  const absl::Time now = absl::Now();
+  const absl::Time now = MonotonicNow();
   const Timer::Id id = timer.At(now + absl::Milliseconds(20), [&] { ran = true; });
   timer.At(now + absl::Milliseconds(40), [&] { done.Notify(); });
   timer.Cancel(id);
@@ -59,7 +59,7 @@ TEST(Timer, DestructionForgetsWhatHasNotStarted) {
   std::atomic<bool> ran = false;
   {
     Timer timer;
-    timer.At(absl::Now() + absl::Hours(1), [&] { ran = true; });
+    timer.At(MonotonicNow() + absl::Hours(1), [&] { ran = true; });
   }
   EXPECT_FALSE(ran);
 }

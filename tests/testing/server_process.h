@@ -33,6 +33,8 @@ class ServerProcess {
   // False, with the reason on stderr, when it exits or is not ready in time.
   bool WaitReady(absl::Duration limit = absl::Seconds(60));
   void Signal(int signal);
+  pid_t pid() const { return pid_; }
+  int admin_port() const { return admin_port_; }
   // Exit status as waitpid gives it, or -1 when it does not end in time.
   int WaitExit(absl::Duration limit = absl::Seconds(30));
 

@@ -38,7 +38,7 @@ class Receiver : public ::testing::Test {
   }
 
   void TearDown() override {
-    receiver_.Close(kTicket);
+    receiver_.Close(kTicket, TicketState::kCompleted);
     ReleaseAll();
     channel_.reset();
     arena_.reset();
@@ -130,7 +130,7 @@ TEST_F(Receiver, HandsAWholeFrameToItsOwner) {
   EXPECT_TRUE(intact_.ok()) << intact_;
   EXPECT_EQ(landed_[0].coverage.tokens, 4);
   EXPECT_TRUE(lost_.empty());
-  const KvReceiver::Usage usage = receiver_.Close(kTicket);
+  const KvReceiver::Usage usage = receiver_.Close(kTicket, TicketState::kCompleted);
   EXPECT_EQ(usage.frames, 1);
   EXPECT_EQ(usage.bytes, kFrameHeaderBytes + 32);
 }
@@ -212,7 +212,7 @@ TEST_F(Receiver, ATicketCannotTakeMoreThanItsExtent) {
 
 TEST_F(Receiver, MemoryIsQuarantinedUntilItsLastReaderIsDone) {
   Send(Frame());
-  receiver_.Close(kTicket);
+  receiver_.Close(kTicket, TicketState::kCompleted);
   EXPECT_EQ(arena_->bytes_reserved(), 256);
   ReleaseAll();
   EXPECT_EQ(arena_->bytes_reserved(), 0);

@@ -1,5 +1,7 @@
 #include "server/decode/planner.h"
 
+#include <map>
+
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -91,6 +93,46 @@ TEST(Planner, RefusesWhatItCannotDo) {
               HasSubstr("found \"raw\" with fidelity exact"));
   EXPECT_EQ(MakePlan({}, kFormats, {}, Prompt(100, "zip")).status().code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Planner, NeverLosesMoreThanTheFidelityAllows) {
+  PlannerOptions options;
+  options.losses = {{"aludel", 0.05}, {"raw", 0.001}};
+  const std::vector<PlanTarget> one = {Ready("a")};
+  EXPECT_EQ(Line(options, one, Wishing(Prompt(100), Fidelity::kHigh)), "a raw 99 coded");
+  EXPECT_EQ(Line(options, one, Wishing(Prompt(100), Fidelity::kBalanced)), "a aludel 99 coded");
+  EXPECT_EQ(Line(options, one, Wishing(Prompt(100), Fidelity::kFast)), "a aludel 99 coded");
+  options.losses = {{"aludel", 0.05}};  // nobody has measured raw
+  EXPECT_EQ(Line(options, one, Wishing(Prompt(100), Fidelity::kHigh)), "local no_format");
+}
+
+TEST(Planner, TakesThePlanThatIsPredictedToBeSoonest) {
+  PlannerOptions options;
+  options.fastest = true;
+  const std::vector<PlanTarget> two = {Ready("a"), Ready("b")};
+  std::map<std::string, double> seconds = {
+      {"local", 0.5}, {"a aludel", 0.3}, {"a raw", 0.9}, {"b aludel", 0.2}, {"b raw", 0.8}};
+  const PredictTtft predict = [&](std::optional<size_t> target,
+                                  const std::string& format) -> std::optional<double> {
+    const auto found = seconds.find(target ? absl::StrCat(two[*target].name, " ", format) : "local");
+    return found == seconds.end() ? std::nullopt : std::optional<double>(found->second);
+  };
+  const auto line = [&](const PlanRequest& request) {
+    const Plan plan = *MakePlan(options, kFormats, two, request, predict);
+    return absl::StrCat(plan.remote ? absl::StrCat(two[plan.target].name, " ", plan.format) : "local", " ",
+                        plan.reason, " ", plan.predicted_ttft.value_or(-1));
+  };
+  EXPECT_EQ(line(Prompt(100)), "b aludel fastest 0.2");
+  seconds["local"] = 0.1;
+  EXPECT_EQ(line(Prompt(100)), "local fastest 0.1");
+  EXPECT_EQ(line(Prompt(100, "raw")), "a raw forced 0.9");
+  options.losses = {{"raw", 0}};
+  seconds["local"] = 0.85;
+  EXPECT_EQ(line(Wishing(Prompt(100), Fidelity::kHigh)), "b raw fastest 0.8");
+  seconds.erase("a raw");
+  EXPECT_EQ(line(Prompt(100)), "a raw explore -1");
+  seconds.erase("local");
+  EXPECT_EQ(line(Prompt(100)), "local explore -1");
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ class Sender : public ::testing::Test {
     out_ = *OpenTransport({.kind = "loopback"}, &unused_);
     arena_ = *FrameArena::Create(out_.get(), 1024);
     connection_ = std::make_shared<PeerConnection>(*out_->Connect(in_->address(), absl::Seconds(10)));
-    sender_ = KvSender::Create(connection_, *arena_->Reserve(128), {5}, 9, codec_, &metrics_);
+    sender_ = KvSender::Create(connection_, *arena_->Reserve(128), {5}, 9, codec_, nullptr, &metrics_);
   }
   void TearDown() override {
     sender_.reset();

@@ -1,0 +1,205 @@
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "runtime/offline/flag_set.h"
+#include "runtime/status_macros.h"
+#include "server/bench/commands.h"
+#include "transport/monotonic_clock.h"
+#include "transport/transport.h"
+
+namespace aludel {
+namespace {
+
+constexpr char kUsage[] =
+    R"(aludel-bench link measures the data plane between two processes of this machine: messages of one size from
+registered memory to registered memory, a bounded number under way, and the round trip of the smallest message.
+
+  aludel-bench link --size 1048576 --transports tcp --devices lo
+  UCX_TLS=tcp UCX_NET_DEVICES=lo ucx_perftest -t ucp_am_bw ...     # what it is compared with)";
+
+struct LinkOptions {
+  int64_t size = 1 << 20;
+  int64_t window = 16;
+  int64_t milliseconds = 3000;
+  TransportOptions transport{.ucx_transports = "tcp", .ucx_devices = "lo"};
+};
+
+// Puts every payload into one of `slots` places and counts what has landed.
+class Sink : public MessageHandler {
+ public:
+  Sink(size_t payload_bytes, size_t slots) : payload_bytes_(payload_bytes), slots_(slots) {}
+  absl::Status Open(Transport* transport) {
+    ALUDEL_ASSIGN_OR_RETURN(region_, transport->Allocate(std::max<size_t>(payload_bytes_ * slots_, 64)));
+    return absl::OkStatus();
+  }
+  absl::Span<uint8_t> OnHeader(MessageId id, absl::Span<const uint8_t>, size_t payload_bytes) override {
+    if (payload_bytes == 0 || payload_bytes > payload_bytes_ || region_ == nullptr) return {};
+    return region_->bytes().subspan((id % slots_) * payload_bytes_, payload_bytes);
+  }
+  void OnPayload(MessageId, absl::Status status) override {
+    absl::MutexLock lock(&mutex_);
+    landed_ += status.ok() ? 1 : 0;
+  }
+  // False where it takes longer.
+  bool AwaitLanded(int64_t count, absl::Duration limit) {
+    absl::MutexLock lock(&mutex_);
+    const auto enough = [&] { return landed_ >= count; };
+    return mutex_.AwaitWithTimeout(absl::Condition(&enough), limit);
+  }
+  void Close() { region_.reset(); }
+
+ private:
+  const size_t payload_bytes_;
+  const size_t slots_;
+  std::unique_ptr<MemoryRegion> region_;
+  absl::Mutex mutex_;
+  int64_t landed_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// The other process: says where it is, then for each number of messages that it is told echoes when all have
+// landed.
+int Receive(const LinkOptions& options, int commands, int answers) {
+  Sink sink(options.size, 2 * options.window);
+  auto transport = OpenTransport(options.transport, &sink);
+  if (!transport.ok() || !sink.Open(transport->get()).ok()) return 1;
+  const std::string address = (*transport)->address();
+  const auto bytes = static_cast<uint32_t>(address.size());
+  if (write(answers, &bytes, sizeof(bytes)) != sizeof(bytes)) return 1;
+  if (write(answers, address.data(), address.size()) != static_cast<ssize_t>(address.size())) return 1;
+  for (int64_t count = 0; read(commands, &count, sizeof(count)) == sizeof(count);) {
+    const char landed = sink.AwaitLanded(count, absl::Seconds(60)) ? 1 : 0;
+    if (write(answers, &landed, 1) != 1) return 1;
+  }
+  sink.Close();
+  return 0;
+}
+
+// This process' side: keeps `window` messages under way.
+class Source {
+ public:
+  Source(const LinkOptions& options, int commands, int answers)
+      : options_(options), commands_(commands), answers_(answers), nothing_(1, 1) {}
+
+  absl::Status Open() {
+    uint32_t bytes = 0;
+    if (read(answers_, &bytes, sizeof(bytes)) != sizeof(bytes)) return Gone();
+    std::string address(bytes, '\0');
+    if (read(answers_, address.data(), bytes) != static_cast<ssize_t>(bytes)) return Gone();
+    ALUDEL_ASSIGN_OR_RETURN(transport_, OpenTransport(options_.transport, &nothing_));
+    ALUDEL_ASSIGN_OR_RETURN(region_, transport_->Allocate(options_.size));
+    std::fill(region_->bytes().begin(), region_->bytes().end(), 0x5a);  // pages that are there
+    ALUDEL_ASSIGN_OR_RETURN(channel_, transport_->Connect(address, absl::Seconds(10)));
+    return absl::OkStatus();
+  }
+
+  // Bytes per second of payloads, until the last has landed.
+  absl::StatusOr<double> Measure(absl::Duration duration) {
+    const absl::Time begin = MonotonicNow();
+    const int64_t before = sent_;
+    while (MonotonicNow() - begin < duration) {
+      ALUDEL_RETURN_IF_ERROR(AwaitFewer(options_.window));
+      Send(options_.size);
+    }
+    ALUDEL_RETURN_IF_ERROR(AwaitLanded());
+    return static_cast<double>((sent_ - before) * options_.size) /
+           absl::ToDoubleSeconds(MonotonicNow() - begin);
+  }
+
+  const std::string lanes() const { return channel_->lanes(); }
+
+ private:
+  static absl::Status Gone() { return absl::UnavailableError("the receiving process has ended"); }
+  void Send(int64_t bytes) {
+    {
+      absl::MutexLock lock(&mutex_);
+      ++under_way_;
+    }
+    ++sent_;
+    channel_->Send({}, region_->bytes().first(bytes), [this](const absl::Status& status) {
+      absl::MutexLock lock(&mutex_);
+      --under_way_;
+      if (failed_.ok()) failed_ = status;
+    });
+  }
+  absl::Status AwaitFewer(int64_t count) {
+    absl::MutexLock lock(&mutex_);
+    const auto fewer = [&] { return under_way_ < count; };
+    mutex_.Await(absl::Condition(&fewer));
+    return failed_;
+  }
+  absl::Status AwaitLanded() {
+    ALUDEL_RETURN_IF_ERROR(AwaitFewer(1));
+    char landed = 0;
+    if (write(commands_, &sent_, sizeof(sent_)) != sizeof(sent_) || read(answers_, &landed, 1) != 1)
+      return Gone();
+    return landed == 1 ? absl::OkStatus()
+                       : absl::DeadlineExceededError("messages have not landed within a minute");
+  }
+
+  const LinkOptions options_;
+  const int commands_;
+  const int answers_;
+  Sink nothing_;
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<MemoryRegion> region_;
+  std::unique_ptr<Channel> channel_;
+  int64_t sent_ = 0;
+  absl::Mutex mutex_;
+  int64_t under_way_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status failed_ ABSL_GUARDED_BY(mutex_);
+};
+
+absl::Status MeasureLink(const LinkOptions& options, int commands, int answers) {
+  Source source(options, commands, answers);
+  ALUDEL_RETURN_IF_ERROR(source.Open());
+  ALUDEL_RETURN_IF_ERROR(source.Measure(absl::Milliseconds(options.milliseconds / 4)).status());  // warm
+  ALUDEL_ASSIGN_OR_RETURN(const double rate, source.Measure(absl::Milliseconds(options.milliseconds)));
+  absl::PrintF("%s: %d bytes a message, %d under way: %.1f MB/s\n", source.lanes(), options.size,
+               options.window, rate / 1e6);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status LinkCommand(int argc, char** argv) {
+  LinkOptions options;
+  FlagSet flags(kUsage);
+  flags.Add("size", "BYTES", &options.size, "of each message");
+  flags.Add("window", "COUNT", &options.window, "messages under way");
+  flags.Add("milliseconds", "MS", &options.milliseconds, "of sending, after a warm-up of a quarter of it");
+  flags.Add("transports", "LIST", &options.transport.ucx_transports, "UCX transports");
+  flags.Add("devices", "LIST", &options.transport.ucx_devices, "UCX devices");
+  ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
+  if (flags.help_asked()) {
+    std::fputs(flags.Help().c_str(), stdout);
+    return absl::OkStatus();
+  }
+  if (options.size < 1 || options.size > 1 << 30 || options.window < 1 || options.window > 1024) {
+    return absl::InvalidArgumentError("--size must be 1 to 2^30 and --window 1 to 1024");
+  }
+  int commands[2];
+  int answers[2];
+  if (pipe(commands) != 0 || pipe(answers) != 0) return absl::InternalError("no pipe");
+  const pid_t child = fork();  // before there is a transport with threads
+  if (child == 0) {
+    close(commands[1]);
+    close(answers[0]);
+    _exit(Receive(options, commands[0], answers[1]));
+  }
+  close(commands[0]);
+  close(answers[1]);
+  const absl::Status status = MeasureLink(options, commands[1], answers[0]);
+  close(commands[1]);
+  waitpid(child, nullptr, 0);
+  return status;
+}
+
+}  // namespace aludel

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "grpcpp/server_context.h"
+#include "transport/monotonic_clock.h"
+
+namespace aludel {
+
+// Deadlines inside a server are times of MonotonicNow(), which nobody can set; between servers they travel as
+// what is left of them (gRPC does that). These cross over.
+
+// When a call must have ended: its caller's deadline, and at most `limit` from now.
+inline absl::Time DeadlineOf(const grpc::ServerContextBase& call, absl::Duration limit) {
+  const absl::Duration left =
+      absl::FromChrono(call.deadline()) - absl::FromChrono(std::chrono::system_clock::now());
+  return MonotonicNow() + std::min(left, limit);
+}
+
+// For ClientContext::set_deadline. Not by absl::Now(), which follows a clock that was set only after seconds.
+inline std::chrono::system_clock::time_point ToGrpcDeadline(absl::Time monotonic) {
+  return absl::ToChronoTime(absl::FromChrono(std::chrono::system_clock::now()) +
+                            (monotonic - MonotonicNow()));
+}
+
+// What absl::Now() calls a time of MonotonicNow(), for those who compare with that: valid at this moment.
+inline absl::Time ToWallTime(absl::Time monotonic) { return absl::Now() + (monotonic - MonotonicNow()); }
+
+}  // namespace aludel

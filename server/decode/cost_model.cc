@@ -1,0 +1,141 @@
+#include "server/decode/cost_model.h"
+
+#include <algorithm>
+
+#include "absl/hash/hash.h"
+#include "absl/strings/str_cat.h"
+
+namespace aludel {
+namespace {
+
+// A new sample's share of a moving average.
+constexpr double kWeight = 0.3;
+// Prefixes are remembered at multiples of so many tokens, and whole.
+constexpr int64_t kPrefixStep = 64;
+// The link was what took long where frames took so much longer than they took to make.
+constexpr double kLinkBound = 1.2;
+
+std::string Key(const std::string& target, const std::string& format) {
+  return absl::StrCat(target, " ", format);
+}
+
+uint64_t HashPrefix(const std::string& key, absl::Span<const int32_t> prefix) {
+  return absl::HashOf(key, prefix);
+}
+
+}  // namespace
+
+std::optional<double> CostModel::PredictLocal(int64_t tokens, int64_t waiting_tokens) const {
+  absl::MutexLock lock(&mutex_);
+  const std::optional<double> own = local_.At(static_cast<double>(tokens));
+  if (!own) return std::nullopt;
+  return *own + (waiting_tokens == 0 ? 0.0 : *local_.At(static_cast<double>(waiting_tokens)));
+}
+
+double CostModel::Explained(const Link& link, const Format& format, int64_t tokens, int64_t cached) const {
+  const double producer = link.producer.At(static_cast<double>(tokens - cached)).value_or(0);
+  const double bytes = format.bytes.At(static_cast<double>(tokens)).value_or(0);
+  const double transfer = link.bytes_per_second > 0 ? bytes / link.bytes_per_second : 0;
+  return std::max(tokens == cached ? 0.0 : producer, transfer) +
+         format.consumer.At(static_cast<double>(tokens)).value_or(0);
+}
+
+std::optional<double> CostModel::PredictRemote(const Target& target, const std::string& format,
+                                               absl::Span<const int32_t> prompt) const {
+  absl::MutexLock lock(&mutex_);
+  const auto link = links_.find(target.name);
+  const auto known = formats_.find(format);
+  if (link == links_.end() || known == formats_.end()) return std::nullopt;
+  const double queue = target.tokens_per_second > 0
+                           ? static_cast<double>(target.waiting_tokens) / target.tokens_per_second
+                           : 0;
+  const auto tokens = static_cast<int64_t>(prompt.size());
+  return queue + std::max(0.0, link->second.overhead + Explained(link->second, known->second, tokens,
+                                                                 CachedTokens(target.name, format, prompt)));
+}
+
+void CostModel::ObserveLocal(int64_t tokens, const StageSeconds& stages) {
+  absl::MutexLock lock(&mutex_);
+  local_.Add(static_cast<double>(tokens), stages.ttft - stages.queue);
+}
+
+void CostModel::ObserveRemote(const Target& target, const std::string& format,
+                              absl::Span<const int32_t> prompt, const StageSeconds& stages,
+                              const ProducerSeconds& producer, const Arrival& arrival) {
+  const auto tokens = static_cast<int64_t>(prompt.size());
+  const double made_in = producer.prefill + producer.encode;
+  absl::MutexLock lock(&mutex_);
+  const int64_t cached = CachedTokens(target.name, format, prompt);
+  RememberPrefixes(target.name, format, prompt);
+  Format& known = formats_[format];
+  known.bytes.Add(static_cast<double>(tokens), static_cast<double>(arrival.bytes));
+  known.consumer.Add(static_cast<double>(tokens), stages.reconstruct + stages.native + stages.first_decode);
+  Link& link = links_[target.name];
+  if (cached > 0 && link.seen) {
+    const double uncached = link.producer.At(static_cast<double>(tokens)).value_or(made_in);
+    link.caches = made_in < uncached / 2;
+  }
+  if (tokens > cached || !link.caches) {
+    link.producer.Add(static_cast<double>(link.caches ? tokens - cached : tokens), made_in);
+  }
+  if (arrival.seconds > 0 && arrival.bytes > arrival.first_bytes) {
+    const double rate = static_cast<double>(arrival.bytes - arrival.first_bytes) / arrival.seconds;
+    if (arrival.seconds > kLinkBound * made_in) {
+      // The link was what they waited for: this is its rate.
+      link.bytes_per_second += (link.bytes_per_second == 0 ? 1 : kWeight) * (rate - link.bytes_per_second);
+    } else if (link.bytes_per_second > 0) {
+      link.bytes_per_second = std::max(link.bytes_per_second, rate);  // it carries at least that
+    }
+  }
+  const double rest = stages.ttft - stages.queue - Explained(link, known, tokens, link.caches ? cached : 0);
+  link.overhead += (link.seen ? kWeight : 1) * (rest - link.overhead);
+  link.seen = true;
+}
+
+void CostModel::Chosen(const std::string& target, const std::string& format, absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  chosen_[Key(target, format)] = now;
+}
+
+bool CostModel::IsStale(const std::string& target, const std::string& format, absl::Time now) const {
+  absl::MutexLock lock(&mutex_);
+  const auto chosen = chosen_.find(Key(target, format));
+  return chosen == chosen_.end() || now - chosen->second > kStale;
+}
+
+double CostModel::LinkRate(const std::string& target) const {
+  absl::MutexLock lock(&mutex_);
+  const auto link = links_.find(target);
+  return link == links_.end() ? 0 : link->second.bytes_per_second;
+}
+
+int64_t CostModel::CachedTokens(const std::string& target, const std::string& format,
+                                absl::Span<const int32_t> prompt) const {
+  const auto link = links_.find(target);
+  if (link == links_.end() || !link->second.caches) return 0;
+  const std::string key = Key(target, format);
+  const auto tokens = static_cast<int64_t>(prompt.size());
+  if (prefixes_.count(HashPrefix(key, prompt)) != 0) return tokens;
+  for (int64_t end = tokens / kPrefixStep * kPrefixStep; end > 0; end -= kPrefixStep) {
+    if (prefixes_.count(HashPrefix(key, prompt.subspan(0, end))) != 0) return end;
+  }
+  return 0;
+}
+
+void CostModel::RememberPrefixes(const std::string& target, const std::string& format,
+                                 absl::Span<const int32_t> prompt) {
+  const std::string key = Key(target, format);
+  const auto remember = [&](absl::Span<const int32_t> prefix) {
+    const uint64_t hash = HashPrefix(key, prefix);
+    if (!prefixes_.insert(hash).second) return;
+    prefix_order_.push_back(hash);
+    if (prefix_order_.size() <= kMaxPrefixes) return;
+    prefixes_.erase(prefix_order_.front());
+    prefix_order_.pop_front();
+  };
+  const auto tokens = static_cast<int64_t>(prompt.size());
+  for (int64_t end = kPrefixStep; end < tokens; end += kPrefixStep) remember(prompt.subspan(0, end));
+  remember(prompt);
+}
+
+}  // namespace aludel

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "server/decode/linear_fit.h"
+#include "server/decode/stages.h"
+#include "server/metrics.h"
+
+namespace aludel {
+
+// How a hand-over's frames came in.
+struct Arrival {
+  uint64_t bytes = 0;        // of all frames
+  uint64_t first_bytes = 0;  // of the one that landed first
+  double seconds = 0;        // from the first to the last
+};
+
+// What the time to the first token is made of, learned from the requests that were served: seconds of prefill
+// and of reconstruction by prompt length, bytes by format, the rate of each prefill server's link. Predicts a
+// plan's time from them. Thread-safe; its memory is bounded by servers x formats, and kMaxPrefixes.
+class CostModel {
+ public:
+  // Own prefill of `tokens`, behind `waiting_tokens` of others. Nothing until one was seen.
+  std::optional<double> PredictLocal(int64_t tokens, int64_t waiting_tokens) const;
+
+  struct Target {
+    std::string name;
+    int64_t waiting_tokens = 0;    // as it said of itself
+    double tokens_per_second = 0;  // the same; 0: not known
+  };
+  // The hand-over of `prompt` from `target` in `format`. Producing, sending and reconstructing overlap: the
+  // longest of the first two counts, and what this server does itself. Nothing until that format came from
+  // somebody and something came from that server.
+  std::optional<double> PredictRemote(const Target& target, const std::string& format,
+                                      absl::Span<const int32_t> prompt) const;
+
+  void ObserveLocal(int64_t tokens, const StageSeconds& stages);
+  void ObserveRemote(const Target& target, const std::string& format, absl::Span<const int32_t> prompt,
+                     const StageSeconds& stages, const ProducerSeconds& producer, const Arrival& arrival);
+
+  // A prompt of so many tokens is being prefilled here, or no longer.
+  void BeginLocal(int64_t tokens) { local_waiting_.fetch_add(tokens); }
+  void EndLocal(int64_t tokens) { local_waiting_.fetch_sub(tokens); }
+  int64_t local_waiting() const { return local_waiting_; }
+
+  // This plan was chosen at `now`. What is not chosen is not measured: after kStale its figures are old.
+  void Chosen(const std::string& target, const std::string& format, absl::Time now);
+  bool IsStale(const std::string& target, const std::string& format, absl::Time now) const;
+
+  // For metrics; 0: not known.
+  double LinkRate(const std::string& target) const;
+
+  static constexpr absl::Duration kStale = absl::Seconds(30);
+  static constexpr size_t kMaxPrefixes = 4096;
+
+ private:
+  struct Format {
+    LinearFit bytes;     // of all frames, by tokens
+    LinearFit consumer;  // seconds of this server's own work, by tokens
+  };
+  struct Link {
+    double bytes_per_second = 0;  // 0: faster than anything that was sent
+    LinearFit producer;           // seconds of prefill and encoding, by tokens that it did not have cached
+    double overhead = 0;          // seconds that the parts do not explain
+    bool caches = true;           // sends frames of prompts that it has seen without computing them
+    bool seen = false;
+  };
+
+  // Tokens at the prompt's start that `target` was asked for before, in that format: it has their frames.
+  int64_t CachedTokens(const std::string& target, const std::string& format,
+                       absl::Span<const int32_t> prompt) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RememberPrefixes(const std::string& target, const std::string& format,
+                        absl::Span<const int32_t> prompt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  double Explained(const Link& link, const Format& format, int64_t tokens, int64_t cached) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  std::atomic<int64_t> local_waiting_{0};  // tokens
+  mutable absl::Mutex mutex_;
+  LinearFit local_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Format> formats_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Link> links_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, absl::Time> chosen_ ABSL_GUARDED_BY(mutex_);
+  std::set<uint64_t> prefixes_ ABSL_GUARDED_BY(mutex_);
+  std::deque<uint64_t> prefix_order_ ABSL_GUARDED_BY(mutex_);  // oldest first
+};
+
+}  // namespace aludel

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "server/config.h"
+#include "server/decode/constraint_cache.h"
+#include "server/decode/cost_model.h"
+#include "server/decode/kv_receiver.h"
+#include "server/decode/prefill_pool.h"
+#include "server/decode/shadow_checker.h"
+#include "server/frame_arena.h"
+#include "server/metrics.h"
+#include "server/model_host.h"
+#include "server/otlp_exporter.h"
+#include "server/timer.h"
+
+namespace aludel {
+
+// What every request of a decode server uses. Outlives all sessions.
+struct DecodeContext {
+  const DecodeOptions* options = nullptr;
+  ModelHost* model = nullptr;
+  KvReceiver* receiver = nullptr;
+  FrameArena* arena = nullptr;
+  std::string receiver_address;
+  PrefillPool* prefill_pool = nullptr;
+  ConstraintCache* constraints = nullptr;
+  CostModel* costs = nullptr;
+  Timer* timer = nullptr;
+  Metrics* metrics = nullptr;
+  OtlpExporter* traces = nullptr;   // may be null
+  ShadowChecker* shadow = nullptr;  // may be null
+  std::atomic<int64_t>* sessions_open = nullptr;
+  std::function<absl::Status()> health;  // peers hear of what it says
+};
+
+// The names of this server's wire formats, best first.
+inline std::vector<std::string> FormatNames(const DecodeContext& context) {
+  std::vector<std::string> names;
+  for (const auto& codec : context.model->codecs()) names.push_back(codec->name());
+  return names;
+}
+
+}  // namespace aludel

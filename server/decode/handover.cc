@@ -1,0 +1,228 @@
+#include "server/decode/handover.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "server/deadline.h"
+#include "server/frame_cipher.h"
+#include "server/random.h"
+#include "server/rpc_status.h"
+#include "spdlog/spdlog.h"
+
+namespace aludel {
+namespace {
+
+// Nothing has landed for so long after the run's end: the rest was lost.
+absl::Duration LandingPatience(absl::Duration handover_timeout) {
+  return std::clamp(handover_timeout / 4, absl::Milliseconds(250), absl::Seconds(2));
+}
+constexpr absl::Duration kLandingLook = absl::Milliseconds(125);
+
+}  // namespace
+
+Handover::Handover(const DecodeContext& context, Spec spec) : context_(context), spec_(std::move(spec)) {
+  context_.sessions_open->fetch_add(1);  // a run that ends late still needs everything
+}
+
+Handover::~Handover() { context_.sessions_open->fetch_sub(1); }
+
+void Handover::Begin(SequenceId sequence, size_t target, FrameExtent extent) {
+  const absl::Time now = MonotonicNow();
+  sequence_ = sequence;
+  until_ = std::min(spec_.deadline, now + context_.options->handover_timeout);
+  {
+    absl::MutexLock lock(&mutex_);
+    report_.begin = now;
+  }
+  Start(target, std::move(extent));
+}
+
+v1::RunRequest Handover::MakeRun(const TicketId& id, const std::string& frame_key) const {
+  v1::RunRequest run;
+  run.set_request_id(spec_.request_id);
+  run.mutable_prompt()->Add(spec_.prompt.begin(), spec_.prompt.end());
+  if (spec_.max_staleness_ms) run.set_max_staleness_ms(*spec_.max_staleness_ms);
+  v1::Ticket* ticket = run.mutable_ticket();
+  ticket->set_id(std::string(id.begin(), id.end()));
+  ticket->set_epoch(context_.receiver->epoch());
+  ticket->set_receiver_address(context_.receiver_address);
+  ticket->set_frame_key(frame_key);
+  ticket->mutable_format()->set_name(spec_.codec->name());
+  ticket->mutable_format()->set_artifact_hash(spec_.codec->artifact_hash());
+  return run;
+}
+
+void Handover::Start(size_t target, FrameExtent extent) {
+  const TicketId ticket = RandomTicketId();
+  std::string frame_key;
+  std::shared_ptr<const FrameCipher> cipher;
+  if (context_.options->encrypt_frames) {
+    const FrameCipher::Key key = RandomFrameKey();
+    frame_key.assign(key.begin(), key.end());
+    cipher = std::make_shared<const FrameCipher>(key);
+  }
+  KvReceiver* const receiver = context_.receiver;
+  int number = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (over_) return;
+    number = ++report_.attempts;
+    attempt_ = {.number = number, .target = target, .ticket = ticket};
+    attempt_.deadline_timer = context_.timer->At(until_, [receiver] { receiver->Reap(); });
+    tried_.push_back(target);
+  }
+  // The receiver keeps these callbacks until the ticket is closed: no cycle outlives the attempt.
+  Engine* const engine = &context_.model->engine();
+  receiver->Open({.id = ticket,
+                  .deadline = until_,
+                  .codec = spec_.codec,
+                  .tokens = static_cast<uint32_t>(spec_.prompt.size()),
+                  .extent = std::move(extent),
+                  .cipher = std::move(cipher),
+                  .owner = {.on_frame =
+                                [engine, sequence = sequence_](
+                                    const FrameHeader& header, std::vector<uint8_t> header_bytes,
+                                    absl::Span<const uint8_t> payload, std::function<void()> release) {
+                                  engine->ApplyFrame(sequence, header, std::move(header_bytes), payload,
+                                                     std::move(release));
+                                },
+                            .on_lost =
+                                [weak = weak_from_this(), number](const absl::Status& reason) {
+                                  if (const auto self = weak.lock()) self->Fail(number, reason);
+                                }}});
+  std::shared_ptr<RunCall> call = RunCall::Start(
+      context_.prefill_pool->stub(target), MakeRun(ticket, frame_key), until_,
+      {.on_event = [self = shared_from_this(),
+                    number](const v1::RunEvent& e) { self->OnRunEvent(number, e); },
+       .on_end = [self = shared_from_this(), number](const absl::Status& s) { self->OnRunEnd(number, s); }},
+      spec_.traceparent);
+  bool over = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    over = over_ || attempt_.number != number;
+    if (!over) attempt_.run = call;
+  }
+  if (!over) return;
+  // It ended meanwhile, perhaps before there was a ticket to close or a run to cancel.
+  receiver->Close(ticket, TicketState::kAbandoned);
+  call->Cancel();
+}
+
+void Handover::OnRunEvent(int attempt, const v1::RunEvent& event) {
+  absl::MutexLock lock(&mutex_);
+  if (attempt_.number != attempt) return;
+  if (event.has_finished()) attempt_.announced_frames = event.finished().frames();
+  if (!event.has_computed()) return;
+  report_.producer = ProducerSeconds{.queue = event.computed().queue_seconds(),
+                                     .prefill = event.computed().prefill_seconds(),
+                                     .encode = event.computed().encode_seconds()};
+}
+
+void Handover::OnRunEnd(int attempt, const absl::Status& status) {
+  size_t target = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (over_ || attempt_.number != attempt) return;  // one that we cancelled says nothing
+    attempt_.run.reset();
+    target = attempt_.target;
+  }
+  // A run that ended well may still have frames on the link.
+  if (status.ok()) return CheckLanded(attempt, /*landed_before=*/0, absl::ZeroDuration());
+  BlameTarget(target, status);
+  Fail(attempt, status);
+}
+
+void Handover::CheckLanded(int attempt, uint64_t landed_before, absl::Duration idle) {
+  uint64_t announced = 0;
+  std::optional<uint64_t> landed;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (over_ || attempt_.number != attempt) return;
+    announced = attempt_.announced_frames;
+    landed = context_.receiver->Landed(attempt_.ticket);
+    if (!landed || *landed >= announced) return;
+    idle = *landed == landed_before ? idle + kLandingLook : absl::ZeroDuration();
+    if (idle <= LandingPatience(context_.options->handover_timeout)) {
+      attempt_.landed_timer =
+          context_.timer->At(MonotonicNow() + kLandingLook, [weak = weak_from_this(), attempt, landed, idle] {
+            if (const auto self = weak.lock()) self->CheckLanded(attempt, *landed, idle);
+          });
+      return;
+    }
+  }
+  Fail(attempt, absl::DataLossError(
+                    absl::StrFormat("%d of %d frames have landed and no more come", *landed, announced)));
+}
+
+void Handover::Fail(int attempt, const absl::Status& reason) {
+  Attempt failed;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (over_ || attempt_.number != attempt) return;
+    failed = std::exchange(attempt_, {});
+  }
+  if (absl::IsDeadlineExceeded(reason)) BlameTarget(failed.target, reason);
+  Release(std::move(failed), TicketState::kAbandoned);
+  if (TryElsewhere(reason)) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (over_) return;
+    over_ = true;
+  }
+  context_.model->engine().FallBack(sequence_, reason);
+}
+
+bool Handover::TryElsewhere(const absl::Status& reason) {
+  if (MonotonicNow() + kLandingLook >= until_) return false;
+  std::vector<PlanTarget> targets = context_.prefill_pool->Snapshot();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (over_) return true;  // nobody wants it any more
+    for (const size_t tried : tried_) targets[tried].ready = false;
+  }
+  const auto plan = MakePlan(context_.options->planner, FormatNames(context_), targets, spec_.wanted);
+  if (!plan.ok() || !plan->remote) return false;
+  absl::StatusOr<FrameExtent> extent = context_.arena->Reserve(
+      context_.model->HandoverBytesBound(*spec_.codec, static_cast<int64_t>(spec_.prompt.size())));
+  if (!extent.ok()) return false;
+  context_.metrics->CountReplan(StatusName(reason.code()));
+  spdlog::warn("request={} asks {} after a failed hand-over: {}", spec_.request_id,
+               targets[plan->target].name, reason.ToString());
+  context_.model->engine().RestartHandover(sequence_);
+  Start(plan->target, *std::move(extent));
+  return true;
+}
+
+void Handover::End(TicketState end) {
+  Attempt last;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!std::exchange(over_, true)) last = std::exchange(attempt_, {});
+  }
+  Release(std::move(last), end);
+}
+
+void Handover::Release(Attempt attempt, TicketState end) {
+  if (attempt.number == 0) return;
+  context_.timer->Cancel(attempt.deadline_timer);
+  context_.timer->Cancel(attempt.landed_timer);
+  if (attempt.run != nullptr) attempt.run->Cancel();
+  const KvReceiver::Usage usage = context_.receiver->Close(attempt.ticket, end);
+  absl::MutexLock lock(&mutex_);
+  report_.usage = usage;
+  report_.end = MonotonicNow();
+}
+
+void Handover::BlameTarget(size_t target, const absl::Status& status) {
+  // Where the client's own deadline was the shorter one, the prefill server is not to blame.
+  if (absl::IsDeadlineExceeded(status) && MonotonicNow() + absl::Milliseconds(50) >= spec_.deadline) return;
+  context_.prefill_pool->ReportRunFailure(target, status);
+}
+
+Handover::Report Handover::report() const {
+  absl::MutexLock lock(&mutex_);
+  return report_;
+}
+
+}  // namespace aludel

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+
+namespace aludel {
+
+// What a ticket is, and how it can end; once ended it stays so. HANDOVER.md draws it.
+enum class TicketState : uint8_t {
+  kOpen,
+  kCompleted,  // every frame has landed and was applied
+  kAbandoned,  // nobody wants its frames any more: the run failed, the client left, the prompt was computed
+               // here
+  kExpired,    // its deadline passed
+  kRefused,    // a frame of it was not what the ticket allows
+  kFailed      // a transfer of it broke off
+};
+
+constexpr const char* Name(TicketState state) {
+  switch (state) {
+    case TicketState::kOpen:
+      return "open";
+    case TicketState::kCompleted:
+      return "completed";
+    case TicketState::kAbandoned:
+      return "abandoned";
+    case TicketState::kExpired:
+      return "expired";
+    case TicketState::kRefused:
+      return "refused";
+    case TicketState::kFailed:
+      return "failed";
+  }
+  return "unknown";
+}
+
+}  // namespace aludel

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace aludel {
+
+// What decode servers are told of a prefill server's load, so that they can choose. Thread-safe.
+class PrefillLoad {
+ public:
+  void Begin(int64_t prompt_tokens) { waiting_tokens_.fetch_add(prompt_tokens); }
+  void End(int64_t prompt_tokens) { waiting_tokens_.fetch_sub(prompt_tokens); }
+  // A computation has taken so long; the rate follows the last few.
+  void Computed(int64_t tokens, double seconds) {
+    if (tokens <= 0 || seconds <= 0) return;
+    const double rate = static_cast<double>(tokens) / seconds;
+    const double before = tokens_per_second_.load();
+    tokens_per_second_ = before == 0 ? rate : before + kWeight * (rate - before);
+  }
+
+  int64_t waiting_tokens() const { return waiting_tokens_; }
+  double tokens_per_second() const { return tokens_per_second_; }  // 0: nothing was computed yet
+
+ private:
+  static constexpr double kWeight = 0.2;
+  std::atomic<int64_t> waiting_tokens_{0};  // of runs that have begun and not ended
+  std::atomic<double> tokens_per_second_{0};
+};
+
+}  // namespace aludel

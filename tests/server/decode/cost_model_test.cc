@@ -1,0 +1,117 @@
+#include "server/decode/cost_model.h"
+
+#include <numeric>
+
+#include "gtest/gtest.h"
+#include "server/decode/linear_fit.h"
+
+namespace aludel {
+namespace {
+
+TEST(LinearFit, FindsTheLineAndForgetsAnOldOne) {
+  LinearFit fit;
+  EXPECT_FALSE(fit.At(1).has_value());
+  fit.Add(100, 2);
+  EXPECT_NEAR(*fit.At(200), 4, 1e-9);  // one sample: in proportion
+  for (int i = 0; i < 100; ++i) fit.Add(100 + i, 1 + 0.5 * (100 + i));
+  EXPECT_NEAR(*fit.At(1000), 501, 10);
+  for (int i = 0; i < 100; ++i) fit.Add(100 + 10 * i, 7);
+  EXPECT_NEAR(*fit.At(1000), 7, 0.1);
+  for (int i = 0; i < 100; ++i) fit.Add(100 + 10 * i, 2000 - i);  // falling: nothing takes less for more
+  EXPECT_GT(*fit.At(5000), 0);
+}
+
+// A world in which everything takes exactly what its figures say.
+struct World {
+  double link = 1e6;  // bytes per second
+  double bytes_per_token = 500;
+  double producer = 1e-4;  // seconds per token
+  double consumer = 2e-5;
+  double overhead = 0.004;
+
+  double Ttft(int64_t tokens, int64_t cached = 0) const {
+    return overhead + std::max(producer * (tokens - cached), tokens * bytes_per_token / link) +
+           consumer * tokens;
+  }
+  void Show(CostModel& model, const std::string& format, const std::vector<int32_t>& prompt,
+            int64_t cached = 0) const {
+    const auto tokens = static_cast<double>(prompt.size());
+    const double made_in = producer * (tokens - cached);
+    const double sent_in = tokens * bytes_per_token / link;
+    StageSeconds stages;
+    stages.reconstruct = consumer * tokens;
+    stages.ttft = Ttft(static_cast<int64_t>(tokens), cached);
+    model.ObserveRemote({.name = "a"}, format, prompt, stages, {.prefill = made_in},
+                        {.bytes = static_cast<uint64_t>(tokens * bytes_per_token),
+                         .first_bytes = static_cast<uint64_t>(tokens * bytes_per_token / 8),
+                         .seconds = std::max(made_in, sent_in) * 7 / 8});
+  }
+};
+
+std::vector<int32_t> Prompt(int64_t tokens, int32_t first = 0) {
+  std::vector<int32_t> prompt(tokens);
+  std::iota(prompt.begin(), prompt.end(), first);
+  return prompt;
+}
+
+TEST(CostModel, PredictsWhatItHasSeenAtOtherLengths) {
+  CostModel model;
+  EXPECT_FALSE(model.PredictLocal(100, 0).has_value());
+  EXPECT_FALSE(model.PredictRemote({.name = "a"}, "raw", Prompt(100)).has_value());
+  for (int i = 0; i < 10; ++i) {
+    StageSeconds stages;
+    const int64_t tokens = 100 + 50 * i;
+    stages.ttft = 0.001 + 3e-4 * tokens;
+    model.ObserveLocal(tokens, stages);
+  }
+  EXPECT_NEAR(*model.PredictLocal(1000, 0), 0.301, 0.005);
+  EXPECT_NEAR(*model.PredictLocal(1000, 500), 0.301 + 0.151, 0.01);
+
+  for (const double link : {1e5, 1e6, 1e9}) {
+    CostModel remote;
+    const World world{.link = link};
+    for (int i = 0; i < 10; ++i) world.Show(remote, "raw", Prompt(100 + 50 * i, 1000 * i));
+    EXPECT_NEAR(*remote.PredictRemote({.name = "a"}, "raw", Prompt(900, 77777)), world.Ttft(900),
+                0.05 * world.Ttft(900))
+        << link;
+    if (link < 1e7) {
+      EXPECT_NEAR(remote.LinkRate("a"), link, 0.01 * link);
+    } else {
+      EXPECT_EQ(remote.LinkRate("a"), 0);  // never what took long
+    }
+  }
+}
+
+TEST(CostModel, CountsTheQueueOfTheOtherSide) {
+  CostModel model;
+  World{}.Show(model, "raw", Prompt(100));
+  const double idle =
+      *model.PredictRemote({.name = "a", .tokens_per_second = 1000}, "raw", Prompt(100, 5000));
+  const double busy = *model.PredictRemote({.name = "a", .waiting_tokens = 500, .tokens_per_second = 1000},
+                                           "raw", Prompt(100, 5000));
+  EXPECT_NEAR(busy - idle, 0.5, 1e-9);
+}
+
+TEST(CostModel, KnowsWhatAServerHasCachedUnlessItDoesNotCache) {
+  const World world{.link = 1e9, .producer = 1e-3};
+  CostModel model;
+  for (int i = 0; i < 5; ++i) world.Show(model, "raw", Prompt(200 + 50 * i, 1000 * i));
+  const double fresh = *model.PredictRemote({.name = "a"}, "raw", Prompt(300, 90000));
+  EXPECT_NEAR(fresh, world.Ttft(300), 0.05 * fresh);
+  world.Show(model, "raw", Prompt(200, 0), /*cached=*/200);
+  EXPECT_LT(*model.PredictRemote({.name = "a"}, "raw", Prompt(200, 0)), fresh / 5);
+  world.Show(model, "raw", Prompt(200, 0), /*cached=*/0);  // it computed the same prompt again
+  EXPECT_GT(*model.PredictRemote({.name = "a"}, "raw", Prompt(200, 0)), fresh / 3);
+}
+
+TEST(CostModel, SaysWhatWasLongNotChosen) {
+  CostModel model;
+  const absl::Time now = absl::UnixEpoch();
+  EXPECT_TRUE(model.IsStale("a", "raw", now));
+  model.Chosen("a", "raw", now);
+  EXPECT_FALSE(model.IsStale("a", "raw", now + absl::Seconds(29)));
+  EXPECT_TRUE(model.IsStale("a", "raw", now + absl::Seconds(31)));
+}
+
+}  // namespace
+}  // namespace aludel
