@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 
@@ -16,11 +17,14 @@ class EncodingObserver final : public LayerObserver {
   EncodingObserver(int64_t token_begin, std::unique_ptr<KvEncoder> encoder, FrameSink* sink);
 
   absl::Status OnLayer(const LayerSlice& slice) override;
+  // Where encoding goes on. Tokens before it may be computed again.
+  int64_t token_begin() const { return token_begin_; }
+  void Encoded(int64_t token_end) { token_begin_ = std::max(token_begin_, token_end); }
   // Seconds inside the encoder since the last call.
   double TakeSeconds();
 
  private:
-  const int64_t token_begin_;
+  int64_t token_begin_;
   std::unique_ptr<KvEncoder> encoder_;
   FrameSink* const sink_;
   double seconds_ = 0;

@@ -9,6 +9,8 @@
 #include <thread>
 
 #include "absl/strings/str_format.h"
+#include "runtime/admission.h"
+#include "runtime/engine_blocks.h"
 #include "runtime/engine_intake.h"
 #include "runtime/engine_request.h"
 #include "runtime/engine_step.h"
@@ -41,8 +43,10 @@ class Engine::Impl {
         options_(options),
         pool_(std::move(pool)),
         reader_(model->config().vocab, options, tokenizer),
-        intake_(model, pool_.get(), &counters_),
-        runner_(model, pool_.get()),
+        admission_(pool_->layout(), options.max_sequences),
+        blocks_(model->hash(), options, pool_.get(), &counters_),
+        intake_(model, pool_.get(), &blocks_, &counters_),
+        runner_(model, pool_.get(), &blocks_),
         emitter_(model->config().eos_ids, model->config().vocab) {
     stats_.kv_blocks_total = options_.kv_blocks;
     stats_.last_progress = std::chrono::steady_clock::now();
@@ -82,9 +86,12 @@ class Engine::Impl {
     return stats_;
   }
   const EngineOptions& options() const { return options_; }
+  int64_t CachedTokens(absl::Span<const int32_t> prompt, const KvCodec* codec) const {
+    return blocks_.MatchedTokens(prompt, codec);
+  }
 
  private:
-  absl::StatusOr<SequenceId> Admit(std::unique_ptr<Sequence> sequence, int64_t tokens);
+  absl::StatusOr<SequenceId> Admit(std::unique_ptr<Sequence> sequence, const RequestSize& size);
 
   // Engine thread only from here on.
   void Loop();
@@ -108,12 +115,13 @@ class Engine::Impl {
   std::condition_variable wake_;
   std::vector<std::function<void()>> commands_;  // guarded by mutex_
   bool stopping_ = false;                        // guarded by mutex_
-  int admitted_ = 0;                             // guarded by mutex_
   SequenceId next_id_ = 1;                       // guarded by mutex_
+  Admission admission_;                          // guarded by mutex_
   EngineStats stats_;                            // guarded by mutex_
 
   SequenceMap sequences_;  // in order of admission
   EngineStats counters_;   // the engine thread's own copy of the counting fields
+  EngineBlocks blocks_;
   EngineIntake intake_;
   StepRunner runner_;
   TokenEmitter emitter_;
@@ -122,44 +130,32 @@ class Engine::Impl {
 
 absl::StatusOr<SequenceId> Engine::Impl::Generate(GenerateSpec spec,
                                                   std::shared_ptr<SequenceListener> listener) {
+  RequestSize size{.prompt_tokens = static_cast<int64_t>(spec.prompt.size()),
+                   .handed_over = spec.codec == nullptr          ? 0
+                                  : spec.handed_over_tokens == 0 ? static_cast<int64_t>(spec.prompt.size())
+                                                                 : spec.handed_over_tokens,
+                   .choices = spec.sampling.choices};
   ALUDEL_ASSIGN_OR_RETURN(auto sequence, reader_.ReadGenerate(std::move(spec), std::move(listener)));
-  const int64_t tokens = sequence->prompt_tokens + sequence->max_completion;
-  return Admit(std::move(sequence), tokens);
+  size.max_completion = sequence->max_completion;
+  return Admit(std::move(sequence), size);
 }
 
 absl::StatusOr<SequenceId> Engine::Impl::Prefill(PrefillSpec spec,
                                                  std::shared_ptr<SequenceListener> listener) {
   ALUDEL_ASSIGN_OR_RETURN(auto sequence, reader_.ReadPrefill(std::move(spec), std::move(listener)));
-  const int64_t tokens = sequence->prompt_end;
-  return Admit(std::move(sequence), tokens);
+  const RequestSize size{.prompt_tokens = sequence->prompt_end};
+  return Admit(std::move(sequence), size);
 }
 
-absl::StatusOr<SequenceId> Engine::Impl::Admit(std::unique_ptr<Sequence> sequence, int64_t tokens) {
-  ChoiceGroup& group = *sequence->group;
-  const int choices = group.open;
-  // Only full blocks are shared for good; each choice needs its own copy of the one that it goes on writing.
-  group.shared_blocks = choices > 1 ? sequence->prompt_tokens / options_.block_tokens : 0;
-  group.choice_blocks = pool_->layout().BlocksFor(tokens) - group.shared_blocks;
-  const int64_t blocks = group.shared_blocks + choices * group.choice_blocks;
+absl::StatusOr<SequenceId> Engine::Impl::Admit(std::unique_ptr<Sequence> sequence, const RequestSize& size) {
   SequenceId id = 0;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (admitted_ + choices > options_.max_sequences) {
-      return absl::ResourceExhaustedError(
-          absl::StrFormat("%d sequences are admitted already and this request needs %d, the limit is %d",
-                          admitted_, choices, options_.max_sequences));
-    }
-    if (stats_.kv_blocks_reserved + blocks > stats_.kv_blocks_total) {
-      return absl::ResourceExhaustedError(absl::StrFormat(
-          "%d tokens in %d choices need %d KV blocks, %d of %d are free", tokens, choices, blocks,
-          stats_.kv_blocks_total - stats_.kv_blocks_reserved, stats_.kv_blocks_total));
-    }
-    admitted_ += choices;
-    stats_.kv_blocks_reserved += blocks;
     id = next_id_;
-    next_id_ += choices;
+    ALUDEL_RETURN_IF_ERROR(admission_.Admit(id, size));
+    next_id_ += size.choices;
     sequence->id = id;
-    group.request = id;
+    sequence->group->request = id;
     commands_.push_back([this, shared = std::make_shared<std::unique_ptr<Sequence>>(std::move(sequence))] {
       Begin(std::move(*shared));
     });
@@ -181,7 +177,7 @@ void Engine::Impl::Loop() {
     }
     for (const auto& command : commands) command();
     Expire();
-    intake_.ApplySome(sequences_);
+    if (const auto failed = intake_.ApplySome(sequences_)) FallBack(failed->first, failed->second);
     busy = Step() || !intake_.empty();
     PublishStats();
   }
@@ -204,22 +200,27 @@ void Engine::Impl::Loop() {
 
 void Engine::Impl::Begin(std::unique_ptr<Sequence> owned) {
   Sequence& sequence = *owned;
+  blocks_.Begin(sequence, sequences_);
   sequences_.emplace(sequence.id, std::move(owned));
   Constrain(sequence);
-  // Admission has promised these blocks.
-  const absl::Status grown = sequence.blocks.Grow(*pool_, sequence.prompt_end);
-  ALUDEL_CHECK(grown.ok());
-  if (sequence.awaiting()) intake_.Begin(sequence);
+  if (!sequence.awaiting()) return;
+  const absl::Status begun = intake_.Begin(sequence);
+  if (!begun.ok()) FallBack(sequence.id, begun);
 }
 
 void Engine::Impl::FallBack(SequenceId id, const absl::Status& reason) {
   const auto found = sequences_.find(id);
-  if (found != sequences_.end()) intake_.FallBack(*found->second, reason);
+  if (found == sequences_.end() || !found->second->awaiting()) return;
+  intake_.FallBack(*found->second, reason);
+  std::lock_guard<std::mutex> lock(mutex_);
+  admission_.FallBack(found->second->group->request);
 }
 
 void Engine::Impl::RestartHandover(SequenceId id) {
   const auto found = sequences_.find(id);
-  if (found != sequences_.end()) intake_.Restart(*found->second);
+  if (found == sequences_.end()) return;
+  const absl::Status restarted = intake_.Restart(*found->second);
+  if (!restarted.ok()) FallBack(id, restarted);
 }
 
 void Engine::Impl::Cancel(SequenceId id, const absl::Status& status) {
@@ -231,12 +232,8 @@ void Engine::Impl::Cancel(SequenceId id, const absl::Status& status) {
 }
 
 bool Engine::Impl::Step() {
-  std::vector<SchedulerSequence> runnable;
-  for (const auto& [id, sequence] : sequences_) {
-    if (!sequence->awaiting()) runnable.push_back({id, sequence->prompt_left()});
-  }
-  if (runnable.empty()) return false;
-  const std::vector<StepItem> plan = PlanStep(runnable, options_.chunk_tokens, counters_.steps);
+  const std::vector<StepItem> plan = blocks_.Plan(sequences_);
+  if (plan.empty()) return false;
   std::vector<StepResult> results;
   const absl::Status status = runner_.Run(plan, sequences_, &results);
   ++counters_.steps;
@@ -257,8 +254,9 @@ void Engine::Impl::AfterStep(Sequence& sequence, const StepResult& result) {
     if (!result.observer_status.ok()) {
       return Finish(sequence.id, result.observer_status, FinishReason::kStop);
     }
+    sequence.encoder->Encoded(sequence.computed + result.tokens);
   }
-  sequence.computed += result.tokens;
+  blocks_.Advance(sequence, result.tokens);
   if (!result.logits.empty()) return Emit(sequence, result.logits);
   if (sequence.max_completion == 0 && sequence.prompt_left() == 0) {
     Finish(sequence.id, absl::OkStatus(), FinishReason::kStop);
@@ -292,15 +290,14 @@ void Engine::Impl::Fork(Sequence& sequence) {
                                            sequence.group, choice, tokenizer_);
     fork->id = sequence.id + choice;
     fork->prompt_end = sequence.prompt_end;
-    fork->computed = sequence.computed;
-    fork->handed_over = sequence.handed_over;
+    fork->priority = sequence.priority;
+    EngineBlocks::Fork(sequence, *fork);
     fork->deadline = sequence.deadline;
     fork->fell_back = sequence.fell_back;
     fork->fallback_reason = sequence.fallback_reason;
     Constrain(*fork);
     fork->clock = sequence.clock;
     fork->times = sequence.times;
-    for (const BlockRef& block : sequence.blocks.blocks()) fork->blocks.Append(block);
     sequences_.emplace(fork->id, std::move(fork));
     --group.unforked;
   }
@@ -336,6 +333,7 @@ void Engine::Impl::Finish(SequenceId id, const absl::Status& status, FinishReaso
     result.tail_text = sequence->stops.Push(sequence->text.Flush()) + sequence->stops.Flush();
   }
   result.times = sequence->times;
+  result.cached_tokens = sequence->cached_tokens;
   result.fell_back = sequence->fell_back;
   result.fallback_reason = sequence->fallback_reason;
   // Blocks first, word after: who hears the end may count on the room.
@@ -346,8 +344,7 @@ void Engine::Impl::Finish(SequenceId id, const absl::Status& status, FinishReaso
   group.open -= ended;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    admitted_ -= ended;
-    stats_.kv_blocks_reserved -= ended * group.choice_blocks + (group.open == 0 ? group.shared_blocks : 0);
+    admission_.End(group.request, ended);
   }
   PublishStats();
   for (int i = 0; i < ended; ++i, ++result.choice) sequence->listener->OnDone(status, result);
@@ -357,13 +354,13 @@ void Engine::Impl::PublishStats() {
   int64_t awaiting = 0;
   for (const auto& [id, sequence] : sequences_) awaiting += sequence->awaiting() ? 1 : 0;
   std::lock_guard<std::mutex> lock(mutex_);
-  const int64_t reserved = stats_.kv_blocks_reserved;
   stats_ = counters_;
   stats_.running = static_cast<int64_t>(sequences_.size()) - awaiting;
   stats_.waiting = awaiting;
   stats_.kv_blocks_total = pool_->layout().blocks;
   stats_.kv_blocks_used = pool_->layout().blocks - pool_->free_blocks();
-  stats_.kv_blocks_reserved = reserved;
+  stats_.kv_blocks_cached = pool_->idle_blocks();
+  stats_.kv_blocks_reserved = admission_.promised_blocks();
   stats_.last_progress = std::chrono::steady_clock::now();
 }
 
@@ -416,6 +413,9 @@ void Engine::FallBack(SequenceId id, absl::Status reason) {
 }
 void Engine::Cancel(SequenceId id, absl::Status status) {
   impl_->Post([impl = impl_.get(), id, status = std::move(status)] { impl->Cancel(id, status); });
+}
+int64_t Engine::CachedTokens(absl::Span<const int32_t> prompt, const KvCodec* codec) const {
+  return impl_->CachedTokens(prompt, codec);
 }
 EngineStats Engine::stats() const { return impl_->stats(); }
 const EngineOptions& Engine::options() const { return impl_->options(); }

@@ -28,7 +28,10 @@ struct EngineOptions {
   int64_t max_context = 0;     // 0: the model's
   int64_t chunk_tokens = 256;  // tokens of one step, prefill and decode together
   int max_sequences = 64;      // running or waiting for frames
+  bool prefix_cache = true;    // sequences share the blocks of what they begin with
 };
+
+constexpr int kMaxPriority = 16;
 
 enum class FinishReason : uint8_t { kStop, kLength };
 
@@ -50,8 +53,9 @@ struct TokenEvent {
   std::string text;  // what this token completed; held back while it may begin a stop string
   // Where sampling.top_logprobs is set: this token's, then the likeliest ones'.
   std::vector<TokenLogprob> logprobs;
-  bool first = false;  // of its choice: `times` are final now
+  bool first = false;  // of its choice: `times` and `cached_tokens` are final now
   SequenceTimes times;
+  int64_t cached_tokens = 0;  // of the prompt, neither computed nor handed over for this request
   bool fell_back = false;
   absl::Status fallback_reason;
 };
@@ -63,6 +67,7 @@ struct SequenceResult {
   int64_t completion_tokens = 0;
   std::string tail_text;  // released at the end
   SequenceTimes times;
+  int64_t cached_tokens = 0;  // of the prompt, neither computed nor handed over for this request
   bool fell_back = false;
   absl::Status fallback_reason;
 };
@@ -81,9 +86,12 @@ struct GenerateSpec {
   SamplingParams sampling;
   absl::Time deadline = absl::InfiniteFuture();
   // Set: tokens [the codec's native head, handed_over_tokens) arrive as frames of this codec (ApplyFrame);
-  // the rest is computed here. The last prompt token always is, so handed_over_tokens < prompt.size().
+  // the rest is computed here. The last prompt token always is, so handed_over_tokens < prompt.size(). With 0
+  // nothing arrives: what the prefix cache has of this prompt in this format is taken, the rest is computed
+  // over it.
   const KvCodec* codec = nullptr;
   int64_t handed_over_tokens = 0;
+  int priority = 0;  // -kMaxPriority to kMaxPriority, lower goes first (scheduler.h says by how much)
   // Set: only texts of its grammar are generated, and the answer ends where nothing may follow. From here on
   // only the engine's thread uses it.
   std::shared_ptr<TokenAutomaton> constraint = nullptr;
@@ -104,6 +112,7 @@ struct EngineStats {
   int64_t waiting = 0;  // admitted, waiting for frames or for their first step
   int64_t kv_blocks_total = 0;
   int64_t kv_blocks_used = 0;      // held by sequences
+  int64_t kv_blocks_cached = 0;    // held by nobody, but with a prefix that may come again
   int64_t kv_blocks_reserved = 0;  // promised to admitted sequences, held or not
   uint64_t steps = 0;
   uint64_t prompt_tokens = 0;  // computed here
@@ -111,14 +120,18 @@ struct EngineStats {
   uint64_t frames_applied = 0;
   uint64_t frames_rejected = 0;
   uint64_t fallbacks = 0;
+  uint64_t preemptions = 0;
+  uint64_t prefix_queries = 0;  // prompt tokens that were looked up in the prefix cache
+  uint64_t prefix_hits = 0;     // of them, found
   // Of the engine thread's loop, which turns at least twice a second unless a step takes longer.
   std::chrono::steady_clock::time_point last_progress;
 };
 
 // Runs sequences on one model: admits, plans steps (runtime/scheduler.h), runs the forward, samples, emits.
 // Owns one thread, the KV cache and every sequence's state; callers talk to it through a bounded queue and
-// are thread-safe. Admission promises all blocks that a sequence can ever need, so that an admitted one
-// always ends.
+// are thread-safe. Admission promises blocks for the prompt and a first stretch of the answer
+// (runtime/admission.h); beyond them sequences may preempt each other (runtime/scheduler.h), and every
+// admitted one ends.
 class Engine {
  public:
   // `model` and `tokenizer` must outlive the engine.
@@ -145,6 +158,10 @@ class Engine {
   void RestartHandover(SequenceId id);
   // OnDone follows with `status` for every choice that has not ended; unknown ids are ignored.
   void Cancel(SequenceId id, absl::Status status);
+
+  // Tokens at the start of a prompt that the prefix cache holds in this format now (null: exact), at most all
+  // but the last.
+  int64_t CachedTokens(absl::Span<const int32_t> prompt, const KvCodec* codec) const;
 
   EngineStats stats() const;
   const EngineOptions& options() const;

@@ -20,25 +20,23 @@ KvTarget EngineIntake::Target(const Sequence& sequence) const {
           sequence.landing->codec->native_head_tokens()};
 }
 
-void EngineIntake::Begin(Sequence& sequence) {
+absl::Status EngineIntake::Begin(Sequence& sequence) {
   sequence.clock.Charge(&sequence.times.queue);
-  const absl::Status begun = BeginHandOver(*sequence.landing->decoder, Target(sequence));
+  absl::Status begun = BeginHandOver(*sequence.landing->decoder, Target(sequence));
   sequence.clock.Charge(&sequence.times.native);
-  if (!begun.ok()) FallBack(sequence, begun);
+  return begun;
 }
 
 void EngineIntake::FallBack(Sequence& sequence, const absl::Status& reason) {
-  if (!sequence.awaiting()) return;
   sequence.clock.Charge(&sequence.times.await);
   sequence.landing.reset();
-  sequence.handed_over = 0;
-  sequence.computed = 0;
+  blocks_->FallBack(sequence);
   sequence.fell_back = true;
   sequence.fallback_reason = reason;
   ++counters_->fallbacks;
 }
 
-void EngineIntake::Restart(Sequence& sequence) {
+absl::Status EngineIntake::Restart(Sequence& sequence) {
   for (auto frame = frames_.begin(); frame != frames_.end();) {
     if (frame->id != sequence.id) {
       ++frame;
@@ -47,47 +45,47 @@ void EngineIntake::Restart(Sequence& sequence) {
     frame->release();
     frame = frames_.erase(frame);
   }
-  if (!sequence.awaiting()) return;
+  if (!sequence.awaiting()) return absl::OkStatus();
   sequence.clock.Charge(&sequence.times.await);
   Landing& landing = *sequence.landing;
-  absl::StatusOr<std::unique_ptr<KvDecoder>> decoder = landing.codec->NewDecoder();
-  if (!decoder.ok()) return FallBack(sequence, decoder.status());
-  landing.decoder = *std::move(decoder);
+  ALUDEL_ASSIGN_OR_RETURN(landing.decoder, landing.codec->NewDecoder());
   landing.ledger =
       FrameLedger(landing.codec->shipped_layers(), static_cast<uint32_t>(landing.codec->native_head_tokens()),
                   static_cast<uint32_t>(sequence.handed_over));
-  Begin(sequence);
+  return Begin(sequence);
 }
 
-void EngineIntake::ApplySome(const SequenceMap& sequences) {
-  for (int i = 0; i < kFramesPerStep && !frames_.empty(); ++i) {
+std::optional<std::pair<SequenceId, absl::Status>> EngineIntake::ApplySome(const SequenceMap& sequences) {
+  std::optional<std::pair<SequenceId, absl::Status>> failed;
+  for (int i = 0; i < kFramesPerStep && !failed && !frames_.empty(); ++i) {
     const PendingFrame frame = std::move(frames_.front());
     frames_.pop_front();
     const auto found = sequences.find(frame.id);
     if (found == sequences.end() || !found->second->awaiting()) {
       ++counters_->frames_rejected;
-    } else {
-      ApplyOne(*found->second, frame);
+    } else if (absl::Status status = ApplyOne(*found->second, frame); !status.ok()) {
+      failed.emplace(frame.id, std::move(status));
     }
     frame.release();
   }
+  return failed;
 }
 
-void EngineIntake::ApplyOne(Sequence& sequence, const PendingFrame& frame) {
+absl::Status EngineIntake::ApplyOne(Sequence& sequence, const PendingFrame& frame) {
   sequence.clock.Charge(&sequence.times.await);
-  const absl::Status status = Apply(sequence, frame);
+  absl::Status status = Apply(sequence, frame);
   sequence.clock.Charge(&sequence.times.reconstruct);
   if (!status.ok()) {
     ++counters_->frames_rejected;
     // Of duplicates, what landed first stays.
-    if (!absl::IsAlreadyExists(status)) FallBack(sequence, status);
-    return;
+    return absl::IsAlreadyExists(status) ? absl::OkStatus() : status;
   }
   ++counters_->frames_applied;
   if (sequence.landing->ledger.complete()) {
     sequence.landing.reset();
-    sequence.computed = sequence.handed_over;
+    blocks_->Landed(sequence);
   }
+  return absl::OkStatus();
 }
 
 absl::Status EngineIntake::Apply(Sequence& sequence, const PendingFrame& frame) {

@@ -3,11 +3,14 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "runtime/codec/frame.h"
+#include "runtime/engine_blocks.h"
 #include "runtime/kv/block_pool.h"
 #include "runtime/model/transformer.h"
 #include "runtime/sequence.h"
@@ -28,31 +31,32 @@ struct PendingFrame {
 class EngineIntake {
  public:
   // All must outlive the intake.
-  EngineIntake(Transformer* model, BlockPool* pool, EngineStats* counters)
-      : model_(model), pool_(pool), counters_(counters) {}
+  EngineIntake(Transformer* model, BlockPool* pool, EngineBlocks* blocks, EngineStats* counters)
+      : model_(model), pool_(pool), blocks_(blocks), counters_(counters) {}
 
-  // Prepares the decoder of a sequence that has blocks for everything handed over; an error is the
-  // sequence's, which then prefills.
-  void Begin(Sequence& sequence);
+  // Prepares the decoder of a sequence that has blocks for everything handed over. After an error it shall
+  // fall back.
+  absl::Status Begin(Sequence& sequence);
   void Push(PendingFrame frame) { frames_.push_back(std::move(frame)); }
   bool empty() const { return frames_.empty(); }
   // Reconstructs a few frames, in order of arrival: a hand-over may delay running decodes by these and no
-  // more.
-  void ApplySome(const SequenceMap& sequences);
-  // Unless everything has landed: forgets the hand-over, and the prompt is computed here.
+  // more. Stops at a sequence that shall fall back, and says why.
+  std::optional<std::pair<SequenceId, absl::Status>> ApplySome(const SequenceMap& sequences);
+  // Forgets a hand-over that has not landed: the prompt is computed here.
   void FallBack(Sequence& sequence, const absl::Status& reason);
   // Unless everything has landed: forgets what has, and the waiting frames of this sequence.
-  void Restart(Sequence& sequence);
+  absl::Status Restart(Sequence& sequence);
   // Gives every waiting frame back unread.
   void ReleaseAll();
 
  private:
-  void ApplyOne(Sequence& sequence, const PendingFrame& frame);
+  absl::Status ApplyOne(Sequence& sequence, const PendingFrame& frame);
   absl::Status Apply(Sequence& sequence, const PendingFrame& frame);
   KvTarget Target(const Sequence& sequence) const;
 
   Transformer* const model_;
   BlockPool* const pool_;
+  EngineBlocks* const blocks_;
   EngineStats* const counters_;
   std::deque<PendingFrame> frames_;
 };

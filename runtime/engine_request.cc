@@ -53,6 +53,10 @@ absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadGenerate(
     GenerateSpec spec, std::shared_ptr<SequenceListener> listener) const {
   ALUDEL_RETURN_IF_ERROR(CheckPrompt(spec.prompt));
   ALUDEL_RETURN_IF_ERROR(CheckSampling(spec.sampling));
+  if (std::abs(spec.priority) > kMaxPriority) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("priority is %d, want %d to %d", spec.priority, -kMaxPriority, kMaxPriority));
+  }
   const int64_t room = options_.max_context - static_cast<int64_t>(spec.prompt.size());
   const int64_t max_completion =
       spec.sampling.max_tokens > 0 ? std::min(spec.sampling.max_tokens, room) : room;
@@ -65,7 +69,9 @@ absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadGenerate(
   group->unforked = group->open - 1;
   auto sequence = std::make_unique<Sequence>(std::move(spec.prompt), max_completion, std::move(listener),
                                              std::move(group), /*choice=*/0, tokenizer_);
-  if (spec.codec != nullptr) {
+  sequence->format = spec.codec;
+  sequence->priority = spec.priority;
+  if (spec.codec != nullptr && spec.handed_over_tokens > 0) {
     const int64_t head = spec.codec->native_head_tokens();
     if (spec.handed_over_tokens <= head || spec.handed_over_tokens >= sequence->prompt_tokens) {
       return absl::InvalidArgumentError(absl::StrFormat(

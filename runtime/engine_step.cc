@@ -1,16 +1,12 @@
 #include "runtime/engine_step.h"
 
-#include "kernels/check.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
 
 BatchItem StepRunner::MakeItem(Sequence& sequence, int64_t tokens) {
   sequence.clock.Charge(&sequence.times.queue);
-  const absl::Status grown = sequence.blocks.Grow(*pool_, sequence.computed + tokens);
-  ALUDEL_CHECK(grown.ok());
-  const absl::Status writable = sequence.blocks.MakeWritable(*pool_, sequence.computed, model_->stream());
-  ALUDEL_CHECK(writable.ok());
+  blocks_->Prepare(sequence, tokens, model_->stream());
   const absl::Span<const int32_t> ids =
       absl::MakeConstSpan(sequence.tokens).subspan(sequence.computed, tokens);
   const bool last = sequence.computed + tokens == static_cast<int64_t>(sequence.tokens.size());

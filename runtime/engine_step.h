@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "runtime/engine_blocks.h"
 #include "runtime/kv/block_pool.h"
 #include "runtime/model/transformer.h"
 #include "runtime/scheduler.h"
@@ -19,14 +20,15 @@ struct StepResult {
   absl::Span<const float> logits;  // of its last token, empty where nobody wanted them; until the next step
 };
 
-// Carries out plans: gives every item its blocks, lays the items out as one batch, runs the model. Owned by
-// the engine thread.
+// Carries out plans: has every item's blocks prepared, lays the items out as one batch, runs the model. Owned
+// by the engine thread.
 class StepRunner {
  public:
-  // Both must outlive the runner.
-  StepRunner(Transformer* model, BlockPool* pool) : model_(model), pool_(pool) {}
+  // All must outlive the runner.
+  StepRunner(Transformer* model, BlockPool* pool, EngineBlocks* blocks)
+      : model_(model), pool_(pool), blocks_(blocks) {}
 
-  // Computes `plan` over `sequences`, which the pool has blocks for. An error is every item's.
+  // Computes `plan` over `sequences`. An error is every item's.
   absl::Status Run(absl::Span<const StepItem> plan, const SequenceMap& sequences,
                    std::vector<StepResult>* results);
 
@@ -35,6 +37,7 @@ class StepRunner {
 
   Transformer* const model_;
   BlockPool* const pool_;
+  EngineBlocks* const blocks_;
   std::vector<float> logits_;
 };
 

@@ -4,14 +4,33 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "runtime/kv/kv_layout.h"
 
 namespace aludel {
+
+// One more step of priority lets a request pass at most so many that came before it.
+constexpr int64_t kPriorityStride = 64;
 
 // What the scheduler needs to know of one sequence. Sequences that wait for frames are not listed.
 struct SchedulerSequence {
   uint64_t id = 0;
-  // Prompt tokens still to be computed; 0: the sequence decodes, one token a step.
-  int64_t prompt_left = 0;
+  int64_t computed = 0;    // tokens in the cache
+  int64_t left = 0;        // tokens to compute before it can choose its next one, at least 1
+  bool decoding = false;   // left is 1, and somebody reads what comes
+  bool started = false;    // has computed something since it was admitted or preempted
+  uint64_t last_step = 0;  // it was part of; of a sequence that has not started, anything
+  absl::Span<const BlockId> blocks;
+  int64_t kept_blocks = 0;  // preemption leaves it the first so many: they came over the wire
+};
+
+// Everything that a plan depends on.
+struct SchedulerState {
+  absl::Span<const SchedulerSequence> sequences;  // in order of rank: id + kPriorityStride * priority
+  absl::Span<const int32_t> references;           // of every block of the pool: sequences that hold it
+  int64_t free_blocks = 0;
+  int block_tokens = 16;
+  int64_t token_budget = 0;  // of one step
+  uint64_t step = 0;         // number of the step to plan
 };
 
 struct StepItem {
@@ -19,13 +38,31 @@ struct StepItem {
   int64_t tokens = 0;
 };
 
-// Chooses what one forward pass computes: at most `token_budget` tokens over `sequences` (in order of
-// admission). Decodes come first, one token each, because their users are reading; but while a prompt waits a
-// quarter of the budget is its own. Neither starves: with D decodes, each runs at least once in ceil(D / (3/4
-// budget)) steps (`step` rotates who comes first), and the oldest prompt advances by at least a quarter of
-// the budget, or ends, in every step. Pure: the same arguments give the same plan. Items keep the order of
-// `sequences`.
-std::vector<StepItem> PlanStep(absl::Span<const SchedulerSequence> sequences, int64_t token_budget,
-                               uint64_t step);
+struct StepPlan {
+  std::vector<uint64_t> preempted;  // to be done first; they give up all blocks but the kept ones
+  std::vector<StepItem> items;      // in order of rank
+};
+
+// Chooses what one forward pass computes, and who gives up blocks for it. Pure: the same state gives the same
+// plan, and the plan's items find the blocks they need.
+//
+// Tokens. Decodes come first, one token each, because their users are reading; but while a prompt waits a
+// quarter of the budget is its own. Of more decodes than fit, those that have waited longest run: with never
+// more than D, each runs at least once in ceil(D / (3/4 budget)) steps (2 D where the budget is one token).
+// Prompts get at least a quarter of the budget in every step (every second), in order of rank.
+//
+// Blocks. Who needs blocks that are not free takes them from sequences of lower rank, the last first, which
+// compute what they lose again. A sequence starts only when all of it fits beside one more block for every
+// decode that ranks before it, and none starts before a higher one that waits for blocks.
+//
+// Nobody starves: the first in rank runs whenever its turn comes and is never preempted, so it ends, and then
+// the second is first. Rank is fixed when a request comes, and P steps of priority let it pass at most P *
+// kPriorityStride earlier ones: that many requests, and those before it, are the most that a request ever
+// waits for.
+StepPlan PlanStep(const SchedulerState& state);
+
+// Who must be preempted so that `blocks` are free for a hand-over that was promised them: the last in rank
+// first, and never the first. Admission (runtime/admission.h) sees to it that this is enough.
+std::vector<uint64_t> PlanReservation(const SchedulerState& state, int64_t blocks);
 
 }  // namespace aludel

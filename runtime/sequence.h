@@ -7,12 +7,14 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/cache/prefix_cache.h"
 #include "runtime/codec/codec.h"
 #include "runtime/encoding_observer.h"
 #include "runtime/engine.h"
 #include "runtime/kv/block_pool.h"
 #include "runtime/model/tokenizer.h"
 #include "runtime/sampler.h"
+#include "runtime/scheduler.h"
 #include "runtime/stop_matcher.h"
 
 namespace aludel {
@@ -47,17 +49,14 @@ struct Landing {
   FrameLedger ledger;
 };
 
-// What the choices of one request have in common. They share the prompt's full blocks, so these are promised
-// once and given back with the last choice. Owned by the request's sequences.
+// What the choices of one request have in common. Owned by the request's sequences.
 struct ChoiceGroup {
   SequenceId request = 0;  // what the caller knows; the id of choice 0
   SamplingParams sampling;
   uint64_t seed = 0;  // where sampling has none
   std::shared_ptr<TokenAutomaton> constraint;
-  int64_t shared_blocks = 0;
-  int64_t choice_blocks = 0;  // promised to each choice, beside the shared ones
-  int unforked = 0;           // choices that become sequences when the prompt is computed
-  int open = 1;               // choices that have not ended
+  int unforked = 0;  // choices that become sequences when the prompt is computed
+  int open = 1;      // choices that have not ended
 };
 
 // Everything the engine knows of one choice of a request. Owned by the engine thread.
@@ -80,6 +79,11 @@ struct Sequence {
   int64_t completion_tokens() const { return static_cast<int64_t>(tokens.size()) - prompt_tokens; }
   // Prompt tokens still to be computed here.
   int64_t prompt_left() const { return std::max<int64_t>(0, prompt_end - computed); }
+  // Tokens to be computed before the next one is chosen, or before a prefill server's sequence ends.
+  int64_t left() const {
+    return (max_completion > 0 ? static_cast<int64_t>(tokens.size()) : prompt_end) - computed;
+  }
+  int64_t rank() const { return static_cast<int64_t>(id) + kPriorityStride * priority; }
 
   SequenceId id = 0;
   std::shared_ptr<ChoiceGroup> group;
@@ -89,11 +93,20 @@ struct Sequence {
   int64_t max_completion;   // 0: a prefill server's sequence, which ends with its prompt
   int64_t prompt_end = 0;   // prefill server: tokens to compute; else prompt_tokens
   int64_t computed = 0;     // tokens [0, computed) are in the cache
-  int64_t handed_over = 0;  // of them, tokens that came as codes
+  int64_t handed_over = 0;  // of them, tokens that came as codes; preemption leaves them
+  int priority = 0;
   SteadyClock::time_point deadline = SteadyClock::time_point::max();
   std::shared_ptr<SequenceListener> listener;
 
   BlockTable blocks;
+  bool running = false;             // has computed something since it was admitted or preempted
+  uint64_t last_step = 0;           // it was part of
+  const KvCodec* format = nullptr;  // whose tokens its cache begins with; null: exact
+  std::optional<PrefixChain> chain;
+  size_t inserted_blocks = 0;  // of `blocks`, those that the prefix cache knows
+  bool queried = false;        // the prefix cache's counters know of it
+  int64_t cached_tokens = 0;   // of the prompt, found in the prefix cache
+
   std::optional<Landing> landing;
   bool fell_back = false;
   absl::Status fallback_reason;

@@ -35,6 +35,7 @@ absl::StatusOr<std::optional<FinishReason>> TokenEmitter::Emit(Sequence& sequenc
     event.first = true;
   }
   event.times = sequence.times;
+  event.cached_tokens = sequence.cached_tokens;
   event.fell_back = sequence.fell_back;
   event.fallback_reason = sequence.fallback_reason;
   sequence.listener->OnToken(event);

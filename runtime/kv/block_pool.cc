@@ -12,7 +12,7 @@ BlockRef::BlockRef(const BlockRef& other) : pool_(other.pool_), id_(other.id_) {
 BlockRef::~BlockRef() {
   if (pool_ == nullptr) return;
   ALUDEL_CHECK(pool_->references_[id_] > 0);
-  if (--pool_->references_[id_] == 0) pool_->free_.push_back(id_);
+  if (--pool_->references_[id_] == 0) pool_->Return(id_);
 }
 
 bool BlockRef::shared() const { return pool_ != nullptr && pool_->references_[id_] > 1; }
@@ -33,19 +33,63 @@ absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::Create(Device* device, con
 }
 
 BlockPool::BlockPool(Device* device, const KvLayout& layout, Buffer memory)
-    : device_(device), layout_(layout), memory_(std::move(memory)), references_(layout.blocks, 0) {
+    : device_(device),
+      layout_(layout),
+      memory_(std::move(memory)),
+      references_(layout.blocks, 0),
+      kept_(layout.blocks, false),
+      idle_(layout.blocks + 1) {
+  const auto head = static_cast<BlockId>(layout.blocks);
+  idle_[head] = {head, head};
   free_.reserve(layout.blocks);
   for (BlockId id = static_cast<BlockId>(layout.blocks) - 1; id >= 0; --id) free_.push_back(id);
 }
 
 BlockPool::~BlockPool() { ALUDEL_CHECK(free_blocks() == layout_.blocks); }
 
+void BlockPool::Return(BlockId id) {
+  if (!kept_[id]) {
+    free_.push_back(id);
+    return;
+  }
+  const auto head = static_cast<BlockId>(layout_.blocks);
+  const BlockId newest = idle_[head].before;
+  idle_[id] = {newest, head};
+  idle_[newest].behind = id;
+  idle_[head].before = id;
+  ++idle_blocks_;
+}
+
+void BlockPool::Unlink(BlockId id) {
+  idle_[idle_[id].before].behind = idle_[id].behind;
+  idle_[idle_[id].behind].before = idle_[id].before;
+  --idle_blocks_;
+}
+
+void BlockPool::Keep(BlockId id) {
+  ALUDEL_CHECK(references_[id] > 0);
+  kept_[id] = true;
+}
+
+BlockRef BlockPool::Share(BlockId id) {
+  ALUDEL_CHECK(kept_[id]);
+  if (references_[id]++ == 0) Unlink(id);
+  return BlockRef(this, id);
+}
+
 absl::StatusOr<BlockRef> BlockPool::Allocate() {
-  if (free_.empty()) {
+  BlockId id;
+  if (!free_.empty()) {
+    id = free_.back();
+    free_.pop_back();
+  } else if (idle_blocks_ > 0) {
+    id = idle_[layout_.blocks].behind;
+    Unlink(id);
+    kept_[id] = false;
+    if (reclaimed_) reclaimed_(id);
+  } else {
     return absl::ResourceExhaustedError(absl::StrFormat("all %d KV blocks are in use", layout_.blocks));
   }
-  const BlockId id = free_.back();
-  free_.pop_back();
   ALUDEL_CHECK(references_[id] == 0);
   references_[id] = 1;
   return BlockRef(this, id);
@@ -92,9 +136,11 @@ absl::Status BlockTable::MakeWritable(BlockPool& pool, int64_t token, Stream str
   return absl::OkStatus();
 }
 
-void BlockTable::Clear() {
-  blocks_.clear();
-  ids_.clear();
+void BlockTable::Truncate(size_t blocks) {
+  while (blocks_.size() > blocks) {
+    blocks_.pop_back();
+    ids_.pop_back();
+  }
 }
 
 }  // namespace aludel

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -41,8 +42,10 @@ class BlockRef {
 };
 
 // Hands out fixed-size KV blocks from one device allocation made at start-up. A block returns when its last
-// BlockRef dies. Owned by the engine thread; not thread-safe. Allocate() never waits: it fails with
-// ResourceExhausted, and the scheduler chooses between evicting and deferring.
+// BlockRef dies. A block whose content may be wanted again can be kept: without references it then idles,
+// still free for whoever needs a block, but taken last and oldest first. Owned by the engine thread; not
+// thread-safe. Allocate() never waits: it fails with ResourceExhausted, and the scheduler chooses between
+// preempting and deferring.
 class BlockPool {
  public:
   // ResourceExhausted with the arithmetic where the device lacks the memory.
@@ -55,24 +58,51 @@ class BlockPool {
   // A block of its own with what `block` holds in every layer; the copy is work on `stream`.
   absl::StatusOr<BlockRef> Clone(const BlockRef& block, Stream stream);
 
+  // Whoever keeps blocks hears of every one that Allocate takes from the idle ones.
+  void OnReclaim(std::function<void(BlockId)> reclaimed) { reclaimed_ = std::move(reclaimed); }
+  // Keeps the content of a block that somebody references, until it is reclaimed.
+  void Keep(BlockId id);
+  // One more reference to a block that is kept.
+  BlockRef Share(BlockId id);
+
   const KvLayout& layout() const { return layout_; }
-  int64_t free_blocks() const { return static_cast<int64_t>(free_.size()); }
+  // Blocks that nobody references, idle ones among them.
+  int64_t free_blocks() const { return static_cast<int64_t>(free_.size()) + idle_blocks_; }
+  int64_t idle_blocks() const { return idle_blocks_; }
+  absl::Span<const int32_t> references() const { return references_; }  // [blocks]
   PagedKv Layer(int layer) const { return layout_.Layer(memory_.data(), layer); }
 
  private:
   friend class BlockRef;
   BlockPool(Device* device, const KvLayout& layout, Buffer memory);
 
+  // A place in the ring of idle blocks, whose head stands at index `blocks`; the oldest comes first.
+  struct IdleLink {
+    BlockId before;
+    BlockId behind;
+  };
+  void Return(BlockId id);
+  void Unlink(BlockId id);
+
   Device* device_;
   KvLayout layout_;
   Buffer memory_;
   std::vector<int32_t> references_;  // [blocks]
+  std::vector<bool> kept_;           // [blocks]
   std::vector<BlockId> free_;        // a stack: the block freed last is the one in the cache
+  std::vector<IdleLink> idle_;       // [blocks + 1]
+  int64_t idle_blocks_ = 0;
+  std::function<void(BlockId)> reclaimed_;
 };
 
 // The blocks of one sequence in token order, and their ids side by side as the kernels take them.
 class BlockTable {
  public:
+  BlockTable() = default;
+  BlockTable(BlockTable&&) = default;
+  BlockTable& operator=(BlockTable&&) = default;
+  ~BlockTable() { Clear(); }
+
   // Makes room for `tokens` tokens; on error the table keeps what it had.
   absl::Status Grow(BlockPool& pool, int64_t tokens);
   // Appends a block somebody else filled.
@@ -80,7 +110,10 @@ class BlockTable {
   // Before tokens from `token` on are written: a block that others hold, too, is replaced by a copy of it
   // (blocks behind it are always the sequence's own). On error the table keeps what it had.
   absl::Status MakeWritable(BlockPool& pool, int64_t token, Stream stream);
-  void Clear();
+  // Gives blocks back until `blocks` are left, the last one first, so that of a kept prefix the end idles
+  // longest ago.
+  void Truncate(size_t blocks);
+  void Clear() { Truncate(0); }
 
   absl::Span<const BlockId> ids() const { return ids_; }
   const std::vector<BlockRef>& blocks() const { return blocks_; }

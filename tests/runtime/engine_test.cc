@@ -60,7 +60,10 @@ class Recorder : public SequenceListener {
   }
   const absl::Status& status() const { return status_; }
   const SequenceResult& result() const { return result_; }
-  const std::vector<TokenEvent>& events() const { return events_; }
+  std::vector<TokenEvent> events() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return events_;
+  }
 
  private:
   std::mutex mutex_;
@@ -330,15 +333,14 @@ TEST_F(EngineTest, GivesEveryChoiceItsOwnAnswerOverOnePrompt) {
   }
   EXPECT_NE(alone[0], alone[1]);
   EXPECT_NE(alone[1], alone[2]);
-  const uint64_t prompt_tokens = engine_->stats().prompt_tokens;
+  Restart({.kv_blocks = 256, .chunk_tokens = 128, .prefix_cache = false});
   sampling.choices = 3;
   const auto together = Ask(question, sampling);
   const auto beside = Ask(Questions(2)[1], {.temperature = 1.0, .max_tokens = 12});
   ASSERT_TRUE(together->WaitDone());
   ASSERT_TRUE(beside->WaitDone());
   for (int choice = 0; choice < 3; ++choice) EXPECT_EQ(together->tokens(choice), alone[choice]);
-  EXPECT_EQ(engine_->stats().prompt_tokens - prompt_tokens,
-            question.prompt.size() + Questions(2)[1].prompt.size());
+  EXPECT_EQ(engine_->stats().prompt_tokens, question.prompt.size() + Questions(2)[1].prompt.size());
   EXPECT_EQ(engine_->stats().kv_blocks_used, 0);
   EXPECT_EQ(engine_->stats().kv_blocks_reserved, 0);
 }
@@ -427,21 +429,149 @@ TEST_F(EngineTest, GeneratesOnlyWhatTheConstraintAllows) {
 }
 
 TEST_F(EngineTest, RefusesAtOnceWhatItCannotHold) {
-  Restart({.kv_blocks = 40, .chunk_tokens = 128});
   const Question question = Questions(1)[0];
-  const auto first = Ask(question, {.max_tokens = 200, .ignore_eos = true});
-  const auto second = engine_->Generate({question.prompt, {.max_tokens = 200}}, std::make_shared<Recorder>());
-  EXPECT_EQ(second.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(second.status().message()), HasSubstr("of 40 are free"));
+  const auto first_stretch = static_cast<int64_t>(question.prompt.size() + 32 + 15) / 16;
+  Restart({.kv_blocks = 2 * first_stretch + 1, .chunk_tokens = 128});
+  const auto first = Ask(question, {.max_tokens = 40, .ignore_eos = true});
+  const auto beside = Ask(question, {.max_tokens = 40, .ignore_eos = true});
+  const auto third = engine_->Generate({question.prompt, {.max_tokens = 40}}, std::make_shared<Recorder>());
+  EXPECT_EQ(third.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(third.status().message()), HasSubstr("KV blocks, 1 of "));
 
   Question tall = question;
   tall.prompt.resize(1500, 5);
-  const auto third = engine_->Generate({tall.prompt, {}}, std::make_shared<Recorder>());
-  EXPECT_THAT(std::string(third.status().message()),
+  const auto too_long = engine_->Generate({tall.prompt, {}}, std::make_shared<Recorder>());
+  EXPECT_THAT(std::string(too_long.status().message()),
               HasSubstr("1500 tokens, this model's maximum context length is 1024"));
   EXPECT_FALSE(engine_->Generate({{}, {}}, std::make_shared<Recorder>()).ok());
   EXPECT_FALSE(engine_->Generate({{1, 99999}, {}}, std::make_shared<Recorder>()).ok());
   ASSERT_TRUE(first->WaitDone());
+  ASSERT_TRUE(beside->WaitDone());
+}
+
+TEST_F(EngineTest, GivesTheSameTokensToWhoWasPreempted) {
+  const std::vector<Question> questions = Questions(6);
+  const SamplingParams sampling = {.temperature = 0.8, .seed = 11, .max_tokens = 150, .ignore_eos = true};
+  std::vector<std::vector<int32_t>> alone;
+  for (const Question& question : questions) {
+    const auto recorder = Ask(question, sampling);
+    ASSERT_TRUE(recorder->WaitDone());
+    alone.push_back(recorder->tokens());
+  }
+  EXPECT_EQ(engine_->stats().preemptions, 0u);
+  int64_t promised = 0;
+  for (const Question& question : questions) promised += (question.prompt.size() + 32 + 15) / 16;
+  for (const bool prefix_cache : {true, false}) {
+    Restart({.kv_blocks = promised, .chunk_tokens = 128, .prefix_cache = prefix_cache});
+    std::vector<std::shared_ptr<Recorder>> recorders;
+    for (const Question& question : questions) recorders.push_back(Ask(question, sampling));
+    for (size_t i = 0; i < questions.size(); ++i) {
+      ASSERT_TRUE(recorders[i]->WaitDone());
+      EXPECT_TRUE(recorders[i]->status().ok());
+      EXPECT_EQ(recorders[i]->tokens(), alone[i]) << "question " << i;
+    }
+    EXPECT_GT(engine_->stats().preemptions, 0u);
+    EXPECT_EQ(engine_->stats().kv_blocks_used, 0);
+    EXPECT_EQ(engine_->stats().kv_blocks_reserved, 0);
+  }
+}
+
+TEST_F(EngineTest, ComputesABeginningOnceForAllThatShareIt) {
+  const Question question = Questions(1)[0];
+  const auto tokens = static_cast<int64_t>(question.prompt.size());
+  const auto first = Ask(question);
+  ASSERT_TRUE(first->WaitDone());
+  EXPECT_EQ(first->result().cached_tokens, 0);
+  EXPECT_EQ(engine_->CachedTokens(question.prompt, nullptr), (tokens - 1) / 16 * 16);
+  const uint64_t computed = engine_->stats().prompt_tokens;
+  const auto second = Ask(question);
+  ASSERT_TRUE(second->WaitDone());
+  EXPECT_EQ(second->tokens(), WithoutEnd(question.answer));
+  EXPECT_EQ(second->result().cached_tokens, (tokens - 1) / 16 * 16);
+  EXPECT_EQ(engine_->stats().prompt_tokens - computed, tokens - (tokens - 1) / 16 * 16);
+  EXPECT_EQ(engine_->stats().prefix_queries, 2 * tokens);
+  EXPECT_EQ(engine_->stats().prefix_hits, (tokens - 1) / 16 * 16);
+  EXPECT_GT(engine_->stats().kv_blocks_cached, 0);
+  EXPECT_EQ(engine_->stats().kv_blocks_used, 0);
+}
+
+TEST_F(EngineTest, ServesLossyBlocksToTheirFormatAlone) {
+  const auto codec = OpenCodec("int4", "", CodecSide::kConsumer, *model_).value();
+  const auto encoder = OpenCodec("int4", "", CodecSide::kProducer, *model_).value();
+  const auto raw = OpenCodec("raw", "", CodecSide::kConsumer, *model_).value();
+  const Question question = Questions(1)[0];
+  const auto handed_over = static_cast<int64_t>(question.prompt.size()) - 1;
+  const auto frames = PrefillFrames(*encoder, question, handed_over);
+  Restart({.kv_blocks = 256, .chunk_tokens = 128});
+  const SamplingParams sampling = {.max_tokens = 24, .top_logprobs = 0};
+  const auto lossy = std::make_shared<Recorder>();
+  const SequenceId id =
+      engine_->Generate({question.prompt, sampling, absl::InfiniteFuture(), codec.get(), handed_over}, lossy)
+          .value();
+  for (const auto& frame : frames) {
+    engine_->ApplyFrame(id, DecodeFrameHeader(frame.header).value(), frame.header, frame.payload, [] {});
+  }
+  ASSERT_TRUE(lossy->WaitDone());
+  EXPECT_FALSE(lossy->result().fell_back);
+  EXPECT_EQ(engine_->CachedTokens(question.prompt, codec.get()), handed_over / 16 * 16);
+  EXPECT_EQ(engine_->CachedTokens(question.prompt, raw.get()), 0);
+  EXPECT_EQ(engine_->CachedTokens(question.prompt, nullptr), 0);
+
+  const auto exact = Ask(question);
+  ASSERT_TRUE(exact->WaitDone());
+  EXPECT_EQ(exact->result().cached_tokens, 0);
+  EXPECT_EQ(exact->tokens(), WithoutEnd(question.answer));
+
+  const auto again = std::make_shared<Recorder>();
+  ASSERT_TRUE(
+      engine_->Generate({question.prompt, sampling, absl::InfiniteFuture(), codec.get(), 0}, again).ok());
+  ASSERT_TRUE(again->WaitDone());
+  EXPECT_EQ(again->result().cached_tokens, handed_over / 16 * 16);
+  EXPECT_EQ(again->tokens(), lossy->tokens());
+  // And these are not the exact ones: its logarithms tell.
+  const auto exact_again = Ask(question, sampling);
+  ASSERT_TRUE(exact_again->WaitDone());
+  EXPECT_NE(exact_again->events()[0].logprobs[0].logprob, lossy->events()[0].logprobs[0].logprob);
+}
+
+TEST_F(EngineTest, LetsAPrefillSkipWhatIsComputedAndNeedsNoFrames) {
+  const auto codec = OpenCodec("raw", "", CodecSide::kProducer, *model_).value();
+  const Question question = Questions(1)[0];
+  const auto tokens = static_cast<int64_t>(question.prompt.size());
+  const auto all = PrefillFrames(*codec, question, tokens);
+  const uint64_t computed = engine_->stats().prompt_tokens;
+  FrameStore store(codec->kind());
+  const auto recorder = std::make_shared<Recorder>();
+  ASSERT_TRUE(engine_
+                  ->Prefill({question.prompt, tokens, absl::InfiniteFuture(), codec.get(), &store,
+                             /*encode_begin=*/100},
+                            recorder)
+                  .ok());
+  ASSERT_TRUE(recorder->WaitDone());
+  EXPECT_EQ(engine_->stats().prompt_tokens - computed, tokens - 96);
+  EXPECT_EQ(recorder->result().cached_tokens, 96);
+  for (const auto& frame : store.frames) {
+    EXPECT_GE(DecodeFrameHeader(frame.header).value().coverage.token_begin, 100u);
+  }
+  EXPECT_EQ(PrefillFrames(*codec, question, tokens).size(), all.size());  // all frames: nothing to skip
+}
+
+TEST_F(EngineTest, LetsPriorityPassTheQueue) {
+  const Question question = Questions(1)[0];
+  Restart({.kv_blocks = 256, .chunk_tokens = 16, .prefix_cache = false});
+  const auto first = Ask(question, {.max_tokens = 2, .ignore_eos = true});
+  const auto second = Ask(question, {.max_tokens = 2, .ignore_eos = true});
+  GenerateSpec urgent{.prompt = question.prompt, .priority = -1};
+  urgent.sampling = {.max_tokens = 2, .ignore_eos = true};
+  const auto third = std::make_shared<Recorder>();
+  ASSERT_TRUE(engine_->Generate(urgent, third).ok());
+  ASSERT_TRUE(third->WaitDone());
+  EXPECT_TRUE(second->events().empty());
+  ASSERT_TRUE(first->WaitDone());
+  ASSERT_TRUE(second->WaitDone());
+  urgent.priority = 17;
+  EXPECT_EQ(engine_->Generate(urgent, std::make_shared<Recorder>()).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(EngineTest, EndsEverySequenceWhenItIsDestroyed) {

@@ -1,5 +1,6 @@
 #include "runtime/scheduler.h"
 
+#include <algorithm>
 #include <map>
 #include <random>
 
@@ -15,71 +16,214 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-TEST(Scheduler, PlansNothingForNobody) { EXPECT_THAT(PlanStep({}, 8, 0), IsEmpty()); }
+constexpr int kBlockTokens = 4;
+
+// Sequences in order of rank over a pool of blocks, written down as a table.
+class Table {
+ public:
+  explicit Table(int64_t blocks) : references_(blocks, 0) {}
+
+  // A sequence that has computed `computed` tokens into blocks of its own.
+  Table& Add(uint64_t id, int64_t computed, int64_t left, int64_t kept_blocks = 0) {
+    held_.emplace_back();
+    for (int64_t token = 0; token < computed; token += kBlockTokens) held_.back().push_back(Take());
+    sequences_.push_back({.id = id,
+                          .computed = computed,
+                          .left = left,
+                          .decoding = left == 1,
+                          .started = computed > 0,
+                          .kept_blocks = kept_blocks});
+    return *this;
+  }
+  Table& Decode(uint64_t id, int64_t computed = 5) { return Add(id, computed, 1); }
+  Table& Prompt(uint64_t id, int64_t left) { return Add(id, 0, left); }
+  // A choice that shares all blocks of the sequence added last.
+  Table& Fork(uint64_t id) {
+    held_.push_back(held_.back());
+    for (const BlockId block : held_.back()) ++references_[block];
+    sequences_.push_back(sequences_.back());
+    sequences_.back().id = id;
+    return *this;
+  }
+
+  StepPlan Plan(int64_t budget, uint64_t step = 0) {
+    StepPlan plan = PlanStep(State(budget, step));
+    for (const StepItem& item : plan.items) {
+      for (SchedulerSequence& sequence : sequences_) {
+        if (sequence.id == item.id) sequence.last_step = step;
+      }
+    }
+    return plan;
+  }
+  std::vector<uint64_t> Reserve(int64_t blocks) { return PlanReservation(State(1, 0), blocks); }
+
+ private:
+  BlockId Take() {
+    const auto free = std::find(references_.begin(), references_.end(), 0);
+    EXPECT_NE(free, references_.end());
+    ++*free;
+    return static_cast<BlockId>(free - references_.begin());
+  }
+  SchedulerState State(int64_t budget, uint64_t step) {
+    for (size_t i = 0; i < held_.size(); ++i) sequences_[i].blocks = held_[i];
+    return {.sequences = sequences_,
+            .references = references_,
+            .free_blocks = std::count(references_.begin(), references_.end(), 0),
+            .block_tokens = kBlockTokens,
+            .token_budget = budget,
+            .step = step};
+  }
+
+  std::vector<int32_t> references_;
+  std::vector<std::vector<BlockId>> held_;
+  std::vector<SchedulerSequence> sequences_;
+};
+
+TEST(Scheduler, PlansNothingForNobody) { EXPECT_THAT(Table(9).Plan(8).items, IsEmpty()); }
 
 TEST(Scheduler, CutsAPromptIntoChunksOfTheBudget) {
-  const SchedulerSequence prompt{1, 20};
-  EXPECT_THAT(PlanStep({&prompt, 1}, 8, 0), ElementsAre(StepItem{1, 8}));
+  EXPECT_THAT(Table(9).Prompt(1, 20).Plan(8).items, ElementsAre(StepItem{1, 8}));
 }
 
 TEST(Scheduler, DecodesFirstAndFillsTheRestWithPrompts) {
-  const SchedulerSequence sequences[] = {{1, 0}, {2, 100}, {3, 0}, {4, 100}};
-  EXPECT_THAT(PlanStep(sequences, 8, 0), ElementsAre(StepItem{1, 1}, StepItem{2, 6}, StepItem{3, 1}));
+  Table table(99);
+  table.Decode(1).Prompt(2, 100).Decode(3).Prompt(4, 100);
+  EXPECT_THAT(table.Plan(8).items, ElementsAre(StepItem{1, 1}, StepItem{2, 6}, StepItem{3, 1}));
 }
 
 TEST(Scheduler, KeepsAQuarterOfTheBudgetForPromptsAndRotatesDecodes) {
-  const SchedulerSequence sequences[] = {{1, 0}, {2, 0}, {3, 0}, {4, 0}, {5, 9}};
-  EXPECT_THAT(PlanStep(sequences, 4, 0),
+  Table table(99);
+  table.Decode(1).Decode(2).Decode(3).Decode(4).Prompt(5, 9);
+  EXPECT_THAT(table.Plan(4, 1).items,
               ElementsAre(StepItem{1, 1}, StepItem{2, 1}, StepItem{3, 1}, StepItem{5, 1}));
-  EXPECT_THAT(PlanStep(sequences, 4, 1),
+  EXPECT_THAT(table.Plan(4, 2).items,
               ElementsAre(StepItem{1, 1}, StepItem{2, 1}, StepItem{4, 1}, StepItem{5, 1}));
+  EXPECT_THAT(table.Plan(4, 3).items,
+              ElementsAre(StepItem{1, 1}, StepItem{2, 1}, StepItem{3, 1}, StepItem{5, 1}));
 }
 
 TEST(Scheduler, SharesABudgetOfOneByTurns) {
-  const SchedulerSequence sequences[] = {{1, 0}, {2, 9}};
-  EXPECT_THAT(PlanStep(sequences, 1, 0), ElementsAre(StepItem{1, 1}));
-  EXPECT_THAT(PlanStep(sequences, 1, 1), ElementsAre(StepItem{2, 1}));
+  Table table(9);
+  table.Decode(1).Prompt(2, 9);
+  EXPECT_THAT(table.Plan(1, 0).items, ElementsAre(StepItem{1, 1}));
+  EXPECT_THAT(table.Plan(1, 1).items, ElementsAre(StepItem{2, 1}));
 }
 
-// The bounds that the header states, over random states.
+TEST(Scheduler, PreemptsTheLastInRankWhenBlocksRunOut) {
+  Table table(6);
+  table.Decode(1, 8).Decode(2, 8).Decode(3, 8);  // each needs a third block, none is free
+  const StepPlan plan = table.Plan(8);
+  EXPECT_THAT(plan.preempted, ElementsAre(3));
+  EXPECT_THAT(plan.items, ElementsAre(StepItem{1, 1}, StepItem{2, 1}));
+}
+
+TEST(Scheduler, PreemptsNobodyForASequenceThatCouldNotRunEvenSo) {
+  Table table(4);
+  table.Decode(1, 7).Decode(2, 4).Add(3, 4, 1, /*kept_blocks=*/1);
+  const StepPlan plan = table.Plan(8);  // 2 finds nothing behind it: 3's block came over the wire
+  EXPECT_THAT(plan.preempted, IsEmpty());
+  EXPECT_THAT(plan.items, ElementsAre(StepItem{1, 1}));
+}
+
+TEST(Scheduler, TakesOnlyWhatDidNotComeOverTheWire) {
+  Table table(5);
+  table.Decode(1, 8).Add(2, 12, 1, /*kept_blocks=*/2);
+  const StepPlan plan = table.Plan(8);
+  EXPECT_THAT(plan.preempted, ElementsAre(2));
+  EXPECT_THAT(plan.items, ElementsAre(StepItem{1, 1}));
+}
+
+TEST(Scheduler, GivesAPromptAsMuchAsTheBlocksHold) {
+  Table table(5);
+  table.Add(1, 4, 30).Decode(2, 5);
+  const StepPlan plan = table.Plan(16);  // two are free; of 2's two blocks nothing else is needed
+  EXPECT_THAT(plan.preempted, ElementsAre(2));
+  EXPECT_THAT(plan.items, ElementsAre(StepItem{1, 15}));  // one was meant for the decode
+  Table kept(5);
+  kept.Add(1, 4, 30).Add(2, 5, 1, /*kept_blocks=*/2);
+  EXPECT_THAT(kept.Plan(16).items, ElementsAre(StepItem{1, 8}, StepItem{2, 1}));
+}
+
+TEST(Scheduler, StartsAPromptOnlyWhenAllOfItFitsBesideTheDecodes) {
+  EXPECT_THAT(Table(5).Decode(1).Prompt(2, 8).Plan(8).items, ElementsAre(StepItem{1, 1}, StepItem{2, 7}));
+  EXPECT_THAT(Table(4).Decode(1).Prompt(2, 8).Plan(8).items, ElementsAre(StepItem{1, 1}));
+  // The first in rank starts where it can.
+  EXPECT_THAT(Table(4).Prompt(1, 40).Plan(20).items, ElementsAre(StepItem{1, 16}));
+}
+
+TEST(Scheduler, StartsNobodyBeforeAHigherOneThatWaitsForBlocks) {
+  EXPECT_THAT(Table(6).Decode(1).Prompt(2, 20).Prompt(3, 4).Plan(8).items, ElementsAre(StepItem{1, 1}));
+}
+
+TEST(Scheduler, LetsAHigherRankStartAtTheCostOfALowerOne) {
+  Table table(4);
+  table.Decode(5, 4).Prompt(7, 4).Decode(2, 8);  // 7 was given priority over 2
+  const StepPlan plan = table.Plan(8);
+  EXPECT_THAT(plan.preempted, ElementsAre(2));
+  EXPECT_THAT(plan.items, ElementsAre(StepItem{5, 1}, StepItem{7, 4}));
+}
+
+TEST(Scheduler, CountsTheCopyThatAWriterOfASharedBlockTakes) {
+  Table table(3);
+  table.Decode(1, 6).Fork(2);  // both go on writing the second block
+  const StepPlan plan = table.Plan(8);
+  EXPECT_THAT(plan.preempted, IsEmpty());
+  EXPECT_THAT(plan.items, ElementsAre(StepItem{1, 1}, StepItem{2, 1}));  // 2 has it to itself then
+  Table full(2);
+  full.Decode(1, 6).Fork(2);
+  EXPECT_THAT(full.Plan(8).preempted, ElementsAre(2));
+  EXPECT_THAT(full.Plan(8).items, ElementsAre(StepItem{1, 1}));
+}
+
+TEST(Scheduler, FreesASharedBlockOnlyWithItsLastHolder) {
+  Table table(4);
+  table.Decode(1, 8).Decode(2, 8).Fork(3);
+  const StepPlan plan = table.Plan(8);
+  EXPECT_THAT(plan.preempted, ElementsAre(3, 2));
+  EXPECT_THAT(plan.items, ElementsAre(StepItem{1, 1}));
+}
+
+TEST(Scheduler, ReservesForAHandOverFromTheLastInRank) {
+  Table table(8);
+  table.Decode(1, 8).Decode(2, 8).Decode(3, 8);
+  EXPECT_THAT(table.Reserve(2), IsEmpty());
+  EXPECT_THAT(table.Reserve(3), ElementsAre(3));
+  EXPECT_THAT(table.Reserve(6), ElementsAre(3, 2));
+}
+
+// The bounds that the header states, over random states with blocks for all.
 TEST(Scheduler, NeverExceedsTheBudgetAndStarvesNobody) {
   std::mt19937 random(20260711);
   for (int round = 0; round < 2000; ++round) {
-    std::vector<SchedulerSequence> sequences;
+    Table table(2000);
     const int count = 1 + static_cast<int>(random() % 40);
-    int decodes = 0;
+    std::vector<int64_t> left;
+    int64_t decodes = 0;
+    int64_t prompts = 0;
     for (int i = 0; i < count; ++i) {
-      const bool decode = random() % 2 == 0;
-      decodes += decode ? 1 : 0;
-      sequences.push_back({static_cast<uint64_t>(i), decode ? 0 : 1 + static_cast<int64_t>(random() % 50)});
+      left.push_back(random() % 2 == 0 ? 1 : 2 + static_cast<int64_t>(random() % 50));
+      (left.back() == 1 ? decodes : prompts) += left.back();
+      table.Add(i, 5, left.back());
     }
     const int64_t budget = 4 + static_cast<int64_t>(random() % 60);
     const int64_t slots = budget - budget / 4;
     const int64_t bound = std::max<int64_t>(1, (decodes + slots - 1) / slots);
-    const uint64_t first_step = random();
+    const uint64_t first_step = 1 + random() % 1000;
     std::map<uint64_t, int> ran;
     for (int64_t s = 0; s < bound; ++s) {
       int64_t tokens = 0;
-      int64_t oldest_prompt = -1;
-      for (const SchedulerSequence& sequence : sequences) {
-        if (sequence.prompt_left > 0 && oldest_prompt < 0) oldest_prompt = static_cast<int64_t>(sequence.id);
-      }
-      int64_t oldest_tokens = 0;
-      for (const StepItem& item : PlanStep(sequences, budget, first_step + s)) {
+      int64_t of_prompts = 0;
+      for (const StepItem& item : table.Plan(budget, first_step + s).items) {
         ASSERT_GT(item.tokens, 0);
         tokens += item.tokens;
+        if (left[item.id] > 1) of_prompts += item.tokens;
         ++ran[item.id];
-        if (static_cast<int64_t>(item.id) == oldest_prompt) oldest_tokens = item.tokens;
       }
       ASSERT_LE(tokens, budget);
-      if (oldest_prompt >= 0) {
-        ASSERT_GE(oldest_tokens, std::min(sequences[oldest_prompt].prompt_left, budget / 4));
-      }
+      ASSERT_GE(of_prompts, std::min(prompts, budget / 4));
     }
-    for (const SchedulerSequence& sequence : sequences) {
-      if (sequence.prompt_left == 0) {
-        ASSERT_GE(ran[sequence.id], 1) << "decode starved for " << bound << " steps";
-      }
+    for (int i = 0; i < count; ++i) {
+      ASSERT_TRUE(left[i] > 1 || ran[i] >= 1) << "decode starved for " << bound << " steps";
     }
   }
 }

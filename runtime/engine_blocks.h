@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "runtime/cache/prefix_cache.h"
+#include "runtime/kv/block_pool.h"
+#include "runtime/scheduler.h"
+#include "runtime/sequence.h"
+
+namespace aludel {
+
+// Who holds which blocks: everything that moves them between sequences, the prefix cache and the pool. Knows
+// no model, so that tests drive it alone. Owned by the engine thread; MatchedTokens comes from any.
+class EngineBlocks {
+ public:
+  // `pool` and `counters` must outlive this.
+  EngineBlocks(const std::string& model_hash, const EngineOptions& options, BlockPool* pool,
+               EngineStats* counters);
+
+  // A new sequence: finds its beginning in the cache where it came over the wire before, and reserves what is
+  // going to. `sequences` may be preempted for it.
+  void Begin(Sequence& sequence, const SequenceMap& sequences);
+  // All of the hand-over is in the sequence's blocks.
+  void Landed(Sequence& sequence);
+  // Nothing is: the prompt will be computed here, exactly.
+  void FallBack(Sequence& sequence);
+
+  // `fork`, a new choice of the same request, goes on from everything that `sequence` has computed.
+  static void Fork(const Sequence& sequence, Sequence& fork);
+
+  // Plans the next step over all sequences that do not wait for frames; preempts whom the plan preempts, and
+  // lets sequences that have not started share what the cache has of them.
+  std::vector<StepItem> Plan(const SequenceMap& sequences);
+  // Blocks of the sequence's own for its next `tokens` tokens, which the plan has seen to.
+  void Prepare(Sequence& sequence, int64_t tokens, Stream stream);
+  // They are computed.
+  void Advance(Sequence& sequence, int64_t tokens);
+
+  // Tokens that a prompt of this format begins with and that are in the cache now; "" is exact.
+  int64_t MatchedTokens(absl::Span<const int32_t> prompt, const KvCodec* codec) const;
+
+ private:
+  Provenance ProvenanceOf(const KvCodec* codec) const;
+  std::vector<Sequence*> Ranked(const SequenceMap& sequences) const;
+  SchedulerState MakeState(const std::vector<Sequence*>& ranked,
+                           std::vector<SchedulerSequence>* entries) const;
+  void Attach(Sequence& sequence);
+  void Preempt(Sequence& sequence);
+  void Insert(Sequence& sequence);
+  void CountQuery(Sequence& sequence);
+
+  const std::string model_hash_;
+  const int block_tokens_;
+  const int64_t token_budget_;
+  BlockPool* const pool_;
+  EngineStats* const counters_;
+  const std::unique_ptr<PrefixCache> cache_;  // null: switched off
+};
+
+}  // namespace aludel
