@@ -54,7 +54,8 @@ ModelOptions ReadEngine(const ConfigSection& section, const v1::EngineConfig& en
                     .kv_dtype = ReadDType(engine.kv_dtype()),
                     .max_context = static_cast<int64_t>(engine.max_context()),
                     .chunk_tokens = engine.chunk_tokens(),
-                    .max_sequences = static_cast<int>(engine.max_sequences())};
+                    .max_sequences = static_cast<int>(engine.max_sequences()),
+                    .prefix_cache = engine.prefix_cache()};
   options.kv_bytes = engine.kv_bytes();
   return options;
 }

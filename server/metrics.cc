@@ -68,6 +68,9 @@ struct Metrics::Families {
   Family<Gauge>& cache_usage;
   Family<Gauge>& kv_blocks;
   Family<Counter>& engine_events;
+  Family<Counter>& prefix_queries;
+  Family<Counter>& prefix_hits;
+  Family<Counter>& preemptions;
 
   Family<Counter>& frames;
   Family<Counter>& frame_bytes;
@@ -147,8 +150,14 @@ struct Metrics::Families {
         running(Make<Gauge>("aludel_num_requests_running", "Requests being computed.")),
         waiting(Make<Gauge>("aludel_num_requests_waiting", "Requests admitted and waiting.")),
         cache_usage(Make<Gauge>("aludel_kv_cache_usage_perc", "Used share of the KV cache, 0 to 1.")),
-        kv_blocks(Make<Gauge>("aludel_kv_blocks", "KV blocks by state: total, used, reserved.")),
+        kv_blocks(Make<Gauge>("aludel_kv_blocks", "KV blocks by state: total, used, cached, reserved.")),
         engine_events(Make<Counter>("aludel_engine_events_total", "What the engine counted, by event.")),
+        prefix_queries(Make<Counter>("aludel_prefix_cache_queries_total",
+                                     "Prompt tokens looked up in the prefix cache.")),
+        prefix_hits(
+            Make<Counter>("aludel_prefix_cache_hits_total", "Prompt tokens found in the prefix cache.")),
+        preemptions(Make<Counter>("aludel_num_preemptions_total",
+                                  "Sequences that gave up blocks and computed them again.")),
         frames(Make<Counter>("aludel_handover_frames_total", "Frames handed over.")),
         frame_bytes(Make<Counter>("aludel_handover_bytes_total", "Frame bytes, headers included.")),
         dropped_frames(Make<Counter>("aludel_frames_dropped_total", "Frames refused, by reason.")),
@@ -391,6 +400,7 @@ void Metrics::SetEngine(const std::string& model, const EngineStats& stats) {
                                       : static_cast<double>(stats.kv_blocks_used) / stats.kv_blocks_total);
   const std::pair<const char*, int64_t> blocks[] = {{"total", stats.kv_blocks_total},
                                                     {"used", stats.kv_blocks_used},
+                                                    {"cached", stats.kv_blocks_cached},
                                                     {"reserved", stats.kv_blocks_reserved}};
   for (const auto& [state, count] : blocks) {
     families_->kv_blocks.Add({{"model", name}, {"state", state}}).Set(static_cast<double>(count));
@@ -405,6 +415,10 @@ void Metrics::SetEngine(const std::string& model, const EngineStats& stats) {
     families_->Raise(families_->engine_events.Add({{"model", name}, {"event", event}}),
                      static_cast<double>(count));
   }
+  families_->Raise(families_->prefix_queries.Add({{"model", name}}),
+                   static_cast<double>(stats.prefix_queries));
+  families_->Raise(families_->prefix_hits.Add({{"model", name}}), static_cast<double>(stats.prefix_hits));
+  families_->Raise(families_->preemptions.Add({{"model", name}}), static_cast<double>(stats.preemptions));
 }
 
 void Metrics::SetFrameCache(uint64_t hits, uint64_t partial_hits, uint64_t misses, uint64_t tokens,

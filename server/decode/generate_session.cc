@@ -104,6 +104,14 @@ absl::StatusOr<Plan> GenerateSession::ChoosePlan(const PlanRequest& wanted,
   return plan;
 }
 
+bool GenerateSession::IsCached(const Plan& plan, absl::Span<const int32_t> prompt) const {
+  const Engine& engine = context_.model->engine();
+  const int64_t cached = engine.CachedTokens(prompt, context_.model->FindCodec(plan.format));
+  const int64_t worth_asking =
+      std::max<int64_t>(context_.options->planner.min_remote_tokens, engine.options().block_tokens);
+  return cached > 0 && plan.handed_over_tokens - cached < worth_asking;
+}
+
 absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const PlanRequest& wanted,
                                     const Plan& chosen) {
   Plan plan = chosen;
@@ -122,7 +130,11 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
                             context_.constraints->Get({wire.prefix(), wire.json_schema(), wire.suffix()}));
   }
   FrameExtent extent;
-  if (plan.remote) {
+  const bool cached = plan.remote && IsCached(plan, spec.prompt);
+  if (cached) {
+    spec.codec = context_.model->FindCodec(plan.format);
+    plan = Plan{.format = plan.format, .reason = "cached"};
+  } else if (plan.remote) {
     const KvCodec* codec = context_.model->FindCodec(plan.format);
     absl::StatusOr<FrameExtent> reserved =
         context_.arena->Reserve(context_.model->HandoverBytesBound(*codec, plan.handed_over_tokens));
@@ -141,7 +153,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
     shadow_.emplace(ShadowAnswer{.format = plan.format, .prompt = spec.prompt});
     spec.sampling.top_logprobs = std::max(spec.sampling.top_logprobs.value_or(0), kShadowLogprobs);
   }
-  context_.metrics->CountPlan(plan.remote ? "remote" : "local", plan.reason);
+  context_.metrics->CountPlan(plan.remote ? "remote" : cached ? "cached" : "local", plan.reason);
   if (plan.remote) handover_ = std::make_shared<Handover>(context_, HandoverSpec(wanted, plan, spec));
   {
     absl::MutexLock lock(&mutex_);
@@ -153,7 +165,10 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
       local_tokens_ = prompt_tokens_;
       context_.costs->BeginLocal(local_tokens_);
     }
-    if (plan.remote) {
+    if (cached) {
+      labels_.plan = "cached";
+      labels_.format = plan.format;
+    } else if (plan.remote) {
       labels_.plan = "remote";
       labels_.format = plan.format;
       handed_over_tokens_ = plan.handed_over_tokens - spec.codec->native_head_tokens();
@@ -203,7 +218,7 @@ void GenerateSession::Stop(const absl::Status& reason) {
   if (sequence != 0) context_.model->engine().Cancel(sequence, reason);
 }
 
-void GenerateSession::SendStarted(const SequenceTimes& times, bool fell_back,
+void GenerateSession::SendStarted(const SequenceTimes& times, int64_t cached_tokens, bool fell_back,
                                   const absl::Status& fallback_reason) {
   bool remote = false;
   int64_t handed_over = 0;
@@ -250,6 +265,7 @@ void GenerateSession::SendStarted(const SequenceTimes& times, bool fell_back,
     started->set_handed_over_tokens(static_cast<uint32_t>(handed_over));
     started->set_raw_bytes(uint64_t{2} * config.layers * config.kv_dim() * 2 * handed_over);
   }
+  started->set_cached_tokens(static_cast<uint32_t>(cached_tokens));
   if (fell_back) started->set_fallback_reason(fallback_reason.ToString());
   v1::Stages* wire = started->mutable_stages();
   wire->set_queue(stages.queue);
@@ -280,7 +296,8 @@ void GenerateSession::Learn(const RequestLabels& labels, const StageSeconds& sta
 
 void GenerateSession::OnToken(const TokenEvent& event) {
   const absl::Time now = MonotonicNow();
-  if (!std::exchange(started_, true)) SendStarted(event.times, event.fell_back, event.fallback_reason);
+  if (!std::exchange(started_, true))
+    SendStarted(event.times, event.cached_tokens, event.fell_back, event.fallback_reason);
   {
     absl::MutexLock lock(&mutex_);
     const absl::Time before = std::exchange(last_token_[event.choice], now);
@@ -311,7 +328,8 @@ void GenerateSession::OnDone(const absl::Status& status, const SequenceResult& r
   if (shadow_ && status.ok() && !result.fell_back) context_.shadow->Offer(*std::move(shadow_));
   if (status.ok()) {
     // An answer may have no token at all.
-    if (!std::exchange(started_, true)) SendStarted(result.times, result.fell_back, result.fallback_reason);
+    if (!std::exchange(started_, true))
+      SendStarted(result.times, result.cached_tokens, result.fell_back, result.fallback_reason);
     v1::GenerateEvent out;
     v1::Finished* finished = out.mutable_finished();
     finished->set_reason(result.reason == FinishReason::kStop ? "stop" : "length");

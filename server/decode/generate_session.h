@@ -8,6 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 #include "aludel/v1/handoff.pb.h"
 #include "runtime/engine.h"
 #include "server/decode/decode_context.h"
@@ -43,6 +44,9 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   void Stop(const absl::Status& reason);
 
  private:
+  // Whether earlier hand-overs of the plan's format have left so much of the prompt here that the rest is
+  // sooner computed over it than asked for.
+  bool IsCached(const Plan& plan, absl::Span<const int32_t> prompt) const;
   absl::StatusOr<Plan> ChoosePlan(const PlanRequest& wanted, absl::Span<const int32_t> prompt) const;
   absl::Status Admit(const v1::GenerateRequest& request, const PlanRequest& wanted, const Plan& plan);
   Handover::Spec HandoverSpec(const PlanRequest& wanted, const Plan& plan, const GenerateSpec& spec) const;
@@ -52,7 +56,8 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   void Learn(const RequestLabels& labels, const StageSeconds& stages, const Handover::Report& handover);
   void OnToken(const TokenEvent& event) override;
   void OnDone(const absl::Status& status, const SequenceResult& result) override;
-  void SendStarted(const SequenceTimes& times, bool fell_back, const absl::Status& fallback_reason);
+  void SendStarted(const SequenceTimes& times, int64_t cached_tokens, bool fell_back,
+                   const absl::Status& fallback_reason);
   void End(const absl::Status& status);
   void ExportSpans(const absl::Status& status, const RequestLabels& labels);
 

@@ -46,11 +46,16 @@ ordered_json Chunk(const CompletionIdentity& identity, int choice, ordered_json 
   return json;
 }
 
+// Prompt tokens that the decode server neither computed nor had to.
+uint32_t CachedTokens(const v1::Started& started) {
+  return started.handed_over_tokens() + started.cached_tokens();
+}
+
 ordered_json Usage(const TokenUsage& usage, const v1::Started& started) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", started.handed_over_tokens()}}}};
+          {"prompt_tokens_details", {{"cached_tokens", CachedTokens(started)}}}};
 }
 
 ordered_json Calls(const ChoiceDelta& delta, bool streamed) {
@@ -149,7 +154,7 @@ std::vector<HttpHeader> ReportHeaders(const v1::Started& started) {
   return {{"x-aludel-plan", started.plan()},
           {"x-aludel-format", started.format()},
           {"x-aludel-payload-bytes", absl::StrCat(started.payload_bytes())},
-          {"x-aludel-cached-tokens", absl::StrCat(started.handed_over_tokens())},
+          {"x-aludel-cached-tokens", absl::StrCat(CachedTokens(started))},
           {"Server-Timing", std::move(timing)}};
 }
 

@@ -52,7 +52,7 @@ nlohmann::ordered_json WholeBody(const CompletionIdentity& identity, const std::
                                  const TokenUsage& usage, const CompletionReport& report);
 
 // x-aludel-plan, -format, -payload-bytes and -cached-tokens (prompt tokens whose cache was
-// handed over instead of computed), and the stages as Server-Timing, which browsers show.
+// handed over, or there already, instead of computed), and the stages as Server-Timing, which browsers show.
 std::vector<HttpHeader> ReportHeaders(const v1::Started& started);
 
 // One server-sent event. JSON on one line has no line break of its own, so a single data line carries it.

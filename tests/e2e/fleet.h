@@ -42,6 +42,7 @@ struct FleetOptions {
   std::string decode;           // of the decode server
   std::shared_ptr<grpc::ChannelCredentials> credentials =
       grpc::InsecureChannelCredentials();  // of the client
+  bool prefix_cache = false;  // of the decode server: with it, it does not ask twice for the same
 };
 
 // A prefill and a decode server of this build over one model pair, on free ports of loopback, in their own
