@@ -17,9 +17,9 @@ Fleet::Fleet(const FleetOptions& options) : options_(options) {}
 std::string Fleet::PrefillConfig(int port, int admin_port) const {
   return absl::StrCat("listen: '127.0.0.1:", port, "' admin_listen: '127.0.0.1:", admin_port,
                       "'\nlog { level: 'debug' }\nengine { directory: '", options_.prefill_model,
-                      "' threads: 1 prefix_cache: true max_sequences: 4 kv_blocks: 256 }\ncodec { ", options_.codec, " }\n",
-                      "transport { ucx_transports: '", options_.ucx_transports, "' ucx_devices: '",
-                      options_.ucx_transports == "tcp" ? "lo" : "",
+                      "' threads: 1 prefix_cache: true max_sequences: 4 kv_blocks: 256 }\ncodec { ",
+                      options_.codec, " }\n", "transport { ucx_transports: '", options_.ucx_transports,
+                      "' ucx_devices: '", options_.ucx_transports == "tcp" ? "lo" : "",
                       "' emulated_bytes_per_second: ", options_.bytes_per_second, " ", options_.link,
                       " }\nsend_arena_bytes: 33554432\ndrain_timeout_ms: 3000\n", options_.both);
 }
