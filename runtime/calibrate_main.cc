@@ -72,7 +72,7 @@ void AddTransformFlags(FlagSet* flags, TransformJob* job, TransformFlags* raw) {
       "aludel: layers coded together; more save bytes, fewer ship earlier; 0: as many as memory allows");
   flags->Add(
       "compute-share", "X", &job->options.compute_share,
-      "aludel: of the consumer's prefill that encoding and decoding may cost together; 0: 0.05, or what a "
+      "aludel: of the consumer's prefill that encoding and decoding may cost together; 0: 0.04, or what a "
       "decoder of sensible width costs");
   flags->Add("encoder-for", "WHOM", &raw->encoder_for,
              "aludel: whose cache the codes are made to tell about: consumers, or producer (needs none)");

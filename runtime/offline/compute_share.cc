@@ -78,7 +78,7 @@ double SensibleShare(const ModelConfig& config, const TransformShape& shape) {
   for (const TransformGroup& group : shape.groups) {
     outputs = std::max<int64_t>(outputs, group.layers * 2 * config.kv_dim());
   }
-  double share = 0.05;
+  double share = 0.04;
   TransformShape full = shape;
   for (; share < 1; share += kStep) {
     const int64_t rank = AffordableRank(share, config, shape.groups, shape.has_side());

@@ -26,8 +26,9 @@ double MeanComputeShare(const ModelConfig& config, const KvCodec& codec,
 int64_t AffordableRank(double share, const ModelConfig& config, const std::vector<TransformGroup>& groups,
                        bool has_side);
 int64_t AffordableWidth(double share, const ModelConfig& config, const TransformShape& shape);
-// 5 %, or what a hidden layer of a fifth of its outputs costs where that is more: narrower ones lose more
-// than the codes bring. Models with many heads for few layers and a narrow residual need more.
+// 4 % of the operations, about 5 % of the time; or what a hidden layer of a fifth of its outputs costs where
+// that is more: narrower ones lose more than the codes bring. Models with many heads for few layers and a
+// narrow residual need more.
 double SensibleShare(const ModelConfig& config, const TransformShape& shape);
 
 }  // namespace aludel

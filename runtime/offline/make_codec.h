@@ -16,7 +16,7 @@ struct MakeCodecOptions {
   int native_layers = 2;
   double bytes_per_token = 0;   // upper bound, headers aside; 0: 1/16 of raw
   int group_layers = 0;         // see TransformOptions
-  double compute_share = 0.05;  // the same: bounds the rank, sets the width
+  double compute_share = 0.04;  // the same: bounds the rank, sets the width
   uint64_t seed = 1;
 };
 
