@@ -29,7 +29,7 @@ struct CachedTail {
 // backward to the cache, in f32 on the host. For every architecture that Transformer runs. For calibration:
 // owns a copy of the weights (HostModel) and the activations of one pass (2 caches, and attention weights
 // [layers, heads, tail, tokens + tail]), which the next call reuses. Not thread-safe; matrix products use the
-// OpenMP threads of the calling thread.
+// threads that SetProductThreads allows.
 //
 // Every call fails with InvalidArgument where shapes, ids or positions do not fit, or where the cache, a
 // target or the result holds a number that is not finite.
