@@ -8,7 +8,6 @@
 #include "absl/strings/str_format.h"
 #include "kernels/ops.h"
 #include "runtime/codec/hand_over.h"
-#include "runtime/codec/oracle.h"
 #include "runtime/offline/score.h"
 #include "runtime/status_macros.h"
 
@@ -98,7 +97,6 @@ class Benchmark {
   absl::Status MakeGemm() {
     const ModelConfig& config = consumer_->config();
     ALUDEL_ASSIGN_OR_RETURN(gemm_, device_->ops().NewPacked(config.ffn, config.hidden, options_.compute));
-    const std::vector<float> ones(config.hidden, 1.0f);
     for (int64_t row = 0; row < config.ffn; row += gemm_->row_block()) {
       const int64_t rows = std::min<int64_t>(gemm_->row_block(), config.ffn - row);
       std::vector<float> block(rows * config.hidden, 0.5f);
