@@ -13,6 +13,13 @@
 
 namespace aludel {
 
+// What became of an event that was pushed.
+enum class Pushed {
+  kTaken,
+  kFull,  // the reader is too slow: nothing was queued
+  kGone,  // the client has gone, or the stream has ended
+};
+
 // The server's end of one server-streaming call: sends events in order, one write at a time, with at most
 // `max_backlog` waiting behind a slow reader. Thread-safe. Owns itself until gRPC is done with it; holders
 // keep it alive longer by their shared_ptr. Whoever creates one must see to it that End is called, whatever
@@ -28,14 +35,14 @@ class EventStream : public grpc::ServerWriteReactor<Event> {
     return stream;
   }
 
-  // False when the reader is too slow (nothing is queued) or the stream has ended.
-  bool Push(Event event) {
+  // kGone may come before `on_cancel` runs: a write fails as soon as the connection does.
+  Pushed Push(Event event) {
     absl::MutexLock lock(&mutex_);
-    if (ended_ || broken_) return false;
-    if (queue_.size() >= max_backlog_) return false;
+    if (ended_ || broken_) return Pushed::kGone;
+    if (queue_.size() >= max_backlog_) return Pushed::kFull;
     queue_.push_back(std::move(event));
     Advance();
-    return true;
+    return Pushed::kTaken;
   }
 
   // Ends the stream after what was pushed, or, with an error, after the event that is being written. The

@@ -294,6 +294,19 @@ void GenerateSession::Learn(const RequestLabels& labels, const StageSeconds& sta
        .seconds = absl::ToDoubleSeconds(handover.usage.last_landed - handover.usage.first_landed)});
 }
 
+absl::Status GenerateSession::Deliver(v1::GenerateEvent event) {
+  switch (stream_->Push(std::move(event))) {
+    case Pushed::kTaken:
+      return absl::OkStatus();
+    case Pushed::kGone:
+      return absl::CancelledError("the client has gone");
+    case Pushed::kFull:
+      break;
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the reader is more than ", context_.options->max_stream_backlog, " tokens behind"));
+}
+
 void GenerateSession::OnToken(const TokenEvent& event) {
   const absl::Time now = MonotonicNow();
   if (!std::exchange(started_, true))
@@ -317,10 +330,8 @@ void GenerateSession::OnToken(const TokenEvent& event) {
     logprob->set_token(entry.id);
     logprob->set_logprob(entry.logprob);
   }
-  if (stream_->Push(std::move(out))) return;
-  // Too slow, or gone (then the stream has said so already and this changes nothing).
-  Stop(absl::ResourceExhaustedError(
-      absl::StrCat("the reader is more than ", context_.options->max_stream_backlog, " tokens behind")));
+  const absl::Status delivered = Deliver(std::move(out));
+  if (!delivered.ok()) Stop(delivered);
 }
 
 void GenerateSession::OnDone(const absl::Status& status, const SequenceResult& result) {
@@ -337,9 +348,8 @@ void GenerateSession::OnDone(const absl::Status& status, const SequenceResult& r
     finished->set_completion_tokens(static_cast<uint32_t>(result.completion_tokens));
     finished->set_text(result.tail_text);
     finished->set_choice(static_cast<uint32_t>(result.choice));
-    if (!stream_->Push(std::move(out))) {
-      lost_ = absl::ResourceExhaustedError("the reader is too slow to take the end of its answer");
-    }
+    const absl::Status delivered = Deliver(std::move(out));
+    if (!delivered.ok()) lost_ = delivered;
   } else {
     if (lost_.ok()) lost_ = status;
   }

@@ -63,9 +63,9 @@ class Streaming : public ::testing::Test, public v1::Decode::CallbackService {
 };
 
 TEST_F(Streaming, EventsArriveInOrderAndThenTheEnd) {
-  for (int32_t i = 0; i < 3; ++i) EXPECT_TRUE(stream_->Push(Token(i)));
+  for (int32_t i = 0; i < 3; ++i) EXPECT_EQ(stream_->Push(Token(i)), Pushed::kTaken);
   stream_->End(grpc::Status::OK);
-  EXPECT_FALSE(stream_->Push(Token(9)));
+  EXPECT_EQ(stream_->Push(Token(9)), Pushed::kGone);
   stream_->End(grpc::Status(grpc::StatusCode::INTERNAL, "too late"));
   v1::GenerateEvent event;
   for (int32_t i = 0; i < 3; ++i) {
@@ -80,9 +80,11 @@ TEST_F(Streaming, ASlowReaderFillsTheBacklogAndNoMore) {
   // Bigger than gRPC's windows, so that writes wait for the reader.
   int pushed = 0;
   const absl::Time limit = absl::Now() + absl::Seconds(10);
-  while (stream_->Push(Token(pushed, 1 << 20)) && absl::Now() < limit) ++pushed;
+  Pushed last = Pushed::kTaken;
+  while ((last = stream_->Push(Token(pushed, 1 << 20))) == Pushed::kTaken && absl::Now() < limit) ++pushed;
   EXPECT_GE(pushed, static_cast<int>(kBacklog));
   EXPECT_LT(pushed, 100);
+  EXPECT_EQ(last, Pushed::kFull);
   stream_->End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too slow"));
   v1::GenerateEvent event;
   int read = 0;
@@ -92,7 +94,7 @@ TEST_F(Streaming, ASlowReaderFillsTheBacklogAndNoMore) {
 }
 
 TEST_F(Streaming, AReaderThatTakesNothingIsCutOff) {
-  for (int32_t i = 0; stream_->Push(Token(i, 1 << 20));) ++i;
+  for (int32_t i = 0; stream_->Push(Token(i, 1 << 20)) == Pushed::kTaken;) ++i;
   stream_->End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too slow"));
   const std::weak_ptr<Stream> weak = stream_;
   stream_->Abort();
@@ -105,7 +107,7 @@ TEST_F(Streaming, AReaderThatTakesNothingIsCutOff) {
 TEST_F(Streaming, AClientThatGoesIsReportedOnceAndTheStreamCanStillEnd) {
   context_.TryCancel();
   EXPECT_TRUE(cancelled_.WaitForNotificationWithTimeout(absl::Seconds(10)));
-  EXPECT_FALSE(stream_->Push(Token(1)));
+  EXPECT_EQ(stream_->Push(Token(1)), Pushed::kGone);
 }
 
 }  // namespace
