@@ -19,13 +19,13 @@
 #include "runtime/offline/calibration_setup.h"
 #include "runtime/offline/hand_over_probe.h"
 #include "runtime/offline/progress.h"
+#include "runtime/offline/rate_search.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
 namespace {
 
 constexpr int kBisections = 6;
-constexpr int kRetries = 3;
 
 // One structure at one rate, fitted.
 struct Candidate {
@@ -261,15 +261,19 @@ class TransformCalibration {
         target, raw_bytes_ / 16, floors));
   }
 
-  // Coarser steps with the decoder as it is find where the loss goes; the decoder is then fitted anew there.
   absl::Status Narrow(Candidate best, double target) {
-    ALUDEL_ASSIGN_OR_RETURN(const double bytes, CoarsestBytes(best, target));
-    double tried = bytes;
-    for (int i = 0; i < kRetries && tried < 0.9 * best.bytes(); ++i, tried *= 1.3) {
-      ALUDEL_ASSIGN_OR_RETURN(Candidate candidate, Fit(best.shape.native_layers, tried));
-      if (candidate.kl_bound() > target) continue;
-      best = std::move(candidate);
-      break;
+    RateSearch search(raw_bytes_ / 16);
+    while (true) {
+      ALUDEL_ASSIGN_OR_RETURN(const double guess, CoarsestBytes(best, target));
+      const std::optional<double> bytes = search.Next(guess);
+      if (!bytes.has_value()) break;
+      ALUDEL_ASSIGN_OR_RETURN(Candidate candidate, Fit(best.shape.native_layers, *bytes));
+      if (candidate.kl_bound() > target) {
+        search.Missed(*bytes);
+      } else {
+        search.Met(*bytes);
+        best = std::move(candidate);
+      }
     }
     chosen_ = std::move(best);
     PrintLine(absl::StrFormat(
@@ -278,6 +282,7 @@ class TransformCalibration {
     return absl::OkStatus();
   }
 
+  // Where the loss would be met by coarser steps alone, the decoder as it is.
   absl::StatusOr<double> CoarsestBytes(const Candidate& from, double target) {
     double low = 1, high = 32;  // factors of the step
     double bytes = from.bytes();
