@@ -395,7 +395,7 @@ TEST_P(TransportContract, EndsInEveryOrderThatTheContractAllows) {
 INSTANTIATE_TEST_SUITE_P(Kinds, TransportContract,
                          testing::Values(Kind{"Loopback", "loopback", "", "loopback"},
                                          Kind{"UcxTcp", "ucx", "tcp", "tcp/lo"},
-                                         Kind{"UcxSharedMemory", "ucx", "posix,cma,tcp", "posix/memory"}),
+                                         Kind{"UcxSharedMemory", "ucx", "posix,cma,tcp", "cma/memory"}),
                          [](const auto& info) { return info.param.name; });
 
 TEST(OpenTransport, RefusesOptionsThatMakeNoSense) {

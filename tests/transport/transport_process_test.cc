@@ -154,7 +154,7 @@ TEST_P(TransportBetweenProcesses, EndsTransfersFromAHungSenderAfterTheReceiveTim
 
 INSTANTIATE_TEST_SUITE_P(Kinds, TransportBetweenProcesses,
                          testing::Values(Kind{"UcxTcp", "tcp", "tcp/lo"},
-                                         Kind{"UcxSharedMemory", "posix,cma,tcp", "posix/memory"}),
+                                         Kind{"UcxSharedMemory", "posix,cma,tcp", "cma/memory"}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

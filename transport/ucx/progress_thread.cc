@@ -13,6 +13,15 @@ namespace {
 
 // Rounds of progress between two looks at commands and deadlines.
 constexpr int kProgressRounds = 64;
+// While transfers run the next event is mostly closer than a sleep and a wake-up together, and waking us
+// costs the peer as much as moving some of its bytes. So when the last sleep was a short one, the next wait
+// begins with some progress, then with a doze that no event ends, and only then with a sleep. A link whose
+// events are farther apart, and an idle one, is slept for at once. Two cores, 16 messages of 1 MiB under way:
+// tcp on loopback 2.7 -> 3.6 GB/s, shared memory 10.7 -> 12.4.
+constexpr absl::Duration kShortSleep = absl::Microseconds(150);
+constexpr absl::Duration kPatience = absl::Microseconds(20);
+constexpr int kPatienceRounds = 16;  // between two looks at the clock
+constexpr absl::Duration kDoze = absl::Microseconds(50);
 // How long a shutdown waits for UCX to end what is under way.
 constexpr absl::Duration kShutdownLimit = absl::Seconds(2);
 
@@ -48,6 +57,8 @@ void ProgressThread::Run() {
   UcxWorker& worker = node_->worker();
   absl::Time give_up = absl::InfiniteFuture();
   int busy_rounds = 0;
+  bool slept_briefly = false;  // the last time
+  bool dozed = false;          // since something happened
   while (true) {
     for (CommandQueue::Command& command : commands_->TakeAll()) command();
     const absl::Time now = MonotonicNow();
@@ -58,17 +69,37 @@ void ProgressThread::Run() {
     }
     int rounds = 0;
     while (rounds < kProgressRounds && worker.Progress()) ++rounds;
-    if (rounds > 0) {
+    const bool expectant = slept_briefly && !dozed;
+    if (rounds > 0 || (expectant && ProgressPatiently())) {
       busy_rounds = 0;
+      dozed = false;
+      continue;
+    }
+    if (expectant) {
+      dozed = true;
+      Sleep(std::min({next, give_up, MonotonicNow() + kDoze}), /*watch_ucx=*/false);
       continue;
     }
     if (worker.Arm()) {
       busy_rounds = 0;
+      dozed = false;
+      const absl::Time asleep = MonotonicNow();
       Sleep(std::min(next, give_up), /*watch_ucx=*/true);
+      slept_briefly = MonotonicNow() - asleep < kShortSleep;
     } else {
       SleepUnarmed(std::min(next, give_up), ++busy_rounds);
     }
   }
+}
+
+bool ProgressThread::ProgressPatiently() {
+  const absl::Time until = MonotonicNow() + kPatience;
+  do {
+    for (int round = 0; round < kPatienceRounds; ++round) {
+      if (node_->worker().Progress()) return true;
+    }
+  } while (MonotonicNow() < until);
+  return false;
 }
 
 // UCX refuses to be armed while it has something to do. Mostly the next round of progress settles that; but

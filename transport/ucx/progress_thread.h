@@ -29,6 +29,8 @@ class ProgressThread {
  private:
   ProgressThread(std::unique_ptr<UcxNode> node, std::unique_ptr<CommandQueue> commands);
   void Run();
+  // Makes progress for a moment; true once something happened.
+  bool ProgressPatiently();
   void Sleep(absl::Time until, bool watch_ucx);
   void SleepUnarmed(absl::Time until, int busy_rounds);
 

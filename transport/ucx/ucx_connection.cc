@@ -137,8 +137,10 @@ void UcxConnection::AbandonInFlight() {
 bool LanesOnlyCopy(absl::string_view lanes) {
   for (absl::string_view lane : absl::StrSplit(lanes, ' ')) {
     const absl::string_view transport = lane.substr(0, lane.find('/'));
-    if (transport != "tcp" && transport != "posix" && transport != "sysv" && transport != "self")
+    if (transport != "tcp" && transport != "posix" && transport != "cma" && transport != "sysv" &&
+        transport != "self") {
       return false;
+    }
   }
   return true;
 }

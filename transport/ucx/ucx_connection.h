@@ -104,8 +104,9 @@ class UcxConnection {
   bool abandoned_ = false;
 };
 
-// Whether all lanes of DescribeLanes() copy payloads on the calling thread, without a device that reads
-// memory.
+// Whether all lanes of DescribeLanes() copy payloads on a processor, without a device that reads memory.
+// (With cma it is the peer's, which may still read after a close; see UcxContext for why that is nobody's
+// harm.)
 bool LanesOnlyCopy(absl::string_view lanes);
 
 }  // namespace aludel

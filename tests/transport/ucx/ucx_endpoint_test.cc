@@ -27,6 +27,7 @@ TEST(ParseLanes, SaysSoWhenItUnderstandsNothing) {
 TEST(LanesOnlyCopy, IsFalseWhenADeviceMayReadMemory) {
   EXPECT_TRUE(LanesOnlyCopy("tcp/lo"));
   EXPECT_TRUE(LanesOnlyCopy("posix/memory tcp/eth0"));
+  EXPECT_TRUE(LanesOnlyCopy("posix/memory cma/memory"));
   EXPECT_FALSE(LanesOnlyCopy("posix/memory rc_mlx5/mlx5_0:1"));
   EXPECT_FALSE(LanesOnlyCopy("unknown"));
 }
