@@ -17,13 +17,13 @@ import sys
 import time
 from pathlib import Path
 
-SECONDS = 2.0
+SECONDS = 1.0
 
 
 def ours(binaries: Path, size: int, transports: str, window: int) -> float:
     """Megabytes (10^6 bytes) of payload per second."""
     text = subprocess.run([str(binaries / "aludel-bench"), "link", "--size", str(size), "--window", str(window),
-                           "--milliseconds", str(int(SECONDS * 1000)), "--transports", transports],
+                           "--milliseconds", str(int(SECONDS * 1000)), "--transports", transports, "--places", "1"],
                           check=True, capture_output=True, text=True).stdout
     return float(re.search(r": ([\d.]+) MB/s", text).group(1))
 
@@ -57,11 +57,13 @@ def compare(options: argparse.Namespace) -> int:
             for _ in range(options.rounds):
                 mine = ours(options.bin, size, transports, options.window)
                 pairs.append((mine, perftest(size, transports, options.window, mine)))
+            # Of two figures taken one right after the other: the machine's own speed moves between the rounds.
+            ratio = statistics.median(mine / theirs for mine, theirs in pairs)
             mine, theirs = (statistics.median(column) for column in zip(*pairs))
-            worst = min(worst, mine / theirs)
-            print(f"{transports} {size} bytes: ours {mine:.0f} MB/s, ucx_perftest {theirs:.0f} MB/s: "
-                  f"{100 * mine / theirs:.0f} % (median of {options.rounds})", flush=True)
-    print(f"RESULT: at least {100 * worst:.0f} %")
+            worst = min(worst, ratio)
+            print(f"{transports} {size} bytes: ours {mine:.0f} MB/s, ucx_perftest {theirs:.0f} MB/s, "
+                  f"median of {options.rounds} ratios {ratio:.2f}", flush=True)
+    print(f"RESULT: at least {worst:.2f} of ucx_perftest")
     return 0 if worst >= 0.9 else 1
 
 
@@ -89,7 +91,7 @@ def main() -> int:
     parser.add_argument("--sizes", default="65536,1048576,8388608")
     parser.add_argument("--transports", default="tcp;posix,cma,tcp", help="UCX lists, separated by semicolons")
     parser.add_argument("--window", type=int, default=16, help="messages under way")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cap", help="rate for tc, e.g. 1gbit")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
