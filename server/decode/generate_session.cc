@@ -9,6 +9,7 @@
 #include "server/deadline.h"
 #include "server/decode/sampling_fields.h"
 #include "server/rpc_status.h"
+#include "server/shedding.h"
 #include "spdlog/spdlog.h"
 
 namespace aludel {
@@ -112,6 +113,13 @@ bool GenerateSession::IsCached(const Plan& plan, absl::Span<const int32_t> promp
   return cached > 0 && plan.handed_over_tokens - cached < worth_asking;
 }
 
+absl::Status GenerateSession::CheckDeadline(const Plan& plan) const {
+  const bool others = *context_.sessions_open > 1;
+  absl::Status shed = ShedIfHopeless(plan.predicted_ttft, others, MonotonicNow(), deadline_);
+  if (!shed.ok()) context_.metrics->CountPlan("shed", "deadline");
+  return shed;
+}
+
 absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const PlanRequest& wanted,
                                     const Plan& chosen) {
   Plan plan = chosen;
@@ -134,7 +142,10 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
   if (cached) {
     spec.codec = context_.model->FindCodec(plan.format);
     plan = Plan{.format = plan.format, .reason = "cached"};
-  } else if (plan.remote) {
+  } else {
+    ALUDEL_RETURN_IF_ERROR(CheckDeadline(plan));
+  }
+  if (plan.remote) {
     const KvCodec* codec = context_.model->FindCodec(plan.format);
     absl::StatusOr<FrameExtent> reserved =
         context_.arena->Reserve(context_.model->HandoverBytesBound(*codec, plan.handed_over_tokens));

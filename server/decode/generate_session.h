@@ -56,6 +56,7 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   void Learn(const RequestLabels& labels, const StageSeconds& stages, const Handover::Report& handover);
   void OnToken(const TokenEvent& event) override;
   void OnDone(const absl::Status& status, const SequenceResult& result) override;
+  absl::Status CheckDeadline(const Plan& plan) const;
   absl::Status Deliver(v1::GenerateEvent event);
   void SendStarted(const SequenceTimes& times, int64_t cached_tokens, bool fell_back,
                    const absl::Status& fallback_reason);

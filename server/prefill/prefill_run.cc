@@ -6,6 +6,7 @@
 #include "runtime/status_macros.h"
 #include "server/deadline.h"
 #include "server/rpc_status.h"
+#include "server/shedding.h"
 #include "spdlog/spdlog.h"
 
 namespace aludel {
@@ -55,8 +56,12 @@ absl::Status PrefillRun::Validate(const v1::RunRequest& request) {
   request_id_ = request.request_id();
   prompt_.assign(request.prompt().begin(), request.prompt().end());
   if (request.has_max_staleness_ms()) max_staleness_ = absl::Milliseconds(request.max_staleness_ms());
+  const PrefillLoad& load = *context_.load;
+  const int64_t waiting = load.waiting_tokens();
   context_.load->Begin(static_cast<int64_t>(prompt_.size()));
-  return absl::OkStatus();
+  if (load.tokens_per_second() == 0) return absl::OkStatus();
+  return ShedIfHopeless(static_cast<double>(waiting) / load.tokens_per_second(), waiting > 0, MonotonicNow(),
+                        deadline_);
 }
 
 void PrefillRun::Start(const v1::RunRequest& request) {
