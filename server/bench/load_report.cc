@@ -5,6 +5,8 @@
 #include <map>
 #include <numeric>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "runtime/offline/plot.h"
@@ -32,6 +34,19 @@ ordered_json Distribution(const std::vector<double>& seconds) {
     json[name] = Milliseconds(Percentile(seconds, fraction));
   }
   return json;
+}
+
+// Errors that differ in figures only are of one kind; the status is none of those.
+std::string KindOf(absl::string_view error) {
+  std::string kind(error.substr(0, absl::StartsWith(error, "HTTP ") ? 8 : 0));
+  for (const char c : error.substr(kind.size())) {
+    if (!absl::ascii_isdigit(static_cast<unsigned char>(c))) {
+      kind += c;
+    } else if (!absl::EndsWith(kind, "#")) {
+      kind += '#';
+    }
+  }
+  return kind;
 }
 
 bool IsGood(const LoadResult& result, const LoadObjective& objective) {
@@ -140,8 +155,9 @@ ordered_json SummariseLoad(const std::vector<LoadResult>& results, const LoadObj
     tokens += result.completion_tokens;
     seconds = std::max(seconds, result.arrival + result.e2e);
     if (result.ok()) continue;
-    const bool known = errors.size() < kMaxErrorKinds || errors.count(result.error) > 0;
-    ++errors[known ? result.error : "other errors"];
+    const std::string kind = KindOf(result.error);
+    const bool known = errors.size() < kMaxErrorKinds || errors.count(kind) > 0;
+    ++errors[known ? kind : "other errors"];
   }
   const std::vector<Curve> curves = Curves(results);
   const auto rate = [seconds](int64_t count) {

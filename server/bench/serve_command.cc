@@ -45,6 +45,7 @@ struct Flags {
   int64_t requests = 100;
   int64_t max_tokens = 32;
   int64_t seed = 1;
+  int64_t deadline_ms = 0;
   double timeout = 120;
   int64_t connections = 1024;
   bool insecure = false;
@@ -61,6 +62,7 @@ std::string Body(const Flags& flags, const std::string& prompt, int64_t max_toke
   // Ours alone: another's endpoint is sent nothing that it might refuse.
   if (!flags.fidelity.empty()) body["aludel"]["fidelity"] = flags.fidelity;
   if (!flags.format.empty()) body["aludel"]["format"] = flags.format;
+  if (flags.deadline_ms > 0) body["aludel"]["timeout_ms"] = flags.deadline_ms;
   return body.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
@@ -196,6 +198,7 @@ absl::Status ServeCommand(int argc, char** argv) {
   flags.Add("api-key", "KEY", &values.api_key, "sent as a bearer token");
   flags.Add("fidelity", "NAME", &values.fidelity, "Aludel's exact or coded");
   flags.Add("format", "NAME", &values.format, "Aludel's wire format to force");
+  flags.Add("deadline-ms", "N", &values.deadline_ms, "Aludel's deadline of a request; 0: the server's");
   flags.Add("slo-ttft-ms", "N", &values.objective.ttft_ms, "a good request's time to first token; 0: any");
   flags.Add("slo-itl-ms", "N", &values.objective.inter_token_ms, "and its mean time between tokens; 0: any");
   flags.Add("slo-e2e-ms", "N", &values.objective.e2e_ms, "and its whole time; 0: any");

@@ -44,9 +44,12 @@ class Stack:
     """The servers, from start to stop."""
 
     def __init__(self, binaries: Path, folder: Path, added: Dict[str, str],
-                 chat_template: Optional[Path] = None) -> None:
+                 chat_template: Optional[Path] = None, replaced: Optional[Dict[str, str]] = None) -> None:
+        """`replaced`: texts to replace in every server's configuration, where they occur."""
         self.folder = folder
         texts = {name: (ROOT / "configs" / f"{name}.textproto").read_text() for name in SERVERS}
+        for old, new in (replaced or {}).items():
+            texts = {name: text.replace(old, new) for name, text in texts.items()}
         if chat_template is not None:
             model = folder / "chat"
             model.mkdir()

@@ -39,9 +39,18 @@ TEST(LoadReport, GivesPercentilesOfWholeAnswersAndGoodputOfAllThatWereSent) {
   EXPECT_THAT(DescribeLoad(summary), HasSubstr("100 of 101 requests answered"));
 }
 
+TEST(LoadReport, ErrorsThatDifferInFiguresAreOneKindAndStatusesAreNot) {
+  const auto errors = SummariseLoad({{.error = "HTTP 429: expected in 1.8 s"},
+                                     {.error = "HTTP 429: expected in 12.25 s"},
+                                     {.error = "HTTP 503: busy"}},
+                                    {})["errors"];
+  EXPECT_EQ(errors["HTTP 429: expected in #.# s"], 2);
+  EXPECT_EQ(errors["HTTP 503: busy"], 1);
+}
+
 TEST(LoadReport, CountsErrorsOfAnyNumberOfKinds) {
   std::vector<LoadResult> results;
-  for (int i = 0; i < 1000; ++i) results.push_back({.error = absl::StrCat("request ", i, " failed")});
+  for (int i = 0; i < 1000; ++i) results.push_back({.error = std::string(1 + i, 'x')});
   const auto errors = SummariseLoad(results, {})["errors"];
   EXPECT_LE(errors.size(), 21u);
   int64_t sum = 0;
