@@ -78,6 +78,7 @@ class Engine::Impl {
     });
   }
   void FallBack(SequenceId id, const absl::Status& reason);
+  void FallBack(Sequence& sequence, const absl::Status& reason);
   void RestartHandover(SequenceId id);
   void Cancel(SequenceId id, const absl::Status& status);
 
@@ -203,6 +204,13 @@ void Engine::Impl::Begin(std::unique_ptr<Sequence> owned) {
   blocks_.Begin(sequence, sequences_);
   sequences_.emplace(sequence.id, std::move(owned));
   Constrain(sequence);
+  if (sequence.computed < sequence.cached_wanted) {
+    // Others took the blocks since the caller looked. Over fewer the answer would be neither the format's nor
+    // exact.
+    FallBack(sequence,
+             absl::NotFoundError(absl::StrFormat("%d tokens were in the prefix cache, %d are left in it",
+                                                 sequence.cached_wanted, sequence.computed)));
+  }
   if (!sequence.awaiting()) return;
   const absl::Status begun = intake_.Begin(sequence);
   if (!begun.ok()) FallBack(sequence.id, begun);
@@ -211,9 +219,13 @@ void Engine::Impl::Begin(std::unique_ptr<Sequence> owned) {
 void Engine::Impl::FallBack(SequenceId id, const absl::Status& reason) {
   const auto found = sequences_.find(id);
   if (found == sequences_.end() || !found->second->awaiting()) return;
-  intake_.FallBack(*found->second, reason);
+  FallBack(*found->second, reason);
+}
+
+void Engine::Impl::FallBack(Sequence& sequence, const absl::Status& reason) {
+  intake_.FallBack(sequence, reason);
   std::lock_guard<std::mutex> lock(mutex_);
-  admission_.FallBack(found->second->group->request);
+  admission_.FallBack(sequence.group->request);
 }
 
 void Engine::Impl::RestartHandover(SequenceId id) {

@@ -16,6 +16,7 @@
 #include "runtime/model/tokenizer.h"
 #include "runtime/model/transformer.h"
 #include "runtime/sampler.h"
+#include "runtime/scheduler.h"
 
 namespace aludel {
 
@@ -30,8 +31,6 @@ struct EngineOptions {
   int max_sequences = 64;      // running or waiting for frames
   bool prefix_cache = true;    // sequences share the blocks of what they begin with
 };
-
-constexpr int kMaxPriority = 16;
 
 enum class FinishReason : uint8_t { kStop, kLength };
 
@@ -54,6 +53,7 @@ struct TokenEvent {
   // Where sampling.top_logprobs is set: this token's, then the likeliest ones'.
   std::vector<TokenLogprob> logprobs;
   bool first = false;  // of its choice: `times` and `cached_tokens` are final now
+  uint64_t step = 0;   // of the engine, that computed it
   SequenceTimes times;
   int64_t cached_tokens = 0;  // of the prompt, neither computed nor handed over for this request
   bool fell_back = false;
@@ -88,9 +88,10 @@ struct GenerateSpec {
   // Set: tokens [the codec's native head, handed_over_tokens) arrive as frames of this codec (ApplyFrame);
   // the rest is computed here. The last prompt token always is, so handed_over_tokens < prompt.size(). With 0
   // nothing arrives: what the prefix cache has of this prompt in this format is taken, the rest is computed
-  // over it.
+  // over it; where it has less than `cached_tokens` by then, all of it is computed, as if no codec were set.
   const KvCodec* codec = nullptr;
   int64_t handed_over_tokens = 0;
+  int64_t cached_tokens = 0;
   int priority = 0;  // -kMaxPriority to kMaxPriority, lower goes first (scheduler.h says by how much)
   // Set: only texts of its grammar are generated, and the answer ends where nothing may follow. From here on
   // only the engine's thread uses it.

@@ -71,6 +71,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadGenerate(
                                              std::move(group), /*choice=*/0, tokenizer_);
   sequence->format = spec.codec;
   sequence->priority = spec.priority;
+  if (spec.codec != nullptr && spec.handed_over_tokens == 0) sequence->cached_wanted = spec.cached_tokens;
   if (spec.codec != nullptr && spec.handed_over_tokens > 0) {
     const int64_t head = spec.codec->native_head_tokens();
     if (spec.handed_over_tokens <= head || spec.handed_over_tokens >= sequence->prompt_tokens) {

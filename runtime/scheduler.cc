@@ -8,6 +8,8 @@
 namespace aludel {
 namespace {
 
+int64_t KeptForPrompts(int64_t budget) { return std::max<int64_t>(1, budget / 4); }
+
 // Who holds which blocks while a plan is made: the state and what the plan has changed so far.
 class BlockBook {
  public:
@@ -134,7 +136,7 @@ StepPlan StepPlanner::Plan() {
     prompt_tokens += sequence.decoding ? 0 : sequence.left;
   }
   const int64_t budget = state_.token_budget;
-  const int64_t kept_for_prompts = std::min(prompt_tokens, std::max<int64_t>(1, budget / 4));
+  const int64_t kept_for_prompts = std::min(prompt_tokens, KeptForPrompts(budget));
   int64_t decode_slots = std::max<int64_t>(budget - kept_for_prompts, 0);
   // A budget of one token cannot be shared within a step, so it alternates.
   if (budget == 1 && decodes > 0 && state_.step % 2 == 0) decode_slots = 1;
@@ -166,6 +168,12 @@ StepPlan StepPlanner::Plan() {
 StepPlan PlanStep(const SchedulerState& state) {
   ALUDEL_CHECK(state.token_budget > 0);
   return StepPlanner(state).Plan();
+}
+
+int64_t MostStepsToAToken(int64_t decodes, int64_t token_budget) {
+  if (token_budget == 1) return 2 * decodes;
+  const int64_t slots = token_budget - KeptForPrompts(token_budget);
+  return (decodes + slots - 1) / slots;
 }
 
 std::vector<uint64_t> PlanReservation(const SchedulerState& state, int64_t blocks) {

@@ -10,6 +10,8 @@ namespace aludel {
 
 // One more step of priority lets a request pass at most so many that came before it.
 constexpr int64_t kPriorityStride = 64;
+// Priorities go from -kMaxPriority to kMaxPriority; lower goes first.
+constexpr int kMaxPriority = 16;
 
 // What the scheduler needs to know of one sequence. Sequences that wait for frames are not listed.
 struct SchedulerSequence {
@@ -48,8 +50,8 @@ struct StepPlan {
 //
 // Tokens. Decodes come first, one token each, because their users are reading; but while a prompt waits a
 // quarter of the budget is its own. Of more decodes than fit, those that have waited longest run: with never
-// more than D, each runs at least once in ceil(D / (3/4 budget)) steps (2 D where the budget is one token).
-// Prompts get at least a quarter of the budget in every step (every second), in order of rank.
+// more than D, each runs at least once in MostStepsToAToken(D, budget) steps. Prompts get at least a quarter
+// of the budget in every step (every second), in order of rank.
 //
 // Blocks. Who needs blocks that are not free takes them from sequences of lower rank, the last first, which
 // compute what they lose again. A sequence starts only when all of it fits beside one more block for every
@@ -57,9 +59,14 @@ struct StepPlan {
 //
 // Nobody starves: the first in rank runs whenever its turn comes and is never preempted, so it ends, and then
 // the second is first. Rank is fixed when a request comes, and P steps of priority let it pass at most P *
-// kPriorityStride earlier ones: that many requests, and those before it, are the most that a request ever
-// waits for.
+// kPriorityStride earlier ones. So a request of priority p waits for those that came before it, and for at
+// most (p + kMaxPriority) * kPriorityStride that come later, however many and urgent they are: 1,024 for p =
+// 0.
 StepPlan PlanStep(const SchedulerState& state);
+
+// ceil(decodes / (3/4 budget)); 2 decodes where the budget is one token. Blocks do not count here: who is
+// preempted computes again what it lost, before its next token.
+int64_t MostStepsToAToken(int64_t decodes, int64_t token_budget);
 
 // Who must be preempted so that `blocks` are free for a hand-over that was promised them: the last in rank
 // first, and never the first. Admission (runtime/admission.h) sees to it that this is enough.

@@ -106,6 +106,7 @@ struct Sequence {
   size_t inserted_blocks = 0;  // of `blocks`, those that the prefix cache knows
   bool queried = false;        // the prefix cache's counters know of it
   int64_t cached_tokens = 0;   // of the prompt, found in the prefix cache
+  int64_t cached_wanted = 0;   // with a format that nothing arrives in: fewer, and it falls back
 
   std::optional<Landing> landing;
   bool fell_back = false;

@@ -34,6 +34,7 @@ absl::StatusOr<std::optional<FinishReason>> TokenEmitter::Emit(Sequence& sequenc
     sequence.times.ttft = sequence.clock.total();
     event.first = true;
   }
+  event.step = sequence.last_step;
   event.times = sequence.times;
   event.cached_tokens = sequence.cached_tokens;
   event.fell_back = sequence.fell_back;

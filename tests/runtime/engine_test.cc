@@ -534,6 +534,26 @@ TEST_F(EngineTest, ServesLossyBlocksToTheirFormatAlone) {
   EXPECT_NE(exact_again->events()[0].logprobs[0].logprob, lossy->events()[0].logprobs[0].logprob);
 }
 
+TEST_F(EngineTest, ComputesExactlyWhereTheCacheNoLongerHoldsWhatTheCallerSaw) {
+  const auto codec = OpenCodec("raw", "", CodecSide::kConsumer, *model_).value();
+  const Question question = Questions(1)[0];
+  GenerateSpec spec{.prompt = question.prompt, .codec = codec.get(), .cached_tokens = 16};
+  spec.sampling.max_tokens = 24;
+  const auto recorder = std::make_shared<Recorder>();
+  ASSERT_TRUE(engine_->Generate(std::move(spec), recorder).ok());
+  ASSERT_TRUE(recorder->WaitDone());
+  EXPECT_TRUE(recorder->status().ok()) << recorder->status();
+  EXPECT_TRUE(recorder->result().fell_back);
+  EXPECT_EQ(recorder->result().fallback_reason.message(),
+            "16 tokens were in the prefix cache, 0 are left in it");
+  EXPECT_EQ(recorder->tokens(), WithoutEnd(question.answer));
+  // What it leaves behind is exact, too.
+  EXPECT_EQ(engine_->CachedTokens(question.prompt, codec.get()), 0);
+  EXPECT_GT(engine_->CachedTokens(question.prompt, nullptr), 0);
+  EXPECT_EQ(engine_->stats().fallbacks, 1);
+  EXPECT_EQ(engine_->stats().kv_blocks_reserved, 0);
+}
+
 TEST_F(EngineTest, LetsAPrefillSkipWhatIsComputedAndNeedsNoFrames) {
   const auto codec = OpenCodec("raw", "", CodecSide::kProducer, *model_).value();
   const Question question = Questions(1)[0];

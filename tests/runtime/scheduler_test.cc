@@ -192,6 +192,14 @@ TEST(Scheduler, ReservesForAHandOverFromTheLastInRank) {
 }
 
 // The bounds that the header states, over random states with blocks for all.
+TEST(Scheduler, SaysHowLongADecodeWaits) {
+  EXPECT_EQ(MostStepsToAToken(64, 256), 1);
+  EXPECT_EQ(MostStepsToAToken(192, 256), 1);
+  EXPECT_EQ(MostStepsToAToken(193, 256), 2);
+  EXPECT_EQ(MostStepsToAToken(3, 2), 3);
+  EXPECT_EQ(MostStepsToAToken(3, 1), 6);
+}
+
 TEST(Scheduler, NeverExceedsTheBudgetAndStarvesNobody) {
   std::mt19937 random(20260711);
   for (int round = 0; round < 2000; ++round) {
@@ -206,8 +214,7 @@ TEST(Scheduler, NeverExceedsTheBudgetAndStarvesNobody) {
       table.Add(i, 5, left.back());
     }
     const int64_t budget = 4 + static_cast<int64_t>(random() % 60);
-    const int64_t slots = budget - budget / 4;
-    const int64_t bound = std::max<int64_t>(1, (decodes + slots - 1) / slots);
+    const int64_t bound = std::max<int64_t>(1, MostStepsToAToken(decodes, budget));
     const uint64_t first_step = 1 + random() % 1000;
     std::map<uint64_t, int> ran;
     for (int64_t s = 0; s < bound; ++s) {
