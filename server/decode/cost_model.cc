@@ -54,9 +54,9 @@ std::optional<double> CostModel::PredictRemote(const Target& target, const std::
                                                                  CachedTokens(target.name, format, prompt)));
 }
 
-void CostModel::ObserveLocal(int64_t tokens, const StageSeconds& stages) {
+void CostModel::ObserveLocal(int64_t tokens, int64_t cached, const StageSeconds& stages) {
   absl::MutexLock lock(&mutex_);
-  local_.Add(static_cast<double>(tokens), stages.ttft - stages.queue);
+  local_.Add(static_cast<double>(tokens - cached), stages.ttft - stages.queue);
 }
 
 void CostModel::ObserveRemote(const Target& target, const std::string& format,

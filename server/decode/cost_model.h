@@ -31,7 +31,7 @@ struct Arrival {
 // plan's time from them. Thread-safe; its memory is bounded by servers x formats, and kMaxPrefixes.
 class CostModel {
  public:
-  // Own prefill of `tokens`, behind `waiting_tokens` of others. Nothing until one was seen.
+  // Own prefill of `tokens` that no cache has, behind `waiting_tokens` of others. Nothing until one was seen.
   std::optional<double> PredictLocal(int64_t tokens, int64_t waiting_tokens) const;
 
   struct Target {
@@ -45,7 +45,8 @@ class CostModel {
   std::optional<double> PredictRemote(const Target& target, const std::string& format,
                                       absl::Span<const int32_t> prompt) const;
 
-  void ObserveLocal(int64_t tokens, const StageSeconds& stages);
+  // Of the prompt's `tokens` this server's cache had the first `cached`.
+  void ObserveLocal(int64_t tokens, int64_t cached, const StageSeconds& stages);
   void ObserveRemote(const Target& target, const std::string& format, absl::Span<const int32_t> prompt,
                      const StageSeconds& stages, const ProducerSeconds& producer, const Arrival& arrival);
 

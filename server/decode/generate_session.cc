@@ -79,7 +79,9 @@ absl::StatusOr<Plan> GenerateSession::ChoosePlan(const PlanRequest& wanted,
                                                  absl::Span<const int32_t> prompt) const {
   CostModel& costs = *context_.costs;
   const std::vector<PlanTarget> targets = context_.prefill_pool->Snapshot();
-  const std::optional<double> local = costs.PredictLocal(wanted.prompt_tokens, costs.local_waiting());
+  const int64_t cached = context_.model->engine().CachedTokens(prompt, /*codec=*/nullptr);
+  const std::optional<double> local =
+      costs.PredictLocal(wanted.prompt_tokens - cached, costs.local_waiting());
   const auto shipped = prompt.first(prompt.size() - std::min<size_t>(prompt.size(), 1));
   const absl::Time now = MonotonicNow();
   const auto predict = [&](std::optional<size_t> target, const std::string& format) -> std::optional<double> {
@@ -94,10 +96,10 @@ absl::StatusOr<Plan> GenerateSession::ChoosePlan(const PlanRequest& wanted,
       Plan plan, MakePlan(context_.options->planner, FormatNames(context_), targets, wanted, predict));
   if (!plan.remote) {
     plan.predicted_ttft = local;
-  } else {
-    costs.Chosen(targets[plan.target].name, plan.format, now);
+    plan.cached_tokens = cached;
+    return plan;
   }
-  if (!plan.remote) return plan;
+  costs.Chosen(targets[plan.target].name, plan.format, now);
   // The format's own native tokens, beside what the operator wants computed here.
   const TokenRange range = HandedOver(*context_.model->FindCodec(plan.format), wanted.prompt_tokens);
   plan.handed_over_tokens = std::min(plan.handed_over_tokens, range.end);
@@ -105,12 +107,12 @@ absl::StatusOr<Plan> GenerateSession::ChoosePlan(const PlanRequest& wanted,
   return plan;
 }
 
-bool GenerateSession::IsCached(const Plan& plan, absl::Span<const int32_t> prompt) const {
+int64_t GenerateSession::CachedEnough(const Plan& plan, absl::Span<const int32_t> prompt) const {
   const Engine& engine = context_.model->engine();
   const int64_t cached = engine.CachedTokens(prompt, context_.model->FindCodec(plan.format));
   const int64_t worth_asking =
       std::max<int64_t>(context_.options->planner.min_remote_tokens, engine.options().block_tokens);
-  return cached > 0 && plan.handed_over_tokens - cached < worth_asking;
+  return plan.handed_over_tokens - cached < worth_asking ? cached : 0;
 }
 
 absl::Status GenerateSession::CheckDeadline(const Plan& plan) const {
@@ -131,17 +133,19 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
   }
   GenerateSpec spec{.prompt = {request.prompt().begin(), request.prompt().end()},
                     .sampling = std::move(sampling),
-                    .deadline = ToWallTime(deadline_)};
+                    .deadline = ToWallTime(deadline_),
+                    .priority = request.priority()};
   if (request.has_constraint()) {
     const v1::TextConstraint& wire = request.constraint();
     ALUDEL_ASSIGN_OR_RETURN(spec.constraint,
                             context_.constraints->Get({wire.prefix(), wire.json_schema(), wire.suffix()}));
   }
   FrameExtent extent;
-  const bool cached = plan.remote && IsCached(plan, spec.prompt);
+  spec.cached_tokens = plan.remote ? CachedEnough(plan, spec.prompt) : 0;
+  const bool cached = spec.cached_tokens > 0;
   if (cached) {
     spec.codec = context_.model->FindCodec(plan.format);
-    plan = Plan{.format = plan.format, .reason = "cached"};
+    plan = Plan{.format = plan.format, .cached_tokens = spec.cached_tokens, .reason = "cached"};
   } else {
     ALUDEL_RETURN_IF_ERROR(CheckDeadline(plan));
   }
@@ -173,7 +177,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
     if (plan.remote) {
       target_ = context_.prefill_pool->Snapshot()[plan.target];
     } else {
-      local_tokens_ = prompt_tokens_;
+      local_tokens_ = prompt_tokens_ - plan.cached_tokens;
       context_.costs->BeginLocal(local_tokens_);
     }
     if (cached) {
@@ -263,7 +267,7 @@ void GenerateSession::SendStarted(const SequenceTimes& times, int64_t cached_tok
                                     since_admission);
   }
   context_.metrics->ObserveFirstToken(labels, stages);
-  Learn(labels, stages, handover);
+  Learn(labels, stages, handover, cached_tokens);
 
   v1::GenerateEvent out;
   v1::Started* started = out.mutable_started();
@@ -291,12 +295,12 @@ void GenerateSession::SendStarted(const SequenceTimes& times, int64_t cached_tok
 }
 
 void GenerateSession::Learn(const RequestLabels& labels, const StageSeconds& stages,
-                            const Handover::Report& handover) {
+                            const Handover::Report& handover, int64_t cached_tokens) {
   EndLocalWait();
   if (predicted_ttft_ && labels.plan != "fallback") {
     context_.metrics->ObservePrediction(labels, *predicted_ttft_, stages.ttft);
   }
-  if (labels.plan == "local") context_.costs->ObserveLocal(prompt_tokens_, stages);
+  if (labels.plan == "local") context_.costs->ObserveLocal(prompt_tokens_, cached_tokens, stages);
   if (labels.plan != "remote" || handover.attempts != 1 || !handover.producer) return;
   context_.costs->ObserveRemote(
       CostTarget(target_), labels.format, handover_->prompt(), stages, *handover.producer,

@@ -44,16 +44,17 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   void Stop(const absl::Status& reason);
 
  private:
-  // Whether earlier hand-overs of the plan's format have left so much of the prompt here that the rest is
-  // sooner computed over it than asked for.
-  bool IsCached(const Plan& plan, absl::Span<const int32_t> prompt) const;
+  // Tokens of the prompt that earlier hand-overs of the plan's format have left here, where the rest is
+  // sooner computed over them than asked for; else 0.
+  int64_t CachedEnough(const Plan& plan, absl::Span<const int32_t> prompt) const;
   absl::StatusOr<Plan> ChoosePlan(const PlanRequest& wanted, absl::Span<const int32_t> prompt) const;
   absl::Status Admit(const v1::GenerateRequest& request, const PlanRequest& wanted, const Plan& plan);
   Handover::Spec HandoverSpec(const PlanRequest& wanted, const Plan& plan, const GenerateSpec& spec) const;
   void EndHandover(TicketState end);
   void EndLocalWait();
   // Tells the planner how its plan turned out.
-  void Learn(const RequestLabels& labels, const StageSeconds& stages, const Handover::Report& handover);
+  void Learn(const RequestLabels& labels, const StageSeconds& stages, const Handover::Report& handover,
+             int64_t cached_tokens);
   void OnToken(const TokenEvent& event) override;
   void OnDone(const absl::Status& status, const SequenceResult& result) override;
   absl::Status CheckDeadline(const Plan& plan) const;

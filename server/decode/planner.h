@@ -36,6 +36,7 @@ struct Plan {
   size_t target = 0;  // index into the targets passed in
   std::string format;
   int64_t handed_over_tokens = 0;
+  int64_t cached_tokens = 0;  // of the prompt, that a plan without hand-over finds in this server's cache
   // Few values, for the metric: fidelity, short_prompt, no_target, no_format, coded, forced, fastest,
   // explore.
   std::string reason;

@@ -54,6 +54,20 @@ std::vector<int32_t> Prompt(int64_t tokens, int32_t first = 0) {
   return prompt;
 }
 
+TEST(CostModel, DoesNotTakeACachedPromptForAFastPrefill) {
+  const auto seconds = [](int64_t computed) { return 0.001 + 3e-4 * static_cast<double>(computed); };
+  CostModel model;
+  for (int i = 0; i < 20; ++i) {
+    const int64_t tokens = 200 + 40 * i;
+    const int64_t cached = i % 2 == 0 ? 0 : (tokens - 1) / 16 * 16;  // every second prompt is a repeated one
+    StageSeconds stages;
+    stages.ttft = seconds(tokens - cached);
+    model.ObserveLocal(tokens, cached, stages);
+  }
+  EXPECT_NEAR(*model.PredictLocal(1000, 0), seconds(1000), 0.001);
+  EXPECT_NEAR(*model.PredictLocal(8, 0), seconds(8), 0.001);
+}
+
 TEST(CostModel, PredictsWhatItHasSeenAtOtherLengths) {
   CostModel model;
   EXPECT_FALSE(model.PredictLocal(100, 0).has_value());
@@ -62,7 +76,7 @@ TEST(CostModel, PredictsWhatItHasSeenAtOtherLengths) {
     StageSeconds stages;
     const int64_t tokens = 100 + 50 * i;
     stages.ttft = 0.001 + 3e-4 * tokens;
-    model.ObserveLocal(tokens, stages);
+    model.ObserveLocal(tokens, 0, stages);
   }
   EXPECT_NEAR(*model.PredictLocal(1000, 0), 0.301, 0.005);
   EXPECT_NEAR(*model.PredictLocal(1000, 500), 0.301 + 0.151, 0.01);
