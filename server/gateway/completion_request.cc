@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/constrain/ordered_json.h"
+#include "runtime/scheduler.h"
 #include "server/gateway/chat_messages.h"
 #include "server/gateway/json_fields.h"
 #include "server/gateway/response_format.h"
@@ -73,6 +74,8 @@ void ParseShared(JsonFields& fields, const ordered_json& ordered, CompletionRequ
     request->include_usage = stream_options.Bool("include_usage").value_or(false);
     if (stream_options.error()) fields.Fail(*stream_options.error());
   }
+  // As vLLM has it.
+  request->priority = static_cast<int>(fields.Integer("priority", -kMaxPriority, kMaxPriority).value_or(0));
   ParseExtensions(fields, request);
   ParseResponseFormat(fields, ordered, &request->constraint);
 }

@@ -32,6 +32,7 @@ struct CompletionRequest {
   v1::Fidelity fidelity = v1::FIDELITY_UNSPECIFIED;
   std::string format;
   std::optional<int64_t> max_staleness_ms;
+  int priority = 0;                                   // lower goes first
   absl::Duration timeout = absl::InfiniteDuration();  // the client's own limit
 };
 

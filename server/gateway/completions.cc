@@ -58,6 +58,7 @@ std::optional<ApiError> Completions::Prepare(bool chat, const HttpRequest& http,
   if (constraint) *generate->mutable_constraint() = *std::move(constraint);
   generate->set_fidelity(request->fidelity);
   generate->set_format(request->format);
+  generate->set_priority(request->priority);
   if (request->max_staleness_ms) generate->set_max_staleness_ms(*request->max_staleness_ms);
   for (const std::string& target : options_.prefill_targets) generate->add_prefill_targets(target);
   return std::nullopt;

@@ -50,12 +50,13 @@ TEST(CompletionRequest, HasTheDefaultsOfOpenAi) {
   EXPECT_FALSE(request.sampling.has_seed());
   EXPECT_FALSE(request.stream);
   EXPECT_EQ(request.fidelity, v1::FIDELITY_UNSPECIFIED);
+  EXPECT_EQ(request.priority, 0);
 }
 
 TEST(CompletionRequest, ReadsEveryServedField) {
   const CompletionRequest request = Chat(
       R"(, "temperature": 0, "top_p": 0.5, "top_k": 7, "seed": -3, "stop": ["a", "b"], "max_tokens": 9,
-      "stream": true, "stream_options": {"include_usage": true}, "user": "u",
+      "stream": true, "stream_options": {"include_usage": true}, "user": "u", "priority": -3,
       "aludel": {"fidelity": "exact", "format": "raw", "max_staleness_ms": 0, "timeout_ms": 250})");
   EXPECT_EQ(request.sampling.temperature(), 0);
   EXPECT_EQ(request.sampling.top_p(), 0.5);
@@ -68,6 +69,7 @@ TEST(CompletionRequest, ReadsEveryServedField) {
   EXPECT_EQ(request.fidelity, v1::FIDELITY_EXACT);
   EXPECT_EQ(request.timeout, absl::Milliseconds(250));
   EXPECT_EQ(request.format, "raw");
+  EXPECT_EQ(request.priority, -3);
 }
 
 TEST(CompletionRequest, ReadsEverySamplingField) {
@@ -167,6 +169,9 @@ TEST(CompletionRequest, NamesTheParameterThatIsWrong) {
        "response_format.json_schema.schema"},
       {R"("chat_template_kwargs": 3)", "chat_template_kwargs"},
       {R"("aludel": {"max_staleness": 3})", "aludel.max_staleness"},
+      {R"("priority": 17)", "priority"},
+      {R"("priority": -17)", "priority"},
+      {R"("priority": 0.5)", "priority"},
       {R"("n": 0)", "n"},
       {R"("n": 129)", "n"},
       {R"("logprobs": 2)", "logprobs"},

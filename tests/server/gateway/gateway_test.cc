@@ -339,6 +339,15 @@ TEST_F(GatewayTest, PassesOnHowOldCodesMayBe) {
   EXPECT_EQ(decode.last_request().max_staleness_ms(), 60000);
 }
 
+TEST_F(GatewayTest, PassesPriorityOn) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  Chat("");
+  EXPECT_EQ(decode.last_request().priority(), 0);
+  Chat(R"(, "priority": -2)");
+  EXPECT_EQ(decode.last_request().priority(), -2);
+}
+
 TEST_F(GatewayTest, SaysBothNumbersForAPromptThatIsTooLong) {
   FakeDecode decode(FakeDecode::Hello);
   StartGateway({&decode});
