@@ -17,11 +17,15 @@
 namespace aludel {
 namespace {
 
+// Of a server that does not answer. Servers of one machine often start together.
+constexpr absl::Duration kFirstRetry = absl::Milliseconds(50);
+
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, absl::Duration max_backoff,
                                            const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
   // gRPC would wait two minutes between attempts; our probes set the pace.
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS,
+                   static_cast<int>(absl::ToInt64Milliseconds(kFirstRetry)));
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 500);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
                    static_cast<int>(absl::ToInt64Milliseconds(max_backoff)));
@@ -74,7 +78,6 @@ PrefillPool::PrefillPool(Options options, Timer* timer, Metrics* metrics)
     auto target = std::make_unique<Target>();
     target->name = name;
     target->stub = v1::Prefill::NewStub(MakeChannel(name, options_.probe_max_interval, credentials));
-    target->interval = options_.probe_interval;
     targets_.push_back(std::move(target));
   }
   for (size_t i = 0; i < targets_.size(); ++i) StartProbe(i);
@@ -138,10 +141,11 @@ void PrefillPool::OnProbe(size_t index, const absl::Status& status,
     target.tokens_per_second = description.prefill_tokens_per_second();
     SetState(target, State::kReady, absl::StrJoin(target.formats, ", "));
   }
-  target.interval = target.state == State::kReady
-                        ? options_.probe_interval
-                        : std::min(2 * target.interval, options_.probe_max_interval);
-  target.timer = timer_->At(MonotonicNow() + target.interval, [this, index] { StartProbe(index); });
+  target.retry = target.state == State::kReady
+                     ? absl::ZeroDuration()
+                     : std::min(std::max(2 * target.retry, kFirstRetry), options_.probe_max_interval);
+  const absl::Duration interval = target.state == State::kReady ? options_.probe_interval : target.retry;
+  target.timer = timer_->At(MonotonicNow() + interval, [this, index] { StartProbe(index); });
 }
 
 void PrefillPool::SetState(Target& target, State state, const std::string& reason) {

@@ -16,8 +16,9 @@
 namespace aludel {
 
 // The prefill servers of a decode server: asks each who it is at a bounded rate, refuses those that cannot
-// feed this model (logged and exported with the reason), and knows which are usable now. A server that was
-// down is asked with a doubling interval, so a restarted one comes back by itself. Thread-safe.
+// feed this model (logged and exported with the reason), and knows which are usable now. A server that is not
+// is asked again at once, then with a doubling interval, so that one that (re)starts serves soon.
+// Thread-safe.
 //
 //   unknown -> ready <-> down (no answer, or a run failed)      refused (wrong version, model or formats)
 // Every answer to a probe moves a target to any of the three.
@@ -57,7 +58,7 @@ class PrefillPool {
     std::vector<std::string> formats;
     int64_t waiting_tokens = 0;
     double tokens_per_second = 0;
-    absl::Duration interval;
+    absl::Duration retry;  // interval between the last two questions in vain; zero: the last was none
     Timer::Id timer = 0;
     grpc::ClientContext* probe = nullptr;  // in flight
   };

@@ -16,7 +16,8 @@ namespace {
 
 // Servers tried for one request.
 constexpr size_t kMaxAttempts = 3;
-// Probes of a server that is down come ever more seldom, up to this many intervals apart.
+// Probes of a server that is down come soon at first, then ever more seldom, up to so many intervals apart.
+constexpr absl::Duration kFirstRetry = absl::Milliseconds(50);
 constexpr int kMaxBackoff = 8;
 
 std::string Describe(const grpc::Status& status) {
@@ -153,7 +154,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
 struct Router::Probed {
   std::shared_ptr<DecodeTarget> target;
   absl::Time next = absl::InfinitePast();
-  int backoff = 1;
+  absl::Duration retry;    // interval between the last two probes in vain; zero: the last was none
   bool in_flight = false;  // under mutex_
   std::unique_ptr<grpc::ClientContext> context;
   v1::DescribeRequest request;
@@ -193,12 +194,13 @@ void Router::AwaitCalls() {
 void Router::ProbeLoop() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stopping_) {
+    answered_ = false;
     absl::Time wake = absl::Now() + kMaxBackoff * timing_.probe_interval;
     for (auto& probed : probed_) {
       if (!probed->in_flight && probed->next <= absl::Now()) Probe(probed.get());
-      wake = std::min(wake, probed->in_flight ? absl::Now() + timing_.probe_interval : probed->next);
+      if (!probed->in_flight) wake = std::min(wake, probed->next);
     }
-    changed_.wait_until(lock, absl::ToChronoTime(wake), [this] { return stopping_; });
+    changed_.wait_until(lock, absl::ToChronoTime(wake), [this] { return stopping_ || answered_; });
   }
 }
 
@@ -218,9 +220,12 @@ void Router::Probe(Probed* probed) {
           probed->target->Down(::aludel::Describe(status));
         }
         std::lock_guard<std::mutex> lock(mutex_);
-        probed->backoff = status.ok() ? 1 : std::min(probed->backoff * 2, kMaxBackoff);
-        probed->next = absl::Now() + probed->backoff * timing_.probe_interval;
+        probed->retry = status.ok() ? absl::ZeroDuration()
+                                    : std::min(std::max(2 * probed->retry, kFirstRetry),
+                                               kMaxBackoff * timing_.probe_interval);
+        probed->next = absl::Now() + (status.ok() ? timing_.probe_interval : probed->retry);
         probed->in_flight = false;
+        answered_ = true;
         --running_probes_;
         changed_.notify_all();
       });

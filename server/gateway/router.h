@@ -94,6 +94,7 @@ class Router {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   int running_calls_ ABSL_GUARDED_BY(mutex_) = 0;
   int running_probes_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool answered_ ABSL_GUARDED_BY(mutex_) = false;  // a probe, since the prober thread last looked
   std::thread prober_;
 };
 
