@@ -117,6 +117,8 @@ def describe(report: Dict) -> str:
                 f" raw ({share:.1f}x less)")
     if report["plan"] == "fallback":
         return f"FELL BACK to local prefill: {report['fallback_reason']}"
+    if report["plan"] == "cached":
+        return f"{report['format']}: handed over for an earlier request"
     return "no hand-over"
 
 
@@ -159,10 +161,11 @@ def main() -> int:
     options = parser.parse_args()
 
     with open(QUESTIONS, encoding="utf-8") as file:
-        entries = [json.loads(line) for line in file][: options.questions]
+        known = [json.loads(line) for line in file]
+    entries = known[: options.questions]
     # Opens connections and touches every weight, so that no question pays for it.
     for fidelity in PLANS:
-        ask(options.url, options.model, entries[0], fidelity, options.format, show=False)
+        ask(options.url, options.model, known[-1], fidelity, options.format, show=False)
 
     tallies = {fidelity: Tally() for fidelity in PLANS}
     failed = 0

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Callable
+from typing import Callable, List
 
 from chaos import Fleet, ask, load_prompts, request_body
 
@@ -32,9 +32,8 @@ def ready_targets(text: str, metric: str) -> int:
     return len(re.findall(rf"^{metric} 1$", text, re.MULTILINE))
 
 
-def outage(fleet: Fleet, stopped: str, watcher: str, metric: str) -> None:
-    """`watcher` exports with `metric` which of two servers like `stopped` it finds ready."""
-    prompts = load_prompts(4)
+def outage(fleet: Fleet, stopped: str, watcher: str, metric: str, prompts: List[str]) -> None:
+    """`watcher` exports with `metric` which of two servers like `stopped` it finds ready. Nobody knows `prompts` yet."""
 
     def found() -> int:
         return ready_targets(fleet.servers[watcher].get("/metrics") or "", metric)
@@ -61,8 +60,9 @@ def main() -> int:
         fleet = Fleet(options.bin.resolve(), Path(folder), "", seed=1)
         try:
             fleet.start()
-            outage(fleet, "prefill-1", "decode-1", r'aludel_prefill_target_state\{[^}]*state="ready"[^}]*\}')
-            outage(fleet, "decode-1", "gateway", r"aludel_decode_target_ready\{[^}]*\}")
+            outage(fleet, "prefill-1", "decode-1", r'aludel_prefill_target_state\{[^}]*state="ready"[^}]*\}',
+                   load_prompts(8)[:4])
+            outage(fleet, "decode-1", "gateway", r"aludel_decode_target_ready\{[^}]*\}", load_prompts(8)[4:])
             left = fleet.wait_idle()
             assert not left, left
         finally:

@@ -41,9 +41,9 @@ class Collector(BaseHTTPRequestHandler):
         pass
 
 
-def ask(url: str, traceparent: str) -> str:
-    """The trace that the answer names."""
-    entry = json.loads(Path("deploy/demo/questions.jsonl").read_text().splitlines()[0])
+def ask(url: str, traceparent: str, question: int) -> str:
+    """The trace that the answer names. A question that was asked before is not handed over again."""
+    entry = json.loads(Path("deploy/demo/questions.jsonl").read_text().splitlines()[question])
     body = {"model": "chat", "max_tokens": 8, "temperature": 0, "aludel": {"fidelity": "coded"},
             "messages": [{"role": "user", "content": entry["context"] + "\n" + entry["question"]}]}
     request = urllib.request.Request(url + "/v1/chat/completions", json.dumps(body).encode(),
@@ -68,7 +68,7 @@ def attributes(span: Dict) -> Dict[str, object]:
 
 
 def check(url: str) -> None:
-    assert ask(url, f"00-{TRACE}-{PARENT}-01") == TRACE
+    assert ask(url, f"00-{TRACE}-{PARENT}-01", 0) == TRACE
     spans = spans_of(TRACE, 4)
     chain = ["aludel-gateway chat", "aludel-decode decode", "aludel-decode hand-over", "aludel-prefill prefill"]
     parent = PARENT
@@ -86,8 +86,8 @@ def check(url: str) -> None:
     assert "Zora" not in text, "prompt text in a span"
     # Not sampled by its caller: nobody reports it. A trace that begins here is complete.
     unsampled = "0" * 31 + "7"
-    ask(url, f"00-{unsampled}-{PARENT}-00")
-    own = ask(url, "")
+    ask(url, f"00-{unsampled}-{PARENT}-00", 1)
+    own = ask(url, "", 2)
     assert "parentSpanId" not in spans_of(own, 4)["aludel-gateway chat"]
     assert not [one for one in Collector.spans if one["traceId"] == unsampled]
 
