@@ -4,11 +4,11 @@
 #include <string>
 
 #include "absl/strings/numbers.h"
-#include "kernels/device.h"
 #include "runtime/codec/scd/dense.h"
 #include "runtime/offline/calibrate_job.h"
 #include "runtime/offline/flag_set.h"
 #include "runtime/offline/kvtc_job.h"
+#include "runtime/offline/machine_flags.h"
 #include "runtime/offline/progress.h"
 #include "runtime/offline/transform_job.h"
 #include "runtime/status_macros.h"
@@ -135,12 +135,11 @@ absl::Status Run(int argc, char** argv) {
   TransformJob transform;
   TransformFlags transform_flags;
   std::string preset = "aludel";
-  std::string compute = Name(job.compute);
   int64_t max_patch = job.scd.max_patch;
   int64_t max_control = job.max_control;
   int64_t epochs = job.scd.aligner.epochs;
   int64_t seed = 1;
-  int64_t threads = 0;
+  MachineFlags machine;
   FlagSet flags(kUsage);
   flags.Add("producer", "DIR", &job.producer, "model directory of the prefill side");
   flags.AddList("consumer", "DIR", &job.consumers, "model directory of a decode side; may be repeated");
@@ -161,9 +160,9 @@ absl::Status Run(int argc, char** argv) {
   flags.Add("aligner-width", "N", &job.scd.aligner.width, "width of the aligners' MLP");
   flags.Add("aligner-epochs", "N", &epochs, "passes over those tokens");
   flags.Add("max-control", "N", &max_control, "also fit zero-byte controls with 0 to N native layers");
-  flags.Add("compute", "TYPE", &compute, "arithmetic of both models: f32 or bf16");
+  machine.AddCompute(&flags, job.compute, "arithmetic of both models");
   flags.Add("seed", "N", &seed, "same seed, machine and threads: the same bytes");
-  flags.Add("threads", "N", &threads, "CPU threads; 0: all allowed cores");
+  machine.AddThreads(&flags);
   AddTransformFlags(&flags, &transform, &transform_flags);
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
   if (flags.help_asked()) {
@@ -176,9 +175,6 @@ absl::Status Run(int argc, char** argv) {
   if (preset != "paper" && preset != "aludel" && preset != "kvtc") {
     return absl::InvalidArgumentError("--preset is \"" + preset + "\", want aludel, paper or kvtc");
   }
-  if (compute != Name(DType::kF32) && compute != Name(DType::kBf16)) {
-    return absl::InvalidArgumentError("--compute is \"" + compute + "\", want f32 or bf16");
-  }
   if (job.scd.aligner.width < 1 || epochs < 1 || max_patch < 0 || max_control < 0 ||
       job.scd.statistics.sample_tokens < 1 || !(job.held_out > 0 && job.held_out <= 0.5)) {
     return absl::InvalidArgumentError(
@@ -186,16 +182,15 @@ absl::Status Run(int argc, char** argv) {
         "at least 0, and "
         "--held-out above 0 and at most 0.5");
   }
-  job.compute = compute == Name(DType::kBf16) ? DType::kBf16 : DType::kF32;
+  ALUDEL_ASSIGN_OR_RETURN(job.compute, machine.Compute());
   job.max_control = static_cast<int>(max_control);
   job.scd.max_patch = static_cast<int>(max_patch);
   job.scd.aligner.epochs = static_cast<int>(epochs);
   job.scd.aligner.seed = static_cast<uint64_t>(seed);
   job.scd.statistics.seed = static_cast<uint64_t>(seed);
-  DeviceOptions device_options;
-  device_options.threads = static_cast<int>(threads);
-  ALUDEL_ASSIGN_OR_RETURN(const auto device, OpenDevice(device_options));
-  SetProductThreads(device_options.threads);
+  ALUDEL_ASSIGN_OR_RETURN(const auto device, machine.Open());
+  ALUDEL_ASSIGN_OR_RETURN(const int threads, machine.Threads());
+  SetProductThreads(threads);
   StopOnSignals();
   if (preset == "paper") return RunCalibrateJob(job, device.get());
   transform.base = job;

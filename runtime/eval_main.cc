@@ -3,9 +3,9 @@
 #include <cstdio>
 #include <string>
 
-#include "kernels/device.h"
 #include "runtime/offline/evaluate.h"
 #include "runtime/offline/flag_set.h"
+#include "runtime/offline/machine_flags.h"
 #include "runtime/offline/progress.h"
 #include "runtime/status_macros.h"
 
@@ -25,10 +25,9 @@ and records.jsonl question by question, from which --resume goes on.)";
 absl::Status Run(int argc, char** argv) {
   EvaluateJob job;
   std::string out;
-  std::string compute = Name(job.compute);
   int64_t max_answer_tokens = job.max_answer_tokens;
   int64_t seed = 1;
-  int64_t threads = 0;
+  MachineFlags machine;
   FlagSet flags(kUsage);
   flags.Add("producer", "DIR", &job.producer, "model directory of the prefill side");
   flags.Add("consumer", "DIR", &job.consumer, "model directory of the decode side");
@@ -42,10 +41,10 @@ absl::Status Run(int argc, char** argv) {
   flags.Add("window-tokens", "N", &job.window_tokens, "tokens of a window; its first half is handed over");
   flags.Add("max-answer-tokens", "N", &max_answer_tokens, "length at which answers are cut");
   flags.Add("chunk-tokens", "N", &job.chunk_tokens, "of one prefill step; frames are cut there");
-  flags.Add("compute", "TYPE", &compute, "arithmetic of both models and the codec: f32 or bf16");
+  machine.AddCompute(&flags, job.compute, "arithmetic of both models and the codec");
   flags.Add("seed", "N", &seed, "of the bootstrap");
   flags.Add("resume", &job.resume, "go on with the interrupted evaluation in --out");
-  flags.Add("threads", "N", &threads, "CPU threads; 0: all allowed cores");
+  machine.AddThreads(&flags);
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
   if (flags.help_asked()) {
     std::fputs(flags.Help().c_str(), stdout);
@@ -54,20 +53,15 @@ absl::Status Run(int argc, char** argv) {
   if (job.producer.empty() || job.consumer.empty() || job.qa.empty() || out.empty()) {
     return absl::InvalidArgumentError("--producer, --consumer, --qa and --out are needed (see --help)");
   }
-  if (compute != Name(DType::kF32) && compute != Name(DType::kBf16)) {
-    return absl::InvalidArgumentError("--compute is \"" + compute + "\", want f32 or bf16");
-  }
   if (max_answer_tokens < 1 || job.window_tokens < 4 || job.text_windows < 1 || job.chunk_tokens < 1) {
     return absl::InvalidArgumentError(
         "want --max-answer-tokens, --text-windows and --chunk-tokens above 0 and --window-tokens at least 4");
   }
-  job.compute = compute == Name(DType::kBf16) ? DType::kBf16 : DType::kF32;
+  ALUDEL_ASSIGN_OR_RETURN(job.compute, machine.Compute());
   job.max_answer_tokens = static_cast<int>(max_answer_tokens);
   job.seed = static_cast<uint64_t>(seed);
   job.log = out + "/records.jsonl";
-  DeviceOptions device_options;
-  device_options.threads = static_cast<int>(threads);
-  ALUDEL_ASSIGN_OR_RETURN(const auto device, OpenDevice(device_options));
+  ALUDEL_ASSIGN_OR_RETURN(const auto device, machine.Open());
   StopOnSignals();
   ProgressBar bar;
   const EvaluateProgress progress = [&bar](absl::string_view stage, int64_t done, int64_t total,

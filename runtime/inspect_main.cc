@@ -9,6 +9,7 @@
 #include "runtime/offline/inspect_artifact.h"
 #include "runtime/offline/inspect_model.h"
 #include "runtime/offline/inspect_text.h"
+#include "runtime/offline/machine_flags.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -63,14 +64,14 @@ absl::StatusOr<ordered_json> Inspect(const Request& request) {
 absl::StatusOr<int> Run(int argc, char** argv) {
   Request request;
   bool as_json = false;
-  std::string compute = Name(request.plan.compute);
+  MachineFlags machine;
   FlagSet flags(kUsage);
   flags.AddArguments("DIR [CONSUMER]", 2, &request.directories,
                      "a model or an artefact; or producer and consumer");
   flags.Add("codec", "DIR", &request.codec, "an artefact, to be held against the two models");
   flags.Add("concurrency", "N", &request.plan.concurrency, "sequences at a time, for the memory plan");
   flags.Add("context", "N", &request.plan.context, "tokens of each; 0: the model's, at most 8192");
-  flags.Add("compute", "TYPE", &compute, "arithmetic of the server: bf16 or f32");
+  machine.AddCompute(&flags, request.plan.compute, "arithmetic of the server");
   flags.Add("json", &as_json, "print JSON, for scripts");
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
   if (flags.help_asked()) {
@@ -83,13 +84,10 @@ absl::StatusOr<int> Run(int argc, char** argv) {
   if (request.directories.size() == 1 && !request.codec.empty()) {
     return absl::InvalidArgumentError("--codec wants both a producer and a consumer (see --help)");
   }
-  if (compute != "f32" && compute != "bf16") {
-    return absl::InvalidArgumentError("--compute is \"" + compute + "\", want f32 or bf16");
-  }
   if (request.plan.concurrency < 1 || request.plan.context < 0) {
     return absl::InvalidArgumentError("want --concurrency of at least 1 and --context of at least 0");
   }
-  request.plan.compute = compute == "f32" ? DType::kF32 : DType::kBf16;
+  ALUDEL_ASSIGN_OR_RETURN(request.plan.compute, machine.Compute());
   ALUDEL_ASSIGN_OR_RETURN(const ordered_json report, Inspect(request));
   const std::string text = as_json ? report.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n"
                                    : RenderText(report);

@@ -18,6 +18,8 @@ struct SubCommand {
 
 constexpr SubCommand kSubCommands[] = {
     {"codec", "measure encoding and reconstruction against the prefill that they replace", CodecCommand},
+    {"engine", "measure continuous batching and the prefix cache against one request at a time",
+     EngineCommand},
     {"link", "measure the data plane between two processes of this machine", LinkCommand},
     {"load", "measure loading a model from a cold disk against the disk itself", LoadCommand},
     {"make-codec", "write a random artefact for two models, where only its speed matters", MakeCodecCommand},

@@ -4,6 +4,7 @@
 #include "absl/strings/str_split.h"
 #include "runtime/offline/codec_benchmark.h"
 #include "runtime/offline/flag_set.h"
+#include "runtime/offline/machine_flags.h"
 #include "runtime/offline/progress.h"
 #include "runtime/status_macros.h"
 #include "server/bench/commands.h"
@@ -51,10 +52,8 @@ void Print(const CodecBenchmark& result, int64_t tokens) {
 absl::Status CodecCommand(int argc, char** argv) {
   CodecBenchmarkOptions options;
   std::string formats = "raw";
-  std::string device_name = "cpu";
-  std::string compute = "bf16";
   int64_t repeats = options.repeats;
-  int64_t threads = 0;
+  MachineFlags machine;
   FlagSet flags(kUsage);
   flags.Add("producer", "DIR", &options.producer, "model directory of the prefill side");
   flags.Add("consumer", "DIR", &options.consumer, "model directory of the decode side");
@@ -62,9 +61,9 @@ absl::Status CodecCommand(int argc, char** argv) {
   flags.Add("formats", "LIST", &formats, "comma-separated");
   flags.Add("tokens", "N", &options.tokens, "of the prompt");
   flags.Add("repeats", "N", &repeats, "medians are over so many passes");
-  flags.Add("compute", "TYPE", &compute, "f32 or bf16");
-  flags.Add("device", "NAME", &device_name, "cpu or cuda:N");
-  flags.Add("threads", "N", &threads, "CPU threads; 0: all allowed cores");
+  machine.AddCompute(&flags, options.compute, "arithmetic of both models");
+  machine.AddDevice(&flags);
+  machine.AddThreads(&flags);
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
   if (flags.help_asked()) {
     std::fputs(flags.Help().c_str(), stdout);
@@ -73,17 +72,11 @@ absl::Status CodecCommand(int argc, char** argv) {
   if (options.producer.empty() || options.consumer.empty()) {
     return absl::InvalidArgumentError("--producer and --consumer are needed (see --help)");
   }
-  if (compute != "f32" && compute != "bf16") {
-    return absl::InvalidArgumentError("--compute is \"" + compute + "\", want f32 or bf16");
-  }
   if (repeats < 1) return absl::InvalidArgumentError("--repeats wants at least 1");
   options.formats = absl::StrSplit(formats, ',', absl::SkipEmpty());
   options.repeats = static_cast<int>(repeats);
-  options.compute = compute == "f32" ? DType::kF32 : DType::kBf16;
-  DeviceOptions device_options;
-  device_options.name = device_name;
-  device_options.threads = static_cast<int>(threads);
-  ALUDEL_ASSIGN_OR_RETURN(const auto device, OpenDevice(device_options));
+  ALUDEL_ASSIGN_OR_RETURN(options.compute, machine.Compute());
+  ALUDEL_ASSIGN_OR_RETURN(const auto device, machine.Open());
   StopOnSignals();
   ProgressBar bar;
   ALUDEL_ASSIGN_OR_RETURN(const CodecBenchmark result,

@@ -3,6 +3,7 @@
 #include "absl/strings/str_format.h"
 #include "runtime/offline/flag_set.h"
 #include "runtime/offline/load_benchmark.h"
+#include "runtime/offline/machine_flags.h"
 #include "runtime/offline/progress.h"
 #include "runtime/status_macros.h"
 #include "server/bench/commands.h"
@@ -24,29 +25,25 @@ constexpr double kGigabyte = 1e9;
 
 absl::Status LoadCommand(int argc, char** argv) {
   std::vector<std::string> directories;
-  std::string device = "cpu";
-  std::string compute = "bf16";
+  MachineFlags machine;
   FlagSet flags(kUsage);
   flags.AddArguments("DIR", 1, &directories, "model directory");
-  flags.Add("device", "NAME", &device, "cpu or cuda:N");
-  flags.Add("compute", "TYPE", &compute, "what the weights are packed as: f32 or bf16");
+  machine.AddDevice(&flags);
+  machine.AddCompute(&flags, DType::kBf16, "what the weights are packed as");
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
   if (flags.help_asked()) {
     std::fputs(flags.Help().c_str(), stdout);
     return absl::OkStatus();
   }
   if (directories.empty()) return absl::InvalidArgumentError("a model directory is needed (see --help)");
-  if (compute != "f32" && compute != "bf16") {
-    return absl::InvalidArgumentError("--compute is \"" + compute + "\", want f32 or bf16");
-  }
+  ALUDEL_ASSIGN_OR_RETURN(const DType compute, machine.Compute());
   ProgressBar bar;
   const auto progress = [&](const char* stage, int64_t done, int64_t total) {
     constexpr int64_t kMegabyte = 1'000'000;
     bar.Update(absl::StrFormat("%s, MB", stage), done / kMegabyte, total / kMegabyte);
   };
-  ALUDEL_ASSIGN_OR_RETURN(
-      const LoadBenchmark result,
-      BenchmarkLoad(directories[0], device, compute == "f32" ? DType::kF32 : DType::kBf16, progress));
+  ALUDEL_ASSIGN_OR_RETURN(const LoadBenchmark result,
+                          BenchmarkLoad(directories[0], machine.device(), compute, progress));
   bar.Break();
   const auto bytes = static_cast<double>(result.bytes);
   absl::PrintF("%.3f GB of weights\n", bytes / kGigabyte);
