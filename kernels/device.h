@@ -53,8 +53,6 @@ class Device {
 
   // "cpu" or "cuda:0", for logs and errors.
   virtual std::string name() const = 0;
-  // True where GEMM on bf16 inputs is native; otherwise callers choose f32.
-  virtual bool has_bf16_gemm() const = 0;
 
   // Memory is 64-byte aligned and not initialised. ResourceExhausted names the size asked for.
   virtual absl::StatusOr<Buffer> Allocate(size_t bytes) = 0;

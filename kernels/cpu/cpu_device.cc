@@ -31,7 +31,6 @@ class CpuDevice final : public Device {
   std::string name() const override { return "cpu"; }
 
   // Every CPU reads bf16 weights at the rate of its memory; those without the instruction widen them first.
-  bool has_bf16_gemm() const override { return true; }
 
   absl::StatusOr<Buffer> Allocate(size_t bytes) override {
     void* data = AllocateHostMemory(bytes).release();

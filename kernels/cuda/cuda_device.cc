@@ -28,7 +28,6 @@ class CudaDevice final : public Device {
   absl::Status Init();
 
   std::string name() const override { return name_; }
-  bool has_bf16_gemm() const override { return true; }  // since compute capability 8.0, which Init requires
 
   absl::StatusOr<Buffer> Allocate(size_t bytes) override;
   void Free(void* data) override;

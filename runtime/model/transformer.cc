@@ -69,10 +69,6 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device* device, c
     return absl::InvalidArgumentError(
         absl::StrFormat("max_rows is %d, want a positive number", options.max_rows));
   }
-  if (options.compute == DType::kBf16 && !device->has_bf16_gemm()) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("%s has no bf16 matrix arithmetic: choose compute type f32", device->name()));
-  }
   ALUDEL_ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::Load(directory));
   std::unique_ptr<Transformer> model(new Transformer(device, std::move(config), options));
   ALUDEL_ASSIGN_OR_RETURN(model->stream_, device->CreateStream());
