@@ -38,8 +38,7 @@ class Engine::Impl {
  public:
   Impl(Transformer* model, const Tokenizer* tokenizer, const EngineOptions& options,
        std::unique_ptr<BlockPool> pool)
-      : model_(model),
-        tokenizer_(tokenizer),
+      : tokenizer_(tokenizer),
         options_(options),
         pool_(std::move(pool)),
         reader_(model->config().vocab, options, tokenizer),
@@ -106,7 +105,6 @@ class Engine::Impl {
   void Finish(SequenceId id, const absl::Status& status, FinishReason reason);
   void PublishStats();
 
-  Transformer* const model_;
   const Tokenizer* const tokenizer_;
   const EngineOptions options_;
   const std::unique_ptr<BlockPool> pool_;

@@ -9,6 +9,8 @@
 namespace aludel {
 namespace {
 
+constexpr double kMaxLogit = std::numeric_limits<float>::max();
+
 using Candidates = std::vector<std::pair<float, int32_t>>;
 
 // The likeliest token has practically all the weight, and one over a smaller number leaves the range of
@@ -97,7 +99,8 @@ absl::Span<const float> Sampler::Adjust(absl::Span<const float> logits, absl::Sp
       double logit = row[entry.id];
       logit = logit > 0 ? logit / repetition_penalty_ : logit * repetition_penalty_;
       if (entry.generated > 0) logit -= presence_penalty_ + frequency_penalty_ * entry.generated;
-      row[entry.id] = static_cast<float>(logit);
+      // A small penalty must not make an infinity, and two of them no number.
+      row[entry.id] = static_cast<float>(std::clamp(logit, -kMaxLogit, kMaxLogit));
     }
   }
   if (!allowed.empty()) {

@@ -247,22 +247,23 @@ class TransformCalibration {
     const double target = *job_.max_kl;
     std::string floors;
     for (int p = job_.native_layers.value_or(0); p <= most_native_; ++p) {
-      ALUDEL_ASSIGN_OR_RETURN(Candidate best, Fit(p, raw_bytes_ / 16));
-      if (best.kl_bound() > target) {
-        absl::StrAppendFormat(&floors, "%sp=%d: %.4f (mean %.4f)", floors.empty() ? "" : ", ", p,
-                              best.kl_bound(), best.kl());
-        continue;
+      // Fewer latents leave the decoder more width at the same cost, so that less may lose less.
+      for (const double bytes : {raw_bytes_ / 16, raw_bytes_ / 64}) {
+        ALUDEL_ASSIGN_OR_RETURN(Candidate first, Fit(p, bytes));
+        if (first.kl_bound() <= target) return Narrow(std::move(first), bytes, target);
+        absl::StrAppendFormat(&floors, "%sp=%d, %.0f bytes/token: %.4f (mean %.4f)",
+                              floors.empty() ? "" : "; ", p, bytes, first.kl_bound(), first.kl());
       }
-      return Narrow(std::move(best), target);
     }
     return absl::OutOfRangeError(absl::StrFormat(
-        "--max-kl %g cannot be met with 95 %% confidence; floors at %.0f bytes/token: %s. More "
-        "native layers, more calibration text, a larger --compute-share or more --steps lower them",
-        target, raw_bytes_ / 16, floors));
+        "--max-kl %g cannot be met with 95 %% confidence; floors: %s. More native layers, more calibration "
+        "text, a larger --compute-share or more --steps lower them",
+        target, floors));
   }
 
-  absl::Status Narrow(Candidate best, double target) {
-    RateSearch search(raw_bytes_ / 16);
+  // `best` was fitted to `bytes_met` and meets the loss.
+  absl::Status Narrow(Candidate best, double bytes_met, double target) {
+    RateSearch search(bytes_met);
     while (true) {
       ALUDEL_ASSIGN_OR_RETURN(const double guess, CoarsestBytes(best, target));
       const std::optional<double> bytes = search.Next(guess);

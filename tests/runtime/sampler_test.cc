@@ -146,6 +146,16 @@ TEST_F(SamplerTest, IsGreedyAtTemperatureZeroAndBreaksTiesByLowestId) {
   }
 }
 
+TEST_F(SamplerTest, APenaltyThatIsNextToNothingStillLeavesATokenToChoose) {
+  SamplerScratch scratch(4);
+  const std::vector<int32_t> prompt = {1, 2};
+  Sampler sampler({.temperature = 0.8, .repetition_penalty = 1e-300}, 3, 0, prompt, 8);
+  for (int i = 0; i < 8; ++i) {
+    const int32_t token = sampler.Sample(std::vector<float>{0.5f, 1.0f, 3.0f, -2.0f}, {}, &scratch);
+    EXPECT_TRUE(token == 1 || token == 2) << token;  // both beyond measure, and equal
+  }
+}
+
 TEST_F(SamplerTest, AppliesPenaltiesAndMaskToGreedyChoices) {
   SamplerScratch scratch(4);
   const std::vector<float> logits = {1.0f, 5.0f, 4.5f, 0.0f};
