@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/tensor.h"
@@ -73,11 +74,15 @@ class Device {
 
 struct DeviceOptions {
   std::string name = "cpu";  // "cpu" or "cuda:N"
-  // CPU threads that one call of an op may use, the calling thread among them. 0: one per core this process
-  // may run on.
+  // CPU threads that one call of an op may use, the calling thread among them. 0: one per core of `cores`, or
+  // else one per core that this process may run on, less where a control group leaves it less time.
   int threads = 0;
-  // What the CPU kernels are made of, for tests and comparisons: "portable", "avx2", "avx512", "avx512_bf16",
-  // or "onednn", its bf16 products on AVX-512. Empty: the best that this CPU has.
+  // Cores that a CPU device computes on, at least one per thread. Each of its threads is pinned to one; the
+  // thread that opens the device, and those it starts later, are kept on all of them, so that what they touch
+  // first (weights, cache) lies in those cores' memory. Empty: the kernel chooses.
+  std::vector<int> cores;
+  // What the CPU kernels are made of, for tests and comparisons: "portable", "avx2", "avx512", "avx512_vnni",
+  // "avx512_bf16", or "onednn", its bf16 products on AVX-512. Empty: the best that this CPU has.
   std::string instructions;
 };
 

@@ -7,6 +7,7 @@
 #include "absl/types/span.h"
 #include "kernels/device.h"
 #include "kernels/tensor.h"
+#include "kernels/weight_format.h"
 
 namespace aludel {
 
@@ -17,7 +18,7 @@ class PackedMatrix {
   virtual ~PackedMatrix() = default;
   virtual int64_t out_features() const = 0;
   virtual int64_t in_features() const = 0;
-  virtual DType dtype() const = 0;
+  virtual WeightFormat format() const = 0;
   // Rows of W that the layout keeps together: where PackRows may begin.
   virtual int64_t row_block() const = 0;
 };
@@ -65,8 +66,10 @@ class Ops {
  public:
   virtual ~Ops() = default;
 
-  // Memory for weights [out, in] in the device's own layout and `dtype`, still without values.
-  virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> NewPacked(int64_t out, int64_t in, DType dtype) = 0;
+  // Memory for weights [out, in] in the device's own layout and `format`, still without values.
+  // Unimplemented where the device does not have that format.
+  virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> NewPacked(int64_t out, int64_t in,
+                                                                  WeightFormat format) = 0;
 
   // Copies rows [row_begin, row_begin + host_rows.rows) of W from host memory (f32 or bf16, contiguous) into
   // `w`. Begin and end are multiples of w.row_block(), or the end is the last row. Any number of threads may
@@ -74,9 +77,9 @@ class Ops {
   virtual absl::Status PackRows(const TensorView& host_rows, int64_t row_begin, PackedMatrix& w) = 0;
 
   // Both for a whole matrix.
-  absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(const TensorView& host_weights, DType dtype) {
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(const TensorView& host_weights, WeightFormat format) {
     absl::StatusOr<std::unique_ptr<PackedMatrix>> packed =
-        NewPacked(host_weights.rows, host_weights.cols, dtype);
+        NewPacked(host_weights.rows, host_weights.cols, format);
     if (!packed.ok()) return packed;
     const absl::Status status = PackRows(host_weights, 0, **packed);
     if (!status.ok()) return status;
@@ -92,7 +95,9 @@ class Ops {
   virtual void RmsNorm(const TensorView& x, const float* weight, float eps, const TensorView& out,
                        Stream stream) = 0;
 
-  // out = a W^T + bias, or out += a W^T + bias where `accumulate`. bias f32 [out] or null. Sums in f32.
+  // out = a W^T + bias, or out += a W^T + bias where `accumulate`. bias f32 [out] or null. Sums in f32. `a`
+  // has W's type; where W has scales either type will do, and its rows are rounded to 8 bits with a scale for
+  // each kScaleInputs inputs, so that products within are exact integers.
   virtual void Gemm(const TensorView& a, const PackedMatrix& w, const float* bias, bool accumulate,
                     const TensorView& out, Stream stream) = 0;
 

@@ -42,6 +42,7 @@ absl::Status Run(int argc, char** argv) {
   flags.Add("max-answer-tokens", "N", &max_answer_tokens, "length at which answers are cut");
   flags.Add("chunk-tokens", "N", &job.chunk_tokens, "of one prefill step; frames are cut there");
   machine.AddCompute(&flags, job.compute, "arithmetic of both models and the codec");
+  machine.AddWeights(&flags);
   flags.Add("seed", "N", &seed, "of the bootstrap");
   flags.Add("resume", &job.resume, "go on with the interrupted evaluation in --out");
   machine.AddThreads(&flags);
@@ -58,6 +59,7 @@ absl::Status Run(int argc, char** argv) {
         "want --max-answer-tokens, --text-windows and --chunk-tokens above 0 and --window-tokens at least 4");
   }
   ALUDEL_ASSIGN_OR_RETURN(job.compute, machine.Compute());
+  ALUDEL_ASSIGN_OR_RETURN(job.weights, machine.Weights());
   job.max_answer_tokens = static_cast<int>(max_answer_tokens);
   job.seed = static_cast<uint64_t>(seed);
   job.log = out + "/records.jsonl";

@@ -72,6 +72,7 @@ absl::StatusOr<int> Run(int argc, char** argv) {
   flags.Add("concurrency", "N", &request.plan.concurrency, "sequences at a time, for the memory plan");
   flags.Add("context", "N", &request.plan.context, "tokens of each; 0: the model's, at most 8192");
   machine.AddCompute(&flags, request.plan.compute, "arithmetic of the server");
+  machine.AddWeights(&flags);
   flags.Add("json", &as_json, "print JSON, for scripts");
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
   if (flags.help_asked()) {
@@ -88,6 +89,7 @@ absl::StatusOr<int> Run(int argc, char** argv) {
     return absl::InvalidArgumentError("want --concurrency of at least 1 and --context of at least 0");
   }
   ALUDEL_ASSIGN_OR_RETURN(request.plan.compute, machine.Compute());
+  ALUDEL_ASSIGN_OR_RETURN(request.plan.weights, machine.Weights());
   ALUDEL_ASSIGN_OR_RETURN(const ordered_json report, Inspect(request));
   const std::string text = as_json ? report.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n"
                                    : RenderText(report);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "aludel/v1/config.pb.h"
+#include "kernels/core_list.h"
 #include "runtime/status_macros.h"
 #include "server/config_file.h"
 
@@ -33,6 +34,10 @@ ModelOptions ReadEngine(const ConfigSection& section, const v1::EngineConfig& en
   section.CheckRange("threads", 0, 1024);
   section.CheckOneOf("compute_dtype", {"bf16", "f32"});
   section.CheckOneOf("kv_dtype", {"bf16", "f32"});
+  section.CheckOneOf("weights", {"unrounded", "int8", "int4"});
+  section.Check(engine.weights() == "unrounded" || engine.device() == "cpu", "weights",
+                absl::StrCat("\"", engine.weights(), "\""),
+                absl::StrCat("unrounded: device ", engine.device(), " keeps no integers"));
   section.CheckRange("kv_blocks", 0, 1ull << 31);
   section.CheckRange("kv_bytes", 0, kMaxBytes);
   section.Check(engine.kv_blocks() == 0 || engine.kv_bytes() == 0, "kv_bytes",
@@ -47,8 +52,16 @@ ModelOptions ReadEngine(const ConfigSection& section, const v1::EngineConfig& en
 
   ModelOptions options;
   options.directory = engine.directory();
-  options.device = {.name = engine.device(), .threads = static_cast<int>(engine.threads())};
-  options.transformer = {.compute = ReadDType(engine.compute_dtype()), .max_rows = engine.chunk_tokens()};
+  const absl::StatusOr<std::vector<int>> cores = ParseCoreList(engine.cores());
+  section.Check(cores.ok(), "cores", absl::StrCat("\"", engine.cores(), "\""), "a list like 0-3,8");
+  section.Check(!cores.ok() || cores->empty() || engine.threads() <= cores->size(), "threads",
+                absl::StrCat(engine.threads()), "at most one for each of the cores");
+  options.device = {.name = engine.device(),
+                    .threads = static_cast<int>(engine.threads()),
+                    .cores = cores.ok() ? *cores : std::vector<int>()};
+  options.transformer = {.compute = ReadDType(engine.compute_dtype()),
+                         .weights = ParseWeightFormat(engine.weights()),
+                         .max_rows = engine.chunk_tokens()};
   options.engine = {.kv_blocks = static_cast<int64_t>(engine.kv_blocks()),
                     .block_tokens = static_cast<int>(engine.block_tokens()),
                     .kv_dtype = ReadDType(engine.kv_dtype()),

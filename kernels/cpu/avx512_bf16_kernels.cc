@@ -97,7 +97,12 @@ void Transpose(const char* const* rows, int count, int words, uint32_t* to, int 
 }  // namespace
 
 const MicroKernels& Avx512Bf16Kernels() {
-  static const MicroKernels kKernels = {"avx512_bf16", Avx512Kernels().f32_tile, Bf16Tile, Transpose};
+  static const MicroKernels kKernels = {"avx512_bf16",
+                                        Avx512Kernels().f32_tile,
+                                        Bf16Tile,
+                                        Avx512VnniKernels().int8_tile,
+                                        Avx512VnniKernels().int4_tile,
+                                        Transpose};
   return kKernels;
 }
 

@@ -1,12 +1,11 @@
 #include "kernels/cpu/cpu_device.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
 #include "absl/strings/str_format.h"
+#include "kernels/core_list.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/host_memory.h"
 #include "kernels/cpu/instructions.h"
@@ -14,19 +13,20 @@
 namespace aludel {
 namespace {
 
-// Cores this process may run on: containers and taskset narrow it, and hardware_concurrency does not say so.
-int AllowedCores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
+// Threads without a core list: more than the cores, or than the time that a control group leaves, would only
+// wait for each other.
+int DefaultThreads() {
+  const int cores = static_cast<int>(AllowedCores().size());
+  const int quota = CoresOfQuota();
+  return std::max(1, quota == 0 ? cores : std::min(cores, quota));
 }
 
 constexpr char kOneDnn[] = "onednn";
 
 class CpuDevice final : public Device {
  public:
-  CpuDevice(int threads, const cpu::MicroKernels& kernels, bool library) : ops_(threads, kernels, library) {}
+  CpuDevice(int threads, absl::Span<const int> cores, const cpu::MicroKernels& kernels, bool library)
+      : ops_(threads, cores, kernels, library) {}
 
   std::string name() const override { return "cpu"; }
 
@@ -67,8 +67,17 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCpuDevice(const DeviceOptions& optio
   absl::StatusOr<const cpu::MicroKernels*> kernels =
       cpu::ChooseKernels(asked ? "avx512_bf16" : options.instructions);
   if (!kernels.ok()) return kernels.status();
-  const int threads = options.threads > 0 ? options.threads : AllowedCores();
-  return std::make_unique<CpuDevice>(threads, **kernels, library);
+  const int cores = static_cast<int>(options.cores.size());
+  if (cores > 0 && options.threads > cores) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "device has %d threads for %d cores, want one core for each", options.threads, cores));
+  }
+  if (cores > 0) {
+    if (absl::Status status = KeepOnCores(options.cores); !status.ok()) return status;
+  }
+  const int at_most = cores > 0 ? cores : DefaultThreads();
+  const int threads = options.threads > 0 ? options.threads : at_most;
+  return std::make_unique<CpuDevice>(threads, options.cores, **kernels, library);
 }
 
 }  // namespace aludel

@@ -4,9 +4,9 @@
 
 namespace aludel {
 
-CpuOps::CpuOps(int threads, const cpu::MicroKernels& kernels, bool library)
+CpuOps::CpuOps(int threads, absl::Span<const int> cores, const cpu::MicroKernels& kernels, bool library)
     : kernels_(kernels),
-      team_(threads),
+      team_(threads, cores),
       library_(library ? std::make_unique<cpu::LibraryGemm>(threads) : nullptr) {}
 
 void CpuOps::ForRows(int64_t rows, int64_t work, absl::FunctionRef<void(int64_t, int64_t)> body) {

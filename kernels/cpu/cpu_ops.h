@@ -12,11 +12,12 @@ namespace aludel {
 // The CPU operations: the reference for every other device, and fast enough to serve. One file per stem.
 class CpuOps final : public Ops {
  public:
-  // `threads` bounds the team of every call; 1 runs in the caller alone. With `library`, oneDNN multiplies
-  // large bf16 matrices.
-  CpuOps(int threads, const cpu::MicroKernels& kernels, bool library);
+  // `threads` bounds the team of every call; 1 runs in the caller alone. `cores` as ThreadTeam takes them.
+  // With `library`, oneDNN multiplies large bf16 matrices.
+  CpuOps(int threads, absl::Span<const int> cores, const cpu::MicroKernels& kernels, bool library);
 
-  absl::StatusOr<std::unique_ptr<PackedMatrix>> NewPacked(int64_t out, int64_t in, DType dtype) override;
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> NewPacked(int64_t out, int64_t in,
+                                                          WeightFormat format) override;
   absl::Status PackRows(const TensorView& host_rows, int64_t row_begin, PackedMatrix& w) override;
   void Embed(absl::Span<const int32_t> ids, const TensorView& table, const TensorView& out, Stream) override;
   void RmsNorm(const TensorView& x, const float* weight, float eps, const TensorView& out, Stream) override;

@@ -5,6 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/packed_matrix.h"
+#include "kernels/cpu/quantise.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/simd.h"
 
@@ -12,6 +13,7 @@ namespace aludel {
 namespace {
 
 using cpu::CpuPackedMatrix;
+using cpu::kInBlock;
 using cpu::kPanelCols;
 using cpu::kTileRows;
 
@@ -87,8 +89,27 @@ struct Job {
 
   // Rows are spread evenly over groups of at most kTileRows.
   int64_t GroupBegin(int64_t group) const { return rows * group / groups; }
-  int64_t words() const { return w.padded_in() / (w.dtype() == DType::kF32 ? 1 : 2); }
+  // Of a packed row.
+  int64_t words() const {
+    if (HasScales(w.format())) return w.in_blocks() * cpu::kQuantisedWords;
+    return w.padded_in() / (w.format() == WeightFormat::kF32 ? 1 : 2);
+  }
 };
+
+void MultiplyTile(const Job& job, const uint32_t* a, int rows, const char* panel, float* sums) {
+  switch (job.w.format()) {
+    case WeightFormat::kF32:
+      return job.kernels.f32_tile(reinterpret_cast<const float*>(a), rows,
+                                  reinterpret_cast<const float*>(panel), job.w.padded_in(), sums);
+    case WeightFormat::kBf16:
+      return job.kernels.bf16_tile(reinterpret_cast<const uint16_t*>(a), rows,
+                                   reinterpret_cast<const uint16_t*>(panel), job.w.padded_in(), sums);
+    case WeightFormat::kInt8:
+      return job.kernels.int8_tile(a, rows, reinterpret_cast<const uint8_t*>(panel), job.w.in_blocks(), sums);
+    case WeightFormat::kInt4:
+      return job.kernels.int4_tile(a, rows, reinterpret_cast<const uint8_t*>(panel), job.w.in_blocks(), sums);
+  }
+}
 
 void MultiplyPanel(const Job& job, int64_t index) {
   alignas(64) float sums[kTileRows * kPanelCols];
@@ -100,13 +121,7 @@ void MultiplyPanel(const Job& job, int64_t index) {
     const int64_t begin = job.GroupBegin(group);
     const int count = static_cast<int>(job.GroupBegin(group + 1) - begin);
     const uint32_t* const a = job.packed.data() + begin * job.words();
-    if (job.w.dtype() == DType::kF32) {
-      job.kernels.f32_tile(reinterpret_cast<const float*>(a), count,
-                           reinterpret_cast<const float*>(job.w.panel(index)), job.w.padded_in(), sums);
-    } else {
-      job.kernels.bf16_tile(reinterpret_cast<const uint16_t*>(a), count,
-                            reinterpret_cast<const uint16_t*>(job.w.panel(index)), job.w.padded_in(), sums);
-    }
+    MultiplyTile(job, a, count, job.w.panel(index), sums);
     for (int r = 0; r < count; ++r) {
       float wide[kPanelCols], result[kPanelCols];
       const float* const before = job.accumulate ? cpu::LoadRow(part, begin + r, wide) : nullptr;
@@ -119,13 +134,14 @@ void MultiplyPanel(const Job& job, int64_t index) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<PackedMatrix>> CpuOps::NewPacked(int64_t out, int64_t in, DType dtype) {
-  HostMemory memory = AllocateHostMemory(CpuPackedMatrix::Bytes(out, in, dtype));
+absl::StatusOr<std::unique_ptr<PackedMatrix>> CpuOps::NewPacked(int64_t out, int64_t in,
+                                                                WeightFormat format) {
+  HostMemory memory = AllocateHostMemory(CpuPackedMatrix::Bytes(out, in, format));
   if (memory == nullptr) {
     return absl::ResourceExhaustedError(
-        absl::StrFormat("no memory for a %d x %d %s matrix", out, in, Name(dtype)));
+        absl::StrFormat("no memory for a %d x %d %s matrix", out, in, Name(format)));
   }
-  return std::make_unique<CpuPackedMatrix>(std::move(memory), out, in, dtype);
+  return std::make_unique<CpuPackedMatrix>(std::move(memory), out, in, format);
 }
 
 absl::Status CpuOps::PackRows(const TensorView& host_rows, int64_t row_begin, PackedMatrix& w) {
@@ -134,10 +150,18 @@ absl::Status CpuOps::PackRows(const TensorView& host_rows, int64_t row_begin, Pa
   ALUDEL_CHECK(row_begin >= 0 && row_begin % w.row_block() == 0 && row_end <= w.out_features() &&
                (row_end % w.row_block() == 0 || row_end == w.out_features()));
   const auto& packed = static_cast<const CpuPackedMatrix&>(w);
-  const int64_t per_word = packed.dtype() == DType::kF32 ? 1 : 2;
+  if (HasScales(packed.format())) {
+    for (int64_t begin = 0; begin < host_rows.rows; begin += kPanelCols) {
+      const int64_t cols = std::min<int64_t>(kPanelCols, host_rows.rows - begin);
+      cpu::QuantisePanel(host_rows.Rows(begin, cols), packed, (row_begin + begin) / kPanelCols);
+    }
+    return absl::OkStatus();
+  }
+  const DType dtype = packed.format() == WeightFormat::kF32 ? DType::kF32 : DType::kBf16;
+  const int64_t per_word = dtype == DType::kF32 ? 1 : 2;
   const int64_t words = (host_rows.cols + per_word - 1) / per_word;
   // Rows as words of the packed type. They lie so already where type, alignment and an even length allow it.
-  const bool in_place = host_rows.dtype == packed.dtype() && host_rows.cols % per_word == 0 &&
+  const bool in_place = host_rows.dtype == dtype && host_rows.cols % per_word == 0 &&
                         reinterpret_cast<uintptr_t>(host_rows.data) % sizeof(uint32_t) == 0;
   std::vector<uint32_t> converted(in_place ? 0 : words * kPanelCols, 0u);
   std::vector<float> wide(in_place ? 0 : host_rows.cols);
@@ -150,7 +174,7 @@ absl::Status CpuOps::PackRows(const TensorView& host_rows, int64_t row_begin, Pa
         continue;
       }
       uint32_t* const to = converted.data() + c * words;
-      const TensorView view{to, packed.dtype(), 1, host_rows.cols, host_rows.cols};
+      const TensorView view{to, dtype, 1, host_rows.cols, host_rows.cols};
       cpu::StoreRow(cpu::LoadRow(host_rows, begin + c, wide.data()), view, 0);
       rows[c] = to;
     }
@@ -164,9 +188,10 @@ void CpuOps::Gemm(const TensorView& a, const PackedMatrix& w, const float* bias,
                   const TensorView& out, Stream) {
   const auto& packed = static_cast<const CpuPackedMatrix&>(w);
   ALUDEL_CHECK(a.cols == packed.in_features() && out.cols == packed.out_features() && a.rows == out.rows);
-  ALUDEL_CHECK(a.dtype == packed.dtype());
+  ALUDEL_CHECK(HasScales(packed.format()) || FormatOf(a.dtype) == packed.format());
   if (a.rows == 0) return;
-  if (library_ != nullptr && a.rows >= cpu::LibraryGemm::kFewestRows && a.dtype == DType::kBf16) {
+  if (library_ != nullptr && a.rows >= cpu::LibraryGemm::kFewestRows &&
+      packed.format() == WeightFormat::kBf16) {
     return library_->Run(a, packed, bias, accumulate, out);
   }
   std::vector<uint32_t>& inputs = CallersInputs();
@@ -181,6 +206,10 @@ void CpuOps::Gemm(const TensorView& a, const PackedMatrix& w, const float* bias,
     const int64_t first = task % steps * kPackStep;
     const int64_t last = std::min(first + kPackStep, a.cols);
     uint32_t* const to = inputs.data() + begin * job.words();
+    if (HasScales(packed.format())) {
+      const int64_t end_block = (last + kInBlock - 1) / kInBlock;
+      return cpu::QuantiseInputs(a, begin, end, first / kInBlock, end_block, packed, to);
+    }
     PackInputs(a, begin, end, first, last, to);
     // Weights beyond the last input are zeros, and 0 * NaN would be NaN.
     if (last == a.cols) {

@@ -20,7 +20,9 @@ std::vector<Choice> Choices() {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  choices.push_back({Avx512Bf16Kernels(), avx512 && __builtin_cpu_supports("avx512bf16")});
+  const bool vnni = avx512 && __builtin_cpu_supports("avx512vnni");
+  choices.push_back({Avx512Bf16Kernels(), vnni && __builtin_cpu_supports("avx512bf16")});
+  choices.push_back({Avx512VnniKernels(), vnni});
   choices.push_back({Avx512Kernels(), avx512});
   choices.push_back({Avx2Kernels(), avx2});
 #endif

@@ -13,11 +13,24 @@ namespace aludel::cpu {
 // `in` padded to a multiple of kInBlock. Inputs are packed alike, kTileRows rows at most: f32 as [in][rows],
 // bf16 as [in / 2][rows][2]: rows that lie a power of two apart would push each other out of the L1 cache.
 //
+// int8 and int4 panels are blocks of kInBlock inputs, one behind the other, so that all is one stream. A
+// block is weights, then [kPanelCols] scales in bf16. The weights of int8 are bytes [kInBlock /
+// 4][kPanelCols][4], kInt8Offset above their value; those of int4 [kInBlock / 8][kPanelCols][4], where a
+// byte's lower half is kInt4Offset above the weight of one input and its upper half that of the fourth input
+// after it. Inputs are blocks as well: int8 as [kInBlock / 4][rows][4], then the int32 [rows] that the offset
+// makes up for (their sum times minus the offset), then f32 [rows] scales.
+//
 // Panels are aligned to 64 bytes. Every sum runs over the inputs in order in one accumulator: what a row
 // gives does not depend on how many others there are, nor on threads.
 constexpr int kPanelCols = 32;
 constexpr int kTileRows = 12;
 constexpr int kInBlock = 32;
+constexpr int kInt8Offset = 128;
+constexpr int kInt4Offset = 8;
+constexpr int kInt8BlockBytes = kPanelCols * (kInBlock + 2);
+constexpr int kInt4BlockBytes = kPanelCols * (kInBlock / 2 + 2);
+// Words of one row's inputs in a block.
+constexpr int kQuantisedWords = kInBlock / 4 + 2;
 
 struct MicroKernels {
   const char* name;
@@ -26,6 +39,11 @@ struct MicroKernels {
                    float* sums /* [rows][kPanelCols] */);
   void (*bf16_tile)(const uint16_t* a, int rows, const uint16_t* panel, int64_t in,
                     float* sums /* [rows][kPanelCols] */);
+  // sums[r][c] = sum over blocks of both scales' product times the integers' exact sum.
+  void (*int8_tile)(const uint32_t* a, int rows, const uint8_t* panel, int64_t blocks,
+                    float* sums /* [rows][kPanelCols] */);
+  void (*int4_tile)(const uint32_t* a, int rows, const uint8_t* panel, int64_t blocks,
+                    float* sums /* [rows][kPanelCols] */);
   // to[i * width + r] = rows[r][i], for i < words and r < count, in words of 4 bytes, aligned to 2.
   void (*transpose)(const char* const* rows, int count, int words, uint32_t* to, int width);
 };
@@ -33,6 +51,7 @@ struct MicroKernels {
 const MicroKernels& PortableKernels();
 const MicroKernels& Avx2Kernels();
 const MicroKernels& Avx512Kernels();
+const MicroKernels& Avx512VnniKernels();
 const MicroKernels& Avx512Bf16Kernels();
 
 }  // namespace aludel::cpu

@@ -3,12 +3,14 @@
 #include <chrono>
 
 #include "kernels/check.h"
+#include "kernels/core_list.h"
 
 namespace aludel::cpu {
 namespace {
 
 // Longer than what lies between two loops of a step, shorter than a time slice.
 constexpr std::chrono::microseconds kSpin{100};
+constexpr int kAnyCore = -1;
 constexpr uint64_t kUnclaimed = 0xffffffffu;
 
 void Pause() {
@@ -36,9 +38,16 @@ bool SpinUntil(Done done) {
 
 }  // namespace
 
-ThreadTeam::ThreadTeam(int threads) : threads_(threads), stretches_(threads) {
-  ALUDEL_CHECK(threads > 0);
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { Work(i); });
+ThreadTeam::ThreadTeam(int threads, absl::Span<const int> cores) : threads_(threads), stretches_(threads) {
+  ALUDEL_CHECK(threads > 0 && (cores.empty() || cores.size() >= static_cast<size_t>(threads)));
+  for (int i = 1; i < threads; ++i) {
+    const int core = cores.empty() ? kAnyCore : cores[i];
+    workers_.emplace_back([this, i, core] {
+      // The list was allowed when the device was opened; a process whose cores are taken away runs on.
+      if (core != kAnyCore) KeepOnCores({core}).IgnoreError();
+      Work(i);
+    });
+  }
 }
 
 ThreadTeam::~ThreadTeam() {

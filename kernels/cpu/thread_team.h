@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
 
 namespace aludel::cpu {
 
@@ -19,8 +20,9 @@ namespace aludel::cpu {
 // Thread-safe: a loop that begins while another runs is done by its caller alone. Nested loops likewise.
 class ThreadTeam {
  public:
-  // `threads` counts the caller of Run: 1 makes no thread.
-  explicit ThreadTeam(int threads);
+  // `threads` counts the caller of Run: 1 makes no thread. Those it makes are pinned to all `cores` but the
+  // first, one each, if there are any (as many as threads, all of them this process'; see core_list.h).
+  explicit ThreadTeam(int threads, absl::Span<const int> cores = {});
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;

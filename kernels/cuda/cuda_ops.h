@@ -24,7 +24,8 @@ class CudaOps final : public Ops {
                                                          CudaStream* default_stream);
   ~CudaOps() override;
 
-  absl::StatusOr<std::unique_ptr<PackedMatrix>> NewPacked(int64_t out, int64_t in, DType dtype) override;
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> NewPacked(int64_t out, int64_t in,
+                                                          WeightFormat format) override;
   absl::Status PackRows(const TensorView& host_rows, int64_t row_begin, PackedMatrix& w) override;
   void Embed(absl::Span<const int32_t> ids, const TensorView& table, const TensorView& out,
              Stream stream) override;

@@ -129,7 +129,13 @@ void GemmEngine::Run(const TensorView& a, const CudaPackedMatrix& w, const float
   }
 }
 
-absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaOps::NewPacked(int64_t out, int64_t in, DType dtype) {
+absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaOps::NewPacked(int64_t out, int64_t in,
+                                                                 WeightFormat format) {
+  if (HasScales(format)) {
+    return absl::UnimplementedError(
+        absl::StrFormat("%s keeps weights as bf16 or f32, not as %s", device_->name(), Name(format)));
+  }
+  const DType dtype = format == WeightFormat::kF32 ? DType::kF32 : DType::kBf16;
   absl::StatusOr<Buffer> memory = device_->Allocate(out * in * SizeOf(dtype));
   if (!memory.ok()) return memory.status();
   return std::make_unique<CudaPackedMatrix>(*std::move(memory), out, in, dtype);
@@ -140,8 +146,9 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaOps::NewPacked(int64_t out, in
 absl::Status CudaOps::PackRows(const TensorView& host_rows, int64_t row_begin, PackedMatrix& w) {
   ALUDEL_CHECK(host_rows.contiguous() && host_rows.cols == w.in_features());
   ALUDEL_CHECK(row_begin >= 0 && row_begin + host_rows.rows <= w.out_features());
-  char* const to = static_cast<CudaPackedMatrix&>(w).row(row_begin);
-  const DType dtype = w.dtype();
+  auto& packed = static_cast<CudaPackedMatrix&>(w);
+  char* const to = packed.row(row_begin);
+  const DType dtype = packed.dtype();
   const int64_t count = host_rows.rows * host_rows.cols;
   cudaError_t error = cudaSetDevice(ordinal_);
   if (host_rows.dtype == dtype) {

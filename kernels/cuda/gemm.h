@@ -24,7 +24,8 @@ class CudaPackedMatrix final : public PackedMatrix {
 
   int64_t out_features() const override { return out_; }
   int64_t in_features() const override { return in_; }
-  DType dtype() const override { return dtype_; }
+  WeightFormat format() const override { return FormatOf(dtype_); }
+  DType dtype() const { return dtype_; }
   int64_t row_block() const override { return 1; }
   const void* data() const { return memory_.data(); }
   char* row(int64_t row) { return memory_.as<char>() + row * in_ * static_cast<int64_t>(SizeOf(dtype_)); }

@@ -69,14 +69,20 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device* device, c
     return absl::InvalidArgumentError(
         absl::StrFormat("max_rows is %d, want a positive number", options.max_rows));
   }
+  if (!HasScales(options.weight_format()) && options.weight_format() != FormatOf(options.compute)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("weights are to be %s, want the compute type (%s), int8 or int4",
+                        Name(options.weight_format()), Name(options.compute)));
+  }
   ALUDEL_ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::Load(directory));
   std::unique_ptr<Transformer> model(new Transformer(device, std::move(config), options));
   ALUDEL_ASSIGN_OR_RETURN(model->stream_, device->CreateStream());
   const absl::Time start = absl::Now();
   {
     ALUDEL_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(directory));
-    ALUDEL_ASSIGN_OR_RETURN(model->weights_, Weights::Load(device, files, model->config_, options.compute,
-                                                           model->stream_, progress));
+    ALUDEL_ASSIGN_OR_RETURN(model->weights_,
+                            Weights::Load(device, files, model->config_, options.compute,
+                                          options.weight_format(), model->stream_, progress));
     for (const auto& file : files.files()) model->load_report_.bytes += static_cast<int64_t>(file->size());
   }
   model->load_report_.seconds = absl::ToDoubleSeconds(absl::Now() - start);

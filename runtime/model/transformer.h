@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,11 +57,16 @@ struct BatchItem {
 
 struct TransformerOptions {
   DType compute = DType::kBf16;  // of GEMM inputs; sums, norms and the residual stream are always f32
-  int64_t max_rows = 512;        // tokens of one Forward, over all items
+  // How the device keeps the layers' matrices and the head: in the compute type, if nothing is said, or
+  // rounded to a format with scales, so that decoding reads fewer bytes. Embeddings stay in the compute type.
+  std::optional<WeightFormat> weights;
+  int64_t max_rows = 512;  // tokens of one Forward, over all items
   // Only for `dynamic` RoPE scaling, whose frequencies depend on the sequence's length: the length they are
   // fixed for, one for all requests, so that a token's key never changes after it was cached. 0: the model's
   // own context.
   int64_t rope_length = 0;
+
+  WeightFormat weight_format() const { return weights.value_or(FormatOf(compute)); }
 };
 
 // What loading cost.

@@ -23,11 +23,13 @@ struct Part {
 // room into tasks. Without a device it only checks.
 class LoadPlan {
  public:
-  LoadPlan(const ModelFiles& files, const ModelConfig& config, Device* device, DType compute, Stream stream)
+  LoadPlan(const ModelFiles& files, const ModelConfig& config, Device* device, DType compute,
+           WeightFormat format, Stream stream)
       : files_(files),
         config_(config),
         device_(device),
         compute_(compute),
+        format_(format),
         stream_(stream),
         mutex_(std::make_shared<absl::Mutex>()) {}
 
@@ -59,6 +61,7 @@ class LoadPlan {
   const ModelConfig& config_;
   Device* const device_;
   const DType compute_;
+  const WeightFormat format_;
   const Stream stream_;
   const std::shared_ptr<absl::Mutex> mutex_;  // one task at a time on stream_
   std::vector<LoadTask> tasks_;
@@ -142,7 +145,7 @@ absl::Status LoadPlan::AddMatrix(const std::vector<Part>& parts, int64_t cols,
     rows += part.rows;
   }
   if (device_ == nullptr) return absl::OkStatus();
-  ALUDEL_ASSIGN_OR_RETURN(*out, device_->ops().NewPacked(rows, cols, compute_));
+  ALUDEL_ASSIGN_OR_RETURN(*out, device_->ops().NewPacked(rows, cols, format_));
   const int64_t block = (*out)->row_block();
   const bool whole_blocks =
       std::all_of(parts.begin(), parts.end() - 1, [&](const Part& part) { return part.rows % block == 0; });
@@ -276,9 +279,10 @@ absl::Status LoadPlan::CheckStrayBiases() const {
 
 absl::StatusOr<std::unique_ptr<Weights>> Weights::Load(Device* device, const ModelFiles& files,
                                                        const ModelConfig& config, DType compute,
-                                                       Stream stream, const LoadProgress& progress) {
+                                                       WeightFormat format, Stream stream,
+                                                       const LoadProgress& progress) {
   auto weights = std::make_unique<Weights>();
-  LoadPlan plan(files, config, device, compute, stream);
+  LoadPlan plan(files, config, device, compute, format, stream);
   ALUDEL_RETURN_IF_ERROR(plan.AddModel(weights.get()));
   ALUDEL_ASSIGN_OR_RETURN(weights->hash, StreamWeights(files, plan.TakeTasks(), progress));
   return weights;
@@ -286,7 +290,7 @@ absl::StatusOr<std::unique_ptr<Weights>> Weights::Load(Device* device, const Mod
 
 absl::Status CheckWeights(const ModelFiles& files, const ModelConfig& config) {
   Weights nowhere;
-  return LoadPlan(files, config, nullptr, DType::kF32, Stream{}).AddModel(&nowhere);
+  return LoadPlan(files, config, nullptr, DType::kF32, WeightFormat::kF32, Stream{}).AddModel(&nowhere);
 }
 
 namespace {
@@ -313,10 +317,11 @@ int64_t CountParameters(const ModelConfig& config) {
   return counts.matrices + counts.vectors + table * (config.tied_embeddings ? 1 : 2);
 }
 
-int64_t LoadedBytes(const ModelConfig& config, DType compute) {
+int64_t LoadedBytes(const ModelConfig& config, DType compute, WeightFormat format) {
   const Counts counts = CountLayers(config);
   const int64_t table = int64_t{config.vocab} * config.hidden;  // as rows to look up, and packed as the head
-  return (counts.matrices + 2 * table) * static_cast<int64_t>(SizeOf(compute)) +
+  const double packed = static_cast<double>(counts.matrices + table) * BitsPerWeight(format) / 8;
+  return static_cast<int64_t>(packed) + table * static_cast<int64_t>(SizeOf(compute)) +
          counts.vectors * static_cast<int64_t>(sizeof(float));
 }
 

@@ -34,10 +34,12 @@ struct Weights {
   Buffer final_norm;                   // f32 [hidden]
   std::unique_ptr<PackedMatrix> head;  // [vocab, hidden]
 
+  // Embeddings are kept as `compute`, matrices that are multiplied in `format`.
   // Errors name the file, the tensor, what was found and what the config makes us expect.
   static absl::StatusOr<std::unique_ptr<Weights>> Load(Device* device, const ModelFiles& files,
                                                        const ModelConfig& config, DType compute,
-                                                       Stream stream, const LoadProgress& progress);
+                                                       WeightFormat format, Stream stream,
+                                                       const LoadProgress& progress);
 };
 
 // The check that Load makes first, alone: every tensor that the config wants is there, in a shape and form
@@ -47,6 +49,6 @@ absl::Status CheckWeights(const ModelFiles& files, const ModelConfig& config);
 // Numbers that the config's matrices and vectors hold, tied ones once.
 int64_t CountParameters(const ModelConfig& config);
 // Bytes that Load's result keeps on the device.
-int64_t LoadedBytes(const ModelConfig& config, DType compute);
+int64_t LoadedBytes(const ModelConfig& config, DType compute, WeightFormat format);
 
 }  // namespace aludel

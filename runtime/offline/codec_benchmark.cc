@@ -96,7 +96,8 @@ class Benchmark {
   // A product of the size of the model's largest.
   absl::Status MakeGemm() {
     const ModelConfig& config = consumer_->config();
-    ALUDEL_ASSIGN_OR_RETURN(gemm_, device_->ops().NewPacked(config.ffn, config.hidden, options_.compute));
+    ALUDEL_ASSIGN_OR_RETURN(gemm_,
+                            device_->ops().NewPacked(config.ffn, config.hidden, FormatOf(options_.compute)));
     for (int64_t row = 0; row < config.ffn; row += gemm_->row_block()) {
       const int64_t rows = std::min<int64_t>(gemm_->row_block(), config.ffn - row);
       std::vector<float> block(rows * config.hidden, 0.5f);

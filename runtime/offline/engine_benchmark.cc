@@ -116,6 +116,7 @@ class Benchmark {
         tokenizer_, Tokenizer::Load(options_.tokenizer.empty() ? options_.model : options_.tokenizer));
     TransformerOptions transformer;
     transformer.compute = options_.compute;
+    transformer.weights = options_.weights;
     transformer.max_rows = options_.chunk_tokens;
     ALUDEL_ASSIGN_OR_RETURN(model_, Transformer::Load(device_, options_.model, transformer));
     if (Length() > model_->context()) {

@@ -2,12 +2,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/device.h"
-#include "kernels/tensor.h"
+#include "kernels/weight_format.h"
 
 namespace aludel {
 
@@ -22,6 +23,7 @@ struct EngineBenchmarkOptions {
   int64_t output_tokens = 64;
   int64_t chunk_tokens = 256;  // of one engine step
   DType compute = DType::kBf16;
+  std::optional<WeightFormat> weights;
 };
 
 // What the users of some requests saw.

@@ -95,6 +95,7 @@ class Evaluation {
   absl::Status Load() {
     TransformerOptions options;
     options.compute = job_.compute;
+    options.weights = job_.weights;
     options.max_rows = job_.chunk_tokens;
     ALUDEL_ASSIGN_OR_RETURN(producer_, Transformer::Load(device_, job_.producer, options));
     ALUDEL_ASSIGN_OR_RETURN(consumer_, Transformer::Load(device_, job_.consumer, options));
@@ -124,8 +125,9 @@ class Evaluation {
     for (const Contestant& contestant : contestants_) names.push_back(contestant.name);
     return absl::StrFormat(
         "producer %s consumer %s codec %08x questions %08x %s chunk %d answers %d formats %s",
-        producer_->hash(), consumer_->hash(), Checksum(manifest), Checksum(qa), Name(job_.compute),
-        job_.chunk_tokens, job_.max_answer_tokens, absl::StrJoin(names, ","));
+        producer_->hash(), consumer_->hash(), Checksum(manifest), Checksum(qa),
+        Name(job_.weights.value_or(FormatOf(job_.compute))), job_.chunk_tokens, job_.max_answer_tokens,
+        absl::StrJoin(names, ","));
   }
 
   static uint32_t Checksum(const std::string& text) {

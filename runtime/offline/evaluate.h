@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "kernels/device.h"
+#include "kernels/weight_format.h"
 #include "runtime/offline/allocation.h"
 #include "runtime/offline/layer_error.h"
 #include "runtime/offline/score.h"
@@ -31,10 +32,11 @@ struct EvaluateJob {
   int64_t window_tokens = 512;
   int max_answer_tokens = 24;
   DType compute = DType::kF32;
-  int64_t chunk_tokens = 256;  // of the producer's prefill, hence of frames; the servers' default
-  uint64_t seed = 1;           // of the bootstrap
-  std::string log;             // where every question's record is kept (evaluation_log.h), or ""
-  bool resume = false;         // go on where `log` ends
+  std::optional<WeightFormat> weights;  // of both models: int8 or int4, or none
+  int64_t chunk_tokens = 256;           // of the producer's prefill, hence of frames; the servers' default
+  uint64_t seed = 1;                    // of the bootstrap
+  std::string log;                      // where every question's record is kept (evaluation_log.h), or ""
+  bool resume = false;                  // go on where `log` ends
 };
 
 struct FormatResult {

@@ -80,17 +80,24 @@ ordered_json PlanMemory(const ModelConfig& config, const MemoryPlanOptions& opti
   const KvLayout block{config.layers, config.kv_heads, config.head_dim, 16, 1, DType::kBf16};
   TransformerOptions transformer;
   transformer.compute = options.compute;
+  transformer.weights = options.weights;
   const int64_t blocks = options.concurrency * block.BlocksFor(context);
-  const int64_t weights = LoadedBytes(config, options.compute);
+  const int64_t weights = LoadedBytes(config, options.compute, transformer.weight_format());
   const auto workspace = static_cast<int64_t>(Transformer::WorkspaceBytes(config, transformer));
   const int64_t cache = blocks * static_cast<int64_t>(block.total_bytes());
   const int64_t machine = int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
   const int64_t total = weights + workspace + cache;
-  return {{"compute", Name(options.compute)}, {"concurrency", options.concurrency},
-          {"context_tokens", context},        {"kv_blocks", blocks},
-          {"weights_bytes", weights},         {"workspace_bytes", workspace},
-          {"kv_cache_bytes", cache},          {"total_bytes", total},
-          {"machine_bytes", machine},         {"fits_this_machine", total <= machine}};
+  return {{"compute", Name(options.compute)},
+          {"weights", Name(transformer.weight_format())},
+          {"concurrency", options.concurrency},
+          {"context_tokens", context},
+          {"kv_blocks", blocks},
+          {"weights_bytes", weights},
+          {"workspace_bytes", workspace},
+          {"kv_cache_bytes", cache},
+          {"total_bytes", total},
+          {"machine_bytes", machine},
+          {"fits_this_machine", total <= machine}};
 }
 
 // Ids of all tokens by spelling: the vocabulary and what was added to it.

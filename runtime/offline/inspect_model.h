@@ -1,10 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "kernels/tensor.h"
+#include "kernels/weight_format.h"
 #include "nlohmann/json.hpp"
 
 namespace aludel {
@@ -13,6 +14,7 @@ namespace aludel {
 
 struct MemoryPlanOptions {
   DType compute = DType::kBf16;
+  std::optional<WeightFormat> weights;
   int64_t concurrency = 8;
   int64_t context = 0;  // tokens of one sequence; 0: the model's own, at most 8192
 };

@@ -1,6 +1,7 @@
 #include "runtime/offline/machine_flags.h"
 
 #include "absl/strings/str_cat.h"
+#include "kernels/core_list.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -15,10 +16,16 @@ void MachineFlags::AddCompute(FlagSet* flags, DType by_default, const std::strin
   flags->Add("compute", "TYPE", &compute_, absl::StrCat(of_what, ": f32 or bf16").c_str());
 }
 
+void MachineFlags::AddWeights(FlagSet* flags) {
+  flags->Add("weights", "FORMAT", &weights_,
+             "what matrices are rounded to: int8 or int4; empty: not rounded");
+}
+
 void MachineFlags::AddDevice(FlagSet* flags) { flags->Add("device", "NAME", &device_, "cpu or cuda:N"); }
 
 void MachineFlags::AddThreads(FlagSet* flags) {
   flags->Add("threads", "N", &threads_, "CPU threads; 0: all allowed cores");
+  flags->Add("cores", "LIST", &cores_, "pins them to these cores, e.g. 0-3,8");
 }
 
 absl::StatusOr<DType> MachineFlags::Compute() const {
@@ -26,6 +33,13 @@ absl::StatusOr<DType> MachineFlags::Compute() const {
     if (compute_ == Name(type)) return type;
   }
   return absl::InvalidArgumentError(absl::StrCat("--compute is \"", compute_, "\", want f32 or bf16"));
+}
+
+absl::StatusOr<std::optional<WeightFormat>> MachineFlags::Weights() const {
+  if (weights_.empty()) return std::optional<WeightFormat>();
+  const std::optional<WeightFormat> format = ParseWeightFormat(weights_);
+  if (format.has_value() && HasScales(*format)) return format;
+  return absl::InvalidArgumentError(absl::StrCat("--weights is \"", weights_, "\", want int8 or int4"));
 }
 
 absl::StatusOr<int> MachineFlags::Threads() const {
@@ -37,6 +51,7 @@ absl::StatusOr<std::unique_ptr<Device>> MachineFlags::Open() const {
   DeviceOptions options;
   options.name = device_;
   ALUDEL_ASSIGN_OR_RETURN(options.threads, Threads());
+  ALUDEL_ASSIGN_OR_RETURN(options.cores, ParseCoreList(cores_));
   return OpenDevice(options);
 }
 

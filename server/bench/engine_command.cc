@@ -73,6 +73,7 @@ absl::Status EngineCommand(int argc, char** argv) {
   flags.Add("chunk-tokens", "N", &options.chunk_tokens,
             "of one engine step, as engine.chunk_tokens of the servers");
   machine.AddCompute(&flags, options.compute, "arithmetic of the model");
+  machine.AddWeights(&flags);
   machine.AddDevice(&flags);
   machine.AddThreads(&flags);
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
@@ -82,6 +83,7 @@ absl::Status EngineCommand(int argc, char** argv) {
   }
   if (options.model.empty()) return absl::InvalidArgumentError("--model is needed (see --help)");
   ALUDEL_ASSIGN_OR_RETURN(options.compute, machine.Compute());
+  ALUDEL_ASSIGN_OR_RETURN(options.weights, machine.Weights());
   ALUDEL_ASSIGN_OR_RETURN(const auto device, machine.Open());
   StopOnSignals();
   ProgressBar bar;

@@ -1,6 +1,7 @@
 // A whole model's prefill and decode against what the machine allows, measured in the same run:
 //
-//   build/release/bin/model_bench --model=DIR [--threads=2] [Google Benchmark's flags]
+//   build/release/bin/model_bench --model=DIR [--threads=2] [--cores=0,1] [--weights=int8] [Google
+//   Benchmark's flags]
 //
 // Prefill: floating-point operations of the matrix products alone over those that oneDNN does in the same
 // time on the same shapes (`of_gemm`). Decode: bytes of weights that a step must read over what as many
@@ -9,10 +10,12 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
+#include "kernels/core_list.h"
 #include "runtime/kv/block_pool.h"
 #include "runtime/model/transformer.h"
 #include "tests/bench/bounds.h"
@@ -23,15 +26,19 @@ namespace {
 struct Flags {
   std::string model;
   int threads = 2;
+  std::vector<int> cores;
   DType compute = DType::kBf16;
+  std::optional<WeightFormat> weights;
+
+  WeightFormat format() const { return weights.value_or(FormatOf(compute)); }
 } flags;
 
 constexpr int kBlockTokens = 16;
 constexpr int kMaxRows = 1024;
 
 Device& CpuDevice() {
-  static const auto* const device =
-      new std::unique_ptr<Device>(OpenDevice({.name = "cpu", .threads = flags.threads}).value());
+  static const auto* const device = new std::unique_ptr<Device>(
+      OpenDevice({.name = "cpu", .threads = flags.threads, .cores = flags.cores}).value());
   return **device;
 }
 
@@ -40,6 +47,7 @@ Transformer& Model() {
     TransformerOptions options;
     options.max_rows = kMaxRows;
     options.compute = flags.compute;
+    options.weights = flags.weights;
     auto loaded = Transformer::Load(&CpuDevice(), flags.model, options);
     if (!loaded.ok()) {
       std::fprintf(stderr, "%s\n", loaded.status().ToString().c_str());
@@ -134,7 +142,7 @@ BENCHMARK(Prefill)->Arg(128)->Arg(512)->Arg(1024)->Unit(benchmark::kMillisecond)
 void Decode(benchmark::State& state) {
   const int sequences = static_cast<int>(state.range(0));
   const int64_t context = state.range(1);
-  const double bytes = Parameters(Model().config(), true) * static_cast<double>(SizeOf(flags.compute));
+  const double bytes = Parameters(Model().config(), true) * BitsPerWeight(flags.format()) / 8;
   const double bandwidth = ReadBandwidth(flags.threads);
   Batch batch(sequences, context + 1);
   for (int64_t at = 0; at < context; at += kMaxRows / sequences) {
@@ -166,8 +174,15 @@ int main(int argc, char** argv) {
       aludel::flags.model = std::string(argument);
     } else if (absl::ConsumePrefix(&argument, "--threads=")) {
       if (!absl::SimpleAtoi(argument, &aludel::flags.threads)) return 1;
+    } else if (absl::ConsumePrefix(&argument, "--cores=")) {
+      const auto cores = aludel::ParseCoreList(argument);
+      if (!cores.ok()) return 1;
+      aludel::flags.cores = *cores;
     } else if (absl::ConsumePrefix(&argument, "--compute=")) {
       aludel::flags.compute = argument == "f32" ? aludel::DType::kF32 : aludel::DType::kBf16;
+    } else if (absl::ConsumePrefix(&argument, "--weights=")) {
+      aludel::flags.weights = aludel::ParseWeightFormat(argument);
+      if (!aludel::flags.weights.has_value()) return 1;
     } else {
       argv[kept++] = argv[i];
     }
@@ -175,7 +190,8 @@ int main(int argc, char** argv) {
   benchmark::Initialize(&kept, argv);
   if (aludel::flags.model.empty() || benchmark::ReportUnrecognizedArguments(kept, argv)) {
     std::fprintf(stderr,
-                 "usage: model_bench --model=DIR [--threads=N] [--compute=bf16|f32] [--benchmark_...]\n");
+                 "usage: model_bench --model=DIR [--threads=N] [--cores=LIST] [--compute=bf16|f32] "
+                 "[--weights=int8|int4] [--benchmark_...]\n");
     return 1;
   }
   benchmark::RunSpecifiedBenchmarks();

@@ -57,7 +57,7 @@ void Gemm(benchmark::State& state) {
   std::vector<Bf16> w = RandomBf16(out * in);
   std::vector<std::unique_ptr<PackedMatrix>> packed;
   for (size_t i = 0; i < copies; ++i) {
-    packed.push_back(Cpu().ops().Pack(TensorView::Of(w.data(), out, in), DType::kBf16).value());
+    packed.push_back(Cpu().ops().Pack(TensorView::Of(w.data(), out, in), WeightFormat::kBf16).value());
   }
   std::vector<Bf16> a = RandomBf16(rows * in);
   std::vector<float> result(rows * out);

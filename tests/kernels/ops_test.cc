@@ -16,6 +16,9 @@ namespace {
 // Every operation of every device against a double-precision loop written from its formula in ops.h, on fresh
 // random inputs. Inputs and outputs go through device memory.
 
+constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kInt8,
+                                     WeightFormat::kInt4};
+
 class OpsTest : public ::testing::TestWithParam<DeviceOptions> {
  protected:
   void SetUp() override {
@@ -95,7 +98,7 @@ TEST_P(OpsTest, GemmMultipliesAddsBiasAndAccumulates) {
     const auto bias = Random(out_features);
     const auto start = Random(rows * out_features);
     const auto a_there = OnDevice(a), bias_there = OnDevice(bias);
-    const auto packed = ops_->Pack(TensorView::Of(w.data(), out_features, in), DType::kF32).value();
+    const auto packed = ops_->Pack(TensorView::Of(w.data(), out_features, in), WeightFormat::kF32).value();
     for (const bool accumulate : {false, true}) {
       const auto out = OnDevice(accumulate ? start : Poisoned(rows * out_features));
       ops_->Gemm(a_there.View(rows, in), *packed, bias_there.data(), accumulate, out.View(rows, out_features),
@@ -118,13 +121,13 @@ TEST_P(OpsTest, GemmGivesARowTheSameAloneAndAmongOthers) {
   if (device_->name() != "cpu" || GetParam().instructions == "onednn")
     GTEST_SKIP() << "promised by our CPU kernels";
   const int rows = 61, in = 300, out_features = 77;
-  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+  for (const WeightFormat format : kFormats) {
     auto a = Random(rows * in);
     auto narrow = Narrow(a);
     auto w = Random(out_features * in);
-    const auto packed = ops_->Pack(TensorView::Of(w.data(), out_features, in), dtype).value();
-    const TensorView input =
-        dtype == DType::kF32 ? TensorView::Of(a.data(), rows, in) : TensorView::Of(narrow.data(), rows, in);
+    const auto packed = ops_->Pack(TensorView::Of(w.data(), out_features, in), format).value();
+    const TensorView input = format == WeightFormat::kF32 ? TensorView::Of(a.data(), rows, in)
+                                                          : TensorView::Of(narrow.data(), rows, in);
     std::vector<float> together(rows * out_features), alone(out_features);
     ops_->Gemm(input, *packed, nullptr, false, TensorView::Of(together.data(), rows, out_features), {});
     for (int r = 0; r < rows; ++r) {
@@ -132,22 +135,24 @@ TEST_P(OpsTest, GemmGivesARowTheSameAloneAndAmongOthers) {
                  {});
       const std::vector<float> row(together.begin() + r * out_features,
                                    together.begin() + (r + 1) * out_features);
-      ASSERT_EQ(row, alone) << Name(dtype) << " row " << r;
+      ASSERT_EQ(row, alone) << Name(format) << " row " << r;
     }
   }
 }
 
 TEST_P(OpsTest, AMatrixPackedInPiecesIsTheMatrixPackedAtOnce) {
-  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+  for (const WeightFormat format : kFormats) {
+    if (HasScales(format) && device_->name() != "cpu") continue;
+    const bool wide = format == WeightFormat::kF32;
     for (const auto& [in, out_features] : {std::pair{64, 512}, {100, 333}, {72, 80}}) {
       auto w = Random(out_features * in);
       auto narrow = Narrow(w);
+      if (!wide) std::transform(narrow.begin(), narrow.end(), w.begin(), ToFloat);
       const TensorView wide_view = TensorView::Of(w.data(), out_features, in);
-      const TensorView view =
-          dtype == DType::kF32 ? wide_view : TensorView::Of(narrow.data(), out_features, in);
-      const auto whole = ops_->Pack(view, dtype).value();
-      const auto pieces = ops_->NewPacked(out_features, in, dtype).value();
-      // From the last piece to the first, alternately from f32 and as stored.
+      const TensorView view = wide ? wide_view : TensorView::Of(narrow.data(), out_features, in);
+      const auto whole = ops_->Pack(view, format).value();
+      const auto pieces = ops_->NewPacked(out_features, in, format).value();
+      // From the last piece to the first, alternately from f32 and bf16.
       const int64_t block = pieces->row_block();
       for (int64_t begin = (out_features - 1) / block * block; begin >= 0; begin -= block) {
         const int64_t rows = std::min(block, out_features - begin);
@@ -159,10 +164,10 @@ TEST_P(OpsTest, AMatrixPackedInPiecesIsTheMatrixPackedAtOnce) {
       const auto a_there = OnDevice(a);
       const auto a_narrow_there = OnDevice(a_narrow);
       const auto left = OnDevice(Poisoned(5 * out_features)), right = OnDevice(Poisoned(5 * out_features));
-      const TensorView input = dtype == DType::kF32 ? a_there.View(5, in) : a_narrow_there.View(5, in);
+      const TensorView input = wide ? a_there.View(5, in) : a_narrow_there.View(5, in);
       ops_->Gemm(input, *whole, nullptr, false, left.View(5, out_features), {});
       ops_->Gemm(input, *pieces, nullptr, false, right.View(5, out_features), {});
-      EXPECT_EQ(left.Read().value(), right.Read().value()) << Name(dtype) << " " << out_features;
+      EXPECT_EQ(left.Read().value(), right.Read().value()) << Name(format) << " " << out_features;
     }
   }
 }
@@ -172,7 +177,7 @@ TEST_P(OpsTest, GemmInBf16RoundsOnlyItsInputs) {
        {std::tuple{1, 33, 5}, {2, 64, 32}, {5, 127, 65}, {9, 128, 48}, {12, 32, 31}, {27, 97, 130}}) {
     const auto a = Narrow(Random(rows * in));
     auto w = Narrow(Random(out_features * in));
-    const auto packed = ops_->Pack(TensorView::Of(w.data(), out_features, in), DType::kBf16).value();
+    const auto packed = ops_->Pack(TensorView::Of(w.data(), out_features, in), WeightFormat::kBf16).value();
     const auto a_there = OnDevice(a);
     const auto out = OnDevice(Poisoned(rows * out_features));
     ops_->Gemm(a_there.View(rows, in), *packed, nullptr, false, out.View(rows, out_features), {});
@@ -185,6 +190,124 @@ TEST_P(OpsTest, GemmInBf16RoundsOnlyItsInputs) {
       }
     }
     ExpectNear(out.Read().value(), expected, 1e-4);
+  }
+}
+
+// Numbers that int8 and int4 hold as they are: in every block of kScaleInputs one is the largest integer, the
+// others are integers of the same scale, a power of two of the block's own.
+std::vector<float> Representable(std::mt19937_64& random, int rows, int cols, int lowest, int highest) {
+  std::uniform_int_distribution<int> integer(lowest, highest), exponent(-6, 3);
+  std::vector<float> values(rows * cols);
+  for (int r = 0; r < rows; ++r) {
+    float scale = 1.0f;
+    for (int c = 0; c < cols; ++c) {
+      const bool first = c % kScaleInputs == 0;
+      if (first) scale = std::ldexp(1.0f, exponent(random));
+      values[r * cols + c] = scale * static_cast<float>(first ? lowest : integer(random));
+    }
+  }
+  return values;
+}
+
+TEST_P(OpsTest, GemmOfWeightsWithScalesIsExactWhereNothingIsRounded) {
+  if (device_->name() != "cpu") GTEST_SKIP() << "only the CPU keeps integers";
+  for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
+    const int lowest = format == WeightFormat::kInt8 ? -127 : -8;
+    for (const auto& [rows, in, out_features] : {std::tuple{1, 33, 5},
+                                                 {2, 64, 32},
+                                                 {4, 31, 64},
+                                                 {5, 127, 65},
+                                                 {7, 2100, 40},
+                                                 {12, 32, 31},
+                                                 {27, 97, 130},
+                                                 {70, 128, 96}}) {
+      const auto a = Representable(random_, rows, in, -127, 127);
+      auto w = Representable(random_, out_features, in, lowest, -1 - lowest);
+      const auto bias = Random(out_features);
+      const auto packed = ops_->Pack(TensorView::Of(w.data(), out_features, in), format).value();
+      EXPECT_EQ(packed->format(), format);
+      const auto start = Random(rows * out_features);
+      const auto a_there = OnDevice(a), bias_there = OnDevice(bias), out = OnDevice(start);
+      ops_->Gemm(a_there.View(rows, in), *packed, bias_there.data(), true, out.View(rows, out_features), {});
+      std::vector<double> expected(rows * out_features);
+      for (int t = 0; t < rows; ++t) {
+        for (int o = 0; o < out_features; ++o) {
+          double sum = double{bias[o]} + start[t * out_features + o];
+          for (int i = 0; i < in; ++i) sum += double{a[t * in + i]} * w[o * in + i];
+          expected[t * out_features + o] = sum;
+        }
+      }
+      // Sums are of large terms that cancel; floats add them.
+      const double size = 127.0 * 127.0 * 64.0 * std::sqrt(in);
+      const std::vector<float> found = out.Read().value();
+      for (size_t i = 0; i < found.size(); ++i) {
+        ASSERT_LE(std::fabs(found[i] - expected[i]), 1e-6 * size)
+            << Name(format) << " [" << rows << ", " << in << "] x " << out_features << " element " << i;
+      }
+    }
+  }
+}
+
+// Half a step of every input times the weight, half a step of every weight times the input, and both.
+TEST_P(OpsTest, GemmOfWeightsWithScalesLosesAtMostTheRounding) {
+  if (device_->name() != "cpu") GTEST_SKIP() << "only the CPU keeps integers";
+  const int rows = 9, in = 300, out_features = 70;
+  const auto a = Narrow(Random(rows * in));
+  auto w = Random(out_features * in, 0.02f);
+  const auto a_there = OnDevice(a);
+  const auto largest = [&](const auto& values, int row, int i) {
+    double found = 0;
+    const int begin = i / kScaleInputs * kScaleInputs;
+    for (int j = begin; j < std::min<int>(in, begin + kScaleInputs); ++j) {
+      found = std::max<double>(found, std::fabs(values(row * in + j)));
+    }
+    return found;
+  };
+  const auto a_value = [&](int i) { return ToFloat(a[i]); };
+  const auto w_value = [&](int i) { return w[i]; };
+  for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
+    const auto packed = ops_->Pack(TensorView::Of(w.data(), out_features, in), format).value();
+    const auto out = OnDevice(Poisoned(rows * out_features));
+    ops_->Gemm(a_there.View(rows, in), *packed, nullptr, false, out.View(rows, out_features), {});
+    const std::vector<float> found = out.Read().value();
+    double error = 0, power = 0;
+    for (int t = 0; t < rows; ++t) {
+      for (int o = 0; o < out_features; ++o) {
+        double sum = 0, bound = 0;
+        for (int i = 0; i < in; ++i) {
+          const double x = a_value(t * in + i), y = w_value(o * in + i);
+          // A scale is rounded to 8 bits, and int4's may be as small as a ninth of the largest.
+          const double x_step = largest(a_value, t, i) / 127;
+          const double y_step = largest(w_value, o, i) / (format == WeightFormat::kInt8 ? 126.5 : 4.0);
+          sum += x * y;
+          bound += 0.51 * (x_step * std::fabs(y) + y_step * std::fabs(x) + x_step * y_step);
+        }
+        ASSERT_LE(std::fabs(found[t * out_features + o] - sum), bound) << Name(format);
+        error += (found[t * out_features + o] - sum) * (found[t * out_features + o] - sum);
+        power += sum * sum;
+      }
+    }
+    // Random roundings cancel: uniform errors of a step's size.
+    EXPECT_LE(std::sqrt(error / power), format == WeightFormat::kInt8 ? 0.012 : 0.11) << Name(format);
+  }
+}
+
+TEST_P(OpsTest, GemmOfWeightsWithScalesShowsNumbersThatAreNone) {
+  if (device_->name() != "cpu") GTEST_SKIP() << "only the CPU keeps integers";
+  const int in = 80, out_features = 33;
+  for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
+    auto w = Random(out_features * in);
+    w[3 * in + 40] = std::numeric_limits<float>::quiet_NaN();
+    const auto packed = ops_->Pack(TensorView::Of(w.data(), out_features, in), format).value();
+    auto a = Random(2 * in);
+    a[in + 70] = std::numeric_limits<float>::infinity();
+    std::vector<float> out(2 * out_features);
+    ops_->Gemm(TensorView::Of(a.data(), 2, in), *packed, nullptr, false,
+               TensorView::Of(out.data(), 2, out_features), {});
+    for (int o = 0; o < out_features; ++o) {
+      EXPECT_EQ(std::isfinite(out[o]), o != 3) << Name(format) << " " << o;
+      EXPECT_FALSE(std::isfinite(out[out_features + o])) << Name(format) << " " << o;
+    }
   }
 }
 
@@ -243,7 +366,7 @@ TEST_P(OpsTest, GemmStoresBf16WithAndWithoutBias) {
   const auto a = Narrow(Random(rows * in));
   auto w = Narrow(Random(out_features * in));
   const auto bias = Random(out_features);
-  const auto packed = ops_->Pack(TensorView::Of(w.data(), out_features, in), DType::kBf16).value();
+  const auto packed = ops_->Pack(TensorView::Of(w.data(), out_features, in), WeightFormat::kBf16).value();
   const auto a_there = OnDevice(a);
   const auto bias_there = OnDevice(bias);
   for (const bool with_bias : {false, true}) {
@@ -439,6 +562,7 @@ const DeviceOptions kDevices[] = {
     {.name = "cpu", .threads = 2, .instructions = "portable"},
     {.name = "cpu", .threads = 2, .instructions = "avx2"},
     {.name = "cpu", .threads = 2, .instructions = "avx512"},
+    {.name = "cpu", .threads = 2, .instructions = "avx512_vnni"},
     {.name = "cpu", .threads = 2, .instructions = "avx512_bf16"},
     {.name = "cpu", .threads = 2, .instructions = "onednn"},
 #ifdef ALUDEL_HAVE_CUDA

@@ -37,6 +37,7 @@ TEST_F(Config, DefaultsComeFromTheProto) {
   EXPECT_EQ(options->listen, "127.0.0.1:7100");
   EXPECT_EQ(options->model.engine.block_tokens, 16);
   EXPECT_EQ(options->model.transformer.compute, DType::kBf16);
+  EXPECT_FALSE(options->model.transformer.weights.has_value());
   EXPECT_EQ(options->run_timeout, absl::Seconds(60));
   EXPECT_FALSE(options->log.json);
 }
@@ -46,8 +47,8 @@ TEST_F(Config, EverySettingArrivesInItsStruct) {
       listen: "0.0.0.0:1"
       admin_listen: ""
       log { level: "debug" format: "json" }
-      engine { directory: "a/b/" threads: 3 compute_dtype: "f32" kv_dtype: "f32" kv_blocks: 9 block_tokens: 32
-               max_context: 77 chunk_tokens: 64 max_sequences: 5 }
+      engine { directory: "a/b/" threads: 3 cores: "0-1,7" compute_dtype: "f32" kv_dtype: "f32" kv_blocks: 9 block_tokens: 32
+               max_context: 77 chunk_tokens: 64 max_sequences: 5 weights: "int4" }
       codec { artifact: "x" formats: ["raw", "paper"] }
       transport { ucx_transports: "tcp" ucx_devices: "lo" max_inflight_sends: 2 emulated_bytes_per_second: 1e6 }
       prefill_targets: ["h:1", "dns:///name:2"]
@@ -58,9 +59,11 @@ TEST_F(Config, EverySettingArrivesInItsStruct) {
   EXPECT_EQ(options->served_model_name, "b");
   EXPECT_TRUE(options->log.json);
   EXPECT_EQ(options->model.device.threads, 3);
+  EXPECT_THAT(options->model.device.cores, ElementsAre(0, 1, 7));
   EXPECT_EQ(options->model.engine.kv_blocks, 9);
   EXPECT_EQ(options->model.engine.kv_dtype, DType::kF32);
   EXPECT_EQ(options->model.transformer.max_rows, 64);
+  EXPECT_EQ(options->model.transformer.weights, WeightFormat::kInt4);
   EXPECT_THAT(options->codec.formats, ElementsAre("raw", "paper"));
   EXPECT_EQ(options->transport.ucx_devices, "lo");
   EXPECT_EQ(options->transport.link.bytes_per_second, 1e6);
@@ -116,6 +119,14 @@ TEST_F(Config, EmptyFileSaysWhatIsMissing) {
 TEST_F(Config, BadValueNamesFileLineFieldFoundAndExpected) {
   EXPECT_THAT(PrefillError("engine {\n  directory: 'm'\n  block_tokens: 17 }"),
               HasSubstr("config_test.textproto:3: engine.block_tokens: found 17, want a power of two"));
+  EXPECT_THAT(PrefillError("engine { directory: 'm' cores: '3-1' }"),
+              HasSubstr("engine.cores: found \"3-1\", want a list like 0-3,8"));
+  EXPECT_THAT(PrefillError("engine { directory: 'm' cores: '0-1' threads: 3 }"),
+              HasSubstr("engine.threads: found 3, want at most one for each of the cores"));
+  EXPECT_THAT(PrefillError("engine { directory: 'm' weights: 'int3' }"),
+              HasSubstr("engine.weights: found \"int3\", want one of unrounded, int8, int4"));
+  EXPECT_THAT(PrefillError("engine { directory: 'm' device: 'cuda:0' weights: 'int8' }"),
+              HasSubstr("engine.weights: found \"int8\", want unrounded: device cuda:0 keeps no integers"));
   EXPECT_THAT(PrefillError("engine {\n  directory: 'm'\n  compute_dtype: 'int3' }"),
               HasSubstr(":3: engine.compute_dtype: found \"int3\", want one of bf16, f32"));
   EXPECT_THAT(PrefillError("engine { directory: 'm' }\nlisten: 'nohost'"),

@@ -11,7 +11,7 @@ namespace aludel {
 absl::StatusOr<std::unique_ptr<PackedMatrix>> PackFor(const Transformer& model, const HostMatrix& matrix) {
   const TensorView view =
       TensorView::Of(const_cast<float*>(matrix.values.data()), matrix.rows, matrix.cols);  // Pack only reads
-  return model.device()->ops().Pack(view, model.options().compute);
+  return model.device()->ops().Pack(view, FormatOf(model.options().compute));
 }
 
 absl::StatusOr<Buffer> UploadFor(const Transformer& model, const std::vector<float>& host) {

@@ -14,6 +14,7 @@ struct Way {
   const char* instructions;
   DType compute;
   DType kv;
+  WeightFormat weights;
 };
 
 class BatchInvariance : public ::testing::TestWithParam<Way> {
@@ -25,7 +26,9 @@ class BatchInvariance : public ::testing::TestWithParam<Way> {
     auto device = OpenDevice({.name = "cpu", .threads = 2, .instructions = GetParam().instructions});
     if (!device.ok()) GTEST_SKIP() << device.status().message();
     device_ = *std::move(device);
-    model_ = Transformer::Load(device_.get(), "deploy/demo/chat", {.compute = GetParam().compute}).value();
+    model_ = Transformer::Load(device_.get(), "deploy/demo/chat",
+                               {.compute = GetParam().compute, .weights = GetParam().weights})
+                 .value();
     const int64_t blocks = 4 * (kTokens / kBlockTokens + 1);
     pool_ =
         BlockPool::Create(device_.get(), model_->MakeKvLayout(blocks, kBlockTokens, GetParam().kv)).value();
@@ -86,15 +89,19 @@ TEST_P(BatchInvariance, ASequencesLogitsAreTheSameBitsInAnyChunksAndBatch) {
   EXPECT_EQ(std::vector<float>(logits.begin() + vocab, logits.end()), at_once);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, BatchInvariance,
-                         ::testing::Values(Way{"portable", DType::kF32, DType::kF32},
-                                           Way{"avx2", DType::kBf16, DType::kBf16},
-                                           Way{"avx512", DType::kF32, DType::kBf16},
-                                           Way{"avx512_bf16", DType::kBf16, DType::kBf16}),
-                         [](const auto& info) {
-                           return absl::StrCat(info.param.instructions, "_", Name(info.param.compute), "_",
-                                               Name(info.param.kv));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Kernels, BatchInvariance,
+    ::testing::Values(Way{"portable", DType::kF32, DType::kF32, WeightFormat::kF32},
+                      Way{"avx2", DType::kBf16, DType::kBf16, WeightFormat::kBf16},
+                      Way{"avx2", DType::kBf16, DType::kBf16, WeightFormat::kInt4},
+                      Way{"avx512", DType::kF32, DType::kBf16, WeightFormat::kF32},
+                      Way{"avx512_bf16", DType::kBf16, DType::kBf16, WeightFormat::kBf16},
+                      Way{"avx512_bf16", DType::kBf16, DType::kBf16, WeightFormat::kInt8},
+                      Way{"avx512_bf16", DType::kBf16, DType::kBf16, WeightFormat::kInt4}),
+    [](const auto& info) {
+      return absl::StrCat(info.param.instructions, "_", Name(info.param.compute), "_",
+                          Name(info.param.weights), "_", Name(info.param.kv));
+    });
 
 }  // namespace
 }  // namespace aludel

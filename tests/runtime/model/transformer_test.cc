@@ -98,6 +98,22 @@ INSTANTIATE_TEST_SUITE_P(Quantised, TinyModel,
                          ::testing::Values("fp8_tensor", "fp8_row", "fp8_block", "awq_gemm", "gptq_act_order",
                                            "gptq_v2_whole_columns"));
 
+// KL(p || q) in nats, of distributions given by their logits.
+double Divergence(absl::Span<const float> p, absl::Span<const float> q) {
+  const auto log_total = [](absl::Span<const float> logits) {
+    double total = 0;
+    for (const float logit : logits) total += std::exp(double{logit});
+    return std::log(total);
+  };
+  const double p_total = log_total(p), q_total = log_total(q);
+  double sum = 0;
+  for (size_t i = 0; i < p.size(); ++i) {
+    const double log_p = p[i] - p_total, log_q = q[i] - q_total;
+    sum += std::exp(log_p) * (log_p - log_q);
+  }
+  return sum;
+}
+
 class DemoModel : public ::testing::TestWithParam<const char*> {
  protected:
   DemoModel()
@@ -124,6 +140,29 @@ TEST_P(DemoModel, GivesTheReferenceLogits) {
       EXPECT_LT(MaxDifference(ours, {logits.data() + i * vocab, vocab}), 2e-3f)
           << "prompt " << p << " position " << positions[i];
     }
+  }
+}
+
+// What rounding the weights costs: KL divergence of the next token's distribution, mean over the references.
+TEST_P(DemoModel, LosesLittleWithWeightsInIntegers) {
+  for (const auto& [format, most] : {std::pair{WeightFormat::kInt8, 2e-4}, {WeightFormat::kInt4, 2e-2}}) {
+    TestModel model(directory_, {.weights = format}, DType::kBf16, 1024);
+    double sum = 0;
+    int count = 0;
+    for (int p = 0; p < 6; ++p) {
+      const std::string prompt = absl::StrCat("prompt.", p, ".");
+      const std::vector<int32_t> ids = Ints(Entry(prompt + "ids"));
+      const std::vector<int32_t> positions = Ints(Entry(prompt + "positions"));
+      const std::vector<float> logits = Floats(Entry(prompt + "logits"));
+      const size_t vocab = logits.size() / positions.size();
+      for (size_t i = 0; i < positions.size(); ++i) {
+        model.Rewind(0);
+        const std::vector<float> ours = model.Run({ids.data(), size_t(positions[i]) + 1});
+        sum += Divergence({logits.data() + i * vocab, vocab}, ours);
+        ++count;
+      }
+    }
+    EXPECT_LT(sum / count, most) << Name(format);
   }
 }
 

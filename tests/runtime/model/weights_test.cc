@@ -69,7 +69,11 @@ TEST(Weights, CountsParametersAndBytes) {
     for (const auto& [tensor, entry] : tiny_files.entries()) count += entry->elements();
     EXPECT_EQ(CountParameters(ModelConfig::Load(directory).value()), count) << name;
   }
-  EXPECT_GT(LoadedBytes(demo, DType::kF32), LoadedBytes(demo, DType::kBf16));
+  const int64_t bf16 = LoadedBytes(demo, DType::kBf16, WeightFormat::kBf16);
+  EXPECT_GT(LoadedBytes(demo, DType::kF32, WeightFormat::kF32), bf16);
+  const int64_t int8 = LoadedBytes(demo, DType::kBf16, WeightFormat::kInt8);
+  EXPECT_GT(bf16, int8);
+  EXPECT_GT(int8, LoadedBytes(demo, DType::kBf16, WeightFormat::kInt4));
 }
 
 // A copy of a tiny model whose weight file a test changes.
@@ -110,7 +114,8 @@ TEST_F(SpoiledModel, AFileThatShrinksWhileItIsLoadedIsAnErrorAndNoSignal) {
   const ModelFiles files = ModelFiles::Open(directory_.path()).value();
   std::filesystem::resize_file(directory_.File("model.safetensors"), 4096);
   const auto device = OpenDevice({.threads = 1}).value();
-  const auto weights = Weights::Load(device.get(), files, config, DType::kF32, Stream{}, nullptr);
+  const auto weights =
+      Weights::Load(device.get(), files, config, DType::kF32, WeightFormat::kF32, Stream{}, nullptr);
   EXPECT_EQ(weights.status().code(), absl::StatusCode::kDataLoss) << weights.status();
 }
 

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/packed_matrix.h"
+
+namespace aludel::cpu {
+
+// Rows [begin, end) of a, input blocks [first, last), into what int8_tile and int4_tile take for w: `to` is
+// where block 0 of these rows begins.
+void QuantiseInputs(const TensorView& a, int64_t begin, int64_t end, int64_t first, int64_t last,
+                    const CpuPackedMatrix& w, uint32_t* to);
+
+// `host_rows` (at most kPanelCols) into panel `index` of w, whose format has scales.
+void QuantisePanel(const TensorView& host_rows, const CpuPackedMatrix& w, int64_t index);
+
+}  // namespace aludel::cpu
