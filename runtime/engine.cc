@@ -414,6 +414,9 @@ void Engine::ApplyFrame(SequenceId id, const FrameHeader& header, std::vector<ui
                         absl::Span<const uint8_t> payload, std::function<void()> release) {
   impl_->PostFrame({id, header, std::move(header_bytes), payload, std::move(release)});
 }
+void Engine::Nudge() {
+  impl_->Post([] {});
+}
 void Engine::RestartHandover(SequenceId id) {
   impl_->Post([impl = impl_.get(), id] { impl->RestartHandover(id); });
 }

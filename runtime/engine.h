@@ -38,7 +38,7 @@ enum class FinishReason : uint8_t { kStop, kLength };
 struct SequenceTimes {
   double queue = 0;        // admitted, not yet computing
   double prefill = 0;      // own prefill steps (local plan or fallback)
-  double await = 0;        // waiting for frames with nothing to do
+  double await = 0;        // waiting for frames with nothing to do, or for room for them (prefill server)
   double reconstruct = 0;  // applying frames
   double native = 0;       // tokens the consumer computes itself over a handed-over cache
   double encode = 0;       // inside the encoder (prefill server)
@@ -106,6 +106,9 @@ struct PrefillSpec {
   // Owned by the caller; used from the engine thread until OnDone.
   FrameSink* sink = nullptr;
   int64_t encode_begin = 0;  // tokens before it are computed but not encoded: their frames exist already
+  // Set: asked on the engine thread before each step; while it says false this sequence, and no other, is
+  // left out. Nudge when that has changed.
+  std::function<bool()> has_room;
 };
 
 struct EngineStats {
@@ -157,6 +160,8 @@ class Engine {
   // The hand-over begins anew, from its first frame: unless every frame has landed, what has landed counts no
   // more. Frames that ApplyFrame was given before are dropped.
   void RestartHandover(SequenceId id);
+  // A sequence that was left out may have room now.
+  void Nudge();
   // OnDone follows with `status` for every choice that has not ended; unknown ids are ignored.
   void Cancel(SequenceId id, absl::Status status);
 

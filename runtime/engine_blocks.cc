@@ -66,7 +66,12 @@ void EngineBlocks::Fork(const Sequence& sequence, Sequence& fork) {
 std::vector<Sequence*> EngineBlocks::Ranked(const SequenceMap& sequences) const {
   std::vector<Sequence*> ranked;
   for (const auto& [id, sequence] : sequences) {
-    if (!sequence->awaiting()) ranked.push_back(sequence.get());
+    if (sequence->awaiting()) continue;
+    if (sequence->has_room != nullptr && !sequence->has_room()) {
+      sequence->lacked_room = true;
+      continue;
+    }
+    ranked.push_back(sequence.get());
   }
   std::stable_sort(ranked.begin(), ranked.end(),
                    [](const Sequence* a, const Sequence* b) { return a->rank() < b->rank(); });

@@ -104,6 +104,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadPrefill(
   sequence->encoder = std::make_unique<EncodingObserver>(
       std::max(spec.encode_begin, spec.codec->native_head_tokens()), std::move(encoder), spec.sink);
   sequence->prompt_end = spec.token_end;
+  sequence->has_room = std::move(spec.has_room);
   sequence->deadline = ToSteady(spec.deadline);
   return sequence;
 }

@@ -1,11 +1,14 @@
 #include "runtime/engine_step.h"
 
+#include <utility>
+
 #include "runtime/status_macros.h"
 
 namespace aludel {
 
 BatchItem StepRunner::MakeItem(Sequence& sequence, int64_t tokens) {
-  sequence.clock.Charge(&sequence.times.queue);
+  sequence.clock.Charge(std::exchange(sequence.lacked_room, false) ? &sequence.times.await
+                                                                   : &sequence.times.queue);
   blocks_->Prepare(sequence, tokens, model_->stream());
   const absl::Span<const int32_t> ids =
       absl::MakeConstSpan(sequence.tokens).subspan(sequence.computed, tokens);

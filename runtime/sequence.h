@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -113,6 +114,8 @@ struct Sequence {
   absl::Status fallback_reason;
 
   std::unique_ptr<EncodingObserver> encoder;  // prefill server
+  std::function<bool()> has_room;             // for its next step's frames; null: always
+  bool lacked_room = false;                   // since its last step
 
   Sampler sampler;
   std::unique_ptr<TokenAutomaton::Cursor> constraint;  // null: none; made on the engine thread

@@ -215,6 +215,7 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
   const ConfigSection root = file.Root();
   CheckListen(root, config.admin_listen());
   root.CheckRange("send_arena_bytes", 4096, kMaxBytes);
+  root.CheckRange("handover_window_bytes", 4096, kMaxBytes);
   root.CheckRange("frame_cache_bytes", 0, kMaxBytes);
   root.CheckRange("max_channels", 1, 65536);
   for (const char* field : {"connect_timeout_ms", "run_timeout_ms"}) root.CheckRange(field, 1, kMaxMs);
@@ -227,6 +228,7 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
                          .codec = ReadCodec(root.Nested("codec"), config.codec()),
                          .transport = ReadTransport(root.Nested("transport"), config.transport()),
                          .send_arena_bytes = config.send_arena_bytes(),
+                         .handover_window_bytes = config.handover_window_bytes(),
                          .frame_cache_bytes = config.frame_cache_bytes(),
                          .max_channels = static_cast<int>(config.max_channels()),
                          .connect_timeout = absl::Milliseconds(config.connect_timeout_ms()),
@@ -248,6 +250,7 @@ absl::StatusOr<DecodeOptions> LoadDecodeOptions(const std::string& path) {
   const ConfigSection root = file.Root();
   CheckListen(root, config.admin_listen());
   root.CheckRange("receive_arena_bytes", 4096, kMaxBytes);
+  root.CheckRange("handover_window_bytes", 4096, kMaxBytes);
   for (const char* field : {"handover_timeout_ms", "request_timeout_ms", "probe_interval_ms",
                             "probe_max_interval_ms", "probe_timeout_ms"}) {
     root.CheckRange(field, 1, kMaxMs);
@@ -266,6 +269,7 @@ absl::StatusOr<DecodeOptions> LoadDecodeOptions(const std::string& path) {
                         .codec = ReadCodec(root.Nested("codec"), config.codec()),
                         .transport = ReadTransport(root.Nested("transport"), config.transport()),
                         .receive_arena_bytes = config.receive_arena_bytes(),
+                        .handover_window_bytes = config.handover_window_bytes(),
                         .prefill_targets = ReadTargets(root, "prefill_targets", config.prefill_targets()),
                         .planner = ReadPlanner(root.Nested("planner"), config.planner()),
                         .handover_timeout = absl::Milliseconds(config.handover_timeout_ms()),

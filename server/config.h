@@ -74,6 +74,7 @@ struct PrefillOptions {
   CodecOptions codec;
   TransportOptions transport;
   uint64_t send_arena_bytes = 0;
+  uint64_t handover_window_bytes = 0;
   uint64_t frame_cache_bytes = 0;  // 0: none
   int max_channels = 0;
   absl::Duration connect_timeout;
@@ -93,6 +94,7 @@ struct DecodeOptions {
   CodecOptions codec;
   TransportOptions transport;
   uint64_t receive_arena_bytes = 0;
+  uint64_t handover_window_bytes = 0;
   std::vector<std::string> prefill_targets;
   PlannerOptions planner;
   absl::Duration handover_timeout;

@@ -77,6 +77,7 @@ struct Metrics::Families {
   Family<Counter>& dropped_frames;
   Family<Histogram>& handover_time;
   Family<Counter>& fallbacks;
+  Family<Counter>& stalls;
   Family<Counter>& plans;
   Family<Histogram>& prediction;
   Family<Histogram>& predicted_ttft;
@@ -165,6 +166,8 @@ struct Metrics::Families {
             Make<Histogram>("aludel_handover_seconds", "Hand-overs from ticket to end, by outcome.")),
         fallbacks(
             Make<Counter>("aludel_fallbacks_total", "Hand-overs replaced by local prefill, by reason.")),
+        stalls(Make<Counter>("aludel_handover_stalls_total",
+                             "Times that a run could not go on encoding, by what it waited for.")),
         plans(Make<Counter>("aludel_plans_total", "Planner decisions, by plan and reason.")),
         prediction(Make<Histogram>("aludel_ttft_prediction_ratio",
                                    "Time to the first token over what the planner predicted.")),
@@ -305,6 +308,8 @@ void Metrics::CountHandover(const std::string& direction, const std::string& out
 void Metrics::CountFallback(const std::string& reason) {
   families_->fallbacks.Add(families_->Bound({{"reason", reason}})).Increment();
 }
+
+void Metrics::CountStall(const std::string& reason) { families_->stalls.Add({{"for", reason}}).Increment(); }
 
 void Metrics::CountPlan(const std::string& plan, const std::string& reason) {
   families_->plans.Add(families_->Bound({{"plan", plan}, {"reason", reason}})).Increment();

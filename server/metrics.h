@@ -71,6 +71,9 @@ class Metrics {
   void SetPrefillTarget(const std::string& target, const std::string& state);
   // State of one decode server as the gateway sees it.
   void SetDecodeTarget(const std::string& model, const std::string& target, bool ready);
+  // A run could not go on encoding: its "receiver" had no more room, its "link" held what it had sent, or the
+  // "arena" had no window for it.
+  void CountStall(const std::string& reason);
   void SetTicketsOpen(int64_t tickets);
   void SetArena(uint64_t bytes_total, uint64_t bytes_reserved);
   // The prefill server's frame cache: look-ups by result, tokens found, chunks that had to go, bytes now.

@@ -10,6 +10,7 @@
 #include "runtime/offline/progress.h"
 #include "runtime/status_macros.h"
 #include "server/frame_cipher.h"
+#include "server/frame_ring.h"
 #include "server/identity.h"
 #include "spdlog/spdlog.h"
 
@@ -118,6 +119,21 @@ size_t ModelHost::HandoverBytesBound(const KvCodec& codec, int64_t tokens) const
   // cipher, and is padded to a line.
   constexpr size_t kPadding = 64 + FrameCipher::kTagBytes;
   return layers * (codec.MaxFrameBytes(tokens) + chunks * (codec.MaxFrameBytes(1) + kPadding));
+}
+
+size_t ModelHost::StepFrameBound(const KvCodec& codec) const {
+  return FrameRing::Weight(codec.MaxFrameBytes(engine_->options().chunk_tokens) + FrameCipher::kTagBytes);
+}
+
+size_t ModelHost::StepBytesBound(const KvCodec& codec) const {
+  const auto& shipped = codec.shipped_layers();
+  return std::count(shipped.begin(), shipped.end(), true) * StepFrameBound(codec);
+}
+
+size_t ModelHost::HandoverWindow(const KvCodec& codec, int64_t tokens, size_t window) const {
+  constexpr size_t kSteps =
+      4;  // one computed, one on its way, one reconstructed, one that the ring may waste
+  return std::min(HandoverBytesBound(codec, tokens), std::max(window, kSteps * StepBytesBound(codec)));
 }
 
 }  // namespace aludel

@@ -41,6 +41,13 @@ class ModelHost {
   // (within reason: a producer that cuts finer than a quarter of our chunk runs out of room and the prompt is
   // prefilled where it is decoded).
   size_t HandoverBytesBound(const KvCodec& codec, int64_t tokens) const;
+  // Bound on what one step of the producer's engine adds to a window (FrameRing::Weight), and on one frame of
+  // it.
+  size_t StepBytesBound(const KvCodec& codec) const;
+  size_t StepFrameBound(const KvCodec& codec) const;
+  // Frame memory of one hand-over: all of it where that is no more than `window`, else so much that a few
+  // steps can be under way at once.
+  size_t HandoverWindow(const KvCodec& codec, int64_t tokens, size_t window) const;
   // Stops the engine: every sequence ends with Unavailable. Before whatever its listeners use is destroyed.
   void StopEngine() { engine_.reset(); }
 

@@ -151,8 +151,8 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
   }
   if (plan.remote) {
     const KvCodec* codec = context_.model->FindCodec(plan.format);
-    absl::StatusOr<FrameExtent> reserved =
-        context_.arena->Reserve(context_.model->HandoverBytesBound(*codec, plan.handed_over_tokens));
+    absl::StatusOr<FrameExtent> reserved = context_.arena->Reserve(context_.model->HandoverWindow(
+        *codec, plan.handed_over_tokens, context_.options->handover_window_bytes));
     if (reserved.ok()) {
       extent = *std::move(reserved);
       spec.codec = codec;

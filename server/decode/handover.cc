@@ -19,6 +19,12 @@ absl::Duration LandingPatience(absl::Duration handover_timeout) {
 }
 constexpr absl::Duration kLandingLook = absl::Milliseconds(125);
 
+struct GrantCall {
+  grpc::ClientContext context;
+  v1::GrantRequest request;
+  v1::GrantResponse response;
+};
+
 }  // namespace
 
 Handover::Handover(const DecodeContext& context, Spec spec) : context_(context), spec_(std::move(spec)) {
@@ -74,11 +80,22 @@ void Handover::Start(size_t target, FrameExtent extent) {
   }
   // The receiver keeps these callbacks until the ticket is closed: no cycle outlives the attempt.
   Engine* const engine = &context_.model->engine();
+  const size_t bound = context_.model->HandoverBytesBound(*spec_.codec, spec_.prompt.size());
+  const size_t window = extent.bytes().size();
+  std::optional<uint64_t> credit;
+  // The rest is what the ring's end may waste: HandoverWindow leaves a step for it.
+  if (window < bound) credit = window / 4 * 3;
+  v1::RunRequest run = MakeRun(ticket, frame_key);
+  if (credit) {
+    run.mutable_ticket()->set_window_bytes(window);
+    run.mutable_ticket()->set_credit_bytes(*credit);
+  }
   receiver->Open({.id = ticket,
                   .deadline = until_,
                   .codec = spec_.codec,
                   .tokens = static_cast<uint32_t>(spec_.prompt.size()),
                   .extent = std::move(extent),
+                  .credit = credit,
                   .cipher = std::move(cipher),
                   .owner = {.on_frame =
                                 [engine, sequence = sequence_](
@@ -90,9 +107,13 @@ void Handover::Start(size_t target, FrameExtent extent) {
                             .on_lost =
                                 [weak = weak_from_this(), number](const absl::Status& reason) {
                                   if (const auto self = weak.lock()) self->Fail(number, reason);
+                                },
+                            .on_credit =
+                                [weak = weak_from_this(), number](uint64_t more) {
+                                  if (const auto self = weak.lock()) self->Grant(number, more);
                                 }}});
   std::shared_ptr<RunCall> call = RunCall::Start(
-      context_.prefill_pool->stub(target), MakeRun(ticket, frame_key), until_,
+      context_.prefill_pool->stub(target), std::move(run), until_,
       {.on_event = [self = shared_from_this(),
                     number](const v1::RunEvent& e) { self->OnRunEvent(number, e); },
        .on_end = [self = shared_from_this(), number](const absl::Status& s) { self->OnRunEnd(number, s); }},
@@ -107,6 +128,44 @@ void Handover::Start(size_t target, FrameExtent extent) {
   // It ended meanwhile, perhaps before there was a ticket to close or a run to cancel.
   receiver->Close(ticket, TicketState::kAbandoned);
   call->Cancel();
+}
+
+void Handover::Grant(int attempt, uint64_t credit) {
+  size_t target = 0;
+  TicketId ticket = {};
+  {
+    absl::MutexLock lock(&mutex_);
+    if (over_ || attempt_.number != attempt) return;
+    attempt_.credit = std::max(attempt_.credit, credit);
+    if (std::exchange(attempt_.granting, true)) return;  // sent when the one on its way has arrived
+    credit = attempt_.credit;
+    target = attempt_.target;
+    ticket = attempt_.ticket;
+  }
+  SendGrant(attempt, target, ticket, credit);
+}
+
+void Handover::SendGrant(int attempt, size_t target, const TicketId& ticket, uint64_t credit) {
+  auto call = std::make_shared<GrantCall>();
+  call->context.set_deadline(ToGrpcDeadline(until_));
+  call->request.set_ticket_id(std::string(ticket.begin(), ticket.end()));
+  call->request.set_credit_bytes(credit);
+  v1::Prefill::Stub& stub = context_.prefill_pool->stub(target);
+  stub.async()->Grant(
+      &call->context, &call->request, &call->response,
+      [self = shared_from_this(), call, attempt, target, ticket, credit](const grpc::Status& status) {
+        // A run that is gone needs none; how it ended we hear from itself.
+        const bool lost = !status.ok() && status.error_code() != grpc::StatusCode::NOT_FOUND;
+        if (lost) return self->Fail(attempt, FromGrpc(status));
+        uint64_t next = 0;
+        {
+          absl::MutexLock lock(&self->mutex_);
+          if (self->over_ || self->attempt_.number != attempt) return;
+          next = self->attempt_.credit;
+          if (next == credit) self->attempt_.granting = false;
+        }
+        if (next != credit) self->SendGrant(attempt, target, ticket, next);
+      });
 }
 
 void Handover::OnRunEvent(int attempt, const v1::RunEvent& event) {
@@ -183,8 +242,8 @@ bool Handover::TryElsewhere(const absl::Status& reason) {
   }
   const auto plan = MakePlan(context_.options->planner, FormatNames(context_), targets, spec_.wanted);
   if (!plan.ok() || !plan->remote) return false;
-  absl::StatusOr<FrameExtent> extent = context_.arena->Reserve(
-      context_.model->HandoverBytesBound(*spec_.codec, static_cast<int64_t>(spec_.prompt.size())));
+  absl::StatusOr<FrameExtent> extent = context_.arena->Reserve(context_.model->HandoverWindow(
+      *spec_.codec, static_cast<int64_t>(spec_.prompt.size()), context_.options->handover_window_bytes));
   if (!extent.ok()) return false;
   context_.metrics->CountReplan(StatusName(reason.code()));
   spdlog::warn("request={} asks {} after a failed hand-over: {}", spec_.request_id,

@@ -71,10 +71,15 @@ class Handover : public std::enable_shared_from_this<Handover> {
     Timer::Id deadline_timer = 0;
     Timer::Id landed_timer = 0;
     uint64_t announced_frames = 0;  // once the run has finished
+    uint64_t credit = 0;            // to be granted, or granted
+    bool granting = false;          // one call at a time
   };
 
   void Start(size_t target, FrameExtent extent);
   v1::RunRequest MakeRun(const TicketId& id, const std::string& frame_key) const;
+  // Tells the prefill server how much room its frames have now; the latest figure, one call after the other.
+  void Grant(int attempt, uint64_t credit);
+  void SendGrant(int attempt, size_t target, const TicketId& ticket, uint64_t credit);
   void OnRunEvent(int attempt, const v1::RunEvent& event);
   void OnRunEnd(int attempt, const absl::Status& status);
   // Frames that a finished run has sent and that no longer come were lost on the way.

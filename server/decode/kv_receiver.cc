@@ -10,19 +10,32 @@
 namespace aludel {
 namespace {
 
-constexpr size_t kAlignment = 64;
+// A grant is a message: one for so many parts of the credit.
+constexpr uint64_t kGrantParts = 4;
 
 }  // namespace
+
+void KvReceiver::Ticket::Release(const uint8_t* place) {
+  uint64_t credit = 0;
+  {
+    absl::MutexLock lock(&ring_mutex);
+    ring.Return(place);
+    if (!spec.credit || ring.returned() - granted < *spec.credit / kGrantParts) return;
+    granted = ring.returned();
+    credit = *spec.credit + granted;
+  }
+  if (spec.owner.on_credit) spec.owner.on_credit(credit);
+}
 
 KvReceiver::KvReceiver(uint64_t epoch, Metrics* metrics, Clock clock)
     : epoch_(epoch), metrics_(metrics), clock_(std::move(clock)) {}
 
 void KvReceiver::Open(TicketSpec spec) {
-  auto ticket = std::make_shared<Ticket>();
-  ticket->artifact = ArtifactPrefix(spec.codec->artifact_hash());
-  ticket->spec = std::move(spec);
+  auto ticket = std::make_shared<Ticket>(std::move(spec));
+  ticket->artifact = ArtifactPrefix(ticket->spec.codec->artifact_hash());
   absl::MutexLock lock(&mutex_);
-  tickets_.emplace(ticket->spec.id, std::move(ticket));
+  const TicketId id = ticket->spec.id;
+  tickets_.emplace(id, std::move(ticket));
 }
 
 void KvReceiver::CloseLocked(Ticket& ticket, TicketState end) {
@@ -107,13 +120,18 @@ KvReceiver::Verdict KvReceiver::Judge(const FrameHeader& header, size_t payload_
     return lose("oversize", absl::StrFormat("frame %d: payload is %d bytes, want at most %d for %d tokens",
                                             header.sequence, payload_bytes, limit, header.coverage.tokens));
   }
-  if (payload_bytes > spec.extent.bytes().size() - ticket->used) {
-    return lose("arena",
-                absl::StrFormat("frame %d: payload is %d bytes, the ticket's memory has %d of %d left",
-                                header.sequence, payload_bytes, spec.extent.bytes().size() - ticket->used,
-                                spec.extent.bytes().size()));
+  if (spec.credit && header.sequence != ticket->sequences.size()) {
+    return lose("gap", absl::StrFormat("frame %d has come, frame %d is missing", header.sequence,
+                                       ticket->sequences.size()));
   }
-  return {ticket, nullptr, {}};
+  absl::MutexLock lock(&ticket->ring_mutex);
+  const auto place = ticket->ring.Take(payload_bytes);
+  if (!place) {
+    return lose("arena",
+                absl::StrFormat("frame %d: payload is %d bytes, the ticket's memory of %d holds %d",
+                                header.sequence, payload_bytes, ticket->ring.size(), ticket->ring.held()));
+  }
+  return {ticket, nullptr, {}, *place};
 }
 
 absl::Span<uint8_t> KvReceiver::OnHeader(MessageId id, absl::Span<const uint8_t> bytes,
@@ -128,13 +146,9 @@ absl::Span<uint8_t> KvReceiver::OnHeader(MessageId id, absl::Span<const uint8_t>
     absl::MutexLock lock(&mutex_);
     verdict = Judge(*header, payload_bytes);
     if (verdict.drop == nullptr) {
-      Ticket& ticket = *verdict.ticket;
-      const absl::Span<uint8_t> payload = ticket.spec.extent.bytes().subspan(ticket.used, payload_bytes);
-      ticket.used = std::min(ticket.spec.extent.bytes().size(),
-                             (ticket.used + payload_bytes + kAlignment - 1) / kAlignment * kAlignment);
-      ticket.sequences.insert(header->sequence);
-      incoming_[id] = {verdict.ticket, *header, {bytes.begin(), bytes.end()}, payload};
-      return payload;
+      verdict.ticket->sequences.insert(header->sequence);
+      incoming_[id] = {verdict.ticket, *header, {bytes.begin(), bytes.end()}, verdict.place};
+      return verdict.place;
     }
     if (verdict.ticket != nullptr) CloseLocked(*verdict.ticket, TicketState::kRefused);
   }
@@ -205,7 +219,10 @@ void KvReceiver::Deliver(Incoming& frame, bool closed, const char* drop, const a
   metrics_->CountFrame("received", frame.ticket->spec.codec->name(),
                        frame.header_bytes.size() + frame.payload.size());
   owner.on_frame(frame.header, std::move(frame.header_bytes), frame.payload,
-                 [quarantine = frame.ticket]() mutable { quarantine.reset(); });
+                 [quarantine = frame.ticket, place = frame.payload.data()]() mutable {
+                   quarantine->Release(place);
+                   quarantine.reset();
+                 });
 }
 
 }  // namespace aludel

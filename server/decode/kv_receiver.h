@@ -18,6 +18,7 @@
 #include "server/decode/ticket_state.h"
 #include "server/frame_arena.h"
 #include "server/frame_cipher.h"
+#include "server/frame_ring.h"
 #include "server/metrics.h"
 #include "transport/transport.h"
 
@@ -34,6 +35,9 @@ struct TicketOwner {
   // A frame of this ticket was refused or lost, or the deadline has passed: the hand-over cannot complete.
   // At most once, and the ticket is closed.
   std::function<void(const absl::Status& reason)> on_lost;
+  // Frames have been released: all that were sent may weigh so much now (TicketSpec::credit). On the thread
+  // that released them, with no lock held; at most one call for every quarter of the credit.
+  std::function<void(uint64_t credit)> on_credit = nullptr;
 };
 
 // One hand-over that may arrive here.
@@ -41,16 +45,20 @@ struct TicketSpec {
   TicketId id = {};
   absl::Time deadline;  // of the receiver's clock
   const KvCodec* codec = nullptr;
-  uint32_t tokens = 0;                        // frames may cover tokens [0, tokens)
-  FrameExtent extent;                         // all payloads of the ticket go here
+  uint32_t tokens = 0;  // frames may cover tokens [0, tokens)
+  FrameExtent extent;   // payloads go here; room comes back as they are released
+  // Set: the extent is smaller than all frames, and so much of it may be under way at the beginning
+  // (FrameRing::Weight). Frames of such a ticket come in order, without a gap.
+  std::optional<uint64_t> credit = {};
   std::shared_ptr<const FrameCipher> cipher;  // set: frames must come encrypted by it
   TicketOwner owner;
 };
 
 // The data plane's door on a decode server. A message is let in only for a ticket that is open here, in time,
 // of this process's epoch, of the format agreed, within the token range, and while the ticket's own memory
-// has room; everything else is dropped and counted, and nothing is allocated for it. Memory of a ticket is
-// quarantined until every transfer into it and every reader of it has ended, however the ticket ended.
+// has room (frames are let in as others are released); everything else is dropped and counted, and nothing is
+// allocated for it. Memory of a ticket is quarantined until every transfer into it and every reader of it has
+// ended, however the ticket ended.
 //
 //   Open -> open -> Close: completed (its owner has what it needs) or abandoned (it gave up)
 //                -> on_lost: refused or failed (a frame), expired (Reap after the deadline)
@@ -88,12 +96,19 @@ class KvReceiver : public MessageHandler {
  private:
   // Shared by the table, transfers in progress and readers of landed payloads: the extent goes with the last.
   struct Ticket {
-    TicketSpec spec;
+    explicit Ticket(TicketSpec the_spec) : spec(std::move(the_spec)), ring(std::move(spec.extent)) {}
+    // A frame's bytes have been read. On any thread, also after the receiver has gone.
+    void Release(const uint8_t* place);
+
+    TicketSpec spec;  // constant from here on
     std::array<uint8_t, 8> artifact = {};
     TicketState state = TicketState::kOpen;
-    size_t used = 0;
-    std::set<uint32_t> sequences;  // seen; bounded by the extent, as every frame takes a line of it
+    std::set<uint32_t> sequences;  // seen; the owner ends a ticket whose frames cover anything twice
     Usage usage;
+
+    absl::Mutex ring_mutex;  // held alone, or within the receiver's
+    FrameRing ring ABSL_GUARDED_BY(ring_mutex);
+    uint64_t granted ABSL_GUARDED_BY(ring_mutex) = 0;  // beyond the first credit
   };
   struct Incoming {
     std::shared_ptr<Ticket> ticket;
@@ -109,6 +124,7 @@ class KvReceiver : public MessageHandler {
     std::shared_ptr<Ticket> ticket;  // set: the frame is let in, or `lost` ends this ticket
     const char* drop = nullptr;      // metric label
     absl::Status lost;
+    absl::Span<uint8_t> place = {};  // of a frame that is let in
   };
 
   Verdict Judge(const FrameHeader& header, size_t payload_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -8,56 +8,79 @@
 #include "server/artifact_prefix.h"
 
 namespace aludel {
-namespace {
 
-// Payloads start on cache lines.
-constexpr size_t kAlignment = 64;
-
-}  // namespace
-
-std::shared_ptr<KvSender> KvSender::Create(std::shared_ptr<PeerConnection> connection, FrameExtent extent,
-                                           const TicketId& ticket, uint64_t epoch, const KvCodec& codec,
-                                           std::unique_ptr<FrameCipher> cipher, Metrics* metrics) {
-  FrameHeader header;
-  header.kind = codec.kind();
-  header.ticket = ticket;
-  header.epoch = epoch;
-  header.artifact = ArtifactPrefix(codec.artifact_hash());
-  return std::shared_ptr<KvSender>(new KvSender(std::move(connection), std::move(extent), header,
-                                                codec.name(), std::move(cipher), metrics));
+std::shared_ptr<KvSender> KvSender::Create(Spec spec, Metrics* metrics) {
+  return std::shared_ptr<KvSender>(new KvSender(std::move(spec), metrics));
 }
 
-KvSender::KvSender(std::shared_ptr<PeerConnection> connection, FrameExtent extent, const FrameHeader& header,
-                   const std::string& format, std::unique_ptr<FrameCipher> cipher, Metrics* metrics)
-    : connection_(std::move(connection)),
-      extent_(std::move(extent)),
-      format_(format),
-      cipher_(std::move(cipher)),
+KvSender::KvSender(Spec spec, Metrics* metrics)
+    : connection_(std::move(spec.connection)),
+      format_(spec.codec->name()),
+      cipher_(std::move(spec.cipher)),
+      on_room_(std::move(spec.on_room)),
       metrics_(metrics),
-      header_(header) {}
+      ring_(std::move(spec.window)),
+      credit_(spec.credit) {
+  header_.kind = spec.codec->kind();
+  header_.ticket = spec.ticket;
+  header_.epoch = spec.epoch;
+  header_.artifact = ArtifactPrefix(spec.codec->artifact_hash());
+}
 
-absl::StatusOr<absl::Span<uint8_t>> KvSender::Reserve(size_t max_bytes) {
+bool KvSender::Fits(size_t weight, size_t frame) const {
+  if (!outcome_.status.ok()) return true;
+  // The end of the ring may stay empty for a turn.
+  if (ring_.held() > 0 && ring_.held() + weight + frame > ring_.size()) return false;
+  return !credit_ || weight_ + weight <= *credit_;
+}
+
+bool KvSender::HasRoom(size_t weight, size_t frame) {
+  absl::MutexLock lock(&mutex_);
+  if (Fits(weight, frame)) return true;
+  if (wanted_weight_ == 0) {
+    metrics_->CountStall(credit_ && weight_ + weight > *credit_ ? "receiver" : "link");
+  }
+  wanted_weight_ = weight;
+  wanted_frame_ = frame;
+  return false;
+}
+
+std::function<void()> KvSender::TakeRoomCall() {
+  if (wanted_weight_ == 0 || finishing_ || !Fits(wanted_weight_, wanted_frame_)) return nullptr;
+  wanted_weight_ = 0;
+  return on_room_;
+}
+
+void KvSender::Grant(uint64_t credit) {
+  std::function<void()> on_room;
   {
     absl::MutexLock lock(&mutex_);
-    if (!outcome_.status.ok()) return outcome_.status;
+    if (!credit_) return;
+    credit_ = std::max(*credit_, credit);
+    on_room = TakeRoomCall();
   }
+  if (on_room) on_room();
+}
+
+absl::StatusOr<absl::Span<uint8_t>> KvSender::Reserve(size_t max_bytes) {
   // The codec does not see the room for the tag.
   const size_t tag = cipher_ == nullptr ? 0 : FrameCipher::kTagBytes;
-  if (max_bytes + tag > extent_.bytes().size() - used_) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the hand-over's send memory of ", extent_.bytes().size(), " bytes has ",
-                     extent_.bytes().size() - used_, " left, the next frame needs ", max_bytes));
+  absl::MutexLock lock(&mutex_);
+  if (!outcome_.status.ok()) return outcome_.status;
+  const auto place = ring_.Take(max_bytes + tag);
+  if (!place) {
+    return absl::ResourceExhaustedError(absl::StrCat("the hand-over's send memory of ", ring_.size(),
+                                                     " bytes holds ", ring_.held(), ", the next frame needs ",
+                                                     max_bytes + tag));
   }
-  reserved_ = max_bytes;
-  return extent_.bytes().subspan(used_, max_bytes);
+  reserved_ = *place;
+  return reserved_.subspan(0, max_bytes);
 }
 
 absl::Status KvSender::Commit(const FrameCoverage& coverage, size_t bytes) {
-  ALUDEL_CHECK(bytes <= reserved_);
   const size_t on_wire = bytes + (cipher_ == nullptr ? 0 : FrameCipher::kTagBytes);
-  const absl::Span<uint8_t> payload = extent_.bytes().subspan(used_, on_wire);
-  used_ = std::min(extent_.bytes().size(), (used_ + on_wire + kAlignment - 1) / kAlignment * kAlignment);
-  reserved_ = 0;
+  ALUDEL_CHECK(on_wire <= reserved_.size());
+  const absl::Span<uint8_t> payload = std::exchange(reserved_, {}).subspan(0, on_wire);
 
   header_.coverage = coverage;
   header_.payload_bytes = static_cast<uint32_t>(on_wire);
@@ -66,26 +89,34 @@ absl::Status KvSender::Commit(const FrameCoverage& coverage, size_t bytes) {
   ++header_.sequence;
   {
     absl::MutexLock lock(&mutex_);
+    ring_.Shrink(on_wire);
+    weight_ += FrameRing::Weight(on_wire);
     ++unfinished_;
     ++outcome_.frames;
     outcome_.frame_bytes += header.size() + on_wire;
   }
   metrics_->CountFrame("sent", format_, header.size() + on_wire);
   connection_->Send(header, payload,
-                    [self = shared_from_this()](const absl::Status& status) { self->OnSent(status); });
+                    [self = shared_from_this(), place = payload.data()](const absl::Status& status) {
+                      self->OnSent(place, status);
+                    });
   return absl::OkStatus();
 }
 
-void KvSender::OnSent(const absl::Status& status) {
+void KvSender::OnSent(const uint8_t* place, const absl::Status& status) {
   std::function<void(const Outcome&)> done;
+  std::function<void()> on_room;
   Outcome outcome;
   {
     absl::MutexLock lock(&mutex_);
+    ring_.Return(place);
     --unfinished_;
     if (outcome_.status.ok()) outcome_.status = status;
     if (unfinished_ == 0) std::swap(done, done_);
+    on_room = TakeRoomCall();
     outcome = outcome_;
   }
+  if (on_room) on_room();
   if (done) done(outcome);
 }
 
@@ -94,6 +125,7 @@ void KvSender::Finish(std::function<void(const Outcome&)> done) {
   {
     absl::MutexLock lock(&mutex_);
     ALUDEL_CHECK(!done_);
+    finishing_ = true;
     if (unfinished_ > 0) {
       done_ = std::move(done);
       return;

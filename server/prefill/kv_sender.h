@@ -3,24 +3,29 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "runtime/codec/codec.h"
 #include "runtime/codec/frame.h"
-#include "server/frame_arena.h"
 #include "server/frame_cipher.h"
+#include "server/frame_ring.h"
 #include "server/metrics.h"
 #include "server/prefill/peer_connection.h"
 
 namespace aludel {
 
 // Ships one hand-over's frames: the codec writes each payload straight into registered memory, and the frame
-// leaves as a message of the transport, its header as the message's header. Reserve and Commit come from one
-// thread at a time (cached frames first, then the engine thread), the rest from any. The extent and the
-// connection are held until the last send has ended, whatever happened to the run: memory that the transport
-// may still read is never reused.
+// leaves as a message of the transport, its header as the message's header. A place is free again when its
+// send has ended; where the receiver grants credit, no more frames leave than it has room for (HANDOVER.md).
+// Nothing here waits: who encodes asks HasRoom first, and hears when there is.
+//
+// Reserve and Commit come from one thread at a time (cached frames first, then the engine thread), the rest
+// from any. The window and the connection are held until the last send has ended, whatever happened to the
+// run: memory that the transport may still read is never reused.
 class KvSender : public FrameSink, public std::enable_shared_from_this<KvSender> {
  public:
   struct Outcome {
@@ -28,13 +33,27 @@ class KvSender : public FrameSink, public std::enable_shared_from_this<KvSender>
     uint64_t frames = 0;
     uint64_t frame_bytes = 0;  // headers included
   };
+  struct Spec {
+    std::shared_ptr<PeerConnection> connection;
+    FrameExtent window;
+    TicketId ticket = {};
+    uint64_t epoch = 0;
+    const KvCodec* codec = nullptr;
+    std::unique_ptr<FrameCipher> cipher;      // null: frames leave as they are
+    std::optional<uint64_t> credit = {};      // weight of the frames that may leave before a Grant; none: all
+    std::function<void()> on_room = nullptr;  // HasRoom said no, and would not any more; on any thread
+  };
 
-  // `codec` and `metrics` must outlive the sender. With a `cipher` frames leave encrypted.
-  static std::shared_ptr<KvSender> Create(std::shared_ptr<PeerConnection> connection, FrameExtent extent,
-                                          const TicketId& ticket, uint64_t epoch, const KvCodec& codec,
-                                          std::unique_ptr<FrameCipher> cipher, Metrics* metrics);
+  // The codec and `metrics` must outlive the sender.
+  static std::shared_ptr<KvSender> Create(Spec spec, Metrics* metrics);
 
-  // ResourceExhausted when the extent is full; the error of an earlier send when one has failed.
+  // Whether frames that weigh so much (FrameRing::Weight), each at most `frame`, can be reserved now. Also
+  // when a send has failed: Reserve says so. After a no `on_room` comes once, until Finish.
+  bool HasRoom(size_t weight, size_t frame);
+  // Frames up to this weight may have left, counted from the first. Never shrinks.
+  void Grant(uint64_t credit);
+
+  // ResourceExhausted without room; the error of an earlier send when one has failed.
   absl::StatusOr<absl::Span<uint8_t>> Reserve(size_t max_bytes) override;
   absl::Status Commit(const FrameCoverage& coverage, size_t bytes) override;
 
@@ -43,20 +62,27 @@ class KvSender : public FrameSink, public std::enable_shared_from_this<KvSender>
   void Finish(std::function<void(const Outcome&)> done);
 
  private:
-  KvSender(std::shared_ptr<PeerConnection> connection, FrameExtent extent, const FrameHeader& header,
-           const std::string& format, std::unique_ptr<FrameCipher> cipher, Metrics* metrics);
-  void OnSent(const absl::Status& status);
+  KvSender(Spec spec, Metrics* metrics);
+  void OnSent(const uint8_t* place, const absl::Status& status);
+  bool Fits(size_t weight, size_t frame) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What is to be called, once the lock is gone, because there is room now; null: nothing.
+  std::function<void()> TakeRoomCall() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<PeerConnection> connection_;
-  const FrameExtent extent_;
   const std::string format_;
   const std::unique_ptr<FrameCipher> cipher_;  // may be null
+  const std::function<void()> on_room_;
   Metrics* const metrics_;
-  FrameHeader header_;   // ticket, epoch, kind and artefact of every frame; with Commit
-  size_t used_ = 0;      // of the extent; with Commit
-  size_t reserved_ = 0;  // by the Reserve that awaits its Commit
+  FrameHeader header_;            // ticket, epoch, kind and artefact of every frame; with Commit
+  absl::Span<uint8_t> reserved_;  // the Reserve that awaits its Commit, tag included; with Commit
 
   absl::Mutex mutex_;
+  FrameRing ring_ ABSL_GUARDED_BY(mutex_);
+  std::optional<uint64_t> credit_ ABSL_GUARDED_BY(mutex_);
+  uint64_t weight_ ABSL_GUARDED_BY(mutex_) = 0;       // of all frames that have left
+  size_t wanted_weight_ ABSL_GUARDED_BY(mutex_) = 0;  // by a HasRoom that said no; 0: by none
+  size_t wanted_frame_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
   int unfinished_ ABSL_GUARDED_BY(mutex_) = 0;
   Outcome outcome_ ABSL_GUARDED_BY(mutex_);
   std::function<void(const Outcome&)> done_ ABSL_GUARDED_BY(mutex_);

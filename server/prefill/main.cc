@@ -69,6 +69,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   ConnectionCache connections(transport.get(), options.max_channels, options.connect_timeout);
   FrameCache frame_cache(options.frame_cache_bytes);
   PrefillLoad load;
+  RunRegistry runs;
   Timer timer;  // its callbacks use what stands above
   Watchdog watchdog({{"the engine", [&] { return model->EngineSilence(); }},
                      {"the transport's progress thread", [&] { return transport->ProgressSilence(); }}},
@@ -99,6 +100,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
                           .metrics = &metrics,
                           .traces = &traces,
                           .runs_open = &runs_open,
+                          .runs = &runs,
                           .load = &load,
                           .health = health},
                          RandomEpoch());

@@ -14,6 +14,8 @@ namespace {
 
 // After a run was stopped its sends may still end by themselves; a peer that hangs does not get longer.
 constexpr absl::Duration kSendGrace = absl::Seconds(1);
+// Between two looks for a window in a full arena.
+constexpr absl::Duration kArenaLook = absl::Milliseconds(5);
 
 }  // namespace
 
@@ -28,6 +30,7 @@ PrefillRun::PrefillRun(const PrefillContext& context, std::shared_ptr<Stream> st
 }
 
 PrefillRun::~PrefillRun() {
+  context_.runs->Remove(ticket_, this);
   context_.runs_open->fetch_sub(1);
   context_.load->End(static_cast<int64_t>(prompt_.size()));
 }
@@ -64,15 +67,41 @@ absl::Status PrefillRun::Validate(const v1::RunRequest& request) {
                         deadline_);
 }
 
+absl::StatusOr<size_t> PrefillRun::ChooseWindow(const v1::Ticket& ticket) {
+  const ModelHost& model = *context_.model;
+  const auto tokens = static_cast<int64_t>(prompt_.size());
+  const size_t step = model.StepBytesBound(*codec_);
+  const size_t frame = model.StepFrameBound(*codec_);
+  size_t window = model.HandoverWindow(*codec_, tokens, context_.options->handover_window_bytes);
+  windowed_ = window < model.HandoverBytesBound(*codec_, tokens);
+  if (ticket.has_credit_bytes()) {
+    credit_ = ticket.credit_bytes();
+    windowed_ = true;
+    if (*credit_ < step || ticket.window_bytes() < *credit_ + frame) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("ticket: a window of ", ticket.window_bytes(), " bytes and a credit of ", *credit_,
+                       ", a step of this server may need ", step, " in frames of up to ", frame));
+    }
+    window = std::max(window, step + frame);
+  }
+  if (window > context_.arena->bytes_total()) {
+    return absl::ResourceExhaustedError(absl::StrCat("send_arena_bytes is ", context_.arena->bytes_total(),
+                                                     ", this hand-over needs ", window));
+  }
+  return window;
+}
+
 void PrefillRun::Start(const v1::RunRequest& request) {
   absl::Status status = Validate(request);
+  size_t window = 0;
   if (status.ok()) {
-    absl::StatusOr<FrameExtent> extent =
-        context_.arena->Reserve(context_.model->HandoverBytesBound(*codec_, prompt_.size()));
-    status = extent.status();
-    if (extent.ok()) extent_ = *std::move(extent);
+    const absl::StatusOr<size_t> chosen = ChooseWindow(request.ticket());
+    status = chosen.status();
+    if (chosen.ok()) window = *chosen;
   }
+  if (status.ok()) status = context_.runs->Add(ticket_, shared_from_this());
   if (!status.ok()) return End(status, {});
+  receiver_address_ = request.ticket().receiver_address();
   {
     absl::MutexLock lock(&mutex_);
     deadline_timer_ = context_.timer->At(deadline_, [weak = weak_from_this()] {
@@ -80,15 +109,48 @@ void PrefillRun::Start(const v1::RunRequest& request) {
         run->Stop(absl::DeadlineExceededError("the run's deadline has passed"));
     });
   }
-  context_.connections->Get(
-      request.ticket().receiver_address(), deadline_,
-      [self = shared_from_this()](auto connection) { self->OnConnected(std::move(connection)); });
+  absl::StatusOr<FrameExtent> extent = context_.arena->Reserve(window);
+  if (!extent.ok()) {
+    context_.metrics->CountStall("arena");
+    return AwaitWindow(window);
+  }
+  extent_ = *std::move(extent);
+  context_.connections->Get(receiver_address_, deadline_, [self = shared_from_this()](auto connection) {
+    self->OnConnected(std::move(connection));
+  });
+}
+
+void PrefillRun::AwaitWindow(size_t bytes) {
+  // Other runs end by their deadlines, and this one by its own.
+  context_.timer->At(MonotonicNow() + kArenaLook, [self = shared_from_this(), bytes] {
+    absl::Status stopped;
+    {
+      absl::MutexLock lock(&self->mutex_);
+      stopped = self->stopped_;
+    }
+    if (!stopped.ok()) return self->End(stopped, {});
+    absl::StatusOr<FrameExtent> extent = self->context_.arena->Reserve(bytes);
+    if (!extent.ok()) return self->AwaitWindow(bytes);
+    self->extent_ = *std::move(extent);
+    self->context_.connections->Get(self->receiver_address_, self->deadline_,
+                                    [self](auto connection) { self->OnConnected(std::move(connection)); });
+  });
 }
 
 void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> connection) {
   if (!connection.ok()) return End(connection.status(), {});
-  std::shared_ptr<KvSender> sender = KvSender::Create(*connection, std::move(extent_), ticket_, epoch_,
-                                                      *codec_, std::move(cipher_), context_.metrics);
+  std::shared_ptr<KvSender> sender = KvSender::Create({.connection = *connection,
+                                                       .window = std::move(extent_),
+                                                       .ticket = ticket_,
+                                                       .epoch = epoch_,
+                                                       .codec = codec_,
+                                                       .cipher = std::move(cipher_),
+                                                       .credit = credit_,
+                                                       .on_room =
+                                                           [weak = weak_from_this()] {
+                                                             if (const auto run = weak.lock()) run->OnRoom();
+                                                           }},
+                                                      context_.metrics);
   absl::Status stopped;
   {
     absl::MutexLock lock(&mutex_);
@@ -102,41 +164,104 @@ void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> con
   v1::RunEvent admitted;
   admitted.mutable_admitted();
   stream_->Push(std::move(admitted));
-  const absl::Time begin = MonotonicNow();
-  const absl::StatusOr<int64_t> cached = SendCached(*sender);
-  if (!cached.ok()) {
-    OnDone(cached.status(), {});
-  } else if (*cached == static_cast<int64_t>(prompt_.size())) {
-    SequenceResult nothing_computed;
-    nothing_computed.times.encode = absl::ToDoubleSeconds(MonotonicNow() - begin);
-    OnDone(absl::OkStatus(), nothing_computed);
-  } else {
-    Compute(std::move(sender), *cached);
-  }
+  sending_began_ = MonotonicNow();
+  cached_ = context_.frame_cache->Find(*codec_, prompt_, max_staleness_);
+  SendCached();
 }
 
-absl::StatusOr<int64_t> PrefillRun::SendCached(KvSender& sender) {
-  const FrameCache::Match match = context_.frame_cache->Find(*codec_, prompt_, max_staleness_);
-  for (const FrameCache::Frames& frames : match.chunks) {
-    for (const CachedFrame& frame : *frames) {
+absl::StatusOr<bool> PrefillRun::SendCachedFrames(KvSender& sender) {
+  for (; cached_chunk_ < cached_.chunks.size(); ++cached_chunk_, cached_frame_ = 0) {
+    const std::vector<CachedFrame>& frames = *cached_.chunks[cached_chunk_];
+    for (; cached_frame_ < frames.size(); ++cached_frame_) {
+      const CachedFrame& frame = frames[cached_frame_];
+      const size_t weight = FrameRing::Weight(frame.payload.size() + FrameCipher::kTagBytes);
+      if (windowed_ && !sender.HasRoom(weight, weight)) return false;
       ALUDEL_ASSIGN_OR_RETURN(const absl::Span<uint8_t> payload, sender.Reserve(frame.payload.size()));
       std::copy(frame.payload.begin(), frame.payload.end(), payload.begin());
       ALUDEL_RETURN_IF_ERROR(sender.Commit(frame.coverage, frame.payload.size()));
     }
   }
-  return match.tokens;
+  return true;
+}
+
+void PrefillRun::SendCached() {
+  std::shared_ptr<KvSender> sender;
+  absl::StatusOr<bool> all = false;
+  while (all.ok() && !*all) {
+    {
+      absl::MutexLock lock(&mutex_);
+      room_came_ = false;
+      sender = sender_;
+      all = stopped_.ok() ? absl::StatusOr<bool>(false) : stopped_;
+    }
+    if (all.ok()) all = SendCachedFrames(*sender);
+    if (!all.ok() || *all) break;
+    absl::MutexLock lock(&mutex_);
+    if (room_came_ || !stopped_.ok()) continue;
+    waiting_ = shared_from_this();  // OnRoom or Stop goes on
+    return;
+  }
+  if (!all.ok()) {
+    OnDone(all.status(), {});
+  } else if (cached_.tokens == static_cast<int64_t>(prompt_.size())) {
+    SequenceResult nothing_computed;
+    nothing_computed.times.encode = absl::ToDoubleSeconds(MonotonicNow() - sending_began_);
+    OnDone(absl::OkStatus(), nothing_computed);
+  } else {
+    Compute(std::move(sender), cached_.tokens);
+  }
+}
+
+// On the transport's or gRPC's thread.
+void PrefillRun::OnRoom() {
+  std::shared_ptr<PrefillRun> waiting;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (computed_) return;
+    // The engine ends its sequences before it goes, and then computed_ is set.
+    if (recorder_ != nullptr) return context_.model->engine().Nudge();
+    room_came_ = true;
+    std::swap(waiting, waiting_);
+  }
+  ResumeCached(std::move(waiting));
+}
+
+void PrefillRun::ResumeCached(std::shared_ptr<PrefillRun> self) {
+  if (self == nullptr) return;
+  // Copies much: not on the caller's thread.
+  context_.timer->At(MonotonicNow(), [self = std::move(self)] { self->SendCached(); });
+}
+
+void PrefillRun::Grant(uint64_t credit) {
+  std::shared_ptr<KvSender> sender;
+  {
+    absl::MutexLock lock(&mutex_);
+    sender = sender_;
+  }
+  if (sender != nullptr) sender->Grant(credit);
 }
 
 void PrefillRun::Compute(std::shared_ptr<KvSender> sender, int64_t cached_tokens) {
   cached_tokens_ = cached_tokens;
-  recorder_ = std::make_shared<FrameRecorder>(std::move(sender), context_.frame_cache->max_bytes());
+  cached_ = {};
+  std::function<bool()> has_room;
+  if (windowed_) {
+    has_room = [sender, step = context_.model->StepBytesBound(*codec_),
+                frame = context_.model->StepFrameBound(*codec_)] { return sender->HasRoom(step, frame); };
+  }
+  const auto recorder = std::make_shared<FrameRecorder>(std::move(sender), context_.frame_cache->max_bytes());
+  {
+    absl::MutexLock lock(&mutex_);
+    recorder_ = recorder;
+  }
   const absl::StatusOr<SequenceId> sequence =
       context_.model->engine().Prefill({.prompt = prompt_,
                                         .token_end = static_cast<int64_t>(prompt_.size()),
                                         .deadline = ToWallTime(deadline_),
                                         .codec = codec_,
-                                        .sink = recorder_.get(),
-                                        .encode_begin = cached_tokens},
+                                        .sink = recorder.get(),
+                                        .encode_begin = cached_tokens,
+                                        .has_room = std::move(has_room)},
                                        shared_from_this());
   if (!sequence.ok()) return OnDone(sequence.status(), {});
   absl::Status stopped;
@@ -149,9 +274,15 @@ void PrefillRun::Compute(std::shared_ptr<KvSender> sender, int64_t cached_tokens
 }
 
 void PrefillRun::OnDone(const absl::Status& status, const SequenceResult& result) {
-  if (status.ok() && recorder_ != nullptr) {
+  std::shared_ptr<FrameRecorder> recorder;
+  {
+    absl::MutexLock lock(&mutex_);
+    computed_ = true;
+    recorder = recorder_;
+  }
+  if (status.ok() && recorder != nullptr) {
     context_.load->Computed(static_cast<int64_t>(prompt_.size()), result.times.prefill + result.times.encode);
-    context_.frame_cache->Insert(*codec_, prompt_, cached_tokens_, recorder_->TakeFrames());
+    context_.frame_cache->Insert(*codec_, prompt_, cached_tokens_, recorder->TakeFrames());
   }
   if (status.ok()) {
     v1::RunEvent event;
@@ -182,12 +313,15 @@ void PrefillRun::OnSent(const KvSender::Outcome& outcome) {
 
 void PrefillRun::Stop(const absl::Status& reason) {
   SequenceId sequence = 0;
+  std::shared_ptr<PrefillRun> waiting;
   {
     absl::MutexLock lock(&mutex_);
     if (ended_ || !stopped_.ok()) return;
     stopped_ = reason;
     sequence = sequence_;
+    std::swap(waiting, waiting_);
   }
+  ResumeCached(std::move(waiting));
   if (sequence != 0) context_.model->engine().Cancel(sequence, reason);
   context_.timer->At(MonotonicNow() + kSendGrace, [weak = weak_from_this()] {
     if (const auto run = weak.lock()) run->CloseConnection();

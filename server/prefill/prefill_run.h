@@ -22,6 +22,7 @@
 #include "server/prefill/frame_recorder.h"
 #include "server/prefill/kv_sender.h"
 #include "server/prefill/prefill_load.h"
+#include "server/prefill/run_registry.h"
 #include "server/timer.h"
 
 namespace aludel {
@@ -37,12 +38,14 @@ struct PrefillContext {
   Metrics* metrics = nullptr;
   OtlpExporter* traces = nullptr;  // may be null
   std::atomic<int64_t>* runs_open = nullptr;
+  RunRegistry* runs = nullptr;
   PrefillLoad* load = nullptr;
   std::function<absl::Status()> health;  // peers hear of what it says
 };
 
 // One Prefill.Run call, from its request to the end of its stream:
-//   connecting -> computing (the engine has it) -> sending (computed; frames on their way) -> ended
+//   waiting (for a window of send memory) -> connecting -> computing (the engine has it; or frames of the
+//   cache leave as there is room) -> sending (computed; frames on their way) -> ended
 // Stop (client gone, deadline) leads from each of them to ended: a computation is cancelled, and sends that
 // do not end by themselves soon after are ended by closing their connection. The stream ends exactly once,
 // after the last send. Thread-safe; kept alive by whoever will call it next (connection cache, engine,
@@ -58,12 +61,22 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
 
   void Start(const v1::RunRequest& request);
   void Stop(const absl::Status& reason);
+  // The receiver has room for more frames (proto GrantRequest).
+  void Grant(uint64_t credit);
 
  private:
   absl::Status Validate(const v1::RunRequest& request);
+  // How much send memory this run gets; FailedPrecondition where the receiver's window is too small for a
+  // step.
+  absl::StatusOr<size_t> ChooseWindow(const v1::Ticket& ticket);
+  // Gets it, now or in a while, and connects.
+  void AwaitWindow(size_t bytes);
   void OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> connection);
-  // Sends what the cache holds of the prompt. Returns how many of its tokens that covers.
-  absl::StatusOr<int64_t> SendCached(KvSender& sender);
+  // Sends what the cache holds of the prompt as far as there is room, then has the rest computed.
+  void SendCached();
+  absl::StatusOr<bool> SendCachedFrames(KvSender& sender);
+  void OnRoom();
+  void ResumeCached(std::shared_ptr<PrefillRun> self);
   void Compute(std::shared_ptr<KvSender> sender, int64_t cached_tokens);
   void OnToken(const TokenEvent&) override {}
   void OnDone(const absl::Status& status, const SequenceResult& result) override;
@@ -84,16 +97,26 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
   uint64_t epoch_ = 0;
   absl::Duration max_staleness_ = absl::InfiniteDuration();
   const KvCodec* codec_ = nullptr;
-  FrameExtent extent_;                       // until the sender takes it
-  std::unique_ptr<FrameCipher> cipher_;      // the same; null: frames travel in the clear
-  int64_t cached_tokens_ = 0;                // of the prompt, sent from the frame cache
-  std::shared_ptr<FrameRecorder> recorder_;  // what the engine encodes into; set before it begins
+  std::string receiver_address_;
+  std::optional<uint64_t> credit_;       // at the beginning; none: the receiver has room for everything
+  bool windowed_ = false;                // there may be less room than frames
+  FrameExtent extent_;                   // until the sender takes it
+  std::unique_ptr<FrameCipher> cipher_;  // the same; null: frames travel in the clear
+  int64_t cached_tokens_ = 0;            // of the prompt, sent from the frame cache
+  FrameCache::Match cached_;             // what is still to be sent of it: one caller at a time
+  size_t cached_chunk_ = 0;
+  size_t cached_frame_ = 0;
+  absl::Time sending_began_;
+  std::shared_ptr<FrameRecorder> recorder_ ABSL_GUARDED_BY(mutex_);  // what the engine encodes into
 
   absl::Mutex mutex_;
-  absl::Status stopped_ ABSL_GUARDED_BY(mutex_);        // why Stop was called
-  SequenceTimes times_ ABSL_GUARDED_BY(mutex_);         // of the computation, once it has ended
-  absl::Status engine_status_ ABSL_GUARDED_BY(mutex_);  // how the computation ended
-  SequenceId sequence_ ABSL_GUARDED_BY(mutex_) = 0;     // 0: not with the engine
+  absl::Status stopped_ ABSL_GUARDED_BY(mutex_);                 // why Stop was called
+  SequenceTimes times_ ABSL_GUARDED_BY(mutex_);                  // of the computation, once it has ended
+  absl::Status engine_status_ ABSL_GUARDED_BY(mutex_);           // how the computation ended
+  SequenceId sequence_ ABSL_GUARDED_BY(mutex_) = 0;              // 0: not with the engine
+  std::shared_ptr<PrefillRun> waiting_ ABSL_GUARDED_BY(mutex_);  // this, while cached frames wait for room
+  bool room_came_ ABSL_GUARDED_BY(mutex_) = false;               // before waiting_ was set
+  bool computed_ ABSL_GUARDED_BY(mutex_) = false;                // the engine has ended the sequence
   std::shared_ptr<PeerConnection> connection_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<KvSender> sender_ ABSL_GUARDED_BY(mutex_);
   Timer::Id deadline_timer_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -1,5 +1,7 @@
 #include "server/prefill/prefill_service.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "server/deadline.h"
 #include "server/rpc_status.h"
@@ -41,6 +43,20 @@ grpc::ServerUnaryReactor* PrefillService::Describe(grpc::CallbackServerContext* 
                               [](const auto&) {});
   }
   reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* PrefillService::Grant(grpc::CallbackServerContext* call,
+                                                const v1::GrantRequest* request, v1::GrantResponse*) {
+  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
+  TicketId ticket = {};
+  std::shared_ptr<PrefillRun> run;
+  if (request->ticket_id().size() == ticket.size()) {
+    std::copy(request->ticket_id().begin(), request->ticket_id().end(), ticket.begin());
+    run = context_.runs->Find(ticket);
+  }
+  if (run != nullptr) run->Grant(request->credit_bytes());
+  reactor->Finish(run != nullptr ? grpc::Status::OK : ToGrpc(absl::NotFoundError("no such run")));
   return reactor;
 }
 

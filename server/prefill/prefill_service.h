@@ -17,6 +17,9 @@ class PrefillService : public v1::Prefill::CallbackService {
   grpc::ServerWriteReactor<v1::RunEvent>* Run(grpc::CallbackServerContext* call,
                                               const v1::RunRequest* request) override;
 
+  grpc::ServerUnaryReactor* Grant(grpc::CallbackServerContext* call, const v1::GrantRequest* request,
+                                  v1::GrantResponse* response) override;
+
  private:
   const PrefillContext context_;
   const uint64_t epoch_;  // of this process

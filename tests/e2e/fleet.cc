@@ -15,13 +15,14 @@ namespace aludel {
 Fleet::Fleet(const FleetOptions& options) : options_(options) {}
 
 std::string Fleet::PrefillConfig(int port, int admin_port) const {
-  return absl::StrCat("listen: '127.0.0.1:", port, "' admin_listen: '127.0.0.1:", admin_port,
-                      "'\nlog { level: 'debug' }\nengine { directory: '", options_.prefill_model,
-                      "' threads: 1 prefix_cache: true max_sequences: 4 kv_blocks: 256 }\ncodec { ",
-                      options_.codec, " }\n", "transport { ucx_transports: '", options_.ucx_transports,
-                      "' ucx_devices: '", options_.ucx_transports == "tcp" ? "lo" : "",
-                      "' emulated_bytes_per_second: ", options_.bytes_per_second, " ", options_.link,
-                      " }\nsend_arena_bytes: 33554432\ndrain_timeout_ms: 3000\n", options_.both);
+  return absl::StrCat(
+      "listen: '127.0.0.1:", port, "' admin_listen: '127.0.0.1:", admin_port,
+      "'\nlog { level: 'debug' }\nengine { directory: '", options_.prefill_model,
+      "' threads: 1 prefix_cache: true max_sequences: 4 kv_blocks: 256 ", options_.engine, " }\ncodec { ",
+      options_.codec, " }\n", "transport { ucx_transports: '", options_.ucx_transports, "' ucx_devices: '",
+      options_.ucx_transports == "tcp" ? "lo" : "",
+      "' emulated_bytes_per_second: ", options_.bytes_per_second, " ", options_.link,
+      " }\nsend_arena_bytes: ", options_.send_arena_bytes, "\ndrain_timeout_ms: 3000\n", options_.both);
 }
 
 std::string Fleet::DecodeConfig() const {
@@ -30,8 +31,8 @@ std::string Fleet::DecodeConfig() const {
       "'\nserved_model_name: 'demo'\nlog { level: 'debug' }\nengine { directory: '", options_.decode_model,
       "' threads: 1 max_sequences: ", options_.max_sequences,
       " kv_blocks: ", options_.kv_blocks == 0 ? 256 : options_.kv_blocks,
-      " prefix_cache: ", options_.prefix_cache ? "true" : "false", " }\ncodec { ", options_.codec,
-      " }\ntransport { ucx_transports: '", options_.ucx_transports, "' ucx_devices: '",
+      " prefix_cache: ", options_.prefix_cache ? "true" : "false", " ", options_.engine, " }\ncodec { ",
+      options_.codec, " }\ntransport { ucx_transports: '", options_.ucx_transports, "' ucx_devices: '",
       options_.ucx_transports == "tcp" ? "lo" : "",
       "' }\nreceive_arena_bytes: 33554432\nprefill_targets: '127.0.0.1:", prefill_port_, "'\n",
       options_.second_prefill ? absl::StrCat("prefill_targets: '127.0.0.1:", second_port_, "'\n") : "",

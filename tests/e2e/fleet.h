@@ -33,12 +33,14 @@ struct FleetOptions {
   std::string ucx_transports = "tcp";
   double bytes_per_second = 0;  // cap on what leaves the prefill server
   int handover_timeout_ms = 20000;
+  int send_arena_bytes = 33554432;
   int kv_blocks = 0;  // of the decode server
   int max_sequences = 4;
   int prefill_port = 0;         // not 0: somebody else serves Prefill there
   bool second_prefill = false;  // another prefill server, next best to the first
   std::string link;             // transport settings of the prefill servers
   std::string both;             // settings of every server
+  std::string engine;           // engine settings of every server
   std::string decode;           // of the decode server
   std::shared_ptr<grpc::ChannelCredentials> credentials =
       grpc::InsecureChannelCredentials();  // of the client

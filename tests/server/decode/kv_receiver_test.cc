@@ -44,12 +44,13 @@ class Receiver : public ::testing::Test {
     arena_.reset();
   }
 
-  void OpenTicket(size_t extent_bytes) {
-    receiver_.Open({.id = kTicket,
+  void OpenTicket(size_t extent_bytes, std::optional<uint64_t> credit = {}, TicketId id = kTicket) {
+    receiver_.Open({.id = id,
                     .deadline = now_ + absl::Seconds(5),
                     .codec = &codec_,
                     .tokens = 16,
                     .extent = *arena_->Reserve(extent_bytes),
+                    .credit = credit,
                     .owner = {.on_frame =
                                   [this](const FrameHeader& header, std::vector<uint8_t> header_bytes,
                                          absl::Span<const uint8_t> payload, std::function<void()> release) {
@@ -57,7 +58,8 @@ class Receiver : public ::testing::Test {
                                     landed_.push_back(header);
                                     releases_.push_back(std::move(release));
                                   },
-                              .on_lost = [this](const absl::Status& reason) { lost_.push_back(reason); }}});
+                              .on_lost = [this](const absl::Status& reason) { lost_.push_back(reason); },
+                              .on_credit = [this](uint64_t more) { credits_.push_back(more); }}});
   }
 
   static FrameHeader Frame(uint32_t sequence = 0) {
@@ -122,6 +124,7 @@ class Receiver : public ::testing::Test {
   std::vector<FrameHeader> landed_;
   std::vector<std::function<void()>> releases_;
   std::vector<absl::Status> lost_;
+  std::vector<uint64_t> credits_;
 };
 
 TEST_F(Receiver, HandsAWholeFrameToItsOwner) {
@@ -207,7 +210,65 @@ TEST_F(Receiver, ATicketCannotTakeMoreThanItsExtent) {
   Send(Frame(4));
   EXPECT_EQ(Dropped("arena"), "1");
   ASSERT_EQ(lost_.size(), 1);
-  EXPECT_THAT(std::string(lost_[0].message()), HasSubstr("has 0 of 256 left"));
+  EXPECT_THAT(std::string(lost_[0].message()), HasSubstr("memory of 256 holds 256"));
+}
+
+TEST_F(Receiver, MoreThanTheWindowComesThroughIt) {
+  receiver_.Close(kTicket, TicketState::kAbandoned);
+  OpenTicket(256, 192);
+  for (uint32_t i = 0; i < 40; ++i) {
+    Send(Frame(i));
+    ASSERT_EQ(landed_.size(), i + 1) << i;
+    ReleaseAll();
+  }
+  EXPECT_TRUE(lost_.empty());
+  // Of the four lines of the window three may be under way; each that was released makes room for one more.
+  ASSERT_EQ(credits_.size(), 40);
+  EXPECT_EQ(credits_.front(), 192 + 64);
+  EXPECT_EQ(credits_.back(), 192 + 40 * 64);
+  EXPECT_EQ(arena_->bytes_reserved(), 256);
+}
+
+TEST_F(Receiver, WhoReadsNothingStallsNobodyElse) {
+  constexpr TicketId kOther = {7};
+  receiver_.Close(kTicket, TicketState::kAbandoned);
+  OpenTicket(256, 192);
+  OpenTicket(256, 192, kOther);
+  for (uint32_t i = 0; i < 3; ++i) Send(Frame(i));
+  const std::vector<std::function<void()>> unread = std::exchange(releases_, {});
+  for (uint32_t i = 0; i < 20; ++i) {
+    FrameHeader header = Frame(i);
+    header.ticket = kOther;
+    Send(header);
+    ReleaseAll();
+  }
+  EXPECT_EQ(landed_.size(), 23);
+  EXPECT_EQ(credits_.size(), 20);
+  EXPECT_TRUE(lost_.empty());
+  receiver_.Close(kOther, TicketState::kCompleted);
+  for (const auto& release : unread) release();
+}
+
+TEST_F(Receiver, AGapInAWindowedTicketEndsIt) {
+  receiver_.Close(kTicket, TicketState::kAbandoned);
+  OpenTicket(256, 192);
+  Send(Frame(0));
+  Send(Frame(0));
+  EXPECT_EQ(Dropped("duplicate"), "1");
+  EXPECT_TRUE(lost_.empty());
+  Send(Frame(2));
+  EXPECT_EQ(Dropped("gap"), "1");
+  ASSERT_EQ(lost_.size(), 1);
+  EXPECT_THAT(std::string(lost_[0].message()), HasSubstr("frame 2 has come, frame 1 is missing"));
+}
+
+TEST_F(Receiver, AWindowIsWholeAgainOnceItsTicketHasEnded) {
+  receiver_.Close(kTicket, TicketState::kAbandoned);
+  OpenTicket(256, 192);
+  Send(Frame(0));
+  receiver_.Close(kTicket, TicketState::kAbandoned);
+  ReleaseAll();
+  EXPECT_EQ(arena_->bytes_reserved(), 0);
 }
 
 TEST_F(Receiver, MemoryIsQuarantinedUntilItsLastReaderIsDone) {

@@ -50,7 +50,7 @@ TEST_F(Compatible, AFormatOfAnotherArtefactIsNotShared) {
 
 TEST_F(Compatible, AMismatchIsRefusedWithFoundAndExpected) {
   peer_.set_protocol_version(kHandoffVersion + 1);
-  EXPECT_EQ(Refusal(), "protocol version is 2, want 1");
+  EXPECT_EQ(Refusal(), "protocol version is 3, want 2");
   peer_.set_protocol_version(kHandoffVersion);
   peer_.mutable_model()->set_tokenizer_fingerprint("t1");
   EXPECT_EQ(Refusal(), "tokenizer fingerprint is t1, want t0");

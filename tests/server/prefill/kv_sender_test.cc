@@ -1,7 +1,9 @@
 #include "server/prefill/kv_sender.h"
 
 #include <algorithm>
+#include <atomic>
 #include <future>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -48,7 +50,17 @@ class Sender : public ::testing::Test {
     out_ = *OpenTransport({.kind = "loopback"}, &unused_);
     arena_ = *FrameArena::Create(out_.get(), 1024);
     connection_ = std::make_shared<PeerConnection>(*out_->Connect(in_->address(), absl::Seconds(10)));
-    sender_ = KvSender::Create(connection_, *arena_->Reserve(128), {5}, 9, codec_, nullptr, &metrics_);
+    sender_ = Make({});
+  }
+  std::shared_ptr<KvSender> Make(std::optional<uint64_t> credit, size_t window = 128) {
+    return KvSender::Create({.connection = connection_,
+                             .window = *arena_->Reserve(window),
+                             .ticket = {5},
+                             .epoch = 9,
+                             .codec = &codec_,
+                             .credit = credit,
+                             .on_room = [this] { ++rooms_; }},
+                            &metrics_);
   }
   void TearDown() override {
     sender_.reset();
@@ -76,6 +88,7 @@ class Sender : public ::testing::Test {
   std::unique_ptr<FrameArena> arena_;
   std::shared_ptr<PeerConnection> connection_;
   std::shared_ptr<KvSender> sender_;
+  std::atomic<int> rooms_{0};
 };
 
 TEST_F(Sender, FramesArriveWholeAndNumbered) {
@@ -105,11 +118,44 @@ TEST_F(Sender, FinishWithoutFramesEndsAtOnce) {
   EXPECT_EQ(outcome.frames, 0);
 }
 
-TEST_F(Sender, AFullExtentIsAnErrorWithBothNumbers) {
-  ASSERT_TRUE(Ship(0, 100).ok());
-  const absl::Status status = Ship(1, 1);
+TEST_F(Sender, AFrameBeyondTheWindowIsAnErrorWithBothNumbers) {
+  const absl::Status status = Ship(1, 129);
   EXPECT_TRUE(absl::IsResourceExhausted(status));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("of 128 bytes has 0 left, the next frame needs 1"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("of 128 bytes holds 0, the next frame needs 129"));
+}
+
+TEST_F(Sender, MoreThanTheWindowGoesThroughIt) {
+  for (uint32_t i = 0; i < 20; ++i) {
+    while (!sender_->HasRoom(64, 64)) std::this_thread::yield();
+    ASSERT_TRUE(Ship(i, 60).ok());
+  }
+  EXPECT_TRUE(Finish().status.ok());
+  EXPECT_EQ(inbox_.messages().size(), 20);
+}
+
+TEST_F(Sender, NothingLeavesBeyondTheCredit) {
+  sender_ = Make(64, 256);
+  ASSERT_TRUE(sender_->HasRoom(64, 64));
+  ASSERT_TRUE(Ship(0, 10).ok());
+  EXPECT_FALSE(sender_->HasRoom(64, 64));
+  EXPECT_EQ(rooms_, 0);
+  sender_->Grant(100);  // not enough
+  EXPECT_EQ(rooms_, 0);
+  sender_->Grant(128);
+  EXPECT_EQ(rooms_, 1);
+  EXPECT_TRUE(sender_->HasRoom(64, 64));
+  sender_->Grant(64);  // late: takes nothing back
+  EXPECT_TRUE(sender_->HasRoom(64, 64));
+  Finish();
+  EXPECT_THAT(metrics_.Render(), HasSubstr("aludel_handover_stalls_total{for=\"receiver\"} 1"));
+}
+
+TEST_F(Sender, NobodyHearsOfRoomAfterTheEnd) {
+  sender_ = Make(0);
+  EXPECT_FALSE(sender_->HasRoom(64, 64));
+  Finish();
+  sender_->Grant(1000);
+  EXPECT_EQ(rooms_, 0);
 }
 
 TEST_F(Sender, AfterAFailedSendNothingMoreIsEncoded) {
