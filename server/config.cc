@@ -159,7 +159,8 @@ TracingOptions ReadTracing(const ConfigSection& section, const v1::TracingConfig
   section.CheckRange("max_queue", 1, 1 << 20);
   return {.otlp_endpoint = endpoint,
           .sample_share = endpoint.empty() ? 0 : tracing.sample_share(),
-          .max_queue = static_cast<int>(tracing.max_queue())};
+          .max_queue = static_cast<int>(tracing.max_queue()),
+          .handover_trace_directory = tracing.handover_trace_directory()};
 }
 
 ShadowOptions ReadShadow(const ConfigSection& section, const v1::ShadowConfig& shadow) {

@@ -28,6 +28,7 @@ struct TracingOptions {
   std::string otlp_endpoint;  // "": no traces
   double sample_share = 0;
   int max_queue = 0;
+  std::string handover_trace_directory;  // "": none
 };
 
 struct ShadowOptions {

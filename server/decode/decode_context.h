@@ -35,7 +35,8 @@ struct DecodeContext {
   OtlpExporter* traces = nullptr;   // may be null
   ShadowChecker* shadow = nullptr;  // may be null
   std::atomic<int64_t>* sessions_open = nullptr;
-  std::function<absl::Status()> health;  // peers hear of what it says
+  std::atomic<uint32_t>* handover_traces = nullptr;  // written so far
+  std::function<absl::Status()> health;              // peers hear of what it says
 };
 
 // The names of this server's wire formats, best first.

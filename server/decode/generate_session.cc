@@ -242,6 +242,7 @@ void GenerateSession::SendStarted(const SequenceTimes& times, int64_t cached_tok
     remote = labels_.plan == "remote";
     handed_over = handed_over_tokens_;
   }
+  if (handover_ != nullptr && handover_->trace() != nullptr) handover_->trace()->FirstToken(MonotonicNow());
   // The cache is complete: frames that still come are late.
   EndHandover(fell_back ? TicketState::kAbandoned : TicketState::kCompleted);
 
@@ -397,6 +398,7 @@ void GenerateSession::End(const absl::Status& status) {
               "request={} ended: {} (plan {} {}, {} + {} tokens, {:.3f} s)", request_id_, status.ToString(),
               labels.plan, labels.format, prompt_tokens, completion_tokens, seconds);
   if (context_.traces != nullptr && trace_ && trace_->sampled) ExportSpans(status, labels);
+  if (handover_ != nullptr) handover_->WriteTrace();
   stream_->End(ToGrpc(status));
   // What is left to write must not keep the call open for ever.
   context_.timer->At(MonotonicNow() + kReaderGrace, [weak = std::weak_ptr<Stream>(stream_)] {

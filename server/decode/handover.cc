@@ -1,6 +1,7 @@
 #include "server/decode/handover.h"
 
 #include <algorithm>
+#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -17,6 +18,7 @@ namespace {
 absl::Duration LandingPatience(absl::Duration handover_timeout) {
   return std::clamp(handover_timeout / 4, absl::Milliseconds(250), absl::Seconds(2));
 }
+constexpr uint32_t kMaxTraces = 256;
 constexpr absl::Duration kLandingLook = absl::Milliseconds(125);
 
 struct GrantCall {
@@ -27,7 +29,11 @@ struct GrantCall {
 
 }  // namespace
 
-Handover::Handover(const DecodeContext& context, Spec spec) : context_(context), spec_(std::move(spec)) {
+Handover::Handover(const DecodeContext& context, Spec spec)
+    : context_(context),
+      spec_(std::move(spec)),
+      trace_(context.options->tracing.handover_trace_directory.empty() ? nullptr
+                                                                       : std::make_shared<HandoverTrace>()) {
   context_.sessions_open->fetch_add(1);  // a run that ends late still needs everything
 }
 
@@ -47,6 +53,7 @@ void Handover::Begin(SequenceId sequence, size_t target, FrameExtent extent) {
 v1::RunRequest Handover::MakeRun(const TicketId& id, const std::string& frame_key) const {
   v1::RunRequest run;
   run.set_request_id(spec_.request_id);
+  run.set_frame_times(trace_ != nullptr);
   run.mutable_prompt()->Add(spec_.prompt.begin(), spec_.prompt.end());
   if (spec_.max_staleness_ms) run.set_max_staleness_ms(*spec_.max_staleness_ms);
   v1::Ticket* ticket = run.mutable_ticket();
@@ -90,6 +97,7 @@ void Handover::Start(size_t target, FrameExtent extent) {
     run.mutable_ticket()->set_window_bytes(window);
     run.mutable_ticket()->set_credit_bytes(*credit);
   }
+  if (trace_ != nullptr) trace_->Begin(MonotonicNow());
   receiver->Open({.id = ticket,
                   .deadline = until_,
                   .codec = spec_.codec,
@@ -98,9 +106,16 @@ void Handover::Start(size_t target, FrameExtent extent) {
                   .credit = credit,
                   .cipher = std::move(cipher),
                   .owner = {.on_frame =
-                                [engine, sequence = sequence_](
+                                [engine, sequence = sequence_, trace = trace_](
                                     const FrameHeader& header, std::vector<uint8_t> header_bytes,
                                     absl::Span<const uint8_t> payload, std::function<void()> release) {
+                                  if (trace != nullptr) {
+                                    trace->Landed(header, MonotonicNow());
+                                    release = [trace, number = header.sequence, release] {
+                                      trace->Applied(number, MonotonicNow());
+                                      release();
+                                    };
+                                  }
                                   engine->ApplyFrame(sequence, header, std::move(header_bytes), payload,
                                                      std::move(release));
                                 },
@@ -173,6 +188,7 @@ void Handover::OnRunEvent(int attempt, const v1::RunEvent& event) {
   if (attempt_.number != attempt) return;
   if (event.has_finished()) attempt_.announced_frames = event.finished().frames();
   if (!event.has_computed()) return;
+  if (trace_ != nullptr) trace_->Producer(event.computed());
   report_.producer = ProducerSeconds{.queue = event.computed().queue_seconds(),
                                      .prefill = event.computed().prefill_seconds(),
                                      .encode = event.computed().encode_seconds()};
@@ -251,6 +267,20 @@ bool Handover::TryElsewhere(const absl::Status& reason) {
   context_.model->engine().RestartHandover(sequence_);
   Start(plan->target, *std::move(extent));
   return true;
+}
+
+void Handover::WriteTrace() const {
+  if (trace_ == nullptr) return;
+  context_.timer->At(MonotonicNow(),
+                     [trace = trace_, directory = context_.options->tracing.handover_trace_directory,
+                      number = context_.handover_traces->fetch_add(1) % kMaxTraces, id = spec_.request_id,
+                      format = spec_.codec->name()] {
+                       const std::string path = absl::StrFormat("%s/handover-%03d.json", directory, number);
+                       std::ofstream file(path);
+                       file << trace->ToJson(id, format);
+                       if (!file.flush())
+                         spdlog::warn("request={} its trace cannot be written to {}", id, path);
+                     });
 }
 
 void Handover::End(TicketState end) {

@@ -13,6 +13,7 @@
 #include "aludel/v1/handoff.pb.h"
 #include "runtime/engine.h"
 #include "server/decode/decode_context.h"
+#include "server/decode/handover_trace.h"
 #include "server/decode/kv_receiver.h"
 #include "server/decode/planner.h"
 #include "server/decode/run_call.h"
@@ -61,6 +62,10 @@ class Handover : public std::enable_shared_from_this<Handover> {
   void End(TicketState end);
   Report report() const;
   const std::vector<int32_t>& prompt() const { return spec_.prompt; }
+  // The first token is out. Null where nothing is traced.
+  HandoverTrace* trace() const { return trace_.get(); }
+  // Writes the trace, where there is one, to a file of its own; not in the caller's time.
+  void WriteTrace() const;
 
  private:
   struct Attempt {
@@ -91,8 +96,9 @@ class Handover : public std::enable_shared_from_this<Handover> {
 
   const DecodeContext context_;
   const Spec spec_;
-  absl::Time until_ = absl::InfiniteFuture();  // set by Begin
-  SequenceId sequence_ = 0;                    // set by Begin
+  const std::shared_ptr<HandoverTrace> trace_;  // may be null
+  absl::Time until_ = absl::InfiniteFuture();   // set by Begin
+  SequenceId sequence_ = 0;                     // set by Begin
 
   mutable absl::Mutex mutex_;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;

@@ -77,6 +77,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   CostModel costs;
   std::atomic<bool> draining = false;
   std::atomic<int64_t> sessions_open = 0;
+  std::atomic<uint32_t> handover_traces = 0;
 
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<ModelHost> model,
                           ModelHost::Load(options.model, options.codec, CodecSide::kConsumer));
@@ -130,6 +131,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                          .traces = &traces,
                          .shadow = &shadow,
                          .sessions_open = &sessions_open,
+                         .handover_traces = &handover_traces,
                          .health = health});
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<grpc::Server> server,
                           StartGrpcServer(options.listen, options.grpc_tls, &service));

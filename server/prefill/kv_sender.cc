@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "server/artifact_prefix.h"
+#include "transport/monotonic_clock.h"
 
 namespace aludel {
 
@@ -19,6 +20,7 @@ KvSender::KvSender(Spec spec, Metrics* metrics)
       cipher_(std::move(spec.cipher)),
       on_room_(std::move(spec.on_room)),
       metrics_(metrics),
+      record_times_(spec.record_times),
       ring_(std::move(spec.window)),
       credit_(spec.credit) {
   header_.kind = spec.codec->kind();
@@ -74,6 +76,7 @@ absl::StatusOr<absl::Span<uint8_t>> KvSender::Reserve(size_t max_bytes) {
                                                      max_bytes + tag));
   }
   reserved_ = *place;
+  if (record_times_) encoded_from_ = MonotonicNow();
   return reserved_.subspan(0, max_bytes);
 }
 
@@ -96,6 +99,7 @@ absl::Status KvSender::Commit(const FrameCoverage& coverage, size_t bytes) {
     outcome_.frame_bytes += header.size() + on_wire;
   }
   metrics_->CountFrame("sent", format_, header.size() + on_wire);
+  if (record_times_) times_.push_back({coverage, encoded_from_, MonotonicNow()});
   connection_->Send(header, payload,
                     [self = shared_from_this(), place = payload.data()](const absl::Status& status) {
                       self->OnSent(place, status);
@@ -118,6 +122,20 @@ void KvSender::OnSent(const uint8_t* place, const absl::Status& status) {
   }
   if (on_room) on_room();
   if (done) done(outcome);
+}
+
+std::vector<v1::FrameTimes> KvSender::TakeTimes(absl::Time origin) {
+  std::vector<v1::FrameTimes> all;
+  for (const Times& times : std::exchange(times_, {})) {
+    v1::FrameTimes& wire = all.emplace_back();
+    wire.set_first_layer(times.coverage.first_layer);
+    wire.set_layers(times.coverage.layers);
+    wire.set_token_begin(times.coverage.token_begin);
+    wire.set_tokens(times.coverage.tokens);
+    wire.set_encoded_from_us(absl::ToDoubleMicroseconds(times.encoded_from - origin));
+    wire.set_sent_us(absl::ToDoubleMicroseconds(times.sent - origin));
+  }
+  return all;
 }
 
 void KvSender::Finish(std::function<void(const Outcome&)> done) {

@@ -5,10 +5,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "aludel/v1/handoff.pb.h"
 #include "runtime/codec/codec.h"
 #include "runtime/codec/frame.h"
 #include "server/frame_cipher.h"
@@ -41,6 +44,7 @@ class KvSender : public FrameSink, public std::enable_shared_from_this<KvSender>
     const KvCodec* codec = nullptr;
     std::unique_ptr<FrameCipher> cipher;      // null: frames leave as they are
     std::optional<uint64_t> credit = {};      // weight of the frames that may leave before a Grant; none: all
+    bool record_times = false;                // for TakeTimes
     std::function<void()> on_room = nullptr;  // HasRoom said no, and would not any more; on any thread
   };
 
@@ -56,6 +60,9 @@ class KvSender : public FrameSink, public std::enable_shared_from_this<KvSender>
   // ResourceExhausted without room; the error of an earlier send when one has failed.
   absl::StatusOr<absl::Span<uint8_t>> Reserve(size_t max_bytes) override;
   absl::Status Commit(const FrameCoverage& coverage, size_t bytes) override;
+
+  // When each frame was encoded and sent, counted from `origin`. With Commit.
+  std::vector<v1::FrameTimes> TakeTimes(absl::Time origin);
 
   // No Commit follows. `done` runs once, when every send has ended; perhaps inside the call, perhaps on the
   // transport's thread.
@@ -73,6 +80,14 @@ class KvSender : public FrameSink, public std::enable_shared_from_this<KvSender>
   const std::unique_ptr<FrameCipher> cipher_;  // may be null
   const std::function<void()> on_room_;
   Metrics* const metrics_;
+  const bool record_times_;
+  struct Times {
+    FrameCoverage coverage;
+    absl::Time encoded_from;
+    absl::Time sent;
+  };
+  std::vector<Times> times_;      // with Commit; bounded by the frames of the prompt
+  absl::Time encoded_from_;       // with Commit
   FrameHeader header_;            // ticket, epoch, kind and artefact of every frame; with Commit
   absl::Span<uint8_t> reserved_;  // the Reserve that awaits its Commit, tag included; with Commit
 

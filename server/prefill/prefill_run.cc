@@ -57,6 +57,7 @@ absl::Status PrefillRun::Validate(const v1::RunRequest& request) {
   std::copy(ticket.id().begin(), ticket.id().end(), ticket_.begin());
   epoch_ = ticket.epoch();
   request_id_ = request.request_id();
+  frame_times_ = request.frame_times();
   prompt_.assign(request.prompt().begin(), request.prompt().end());
   if (request.has_max_staleness_ms()) max_staleness_ = absl::Milliseconds(request.max_staleness_ms());
   const PrefillLoad& load = *context_.load;
@@ -146,6 +147,7 @@ void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> con
                                                        .codec = codec_,
                                                        .cipher = std::move(cipher_),
                                                        .credit = credit_,
+                                                       .record_times = frame_times_,
                                                        .on_room =
                                                            [weak = weak_from_this()] {
                                                              if (const auto run = weak.lock()) run->OnRoom();
@@ -284,20 +286,23 @@ void PrefillRun::OnDone(const absl::Status& status, const SequenceResult& result
     context_.load->Computed(static_cast<int64_t>(prompt_.size()), result.times.prefill + result.times.encode);
     context_.frame_cache->Insert(*codec_, prompt_, cached_tokens_, recorder->TakeFrames());
   }
-  if (status.ok()) {
-    v1::RunEvent event;
-    v1::RunComputed* computed = event.mutable_computed();
-    computed->set_queue_seconds(result.times.queue);
-    computed->set_prefill_seconds(result.times.prefill);
-    computed->set_encode_seconds(result.times.encode);
-    stream_->Push(std::move(event));
-  }
   std::shared_ptr<KvSender> sender;
   {
     absl::MutexLock lock(&mutex_);
     engine_status_ = status;
     times_ = result.times;
     sender = sender_;
+  }
+  if (status.ok()) {
+    v1::RunEvent event;
+    v1::RunComputed* computed = event.mutable_computed();
+    computed->set_queue_seconds(result.times.queue);
+    computed->set_prefill_seconds(result.times.prefill);
+    computed->set_encode_seconds(result.times.encode);
+    if (frame_times_) {
+      for (v1::FrameTimes& times : sender->TakeTimes(start_)) *computed->add_frames() = std::move(times);
+    }
+    stream_->Push(std::move(event));
   }
   sender->Finish([self = shared_from_this()](const KvSender::Outcome& outcome) { self->OnSent(outcome); });
 }

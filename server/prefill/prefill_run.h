@@ -99,6 +99,7 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
   const KvCodec* codec_ = nullptr;
   std::string receiver_address_;
   std::optional<uint64_t> credit_;       // at the beginning; none: the receiver has room for everything
+  bool frame_times_ = false;             // the caller wants to know when each frame was sent
   bool windowed_ = false;                // there may be less room than frames
   FrameExtent extent_;                   // until the sender takes it
   std::unique_ptr<FrameCipher> cipher_;  // the same; null: frames travel in the clear
