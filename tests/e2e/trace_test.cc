@@ -46,8 +46,8 @@ TEST(Trace, ShowsThatSendingAndReconstructingOverlapComputing) {
   prompt.resize(kTokens);
 
   Fleet fleet({.bytes_per_second = 200e6,
-               .decode = absl::StrCat("tracing { handover_trace_directory: '", folder.string(), "' }\n"),
-               .engine = "chunk_tokens: 128"});
+               .engine = "chunk_tokens: 128",
+               .decode = absl::StrCat("tracing { handover_trace_directory: '", folder.string(), "' }\n")});
   ASSERT_TRUE(fleet.Start());
   const Answer answer = fleet.Ask(Fleet::Request(prompt, 2));
   ASSERT_TRUE(answer.status.ok()) << answer.status;
