@@ -10,7 +10,7 @@ set(allowed_runtime_codec "kernels/|runtime/kv/|runtime/model/|runtime/codec/|ru
 set(allowed_runtime_constrain "kernels/|runtime/model/|runtime/constrain/|runtime/status_macros\\.h")
 set(allowed_runtime_cache "kernels/|runtime/kv/|runtime/model/|runtime/codec/|runtime/cache/|runtime/status_macros\\.h")
 set(allowed_runtime "kernels/|runtime/")
-set(allowed_server "kernels/check\\.h|runtime/|transport/|aludel/v1/|server/")
+set(allowed_server "kernels/(check|core_list)\\.h|runtime/|transport/|aludel/v1/|server/")
 
 # Outside headers that belong to one room alone.
 set(only_in_cuda "cuda|cublas|cudnn|cub/")

@@ -1,6 +1,7 @@
 #include "server/decode/handover.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <fstream>
 #include <utility>
 
@@ -276,9 +277,11 @@ void Handover::WriteTrace() const {
                       number = context_.handover_traces->fetch_add(1) % kMaxTraces, id = spec_.request_id,
                       format = spec_.codec->name()] {
                        const std::string path = absl::StrFormat("%s/handover-%03d.json", directory, number);
-                       std::ofstream file(path);
+                       const std::string part = absl::StrCat(path, ".part");  // a reader sees whole files
+                       std::ofstream file(part);
                        file << trace->ToJson(id, format);
-                       if (!file.flush())
+                       file.close();
+                       if (!file || std::rename(part.c_str(), path.c_str()) != 0)
                          spdlog::warn("request={} its trace cannot be written to {}", id, path);
                      });
 }

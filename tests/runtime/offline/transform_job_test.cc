@@ -74,7 +74,7 @@ TEST_F(TransformJobTest, NamesTheFloorWhereALossCannotBeMet) {
   job_.max_kl = 1e-9;
   const absl::Status status = Run();
   EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("p=5: "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("p=5, "));
   EXPECT_FALSE(std::filesystem::exists(job_.base.out));
 }
 
