@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes deploy/demo/codec: the formats aludel-p2 (two native layers) and aludel-p0 (none), paper and reuse-only, and
-# the zero-byte controls, for base and its two consumers. About half an hour of one core; the same bytes on the same
+# the zero-byte controls, for base and its two consumers. About 45 minutes of one core; the same bytes on the same
 # machine. An interrupted run finds its intermediate files again.
 #
 #   deploy/demo/calibrate.sh [OUT]      OUT defaults to deploy/demo/codec

@@ -78,7 +78,8 @@ class Server:
             time.sleep(0.05)
 
     def log_tail(self) -> str:
-        return "\n".join((self.folder / f"{self.name}.log").read_text(errors="replace").splitlines()[-20:])
+        log = self.folder / f"{self.name}.log"
+        return "\n".join(log.read_text(errors="replace").splitlines()[-20:]) if log.is_file() else ""
 
     def leftovers(self) -> Dict[str, float]:
         """What requests still hold; empty when there is nothing."""
