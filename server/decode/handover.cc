@@ -21,6 +21,8 @@ absl::Duration LandingPatience(absl::Duration handover_timeout) {
 }
 constexpr uint32_t kMaxTraces = 256;
 constexpr absl::Duration kLandingLook = absl::Milliseconds(125);
+constexpr absl::Duration kRunGrace = absl::Seconds(1);
+constexpr absl::Duration kTraceDelay = absl::Milliseconds(300);
 
 struct GrantCall {
   grpc::ClientContext context;
@@ -186,7 +188,7 @@ void Handover::SendGrant(int attempt, size_t target, const TicketId& ticket, uin
 
 void Handover::OnRunEvent(int attempt, const v1::RunEvent& event) {
   absl::MutexLock lock(&mutex_);
-  if (attempt_.number != attempt) return;
+  if (report_.attempts != attempt) return;
   if (event.has_finished()) attempt_.announced_frames = event.finished().frames();
   if (!event.has_computed()) return;
   if (trace_ != nullptr) trace_->Producer(event.computed());
@@ -272,7 +274,8 @@ bool Handover::TryElsewhere(const absl::Status& reason) {
 
 void Handover::WriteTrace() const {
   if (trace_ == nullptr) return;
-  context_.timer->At(MonotonicNow(),
+  // What the prefill server has to say may be on its way still.
+  context_.timer->At(MonotonicNow() + kTraceDelay,
                      [trace = trace_, directory = context_.options->tracing.handover_trace_directory,
                       number = context_.handover_traces->fetch_add(1) % kMaxTraces, id = spec_.request_id,
                       format = spec_.codec->name()] {
@@ -299,7 +302,14 @@ void Handover::Release(Attempt attempt, TicketState end) {
   if (attempt.number == 0) return;
   context_.timer->Cancel(attempt.deadline_timer);
   context_.timer->Cancel(attempt.landed_timer);
-  if (attempt.run != nullptr) attempt.run->Cancel();
+  if (attempt.run != nullptr && end == TicketState::kCompleted) {
+    // All frames are here before the prefill server has said that it is done: it may say so.
+    context_.timer->At(MonotonicNow() + kRunGrace, [weak = std::weak_ptr<RunCall>(attempt.run)] {
+      if (const auto run = weak.lock()) run->Cancel();
+    });
+  } else if (attempt.run != nullptr) {
+    attempt.run->Cancel();
+  }
   const KvReceiver::Usage usage = context_.receiver->Close(attempt.ticket, end);
   absl::MutexLock lock(&mutex_);
   report_.usage = usage;

@@ -115,12 +115,16 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
     observer_->OnStarted(started_);
   }
 
-  void OnAttemptDone(DecodeTarget* target, const grpc::Status& status) {
+  void OnAttemptDone(DecodeTarget* target, grpc::Status status) {
     bool cancelled;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       attempt_ = nullptr;
       cancelled = cancelled_;
+    }
+    // A server that is going down cancels what it still has: its doing, not the client's.
+    if (status.error_code() == grpc::StatusCode::CANCELLED && !cancelled) {
+      status = grpc::Status(grpc::StatusCode::UNAVAILABLE, "the decode server has given the call up");
     }
     const grpc::StatusCode code = status.error_code();
     if (code == grpc::StatusCode::UNAVAILABLE) target->Down(Describe(status));

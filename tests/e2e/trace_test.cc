@@ -53,6 +53,9 @@ TEST(Trace, ShowsThatSendingAndReconstructingOverlapComputing) {
   ASSERT_TRUE(answer.status.ok()) << answer.status;
   ASSERT_EQ(answer.started.plan(), "remote") << answer.started.fallback_reason();
 
+  // Its run ended by itself, although all that it sent was here before it said so.
+  EXPECT_TRUE(
+      fleet.prefill().WaitMetric("aludel_handover_seconds_count{direction=\"sent\",outcome=\"ok\"}", 1));
   const std::filesystem::path file = folder / "handover-000.json";
   for (int i = 0; i < 100 && !std::filesystem::exists(file); ++i) absl::SleepFor(absl::Milliseconds(50));
   auto rows = ReadTrace(file);

@@ -488,6 +488,16 @@ TEST_F(GatewayTest, AsksAnotherDecodeServerWhileNoTokenHasLeft) {
   EXPECT_EQ(full.calls() + good.calls(), full.calls() == 0 ? 1 : 2);
 }
 
+TEST_F(GatewayTest, ACallThatTheDecodeServerCancelsIsNotTheClientsDoing) {
+  FakeDecode leaving([](grpc::ServerContext*, const v1::GenerateRequest&, FakeDecode::Writer*) {
+    return grpc::Status(grpc::StatusCode::CANCELLED, "CANCELLED");
+  });
+  StartGateway({&leaving});
+  const Answer answer = Chat("");
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_EQ(answer.Json()["error"]["message"], "the decode server has given the call up");
+}
+
 TEST_F(GatewayTest, DoesNotAskAgainOnceATokenHasLeft) {
   auto break_off = [](grpc::ServerContext*, const v1::GenerateRequest&, FakeDecode::Writer* writer) {
     writer->Write(FakeDecode::Started());
