@@ -116,8 +116,8 @@ int64_t GenerateSession::CachedEnough(const Plan& plan, absl::Span<const int32_t
 }
 
 absl::Status GenerateSession::CheckDeadline(const Plan& plan) const {
-  const bool others = context_.costs->local_waiting() > 0 ||
-                      (plan.remote && context_.prefill_pool->Snapshot()[plan.target].waiting_tokens > 0);
+  const bool others =
+      context_.costs->local_waiting() > 0 || (plan.remote && context_.receiver->open_tickets() > 0);
   absl::Status shed = ShedIfHopeless(plan.predicted_ttft, others, MonotonicNow(), deadline_);
   if (!shed.ok()) context_.metrics->CountPlan("shed", "deadline");
   return shed;
