@@ -47,13 +47,15 @@ class CudaOps final : public Ops {
   void Convert(const TensorView& src, const TensorView& dst, Stream stream) override;
 
  private:
-  CudaOps(Device* device, int ordinal, CudaStream* default_stream, std::unique_ptr<GemmEngine> gemm);
+  CudaOps(Device* device, int ordinal, int multiprocessors, CudaStream* default_stream,
+          std::unique_ptr<GemmEngine> gemm);
 
   // The stream's state, with this GPU made current for the calling thread.
   CudaStream& Enter(Stream stream) const;
 
   Device* device_;
   int ordinal_;
+  int multiprocessors_;
   CudaStream* default_stream_;
   std::unique_ptr<GemmEngine> gemm_;
 };

@@ -54,7 +54,7 @@ class CudaStream {
     size_t offset;  // in the ring
     size_t bytes;
   };
-  static constexpr size_t kRemembered = 8;
+  static constexpr size_t kRemembered = 16;
 
   explicit CudaStream(std::string device_name) : device_name_(std::move(device_name)) {}
 

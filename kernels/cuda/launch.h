@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/attention_args.h"
 #include "kernels/cuda/index.h"
 #include "kernels/tensor.h"
 
@@ -21,28 +22,38 @@ cudaError_t LaunchNorm(const TensorView& x, int64_t width, const float* weight, 
 cudaError_t LaunchRope(const TensorView& q, int head_dim, const float* inverse_frequency,
                        float attention_factor, const SequenceTable& table, cudaStream_t stream);
 
-struct KvPlanes {
-  void* k;
-  void* v;
-  DType dtype;
-  int block_tokens;
-  int kv_heads;
-  int head_dim;
-};
-
 cudaError_t LaunchRopeWriteKv(const TensorView& k, const TensorView& v, const float* inverse_frequency,
                               float attention_factor, const SequenceTable& table, const KvPlanes& kv,
                               cudaStream_t stream);
 
 constexpr int kMaxAttentionHeadDim = 256;
 
-// The tiling that LaunchAttention wants for a batch whose longest sequence has `longest` rows.
-QueryTiling AttentionTiling(int group, int64_t longest);
+// Without tensor cores: for pages of f32, and heads that are not whole 16-byte pieces of bf16. The tiling
+// that it wants for a batch whose longest sequence has `longest` rows.
+QueryTiling ScalarAttentionTiling(int group, int64_t longest);
 
 // `first_tile` [table.count] holds running sums of TileCount over the sequences, `tiles` their total.
-cudaError_t LaunchAttention(const TensorView& q, float scale, int64_t window, const SequenceTable& table,
-                            const QueryTiling& tiling, const int64_t* first_tile, int64_t tiles,
-                            const KvPlanes& kv, const TensorView& out, cudaStream_t stream);
+cudaError_t LaunchScalarAttention(const TensorView& q, float scale, int64_t window,
+                                  const SequenceTable& table, const QueryTiling& tiling,
+                                  const int64_t* first_tile, int64_t tiles, const KvPlanes& kv,
+                                  const TensorView& out, cudaStream_t stream);
+
+// On tensor cores. Queries per tile of the two kernels, and what their key tiles divide.
+int MmaPrefillQueries(int head_dim);
+constexpr int kMmaDecodeQueries = 16;
+constexpr int kMmaKeyTile = 64;
+// Blocks of either that run at the same time on an SM of Hopper with heads of 128.
+constexpr int kMmaPrefillBlocksPerSm = 2;
+constexpr int kMmaDecodeBlocksPerSm = 3;
+
+// For tiles of MmaPrefillQueries, or kMmaDecodeQueries where `decode`. Pages of bf16, their rows whole pieces
+// of 16 bytes that are aligned to it, positions below 2^31. `units` as in args.work.
+cudaError_t LaunchMmaAttention(const AttentionArgs& args, int64_t units, bool decode, cudaStream_t stream);
+
+// The second kernel, where any split count is above 1. `queries` is the capacity of a tile, `most` the most
+// that any tile holds.
+cudaError_t LaunchCombineSplits(const AttentionArgs& args, int64_t tiles, int queries, int most,
+                                cudaStream_t stream);
 
 // dst[i, :] = src[rows[i], :]; rows null: src[i, :].
 cudaError_t LaunchCopyRows(const TensorView& src, const int32_t* rows, const TensorView& dst,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/kernels/attention_problem.h"
 #include "tests/kernels/device_array.h"
 
 namespace aludel {
@@ -554,6 +555,52 @@ TEST_P(PagedOpsTest, AttendWithinASlidingWindow) {
   Check({4, 2, 32, 1, DType::kF32});
   Check({4, 2, 32, 9, DType::kF32});
   Check({40, 1, 16, 70, DType::kBf16});
+}
+
+// Attention alone, over bf16 pages as long as an engine's, in every way that its work is cut on a GPU: rows
+// and heads of a tile, several tiles, windows, decode steps, long pasts that are split, and batches of all
+// these.
+TEST_P(OpsTest, AttentionIsTheFormulaInEveryShape) {
+  const std::vector<AttentionCase> cases = {
+      {4, 2, 64, 16, 0, {{70, 0}}},
+      {3, 1, 96, 16, 0, {{50, 9}}, true},
+      {4, 1, 128, 16, 0, {{40, 100}}},
+      {2, 1, 256, 16, 0, {{37, 31}}},
+      {2, 2, 40, 8, 0, {{33, 0}, {1, 70}}},
+      {7, 1, 64, 16, 0, {{1, 0}, {17, 64}, {2, 129}, {40, 3}}},
+      {150, 1, 64, 16, 0, {{2, 5}, {1, 8}}},
+      {4, 1, 64, 5, 100, {{40, 170}, {3, 400}}, true},
+      {2, 1, 64, 16, 1, {{70, 130}}},
+      {4, 1, 128, 16, 0, {{1, 2000}, {1, 0}, {1, 63}, {1, 64}, {1, 1023}}, true},
+      {4, 2, 256, 16, 0, {{1, 700}, {2, 500}}},
+      {3, 1, 96, 32, 300, {{1, 900}, {5, 700}}},
+      {4, 2, 64, 16, 0, {{6, 1500}}},
+      {4, 2, 128, 16, 0, {{20, 1000}, {1, 1500}, {130, 0}}, true},
+      {34, 2, 64, 16, 0, {{1, 800}}},
+  };
+  for (const AttentionCase& c : cases) {
+    SCOPED_TRACE(testing::Message() << c);
+    const AttentionProblem problem(c, random_);
+    const auto k = OnDevice(problem.k), v = OnDevice(problem.v);
+    const auto q = OnDevice(problem.q);
+    const auto narrow_q = OnDevice(Narrow(problem.q));
+    const size_t out_size = problem.rows * problem.out_stride;
+    const auto out = OnDevice(Poisoned(out_size));
+    const auto narrow_out = OnDevice(Narrow(Poisoned(out_size)));
+    const PagedKv kv{k.data(), v.data(), DType::kBf16, c.block_tokens, c.kv_heads, c.head_dim};
+    const auto columns = [&](const TensorView& view) { return view.Cols(0, problem.q_dim()); };
+    const TensorView q_view = columns(c.bf16_rows ? narrow_q.View(problem.rows, problem.q_stride)
+                                                  : q.View(problem.rows, problem.q_stride));
+    const TensorView out_view = columns(c.bf16_rows ? narrow_out.View(problem.rows, problem.out_stride)
+                                                    : out.View(problem.rows, problem.out_stride));
+    ops_->Attention(q_view, problem.params, problem.sequences, kv, out_view, {});
+    std::vector<float> found = out.Read().value();
+    if (c.bf16_rows) {
+      const std::vector<Bf16> narrow = narrow_out.Read().value();
+      std::transform(narrow.begin(), narrow.end(), found.begin(), ToFloat);
+    }
+    problem.Compare(found, [](const std::string& what) { FAIL() << what; });
+  }
 }
 
 const DeviceOptions kDevices[] = {

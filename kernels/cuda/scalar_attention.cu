@@ -1,9 +1,11 @@
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/warp.cuh"
 
+// Attention where the tensor cores' kernels (mma_attention.cuh) cannot go: pages of f32, odd head sizes.
 // Online softmax over tiles of 32 keys (Milakov & Gimelshein 2018; Dao et al. 2022), for prefill and decode
-// alike, in f32 without tensor cores. Prefill is bound by shared memory reads (about 1.5 per 4
-// multiply-adds); decode by the few blocks that one (sequence, kv head) makes.
+// alike, in f32. Prefill is bound by shared memory reads (about 1.5 per 4 multiply-adds); decode by the few
+// blocks that one (sequence, kv head) makes.
 //
 // A block owns one tile of queries of one kv head, see QueryTiling, and walks the keys that any of them sees.
 // Each warp owns every kWarps-th query. For scores a lane owns a key; for the weighted values it owns every
@@ -14,19 +16,6 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kKeyTile = 32;  // a key per lane
-constexpr unsigned kAllLanes = 0xffffffffu;
-
-__device__ float WarpMax(float value) {
-  for (int offset = 16; offset > 0; offset /= 2) {
-    value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, offset));
-  }
-  return value;
-}
-
-__device__ float WarpSum(float value) {
-  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(kAllLanes, value, offset);
-  return value;
-}
 
 // Rows of queries and keys are padded with zeros to whole float4s; a key row to one float more, so that the
 // 32 lanes of a warp, a row each, read 32 banks.
@@ -151,7 +140,7 @@ __global__ void __launch_bounds__(kWarps * 32)
       }
       const bool visible = key_position >= first && key_position <= position[s];
       const float score = visible ? p[s] : -INFINITY;
-      const float new_maximum = fmaxf(maximum[s], WarpMax(score));
+      const float new_maximum = fmaxf(maximum[s], WarpMax(score, 32));
       const float correction = expf(maximum[s] - new_maximum);
       p[s] = visible ? expf(score - new_maximum) : 0.0f;
       weight[s] = weight[s] * correction + p[s];
@@ -183,7 +172,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   for (int s = 0; s < kQueries; ++s) {
     if (s >= mine) continue;
     const Query query = QueryAt(tile, warp + s * kWarps);
-    const float total = WarpSum(weight[s]);
+    const float total = WarpSum(weight[s], 32);
     Out* row = out + (entry.row_begin + query.row) * out_stride +
                static_cast<int64_t>(kv_head * tiling.group + query.head) * head_dim;
 #pragma unroll
@@ -218,14 +207,15 @@ cudaError_t LaunchTyped(const TensorView& q, float scale, int64_t window, const 
 
 }  // namespace
 
-QueryTiling AttentionTiling(int group, int64_t longest) {
+QueryTiling ScalarAttentionTiling(int group, int64_t longest) {
   const bool few = group * longest <= kWarps;
   return MakeQueryTiling(group, few ? kWarps : kWarps * kPrefillQueries);
 }
 
-cudaError_t LaunchAttention(const TensorView& q, float scale, int64_t window, const SequenceTable& table,
-                            const QueryTiling& tiling, const int64_t* first_tile, int64_t tiles,
-                            const KvPlanes& kv, const TensorView& out, cudaStream_t stream) {
+cudaError_t LaunchScalarAttention(const TensorView& q, float scale, int64_t window,
+                                  const SequenceTable& table, const QueryTiling& tiling,
+                                  const int64_t* first_tile, int64_t tiles, const KvPlanes& kv,
+                                  const TensorView& out, cudaStream_t stream) {
   if (tiles == 0) return cudaSuccess;
   const bool few = tiling.rows_per_tile * tiling.chunk_heads <= kWarps;
   const bool narrow = kv.head_dim <= 128;

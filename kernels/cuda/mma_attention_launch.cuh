@@ -1,0 +1,30 @@
+#pragma once
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/mma_attention.cuh"
+
+// The __global__ half of mma_attention.cuh, shared by the files that each compile some head sizes.
+namespace aludel::cuda {
+
+template <typename Shape>
+__global__ void __launch_bounds__(Shape::kThreads) MmaAttention(const __grid_constant__ AttentionArgs args) {
+  extern __shared__ uint4 shared[];
+  AttendUnit<Shape>(args, reinterpret_cast<char*>(shared));
+}
+
+template <typename Shape>
+cudaError_t LaunchMmaShape(const AttentionArgs& args, int64_t units, cudaStream_t stream) {
+  // Past 48 KiB a kernel has to ask.
+  const cudaError_t error = cudaFuncSetAttribute(
+      MmaAttention<Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kSharedBytes);
+  if (error != cudaSuccess) return error;
+  const dim3 grid(static_cast<unsigned>(units), static_cast<unsigned>(args.kv.kv_heads));
+  MmaAttention<Shape><<<grid, Shape::kThreads, Shape::kSharedBytes, stream>>>(args);
+  return cudaGetLastError();
+}
+
+// Head sizes up to 96 and from there on.
+cudaError_t LaunchNarrowMma(const AttentionArgs& args, int64_t units, bool decode, cudaStream_t stream);
+cudaError_t LaunchWideMma(const AttentionArgs& args, int64_t units, bool decode, cudaStream_t stream);
+
+}  // namespace aludel::cuda

@@ -1,0 +1,14 @@
+#include "kernels/cuda/mma_attention_launch.cuh"
+
+namespace aludel::cuda {
+
+cudaError_t LaunchNarrowMma(const AttentionArgs& args, int64_t units, bool decode, cudaStream_t stream) {
+  if (args.kv.head_dim <= 64) {
+    return decode ? LaunchMmaShape<DecodeShape<64>>(args, units, stream)
+                  : LaunchMmaShape<PrefillShape<64>>(args, units, stream);
+  }
+  return decode ? LaunchMmaShape<DecodeShape<96>>(args, units, stream)
+                : LaunchMmaShape<PrefillShape<96>>(args, units, stream);
+}
+
+}  // namespace aludel::cuda

@@ -1,0 +1,354 @@
+#include "tests/kernels/cuda/simt.h"
+
+#include <ucontext.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/tensor.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace aludel::cuda::simt {
+namespace {
+
+constexpr int kLanes = 32;
+constexpr size_t kStackBytes = 256 << 10;
+
+enum class Wait { kNothing, kWarp, kBlock, kDone };
+
+struct AsyncCopy {
+  void* shared;
+  const void* global;  // null: zeros
+};
+
+struct Fiber {
+  ucontext_t context;
+  std::unique_ptr<char[]> stack;
+  Dim3 thread;
+  int index = 0;  // in the block
+  Wait wait = Wait::kNothing;
+  const char* collective = nullptr;
+  WarpWork work = nullptr;
+  void* operands = nullptr;
+  std::vector<AsyncCopy> open;                // since the last commit
+  std::deque<std::vector<AsyncCopy>> groups;  // committed, oldest first
+  void* fake_stack = nullptr;                 // ASan's, while the fiber is away
+  void* tsan = nullptr;
+};
+
+struct Block {
+  ucontext_t scheduler;
+  std::vector<Fiber> fibers;
+  Dim3 index, size, grid;
+  char* shared = nullptr;
+  size_t shared_bytes = 0;
+  const std::function<void(char*)>* body = nullptr;
+  Fiber* running = nullptr;
+  void* scheduler_fake_stack = nullptr;
+  const void* scheduler_stack = nullptr;
+  size_t scheduler_stack_bytes = 0;
+  void* scheduler_tsan = nullptr;
+};
+
+Block* current = nullptr;
+
+[[noreturn]] void Fail(const std::string& what) {
+  std::fprintf(stderr, "simt: block (%u, %u, %u) thread %d: %s\n", current->index.x, current->index.y,
+               current->index.z, current->running == nullptr ? -1 : current->running->index, what.c_str());
+  std::abort();
+}
+
+void ArriveFromScheduler() {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(current->running->fake_stack, &current->scheduler_stack,
+                                  &current->scheduler_stack_bytes);
+#endif
+}
+
+void ToScheduler(bool forever) {
+  Fiber& fiber = *current->running;
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(forever ? nullptr : &fiber.fake_stack, current->scheduler_stack,
+                                 current->scheduler_stack_bytes);
+#endif
+#if defined(__SANITIZE_THREAD__)
+  __tsan_switch_to_fiber(current->scheduler_tsan, 0);
+#endif
+  static_cast<void>(forever);
+  swapcontext(&fiber.context, &current->scheduler);
+  ArriveFromScheduler();
+}
+
+void Main() {
+  ArriveFromScheduler();
+  (*current->body)(current->shared);
+  Fiber& fiber = *current->running;
+  for (const auto& group : fiber.groups) {
+    if (!group.empty()) Fail("ends with an asynchronous copy that it has not waited for");
+  }
+  if (!fiber.open.empty()) Fail("ends with an asynchronous copy that it has not committed");
+  fiber.wait = Wait::kDone;
+  ToScheduler(/*forever=*/true);
+}
+
+void Resume(Fiber& fiber) {
+  current->running = &fiber;
+  fiber.wait = Wait::kNothing;
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(&current->scheduler_fake_stack, fiber.stack.get(), kStackBytes);
+#endif
+#if defined(__SANITIZE_THREAD__)
+  __tsan_switch_to_fiber(fiber.tsan, 0);
+#endif
+  swapcontext(&current->scheduler, &fiber.context);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(current->scheduler_fake_stack, nullptr, nullptr);
+#endif
+  current->running = nullptr;
+}
+
+// Runs the lanes of one warp until all wait at a barrier of the block or are done.
+void AdvanceWarp(int warp) {
+  Fiber* const lanes = &current->fibers[warp * kLanes];
+  while (true) {
+    for (int i = 0; i < kLanes; ++i) {
+      if (lanes[i].wait == Wait::kNothing) Resume(lanes[i]);
+    }
+    int at_collective = 0;
+    for (int i = 0; i < kLanes; ++i) at_collective += lanes[i].wait == Wait::kWarp;
+    if (at_collective == 0) return;
+    void* operands[kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+      current->running = &lanes[i];
+      if (lanes[i].wait != Wait::kWarp) Fail(std::string("its warp waits at ") + lanes[0].collective);
+      if (std::strcmp(lanes[i].collective, lanes[0].collective) != 0) {
+        Fail(std::string("is at ") + lanes[i].collective + ", lane 0 at " + lanes[0].collective);
+      }
+      operands[i] = lanes[i].operands;
+    }
+    current->running = nullptr;
+    lanes[0].work(operands);
+    for (int i = 0; i < kLanes; ++i) lanes[i].wait = Wait::kNothing;
+  }
+}
+
+void Start(Fiber& fiber, int index) {
+  fiber.index = index;
+  fiber.thread = {index % current->size.x, index / current->size.x % current->size.y,
+                  index / current->size.x / current->size.y};
+  if (fiber.stack == nullptr) fiber.stack = std::make_unique<char[]>(kStackBytes);
+#if defined(__SANITIZE_THREAD__)
+  fiber.tsan = __tsan_create_fiber(0);
+#endif
+  fiber.wait = Wait::kNothing;
+  fiber.groups.clear();
+  fiber.open.clear();
+  getcontext(&fiber.context);
+  fiber.context.uc_stack.ss_sp = fiber.stack.get();
+  fiber.context.uc_stack.ss_size = kStackBytes;
+  fiber.context.uc_link = nullptr;
+  makecontext(&fiber.context, Main, 0);
+}
+
+void RunBlock(std::mt19937_64& random) {
+  std::fill_n(current->shared, current->shared_bytes, static_cast<char>(0xff));  // NaN, as bf16 and as f32
+  for (size_t i = 0; i < current->fibers.size(); ++i) Start(current->fibers[i], static_cast<int>(i));
+  std::vector<int> warps(current->fibers.size() / kLanes);
+  for (size_t i = 0; i < warps.size(); ++i) warps[i] = static_cast<int>(i);
+  while (true) {
+    std::shuffle(warps.begin(), warps.end(), random);
+    for (const int warp : warps) AdvanceWarp(warp);
+    size_t done = 0;
+    for (const Fiber& fiber : current->fibers) done += fiber.wait == Wait::kDone;
+    if (done == current->fibers.size()) break;
+    if (done != 0) Fail("some threads have ended and others wait at a barrier");
+    for (Fiber& fiber : current->fibers) fiber.wait = Wait::kNothing;
+  }
+#if defined(__SANITIZE_THREAD__)
+  for (Fiber& fiber : current->fibers) __tsan_destroy_fiber(fiber.tsan);
+#endif
+}
+
+void CheckShared(const void* address) {
+  const char* const at = static_cast<const char*>(address);
+  if (at < current->shared || at + 16 > current->shared + current->shared_bytes) {
+    Fail("address outside of shared memory");
+  }
+  if ((at - current->shared) % 16 != 0) Fail("misaligned address in shared memory");
+}
+
+// Bits i and i + 1 of a register's two halves.
+uint32_t Pair(uint16_t low, uint16_t high) { return low | static_cast<uint32_t>(high) << 16; }
+double HalfOf(uint32_t word, int half) {
+  return ToFloat(Bf16{static_cast<uint16_t>(half == 0 ? word : word >> 16)});
+}
+
+struct LdMatrixOperands {
+  const void* row;
+  uint32_t* to;
+};
+
+// PTX ISA 9.7.14.5.15: row r of matrix i lies where lane 8 i + r says; lane l receives of it the elements
+// 2 (l % 4) and the next of row l / 4, or with .trans of column l / 4.
+template <bool kTransposed>
+void RunLdMatrix(void* const* lanes) {
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    uint16_t elements[8][8];
+    for (int r = 0; r < 8; ++r) {
+      const void* const row = static_cast<LdMatrixOperands*>(lanes[8 * matrix + r])->row;
+      CheckShared(row);
+      std::memcpy(elements[r], row, sizeof(elements[r]));
+    }
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const int i = lane / 4, j = lane % 4 * 2;
+      static_cast<LdMatrixOperands*>(lanes[lane])->to[matrix] =
+          kTransposed ? Pair(elements[j][i], elements[j + 1][i]) : Pair(elements[i][j], elements[i][j + 1]);
+    }
+  }
+}
+
+struct MmaOperands {
+  float* d;
+  const uint32_t* a;
+  uint32_t b[2];
+};
+
+// PTX ISA 9.7.14.5.8 ("Matrix fragments for mma.m16n8k16 with floating point type"), its formulas for element
+// i of a lane's eight of A, four of B and four of D, with group = lane / 4 and thread = lane % 4.
+void RunMma(void* const* lanes) {
+  double a[16][16], b[16][8];
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const auto& own = *static_cast<MmaOperands*>(lanes[lane]);
+    const int group = lane / 4, thread = lane % 4;
+    for (int i = 0; i < 8; ++i) {
+      const int row = (0 <= i && i < 2) || (4 <= i && i < 6) ? group : group + 8;
+      const int col = thread * 2 + (i & 1) + (i < 4 ? 0 : 8);
+      a[row][col] = HalfOf(own.a[i / 2], i % 2);
+    }
+    for (int i = 0; i < 4; ++i) {
+      const int row = thread * 2 + (i & 1) + (i < 2 ? 0 : 8);
+      b[row][group] = HalfOf(own.b[i / 2], i % 2);
+    }
+  }
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const auto& own = *static_cast<MmaOperands*>(lanes[lane]);
+    const int group = lane / 4, thread = lane % 4;
+    for (int i = 0; i < 4; ++i) {
+      const int row = i < 2 ? group : group + 8;
+      const int col = thread * 2 + (i & 1);
+      double sum = own.d[i];
+      for (int k = 0; k < 16; ++k) sum += a[row][k] * b[k][col];
+      own.d[i] = static_cast<float>(sum);
+    }
+  }
+}
+
+}  // namespace
+
+void Launch(Dim3 grid, Dim3 block, size_t shared_bytes, uint64_t seed,
+            const std::function<void(char*)>& body) {
+  ALUDEL_CHECK(current == nullptr && block.x * block.y * block.z % kLanes == 0);
+  Block state;
+  std::vector<char> shared(shared_bytes + 128);
+  state.shared = shared.data() + (128 - reinterpret_cast<uintptr_t>(shared.data()) % 128) % 128;
+  state.shared_bytes = shared_bytes;
+  state.fibers = std::vector<Fiber>(block.x * block.y * block.z);
+  state.size = block;
+  state.grid = grid;
+  state.body = &body;
+#if defined(__SANITIZE_THREAD__)
+  state.scheduler_tsan = __tsan_get_current_fiber();
+#endif
+  current = &state;
+  std::mt19937_64 random(seed);
+  for (unsigned z = 0; z < grid.z; ++z) {
+    for (unsigned y = 0; y < grid.y; ++y) {
+      for (unsigned x = 0; x < grid.x; ++x) {
+        state.index = {x, y, z};
+        RunBlock(random);
+      }
+    }
+  }
+  current = nullptr;
+}
+
+const Dim3& ThreadIndex() { return current->running->thread; }
+const Dim3& BlockIndex() { return current->index; }
+const Dim3& BlockSize() { return current->size; }
+const Dim3& GridSize() { return current->grid; }
+int Lane() { return current->running->index % kLanes; }
+
+void SyncThreads() {
+  current->running->wait = Wait::kBlock;
+  ToScheduler(/*forever=*/false);
+}
+
+void Collective(const char* name, WarpWork work, void* operands) {
+  Fiber& fiber = *current->running;
+  fiber.wait = Wait::kWarp;
+  fiber.collective = name;
+  fiber.work = work;
+  fiber.operands = operands;
+  ToScheduler(/*forever=*/false);
+}
+
+}  // namespace aludel::cuda::simt
+
+namespace aludel::cuda {
+
+using simt::Collective;
+
+void CpAsync16(void* shared, const void* global, bool there) {
+  simt::CheckShared(shared);
+  if (reinterpret_cast<uintptr_t>(global) % 16 != 0) simt::Fail("misaligned address in global memory");
+  simt::current->running->open.push_back({shared, there ? global : nullptr});
+}
+
+void CpAsyncCommit() {
+  simt::Fiber& fiber = *simt::current->running;
+  fiber.groups.push_back(std::move(fiber.open));
+  fiber.open.clear();
+}
+
+void CpAsyncWaitFor(int pending) {
+  auto& groups = simt::current->running->groups;
+  for (; static_cast<int>(groups.size()) > pending; groups.pop_front()) {
+    for (const simt::AsyncCopy& copy : groups.front()) {
+      if (copy.global == nullptr) {
+        std::memset(copy.shared, 0, 16);
+      } else {
+        std::memcpy(copy.shared, copy.global, 16);
+      }
+    }
+  }
+}
+
+void LdMatrix(uint32_t (&to)[4], const void* row) {
+  simt::LdMatrixOperands operands{row, to};
+  Collective("ldmatrix", simt::RunLdMatrix<false>, &operands);
+}
+
+void LdMatrixTransposed(uint32_t (&to)[4], const void* row) {
+  simt::LdMatrixOperands operands{row, to};
+  Collective("ldmatrix.trans", simt::RunLdMatrix<true>, &operands);
+}
+
+void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  simt::MmaOperands operands{d, a, {b0, b1}};
+  Collective("mma", simt::RunMma, &operands);
+}
+
+uint32_t PackBf16(float first, float second) { return simt::Pair(ToBf16(first).bits, ToBf16(second).bits); }
+
+}  // namespace aludel::cuda

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+// Runs the bodies of CUDA kernels on the host, so that a machine without a GPU holds them against a
+// reference: include this first, then the kernel's .cuh. Every thread of a block is a fiber. Warps advance in
+// a random order, and all the lanes of one must meet at each of its collective instructions; what those do is
+// written here from the tables of the PTX ISA, not from the index functions that kernels use. An asynchronous
+// copy happens only when somebody waits for it, so that a kernel which forgets to reads NaN: shared memory
+// starts as NaN. A mistake that would hang or corrupt a GPU (divergence at a collective, a barrier that not
+// everyone reaches, copies that nobody waited for, a misaligned address) ends the test with a message.
+//
+// Not simulated: memory models within a warp, the rounding of tensor cores' sums, speed.
+namespace aludel::cuda::simt {
+
+struct Dim3 {
+  unsigned x = 1;
+  unsigned y = 1;
+  unsigned z = 1;
+};
+
+// Runs `body` in every thread of every block, blocks one after another, with `shared_bytes` of shared memory
+// whose address it gets. `seed` orders the warps.
+void Launch(Dim3 grid, Dim3 block, size_t shared_bytes, uint64_t seed,
+            const std::function<void(char* shared)>& body);
+
+// Of the running thread.
+const Dim3& ThreadIndex();
+const Dim3& BlockIndex();
+const Dim3& BlockSize();
+const Dim3& GridSize();
+
+void SyncThreads();
+
+// Waits until every lane of the warp is here with the same `name` and then runs `work` once, given what the
+// lanes passed as `operands`, in lane order.
+using WarpWork = void (*)(void* const* operands);
+void Collective(const char* name, WarpWork work, void* operands);
+
+// Exchanges lanes' values: lane i gets that of lane source(i).
+template <typename T>
+T Exchange(const char* name, T value, int source) {
+  struct Operands {
+    T value;
+    int source;
+    T result;
+  };
+  Operands mine{value, source, value};
+  const WarpWork work = [](void* const* lanes) {
+    for (int lane = 0; lane < 32; ++lane) {
+      auto& own = *static_cast<Operands*>(lanes[lane]);
+      own.result = static_cast<Operands*>(lanes[own.source % 32])->value;
+    }
+  };
+  Collective(name, work, &mine);
+  return mine.result;
+}
+
+int Lane();
+
+}  // namespace aludel::cuda::simt
+
+// CUDA's words.
+#define __device__
+#define __global__
+#define threadIdx (::aludel::cuda::simt::ThreadIndex())
+#define blockIdx (::aludel::cuda::simt::BlockIndex())
+#define blockDim (::aludel::cuda::simt::BlockSize())
+#define gridDim (::aludel::cuda::simt::GridSize())
+#define __syncthreads() (::aludel::cuda::simt::SyncThreads())
+#define __shfl_sync(mask, value, lane) (::aludel::cuda::simt::Exchange("shfl", value, lane))
+#define __shfl_xor_sync(mask, value, bits) \
+  (::aludel::cuda::simt::Exchange("shfl_xor", value, ::aludel::cuda::simt::Lane() ^ (bits)))
+
+namespace aludel::cuda {
+
+struct uint4 {
+  uint32_t x, y, z, w;
+};
+
+inline float __uint_as_float(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+inline uint32_t __float_as_uint(float value) { return __builtin_bit_cast(uint32_t, value); }
+using std::fmaxf;
+
+// As declared in kernels/cuda/warp.cuh.
+void CpAsync16(void* shared, const void* global, bool there);
+void CpAsyncCommit();
+void CpAsyncWaitFor(int pending);
+template <int kPending>
+void CpAsyncWait() {
+  CpAsyncWaitFor(kPending);
+}
+void LdMatrix(uint32_t (&to)[4], const void* row);
+void LdMatrixTransposed(uint32_t (&to)[4], const void* row);
+void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+uint32_t PackBf16(float first, float second);
+inline float Exp2(float x) { return std::exp2(x); }
+
+}  // namespace aludel::cuda
