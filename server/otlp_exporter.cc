@@ -6,9 +6,10 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/spdlog.h"
+#include "transport/monotonic_clock.h"
 
 namespace aludel {
 namespace {
@@ -99,7 +100,7 @@ OtlpExporter::~OtlpExporter() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
-    stop_by_ = absl::Now() + options_.timeout;
+    stop_by_ = MonotonicNow() + options_.timeout;
   }
   wake_.notify_one();
   thread_.join();
@@ -127,7 +128,7 @@ void OtlpExporter::Loop() {
       std::unique_lock<std::mutex> lock(mutex_);
       wake_.wait_for(lock, absl::ToChronoNanoseconds(options_.interval),
                      [this] { return stopping_ || queue_.size() >= options_.max_batch; });
-      if (stopping_) timeout = std::min(timeout, stop_by_ - absl::Now());
+      if (stopping_) timeout = std::min(timeout, stop_by_ - MonotonicNow());
       // A collector that is down or slow must not delay the stop.
       if (stopping_ && (queue_.empty() || failing || timeout < kLeastTimeout)) {
         metrics_->CountSpans("dropped", static_cast<int64_t>(queue_.size()));

@@ -4,6 +4,7 @@
 
 #include "absl/time/clock.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "server/deadline.h"
 #include "spdlog/spdlog.h"
 #include "transport/monotonic_clock.h"
 
@@ -21,7 +22,7 @@ void DrainAndShutdown(grpc::Server& server, absl::Duration drain, Timer& timer) 
     std::_Exit(1);
   });
   server.GetHealthCheckService()->SetServingStatus(false);
-  server.Shutdown(absl::ToChronoTime(absl::Now() + drain));
+  server.Shutdown(ToGrpcDeadline(MonotonicNow() + drain));
   timer.Cancel(stuck);
 }
 

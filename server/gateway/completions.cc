@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "server/gateway/completion_exchange.h"
 #include "server/gateway/prompt.h"
+#include "transport/monotonic_clock.h"
 
 namespace aludel {
 namespace {
@@ -109,7 +110,7 @@ void Completions::Serve(bool chat, const HttpRequest& http, const RequestIdentit
   };
   auto exchange = std::make_shared<CompletionExchange>(std::move(options), responder, metrics_);
   const std::shared_ptr<GenerateCall> call = router_->Generate(
-      request.model, std::move(generate), absl::Now() + std::min(request.timeout, options_.request_timeout),
+      request.model, std::move(generate), MonotonicNow() + std::min(request.timeout, options_.request_timeout),
       std::move(exchange), identity.trace.ToTraceparent());
   responder.OnDisconnect([weak = std::weak_ptr<GenerateCall>(call)] {
     if (auto running = weak.lock()) running->Cancel();

@@ -8,7 +8,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "server/deadline.h"
 #include "server/trace_context.h"
 
 namespace aludel {
@@ -66,7 +66,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
   struct Attempt : public grpc::ClientReadReactor<v1::GenerateEvent> {
     Attempt(std::shared_ptr<Call> call, std::shared_ptr<DecodeTarget> target)
         : call(std::move(call)), target(std::move(target)) {
-      context.set_deadline(absl::ToChronoTime(this->call->deadline_));
+      context.set_deadline(ToGrpcDeadline(this->call->deadline_));
       if (!this->call->traceparent_.empty()) context.AddMetadata(kTraceparent, this->call->traceparent_);
       this->target->outstanding.fetch_add(1, std::memory_order_relaxed);
     }
@@ -130,7 +130,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
     if (code == grpc::StatusCode::UNAVAILABLE) target->Down(Describe(status));
     const bool elsewhere =
         code == grpc::StatusCode::UNAVAILABLE || code == grpc::StatusCode::RESOURCE_EXHAUSTED;
-    if (elsewhere && !committed_ && !cancelled && absl::Now() < deadline_) return Try(status);
+    if (elsewhere && !committed_ && !cancelled && MonotonicNow() < deadline_) return Try(status);
     End(status);
   }
 
@@ -199,12 +199,13 @@ void Router::ProbeLoop() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stopping_) {
     answered_ = false;
-    absl::Time wake = absl::Now() + kMaxBackoff * timing_.probe_interval;
+    absl::Time wake = MonotonicNow() + kMaxBackoff * timing_.probe_interval;
     for (auto& probed : probed_) {
-      if (!probed->in_flight && probed->next <= absl::Now()) Probe(probed.get());
+      if (!probed->in_flight && probed->next <= MonotonicNow()) Probe(probed.get());
       if (!probed->in_flight) wake = std::min(wake, probed->next);
     }
-    changed_.wait_until(lock, absl::ToChronoTime(wake), [this] { return stopping_ || answered_; });
+    changed_.wait_for(lock, absl::ToChronoNanoseconds(wake - MonotonicNow()),
+                      [this] { return stopping_ || answered_; });
   }
 }
 
@@ -213,7 +214,7 @@ void Router::Probe(Probed* probed) {
   probed->in_flight = true;
   ++running_probes_;
   probed->context = std::make_unique<grpc::ClientContext>();
-  probed->context->set_deadline(absl::ToChronoTime(absl::Now() + timing_.probe_timeout));
+  probed->context->set_deadline(ToGrpcDeadline(MonotonicNow() + timing_.probe_timeout));
   probed->request.set_protocol_version(kHandoffVersion);
   probed->target->stub()->async()->Describe(
       probed->context.get(), &probed->request, &probed->description,
@@ -227,7 +228,7 @@ void Router::Probe(Probed* probed) {
         probed->retry = status.ok() ? absl::ZeroDuration()
                                     : std::min(std::max(2 * probed->retry, kFirstRetry),
                                                kMaxBackoff * timing_.probe_interval);
-        probed->next = absl::Now() + (status.ok() ? timing_.probe_interval : probed->retry);
+        probed->next = MonotonicNow() + (status.ok() ? timing_.probe_interval : probed->retry);
         probed->in_flight = false;
         answered_ = true;
         --running_probes_;

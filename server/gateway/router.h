@@ -41,7 +41,7 @@ class GenerateCall {
 
 // Finds a decode server for each request and probes all of them with Describe. The server with the fewest
 // outstanding requests gets the next one; a request moves on to another server when the first cannot take it,
-// as long as no token has left. Every call has a deadline. Thread-safe.
+// as long as no token has left. Every call has a deadline, a time of MonotonicNow(). Thread-safe.
 class Router {
  public:
   struct Timing {
