@@ -97,7 +97,7 @@ class Engine::Impl {
   void Loop();
   void Begin(std::unique_ptr<Sequence> sequence);
   bool Step();
-  void AfterStep(Sequence& sequence, const StepResult& result);
+  void AfterStep(Sequence& sequence, const StepResult& result, int64_t step_tokens);
   void Emit(Sequence& sequence, absl::Span<const float> logits);
   void Fork(Sequence& sequence);
   static void Constrain(Sequence& sequence);
@@ -250,17 +250,22 @@ bool Engine::Impl::Step() {
   if (!status.ok()) {
     for (const StepItem& item : plan) Finish(item.id, status, FinishReason::kStop);
   }
-  for (const StepResult& result : results) AfterStep(*sequences_.at(result.id), result);
+  int64_t tokens = 0;
+  for (const StepResult& result : results) tokens += result.tokens;
+  for (const StepResult& result : results) AfterStep(*sequences_.at(result.id), result, tokens);
   return true;
 }
 
-void Engine::Impl::AfterStep(Sequence& sequence, const StepResult& result) {
+void Engine::Impl::AfterStep(Sequence& sequence, const StepResult& result, int64_t step_tokens) {
   if (sequence.prompt_left() > 0) counters_.prompt_tokens += result.tokens;
-  sequence.clock.Charge(sequence.handed_over > 0 ? &sequence.times.native : &sequence.times.prefill);
+  const double encode = sequence.encoder == nullptr ? 0 : sequence.encoder->TakeSeconds();
+  const double computing = sequence.clock.Take() - encode;
+  // What it would have taken alone; the rest it waited for others.
+  const double own = computing * static_cast<double>(result.tokens) / static_cast<double>(step_tokens);
+  (sequence.handed_over > 0 ? sequence.times.native : sequence.times.prefill) += own;
+  sequence.times.encode += encode;
+  sequence.times.queue += computing - own;
   if (sequence.encoder != nullptr) {
-    const double encode = sequence.encoder->TakeSeconds();
-    sequence.times.prefill -= encode;
-    sequence.times.encode += encode;
     if (!result.observer_status.ok()) {
       return Finish(sequence.id, result.observer_status, FinishReason::kStop);
     }

@@ -36,7 +36,7 @@ enum class FinishReason : uint8_t { kStop, kLength };
 
 // Exclusive seconds on one sequence's critical path, from admission to the first token.
 struct SequenceTimes {
-  double queue = 0;        // admitted, not yet computing
+  double queue = 0;        // admitted, not yet computing; of shared steps the others' tokens' share
   double prefill = 0;      // own prefill steps (local plan or fallback)
   double await = 0;        // waiting for frames with nothing to do, or for room for them (prefill server)
   double reconstruct = 0;  // applying frames

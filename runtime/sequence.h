@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "runtime/cache/prefix_cache.h"
@@ -28,11 +29,12 @@ class StageClock {
  public:
   explicit StageClock(SteadyClock::time_point now) : start_(now), mark_(now) {}
   // Charges the time since the last charge to `stage`, a field of SequenceTimes. Nothing after Stop.
-  void Charge(double* stage) {
-    if (stopped_) return;
-    const SteadyClock::time_point now = SteadyClock::now();
-    *stage += std::chrono::duration<double>(now - mark_).count();
-    mark_ = now;
+  void Charge(double* stage) { *stage += Take(); }
+  // The same for who charges it to several.
+  double Take() {
+    if (stopped_) return 0;
+    const SteadyClock::time_point before = std::exchange(mark_, SteadyClock::now());
+    return std::chrono::duration<double>(mark_ - before).count();
   }
   void Stop() { stopped_ = true; }
   double total() const { return std::chrono::duration<double>(mark_ - start_).count(); }
