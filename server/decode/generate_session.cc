@@ -269,7 +269,7 @@ void GenerateSession::SendStarted(const SequenceTimes& times, int64_t cached_tok
                                     since_admission);
   }
   context_.metrics->ObserveFirstToken(labels, stages);
-  Learn(labels, stages, handover, cached_tokens);
+  Learn(labels, stages, times, cached_tokens);
 
   v1::GenerateEvent out;
   v1::Started* started = out.mutable_started();
@@ -297,18 +297,25 @@ void GenerateSession::SendStarted(const SequenceTimes& times, int64_t cached_tok
 }
 
 void GenerateSession::Learn(const RequestLabels& labels, const StageSeconds& stages,
-                            const Handover::Report& handover, int64_t cached_tokens) {
+                            const SequenceTimes& times, int64_t cached_tokens) {
   EndLocalWait();
   if (predicted_ttft_ && labels.plan != "fallback") {
     context_.metrics->ObservePrediction(labels, *predicted_ttft_, stages.ttft);
   }
   if (labels.plan == "local") context_.costs->ObserveLocal(prompt_tokens_, cached_tokens, stages);
-  if (labels.plan != "remote" || handover.attempts != 1 || !handover.producer) return;
-  context_.costs->ObserveRemote(
-      CostTarget(target_), labels.format, handover_->prompt(), stages, *handover.producer,
-      {.bytes = handover.usage.bytes,
-       .first_bytes = handover.usage.first_bytes,
-       .seconds = absl::ToDoubleSeconds(handover.usage.last_landed - handover.usage.first_landed)});
+  if (labels.plan != "remote") return;
+  // The prefill server's account travels beside its frames: after a short prompt it comes after the first
+  // token.
+  handover_->WhenAccounted([costs = context_.costs, target = CostTarget(target_), format = labels.format,
+                            times, queued = stages.ttft - times.ttft](const Handover& handover,
+                                                                      const Handover::Report& report) {
+    if (report.attempts != 1) return;
+    costs->ObserveRemote(
+        target, format, handover.prompt(), SplitFirstToken(times, report.producer, queued), *report.producer,
+        {.bytes = report.usage.bytes,
+         .first_bytes = report.usage.first_bytes,
+         .seconds = absl::ToDoubleSeconds(report.usage.last_landed - report.usage.first_landed)});
+  });
 }
 
 absl::Status GenerateSession::Deliver(v1::GenerateEvent event) {

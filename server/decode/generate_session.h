@@ -53,7 +53,7 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   void EndHandover(TicketState end);
   void EndLocalWait();
   // Tells the planner how its plan turned out.
-  void Learn(const RequestLabels& labels, const StageSeconds& stages, const Handover::Report& handover,
+  void Learn(const RequestLabels& labels, const StageSeconds& stages, const SequenceTimes& times,
              int64_t cached_tokens);
   void OnToken(const TokenEvent& event) override;
   void OnDone(const absl::Status& status, const SequenceResult& result) override;

@@ -132,8 +132,8 @@ void Handover::Start(size_t target, FrameExtent extent) {
                                 }}});
   std::shared_ptr<RunCall> call = RunCall::Start(
       context_.prefill_pool->stub(target), std::move(run), until_,
-      {.on_event = [self = shared_from_this(),
-                    number](const v1::RunEvent& e) { self->OnRunEvent(number, e); },
+      {.on_event = [self = shared_from_this(), number,
+                    target](const v1::RunEvent& e) { self->OnRunEvent(number, target, e); },
        .on_end = [self = shared_from_this(), number](const absl::Status& s) { self->OnRunEnd(number, s); }},
       spec_.traceparent);
   bool over = false;
@@ -186,15 +186,39 @@ void Handover::SendGrant(int attempt, size_t target, const TicketId& ticket, uin
       });
 }
 
-void Handover::OnRunEvent(int attempt, const v1::RunEvent& event) {
-  absl::MutexLock lock(&mutex_);
-  if (report_.attempts != attempt) return;
-  if (event.has_finished()) attempt_.announced_frames = event.finished().frames();
-  if (!event.has_computed()) return;
-  if (trace_ != nullptr) trace_->Producer(event.computed());
-  report_.producer = ProducerSeconds{.queue = event.computed().queue_seconds(),
-                                     .prefill = event.computed().prefill_seconds(),
-                                     .encode = event.computed().encode_seconds()};
+void Handover::OnRunEvent(int attempt, size_t target, const v1::RunEvent& event) {
+  if (event.has_computed()) {
+    context_.prefill_pool->ReportLoad(target, static_cast<int64_t>(event.computed().waiting_tokens()),
+                                      event.computed().prefill_tokens_per_second());
+  }
+  std::function<void(const Handover&, const Report&)> then;
+  Report report;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (report_.attempts != attempt) return;
+    if (event.has_finished()) attempt_.announced_frames = event.finished().frames();
+    if (!event.has_computed()) return;
+    if (trace_ != nullptr) trace_->Producer(event.computed());
+    report_.producer = ProducerSeconds{.queue = event.computed().queue_seconds(),
+                                       .prefill = event.computed().prefill_seconds(),
+                                       .encode = event.computed().encode_seconds()};
+    then = std::exchange(when_accounted_, nullptr);
+    report = report_;
+  }
+  if (then) then(*this, report);
+}
+
+void Handover::WhenAccounted(std::function<void(const Handover&, const Report&)> then) {
+  Report report;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!report_.producer) {
+      when_accounted_ = std::move(then);
+      return;
+    }
+    report = report_;
+  }
+  then(*this, report);
 }
 
 void Handover::OnRunEnd(int attempt, const absl::Status& status) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -62,6 +63,9 @@ class Handover : public std::enable_shared_from_this<Handover> {
   void End(TicketState end);
   Report report() const;
   const std::vector<int32_t>& prompt() const { return spec_.prompt; }
+  // Calls `then` when the prefill server has said what it spent, which may be after the last frame has
+  // landed: at once, later on gRPC's thread, or never where the run ends without. After End, and once.
+  void WhenAccounted(std::function<void(const Handover&, const Report&)> then);
   // The first token is out. Null where nothing is traced.
   HandoverTrace* trace() const { return trace_.get(); }
   // Writes the trace, where there is one, to a file of its own; not in the caller's time.
@@ -85,7 +89,7 @@ class Handover : public std::enable_shared_from_this<Handover> {
   // Tells the prefill server how much room its frames have now; the latest figure, one call after the other.
   void Grant(int attempt, uint64_t credit);
   void SendGrant(int attempt, size_t target, const TicketId& ticket, uint64_t credit);
-  void OnRunEvent(int attempt, const v1::RunEvent& event);
+  void OnRunEvent(int attempt, size_t target, const v1::RunEvent& event);
   void OnRunEnd(int attempt, const absl::Status& status);
   // Frames that a finished run has sent and that no longer come were lost on the way.
   void CheckLanded(int attempt, uint64_t landed_before, absl::Duration idle);
@@ -105,6 +109,7 @@ class Handover : public std::enable_shared_from_this<Handover> {
   Attempt attempt_ ABSL_GUARDED_BY(mutex_);
   std::vector<size_t> tried_ ABSL_GUARDED_BY(mutex_);  // bounded by the number of prefill servers
   Report report_ ABSL_GUARDED_BY(mutex_);
+  std::function<void(const Handover&, const Report&)> when_accounted_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace aludel

@@ -175,4 +175,10 @@ void PrefillPool::ReportRunFailure(size_t index, const absl::Status& status) {
   if (target.state == State::kReady) SetState(target, State::kDown, std::string(status.message()));
 }
 
+void PrefillPool::ReportLoad(size_t index, int64_t waiting_tokens, double tokens_per_second) {
+  absl::MutexLock lock(&mutex_);
+  targets_[index]->waiting_tokens = waiting_tokens;
+  targets_[index]->tokens_per_second = tokens_per_second;
+}
+
 }  // namespace aludel

@@ -46,6 +46,9 @@ class PrefillPool {
   // A run ended so: takes the target down until a probe succeeds, if the reason says that it is gone or
   // hangs. What it merely refuses says nothing about its health.
   void ReportRunFailure(size_t target, const absl::Status& status);
+  // What a server says of its load at the end of a computation, so that nobody plans with what it was like
+  // when it was last probed.
+  void ReportLoad(size_t target, int64_t waiting_tokens, double tokens_per_second);
 
  private:
   enum class State : uint8_t { kUnknown, kReady, kDown, kRefused };

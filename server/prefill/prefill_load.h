@@ -8,9 +8,9 @@ namespace aludel {
 // What decode servers are told of a prefill server's load, so that they can choose. Thread-safe.
 class PrefillLoad {
  public:
-  void Begin(int64_t prompt_tokens) { waiting_tokens_.fetch_add(prompt_tokens); }
-  void End(int64_t prompt_tokens) { waiting_tokens_.fetch_sub(prompt_tokens); }
-  // A computation has taken so long; the rate follows the last few.
+  // So many more, or fewer, prompt tokens wait to be computed.
+  void Change(int64_t tokens) { waiting_tokens_.fetch_add(tokens); }
+  // A computation has taken so long, its share of shared steps; the rate follows the last few.
   void Computed(int64_t tokens, double seconds) {
     if (tokens <= 0 || seconds <= 0) return;
     const double rate = static_cast<double>(tokens) / seconds;
@@ -23,7 +23,7 @@ class PrefillLoad {
 
  private:
   static constexpr double kWeight = 0.2;
-  std::atomic<int64_t> waiting_tokens_{0};  // of runs that have begun and not ended
+  std::atomic<int64_t> waiting_tokens_{0};  // of runs that have begun, not yet computed
   std::atomic<double> tokens_per_second_{0};
 };
 

@@ -32,8 +32,10 @@ PrefillRun::PrefillRun(const PrefillContext& context, std::shared_ptr<Stream> st
 PrefillRun::~PrefillRun() {
   context_.runs->Remove(ticket_, this);
   context_.runs_open->fetch_sub(1);
-  context_.load->End(static_cast<int64_t>(prompt_.size()));
+  SetLoad(0);
 }
+
+void PrefillRun::SetLoad(int64_t tokens) { context_.load->Change(tokens - load_.exchange(tokens)); }
 
 absl::Status PrefillRun::Validate(const v1::RunRequest& request) {
   const v1::Ticket& ticket = request.ticket();
@@ -62,7 +64,7 @@ absl::Status PrefillRun::Validate(const v1::RunRequest& request) {
   if (request.has_max_staleness_ms()) max_staleness_ = absl::Milliseconds(request.max_staleness_ms());
   const PrefillLoad& load = *context_.load;
   const int64_t waiting = load.waiting_tokens();
-  context_.load->Begin(static_cast<int64_t>(prompt_.size()));
+  SetLoad(static_cast<int64_t>(prompt_.size()));
   if (load.tokens_per_second() == 0) return absl::OkStatus();
   return ShedIfHopeless(static_cast<double>(waiting) / load.tokens_per_second(), waiting > 0, MonotonicNow(),
                         deadline_);
@@ -246,6 +248,7 @@ void PrefillRun::Grant(uint64_t credit) {
 void PrefillRun::Compute(std::shared_ptr<KvSender> sender, int64_t cached_tokens) {
   cached_tokens_ = cached_tokens;
   cached_ = {};
+  SetLoad(static_cast<int64_t>(prompt_.size()) - cached_tokens);
   std::function<bool()> has_room;
   if (windowed_) {
     has_room = [sender, step = context_.model->StepBytesBound(*codec_),
@@ -282,8 +285,10 @@ void PrefillRun::OnDone(const absl::Status& status, const SequenceResult& result
     computed_ = true;
     recorder = recorder_;
   }
+  SetLoad(0);
   if (status.ok() && recorder != nullptr) {
-    context_.load->Computed(static_cast<int64_t>(prompt_.size()), result.times.prefill + result.times.encode);
+    context_.load->Computed(static_cast<int64_t>(prompt_.size()) - result.cached_tokens,
+                            result.times.prefill + result.times.encode);
     context_.frame_cache->Insert(*codec_, prompt_, cached_tokens_, recorder->TakeFrames());
   }
   std::shared_ptr<KvSender> sender;
@@ -299,6 +304,8 @@ void PrefillRun::OnDone(const absl::Status& status, const SequenceResult& result
     computed->set_queue_seconds(result.times.queue);
     computed->set_prefill_seconds(result.times.prefill);
     computed->set_encode_seconds(result.times.encode);
+    computed->set_waiting_tokens(static_cast<uint64_t>(context_.load->waiting_tokens()));
+    computed->set_prefill_tokens_per_second(context_.load->tokens_per_second());
     if (frame_times_) {
       for (v1::FrameTimes& times : sender->TakeTimes(start_)) *computed->add_frames() = std::move(times);
     }

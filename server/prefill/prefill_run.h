@@ -78,6 +78,8 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
   void OnRoom();
   void ResumeCached(std::shared_ptr<PrefillRun> self);
   void Compute(std::shared_ptr<KvSender> sender, int64_t cached_tokens);
+  // So many tokens of the prompt still wait for their computation.
+  void SetLoad(int64_t tokens);
   void OnToken(const TokenEvent&) override {}
   void OnDone(const absl::Status& status, const SequenceResult& result) override;
   void OnSent(const KvSender::Outcome& outcome);
@@ -104,6 +106,7 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
   FrameExtent extent_;                   // until the sender takes it
   std::unique_ptr<FrameCipher> cipher_;  // the same; null: frames travel in the clear
   int64_t cached_tokens_ = 0;            // of the prompt, sent from the frame cache
+  std::atomic<int64_t> load_{0};         // what this run adds to context_.load
   FrameCache::Match cached_;             // what is still to be sent of it: one caller at a time
   size_t cached_chunk_ = 0;
   size_t cached_frame_ = 0;
