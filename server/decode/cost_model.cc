@@ -32,12 +32,13 @@ std::optional<double> CostModel::PredictLocal(int64_t tokens, int64_t waiting_to
   return *own + (waiting_tokens == 0 ? 0.0 : *local_.At(static_cast<double>(waiting_tokens)));
 }
 
-double CostModel::Explained(const Link& link, const Format& format, int64_t tokens, int64_t cached) const {
-  const double producer = link.producer.At(static_cast<double>(tokens - cached)).value_or(0);
+CostModel::Parts CostModel::PartsOf(const Link& link, const Format& format, int64_t tokens, int64_t cached) {
+  Parts parts;
+  if (tokens != cached) parts.producer = link.producer.At(static_cast<double>(tokens - cached)).value_or(0);
   const double bytes = format.bytes.At(static_cast<double>(tokens)).value_or(0);
-  const double transfer = link.bytes_per_second > 0 ? bytes / link.bytes_per_second : 0;
-  return std::max(tokens == cached ? 0.0 : producer, transfer) +
-         format.consumer.At(static_cast<double>(tokens)).value_or(0);
+  if (link.bytes_per_second > 0) parts.transfer = bytes / link.bytes_per_second;
+  parts.consumer = format.consumer.At(static_cast<double>(tokens)).value_or(0);
+  return parts;
 }
 
 std::optional<double> CostModel::PredictRemote(const Target& target, const std::string& format,
@@ -50,8 +51,12 @@ std::optional<double> CostModel::PredictRemote(const Target& target, const std::
                            ? static_cast<double>(target.waiting_tokens) / target.tokens_per_second
                            : 0;
   const auto tokens = static_cast<int64_t>(prompt.size());
-  return queue + std::max(0.0, link->second.overhead + Explained(link->second, known->second, tokens,
-                                                                 CachedTokens(target.name, format, prompt)));
+  const int64_t cached = CachedTokens(target.name, format, prompt);
+  const Parts parts = PartsOf(link->second, known->second, tokens, cached);
+  const auto rest = link->second.rest.find({format, cached == tokens});
+  const double more =
+      rest == link->second.rest.end() ? 0.0 : rest->second.SignedAt(static_cast<double>(tokens));
+  return queue + std::max(parts.Least(), parts.Sum() + more);
 }
 
 void CostModel::ObserveLocal(int64_t tokens, int64_t cached, const StageSeconds& stages) {
@@ -87,8 +92,10 @@ void CostModel::ObserveRemote(const Target& target, const std::string& format,
       link.bytes_per_second = std::max(link.bytes_per_second, rate);  // it carries at least that
     }
   }
-  const double rest = stages.ttft - stages.queue - Explained(link, known, tokens, link.caches ? cached : 0);
-  link.overhead += (link.seen ? kWeight : 1) * (rest - link.overhead);
+  const int64_t spared = link.caches ? cached : 0;
+  const Parts parts = PartsOf(link, known, tokens, spared);
+  link.rest[{format, spared == tokens}].Add(static_cast<double>(tokens),
+                                            stages.ttft - stages.queue - parts.Sum());
   link.seen = true;
 }
 

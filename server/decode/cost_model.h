@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -7,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -39,9 +41,9 @@ class CostModel {
     int64_t waiting_tokens = 0;    // as it said of itself
     double tokens_per_second = 0;  // the same; 0: not known
   };
-  // The hand-over of `prompt` from `target` in `format`. Producing, sending and reconstructing overlap: the
-  // longest of the first two counts, and what this server does itself. Nothing until that format came from
-  // somebody and something came from that server.
+  // The hand-over of `prompt` from `target` in `format`: the longer of producing and sending, what this
+  // server does itself, and what earlier ones took beside or saved of that. Nothing until that format came
+  // from somebody and something came from that server.
   std::optional<double> PredictRemote(const Target& target, const std::string& format,
                                       absl::Span<const int32_t> prompt) const;
 
@@ -73,8 +75,10 @@ class CostModel {
   struct Link {
     double bytes_per_second = 0;  // 0: faster than anything that was sent
     LinearFit producer;           // seconds of prefill and encoding, by tokens that it did not have cached
-    double overhead = 0;          // seconds that the parts do not explain
-    bool caches = true;           // sends frames of prompts that it has seen without computing them
+    // Seconds that the sum of the parts lacks, or has too many because they overlap, by tokens: of each
+    // format, for prompts that it had cached whole and for others.
+    std::map<std::pair<std::string, bool>, LinearFit> rest;
+    bool caches = true;  // sends frames of prompts that it has seen without computing them
     bool seen = false;
   };
 
@@ -83,8 +87,17 @@ class CostModel {
                        absl::Span<const int32_t> prompt) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RememberPrefixes(const std::string& target, const std::string& format,
                         absl::Span<const int32_t> prompt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  double Explained(const Link& link, const Format& format, int64_t tokens, int64_t cached) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What a hand-over consists of, in seconds.
+  struct Parts {
+    double producer = 0;
+    double transfer = 0;
+    double consumer = 0;
+    // Producing and sending overlap always.
+    double Sum() const { return std::max(producer, transfer) + consumer; }
+    // However well they overlap.
+    double Least() const { return std::max({producer, transfer, consumer}); }
+  };
+  static Parts PartsOf(const Link& link, const Format& format, int64_t tokens, int64_t cached);
 
   std::atomic<int64_t> local_waiting_{0};  // tokens
   mutable absl::Mutex mutex_;

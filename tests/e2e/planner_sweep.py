@@ -20,7 +20,7 @@ from typing import Dict, List, Tuple
 from chaos import Server, ask
 from stack import free_ports
 
-OPTIONS = ("local", "aludel-p2", "aludel-p0", "paper", "raw")
+OPTIONS = ("local", "aludel-p2", "aludel-p0", "paper", "reuse-only", "raw")
 WORDS = "river garden piano red blue Orla Igor drives plays the a car harp house sings quick north mill bridge stone".split()
 
 
@@ -81,7 +81,7 @@ def fresh_prompt(draw: random.Random, words: int) -> str:
 def sweep_rate(trio: Trio, lengths: List[int], repeat: int, draw: random.Random) -> List[Dict]:
     """Rows of one link rate."""
     # The planner's own way of learning: a few requests of several lengths.
-    for _ in range(12):
+    for _ in range(24):
         trio.ttft(fresh_prompt(draw, draw.choice(lengths)), "planner")
     rows = []
     for words in lengths:
@@ -113,7 +113,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bin", type=Path, required=True)
     parser.add_argument("--rates", default="2e5,2e6,2e7,2e8", help="bytes per second of the link")
-    parser.add_argument("--lengths", default="60,250,700", help="words in a prompt")
+    parser.add_argument("--lengths", default="60,250,550", help="words in a prompt")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--within", type=float, default=1.10)
     options = parser.parse_args()
