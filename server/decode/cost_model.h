@@ -15,7 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "server/decode/linear_fit.h"
+#include "server/decode/cost_fit.h"
 #include "server/decode/stages.h"
 #include "server/metrics.h"
 
@@ -69,15 +69,15 @@ class CostModel {
 
  private:
   struct Format {
-    LinearFit bytes;     // of all frames, by tokens
-    LinearFit consumer;  // seconds of this server's own work, by tokens
+    CostFit bytes;     // of all frames, by tokens
+    CostFit consumer;  // seconds of this server's own work, by tokens
   };
   struct Link {
     double bytes_per_second = 0;  // 0: faster than anything that was sent
-    LinearFit producer;           // seconds of prefill and encoding, by tokens that it did not have cached
+    CostFit producer;             // seconds of prefill and encoding, by tokens that it did not have cached
     // Seconds that the sum of the parts lacks, or has too many because they overlap, by tokens: of each
     // format, for prompts that it had cached whole and for others.
-    std::map<std::pair<std::string, bool>, LinearFit> rest;
+    std::map<std::pair<std::string, bool>, CostFit> rest;
     bool caches = true;  // sends frames of prompts that it has seen without computing them
     bool seen = false;
   };
@@ -101,7 +101,7 @@ class CostModel {
 
   std::atomic<int64_t> local_waiting_{0};  // tokens
   mutable absl::Mutex mutex_;
-  LinearFit local_ ABSL_GUARDED_BY(mutex_);
+  CostFit local_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Format> formats_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Link> links_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, absl::Time> chosen_ ABSL_GUARDED_BY(mutex_);

@@ -109,9 +109,10 @@ void Completions::Serve(bool chat, const HttpRequest& http, const RequestIdentit
     on_end(outcome);
   };
   auto exchange = std::make_shared<CompletionExchange>(std::move(options), responder, metrics_);
-  const std::shared_ptr<GenerateCall> call = router_->Generate(
-      request.model, std::move(generate), MonotonicNow() + std::min(request.timeout, options_.request_timeout),
-      std::move(exchange), identity.trace.ToTraceparent());
+  const std::shared_ptr<GenerateCall> call =
+      router_->Generate(request.model, std::move(generate),
+                        MonotonicNow() + std::min(request.timeout, options_.request_timeout),
+                        std::move(exchange), identity.trace.ToTraceparent());
   responder.OnDisconnect([weak = std::weak_ptr<GenerateCall>(call)] {
     if (auto running = weak.lock()) running->Cancel();
   });

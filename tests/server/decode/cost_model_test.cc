@@ -3,22 +3,41 @@
 #include <numeric>
 
 #include "gtest/gtest.h"
-#include "server/decode/linear_fit.h"
+#include "server/decode/cost_fit.h"
 
 namespace aludel {
 namespace {
 
-TEST(LinearFit, FindsTheLineAndForgetsAnOldOne) {
-  LinearFit fit;
+TEST(CostFit, FindsTheLineAndForgetsAnOldOne) {
+  CostFit fit;
   EXPECT_FALSE(fit.At(1).has_value());
   fit.Add(100, 2);
   EXPECT_NEAR(*fit.At(200), 4, 1e-9);  // one sample: in proportion
   for (int i = 0; i < 100; ++i) fit.Add(100 + i, 1 + 0.5 * (100 + i));
   EXPECT_NEAR(*fit.At(1000), 501, 10);
-  for (int i = 0; i < 100; ++i) fit.Add(100 + 10 * i, 7);
+  for (int i = 0; i < 400; ++i) fit.Add(100 + 10 * (i % 200), 7);
   EXPECT_NEAR(*fit.At(1000), 7, 0.1);
   for (int i = 0; i < 100; ++i) fit.Add(100 + 10 * i, 2000 - i);  // falling: nothing takes less for more
   EXPECT_GT(*fit.At(5000), 0);
+}
+
+TEST(CostFit, FindsTheSquareOfAttentionAtShortAndLongPromptsAlike) {
+  const auto seconds = [](double tokens) { return 1e-3 + 1e-4 * tokens + 5e-8 * tokens * tokens; };
+  CostFit fit;
+  for (int i = 0; i < 30; ++i)
+    fit.Add(60 + 70 * (i % 14), seconds(60 + 70 * (i % 14)) * (i % 2 ? 1.02 : 0.98));
+  for (const double tokens : {60.0, 100.0, 500.0, 2000.0})
+    EXPECT_NEAR(*fit.At(tokens), seconds(tokens), 0.1 * seconds(tokens)) << tokens;
+}
+
+TEST(CostFit, ASignedLineMayFallBelowZero) {
+  CostFit fit;
+  EXPECT_EQ(fit.SignedAt(10), 0);
+  fit.Add(100, -3);
+  EXPECT_NEAR(fit.SignedAt(1000), -3, 1e-9);  // one sample: the same everywhere
+  for (int i = 0; i < 400; ++i) fit.Add(100 + 10 * (i % 100), 2 - 0.01 * (100 + 10 * (i % 100)));
+  EXPECT_NEAR(fit.SignedAt(50), 1.5, 0.1);
+  EXPECT_NEAR(fit.SignedAt(1000), -8, 0.1);
 }
 
 // A world in which everything takes exactly what its figures say.
@@ -94,6 +113,30 @@ TEST(CostModel, PredictsWhatItHasSeenAtOtherLengths) {
       EXPECT_EQ(remote.LinkRate("a"), 0);  // never what took long
     }
   }
+}
+
+TEST(CostModel, LearnsWhatOverlapsWithTheOtherSideAndWhatDoesNotWhenThatHasItCached) {
+  // Half of the own work runs beside the prefill server's; nothing does where that only sends.
+  const auto ttft = [](double tokens, bool cached) { return 0.002 + tokens * (cached ? 4e-5 : 1e-4 + 2e-5); };
+  CostModel model;
+  const auto show = [&](const std::vector<int32_t>& prompt, bool cached) {
+    const auto tokens = static_cast<double>(prompt.size());
+    StageSeconds stages;
+    stages.native = 4e-5 * tokens;
+    stages.ttft = ttft(tokens, cached);
+    model.ObserveRemote({.name = "a"}, "aludel-p2", prompt, stages, {.prefill = cached ? 0 : 1e-4 * tokens},
+                        {});
+  };
+  for (int i = 0; i < 20; ++i) {
+    show(Prompt(100 + 50 * i, 1000 * i), false);
+    show(Prompt(100 + 50 * i, 1000 * i), true);
+  }
+  for (const int64_t tokens : {70, 300, 1000}) {
+    const double fresh = *model.PredictRemote({.name = "a"}, "aludel-p2", Prompt(tokens, 700000));
+    EXPECT_NEAR(fresh, ttft(static_cast<double>(tokens), false), 0.1 * fresh) << tokens;
+  }
+  const double again = *model.PredictRemote({.name = "a"}, "aludel-p2", Prompt(600, 10000));
+  EXPECT_NEAR(again, ttft(600, true), 0.1 * again);
 }
 
 TEST(CostModel, CountsTheQueueOfTheOtherSide) {
