@@ -3,19 +3,26 @@ iperf3 over a link that the kernel slows down.
 
     link_throughput.py --bin build/release/bin [--sizes 65536,1048576,8388608] [--rounds 5]
     link_throughput.py --bin build/release/bin --cap 1gbit         # needs root: its own network namespace
+    link_throughput.py --bin build/release/bin --cap 50mbit --handover
 
-Both are commands for a machine that is otherwise idle. Needs ucx_perftest (ucx-utils); --cap needs iperf3 and tc.
+--handover: not the bare data plane but whole hand-overs of a long prompt of the demo in `raw`, which the prefill server has in
+its cache: their bytes over the time to the first token, everything included. All are commands for a machine that is otherwise idle. Needs ucx_perftest (ucx-utils); --cap needs iperf3 and tc.
 """
 
 import argparse
 import json
 import os
+import random
 import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "e2e"))
+from planner_sweep import Trio, fresh_prompt  # noqa: E402
 
 SECONDS = 1.0
 
@@ -67,11 +74,27 @@ def compare(options: argparse.Namespace) -> int:
     return 0 if worst >= 0.9 else 1
 
 
+def handovers(options: argparse.Namespace) -> float:
+    """Payload megabytes per second of the whole time to the first token; the median."""
+    with tempfile.TemporaryDirectory(prefix="aludel-cap-") as folder:
+        trio = Trio(options.bin, Path(folder), rate=0)
+        try:
+            rates = []
+            for _ in range(options.rounds):
+                prompt = fresh_prompt(random.Random(len(rates)), 550)
+                for _ in range(2):  # the second time from the cache of frames
+                    report = trio.report(prompt, "raw")
+                rates.append(report["payload_bytes"] / report["ttft"] / 1e6)
+            return statistics.median(rates)
+        finally:
+            trio.stop()
+
+
 def under_cap(options: argparse.Namespace) -> int:
-    """Inside a namespace whose loopback the kernel shapes."""
-    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    subprocess.run(["tc", "qdisc", "add", "dev", "lo", "root", "tbf", "rate", options.cap, "burst", "256kb",
-                    "latency", "100ms"], check=True)
+    """Inside a namespace whose loopback the kernel shapes, with a network's packets and little of a burst."""
+    subprocess.run(["ip", "link", "set", "lo", "mtu", "1500", "up"], check=True)
+    subprocess.run(["tc", "qdisc", "add", "dev", "lo", "root", "tbf", "rate", options.cap, "burst",
+                    "16kb" if options.handover else "256kb", "latency", "100ms"], check=True)
     server = subprocess.Popen(["iperf3", "-s", "-1"], stdout=subprocess.DEVNULL)
     try:
         time.sleep(0.5)
@@ -80,8 +103,11 @@ def under_cap(options: argparse.Namespace) -> int:
     finally:
         server.kill()
         server.wait()
-    mine = statistics.median(ours(options.bin, 1 << 20, "tcp", options.window) for _ in range(options.rounds))
-    print(f"cap {options.cap}: ours {mine:.1f} MB/s, iperf3 {theirs:.1f} MB/s: {100 * mine / theirs:.1f} %")
+    if options.handover:
+        mine = handovers(options)
+    else:
+        mine = statistics.median(ours(options.bin, 1 << 20, "tcp", options.window) for _ in range(options.rounds))
+    print(f"cap {options.cap}: ours {mine:.2f} MB/s, iperf3 {theirs:.2f} MB/s: {100 * mine / theirs:.1f} %")
     return 0 if mine >= 0.97 * theirs else 1
 
 
@@ -93,6 +119,7 @@ def main() -> int:
     parser.add_argument("--window", type=int, default=16, help="messages under way")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cap", help="rate for tc, e.g. 1gbit")
+    parser.add_argument("--handover", action="store_true", help="with --cap: whole hand-overs")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.bin = options.bin.resolve()

@@ -25,7 +25,7 @@ WORDS = "river garden piano red blue Orla Igor drives plays the a car harp house
 
 
 class Trio:
-    """A prefill server behind a slow link, a decode server that plans, and a gateway."""
+    """A prefill server behind a link of `rate` bytes a second (0: as it is), a decode server that plans, and a gateway."""
 
     def __init__(self, binaries: Path, folder: Path, rate: float) -> None:
         ports = free_ports(5)
@@ -33,7 +33,8 @@ class Trio:
         configs = {"aludel-prefill": (ports[1], f"""
 listen: "127.0.0.1:{ports[0]}" admin_listen: "127.0.0.1:{ports[1]}"
 engine {{ directory: "deploy/demo/base" threads: 1 }} codec {{ artifact: "deploy/demo/codec" }}
-transport {{ ucx_transports: "tcp" ucx_devices: "lo" emulated_bytes_per_second: {rate} emulated_delay_ms: 1 }}
+transport {{ ucx_transports: "tcp" ucx_devices: "lo"
+  {f"emulated_bytes_per_second: {rate} emulated_delay_ms: 1" if rate else ""} }}
 """), "aludel-decode": (ports[3], f"""
 listen: "127.0.0.1:{ports[2]}" admin_listen: "127.0.0.1:{ports[3]}" served_model_name: "chat"
 engine {{ directory: "deploy/demo/chat" threads: 1 prefix_cache: false }} codec {{ artifact: "deploy/demo/codec" }}
@@ -54,8 +55,8 @@ models {{ name: "chat" directory: "deploy/demo/chat" decode_targets: "127.0.0.1:
             time.sleep(0.05)
         time.sleep(1)
 
-    def ttft(self, prompt: str, option: str) -> Tuple[float, str]:
-        """Seconds to the first token, and what was done: "local" or the format."""
+    def report(self, prompt: str, option: str) -> Dict:
+        """What the response says of itself."""
         body = {"model": "chat", "prompt": prompt, "temperature": 0, "max_tokens": 1, "ignore_eos": True, "aludel": {}}
         if option == "local":
             body["aludel"]["fidelity"] = "exact"
@@ -66,7 +67,11 @@ models {{ name: "chat" directory: "deploy/demo/chat" decode_targets: "127.0.0.1:
         status, answer = ask(self.port, body, 60)
         if status != 200 or answer["aludel"]["plan"] == "fallback":
             raise RuntimeError(f"{option}: {status} {answer}")
-        report = answer["aludel"]
+        return answer["aludel"]
+
+    def ttft(self, prompt: str, option: str) -> Tuple[float, str]:
+        """Seconds to the first token, and what was done: "local" or the format."""
+        report = self.report(prompt, option)
         return report["ttft"], report["format"] if report["plan"] == "remote" else "local"
 
     def stop(self) -> None:
