@@ -164,8 +164,8 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
   }
   if (spec.sampling.top_logprobs) shown_logprobs_ = 1 + static_cast<size_t>(*spec.sampling.top_logprobs);
   // One answer, freely chosen: what a second computation can be held against.
-  if (plan.remote && context_.shadow != nullptr && spec.sampling.choices == 1 && spec.constraint == nullptr &&
-      context_.shadow->Choose()) {
+  if ((plan.remote || cached) && context_.shadow != nullptr && spec.sampling.choices == 1 &&
+      spec.constraint == nullptr && context_.shadow->Choose()) {
     shadow_.emplace(ShadowAnswer{.format = plan.format, .prompt = spec.prompt});
     spec.sampling.top_logprobs = std::max(spec.sampling.top_logprobs.value_or(0), kShadowLogprobs);
   }
