@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/numbers.h"
+#include "kernels/cpu/onednn_loader.h"
 #include "runtime/codec/scd/dense.h"
 #include "runtime/offline/calibrate_job.h"
 #include "runtime/offline/flag_set.h"
@@ -190,6 +191,7 @@ absl::Status Run(int argc, char** argv) {
   job.scd.statistics.seed = static_cast<uint64_t>(seed);
   ALUDEL_ASSIGN_OR_RETURN(const auto device, machine.Open());
   ALUDEL_ASSIGN_OR_RETURN(const int threads, machine.Threads());
+  ALUDEL_RETURN_IF_ERROR(cpu::LoadOneDnn());  // it multiplies what fits are made of
   SetProductThreads(threads);
   StopOnSignals();
   if (preset == "paper") return RunCalibrateJob(job, device.get());

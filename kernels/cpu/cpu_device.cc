@@ -9,6 +9,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/host_memory.h"
 #include "kernels/cpu/instructions.h"
+#include "kernels/cpu/onednn_loader.h"
 
 namespace aludel {
 namespace {
@@ -63,6 +64,9 @@ class CpuDevice final : public Device {
 absl::StatusOr<std::unique_ptr<Device>> OpenCpuDevice(const DeviceOptions& options) {
   // oneDNN multiplies with AMX tiles, and where it is asked for by name.
   const bool asked = options.instructions == kOneDnn;
+  if (asked) {
+    if (absl::Status status = cpu::LoadOneDnn(); !status.ok()) return status;
+  }
   const bool library = asked || (options.instructions.empty() && cpu::LibraryGemm::HasTiles());
   absl::StatusOr<const cpu::MicroKernels*> kernels =
       cpu::ChooseKernels(asked ? "avx512_bf16" : options.instructions);

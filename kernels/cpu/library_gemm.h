@@ -18,7 +18,7 @@ class LibraryGemm {
   // With fewer rows our own kernels read weights faster.
   static constexpr int64_t kFewestRows = 24;
 
-  // Whether oneDNN finds AMX on this CPU.
+  // Whether oneDNN is installed and finds AMX on this CPU.
   static bool HasTiles();
 
   explicit LibraryGemm(int threads);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dnnl.hpp"
+#include "kernels/cpu/onednn_loader.h"
 #include "omp.h"
 
 namespace aludel {
@@ -98,6 +99,7 @@ double ReadBandwidth(int threads) {
 
 double LibraryGemm(int64_t rows, int64_t out, int64_t in, int threads) {
   using dnnl::memory;
+  if (!cpu::LoadOneDnn().ok()) return 0;
   static std::map<std::tuple<int64_t, int64_t, int64_t, int>, double> known;
   const std::tuple key{rows, out, in, threads};
   if (const auto found = known.find(key); found != known.end()) return found->second;

@@ -12,7 +12,7 @@ namespace aludel {
 double ReadBandwidth(int threads);
 
 // GFLOP/s of oneDNN's matrix product [rows, in] x [in, out] in bf16 (f32 where this CPU has no bf16), weights
-// in the layout it likes best, on `threads` threads.
+// in the layout it likes best, on `threads` threads. 0 where oneDNN is not installed.
 double LibraryGemm(int64_t rows, int64_t out, int64_t in, int threads);
 
 }  // namespace aludel

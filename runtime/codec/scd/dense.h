@@ -7,7 +7,8 @@
 
 namespace aludel {
 
-// Host matrix products of calibration. Row-major f32. Same shapes, machine and threads: same bytes.
+// Host matrix products of calibration, by oneDNN: a program that calls them has loaded it. Row-major f32.
+// Same shapes, machine and threads: same bytes.
 
 // Threads that each product may use from now on, in the whole process; 1 at first, 0: all allowed cores.
 void SetProductThreads(int threads);
