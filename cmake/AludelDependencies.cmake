@@ -23,7 +23,7 @@ pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)
 if(ALUDEL_TESTS)
   find_package(GTest CONFIG REQUIRED)
 endif()
-if(ALUDEL_BENCH)
+if(ALUDEL_TESTS OR ALUDEL_BENCH)
   find_package(benchmark CONFIG REQUIRED)
 endif()
 

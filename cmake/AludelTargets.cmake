@@ -11,6 +11,10 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+# What a binary finds beside itself when it stands in a bundle, it and the libraries that it loads (hence RPATH and not
+# RUNPATH); in the build tree there is no such folder.
+set(CMAKE_BUILD_RPATH "$ORIGIN/../lib")
+add_link_options(LINKER:--disable-new-dtags)
 
 function(_aludel_compile_options target)
   target_compile_features(${target} PUBLIC cxx_std_20)

@@ -1,0 +1,33 @@
+# The target `bundle`: build/PRESET/aludel-VERSION-linux-x86_64.tar.xz, which runs on another Linux x86-64 machine (see
+# make_bundle.cmake), with the servers, the tools, and the tests and benchmarks of what a card computes.
+if(NOT CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64" OR ALUDEL_SANITIZE)
+  return()
+endif()
+
+set(names aludel-prefill aludel-decode aludel-gateway aludel-bench aludel-eval aludel-inspect)
+if(ALUDEL_TESTS)
+  list(APPEND names ops_test device_test transformer_test hand_over_test quantised_test recompute_test scd_codec_test
+       transform_codec_test engine_test ops_bench model_bench)
+endif()
+list(TRANSFORM names REPLACE "(.+)" "$<TARGET_FILE:\\1>" OUTPUT_VARIABLE files)
+list(JOIN files "," files)
+
+set(bundle ${CMAKE_BINARY_DIR}/aludel-${PROJECT_VERSION}-linux-x86_64)
+list(JOIN CMAKE_CUDA_ARCHITECTURES "," architectures)
+set(make_bundle ${CMAKE_COMMAND} -DBINARIES=${files} -DFOLDER=${bundle} -DVERSION=${PROJECT_VERSION}
+    -DCUDA=${CUDAToolkit_VERSION} -DARCHITECTURES=${architectures})
+add_custom_target(bundle
+  COMMAND ${make_bundle} -DARCHIVE=${bundle}.tar.xz -DMEGABYTES=15 -P ${PROJECT_SOURCE_DIR}/cmake/make_bundle.cmake
+  DEPENDS ${names} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} VERBATIM COMMENT "Bundle (minutes of compression)")
+
+if(ALUDEL_TESTS)
+  find_package(Python3 COMPONENTS Interpreter QUIET)
+  # Compressing it is left out: what is tested is the folder, carried elsewhere.
+  add_test(NAME make_bundle COMMAND ${make_bundle} -P cmake/make_bundle.cmake WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(make_bundle PROPERTIES TIMEOUT 120 FIXTURES_SETUP bundle)
+  if(Python3_FOUND)
+    add_test(NAME bundle COMMAND ${Python3_EXECUTABLE} tests/deploy/bundle_test.py --bundle ${bundle}
+             WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(bundle PROPERTIES TIMEOUT 120 FIXTURES_REQUIRED bundle LABELS e2e)
+  endif()
+endif()
