@@ -97,7 +97,7 @@ class Ops {
 
   // out = a W^T + bias, or out += a W^T + bias where `accumulate`. bias f32 [out] or null. Sums in f32. `a`
   // has W's type; where W has scales either type will do, and its rows are rounded to 8 bits with a scale for
-  // each kScaleInputs inputs, so that products within are exact integers.
+  // each kScaleInputs inputs, so that products within are exact integers (on CUDA where there are few rows).
   virtual void Gemm(const TensorView& a, const PackedMatrix& w, const float* bias, bool accumulate,
                     const TensorView& out, Stream stream) = 0;
 

@@ -153,6 +153,19 @@ void QuantiseInputs(const TensorView& a, int64_t begin, int64_t end, int64_t fir
   }
 }
 
+void QuantiseWeights(const TensorView& host_rows, int64_t row, WeightFormat format, int8_t* values,
+                     Bf16* scales) {
+  const int64_t padded = CpuPackedMatrix::PaddedIn(host_rows.cols);
+  const bool wide = format == WeightFormat::kInt8;
+  std::vector<float> x(padded);
+  std::vector<uint8_t> raised(padded);
+  LoadPadded(host_rows, row, 0, host_rows.cols, padded, x.data());
+  (wide ? QuantiseToInt8 : QuantiseToInt4)(x.data(), padded / kInBlock, raised.data(), scales);
+  for (int64_t k = 0; k < padded; ++k) {
+    values[k] = static_cast<int8_t>(raised[k] - (wide ? kInt8Offset : kInt4Offset));
+  }
+}
+
 void QuantisePanel(const TensorView& host_rows, const CpuPackedMatrix& w, int64_t index) {
   const int64_t blocks = w.in_blocks();
   const bool wide = w.format() == WeightFormat::kInt8;

@@ -11,6 +11,11 @@ namespace aludel::cpu {
 void QuantiseInputs(const TensorView& a, int64_t begin, int64_t end, int64_t first, int64_t last,
                     const CpuPackedMatrix& w, uint32_t* to);
 
+// Row `row` of host_rows to integers of int8 or int4: `values` [whole blocks] one per byte, from -128 + 1 or
+// -8 on, and `scales` one per block of kInBlock inputs.
+void QuantiseWeights(const TensorView& host_rows, int64_t row, WeightFormat format, int8_t* values,
+                     Bf16* scales);
+
 // `host_rows` (at most kPanelCols) into panel `index` of w, whose format has scales.
 void QuantisePanel(const TensorView& host_rows, const CpuPackedMatrix& w, int64_t index);
 

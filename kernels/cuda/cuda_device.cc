@@ -162,9 +162,7 @@ void CudaDevice::CopyToDevice(void* device, const void* host, size_t bytes, Stre
 
 void CudaDevice::CopyToHost(void* host, const void* device, size_t bytes, Stream stream) {
   if (bytes == 0) return;
-  CudaStream& state = Enter(stream);
-  state.Collect(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, state.get()),
-                "copy from the GPU");
+  Enter(stream).CopyToHost(host, device, bytes);
 }
 
 void CudaDevice::Copy(void* to, const void* from, size_t bytes, Stream stream) {

@@ -21,12 +21,14 @@ absl::Status CudaStream::Init() {
   if (error == cudaSuccess) error = cudaMalloc(&workspace_, kWorkspaceBytes);
   if (error == cudaSuccess) error = cudaMalloc(reinterpret_cast<void**>(&device_ring_), kRingBytes);
   if (error == cudaSuccess) error = cudaMallocHost(reinterpret_cast<void**>(&host_ring_), kRingBytes);
+  if (error == cudaSuccess) error = cudaMallocHost(reinterpret_cast<void**>(&returns_), kReturnBytes);
   for (cudaEvent_t& event : left_) {
     if (error == cudaSuccess) error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
   }
   if (error != cudaSuccess) cudaGetLastError();  // reported here, so no later launch should find it
-  return FromCuda(error, absl::StrFormat("%s: create a stream (%d bytes of device memory, %d pinned)",
-                                         device_name_, kWorkspaceBytes + kRingBytes, kRingBytes));
+  return FromCuda(error,
+                  absl::StrFormat("%s: create a stream (%d bytes of device memory, %d pinned)", device_name_,
+                                  kWorkspaceBytes + kRingBytes, kRingBytes + kReturnBytes));
 }
 
 CudaStream::~CudaStream() {
@@ -34,10 +36,19 @@ CudaStream::~CudaStream() {
   for (const cudaEvent_t event : left_) {
     if (event != nullptr) cudaEventDestroy(event);
   }
+  cudaFreeHost(returns_);
   cudaFreeHost(host_ring_);
   cudaFree(device_ring_);
+  cudaFree(scratch_);
   cudaFree(workspace_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+void* CudaStream::Scratch() {
+  if (scratch_ == nullptr) {
+    Collect(cudaMallocAsync(&scratch_, kScratchBytes, stream_), "allocate scratch memory");
+  }
+  return scratch_;
 }
 
 const void* CudaStream::Stage(const void* host, size_t bytes) {
@@ -77,6 +88,16 @@ void CudaStream::NextSegment() {
   recent_.clear();
 }
 
+void CudaStream::CopyToHost(void* host, const void* device, size_t bytes) {
+  void* to = host;
+  if (bytes <= kReturnBytes - returns_used_) {
+    to = returns_ + returns_used_;
+    returning_.push_back({host, returns_used_, bytes});
+    returns_used_ += bytes;
+  }
+  Collect(cudaMemcpyAsync(to, device, bytes, cudaMemcpyDeviceToHost, stream_), "copy from the GPU");
+}
+
 void CudaStream::Collect(absl::Status status) {
   if (error_.ok()) error_ = std::move(status);
 }
@@ -91,6 +112,11 @@ absl::Status CudaStream::Synchronize() {
   Collect(cudaStreamSynchronize(stream_), "run the work on a stream");
   absl::Status first = std::move(error_);
   error_ = absl::OkStatus();
+  if (first.ok()) {
+    for (const Returning& part : returning_) std::memcpy(part.host, returns_ + part.offset, part.bytes);
+  }
+  returning_.clear();
+  returns_used_ = 0;
   return first;
 }
 

@@ -18,10 +18,13 @@ namespace aludel::cuda {
 //
 // Small host arrays (ids, row numbers, block lists) reach the GPU through Stage: a ring of pinned memory and
 // its twin on the device, in segments. The device side is reused in stream order; the host side of a segment
-// is written again only after the event behind its last copy.
+// is written again only after the event behind its last copy. Results go the other way through pinned memory
+// as well: a copy to pageable memory would stop the caller and run at a fraction of the link's rate.
 class CudaStream {
  public:
   static constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what cuBLASLt asks for on Hopper
+  static constexpr size_t kScratchBytes = size_t{64} << 20;    // a piece of a matrix as numbers
+  static constexpr size_t kReturnBytes = size_t{16} << 20;     // logits of 32 rows of a large vocabulary
   static constexpr int kSegments = 3;
   static constexpr size_t kSegmentBytes = size_t{4} << 20;  // a million block ids: one op's bound
 
@@ -36,11 +39,18 @@ class CudaStream {
   // Scratch of whichever op runs; kWorkspaceBytes, 256-byte aligned.
   void* workspace() const { return workspace_; }
 
+  // More of it, allocated in stream order by the first op that asks and kept; kScratchBytes. Null, with the
+  // error collected, where there is no memory left.
+  void* Scratch();
+
   // Device memory that holds the `bytes` at `host` when work enqueued after this call runs, until the ring
   // comes round (two segments later at the soonest): for the ops of the same call. `host` may die on return.
   // What was staged lately is recognised and not sent again: all layers of a step share their tables. Null,
   // with the error collected, where bytes exceed a segment or CUDA fails.
   const void* Stage(const void* host, size_t bytes);
+
+  // Copies to host memory, which holds the bytes when Synchronize has returned OK.
+  void CopyToHost(void* host, const void* device, size_t bytes);
 
   // Remembers the first failure until Synchronize reports it.
   void Collect(absl::Status status);
@@ -55,6 +65,12 @@ class CudaStream {
     size_t bytes;
   };
   static constexpr size_t kRemembered = 16;
+  // Bytes in the pinned memory of results, on their way to `host`.
+  struct Returning {
+    void* host;
+    size_t offset;
+    size_t bytes;
+  };
 
   explicit CudaStream(std::string device_name) : device_name_(std::move(device_name)) {}
 
@@ -64,12 +80,16 @@ class CudaStream {
   std::string device_name_;
   cudaStream_t stream_ = nullptr;
   void* workspace_ = nullptr;
+  void* scratch_ = nullptr;
   char* host_ring_ = nullptr;                     // pinned, [kSegments, kSegmentBytes]
   char* device_ring_ = nullptr;                   // its twin
   std::array<cudaEvent_t, kSegments> left_ = {};  // recorded when the ring moves on from the segment
   int segment_ = 0;
   size_t used_ = 0;             // bytes of the current segment
   std::vector<Staged> recent_;  // latest last, at most kRemembered, all in the current segment
+  char* returns_ = nullptr;     // pinned, [kReturnBytes]
+  size_t returns_used_ = 0;
+  std::vector<Returning> returning_;  // since the last Synchronize; at most kReturnBytes together
   absl::Status error_;
 };
 

@@ -1,5 +1,8 @@
+#include <type_traits>
+
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/vector.cuh"
 
 // Bound by memory. One block per row, so that nothing here divides and columns are read in order.
 
@@ -8,13 +11,21 @@ namespace {
 
 unsigned ThreadsFor(int64_t cols) { return cols >= 1024 ? 256 : 64; }
 
-template <typename Src, typename Dst, typename Index>
+template <typename Src, typename Dst, typename Index, bool kVectors>
 __global__ void CopyRows(const Src* src, int64_t src_stride, const Index* rows, Dst* dst, int64_t dst_stride,
                          int64_t cols) {
   const int64_t row = blockIdx.x;
   src += (rows == nullptr ? row : static_cast<int64_t>(rows[row])) * src_stride;
   dst += row * dst_stride;
-  for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) Store(dst + c, Load(src + c));
+  if constexpr (kVectors) {
+    for (int64_t c = threadIdx.x * kVector; c < cols; c += blockDim.x * kVector) {
+      float x[kVector];
+      LoadVector(src + c, x);
+      StoreVector(dst + c, x);
+    }
+  } else {
+    for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) Store(dst + c, Load(src + c));
+  }
 }
 
 __device__ float SiluOf(float x) {
@@ -24,13 +35,24 @@ __device__ float SiluOf(float x) {
 }
 
 // out = silu(x), times x[cols + c] where `gated`.
-template <typename In, typename Out>
+template <typename In, typename Out, bool kVectors>
 __global__ void Silu(const In* x, int64_t in_stride, Out* out, int64_t out_stride, int64_t cols, bool gated) {
   const int64_t row = blockIdx.x;
   x += row * in_stride;
   out += row * out_stride;
-  for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) {
-    Store(out + c, SiluOf(Load(x + c)) * (gated ? Load(x + cols + c) : 1.0f));
+  if constexpr (kVectors) {
+    for (int64_t c = threadIdx.x * kVector; c < cols; c += blockDim.x * kVector) {
+      float gate[kVector], up[kVector] = {};
+      LoadVector(x + c, gate);
+      if (gated) LoadVector(x + cols + c, up);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) gate[i] = SiluOf(gate[i]) * (gated ? up[i] : 1.0f);
+      StoreVector(out + c, gate);
+    }
+  } else {
+    for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) {
+      Store(out + c, SiluOf(Load(x + c)) * (gated ? Load(x + cols + c) : 1.0f));
+    }
   }
 }
 
@@ -40,9 +62,12 @@ cudaError_t Copy(const TensorView& src, const Index* rows, const TensorView& dst
   const auto grid = static_cast<unsigned>(dst.rows);
   return WithElementType(src.dtype, [&](auto* src_type) {
     return WithElementType(dst.dtype, [&](auto* dst_type) {
-      CopyRows<<<grid, ThreadsFor(dst.cols), 0, stream>>>(
-          static_cast<decltype(src_type)>(src.data), src.stride, rows,
-          static_cast<decltype(dst_type)>(dst.data), dst.stride, dst.cols);
+      using Src = std::remove_pointer_t<decltype(src_type)>;
+      using Dst = std::remove_pointer_t<decltype(dst_type)>;
+      const auto kernel = TakesVectors(src) && TakesVectors(dst) ? CopyRows<Src, Dst, Index, true>
+                                                                 : CopyRows<Src, Dst, Index, false>;
+      kernel<<<grid, ThreadsFor(dst.cols), 0, stream>>>(static_cast<const Src*>(src.data), src.stride, rows,
+                                                        static_cast<Dst*>(dst.data), dst.stride, dst.cols);
       return cudaGetLastError();
     });
   });
@@ -53,9 +78,11 @@ cudaError_t LaunchSilu(const TensorView& x, const TensorView& out, bool gated, c
   const auto grid = static_cast<unsigned>(out.rows);
   return WithElementType(x.dtype, [&](auto* in_type) {
     return WithElementType(out.dtype, [&](auto* out_type) {
-      Silu<<<grid, ThreadsFor(out.cols), 0, stream>>>(static_cast<decltype(in_type)>(x.data), x.stride,
-                                                      static_cast<decltype(out_type)>(out.data), out.stride,
-                                                      out.cols, gated);
+      using In = std::remove_pointer_t<decltype(in_type)>;
+      using Out = std::remove_pointer_t<decltype(out_type)>;
+      const auto kernel = TakesVectors(x) && TakesVectors(out) ? Silu<In, Out, true> : Silu<In, Out, false>;
+      kernel<<<grid, ThreadsFor(out.cols), 0, stream>>>(
+          static_cast<const In*>(x.data), x.stride, static_cast<Out*>(out.data), out.stride, out.cols, gated);
       return cudaGetLastError();
     });
   });

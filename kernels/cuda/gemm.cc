@@ -7,6 +7,7 @@
 #include "kernels/cuda/cublas_lt_loader.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/pack_scaled.h"
 
 namespace aludel::cuda {
 namespace {
@@ -31,6 +32,62 @@ bool Set(cublasLtMatmulPreferenceOpaque_t* preference, cublasLtMatmulPreferenceA
          T value) {
   return cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)) ==
          CUBLAS_STATUS_SUCCESS;
+}
+
+// What SkinnyGemm loads 16 bytes at once of. Rows of W are as long as those of `a`, from an allocation's
+// start.
+bool SkinnyReads(const TensorView& a) {
+  constexpr int64_t kPiece = 16 / sizeof(Bf16);
+  return a.dtype == DType::kBf16 && a.cols % kPiece == 0 && a.stride % kPiece == 0 &&
+         reinterpret_cast<uintptr_t>(a.data) % 16 == 0;
+}
+
+// Pieces of this many elements: a head matrix of a large vocabulary is not held twice on the host.
+constexpr int64_t kPiece = int64_t{1} << 20;
+
+cudaError_t CopyAsNumbers(const TensorView& host_rows, int64_t row_begin, const CudaPackedMatrix& w) {
+  char* const to = w.row(row_begin);
+  const DType dtype = w.dtype();
+  const int64_t count = host_rows.rows * host_rows.cols;
+  if (host_rows.dtype == dtype) {
+    return cudaMemcpy(to, host_rows.data, count * SizeOf(dtype), cudaMemcpyHostToDevice);
+  }
+  cudaError_t error = cudaSuccess;
+  std::vector<char> piece(std::min(kPiece, count) * SizeOf(dtype));
+  for (int64_t begin = 0; begin < count && error == cudaSuccess; begin += kPiece) {
+    const int64_t size = std::min(kPiece, count - begin);
+    if (dtype == DType::kBf16) {
+      std::transform(host_rows.f32() + begin, host_rows.f32() + begin + size,
+                     reinterpret_cast<Bf16*>(piece.data()), [](float value) { return ToBf16(value); });
+    } else {
+      std::transform(host_rows.bf16() + begin, host_rows.bf16() + begin + size,
+                     reinterpret_cast<float*>(piece.data()), [](Bf16 value) { return ToFloat(value); });
+    }
+    error =
+        cudaMemcpy(to + begin * SizeOf(dtype), piece.data(), size * SizeOf(dtype), cudaMemcpyHostToDevice);
+  }
+  return error;
+}
+
+cudaError_t CopyQuantised(const TensorView& host_rows, int64_t row_begin, const CudaPackedMatrix& w) {
+  const int64_t row_bytes = CudaPackedMatrix::RowBytes(w.in_features(), w.format());
+  const int64_t row_scales = CudaPackedMatrix::ScalesPerRow(w.in_features(), w.format());
+  const int64_t step = std::max<int64_t>(1, kPiece / row_bytes);
+  std::vector<char> rows(std::min(step, host_rows.rows) * row_bytes);
+  std::vector<Bf16> scales(std::min(step, host_rows.rows) * row_scales);
+  cudaError_t error = cudaSuccess;
+  for (int64_t begin = 0; begin < host_rows.rows && error == cudaSuccess; begin += step) {
+    const int64_t count = std::min(step, host_rows.rows - begin);
+    for (int64_t r = 0; r < count; ++r) {
+      PackScaledRow(host_rows, begin + r, w.format(), rows.data() + r * row_bytes,
+                    scales.data() + r * row_scales);
+    }
+    error = cudaMemcpy(w.row(row_begin + begin), rows.data(), count * row_bytes, cudaMemcpyHostToDevice);
+    if (error != cudaSuccess) break;
+    error = cudaMemcpy(w.scales(row_begin + begin), scales.data(), count * row_scales * sizeof(Bf16),
+                       cudaMemcpyHostToDevice);
+  }
+  return error;
 }
 
 }  // namespace
@@ -96,6 +153,46 @@ std::optional<GemmEngine::Plan> GemmEngine::PlanFor(const Key& key, const float*
 
 void GemmEngine::Run(const TensorView& a, const CudaPackedMatrix& w, const float* bias, bool accumulate,
                      const TensorView& out, CudaStream& stream) {
+  if (HasScales(w.format())) return MultiplyScaled(a, w, bias, accumulate, out, stream);
+  if (a.rows <= kSkinnyRows && SkinnyReads(a)) {
+    const SkinnyArgs args{w.data(), nullptr, a.data, nullptr, a.stride, a.cols, bias, accumulate, out};
+    stream.Collect(LaunchSkinnyGemm(args, w.format(), stream.get()), "launch SkinnyGemm");
+    return;
+  }
+  Multiply(a, w.data(), bias, accumulate, out, stream);
+}
+
+void GemmEngine::MultiplyScaled(const TensorView& a, const CudaPackedMatrix& w, const float* bias,
+                                bool accumulate, const TensorView& out, CudaStream& stream) {
+  if (a.rows > kSkinnyRows) {
+    const auto row_bytes = static_cast<int64_t>(a.cols * SizeOf(a.dtype));
+    const int64_t piece = std::max<int64_t>(1, CudaStream::kScratchBytes / row_bytes / 64 * 64);
+    void* const scratch = stream.Scratch();
+    if (scratch == nullptr) return;
+    ALUDEL_CHECK(row_bytes * piece <= CudaStream::kScratchBytes);
+    for (int64_t begin = 0; begin < out.cols; begin += piece) {
+      const int64_t count = std::min(piece, out.cols - begin);
+      const TensorView numbers{scratch, a.dtype, count, a.cols, a.cols};
+      stream.Collect(LaunchDequantise(w.data(), w.scales(0), w.format(), begin, numbers, stream.get()),
+                     "launch Dequantise");
+      Multiply(a, scratch, bias == nullptr ? nullptr : bias + begin, accumulate, out.Cols(begin, count),
+               stream);
+    }
+    return;
+  }
+  const int64_t groups = RunsOf(a.cols) * kRunGroups;
+  const int64_t padded = groups * kScaleInputs;
+  // Scales first: they and the rows after them are aligned to 16 bytes.
+  auto* const scales = static_cast<float*>(stream.workspace());
+  auto* const values = reinterpret_cast<int8_t*>(scales + groups * kSkinnyRows);
+  ALUDEL_CHECK(groups * kSkinnyRows * sizeof(float) + a.rows * padded <= CudaStream::kWorkspaceBytes);
+  stream.Collect(LaunchQuantiseRows(a, values, scales, stream.get()), "launch QuantiseRows");
+  const SkinnyArgs args{w.data(), w.scales(0), values, scales, padded, a.cols, bias, accumulate, out};
+  stream.Collect(LaunchSkinnyGemm(args, w.format(), stream.get()), "launch SkinnyGemm");
+}
+
+void GemmEngine::Multiply(const TensorView& a, const void* w, const float* bias, bool accumulate,
+                          const TensorView& out, CudaStream& stream) {
   const Key key{a.rows,
                 out.cols,
                 a.cols,
@@ -105,12 +202,12 @@ void GemmEngine::Run(const TensorView& a, const CudaPackedMatrix& w, const float
                 out.dtype,
                 accumulate,
                 Alignment(a.data, a.dtype),
-                Alignment(w.data(), w.dtype()),
+                Alignment(w, a.dtype),
                 Alignment(out.data, out.dtype),
                 bias == nullptr ? 0 : Alignment(bias, DType::kF32)};
   std::optional<Plan> plan = PlanFor(key, bias);
   if (!plan.has_value()) {
-    stream.Collect(LaunchTileGemm(a, w.data(), bias, accumulate, out, stream.get()), "launch TileGemm");
+    stream.Collect(LaunchTileGemm(a, w, bias, accumulate, out, stream.get()), "launch TileGemm");
     return;
   }
   if (bias != nullptr && !Set(&plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)) {
@@ -120,57 +217,30 @@ void GemmEngine::Run(const TensorView& a, const CudaPackedMatrix& w, const float
   const float alpha = 1.0f;
   const float beta = accumulate ? 1.0f : 0.0f;
   const cublasStatus_t status = cublasLtMatmul(
-      handle_, &plan->operation, &alpha, w.data(), &plan->w, a.data, &plan->a, &beta, out.data, &plan->out,
-      out.data, &plan->out, &plan->algorithm, stream.workspace(), CudaStream::kWorkspaceBytes, stream.get());
+      handle_, &plan->operation, &alpha, w, &plan->w, a.data, &plan->a, &beta, out.data, &plan->out, out.data,
+      &plan->out, &plan->algorithm, stream.workspace(), CudaStream::kWorkspaceBytes, stream.get());
   if (status != CUBLAS_STATUS_SUCCESS) {
-    stream.Collect(
-        FromCublas(status, absl::StrFormat("multiply [%d, %d] by a %d x %d %s matrix", a.rows, a.cols,
-                                           w.out_features(), w.in_features(), Name(w.dtype()))));
+    stream.Collect(FromCublas(status, absl::StrFormat("multiply [%d, %d] by a %d x %d %s matrix", a.rows,
+                                                      a.cols, out.cols, a.cols, Name(a.dtype))));
   }
 }
 
 absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaOps::NewPacked(int64_t out, int64_t in,
                                                                  WeightFormat format) {
-  if (HasScales(format)) {
-    return absl::UnimplementedError(
-        absl::StrFormat("%s keeps weights as bf16 or f32, not as %s", device_->name(), Name(format)));
-  }
-  const DType dtype = format == WeightFormat::kF32 ? DType::kF32 : DType::kBf16;
-  absl::StatusOr<Buffer> memory = device_->Allocate(out * in * SizeOf(dtype));
+  absl::StatusOr<Buffer> memory = device_->Allocate(CudaPackedMatrix::Bytes(out, in, format));
   if (!memory.ok()) return memory.status();
-  return std::make_unique<CudaPackedMatrix>(*std::move(memory), out, in, dtype);
+  return std::make_unique<CudaPackedMatrix>(*std::move(memory), out, in, format);
 }
 
-// The device keeps the checkpoint's row-major order, so packing is a copy. It waits for it: rows may be a
-// caller's temporary.
+// Copies what the format's row looks like, and waits: rows may be a caller's temporary.
 absl::Status CudaOps::PackRows(const TensorView& host_rows, int64_t row_begin, PackedMatrix& w) {
   ALUDEL_CHECK(host_rows.contiguous() && host_rows.cols == w.in_features());
   ALUDEL_CHECK(row_begin >= 0 && row_begin + host_rows.rows <= w.out_features());
   auto& packed = static_cast<CudaPackedMatrix&>(w);
-  char* const to = packed.row(row_begin);
-  const DType dtype = packed.dtype();
-  const int64_t count = host_rows.rows * host_rows.cols;
   cudaError_t error = cudaSetDevice(ordinal_);
-  if (host_rows.dtype == dtype) {
-    if (error == cudaSuccess) {
-      error = cudaMemcpy(to, host_rows.data, count * SizeOf(dtype), cudaMemcpyHostToDevice);
-    }
-  } else {
-    // Converted a piece at a time: a head matrix of a large vocabulary is not held twice on the host.
-    constexpr int64_t kPiece = int64_t{1} << 20;
-    std::vector<char> piece(std::min(kPiece, count) * SizeOf(dtype));
-    for (int64_t begin = 0; begin < count && error == cudaSuccess; begin += kPiece) {
-      const int64_t size = std::min(kPiece, count - begin);
-      if (dtype == DType::kBf16) {
-        std::transform(host_rows.f32() + begin, host_rows.f32() + begin + size,
-                       reinterpret_cast<Bf16*>(piece.data()), [](float value) { return ToBf16(value); });
-      } else {
-        std::transform(host_rows.bf16() + begin, host_rows.bf16() + begin + size,
-                       reinterpret_cast<float*>(piece.data()), [](Bf16 value) { return ToFloat(value); });
-      }
-      error =
-          cudaMemcpy(to + begin * SizeOf(dtype), piece.data(), size * SizeOf(dtype), cudaMemcpyHostToDevice);
-    }
+  if (error == cudaSuccess) {
+    error = HasScales(packed.format()) ? CopyQuantised(host_rows, row_begin, packed)
+                                       : CopyAsNumbers(host_rows, row_begin, packed);
   }
   // A copy from pageable memory may return once it is staged; the next reader is on another stream.
   if (error == cudaSuccess) error = cudaStreamSynchronize(cudaStreamLegacy);
@@ -183,7 +253,7 @@ void CudaOps::Gemm(const TensorView& a, const PackedMatrix& w, const float* bias
                    const TensorView& out, Stream stream) {
   const auto& packed = static_cast<const CudaPackedMatrix&>(w);
   ALUDEL_CHECK(a.cols == packed.in_features() && out.cols == packed.out_features() && a.rows == out.rows);
-  ALUDEL_CHECK(a.dtype == packed.dtype());
+  ALUDEL_CHECK(HasScales(packed.format()) || a.dtype == packed.dtype());
   if (a.rows == 0) return;
   gemm_->Run(a, packed, bias, accumulate, out, Enter(stream));
 }

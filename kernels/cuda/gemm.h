@@ -11,34 +11,52 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/skinny_index.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
 
 namespace aludel::cuda {
 
-// W [out, in] row-major in device memory: cuBLASLt reads it as it is.
+// W [out, in] in device memory: row-major as cuBLASLt reads it, or with scales as skinny_index.h says, first
+// all rows, then all scales.
 class CudaPackedMatrix final : public PackedMatrix {
  public:
-  CudaPackedMatrix(Buffer memory, int64_t out, int64_t in, DType dtype)
-      : memory_(std::move(memory)), out_(out), in_(in), dtype_(dtype) {}
+  CudaPackedMatrix(Buffer memory, int64_t out, int64_t in, WeightFormat format)
+      : memory_(std::move(memory)), out_(out), in_(in), format_(format) {}
+
+  static size_t RowBytes(int64_t in, WeightFormat format) {
+    if (HasScales(format)) return ScaledRowBytes(in, format);
+    return in * (format == WeightFormat::kF32 ? sizeof(float) : sizeof(Bf16));
+  }
+  static int64_t ScalesPerRow(int64_t in, WeightFormat format) {
+    return HasScales(format) ? RunsOf(in) * kRunGroups : 0;
+  }
+  static size_t Bytes(int64_t out, int64_t in, WeightFormat format) {
+    return out * (RowBytes(in, format) + ScalesPerRow(in, format) * sizeof(Bf16));
+  }
 
   int64_t out_features() const override { return out_; }
   int64_t in_features() const override { return in_; }
-  WeightFormat format() const override { return FormatOf(dtype_); }
-  DType dtype() const { return dtype_; }
+  WeightFormat format() const override { return format_; }
   int64_t row_block() const override { return 1; }
+  // Of a matrix without scales.
+  DType dtype() const { return format_ == WeightFormat::kF32 ? DType::kF32 : DType::kBf16; }
   const void* data() const { return memory_.data(); }
-  char* row(int64_t row) { return memory_.as<char>() + row * in_ * static_cast<int64_t>(SizeOf(dtype_)); }
+  char* row(int64_t row) const { return memory_.as<char>() + row * RowBytes(in_, format_); }
+  Bf16* scales(int64_t row) const {
+    return reinterpret_cast<Bf16*>(this->row(out_)) + row * ScalesPerRow(in_, format_);
+  }
 
  private:
   Buffer memory_;
   int64_t out_;
   int64_t in_;
-  DType dtype_;
+  WeightFormat format_;
 };
 
-// Projections through cuBLASLt, with the algorithm of its heuristic remembered per shape. Thread-safe; the
-// workspace is the stream's.
+// Projections: of few rows through our own kernel, which reads the weights once and as they are stored, of
+// more through cuBLASLt, with the algorithm of its heuristic remembered per shape; weights with scales become
+// numbers for it, a piece of the matrix at a time. Thread-safe; the workspace is the stream's.
 class GemmEngine {
  public:
   static absl::StatusOr<std::unique_ptr<GemmEngine>> Create(const std::string& device_name);
@@ -66,6 +84,12 @@ class GemmEngine {
   static constexpr size_t kMaxPlans = 1024;
 
   explicit GemmEngine(cublasLtHandle_t handle) : handle_(handle) {}
+
+  // W [out.cols, a.cols] row-major, in a's type.
+  void Multiply(const TensorView& a, const void* w, const float* bias, bool accumulate, const TensorView& out,
+                CudaStream& stream);
+  void MultiplyScaled(const TensorView& a, const CudaPackedMatrix& w, const float* bias, bool accumulate,
+                      const TensorView& out, CudaStream& stream);
 
   // Nothing where cuBLASLt has no algorithm for the shape; that is remembered too.
   std::optional<Plan> PlanFor(const Key& key, const float* bias);

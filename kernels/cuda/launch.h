@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/attention_args.h"
 #include "kernels/cuda/index.h"
+#include "kernels/cuda/skinny_index.h"
 #include "kernels/tensor.h"
 
 // The launchers of the .cu files. Every pointer is device memory and every shape has been checked by CudaOps.
@@ -67,5 +68,15 @@ cudaError_t LaunchSilu(const TensorView& x, const TensorView& out, cudaStream_t 
 // out (+)= a W^T + bias for what cuBLASLt declines. w [out.cols, a.cols] contiguous, in a's type.
 cudaError_t LaunchTileGemm(const TensorView& a, const void* w, const float* bias, bool accumulate,
                            const TensorView& out, cudaStream_t stream);
+
+// The product of at most kSkinnyRows rows, see skinny_gemm.cuh for what it wants of its arguments.
+cudaError_t LaunchSkinnyGemm(const SkinnyArgs& args, WeightFormat format, cudaStream_t stream);
+
+// At most kSkinnyRows rows of `a` to int8 for it: values [a.rows, whole runs], scales [groups, kSkinnyRows].
+cudaError_t LaunchQuantiseRows(const TensorView& a, int8_t* values, float* scales, cudaStream_t stream);
+
+// Rows [first_out, first_out + to.rows) of a matrix with scales as numbers; `to` is contiguous.
+cudaError_t LaunchDequantise(const void* w, const Bf16* scales, WeightFormat format, int64_t first_out,
+                             const TensorView& to, cudaStream_t stream);
 
 }  // namespace aludel::cuda

@@ -143,7 +143,6 @@ TEST_P(OpsTest, GemmGivesARowTheSameAloneAndAmongOthers) {
 
 TEST_P(OpsTest, AMatrixPackedInPiecesIsTheMatrixPackedAtOnce) {
   for (const WeightFormat format : kFormats) {
-    if (HasScales(format) && device_->name() != "cpu") continue;
     const bool wide = format == WeightFormat::kF32;
     for (const auto& [in, out_features] : {std::pair{64, 512}, {100, 333}, {72, 80}}) {
       auto w = Random(out_features * in);
@@ -174,8 +173,14 @@ TEST_P(OpsTest, AMatrixPackedInPiecesIsTheMatrixPackedAtOnce) {
 }
 
 TEST_P(OpsTest, GemmInBf16RoundsOnlyItsInputs) {
-  for (const auto& [rows, in, out_features] :
-       {std::tuple{1, 33, 5}, {2, 64, 32}, {5, 127, 65}, {9, 128, 48}, {12, 32, 31}, {27, 97, 130}}) {
+  for (const auto& [rows, in, out_features] : {std::tuple{1, 33, 5},
+                                               {2, 64, 32},
+                                               {5, 127, 65},
+                                               {9, 128, 48},
+                                               {12, 32, 31},
+                                               {27, 97, 130},
+                                               {1, 1032, 70},
+                                               {16, 2048, 50}}) {
     const auto a = Narrow(Random(rows * in));
     auto w = Narrow(Random(out_features * in));
     const auto packed = ops_->Pack(TensorView::Of(w.data(), out_features, in), WeightFormat::kBf16).value();
@@ -211,7 +216,6 @@ std::vector<float> Representable(std::mt19937_64& random, int rows, int cols, in
 }
 
 TEST_P(OpsTest, GemmOfWeightsWithScalesIsExactWhereNothingIsRounded) {
-  if (device_->name() != "cpu") GTEST_SKIP() << "only the CPU keeps integers";
   for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
     const int lowest = format == WeightFormat::kInt8 ? -127 : -8;
     for (const auto& [rows, in, out_features] : {std::tuple{1, 33, 5},
@@ -251,7 +255,6 @@ TEST_P(OpsTest, GemmOfWeightsWithScalesIsExactWhereNothingIsRounded) {
 
 // Half a step of every input times the weight, half a step of every weight times the input, and both.
 TEST_P(OpsTest, GemmOfWeightsWithScalesLosesAtMostTheRounding) {
-  if (device_->name() != "cpu") GTEST_SKIP() << "only the CPU keeps integers";
   const int rows = 9, in = 300, out_features = 70;
   const auto a = Narrow(Random(rows * in));
   auto w = Random(out_features * in, 0.02f);
@@ -294,7 +297,6 @@ TEST_P(OpsTest, GemmOfWeightsWithScalesLosesAtMostTheRounding) {
 }
 
 TEST_P(OpsTest, GemmOfWeightsWithScalesShowsNumbersThatAreNone) {
-  if (device_->name() != "cpu") GTEST_SKIP() << "only the CPU keeps integers";
   const int in = 80, out_features = 33;
   for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
     auto w = Random(out_features * in);
@@ -302,9 +304,9 @@ TEST_P(OpsTest, GemmOfWeightsWithScalesShowsNumbersThatAreNone) {
     const auto packed = ops_->Pack(TensorView::Of(w.data(), out_features, in), format).value();
     auto a = Random(2 * in);
     a[in + 70] = std::numeric_limits<float>::infinity();
-    std::vector<float> out(2 * out_features);
-    ops_->Gemm(TensorView::Of(a.data(), 2, in), *packed, nullptr, false,
-               TensorView::Of(out.data(), 2, out_features), {});
+    const auto a_there = OnDevice(a), out_there = OnDevice(Poisoned(2 * out_features));
+    ops_->Gemm(a_there.View(2, in), *packed, nullptr, false, out_there.View(2, out_features), {});
+    const std::vector<float> out = out_there.Read().value();
     for (int o = 0; o < out_features; ++o) {
       EXPECT_EQ(std::isfinite(out[o]), o != 3) << Name(format) << " " << o;
       EXPECT_FALSE(std::isfinite(out[out_features + o])) << Name(format) << " " << o;
@@ -313,20 +315,32 @@ TEST_P(OpsTest, GemmOfWeightsWithScalesShowsNumbersThatAreNone) {
 }
 
 TEST_P(OpsTest, SiluMulGatesAtEverySize) {
-  const int rows = 5, cols = 77;
-  auto gate_up = Random(rows * 2 * cols, 6.0f);
-  gate_up[0] = -200.0f;  // exp would overflow a careless sigmoid
-  gate_up[1] = 200.0f;
-  const auto gate_up_there = OnDevice(gate_up), out = OnDevice(Poisoned(rows * cols));
-  ops_->SiluMul(gate_up_there.View(rows, 2 * cols), out.View(rows, cols), {});
-  std::vector<double> expected(rows * cols);
-  for (int t = 0; t < rows; ++t) {
-    for (int c = 0; c < cols; ++c) {
-      const double g = gate_up[t * 2 * cols + c];
-      expected[t * cols + c] = g / (1.0 + std::exp(-g)) * gate_up[t * 2 * cols + cols + c];
-    }
+  const int rows = 5;
+  for (const int cols : {1, 77, 64, 1000}) {
+    auto gate_up = Random(rows * 2 * cols, 6.0f);
+    gate_up[0] = -200.0f;  // exp would overflow a careless sigmoid
+    gate_up[1] = 200.0f;
+    const auto gate_up_there = OnDevice(gate_up), out = OnDevice(Poisoned(rows * cols));
+    ops_->SiluMul(gate_up_there.View(rows, 2 * cols), out.View(rows, cols), {});
+    const auto narrow = Narrow(gate_up);
+    const auto narrow_there = OnDevice(narrow), narrow_out = OnDevice(Narrow(Poisoned(rows * cols)));
+    ops_->SiluMul(narrow_there.View(rows, 2 * cols), narrow_out.View(rows, cols), {});
+    const auto expected = [&](const auto& input) {
+      std::vector<double> values;
+      for (int t = 0; t < rows; ++t) {
+        for (int c = 0; c < cols; ++c) {
+          const double g = input(t * 2 * cols + c);
+          values.push_back(g / (1.0 + std::exp(-g)) * input(t * 2 * cols + cols + c));
+        }
+      }
+      return values;
+    };
+    ExpectNear(out.Read().value(), expected([&](int at) { return gate_up[at]; }), 2e-6);
+    const std::vector<Bf16> narrow_found = narrow_out.Read().value();
+    std::vector<float> found(narrow_found.size());
+    std::transform(narrow_found.begin(), narrow_found.end(), found.begin(), ToFloat);
+    ExpectNear(found, expected([&](int at) { return ToFloat(narrow[at]); }), 0x1p-8);
   }
-  ExpectNear(out.Read().value(), expected, 2e-6);
 }
 
 TEST_P(OpsTest, SiluTakesAnySizeAndLargeValues) {
@@ -360,6 +374,18 @@ TEST_P(OpsTest, EmbedGatherAndConvertCopyRows) {
   ops_->Convert(picked_there.View(2, cols), narrow_there.View(2, cols), {});
   const std::vector<Bf16> narrow = narrow_there.Read().value();
   for (int c = 0; c < 2 * cols; ++c) EXPECT_EQ(ToFloat(narrow[c]), RoundToBf16(picked[c]));
+}
+
+TEST_P(OpsTest, ConvertRoundsAndWidensWholeRowsOfEverySize) {
+  for (const int cols : {8, 24, 1000, 1001}) {
+    const auto x = Random(3 * cols);
+    const auto x_there = OnDevice(x), wide_there = OnDevice(Poisoned(3 * cols));
+    const auto narrow_there = OnDevice(Narrow(Poisoned(3 * cols)));
+    ops_->Convert(x_there.View(3, cols), narrow_there.View(3, cols), {});
+    ops_->Convert(narrow_there.View(3, cols), wide_there.View(3, cols), {});
+    const std::vector<float> wide = wide_there.Read().value();
+    for (int c = 0; c < 3 * cols; ++c) ASSERT_EQ(wide[c], RoundToBf16(x[c])) << cols << " " << c;
+  }
 }
 
 TEST_P(OpsTest, GemmStoresBf16WithAndWithoutBias) {

@@ -3,9 +3,7 @@
 #include "kernels/cuda/mma_attention.cuh"
 
 #include <algorithm>
-#include <cstdlib>
 #include <limits>
-#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -13,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/attention_plan.h"
 #include "tests/kernels/attention_problem.h"
+#include "tests/kernels/cuda/aligned_copy.h"
 
 namespace aludel::cuda {
 namespace {
@@ -40,21 +39,11 @@ class MmaAttentionTest : public ::testing::Test {
   std::mt19937_64 random_;
 };
 
-// A pool of pages as a device aligns it.
-struct AlignedPool {
-  explicit AlignedPool(const std::vector<Bf16>& elements)
-      : memory(static_cast<Bf16*>(std::aligned_alloc(64, (elements.size() * sizeof(Bf16) + 63) / 64 * 64)),
-               std::free) {
-    std::copy(elements.begin(), elements.end(), memory.get());
-  }
-  std::unique_ptr<Bf16, decltype(&std::free)> memory;
-};
-
 template <typename Shape>
 void MmaAttentionTest::Check(const AttentionCase& c, const Imagined& gpu) {
   SCOPED_TRACE(testing::Message() << c << ", on " << gpu.blocks);
   AttentionProblem problem(c, random_);
-  const AlignedPool k(problem.k), v(problem.v);
+  const AlignedCopy<Bf16> k(problem.k), v(problem.v);
   std::vector<int64_t> first_token;
   std::vector<SequenceEntry> entries;
   for (const SequenceRows& s : problem.sequences) {
@@ -83,7 +72,7 @@ void MmaAttentionTest::Check(const AttentionCase& c, const Imagined& gpu) {
                 problem.rows};
   args.work = {plan.tiling, plan.first_unit.data(), plan.first_tile.data(), plan.splits.data(),
                plan.split_keys};
-  args.kv = {k.memory.get(), v.memory.get(), DType::kBf16, c.block_tokens, c.kv_heads, c.head_dim};
+  args.kv = {k.data(), v.data(), DType::kBf16, c.block_tokens, c.kv_heads, c.head_dim};
   args.partial = partial.data();
 
   const auto kv_heads = static_cast<unsigned>(c.kv_heads);

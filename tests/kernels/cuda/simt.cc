@@ -254,6 +254,41 @@ void RunMma(void* const* lanes) {
   }
 }
 
+struct MmaInt8Operands {
+  int32_t* d;
+  const uint32_t* a;
+  uint32_t b[2];
+};
+
+int ByteOf(uint32_t word, int byte) { return static_cast<int8_t>(word >> (8 * byte)); }
+
+// "Matrix fragments for mma.m16n8k32": element i of a lane's sixteen of A, eight of B and four of D.
+void RunMmaInt8(void* const* lanes) {
+  int a[16][32], b[32][8];
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const auto& own = *static_cast<MmaInt8Operands*>(lanes[lane]);
+    const int group = lane / 4, thread = lane % 4;
+    for (int i = 0; i < 16; ++i) {
+      const int row = (0 <= i && i < 4) || (8 <= i && i < 12) ? group : group + 8;
+      const int col = thread * 4 + (i & 3) + (i < 8 ? 0 : 16);
+      a[row][col] = ByteOf(own.a[i / 4], i % 4);
+    }
+    for (int i = 0; i < 8; ++i) {
+      const int row = thread * 4 + (i & 3) + (i < 4 ? 0 : 16);
+      b[row][group] = ByteOf(own.b[i / 4], i % 4);
+    }
+  }
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const auto& own = *static_cast<MmaInt8Operands*>(lanes[lane]);
+    const int group = lane / 4, thread = lane % 4;
+    for (int i = 0; i < 4; ++i) {
+      const int row = i < 2 ? group : group + 8;
+      const int col = thread * 2 + (i & 1);
+      for (int k = 0; k < 32; ++k) own.d[i] += a[row][k] * b[k][col];
+    }
+  }
+}
+
 }  // namespace
 
 void Launch(Dim3 grid, Dim3 block, size_t shared_bytes, uint64_t seed,
@@ -347,6 +382,18 @@ void LdMatrixTransposed(uint32_t (&to)[4], const void* row) {
 void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   simt::MmaOperands operands{d, a, {b0, b1}};
   Collective("mma", simt::RunMma, &operands);
+}
+
+void MmaInt8(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  simt::MmaInt8Operands operands{d, a, {b0, b1}};
+  Collective("mma of bytes", simt::RunMmaInt8, &operands);
+}
+
+uint4 LoadOnce(const void* global) {
+  if (reinterpret_cast<uintptr_t>(global) % 16 != 0) simt::Fail("misaligned address in global memory");
+  uint4 value;
+  std::memcpy(&value, global, sizeof(value));
+  return value;
 }
 
 uint32_t PackBf16(float first, float second) { return simt::Pair(ToBf16(first).bits, ToBf16(second).bits); }

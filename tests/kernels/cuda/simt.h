@@ -86,6 +86,7 @@ struct uint4 {
 inline float __uint_as_float(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 inline uint32_t __float_as_uint(float value) { return __builtin_bit_cast(uint32_t, value); }
 using std::fmaxf;
+using std::max;
 
 // As declared in kernels/cuda/warp.cuh.
 void CpAsync16(void* shared, const void* global, bool there);
@@ -98,7 +99,9 @@ void CpAsyncWait() {
 void LdMatrix(uint32_t (&to)[4], const void* row);
 void LdMatrixTransposed(uint32_t (&to)[4], const void* row);
 void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+void MmaInt8(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 uint32_t PackBf16(float first, float second);
+uint4 LoadOnce(const void* global);
 inline float Exp2(float x) { return std::exp2(x); }
 
 }  // namespace aludel::cuda

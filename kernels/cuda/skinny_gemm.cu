@@ -1,0 +1,68 @@
+#include "kernels/cuda/skinny_gemm.cuh"
+
+#include "kernels/cuda/launch.h"
+
+namespace aludel::cuda {
+namespace {
+
+template <int kRowTiles>
+__global__ void __launch_bounds__(kSkinnyThreads) Bf16Product(const __grid_constant__ SkinnyArgs args) {
+  __shared__ float shared[kSkinnySharedBytes / sizeof(float)];
+  SkinnyBf16<kRowTiles>(args, shared);
+}
+
+template <WeightFormat kFormat, int kRowTiles>
+__global__ void __launch_bounds__(kSkinnyThreads) ScaledProduct(const __grid_constant__ SkinnyArgs args) {
+  __shared__ float shared[kSkinnySharedBytes / sizeof(float)];
+  SkinnyScaled<kFormat, kRowTiles>(args, shared);
+}
+
+__global__ void __launch_bounds__(32)
+    QuantiseRows(const __grid_constant__ TensorView a, int8_t* values, float* scales) {
+  QuantiseRun(a, values, scales);
+}
+
+// A block per output.
+template <typename T>
+__global__ void Dequantise(const void* w, const Bf16* scales, int64_t in, WeightFormat format,
+                           int64_t first_out, T* to) {
+  const int64_t out = first_out + blockIdx.x;
+  to += int64_t{blockIdx.x} * in;
+  for (int64_t k = threadIdx.x; k < in; k += blockDim.x) {
+    Store(to + k, ScaledWeight(w, scales, in, format, out, k));
+  }
+}
+
+}  // namespace
+
+cudaError_t LaunchSkinnyGemm(const SkinnyArgs& args, WeightFormat format, cudaStream_t stream) {
+  if (args.out.rows == 0 || args.out.cols == 0) return cudaSuccess;
+  const auto grid = static_cast<unsigned>((args.out.cols + kSkinnyOuts - 1) / kSkinnyOuts);
+  const bool few = args.out.rows <= 8;
+  const auto kernel =
+      format == WeightFormat::kInt8
+          ? (few ? ScaledProduct<WeightFormat::kInt8, 1> : ScaledProduct<WeightFormat::kInt8, 2>)
+      : format == WeightFormat::kInt4
+          ? (few ? ScaledProduct<WeightFormat::kInt4, 1> : ScaledProduct<WeightFormat::kInt4, 2>)
+          : (few ? Bf16Product<1> : Bf16Product<2>);
+  kernel<<<grid, kSkinnyThreads, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+cudaError_t LaunchQuantiseRows(const TensorView& a, int8_t* values, float* scales, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(RunsOf(a.cols)), kSkinnyRows);
+  QuantiseRows<<<grid, 32, 0, stream>>>(a, values, scales);
+  return cudaGetLastError();
+}
+
+cudaError_t LaunchDequantise(const void* w, const Bf16* scales, WeightFormat format, int64_t first_out,
+                             const TensorView& to, cudaStream_t stream) {
+  if (to.rows == 0) return cudaSuccess;
+  return WithElementType(to.dtype, [&](auto* type) {
+    Dequantise<<<static_cast<unsigned>(to.rows), 256, 0, stream>>>(w, scales, to.cols, format, first_out,
+                                                                   static_cast<decltype(type)>(to.data));
+    return cudaGetLastError();
+  });
+}
+
+}  // namespace aludel::cuda

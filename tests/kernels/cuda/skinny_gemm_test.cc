@@ -1,0 +1,183 @@
+#include "tests/kernels/cuda/simt.h"
+// Kernels want CUDA's words defined.
+#include "kernels/cuda/skinny_gemm.cuh"
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/cuda/pack_scaled.h"
+#include "tests/kernels/cuda/aligned_copy.h"
+
+namespace aludel::cuda {
+namespace {
+
+// The kernels' own source, run on the host by simt.h and held against a loop in double.
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+struct Case {
+  int rows, in, out;
+  bool accumulate = false;
+  bool bias = false;
+  bool bf16_out = false;
+};
+
+class SkinnyGemmTest : public ::testing::Test {
+ protected:
+  SkinnyGemmTest() {
+    const uint64_t seed = std::random_device{}();
+    RecordProperty("seed", std::to_string(seed));
+    random_.seed(seed);
+  }
+
+  std::vector<float> Random(size_t count) {
+    std::normal_distribution<float> normal;
+    std::vector<float> values(count);
+    for (float& value : values) value = normal(random_);
+    return values;
+  }
+
+  // Runs `kernel` on what `args` has of w and a, and compares with a [rows, in] W^T from numbers; within
+  // `bound` of the sum of the products' sizes.
+  template <typename Kernel>
+  void Check(const Case& c, SkinnyArgs args, const std::vector<float>& w, const std::vector<float>& a,
+             double bound, const Kernel& kernel) {
+    const int64_t stride = c.out + 3;  // with canaries beyond the columns
+    const std::vector<float> bias = Random(c.out);
+    std::vector<float> start(c.rows * stride, kNan);
+    if (c.accumulate) {
+      for (int r = 0; r < c.rows; ++r) {
+        for (int o = 0; o < c.out; ++o) start[r * stride + o] = RoundToBf16(Random(1)[0]);
+      }
+    }
+    std::vector<float> out = start;
+    std::vector<Bf16> narrow(out.size());
+    std::transform(start.begin(), start.end(), narrow.begin(), ToBf16);
+    args.in = c.in;
+    args.bias = c.bias ? bias.data() : nullptr;
+    args.accumulate = c.accumulate;
+    args.out = {c.bf16_out ? static_cast<void*>(narrow.data()) : out.data(),
+                c.bf16_out ? DType::kBf16 : DType::kF32, c.rows, c.out, stride};
+    simt::Launch({static_cast<unsigned>((c.out + kSkinnyOuts - 1) / kSkinnyOuts)}, {kSkinnyThreads},
+                 kSkinnySharedBytes, random_(),
+                 [&](char* shared) { kernel(args, reinterpret_cast<float*>(shared)); });
+    if (c.bf16_out) std::transform(narrow.begin(), narrow.end(), out.begin(), ToFloat);
+    for (int r = 0; r < c.rows; ++r) {
+      for (int o = 0; o < c.out; ++o) {
+        double sum = (c.bias ? bias[o] : 0.0) + (c.accumulate ? start[r * stride + o] : 0.0);
+        double size = 1.0;
+        for (int k = 0; k < c.in; ++k) {
+          const double product = double{a[r * c.in + k]} * w[o * c.in + k];
+          sum += product;
+          size += std::fabs(product);
+        }
+        ASSERT_NEAR(out[r * stride + o], sum, bound * size + (c.bf16_out ? 0x1p-8 * std::fabs(sum) : 0.0))
+            << c.rows << " rows, " << c.in << " to " << c.out << ": row " << r << " output " << o;
+      }
+      for (int64_t o = c.out; o < stride; ++o) ASSERT_TRUE(std::isnan(out[r * stride + o]));
+    }
+  }
+
+  void CheckBf16(const Case& c);
+  void CheckScaled(const Case& c, WeightFormat format);
+
+  std::mt19937_64 random_;
+};
+
+std::vector<Bf16> Narrow(const std::vector<float>& values) {
+  std::vector<Bf16> narrow(values.size());
+  std::transform(values.begin(), values.end(), narrow.begin(), ToBf16);
+  return narrow;
+}
+
+void SkinnyGemmTest::CheckBf16(const Case& c) {
+  std::vector<float> a = Random(c.rows * c.in), w = Random(c.out * c.in);
+  for (float& value : a) value = RoundToBf16(value);
+  for (float& value : w) value = RoundToBf16(value);
+  const int64_t a_stride = c.in + 16;
+  std::vector<float> wide(c.rows * a_stride, kNan);
+  for (int r = 0; r < c.rows; ++r) std::copy_n(&a[r * c.in], c.in, &wide[r * a_stride]);
+  const AlignedCopy<Bf16> a_there(Narrow(wide)), w_there(Narrow(w));
+  SkinnyArgs args{};
+  args.w = w_there.data();
+  args.a = a_there.data();
+  args.a_stride = a_stride;
+  Check(c, args, w, a, 1e-6, c.rows <= 8 ? SkinnyBf16<1> : SkinnyBf16<2>);
+}
+
+void SkinnyGemmTest::CheckScaled(const Case& c, WeightFormat format) {
+  const std::vector<float> a = Random(c.rows * c.in);
+  std::vector<float> w = Random(c.out * c.in);
+  const int64_t row_bytes = ScaledRowBytes(c.in, format), groups = RunsOf(c.in) * kRunGroups;
+  std::vector<char> bytes(c.out * row_bytes);
+  std::vector<Bf16> scales(c.out * groups);
+  const TensorView host = TensorView::Of(w.data(), c.out, c.in);
+  for (int o = 0; o < c.out; ++o) PackScaledRow(host, o, format, &bytes[o * row_bytes], &scales[o * groups]);
+  const AlignedCopy<char> w_there(bytes);
+  const AlignedCopy<Bf16> scales_there(scales);
+  // What the device stands for is near what was packed: int8's step is 1/127 of a group's largest, int4's
+  // 1/8.
+  for (int o = 0; o < c.out; ++o) {
+    for (int k = 0; k < c.in; ++k) {
+      const float number = ScaledWeight(w_there.data(), scales_there.data(), c.in, format, o, k);
+      ASSERT_NEAR(number, w[o * c.in + k], format == WeightFormat::kInt8 ? 0.02 : 0.5);
+      w[o * c.in + k] = number;
+    }
+  }
+  const AlignedCopy<int8_t> values(std::vector<int8_t>(c.rows * groups * kScaleInputs, 99));
+  const AlignedCopy<float> a_scales(std::vector<float>(groups * kSkinnyRows, kNan));
+  std::vector<float> a_memory = a;
+  const TensorView a_view = TensorView::Of(a_memory.data(), c.rows, c.in);
+  simt::Launch({static_cast<unsigned>(RunsOf(c.in)), kSkinnyRows}, {32}, 0, random_(),
+               [&](char*) { QuantiseRun(a_view, values.data(), a_scales.data()); });
+  // The rounded inputs are the ones to compare with.
+  std::vector<float> rounded(a.size());
+  for (int r = 0; r < c.rows; ++r) {
+    for (int k = 0; k < c.in; ++k) {
+      rounded[r * c.in + k] = a_scales.data()[k / kScaleInputs * kSkinnyRows + r] *
+                              values.data()[r * groups * kScaleInputs + Int8Byte(k)];
+      ASSERT_NEAR(rounded[r * c.in + k], a[r * c.in + k], 0.025);
+    }
+  }
+  SkinnyArgs args{};
+  args.w = w_there.data();
+  args.w_scales = scales_there.data();
+  args.a = values.data();
+  args.a_scales = a_scales.data();
+  const bool few = c.rows <= 8;
+  Check(c, args, w, rounded, 1e-6,
+        format == WeightFormat::kInt8
+            ? (few ? SkinnyScaled<WeightFormat::kInt8, 1> : SkinnyScaled<WeightFormat::kInt8, 2>)
+            : (few ? SkinnyScaled<WeightFormat::kInt4, 1> : SkinnyScaled<WeightFormat::kInt4, 2>));
+}
+
+const Case kCases[] = {
+    {1, 8, 5},
+    {1, 1024, 40, true},
+    {2, 264, 16, false, true},
+    {7, 2048 + 72, 33, true, true},
+    {8, 136, 17, false, false, true},
+    {9, 520, 31, false, true, true},
+    {16, 1000, 48, true, true, true},
+};
+
+TEST_F(SkinnyGemmTest, OfBf16IsTheProduct) {
+  for (const Case& c : kCases) CheckBf16(c);
+}
+
+TEST_F(SkinnyGemmTest, OfInt8IsTheProductOfWhatWasRounded) {
+  for (const Case& c : kCases) CheckScaled(c, WeightFormat::kInt8);
+  CheckScaled({3, 33, 7}, WeightFormat::kInt8);
+}
+
+TEST_F(SkinnyGemmTest, OfInt4IsTheProductOfWhatWasRounded) {
+  for (const Case& c : kCases) CheckScaled(c, WeightFormat::kInt4);
+  CheckScaled({12, 250, 19}, WeightFormat::kInt4);
+}
+
+}  // namespace
+}  // namespace aludel::cuda
