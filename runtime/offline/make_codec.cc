@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "runtime/codec/artifact/artifact_files.h"
+#include "runtime/codec/scd/calibrate.h"
 #include "runtime/model/model_config.h"
 #include "runtime/model/weight_stream.h"
 #include "runtime/offline/calibrate_transform.h"
@@ -72,6 +73,99 @@ absl::StatusOr<TransformShape> ShapeOf(const MakeCodecOptions& options, const Mo
   return shape;
 }
 
+// A format and its random halves.
+template <typename EncoderWeights, typename DecoderWeights>
+struct Made {
+  ArtifactFormat format;
+  EncoderWeights encoder;
+  DecoderWeights decoder;
+  MadeCodec report;
+};
+
+absl::StatusOr<Made<TransformEncoderWeights, TransformDecoderWeights>> MakeAludel(
+    const MakeCodecOptions& options, const ModelConfig& config) {
+  Made<TransformEncoderWeights, TransformDecoderWeights> made;
+  ALUDEL_ASSIGN_OR_RETURN(const TransformShape shape, ShapeOf(options, config));
+  const int64_t width = AffordableWidth(options.compute_share, config, shape);
+  std::mt19937_64 random(options.seed);
+  for (const TransformGroup& group : shape.groups) {
+    made.encoder.push_back(RandomEncoder(config, group, random));
+    made.decoder.push_back(RandomDecoder(config, group, width, random));
+  }
+  made.format.name = absl::StrCat("aludel-p", options.native_layers);
+  made.format.kind = ArtifactKind::kTransform;
+  made.format.transform = shape;
+  made.report.groups = static_cast<int>(shape.groups.size());
+  made.report.group_layers = shape.groups.front().layers;
+  made.report.rank = shape.groups.front().rank;
+  made.report.width = width;
+  made.report.bytes_per_token =
+      static_cast<double>(made.report.groups) * static_cast<double>(made.report.rank) * kBits / 8;
+  return made;
+}
+
+Made<ScdEncoderWeights, ScdDecoderWeights> MakePaper(const MakeCodecOptions& options,
+                                                     const ModelConfig& config) {
+  Made<ScdEncoderWeights, ScdDecoderWeights> made;
+  const ScdOptions published;
+  const int64_t hidden = config.hidden;
+  const int64_t kv_dim = config.kv_dim();
+  const int64_t rank_k = RankOf(published.rank_k, kv_dim);
+  const int64_t rank_v = RankOf(published.rank_v, kv_dim);
+  const int64_t rank_h = RankOf(published.rank_h, hidden);
+  const int64_t width = published.aligner.width;
+  const int patched = PublishedPatchLayers(config.layers);
+  std::mt19937_64 random(options.seed);
+  made.format.name = "paper";
+  for (int layer = 0; layer < config.layers; ++layer) {
+    ScdEncoderLayer encoder;
+    ScdDecoderLayer decoder;
+    if ((layer + 1) * patched / config.layers > layer * patched / config.layers) {
+      encoder.mode = decoder.mode = ScdMode::kPatch;
+      encoder.h = RandomMatrix(rank_h, hidden, random);
+      decoder.aligner = {RandomMatrix(hidden, rank_h, random), std::vector<float>(hidden),
+                         RandomMatrix(2 * width, rank_h, random), std::vector<float>(2 * width),
+                         RandomMatrix(hidden, width, random)};
+    } else {
+      encoder.k = RandomMatrix(rank_k, kv_dim, random);
+      encoder.v = RandomMatrix(rank_v, kv_dim, random);
+      decoder.k = RandomMatrix(kv_dim, rank_k, random);
+      decoder.v = RandomMatrix(kv_dim, rank_v, random);
+    }
+    made.format.layers.push_back({encoder.mode, encoder.k.rows, encoder.v.rows, encoder.h.rows});
+    made.report.bytes_per_token +=
+        static_cast<double>(encoder.k.rows + encoder.v.rows + encoder.h.rows) * sizeof(Bf16);
+    made.encoder.push_back(std::move(encoder));
+    made.decoder.push_back(std::move(decoder));
+  }
+  return made;
+}
+
+template <typename EncoderWeights, typename DecoderWeights>
+absl::StatusOr<MadeCodec> WriteFormat(const MakeCodecOptions& options,
+                                      Made<EncoderWeights, DecoderWeights> made) {
+  ArtifactManifest manifest;
+  manifest.producer = ModelName(options.producer);
+  ALUDEL_ASSIGN_OR_RETURN(manifest.producer_hash, HashModel(options.producer));
+  ArtifactDecoder entry;
+  entry.consumer = ModelName(options.consumer);
+  ALUDEL_ASSIGN_OR_RETURN(entry.consumer_hash, HashModel(options.consumer));
+  ArtifactFormat& format = made.format;
+  format.notes["weights"] = "random: for speed only";
+  ALUDEL_ASSIGN_OR_RETURN(ArtifactWriter writer, ArtifactWriter::Begin(options.out));
+  ALUDEL_ASSIGN_OR_RETURN(const std::optional<ArtifactManifest> old, FindArtifact(options.out));
+  if (old.has_value()) {
+    ALUDEL_RETURN_IF_ERROR(KeepFormats(*old, {format.name}, /*replace_controls=*/false, &writer, &manifest));
+  }
+  ALUDEL_ASSIGN_OR_RETURN(format.encoder, writer.AddEncoder(format.name, made.encoder));
+  ALUDEL_ASSIGN_OR_RETURN(entry.file, writer.AddDecoder(format.name, entry.consumer, made.decoder));
+  format.decoders.push_back(std::move(entry));
+  made.report.format = format.name;
+  manifest.formats.push_back(std::move(format));
+  ALUDEL_RETURN_IF_ERROR(writer.Publish(manifest));
+  return made.report;
+}
+
 }  // namespace
 
 absl::StatusOr<MadeCodec> MakeCodec(const MakeCodecOptions& options) {
@@ -82,45 +176,13 @@ absl::StatusOr<MadeCodec> MakeCodec(const MakeCodecOptions& options) {
     return absl::FailedPreconditionError(absl::StrCat(options.producer, " and ", options.consumer,
                                                       " have different shapes (see aludel-inspect)"));
   }
-  ALUDEL_ASSIGN_OR_RETURN(const TransformShape shape, ShapeOf(options, config));
-  const int64_t width = AffordableWidth(options.compute_share, config, shape);
-  std::mt19937_64 random(options.seed);
-  TransformEncoderWeights encoder;
-  TransformDecoderWeights decoder;
-  for (const TransformGroup& group : shape.groups) {
-    encoder.push_back(RandomEncoder(config, group, random));
-    decoder.push_back(RandomDecoder(config, group, width, random));
+  if (options.preset == "paper") return WriteFormat(options, MakePaper(options, config));
+  if (options.preset != "aludel") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("preset is \"", options.preset, "\", want aludel or paper"));
   }
-
-  ArtifactManifest manifest;
-  manifest.producer = ModelName(options.producer);
-  ALUDEL_ASSIGN_OR_RETURN(manifest.producer_hash, HashModel(options.producer));
-  ArtifactDecoder entry;
-  entry.consumer = ModelName(options.consumer);
-  ALUDEL_ASSIGN_OR_RETURN(entry.consumer_hash, HashModel(options.consumer));
-  ArtifactFormat format;
-  format.name = absl::StrCat("aludel-p", options.native_layers);
-  format.kind = ArtifactKind::kTransform;
-  format.transform = shape;
-  format.notes["weights"] = "random: for speed only";
-  ALUDEL_ASSIGN_OR_RETURN(ArtifactWriter writer, ArtifactWriter::Begin(options.out));
-  ALUDEL_ASSIGN_OR_RETURN(const std::optional<ArtifactManifest> old, FindArtifact(options.out));
-  if (old.has_value()) {
-    ALUDEL_RETURN_IF_ERROR(KeepFormats(*old, {format.name}, /*replace_controls=*/false, &writer, &manifest));
-  }
-  ALUDEL_ASSIGN_OR_RETURN(format.encoder, writer.AddEncoder(format.name, encoder));
-  ALUDEL_ASSIGN_OR_RETURN(entry.file, writer.AddDecoder(format.name, entry.consumer, decoder));
-  format.decoders.push_back(std::move(entry));
-  MadeCodec made;
-  made.format = format.name;
-  made.groups = static_cast<int>(shape.groups.size());
-  made.group_layers = shape.groups.front().layers;
-  made.rank = shape.groups.front().rank;
-  made.width = width;
-  made.bytes_per_token = static_cast<double>(made.groups) * static_cast<double>(made.rank) * kBits / 8;
-  manifest.formats.push_back(std::move(format));
-  ALUDEL_RETURN_IF_ERROR(writer.Publish(manifest));
-  return made;
+  ALUDEL_ASSIGN_OR_RETURN(auto made, MakeAludel(options, config));
+  return WriteFormat(options, std::move(made));
 }
 
 }  // namespace aludel

@@ -13,6 +13,7 @@ namespace aludel {
 struct MakeCodecOptions {
   std::string producer, consumer;  // model directories
   std::string out;                 // artefact directory, new or an artefact of this producer
+  std::string preset = "aludel";   // or "paper", whose shape is the published one: the next four are not its
   int native_layers = 2;
   double bytes_per_token = 0;   // upper bound, headers aside; 0: 1/16 of raw
   int group_layers = 0;         // see TransformOptions
@@ -20,7 +21,7 @@ struct MakeCodecOptions {
   uint64_t seed = 1;
 };
 
-// What came out of it.
+// What came out of it: groups, rank and width of preset aludel.
 struct MadeCodec {
   std::string format;
   int groups = 0;
@@ -30,7 +31,8 @@ struct MadeCodec {
   double bytes_per_token = 0;
 };
 
-// Writes the format aludel-pN of preset aludel, fixed bit widths, where calibration would put it.
+// Writes the format aludel-pN of preset aludel, fixed bit widths, or the format paper, its Patch layers
+// evenly spread, where calibration would put it.
 absl::StatusOr<MadeCodec> MakeCodec(const MakeCodecOptions& options);
 
 }  // namespace aludel

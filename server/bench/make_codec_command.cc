@@ -27,6 +27,7 @@ absl::Status MakeCodecCommand(int argc, char** argv) {
   flags.Add("producer", "DIR", &options.producer, "model directory of the prefill side");
   flags.Add("consumer", "DIR", &options.consumer, "model directory of the decode side");
   flags.Add("out", "DIR", &options.out, "artefact directory");
+  flags.Add("preset", "NAME", &options.preset, "aludel or paper; the other flags shape aludel");
   flags.Add("native-layers", "N", &native_layers, "layers that the consumer runs over every token");
   flags.Add("bytes-per-token", "X", &options.bytes_per_token, "at most; 0: 1/16 of raw");
   flags.Add("group-layers", "N", &group_layers, "layers coded together; 0: as many as memory allows");
@@ -48,6 +49,10 @@ absl::Status MakeCodecCommand(int argc, char** argv) {
   options.group_layers = static_cast<int>(group_layers);
   options.seed = static_cast<uint64_t>(seed);
   ALUDEL_ASSIGN_OR_RETURN(const MadeCodec made, MakeCodec(options));
+  if (made.groups == 0) {
+    absl::PrintF("wrote %s: format %s, %.0f bytes/token\n", options.out, made.format, made.bytes_per_token);
+    return absl::OkStatus();
+  }
   absl::PrintF("wrote %s: format %s, %d groups of %d layers, rank %d, width %d, %.0f bytes/token\n",
                options.out, made.format, made.groups, made.group_layers, made.rank, made.width,
                made.bytes_per_token);

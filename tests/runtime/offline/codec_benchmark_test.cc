@@ -42,6 +42,25 @@ TEST(MakeCodec, StaysWithinRateAndComputeShare) {
               HasSubstr("--native-layers is 7, want 0 to 6"));
 }
 
+TEST(MakeCodec, GivesThePaperItsPublishedShape) {
+  const TemporaryDirectory directory;
+  MakeCodecOptions options = DemoOptions(directory);
+  options.preset = "paper";
+  const auto made = MakeCodec(options);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->format, "paper");
+  const auto manifest = LoadArtifactManifest(options.out);
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  int patched = 0;
+  for (const ArtifactLayer& layer : manifest->formats.at(0).layers) {
+    patched += layer.mode == ScdMode::kPatch ? 1 : 0;
+  }
+  EXPECT_EQ(patched, 3);  // of the demo's eight
+  EXPECT_EQ(made->bytes_per_token, 5 * (64 + 64) * 2 + 3 * 128 * 2);
+  options.preset = "papers";
+  EXPECT_THAT(std::string(MakeCodec(options).status().message()), HasSubstr("want aludel or paper"));
+}
+
 TEST(ComputeShare, GrowsWhereLittleLeavesNoDecoder) {
   const ModelConfig demo = ModelConfig::Load("deploy/demo/base").value();
   TransformShape shape;
@@ -58,12 +77,15 @@ TEST(ComputeShare, GrowsWhereLittleLeavesNoDecoder) {
 
 TEST(CodecBenchmark, MeasuresEveryPartOfAHandOver) {
   const TemporaryDirectory directory;
-  ASSERT_TRUE(MakeCodec(DemoOptions(directory)).ok());
+  MakeCodecOptions made = DemoOptions(directory);
+  ASSERT_TRUE(MakeCodec(made).ok());
+  made.preset = "paper";
+  ASSERT_TRUE(MakeCodec(made).ok());
   CodecBenchmarkOptions options;
   options.producer = "deploy/demo/base";
   options.consumer = "deploy/demo/chat";
   options.codec = directory.File("codec");
-  options.formats = {"aludel-p2", "raw"};
+  options.formats = {"aludel-p2", "raw", "paper"};
   options.tokens = 48;
   options.repeats = 1;
   const auto device = OpenDevice({.threads = 1});
@@ -72,7 +94,7 @@ TEST(CodecBenchmark, MeasuresEveryPartOfAHandOver) {
   EXPECT_GT(result->gemm_flops, 0);
   EXPECT_GT(result->prefill_seconds, 0);
   EXPECT_EQ(result->raw_bytes, 48 * 4096);
-  ASSERT_EQ(result->formats.size(), 2);
+  ASSERT_EQ(result->formats.size(), 3);
   for (const CodecTimes& format : result->formats) {
     EXPECT_GT(format.encode_seconds, 0) << format.format;
     EXPECT_GT(format.reconstruct_seconds, 0) << format.format;
