@@ -7,12 +7,16 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <random>
+#include <string>
 #include <thread>
 #include <tuple>
 #include <vector>
 
 #include "dnnl.hpp"
+#include "kernels/check.h"
 #include "kernels/cpu/onednn_loader.h"
+#include "kernels/ops.h"
 #include "omp.h"
 
 namespace aludel {
@@ -66,6 +70,35 @@ Read(const char* data, size_t bytes) {
   }
   const Vector all = sums[0] ^ sums[1] ^ sums[2] ^ sums[3];
   return all[0] ^ all[1] ^ all[2] ^ all[3] ^ all[4] ^ all[5] ^ all[6] ^ all[7];
+}
+
+// Seconds of one `launch` among `count` that follow each other on the device.
+template <typename Launch>
+double SecondsOfOne(Device& device, int count, Launch launch) {
+  const auto burst = [&] {
+    for (int i = 0; i < count; ++i) launch();
+    ALUDEL_CHECK(device.Synchronize({}).ok());
+  };
+  burst();
+  return Best(5, burst) / count;
+}
+
+double SquareProduct(Device& device, int64_t size) {
+  std::mt19937 random(1);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  std::vector<Bf16> values(static_cast<size_t>(size * size));
+  for (Bf16& value : values) value = ToBf16(uniform(random));
+  const size_t bytes = values.size() * sizeof(Bf16);
+  const auto a = device.Allocate(bytes);
+  const auto out = device.Allocate(bytes);
+  const auto w = device.ops().Pack(TensorView::Of(values.data(), size, size), WeightFormat::kBf16);
+  if (!a.ok() || !out.ok() || !w.ok()) return 0;
+  device.CopyToDevice(a->data(), values.data(), bytes, {});
+  const double seconds = SecondsOfOne(device, 20, [&] {
+    device.ops().Gemm(TensorView::Of(a->as<Bf16>(), size, size), **w, nullptr, /*accumulate=*/false,
+                      TensorView::Of(out->as<Bf16>(), size, size), {});
+  });
+  return 2e-9 * static_cast<double>(size) * static_cast<double>(size) * static_cast<double>(size) / seconds;
 }
 
 }  // namespace
@@ -127,6 +160,25 @@ double LibraryGemm(int64_t rows, int64_t out, int64_t in, int threads) {
   const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(out) * static_cast<double>(in);
   const int runs = static_cast<int>(std::clamp(5e10 / flops, 5.0, 50.0));
   return known[key] = flops / Best(runs, run) * 1e-9;
+}
+
+double Bandwidth(Device& device, int threads) {
+  if (device.name() == "cpu") return ReadBandwidth(threads);
+  static std::map<std::string, double> known;
+  if (const auto found = known.find(device.name()); found != known.end()) return found->second;
+  constexpr size_t kBytes = size_t{1} << 30;
+  const auto from = device.Allocate(kBytes);
+  const auto to = device.Allocate(kBytes);
+  if (!from.ok() || !to.ok()) return 0;
+  const double seconds = SecondsOfOne(device, 20, [&] { device.Copy(to->data(), from->data(), kBytes, {}); });
+  return known[device.name()] = 2e-9 * static_cast<double>(kBytes) / seconds;
+}
+
+double PeakGemm(Device& device, int64_t rows, int64_t out, int64_t in, int threads) {
+  if (device.name() == "cpu") return LibraryGemm(rows, out, in, threads);
+  static std::map<std::string, double> known;
+  if (const auto found = known.find(device.name()); found != known.end()) return found->second;
+  return known[device.name()] = std::max(SquareProduct(device, 4096), SquareProduct(device, 8192));
 }
 
 }  // namespace aludel

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "kernels/device.h"
+
 namespace aludel {
 
 // What this machine can do at most, measured in the run that compares itself with it. Both take a fraction of
@@ -14,5 +16,11 @@ double ReadBandwidth(int threads);
 // GFLOP/s of oneDNN's matrix product [rows, in] x [in, out] in bf16 (f32 where this CPU has no bf16), weights
 // in the layout it likes best, on `threads` threads. 0 where oneDNN is not installed.
 double LibraryGemm(int64_t rows, int64_t out, int64_t in, int threads);
+
+// The same of a device: on the CPU the two above; on a card GB/s that a copy of 1 GiB within it reads and
+// writes together, and GFLOP/s of its library's best square bf16 product of random numbers, whatever the
+// shape.
+double Bandwidth(Device& device, int threads);
+double PeakGemm(Device& device, int64_t rows, int64_t out, int64_t in, int threads);
 
 }  // namespace aludel

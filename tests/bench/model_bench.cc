@@ -1,11 +1,12 @@
 // A whole model's prefill and decode against what the machine allows, measured in the same run:
 //
-//   build/release/bin/model_bench --model=DIR [--threads=2] [--cores=0,1] [--weights=int8] [Google
-//   Benchmark's flags]
+//   build/release/bin/model_bench --model=DIR [--device=cpu|cuda:0] [--threads=2] [--cores=0,1]
+//       [--weights=int8] [--chunk=1024] [--prefill=128,512,1024] [--decode=1:64,8:512] [Google Benchmark's
+//       flags]
 //
-// Prefill: floating-point operations of the matrix products alone over those that oneDNN does in the same
-// time on the same shapes (`of_gemm`). Decode: bytes of weights that a step must read over what as many
-// threads read (`of_bandwidth`); a batch shares them.
+// Prefill of so many tokens, `chunk` at a time: floating-point operations of the matrix products alone over
+// those that the library does in the same time (`of_gemm`, see bounds.h). Decode of batch:context: bytes of
+// weights that a step must read over what the memory gives (`of_bandwidth`); a batch shares them.
 #include <benchmark/benchmark.h>
 
 #include <cstdio>
@@ -14,19 +15,20 @@
 #include <string>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/strip.h"
-#include "kernels/core_list.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "runtime/kv/block_pool.h"
 #include "runtime/model/transformer.h"
+#include "tests/bench/bench_device.h"
 #include "tests/bench/bounds.h"
 
 namespace aludel {
 namespace {
 
 struct Flags {
+  BenchFlags bench;
   std::string model;
-  int threads = 2;
-  std::vector<int> cores;
+  int64_t chunk = 1024;
   DType compute = DType::kBf16;
   std::optional<WeightFormat> weights;
 
@@ -34,21 +36,19 @@ struct Flags {
 } flags;
 
 constexpr int kBlockTokens = 16;
-constexpr int kMaxRows = 1024;
 
-Device& CpuDevice() {
-  static const auto* const device = new std::unique_ptr<Device>(
-      OpenDevice({.name = "cpu", .threads = flags.threads, .cores = flags.cores}).value());
+Device& TheDevice() {
+  static const auto* const device = new std::unique_ptr<Device>(OpenBenchDevice(flags.bench));
   return **device;
 }
 
 Transformer& Model() {
   static Transformer* const model = [] {
     TransformerOptions options;
-    options.max_rows = kMaxRows;
+    options.max_rows = flags.chunk;
     options.compute = flags.compute;
     options.weights = flags.weights;
-    auto loaded = Transformer::Load(&CpuDevice(), flags.model, options);
+    auto loaded = Transformer::Load(&TheDevice(), flags.model, options);
     if (!loaded.ok()) {
       std::fprintf(stderr, "%s\n", loaded.status().ToString().c_str());
       std::exit(1);
@@ -79,12 +79,12 @@ double Parameters(const ModelConfig& config, bool with_head) {
   return sum;
 }
 
-// Seconds of oneDNN alone for all layers' products.
+// Seconds of the library alone for all layers' products.
 double LibrarySeconds(const ModelConfig& config, int64_t rows) {
   double seconds = 0;
   for (const Shape& shape : LayerShapes(config)) {
     seconds += static_cast<double>(config.layers) * 2e-9 * static_cast<double>(rows * shape.out * shape.in) /
-               LibraryGemm(rows, shape.out, shape.in, flags.threads);
+               PeakGemm(TheDevice(), rows, shape.out, shape.in, flags.bench.device.threads);
   }
   return seconds;
 }
@@ -94,7 +94,7 @@ struct Batch {
   Batch(int sequences, int64_t tokens) : tables(sequences) {
     const int64_t blocks = (tokens + kBlockTokens - 1) / kBlockTokens;
     pool =
-        BlockPool::Create(&CpuDevice(), Model().MakeKvLayout(blocks * sequences, kBlockTokens, DType::kBf16))
+        BlockPool::Create(&TheDevice(), Model().MakeKvLayout(blocks * sequences, kBlockTokens, DType::kBf16))
             .value();
     for (BlockTable& table : tables) {
       if (!table.Grow(*pool, tokens).ok()) std::abort();
@@ -126,74 +126,88 @@ struct Batch {
   }
 };
 
-void Prefill(benchmark::State& state) {
-  const int64_t rows = state.range(0);
+void Prefill(benchmark::State& state, int64_t rows) {
   const double library = LibrarySeconds(Model().config(), rows);
   Batch batch(1, rows);
-  batch.Forward(0, rows);
-  for (auto _ : state) batch.Forward(0, rows);
+  const auto run = [&] {
+    for (int64_t at = 0; at < rows; at += flags.chunk) {
+      batch.Forward(at, std::min(flags.chunk, rows - at));
+    }
+  };
+  run();
+  for (auto _ : state) run();
   const auto tokens = static_cast<double>(state.iterations() * rows);
   state.counters["tokens/s"] = benchmark::Counter(tokens, benchmark::Counter::kIsRate);
   state.counters["of_gemm"] =
       benchmark::Counter(static_cast<double>(state.iterations()) * library, benchmark::Counter::kIsRate);
 }
-BENCHMARK(Prefill)->Arg(128)->Arg(512)->Arg(1024)->Unit(benchmark::kMillisecond)->UseRealTime();
 
-void Decode(benchmark::State& state) {
-  const int sequences = static_cast<int>(state.range(0));
-  const int64_t context = state.range(1);
+void Decode(benchmark::State& state, int sequences, int64_t context) {
   const double bytes = Parameters(Model().config(), true) * BitsPerWeight(flags.format()) / 8;
-  const double bandwidth = ReadBandwidth(flags.threads);
+  const double bandwidth = Bandwidth(TheDevice(), flags.bench.device.threads);
   Batch batch(sequences, context + 1);
-  for (int64_t at = 0; at < context; at += kMaxRows / sequences) {
-    batch.Forward(at, std::min<int64_t>(kMaxRows / sequences, context - at));
-  }
+  const int64_t rows = std::max<int64_t>(1, flags.chunk / sequences);
+  for (int64_t at = 0; at < context; at += rows) batch.Forward(at, std::min(rows, context - at));
   for (auto _ : state) batch.Forward(context, 1);
   const auto steps = static_cast<double>(state.iterations());
   state.counters["tokens/s"] = benchmark::Counter(steps * sequences, benchmark::Counter::kIsRate);
   state.counters["of_bandwidth"] =
       benchmark::Counter(steps * bytes * 1e-9 / bandwidth, benchmark::Counter::kIsRate);
 }
-BENCHMARK(Decode)
-    ->ArgNames({"batch", "context"})
-    ->Args({1, 64})
-    ->Args({1, 512})
-    ->Args({8, 64})
-    ->Args({8, 512})
-    ->Unit(benchmark::kMillisecond)
-    ->UseRealTime();
+
+// "1:64,8:512" as pairs, or nothing; without a colon the second is 0.
+std::optional<std::vector<std::pair<int, int64_t>>> ParsePairs(const std::string& text) {
+  std::vector<std::pair<int, int64_t>> pairs;
+  for (const absl::string_view item : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    const std::vector<absl::string_view> parts = absl::StrSplit(item, ':');
+    std::pair<int, int64_t> pair{0, 0};
+    if (parts.size() > 2 || !absl::SimpleAtoi(parts[0], &pair.first) || pair.first < 1) return std::nullopt;
+    if (parts.size() == 2 && !absl::SimpleAtoi(parts[1], &pair.second)) return std::nullopt;
+    pairs.push_back(pair);
+  }
+  return pairs;
+}
+
+bool ParseFlags(int* argc, char** argv) {
+  BenchFlags& bench = flags.bench = ParseBenchFlags(argc, argv);
+  flags.model = bench.Take("model", "");
+  if (!absl::SimpleAtoi(bench.Take("chunk", "1024"), &flags.chunk) || flags.chunk < 1) return false;
+  if (bench.Take("compute", "bf16") == "f32") flags.compute = DType::kF32;
+  if (const std::string weights = bench.Take("weights", ""); !weights.empty()) {
+    flags.weights = ParseWeightFormat(weights);
+    if (!flags.weights.has_value()) return false;
+  }
+  const auto prefill = ParsePairs(bench.Take("prefill", "128,512,1024"));
+  const auto decode = ParsePairs(bench.Take("decode", "1:64,1:512,8:64,8:512"));
+  if (!prefill.has_value() || !decode.has_value() || flags.model.empty() || !bench.others.empty())
+    return false;
+  for (const auto& [tokens, none] : *prefill) {
+    benchmark::RegisterBenchmark(absl::StrCat("Prefill/", tokens).c_str(), Prefill, tokens)
+        ->Unit(benchmark::kMillisecond)
+        ->UseRealTime();
+  }
+  for (const auto& [batch, context] : *decode) {
+    const std::string name = absl::StrCat("Decode/batch:", batch, "/context:", context);
+    benchmark::RegisterBenchmark(name.c_str(), Decode, batch, context)
+        ->Unit(benchmark::kMillisecond)
+        ->UseRealTime();
+  }
+  return true;
+}
 
 }  // namespace
 }  // namespace aludel
 
 int main(int argc, char** argv) {
-  int kept = 0;
-  for (int i = 0; i < argc; ++i) {
-    absl::string_view argument = argv[i];
-    if (absl::ConsumePrefix(&argument, "--model=")) {
-      aludel::flags.model = std::string(argument);
-    } else if (absl::ConsumePrefix(&argument, "--threads=")) {
-      if (!absl::SimpleAtoi(argument, &aludel::flags.threads)) return 1;
-    } else if (absl::ConsumePrefix(&argument, "--cores=")) {
-      const auto cores = aludel::ParseCoreList(argument);
-      if (!cores.ok()) return 1;
-      aludel::flags.cores = *cores;
-    } else if (absl::ConsumePrefix(&argument, "--compute=")) {
-      aludel::flags.compute = argument == "f32" ? aludel::DType::kF32 : aludel::DType::kBf16;
-    } else if (absl::ConsumePrefix(&argument, "--weights=")) {
-      aludel::flags.weights = aludel::ParseWeightFormat(argument);
-      if (!aludel::flags.weights.has_value()) return 1;
-    } else {
-      argv[kept++] = argv[i];
-    }
-  }
-  benchmark::Initialize(&kept, argv);
-  if (aludel::flags.model.empty() || benchmark::ReportUnrecognizedArguments(kept, argv)) {
-    std::fprintf(stderr,
-                 "usage: model_bench --model=DIR [--threads=N] [--cores=LIST] [--compute=bf16|f32] "
-                 "[--weights=int8|int4] [--benchmark_...]\n");
+  if (!aludel::ParseFlags(&argc, argv)) {
+    std::fprintf(
+        stderr,
+        "usage: model_bench --model=DIR [--device=NAME] [--threads=N] [--cores=LIST] [--compute=bf16|f32] "
+        "[--weights=int8|int4] [--chunk=N] [--prefill=TOKENS,...] [--decode=BATCH:CONTEXT,...] "
+        "[--benchmark_...]\n");
     return 1;
   }
+  benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();
   return 0;
 }

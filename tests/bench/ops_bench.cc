@@ -1,157 +1,227 @@
-// The operations of a forward pass at a 1B model's sizes, on two CPU threads, against what the machine allows
-// in the same run:
+// The operations of a forward pass at a model's sizes against what the machine allows in the same run:
 //
-//   build/release/bin/ops_bench [--benchmark_filter=...]
+//   build/release/bin/ops_bench [--device=cpu|cuda:0] [--threads=2] [--shape=1b|8b] [--benchmark_filter=...]
 //
-// `of_gemm`: oneDNN's rate on the same matrices. `of_bandwidth`: bytes that must be read and written
-// (weights, pages, activations) over what as many threads read; what lies in the caches may go above 1.
+// `of_gemm`: the rate of the library's matrix product, oneDNN's on the same matrices or the card's best
+// (bounds.h). `of_bandwidth`: bytes that must be read and written (weights, pages, activations) over what the
+// memory gives; what lies in the caches may go above 1. On a card several launches follow each other before
+// the host waits, as in a forward pass.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <random>
+#include <string>
 #include <vector>
 
-#include "kernels/device.h"
+#include "absl/strings/str_cat.h"
 #include "kernels/ops.h"
+#include "tests/bench/bench_device.h"
 #include "tests/bench/bounds.h"
+#include "tests/kernels/device_array.h"
 
 namespace aludel {
 namespace {
 
-constexpr int kThreads = 2;
-constexpr int kHidden = 2048, kFfn = 8192, kHeads = 32, kKvHeads = 8, kHeadDim = 64;
+struct Shape {
+  int hidden, ffn, heads, kv_heads, head_dim;
+};
+constexpr Shape k1B = {2048, 8192, 32, 8, 64};
+constexpr Shape k8B = {4096, 14336, 32, 8, 128};
 constexpr int kBlockTokens = 16;
 
-Device& Cpu() {
-  static const auto* const device =
-      new std::unique_ptr<Device>(OpenDevice({.name = "cpu", .threads = kThreads}).value());
-  return **device;
-}
+// What the benchmarks share.
+struct Bench {
+  explicit Bench(BenchFlags* flags)
+      : device(OpenBenchDevice(*flags)),
+        threads(flags->device.threads),
+        launches(device->name() == "cpu" ? 1 : 16),
+        shape(flags->Take("shape", "1b") == "8b" ? k8B : k1B) {}
 
-std::vector<float> Random(size_t count) {
-  std::mt19937 random(1);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(count);
-  for (float& value : values) value = normal(random);
-  return values;
-}
+  std::unique_ptr<Device> device;
+  int threads;
+  int launches;  // between two waits of the host
+  Shape shape;
 
-std::vector<Bf16> RandomBf16(size_t count) {
-  std::vector<Bf16> narrow;
-  for (const float value : Random(count)) narrow.push_back(ToBf16(value));
-  return narrow;
-}
+  // Normal numbers, a pattern of a million of them over and over.
+  template <typename T>
+  DeviceArray<T> Random(size_t count) const {
+    static const std::vector<float>* const pattern = [] {
+      std::mt19937 random(1);
+      std::normal_distribution<float> normal;
+      auto* const values = new std::vector<float>((1 << 20) - 3);
+      for (float& value : *values) value = normal(random);
+      return values;
+    }();
+    std::vector<T> values(count);
+    for (size_t i = 0; i < count; ++i) {
+      if constexpr (std::is_same_v<T, Bf16>) {
+        values[i] = ToBf16((*pattern)[i % pattern->size()]);
+      } else {
+        values[i] = (*pattern)[i % pattern->size()];
+      }
+    }
+    return DeviceArray<T>(*device, values);
+  }
 
-void ReportBytes(benchmark::State& state, double bytes) {
-  const double done = bytes * static_cast<double>(state.iterations());
-  state.SetBytesProcessed(static_cast<int64_t>(done));
-  state.counters["of_bandwidth"] =
-      benchmark::Counter(done * 1e-9 / ReadBandwidth(kThreads), benchmark::Counter::kIsRate);
-}
+  // Times `launch` and counts its floating-point operations and bytes.
+  template <typename Launch>
+  void Run(benchmark::State& state, double flops, double gemm, double bytes, Launch launch) const {
+    launch();
+    Finish(*device);
+    while (state.KeepRunningBatch(launches)) {
+      for (int i = 0; i < launches; ++i) launch();
+      Finish(*device);
+    }
+    const auto count = static_cast<double>(state.iterations());
+    const auto rate = [](double value) { return benchmark::Counter(value, benchmark::Counter::kIsRate); };
+    if (flops > 0) state.counters["GFLOP/s"] = rate(count * flops * 1e-9);
+    if (gemm > 0) state.counters["of_gemm"] = rate(count * flops * 1e-9 / gemm);
+    state.SetBytesProcessed(static_cast<int64_t>(count * bytes));
+    state.counters["of_bandwidth"] = rate(count * bytes * 1e-9 / Bandwidth(*device, threads));
+  }
+};
 
 // Weights of several copies in turn: a model's do not wait in the caches.
-void Gemm(benchmark::State& state) {
-  const int64_t rows = state.range(0), out = state.range(1), in = state.range(2);
+void Gemm(benchmark::State& state, const Bench& bench, int64_t rows, int64_t out, int64_t in) {
   constexpr int64_t kBytes = 256 << 20;
   const auto copies = static_cast<size_t>(std::max<int64_t>(1, kBytes / (2 * out * in)));
-  std::vector<Bf16> w = RandomBf16(out * in);
+  std::vector<Bf16> values(static_cast<size_t>(out * in), ToBf16(0.5f));
+  std::mt19937 random(1);
+  for (Bf16& value : values) value.bits ^= static_cast<uint16_t>(random() & 0x807f);  // signs and mantissas
+  Ops& ops = bench.device->ops();
   std::vector<std::unique_ptr<PackedMatrix>> packed;
   for (size_t i = 0; i < copies; ++i) {
-    packed.push_back(Cpu().ops().Pack(TensorView::Of(w.data(), out, in), WeightFormat::kBf16).value());
+    packed.push_back(ops.Pack(TensorView::Of(values.data(), out, in), WeightFormat::kBf16).value());
   }
-  std::vector<Bf16> a = RandomBf16(rows * in);
-  std::vector<float> result(rows * out);
-  const double library = LibraryGemm(rows, out, in, kThreads);
+  const DeviceArray<Bf16> a = bench.Random<Bf16>(rows * in);
+  const DeviceArray<float> result = bench.Random<float>(rows * out);
   size_t next = 0;
-  for (auto _ : state) {
-    Cpu().ops().Gemm(TensorView::Of(a.data(), rows, in), *packed[next++ % copies], nullptr, false,
-                     TensorView::Of(result.data(), rows, out), {});
-  }
-  const double gflop = 2e-9 * static_cast<double>(rows) * static_cast<double>(out * in) *
-                       static_cast<double>(state.iterations());
-  state.counters["GFLOP/s"] = benchmark::Counter(gflop, benchmark::Counter::kIsRate);
-  state.counters["of_gemm"] = benchmark::Counter(gflop / library, benchmark::Counter::kIsRate);
-  ReportBytes(state, 2.0 * static_cast<double>(out * in));
+  const auto products = static_cast<double>(out) * static_cast<double>(in);
+  bench.Run(state, 2 * products * static_cast<double>(rows),
+            PeakGemm(*bench.device, rows, out, in, bench.threads), 2 * products, [&] {
+              ops.Gemm(a.View(rows, in), *packed[next++ % copies], nullptr, false, result.View(rows, out),
+                       {});
+            });
 }
-BENCHMARK(Gemm)
-    ->ArgNames({"rows", "out", "in"})
-    ->ArgsProduct({{1, 8, 64, 512, 1024}, {2 * kKvHeads * kHeadDim, kHidden, 2 * kFfn}, {kHidden}})
-    ->ArgsProduct({{1, 8, 64, 512, 1024}, {kHidden}, {kFfn}})
-    ->UseRealTime();
 
 // `rows` new tokens of `sequences` sequences behind `context` others, over bf16 pages.
-void Attention(benchmark::State& state) {
-  const int64_t sequences = state.range(0), rows = state.range(1), context = state.range(2);
+void Attention(benchmark::State& state, const Bench& bench, int64_t sequences, int64_t rows,
+               int64_t context) {
+  const Shape& shape = bench.shape;
   const int64_t blocks = (context + rows + kBlockTokens - 1) / kBlockTokens;
-  std::vector<Bf16> k = RandomBf16(sequences * blocks * kBlockTokens * kKvHeads * kHeadDim);
-  std::vector<Bf16> v = k;
+  const int64_t q_dim = int64_t{shape.heads} * shape.head_dim;
+  const int64_t values = sequences * blocks * kBlockTokens * shape.kv_heads * shape.head_dim;
+  const DeviceArray<Bf16> k = bench.Random<Bf16>(values), v = bench.Random<Bf16>(values);
   std::vector<int32_t> ids(sequences * blocks);
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
   std::vector<SequenceRows> batch;
   for (int64_t s = 0; s < sequences; ++s) {
     batch.push_back({s * rows, rows, context, absl::MakeConstSpan(ids).subspan(s * blocks, blocks)});
   }
-  std::vector<float> q = Random(sequences * rows * kHeads * kHeadDim);
-  std::vector<Bf16> out(q.size());
-  const PagedKv kv{k.data(), v.data(), DType::kBf16, kBlockTokens, kKvHeads, kHeadDim};
-  const AttentionParams params{kHeads, kKvHeads, kHeadDim, 1.0f / std::sqrt(float{kHeadDim})};
-  for (auto _ : state) {
-    Cpu().ops().Attention(TensorView::Of(q.data(), sequences * rows, kHeads * kHeadDim), params, batch, kv,
-                          TensorView::Of(out.data(), sequences * rows, kHeads * kHeadDim), {});
-  }
+  const DeviceArray<float> q = bench.Random<float>(sequences * rows * q_dim);
+  const DeviceArray<Bf16> out = bench.Random<Bf16>(sequences * rows * q_dim);
+  const PagedKv kv{k.data(), v.data(), DType::kBf16, kBlockTokens, shape.kv_heads, shape.head_dim};
+  const AttentionParams params{shape.heads, shape.kv_heads, shape.head_dim,
+                               1.0f / std::sqrt(static_cast<float>(shape.head_dim))};
   const double keys = static_cast<double>(context) + (static_cast<double>(rows) + 1) / 2;
-  const double gflop = 4e-9 * static_cast<double>(sequences * rows) * keys * kHeads * kHeadDim *
-                       static_cast<double>(state.iterations());
-  state.counters["GFLOP/s"] = benchmark::Counter(gflop, benchmark::Counter::kIsRate);
-  state.counters["of_gemm"] =
-      benchmark::Counter(gflop / LibraryGemm(512, kHidden, kHidden, kThreads), benchmark::Counter::kIsRate);
-  ReportBytes(state, 2.0 * 2.0 * static_cast<double>(k.size()));
+  bench.Run(state, 4.0 * static_cast<double>(sequences * rows) * keys * static_cast<double>(q_dim),
+            PeakGemm(*bench.device, 512, shape.hidden, shape.hidden, bench.threads),
+            2.0 * 2.0 * static_cast<double>(values), [&] {
+              bench.device->ops().Attention(q.View(sequences * rows, q_dim), params, batch, kv,
+                                            out.View(sequences * rows, q_dim), {});
+            });
 }
-BENCHMARK(Attention)
-    ->ArgNames({"sequences", "rows", "context"})
-    ->Args({1, 512, 0})
-    ->Args({1, 1024, 0})
-    ->Args({1, 512, 4096})
-    ->Args({1, 1, 512})
-    ->Args({1, 1, 8192})
-    ->Args({8, 1, 1024})
-    ->UseRealTime();
 
-void RmsNorm(benchmark::State& state) {
-  const int64_t rows = state.range(0);
-  std::vector<float> x = Random(rows * kHidden), weight = Random(kHidden);
-  std::vector<Bf16> out(x.size());
-  for (auto _ : state) {
-    Cpu().ops().RmsNorm(TensorView::Of(x.data(), rows, kHidden), weight.data(), 1e-5f,
-                        TensorView::Of(out.data(), rows, kHidden), {});
+void RmsNorm(benchmark::State& state, const Bench& bench, int64_t rows) {
+  const int64_t cols = bench.shape.hidden;
+  const DeviceArray<float> x = bench.Random<float>(rows * cols), weight = bench.Random<float>(cols);
+  const DeviceArray<Bf16> out = bench.Random<Bf16>(rows * cols);
+  bench.Run(state, 0, 0, 6.0 * static_cast<double>(rows * cols), [&] {
+    bench.device->ops().RmsNorm(x.View(rows, cols), weight.data(), 1e-5f, out.View(rows, cols), {});
+  });
+}
+
+void SiluMul(benchmark::State& state, const Bench& bench, int64_t rows) {
+  const int64_t cols = bench.shape.ffn;
+  const DeviceArray<Bf16> gate_up = bench.Random<Bf16>(rows * 2 * cols),
+                          out = bench.Random<Bf16>(rows * cols);
+  bench.Run(state, 0, 0, 6.0 * static_cast<double>(rows * cols),
+            [&] { bench.device->ops().SiluMul(gate_up.View(rows, 2 * cols), out.View(rows, cols), {}); });
+}
+
+void Rope(benchmark::State& state, const Bench& bench, int64_t rows) {
+  const int head_dim = bench.shape.head_dim;
+  const int64_t cols = int64_t{bench.shape.heads} * head_dim;
+  const DeviceArray<float> q = bench.Random<float>(rows * cols);
+  std::vector<float> frequency;
+  for (int i = 0; i < head_dim / 2; ++i) {
+    frequency.push_back(std::pow(10000.0f, -2.0f * static_cast<float>(i) / static_cast<float>(head_dim)));
   }
-  ReportBytes(state, 6.0 * static_cast<double>(x.size()));
-}
-BENCHMARK(RmsNorm)->Arg(1)->Arg(8)->Arg(512)->UseRealTime();
-
-void SiluMul(benchmark::State& state) {
-  const int64_t rows = state.range(0);
-  std::vector<Bf16> gate_up = RandomBf16(rows * 2 * kFfn), out(rows * kFfn);
-  for (auto _ : state) {
-    Cpu().ops().SiluMul(TensorView::Of(gate_up.data(), rows, 2 * kFfn),
-                        TensorView::Of(out.data(), rows, kFfn), {});
-  }
-  ReportBytes(state, 6.0 * static_cast<double>(out.size()));
-}
-BENCHMARK(SiluMul)->Arg(1)->Arg(8)->Arg(512)->UseRealTime();
-
-void Rope(benchmark::State& state) {
-  const int64_t rows = state.range(0);
-  std::vector<float> q = Random(rows * kHeads * kHeadDim), frequency;
-  for (int i = 0; i < kHeadDim / 2; ++i) frequency.push_back(std::pow(10000.0f, -2.0f * i / kHeadDim));
   const SequenceRows sequence{0, rows, 0, {}};
-  for (auto _ : state) {
-    Cpu().ops().Rope(TensorView::Of(q.data(), rows, kHeads * kHeadDim), kHeadDim, {frequency},
-                     absl::MakeConstSpan(&sequence, 1), {});
-  }
-  ReportBytes(state, 8.0 * static_cast<double>(q.size()));
+  bench.Run(state, 0, 0, 8.0 * static_cast<double>(rows * cols), [&] {
+    bench.device->ops().Rope(q.View(rows, cols), head_dim, {frequency}, absl::MakeConstSpan(&sequence, 1),
+                             {});
+  });
 }
-BENCHMARK(Rope)->Arg(1)->Arg(8)->Arg(512)->UseRealTime();
+
+void Register(const Bench& bench) {
+  const auto add = [&bench](const std::string& name, auto function, auto... arguments) {
+    benchmark::RegisterBenchmark(name.c_str(), [&bench, function, arguments...](benchmark::State& state) {
+      function(state, bench, arguments...);
+    })->UseRealTime();
+  };
+  const Shape& shape = bench.shape;
+  const bool card = bench.device->name() != "cpu";
+  const int64_t kv = int64_t{2} * shape.kv_heads * shape.head_dim;
+  const std::vector<int64_t> row_counts =
+      card ? std::vector<int64_t>{1, 16, 1024, 4096} : std::vector<int64_t>{1, 8, 64, 512, 1024};
+  struct Matrix {
+    int64_t out, in;
+  };
+  for (const Matrix& w : {Matrix{kv, shape.hidden}, Matrix{shape.hidden, shape.hidden},
+                          Matrix{2 * int64_t{shape.ffn}, shape.hidden}, Matrix{shape.hidden, shape.ffn}}) {
+    for (const int64_t rows : row_counts) {
+      add(absl::StrCat("Gemm/rows:", rows, "/out:", w.out, "/in:", w.in), Gemm, rows, w.out, w.in);
+    }
+  }
+  struct Work {
+    int64_t sequences, rows, context;
+  };
+  const Work on_cpu[] = {{1, 512, 0}, {1, 1024, 0}, {1, 512, 4096}, {1, 1, 512}, {1, 1, 8192}, {8, 1, 1024}};
+  const Work on_card[] = {{1, 4096, 0}, {1, 8192, 0}, {1, 2048, 6144},
+                          {1, 1, 512},  {1, 1, 8192}, {32, 1, 4096}};
+  for (const Work& work : card ? on_card : on_cpu) {
+    add(absl::StrCat("Attention/sequences:", work.sequences, "/rows:", work.rows, "/context:", work.context),
+        Attention, work.sequences, work.rows, work.context);
+  }
+  for (const int64_t rows : card ? std::vector<int64_t>{1, 4096} : std::vector<int64_t>{1, 8, 512}) {
+    add(absl::StrCat("RmsNorm/", rows), RmsNorm, rows);
+    add(absl::StrCat("SiluMul/", rows), SiluMul, rows);
+    add(absl::StrCat("Rope/", rows), Rope, rows);
+  }
+}
+
+int Main(int argc, char** argv) {
+  BenchFlags flags = ParseBenchFlags(&argc, argv);
+  const Bench bench(&flags);
+  benchmark::Initialize(&argc, argv);
+  if (!flags.others.empty()) {
+    std::fprintf(
+        stderr,
+        "usage: ops_bench [--device=NAME] [--threads=N] [--cores=LIST] [--shape=1b|8b] [--benchmark_...]\n");
+    return 1;
+  }
+  Register(bench);
+  benchmark::AddCustomContext("bandwidth_gb_s", absl::StrCat(Bandwidth(*bench.device, bench.threads)));
+  benchmark::AddCustomContext("gemm_gflop_s",
+                              absl::StrCat(PeakGemm(*bench.device, 1024, 2048, 2048, bench.threads)));
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
 
 }  // namespace
 }  // namespace aludel
+
+int main(int argc, char** argv) { return aludel::Main(argc, argv); }
