@@ -47,10 +47,11 @@ function(aludel_binary name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS})
 endfunction()
 
-# aludel_test(NAME SOURCES a_test.cc ... DEPS targets ... [TIMEOUT seconds] [LABELS ...] [ENVIRONMENT A=b ...])
-# One GoogleTest binary, run by ctest from the repository root, so that tests name demo files by relative path.
+# aludel_test(NAME SOURCES a_test.cc ... DEPS targets ... [TIMEOUT seconds] [LABELS ...] [ENVIRONMENT A=b ...] [GUARDED])
+# One GoogleTest binary, run by ctest from the repository root, so that tests name demo files by relative path. GUARDED
+# runs it a second time on the device of tests/testing/guarded_device.h.
 function(aludel_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(ARG "GUARDED" "TIMEOUT" "SOURCES;DEPS;LABELS;ENVIRONMENT" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   _aludel_compile_options(${name})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
@@ -60,6 +61,11 @@ function(aludel_test name)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
                                           ENVIRONMENT "${ARG_ENVIRONMENT}")
+  if(ARG_GUARDED)
+    add_test(NAME ${name}_guarded COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(${name}_guarded PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
+                         ENVIRONMENT "ALUDEL_TEST_DEVICE=guarded;${ARG_ENVIRONMENT}")
+  endif()
 endfunction()
 
 # aludel_fuzz(NAME SOURCES a_fuzz.cc ... DEPS targets ...): a libFuzzer target with clang's runtime.

@@ -12,6 +12,7 @@
 #include "nlohmann/json.hpp"
 #include "runtime/constrain/json_schema.h"
 #include "tests/testing/native_tokens_codec.h"
+#include "tests/testing/test_device.h"
 
 namespace aludel {
 namespace {
@@ -125,7 +126,7 @@ class EngineTest : public ::testing::Test {
   void Restart(const EngineOptions& options) {
     engine_.reset();
     if (model_ == nullptr) {
-      device_ = OpenDevice({.threads = 1}).value();
+      device_ = OpenTestDevice().value();
       model_ = Transformer::Load(device_.get(), "deploy/demo/chat", {.compute = DType::kF32}).value();
       tokenizer_ = Tokenizer::Load("deploy/demo/chat").value();
     }

@@ -8,6 +8,7 @@
 #include "kernels/device.h"
 #include "runtime/kv/block_pool.h"
 #include "runtime/model/transformer.h"
+#include "tests/testing/test_device.h"
 
 namespace aludel {
 
@@ -15,7 +16,7 @@ namespace aludel {
 class TestModel {
  public:
   TestModel(const std::string& directory, const TransformerOptions& options, DType kv_dtype, int64_t tokens) {
-    device_ = OpenDevice({.name = "cpu", .threads = 1}).value();
+    device_ = OpenTestDevice().value();
     auto model = Transformer::Load(device_.get(), directory, options);
     if (!model.ok()) ADD_FAILURE() << std::string(model.status().message());
     model_ = *std::move(model);

@@ -1,0 +1,232 @@
+#include "tests/testing/guarded_device.h"
+
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/check.h"
+#include "kernels/ops.h"
+#include "tests/testing/guarded_memory.h"
+
+namespace aludel {
+namespace {
+
+constexpr int kOnes = 0xff;
+
+// Work that waits for its stream to be synchronised.
+struct Queue {
+  std::deque<std::function<void()>> work;
+};
+
+// What every operation of a step is told, kept until it runs. Block lists stay where they are: their owner
+// promised to keep them.
+using Sequences = std::vector<SequenceRows>;
+struct Frequencies {
+  explicit Frequencies(const RopeTable& table)
+      : values(table.inverse_frequency.begin(), table.inverse_frequency.end()),
+        factor(table.attention_factor) {}
+  RopeTable table() const { return {values, factor}; }
+  std::vector<float> values;
+  float factor;
+};
+
+class GuardedOps final : public Ops {
+ public:
+  using Enqueue = std::function<void(Stream, std::function<void()>)>;
+
+  GuardedOps(Ops* ops, GuardedMemory* memory, Enqueue enqueue)
+      : ops_(ops), memory_(memory), enqueue_(std::move(enqueue)) {}
+
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> NewPacked(int64_t out, int64_t in,
+                                                          WeightFormat format) override {
+    return ops_->NewPacked(out, in, format);
+  }
+  absl::Status PackRows(const TensorView& host_rows, int64_t row_begin, PackedMatrix& w) override {
+    ALUDEL_CHECK(!memory_->Holds(host_rows.data, 1));
+    return ops_->PackRows(host_rows, row_begin, w);
+  }
+  void Embed(absl::Span<const int32_t> ids, const TensorView& table, const TensorView& out,
+             Stream stream) override {
+    Check({table, out});
+    enqueue_(stream, [this, ids = std::vector<int32_t>(ids.begin(), ids.end()), table, out] {
+      ops_->Embed(ids, table, out, {});
+    });
+  }
+  void RmsNorm(const TensorView& x, const float* weight, float eps, const TensorView& out,
+               Stream stream) override {
+    Check({x, out});
+    CheckPointer(weight);
+    enqueue_(stream, [=, this] { ops_->RmsNorm(x, weight, eps, out, {}); });
+  }
+  void Gemm(const TensorView& a, const PackedMatrix& w, const float* bias, bool accumulate,
+            const TensorView& out, Stream stream) override {
+    Check({a, out});
+    CheckPointer(bias);
+    enqueue_(stream, [=, this, &w] { ops_->Gemm(a, w, bias, accumulate, out, {}); });
+  }
+  void HeadNorm(const TensorView& x, int head_dim, const float* weight, float eps, Stream stream) override {
+    Check({x});
+    CheckPointer(weight);
+    enqueue_(stream, [=, this] { ops_->HeadNorm(x, head_dim, weight, eps, {}); });
+  }
+  void Rope(const TensorView& q, int head_dim, const RopeTable& rope,
+            absl::Span<const SequenceRows> sequences, Stream stream) override {
+    Check({q});
+    enqueue_(stream, [=, this, frequencies = Frequencies(rope),
+                      list = Sequences(sequences.begin(), sequences.end())] {
+      ops_->Rope(q, head_dim, frequencies.table(), list, {});
+    });
+  }
+  void RopeWriteKv(const TensorView& k, const TensorView& v, const RopeTable& rope,
+                   absl::Span<const SequenceRows> sequences, const PagedKv& kv, Stream stream) override {
+    Check({k, v});
+    CheckPages(kv);
+    enqueue_(stream, [=, this, frequencies = Frequencies(rope),
+                      list = Sequences(sequences.begin(), sequences.end())] {
+      ops_->RopeWriteKv(k, v, frequencies.table(), list, kv, {});
+    });
+  }
+  void Attention(const TensorView& q, const AttentionParams& params, absl::Span<const SequenceRows> sequences,
+                 const PagedKv& kv, const TensorView& out, Stream stream) override {
+    Check({q, out});
+    CheckPages(kv);
+    enqueue_(stream, [=, this, list = Sequences(sequences.begin(), sequences.end())] {
+      ops_->Attention(q, params, list, kv, out, {});
+    });
+  }
+  void SiluMul(const TensorView& gate_up, const TensorView& out, Stream stream) override {
+    Check({gate_up, out});
+    enqueue_(stream, [=, this] { ops_->SiluMul(gate_up, out, {}); });
+  }
+  void Silu(const TensorView& x, const TensorView& out, Stream stream) override {
+    Check({x, out});
+    enqueue_(stream, [=, this] { ops_->Silu(x, out, {}); });
+  }
+  void GatherRows(const TensorView& x, absl::Span<const int64_t> rows, const TensorView& out,
+                  Stream stream) override {
+    Check({x, out});
+    enqueue_(stream, [this, x, rows = std::vector<int64_t>(rows.begin(), rows.end()), out] {
+      ops_->GatherRows(x, rows, out, {});
+    });
+  }
+  void Convert(const TensorView& src, const TensorView& dst, Stream stream) override {
+    Check({src, dst});
+    enqueue_(stream, [=, this] { ops_->Convert(src, dst, {}); });
+  }
+
+ private:
+  void Check(const std::vector<TensorView>& views) const {
+    for (const TensorView& view : views) {
+      if (view.rows == 0 || view.cols == 0) continue;
+      const size_t elements = static_cast<size_t>((view.rows - 1) * view.stride + view.cols);
+      ALUDEL_CHECK(memory_->Holds(view.data, elements * SizeOf(view.dtype)));
+    }
+  }
+  void CheckPointer(const float* values) const {
+    ALUDEL_CHECK(values == nullptr || memory_->Holds(values, 4));
+  }
+  void CheckPages(const PagedKv& kv) const {
+    ALUDEL_CHECK(memory_->Holds(kv.k, 1) && memory_->Holds(kv.v, 1));
+  }
+
+  Ops* const ops_;
+  GuardedMemory* const memory_;
+  const Enqueue enqueue_;
+};
+
+class GuardedDevice final : public Device {
+ public:
+  explicit GuardedDevice(std::unique_ptr<Device> cpu)
+      : cpu_(std::move(cpu)), ops_(&cpu_->ops(), &memory_, [this](Stream stream, std::function<void()> work) {
+          Enqueue(stream, std::move(work));
+        }) {
+    queues_.insert(&default_queue_);
+  }
+
+  std::string name() const override { return "guarded"; }
+
+  absl::StatusOr<Buffer> Allocate(size_t bytes) override {
+    absl::StatusOr<void*> data = memory_.Allocate(bytes);
+    if (!data.ok()) return data.status();
+    return Buffer(this, *data, bytes);
+  }
+  // As cudaFree: everything that is under way ends first.
+  void Free(void* data) override {
+    absl::MutexLock lock(&mutex_);
+    for (Queue* queue : queues_) Run(queue);
+    memory_.Free(data);
+  }
+
+  absl::StatusOr<Stream> CreateStream() override {
+    absl::MutexLock lock(&mutex_);
+    auto* const queue = new Queue;
+    queues_.insert(queue);
+    return Stream{queue};
+  }
+  void DestroyStream(Stream stream) override {
+    absl::MutexLock lock(&mutex_);
+    auto* const queue = static_cast<Queue*>(stream.handle);
+    Run(queue);
+    queues_.erase(queue);
+    delete queue;
+  }
+
+  void CopyToDevice(void* device, const void* host, size_t bytes, Stream stream) override {
+    if (bytes == 0) return;
+    ALUDEL_CHECK(memory_.Holds(device, bytes) && !memory_.Holds(host, 1));
+    Enqueue(stream, [=] { std::memcpy(device, host, bytes); });
+  }
+  void CopyToHost(void* host, const void* device, size_t bytes, Stream stream) override {
+    if (bytes == 0) return;
+    ALUDEL_CHECK(memory_.Holds(device, bytes) && !memory_.Holds(host, 1));
+    std::memset(host, kOnes, bytes);
+    Enqueue(stream, [=] { std::memcpy(host, device, bytes); });
+  }
+  void Copy(void* to, const void* from, size_t bytes, Stream stream) override {
+    if (bytes == 0) return;
+    ALUDEL_CHECK(memory_.Holds(to, bytes) && memory_.Holds(from, bytes));
+    Enqueue(stream, [=] { std::memcpy(to, from, bytes); });
+  }
+  absl::Status Synchronize(Stream stream) override {
+    absl::MutexLock lock(&mutex_);
+    Run(QueueOf(stream));
+    return absl::OkStatus();
+  }
+
+  Ops& ops() override { return ops_; }
+
+ private:
+  Queue* QueueOf(Stream stream) {
+    return stream.handle == nullptr ? &default_queue_ : static_cast<Queue*>(stream.handle);
+  }
+  void Enqueue(Stream stream, std::function<void()> work) {
+    absl::MutexLock lock(&mutex_);
+    QueueOf(stream)->work.push_back(std::move(work));
+  }
+  void Run(Queue* queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (queue->work.empty()) return;
+    const GuardedMemory::Opened opened(&memory_);
+    for (; !queue->work.empty(); queue->work.pop_front()) queue->work.front()();
+  }
+
+  GuardedMemory memory_;
+  const std::unique_ptr<Device> cpu_;
+  GuardedOps ops_;
+  absl::Mutex mutex_;  // of the queues; held while their work runs
+  Queue default_queue_ ABSL_GUARDED_BY(mutex_);
+  std::set<Queue*> queues_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Device>> OpenGuardedDevice(int threads) {
+  absl::StatusOr<std::unique_ptr<Device>> cpu = OpenDevice({.name = "cpu", .threads = threads});
+  if (!cpu.ok()) return cpu.status();
+  return std::make_unique<GuardedDevice>(*std::move(cpu));
+}
+
+}  // namespace aludel

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/device.h"
+
+namespace aludel {
+
+// The device of tests that run on any: what the environment's ALUDEL_TEST_DEVICE names, "guarded" (see
+// guarded_device.h) or a name of OpenDevice; without it "cpu".
+absl::StatusOr<std::unique_ptr<Device>> OpenTestDevice();
+
+}  // namespace aludel
