@@ -1,5 +1,5 @@
 # The target `bundle`: build/PRESET/aludel-VERSION-linux-x86_64.tar.xz, which runs on another Linux x86-64 machine (see
-# make_bundle.cmake), with the servers, the tools, and the tests and benchmarks of what a card computes.
+# make_bundle.cmake), with the servers, the tools, and the tests and benchmarks that tests/gpu/run.sh runs there.
 if(NOT CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64" OR ALUDEL_SANITIZE)
   return()
 endif()
@@ -29,5 +29,8 @@ if(ALUDEL_TESTS)
     add_test(NAME bundle COMMAND ${Python3_EXECUTABLE} tests/deploy/bundle_test.py --bundle ${bundle}
              WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(bundle PROPERTIES TIMEOUT 120 FIXTURES_REQUIRED bundle LABELS e2e)
+    add_test(NAME gpu_rehearsal COMMAND ${Python3_EXECUTABLE} tests/gpu/rehearsal_test.py --bundle ${bundle}
+             WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(gpu_rehearsal PROPERTIES TIMEOUT 300 FIXTURES_REQUIRED bundle LABELS e2e)
   endif()
 endif()

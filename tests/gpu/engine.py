@@ -1,0 +1,90 @@
+"""A whole model's forward passes, and what codecs cost beside its prefill."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Dict, List
+
+from kernels import measured
+from machine import ROOT, Bundle, Clock, Failed, run, say, text_of
+from model import Model
+from report import Report
+
+CONTEXT = 512
+BATCHES = [1, 2, 4, 8, 16, 32, 64]
+
+
+def engine(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None:
+    model.wait(clock)
+    command = [bundle.program("model_bench"), f"--model={model.consumer}", f"--device={bundle.device}",
+               f"--threads={bundle.threads}", "--benchmark_format=json"]
+    if bundle.small:
+        command += ["--prefill=128", "--decode=1:64", "--benchmark_min_time=0.02"]
+    else:
+        command += ["--chunk=4096", "--prefill=1024,4096,16384",
+                    "--decode=" + ",".join(f"{batch}:{CONTEXT}" for batch in BATCHES), "--benchmark_min_time=0.2"]
+    described = text_of(command)
+    for name, row in measured(run(command, clock.left()))["rows"].items():
+        if name.startswith("Prefill/"):
+            tokens = int(name.split("/")[1])
+            if tokens == 4096 or bundle.small:
+                report.add("prefill_gemm_share", row["of_gemm"], "share", ">= 0.55", described, tokens=tokens)
+            report.add(f"prefill_rate_{tokens}", row["tokens/s"], "tokens/s", None, described, gemm_share=row["of_gemm"])
+        else:
+            batch, context = map(int, re.findall(r":(\d+)", name))
+            if batch == 1:
+                report.add("decode_bandwidth_share", row["of_bandwidth"], "share", ">= 0.8", described, context=context)
+            report.add(f"decode_rate_batch_{batch}", row["tokens/s"], "tokens/s", None, described, context=context,
+                       bandwidth_share=row["of_bandwidth"])
+
+
+def codec(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None:
+    model.wait(clock)
+    command = [bundle.program("aludel-bench"), "codec", "--producer", str(model.producer), "--consumer", str(model.consumer),
+               "--codec", str(model.codec), "--formats", ",".join(model.formats()), "--device", bundle.device,
+               "--threads", str(bundle.threads)]
+    command += ["--tokens", "128", "--repeats", "1"] if bundle.small else ["--tokens", "4096", "--repeats", "3"]
+    described = text_of(command)
+    output = run(command, clock.left())
+    default = model.formats()[0]
+    for line in output.splitlines():
+        cells = [cell.strip() for cell in line.strip("| ").split("|")]
+        if len(cells) != 9 or cells[0] not in model.formats():
+            continue
+        name = "codec_prefill_share" + ("" if cells[0] == default else f"_{cells[0]}")
+        report.add(name, float(cells[7].rstrip(" %")) / 100, "share", "<= 0.05" if cells[0] == default else None, described,
+                   bytes_per_token=float(cells[1]), encode_tokens_per_second=float(cells[2]),
+                   reconstruct_tokens_per_second=float(cells[4]), native_prefill_share=float(cells[8].rstrip(" %")) / 100)
+
+
+PEERS = ["torch", "transformers"]
+
+
+def peers(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None:
+    """PyTorch and transformers with random weights of the same shape, in a process of their own."""
+    script = ROOT / "tests/gpu/peers.py"
+    command = [sys.executable, str(script), "--device", "cuda" if bundle.on_card else "cpu"]
+    if bundle.small:
+        command.append("--small")
+    described = " ".join(["python3", "tests/gpu/peers.py", *command[2:]])
+    prefill, decode = report.value("prefill_rate_4096"), report.value("decode_rate_batch_1")
+    wanted = {"prefill": (prefill, ">= 1.1"), "decode": (decode, ">= 2")}
+    try:
+        answer: Dict[str, Dict[str, object]] = json.loads(run(command, clock.left()).strip().splitlines()[-1])
+    except (Failed, ValueError, IndexError) as error:
+        answer = {peer: {"reason": str(error)} for peer in PEERS}
+    for peer in PEERS:
+        figures = answer.get(peer, {"reason": "not measured"})
+        for what, (ours, bound) in wanted.items():
+            name, theirs = f"{what}_vs_{peer}", figures.get(what)
+            if theirs is None or ours is None:
+                report.missing(name, "ratio", bound, described, str(figures.get("reason", "our own rate is missing")))
+            else:
+                report.add(name, float(ours) / float(str(theirs)), "ratio", bound, described, ours=ours, theirs=theirs,
+                           version=figures.get("version"))
+    for name, seconds in answer.get("attention_8k", {}).items():
+        peak = report.value("gemm_peak")
+        if isinstance(seconds, float) and peak:
+            flops = 4.0 * 8192 * (8193 / 2) * 4096
+            report.add(f"attention_gemm_share_8k_{name}", flops / seconds / (peak * 1e12), "share", None, described)

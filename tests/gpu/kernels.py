@@ -1,0 +1,116 @@
+"""Tests on the device, under compute-sanitizer too, and benchmarks of operations."""
+
+import json
+import os
+import re
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Dict, List
+
+from machine import Bundle, Clock, Failed, run, say, text_of
+from report import Report
+
+# Each with the device in ALUDEL_TEST_DEVICE, which ops_test leaves aside: it has its own list.
+TESTS = ["ops_test", "device_test", "hand_over_test", "quantised_test", "recompute_test", "scd_codec_test",
+         "transform_codec_test", "engine_test", "transformer_test"]
+SMALL_TESTS = ["ops_test", "device_test", "hand_over_test"]
+
+
+def ops_filter(bundle: Bundle) -> str:
+    return "*/Cuda" if bundle.on_card else "*/CpuThreads1"
+
+
+def test_command(bundle: Bundle, name: str) -> List[str]:
+    only = [f"--gtest_filter={ops_filter(bundle)}"] if name == "ops_test" else []
+    return [bundle.program(name), *only]
+
+
+def run_test(bundle: Bundle, report: Report, name: str, limit: float) -> None:
+    command = test_command(bundle, name)
+    described = f"ALUDEL_TEST_DEVICE={bundle.device} {text_of(command)}"
+    row, unit, bound = f"failed_tests_{name}", "tests", "== 0"
+    output = bundle.work / f"{name}.json"
+    reason = "it wrote no result"
+    try:
+        run([*command, f"--gtest_output=json:{output}"], limit, {"ALUDEL_TEST_DEVICE": bundle.device})
+    except Failed as error:
+        reason = str(error)
+    try:
+        result: Dict[str, Any] = json.loads(output.read_text())
+    except (OSError, ValueError):
+        report.missing(row, unit, bound, described, reason)
+        return
+    cases = [case for suite in result["testsuites"] for case in suite["testsuite"]]
+    failed = [f"{case['classname']}.{case['name']}" for case in cases if "failures" in case]
+    skipped = sum(case.get("result") == "SKIPPED" for case in cases)
+    if not cases or skipped == len(cases):
+        report.missing(row, unit, bound, described, "all its tests were skipped" if cases else "it holds no such test")
+        return
+    report.add(row, len(failed), unit, bound, described, tests=len(cases), skipped=skipped, failed=failed[:20])
+    say(f"  {name}: {len(cases)} tests, {skipped} skipped, {len(failed)} failed")
+
+
+def unit(bundle: Bundle, report: Report, clock: Clock) -> None:
+    names = SMALL_TESTS if bundle.small else TESTS
+    workers = 1 if bundle.small else min(4, os.cpu_count() or 1)
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(lambda name: run_test(bundle, report, name, clock.left()), names))
+
+
+def sanitise(bundle: Bundle, report: Report, tool: str, limit: float) -> None:
+    row, what, bound = f"sanitizer_{tool}", "errors", "== 0"
+    found = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+    command = [found or "compute-sanitizer", "--tool", tool, *test_command(bundle, "ops_test")]
+    described = text_of(command)
+    if not bundle.on_card:
+        report.missing(row, what, bound, described, "it checks CUDA kernels, and the device is not a card")
+        return
+    if found is None:
+        report.missing(row, what, bound, described, "compute-sanitizer is not installed")
+        return
+    try:
+        output = run(command, limit)
+    except Failed as error:
+        report.missing(row, what, bound, described, str(error))
+        return
+    summary = re.search(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)", output)
+    if summary is None:
+        report.missing(row, what, bound, described, "its output has no summary: " + output.strip()[-200:])
+        return
+    report.add(row, int(summary.group(1) or summary.group(2)), what, bound, described)
+
+
+def sanitizer(bundle: Bundle, report: Report, clock: Clock) -> None:
+    limit = clock.left()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda tool: sanitise(bundle, report, tool, limit), ["memcheck", "racecheck"]))
+
+
+def measured(output: str) -> Dict[str, Any]:
+    """Google Benchmark's JSON, by name; its context beside them."""
+    result = json.loads(output[output.index("{"):])
+    rows = {re.sub(r"/real_time$", "", one["name"]): one for one in result["benchmarks"]}
+    return {"context": result["context"], "rows": rows}
+
+
+def ops(bundle: Bundle, report: Report, clock: Clock) -> None:
+    command = [bundle.program("ops_bench"), f"--device={bundle.device}", f"--threads={bundle.threads}",
+               "--benchmark_format=json", f"--benchmark_min_time={0.01 if bundle.small else 0.1}"]
+    if bundle.small:
+        command.append("--benchmark_filter=rows:512/out:1024|Attention/sequences:1/rows:512/context:0|RmsNorm/512")
+    elif bundle.on_card:
+        command.append("--shape=8b")
+    described = text_of(command)
+    result = measured(run(command, clock.left()))
+    context = result["context"]
+    report.add("copy_bandwidth", float(context["bandwidth_gb_s"]), "GB/s", None, described)
+    report.add("gemm_peak", float(context["gemm_gflop_s"]) / 1e3, "TFLOP/s", None, described)
+    named = {"Attention/sequences:1/rows:8192/context:0": ("attention_gemm_share_8k", ">= 0.5"),
+             "Attention/sequences:1/rows:4096/context:0": ("attention_gemm_share_4k", None)}
+    for name, row in result["rows"].items():
+        if name in named and "of_gemm" in row:
+            report.add(named[name][0], row["of_gemm"], "share", named[name][1], described)
+        share = "of_gemm" if "of_gemm" in row and not re.search(r"rows:(1|16)/", name) else "of_bandwidth"
+        report.add(f"op {name}", row[share], share.replace("_", " "), None, described,
+                   microseconds=float(f"{row['real_time'] / 1e3:.5g}"))

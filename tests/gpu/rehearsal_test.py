@@ -1,0 +1,80 @@
+"""tests/gpu/run.sh on the CPU at small sizes: every part runs and leaves the rows that a run on a card leaves.
+
+    rehearsal_test.py --bundle build/release/aludel-0.1.0-linux-x86_64
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any, Dict
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from machine import ROOT, Failed, run  # noqa: E402
+from report import Report  # noqa: E402
+
+bundle = Path()
+
+
+class Rehearsal(unittest.TestCase):
+    rows: Dict[str, Dict[str, Any]]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "cpu.json"
+            done = subprocess.run([str(ROOT / "tests/gpu/run.sh"), "--bundle", str(bundle), "--device", "cpu", "--small",
+                                   "--minutes", "20", "--out", str(out)], capture_output=True, text=True, check=False)
+            print(done.stdout, done.stderr)
+            cls.result = json.loads(out.read_text())
+        cls.rows = {row["name"]: row for row in cls.result["benchmarks"]}
+
+    def test_says_what_was_measured(self) -> None:
+        self.assertEqual(list(self.result), ["device", "driver", "commit", "date", "benchmarks"])
+        for row in self.result["benchmarks"]:
+            self.assertEqual(list(row)[:5], ["name", "value", "unit", "bound", "command"], row)
+            if row["value"] is None:
+                self.assertTrue(row["reason"], row)
+
+    def test_every_part_has_figures(self) -> None:
+        for name in ("gemm_peak", "copy_bandwidth", "prefill_gemm_share", "decode_bandwidth_share", "link_path",
+                     "ttft_oracle_256", "codec_prefill_share", "codec_prefill_share_paper"):
+            self.assertGreater(self.rows[name]["value"] or 0, 0, self.rows[name])
+        for form in ("", "_raw", "_int4", "_paper"):
+            for state in ("warm", "cold"):
+                row = self.rows[f"ttft_speedup_{state}_256_1g{form}"]
+                self.assertGreater(row["value"] or 0, 0, row)
+                self.assertLessEqual({"p", "bytes_per_token", "native_tokens", "link_measured_gbps", "emulated"}, set(row))
+
+    def test_the_device_agrees_with_the_cpu(self) -> None:
+        self.assertEqual(self.rows["greedy_parity"]["value"], 1, self.rows["greedy_parity"])
+        for name in ("ops_test", "device_test", "hand_over_test"):
+            self.assertEqual(self.rows[f"failed_tests_{name}"]["value"], 0, self.rows[f"failed_tests_{name}"])
+
+    def test_what_only_a_card_says_is_null(self) -> None:
+        for tool in ("memcheck", "racecheck"):
+            self.assertIsNone(self.rows[f"sanitizer_{tool}"]["value"])
+
+
+class Limits(unittest.TestCase):
+    def test_a_command_that_hangs_is_ended(self) -> None:
+        with self.assertRaisesRegex(Failed, "took longer than 1 s"):
+            run(["sleep", "30"], 1)
+
+    def test_a_value_stays_when_its_part_fails_later(self) -> None:
+        report = Report(Path("unused"), {})
+        report.add("a", 1.23456789, "share", None, "command")
+        report.missing("a", "share", None, "command", "it failed")
+        report.missing("b", "share", None, "command", "it\nfailed")
+        self.assertEqual([(row["value"], row.get("reason")) for row in report.rows], [(1.2346, None), (None, "it failed")])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bundle", type=Path, required=True)
+    options, rest = parser.parse_known_args()
+    bundle = options.bundle.resolve()
+    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)
