@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "runtime/codec/hand_over.h"
 #include "runtime/codec/token_quantiser.h"
+#include "tests/kernels/device_array.h"
 #include "tests/testing/test_model.h"
 
 namespace aludel {
@@ -64,8 +65,9 @@ class Quantised : public ::testing::TestWithParam<int> {
     LayerSlice slice;
     slice.layer = 1;
     slice.token_begin = 4;
-    slice.k = TensorView::Of(k_.data(), 2, width_);
-    slice.v = TensorView::Of(v_.data(), 2, width_);
+    const DeviceArray<float> k(*model_.device(), k_), v(*model_.device(), v_);
+    slice.k = k.View(2, width_);
+    slice.v = v.View(2, width_);
     return codec_->NewEncoder().value()->Encode(slice, store_);
   }
 
