@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_format.h"
@@ -25,7 +26,7 @@ GuardedMemory::GuardedMemory()
 GuardedMemory::~GuardedMemory() { ::munmap(base_, kBytes); }
 
 absl::StatusOr<void*> GuardedMemory::Allocate(size_t bytes) {
-  const size_t size = (bytes + kPage - 1) / kPage * kPage;
+  const size_t size = (std::max<size_t>(bytes, 1) + kPage - 1) / kPage * kPage;  // an address of its own
   const Opened opened(this);
   absl::MutexLock lock(&mutex_);
   void* data = base_ + used_;

@@ -7,6 +7,7 @@
 #include "runtime/codec/scd/control.h"
 #include "runtime/codec/scd/encode.h"
 #include "runtime/codec/scd/reconstruct.h"
+#include "tests/kernels/device_array.h"
 #include "tests/testing/test_model.h"
 
 namespace aludel {
@@ -107,8 +108,10 @@ class Codec : public ::testing::Test {
     }
     FrameStore store(codec);
     const auto encoder = codec.NewEncoder().value();
-    const LayerSlice slice{1, 5, TensorView::Of(h.data(), 2, config().hidden),
-                           TensorView::Of(k.data(), 2, kv), TensorView::Of(v.data(), 2, kv)};
+    const DeviceArray<float> device_k(*side_.device(), k), device_v(*side_.device(), v);
+    const DeviceArray<float> device_h(*side_.device(), h);
+    const LayerSlice slice{1, 5, device_h.View(2, config().hidden), device_k.View(2, kv),
+                           device_v.View(2, kv)};
     EXPECT_TRUE(encoder->Encode(slice, store).ok());
     return store.frames();
   }
