@@ -108,6 +108,7 @@ KvLayout Transformer::MakeKvLayout(int64_t blocks, int block_tokens, DType dtype
 
 absl::Status Transformer::BeginBatch(absl::Span<BatchItem> items, std::vector<SequenceRows>* rows) {
   int64_t count = 0;
+  std::vector<int32_t> ids;
   for (const BatchItem& item : items) {
     const auto size = static_cast<int64_t>(item.ids.size());
     for (const int32_t id : item.ids) {
@@ -122,6 +123,7 @@ absl::Status Transformer::BeginBatch(absl::Span<BatchItem> items, std::vector<Se
                           config_.max_positions));
     }
     rows->push_back({count, size, item.position, item.blocks});
+    ids.insert(ids.end(), item.ids.begin(), item.ids.end());
     count += size;
   }
   if (count == 0 || count > options_.max_rows) {
@@ -129,10 +131,7 @@ absl::Status Transformer::BeginBatch(absl::Span<BatchItem> items, std::vector<Se
         absl::StrFormat("batch of %d tokens, want 1 to %d", count, options_.max_rows));
   }
   const TensorView x = TensorView::Of(work_->x.as<float>(), count, config_.hidden);
-  for (size_t i = 0; i < items.size(); ++i) {
-    const SequenceRows& row = (*rows)[i];
-    device_->ops().Embed(items[i].ids, weights_->embedding, x.Rows(row.row_begin, row.rows), stream_);
-  }
+  device_->ops().Embed(ids, weights_->embedding, x, stream_);
   return absl::OkStatus();
 }
 
