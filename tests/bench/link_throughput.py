@@ -91,10 +91,11 @@ def handovers(options: argparse.Namespace) -> float:
 
 
 def under_cap(options: argparse.Namespace) -> int:
-    """Inside a namespace whose loopback the kernel shapes, with a network's packets and little of a burst."""
-    subprocess.run(["ip", "link", "set", "lo", "mtu", "1500", "up"], check=True)
-    subprocess.run(["tc", "qdisc", "add", "dev", "lo", "root", "tbf", "rate", options.cap, "burst",
-                    "16kb" if options.handover else "256kb", "latency", "100ms"], check=True)
+    """Inside a namespace whose loopback the kernel shapes; for one payload with a network's packets and little of a burst."""
+    mtu, burst = ("1500", "16kb") if options.handover else ("65536", "256kb")
+    subprocess.run(["ip", "link", "set", "lo", "mtu", mtu, "up"], check=True)
+    subprocess.run(["tc", "qdisc", "add", "dev", "lo", "root", "tbf", "rate", options.cap, "burst", burst,
+                    "latency", "100ms"], check=True)
     server = subprocess.Popen(["iperf3", "-s", "-1"], stdout=subprocess.DEVNULL)
     try:
         time.sleep(0.5)

@@ -1,7 +1,7 @@
 """Does the planner choose well? Measures every way of getting a prompt's cache over emulated link rates, prompt lengths
 and cache states, then lets the planner choose, and says how far its choices are from the best single option.
 
-    planner_sweep.py --bin build/release/bin [--rates 2e5,2e6,2e7] [--lengths 60,250,800] [--repeat 5]
+    planner_sweep.py --bin build/release/bin [--rates 2e5,2e6,2e7,2e8] [--lengths 60,250,550] [--repeat 5]
 
 Needs a machine that is otherwise idle. "cold": nobody has seen the prompt. "warm": the prefill server has its frames in
 its cache. Times to the first token are the median of --repeat, as the decode server and gateway report them. Exits with 1
