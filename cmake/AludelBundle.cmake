@@ -24,13 +24,13 @@ if(ALUDEL_TESTS)
   find_package(Python3 COMPONENTS Interpreter QUIET)
   # Compressing it is left out: what is tested is the folder, carried elsewhere.
   add_test(NAME make_bundle COMMAND ${make_bundle} -P cmake/make_bundle.cmake WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  set_tests_properties(make_bundle PROPERTIES TIMEOUT 120 FIXTURES_SETUP bundle)
+  aludel_test_settings(make_bundle TIMEOUT 120 FIXTURES_SETUP bundle)
   if(Python3_FOUND)
     add_test(NAME bundle COMMAND ${Python3_EXECUTABLE} tests/deploy/bundle_test.py --bundle ${bundle}
              WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-    set_tests_properties(bundle PROPERTIES TIMEOUT 120 FIXTURES_REQUIRED bundle LABELS e2e)
+    aludel_test_settings(bundle TIMEOUT 120 FIXTURES_REQUIRED bundle LABELS e2e)
     add_test(NAME gpu_rehearsal COMMAND ${Python3_EXECUTABLE} tests/gpu/rehearsal_test.py --bundle ${bundle}
              WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-    set_tests_properties(gpu_rehearsal PROPERTIES TIMEOUT 300 FIXTURES_REQUIRED bundle LABELS e2e)
+    aludel_test_settings(gpu_rehearsal TIMEOUT 300 FIXTURES_REQUIRED bundle LABELS e2e)
   endif()
 endif()

@@ -39,12 +39,40 @@ function(aludel_library name)
   target_link_libraries(${name} PUBLIC ${ARG_DEPS})
 endfunction()
 
+# An executable, which under ThreadSanitizer brings what tells that of Abseil's locks.
+function(_aludel_executable name)
+  add_executable(${name} ${ARGN})
+  _aludel_compile_options(${name})
+  if(ALUDEL_SANITIZE MATCHES "thread")
+    target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/testing/tsan_absl_mutex.cc)
+    target_link_libraries(${name} PRIVATE ${CMAKE_DL_LIBS})
+  endif()
+endfunction()
+
 # aludel_binary(NAME SOURCES main.cc ... DEPS targets ...)
 function(aludel_binary name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
-  add_executable(${name} ${ARG_SOURCES})
-  _aludel_compile_options(${name})
+  _aludel_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS})
+endfunction()
+
+# aludel_test_settings(NAME TIMEOUT seconds [other single-valued properties] [LABELS ...] [ENVIRONMENT A=b ...]): how ctest
+# runs a test. Under sanitizers it takes longer and they are told what they cannot know.
+function(aludel_test_settings name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "LABELS;ENVIRONMENT" ${ARGN})
+  if(ALUDEL_SANITIZE)
+    math(EXPR ARG_TIMEOUT "5 * ${ARG_TIMEOUT}")
+  endif()
+  set(testing ${PROJECT_SOURCE_DIR}/tests/testing)
+  if(ALUDEL_SANITIZE MATCHES "thread")
+    # UCX patches memory calls at run time, the sanitizer's too, and then crashes; it needs that for RDMA only.
+    list(APPEND ARG_ENVIRONMENT UCX_MEM_EVENTS=n TSAN_OPTIONS=suppressions=${testing}/tsan.supp)
+  elseif(ALUDEL_SANITIZE)
+    # We ask for more memory than there is, and want to see the null pointer.
+    list(APPEND ARG_ENVIRONMENT ASAN_OPTIONS=allocator_may_return_null=1 LSAN_OPTIONS=suppressions=${testing}/lsan.supp)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
+                       ENVIRONMENT "${ARG_ENVIRONMENT}" ${ARG_UNPARSED_ARGUMENTS})
 endfunction()
 
 # aludel_test(NAME SOURCES a_test.cc ... DEPS targets ... [TIMEOUT seconds] [LABELS ...] [ENVIRONMENT A=b ...] [GUARDED])
@@ -52,19 +80,17 @@ endfunction()
 # runs it a second time on the device of tests/testing/guarded_device.h.
 function(aludel_test name)
   cmake_parse_arguments(ARG "GUARDED" "TIMEOUT" "SOURCES;DEPS;LABELS;ENVIRONMENT" ${ARGN})
-  add_executable(${name} ${ARG_SOURCES})
-  _aludel_compile_options(${name})
+  _aludel_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
-                                          ENVIRONMENT "${ARG_ENVIRONMENT}")
+  aludel_test_settings(${name} TIMEOUT ${ARG_TIMEOUT} LABELS ${ARG_LABELS} ENVIRONMENT ${ARG_ENVIRONMENT})
   if(ARG_GUARDED)
     add_test(NAME ${name}_guarded COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-    set_tests_properties(${name}_guarded PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
-                         ENVIRONMENT "ALUDEL_TEST_DEVICE=guarded;${ARG_ENVIRONMENT}")
+    aludel_test_settings(${name}_guarded TIMEOUT ${ARG_TIMEOUT} LABELS ${ARG_LABELS}
+                         ENVIRONMENT ALUDEL_TEST_DEVICE=guarded ${ARG_ENVIRONMENT})
   endif()
 endfunction()
 

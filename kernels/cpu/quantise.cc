@@ -39,16 +39,16 @@ ALUDEL_INLINE float Inverse(float scale) {
   return scale != 0.0f && inverse - inverse == 0.0f ? inverse : 0.0f;
 }
 
-// Blocks of one row to int8, their scales and sums.
-ALUDEL_SIMD void QuantiseRow(const float* x, int64_t blocks, int8_t* values, float* scales, int32_t* sums) {
+// Blocks of one row to int8, their scales and sums. Sums wrap: those of a NaN's integers are any number.
+ALUDEL_SIMD void QuantiseRow(const float* x, int64_t blocks, int8_t* values, float* scales, uint32_t* sums) {
   for (int64_t block = 0; block < blocks; ++block) {
     const float scale = LargestOf(x) / 127.0f;
     const float inverse = Inverse(scale);
-    int32_t sum = 0;
+    uint32_t sum = 0;
     for (int i = 0; i < kInBlock; ++i) {
       const int32_t value = Nearest(x[i] * inverse);
       values[i] = static_cast<int8_t>(value);
-      sum += value;
+      sum += static_cast<uint32_t>(value);
     }
     scales[block] = scale;
     sums[block] = sum;
@@ -138,14 +138,14 @@ void QuantiseInputs(const TensorView& a, int64_t begin, int64_t end, int64_t fir
   const int32_t offset = w.format() == WeightFormat::kInt8 ? kInt8Offset : kInt4Offset;
   std::vector<float> x(blocks * kInBlock), scales(blocks);
   std::vector<int8_t> values(blocks * kInBlock);
-  std::vector<int32_t> sums(blocks);
+  std::vector<uint32_t> sums(blocks);
   for (int64_t r = 0; r < rows; ++r) {
     LoadPadded(a, begin + r, first * kInBlock, count, blocks * kInBlock, x.data());
     QuantiseRow(x.data(), blocks, values.data(), scales.data(), sums.data());
     for (int64_t block = 0; block < blocks; ++block) {
       uint32_t words[kQuantisedWords];
       std::memcpy(words, values.data() + block * kInBlock, kInBlock);
-      words[kInBlock / 4] = static_cast<uint32_t>(-offset * sums[block]);
+      words[kInBlock / 4] = static_cast<uint32_t>(-offset) * sums[block];
       words[kInBlock / 4 + 1] = __builtin_bit_cast(uint32_t, scales[block]);
       uint32_t* const column = to + (first + block) * kQuantisedWords * rows + r;
       for (int i = 0; i < kQuantisedWords; ++i) column[i * rows] = words[i];

@@ -345,7 +345,8 @@ TEST_P(TransportContract, DelaysMessagesOnTheEmulatedLink) {
   options.link.delay = absl::Milliseconds(150);
   OpenBoth(options);
   const absl::Time start = absl::Now();
-  for (int i = 0; i < 5; ++i) channel_->Send({}, AsBytes("x"), results_.Expect());
+  const std::string payload = "x";
+  for (int i = 0; i < 5; ++i) channel_->Send({}, AsBytes(payload), results_.Expect());
   ASSERT_TRUE(results_.WaitForAll());
   EXPECT_GE(absl::Now() - start, absl::Milliseconds(150));
   EXPECT_LT(absl::Now() - start, absl::Milliseconds(600));  // they are on the way together
