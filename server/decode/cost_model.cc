@@ -25,11 +25,30 @@ uint64_t HashPrefix(const std::string& key, absl::Span<const int32_t> prefix) {
 
 }  // namespace
 
-std::optional<double> CostModel::PredictLocal(int64_t tokens, int64_t waiting_tokens) const {
+std::optional<double> CostModel::PredictLocal(int64_t tokens) const {
   absl::MutexLock lock(&mutex_);
   const std::optional<double> own = local_.At(static_cast<double>(tokens));
-  if (!own) return std::nullopt;
-  return *own + (waiting_tokens == 0 ? 0.0 : *local_.At(static_cast<double>(waiting_tokens)));
+  if (!own || local_prompts_ == 0) return own;
+  // Prompt by prompt: attention makes one of all their tokens far dearer. The first is half done, on average.
+  const auto prompts = static_cast<double>(local_prompts_);
+  return *own + (prompts - 0.5) * *local_.At(static_cast<double>(local_tokens_) / prompts);
+}
+
+void CostModel::BeginLocal(int64_t tokens) {
+  absl::MutexLock lock(&mutex_);
+  ++local_prompts_;
+  local_tokens_ += tokens;
+}
+
+void CostModel::EndLocal(int64_t tokens) {
+  absl::MutexLock lock(&mutex_);
+  --local_prompts_;
+  local_tokens_ -= tokens;
+}
+
+bool CostModel::local_busy() const {
+  absl::MutexLock lock(&mutex_);
+  return local_prompts_ > 0;
 }
 
 CostModel::Parts CostModel::PartsOf(const Link& link, const Format& format, int64_t tokens, int64_t cached) {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -33,8 +32,8 @@ struct Arrival {
 // plan's time from them. Thread-safe; its memory is bounded by servers x formats, and kMaxPrefixes.
 class CostModel {
  public:
-  // Own prefill of `tokens` that no cache has, behind `waiting_tokens` of others. Nothing until one was seen.
-  std::optional<double> PredictLocal(int64_t tokens, int64_t waiting_tokens) const;
+  // Own prefill of `tokens` that no cache has, behind those that have begun here. Nothing until one was seen.
+  std::optional<double> PredictLocal(int64_t tokens) const;
 
   struct Target {
     std::string name;
@@ -53,9 +52,9 @@ class CostModel {
                      const StageSeconds& stages, const ProducerSeconds& producer, const Arrival& arrival);
 
   // A prompt of so many tokens is being prefilled here, or no longer.
-  void BeginLocal(int64_t tokens) { local_waiting_.fetch_add(tokens); }
-  void EndLocal(int64_t tokens) { local_waiting_.fetch_sub(tokens); }
-  int64_t local_waiting() const { return local_waiting_; }
+  void BeginLocal(int64_t tokens);
+  void EndLocal(int64_t tokens);
+  bool local_busy() const;
 
   // This plan was chosen at `now`. What is not chosen is not measured: after kStale its figures are old.
   void Chosen(const std::string& target, const std::string& format, absl::Time now);
@@ -99,9 +98,10 @@ class CostModel {
   };
   static Parts PartsOf(const Link& link, const Format& format, int64_t tokens, int64_t cached);
 
-  std::atomic<int64_t> local_waiting_{0};  // tokens
   mutable absl::Mutex mutex_;
   CostFit local_ ABSL_GUARDED_BY(mutex_);
+  int64_t local_prompts_ ABSL_GUARDED_BY(mutex_) = 0;  // being prefilled here
+  int64_t local_tokens_ ABSL_GUARDED_BY(mutex_) = 0;   // of all of them
   std::map<std::string, Format> formats_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Link> links_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, absl::Time> chosen_ ABSL_GUARDED_BY(mutex_);

@@ -59,7 +59,9 @@ GenerateSession::~GenerateSession() {
   context_.sessions_open->fetch_sub(1);
 }
 
-void GenerateSession::EndLocalWait() { context_.costs->EndLocal(local_tokens_.exchange(0)); }
+void GenerateSession::EndLocalWait() {
+  if (const int64_t tokens = local_tokens_.exchange(0); tokens > 0) context_.costs->EndLocal(tokens);
+}
 
 void GenerateSession::Start(const v1::GenerateRequest& request) {
   request_id_ = request.request_id();
@@ -80,8 +82,7 @@ absl::StatusOr<Plan> GenerateSession::ChoosePlan(const PlanRequest& wanted,
   CostModel& costs = *context_.costs;
   const std::vector<PlanTarget> targets = context_.prefill_pool->Snapshot();
   const int64_t cached = context_.model->engine().CachedTokens(prompt, /*codec=*/nullptr);
-  const std::optional<double> local =
-      costs.PredictLocal(wanted.prompt_tokens - cached, costs.local_waiting());
+  const std::optional<double> local = costs.PredictLocal(wanted.prompt_tokens - cached);
   const auto shipped = prompt.first(prompt.size() - std::min<size_t>(prompt.size(), 1));
   const absl::Time now = MonotonicNow();
   const auto predict = [&](std::optional<size_t> target, const std::string& format) -> std::optional<double> {
@@ -116,8 +117,7 @@ int64_t GenerateSession::CachedEnough(const Plan& plan, absl::Span<const int32_t
 }
 
 absl::Status GenerateSession::CheckDeadline(const Plan& plan) const {
-  const bool others =
-      context_.costs->local_waiting() > 0 || (plan.remote && context_.receiver->open_tickets() > 0);
+  const bool others = context_.costs->local_busy() || (plan.remote && context_.receiver->open_tickets() > 0);
   absl::Status shed = ShedIfHopeless(plan.predicted_ttft, others, MonotonicNow(), deadline_);
   if (!shed.ok()) context_.metrics->CountPlan("shed", "deadline");
   return shed;

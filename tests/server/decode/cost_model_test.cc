@@ -83,13 +83,29 @@ TEST(CostModel, DoesNotTakeACachedPromptForAFastPrefill) {
     stages.ttft = seconds(tokens - cached);
     model.ObserveLocal(tokens, cached, stages);
   }
-  EXPECT_NEAR(*model.PredictLocal(1000, 0), seconds(1000), 0.001);
-  EXPECT_NEAR(*model.PredictLocal(8, 0), seconds(8), 0.001);
+  EXPECT_NEAR(*model.PredictLocal(1000), seconds(1000), 0.001);
+  EXPECT_NEAR(*model.PredictLocal(8), seconds(8), 0.001);
+}
+
+TEST(CostModel, ManyPromptsThatWaitAreNotOneLongPrompt) {
+  const auto seconds = [](int64_t tokens) {
+    return 0.001 + 1e-4 * static_cast<double>(tokens) + 1e-6 * static_cast<double>(tokens * tokens);
+  };
+  CostModel model;
+  for (int i = 0; i < 20; ++i) {
+    StageSeconds stages;
+    stages.ttft = seconds(100 + 40 * i);
+    model.ObserveLocal(100 + 40 * i, 0, stages);
+  }
+  EXPECT_FALSE(model.local_busy());
+  for (int i = 0; i < 10; ++i) model.BeginLocal(400);
+  EXPECT_TRUE(model.local_busy());
+  EXPECT_NEAR(*model.PredictLocal(400), 10.5 * seconds(400), 0.05 * seconds(400));
 }
 
 TEST(CostModel, PredictsWhatItHasSeenAtOtherLengths) {
   CostModel model;
-  EXPECT_FALSE(model.PredictLocal(100, 0).has_value());
+  EXPECT_FALSE(model.PredictLocal(100).has_value());
   EXPECT_FALSE(model.PredictRemote({.name = "a"}, "raw", Prompt(100)).has_value());
   for (int i = 0; i < 10; ++i) {
     StageSeconds stages;
@@ -97,8 +113,11 @@ TEST(CostModel, PredictsWhatItHasSeenAtOtherLengths) {
     stages.ttft = 0.001 + 3e-4 * tokens;
     model.ObserveLocal(tokens, 0, stages);
   }
-  EXPECT_NEAR(*model.PredictLocal(1000, 0), 0.301, 0.005);
-  EXPECT_NEAR(*model.PredictLocal(1000, 500), 0.301 + 0.151, 0.01);
+  EXPECT_NEAR(*model.PredictLocal(1000), 0.301, 0.005);
+  model.BeginLocal(500);
+  EXPECT_NEAR(*model.PredictLocal(1000), 0.301 + 0.151 / 2, 0.01);
+  model.EndLocal(500);
+  EXPECT_NEAR(*model.PredictLocal(1000), 0.301, 0.005);
 
   for (const double link : {1e5, 1e6, 1e9}) {
     CostModel remote;
