@@ -68,6 +68,10 @@ class Device {
   virtual void Copy(void* to, const void* from, size_t bytes, Stream stream) = 0;
   virtual absl::Status Synchronize(Stream stream) = 0;
 
+  // Cache of a core that an intermediate should fit, where operations over few rows at a time cost no more
+  // than over many. 0: go over as many rows at a time as there are.
+  virtual size_t cache_bytes() const { return 0; }
+
   // Owned by the device.
   virtual Ops& ops() = 0;
 };

@@ -1,5 +1,7 @@
 #include <immintrin.h>
 
+#include <algorithm>
+
 #include "kernels/cpu/micro_kernels.h"
 
 namespace aludel::cpu {
@@ -49,11 +51,13 @@ void Bf16Tile(const uint16_t* a, int rows, const uint16_t* panel, int64_t in, fl
   kTiles[rows - 1](a, panel, in, sums);
 }
 
-// Sixteen rows of sixteen words: pairs of rows, then of pairs, in words, double words and quarters.
-void TransposeSixteen(const char* const* rows, int64_t offset, uint32_t* to, int width) {
+// Sixteen words of `count` rows, at most sixteen: pairs of rows, then of pairs, in words, double words and
+// quarters.
+void TransposeSixteen(const char* const* rows, int count, int64_t offset, uint32_t* to, int width) {
+  const auto mask = static_cast<__mmask16>((1u << count) - 1);
   __m512i a[16], b[16];
 #pragma GCC unroll 16
-  for (int r = 0; r < 16; ++r) a[r] = _mm512_loadu_si512(rows[r] + offset);
+  for (int r = 0; r < 16; ++r) a[r] = _mm512_loadu_si512(rows[r < count ? r : 0] + offset);
 #pragma GCC unroll 8
   for (int r = 0; r < 16; r += 2) {
     b[r] = _mm512_unpacklo_epi32(a[r], a[r + 1]);
@@ -73,25 +77,23 @@ void TransposeSixteen(const char* const* rows, int64_t offset, uint32_t* to, int
     const __m512i low_odd = _mm512_shuffle_i32x4(a[i], a[i + 4], 0xdd);
     const __m512i high_even = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0x88);
     const __m512i high_odd = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0xdd);
-    _mm512_storeu_si512(to + i * width, _mm512_shuffle_i32x4(low_even, high_even, 0x88));
-    _mm512_storeu_si512(to + (i + 4) * width, _mm512_shuffle_i32x4(low_odd, high_odd, 0x88));
-    _mm512_storeu_si512(to + (i + 8) * width, _mm512_shuffle_i32x4(low_even, high_even, 0xdd));
-    _mm512_storeu_si512(to + (i + 12) * width, _mm512_shuffle_i32x4(low_odd, high_odd, 0xdd));
+    _mm512_mask_storeu_epi32(to + i * width, mask, _mm512_shuffle_i32x4(low_even, high_even, 0x88));
+    _mm512_mask_storeu_epi32(to + (i + 4) * width, mask, _mm512_shuffle_i32x4(low_odd, high_odd, 0x88));
+    _mm512_mask_storeu_epi32(to + (i + 8) * width, mask, _mm512_shuffle_i32x4(low_even, high_even, 0xdd));
+    _mm512_mask_storeu_epi32(to + (i + 12) * width, mask, _mm512_shuffle_i32x4(low_odd, high_odd, 0xdd));
   }
 }
 
 void Transpose(const char* const* rows, int count, int words, uint32_t* to, int width) {
-  int r = 0;
-  for (; r + 16 <= count; r += 16) {
+  for (int r = 0; r < count; r += 16) {
+    const int some = std::min(16, count - r);
     int i = 0;
-    for (; i + 16 <= words; i += 16) TransposeSixteen(rows + r, 4 * i, to + i * width + r, width);
-    if (i < words) {
-      const char* rest[16];
-      for (int k = 0; k < 16; ++k) rest[k] = rows[r + k] + 4 * i;
-      Avx512Kernels().transpose(rest, 16, words - i, to + i * width + r, width);
-    }
+    for (; i + 16 <= words; i += 16) TransposeSixteen(rows + r, some, 4 * i, to + i * width + r, width);
+    if (i == words) continue;
+    const char* rest[16];
+    for (int k = 0; k < some; ++k) rest[k] = rows[r + k] + 4 * i;
+    Avx512Kernels().transpose(rest, some, words - i, to + i * width + r, width);
   }
-  Avx512Kernels().transpose(rows + r, count - r, words, to + r, width);
 }
 
 }  // namespace

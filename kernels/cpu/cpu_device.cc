@@ -1,5 +1,7 @@
 #include "kernels/cpu/cpu_device.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -31,8 +33,6 @@ class CpuDevice final : public Device {
 
   std::string name() const override { return "cpu"; }
 
-  // Every CPU reads bf16 weights at the rate of its memory; those without the instruction widen them first.
-
   absl::StatusOr<Buffer> Allocate(size_t bytes) override {
     void* data = AllocateHostMemory(bytes).release();
     if (data == nullptr) {
@@ -52,6 +52,10 @@ class CpuDevice final : public Device {
   }
   void Copy(void* to, const void* from, size_t bytes, Stream) override { std::memcpy(to, from, bytes); }
   absl::Status Synchronize(Stream) override { return absl::OkStatus(); }
+
+  size_t cache_bytes() const override {
+    return static_cast<size_t>(std::max(0L, sysconf(_SC_LEVEL2_CACHE_SIZE)));
+  }
 
   Ops& ops() override { return ops_; }
 

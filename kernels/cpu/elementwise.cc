@@ -73,8 +73,10 @@ void CpuOps::GatherRows(const TensorView& x, absl::Span<const int64_t> rows, con
 
 void CpuOps::Convert(const TensorView& src, const TensorView& dst, Stream) {
   ALUDEL_CHECK(src.rows == dst.rows && src.cols == dst.cols);
-  std::vector<float> scratch(src.cols);
-  for (int64_t t = 0; t < src.rows; ++t) cpu::StoreRow(cpu::LoadRow(src, t, scratch.data()), dst, t);
+  ForRows(src.rows, src.cols, [&](int64_t begin, int64_t end) {
+    std::vector<float> scratch(src.dtype == DType::kF32 ? 0 : src.cols);
+    for (int64_t t = begin; t < end; ++t) cpu::StoreRow(cpu::LoadRow(src, t, scratch.data()), dst, t);
+  });
 }
 
 }  // namespace aludel

@@ -40,35 +40,68 @@ void PackPanel(const uint32_t* const* rows, int cols, int64_t words, int64_t pad
   }
 }
 
-// Rows [begin, end) of a, inputs [first, last), as [in][rows] words; `last` may be an odd bf16's end.
-void PackInputs(const TensorView& a, int64_t begin, int64_t end, int64_t first, int64_t last, uint32_t* to) {
+// Rows [begin, end) of a, at most kTileRows, inputs [first, last), as [in][rows] words; `last` may be an odd
+// bf16's end.
+void PackInputs(const cpu::MicroKernels& kernels, const TensorView& a, int64_t begin, int64_t end,
+                int64_t first, int64_t last, uint32_t* to) {
   const int64_t rows = end - begin;
   const int64_t per_word = a.dtype == DType::kF32 ? 1 : 2;
+  const int64_t words = (last - first) / per_word;
+  const char* from[kTileRows] = {};
   for (int64_t r = 0; r < rows; ++r) {
-    const char* const from =
-        static_cast<const char*>(a.data) + ((begin + r) * a.stride + first) * SizeOf(a.dtype);
-    const int64_t words = (last - first) / per_word;
-    uint32_t* const column = to + first / per_word * rows + r;
-    for (int64_t i = 0; i < words; ++i) std::memcpy(column + i * rows, from + i * 4, 4);
-    if ((last - first) % per_word != 0) {
-      uint16_t odd;
-      std::memcpy(&odd, from + words * 4, sizeof(odd));
-      column[words * rows] = odd;
-    }
+    from[r] = static_cast<const char*>(a.data) + ((begin + r) * a.stride + first) * SizeOf(a.dtype);
+  }
+  uint32_t* const packed = to + first / per_word * rows;
+  kernels.transpose(from, static_cast<int>(rows), static_cast<int>(words), packed, static_cast<int>(rows));
+  if ((last - first) % per_word == 0) return;
+  for (int64_t r = 0; r < rows; ++r) {
+    uint16_t odd;
+    std::memcpy(&odd, from[r] + words * 4, sizeof(odd));
+    packed[words * rows + r] = odd;
   }
 }
 
-// One row of a tile's sums to where they belong.
-ALUDEL_SIMD void FinishRow(const float* sums, int cols, const float* bias, const float* before, float* out) {
-  if (bias == nullptr && before == nullptr) {
-    std::memcpy(out, sums, cols * sizeof(float));
-  } else if (bias == nullptr) {
-    for (int c = 0; c < cols; ++c) out[c] = before[c] + sums[c];
-  } else if (before == nullptr) {
-    for (int c = 0; c < cols; ++c) out[c] = sums[c] + bias[c];
-  } else {
-    for (int c = 0; c < cols; ++c) out[c] = before[c] + (sums[c] + bias[c]);
+template <typename T>
+T As(float value);
+template <>
+inline float As<float>(float value) {
+  return value;
+}
+template <>
+inline Bf16 As<Bf16>(float value) {
+  return ToBf16(value);
+}
+inline float Wide(float value) { return value; }
+inline float Wide(Bf16 value) { return ToFloat(value); }
+
+// out = [out +] sums [+ bias] over rows of a tile, whose sums lie kPanelCols apart.
+template <typename T>
+inline void FinishRows(const float* sums, int rows, int cols, const float* bias, bool accumulate, T* out,
+                       int64_t stride) {
+  for (int r = 0; r < rows; ++r, sums += kPanelCols, out += stride) {
+    float row[kPanelCols];
+    for (int c = 0; c < kPanelCols; ++c) row[c] = sums[c];
+    if (bias != nullptr) {
+      for (int c = 0; c < cols; ++c) row[c] += bias[c];
+    }
+    if (accumulate) {
+      for (int c = 0; c < cols; ++c) row[c] = Wide(out[c]) + row[c];
+    }
+    for (int c = 0; c < cols; ++c) out[c] = As<T>(row[c]);
   }
+}
+
+// Almost every tile is as wide as a panel: that loop has a fixed length.
+ALUDEL_SIMD void FinishF32(const float* sums, int rows, int cols, const float* bias, bool accumulate,
+                           float* out, int64_t stride) {
+  if (cols == kPanelCols) return FinishRows(sums, rows, kPanelCols, bias, accumulate, out, stride);
+  FinishRows(sums, rows, cols, bias, accumulate, out, stride);
+}
+
+ALUDEL_SIMD void FinishBf16(const float* sums, int rows, int cols, const float* bias, bool accumulate,
+                            Bf16* out, int64_t stride) {
+  if (cols == kPanelCols) return FinishRows(sums, rows, kPanelCols, bias, accumulate, out, stride);
+  FinishRows(sums, rows, cols, bias, accumulate, out, stride);
 }
 
 // Of the calling thread, as large as its largest product was. (Tasks of other threads must not name it.)
@@ -122,12 +155,11 @@ void MultiplyPanel(const Job& job, int64_t index) {
     const int count = static_cast<int>(job.GroupBegin(group + 1) - begin);
     const uint32_t* const a = job.packed.data() + begin * job.words();
     MultiplyTile(job, a, count, job.w.panel(index), sums);
-    for (int r = 0; r < count; ++r) {
-      float wide[kPanelCols], result[kPanelCols];
-      const float* const before = job.accumulate ? cpu::LoadRow(part, begin + r, wide) : nullptr;
-      float* const to = part.dtype == DType::kF32 ? part.f32() + (begin + r) * part.stride : result;
-      FinishRow(sums + r * kPanelCols, cols, bias, before, to);
-      if (part.dtype != DType::kF32) cpu::StoreRow(result, part, begin + r);
+    const TensorView rows = part.Rows(begin, count);
+    if (part.dtype == DType::kF32) {
+      FinishF32(sums, count, cols, bias, job.accumulate, rows.f32(), rows.stride);
+    } else {
+      FinishBf16(sums, count, cols, bias, job.accumulate, rows.bf16(), rows.stride);
     }
   }
 }
@@ -210,7 +242,7 @@ void CpuOps::Gemm(const TensorView& a, const PackedMatrix& w, const float* bias,
       const int64_t end_block = (last + kInBlock - 1) / kInBlock;
       return cpu::QuantiseInputs(a, begin, end, first / kInBlock, end_block, packed, to);
     }
-    PackInputs(a, begin, end, first, last, to);
+    PackInputs(kernels_, a, begin, end, first, last, to);
     // Weights beyond the last input are zeros, and 0 * NaN would be NaN.
     if (last == a.cols) {
       const int64_t used = a.dtype == DType::kF32 ? last : (last + 1) / 2;

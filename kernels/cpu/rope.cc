@@ -10,15 +10,49 @@ namespace aludel {
 namespace {
 
 // A sine and a cosine in multiply-adds, about.
-constexpr int64_t kAngleWork = 200;
+constexpr int64_t kAngleWork = 20;
+
+// cos(x) and sin(x) for x >= 0, in straight-line arithmetic that compilers vectorise. x = n pi/2 + r, with
+// pi/2 as three parts of 33 bits so that n times a part is exact below n = 2^20 (Cody & Waite 1980), beyond
+// off by about what x is as a double, and the polynomials of fdlibm's k_sin.c and k_cos.c on [-pi/4, pi/4].
+inline void CosSin(double x, double* cosine, double* sine) {
+  const double n = __builtin_floor(x * 6.36619772367581382433e-01 + 0.5);
+  const double r =
+      x - n * 1.57079632673412561417e+00 - n * 6.07710050630396597660e-11 - n * 2.02226624879595063154e-21;
+  const double z = r * r;
+  double s = 1.58969099521155010221e-10;
+  s = s * z - 2.50507602534068634195e-08;
+  s = s * z + 2.75573137070700676789e-06;
+  s = s * z - 1.98412698298579493134e-04;
+  s = s * z + 8.33333333332248946124e-03;
+  s = s * z - 1.66666666666666324348e-01;
+  s = r + r * z * s;
+  double c = -1.13596475577881948265e-11;
+  c = c * z + 2.08757232129817482790e-09;
+  c = c * z - 2.75573143513906633035e-07;
+  c = c * z + 2.48015872894767294178e-05;
+  c = c * z - 1.38888888888741095749e-03;
+  c = c * z + 4.16666666666666019037e-02;
+  c = 1.0 - 0.5 * z + z * z * c;
+  // n modulo 4 as a double, because not every instruction set turns vectors of doubles into integers.
+  const double quarter = n - 4.0 * __builtin_floor(n * 0.25);
+  const bool swap = quarter == 1.0 || quarter == 3.0;
+  const double wide_cosine = swap ? s : c;
+  const double wide_sine = swap ? c : s;
+  *cosine = quarter == 1.0 || quarter == 2.0 ? -wide_cosine : wide_cosine;
+  *sine = quarter >= 2.0 ? -wide_sine : wide_sine;
+}
 
 // cos and sin of one position for every pair. Angles are formed in double: at position 100,000 a float angle
 // has lost the digits that the fast-turning pairs live on.
-void Angles(const RopeTable& rope, int64_t position, float* cosine, float* sine) {
-  for (size_t i = 0; i < rope.inverse_frequency.size(); ++i) {
-    const double angle = static_cast<double>(position) * static_cast<double>(rope.inverse_frequency[i]);
-    cosine[i] = static_cast<float>(std::cos(angle)) * rope.attention_factor;
-    sine[i] = static_cast<float>(std::sin(angle)) * rope.attention_factor;
+ALUDEL_SIMD void Angles(const float* inverse_frequency, int64_t half, float factor, int64_t position,
+                        float* cosine, float* sine) {
+  const auto at = static_cast<double>(position);
+  for (int64_t i = 0; i < half; ++i) {
+    double c, s;
+    CosSin(at * static_cast<double>(inverse_frequency[i]), &c, &s);
+    cosine[i] = static_cast<float>(c) * factor;
+    sine[i] = static_cast<float>(s) * factor;
   }
 }
 
@@ -35,6 +69,32 @@ ALUDEL_SIMD void RoundRowToBf16(const float* x, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = RoundToBf16(x[i]);
 }
 
+void AnglesOf(const RopeTable& rope, int64_t position, float* cosine, float* sine) {
+  Angles(rope.inverse_frequency.data(), static_cast<int64_t>(rope.inverse_frequency.size()),
+         rope.attention_factor, position, cosine, sine);
+}
+
+// A page plane's rows that a token's heads go to.
+struct PageRows {
+  char* first;         // of head 0
+  size_t head_stride;  // bytes from a head's row to the next head's
+  size_t bytes;        // of a row
+  int heads;
+
+  // `row` is [heads * head_dim] of the plane's type.
+  void Write(const void* row) const {
+    const char* from = static_cast<const char*>(row);
+    for (int head = 0; head < heads; ++head)
+      std::memcpy(first + head * head_stride, from + head * bytes, bytes);
+  }
+};
+
+PageRows RowsOf(const PagedKv& kv, void* plane, int32_t block, int slot) {
+  const size_t bytes = kv.head_dim * SizeOf(kv.dtype);
+  const int64_t row = int64_t{block} * kv.kv_heads * kv.block_tokens + slot;
+  return {static_cast<char*>(plane) + row * bytes, kv.block_tokens * bytes, bytes, kv.kv_heads};
+}
+
 }  // namespace
 
 void CpuOps::Rope(const TensorView& q, int head_dim, const RopeTable& rope,
@@ -45,7 +105,7 @@ void CpuOps::Rope(const TensorView& q, int head_dim, const RopeTable& rope,
     ForRows(sequence.rows, kAngleWork * half + 4 * q.cols, [&](int64_t begin, int64_t end) {
       std::vector<float> cosine(half), sine(half), scratch(q.cols), result(q.cols);
       for (int64_t r = begin; r < end; ++r) {
-        Angles(rope, sequence.position_begin + r, cosine.data(), sine.data());
+        AnglesOf(rope, sequence.position_begin + r, cosine.data(), sine.data());
         const float* row = cpu::LoadRow(q, sequence.row_begin + r, scratch.data());
         for (int64_t c = 0; c < q.cols; c += head_dim) {
           RotateHead(row + c, cosine.data(), sine.data(), half, result.data() + c);
@@ -62,35 +122,36 @@ void CpuOps::RopeWriteKv(const TensorView& k, const TensorView& v, const RopeTab
   const int half = kv.head_dim / 2;
   ALUDEL_CHECK(k.cols == kv_dim && v.cols == kv_dim && k.rows == v.rows);
   ALUDEL_CHECK(static_cast<int>(rope.inverse_frequency.size()) == half);
-  // Page planes seen as one matrix row per (block, head, slot).
-  const auto page_row = [&kv](int32_t block, int head, int slot) {
-    return (static_cast<int64_t>(block) * kv.kv_heads + head) * kv.block_tokens + slot;
-  };
-  const TensorView k_plane{kv.k, kv.dtype, INT64_MAX, kv.head_dim, kv.head_dim};
-  const TensorView v_plane{kv.v, kv.dtype, INT64_MAX, kv.head_dim, kv.head_dim};
   for (const SequenceRows& sequence : sequences) {
     ForRows(sequence.rows, kAngleWork * half + 8 * kv_dim, [&](int64_t begin, int64_t end) {
-      std::vector<float> cosine(half), sine(half), scratch(kv_dim), rounded(kv_dim), rotated(kv_dim);
+      std::vector<float> cosine(half), sine(half), scratch(kv_dim), rotated(kv_dim);
+      std::vector<Bf16> narrow(kv.dtype == DType::kBf16 ? kv_dim : 0);
+      // A row of the pages' type: itself, or a rounded copy in `narrow`.
+      const auto in_page_type = [&](const float* row) -> const void* {
+        if (kv.dtype == DType::kF32) return row;
+        cpu::StoreBf16(row, kv_dim, narrow.data());
+        return narrow.data();
+      };
       for (int64_t r = begin; r < end; ++r) {
+        const int64_t row = sequence.row_begin + r;
         const int64_t position = sequence.position_begin + r;
         const auto index = static_cast<size_t>(position / kv.block_tokens);
         ALUDEL_CHECK(index < sequence.blocks.size());
         const int32_t block = sequence.blocks[index];
         const int slot = static_cast<int>(position % kv.block_tokens);
-        Angles(rope, position, cosine.data(), sine.data());
-        const float* k_row = cpu::LoadRow(k, sequence.row_begin + r, scratch.data());
-        if (kv.dtype == DType::kBf16) {
-          RoundRowToBf16(k_row, kv_dim, rounded.data());
-          k_row = rounded.data();
+        AnglesOf(rope, position, cosine.data(), sine.data());
+        const float* k_row = cpu::LoadRow(k, row, scratch.data());
+        if (kv.dtype == DType::kBf16 && k.dtype == DType::kF32) {
+          RoundRowToBf16(k_row, kv_dim, scratch.data());
+          k_row = scratch.data();
         }
-        for (int head = 0; head < kv.kv_heads; ++head) {
-          RotateHead(k_row + head * kv.head_dim, cosine.data(), sine.data(), half, rotated.data());
-          cpu::StoreRow(rotated.data(), k_plane, page_row(block, head, slot));
+        for (int64_t c = 0; c < kv_dim; c += kv.head_dim) {
+          RotateHead(k_row + c, cosine.data(), sine.data(), half, rotated.data() + c);
         }
-        const float* v_row = cpu::LoadRow(v, sequence.row_begin + r, scratch.data());
-        for (int head = 0; head < kv.kv_heads; ++head) {
-          cpu::StoreRow(v_row + head * kv.head_dim, v_plane, page_row(block, head, slot));
-        }
+        RowsOf(kv, kv.k, block, slot).Write(in_page_type(rotated.data()));
+        const bool as_it_is = v.dtype == kv.dtype;
+        RowsOf(kv, kv.v, block, slot)
+            .Write(as_it_is ? v.Rows(row, 1).data : in_page_type(cpu::LoadRow(v, row, scratch.data())));
       }
     });
   }

@@ -560,6 +560,33 @@ void PagedOpsTest::Check(const PagedCase& c) {
   }
 }
 
+// Turned by every angle that a long context reaches, (1, 0) becomes (cos, sin).
+TEST_P(OpsTest, RopeTurnsByTheAngleItself) {
+  const std::vector<float> inverse_frequency = {1.0f, 0.7316f, 0.0127f, 3.1e-5f, 8.8e-8f};
+  const int half = static_cast<int>(inverse_frequency.size());
+  const RopeTable rope{inverse_frequency, 1.25f};
+  std::vector<int64_t> positions = {0, 1, 2, 3, 4, 5, 6, 7, 1000, 131071, 1 << 20, (int64_t{1} << 31) - 1};
+  for (int i = 0; i < 200; ++i) positions.push_back(random_() % (1 << 22));
+  const auto rows = static_cast<int64_t>(positions.size());
+  std::vector<float> x(rows * 2 * half, 0.0f);
+  std::vector<SequenceRows> sequences;
+  for (int64_t r = 0; r < rows; ++r) {
+    std::fill_n(x.begin() + r * 2 * half, half, 1.0f);
+    sequences.push_back({r, 1, positions[r], {}});
+  }
+  const auto there = OnDevice(x);
+  ops_->Rope(there.View(rows, 2 * half), 2 * half, rope, sequences, {});
+  const std::vector<float> found = there.Read().value();
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int i = 0; i < half; ++i) {
+      const double angle = static_cast<double>(positions[r]) * double{inverse_frequency[i]};
+      // A float's rounding, twice; and at 2^31 what a double keeps of the angle.
+      EXPECT_NEAR(found[r * 2 * half + i], 1.25 * std::cos(angle), 5e-7) << positions[r];
+      EXPECT_NEAR(found[r * 2 * half + half + i], 1.25 * std::sin(angle), 5e-7) << positions[r];
+    }
+  }
+}
+
 TEST_P(PagedOpsTest, AttendOverScatteredPagesInF32) {
   Check({8, 4, 32, 0, DType::kF32});
   Check({4, 4, 64, 0, DType::kF32});
