@@ -59,8 +59,9 @@ class KvDecoder {
                              const KvTarget& target) = 0;
 };
 
-// One wire format, e.g. "raw" or an artefact's "paper". Immutable and thread-safe; must outlive its encoders
-// and decoders. A codec opened for one side returns FailedPrecondition for the other.
+// One wire format, e.g. "raw" or an artefact's "paper". Thread-safe; must outlive its encoders and decoders,
+// which share its working memory: only the thread that runs its model's forward passes may use them. A codec
+// opened for one side returns FailedPrecondition for the other.
 class KvCodec {
  public:
   virtual ~KvCodec() = default;

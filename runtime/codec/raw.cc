@@ -49,14 +49,13 @@ class RawEncoder : public KvEncoder {
 
 class RawDecoder : public KvDecoder {
  public:
-  RawDecoder(const Transformer& model, Buffer wire, Buffer values)
+  RawDecoder(const Transformer& model, Buffer wire)
       : device_(model.device()),
         layers_(model.config().layers),
         kv_dim_(model.config().kv_dim()),
         max_rows_(model.options().max_rows),
         stream_(model.stream()),
-        wire_(std::move(wire)),
-        values_(std::move(values)) {}
+        wire_(std::move(wire)) {}
 
   absl::Status Begin(const KvTarget&) override { return absl::OkStatus(); }
 
@@ -81,15 +80,12 @@ class RawDecoder : public KvDecoder {
   }
 
  private:
-  // Rows [begin, begin + rows) of a plane as f32 in device memory.
+  // Rows [begin, begin + rows) of a plane in device memory.
   TensorView Load(const uint8_t* plane, int64_t begin, int64_t rows, int slot) {
     Bf16* wire = wire_.as<Bf16>() + slot * max_rows_ * kv_dim_;
-    float* values = values_.as<float>() + slot * max_rows_ * kv_dim_;
     const size_t row_bytes = kv_dim_ * sizeof(Bf16);
     device_->CopyToDevice(wire, plane + begin * row_bytes, rows * row_bytes, stream_);
-    const TensorView out = TensorView::Of(values, rows, kv_dim_);
-    device_->ops().Convert(TensorView::Of(wire, rows, kv_dim_), out, stream_);
-    return out;
+    return TensorView::Of(wire, rows, kv_dim_);
   }
 
   Device* device_;
@@ -97,8 +93,7 @@ class RawDecoder : public KvDecoder {
   int kv_dim_;
   int64_t max_rows_;
   Stream stream_;
-  Buffer wire_;    // bf16 [2, max_rows, kv_dim]
-  Buffer values_;  // f32 [2, max_rows, kv_dim]
+  Buffer wire_;  // bf16 [2, max_rows, kv_dim]
 };
 
 class RawCodec : public KvCodec {
@@ -124,8 +119,7 @@ class RawCodec : public KvCodec {
 
   absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
     ALUDEL_ASSIGN_OR_RETURN(Buffer wire, model_.device()->Allocate(StagingBytes()));
-    ALUDEL_ASSIGN_OR_RETURN(Buffer values, model_.device()->Allocate(2 * StagingBytes()));
-    return std::make_unique<RawDecoder>(model_, std::move(wire), std::move(values));
+    return std::make_unique<RawDecoder>(model_, std::move(wire));
   }
 
  private:

@@ -38,16 +38,23 @@ absl::StatusOr<std::unique_ptr<Projector>> Projector::Create(const Transformer& 
   return std::unique_ptr<Projector>(new Projector(model, std::move(staging), max_cols));
 }
 
-TensorView Projector::Multiply(const TensorView& x, const PackedMatrix& w, const float* bias, bool accumulate,
-                               float* out) {
-  ALUDEL_CHECK(x.rows <= model_.options().max_rows && x.cols <= max_cols_);
+TensorView Projector::Multiply(absl::Span<const TensorView> x, const PackedMatrix& w, const float* bias,
+                               bool accumulate, void* out, DType type) {
   Ops& ops = model_.device()->ops();
-  const int64_t rows = PaddedRows(x.rows);
-  const TensorView staged{staging_.data(), model_.options().compute, rows, x.cols, x.cols};
-  const TensorView result = TensorView::Of(out, rows, w.out_features());
-  ops.Convert(x, staged.Rows(0, x.rows), model_.stream());
+  const int64_t count = x.front().rows;
+  const int64_t rows = PaddedRows(count);
+  const int64_t cols = w.in_features();
+  ALUDEL_CHECK(count <= model_.options().max_rows && cols <= max_cols_);
+  const TensorView staged{staging_.data(), model_.options().compute, rows, cols, cols};
+  int64_t column = 0;
+  for (const TensorView& part : x) {
+    ops.Convert(part, staged.Rows(0, count).Cols(column, part.cols), model_.stream());
+    column += part.cols;
+  }
+  ALUDEL_CHECK(column == cols);
+  const TensorView result{out, type, rows, w.out_features(), w.out_features()};
   ops.Gemm(staged, w, bias, accumulate, result, model_.stream());
-  return result.Rows(0, x.rows);
+  return result.Rows(0, count);
 }
 
 }  // namespace aludel

@@ -25,16 +25,22 @@ absl::StatusOr<Buffer> UploadFor(const Transformer& model, const std::vector<flo
 absl::StatusOr<Buffer> AllocateZeroed(const Transformer& model, size_t bytes);
 
 // Multiplies rows by packed matrices on the model's stream, through one staging buffer in the model's compute
-// type. One per encoder or decoder; engine thread only.
+// type. Engine thread only.
 class Projector {
  public:
   // For inputs of at most `max_cols` columns and the model's max_rows rows.
   static absl::StatusOr<std::unique_ptr<Projector>> Create(const Transformer& model, int64_t max_cols);
 
-  // out = x w^T + bias, or out += ... where `accumulate`. x of any type, `out` f32 device memory for
-  // [PaddedRows(x.rows), w.out_features()]; rows beyond x.rows hold leftovers. Returns the rows that count.
+  // out = x w^T + bias, or out += ... where `accumulate`. x of any type, `out` device memory for
+  // [PaddedRows(x.rows), w.out_features()] of `type`; rows beyond x.rows hold leftovers. Returns the rows
+  // that count.
   TensorView Multiply(const TensorView& x, const PackedMatrix& w, const float* bias, bool accumulate,
-                      float* out);
+                      void* out, DType type = DType::kF32) {
+    return Multiply(absl::MakeConstSpan(&x, 1), w, bias, accumulate, out, type);
+  }
+  // The same of an x whose columns come in parts.
+  TensorView Multiply(absl::Span<const TensorView> x, const PackedMatrix& w, const float* bias,
+                      bool accumulate, void* out, DType type = DType::kF32);
 
  private:
   Projector(const Transformer& model, Buffer staging, int64_t max_cols)

@@ -34,37 +34,47 @@ struct PackedLayer {
   }
 };
 
-// Sizes of one decoder's buffers.
-struct Bounds {
-  int64_t rank = 0;
-  int64_t input = 0;
-  int64_t scratch = 0;
-};
-
-Bounds BoundsOf(const std::vector<PackedLayer>& layers, int64_t max_rows) {
-  Bounds bounds;
-  for (const PackedLayer& layer : layers) {
-    bounds.rank = std::max(bounds.rank, layer.rank());
-    bounds.input = std::max(bounds.input, std::max(layer.rank_k, layer.rank_v));
-    if (!layer.aligner.has_value()) continue;
-    bounds.input = std::max(bounds.input, layer.aligner->width());
-    bounds.scratch = std::max(bounds.scratch, layer.aligner->ScratchFloats(max_rows));
-  }
-  return bounds;
-}
-
-struct Staging {
+// What a codec's decoders compute in, one call after the other.
+struct DecoderMemory {
   Buffer wire;     // bf16 [max_rows, rank]
   Buffer h;        // f32 [PaddedRows(max_rows), hidden]
   Buffer k, v;     // f32 [PaddedRows(max_rows), kv_dim]
   Buffer scratch;  // of the aligners
+  std::unique_ptr<Projector> projector;
 };
+
+int64_t MaxRank(const std::vector<PackedLayer>& layers) {
+  int64_t rank = 0;
+  for (const PackedLayer& layer : layers) rank = std::max(rank, layer.rank());
+  return rank;
+}
+
+absl::StatusOr<DecoderMemory> MakeDecoderMemory(const Transformer& model,
+                                                const std::vector<PackedLayer>& layers) {
+  const ModelConfig& config = model.config();
+  const int64_t max_rows = model.options().max_rows;
+  const int64_t padded = PaddedRows(max_rows);
+  int64_t input = 0, scratch = 0;
+  for (const PackedLayer& layer : layers) {
+    input = std::max({input, layer.rank_k, layer.rank_v});
+    if (!layer.aligner.has_value()) continue;
+    input = std::max(input, layer.aligner->width());
+    scratch = std::max(scratch, layer.aligner->ScratchFloats(max_rows));
+  }
+  DecoderMemory work;
+  ALUDEL_ASSIGN_OR_RETURN(work.wire, AllocateZeroed(model, max_rows * MaxRank(layers) * sizeof(Bf16)));
+  ALUDEL_ASSIGN_OR_RETURN(work.h, AllocateZeroed(model, padded * config.hidden * sizeof(float)));
+  ALUDEL_ASSIGN_OR_RETURN(work.k, AllocateZeroed(model, padded * config.kv_dim() * sizeof(float)));
+  ALUDEL_ASSIGN_OR_RETURN(work.v, AllocateZeroed(model, padded * config.kv_dim() * sizeof(float)));
+  ALUDEL_ASSIGN_OR_RETURN(work.scratch, AllocateZeroed(model, scratch * sizeof(float)));
+  ALUDEL_ASSIGN_OR_RETURN(work.projector, Projector::Create(model, input));
+  return work;
+}
 
 class ScdDecoder : public KvDecoder {
  public:
-  ScdDecoder(const Transformer& model, const std::vector<PackedLayer>& layers,
-             std::unique_ptr<Projector> projector, Staging staging)
-      : model_(model), layers_(layers), projector_(std::move(projector)), staging_(std::move(staging)) {}
+  ScdDecoder(const Transformer& model, const std::vector<PackedLayer>& layers, const DecoderMemory& work)
+      : model_(model), layers_(layers), work_(work) {}
 
   absl::Status Begin(const KvTarget&) override { return absl::OkStatus(); }
 
@@ -88,9 +98,9 @@ class ScdDecoder : public KvDecoder {
       Reconstruct(coverage.first_layer, z_k, z_v, *target.model);
       const int kv_dim = model_.config().kv_dim();
       target.model->WriteKv(coverage.first_layer, coverage.token_begin + begin, target.blocks,
-                            TensorView::Of(staging_.k.as<float>(), rows, kv_dim),
-                            TensorView::Of(staging_.v.as<float>(), rows, kv_dim), *target.pool);
-      // The caller's bytes and the staging memory are free again when this returns.
+                            TensorView::Of(work_.k.as<float>(), rows, kv_dim),
+                            TensorView::Of(work_.v.as<float>(), rows, kv_dim), *target.pool);
+      // The caller's bytes and the decoder's memory are free again when this returns.
       ALUDEL_RETURN_IF_ERROR(model_.device()->Synchronize(model_.stream()));
     }
     return absl::OkStatus();
@@ -99,43 +109,42 @@ class ScdDecoder : public KvDecoder {
  private:
   // Rows [begin, begin + rows) of a code plane, on the device from element `at` of the wire buffer.
   TensorView Upload(const uint8_t* plane, int64_t begin, int64_t rows, int64_t rank, int64_t at) {
-    Bf16* device = staging_.wire.as<Bf16>() + at;
+    Bf16* device = work_.wire.as<Bf16>() + at;
     const size_t row_bytes = rank * sizeof(Bf16);
     model_.device()->CopyToDevice(device, plane + begin * row_bytes, rows * row_bytes, model_.stream());
     return TensorView::Of(device, rows, rank);
   }
 
-  // Fills staging k and v.
+  // Fills k and v of the decoder's memory.
   void Reconstruct(int index, const TensorView& z_k, const TensorView& z_v, Transformer& model) {
     const PackedLayer& layer = layers_[index];
-    float* k = staging_.k.as<float>();
-    float* v = staging_.v.as<float>();
+    float* k = work_.k.as<float>();
+    float* v = work_.v.as<float>();
     if (layer.mode == ScdMode::kReuse) {
-      projector_->Multiply(z_k, *layer.k, nullptr, /*accumulate=*/false, k);
-      projector_->Multiply(z_v, *layer.v, nullptr, /*accumulate=*/false, v);
+      work_.projector->Multiply(z_k, *layer.k, nullptr, /*accumulate=*/false, k);
+      work_.projector->Multiply(z_v, *layer.v, nullptr, /*accumulate=*/false, v);
       return;
     }
     const TensorView h =
-        layer.aligner->Apply(model_, z_k, *projector_, staging_.scratch.as<float>(), staging_.h.as<float>());
+        layer.aligner->Apply(model_, z_k, *work_.projector, work_.scratch.as<float>(), work_.h.as<float>());
     const int kv_dim = model_.config().kv_dim();
     model.ProjectKv(index, h, TensorView::Of(k, h.rows, kv_dim), TensorView::Of(v, h.rows, kv_dim));
   }
 
   const Transformer& model_;
   const std::vector<PackedLayer>& layers_;
-  std::unique_ptr<Projector> projector_;
-  Staging staging_;
+  const DecoderMemory& work_;
 };
 
 class ScdDecoderCodec : public KvCodec {
  public:
   ScdDecoderCodec(std::string name, std::string hash, const Transformer& model,
-                  std::vector<PackedLayer> layers)
+                  std::vector<PackedLayer> layers, DecoderMemory work)
       : name_(std::move(name)),
         hash_(std::move(hash)),
         model_(model),
         layers_(std::move(layers)),
-        bounds_(BoundsOf(layers_, model.options().max_rows)),
+        work_(std::move(work)),
         shipped_(layers_.size(), true) {}
 
   const std::string& name() const override { return name_; }
@@ -151,7 +160,7 @@ class ScdDecoderCodec : public KvCodec {
     return flops;
   }
   size_t MaxFrameBytes(int64_t tokens) const override {
-    return static_cast<size_t>(tokens * bounds_.rank) * sizeof(Bf16);
+    return static_cast<size_t>(tokens * MaxRank(layers_)) * sizeof(Bf16);
   }
 
   absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {
@@ -160,17 +169,7 @@ class ScdDecoderCodec : public KvCodec {
   }
 
   absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
-    const ModelConfig& config = model_.config();
-    const int64_t max_rows = model_.options().max_rows;
-    const int64_t padded = PaddedRows(max_rows);
-    Staging staging;
-    ALUDEL_ASSIGN_OR_RETURN(staging.wire, AllocateZeroed(model_, max_rows * bounds_.rank * sizeof(Bf16)));
-    ALUDEL_ASSIGN_OR_RETURN(staging.h, AllocateZeroed(model_, padded * config.hidden * sizeof(float)));
-    ALUDEL_ASSIGN_OR_RETURN(staging.k, AllocateZeroed(model_, padded * config.kv_dim() * sizeof(float)));
-    ALUDEL_ASSIGN_OR_RETURN(staging.v, AllocateZeroed(model_, padded * config.kv_dim() * sizeof(float)));
-    ALUDEL_ASSIGN_OR_RETURN(staging.scratch, AllocateZeroed(model_, bounds_.scratch * sizeof(float)));
-    ALUDEL_ASSIGN_OR_RETURN(auto projector, Projector::Create(model_, bounds_.input));
-    return std::make_unique<ScdDecoder>(model_, layers_, std::move(projector), std::move(staging));
+    return std::make_unique<ScdDecoder>(model_, layers_, work_);
   }
 
  private:
@@ -178,7 +177,7 @@ class ScdDecoderCodec : public KvCodec {
   std::string hash_;
   const Transformer& model_;
   std::vector<PackedLayer> layers_;
-  Bounds bounds_;
+  DecoderMemory work_;
   std::vector<bool> shipped_;
 };
 
@@ -201,8 +200,9 @@ absl::StatusOr<std::unique_ptr<KvCodec>> MakeScdDecoderCodec(std::string format,
       ALUDEL_ASSIGN_OR_RETURN(layer.v, PackFor(model, weights[i].v));
     }
   }
+  ALUDEL_ASSIGN_OR_RETURN(DecoderMemory work, MakeDecoderMemory(model, layers));
   return std::make_unique<ScdDecoderCodec>(std::move(format), std::move(artifact_hash), model,
-                                           std::move(layers));
+                                           std::move(layers), std::move(work));
 }
 
 }  // namespace aludel

@@ -15,8 +15,8 @@ namespace {
 
 struct PackedGroup {
   TransformGroup shape;
-  std::vector<std::unique_ptr<PackedMatrix>> k, v;  // [layers] columns of the encoder
-  std::unique_ptr<PackedMatrix> side;               // null without side information
+  std::vector<std::unique_ptr<PackedMatrix>> kv;  // [layers] the encoder's columns of K and V
+  std::unique_ptr<PackedMatrix> side;             // null without side information
   Buffer offset;
   LatentGrid grid;
 };
@@ -31,19 +31,14 @@ HostMatrix Columns(const HostMatrix& matrix, int64_t begin, int64_t count) {
 class TransformEncoder : public KvEncoder {
  public:
   TransformEncoder(const Transformer& model, const TransformShape& shape,
-                   const std::vector<PackedGroup>& groups, std::unique_ptr<Projector> projector,
-                   std::vector<Buffer> latents)
-      : model_(model),
-        shape_(shape),
-        groups_(groups),
-        projector_(std::move(projector)),
-        latents_(std::move(latents)) {}
+                   const std::vector<PackedGroup>& groups, Projector& projector, std::vector<Buffer> latents)
+      : model_(model), shape_(shape), groups_(groups), projector_(projector), latents_(std::move(latents)) {}
 
   absl::Status Encode(const LayerSlice& slice, FrameSink& sink) override {
     if (slice.layer == shape_.native_layers) {
       for (size_t g = 0; g < groups_.size(); ++g) {
-        projector_->Multiply(slice.h, *groups_[g].side, groups_[g].offset.as<float>(), /*accumulate=*/false,
-                             latents_[g].as<float>());
+        projector_.Multiply(slice.h, *groups_[g].side, groups_[g].offset.as<float>(), /*accumulate=*/false,
+                            latents_[g].as<float>());
       }
     }
     for (size_t g = 0; g < groups_.size(); ++g) {
@@ -58,9 +53,8 @@ class TransformEncoder : public KvEncoder {
  private:
   void AddLayer(const LayerSlice& slice, const PackedGroup& group, int at, float* latents) {
     const bool started = at > 0 || shape_.has_side();
-    projector_->Multiply(slice.k, *group.k[at], started ? nullptr : group.offset.as<float>(), started,
-                         latents);
-    projector_->Multiply(slice.v, *group.v[at], nullptr, /*accumulate=*/true, latents);
+    const TensorView kv[] = {slice.k, slice.v};
+    projector_.Multiply(kv, *group.kv[at], started ? nullptr : group.offset.as<float>(), started, latents);
   }
 
   absl::Status Ship(const LayerSlice& slice, const PackedGroup& group, const Buffer& latents,
@@ -81,7 +75,7 @@ class TransformEncoder : public KvEncoder {
   const Transformer& model_;
   const TransformShape& shape_;
   const std::vector<PackedGroup>& groups_;
-  std::unique_ptr<Projector> projector_;
+  Projector& projector_;
   std::vector<Buffer> latents_;  // per group f32 [PaddedRows(max_rows), rank]
   std::vector<float> host_;
 };
@@ -89,11 +83,13 @@ class TransformEncoder : public KvEncoder {
 class TransformEncoderCodec : public KvCodec {
  public:
   TransformEncoderCodec(std::string name, std::string hash, TransformShape shape,
-                        std::vector<PackedGroup> groups, const Transformer& model)
+                        std::vector<PackedGroup> groups, std::unique_ptr<Projector> projector,
+                        const Transformer& model)
       : name_(std::move(name)),
         hash_(std::move(hash)),
         shape_(std::move(shape)),
         groups_(std::move(groups)),
+        projector_(std::move(projector)),
         model_(model),
         shipped_(ShippedLayers(shape_, model.config().layers)) {}
 
@@ -123,17 +119,13 @@ class TransformEncoderCodec : public KvCodec {
   }
 
   absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {
-    const ModelConfig& config = model_.config();
-    ALUDEL_ASSIGN_OR_RETURN(auto projector,
-                            Projector::Create(model_, std::max(config.hidden, config.kv_dim())));
     std::vector<Buffer> latents;
     for (const PackedGroup& group : groups_) {
       const int64_t floats = PaddedRows(model_.options().max_rows) * group.shape.rank;
       ALUDEL_ASSIGN_OR_RETURN(Buffer buffer, AllocateZeroed(model_, floats * sizeof(float)));
       latents.push_back(std::move(buffer));
     }
-    return std::make_unique<TransformEncoder>(model_, shape_, groups_, std::move(projector),
-                                              std::move(latents));
+    return std::make_unique<TransformEncoder>(model_, shape_, groups_, *projector_, std::move(latents));
   }
 
   absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
@@ -146,6 +138,7 @@ class TransformEncoderCodec : public KvCodec {
   std::string hash_;
   TransformShape shape_;
   std::vector<PackedGroup> groups_;
+  std::unique_ptr<Projector> projector_;  // of all its encoders
   const Transformer& model_;
   std::vector<bool> shipped_;
 };
@@ -158,26 +151,28 @@ absl::StatusOr<std::unique_ptr<KvCodec>> MakeTransformEncoderCodec(std::string f
                                                                    const TransformEncoderWeights& weights,
                                                                    const Transformer& model) {
   ALUDEL_CHECK(weights.size() == shape.groups.size());
-  const int64_t kv_dim = model.config().kv_dim();
+  const ModelConfig& config = model.config();
+  const int64_t kv_dim = config.kv_dim();
   std::vector<PackedGroup> groups(weights.size());
   for (size_t g = 0; g < weights.size(); ++g) {
     PackedGroup& group = groups[g];
     group.shape = shape.groups[g];
     group.grid = weights[g].grid;
     for (int i = 0; i < group.shape.layers; ++i) {
-      ALUDEL_ASSIGN_OR_RETURN(auto k, PackFor(model, Columns(weights[g].matrix, 2 * i * kv_dim, kv_dim)));
-      ALUDEL_ASSIGN_OR_RETURN(auto v,
-                              PackFor(model, Columns(weights[g].matrix, (2 * i + 1) * kv_dim, kv_dim)));
-      group.k.push_back(std::move(k));
-      group.v.push_back(std::move(v));
+      const HostMatrix columns = Columns(weights[g].matrix, 2 * i * kv_dim, 2 * kv_dim);
+      ALUDEL_ASSIGN_OR_RETURN(auto kv, PackFor(model, columns));
+      group.kv.push_back(std::move(kv));
     }
     if (shape.has_side()) {
       ALUDEL_ASSIGN_OR_RETURN(group.side, PackFor(model, weights[g].side));
     }
     ALUDEL_ASSIGN_OR_RETURN(group.offset, UploadFor(model, weights[g].offset));
   }
+  ALUDEL_ASSIGN_OR_RETURN(auto projector,
+                          Projector::Create(model, std::max<int64_t>(config.hidden, 2 * config.kv_dim())));
   return std::make_unique<TransformEncoderCodec>(std::move(format), std::move(artifact_hash),
-                                                 std::move(shape), std::move(groups), model);
+                                                 std::move(shape), std::move(groups), std::move(projector),
+                                                 model);
 }
 
 }  // namespace aludel

@@ -31,37 +31,51 @@ struct PackedGroup {
   }
 };
 
-// Sizes of one decoder's buffers, in columns of max_rows rows.
-struct Bounds {
-  int64_t inputs = 0, width = 0, outputs = 0;
-};
-
-Bounds BoundsOf(const std::vector<PackedGroup>& groups) {
-  Bounds bounds;
-  for (const PackedGroup& group : groups) {
-    bounds.inputs = std::max(bounds.inputs, group.inputs);
-    bounds.width = std::max(bounds.width, group.width);
-    bounds.outputs = std::max(bounds.outputs, group.outputs);
-  }
-  return bounds;
-}
-
-struct Staging {
+// What a codec's decoders compute in, one call after the other.
+struct DecoderMemory {
   Buffer inputs;   // f32 [max_rows, inputs]
   Buffer hidden;   // f32 [PaddedRows(max_rows), width]
-  Buffer outputs;  // f32 [PaddedRows(max_rows), outputs]
+  Buffer outputs;  // output_type [PaddedRows(max_rows), outputs]
+  // Pages round K and V to the model's type anyway; a sum of two products is rounded once, at its end.
+  DType output_type = DType::kF32;
+  std::unique_ptr<Projector> projector;
+  int64_t max_rows = 0;  // decoded at a time
 };
+
+// Rows to decode at a time: the outputs of a product are read again when they go to the pages. Fewer than so
+// many read the weights too often.
+int64_t RowsAtATime(const Transformer& model, int64_t row_bytes) {
+  constexpr int64_t kFewest = 128;
+  const bool fit = kFewest * row_bytes <= static_cast<int64_t>(model.device()->cache_bytes() / 2);
+  return fit ? std::min(kFewest, model.options().max_rows) : model.options().max_rows;
+}
+
+absl::StatusOr<DecoderMemory> MakeDecoderMemory(const Transformer& model,
+                                                const std::vector<PackedGroup>& groups) {
+  int64_t inputs = 0, width = 0, outputs = 0;
+  bool sums = false;
+  for (const PackedGroup& group : groups) {
+    inputs = std::max(inputs, group.inputs);
+    width = std::max(width, group.width);
+    outputs = std::max(outputs, group.outputs);
+    sums = sums || (group.linear != nullptr && group.width > 0);
+  }
+  DecoderMemory work;
+  work.output_type = sums ? DType::kF32 : model.options().compute;
+  work.max_rows = RowsAtATime(model, outputs * static_cast<int64_t>(SizeOf(work.output_type)));
+  const int64_t padded = PaddedRows(work.max_rows);
+  ALUDEL_ASSIGN_OR_RETURN(work.inputs, AllocateZeroed(model, work.max_rows * inputs * sizeof(float)));
+  ALUDEL_ASSIGN_OR_RETURN(work.hidden, AllocateZeroed(model, padded * width * sizeof(float)));
+  ALUDEL_ASSIGN_OR_RETURN(work.outputs, AllocateZeroed(model, padded * outputs * SizeOf(work.output_type)));
+  ALUDEL_ASSIGN_OR_RETURN(work.projector, Projector::Create(model, std::max(inputs, width)));
+  return work;
+}
 
 class TransformDecoder : public KvDecoder {
  public:
   TransformDecoder(const Transformer& model, const TransformShape& shape,
-                   const std::vector<PackedGroup>& groups, std::unique_ptr<Projector> projector,
-                   Staging staging)
-      : model_(model),
-        shape_(shape),
-        groups_(groups),
-        projector_(std::move(projector)),
-        staging_(std::move(staging)) {}
+                   const std::vector<PackedGroup>& groups, const DecoderMemory& work)
+      : model_(model), shape_(shape), groups_(groups), work_(work) {}
 
   absl::Status Begin(const KvTarget& target) override {
     ALUDEL_CHECK(target.model == &model_);
@@ -91,12 +105,11 @@ class TransformDecoder : public KvDecoder {
       return absl::DataLossError(
           absl::StrFormat("frame of layer %d: %s", coverage.first_layer, unpacked.message()));
     }
-    const int64_t max_rows = model_.options().max_rows;
-    for (int64_t begin = 0; begin < coverage.tokens; begin += max_rows) {
-      const int64_t rows = std::min<int64_t>(max_rows, coverage.tokens - begin);
+    for (int64_t begin = 0; begin < coverage.tokens; begin += work_.max_rows) {
+      const int64_t rows = std::min<int64_t>(work_.max_rows, coverage.tokens - begin);
       const int64_t position = coverage.token_begin + begin;
       Reconstruct(*group, latents.data() + begin * group->shape.rank, position, rows, target);
-      // The caller's bytes and the staging memory are free again when this returns.
+      // The caller's bytes and the decoder's memory are free again when this returns.
       ALUDEL_RETURN_IF_ERROR(model_.device()->Synchronize(model_.stream()));
     }
     return absl::OkStatus();
@@ -128,9 +141,9 @@ class TransformDecoder : public KvDecoder {
       std::copy_n(side_.data() + (position - first_ + t) * side, side, row);
       std::copy_n(latents + t * rank, rank, row + side);
     }
-    model_.device()->CopyToDevice(staging_.inputs.data(), joined_.data(), joined_.size() * sizeof(float),
+    model_.device()->CopyToDevice(work_.inputs.data(), joined_.data(), joined_.size() * sizeof(float),
                                   model_.stream());
-    const TensorView inputs = TensorView::Of(staging_.inputs.as<float>(), rows, group.inputs);
+    const TensorView inputs = TensorView::Of(work_.inputs.as<float>(), rows, group.inputs);
     const TensorView kv = Decode(group, inputs);
     const int64_t kv_dim = model_.config().kv_dim();
     for (int i = 0; i < group.shape.layers; ++i) {
@@ -141,23 +154,26 @@ class TransformDecoder : public KvDecoder {
   }
 
   TensorView Decode(const PackedGroup& group, const TensorView& inputs) {
-    float* outputs = staging_.outputs.as<float>();
+    Projector& projector = *work_.projector;
+    void* const outputs = work_.outputs.data();
     const float* bias = group.bias.as<float>();
     TensorView kv;
-    if (group.linear != nullptr) kv = projector_->Multiply(inputs, *group.linear, bias, false, outputs);
+    if (group.linear != nullptr) {
+      kv = projector.Multiply(inputs, *group.linear, bias, /*accumulate=*/false, outputs, work_.output_type);
+    }
     if (group.width == 0) return kv;
-    const TensorView hidden = projector_->Multiply(inputs, *group.hidden, group.hidden_bias.as<float>(),
-                                                   /*accumulate=*/false, staging_.hidden.as<float>());
+    const TensorView hidden = projector.Multiply(inputs, *group.hidden, group.hidden_bias.as<float>(),
+                                                 /*accumulate=*/false, work_.hidden.data());
     model_.device()->ops().Silu(hidden, hidden, model_.stream());
     const bool direct = group.linear != nullptr;
-    return projector_->Multiply(hidden, *group.out, direct ? nullptr : bias, direct, outputs);
+    return projector.Multiply(hidden, *group.out, direct ? nullptr : bias, direct, outputs,
+                              work_.output_type);
   }
 
   const Transformer& model_;
   const TransformShape& shape_;
   const std::vector<PackedGroup>& groups_;
-  std::unique_ptr<Projector> projector_;
-  Staging staging_;
+  const DecoderMemory& work_;
   int64_t first_ = 0;          // token of the first row of side_
   std::vector<float> side_;    // [handed-over tokens, hidden]
   std::vector<float> joined_;  // [rows, side + rank]
@@ -166,11 +182,12 @@ class TransformDecoder : public KvDecoder {
 class TransformDecoderCodec : public KvCodec {
  public:
   TransformDecoderCodec(std::string name, std::string hash, TransformShape shape,
-                        std::vector<PackedGroup> groups, const Transformer& model)
+                        std::vector<PackedGroup> groups, DecoderMemory work, const Transformer& model)
       : name_(std::move(name)),
         hash_(std::move(hash)),
         shape_(std::move(shape)),
         groups_(std::move(groups)),
+        work_(std::move(work)),
         model_(model),
         shipped_(ShippedLayers(shape_, model.config().layers)) {}
 
@@ -202,16 +219,7 @@ class TransformDecoderCodec : public KvCodec {
   }
 
   absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
-    const Bounds bounds = BoundsOf(groups_);
-    const int64_t max_rows = model_.options().max_rows;
-    const int64_t padded = PaddedRows(max_rows);
-    Staging staging;
-    ALUDEL_ASSIGN_OR_RETURN(staging.inputs, AllocateZeroed(model_, max_rows * bounds.inputs * sizeof(float)));
-    ALUDEL_ASSIGN_OR_RETURN(staging.hidden, AllocateZeroed(model_, padded * bounds.width * sizeof(float)));
-    ALUDEL_ASSIGN_OR_RETURN(staging.outputs, AllocateZeroed(model_, padded * bounds.outputs * sizeof(float)));
-    ALUDEL_ASSIGN_OR_RETURN(auto projector, Projector::Create(model_, std::max(bounds.inputs, bounds.width)));
-    return std::make_unique<TransformDecoder>(model_, shape_, groups_, std::move(projector),
-                                              std::move(staging));
+    return std::make_unique<TransformDecoder>(model_, shape_, groups_, work_);
   }
 
  private:
@@ -219,6 +227,7 @@ class TransformDecoderCodec : public KvCodec {
   std::string hash_;
   TransformShape shape_;
   std::vector<PackedGroup> groups_;
+  DecoderMemory work_;
   const Transformer& model_;
   std::vector<bool> shipped_;
 };
@@ -250,8 +259,9 @@ absl::StatusOr<std::unique_ptr<KvCodec>> MakeTransformDecoderCodec(std::string f
     }
     ALUDEL_ASSIGN_OR_RETURN(group.bias, UploadFor(model, from.bias));
   }
+  ALUDEL_ASSIGN_OR_RETURN(DecoderMemory work, MakeDecoderMemory(model, groups));
   return std::make_unique<TransformDecoderCodec>(std::move(format), std::move(artifact_hash),
-                                                 std::move(shape), std::move(groups), model);
+                                                 std::move(shape), std::move(groups), std::move(work), model);
 }
 
 }  // namespace aludel
