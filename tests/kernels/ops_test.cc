@@ -587,6 +587,47 @@ TEST_P(OpsTest, RopeTurnsByTheAngleItself) {
   }
 }
 
+// What a hand-over brings as bf16 and what a model computes in f32 become the same pages, whatever these are
+// of.
+TEST_P(OpsTest, PagesAreTheSameFromBf16AndFromF32) {
+  constexpr int kKvHeads = 3, kHeadDim = 32, kBlockTokens = 8, kRows = 37, kBlocks = 9;
+  constexpr int64_t kKvDim = kKvHeads * kHeadDim, kPlane = int64_t{kBlocks} * kBlockTokens * kKvDim;
+  std::vector<float> inverse_frequency;
+  for (int i = 0; i < kHeadDim / 2; ++i)
+    inverse_frequency.push_back(static_cast<float>(std::pow(5e5, -2.0 * i / kHeadDim)));
+  const RopeTable rope{inverse_frequency};
+  const std::vector<Bf16> k = Narrow(Random(kRows * kKvDim)), v = Narrow(Random(kRows * kKvDim));
+  const auto widened = [](const std::vector<Bf16>& narrow) {
+    std::vector<float> wide;
+    for (const Bf16 value : narrow) wide.push_back(ToFloat(value));
+    return wide;
+  };
+  const std::vector<int32_t> blocks = {7, 0, 3, 8, 1, 5};
+  const std::vector<SequenceRows> sequences = {{0, kRows, 5, blocks}};
+  const auto pages = [&](const TensorView& k_there, const TensorView& v_there, auto empty) {
+    const auto k_pages = OnDevice(empty), v_pages = OnDevice(empty);
+    const DType type = k_pages.View(1, 1).dtype;
+    const PagedKv kv{k_pages.data(), v_pages.data(), type, kBlockTokens, kKvHeads, kHeadDim};
+    ops_->RopeWriteKv(k_there, v_there, rope, sequences, kv, {});
+    return std::make_pair(k_pages.Read().value(), v_pages.Read().value());
+  };
+  const auto same = [](const auto& one, const auto& other) {
+    return std::memcmp(one.data(), other.data(), one.size() * sizeof(one[0])) == 0;
+  };
+  const auto k_narrow = OnDevice(k), v_narrow = OnDevice(v);
+  const auto k_wide = OnDevice(widened(k)), v_wide = OnDevice(widened(v));
+  const auto check = [&](auto empty) {
+    const auto from_narrow = pages(k_narrow.View(kRows, kKvDim), v_narrow.View(kRows, kKvDim), empty);
+    const auto from_wide = pages(k_wide.View(kRows, kKvDim), v_wide.View(kRows, kKvDim), empty);
+    EXPECT_TRUE(same(from_narrow.first, from_wide.first));
+    EXPECT_TRUE(same(from_narrow.second, from_wide.second));
+    EXPECT_FALSE(same(from_narrow.first, empty));
+    EXPECT_FALSE(same(from_narrow.second, empty));
+  };
+  check(Poisoned(kPlane));
+  check(Narrow(Poisoned(kPlane)));
+}
+
 TEST_P(PagedOpsTest, AttendOverScatteredPagesInF32) {
   Check({8, 4, 32, 0, DType::kF32});
   Check({4, 4, 64, 0, DType::kF32});
