@@ -25,8 +25,10 @@ def limit_files() -> None:
 
 def check_tool(command: List[str], out: Path) -> None:
     done = subprocess.run(command, preexec_fn=limit_files, capture_output=True, text=True, timeout=120)
-    last = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else ""
-    print(f"{Path(command[0]).name}: code {done.returncode}, {last}")
+    # Its own last word: a sanitizer may have one more.
+    name = Path(command[0]).name
+    last = ([""] + [line for line in done.stderr.splitlines() if line.startswith(name)])[-1]
+    print(f"code {done.returncode}, {last}")
     assert done.returncode > 0, (done.returncode, done.stderr)  # not by a signal
     assert str(out) in last, last
     left = [file for file in out.parent.rglob(f"{out.name}*/**/*") if file.is_file() and file.suffix != ".json"]
