@@ -1,6 +1,8 @@
 #include <functional>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
@@ -48,7 +50,10 @@ class FakePrefill : public v1::Prefill::Service {
   ~FakePrefill() override { server_->Shutdown(std::chrono::system_clock::now()); }
 
   int port() const { return port_; }
-  void Behave(Behaviour behaviour) { behaviour_ = std::move(behaviour); }
+  void Behave(Behaviour behaviour) {
+    absl::MutexLock lock(&mutex_);
+    behaviour_ = std::move(behaviour);
+  }
 
   // A frame of one layer that the ticket allows; a test spoils it.
   static FrameHeader Frame(const v1::RunRequest& request) {
@@ -79,14 +84,20 @@ class FakePrefill : public v1::Prefill::Service {
   }
   grpc::Status Run(grpc::ServerContext* context, const v1::RunRequest* request,
                    grpc::ServerWriter<v1::RunEvent>*) override {
-    return ToGrpc(behaviour_(*this, *context, *request));
+    Behaviour behaviour;
+    {
+      absl::MutexLock lock(&mutex_);
+      behaviour = behaviour_;
+    }
+    return ToGrpc(behaviour(*this, *context, *request));
   }
 
  private:
   NoMessages no_messages_;
   std::unique_ptr<Transport> transport_;
   v1::PrefillDescription description_;
-  Behaviour behaviour_;
+  absl::Mutex mutex_;
+  Behaviour behaviour_ ABSL_GUARDED_BY(mutex_);
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };

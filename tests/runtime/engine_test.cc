@@ -17,6 +17,9 @@
 namespace aludel {
 namespace {
 
+// For what takes milliseconds, and under ThreadSanitizer on a busy machine half a minute.
+constexpr std::chrono::minutes kPatience(2);
+
 using ::testing::HasSubstr;
 
 // Keeps what a sequence said and waits for its end.
@@ -37,15 +40,14 @@ class Recorder : public SequenceListener {
     result_ = result;
     changed_.notify_all();
   }
-  // False after 20 s.
+  // False after kPatience.
   bool WaitDone() {
     std::unique_lock<std::mutex> lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::seconds(20), [this] { return open_ == 0; });
+    return changed_.wait_for(lock, kPatience, [this] { return open_ == 0; });
   }
   bool WaitTokens(size_t count) {
     std::unique_lock<std::mutex> lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::seconds(20),
-                             [&] { return events_.size() >= count || open_ == 0; });
+    return changed_.wait_for(lock, kPatience, [&] { return events_.size() >= count || open_ == 0; });
   }
   std::vector<int32_t> tokens(int choice = 0) const {
     std::vector<int32_t> ids;
