@@ -16,6 +16,15 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(CMAKE_BUILD_RPATH "$ORIGIN/../lib")
 add_link_options(LINKER:--disable-new-dtags)
 
+# Generated code, too: the linker keeps one copy of what its templates share with ours, and that may be its copy.
+function(aludel_sanitize target)
+  if(ALUDEL_SANITIZE)
+    target_compile_options(${target} PUBLIC $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${ALUDEL_SANITIZE}
+                                                                      -fno-sanitize-recover=undefined>)
+    target_link_options(${target} PUBLIC -fsanitize=${ALUDEL_SANITIZE})
+  endif()
+endfunction()
+
 function(_aludel_compile_options target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
@@ -24,11 +33,7 @@ function(_aludel_compile_options target)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror -Wno-sign-compare -Wno-missing-field-initializers
                               -fno-omit-frame-pointer -g1>)
-  if(ALUDEL_SANITIZE)
-    target_compile_options(${target} PUBLIC $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${ALUDEL_SANITIZE}
-                                                                      -fno-sanitize-recover=undefined>)
-    target_link_options(${target} PUBLIC -fsanitize=${ALUDEL_SANITIZE})
-  endif()
+  aludel_sanitize(${target})
 endfunction()
 
 # aludel_library(NAME SOURCES a.cc ... DEPS targets ...)
@@ -39,12 +44,13 @@ function(aludel_library name)
   target_link_libraries(${name} PUBLIC ${ARG_DEPS})
 endfunction()
 
-# An executable, which under ThreadSanitizer brings what tells that of Abseil's locks.
+# An executable, which under ThreadSanitizer brings what tells that of Abseil's locks and of gRPC's order.
 function(_aludel_executable name)
   add_executable(${name} ${ARGN})
   _aludel_compile_options(${name})
   if(ALUDEL_SANITIZE MATCHES "thread")
-    target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/testing/tsan_absl_mutex.cc)
+    set(testing ${PROJECT_SOURCE_DIR}/tests/testing)
+    target_sources(${name} PRIVATE ${testing}/tsan_absl.cc ${testing}/tsan_grpc.cc)
     target_link_libraries(${name} PRIVATE ${CMAKE_DL_LIBS})
   endif()
 endfunction()

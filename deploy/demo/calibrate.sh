@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Makes deploy/demo/codec: the formats aludel-p2 (two native layers) and aludel-p0 (none), paper and reuse-only, and
-# the zero-byte controls, for base and its two consumers. About 50 minutes of one core (measured in two parts); the same
-# bytes on the same machine. An interrupted run finds its intermediate files again.
+# Makes deploy/demo/codec: the formats aludel-p2 (two native layers), aludel-lean (two, with a decoder that costs at most a
+# twentieth of the prefill) and aludel-p0 (none), paper and reuse-only, and the zero-byte controls, for base and its two
+# consumers. About an hour of one core (measured in parts); the same bytes from the same binary on the same machine. An
+# interrupted run finds its intermediate files again.
 #
 #   deploy/demo/calibrate.sh [OUT]      OUT defaults to deploy/demo/codec
 set -euo pipefail
@@ -21,5 +22,6 @@ calibrate() {
 }
 calibrate --preset paper --data deploy/demo/calibration.jsonl --max-control 2
 calibrate --data "$(prompts 1600)" --work build/calibration --native-layers 0 --bytes-per-token 254 --compute-share 0.445
-calibrate --data "$(prompts 3200)" --work build/calibration --native-layers 2 --bytes-per-token 32 --compute-share 0.122 \
-  --steps 10000
+two_native=(--data "$(prompts 3200)" --work build/calibration --native-layers 2 --steps 10000)
+calibrate "${two_native[@]}" --bytes-per-token 32 --compute-share 0.122 --keep-work
+calibrate "${two_native[@]}" --bytes-per-token 9 --compute-share 0.043 --format aludel-lean

@@ -5,8 +5,10 @@
 #include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
 #include "server/gateway/gateway.h"
@@ -31,6 +33,7 @@ class GatewayAccess : public ::testing::Test {
                        FakeDecode::Writer* writer) {
           const auto& metadata = context->client_metadata();
           if (const auto it = metadata.find("traceparent"); it != metadata.end()) {
+            absl::MutexLock lock(&mutex_);
             traceparent_ = std::string(it->second.data(), it->second.size());
           }
           return FakeDecode::Hello(context, request, writer);
@@ -62,7 +65,8 @@ class GatewayAccess : public ::testing::Test {
     return Send("POST", "/v1/chat/completions", headers, kBody);
   }
 
-  std::string traceparent_;  // what the decode server saw
+  absl::Mutex mutex_;
+  std::string traceparent_ ABSL_GUARDED_BY(mutex_);  // what the decode server saw
   FakeDecode decode_;
   Access access_{KeyLimits{}};
   const ServedModels models_;
@@ -133,7 +137,10 @@ TEST_F(GatewayAccess, GoesOnWithTheClientsTrace) {
   EXPECT_THAT(answer, HasSubstr("x-request-id: mine\r\n"));
   EXPECT_THAT(answer, HasSubstr("traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-"));
   EXPECT_THAT(answer, Not(HasSubstr("00f067aa0ba902b7")));  // the gateway's operation has its own id
-  EXPECT_THAT(answer, HasSubstr(traceparent_));
+  {
+    absl::MutexLock lock(&mutex_);
+    EXPECT_THAT(answer, HasSubstr(traceparent_));
+  }
   EXPECT_THAT(Chat("traceparent: nonsense\r\n"), HasSubstr("traceparent: 00-"));
 }
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -392,16 +393,18 @@ TEST_F(GatewayTest, RefusesWhatIsNoRequestInTheSameShape) {
 }
 
 TEST_F(GatewayTest, TranslatesTheDecodeServersRefusals) {
-  grpc::Status status;
-  FakeDecode decode(
-      [&](grpc::ServerContext*, const v1::GenerateRequest&, FakeDecode::Writer*) { return status; });
+  std::atomic<grpc::StatusCode> refusal = grpc::StatusCode::OK;
+  FakeDecode decode([&](grpc::ServerContext*, const v1::GenerateRequest&, FakeDecode::Writer*) {
+    const grpc::StatusCode code = refusal;
+    return grpc::Status(code, code == grpc::StatusCode::OK ? "" : "no block is free");
+  });
   StartGateway({&decode});
   const std::tuple<grpc::StatusCode, int> cases[] = {
       {grpc::StatusCode::RESOURCE_EXHAUSTED, 429}, {grpc::StatusCode::INVALID_ARGUMENT, 400},
       {grpc::StatusCode::DEADLINE_EXCEEDED, 504},  {grpc::StatusCode::FAILED_PRECONDITION, 422},
       {grpc::StatusCode::INTERNAL, 500},           {grpc::StatusCode::OK, 500}};
   for (const auto& [code, http] : cases) {
-    status = grpc::Status(code, code == grpc::StatusCode::OK ? "" : "no block is free");
+    refusal = code;
     for (const char* fields : {"", R"(, "stream": true)"}) {
       const Answer answer = Chat(fields);
       EXPECT_EQ(answer.status, http);

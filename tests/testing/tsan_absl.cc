@@ -1,7 +1,7 @@
 // For the tsan preset only. Debian's Abseil is built without ThreadSanitizer, which therefore sees no order
-// in what absl::Mutex, CondVar and Notification synchronise, and reports every correct use of them. These
-// definitions stand in front of the library's: each tells the sanitizer what the call orders, and then makes
-// the library's call.
+// in what absl::Mutex, CondVar, Notification and a Status's count of references synchronise, and reports
+// every correct use of them. These definitions stand in front of the library's: each tells the sanitizer what
+// the call orders, and then makes the library's call.
 
 #include <dlfcn.h>
 #include <sanitizer/tsan_interface.h>
@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 
@@ -32,7 +33,7 @@ template <typename Function>
 Function* Real(const char* symbol) {
   void* const function = dlsym(RTLD_NEXT, symbol);
   if (function == nullptr) {
-    std::fprintf(stderr, "tsan_absl_mutex: no %s in the Abseil that is installed\n", symbol);
+    std::fprintf(stderr, "tsan_absl: no %s in the Abseil that is installed\n", symbol);
     std::abort();
   }
   return reinterpret_cast<Function*>(function);
@@ -67,6 +68,15 @@ auto Call(Function* real, Arguments&&... arguments) {
 
 namespace absl {
 ABSL_NAMESPACE_BEGIN
+
+// Who lets go last deletes what the others have read.
+void Status::UnrefNonInlined(uintptr_t rep) {
+  static auto* const real = Real<void(uintptr_t)>(ABSL_SYMBOL("6Status15UnrefNonInlinedEm"));
+  void* const counted = reinterpret_cast<void*>(rep & ~uintptr_t{3});
+  Release(counted);
+  Acquire(counted);
+  Call(real, rep);
+}
 
 void Mutex::Lock() {
   static auto* const real = Real<void(Mutex*)>(ABSL_SYMBOL("5Mutex4LockEv"));
