@@ -70,13 +70,14 @@ function(aludel_test_settings name)
     math(EXPR ARG_TIMEOUT "5 * ${ARG_TIMEOUT}")
   endif()
   set(testing ${PROJECT_SOURCE_DIR}/tests/testing)
+  # Tests ask for more memory than there is (allocator_may_return_null).
   if(ALUDEL_SANITIZE MATCHES "thread")
     # UCX patches memory calls at run time, the sanitizer's too, and then crashes; it needs that for RDMA only.
     # A server that reports something must not go on as if nothing had happened: then its test fails.
-    list(APPEND ARG_ENVIRONMENT UCX_MEM_EVENTS=n TSAN_OPTIONS=suppressions=${testing}/tsan.supp:halt_on_error=1)
+    list(APPEND ARG_ENVIRONMENT UCX_MEM_EVENTS=n
+         TSAN_OPTIONS=suppressions=${testing}/tsan.supp:halt_on_error=1:allocator_may_return_null=1)
   elseif(ALUDEL_SANITIZE)
-    # We ask for more memory than there is, and want to see the null pointer. LeakSanitizer crashes in thread-local memory of
-    # libraries that were loaded late (oneDNN's OpenMP).
+    # LeakSanitizer crashes in thread-local memory of libraries that were loaded late (oneDNN's OpenMP).
     list(APPEND ARG_ENVIRONMENT ASAN_OPTIONS=allocator_may_return_null=1
          LSAN_OPTIONS=suppressions=${testing}/lsan.supp:use_tls=0)
   endif()

@@ -45,7 +45,7 @@ struct DecoderMemory {
 // Rows to decode at a time: the outputs of a product are read again when they go to the pages. Fewer than so
 // many read the weights too often.
 int64_t RowsAtATime(const Transformer& model, int64_t row_bytes) {
-  constexpr int64_t kFewest = 128;
+  constexpr int64_t kFewest = 96;
   const bool fit = kFewest * row_bytes <= static_cast<int64_t>(model.device()->cache_bytes() / 2);
   return fit ? std::min(kFewest, model.options().max_rows) : model.options().max_rows;
 }
