@@ -75,7 +75,7 @@ function(aludel_test_settings name)
     # UCX patches memory calls at run time, the sanitizer's too, and then crashes; it needs that for RDMA only.
     # OpenMP, which Eigen uses, waits at barriers that it does not see.
     # A server that reports something must not go on as if nothing had happened: then its test fails.
-    list(APPEND ARG_ENVIRONMENT UCX_MEM_EVENTS=n OMP_NUM_THREADS=1
+    list(APPEND ARG_ENVIRONMENT UCX_MEM_EVENTS=n OMP_THREAD_LIMIT=1
          TSAN_OPTIONS=suppressions=${testing}/tsan.supp:halt_on_error=1:allocator_may_return_null=1)
   elseif(ALUDEL_SANITIZE)
     # LeakSanitizer crashes in thread-local memory of libraries that were loaded late (oneDNN's OpenMP).
