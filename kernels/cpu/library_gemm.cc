@@ -1,5 +1,6 @@
 #include "kernels/cpu/library_gemm.h"
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "dnnl.hpp"
@@ -63,7 +64,8 @@ std::shared_ptr<const LibraryGemm::Primitive> LibraryGemm::Find(const Key& key) 
 
 void LibraryGemm::Run(const TensorView& a, const CpuPackedMatrix& w, const float* bias, bool accumulate,
                       const TensorView& out) {
-  omp_set_num_threads(threads_);  // of the calling thread; oneDNN's team follows it
+  // Of the calling thread; oneDNN follows it, and computes wrongly where it is promised more than it gets.
+  omp_set_num_threads(std::min(threads_, omp_get_thread_limit()));
   const auto primitive = Find({a.rows, w.out_features(), w.in_features(), a.stride, out.stride, out.dtype,
                                bias != nullptr, accumulate});
   std::unordered_map<int, memory> arguments = {{DNNL_ARG_SRC, memory(primitive->a, Engine(), a.data)},

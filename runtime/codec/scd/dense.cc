@@ -19,7 +19,8 @@ void SetProductThreads(int threads) { product_threads = threads > 0 ? threads : 
 
 void Sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
            const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
-  omp_set_num_threads(product_threads);  // of the calling thread; oneDNN's team follows it
+  // Of the calling thread; oneDNN follows it, and computes wrongly where it is promised more than it gets.
+  omp_set_num_threads(std::min(product_threads.load(), omp_get_thread_limit()));
   const dnnl_status_t status = dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, 1.0f, a,
                                           lda, b, ldb, beta, c, ldc);
   ALUDEL_CHECK(status == dnnl_success);
