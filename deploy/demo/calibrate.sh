@@ -23,5 +23,6 @@ calibrate() {
 calibrate --preset paper --data deploy/demo/calibration.jsonl --max-control 2
 calibrate --data "$(prompts 1600)" --work build/calibration --native-layers 0 --bytes-per-token 254 --compute-share 0.445
 two_native=(--data "$(prompts 3200)" --work build/calibration --native-layers 2 --steps 10000)
-calibrate "${two_native[@]}" --bytes-per-token 32 --compute-share 0.122 --keep-work
-calibrate "${two_native[@]}" --bytes-per-token 9 --compute-share 0.043 --format aludel-lean
+calibrate "${two_native[@]}" --bytes-per-token 9 --compute-share 0.043 --format aludel-lean --keep-work
+# Last, so that it comes first: what servers use where nothing else is asked for.
+calibrate "${two_native[@]}" --bytes-per-token 32 --compute-share 0.122
