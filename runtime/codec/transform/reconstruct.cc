@@ -36,7 +36,7 @@ struct DecoderMemory {
   Buffer inputs;   // f32 [max_rows, inputs]
   Buffer hidden;   // f32 [PaddedRows(max_rows), width]
   Buffer outputs;  // output_type [PaddedRows(max_rows), outputs]
-  // Pages round K and V to the model's type anyway; a sum of two products is rounded once, at its end.
+  // bf16 pages round K and V anyway; a sum of two products is rounded once, at its end.
   DType output_type = DType::kF32;
   std::unique_ptr<Projector> projector;
   int64_t max_rows = 0;  // decoded at a time
