@@ -304,10 +304,12 @@ TEST_P(TransportContract, FailsSendsWhenThePeerClosesUnderThem) {
   const std::vector<uint8_t> data = Pattern(4 << 20, 2);
   for (int i = 0; i < 200; ++i) channel_->Send({}, data, results_.Expect());
   receiver_.reset();
+  for (int i = 0; i < 10; ++i) channel_->Send({}, data, results_.Expect());
   ASSERT_TRUE(results_.WaitForAll());
   EXPECT_EQ(results_.repeated(), 0);
-  EXPECT_EQ(results_.Count(absl::StatusCode::kUnavailable) + results_.Count(absl::StatusCode::kOk), 200);
-  EXPECT_GE(results_.Count(absl::StatusCode::kUnavailable), 1);
+  // What the receiver had begun with may have ended well; it was gone before the last ten.
+  EXPECT_EQ(results_.Count(absl::StatusCode::kUnavailable) + results_.Count(absl::StatusCode::kOk), 210);
+  EXPECT_GE(results_.Count(absl::StatusCode::kUnavailable), 10);
   // Every payload that was accepted has ended; its memory is the handler's again.
   EXPECT_TRUE(handler_.WaitFor(handler_.arrived(), absl::ZeroDuration()));
 }

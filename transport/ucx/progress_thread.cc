@@ -22,7 +22,7 @@ constexpr absl::Duration kShortSleep = absl::Microseconds(150);
 constexpr absl::Duration kPatience = absl::Microseconds(20);
 constexpr int kPatienceRounds = 16;  // between two looks at the clock
 constexpr absl::Duration kDoze = absl::Microseconds(50);
-// How long a shutdown waits for UCX to end what is under way.
+// How long a shutdown waits for UCX to close connections.
 constexpr absl::Duration kShutdownLimit = absl::Seconds(2);
 
 }  // namespace
@@ -39,7 +39,7 @@ ProgressThread::ProgressThread(std::unique_ptr<UcxNode> node, std::unique_ptr<Co
 ProgressThread::~ProgressThread() {
   commands_->Post([this] {
     stopping_ = true;
-    node_->BeginShutdown();
+    node_->BeginShutdown(MonotonicNow());
   });
   thread_.join();
 }
@@ -64,7 +64,7 @@ void ProgressThread::Run() {
     const absl::Time now = MonotonicNow();
     const absl::Time next = node_->Advance(now);
     if (stopping_) {
-      give_up = std::min(give_up, now + kShutdownLimit);
+      if (!node_->copying()) give_up = std::min(give_up, now + kShutdownLimit);
       if (node_->idle() || now >= give_up) return;
     }
     int rounds = 0;

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "transport/ucx/socket_address.h"
 
 namespace aludel {
@@ -52,7 +53,7 @@ void UcxNode::Connect(EndpointAddress peer, absl::Time deadline, ConnectDone don
   };
   connectors_.push_back(std::make_unique<UcxConnector>(worker_.get(), address_.endpoint_id, std::move(peer),
                                                        deadline, std::move(on_endpoint)));
-  if (shutting_down_) connectors_.back()->Abort(absl::CancelledError("connect: the transport was closed"));
+  if (shutting_down()) connectors_.back()->Abort(absl::CancelledError("connect: the transport was closed"));
 }
 
 void UcxNode::CloseConnection(UcxConnection* connection, CloseDone done) {
@@ -67,6 +68,8 @@ absl::Time UcxNode::Advance(absl::Time now) {
   AnswerRequests();
   CloseFailedAndOverdue(now);
   absl::Time next = std::min(AdvanceConnectors(now), receiver_->next_deadline());
+  if (copying()) CloseWhenCopied(now);
+  if (copying()) next = std::min(next, copy_until_);
   for (const auto& [raw, connection] : connections_) next = std::min(next, connection->Advance(now));
   for (const auto& closing : closing_connections_) next = std::min(next, closing.connection->Advance(now));
   ReapClosed();
@@ -91,7 +94,7 @@ void UcxNode::OnControl(const ParsedHeader& message, ucp_ep_h reply_to) {
 
 void UcxNode::AnswerRequests() {
   for (ucp_conn_request_h request : listener_->TakeRequests()) {
-    if (shutting_down_ || accepted_.size() >= kMaxAccepted) {
+    if (shutting_down() || accepted_.size() >= kMaxAccepted) {
       listener_->Reject(request);
       continue;
     }
@@ -156,17 +159,30 @@ void UcxNode::Discard(std::unique_ptr<UcxEndpoint> endpoint) {
   closing_endpoints_.push_back(std::move(endpoint));
 }
 
-void UcxNode::BeginShutdown() {
-  shutting_down_ = true;
+void UcxNode::BeginShutdown(absl::Time now) {
+  copy_until_ = now + kCopyLimit;
+  receiver_->Refuse();
   for (const auto& connector : connectors_) {
     connector->Abort(absl::CancelledError("connect: the transport was closed"));
   }
+  for (auto entry = accepted_.begin(); entry != accepted_.end();) {
+    if (absl::StrContains(entry->second->DescribeLanes(), "cma/")) {
+      ++entry;
+      continue;
+    }
+    Discard(std::move(entry->second));
+    entry = accepted_.erase(entry);
+  }
+}
+
+void UcxNode::CloseWhenCopied(absl::Time now) {
+  if (receiver_->unfinished() > 0 && now < copy_until_) return;
   for (auto& [handle, endpoint] : accepted_) Discard(std::move(endpoint));
   accepted_.clear();
 }
 
 bool UcxNode::idle() const {
-  return connectors_.empty() && connections_.empty() && closing_connections_.empty() &&
+  return accepted_.empty() && connectors_.empty() && connections_.empty() && closing_connections_.empty() &&
          closing_endpoints_.empty() && receiver_->unfinished() == 0;
 }
 

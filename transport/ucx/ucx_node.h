@@ -29,6 +29,10 @@ class UcxNode {
 
   // Connections that peers may hold to us; more are rejected.
   static constexpr size_t kMaxAccepted = 4096;
+  // How long a shutdown lets copies from other processes' memory (cma) run on. UCX 1.13 aborts the process
+  // when a worker is destroyed after closing a connection has cut them short. They need nothing of the peer:
+  // only a machine that has no time for us makes them take as long.
+  static constexpr absl::Duration kCopyLimit = absl::Seconds(20);
 
   static absl::StatusOr<std::unique_ptr<UcxNode>> Open(const UcxContext& context,
                                                        const TransportOptions& options,
@@ -48,8 +52,10 @@ class UcxNode {
   // next, should nothing happen before.
   absl::Time Advance(absl::Time now);
 
-  // From now on connects fail, and all connections are closed.
-  void BeginShutdown();
+  // From now on connects fail and messages are dropped; connections are closed, once nothing is being copied.
+  void BeginShutdown(absl::Time now);
+  // Whether a shutdown still waits for that.
+  bool copying() const { return shutting_down() && !accepted_.empty(); }
   // True after BeginShutdown when nothing is under way any more.
   bool idle() const;
 
@@ -63,7 +69,9 @@ class UcxNode {
   void OnControl(const ParsedHeader& message, ucp_ep_h reply_to);
   void AnswerRequests();
   void CloseFailedAndOverdue(absl::Time now);
+  void CloseWhenCopied(absl::Time now);
   absl::Time AdvanceConnectors(absl::Time now);
+  bool shutting_down() const { return copy_until_ != absl::InfiniteFuture(); }
   void ReapClosed();
   void Discard(std::unique_ptr<UcxEndpoint> endpoint);
 
@@ -71,7 +79,7 @@ class UcxNode {
   uint64_t links_made_ = 0;
   StatCounters* const counters_;
   EndpointAddress address_;
-  bool shutting_down_ = false;
+  absl::Time copy_until_ = absl::InfiniteFuture();  // a time once shutting down
 
   // Destroyed from the last to the first: the listener, then the worker; then endpoints and sends, into which
   // the worker may call until it is gone, and the receiver, when nothing can write into its handler's memory

@@ -31,7 +31,7 @@ ucs_status_t UcxReceiver::OnMessage(void* self, const void* header, size_t heade
   const auto wire = absl::MakeConstSpan(static_cast<const uint8_t*>(header), header_bytes);
   const std::optional<ParsedHeader> message = ParseWireHeader(wire);
   const bool is_data = message.has_value() && message->type == MessageType::kData;
-  if (!message.has_value() || (!is_data && payload_bytes != 0)) {
+  if (!message.has_value() || receiver->refusing_ || (!is_data && payload_bytes != 0)) {
     receiver->counters_->CountDrop();
   } else if (is_data) {
     receiver->OnData(message->header, data, payload_bytes, *params);

@@ -33,6 +33,9 @@ class UcxReceiver {
 
   absl::Status AttachTo(UcxWorker* worker);
 
+  // From now on messages are dropped; transfers under way go on.
+  void Refuse() { refusing_ = true; }
+
   // The connections of transfers that have exceeded the timeout, each transfer reported once: whoever owns
   // those connections closes them, which ends the transfers. A transfer that waits behind others of its
   // connection is not overdue while these end well.
@@ -68,6 +71,7 @@ class UcxReceiver {
   const absl::Duration timeout_;
   const ControlHandler on_control_;
   UcxWorker* worker_ = nullptr;
+  bool refusing_ = false;
   MessageId next_id_ = 1;
   std::unordered_map<MessageId, std::unique_ptr<Transfer>> transfers_;  // bounded by what the handler accepts
   std::set<std::pair<absl::Time, MessageId>>
