@@ -96,6 +96,33 @@ void Transpose(const char* const* rows, int count, int words, uint32_t* to, int 
   }
 }
 
+// 32 floats as bf16. Denormal ones become zero, as they are in dot products.
+void StoreRounded(__m512 low, __m512 high, uint16_t* out) {
+  _mm512_storeu_si512(out, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+}
+
+void RoundBf16(const float* values, int64_t count, uint16_t* out) {
+  int64_t i = 0;
+  for (; i + 32 <= count; i += 32) {
+    StoreRounded(_mm512_loadu_ps(values + i), _mm512_loadu_ps(values + i + 16), out + i);
+  }
+  for (; i < count; i += 16) {
+    const auto mask = static_cast<__mmask16>(count - i < 16 ? (1u << (count - i)) - 1 : 0xffffu);
+    const __m512 some = _mm512_maskz_loadu_ps(mask, values + i);
+    _mm256_mask_storeu_epi16(out + i, mask, (__m256i)_mm512_cvtneps_pbh(some));
+  }
+}
+
+void FinishBf16(const float* sums, int rows, const float* bias, uint16_t* out, int64_t stride) {
+  static_assert(kPanelCols == 32);
+  const __m512 low_bias = bias == nullptr ? _mm512_setzero_ps() : _mm512_loadu_ps(bias);
+  const __m512 high_bias = bias == nullptr ? _mm512_setzero_ps() : _mm512_loadu_ps(bias + 16);
+  for (int r = 0; r < rows; ++r, sums += kPanelCols, out += stride) {
+    StoreRounded(_mm512_add_ps(_mm512_loadu_ps(sums), low_bias),
+                 _mm512_add_ps(_mm512_loadu_ps(sums + 16), high_bias), out);
+  }
+}
+
 }  // namespace
 
 const MicroKernels& Avx512Bf16Kernels() {
@@ -104,6 +131,8 @@ const MicroKernels& Avx512Bf16Kernels() {
                                         Bf16Tile,
                                         Avx512VnniKernels().int8_tile,
                                         Avx512VnniKernels().int4_tile,
+                                        RoundBf16,
+                                        FinishBf16,
                                         Transpose};
   return kKernels;
 }

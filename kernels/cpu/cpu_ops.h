@@ -9,6 +9,10 @@
 
 namespace aludel {
 
+namespace cpu {
+struct AngleRows;
+}  // namespace cpu
+
 // The CPU operations: the reference for every other device, and fast enough to serve. One file per stem.
 class CpuOps final : public Ops {
  public:
@@ -40,6 +44,8 @@ class CpuOps final : public Ops {
   // Calls body(begin, end) for parts of [0, rows) on the team; `work` is what a row costs, about, in
   // multiply-adds.
   void ForRows(int64_t rows, int64_t work, absl::FunctionRef<void(int64_t begin, int64_t end)> body);
+  // Good until the calling thread's next call.
+  const cpu::AngleRows& MakeAngles(const RopeTable& rope, absl::Span<const SequenceRows> sequences);
 
   const cpu::MicroKernels& kernels_;
   cpu::ThreadTeam team_;

@@ -158,6 +158,8 @@ void MultiplyPanel(const Job& job, int64_t index) {
     const TensorView rows = part.Rows(begin, count);
     if (part.dtype == DType::kF32) {
       FinishF32(sums, count, cols, bias, job.accumulate, rows.f32(), rows.stride);
+    } else if (job.kernels.finish_bf16 != nullptr && cols == kPanelCols && !job.accumulate) {
+      job.kernels.finish_bf16(sums, count, bias, reinterpret_cast<uint16_t*>(rows.bf16()), rows.stride);
     } else {
       FinishBf16(sums, count, cols, bias, job.accumulate, rows.bf16(), rows.stride);
     }

@@ -44,6 +44,12 @@ struct MicroKernels {
                     float* sums /* [rows][kPanelCols] */);
   void (*int4_tile)(const uint32_t* a, int rows, const uint8_t* panel, int64_t blocks,
                     float* sums /* [rows][kPanelCols] */);
+  // out[i] = values[i] rounded to bf16, to even. Here and below null stands for the plain loops of rows.cc
+  // and gemm.cc.
+  void (*round_bf16)(const float* values, int64_t count, uint16_t* out);
+  // Rows of a whole panel: out[r * stride + c] = sums[r][c] + bias[c], rounded to bf16; no `bias`: null.
+  void (*finish_bf16)(const float* sums /* [rows][kPanelCols] */, int rows, const float* bias, uint16_t* out,
+                      int64_t stride);
   // to[i * width + r] = rows[r][i], for i < words and r < count, in words of 4 bytes, aligned to 2.
   void (*transpose)(const char* const* rows, int count, int words, uint32_t* to, int width);
 };

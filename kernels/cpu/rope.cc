@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "kernels/cpu/cpu_ops.h"
@@ -7,7 +9,41 @@
 #include "kernels/cpu/simd.h"
 
 namespace aludel {
+namespace cpu {
+
+// Angles of a batch's rows, one sequence after the other.
+struct AngleRows {
+  std::vector<float> frequency;  // that they were made for, as all that follows
+  float factor = 0;
+  std::vector<std::pair<int64_t, int64_t>> positions;  // first and count of every sequence
+  std::vector<float> cosine, sine;                     // [rows, half]
+
+  // False where they are already there.
+  bool Reset(const RopeTable& rope, absl::Span<const SequenceRows> sequences) {
+    const auto asked = [](const SequenceRows& s) { return std::make_pair(s.position_begin, s.rows); };
+    const bool same = factor == rope.attention_factor && positions.size() == sequences.size() &&
+                      absl::MakeConstSpan(frequency) == rope.inverse_frequency &&
+                      std::equal(sequences.begin(), sequences.end(), positions.begin(),
+                                 [&](const SequenceRows& s, const auto& p) { return asked(s) == p; });
+    if (same) return false;
+    frequency.assign(rope.inverse_frequency.begin(), rope.inverse_frequency.end());
+    factor = rope.attention_factor;
+    positions.clear();
+    int64_t rows = 0;
+    for (const SequenceRows& sequence : sequences) {
+      positions.push_back(asked(sequence));
+      rows += sequence.rows;
+    }
+    cosine.resize(rows * frequency.size());
+    sine.resize(cosine.size());
+    return true;
+  }
+};
+
+}  // namespace cpu
 namespace {
+
+using cpu::AngleRows;
 
 // A sine and a cosine in multiply-adds, about.
 constexpr int64_t kAngleWork = 20;
@@ -56,22 +92,24 @@ ALUDEL_SIMD void Angles(const float* inverse_frequency, int64_t half, float fact
   }
 }
 
-ALUDEL_SIMD void RotateHead(const float* x, const float* cosine, const float* sine, int half, float* out) {
-  for (int i = 0; i < half; ++i) {
-    const float a = x[i];
-    const float b = x[i + half];
-    out[i] = a * cosine[i] - b * sine[i];
-    out[i + half] = b * cosine[i] + a * sine[i];
+// Rotates the heads of a row, each of two halves.
+ALUDEL_SIMD void RotateHeads(const float* x, int64_t heads, const float* cosine, const float* sine, int half,
+                             float* out) {
+  for (int64_t head = 0; head < heads; ++head, x += 2 * half, out += 2 * half) {
+    for (int i = 0; i < half; ++i) {
+      const float a = x[i];
+      const float b = x[i + half];
+      out[i] = a * cosine[i] - b * sine[i];
+      out[i + half] = b * cosine[i] + a * sine[i];
+    }
   }
 }
 
-ALUDEL_SIMD void RoundRowToBf16(const float* x, int64_t count, float* out) {
-  for (int64_t i = 0; i < count; ++i) out[i] = RoundToBf16(x[i]);
-}
-
-void AnglesOf(const RopeTable& rope, int64_t position, float* cosine, float* sine) {
-  Angles(rope.inverse_frequency.data(), static_cast<int64_t>(rope.inverse_frequency.size()),
-         rope.attention_factor, position, cosine, sine);
+// Of the calling thread: every layer of a pass asks for the same ones. (Tasks of other threads must not name
+// it.)
+AngleRows& CallersAngles() {
+  thread_local AngleRows angles;
+  return angles;
 }
 
 // A page plane's rows that a token's heads go to.
@@ -102,22 +140,41 @@ PageRows RowsOf(const PagedKv& kv, void* plane, int32_t block, int slot) {
 
 }  // namespace
 
+const AngleRows& CpuOps::MakeAngles(const RopeTable& rope, absl::Span<const SequenceRows> sequences) {
+  AngleRows& angles = CallersAngles();
+  if (!angles.Reset(rope, sequences)) return angles;
+  const auto half = static_cast<int64_t>(rope.inverse_frequency.size());
+  int64_t first = 0;
+  for (const SequenceRows& sequence : sequences) {
+    ForRows(sequence.rows, kAngleWork * half, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        Angles(rope.inverse_frequency.data(), half, rope.attention_factor, sequence.position_begin + r,
+               angles.cosine.data() + (first + r) * half, angles.sine.data() + (first + r) * half);
+      }
+    });
+    first += sequence.rows;
+  }
+  return angles;
+}
+
 void CpuOps::Rope(const TensorView& q, int head_dim, const RopeTable& rope,
                   absl::Span<const SequenceRows> sequences, Stream) {
   ALUDEL_CHECK(q.cols % head_dim == 0 && static_cast<int>(rope.inverse_frequency.size()) * 2 == head_dim);
   const int half = head_dim / 2;
+  const AngleRows& angles = MakeAngles(rope, sequences);
+  int64_t first = 0;
   for (const SequenceRows& sequence : sequences) {
-    ForRows(sequence.rows, kAngleWork * half + 4 * q.cols, [&](int64_t begin, int64_t end) {
-      std::vector<float> cosine(half), sine(half), scratch(q.cols), result(q.cols);
+    ForRows(sequence.rows, 4 * q.cols, [&](int64_t begin, int64_t end) {
+      std::vector<float> scratch(q.cols), result(q.cols);
       for (int64_t r = begin; r < end; ++r) {
-        AnglesOf(rope, sequence.position_begin + r, cosine.data(), sine.data());
+        const float* const cosine = angles.cosine.data() + (first + r) * half;
+        const float* const sine = angles.sine.data() + (first + r) * half;
         const float* row = cpu::LoadRow(q, sequence.row_begin + r, scratch.data());
-        for (int64_t c = 0; c < q.cols; c += head_dim) {
-          RotateHead(row + c, cosine.data(), sine.data(), half, result.data() + c);
-        }
+        RotateHeads(row, q.cols / head_dim, cosine, sine, half, result.data());
         cpu::StoreRow(result.data(), q, sequence.row_begin + r);
       }
     });
+    first += sequence.rows;
   }
 }
 
@@ -127,9 +184,11 @@ void CpuOps::RopeWriteKv(const TensorView& k, const TensorView& v, const RopeTab
   const int half = kv.head_dim / 2;
   ALUDEL_CHECK(k.cols == kv_dim && v.cols == kv_dim && k.rows == v.rows);
   ALUDEL_CHECK(static_cast<int>(rope.inverse_frequency.size()) == half);
+  const AngleRows& angles = MakeAngles(rope, sequences);
+  int64_t first = 0;
   for (const SequenceRows& sequence : sequences) {
-    ForRows(sequence.rows, kAngleWork * half + 8 * kv_dim, [&](int64_t begin, int64_t end) {
-      std::vector<float> cosine(half), sine(half), scratch(kv_dim), rotated(kv_dim);
+    ForRows(sequence.rows, 8 * kv_dim, [&](int64_t begin, int64_t end) {
+      std::vector<float> scratch(kv_dim), rotated(kv_dim);
       std::vector<Bf16> narrow(kv.dtype == DType::kBf16 ? kv_dim : 0);
       // A row of the pages' type: itself, or a rounded copy in `narrow`.
       const auto in_page_type = [&](const float* row) -> const void* {
@@ -144,21 +203,22 @@ void CpuOps::RopeWriteKv(const TensorView& k, const TensorView& v, const RopeTab
         ALUDEL_CHECK(index < sequence.blocks.size());
         const int32_t block = sequence.blocks[index];
         const int slot = static_cast<int>(position % kv.block_tokens);
-        AnglesOf(rope, position, cosine.data(), sine.data());
+        const float* const cosine = angles.cosine.data() + (first + r) * half;
+        const float* const sine = angles.sine.data() + (first + r) * half;
         const float* k_row = cpu::LoadRow(k, row, scratch.data());
         if (kv.dtype == DType::kBf16 && k.dtype == DType::kF32) {
-          RoundRowToBf16(k_row, kv_dim, scratch.data());
+          cpu::StoreBf16(k_row, kv_dim, narrow.data());
+          cpu::LoadBf16(narrow.data(), kv_dim, scratch.data());
           k_row = scratch.data();
         }
-        for (int64_t c = 0; c < kv_dim; c += kv.head_dim) {
-          RotateHead(k_row + c, cosine.data(), sine.data(), half, rotated.data() + c);
-        }
+        RotateHeads(k_row, kv.kv_heads, cosine, sine, half, rotated.data());
         RowsOf(kv, kv.k, block, slot).Write(in_page_type(rotated.data()));
         const bool as_it_is = v.dtype == kv.dtype;
         RowsOf(kv, kv.v, block, slot)
             .Write(as_it_is ? v.Rows(row, 1).data : in_page_type(cpu::LoadRow(v, row, scratch.data())));
       }
     });
+    first += sequence.rows;
   }
 }
 

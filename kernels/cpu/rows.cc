@@ -2,16 +2,31 @@
 
 #include <cstring>
 
+#include "kernels/cpu/instructions.h"
 #include "kernels/cpu/simd.h"
 
 namespace aludel::cpu {
+namespace {
+
+ALUDEL_SIMD void RoundBf16(const float* src, int64_t count, uint16_t* dst) {
+  for (int64_t i = 0; i < count; ++i) dst[i] = ToBf16(src[i]).bits;
+}
+
+// Whatever instructions a device was opened with: the result is the same.
+auto BestRounding() {
+  const auto best = (*ChooseKernels(""))->round_bf16;
+  return best != nullptr ? best : &RoundBf16;
+}
+
+}  // namespace
 
 ALUDEL_SIMD void LoadBf16(const Bf16* src, int64_t count, float* dst) {
   for (int64_t i = 0; i < count; ++i) dst[i] = ToFloat(src[i]);
 }
 
-ALUDEL_SIMD void StoreBf16(const float* src, int64_t count, Bf16* dst) {
-  for (int64_t i = 0; i < count; ++i) dst[i] = ToBf16(src[i]);
+void StoreBf16(const float* src, int64_t count, Bf16* dst) {
+  static const auto kRound = BestRounding();
+  kRound(src, count, reinterpret_cast<uint16_t*>(dst));
 }
 
 const float* LoadRow(const TensorView& view, int64_t row, float* scratch) {

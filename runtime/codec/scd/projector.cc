@@ -1,5 +1,6 @@
 #include "runtime/codec/scd/projector.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -7,6 +8,12 @@
 #include "runtime/status_macros.h"
 
 namespace aludel {
+
+int64_t RowsAtATime(const Transformer& model, int64_t row_bytes) {
+  constexpr int64_t kFewest = 96;
+  const bool fit = kFewest * row_bytes <= static_cast<int64_t>(model.device()->cache_bytes() / 2);
+  return fit ? std::min(kFewest, model.options().max_rows) : model.options().max_rows;
+}
 
 absl::StatusOr<std::unique_ptr<PackedMatrix>> PackFor(const Transformer& model, const HostMatrix& matrix) {
   const TensorView view =

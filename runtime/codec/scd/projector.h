@@ -15,6 +15,10 @@ namespace aludel {
 // Matrix products make one primitive per row count; a codec rounds its counts up so that they stay few.
 constexpr int64_t PaddedRows(int64_t rows) { return (rows + 15) / 16 * 16; }
 
+// Rows to take through products at a time, where what lies between the steps of a row takes `row_bytes`: few
+// enough to stay in a cache. Fewer than so many would read the weights too often.
+int64_t RowsAtATime(const Transformer& model, int64_t row_bytes);
+
 // Packs a host matrix for the device of `model`, in the type the model computes in.
 absl::StatusOr<std::unique_ptr<PackedMatrix>> PackFor(const Transformer& model, const HostMatrix& matrix);
 

@@ -53,8 +53,13 @@ class TransformEncoder : public KvEncoder {
  private:
   void AddLayer(const LayerSlice& slice, const PackedGroup& group, int at, float* latents) {
     const bool started = at > 0 || shape_.has_side();
-    const TensorView kv[] = {slice.k, slice.v};
-    projector_.Multiply(kv, *group.kv[at], started ? nullptr : group.offset.as<float>(), started, latents);
+    const int64_t step = RowsAtATime(model_, 2 * model_.config().kv_dim() * SizeOf(model_.options().compute));
+    for (int64_t begin = 0; begin < slice.tokens(); begin += step) {
+      const int64_t rows = std::min(step, slice.tokens() - begin);
+      const TensorView kv[] = {slice.k.Rows(begin, rows), slice.v.Rows(begin, rows)};
+      projector_.Multiply(kv, *group.kv[at], started ? nullptr : group.offset.as<float>(), started,
+                          latents + begin * group.shape.rank);
+    }
   }
 
   absl::Status Ship(const LayerSlice& slice, const PackedGroup& group, const Buffer& latents,

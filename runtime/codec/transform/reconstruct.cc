@@ -42,14 +42,6 @@ struct DecoderMemory {
   int64_t max_rows = 0;  // decoded at a time
 };
 
-// Rows to decode at a time: the outputs of a product are read again when they go to the pages. Fewer than so
-// many read the weights too often.
-int64_t RowsAtATime(const Transformer& model, int64_t row_bytes) {
-  constexpr int64_t kFewest = 96;
-  const bool fit = kFewest * row_bytes <= static_cast<int64_t>(model.device()->cache_bytes() / 2);
-  return fit ? std::min(kFewest, model.options().max_rows) : model.options().max_rows;
-}
-
 absl::StatusOr<DecoderMemory> MakeDecoderMemory(const Transformer& model,
                                                 const std::vector<PackedGroup>& groups) {
   int64_t inputs = 0, width = 0, outputs = 0;
