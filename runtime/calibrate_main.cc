@@ -35,6 +35,11 @@ small network from them and from what its own first layers know. State a loss or
   aludel-calibrate ... --max-kl 0.02                          fewest native layers, then fewest bytes, that meet it
   aludel-calibrate ... --native-layers 2 --bytes-per-token 64
 
+The network is trained to resemble the consumer's cache and then tuned to make the consumer say what it says on its
+own cache. Tuning learns more from more prompts, which cost no fit and little disk:
+
+  aludel-calibrate ... --tuning-data more.jsonl               each of its prompts is seen once
+
 --max-kl ends with an error and the measured floor where it cannot be met. Intermediate files (OUT.work) let an
 interrupted run resume. Each run adds its format, named aludel-pN for N native layers, to the artefact in --out.
 
@@ -81,6 +86,13 @@ void AddTransformFlags(FlagSet* flags, TransformJob* job, TransformFlags* raw) {
              "aludel: waterfill (bits follow each latent's energy) or uniform (four bits each)");
   flags->Add("linear", &job->options.linear, "aludel: closed-form decoders instead of small networks");
   flags->Add("steps", "N", &job->options.training.steps, "aludel: training steps of a decoder");
+  flags->Add("tuning", "N", &job->options.tuning.passes,
+             "aludel: passes over the prompts that then tune it to their answers; 0: none");
+  flags->Add("tuning-data", "FILE", &job->tuning_data,
+             "aludel: more prompts to tune on, each once; the more, the lower the loss");
+  flags->Add("tuning-rate", "X", &job->options.tuning.learning_rate, "aludel: learning rate of tuning");
+  flags->Add("tuning-stretch", "X", &job->options.tuning.stretch_weight,
+             "aludel: how much a token of a prompt counts in tuning beside one of its answer");
   flags->Add("head-tokens", "N", &job->head_tokens,
              "aludel: tokens at the prompt's head that the consumer computes itself");
   flags->Add("tail-tokens", "N", &job->tail_tokens, "aludel: the same at its tail, beside the last token");
@@ -97,10 +109,11 @@ absl::Status ReadTransformFlags(const TransformFlags& raw, int64_t seed, Transfo
   }
   if (raw.max_kl < 0 || raw.bytes_per_token < 0 || raw.group_layers < 0 || job->sensitivity_prompts < 0 ||
       job->head_tokens < 0 || job->tail_tokens < 0 || job->options.training.steps < 1 ||
-      !(job->options.compute_share >= 0)) {
+      !(job->options.compute_share >= 0) || job->options.tuning.passes < 0 ||
+      !(job->options.tuning.learning_rate > 0)) {
     return absl::InvalidArgumentError(
-        "want --max-kl, --bytes-per-token, --group-layers and --compute-share at least 0 and --steps above "
-        "0");
+        "want --max-kl, --bytes-per-token, --group-layers, --compute-share and --tuning at least 0, --steps "
+        "and --tuning-rate above 0");
   }
   if (raw.max_kl > 0) job->max_kl = raw.max_kl;
   if (raw.bytes_per_token > 0) job->bytes_per_token = raw.bytes_per_token;
@@ -128,6 +141,7 @@ absl::Status ReadTransformFlags(const TransformFlags& raw, int64_t seed, Transfo
   job->options.packing = raw.packing == "fixed" ? LatentPacking::kFixed : LatentPacking::kDeflate;
   job->options.group_layers = static_cast<int>(raw.group_layers);
   job->options.training.seed = static_cast<uint64_t>(seed);
+  job->options.tuning.seed = static_cast<uint64_t>(seed);
   return absl::OkStatus();
 }
 

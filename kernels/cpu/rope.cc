@@ -92,9 +92,10 @@ ALUDEL_SIMD void Angles(const float* inverse_frequency, int64_t half, float fact
   }
 }
 
-// Rotates the heads of a row, each of two halves.
-ALUDEL_SIMD void RotateHeads(const float* x, int64_t heads, const float* cosine, const float* sine, int half,
-                             float* out) {
+inline __attribute__((always_inline)) void RotateHalves(const float* __restrict x, int64_t heads,
+                                                        const float* __restrict cosine,
+                                                        const float* __restrict sine, int half,
+                                                        float* __restrict out) {
   for (int64_t head = 0; head < heads; ++head, x += 2 * half, out += 2 * half) {
     for (int i = 0; i < half; ++i) {
       const float a = x[i];
@@ -102,6 +103,21 @@ ALUDEL_SIMD void RotateHeads(const float* x, int64_t heads, const float* cosine,
       out[i] = a * cosine[i] - b * sine[i];
       out[i + half] = b * cosine[i] + a * sine[i];
     }
+  }
+}
+
+// Rotates the heads of a row, each of two halves. Loops of the usual lengths have it fixed.
+ALUDEL_SIMD void RotateHeads(const float* x, int64_t heads, const float* cosine, const float* sine, int half,
+                             float* out) {
+  switch (half) {
+    case 16:
+      return RotateHalves(x, heads, cosine, sine, 16, out);
+    case 32:
+      return RotateHalves(x, heads, cosine, sine, 32, out);
+    case 64:
+      return RotateHalves(x, heads, cosine, sine, 64, out);
+    default:
+      return RotateHalves(x, heads, cosine, sine, half, out);
   }
 }
 

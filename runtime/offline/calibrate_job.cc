@@ -114,7 +114,7 @@ class Calibration {
     ALUDEL_ASSIGN_OR_RETURN(producer_, LoadForCalibration(job_, device_, job_.producer));
     ALUDEL_ASSIGN_OR_RETURN(prompts_, LoadCalibrationPrompts(job_, producer_->config()));
     ALUDEL_ASSIGN_OR_RETURN(const size_t bytes, EstimateBytes(job_, producer_->config(), prompts_));
-    ALUDEL_ASSIGN_OR_RETURN(const std::string data_note, DescribeData(job_));
+    ALUDEL_ASSIGN_OR_RETURN(const std::string data_note, DescribeData(job_.data));
     notes_ = MakeNotes(job_, prompts_, data_note);
     PrintLine(absl::StrFormat("producer %s, %s %s; %d prompts, %d tokens; memory at peak about %s",
                               job_.producer, job_.consumers.size() == 1 ? "consumer" : "consumers",

@@ -16,11 +16,6 @@ constexpr int64_t kChunk = 1024;
 constexpr int64_t kTypicalTokens = 256;
 constexpr int kUniformBits = 4;
 
-// Mean and deviation of decoder inputs; folded into the first layer after training.
-struct InputScale {
-  std::vector<float> mean, inverse;
-};
-
 // Decoder inputs of one consumer and group: its side information, then the codes as they arrive.
 class InputReader {
  public:
@@ -92,10 +87,9 @@ DecoderData ReadData(const InputReader& reader, const InputScale& scale, const S
   for (int64_t at = begin; at < end; at += kChunk) {
     const int64_t count = std::min(kChunk, end - at);
     reader.Read(at, count, u.data());
+    scale.Apply(count, u.data());
+    for (int64_t i = 0; i < count * data.inputs; ++i) data.u.push_back(ToBf16(u[i]));
     for (int64_t t = 0; t < count; ++t) {
-      for (int64_t j = 0; j < data.inputs; ++j) {
-        data.u.push_back(ToBf16((u[t * data.inputs + j] - scale.mean[j]) * scale.inverse[j]));
-      }
       consumer.Read(at + t, consumer.layout().kv(group.first_layer), data.outputs,
                     y.data() + t * data.outputs);
     }
@@ -118,23 +112,34 @@ void Unscale(const InputScale& scale, HostMatrix* matrix, std::vector<float>* bi
   }
 }
 
+// From a net of the metric's coordinates to one of (y - mean) / scale.
+DecoderNet FromMetric(DecoderNet net, const TargetMetric& metric) {
+  if (net.linear.rows > 0) metric.Turn(&net.linear);
+  if (net.out.rows > 0) metric.Turn(&net.out);
+  HostMatrix bias{static_cast<int64_t>(net.bias.size()), 1, std::move(net.bias)};
+  metric.Turn(&bias);
+  net.bias = std::move(bias.values);
+  return net;
+}
+
+// From a net of (y - mean) / scale and standardised inputs to what a consumer computes with.
 TransformDecoderGroup Fold(DecoderNet net, const InputScale& scale, const TargetMetric& metric,
                            const LatentGrid& grid) {
   TransformDecoderGroup out;
   out.grid = grid;
   if (net.linear.rows > 0) {
     Unscale(scale, &net.linear, &net.bias);
-    metric.Unfold(&net.linear);
+    metric.Unscale(&net.linear);
     out.linear = std::move(net.linear);
   }
   if (net.hidden.rows > 0) {
     Unscale(scale, &net.hidden, &net.hidden_bias);
-    metric.Unfold(&net.out);
+    metric.Unscale(&net.out);
     out.hidden = std::move(net.hidden);
     out.hidden_bias = std::move(net.hidden_bias);
     out.out = std::move(net.out);
   }
-  metric.Unfold(&net.bias);
+  for (size_t j = 0; j < net.bias.size(); ++j) net.bias[j] = metric.mean[j] + metric.scale[j] * net.bias[j];
   out.bias = std::move(net.bias);
   return out;
 }
@@ -303,19 +308,25 @@ TransformEncoderWeights QuantiseTo(double bytes_per_token, const TransformAnalys
   return QuantiseAt(static_cast<float>(high), analysis, producer, shape);
 }
 
-absl::StatusOr<TransformDecoderFit> FitTransformDecoder(
+void InputScale::Apply(int64_t rows, float* u) const {
+  for (int64_t t = 0; t < rows; ++t, u += mean.size()) {
+    for (size_t j = 0; j < mean.size(); ++j) u[j] = (u[j] - mean[j]) * inverse[j];
+  }
+}
+
+absl::StatusOr<TrainedDecoder> TrainTransformDecoder(
     const TransformEncoderWeights& encoder, const TransformShape& shape, const TransformStates& states,
     size_t consumer_index, const std::vector<TargetMetric>& metrics, const ModelConfig& config,
     const TransformOptions& options, const CalibrationProgress& progress) {
-  const StateFile& producer = *states.producer;
   const StateFile& consumer = *states.consumers[consumer_index];
-  TransformDecoderFit fit;
-  fit.width = options.linear ? 0 : AffordableWidth(ShareOf(options, config, shape), config, shape);
-  const int64_t train_rows = consumer.rows() - consumer.rows() / 10;
+  TrainedDecoder decoder;
+  decoder.width = options.linear ? 0 : AffordableWidth(ShareOf(options, config, shape), config, shape);
+  const int64_t train_rows = TrainingRows(consumer);
   for (size_t g = 0; g < encoder.size(); ++g) {
     const TransformGroup& group = shape.groups[g];
-    const InputReader reader(encoder[g], shape, group, producer, consumer);
-    const InputScale scale = MeasureInputs(reader, train_rows);
+    const InputReader reader(encoder[g], shape, group, *states.producer, consumer);
+    decoder.scales.push_back(MeasureInputs(reader, train_rows));
+    const InputScale& scale = decoder.scales.back();
     DecoderData train = ReadData(reader, scale, consumer, group, metrics[g], 0, train_rows);
     if (!states.sensitivities.empty()) {
       train.weight = RowWeights(states.ids, states.sensitivities[consumer_index]);
@@ -324,20 +335,57 @@ absl::StatusOr<TransformDecoderFit> FitTransformDecoder(
     const DecoderData held_out =
         ReadData(reader, scale, consumer, group, metrics[g], train_rows, consumer.rows());
     DecoderTraining training = options.training;
-    training.width = fit.width;
+    training.width = decoder.width;
     training.seed += g;
     const std::string stage = encoder.size() == 1
                                   ? "train the decoder"
                                   : absl::StrCat("train decoder ", g + 1, " of ", encoder.size());
-    ALUDEL_ASSIGN_OR_RETURN(DecoderFit net,
+    ALUDEL_ASSIGN_OR_RETURN(DecoderFit fit,
                             TrainDecoder(train, held_out, training, [&](int64_t done, int64_t total) {
                               return progress(stage, done, total);
                             }));
-    fit.train_error.push_back(net.train_error);
-    fit.held_out_error.push_back(net.held_out_error);
-    fit.weights.push_back(Fold(std::move(net.net), scale, metrics[g], encoder[g].grid));
+    decoder.train_error.push_back(fit.train_error);
+    decoder.held_out_error.push_back(fit.held_out_error);
+    decoder.nets.push_back(FromMetric(std::move(fit.net), metrics[g]));
   }
-  return fit;
+  return decoder;
+}
+
+std::vector<TunedGroup> ToTuned(const TransformShape& shape, const StateLayout& layout,
+                                const std::vector<TargetMetric>& metrics, TrainedDecoder* decoder) {
+  std::vector<TunedGroup> groups;
+  for (size_t g = 0; g < decoder->nets.size(); ++g) {
+    groups.push_back({layout.kv(shape.groups[g].first_layer), metrics[g].mean, metrics[g].scale,
+                      std::move(decoder->nets[g])});
+  }
+  return groups;
+}
+
+void FromTuned(std::vector<TunedGroup> groups, TrainedDecoder* decoder) {
+  for (size_t g = 0; g < groups.size(); ++g) decoder->nets[g] = std::move(groups[g].net);
+}
+
+std::vector<TuningText::Inputs> DecoderInputs(const TransformEncoderWeights& encoder,
+                                              const TransformShape& shape, const TrainedDecoder& decoder,
+                                              const StateFile& producer, const StateFile& consumer) {
+  std::vector<TuningText::Inputs> inputs;
+  for (size_t g = 0; g < encoder.size(); ++g) {
+    const InputReader reader(encoder[g], shape, shape.groups[g], producer, consumer);
+    inputs.push_back([reader, &scale = decoder.scales[g]](int64_t begin, int64_t count, float* u) {
+      reader.Read(begin, count, u);
+      scale.Apply(count, u);
+    });
+  }
+  return inputs;
+}
+
+TransformDecoderWeights FoldDecoder(TrainedDecoder decoder, const TransformEncoderWeights& encoder,
+                                    const std::vector<TargetMetric>& metrics) {
+  TransformDecoderWeights weights;
+  for (size_t g = 0; g < decoder.nets.size(); ++g) {
+    weights.push_back(Fold(std::move(decoder.nets[g]), decoder.scales[g], metrics[g], encoder[g].grid));
+  }
+  return weights;
 }
 
 }  // namespace aludel

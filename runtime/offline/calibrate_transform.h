@@ -12,6 +12,7 @@
 #include "runtime/codec/transform/sensitivity.h"
 #include "runtime/codec/transform/state_file.h"
 #include "runtime/codec/transform/train_decoder.h"
+#include "runtime/codec/transform/tune_decoder.h"
 #include "runtime/codec/transform/weights.h"
 #include "runtime/model/transformer.h"
 
@@ -38,6 +39,7 @@ struct TransformOptions {
   BitAllocation allocation = BitAllocation::kWaterFilling;
   bool linear = false;       // closed-form decoders, without an MLP
   DecoderTraining training;  // width is set from compute_share
+  DecoderTuning tuning;      // of MLPs, after their training
 };
 
 // Wider groups cost covariances that no host holds (8B, all layers: 17 GB each).
@@ -86,17 +88,46 @@ TransformEncoderWeights QuantiseAt(float step, const TransformAnalysis& analysis
 double EstimateBytes(const TransformEncoderWeights& encoder, const TransformShape& shape,
                      const StateFile& producer);
 
-struct TransformDecoderFit {
-  TransformDecoderWeights weights;
-  std::vector<double> train_error, held_out_error;  // [groups]
+// Mean and deviation of decoder inputs; folded into the first layer at the end.
+struct InputScale {
+  std::vector<float> mean, inverse;
+
+  // To u [rows, inputs], in place.
+  void Apply(int64_t rows, float* u) const;
+};
+
+// A consumer's decoders on their way. The nets take standardised inputs and give (y - mean) / scale of the
+// metrics, without their roots.
+struct TrainedDecoder {
+  std::vector<DecoderNet> nets;  // [groups], as all vectors here
+  std::vector<InputScale> scales;
+  std::vector<double> train_error, held_out_error;  // before tuning
   int64_t width = 0;
 };
 
-// The decoder of states.consumers[consumer] for quantised codes of `encoder`. The last rows of the states, a
-// tenth, are held out of training and measured.
-absl::StatusOr<TransformDecoderFit> FitTransformDecoder(
+// The decoder of states.consumers[consumer] for quantised codes of `encoder`, trained under L2 loss. The last
+// rows of the states, a tenth, are held out and measured.
+absl::StatusOr<TrainedDecoder> TrainTransformDecoder(
     const TransformEncoderWeights& encoder, const TransformShape& shape, const TransformStates& states,
     size_t consumer, const std::vector<TargetMetric>& metrics, const ModelConfig& config,
     const TransformOptions& options, const CalibrationProgress& progress);
+
+// Rows of the states that TrainTransformDecoder trains on.
+inline int64_t TrainingRows(const StateFile& states) { return states.rows() - states.rows() / 10; }
+
+// Tuning's view of it, and back.
+std::vector<TunedGroup> ToTuned(const TransformShape& shape, const StateLayout& layout,
+                                const std::vector<TargetMetric>& metrics, TrainedDecoder* decoder);
+void FromTuned(std::vector<TunedGroup> groups, TrainedDecoder* decoder);
+
+// Standardised decoder inputs from the states of both sides, which must live as long as they, like all that
+// is passed.
+std::vector<TuningText::Inputs> DecoderInputs(const TransformEncoderWeights& encoder,
+                                              const TransformShape& shape, const TrainedDecoder& decoder,
+                                              const StateFile& producer, const StateFile& consumer);
+
+// What a consumer computes with.
+TransformDecoderWeights FoldDecoder(TrainedDecoder decoder, const TransformEncoderWeights& encoder,
+                                    const std::vector<TargetMetric>& metrics);
 
 }  // namespace aludel

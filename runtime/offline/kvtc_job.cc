@@ -175,7 +175,7 @@ class KvtcCalibration {
     }
     format.kind = ArtifactKind::kTransform;
     format.transform = shape_;
-    ALUDEL_ASSIGN_OR_RETURN(format.notes["data"], DescribeData(job_.base));
+    ALUDEL_ASSIGN_OR_RETURN(format.notes["data"], DescribeData(job_.base.data));
     format.notes["prompts"] = absl::StrFormat("%d fitted (%d tokens), %d held out", prompts_.train.size(),
                                               TokenCount(prompts_.train), prompts_.held_out.size());
     ALUDEL_ASSIGN_OR_RETURN(format.encoder, writer.AddEncoder(format.name, encoder_));

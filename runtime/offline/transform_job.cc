@@ -20,6 +20,7 @@
 #include "runtime/offline/hand_over_probe.h"
 #include "runtime/offline/progress.h"
 #include "runtime/offline/rate_search.h"
+#include "runtime/offline/tune_transform.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -27,11 +28,18 @@ namespace {
 
 constexpr int kBisections = 6;
 
+struct FittedDecoder {
+  TransformDecoderWeights weights;
+  std::vector<double> train_error, held_out_error;  // [groups]
+  int64_t width = 0;
+  std::optional<TuningResult> tuned;
+};
+
 // One structure at one rate, fitted.
 struct Candidate {
   TransformShape shape;
   TransformEncoderWeights encoder;
-  std::vector<TransformDecoderFit> decoders;    // [consumers]
+  std::vector<FittedDecoder> decoders;          // [consumers]
   std::vector<HandOverProbe::Result> measured;  // [consumers]
 
   // Of the worst consumer. The bound is what a promise needs: the mean over some held-out prompts is as
@@ -76,6 +84,9 @@ class TransformCalibration {
     const ModelConfig& config = producer_->config();
     raw_bytes_ = 2.0 * config.layers * config.kv_dim() * sizeof(Bf16);
     ALUDEL_ASSIGN_OR_RETURN(prompts_, LoadCalibrationPrompts(job_.base, config));
+    if (!job_.tuning_data.empty()) {
+      ALUDEL_ASSIGN_OR_RETURN(more_prompts_, LoadPrompts(job_.base, job_.tuning_data, 0, config));
+    }
     ALUDEL_ASSIGN_OR_RETURN(old_, FindArtifact(job_.base.out));
     work_ = job_.work.empty() ? absl::StrCat(job_.base.out, ".work") : job_.work;
     most_native_ = job_.native_layers.value_or(job_.max_kl.has_value() ? config.layers / 4 : 0);
@@ -128,7 +139,12 @@ class TransformCalibration {
     for (const std::vector<int32_t>& prompt : prompts_.train) {
       states_.ids.insert(states_.ids.end(), prompt.begin(), prompt.end());
     }
-    return job_.sensitivity_prompts == 0 ? absl::OkStatus() : CollectSensitivities();
+    if (job_.sensitivity_prompts > 0) ALUDEL_RETURN_IF_ERROR(CollectSensitivities());
+    return absl::OkStatus();
+  }
+
+  bool tunes() const {
+    return (job_.options.tuning.passes > 0 || !more_prompts_.empty()) && !job_.options.linear;
   }
 
   // From the prompts that decoders are fitted to: held-out ones stay unseen.
@@ -195,14 +211,41 @@ class TransformCalibration {
   }
 
   absl::Status FitDecoders(const TransformAnalysis& analysis, Candidate* candidate) {
+    std::vector<TrainedDecoder> trained;
     for (size_t c = 0; c < consumers_.size(); ++c) {
       ALUDEL_ASSIGN_OR_RETURN(
-          TransformDecoderFit fit,
-          FitTransformDecoder(candidate->encoder, candidate->shape, states_, c, analysis.metrics[c],
-                              consumers_[c]->config(), job_.options, Progress()));
-      candidate->decoders.push_back(std::move(fit));
+          TrainedDecoder decoder,
+          TrainTransformDecoder(candidate->encoder, candidate->shape, states_, c, analysis.metrics[c],
+                                consumers_[c]->config(), job_.options, Progress()));
+      trained.push_back(std::move(decoder));
+    }
+    std::vector<TuningResult> tuned;
+    if (tunes()) {
+      ALUDEL_ASSIGN_OR_RETURN(tuned, TuneTransformDecoders(Tuning(), candidate->encoder, candidate->shape,
+                                                           analysis.metrics, Progress(), &trained));
+    }
+    for (size_t c = 0; c < consumers_.size(); ++c) {
+      FittedDecoder fitted{{}, trained[c].train_error, trained[c].held_out_error, trained[c].width, {}};
+      if (tunes()) fitted.tuned = tuned[c];
+      fitted.weights = FoldDecoder(std::move(trained[c]), candidate->encoder, analysis.metrics[c]);
+      candidate->decoders.push_back(std::move(fitted));
     }
     return absl::OkStatus();
+  }
+
+  TransformTuning Tuning() const {
+    TransformTuning tuning;
+    tuning.producer = producer_.get();
+    tuning.consumers = consumers_;
+    tuning.directories = job_.base.consumers;
+    tuning.states = &states_;
+    tuning.prompts = prompts_.train;
+    tuning.more_prompts = more_prompts_;
+    tuning.work = work_;
+    tuning.side_layers = states_.producer->layout().side_layers;
+    tuning.max_answer_tokens = job_.base.scd.max_answer_tokens;
+    tuning.options = job_.options.tuning;
+    return tuning;
   }
 
   absl::Status Measure(Candidate* candidate) {
@@ -222,18 +265,23 @@ class TransformCalibration {
   void Report(const Candidate& candidate) {
     bar_.Break();
     for (size_t c = 0; c < consumers_.size(); ++c) {
-      const TransformDecoderFit& fit = candidate.decoders[c];
+      const FittedDecoder& fit = candidate.decoders[c];
       PrintLine(absl::StrFormat(
           "p=%d, %s: rank %s, %.1f bytes/token (1/%.0f of raw), MLP of %d; error of K and V %s trained, %s "
-          "held out; KL %.4f on held-out prompts, at most %.4f with 95 %% confidence",
+          "held out%s; KL %.4f on held-out prompts, at most %.4f with 95 %% confidence",
           candidate.shape.native_layers, ModelName(job_.base.consumers[c]),
           absl::StrJoin(candidate.shape.groups, "+",
                         [](std::string* out, const TransformGroup& g) { absl::StrAppend(out, g.rank); }),
           candidate.measured[c].bytes_per_token, raw_bytes_ / candidate.measured[c].bytes_per_token,
-          fit.width, Percents(fit.train_error), Percents(fit.held_out_error), candidate.measured[c].kl,
-          candidate.measured[c].kl_bound));
+          fit.width, Percents(fit.train_error), Percents(fit.held_out_error), Tuned(fit),
+          candidate.measured[c].kl, candidate.measured[c].kl_bound));
     }
     std::fflush(stdout);
+  }
+
+  static std::string Tuned(const FittedDecoder& fit) {
+    if (!fit.tuned.has_value()) return "";
+    return absl::StrFormat("; KL tuned from %.4f to %.4f", fit.tuned->first_kl, fit.tuned->last_kl);
   }
 
   static std::string Percents(const std::vector<double>& errors) {
@@ -292,7 +340,7 @@ class TransformCalibration {
       Candidate trial = from;
       for (size_t g = 0; g < trial.encoder.size(); ++g) {
         trial.encoder[g].grid.step *= static_cast<float>(factor);
-        for (TransformDecoderFit& decoder : trial.decoders) decoder.weights[g].grid = trial.encoder[g].grid;
+        for (FittedDecoder& decoder : trial.decoders) decoder.weights[g].grid = trial.encoder[g].grid;
       }
       ALUDEL_RETURN_IF_ERROR(Measure(&trial));
       if (trial.kl_bound() <= target) {
@@ -377,7 +425,7 @@ class TransformCalibration {
   }
 
   absl::Status FillNotes(ArtifactFormat* format) const {
-    ALUDEL_ASSIGN_OR_RETURN(const std::string data, DescribeData(job_.base));
+    ALUDEL_ASSIGN_OR_RETURN(const std::string data, DescribeData(job_.base.data));
     format->max_kl = job_.max_kl;
     if (job_.base.add) {
       const ArtifactFormat& old = **old_->Find(format->name);
@@ -388,6 +436,10 @@ class TransformCalibration {
     format->notes["data"] = data;
     format->notes["prompts"] = absl::StrFormat("%d fitted (%d tokens), %d held out", prompts_.train.size(),
                                                TokenCount(prompts_.train), prompts_.held_out.size());
+    if (!more_prompts_.empty()) {
+      ALUDEL_ASSIGN_OR_RETURN(const std::string more, DescribeData(job_.tuning_data));
+      format->notes["tuning data"] = absl::StrCat(more_prompts_.size(), " prompts of ", more);
+    }
     format->notes["decoder"] =
         chosen_.decoders.front().width == 0
             ? std::string("linear, closed form")
@@ -428,6 +480,7 @@ class TransformCalibration {
   std::vector<std::unique_ptr<Transformer>> consumers_;
   std::vector<std::unique_ptr<HandOverProbe>> probes_;
   CalibrationPrompts prompts_;
+  std::vector<std::vector<int32_t>> more_prompts_;  // for tuning
   TransformStates states_;
   std::optional<ArtifactManifest> old_;
   std::string work_;

@@ -25,8 +25,9 @@ struct TransformJob {
   int64_t tail_tokens = 0;
   // Prompts whose answers show where errors hurt; 0: every layer and token counts the same.
   int64_t sensitivity_prompts = 800;
-  std::string work;        // directory of intermediate files; "": beside `out`
-  bool keep_work = false;  // leave them there
+  std::string tuning_data;  // question file for tuning alone, see TransformTuning; may be empty
+  std::string work;         // directory of intermediate files; "": beside `out`
+  bool keep_work = false;   // leave them there
 };
 
 // Adds the format to the artefact in `base.out`, or replaces it there; other formats stay. With `base.add`

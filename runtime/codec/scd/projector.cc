@@ -59,9 +59,17 @@ TensorView Projector::Multiply(absl::Span<const TensorView> x, const PackedMatri
     column += part.cols;
   }
   ALUDEL_CHECK(column == cols);
+  return MultiplyPadded(staged.Rows(0, count), w, bias, accumulate, out, type);
+}
+
+TensorView Projector::MultiplyPadded(const TensorView& x, const PackedMatrix& w, const float* bias,
+                                     bool accumulate, void* out, DType type) {
+  ALUDEL_CHECK(x.dtype == model_.options().compute && x.contiguous());
+  const int64_t rows = PaddedRows(x.rows);
+  const TensorView padded{x.data, x.dtype, rows, x.cols, x.cols};
   const TensorView result{out, type, rows, w.out_features(), w.out_features()};
-  ops.Gemm(staged, w, bias, accumulate, result, model_.stream());
-  return result.Rows(0, count);
+  model_.device()->ops().Gemm(padded, w, bias, accumulate, result, model_.stream());
+  return result.Rows(0, x.rows);
 }
 
 }  // namespace aludel

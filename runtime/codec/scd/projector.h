@@ -45,6 +45,10 @@ class Projector {
   // The same of an x whose columns come in parts.
   TensorView Multiply(absl::Span<const TensorView> x, const PackedMatrix& w, const float* bias,
                       bool accumulate, void* out, DType type = DType::kF32);
+  // The same of an x that needs no staging: of the model's compute type, without gaps, in memory for
+  // PaddedRows(x.rows) rows.
+  TensorView MultiplyPadded(const TensorView& x, const PackedMatrix& w, const float* bias, bool accumulate,
+                            void* out, DType type = DType::kF32);
 
  private:
   Projector(const Transformer& model, Buffer staging, int64_t max_cols)

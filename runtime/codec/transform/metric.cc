@@ -19,22 +19,18 @@ void TargetMetric::Apply(float* y, int64_t rows) const {
   std::copy(turned.begin(), turned.end(), y);
 }
 
-void TargetMetric::Unfold(HostMatrix* w) const {
+void TargetMetric::Turn(HostMatrix* w) const {
+  if (inverse.rows == 0) return;
   HostMatrix out = *w;
-  if (inverse.rows > 0) {
-    Sgemm(false, false, w->rows, w->cols, w->rows, inverse.values.data(), w->rows, w->values.data(), w->cols,
-          0.0f, out.values.data(), w->cols);
-  }
-  for (int64_t i = 0; i < out.rows; ++i) {
-    for (int64_t j = 0; j < out.cols; ++j) out.row(i)[j] *= scale[i];
-  }
+  Sgemm(false, false, w->rows, w->cols, w->rows, inverse.values.data(), w->rows, w->values.data(), w->cols,
+        0.0f, out.values.data(), w->cols);
   *w = std::move(out);
 }
 
-void TargetMetric::Unfold(std::vector<float>* bias) const {
-  HostMatrix column{static_cast<int64_t>(bias->size()), 1, *bias};
-  Unfold(&column);
-  for (size_t i = 0; i < bias->size(); ++i) (*bias)[i] = column.values[i] + mean[i];
+void TargetMetric::Unscale(HostMatrix* w) const {
+  for (int64_t i = 0; i < w->rows; ++i) {
+    for (int64_t j = 0; j < w->cols; ++j) w->row(i)[j] *= scale[i];
+  }
 }
 
 TargetMetric MeasureMetric(const StateFile& states, const TransformGroup& group, int64_t max_rows) {

@@ -24,9 +24,10 @@ struct TargetMetric {
   int64_t outputs() const { return static_cast<int64_t>(mean.size()); }
   // y [rows, outputs] -> y', in place.
   void Apply(float* y, int64_t rows) const;
-  // Folds the inverse map into the last layer of a decoder: y = mean + scale R^-1 (w u + bias).
-  void Unfold(HostMatrix* w) const;
-  void Unfold(std::vector<float>* bias) const;  // adds the mean, too
+  // Folds parts of the inverse map y = mean + scale R^-1 y' into a matrix that gives y': w = R^-1 w, ...
+  void Turn(HostMatrix* w) const;
+  // ... then w = scale w, row by row.
+  void Unscale(HostMatrix* w) const;
 };
 
 // Which rows fits of moments read: all of them, or every n-th where that is enough.

@@ -35,6 +35,7 @@ struct PackedGroup {
 struct DecoderMemory {
   Buffer inputs;   // f32 [max_rows, inputs]
   Buffer hidden;   // f32 [PaddedRows(max_rows), width]
+  Buffer active;   // the model's compute type, of the same shape: hidden after its activation
   Buffer outputs;  // output_type [PaddedRows(max_rows), outputs]
   // bf16 pages round K and V anyway; a sum of two products is rounded once, at its end.
   DType output_type = DType::kF32;
@@ -58,8 +59,10 @@ absl::StatusOr<DecoderMemory> MakeDecoderMemory(const Transformer& model,
   const int64_t padded = PaddedRows(work.max_rows);
   ALUDEL_ASSIGN_OR_RETURN(work.inputs, AllocateZeroed(model, work.max_rows * inputs * sizeof(float)));
   ALUDEL_ASSIGN_OR_RETURN(work.hidden, AllocateZeroed(model, padded * width * sizeof(float)));
+  ALUDEL_ASSIGN_OR_RETURN(work.active,
+                          AllocateZeroed(model, padded * width * SizeOf(model.options().compute)));
   ALUDEL_ASSIGN_OR_RETURN(work.outputs, AllocateZeroed(model, padded * outputs * SizeOf(work.output_type)));
-  ALUDEL_ASSIGN_OR_RETURN(work.projector, Projector::Create(model, std::max(inputs, width)));
+  ALUDEL_ASSIGN_OR_RETURN(work.projector, Projector::Create(model, inputs));
   return work;
 }
 
@@ -156,10 +159,12 @@ class TransformDecoder : public KvDecoder {
     if (group.width == 0) return kv;
     const TensorView hidden = projector.Multiply(inputs, *group.hidden, group.hidden_bias.as<float>(),
                                                  /*accumulate=*/false, work_.hidden.data());
-    model_.device()->ops().Silu(hidden, hidden, model_.stream());
+    const TensorView active{work_.active.data(), model_.options().compute, hidden.rows, group.width,
+                            group.width};
+    model_.device()->ops().Silu(hidden, active, model_.stream());
     const bool direct = group.linear != nullptr;
-    return projector.Multiply(hidden, *group.out, direct ? nullptr : bias, direct, outputs,
-                              work_.output_type);
+    return projector.MultiplyPadded(active, *group.out, direct ? nullptr : bias, direct, outputs,
+                                    work_.output_type);
   }
 
   const Transformer& model_;

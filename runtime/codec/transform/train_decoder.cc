@@ -12,49 +12,6 @@ namespace {
 
 constexpr int64_t kChunk = 1024;
 
-// Every weight vector of an MLP in one order, to walk several nets side by side.
-std::vector<std::vector<float>*> Parameters(DecoderNet* net) {
-  return {&net->hidden.values, &net->hidden_bias, &net->out.values, &net->bias};
-}
-
-DecoderNet ZerosLike(const DecoderNet& net) {
-  return {HostMatrix::Zeros(net.linear.rows, net.linear.cols), std::vector<float>(net.bias.size()),
-          HostMatrix::Zeros(net.hidden.rows, net.hidden.cols), std::vector<float>(net.hidden_bias.size()),
-          HostMatrix::Zeros(net.out.rows, net.out.cols)};
-}
-
-void Repeat(const std::vector<float>& row, int64_t rows, std::vector<float>* out) {
-  out->resize(rows * row.size());
-  for (int64_t t = 0; t < rows; ++t) std::copy(row.begin(), row.end(), out->data() + t * row.size());
-}
-
-void AddRows(const float* rows, int64_t count, int64_t cols, std::vector<float>* sums) {
-  for (int64_t t = 0; t < count; ++t) {
-    for (int64_t j = 0; j < cols; ++j) (*sums)[j] += rows[t * cols + j];
-  }
-}
-
-// out += x w^T.
-void Multiply(const float* x, int64_t rows, const HostMatrix& w, std::vector<float>* out) {
-  Sgemm(false, true, rows, w.rows, w.cols, x, w.cols, w.values.data(), w.cols, 1.0f, out->data(), w.rows);
-}
-
-// The hidden layer before and after its activation.
-struct Hidden {
-  std::vector<float> before, after;
-};
-
-Hidden RunHidden(const DecoderNet& net, const float* u, int64_t rows) {
-  Hidden hidden;
-  Repeat(net.hidden_bias, rows, &hidden.before);
-  Multiply(u, rows, net.hidden, &hidden.before);
-  hidden.after.resize(hidden.before.size());
-  for (size_t i = 0; i < hidden.before.size(); ++i) {
-    hidden.after[i] = hidden.before[i] / (1.0f + std::exp(-hidden.before[i]));
-  }
-  return hidden;
-}
-
 void Widen(const std::vector<Bf16>& from, int64_t row, int64_t cols, float* out) {
   const Bf16* source = from.data() + row * cols;
   for (int64_t j = 0; j < cols; ++j) out[j] = ToFloat(source[j]);
@@ -80,35 +37,6 @@ DecoderNet StartMlp(int64_t inputs, int64_t outputs, const DecoderTraining& opti
   for (float& value : net.out.values) value = Gaussian(random) * out_scale;
   return net;
 }
-
-class Adam {
- public:
-  explicit Adam(const DecoderNet& net) : mean_(ZerosLike(net)), square_(ZerosLike(net)) {}
-
-  void Step(double rate, DecoderNet* gradient, DecoderNet* net) {
-    ++steps_;
-    const auto mean_scale = static_cast<float>(rate / (1.0 - std::pow(0.9, steps_)));
-    const auto square_scale = static_cast<float>(1.0 / (1.0 - std::pow(0.98, steps_)));
-    const auto g = Parameters(gradient), m = Parameters(&mean_), s = Parameters(&square_);
-    const auto w = Parameters(net);
-    for (size_t p = 0; p < w.size(); ++p) {
-      Update(mean_scale, square_scale, *g[p], m[p]->data(), s[p]->data(), w[p]->data());
-    }
-  }
-
- private:
-  static void Update(float rate, float square_scale, const std::vector<float>& g, float* m, float* s,
-                     float* w) {
-    for (size_t i = 0; i < g.size(); ++i) {
-      m[i] = 0.9f * m[i] + 0.1f * g[i];
-      s[i] = 0.98f * s[i] + 0.02f * g[i] * g[i];
-      w[i] -= rate * m[i] / (std::sqrt(s[i] * square_scale) + 1e-8f);
-    }
-  }
-
-  DecoderNet mean_, square_;
-  int64_t steps_ = 0;
-};
 
 // Draws rows in proportion to their weights.
 class RowDraw {
@@ -181,45 +109,21 @@ absl::StatusOr<DecoderNet> FitLinear(const DecoderData& data, double ridge) {
 
 }  // namespace
 
-std::vector<float> RunDecoder(const DecoderNet& net, const float* u, int64_t rows) {
-  std::vector<float> y;
-  Repeat(net.bias, rows, &y);
-  if (net.linear.rows > 0) Multiply(u, rows, net.linear, &y);
-  if (net.hidden.rows > 0) Multiply(RunHidden(net, u, rows).after.data(), rows, net.out, &y);
-  return y;
-}
-
 double DecoderLoss(const DecoderNet& net, const float* u, const float* y, int64_t rows,
                    DecoderNet* gradient) {
-  const int64_t inputs = net.hidden.cols;
-  const int64_t width = net.hidden.rows;
-  const int64_t outputs = net.out.rows;
-  Hidden hidden = RunHidden(net, u, rows);
-  std::vector<float> error;
-  Repeat(net.bias, rows, &error);
-  Multiply(hidden.after.data(), rows, net.out, &error);
+  DecoderPass pass;
+  std::vector<float> error = pass.Forward(net, u, rows);
   double loss = 0;
-  const float scale = 2.0f / static_cast<float>(rows * outputs);
-  for (int64_t i = 0; i < rows * outputs; ++i) {
+  const auto count = static_cast<int64_t>(error.size());
+  const float scale = 2.0f / static_cast<float>(count);
+  for (int64_t i = 0; i < count; ++i) {
     error[i] -= y[i];
     loss += static_cast<double>(error[i]) * error[i];
     error[i] *= scale;  // d loss / d net(u)
   }
   *gradient = ZerosLike(net);
-  AddRows(error.data(), rows, outputs, &gradient->bias);
-  Sgemm(true, false, outputs, width, rows, error.data(), outputs, hidden.after.data(), width, 0.0f,
-        gradient->out.values.data(), width);
-  Sgemm(false, false, rows, width, outputs, error.data(), outputs, net.out.values.data(), width, 0.0f,
-        hidden.after.data(), width);
-  for (size_t i = 0; i < hidden.before.size(); ++i) {
-    const float x = hidden.before[i];
-    const float s = 1.0f / (1.0f + std::exp(-x));
-    hidden.after[i] *= s + x * s * (1.0f - s);
-  }
-  AddRows(hidden.after.data(), rows, width, &gradient->hidden_bias);
-  Sgemm(true, false, width, inputs, rows, hidden.after.data(), width, u, inputs, 0.0f,
-        gradient->hidden.values.data(), inputs);
-  return loss / static_cast<double>(rows * outputs);
+  pass.Backward(net, error, gradient);
+  return loss / static_cast<double>(count);
 }
 
 absl::StatusOr<DecoderFit> TrainDecoder(const DecoderData& train, const DecoderData& held_out,
@@ -250,9 +154,7 @@ absl::StatusOr<DecoderFit> TrainDecoder(const DecoderData& train, const DecoderD
     }
     const double loss = DecoderLoss(fit.net, u.data(), y.data(), batch, &gradient);
     fit.train_error = step == 0 ? loss : 0.99 * fit.train_error + 0.01 * loss;
-    const double warm = std::min(1.0, static_cast<double>(step + 1) / 100.0);
-    const double done = static_cast<double>(step) / static_cast<double>(options.steps);
-    adam.Step(options.learning_rate * warm * 0.5 * (1.0 + std::cos(M_PI * done)), &gradient, &fit.net);
+    adam.Step(CosineRate(options.learning_rate, step, options.steps), &gradient, &fit.net);
   }
   progress(options.steps, options.steps);
   fit.held_out_error = RelativeError(fit.net, held_out);

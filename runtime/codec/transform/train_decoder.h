@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/tensor.h"
-#include "runtime/codec/transform/weights.h"
+#include "runtime/codec/transform/decoder_net.h"
 
 namespace aludel {
 
@@ -33,16 +33,6 @@ struct DecoderTraining {
   uint64_t seed = 1;
 };
 
-// y = linear u + bias + out silu(hidden u + hidden_bias); see TransformDecoderGroup. Either `linear` or the
-// other three are empty.
-struct DecoderNet {
-  HostMatrix linear;
-  std::vector<float> bias;
-  HostMatrix hidden;
-  std::vector<float> hidden_bias;
-  HostMatrix out;
-};
-
 struct DecoderFit {
   DecoderNet net;
   // Mean squared error per component, over the mean square of the targets.
@@ -50,7 +40,7 @@ struct DecoderFit {
   double held_out_error = 0;
 };
 
-// Fits under L2 loss: ridge regression, or an MLP by Adam (Kingma & Ba 2015) on random batches. `progress` is
+// Fits under L2 loss: ridge regression, or an MLP by Adam on random batches. `progress` is
 // called with (done, steps) now and then; false ends with Cancelled. One thread's GEMMs decide the speed.
 absl::StatusOr<DecoderFit> TrainDecoder(const DecoderData& train, const DecoderData& held_out,
                                         const DecoderTraining& options,
@@ -59,8 +49,5 @@ absl::StatusOr<DecoderFit> TrainDecoder(const DecoderData& train, const DecoderD
 // loss = mean over rows and components of (net(u) - y)^2 and its gradient, for an MLP; f32 rows. Split out to
 // be checked against finite differences. `gradient` has the net's shapes.
 double DecoderLoss(const DecoderNet& net, const float* u, const float* y, int64_t rows, DecoderNet* gradient);
-
-// net(u) for `rows` rows. [rows, outputs]
-std::vector<float> RunDecoder(const DecoderNet& net, const float* u, int64_t rows);
 
 }  // namespace aludel

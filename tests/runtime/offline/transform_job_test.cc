@@ -1,6 +1,7 @@
 #include "runtime/offline/transform_job.h"
 
 #include <filesystem>
+#include <fstream>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -11,6 +12,17 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// Some of the demo's calibration prompts.
+void WriteQuestions(const std::string& path, int first, int count) {
+  std::ifstream from("deploy/demo/calibration.jsonl");
+  std::ofstream to(path);
+  std::string line;
+  for (int i = 0; i < first + count && std::getline(from, line); ++i) {
+    if (i >= first) to << line << "\n";
+  }
+}
 
 // Calibrates few layers of the demo pair on few prompts: fast, and nothing of what it finds is good.
 class TransformJobTest : public ::testing::Test {
@@ -51,8 +63,11 @@ TEST_F(TransformJobTest, AddsFormatsAndConsumersAndLeavesOthersAlone) {
   job_.options.linear = false;
   job_.options.training.steps = 20;
   job_.options.group_layers = 1;
+  job_.tuning_data = directory_ + "/more.jsonl";
+  WriteQuestions(job_.tuning_data, /*first=*/20, /*count=*/3);
   ASSERT_TRUE(Run().ok());
   ArtifactManifest manifest = Manifest();
+  EXPECT_THAT(manifest.formats[0].notes["tuning data"], StartsWith("3 prompts of more.jsonl sha256 "));
   EXPECT_THAT(Names(manifest), ElementsAre("second", "aludel-p5"));
   EXPECT_EQ(manifest.formats[1].transform.groups.size(), 1);
   EXPECT_EQ(manifest.formats[0].transform.groups.size(), 2);

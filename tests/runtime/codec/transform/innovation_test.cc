@@ -127,7 +127,7 @@ TEST(FitInnovation, SaysWhichMomentsAreSingular) {
             absl::StatusCode::kFailedPrecondition);
 }
 
-TEST(TargetMetric, UnfoldIsTheInverseOfApply) {
+TEST(TargetMetric, TurnAndUnscaleAreTheInverseOfApply) {
   const int64_t n = 6;
   std::mt19937_64 random(5);
   std::normal_distribution<float> normal;
@@ -149,9 +149,10 @@ TEST(TargetMetric, UnfoldIsTheInverseOfApply) {
   for (float& value : y) value = normal(random);
   std::vector<float> turned = y;
   metric.Apply(turned.data(), 1);
-  std::vector<float> back = turned;  // a decoder whose bias alone speaks
-  metric.Unfold(&back);
-  for (int64_t i = 0; i < n; ++i) EXPECT_NEAR(back[i], y[i], 1e-4);
+  HostMatrix back{n, 1, turned};
+  metric.Turn(&back);
+  metric.Unscale(&back);
+  for (int64_t i = 0; i < n; ++i) EXPECT_NEAR(back.values[i] + metric.mean[i], y[i], 1e-4);
   // Squared length in the metric is (1 - blend) d^T W d + blend |d|^2 of scaled differences.
   double trace = 0, quadratic = 0, plain = 0, length = 0;
   for (int64_t i = 0; i < n; ++i) trace += sensitivity.at(i, i) * metric.scale[i] * metric.scale[i];
