@@ -102,8 +102,12 @@ class TransformCalibration {
   void PrintPlan() const {
     const ModelConfig& config = producer_->config();
     const int64_t tokens = TokenCount(prompts_.train);
-    const size_t disk =
-        StateBytes(config, std::max(most_native_, config.layers / 4) + 1, tokens) * (1 + consumers_.size());
+    int64_t chunk = 0;  // of the text for tuning
+    for (size_t i = 0; i < std::min(more_prompts_.size(), kTuningChunk); ++i) {
+      chunk += static_cast<int64_t>(more_prompts_[i].size());
+    }
+    const size_t disk = StateBytes(config, std::max(most_native_, config.layers / 4) + 1, tokens + chunk) *
+                        (1 + consumers_.size());
     const std::vector<TransformGroup> groups =
         MakeGroups(config, std::min(0, most_native_), job_.options.group_layers);
     const size_t moments = EncoderFitBytes(config, most_native_, groups.front(), consumers_.size());

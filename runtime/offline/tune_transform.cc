@@ -10,9 +10,6 @@
 namespace aludel {
 namespace {
 
-// Prompts whose states are on disk at a time.
-constexpr size_t kChunk = 400;
-
 class Job {
  public:
   Job(const TransformTuning& tuning, const TransformEncoderWeights& encoder, const TransformShape& shape,
@@ -32,12 +29,12 @@ class Job {
       row += static_cast<int64_t>(tuning_.prompts[trained].size());
       if (row > rows) break;
     }
-    for (int64_t pass = 0; pass < tuning_.options.passes; ++pass) {
-      ALUDEL_RETURN_IF_ERROR(
-          Pass(producer, tuning_.states->consumers, tuning_.prompts.first(trained), tuners));
+    if (tuning_.options.passes > 0) {
+      ALUDEL_RETURN_IF_ERROR(Tune(producer, tuning_.states->consumers, tuning_.prompts.first(trained),
+                                  tuning_.options.passes, tuners));
     }
-    for (size_t begin = 0; begin < tuning_.more_prompts.size(); begin += kChunk) {
-      ALUDEL_RETURN_IF_ERROR(Chunk(tuning_.more_prompts.subspan(begin, kChunk), tuners));
+    for (size_t begin = 0; begin < tuning_.more_prompts.size(); begin += kTuningChunk) {
+      ALUDEL_RETURN_IF_ERROR(Chunk(tuning_.more_prompts.subspan(begin, kTuningChunk), tuners));
     }
     return absl::OkStatus();
   }
@@ -59,11 +56,12 @@ class Job {
     // The files are mapped and need their names no longer.
     std::error_code ignored;
     std::filesystem::remove_all(directory, ignored);
-    return Pass(*producer, consumers, prompts, tuners);
+    return Tune(*producer, consumers, prompts, /*passes=*/1, tuners);
   }
 
-  absl::Status Pass(const StateFile& producer, absl::Span<const std::unique_ptr<StateFile>> consumers,
-                    absl::Span<const std::vector<int32_t>> prompts, std::vector<DecoderTuner>* tuners) {
+  absl::Status Tune(const StateFile& producer, absl::Span<const std::unique_ptr<StateFile>> consumers,
+                    absl::Span<const std::vector<int32_t>> prompts, int64_t passes,
+                    std::vector<DecoderTuner>* tuners) {
     for (size_t c = 0; c < tuners->size(); ++c) {
       // One consumer's at a time: they take as much as the model again.
       ALUDEL_ASSIGN_OR_RETURN(const auto weights, CacheGradient::Load(tuning_.directories[c]));
@@ -72,8 +70,10 @@ class Job {
           AnswerPrompts(*weights, *consumers[c], prompts, tuning_.max_answer_tokens, progress_));
       const TuningText text{consumers[c].get(),
                             DecoderInputs(encoder_, shape_, decoders_[c], producer, *consumers[c]), answered};
-      ALUDEL_ASSIGN_OR_RETURN(results_[c].last_kl, (*tuners)[c].Pass(*weights, text, progress_));
-      if (!begun_) results_[c].first_kl = results_[c].last_kl;
+      for (int64_t pass = 0; pass < passes; ++pass) {
+        ALUDEL_ASSIGN_OR_RETURN(results_[c].last_kl, (*tuners)[c].Pass(*weights, text, progress_));
+        if (!begun_ && pass == 0) results_[c].first_kl = results_[c].last_kl;
+      }
     }
     begun_ = true;
     return absl::OkStatus();

@@ -10,6 +10,9 @@
 
 namespace aludel {
 
+// Prompts of more text whose states are on disk at a time.
+inline constexpr size_t kTuningChunk = 400;
+
 // Tunes trained decoders of all consumers to their answers (transform/tune_decoder.h): on the prompts that
 // they were trained on, then on more text, each of whose prompts is seen once. More text needs disk for a few
 // hundred prompts at a time: its states are computed, used for every consumer and removed again.

@@ -60,7 +60,7 @@ class Artifact : public ::testing::Test {
 
 TEST_F(Artifact, ListsItsFormatsAndControls) {
   EXPECT_THAT(*ListFormats(directory_),
-              ::testing::ElementsAre("raw", "aludel-p2", "aludel-lean", "aludel-p0", "paper", "reuse-only"));
+              ::testing::ElementsAre("raw", "aludel-p2", "aludel-p0", "paper", "reuse-only"));
   EXPECT_THAT(*ListControls(directory_), ::testing::Contains("control-p0"));
 }
 
