@@ -113,6 +113,24 @@ void RoundBf16(const float* values, int64_t count, uint16_t* out) {
   }
 }
 
+__mmask16 FirstOf(int count) {
+  return static_cast<__mmask16>(count >= 16 ? 0xffffu : count <= 0 ? 0u : (1u << count) - 1);
+}
+
+void FinishF32(const float* sums, int rows, int cols, const float* bias, bool accumulate, float* out,
+               int64_t stride) {
+  for (int v = 0; v < kVectors; ++v) {
+    const __mmask16 some = FirstOf(cols - 16 * v);
+    const __m512 added = bias == nullptr ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(some, bias + 16 * v);
+    for (int r = 0; r < rows; ++r) {
+      float* const to = out + r * stride + 16 * v;
+      __m512 sum = _mm512_add_ps(_mm512_loadu_ps(sums + r * kPanelCols + 16 * v), added);
+      if (accumulate) sum = _mm512_add_ps(_mm512_maskz_loadu_ps(some, to), sum);
+      _mm512_mask_storeu_ps(to, some, sum);
+    }
+  }
+}
+
 void FinishBf16(const float* sums, int rows, const float* bias, uint16_t* out, int64_t stride) {
   static_assert(kPanelCols == 32);
   const __m512 low_bias = bias == nullptr ? _mm512_setzero_ps() : _mm512_loadu_ps(bias);
@@ -132,6 +150,7 @@ const MicroKernels& Avx512Bf16Kernels() {
                                         Avx512VnniKernels().int8_tile,
                                         Avx512VnniKernels().int4_tile,
                                         RoundBf16,
+                                        FinishF32,
                                         FinishBf16,
                                         Transpose};
   return kKernels;

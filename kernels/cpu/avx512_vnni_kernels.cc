@@ -115,8 +115,10 @@ void Panel(const uint32_t* a, int rows, const uint8_t* panel, int64_t blocks, fl
 
 const MicroKernels& Avx512VnniKernels() {
   static const MicroKernels kKernels = {
-      "avx512_vnni", Avx512Kernels().f32_tile, Avx512Kernels().bf16_tile, Panel<Int8>, Panel<Int4>, nullptr,
-      nullptr,       Avx512Kernels().transpose};
+      "avx512_vnni",           Avx512Kernels().f32_tile, Avx512Kernels().bf16_tile, Panel<Int8>, Panel<Int4>,
+      /*round_bf16=*/nullptr,
+      /*finish_f32=*/nullptr,
+      /*finish_bf16=*/nullptr, Avx512Kernels().transpose};
   return kKernels;
 }
 

@@ -122,10 +122,14 @@ struct Job {
 
   // Rows are spread evenly over groups of at most kTileRows.
   int64_t GroupBegin(int64_t group) const { return rows * group / groups; }
+  // Inputs of a row in whole words; the padding of unquantised weights beyond them is left alone.
+  int64_t used_in() const {
+    return w.format() == WeightFormat::kF32 ? w.in_features() : (w.in_features() + 1) / 2 * 2;
+  }
   // Of a packed row.
   int64_t words() const {
     if (HasScales(w.format())) return w.in_blocks() * cpu::kQuantisedWords;
-    return w.padded_in() / (w.format() == WeightFormat::kF32 ? 1 : 2);
+    return used_in() / (w.format() == WeightFormat::kF32 ? 1 : 2);
   }
 };
 
@@ -133,10 +137,10 @@ void MultiplyTile(const Job& job, const uint32_t* a, int rows, const char* panel
   switch (job.w.format()) {
     case WeightFormat::kF32:
       return job.kernels.f32_tile(reinterpret_cast<const float*>(a), rows,
-                                  reinterpret_cast<const float*>(panel), job.w.padded_in(), sums);
+                                  reinterpret_cast<const float*>(panel), job.used_in(), sums);
     case WeightFormat::kBf16:
       return job.kernels.bf16_tile(reinterpret_cast<const uint16_t*>(a), rows,
-                                   reinterpret_cast<const uint16_t*>(panel), job.w.padded_in(), sums);
+                                   reinterpret_cast<const uint16_t*>(panel), job.used_in(), sums);
     case WeightFormat::kInt8:
       return job.kernels.int8_tile(a, rows, reinterpret_cast<const uint8_t*>(panel), job.w.in_blocks(), sums);
     case WeightFormat::kInt4:
@@ -157,7 +161,8 @@ void MultiplyPanel(const Job& job, int64_t index) {
     MultiplyTile(job, a, count, job.w.panel(index), sums);
     const TensorView rows = part.Rows(begin, count);
     if (part.dtype == DType::kF32) {
-      FinishF32(sums, count, cols, bias, job.accumulate, rows.f32(), rows.stride);
+      const auto finish = job.kernels.finish_f32 != nullptr ? job.kernels.finish_f32 : &FinishF32;
+      finish(sums, count, cols, bias, job.accumulate, rows.f32(), rows.stride);
     } else if (job.kernels.finish_bf16 != nullptr && cols == kPanelCols && !job.accumulate) {
       job.kernels.finish_bf16(sums, count, bias, reinterpret_cast<uint16_t*>(rows.bf16()), rows.stride);
     } else {
@@ -245,11 +250,6 @@ void CpuOps::Gemm(const TensorView& a, const PackedMatrix& w, const float* bias,
       return cpu::QuantiseInputs(a, begin, end, first / kInBlock, end_block, packed, to);
     }
     PackInputs(kernels_, a, begin, end, first, last, to);
-    // Weights beyond the last input are zeros, and 0 * NaN would be NaN.
-    if (last == a.cols) {
-      const int64_t used = a.dtype == DType::kF32 ? last : (last + 1) / 2;
-      std::fill(to + used * (end - begin), to + job.words() * (end - begin), 0u);
-    }
   };
   const bool pack_alone = a.rows * a.cols < kAloneWork;
   if (pack_alone) {

@@ -47,7 +47,11 @@ struct MicroKernels {
   // out[i] = values[i] rounded to bf16, to even. Here and below null stands for the plain loops of rows.cc
   // and gemm.cc.
   void (*round_bf16)(const float* values, int64_t count, uint16_t* out);
-  // Rows of a whole panel: out[r * stride + c] = sums[r][c] + bias[c], rounded to bf16; no `bias`: null.
+  // Columns [0, cols) of a panel's rows: out[r * stride + c] = [out[r * stride + c] +] sums[r][c] + bias[c];
+  // no `bias`: null.
+  void (*finish_f32)(const float* sums /* [rows][kPanelCols] */, int rows, int cols, const float* bias,
+                     bool accumulate, float* out, int64_t stride);
+  // Whole panels: out[r * stride + c] = sums[r][c] + bias[c], rounded to bf16.
   void (*finish_bf16)(const float* sums /* [rows][kPanelCols] */, int rows, const float* bias, uint16_t* out,
                       int64_t stride);
   // to[i * width + r] = rows[r][i], for i < words and r < count, in words of 4 bytes, aligned to 2.

@@ -128,30 +128,133 @@ AngleRows& CallersAngles() {
   return angles;
 }
 
-// A page plane's rows that a token's heads go to.
-struct PageRows {
-  char* first;         // of head 0
-  size_t head_stride;  // bytes from a head's row to the next head's
-  size_t bytes;        // of a row
-  int heads;
+inline float Wide(float x) { return x; }
+inline float Wide(Bf16 x) { return ToFloat(x); }
+inline void Store(float x, float* to) { *to = x; }
+inline void Store(float x, Bf16* to) { *to = ToBf16(x); }
 
-  // `row` is [heads * head_dim] of the plane's type.
-  void Write(const void* row) const {
-    constexpr size_t kPiece = 32;  // a call for so little costs more than the copy
-    const char* from = static_cast<const char*>(row);
-    for (int head = 0; head < heads; ++head, from += bytes) {
-      char* const to = first + head * head_stride;
-      size_t at = 0;
+template <typename T>
+inline __attribute__((always_inline)) void RotateHead(const T* __restrict x, const float* __restrict cosine,
+                                                      const float* __restrict sine, int half,
+                                                      T* __restrict out) {
+  for (int i = 0; i < half; ++i) {
+    const float a = Wide(x[i]);
+    const float b = Wide(x[i + half]);
+    Store(a * cosine[i] - b * sine[i], out + i);
+    Store(b * cosine[i] + a * sine[i], out + i + half);
+  }
+}
+
+// Consecutive rows of one block, in the type of its pages, and where they go: head after head, so that what
+// is written is a stream.
+template <typename T>
+struct BlockRows {
+  const T* rows;  // [count] of [heads * head_dim], `stride` apart
+  int64_t stride;
+  int64_t count;
+  T* page;              // row of head 0 and the first of these tokens
+  int64_t head_stride;  // from a head's page to the next head's
+  int heads;
+  int head_dim;
+};
+
+template <typename T>
+inline __attribute__((always_inline)) void RotateRows(const BlockRows<T>& r, const float* cosine,
+                                                      const float* sine, int half) {
+  for (int head = 0; head < r.heads; ++head) {
+    for (int64_t t = 0; t < r.count; ++t) {
+      RotateHead(r.rows + t * r.stride + head * 2 * half, cosine + t * half, sine + t * half, half,
+                 r.page + head * r.head_stride + t * 2 * half);
+    }
+  }
+}
+
+// Rotates rows on their way to a page. Loops of the usual lengths have it fixed.
+template <typename T>
+inline __attribute__((always_inline)) void RotateToPage(const BlockRows<T>& r, const float* cosine,
+                                                        const float* sine) {
+  switch (r.head_dim) {
+    case 32:
+      return RotateRows(r, cosine, sine, 16);
+    case 64:
+      return RotateRows(r, cosine, sine, 32);
+    case 128:
+      return RotateRows(r, cosine, sine, 64);
+    default:
+      return RotateRows(r, cosine, sine, r.head_dim / 2);
+  }
+}
+ALUDEL_SIMD void RotateToPageF32(const BlockRows<float>& r, const float* cosine, const float* sine) {
+  RotateToPage(r, cosine, sine);
+}
+ALUDEL_SIMD void RotateToPageBf16(const BlockRows<Bf16>& r, const float* cosine, const float* sine) {
+  RotateToPage(r, cosine, sine);
+}
+void Rotate(const BlockRows<float>& r, const float* cosine, const float* sine) {
+  RotateToPageF32(r, cosine, sine);
+}
+void Rotate(const BlockRows<Bf16>& r, const float* cosine, const float* sine) {
+  RotateToPageBf16(r, cosine, sine);
+}
+
+template <typename T>
+void CopyToPage(const BlockRows<T>& r) {
+  constexpr int64_t kPiece = 32;  // bytes; a call for so little costs more than the copy
+  const int64_t bytes = r.head_dim * static_cast<int64_t>(sizeof(T));
+  for (int head = 0; head < r.heads; ++head) {
+    for (int64_t t = 0; t < r.count; ++t) {
+      const auto* from = reinterpret_cast<const char*>(r.rows + t * r.stride + head * r.head_dim);
+      auto* const to = reinterpret_cast<char*>(r.page + head * r.head_stride + t * r.head_dim);
+      int64_t at = 0;
       for (; at + kPiece <= bytes; at += kPiece) std::memcpy(to + at, from + at, kPiece);
       if (at < bytes) std::memcpy(to + at, from + at, bytes - at);
     }
   }
-};
+}
 
-PageRows RowsOf(const PagedKv& kv, void* plane, int32_t block, int slot) {
-  const size_t bytes = kv.head_dim * SizeOf(kv.dtype);
-  const int64_t row = int64_t{block} * kv.kv_heads * kv.block_tokens + slot;
-  return {static_cast<char*>(plane) + row * bytes, kv.block_tokens * bytes, bytes, kv.kv_heads};
+// Rows [begin, begin + count) of `view` as T, converted in `scratch` where they are of the other type.
+template <typename T>
+const T* RowsAs(const TensorView& view, int64_t begin, int64_t count, std::vector<T>* scratch,
+                int64_t* stride) {
+  constexpr bool kWide = sizeof(T) == sizeof(float);
+  if ((view.dtype == DType::kF32) == kWide) {
+    *stride = view.stride;
+    return static_cast<const T*>(view.data) + begin * view.stride;
+  }
+  *stride = view.cols;
+  scratch->resize(std::max<size_t>(scratch->size(), count * view.cols));
+  for (int64_t t = 0; t < count; ++t) {
+    if constexpr (kWide) {
+      cpu::LoadBf16(view.bf16() + (begin + t) * view.stride, view.cols, scratch->data() + t * view.cols);
+    } else {
+      cpu::StoreBf16(view.f32() + (begin + t) * view.stride, view.cols, scratch->data() + t * view.cols);
+    }
+  }
+  return scratch->data();
+}
+
+// Rows [begin, end) of a sequence into pages of T. `cosine` and `sine` are those of row 0.
+template <typename T>
+void WriteRows(const TensorView& k, const TensorView& v, const SequenceRows& sequence, const PagedKv& kv,
+               const float* cosine, const float* sine, int64_t begin, int64_t end) {
+  std::vector<T> scratch;
+  const int half = kv.head_dim / 2;
+  const int64_t head_stride = int64_t{kv.block_tokens} * kv.head_dim;
+  for (int64_t r = begin, count; r < end; r += count) {
+    const int64_t position = sequence.position_begin + r;
+    const auto index = static_cast<size_t>(position / kv.block_tokens);
+    ALUDEL_CHECK(index < sequence.blocks.size());
+    const int64_t slot = position % kv.block_tokens;
+    count = std::min<int64_t>(end - r, kv.block_tokens - slot);
+    const int64_t first = int64_t{sequence.blocks[index]} * kv.kv_heads * head_stride + slot * kv.head_dim;
+    BlockRows<T> rows{nullptr,     0,           count,      static_cast<T*>(kv.k) + first,
+                      head_stride, kv.kv_heads, kv.head_dim};
+    rows.rows = RowsAs(k, sequence.row_begin + r, count, &scratch, &rows.stride);
+    Rotate(rows, cosine + r * half, sine + r * half);
+    rows.page = static_cast<T*>(kv.v) + first;
+    rows.rows = RowsAs(v, sequence.row_begin + r, count, &scratch, &rows.stride);
+    CopyToPage(rows);
+  }
 }
 
 }  // namespace
@@ -203,36 +306,11 @@ void CpuOps::RopeWriteKv(const TensorView& k, const TensorView& v, const RopeTab
   const AngleRows& angles = MakeAngles(rope, sequences);
   int64_t first = 0;
   for (const SequenceRows& sequence : sequences) {
+    const float* const cosine = angles.cosine.data() + first * half;
+    const float* const sine = angles.sine.data() + first * half;
     ForRows(sequence.rows, 8 * kv_dim, [&](int64_t begin, int64_t end) {
-      std::vector<float> scratch(kv_dim), rotated(kv_dim);
-      std::vector<Bf16> narrow(kv.dtype == DType::kBf16 ? kv_dim : 0);
-      // A row of the pages' type: itself, or a rounded copy in `narrow`.
-      const auto in_page_type = [&](const float* row) -> const void* {
-        if (kv.dtype == DType::kF32) return row;
-        cpu::StoreBf16(row, kv_dim, narrow.data());
-        return narrow.data();
-      };
-      for (int64_t r = begin; r < end; ++r) {
-        const int64_t row = sequence.row_begin + r;
-        const int64_t position = sequence.position_begin + r;
-        const auto index = static_cast<size_t>(position / kv.block_tokens);
-        ALUDEL_CHECK(index < sequence.blocks.size());
-        const int32_t block = sequence.blocks[index];
-        const int slot = static_cast<int>(position % kv.block_tokens);
-        const float* const cosine = angles.cosine.data() + (first + r) * half;
-        const float* const sine = angles.sine.data() + (first + r) * half;
-        const float* k_row = cpu::LoadRow(k, row, scratch.data());
-        if (kv.dtype == DType::kBf16 && k.dtype == DType::kF32) {
-          cpu::StoreBf16(k_row, kv_dim, narrow.data());
-          cpu::LoadBf16(narrow.data(), kv_dim, scratch.data());
-          k_row = scratch.data();
-        }
-        RotateHeads(k_row, kv.kv_heads, cosine, sine, half, rotated.data());
-        RowsOf(kv, kv.k, block, slot).Write(in_page_type(rotated.data()));
-        const bool as_it_is = v.dtype == kv.dtype;
-        RowsOf(kv, kv.v, block, slot)
-            .Write(as_it_is ? v.Rows(row, 1).data : in_page_type(cpu::LoadRow(v, row, scratch.data())));
-      }
+      const auto write = kv.dtype == DType::kF32 ? &WriteRows<float> : &WriteRows<Bf16>;
+      write(k, v, sequence, kv, cosine, sine, begin, end);
     });
     first += sequence.rows;
   }
