@@ -100,12 +100,12 @@ TEST_F(Artifact, ManifestFieldsAreNamedWhenTheyAreWrong) {
               HasSubstr("dir/artifact.json: artifact_version is 2, this build reads 1"));
   EXPECT_THAT(Complaint("\"producer\"", "\"producers\""), HasSubstr("producer is missing, want an object"));
   EXPECT_THAT(Complaint("\"mode\": \"patch\"", "\"mode\": \"magic\""),
-              HasSubstr("formats[3].layers[0]: mode is \"magic\""));
+              HasSubstr("formats[2].layers[0]: mode is \"magic\""));
   EXPECT_THAT(Complaint("\"rank_h\": 128", "\"rank_h\": -1"), HasSubstr("rank_h is -1"));
   EXPECT_THAT(Complaint("\"rank_k\": 64", "\"rank_k\": \"64\""), HasSubstr("rank_k is"));
   EXPECT_THAT(Complaint("\"kind\": \"scd\"", "\"kind\": \"zip\""), HasSubstr("kind is \"zip\""));
   EXPECT_THAT(Complaint("paper.encoder.safetensors", "../../etc/passwd"),
-              HasSubstr("formats[3].encoder: file is \"../../etc/passwd\""));
+              HasSubstr("formats[2].encoder: file is \"../../etc/passwd\""));
   EXPECT_THAT(Complaint("\"packing\": \"deflate\"", "\"packing\": \"zip\""),
               HasSubstr("formats[0]: packing is \"zip\", want \"deflate\" or \"fixed\""));
   EXPECT_THAT(Complaint("\"first_layer\": 3", "\"first_layer\": 4"),
