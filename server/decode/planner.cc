@@ -60,15 +60,24 @@ std::vector<Plan> Candidates(const PlannerOptions& options, absl::Span<const Pla
   return candidates;
 }
 
+// The consumer's own prefill is exact and needs nobody else; of many predictions some are too good by chance.
+// A hand-over must promise to be so much sooner.
+constexpr double kSoonerShare = 0.07;
+constexpr double kSoonerSeconds = 0.001;
+
 Plan Fastest(std::vector<Plan> candidates, const PredictTtft& predict) {
   Plan best = Local("fastest");
   best.predicted_ttft = predict(std::nullopt, "");
   if (!best.predicted_ttft) return Local("explore");
+  const double own = *best.predicted_ttft;
+  double to_beat = own - std::max(kSoonerShare * own, kSoonerSeconds);
   for (Plan& plan : candidates) {
     plan.predicted_ttft = predict(plan.target, plan.format);
     plan.reason = plan.predicted_ttft ? "fastest" : "explore";
     if (!plan.predicted_ttft) return plan;
-    if (*plan.predicted_ttft < *best.predicted_ttft) best = std::move(plan);
+    if (*plan.predicted_ttft >= to_beat) continue;
+    to_beat = *plan.predicted_ttft;
+    best = std::move(plan);
   }
   return best;
 }

@@ -127,8 +127,13 @@ TEST(Planner, TakesThePlanThatIsPredictedToBeSoonest) {
   EXPECT_EQ(line(Prompt(100)), "local fastest 0.1");
   EXPECT_EQ(line(Prompt(100, "raw")), "a raw forced 0.9");
   options.losses = {{"raw", 0}};
-  seconds["local"] = 0.85;
+  seconds["local"] = 0.87;
   EXPECT_EQ(line(Wishing(Prompt(100), Fidelity::kHigh)), "b raw fastest 0.8");
+  seconds["local"] = 0.85;  // a hand-over must be worth it
+  EXPECT_EQ(line(Wishing(Prompt(100), Fidelity::kHigh)), "local fastest 0.85");
+  seconds["local"] = 0.0015;
+  seconds["b aludel"] = 0.001;
+  EXPECT_EQ(line(Prompt(100)), "local fastest 0.0015");
   seconds.erase("a raw");
   EXPECT_EQ(line(Prompt(100)), "a raw explore -1");
   seconds.erase("local");
