@@ -92,47 +92,12 @@ ALUDEL_SIMD void Angles(const float* inverse_frequency, int64_t half, float fact
   }
 }
 
-inline __attribute__((always_inline)) void RotateHalves(const float* __restrict x, int64_t heads,
-                                                        const float* __restrict cosine,
-                                                        const float* __restrict sine, int half,
-                                                        float* __restrict out) {
-  for (int64_t head = 0; head < heads; ++head, x += 2 * half, out += 2 * half) {
-    for (int i = 0; i < half; ++i) {
-      const float a = x[i];
-      const float b = x[i + half];
-      out[i] = a * cosine[i] - b * sine[i];
-      out[i + half] = b * cosine[i] + a * sine[i];
-    }
-  }
-}
-
-// Rotates the heads of a row, each of two halves. Loops of the usual lengths have it fixed.
-ALUDEL_SIMD void RotateHeads(const float* x, int64_t heads, const float* cosine, const float* sine, int half,
-                             float* out) {
-  switch (half) {
-    case 16:
-      return RotateHalves(x, heads, cosine, sine, 16, out);
-    case 32:
-      return RotateHalves(x, heads, cosine, sine, 32, out);
-    case 64:
-      return RotateHalves(x, heads, cosine, sine, 64, out);
-    default:
-      return RotateHalves(x, heads, cosine, sine, half, out);
-  }
-}
-
-// Of the calling thread: every layer of a pass asks for the same ones. (Tasks of other threads must not name
-// it.)
-AngleRows& CallersAngles() {
-  thread_local AngleRows angles;
-  return angles;
-}
-
 inline float Wide(float x) { return x; }
 inline float Wide(Bf16 x) { return ToFloat(x); }
 inline void Store(float x, float* to) { *to = x; }
 inline void Store(float x, Bf16* to) { *to = ToBf16(x); }
 
+// Rotates a head, which is two halves.
 template <typename T>
 inline __attribute__((always_inline)) void RotateHead(const T* __restrict x, const float* __restrict cosine,
                                                       const float* __restrict sine, int half,
@@ -143,6 +108,35 @@ inline __attribute__((always_inline)) void RotateHead(const T* __restrict x, con
     Store(a * cosine[i] - b * sine[i], out + i);
     Store(b * cosine[i] + a * sine[i], out + i + half);
   }
+}
+
+inline __attribute__((always_inline)) void RotateRow(const float* x, int64_t heads, const float* cosine,
+                                                     const float* sine, int half, float* out) {
+  for (int64_t head = 0; head < heads; ++head, x += 2 * half, out += 2 * half) {
+    RotateHead(x, cosine, sine, half, out);
+  }
+}
+
+// Rotates the heads of a row. Loops of the usual lengths have it fixed.
+ALUDEL_SIMD void RotateHeads(const float* x, int64_t heads, const float* cosine, const float* sine, int half,
+                             float* out) {
+  switch (half) {
+    case 16:
+      return RotateRow(x, heads, cosine, sine, 16, out);
+    case 32:
+      return RotateRow(x, heads, cosine, sine, 32, out);
+    case 64:
+      return RotateRow(x, heads, cosine, sine, 64, out);
+    default:
+      return RotateRow(x, heads, cosine, sine, half, out);
+  }
+}
+
+// Of the calling thread: every layer of a pass asks for the same ones. (Tasks of other threads must not name
+// it.)
+AngleRows& CallersAngles() {
+  thread_local AngleRows angles;
+  return angles;
 }
 
 // Consecutive rows of one block, in the type of its pages, and where they go: head after head, so that what
