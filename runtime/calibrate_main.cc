@@ -110,10 +110,13 @@ absl::Status ReadTransformFlags(const TransformFlags& raw, int64_t seed, Transfo
   if (raw.max_kl < 0 || raw.bytes_per_token < 0 || raw.group_layers < 0 || job->sensitivity_prompts < 0 ||
       job->head_tokens < 0 || job->tail_tokens < 0 || job->options.training.steps < 1 ||
       !(job->options.compute_share >= 0) || job->options.tuning.passes < 0 ||
-      !(job->options.tuning.learning_rate > 0)) {
+      !(job->options.tuning.learning_rate > 0) || !(job->options.tuning.stretch_weight >= 0)) {
     return absl::InvalidArgumentError(
-        "want --max-kl, --bytes-per-token, --group-layers, --compute-share and --tuning at least 0, --steps "
-        "and --tuning-rate above 0");
+        "want --max-kl, --bytes-per-token, --group-layers, --compute-share, --tuning and --tuning-stretch at "
+        "least 0, --steps and --tuning-rate above 0");
+  }
+  if (job->options.linear && !job->tuning_data.empty()) {
+    return absl::InvalidArgumentError("--tuning-data tunes networks; with --linear there is none");
   }
   if (raw.max_kl > 0) job->max_kl = raw.max_kl;
   if (raw.bytes_per_token > 0) job->bytes_per_token = raw.bytes_per_token;

@@ -12,7 +12,8 @@ ALUDEL_SIMD void RoundBf16(const float* src, int64_t count, uint16_t* dst) {
   for (int64_t i = 0; i < count; ++i) dst[i] = ToBf16(src[i]).bits;
 }
 
-// Whatever instructions a device was opened with: the result is the same.
+// Whatever instructions a device was opened with: the result is the same, but for denormals, which the
+// instruction flushes to zero.
 auto BestRounding() {
   const auto best = (*ChooseKernels(""))->round_bf16;
   return best != nullptr ? best : &RoundBf16;
