@@ -39,6 +39,7 @@ The network is trained to resemble the consumer's cache and then tuned to make t
 own cache. Tuning learns more from more prompts, which cost no fit and little disk:
 
   aludel-calibrate ... --tuning-data more.jsonl               each of its prompts is seen once
+  aludel-calibrate ... --retune --tuning-data traffic.jsonl   tunes the decoders in --out further, nothing else
 
 --max-kl ends with an error and the measured floor where it cannot be met. Intermediate files (OUT.work) let an
 interrupted run resume. Each run adds its format, named aludel-pN for N native layers, to the artefact in --out.
@@ -90,6 +91,8 @@ void AddTransformFlags(FlagSet* flags, TransformJob* job, TransformFlags* raw) {
              "aludel: passes over the prompts that then tune it to their answers; 0: none");
   flags->Add("tuning-data", "FILE", &job->tuning_data,
              "aludel: more prompts to tune on, each once; the more, the lower the loss");
+  flags->Add("retune", &job->retune,
+             "aludel: tune decoders of the format in --out further; its encoder stays as it is");
   flags->Add("tuning-rate", "X", &job->options.tuning.learning_rate, "aludel: learning rate of tuning");
   flags->Add("tuning-stretch", "X", &job->options.tuning.stretch_weight,
              "aludel: how much a token of a prompt counts in tuning beside one of its answer");
@@ -117,6 +120,13 @@ absl::Status ReadTransformFlags(const TransformFlags& raw, int64_t seed, Transfo
   }
   if (job->options.linear && !job->tuning_data.empty()) {
     return absl::InvalidArgumentError("--tuning-data tunes networks; with --linear there is none");
+  }
+  if (job->retune && (job->base.add || raw.max_kl > 0 || raw.bytes_per_token > 0)) {
+    return absl::InvalidArgumentError(
+        "--retune keeps the encoder and its rate: it goes without --add, --max-kl and --bytes-per-token");
+  }
+  if (job->retune && job->options.tuning.passes == 0 && job->tuning_data.empty()) {
+    return absl::InvalidArgumentError("--retune needs --tuning above 0 or --tuning-data");
   }
   if (raw.max_kl > 0) job->max_kl = raw.max_kl;
   if (raw.bytes_per_token > 0) job->bytes_per_token = raw.bytes_per_token;

@@ -99,19 +99,6 @@ DecoderData ReadData(const InputReader& reader, const InputScale& scale, const S
   return data;
 }
 
-// W ((u - mean) inverse) + b = (W inverse) u + (b - W inverse mean).
-void Unscale(const InputScale& scale, HostMatrix* matrix, std::vector<float>* bias) {
-  for (int64_t i = 0; i < matrix->rows; ++i) {
-    double shift = 0;
-    for (int64_t j = 0; j < matrix->cols; ++j) {
-      float& value = matrix->row(i)[j];
-      value *= scale.inverse[j];
-      shift += static_cast<double>(value) * scale.mean[j];
-    }
-    (*bias)[i] -= static_cast<float>(shift);
-  }
-}
-
 // From a net of the metric's coordinates to one of (y - mean) / scale.
 DecoderNet FromMetric(DecoderNet net, const TargetMetric& metric) {
   if (net.linear.rows > 0) metric.Turn(&net.linear);
@@ -120,28 +107,6 @@ DecoderNet FromMetric(DecoderNet net, const TargetMetric& metric) {
   metric.Turn(&bias);
   net.bias = std::move(bias.values);
   return net;
-}
-
-// From a net of (y - mean) / scale and standardised inputs to what a consumer computes with.
-TransformDecoderGroup Fold(DecoderNet net, const InputScale& scale, const TargetMetric& metric,
-                           const LatentGrid& grid) {
-  TransformDecoderGroup out;
-  out.grid = grid;
-  if (net.linear.rows > 0) {
-    Unscale(scale, &net.linear, &net.bias);
-    metric.Unscale(&net.linear);
-    out.linear = std::move(net.linear);
-  }
-  if (net.hidden.rows > 0) {
-    Unscale(scale, &net.hidden, &net.hidden_bias);
-    metric.Unscale(&net.out);
-    out.hidden = std::move(net.hidden);
-    out.hidden_bias = std::move(net.hidden_bias);
-    out.out = std::move(net.out);
-  }
-  for (size_t j = 0; j < net.bias.size(); ++j) net.bias[j] = metric.mean[j] + metric.scale[j] * net.bias[j];
-  out.bias = std::move(net.bias);
-  return out;
 }
 
 double ShareOf(const TransformOptions& options, const ModelConfig& config, const TransformShape& shape) {
@@ -308,10 +273,15 @@ TransformEncoderWeights QuantiseTo(double bytes_per_token, const TransformAnalys
   return QuantiseAt(static_cast<float>(high), analysis, producer, shape);
 }
 
-void InputScale::Apply(int64_t rows, float* u) const {
-  for (int64_t t = 0; t < rows; ++t, u += mean.size()) {
-    for (size_t j = 0; j < mean.size(); ++j) u[j] = (u[j] - mean[j]) * inverse[j];
+std::vector<InputScale> MeasureDecoderInputs(const TransformEncoderWeights& encoder,
+                                             const TransformShape& shape, const StateFile& producer,
+                                             const StateFile& consumer) {
+  std::vector<InputScale> scales;
+  for (size_t g = 0; g < encoder.size(); ++g) {
+    const InputReader reader(encoder[g], shape, shape.groups[g], producer, consumer);
+    scales.push_back(MeasureInputs(reader, TrainingRows(consumer)));
   }
+  return scales;
 }
 
 absl::StatusOr<TrainedDecoder> TrainTransformDecoder(
@@ -320,13 +290,13 @@ absl::StatusOr<TrainedDecoder> TrainTransformDecoder(
     const TransformOptions& options, const CalibrationProgress& progress) {
   const StateFile& consumer = *states.consumers[consumer_index];
   TrainedDecoder decoder;
+  decoder.scales = MeasureDecoderInputs(encoder, shape, *states.producer, consumer);
   decoder.width = options.linear ? 0 : AffordableWidth(ShareOf(options, config, shape), config, shape);
   const int64_t train_rows = TrainingRows(consumer);
   for (size_t g = 0; g < encoder.size(); ++g) {
     const TransformGroup& group = shape.groups[g];
     const InputReader reader(encoder[g], shape, group, *states.producer, consumer);
-    decoder.scales.push_back(MeasureInputs(reader, train_rows));
-    const InputScale& scale = decoder.scales.back();
+    const InputScale& scale = decoder.scales[g];
     DecoderData train = ReadData(reader, scale, consumer, group, metrics[g], 0, train_rows);
     if (!states.sensitivities.empty()) {
       train.weight = RowWeights(states.ids, states.sensitivities[consumer_index]);
@@ -377,15 +347,6 @@ std::vector<TuningText::Inputs> DecoderInputs(const TransformEncoderWeights& enc
     });
   }
   return inputs;
-}
-
-TransformDecoderWeights FoldDecoder(TrainedDecoder decoder, const TransformEncoderWeights& encoder,
-                                    const std::vector<TargetMetric>& metrics) {
-  TransformDecoderWeights weights;
-  for (size_t g = 0; g < decoder.nets.size(); ++g) {
-    weights.push_back(Fold(std::move(decoder.nets[g]), decoder.scales[g], metrics[g], encoder[g].grid));
-  }
-  return weights;
 }
 
 }  // namespace aludel

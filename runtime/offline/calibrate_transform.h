@@ -15,6 +15,7 @@
 #include "runtime/codec/transform/tune_decoder.h"
 #include "runtime/codec/transform/weights.h"
 #include "runtime/model/transformer.h"
+#include "runtime/offline/trained_decoder.h"
 
 namespace aludel {
 
@@ -88,22 +89,10 @@ TransformEncoderWeights QuantiseAt(float step, const TransformAnalysis& analysis
 double EstimateBytes(const TransformEncoderWeights& encoder, const TransformShape& shape,
                      const StateFile& producer);
 
-// Mean and deviation of decoder inputs; folded into the first layer at the end.
-struct InputScale {
-  std::vector<float> mean, inverse;
-
-  // To u [rows, inputs], in place.
-  void Apply(int64_t rows, float* u) const;
-};
-
-// A consumer's decoders on their way. The nets take standardised inputs and give (y - mean) / scale of the
-// metrics, without their roots.
-struct TrainedDecoder {
-  std::vector<DecoderNet> nets;  // [groups], as all vectors here
-  std::vector<InputScale> scales;
-  std::vector<double> train_error, held_out_error;  // before tuning
-  int64_t width = 0;
-};
+// Mean and deviation of every group's decoder inputs, over the rows that decoders train on.
+std::vector<InputScale> MeasureDecoderInputs(const TransformEncoderWeights& encoder,
+                                             const TransformShape& shape, const StateFile& producer,
+                                             const StateFile& consumer);
 
 // The decoder of states.consumers[consumer] for quantised codes of `encoder`, trained under L2 loss. The last
 // rows of the states, a tenth, are held out and measured.
@@ -125,9 +114,5 @@ void FromTuned(std::vector<TunedGroup> groups, TrainedDecoder* decoder);
 std::vector<TuningText::Inputs> DecoderInputs(const TransformEncoderWeights& encoder,
                                               const TransformShape& shape, const TrainedDecoder& decoder,
                                               const StateFile& producer, const StateFile& consumer);
-
-// What a consumer computes with.
-TransformDecoderWeights FoldDecoder(TrainedDecoder decoder, const TransformEncoderWeights& encoder,
-                                    const std::vector<TargetMetric>& metrics);
 
 }  // namespace aludel

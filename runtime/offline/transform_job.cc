@@ -60,8 +60,8 @@ class TransformCalibration {
 
   absl::Status Run() {
     ALUDEL_RETURN_IF_ERROR(Prepare());
-    if (job_.base.add) {
-      ALUDEL_RETURN_IF_ERROR(FitNewConsumers());
+    if (extends()) {
+      ALUDEL_RETURN_IF_ERROR(FitConsumers());
     } else if (job_.max_kl.has_value()) {
       ALUDEL_RETURN_IF_ERROR(Search());
     } else {
@@ -90,7 +90,7 @@ class TransformCalibration {
     ALUDEL_ASSIGN_OR_RETURN(old_, FindArtifact(job_.base.out));
     work_ = job_.work.empty() ? absl::StrCat(job_.base.out, ".work") : job_.work;
     most_native_ = job_.native_layers.value_or(job_.max_kl.has_value() ? config.layers / 4 : 0);
-    if (job_.base.add) ALUDEL_RETURN_IF_ERROR(LoadFormat());
+    if (extends()) ALUDEL_RETURN_IF_ERROR(LoadFormat());
     if (most_native_ < -1 || most_native_ > config.layers - 2) {
       return absl::InvalidArgumentError(
           absl::StrFormat("--native-layers is %d, want -1 to %d", most_native_, config.layers - 2));
@@ -143,9 +143,12 @@ class TransformCalibration {
     for (const std::vector<int32_t>& prompt : prompts_.train) {
       states_.ids.insert(states_.ids.end(), prompt.begin(), prompt.end());
     }
-    if (job_.sensitivity_prompts > 0) ALUDEL_RETURN_IF_ERROR(CollectSensitivities());
+    if (job_.sensitivity_prompts > 0 && !job_.retune) ALUDEL_RETURN_IF_ERROR(CollectSensitivities());
     return absl::OkStatus();
   }
+
+  // An encoder that is there stays as it is.
+  bool extends() const { return job_.base.add || job_.retune; }
 
   bool tunes() const {
     return (job_.options.tuning.passes > 0 || !more_prompts_.empty()) && !job_.options.linear;
@@ -217,6 +220,10 @@ class TransformCalibration {
   absl::Status FitDecoders(const TransformAnalysis& analysis, Candidate* candidate) {
     std::vector<TrainedDecoder> trained;
     for (size_t c = 0; c < consumers_.size(); ++c) {
+      if (job_.retune) {
+        trained.push_back(OldDecoder(c, analysis.metrics[c]));
+        continue;
+      }
       ALUDEL_ASSIGN_OR_RETURN(
           TrainedDecoder decoder,
           TrainTransformDecoder(candidate->encoder, candidate->shape, states_, c, analysis.metrics[c],
@@ -235,6 +242,14 @@ class TransformCalibration {
       candidate->decoders.push_back(std::move(fitted));
     }
     return absl::OkStatus();
+  }
+
+  // What is there of it, for --retune.
+  TrainedDecoder OldDecoder(size_t consumer, const std::vector<TargetMetric>& metrics) {
+    return UnfoldDecoder(
+        std::move(old_decoders_[consumer]),
+        MeasureDecoderInputs(chosen_.encoder, chosen_.shape, *states_.producer, *states_.consumers[consumer]),
+        metrics);
   }
 
   TransformTuning Tuning() const {
@@ -271,16 +286,21 @@ class TransformCalibration {
     for (size_t c = 0; c < consumers_.size(); ++c) {
       const FittedDecoder& fit = candidate.decoders[c];
       PrintLine(absl::StrFormat(
-          "p=%d, %s: rank %s, %.1f bytes/token (1/%.0f of raw), MLP of %d; error of K and V %s trained, %s "
-          "held out%s; KL %.4f on held-out prompts, at most %.4f with 95 %% confidence",
+          "p=%d, %s: rank %s, %.1f bytes/token (1/%.0f of raw), MLP of %d%s%s; KL %.4f on held-out prompts, "
+          "at most %.4f with 95 %% confidence",
           candidate.shape.native_layers, ModelName(job_.base.consumers[c]),
           absl::StrJoin(candidate.shape.groups, "+",
                         [](std::string* out, const TransformGroup& g) { absl::StrAppend(out, g.rank); }),
           candidate.measured[c].bytes_per_token, raw_bytes_ / candidate.measured[c].bytes_per_token,
-          fit.width, Percents(fit.train_error), Percents(fit.held_out_error), Tuned(fit),
-          candidate.measured[c].kl, candidate.measured[c].kl_bound));
+          fit.width, Trained(fit), Tuned(fit), candidate.measured[c].kl, candidate.measured[c].kl_bound));
     }
     std::fflush(stdout);
+  }
+
+  static std::string Trained(const FittedDecoder& fit) {
+    if (fit.train_error.empty()) return "";
+    return absl::StrFormat("; error of K and V %s trained, %s held out", Percents(fit.train_error),
+                           Percents(fit.held_out_error));
   }
 
   static std::string Tuned(const FittedDecoder& fit) {
@@ -364,27 +384,44 @@ class TransformCalibration {
                                : job_.format;
   }
 
-  // The format that --add extends.
+  // The format that --add or --retune extends.
   absl::Status LoadFormat() {
     if (!old_.has_value()) {
-      return absl::NotFoundError(absl::StrCat("--add: ", job_.base.out, " holds no artefact"));
+      return absl::NotFoundError(absl::StrCat(job_.base.out, " holds no artefact to extend"));
     }
     ALUDEL_RETURN_IF_ERROR(CheckProducer(*old_, producer_->hash()));
     const std::string name =
         job_.format.empty() ? absl::StrCat("aludel-p", std::max(0, most_native_)) : job_.format;
     ALUDEL_ASSIGN_OR_RETURN(const ArtifactFormat* format, old_->Find(name));
     if (format->kind != ArtifactKind::kTransform) {
-      return absl::FailedPreconditionError(absl::StrCat("--add: format \"", name, "\" is of another preset"));
+      return absl::FailedPreconditionError(absl::StrCat("format \"", name, "\" is of another preset"));
     }
     const ModelConfig& config = producer_->config();
     ALUDEL_ASSIGN_OR_RETURN(chosen_.encoder,
                             LoadTransformEncoder(*old_, *format, config.kv_dim(), config.hidden));
     chosen_.shape = format->transform;
     most_native_ = chosen_.shape.native_layers;
+    return job_.retune ? LoadDecoders(*format) : absl::OkStatus();
+  }
+
+  absl::Status LoadDecoders(const ArtifactFormat& format) {
+    const ModelConfig& config = producer_->config();
+    for (const auto& consumer : consumers_) {
+      ALUDEL_ASSIGN_OR_RETURN(const ArtifactDecoder* entry,
+                              FindDecoder(*old_, format.name, format.decoders, consumer->hash()));
+      ALUDEL_ASSIGN_OR_RETURN(TransformDecoderWeights weights,
+                              LoadTransformDecoder(*old_, format, *entry, config.kv_dim(), config.hidden));
+      if (weights.empty() || weights.front().hidden.rows == 0) {
+        return absl::FailedPreconditionError(absl::StrCat("--retune: format \"", format.name,
+                                                          "\" decodes for \"", entry->consumer,
+                                                          "\" without a network to tune"));
+      }
+      old_decoders_.push_back(std::move(weights));
+    }
     return absl::OkStatus();
   }
 
-  absl::Status FitNewConsumers() {
+  absl::Status FitConsumers() {
     TransformAnalysis analysis;
     for (size_t c = 0; c < consumers_.size(); ++c) {
       analysis.metrics.emplace_back();
@@ -429,20 +466,18 @@ class TransformCalibration {
   }
 
   absl::Status FillNotes(ArtifactFormat* format) const {
-    ALUDEL_ASSIGN_OR_RETURN(const std::string data, DescribeData(job_.base.data));
-    format->max_kl = job_.max_kl;
-    if (job_.base.add) {
+    if (extends()) {
       const ArtifactFormat& old = **old_->Find(format->name);
       format->notes = old.notes;
       format->max_kl = old.max_kl;
+      return job_.retune ? NoteRetuning(&format->notes) : absl::OkStatus();
     }
-    if (job_.base.add) return absl::OkStatus();
-    format->notes["data"] = data;
+    format->max_kl = job_.max_kl;
+    ALUDEL_ASSIGN_OR_RETURN(format->notes["data"], DescribeData(job_.base.data));
     format->notes["prompts"] = absl::StrFormat("%d fitted (%d tokens), %d held out", prompts_.train.size(),
                                                TokenCount(prompts_.train), prompts_.held_out.size());
     if (!more_prompts_.empty()) {
-      ALUDEL_ASSIGN_OR_RETURN(const std::string more, DescribeData(job_.tuning_data));
-      format->notes["tuning data"] = absl::StrCat(more_prompts_.size(), " prompts of ", more);
+      ALUDEL_ASSIGN_OR_RETURN(format->notes["tuning data"], DescribeTuningData());
     }
     format->notes["decoder"] =
         chosen_.decoders.front().width == 0
@@ -453,8 +488,30 @@ class TransformCalibration {
     return absl::OkStatus();
   }
 
+  absl::StatusOr<std::string> DescribeTuningData() const {
+    ALUDEL_ASSIGN_OR_RETURN(const std::string more, DescribeData(job_.tuning_data));
+    return absl::StrCat(more_prompts_.size(), " prompts of ", more);
+  }
+
+  absl::Status NoteRetuning(std::map<std::string, std::string>* notes) const {
+    std::vector<std::string> parts;
+    for (const std::string& directory : job_.base.consumers) parts.push_back(ModelName(directory));
+    std::string note = absl::StrJoin(parts, ", ");
+    if (job_.options.tuning.passes > 0) {
+      ALUDEL_ASSIGN_OR_RETURN(const std::string data, DescribeData(job_.base.data));
+      absl::StrAppendFormat(&note, ": %d passes over %s", job_.options.tuning.passes, data);
+    }
+    if (!more_prompts_.empty()) {
+      ALUDEL_ASSIGN_OR_RETURN(const std::string more, DescribeTuningData());
+      absl::StrAppend(&note, ": ", more);
+    }
+    std::string& all = (*notes)["retuned"];
+    all = absl::StrCat(all, all.empty() ? "" : "; ", note);
+    return absl::OkStatus();
+  }
+
   absl::Status AddDecoders(ArtifactFormat* format, ArtifactWriter* writer) {
-    if (job_.base.add) {
+    if (extends()) {
       for (const ArtifactDecoder& decoder : (*old_->Find(format->name))->decoders) {
         const bool replaced = std::any_of(consumers_.begin(), consumers_.end(), [&](const auto& consumer) {
           return consumer->hash() == decoder.consumer_hash;
@@ -487,6 +544,7 @@ class TransformCalibration {
   std::vector<std::vector<int32_t>> more_prompts_;  // for tuning
   TransformStates states_;
   std::optional<ArtifactManifest> old_;
+  std::vector<TransformDecoderWeights> old_decoders_;  // [consumers] for --retune
   std::string work_;
   double raw_bytes_ = 0;
   int most_native_ = 0;

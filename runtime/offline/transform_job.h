@@ -26,12 +26,14 @@ struct TransformJob {
   // Prompts whose answers show where errors hurt; 0: every layer and token counts the same.
   int64_t sensitivity_prompts = 800;
   std::string tuning_data;  // question file for tuning alone, see TransformTuning; may be empty
+  bool retune = false;      // tune decoders of a format that is there
   std::string work;         // directory of intermediate files; "": beside `out`
   bool keep_work = false;   // leave them there
 };
 
 // Adds the format to the artefact in `base.out`, or replaces it there; other formats stay. With `base.add`
-// the format's encoder stays and only decoders are fitted. OutOfRange, with the measured floor, where max_kl
+// the format's encoder stays and only decoders are fitted; with `retune` they are not fitted either but tuned
+// further. OutOfRange, with the measured floor, where max_kl
 // cannot be met. An interrupted job leaves `out` as it was and finds its intermediate files again.
 absl::Status RunTransformJob(const TransformJob& job, Device* device);
 

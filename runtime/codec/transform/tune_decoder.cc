@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -118,8 +119,9 @@ absl::StatusOr<double> DecoderTuner::Pass(CacheGradient& consumer, const TuningT
     ALUDEL_RETURN_IF_ERROR(AddStretch(consumer, text, prompt).status());
     if ((i + 1) % static_cast<size_t>(tuning_.batch) == 0 || i + 1 == order.size()) Step();
   }
-  progress("tune the decoder", step_, steps_);
-  return kl / std::max(1.0, tokens);
+  kl /= std::max(1.0, tokens);
+  progress(absl::StrFormat("tune the decoder, KL %.4f", kl), step_, steps_);
+  return kl;
 }
 
 absl::StatusOr<double> DecoderTuner::AddStretch(CacheGradient& consumer, const TuningText& text,

@@ -10,6 +10,7 @@
 namespace aludel {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -82,6 +83,36 @@ TEST_F(TransformJobTest, AddsFormatsAndConsumersAndLeavesOthersAlone) {
   EXPECT_EQ(manifest.formats[0].decoders.size(), 2);
   EXPECT_EQ(manifest.formats[0].encoder.sha256, encoder) << "a further consumer leaves the encoder as it is";
   EXPECT_FALSE(std::filesystem::exists(job_.base.out + ".work"));
+
+  job_.base.add = false;
+  job_.retune = true;
+  const ArtifactDecoder untouched = manifest.formats[0].decoders[0], before = manifest.formats[0].decoders[1];
+  job_.options.tuning.learning_rate = 1e-12;
+  ASSERT_TRUE(Run().ok());
+  manifest = Manifest();
+  EXPECT_EQ(manifest.formats[0].encoder.sha256, encoder);
+  EXPECT_EQ(manifest.formats[0].decoders[0].file.sha256, untouched.file.sha256);
+  EXPECT_NEAR(manifest.formats[0].decoders[1].expected->kl, before.expected->kl, 2e-2 * before.expected->kl)
+      << "tuning begins where the decoder is";
+  job_.options.tuning.learning_rate = 1e-3;
+  ASSERT_TRUE(Run().ok());
+  manifest = Manifest();
+  EXPECT_NE(manifest.formats[0].decoders[1].file.sha256, before.file.sha256);
+  EXPECT_THAT(manifest.formats[0].notes["retuned"],
+              AllOf(StartsWith("json: 2 passes over calibration.jsonl sha256 "), HasSubstr("; json: ")));
+}
+
+TEST_F(TransformJobTest, RetunesNetworksThatAreThere) {
+  job_.retune = true;
+  EXPECT_EQ(Run().code(), absl::StatusCode::kNotFound);
+  job_.retune = false;
+  ASSERT_TRUE(Run().ok());
+  job_.retune = true;
+  job_.options.linear = false;
+  const absl::Status closed_form = Run();
+  EXPECT_EQ(closed_form.code(), absl::StatusCode::kFailedPrecondition) << closed_form;
+  job_.base.consumers = {"deploy/demo/json"};
+  EXPECT_THAT(std::string(Run().message()), HasSubstr("no decoder for this model"));
 }
 
 TEST_F(TransformJobTest, NamesTheFloorWhereALossCannotBeMet) {
