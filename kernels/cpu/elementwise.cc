@@ -74,6 +74,11 @@ void CpuOps::GatherRows(const TensorView& x, absl::Span<const int64_t> rows, con
 void CpuOps::Convert(const TensorView& src, const TensorView& dst, Stream) {
   ALUDEL_CHECK(src.rows == dst.rows && src.cols == dst.cols);
   ForRows(src.rows, src.cols, [&](int64_t begin, int64_t end) {
+    if (src.dtype == dst.dtype) {
+      const size_t bytes = src.cols * SizeOf(src.dtype);
+      for (int64_t t = begin; t < end; ++t) std::memcpy(dst.Rows(t, 1).data, src.Rows(t, 1).data, bytes);
+      return;
+    }
     std::vector<float> scratch(src.dtype == DType::kF32 ? 0 : src.cols);
     for (int64_t t = begin; t < end; ++t) cpu::StoreRow(cpu::LoadRow(src, t, scratch.data()), dst, t);
   });

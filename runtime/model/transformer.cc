@@ -228,7 +228,7 @@ absl::Status Transformer::Forward(absl::Span<BatchItem> items, BlockPool& pool, 
 }
 
 absl::Status Transformer::ForwardShallow(absl::Span<BatchItem> items, int layers, BlockPool& pool,
-                                         std::vector<float>* h) {
+                                         const TensorView& h) {
   ALUDEL_CHECK(layers >= 0 && layers < config_.layers);
   std::vector<SequenceRows> rows;
   ALUDEL_RETURN_IF_ERROR(BeginBatch(items, &rows));
@@ -239,10 +239,7 @@ absl::Status Transformer::ForwardShallow(absl::Span<BatchItem> items, int layers
   }
   AttendInput(layers, rows, count, items, pool);
   const TensorView narrow{work_->h.data(), options_.compute, count, config_.hidden, config_.hidden};
-  const TensorView wide = TensorView::Of(work_->last.as<float>(), count, config_.hidden);
-  device_->ops().Convert(narrow, wide, stream_);
-  h->resize(count * config_.hidden);
-  device_->CopyToHost(h->data(), wide.data, h->size() * sizeof(float), stream_);
+  device_->ops().Convert(narrow, h, stream_);
   return device_->Synchronize(stream_);
 }
 

@@ -385,6 +385,13 @@ TEST_P(OpsTest, ConvertRoundsAndWidensWholeRowsOfEverySize) {
     ops_->Convert(narrow_there.View(3, cols), wide_there.View(3, cols), {});
     const std::vector<float> wide = wide_there.Read().value();
     for (int c = 0; c < 3 * cols; ++c) ASSERT_EQ(wide[c], RoundToBf16(x[c])) << cols << " " << c;
+    const auto part_there = OnDevice(Narrow(Poisoned(3 * (cols + 5))));
+    ops_->Convert(narrow_there.View(3, cols), part_there.View(3, cols + 5).Cols(2, cols), {});
+    const std::vector<Bf16> part = part_there.Read().value();
+    for (int c = 0; c < 3 * cols; ++c) {
+      ASSERT_EQ(ToFloat(part[c / cols * (cols + 5) + 2 + c % cols]), wide[c])
+          << "same type, " << cols << " " << c;
+    }
   }
 }
 

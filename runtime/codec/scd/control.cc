@@ -48,11 +48,9 @@ class ControlDecoder : public KvDecoder {
     item.ids = target.prompt.subspan(begin, rows);
     item.position = begin;
     item.blocks = target.blocks;
-    std::vector<float> host;
+    const TensorView h{h_.data(), model_.options().compute, rows, config.hidden, config.hidden};
     ALUDEL_RETURN_IF_ERROR(
-        target.model->ForwardShallow(absl::MakeSpan(&item, 1), native_layers_, *target.pool, &host));
-    model_.device()->CopyToDevice(h_.data(), host.data(), host.size() * sizeof(float), model_.stream());
-    const TensorView h = TensorView::Of(h_.as<float>(), rows, config.hidden);
+        target.model->ForwardShallow(absl::MakeSpan(&item, 1), native_layers_, *target.pool, h));
     for (int layer = native_layers_ + 1; layer < config.layers; ++layer) {
       const PackedLayer& packed = layers_[layer];
       const TensorView kv = projector_->Multiply(h, *packed.kv, packed.bias.as<float>(),
@@ -67,7 +65,7 @@ class ControlDecoder : public KvDecoder {
   int native_layers_;
   const std::vector<PackedLayer>& layers_;
   std::unique_ptr<Projector> projector_;
-  Buffer h_;   // f32 [max_rows, hidden]
+  Buffer h_;   // the model's compute type [max_rows, hidden]
   Buffer kv_;  // f32 [PaddedRows(max_rows), 2 kv_dim]
 };
 
@@ -103,7 +101,8 @@ class ControlCodec : public KvCodec {
     const ModelConfig& config = model_.config();
     const int64_t max_rows = model_.options().max_rows;
     ALUDEL_ASSIGN_OR_RETURN(auto projector, Projector::Create(model_, config.hidden));
-    ALUDEL_ASSIGN_OR_RETURN(Buffer h, AllocateZeroed(model_, max_rows * config.hidden * sizeof(float)));
+    ALUDEL_ASSIGN_OR_RETURN(
+        Buffer h, AllocateZeroed(model_, max_rows * config.hidden * SizeOf(model_.options().compute)));
     ALUDEL_ASSIGN_OR_RETURN(
         Buffer kv, AllocateZeroed(model_, PaddedRows(max_rows) * 2 * config.kv_dim() * sizeof(float)));
     return std::make_unique<ControlDecoder>(model_, native_layers_, layers_, std::move(projector),

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/check.h"
@@ -33,7 +34,7 @@ struct PackedGroup {
 
 // What a codec's decoders compute in, one call after the other.
 struct DecoderMemory {
-  Buffer inputs;   // f32 [max_rows, inputs]
+  Buffer latents;  // f32 [max_rows, rank]
   Buffer hidden;   // f32 [PaddedRows(max_rows), width]
   Buffer active;   // the model's compute type, of the same shape: hidden after its activation
   Buffer outputs;  // output_type [PaddedRows(max_rows), outputs]
@@ -45,10 +46,11 @@ struct DecoderMemory {
 
 absl::StatusOr<DecoderMemory> MakeDecoderMemory(const Transformer& model,
                                                 const std::vector<PackedGroup>& groups) {
-  int64_t inputs = 0, width = 0, outputs = 0;
+  int64_t inputs = 0, rank = 0, width = 0, outputs = 0;
   bool sums = false;
   for (const PackedGroup& group : groups) {
     inputs = std::max(inputs, group.inputs);
+    rank = std::max(rank, group.shape.rank);
     width = std::max(width, group.width);
     outputs = std::max(outputs, group.outputs);
     sums = sums || (group.linear != nullptr && group.width > 0);
@@ -57,7 +59,7 @@ absl::StatusOr<DecoderMemory> MakeDecoderMemory(const Transformer& model,
   work.output_type = sums ? DType::kF32 : model.options().compute;
   work.max_rows = RowsAtATime(model, outputs * static_cast<int64_t>(SizeOf(work.output_type)));
   const int64_t padded = PaddedRows(work.max_rows);
-  ALUDEL_ASSIGN_OR_RETURN(work.inputs, AllocateZeroed(model, work.max_rows * inputs * sizeof(float)));
+  ALUDEL_ASSIGN_OR_RETURN(work.latents, AllocateZeroed(model, work.max_rows * rank * sizeof(float)));
   ALUDEL_ASSIGN_OR_RETURN(work.hidden, AllocateZeroed(model, padded * width * sizeof(float)));
   ALUDEL_ASSIGN_OR_RETURN(work.active,
                           AllocateZeroed(model, padded * width * SizeOf(model.options().compute)));
@@ -76,16 +78,17 @@ class TransformDecoder : public KvDecoder {
     ALUDEL_CHECK(target.model == &model_);
     if (!shape_.has_side()) return absl::OkStatus();
     const int64_t max_rows = model_.options().max_rows;
-    std::vector<float> rows;
+    const size_t row_bytes = model_.config().hidden * SizeOf(model_.options().compute);
     first_ = target.begin;
+    ALUDEL_ASSIGN_OR_RETURN(side_, model_.device()->Allocate((target.tokens - first_) * row_bytes));
     for (int64_t begin = first_; begin < target.tokens; begin += max_rows) {
       BatchItem item;
       item.ids = target.prompt.subspan(begin, std::min(max_rows, target.tokens - begin));
       item.position = begin;
       item.blocks = target.blocks;
       ALUDEL_RETURN_IF_ERROR(
-          target.model->ForwardShallow(absl::MakeSpan(&item, 1), shape_.native_layers, *target.pool, &rows));
-      side_.insert(side_.end(), rows.begin(), rows.end());
+          target.model->ForwardShallow(absl::MakeSpan(&item, 1), shape_.native_layers, *target.pool,
+                                       Side(begin, static_cast<int64_t>(item.ids.size()))));
     }
     return absl::OkStatus();
   }
@@ -129,16 +132,11 @@ class TransformDecoder : public KvDecoder {
   void Reconstruct(const PackedGroup& group, const float* latents, int64_t position, int64_t rows,
                    const KvTarget& target) {
     const int64_t rank = group.shape.rank;
-    const int64_t side = group.inputs - rank;
-    joined_.resize(rows * group.inputs);
-    for (int64_t t = 0; t < rows; ++t) {
-      float* row = joined_.data() + t * group.inputs;
-      std::copy_n(side_.data() + (position - first_ + t) * side, side, row);
-      std::copy_n(latents + t * rank, rank, row + side);
-    }
-    model_.device()->CopyToDevice(work_.inputs.data(), joined_.data(), joined_.size() * sizeof(float),
+    model_.device()->CopyToDevice(work_.latents.data(), latents, rows * rank * sizeof(float),
                                   model_.stream());
-    const TensorView inputs = TensorView::Of(work_.inputs.as<float>(), rows, group.inputs);
+    absl::InlinedVector<TensorView, 2> inputs;
+    if (shape_.has_side()) inputs.push_back(Side(position, rows));
+    inputs.push_back(TensorView::Of(work_.latents.as<float>(), rows, rank));
     const TensorView kv = Decode(group, inputs);
     const int64_t kv_dim = model_.config().kv_dim();
     for (int i = 0; i < group.shape.layers; ++i) {
@@ -148,7 +146,15 @@ class TransformDecoder : public KvDecoder {
     }
   }
 
-  TensorView Decode(const PackedGroup& group, const TensorView& inputs) {
+  // H of tokens [position, position + rows).
+  TensorView Side(int64_t position, int64_t rows) const {
+    const int64_t hidden = model_.config().hidden;
+    const TensorView all{side_.data(), model_.options().compute, position - first_ + rows, hidden, hidden};
+    return all.Rows(position - first_, rows);
+  }
+
+  // `inputs` are the columns of u.
+  TensorView Decode(const PackedGroup& group, absl::Span<const TensorView> inputs) {
     Projector& projector = *work_.projector;
     void* const outputs = work_.outputs.data();
     const float* bias = group.bias.as<float>();
@@ -171,9 +177,8 @@ class TransformDecoder : public KvDecoder {
   const TransformShape& shape_;
   const std::vector<PackedGroup>& groups_;
   const DecoderMemory& work_;
-  int64_t first_ = 0;          // token of the first row of side_
-  std::vector<float> side_;    // [handed-over tokens, hidden]
-  std::vector<float> joined_;  // [rows, side + rank]
+  int64_t first_ = 0;  // token of the first row of side_
+  Buffer side_;        // the model's compute type [handed-over tokens, hidden]
 };
 
 class TransformDecoderCodec : public KvCodec {
