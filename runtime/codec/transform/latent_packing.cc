@@ -1,5 +1,6 @@
 #include "runtime/codec/transform/latent_packing.h"
 
+#include <isa-l/igzip_lib.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -85,12 +86,13 @@ std::vector<uint8_t> BytePlanesOf(const float* z, int64_t tokens, float inverse_
 // Huffman coding alone: codes of neighbouring tokens repeat by chance only, so that searching them for
 // matches costs time and gains nothing.
 size_t Deflate(absl::Span<const uint8_t> in, absl::Span<uint8_t> out) {
-  // No match needs the whole window. A smaller one comes from malloc's own memory: of the whole one, fresh
-  // pages took longer than all coding of 256 tokens (86 and 36 us).
-  constexpr int kWindowBits = 14;
+  // Without matches neither the window nor its index is of use, and clearing large ones took longer than the
+  // coding of a short frame. The level sets the symbols of a block, too: 8192, each block with its own codes.
+  constexpr int kWindowBits = 13;
+  constexpr int kMemoryLevel = 7;
   z_stream stream = {};
-  ALUDEL_CHECK(deflateInit2(&stream, Z_DEFAULT_COMPRESSION, Z_DEFLATED, -kWindowBits, 8, Z_HUFFMAN_ONLY) ==
-               Z_OK);
+  ALUDEL_CHECK(deflateInit2(&stream, Z_DEFAULT_COMPRESSION, Z_DEFLATED, -kWindowBits, kMemoryLevel,
+                            Z_HUFFMAN_ONLY) == Z_OK);
   stream.next_in = const_cast<uint8_t*>(in.data());
   stream.avail_in = static_cast<uInt>(in.size());
   stream.next_out = out.data();
@@ -103,22 +105,17 @@ size_t Deflate(absl::Span<const uint8_t> in, absl::Span<uint8_t> out) {
 }
 
 absl::Status Inflate(absl::Span<const uint8_t> in, absl::Span<uint8_t> out) {
-  z_stream stream = {};
-  if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) {
-    return absl::ResourceExhaustedError("no memory to inflate latents");
-  }
-  stream.next_in = const_cast<uint8_t*>(in.data());
-  stream.avail_in = static_cast<uInt>(in.size());
-  stream.next_out = out.data();
-  stream.avail_out = static_cast<uInt>(out.size());
-  const int end = inflate(&stream, Z_FINISH);
-  const bool whole = end == Z_STREAM_END && stream.avail_in == 0 && stream.avail_out == 0;
-  const size_t found = stream.total_out;
-  inflateEnd(&stream);
-  if (whole) return absl::OkStatus();
+  inflate_state state;
+  isal_inflate_init(&state);  // sets what matters of it
+  state.next_in = const_cast<uint8_t*>(in.data());
+  state.avail_in = static_cast<uint32_t>(in.size());
+  state.next_out = out.data();
+  state.avail_out = static_cast<uint32_t>(out.size());
+  const int end = isal_inflate_stateless(&state);
+  if (end == ISAL_DECOMP_OK && state.avail_in == 0 && state.avail_out == 0) return absl::OkStatus();
   return absl::DataLossError(
       absl::StrFormat("deflated latents: %d bytes give %d, want exactly %d and nothing behind", in.size(),
-                      found, out.size()));
+                      state.total_out, out.size()));
 }
 
 absl::Status UnpackFixed(absl::Span<const uint8_t> bytes, int64_t tokens, const LatentGrid& grid, float* z) {

@@ -31,7 +31,7 @@ std::vector<uint8_t> Pack(const std::vector<float>& z, int64_t tokens, const Lat
 class LatentPackingTest : public ::testing::TestWithParam<LatentPacking> {};
 
 TEST_P(LatentPackingTest, LosesHalfAStepAtMostInsideTheRange) {
-  for (const int64_t tokens : {1, 3, 8, 257}) {
+  for (const int64_t tokens : {1, 3, 8, 257, 5000}) {
     const LatentGrid grid{0.125f, {2, 3, 5, 8, 9, 13, 16}};
     const auto rank = static_cast<int64_t>(grid.bits.size());
     const std::vector<float> z = Noise(tokens * rank, 2.0f);
