@@ -91,9 +91,10 @@ void AddTransformFlags(FlagSet* flags, TransformJob* job, TransformFlags* raw) {
              "aludel: passes over the prompts that then tune it to their answers; 0: none");
   flags->Add("tuning-data", "FILE", &job->tuning_data,
              "aludel: more prompts to tune on, each once; the more, the lower the loss");
-  flags->Add("retune", &job->retune,
-             "aludel: tune decoders of the format in --out further; its encoder stays as it is. --data should "
-             "be prompts that they were not fitted to");
+  flags->Add(
+      "retune", &job->retune,
+      "aludel: tune decoders of the format in --out further; its encoder stays as it is. --data should "
+      "be prompts that they were not fitted to");
   flags->Add("tuning-rate", "X", &job->options.tuning.learning_rate, "aludel: learning rate of tuning");
   flags->Add("tuning-stretch", "X", &job->options.tuning.stretch_weight,
              "aludel: how much a token of a prompt counts in tuning beside one of its answer");
