@@ -69,6 +69,9 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelOptions& o
                                                      ", want at least one block of ", block_bytes, " bytes"));
     }
   }
+  ALUDEL_ASSIGN_OR_RETURN(host->prefill_samples_, WarmUp(*host->model_));
+  const PrefillSample& longest = host->prefill_samples_.back();
+  spdlog::info("warm: prefill of {} tokens took {:.1f} ms", longest.tokens, 1e3 * longest.seconds);
   ALUDEL_ASSIGN_OR_RETURN(host->engine_, Engine::Start(host->model_.get(), host->tokenizer_.get(), engine));
   return host;
 }

@@ -14,6 +14,7 @@
 #include "runtime/model/transformer.h"
 #include "server/config.h"
 #include "server/handoff_version.h"
+#include "server/warm_up.h"
 
 namespace aludel {
 
@@ -32,6 +33,8 @@ class ModelHost {
   const std::vector<std::unique_ptr<KvCodec>>& codecs() const { return codecs_; }
   // Null for a format this server does not have.
   const KvCodec* FindCodec(absl::string_view name) const;
+  // What prefill took when the model was warmed up.
+  const std::vector<PrefillSample>& prefill_samples() const { return prefill_samples_; }
   // Who this model is to peers.
   v1::ModelIdentity Identity() const;
   // For how long the engine's thread has made no step, nor looked up while idle.
@@ -59,6 +62,7 @@ class ModelHost {
   std::unique_ptr<Transformer> model_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::vector<std::unique_ptr<KvCodec>> codecs_;
+  std::vector<PrefillSample> prefill_samples_;
   std::unique_ptr<Engine> engine_;
 };
 

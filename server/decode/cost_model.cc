@@ -15,6 +15,15 @@ constexpr int64_t kPrefixStep = 64;
 // The link was what took long where frames took so much longer than they took to make.
 constexpr double kLinkBound = 1.2;
 
+// What takes more than so many times what is known counts as that: one request that met a cold or busy server
+// says little of the next, and one that has become slower is known after a few. Nothing is fast by accident.
+constexpr double kSurprise = 2;
+
+void Learn(double tokens, double seconds, CostFit* fit) {
+  const std::optional<double> known = fit->At(tokens);
+  fit->Add(tokens, known.has_value() ? std::min(seconds, kSurprise * *known) : seconds);
+}
+
 std::string Key(const std::string& target, const std::string& format) {
   return absl::StrCat(target, " ", format);
 }
@@ -80,7 +89,7 @@ std::optional<double> CostModel::PredictRemote(const Target& target, const std::
 
 void CostModel::ObserveLocal(int64_t tokens, int64_t cached, const StageSeconds& stages) {
   absl::MutexLock lock(&mutex_);
-  local_.Add(static_cast<double>(tokens - cached), stages.ttft - stages.queue);
+  Learn(static_cast<double>(tokens - cached), stages.ttft - stages.queue, &local_);
 }
 
 void CostModel::ObserveRemote(const Target& target, const std::string& format,
@@ -93,14 +102,15 @@ void CostModel::ObserveRemote(const Target& target, const std::string& format,
   RememberPrefixes(target.name, format, prompt);
   Format& known = formats_[format];
   known.bytes.Add(static_cast<double>(tokens), static_cast<double>(arrival.bytes));
-  known.consumer.Add(static_cast<double>(tokens), stages.reconstruct + stages.native + stages.first_decode);
+  Learn(static_cast<double>(tokens), stages.reconstruct + stages.native + stages.first_decode,
+        &known.consumer);
   Link& link = links_[target.name];
   if (cached > 0 && link.seen) {
     const double uncached = link.producer.At(static_cast<double>(tokens)).value_or(made_in);
     link.caches = made_in < uncached / 2;
   }
   if (tokens > cached || !link.caches) {
-    link.producer.Add(static_cast<double>(link.caches ? tokens - cached : tokens), made_in);
+    Learn(static_cast<double>(link.caches ? tokens - cached : tokens), made_in, &link.producer);
   }
   if (arrival.seconds > 0 && arrival.bytes > arrival.first_bytes) {
     const double rate = static_cast<double>(arrival.bytes - arrival.first_bytes) / arrival.seconds;

@@ -81,6 +81,9 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
 
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<ModelHost> model,
                           ModelHost::Load(options.model, options.codec, CodecSide::kConsumer));
+  for (const PrefillSample& sample : model->prefill_samples()) {
+    costs.ObserveLocal(sample.tokens, /*cached=*/0, {.prefill = sample.seconds, .ttft = sample.seconds});
+  }
   ALUDEL_RETURN_IF_ERROR(CheckPlanner(options, *model));
   OtlpExporter traces({.endpoint = options.tracing.otlp_endpoint,
                        .service = "aludel-decode",

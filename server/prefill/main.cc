@@ -69,6 +69,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   ConnectionCache connections(transport.get(), options.max_channels, options.connect_timeout);
   FrameCache frame_cache(options.frame_cache_bytes);
   PrefillLoad load;
+  for (const PrefillSample& sample : model->prefill_samples()) load.Computed(sample.tokens, sample.seconds);
   RunRegistry runs;
   Timer timer;  // its callbacks use what stands above
   Watchdog watchdog({{"the engine", [&] { return model->EngineSilence(); }},

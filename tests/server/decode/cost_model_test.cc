@@ -73,6 +73,20 @@ std::vector<int32_t> Prompt(int64_t tokens, int32_t first = 0) {
   return prompt;
 }
 
+TEST(CostModel, OneSlowPrefillSaysLittleAndManySayAll) {
+  CostModel model;
+  const auto observe = [&](double seconds) {
+    model.ObserveLocal(100, 0, {.prefill = seconds, .ttft = seconds});
+  };
+  for (int i = 0; i < 10; ++i) observe(0.01);
+  observe(1);
+  EXPECT_LT(*model.PredictLocal(100), 0.013);
+  for (int i = 0; i < 100; ++i) observe(0.05);
+  EXPECT_GT(*model.PredictLocal(100), 0.045);
+  for (int i = 0; i < 100; ++i) observe(0.001);
+  EXPECT_LT(*model.PredictLocal(100), 0.0015);
+}
+
 TEST(CostModel, DoesNotTakeACachedPromptForAFastPrefill) {
   const auto seconds = [](int64_t computed) { return 0.001 + 3e-4 * static_cast<double>(computed); };
   CostModel model;

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "runtime/model/transformer.h"
+
+namespace aludel {
+
+struct PrefillSample {
+  int64_t tokens = 0;
+  double seconds = 0;
+};
+
+// Prefills made-up prompts of growing length, each twice, until one takes long enough to tell: the first
+// request then finds memory, threads and caches warm (it took four times as long as the second), and the
+// planner knows what prefill costs here. Returns each length's second time. Uses KV pages of its own and
+// frees them; `model` must be idle.
+absl::StatusOr<std::vector<PrefillSample>> WarmUp(Transformer& model);
+
+}  // namespace aludel
