@@ -56,7 +56,8 @@ class CostModel {
   void EndLocal(int64_t tokens);
   bool local_busy() const;
 
-  // This plan was chosen at `now`. What is not chosen is not measured: after kStale its figures are old.
+  // This plan (no target: own prefill) was chosen at `now`. What is not chosen is not measured: after kStale
+  // its figures are old.
   void Chosen(const std::string& target, const std::string& format, absl::Time now);
   bool IsStale(const std::string& target, const std::string& format, absl::Time now) const;
 

@@ -22,8 +22,10 @@ std::optional<TraceContext> Child(const std::optional<TraceContext>& parent) {
   return parent ? std::optional<TraceContext>(parent->NewChild()) : std::nullopt;
 }
 
-// A plan that was not chosen for long is tried again where it may take so many times as long as own prefill.
+// A plan that was not chosen for long is tried again where it may take so many times as long as own prefill,
+// and own prefill where it may take so many times as long as the best hand-over.
 constexpr double kTryAgainWithin = 2;
+constexpr char kOwnPrefill[] = "";  // in place of a target's name
 
 CostModel::Target CostTarget(const PlanTarget& target) {
   return {target.name, target.waiting_tokens, target.tokens_per_second};
@@ -95,12 +97,16 @@ absl::StatusOr<Plan> GenerateSession::ChoosePlan(const PlanRequest& wanted,
   };
   ALUDEL_ASSIGN_OR_RETURN(
       Plan plan, MakePlan(context_.options->planner, FormatNames(context_), targets, wanted, predict));
+  if (plan.remote && plan.reason == "fastest" && *local < kTryAgainWithin * *plan.predicted_ttft &&
+      costs.IsStale(kOwnPrefill, "", now)) {
+    plan = Plan{.reason = "explore"};
+  }
+  costs.Chosen(plan.remote ? targets[plan.target].name : kOwnPrefill, plan.format, now);
   if (!plan.remote) {
     plan.predicted_ttft = local;
     plan.cached_tokens = cached;
     return plan;
   }
-  costs.Chosen(targets[plan.target].name, plan.format, now);
   // The format's own native tokens, beside what the operator wants computed here.
   const TokenRange range = HandedOver(*context_.model->FindCodec(plan.format), wanted.prompt_tokens);
   plan.handed_over_tokens = std::min(plan.handed_over_tokens, range.end);
