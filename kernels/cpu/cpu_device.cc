@@ -53,14 +53,14 @@ class CpuDevice final : public Device {
   void Copy(void* to, const void* from, size_t bytes, Stream) override { std::memcpy(to, from, bytes); }
   absl::Status Synchronize(Stream) override { return absl::OkStatus(); }
 
-  size_t cache_bytes() const override {
-    return static_cast<size_t>(std::max(0L, sysconf(_SC_LEVEL2_CACHE_SIZE)));
-  }
+  size_t cache_bytes() const override { return cache_bytes_; }
 
   Ops& ops() override { return ops_; }
 
  private:
   CpuOps ops_;
+  // Kept: asking means CPUID, which traps in a virtual machine.
+  const size_t cache_bytes_ = static_cast<size_t>(std::max(0L, sysconf(_SC_LEVEL2_CACHE_SIZE)));
 };
 
 }  // namespace
