@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes deploy/demo/codec: the formats aludel-p2 (two native layers) and aludel-p0 (none), paper and reuse-only, and the
-# zero-byte controls, for base and its two consumers. About an hour and a half of two cores (measured in parts); the same
+# zero-byte controls, for base and its two consumers. About two hours of two cores (measured in parts); the same
 # bytes from the same binary on the same machine. An interrupted run finds its intermediate files again.
 #
 #   deploy/demo/calibrate.sh [OUT]      OUT defaults to deploy/demo/codec
