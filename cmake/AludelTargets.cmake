@@ -80,7 +80,7 @@ function(aludel_test_settings name)
   elseif(ALUDEL_SANITIZE)
     # LeakSanitizer crashes in thread-local memory of libraries that were loaded late (oneDNN's OpenMP).
     list(APPEND ARG_ENVIRONMENT ASAN_OPTIONS=allocator_may_return_null=1
-         LSAN_OPTIONS=suppressions=${testing}/lsan.supp:use_tls=0)
+         LSAN_OPTIONS=suppressions=${testing}/lsan.supp:use_tls=0:print_suppressions=0)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
                        ENVIRONMENT "${ARG_ENVIRONMENT}" ${ARG_UNPARSED_ARGUMENTS})
