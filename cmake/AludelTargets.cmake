@@ -78,7 +78,8 @@ function(aludel_test_settings name)
     list(APPEND ARG_ENVIRONMENT UCX_MEM_EVENTS=n OMP_THREAD_LIMIT=1
          TSAN_OPTIONS=suppressions=${testing}/tsan.supp:halt_on_error=1:allocator_may_return_null=1)
   elseif(ALUDEL_SANITIZE)
-    # LeakSanitizer crashes in thread-local memory of libraries that were loaded late (oneDNN's OpenMP).
+    # LeakSanitizer crashes in thread-local memory of libraries that were loaded late (oneDNN's OpenMP). What it
+    # suppressed would stand in logs that are JSON.
     list(APPEND ARG_ENVIRONMENT ASAN_OPTIONS=allocator_may_return_null=1
          LSAN_OPTIONS=suppressions=${testing}/lsan.supp:use_tls=0:print_suppressions=0)
   endif()

@@ -120,8 +120,9 @@ absl::Status ReadTransformFlags(const TransformFlags& raw, int64_t seed, Transfo
         "want --max-kl, --bytes-per-token, --group-layers, --compute-share, --tuning and --tuning-stretch at "
         "least 0, --steps and --tuning-rate above 0");
   }
-  if (job->options.linear && !job->tuning_data.empty()) {
-    return absl::InvalidArgumentError("--tuning-data tunes networks; with --linear there is none");
+  if (job->options.linear && (job->retune || !job->tuning_data.empty())) {
+    return absl::InvalidArgumentError(
+        "--retune and --tuning-data tune networks; with --linear there is none");
   }
   if (job->retune && (job->base.add || raw.max_kl > 0 || raw.bytes_per_token > 0)) {
     return absl::InvalidArgumentError(

@@ -41,7 +41,7 @@ absl::StatusOr<std::vector<PrefillSample>> WarmUp(Transformer& model) {
       BlockPool::Create(model.device(), model.MakeKvLayout(blocks, kBlockTokens, DType::kBf16)));
   std::mt19937 random(1);
   std::vector<PrefillSample> samples;
-  for (int64_t tokens = kShortest; tokens <= longest; tokens *= kGrowth) {
+  for (int64_t tokens = std::min(kShortest, longest); tokens <= longest; tokens *= kGrowth) {
     std::vector<int32_t> ids(tokens);
     for (int32_t& id : ids) id = static_cast<int32_t>(random() % config.vocab);
     ALUDEL_RETURN_IF_ERROR(Prefill(model, *pool, ids).status());

@@ -20,6 +20,7 @@
 #include "runtime/offline/hand_over_probe.h"
 #include "runtime/offline/progress.h"
 #include "runtime/offline/rate_search.h"
+#include "runtime/offline/transform_candidate.h"
 #include "runtime/offline/tune_transform.h"
 #include "runtime/status_macros.h"
 
@@ -27,32 +28,6 @@ namespace aludel {
 namespace {
 
 constexpr int kBisections = 6;
-
-struct FittedDecoder {
-  TransformDecoderWeights weights;
-  std::vector<double> train_error, held_out_error;  // [groups]
-  int64_t width = 0;
-  std::optional<TuningResult> tuned;
-};
-
-// One structure at one rate, fitted.
-struct Candidate {
-  TransformShape shape;
-  TransformEncoderWeights encoder;
-  std::vector<FittedDecoder> decoders;          // [consumers]
-  std::vector<HandOverProbe::Result> measured;  // [consumers]
-
-  // Of the worst consumer. The bound is what a promise needs: the mean over some held-out prompts is as
-  // often too small as too large.
-  double kl() const { return Worst(&HandOverProbe::Result::kl); }
-  double kl_bound() const { return Worst(&HandOverProbe::Result::kl_bound); }
-  double Worst(double HandOverProbe::Result::*figure) const {
-    double worst = 0;
-    for (const HandOverProbe::Result& result : measured) worst = std::max(worst, result.*figure);
-    return worst;
-  }
-  double bytes() const { return measured.empty() ? 0 : measured.front().bytes_per_token; }
-};
 
 class TransformCalibration {
  public:
@@ -202,9 +177,9 @@ class TransformCalibration {
     return &analysis_;
   }
 
-  absl::StatusOr<Candidate> Fit(int native_layers, double bytes) {
+  absl::StatusOr<TransformCandidate> Fit(int native_layers, double bytes) {
     ALUDEL_ASSIGN_OR_RETURN(const TransformAnalysis* analysis, Analysis(native_layers, bytes));
-    Candidate candidate;
+    TransformCandidate candidate;
     candidate.shape.native_layers = native_layers;
     candidate.shape.packing = job_.options.packing;
     candidate.shape.head_tokens = job_.head_tokens;
@@ -217,7 +192,7 @@ class TransformCalibration {
     return candidate;
   }
 
-  absl::Status FitDecoders(const TransformAnalysis& analysis, Candidate* candidate) {
+  absl::Status FitDecoders(const TransformAnalysis& analysis, TransformCandidate* candidate) {
     std::vector<TrainedDecoder> trained;
     for (size_t c = 0; c < consumers_.size(); ++c) {
       if (job_.retune) {
@@ -267,7 +242,7 @@ class TransformCalibration {
     return tuning;
   }
 
-  absl::Status Measure(Candidate* candidate) {
+  absl::Status Measure(TransformCandidate* candidate) {
     candidate->measured.clear();
     ALUDEL_ASSIGN_OR_RETURN(const auto encoder, MakeTransformEncoderCodec("candidate", "", candidate->shape,
                                                                           candidate->encoder, *producer_));
@@ -281,37 +256,12 @@ class TransformCalibration {
     return absl::OkStatus();
   }
 
-  void Report(const Candidate& candidate) {
+  void Report(const TransformCandidate& candidate) {
     bar_.Break();
     for (size_t c = 0; c < consumers_.size(); ++c) {
-      const FittedDecoder& fit = candidate.decoders[c];
-      PrintLine(absl::StrFormat(
-          "p=%d, %s: rank %s, %.1f bytes/token (1/%.0f of raw), MLP of %d%s%s; KL %.4f on held-out prompts, "
-          "at most %.4f with 95 %% confidence",
-          candidate.shape.native_layers, ModelName(job_.base.consumers[c]),
-          absl::StrJoin(candidate.shape.groups, "+",
-                        [](std::string* out, const TransformGroup& g) { absl::StrAppend(out, g.rank); }),
-          candidate.measured[c].bytes_per_token, raw_bytes_ / candidate.measured[c].bytes_per_token,
-          fit.width, Trained(fit), Tuned(fit), candidate.measured[c].kl, candidate.measured[c].kl_bound));
+      PrintLine(candidate.Describe(c, ModelName(job_.base.consumers[c]), raw_bytes_));
     }
     std::fflush(stdout);
-  }
-
-  static std::string Trained(const FittedDecoder& fit) {
-    if (fit.train_error.empty()) return "";
-    return absl::StrFormat("; error of K and V %s trained, %s held out", Percents(fit.train_error),
-                           Percents(fit.held_out_error));
-  }
-
-  static std::string Tuned(const FittedDecoder& fit) {
-    if (!fit.tuned.has_value()) return "";
-    return absl::StrFormat("; KL tuned from %.4f to %.4f", fit.tuned->first_kl, fit.tuned->last_kl);
-  }
-
-  static std::string Percents(const std::vector<double>& errors) {
-    return absl::StrJoin(errors, "/", [](std::string* out, double error) {
-      absl::StrAppendFormat(out, "%.2f%%", 100 * error);
-    });
   }
 
   // The fewest native layers, then the fewest bytes, that meet the loss.
@@ -321,7 +271,7 @@ class TransformCalibration {
     for (int p = job_.native_layers.value_or(0); p <= most_native_; ++p) {
       // Fewer latents leave the decoder more width at the same cost, so that less may lose less.
       for (const double bytes : {raw_bytes_ / 16, raw_bytes_ / 64}) {
-        ALUDEL_ASSIGN_OR_RETURN(Candidate first, Fit(p, bytes));
+        ALUDEL_ASSIGN_OR_RETURN(TransformCandidate first, Fit(p, bytes));
         if (first.kl_bound() <= target) return Narrow(std::move(first), bytes, target);
         absl::StrAppendFormat(&floors, "%sp=%d, %.0f bytes/token: %.4f (mean %.4f)",
                               floors.empty() ? "" : "; ", p, bytes, first.kl_bound(), first.kl());
@@ -334,13 +284,13 @@ class TransformCalibration {
   }
 
   // `best` was fitted to `bytes_met` and meets the loss.
-  absl::Status Narrow(Candidate best, double bytes_met, double target) {
+  absl::Status Narrow(TransformCandidate best, double bytes_met, double target) {
     RateSearch search(bytes_met);
     while (true) {
       ALUDEL_ASSIGN_OR_RETURN(const double guess, CoarsestBytes(best, target));
       const std::optional<double> bytes = search.Next(guess);
       if (!bytes.has_value()) break;
-      ALUDEL_ASSIGN_OR_RETURN(Candidate candidate, Fit(best.shape.native_layers, *bytes));
+      ALUDEL_ASSIGN_OR_RETURN(TransformCandidate candidate, Fit(best.shape.native_layers, *bytes));
       if (candidate.kl_bound() > target) {
         search.Missed(*bytes);
       } else {
@@ -356,12 +306,12 @@ class TransformCalibration {
   }
 
   // Where the loss would be met by coarser steps alone, the decoder as it is.
-  absl::StatusOr<double> CoarsestBytes(const Candidate& from, double target) {
+  absl::StatusOr<double> CoarsestBytes(const TransformCandidate& from, double target) {
     double low = 1, high = 32;  // factors of the step
     double bytes = from.bytes();
     for (int i = 0; i < kBisections; ++i) {
       const double factor = std::sqrt(low * high);
-      Candidate trial = from;
+      TransformCandidate trial = from;
       for (size_t g = 0; g < trial.encoder.size(); ++g) {
         trial.encoder[g].grid.step *= static_cast<float>(factor);
         for (FittedDecoder& decoder : trial.decoders) decoder.weights[g].grid = trial.encoder[g].grid;
@@ -550,7 +500,7 @@ class TransformCalibration {
   int most_native_ = 0;
   TransformAnalysis analysis_;
   std::optional<int> analysed_;
-  Candidate chosen_;
+  TransformCandidate chosen_;
 };
 
 }  // namespace
