@@ -350,7 +350,8 @@ absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path) {
     options.models.push_back(
         {.name = model.name(),
          .directory = model.directory(),
-         .decode_targets = ReadTargets(section, "decode_targets", model.decode_targets())});
+         .decode_targets = ReadTargets(section, "decode_targets", model.decode_targets()),
+         .generation_defaults = model.generation_defaults()});
   }
   ALUDEL_RETURN_IF_ERROR(file.status());
   ALUDEL_RETURN_IF_ERROR(CheckGrpcTls(options.grpc_tls));

@@ -116,6 +116,7 @@ struct ServedModelOptions {
   std::string name;
   std::string directory;
   std::vector<std::string> decode_targets;
+  bool generation_defaults = true;
 };
 
 // Both empty: plain HTTP.

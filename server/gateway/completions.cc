@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "server/gateway/completion_exchange.h"
 #include "server/gateway/prompt.h"
+#include "server/gateway/sampling_fields.h"
 #include "transport/monotonic_clock.h"
 
 namespace aludel {
@@ -53,6 +54,7 @@ std::optional<ApiError> Completions::Prepare(bool chat, const HttpRequest& http,
   }
   if (auto error = CheckLength(param, ids.size(), router_->State(model->name).max_context)) return error;
   generate->mutable_prompt()->Assign(ids.begin(), ids.end());
+  FillSampling(model->defaults, &request->sampling);
   *generate->mutable_sampling() = request->sampling;
   std::optional<v1::TextConstraint> constraint = request->constraint;
   if (auto error = ConstrainToCall(request->tools, model->tool_dialect, &constraint)) return error;

@@ -92,10 +92,23 @@ absl::Status LoadKeys(const HttpAccessOptions& options, Access* access) {
   return absl::OkStatus();
 }
 
+void LogSamplingDefaults(const ServedModels& models) {
+  for (const auto& model : models.all()) {
+    if (const std::string text = model->defaults.Describe(); !text.empty()) {
+      spdlog::info("model {}: {} unless a request says otherwise (generation_config.json)", model->name,
+                   text);
+    }
+    for (const std::string& field : model->defaults.not_served) {
+      spdlog::warn("model {}: generation_config.json asks for {}, which is not served", model->name, field);
+    }
+  }
+}
+
 // Everything in order of construction; destroyed in the reverse order.
 absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
   ALUDEL_ASSIGN_OR_RETURN(HttpServerOptions http_options, HttpOptions(options));
   ALUDEL_ASSIGN_OR_RETURN(const ServedModels models, ServedModels::Load(options.models));
+  LogSamplingDefaults(models);
   std::vector<Reloader::Watched> watched;
   std::unique_ptr<TlsContext> tls;
   if (!options.tls.certificate_file.empty()) {

@@ -65,16 +65,18 @@ void ParseLogitBias(JsonFields& fields, v1::SamplingParams* sampling) {
 }  // namespace
 
 void ParseSampling(JsonFields& fields, v1::SamplingParams* sampling) {
-  sampling->set_temperature(fields.Number("temperature", 0, 2).value_or(1.0));
+  if (const auto temperature = fields.Number("temperature", 0, 2)) sampling->set_temperature(*temperature);
   // top_p 0 keeps the likeliest token alone; the decode server's 0 would switch the filter off.
   if (const auto top_p = fields.Number("top_p", 0, 1)) sampling->set_top_p(std::max(*top_p, 1e-9));
   // -1 is what some clients write for "off".
   if (const auto top_k = fields.Integer("top_k", -1, std::numeric_limits<int32_t>::max())) {
     sampling->set_top_k(static_cast<uint32_t>(std::max<int64_t>(*top_k, 0)));
   }
-  sampling->set_min_p(fields.Number("min_p", 0, 1).value_or(0));
+  if (const auto min_p = fields.Number("min_p", 0, 1)) sampling->set_min_p(*min_p);
   // The decode server's 0 stands for absence; as a factor it would mean nothing.
-  sampling->set_repetition_penalty(fields.Number("repetition_penalty", 0.01, 10).value_or(0));
+  if (const auto penalty = fields.Number("repetition_penalty", 0.01, 10)) {
+    sampling->set_repetition_penalty(*penalty);
+  }
   sampling->set_presence_penalty(fields.Number("presence_penalty", -2, 2).value_or(0));
   sampling->set_frequency_penalty(fields.Number("frequency_penalty", -2, 2).value_or(0));
   if (const auto seed =
@@ -85,6 +87,18 @@ void ParseSampling(JsonFields& fields, v1::SamplingParams* sampling) {
   sampling->set_choices(static_cast<uint32_t>(fields.Integer("n", 1, kMaxChoices).value_or(1)));
   ParseStop(fields, sampling);
   ParseLogitBias(fields, sampling);
+}
+
+void FillSampling(const GenerationConfig& defaults, v1::SamplingParams* sampling) {
+  if (!sampling->has_temperature()) sampling->set_temperature(defaults.temperature.value_or(1.0));
+  // As for a request's: 0 keeps the likeliest token alone.
+  if (!sampling->has_top_p() && defaults.top_p) sampling->set_top_p(std::max(*defaults.top_p, 1e-9));
+  if (!sampling->has_top_k() && defaults.top_k) sampling->set_top_k(*defaults.top_k);
+  if (!sampling->has_min_p() && defaults.min_p) sampling->set_min_p(*defaults.min_p);
+  if (!sampling->has_repetition_penalty() && defaults.repetition_penalty) {
+    sampling->set_repetition_penalty(*defaults.repetition_penalty);
+  }
+  if (sampling->max_tokens() == 0) sampling->set_max_tokens(defaults.max_new_tokens.value_or(0));
 }
 
 void ParseChatLogprobs(JsonFields& fields, v1::SamplingParams* sampling) {

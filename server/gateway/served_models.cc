@@ -31,6 +31,11 @@ absl::StatusOr<ServedModels> ServedModels::Load(const std::vector<ServedModelOpt
     } else if (!absl::IsNotFound(chat_template.status())) {
       return At(option, chat_template.status());
     }
+    if (option.generation_defaults) {
+      auto defaults = GenerationConfig::Load(option.directory);
+      if (!defaults.ok()) return At(option, defaults.status());
+      model->defaults = *std::move(defaults);
+    }
     struct stat info = {};
     if (stat((option.directory + "/tokenizer.json").c_str(), &info) == 0) model->created = info.st_mtime;
     models.push_back(std::move(model));

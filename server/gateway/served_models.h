@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "runtime/model/chat_template.h"
+#include "runtime/model/generation_config.h"
 #include "runtime/model/tokenizer.h"
 #include "server/config.h"
 #include "server/gateway/tool_dialect.h"
@@ -20,6 +21,7 @@ struct ServedModel {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatTemplate> chat_template;  // null: no chat
   ToolDialect tool_dialect = ToolDialect::kNone;
+  GenerationConfig defaults;  // of sampling; empty where the configuration switches them off
   int64_t created = 0;  // unix seconds, of the directory's tokenizer
 };
 

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "server/gateway/sampling_fields.h"
 
 namespace aludel {
 namespace {
@@ -44,13 +45,50 @@ TEST(CompletionRequest, HasTheDefaultsOfOpenAi) {
   const CompletionRequest request = Chat("");
   EXPECT_EQ(request.model, "m");
   EXPECT_EQ(request.messages.dump(), R"([{"role":"user","content":"hi"}])");
-  EXPECT_EQ(request.sampling.temperature(), 1.0);
-  EXPECT_EQ(request.sampling.top_p(), 0.0);
+  EXPECT_FALSE(request.sampling.has_temperature());
+  EXPECT_FALSE(request.sampling.has_top_p());
   EXPECT_EQ(request.sampling.max_tokens(), 0);
   EXPECT_FALSE(request.sampling.has_seed());
   EXPECT_FALSE(request.stream);
   EXPECT_EQ(request.fidelity, v1::FIDELITY_UNSPECIFIED);
   EXPECT_EQ(request.priority, 0);
+}
+
+TEST(CompletionRequest, TakesTheModelsDefaultsWhereItLeavesFieldsOut) {
+  GenerationConfig defaults;
+  v1::SamplingParams sampling = Chat("").sampling;
+  FillSampling(defaults, &sampling);
+  EXPECT_EQ(sampling.temperature(), 1.0);
+  EXPECT_EQ(sampling.top_p(), 0.0);
+  EXPECT_EQ(sampling.repetition_penalty(), 0.0);
+  EXPECT_EQ(sampling.max_tokens(), 0);
+
+  defaults.temperature = 0.6;
+  defaults.top_p = 0.9;
+  defaults.top_k = 20;
+  defaults.min_p = 0.05;
+  defaults.repetition_penalty = 1.05;
+  defaults.max_new_tokens = 512;
+  sampling = Chat("").sampling;
+  FillSampling(defaults, &sampling);
+  EXPECT_EQ(sampling.temperature(), 0.6);
+  EXPECT_EQ(sampling.top_p(), 0.9);
+  EXPECT_EQ(sampling.top_k(), 20);
+  EXPECT_EQ(sampling.min_p(), 0.05);
+  EXPECT_EQ(sampling.repetition_penalty(), 1.05);
+  EXPECT_EQ(sampling.max_tokens(), 512);
+
+  // What "off" means is said, too.
+  sampling = Chat(R"(, "temperature": 0, "top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1,
+                  "max_tokens": 9)")
+                 .sampling;
+  FillSampling(defaults, &sampling);
+  EXPECT_EQ(sampling.temperature(), 0);
+  EXPECT_EQ(sampling.top_p(), 1);
+  EXPECT_EQ(sampling.top_k(), 0);
+  EXPECT_EQ(sampling.min_p(), 0);
+  EXPECT_EQ(sampling.repetition_penalty(), 1);
+  EXPECT_EQ(sampling.max_tokens(), 9);
 }
 
 TEST(CompletionRequest, ReadsEveryServedField) {
@@ -115,7 +153,7 @@ TEST(CompletionRequest, TakesNullAsAbsenceAndIgnoresHarmlessFields) {
       R"(, "temperature": null, "stop": null, "n": null, "tools": [], "logit_bias": {}, "logprobs": false,
       "presence_penalty": 0.0, "response_format": {"type": "text"}, "tool_choice": "auto",
       "metadata": {"a": "b"}, "store": true, "something_new": 1)");
-  EXPECT_EQ(request.sampling.temperature(), 1.0);
+  EXPECT_FALSE(request.sampling.has_temperature());
 }
 
 TEST(CompletionRequest, NamesTheParameterItDoesNotServe) {

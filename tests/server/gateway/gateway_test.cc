@@ -121,6 +121,18 @@ class GatewayTest : public ::testing::Test {
   std::unique_ptr<HttpServer> server_;
 };
 
+TEST_F(GatewayTest, SamplesAsTheModelsPublisherWantsUnlessARequestSaysOtherwise) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  EXPECT_EQ(Chat("").status, 200);
+  EXPECT_EQ(decode.last_request().sampling().temperature(), 1.0);
+  models_->all()[0]->defaults.temperature = 0.6;
+  models_->all()[0]->defaults.top_k = 20;
+  EXPECT_EQ(Chat(R"(, "top_k": 5)").status, 200);
+  EXPECT_EQ(decode.last_request().sampling().temperature(), 0.6);
+  EXPECT_EQ(decode.last_request().sampling().top_k(), 5);
+}
+
 TEST_F(GatewayTest, AnswersAChatInOneBody) {
   FakeDecode decode(FakeDecode::Hello);
   StartGateway({&decode}, {.prefill_targets = {"p1:1", "p2:2"}});
