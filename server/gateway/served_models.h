@@ -22,7 +22,7 @@ struct ServedModel {
   std::unique_ptr<ChatTemplate> chat_template;  // null: no chat
   ToolDialect tool_dialect = ToolDialect::kNone;
   GenerationConfig defaults;  // of sampling; empty where the configuration switches them off
-  int64_t created = 0;  // unix seconds, of the directory's tokenizer
+  int64_t created = 0;        // unix seconds, of the directory's tokenizer
 };
 
 // The models of a configuration, loaded once at start. Immutable and thread-safe.
