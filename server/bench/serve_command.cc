@@ -30,6 +30,8 @@ Requests arrive as a Poisson process of --rate, or as a trace says: JSON lines w
 "input_length" (words are made up), and "output_length" or "max_tokens". They are sent at their time whether or not
 earlier ones have ended.)";
 
+constexpr int64_t kPoissonRequests = 100;
+
 struct Flags {
   std::string url = "http://127.0.0.1:8080";
   std::string model;
@@ -42,7 +44,7 @@ struct Flags {
   std::string html;
   double rate = 1;
   double speed = 1;
-  int64_t requests = 100;
+  int64_t requests = 0;  // 0: 100, or all of a trace
   int64_t max_tokens = 32;
   int64_t seed = 1;
   int64_t deadline_ms = 0;
@@ -80,9 +82,7 @@ std::string MadeUpWords(int64_t words, uint64_t seed) {
 }
 
 absl::StatusOr<std::vector<LoadRequest>> PoissonRequests(const Flags& flags) {
-  if (flags.rate <= 0 || flags.requests < 1) {
-    return absl::InvalidArgumentError("--rate and --requests want positive numbers");
-  }
+  if (flags.rate <= 0) return absl::InvalidArgumentError("--rate wants a positive number");
   std::vector<Question> questions;
   if (!flags.qa.empty()) {
     ALUDEL_ASSIGN_OR_RETURN(questions, LoadQuestions(flags.qa, 0));
@@ -93,7 +93,8 @@ absl::StatusOr<std::vector<LoadRequest>> PoissonRequests(const Flags& flags) {
   std::vector<LoadRequest> requests;
   double arrival = 0;
   constexpr int64_t kWords = 200;
-  for (int64_t i = 0; i < flags.requests; ++i) {
+  const int64_t count = flags.requests > 0 ? flags.requests : kPoissonRequests;
+  for (int64_t i = 0; i < count; ++i) {
     const size_t at = static_cast<size_t>(i) % std::max<size_t>(1, questions.size());
     const std::string prompt = questions.empty()
                                    ? MadeUpWords(kWords, random())
@@ -132,11 +133,12 @@ absl::StatusOr<std::vector<LoadRequest>> TraceRequests(const Flags& flags) {
                                  : MadeUpWords(words, static_cast<uint64_t>(flags.seed + number));
     const int64_t tokens = whole("max_tokens", whole("output_length", flags.max_tokens));
     requests.push_back({entry["timestamp"].get<double>() / 1e3 / flags.speed, Body(flags, text, tokens)});
-    if (static_cast<int64_t>(requests.size()) == flags.requests) break;
   }
   if (requests.empty()) return absl::InvalidArgumentError(absl::StrCat(flags.trace, ": holds no requests"));
   std::stable_sort(requests.begin(), requests.end(),
                    [](const LoadRequest& a, const LoadRequest& b) { return a.arrival < b.arrival; });
+  if (flags.requests > 0 && requests.size() > static_cast<size_t>(flags.requests))
+    requests.resize(flags.requests);
   const double first = requests.front().arrival;
   for (LoadRequest& request : requests) request.arrival -= first;
   return requests;
@@ -189,7 +191,7 @@ absl::Status ServeCommand(int argc, char** argv) {
   flags.Add("url", "URL", &values.url, "server, without the path");
   flags.Add("model", "NAME", &values.model, "model to ask for");
   flags.Add("rate", "N", &values.rate, "requests per second, arriving as a Poisson process");
-  flags.Add("requests", "N", &values.requests, "requests to send (of a trace: at most)");
+  flags.Add("requests", "N", &values.requests, "requests to send; 0: 100, or all of a trace");
   flags.Add("qa", "FILE", &values.qa,
             "JSON lines with context and question as prompts (default: made-up words)");
   flags.Add("trace", "FILE", &values.trace, "arrivals from a trace instead of --rate");
@@ -209,6 +211,7 @@ absl::Status ServeCommand(int argc, char** argv) {
   flags.Add("connections", "N", &values.connections, "open at once; more requests wait");
   flags.Add("insecure", &values.insecure, "accept any certificate");
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
+  if (values.requests < 0) return absl::InvalidArgumentError("--requests is negative");
   if (flags.help_asked()) {
     std::fputs(flags.Help().c_str(), stdout);
     return absl::OkStatus();

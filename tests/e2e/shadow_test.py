@@ -1,6 +1,7 @@
 """Shadow checks on a decode server that checks every answer, under stack.py --add "decode-chat=shadow { share: 1 }":
 each answer over a handed-over cache is computed again, also where that cache came with an earlier request, and the
-producer's raw cache is found further from the consumer's own prefill than codes are."""
+producer's raw cache is found further from the consumer's own prefill than codes are. A check that is running gives way
+to a request that comes, and none begins beside one."""
 
 import json
 import os
@@ -9,15 +10,16 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
-from typing import Dict
+from typing import Dict, List
 
 ROOT = Path(__file__).resolve().parents[2]
 QUESTIONS = 8
 WAIT_S = 60
+LONG = 300  # tokens
 
 
-def ask(url: str, entry: Dict, wish: Dict) -> None:
-    body = {"model": "chat", "max_tokens": 8, "temperature": 0, "aludel": wish,
+def ask(url: str, entry: Dict, wish: Dict, tokens: int = 8) -> None:
+    body = {"model": "chat", "max_tokens": tokens, "ignore_eos": tokens > 8, "temperature": 0, "aludel": wish,
             "messages": [{"role": "user", "content": entry["context"] + "\n" + entry["question"]}]}
     request = urllib.request.Request(url + "/v1/chat/completions", json.dumps(body).encode(),
                                      {"Content-Type": "application/json"})
@@ -33,6 +35,27 @@ def metric(text: str, name: str, **labels: str) -> float:
         if all(f'{key}="{wanted}"' in found for key, wanted in labels.items()):
             total += float(value)
     return total
+
+
+def check_gives_way(url: str, admin: str, entries: List[Dict]) -> None:
+    """A long answer is checked for as long as it took; a question that comes meanwhile ends that."""
+    def read() -> str:
+        with urllib.request.urlopen(admin + "/metrics", timeout=5) as reply:
+            return reply.read().decode()
+
+    before = metric(read(), "aludel_shadow_checks_total", outcome="interrupted")
+    deadline = time.monotonic() + WAIT_S
+    for entry in entries:  # until a look at the metrics has caught a check while it ran
+        ask(url, entry, {"fidelity": "coded", "format": "paper"}, LONG)
+        while time.monotonic() < deadline:
+            text = read()
+            if metric(text, "aludel_num_requests_running") > 0:
+                break
+        ask(url, entry, {"fidelity": "exact"}, LONG)  # longer than the time between two looks of the checker
+        if metric(read(), "aludel_shadow_checks_total", outcome="interrupted") > before:
+            print("a check gave way to a request")
+            return
+    raise AssertionError("no check was interrupted by a request")
 
 
 def main() -> int:
@@ -64,6 +87,7 @@ def main() -> int:
         print(f"{wire_format}: {whole:.0f} answers checked, {agreeing:.0f} of {tokens:.0f} tokens agree, "
               f"KL {kl[wire_format]:.3f} nats a token")
     assert 0 < kl["paper"] < kl["raw"], kl
+    check_gives_way(os.environ["GATEWAY_URL"], admin, entries)
     return 0
 
 
