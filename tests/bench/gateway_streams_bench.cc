@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <optional>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -71,6 +73,16 @@ std::string Body(const Question& question) {
        nlohmann::json::array(
            {{{"role", "user"}, {"content", absl::StrCat(question.context, "\n", question.question)}}})}}
       .dump();
+}
+
+// Seconds that this machine's cores were kept from it by others on the same host; 0 where nobody says.
+double StolenSeconds() {
+  std::ifstream in("/proc/stat");
+  std::string cpu;
+  double ticks[8] = {};  // user, nice, system, idle, iowait, irq, softirq, steal
+  in >> cpu;
+  for (double& tick : ticks) in >> tick;
+  return ticks[7] / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
 struct Run {
@@ -142,18 +154,23 @@ int Main(int argc, char** argv) {
   }
   bool complete = true;
   for (int64_t i = 0; i < values.repeat; ++i) {
+    const double stolen = StolenSeconds();
+    const absl::Time begin = absl::Now();
     const auto run = RunOnce(values, (*tokenizer)->fingerprint(), Body((*questions)[0]));
     if (!run) return 1;
+    const double stolen_share = (StolenSeconds() - stolen) / absl::ToDoubleSeconds(absl::Now() - begin);
     double load[1] = {0};
     getloadavg(load, 1);
     const StreamFigures& figures = run->figures;
     std::printf(
         "%d of %lld streams complete; first token p50 %.2f p99 %.2f ms; token p50 %.3f p99 %.2f max %.1f ms "
-        "(%zu); gateway: %.1f KiB resident a stream, %.1f us CPU a token; load %.2f\n",
+        "(%zu); gateway: %.1f KiB resident a stream, %.1f us CPU a token; load %.2f, %.2f cores stolen by "
+        "the "
+        "host\n",
         figures.complete, static_cast<long long>(values.streams), Quantile(figures.first_ms, .5),
         Quantile(figures.first_ms, .99), Quantile(figures.token_ms, .5), Quantile(figures.token_ms, .99),
         Quantile(figures.token_ms, 1), figures.token_ms.size(), run->kib_per_stream, run->cpu_us_per_token,
-        load[0]);
+        load[0], stolen_share);
     std::fflush(stdout);
     complete = complete && figures.complete == values.streams;
   }

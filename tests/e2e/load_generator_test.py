@@ -76,6 +76,19 @@ def check_stop(load: LoadGenerator) -> None:
     assert json.loads((load.folder / "cut.json").read_text())["completed"] > 0
 
 
+def check_log(answered: int) -> None:
+    """The gateway's text log: one line a request, with ids and stages."""
+    log = (Path(os.environ["STACK_FOLDER"]) / "gateway.log").read_text()
+    lines = [line for line in log.splitlines() if " request request_id=" in line]
+    assert len(lines) >= answered, (len(lines), answered)
+    assert len({re.search(r"request_id=(\S+)", line)[1] for line in lines}) == len(lines), "an id twice"
+    for line in lines:
+        for field in ("trace_id", "path", "status", "outcome", "model", "prompt_tokens", "completion_tokens", "plan", "ttft_ms",
+                      "queue_ms", "prefill_ms", "encode_ms", "transfer_ms", "reconstruct_ms", "native_ms",
+                      "first_decode_ms", "gateway_ms", "total_ms"):
+            assert f" {field}=" in line, (field, line)
+
+
 def check_errors(load: LoadGenerator) -> None:
     (load.folder / "bad.jsonl").write_text('{"timestamp": 1, "prompt": "a"}\n{"when": 2}\n')
     for flags, said in ((["--rate", "0"], "--rate"), (["--trace", "/nowhere"], "/nowhere"),
@@ -93,6 +106,7 @@ def main() -> int:
         load = LoadGenerator(binaries, Path(folder))
         check_poisson(load)
         check_trace(load)
+        check_log(40 + 40 + 120 + 10)
         check_stop(load)
         check_errors(load)
     return 0

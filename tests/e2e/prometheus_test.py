@@ -1,5 +1,6 @@
 """A real Prometheus scrapes the running stack, under stack.py: rules load, every target is up, and what its TTFT
-histogram says agrees with this client's own clock (mean within 5 %, quantiles within one bucket).
+histogram says agrees with this client's own clock (mean within 5 %, quantiles within one bucket), over hand-overs and
+the consumer's own prefills.
 
 Exit code 77: Prometheus is not installed.
 """
@@ -37,10 +38,10 @@ def prompts() -> List[str]:
             for i in range(REQUESTS)]
 
 
-def ask(connection: http.client.HTTPConnection, prompt: str) -> float:
+def ask(connection: http.client.HTTPConnection, prompt: str, fidelity: str) -> float:
     """Seconds from the request's last byte to the first text of its answer."""
     body = json.dumps({"model": "chat", "stream": True, "temperature": 0, "max_tokens": 8,
-                       "messages": [{"role": "user", "content": prompt}], "aludel": {"fidelity": "exact"}})
+                       "messages": [{"role": "user", "content": prompt}], "aludel": {"fidelity": fidelity}})
     connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
     begin = time.monotonic()
     reply = connection.getresponse()
@@ -56,7 +57,7 @@ def ask(connection: http.client.HTTPConnection, prompt: str) -> float:
 
 
 def measure(gateway: urllib.parse.SplitResult) -> List[float]:
-    waiting = prompts()
+    waiting = [(prompt, ("exact", "coded")[i % 2]) for i, prompt in enumerate(prompts())]
     lock, seconds, errors = threading.Lock(), [], []
 
     def work() -> None:
@@ -66,8 +67,8 @@ def measure(gateway: urllib.parse.SplitResult) -> List[float]:
                 with lock:
                     if not waiting:
                         return
-                    prompt = waiting.pop()
-                ttft = ask(connection, prompt)
+                    prompt, fidelity = waiting.pop()
+                ttft = ask(connection, prompt, fidelity)
                 with lock:
                     seconds.append(ttft)
         except (OSError, RuntimeError) as error:
@@ -174,12 +175,14 @@ def main() -> int:
         prometheus = Prometheus(Path(folder), Path(os.environ["STACK_FOLDER"]))
         try:
             connection = http.client.HTTPConnection(gateway.hostname, gateway.port, timeout=60)
-            ask(connection, prompts()[0])  # wires everything up
+            ask(connection, prompts()[0], "exact")  # wires everything up
             prometheus.await_value('sum(up{job=~"aludel-.*"})', 4)
             prometheus.await_value('sum(aludel_time_to_first_token_seconds_count{job="aludel-gateway"})', 1)
             first = prometheus.value('sum(aludel_time_to_first_token_seconds_sum{job="aludel-gateway"})')
             seconds = measure(gateway)
             check_ttft(prometheus, {"count": 1, "sum": first}, seconds)
+            handed_over = prometheus.value('sum(aludel_plans_total{plan="remote"})')
+            assert handed_over > 0, handed_over
             check_rules(prometheus)
         except Exception:
             prometheus.log.flush()
