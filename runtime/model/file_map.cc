@@ -14,16 +14,15 @@
 namespace aludel {
 namespace {
 
-// Of memory; direct reads are aligned to it too, which is a multiple of what any disk asks for.
-uint64_t PageBytes() {
+uint64_t DownToPage(uint64_t offset) { return offset / FileMap::PageBytes() * FileMap::PageBytes(); }
+uint64_t UpToPage(uint64_t offset) { return DownToPage(offset + FileMap::PageBytes() - 1); }
+
+}  // namespace
+
+uint64_t FileMap::PageBytes() {
   static const uint64_t page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   return page;
 }
-
-uint64_t DownToPage(uint64_t offset) { return offset / PageBytes() * PageBytes(); }
-uint64_t UpToPage(uint64_t offset) { return DownToPage(offset + PageBytes() - 1); }
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<FileMap>> FileMap::Open(const std::string& path) {
   std::unique_ptr<FileMap> file(new FileMap());

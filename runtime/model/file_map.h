@@ -15,6 +15,8 @@ namespace aludel {
 // bytes.
 class FileMap {
  public:
+  // Of memory; direct reads are aligned to it too, which is a multiple of what any disk asks for.
+  static uint64_t PageBytes();
   // NotFound, or InvalidArgument where `path` is no regular file or is empty.
   static absl::StatusOr<std::unique_ptr<FileMap>> Open(const std::string& path);
   ~FileMap();

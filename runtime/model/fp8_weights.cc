@@ -55,7 +55,6 @@ class Fp8Matrix final : public StoredMatrix {
     const auto row_bytes = static_cast<size_t>(cols());
     return {{weight_, begin * row_bytes, end * row_bytes}, {grid_.scale, 0, grid_.scale->data.size()}};
   }
-  bool rows_lie_apart() const override { return true; }
   TensorView InPlace() const override { return {}; }
 
  private:

@@ -43,7 +43,6 @@ class PlainMatrix final : public StoredMatrix {
     const size_t row_bytes = rows() == 0 ? 0 : entry_->data.size() / static_cast<size_t>(rows());
     return {{entry_, begin * row_bytes, end * row_bytes}};
   }
-  bool rows_lie_apart() const override { return true; }
 
   TensorView InPlace() const override {
     if (entry_->dtype == "F16") return {};

@@ -31,8 +31,6 @@ class StoredMatrix {
   const std::vector<const SafetensorsEntry*>& tensors() const { return tensors_; }
   // What Read(begin, end) looks at.
   virtual std::vector<TensorBytes> BytesOf(int64_t begin, int64_t end) const = 0;
-  // Rows lie one behind the other: reading some costs nothing of the others.
-  virtual bool rows_lie_apart() const = 0;
 
   // Rows [begin, end) as f32 into out [end - begin, cols].
   virtual void Read(int64_t begin, int64_t end, float* out) const = 0;

@@ -82,10 +82,11 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device* device, c
     ALUDEL_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(directory));
     ALUDEL_ASSIGN_OR_RETURN(model->weights_,
                             Weights::Load(device, files, model->config_, options.compute,
-                                          options.weight_format(), model->stream_, progress));
+                                          options.weight_format(), model->stream_, options.stream, progress));
     for (const auto& file : files.files()) model->load_report_.bytes += static_cast<int64_t>(file->size());
   }
   model->load_report_.seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  model->load_report_.past_cache = model->weights_->past_cache;
   model->hash_ = model->weights_->hash;
   ALUDEL_ASSIGN_OR_RETURN(model->work_,
                           Workspace::Create(device, model->config_, options.compute, options.max_rows));

@@ -65,6 +65,7 @@ struct TransformerOptions {
   // fixed for, one for all requests, so that a token's key never changes after it was cached. 0: the model's
   // own context.
   int64_t rope_length = 0;
+  StreamOptions stream;  // how weight files are read
 
   WeightFormat weight_format() const { return weights.value_or(FormatOf(compute)); }
 };
@@ -73,6 +74,7 @@ struct TransformerOptions {
 struct LoadReport {
   int64_t bytes = 0;  // of weight files
   double seconds = 0;
+  bool past_cache = false;  // the page cache was bypassed
 };
 
 // A decoder-only transformer (Llama, Mistral, Qwen2, Qwen3 are one class with other numbers) and its weights

@@ -27,15 +27,27 @@ struct LoadTask {
 // Bytes read of all. Called on the thread that loads.
 using LoadProgress = std::function<void(int64_t done, int64_t total)>;
 
+struct StreamOptions {
+  // Files of more than this share of the machine's memory do not pass through the page cache: it would push
+  // out what is needed, and soon be pushed out itself.
+  double cached_share = 0.25;
+  // Threads that run tasks, at most 8. 0: one for each core that the calling thread may run on.
+  int packers = 0;
+};
+
+struct StreamedFiles {
+  std::string hash;         // of the model: XXH3 (128 bits) over config.json and the files in name order, hex
+  bool past_cache = false;  // whether a file bypassed the page cache
+};
+
 // Reads a model's files once, from the first byte to the last at the speed of the disk, which is when a disk
-// is fastest. Several reads are in flight; the calling thread hashes what arrives; tasks run on two more
-// threads as soon as their bytes are there, in that order, straight from the files' pages, which are dropped
-// behind them: resident memory grows by what tasks keep and by a bounded number of pages. Where the files are
-// large for this machine's memory they bypass the page cache: it would push out what is needed, and soon be
-// pushed out itself. Returns the model's hash: XXH3 (128 bits) over config.json and the weight files in name
-// order, hex. The first error of a task or of the disk ends it.
-absl::StatusOr<std::string> StreamWeights(const ModelFiles& files, std::vector<LoadTask> tasks,
-                                          const LoadProgress& progress);
+// is fastest. Several reads are in flight; the calling thread hashes what arrives; tasks run on threads of
+// their own as soon as their bytes are there, in that order, straight from the files' pages. A page is
+// dropped behind the last task that reads it: resident memory grows by what tasks keep and by a bounded
+// number of pages. A task may look at nothing but its `reads`: other bytes may be gone. The first error of a
+// task or of the disk ends it.
+absl::StatusOr<StreamedFiles> StreamWeights(const ModelFiles& files, std::vector<LoadTask> tasks,
+                                            const StreamOptions& options, const LoadProgress& progress);
 
 // The same hash without loading anything.
 absl::StatusOr<std::string> HashModel(const std::string& directory);

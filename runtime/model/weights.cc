@@ -70,7 +70,7 @@ class LoadPlan {
 
 // Numbers that are read and converted at a time: they stay in the cache between the two.
 constexpr int64_t kPiece = int64_t{1} << 19;
-// Numbers of one task, where rows can be taken apart.
+// Numbers of one task.
 constexpr int64_t kTask = int64_t{1} << 23;
 
 // As many rows as make up `numbers`, in whole blocks.
@@ -152,7 +152,7 @@ absl::Status LoadPlan::AddMatrix(const std::vector<Part>& parts, int64_t cols,
   if (!whole_blocks) return AddSmallStack(std::move(matrices), out->get());
   int64_t at = 0;
   for (const auto& matrix : matrices) {
-    const int64_t step = matrix->rows_lie_apart() ? RowsOf(kTask, cols, block) : matrix->rows();
+    const int64_t step = RowsOf(kTask, cols, block);
     for (int64_t begin = 0; begin < matrix->rows(); begin += step) {
       const int64_t end = std::min(begin + step, matrix->rows());
       AddTask(matrix->BytesOf(begin, end), [=, device = device_, packed = out->get()] {
@@ -196,8 +196,7 @@ absl::Status LoadPlan::AddEmbedding(Weights* weights) {
   const size_t row_bytes = static_cast<size_t>(cols) * SizeOf(compute_);
   ALUDEL_ASSIGN_OR_RETURN(weights->embedding_memory, device_->Allocate(matrix->rows() * row_bytes));
   weights->embedding = {weights->embedding_memory.data(), compute_, matrix->rows(), cols, cols};
-  const int64_t step = matrix->rows_lie_apart() ? RowsOf(kTask, cols, 1) : matrix->rows();
-  return ForRows(0, matrix->rows(), step, [&](int64_t begin, int64_t end) {
+  return ForRows(0, matrix->rows(), RowsOf(kTask, cols, 1), [&](int64_t begin, int64_t end) {
     AddTask(matrix->BytesOf(begin, end),
             [=, table = weights->embedding, device = device_, stream = stream_, mutex = mutex_] {
               return ReadRows(*matrix, begin, end, 1, [&](const TensorView& view, int64_t first) {
@@ -280,11 +279,14 @@ absl::Status LoadPlan::CheckStrayBiases() const {
 absl::StatusOr<std::unique_ptr<Weights>> Weights::Load(Device* device, const ModelFiles& files,
                                                        const ModelConfig& config, DType compute,
                                                        WeightFormat format, Stream stream,
+                                                       const StreamOptions& options,
                                                        const LoadProgress& progress) {
   auto weights = std::make_unique<Weights>();
   LoadPlan plan(files, config, device, compute, format, stream);
   ALUDEL_RETURN_IF_ERROR(plan.AddModel(weights.get()));
-  ALUDEL_ASSIGN_OR_RETURN(weights->hash, StreamWeights(files, plan.TakeTasks(), progress));
+  ALUDEL_ASSIGN_OR_RETURN(StreamedFiles streamed, StreamWeights(files, plan.TakeTasks(), options, progress));
+  weights->hash = std::move(streamed.hash);
+  weights->past_cache = streamed.past_cache;
   return weights;
 }
 

@@ -27,7 +27,8 @@ struct LayerWeights {
 
 // A checkpoint on its device, every tensor checked against the config before any of it is read.
 struct Weights {
-  std::string hash;  // of the model, see weight_stream.h
+  std::string hash;         // of the model, see weight_stream.h
+  bool past_cache = false;  // see StreamedFiles
   Buffer embedding_memory;
   TensorView embedding;  // [vocab, hidden]
   std::vector<LayerWeights> layers;
@@ -39,6 +40,7 @@ struct Weights {
   static absl::StatusOr<std::unique_ptr<Weights>> Load(Device* device, const ModelFiles& files,
                                                        const ModelConfig& config, DType compute,
                                                        WeightFormat format, Stream stream,
+                                                       const StreamOptions& options,
                                                        const LoadProgress& progress);
 };
 

@@ -9,6 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/model/page_readers.h"
 #include "runtime/model/read_ahead.h"
 #include "tests/runtime/model/temporary_directory.h"
 
@@ -61,6 +62,32 @@ TEST_F(FileMapTest, DropLeavesPagesThatNeighboursShare) {
   EXPECT_TRUE(Equal(*file, 0, kPage));
   EXPECT_EQ(file->data()[kPage] | file->data()[10 * kPage - 1], 0);
   EXPECT_TRUE(Equal(*file, 10 * kPage, bytes_.size()));
+}
+
+TEST_F(FileMapTest, APageGoesWithItsLastReader) {
+  const auto file = FileMap::Open(path_).value();
+  if (!file->BypassCache()) GTEST_SKIP() << "this file system has no direct reads";
+  ASSERT_TRUE(file->Populate(0, bytes_.size()).ok());
+  const auto gone = [&](size_t begin, size_t end) {
+    return std::all_of(file->data() + begin, file->data() + end, [](uint8_t byte) { return byte == 0; });
+  };
+  // The second and third range share page 5, the last one is read twice.
+  const std::vector<ByteRange> ranges = {
+      {0, 5 * kPage},         {100, 5 * kPage + 1},       {5 * kPage + 1, 9 * kPage},
+      {9 * kPage, 9 * kPage}, {8 * kPage, bytes_.size()}, {8 * kPage, bytes_.size()}};
+  PageReaders readers(file.get(), ranges, true);
+  readers.Done(ranges[0]);
+  EXPECT_TRUE(Equal(*file, 0, bytes_.size())) << "the second reader needs page 0 too";
+  readers.Done(ranges[1]);
+  EXPECT_TRUE(gone(0, 5 * kPage));
+  EXPECT_TRUE(Equal(*file, 5 * kPage, bytes_.size()));
+  readers.Done(ranges[3]);
+  readers.Done(ranges[4]);
+  readers.Done(ranges[2]);
+  EXPECT_TRUE(gone(5 * kPage, 8 * kPage));
+  EXPECT_TRUE(Equal(*file, 8 * kPage, bytes_.size()));
+  readers.Done(ranges[5]);
+  EXPECT_TRUE(gone(0, bytes_.size()));
 }
 
 TEST_F(FileMapTest, SaysWhenTheFileHasBeenCut) {

@@ -1,13 +1,19 @@
 #include "runtime/model/weights.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <random>
 
 #include "absl/strings/escaping.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "runtime/model/file_map.h"
+#include "runtime/model/safetensors.h"
 #include "runtime/model/transformer.h"
 #include "tests/runtime/model/temporary_directory.h"
+#include "tests/testing/test_model.h"
 #include "xxhash.h"
 
 namespace aludel {
@@ -115,9 +121,149 @@ TEST_F(SpoiledModel, AFileThatShrinksWhileItIsLoadedIsAnErrorAndNoSignal) {
   std::filesystem::resize_file(directory_.File("model.safetensors"), 4096);
   const auto device = OpenDevice({.threads = 1}).value();
   const auto weights =
-      Weights::Load(device.get(), files, config, DType::kF32, WeightFormat::kF32, Stream{}, nullptr);
+      Weights::Load(device.get(), files, config, DType::kF32, WeightFormat::kF32, Stream{}, {}, nullptr);
   EXPECT_EQ(weights.status().code(), absl::StatusCode::kDataLoss) << weights.status();
 }
+
+// What a model loaded in this way is and answers.
+struct Loaded {
+  std::string hash;
+  bool past_cache = false;
+  std::vector<float> logits;
+};
+
+Loaded LoadAndRun(const std::string& directory, const StreamOptions& stream) {
+  constexpr int kTokens = 12;
+  TestModel model(directory, {.compute = DType::kF32, .rope_length = 64, .stream = stream}, DType::kF32,
+                  kTokens);
+  std::vector<int32_t> ids(kTokens);
+  for (int i = 0; i < kTokens; ++i) ids[i] = 3 * i + 1;
+  return {model.model().hash(), model.model().load_report().past_cache, model.Run(ids)};
+}
+
+// Past the cache a page that was dropped too early is zeros: every model must be the same both ways.
+void ExpectTheSamePastTheCache(const std::string& directory) {
+  const std::unique_ptr<FileMap> file = FileMap::Open(directory + "/config.json").value();
+  const bool direct_reads = file->BypassCache();
+  const Loaded cached = LoadAndRun(directory, {.cached_share = 1.0});
+  EXPECT_FALSE(cached.past_cache);
+  for (const int packers : {1, 4}) {
+    const Loaded past = LoadAndRun(directory, {.cached_share = 0.0, .packers = packers});
+    EXPECT_EQ(past.past_cache, direct_reads);
+    EXPECT_EQ(past.hash, cached.hash);
+    EXPECT_EQ(past.logits, cached.logits) << directory << ", " << packers << " packers";
+  }
+  if (!direct_reads) GTEST_SKIP() << "this file system has no direct reads";
+}
+
+class PastTheCache : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(PastTheCache, ATinyModelIsTheSame) { ExpectTheSamePastTheCache(kTiny + GetParam()); }
+
+std::vector<std::string> TinyModels() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(kTiny)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiny, PastTheCache, ::testing::ValuesIn(TinyModels()),
+                         [](const auto& info) { return info.param; });
+
+// A checkpoint whose matrices are several tasks each, in FP8 with grids of scales of several pages, or in
+// int4; its embedding is its head.
+class ManyTasks {
+ public:
+  explicit ManyTasks(const std::string& method) : method_(method) {
+    nlohmann::json quantisation = {{"quant_method", method}};
+    if (method == "fp8") quantisation["weight_block_size"] = {kBlock, kBlock};
+    if (method == "awq") quantisation.update({{"bits", 4}, {"group_size", kBlock}});
+    const nlohmann::json config = {{"architectures", {"LlamaForCausalLM"}},
+                                   {"hidden_size", kHidden},
+                                   {"intermediate_size", kFfn},
+                                   {"num_hidden_layers", 1},
+                                   {"num_attention_heads", 8},
+                                   {"vocab_size", kVocab},
+                                   {"max_position_embeddings", 64},
+                                   {"tie_word_embeddings", true},
+                                   {"quantization_config", quantisation}};
+    directory_.Write("config.json", config.dump());
+    Add("model.embed_tokens.weight", "BF16", {kVocab, kHidden}, Numbers(kVocab * kHidden));
+    Add("model.norm.weight", "BF16", {kHidden}, Numbers(kHidden));
+    const std::string layer = "model.layers.0.";
+    for (const char* norm : {"input_layernorm", "post_attention_layernorm"}) {
+      Add(layer + norm + ".weight", "BF16", {kHidden}, Numbers(kHidden));
+    }
+    for (const char* name : {"q_proj", "k_proj", "v_proj", "o_proj"}) {
+      AddMatrix(layer + "self_attn." + name, kHidden, kHidden);
+    }
+    AddMatrix(layer + "mlp.gate_proj", kFfn, kHidden);
+    AddMatrix(layer + "mlp.up_proj", kFfn, kHidden);
+    AddMatrix(layer + "mlp.down_proj", kHidden, kFfn);
+    for (size_t i = 0; i < tensors_.size(); ++i) tensors_[i].data = data_[i];
+    EXPECT_TRUE(WriteSafetensors(directory_.File("model.safetensors"), tensors_, {}).ok());
+  }
+  const std::string& path() const { return directory_.path(); }
+
+ private:
+  static constexpr int64_t kBlock = 64;
+  static constexpr int64_t kHidden = 512;
+  static constexpr int64_t kFfn = 257 * kBlock;  // times kHidden: a little more than one task
+  static constexpr int64_t kVocab = kFfn;
+  using Bytes = std::vector<uint8_t>;
+
+  void Add(const std::string& name, const std::string& dtype, std::vector<int64_t> shape, Bytes bytes) {
+    tensors_.push_back({name, dtype, std::move(shape), {}});
+    data_.push_back(std::move(bytes));
+  }
+  void AddMatrix(const std::string& name, int64_t rows, int64_t cols) {
+    if (method_ == "fp8") {
+      Bytes bytes = RandomBytes(rows * cols);
+      for (uint8_t& byte : bytes) byte = (byte & 0x80) | 0x20 | (byte & 0x1f);  // 2^-3 to 2
+      Add(name + ".weight", "F8_E4M3", {rows, cols}, std::move(bytes));
+      const int64_t blocks = (rows / kBlock) * (cols / kBlock);
+      Add(name + ".weight_scale_inv", "F32", {rows / kBlock, cols / kBlock}, Scales(blocks));
+    } else {
+      const int64_t groups = cols / kBlock;
+      Add(name + ".qweight", "I32", {cols, rows / 8}, RandomBytes(rows * cols / 2));
+      Add(name + ".qzeros", "I32", {groups, rows / 8}, RandomBytes(groups * rows / 2));
+      Add(name + ".scales", "F32", {groups, rows}, Scales(groups * rows));
+    }
+  }
+  Bytes RandomBytes(int64_t size) {
+    Bytes bytes(size);
+    std::generate(bytes.begin(), bytes.end(), [&] { return static_cast<uint8_t>(random_()); });
+    return bytes;
+  }
+  // bf16 of 2^-7 to 2^-5.
+  Bytes Numbers(int64_t count) {
+    Bytes bytes = RandomBytes(2 * count);
+    for (int64_t i = 0; i < count; ++i) bytes[2 * i + 1] = 0x3c;
+    return bytes;
+  }
+
+  // f32 around 0.1.
+  Bytes Scales(int64_t count) {
+    std::vector<float> scales(count);
+    for (float& scale : scales) scale = 0.05f + static_cast<float>(random_() % 1000) * 1e-4f;
+    const auto* bytes = reinterpret_cast<const uint8_t*>(scales.data());
+    return Bytes(bytes, bytes + scales.size() * sizeof(float));
+  }
+
+  const std::string method_;
+  std::mt19937 random_{7};
+  TemporaryDirectory directory_;
+  std::vector<Bytes> data_;
+  std::vector<SafetensorsTensor> tensors_;
+};
+
+TEST(Weights, ScalesThatSeveralTasksReadOutliveTheFirst) {
+  ExpectTheSamePastTheCache(ManyTasks("fp8").path());
+}
+
+TEST(Weights, AnInt4MatrixIsSeveralTasks) { ExpectTheSamePastTheCache(ManyTasks("awq").path()); }
 
 }  // namespace
 }  // namespace aludel
