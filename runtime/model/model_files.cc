@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/model/foreign_files.h"
 #include "runtime/model/json_reader.h"
 #include "runtime/model/safetensors.h"
 #include "runtime/status_macros.h"
@@ -62,11 +63,8 @@ absl::StatusOr<ModelFiles> ModelFiles::Open(const std::string& directory) {
     ALUDEL_ASSIGN_OR_RETURN(weight_map, ReadWeightMap(index));
     for (const auto& [tensor, file] : weight_map) shards.insert(file);
   } else {
-    return absl::NotFoundError(
-        absl::StrCat(directory, ": found neither ", kSingleFile, " nor ", kIndexFile,
-                     Exists(absl::StrCat(directory, "/pytorch_model.bin"))
-                         ? " (pytorch_model.bin is not read: convert it to safetensors)"
-                         : ""));
+    return absl::NotFoundError(absl::StrCat(directory, ": found neither ", kSingleFile, " nor ", kIndexFile,
+                                            ForeignWeights(directory)));
   }
   if (shards.size() > kMaxShards) {
     return absl::InvalidArgumentError(

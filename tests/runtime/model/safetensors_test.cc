@@ -189,10 +189,27 @@ TEST_F(ModelFilesTest, OpensTheShardsThatTheIndexNames) {
   EXPECT_EQ(files->entries().size(), 2);
 }
 
+TEST_F(ModelFilesTest, NamesWhatIsThereInPlaceOfSafetensors) {
+  const std::pair<const char*, const char*> others[] = {
+      {"model.Q4_K_M.gguf", "llama.cpp's format"},
+      {"pytorch_model-00001-of-00002.bin", "PyTorch's pickle format"},
+      {"pytorch_model.bin.index.json", "PyTorch's pickle format"},
+      {"consolidated.00.pth", "its publisher's own layout"},
+      {"model-00001-of-00002.safetensors", "model.safetensors.index.json, which lists them, is missing"},
+      {"gptq_model-4bit-128g.safetensors", "not the name"},
+      {"adapter_model.safetensors", "merge it into its base model"}};
+  for (const auto& [file, reason] : others) {
+    directory_.Write(file, "x");
+    EXPECT_THAT(Error(),
+                AllOf(HasSubstr("found neither model.safetensors"), HasSubstr(file), HasSubstr(reason)));
+    std::filesystem::remove(directory_.File(file));
+  }
+}
+
 TEST_F(ModelFilesTest, NamesWhatIsWrongWithAnIndex) {
   EXPECT_THAT(Error(), HasSubstr("found neither model.safetensors"));
   directory_.Write("pytorch_model.bin", "x");
-  EXPECT_THAT(Error(), HasSubstr("pytorch_model.bin"));
+  EXPECT_THAT(Error(), HasSubstr("pytorch_model.bin is PyTorch's pickle format"));
   WriteIndex("{}");
   EXPECT_THAT(Error(), HasSubstr("weight_map"));
   WriteIndex(R"({"w":"../a.safetensors"})");
