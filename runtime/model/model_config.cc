@@ -4,10 +4,12 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "runtime/model/foreign_files.h"
 #include "runtime/model/json_reader.h"
 #include "runtime/status_macros.h"
 
@@ -79,6 +81,8 @@ class Fields {
     return StringMember(object_, name, fallback, origin_);
   }
   bool Has(const char* name) const { return FindMember(object_, name) != nullptr; }
+  // Whether it is there as null: for some fields that means "none", and leaving it out "the default".
+  bool IsNull(const char* name) const { return object_.contains(name) && !Has(name); }
   const json* Find(const char* name) const { return FindMember(object_, name); }
   const std::string& origin() const { return origin_; }
 
@@ -108,10 +112,74 @@ absl::StatusOr<const Architecture*> ReadArchitecture(const Fields& fields) {
       ", want one of ", supported));
 }
 
+// Fields of related models that change the numbers. Some loaders obey them in a model of another class, and
+// some leave them out: whoever wrote one meant it.
+struct ForeignField {
+  const char* name;
+  std::optional<double> neutral;  // the number (false counts as 0) that changes nothing
+};
+constexpr ForeignField kForeignFields[] = {
+    {"compression_config", {}},
+    {"dual_chunk_attention_config", {}},
+    {"attention_chunk_size", {}},
+    {"attn_logit_softcapping", {}},
+    {"final_logit_softcapping", {}},
+    {"query_pre_attn_scalar", {}},
+    {"attention_multiplier", {}},
+    {"clip_qkv", {}},
+    {"no_rope_layers", {}},
+    {"rope_local_base_freq", {}},
+    {"kv_lora_rank", {}},
+    {"use_mrope", 0.0},
+    {"alibi", 0.0},
+    {"num_experts", 0.0},
+    {"num_local_experts", 0.0},
+    {"n_routed_experts", 0.0},
+    {"use_qk_norm", 0.0},
+    {"qk_layernorm", 0.0},
+    {"use_parallel_residual", 0.0},
+    {"is_encoder_decoder", 0.0},
+    {"add_cross_attention", 0.0},
+    {"embedding_multiplier", 1.0},
+    {"residual_multiplier", 1.0},
+    {"logits_scaling", 1.0},
+    {"logit_scale", 1.0},
+    {"rotary_pct", 1.0},
+};
+
+absl::Status RefuseForeignFields(const Fields& fields) {
+  for (const ForeignField& field : kForeignFields) {
+    const json* found = fields.Find(field.name);
+    if (found == nullptr || (found->is_structured() && found->empty())) continue;
+    if (field.neutral.has_value()) {
+      if (found->is_number() && found->get<double>() == *field.neutral) continue;
+      if (*found == false && *field.neutral == 0.0) continue;
+    }
+    return fields.Unsupported(
+        field.name, field.neutral.has_value() ? absl::StrCat(*field.neutral, " or nothing") : "nothing");
+  }
+  return absl::OkStatus();
+}
+
+// A checkpoint may bring a class of its own as code, which nobody here runs. One of the same name is a copy
+// of the architecture that is asked for anyway.
+absl::Status RefuseOwnCode(const Fields& fields, const Architecture& architecture) {
+  const json* auto_map = fields.Find("auto_map");
+  const json* model = auto_map == nullptr ? nullptr : FindMember(*auto_map, "AutoModelForCausalLM");
+  if (model == nullptr) return absl::OkStatus();
+  if (model->is_string()) {
+    const std::string name = model->get<std::string>();
+    if (absl::string_view(name).substr(name.rfind('.') + 1) == architecture.name) return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(fields.origin(), ": auto_map.AutoModelForCausalLM is ",
+                                                 DescribeJson(*model), ", want ", architecture.name,
+                                                 " or nothing: a checkpoint's own code is not run"));
+}
+
 // Things that would change the numbers and that this runtime does not compute.
 absl::Status RefuseUnsupported(const Fields& fields, const Architecture& architecture) {
-  const json* compression = fields.Find("compression_config");
-  if (compression != nullptr) return fields.Unsupported("compression_config", "nothing");
+  ALUDEL_RETURN_IF_ERROR(RefuseOwnCode(fields, architecture));
+  ALUDEL_RETURN_IF_ERROR(RefuseForeignFields(fields));
   ALUDEL_ASSIGN_OR_RETURN(const std::string activation, fields.String("hidden_act", "silu"));
   if (activation != "silu" && activation != "swish") return fields.Unsupported("hidden_act", "\"silu\"");
   // Qwen2 has its biases whatever the field says; elsewhere attention_bias also adds one to the output
@@ -201,6 +269,7 @@ absl::Status ReadRope(const Fields& fields, ModelConfig* config) {
   ALUDEL_ASSIGN_OR_RETURN(result.theta, rope.Number("rope_theta", result.theta, kMinTheta, kMaxTheta));
   ALUDEL_ASSIGN_OR_RETURN(const double partial, rope.Number("partial_rotary_factor", 1.0, 0.0, 1.0));
   if (partial != 1.0) return rope.Unsupported("partial_rotary_factor", "1");
+  if (rope.Has("mrope_section")) return rope.Unsupported("mrope_section", "nothing");
   ALUDEL_ASSIGN_OR_RETURN(result.scaling, ReadRopeType(rope));
   if (result.scaling == RopeScaling::kNone) return absl::OkStatus();
 
@@ -229,15 +298,16 @@ absl::Status ReadRope(const Fields& fields, ModelConfig* config) {
   return absl::OkStatus();
 }
 
-// All layers see everything, or all see the same window. Models that mix the two are refused.
+// All layers see everything, or all see the same window. Models that mix the two are refused. A window that
+// is null is none, one that is left out is the class's default.
 absl::Status ReadSlidingWindow(const Fields& fields, const Architecture& architecture, ModelConfig* config) {
   constexpr int64_t kDefaultWindow = 4096;
   const json* layer_types = fields.Find("layer_types");
-  bool sliding = false;
-  if (architecture.sliding_by_default) {
-    sliding = fields.Find("sliding_window") != nullptr;
-  } else {
-    ALUDEL_ASSIGN_OR_RETURN(sliding, fields.Bool("use_sliding_window", false));
+  const bool has_window = !fields.IsNull("sliding_window");
+  bool sliding = has_window;
+  if (!architecture.sliding_by_default) {
+    ALUDEL_ASSIGN_OR_RETURN(const bool use_window, fields.Bool("use_sliding_window", false));
+    sliding = use_window && has_window;
     ALUDEL_ASSIGN_OR_RETURN(const int64_t full_layers, fields.Int("max_window_layers", 28, 0, kMaxLayers));
     if (full_layers >= config->layers && layer_types == nullptr) sliding = false;
     if (sliding && full_layers > 0 && layer_types == nullptr) {
@@ -258,6 +328,7 @@ absl::Status ReadSlidingWindow(const Fields& fields, const Architecture& archite
       }
     }
     sliding = (*layer_types)[0] == "sliding_attention";
+    if (sliding && !has_window) return fields.Unsupported("sliding_window", "a number for these layer_types");
   }
   if (!sliding) return absl::OkStatus();
   ALUDEL_ASSIGN_OR_RETURN(config->sliding_window,
@@ -348,16 +419,56 @@ absl::StatusOr<ModelConfig> ModelConfig::FromJson(absl::string_view text, absl::
   return config;
 }
 
+namespace {
+
+// The JSON of a file that need not exist; null where it does not.
+absl::StatusOr<json> ReadOptional(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadFile(path, kMaxConfigBytes);
+  if (absl::IsNotFound(text.status())) return json();
+  if (!text.ok()) return text.status();
+  return ParseJson(*text, path, kConfigDepth);
+}
+
+// Quantisers that say what they did in a file of their own, in place of config.json.
+absl::Status ReadQuantisationBeside(const std::string& directory, ModelConfig* config) {
+  const std::string model_opt = absl::StrCat(directory, "/hf_quant_config.json");
+  ALUDEL_ASSIGN_OR_RETURN(const json object, ReadOptional(model_opt));
+  if (!object.is_null()) {
+    ALUDEL_ASSIGN_OR_RETURN(config->quantisation, QuantisationConfig::FromModelOpt(object, model_opt));
+    return absl::OkStatus();
+  }
+  // Not read: they leave out what newer files say, and leave open whether the weights beside them are theirs.
+  constexpr struct {
+    const char* file;
+    const char* method;
+  } kUnread[] = {{"quantize_config.json", "gptq"}, {"quant_config.json", "awq"}};
+  for (const auto& [file, method] : kUnread) {
+    const std::string path = absl::StrCat(directory, "/", file);
+    if (absl::IsNotFound(ReadFile(path, kMaxConfigBytes).status())) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        path,
+        ": found, but config.json has no quantization_config: put the file's content there, with "
+        "\"quant_method\": \"",
+        method, "\" added, or remove the file if the weights are not quantised"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<ModelConfig> ModelConfig::Load(const std::string& directory) {
   const std::string path = absl::StrCat(directory, "/config.json");
-  ALUDEL_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigBytes));
-  ALUDEL_ASSIGN_OR_RETURN(ModelConfig config, FromJson(text, path));
-
+  const absl::StatusOr<std::string> text = ReadFile(path, kMaxConfigBytes);
+  if (absl::IsNotFound(text.status())) {
+    return absl::NotFoundError(absl::StrCat(text.status().message(), ForeignWeights(directory)));
+  }
+  if (!text.ok()) return text.status();
+  ALUDEL_ASSIGN_OR_RETURN(ModelConfig config, FromJson(*text, path));
+  if (config.quantisation.method == QuantisationMethod::kNone) {
+    ALUDEL_RETURN_IF_ERROR(ReadQuantisationBeside(directory, &config));
+  }
   const std::string generation_path = absl::StrCat(directory, "/generation_config.json");
-  absl::StatusOr<std::string> generation_text = ReadFile(generation_path, kMaxConfigBytes);
-  if (absl::IsNotFound(generation_text.status())) return config;
-  if (!generation_text.ok()) return generation_text.status();
-  ALUDEL_ASSIGN_OR_RETURN(const json generation, ParseJson(*generation_text, generation_path, kConfigDepth));
+  ALUDEL_ASSIGN_OR_RETURN(const json generation, ReadOptional(generation_path));
   ALUDEL_RETURN_IF_ERROR(AddEosIds(Fields(generation, generation_path), config.vocab, &config.eos_ids));
   return config;
 }

@@ -53,7 +53,8 @@ struct ModelConfig {
 
   // InvalidArgument names the field, what was found and what is supported.
   static absl::StatusOr<ModelConfig> FromJson(absl::string_view json, absl::string_view origin);
-  // Reads DIR/config.json and, where present, eos ids of DIR/generation_config.json.
+  // Reads DIR/config.json and, where present, eos ids of DIR/generation_config.json and the quantisation of
+  // DIR/hf_quant_config.json (config.json's counts before it).
   static absl::StatusOr<ModelConfig> Load(const std::string& directory);
 };
 

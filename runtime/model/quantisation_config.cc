@@ -32,19 +32,83 @@ absl::StatusOr<int> OneOf(const json& object, absl::string_view origin, const ch
   return Unsupported(object, origin, name, absl::StrCat("\"", absl::StrJoin(known, "\" or \""), "\""));
 }
 
-absl::Status ReadFp8(const json& object, absl::string_view origin, QuantisationConfig* config) {
-  ALUDEL_RETURN_IF_ERROR(OneOf(object, origin, "fmt", "e4m3", {"e4m3", "float8_e4m3fn"}).status());
-  const json* block = FindMember(object, "weight_block_size");
-  if (block == nullptr) return absl::OkStatus();
+// [rows, columns] that share a scale.
+absl::Status ReadBlock(const json& object, absl::string_view origin, const char* name,
+                       QuantisationConfig* config) {
+  const json* block = FindMember(object, name);
   const auto good = [](const json& size) {
     return size.is_number_unsigned() && size.get<uint64_t>() >= 1 && size.get<uint64_t>() <= kMaxGroup;
   };
-  if (!block->is_array() || block->size() != 2 || !good((*block)[0]) || !good((*block)[1])) {
-    return Unsupported(object, origin, "weight_block_size", "[rows, columns]");
+  if (block == nullptr || !block->is_array() || block->size() != 2 || !good((*block)[0]) ||
+      !good((*block)[1])) {
+    return Unsupported(object, origin, name, "[rows, columns]");
   }
   config->block_rows = (*block)[0].get<int64_t>();
   config->block_cols = (*block)[1].get<int64_t>();
   return absl::OkStatus();
+}
+
+absl::Status ReadFp8(const json& object, absl::string_view origin, QuantisationConfig* config) {
+  ALUDEL_RETURN_IF_ERROR(OneOf(object, origin, "fmt", "e4m3", {"e4m3", "float8_e4m3fn"}).status());
+  if (FindMember(object, "weight_block_size") == nullptr) return absl::OkStatus();
+  return ReadBlock(object, origin, "weight_block_size", config);
+}
+
+// `weights` of one of config_groups.
+absl::Status ReadFloatScheme(const json& weights, absl::string_view origin, QuantisationConfig* config) {
+  ALUDEL_ASSIGN_OR_RETURN(const int64_t bits, IntMember(weights, "num_bits", 0, 0, 64, origin));
+  if (bits != 8) return Unsupported(weights, origin, "num_bits", "8");
+  ALUDEL_RETURN_IF_ERROR(OneOf(weights, origin, "type", "", {"float"}).status());
+  ALUDEL_ASSIGN_OR_RETURN(const bool symmetric, BoolMember(weights, "symmetric", true, origin));
+  if (!symmetric) return Unsupported(weights, origin, "symmetric", "true");
+  ALUDEL_ASSIGN_OR_RETURN(const int strategy,
+                          OneOf(weights, origin, "strategy", "", {"tensor", "channel", "block"}));
+  constexpr int kBlock = 2;
+  if (strategy != kBlock) return absl::OkStatus();
+  return ReadBlock(weights, origin, "block_structure", config);
+}
+
+// What llm-compressor writes. `ignore` needs no reading: the tensors say what is quantised.
+absl::Status ReadCompressedTensors(const json& object, absl::string_view origin, QuantisationConfig* config) {
+  constexpr char kFormat[] = "float-quantized";
+  ALUDEL_RETURN_IF_ERROR(OneOf(object, origin, "format", "", {kFormat}).status());
+  const json* sparsity = FindMember(object, "sparsity_config");
+  if (sparsity != nullptr && sparsity->is_object()) {
+    const std::string where = absl::StrCat(origin, ".sparsity_config");
+    ALUDEL_RETURN_IF_ERROR(OneOf(*sparsity, where, "format", "dense", {"dense"}).status());
+  }
+  const json* transforms = FindMember(object, "transform_config");  // rotations of weights and activations
+  if (transforms != nullptr && !transforms->empty()) {
+    return Unsupported(object, origin, "transform_config", "nothing");
+  }
+  const json* groups = FindMember(object, "config_groups");
+  if (groups == nullptr || !groups->is_object()) {
+    return Unsupported(object, origin, "config_groups", "an object of schemes");
+  }
+  bool any = false;
+  for (const auto& [name, group] : groups->items()) {
+    const std::string where = absl::StrCat(origin, ".config_groups.", name);
+    const json* weights = FindMember(group, "weights");
+    if (weights == nullptr) continue;
+    ALUDEL_RETURN_IF_ERROR(OneOf(group, where, "format", kFormat, {kFormat}).status());
+    QuantisationConfig scheme;
+    ALUDEL_RETURN_IF_ERROR(ReadFloatScheme(*weights, where + ".weights", &scheme));
+    if (any && (scheme.block_rows != config->block_rows || scheme.block_cols != config->block_cols)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ".weights has blocks other than the groups before it, want one kind of block"));
+    }
+    config->block_rows = scheme.block_rows;
+    config->block_cols = scheme.block_cols;
+    any = true;
+  }
+  return any ? absl::OkStatus() : Unsupported(object, origin, "config_groups", "a group with weights");
+}
+
+// Older versions nest the algorithm as their own file does.
+absl::Status ReadModelOpt(const json& object, absl::string_view origin, QuantisationConfig*) {
+  const json* nested = FindMember(object, "quantization");
+  if (nested == nullptr) return OneOf(object, origin, "quant_algo", "", {"FP8"}).status();
+  return OneOf(*nested, absl::StrCat(origin, ".quantization"), "quant_algo", "", {"FP8"}).status();
 }
 
 // `bits` and `group_size`, which AutoAWQ once called w_bit and q_group_size.
@@ -87,16 +151,30 @@ absl::StatusOr<QuantisationConfig> QuantisationConfig::FromJson(const json& obje
     return absl::InvalidArgumentError(absl::StrCat(origin, " is ", DescribeJson(object), ", want an object"));
   }
   QuantisationConfig config;
-  ALUDEL_ASSIGN_OR_RETURN(const int method,
-                          OneOf(object, origin, "quant_method", "", {"fp8", "awq", "gptq"}));
+  ALUDEL_ASSIGN_OR_RETURN(const int method, OneOf(object, origin, "quant_method", "",
+                                                  {"fp8", "awq", "gptq", "compressed-tensors", "modelopt"}));
   constexpr struct {
     QuantisationMethod method;
     absl::Status (*read)(const json&, absl::string_view, QuantisationConfig*);
   } kMethods[] = {{QuantisationMethod::kFp8, ReadFp8},
                   {QuantisationMethod::kAwq, ReadAwq},
-                  {QuantisationMethod::kGptq, ReadGptq}};
+                  {QuantisationMethod::kGptq, ReadGptq},
+                  {QuantisationMethod::kFp8, ReadCompressedTensors},
+                  {QuantisationMethod::kFp8, ReadModelOpt}};
   config.method = kMethods[method].method;
   ALUDEL_RETURN_IF_ERROR(kMethods[method].read(object, origin, &config));
+  return config;
+}
+
+absl::StatusOr<QuantisationConfig> QuantisationConfig::FromModelOpt(const json& object,
+                                                                    absl::string_view origin) {
+  const json* quantisation = FindMember(object, "quantization");
+  if (quantisation == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(origin, ": quantization is missing"));
+  }
+  QuantisationConfig config;
+  config.method = QuantisationMethod::kFp8;
+  ALUDEL_RETURN_IF_ERROR(ReadModelOpt(*quantisation, absl::StrCat(origin, ": quantization"), &config));
   return config;
 }
 

@@ -35,8 +35,9 @@ class LoadPlan {
 
   absl::Status AddModel(Weights* weights);
   std::vector<LoadTask> TakeTasks() { return std::move(tasks_); }
-  // A bias that the architecture does not have would be left out in silence. Some quantisers write zeros.
-  absl::Status CheckStrayBiases() const;
+  // Weights of a layer that the architecture does not have would be left out in silence: norms, biases (some
+  // quantisers write zeros) or whole matrices.
+  absl::Status CheckStrays() const;
 
  private:
   absl::Status AddLayer(int index, LayerWeights* layer);
@@ -256,19 +257,21 @@ absl::Status LoadPlan::AddModel(Weights* weights) {
   ALUDEL_RETURN_IF_ERROR(AddVector({{"model.norm.weight", config_.hidden}}, &weights->final_norm));
   const std::string head = config_.tied_embeddings ? "model.embed_tokens" : "lm_head";
   ALUDEL_RETURN_IF_ERROR(AddMatrix({{head, config_.vocab}}, config_.hidden, &weights->head));
-  return CheckStrayBiases();
+  return CheckStrays();
 }
 
-absl::Status LoadPlan::CheckStrayBiases() const {
+absl::Status LoadPlan::CheckStrays() const {
   for (const auto& [name, entry] : files_.entries()) {
-    if (!absl::EndsWith(name, ".bias") || !absl::StartsWith(name, "model.layers.") ||
-        used_.count(entry) != 0) {
-      continue;
-    }
-    if (std::any_of(entry->data.begin(), entry->data.end(), [](uint8_t byte) { return byte != 0; })) {
-      return absl::InvalidArgumentError(absl::StrCat(files_.directory(), ": tensor ", name,
-                                                     " is a bias that is not zero, ", config_.architecture,
-                                                     " has none there"));
+    if (!absl::StartsWith(name, "model.layers.") || used_.count(entry) != 0) continue;
+    const auto refuse = [&](absl::string_view what) {
+      return absl::InvalidArgumentError(absl::StrCat(files_.directory(), ": tensor ", name, " is ", what,
+                                                     ", ", config_.architecture, " has none there (it has ",
+                                                     config_.layers, " layers)"));
+    };
+    if (absl::EndsWith(name, ".weight")) return refuse("a weight");
+    if (absl::EndsWith(name, ".bias") &&
+        std::any_of(entry->data.begin(), entry->data.end(), [](uint8_t byte) { return byte != 0; })) {
+      return refuse("a bias that is not zero");
     }
   }
   return absl::OkStatus();

@@ -146,8 +146,11 @@ class Config:
 
 
 def _windows(raw: Dict[str, Any]) -> List[int]:
-    """Sliding window per layer. Qwen slides only if asked, and only from max_window_layers on."""
-    layers, window = raw["num_hidden_layers"], raw.get("sliding_window") or 0
+    """Sliding window per layer: 4096 where it is left out, none where it is null.
+
+    Qwen slides only if asked, and only from max_window_layers on.
+    """
+    layers, window = raw["num_hidden_layers"], raw.get("sliding_window", 4096) or 0
     if raw["model_type"] == "mistral":
         return [window] * layers
     if raw["model_type"].startswith("qwen") and raw.get("use_sliding_window", False):

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "tests/runtime/model/temporary_directory.h"
 
@@ -104,6 +107,8 @@ TEST(ModelConfig, KnowsWhatSetsTheArchitecturesApart) {
 TEST(ModelConfig, ReadsSlidingWindowsAsTheirArchitectureMeansThem) {
   EXPECT_EQ(Read(With(Architecture("MistralForCausalLM"), "sliding_window", 4096)).sliding_window, 4096);
   EXPECT_EQ(Read(With(Architecture("MistralForCausalLM"), "sliding_window", nullptr)).sliding_window, 0);
+  EXPECT_EQ(Read(Architecture("MistralForCausalLM")).sliding_window, 4096) << "left out is not null";
+  EXPECT_EQ(Read(Architecture("LlamaForCausalLM")).sliding_window, 0);
   json qwen = With(Architecture("Qwen2ForCausalLM"), "sliding_window", 1024);
   EXPECT_EQ(Read(qwen).sliding_window, 0) << "use_sliding_window is false by default";
   qwen["use_sliding_window"] = true;
@@ -111,10 +116,18 @@ TEST(ModelConfig, ReadsSlidingWindowsAsTheirArchitectureMeansThem) {
   EXPECT_EQ(Read(qwen).sliding_window, 0) << "the window starts after the last layer";
   qwen["max_window_layers"] = 0;
   EXPECT_EQ(Read(qwen).sliding_window, 1024);
+  EXPECT_EQ(Read(With(qwen, "sliding_window", nullptr)).sliding_window, 0);
+  json by_default = qwen;
+  by_default.erase("sliding_window");
+  EXPECT_EQ(Read(by_default).sliding_window, 4096);
   qwen["max_window_layers"] = 16;
   EXPECT_THAT(Error(qwen), AllOf(HasSubstr("max_window_layers is 16"), HasSubstr("32")));
   qwen["layer_types"] = std::vector<std::string>(32, "full_attention");
   EXPECT_EQ(Read(qwen).sliding_window, 0);
+  json sliding = With(qwen, "layer_types", std::vector<std::string>(32, "sliding_attention"));
+  EXPECT_EQ(Read(sliding).sliding_window, 1024);
+  sliding["sliding_window"] = nullptr;
+  EXPECT_THAT(Error(sliding), HasSubstr("sliding_window is missing"));
   qwen["layer_types"][5] = "sliding_attention";
   EXPECT_THAT(Error(qwen), AllOf(HasSubstr("layer_types"), HasSubstr("sliding_attention")));
 }
@@ -179,6 +192,43 @@ TEST(ModelConfig, NamesWhatItDoesNotSupport) {
   EXPECT_THAT(Error(With(Llama(), "partial_rotary_factor", 0.5)), HasSubstr("partial_rotary_factor"));
 }
 
+TEST(ModelConfig, NamesFieldsOfRelatedModelsThatChangeTheNumbers) {
+  const std::pair<const char*, json> changes[] = {{"dual_chunk_attention_config", {{"chunk_size", 262144}}},
+                                                  {"use_mrope", true},
+                                                  {"attn_logit_softcapping", 50.0},
+                                                  {"final_logit_softcapping", 30.0},
+                                                  {"attention_multiplier", 0.0078125},
+                                                  {"residual_multiplier", 0.22},
+                                                  {"logits_scaling", 8.0},
+                                                  {"num_local_experts", 8},
+                                                  {"use_qk_norm", true},
+                                                  {"rotary_pct", 0.25},
+                                                  {"no_rope_layers", {1, 0}}};
+  for (const auto& [name, value] : changes) {
+    EXPECT_THAT(Error(With(Llama(), name, value)), HasSubstr(std::string("config.json: ") + name + " is "))
+        << name;
+    EXPECT_EQ(Error(With(Llama(), name, nullptr)), "") << name;
+  }
+  const std::pair<const char*, json> neutral[] = {{"dual_chunk_attention_config", json::object()},
+                                                  {"use_mrope", false},
+                                                  {"residual_multiplier", 1},
+                                                  {"num_experts", 0},
+                                                  {"no_rope_layers", json::array()}};
+  for (const auto& [name, value] : neutral) EXPECT_EQ(Error(With(Llama(), name, value)), "") << name;
+  const json sections = {{"rope_type", "default"}, {"mrope_section", {16, 24, 24}}};
+  EXPECT_THAT(Error(With(Llama(), "rope_scaling", sections)), HasSubstr("mrope_section"));
+}
+
+TEST(ModelConfig, RefusesCodeThatACheckpointBrings) {
+  json own = With(Llama(), "auto_map", {{"AutoModelForCausalLM", "modeling_new.NewForCausalLM"}});
+  EXPECT_THAT(Error(own), AllOf(HasSubstr("auto_map.AutoModelForCausalLM is \"modeling_new.NewForCausalLM\""),
+                                HasSubstr("LlamaForCausalLM")));
+  own.erase("architectures");
+  EXPECT_THAT(Error(own), HasSubstr("auto_map")) << "model_type says llama, the code says otherwise";
+  own["auto_map"] = {{"AutoModelForCausalLM", "someone/copy--modeling_llama.LlamaForCausalLM"}};
+  EXPECT_EQ(Error(own), "");
+}
+
 TEST(ModelConfig, NamesTheQuantisationItDoesNotSupport) {
   const auto error = [](const json& quantisation) {
     return Error(With(Llama(), "quantization_config", quantisation));
@@ -200,6 +250,98 @@ TEST(ModelConfig, NamesTheQuantisationItDoesNotSupport) {
   EXPECT_THAT(error({{"quant_method", "fp8"}, {"weight_block_size", {128}}}), HasSubstr("weight_block_size"));
   EXPECT_THAT(Error(With(Llama(), "compression_config", {{"format", "pack-quantized"}})),
               HasSubstr("compression_config"));
+}
+
+// What llm-compressor writes for FP8 with a scale per channel.
+json Compressed() {
+  return json::parse(R"({
+    "quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["lm_head"],
+    "quantization_status": "compressed", "kv_cache_scheme": null, "sparsity_config": {}, "transform_config": {},
+    "config_groups": {"group_0": {"targets": ["Linear"], "format": "float-quantized",
+      "weights": {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": true, "dynamic": false},
+      "input_activations": {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": true}}}})");
+}
+
+TEST(ModelConfig, ReadsFp8OfCompressedTensors) {
+  const auto read = [](const json& quantisation) {
+    return Read(With(Llama(), "quantization_config", quantisation)).quantisation;
+  };
+  EXPECT_EQ(read(Compressed()).method, QuantisationMethod::kFp8);
+  EXPECT_EQ(read(Compressed()).block_rows, 0);
+  json block = Compressed();
+  json& weights = block["config_groups"]["group_0"]["weights"];
+  weights["strategy"] = "block";
+  weights["block_structure"] = {128, 64};
+  EXPECT_EQ(read(block).block_rows, 128);
+  EXPECT_EQ(read(block).block_cols, 64);
+}
+
+TEST(ModelConfig, NamesTheCompressedTensorsItDoesNotRead) {
+  const auto error = [](const char* pointer, const json& value) {
+    json quantisation = Compressed();
+    quantisation[json::json_pointer(pointer)] = value;
+    return Error(With(Llama(), "quantization_config", quantisation));
+  };
+  for (const char* format : {"pack-quantized", "int-quantized", "nvfp4-pack-quantized", "naive-quantized"}) {
+    EXPECT_THAT(error("/format", format), HasSubstr(absl::StrCat("quantization_config.format is \"", format,
+                                                                 "\", want \"float-quantized\"")));
+  }
+  const std::string weights = "/config_groups/group_0/weights/";
+  EXPECT_THAT(error("/config_groups/group_0/format", "pack-quantized"), HasSubstr("group_0.format is"));
+  EXPECT_THAT(error((weights + "num_bits").c_str(), 4),
+              HasSubstr("config_groups.group_0.weights.num_bits is 4"));
+  EXPECT_THAT(error((weights + "type").c_str(), "int"), HasSubstr("weights.type is \"int\", want \"float\""));
+  EXPECT_THAT(error((weights + "strategy").c_str(), "group"), HasSubstr("weights.strategy is \"group\""));
+  EXPECT_THAT(error((weights + "strategy").c_str(), "block"),
+              HasSubstr("weights.block_structure is missing"));
+  EXPECT_THAT(error((weights + "symmetric").c_str(), false), HasSubstr("weights.symmetric is false"));
+  EXPECT_THAT(error("/config_groups", json::object()), HasSubstr("a group with weights"));
+  EXPECT_THAT(error("/transform_config", {{"config_groups", {1}}}), HasSubstr("transform_config"));
+  EXPECT_THAT(error("/sparsity_config", {{"format", "sparse-24-bitmask"}}), HasSubstr("sparse-24-bitmask"));
+  json second = Compressed()["config_groups"]["group_0"];
+  second["weights"]["strategy"] = "block";
+  second["weights"]["block_structure"] = {128, 128};
+  EXPECT_THAT(error("/config_groups/group_1", second), HasSubstr("group_1.weights has blocks other than"));
+}
+
+TEST(ModelConfig, ReadsFp8OfModelOptInEitherFile) {
+  json in_config =
+      With(Llama(), "quantization_config", {{"quant_method", "modelopt"}, {"quant_algo", "FP8"}});
+  EXPECT_EQ(Read(in_config).quantisation.method, QuantisationMethod::kFp8);
+  in_config["quantization_config"]["quant_algo"] = "NVFP4";
+  EXPECT_THAT(Error(in_config), HasSubstr("quantization_config.quant_algo is \"NVFP4\", want \"FP8\""));
+  TemporaryDirectory directory;
+  directory.Write("config.json", Llama().dump());
+  directory.Write(
+      "hf_quant_config.json",
+      R"({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}})");
+  EXPECT_EQ(ModelConfig::Load(directory.path())->quantisation.method, QuantisationMethod::kFp8);
+  directory.Write("hf_quant_config.json", R"({"quantization": {"quant_algo": "W4A8_AWQ"}})");
+  EXPECT_THAT(std::string(ModelConfig::Load(directory.path()).status().message()),
+              AllOf(HasSubstr("hf_quant_config.json: quantization.quant_algo is"), HasSubstr("W4A8_AWQ")));
+}
+
+TEST(ModelConfig, RefusesAQuantisationThatStandsInAFileBeside) {
+  TemporaryDirectory directory;
+  for (const char* file : {"quantize_config.json", "quant_config.json"}) {
+    directory.Write("config.json", Llama().dump());
+    directory.Write(file, R"({"bits": 4, "group_size": 128})");
+    EXPECT_THAT(std::string(ModelConfig::Load(directory.path()).status().message()),
+                AllOf(HasSubstr(file), HasSubstr("no quantization_config"), HasSubstr("quant_method")));
+    directory.Write("config.json",
+                    With(Llama(), "quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}).dump());
+    EXPECT_TRUE(ModelConfig::Load(directory.path()).ok()) << "what config.json says counts";
+    std::filesystem::remove(directory.File(file));
+  }
+}
+
+TEST(ModelConfig, NamesWhatADirectoryHoldsInPlaceOfAConfig) {
+  TemporaryDirectory directory;
+  directory.Write("model-q4_k_m.gguf", "x");
+  const absl::Status status = ModelConfig::Load(directory.path()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("config.json"), HasSubstr("model-q4_k_m.gguf is llama.cpp's format")));
 }
 
 TEST(ModelConfig, RefusesNumbersOutOfRange) {

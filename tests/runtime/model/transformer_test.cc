@@ -96,7 +96,8 @@ INSTANTIATE_TEST_SUITE_P(Architectures, TinyModel,
 // make_quantised.py: the reference computes with the weights that the stored bits stand for.
 INSTANTIATE_TEST_SUITE_P(Quantised, TinyModel,
                          ::testing::Values("fp8_tensor", "fp8_row", "fp8_block", "awq_gemm", "gptq_act_order",
-                                           "gptq_v2_whole_columns"));
+                                           "gptq_v2_whole_columns", "fp8_compressed_channel",
+                                           "fp8_compressed_head", "fp8_modelopt"));
 
 // KL(p || q) in nats, of distributions given by their logits.
 double Divergence(absl::Span<const float> p, absl::Span<const float> q) {

@@ -102,6 +102,22 @@ TEST_F(SpoiledModel, ABiasThatTheArchitectureDoesNotHaveIsRefused) {
   EXPECT_THAT(Error(), HasSubstr("k_proj.bias is a bias that is not zero, LlamaForCausalLM has none there"));
 }
 
+TEST_F(SpoiledModel, AWeightThatTheArchitectureDoesNotHaveIsRefused) {
+  Copy("qwen3_qk_norm");
+  std::string config = directory_.Read("config.json");
+  config.replace(config.find("Qwen3ForCausalLM"), 16, "LlamaForCausalLM");
+  directory_.Write("config.json", config);
+  EXPECT_THAT(Error(), HasSubstr("k_norm.weight is a weight, LlamaForCausalLM has none there"));
+  std::filesystem::remove(directory_.File("config.json"));
+  std::filesystem::remove(directory_.File("model.safetensors"));
+  Copy("llama_linear");
+  config = directory_.Read("config.json");
+  const std::string field = "\"num_hidden_layers\": 2";
+  config.replace(config.find(field), field.size(), "\"num_hidden_layers\": 1");
+  directory_.Write("config.json", config);
+  EXPECT_THAT(Error(), HasSubstr("model.layers.1."));
+}
+
 TEST_F(SpoiledModel, AWrongShapeIsNamedBeforeAnythingIsRead) {
   Copy("llama_linear");
   std::string config = directory_.Read("config.json");

@@ -73,6 +73,21 @@ def fp8_per_row(name: str, weight: np.ndarray) -> Tuple[Tensors, np.ndarray]:
     return tensors, E4M3[stored] * scale
 
 
+def fp8_per_channel(name: str, weight: np.ndarray) -> Tuple[Tensors, np.ndarray]:
+    """As llm-compressor writes strategy "channel": float32 [outputs, 1]."""
+    scale = (np.abs(weight).max(axis=1, keepdims=True) / 448).astype(np.float32)
+    stored = fp8_bytes(weight, scale)
+    tensors = {f"{name}.weight": ("F8_E4M3", stored), f"{name}.weight_scale": ("F32", scale)}
+    return tensors, E4M3[stored] * scale.astype(np.float64)
+
+
+def fp8_with_static_inputs(name: str, weight: np.ndarray) -> Tuple[Tensors, np.ndarray]:
+    """As ModelOpt writes it: scalars for the weight, and for inputs, which nobody here rounds."""
+    tensors, back = fp8_per_tensor(name, weight)
+    tensors[f"{name}.input_scale"] = ("F32", np.float32(0.5))
+    return tensors, back
+
+
 BLOCK = (24, 40)  # divides no dimension: the last blocks are cut off
 
 
@@ -93,6 +108,13 @@ def fp8_per_block(name: str, weight: np.ndarray) -> Tuple[Tensors, np.ndarray]:
         f"{name}.weight_scale_inv": ("F32", grid),
     }
     return tensors, E4M3[stored] * scale
+
+
+def fp8_compressed_block(name: str, weight: np.ndarray) -> Tuple[Tensors, np.ndarray]:
+    """The same blocks under llm-compressor's name for their scales."""
+    tensors, back = fp8_per_block(name, weight)
+    tensors[f"{name}.weight_scale"] = tensors.pop(f"{name}.weight_scale_inv")
+    return tensors, back
 
 
 def groups_of(weight: np.ndarray, group_of: np.ndarray) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -184,6 +206,28 @@ class Quantised(NamedTuple):
     tiny: Tiny
     config: Dict[str, Any]
     store: Callable[[str, np.ndarray], Tuple[Tensors, np.ndarray]]
+    file: str = "config.json"  # the one that holds `config`
+
+
+def compressed_tensors(ignore: List[str], **weights: Any) -> Dict[str, Any]:
+    """A quantization_config as llm-compressor writes it for FP8."""
+    floats = {"num_bits": 8, "type": "float", "symmetric": True}
+    inputs = {**floats, "strategy": "token", "dynamic": True}
+    group = {
+        "targets": ["Linear"],
+        "weights": {**floats, "dynamic": False, "observer": "minmax", **weights},
+        "input_activations": inputs,
+        "output_activations": None,
+    }
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "quantization_status": "compressed",
+        "global_compression_ratio": None,
+        "kv_cache_scheme": None,
+        "ignore": ignore,
+        "config_groups": {"group_0": group},
+    }
 
 
 LLAMA = Tiny("LlamaForCausalLM", "llama", {"hidden_size": 64, "head_dim": 16})
@@ -237,6 +281,27 @@ MODELS: Dict[str, Quantised] = {
         },
         gptq(-1, act_order=False, version=2),
     ),
+    "fp8_compressed_channel": Quantised(
+        LLAMA, compressed_tensors(["lm_head"], strategy="channel"), fp8_per_channel
+    ),
+    "fp8_compressed_head": Quantised(  # nothing is ignored: the head is quantised too
+        LLAMA,
+        compressed_tensors([], strategy="block", block_structure=list(BLOCK)),
+        fp8_compressed_block,
+    ),
+    "fp8_modelopt": Quantised(
+        LLAMA,
+        {
+            "producer": {"name": "modelopt", "version": "0.23.0"},
+            "quantization": {
+                "quant_algo": "FP8",
+                "kv_cache_quant_algo": None,
+                "exclude_modules": ["lm_head"],
+            },
+        },
+        fp8_with_static_inputs,
+        file="hf_quant_config.json",
+    ),
 }
 
 
@@ -264,9 +329,9 @@ def plain(tensor: torch.Tensor) -> Tuple[str, np.ndarray]:
     return "F16", tensor.numpy()
 
 
-def is_quantised(name: str) -> bool:
-    """Projections of the layers; embedding, norms, biases and head stay as they are."""
-    return name.endswith("_proj.weight")
+def is_quantised(name: str, model: Quantised) -> bool:
+    """Projections of the layers and a head that is not ignored; embedding, norms and biases stay as they are."""
+    return name.endswith("_proj.weight") or (name == "lm_head.weight" and model.config.get("ignore") == [])
 
 
 def make(name: str, model: Quantised, out: Path, seed: int) -> None:
@@ -274,14 +339,18 @@ def make(name: str, model: Quantised, out: Path, seed: int) -> None:
     torch.manual_seed(seed)
     directory = out / name
     directory.mkdir(parents=True, exist_ok=True)
-    raw = {**config_of(model.tiny), "quantization_config": model.config}
+    raw = config_of(model.tiny)
+    if model.file == "config.json":
+        raw["quantization_config"] = model.config
+    else:
+        (directory / model.file).write_text(json.dumps(model.config, indent=1) + "\n")
     (directory / "config.json").write_text(json.dumps(raw, indent=1) + "\n")
     weights = random_weights(Config.load(directory), model.tiny, raw["intermediate_size"])
     stored: Tensors = {}
     dequantised: Dict[str, torch.Tensor] = {}
     error = 0.0
     for key, weight in weights.items():
-        if not is_quantised(key):
+        if not is_quantised(key, model):
             stored.setdefault(key, plain(weight))
             stored[key] = plain(weight)
             dequantised[key] = weight.to(torch.float32)
