@@ -10,10 +10,12 @@
 #include "runtime/model/added_tokens.h"
 #include "runtime/model/bpe.h"
 #include "runtime/model/decoder.h"
+#include "runtime/model/foreign_files.h"
 #include "runtime/model/json_reader.h"
 #include "runtime/model/normalizer.h"
 #include "runtime/model/post_processor.h"
 #include "runtime/model/pre_tokenizer.h"
+#include "runtime/model/tokenizer_config.h"
 #include "runtime/model/utf8.h"
 #include "runtime/status_macros.h"
 
@@ -23,7 +25,9 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kMaxFileBytes = 256u << 20;
+constexpr size_t kMaxConfigBytes = 64u << 20;  // it lists added tokens, too
 constexpr int kMaxDepth = 16;
+constexpr int kConfigDepth = 32;
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
 
 // The stages of a tokenizer.json, in the order in which a text passes them: added tokens of the raw text,
@@ -255,8 +259,21 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(absl::string_view
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& directory) {
   const std::string path = absl::StrCat(directory, "/tokenizer.json");
-  ALUDEL_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxFileBytes));
-  return FromJson(text, path);
+  const absl::StatusOr<std::string> text = ReadFile(path, kMaxFileBytes);
+  if (absl::IsNotFound(text.status())) {
+    return absl::NotFoundError(absl::StrCat(text.status().message(), ForeignTokenizer(directory)));
+  }
+  if (!text.ok()) return text.status();
+  ALUDEL_ASSIGN_OR_RETURN(json root, ParseJson(*text, path, kMaxDepth));
+  const std::string config_path = absl::StrCat(directory, "/tokenizer_config.json");
+  const absl::StatusOr<std::string> config_text = ReadFile(config_path, kMaxConfigBytes);
+  if (config_text.ok()) {
+    ALUDEL_ASSIGN_OR_RETURN(const json config, ParseJson(*config_text, config_path, kConfigDepth));
+    ALUDEL_RETURN_IF_ERROR(ApplyTokenizerConfig(config, config_path, &root));
+  } else if (!absl::IsNotFound(config_text.status())) {
+    return config_text.status();
+  }
+  return BpeTokenizer::Make(root, path);
 }
 
 }  // namespace aludel

@@ -16,7 +16,8 @@ namespace aludel {
 // error at Load that names it: it never tokenises approximately.
 class Tokenizer {
  public:
-  // Reads DIR/tokenizer.json.
+  // Reads DIR/tokenizer.json and, where present, what DIR/tokenizer_config.json changes of it
+  // (tokenizer_config.h).
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& directory);
   static absl::StatusOr<std::unique_ptr<Tokenizer>> FromJson(absl::string_view json,
                                                              absl::string_view origin);
