@@ -216,8 +216,7 @@ absl::Status ReadYarn(const Fields& rope, RopeConfig* result) {
   if (rope.Has("attention_factor")) {
     ALUDEL_ASSIGN_OR_RETURN(result->attention_factor, rope.Number("attention_factor", 0.0, 1e-6, 1e6));
   }
-  ALUDEL_ASSIGN_OR_RETURN(const bool truncate, rope.Bool("truncate", true));
-  if (!truncate) return rope.Unsupported("truncate", "true");
+  ALUDEL_ASSIGN_OR_RETURN(result->truncate, rope.Bool("truncate", true));
   ALUDEL_ASSIGN_OR_RETURN(const double mscale, rope.Number("mscale", 0.0, 0.0, 1e3));
   ALUDEL_ASSIGN_OR_RETURN(const double mscale_all, rope.Number("mscale_all_dim", 0.0, 0.0, 1e3));
   if (result->attention_factor == 0.0 && mscale > 0.0 && mscale_all > 0.0) {

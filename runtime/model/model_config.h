@@ -23,6 +23,7 @@ struct RopeConfig {
   int64_t original_max_positions = 0;  // llama3, yarn, dynamic
   double beta_fast = 32.0;             // yarn
   double beta_slow = 1.0;              // yarn
+  bool truncate = true;                // yarn; the two dimensions of the ramp become integers
   double attention_factor = 0.0;       // yarn; 0: derived from factor
 };
 
@@ -59,7 +60,7 @@ struct ModelConfig {
 };
 
 // Inverse frequencies [head_dim / 2] after scaling, and YaRN's attention factor (1 otherwise). `dynamic`
-// scaling depends on the sequence length: `length` fixes it for a whole request.
+// scaling depends on the sequence length: `length` fixes it, for all sequences of a model (Transformer).
 struct RopeFrequencies {
   std::vector<float> inverse_frequency;
   float attention_factor = 1.0f;

@@ -41,6 +41,7 @@ std::string DescribeRope(const ModelConfig& config, int64_t rope_length) {
       absl::StrAppendFormat(&text, ", yarn factor %.10g, beta %.10g to %.10g, attention %.10g, from %d",
                             rope.factor, rope.beta_fast, rope.beta_slow, rope.attention_factor,
                             rope.original_max_positions);
+      if (!rope.truncate) absl::StrAppend(&text, ", not truncated");
       break;
   }
   return text;

@@ -38,8 +38,14 @@ RopeFrequencies MakeRopeFrequencies(const ModelConfig& config, int64_t length) {
   double low = 0.0;
   double high = 0.0;
   if (rope.scaling == RopeScaling::kYarn) {
-    low = std::max(std::floor(YarnDimension(rope.beta_fast, config.head_dim, rope)), 0.0);
-    high = std::min(std::ceil(YarnDimension(rope.beta_slow, config.head_dim, rope)), config.head_dim - 1.0);
+    low = YarnDimension(rope.beta_fast, config.head_dim, rope);
+    high = YarnDimension(rope.beta_slow, config.head_dim, rope);
+    if (rope.truncate) {
+      low = std::floor(low);
+      high = std::ceil(high);
+    }
+    low = std::max(low, 0.0);
+    high = std::min(high, config.head_dim - 1.0);
     if (low == high) high += 0.001;
   }
 

@@ -207,9 +207,15 @@ def _yarn(frequencies: torch.Tensor, config: Config) -> Tuple[torch.Tensor, floa
     if low == high:
         high += 0.001
     ramp = ((torch.arange(dim // 2, dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
+
+    def temperature(mscale: float) -> float:
+        return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
     attention = rope.get("attention_factor")
     if attention is None:
-        attention = 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
+        attention = temperature(1)
+        if rope.get("mscale") and rope.get("mscale_all_dim"):
+            attention = temperature(rope["mscale"]) / temperature(rope["mscale_all_dim"])
     return frequencies / factor * ramp + frequencies * (1 - ramp), attention
 
 

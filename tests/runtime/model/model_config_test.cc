@@ -152,6 +152,10 @@ TEST(ModelConfig, ReadsEveryRopeVariant) {
   EXPECT_EQ(qwen.max_positions, 131072);
   EXPECT_EQ(qwen.rope.beta_fast, 32.0);
   EXPECT_EQ(qwen.rope.attention_factor, 0.0) << "derived from factor";
+  EXPECT_TRUE(qwen.rope.truncate);
+  json whole = yarn;
+  whole["truncate"] = false;
+  EXPECT_FALSE(Read(With(base, "rope_scaling", whole)).rope.truncate);
 }
 
 TEST(ModelConfig, ReadsRopeParametersOfTransformers5) {
@@ -179,7 +183,7 @@ TEST(ModelConfig, NamesABadRopeField) {
               HasSubstr("high_freq_factor"));
   EXPECT_THAT(error({{"type", "dynamic"}, {"factor", 2}, {"original_max_position_embeddings", 8192}}),
               HasSubstr("original_max_position_embeddings is 8192"));
-  EXPECT_THAT(error({{"type", "yarn"}, {"factor", 2}, {"truncate", false}}), HasSubstr("truncate"));
+  EXPECT_THAT(error({{"type", "yarn"}, {"factor", 2}, {"truncate", 1}}), HasSubstr("truncate"));
   EXPECT_THAT(error("linear"), HasSubstr("want an object"));
 }
 

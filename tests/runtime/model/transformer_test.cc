@@ -5,6 +5,7 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -20,7 +21,8 @@ using ::testing::HasSubstr;
 
 constexpr char kGolden[] = "tests/runtime/model/golden/";
 
-// Everything here is compared with an independent PyTorch forward (deploy/demo/train/reference.py).
+// The tiny models are compared with HuggingFace transformers (golden/make_hf.py), the demo models with an
+// independent PyTorch forward (deploy/demo/train/reference.py), which make_hf.py compares with transformers.
 
 float MaxDifference(absl::Span<const float> a, absl::Span<const float> b) {
   EXPECT_EQ(a.size(), b.size());
@@ -44,60 +46,173 @@ std::vector<int32_t> Ints(const SafetensorsEntry& entry) {
   return values;
 }
 
-class TinyModel : public ::testing::TestWithParam<const char*> {
- protected:
-  TinyModel() : directory_(absl::StrCat(kGolden, "tiny/", GetParam())) {
-    const auto golden = nlohmann::json::parse(std::ifstream(directory_ + "/golden.json"));
-    ids_ = golden["ids"].get<std::vector<int32_t>>();
-    logits_ = golden["logits"].get<std::vector<std::vector<float>>>();
+// Collects what every layer computed.
+class Collector : public LayerObserver {
+ public:
+  explicit Collector(TestModel* model) : model_(model) {}
+  absl::Status OnLayer(const LayerSlice& slice) override {
+    if (slice.h.dtype == DType::kF32) Append(slice.h, &h[slice.layer]);
+    Append(slice.x, &x[slice.layer]);
+    Append(slice.k, &k[slice.layer]);
+    Append(slice.v, &v[slice.layer]);
+    return absl::OkStatus();
+  }
+  using Rows = std::vector<std::vector<float>>;
+  std::map<int, Rows> h, x, k, v;  // by layer and position
+
+ private:
+  void Append(const TensorView& view, Rows* rows) {
+    std::vector<float> all((view.rows - 1) * view.stride + view.cols);
+    const Stream stream = model_->model().stream();
+    model_->device()->CopyToHost(all.data(), view.data, all.size() * sizeof(float), stream);
+    ASSERT_TRUE(model_->device()->Synchronize(stream).ok());
+    for (int64_t t = 0; t < view.rows; ++t) {
+      rows->emplace_back(all.begin() + t * view.stride, all.begin() + t * view.stride + view.cols);
+    }
   }
 
-  TestModel Load(DType compute, DType kv) {
-    return TestModel(directory_, {.compute = compute, .rope_length = static_cast<int64_t>(ids_.size())}, kv,
-                     static_cast<int64_t>(ids_.size()));
+  TestModel* model_;
+};
+
+// How far a number may be from the reference, which computes in f32, in parts of the largest number of its
+// tensor. In bf16 the inputs of every product are rounded to 8 bits, and so is what the cache holds.
+struct Precision {
+  DType compute;
+  DType kv;
+  float logits;
+  float states;  // entering each layer: its input, and its K and V before rotation
+};
+constexpr Precision kPrecisions[] = {{DType::kF32, DType::kF32, 2e-5f, 2e-5f},
+                                     {DType::kBf16, DType::kBf16, 0.03f, 0.02f}};
+
+using TinyCase = std::tuple<const char*, Precision>;
+
+class TinyModel : public ::testing::TestWithParam<TinyCase> {
+ protected:
+  TinyModel()
+      : directory_(absl::StrCat(kGolden, "tiny/", std::get<0>(GetParam()))),
+        precision_(std::get<1>(GetParam())),
+        golden_(SafetensorsFile::Open(directory_ + "/golden.safetensors").value()),
+        ids_(Ints(*golden_->Find("ids").value())),
+        logits_(Floats(*golden_->Find("logits").value())) {}
+
+  // Runs the prompt in pieces of these sizes, the last for the rest of it, and compares the logits after each
+  // piece and the states of every layer.
+  void CheckInPieces(const std::vector<size_t>& sizes) {
+    const auto tokens = static_cast<int64_t>(ids_.size());
+    TestModel model(directory_, {.compute = precision_.compute, .rope_length = tokens}, precision_.kv,
+                    tokens);
+    EXPECT_EQ(model.model().config().sliding_window, std::stoll(golden_->metadata().at("sliding_window")));
+    Collector collector(&model);
+    const size_t vocab = logits_.size() / ids_.size();
+    const float scale = Largest(logits_);
+    float worst = 0.0f;
+    size_t done = 0;
+    for (size_t piece = 0; done < ids_.size(); ++piece) {
+      const size_t size = piece < sizes.size() ? sizes[piece] : ids_.size() - done;
+      const std::vector<float> logits = model.Run({ids_.data() + done, size}, &collector);
+      done += size;
+      const float difference = MaxDifference(logits, {logits_.data() + (done - 1) * vocab, vocab});
+      EXPECT_LT(difference, precision_.logits * scale) << "logits at position " << done - 1;
+      worst = std::max(worst, difference / scale);
+    }
+    RecordProperty("logits", absl::StrCat(worst));
+    worst = std::max(
+        {CheckStates("x", collector.x), CheckStates("k", collector.k), CheckStates("v", collector.v)});
+    RecordProperty("states", absl::StrCat(worst));
+  }
+
+ private:
+  static float Largest(absl::Span<const float> values) {
+    float largest = 0.0f;
+    for (const float value : values) largest = std::max(largest, std::fabs(value));
+    return largest;
+  }
+
+  // Returns the largest difference, in parts of the largest number.
+  float CheckStates(const std::string& name, const std::map<int, Collector::Rows>& layers) {
+    const std::vector<float> expected = Floats(*golden_->Find(name).value());
+    const std::vector<int32_t> positions = Ints(*golden_->Find("positions").value());
+    const size_t width = expected.size() / positions.size() / layers.size();
+    const float scale = Largest(expected);
+    const float* row = expected.data();
+    float worst = 0.0f;
+    for (const auto& [layer, rows] : layers) {
+      for (const int32_t position : positions) {
+        const float difference = MaxDifference(rows.at(position), {row, width});
+        EXPECT_LT(difference, precision_.states * scale)
+            << name << " of layer " << layer << " at position " << position;
+        worst = std::max(worst, difference / scale);
+        row += width;
+      }
+    }
+    return worst;
   }
 
   std::string directory_;
+  Precision precision_;
+  std::unique_ptr<SafetensorsFile> golden_;
+
+ protected:
   std::vector<int32_t> ids_;
-  std::vector<std::vector<float>> logits_;  // at every position
+
+ private:
+  std::vector<float> logits_;  // at every position
 };
 
-TEST_P(TinyModel, GivesTheReferenceLogitsTokenByToken) {
-  TestModel model = Load(DType::kF32, DType::kF32);
-  for (size_t i = 0; i < ids_.size(); ++i) {
-    EXPECT_LT(MaxDifference(model.Run({&ids_[i], 1}), logits_[i]), 2e-4f * (1.0f + std::fabs(logits_[i][0])))
-        << "position " << i;
+TEST_P(TinyModel, IsTransformersInOneGo) { CheckInPieces({}); }
+
+TEST_P(TinyModel, IsTransformersInChunks) { CheckInPieces({7, 10}); }
+
+TEST_P(TinyModel, IsTransformersTokenByToken) { CheckInPieces(std::vector<size_t>(ids_.size(), 1)); }
+
+std::string NameOfCase(const ::testing::TestParamInfo<TinyCase>& info) {
+  return absl::StrCat(std::get<0>(info.param), "_", Name(std::get<1>(info.param).compute));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Architectures, TinyModel,
+    ::testing::Combine(::testing::Values("llama_llama3", "llama_llama3_parameters", "llama_llama3_type",
+                                         "llama_linear", "llama_linear_parameters", "llama_dynamic",
+                                         "llama_yarn", "llama_yarn_attention_factor", "llama_yarn_mscale",
+                                         "llama_yarn_betas", "llama_yarn_untruncated", "llama_tied",
+                                         "llama_head_dim", "llama_sharded", "llama_mqa", "llama_mha",
+                                         "mistral_sliding", "mistral_default_window", "mistral_head_dim",
+                                         "mistral_yarn", "qwen2_bias", "qwen2_linear", "qwen2_dynamic",
+                                         "qwen2_yarn", "qwen2_sliding", "qwen3_qk_norm", "qwen3_linear",
+                                         "qwen3_dynamic", "qwen3_yarn", "qwen3_sliding", "qwen3_tied"),
+                       ::testing::ValuesIn(kPrecisions)),
+    NameOfCase);
+// make_quantised.py: transformers computes with the weights that the stored bits stand for.
+INSTANTIATE_TEST_SUITE_P(
+    Quantised, TinyModel,
+    ::testing::Combine(::testing::Values("fp8_tensor", "fp8_row", "fp8_block", "awq_gemm", "gptq_act_order",
+                                         "gptq_v2_whole_columns", "fp8_compressed_channel",
+                                         "fp8_compressed_head", "fp8_modelopt"),
+                       ::testing::ValuesIn(kPrecisions)),
+    NameOfCase);
+
+// Transformers rotates by a factor for the length so far, and leaves the cache as an earlier factor made it.
+// A server's factor is one for its whole context, so that keys may be cached and handed over.
+TEST(DynamicRope, RotatesAPromptByTheSameFactorWhateverItsLength) {
+  for (const char* name : {"llama_dynamic", "qwen2_dynamic", "qwen3_dynamic"}) {
+    TestModel model(absl::StrCat(kGolden, "tiny/", name), {.compute = DType::kF32}, DType::kF32, 24);
+    const ModelConfig& config = model.model().config();
+    ASSERT_EQ(config.rope.original_max_positions, 12);
+    ASSERT_EQ(model.model().context(), 24);
+    const auto golden =
+        SafetensorsFile::Open(absl::StrCat(kGolden, "tiny/", name, "/golden.safetensors")).value();
+    const std::vector<int32_t> ids = Ints(*golden->Find("ids").value());
+    const std::vector<float> logits = Floats(*golden->Find("logits").value());  // for a prompt of 24 tokens
+    const size_t vocab = logits.size() / ids.size();
+    for (const size_t length : {2, 7, 12, 13, 24}) {  // at most 12: transformers would not scale at all
+      model.Rewind(0);
+      const std::vector<float> ours = model.Run({ids.data(), length});
+      EXPECT_LT(MaxDifference(ours, {logits.data() + (length - 1) * vocab, vocab}), 1e-4f)
+          << name << ", " << length << " tokens";
+    }
   }
 }
-
-TEST_P(TinyModel, GivesTheReferenceLogitsInOneGoAndInChunks) {
-  TestModel model = Load(DType::kF32, DType::kF32);
-  const size_t n = ids_.size();
-  EXPECT_LT(MaxDifference(model.Run(ids_), logits_[n - 1]), 1e-3f);
-  model.Rewind(0);
-  EXPECT_LT(MaxDifference(model.Run({ids_.data(), 7}), logits_[6]), 1e-3f);
-  EXPECT_LT(MaxDifference(model.Run({ids_.data() + 7, 10}), logits_[16]), 1e-3f);
-  EXPECT_LT(MaxDifference(model.Run({ids_.data() + 17, n - 17}), logits_[n - 1]), 1e-3f);
-}
-
-TEST_P(TinyModel, StaysNearTheReferenceInBf16) {
-  TestModel model = Load(DType::kBf16, DType::kBf16);
-  const std::vector<float> logits = model.Run(ids_);
-  float scale = 0.0f;
-  for (float value : logits_.back()) scale = std::max(scale, std::fabs(value));
-  // Inputs of every product are rounded to 8 bits of mantissa.
-  EXPECT_LT(MaxDifference(logits, logits_.back()), 0.06f * scale);
-}
-
-INSTANTIATE_TEST_SUITE_P(Architectures, TinyModel,
-                         ::testing::Values("llama_llama3", "llama_linear", "llama_dynamic", "llama_yarn",
-                                           "llama_tied", "llama_head_dim", "llama_sharded", "mistral_sliding",
-                                           "qwen2_bias", "qwen3_qk_norm"));
-// make_quantised.py: the reference computes with the weights that the stored bits stand for.
-INSTANTIATE_TEST_SUITE_P(Quantised, TinyModel,
-                         ::testing::Values("fp8_tensor", "fp8_row", "fp8_block", "awq_gemm", "gptq_act_order",
-                                           "gptq_v2_whole_columns", "fp8_compressed_channel",
-                                           "fp8_compressed_head", "fp8_modelopt"));
 
 // KL(p || q) in nats, of distributions given by their logits.
 double Divergence(absl::Span<const float> p, absl::Span<const float> q) {
@@ -167,30 +282,11 @@ TEST_P(DemoModel, LosesLittleWithWeightsInIntegers) {
   }
 }
 
-// Collects what one layer computed.
-class Collector : public LayerObserver {
- public:
-  absl::Status OnLayer(const LayerSlice& slice) override {
-    Append(slice.h, &h[slice.layer]);
-    Append(slice.k, &k[slice.layer]);
-    Append(slice.v, &v[slice.layer]);
-    return absl::OkStatus();
-  }
-  std::map<int, std::vector<std::vector<float>>> h, k, v;  // by layer and position
-
- private:
-  static void Append(const TensorView& view, std::vector<std::vector<float>>* rows) {
-    for (int64_t t = 0; t < view.rows; ++t) {
-      rows->emplace_back(view.f32() + t * view.stride, view.f32() + t * view.stride + view.cols);
-    }
-  }
-};
-
 TEST_P(DemoModel, ShowsTheReferenceStatesToAnObserver) {
   TestModel model(directory_, {.compute = DType::kF32}, DType::kF32, 1024);
   const std::vector<int32_t> ids = Ints(Entry("prompt.0.ids"));
   const std::vector<int32_t> positions = Ints(Entry("layer.positions"));
-  Collector collector;
+  Collector collector(&model);
   model.Run(ids, &collector);
   for (int layer : {0, 5}) {
     const std::string prefix = absl::StrCat("layer.", layer, ".");

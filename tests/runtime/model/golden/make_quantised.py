@@ -1,10 +1,10 @@
 """Writes tiny random models with quantised weights, with the logits of the dequantised weights.
 
 Each directory tiny/NAME is a checkpoint as published quantisers write it (FP8 with a scale per
-tensor, row or block; AutoAWQ's GEMM layout; AutoGPTQ's layout, both versions) plus golden.json as
-make_tiny.py writes it. Weights are rounded to nearest, which is no good quantiser and all that a
-reader's test needs. Packing and unpacking are written here from the formats' definitions, element
-by element, and share nothing with the runtime: the golden logits come from `unpack`ed bits.
+tensor, row or block; AutoAWQ's GEMM layout; AutoGPTQ's layout, both versions) plus what
+HuggingFace's modules make of the unpacked weights (make_hf.py). Weights are rounded to nearest,
+which is no good quantiser and all that a reader's test needs. Packing and unpacking are written
+here from the formats' definitions, element by element, and share nothing with the runtime.
 """
 
 import argparse
@@ -16,10 +16,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 import numpy as np
 import torch
+from make_hf import GOLDEN, Config, load, write_golden, write_safetensors
 from make_tiny import TOKENS, Tiny, config_of, random_weights
-from reference import Config, Reference, write_safetensors
 
-GOLDEN = Path(__file__).resolve().parent
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # nibble n of a word holds this one of its eight outputs
 NIBBLES = 8
 
@@ -367,9 +366,7 @@ def make(name: str, model: Quantised, out: Path, seed: int) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         write_safetensors(Path(scratch) / "model.safetensors", dequantised)
         (Path(scratch) / "config.json").write_text(json.dumps(config_of(model.tiny)))
-        logits, _ = Reference(scratch, torch.float64).forward(ids)
-    golden = {"ids": ids, "logits": [[float(f"{x:.7g}") for x in row] for row in logits.tolist()]}
-    (directory / "golden.json").write_text(json.dumps(golden, separators=(",", ":")) + "\n")
+        logits = write_golden(directory, load(Path(scratch)), ids)["logits"]
     size = sum(file.stat().st_size for file in directory.iterdir())
     print(f"{name:22} {size / 1000:4.0f} kB, logits to {logits.abs().max():.1f}, rounding {error:.2g}")
 

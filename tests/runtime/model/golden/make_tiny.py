@@ -1,9 +1,8 @@
-"""Writes tiny random models of every supported architecture, with the reference's logits.
+"""Writes tiny random models of every supported architecture, and what HuggingFace makes of them.
 
 Each directory tiny/NAME is a complete HuggingFace checkpoint (config.json, model.safetensors or
-shards) plus golden.json: {"ids", "logits" [tokens][vocab]}. Logits are computed in float64 in mode
-exact, from the weights as stored, by deploy/demo/train/reference.py; dynamic scaling takes the
-whole prompt's length.
+shards) plus golden.safetensors, which make_hf.py describes: the logits and every layer's states by
+transformers. Models that differ from another in their config alone have a link to its weights.
 
 A golden that would not notice a missing feature is worthless. So where a model's feature can be
 switched off, that must change some logit by 0.05 at least; the random weights are scaled for
@@ -12,19 +11,16 @@ peaked attention.
 
 import argparse
 import json
-import sys
+import tempfile
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple
 
 import torch
-
-GOLDEN = Path(__file__).resolve().parent
-sys.path.insert(0, str(GOLDEN.parents[3] / "deploy/demo/train"))
-
-from reference import Config, Reference, write_safetensors  # noqa: E402
+from make_hf import GOLDEN, Config, load, run, write_golden, write_safetensors
 
 TOKENS = 24
 SMALLEST_EFFECT = 0.05
+ABSENT = object()  # in place of a config entry's value: the entry is left out
 
 COMMON: Dict[str, Any] = {
     "hidden_size": 64,
@@ -52,6 +48,7 @@ class Tiny(NamedTuple):
     without: Dict[str, Any] = {}  # config entries that switch the feature off
     dtype: torch.dtype = torch.bfloat16
     shards: int = 1
+    weights: str = ""  # the model whose weights it has; none: its own
 
 
 def llama(config: Dict[str, Any], without: Dict[str, Any], **options: Any) -> Tiny:
@@ -59,57 +56,106 @@ def llama(config: Dict[str, Any], without: Dict[str, Any], **options: Any) -> Ti
     return Tiny("LlamaForCausalLM", "llama", config, without, **options)
 
 
-NO_SCALING = {"rope_scaling": None}
+def mistral(config: Dict[str, Any], without: Dict[str, Any], **options: Any) -> Tiny:
+    """A Mistral model."""
+    return Tiny("MistralForCausalLM", "mistral", config, without, **options)
+
+
+def qwen2(config: Dict[str, Any], without: Dict[str, Any], **options: Any) -> Tiny:
+    """A Qwen2 model."""
+    return Tiny("Qwen2ForCausalLM", "qwen2", config, without, **options)
+
+
+def qwen3(config: Dict[str, Any], without: Dict[str, Any], **options: Any) -> Tiny:
+    """A Qwen3 model with heads wider than hidden_size / heads."""
+    config = {"head_dim": 32, "rms_norm_eps": 1e-6, "attention_bias": False, **config}
+    return Tiny("Qwen3ForCausalLM", "qwen3", config, without, **options)
+
+
+def yarn(**more: Any) -> Dict[str, Any]:
+    """YaRN as rope_parameters."""
+    rope = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+    return {"rope_parameters": {**rope, **more}, "max_position_embeddings": 256}
+
+
+NO_SCALING = {
+    "rope_scaling": ABSENT,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+}
+LLAMA3 = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 128,
+}
+SLIDING = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 0}
+LINEAR = {"rope_scaling": {"type": "linear", "factor": 4.0}}
+DYNAMIC = {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}, "max_position_embeddings": 12}
+DYNAMIC_PARAMETERS = {
+    "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0},
+    "max_position_embeddings": 12,
+}
+PUBLISHED_YARN = {  # as the Qwen2.5 and Qwen3 cards spell it: the context is the original one
+    "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+}
 
 # The scalings are spelled in the three ways found in published configs: `type`, `rope_type`, and
 # `rope_parameters`. Context lengths are tiny: every branch of a scaling acts within 24 tokens.
 MODELS: Dict[str, Tiny] = {
-    "llama_linear": llama({"rope_scaling": {"type": "linear", "factor": 4.0}}, NO_SCALING),
-    "llama_dynamic": llama(
-        {
-            "rope_scaling": {"rope_type": "dynamic", "factor": 2.0},
-            "max_position_embeddings": 12,
-        },
-        NO_SCALING,
-    ),
+    "llama_linear": llama(LINEAR, NO_SCALING),
+    "llama_dynamic": llama(DYNAMIC, NO_SCALING),
     "llama_llama3": llama(
-        {
-            "rope_scaling": {
-                "rope_type": "llama3",
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 128,
-            },
-            "max_position_embeddings": 1024,
-        },
+        {"rope_scaling": {"rope_type": "llama3", **LLAMA3}, "max_position_embeddings": 1024},
         NO_SCALING,
         dtype=torch.float16,
     ),
-    "llama_yarn": llama(
-        {
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "rope_theta": 10000.0,
-                "factor": 4.0,
-                "original_max_position_embeddings": 64,
-            },
-            "max_position_embeddings": 256,
-        },
-        {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
-    ),
+    "llama_yarn": llama(yarn(), NO_SCALING),
     "llama_tied": llama({"tie_word_embeddings": True, "vocab_size": 48}, {}, dtype=torch.float32),
     "llama_head_dim": llama({"hidden_size": 48, "head_dim": 32}, {}),
     "llama_sharded": llama({}, {}, shards=3),
-    "mistral_sliding": Tiny(
-        "MistralForCausalLM", "mistral", {"sliding_window": 7}, {"sliding_window": None}
+    "mistral_sliding": mistral({"sliding_window": 7}, {"sliding_window": None}),
+    "qwen2_bias": qwen2({"use_sliding_window": False, "sliding_window": 8}, {}),
+    "qwen3_qk_norm": qwen3({}, {}),
+    "llama_linear_parameters": llama(
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}},
+        NO_SCALING,
+        weights="llama_linear",
     ),
-    "qwen2_bias": Tiny(
-        "Qwen2ForCausalLM", "qwen2", {"use_sliding_window": False, "sliding_window": 8}
+    "llama_llama3_parameters": llama(
+        {
+            "rope_parameters": {"rope_type": "llama3", "rope_theta": 10000.0, **LLAMA3},
+            "max_position_embeddings": 1024,
+        },
+        NO_SCALING,
+        weights="llama_linear",
     ),
-    "qwen3_qk_norm": Tiny(
-        "Qwen3ForCausalLM", "qwen3", {"head_dim": 32, "rms_norm_eps": 1e-6, "attention_bias": False}
+    "llama_llama3_type": llama(
+        {"rope_scaling": {"type": "llama3", **LLAMA3}, "max_position_embeddings": 1024},
+        NO_SCALING,
+        weights="llama_dynamic",
     ),
+    "llama_yarn_attention_factor": llama(yarn(attention_factor=0.8), yarn(), weights="llama_yarn"),
+    "llama_yarn_mscale": llama(yarn(mscale=2.0, mscale_all_dim=0.4), yarn(), weights="llama_yarn"),
+    "llama_yarn_betas": llama(yarn(beta_fast=8, beta_slow=2.5), yarn(), weights="llama_yarn"),
+    "llama_yarn_untruncated": llama(yarn(truncate=False), yarn(), weights="llama_yarn"),
+    "llama_mqa": llama({"num_key_value_heads": 1, "hidden_size": 32}, {}),
+    "llama_mha": llama({"num_key_value_heads": ABSENT, "hidden_size": 32}, {}),
+    "mistral_head_dim": mistral(
+        {"hidden_size": 48, "head_dim": 32, "sliding_window": None}, {}, weights="llama_head_dim"
+    ),
+    "mistral_yarn": mistral(
+        {**yarn(), "sliding_window": None}, NO_SCALING, weights="mistral_sliding"
+    ),
+    "mistral_default_window": mistral({}, {}, weights="mistral_sliding"),
+    "qwen2_linear": qwen2(LINEAR, NO_SCALING, weights="qwen2_bias"),
+    "qwen2_dynamic": qwen2(DYNAMIC, NO_SCALING, weights="qwen2_bias"),
+    "qwen2_yarn": qwen2(PUBLISHED_YARN, NO_SCALING, weights="qwen2_bias"),
+    "qwen2_sliding": qwen2(SLIDING, {"use_sliding_window": False}, weights="qwen2_bias"),
+    "qwen3_linear": qwen3(LINEAR, NO_SCALING, weights="qwen3_qk_norm"),
+    "qwen3_dynamic": qwen3(DYNAMIC_PARAMETERS, NO_SCALING, weights="qwen3_qk_norm"),
+    "qwen3_yarn": qwen3(PUBLISHED_YARN, NO_SCALING, weights="qwen3_qk_norm"),
+    "qwen3_sliding": qwen3(SLIDING, {"use_sliding_window": False}, weights="qwen3_qk_norm"),
+    "qwen3_tied": qwen3({"tie_word_embeddings": True, "vocab_size": 48, "hidden_size": 32}, {}),
 }
 
 
@@ -122,6 +168,7 @@ def config_of(tiny: Tiny) -> Dict[str, Any]:
     }
     config = {"architectures": [tiny.architecture], "model_type": tiny.model_type, **COMMON}
     config.update(tiny.config)
+    config = {name: value for name, value in config.items() if value is not ABSENT}
     if "rope_parameters" in config:
         del config["rope_theta"]  # newer configs keep it inside
     config["torch_dtype"] = names[tiny.dtype]
@@ -182,22 +229,31 @@ def write_weights(directory: Path, weights: Dict[str, torch.Tensor], shards: int
     (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
 
 
+def load_without(directory: Path, tiny: Tiny) -> torch.nn.Module:
+    """The model of a directory with its feature switched off."""
+    with tempfile.TemporaryDirectory() as scratch:
+        changed = tiny._replace(config={**tiny.config, **tiny.without})
+        (Path(scratch) / "config.json").write_text(json.dumps(config_of(changed)))
+        (Path(scratch) / "model.safetensors").symlink_to((directory / "model.safetensors").resolve())
+        return load(Path(scratch))
+
+
 def effect_of_feature(directory: Path, tiny: Tiny, ids: List[int], logits: torch.Tensor) -> float:
     """Largest change of a logit when the model's feature is left out."""
-    model = Reference(str(directory), torch.float64)
     if tiny.without:
-        plain = directory / "config.json"
-        kept = plain.read_text()
-        plain.write_text(json.dumps({**json.loads(kept), **tiny.without}))
-        model.config = Config.load(directory)
-        plain.write_text(kept)
+        plain = load_without(directory, tiny)
     elif tiny.model_type == "qwen2":
-        model.weights = {name: w for name, w in model.weights.items() if not name.endswith(".bias")}
+        plain = load(directory)
+        for name, weight in plain.named_parameters():
+            if name.endswith(".bias"):
+                torch.nn.init.zeros_(weight)
     elif tiny.model_type == "qwen3":
-        model.config.qk_norm = False
+        plain = load(directory)
+        for layer in plain.model.layers:
+            layer.self_attn.q_norm, layer.self_attn.k_norm = torch.nn.Identity(), torch.nn.Identity()
     else:
         return float("nan")  # a different shape, not a switch: nothing to leave out
-    return float((model.forward(ids)[0] - logits).abs().max())
+    return float((run(plain, ids)["logits"] - logits).abs().max())
 
 
 def make(name: str, tiny: Tiny, out: Path, seed: int) -> None:
@@ -208,18 +264,20 @@ def make(name: str, tiny: Tiny, out: Path, seed: int) -> None:
     raw = config_of(tiny)
     (directory / "config.json").write_text(json.dumps(raw, indent=1) + "\n")
     config = Config.load(directory)
-    weights = random_weights(config, tiny, raw["intermediate_size"])
-    write_weights(directory, weights, tiny.shards)
+    if tiny.weights:
+        (directory / "model.safetensors").unlink(missing_ok=True)
+        (directory / "model.safetensors").symlink_to(f"../{tiny.weights}/model.safetensors")
+    else:
+        weights = random_weights(config, tiny, raw["intermediate_size"])
+        write_weights(directory, weights, tiny.shards)
     ids = torch.randint(5, config.vocab, (TOKENS,)).tolist()
-    logits, _ = Reference(str(directory), torch.float64).forward(ids)
+    logits = write_golden(directory, load(directory), ids)["logits"]
     effect = effect_of_feature(directory, tiny, ids, logits)
     if effect < SMALLEST_EFFECT:
         raise SystemExit(f"{name}: leaving out the feature changes logits by {effect:.3g} only")
-    golden = {"ids": ids, "logits": [[float(f"{x:.7g}") for x in row] for row in logits.tolist()]}
-    (directory / "golden.json").write_text(json.dumps(golden, separators=(",", ":")) + "\n")
-    size = sum(file.stat().st_size for file in directory.iterdir())
+    size = sum(file.stat().st_size for file in directory.iterdir() if not file.is_symlink())
     print(
-        f"{name:16} {size / 1000:4.0f} kB, logits to {logits.abs().max():.1f}, feature {effect:.2g}"
+        f"{name:28} {size / 1000:4.0f} kB, logits to {logits.abs().max():.1f}, feature {effect:.2g}"
     )
 
 
