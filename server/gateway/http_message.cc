@@ -1,11 +1,30 @@
 #include "server/gateway/http_message.h"
 
+#include <utility>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 
 namespace aludel {
+namespace {
+
+// Formatted once a second by each thread that answers.
+const std::string& DateNow() {
+  thread_local int64_t second = -1;
+  thread_local std::string text;
+  const absl::Time now = absl::Now();
+  if (const int64_t this_second = absl::ToUnixSeconds(now); this_second != second) {
+    second = this_second;
+    text = HttpDate(now);
+  }
+  return text;
+}
+
+}  // namespace
 
 absl::string_view HttpRequest::Header(absl::string_view name) const {
   for (const HttpHeader& header : headers) {
@@ -76,8 +95,22 @@ std::string PercentDecode(absl::string_view text) {
   return decoded;
 }
 
+std::optional<std::string> QueryParameter(absl::string_view query, absl::string_view name) {
+  for (const absl::string_view parameter : absl::StrSplit(query, '&')) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(parameter, absl::MaxSplits('=', 1));
+    if (PercentDecode(parts.first) == name) return PercentDecode(parts.second);
+  }
+  return std::nullopt;
+}
+
+std::string HttpDate(absl::Time time) {
+  return absl::FormatTime("%a, %d %b %Y %H:%M:%S GMT", time, absl::UTCTimeZone());
+}
+
 std::string FormatResponseHead(int version, int status, const std::vector<HttpHeader>& headers) {
-  std::string head = absl::StrCat("HTTP/1.", version % 10, " ", status, " ", ReasonPhrase(status), "\r\n");
+  std::string head = absl::StrCat("HTTP/1.", version % 10, " ", status, " ", ReasonPhrase(status),
+                                  "\r\nDate: ", DateNow(), "\r\n");
   for (const HttpHeader& header : headers) {
     absl::StrAppend(&head, header.name, ": ");
     for (char c : header.value) head += (c == '\r' || c == '\n' || c == '\0') ? ' ' : c;

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace aludel {
 
@@ -13,7 +15,7 @@ struct HttpHeader {
   std::string value;
 };
 
-// A complete request as a handler sees it; plain values, owned by the handler.
+// A request as a handler sees it; plain values, owned by the handler.
 struct HttpRequest {
   std::string method;
   std::string path;   // without the query, still percent-encoded
@@ -36,10 +38,11 @@ struct HttpResponse {
   std::string body;
 };
 
-// A request that the HTTP layer itself refuses; the connection closes after the answer.
+// A request that the HTTP layer itself refuses.
 struct HttpError {
   int status = 400;
   std::string message;
+  int retry_after_seconds = 0;  // 0: no Retry-After
 };
 
 absl::string_view ReasonPhrase(int status);
@@ -47,8 +50,14 @@ absl::string_view ReasonPhrase(int status);
 // "%41" -> "A". A '%' that no two hex digits follow stays as it is.
 std::string PercentDecode(absl::string_view text);
 
-// Status line and header lines, the empty line included. Line breaks in header values become spaces, so that
-// no value can start a header of its own.
+// Value of the first parameter of that name in a query, decoded.
+std::optional<std::string> QueryParameter(absl::string_view query, absl::string_view name);
+
+// "Sun, 06 Nov 1994 08:49:37 GMT" (RFC 9110, 5.6.7).
+std::string HttpDate(absl::Time time);
+
+// Status line, Date and header lines, the empty line included. Line breaks in header values become spaces, so
+// that no value can start a header of its own.
 std::string FormatResponseHead(int version, int status, const std::vector<HttpHeader>& headers);
 
 }  // namespace aludel
