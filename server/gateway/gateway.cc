@@ -1,48 +1,21 @@
 #include "server/gateway/gateway.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "absl/random/random.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "server/gateway/page.h"
 #include "server/gateway/prompt.h"
-#include "server/logging.h"
 
 namespace aludel {
 namespace {
 
 using nlohmann::ordered_json;
 
-struct Route {
-  absl::string_view path;  // a trailing "*" stands for the rest
-  absl::string_view method;
-  bool open = false;   // needs no key
-  bool quiet = false;  // asked every few seconds by machines: no log line
-};
-constexpr Route kRoutes[] = {
-    {"/", "GET", true},        {"/v1/chat/completions", "POST"}, {"/v1/completions", "POST"},
-    {"/v1/models", "GET"},     {"/v1/models/*", "GET"},          {"/tokenize", "POST"},
-    {"/detokenize", "POST"},   {"/health", "GET", true, true},   {"/ready", "GET", true, true},
-    {"/version", "GET", true}, {"/metrics", "GET", true, true},
-};
 constexpr size_t kMaxRequestIdBytes = 128;
-
-const Route* FindRoute(absl::string_view path) {
-  for (const Route& route : kRoutes) {
-    absl::string_view prefix = route.path;
-    if (absl::ConsumeSuffix(&prefix, "*") ? absl::StartsWith(path, prefix) && path.size() > prefix.size()
-                                          : path == prefix) {
-      return &route;
-    }
-  }
-  return nullptr;
-}
 
 // The client's own id where it is fit for logs and headers, else a new one.
 std::string RequestId(const HttpRequest& request) {
@@ -60,17 +33,6 @@ void PlaceInTrace(const HttpRequest& request, double share, RequestIdentity* ide
   const std::optional<TraceContext> parent = TraceContext::Parse(request.Header(kTraceparent));
   identity->trace = parent ? parent->NewChild() : TraceContext::NewTrace(share);
   if (parent) identity->parent_span = parent->span_id;
-}
-
-bool IsCompletion(absl::string_view route) {
-  return route == "/v1/chat/completions" || route == "/v1/completions";
-}
-
-HttpResponse Preflight() {
-  HttpResponse response;
-  response.status = 204;
-  response.headers = Cors::PreflightHeaders();
-  return response;
 }
 
 HttpResponse Page() {
@@ -111,7 +73,18 @@ HttpResponse WrongMethod(const HttpRequest& request, const Route& route) {
   error.message = absl::StrCat(request.path, " takes ", route.method, ", not ", request.method);
   error.code = "method_not_allowed";
   HttpResponse response = error.ToResponse();
-  response.headers.push_back({"Allow", std::string(route.method)});
+  response.headers.push_back({"Allow", route.Allow()});
+  return response;
+}
+
+HttpResponse NoContent() {
+  HttpResponse response;
+  response.status = 204;
+  return response;
+}
+
+HttpResponse WithHeaders(HttpResponse response, const std::vector<HttpHeader>& more) {
+  response.headers.insert(response.headers.end(), more.begin(), more.end());
   return response;
 }
 
@@ -125,146 +98,93 @@ Gateway::Gateway(Options options, Access* access, const ServedModels* models, Ro
       models_(models),
       router_(router),
       metrics_(metrics),
-      traces_(traces),
+      journal_(metrics, traces),
       completions_(options_.completions, models, router, metrics) {}
-
-HttpResponse Gateway::Refusal(const HttpError& refused) {
-  ApiError error;
-  error.status = refused.status;
-  error.message = refused.message;
-  if (refused.status >= 500) error.type = "server_error";
-  return error.ToResponse();
-}
 
 Gateway::~Gateway() { router_->AwaitCalls(); }
 
-std::optional<ApiError> Gateway::Allow(const HttpRequest& request, bool completion, RequestIdentity* identity,
-                                       std::shared_ptr<Access::Grant>* grant) {
-  std::optional<ApiError> error = access_->Identify(request.Header("authorization"), &identity->client);
-  if (!error && completion) error = access_->Admit(identity->client, grant);
-  if (error) metrics_->CountHttpRefusal(error->code);
-  return error;
+absl::StatusOr<std::unique_ptr<HttpServer>> Gateway::Listen(HttpServerOptions options) {
+  options.check_head = [this](const HttpRequest& request) { return CheckHead(request); };
+  options.refuse = [this](const HttpRequest& request, const HttpError& error) {
+    return Refuse(request, error);
+  };
+  return HttpServer::Start(options, [this](HttpRequest request, HttpResponder responder) {
+    Handle(std::move(request), std::move(responder));
+  });
+}
+
+Gateway::Arrival Gateway::Receive(const HttpRequest& request) const {
+  Arrival arrival;
+  arrival.route = FindRoute(request.path);
+  if (arrival.route != nullptr && arrival.route->path == "/metrics" && !options_.serves_metrics) {
+    arrival.route = nullptr;
+  }
+  arrival.preflight = Cors::IsPreflight(request);
+  RequestIdentity& identity = arrival.identity;
+  identity.id = RequestId(request);
+  identity.peer = request.peer;
+  identity.path = std::string(arrival.route == nullptr ? "other" : arrival.route->path);
+  PlaceInTrace(request, options_.trace_share, &identity);
+  arrival.headers = cors_.HeadersFor(request);
+  arrival.headers.push_back({"x-request-id", identity.id});
+  arrival.headers.push_back({kTraceparent, identity.trace.ToTraceparent()});
+  return arrival;
+}
+
+std::optional<ApiError> Gateway::CheckKey(const HttpRequest& request, Arrival* arrival) const {
+  if (arrival->preflight || (arrival->route != nullptr && arrival->route->open)) return std::nullopt;
+  return access_->Identify(request.Header("authorization"), &arrival->identity.client);
+}
+
+std::optional<HttpResponse> Gateway::CheckHead(const HttpRequest& request) {
+  Arrival arrival = Receive(request);
+  const std::optional<ApiError> error = CheckKey(request, &arrival);
+  if (!error) return std::nullopt;
+  metrics_->CountHttpRefusal(error->code);
+  journal_.Answered(arrival.identity, error->status, /*quiet=*/false);
+  return WithHeaders(error->ToResponse(), arrival.headers);
+}
+
+HttpResponse Gateway::Refuse(const HttpRequest& request, const HttpError& refused) {
+  const Arrival arrival = Receive(request);
+  journal_.Refused(arrival.identity, refused);
+  ApiError error;
+  error.status = refused.status;
+  error.message = refused.message;
+  error.retry_after_seconds = refused.retry_after_seconds;
+  if (refused.status >= 500) error.type = "server_error";
+  if (refused.status == 503) error.code = "overloaded";
+  return WithHeaders(error.ToResponse(), arrival.headers);
 }
 
 void Gateway::Handle(HttpRequest request, HttpResponder responder) {
-  const Route* route = FindRoute(request.path);
-  if (route != nullptr && route->path == "/metrics" && !options_.serves_metrics) route = nullptr;
-  // Unknown paths share one label, so that no client can grow our metrics.
-  const std::string label(route == nullptr ? "other" : route->path);
-  const bool preflight = Cors::IsPreflight(request);
-  const bool right_method = route != nullptr && (request.method == route->method ||
-                                                 (request.method == "HEAD" && route->method == "GET"));
-  RequestIdentity identity{.id = RequestId(request)};
-  PlaceInTrace(request, options_.trace_share, &identity);
-  std::vector<HttpHeader> headers = cors_.HeadersFor(request);
-  headers.push_back({"x-request-id", identity.id});
-  headers.push_back({kTraceparent, identity.trace.ToTraceparent()});
-  responder.AddHeaders(std::move(headers));
-
-  const bool completion = right_method && IsCompletion(label);
+  Arrival arrival = Receive(request);
+  responder.AddHeaders(arrival.headers);
+  const Route* const route = arrival.route;
+  const bool right_method = route != nullptr && route->Takes(request.method);
+  const bool completion = right_method && route->completion;
   std::shared_ptr<Access::Grant> grant;
-  std::optional<ApiError> refusal;
-  if (!preflight && (route == nullptr || !route->open))
-    refusal = Allow(request, completion, &identity, &grant);
+  std::optional<ApiError> refusal = CheckKey(request, &arrival);
+  const RequestIdentity& identity = arrival.identity;
+  if (!refusal && completion) refusal = access_->Admit(identity.client, &grant);
+  if (refusal) metrics_->CountHttpRefusal(refusal->code);
   if (completion && !refusal) {
-    completions_.Serve(label == "/v1/chat/completions", request, identity, std::move(responder),
-                       [this, label, identity, grant = std::move(grant),
-                        peer = request.peer](const CompletionOutcome& outcome) mutable {
+    completions_.Serve(route->path == "/v1/chat/completions", request, identity, std::move(responder),
+                       [this, identity, grant = std::move(grant)](const CompletionOutcome& outcome) mutable {
                          // Now, and not with the last reference to this call, which may outlive everything.
                          const std::shared_ptr<Access::Grant> ended = std::move(grant);
                          ended->ChargeTokens(outcome.prompt_tokens + outcome.completion_tokens);
-                         OnCompletionEnd(label, identity, peer, outcome);
+                         journal_.Completed(identity, outcome);
                        });
     return;
   }
-  HttpResponse response = preflight          ? Preflight()
+  HttpResponse response = arrival.preflight  ? NoContent()
                           : refusal          ? refusal->ToResponse()
                           : route == nullptr ? NoSuchPath(request)
                           : !right_method    ? WrongMethod(request, *route)
                                              : Answer(request, route->path);
-  if (response.status == 401) response.headers.push_back({"WWW-Authenticate", "Bearer"});
-  metrics_->CountHttpRequest(label, response.status);
-  if (route == nullptr || !route->quiet) {
-    LogEvent("request", {{"request_id", identity.id},
-                         {"trace_id", identity.trace.TraceIdHex()},
-                         {"key", identity.client},
-                         {"peer", request.peer},
-                         {"path", label},
-                         {"status", response.status}});
-  }
+  journal_.Answered(identity, response.status, route != nullptr && route->quiet);
   responder.Respond(std::move(response));
-}
-
-void Gateway::OnCompletionEnd(const std::string& path, const RequestIdentity& identity,
-                              const std::string& peer, const CompletionOutcome& outcome) {
-  metrics_->CountHttpRequest(path, outcome.status);
-  const v1::Started& started = outcome.started;
-  const v1::Stages& stages = started.stages();
-  const auto ms = [](double seconds) { return std::round(seconds * 1e6) / 1e3; };
-  ordered_json line = {{"request_id", identity.id},
-                       {"trace_id", identity.trace.TraceIdHex()},
-                       {"key", identity.client},
-                       {"peer", peer},
-                       {"path", path},
-                       {"status", outcome.status},
-                       {"outcome", outcome.name},
-                       {"model", outcome.model},
-                       {"stream", outcome.stream},
-                       {"prompt_tokens", outcome.prompt_tokens},
-                       {"completion_tokens", outcome.completion_tokens},
-                       {"total_ms", ms(outcome.seconds)}};
-  if (outcome.has_first_token) {
-    line.update({{"completion_id", outcome.completion_id},
-                 {"finish_reason", absl::StrJoin(outcome.finish_reasons, ",")},
-                 {"plan", started.plan()},
-                 {"format", started.format()},
-                 {"payload_bytes", started.payload_bytes()},
-                 {"raw_bytes", started.raw_bytes()},
-                 {"ttft_ms", ms(outcome.ttft_seconds)},
-                 {"queue_ms", ms(stages.queue())},
-                 {"prefill_ms", ms(stages.prefill())},
-                 {"encode_ms", ms(stages.encode())},
-                 {"transfer_ms", ms(stages.transfer())},
-                 {"reconstruct_ms", ms(stages.reconstruct())},
-                 {"native_ms", ms(stages.native())},
-                 {"first_decode_ms", ms(stages.first_decode())},
-                 {"gateway_ms", ms(outcome.gateway_seconds)}});
-  }
-  if (!started.fallback_reason().empty()) line["fallback_reason"] = started.fallback_reason();
-  if (!outcome.error.empty()) line["error"] = outcome.error;
-  LogEvent("request", line);
-  if (traces_ != nullptr && identity.trace.sampled) ExportSpan(identity, outcome);
-}
-
-// Attributes by OpenTelemetry's conventions for generative AI, ours beside them.
-void Gateway::ExportSpan(const RequestIdentity& identity, const CompletionOutcome& outcome) {
-  const v1::Started& started = outcome.started;
-  Span span{.context = identity.trace,
-            .parent = identity.parent_span,
-            .name = absl::StrCat(outcome.operation, outcome.model.empty() ? "" : " ", outcome.model),
-            .kind = Span::Kind::kServer,
-            .end = absl::Now()};
-  span.start = span.end - absl::Seconds(outcome.seconds);
-  span.attributes = {{"gen_ai.operation.name", outcome.operation},
-                     {"gen_ai.system", "aludel"},
-                     {"gen_ai.request.model", outcome.model},
-                     {"gen_ai.response.id", outcome.completion_id},
-                     {"gen_ai.usage.input_tokens", outcome.prompt_tokens},
-                     {"gen_ai.usage.output_tokens", outcome.completion_tokens},
-                     {"http.response.status_code", int64_t{outcome.status}},
-                     {"aludel.request_id", identity.id}};
-  if (outcome.has_first_token) {
-    span.attributes.insert(span.attributes.end(),
-                           {{"gen_ai.response.finish_reasons", outcome.finish_reasons},
-                            {"gen_ai.server.time_to_first_token", outcome.ttft_seconds},
-                            {"aludel.plan", started.plan()},
-                            {"aludel.format", started.format()},
-                            {"aludel.payload_bytes", static_cast<int64_t>(started.payload_bytes())},
-                            {"aludel.gateway_seconds", outcome.gateway_seconds}});
-  }
-  if (outcome.status >= 400) span.attributes.push_back({"error.type", std::string(outcome.name)});
-  if (outcome.status >= 500) span.error = outcome.error;  // below, the fault is the client's
-  traces_->Export(std::move(span));
 }
 
 HttpResponse Gateway::Answer(const HttpRequest& request, absl::string_view route) {
@@ -301,22 +221,29 @@ HttpResponse Gateway::Model(absl::string_view id) const {
   return Json(200, ModelJson(*model, *router_));
 }
 
-// Ready as soon as one model can be served (one broken model must not take the others out of rotation), or,
-// for /ready?model=NAME, when that one can.
+// One broken model must not take the others out of rotation.
+absl::Status Gateway::CheckReady(absl::string_view model) const {
+  if (draining_) return absl::UnavailableError("draining");
+  std::string reasons;
+  for (const auto& served : models_->all()) {
+    if (!model.empty() && model != served->name) continue;
+    const Router::ModelState state = router_->State(served->name);
+    if (state.ready) return absl::OkStatus();
+    absl::StrAppend(&reasons, reasons.empty() ? "" : "; ", served->name, ": ", state.reason);
+  }
+  return absl::UnavailableError(reasons.empty() ? "no such model" : reasons);
+}
+
 HttpResponse Gateway::Ready(const HttpRequest& request) const {
-  std::string wanted;
-  if (absl::StartsWith(request.query, "model=")) wanted = PercentDecode(request.query.substr(6));
-  bool ready = false;
+  const bool ready = CheckReady(QueryParameter(request.query, "model").value_or("")).ok();
   ordered_json states = ordered_json::object();
   for (const auto& model : models_->all()) {
     const Router::ModelState state = router_->State(model->name);
-    if (wanted.empty() || wanted == model->name) ready = ready || state.ready;
     states[model->name] = state.ready ? std::string("ready") : state.reason;
   }
-  ready = ready && !draining_;
-  return Json(ready ? 200 : 503, {{"status", draining_ ? "draining"
-                                             : ready   ? "ready"
-                                                       : "not ready"},
+  return Json(ready ? 200 : 503, {{"status", ready       ? "ready"
+                                             : draining_ ? "draining"
+                                                         : "not ready"},
                                   {"models", std::move(states)}});
 }
 

@@ -1,24 +1,31 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "server/gateway/access.h"
 #include "server/gateway/completions.h"
 #include "server/gateway/cors.h"
 #include "server/gateway/http_server.h"
+#include "server/gateway/request_journal.h"
 #include "server/gateway/request_record.h"
 #include "server/gateway/router.h"
+#include "server/gateway/routes.h"
 #include "server/gateway/served_models.h"
 #include "server/metrics.h"
 #include "server/otlp_exporter.h"
 
 namespace aludel {
 
-// Every HTTP path of aludel-gateway; Handle is HttpServer's handler. Each request gets an id and a place in a
-// trace, is checked for its key, and leaves one log line. Thread-safe; everything it is given must outlive it
-// and its requests.
+// Every HTTP path of aludel-gateway. Each request, refused ones too, gets an id and a place in a trace, is
+// checked for its key, and leaves one log line. Thread-safe; everything it is given must outlive it and its
+// requests.
 class Gateway {
  public:
   struct Options {
@@ -31,29 +38,41 @@ class Gateway {
   Gateway(Options options, Access* access, const ServedModels* models, Router* router, Metrics* metrics,
           OtlpExporter* traces = nullptr);
 
-  // What the HTTP layer refuses, in OpenAI's shape.
-  static HttpResponse Refusal(const HttpError& error);
-
   // Waits for requests to end: cancel them first (HttpServer::Shutdown does).
   ~Gateway();
 
-  void Handle(HttpRequest request, HttpResponder responder);
-  // /ready says 503 from now on, so that load balancers look elsewhere.
+  // A server whose requests come here, which must not outlive this.
+  absl::StatusOr<std::unique_ptr<HttpServer>> Listen(HttpServerOptions options);
+
+  // OK as soon as one model can be served, or where `model` names one, when that can; else Unavailable with
+  // the reasons. The rule of /ready.
+  absl::Status CheckReady(absl::string_view model = {}) const;
+  // Not ready from now on, so that load balancers look elsewhere. Requests are served as before.
   void Drain() { draining_ = true; }
 
  private:
-  // Who may ask; an error that says why not.
-  std::optional<ApiError> Allow(const HttpRequest& request, bool completion, RequestIdentity* identity,
-                                std::shared_ptr<Access::Grant>* grant);
+  // A request as its head shows it.
+  struct Arrival {
+    const Route* route = nullptr;  // null: none of ours
+    bool preflight = false;
+    RequestIdentity identity;
+    std::vector<HttpHeader> headers;  // of its answer, whatever that is
+  };
+  Arrival Receive(const HttpRequest& request) const;
+  // Says whose request it is; an error where it needs a key and has none.
+  std::optional<ApiError> CheckKey(const HttpRequest& request, Arrival* arrival) const;
+
+  // HttpServer's three questions. Before the body: a stranger's is not read.
+  std::optional<HttpResponse> CheckHead(const HttpRequest& request);
+  // What the HTTP layer refuses, in OpenAI's shape.
+  HttpResponse Refuse(const HttpRequest& request, const HttpError& refused);
+  void Handle(HttpRequest request, HttpResponder responder);
+
   // An answer made at once.
   HttpResponse Answer(const HttpRequest& request, absl::string_view route);
   HttpResponse Models() const;
   HttpResponse Model(absl::string_view id) const;
   HttpResponse Ready(const HttpRequest& request) const;
-  // One completion has ended: its account, its metrics, its line.
-  void OnCompletionEnd(const std::string& path, const RequestIdentity& identity, const std::string& peer,
-                       const CompletionOutcome& outcome);
-  void ExportSpan(const RequestIdentity& identity, const CompletionOutcome& outcome);
 
   const Options options_;
   const Cors cors_;
@@ -61,7 +80,7 @@ class Gateway {
   const ServedModels* const models_;
   Router* const router_;
   Metrics* const metrics_;
-  OtlpExporter* const traces_;
+  RequestJournal journal_;
   Completions completions_;
   std::atomic<bool> draining_{false};
 };

@@ -149,6 +149,11 @@ void HttpConnection::Parse() {
       case HttpParser::State::kError:
         return Refuse(parser_->error());
       case HttpParser::State::kHeaderDone:
+        if (state_->options.check_head) {
+          const HttpRequest head = Head();
+          if (auto refused = state_->options.check_head(head))
+            return RespondAndClose(head, *std::move(refused));
+        }
         phase_ = Phase::kBody;
         ArmReadTimer(state_->options.body_timeout);
         if (parser_->ExpectsContinue()) {
@@ -175,9 +180,8 @@ void HttpConnection::Dispatch() {
   exchange_ = exchange;
   if (state_->queued_requests.fetch_add(1) >= state_->options.max_queued_requests) {
     state_->queued_requests.fetch_sub(1);
-    HttpResponse busy = Refusal({503, "too many requests wait for a handler"});
-    busy.headers.push_back({"Retry-After", "1"});
-    return exchange->Respond(std::move(busy), nullptr);
+    return exchange->Respond(state_->Refusal(request, {503, "too many requests wait for a handler", 1}),
+                             nullptr);
   }
   asio::post(*state_->handler_pool,
              [state = state_, request = std::move(request), exchange = std::move(exchange)]() mutable {
@@ -186,26 +190,25 @@ void HttpConnection::Dispatch() {
              });
 }
 
-// `error` by value: the parser that it comes from ends here.
-void HttpConnection::Refuse(HttpError error) {
-  HttpRequest request;
-  request.version = 11;
-  request.keep_alive = keep_alive_ = false;
+HttpRequest HttpConnection::Head() const {
+  HttpRequest head = parser_->Head();
+  head.peer = peer_;
+  head.keep_alive = false;
+  return head;
+}
+
+void HttpConnection::Refuse(const HttpError& error) {
+  const HttpRequest head = Head();
+  RespondAndClose(head, state_->Refusal(head, error));
+}
+
+void HttpConnection::RespondAndClose(const HttpRequest& request, HttpResponse response) {
+  keep_alive_ = false;
   parser_.reset();
   input_.clear();
   DisarmReadTimer();
   phase_ = Phase::kExchange;
-  HttpExchange exchange(shared_from_this(), request);
-  exchange.Respond(Refusal(error), nullptr);
-}
-
-HttpResponse HttpConnection::Refusal(const HttpError& error) const {
-  if (state_->options.refusal) return state_->options.refusal(error);
-  HttpResponse response;
-  response.status = error.status;
-  response.content_type = "text/plain";
-  response.body = error.message + "\n";
-  return response;
+  HttpExchange(shared_from_this(), request).Respond(std::move(response), nullptr);
 }
 
 void HttpConnection::Flush() {
@@ -278,8 +281,13 @@ void HttpConnection::EndExchange() {
   if (phase_ == Phase::kClosed) return;
   if (!keep_alive_) return Linger();
   phase_ = Phase::kIdle;
+  // An idle connection stays small. (Assigning an empty string would keep the capacity.)
   input_.shrink_to_fit();
-  in_flight_ = std::string();
+  in_flight_.shrink_to_fit();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    queued_.shrink_to_fit();
+  }
   ArmReadTimer(state_->options.idle_timeout);
   // A pipelined request may be there already, whole or in part.
   Parse();

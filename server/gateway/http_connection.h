@@ -32,6 +32,9 @@ struct HttpLoop {
 
 // What connections share; outlives all of them.
 struct HttpServerState {
+  // By options.refuse, or as plain text.
+  HttpResponse Refusal(const HttpRequest& request, const HttpError& error) const;
+
   HttpServerOptions options;
   HttpServer::Handler handler;
   std::vector<std::unique_ptr<HttpLoop>> loops;
@@ -69,8 +72,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void OnReadable();
   void Parse();
   void Dispatch();
-  HttpResponse Refusal(const HttpError& error) const;
-  void Refuse(HttpError error);
+  // The request that is being read, as far as it is known.
+  HttpRequest Head() const;
+  void Refuse(const HttpError& error);
+  // Answers a request that was not read to its end: where the next one begins is not known.
+  void RespondAndClose(const HttpRequest& request, HttpResponse response);
   void Flush();
   void WriteSome();
   void ArmWriteTimer();

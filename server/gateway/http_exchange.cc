@@ -1,5 +1,7 @@
 #include <utility>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "server/gateway/http_connection.h"
@@ -19,11 +21,9 @@ HttpExchange::~HttpExchange() {
     stage = stage_;
   }
   if (stage == Stage::kNew) {
-    HttpResponse response;
-    response.status = 500;
-    response.content_type = "text/plain";
-    response.body = "the request was dropped\n";
-    Respond(std::move(response), nullptr);
+    HttpRequest request;  // the handler had it
+    request.peer = connection_->peer_;
+    Respond(connection_->state_->Refusal(request, {500, "the request was dropped"}), nullptr);
   } else if (stage == Stage::kStreaming) {
     connection_->Abort();
   }
@@ -49,7 +49,12 @@ void HttpExchange::Respond(HttpResponse response, std::function<void()> flushed)
                {"Content-Length", absl::StrCat(response.body.size())}};
   }
   headers.push_back({"Connection", keep_alive_ ? "keep-alive" : "close"});
-  for (HttpHeader& header : added) headers.push_back(std::move(header));
+  for (HttpHeader& header : added) {
+    const bool own = absl::c_any_of(response.headers, [&](const HttpHeader& one) {
+      return absl::EqualsIgnoreCase(one.name, header.name);
+    });
+    if (!own) headers.push_back(std::move(header));
+  }
   for (HttpHeader& header : response.headers) headers.push_back(std::move(header));
   std::string bytes = FormatResponseHead(version_, response.status, headers);
   if (!head_only_) bytes += response.body;
@@ -66,8 +71,10 @@ void HttpExchange::StartStream(int status, absl::string_view content_type, std::
   }
   // HTTP/1.0 knows no chunks: its streams end with the connection.
   const bool chunked = version_ == 11;
+  // Proxies must pass a stream on as it comes: nginx would collect it without X-Accel-Buffering.
   std::vector<HttpHeader> all = {{"Content-Type", std::string(content_type)},
                                  {"Cache-Control", "no-cache"},
+                                 {"X-Accel-Buffering", "no"},
                                  {"Connection", keep_alive_ && chunked ? "keep-alive" : "close"}};
   if (chunked) all.push_back({"Transfer-Encoding", "chunked"});
   for (HttpHeader& header : added) all.push_back(std::move(header));

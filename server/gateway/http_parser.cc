@@ -91,12 +91,15 @@ HttpParser::State HttpParser::CheckHeader() {
   return State::kNeedMore;
 }
 
+// HTTP/1.0 knows no interim answers.
 bool HttpParser::ExpectsContinue() const {
-  return absl::EqualsIgnoreCase(View(impl_->parser.get()[http::field::expect]), "100-continue");
+  const auto& message = impl_->parser.get();
+  return message.version() == 11 &&
+         absl::EqualsIgnoreCase(View(message[http::field::expect]), "100-continue");
 }
 
-HttpRequest HttpParser::Release() {
-  auto message = impl_->parser.release();
+HttpRequest HttpParser::Head() const {
+  const auto& message = impl_->parser.get();
   HttpRequest request;
   request.method = std::string(View(message.method_string()));
   SplitTarget(View(message.target()), &request);
@@ -105,7 +108,12 @@ HttpRequest HttpParser::Release() {
   for (const auto& field : message) {
     request.headers.push_back({std::string(View(field.name_string())), std::string(View(field.value()))});
   }
-  request.body = std::move(message.body());
+  return request;
+}
+
+HttpRequest HttpParser::Release() {
+  HttpRequest request = Head();
+  request.body = std::move(impl_->parser.get().body());
   return request;
 }
 

@@ -33,6 +33,8 @@ class HttpParser {
 
   // After kHeaderDone: the client waits for "100 Continue" before it sends the body.
   bool ExpectsContinue() const;
+  // Before Release(): what is known of the request's line and headers, all of it after kHeaderDone.
+  HttpRequest Head() const;
   const HttpError& error() const { return error_; }
   // After kDone, once.
   HttpRequest Release();

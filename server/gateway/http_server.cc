@@ -24,6 +24,18 @@ constexpr std::chrono::milliseconds kDrainPoll{5};
 
 }  // namespace
 
+HttpResponse HttpServerState::Refusal(const HttpRequest& request, const HttpError& error) const {
+  if (options.refuse) return options.refuse(request, error);
+  HttpResponse response;
+  response.status = error.status;
+  response.content_type = "text/plain";
+  response.body = error.message + "\n";
+  if (error.retry_after_seconds > 0) {
+    response.headers.push_back({"Retry-After", absl::StrCat(error.retry_after_seconds)});
+  }
+  return response;
+}
+
 class HttpServer::Impl {
  public:
   Impl(const HttpServerOptions& options, Handler handler) : state_(std::make_shared<HttpServerState>()) {
@@ -125,20 +137,26 @@ class HttpServer::Impl {
   void Admit(tcp::socket socket, HttpLoop* loop) {
     if (state_->open_connections.fetch_add(1) >= state_->options.max_connections) {
       state_->open_connections.fetch_sub(1);
-      // A fresh socket has room for this; if not, the client sees a closed connection, which says the same.
-      static constexpr char kFull[] =
-          "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: "
-          "close\r\n\r\n";
-      if (state_->options.tls != nullptr) return;  // nobody could read it
-      error_code ec;
-      socket.non_blocking(true, ec);
-      socket.write_some(asio::buffer(kFull, sizeof(kFull) - 1), ec);
-      return;
+      return RefuseConnection(HttpSocket(std::move(socket), /*tls=*/nullptr));
     }
     const TlsContext* tls = state_->options.tls;
     auto connection = std::make_shared<HttpConnection>(
         HttpSocket(std::move(socket), tls == nullptr ? nullptr : tls->current()), state_, loop);
     asio::post(loop->context, [connection = std::move(connection)] { connection->Start(); });
+  }
+
+  void RefuseConnection(HttpSocket socket) {
+    HttpRequest unread;
+    unread.peer = socket.Peer();
+    HttpResponse response = state_->Refusal(unread, {503, "too many connections are open", 1});
+    if (state_->options.tls != nullptr) return;  // nobody could read it
+    response.headers.insert(response.headers.end(), {{"Content-Type", response.content_type},
+                                                     {"Content-Length", absl::StrCat(response.body.size())},
+                                                     {"Connection", "close"}});
+    const std::string bytes = FormatResponseHead(11, response.status, response.headers) + response.body;
+    // A fresh socket has room for this; if not, the client sees a closed connection, which says the same.
+    size_t written = 0;
+    socket.Write(bytes.data(), bytes.size(), &written);
   }
 
   const std::shared_ptr<HttpServerState> state_;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,9 +34,13 @@ struct HttpServerOptions {
   absl::Duration write_timeout = absl::Seconds(30);  // for a full write queue to reach the socket
   // A reader that is slower than its stream is cut off when this many bytes wait for it.
   size_t max_queued_bytes = 1 << 20;
-  // The answer to a request that never reaches the handler (malformed, too large, too slow, too many); null:
-  // the message as plain text. From any thread.
-  std::function<HttpResponse(const HttpError&)> refusal;
+  // Called once a header has been read whose body has not: an answer ends the request there, and its
+  // connection. null: every body is read. On an I/O thread: must not block.
+  std::function<std::optional<HttpResponse>(const HttpRequest&)> check_head;
+  // The answer to what never reaches the handler, or is dropped by it: malformed, too large, too slow, too
+  // many requests or connections. The request holds its peer and what of its head is known. null: the message
+  // as plain text. From any thread; must not block.
+  std::function<HttpResponse(const HttpRequest&, const HttpError&)> refuse;
 };
 
 // Answers one request, from any thread; copies share the exchange. Either Respond() once, or StartStream(),
@@ -48,7 +53,8 @@ class HttpResponder {
   // `flushed` runs on an I/O thread once the bytes are in the socket; never if the client is gone first.
   void Respond(HttpResponse response, std::function<void()> flushed = nullptr);
 
-  // Headers of every response to this request, whatever it turns out to be. Before the response.
+  // Headers of every response to this request, whatever it turns out to be; a whole one's own of the same
+  // name stand in their place. Before the response.
   void AddHeaders(std::vector<HttpHeader> headers);
 
   void StartStream(int status, absl::string_view content_type, std::vector<HttpHeader> headers);

@@ -55,7 +55,6 @@ absl::StatusOr<HttpServerOptions> HttpOptions(const GatewayOptions& options) {
   http.address = options.listen.substr(0, colon);
   if (http.address == "localhost") http.address = "127.0.0.1";
   http.port = static_cast<uint16_t>(port);
-  http.refusal = Gateway::Refusal;
   http.io_threads = options.io_threads;
   http.handler_threads = options.handler_threads;
   http.max_connections = options.max_connections;
@@ -137,10 +136,7 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
                    .serves_metrics = options.admin_listen.empty(),
                    .trace_share = options.tracing.sample_share},
                   &access, &models, &router, &metrics, &traces);
-  ALUDEL_ASSIGN_OR_RETURN(const std::unique_ptr<HttpServer> server,
-                          HttpServer::Start(http_options, [&](HttpRequest request, HttpResponder responder) {
-                            gateway.Handle(std::move(request), std::move(responder));
-                          }));
+  ALUDEL_ASSIGN_OR_RETURN(const std::unique_ptr<HttpServer> server, gateway.Listen(http_options));
   metrics.OnRender([&] {
     metrics.SetHttpConnections(server->open_connections());
     for (const auto& model : models.all())

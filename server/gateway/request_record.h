@@ -16,6 +16,8 @@ namespace aludel {
 struct RequestIdentity {
   std::string id;                           // the client's x-request-id, or ours
   std::string client;                       // name of its API key; "" where none is needed
+  std::string peer;                         // "address:port"
+  std::string path;                         // its route's, or "other": what a client makes up is no label
   TraceContext trace;                       // of the gateway's own operation
   std::array<uint8_t, 8> parent_span = {};  // the client's operation; zeros: it sent none
 };

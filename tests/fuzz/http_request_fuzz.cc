@@ -33,6 +33,7 @@ Outcome Parse(absl::string_view input, size_t piece) {
       const HttpParser::State state = parser->Feed(unread, &consumed);
       if (consumed > unread.size()) std::abort();
       unread.erase(0, consumed);
+      if (state == HttpParser::State::kError || state == HttpParser::State::kHeaderDone) parser->Head();
       if (state == HttpParser::State::kError) {
         outcome.error_status = parser->error().status;
         return outcome;
@@ -62,6 +63,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   for (size_t i = 0; i < whole.requests.size(); ++i) {
     const HttpRequest& request = whole.requests[i];
     if (request.body != cut.requests[i].body || request.path != cut.requests[i].path) std::abort();
+    QueryParameter(request.query, "model");
     const std::string head = FormatResponseHead(11, 200, kCors->HeadersFor(request));
     if (head.find("\r\n\r\n") != head.size() - 4) std::abort();
     if (const auto trace = TraceContext::Parse(request.Header(kTraceparent))) {

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <memory>
 #include <string>
 
@@ -19,6 +20,7 @@
 namespace aludel {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -43,9 +45,7 @@ class GatewayAccess : public ::testing::Test {
                 {.probe_interval = absl::Milliseconds(20), .probe_timeout = absl::Seconds(5)}, &metrics_),
         gateway_({.cors_allowed_origins = {"https://good.example"}}, &access_, &models_, &router_,
                  &metrics_) {
-    server_ = *HttpServer::Start({}, [this](HttpRequest request, HttpResponder responder) {
-      gateway_.Handle(std::move(request), std::move(responder));
-    });
+    server_ = *gateway_.Listen({.limits = {.max_body_bytes = 1000}});
     const absl::Time deadline = absl::Now() + absl::Seconds(10);
     while (!router_.State("chat").ready && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(2));
   }
@@ -98,6 +98,30 @@ TEST_F(GatewayAccess, AsksForAKeyWhereOneIsNeeded) {
   EXPECT_THAT(metrics_.Render(), HasSubstr("aludel_http_refusals_total{reason=\"invalid_api_key\"} 4"));
 }
 
+TEST_F(GatewayAccess, ReadsNoBodyOfAStranger) {
+  NeedKeys({});
+  RawClient stranger(server_->port());
+  stranger.Send(
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nOrigin: https://good.example\r\n"
+      "x-request-id: mine\r\nExpect: 100-continue\r\nContent-Length: 900\r\n\r\n");
+  const std::string answer = stranger.ReadAll();
+  EXPECT_TRUE(stranger.closed());
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 401 Unauthorized\r\n"));
+  for (const char* header :
+       {"WWW-Authenticate: Bearer\r\n", "Connection: close\r\n", "x-request-id: mine\r\n",
+        "Access-Control-Allow-Origin: https://good.example\r\n"}) {
+    EXPECT_THAT(answer, HasSubstr(header));
+  }
+  EXPECT_THAT(metrics_.Render(),
+              HasSubstr("aludel_http_requests_total{path=\"/v1/chat/completions\",status=\"401\"} 1"));
+  RawClient known(server_->port());
+  known.Send(absl::StrCat("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n", kKey,
+                          "Expect: 100-continue\r\nContent-Length: ", strlen(kBody), "\r\n\r\n"));
+  EXPECT_EQ(known.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  known.Send(kBody);
+  EXPECT_THAT(known.ReadUntil("\r\n"), StartsWith("HTTP/1.1 200"));
+}
+
 TEST_F(GatewayAccess, SaysWhenToComeBack) {
   NeedKeys({.requests_per_minute = 1});
   EXPECT_THAT(Chat(kKey), StartsWith("HTTP/1.1 200"));
@@ -122,13 +146,19 @@ TEST_F(GatewayAccess, AnswersAllowedOriginsOnly) {
   const std::string good = "Origin: https://good.example\r\n";
   const std::string ask = "Access-Control-Request-Method: POST\r\n";
   EXPECT_THAT(Chat(good), HasSubstr("Access-Control-Allow-Origin: https://good.example\r\n"));
-  EXPECT_THAT(Chat("Origin: https://evil.example\r\n"), Not(HasSubstr("Access-Control-Allow-Origin")));
+  const std::string evil = Chat("Origin: https://evil.example\r\n");
+  EXPECT_THAT(evil, Not(HasSubstr("Access-Control-Allow-Origin")));
+  EXPECT_THAT(evil, HasSubstr("Vary: Origin\r\n"));
   NeedKeys({});
   const std::string preflight = Send("OPTIONS", "/v1/chat/completions", good + ask);
   EXPECT_THAT(preflight, StartsWith("HTTP/1.1 204 No Content\r\n"));
-  EXPECT_THAT(preflight, HasSubstr("Access-Control-Allow-Headers: Authorization, Content-Type"));
+  EXPECT_THAT(Send("OPTIONS", "/v1/chat/completions",
+                   good + ask + "Access-Control-Request-Headers: x-stainless-os,authorization\r\n"),
+              HasSubstr("Access-Control-Allow-Headers: x-stainless-os, authorization\r\n"));
   EXPECT_THAT(preflight, Not(HasSubstr("Content-Length")));
-  EXPECT_THAT(Chat(good), HasSubstr("Access-Control-Allow-Origin"));  // a page may read its 401
+  EXPECT_THAT(Chat(good), HasSubstr("Access-Control-Allow-Origin"));           // a page may read its 401
+  EXPECT_THAT(Send("POST", "/tokenize", kKey + good, std::string(2000, 'x')),  // and what HTTP itself refuses
+              AllOf(StartsWith("HTTP/1.1 413"), HasSubstr("Access-Control-Allow-Origin")));
 }
 
 TEST_F(GatewayAccess, GoesOnWithTheClientsTrace) {

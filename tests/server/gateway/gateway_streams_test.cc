@@ -25,9 +25,7 @@ TEST(GatewayStreams, HoldsManyAtOnceAndLosesNoToken) {
   Access access(KeyLimits{});
   Gateway gateway({.completions = {.max_requests = kStreams, .request_timeout = absl::Minutes(1)}}, &access,
                   &models, &router, &metrics);
-  auto server = HttpServer::Start({}, [&](HttpRequest request, HttpResponder responder) {
-    gateway.Handle(std::move(request), std::move(responder));
-  });
+  auto server = gateway.Listen({});
   ASSERT_TRUE(server.ok());
   while (!router.State("chat").ready) absl::SleepFor(absl::Milliseconds(5));
 

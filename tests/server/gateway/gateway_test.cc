@@ -22,6 +22,7 @@ namespace aludel {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
@@ -71,10 +72,7 @@ class GatewayTest : public ::testing::Test {
         metrics_.get());
     gateway_ = std::make_unique<Gateway>(Gateway::Options{.completions = std::move(options)}, &access_,
                                          models_.get(), router_.get(), metrics_.get());
-    auto server = HttpServer::Start({.refusal = Gateway::Refusal},
-                                    [this](HttpRequest request, HttpResponder responder) {
-                                      gateway_->Handle(std::move(request), std::move(responder));
-                                    });
+    auto server = gateway_->Listen({});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     if (wait_until_ready) WaitForReady(200);
@@ -379,6 +377,7 @@ TEST_F(GatewayTest, RefusesInTheShapeOfOpenAi) {
   const Answer method = Get("/v1/chat/completions");
   EXPECT_EQ(method.status, 405);
   EXPECT_THAT(method.head, HasSubstr("Allow: POST\r\n"));
+  EXPECT_THAT(Send("POST", "/v1/models", "").head, HasSubstr("Allow: GET, HEAD\r\n"));
   const Answer model = Send("POST", "/v1/chat/completions",
                             R"({"model": "gpt", "messages": [{"role": "user", "content": "hi"}]})");
   EXPECT_EQ(model.status, 404);
@@ -399,9 +398,32 @@ TEST_F(GatewayTest, RefusesInTheShapeOfOpenAi) {
 TEST_F(GatewayTest, RefusesWhatIsNoRequestInTheSameShape) {
   FakeDecode decode(FakeDecode::Hello);
   StartGateway({&decode});
-  const Answer answer = Send("POST", "/v1/completions", std::string(20 << 20, 'x'));
+  const Answer answer = Send("POST", "/v1/completions", std::string(20 << 20, 'x'), "X-Request-Id: mine\r\n");
   EXPECT_EQ(answer.status, 413);
   EXPECT_EQ(answer.Json()["error"]["type"], "invalid_request_error");
+  EXPECT_THAT(answer.head, HasSubstr("x-request-id: mine\r\n"));
+  EXPECT_THAT(answer.head, HasSubstr("\r\nDate: "));
+  RawClient malformed(server_->port());
+  malformed.Send("garbage\r\n\r\n");
+  EXPECT_THAT(malformed.ReadAll(), HasSubstr("x-request-id: req-"));
+  EXPECT_THAT(metrics_->Render(),
+              AllOf(HasSubstr("aludel_http_requests_total{path=\"/v1/completions\",status=\"413\"} 1"),
+                    HasSubstr("aludel_http_requests_total{path=\"other\",status=\"400\"} 1")));
+}
+
+TEST_F(GatewayTest, RefusesConnectionsBeyondTheCapInTheSameShape) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  server_ = *gateway_->Listen({.max_connections = 1});
+  RawClient first(server_->port());
+  first.Send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_THAT(first.ReadUntil("\r\n"), StartsWith("HTTP/1.1 200"));
+  RawClient second(server_->port());
+  const std::string answer = second.ReadAll();
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 503 Service Unavailable\r\n"));
+  EXPECT_THAT(answer, AllOf(HasSubstr("Retry-After: 1\r\n"), HasSubstr("x-request-id: req-"),
+                            HasSubstr(R"("code":"overloaded")")));
+  EXPECT_THAT(metrics_->Render(), HasSubstr("aludel_http_requests_total{path=\"other\",status=\"503\"} 1"));
 }
 
 TEST_F(GatewayTest, TranslatesTheDecodeServersRefusals) {
@@ -628,9 +650,13 @@ TEST_F(GatewayTest, IsNotReadyOnceItDrains) {
   FakeDecode decode(FakeDecode::Hello);
   StartGateway({&decode});
   EXPECT_EQ(Get("/ready?model=chat").status, 200);
-  EXPECT_EQ(Get("/ready?model=org%2Fplain").status, 503);
+  EXPECT_EQ(Get("/ready?probe=1&model=org%2Fplain").status, 503);
+  EXPECT_TRUE(gateway_->CheckReady().ok());
+  EXPECT_THAT(std::string(gateway_->CheckReady("org/plain").message()), StartsWith("org/plain: "));
   gateway_->Drain();
   EXPECT_EQ(Get("/ready").status, 503);
+  EXPECT_EQ(gateway_->CheckReady().message(), "draining");
+  EXPECT_EQ(Chat("").status, 200);
   EXPECT_EQ(Get("/version").status, 200);
 }
 

@@ -59,6 +59,20 @@ TEST(HttpParser, ReadsARequestHoweverItsBytesArrive) {
   }
 }
 
+TEST(HttpParser, ShowsTheHeadBeforeTheBodyHasCome) {
+  HttpParser parser(kLimits);
+  EXPECT_EQ(parser.Head().method, "");
+  const std::string text =
+      "POST /a?b HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\nhel";
+  size_t consumed = 0;
+  ASSERT_EQ(parser.Feed(text, &consumed), State::kHeaderDone);
+  const HttpRequest head = parser.Head();
+  EXPECT_EQ(head.method, "POST");
+  EXPECT_EQ(head.path, "/a");
+  EXPECT_EQ(head.Header("host"), "x");
+  EXPECT_TRUE(parser.ExpectsContinue());
+}
+
 TEST(HttpParser, JoinsAChunkedBody) {
   const std::string text =
       "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: "
@@ -166,6 +180,7 @@ TEST(HttpParser, SurvivesRandomDamage) {
     if (state == State::kError) {
       EXPECT_GE(parser.error().status, 400);
       EXPECT_FALSE(parser.error().message.empty());
+      EXPECT_LE(parser.Head().path.size(), kLimits.max_header_bytes);
     } else if (state == State::kDone) {
       EXPECT_LE(parser.Release().body.size(), kLimits.max_body_bytes);
     }

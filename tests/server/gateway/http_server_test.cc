@@ -2,8 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
+#include <algorithm>
 #include <atomic>
+#include <memory>
 #include <thread>
 
 #include "absl/strings/match.h"
@@ -15,13 +18,15 @@
 namespace aludel {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 constexpr char kGet[] = "GET /echo HTTP/1.1\r\nHost: x\r\n\r\n";
 
-// Serves /echo (answers "METHOD PATH BODY"), /stream (three chunks) and /flood (as fast as it is let).
+// Serves /echo (answers "METHOD PATH BODY"), /stream (three chunks), /large (three large ones) and /flood (as
+// fast as it is let).
 class HttpServerTest : public ::testing::Test {
  protected:
   void StartServer(HttpServerOptions options = {}) {
@@ -46,6 +51,14 @@ class HttpServerTest : public ::testing::Test {
       const std::string block(64 << 10, 'x');
       while (responder.Write(block)) absl::SleepFor(absl::Milliseconds(1));
       flood_stopped_.Notify();
+    } else if (request.path == "/large") {
+      responder.StartStream(200, "text/event-stream", {});
+      for (int i = 0; i < 3; ++i) {
+        Event flushed;
+        responder.Write(std::string(512 << 10, 'x'), [&] { flushed.Notify(); });
+        flushed.Wait();
+      }
+      responder.Finish();
     }  // anything else is dropped
   }
 
@@ -83,6 +96,8 @@ TEST_F(HttpServerTest, StreamsInChunksAndKeepsTheConnection) {
   const std::string head = client.ReadUntil("\r\n\r\n");
   EXPECT_THAT(head, HasSubstr("Transfer-Encoding: chunked\r\n"));
   EXPECT_THAT(head, HasSubstr("Content-Type: text/event-stream\r\n"));
+  EXPECT_THAT(head, HasSubstr("X-Accel-Buffering: no\r\n"));  // nginx passes it on as it comes
+  EXPECT_THAT(head, HasSubstr("\r\nDate: "));
   EXPECT_EQ(client.ReadUntil("0\r\n\r\n"),
             "9\r\ndata: 0\n\n\r\n9\r\ndata: 1\n\n\r\n9\r\ndata: 2\n\n\r\n0\r\n\r\n");
   client.Send(kGet);
@@ -115,6 +130,87 @@ TEST_F(HttpServerTest, AsksForTheBodyThatAClientHoldsBack) {
   EXPECT_EQ(client.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
   client.Send("ok");
   EXPECT_THAT(client.ReadUntil("POST /echo ok"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST_F(HttpServerTest, AsksForNothingThatHttp10DoesNotKnow) {
+  StartServer();
+  RawClient client(server_->port());
+  client.Send("POST /echo HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\nok");
+  EXPECT_THAT(client.ReadAll(), AllOf(StartsWith("HTTP/1.0 200"), EndsWith("POST /echo ok")));
+}
+
+TEST_F(HttpServerTest, EndsARequestAtItsHeadWhereToldSo) {
+  HttpServerOptions options;
+  options.check_head = [](const HttpRequest& head) -> std::optional<HttpResponse> {
+    EXPECT_THAT(head.peer, StartsWith("127.0.0.1:"));
+    if (head.Header("x-let-me") == "in") return std::nullopt;
+    HttpResponse response;
+    response.status = 401;
+    return response;
+  };
+  StartServer(options);
+  RawClient stranger(server_->port());
+  stranger.Send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\nsome of it");
+  EXPECT_THAT(stranger.ReadAll(), AllOf(StartsWith("HTTP/1.1 401"), HasSubstr("Connection: close\r\n")));
+  EXPECT_TRUE(stranger.closed());
+  RawClient guest(server_->port());
+  guest.Send("POST /echo HTTP/1.1\r\nHost: x\r\nX-Let-Me: in\r\nContent-Length: 2\r\n\r\nhi");
+  EXPECT_THAT(guest.ReadUntil("POST /echo hi"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST_F(HttpServerTest, SaysOfWhatItRefusesAllThatItKnows) {
+  HttpServerOptions options;
+  options.limits = {.max_header_bytes = 1024, .max_body_bytes = 1000};
+  options.header_timeout = absl::Milliseconds(100);
+  options.refuse = [](const HttpRequest& request, const HttpError& error) {
+    EXPECT_THAT(request.peer, StartsWith("127.0.0.1:"));
+    HttpResponse response;
+    response.status = error.status;
+    response.body = absl::StrCat(request.method, " ", request.path, " ", request.Header("x-request-id"), "!");
+    return response;
+  };
+  StartServer(options);
+  const std::string head = "/echo HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine\r\n";
+  const std::pair<std::string, std::string> cases[] = {
+      {"POST " + head + "Content-Length: 2000\r\n\r\n", "413 POST /echo mine!"},
+      {"POST " + head + "Transfer-Encoding: chunked\r\n\r\n800\r\n", "413 POST /echo mine!"},
+      {"POST " + head + "Transfer-Encoding: gzip\r\n\r\n", "501 POST /echo mine!"},
+      {"garbage\r\n\r\n", "400   !"},
+      {"GET /ec", "408   !"},
+      {"GET /dropped HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "500   !"},
+  };
+  for (const auto& [request, wanted] : cases) {
+    RawClient client(server_->port());
+    client.Send(request);
+    EXPECT_THAT(client.ReadAll(),
+                AllOf(StartsWith("HTTP/1.1 " + wanted.substr(0, 3)), EndsWith(wanted.substr(4))))
+        << request;
+  }
+}
+
+TEST_F(HttpServerTest, KeepsNoBuffersOfAConnectionThatHasBecomeIdle) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's allocator does not count";
+#endif
+  StartServer();
+  const size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < 16; ++i) {
+    clients.push_back(std::make_unique<RawClient>(server_->port()));
+    clients.back()->Send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
+    // Past the client's own buffer, which would count.
+    std::string tail;
+    for (char bytes[4096]; !absl::EndsWith(tail, "\r\n0\r\n\r\n");) {
+      const ssize_t n = recv(clients.back()->fd(), bytes, sizeof(bytes), 0);
+      ASSERT_GT(n, 0);
+      tail.append(bytes, n);
+      tail.erase(0, tail.size() - std::min<size_t>(tail.size(), 16));
+    }
+    clients.back()->Send(kGet);
+    clients.back()->ReadUntil("GET /echo ");
+  }
+  EXPECT_EQ(server_->open_connections(), 16);
+  EXPECT_LT(mallinfo2().uordblks + mallinfo2().hblkhd, before + (2 << 20));
 }
 
 TEST_F(HttpServerTest, AnswersMalformedAndOversizedRequestsAndCloses) {

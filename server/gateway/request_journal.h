@@ -1,0 +1,35 @@
+#pragma once
+
+#include "server/gateway/http_message.h"
+#include "server/gateway/line_budget.h"
+#include "server/gateway/request_record.h"
+#include "server/metrics.h"
+#include "server/otlp_exporter.h"
+
+namespace aludel {
+
+// What remains of requests: each is counted and leaves a log line, a completion a span too. Thread-safe; what
+// it is given must outlive it.
+class RequestJournal {
+ public:
+  // `traces` may be null.
+  RequestJournal(Metrics* metrics, OtlpExporter* traces) : metrics_(metrics), traces_(traces) {}
+
+  // One that was answered at once; `quiet`: counted only.
+  void Answered(const RequestIdentity& identity, int status, bool quiet);
+  // One that the HTTP layer refused. Whoever can connect can cause these, so their lines are bounded; the
+  // next line says how many went without.
+  void Refused(const RequestIdentity& identity, const HttpError& error);
+  void Completed(const RequestIdentity& identity, const CompletionOutcome& outcome);
+
+ private:
+  static constexpr int kRefusalLinesPerSecond = 20;
+
+  void ExportSpan(const RequestIdentity& identity, const CompletionOutcome& outcome);
+
+  Metrics* const metrics_;
+  OtlpExporter* const traces_;
+  LineBudget refusal_lines_{kRefusalLinesPerSecond};
+};
+
+}  // namespace aludel

@@ -1,0 +1,43 @@
+#include "server/gateway/routes.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace aludel {
+namespace {
+
+constexpr Route kRoutes[] = {
+    {.path = "/", .method = "GET", .open = true},
+    {.path = "/v1/chat/completions", .method = "POST", .completion = true},
+    {.path = "/v1/completions", .method = "POST", .completion = true},
+    {.path = "/v1/models", .method = "GET"},
+    {.path = "/v1/models/*", .method = "GET"},
+    {.path = "/tokenize", .method = "POST"},
+    {.path = "/detokenize", .method = "POST"},
+    {.path = "/health", .method = "GET", .open = true, .quiet = true},
+    {.path = "/ready", .method = "GET", .open = true, .quiet = true},
+    {.path = "/version", .method = "GET", .open = true},
+    {.path = "/metrics", .method = "GET", .open = true, .quiet = true},
+};
+
+}  // namespace
+
+bool Route::Takes(absl::string_view asked) const {
+  return asked == method || (asked == "HEAD" && method == "GET");
+}
+
+std::string Route::Allow() const { return method == "GET" ? "GET, HEAD" : std::string(method); }
+
+const Route* FindRoute(absl::string_view path) {
+  for (const Route& route : kRoutes) {
+    absl::string_view prefix = route.path;
+    if (absl::ConsumeSuffix(&prefix, "*") ? absl::StartsWith(path, prefix) && path.size() > prefix.size()
+                                          : path == prefix) {
+      return &route;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace aludel

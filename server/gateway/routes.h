@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace aludel {
+
+// One HTTP path of the gateway.
+struct Route {
+  absl::string_view path;    // a trailing "*" stands for the rest
+  absl::string_view method;  // where it is GET, HEAD is served too
+  bool open = false;         // needs no key
+  bool quiet = false;        // asked every few seconds by machines: no log line
+  bool completion = false;   // work for a decode server, within its client's limits
+
+  bool Takes(absl::string_view asked) const;
+  std::string Allow() const;  // every method it takes, as the header has them
+};
+
+// Null: none of ours.
+const Route* FindRoute(absl::string_view path);
+
+}  // namespace aludel
