@@ -58,6 +58,11 @@ class RulesTest(unittest.TestCase):
     def test_alerts_fire_when_they_should_and_only_then(self) -> None:
         self.promtool("test", "rules", "tests/deploy/observability/alerts_test.yml")
 
+    def test_every_alert_fires_in_a_test(self) -> None:
+        fired = set(re.findall(r"alertname: (\w+)\n +exp_alerts:\n",
+                               (ROOT / "tests/deploy/observability/alerts_test.yml").read_text()))
+        self.assertEqual(fired, set(re.findall(r"- alert: (\w+)", (PROMETHEUS / "alerts.yml").read_text())))
+
     def test_rules_and_alerts_name_only_series_that_exist(self) -> None:
         known = exported() | recorded() | PROMETHEUS_OWN
         for file in ("rules.yml", "alerts.yml"):
