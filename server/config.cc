@@ -309,7 +309,7 @@ absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path) {
                             "probe_interval_ms"}) {
     root.CheckRange(field, 1, kMaxMs);
   }
-  root.CheckRange("drain_timeout_ms", 0, kMaxMs);
+  for (const char* field : {"drain_timeout_ms", "lame_duck_ms"}) root.CheckRange(field, 0, kMaxMs);
   root.CheckRange("reload_interval_ms", 10, kMaxMs);
   for (const char* field : {"io_threads", "handler_threads"}) root.CheckRange(field, 1, 256);
   root.CheckUnique("cors_allowed_origins");
@@ -328,6 +328,7 @@ absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path) {
       .probe_interval = absl::Milliseconds(config.probe_interval_ms()),
       .max_stream_backlog = static_cast<int>(config.max_stream_backlog()),
       .drain_timeout = absl::Milliseconds(config.drain_timeout_ms()),
+      .lame_duck = absl::Milliseconds(config.lame_duck_ms()),
       .tls = ReadHttpTls(root.Nested("tls"), config.tls()),
       .access = ReadHttpAccess(root.Nested("access"), config.access()),
       .cors_allowed_origins = {config.cors_allowed_origins().begin(), config.cors_allowed_origins().end()},

@@ -148,6 +148,7 @@ struct GatewayOptions {
   absl::Duration probe_interval;
   int max_stream_backlog = 0;
   absl::Duration drain_timeout;
+  absl::Duration lame_duck;
   HttpTlsOptions tls;
   HttpAccessOptions access;
   std::vector<std::string> cors_allowed_origins;

@@ -31,6 +31,7 @@ const char* StopSignal::Wait() {
     ALUDEL_CHECK(sigwait(&set, &signal) == 0);
     if (signal == SIGHUP && on_hangup_) on_hangup_();
   } while (signal == SIGHUP);
+  std::signal(SIGHUP, SIG_IGN);  // there is nothing to reload any more
   std::signal(SIGTERM, SIG_DFL);
   std::signal(SIGINT, SIG_DFL);
   ALUDEL_CHECK(pthread_sigmask(SIG_UNBLOCK, &set, nullptr) == 0);

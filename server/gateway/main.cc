@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "runtime/status_macros.h"
 #include "server/admin.h"
 #include "server/command_line.h"
@@ -144,17 +145,24 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
   });
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_listen.empty()) {
-    const auto ok = [] { return absl::OkStatus(); };
-    ALUDEL_ASSIGN_OR_RETURN(admin, AdminServer::Start(options.admin_listen, &metrics, {ok, ok}));
+    ALUDEL_ASSIGN_OR_RETURN(admin, AdminServer::Start(options.admin_listen, &metrics,
+                                                      {.health = [] { return absl::OkStatus(); },
+                                                       .ready = [&] { return gateway.CheckReady(); }}));
   }
   Reloader reloader(std::move(watched), options.reload_interval);
   stop.OnHangup([&] { reloader.Poke(); });
   spdlog::info("listening on {}://{}:{}", tls == nullptr ? "http" : "https", http_options.address,
                server->port());
   const char* signal = stop.Wait();
+  gateway.Drain();
+  if (options.lame_duck > absl::ZeroDuration()) {
+    // Not ready, and serving on: a load balancer sees the first before it meets a closed port.
+    spdlog::info("{}: not ready, and serving for {:.1f} s more", signal,
+                 absl::ToDoubleSeconds(options.lame_duck));
+    absl::SleepFor(options.lame_duck);
+  }
   spdlog::info("{}: running requests have {:.1f} s to end", signal,
                absl::ToDoubleSeconds(options.drain_timeout));
-  gateway.Drain();
   server->Shutdown(options.drain_timeout);
   return absl::OkStatus();
 }

@@ -82,10 +82,12 @@ TEST_F(Config, FilesOfTheRepositoryAreValid) {
   EXPECT_EQ(guarded->tls.key_file, "gateway.key");
   EXPECT_EQ(guarded->access.tokens_per_minute, 200000);
   EXPECT_EQ(guarded->tracing.sample_share, 0.05);
+  EXPECT_EQ(guarded->lame_duck, absl::Seconds(10));
   const auto gateway = LoadGatewayOptions("configs/gateway.textproto");
   ASSERT_TRUE(gateway.ok()) << gateway.status();
   ASSERT_EQ(gateway->models.size(), 2);
   EXPECT_EQ(gateway->models[1].name, "json");
+  EXPECT_EQ(gateway->lame_duck, absl::ZeroDuration());
   EXPECT_THAT(gateway->models[1].decode_targets, ElementsAre("127.0.0.1:7210"));
 }
 
