@@ -10,12 +10,15 @@ import argparse
 import http.client
 import json
 import os
+import re
 import resource
 import socket
 import statistics
 import sys
 import time
 import urllib.parse
+import urllib.request
+from pathlib import Path
 from typing import List
 
 BODY = json.dumps({"model": "chat", "max_tokens": 4, "messages": [{"role": "user", "content": "who is Orla"}],
@@ -104,6 +107,17 @@ def oversized(gateway: urllib.parse.SplitResult) -> None:
     tell("after oversized bodies", probe(gateway))
 
 
+def accounted(gateway: urllib.parse.SplitResult, slow: int) -> None:
+    """Everything shed is counted; lines in the log are bounded."""
+    with urllib.request.urlopen(f"http://{gateway.netloc}/metrics", timeout=10) as reply:
+        counts = {(path, int(status)): int(value) for path, status, value in re.findall(
+            r'^aludel_http_requests_total\{path="([^"]+)",status="(\d+)"\} (\d+)$', reply.read().decode(), re.MULTILINE)}
+    assert counts.get(("/v1/chat/completions", 408), 0) == slow, counts
+    assert counts.get(("/v1/chat/completions", 413), 0) == 2, counts
+    log = (Path(os.environ["STACK_FOLDER"]) / "gateway.log").read_text()
+    assert 1 <= log.count("status=408") <= 1 + slow // 2, log.count("status=408")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--idle", type=int, default=500, help="idle connections")
@@ -120,6 +134,7 @@ def main() -> int:
     idle(gateway, options.idle)
     slowloris(gateway, options.slow)
     oversized(gateway)
+    accounted(gateway, options.slow)
     return 0
 
 

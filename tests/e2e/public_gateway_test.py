@@ -1,5 +1,6 @@
 """A gateway on a public address, under stack.py: configs/gateway-public.textproto with its files made here. Keys over
-TLS, both replaced while it runs; limits; what is refused and how; a client that leaves; one log line per request.
+TLS, both replaced while it runs; limits; what is refused and how; pages of another origin; a client that leaves; one
+log line per request; how it stops.
 
 Exit code 77: openssl is not installed.
 """
@@ -11,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -25,6 +27,12 @@ from stack import ROOT, free_ports
 
 WAIT_S = 20
 CANCEL_S = 0.1
+LAME_DUCK_S = 3
+# What openai 6.30.1 sends in a browser, as its preflight lists them.
+CLIENT_HEADERS = ("authorization,content-type,user-agent,x-stainless-arch,x-stainless-helper-method,x-stainless-lang,"
+                  "x-stainless-os,x-stainless-package-version,x-stainless-retry-count,x-stainless-runtime,"
+                  "x-stainless-runtime-version,x-stainless-timeout")
+ORIGIN = "https://chat.example.com"
 SECRET = "the harp of Orla"
 
 
@@ -53,11 +61,17 @@ class PublicGateway:
         text = re.sub(r"127\.0\.0\.1:(7\d+)", lambda at: f"127.0.0.1:{moved[at.group(1)]}", text)
         text = re.sub(r'"(gateway\.\w+)"', lambda at: f'"{folder / at.group(1)}"', text)
         text = re.sub(r"tracing \{.*?\n\}\n", "", text, flags=re.DOTALL)
-        (folder / "gateway.textproto").write_text(text + "reload_interval_ms: 100 probe_interval_ms: 200\n")
-        with open(folder / "log", "wb") as log:
-            self.process = subprocess.Popen([binaries / "aludel-gateway", "--config", folder / "gateway.textproto"],
-                                            cwd=ROOT, stdout=log, stderr=log)
+        text = re.sub(r"lame_duck_ms: \d+", f"lame_duck_ms: {LAME_DUCK_S * 1000}", text)
+        self.config = text + "reload_interval_ms: 100 probe_interval_ms: 200\n"
+        self.binary = binaries / "aludel-gateway"
+        self.start(self.config)
         wait_for("ready", lambda: self.ask("GET", "/ready").status == 200)
+
+    def start(self, config: str) -> None:
+        (self.folder / "gateway.textproto").write_text(config)
+        with open(self.folder / "log", "ab") as log:
+            self.process = subprocess.Popen([self.binary, "--config", self.folder / "gateway.textproto"], cwd=ROOT,
+                                            stdout=log, stderr=log)
 
     def set_keys(self, limits: Dict[str, str]) -> None:
         lines = [f"{name} {hashlib.sha256(f'sk-{name}'.encode()).hexdigest()} {more}" for name, more in limits.items()]
@@ -79,6 +93,11 @@ class PublicGateway:
 
     def chat(self, key: str, **more: object) -> "Reply":
         return self.ask("POST", "/v1/chat/completions", key, chat_body(**more))
+
+    def ask_admin(self, path: str) -> "Reply":
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=30)
+        connection.request("GET", path)
+        return Reply(connection.getresponse())
 
     def log_lines(self) -> List[Dict]:
         return [json.loads(line) for line in (self.folder / "log").read_text().splitlines()]
@@ -163,6 +182,34 @@ def check_refusals(gateway: PublicGateway) -> None:
     assert huge.getresponse().status == 400
 
 
+def check_cors(gateway: PublicGateway) -> None:
+    """A page of an allowed origin may use the official client, and read refusals of every layer."""
+    asking = gateway.connect()
+    asking.request("OPTIONS", "/v1/chat/completions", headers={
+        "Origin": ORIGIN, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": CLIENT_HEADERS})
+    preflight = Reply(asking.getresponse())
+    assert preflight.status == 204 and preflight.headers["Access-Control-Allow-Origin"] == ORIGIN, preflight.headers
+    allowed = preflight.headers["Access-Control-Allow-Headers"].split(", ")
+    assert allowed == CLIENT_HEADERS.split(","), allowed
+    for path, headers, status in (("/v1/models", {"Authorization": "Bearer sk-alice"}, 200), ("/v1/models", {}, 401),
+                                  ("/v1/models", {"Transfer-Encoding": "gzip"}, 501)):
+        asking = gateway.connect()
+        asking.request("GET", path, headers={"Origin": ORIGIN, **headers})
+        reply = Reply(asking.getresponse())
+        assert reply.status == status and reply.headers["Access-Control-Allow-Origin"] == ORIGIN, reply.headers
+        assert "x-request-id" in reply.headers and "Date" in reply.headers, reply.headers
+
+
+def check_strangers_body(gateway: PublicGateway) -> None:
+    """Refused at its header: nothing asks for the body, and nobody waits for it."""
+    stranger = gateway.connect()
+    stranger.putrequest("POST", "/v1/chat/completions")
+    stranger.putheader("Content-Length", str(4 << 20))
+    stranger.putheader("Expect", "100-continue")
+    stranger.endheaders()
+    assert stranger.getresponse().status == 401
+
+
 def check_cancel(gateway: PublicGateway, decode_admin: str) -> None:
     """From the client's going to the decode server's own account of it."""
 
@@ -195,7 +242,9 @@ def check_cancel(gateway: PublicGateway, decode_admin: str) -> None:
 def check_log(gateway: PublicGateway) -> None:
     lines = gateway.log_lines()
     served = [line for line in lines if line.get("path") == "/v1/chat/completions"]
-    assert {200, 401, 413, 429, 499, 504} - {413} <= {line["status"] for line in served}, served
+    assert {200, 401, 413, 429, 499, 504} <= {line["status"] for line in served}, served
+    too_long = next(line for line in served if line["status"] == 413)
+    assert too_long["request_id"] == "test-alice" and too_long["peer"] and too_long["error"], too_long
     whole = next(line for line in served if line["status"] == 200)
     for field in ("time", "level", "request_id", "trace_id", "key", "peer", "model", "plan", "prompt_tokens",
                   "completion_tokens", "ttft_ms", "queue_ms", "prefill_ms", "transfer_ms", "first_decode_ms",
@@ -203,6 +252,34 @@ def check_log(gateway: PublicGateway) -> None:
         assert field in whole, (field, whole)
     text = (gateway.folder / "log").read_text()
     assert SECRET not in text and "sk-" not in text, "prompt text or a key in the log"
+
+
+def check_stop(gateway: PublicGateway) -> None:
+    """Not ready and serving, so that load balancers have time to look elsewhere; then gone."""
+    assert gateway.ask_admin("/ready").status == 200
+    begin = time.monotonic()
+    gateway.process.terminate()
+    wait_for("not ready", lambda: gateway.ask("GET", "/ready").status == 503)
+    gateway.process.send_signal(signal.SIGHUP)  # ends nothing
+    assert gateway.ask_admin("/ready").status == 503 and gateway.ask_admin("/health").status == 200
+    assert gateway.chat("alice").status == 200
+    assert time.monotonic() - begin < LAME_DUCK_S, "too slow to tell"
+    assert gateway.process.wait(WAIT_S) == 0
+    assert time.monotonic() - begin >= LAME_DUCK_S
+
+
+def check_start_without_decode_servers(gateway: PublicGateway) -> None:
+    """Its admin port says so. And whoever stops it twice means it."""
+    gateway.set_keys({"alice": ""})
+    nobody = free_ports(1)[0]
+    gateway.start(re.sub(r'decode_targets: "[^"]+"', f'decode_targets: "127.0.0.1:{nobody}"', gateway.config))
+    wait_for("alive", lambda: gateway.ask_admin("/health").status == 200)
+    not_ready = gateway.ask_admin("/ready")
+    assert not_ready.status == 503 and "chat: " in not_ready.text, not_ready.text
+    gateway.process.terminate()
+    wait_for("not ready", lambda: "draining" in gateway.ask_admin("/ready").text)
+    gateway.process.terminate()
+    assert gateway.process.wait(LAME_DUCK_S / 2) == -signal.SIGTERM
 
 
 def main() -> int:
@@ -220,11 +297,13 @@ def main() -> int:
             check_keys(gateway)
             check_limits(gateway)
             check_refusals(gateway)
+            check_cors(gateway)
+            check_strangers_body(gateway)
             check_cancel(gateway, decode_admin)
             check_reload(gateway)
-            gateway.process.terminate()
-            assert gateway.process.wait(WAIT_S) == 0
+            check_stop(gateway)
             check_log(gateway)
+            check_start_without_decode_servers(gateway)
         except Exception:
             print("\n".join((Path(folder) / "log").read_text().splitlines()[-15:]), file=sys.stderr)
             raise
