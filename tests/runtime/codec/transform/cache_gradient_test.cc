@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <limits>
 #include <random>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "nlohmann/json.hpp"
 #include "runtime/codec/oracle.h"
 #include "runtime/codec/scd/capture.h"
 #include "runtime/model/safetensors.h"
@@ -35,6 +33,15 @@ double Dot(const std::vector<float>& a, const std::vector<float>& b) {
   double sum = 0;
   for (size_t i = 0; i < a.size(); ++i) sum += static_cast<double>(a[i]) * b[i];
   return sum;
+}
+
+// The prompt of a golden file.
+std::vector<int32_t> Prompt(const std::string& file, const std::string& name) {
+  const auto golden = SafetensorsFile::Open(kGolden + file).value();
+  const SafetensorsEntry& entry = *golden->Find(name).value();
+  std::vector<int32_t> ids(entry.elements());
+  std::memcpy(ids.data(), entry.data.data(), ids.size() * sizeof(int32_t));
+  return ids;
 }
 
 double Norm(const std::vector<float>& a) { return std::sqrt(Dot(a, a)); }
@@ -153,10 +160,9 @@ void ExpectGradientOfFiniteDifferences(const Scenario& s, const std::vector<floa
 
 class TinyCacheGradient : public ::testing::TestWithParam<const char*> {
  protected:
-  TinyCacheGradient() : directory_(absl::StrCat(kGolden, "tiny/", GetParam())) {
-    const auto golden = nlohmann::json::parse(std::ifstream(directory_ + "/golden.json"));
-    ids_ = golden["ids"].get<std::vector<int32_t>>();
-  }
+  TinyCacheGradient()
+      : directory_(absl::StrCat(kGolden, "tiny/", GetParam())),
+        ids_(Prompt(absl::StrCat("tiny/", GetParam(), "/golden.safetensors"), "ids")) {}
 
   std::string directory_;
   std::vector<int32_t> ids_;
@@ -188,10 +194,7 @@ INSTANTIATE_TEST_SUITE_P(Architectures, TinyCacheGradient,
                                            "qwen2_bias", "qwen3_qk_norm"));
 
 Scenario Demo() {
-  const auto golden = SafetensorsFile::Open(absl::StrCat(kGolden, "chat.safetensors")).value();
-  const SafetensorsEntry& entry = *golden->Find("prompt.0.ids").value();
-  std::vector<int32_t> ids(entry.elements());
-  std::memcpy(ids.data(), entry.data.data(), ids.size() * sizeof(int32_t));
+  const std::vector<int32_t> ids = Prompt("chat.safetensors", "prompt.0.ids");
   return {"deploy/demo/chat", ids, static_cast<int64_t>(ids.size()) - 10};
 }
 
@@ -204,9 +207,8 @@ TEST(DemoCacheGradient, AgreesWithFiniteDifferences) {
 }
 
 Scenario Tiny(const std::string& name) {
-  const std::string directory = absl::StrCat(kGolden, "tiny/", name);
-  const auto golden = nlohmann::json::parse(std::ifstream(directory + "/golden.json"));
-  return {directory, golden["ids"].get<std::vector<int32_t>>(), 14};
+  const std::string directory = absl::StrCat("tiny/", name);
+  return {kGolden + directory, Prompt(directory + "/golden.safetensors", "ids"), 14};
 }
 
 TEST(CacheGradient, LeavesTokensBeforeTheSlidingWindowAlone) {

@@ -14,9 +14,11 @@ and, as metadata, the versions that made it and the sliding window that transfor
 the last layer makes shows in the logits.
 
 The committed files are by transformers 5.10.0.dev0 (commit cc041637bc2b3639bba0b8f85672c1653cdb6248,
-9 June 2026) and huggingface_hub 1.29.0.dev0 on Debian 13's python3-torch 2.6.0. To make them again:
+9 June 2026) and huggingface_hub 1.29.0.dev0 on Debian 13's python3-torch 2.6.0; in place of the
+package tokenizers, which transformers imports and these models never call, stood empty classes. To make
+them again:
 
-    pip install torch git+https://github.com/huggingface/transformers@cc041637bc
+    pip install torch "transformers>=5"
     python3 make_tiny.py && python3 make_quantised.py
 
 Run by itself it prints how far the team's own reference (deploy/demo/train/reference.py), which is
