@@ -28,16 +28,19 @@ absl::StatusOr<std::unique_ptr<Transformer>> LoadModel(Device* device, const Mod
       bar->Update("load, MB", done / kMegabyte, total / kMegabyte);
     };
   }
+  TransformerOptions transformer = options.transformer;
+  if (transformer.stream.packers == 0) transformer.stream.packers = options.device.threads;
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<Transformer> model,
-                          Transformer::Load(device, options.directory, options.transformer, progress));
+                          Transformer::Load(device, options.directory, transformer, progress));
   const LoadReport& report = model->load_report();
-  spdlog::info("loaded {} ({}, {}): {:.3f} GB in {:.2f} s, {:.2f} GB/s", options.directory,
+  spdlog::info("loaded {} ({}, {}): {:.3f} GB in {:.2f} s, {:.2f} GB/s{}", options.directory,
                model->config().architecture,
                model->config().quantisation.method == QuantisationMethod::kNone
                    ? "unquantised"
                    : Name(model->config().quantisation.method),
                static_cast<double>(report.bytes) / 1e9, report.seconds,
-               static_cast<double>(report.bytes) / 1e9 / report.seconds);
+               static_cast<double>(report.bytes) / 1e9 / report.seconds,
+               report.past_cache ? ", past the page cache" : "");
   return model;
 }
 
@@ -47,16 +50,18 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelOptions& o
                                                            const CodecOptions& codec_options,
                                                            CodecSide side) {
   auto host = std::make_unique<ModelHost>();
-  ALUDEL_ASSIGN_OR_RETURN(host->device_, OpenDevice(options.device));
-  ALUDEL_ASSIGN_OR_RETURN(host->model_, LoadModel(host->device_.get(), options));
+  // What is quickly read comes first: who forgot a file learns it before gigabytes were loaded.
+  ALUDEL_RETURN_IF_ERROR(ModelConfig::Load(options.directory).status());
   ALUDEL_ASSIGN_OR_RETURN(host->tokenizer_, Tokenizer::Load(options.directory));
-
   std::vector<std::string> formats = codec_options.formats;
   if (formats.empty()) {
     ALUDEL_ASSIGN_OR_RETURN(formats, ListFormats(codec_options.artifact));
     // "raw" is what everybody has and nobody prefers.
     std::stable_partition(formats.begin(), formats.end(), [](const std::string& f) { return f != "raw"; });
   }
+
+  ALUDEL_ASSIGN_OR_RETURN(host->device_, OpenDevice(options.device));
+  ALUDEL_ASSIGN_OR_RETURN(host->model_, LoadModel(host->device_.get(), options));
   ALUDEL_RETURN_IF_ERROR(host->OpenCodecs(formats, codec_options, side));
 
   EngineOptions engine = options.engine;

@@ -18,8 +18,8 @@
 
 namespace aludel {
 
-// A model made ready to serve: device, weights, tokenizer, wire formats and the engine over them, loaded in
-// this order and destroyed in the reverse one.
+// A model made ready to serve: device, weights, tokenizer, wire formats and the engine over them, destroyed
+// in the reverse of this order.
 class ModelHost {
  public:
   // `side`: which half of each wire format this server needs.
