@@ -27,7 +27,7 @@ std::string DescribeRope(const ModelConfig& config, int64_t rope_length) {
     case RopeScaling::kNone:
       break;
     case RopeScaling::kLinear:
-      absl::StrAppendFormat(&text, ", linear factor %.10g", rope.factor);
+      if (rope.factor != 1.0) absl::StrAppendFormat(&text, ", linear factor %.10g", rope.factor);
       break;
     case RopeScaling::kDynamic:
       absl::StrAppendFormat(&text, ", dynamic factor %.10g from %d, fixed for length %d", rope.factor,
@@ -38,8 +38,10 @@ std::string DescribeRope(const ModelConfig& config, int64_t rope_length) {
                             rope.low_freq_factor, rope.high_freq_factor, rope.original_max_positions);
       break;
     case RopeScaling::kYarn:
-      absl::StrAppendFormat(&text, ", yarn factor %.10g, beta %.10g to %.10g, attention %.10g, from %d",
-                            rope.factor, rope.beta_fast, rope.beta_slow, rope.attention_factor,
+      // The attention factor in effect: a config may state the one that its other numbers imply.
+      absl::StrAppendFormat(&text, ", yarn factor %.10g, beta %.10g to %.10g, attention %.7g, from %d",
+                            rope.factor, rope.beta_fast, rope.beta_slow,
+                            MakeRopeFrequencies(config, rope_length).attention_factor,
                             rope.original_max_positions);
       if (!rope.truncate) absl::StrAppend(&text, ", not truncated");
       break;

@@ -26,12 +26,16 @@ struct ModelIdentity {
 ModelIdentity IdentityOf(const ModelConfig& config, const std::string& weights_hash,
                          const std::string& tokenizer_fingerprint, int64_t rope_length);
 
-// Every number that positions depend on, as text: "theta 500000, llama3 factor 8, ...". Equal texts rotate
-// equally.
+// Every number that positions depend on, in effect and not as a config spells it, as text: "theta 500000,
+// llama3 factor 8, ...". Equal texts rotate equally.
 std::string DescribeRope(const ModelConfig& config, int64_t rope_length);
 
 // Why a cache of `producer` is of no use to `consumer`, a sentence each ("kv_heads is 8, want 4"); none where
-// it is. Weights may differ: that is what consumers are for.
+// it is. Weights may differ: that is what consumers are for. So may sliding windows: caches hold K and V of
+// every position, whoever looks at them. Up to the smaller window both models compute the same of the same
+// weights; beyond it the producer's states differ from the consumer's as they do for other weights, which is
+// what a codec is fitted and measured for, and an artefact is bound to one config by its hash. InspectPair
+// says so where windows differ.
 std::vector<std::string> WhyNoPair(const ModelIdentity& producer, const ModelIdentity& consumer);
 
 }  // namespace aludel

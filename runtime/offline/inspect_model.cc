@@ -6,6 +6,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "runtime/model/json_reader.h"
 #include "runtime/model/model_identity.h"
 #include "runtime/model/tokenizer.h"
@@ -143,11 +144,14 @@ absl::StatusOr<std::string> ExplainTokenizers(const std::string& producer, const
     }
   }
   for (const auto& [token, id] : theirs) more += ours.count(token) == 0 ? 1 : 0;
-  if (missing + moved + more == 0) return std::string("the tokens agree; merges, normaliser or flags differ");
+  if (missing + moved + more == 0)
+    return std::string("the tokens agree; merges or flags of added tokens differ");
   return absl::StrCat("of ", ours.size(), " tokens of the consumer ", missing, " are missing and ", moved,
                       " have other ids in the producer, which has ", more, " of its own",
                       example.empty() ? "" : absl::StrCat("; e.g. ", example));
 }
+
+std::string DescribeWindow(int64_t tokens) { return tokens == 0 ? "none" : absl::StrCat(tokens, " tokens"); }
 
 struct Side {
   ModelConfig config;
@@ -205,10 +209,19 @@ absl::StatusOr<ordered_json> InspectPair(const std::string& producer_directory,
   if (producer.identity.tokenizer_fingerprint != consumer.identity.tokenizer_fingerprint) {
     ALUDEL_ASSIGN_OR_RETURN(report["tokenizers"], ExplainTokenizers(producer_directory, consumer_directory));
   }
+  std::vector<std::string> notes;
   if (producer.config.max_positions < consumer.config.max_positions) {
-    report["note"] = absl::StrCat("prompts beyond the producer's ", producer.config.max_positions,
-                                  " tokens are prefilled by the consumer itself");
+    notes.push_back(absl::StrCat("prompts beyond the producer's ", producer.config.max_positions,
+                                 " tokens are prefilled by the consumer itself"));
   }
+  const int64_t theirs = producer.config.sliding_window, ours = consumer.config.sliding_window;
+  if (theirs != ours) {
+    const int64_t smaller = theirs == 0 || (ours != 0 && ours < theirs) ? ours : theirs;
+    notes.push_back(absl::StrCat(
+        "the sliding window is ", DescribeWindow(theirs), " in the producer and ", DescribeWindow(ours),
+        " in the consumer: calibrate with prompts of more than ", smaller, " tokens if you serve such"));
+  }
+  if (!notes.empty()) report["note"] = absl::StrJoin(notes, "; ");
   return report;
 }
 

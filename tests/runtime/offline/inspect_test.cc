@@ -3,6 +3,8 @@
 
 #include <array>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -103,6 +105,34 @@ TEST(Inspect, NamesEveryReasonThatKeepsTwoModelsApart) {
   const Outcome words = Inspect(absl::StrCat(other.path(), " ", kChat));
   EXPECT_THAT(words.text, AllOf(HasSubstr("tokenizer fingerprint"),
                                 HasSubstr("\"<|assistant|>\" is missing, want id 4")));
+}
+
+TEST(Inspect, ExplainsATokenizerWhoseTokensAgree) {
+  TemporaryDirectory other;
+  for (const char* file : {"config.json", "tokenizer.json"}) {
+    std::filesystem::copy_file(absl::StrCat(kChat, "/", file), other.File(file));
+  }
+  json tokenizer = json::parse(other.Read("tokenizer.json"));
+  tokenizer["added_tokens"][3]["lstrip"] = true;
+  other.Write("tokenizer.json", tokenizer.dump());
+  EXPECT_THAT(Inspect(absl::StrCat(other.path(), " ", kChat)).text,
+              HasSubstr("the tokens agree; merges or flags of added tokens differ"));
+}
+
+TEST(Inspect, NotesWindowsThatDiffer) {
+  TemporaryDirectory windowed, full;
+  for (TemporaryDirectory* directory : {&windowed, &full}) {
+    std::filesystem::copy_file(absl::StrCat(kChat, "/tokenizer.json"), directory->File("tokenizer.json"));
+    json config = json::parse(std::ifstream(absl::StrCat(kTiny, "mistral_sliding/config.json")));
+    if (directory == &full) config["sliding_window"] = nullptr;
+    directory->Write("config.json", config.dump());
+  }
+  const Outcome outcome = Inspect(absl::StrCat(windowed.path(), " ", full.path()));
+  EXPECT_EQ(outcome.code, 0) << outcome.text;
+  EXPECT_THAT(outcome.text,
+              HasSubstr("the sliding window is 7 tokens in the producer and none in the consumer: "
+                        "calibrate with prompts of more than 7 tokens"));
+  EXPECT_THAT(Inspect(absl::StrCat(full.path(), " ", full.path())).text, ::testing::Not(HasSubstr("window")));
 }
 
 TEST(Inspect, AnArtefactOfOtherModelsIsNamed) {

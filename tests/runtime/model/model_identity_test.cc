@@ -1,0 +1,53 @@
+#include "runtime/model/model_identity.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace aludel {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr char kShape[] =
+    R"("architectures": ["MistralForCausalLM"], "hidden_size": 64, "intermediate_size": 48,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 80)";
+
+ModelIdentity Identity(const std::string& more) {
+  const auto config = ModelConfig::FromJson(std::string("{") + kShape + more + "}", "config.json");
+  EXPECT_TRUE(config.ok()) << config.status();
+  return IdentityOf(*config, "weights", "tokenizer", 0);
+}
+
+std::string Yarn(const std::string& more) {
+  return R"(, "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64)" +
+         more + "}, \"max_position_embeddings\": 256";
+}
+
+TEST(ModelIdentity, AModelFitsItself) {
+  EXPECT_THAT(WhyNoPair(Identity(""), Identity("")), IsEmpty());
+  EXPECT_THAT(WhyNoPair(Identity(Yarn("")), Identity("")), Not(IsEmpty()));
+}
+
+TEST(ModelIdentity, EqualRopesMayBeSpelledDifferently) {
+  const ModelIdentity derived = Identity(Yarn(""));
+  // 0.1 ln 4 + 1, the paper's.
+  EXPECT_THAT(WhyNoPair(derived, Identity(Yarn(R"(, "attention_factor": 1.1386294361119891)"))), IsEmpty());
+  EXPECT_THAT(WhyNoPair(derived, Identity(Yarn(R"(, "beta_fast": 32, "beta_slow": 1.0)"))), IsEmpty());
+  EXPECT_THAT(derived.rope, HasSubstr("attention 1.138629"));
+  const auto reasons = WhyNoPair(derived, Identity(Yarn(R"(, "attention_factor": 1.0)")));
+  ASSERT_EQ(reasons.size(), 1);
+  EXPECT_THAT(reasons[0], HasSubstr("attention 1,"));
+  EXPECT_THAT(WhyNoPair(Identity(R"(, "rope_scaling": {"type": "linear", "factor": 1.0})"), Identity("")),
+              IsEmpty());
+}
+
+// K and V of every position are in a cache whoever looks at them: see model_identity.h.
+TEST(ModelIdentity, WindowsMayDiffer) {
+  EXPECT_THAT(WhyNoPair(Identity(R"(, "sliding_window": 8)"), Identity(R"(, "sliding_window": null)")),
+              IsEmpty());
+}
+
+}  // namespace
+}  // namespace aludel
