@@ -3,15 +3,17 @@
 // that both sides' Unicode versions assign.
 //
 //   npm install && node compare_random.mjs --tool ../../../../build/release/bin/tokenize_lines --count 1000000
-//       [--seed 7] [--family llama3]...
+//       [--seed 7] [--family llama3]...        a family or a variant (variants.mjs); all if none is named
 //
 // Exit code 1 where anything differs; the first differences are printed.
 import { execFileSync, spawn } from 'node:child_process';
-import { readFileSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
+import { tmpdir } from 'node:os';
 import { createInterface } from 'node:readline';
 import { parseArgs } from 'node:util';
-import { HARD_STRINGS, makeRandom, randomString } from './strings.mjs';
+import { HARD_STRINGS, makeRandom, randomString, tokenString } from './strings.mjs';
+import { compose, makeVariants } from './variants.mjs';
 
 const { Tokenizer } = createRequire(import.meta.url)('@anush008/tokenizers');
 const BATCH = 2000;
@@ -46,13 +48,15 @@ function anyCodePoints(random, runs) {
 }
 
 async function compare(family, tool, count, seed) {
-  const json = JSON.parse(readFileSync(`${family}/tokenizer.json`, 'utf8'));
+  const json = compose(family);
+  const directory = mkdtempSync(`${tmpdir()}/tokenizer-`);
+  writeFileSync(`${directory}/tokenizer.json`, JSON.stringify(json));
   const rust = Tokenizer.fromString(JSON.stringify(json));
   const tokens = json.added_tokens.map((token) => token.content);
   // The Rust library categorises by Unicode 14 and normalises by the combining classes of Unicode 9.
-  const runs = assigned(json.normalizer?.type === 'NFC' ? '9.0' : '14.0');
+  const runs = assigned(JSON.stringify(json.normalizer ?? '').includes('"NF') ? '9.0' : '14.0');
   const random = makeRandom(seed);
-  const ours = spawn(tool, [family], { stdio: ['pipe', 'pipe', 'pipe'] });
+  const ours = spawn(tool, [directory], { stdio: ['pipe', 'pipe', 'pipe'] });
   let rate = '';
   ours.stderr.on('data', (data) => { rate += data; });
   const ended = new Promise((resolve) => { ours.on('close', resolve); });
@@ -66,14 +70,21 @@ async function compare(family, tool, count, seed) {
   while (done < count) {
     const strings = done === 0 ? [...HARD_STRINGS] : [];
     while (strings.length < Math.min(BATCH, count - done)) {
-      strings.push(strings.length % 2 === 0 ? randomString(random, tokens) : anyCodePoints(random, runs));
+      if (strings.length % 16 === 0) strings.push(tokenString(random, tokens));
+      else strings.push(strings.length % 2 === 0 ? randomString(random, tokens) : anyCodePoints(random, runs));
     }
     ours.stdin.write(strings.map((text) => JSON.stringify(text)).join('\n') + '\n\n');
     const encoded = (await rust.encodeBatch(strings, { addSpecialTokens: false })).map((item) => [...item.getIds()]);
     const decoded = await rust.decodeBatch(encoded, false);
     const skipped = await rust.decodeBatch(encoded, true);
     for (let i = 0; i < strings.length; ++i) {
-      const answer = JSON.parse((await answers.next()).value);
+      const line = await answers.next();
+      if (line.done) {
+        await ended;
+        console.log(`${family}: ${rate.trim()}`);
+        return false;
+      }
+      const answer = JSON.parse(line.value);
       if (answer.error !== undefined) { report('error', strings[i], answer.error); continue; }
       const text = answer.decoded ?? strings[i];
       if (JSON.stringify(answer.ids) !== JSON.stringify(encoded[i])) report('ids', strings[i], answer.ids, encoded[i]);
@@ -85,6 +96,7 @@ async function compare(family, tool, count, seed) {
   }
   ours.stdin.end();
   await ended;
+  rmSync(directory, { recursive: true });
   console.log(`${family}: ${done} strings, differences ${JSON.stringify(differences)}; ${rate.trim()}`);
   return Object.keys(differences).length === 0;
 }
@@ -94,7 +106,7 @@ const { values } = parseArgs({
     tool: { type: 'string' },
     count: { type: 'string', default: '100000' },
     seed: { type: 'string', default: '7' },
-    family: { type: 'string', multiple: true, default: ['gpt2', 'llama3', 'qwen2', 'llama2', 'mistral'] },
+    family: { type: 'string', multiple: true, default: ['gpt2', 'llama3', 'qwen2', 'llama2', 'mistral', ...Object.keys(makeVariants())] },
   },
 });
 let good = true;

@@ -1,17 +1,17 @@
-// Writes NAME/golden.json for every tokenizer here and demo_golden.json for the demo pair's: strings, their ids and the
+// Writes NAME/golden.json for every family here, variants_golden.json, and demo_golden.json for the demo pair's: strings, their ids and the
 // text that the ids decode to. Two implementations answer: @huggingface/tokenizers (JavaScript) and HuggingFace's Rust
 // library through @anush008/tokenizers. Where they differ the Rust library counts, because models are trained with it,
 // and the number of such strings is printed (JavaScript's \s is not Unicode's White_Space; its decoder drops U+FEFF).
 import { readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { Tokenizer as JsTokenizer } from '@huggingface/tokenizers';
-import { HARD_STRINGS, makeRandom, randomString } from './strings.mjs';
+import { HARD_STRINGS, makeRandom, randomString, tokenString } from './strings.mjs';
+import { compose, makeVariants } from './variants.mjs';
 
 const { Tokenizer: RustTokenizer } = createRequire(import.meta.url)('@anush008/tokenizers');
 const equal = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 
-async function golden(file, strings) {
-  const json = JSON.parse(readFileSync(file, 'utf8'));
+async function golden(file, json, strings) {
   const js = new JsTokenizer(json, { clean_up_tokenization_spaces: false });
   const rust = RustTokenizer.fromString(JSON.stringify(json));
   const encode = async (text, addSpecialTokens) => [...(await rust.encode(text, null, { addSpecialTokens })).getIds()];
@@ -37,12 +37,23 @@ for (const [seed, name] of ['gpt2', 'llama3', 'qwen2', 'llama2', 'mistral'].entr
   const random = makeRandom(100 + seed);
   const tokens = JSON.parse(readFileSync(`${name}/tokenizer.json`, 'utf8')).added_tokens.map((token) => token.content);
   const strings = HARD_STRINGS.concat(Array.from({ length: 250 }, () => randomString(random, tokens)));
-  writeFileSync(`${name}/golden.json`, await golden(`${name}/tokenizer.json`, strings));
+  writeFileSync(`${name}/golden.json`, await golden(name, compose(name), strings));
 }
+
+const variants = [];
+for (const [seed, name] of Object.keys(makeVariants()).entries()) {
+  const random = makeRandom(300 + seed);
+  const json = compose(name);
+  const tokens = json.added_tokens.map((token) => token.content);
+  const strings = HARD_STRINGS.filter((_, i) => i % 6 === seed % 6).concat(Array.from({ length: 15 }, () => randomString(random, tokens)),
+    Array.from({ length: 20 }, () => tokenString(random, tokens)));
+  variants.push(`${JSON.stringify(name)}: ${await golden(name, json, strings)}`);
+}
+writeFileSync('variants_golden.json', `{${variants.join(',\n')}}\n`);
 
 const demo = '../../../../deploy/demo';
 const questions = readFileSync(`${demo}/questions.jsonl`, 'utf8').split('\n').filter(Boolean).map((line) => JSON.parse(line));
 const random = makeRandom(200);
 const strings = HARD_STRINGS.concat(questions.map((item) => item.question), questions.slice(0, 10).map((item) => `<|begin|><|user|>${item.context}\n${item.question}<|assistant|>`),
   Array.from({ length: 100 }, () => randomString(random, ['<|user|>', '<|end|>'])));
-writeFileSync('demo_golden.json', await golden(`${demo}/chat/tokenizer.json`, strings));
+writeFileSync('demo_golden.json', await golden('demo', JSON.parse(readFileSync(`${demo}/chat/tokenizer.json`, 'utf8')), strings));

@@ -1,7 +1,8 @@
 // Trains a small BPE for every family of published tokenizer.json files and writes it with the structure, flags and
-// regular expressions of that family. The training text is strings.mjs and the demo's passages.
+// regular expressions of that family; then variants.json. The training text is strings.mjs and the demo's passages.
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { HARD_STRINGS, makeRandom, randomString } from './strings.mjs';
+import { makeVariants } from './variants.mjs';
 
 const METASPACE = '\u2581';
 const GPT2_WORDS = /'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+/gu;
@@ -150,3 +151,4 @@ for (const [name, tokenizer] of Object.entries(families())) {
   writeFileSync(`${name}/tokenizer.json`, JSON.stringify(tokenizer) + '\n');
   console.log(name, Object.keys(tokenizer.model.vocab).length, 'tokens', tokenizer.model.merges.length, 'merges');
 }
+writeFileSync('variants.json', JSON.stringify(makeVariants(), null, 1) + '\n');

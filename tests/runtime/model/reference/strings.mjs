@@ -61,3 +61,15 @@ export function randomString(random, tokens) {
   }
   return text;
 }
+
+// Added tokens among what their flags look at: white space, letters, marks and each other.
+export function tokenString(random, tokens) {
+  const around = ['', '', ' ', '  ', '\n', '\t\u00a0', 'a', 'Z', '_', '9', '\u0301', '\u2581', '-', '\u00e9', '\u200d', 'word', 'Word '];
+  let text = '';
+  for (let count = random.below(6); count >= 0; --count) {
+    let token = tokens.length > 0 ? random.pick(tokens) : 'x';
+    if (random.below(6) === 0) token = token.toUpperCase();
+    text += random.pick(around) + token + random.pick(around);
+  }
+  return text;
+}
