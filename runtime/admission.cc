@@ -20,7 +20,13 @@ absl::Status Admission::Admit(uint64_t request, const RequestSize& size) {
   claim.choice_blocks = layout_.BlocksFor(first) - claim.shared_blocks;
   claim.kept_shared = size.handed_over / layout_.block_tokens;
   claim.kept_choice = layout_.BlocksFor(size.handed_over) - claim.kept_shared;
-  claim.last_blocks = layout_.BlocksFor(size.prompt_tokens + size.max_completion) - claim.kept_shared;
+  const int64_t whole = layout_.BlocksFor(size.prompt_tokens + size.max_completion);
+  claim.last_blocks = whole - claim.kept_shared;
+  if (const int64_t alone = std::max(claim.promised(), whole); alone > layout_.blocks) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("%d tokens and %d choices of up to %d need %d KV blocks, this server has %d",
+                        size.prompt_tokens, size.choices, size.max_completion, alone, layout_.blocks));
+  }
   if (promised_blocks_ + claim.promised() > layout_.blocks) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "%d tokens and the first of %d choices need %d KV blocks, %d of %d are free", size.prompt_tokens,

@@ -25,7 +25,7 @@ class Admission {
   // `layout` must outlive the ledger.
   Admission(const KvLayout& layout, int64_t max_sequences) : layout_(layout), max_sequences_(max_sequences) {}
 
-  // ResourceExhausted with the arithmetic where it does not fit now.
+  // ResourceExhausted with the arithmetic where it does not fit now, FailedPrecondition where it never will.
   absl::Status Admit(uint64_t request, const RequestSize& size);
   // Some choices of an admitted request have ended; with the last one it is forgotten.
   void End(uint64_t request, int choices);

@@ -36,9 +36,13 @@ absl::Status RequestReader::CheckPrompt(const std::vector<int32_t>& prompt) cons
 }
 
 absl::Status RequestReader::CheckSampling(const SamplingParams& sampling) const {
-  if (sampling.choices < 1 || sampling.choices > options_.max_sequences) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%d choices asked for, this engine runs 1 to %d at once", sampling.choices, options_.max_sequences));
+  if (sampling.choices < 1) {
+    return absl::InvalidArgumentError(absl::StrFormat("%d choices asked for, want 1", sampling.choices));
+  }
+  if (sampling.choices > options_.max_sequences) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("%d choices asked for, this engine runs at most %d at once", sampling.choices,
+                        options_.max_sequences));
   }
   for (const LogitBias& bias : sampling.logit_bias) {
     if (bias.id < 0 || bias.id >= vocab_) {

@@ -13,7 +13,7 @@
 namespace aludel {
 
 // Turns what callers ask for into sequences, or into an InvalidArgument that holds what was found and what is
-// allowed. Immutable and thread-safe.
+// allowed (FailedPrecondition: by the settings of this engine). Immutable and thread-safe.
 class RequestReader {
  public:
   // `tokenizer` must outlive the reader and its sequences.

@@ -76,10 +76,10 @@ class SchemaCompiler {
     const NodeId end = builder_.Literal(suffix, builder_.ReturnNode());
     const Rule text = builder_.MakeRule(builder_.Literal(prefix, builder_.Call(value, end)));
     absl::StatusOr<Grammar> grammar = builder_.Finish(text);
-    if (!grammar.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("the schema ", grammar.status().message()));
-    }
-    return grammar;
+    if (grammar.ok()) return grammar;
+    const std::string message = absl::StrCat("the schema ", grammar.status().message());
+    if (absl::IsResourceExhausted(grammar.status())) return absl::FailedPreconditionError(message);
+    return absl::InvalidArgumentError(message);
   }
 
  private:
@@ -367,6 +367,14 @@ absl::StatusOr<Grammar> CompileJsonSchema(const ordered_json& schema, absl::stri
 }
 
 absl::StatusOr<Grammar> CompileConstraint(const TextConstraint& constraint) {
+  if (const size_t bytes = constraint.json_schema.size(); bytes > kMaxSchemaBytes) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the schema has ", bytes, " bytes, want at most ", kMaxSchemaBytes));
+  }
+  if (const size_t bytes = constraint.prefix.size() + constraint.suffix.size(); bytes > kMaxLiteralBytes) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the constraint's literals have ", bytes, " bytes, want at most ", kMaxLiteralBytes));
+  }
   const absl::StatusOr<ordered_json> schema = ParseOrdered(constraint.json_schema);
   if (!schema.ok()) return absl::InvalidArgumentError(absl::StrCat("the schema ", schema.status().message()));
   return CompileJsonSchema(*schema, constraint.prefix, constraint.suffix);

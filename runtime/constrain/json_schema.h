@@ -28,9 +28,13 @@ struct TextConstraint {
 //   numbers and integers: minimum, maximum, exclusiveMinimum, exclusiveMaximum.
 // Every other keyword that would refuse values is InvalidArgument with its place and name; annotations and
 // unknown keywords mean nothing. The grammar gives a subset of what validates: see JsonRules for the bounds
-// on white space and digits. Also InvalidArgument: a schema without any finite value.
+// on white space and digits. Also InvalidArgument: a schema without any finite value. FailedPrecondition: one
+// that asks for nothing else, but for more states than a grammar may have.
 absl::StatusOr<Grammar> CompileJsonSchema(const nlohmann::ordered_json& schema, absl::string_view prefix,
                                           absl::string_view suffix);
+// The same for its text; FailedPrecondition also for one of more bytes than these.
+inline constexpr size_t kMaxSchemaBytes = 256 << 10;
+inline constexpr size_t kMaxLiteralBytes = 4 << 10;  // prefix and suffix together
 absl::StatusOr<Grammar> CompileConstraint(const TextConstraint& constraint);
 
 }  // namespace aludel

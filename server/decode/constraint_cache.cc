@@ -2,21 +2,11 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
 
 absl::StatusOr<std::shared_ptr<TokenAutomaton>> ConstraintCache::Get(const TextConstraint& constraint) {
-  if (constraint.json_schema.size() > kMaxSchemaBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("the schema has ", constraint.json_schema.size(),
-                                                   " bytes, want at most ", kMaxSchemaBytes));
-  }
-  if (constraint.prefix.size() + constraint.suffix.size() > kMaxLiteralBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("the constraint's literals have ",
-                                                   constraint.prefix.size() + constraint.suffix.size(),
-                                                   " bytes, want at most ", kMaxLiteralBytes));
-  }
   std::shared_ptr<const TokenTable> table;
   {
     absl::MutexLock lock(&mutex_);

@@ -18,14 +18,12 @@ namespace aludel {
 class ConstraintCache {
  public:
   static constexpr size_t kMaxEntries = 16;
-  static constexpr size_t kMaxSchemaBytes = 256 << 10;
-  static constexpr size_t kMaxLiteralBytes = 4 << 10;
 
   // The tokenizer must outlive the cache. `vocab` is the model's.
   ConstraintCache(const Tokenizer* tokenizer, std::vector<int> eos_ids, int vocab)
       : tokenizer_(tokenizer), eos_ids_(std::move(eos_ids)), vocab_(vocab) {}
 
-  // InvalidArgument says what of the schema is not supported.
+  // InvalidArgument says what of the schema is not supported, FailedPrecondition what is too large.
   absl::StatusOr<std::shared_ptr<TokenAutomaton>> Get(const TextConstraint& constraint);
 
  private:

@@ -136,6 +136,25 @@ TEST_F(Faults, TooLongPromptIsRefusedWithBothNumbers) {
   EXPECT_TRUE(absl::IsInvalidArgument(foreign.status));
 }
 
+TEST_F(Faults, WhatTheServerCouldNeverHoldIsNotToBeTriedAgainThere) {
+  Fleet fleet({.kv_blocks = 40});  // 640 tokens
+  ASSERT_TRUE(fleet.Start());
+  v1::GenerateRequest choices = Fleet::Request(kShort, 1);
+  choices.mutable_sampling()->set_choices(100);
+  v1::GenerateRequest schema = Fleet::Request(kShort, 1);
+  schema.mutable_constraint()->set_json_schema(R"({"type": "string", "maxLength": 900000})");
+  const std::pair<v1::GenerateRequest, const char*> cases[] = {
+      {choices, "100 choices asked for"},
+      {schema, "states"},
+      {Fleet::Request(Prompt(300), 400), "need 44 KV blocks, this server has 40"}};
+  for (const auto& [request, message] : cases) {
+    const Answer answer = fleet.Ask(request);
+    EXPECT_TRUE(absl::IsFailedPrecondition(answer.status)) << answer.status;
+    EXPECT_THAT(std::string(answer.status.message()), HasSubstr(message));
+  }
+  EXPECT_TRUE(fleet.DecodeIsIdle());
+}
+
 TEST_F(Faults, WithoutRoomARequestIsRefusedAtOnce) {
   Fleet fleet({.kv_blocks = 40});  // 640 tokens
   ASSERT_TRUE(fleet.Start());

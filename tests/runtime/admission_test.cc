@@ -46,9 +46,14 @@ TEST(Admission, LimitsSequences) {
 }
 
 TEST(Admission, RefusesWhatCouldNotEndEvenAlone) {
-  Admission admission(kLayout, 8);
-  EXPECT_THAT(Refusal(admission.Admit(1, {.prompt_tokens = 16, .max_completion = 40 * 16})),
-              HasSubstr("may need 41 KV blocks"));
+  Admission admission(kLayout, 16);
+  const absl::Status answer = admission.Admit(1, {.prompt_tokens = 16, .max_completion = 40 * 16});
+  EXPECT_EQ(answer.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(answer.message()), HasSubstr("need 41 KV blocks, this server has 40"));
+  const absl::Status choices =
+      admission.Admit(1, {.prompt_tokens = 100, .max_completion = 100, .choices = 12});
+  EXPECT_EQ(choices.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(choices.message()), HasSubstr("need 42 KV blocks"));
 }
 
 TEST(Admission, KeepsRoomForTheLongestAnswerBesideEverythingHandedOver) {
