@@ -1,33 +1,50 @@
 #include "server/gateway/logprobs_json.h"
 
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "runtime/model/utf8.h"
+
 namespace aludel {
+namespace {
 
 using nlohmann::ordered_json;
 
+bool Continues(char byte) { return (byte & 0xc0) == 0x80; }
+
+}  // namespace
+
 ordered_json LogprobsJson::Make(const v1::Token& token) {
   if (token.logprobs().empty()) return nullptr;
+  return chat_ ? MakeChat(token) : MakePlain(token);
+}
+
+ordered_json LogprobsJson::MakeChat(const v1::Token& token) const {
+  ordered_json entry = ChatEntry(token.logprobs(0));
+  ordered_json& top = entry["top_logprobs"] = ordered_json::array();
+  for (int i = 1; i < token.logprobs_size(); ++i) top.push_back(ChatEntry(token.logprobs(i)));
+  return {{"content", ordered_json::array({std::move(entry)})}, {"refusal", nullptr}};
+}
+
+ordered_json LogprobsJson::MakePlain(const v1::Token& token) {
   const v1::TokenLogprob& own = token.logprobs(0);
-  ordered_json top = chat_ ? ordered_json::array() : ordered_json::object();
+  // The token that was drawn is among its alternatives, be it likely or not.
+  ordered_json top = ordered_json::object();
   for (int i = 1; i < token.logprobs_size(); ++i) {
-    const v1::TokenLogprob& entry = token.logprobs(i);
-    if (chat_) {
-      top.push_back(ChatEntry(entry));
-    } else {
-      top[Spelling(entry.token())] = entry.logprob();
-    }
+    top.emplace(PlainSpelling(token.logprobs(i).token()), token.logprobs(i).logprob());
   }
-  if (chat_) {
-    ordered_json entry = ChatEntry(own);
-    entry["top_logprobs"] = std::move(top);
-    return {{"content", ordered_json::array({std::move(entry)})}, {"refusal", nullptr}};
-  }
-  const std::string text = Spelling(own.token());
-  ordered_json lists = {{"tokens", ordered_json::array({text})},
-                        {"token_logprobs", ordered_json::array({own.logprob()})},
-                        {"top_logprobs", ordered_json::array({std::move(top)})},
-                        {"text_offset", ordered_json::array({text_offset_})}};
-  text_offset_ += static_cast<int64_t>(text.size());
-  return lists;
+  const std::string spelling = PlainSpelling(own.token());
+  top.emplace(spelling, own.logprob());
+  // A token that begins inside a character stands where that character does; one without text adds none.
+  const std::string bytes = tokenizer_->TokenBytes(own.token());
+  const bool inside = !bytes.empty() && Continues(bytes[0]) && characters_ > 0;
+  const int64_t offset = inside ? characters_ - 1 : characters_;
+  characters_ += std::count_if(bytes.begin(), bytes.end(), [](char byte) { return !Continues(byte); });
+  return {{"tokens", ordered_json::array({spelling})},
+          {"token_logprobs", ordered_json::array({own.logprob()})},
+          {"top_logprobs", ordered_json::array({std::move(top)})},
+          {"text_offset", ordered_json::array({offset})}};
 }
 
 void LogprobsJson::Append(const ordered_json& one, ordered_json* all) {
@@ -41,16 +58,29 @@ void LogprobsJson::Append(const ordered_json& one, ordered_json* all) {
   }
 }
 
-std::string LogprobsJson::Spelling(int32_t token) const {
+std::string LogprobsJson::Bytes(int32_t token) const {
   if (tokenizer_->IsSpecial(token)) return tokenizer_->Decode({token}, /*skip_special_tokens=*/false);
   return tokenizer_->TokenBytes(token);
 }
 
+std::string LogprobsJson::PlainSpelling(int32_t token) const {
+  const std::string bytes = Bytes(token);
+  const std::string text = Spelling(bytes);
+  return text == bytes ? text : absl::StrCat("bytes:", text);
+}
+
+std::string LogprobsJson::Spelling(const std::string& bytes) {
+  if (FirstInvalidUtf8(bytes) == bytes.size()) return bytes;
+  std::string text;
+  for (const char byte : bytes) absl::StrAppendFormat(&text, "\\x%02x", static_cast<uint8_t>(byte));
+  return text;
+}
+
 ordered_json LogprobsJson::ChatEntry(const v1::TokenLogprob& entry) const {
-  const std::string text = Spelling(entry.token());
+  const std::string text = Bytes(entry.token());
   ordered_json bytes = ordered_json::array();
   for (const char byte : text) bytes.push_back(static_cast<uint8_t>(byte));
-  return {{"token", text}, {"logprob", entry.logprob()}, {"bytes", std::move(bytes)}};
+  return {{"token", Spelling(text)}, {"logprob", entry.logprob()}, {"bytes", std::move(bytes)}};
 }
 
 }  // namespace aludel

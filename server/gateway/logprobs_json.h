@@ -10,7 +10,8 @@
 namespace aludel {
 
 // Log-probabilities of one choice in the shape of its endpoint: chat has a list of tokens with their bytes,
-// the older endpoint four lists side by side. Not thread-safe; the tokenizer must outlive it.
+// the older endpoint four lists side by side, whose offsets count characters of the text. Not thread-safe;
+// the tokenizer must outlive it.
 class LogprobsJson {
  public:
   LogprobsJson(bool chat, const Tokenizer* tokenizer) : chat_(chat), tokenizer_(tokenizer) {}
@@ -21,13 +22,19 @@ class LogprobsJson {
   static void Append(const nlohmann::ordered_json& one, nlohmann::ordered_json* all);
 
  private:
-  // As the client may show it: broken characters as U+FFFD, special tokens by their name.
-  std::string Spelling(int32_t token) const;
+  nlohmann::ordered_json MakeChat(const v1::Token& token) const;
+  nlohmann::ordered_json MakePlain(const v1::Token& token);
   nlohmann::ordered_json ChatEntry(const v1::TokenLogprob& entry) const;
+  // Special tokens by their name.
+  std::string Bytes(int32_t token) const;
+  // As OpenAI writes tokens that are part of a character, so that each has a name of its own: "\xe2\x82", and
+  // "bytes:\xe2\x82" in the older lists.
+  static std::string Spelling(const std::string& bytes);
+  std::string PlainSpelling(int32_t token) const;
 
   const bool chat_;
   const Tokenizer* const tokenizer_;
-  int64_t text_offset_ = 0;
+  int64_t characters_ = 0;  // of the text so far, one that is not whole yet included
 };
 
 }  // namespace aludel
