@@ -47,6 +47,23 @@ ApiError UnsupportedParameter(absl::string_view param, absl::string_view message
   return error;
 }
 
+ApiError Unprocessable(absl::string_view param, absl::string_view message) {
+  ApiError error = InvalidParameter(param, message);
+  error.status = 422;
+  error.code = "unprocessable_entity";
+  return error;
+}
+
+ApiError FromStatus(absl::string_view param, const absl::Status& status) {
+  if (absl::IsInvalidArgument(status)) return InvalidParameter(param, status.message());
+  if (absl::IsFailedPrecondition(status)) return Unprocessable(param, status.message());
+  ApiError error;
+  error.status = 500;
+  error.type = "server_error";
+  error.message = std::string(status.message());
+  return error;
+}
+
 std::string Dump(const ordered_json& json) {
   return json.dump(-1, ' ', /*ensure_ascii=*/false, ordered_json::error_handler_t::replace);
 }

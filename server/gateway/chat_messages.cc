@@ -67,15 +67,16 @@ std::optional<ApiError> ParseCalls(const json& calls, const std::string& where, 
           at, absl::StrCat("'", at, "' must be an object with an 'id' and a 'function' with a 'name'"));
     }
     ordered_json arguments = ordered_json::object();
-    const json text = function.value("arguments", json());
-    if (text.is_string() && !text.get_ref<const std::string&>().empty()) {
-      const auto object = ParseOrdered(text.get_ref<const std::string&>());
-      if (!object.ok() || !object->is_object()) {
-        const std::string param = absl::StrCat(at, ".function.arguments");
-        return InvalidParameter(param, absl::StrCat("'", param, "' must be a JSON object, as a string"));
-      }
-      arguments = *object;
+    JsonFields fields(function, absl::StrCat(at, ".function."));
+    // A string, as the API has it: an object would have lost the order of its members by now.
+    const std::string text = fields.String("arguments").value_or("");
+    if (!text.empty()) {
+      const auto object = ParseOrdered(text);
+      if (!object.ok() || !object->is_object())
+        fields.Fail("arguments", "must be a JSON object, as a string");
+      if (object.ok()) arguments = *object;
     }
+    if (fields.error()) return fields.error();
     parsed->push_back({{"id", id},
                        {"type", "function"},
                        {"function", {{"name", function["name"]}, {"arguments", std::move(arguments)}}}});

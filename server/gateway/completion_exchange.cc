@@ -25,10 +25,7 @@ ApiError FromGrpcStatus(const grpc::Status& status) {
       error.type = "invalid_request_error";
       break;
     case grpc::StatusCode::FAILED_PRECONDITION:
-      // Well-formed, and still nothing that this model can answer.
-      error.status = 422;
-      error.type = "invalid_request_error";
-      break;
+      return Unprocessable("", status.error_message());
     case grpc::StatusCode::NOT_FOUND:
       error.status = 404;
       error.type = "invalid_request_error";

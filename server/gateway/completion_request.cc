@@ -12,6 +12,7 @@
 #include "server/gateway/json_fields.h"
 #include "server/gateway/response_format.h"
 #include "server/gateway/sampling_fields.h"
+#include "server/gateway/unserved_fields.h"
 
 namespace aludel {
 namespace {
@@ -55,6 +56,9 @@ void ParseExtensions(JsonFields& fields, CompletionRequest* request) {
     }
   }
   request->format = extension.String("format").value_or("");
+  if (!request->format.empty() && request->fidelity == v1::FIDELITY_EXACT) {
+    extension.Fail("format", "cannot be forced where 'aludel.fidelity' is 'exact'");
+  }
   request->max_staleness_ms = extension.Integer("max_staleness_ms", 0, kMaxStalenessMs);
   if (const auto timeout = extension.Integer("timeout_ms", 1, kMaxTimeoutMs)) {
     request->timeout = absl::Milliseconds(*timeout);
@@ -78,17 +82,6 @@ void ParseShared(JsonFields& fields, const ordered_json& ordered, CompletionRequ
   request->priority = static_cast<int>(fields.Integer("priority", -kMaxPriority, kMaxPriority).value_or(0));
   ParseExtensions(fields, request);
   ParseResponseFormat(fields, ordered, &request->constraint);
-}
-
-void RefuseChatOnly(JsonFields& fields) {
-  fields.Refuse("functions", nullptr, ": use 'tools'");
-  if (const json* call = fields.Find("function_call"); call != nullptr && *call != "auto") {
-    fields.Refuse("function_call", "none", ": use 'tool_choice'");
-  }
-  fields.Refuse("modalities", json::array({"text"}), ": only text is served");
-  fields.Refuse("audio", nullptr, "");
-  fields.Refuse("prediction", nullptr, "");
-  fields.Refuse("web_search_options", nullptr, "");
 }
 
 // Copying or comparing a value recurses, so what a client nests must not use up a handler's stack.
@@ -130,6 +123,10 @@ std::optional<ApiError> ReadOrdered(absl::string_view body, const json& object, 
   };
   *ordered = ordered_json::parse(body.begin(), body.end(), wanted, /*allow_exceptions=*/false);
   return std::nullopt;
+}
+
+void RefuseBestOf(JsonFields& fields, const v1::SamplingParams& sampling) {
+  fields.Refuse("best_of", sampling.choices(), ": every choice is returned, so it can only be 'n'");
 }
 
 void ParsePrompt(JsonFields& fields, CompletionRequest* request) {
@@ -200,8 +197,12 @@ std::optional<ApiError> ParseChatRequest(absl::string_view body, CompletionReque
     if (!shape.ok()) fields.Fail("chat_template_kwargs", shape.message());
     if (shape.ok()) request->template_arguments = *arguments;
   }
+  if (const auto begin = fields.Bool("add_generation_prompt")) {
+    request->template_arguments["add_generation_prompt"] = *begin;
+  }
   ParseChatLogprobs(fields, &request->sampling);
-  RefuseChatOnly(fields);
+  RefuseUnserved(fields, Endpoint::kChat);
+  RefuseBestOf(fields, request->sampling);
   // The newer name wins; both count the same tokens here, as nothing is generated that is not shown.
   auto max_tokens = fields.Integer("max_completion_tokens", 1, kMaxTokens);
   const auto old_max_tokens = fields.Integer("max_tokens", 1, kMaxTokens);
@@ -222,9 +223,8 @@ std::optional<ApiError> ParseCompletionRequest(absl::string_view body, Completio
   request->chat = false;
   ParseShared(fields, ordered, request);
   ParsePlainLogprobs(fields, &request->sampling);
-  fields.Refuse("echo", false, "");
-  fields.Refuse("best_of", request->sampling.choices(), ": every choice is returned, so it can only be 'n'");
-  fields.Refuse("suffix", "", "");
+  RefuseUnserved(fields, Endpoint::kPlain);
+  RefuseBestOf(fields, request->sampling);
   request->sampling.set_max_tokens(
       static_cast<uint32_t>(fields.Integer("max_tokens", 1, kMaxTokens).value_or(kDefaultPlainMaxTokens)));
   ParsePrompt(fields, request);

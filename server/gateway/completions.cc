@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "server/gateway/completion_exchange.h"
+#include "server/gateway/model_limits.h"
 #include "server/gateway/prompt.h"
 #include "server/gateway/sampling_fields.h"
 #include "transport/monotonic_clock.h"
@@ -44,6 +45,7 @@ std::optional<ApiError> Completions::Prepare(bool chat, const HttpRequest& http,
   }
   const ServedModel* model = models_->Find(request->model);
   if (model == nullptr) return ModelNotFound(request->model);
+  if (auto error = CheckModelLimits(*model, *router_, *request)) return error;
   const absl::string_view param = chat ? "messages" : "prompt";
   std::vector<int32_t> ids = std::move(request->prompt_ids);
   if (!ids.empty()) {

@@ -60,6 +60,7 @@ void DecodeTarget::Described(const v1::DecodeDescription& description) {
                                         expectation_.tokenizer_fingerprint));
   }
   max_context_.store(description.max_context(), std::memory_order_relaxed);
+  max_choices_.store(description.max_choices(), std::memory_order_relaxed);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     formats_.assign(description.formats().begin(), description.formats().end());

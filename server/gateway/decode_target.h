@@ -32,6 +32,7 @@ class DecodeTarget {
   v1::Decode::Stub* stub() const { return stub_.get(); }
   bool ready() const { return ready_.load(std::memory_order_relaxed); }
   uint64_t max_context() const { return max_context_.load(std::memory_order_relaxed); }
+  uint32_t max_choices() const { return max_choices_.load(std::memory_order_relaxed); }
   // That a request may force.
   std::vector<std::string> formats() const;
   // Why it is not ready; "" when it is.
@@ -54,6 +55,7 @@ class DecodeTarget {
   std::unique_ptr<v1::Decode::Stub> stub_;
   std::atomic<bool> ready_{false};
   std::atomic<uint64_t> max_context_{0};
+  std::atomic<uint32_t> max_choices_{0};
   mutable std::mutex mutex_;
   std::vector<std::string> formats_ ABSL_GUARDED_BY(mutex_);
   std::string reason_ ABSL_GUARDED_BY(mutex_) = "not probed yet";

@@ -12,15 +12,6 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-ApiError FromStatus(absl::string_view param, const absl::Status& status) {
-  if (absl::IsInvalidArgument(status)) return InvalidParameter(param, status.message());
-  ApiError error;
-  error.status = 500;
-  error.type = "server_error";
-  error.message = std::string(status.message());
-  return error;
-}
-
 HttpResponse Ok(const ordered_json& body) {
   HttpResponse response;
   response.body = Dump(body);
@@ -44,7 +35,6 @@ std::optional<ApiError> Tokenize(const ServedModels& models, absl::string_view b
   JsonFields fields(object);
   if (auto error = FindModel(models, fields, model)) return error;
   const bool add_special_tokens = fields.Bool("add_special_tokens").value_or(true);
-  const bool add_generation_prompt = fields.Bool("add_generation_prompt").value_or(true);
   *spellings = fields.Bool("return_token_strs").value_or(false);
   const auto prompt = fields.String("prompt");
   if (fields.error()) return fields.error();
@@ -53,7 +43,6 @@ std::optional<ApiError> Tokenize(const ServedModels& models, absl::string_view b
     return InvalidParameter("prompt", "'prompt' or 'messages' is required");
   CompletionRequest request;
   if (auto error = ParseChatRequest(body, &request)) return error;
-  request.template_arguments["add_generation_prompt"] = add_generation_prompt;
   return TokenizeChat(**model, request, ids);
 }
 

@@ -9,12 +9,13 @@ const char* OutcomeName(int status) {
       return "ok";
     case 400:
     case 405:
-    case 422:
       return "invalid_argument";
     case 401:
       return "unauthenticated";
     case 404:
       return "not_found";
+    case 422:
+      return "failed_precondition";
     case 429:
       return "resource_exhausted";
     case 499:

@@ -29,14 +29,14 @@ void ParseResponseFormat(JsonFields& fields, const ordered_json& ordered,
     return fields.Fail("response_format.json_schema.schema", "must be a JSON schema");
   }
   const ordered_json& schema = ordered.at("response_format").at("json_schema").at("schema");
-  const auto grammar = CompileJsonSchema(schema, "", "");
-  if (!grammar.ok()) {
-    const std::string name = (*wrapper)["name"];
-    return fields.Fail(InvalidParameter(
-        "response_format",
-        absl::StrCat("Invalid schema for response_format '", name, "': ", grammar.status().message())));
-  }
-  constraint->emplace().set_json_schema(Dump(schema));
+  v1::TextConstraint& wire = constraint->emplace();
+  wire.set_json_schema(Dump(schema));
+  const absl::Status compiled = CompileConstraint({"", wire.json_schema(), ""}).status();
+  if (compiled.ok()) return;
+  const std::string name = (*wrapper)["name"];
+  fields.Fail(FromStatus("response_format",
+                         absl::Status(compiled.code(), absl::StrCat("Invalid schema for response_format '",
+                                                                    name, "': ", compiled.message()))));
 }
 
 }  // namespace aludel

@@ -128,8 +128,10 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
     }
     const grpc::StatusCode code = status.error_code();
     if (code == grpc::StatusCode::UNAVAILABLE) target->Down(Describe(status));
-    const bool elsewhere =
-        code == grpc::StatusCode::UNAVAILABLE || code == grpc::StatusCode::RESOURCE_EXHAUSTED;
+    // Another server may be up, have room now, or be larger.
+    const bool elsewhere = code == grpc::StatusCode::UNAVAILABLE ||
+                           code == grpc::StatusCode::RESOURCE_EXHAUSTED ||
+                           code == grpc::StatusCode::FAILED_PRECONDITION;
     if (elsewhere && !committed_ && !cancelled && MonotonicNow() < deadline_) return Try(status);
     End(status);
   }
@@ -245,6 +247,7 @@ Router::ModelState Router::State(const std::string& model) const {
     if (context > 0 && (state.max_context == 0 || context < state.max_context)) state.max_context = context;
     if (target->ready()) {
       state.ready = true;
+      state.max_choices = std::max(state.max_choices, target->max_choices());
     } else {
       absl::StrAppend(&state.reason, state.reason.empty() ? "" : "; ", target->name(), ": ",
                       target->reason());

@@ -55,6 +55,7 @@ class Router {
   struct ModelState {
     bool ready = false;
     uint64_t max_context = 0;  // smallest of the ready servers; 0: none has been ready yet
+    uint32_t max_choices = 0;  // largest of the ready servers; 0: none is
     std::string reason;        // why not ready, per server
   };
 

@@ -141,11 +141,14 @@ std::optional<ApiError> ConstrainToCall(const Tools& tools, ToolDialect dialect,
     wire.set_prefix("[");
     wire.set_suffix("]");
   }
-  const auto grammar = CompileConstraint({wire.prefix(), wire.json_schema(), wire.suffix()});
-  if (grammar.ok()) return std::nullopt;
-  return InvalidParameter(
-      "tools", absl::StrCat("The parameters of a function that must be called cannot be enforced: ",
-                            grammar.status().message()));
+  const absl::Status compiled =
+      CompileConstraint({wire.prefix(), wire.json_schema(), wire.suffix()}).status();
+  if (compiled.ok()) return std::nullopt;
+  return FromStatus(
+      "tools",
+      absl::Status(compiled.code(), absl::StrCat("The parameters of a function that must be called cannot be "
+                                                 "enforced: ",
+                                                 compiled.message())));
 }
 
 }  // namespace aludel

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 
@@ -95,7 +97,7 @@ TEST(CompletionRequest, ReadsEveryServedField) {
   const CompletionRequest request = Chat(
       R"(, "temperature": 0, "top_p": 0.5, "top_k": 7, "seed": -3, "stop": ["a", "b"], "max_tokens": 9,
       "stream": true, "stream_options": {"include_usage": true}, "user": "u", "priority": -3,
-      "aludel": {"fidelity": "exact", "format": "raw", "max_staleness_ms": 0, "timeout_ms": 250})");
+      "aludel": {"fidelity": "coded", "format": "raw", "max_staleness_ms": 0, "timeout_ms": 250})");
   EXPECT_EQ(request.sampling.temperature(), 0);
   EXPECT_EQ(request.sampling.top_p(), 0.5);
   EXPECT_EQ(request.sampling.top_k(), 7);
@@ -104,7 +106,7 @@ TEST(CompletionRequest, ReadsEveryServedField) {
   EXPECT_EQ(request.sampling.max_tokens(), 9);
   EXPECT_TRUE(request.stream);
   EXPECT_TRUE(request.include_usage);
-  EXPECT_EQ(request.fidelity, v1::FIDELITY_EXACT);
+  EXPECT_EQ(request.fidelity, v1::FIDELITY_CODED);
   EXPECT_EQ(request.timeout, absl::Milliseconds(250));
   EXPECT_EQ(request.format, "raw");
   EXPECT_EQ(request.priority, -3);
@@ -156,19 +158,100 @@ TEST(CompletionRequest, TakesNullAsAbsenceAndIgnoresHarmlessFields) {
   EXPECT_FALSE(request.sampling.has_temperature());
 }
 
-TEST(CompletionRequest, NamesTheParameterItDoesNotServe) {
-  const std::pair<std::string, std::string> cases[] = {
-      {R"("functions": [{"name": "f"}])", "functions"},
-      {R"("function_call": {"name": "f"})", "function_call"},
-      {R"("modalities": ["audio"])", "modalities"},
-  };
-  for (const auto& [field, param] : cases) {
-    const ApiError error = ChatError(absl::StrCat(", ", field));
-    EXPECT_EQ(error.status, 400);
-    EXPECT_EQ(error.param, param);
-    EXPECT_EQ(error.code, "unsupported_parameter");
-    EXPECT_THAT(error.message, HasSubstr(param));
+// A field, a value that asks for something, and one that does not.
+struct Unserved {
+  const char* name;
+  const char* asking;
+  const char* off;
+};
+
+void ExpectRefused(const Unserved& field,
+                   const std::function<std::optional<ApiError>(const std::string&)>& parse) {
+  SCOPED_TRACE(field.name);
+  const std::optional<ApiError> error = parse(absl::StrCat(", \"", field.name, "\": ", field.asking));
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->status, 400);
+  EXPECT_EQ(error->param, field.name);
+  EXPECT_EQ(error->code, "unsupported_parameter");
+  EXPECT_THAT(error->message, HasSubstr(absl::StrCat("'", field.name, "' is not supported")));
+  for (const char* off : {"null", field.off}) {
+    const auto fault = parse(absl::StrCat(", \"", field.name, "\": ", off));
+    EXPECT_FALSE(fault) << fault->message;
   }
+}
+
+constexpr Unserved kOfBoth[] = {
+    {"echo", "true", "false"},
+    {"best_of", "3", "1"},
+    {"stop_token_ids", "[5]", "[]"},
+    {"include_stop_str_in_output", "true", "false"},
+    {"min_tokens", "4", "0"},
+    {"bad_words", R"(["a"])", "[]"},
+    {"allowed_token_ids", "[5]", "[]"},
+    {"logits_processors", R"(["a.b"])", "[]"},
+    {"guided_json", R"({"type": "object"})", R"("")"},
+    {"guided_regex", R"("a+")", R"("")"},
+    {"guided_choice", R"(["a", "b"])", "[]"},
+    {"guided_grammar", R"("root ::= x")", R"("")"},
+    {"structural_tag", R"("{}")", R"("")"},
+    {"structured_outputs", R"({"regex": "a"})", "{}"},
+    {"use_beam_search", "true", "false"},
+    {"length_penalty", "0.8", "1.0"},
+    {"early_stopping", "true", "false"},
+    {"truncate_prompt_tokens", "7", "0"},
+    {"prompt_logprobs", "0", "false"},
+    {"prompt_embeds", R"("AAAA")", R"("")"},
+    {"skip_special_tokens", "false", "true"},
+    {"return_tokens_as_token_ids", "true", "false"},
+    {"return_token_ids", "true", "false"},
+};
+
+TEST(CompletionRequest, NamesTheParameterItDoesNotServe) {
+  constexpr Unserved kOfChat[] = {
+      {"functions", R"([{"name": "f"}])", "[]"},
+      {"function_call", R"({"name": "f"})", R"("none")"},
+      {"modalities", R"(["audio"])", R"(["text"])"},
+      {"audio", R"({"voice": "x"})", "{}"},
+      {"prediction", R"({"type": "content", "content": "a"})", "{}"},
+      {"web_search_options", R"({"user_location": null})", "{}"},
+      {"reasoning_effort", R"("high")", R"("none")"},
+      {"verbosity", R"("low")", R"("medium")"},
+      {"continue_final_message", "true", "false"},
+      {"chat_template", R"("{{ messages }}")", R"("")"},
+      {"documents", R"([{"text": "a"}])", "[]"},
+      {"add_special_tokens", "true", "false"},
+  };
+  const auto parse = [](const std::string& fields) {
+    CompletionRequest request;
+    return ParseChatRequest(
+        absl::StrCat(R"({"model": "m", "messages": [{"role": "user", "content": "hi"}])", fields, "}"),
+        &request);
+  };
+  for (const Unserved& field : kOfBoth) ExpectRefused(field, parse);
+  for (const Unserved& field : kOfChat) ExpectRefused(field, parse);
+}
+
+TEST(CompletionRequest, NamesTheParameterOfPlainCompletionsThatItDoesNotServe) {
+  constexpr Unserved kOfPlain[] = {
+      {"suffix", R"("x")", R"("")"},
+      {"messages", "[1]", "[]"},
+      {"tools", "[1]", "[]"},
+      {"max_completion_tokens", "5", "0"},
+      {"top_logprobs", "2", "0"},
+      {"chat_template_kwargs", R"({"a": 1})", "{}"},
+      {"add_special_tokens", "false", "true"},
+  };
+  const auto parse = [](const std::string& fields) {
+    CompletionRequest request;
+    return ParseCompletionRequest(absl::StrCat(R"({"model": "m", "prompt": "a")", fields, "}"), &request);
+  };
+  for (const Unserved& field : kOfBoth) ExpectRefused(field, parse);
+  for (const Unserved& field : kOfPlain) ExpectRefused(field, parse);
+}
+
+TEST(CompletionRequest, LeavesTheGenerationPromptToTheClient) {
+  EXPECT_EQ(Chat("").template_arguments.count("add_generation_prompt"), 0);
+  EXPECT_EQ(Chat(R"(, "add_generation_prompt": false)").template_arguments["add_generation_prompt"], false);
 }
 
 TEST(CompletionRequest, NamesTheParameterThatIsWrong) {
@@ -228,6 +311,7 @@ TEST(CompletionRequest, NamesTheParameterThatIsWrong) {
       {R"("aludel": {"timeout_ms": 0})", "aludel.timeout_ms"},
       {R"("aludel": {"max_staleness_ms": -1})", "aludel.max_staleness_ms"},
       {R"("aludel": {"tier": 1})", "aludel.tier"},
+      {R"("aludel": {"fidelity": "exact", "format": "raw"})", "aludel.format"},
       {R"("aludel": "exact")", "aludel"},
   };
   for (const auto& [field, param] : cases) {
@@ -253,6 +337,9 @@ TEST(CompletionRequest, SaysWhereMessagesAreWrong) {
        "messages[0].tool_calls[0]"},
       {R"({"model": "m", "messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f",
           "arguments": "{"}}]}]})",
+       "messages[0].tool_calls[0].function.arguments"},
+      {R"({"model": "m", "messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f",
+          "arguments": {"a": 1}}}]}]})",
        "messages[0].tool_calls[0].function.arguments"},
       {R"({"model": "m", "messages": [{"role": "user", "content": "", "tool_calls": [1]}]})",
        "messages[0].tool_calls"},
@@ -342,6 +429,24 @@ TEST(CompletionRequest, ReadsResponseFormats) {
   EXPECT_THAT(error.message, HasSubstr("#/properties/b: keyword \"pattern\" is not supported"));
 }
 
+TEST(CompletionRequest, CallsASchemaThatIsTooLargeUnprocessable) {
+  const char* schema = R"({"type": "object", "properties": {"a": {"type": "string", "maxLength": 900000}}})";
+  const ApiError format = ChatError(
+      absl::StrCat(R"(, "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": )",
+                   schema, "}}"));
+  EXPECT_EQ(format.status, 422);
+  EXPECT_EQ(format.param, "response_format");
+  EXPECT_THAT(format.message, HasSubstr("more than 524288 states"));
+  const CompletionRequest request = Chat(absl::StrCat(
+      R"(, "tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", "parameters": )",
+      schema, "}}]"));
+  std::optional<v1::TextConstraint> constraint;
+  const auto tools = ConstrainToCall(request.tools, ToolDialect::kHermes, &constraint);
+  ASSERT_TRUE(tools);
+  EXPECT_EQ(tools->status, 422);
+  EXPECT_EQ(tools->param, "tools");
+}
+
 TEST(CompletionRequest, ReadsToolCallsAndTheirAnswers) {
   CompletionRequest request;
   const auto error = ParseChatRequest(R"({"model": "m", "messages": [{"role": "user", "content": "w?"},
@@ -375,19 +480,6 @@ TEST(CompletionRequest, ReadsPromptsAsTextOrTokens) {
         ParseCompletionRequest(absl::StrCat(R"({"model": "m", "prompt": )", prompt, "}"), &request);
     ASSERT_TRUE(error) << prompt;
     EXPECT_EQ(error->param, "prompt");
-  }
-}
-
-TEST(CompletionRequest, RefusesWhatPlainCompletionsAddAndWeDoNotServe) {
-  for (const char* param : {"echo", "best_of", "suffix"}) {
-    CompletionRequest request;
-    const char* value = std::string(param) == "echo"     ? "true"
-                        : std::string(param) == "suffix" ? "\"x\""
-                                                         : "3";
-    const auto error = ParseCompletionRequest(
-        absl::StrCat(R"({"model": "m", "prompt": "a", ")", param, "\": ", value, "}"), &request);
-    ASSERT_TRUE(error) << param;
-    EXPECT_EQ(error->param, param);
   }
 }
 

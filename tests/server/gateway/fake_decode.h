@@ -73,6 +73,7 @@ class FakeDecode : public v1::Decode::Service {
     reply->set_served_model_name(model_);
     reply->mutable_model()->set_tokenizer_fingerprint(fingerprint_);
     reply->set_max_context(64);
+    reply->set_max_choices(8);
     for (const char* format : {"scd", "raw"}) reply->add_formats(format);
     return grpc::Status::OK;
   }
