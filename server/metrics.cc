@@ -51,6 +51,7 @@ struct Metrics::Families {
   prometheus::TextSerializer serializer;
 
   Family<Histogram>& ttft;
+  Family<Histogram>& first_generated;
   Family<Histogram>& ttft_stage;
   Family<Histogram>& inter_token;
   Family<Histogram>& e2e;
@@ -130,6 +131,9 @@ struct Metrics::Families {
   Families()
       : ttft(Make<Histogram>("aludel_time_to_first_token_seconds",
                              "Time from the request to its first token.")),
+        first_generated(Make<Histogram>("aludel_time_to_first_generated_token_seconds",
+                                        "The same without the time in which text was held back: what a tool "
+                                        "call takes to become whole is no delay of its first token.")),
         ttft_stage(Make<Histogram>("aludel_time_to_first_token_stage_seconds",
                                    "Exclusive time of each stage before the first token; stages sum to it.")),
         inter_token(Make<Histogram>("aludel_inter_token_latency_seconds", "Time between two tokens.")),
@@ -247,6 +251,7 @@ Metrics::~Metrics() = default;
 void Metrics::ObserveFirstToken(const RequestLabels& request, const StageSeconds& stages) {
   const Labels labels = families_->Of(request);
   families_->ttft.Add(labels, kTtftBuckets).Observe(stages.ttft);
+  families_->first_generated.Add(labels, kTtftBuckets).Observe(stages.ttft - stages.held);
   const std::pair<const char*, double> parts[] = {{"queue", stages.queue},
                                                   {"prefill", stages.prefill},
                                                   {"encode", stages.encode},
@@ -254,6 +259,7 @@ void Metrics::ObserveFirstToken(const RequestLabels& request, const StageSeconds
                                                   {"reconstruct", stages.reconstruct},
                                                   {"native", stages.native},
                                                   {"first_decode", stages.first_decode},
+                                                  {"held", stages.held},
                                                   {"gateway", stages.gateway}};
   for (const auto& [stage, seconds] : parts) {
     Labels with_stage = labels;

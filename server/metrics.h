@@ -27,7 +27,8 @@ struct StageSeconds {
   double reconstruct = 0;
   double native = 0;
   double first_decode = 0;
-  double gateway = 0;  // outside the decode server; 0 there
+  double held = 0;     // the gateway: text that may yet become a tool call or a stop string waits for more
+  double gateway = 0;  // the rest outside the decode server; 0 there, too
   double ttft = 0;
 };
 
@@ -48,8 +49,8 @@ class Metrics {
   void ObserveRequest(const RequestLabels& labels, const std::string& outcome, double seconds,
                       int64_t prompt_tokens, int64_t completion_tokens);
 
-  // Of a request that got its first token: time until it was computed on, until its first token, and from
-  // there to its end.
+  // Of a request that got its first token: time until it was computed on, until its first token was made, and
+  // from there to its end.
   void ObservePhases(const RequestLabels& labels, double queue, double prefill, double decode,
                      int64_t completion_tokens);
 

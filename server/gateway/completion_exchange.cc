@@ -66,6 +66,7 @@ double CompletionExchange::SecondsSinceReceived() const { return Seconds(Clock::
 void CompletionExchange::OnStarted(const v1::Started& started) {
   started_ = started;
   has_started_ = true;
+  first_token_seconds_ = SecondsSinceReceived();
   if (!options_.stream) return;
   responder_.StartStream(200, "text/event-stream; charset=utf-8", ReportHeaders(started_));
   if (!options_.identity.chat) return;
@@ -114,6 +115,7 @@ CompletionReport CompletionExchange::Report() {
   // An answer may end before the I/O thread has told of its first flush; its arrival here is the next best.
   const double flushed = first_flush_seconds_;
   report.ttft_seconds = flushed >= 0 ? flushed : has_text_ ? first_text_seconds_ : SecondsSinceReceived();
+  if (has_text_) report.held_seconds = first_text_seconds_ - first_token_seconds_;
   return report;
 }
 
@@ -177,6 +179,7 @@ void CompletionExchange::OnEnd(const grpc::Status& status) {
                                          .reconstruct = stages.reconstruct(),
                                          .native = stages.native(),
                                          .first_decode = stages.first_decode(),
+                                         .held = report.held_seconds,
                                          .gateway = report.gateway_seconds(),
                                          .ttft = report.ttft_seconds});
   }
@@ -195,14 +198,15 @@ void CompletionExchange::OnEnd(const grpc::Status& status) {
   outcome.started = started_;
   if (has_text_) {
     outcome.ttft_seconds = report.ttft_seconds;
+    outcome.held_seconds = report.held_seconds;
     outcome.gateway_seconds = report.gateway_seconds();
   }
   outcome.seconds = SecondsSinceReceived();
   metrics_->ObserveRequest(labels, outcome.name, outcome.seconds, options_.prompt_tokens, tokens_);
   if (has_text_) {
     const double queue = started_.stages().queue();
-    metrics_->ObservePhases(labels, queue, outcome.ttft_seconds - queue,
-                            outcome.seconds - outcome.ttft_seconds, tokens_);
+    const double first_token = outcome.ttft_seconds - outcome.held_seconds;
+    metrics_->ObservePhases(labels, queue, first_token - queue, outcome.seconds - first_token, tokens_);
   }
   if (options_.on_end) options_.on_end(outcome);
 }

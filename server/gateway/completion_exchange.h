@@ -55,7 +55,8 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
   bool has_finished_ = false;
   bool has_text_ = false;
   int64_t tokens_ = 0;
-  double first_text_seconds_ = 0;                  // when the first text came here
+  double first_token_seconds_ = 0;                 // when the first token came here
+  double first_text_seconds_ = 0;                  // when the first text did that could be shown
   std::atomic<double> first_flush_seconds_{-1.0};  // when it was in the client's socket
 };
 

@@ -46,6 +46,11 @@ ordered_json Chunk(const CompletionIdentity& identity, int choice, ordered_json 
   return json;
 }
 
+// A chat message's content before its first character.
+ordered_json NoText(const CompletionIdentity& identity) {
+  return identity.may_call ? ordered_json(nullptr) : ordered_json("");
+}
+
 // Prompt tokens that the decode server neither computed nor had to.
 uint32_t CachedTokens(const v1::Started& started) {
   return started.handed_over_tokens() + started.cached_tokens();
@@ -83,6 +88,7 @@ ordered_json Report(const CompletionReport& report) {
   if (started.predicted_ttft() > 0) json["predicted_ttft"] = started.predicted_ttft();
   ordered_json stages;
   stages["gateway"] = report.gateway_seconds();
+  stages["held"] = report.held_seconds;
   for (const auto& [name, seconds] : kStages) stages[name] = (started.stages().*seconds)();
   json["stages"] = std::move(stages);
   json["fallback_reason"] =
@@ -93,12 +99,12 @@ ordered_json Report(const CompletionReport& report) {
 }  // namespace
 
 ordered_json RoleChunk(const CompletionIdentity& identity, int choice) {
-  return Chunk(identity, choice, {{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
+  return Chunk(identity, choice, {{"role", "assistant"}, {"content", NoText(identity)}}, nullptr, nullptr);
 }
 
 ordered_json DeltaChunk(const CompletionIdentity& identity, int choice, const ChoiceDelta& delta) {
   ordered_json json = ordered_json::object();
-  if (!delta.text.empty() || delta.calls.empty()) json["content"] = delta.text;
+  if (!delta.text.empty()) json["content"] = delta.text;
   if (!delta.calls.empty()) json["tool_calls"] = Calls(delta, /*streamed=*/true);
   return Chunk(identity, choice, std::move(json), delta.logprobs, nullptr);
 }
@@ -126,11 +132,11 @@ ordered_json WholeBody(const CompletionIdentity& identity, const std::vector<Who
     entry["index"] = list.size();
     if (identity.chat) {
       ordered_json& message = entry["message"];
-      message = {{"role", "assistant"}, {"content", choice.all.text}, {"refusal", nullptr}};
-      if (!choice.all.calls.empty()) {
-        if (choice.all.text.empty()) message["content"] = nullptr;
-        message["tool_calls"] = Calls(choice.all, /*streamed=*/false);
-      }
+      const std::string& text = choice.all.text;
+      message = {{"role", "assistant"},
+                 {"content", text.empty() ? NoText(identity) : ordered_json(text)},
+                 {"refusal", nullptr}};
+      if (!choice.all.calls.empty()) message["tool_calls"] = Calls(choice.all, /*streamed=*/false);
     } else {
       entry["text"] = choice.all.text;
     }

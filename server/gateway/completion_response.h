@@ -19,6 +19,7 @@ struct CompletionIdentity {
   int64_t created = 0;
   std::string model;
   bool include_usage = false;  // streamed: every chunk has a "usage", null but for the last
+  bool may_call = false;       // tools: an answer without text has null for content, whole or streamed
 };
 
 struct TokenUsage {
@@ -36,8 +37,11 @@ struct WholeChoice {
 struct CompletionReport {
   v1::Started started;
   double ttft_seconds = 0;  // request body read -> first text in the client's socket
-  // What of it passed outside the decode server: parsing, rendering, tokenising, routing, the socket.
-  double gateway_seconds() const { return ttft_seconds - started.stages().ttft(); }
+  // What of it passed from the first token to the first text: what may become a tool call or a stop string is
+  // held back, and more is generated meanwhile.
+  double held_seconds = 0;
+  // And what else passed outside the decode server: parsing, rendering, tokenising, routing, the socket.
+  double gateway_seconds() const { return ttft_seconds - held_seconds - started.stages().ttft(); }
 };
 
 // Bodies in OpenAI's shape. A chunk is one server-sent event's data.

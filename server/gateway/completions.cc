@@ -96,11 +96,12 @@ void Completions::Serve(bool chat, const HttpRequest& http, const RequestIdentit
                       .id = MakeId(chat ? "chatcmpl-" : "cmpl-"),
                       .created = absl::ToUnixSeconds(absl::Now()),
                       .model = request.model,
-                      .include_usage = request.include_usage};
+                      .include_usage = request.include_usage,
+                      .may_call = request.tools.choice != Tools::Choice::kNone};
   options.stream = request.stream;
   options.choices = static_cast<int>(generate.sampling().choices());
   options.tokenizer = models_->Find(request.model)->tokenizer.get();
-  if (request.tools.choice != Tools::Choice::kNone) {
+  if (options.identity.may_call) {
     options.tools = {.dialect = models_->Find(request.model)->tool_dialect,
                      .names = request.tools.names,
                      .required = request.tools.choice == Tools::Choice::kRequired};

@@ -64,6 +64,7 @@ void RequestJournal::Completed(const RequestIdentity& identity, const Completion
                  {"reconstruct_ms", ms(stages.reconstruct())},
                  {"native_ms", ms(stages.native())},
                  {"first_decode_ms", ms(stages.first_decode())},
+                 {"held_ms", ms(outcome.held_seconds)},
                  {"gateway_ms", ms(outcome.gateway_seconds)}});
   }
   if (!started.fallback_reason().empty()) line["fallback_reason"] = started.fallback_reason();
@@ -96,6 +97,7 @@ void RequestJournal::ExportSpan(const RequestIdentity& identity, const Completio
                             {"aludel.plan", started.plan()},
                             {"aludel.format", started.format()},
                             {"aludel.payload_bytes", static_cast<int64_t>(started.payload_bytes())},
+                            {"aludel.held_seconds", outcome.held_seconds},
                             {"aludel.gateway_seconds", outcome.gateway_seconds}});
   }
   if (outcome.status >= 400) span.attributes.push_back({"error.type", std::string(outcome.name)});

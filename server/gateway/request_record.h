@@ -37,7 +37,8 @@ struct CompletionOutcome {
   int64_t completion_tokens = 0;
   v1::Started started;         // the decode server's report; empty where no token came
   double ttft_seconds = 0;     // request body read -> first text in the client's socket
-  double gateway_seconds = 0;  // the part of it outside the decode server
+  double held_seconds = 0;     // the part of it in which text was held back
+  double gateway_seconds = 0;  // the other part outside the decode server
   double seconds = 0;          // request body read -> end
 };
 

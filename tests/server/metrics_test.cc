@@ -12,12 +12,16 @@ using ::testing::Not;
 TEST(Metrics, FirstTokenIsSplitByStage) {
   Metrics metrics;
   metrics.ObserveFirstToken({.model = "chat", .plan = "remote", .format = "raw"},
-                            {.queue = .001, .transfer = .25, .ttft = .251});
+                            {.queue = .001, .transfer = .25, .held = .5, .ttft = .751});
   const std::string text = metrics.Render();
   EXPECT_THAT(text, HasSubstr("aludel_time_to_first_token_seconds_sum{format=\"raw\",model=\"chat\","
-                              "plan=\"remote\"} 0.251"));
+                              "plan=\"remote\"} 0.751"));
+  EXPECT_THAT(text,
+              HasSubstr("aludel_time_to_first_generated_token_seconds_sum{format=\"raw\",model=\"chat\","
+                        "plan=\"remote\"} 0.251"));
   EXPECT_THAT(text, HasSubstr("aludel_time_to_first_token_stage_seconds_sum{format=\"raw\",model=\"chat\","
                               "plan=\"remote\",stage=\"transfer\"} 0.25"));
+  EXPECT_THAT(text, HasSubstr("stage=\"held\"} 0.5"));
   EXPECT_THAT(text, HasSubstr("le=\"2560\""));
 }
 

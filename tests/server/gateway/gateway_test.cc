@@ -283,6 +283,8 @@ TEST_F(GatewayTest, SendsLogprobsInTheShapeOfEachEndpoint) {
   EXPECT_EQ(lists["token_logprobs"], json::array({-0.5, -0.5}));
   EXPECT_EQ(lists["top_logprobs"][1]["c"], -1.5);
   EXPECT_EQ(lists["text_offset"], json::array({0, 1}));
+  // "a" was drawn, the likeliest is itself; what was drawn is never missing.
+  EXPECT_EQ(lists["top_logprobs"][0], json({{"a", -0.5}, {"b", -1.5}}));
 }
 
 grpc::Status CallsWeather(grpc::ServerContext*, const v1::GenerateRequest& request,
@@ -317,7 +319,7 @@ TEST_F(GatewayTest, GivesToolsToTheTemplateAndReadsCallsBack) {
   for (const std::string& event : Chat(tools + R"(, "stream": true)").Events()) {
     if (event == "[DONE]") break;
     const json delta = json::parse(event)["choices"][0]["delta"];
-    text += delta.value("content", "");
+    if (delta.contains("content") && !delta["content"].is_null()) text += delta["content"].get<std::string>();
     if (delta.contains("tool_calls")) call = delta["tool_calls"][0];
   }
   EXPECT_EQ(text, "Well.");
@@ -329,6 +331,57 @@ TEST_F(GatewayTest, GivesToolsToTheTemplateAndReadsCallsBack) {
   const json none = Chat(tools + R"(, "tool_choice": "none")").Json();
   EXPECT_THAT(none["choices"][0]["message"]["content"].get<std::string>(), HasSubstr("<tool_call>"));
   EXPECT_THAT(decode.last_request().prompt(), ElementsAre('h', 'i', '|'));
+}
+
+// A call that comes in two pieces, kPause apart, and nothing before it.
+constexpr absl::Duration kPause = absl::Milliseconds(80);
+grpc::Status CallsSlowly(grpc::ServerContext*, const v1::GenerateRequest& request,
+                         FakeDecode::Writer* writer) {
+  writer->Write(FakeDecode::Started());
+  writer->Write(FakeDecode::Token("<tool_call>{\"name\": "));
+  absl::SleepFor(kPause);
+  writer->Write(FakeDecode::Token("\"weather\"}</tool_call>"));
+  writer->Write(FakeDecode::Finished(request, 2));
+  return grpc::Status::OK;
+}
+
+TEST_F(GatewayTest, AnAnswerThatIsACallHasNoContent) {
+  FakeDecode decode(CallsSlowly);
+  StartGateway({&decode});
+  const std::string tools = R"(, "tools": [{"type": "function", "function": {"name": "weather"}}])";
+  EXPECT_TRUE(Chat(tools).Json()["choices"][0]["message"].at("content").is_null());
+  const std::vector<std::string> events = Chat(tools + R"(, "stream": true)").Events();
+  const json first = json::parse(events[0])["choices"][0]["delta"];
+  EXPECT_EQ(first["role"], "assistant");
+  EXPECT_TRUE(first.at("content").is_null());
+  for (size_t i = 1; i + 1 < events.size(); ++i) {
+    EXPECT_FALSE(json::parse(events[i])["choices"][0]["delta"].contains("content")) << events[i];
+  }
+  EXPECT_EQ(json::parse(Chat(R"(, "stream": true)").Events()[0])["choices"][0]["delta"]["content"], "");
+}
+
+TEST_F(GatewayTest, WhatIsGeneratedWhileTextIsHeldBackIsAStageOfItsOwn) {
+  FakeDecode decode(CallsSlowly);
+  StartGateway({&decode});
+  const std::string tools = R"(, "tools": [{"type": "function", "function": {"name": "weather"}}])";
+  const std::vector<std::string> events = Chat(tools + R"(, "stream": true)").Events();
+  for (const json& report :
+       {Chat(tools).Json()["aludel"], json::parse(events[events.size() - 2])["aludel"]}) {
+    EXPECT_GE(report["stages"]["held"].get<double>(), absl::ToDoubleSeconds(kPause) * 0.9);
+    EXPECT_LT(report["stages"]["gateway"].get<double>(), absl::ToDoubleSeconds(kPause) * 0.9);
+    double sum = 0;
+    for (const auto& stage : report["stages"]) sum += stage.get<double>();
+    EXPECT_NEAR(sum, report["ttft"].get<double>(), 1e-9);
+  }
+  // What the model made is the decode phase, shown or not.
+  const auto sum_of = [this](const std::string& family) {
+    const std::string metrics = Get("/metrics").body;
+    const std::string name = absl::StrCat("\n", family, "_sum{");
+    const size_t at = metrics.find('}', metrics.find(name));
+    return std::stod(metrics.substr(at + 1));
+  };
+  EXPECT_GE(sum_of("aludel_request_decode_time_seconds"), absl::ToDoubleSeconds(kPause) * 1.8);
+  EXPECT_LT(sum_of("aludel_request_prefill_time_seconds"), absl::ToDoubleSeconds(kPause) * 0.9);
 }
 
 TEST_F(GatewayTest, PassesConstraintsOn) {
@@ -393,6 +446,26 @@ TEST_F(GatewayTest, RefusesInTheShapeOfOpenAi) {
   EXPECT_THAT(refused.body, HasSubstr("System role not supported"));
   EXPECT_EQ(Chat(R"(, "n": 200)").error_param(), "n");
   EXPECT_EQ(decode.calls(), 0);
+}
+
+TEST_F(GatewayTest, NamesTheParameterThatItsDecodeServersWouldRefuse) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  const std::tuple<const char*, int, const char*, const char*> cases[] = {
+      {R"("aludel": {"format": "zip"})", 400, "aludel.format", "'zip', want one of scd, raw"},
+      {R"("logit_bias": {"257": 1})", 400, "logit_bias", "token id 257; model 'chat' knows 0 to 256"},
+      {R"("n": 9)", 422, "n", "'n' is 9; no server of model 'chat' runs more than 8 choices at once"},
+  };
+  for (const auto& [field, status, param, message] : cases) {
+    for (const char* stream : {"", R"(, "stream": true)"}) {
+      const Answer answer = Chat(absl::StrCat(", ", field, stream));
+      EXPECT_EQ(answer.status, status);
+      EXPECT_EQ(answer.error_param(), param);
+      EXPECT_THAT(answer.Json()["error"]["message"].get<std::string>(), HasSubstr(message));
+    }
+  }
+  EXPECT_EQ(decode.calls(), 0);
+  EXPECT_EQ(Chat(R"(, "n": 1, "logit_bias": {"256": 1}, "aludel": {"format": "raw"})").status, 200);
 }
 
 TEST_F(GatewayTest, RefusesWhatIsNoRequestInTheSameShape) {
