@@ -204,18 +204,16 @@ TEST(JsonSchema, NamesWhatItDoesNotSupport) {
 }
 
 TEST(JsonSchema, SaysWhatIsTooLargeApartFromWhatIsWrong) {
-  const std::string names = absl::StrCat(R"({"enum": [")", std::string(kMaxSchemaBytes, 'a'), ""]
-}
-");
-    const std::pair<TextConstraint, const char*>
-        cases[] = {{{"", R"({"type": "string", "maxLength": 900000})", ""}, "more than 524288 states"},
-                   {{"", names, ""}, "bytes, want at most 262144"},
-                   {{std::string(kMaxLiteralBytes, 'a'), "{}", "b"}, "literals have 4097 bytes"}};
-for (const auto& [constraint, expected] : cases) {
-  const absl::Status status = CompileConstraint(constraint).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr(expected));
-}
+  const std::string names = absl::StrCat(R"({"enum": [")", std::string(kMaxSchemaBytes, 'a'), R"("]})");
+  const std::pair<TextConstraint, const char*> cases[] = {
+      {{"", R"({"type": "string", "maxLength": 900000})", ""}, "more than 524288 states"},
+      {{"", names, ""}, "bytes, want at most 262144"},
+      {{std::string(kMaxLiteralBytes, 'a'), "{}", "b"}, "literals have 4097 bytes"}};
+  for (const auto& [constraint, expected] : cases) {
+    const absl::Status status = CompileConstraint(constraint).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(expected));
+  }
 }
 
 TEST(JsonSchema, RefusesWhatIsTooDeepOrTooWide) {
