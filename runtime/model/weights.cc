@@ -263,7 +263,7 @@ absl::Status LoadPlan::AddModel(Weights* weights) {
 absl::Status LoadPlan::CheckStrays() const {
   for (const auto& [name, entry] : files_.entries()) {
     if (!absl::StartsWith(name, "model.layers.") || used_.count(entry) != 0) continue;
-    const auto refuse = [&](absl::string_view what) {
+    const auto refuse = [&, &name = name](absl::string_view what) {
       return absl::InvalidArgumentError(absl::StrCat(files_.directory(), ": tensor ", name, " is ", what,
                                                      ", ", config_.architecture, " has none there (it has ",
                                                      config_.layers, " layers)"));
