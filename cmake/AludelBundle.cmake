@@ -6,8 +6,7 @@ endif()
 
 set(names aludel-prefill aludel-decode aludel-gateway aludel-bench aludel-eval aludel-inspect)
 if(ALUDEL_TESTS)
-  list(APPEND names ops_test device_test transformer_test hand_over_test quantised_test recompute_test scd_codec_test
-       transform_codec_test engine_test ops_bench model_bench)
+  list(APPEND names gpu_tests ops_bench model_bench)
 endif()
 list(TRANSFORM names REPLACE "(.+)" "$<TARGET_FILE:\\1>" OUTPUT_VARIABLE files)
 list(JOIN files "," files)

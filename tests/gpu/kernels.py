@@ -11,23 +11,30 @@ from typing import Any, Dict, List
 from machine import Bundle, Clock, Failed, run, say, text_of
 from report import Report
 
-# Each with the device in ALUDEL_TEST_DEVICE, which ops_test leaves aside: it has its own list.
-TESTS = ["ops_test", "device_test", "hand_over_test", "quantised_test", "recompute_test", "scd_codec_test",
-         "transform_codec_test", "engine_test", "transformer_test"]
 SMALL_TESTS = ["ops_test", "device_test", "hand_over_test"]
 
 
+def test_command(bundle: Bundle, only: str) -> List[str]:
+    return [bundle.program("gpu_tests"), f"--gtest_filter={only}"]
+
+
 def ops_filter(bundle: Bundle) -> str:
+    """Of ops_test, which leaves ALUDEL_TEST_DEVICE aside: it has its own list of devices."""
     return "*/Cuda" if bundle.on_card else "*/CpuThreads1"
 
 
-def test_command(bundle: Bundle, name: str) -> List[str]:
-    only = [f"--gtest_filter={ops_filter(bundle)}"] if name == "ops_test" else []
-    return [bundle.program(name), *only]
+def test_files(bundle: Bundle) -> Dict[str, str]:
+    """What gpu_tests holds: a filter for the tests of each source file."""
+    listing = bundle.work / "tests.json"
+    run([bundle.program("gpu_tests"), "--gtest_list_tests", f"--gtest_output=json:{listing}"], 30)
+    suites: Dict[str, List[str]] = {}
+    for suite in json.loads(listing.read_text())["testsuites"]:
+        suites.setdefault(Path(suite["testsuite"][0]["file"]).stem, []).append(f"{suite['name']}.*")
+    return {**{name: ":".join(filters) for name, filters in suites.items()}, "ops_test": ops_filter(bundle)}
 
 
-def run_test(bundle: Bundle, report: Report, name: str, limit: float) -> None:
-    command = test_command(bundle, name)
+def run_test(bundle: Bundle, report: Report, name: str, only: str, limit: float) -> None:
+    command = test_command(bundle, only)
     described = f"ALUDEL_TEST_DEVICE={bundle.device} {text_of(command)}"
     row, unit, bound = f"failed_tests_{name}", "tests", "== 0"
     output = bundle.work / f"{name}.json"
@@ -52,16 +59,18 @@ def run_test(bundle: Bundle, report: Report, name: str, limit: float) -> None:
 
 
 def unit(bundle: Bundle, report: Report, clock: Clock) -> None:
-    names = SMALL_TESTS if bundle.small else TESTS
+    """A process for each file: an error that CUDA keeps, and a crash, are those of one file."""
+    files = test_files(bundle)
+    names = SMALL_TESTS if bundle.small else sorted(files)
     workers = 1 if bundle.small else min(4, os.cpu_count() or 1)
     with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(lambda name: run_test(bundle, report, name, clock.left()), names))
+        list(pool.map(lambda name: run_test(bundle, report, name, files[name], clock.left()), names))
 
 
 def sanitise(bundle: Bundle, report: Report, tool: str, limit: float) -> None:
     row, what, bound = f"sanitizer_{tool}", "errors", "== 0"
     found = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
-    command = [found or "compute-sanitizer", "--tool", tool, *test_command(bundle, "ops_test")]
+    command = [found or "compute-sanitizer", "--tool", tool, *test_command(bundle, ops_filter(bundle))]
     described = text_of(command)
     if not bundle.on_card:
         report.missing(row, what, bound, described, "it checks CUDA kernels, and the device is not a card")
