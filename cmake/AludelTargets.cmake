@@ -3,8 +3,10 @@
 
 find_program(ALUDEL_CCACHE ccache)
 if(ALUDEL_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${ALUDEL_CCACHE})
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${ALUDEL_CCACHE})
+  # Paths of this tree are hashed as relative ones, so that another clone finds what the first has compiled.
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${ALUDEL_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${launcher})
 endif()
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)

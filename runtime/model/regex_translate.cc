@@ -10,6 +10,8 @@ namespace {
 
 // What Oniguruma's \w is; PCRE2 10.42 has L, N and the underscore.
 constexpr char kWordClass[] = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+// Outside a class Oniguruma asks its table of Latin-1, where superscripts and fractions are words as well.
+constexpr char kLatin1Words[] = "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
 
 // Walks the pattern once, copying what means the same in both engines.
 class Translator {
@@ -103,10 +105,10 @@ class Translator {
       case 'S':
         return Replace("\\P{White_Space}");
       case 'w':
-        return Replace(in_class ? kWordClass : absl::StrCat("[", kWordClass, "]"));
+        return Replace(in_class ? kWordClass : absl::StrCat("[", kWordClass, kLatin1Words, "]"));
       case 'W':
         if (in_class) return Unsupported("\\W within a class");
-        return Replace(absl::StrCat("[^", kWordClass, "]"));
+        return Replace(absl::StrCat("[^", kWordClass, kLatin1Words, "]"));
       case 'v':
         return Replace("\\x0b");
       case 'd':
