@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/device.h"
+#include "kernels/sample.h"
 #include "kernels/tensor.h"
 #include "kernels/weight_format.h"
 
@@ -128,6 +129,11 @@ class Ops {
 
   // out[i, :] = x[rows[i], :].
   virtual void GatherRows(const TensorView& x, absl::Span<const int64_t> rows, const TensorView& out,
+                          Stream stream) = 0;
+
+  // tokens[i] (device memory) = a token drawn from row i of `logits` (f32) as draws[i] says. sample.h defines
+  // it to the bit: all devices choose alike. kNoToken where logits are no numbers.
+  virtual void SampleRows(const TensorView& logits, absl::Span<const RowSampling> draws, int32_t* tokens,
                           Stream stream) = 0;
 
   // dst[i] = dtype(src[i]), same shape.

@@ -98,7 +98,7 @@ class Engine::Impl {
   void Begin(std::unique_ptr<Sequence> sequence);
   bool Step();
   void AfterStep(Sequence& sequence, const StepResult& result, int64_t step_tokens);
-  void Emit(Sequence& sequence, absl::Span<const float> logits);
+  void Emit(Sequence& sequence, const StepResult& result);
   void Fork(Sequence& sequence);
   static void Constrain(Sequence& sequence);
   void Expire();
@@ -272,13 +272,13 @@ void Engine::Impl::AfterStep(Sequence& sequence, const StepResult& result, int64
     sequence.encoder->Encoded(sequence.computed + result.tokens);
   }
   blocks_.Advance(sequence, result.tokens);
-  if (!result.logits.empty()) return Emit(sequence, result.logits);
+  if (!result.logits.empty() || result.drawn.has_value()) return Emit(sequence, result);
   if (sequence.max_completion == 0 && sequence.prompt_left() == 0) {
     Finish(sequence.id, absl::OkStatus(), FinishReason::kStop);
   }
 }
 
-void Engine::Impl::Emit(Sequence& sequence, absl::Span<const float> logits) {
+void Engine::Impl::Emit(Sequence& sequence, const StepResult& result) {
   if (sequence.group->unforked > 0) Fork(sequence);
   // The first tokens of all choices come from one row of logits.
   const bool first = sequence.choice == 0 && sequence.completion_tokens() == 0;
@@ -287,7 +287,8 @@ void Engine::Impl::Emit(Sequence& sequence, absl::Span<const float> logits) {
   for (SequenceId id = begin; id < end; ++id) {
     Sequence& choice = *sequences_.at(id);
     const int64_t before = choice.completion_tokens();
-    const absl::StatusOr<std::optional<FinishReason>> end = emitter_.Emit(choice, logits);
+    const absl::StatusOr<std::optional<FinishReason>> end =
+        emitter_.Emit(choice, result.logits, result.drawn);
     counters_.generated_tokens += choice.completion_tokens() - before;
     if (!end.ok()) {
       Finish(id, end.status(), FinishReason::kStop);

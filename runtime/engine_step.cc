@@ -13,12 +13,15 @@ BatchItem StepRunner::MakeItem(Sequence& sequence, int64_t tokens) {
   const absl::Span<const int32_t> ids =
       absl::MakeConstSpan(sequence.tokens).subspan(sequence.computed, tokens);
   const bool last = sequence.computed + tokens == static_cast<int64_t>(sequence.tokens.size());
-  return {ids,
-          sequence.computed,
-          sequence.blocks.ids(),
-          last && sequence.max_completion > 0,
-          sequence.encoder.get(),
-          absl::OkStatus()};
+  BatchItem item{.ids = ids,
+                 .position = sequence.computed,
+                 .blocks = sequence.blocks.ids(),
+                 .observer = sequence.encoder.get()};
+  if (last && sequence.max_completion > 0) {
+    item.draw = sequence.DeviceDraw();
+    item.wants_logits = !item.draw.has_value();
+  }
+  return item;
 }
 
 absl::Status StepRunner::Run(absl::Span<const StepItem> plan, const SequenceMap& sequences,
@@ -29,7 +32,8 @@ absl::Status StepRunner::Run(absl::Span<const StepItem> plan, const SequenceMap&
   const size_t vocab = model_->config().vocab;
   size_t next_logits = 0;
   for (size_t i = 0; i < plan.size(); ++i) {
-    StepResult result{plan[i].id, plan[i].tokens, std::move(items[i].observer_status), {}};
+    StepResult result{plan[i].id, plan[i].tokens, std::move(items[i].observer_status), {}, {}};
+    if (items[i].draw.has_value()) result.drawn = items[i].token;
     if (items[i].wants_logits) {
       result.logits = absl::MakeConstSpan(logits_).subspan(vocab * next_logits++, vocab);
     }

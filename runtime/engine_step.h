@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,7 +18,9 @@ struct StepResult {
   SequenceId id = 0;
   int64_t tokens = 0;
   absl::Status observer_status;
-  absl::Span<const float> logits;  // of its last token, empty where nobody wanted them; until the next step
+  // After its last token either of them, where the next one is to be chosen.
+  absl::Span<const float> logits;  // until the next step
+  std::optional<int32_t> drawn;    // or kNoToken
 };
 
 // Carries out plans: has every item's blocks prepared, lays the items out as one batch, runs the model. Owned

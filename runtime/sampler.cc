@@ -11,58 +11,11 @@ namespace {
 
 constexpr double kMaxLogit = std::numeric_limits<float>::max();
 
-using Candidates = std::vector<std::pair<float, int32_t>>;
-
-// The likeliest token has practically all the weight, and one over a smaller number leaves the range of
-// floats.
-constexpr double kGreedyBelow = 1e-5;
-
-// A total order, so that equal weights are cut the same way every time.
-bool Likelier(const std::pair<float, int32_t>& a, const std::pair<float, int32_t>& b) {
-  return a.first != b.first ? a.first > b.first : a.second < b.second;
-}
-
-void KeepTopK(size_t top_k, Candidates* candidates) {
-  if (top_k < candidates->size()) {
-    std::nth_element(candidates->begin(), candidates->begin() + top_k, candidates->end(), Likelier);
-    candidates->resize(top_k);
-  }
-  std::sort(candidates->begin(), candidates->end(), Likelier);
-}
-
-// Sorts ever larger heads: the set is a handful of tokens of a vocabulary of 100,000, mostly.
-void KeepTopP(double wanted, Candidates* candidates) {
-  size_t sorted = 0;
-  size_t count = 0;
-  double kept = 0.0;
-  while (count < candidates->size() && kept < wanted) {
-    if (count == sorted) {
-      const size_t next = std::min(candidates->size(), std::max<size_t>(64, 4 * sorted));
-      const auto head = candidates->begin() + sorted;
-      const auto tail = candidates->begin() + next;
-      if (next < candidates->size()) std::nth_element(head, tail, candidates->end(), Likelier);
-      std::sort(head, tail, Likelier);
-      sorted = next;
-    }
-    kept += (*candidates)[count++].first;
-  }
-  candidates->resize(std::max<size_t>(count, 1));
-}
-
-double Sum(const Candidates& candidates) {
-  double total = 0.0;
-  for (const auto& [weight, id] : candidates) total += weight;
-  return total;
-}
-
 }  // namespace
 
 Sampler::Sampler(const SamplingParams& params, uint64_t seed, uint32_t choice,
                  absl::Span<const int32_t> prompt, int64_t max_completion)
-    : temperature_(params.temperature),
-      top_k_(params.top_k),
-      top_p_(params.top_p),
-      min_p_(params.min_p),
+    : sampling_({params.temperature, params.top_k, params.top_p, params.min_p}),
       repetition_penalty_(params.repetition_penalty),
       presence_penalty_(params.presence_penalty),
       frequency_penalty_(params.frequency_penalty),
@@ -77,15 +30,25 @@ int32_t Sampler::Sample(absl::Span<const float> logits, absl::Span<const uint64_
                         SamplerScratch* scratch) {
   ALUDEL_CHECK(!logits.empty() && scratch->row.size() == logits.size());
   const absl::Span<const float> adjusted = Adjust(logits, allowed, scratch);
-  int32_t token = 0;
-  if (temperature_ < kGreedyBelow) {
-    token = static_cast<int32_t>(std::max_element(adjusted.begin(), adjusted.end()) - adjusted.begin());
-  } else {
-    token = Draw(adjusted, random_.Uniform(position_), scratch);
-  }
+  const int32_t token = SampleRow(adjusted.data(), static_cast<int64_t>(adjusted.size()), NextDraw());
+  if (token != kNoToken) Accept(token);
+  return token;
+}
+
+std::optional<RowSampling> Sampler::PlainDraw() const {
+  if (!bias_.empty() || counts_.has_value()) return std::nullopt;
+  return NextDraw();
+}
+
+void Sampler::Accept(int32_t token) {
   ++position_;
   if (counts_.has_value()) counts_->Add(token);
-  return token;
+}
+
+RowSampling Sampler::NextDraw() const {
+  RowSampling draw = sampling_;
+  draw.uniform = random_.Uniform(position_);
+  return draw;
 }
 
 absl::Span<const float> Sampler::Adjust(absl::Span<const float> logits, absl::Span<const uint64_t> allowed,
@@ -97,6 +60,7 @@ absl::Span<const float> Sampler::Adjust(absl::Span<const float> logits, absl::Sp
   if (counts_.has_value()) {
     for (const TokenCounts::Entry& entry : counts_->entries()) {
       double logit = row[entry.id];
+      if (!std::isfinite(logit)) continue;
       logit = logit > 0 ? logit / repetition_penalty_ : logit * repetition_penalty_;
       if (entry.generated > 0) logit -= presence_penalty_ + frequency_penalty_ * entry.generated;
       // A small penalty must not make an infinity, and two of them no number.
@@ -105,33 +69,11 @@ absl::Span<const float> Sampler::Adjust(absl::Span<const float> logits, absl::Sp
   }
   if (!allowed.empty()) {
     for (size_t i = 0; i < row.size(); ++i) {
-      if ((allowed[i / 64] >> (i % 64) & 1) == 0) row[i] = -std::numeric_limits<float>::infinity();
+      // Added, so that what is no number stays none.
+      if ((allowed[i / 64] >> (i % 64) & 1) == 0) row[i] += -std::numeric_limits<float>::infinity();
     }
   }
   return row;
-}
-
-int32_t Sampler::Draw(absl::Span<const float> logits, double uniform, SamplerScratch* scratch) const {
-  const float maximum = *std::max_element(logits.begin(), logits.end());
-  const auto scale = static_cast<float>(1.0 / temperature_);
-  Candidates& candidates = scratch->candidates;
-  candidates.clear();
-  for (size_t i = 0; i < logits.size(); ++i) {
-    const float weight = std::exp((logits[i] - maximum) * scale);
-    if (weight > 0) candidates.emplace_back(weight, static_cast<int32_t>(i));
-  }
-  if (top_k_ > 0) KeepTopK(top_k_, &candidates);
-  if (top_p_ > 0.0 && top_p_ < 1.0) KeepTopP(top_p_ * Sum(candidates), &candidates);
-  // The likeliest token weighs 1.
-  if (min_p_ > 0.0) {
-    std::erase_if(candidates, [this](const auto& candidate) { return candidate.first < min_p_; });
-  }
-  double draw = uniform * Sum(candidates);
-  for (const auto& [weight, id] : candidates) {
-    draw -= weight;
-    if (draw < 0.0) return id;
-  }
-  return candidates.back().second;
 }
 
 std::vector<TokenLogprob> Logprobs(absl::Span<const float> logits, int32_t chosen, int top) {

@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
+#include "kernels/sample.h"
 #include "runtime/random_stream.h"
 #include "runtime/token_counts.h"
 
@@ -42,35 +42,37 @@ struct TokenLogprob {
 
 // Working memory that all samplers of one thread share, so that a token allocates nothing.
 struct SamplerScratch {
-  explicit SamplerScratch(size_t vocab) : row(vocab) { candidates.reserve(vocab); }
+  explicit SamplerScratch(size_t vocab) : row(vocab) {}
   std::vector<float> row;
-  std::vector<std::pair<float, int32_t>> candidates;  // weight, id
 };
 
 // Chooses tokens for one choice of one request. In this order: logit_bias; repetition penalty (Keskar et al.
 // 2019: positive logits divided, others multiplied), frequency and presence penalty; the mask of tokens that
-// a constraint allows; temperature; then, as transformers orders them, top-k, the smallest set whose
-// probability reaches top-p, and min-p. The same seed, choice and logits give the same tokens, whatever runs
-// beside. Not thread-safe.
+// a constraint allows; then what kernels/sample.h defines: temperature and, as transformers orders them,
+// top-k, the smallest set whose probability reaches top-p, and min-p. The same seed, choice and logits give
+// the same tokens, whatever runs beside. Not thread-safe.
 class Sampler {
  public:
   // `seed` replaces an unset params.seed. `prompt` is only read here.
   Sampler(const SamplingParams& params, uint64_t seed, uint32_t choice, absl::Span<const int32_t> prompt,
           int64_t max_completion);
 
-  // The next token, which the penalties count from then on. logits [vocab], finite; ids in `allowed` (a bit
-  // per token; empty: all) must include one. Ties in greedy mode go to the lowest id.
+  // The next token, accepted. logits [vocab]; ids in `allowed` (a bit per token; empty: all) must include
+  // one. kNoToken, and nothing is accepted, where logits are no numbers.
   int32_t Sample(absl::Span<const float> logits, absl::Span<const uint64_t> allowed, SamplerScratch* scratch);
 
+  // How the next token is drawn if nothing restricts it, where that takes the model's logits as they are:
+  // whoever has them can draw it and have it accepted.
+  std::optional<RowSampling> PlainDraw() const;
+  // `token` is the next one; penalties count it from now on.
+  void Accept(int32_t token);
+
  private:
+  RowSampling NextDraw() const;
   absl::Span<const float> Adjust(absl::Span<const float> logits, absl::Span<const uint64_t> allowed,
                                  SamplerScratch* scratch) const;
-  int32_t Draw(absl::Span<const float> logits, double uniform, SamplerScratch* scratch) const;
 
-  double temperature_;
-  int top_k_;
-  double top_p_;
-  double min_p_;
+  RowSampling sampling_;
   double repetition_penalty_;
   double presence_penalty_;
   double frequency_penalty_;

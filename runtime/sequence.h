@@ -86,6 +86,14 @@ struct Sequence {
   int64_t left() const {
     return (max_completion > 0 ? static_cast<int64_t>(tokens.size()) : prompt_end) - computed;
   }
+  // How the device may draw the next token: unset where more than a token is wanted of the logits, or they
+  // are not to be taken as they are. Choices that are still to part share one row.
+  std::optional<RowSampling> DeviceDraw() const {
+    if (constraint != nullptr || group->sampling.top_logprobs.has_value() || group->unforked > 0) {
+      return std::nullopt;
+    }
+    return sampler.PlainDraw();
+  }
   int64_t rank() const { return static_cast<int64_t>(id) + kPriorityStride * priority; }
 
   SequenceId id = 0;

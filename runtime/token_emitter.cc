@@ -5,7 +5,8 @@
 namespace aludel {
 
 absl::StatusOr<std::optional<FinishReason>> TokenEmitter::Emit(Sequence& sequence,
-                                                               absl::Span<const float> logits) {
+                                                               absl::Span<const float> logits,
+                                                               std::optional<int32_t> drawn) {
   const SamplingParams& sampling = sequence.group->sampling;
   absl::Span<const uint64_t> allowed;
   if (sequence.constraint != nullptr) {
@@ -16,8 +17,18 @@ absl::StatusOr<std::optional<FinishReason>> TokenEmitter::Emit(Sequence& sequenc
     }
   }
   const auto at = static_cast<size_t>(sequence.completion_tokens());
-  const int32_t token =
-      at < sampling.forced.size() ? sampling.forced[at] : sequence.sampler.Sample(logits, allowed, &scratch_);
+  int32_t token = kNoToken;
+  if (at < sampling.forced.size()) {
+    token = sampling.forced[at];
+  } else if (!drawn.has_value()) {
+    token = sequence.sampler.Sample(logits, allowed, &scratch_);
+  } else if (*drawn != kNoToken) {
+    token = *drawn;
+    sequence.sampler.Accept(token);
+  }
+  if (token == kNoToken) {
+    return absl::InternalError("no token can be chosen: the model's logits are not finite numbers");
+  }
   const bool eos_ends = !sampling.ignore_eos || sequence.constraint != nullptr;
   if (eos_ends && std::find(eos_ids_.begin(), eos_ids_.end(), token) != eos_ids_.end()) {
     return FinishReason::kStop;

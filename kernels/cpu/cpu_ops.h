@@ -38,6 +38,8 @@ class CpuOps final : public Ops {
   void Silu(const TensorView& x, const TensorView& out, Stream) override;
   void GatherRows(const TensorView& x, absl::Span<const int64_t> rows, const TensorView& out,
                   Stream) override;
+  void SampleRows(const TensorView& logits, absl::Span<const RowSampling> draws, int32_t* tokens,
+                  Stream) override;
   void Convert(const TensorView& src, const TensorView& dst, Stream) override;
 
  private:

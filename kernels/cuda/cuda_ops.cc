@@ -1,5 +1,8 @@
 #include "kernels/cuda/cuda_ops.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/gemm.h"
@@ -109,6 +112,19 @@ void CudaOps::GatherRows(const TensorView& x, absl::Span<const int64_t> rows, co
   const int64_t* staged = StageSpan(rows, state);
   if (staged == nullptr) return;
   state.Collect(LaunchCopyRows(x, staged, out, state.get()), "launch GatherRows");
+}
+
+void CudaOps::SampleRows(const TensorView& logits, absl::Span<const RowSampling> draws, int32_t* tokens,
+                         Stream stream) {
+  ALUDEL_CHECK(logits.rows == static_cast<int64_t>(draws.size()));
+  ALUDEL_CHECK(logits.cols > 0 && logits.cols <= kMaxSampledVocab);
+  if (draws.empty()) return;
+  CudaStream& state = Enter(stream);
+  std::vector<DrawTerms> terms(draws.size());
+  std::transform(draws.begin(), draws.end(), terms.begin(), TermsOf);
+  const DrawTerms* staged = StageSpan(absl::MakeConstSpan(terms), state);
+  if (staged == nullptr) return;
+  state.Collect(LaunchSampleRows(logits, staged, tokens, state.get()), "launch SampleRows");
 }
 
 void CudaOps::Convert(const TensorView& src, const TensorView& dst, Stream stream) {

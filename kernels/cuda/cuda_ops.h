@@ -14,9 +14,9 @@ namespace aludel::cuda {
 class GemmEngine;
 
 // The operations on one GPU: shape checks, staging of host arrays and launches; the kernels are in the .cu
-// file of each stem. Owned by its device. Host arrays that an op takes (ids, rows, sequences, block lists,
-// frequencies) are copied before it returns. What a launch reports is collected in the stream and returned by
-// Synchronize; after a failure the stream's results are undefined until then.
+// file of each stem. Owned by its device. Host arrays that an op takes (ids, rows, draws, sequences, block
+// lists, frequencies) are copied before it returns. What a launch reports is collected in the stream and
+// returned by Synchronize; after a failure the stream's results are undefined until then.
 class CudaOps final : public Ops {
  public:
   // `device` owns this; `default_stream` stands for Stream{}.
@@ -43,6 +43,8 @@ class CudaOps final : public Ops {
   void SiluMul(const TensorView& gate_up, const TensorView& out, Stream stream) override;
   void Silu(const TensorView& x, const TensorView& out, Stream stream) override;
   void GatherRows(const TensorView& x, absl::Span<const int64_t> rows, const TensorView& out,
+                  Stream stream) override;
+  void SampleRows(const TensorView& logits, absl::Span<const RowSampling> draws, int32_t* tokens,
                   Stream stream) override;
   void Convert(const TensorView& src, const TensorView& dst, Stream stream) override;
 

@@ -2,11 +2,7 @@
 
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define ALUDEL_HOST_DEVICE __host__ __device__
-#else
-#define ALUDEL_HOST_DEVICE
-#endif
+#include "kernels/host_device.h"
 
 // Index arithmetic of the CUDA kernels, callable on the host so that tests can hold it against the CPU's
 // loops. Everything that grows with pool or batch is 64 bits wide.

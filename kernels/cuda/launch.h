@@ -7,6 +7,7 @@
 #include "kernels/cuda/attention_args.h"
 #include "kernels/cuda/index.h"
 #include "kernels/cuda/skinny_index.h"
+#include "kernels/sample_terms.h"
 #include "kernels/tensor.h"
 
 // The launchers of the .cu files. Every pointer is device memory and every shape has been checked by CudaOps.
@@ -61,6 +62,10 @@ cudaError_t LaunchCopyRows(const TensorView& src, const int32_t* rows, const Ten
                            cudaStream_t stream);
 cudaError_t LaunchCopyRows(const TensorView& src, const int64_t* rows, const TensorView& dst,
                            cudaStream_t stream);
+
+// tokens[i] = what terms[i] draws from row i of `logits` (f32).
+cudaError_t LaunchSampleRows(const TensorView& logits, const DrawTerms* terms, int32_t* tokens,
+                             cudaStream_t stream);
 
 cudaError_t LaunchSiluMul(const TensorView& gate_up, const TensorView& out, cudaStream_t stream);
 cudaError_t LaunchSilu(const TensorView& x, const TensorView& out, cudaStream_t stream);

@@ -19,7 +19,7 @@ int64_t GemmRows(int64_t rows) { return rows <= 16 ? rows : (rows + 15) / 16 * 1
 
 // One allocation per activation, sized for the largest batch.
 struct Workspace {
-  Buffer x, h, q, kv, attended, gate_up, activated, last, logits;
+  Buffer x, h, q, kv, attended, gate_up, activated, last, logits, tokens;
 
   static absl::StatusOr<std::unique_ptr<Workspace>> Create(Device* device, const ModelConfig& config,
                                                            DType compute, int64_t max_rows) {
@@ -52,7 +52,8 @@ struct Workspace {
             {&Workspace::gate_up, rows * 2 * config.ffn * narrow},
             {&Workspace::activated, rows * config.ffn * narrow},
             {&Workspace::last, rows * config.hidden * std::max(narrow, sizeof(float))},
-            {&Workspace::logits, rows * config.vocab * sizeof(float)}};
+            {&Workspace::logits, rows * config.vocab * sizeof(float)},
+            {&Workspace::tokens, rows * sizeof(int32_t)}};
   }
 };
 
@@ -209,11 +210,20 @@ absl::Status Transformer::Forward(absl::Span<BatchItem> items, BlockPool& pool, 
     FinishLayer(layer, rows, count, pool);
   }
 
+  // Rows whose logits leave the device, then those of which only a token does.
   std::vector<int64_t> wanted;
+  std::vector<RowSampling> draws;
   for (size_t i = 0; i < items.size(); ++i) {
     if (items[i].wants_logits) wanted.push_back(rows[i].row_begin + rows[i].rows - 1);
   }
-  logits->resize(wanted.size() * config_.vocab);
+  const auto copied = static_cast<int64_t>(wanted.size());
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (!items[i].draw.has_value()) continue;
+    ALUDEL_CHECK(!items[i].wants_logits);
+    wanted.push_back(rows[i].row_begin + rows[i].rows - 1);
+    draws.push_back(*items[i].draw);
+  }
+  logits->resize(copied * config_.vocab);
   if (wanted.empty()) return device_->Synchronize(stream_);
   Ops& ops = device_->ops();
   const auto n = static_cast<int64_t>(wanted.size());
@@ -225,7 +235,16 @@ absl::Status Transformer::Forward(absl::Span<BatchItem> items, BlockPool& pool, 
   ops.RmsNorm(last, weights_->final_norm.as<float>(), static_cast<float>(config_.rms_norm_eps), h, stream_);
   ops.Gemm(h, *weights_->head, nullptr, /*accumulate=*/false, out, stream_);
   device_->CopyToHost(logits->data(), out.data, logits->size() * sizeof(float), stream_);
-  return device_->Synchronize(stream_);
+  std::vector<int32_t> tokens(draws.size());
+  const auto drawn = static_cast<int64_t>(draws.size());
+  ops.SampleRows(out.Rows(copied, drawn), draws, work_->tokens.as<int32_t>(), stream_);
+  device_->CopyToHost(tokens.data(), work_->tokens.data(), tokens.size() * sizeof(int32_t), stream_);
+  ALUDEL_RETURN_IF_ERROR(device_->Synchronize(stream_));
+  size_t next = 0;
+  for (BatchItem& item : items) {
+    if (item.draw.has_value()) item.token = tokens[next++];
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Transformer::ForwardShallow(absl::Span<BatchItem> items, int layers, BlockPool& pool,

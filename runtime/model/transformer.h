@@ -53,6 +53,10 @@ struct BatchItem {
   bool wants_logits = false;  // of the last token
   LayerObserver* observer = nullptr;
   absl::Status observer_status;
+  // Set, and then not wants_logits: the next token is drawn from these logits where they are, and Forward
+  // leaves it in `token` (kNoToken: the logits are no numbers).
+  std::optional<RowSampling> draw = std::nullopt;
+  int32_t token = kNoToken;
 };
 
 struct TransformerOptions {
@@ -103,9 +107,9 @@ class Transformer {
   // A layout with this model's shape for `blocks` blocks.
   KvLayout MakeKvLayout(int64_t blocks, int block_tokens, DType dtype) const;
 
-  // Runs all layers over the batch, writes K and V into the pool's pages, and fills `logits` (f32 host
-  // memory, [items that want logits, vocab], in item order). At most options().max_rows tokens; ids must be
-  // in range (InvalidArgument otherwise, and nothing is written).
+  // Runs all layers over the batch, writes K and V into the pool's pages, draws the items' tokens, and fills
+  // `logits` (f32 host memory, [items that want logits, vocab], in item order). At most options().max_rows
+  // tokens; ids must be in range (InvalidArgument otherwise, and nothing is written).
   absl::Status Forward(absl::Span<BatchItem> items, BlockPool& pool, std::vector<float>* logits);
 
   // Runs layers [0, layers) fully and computes K and V of layer `layers` too (they come free): the consumer's

@@ -30,6 +30,7 @@ struct Shape {
 constexpr Shape k1B = {2048, 8192, 32, 8, 64};
 constexpr Shape k8B = {4096, 14336, 32, 8, 128};
 constexpr int kBlockTokens = 16;
+constexpr int64_t kVocab = 128256;
 
 // What the benchmarks share.
 struct Bench {
@@ -166,6 +167,19 @@ void Rope(benchmark::State& state, const Bench& bench, int64_t rows) {
   });
 }
 
+// A step's choices: `top_p` below 1 also looks for the last token that is kept.
+void SampleRows(benchmark::State& state, const Bench& bench, int64_t rows, int64_t vocab, double temperature,
+                double top_p) {
+  const DeviceArray<float> logits = bench.Random<float>(rows * vocab);
+  const DeviceArray<int32_t> tokens(*bench.device, std::vector<int32_t>(rows));
+  std::vector<RowSampling> draws(rows, {.temperature = temperature, .top_p = top_p});
+  for (int64_t i = 0; i < rows; ++i) {
+    draws[i].uniform = (static_cast<double>(i) + 0.5) / static_cast<double>(rows);
+  }
+  bench.Run(state, 0, 0, 4.0 * static_cast<double>(rows * vocab),
+            [&] { bench.device->ops().SampleRows(logits.View(rows, vocab), draws, tokens.data(), {}); });
+}
+
 void Register(const Bench& bench) {
   const auto add = [&bench](const std::string& name, auto function, auto... arguments) {
     benchmark::RegisterBenchmark(name.c_str(), [&bench, function, arguments...](benchmark::State& state) {
@@ -200,6 +214,12 @@ void Register(const Bench& bench) {
     add(absl::StrCat("RmsNorm/", rows), RmsNorm, rows);
     add(absl::StrCat("SiluMul/", rows), SiluMul, rows);
     add(absl::StrCat("Rope/", rows), Rope, rows);
+  }
+  for (const int64_t rows : {1, 32}) {
+    const std::string name = absl::StrCat("SampleRows/rows:", rows, "/vocab:", kVocab);
+    add(name + "/greedy", SampleRows, rows, kVocab, 0.0, 1.0);
+    add(name + "/temperature", SampleRows, rows, kVocab, 0.3, 1.0);
+    add(name + "/top_p", SampleRows, rows, kVocab, 0.3, 0.95);
   }
 }
 

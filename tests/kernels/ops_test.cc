@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/kernels/attention_problem.h"
 #include "tests/kernels/device_array.h"
+#include "tests/kernels/sample_problem.h"
 
 namespace aludel {
 namespace {
@@ -701,6 +702,29 @@ TEST_P(OpsTest, AttentionIsTheFormulaInEveryShape) {
       std::transform(narrow.begin(), narrow.end(), found.begin(), ToFloat);
     }
     problem.Compare(found, [](const std::string& what) { FAIL() << what; });
+  }
+}
+
+// Every device chooses the same token, beside whatever other rows.
+TEST_P(OpsTest, SampleRowsChoosesTheTokenOfSampleRow) {
+  for (const int64_t vocab : {1, 33, 1000, 4099, 32000, 128257}) {
+    const int64_t rows = vocab > 10000 ? 6 : 40;
+    std::vector<float> logits;
+    std::vector<RowSampling> draws;
+    for (int64_t r = 0; r < rows; ++r) {
+      const std::vector<float> row = RandomLogits(vocab, random_);
+      logits.insert(logits.end(), row.begin(), row.end());
+      draws.push_back(RandomSampling(vocab, random_));
+    }
+    logits[(rows - 1) * vocab] = std::numeric_limits<float>::quiet_NaN();
+    const auto there = OnDevice(logits);
+    const auto tokens = OnDevice(std::vector<int32_t>(rows, -7));
+    ops_->SampleRows(there.View(rows, vocab), draws, tokens.data(), {});
+    const std::vector<int32_t> found = tokens.Read().value();
+    for (int64_t r = 0; r < rows; ++r) {
+      EXPECT_EQ(found[r], SampleRow(&logits[r * vocab], vocab, draws[r])) << vocab << ": " << draws[r];
+    }
+    EXPECT_EQ(found.back(), kNoToken);
   }
 }
 

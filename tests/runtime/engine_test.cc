@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <set>
@@ -397,6 +398,83 @@ TEST_F(EngineTest, SendsLogprobsWhereTheyAreAskedFor) {
     EXPECT_GE(event.logprobs[1].logprob, event.logprobs[2].logprob);
   }
   EXPECT_FALSE(engine_->Generate({{5}, {.logit_bias = {{99999, 1.0f}}}}, std::make_shared<Recorder>()).ok());
+}
+
+// Log-probabilities, a bias and a mask need the logits here; other tokens are drawn where the logits are.
+// Either way, and in any company, a request gets the same ones.
+TEST_F(EngineTest, ChoosesTheSameTokensOnTheDeviceAndHere) {
+  const std::vector<Question> questions = Questions(4);
+  const std::vector<SamplingParams> ways = {
+      {.max_tokens = 20, .ignore_eos = true},
+      {.temperature = 1.0, .seed = 5, .max_tokens = 20, .ignore_eos = true},
+      {.temperature = 1.3, .top_k = 40, .top_p = 0.9, .seed = 6, .max_tokens = 20, .ignore_eos = true},
+      {.temperature = 2.0, .min_p = 0.02, .seed = 7, .max_tokens = 20, .ignore_eos = true}};
+  const auto here = [](SamplingParams sampling) {
+    sampling.top_logprobs = 0;
+    return sampling;
+  };
+  std::vector<std::vector<int32_t>> alone;
+  for (size_t i = 0; i < ways.size(); ++i) {
+    const auto on_device = Ask(questions[i], ways[i]);
+    ASSERT_TRUE(on_device->WaitDone());
+    const auto on_host = Ask(questions[i], here(ways[i]));
+    ASSERT_TRUE(on_host->WaitDone());
+    EXPECT_EQ(on_device->tokens().size(), 20u);
+    EXPECT_EQ(on_device->tokens(), on_host->tokens()) << i;
+    alone.push_back(on_device->tokens());
+  }
+  SamplingParams biased = ways[2];
+  biased.logit_bias = {{9, 3.0f}};
+  const auto biased_alone = Ask(questions[0], biased);
+  ASSERT_TRUE(biased_alone->WaitDone());
+  std::vector<std::shared_ptr<Recorder>> together;
+  for (size_t i = 0; i < ways.size(); ++i) {
+    together.push_back(Ask(questions[i], ways[i]));
+    together.push_back(Ask(questions[i], here(ways[i])));
+  }
+  const auto biased_beside = Ask(questions[0], biased);
+  for (size_t i = 0; i < together.size(); ++i) {
+    ASSERT_TRUE(together[i]->WaitDone());
+    EXPECT_EQ(together[i]->tokens(), alone[i / 2]) << i;
+  }
+  ASSERT_TRUE(biased_beside->WaitDone());
+  EXPECT_EQ(biased_beside->tokens(), biased_alone->tokens());
+}
+
+// A model whose final norm is NaN throughout: the file's last tensor.
+TEST_F(EngineTest, EndsARequestWhoseLogitsAreNoNumbers) {
+  const std::filesystem::path directory = std::filesystem::path(::testing::TempDir()) / "not_a_number";
+  std::filesystem::remove_all(directory);
+  std::filesystem::copy("deploy/demo/chat", directory);
+  {
+    std::fstream file(directory / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-512, std::ios::end);
+    file.write(std::string(512, '\xff').data(), 512);
+    ASSERT_TRUE(file.good());
+  }
+  const auto broken = Transformer::Load(device_.get(), directory, {.compute = DType::kF32}).value();
+  engine_ = Engine::Start(broken.get(), tokenizer_.get(), {.kv_blocks = 64, .chunk_tokens = 128}).value();
+  const auto automaton = std::make_shared<TokenAutomaton>(
+      CompileConstraint({"<", R"({"type": "integer"})", ">"}).value(),
+      std::make_shared<const TokenTable>(*tokenizer_, model_->config().eos_ids, tokenizer_->vocab_size()));
+  for (const double temperature : {0.0, 1.0}) {
+    std::vector<GenerateSpec> specs(4, GenerateSpec{.prompt = Questions(1)[0].prompt});
+    for (GenerateSpec& spec : specs) spec.sampling.temperature = temperature;
+    specs[1].sampling.top_logprobs = 2;
+    specs[2].sampling.repetition_penalty = 1.2;
+    specs[3].constraint = automaton;
+    for (const GenerateSpec& spec : specs) {
+      const auto recorder = std::make_shared<Recorder>();
+      ASSERT_TRUE(engine_->Generate(spec, recorder).ok());
+      ASSERT_TRUE(recorder->WaitDone());
+      EXPECT_EQ(recorder->status().code(), absl::StatusCode::kInternal);
+      EXPECT_THAT(std::string(recorder->status().message()), HasSubstr("not finite"));
+      EXPECT_TRUE(recorder->events().empty());
+    }
+  }
+  EXPECT_EQ(engine_->stats().kv_blocks_used, 0);
+  engine_.reset();
+  std::filesystem::remove_all(directory);
 }
 
 TEST_F(EngineTest, GeneratesOnlyWhatTheConstraintAllows) {

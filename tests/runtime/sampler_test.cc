@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
+#include <optional>
 #include <random>
 
 #include "gmock/gmock.h"
@@ -165,6 +167,42 @@ TEST_F(SamplerTest, AppliesPenaltiesAndMaskToGreedyChoices) {
   // 5, then 4.6, then 4.2 against 4.5, then 4.2 against 4.1, then 3.8 against 4.1.
   EXPECT_THAT(tokens, ElementsAre(1, 1, 2, 1, 2));
   EXPECT_EQ(sampler.Sample(logits, std::vector<uint64_t>{0b1001}, &scratch), 0);
+}
+
+// What the device draws from a row is what Sample would have: it continues either way.
+TEST_F(SamplerTest, LeavesPlainDrawsToWhoeverHasTheLogits) {
+  const std::vector<float> logits = RandomLogits(300, 5);
+  SamplerScratch scratch(logits.size());
+  for (const SamplingParams& params :
+       {SamplingParams{}, {.temperature = 1.2, .top_k = 40, .top_p = 0.9, .min_p = 0.01}}) {
+    Sampler here(params, 4, 1, {}, 16);
+    Sampler there(params, 4, 1, {}, 16);
+    for (int i = 0; i < 16; ++i) {
+      const std::optional<RowSampling> draw = there.PlainDraw();
+      ASSERT_TRUE(draw.has_value());
+      const int32_t token = SampleRow(logits.data(), static_cast<int64_t>(logits.size()), *draw);
+      there.Accept(token);
+      EXPECT_EQ(here.Sample(logits, {}, &scratch), token);
+    }
+  }
+  EXPECT_FALSE(Sampler({.frequency_penalty = 0.1}, 0, 0, {}, 1).PlainDraw().has_value());
+  EXPECT_FALSE(Sampler({.repetition_penalty = 1.1}, 0, 0, {}, 1).PlainDraw().has_value());
+  EXPECT_FALSE(Sampler({.logit_bias = {{3, 1.0f}}}, 0, 0, {}, 1).PlainDraw().has_value());
+}
+
+TEST_F(SamplerTest, ChoosesNothingFromWhatIsNoNumber) {
+  SamplerScratch scratch(4);
+  const std::vector<int32_t> prompt = {0, 1, 2, 3};
+  for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
+    for (const double temperature : {0.0, 1.0}) {
+      for (const double penalty : {1.0, 1.5}) {
+        Sampler sampler({.temperature = temperature, .repetition_penalty = penalty}, 0, 0, prompt, 8);
+        EXPECT_EQ(sampler.Sample({0.5f, bad, 1.0f, 2.0f}, {}, &scratch), kNoToken);
+        EXPECT_EQ(sampler.Sample({0.5f, bad, 1.0f, 2.0f}, std::vector<uint64_t>{0b1101}, &scratch), kNoToken);
+        EXPECT_EQ(sampler.Sample({0.0f, 9.0f, 0.0f, 0.0f}, std::vector<uint64_t>{0b1000}, &scratch), 3);
+      }
+    }
+  }
 }
 
 TEST_F(SamplerTest, RepeatsItselfForASeedAndAChoice) {

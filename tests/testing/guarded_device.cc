@@ -113,6 +113,14 @@ class GuardedOps final : public Ops {
       ops_->GatherRows(x, rows, out, {});
     });
   }
+  void SampleRows(const TensorView& logits, absl::Span<const RowSampling> draws, int32_t* tokens,
+                  Stream stream) override {
+    Check({logits});
+    ALUDEL_CHECK(memory_->Holds(tokens, draws.size() * sizeof(*tokens)));
+    enqueue_(stream, [this, logits, draws = std::vector<RowSampling>(draws.begin(), draws.end()), tokens] {
+      ops_->SampleRows(logits, draws, tokens, {});
+    });
+  }
   void Convert(const TensorView& src, const TensorView& dst, Stream stream) override {
     Check({src, dst});
     enqueue_(stream, [=, this] { ops_->Convert(src, dst, {}); });

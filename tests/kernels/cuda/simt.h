@@ -83,6 +83,12 @@ struct uint4 {
   uint32_t x, y, z, w;
 };
 
+// No other fiber runs between the two halves, so this is one step.
+inline uint32_t atomicAdd(uint32_t* address, uint32_t value) {
+  const uint32_t before = *address;
+  *address += value;
+  return before;
+}
 inline float __uint_as_float(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 inline uint32_t __float_as_uint(float value) { return __builtin_bit_cast(uint32_t, value); }
 using std::fmaxf;

@@ -359,6 +359,29 @@ TEST(Transformer, RefusesIdsOutsideTheVocabularyAndPositionsOutsideTheContext) {
               HasSubstr("context of 1024"));
 }
 
+TEST(Transformer, DrawsTokensFromTheLogitsThatItWouldGive) {
+  TestModel model("deploy/demo/chat", {.compute = DType::kF32}, DType::kF32, 64);
+  const std::vector<int32_t> ids = {5, 90, 700, 33};
+  const std::vector<float> expected = model.Run(ids);
+  const RowSampling sampling = {.temperature = 1.5, .top_p = 0.95, .uniform = 0.7};
+  // The same tokens three times over, in a block each: drawn from, brought back, and drawn from greedily.
+  std::vector<BatchItem> items;
+  for (int i = 0; i < 3; ++i) {
+    items.push_back({.ids = ids, .blocks = absl::MakeConstSpan(model.table().ids()).subspan(i, 1)});
+  }
+  items[0].draw = sampling;
+  items[1].wants_logits = true;
+  items[2].draw = RowSampling{};
+  std::vector<float> logits;
+  ASSERT_TRUE(model.model().Forward(absl::MakeSpan(items), model.pool(), &logits).ok());
+  ASSERT_EQ(logits.size(), expected.size());
+  const auto vocab = static_cast<int64_t>(logits.size());
+  EXPECT_EQ(items[0].token, SampleRow(logits.data(), vocab, sampling));
+  EXPECT_EQ(items[2].token, SampleRow(logits.data(), vocab, {}));
+  EXPECT_EQ(items[1].token, kNoToken);
+  EXPECT_LT(MaxDifference(logits, expected), 1e-3f);
+}
+
 TEST(Transformer, ProjectsAndWritesTheKeysThatAForwardWrites) {
   TestModel ours("deploy/demo/chat", {.compute = DType::kF32}, DType::kBf16, 64);
   TestModel copy("deploy/demo/chat", {.compute = DType::kF32}, DType::kBf16, 64);
