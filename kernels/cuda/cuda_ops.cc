@@ -117,8 +117,8 @@ void CudaOps::GatherRows(const TensorView& x, absl::Span<const int64_t> rows, co
 void CudaOps::SampleRows(const TensorView& logits, absl::Span<const RowSampling> draws, int32_t* tokens,
                          Stream stream) {
   ALUDEL_CHECK(logits.rows == static_cast<int64_t>(draws.size()));
-  ALUDEL_CHECK(logits.cols > 0 && logits.cols <= kMaxSampledVocab);
   if (draws.empty()) return;
+  ALUDEL_CHECK(logits.cols > 0 && logits.cols <= kMaxSampledVocab);
   CudaStream& state = Enter(stream);
   std::vector<DrawTerms> terms(draws.size());
   std::transform(draws.begin(), draws.end(), terms.begin(), TermsOf);

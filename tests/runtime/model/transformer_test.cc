@@ -367,7 +367,7 @@ TEST(Transformer, DrawsTokensFromTheLogitsThatItWouldGive) {
   // The same tokens three times over, in a block each: drawn from, brought back, and drawn from greedily.
   std::vector<BatchItem> items;
   for (int i = 0; i < 3; ++i) {
-    items.push_back({.ids = ids, .blocks = absl::MakeConstSpan(model.table().ids()).subspan(i, 1)});
+    items.push_back({.ids = ids, .blocks = model.table().ids().subspan(i, 1)});
   }
   items[0].draw = sampling;
   items[1].wants_logits = true;
