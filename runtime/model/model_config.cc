@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "kernels/sample.h"
 #include "runtime/model/foreign_files.h"
 #include "runtime/model/json_reader.h"
 #include "runtime/status_macros.h"
@@ -27,7 +28,7 @@ constexpr int kMaxHidden = 1 << 20;
 constexpr int kMaxHeads = 8192;
 constexpr int kMaxHeadDim = 4096;
 constexpr int kMaxFfn = 1 << 22;
-constexpr int kMaxVocab = 1 << 24;
+constexpr int kMaxVocab = static_cast<int>(kMaxSampledVocab);
 constexpr int64_t kMaxPositions = int64_t{1} << 31;
 constexpr size_t kMaxEosIds = 1024;
 
