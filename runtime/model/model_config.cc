@@ -8,8 +8,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "nlohmann/json.hpp"
 #include "kernels/sample.h"
+#include "nlohmann/json.hpp"
 #include "runtime/model/foreign_files.h"
 #include "runtime/model/json_reader.h"
 #include "runtime/status_macros.h"
