@@ -123,7 +123,9 @@ TEST_F(SampleTest, KnowsLogitsByTheirOrder) {
   const std::vector<float> rising = {-kInfinity, -3e38f, -1.0f, -1e-40f,  0.0f,
                                      1e-40f,     2.0f,   3e38f, kInfinity};
   for (size_t i = 0; i < rising.size(); ++i) {
-    if (i > 0) EXPECT_LT(KeyOf(rising[i - 1]), KeyOf(rising[i]));
+    if (i > 0) {
+      EXPECT_LT(KeyOf(rising[i - 1]), KeyOf(rising[i]));
+    }
     EXPECT_EQ(LogitOf(KeyOf(rising[i])), rising[i]);
     EXPECT_EQ(IsNumber(KeyOf(rising[i])), std::isfinite(rising[i]));
     EXPECT_LT(KeyOf(rising[i]), KeyOf(kNan));
