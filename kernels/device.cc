@@ -13,14 +13,15 @@ namespace aludel {
 namespace {
 
 // Device "cuda:<ordinal>".
-absl::StatusOr<std::unique_ptr<Device>> OpenCuda(const std::string& name, absl::string_view ordinal) {
+absl::StatusOr<std::unique_ptr<Device>> OpenCuda(const DeviceOptions& options, absl::string_view ordinal) {
+  const std::string& name = options.name;
   int number = 0;
   if (!absl::SimpleAtoi(ordinal, &number) || number < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("device \"", name, "\" has no GPU number, want \"cuda:0\" or another"));
   }
 #ifdef ALUDEL_HAVE_CUDA
-  return OpenCudaDevice(number);
+  return OpenCudaDevice(number, options.graphs);
 #else
   return absl::InvalidArgumentError(
       absl::StrCat("device \"", name, "\": this build has no CUDA, want \"cpu\""));
@@ -47,7 +48,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const DeviceOptions& options)
   }
   if (options.name == "cpu") return OpenCpuDevice(options);
   absl::string_view rest = options.name;
-  if (absl::ConsumePrefix(&rest, "cuda:")) return OpenCuda(options.name, rest);
+  if (absl::ConsumePrefix(&rest, "cuda:")) return OpenCuda(options, rest);
   return absl::InvalidArgumentError(
       absl::StrCat("device \"", options.name, "\" is not known, want \"cpu\" or \"cuda:N\""));
 }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "kernels/tensor.h"
 
@@ -46,6 +47,23 @@ struct Stream {
   void* handle = nullptr;
 };
 
+// Names work that comes again and again, see Device::Repeat.
+struct RepeatKey {
+  // Whatever decides which ops are called, with which shapes, numbers and device addresses; a hash will do.
+  uint64_t calls = 0;
+  // Every sequence given to an op ends before this position.
+  int64_t positions = 0;
+};
+
+// What became of the work given to Repeat on one stream.
+struct RepeatStats {
+  uint64_t plain = 0;     // was enqueued call by call
+  uint64_t captured = 0;  // was remembered, and enqueued as one for the first time
+  uint64_t replayed = 0;  // was enqueued as one again
+  uint64_t broken = 0;    // of the plain: had changed under its key
+  std::string trouble;    // why some work stays plain, the latest reason; empty where nothing went wrong
+};
+
 // Memory, streams and the operations of one device. The factory is OpenDevice. Thread-safe for Allocate and
 // Free; everything that takes a Stream follows the stream's rule.
 class Device {
@@ -68,6 +86,20 @@ class Device {
   virtual void Copy(void* to, const void* from, size_t bytes, Stream stream) = 0;
   virtual absl::Status Synchronize(Stream stream) = 0;
 
+  // Runs `work`, which calls ops on `stream` and nothing else of this device. What a key's work enqueues may
+  // be remembered and enqueued as one from then on: from one Repeat to the next nothing should differ under a
+  // key but what host arrays hold, and how long block lists are. Work that differs otherwise is noticed, and
+  // enqueued call by call. `work` may be run more than once, so it does nothing but call ops; the host arrays
+  // that it passes stay as they are until Repeat returns.
+  virtual void Repeat(const RepeatKey& key, Stream stream, absl::FunctionRef<void()> work) {
+    static_cast<void>(key), static_cast<void>(stream);
+    work();
+  }
+  virtual RepeatStats repeat_stats(Stream stream) const {
+    static_cast<void>(stream);
+    return {};
+  }
+
   // Cache of a core that an intermediate should fit, where operations over few rows at a time cost no more
   // than over many. 0: go over as many rows at a time as there are.
   virtual size_t cache_bytes() const { return 0; }
@@ -88,6 +120,8 @@ struct DeviceOptions {
   // What the CPU kernels are made of, for tests and comparisons: "portable", "avx2", "avx512", "avx512_vnni",
   // "avx512_bf16", or "onednn", its bf16 products on AVX-512. Empty: the best that this CPU has.
   std::string instructions;
+  // Whether a GPU remembers repeated work as CUDA graphs. Results are the same bits either way.
+  bool graphs = true;
 };
 
 // InvalidArgument for a name or instructions that no backend of this build knows; FailedPrecondition where

@@ -29,6 +29,18 @@ bool TensorCoresServe(const AttentionCall& call) {
          end <= std::numeric_limits<int32_t>::max() - kMmaKeyTile;
 }
 
+AttentionWork StageWork(const AttentionPlan& plan, CudaStream& stream) {
+  std::vector<int64_t> numbers = plan.first_unit;
+  numbers.insert(numbers.end(), plan.first_tile.begin(), plan.first_tile.end());
+  numbers.insert(numbers.end(), plan.splits.begin(), plan.splits.end());
+  numbers.push_back(plan.split_keys);
+  const int64_t* const first_unit = StageSpan<int64_t>(numbers, stream);
+  if (first_unit == nullptr) return {};
+  const int64_t* const first_tile = first_unit + plan.first_unit.size();
+  const int64_t* const splits = first_tile + plan.first_tile.size();
+  return {plan.tiling, first_unit, first_tile, splits, splits + plan.splits.size()};
+}
+
 // The sequences whose rows are [min_rows, max_rows] with one of the two kernels.
 void AttendOnTensorCores(const AttentionCall& call, const AttentionKernel& kernel, bool decode,
                          int64_t min_rows, int64_t max_rows, CudaStream& stream) {
@@ -40,20 +52,15 @@ void AttendOnTensorCores(const AttentionCall& call, const AttentionKernel& kerne
   args.scale = call.params.scale;
   args.window = call.params.window;
   args.table = StageSequences(call.sequences, stream);
-  args.work = {plan.tiling, StageSpan<int64_t>(plan.first_unit, stream),
-               StageSpan<int64_t>(plan.first_tile, stream), StageSpan<int32_t>(plan.splits, stream),
-               plan.split_keys};
+  args.work = StageWork(plan, stream);
   args.kv = PlanesOf(call.kv);
   args.partial = static_cast<float*>(stream.workspace());
-  if (args.table.entries == nullptr || args.work.first_unit == nullptr || args.work.first_tile == nullptr ||
-      args.work.splits == nullptr) {
-    return;
-  }
-  stream.Collect(LaunchMmaAttention(args, plan.units, decode, stream.get()),
-                 decode ? "launch decode attention" : "launch prefill attention");
+  if (args.table.entries == nullptr || args.work.first_unit == nullptr) return;
+  stream.Launch(decode ? "launch decode attention" : "launch prefill attention", LaunchMmaAttention, args,
+                plan.units, decode);
   if (!plan.splits_keys) return;
-  stream.Collect(LaunchCombineSplits(args, plan.tiles, kernel.queries, plan.most_queries, stream.get()),
-                 "launch the join of attention's splits");
+  stream.Launch("launch the join of attention's splits", LaunchCombineSplits, args, plan.tiles,
+                kernel.queries, plan.most_queries);
 }
 
 void AttendWithout(const AttentionCall& call, CudaStream& stream) {
@@ -69,9 +76,8 @@ void AttendWithout(const AttentionCall& call, CudaStream& stream) {
   const SequenceTable table = StageSequences(call.sequences, stream);
   const int64_t* staged_tiles = StageSpan<int64_t>(first_tile, stream);
   if (table.entries == nullptr || staged_tiles == nullptr) return;
-  stream.Collect(LaunchScalarAttention(call.q, call.params.scale, call.params.window, table, tiling,
-                                       staged_tiles, tiles, PlanesOf(call.kv), call.out, stream.get()),
-                 "launch attention");
+  stream.Launch("launch attention", LaunchScalarAttention, call.q, call.params.scale, call.params.window,
+                table, tiling, staged_tiles, tiles, PlanesOf(call.kv), call.out);
 }
 
 }  // namespace
@@ -90,12 +96,15 @@ void CudaOps::Attention(const TensorView& q, const AttentionParams& params,
   // Splits of fewer keys are not worth joining. Partial results of one launch have been joined before the
   // next one, on the same stream, overwrites them.
   constexpr int64_t kPartialFloats = CudaStream::kWorkspaceBytes / sizeof(float);
-  const AttentionKernel decode{kMmaDecodeQueries, kMmaKeyTile,
-                               int64_t{multiprocessors_} * kMmaDecodeBlocksPerSm, 2 * kMmaKeyTile,
-                               kPartialFloats};
-  const AttentionKernel prefill{MmaPrefillQueries(params.head_dim), kMmaKeyTile,
-                                int64_t{multiprocessors_} * kMmaPrefillBlocksPerSm, 4 * kMmaKeyTile,
-                                kPartialFloats};
+  const AttentionKernel decode{
+      kMmaDecodeQueries, kMmaKeyTile,    int64_t{multiprocessors_} * kMmaDecodeBlocksPerSm,
+      2 * kMmaKeyTile,   kPartialFloats, state.positions()};
+  const AttentionKernel prefill{MmaPrefillQueries(params.head_dim),
+                                kMmaKeyTile,
+                                int64_t{multiprocessors_} * kMmaPrefillBlocksPerSm,
+                                4 * kMmaKeyTile,
+                                kPartialFloats,
+                                state.positions()};
   const int64_t decode_rows = DecodeRows(params.heads / params.kv_heads, kMmaDecodeQueries);
   AttendOnTensorCores(call, decode, /*decode=*/true, 1, decode_rows, state);
   AttendOnTensorCores(call, prefill, /*decode=*/false, decode_rows + 1, std::numeric_limits<int64_t>::max(),

@@ -20,13 +20,15 @@ struct KvPlanes {
 // How the work of one attention launch is cut: a sequence has TileCount(tiling, rows) tiles of queries, and
 // the keys of each tile are split into `splits[s]` runs of `split_keys`, so that a few sequences with a long
 // past fill the GPU (flash-decoding, Dao et al. 2023). A unit is a (tile, split) pair, splits innermost. A
-// sequence that this launch leaves to another one has no tiles.
+// sequence that this launch leaves to another one has no tiles. Whatever depends on how long sequences are
+// lies in device memory, so that one launch serves them while they grow; blocks for more units than there are
+// have nothing to do.
 struct AttentionWork {
   QueryTiling tiling;
-  const int64_t* first_unit;  // [sequences], running sums
+  const int64_t* first_unit;  // [sequences + 1], running sums and their total
   const int64_t* first_tile;  // [sequences], running sums
-  const int32_t* splits;      // [sequences], at least 1
-  int64_t split_keys;         // a multiple of every kernel's key tile
+  const int64_t* splits;      // [sequences], at least 1
+  const int64_t* split_keys;  // one number, a multiple of every kernel's key tile
 };
 
 struct AttentionArgs {

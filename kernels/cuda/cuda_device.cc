@@ -22,7 +22,8 @@ using cuda::FromCuda;
 // stream; Free orders the memory's next use after all work enqueued so far on any stream.
 class CudaDevice final : public Device {
  public:
-  explicit CudaDevice(int ordinal) : ordinal_(ordinal), name_(absl::StrCat("cuda:", ordinal)) {}
+  CudaDevice(int ordinal, bool graphs)
+      : ordinal_(ordinal), graphs_(graphs), name_(absl::StrCat("cuda:", ordinal)) {}
   ~CudaDevice() override;
 
   absl::Status Init();
@@ -39,12 +40,18 @@ class CudaDevice final : public Device {
   void Copy(void* to, const void* from, size_t bytes, Stream stream) override;
   absl::Status Synchronize(Stream stream) override;
 
+  void Repeat(const RepeatKey& key, Stream stream, absl::FunctionRef<void()> work) override;
+  RepeatStats repeat_stats(Stream stream) const override { return StateOf(stream).repeat_stats(); }
+
   Ops& ops() override { return *ops_; }
 
  private:
+  CudaStream& StateOf(Stream stream) const;
+  // The same, with this GPU made current for the calling thread.
   CudaStream& Enter(Stream stream);
 
   int ordinal_;
+  bool graphs_;
   std::string name_;
   cudaMemPool_t pool_ = nullptr;
   cudaStream_t memory_stream_ = nullptr;
@@ -76,7 +83,7 @@ absl::Status CudaDevice::Init() {
   if (error == cudaSuccess) error = cudaEventCreateWithFlags(&order_, cudaEventDisableTiming);
   status = FromCuda(error, absl::StrCat(name_, ": set up its memory pool"));
   if (!status.ok()) return status;
-  absl::StatusOr<std::unique_ptr<CudaStream>> stream = CudaStream::Create(name_);
+  absl::StatusOr<std::unique_ptr<CudaStream>> stream = CudaStream::Create(name_, graphs_);
   if (!stream.ok()) return stream.status();
   default_stream_ = *std::move(stream);
   absl::StatusOr<std::unique_ptr<CudaOps>> ops = CudaOps::Create(this, ordinal_, default_stream_.get());
@@ -98,8 +105,13 @@ CudaDevice::~CudaDevice() {
   if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
 }
 
+CudaStream& CudaDevice::StateOf(Stream stream) const {
+  return stream.handle == nullptr ? *default_stream_ : *static_cast<CudaStream*>(stream.handle);
+}
+
 CudaStream& CudaDevice::Enter(Stream stream) {
-  CudaStream& state = stream.handle == nullptr ? *default_stream_ : *static_cast<CudaStream*>(stream.handle);
+  CudaStream& state = StateOf(stream);
+  ALUDEL_CHECK(state.positions() == 0);  // repeated work calls ops alone
   state.Collect(cudaSetDevice(ordinal_), "make the GPU current");
   return state;
 }
@@ -138,7 +150,7 @@ void CudaDevice::Free(void* data) {
 
 absl::StatusOr<Stream> CudaDevice::CreateStream() {
   if (absl::Status status = FromCuda(cudaSetDevice(ordinal_), name_); !status.ok()) return status;
-  absl::StatusOr<std::unique_ptr<CudaStream>> stream = CudaStream::Create(name_);
+  absl::StatusOr<std::unique_ptr<CudaStream>> stream = CudaStream::Create(name_, graphs_);
   if (!stream.ok()) return stream.status();
   std::lock_guard<std::mutex> lock(mutex_);
   streams_.push_back(*std::move(stream));
@@ -173,9 +185,13 @@ void CudaDevice::Copy(void* to, const void* from, size_t bytes, Stream stream) {
 
 absl::Status CudaDevice::Synchronize(Stream stream) { return Enter(stream).Synchronize(); }
 
+void CudaDevice::Repeat(const RepeatKey& key, Stream stream, absl::FunctionRef<void()> work) {
+  Enter(stream).Repeat(key, work);
+}
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal) {
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal, bool graphs) {
   const std::string name = absl::StrCat("cuda:", ordinal);
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
@@ -191,7 +207,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal) {
         "%s: this process sees %d GPUs, want an ordinal below that (CUDA_VISIBLE_DEVICES hides some)", name,
         count));
   }
-  auto device = std::make_unique<CudaDevice>(ordinal);
+  auto device = std::make_unique<CudaDevice>(ordinal, graphs);
   if (absl::Status status = device->Init(); !status.ok()) return status;
   return device;
 }

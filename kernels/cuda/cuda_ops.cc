@@ -9,6 +9,13 @@
 #include "kernels/cuda/sequence_table.h"
 
 namespace aludel::cuda {
+namespace {
+
+// Row numbers of either width.
+constexpr auto kCopyRows = [](const auto&... args) { return LaunchCopyRows(args...); };
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<CudaOps>> CudaOps::Create(Device* device, int ordinal,
                                                          CudaStream* default_stream) {
   absl::StatusOr<std::unique_ptr<GemmEngine>> gemm = GemmEngine::Create(device->name());
@@ -47,20 +54,20 @@ void CudaOps::Embed(absl::Span<const int32_t> ids, const TensorView& table, cons
   CudaStream& state = Enter(stream);
   const int32_t* staged = StageSpan(ids, state);
   if (staged == nullptr) return;
-  state.Collect(LaunchCopyRows(table, staged, out, state.get()), "launch Embed");
+  state.Launch("launch Embed", kCopyRows, table, staged, out);
 }
 
 void CudaOps::RmsNorm(const TensorView& x, const float* weight, float eps, const TensorView& out,
                       Stream stream) {
   ALUDEL_CHECK(x.rows == out.rows && x.cols == out.cols);
   CudaStream& state = Enter(stream);
-  state.Collect(LaunchNorm(x, x.cols, weight, eps, out, state.get()), "launch RmsNorm");
+  state.Launch("launch RmsNorm", LaunchNorm, x, x.cols, weight, eps, out);
 }
 
 void CudaOps::HeadNorm(const TensorView& x, int head_dim, const float* weight, float eps, Stream stream) {
   ALUDEL_CHECK(x.cols % head_dim == 0);
   CudaStream& state = Enter(stream);
-  state.Collect(LaunchNorm(x, head_dim, weight, eps, x, state.get()), "launch HeadNorm");
+  state.Launch("launch HeadNorm", LaunchNorm, x, head_dim, weight, eps, x);
 }
 
 void CudaOps::Rope(const TensorView& q, int head_dim, const RopeTable& rope,
@@ -72,8 +79,7 @@ void CudaOps::Rope(const TensorView& q, int head_dim, const RopeTable& rope,
   const float* frequencies = StageSpan(rope.inverse_frequency, state);
   const SequenceTable table = StageSequences(sequences, state);
   if (frequencies == nullptr || table.entries == nullptr) return;
-  state.Collect(LaunchRope(q, head_dim, frequencies, rope.attention_factor, table, state.get()),
-                "launch Rope");
+  state.Launch("launch Rope", LaunchRope, q, head_dim, frequencies, rope.attention_factor, table);
 }
 
 void CudaOps::RopeWriteKv(const TensorView& k, const TensorView& v, const RopeTable& rope,
@@ -87,20 +93,20 @@ void CudaOps::RopeWriteKv(const TensorView& k, const TensorView& v, const RopeTa
   const float* frequencies = StageSpan(rope.inverse_frequency, state);
   const SequenceTable table = StageSequences(sequences, state);
   if (frequencies == nullptr || table.entries == nullptr) return;
-  state.Collect(LaunchRopeWriteKv(k, v, frequencies, rope.attention_factor, table, PlanesOf(kv), state.get()),
-                "launch RopeWriteKv");
+  state.Launch("launch RopeWriteKv", LaunchRopeWriteKv, k, v, frequencies, rope.attention_factor, table,
+               PlanesOf(kv));
 }
 
 void CudaOps::SiluMul(const TensorView& gate_up, const TensorView& out, Stream stream) {
   ALUDEL_CHECK(gate_up.rows == out.rows && gate_up.cols == 2 * out.cols);
   CudaStream& state = Enter(stream);
-  state.Collect(LaunchSiluMul(gate_up, out, state.get()), "launch SiluMul");
+  state.Launch("launch SiluMul", LaunchSiluMul, gate_up, out);
 }
 
 void CudaOps::Silu(const TensorView& x, const TensorView& out, Stream stream) {
   ALUDEL_CHECK(x.rows == out.rows && x.cols == out.cols);
   CudaStream& state = Enter(stream);
-  state.Collect(LaunchSilu(x, out, state.get()), "launch Silu");
+  state.Launch("launch Silu", LaunchSilu, x, out);
 }
 
 void CudaOps::GatherRows(const TensorView& x, absl::Span<const int64_t> rows, const TensorView& out,
@@ -111,7 +117,7 @@ void CudaOps::GatherRows(const TensorView& x, absl::Span<const int64_t> rows, co
   CudaStream& state = Enter(stream);
   const int64_t* staged = StageSpan(rows, state);
   if (staged == nullptr) return;
-  state.Collect(LaunchCopyRows(x, staged, out, state.get()), "launch GatherRows");
+  state.Launch("launch GatherRows", kCopyRows, x, staged, out);
 }
 
 void CudaOps::SampleRows(const TensorView& logits, absl::Span<const RowSampling> draws, int32_t* tokens,
@@ -130,8 +136,7 @@ void CudaOps::SampleRows(const TensorView& logits, absl::Span<const RowSampling>
 void CudaOps::Convert(const TensorView& src, const TensorView& dst, Stream stream) {
   ALUDEL_CHECK(src.rows == dst.rows && src.cols == dst.cols);
   CudaStream& state = Enter(stream);
-  state.Collect(LaunchCopyRows(src, static_cast<const int32_t*>(nullptr), dst, state.get()),
-                "launch Convert");
+  state.Launch("launch Convert", kCopyRows, src, static_cast<const int32_t*>(nullptr), dst);
 }
 
 }  // namespace aludel::cuda

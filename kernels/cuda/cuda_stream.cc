@@ -8,10 +8,21 @@
 
 namespace aludel::cuda {
 
-absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Create(const std::string& device_name) {
-  std::unique_ptr<CudaStream> stream(new CudaStream(device_name));
+absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Create(const std::string& device_name, bool graphs) {
+  std::unique_ptr<CudaStream> stream(new CudaStream(device_name, graphs));
   if (absl::Status status = stream->Init(); !status.ok()) return status;
   return stream;
+}
+
+CudaStream::CudaStream(std::string device_name, bool graphs)
+    : device_name_(std::move(device_name)),
+      replay_(graphs ? GraphReplay::OpenBackend([this] { return OpenGraphs(); }) : nullptr) {}
+
+absl::StatusOr<std::unique_ptr<GraphBackend>> CudaStream::OpenGraphs() {
+  absl::StatusOr<std::unique_ptr<CudaGraphs>> graphs = CudaGraphs::Create(device_name_, stream_);
+  if (!graphs.ok()) return graphs.status();
+  graphs_ = graphs->get();
+  return *std::move(graphs);
 }
 
 absl::Status CudaStream::Init() {
@@ -32,6 +43,7 @@ absl::Status CudaStream::Init() {
 }
 
 CudaStream::~CudaStream() {
+  replay_.Close();
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
   for (const cudaEvent_t event : left_) {
     if (event != nullptr) cudaEventDestroy(event);
@@ -52,6 +64,7 @@ void* CudaStream::Scratch() {
 }
 
 const void* CudaStream::Stage(const void* host, size_t bytes) {
+  if (replay_.pass() != nullptr) return InArena(replay_.pass()->Stage(host, bytes));
   for (const Staged& staged : recent_) {
     const size_t offset = staged.offset;
     if (staged.bytes == bytes && std::memcmp(host_ring_ + offset, host, bytes) == 0) {
@@ -79,6 +92,17 @@ const void* CudaStream::Stage(const void* host, size_t bytes) {
   return device_ring_ + offset;
 }
 
+const void* CudaStream::StageTable(const void* of, size_t bytes, absl::FunctionRef<void(char*)> write) {
+  if (replay_.pass() != nullptr) return InArena(replay_.pass()->StageTable(of, bytes, write));
+  std::vector<char> table(bytes);
+  write(table.data());
+  return Stage(table.data(), bytes);
+}
+
+const void* CudaStream::InArena(std::optional<size_t> offset) const {
+  return offset.has_value() ? graphs_->device_arena() + *offset : nullptr;
+}
+
 void CudaStream::NextSegment() {
   Collect(cudaEventRecord(left_[segment_], stream_), "record the staging ring's event");
   segment_ = (segment_ + 1) % kSegments;
@@ -99,6 +123,8 @@ void CudaStream::CopyToHost(void* host, const void* device, size_t bytes) {
 }
 
 void CudaStream::Collect(absl::Status status) {
+  if (status.ok()) return;
+  if (replay_.pass() != nullptr) return replay_.pass()->Break(std::string(status.message()));
   if (error_.ok()) error_ = std::move(status);
 }
 

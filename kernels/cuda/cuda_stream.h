@@ -4,11 +4,18 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/hash/hash.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/cuda/cuda_graphs.h"
+#include "kernels/cuda/graph_replay.h"
+#include "kernels/cuda/launch_digest.h"
 
 namespace aludel::cuda {
 
@@ -20,6 +27,9 @@ namespace aludel::cuda {
 // its twin on the device, in segments. The device side is reused in stream order; the host side of a segment
 // is written again only after the event behind its last copy. Results go the other way through pinned memory
 // as well: a copy to pageable memory would stop the caller and run at a fraction of the link's rate.
+//
+// Work given to Repeat becomes graphs, see graph_replay.h; its host arrays go through an arena that all of
+// the stream's graphs share.
 class CudaStream {
  public:
   static constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what cuBLASLt asks for on Hopper
@@ -28,13 +38,14 @@ class CudaStream {
   static constexpr int kSegments = 3;
   static constexpr size_t kSegmentBytes = size_t{4} << 20;  // a million block ids: one op's bound
 
-  // `device_name` is for messages.
-  static absl::StatusOr<std::unique_ptr<CudaStream>> Create(const std::string& device_name);
+  // `device_name` is for messages. `graphs`: whether Repeat makes any.
+  static absl::StatusOr<std::unique_ptr<CudaStream>> Create(const std::string& device_name, bool graphs);
   // Waits for the stream.
   ~CudaStream();
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
 
+  // For copies and events; kernels go through Launch.
   cudaStream_t get() const { return stream_; }
   // Scratch of whichever op runs; kWorkspaceBytes, 256-byte aligned.
   void* workspace() const { return workspace_; }
@@ -43,16 +54,36 @@ class CudaStream {
   // error collected, where there is no memory left.
   void* Scratch();
 
+  // See Device::Repeat.
+  void Repeat(const RepeatKey& key, absl::FunctionRef<void()> work) { replay_.Run(key, work); }
+  // In Repeat, the position before which every sequence ends: what is launched may depend on it, and not on
+  // where they do end. Else 0.
+  int64_t positions() const { return replay_.positions(); }
+  const RepeatStats& repeat_stats() const { return replay_.stats(); }
+
+  // Enqueues what `launcher(args..., stream)` does, and collects the cudaError_t that it returns. `what` and
+  // `args` say all that it does: where a graph runs in its place, they are compared with the captured ones.
+  template <typename Launcher, typename... Args>
+  void Launch(const char* what, const Launcher& launcher, const Args&... args) {
+    if (replay_.pass() != nullptr && !replay_.Launches(absl::HashOf(absl::string_view(what), args...)))
+      return;
+    Collect(launcher(args..., replay_.capturing() ? graphs_->capture_stream() : stream_), what);
+  }
+
   // Device memory that holds the `bytes` at `host` when work enqueued after this call runs, until the ring
   // comes round (two segments later at the soonest): for the ops of the same call. `host` may die on return.
   // What was staged lately is recognised and not sent again: all layers of a step share their tables. Null,
   // with the error collected, where bytes exceed a segment or CUDA fails.
   const void* Stage(const void* host, size_t bytes);
+  // The same for `bytes` that `write` makes from what lies at `of`. In repeated work, where that stays as it
+  // is, they are made once, and their number may differ from one Repeat to the next.
+  const void* StageTable(const void* of, size_t bytes, absl::FunctionRef<void(char*)> write);
 
   // Copies to host memory, which holds the bytes when Synchronize has returned OK.
   void CopyToHost(void* host, const void* device, size_t bytes);
 
-  // Remembers the first failure until Synchronize reports it.
+  // Remembers the first failure until Synchronize reports it. One that a graph is to blame for is not
+  // reported: the work is enqueued again without.
   void Collect(absl::Status status);
   void Collect(cudaError_t error, const char* what);
 
@@ -72,9 +103,11 @@ class CudaStream {
     size_t bytes;
   };
 
-  explicit CudaStream(std::string device_name) : device_name_(std::move(device_name)) {}
+  CudaStream(std::string device_name, bool graphs);
 
   absl::Status Init();
+  absl::StatusOr<std::unique_ptr<GraphBackend>> OpenGraphs();
+  const void* InArena(std::optional<size_t> offset) const;
   void NextSegment();
 
   std::string device_name_;
@@ -91,6 +124,8 @@ class CudaStream {
   size_t returns_used_ = 0;
   std::vector<Returning> returning_;  // since the last Synchronize; at most kReturnBytes together
   absl::Status error_;
+  GraphReplay replay_;
+  CudaGraphs* graphs_ = nullptr;  // replay_'s, once it has asked for it
 };
 
 }  // namespace aludel::cuda

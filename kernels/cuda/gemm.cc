@@ -156,7 +156,7 @@ void GemmEngine::Run(const TensorView& a, const CudaPackedMatrix& w, const float
   if (HasScales(w.format())) return MultiplyScaled(a, w, bias, accumulate, out, stream);
   if (a.rows <= kSkinnyRows && SkinnyReads(a)) {
     const SkinnyArgs args{w.data(), nullptr, a.data, nullptr, a.stride, a.cols, bias, accumulate, out};
-    stream.Collect(LaunchSkinnyGemm(args, w.format(), stream.get()), "launch SkinnyGemm");
+    stream.Launch("launch SkinnyGemm", LaunchSkinnyGemm, args, w.format());
     return;
   }
   Multiply(a, w.data(), bias, accumulate, out, stream);
@@ -173,8 +173,7 @@ void GemmEngine::MultiplyScaled(const TensorView& a, const CudaPackedMatrix& w, 
     for (int64_t begin = 0; begin < out.cols; begin += piece) {
       const int64_t count = std::min(piece, out.cols - begin);
       const TensorView numbers{scratch, a.dtype, count, a.cols, a.cols};
-      stream.Collect(LaunchDequantise(w.data(), w.scales(0), w.format(), begin, numbers, stream.get()),
-                     "launch Dequantise");
+      stream.Launch("launch Dequantise", LaunchDequantise, w.data(), w.scales(0), w.format(), begin, numbers);
       Multiply(a, scratch, bias == nullptr ? nullptr : bias + begin, accumulate, out.Cols(begin, count),
                stream);
     }
@@ -186,9 +185,9 @@ void GemmEngine::MultiplyScaled(const TensorView& a, const CudaPackedMatrix& w, 
   auto* const scales = static_cast<float*>(stream.workspace());
   auto* const values = reinterpret_cast<int8_t*>(scales + groups * kSkinnyRows);
   ALUDEL_CHECK(groups * kSkinnyRows * sizeof(float) + a.rows * padded <= CudaStream::kWorkspaceBytes);
-  stream.Collect(LaunchQuantiseRows(a, values, scales, stream.get()), "launch QuantiseRows");
+  stream.Launch("launch QuantiseRows", LaunchQuantiseRows, a, values, scales);
   const SkinnyArgs args{w.data(), w.scales(0), values, scales, padded, a.cols, bias, accumulate, out};
-  stream.Collect(LaunchSkinnyGemm(args, w.format(), stream.get()), "launch SkinnyGemm");
+  stream.Launch("launch SkinnyGemm", LaunchSkinnyGemm, args, w.format());
 }
 
 void GemmEngine::Multiply(const TensorView& a, const void* w, const float* bias, bool accumulate,
@@ -205,24 +204,33 @@ void GemmEngine::Multiply(const TensorView& a, const void* w, const float* bias,
                 Alignment(w, a.dtype),
                 Alignment(out.data, out.dtype),
                 bias == nullptr ? 0 : Alignment(bias, DType::kF32)};
-  std::optional<Plan> plan = PlanFor(key, bias);
+  const std::optional<Plan> plan = PlanFor(key, bias);
   if (!plan.has_value()) {
-    stream.Collect(LaunchTileGemm(a, w, bias, accumulate, out, stream.get()), "launch TileGemm");
+    stream.Launch("launch TileGemm", LaunchTileGemm, a, w, bias, accumulate, out);
     return;
   }
-  if (bias != nullptr && !Set(&plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)) {
-    stream.Collect(absl::InternalError("cuBLASLt refuses the address of a bias"));
-    return;
+  const auto multiply = [&](const TensorView&, const void*, const float*, bool, const TensorView&,
+                            cudaStream_t on) {
+    stream.Collect(RunPlan(*plan, a, w, bias, accumulate, out, stream.workspace(), on));
+    return cudaSuccess;
+  };
+  stream.Launch("multiply", multiply, a, w, bias, accumulate, out);
+}
+
+absl::Status GemmEngine::RunPlan(Plan plan, const TensorView& a, const void* w, const float* bias,
+                                 bool accumulate, const TensorView& out, void* workspace,
+                                 cudaStream_t stream) const {
+  if (bias != nullptr && !Set(&plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)) {
+    return absl::InternalError("cuBLASLt refuses the address of a bias");
   }
   const float alpha = 1.0f;
   const float beta = accumulate ? 1.0f : 0.0f;
   const cublasStatus_t status = cublasLtMatmul(
-      handle_, &plan->operation, &alpha, w, &plan->w, a.data, &plan->a, &beta, out.data, &plan->out, out.data,
-      &plan->out, &plan->algorithm, stream.workspace(), CudaStream::kWorkspaceBytes, stream.get());
-  if (status != CUBLAS_STATUS_SUCCESS) {
-    stream.Collect(FromCublas(status, absl::StrFormat("multiply [%d, %d] by a %d x %d %s matrix", a.rows,
-                                                      a.cols, out.cols, a.cols, Name(a.dtype))));
-  }
+      handle_, &plan.operation, &alpha, w, &plan.w, a.data, &plan.a, &beta, out.data, &plan.out, out.data,
+      &plan.out, &plan.algorithm, workspace, CudaStream::kWorkspaceBytes, stream);
+  if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
+  return FromCublas(status, absl::StrFormat("multiply [%d, %d] by a %d x %d %s matrix", a.rows, a.cols,
+                                            out.cols, a.cols, Name(a.dtype)));
 }
 
 absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaOps::NewPacked(int64_t out, int64_t in,

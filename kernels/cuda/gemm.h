@@ -91,6 +91,9 @@ class GemmEngine {
   void MultiplyScaled(const TensorView& a, const CudaPackedMatrix& w, const float* bias, bool accumulate,
                       const TensorView& out, CudaStream& stream);
 
+  absl::Status RunPlan(Plan plan, const TensorView& a, const void* w, const float* bias, bool accumulate,
+                       const TensorView& out, void* workspace, cudaStream_t stream) const;
+
   // Nothing where cuBLASLt has no algorithm for the shape; that is remembered too.
   std::optional<Plan> PlanFor(const Key& key, const float* bias);
   std::optional<Plan> MakePlan(const Key& key, const float* bias) const;

@@ -408,16 +408,17 @@ __device__ void AttendUnit(const AttentionArgs& args, char* shared) {
   const float scale = args.scale * kLog2E;
 
   const int64_t unit_index = static_cast<int64_t>(gridDim.x) - 1 - blockIdx.x;
+  if (unit_index >= args.work.first_unit[args.table.count]) return;
   const int sequence = FindInterval(args.work.first_unit, args.table.count, unit_index);
   AttentionUnit unit;
   unit.entry = args.table.entries[sequence];
-  unit.splits = args.work.splits[sequence];
+  unit.splits = static_cast<int>(args.work.splits[sequence]);
   unit.kv_head = blockIdx.y;
   const int64_t local = unit_index - args.work.first_unit[sequence];
   unit.tile = TileAt(args.work.tiling, unit.entry.rows, local / unit.splits);
   unit.count = unit.tile.rows * unit.tile.heads;
   const KeyRun run = KeysOf(unit.entry, unit.tile, args.window, Shape::kKeys, unit.splits,
-                            args.work.split_keys, static_cast<int>(local % unit.splits));
+                            *args.work.split_keys, static_cast<int>(local % unit.splits));
   const int32_t* const blocks = args.table.blocks + unit.entry.block_begin;
 
   const auto load = [&](int64_t tile, int stage) {
@@ -489,7 +490,7 @@ __device__ inline void CombineSplits(const AttentionArgs& args, int queries) {
   const int sequence = FindInterval(args.work.first_tile, args.table.count, tile_index);
   AttentionUnit unit;
   unit.entry = args.table.entries[sequence];
-  unit.splits = args.work.splits[sequence];
+  unit.splits = static_cast<int>(args.work.splits[sequence]);
   unit.kv_head = blockIdx.y;
   const int64_t local = tile_index - args.work.first_tile[sequence];
   unit.tile = TileAt(args.work.tiling, unit.entry.rows, local);

@@ -1,7 +1,6 @@
 #include "kernels/cuda/sequence_table.h"
 
 #include <cstring>
-#include <vector>
 
 #include "kernels/check.h"
 
@@ -13,26 +12,28 @@ SequenceTable StageSequences(absl::Span<const SequenceRows> sequences, CudaStrea
   for (const SequenceRows& sequence : sequences) block_count += sequence.blocks.size();
   const size_t entries_at = count * sizeof(int64_t);
   const size_t blocks_at = entries_at + count * sizeof(SequenceEntry);
-  std::vector<char> blob(blocks_at + block_count * sizeof(int32_t));
-  int64_t tokens = 0;
-  int64_t block_begin = 0;
-  for (size_t i = 0; i < count; ++i) {
-    const SequenceRows& sequence = sequences[i];
-    const SequenceEntry entry{sequence.row_begin, sequence.rows, sequence.position_begin, block_begin};
-    std::memcpy(blob.data() + i * sizeof(tokens), &tokens, sizeof(tokens));
-    std::memcpy(blob.data() + entries_at + i * sizeof(entry), &entry, sizeof(entry));
-    if (!sequence.blocks.empty()) {
-      std::memcpy(blob.data() + blocks_at + block_begin * sizeof(int32_t), sequence.blocks.data(),
-                  sequence.blocks.size() * sizeof(int32_t));
+  const auto write = [&](char* blob) {
+    int64_t tokens = 0;
+    int64_t block_begin = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const SequenceRows& sequence = sequences[i];
+      const SequenceEntry entry{sequence.row_begin, sequence.rows, sequence.position_begin, block_begin};
+      std::memcpy(blob + i * sizeof(tokens), &tokens, sizeof(tokens));
+      std::memcpy(blob + entries_at + i * sizeof(entry), &entry, sizeof(entry));
+      if (!sequence.blocks.empty()) {
+        std::memcpy(blob + blocks_at + block_begin * sizeof(int32_t), sequence.blocks.data(),
+                    sequence.blocks.size() * sizeof(int32_t));
+      }
+      tokens += sequence.rows;
+      block_begin += static_cast<int64_t>(sequence.blocks.size());
     }
-    tokens += sequence.rows;
-    block_begin += static_cast<int64_t>(sequence.blocks.size());
-  }
-  const auto* staged = static_cast<const char*>(stream.Stage(blob.data(), blob.size()));
+  };
+  const auto* staged = static_cast<const char*>(
+      stream.StageTable(sequences.data(), blocks_at + block_count * sizeof(int32_t), write));
   if (staged == nullptr) return {};
-  return {reinterpret_cast<const int64_t*>(staged),
-          reinterpret_cast<const SequenceEntry*>(staged + entries_at),
-          reinterpret_cast<const int32_t*>(staged + blocks_at), static_cast<int>(count), tokens};
+  return {
+      reinterpret_cast<const int64_t*>(staged), reinterpret_cast<const SequenceEntry*>(staged + entries_at),
+      reinterpret_cast<const int32_t*>(staged + blocks_at), static_cast<int>(count), TotalRows(sequences)};
 }
 
 int64_t TotalRows(absl::Span<const SequenceRows> sequences) {

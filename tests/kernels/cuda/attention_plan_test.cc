@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <map>
+#include <random>
 #include <set>
 #include <vector>
 
@@ -18,7 +19,8 @@ using Seen = std::map<std::pair<int64_t, int>, std::set<int64_t>>;
 
 void Collect(const AttentionPlan& plan, const std::vector<SequenceRows>& sequences, int64_t window,
              int key_tile, Seen* seen) {
-  for (int64_t unit = 0; unit < plan.units; ++unit) {
+  ASSERT_LE(plan.first_unit.back(), plan.units);
+  for (int64_t unit = 0; unit < plan.first_unit.back(); ++unit) {
     const int s = FindInterval(plan.first_unit.data(), static_cast<int>(sequences.size()), unit);
     const SequenceEntry entry{sequences[s].row_begin, sequences[s].rows, sequences[s].position_begin, 0};
     const int64_t local = unit - plan.first_unit[s];
@@ -87,6 +89,70 @@ TEST(AttentionPlan, OneSequenceFillsTheGpuAndAFullGpuSplitsNothing) {
   EXPECT_EQ(full.units, 50);
   EXPECT_FALSE(
       PlanAttention(absl::MakeConstSpan(one), params, {16, 64, 396, 10'000, kPlenty}, 1, 4).splits_keys);
+}
+
+std::vector<SequenceRows> Decoding(const std::vector<int64_t>& positions) {
+  std::vector<SequenceRows> sequences;
+  for (const int64_t position : positions) {
+    sequences.push_back({static_cast<int64_t>(sequences.size()), 1, position, {}});
+  }
+  return sequences;
+}
+
+// What repeated work asks for: nothing that is launched follows the positions, and the work is cut as ever.
+TEST(AttentionPlan, ForAllPositionsLaunchesTheSameAndCutsAsForThese) {
+  std::mt19937 random(5);
+  for (const int group : {4, 34}) {
+    for (const int64_t window : {0, 1, 100, 600}) {
+      for (const int64_t blocks : {1, 40, 396, 5000}) {
+        for (const int64_t end : {64, 1024, 20'000}) {
+          for (const size_t count : {1, 3, 20}) {
+            const AttentionParams params{2 * group, 2, 64, 1.0f, window};
+            const AttentionKernel eager{16, 64, blocks, 128, kPlenty};
+            AttentionKernel repeated = eager;
+            repeated.positions = end;
+            const AttentionPlan first =
+                PlanAttention(Decoding(std::vector<int64_t>(count, 0)), params, repeated, 1, 4);
+            EXPECT_EQ(first.splits_keys, first.units > first.tiles);
+            for (int round = 0; round < 30; ++round) {
+              std::vector<int64_t> positions(count, end - 1);
+              for (int64_t& position : positions) {
+                if (round % 3 > 0) position = static_cast<int64_t>(random() % end);
+                if (round % 3 > 1) position %= 70;
+              }
+              if (round % 2 == 1) positions.back() = end - 1;
+              const std::vector<SequenceRows> sequences = Decoding(positions);
+              const AttentionPlan plan = PlanAttention(sequences, params, repeated, 1, 4);
+              ASSERT_EQ(plan.units, first.units);
+              ASSERT_EQ(plan.tiles, first.tiles);
+              ASSERT_EQ(plan.most_queries, first.most_queries);
+              ASSERT_EQ(plan.splits_keys, first.splits_keys);
+              const AttentionPlan own = PlanAttention(sequences, params, eager, 1, 4);
+              ASSERT_LE(own.units, plan.units);
+              ASSERT_TRUE(plan.splits_keys || !own.splits_keys);
+              ASSERT_EQ(plan.first_unit, own.first_unit);
+              ASSERT_EQ(plan.first_tile, own.first_tile);
+              ASSERT_EQ(plan.splits, own.splits);
+              ASSERT_EQ(plan.split_keys, own.split_keys);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Whatever it was promised.
+TEST(AttentionPlan, ForAllPositionsCoversBatchesThatAreNoneOfThose) {
+  const std::vector<SequenceRows> sequences = {{0, 1, 5000, {}}, {1, 40, 300, {}}, {41, 1, 0, {}}};
+  const AttentionParams params{8, 2, 64, 1.0f, 0};
+  const AttentionKernel kernel{16, 64, 400, 128, kPlenty, /*positions=*/200};
+  const AttentionPlan plan = PlanAttention(sequences, params, kernel, 1, kAnyRows);
+  EXPECT_EQ(plan.units, MostUnits(plan.tiles, 200, params, kernel));
+  Seen seen;
+  Collect(plan, sequences, 0, 64, &seen);
+  EXPECT_EQ(seen.size(), 42 * 4);
+  EXPECT_EQ((seen[{0, 0}].size()), 5001);
 }
 
 TEST(AttentionPlan, SplitsNeverNeedMoreRoomThanThereIs) {

@@ -23,6 +23,8 @@ struct Imagined {
   // Blocks that it runs at once: many make splits.
   int64_t blocks = 1;
   int64_t partial_floats = 1 << 24;
+  // Above 0: what is launched is for sequences that end anywhere up to there.
+  int64_t positions = 0;
 };
 
 class MmaAttentionTest : public ::testing::Test {
@@ -50,11 +52,12 @@ void MmaAttentionTest::Check(const AttentionCase& c, const Imagined& gpu) {
     first_token.push_back(s.row_begin);
     entries.push_back({s.row_begin, s.rows, s.position_begin, s.blocks.data() - problem.blocks.data()});
   }
-  const AttentionKernel kernel{Shape::kQueries, 64, gpu.blocks, 64, gpu.partial_floats};
+  const AttentionKernel kernel{Shape::kQueries, 64, gpu.blocks, 64, gpu.partial_floats, gpu.positions};
   const AttentionPlan plan =
       PlanAttention(problem.sequences, problem.params, kernel, 1, std::numeric_limits<int64_t>::max());
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  const int64_t partial_floats = plan.units * c.kv_heads * Shape::kQueries * PartialStride(c.head_dim);
+  const int64_t partial_floats =
+      plan.first_unit.back() * c.kv_heads * Shape::kQueries * PartialStride(c.head_dim);
   ASSERT_TRUE(!plan.splits_keys || partial_floats <= gpu.partial_floats);
   std::vector<float> partial(plan.splits_keys ? partial_floats : 0, nan);
   std::vector<float> out(problem.rows * problem.out_stride, nan);
@@ -71,7 +74,7 @@ void MmaAttentionTest::Check(const AttentionCase& c, const Imagined& gpu) {
   args.table = {first_token.data(), entries.data(), problem.blocks.data(), static_cast<int>(entries.size()),
                 problem.rows};
   args.work = {plan.tiling, plan.first_unit.data(), plan.first_tile.data(), plan.splits.data(),
-               plan.split_keys};
+               &plan.split_keys};
   args.kv = {k.data(), v.data(), DType::kBf16, c.block_tokens, c.kv_heads, c.head_dim};
   args.partial = partial.data();
 
@@ -137,6 +140,19 @@ TEST_F(MmaAttentionTest, DecodeSplitsKeysAndJoinsThem) {
   Check<DecodeShape<256>>({3, 1, 256, 16, 0, {{2, 190}}}, {1000});
   Check<DecodeShape<64>>({4, 1, 64, 16, 100, {{1, 400}, {4, 1000}}}, {1000});
   Check<DecodeShape<64>>({34, 2, 64, 16, 0, {{1, 400}}}, {1000});
+}
+
+// As repeated work is launched: with blocks for as many splits as such sequences may have.
+TEST_F(MmaAttentionTest, BlocksBeyondTheLastUnitDoNothing) {
+  const Imagined bucket{1000, 1 << 24, 1024};
+  Check<DecodeShape<64>>({4, 2, 64, 16, 0, {{1, 0}, {1, 63}, {1, 64}, {1, 700}, {1, 1023}}}, bucket);
+  Check<DecodeShape<64>>({4, 2, 64, 16, 0, {{1, 5}, {1, 60}}}, bucket);
+  Check<DecodeShape<128>>({4, 1, 128, 16, 0, {{1, 5}, {1, 513}}, true}, bucket);
+  Check<DecodeShape<256>>({3, 1, 256, 16, 0, {{1, 31}, {1, 190}}}, bucket);
+  Check<DecodeShape<64>>({4, 1, 64, 16, 100, {{1, 7}, {1, 400}, {1, 1000}}}, bucket);
+  Check<DecodeShape<64>>({34, 2, 64, 16, 0, {{1, 130}, {1, 3}}}, bucket);
+  Check<DecodeShape<64>>({4, 1, 64, 16, 0, {{1, 200}, {1, 900}}}, {40, 1 << 24, 1024});
+  Check<PrefillShape<64>>({4, 1, 64, 16, 0, {{5, 300}, {1, 0}, {40, 9}}}, bucket);
 }
 
 // The five results of splits that fit are 5 * 16 * 66 floats.

@@ -1,0 +1,218 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/check.h"
+#include "kernels/cuda/recording.h"
+#include "kernels/device.h"
+
+namespace aludel::cuda {
+
+// What GraphReplay asks of CUDA. Errors are no stream's: whoever gets one goes another way.
+class GraphBackend {
+ public:
+  using Graph = void*;
+
+  virtual ~GraphBackend() = default;
+  // Pinned memory [Recording::kArenaBytes].
+  virtual char* arena() = 0;
+  // Waits until the arena may be written: the last copy of it has been made.
+  virtual absl::Status AwaitArena() = 0;
+  // What is enqueued between the two becomes a graph, and does not run. EndCapture follows every BeginCapture
+  // that succeeded.
+  virtual absl::Status BeginCapture() = 0;
+  virtual absl::StatusOr<Graph> EndCapture() = 0;
+  // Enqueues a copy of the arena's first bytes to its twin on the device, and the graph.
+  virtual absl::Status Launch(Graph graph, size_t arena_bytes) = 0;
+  // After the graph's last launch has run.
+  virtual void Destroy(Graph graph) = 0;
+};
+
+// Positions of repeated work, rounded up: a sequence that grows stays with one graph for long. Steps may be
+// coarse, as all that a launch has for positions that are not there are blocks that end at once.
+inline int64_t PositionBucket(int64_t positions) {
+  constexpr int64_t kLeast = 512, kGrowth = 8;
+  int64_t bucket = kLeast;
+  while (bucket < positions) bucket *= kGrowth;
+  return bucket;
+}
+
+// The repeated work of one stream (Device::Repeat), with a graph for each key and bucket of positions: the
+// first time work is enqueued call by call, which also loads its kernels; the second time it is captured;
+// from then on the calls are made without launches, are compared with those that were captured, and the graph
+// runs. Whatever goes wrong on that way ends with the work enqueued call by call. Belongs to its stream's
+// thread.
+//
+// At most kMostGraphs graphs, the least recently used goes first. Work whose graph could not be made, or that
+// has broken its promise kMostBreaks times, stays plain until it is forgotten.
+class GraphReplay {
+ public:
+  static constexpr size_t kMostGraphs = 64;
+  static constexpr int kMostBreaks = 3;
+
+  using OpenBackend = std::function<absl::StatusOr<std::unique_ptr<GraphBackend>>()>;
+
+  // `open` is called when there is something to capture; null: all work is plain.
+  explicit GraphReplay(OpenBackend open) : open_(std::move(open)) {}
+  ~GraphReplay() { Close(); }
+  GraphReplay(const GraphReplay&) = delete;
+  GraphReplay& operator=(const GraphReplay&) = delete;
+
+  void Run(const RepeatKey& key, absl::FunctionRef<void()> work);
+  // Forgets all graphs, and the backend.
+  void Close();
+
+  // For what `work` calls. In Run, the position before which all its sequences end; else 0.
+  int64_t positions() const { return positions_; }
+  // Not null: host arrays belong there, and errors break it.
+  Recording* pass() { return pass_; }
+  bool capturing() const { return capturing_; }
+  // Whether the caller shall make this launch, into the capture where there is one.
+  bool Launches(uint64_t digest);
+
+  const RepeatStats& stats() const { return stats_; }
+
+ private:
+  struct Entry {
+    uint64_t calls;
+    int64_t positions;
+    bool seen = false;
+    bool plain = false;  // for good
+    int breaks = 0;
+    std::optional<Recording> recording = {};
+    GraphBackend::Graph graph = nullptr;
+  };
+
+  Entry& Find(uint64_t calls, int64_t positions);
+  // Whether the work is enqueued.
+  bool Replay(Entry& entry, absl::FunctionRef<void()> work);
+  bool Capture(Entry& entry, absl::FunctionRef<void()> work);
+  bool Launch(Entry& entry);
+  bool Pass(Recording& recording, absl::FunctionRef<void()> work);
+  bool StaysPlain(Entry& entry, absl::string_view reason);
+  void Drop(Entry& entry);
+
+  const OpenBackend open_;
+  std::unique_ptr<GraphBackend> backend_;
+  std::list<Entry> entries_;  // most recently used first
+  int64_t positions_ = 0;
+  Recording* pass_ = nullptr;
+  bool capturing_ = false;
+  RepeatStats stats_;
+};
+
+inline void GraphReplay::Close() {
+  for (Entry& entry : entries_) Drop(entry);
+  entries_.clear();
+  backend_.reset();
+}
+
+inline bool GraphReplay::Launches(uint64_t digest) {
+  if (pass_ == nullptr) return true;
+  pass_->Launch(digest);
+  return capturing_ && !pass_->broken();
+}
+
+inline void GraphReplay::Run(const RepeatKey& key, absl::FunctionRef<void()> work) {
+  ALUDEL_CHECK(positions_ == 0);  // repeated work repeats nothing itself
+  positions_ = PositionBucket(key.positions);
+  bool done = false;
+  if (open_ != nullptr) {
+    Entry& entry = Find(key.calls, positions_);
+    if (entry.seen && !entry.plain)
+      done = entry.graph != nullptr ? Replay(entry, work) : Capture(entry, work);
+    entry.seen = true;
+  }
+  if (!done) {
+    ++stats_.plain;
+    work();
+  }
+  positions_ = 0;
+}
+
+inline GraphReplay::Entry& GraphReplay::Find(uint64_t calls, int64_t positions) {
+  const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+    return entry.calls == calls && entry.positions == positions;
+  });
+  if (found != entries_.end()) {
+    entries_.splice(entries_.begin(), entries_, found);
+    return entries_.front();
+  }
+  if (entries_.size() == kMostGraphs) {
+    Drop(entries_.back());
+    entries_.pop_back();
+  }
+  return entries_.emplace_front(Entry{calls, positions});
+}
+
+inline void GraphReplay::Drop(Entry& entry) {
+  if (entry.graph != nullptr) backend_->Destroy(entry.graph);
+  entry.graph = nullptr;
+}
+
+inline bool GraphReplay::StaysPlain(Entry& entry, absl::string_view reason) {
+  stats_.trouble = std::string(reason);
+  entry.plain = true;
+  Drop(entry);
+  return false;
+}
+
+inline bool GraphReplay::Pass(Recording& recording, absl::FunctionRef<void()> work) {
+  recording.Begin();
+  pass_ = &recording;
+  work();
+  pass_ = nullptr;
+  return recording.End();
+}
+
+inline bool GraphReplay::Capture(Entry& entry, absl::FunctionRef<void()> work) {
+  if (backend_ == nullptr) {
+    absl::StatusOr<std::unique_ptr<GraphBackend>> backend = open_();
+    if (!backend.ok()) return StaysPlain(entry, backend.status().message());
+    backend_ = *std::move(backend);
+  }
+  absl::Status begun = backend_->AwaitArena();
+  if (begun.ok()) begun = backend_->BeginCapture();
+  if (!begun.ok()) return StaysPlain(entry, begun.message());
+  entry.recording.emplace(backend_->arena());
+  capturing_ = true;
+  const bool whole = Pass(*entry.recording, work);
+  capturing_ = false;
+  const absl::StatusOr<GraphBackend::Graph> graph = backend_->EndCapture();
+  if (graph.ok()) entry.graph = *graph;
+  if (!whole) return StaysPlain(entry, entry.recording->reason());
+  if (!graph.ok()) return StaysPlain(entry, graph.status().message());
+  if (!Launch(entry)) return false;
+  ++stats_.captured;
+  return true;
+}
+
+inline bool GraphReplay::Replay(Entry& entry, absl::FunctionRef<void()> work) {
+  if (const absl::Status free = backend_->AwaitArena(); !free.ok()) return StaysPlain(entry, free.message());
+  if (!Pass(*entry.recording, work)) {
+    ++stats_.broken;
+    if (++entry.breaks == kMostBreaks) return StaysPlain(entry, entry.recording->reason());
+    Drop(entry);
+    return false;
+  }
+  if (!Launch(entry)) return false;
+  ++stats_.replayed;
+  return true;
+}
+
+inline bool GraphReplay::Launch(Entry& entry) {
+  const absl::Status status = backend_->Launch(entry.graph, entry.recording->used());
+  return status.ok() || StaysPlain(entry, status.message());
+}
+
+}  // namespace aludel::cuda
