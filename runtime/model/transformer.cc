@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "runtime/model/weights.h"
@@ -108,9 +109,7 @@ KvLayout Transformer::MakeKvLayout(int64_t blocks, int block_tokens, DType dtype
   return {config_.layers, config_.kv_heads, config_.head_dim, block_tokens, blocks, dtype};
 }
 
-absl::Status Transformer::BeginBatch(absl::Span<BatchItem> items, std::vector<SequenceRows>* rows) {
-  int64_t count = 0;
-  std::vector<int32_t> ids;
+absl::Status Transformer::BeginBatch(absl::Span<const BatchItem> items, Batch* batch) const {
   for (const BatchItem& item : items) {
     const auto size = static_cast<int64_t>(item.ids.size());
     for (const int32_t id : item.ids) {
@@ -124,17 +123,19 @@ absl::Status Transformer::BeginBatch(absl::Span<BatchItem> items, std::vector<Se
           absl::StrFormat("position %d is beyond the model's context of %d tokens", item.position + size - 1,
                           config_.max_positions));
     }
-    rows->push_back({count, size, item.position, item.blocks});
-    ids.insert(ids.end(), item.ids.begin(), item.ids.end());
-    count += size;
+    batch->rows.push_back({batch->count(), size, item.position, item.blocks});
+    batch->ids.insert(batch->ids.end(), item.ids.begin(), item.ids.end());
   }
-  if (count == 0 || count > options_.max_rows) {
+  if (batch->count() == 0 || batch->count() > options_.max_rows) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("batch of %d tokens, want 1 to %d", count, options_.max_rows));
+        absl::StrFormat("batch of %d tokens, want 1 to %d", batch->count(), options_.max_rows));
   }
-  const TensorView x = TensorView::Of(work_->x.as<float>(), count, config_.hidden);
-  device_->ops().Embed(ids, weights_->embedding, x, stream_);
   return absl::OkStatus();
+}
+
+void Transformer::Embed(const Batch& batch) {
+  const TensorView x = TensorView::Of(work_->x.as<float>(), batch.count(), config_.hidden);
+  device_->ops().Embed(batch.ids, weights_->embedding, x, stream_);
 }
 
 void Transformer::AttendInput(int layer, absl::Span<const SequenceRows> rows, int64_t count,
@@ -201,43 +202,59 @@ void Transformer::FinishLayer(int layer, absl::Span<const SequenceRows> rows, in
   ops.Gemm(activated, *w.down, nullptr, /*accumulate=*/true, x, stream_);
 }
 
-absl::Status Transformer::Forward(absl::Span<BatchItem> items, BlockPool& pool, std::vector<float>* logits) {
-  std::vector<SequenceRows> rows;
-  ALUDEL_RETURN_IF_ERROR(BeginBatch(items, &rows));
-  const int64_t count = rows.back().row_begin + rows.back().rows;
-  for (int layer = 0; layer < config_.layers; ++layer) {
-    AttendInput(layer, rows, count, items, pool);
-    FinishLayer(layer, rows, count, pool);
-  }
+void Transformer::Head(const Batch& batch, const Output& output) {
+  Ops& ops = device_->ops();
+  const auto n = static_cast<int64_t>(output.rows.size());
+  const auto drawn = static_cast<int64_t>(output.draws.size());
+  const TensorView x = TensorView::Of(work_->x.as<float>(), batch.count(), config_.hidden);
+  const TensorView last = TensorView::Of(work_->last.as<float>(), n, config_.hidden);
+  const TensorView h{work_->h.data(), options_.compute, n, config_.hidden, config_.hidden};
+  const TensorView logits = TensorView::Of(work_->logits.as<float>(), n, config_.vocab);
+  ops.GatherRows(x, output.rows, last, stream_);
+  ops.RmsNorm(last, weights_->final_norm.as<float>(), static_cast<float>(config_.rms_norm_eps), h, stream_);
+  ops.Gemm(h, *weights_->head, nullptr, /*accumulate=*/false, logits, stream_);
+  if (drawn == 0) return;
+  ops.SampleRows(logits.Rows(n - drawn, drawn), output.draws, work_->tokens.as<int32_t>(), stream_);
+}
 
-  // Rows whose logits leave the device, then those of which only a token does.
-  std::vector<int64_t> wanted;
-  std::vector<RowSampling> draws;
-  for (size_t i = 0; i < items.size(); ++i) {
-    if (items[i].wants_logits) wanted.push_back(rows[i].row_begin + rows[i].rows - 1);
+void Transformer::RunStep(const Batch& batch, const Output& output, absl::Span<BatchItem> items,
+                          BlockPool& pool) {
+  const auto run = [&] {
+    Embed(batch);
+    for (int layer = 0; layer < config_.layers; ++layer) {
+      AttendInput(layer, batch.rows, batch.count(), items, pool);
+      FinishLayer(layer, batch.rows, batch.count(), pool);
+    }
+    if (!output.rows.empty()) Head(batch, output);
+  };
+  int64_t positions = 0;
+  for (const BatchItem& item : items) {
+    if (item.ids.size() != 1 || item.observer != nullptr) return run();
+    positions = std::max(positions, item.position + 1);
   }
-  const auto copied = static_cast<int64_t>(wanted.size());
+  const RepeatKey key{absl::HashOf(items.size(), output.rows.size(), output.draws.size(), pool.Layer(0).k),
+                      positions};
+  device_->Repeat(key, stream_, run);
+}
+
+absl::Status Transformer::Forward(absl::Span<BatchItem> items, BlockPool& pool, std::vector<float>* logits) {
+  Batch batch;
+  ALUDEL_RETURN_IF_ERROR(BeginBatch(items, &batch));
+  Output output;
+  const auto last_row = [&](size_t i) { return batch.rows[i].row_begin + batch.rows[i].rows - 1; };
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (items[i].wants_logits) output.rows.push_back(last_row(i));
+  }
+  logits->resize(output.rows.size() * config_.vocab);
   for (size_t i = 0; i < items.size(); ++i) {
     if (!items[i].draw.has_value()) continue;
     ALUDEL_CHECK(!items[i].wants_logits);
-    wanted.push_back(rows[i].row_begin + rows[i].rows - 1);
-    draws.push_back(*items[i].draw);
+    output.rows.push_back(last_row(i));
+    output.draws.push_back(*items[i].draw);
   }
-  logits->resize(copied * config_.vocab);
-  if (wanted.empty()) return device_->Synchronize(stream_);
-  Ops& ops = device_->ops();
-  const auto n = static_cast<int64_t>(wanted.size());
-  const TensorView x = TensorView::Of(work_->x.as<float>(), count, config_.hidden);
-  const TensorView last = TensorView::Of(work_->last.as<float>(), n, config_.hidden);
-  const TensorView h{work_->h.data(), options_.compute, n, config_.hidden, config_.hidden};
-  const TensorView out = TensorView::Of(work_->logits.as<float>(), n, config_.vocab);
-  ops.GatherRows(x, wanted, last, stream_);
-  ops.RmsNorm(last, weights_->final_norm.as<float>(), static_cast<float>(config_.rms_norm_eps), h, stream_);
-  ops.Gemm(h, *weights_->head, nullptr, /*accumulate=*/false, out, stream_);
-  device_->CopyToHost(logits->data(), out.data, logits->size() * sizeof(float), stream_);
-  std::vector<int32_t> tokens(draws.size());
-  const auto drawn = static_cast<int64_t>(draws.size());
-  ops.SampleRows(out.Rows(copied, drawn), draws, work_->tokens.as<int32_t>(), stream_);
+  RunStep(batch, output, items, pool);
+  device_->CopyToHost(logits->data(), work_->logits.data(), logits->size() * sizeof(float), stream_);
+  std::vector<int32_t> tokens(output.draws.size());
   device_->CopyToHost(tokens.data(), work_->tokens.data(), tokens.size() * sizeof(int32_t), stream_);
   ALUDEL_RETURN_IF_ERROR(device_->Synchronize(stream_));
   size_t next = 0;
@@ -250,14 +267,15 @@ absl::Status Transformer::Forward(absl::Span<BatchItem> items, BlockPool& pool, 
 absl::Status Transformer::ForwardShallow(absl::Span<BatchItem> items, int layers, BlockPool& pool,
                                          const TensorView& h) {
   ALUDEL_CHECK(layers >= 0 && layers < config_.layers);
-  std::vector<SequenceRows> rows;
-  ALUDEL_RETURN_IF_ERROR(BeginBatch(items, &rows));
-  const int64_t count = rows.back().row_begin + rows.back().rows;
+  Batch batch;
+  ALUDEL_RETURN_IF_ERROR(BeginBatch(items, &batch));
+  const int64_t count = batch.count();
+  Embed(batch);
   for (int layer = 0; layer < layers; ++layer) {
-    AttendInput(layer, rows, count, items, pool);
-    FinishLayer(layer, rows, count, pool);
+    AttendInput(layer, batch.rows, count, items, pool);
+    FinishLayer(layer, batch.rows, count, pool);
   }
-  AttendInput(layers, rows, count, items, pool);
+  AttendInput(layers, batch.rows, count, items, pool);
   const TensorView narrow{work_->h.data(), options_.compute, count, config_.hidden, config_.hidden};
   device_->ops().Convert(narrow, h, stream_);
   return device_->Synchronize(stream_);
@@ -270,10 +288,10 @@ absl::Status Transformer::ForwardLayers(const BatchItem& item, int first, int en
   BatchItem quiet = item;
   quiet.observer = nullptr;
   const absl::Span<BatchItem> items = absl::MakeSpan(&quiet, 1);
-  std::vector<SequenceRows> rows;
-  ALUDEL_RETURN_IF_ERROR(BeginBatch(items, &rows));
-  const int64_t count = rows.back().rows;
-  // Over the embeddings that BeginBatch has put there.
+  Batch batch;
+  ALUDEL_RETURN_IF_ERROR(BeginBatch(items, &batch));
+  const std::vector<SequenceRows>& rows = batch.rows;
+  const int64_t count = batch.count();
   device_->CopyToDevice(work_->x.data(), x.data(), x.size() * sizeof(float), stream_);
   for (int layer = first; layer < end; ++layer) {
     AttendInput(layer, rows, count, items, pool);

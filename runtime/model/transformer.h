@@ -138,8 +138,24 @@ class Transformer {
  private:
   Transformer(Device* device, ModelConfig config, const TransformerOptions& options);
 
-  // Validates ids and lays the items out as consecutive rows.
-  absl::Status BeginBatch(absl::Span<BatchItem> items, std::vector<SequenceRows>* rows);
+  // A batch laid out as consecutive rows.
+  struct Batch {
+    std::vector<int32_t> ids;
+    std::vector<SequenceRows> rows;
+
+    int64_t count() const { return static_cast<int64_t>(ids.size()); }
+  };
+  // What a step gives: logits of these rows of the batch, the last of which become tokens on the device.
+  struct Output {
+    std::vector<int64_t> rows;
+    std::vector<RowSampling> draws;
+  };
+  // Validates ids.
+  absl::Status BeginBatch(absl::Span<const BatchItem> items, Batch* batch) const;
+  void Embed(const Batch& batch);
+  void Head(const Batch& batch, const Output& output);
+  // Steps that only decode are all alike: a device may remember them.
+  void RunStep(const Batch& batch, const Output& output, absl::Span<BatchItem> items, BlockPool& pool);
   // Attention input, projections, and cache write of one layer.
   void AttendInput(int layer, absl::Span<const SequenceRows> rows, int64_t count, absl::Span<BatchItem> items,
                    BlockPool& pool);

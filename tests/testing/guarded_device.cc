@@ -3,12 +3,16 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/hash/hash.h"
+#include "absl/strings/string_view.h"
 #include "kernels/check.h"
+#include "kernels/cuda/launch_digest.h"
 #include "kernels/ops.h"
 #include "tests/testing/guarded_memory.h"
 
@@ -21,6 +25,15 @@ constexpr int kOnes = 0xff;
 struct Queue {
   std::deque<std::function<void()>> work;
 };
+
+// What the operations of repeated work are told, but for what host arrays hold and how long block lists are.
+struct Trace {
+  int64_t positions;  // before which every sequence shall end
+  bool in_vain;       // operations are noted and not run
+  std::vector<uint64_t> calls = {};
+  const SequenceRows* table = nullptr;  // the one list of sequences
+};
+thread_local Trace* current_trace = nullptr;
 
 // What every operation of a step is told, kept until it runs. Block lists stay where they are: their owner
 // promised to keep them.
@@ -52,6 +65,7 @@ class GuardedOps final : public Ops {
   void Embed(absl::Span<const int32_t> ids, const TensorView& table, const TensorView& out,
              Stream stream) override {
     Check({table, out});
+    if (InVain("Embed", ids.size(), table, out)) return;
     enqueue_(stream, [this, ids = std::vector<int32_t>(ids.begin(), ids.end()), table, out] {
       ops_->Embed(ids, table, out, {});
     });
@@ -60,22 +74,29 @@ class GuardedOps final : public Ops {
                Stream stream) override {
     Check({x, out});
     CheckPointer(weight);
+    if (InVain("RmsNorm", x, weight, eps, out)) return;
     enqueue_(stream, [=, this] { ops_->RmsNorm(x, weight, eps, out, {}); });
   }
   void Gemm(const TensorView& a, const PackedMatrix& w, const float* bias, bool accumulate,
             const TensorView& out, Stream stream) override {
     Check({a, out});
     CheckPointer(bias);
+    if (InVain("Gemm", a, &w, bias, accumulate, out)) return;
     enqueue_(stream, [=, this, &w] { ops_->Gemm(a, w, bias, accumulate, out, {}); });
   }
   void HeadNorm(const TensorView& x, int head_dim, const float* weight, float eps, Stream stream) override {
     Check({x});
     CheckPointer(weight);
+    if (InVain("HeadNorm", x, head_dim, weight, eps)) return;
     enqueue_(stream, [=, this] { ops_->HeadNorm(x, head_dim, weight, eps, {}); });
   }
   void Rope(const TensorView& q, int head_dim, const RopeTable& rope,
             absl::Span<const SequenceRows> sequences, Stream stream) override {
     Check({q});
+    CheckTable(sequences);
+    if (InVain("Rope", q, head_dim, rope.inverse_frequency.size(), rope.attention_factor, sequences.size())) {
+      return;
+    }
     enqueue_(stream, [=, this, frequencies = Frequencies(rope),
                       list = Sequences(sequences.begin(), sequences.end())] {
       ops_->Rope(q, head_dim, frequencies.table(), list, {});
@@ -85,6 +106,11 @@ class GuardedOps final : public Ops {
                    absl::Span<const SequenceRows> sequences, const PagedKv& kv, Stream stream) override {
     Check({k, v});
     CheckPages(kv);
+    CheckTable(sequences);
+    if (InVain("RopeWriteKv", k, v, rope.inverse_frequency.size(), rope.attention_factor, sequences.size(),
+               kv.k, kv.v, kv.dtype, kv.block_tokens)) {
+      return;
+    }
     enqueue_(stream, [=, this, frequencies = Frequencies(rope),
                       list = Sequences(sequences.begin(), sequences.end())] {
       ops_->RopeWriteKv(k, v, frequencies.table(), list, kv, {});
@@ -94,21 +120,26 @@ class GuardedOps final : public Ops {
                  const PagedKv& kv, const TensorView& out, Stream stream) override {
     Check({q, out});
     CheckPages(kv);
+    CheckTable(sequences);
+    if (InVain("Attention", q, params.scale, params.window, sequences.size(), kv.k, kv.v, out)) return;
     enqueue_(stream, [=, this, list = Sequences(sequences.begin(), sequences.end())] {
       ops_->Attention(q, params, list, kv, out, {});
     });
   }
   void SiluMul(const TensorView& gate_up, const TensorView& out, Stream stream) override {
     Check({gate_up, out});
+    if (InVain("SiluMul", gate_up, out)) return;
     enqueue_(stream, [=, this] { ops_->SiluMul(gate_up, out, {}); });
   }
   void Silu(const TensorView& x, const TensorView& out, Stream stream) override {
     Check({x, out});
+    if (InVain("Silu", x, out)) return;
     enqueue_(stream, [=, this] { ops_->Silu(x, out, {}); });
   }
   void GatherRows(const TensorView& x, absl::Span<const int64_t> rows, const TensorView& out,
                   Stream stream) override {
     Check({x, out});
+    if (InVain("GatherRows", x, rows.size(), out)) return;
     enqueue_(stream, [this, x, rows = std::vector<int64_t>(rows.begin(), rows.end()), out] {
       ops_->GatherRows(x, rows, out, {});
     });
@@ -123,6 +154,7 @@ class GuardedOps final : public Ops {
   }
   void Convert(const TensorView& src, const TensorView& dst, Stream stream) override {
     Check({src, dst});
+    if (InVain("Convert", src, dst)) return;
     enqueue_(stream, [=, this] { ops_->Convert(src, dst, {}); });
   }
 
@@ -139,6 +171,22 @@ class GuardedOps final : public Ops {
   }
   void CheckPages(const PagedKv& kv) const {
     ALUDEL_CHECK(memory_->Holds(kv.k, 1) && memory_->Holds(kv.v, 1));
+  }
+
+  // Notes what an operation is told; whether it shall not be run.
+  template <typename... Args>
+  static bool InVain(absl::string_view operation, const Args&... args) {
+    if (current_trace == nullptr) return false;
+    current_trace->calls.push_back(absl::HashOf(operation, args...));
+    return current_trace->in_vain;
+  }
+  static void CheckTable(absl::Span<const SequenceRows> sequences) {
+    if (current_trace == nullptr) return;
+    if (current_trace->table == nullptr) current_trace->table = sequences.data();
+    ALUDEL_CHECK(current_trace->table == sequences.data());
+    for (const SequenceRows& s : sequences) {
+      ALUDEL_CHECK(s.position_begin + s.rows <= current_trace->positions);
+    }
   }
 
   Ops* const ops_;
@@ -167,6 +215,7 @@ class GuardedDevice final : public Device {
     absl::MutexLock lock(&mutex_);
     for (Queue* queue : queues_) Run(queue);
     memory_.Free(data);
+    traces_.clear();  // other work may meet the same addresses
   }
 
   absl::StatusOr<Stream> CreateStream() override {
@@ -185,24 +234,41 @@ class GuardedDevice final : public Device {
 
   void CopyToDevice(void* device, const void* host, size_t bytes, Stream stream) override {
     if (bytes == 0) return;
+    ALUDEL_CHECK(current_trace == nullptr);
     ALUDEL_CHECK(memory_.Holds(device, bytes) && !memory_.Holds(host, 1));
     Enqueue(stream, [=] { std::memcpy(device, host, bytes); });
   }
   void CopyToHost(void* host, const void* device, size_t bytes, Stream stream) override {
     if (bytes == 0) return;
+    ALUDEL_CHECK(current_trace == nullptr);
     ALUDEL_CHECK(memory_.Holds(device, bytes) && !memory_.Holds(host, 1));
     std::memset(host, kOnes, bytes);
     Enqueue(stream, [=] { std::memcpy(host, device, bytes); });
   }
   void Copy(void* to, const void* from, size_t bytes, Stream stream) override {
     if (bytes == 0) return;
+    ALUDEL_CHECK(current_trace == nullptr);
     ALUDEL_CHECK(memory_.Holds(to, bytes) && memory_.Holds(from, bytes));
     Enqueue(stream, [=] { std::memcpy(to, from, bytes); });
   }
   absl::Status Synchronize(Stream stream) override {
+    ALUDEL_CHECK(current_trace == nullptr);
     absl::MutexLock lock(&mutex_);
     Run(QueueOf(stream));
     return absl::OkStatus();
+  }
+
+  void Repeat(const RepeatKey& key, Stream stream, absl::FunctionRef<void()> work) override {
+    Trace first{key.positions, /*in_vain=*/true}, second{key.positions, /*in_vain=*/false};
+    for (Trace* trace : {&first, &second}) {
+      current_trace = trace;
+      work();
+      current_trace = nullptr;
+    }
+    ALUDEL_CHECK(first.calls == second.calls);
+    absl::MutexLock lock(&mutex_);
+    const auto [found, is_new] = traces_.emplace(std::pair(stream.handle, key.calls), first.calls);
+    ALUDEL_CHECK(is_new || found->second == first.calls);
   }
 
   Ops& ops() override { return ops_; }
@@ -227,6 +293,8 @@ class GuardedDevice final : public Device {
   absl::Mutex mutex_;  // of the queues; held while their work runs
   Queue default_queue_ ABSL_GUARDED_BY(mutex_);
   std::set<Queue*> queues_ ABSL_GUARDED_BY(mutex_);
+  // By stream and key.
+  std::map<std::pair<void*, uint64_t>, std::vector<uint64_t>> traces_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -7,11 +7,11 @@
 
 namespace aludel {
 
-absl::StatusOr<std::unique_ptr<Device>> OpenTestDevice() {
+absl::StatusOr<std::unique_ptr<Device>> OpenTestDevice(bool graphs) {
   const char* const named = std::getenv("ALUDEL_TEST_DEVICE");
   const std::string name = named == nullptr ? "cpu" : named;
   if (name == "guarded") return OpenGuardedDevice(/*threads=*/1);
-  return OpenDevice({.name = name, .threads = 1});
+  return OpenDevice({.name = name, .threads = 1, .graphs = graphs});
 }
 
 }  // namespace aludel

@@ -1,0 +1,140 @@
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "gtest/gtest.h"
+#include "runtime/kv/block_pool.h"
+#include "runtime/model/transformer.h"
+#include "tests/testing/test_device.h"
+
+namespace aludel {
+namespace {
+
+// Steps that only decode give the same bits whether or not the device remembers them as graphs. Devices that
+// have none (the CPU) see that the steps are alike (tests/testing/guarded_device.h), and that it makes no
+// difference.
+
+constexpr int kBlockTokens = 16;
+constexpr int kSteps = 24;
+
+struct Case {
+  const char* model;
+  DType compute;
+  std::optional<WeightFormat> weights;
+};
+
+// Batches that decode over two pools by turns.
+class Decoder {
+ public:
+  Decoder(const Case& c, bool graphs) {
+    device_ = OpenTestDevice(graphs).value();
+    model_ = Transformer::Load(device_.get(), c.model,
+                               {.compute = c.compute, .weights = c.weights, .max_rows = 64})
+                 .value();
+    for (auto& pool : pools_) {
+      pool = BlockPool::Create(device_.get(), model_->MakeKvLayout(120, kBlockTokens, c.compute)).value();
+    }
+  }
+
+  // The logits of all steps of `batch` sequences. The first crosses 512 positions, where the model has as
+  // many.
+  std::vector<std::vector<float>> Run(int batch) {
+    std::array<std::vector<BlockTable>, 2> tables;
+    std::vector<int64_t> lengths(batch);
+    for (int s = 0; s < batch; ++s) {
+      lengths[s] = std::min<int64_t>(s == 0 ? 505 : 1 + 3 * s, model_->config().max_positions - kSteps);
+      for (int pool = 0; pool < 2; ++pool) {
+        tables[pool].emplace_back();
+        EXPECT_TRUE(tables[pool][s].Grow(*pools_[pool], lengths[s] + kSteps).ok());
+        Prefill(tables[pool][s], pool, s, lengths[s]);
+      }
+    }
+    std::vector<std::vector<float>> logits;
+    for (int step = 0; step < kSteps; ++step) {
+      for (int pool = 0; pool < 2; ++pool) {
+        std::vector<int32_t> ids(batch);
+        std::vector<BatchItem> items(batch);
+        for (int s = 0; s < batch; ++s) {
+          ids[s] = Token(pool, s, lengths[s] + step);
+          items[s].ids = absl::MakeConstSpan(&ids[s], 1);
+          items[s].position = lengths[s] + step;
+          // As an engine does: no more blocks than there are tokens for, some of the time.
+          const int64_t blocks = step % 2 == 0 ? (items[s].position + kBlockTokens) / kBlockTokens
+                                               : static_cast<int64_t>(tables[pool][s].ids().size());
+          items[s].blocks = tables[pool][s].ids().subspan(0, blocks);
+          items[s].wants_logits = s != 1;
+        }
+        Forward(items, pool, &logits.emplace_back());
+      }
+    }
+    return logits;
+  }
+
+  RepeatStats stats() const { return device_->repeat_stats(model_->stream()); }
+  bool on_gpu() const { return absl::StartsWith(device_->name(), "cuda"); }
+
+ private:
+  int32_t Token(int pool, int sequence, int64_t position) const {
+    return static_cast<int32_t>((position * 37 + sequence * 101 + pool * 13 + 11) % model_->config().vocab);
+  }
+
+  void Prefill(const BlockTable& table, int pool, int sequence, int64_t tokens) {
+    for (int64_t begin = 0; begin < tokens; begin += model_->options().max_rows) {
+      std::vector<int32_t> ids;
+      const int64_t end = std::min(tokens, begin + model_->options().max_rows);
+      for (int64_t at = begin; at < end; ++at) ids.push_back(Token(pool, sequence, at));
+      std::vector<BatchItem> items(1);
+      items[0].ids = ids;
+      items[0].position = begin;
+      items[0].blocks = table.ids();
+      std::vector<float> none;
+      Forward(items, pool, &none);
+    }
+  }
+
+  void Forward(std::vector<BatchItem>& items, int pool, std::vector<float>* logits) {
+    const absl::Status status = model_->Forward(absl::MakeSpan(items), *pools_[pool], logits);
+    EXPECT_TRUE(status.ok()) << status;
+  }
+
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Transformer> model_;
+  std::array<std::unique_ptr<BlockPool>, 2> pools_;
+};
+
+class DecodeGraphs : public ::testing::TestWithParam<Case> {};
+
+TEST_P(DecodeGraphs, GiveTheSameBitsAsSingleLaunches) {
+  Decoder with(GetParam(), /*graphs=*/true), without(GetParam(), /*graphs=*/false);
+  // Rows of both small products and, from 17 on, of the library's.
+  for (const int batch : {1, 2, 9, 17, 1}) {
+    const auto expected = without.Run(batch);
+    const auto found = with.Run(batch);
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t i = 0; i < found.size(); ++i) {
+      ASSERT_EQ(found[i], expected[i]) << "batch of " << batch << ", step " << i / 2 << ", pool " << i % 2;
+    }
+  }
+  EXPECT_EQ(without.stats().captured, 0);
+  if (!with.on_gpu()) return;
+  const RepeatStats stats = with.stats();
+  EXPECT_EQ(stats.trouble, "");
+  EXPECT_EQ(stats.broken, 0);
+  // Of each key and bucket one step is plain and one captured; the second batch of one meets known keys.
+  EXPECT_GT(stats.replayed, 4 * (stats.plain + stats.captured));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, DecodeGraphs,
+    ::testing::Values(Case{"deploy/demo/chat", DType::kBf16, {}}, Case{"deploy/demo/chat", DType::kF32, {}},
+                      Case{"deploy/demo/chat", DType::kBf16, WeightFormat::kInt8},
+                      Case{"tests/runtime/model/golden/tiny/mistral_sliding", DType::kBf16, {}},
+                      Case{"tests/runtime/model/golden/tiny/qwen3_qk_norm", DType::kBf16, {}},
+                      Case{"tests/runtime/model/golden/tiny/qwen2_bias", DType::kBf16, {}}));
+
+}  // namespace
+}  // namespace aludel
