@@ -35,6 +35,9 @@ class StepRunner {
   absl::Status Run(absl::Span<const StepItem> plan, const SequenceMap& sequences,
                    std::vector<StepResult>* results);
 
+  // What became of the steps that only decode.
+  RepeatStats repeats() const { return model_->device()->repeat_stats(model_->stream()); }
+
  private:
   BatchItem MakeItem(Sequence& sequence, int64_t tokens);
 

@@ -58,7 +58,8 @@ ModelOptions ReadEngine(const ConfigSection& section, const v1::EngineConfig& en
                 absl::StrCat(engine.threads()), "at most one for each of the cores");
   options.device = {.name = engine.device(),
                     .threads = static_cast<int>(engine.threads()),
-                    .cores = cores.ok() ? *cores : std::vector<int>()};
+                    .cores = cores.ok() ? *cores : std::vector<int>(),
+                    .graphs = engine.cuda_graphs()};
   options.transformer = {.compute = ReadDType(engine.compute_dtype()),
                          .weights = ParseWeightFormat(engine.weights()),
                          .max_rows = engine.chunk_tokens()};

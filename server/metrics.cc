@@ -421,7 +421,10 @@ void Metrics::SetEngine(const std::string& model, const EngineStats& stats) {
                                                      {"generated_token", stats.generated_tokens},
                                                      {"frame_applied", stats.frames_applied},
                                                      {"frame_rejected", stats.frames_rejected},
-                                                     {"fallback", stats.fallbacks}};
+                                                     {"fallback", stats.fallbacks},
+                                                     {"graph_captured", stats.repeats.captured},
+                                                     {"graph_replayed", stats.repeats.replayed},
+                                                     {"graph_broken", stats.repeats.broken}};
   for (const auto& [event, count] : events) {
     families_->Raise(families_->engine_events.Add({{"model", name}, {"event", event}}),
                      static_cast<double>(count));

@@ -114,6 +114,16 @@ v1::ModelIdentity ModelHost::Identity() const {
       IdentityOf(model_->config(), model_->hash(), tokenizer_->fingerprint(), model_->options().rope_length));
 }
 
+EngineStats ModelHost::Stats() {
+  EngineStats stats = engine_->stats();
+  absl::MutexLock lock(&mutex_);
+  if (stats.repeats.trouble != logged_trouble_) {
+    logged_trouble_ = stats.repeats.trouble;
+    spdlog::warn("some decode steps run without a graph: {}", logged_trouble_);
+  }
+  return stats;
+}
+
 absl::Duration ModelHost::EngineSilence() const {
   return absl::FromChrono(std::chrono::steady_clock::now() - engine_->stats().last_progress);
 }

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "aludel/v1/handoff.pb.h"
 #include "runtime/codec/codec.h"
 #include "runtime/engine.h"
@@ -37,6 +38,9 @@ class ModelHost {
   const std::vector<PrefillSample>& prefill_samples() const { return prefill_samples_; }
   // Who this model is to peers.
   v1::ModelIdentity Identity() const;
+  // The engine's. Why work on its device is not remembered as a graph is logged, once as long as it is the
+  // same.
+  EngineStats Stats();
   // For how long the engine's thread has made no step, nor looked up while idle.
   absl::Duration EngineSilence() const;
 
@@ -64,6 +68,8 @@ class ModelHost {
   std::vector<std::unique_ptr<KvCodec>> codecs_;
   std::vector<PrefillSample> prefill_samples_;
   std::unique_ptr<Engine> engine_;
+  absl::Mutex mutex_;
+  std::string logged_trouble_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace aludel

@@ -103,7 +103,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                     options.watchdog_timeout, &timer);
 
   metrics.OnRender([&] {
-    metrics.SetEngine(options.served_model_name, model->engine().stats());
+    metrics.SetEngine(options.served_model_name, model->Stats());
     metrics.SetTransport(transport->stats());
     metrics.SetArena(arena->bytes_total(), arena->bytes_reserved());
     metrics.SetTicketsOpen(receiver.open_tickets());

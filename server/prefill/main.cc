@@ -77,7 +77,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
                     options.watchdog_timeout, &timer);
 
   metrics.OnRender([&] {
-    metrics.SetEngine(options.model_name, model->engine().stats());
+    metrics.SetEngine(options.model_name, model->Stats());
     metrics.SetTransport(transport->stats());
     metrics.SetArena(arena->bytes_total(), arena->bytes_reserved());
     metrics.SetTicketsOpen(runs_open.load());
