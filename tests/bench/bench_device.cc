@@ -47,6 +47,9 @@ BenchFlags ParseBenchFlags(int* argc, char** argv) {
   const auto cores = ParseCoreList(flags.Take("cores", ""));
   if (!cores.ok()) End(cores.status().ToString());
   flags.device.cores = *cores;
+  const std::string graphs = flags.Take("graphs", "on");
+  if (graphs != "on" && graphs != "off") End("--graphs wants on or off");
+  flags.device.graphs = graphs == "on";
   return flags;
 }
 

@@ -39,6 +39,25 @@ def engine(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None:
                        bandwidth_share=row["of_bandwidth"])
 
 
+def graphs(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None:
+    """Decode steps launched one operation after the other, where `engine` has them as CUDA graphs."""
+    model.wait(clock)
+    batches = [1] if bundle.small else [1, 8, 64]
+    context = 64 if bundle.small else CONTEXT
+    command = [bundle.program("model_bench"), f"--model={model.consumer}", f"--device={bundle.device}",
+               f"--threads={bundle.threads}", "--graphs=off", "--benchmark_format=json", "--prefill=",
+               "--decode=" + ",".join(f"{batch}:{context}" for batch in batches),
+               f"--benchmark_min_time={0.02 if bundle.small else 0.2}"]
+    described = text_of(command)
+    rows = measured(run(command, clock.left()))["rows"]
+    for batch in batches:
+        rate = rows[f"Decode/batch:{batch}/context:{context}"]["tokens/s"]
+        report.add(f"decode_rate_batch_{batch}_without_graphs", rate, "tokens/s", None, described, context=context)
+        with_graphs = report.value(f"decode_rate_batch_{batch}")
+        if with_graphs:
+            report.add(f"decode_graph_speedup_batch_{batch}", with_graphs / rate, "ratio", ">= 1", described)
+
+
 def codec(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None:
     model.wait(clock)
     command = [bundle.program("aludel-bench"), "codec", "--producer", str(model.producer), "--consumer", str(model.consumer),

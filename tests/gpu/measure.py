@@ -39,6 +39,8 @@ def parts_of(bundle: Bundle, report: Report, model: Model) -> List[Part]:
              lambda clock: engine.peers(bundle, report, model, clock)),
         Part("parity", 45, ["greedy_parity"], lambda clock: parity.parity(bundle, report, clock)),
         Part("codec", 40, ["codec_prefill_share"], lambda clock: engine.codec(bundle, report, model, clock)),
+        Part("graphs", 40, ["decode_rate_batch_1_without_graphs"],
+             lambda clock: engine.graphs(bundle, report, model, clock)),
         Part("sanitizer", 90, ["sanitizer_memcheck", "sanitizer_racecheck"],
              lambda clock: kernels.sanitizer(bundle, report, clock)),
     ]
@@ -90,7 +92,7 @@ def main() -> int:
         chosen = [part for part in parts if not only or part.name in only]
         whole = Clock(60 * options.minutes)
         try:
-            if {part.name for part in chosen} & {"engine", "ttft", "codec"}:
+            if {part.name for part in chosen} & {"engine", "ttft", "codec", "graphs"}:
                 model.start()
             for part in chosen:
                 measure(part, report, whole, options.minutes)

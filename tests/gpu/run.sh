@@ -10,7 +10,7 @@
 #   --device   cuda:N, or cpu to rehearse
 #   --out      default tests/gpu/results/DEVICE-DATE.json
 #   --minutes  for all parts together
-#   --only     of: unit ops engine ttft peers parity codec sanitizer
+#   --only     of: unit ops engine ttft peers parity codec graphs sanitizer
 #   --small    the demo models at small sizes: a rehearsal of seconds
 set -euo pipefail
 cd "$(dirname "$0")/../.."
