@@ -791,7 +791,8 @@ TEST_P(OpsTest, RepeatedAttentionIsTheFormulaWhereverSequencesEnd) {
     ++key;
     AttentionProblem problem(c, random_);
     const std::vector<SequenceRows> longest = problem.sequences;
-    const auto k = OnDevice(problem.k), v = OnDevice(problem.v), q = OnDevice(problem.q);
+    const auto k = OnDevice(problem.k), v = OnDevice(problem.v);
+    const auto q = OnDevice(problem.q);
     const auto narrow_q = OnDevice(Narrow(problem.q));
     const PagedKv kv{k.data(), v.data(), DType::kBf16, c.block_tokens, c.kv_heads, c.head_dim};
     const auto out = OnDevice(Poisoned(problem.rows * problem.out_stride));
