@@ -130,7 +130,7 @@ void CudaOps::SampleRows(const TensorView& logits, absl::Span<const RowSampling>
   std::transform(draws.begin(), draws.end(), terms.begin(), TermsOf);
   const DrawTerms* staged = StageSpan(absl::MakeConstSpan(terms), state);
   if (staged == nullptr) return;
-  state.Collect(LaunchSampleRows(logits, staged, tokens, state.get()), "launch SampleRows");
+  state.Launch("launch SampleRows", LaunchSampleRows, logits, staged, tokens);
 }
 
 void CudaOps::Convert(const TensorView& src, const TensorView& dst, Stream stream) {
