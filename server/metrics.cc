@@ -422,6 +422,7 @@ void Metrics::SetEngine(const std::string& model, const EngineStats& stats) {
                                                      {"frame_applied", stats.frames_applied},
                                                      {"frame_rejected", stats.frames_rejected},
                                                      {"fallback", stats.fallbacks},
+                                                     {"graph_plain", stats.repeats.plain},
                                                      {"graph_captured", stats.repeats.captured},
                                                      {"graph_replayed", stats.repeats.replayed},
                                                      {"graph_broken", stats.repeats.broken}};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -53,11 +54,13 @@ inline int64_t PositionBucket(int64_t positions) {
 // runs. Whatever goes wrong on that way ends with the work enqueued call by call. Belongs to its stream's
 // thread.
 //
-// At most kMostGraphs graphs, the least recently used goes first. Work whose graph could not be made, or that
-// has broken its promise kMostBreaks times, stays plain until it is forgotten.
+// At most kMostGraphs graphs: one that is captured takes the place of the least recently used, and keys that
+// were met once do not count. Work whose graph could not be made, or that has broken its promise kMostBreaks
+// times, stays plain until it is forgotten.
 class GraphReplay {
  public:
-  static constexpr size_t kMostGraphs = 64;
+  static constexpr size_t kMostGraphs = 128;  // batches of up to 64 in two buckets
+  static constexpr size_t kMostSeen = 128;
   static constexpr int kMostBreaks = 3;
 
   using OpenBackend = std::function<absl::StatusOr<std::unique_ptr<GraphBackend>>()>;
@@ -86,14 +89,15 @@ class GraphReplay {
   struct Entry {
     uint64_t calls;
     int64_t positions;
-    bool seen = false;
     bool plain = false;  // for good
     int breaks = 0;
     std::optional<Recording> recording = {};
     GraphBackend::Graph graph = nullptr;
   };
 
-  Entry& Find(uint64_t calls, int64_t positions);
+  // Null where these are met for the first time.
+  Entry* Find(uint64_t calls, int64_t positions);
+  bool Seen(uint64_t calls, int64_t positions);
   // Whether the work is enqueued.
   bool Replay(Entry& entry, absl::FunctionRef<void()> work);
   bool Capture(Entry& entry, absl::FunctionRef<void()> work);
@@ -104,7 +108,8 @@ class GraphReplay {
 
   const OpenBackend open_;
   std::unique_ptr<GraphBackend> backend_;
-  std::list<Entry> entries_;  // most recently used first
+  std::list<Entry> entries_;                       // most recently used first
+  std::deque<std::pair<uint64_t, int64_t>> seen_;  // once, latest last: calls and positions
   int64_t positions_ = 0;
   Recording* pass_ = nullptr;
   bool capturing_ = false;
@@ -114,6 +119,7 @@ class GraphReplay {
 inline void GraphReplay::Close() {
   for (Entry& entry : entries_) Drop(entry);
   entries_.clear();
+  seen_.clear();
   backend_.reset();
 }
 
@@ -128,10 +134,10 @@ inline void GraphReplay::Run(const RepeatKey& key, absl::FunctionRef<void()> wor
   positions_ = PositionBucket(key.positions);
   bool done = false;
   if (open_ != nullptr) {
-    Entry& entry = Find(key.calls, positions_);
-    if (entry.seen && !entry.plain)
-      done = entry.graph != nullptr ? Replay(entry, work) : Capture(entry, work);
-    entry.seen = true;
+    Entry* const entry = Find(key.calls, positions_);
+    if (entry != nullptr && !entry->plain) {
+      done = entry->graph != nullptr ? Replay(*entry, work) : Capture(*entry, work);
+    }
   }
   if (!done) {
     ++stats_.plain;
@@ -140,19 +146,33 @@ inline void GraphReplay::Run(const RepeatKey& key, absl::FunctionRef<void()> wor
   positions_ = 0;
 }
 
-inline GraphReplay::Entry& GraphReplay::Find(uint64_t calls, int64_t positions) {
+inline GraphReplay::Entry* GraphReplay::Find(uint64_t calls, int64_t positions) {
   const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
     return entry.calls == calls && entry.positions == positions;
   });
   if (found != entries_.end()) {
     entries_.splice(entries_.begin(), entries_, found);
-    return entries_.front();
+    return &entries_.front();
   }
+  if (!Seen(calls, positions)) return nullptr;
   if (entries_.size() == kMostGraphs) {
     Drop(entries_.back());
     entries_.pop_back();
   }
-  return entries_.emplace_front(Entry{calls, positions});
+  return &entries_.emplace_front(Entry{calls, positions});
+}
+
+// Forgets those that were.
+inline bool GraphReplay::Seen(uint64_t calls, int64_t positions) {
+  const std::pair key(calls, positions);
+  const auto found = std::find(seen_.begin(), seen_.end(), key);
+  if (found != seen_.end()) {
+    seen_.erase(found);
+    return true;
+  }
+  if (seen_.size() == kMostSeen) seen_.pop_front();
+  seen_.push_back(key);
+  return false;
 }
 
 inline void GraphReplay::Drop(Entry& entry) {

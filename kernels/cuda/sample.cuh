@@ -174,7 +174,9 @@ __device__ LastKept KeepFirst(const SampledRow& row, const LastKept& kept, const
     distance = distance << (above - shift) | found.index;
     left = found.left;
     // Mostly one token has this distance, and else it may need all of them.
-    if (shift == 0 && left + measure(distance) >= sum_of(found.index)) return {distance, row.vocab};
+    if (shift == 0 && left + measure(distance) >= sum_of(found.index)) {
+      return {distance, distance == kept.distance ? kept.id : row.vocab};
+    }
   }
   // Of several alike, by id.
   const Found found = FirstAbove(

@@ -47,7 +47,7 @@ int32_t Reference(const std::vector<float>& logits, const RowSampling& sampling)
   double left = sampling.uniform * sum();
   int32_t token = -1;
   for (const int32_t id : order) {
-    if (weight(id) == 0) continue;
+    if (weight(id) < 0x1p-44) continue;  // out of reach
     token = id;
     left -= weight(id);
     if (left < 0) break;
@@ -78,7 +78,7 @@ class SampleTest : public ::testing::Test {
           RowSampling near = sampling;
           near.uniform += u;
           if (near.top_p > 0 && near.top_p < 1) near.top_p = std::clamp(near.top_p + p, 1e-300, 1 - 1e-16);
-          near.min_p *= 1 + m;
+          near.min_p = std::min(1.0, near.min_p * (1 + m));
           if (token == Reference(logits, near)) return;
         }
       }
@@ -177,7 +177,7 @@ TEST_F(SampleTest, ChoosesNothingWhereLogitsAreNoNumbers) {
 }
 
 TEST_F(SampleTest, AnyTemperatureHasItsLimit) {
-  const std::vector<float> logits = {0.0f, 3e38f, -3e38f, 3e38f, -kInfinity};
+  const std::vector<float> logits = {0.0f, 1e38f, -1e38f, 1e38f, -kInfinity};
   EXPECT_EQ(Sample(logits, {.temperature = 1e60, .uniform = 0.3}), 1);
   EXPECT_EQ(Sample(logits, {.temperature = 1e60, .uniform = 0.99}), 3);
   EXPECT_EQ(Sample(logits, {.temperature = kGreedyBelow, .uniform = 0.0}), 1);

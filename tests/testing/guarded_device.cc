@@ -148,6 +148,7 @@ class GuardedOps final : public Ops {
                   Stream stream) override {
     Check({logits});
     ALUDEL_CHECK(memory_->Holds(tokens, draws.size() * sizeof(*tokens)));
+    if (InVain("SampleRows", logits, draws.size(), tokens)) return;
     enqueue_(stream, [this, logits, draws = std::vector<RowSampling>(draws.begin(), draws.end()), tokens] {
       ops_->SampleRows(logits, draws, tokens, {});
     });

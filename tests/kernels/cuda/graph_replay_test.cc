@@ -367,6 +367,16 @@ TEST_F(GraphReplayTest, ThereAreNeverMoreGraphsThanItsBoundAndTheLeastRecentlyUs
   EXPECT_EQ(replay_.stats().trouble, "");
 }
 
+TEST_F(GraphReplayTest, WorkThatIsMetOnceDrivesNoGraphAway) {
+  const std::vector<int32_t> ids = {1, 2};
+  const auto work = [&] { Sum(ids, 1); };
+  for (int i = 0; i < 2; ++i) Repeat({0, 10}, work);
+  for (uint64_t key = 1; key < 3 * GraphReplay::kMostGraphs; ++key) Repeat({key, 10}, work);
+  Repeat({0, 10}, work);
+  EXPECT_EQ(launches_, 0);
+  EXPECT_EQ(machine_.graphs.size(), 1);
+}
+
 TEST_F(GraphReplayTest, AGraphServesABucketOfPositions) {
   const std::vector<int32_t> ids = {1, 2};
   const auto work = [&] { Sum(ids, replay_.positions()); };
