@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "kernels/tensor.h"
 
 namespace aludel {
@@ -85,6 +87,21 @@ class Device {
   // Within the device; the ranges do not overlap.
   virtual void Copy(void* to, const void* from, size_t bytes, Stream stream) = 0;
   virtual absl::Status Synchronize(Stream stream) = 0;
+  // Whether all that was enqueued has run, so that Synchronize would not wait. True where work runs at once.
+  virtual bool Finished(Stream stream) {
+    static_cast<void>(stream);
+    return true;
+  }
+  // What is enqueued on `later` from now on runs behind what is on `earlier` now.
+  virtual void Follow(Stream later, Stream earlier) { static_cast<void>(later), static_cast<void>(earlier); }
+
+  // Copies to and from these bytes of host memory are the fastest, and truly asynchronous, until Unpin gets
+  // the same bytes. An error is one of speed alone.
+  virtual absl::Status Pin(absl::Span<uint8_t> host) {
+    static_cast<void>(host);
+    return absl::OkStatus();
+  }
+  virtual void Unpin(absl::Span<uint8_t> host) { static_cast<void>(host); }
 
   // Runs `work`, which calls ops on `stream` and nothing else of this device. What a key's work enqueues may
   // be remembered and enqueued as one from then on: from one Repeat to the next nothing should differ under a

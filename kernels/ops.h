@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/device.h"
+#include "kernels/latents.h"
 #include "kernels/sample.h"
 #include "kernels/tensor.h"
 #include "kernels/weight_format.h"
@@ -135,6 +136,22 @@ class Ops {
   // it to the bit: all devices choose alike. kNoToken where logits are no numbers.
   virtual void SampleRows(const TensorView& logits, absl::Span<const RowSampling> draws, int32_t* tokens,
                           Stream stream) = 0;
+
+  // Codes of z [tokens, planes] (f32), column i as planes[i] says, among `bytes` (device memory): LatentCode.
+  virtual void PackLatents(const TensorView& z, float inverse_step, absl::Span<const LatentPlane> planes,
+                           uint8_t* bytes, Stream stream) = 0;
+  // z[t, :] = step * codes of token first + t, the inverse.
+  virtual void UnpackLatents(const uint8_t* bytes, absl::Span<const LatentPlane> planes, int64_t first,
+                             float step, const TensorView& z, Stream stream) = 0;
+
+  // Rows of x as one vector each to integers of 8 or 4 bits: a scale (two bytes) and codes (cols * bits / 8)
+  // a row, as TokenQuantiser makes them, in device memory. kNoScale, and any codes, where a row is not
+  // finite.
+  virtual void QuantiseTokens(const TensorView& x, int bits, uint8_t* scales, uint8_t* codes,
+                              Stream stream) = 0;
+  // The inverse, to x (f32). Scales are valid: the caller has checked.
+  virtual void DequantiseTokens(const uint8_t* scales, const uint8_t* codes, int bits, const TensorView& x,
+                                Stream stream) = 0;
 
   // dst[i] = dtype(src[i]), same shape.
   virtual void Convert(const TensorView& src, const TensorView& dst, Stream stream) = 0;

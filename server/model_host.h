@@ -30,6 +30,7 @@ class ModelHost {
   Engine& engine() { return *engine_; }
   const Engine& engine() const { return *engine_; }
   const ModelConfig& config() const { return model_->config(); }
+  Device* device() const { return model_->device(); }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const std::vector<std::unique_ptr<KvCodec>>& codecs() const { return codecs_; }
   // Null for a format this server does not have.

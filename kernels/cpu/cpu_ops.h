@@ -40,6 +40,13 @@ class CpuOps final : public Ops {
                   Stream) override;
   void SampleRows(const TensorView& logits, absl::Span<const RowSampling> draws, int32_t* tokens,
                   Stream) override;
+  void PackLatents(const TensorView& z, float inverse_step, absl::Span<const LatentPlane> planes,
+                   uint8_t* bytes, Stream) override;
+  void UnpackLatents(const uint8_t* bytes, absl::Span<const LatentPlane> planes, int64_t first, float step,
+                     const TensorView& z, Stream) override;
+  void QuantiseTokens(const TensorView& x, int bits, uint8_t* scales, uint8_t* codes, Stream) override;
+  void DequantiseTokens(const uint8_t* scales, const uint8_t* codes, int bits, const TensorView& x,
+                        Stream) override;
   void Convert(const TensorView& src, const TensorView& dst, Stream) override;
 
  private:

@@ -39,6 +39,10 @@ class CudaDevice final : public Device {
   void CopyToHost(void* host, const void* device, size_t bytes, Stream stream) override;
   void Copy(void* to, const void* from, size_t bytes, Stream stream) override;
   absl::Status Synchronize(Stream stream) override;
+  bool Finished(Stream stream) override { return Enter(stream).Finished(); }
+  void Follow(Stream later, Stream earlier) override { Enter(later).Follow(Enter(earlier)); }
+  absl::Status Pin(absl::Span<uint8_t> host) override;
+  void Unpin(absl::Span<uint8_t> host) override;
 
   void Repeat(const RepeatKey& key, Stream stream, absl::FunctionRef<void()> work) override;
   RepeatStats repeat_stats(Stream stream) const override { return StateOf(stream).repeat_stats(); }
@@ -181,6 +185,18 @@ void CudaDevice::Copy(void* to, const void* from, size_t bytes, Stream stream) {
   if (bytes == 0) return;
   CudaStream& state = Enter(stream);
   state.Collect(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, state.get()), "copy on the GPU");
+}
+
+absl::Status CudaDevice::Pin(absl::Span<uint8_t> host) {
+  cudaError_t error = cudaSetDevice(ordinal_);
+  if (error == cudaSuccess) error = cudaHostRegister(host.data(), host.size(), cudaHostRegisterDefault);
+  if (error != cudaSuccess) cudaGetLastError();  // reported here, so no later launch should find it
+  return FromCuda(error, absl::StrFormat("%s: pin %d bytes of host memory", name_, host.size()));
+}
+
+void CudaDevice::Unpin(absl::Span<uint8_t> host) {
+  cudaSetDevice(ordinal_);
+  if (cudaHostUnregister(host.data()) != cudaSuccess) cudaGetLastError();
 }
 
 absl::Status CudaDevice::Synchronize(Stream stream) { return Enter(stream).Synchronize(); }

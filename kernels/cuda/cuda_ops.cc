@@ -7,6 +7,7 @@
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/sequence_table.h"
+#include "kernels/token_quantiser.h"
 
 namespace aludel::cuda {
 namespace {
@@ -131,6 +132,41 @@ void CudaOps::SampleRows(const TensorView& logits, absl::Span<const RowSampling>
   const DrawTerms* staged = StageSpan(absl::MakeConstSpan(terms), state);
   if (staged == nullptr) return;
   state.Launch("launch SampleRows", LaunchSampleRows, logits, staged, tokens);
+}
+
+void CudaOps::PackLatents(const TensorView& z, float inverse_step, absl::Span<const LatentPlane> planes,
+                          uint8_t* bytes, Stream stream) {
+  ALUDEL_CHECK(z.cols == static_cast<int64_t>(planes.size()));
+  if (z.rows == 0 || planes.empty()) return;
+  CudaStream& state = Enter(stream);
+  const LatentPlane* staged = StageSpan(planes, state);
+  if (staged == nullptr) return;
+  state.Launch("launch PackLatents", LaunchPackLatents, z, inverse_step, staged, bytes);
+}
+
+void CudaOps::UnpackLatents(const uint8_t* bytes, absl::Span<const LatentPlane> planes, int64_t first,
+                            float step, const TensorView& z, Stream stream) {
+  ALUDEL_CHECK(z.cols == static_cast<int64_t>(planes.size()));
+  if (z.rows == 0 || planes.empty()) return;
+  CudaStream& state = Enter(stream);
+  const LatentPlane* staged = StageSpan(planes, state);
+  if (staged == nullptr) return;
+  state.Launch("launch UnpackLatents", LaunchUnpackLatents, bytes, staged, first, step, z);
+}
+
+void CudaOps::QuantiseTokens(const TensorView& x, int bits, uint8_t* scales, uint8_t* codes, Stream stream) {
+  if (x.rows == 0) return;
+  ALUDEL_CHECK(x.cols <= kMaxTokenWidth);
+  Enter(stream).Launch("launch QuantiseTokens", LaunchQuantiseTokens, x, bits,
+                       TokenQuantiser(bits, x.cols).block(), scales, codes);
+}
+
+void CudaOps::DequantiseTokens(const uint8_t* scales, const uint8_t* codes, int bits, const TensorView& x,
+                               Stream stream) {
+  if (x.rows == 0) return;
+  ALUDEL_CHECK(x.cols <= kMaxTokenWidth);
+  Enter(stream).Launch("launch DequantiseTokens", LaunchDequantiseTokens, scales, codes, bits,
+                       TokenQuantiser(bits, x.cols).block(), x);
 }
 
 void CudaOps::Convert(const TensorView& src, const TensorView& dst, Stream stream) {

@@ -14,9 +14,9 @@ namespace aludel::cuda {
 class GemmEngine;
 
 // The operations on one GPU: shape checks, staging of host arrays and launches; the kernels are in the .cu
-// file of each stem. Owned by its device. Host arrays that an op takes (ids, rows, draws, sequences, block
-// lists, frequencies) are copied before it returns. What a launch reports is collected in the stream and
-// returned by Synchronize; after a failure the stream's results are undefined until then.
+// file of each stem. Owned by its device. Host arrays that an op takes (ids, rows, draws, planes, sequences,
+// block lists, frequencies) are copied before it returns. What a launch reports is collected in the stream
+// and returned by Synchronize; after a failure the stream's results are undefined until then.
 class CudaOps final : public Ops {
  public:
   // `device` owns this; `default_stream` stands for Stream{}.
@@ -46,6 +46,13 @@ class CudaOps final : public Ops {
                   Stream stream) override;
   void SampleRows(const TensorView& logits, absl::Span<const RowSampling> draws, int32_t* tokens,
                   Stream stream) override;
+  void PackLatents(const TensorView& z, float inverse_step, absl::Span<const LatentPlane> planes,
+                   uint8_t* bytes, Stream stream) override;
+  void UnpackLatents(const uint8_t* bytes, absl::Span<const LatentPlane> planes, int64_t first, float step,
+                     const TensorView& z, Stream stream) override;
+  void QuantiseTokens(const TensorView& x, int bits, uint8_t* scales, uint8_t* codes, Stream stream) override;
+  void DequantiseTokens(const uint8_t* scales, const uint8_t* codes, int bits, const TensorView& x,
+                        Stream stream) override;
   void Convert(const TensorView& src, const TensorView& dst, Stream stream) override;
 
  private:

@@ -7,6 +7,20 @@
 #include "kernels/cuda/cuda_status.h"
 
 namespace aludel::cuda {
+namespace {
+
+bool IsPinned(const void* host) {
+  cudaPointerAttributes attributes = {};
+  const cudaError_t error = cudaPointerGetAttributes(&attributes, host);
+  return error == cudaSuccess && attributes.type == cudaMemoryTypeHost;
+}
+
+// Both ends are: whoever pins memory pins whole arenas.
+bool IsPinned(const void* host, size_t bytes) {
+  return IsPinned(host) && IsPinned(static_cast<const char*>(host) + bytes - 1);
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Create(const std::string& device_name, bool graphs) {
   std::unique_ptr<CudaStream> stream(new CudaStream(device_name, graphs));
@@ -33,6 +47,7 @@ absl::Status CudaStream::Init() {
   if (error == cudaSuccess) error = cudaMalloc(reinterpret_cast<void**>(&device_ring_), kRingBytes);
   if (error == cudaSuccess) error = cudaMallocHost(reinterpret_cast<void**>(&host_ring_), kRingBytes);
   if (error == cudaSuccess) error = cudaMallocHost(reinterpret_cast<void**>(&returns_), kReturnBytes);
+  if (error == cudaSuccess) error = cudaEventCreateWithFlags(&here_, cudaEventDisableTiming);
   for (cudaEvent_t& event : left_) {
     if (error == cudaSuccess) error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
   }
@@ -48,6 +63,7 @@ CudaStream::~CudaStream() {
   for (const cudaEvent_t event : left_) {
     if (event != nullptr) cudaEventDestroy(event);
   }
+  if (here_ != nullptr) cudaEventDestroy(here_);
   cudaFreeHost(returns_);
   cudaFreeHost(host_ring_);
   cudaFree(device_ring_);
@@ -114,7 +130,7 @@ void CudaStream::NextSegment() {
 
 void CudaStream::CopyToHost(void* host, const void* device, size_t bytes) {
   void* to = host;
-  if (bytes <= kReturnBytes - returns_used_) {
+  if (!IsPinned(host, bytes) && bytes <= kReturnBytes - returns_used_) {
     to = returns_ + returns_used_;
     returning_.push_back({host, returns_used_, bytes});
     returns_used_ += bytes;
@@ -144,6 +160,21 @@ absl::Status CudaStream::Synchronize() {
   returning_.clear();
   returns_used_ = 0;
   return first;
+}
+
+bool CudaStream::Finished() {
+  const cudaError_t error = cudaStreamQuery(stream_);
+  if (error == cudaErrorNotReady) {
+    cudaGetLastError();  // no later launch should find it
+    return false;
+  }
+  Collect(error, "ask for the work on a stream");
+  return true;
+}
+
+void CudaStream::Follow(CudaStream& earlier) {
+  Collect(cudaEventRecord(earlier.here_, earlier.stream_), "record a stream's event");
+  Collect(cudaStreamWaitEvent(stream_, earlier.here_, 0), "wait for a stream's event");
 }
 
 }  // namespace aludel::cuda

@@ -26,7 +26,8 @@ namespace aludel::cuda {
 // Small host arrays (ids, row numbers, block lists) reach the GPU through Stage: a ring of pinned memory and
 // its twin on the device, in segments. The device side is reused in stream order; the host side of a segment
 // is written again only after the event behind its last copy. Results go the other way through pinned memory
-// as well: a copy to pageable memory would stop the caller and run at a fraction of the link's rate.
+// as well, unless theirs is: a copy to pageable memory would stop the caller and run at a fraction of the
+// link's rate.
 //
 // Work given to Repeat becomes graphs, see graph_replay.h; its host arrays go through an arena that all of
 // the stream's graphs share.
@@ -89,6 +90,9 @@ class CudaStream {
 
   // Waits for everything enqueued; returns the first failure since the last call.
   absl::Status Synchronize();
+  bool Finished();
+  // What is enqueued from now on runs behind what is on `earlier` now.
+  void Follow(CudaStream& earlier);
 
  private:
   struct Staged {
@@ -112,6 +116,7 @@ class CudaStream {
 
   std::string device_name_;
   cudaStream_t stream_ = nullptr;
+  cudaEvent_t here_ = nullptr;  // of whoever follows, recorded anew each time
   void* workspace_ = nullptr;
   void* scratch_ = nullptr;
   char* host_ring_ = nullptr;                     // pinned, [kSegments, kSegmentBytes]

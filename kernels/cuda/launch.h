@@ -7,6 +7,7 @@
 #include "kernels/cuda/attention_args.h"
 #include "kernels/cuda/index.h"
 #include "kernels/cuda/skinny_index.h"
+#include "kernels/latents.h"
 #include "kernels/sample_terms.h"
 #include "kernels/tensor.h"
 
@@ -66,6 +67,20 @@ cudaError_t LaunchCopyRows(const TensorView& src, const int64_t* rows, const Ten
 // tokens[i] = what terms[i] draws from row i of `logits` (f32).
 cudaError_t LaunchSampleRows(const TensorView& logits, const DrawTerms* terms, int32_t* tokens,
                              cudaStream_t stream);
+
+// Codes of z [tokens, planes] (f32) among `bytes`; and back, of tokens from `first` on.
+cudaError_t LaunchPackLatents(const TensorView& z, float inverse_step, const LatentPlane* planes,
+                              uint8_t* bytes, cudaStream_t stream);
+cudaError_t LaunchUnpackLatents(const uint8_t* bytes, const LatentPlane* planes, int64_t first, float step,
+                                const TensorView& z, cudaStream_t stream);
+
+// Vectors of at most so many elements are quantised: a block holds one in shared memory.
+constexpr int64_t kMaxTokenWidth = 8 << 10;
+// Rows of x and their scales and codes, rotated in blocks of `block`; and back.
+cudaError_t LaunchQuantiseTokens(const TensorView& x, int bits, int64_t block, uint8_t* scales,
+                                 uint8_t* codes, cudaStream_t stream);
+cudaError_t LaunchDequantiseTokens(const uint8_t* scales, const uint8_t* codes, int bits, int64_t block,
+                                   const TensorView& x, cudaStream_t stream);
 
 cudaError_t LaunchSiluMul(const TensorView& gate_up, const TensorView& out, cudaStream_t stream);
 cudaError_t LaunchSilu(const TensorView& x, const TensorView& out, cudaStream_t stream);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "kernels/check.h"
 #include "runtime/codec/coverage.h"
+#include "runtime/codec/outbox.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -18,33 +19,26 @@ size_t TokenBytes(const ModelConfig& config) { return size_t{2} * config.kv_dim(
 
 class RawEncoder : public KvEncoder {
  public:
-  RawEncoder(const Transformer& model, Buffer staging)
-      : device_(model.device()),
-        kv_dim_(model.config().kv_dim()),
-        max_rows_(model.options().max_rows),
-        stream_(model.stream()),
-        staging_(std::move(staging)) {}
+  RawEncoder(const Transformer& model, std::unique_ptr<FrameOutbox> outbox)
+      : model_(model), outbox_(std::move(outbox)) {}
 
   absl::Status Encode(const LayerSlice& slice, FrameSink& sink) override {
+    const ModelConfig& config = model_.config();
     const int64_t rows = slice.tokens();
-    ALUDEL_CHECK(rows <= max_rows_ && slice.k.cols == kv_dim_ && slice.v.cols == kv_dim_);
-    const size_t plane_bytes = static_cast<size_t>(rows) * kv_dim_ * sizeof(Bf16);
-    ALUDEL_ASSIGN_OR_RETURN(absl::Span<uint8_t> payload, sink.Reserve(2 * plane_bytes));
-    Bf16* k = staging_.as<Bf16>();
-    Bf16* v = k + rows * kv_dim_;
-    device_->ops().Convert(slice.k, TensorView::Of(k, rows, kv_dim_), stream_);
-    device_->ops().Convert(slice.v, TensorView::Of(v, rows, kv_dim_), stream_);
-    device_->CopyToHost(payload.data(), k, 2 * plane_bytes, stream_);
-    ALUDEL_RETURN_IF_ERROR(device_->Synchronize(stream_));
-    return sink.Commit(SliceCoverage(slice), 2 * plane_bytes);
+    const int64_t cols = config.kv_dim();
+    ALUDEL_CHECK(rows <= model_.options().max_rows && slice.k.cols == cols && slice.v.cols == cols);
+    ALUDEL_ASSIGN_OR_RETURN(uint8_t* const wire, outbox_->Next(sink));
+    Bf16* const k = reinterpret_cast<Bf16*>(wire);
+    Ops& ops = model_.device()->ops();
+    ops.Convert(slice.k, TensorView::Of(k, rows, cols), model_.stream());
+    ops.Convert(slice.v, TensorView::Of(k + rows * cols, rows, cols), model_.stream());
+    const bool last = slice.layer + 1 == config.layers;
+    return outbox_->Add(SliceCoverage(slice), rows * TokenBytes(config), last, sink);
   }
 
  private:
-  Device* device_;
-  int kv_dim_;
-  int64_t max_rows_;
-  Stream stream_;
-  Buffer staging_;  // bf16 [2, max_rows, kv_dim]
+  const Transformer& model_;
+  std::unique_ptr<FrameOutbox> outbox_;
 };
 
 class RawDecoder : public KvDecoder {
@@ -113,8 +107,8 @@ class RawCodec : public KvCodec {
   }
 
   absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {
-    ALUDEL_ASSIGN_OR_RETURN(Buffer staging, model_.device()->Allocate(StagingBytes()));
-    return std::make_unique<RawEncoder>(model_, std::move(staging));
+    ALUDEL_ASSIGN_OR_RETURN(auto outbox, FrameOutbox::Create(model_, StagingBytes()));
+    return std::make_unique<RawEncoder>(model_, std::move(outbox));
   }
 
   absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {

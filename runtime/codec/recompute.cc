@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "kernels/check.h"
 #include "runtime/codec/coverage.h"
+#include "runtime/codec/outbox.h"
 #include "runtime/codec/raw.h"
 #include "runtime/status_macros.h"
 
@@ -30,36 +31,29 @@ struct LayerGroup {
 
 class RecomputeEncoder : public KvEncoder {
  public:
-  RecomputeEncoder(LayerGroup group, const Transformer& model, std::unique_ptr<KvEncoder> raw, Buffer staging)
-      : group_(group),
-        device_(model.device()),
-        stream_(model.stream()),
-        hidden_(model.config().hidden),
-        raw_(std::move(raw)),
-        staging_(std::move(staging)) {}
+  RecomputeEncoder(LayerGroup group, const Transformer& model, std::unique_ptr<KvEncoder> raw,
+                   std::unique_ptr<FrameOutbox> outbox)
+      : group_(group), model_(model), raw_(std::move(raw)), outbox_(std::move(outbox)) {}
 
   absl::Status Encode(const LayerSlice& slice, FrameSink& sink) override {
     if (slice.layer < group_.first || slice.layer >= group_.end) return raw_->Encode(slice, sink);
     if (slice.layer > group_.first) return absl::OkStatus();
-    ALUDEL_CHECK(slice.x.cols == hidden_ && slice.x.rows == slice.tokens());
-    const size_t bytes = static_cast<size_t>(slice.tokens()) * hidden_ * sizeof(Bf16);
-    ALUDEL_ASSIGN_OR_RETURN(const absl::Span<uint8_t> payload, sink.Reserve(bytes));
-    Bf16* x = staging_.as<Bf16>();
-    device_->ops().Convert(slice.x, TensorView::Of(x, slice.tokens(), hidden_), stream_);
-    device_->CopyToHost(payload.data(), x, bytes, stream_);
-    ALUDEL_RETURN_IF_ERROR(device_->Synchronize(stream_));
+    const int64_t hidden = model_.config().hidden;
+    ALUDEL_CHECK(slice.x.cols == hidden && slice.x.rows == slice.tokens());
+    ALUDEL_ASSIGN_OR_RETURN(uint8_t* const wire, outbox_->Next(sink));
+    const TensorView x = TensorView::Of(reinterpret_cast<Bf16*>(wire), slice.tokens(), hidden);
+    model_.device()->ops().Convert(slice.x, x, model_.stream());
     FrameCoverage coverage = SliceCoverage(slice);
     coverage.layers = static_cast<uint16_t>(group_.end - group_.first);
-    return sink.Commit(coverage, bytes);
+    // The other layers' frames go their own way, so this one cannot wait for a next.
+    return outbox_->Add(coverage, x.rows * hidden * sizeof(Bf16), /*last=*/true, sink);
   }
 
  private:
   LayerGroup group_;
-  Device* device_;
-  Stream stream_;
-  int hidden_;
+  const Transformer& model_;
   std::unique_ptr<KvEncoder> raw_;
-  Buffer staging_;  // bf16 [max_rows, hidden]
+  std::unique_ptr<FrameOutbox> outbox_;
 };
 
 class RecomputeDecoder : public KvDecoder {
@@ -171,9 +165,9 @@ class RecomputeCodec : public KvCodec {
 
   absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {
     ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<KvEncoder> raw, raw_->NewEncoder());
-    ALUDEL_ASSIGN_OR_RETURN(Buffer staging,
-                            model_.device()->Allocate(model_.options().max_rows * HiddenBytes()));
-    return std::make_unique<RecomputeEncoder>(group_, model_, std::move(raw), std::move(staging));
+    ALUDEL_ASSIGN_OR_RETURN(auto outbox,
+                            FrameOutbox::Create(model_, model_.options().max_rows * HiddenBytes()));
+    return std::make_unique<RecomputeEncoder>(group_, model_, std::move(raw), std::move(outbox));
   }
 
   absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {

@@ -79,6 +79,7 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device* device, c
   ALUDEL_ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::Load(directory));
   std::unique_ptr<Transformer> model(new Transformer(device, std::move(config), options));
   ALUDEL_ASSIGN_OR_RETURN(model->stream_, device->CreateStream());
+  ALUDEL_ASSIGN_OR_RETURN(model->copy_stream_, device->CreateStream());
   const absl::Time start = absl::Now();
   {
     ALUDEL_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(directory));
@@ -101,7 +102,10 @@ Transformer::Transformer(Device* device, ModelConfig config, const TransformerOp
       options_(options),
       rope_(MakeRopeFrequencies(config_, context())) {}
 
-Transformer::~Transformer() { device_->DestroyStream(stream_); }
+Transformer::~Transformer() {
+  device_->DestroyStream(copy_stream_);
+  device_->DestroyStream(stream_);
+}
 
 int64_t Transformer::context() const { return std::max(config_.max_positions, options_.rope_length); }
 

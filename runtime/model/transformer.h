@@ -102,6 +102,8 @@ class Transformer {
   int64_t context() const;
   // The queue on which this model's work runs; a codec that reads or feeds its tensors enqueues on the same.
   Stream stream() const { return stream_; }
+  // Another, for copies of what lies ready while that one goes on.
+  Stream copy_stream() const { return copy_stream_; }
   // Bytes of working memory of a transformer with these options, beside weights and KV cache.
   static size_t WorkspaceBytes(const ModelConfig& config, const TransformerOptions& options);
   // A layout with this model's shape for `blocks` blocks.
@@ -168,6 +170,7 @@ class Transformer {
   LoadReport load_report_;
   RopeFrequencies rope_;
   Stream stream_;
+  Stream copy_stream_;
   std::unique_ptr<Weights> weights_;
   std::unique_ptr<Workspace> work_;
 };

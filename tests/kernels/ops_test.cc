@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/token_quantiser.h"
 #include "tests/kernels/attention_problem.h"
 #include "tests/kernels/device_array.h"
+#include "tests/kernels/latent_problem.h"
 #include "tests/kernels/sample_problem.h"
 
 namespace aludel {
@@ -726,6 +729,99 @@ TEST_P(OpsTest, SampleRowsChoosesTheTokenOfSampleRow) {
     }
     EXPECT_EQ(found.back(), kNoToken);
   }
+}
+
+TEST_P(OpsTest, LatentsBecomeTheBytesOfTheDefinitionAndComeBack) {
+  for (const int64_t tokens : {1, 7, 128, 129, 1000}) {
+    for (const int columns : {1, 33, 100}) {
+      const LatentProblem problem(tokens, columns, random_);
+      const auto z = OnDevice(problem.z);
+      const auto bytes = OnDevice(std::vector<uint8_t>(problem.bytes.size(), 0xa5));
+      const TensorView view{z.data(), DType::kF32, tokens, columns, problem.stride};
+      ops_->PackLatents(view, 2.0f, problem.planes, bytes.data(), {});
+      EXPECT_EQ(bytes.Read().value(), problem.bytes) << tokens << " tokens, " << columns << " latents";
+
+      const int64_t first = tokens / 3;
+      const auto back = OnDevice(Poisoned(tokens * columns));
+      ops_->UnpackLatents(bytes.data(), problem.planes, first, 0.5f, back.View(tokens - first, columns), {});
+      const std::vector<float> found = back.Read().value();
+      for (int64_t t = first; t < tokens; ++t) {
+        for (int i = 0; i < columns; ++i) {
+          ASSERT_EQ(found[(t - first) * columns + i], 0.5f * static_cast<float>(problem.code(t, i)))
+              << "token " << t << ", latent " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(OpsTest, TokensBecomeTheIntegersOfTheQuantiserAndComeBack) {
+  for (const int bits : {8, 4}) {
+    for (const int width : {2, 96, 128, 1024}) {
+      const int tokens = 5;
+      const TokenQuantiser quantiser(bits, width);
+      const std::vector<float> values = Random(tokens * (width + 2), 3.0f);
+      std::vector<Bf16> narrow(values.size());
+      std::transform(values.begin(), values.end(), narrow.begin(), ToBf16);
+      const auto wide_there = OnDevice(values);
+      const auto narrow_there = OnDevice(narrow);
+      for (const bool wide : {true, false}) {
+        const auto scales = OnDevice(std::vector<uint8_t>(2 * tokens, 0xa5));
+        const auto codes = OnDevice(std::vector<uint8_t>(tokens * quantiser.code_bytes(), 0xa5));
+        const TensorView x = wide ? TensorView{wide_there.data(), DType::kF32, tokens, width, width + 2}
+                                  : TensorView{narrow_there.data(), DType::kBf16, tokens, width, width + 2};
+        ops_->QuantiseTokens(x, bits, scales.data(), codes.data(), {});
+        const auto back = OnDevice(Poisoned(tokens * width));
+        ops_->DequantiseTokens(scales.data(), codes.data(), bits, back.View(tokens, width), {});
+        std::vector<uint8_t> want_scales, want_codes;
+        std::vector<float> want;
+        for (int t = 0; t < tokens; ++t) {
+          std::vector<float> row(width);
+          for (int i = 0; i < width; ++i) {
+            const size_t at = t * (width + 2) + i;
+            row[i] = wide ? values[at] : ToFloat(narrow[at]);
+          }
+          std::vector<uint8_t> row_codes(quantiser.code_bytes());
+          const Bf16 scale = quantiser.Encode(row.data(), row_codes.data());
+          want_scales.push_back(static_cast<uint8_t>(scale.bits));
+          want_scales.push_back(static_cast<uint8_t>(scale.bits >> 8));
+          want_codes.insert(want_codes.end(), row_codes.begin(), row_codes.end());
+          quantiser.Decode(scale, row_codes.data(), row.data());
+          want.insert(want.end(), row.begin(), row.end());
+        }
+        EXPECT_EQ(scales.Read().value(), want_scales) << bits << " bits, width " << width;
+        EXPECT_EQ(codes.Read().value(), want_codes) << bits << " bits, width " << width;
+        EXPECT_EQ(back.Read().value(), want) << bits << " bits, width " << width;
+      }
+    }
+  }
+}
+
+// Copies on one stream wait for what they copy on another, whatever comes behind it there.
+TEST_P(OpsTest, FollowersWaitForWhatTheyFollow) {
+  const absl::StatusOr<Stream> stream = device_->CreateStream();
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  constexpr int kRows = 512, kCols = 1024;
+  const auto x = OnDevice(Random(kRows * kCols)), y = OnDevice(Poisoned(kRows * kCols));
+  std::vector<uint8_t> memory(kRows * kCols * sizeof(float));
+  for (const bool pinned : {false, true}) {
+    if (pinned) {
+      ASSERT_TRUE(device_->Pin(absl::MakeSpan(memory)).ok());
+    }
+    for (int round = 0; round < 20; ++round) {
+      const std::vector<float> values = Random(kRows * kCols);
+      device_->CopyToDevice(x.data(), values.data(), memory.size(), {});
+      for (int i = 0; i < 8; ++i) ops_->Convert(x.View(kRows, kCols), y.View(kRows, kCols), {});
+      device_->Follow(*stream, {});
+      device_->CopyToHost(memory.data(), y.data(), memory.size(), *stream);
+      ASSERT_TRUE(device_->Synchronize(*stream).ok());
+      EXPECT_TRUE(device_->Finished(*stream));
+      ASSERT_EQ(std::memcmp(memory.data(), values.data(), memory.size()), 0) << "round " << round;
+      ASSERT_TRUE(device_->Synchronize({}).ok());
+    }
+    if (pinned) device_->Unpin(absl::MakeSpan(memory));
+  }
+  device_->DestroyStream(*stream);
 }
 
 // Whether the device has made repeated work as one; a CPU never does.

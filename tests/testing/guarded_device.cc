@@ -4,6 +4,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -153,6 +154,34 @@ class GuardedOps final : public Ops {
       ops_->SampleRows(logits, draws, tokens, {});
     });
   }
+  void PackLatents(const TensorView& z, float inverse_step, absl::Span<const LatentPlane> planes,
+                   uint8_t* bytes, Stream stream) override {
+    Check({z});
+    CheckPlanes(bytes, planes, z.rows);
+    enqueue_(stream, [=, this, copy = std::vector<LatentPlane>(planes.begin(), planes.end())] {
+      ops_->PackLatents(z, inverse_step, copy, bytes, {});
+    });
+  }
+  void UnpackLatents(const uint8_t* bytes, absl::Span<const LatentPlane> planes, int64_t first, float step,
+                     const TensorView& z, Stream stream) override {
+    Check({z});
+    CheckPlanes(bytes, planes, first + z.rows);
+    enqueue_(stream, [=, this, copy = std::vector<LatentPlane>(planes.begin(), planes.end())] {
+      ops_->UnpackLatents(bytes, copy, first, step, z, {});
+    });
+  }
+  void QuantiseTokens(const TensorView& x, int bits, uint8_t* scales, uint8_t* codes,
+                      Stream stream) override {
+    Check({x});
+    ALUDEL_CHECK(memory_->Holds(scales, 2 * x.rows) && memory_->Holds(codes, x.rows * x.cols * bits / 8));
+    enqueue_(stream, [=, this] { ops_->QuantiseTokens(x, bits, scales, codes, {}); });
+  }
+  void DequantiseTokens(const uint8_t* scales, const uint8_t* codes, int bits, const TensorView& x,
+                        Stream stream) override {
+    Check({x});
+    ALUDEL_CHECK(memory_->Holds(scales, 2 * x.rows) && memory_->Holds(codes, x.rows * x.cols * bits / 8));
+    enqueue_(stream, [=, this] { ops_->DequantiseTokens(scales, codes, bits, x, {}); });
+  }
   void Convert(const TensorView& src, const TensorView& dst, Stream stream) override {
     Check({src, dst});
     if (InVain("Convert", src, dst)) return;
@@ -169,6 +198,12 @@ class GuardedOps final : public Ops {
   }
   void CheckPointer(const float* values) const {
     ALUDEL_CHECK(values == nullptr || memory_->Holds(values, 4));
+  }
+  void CheckPlanes(const uint8_t* bytes, absl::Span<const LatentPlane> planes, int64_t tokens) const {
+    for (const LatentPlane& plane : planes) {
+      ALUDEL_CHECK(memory_->Holds(bytes + plane.offset, (tokens * plane.width + 7) / 8));
+      ALUDEL_CHECK(plane.high_offset == 0 || memory_->Holds(bytes + plane.high_offset, tokens));
+    }
   }
   void CheckPages(const PagedKv& kv) const {
     ALUDEL_CHECK(memory_->Holds(kv.k, 1) && memory_->Holds(kv.v, 1));
@@ -259,6 +294,20 @@ class GuardedDevice final : public Device {
     return absl::OkStatus();
   }
 
+  bool Finished(Stream stream) override {
+    absl::MutexLock lock(&mutex_);
+    return QueueOf(stream)->work.empty();
+  }
+  void Follow(Stream later, Stream earlier) override {
+    absl::MutexLock lock(&mutex_);
+    Queue* const before = QueueOf(earlier);
+    const auto reached = std::make_shared<bool>(false);
+    before->work.push_back([reached] { *reached = true; });
+    QueueOf(later)->work.push_back([before, reached] {
+      while (!*reached) RunNext(before);
+    });
+  }
+
   void Repeat(const RepeatKey& key, Stream stream, absl::FunctionRef<void()> work) override {
     Trace first{key.positions, /*in_vain=*/true}, second{key.positions, /*in_vain=*/false};
     for (Trace* trace : {&first, &second}) {
@@ -285,7 +334,12 @@ class GuardedDevice final : public Device {
   void Run(Queue* queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (queue->work.empty()) return;
     const GuardedMemory::Opened opened(&memory_);
-    for (; !queue->work.empty(); queue->work.pop_front()) queue->work.front()();
+    while (!queue->work.empty()) RunNext(queue);
+  }
+  static void RunNext(Queue* queue) {
+    const std::function<void()> work = std::move(queue->work.front());
+    queue->work.pop_front();
+    work();
   }
 
   GuardedMemory memory_;

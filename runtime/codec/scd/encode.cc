@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "runtime/codec/coverage.h"
+#include "runtime/codec/outbox.h"
 #include "runtime/codec/scd/projector.h"
 #include "runtime/status_macros.h"
 
@@ -33,42 +34,41 @@ int64_t MaxRank(const std::vector<PackedLayer>& layers) {
 class ScdEncoder : public KvEncoder {
  public:
   ScdEncoder(const Transformer& model, const std::vector<PackedLayer>& layers,
-             std::unique_ptr<Projector> projector, Buffer codes, Buffer wire)
+             std::unique_ptr<Projector> projector, Buffer codes, std::unique_ptr<FrameOutbox> outbox)
       : model_(model),
         layers_(layers),
         projector_(std::move(projector)),
         codes_(std::move(codes)),
-        wire_(std::move(wire)) {}
+        outbox_(std::move(outbox)) {}
 
   absl::Status Encode(const LayerSlice& slice, FrameSink& sink) override {
     ALUDEL_CHECK(slice.layer >= 0 && slice.layer < static_cast<int>(layers_.size()));
     const PackedLayer& layer = layers_[slice.layer];
-    const size_t bytes = static_cast<size_t>(slice.tokens() * layer.rank()) * sizeof(Bf16);
-    ALUDEL_ASSIGN_OR_RETURN(absl::Span<uint8_t> payload, sink.Reserve(bytes));
+    ALUDEL_ASSIGN_OR_RETURN(uint8_t* const wire, outbox_->Next(sink));
+    Bf16* const codes = reinterpret_cast<Bf16*>(wire);
     if (layer.mode == ScdMode::kPatch) {
-      AppendCode(slice.h, *layer.h, 0);
+      MakeCode(slice.h, *layer.h, codes);
     } else {
-      AppendCode(slice.v, *layer.v, AppendCode(slice.k, *layer.k, 0));
+      MakeCode(slice.v, *layer.v, MakeCode(slice.k, *layer.k, codes));
     }
-    model_.device()->CopyToHost(payload.data(), wire_.data(), bytes, model_.stream());
-    ALUDEL_RETURN_IF_ERROR(model_.device()->Synchronize(model_.stream()));
-    return sink.Commit(SliceCoverage(slice), bytes);
+    const size_t bytes = static_cast<size_t>(slice.tokens() * layer.rank()) * sizeof(Bf16);
+    const bool last = slice.layer + 1 == static_cast<int>(layers_.size());
+    return outbox_->Add(SliceCoverage(slice), bytes, last, sink);
   }
 
  private:
-  // Writes bf16(x w^T) to wire_ from element `at`; returns the element behind it.
-  int64_t AppendCode(const TensorView& x, const PackedMatrix& w, int64_t at) {
+  // Writes bf16(x w^T) to `to`; returns what comes behind it.
+  Bf16* MakeCode(const TensorView& x, const PackedMatrix& w, Bf16* to) {
     const TensorView code = projector_->Multiply(x, w, nullptr, /*accumulate=*/false, codes_.as<float>());
-    const TensorView out = TensorView::Of(wire_.as<Bf16>() + at, code.rows, code.cols);
-    model_.device()->ops().Convert(code, out, model_.stream());
-    return at + code.rows * code.cols;
+    model_.device()->ops().Convert(code, TensorView::Of(to, code.rows, code.cols), model_.stream());
+    return to + code.rows * code.cols;
   }
 
   const Transformer& model_;
   const std::vector<PackedLayer>& layers_;
   std::unique_ptr<Projector> projector_;
   Buffer codes_;  // f32 [PaddedRows(max_rows), max rank]
-  Buffer wire_;   // bf16 [max_rows, max rank]
+  std::unique_ptr<FrameOutbox> outbox_;
 };
 
 class ScdEncoderCodec : public KvCodec {
@@ -105,9 +105,9 @@ class ScdEncoderCodec : public KvCodec {
                             Projector::Create(model_, std::max(config.hidden, config.kv_dim())));
     ALUDEL_ASSIGN_OR_RETURN(Buffer codes,
                             AllocateZeroed(model_, PaddedRows(max_rows) * rank * sizeof(float)));
-    ALUDEL_ASSIGN_OR_RETURN(Buffer wire, AllocateZeroed(model_, max_rows * rank * sizeof(Bf16)));
+    ALUDEL_ASSIGN_OR_RETURN(auto outbox, FrameOutbox::Create(model_, max_rows * rank * sizeof(Bf16)));
     return std::make_unique<ScdEncoder>(model_, layers_, std::move(projector), std::move(codes),
-                                        std::move(wire));
+                                        std::move(outbox));
   }
 
   absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "runtime/codec/coverage.h"
+#include "runtime/codec/outbox.h"
 #include "runtime/codec/scd/projector.h"
 #include "runtime/codec/transform/latent_packing.h"
 #include "runtime/status_macros.h"
@@ -31,10 +32,17 @@ HostMatrix Columns(const HostMatrix& matrix, int64_t begin, int64_t count) {
 class TransformEncoder : public KvEncoder {
  public:
   TransformEncoder(const Transformer& model, const TransformShape& shape,
-                   const std::vector<PackedGroup>& groups, Projector& projector, std::vector<Buffer> latents)
-      : model_(model), shape_(shape), groups_(groups), projector_(projector), latents_(std::move(latents)) {}
+                   const std::vector<PackedGroup>& groups, Projector& projector, std::vector<Buffer> latents,
+                   std::unique_ptr<FrameOutbox> outbox)
+      : model_(model),
+        shape_(shape),
+        groups_(groups),
+        projector_(projector),
+        latents_(std::move(latents)),
+        outbox_(std::move(outbox)) {}
 
   absl::Status Encode(const LayerSlice& slice, FrameSink& sink) override {
+    ALUDEL_RETURN_IF_ERROR(outbox_->Poll(sink));
     if (slice.layer == shape_.native_layers) {
       for (size_t g = 0; g < groups_.size(); ++g) {
         projector_.Multiply(slice.h, *groups_[g].side, groups_[g].offset.as<float>(), /*accumulate=*/false,
@@ -65,16 +73,19 @@ class TransformEncoder : public KvEncoder {
   absl::Status Ship(const LayerSlice& slice, const PackedGroup& group, const Buffer& latents,
                     FrameSink& sink) {
     const int64_t tokens = slice.tokens();
-    host_.resize(tokens * group.shape.rank);
-    model_.device()->CopyToHost(host_.data(), latents.data(), host_.size() * sizeof(float), model_.stream());
-    ALUDEL_RETURN_IF_ERROR(model_.device()->Synchronize(model_.stream()));
-    ALUDEL_ASSIGN_OR_RETURN(const absl::Span<uint8_t> payload,
-                            sink.Reserve(MaxPackedBytes(group.grid.bits, shape_.packing, tokens)));
-    const size_t bytes = PackLatents(host_.data(), tokens, group.grid, shape_.packing, payload);
+    const std::vector<int>& bits = group.grid.bits;
+    const TensorView z = TensorView::Of(latents.as<float>(), tokens, group.shape.rank);
+    ALUDEL_ASSIGN_OR_RETURN(uint8_t* const planes, outbox_->Next(sink));
+    model_.device()->ops().PackLatents(z, 1.0f / group.grid.step, PlanesOf(bits, shape_.packing, tokens),
+                                       planes, model_.stream());
     FrameCoverage coverage = SliceCoverage(slice);
     coverage.first_layer = static_cast<uint16_t>(group.shape.first_layer);
     coverage.layers = static_cast<uint16_t>(group.shape.layers);
-    return sink.Commit(coverage, bytes);
+    const size_t bytes = PlaneBytes(bits, shape_.packing, tokens);
+    const bool last = slice.layer + 1 == model_.config().layers;
+    if (shape_.packing == LatentPacking::kFixed) return outbox_->Add(coverage, bytes, last, sink);
+    return outbox_->Add(coverage, bytes, {MaxPackedBytes(bits, shape_.packing, tokens), DeflatePlanes}, last,
+                        sink);
   }
 
   const Transformer& model_;
@@ -82,7 +93,7 @@ class TransformEncoder : public KvEncoder {
   const std::vector<PackedGroup>& groups_;
   Projector& projector_;
   std::vector<Buffer> latents_;  // per group f32 [PaddedRows(max_rows), rank]
-  std::vector<float> host_;
+  std::unique_ptr<FrameOutbox> outbox_;
 };
 
 class TransformEncoderCodec : public KvCodec {
@@ -124,13 +135,18 @@ class TransformEncoderCodec : public KvCodec {
   }
 
   absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {
+    const int64_t max_rows = model_.options().max_rows;
     std::vector<Buffer> latents;
+    size_t bytes = 0;
     for (const PackedGroup& group : groups_) {
-      const int64_t floats = PaddedRows(model_.options().max_rows) * group.shape.rank;
+      bytes = std::max(bytes, PlaneBytes(group.grid.bits, shape_.packing, max_rows));
+      const int64_t floats = PaddedRows(max_rows) * group.shape.rank;
       ALUDEL_ASSIGN_OR_RETURN(Buffer buffer, AllocateZeroed(model_, floats * sizeof(float)));
       latents.push_back(std::move(buffer));
     }
-    return std::make_unique<TransformEncoder>(model_, shape_, groups_, *projector_, std::move(latents));
+    ALUDEL_ASSIGN_OR_RETURN(auto outbox, FrameOutbox::Create(model_, bytes));
+    return std::make_unique<TransformEncoder>(model_, shape_, groups_, *projector_, std::move(latents),
+                                              std::move(outbox));
   }
 
   absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {

@@ -96,21 +96,27 @@ class TransformDecoder : public KvDecoder {
   absl::Status Apply(const FrameCoverage& coverage, absl::Span<const uint8_t> payload,
                      const KvTarget& target) override {
     ALUDEL_ASSIGN_OR_RETURN(const PackedGroup* group, GroupOf(coverage, target));
-    std::vector<float> latents(int64_t{coverage.tokens} * group->shape.rank);
-    absl::Status unpacked =
-        UnpackLatents(payload, coverage.tokens, group->grid, shape_.packing, latents.data());
-    if (!unpacked.ok()) {
+    const std::vector<int>& bits = group->grid.bits;
+    std::vector<uint8_t> inflated;
+    const absl::StatusOr<absl::Span<const uint8_t>> planes =
+        OpenPlanes(payload, bits, shape_.packing, coverage.tokens, &inflated);
+    if (!planes.ok()) {
       return absl::DataLossError(
-          absl::StrFormat("frame of layer %d: %s", coverage.first_layer, unpacked.message()));
+          absl::StrFormat("frame of layer %d: %s", coverage.first_layer, planes.status().message()));
     }
+    Device& device = *model_.device();
+    ALUDEL_ASSIGN_OR_RETURN(const Buffer wire, device.Allocate(planes->size()));
+    device.CopyToDevice(wire.data(), planes->data(), planes->size(), model_.stream());
+    const std::vector<LatentPlane> layout = PlanesOf(bits, shape_.packing, coverage.tokens);
     for (int64_t begin = 0; begin < coverage.tokens; begin += work_.max_rows) {
       const int64_t rows = std::min<int64_t>(work_.max_rows, coverage.tokens - begin);
-      const int64_t position = coverage.token_begin + begin;
-      Reconstruct(*group, latents.data() + begin * group->shape.rank, position, rows, target);
-      // The caller's bytes and the decoder's memory are free again when this returns.
-      ALUDEL_RETURN_IF_ERROR(model_.device()->Synchronize(model_.stream()));
+      const TensorView latents = TensorView::Of(work_.latents.as<float>(), rows, group->shape.rank);
+      device.ops().UnpackLatents(wire.as<uint8_t>(), layout, begin, group->grid.step, latents,
+                                 model_.stream());
+      Reconstruct(*group, latents, coverage.token_begin + begin, target);
     }
-    return absl::OkStatus();
+    // The caller's bytes and the decoder's memory are free again when this returns.
+    return device.Synchronize(model_.stream());
   }
 
  private:
@@ -129,14 +135,11 @@ class TransformDecoder : public KvDecoder {
                         coverage.first_layer + coverage.layers));
   }
 
-  void Reconstruct(const PackedGroup& group, const float* latents, int64_t position, int64_t rows,
+  void Reconstruct(const PackedGroup& group, const TensorView& latents, int64_t position,
                    const KvTarget& target) {
-    const int64_t rank = group.shape.rank;
-    model_.device()->CopyToDevice(work_.latents.data(), latents, rows * rank * sizeof(float),
-                                  model_.stream());
     absl::InlinedVector<TensorView, 2> inputs;
-    if (shape_.has_side()) inputs.push_back(Side(position, rows));
-    inputs.push_back(TensorView::Of(work_.latents.as<float>(), rows, rank));
+    if (shape_.has_side()) inputs.push_back(Side(position, latents.rows));
+    inputs.push_back(latents);
     const TensorView kv = Decode(group, inputs);
     const int64_t kv_dim = model_.config().kv_dim();
     for (int i = 0; i < group.shape.layers; ++i) {

@@ -7,8 +7,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/token_quantiser.h"
 #include "runtime/codec/hand_over.h"
-#include "runtime/codec/token_quantiser.h"
 #include "tests/kernels/device_array.h"
 #include "tests/testing/test_model.h"
 
@@ -34,6 +34,7 @@ double Divergence(const std::vector<float>& p, const std::vector<float>& q) {
 class Quantised : public ::testing::TestWithParam<int> {
  protected:
   static constexpr int64_t kTokens = 37;
+  static constexpr int kLayer = 7;
 
   Quantised()
       : model_("deploy/demo/chat", {.compute = DType::kF32, .max_rows = 16}, DType::kBf16, 64),
@@ -54,7 +55,7 @@ class Quantised : public ::testing::TestWithParam<int> {
     return logits;
   }
 
-  // The frame of two tokens of layer 1, K rising and V falling.
+  // The frame of two tokens of the last layer, which waits for no other: K rising and V falling.
   absl::Status EncodeSlice() {
     k_.resize(2 * width_);
     v_.resize(2 * width_);
@@ -63,7 +64,7 @@ class Quantised : public ::testing::TestWithParam<int> {
       v_[i] -= std::sin(static_cast<float>(i));
     }
     LayerSlice slice;
-    slice.layer = 1;
+    slice.layer = kLayer;
     slice.token_begin = 4;
     const DeviceArray<float> k(*model_.device(), k_), v(*model_.device(), v_);
     slice.k = k.View(2, width_);
@@ -72,7 +73,7 @@ class Quantised : public ::testing::TestWithParam<int> {
   }
 
   absl::Status Apply(absl::Span<const uint8_t> payload) {
-    return codec_->NewDecoder().value()->Apply({1, 1, 0, 4, 2}, payload, Target());
+    return codec_->NewDecoder().value()->Apply({kLayer, 1, 0, 4, 2}, payload, Target());
   }
 
   TestModel model_;
@@ -129,7 +130,7 @@ TEST_P(Quantised, TruncatedAndOverlongPayloadsAreRefused) {
   for (const size_t bytes : {size_t{0}, size_t{1}, payload.size() / 2, payload.size() - 1}) {
     const absl::Status status = Apply(absl::MakeConstSpan(payload).first(bytes));
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-    EXPECT_THAT(std::string(status.message()), HasSubstr(name_ + " frame of layer 1: payload is"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(name_ + " frame of layer 7: payload is"));
   }
   payload.push_back(0);
   EXPECT_EQ(Apply(payload).code(), absl::StatusCode::kDataLoss);
@@ -159,7 +160,7 @@ TEST_P(Quantised, ProducerWhoseValuesOverflowGetsAnError) {
   v_[width_ + 3] = std::numeric_limits<float>::infinity();
   const absl::Status status = EncodeSlice();
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("layer 1, token 5: V holds values"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("layer 7, token 5: V holds values"));
   EXPECT_TRUE(store_.frames().empty());
 }
 

@@ -1,4 +1,4 @@
-#include "runtime/codec/token_quantiser.h"
+#include "kernels/token_quantiser.h"
 
 #include <algorithm>
 #include <bit>

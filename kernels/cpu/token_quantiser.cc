@@ -1,26 +1,19 @@
-#include "runtime/codec/token_quantiser.h"
+#include "kernels/token_quantiser.h"
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <vector>
 
 #include "kernels/check.h"
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/rows.h"
 
 namespace aludel {
 namespace {
 
-constexpr uint16_t kBf16Infinity = 0x7f80;
-constexpr uint16_t kMaxScale = (112 + 127) << 7;  // 2^112; non-negative bf16 values order like their bits
-
-// The smallest bf16 that is at least `value` (not negative): with a scale rounded down, the largest value
-// would not fit its code.
-Bf16 RoundUpToBf16(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  return {static_cast<uint16_t>((bits >> 16) + ((bits & 0xffffu) != 0 ? 1 : 0))};
-}
-
-// The two's complement number in the low four bits.
-int SignedNibble(uint8_t nibble) { return static_cast<int>((nibble & 0xfu) ^ 8u) - 8; }
+// What a value costs in the rotation, in multiply-adds, about.
+constexpr int64_t kRotationWork = 8;
 
 }  // namespace
 
@@ -43,7 +36,6 @@ void RotateHadamard(float* x, int64_t length) {
 
 TokenQuantiser::TokenQuantiser(int bits, int64_t width)
     : bits_(bits),
-      limit_(bits == 8 ? 127 : 7),
       width_(width),
       block_(std::min(kMaxBlock, int64_t{1} << std::countr_zero(static_cast<uint64_t>(width)))) {
   ALUDEL_CHECK((bits == 8 || bits == 4) && width > 0 && width % 2 == 0);
@@ -66,19 +58,12 @@ Bf16 TokenQuantiser::Encode(float* x, uint8_t* codes) const {
     finite = finite && std::isfinite(x[i]);
     largest = std::max(largest, std::fabs(x[i]));
   }
-  if (!finite) return {kBf16Infinity};
-  const Bf16 scale = RoundUpToBf16(largest / static_cast<float>(limit_));
+  const Bf16 scale{finite ? ScaleBits(largest, bits_) : kNoScale};
   if (!ValidScale(scale)) return scale;
   const float step = ToFloat(scale);
-  const auto code = [&](int64_t i) {
-    // A zero vector has step 0 and codes 0. Rounding of the quotient can pass the limit by a hair only, which
-    // the clamp takes back.
-    const int64_t level = step > 0 ? std::lrint(x[i] / step) : 0;
-    return static_cast<uint8_t>(std::clamp<int64_t>(level, -limit_, limit_));
-  };
+  const auto level = [&](size_t i) { return static_cast<unsigned>(LevelOf(x[i], step, bits_)); };
   for (size_t i = 0; i < code_bytes(); ++i) {
-    codes[i] = bits_ == 8 ? code(static_cast<int64_t>(i))
-                          : static_cast<uint8_t>((code(2 * i) & 0xfu) | (code(2 * i + 1) << 4));
+    codes[i] = static_cast<uint8_t>(bits_ == 8 ? level(i) : (level(2 * i) & 0xfu) | level(2 * i + 1) << 4);
   }
   return scale;
 }
@@ -96,6 +81,30 @@ void TokenQuantiser::Decode(Bf16 scale, const uint8_t* codes, float* x) const {
   Rotate(x);
 }
 
-bool TokenQuantiser::ValidScale(Bf16 scale) { return scale.bits <= kMaxScale; }
+void CpuOps::QuantiseTokens(const TensorView& x, int bits, uint8_t* scales, uint8_t* codes, Stream) {
+  const TokenQuantiser quantiser(bits, x.cols);
+  ForRows(x.rows, kRotationWork * x.cols, [&](int64_t begin, int64_t end) {
+    std::vector<float> row(x.cols);
+    for (int64_t t = begin; t < end; ++t) {
+      const float* const values = cpu::LoadRow(x, t, row.data());
+      if (values != row.data()) std::copy_n(values, x.cols, row.data());
+      const Bf16 scale = quantiser.Encode(row.data(), codes + t * quantiser.code_bytes());
+      // Little-endian, wherever we run.
+      scales[2 * t] = static_cast<uint8_t>(scale.bits);
+      scales[2 * t + 1] = static_cast<uint8_t>(scale.bits >> 8);
+    }
+  });
+}
+
+void CpuOps::DequantiseTokens(const uint8_t* scales, const uint8_t* codes, int bits, const TensorView& x,
+                              Stream) {
+  const TokenQuantiser quantiser(bits, x.cols);
+  ForRows(x.rows, kRotationWork * x.cols, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      const Bf16 scale{static_cast<uint16_t>(scales[2 * t] | scales[2 * t + 1] << 8)};
+      quantiser.Decode(scale, codes + t * quantiser.code_bytes(), x.f32() + t * x.stride);
+    }
+  });
+}
 
 }  // namespace aludel

@@ -1,11 +1,40 @@
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/host_device.h"
 #include "kernels/tensor.h"
 
 namespace aludel {
+
+// The largest level of a code.
+ALUDEL_HOST_DEVICE constexpr int LevelLimit(int bits) { return bits == 8 ? 127 : 7; }
+
+// The smallest bf16 that is at least largest / limit (not negative): with a scale rounded down, the largest
+// value would not fit its code.
+ALUDEL_HOST_DEVICE inline uint16_t ScaleBits(float largest, int bits) {
+  const auto quotient = __builtin_bit_cast(uint32_t, largest / static_cast<float>(LevelLimit(bits)));
+  return static_cast<uint16_t>((quotient >> 16) + ((quotient & 0xffffu) != 0 ? 1 : 0));
+}
+
+// From 0 to 2^112: whatever the codes, 128 of them in f32 do not overflow.
+ALUDEL_HOST_DEVICE constexpr bool IsScale(uint16_t bits) {
+  return bits <= (112 + 127) << 7;  // non-negative bf16 values order like their bits
+}
+inline constexpr uint16_t kNoScale = 0x7f80;  // infinity: of values that are not finite
+
+// The level of a rotated value. A zero vector has step 0 and levels 0. Rounding of the quotient can pass the
+// limit by a hair only, which the clamp takes back.
+ALUDEL_HOST_DEVICE inline int LevelOf(float x, float step, int bits) {
+  const int limit = LevelLimit(bits);
+  const int level = step > 0.0f ? static_cast<int>(rintf(x / step)) : 0;
+  return level < -limit ? -limit : (level > limit ? limit : level);
+}
+
+// The number in the low four bits.
+ALUDEL_HOST_DEVICE constexpr int SignedNibble(int nibble) { return ((nibble & 0xf) ^ 8) - 8; }
 
 // x[0, length) <- H x, H the normalised Walsh-Hadamard matrix in Sylvester order. It is orthogonal and its
 // own inverse: lengths of errors survive it, and one outlier channel is spread over all of them. `length` is
@@ -34,8 +63,7 @@ class TokenQuantiser {
   // x [width] from codes and a valid scale.
   void Decode(Bf16 scale, const uint8_t* codes, float* x) const;
 
-  // From 0 to 2^112: whatever the codes, 128 of them in f32 do not overflow.
-  static bool ValidScale(Bf16 scale);
+  static bool ValidScale(Bf16 scale) { return IsScale(scale.bits); }
 
   // A longer block spreads outliers further but mixes more heads; 128 is one head of most models.
   static constexpr int64_t kMaxBlock = 128;
@@ -44,7 +72,6 @@ class TokenQuantiser {
   void Rotate(float* x) const;
 
   int bits_;
-  int limit_;  // 127 or 7
   int64_t width_;
   int64_t block_;
 };
