@@ -103,6 +103,10 @@ class Transport {
 
   virtual TransportStats stats() const = 0;
 
+  // Whether it could send from a GPU's memory and receive into it. Frames are in host memory all the same:
+  // their checksums and ciphers are made there.
+  virtual bool reaches_gpu_memory() const { return false; }
+
   // For how long the progress thread has left the question of an earlier call unanswered; zero where it has
   // answered, and then this call asks the next one. To be asked regularly, by one thread.
   virtual absl::Duration ProgressSilence() = 0;

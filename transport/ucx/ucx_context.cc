@@ -120,4 +120,11 @@ absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Open(const TransportOpti
   return std::unique_ptr<UcxContext>(new UcxContext(context));
 }
 
+bool UcxContext::ReachesGpuMemory() const {
+  ucp_context_attr_t attributes = {};
+  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  return ucp_context_query(context_, &attributes) == UCS_OK &&
+         (attributes.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0;
+}
+
 }  // namespace aludel

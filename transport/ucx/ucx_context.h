@@ -20,6 +20,8 @@ class UcxContext {
   UcxContext& operator=(const UcxContext&) = delete;
 
   ucp_context_h handle() const { return context_; }
+  // Whether this UCX was built with CUDA, and found a driver.
+  bool ReachesGpuMemory() const;
 
  private:
   explicit UcxContext(ucp_context_h context) : context_(context) {}

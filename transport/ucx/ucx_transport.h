@@ -23,6 +23,7 @@ class UcxTransport : public Transport {
   absl::StatusOr<std::unique_ptr<MemoryRegion>> Allocate(size_t bytes) override;
   absl::Duration ProgressSilence() override { return progress_->Silence(); }
   TransportStats stats() const override { return counters_->Snapshot(); }
+  bool reaches_gpu_memory() const override { return context_->ReachesGpuMemory(); }
 
  private:
   explicit UcxTransport(const TransportOptions& options) : max_inflight_sends_(options.max_inflight_sends) {}

@@ -90,8 +90,9 @@ absl::StatusOr<absl::Span<const uint8_t>> OpenPlanes(absl::Span<const uint8_t> p
                                                      int64_t tokens, std::vector<uint8_t>* inflated) {
   const size_t want = PlaneBytes(bits, packing, tokens);
   if (want > kMostBytes) {
-    return absl::DataLossError(absl::StrFormat("latents of %d tokens of rank %d take %d bytes, at most %d are read",
-                                               tokens, bits.size(), want, kMostBytes));
+    return absl::DataLossError(
+        absl::StrFormat("latents of %d tokens of rank %d take %d bytes, at most %d are read", tokens,
+                        bits.size(), want, kMostBytes));
   }
   if (packing == LatentPacking::kDeflate) {
     inflated->resize(want);
