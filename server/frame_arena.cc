@@ -44,7 +44,8 @@ void FrameArena::PinFor(Device* device) {
   if (status.ok()) {
     pinned_for_ = device;
   } else {
-    spdlog::warn("frames are copied twice on their way from and to {}: {}", device->name(), status.message());
+    spdlog::warn("frames are copied twice on their way from and to {}: {}", device->name(),
+                 std::string(status.message()));
   }
 }
 

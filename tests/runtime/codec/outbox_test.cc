@@ -110,7 +110,9 @@ TEST_F(OutboxTest, MayDieWithACopyUnderWay) {
   Fill(1, kBytes);
   ASSERT_TRUE(outbox_->Add({1}, kBytes, /*last=*/false, sink_).ok());
   outbox_.reset();
-  if (late()) EXPECT_TRUE(sink_.payloads.empty());
+  if (late()) {
+    EXPECT_TRUE(sink_.payloads.empty());
+  }
 }
 
 }  // namespace
