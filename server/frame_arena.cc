@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "runtime/status_macros.h"
-#include "spdlog/spdlog.h"
 
 namespace aludel {
 namespace {
@@ -27,30 +26,10 @@ FrameExtent::~FrameExtent() {
   if (arena_ != nullptr) arena_->Return(bytes_);
 }
 
-absl::StatusOr<std::unique_ptr<FrameArena>> FrameArena::Create(Transport* transport, Device* device,
-                                                               size_t bytes) {
+absl::StatusOr<std::unique_ptr<FrameArena>> FrameArena::Create(Transport* transport, size_t bytes) {
   const size_t rounded = RoundUp(bytes);
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<MemoryRegion> region, transport->Allocate(rounded));
-  std::unique_ptr<FrameArena> arena(new FrameArena(std::move(region), rounded));
-  if (device == nullptr || device->name() == "cpu") return arena;
-  spdlog::info("frames of {} go through {} bytes of pinned host memory; this UCX {} GPU memory itself",
-               device->name(), rounded, transport->reaches_gpu_memory() ? "would reach" : "does not reach");
-  arena->PinFor(device);
-  return arena;
-}
-
-void FrameArena::PinFor(Device* device) {
-  const absl::Status status = device->Pin(region_->bytes());
-  if (status.ok()) {
-    pinned_for_ = device;
-  } else {
-    spdlog::warn("frames are copied twice on their way from and to {}: {}", device->name(),
-                 std::string(status.message()));
-  }
-}
-
-FrameArena::~FrameArena() {
-  if (pinned_for_ != nullptr) pinned_for_->Unpin(region_->bytes());
+  return std::unique_ptr<FrameArena>(new FrameArena(std::move(region), rounded));
 }
 
 FrameArena::FrameArena(std::unique_ptr<MemoryRegion> region, size_t bytes)

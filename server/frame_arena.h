@@ -10,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "kernels/device.h"
 #include "transport/transport.h"
 
 namespace aludel {
@@ -41,25 +40,21 @@ class FrameExtent {
 // Extents must die before the arena, and the arena before its transport.
 class FrameArena {
  public:
-  // For frames that are copied from or to `device` (null: of a test's own), which lives longer.
-  static absl::StatusOr<std::unique_ptr<FrameArena>> Create(Transport* transport, Device* device,
-                                                            size_t bytes);
-  ~FrameArena();
+  static absl::StatusOr<std::unique_ptr<FrameArena>> Create(Transport* transport, size_t bytes);
 
   // ResourceExhausted names what was wanted and the largest free piece.
   absl::StatusOr<FrameExtent> Reserve(size_t bytes);
 
+  absl::Span<uint8_t> memory() const { return region_->bytes(); }
   size_t bytes_total() const { return total_; }
   size_t bytes_reserved() const;
 
  private:
   friend class FrameExtent;
   FrameArena(std::unique_ptr<MemoryRegion> region, size_t bytes);
-  void PinFor(Device* device);
   void Return(absl::Span<uint8_t> bytes);
 
   const std::unique_ptr<MemoryRegion> region_;
-  Device* pinned_for_ = nullptr;
   const size_t total_;
   mutable absl::Mutex mutex_;
   std::map<size_t, size_t> free_ ABSL_GUARDED_BY(mutex_);  // offset -> bytes, no two adjacent

@@ -114,6 +114,19 @@ v1::ModelIdentity ModelHost::Identity() const {
       IdentityOf(model_->config(), model_->hash(), tokenizer_->fingerprint(), model_->options().rope_length));
 }
 
+std::unique_ptr<PinnedMemory> ModelHost::PinFrames(absl::Span<uint8_t> frames, const Transport& transport) {
+  auto pinned = std::make_unique<PinnedMemory>(device_.get(), frames);
+  const std::string device = device_->name();
+  if (!pinned->status().ok()) {
+    spdlog::warn("frames are copied twice on their way from and to {}: {}", device,
+                 std::string(pinned->status().message()));
+  } else if (device != "cpu") {
+    spdlog::info("frames of {} go through {} bytes of pinned host memory; this UCX {} GPU memory itself",
+                 device, frames.size(), transport.reaches_gpu_memory() ? "would reach" : "does not reach");
+  }
+  return pinned;
+}
+
 EngineStats ModelHost::Stats() {
   EngineStats stats = engine_->stats();
   absl::MutexLock lock(&mutex_);

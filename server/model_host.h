@@ -8,14 +8,17 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 #include "aludel/v1/handoff.pb.h"
 #include "runtime/codec/codec.h"
 #include "runtime/engine.h"
 #include "runtime/model/tokenizer.h"
 #include "runtime/model/transformer.h"
+#include "runtime/pinned_memory.h"
 #include "server/config.h"
 #include "server/handoff_version.h"
 #include "server/warm_up.h"
+#include "transport/transport.h"
 
 namespace aludel {
 
@@ -30,7 +33,6 @@ class ModelHost {
   Engine& engine() { return *engine_; }
   const Engine& engine() const { return *engine_; }
   const ModelConfig& config() const { return model_->config(); }
-  Device* device() const { return model_->device(); }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const std::vector<std::unique_ptr<KvCodec>>& codecs() const { return codecs_; }
   // Null for a format this server does not have.
@@ -56,6 +58,9 @@ class ModelHost {
   // Frame memory of one hand-over: all of it where that is no more than `window`, else so much that a few
   // steps can be under way at once.
   size_t HandoverWindow(const KvCodec& codec, int64_t tokens, size_t window) const;
+  // Makes copies between the device and frames in this memory fast while the result lives, and logs which way
+  // frames go.
+  std::unique_ptr<PinnedMemory> PinFrames(absl::Span<uint8_t> frames, const Transport& transport);
   // Stops the engine: every sequence ends with Unavailable. Before whatever its listeners use is destroyed.
   void StopEngine() { engine_.reset(); }
 

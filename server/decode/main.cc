@@ -95,7 +95,8 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   transport_options.receive_timeout = options.handover_timeout;
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, OpenTransport(transport_options, &receiver));
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<FrameArena> arena,
-                          FrameArena::Create(transport.get(), model->device(), options.receive_arena_bytes));
+                          FrameArena::Create(transport.get(), options.receive_arena_bytes));
+  const std::unique_ptr<PinnedMemory> pinned = model->PinFrames(arena->memory(), *transport);
   const std::string receiver_address = transport->address();
   Timer timer;  // its callbacks use what stands above
   Watchdog watchdog({{"the engine", [&] { return model->EngineSilence(); }},

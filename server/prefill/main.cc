@@ -65,7 +65,8 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport,
                           OpenTransport(options.transport, &refuse_all));
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<FrameArena> arena,
-                          FrameArena::Create(transport.get(), model->device(), options.send_arena_bytes));
+                          FrameArena::Create(transport.get(), options.send_arena_bytes));
+  const std::unique_ptr<PinnedMemory> pinned = model->PinFrames(arena->memory(), *transport);
   ConnectionCache connections(transport.get(), options.max_channels, options.connect_timeout);
   FrameCache frame_cache(options.frame_cache_bytes);
   PrefillLoad load;

@@ -18,7 +18,7 @@ class Arena : public ::testing::Test {
  protected:
   NoMessages no_messages_;
   std::unique_ptr<Transport> transport_ = *OpenTransport({.kind = "loopback"}, &no_messages_);
-  std::unique_ptr<FrameArena> arena_ = *FrameArena::Create(transport_.get(), nullptr, 256);
+  std::unique_ptr<FrameArena> arena_ = *FrameArena::Create(transport_.get(), 256);
 };
 
 TEST_F(Arena, ExtentsDoNotOverlapAndReturn) {

@@ -18,7 +18,7 @@ class Ring : public ::testing::Test {
  protected:
   Nobody nobody_;
   std::unique_ptr<Transport> transport_ = *OpenTransport({.kind = "loopback"}, &nobody_);
-  std::unique_ptr<FrameArena> arena_ = *FrameArena::Create(transport_.get(), nullptr, 1024);
+  std::unique_ptr<FrameArena> arena_ = *FrameArena::Create(transport_.get(), 1024);
   FrameRing ring_{*arena_->Reserve(256)};
 };
 

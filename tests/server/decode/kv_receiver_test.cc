@@ -32,7 +32,7 @@ class Receiver : public ::testing::Test {
     const TransportOptions loopback{.kind = "loopback"};
     in_ = *OpenTransport(loopback, &receiver_);
     out_ = *OpenTransport(loopback, &no_messages_);
-    arena_ = *FrameArena::Create(in_.get(), nullptr, 4096);
+    arena_ = *FrameArena::Create(in_.get(), 4096);
     channel_ = *out_->Connect(in_->address(), absl::Seconds(10));
     OpenTicket(256);
   }

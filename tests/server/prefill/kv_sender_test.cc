@@ -48,7 +48,7 @@ class Sender : public ::testing::Test {
   void SetUp() override {
     in_ = *OpenTransport({.kind = "loopback"}, &inbox_);
     out_ = *OpenTransport({.kind = "loopback"}, &unused_);
-    arena_ = *FrameArena::Create(out_.get(), nullptr, 1024);
+    arena_ = *FrameArena::Create(out_.get(), 1024);
     connection_ = std::make_shared<PeerConnection>(*out_->Connect(in_->address(), absl::Seconds(10)));
     sender_ = Make({});
   }
