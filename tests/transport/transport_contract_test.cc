@@ -339,7 +339,7 @@ TEST_P(TransportContract, PacesAChannelToTheEmulatedRate) {
   ASSERT_TRUE(results_.WaitForAll());
   const absl::Duration took = absl::Now() - start;
   EXPECT_GT(took, absl::Milliseconds(390));  // 8 MB at 20 MB/s are 400 ms
-  EXPECT_LT(took, absl::Milliseconds(1200));
+  EXPECT_LT(took, absl::Seconds(4));
 }
 
 TEST_P(TransportContract, DelaysMessagesOnTheEmulatedLink) {
@@ -348,32 +348,33 @@ TEST_P(TransportContract, DelaysMessagesOnTheEmulatedLink) {
   OpenBoth(options);
   const absl::Time start = absl::Now();
   const std::string payload = "x";
-  for (int i = 0; i < 5; ++i) channel_->Send({}, AsBytes(payload), results_.Expect());
+  for (int i = 0; i < 20; ++i) channel_->Send({}, AsBytes(payload), results_.Expect());
   ASSERT_TRUE(results_.WaitForAll());
   EXPECT_GE(absl::Now() - start, absl::Milliseconds(150));
-  EXPECT_LT(absl::Now() - start, absl::Milliseconds(600));  // they are on the way together
+  EXPECT_LT(absl::Now() - start, absl::Seconds(2));  // they are on the way together
 }
 
 TEST_P(TransportContract, LosesSpoilsAndDoublesMessagesOnlyWhereItIsToldTo) {
   const std::vector<uint8_t> data = Pattern(20'000, 3);
-  const auto arrivals = [&](auto change) {
+  const auto expect_arrivals = [&](size_t expected, auto change) {
     TransportOptions options = Options();
     change(options.link);
     OpenBoth(options);
-    const uint64_t before = handler_.arrived();
+    const size_t before = handler_.arrived();
     for (int i = 0; i < 8; ++i) channel_->Send(AsBytes("m"), data, results_.Expect());
     EXPECT_TRUE(results_.WaitForAll());
-    absl::SleepFor(absl::Milliseconds(200));
+    EXPECT_TRUE(handler_.WaitFor(before + expected));
+    absl::SleepFor(absl::Milliseconds(200));  // and no more
     EXPECT_EQ(sender_->stats().emulated_faults, options.link.has_faults() ? 8 : 0);
     channel_.reset();
     sender_.reset();
     receiver_.reset();
-    return handler_.arrived() - before;
+    EXPECT_EQ(handler_.arrived() - before, expected);
   };
-  EXPECT_EQ(arrivals([](LinkEmulation&) {}), 8);
-  EXPECT_EQ(arrivals([](LinkEmulation& link) { link.lost_share = 1; }), 0);
-  EXPECT_EQ(arrivals([](LinkEmulation& link) { link.doubled_share = 1; }), 16);
-  EXPECT_EQ(arrivals([](LinkEmulation& link) { link.spoiled_share = 1; }), 8);
+  expect_arrivals(8, [](LinkEmulation&) {});
+  expect_arrivals(0, [](LinkEmulation& link) { link.lost_share = 1; });
+  expect_arrivals(16, [](LinkEmulation& link) { link.doubled_share = 1; });
+  expect_arrivals(8, [](LinkEmulation& link) { link.spoiled_share = 1; });
 }
 
 TEST_P(TransportContract, NamesItsLanes) {
