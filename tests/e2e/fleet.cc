@@ -37,7 +37,7 @@ std::string Fleet::DecodeConfig() const {
       "' }\nreceive_arena_bytes: 33554432\nprefill_targets: '127.0.0.1:", prefill_port_, "'\n",
       options_.second_prefill ? absl::StrCat("prefill_targets: '127.0.0.1:", second_port_, "'\n") : "",
       "handover_timeout_ms: ", options_.handover_timeout_ms,
-      "\nprobe_interval_ms: 200 probe_max_interval_ms: 400 probe_timeout_ms: 1000\n",
+      "\nprobe_interval_ms: 200 probe_max_interval_ms: 400 probe_timeout_ms: 3000\n",
       "drain_timeout_ms: 3000\n", options_.both, options_.decode);
 }
 
