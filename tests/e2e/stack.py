@@ -4,14 +4,15 @@
 
 The servers take free loopback ports, so several stacks can run side by side; the command finds the
 gateway in GATEWAY_URL and the servers' configurations and logs in STACK_FOLDER. --add NAME=TEXT appends
-settings to the configuration of the server NAME; --chat-template FILE gives the gateway another template for
-the model "chat". Exits with the command's code; a server that does not start, or ends before the command, is
-an error that shows its last lines. Needs deploy/demo and configs/ of this repository; only Python's standard
-library.
+settings to the configuration of the server NAME; --replace OLD=NEW replaces a text in every one;
+--chat-template FILE gives the gateway another template for the model "chat". Exits with the command's code; a
+server that does not start, or ends before the command, is an error that shows its last lines. Needs deploy/demo
+and configs/ of this repository; only Python's standard library.
 """
 
 import argparse
 import os
+import random
 import re
 import socket
 import subprocess
@@ -30,13 +31,18 @@ READY_S = 90
 
 
 def free_ports(count: int) -> List[int]:
-    """Ports that nobody listens on at this moment, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
+    """Ports that nobody listens on at this moment, all different. They are below the ephemeral ones, so that no connection
+    and no port that a server opens for itself takes one before its server has it."""
+    ports: List[int] = []
+    for port in random.sample(range(10000, 30000), 20000):
+        if len(ports) == count:
+            break
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        ports.append(port)
     return ports
 
 
@@ -120,12 +126,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bin", type=Path, required=True, help="folder of the server binaries")
     parser.add_argument("--add", action="append", default=[], metavar="NAME=TEXT", help="settings for one server")
+    parser.add_argument("--replace", action="append", default=[], metavar="OLD=NEW", help="in every configuration")
     parser.add_argument("--chat-template", type=Path, metavar="FILE", help="for the gateway's model \"chat\"")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="aludel-stack-") as folder:
         added = dict(one.split("=", 1) for one in options.add)
-        stack = Stack(options.bin.resolve(), Path(folder), added, options.chat_template)
+        replaced = dict(one.split("=", 1) for one in options.replace)
+        stack = Stack(options.bin.resolve(), Path(folder), added, options.chat_template, replaced)
         try:
             stack.wait_until_ready()
             code = subprocess.call(options.command, env=dict(os.environ, GATEWAY_URL=stack.url, STACK_FOLDER=folder))

@@ -1,6 +1,7 @@
 // Servers of a test's own beside the stack's: their configurations are the stack's (STACK_FOLDER) with changes.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
+import { randomInt } from 'node:crypto';
 import { once } from 'node:events';
 import { mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
@@ -11,13 +12,20 @@ import { setTimeout as sleep } from 'node:timers/promises';
 const { STACK_FOLDER: stack, BINARIES: binaries } = process.env;
 const READY_MS = 30_000;
 
+// Below the ephemeral ports, so that no connection takes it before its server has it.
 async function freePort() {
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const { port } = server.address();
-  server.close();
-  await once(server, 'close');
-  return port;
+  for (;;) {
+    const port = randomInt(10000, 30000);
+    const server = createServer().listen(port, '127.0.0.1');
+    try {
+      await once(server, 'listening');
+    } catch {
+      continue;
+    }
+    server.close();
+    await once(server, 'close');
+    return port;
+  }
 }
 
 export const setting = (config, name) => config.match(new RegExp(`^${name}: *"([^"]*)"`, 'm'))[1];
