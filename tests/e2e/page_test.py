@@ -20,16 +20,22 @@ def chromium(program: str, *arguments: str) -> str:
         done = subprocess.run(
             [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
              f"--user-data-dir={profile}", f"--virtual-time-budget={BUDGET_MS}", *arguments],
-            capture_output=True, text=True, timeout=120, check=False)
+            capture_output=True, text=True, timeout=40, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{program} ended with {done.returncode}: {done.stderr[-2000:]}")
     return done.stdout
 
 
 def finished_page(program: str, url: str) -> str:
-    """The page's DOM. Its clock may run ahead of an answer that is still streaming in: then another try."""
+    """The page's DOM. Its clock may run ahead of an answer that is still streaming in, and Chromium may crash or hang:
+    then another try."""
+    page = ""
     for _ in range(6):
-        page = chromium(program, "--dump-dom", url)
+        try:
+            page = chromium(program, "--dump-dom", url)
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            print(error, file=sys.stderr)
+            continue
         if page.count('data-done="ok"') == 2:
             break
     return page

@@ -18,7 +18,10 @@ mkdir -p "$folder"
 version=$(node -p 'require(process.argv[1]).dependencies["@huggingface/jinja"]' "$here/package.json")
 if [[ ! -d $folder/node_modules/@huggingface/jinja ]]; then
   (cd "$folder" && timeout 120 npm install --no-audit --no-fund --no-package-lock --prefix . \
-    "@huggingface/jinja@$version" > npm.log 2>&1) || skip "npm could not fetch @huggingface/jinja (see $folder/npm.log)"
+    "@huggingface/jinja@$version" > npm.log 2>&1) || {
+    rm -rf "$folder/node_modules"  # what is there of it would pass for all of it the next time
+    skip "npm could not fetch @huggingface/jinja (see $folder/npm.log)"
+  }
 fi
 cp "$here/check_templates.mjs" "$folder/"
 cd "$here"  # the goldens are read from here, the engine from beside the script
