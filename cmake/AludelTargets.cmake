@@ -85,6 +85,9 @@ function(aludel_test_settings name)
     list(APPEND ARG_ENVIRONMENT ASAN_OPTIONS=allocator_may_return_null=1
          LSAN_OPTIONS=suppressions=${testing}/lsan.supp:use_tls=0:print_suppressions=0)
   endif()
+  # Of this build: tests of two checkouts at a time use the same names.
+  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/tmp)
+  list(APPEND ARG_ENVIRONMENT TEST_TMPDIR=${PROJECT_BINARY_DIR}/tmp/)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
                        ENVIRONMENT "${ARG_ENVIRONMENT}" ${ARG_UNPARSED_ARGUMENTS})
 endfunction()
