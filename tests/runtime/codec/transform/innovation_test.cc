@@ -17,7 +17,7 @@ struct World {
   Moments xy = Moments::Zeros(kMain + kSide, kOutputs);
 
   World() {
-    std::mt19937_64 random(std::random_device{}());
+    std::mt19937_64 random(11);
     std::normal_distribution<double> normal;
     std::vector<double> mix((kMain + kSide) * (kMain + kSide)), map((kMain + kSide) * kOutputs);
     for (double& value : mix) value = normal(random);

@@ -31,7 +31,7 @@ class TuneDecoder : public ::testing::Test {
     const int kv_dim = static_cast<int>(consumer_->config().kv_dim());
     const int64_t outputs = 2 * kv_dim;
     group_.first_column = (consumer_->config().layers - 1) * outputs;
-    std::mt19937_64 random(std::random_device{}());
+    std::mt19937_64 random(11);
     std::normal_distribution<float> normal;
     const auto noise = [&](int64_t count, float scale) {
       std::vector<float> values(count);
