@@ -10,8 +10,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 
+TRIES_S = 200
 BUDGET_MS = 30000  # of the page's own clock, which stands still while it waits for the server
 
 
@@ -30,7 +32,8 @@ def finished_page(program: str, url: str) -> str:
     """The page's DOM. Its clock may run ahead of an answer that is still streaming in, and Chromium may crash or hang:
     then another try."""
     page = ""
-    for _ in range(6):
+    deadline = time.monotonic() + TRIES_S
+    while time.monotonic() < deadline:
         try:
             page = chromium(program, "--dump-dom", url)
         except (RuntimeError, subprocess.TimeoutExpired) as error:
