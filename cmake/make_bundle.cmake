@@ -1,7 +1,7 @@
 # Makes a folder, and a tarball of it, that runs on another Linux x86-64 machine: binaries with the shared libraries that
 # they need beyond glibc, the GPU driver and CUDA, found beside them through their RPATH ($ORIGIN/../lib).
 #
-#   cmake -DBINARIES=a,b,... -DFOLDER=build/release/aludel-bundle [-DARCHIVE=FILE.tar.xz [-DMEGABYTES=15, warns above]]
+#   cmake -DBINARIES=a,b,... -DFOLDER=build/release/aludel-bundle [-DARCHIVE=FILE.tar.xz [-DMEGABYTES=15, or fails]]
 #         [-DVERSION=0.1.0] [-DCUDA=13.0] [-DARCHITECTURES=...] -P cmake/make_bundle.cmake
 #
 # Debian 12's own libraries are taken as they are, with three exceptions: symbols that only debuggers read go; of ICU's 30 MB
@@ -110,6 +110,6 @@ if(ARCHIVE)
   math(EXPR kilobytes "${bytes} / 1000")
   message(STATUS "bundle: ${ARCHIVE}, ${kilobytes} kB")
   if(MEGABYTES AND kilobytes GREATER "${MEGABYTES}000")
-    message(WARNING "bundle: ${kilobytes} kB are more than ${MEGABYTES} MB")
+    message(FATAL_ERROR "bundle: ${kilobytes} kB are more than ${MEGABYTES} MB")
   endif()
 endif()

@@ -12,7 +12,7 @@ build_packages=(
   libucx-dev                                                                          # data plane
   prometheus-cpp-dev libcivetweb-dev libspdlog-dev libboost1.81-dev nlohmann-json3-dev
   libdnnl-dev ocl-icd-opencl-dev libeigen3-dev  # oneDNN's CMake package looks for OpenCL
-  libpcre2-dev libicu-dev libssl-dev libcurl4-openssl-dev zlib1g-dev libisal-dev libxxhash-dev
+  libpcre2-dev libicu-dev libssl-dev zlib1g-dev libisal-dev libxxhash-dev
 )
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy nodejs npm

@@ -9,6 +9,7 @@
 #include "kernels/core_list.h"
 #include "runtime/status_macros.h"
 #include "server/config_file.h"
+#include "server/http_url.h"
 
 namespace aludel {
 namespace {
@@ -152,8 +153,8 @@ GrpcTlsOptions ReadGrpcTls(const ConfigSection& section, const v1::GrpcTlsConfig
 
 TracingOptions ReadTracing(const ConfigSection& section, const v1::TracingConfig& tracing) {
   const std::string& endpoint = tracing.otlp_endpoint();
-  section.Check(endpoint.empty() || endpoint.rfind("http://", 0) == 0 || endpoint.rfind("https://", 0) == 0,
-                "otlp_endpoint", absl::StrCat("\"", endpoint, "\""),
+  const absl::Status parsed = ParseHttpUrl(endpoint).status();
+  section.Check(endpoint.empty() || parsed.ok(), "otlp_endpoint", parsed.message(),
                 "http://host:port/v1/traces or https://...");
   section.Check(tracing.sample_share() >= 0 && tracing.sample_share() <= 1, "sample_share",
                 absl::StrCat(tracing.sample_share()), "0 to 1");

@@ -1,13 +1,12 @@
 #include "server/otlp_exporter.h"
 
-#include <curl/curl.h>
-
 #include <algorithm>
-#include <memory>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
+#include "server/http_client.h"
 #include "spdlog/spdlog.h"
 #include "transport/monotonic_clock.h"
 
@@ -15,9 +14,6 @@ namespace aludel {
 namespace {
 
 using nlohmann::ordered_json;
-
-// libcurl takes less than a millisecond for no limit.
-constexpr absl::Duration kLeastTimeout = absl::Milliseconds(1);
 
 // 64-bit integers are strings in protobuf's JSON.
 ordered_json ValueJson(const Span::Value& value) {
@@ -53,24 +49,21 @@ ordered_json SpanJson(const Span& span) {
   return json;
 }
 
-size_t IgnoreBody(char*, size_t size, size_t count, void*) { return size * count; }
-
 // One POST; "" where the collector took it, else why not.
-std::string Post(CURL* curl, const std::string& url, const std::string& body, absl::Duration timeout) {
-  curl_easy_reset(curl);  // keeps the connection
-  const std::unique_ptr<curl_slist, void (*)(curl_slist*)> headers(
-      curl_slist_append(nullptr, "Content-Type: application/json"), curl_slist_free_all);
-  curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
-  curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
-  curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, static_cast<long>(absl::ToInt64Milliseconds(timeout)));
-  curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers.get());
-  curl_easy_setopt(curl, CURLOPT_POSTFIELDS, body.data());
-  curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body.size()));
-  curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, IgnoreBody);
-  if (const CURLcode code = curl_easy_perform(curl); code != CURLE_OK) return curl_easy_strerror(code);
-  long status = 0;
-  curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
-  return status >= 200 && status < 300 ? "" : absl::StrCat("HTTP status ", status);
+std::string Post(HttpClient* client, const std::string& body, absl::Duration timeout) {
+  std::optional<std::string> result;
+  client->Post(
+      body, timeout, [](absl::string_view) { return absl::OkStatus(); },
+      [&result](int status, const absl::Status& error) {
+        const bool taken = error.ok() && status >= 200 && status < 300;
+        if (taken) {
+          result = "";
+        } else {
+          result = error.ok() ? absl::StrCat("HTTP status ", status) : std::string(error.message());
+        }
+      });
+  while (!result.has_value()) client->RunFor(timeout);
+  return *result;
 }
 
 }  // namespace
@@ -91,7 +84,6 @@ std::string OtlpJson(const std::string& service, const std::vector<Span>& spans)
 OtlpExporter::OtlpExporter(Options options, Metrics* metrics)
     : options_(std::move(options)), metrics_(metrics) {
   if (!enabled()) return;
-  curl_global_init(CURL_GLOBAL_DEFAULT);
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -119,7 +111,7 @@ void OtlpExporter::Export(Span span) {
 }
 
 void OtlpExporter::Loop() {
-  const std::unique_ptr<CURL, void (*)(CURL*)> curl(curl_easy_init(), curl_easy_cleanup);
+  HttpClient client({.url = ParseHttpUrl(options_.endpoint).value()});
   bool failing = false;
   while (true) {
     std::vector<Span> batch;
@@ -130,7 +122,7 @@ void OtlpExporter::Loop() {
                      [this] { return stopping_ || queue_.size() >= options_.max_batch; });
       if (stopping_) timeout = std::min(timeout, stop_by_ - MonotonicNow());
       // A collector that is down or slow must not delay the stop.
-      if (stopping_ && (queue_.empty() || failing || timeout < kLeastTimeout)) {
+      if (stopping_ && (queue_.empty() || failing || timeout <= absl::ZeroDuration())) {
         metrics_->CountSpans("dropped", static_cast<int64_t>(queue_.size()));
         return;
       }
@@ -139,7 +131,7 @@ void OtlpExporter::Loop() {
       queue_.erase(queue_.begin(), queue_.begin() + static_cast<ptrdiff_t>(count));
     }
     if (batch.empty()) continue;
-    const std::string error = Post(curl.get(), options_.endpoint, OtlpJson(options_.service, batch), timeout);
+    const std::string error = Post(&client, OtlpJson(options_.service, batch), timeout);
     metrics_->CountSpans(error.empty() ? "exported" : "failed", static_cast<int64_t>(batch.size()));
     if (!error.empty() && !failing)
       spdlog::warn("traces: {} does not take spans: {}", options_.endpoint, error);

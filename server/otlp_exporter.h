@@ -40,8 +40,9 @@ struct Span {
 class OtlpExporter {
  public:
   struct Options {
-    std::string endpoint;  // e.g. http://127.0.0.1:4318/v1/traces; "": nothing is exported
-    std::string service;   // service.name, e.g. aludel-gateway
+    // E.g. http://127.0.0.1:4318/v1/traces, which ParseHttpUrl has taken; "": nothing is exported.
+    std::string endpoint;
+    std::string service;  // service.name, e.g. aludel-gateway
     size_t max_queue = 4096;
     size_t max_batch = 512;
     absl::Duration interval = absl::Seconds(1);  // between batches that are not full

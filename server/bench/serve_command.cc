@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -160,6 +161,7 @@ absl::Status Load(const Flags& flags) {
                     .timeout_seconds = flags.timeout,
                     .max_connections = flags.connections};
   StopOnSignals();
+  std::signal(SIGPIPE, SIG_IGN);  // OpenSSL writes to closed sockets
   ProgressBar bar;
   const auto total = static_cast<int64_t>(requests.size());
   int64_t shown = -1;
@@ -212,6 +214,7 @@ absl::Status ServeCommand(int argc, char** argv) {
   flags.Add("insecure", &values.insecure, "accept any certificate");
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
   if (values.requests < 0) return absl::InvalidArgumentError("--requests is negative");
+  if (values.connections < 1) return absl::InvalidArgumentError("--connections wants at least 1");
   if (flags.help_asked()) {
     std::fputs(flags.Help().c_str(), stdout);
     return absl::OkStatus();

@@ -15,7 +15,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "server/gateway/http_server.h"
-#include "server/gateway/http_socket.h"
+#include "server/http_socket.h"
 
 namespace aludel {
 

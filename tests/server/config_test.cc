@@ -151,7 +151,13 @@ TEST_F(Config, RefusesHalfATlsPairAndSharesThatAreNone) {
   const std::string model = "models { name: 'm' directory: 'd' decode_targets: 'a:1' }\n";
   EXPECT_THAT(GatewayError(model + "tls { certificate_file: 'c' }"), HasSubstr("both files or neither"));
   EXPECT_THAT(GatewayError(model + "tracing { sample_share: 1.5 }"), HasSubstr("want 0 to 1"));
-  EXPECT_THAT(GatewayError(model + "tracing { otlp_endpoint: 'collector:4318' }"), HasSubstr("want http://"));
+  EXPECT_THAT(
+      GatewayError(model + "tracing { otlp_endpoint: 'collector:4318' }"),
+      HasSubstr(":2: tracing.otlp_endpoint: found \"collector:4318\": begins with neither http:// nor "
+                "https://, want http://"));
+  EXPECT_THAT(GatewayError(model + "tracing { otlp_endpoint: 'http://collector:x/v1' }"),
+              HasSubstr("tracing.otlp_endpoint: found \"http://collector:x/v1\": what follows the host is no "
+                        "port from 1 to 65535, want http://"));
   EXPECT_THAT(DecodeError("engine { directory: 'd' } shadow { share: -1 }"), HasSubstr("shadow.share"));
 }
 

@@ -6,7 +6,6 @@
 #include <openssl/x509.h>
 
 #include <csignal>
-#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -16,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "server/gateway/http_server.h"
 #include "server/gateway/tls_context.h"
+#include "tests/server/gateway/make_certificate.h"
 #include "tests/server/gateway/raw_client.h"
 
 namespace aludel {
@@ -23,17 +23,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-// A self-signed certificate for `name`.
-TlsFiles MakeCertificate(const std::string& name) {
-  const std::string stem = absl::StrCat(::testing::TempDir(), name);
-  const TlsFiles files = {.certificate = stem + ".crt", .key = stem + ".key"};
-  const std::string command = absl::StrCat(
-      "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=", name,
-      " -keyout ", files.key, " -out ", files.certificate, " 2>/dev/null");
-  EXPECT_EQ(std::system(command.c_str()), 0) << command;
-  return files;
-}
 
 // A blocking TLS connection over RawClient's socket.
 class TlsClient {

@@ -8,10 +8,10 @@
 
 namespace aludel {
 
-// A client's connection, plain or under TLS, as calls that never block: each does what it can and says what
-// it waits for. Waiting is for readiness of the descriptor, without a buffer, so that an idle connection
+// Either side of a connection, plain or under TLS, as calls that never block: each does what it can and says
+// what it waits for. Waiting is for readiness of the descriptor, without a buffer, so that an idle connection
 // stays small; under TLS a read may have to wait for room to write, and the other way round. Belongs to one
-// loop's thread.
+// loop's thread, in a process that ignores SIGPIPE (OpenSSL writes to closed sockets).
 class HttpSocket {
  public:
   enum class Io {
@@ -21,8 +21,10 @@ class HttpSocket {
     kClosed,  // by the peer, or broken
   };
 
-  // `tls` null: plain.
-  HttpSocket(boost::asio::ip::tcp::socket socket, const std::shared_ptr<SSL_CTX>& tls);
+  // `tls` null: plain. The peer is the server `server`, a name or an address that its certificate is for
+  // where `tls` verifies; "": the peer is a client.
+  HttpSocket(boost::asio::ip::tcp::socket socket, const std::shared_ptr<SSL_CTX>& tls,
+             const std::string& server = "");
 
   // The first thing to do, until it is kDone; at once where there is no TLS.
   Io Handshake();
@@ -34,6 +36,8 @@ class HttpSocket {
   void ShutdownSend();
   void Close();
 
+  // After kClosed: why; "" where the peer ended the connection in order.
+  const std::string& reason() const { return reason_; }
   // "address:port"; "" when the peer is gone already.
   std::string Peer() const;
 
@@ -47,10 +51,12 @@ class HttpSocket {
 
  private:
   Io FromTls(int result);
+  Io FromPlain(const boost::system::error_code& ec, Io wait);
 
   boost::asio::ip::tcp::socket socket_;
   std::unique_ptr<SSL, void (*)(SSL*)> tls_;
   bool broken_ = false;  // after a fatal TLS error nothing more may be sent
+  std::string reason_;
 };
 
 }  // namespace aludel
