@@ -69,7 +69,7 @@ HttpSocket::Io HttpSocket::FromTls(int result) {
 HttpSocket::Io HttpSocket::FromPlain(const error_code& ec, Io wait) {
   if (!ec) return Io::kDone;
   if (WouldBlock(ec)) return wait;
-  if (ec != asio::error::eof) reason_ = ec.message();
+  reason_ = ec == asio::error::eof ? "" : ec.message();
   return Io::kClosed;
 }
 
