@@ -1,16 +1,10 @@
 #include "tests/kernels/cuda/simt.h"
 
-#include <ucontext.h>
-
 #include <cstdio>
 #include <cstdlib>
-#include <deque>
-#include <memory>
-#include <random>
-#include <string>
-#include <vector>
 
 #include "kernels/tensor.h"
+#include "tests/kernels/cuda/simt_block.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
@@ -20,54 +14,21 @@
 #endif
 
 namespace aludel::cuda::simt {
-namespace {
-
-constexpr int kLanes = 32;
-constexpr size_t kStackBytes = 256 << 10;
-
-enum class Wait { kNothing, kWarp, kBlock, kDone };
-
-struct AsyncCopy {
-  void* shared;
-  const void* global;  // null: zeros
-};
-
-struct Fiber {
-  ucontext_t context;
-  std::unique_ptr<char[]> stack;
-  Dim3 thread;
-  int index = 0;  // in the block
-  Wait wait = Wait::kNothing;
-  const char* collective = nullptr;
-  WarpWork work = nullptr;
-  void* operands = nullptr;
-  std::vector<AsyncCopy> open;                // since the last commit
-  std::deque<std::vector<AsyncCopy>> groups;  // committed, oldest first
-  void* fake_stack = nullptr;                 // ASan's, while the fiber is away
-  void* tsan = nullptr;
-};
-
-struct Block {
-  ucontext_t scheduler;
-  std::vector<Fiber> fibers;
-  Dim3 index, size, grid;
-  char* shared = nullptr;
-  size_t shared_bytes = 0;
-  const std::function<void(char*)>* body = nullptr;
-  Fiber* running = nullptr;
-  void* scheduler_fake_stack = nullptr;
-  const void* scheduler_stack = nullptr;
-  size_t scheduler_stack_bytes = 0;
-  void* scheduler_tsan = nullptr;
-};
 
 Block* current = nullptr;
 
-[[noreturn]] void Fail(const std::string& what) {
-  std::fprintf(stderr, "simt: block (%u, %u, %u) thread %d: %s\n", current->index.x, current->index.y,
-               current->index.z, current->running == nullptr ? -1 : current->running->index, what.c_str());
+void Fail(const std::string& what) {
+  const std::string who = current->running != nullptr ? "thread " + std::to_string(current->running->index)
+                          : current->warp >= 0        ? "warp " + std::to_string(current->warp)
+                                                      : "";
+  std::fprintf(stderr, "simt: block (%u, %u, %u) %s: %s\n", current->index.x, current->index.y,
+               current->index.z, who.c_str(), what.c_str());
   std::abort();
 }
+
+namespace {
+
+constexpr size_t kStackBytes = 256 << 10;
 
 void ArriveFromScheduler() {
 #if defined(__SANITIZE_ADDRESS__)
@@ -118,27 +79,40 @@ void Resume(Fiber& fiber) {
   current->running = nullptr;
 }
 
-// Runs the lanes of one warp until all wait at a barrier of the block or are done.
-void AdvanceWarp(int warp) {
+// Runs the lanes of one warp until all wait for something other than each other, or else until they wait for
+// what has not come: so that warps may keep step or be far ahead. Whether any has run.
+bool AdvanceWarp(int warp) {
   Fiber* const lanes = &current->fibers[warp * kLanes];
-  while (true) {
-    for (int i = 0; i < kLanes; ++i) {
-      if (lanes[i].wait == Wait::kNothing) Resume(lanes[i]);
-    }
+  const bool far = (*current->random)() % 2 != 0;
+  for (bool ran = false;; ran = true) {
+    bool resumed = false, may_come = false;
     int at_collective = 0;
-    for (int i = 0; i < kLanes; ++i) at_collective += lanes[i].wait == Wait::kWarp;
-    if (at_collective == 0) return;
+    for (int i = 0; i < kLanes; ++i) {
+      if (lanes[i].wait == Wait::kCondition && lanes[i].ready()) lanes[i].wait = Wait::kNothing;
+      if (lanes[i].wait == Wait::kNothing) {
+        Resume(lanes[i]);
+        resumed = true;
+      }
+      at_collective += lanes[i].wait == Wait::kWarp;
+      may_come = may_come || lanes[i].wait == Wait::kCondition || lanes[i].wait == Wait::kLate;
+    }
+    if (at_collective == 0 || may_come) {
+      if (far && resumed) continue;
+      return ran || resumed;
+    }
     void* operands[kLanes];
     for (int i = 0; i < kLanes; ++i) {
       current->running = &lanes[i];
-      if (lanes[i].wait != Wait::kWarp) Fail(std::string("its warp waits at ") + lanes[0].collective);
+      if (lanes[i].wait != Wait::kWarp) Fail("its warp waits at a collective instruction");
       if (std::strcmp(lanes[i].collective, lanes[0].collective) != 0) {
         Fail(std::string("is at ") + lanes[i].collective + ", lane 0 at " + lanes[0].collective);
       }
       operands[i] = lanes[i].operands;
     }
     current->running = nullptr;
+    current->warp = warp;
     lanes[0].work(operands);
+    current->warp = -1;
     for (int i = 0; i < kLanes; ++i) lanes[i].wait = Wait::kNothing;
   }
 }
@@ -154,6 +128,8 @@ void Start(Fiber& fiber, int index) {
   fiber.wait = Wait::kNothing;
   fiber.groups.clear();
   fiber.open.clear();
+  fiber.written.clear();
+  fiber.fenced.clear();
   getcontext(&fiber.context);
   fiber.context.uc_stack.ss_sp = fiber.stack.get();
   fiber.context.uc_stack.ss_size = kStackBytes;
@@ -161,31 +137,59 @@ void Start(Fiber& fiber, int index) {
   makecontext(&fiber.context, Main, 0);
 }
 
-void RunBlock(std::mt19937_64& random) {
+// Nobody can go on: lets those go on who wait for just that, or else everyone past the block's barrier.
+void Unblock() {
+  std::vector<Fiber*> late;
+  size_t at_barrier = 0, done = 0;
+  Fiber* stuck = nullptr;
+  for (Fiber& fiber : current->fibers) {
+    if (fiber.wait == Wait::kLate) late.push_back(&fiber);
+    if (fiber.wait == Wait::kCondition) stuck = &fiber;
+    at_barrier += fiber.wait == Wait::kBlock;
+    done += fiber.wait == Wait::kDone;
+  }
+  if (!late.empty()) {
+    // One warp's, so that the others stay late.
+    const int warp = late[(*current->random)() % late.size()]->index / kLanes;
+    for (Fiber* const fiber : late) {
+      if (fiber->index / kLanes == warp) fiber->wait = Wait::kNothing;
+    }
+    return;
+  }
+  if (stuck != nullptr) {
+    current->running = stuck;
+    Fail("waits for ever for " + stuck->waits_for);
+  }
+  if (done != 0) Fail("some threads have ended and others wait at a barrier");
+  ALUDEL_CHECK(at_barrier == current->fibers.size());
+  for (Fiber& fiber : current->fibers) fiber.wait = Wait::kNothing;
+}
+
+void RunBlock() {
   std::fill_n(current->shared, current->shared_bytes, static_cast<char>(0xff));  // NaN, as bf16 and as f32
+  current->async_view.assign(current->shared_bytes, static_cast<char>(0xff));
+  current->barriers.clear();
+  current->numbered.clear();
+  current->begun.clear();
   for (size_t i = 0; i < current->fibers.size(); ++i) Start(current->fibers[i], static_cast<int>(i));
-  std::vector<int> warps(current->fibers.size() / kLanes);
+  current->warps.assign(current->fibers.size() / kLanes, {});
+  std::vector<int> warps(current->warps.size());
   for (size_t i = 0; i < warps.size(); ++i) warps[i] = static_cast<int>(i);
   while (true) {
-    std::shuffle(warps.begin(), warps.end(), random);
-    for (const int warp : warps) AdvanceWarp(warp);
+    std::shuffle(warps.begin(), warps.end(), *current->random);
+    current->lateness = static_cast<Lateness>((*current->random)() % 3);
+    bool ran = false;
+    for (const int warp : warps) ran = AdvanceWarp(warp) || ran;
+    if (ran) continue;
     size_t done = 0;
     for (const Fiber& fiber : current->fibers) done += fiber.wait == Wait::kDone;
     if (done == current->fibers.size()) break;
-    if (done != 0) Fail("some threads have ended and others wait at a barrier");
-    for (Fiber& fiber : current->fibers) fiber.wait = Wait::kNothing;
+    Unblock();
   }
+  CheckProductsDone();
 #if defined(__SANITIZE_THREAD__)
   for (Fiber& fiber : current->fibers) __tsan_destroy_fiber(fiber.tsan);
 #endif
-}
-
-void CheckShared(const void* address) {
-  const char* const at = static_cast<const char*>(address);
-  if (at < current->shared || at + 16 > current->shared + current->shared_bytes) {
-    Fail("address outside of shared memory");
-  }
-  if ((at - current->shared) % 16 != 0) Fail("misaligned address in shared memory");
 }
 
 // Bits i and i + 1 of a register's two halves.
@@ -230,25 +234,19 @@ void RunMma(void* const* lanes) {
   double a[16][16], b[16][8];
   for (int lane = 0; lane < kLanes; ++lane) {
     const auto& own = *static_cast<MmaOperands*>(lanes[lane]);
-    const int group = lane / 4, thread = lane % 4;
     for (int i = 0; i < 8; ++i) {
-      const int row = (0 <= i && i < 2) || (4 <= i && i < 6) ? group : group + 8;
-      const int col = thread * 2 + (i & 1) + (i < 4 ? 0 : 8);
-      a[row][col] = HalfOf(own.a[i / 2], i % 2);
+      a[OperandRow(lane, i)][OperandColumn(lane, i)] = HalfOf(own.a[i / 2], i % 2);
     }
     for (int i = 0; i < 4; ++i) {
-      const int row = thread * 2 + (i & 1) + (i < 2 ? 0 : 8);
-      b[row][group] = HalfOf(own.b[i / 2], i % 2);
+      const int row = lane % 4 * 2 + (i & 1) + (i < 2 ? 0 : 8);
+      b[row][lane / 4] = HalfOf(own.b[i / 2], i % 2);
     }
   }
   for (int lane = 0; lane < kLanes; ++lane) {
     const auto& own = *static_cast<MmaOperands*>(lanes[lane]);
-    const int group = lane / 4, thread = lane % 4;
     for (int i = 0; i < 4; ++i) {
-      const int row = i < 2 ? group : group + 8;
-      const int col = thread * 2 + (i & 1);
       double sum = own.d[i];
-      for (int k = 0; k < 16; ++k) sum += a[row][k] * b[k][col];
+      for (int k = 0; k < 16; ++k) sum += a[ResultRow(lane, i)][k] * b[k][ResultColumn(lane, i)];
       own.d[i] = static_cast<float>(sum);
     }
   }
@@ -280,16 +278,45 @@ void RunMmaInt8(void* const* lanes) {
   }
   for (int lane = 0; lane < kLanes; ++lane) {
     const auto& own = *static_cast<MmaInt8Operands*>(lanes[lane]);
-    const int group = lane / 4, thread = lane % 4;
     for (int i = 0; i < 4; ++i) {
-      const int row = i < 2 ? group : group + 8;
-      const int col = thread * 2 + (i & 1);
-      for (int k = 0; k < 32; ++k) own.d[i] += a[row][k] * b[k][col];
+      for (int k = 0; k < 32; ++k) own.d[i] += a[ResultRow(lane, i)][k] * b[k][ResultColumn(lane, i)];
     }
   }
 }
 
 }  // namespace
+
+void CheckShared(const void* address, size_t bytes) {
+  const char* const at = static_cast<const char*>(address);
+  if (at < current->shared || at + bytes > current->shared + current->shared_bytes) {
+    Fail("address outside of shared memory");
+  }
+  if ((at - current->shared) % bytes != 0) Fail("misaligned address in shared memory");
+}
+
+void Undefine(char* shared, size_t bytes) {
+  std::memset(shared, 0xff, bytes);
+  std::memset(current->async_view.data() + (shared - current->shared), 0xff, bytes);
+}
+
+void WaitUntil(const std::string& what, std::function<bool()> ready) {
+  Fiber& fiber = *current->running;
+  fiber.wait = Wait::kCondition;
+  fiber.waits_for = what;
+  fiber.ready = std::move(ready);
+  ToScheduler(/*forever=*/false);
+}
+
+void LetOthers() {
+  current->running->wait = Wait::kLate;
+  ToScheduler(/*forever=*/false);
+}
+
+void Linger() {
+  const bool late = current->lateness == Lateness::kSome ? (*current->random)() % 2 != 0
+                                                         : current->lateness == Lateness::kAll;
+  if (late) LetOthers();
+}
 
 void Launch(Dim3 grid, Dim3 block, size_t shared_bytes, uint64_t seed,
             const std::function<void(char*)>& body) {
@@ -307,11 +334,12 @@ void Launch(Dim3 grid, Dim3 block, size_t shared_bytes, uint64_t seed,
 #endif
   current = &state;
   std::mt19937_64 random(seed);
+  state.random = &random;
   for (unsigned z = 0; z < grid.z; ++z) {
     for (unsigned y = 0; y < grid.y; ++y) {
       for (unsigned x = 0; x < grid.x; ++x) {
         state.index = {x, y, z};
-        RunBlock(random);
+        RunBlock();
       }
     }
   }
@@ -347,7 +375,8 @@ using simt::Collective;
 void CpAsync16(void* shared, const void* global, bool there) {
   simt::CheckShared(shared);
   if (reinterpret_cast<uintptr_t>(global) % 16 != 0) simt::Fail("misaligned address in global memory");
-  simt::current->running->open.push_back({shared, there ? global : nullptr});
+  simt::Undefine(static_cast<char*>(shared), simt::kPiece);
+  simt::current->running->open.push_back({static_cast<char*>(shared), there ? global : nullptr});
 }
 
 void CpAsyncCommit() {
@@ -357,13 +386,16 @@ void CpAsyncCommit() {
 }
 
 void CpAsyncWaitFor(int pending) {
-  auto& groups = simt::current->running->groups;
+  simt::Linger();
+  simt::Fiber& fiber = *simt::current->running;
+  auto& groups = fiber.groups;
   for (; static_cast<int>(groups.size()) > pending; groups.pop_front()) {
     for (const simt::AsyncCopy& copy : groups.front()) {
+      fiber.written.push_back(copy.shared - simt::current->shared);
       if (copy.global == nullptr) {
-        std::memset(copy.shared, 0, 16);
+        std::memset(copy.shared, 0, simt::kPiece);
       } else {
-        std::memcpy(copy.shared, copy.global, 16);
+        std::memcpy(copy.shared, copy.global, simt::kPiece);
       }
     }
   }

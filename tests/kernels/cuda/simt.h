@@ -11,9 +11,10 @@
 // reference: include this first, then the kernel's .cuh. Every thread of a block is a fiber. Warps advance in
 // a random order, and all the lanes of one must meet at each of its collective instructions; what those do is
 // written here from the tables of the PTX ISA, not from the index functions that kernels use. An asynchronous
-// copy happens only when somebody waits for it, so that a kernel which forgets to reads NaN: shared memory
-// starts as NaN. A mistake that would hang or corrupt a GPU (divergence at a collective, a barrier that not
-// everyone reaches, copies that nobody waited for, a misaligned address) ends the test with a message.
+// copy happens only when somebody waits for it, and what it will overwrite is NaN from its beginning on, so
+// that a kernel which forgets to wait reads NaN: shared memory starts as NaN. A mistake that would hang or
+// corrupt a GPU (divergence at a collective, a barrier that not everyone reaches, copies that nobody waited
+// for, a misaligned address) ends the test with a message.
 //
 // Not simulated: memory models within a warp, the rounding of tensor cores' sums, speed.
 namespace aludel::cuda::simt {
@@ -73,6 +74,9 @@ int Lane();
 #define blockDim (::aludel::cuda::simt::BlockSize())
 #define gridDim (::aludel::cuda::simt::GridSize())
 #define __syncthreads() (::aludel::cuda::simt::SyncThreads())
+#define __syncwarp()                 \
+  (::aludel::cuda::simt::Collective( \
+      "syncwarp", [](void* const*) {}, nullptr))
 #define __shfl_sync(mask, value, lane) (::aludel::cuda::simt::Exchange("shfl", value, lane))
 #define __shfl_xor_sync(mask, value, bits) \
   (::aludel::cuda::simt::Exchange("shfl_xor", value, ::aludel::cuda::simt::Lane() ^ (bits)))
