@@ -14,17 +14,16 @@ namespace {
 
 // Device "cuda:<ordinal>".
 absl::StatusOr<std::unique_ptr<Device>> OpenCuda(const DeviceOptions& options, absl::string_view ordinal) {
-  const std::string& name = options.name;
   int number = 0;
   if (!absl::SimpleAtoi(ordinal, &number) || number < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("device \"", name, "\" has no GPU number, want \"cuda:0\" or another"));
+        absl::StrCat("device \"", options.name, "\" has no GPU number, want \"cuda:0\" or another"));
   }
 #ifdef ALUDEL_HAVE_CUDA
-  return OpenCudaDevice(number, options.graphs);
+  return OpenCudaDevice(number, options);
 #else
   return absl::InvalidArgumentError(
-      absl::StrCat("device \"", name, "\": this build has no CUDA, want \"cpu\""));
+      absl::StrCat("device \"", options.name, "\": this build has no CUDA, want \"cpu\""));
 #endif
 }
 

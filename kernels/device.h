@@ -134,8 +134,10 @@ struct DeviceOptions {
   // thread that opens the device, and those it starts later, are kept on all of them, so that what they touch
   // first (weights, cache) lies in those cores' memory. Empty: the kernel chooses.
   std::vector<int> cores;
-  // What the CPU kernels are made of, for tests and comparisons: "portable", "avx2", "avx512", "avx512_vnni",
-  // "avx512_bf16", or "onednn", its bf16 products on AVX-512. Empty: the best that this CPU has.
+  // What the kernels are made of. On a CPU, for tests and comparisons: "portable", "avx2", "avx512",
+  // "avx512_vnni", "avx512_bf16", or "onednn", its bf16 products on AVX-512; empty: the best that this CPU
+  // has. On a GPU, the products of prefill attention: "mma", or "wgmma" on compute capability 9.0 where it
+  // takes the head size; empty: "mma", which runs on all of them.
   std::string instructions;
   // Whether a GPU remembers repeated work as CUDA graphs. Results are the same bits either way.
   bool graphs = true;

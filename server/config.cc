@@ -60,6 +60,7 @@ ModelOptions ReadEngine(const ConfigSection& section, const v1::EngineConfig& en
   options.device = {.name = engine.device(),
                     .threads = static_cast<int>(engine.threads()),
                     .cores = cores.ok() ? *cores : std::vector<int>(),
+                    .instructions = engine.instructions(),
                     .graphs = engine.cuda_graphs()};
   options.transformer = {.compute = ReadDType(engine.compute_dtype()),
                          .weights = ParseWeightFormat(engine.weights()),

@@ -10,6 +10,8 @@
 namespace aludel::cuda {
 namespace {
 
+enum class Products { kDecode, kPrefill, kWgmmaPrefill };
+
 // One call of the op, its shapes checked.
 struct AttentionCall {
   const TensorView& q;
@@ -26,7 +28,7 @@ bool TensorCoresServe(const AttentionCall& call) {
   for (const SequenceRows& s : call.sequences) end = std::max(end, s.position_begin + s.rows);
   return call.kv.dtype == DType::kBf16 && call.params.head_dim * sizeof(Bf16) % kPiece == 0 &&
          aligned(call.kv.k) && aligned(call.kv.v) && call.params.scale > 0.0f &&
-         end <= std::numeric_limits<int32_t>::max() - kMmaKeyTile;
+         end <= std::numeric_limits<int32_t>::max() - std::max(kMmaKeyTile, kWgmmaKeyTile);
 }
 
 AttentionWork StageWork(const AttentionPlan& plan, CudaStream& stream) {
@@ -41,8 +43,8 @@ AttentionWork StageWork(const AttentionPlan& plan, CudaStream& stream) {
   return {plan.tiling, first_unit, first_tile, splits, splits + plan.splits.size()};
 }
 
-// The sequences whose rows are [min_rows, max_rows] with one of the two kernels.
-void AttendOnTensorCores(const AttentionCall& call, const AttentionKernel& kernel, bool decode,
+// The sequences whose rows are [min_rows, max_rows] with one of the kernels.
+void AttendOnTensorCores(const AttentionCall& call, const AttentionKernel& kernel, Products products,
                          int64_t min_rows, int64_t max_rows, CudaStream& stream) {
   const AttentionPlan plan = PlanAttention(call.sequences, call.params, kernel, min_rows, max_rows);
   if (plan.units == 0) return;
@@ -56,8 +58,17 @@ void AttendOnTensorCores(const AttentionCall& call, const AttentionKernel& kerne
   args.kv = PlanesOf(call.kv);
   args.partial = static_cast<float*>(stream.workspace());
   if (args.table.entries == nullptr || args.work.first_unit == nullptr) return;
-  stream.Launch(decode ? "launch decode attention" : "launch prefill attention", LaunchMmaAttention, args,
-                plan.units, decode);
+  switch (products) {
+    case Products::kDecode:
+      stream.Launch("launch decode attention", LaunchMmaAttention, args, plan.units, /*decode=*/true);
+      break;
+    case Products::kPrefill:
+      stream.Launch("launch prefill attention", LaunchMmaAttention, args, plan.units, /*decode=*/false);
+      break;
+    case Products::kWgmmaPrefill:
+      stream.Launch("launch prefill attention with wgmma", LaunchWgmmaAttention, args, plan.units);
+      break;
+  }
   if (!plan.splits_keys) return;
   stream.Launch("launch the join of attention's splits", LaunchCombineSplits, args, plan.tiles,
                 kernel.queries, plan.most_queries);
@@ -99,16 +110,20 @@ void CudaOps::Attention(const TensorView& q, const AttentionParams& params,
   const AttentionKernel decode{
       kMmaDecodeQueries, kMmaKeyTile,    int64_t{multiprocessors_} * kMmaDecodeBlocksPerSm,
       2 * kMmaKeyTile,   kPartialFloats, state.positions()};
-  const AttentionKernel prefill{MmaPrefillQueries(params.head_dim),
-                                kMmaKeyTile,
-                                int64_t{multiprocessors_} * kMmaPrefillBlocksPerSm,
-                                4 * kMmaKeyTile,
-                                kPartialFloats,
-                                state.positions()};
+  const AttentionKernel mma_prefill{MmaPrefillQueries(params.head_dim),
+                                    kMmaKeyTile,
+                                    int64_t{multiprocessors_} * kMmaPrefillBlocksPerSm,
+                                    4 * kMmaKeyTile,
+                                    kPartialFloats,
+                                    state.positions()};
+  const AttentionKernel wgmma_prefill{kWgmmaQueries,     kWgmmaKeyTile,  multiprocessors_,
+                                      4 * kWgmmaKeyTile, kPartialFloats, state.positions()};
+  const bool wgmma = wgmma_ && WgmmaTakes(params.head_dim);
   const int64_t decode_rows = DecodeRows(params.heads / params.kv_heads, kMmaDecodeQueries);
-  AttendOnTensorCores(call, decode, /*decode=*/true, 1, decode_rows, state);
-  AttendOnTensorCores(call, prefill, /*decode=*/false, decode_rows + 1, std::numeric_limits<int64_t>::max(),
-                      state);
+  AttendOnTensorCores(call, decode, Products::kDecode, 1, decode_rows, state);
+  AttendOnTensorCores(call, wgmma ? wgmma_prefill : mma_prefill,
+                      wgmma ? Products::kWgmmaPrefill : Products::kPrefill, decode_rows + 1,
+                      std::numeric_limits<int64_t>::max(), state);
 }
 
 }  // namespace aludel::cuda

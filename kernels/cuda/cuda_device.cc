@@ -17,13 +17,16 @@ using cuda::CudaOps;
 using cuda::CudaStream;
 using cuda::FromCuda;
 
+constexpr char kMma[] = "mma";
+constexpr char kWgmma[] = "wgmma";
+
 // Memory comes from the device's stream-ordered pool, which keeps what is freed: hand-overs allocate staging
 // for each request, and cudaMalloc would stop the GPU for it. Allocate waits, so its memory is good on every
 // stream; Free orders the memory's next use after all work enqueued so far on any stream.
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int ordinal, bool graphs)
-      : ordinal_(ordinal), graphs_(graphs), name_(absl::StrCat("cuda:", ordinal)) {}
+  CudaDevice(int ordinal, bool graphs, bool wgmma)
+      : ordinal_(ordinal), graphs_(graphs), wgmma_(wgmma), name_(absl::StrCat("cuda:", ordinal)) {}
   ~CudaDevice() override;
 
   absl::Status Init();
@@ -56,6 +59,7 @@ class CudaDevice final : public Device {
 
   int ordinal_;
   bool graphs_;
+  bool wgmma_;
   std::string name_;
   cudaMemPool_t pool_ = nullptr;
   cudaStream_t memory_stream_ = nullptr;
@@ -71,11 +75,9 @@ absl::Status CudaDevice::Init() {
   absl::Status status =
       FromCuda(cudaGetDeviceProperties(&properties, ordinal_), absl::StrCat(name_, ": read its properties"));
   if (!status.ok()) return status;
-  if (properties.major < 8) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("%s: %s has compute capability %d.%d, want 8.0 or more", name_, properties.name,
-                        properties.major, properties.minor));
-  }
+  status = CheckCapability(absl::StrCat(name_, ": ", properties.name), {properties.major, properties.minor},
+                           wgmma_ ? kWgmma : kMma);
+  if (!status.ok()) return status;
   cudaError_t error = cudaSetDevice(ordinal_);
   cudaMemPoolProps pool_properties = {};
   pool_properties.allocType = cudaMemAllocationTypePinned;
@@ -90,7 +92,8 @@ absl::Status CudaDevice::Init() {
   absl::StatusOr<std::unique_ptr<CudaStream>> stream = CudaStream::Create(name_, graphs_);
   if (!stream.ok()) return stream.status();
   default_stream_ = *std::move(stream);
-  absl::StatusOr<std::unique_ptr<CudaOps>> ops = CudaOps::Create(this, ordinal_, default_stream_.get());
+  absl::StatusOr<std::unique_ptr<CudaOps>> ops =
+      CudaOps::Create(this, ordinal_, wgmma_, default_stream_.get());
   if (!ops.ok()) return ops.status();
   ops_ = *std::move(ops);
   return absl::OkStatus();
@@ -207,8 +210,29 @@ void CudaDevice::Repeat(const RepeatKey& key, Stream stream, absl::FunctionRef<v
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal, bool graphs) {
+absl::Status CheckCapability(const std::string& gpu, ComputeCapability capability,
+                             const std::string& instructions) {
+  const auto [major, minor] = capability;
+  if (major < 8) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("%s has compute capability %d.%d, want 8.0 or more", gpu, major, minor));
+  }
+  if (instructions == kWgmma && (major != 9 || minor != 0)) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("%s has compute capability %d.%d, instructions \"%s\" want 9.0; \"%s\" runs on it",
+                        gpu, major, minor, kWgmma, kMma));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal, const DeviceOptions& options) {
   const std::string name = absl::StrCat("cuda:", ordinal);
+  const std::string& instructions = options.instructions;
+  if (!instructions.empty() && instructions != kMma && instructions != kWgmma) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("instructions \"%s\" are not known on %s, want one of \"%s\", \"%s\"", instructions,
+                        name, kMma, kWgmma));
+  }
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) {
@@ -223,7 +247,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal, bool graphs)
         "%s: this process sees %d GPUs, want an ordinal below that (CUDA_VISIBLE_DEVICES hides some)", name,
         count));
   }
-  auto device = std::make_unique<CudaDevice>(ordinal, graphs);
+  auto device = std::make_unique<CudaDevice>(ordinal, options.graphs, options.instructions == kWgmma);
   if (absl::Status status = device->Init(); !status.ok()) return status;
   return device;
 }

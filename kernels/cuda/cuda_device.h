@@ -1,15 +1,25 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/device.h"
 
 namespace aludel {
 
-// GPU `ordinal` of this process's CUDA runtime as a Device. FailedPrecondition, with the runtime's reason and
-// the remedy, where there is no driver, no such GPU, or one older than compute capability 8.0. `graphs` as in
-// DeviceOptions.
-absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal, bool graphs);
+// GPU `ordinal` of this process's CUDA runtime as a Device; of `options` it reads `instructions` and
+// `graphs`. InvalidArgument for unknown instructions. FailedPrecondition, with the runtime's reason and the
+// remedy, where there is no driver, no such GPU, one older than compute capability 8.0, or one without the
+// instructions.
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal, const DeviceOptions& options);
+
+// What OpenCudaDevice wants of a GPU, which `gpu` names for the message. Needs no GPU itself.
+struct ComputeCapability {
+  int major, minor;
+};
+absl::Status CheckCapability(const std::string& gpu, ComputeCapability capability,
+                             const std::string& instructions);
 
 }  // namespace aludel

@@ -17,7 +17,7 @@ constexpr auto kCopyRows = [](const auto&... args) { return LaunchCopyRows(args.
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CudaOps>> CudaOps::Create(Device* device, int ordinal,
+absl::StatusOr<std::unique_ptr<CudaOps>> CudaOps::Create(Device* device, int ordinal, bool wgmma,
                                                          CudaStream* default_stream) {
   absl::StatusOr<std::unique_ptr<GemmEngine>> gemm = GemmEngine::Create(device->name());
   if (!gemm.ok()) return gemm.status();
@@ -27,14 +27,15 @@ absl::StatusOr<std::unique_ptr<CudaOps>> CudaOps::Create(Device* device, int ord
                absl::StrCat(device->name(), ": count its multiprocessors"));
   if (!status.ok()) return status;
   return std::unique_ptr<CudaOps>(
-      new CudaOps(device, ordinal, multiprocessors, default_stream, *std::move(gemm)));
+      new CudaOps(device, ordinal, multiprocessors, wgmma, default_stream, *std::move(gemm)));
 }
 
-CudaOps::CudaOps(Device* device, int ordinal, int multiprocessors, CudaStream* default_stream,
+CudaOps::CudaOps(Device* device, int ordinal, int multiprocessors, bool wgmma, CudaStream* default_stream,
                  std::unique_ptr<GemmEngine> gemm)
     : device_(device),
       ordinal_(ordinal),
       multiprocessors_(multiprocessors),
+      wgmma_(wgmma),
       default_stream_(default_stream),
       gemm_(std::move(gemm)) {}
 

@@ -19,8 +19,9 @@ class GemmEngine;
 // and returned by Synchronize; after a failure the stream's results are undefined until then.
 class CudaOps final : public Ops {
  public:
-  // `device` owns this; `default_stream` stands for Stream{}.
-  static absl::StatusOr<std::unique_ptr<CudaOps>> Create(Device* device, int ordinal,
+  // `device` owns this; `default_stream` stands for Stream{}. `wgmma`: prefill attention uses it where it
+  // can.
+  static absl::StatusOr<std::unique_ptr<CudaOps>> Create(Device* device, int ordinal, bool wgmma,
                                                          CudaStream* default_stream);
   ~CudaOps() override;
 
@@ -56,7 +57,7 @@ class CudaOps final : public Ops {
   void Convert(const TensorView& src, const TensorView& dst, Stream stream) override;
 
  private:
-  CudaOps(Device* device, int ordinal, int multiprocessors, CudaStream* default_stream,
+  CudaOps(Device* device, int ordinal, int multiprocessors, bool wgmma, CudaStream* default_stream,
           std::unique_ptr<GemmEngine> gemm);
 
   // The stream's state, with this GPU made current for the calling thread.
@@ -65,6 +66,7 @@ class CudaOps final : public Ops {
   Device* device_;
   int ordinal_;
   int multiprocessors_;
+  bool wgmma_;
   CudaStream* default_stream_;
   std::unique_ptr<GemmEngine> gemm_;
 };

@@ -53,6 +53,13 @@ constexpr int kMmaDecodeBlocksPerSm = 3;
 // of 16 bytes that are aligned to it, positions below 2^31. `units` as in args.work.
 cudaError_t LaunchMmaAttention(const AttentionArgs& args, int64_t units, bool decode, cudaStream_t stream);
 
+// The same for prefill on a GPU of compute capability 9.0, for heads that WgmmaTakes: tiles of kWgmmaQueries,
+// key tiles of kWgmmaKeyTile, a block on an SM at a time.
+constexpr int kWgmmaQueries = 128;
+constexpr int kWgmmaKeyTile = 128;
+constexpr bool WgmmaTakes(int head_dim) { return head_dim == 64 || head_dim == 128; }
+cudaError_t LaunchWgmmaAttention(const AttentionArgs& args, int64_t units, cudaStream_t stream);
+
 // The second kernel, where any split count is above 1. `queries` is the capacity of a tile, `most` the most
 // that any tile holds.
 cudaError_t LaunchCombineSplits(const AttentionArgs& args, int64_t tiles, int queries, int most,

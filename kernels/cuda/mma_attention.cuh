@@ -84,7 +84,29 @@ struct AttentionUnit {
   int kv_head;
   int count;   // queries of the tile
   int splits;  // of the tile's keys
+  int split;   // which of them
+  const int32_t* blocks;
 };
+
+__device__ inline AttentionUnit UnitAt(const AttentionArgs& args, int64_t index, int kv_head) {
+  const int sequence = FindInterval(args.work.first_unit, args.table.count, index);
+  AttentionUnit unit;
+  unit.entry = args.table.entries[sequence];
+  unit.splits = static_cast<int>(args.work.splits[sequence]);
+  unit.kv_head = kv_head;
+  const int64_t local = index - args.work.first_unit[sequence];
+  unit.split = static_cast<int>(local % unit.splits);
+  unit.tile = TileAt(args.work.tiling, unit.entry.rows, local / unit.splits);
+  unit.count = unit.tile.rows * unit.tile.heads;
+  unit.blocks = args.table.blocks + unit.entry.block_begin;
+  return unit;
+}
+
+// Of query slot i; slots behind the last query are where it is.
+__device__ inline int PositionOf(const AttentionUnit& unit, int i) {
+  const int64_t row = TileQueryAt(unit.tile, i < unit.count ? i : unit.count - 1).row;
+  return static_cast<int>(unit.entry.position_begin + row);
+}
 
 __device__ inline int64_t QueryElement(const TensorView& view, const AttentionArgs& args,
                                        const AttentionUnit& unit, int i) {
@@ -150,6 +172,25 @@ struct WarpSums {
   int position[Shape::kRowTiles][2];
 };
 
+template <typename Shape>
+__device__ void Clear(const AttentionUnit& unit, int first_query, WarpSums<Shape>& state) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int r = 0; r < Shape::kRowTiles; ++r) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      state.position[r][half] = PositionOf(unit, first_query + r * 16 + AccumulatorRow(lane, half));
+      state.maximum[r][half] = -INFINITY;
+      state.weight[r][half] = 0.0f;
+    }
+#pragma unroll
+    for (int d = 0; d < Shape::kDim / 8; ++d) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) state.sums[r][d][i] = 0.0f;
+    }
+  }
+}
+
 // scores[r][n] [16, 8]: row tile r times keys [8 n, 8 n + 8) of the warp's. `queries` and `keys` are the
 // block's; `query` and `key` count their rows to the warp's first.
 template <typename Shape>
@@ -211,11 +252,12 @@ __device__ void Mask(const WarpSums<Shape>& state, int64_t window, int key,
   }
 }
 
-// Scores become probabilities relative to the running maximum, and what was gathered before is brought down
-// to it (Milakov & Gimelshein 2018), with 2^x for e^x: `scale` carries log2(e).
+// Scores become probabilities relative to the running maximum, and what was gathered before has to be brought
+// down to it by `correction` (Milakov & Gimelshein 2018), with 2^x for e^x: `scale` carries log2(e).
 template <typename Shape>
 __device__ void Soften(float scale, WarpSums<Shape>& state,
-                       float (&scores)[Shape::kRowTiles][Shape::kWarpKeys / 8][4]) {
+                       float (&scores)[Shape::kRowTiles][Shape::kWarpKeys / 8][4],
+                       float (&correction)[Shape::kRowTiles][2]) {
 #pragma unroll
   for (int r = 0; r < Shape::kRowTiles; ++r) {
 #pragma unroll
@@ -228,7 +270,7 @@ __device__ void Soften(float scale, WarpSums<Shape>& state,
       maximum = WarpMax(maximum, 4);
       // A query that has seen nothing yet: any number will do, but not -inf - -inf.
       const float base = maximum == -INFINITY ? 0.0f : maximum * scale;
-      const float correction = Exp2(state.maximum[r][half] * scale - base);
+      correction[r][half] = Exp2(state.maximum[r][half] * scale - base);
       float weight = 0.0f;
 #pragma unroll
       for (int n = 0; n < Shape::kWarpKeys / 8; ++n) {
@@ -239,14 +281,29 @@ __device__ void Soften(float scale, WarpSums<Shape>& state,
         }
       }
       state.maximum[r][half] = maximum;
-      state.weight[r][half] = state.weight[r][half] * correction + weight;
-#pragma unroll
-      for (int d = 0; d < Shape::kDim / 8; ++d) {
-        state.sums[r][d][2 * half] *= correction;
-        state.sums[r][d][2 * half + 1] *= correction;
-      }
+      state.weight[r][half] = state.weight[r][half] * correction[r][half] + weight;
     }
   }
+}
+
+template <typename Shape>
+__device__ void Rescale(const float (&correction)[Shape::kRowTiles][2], WarpSums<Shape>& state) {
+#pragma unroll
+  for (int r = 0; r < Shape::kRowTiles; ++r) {
+#pragma unroll
+    for (int d = 0; d < Shape::kDim / 8; ++d) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) state.sums[r][d][i] *= correction[r][i / 2];
+    }
+  }
+}
+
+// Two neighbouring results of one product as the A of the next: mma_index.h says why they fit.
+__device__ inline void PackOperand(const float (&low)[4], const float (&high)[4], uint32_t (&a)[4]) {
+  a[0] = PackBf16(low[0], low[1]);
+  a[1] = PackBf16(low[2], low[3]);
+  a[2] = PackBf16(high[0], high[1]);
+  a[3] = PackBf16(high[2], high[3]);
 }
 
 // sums += probabilities times values; `key` as in Scores.
@@ -259,12 +316,7 @@ __device__ void AddValues(const float (&probabilities)[Shape::kRowTiles][Shape::
     uint32_t a[Shape::kRowTiles][4];
 #pragma unroll
     for (int r = 0; r < Shape::kRowTiles; ++r) {
-      const float(&low)[4] = probabilities[r][2 * k];
-      const float(&high)[4] = probabilities[r][2 * k + 1];
-      a[r][0] = PackBf16(low[0], low[1]);
-      a[r][1] = PackBf16(low[2], low[3]);
-      a[r][2] = PackBf16(high[0], high[1]);
-      a[r][3] = PackBf16(high[2], high[3]);
+      PackOperand(probabilities[r][2 * k], probabilities[r][2 * k + 1], a[r]);
     }
 #pragma unroll
     for (int d = 0; d < Shape::kDim / 16; ++d) {
@@ -400,7 +452,6 @@ __device__ void AttendUnit(const AttentionArgs& args, char* shared) {
   char* const queries = shared;
   char* const stages = shared + Shape::kQueryBytes;  // [kStages][keys, values]
   const int warp = threadIdx.x / 32;
-  const int lane = threadIdx.x % 32;
   const int query_warp = warp % Shape::kQueryWarps;
   const int first_key = warp / Shape::kQueryWarps * Shape::kWarpKeys;
   const int first_query = query_warp * Shape::kWarpQueries;
@@ -409,21 +460,13 @@ __device__ void AttendUnit(const AttentionArgs& args, char* shared) {
 
   const int64_t unit_index = static_cast<int64_t>(gridDim.x) - 1 - blockIdx.x;
   if (unit_index >= args.work.first_unit[args.table.count]) return;
-  const int sequence = FindInterval(args.work.first_unit, args.table.count, unit_index);
-  AttentionUnit unit;
-  unit.entry = args.table.entries[sequence];
-  unit.splits = static_cast<int>(args.work.splits[sequence]);
-  unit.kv_head = blockIdx.y;
-  const int64_t local = unit_index - args.work.first_unit[sequence];
-  unit.tile = TileAt(args.work.tiling, unit.entry.rows, local / unit.splits);
-  unit.count = unit.tile.rows * unit.tile.heads;
+  const AttentionUnit unit = UnitAt(args, unit_index, blockIdx.y);
   const KeyRun run = KeysOf(unit.entry, unit.tile, args.window, Shape::kKeys, unit.splits,
-                            *args.work.split_keys, static_cast<int>(local % unit.splits));
-  const int32_t* const blocks = args.table.blocks + unit.entry.block_begin;
+                            *args.work.split_keys, unit.split);
 
   const auto load = [&](int64_t tile, int stage) {
     char* const keys = stages + stage * 2 * Shape::kTileBytes;
-    LoadKeyTile<Shape>(args.kv, blocks, unit.kv_head, tile, run.begin, run.end, keys,
+    LoadKeyTile<Shape>(args.kv, unit.blocks, unit.kv_head, tile, run.begin, run.end, keys,
                        keys + Shape::kTileBytes);
   };
   if (run.tile_begin < run.end) load(run.tile_begin, 0);
@@ -431,28 +474,11 @@ __device__ void AttendUnit(const AttentionArgs& args, char* shared) {
   LoadQueries<Shape>(args, unit, queries);
 
   WarpSums<Shape> state;
-  const auto position_of = [&](int i) {
-    const int64_t row = TileQueryAt(unit.tile, i < unit.count ? i : unit.count - 1).row;
-    return static_cast<int>(unit.entry.position_begin + row);
-  };
-#pragma unroll
-  for (int r = 0; r < Shape::kRowTiles; ++r) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      state.position[r][half] = position_of(first_query + r * 16 + AccumulatorRow(lane, half));
-      state.maximum[r][half] = -INFINITY;
-      state.weight[r][half] = 0.0f;
-    }
-#pragma unroll
-    for (int d = 0; d < Shape::kDim / 8; ++d) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) state.sums[r][d][i] = 0.0f;
-    }
-  }
+  Clear(unit, first_query, state);
   // The same for the whole warp. -1: it has no queries, so that every key lies beyond.
-  const int first_position = position_of(first_query);
+  const int first_position = PositionOf(unit, first_query);
   const int last_position =
-      first_query < unit.count ? position_of(first_query + Shape::kWarpQueries - 1) : -1;
+      first_query < unit.count ? PositionOf(unit, first_query + Shape::kWarpQueries - 1) : -1;
 
   int stage = 0;
   for (int64_t tile = run.tile_begin; tile < run.end; tile += Shape::kKeys, stage ^= 1) {
@@ -469,7 +495,9 @@ __device__ void AttendUnit(const AttentionArgs& args, char* shared) {
       if (end - 1 > first_position || key < FirstVisible(last_position, args.window)) {
         Mask<Shape>(state, args.window, key, scores);
       }
-      Soften<Shape>(scale, state, scores);
+      float correction[Shape::kRowTiles][2];
+      Soften<Shape>(scale, state, scores, correction);
+      Rescale<Shape>(correction, state);
       AddValues<Shape>(scores, keys + Shape::kTileBytes, first_key, state);
     }
     __syncthreads();  // and may be overwritten

@@ -47,6 +47,7 @@ BenchFlags ParseBenchFlags(int* argc, char** argv) {
   const auto cores = ParseCoreList(flags.Take("cores", ""));
   if (!cores.ok()) End(cores.status().ToString());
   flags.device.cores = *cores;
+  flags.device.instructions = flags.Take("instructions", "");
   const std::string graphs = flags.Take("graphs", "on");
   if (graphs != "on" && graphs != "off") End("--graphs wants on or off");
   flags.device.graphs = graphs == "on";

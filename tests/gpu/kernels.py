@@ -20,7 +20,7 @@ def test_command(bundle: Bundle, only: str) -> List[str]:
 
 def ops_filter(bundle: Bundle) -> str:
     """Of ops_test, which leaves ALUDEL_TEST_DEVICE aside: it has its own list of devices."""
-    return "*/Cuda" if bundle.on_card else "*/CpuThreads1"
+    return "*/Cuda*" if bundle.on_card else "*/CpuThreads1"
 
 
 def test_files(bundle: Bundle) -> Dict[str, str]:
@@ -67,10 +67,10 @@ def unit(bundle: Bundle, report: Report, clock: Clock) -> None:
         list(pool.map(lambda name: run_test(bundle, report, name, files[name], clock.left()), names))
 
 
-def sanitise(bundle: Bundle, report: Report, tool: str, limit: float) -> None:
-    row, what, bound = f"sanitizer_{tool}", "errors", "== 0"
+def sanitise(bundle: Bundle, report: Report, tool: str, tests: str, row: str, limit: float) -> None:
+    what, bound = "errors", "== 0"
     found = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
-    command = [found or "compute-sanitizer", "--tool", tool, *test_command(bundle, ops_filter(bundle))]
+    command = [found or "compute-sanitizer", "--tool", tool, *test_command(bundle, tests)]
     described = text_of(command)
     if not bundle.on_card:
         report.missing(row, what, bound, described, "it checks CUDA kernels, and the device is not a card")
@@ -92,8 +92,10 @@ def sanitise(bundle: Bundle, report: Report, tool: str, limit: float) -> None:
 
 def sanitizer(bundle: Bundle, report: Report, clock: Clock) -> None:
     limit = clock.left()
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda tool: sanitise(bundle, report, tool, limit), ["memcheck", "racecheck"]))
+    runs = [("memcheck", "*/Cuda", "sanitizer_memcheck"), ("racecheck", "*/Cuda", "sanitizer_racecheck"),
+            ("memcheck", "*Atten*/Cudawgmma", "sanitizer_memcheck_wgmma")]
+    with ThreadPoolExecutor(len(runs)) as pool:
+        list(pool.map(lambda one: sanitise(bundle, report, *one, limit), runs))
 
 
 def measured(output: str) -> Dict[str, Any]:
@@ -101,6 +103,27 @@ def measured(output: str) -> Dict[str, Any]:
     result = json.loads(output[output.index("{"):])
     rows = {re.sub(r"/real_time$", "", one["name"]): one for one in result["benchmarks"]}
     return {"context": result["context"], "rows": rows}
+
+
+LONG_PREFILL = {"Attention/sequences:1/rows:8192/context:0": "attention_gemm_share_8k",
+                "Attention/sequences:1/rows:4096/context:0": "attention_gemm_share_4k"}
+
+
+def wgmma(bundle: Bundle, report: Report, clock: Clock) -> None:
+    """Prefill attention's other kernel, which is Hopper's alone."""
+    command = [bundle.program("ops_bench"), f"--device={bundle.device}", "--instructions=wgmma", "--shape=8b",
+               "--benchmark_filter=Attention/.*/rows:(2048|4096|8192)/", "--benchmark_format=json"]
+    described = text_of(command)
+    try:
+        rows = measured(run(command, clock.left()))["rows"]
+    except Failed as error:
+        report.missing("attention_gemm_share_8k_wgmma", "share", ">= 0.5", described, str(error))
+        return
+    for name, row in rows.items():
+        if name in LONG_PREFILL:
+            report.add(f"{LONG_PREFILL[name]}_wgmma", row["of_gemm"], "share", ">= 0.5", described)
+        report.add(f"op {name} wgmma", row["of_gemm"], "of gemm", None, described,
+                   microseconds=float(f"{row['real_time'] / 1e3:.5g}"))
 
 
 def ops(bundle: Bundle, report: Report, clock: Clock) -> None:
@@ -115,11 +138,12 @@ def ops(bundle: Bundle, report: Report, clock: Clock) -> None:
     context = result["context"]
     report.add("copy_bandwidth", float(context["bandwidth_gb_s"]), "GB/s", None, described)
     report.add("gemm_peak", float(context["gemm_gflop_s"]) / 1e3, "TFLOP/s", None, described)
-    named = {"Attention/sequences:1/rows:8192/context:0": ("attention_gemm_share_8k", ">= 0.5"),
-             "Attention/sequences:1/rows:4096/context:0": ("attention_gemm_share_4k", None)}
     for name, row in result["rows"].items():
-        if name in named and "of_gemm" in row:
-            report.add(named[name][0], row["of_gemm"], "share", named[name][1], described)
+        if name in LONG_PREFILL and "of_gemm" in row:
+            bound = ">= 0.5" if "8192" in name else None
+            report.add(LONG_PREFILL[name], row["of_gemm"], "share", bound, described)
         share = "of_gemm" if "of_gemm" in row and not re.search(r"rows:(1|16)/", name) else "of_bandwidth"
         report.add(f"op {name}", row[share], share.replace("_", " "), None, described,
                    microseconds=float(f"{row['real_time'] / 1e3:.5g}"))
+    if bundle.on_card and not bundle.small:
+        wgmma(bundle, report, clock)

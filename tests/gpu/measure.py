@@ -30,7 +30,7 @@ def parts_of(bundle: Bundle, report: Report, model: Model) -> List[Part]:
     return [
         Part("unit", 60, [f"failed_tests_{name}" for name in kernels.SMALL_TESTS],
              lambda clock: kernels.unit(bundle, report, clock)),
-        Part("ops", 50, ["gemm_peak", "copy_bandwidth", "attention_gemm_share_8k"],
+        Part("ops", 50, ["gemm_peak", "copy_bandwidth", "attention_gemm_share_8k", "attention_gemm_share_8k_wgmma"],
              lambda clock: kernels.ops(bundle, report, clock)),
         Part("engine", 70, ["prefill_gemm_share", "decode_bandwidth_share"],
              lambda clock: engine.engine(bundle, report, model, clock)),
@@ -41,7 +41,7 @@ def parts_of(bundle: Bundle, report: Report, model: Model) -> List[Part]:
         Part("codec", 40, ["codec_prefill_share"], lambda clock: engine.codec(bundle, report, model, clock)),
         Part("graphs", 40, ["decode_rate_batch_1_without_graphs"],
              lambda clock: engine.graphs(bundle, report, model, clock)),
-        Part("sanitizer", 90, ["sanitizer_memcheck", "sanitizer_racecheck"],
+        Part("sanitizer", 90, ["sanitizer_memcheck", "sanitizer_racecheck", "sanitizer_memcheck_wgmma"],
              lambda clock: kernels.sanitizer(bundle, report, clock)),
     ]
 

@@ -56,7 +56,7 @@ class Rehearsal(unittest.TestCase):
             self.assertEqual(self.rows[f"failed_tests_{name}"]["value"], 0, self.rows[f"failed_tests_{name}"])
 
     def test_what_only_a_card_says_is_null(self) -> None:
-        for tool in ("memcheck", "racecheck"):
+        for tool in ("memcheck", "racecheck", "memcheck_wgmma"):
             self.assertIsNone(self.rows[f"sanitizer_{tool}"]["value"])
 
 

@@ -1,7 +1,13 @@
 #include "kernels/device.h"
 
+#include <string>
+#include <utility>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#ifdef ALUDEL_HAVE_CUDA
+#include "kernels/cuda/cuda_device.h"
+#endif
 
 namespace aludel {
 namespace {
@@ -32,6 +38,30 @@ TEST(OpenDevice, KnowsInstructionsByName) {
 }
 
 #ifdef ALUDEL_HAVE_CUDA
+TEST(OpenDevice, KnowsAGpusInstructionsByName) {
+  const auto device = OpenDevice({.name = "cuda:0", .instructions = "avx2"});
+  EXPECT_EQ(device.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(device.status().message()), HasSubstr("\"mma\", \"wgmma\""));
+  for (const char* known : {"", "mma", "wgmma"}) {
+    EXPECT_EQ(OpenDevice({.name = "cuda:4096", .instructions = known}).status().code(),
+              absl::StatusCode::kFailedPrecondition);
+  }
+}
+
+TEST(OpenDevice, SaysThatAGpuLacksTheInstructions) {
+  EXPECT_EQ(CheckCapability("A100", {8, 0}, "mma"), absl::OkStatus());
+  EXPECT_EQ(CheckCapability("H100", {9, 0}, "wgmma"), absl::OkStatus());
+  for (const auto& [capability, text] :
+       {std::pair(ComputeCapability{8, 0},
+                  "A card has compute capability 8.0, instructions \"wgmma\" want 9.0"),
+        std::pair(ComputeCapability{10, 0}, "10.0, instructions \"wgmma\" want 9.0; \"mma\" runs on it"),
+        std::pair(ComputeCapability{7, 5}, "7.5, want 8.0 or more")}) {
+    const absl::Status status = CheckCapability("A card", capability, "wgmma");
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(text));
+  }
+}
+
 // No machine has a GPU of this number, so this holds with and without a driver.
 TEST(OpenDevice, SaysThatAGpuIsMissing) {
   const auto device = OpenDevice({.name = "cuda:4096"});

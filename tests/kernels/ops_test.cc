@@ -682,6 +682,9 @@ TEST_P(OpsTest, AttentionIsTheFormulaInEveryShape) {
       {4, 2, 64, 16, 0, {{6, 1500}}},
       {4, 2, 128, 16, 0, {{20, 1000}, {1, 1500}, {130, 0}}, true},
       {34, 2, 64, 16, 0, {{1, 800}}},
+      {1, 1, 128, 16, 0, {{129, 0}, {128, 128}, {5, 383}}},
+      {8, 2, 128, 16, 200, {{300, 900}}, true},
+      {4, 2, 64, 16, 0, {{700, 0}, {64, 1000}}},
   };
   for (const AttentionCase& c : cases) {
     SCOPED_TRACE(testing::Message() << c);
@@ -930,11 +933,12 @@ const DeviceOptions kDevices[] = {
     {.name = "cpu", .threads = 2, .instructions = "onednn"},
 #ifdef ALUDEL_HAVE_CUDA
     {.name = "cuda:0"},
+    {.name = "cuda:0", .instructions = "wgmma"},
 #endif
 };
 
 std::string DeviceLabel(const ::testing::TestParamInfo<DeviceOptions>& info) {
-  if (info.param.name != "cpu") return "Cuda";
+  if (info.param.name != "cpu") return "Cuda" + info.param.instructions;
   return "CpuThreads" + std::to_string(info.param.threads) + info.param.instructions;
 }
 

@@ -48,7 +48,8 @@ TEST_F(Config, EverySettingArrivesInItsStruct) {
       admin_listen: ""
       log { level: "debug" format: "json" }
       engine { directory: "a/b/" threads: 3 cores: "0-1,7" compute_dtype: "f32" kv_dtype: "f32" kv_blocks: 9 block_tokens: 32
-               max_context: 77 chunk_tokens: 64 max_sequences: 5 weights: "int4" cuda_graphs: false }
+               max_context: 77 chunk_tokens: 64 max_sequences: 5 weights: "int4" cuda_graphs: false
+               instructions: "portable" }
       codec { artifact: "x" formats: ["raw", "paper"] }
       transport { ucx_transports: "tcp" ucx_devices: "lo" max_inflight_sends: 2 emulated_bytes_per_second: 1e6 }
       prefill_targets: ["h:1", "dns:///name:2"]
@@ -60,6 +61,7 @@ TEST_F(Config, EverySettingArrivesInItsStruct) {
   EXPECT_TRUE(options->log.json);
   EXPECT_EQ(options->model.device.threads, 3);
   EXPECT_THAT(options->model.device.cores, ElementsAre(0, 1, 7));
+  EXPECT_EQ(options->model.device.instructions, "portable");
   EXPECT_FALSE(options->model.device.graphs);
   EXPECT_EQ(options->model.engine.kv_blocks, 9);
   EXPECT_EQ(options->model.engine.kv_dtype, DType::kF32);

@@ -2,92 +2,19 @@
 // Kernels want CUDA's words defined.
 #include "kernels/cuda/mma_attention.cuh"
 
-#include <algorithm>
-#include <limits>
-#include <random>
-#include <string>
-#include <vector>
-
-#include "gtest/gtest.h"
-#include "kernels/cuda/attention_plan.h"
-#include "tests/kernels/attention_problem.h"
-#include "tests/kernels/cuda/aligned_copy.h"
+#include "tests/kernels/cuda/attention_check.h"
 
 namespace aludel::cuda {
 namespace {
 
-// The kernels' own source, run on the host by simt.h and held against a loop in double.
-
-// A case and the GPU it shall run on.
-struct Imagined {
-  // Blocks that it runs at once: many make splits.
-  int64_t blocks = 1;
-  int64_t partial_floats = 1 << 24;
-  // Above 0: what is launched is for sequences that end anywhere up to there.
-  int64_t positions = 0;
-};
-
-class MmaAttentionTest : public ::testing::Test {
+class MmaAttentionTest : public SimulatedAttention {
  protected:
-  MmaAttentionTest() {
-    const uint64_t seed = std::random_device{}();
-    RecordProperty("seed", std::to_string(seed));
-    random_.seed(seed);
-  }
-
   template <typename Shape>
-  void Check(const AttentionCase& c, const Imagined& gpu = {});
-
-  std::mt19937_64 random_;
+  void Check(const AttentionCase& c, const Imagined& gpu = {}) {
+    CheckUnits<Shape>(c, gpu, 64,
+                      [](const AttentionArgs& args, char* shared) { AttendUnit<Shape>(args, shared); });
+  }
 };
-
-template <typename Shape>
-void MmaAttentionTest::Check(const AttentionCase& c, const Imagined& gpu) {
-  SCOPED_TRACE(testing::Message() << c << ", on " << gpu.blocks);
-  AttentionProblem problem(c, random_);
-  const AlignedCopy<Bf16> k(problem.k), v(problem.v);
-  std::vector<int64_t> first_token;
-  std::vector<SequenceEntry> entries;
-  for (const SequenceRows& s : problem.sequences) {
-    first_token.push_back(s.row_begin);
-    entries.push_back({s.row_begin, s.rows, s.position_begin, s.blocks.data() - problem.blocks.data()});
-  }
-  const AttentionKernel kernel{Shape::kQueries, 64, gpu.blocks, 64, gpu.partial_floats, gpu.positions};
-  const AttentionPlan plan =
-      PlanAttention(problem.sequences, problem.params, kernel, 1, std::numeric_limits<int64_t>::max());
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  const int64_t partial_floats =
-      plan.first_unit.back() * c.kv_heads * Shape::kQueries * PartialStride(c.head_dim);
-  ASSERT_TRUE(!plan.splits_keys || partial_floats <= gpu.partial_floats);
-  std::vector<float> partial(plan.splits_keys ? partial_floats : 0, nan);
-  std::vector<float> out(problem.rows * problem.out_stride, nan);
-  std::vector<Bf16> narrow_q(problem.q.size()), narrow_out(out.size(), ToBf16(nan));
-  std::transform(problem.q.begin(), problem.q.end(), narrow_q.begin(), ToBf16);
-
-  AttentionArgs args;
-  args.q = {c.bf16_rows ? static_cast<void*>(narrow_q.data()) : problem.q.data(),
-            c.bf16_rows ? DType::kBf16 : DType::kF32, problem.rows, problem.q_dim(), problem.q_stride};
-  args.out = {c.bf16_rows ? static_cast<void*>(narrow_out.data()) : out.data(), args.q.dtype, problem.rows,
-              problem.q_dim(), problem.out_stride};
-  args.scale = problem.params.scale;
-  args.window = c.window;
-  args.table = {first_token.data(), entries.data(), problem.blocks.data(), static_cast<int>(entries.size()),
-                problem.rows};
-  args.work = {plan.tiling, plan.first_unit.data(), plan.first_tile.data(), plan.splits.data(),
-               &plan.split_keys};
-  args.kv = {k.data(), v.data(), DType::kBf16, c.block_tokens, c.kv_heads, c.head_dim};
-  args.partial = partial.data();
-
-  const auto kv_heads = static_cast<unsigned>(c.kv_heads);
-  simt::Launch({static_cast<unsigned>(plan.units), kv_heads}, {Shape::kThreads}, Shape::kSharedBytes,
-               random_(), [&](char* shared) { AttendUnit<Shape>(args, shared); });
-  if (plan.splits_keys) {
-    simt::Launch({static_cast<unsigned>(plan.tiles), kv_heads, static_cast<unsigned>(plan.most_queries)},
-                 {128}, 0, random_(), [&](char*) { CombineSplits(args, Shape::kQueries); });
-  }
-  if (c.bf16_rows) std::transform(narrow_out.begin(), narrow_out.end(), out.begin(), ToFloat);
-  problem.Compare(out, [](const std::string& what) { FAIL() << what; });
-}
 
 TEST_F(MmaAttentionTest, PrefillAttendsWithEveryHeadSize) {
   Check<PrefillShape<64>>({4, 2, 64, 16, 0, {{70, 0}}});

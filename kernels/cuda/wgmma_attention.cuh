@@ -1,0 +1,323 @@
+#pragma once
+
+#include "kernels/cuda/mma_attention.cuh"
+#include "kernels/cuda/warpgroup.cuh"
+#include "kernels/cuda/wgmma_index.h"
+
+// Prefill attention on Hopper's warpgroup products (after FlashAttention-3, Shah et al. 2024). It computes
+// what mma_attention.cuh does and shares its units, mask, softmax and results. A block has one unit of 128
+// queries and three warpgroups. The first one fetches: two of its warps copy keys, two copy values, from the
+// pages into a ring of kStages tiles of each. The two others own 64 queries each. While the tensor cores work
+// on the scores of a tile and on the values of the tile before, a warpgroup turns the scores that it has
+// into probabilities, which stay in registers as the A of their product with the values; and the two
+// warpgroups take turns in starting products, so that one's softmax falls into the other's products.
+//
+// Barriers. Every slot of the ring has a `full`, at which the two warps that filled it arrive, and an
+// `empty`, at which the eight warps that have read it do. Both count phases from 0 on; parity tells one from
+// the next, as nobody can be two phases ahead. Of the numbered ones, a warpgroup's own waits for its queries,
+// and the turns are one each.
+//
+// What wgmma reads it reads through the async proxy, which ordinary stores and cp.async do not write through.
+// Hence whoever has written waits for its copies, fences, and only then arrives.
+//
+// Bound by the products; a tile of keys and values is read from L2 for each 128 queries, 32 bytes per clock
+// and SM at the tensor cores' full rate with heads of 128.
+namespace aludel::cuda {
+
+template <int kDim_>
+struct WgmmaShape {
+  static constexpr int kDim = kDim_;  // head_dim, exactly
+  static_assert(kDim == 64 || kDim == 128);
+  static constexpr int kGroups = 2;  // warpgroups with queries
+  static constexpr int kGroupQueries = 64;
+  static constexpr int kKeys = 128;
+  static constexpr int kStages = 3;
+  // A tile is published once the copies of so many after it have begun, the last of which has waited for a
+  // slot. With one more than this the tile that comes next would wait for the slot of the one being read.
+  static constexpr int kUnderWay = kStages - 2;
+
+  // As MmaShape's: a warp has one row tile and all keys.
+  static constexpr int kRowTiles = 1;
+  static constexpr int kWarpKeys = kKeys;
+  static constexpr int kQueries = kGroups * kGroupQueries;
+  static constexpr int kChunks = kDim / kChunkElements;
+
+  static constexpr int kThreads = (kGroups + 1) * kWarpgroupThreads;
+  static constexpr int kGroupBytes = kGroupQueries * kDim * 2;
+  static constexpr int kTileBytes = kKeys * kDim * 2;
+  static constexpr int kRingAt = kGroups * kGroupBytes;
+  static constexpr int kBarriersAt = kRingAt + kStages * 2 * kTileBytes;
+  // [queries of each group | kStages of (keys, values) | full and empty of each slot]
+  static constexpr int kSharedBytes = kBarriersAt + kStages * 2 * 2 * static_cast<int>(sizeof(uint64_t));
+  static constexpr int kAlignment = kPatternBytes;
+
+  // Of a thread. What the kernel starts with, three times 168, is what these add up to.
+  static constexpr int kFetchRegisters = 40;
+  static constexpr int kGroupRegisters = 232;
+  static_assert(kWarpgroupThreads * (kFetchRegisters + kGroups * kGroupRegisters) <= 65536);
+};
+
+// Of a slot, keys and values.
+enum Plane { kKeyPlane = 0, kValuePlane = 1 };
+
+// Where a warp is in the ring.
+template <typename Shape>
+struct RingPlace {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ void Advance() {
+    if (++stage < Shape::kStages) return;
+    stage = 0;
+    parity ^= 1;
+  }
+};
+
+template <typename Shape>
+struct Ring {
+  static constexpr int kSlots = Shape::kStages * 2;
+
+  char* shared;  // the block's
+
+  __device__ char* Tile(int stage, int plane) const {
+    return shared + Shape::kRingAt + (stage * 2 + plane) * Shape::kTileBytes;
+  }
+  __device__ uint64_t* Full(int stage, int plane) const {
+    return reinterpret_cast<uint64_t*>(shared + Shape::kBarriersAt) + stage * 2 + plane;
+  }
+  __device__ uint64_t* Empty(int stage, int plane) const { return Full(stage, plane) + kSlots; }
+
+  // By one thread, before all meet.
+  __device__ void Init() const {
+    for (int slot = 0; slot < kSlots; ++slot) {
+      BarrierInit(Full(0, slot), 2);
+      BarrierInit(Empty(0, slot), Shape::kGroups * 4);
+    }
+  }
+};
+
+// Begins to copy this warp's half of a tile of keys or values: positions of [tile, tile + kKeys) that are
+// within [begin, end), and zeros for the others, as in LoadKeyTile.
+template <typename Shape>
+__device__ void FetchTile(const KvPlanes& kv, const void* plane, const AttentionUnit& unit, int64_t tile,
+                          const KeyRun& run, int first_row, char* to) {
+  constexpr int kRows = Shape::kKeys / 2;
+  const int lane = threadIdx.x % 32;
+  long long page[kRows / 32];
+#pragma unroll
+  for (int part = 0; part < kRows / 32; ++part) {
+    const int64_t position = tile + first_row + part * 32 + lane;
+    page[part] = -1;
+    if (position >= run.begin && position < run.end) {
+      const auto narrow = static_cast<uint32_t>(position);
+      const uint32_t index = narrow / static_cast<uint32_t>(kv.block_tokens);
+      const uint32_t slot = narrow - index * static_cast<uint32_t>(kv.block_tokens);
+      page[part] = PageOffset(unit.blocks[index], kv.kv_heads, unit.kv_head, kv.block_tokens,
+                              static_cast<int>(slot), Shape::kDim);
+    }
+  }
+  constexpr int kRowsAtOnce = 32 / Shape::kChunks;
+  const int chunk = lane % Shape::kChunks;
+#pragma unroll
+  for (int part = 0; part < kRows / 32; ++part) {
+#pragma unroll 4
+    for (int i = 0; i < 32 / kRowsAtOnce; ++i) {
+      const int row = i * kRowsAtOnce + lane / Shape::kChunks;
+      const long long from = __shfl_sync(kAllLanes, page[part], row);
+      const int64_t element = from >= 0 ? from + chunk * kChunkElements : 0;
+      CpAsync16(to + SwizzledByte<Shape::kKeys>(first_row + part * 32 + row, chunk),
+                static_cast<const Bf16*>(plane) + element, from >= 0);
+    }
+  }
+}
+
+// The work of a fetching warp: one plane of all tiles.
+template <typename Shape>
+__device__ void Fetch(const AttentionArgs& args, const AttentionUnit& unit, const KeyRun& run, int tiles,
+                      const Ring<Shape>& ring) {
+  const int warp = threadIdx.x / 32;
+  const int plane = warp / 2;
+  const void* const from = plane == kKeyPlane ? args.kv.k : args.kv.v;
+  RingPlace<Shape> begun, come;
+  for (int t = 0; t < tiles + Shape::kUnderWay; ++t) {
+    if (t < tiles) {
+      BarrierWait(ring.Empty(begun.stage, plane), begun.parity ^ 1);
+      FetchTile<Shape>(args.kv, from, unit, run.tile_begin + int64_t{t} * Shape::kKeys, run,
+                       warp % 2 * (Shape::kKeys / 2), ring.Tile(begun.stage, plane));
+      begun.Advance();
+    }
+    CpAsyncCommit();
+    if (t < Shape::kUnderWay) continue;
+    CpAsyncWait<Shape::kUnderWay>();
+    FenceProxyAsync();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) BarrierArrive(ring.Full(come.stage, plane));
+    come.Advance();
+  }
+}
+
+// A warpgroup's queries, as bf16; those that the tile does not have are zero.
+template <typename Shape>
+__device__ void LoadGroupQueries(const AttentionArgs& args, const AttentionUnit& unit, int first_query,
+                                 char* to) {
+  for (int c = threadIdx.x % kWarpgroupThreads; c < Shape::kGroupQueries * Shape::kChunks;
+       c += kWarpgroupThreads) {
+    const int row = c / Shape::kChunks;
+    const int chunk = c % Shape::kChunks;
+    uint4 value = {0, 0, 0, 0};
+    if (first_query + row < unit.count) {
+      value = LoadChunk(args.q, QueryElement(args.q, args, unit, first_query + row) + chunk * kChunkElements);
+    }
+    StoreShared(to + SwizzledByte<Shape::kGroupQueries>(row, chunk), value);
+  }
+}
+
+// Numbered barriers: warpgroup g's queries are there, and it is g's turn.
+constexpr int kQueriesThere = 1;
+constexpr int kTurn = 3;
+
+// The work of a warpgroup with queries.
+template <typename Shape>
+struct QueryGroup {
+  using Sums = WarpSums<Shape>;
+
+  const AttentionArgs& args;
+  const AttentionUnit& unit;
+  const Ring<Shape>& ring;
+  int group;
+  uint64_t queries;    // descriptor
+  float scale;         // carries log2(e)
+  int first_position;  // of the warp
+  int last_position;
+
+  // Begins the scores of a tile of keys.
+  __device__ void StartScores(int stage, float (&scores)[1][Shape::kKeys / 8][4]) const {
+    WgmmaFence(scores[0]);
+    const uint64_t keys = RowsByDimensions(SharedAddress(ring.Tile(stage, kKeyPlane)));
+#pragma unroll
+    for (int k = 0; k < Shape::kDim / 16; ++k) {
+      WgmmaShared(scores[0], queries + DimensionStep<Shape::kGroupQueries>(k),
+                  keys + DimensionStep<Shape::kKeys>(k), k > 0);
+    }
+    WgmmaCommit();
+  }
+
+  // Begins to add the values of a tile.
+  __device__ void StartValues(int stage, uint32_t (&probabilities)[Shape::kKeys / 16][4], Sums& state) const {
+    WgmmaFence(probabilities, state.sums[0]);
+    const uint64_t values = DimensionsByRows<Shape::kKeys>(SharedAddress(ring.Tile(stage, kValuePlane)));
+#pragma unroll
+    for (int k = 0; k < Shape::kKeys / 16; ++k) {
+      WgmmaRegisters(state.sums[0], probabilities[k], values + RowStep(k));
+    }
+    WgmmaCommit();
+  }
+
+  // This warp has read the slot.
+  __device__ void Release(int stage, int plane) const {
+    if (threadIdx.x % 32 == 0) BarrierArrive(ring.Empty(stage, plane));
+  }
+
+  __device__ void Probabilities(int key, Sums& state, float (&scores)[1][Shape::kKeys / 8][4],
+                                float (&correction)[1][2]) const {
+    if (key + Shape::kKeys - 1 > first_position || key < FirstVisible(last_position, args.window)) {
+      Mask<Shape>(state, args.window, key, scores);
+    }
+    Soften<Shape>(scale, state, scores, correction);
+  }
+
+  __device__ static void Pack(const float (&scores)[1][Shape::kKeys / 8][4],
+                              uint32_t (&probabilities)[Shape::kKeys / 16][4]) {
+#pragma unroll
+    for (int k = 0; k < Shape::kKeys / 16; ++k) {
+      PackOperand(scores[0][2 * k], scores[0][2 * k + 1], probabilities[k]);
+    }
+  }
+
+  __device__ void Attend(int first_key, int tiles, Sums& state) const {
+    float scores[1][Shape::kKeys / 8][4] = {};
+    uint32_t probabilities[Shape::kKeys / 16][4];
+    float correction[1][2];
+    RingPlace<Shape> keys, values;
+
+    BarrierWait(ring.Full(keys.stage, kKeyPlane), keys.parity);
+    StartScores(keys.stage, scores);
+    WgmmaWait<0>(scores[0]);
+    Release(keys.stage, kKeyPlane);
+    Probabilities(first_key, state, scores, correction);
+    Pack(scores, probabilities);  // there are no sums yet to correct
+    for (int t = 1; t < tiles; ++t) {
+      keys.Advance();
+      BarrierWait(ring.Full(keys.stage, kKeyPlane), keys.parity);
+      NumberedSync<Shape::kGroups * kWarpgroupThreads>(kTurn + group);
+      StartScores(keys.stage, scores);
+      BarrierWait(ring.Full(values.stage, kValuePlane), values.parity);
+      StartValues(values.stage, probabilities, state);
+      // The first group has begun, the second ends: nobody waits for its last turn to be over.
+      if (group == 0 || t + 1 < tiles) {
+        NumberedArrive<Shape::kGroups * kWarpgroupThreads>(kTurn + (group ^ 1));
+      }
+      WgmmaWait<1>(scores[0]);
+      Release(keys.stage, kKeyPlane);
+      Probabilities(first_key + t * Shape::kKeys, state, scores, correction);
+      WgmmaWait<0>(state.sums[0], probabilities);
+      Release(values.stage, kValuePlane);
+      Rescale<Shape>(correction, state);
+      Pack(scores, probabilities);
+      values.Advance();
+    }
+    BarrierWait(ring.Full(values.stage, kValuePlane), values.parity);
+    StartValues(values.stage, probabilities, state);
+    WgmmaWait<0>(state.sums[0], probabilities);
+  }
+};
+
+// grid (units, kv_heads), Shape::kThreads threads, Shape::kSharedBytes at `shared`, aligned to kAlignment.
+// Blocks take units from the end, as in AttendUnit.
+template <typename Shape>
+__device__ void AttendUnitInGroups(const AttentionArgs& args, char* shared) {
+  const int64_t unit_index = static_cast<int64_t>(gridDim.x) - 1 - blockIdx.x;
+  if (unit_index >= args.work.first_unit[args.table.count]) return;
+  const AttentionUnit unit = UnitAt(args, unit_index, blockIdx.y);
+  const KeyRun run = KeysOf(unit.entry, unit.tile, args.window, Shape::kKeys, unit.splits,
+                            *args.work.split_keys, unit.split);
+  const int tiles = run.tile_begin < run.end
+                        ? static_cast<int>((run.end - run.tile_begin + Shape::kKeys - 1) / Shape::kKeys)
+                        : 0;
+  const Ring<Shape> ring{shared};
+  if (threadIdx.x == 0) ring.Init();
+  __syncthreads();
+  // The same in all lanes, also to the compiler.
+  const int warpgroup = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x / kWarpgroupThreads), 0);
+  if (warpgroup == 0) {
+    LowerRegisters<Shape::kFetchRegisters>();
+    Fetch<Shape>(args, unit, run, tiles, ring);
+  } else {
+    RaiseRegisters<Shape::kGroupRegisters>();
+    const int group = warpgroup - 1;
+    char* const queries = shared + group * Shape::kGroupBytes;
+    const int first_query = group * Shape::kGroupQueries + threadIdx.x % kWarpgroupThreads / 32 * 16;
+    LoadGroupQueries<Shape>(args, unit, group * Shape::kGroupQueries, queries);
+    FenceProxyAsync();
+    NumberedSync<kWarpgroupThreads>(kQueriesThere + group);
+    constexpr float kLog2E = 1.44269504088896340736f;
+    const float scale = args.scale * kLog2E;
+    WarpSums<Shape> state;
+    Clear(unit, first_query, state);
+    if (tiles > 0) {
+      if (group == 1 && tiles > 1) NumberedArrive<Shape::kGroups * kWarpgroupThreads>(kTurn);
+      const QueryGroup<Shape> work{args,
+                                   unit,
+                                   ring,
+                                   group,
+                                   RowsByDimensions(SharedAddress(queries)),
+                                   scale,
+                                   PositionOf(unit, first_query),
+                                   PositionOf(unit, first_query + 15)};
+      work.Attend(static_cast<int>(run.tile_begin), tiles, state);
+    }
+    StoreSums<Shape>(args, unit, unit_index, scale, first_query, state);
+  }
+}
+
+}  // namespace aludel::cuda
