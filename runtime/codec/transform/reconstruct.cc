@@ -1,9 +1,9 @@
 #include "runtime/codec/transform/reconstruct.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/check.h"
@@ -137,10 +137,9 @@ class TransformDecoder : public KvDecoder {
 
   void Reconstruct(const PackedGroup& group, const TensorView& latents, int64_t position,
                    const KvTarget& target) {
-    absl::InlinedVector<TensorView, 2> inputs;
-    if (shape_.has_side()) inputs.push_back(Side(position, latents.rows));
-    inputs.push_back(latents);
-    const TensorView kv = Decode(group, inputs);
+    const std::array<TensorView, 2> inputs = {shape_.has_side() ? Side(position, latents.rows) : TensorView(),
+                                              latents};
+    const TensorView kv = Decode(group, absl::MakeConstSpan(inputs).subspan(shape_.has_side() ? 0 : 1));
     const int64_t kv_dim = model_.config().kv_dim();
     for (int i = 0; i < group.shape.layers; ++i) {
       target.model->WriteKv(group.shape.first_layer + i, position, target.blocks,
