@@ -58,10 +58,10 @@ class OutboxTest : public ::testing::Test {
   // Whether work on this device runs only when it is waited for.
   bool late() { return model_.device()->name() == "guarded"; }
 
+  std::list<std::vector<uint8_t>> host_;  // until the streams that read it are gone
   TestModel model_;
   Sink sink_;
   std::unique_ptr<FrameOutbox> outbox_;
-  std::list<std::vector<uint8_t>> host_;
 };
 
 TEST_F(OutboxTest, ShipsAFrameWhenTheNextIsMadeAndTheLastAtOnce) {
