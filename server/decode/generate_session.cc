@@ -115,6 +115,8 @@ absl::StatusOr<Plan> GenerateSession::ChoosePlan(const PlanRequest& wanted,
 }
 
 int64_t GenerateSession::CachedEnough(const Plan& plan, absl::Span<const int32_t> prompt) const {
+  // Nothing here knows how old codes were when they landed.
+  if (max_staleness_ms_) return 0;
   const Engine& engine = context_.model->engine();
   const int64_t cached = engine.CachedTokens(prompt, context_.model->FindCodec(plan.format));
   const int64_t worth_asking =

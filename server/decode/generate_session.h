@@ -45,7 +45,7 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
 
  private:
   // Tokens of the prompt that earlier hand-overs of the plan's format have left here, where the rest is
-  // sooner computed over them than asked for; else 0.
+  // sooner computed over them than asked for; else 0, and where the age of codes is bounded.
   int64_t CachedEnough(const Plan& plan, absl::Span<const int32_t> prompt) const;
   absl::StatusOr<Plan> ChoosePlan(const PlanRequest& wanted, absl::Span<const int32_t> prompt) const;
   absl::Status Admit(const v1::GenerateRequest& request, const PlanRequest& wanted, const Plan& plan);

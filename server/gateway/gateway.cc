@@ -141,7 +141,7 @@ std::optional<HttpResponse> Gateway::CheckHead(const HttpRequest& request) {
   const std::optional<ApiError> error = CheckKey(request, &arrival);
   if (!error) return std::nullopt;
   metrics_->CountHttpRefusal(error->code);
-  journal_.Answered(arrival.identity, error->status, /*quiet=*/false);
+  journal_.Refused(arrival.identity, {.status = error->status, .message = error->message});
   return WithHeaders(error->ToResponse(), arrival.headers);
 }
 

@@ -65,6 +65,13 @@ TEST(PrefixCache, GivesTheAnswersOfServersWithoutOneAndNeverServesCodesToExactRe
   }
   EXPECT_EQ(fleet.decode().Metric(kHits), 3 * Cacheable(prompt));
   EXPECT_EQ(fleet.decode().Metric(kQueries), 6 * prompt.size());
+  // Whoever bounds the age of codes gets some that somebody knows the age of.
+  v1::GenerateRequest strict = Fleet::Request(prompt, kTokens, "paper");
+  strict.set_max_staleness_ms(0);
+  const Answer made = fleet.Ask(strict);
+  EXPECT_EQ(made.started.plan(), "remote");
+  EXPECT_EQ(made.started.cached_tokens(), 0u);
+  EXPECT_EQ(made.tokens, fresh.back().tokens);
   EXPECT_TRUE(fleet.DecodeIsIdle());
 }
 

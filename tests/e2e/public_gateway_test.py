@@ -28,6 +28,8 @@ from stack import ROOT, free_ports
 WAIT_S = 20
 CANCEL_S = 0.1
 LAME_DUCK_S = 6
+STRANGERS = 200
+LINES_PER_SECOND = 20  # of those who need no key to cause them
 # What openai 6.30.1 sends in a browser, as its preflight lists them.
 CLIENT_HEADERS = ("authorization,content-type,user-agent,x-stainless-arch,x-stainless-helper-method,x-stainless-lang,"
                   "x-stainless-os,x-stainless-package-version,x-stainless-retry-count,x-stainless-runtime,"
@@ -244,6 +246,24 @@ def check_cancel(gateway: PublicGateway, decode_admin: str) -> None:
     assert min(seconds) < CANCEL_S, seconds
 
 
+def check_strangers_lines(gateway: PublicGateway) -> None:
+    """All are counted; the log is not theirs to fill."""
+    def counted() -> float:
+        found = re.search(r'aludel_http_requests_total\{path="/v1/models",status="401"\} (\d+)', gateway.ask_admin("/metrics").text)
+        return float(found[1]) if found else 0
+
+    def logged() -> int:
+        return sum(line.get("status") == 401 for line in gateway.log_lines())
+
+    before, lines, begin = counted(), logged(), time.monotonic()
+    for _ in range(STRANGERS):
+        assert gateway.ask("GET", "/v1/models").status == 401
+    seconds = int(time.monotonic() - begin) + 2  # begun ones
+    assert counted() - before == STRANGERS
+    assert 0 < logged() - lines <= LINES_PER_SECOND * seconds, (logged() - lines, seconds)
+    print(f"{STRANGERS} strangers left {logged() - lines} lines")
+
+
 def check_log(gateway: PublicGateway) -> None:
     lines = gateway.log_lines()
     served = [line for line in lines if line.get("path") == "/v1/chat/completions"]
@@ -306,6 +326,7 @@ def main() -> int:
             check_strangers_body(gateway)
             check_cancel(gateway, decode_admin)
             check_reload(gateway)
+            check_strangers_lines(gateway)
             check_stop(gateway)
             check_log(gateway)
             check_start_without_decode_servers(gateway)
