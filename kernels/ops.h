@@ -88,8 +88,9 @@ class Ops {
     return packed;
   }
 
-  // out[t, :] = table[ids[t], :]. Every id is in range: the caller has checked.
-  virtual void Embed(absl::Span<const int32_t> ids, const TensorView& table, const TensorView& out,
+  // out[t, :] = row ids[t] of `table`, which is f32 or bf16: packed, so that it can be the head as well.
+  // Every id is in range: the caller has checked.
+  virtual void Embed(absl::Span<const int32_t> ids, const PackedMatrix& table, const TensorView& out,
                      Stream stream) = 0;
 
   // out = x / sqrt(mean(x^2) + eps) * weight, per row (Zhang & Sennrich 2019). x f32, weight f32 [cols], out

@@ -23,7 +23,8 @@ class CpuOps final : public Ops {
   absl::StatusOr<std::unique_ptr<PackedMatrix>> NewPacked(int64_t out, int64_t in,
                                                           WeightFormat format) override;
   absl::Status PackRows(const TensorView& host_rows, int64_t row_begin, PackedMatrix& w) override;
-  void Embed(absl::Span<const int32_t> ids, const TensorView& table, const TensorView& out, Stream) override;
+  void Embed(absl::Span<const int32_t> ids, const PackedMatrix& table, const TensorView& out,
+             Stream) override;
   void RmsNorm(const TensorView& x, const float* weight, float eps, const TensorView& out, Stream) override;
   void Gemm(const TensorView& a, const PackedMatrix& w, const float* bias, bool accumulate,
             const TensorView& out, Stream) override;

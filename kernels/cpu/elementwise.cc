@@ -27,15 +27,6 @@ ALUDEL_SIMD void MulRow(const float* x, int64_t count, float* out) {
 
 }  // namespace
 
-void CpuOps::Embed(absl::Span<const int32_t> ids, const TensorView& table, const TensorView& out, Stream) {
-  ALUDEL_CHECK(out.rows == static_cast<int64_t>(ids.size()) && out.cols == table.cols);
-  std::vector<float> scratch(table.cols);
-  for (size_t t = 0; t < ids.size(); ++t) {
-    ALUDEL_CHECK(ids[t] >= 0 && ids[t] < table.rows);
-    cpu::StoreRow(cpu::LoadRow(table, ids[t], scratch.data()), out, static_cast<int64_t>(t));
-  }
-}
-
 void CpuOps::SiluMul(const TensorView& gate_up, const TensorView& out, Stream) {
   ALUDEL_CHECK(gate_up.rows == out.rows && gate_up.cols == 2 * out.cols);
   ForRows(out.rows, kExpWork * out.cols, [&](int64_t begin, int64_t end) {

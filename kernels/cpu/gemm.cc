@@ -22,6 +22,8 @@ using cpu::kTileRows;
 constexpr int64_t kTaskBytes = 256 << 10;
 // Multiply-adds that one thread does sooner than it shares them.
 constexpr int64_t kAloneWork = 1 << 16;
+// A number that lies a cache line from the one before it, in multiply-adds, about.
+constexpr int64_t kUnpackWork = 8;
 // Inputs of a group of rows that one task packs.
 constexpr int64_t kPackStep = 2048;
 
@@ -38,6 +40,19 @@ void PackPanel(const uint32_t* const* rows, int cols, int64_t words, int64_t pad
       for (int64_t i = 0; i < count; ++i) to[i * kPanelCols + c] = from[i];
     }
   }
+}
+
+// One of the weights' rows as floats, a cache line for each word.
+void UnpackRow(const CpuPackedMatrix& w, int64_t row, float* out) {
+  const char* const panel = w.panel(row / kPanelCols);
+  const int64_t col = row % kPanelCols;
+  if (w.format() == WeightFormat::kF32) {
+    const auto* const from = reinterpret_cast<const float*>(panel) + col;
+    for (int64_t i = 0; i < w.in_features(); ++i) out[i] = from[i * kPanelCols];
+    return;
+  }
+  const auto* const from = reinterpret_cast<const Bf16*>(panel) + 2 * col;
+  for (int64_t i = 0; i < w.in_features(); ++i) out[i] = ToFloat(from[i / 2 * 2 * kPanelCols + i % 2]);
 }
 
 // Rows [begin, end) of a, at most kTileRows, inputs [first, last), as [in][rows] words; `last` may be an odd
@@ -221,6 +236,20 @@ absl::Status CpuOps::PackRows(const TensorView& host_rows, int64_t row_begin, Pa
               reinterpret_cast<uint32_t*>(packed.panel((row_begin + begin) / kPanelCols)));
   }
   return absl::OkStatus();
+}
+
+void CpuOps::Embed(absl::Span<const int32_t> ids, const PackedMatrix& table, const TensorView& out, Stream) {
+  const auto& packed = static_cast<const CpuPackedMatrix&>(table);
+  ALUDEL_CHECK(out.rows == static_cast<int64_t>(ids.size()) && out.cols == packed.in_features());
+  ALUDEL_CHECK(!HasScales(packed.format()));
+  ForRows(out.rows, kUnpackWork * out.cols, [&](int64_t begin, int64_t end) {
+    std::vector<float> row(out.cols);
+    for (int64_t t = begin; t < end; ++t) {
+      ALUDEL_CHECK(ids[t] >= 0 && ids[t] < packed.out_features());
+      UnpackRow(packed, ids[t], row.data());
+      cpu::StoreRow(row.data(), out, t);
+    }
+  });
 }
 
 void CpuOps::Gemm(const TensorView& a, const PackedMatrix& w, const float* bias, bool accumulate,

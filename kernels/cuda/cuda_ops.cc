@@ -48,15 +48,16 @@ CudaStream& CudaOps::Enter(Stream stream) const {
   return state;
 }
 
-void CudaOps::Embed(absl::Span<const int32_t> ids, const TensorView& table, const TensorView& out,
+void CudaOps::Embed(absl::Span<const int32_t> ids, const PackedMatrix& table, const TensorView& out,
                     Stream stream) {
-  ALUDEL_CHECK(out.rows == static_cast<int64_t>(ids.size()) && out.cols == table.cols);
-  for (const int32_t id : ids) ALUDEL_CHECK(id >= 0 && id < table.rows);
+  const TensorView rows = static_cast<const CudaPackedMatrix&>(table).rows();
+  ALUDEL_CHECK(out.rows == static_cast<int64_t>(ids.size()) && out.cols == rows.cols);
+  for (const int32_t id : ids) ALUDEL_CHECK(id >= 0 && id < rows.rows);
   if (ids.empty()) return;
   CudaStream& state = Enter(stream);
   const int32_t* staged = StageSpan(ids, state);
   if (staged == nullptr) return;
-  state.Launch("launch Embed", kCopyRows, table, staged, out);
+  state.Launch("launch Embed", kCopyRows, rows, staged, out);
 }
 
 void CudaOps::RmsNorm(const TensorView& x, const float* weight, float eps, const TensorView& out,

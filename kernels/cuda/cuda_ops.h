@@ -28,7 +28,7 @@ class CudaOps final : public Ops {
   absl::StatusOr<std::unique_ptr<PackedMatrix>> NewPacked(int64_t out, int64_t in,
                                                           WeightFormat format) override;
   absl::Status PackRows(const TensorView& host_rows, int64_t row_begin, PackedMatrix& w) override;
-  void Embed(absl::Span<const int32_t> ids, const TensorView& table, const TensorView& out,
+  void Embed(absl::Span<const int32_t> ids, const PackedMatrix& table, const TensorView& out,
              Stream stream) override;
   void RmsNorm(const TensorView& x, const float* weight, float eps, const TensorView& out,
                Stream stream) override;

@@ -42,6 +42,11 @@ class CudaPackedMatrix final : public PackedMatrix {
   // Of a matrix without scales.
   DType dtype() const { return format_ == WeightFormat::kF32 ? DType::kF32 : DType::kBf16; }
   const void* data() const { return memory_.data(); }
+  // Of a matrix without scales.
+  TensorView rows() const {
+    ALUDEL_CHECK(!HasScales(format_));
+    return {memory_.data(), dtype(), out_, in_, in_};
+  }
   char* row(int64_t row) const { return memory_.as<char>() + row * RowBytes(in_, format_); }
   Bf16* scales(int64_t row) const {
     return reinterpret_cast<Bf16*>(this->row(out_)) + row * ScalesPerRow(in_, format_);

@@ -139,7 +139,7 @@ absl::Status Transformer::BeginBatch(absl::Span<const BatchItem> items, Batch* b
 
 void Transformer::Embed(const Batch& batch) {
   const TensorView x = TensorView::Of(work_->x.as<float>(), batch.count(), config_.hidden);
-  device_->ops().Embed(batch.ids, weights_->embedding, x, stream_);
+  device_->ops().Embed(batch.ids, *weights_->embedding, x, stream_);
 }
 
 void Transformer::AttendInput(int layer, absl::Span<const SequenceRows> rows, int64_t count,
@@ -216,7 +216,7 @@ void Transformer::Head(const Batch& batch, const Output& output) {
   const TensorView logits = TensorView::Of(work_->logits.as<float>(), n, config_.vocab);
   ops.GatherRows(x, output.rows, last, stream_);
   ops.RmsNorm(last, weights_->final_norm.as<float>(), static_cast<float>(config_.rms_norm_eps), h, stream_);
-  ops.Gemm(h, *weights_->head, nullptr, /*accumulate=*/false, logits, stream_);
+  ops.Gemm(h, weights_->head(), nullptr, /*accumulate=*/false, logits, stream_);
   if (drawn == 0) return;
   ops.SampleRows(logits.Rows(n - drawn, drawn), output.draws, work_->tokens.as<int32_t>(), stream_);
 }

@@ -19,6 +19,10 @@ struct Part {
   int64_t rows = 0;
 };
 
+bool HeadIsEmbedding(const ModelConfig& config, DType compute, WeightFormat format) {
+  return config.tied_embeddings && format == FormatOf(compute);
+}
+
 // Finds and checks every tensor of a model, makes room for it on the device and cuts the work of filling that
 // room into tasks. Without a device it only checks.
 class LoadPlan {
@@ -44,9 +48,12 @@ class LoadPlan {
   // Vectors end to end, as f32.
   absl::Status AddVector(const std::vector<Part>& parts, Buffer* out);
   // Matrices with the same inputs, stacked by rows and packed as one.
-  absl::Status AddMatrix(const std::vector<Part>& parts, int64_t cols, std::unique_ptr<PackedMatrix>* out);
+  absl::Status AddMatrix(const std::vector<Part>& parts, int64_t cols, std::unique_ptr<PackedMatrix>* out) {
+    return AddMatrix(parts, cols, format_, out);
+  }
+  absl::Status AddMatrix(const std::vector<Part>& parts, int64_t cols, WeightFormat format,
+                         std::unique_ptr<PackedMatrix>* out);
   absl::Status AddSmallStack(std::vector<std::shared_ptr<const StoredMatrix>> matrices, PackedMatrix* packed);
-  absl::Status AddEmbedding(Weights* weights);
 
   absl::StatusOr<std::shared_ptr<const StoredMatrix>> Open(const Part& part, int64_t cols) {
     absl::StatusOr<std::unique_ptr<StoredMatrix>> matrix =
@@ -135,7 +142,7 @@ absl::Status LoadPlan::AddVector(const std::vector<Part>& parts, Buffer* out) {
   return absl::OkStatus();
 }
 
-absl::Status LoadPlan::AddMatrix(const std::vector<Part>& parts, int64_t cols,
+absl::Status LoadPlan::AddMatrix(const std::vector<Part>& parts, int64_t cols, WeightFormat format,
                                  std::unique_ptr<PackedMatrix>* out) {
   std::vector<std::shared_ptr<const StoredMatrix>> matrices;
   int64_t rows = 0;
@@ -146,7 +153,7 @@ absl::Status LoadPlan::AddMatrix(const std::vector<Part>& parts, int64_t cols,
     rows += part.rows;
   }
   if (device_ == nullptr) return absl::OkStatus();
-  ALUDEL_ASSIGN_OR_RETURN(*out, device_->ops().NewPacked(rows, cols, format_));
+  ALUDEL_ASSIGN_OR_RETURN(*out, device_->ops().NewPacked(rows, cols, format));
   const int64_t block = (*out)->row_block();
   const bool whole_blocks =
       std::all_of(parts.begin(), parts.end() - 1, [&](const Part& part) { return part.rows % block == 0; });
@@ -188,42 +195,6 @@ absl::Status LoadPlan::AddSmallStack(std::vector<std::shared_ptr<const StoredMat
   return absl::OkStatus();
 }
 
-absl::Status LoadPlan::AddEmbedding(Weights* weights) {
-  ALUDEL_ASSIGN_OR_RETURN(const std::shared_ptr<const StoredMatrix> matrix,
-                          Open({"model.embed_tokens", config_.vocab}, config_.hidden));
-  used_.insert(matrix->tensors().begin(), matrix->tensors().end());
-  if (device_ == nullptr) return absl::OkStatus();
-  const int64_t cols = matrix->cols();
-  const size_t row_bytes = static_cast<size_t>(cols) * SizeOf(compute_);
-  ALUDEL_ASSIGN_OR_RETURN(weights->embedding_memory, device_->Allocate(matrix->rows() * row_bytes));
-  weights->embedding = {weights->embedding_memory.data(), compute_, matrix->rows(), cols, cols};
-  return ForRows(0, matrix->rows(), RowsOf(kTask, cols, 1), [&](int64_t begin, int64_t end) {
-    AddTask(matrix->BytesOf(begin, end),
-            [=, table = weights->embedding, device = device_, stream = stream_, mutex = mutex_] {
-              return ReadRows(*matrix, begin, end, 1, [&](const TensorView& view, int64_t first) {
-                const TensorView to = table.Rows(first, view.rows);
-                std::vector<Bf16> narrow;
-                std::vector<float> wide;
-                const void* from = view.data;
-                const int64_t count = view.rows * cols;
-                if (view.dtype != to.dtype && to.dtype == DType::kBf16) {
-                  narrow.resize(count);
-                  std::transform(view.f32(), view.f32() + count, narrow.begin(), ToBf16);
-                  from = narrow.data();
-                } else if (view.dtype != to.dtype) {
-                  wide.resize(count);
-                  std::transform(view.bf16(), view.bf16() + count, wide.begin(), ToFloat);
-                  from = wide.data();
-                }
-                absl::MutexLock lock(mutex.get());
-                device->CopyToDevice(to.data, from, view.rows * row_bytes, stream);
-                return device->Synchronize(stream);
-              });
-            });
-    return absl::OkStatus();
-  });
-}
-
 absl::Status LoadPlan::AddLayer(int index, LayerWeights* layer) {
   const std::string p = absl::StrCat("model.layers.", index, ".");
   const std::string attention = p + "self_attn.";
@@ -251,12 +222,15 @@ absl::Status LoadPlan::AddLayer(int index, LayerWeights* layer) {
 }
 
 absl::Status LoadPlan::AddModel(Weights* weights) {
-  ALUDEL_RETURN_IF_ERROR(AddEmbedding(weights));
+  const Part embedding{"model.embed_tokens", config_.vocab};
+  ALUDEL_RETURN_IF_ERROR(AddMatrix({embedding}, config_.hidden, FormatOf(compute_), &weights->embedding));
   weights->layers.resize(config_.layers);
   for (int i = 0; i < config_.layers; ++i) ALUDEL_RETURN_IF_ERROR(AddLayer(i, &weights->layers[i]));
   ALUDEL_RETURN_IF_ERROR(AddVector({{"model.norm.weight", config_.hidden}}, &weights->final_norm));
-  const std::string head = config_.tied_embeddings ? "model.embed_tokens" : "lm_head";
-  ALUDEL_RETURN_IF_ERROR(AddMatrix({{head, config_.vocab}}, config_.hidden, &weights->head));
+  if (!HeadIsEmbedding(config_, compute_, format_)) {
+    const Part head = config_.tied_embeddings ? embedding : Part{"lm_head", config_.vocab};
+    ALUDEL_RETURN_IF_ERROR(AddMatrix({head}, config_.hidden, &weights->own_head));
+  }
   return CheckStrays();
 }
 
@@ -324,8 +298,9 @@ int64_t CountParameters(const ModelConfig& config) {
 
 int64_t LoadedBytes(const ModelConfig& config, DType compute, WeightFormat format) {
   const Counts counts = CountLayers(config);
-  const int64_t table = int64_t{config.vocab} * config.hidden;  // as rows to look up, and packed as the head
-  const double packed = static_cast<double>(counts.matrices + table) * BitsPerWeight(format) / 8;
+  const int64_t table = int64_t{config.vocab} * config.hidden;
+  const int64_t head = HeadIsEmbedding(config, compute, format) ? 0 : table;
+  const double packed = static_cast<double>(counts.matrices + head) * BitsPerWeight(format) / 8;
   return static_cast<int64_t>(packed) + table * static_cast<int64_t>(SizeOf(compute)) +
          counts.vectors * static_cast<int64_t>(sizeof(float));
 }

@@ -27,16 +27,18 @@ struct LayerWeights {
 
 // A checkpoint on its device, every tensor checked against the config before any of it is read.
 struct Weights {
-  std::string hash;         // of the model, see weight_stream.h
-  bool past_cache = false;  // see StreamedFiles
-  Buffer embedding_memory;
-  TensorView embedding;  // [vocab, hidden]
+  std::string hash;                         // of the model, see weight_stream.h
+  bool past_cache = false;                  // see StreamedFiles
+  std::unique_ptr<PackedMatrix> embedding;  // [vocab, hidden]
   std::vector<LayerWeights> layers;
-  Buffer final_norm;                   // f32 [hidden]
-  std::unique_ptr<PackedMatrix> head;  // [vocab, hidden]
+  Buffer final_norm;                       // f32 [hidden]
+  std::unique_ptr<PackedMatrix> own_head;  // [vocab, hidden], or empty: the embedding is the head
 
-  // Embeddings are kept as `compute`, matrices that are multiplied in `format`.
-  // Errors name the file, the tensor, what was found and what the config makes us expect.
+  const PackedMatrix& head() const { return own_head == nullptr ? *embedding : *own_head; }
+
+  // The embedding is kept as `compute`, matrices that are multiplied in `format`: a tied one is kept once
+  // where these are the same. Errors name the file, the tensor, what was found and what the config makes us
+  // expect.
   static absl::StatusOr<std::unique_ptr<Weights>> Load(Device* device, const ModelFiles& files,
                                                        const ModelConfig& config, DType compute,
                                                        WeightFormat format, Stream stream,

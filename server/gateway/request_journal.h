@@ -17,8 +17,8 @@ class RequestJournal {
 
   // One that was answered at once; `quiet`: counted only.
   void Answered(const RequestIdentity& identity, int status, bool quiet);
-  // One that the HTTP layer refused, or that came without a key. Whoever can connect can cause these, so their
-  // lines are bounded; the next line says how many went without.
+  // One that the HTTP layer refused, or that came without a key. Whoever can connect can cause these, so
+  // their lines are bounded; the next line says how many went without.
   void Refused(const RequestIdentity& identity, const HttpError& error);
   void Completed(const RequestIdentity& identity, const CompletionOutcome& outcome);
 

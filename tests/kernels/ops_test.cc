@@ -360,11 +360,13 @@ TEST_P(OpsTest, SiluTakesAnySizeAndLargeValues) {
 }
 
 TEST_P(OpsTest, EmbedGatherAndConvertCopyRows) {
-  const int vocab = 9, cols = 21;
-  const auto table = Random(vocab * cols);
-  const std::vector<int32_t> ids = {8, 0, 3, 3};
-  const auto table_there = OnDevice(table), rows = OnDevice(Poisoned(ids.size() * cols));
-  ops_->Embed(ids, table_there.View(vocab, cols), rows.View(ids.size(), cols), {});
+  const int vocab = 75, cols = 21;
+  auto table = Random(vocab * cols);
+  const std::vector<int32_t> ids = {74, 0, 33, 33};
+  const TensorView host = TensorView::Of(table.data(), vocab, cols);
+  const auto packed = ops_->Pack(host, WeightFormat::kF32).value();
+  const auto rows = OnDevice(Poisoned(ids.size() * cols));
+  ops_->Embed(ids, *packed, rows.View(ids.size(), cols), {});
   const std::vector<float> out = rows.Read().value();
   for (size_t t = 0; t < ids.size(); ++t) {
     for (int c = 0; c < cols; ++c) EXPECT_EQ(out[t * cols + c], table[ids[t] * cols + c]);
@@ -373,11 +375,34 @@ TEST_P(OpsTest, EmbedGatherAndConvertCopyRows) {
   const std::vector<int64_t> which = {2, 0};
   ops_->GatherRows(rows.View(ids.size(), cols), which, picked_there.View(2, cols), {});
   const std::vector<float> picked = picked_there.Read().value();
-  for (int c = 0; c < cols; ++c) EXPECT_EQ(picked[c], table[3 * cols + c]);
+  for (int c = 0; c < cols; ++c) EXPECT_EQ(picked[c], table[33 * cols + c]);
   const auto narrow_there = OnDevice(std::vector<Bf16>(2 * cols));
   ops_->Convert(picked_there.View(2, cols), narrow_there.View(2, cols), {});
   const std::vector<Bf16> narrow = narrow_there.Read().value();
   for (int c = 0; c < 2 * cols; ++c) EXPECT_EQ(ToFloat(narrow[c]), RoundToBf16(picked[c]));
+}
+
+TEST_P(OpsTest, ATableThatIsTheHeadGivesTheRowsThatItIsMultipliedBy) {
+  for (const int cols : {1, 8, 63, 64, 200}) {
+    const int vocab = 70, count = 300;
+    auto table = Random(vocab * cols);
+    const auto packed = ops_->Pack(TensorView::Of(table.data(), vocab, cols), WeightFormat::kBf16).value();
+    std::vector<int32_t> ids(count);
+    for (int32_t& id : ids) id = static_cast<int32_t>(random_() % vocab);
+    const auto wide = OnDevice(Poisoned(count * cols));
+    const auto narrow = OnDevice(std::vector<Bf16>(count * cols));
+    ops_->Embed(ids, *packed, wide.View(count, cols), {});
+    ops_->Embed(ids, *packed, narrow.View(count, cols), {});
+    const std::vector<float> found = wide.Read().value();
+    const std::vector<Bf16> found_narrow = narrow.Read().value();
+    for (int t = 0; t < count; ++t) {
+      for (int c = 0; c < cols; ++c) {
+        const float expected = RoundToBf16(table[ids[t] * cols + c]);
+        ASSERT_EQ(found[t * cols + c], expected) << t << " " << c;
+        ASSERT_EQ(ToFloat(found_narrow[t * cols + c]), expected) << t << " " << c;
+      }
+    }
+  }
 }
 
 TEST_P(OpsTest, ConvertRoundsAndWidensWholeRowsOfEverySize) {
@@ -837,15 +862,15 @@ void ExpectReplays(const Device& device, uint64_t most_plain) {
 
 TEST_P(OpsTest, RepeatedWorkFollowsWhatItsHostArraysHold) {
   constexpr int kIds = 50, kCols = 24, kRows = 5;
-  const auto table = Random(kIds * kCols);
-  const auto table_there = OnDevice(table);
+  auto table = Random(kIds * kCols);
+  const auto packed = ops_->Pack(TensorView::Of(table.data(), kIds, kCols), WeightFormat::kF32).value();
   const auto out = OnDevice(Poisoned(kRows * kCols)), gathered = OnDevice(Poisoned(2 * kCols));
   for (int round = 0; round < 10; ++round) {
     std::vector<int32_t> ids(kRows);
     for (int32_t& id : ids) id = static_cast<int32_t>(random_() % kIds);
     const std::vector<int64_t> rows = {static_cast<int64_t>(random_() % kRows), round % kRows};
     device_->Repeat({1, 1}, {}, [&] {
-      ops_->Embed(ids, table_there.View(kIds, kCols), out.View(kRows, kCols), {});
+      ops_->Embed(ids, *packed, out.View(kRows, kCols), {});
       ops_->GatherRows(out.View(kRows, kCols), rows, gathered.View(2, kCols), {});
     });
     std::vector<double> expected;

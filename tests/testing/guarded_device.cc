@@ -63,11 +63,11 @@ class GuardedOps final : public Ops {
     ALUDEL_CHECK(!memory_->Holds(host_rows.data, 1));
     return ops_->PackRows(host_rows, row_begin, w);
   }
-  void Embed(absl::Span<const int32_t> ids, const TensorView& table, const TensorView& out,
+  void Embed(absl::Span<const int32_t> ids, const PackedMatrix& table, const TensorView& out,
              Stream stream) override {
-    Check({table, out});
-    if (InVain("Embed", ids.size(), table, out)) return;
-    enqueue_(stream, [this, ids = std::vector<int32_t>(ids.begin(), ids.end()), table, out] {
+    Check({out});
+    if (InVain("Embed", ids.size(), &table, out)) return;
+    enqueue_(stream, [this, ids = std::vector<int32_t>(ids.begin(), ids.end()), &table, out] {
       ops_->Embed(ids, table, out, {});
     });
   }

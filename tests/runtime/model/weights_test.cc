@@ -82,6 +82,29 @@ TEST(Weights, CountsParametersAndBytes) {
   EXPECT_GT(int8, LoadedBytes(demo, DType::kBf16, WeightFormat::kInt4));
 }
 
+TEST(Weights, ATiedTableIsKeptOnceUnlessTheHeadIsRounded) {
+  ModelConfig config = ModelConfig::Load("deploy/demo/base").value();
+  const int64_t table = int64_t{config.vocab} * config.hidden;
+  for (const auto& [format, saved] :
+       {std::pair{WeightFormat::kBf16, 2 * table}, {WeightFormat::kInt8, int64_t{0}}}) {
+    config.tied_embeddings = false;
+    const int64_t untied = LoadedBytes(config, DType::kBf16, format);
+    config.tied_embeddings = true;
+    EXPECT_EQ(untied - LoadedBytes(config, DType::kBf16, format), saved);
+  }
+  const std::string directory = std::string(kTiny) + "llama_tied";
+  const std::unique_ptr<Device> device = OpenDevice({.threads = 1}).value();
+  const ModelFiles files = ModelFiles::Open(directory).value();
+  const ModelConfig tied = ModelConfig::Load(directory).value();
+  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kInt8}) {
+    const auto weights =
+        Weights::Load(device.get(), files, tied, DType::kF32, format, {}, {}, nullptr).value();
+    EXPECT_EQ(weights->own_head == nullptr, format == WeightFormat::kF32);
+    EXPECT_EQ(weights->head().format(), format);
+    EXPECT_EQ(weights->head().out_features(), tied.vocab);
+  }
+}
+
 // A copy of a tiny model whose weight file a test changes.
 class SpoiledModel : public ::testing::Test {
  protected:
