@@ -165,6 +165,7 @@ void Gateway::Handle(HttpRequest request, HttpResponder responder) {
   const bool completion = right_method && route->completion;
   std::shared_ptr<Access::Grant> grant;
   std::optional<ApiError> refusal = CheckKey(request, &arrival);
+  const bool stranger = refusal.has_value();
   const RequestIdentity& identity = arrival.identity;
   if (!refusal && completion) refusal = access_->Admit(identity.client, &grant);
   if (refusal) metrics_->CountHttpRefusal(refusal->code);
@@ -183,7 +184,11 @@ void Gateway::Handle(HttpRequest request, HttpResponder responder) {
                           : route == nullptr ? NoSuchPath(request)
                           : !right_method    ? WrongMethod(request, *route)
                                              : Answer(request, route->path);
-  journal_.Answered(identity, response.status, route != nullptr && route->quiet);
+  if (stranger) {
+    journal_.Refused(identity, {.status = refusal->status, .message = refusal->message});
+  } else {
+    journal_.Answered(identity, response.status, route != nullptr && route->quiet);
+  }
   responder.Respond(std::move(response));
 }
 
