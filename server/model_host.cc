@@ -13,21 +13,24 @@
 #include "server/frame_ring.h"
 #include "server/identity.h"
 #include "spdlog/spdlog.h"
+#include "transport/monotonic_clock.h"
 
 namespace aludel {
 namespace {
 
-// Loads the model with a bar on a terminal, and says how fast it was.
+// Loads the model, with a bar on a terminal and lines in a log, and says how fast it was.
 absl::StatusOr<std::unique_ptr<Transformer>> LoadModel(Device* device, const ModelOptions& options) {
   constexpr int64_t kMegabyte = 1'000'000;
+  constexpr absl::Duration kLogEvery = absl::Seconds(10);
   std::optional<ProgressBar> bar;
   if (::isatty(STDERR_FILENO) == 1) bar.emplace();
-  LoadProgress progress;
-  if (bar.has_value()) {
-    progress = [&](int64_t done, int64_t total) {
-      bar->Update("load, MB", done / kMegabyte, total / kMegabyte);
-    };
-  }
+  absl::Time logged = MonotonicNow();
+  const LoadProgress progress = [&](int64_t done, int64_t total) {
+    if (bar.has_value()) return bar->Update("load, MB", done / kMegabyte, total / kMegabyte);
+    if (MonotonicNow() - logged < kLogEvery) return;
+    logged = MonotonicNow();
+    spdlog::info("loading {}: {} of {} MB", options.directory, done / kMegabyte, total / kMegabyte);
+  };
   TransformerOptions transformer = options.transformer;
   if (transformer.stream.packers == 0) transformer.stream.packers = options.device.threads;
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<Transformer> model,

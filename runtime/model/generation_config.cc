@@ -1,5 +1,6 @@
 #include "runtime/model/generation_config.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "absl/status/status.h"
@@ -22,12 +23,13 @@ absl::Status Read(const json& root, const char* name, double min, double max, ab
   return absl::OkStatus();
 }
 
-absl::Status Read(const json& root, const char* name, absl::string_view origin,
+// `min` of -1: another way to write 0.
+absl::Status Read(const json& root, const char* name, int64_t min, absl::string_view origin,
                   std::optional<uint32_t>* value) {
   if (FindMember(root, name) == nullptr) return absl::OkStatus();
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
-  ALUDEL_ASSIGN_OR_RETURN(const int64_t read, IntMember(root, name, 0, 0, kMax, origin));
-  *value = static_cast<uint32_t>(read);
+  ALUDEL_ASSIGN_OR_RETURN(const int64_t read, IntMember(root, name, 0, min, kMax, origin));
+  *value = static_cast<uint32_t>(std::max<int64_t>(read, 0));
   return absl::OkStatus();
 }
 
@@ -37,8 +39,31 @@ struct NotServed {
   double off;
 };
 constexpr NotServed kNotServed[] = {
-    {"num_beams", 1},  {"penalty_alpha", 0},        {"typical_p", 1},         {"epsilon_cutoff", 0},
-    {"eta_cutoff", 0}, {"no_repeat_ngram_size", 0}, {"diversity_penalty", 0}, {"min_new_tokens", 0}};
+    {"num_beams", 1},
+    {"penalty_alpha", 0},
+    {"typical_p", 1},
+    {"epsilon_cutoff", 0},
+    {"eta_cutoff", 0},
+    {"no_repeat_ngram_size", 0},
+    {"diversity_penalty", 0},
+    {"encoder_repetition_penalty", 1},
+    {"guidance_scale", 1},
+    {"min_length", 0},
+    {"min_new_tokens", 0},
+    {"exponential_decay_length_penalty", 0},
+    {"bad_words_ids", 0},
+    {"sequence_bias", 0},
+    {"suppress_tokens", 0},
+    {"begin_suppress_tokens", 0},
+    {"forced_bos_token_id", -1},
+    {"forced_eos_token_id", -1},
+    {"stop_strings", 0},
+};
+
+bool AsksForNothing(const json& value, double off) {
+  if (value.is_number()) return value.get<double>() == off;
+  return value == false || ((value.is_structured() || value.is_string()) && value.empty());
+}
 
 template <typename T>
 void Append(const char* name, const std::optional<T>& value, std::string* text) {
@@ -56,15 +81,15 @@ absl::StatusOr<GenerationConfig> GenerationConfig::FromJson(absl::string_view te
   GenerationConfig config;
   ALUDEL_RETURN_IF_ERROR(Read(root, "temperature", 0, 100, origin, &config.temperature));
   ALUDEL_RETURN_IF_ERROR(Read(root, "top_p", 0, 1, origin, &config.top_p));
-  ALUDEL_RETURN_IF_ERROR(Read(root, "top_k", origin, &config.top_k));
+  ALUDEL_RETURN_IF_ERROR(Read(root, "top_k", -1, origin, &config.top_k));
   ALUDEL_RETURN_IF_ERROR(Read(root, "min_p", 0, 1, origin, &config.min_p));
   ALUDEL_RETURN_IF_ERROR(Read(root, "repetition_penalty", 0.01, 10, origin, &config.repetition_penalty));
-  ALUDEL_RETURN_IF_ERROR(Read(root, "max_new_tokens", origin, &config.max_new_tokens));
+  ALUDEL_RETURN_IF_ERROR(Read(root, "max_new_tokens", 0, origin, &config.max_new_tokens));
   ALUDEL_ASSIGN_OR_RETURN(const bool do_sample, BoolMember(root, "do_sample", true, origin));
   if (!do_sample) config.temperature = 0;
   for (const NotServed& field : kNotServed) {
     const json* found = FindMember(root, field.name);
-    if (found == nullptr || (found->is_number() && found->get<double>() == field.off)) continue;
+    if (found == nullptr || AsksForNothing(*found, field.off)) continue;
     config.not_served.push_back(absl::StrCat(field.name, " ", DescribeJson(*found)));
   }
   return config;

@@ -11,7 +11,8 @@
 namespace aludel {
 
 // How a model's publisher wants it sampled where a request does not say: generation_config.json, with the
-// names and the meaning that transformers gives them. (Its eos ids are ModelConfig's.)
+// names and the meaning that transformers gives them. (Its eos ids are ModelConfig's, and its max_length is
+// the context, which bounds every answer anyway.)
 struct GenerationConfig {
   std::optional<double> temperature;  // 0 where do_sample is false: greedy
   std::optional<double> top_p;

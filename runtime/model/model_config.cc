@@ -120,7 +120,6 @@ struct ForeignField {
   std::optional<double> neutral;  // the number (false counts as 0) that changes nothing
 };
 constexpr ForeignField kForeignFields[] = {
-    {"compression_config", {}},
     {"dual_chunk_attention_config", {}},
     {"attention_chunk_size", {}},
     {"attn_logit_softcapping", {}},
@@ -257,6 +256,11 @@ absl::Status ReadRope(const Fields& fields, ModelConfig* config) {
   ALUDEL_ASSIGN_OR_RETURN(result.theta, fields.Number("rope_theta", 10000.0, kMinTheta, kMaxTheta));
   const char* name = fields.Has("rope_parameters") ? "rope_parameters" : "rope_scaling";
   const json* object = fields.Find(name);
+  // Transformers 4 reads one, 5 the other, and theta from yet another place.
+  if (const json* scaling = fields.Find("rope_scaling"); scaling != nullptr && *scaling != *object) {
+    return fields.Unsupported("rope_scaling",
+                              "nothing beside other rope_parameters: the scaling goes in there");
+  }
   if (object == nullptr) return absl::OkStatus();
   if (!object->is_object()) return fields.Unsupported(name, "an object");
   for (const auto& [key, value] : object->items()) {
@@ -399,10 +403,14 @@ absl::StatusOr<ModelConfig> ModelConfig::FromJson(absl::string_view text, absl::
   config.qkv_bias = architecture->qkv_bias;
   config.qk_norm = architecture->qk_norm;
   ALUDEL_RETURN_IF_ERROR(RefuseUnsupported(fields, *architecture));
-  if (const json* quantisation = fields.Find("quantization_config"); quantisation != nullptr) {
+  // The second is what llm-compressor once called it.
+  for (const char* name : {"quantization_config", "compression_config"}) {
+    const json* quantisation = fields.Find(name);
+    if (quantisation == nullptr) continue;
     ALUDEL_ASSIGN_OR_RETURN(
         config.quantisation,
-        QuantisationConfig::FromJson(*quantisation, absl::StrCat(fields.origin(), ": quantization_config")));
+        QuantisationConfig::FromJson(*quantisation, absl::StrCat(fields.origin(), ": ", name)));
+    break;
   }
   ALUDEL_RETURN_IF_ERROR(ReadShape(fields, *architecture, &config));
   ALUDEL_ASSIGN_OR_RETURN(config.max_positions, fields.Int("max_position_embeddings",

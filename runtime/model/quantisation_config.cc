@@ -70,8 +70,9 @@ absl::Status ReadFloatScheme(const json& weights, absl::string_view origin, Quan
 
 // What llm-compressor writes. `ignore` needs no reading: the tensors say what is quantised.
 absl::Status ReadCompressedTensors(const json& object, absl::string_view origin, QuantisationConfig* config) {
-  constexpr char kFormat[] = "float-quantized";
-  ALUDEL_RETURN_IF_ERROR(OneOf(object, origin, "format", "", {kFormat}).status());
+  // The second is an older name of the same bytes.
+  constexpr absl::string_view kFormat = "float-quantized", kAlias = "naive-quantized";
+  ALUDEL_RETURN_IF_ERROR(OneOf(object, origin, "format", "", {kFormat, kAlias}).status());
   const json* sparsity = FindMember(object, "sparsity_config");
   if (sparsity != nullptr && sparsity->is_object()) {
     const std::string where = absl::StrCat(origin, ".sparsity_config");
@@ -90,7 +91,7 @@ absl::Status ReadCompressedTensors(const json& object, absl::string_view origin,
     const std::string where = absl::StrCat(origin, ".config_groups.", name);
     const json* weights = FindMember(group, "weights");
     if (weights == nullptr) continue;
-    ALUDEL_RETURN_IF_ERROR(OneOf(group, where, "format", kFormat, {kFormat}).status());
+    ALUDEL_RETURN_IF_ERROR(OneOf(group, where, "format", kFormat.data(), {kFormat, kAlias}).status());
     QuantisationConfig scheme;
     ALUDEL_RETURN_IF_ERROR(ReadFloatScheme(*weights, where + ".weights", &scheme));
     if (any && (scheme.block_rows != config->block_rows || scheme.block_cols != config->block_cols)) {

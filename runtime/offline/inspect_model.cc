@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "runtime/model/chat_template.h"
+#include "runtime/model/generation_config.h"
 #include "runtime/model/json_reader.h"
 #include "runtime/model/model_identity.h"
 #include "runtime/model/tokenizer.h"
@@ -185,6 +187,11 @@ absl::StatusOr<ordered_json> InspectModel(const std::string& directory, const Me
   ordered_json problems = ordered_json::array();
   const absl::Status weights = CheckWeights(files, config);
   if (!weights.ok()) problems.push_back(std::string(weights.message()));
+  // What the gateway reads beside the tokenizer, and does not start without.
+  for (const absl::Status& status :
+       {ChatTemplate::Load(directory).status(), GenerationConfig::Load(directory).status()}) {
+    if (!status.ok() && !absl::IsNotFound(status)) problems.push_back(std::string(status.message()));
+  }
   const KvLayout token{config.layers, config.kv_heads, config.head_dim, 1, 1, DType::kBf16};
   ordered_json report;
   report["model"] = DescribeModel(directory, config);

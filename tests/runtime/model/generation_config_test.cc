@@ -43,7 +43,18 @@ TEST(GenerationConfig, IsGreedyWhereThePublisherDoesNotSample) {
   EXPECT_FALSE(Read(R"({"temperature": null})").temperature.has_value());
 }
 
+TEST(GenerationConfig, TakesBothWaysToSwitchTopKOff) {
+  EXPECT_EQ(Read(R"({"top_k": 0})").top_k, 0);
+  EXPECT_EQ(Read(R"({"top_k": -1})").top_k, 0);
+}
+
 TEST(GenerationConfig, NamesWhatItDoesNotServe) {
+  EXPECT_THAT(
+      Read(
+          R"({"suppress_tokens": [7], "bad_words_ids": [], "stop_strings": "###", "forced_eos_token_id": null,
+                       "sequence_bias": {}, "guidance_scale": false, "min_length": 5})")
+          .not_served,
+      ElementsAre("min_length 5", "suppress_tokens an array of 1 members", "stop_strings \"###\""));
   const GenerationConfig config =
       Read(R"({"num_beams": 4, "typical_p": 1.0, "no_repeat_ngram_size": 3, "penalty_alpha": "much"})");
   EXPECT_THAT(config.not_served,
@@ -54,7 +65,7 @@ TEST(GenerationConfig, NamesTheFieldThatIsWrong) {
   for (const auto& [text, field] : {std::pair{R"({"temperature": "hot"})", "temperature"},
                                     {R"({"temperature": -1})", "temperature"},
                                     {R"({"top_p": 1.5})", "top_p"},
-                                    {R"({"top_k": -1})", "top_k"},
+                                    {R"({"top_k": -2})", "top_k"},
                                     {R"({"top_k": 1.5})", "top_k"},
                                     {R"({"min_p": 2})", "min_p"},
                                     {R"({"repetition_penalty": 0})", "repetition_penalty"},

@@ -165,6 +165,11 @@ TEST(ModelConfig, ReadsRopeParametersOfTransformers5) {
   const ModelConfig read = Read(config);
   EXPECT_EQ(read.rope.theta, 250000.0);
   EXPECT_EQ(read.rope.factor, 2.0);
+  config["rope_scaling"] = config["rope_parameters"];
+  EXPECT_EQ(Read(config).rope.factor, 2.0);
+  config["rope_scaling"]["factor"] = 4.0;  // as cards of models tell users to add it
+  EXPECT_THAT(Error(config), AllOf(HasSubstr("rope_scaling is"), HasSubstr("rope_parameters")));
+  config.erase("rope_scaling");
   config["rope_parameters"] = {{"full_attention", {{"rope_type", "default"}}}};
   EXPECT_THAT(Error(config), HasSubstr("rope_parameters.full_attention"));
 }
@@ -278,6 +283,11 @@ TEST(ModelConfig, ReadsFp8OfCompressedTensors) {
   weights["block_structure"] = {128, 64};
   EXPECT_EQ(read(block).block_rows, 128);
   EXPECT_EQ(read(block).block_cols, 64);
+  json named = Compressed();  // as the first FP8 checkpoints of Llama 3.1 are
+  named["format"] = "naive-quantized";
+  EXPECT_EQ(read(named).method, QuantisationMethod::kFp8);
+  EXPECT_EQ(Read(With(Llama(), "compression_config", Compressed())).quantisation.method,
+            QuantisationMethod::kFp8);
 }
 
 TEST(ModelConfig, NamesTheCompressedTensorsItDoesNotRead) {
@@ -286,7 +296,7 @@ TEST(ModelConfig, NamesTheCompressedTensorsItDoesNotRead) {
     quantisation[json::json_pointer(pointer)] = value;
     return Error(With(Llama(), "quantization_config", quantisation));
   };
-  for (const char* format : {"pack-quantized", "int-quantized", "nvfp4-pack-quantized", "naive-quantized"}) {
+  for (const char* format : {"pack-quantized", "int-quantized", "nvfp4-pack-quantized"}) {
     EXPECT_THAT(error("/format", format), HasSubstr(absl::StrCat("quantization_config.format is \"", format,
                                                                  "\", want \"float-quantized\"")));
   }

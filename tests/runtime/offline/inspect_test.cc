@@ -72,6 +72,19 @@ TEST(Inspect, SaysWhatKeepsAModelFromLoading) {
   EXPECT_THAT(Inspect(empty.path()).text, HasSubstr("config.json"));
 }
 
+TEST(Inspect, SaysWhatKeepsAGatewayFromStarting) {
+  const TemporaryDirectory copy;
+  for (const auto& file : std::filesystem::directory_iterator("deploy/demo/base")) {
+    std::filesystem::copy_file(file.path(), copy.File(file.path().filename().string()));
+  }
+  EXPECT_EQ(Inspect(copy.path()).code, 0);
+  copy.Write("chat_template.jinja", "{% if %}");
+  copy.Write("generation_config.json", R"({"top_p": 2})");
+  const Outcome outcome = Inspect(copy.path());
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.text, AllOf(HasSubstr("want an expression"), HasSubstr("top_p is 2")));
+}
+
 TEST(Inspect, AcceptsTheDemoPairWithItsArtefact) {
   const Outcome pair = Inspect(absl::StrCat(kBase, " ", kChat, " --codec ", kCodec, " --json"));
   ASSERT_EQ(pair.code, 0) << pair.text;
