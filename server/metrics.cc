@@ -52,6 +52,7 @@ struct Metrics::Families {
 
   Family<Histogram>& ttft;
   Family<Histogram>& first_generated;
+  Family<Histogram>& unanswered;
   Family<Histogram>& ttft_stage;
   Family<Histogram>& inter_token;
   Family<Histogram>& e2e;
@@ -134,6 +135,8 @@ struct Metrics::Families {
         first_generated(Make<Histogram>("aludel_time_to_first_generated_token_seconds",
                                         "The same without the time in which text was held back: what a tool "
                                         "call takes to become whole is no delay of its first token.")),
+        unanswered(Make<Histogram>("aludel_unanswered_request_seconds",
+                                   "How long requests waited that ended without a first token.")),
         ttft_stage(Make<Histogram>("aludel_time_to_first_token_stage_seconds",
                                    "Exclusive time of each stage before the first token; stages sum to it.")),
         inter_token(Make<Histogram>("aludel_inter_token_latency_seconds", "Time between two tokens.")),
@@ -268,6 +271,14 @@ void Metrics::ObserveFirstToken(const RequestLabels& request, const StageSeconds
   }
 }
 
+void Metrics::ObserveUnanswered(const std::string& model, double seconds) {
+  families_->unanswered.Add(families_->Bound({{"model", model}}), kTtftBuckets).Observe(seconds);
+}
+
+void Metrics::ExpectUnanswered(const std::string& model) {
+  families_->unanswered.Add(families_->Bound({{"model", model}}), kTtftBuckets);
+}
+
 void Metrics::ObserveInterToken(const std::string& model, double seconds) {
   families_->inter_token.Add(families_->Bound({{"model", model}}), kInterTokenBuckets).Observe(seconds);
 }
@@ -301,8 +312,9 @@ void Metrics::CountFrame(const std::string& direction, const std::string& format
   families_->frame_bytes.Add(labels).Increment(static_cast<double>(bytes));
 }
 
-void Metrics::CountDroppedFrame(const std::string& reason) {
-  families_->dropped_frames.Add(families_->Bound({{"reason", reason}})).Increment();
+void Metrics::CountDroppedFrame(const std::string& reason, int64_t frames) {
+  families_->dropped_frames.Add(families_->Bound({{"reason", reason}}))
+      .Increment(static_cast<double>(frames));
 }
 
 void Metrics::CountHandover(const std::string& direction, const std::string& outcome, double seconds) {

@@ -45,6 +45,10 @@ class Metrics {
 
   // Requests (decode and gateway). `outcome` is "ok" or a status code's name in lower case.
   void ObserveFirstToken(const RequestLabels& labels, const StageSeconds& stages);
+  // A request that ended without one, with an error, after so long.
+  void ObserveUnanswered(const std::string& model, double seconds);
+  // Such requests may come: their series begins at 0, where a first one can be seen.
+  void ExpectUnanswered(const std::string& model);
   void ObserveInterToken(const std::string& model, double seconds);
   void ObserveRequest(const RequestLabels& labels, const std::string& outcome, double seconds,
                       int64_t prompt_tokens, int64_t completion_tokens);
@@ -56,7 +60,8 @@ class Metrics {
 
   // Hand-overs. `direction` is "sent" or "received"; bytes include frame headers.
   void CountFrame(const std::string& direction, const std::string& format, uint64_t bytes);
-  void CountDroppedFrame(const std::string& reason);
+  // `frames` 0: one may come, and its series begins where an increase can be seen.
+  void CountDroppedFrame(const std::string& reason, int64_t frames = 1);
   void CountHandover(const std::string& direction, const std::string& outcome, double seconds);
   // A ticket of this decode server has ended so (TicketState).
   void CountTicket(const std::string& end);

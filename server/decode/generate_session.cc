@@ -410,6 +410,9 @@ void GenerateSession::End(const absl::Status& status) {
   const double seconds = absl::ToDoubleSeconds(MonotonicNow() - start_);
   context_.metrics->ObserveRequest(labels, StatusName(status.code()), seconds, prompt_tokens,
                                    completion_tokens);
+  if (handover_ != nullptr && !started_) {  // it took its request along
+    context_.metrics->CountHandover("received", StatusName(status.code()), seconds);
+  }
   spdlog::log(status.ok() ? spdlog::level::debug : spdlog::level::info,
               "request={} ended: {} (plan {} {}, {} + {} tokens, {:.3f} s)", request_id_, status.ToString(),
               labels.plan, labels.format, prompt_tokens, completion_tokens, seconds);

@@ -13,6 +13,11 @@ namespace {
 // A grant is a message: one for so many parts of the credit.
 constexpr uint64_t kGrantParts = 4;
 
+// Why frames are dropped: every label that is counted below.
+constexpr const char* kDropReasons[] = {"malformed", "epoch",    "unknown_ticket", "late",     "duplicate",
+                                        "length",    "format",   "coverage",       "oversize", "gap",
+                                        "arena",     "transfer", "tampered"};
+
 }  // namespace
 
 void KvReceiver::Ticket::Release(const uint8_t* place) {
@@ -28,7 +33,9 @@ void KvReceiver::Ticket::Release(const uint8_t* place) {
 }
 
 KvReceiver::KvReceiver(uint64_t epoch, Metrics* metrics, Clock clock)
-    : epoch_(epoch), metrics_(metrics), clock_(std::move(clock)) {}
+    : epoch_(epoch), metrics_(metrics), clock_(std::move(clock)) {
+  for (const char* reason : kDropReasons) metrics_->CountDroppedFrame(reason, 0);
+}
 
 void KvReceiver::Open(TicketSpec spec) {
   auto ticket = std::make_shared<Ticket>(std::move(spec));

@@ -182,6 +182,8 @@ void CompletionExchange::OnEnd(const grpc::Status& status) {
                                          .held = report.held_seconds,
                                          .gateway = report.gateway_seconds(),
                                          .ttft = report.ttft_seconds});
+  } else if (!has_finished_) {
+    metrics_->ObserveUnanswered(options_.identity.model, SecondsSinceReceived());
   }
   CompletionOutcome outcome;
   outcome.status = error.status;

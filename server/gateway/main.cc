@@ -123,6 +123,7 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
     watched.push_back({{options.access.keys_file}, [&] { return LoadKeys(options.access, &access); }});
   }
   Metrics metrics;
+  for (const auto& model : models.all()) metrics.ExpectUnanswered(model->name);
   OtlpExporter traces({.endpoint = options.tracing.otlp_endpoint,
                        .service = "aludel-gateway",
                        .max_queue = static_cast<size_t>(options.tracing.max_queue)},

@@ -118,6 +118,8 @@ TEST_F(Faults, ClientThatGoesDuringTheHandoverEndsItEverywhere) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(answer.status)) << answer.status;
   EXPECT_TRUE(fleet.DecodeIsIdle());
   EXPECT_TRUE(fleet.PrefillIsIdle());
+  EXPECT_TRUE(fleet.decode().WaitMetric(
+      "aludel_handover_seconds_count{direction=\"received\",outcome=\"cancelled\"}", 1));
   // The client was in a hurry; the prefill server is not to blame.
   EXPECT_EQ(fleet.Ask(Fleet::Request(kShort, 2)).started.plan(), "remote");
 }

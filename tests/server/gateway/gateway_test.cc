@@ -526,6 +526,8 @@ TEST_F(GatewayTest, TranslatesTheDecodeServersRefusals) {
       }
     }
   }
+  router_->AwaitCalls();  // counted once their calls have ended
+  EXPECT_THAT(metrics_->Render(), HasSubstr("aludel_unanswered_request_seconds_count{model=\"chat\"} 12\n"));
 }
 
 TEST_F(GatewayTest, EndsABrokenStreamWithAnErrorAndWithoutDone) {
