@@ -178,9 +178,11 @@ INSTANTIATE_TEST_SUITE_P(
                                          "llama_yarn_betas", "llama_yarn_untruncated", "llama_tied",
                                          "llama_head_dim", "llama_sharded", "llama_mqa", "llama_mha",
                                          "mistral_sliding", "mistral_default_window", "mistral_head_dim",
-                                         "mistral_yarn", "qwen2_bias", "qwen2_linear", "qwen2_dynamic",
-                                         "qwen2_yarn", "qwen2_sliding", "qwen3_qk_norm", "qwen3_linear",
-                                         "qwen3_dynamic", "qwen3_yarn", "qwen3_sliding", "qwen3_tied"),
+                                         "mistral_yarn", "mistral_linear", "mistral_dynamic",
+                                         "mistral_llama3", "qwen2_bias", "qwen2_linear", "qwen2_dynamic",
+                                         "qwen2_yarn", "qwen2_llama3", "qwen2_sliding", "qwen3_qk_norm",
+                                         "qwen3_linear", "qwen3_dynamic", "qwen3_yarn", "qwen3_llama3",
+                                         "qwen3_sliding", "qwen3_tied"),
                        ::testing::ValuesIn(kPrecisions)),
     NameOfCase);
 // make_quantised.py: transformers computes with the weights that the stored bits stand for.
@@ -195,7 +197,7 @@ INSTANTIATE_TEST_SUITE_P(
 // Transformers rotates by a factor for the length so far, and leaves the cache as an earlier factor made it.
 // A server's factor is one for its whole context, so that keys may be cached and handed over.
 TEST(DynamicRope, RotatesAPromptByTheSameFactorWhateverItsLength) {
-  for (const char* name : {"llama_dynamic", "qwen2_dynamic", "qwen3_dynamic"}) {
+  for (const char* name : {"llama_dynamic", "mistral_dynamic", "qwen2_dynamic", "qwen3_dynamic"}) {
     TestModel model(absl::StrCat(kGolden, "tiny/", name), {.compute = DType::kF32}, DType::kF32, 24);
     const ModelConfig& config = model.model().config();
     ASSERT_EQ(config.rope.original_max_positions, 12);

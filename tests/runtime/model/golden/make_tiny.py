@@ -88,6 +88,12 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 128,
 }
+LLAMA3_TYPE = {"rope_scaling": {"type": "llama3", **LLAMA3}, "max_position_embeddings": 1024}
+LLAMA3_ROPE_TYPE = {"rope_scaling": {"rope_type": "llama3", **LLAMA3}, "max_position_embeddings": 1024}
+LLAMA3_PARAMETERS = {
+    "rope_parameters": {"rope_type": "llama3", "rope_theta": 10000.0, **LLAMA3},
+    "max_position_embeddings": 1024,
+}
 SLIDING = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 0}
 LINEAR = {"rope_scaling": {"type": "linear", "factor": 4.0}}
 DYNAMIC = {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}, "max_position_embeddings": 12}
@@ -104,11 +110,7 @@ PUBLISHED_YARN = {  # as the Qwen2.5 and Qwen3 cards spell it: the context is th
 MODELS: Dict[str, Tiny] = {
     "llama_linear": llama(LINEAR, NO_SCALING),
     "llama_dynamic": llama(DYNAMIC, NO_SCALING),
-    "llama_llama3": llama(
-        {"rope_scaling": {"rope_type": "llama3", **LLAMA3}, "max_position_embeddings": 1024},
-        NO_SCALING,
-        dtype=torch.float16,
-    ),
+    "llama_llama3": llama(LLAMA3_ROPE_TYPE, NO_SCALING, dtype=torch.float16),
     "llama_yarn": llama(yarn(), NO_SCALING),
     "llama_tied": llama({"tie_word_embeddings": True, "vocab_size": 48}, {}, dtype=torch.float32),
     "llama_head_dim": llama({"hidden_size": 48, "head_dim": 32}, {}),
@@ -121,19 +123,8 @@ MODELS: Dict[str, Tiny] = {
         NO_SCALING,
         weights="llama_linear",
     ),
-    "llama_llama3_parameters": llama(
-        {
-            "rope_parameters": {"rope_type": "llama3", "rope_theta": 10000.0, **LLAMA3},
-            "max_position_embeddings": 1024,
-        },
-        NO_SCALING,
-        weights="llama_linear",
-    ),
-    "llama_llama3_type": llama(
-        {"rope_scaling": {"type": "llama3", **LLAMA3}, "max_position_embeddings": 1024},
-        NO_SCALING,
-        weights="llama_dynamic",
-    ),
+    "llama_llama3_parameters": llama(LLAMA3_PARAMETERS, NO_SCALING, weights="llama_linear"),
+    "llama_llama3_type": llama(LLAMA3_TYPE, NO_SCALING, weights="llama_dynamic"),
     "llama_yarn_attention_factor": llama(yarn(attention_factor=0.8), yarn(), weights="llama_yarn"),
     "llama_yarn_mscale": llama(yarn(mscale=2.0, mscale_all_dim=0.4), yarn(), weights="llama_yarn"),
     "llama_yarn_betas": llama(yarn(beta_fast=8, beta_slow=2.5), yarn(), weights="llama_yarn"),
@@ -156,6 +147,17 @@ MODELS: Dict[str, Tiny] = {
     "qwen3_yarn": qwen3(PUBLISHED_YARN, NO_SCALING, weights="qwen3_qk_norm"),
     "qwen3_sliding": qwen3(SLIDING, {"use_sliding_window": False}, weights="qwen3_qk_norm"),
     "qwen3_tied": qwen3({"tie_word_embeddings": True, "vocab_size": 48, "hidden_size": 32}, {}),
+    "mistral_linear": mistral(
+        {**LINEAR, "sliding_window": None}, NO_SCALING, weights="mistral_sliding"
+    ),
+    "mistral_dynamic": mistral(
+        {**DYNAMIC_PARAMETERS, "sliding_window": None}, NO_SCALING, weights="mistral_sliding"
+    ),
+    "mistral_llama3": mistral(
+        {**LLAMA3_ROPE_TYPE, "sliding_window": None}, NO_SCALING, weights="mistral_sliding"
+    ),
+    "qwen2_llama3": qwen2(LLAMA3_PARAMETERS, NO_SCALING, weights="qwen2_bias"),
+    "qwen3_llama3": qwen3(LLAMA3_TYPE, NO_SCALING, weights="qwen3_qk_norm"),
 }
 
 
