@@ -158,6 +158,8 @@ MODELS: Dict[str, Tiny] = {
     ),
     "qwen2_llama3": qwen2(LLAMA3_PARAMETERS, NO_SCALING, weights="qwen2_bias"),
     "qwen3_llama3": qwen3(LLAMA3_TYPE, NO_SCALING, weights="qwen3_qk_norm"),
+    "llama_biases": llama({"attention_bias": True, "mlp_bias": True}, {}),
+    "llama_attention_bias": llama({"attention_bias": True, "hidden_size": 32}, {}),
 }
 
 
@@ -175,6 +177,18 @@ def config_of(tiny: Tiny) -> Dict[str, Any]:
         del config["rope_theta"]  # newer configs keep it inside
     config["torch_dtype"] = names[tiny.dtype]
     return config
+
+
+def biased_projections(tiny: Tiny) -> List[str]:
+    """The projections of a layer that have a bias."""
+    names = []
+    if tiny.model_type == "qwen2" or tiny.config.get("attention_bias"):
+        names += ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]
+    if tiny.config.get("attention_bias"):
+        names.append("self_attn.o_proj")
+    if tiny.config.get("mlp_bias"):
+        names += ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
+    return names
 
 
 def random_weights(config: Config, tiny: Tiny, intermediate: int) -> Dict[str, torch.Tensor]:
@@ -205,9 +219,9 @@ def random_weights(config: Config, tiny: Tiny, intermediate: int) -> Dict[str, t
         weights[prefix + "mlp.gate_proj.weight"] = matrix(intermediate, config.hidden)
         weights[prefix + "mlp.up_proj.weight"] = matrix(intermediate, config.hidden)
         weights[prefix + "mlp.down_proj.weight"] = matrix(config.hidden, intermediate)
-        if tiny.model_type == "qwen2":
-            for name, rows in (("q", q_rows), ("k", kv_rows), ("v", kv_rows)):
-                weights[attention + f"{name}_proj.bias"] = 0.5 * torch.randn(rows)
+        for name in biased_projections(tiny):
+            rows = weights[prefix + name + ".weight"].shape[0]
+            weights[prefix + name + ".bias"] = 0.5 * torch.randn(rows)
         if tiny.model_type == "qwen3":
             weights[attention + "q_norm.weight"] = 1 + 0.5 * torch.rand(config.head_dim)
             weights[attention + "k_norm.weight"] = 1 + 0.5 * torch.rand(config.head_dim)
@@ -240,22 +254,31 @@ def load_without(directory: Path, tiny: Tiny) -> torch.nn.Module:
         return load(Path(scratch))
 
 
+def load_without_bias(directory: Path, projection: str) -> torch.nn.Module:
+    """The model of a directory whose layers have no bias in one projection."""
+    model = load(directory)
+    for layer in model.model.layers:
+        torch.nn.init.zeros_(layer.get_parameter(projection + ".bias"))
+    return model
+
+
 def effect_of_feature(directory: Path, tiny: Tiny, ids: List[int], logits: torch.Tensor) -> float:
-    """Largest change of a logit when the model's feature is left out."""
+    """Largest change of a logit when the model's feature is left out; of several biases, each by itself."""
+
+    def effect(plain: torch.nn.Module) -> float:
+        return float((run(plain, ids)["logits"] - logits).abs().max())
+
     if tiny.without:
-        plain = load_without(directory, tiny)
-    elif tiny.model_type == "qwen2":
-        plain = load(directory)
-        for name, weight in plain.named_parameters():
-            if name.endswith(".bias"):
-                torch.nn.init.zeros_(weight)
-    elif tiny.model_type == "qwen3":
+        return effect(load_without(directory, tiny))
+    projections = biased_projections(tiny)
+    if projections:
+        return min(effect(load_without_bias(directory, projection)) for projection in projections)
+    if tiny.model_type == "qwen3":
         plain = load(directory)
         for layer in plain.model.layers:
             layer.self_attn.q_norm, layer.self_attn.k_norm = torch.nn.Identity(), torch.nn.Identity()
-    else:
-        return float("nan")  # a different shape, not a switch: nothing to leave out
-    return float((run(plain, ids)["logits"] - logits).abs().max())
+        return effect(plain)
+    return float("nan")  # a different shape, not a switch: nothing to leave out
 
 
 def make(name: str, tiny: Tiny, out: Path, seed: int) -> None:
