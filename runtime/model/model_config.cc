@@ -38,6 +38,8 @@ struct Architecture {
   absl::string_view name;
   absl::string_view model_type;
   bool qkv_bias;
+  bool takes_attention_bias;  // true: q, k, v and the output projection have biases
+  bool takes_mlp_bias;
   bool qk_norm;
   int64_t max_positions;
   int head_dim;               // 0: hidden / heads
@@ -47,10 +49,10 @@ struct Architecture {
   int eos_id;
 };
 constexpr Architecture kArchitectures[] = {
-    {"LlamaForCausalLM", "llama", false, false, 2048, 0, true, false, 1, 2},
-    {"MistralForCausalLM", "mistral", false, false, 131072, 0, false, true, 1, 2},
-    {"Qwen2ForCausalLM", "qwen2", true, false, 32768, 0, false, false, -1, -1},
-    {"Qwen3ForCausalLM", "qwen3", false, true, 32768, 128, false, false, -1, -1},
+    {"LlamaForCausalLM", "llama", false, true, true, false, 2048, 0, true, false, 1, 2},
+    {"MistralForCausalLM", "mistral", false, false, false, false, 131072, 0, false, true, 1, 2},
+    {"Qwen2ForCausalLM", "qwen2", true, false, false, false, 32768, 0, false, false, -1, -1},
+    {"Qwen3ForCausalLM", "qwen3", false, true, false, true, 32768, 128, false, false, -1, -1},
 };
 
 // Reads the members of one config, remembering the file for its errors.
@@ -182,14 +184,19 @@ absl::Status RefuseUnsupported(const Fields& fields, const Architecture& archite
   ALUDEL_RETURN_IF_ERROR(RefuseForeignFields(fields));
   ALUDEL_ASSIGN_OR_RETURN(const std::string activation, fields.String("hidden_act", "silu"));
   if (activation != "silu" && activation != "swish") return fields.Unsupported("hidden_act", "\"silu\"");
-  // Qwen2 has its biases whatever the field says; elsewhere attention_bias also adds one to the output
-  // projection, which no published model of these architectures uses.
-  ALUDEL_ASSIGN_OR_RETURN(const bool attention_bias, fields.Bool("attention_bias", false));
-  if (attention_bias && !architecture.qkv_bias) return fields.Unsupported("attention_bias", "false");
-  ALUDEL_ASSIGN_OR_RETURN(const bool mlp_bias, fields.Bool("mlp_bias", false));
-  if (mlp_bias) return fields.Unsupported("mlp_bias", "false");
   ALUDEL_ASSIGN_OR_RETURN(const double partial, fields.Number("partial_rotary_factor", 1.0, 0.0, 1.0));
   if (partial != 1.0) return fields.Unsupported("partial_rotary_factor", "1");
+  return absl::OkStatus();
+}
+
+// Qwen2 has its biases whatever the field says.
+absl::Status ReadBiases(const Fields& fields, const Architecture& architecture, ModelConfig* config) {
+  ALUDEL_ASSIGN_OR_RETURN(const bool attention, fields.Bool("attention_bias", false));
+  config->o_bias = attention && architecture.takes_attention_bias;
+  config->qkv_bias = config->o_bias || architecture.qkv_bias;
+  if (attention && !config->qkv_bias) return fields.Unsupported("attention_bias", "false");
+  ALUDEL_ASSIGN_OR_RETURN(config->mlp_bias, fields.Bool("mlp_bias", false));
+  if (config->mlp_bias && !architecture.takes_mlp_bias) return fields.Unsupported("mlp_bias", "false");
   return absl::OkStatus();
 }
 
@@ -400,9 +407,9 @@ absl::StatusOr<ModelConfig> ModelConfig::FromJson(absl::string_view text, absl::
   ALUDEL_ASSIGN_OR_RETURN(const Architecture* architecture, ReadArchitecture(fields));
   ModelConfig config;
   config.architecture = std::string(architecture->name);
-  config.qkv_bias = architecture->qkv_bias;
   config.qk_norm = architecture->qk_norm;
   ALUDEL_RETURN_IF_ERROR(RefuseUnsupported(fields, *architecture));
+  ALUDEL_RETURN_IF_ERROR(ReadBiases(fields, *architecture, &config));
   // The second is what llm-compressor once called it.
   for (const char* name : {"quantization_config", "compression_config"}) {
     const json* quantisation = fields.Find(name);

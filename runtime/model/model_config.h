@@ -42,6 +42,8 @@ struct ModelConfig {
   double rms_norm_eps = 1e-5;
   RopeConfig rope;
   bool qkv_bias = false;  // Qwen2
+  bool o_bias = false;    // some Llamas
+  bool mlp_bias = false;  // likewise: gate, up and down
   bool qk_norm = false;   // Qwen3
   bool tied_embeddings = false;
   int64_t sliding_window = 0;  // 0: none

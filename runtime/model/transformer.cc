@@ -199,11 +199,11 @@ void Transformer::FinishLayer(int layer, absl::Span<const SequenceRows> rows, in
 
   ops.Rope(q, config_.head_dim, rope, rows, stream_);
   ops.Attention(q, params, rows, pool.Layer(layer), attended.Rows(0, count), stream_);
-  ops.Gemm(attended, *w.o, nullptr, /*accumulate=*/true, x, stream_);
+  ops.Gemm(attended, *w.o, w.o_bias.as<float>(), /*accumulate=*/true, x, stream_);
   ops.RmsNorm(x.Rows(0, count), w.post_norm.as<float>(), eps, h.Rows(0, count), stream_);
-  ops.Gemm(h, *w.gate_up, nullptr, /*accumulate=*/false, gate_up, stream_);
+  ops.Gemm(h, *w.gate_up, w.gate_up_bias.as<float>(), /*accumulate=*/false, gate_up, stream_);
   ops.SiluMul(gate_up.Rows(0, count), activated.Rows(0, count), stream_);
-  ops.Gemm(activated, *w.down, nullptr, /*accumulate=*/true, x, stream_);
+  ops.Gemm(activated, *w.down, w.down_bias.as<float>(), /*accumulate=*/true, x, stream_);
 }
 
 void Transformer::Head(const Batch& batch, const Output& output) {

@@ -215,9 +215,17 @@ absl::Status LoadPlan::AddLayer(int index, LayerWeights* layer) {
     ALUDEL_RETURN_IF_ERROR(AddVector({{attention + "k_norm.weight", config_.head_dim}}, &layer->k_norm));
   }
   ALUDEL_RETURN_IF_ERROR(AddMatrix({{attention + "o_proj", hidden}}, q, &layer->o));
+  if (config_.o_bias)
+    ALUDEL_RETURN_IF_ERROR(AddVector({{attention + "o_proj.bias", hidden}}, &layer->o_bias));
   ALUDEL_RETURN_IF_ERROR(AddVector({{p + "post_attention_layernorm.weight", hidden}}, &layer->post_norm));
   ALUDEL_RETURN_IF_ERROR(AddMatrix({{p + "mlp.gate_proj", config_.ffn}, {p + "mlp.up_proj", config_.ffn}},
                                    hidden, &layer->gate_up));
+  if (config_.mlp_bias) {
+    ALUDEL_RETURN_IF_ERROR(
+        AddVector({{p + "mlp.gate_proj.bias", config_.ffn}, {p + "mlp.up_proj.bias", config_.ffn}},
+                  &layer->gate_up_bias));
+    ALUDEL_RETURN_IF_ERROR(AddVector({{p + "mlp.down_proj.bias", hidden}}, &layer->down_bias));
+  }
   return AddMatrix({{p + "mlp.down_proj", hidden}}, config_.ffn, &layer->down);
 }
 
@@ -284,6 +292,8 @@ Counts CountLayers(const ModelConfig& config) {
   const int64_t qkv = config.q_dim() + 2 * config.kv_dim();
   Counts layer{qkv * hidden + hidden * config.q_dim() + 3 * hidden * config.ffn, 2 * hidden};
   if (config.qkv_bias) layer.vectors += qkv;
+  if (config.o_bias) layer.vectors += hidden;
+  if (config.mlp_bias) layer.vectors += 2 * config.ffn + hidden;
   if (config.qk_norm) layer.vectors += 2 * config.head_dim;
   return {config.layers * layer.matrices, config.layers * layer.vectors + hidden};
 }

@@ -17,12 +17,15 @@ struct LayerWeights {
   Buffer input_norm;                 // f32 [hidden]
   std::unique_ptr<PackedMatrix> q;   // [q_dim, hidden]
   std::unique_ptr<PackedMatrix> kv;  // [2 kv_dim, hidden]: K above V; also for states that arrived as codes
-  Buffer qkv_bias;                   // f32 [q_dim + 2 kv_dim], or empty
+  Buffer qkv_bias;                   // f32 [q_dim + 2 kv_dim], or empty, like all biases
   Buffer q_norm, k_norm;             // f32 [head_dim], or empty
   std::unique_ptr<PackedMatrix> o;   // [hidden, q_dim]
+  Buffer o_bias;                     // f32 [hidden]
   Buffer post_norm;                  // f32 [hidden]
   std::unique_ptr<PackedMatrix> gate_up;  // [2 ffn, hidden]
+  Buffer gate_up_bias;                    // f32 [2 ffn]
   std::unique_ptr<PackedMatrix> down;     // [hidden, ffn]
+  Buffer down_bias;                       // f32 [hidden]
 };
 
 // A checkpoint on its device, every tensor checked against the config before any of it is read.

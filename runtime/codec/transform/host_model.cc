@@ -65,10 +65,18 @@ absl::Status ReadLayer(Reader& reader, const ModelConfig& config, int index, Hos
     ALUDEL_RETURN_IF_ERROR(reader.Append(attention + "k_norm.weight", config.head_dim, &layer->k_norm));
   }
   ALUDEL_RETURN_IF_ERROR(reader.Stack({{attention + "o_proj", config.hidden}}, q, &layer->o));
+  if (config.o_bias) {
+    ALUDEL_RETURN_IF_ERROR(reader.Append(attention + "o_proj.bias", config.hidden, &layer->o_bias));
+  }
   ALUDEL_RETURN_IF_ERROR(
       reader.Append(p + "post_attention_layernorm.weight", config.hidden, &layer->post_norm));
   ALUDEL_RETURN_IF_ERROR(reader.Stack({{p + "mlp.gate_proj", config.ffn}, {p + "mlp.up_proj", config.ffn}},
                                       config.hidden, &layer->gate_up));
+  if (config.mlp_bias) {
+    ALUDEL_RETURN_IF_ERROR(reader.Append(p + "mlp.gate_proj.bias", config.ffn, &layer->gate_up_bias));
+    ALUDEL_RETURN_IF_ERROR(reader.Append(p + "mlp.up_proj.bias", config.ffn, &layer->gate_up_bias));
+    ALUDEL_RETURN_IF_ERROR(reader.Append(p + "mlp.down_proj.bias", config.hidden, &layer->down_bias));
+  }
   return reader.Stack({{p + "mlp.down_proj", config.hidden}}, config.ffn, &layer->down);
 }
 

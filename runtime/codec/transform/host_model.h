@@ -14,12 +14,15 @@ namespace aludel {
 struct HostLayer {
   std::vector<float> input_norm;      // [hidden]
   HostMatrix qkv;                     // [q_dim + 2 kv_dim, hidden]
-  std::vector<float> qkv_bias;        // [q_dim + 2 kv_dim], or empty
+  std::vector<float> qkv_bias;        // [q_dim + 2 kv_dim], or empty, like all biases
   std::vector<float> q_norm, k_norm;  // [head_dim], or empty
   HostMatrix o;                       // [hidden, q_dim]
+  std::vector<float> o_bias;          // [hidden]
   std::vector<float> post_norm;       // [hidden]
   HostMatrix gate_up;                 // [2 ffn, hidden]
+  std::vector<float> gate_up_bias;    // [2 ffn]
   HostMatrix down;                    // [hidden, ffn]
+  std::vector<float> down_bias;       // [hidden]
 };
 
 // A checkpoint in host memory as plain f32 rows, for passes that the serving runtime, whose matrices are

@@ -15,6 +15,13 @@ void Multiply(const std::vector<float>& x, int64_t rows, const HostMatrix& w, fl
         w.rows);
 }
 
+// Adds the bias, if there is one, to every row.
+void AddBias(const std::vector<float>& bias, std::vector<float>* rows) {
+  for (size_t at = 0; at < rows->size() && !bias.empty(); at += bias.size()) {
+    for (size_t j = 0; j < bias.size(); ++j) (*rows)[at + j] += bias[j];
+  }
+}
+
 void NormRows(const std::vector<float>& x, const std::vector<float>& weight, double eps,
               std::vector<float>* out) {
   out->resize(x.size());
@@ -33,6 +40,7 @@ void Project(const HostLayer& w, const ModelConfig& config, const CachedTail& in
   const int64_t qkv_dim = q_dim + 2 * kv_dim;
   NormRows(layer.x, w.input_norm, config.rms_norm_eps, &pass->h);
   Multiply(pass->h, pass->tail, w.qkv, 0.0f, &layer.qkv);
+  AddBias(w.qkv_bias, &layer.qkv);
   layer.q.resize(pass->tail * q_dim);
   layer.k.resize(pass->length() * kv_dim);
   layer.v.resize(pass->length() * kv_dim);
@@ -44,7 +52,6 @@ void Project(const HostLayer& w, const ModelConfig& config, const CachedTail& in
   }
   for (int64_t i = 0; i < pass->tail; ++i) {
     float* row = layer.qkv.data() + i * qkv_dim;
-    for (size_t j = 0; j < w.qkv_bias.size(); ++j) row[j] += w.qkv_bias[j];
     float* q = layer.q.data() + i * q_dim;
     float* k = layer.k.data() + (pass->tokens + i) * kv_dim;
     std::copy_n(row, q_dim, q);
@@ -109,6 +116,7 @@ void Attend(const ModelConfig& config, const TailPass& pass, TailLayer* layer, s
 void Feed(const HostLayer& w, const ModelConfig& config, TailPass* pass, TailLayer* layer) {
   NormRows(layer->y, w.post_norm, config.rms_norm_eps, &pass->h);
   Multiply(pass->h, pass->tail, w.gate_up, 0.0f, &layer->gate_up);
+  AddBias(w.gate_up_bias, &layer->gate_up);
   const int64_t ffn = config.ffn;
   pass->wide.resize(pass->tail * ffn);
   for (int64_t t = 0; t < pass->tail; ++t) {
@@ -118,6 +126,7 @@ void Feed(const HostLayer& w, const ModelConfig& config, TailPass* pass, TailLay
   }
   pass->x = layer->y;
   Multiply(pass->wide, pass->tail, w.down, 1.0f, &pass->x);
+  AddBias(w.down_bias, &pass->x);
 }
 
 }  // namespace
@@ -140,6 +149,7 @@ void RunTail(const HostModel& model, const CachedTail& input, TailPass* pass) {
     Attend(config, *pass, &layer, &pass->wide);
     layer.y = layer.x;
     Multiply(pass->wide, pass->tail, w.o, 1.0f, &layer.y);
+    AddBias(w.o_bias, &layer.y);
     Feed(w, config, pass, &layer);
   }
   NormRows(pass->x, model.final_norm, config.rms_norm_eps, &pass->h);

@@ -98,6 +98,12 @@ TEST(ModelConfig, KnowsWhatSetsTheArchitecturesApart) {
   const ModelConfig qwen3 = Read(With(Architecture("Qwen3ForCausalLM"), "head_dim", 64));
   EXPECT_TRUE(qwen3.qk_norm);
   EXPECT_FALSE(qwen3.qkv_bias);
+  for (const char* name : {"LlamaForCausalLM", "Qwen3ForCausalLM"}) {
+    const ModelConfig biased = Read(With(Architecture(name), "attention_bias", true));
+    EXPECT_TRUE(biased.qkv_bias && biased.o_bias && !biased.mlp_bias) << name;
+  }
+  EXPECT_FALSE(Read(With(Architecture("Qwen2ForCausalLM"), "attention_bias", true)).o_bias);
+  EXPECT_TRUE(Read(With(Llama(), "mlp_bias", true)).mlp_bias);
   EXPECT_EQ(qwen3.head_dim, 64) << "head_dim need not be hidden / heads";
   json by_type = Llama();
   by_type.erase("architectures");
@@ -196,8 +202,11 @@ TEST(ModelConfig, NamesWhatItDoesNotSupport) {
   EXPECT_THAT(Error(Architecture("MambaForCausalLM")),
               AllOf(HasSubstr("MambaForCausalLM"), HasSubstr("Qwen3ForCausalLM")));
   EXPECT_THAT(Error(With(Llama(), "hidden_act", "gelu")), AllOf(HasSubstr("hidden_act"), HasSubstr("silu")));
-  EXPECT_THAT(Error(With(Llama(), "attention_bias", true)), HasSubstr("attention_bias is true, want false"));
-  EXPECT_THAT(Error(With(Llama(), "mlp_bias", true)), HasSubstr("mlp_bias"));
+  EXPECT_THAT(Error(With(Architecture("MistralForCausalLM"), "attention_bias", true)),
+              HasSubstr("attention_bias is true, want false"));
+  for (const char* name : {"MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}) {
+    EXPECT_THAT(Error(With(Architecture(name), "mlp_bias", true)), HasSubstr("mlp_bias is true, want false"));
+  }
   EXPECT_THAT(Error(With(Llama(), "partial_rotary_factor", 0.5)), HasSubstr("partial_rotary_factor"));
 }
 

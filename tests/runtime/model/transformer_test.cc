@@ -177,12 +177,12 @@ INSTANTIATE_TEST_SUITE_P(
                                          "llama_yarn", "llama_yarn_attention_factor", "llama_yarn_mscale",
                                          "llama_yarn_betas", "llama_yarn_untruncated", "llama_tied",
                                          "llama_head_dim", "llama_sharded", "llama_mqa", "llama_mha",
-                                         "mistral_sliding", "mistral_default_window", "mistral_head_dim",
-                                         "mistral_yarn", "mistral_linear", "mistral_dynamic",
-                                         "mistral_llama3", "qwen2_bias", "qwen2_linear", "qwen2_dynamic",
-                                         "qwen2_yarn", "qwen2_llama3", "qwen2_sliding", "qwen3_qk_norm",
-                                         "qwen3_linear", "qwen3_dynamic", "qwen3_yarn", "qwen3_llama3",
-                                         "qwen3_sliding", "qwen3_tied"),
+                                         "llama_biases", "llama_attention_bias", "mistral_sliding",
+                                         "mistral_default_window", "mistral_head_dim", "mistral_yarn",
+                                         "mistral_linear", "mistral_dynamic", "mistral_llama3", "qwen2_bias",
+                                         "qwen2_linear", "qwen2_dynamic", "qwen2_yarn", "qwen2_llama3",
+                                         "qwen2_sliding", "qwen3_qk_norm", "qwen3_linear", "qwen3_dynamic",
+                                         "qwen3_yarn", "qwen3_llama3", "qwen3_sliding", "qwen3_tied"),
                        ::testing::ValuesIn(kPrecisions)),
     NameOfCase);
 // make_quantised.py: transformers computes with the weights that the stored bits stand for.

@@ -68,7 +68,7 @@ TEST(Weights, CountsParametersAndBytes) {
   int64_t elements = 0;
   for (const auto& [name, entry] : files.entries()) elements += entry->elements();
   EXPECT_EQ(CountParameters(demo), elements);
-  for (const char* name : {"llama_tied", "qwen2_bias", "qwen3_qk_norm", "llama_head_dim"}) {
+  for (const char* name : {"llama_tied", "llama_biases", "qwen2_bias", "qwen3_qk_norm", "llama_head_dim"}) {
     const std::string directory = std::string(kTiny) + name;
     const ModelFiles tiny_files = ModelFiles::Open(directory).value();
     int64_t count = 0;

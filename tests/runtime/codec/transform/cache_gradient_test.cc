@@ -191,7 +191,7 @@ TEST_P(TinyCacheGradient, IsZeroOnTheExactCache) {
 INSTANTIATE_TEST_SUITE_P(Architectures, TinyCacheGradient,
                          ::testing::Values("llama_llama3", "llama_linear", "llama_dynamic", "llama_yarn",
                                            "llama_tied", "llama_head_dim", "llama_sharded", "mistral_sliding",
-                                           "qwen2_bias", "qwen3_qk_norm"));
+                                           "llama_biases", "qwen2_bias", "qwen3_qk_norm"));
 
 Scenario Demo() {
   const std::vector<int32_t> ids = Prompt("chat.safetensors", "prompt.0.ids");
