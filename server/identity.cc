@@ -7,6 +7,7 @@ v1::ModelIdentity ToProto(const ModelIdentity& identity) {
   proto.set_architecture(identity.architecture);
   proto.set_weights_hash(identity.weights_hash);
   proto.set_tokenizer_fingerprint(identity.tokenizer_fingerprint);
+  proto.set_vocabulary_fingerprint(identity.vocabulary_fingerprint);
   proto.set_rope(identity.rope);
   proto.set_layers(identity.layers);
   proto.set_kv_heads(identity.kv_heads);
@@ -20,6 +21,7 @@ ModelIdentity FromProto(const v1::ModelIdentity& proto) {
   return {.architecture = proto.architecture(),
           .weights_hash = proto.weights_hash(),
           .tokenizer_fingerprint = proto.tokenizer_fingerprint(),
+          .vocabulary_fingerprint = proto.vocabulary_fingerprint(),
           .rope = proto.rope(),
           .layers = static_cast<int>(proto.layers()),
           .kv_heads = static_cast<int>(proto.kv_heads()),

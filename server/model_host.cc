@@ -113,8 +113,7 @@ const KvCodec* ModelHost::FindCodec(absl::string_view name) const {
 }
 
 v1::ModelIdentity ModelHost::Identity() const {
-  return ToProto(
-      IdentityOf(model_->config(), model_->hash(), tokenizer_->fingerprint(), model_->options().rope_length));
+  return ToProto(IdentityOf(model_->config(), model_->hash(), *tokenizer_, model_->options().rope_length));
 }
 
 std::unique_ptr<PinnedMemory> ModelHost::PinFrames(absl::Span<uint8_t> frames, const Transport& transport) {

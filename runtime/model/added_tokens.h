@@ -23,6 +23,8 @@ struct AddedToken {
   bool rstrip = false;       // and after it
   bool normalized = false;   // looked for in the normalised text, else in the text as given
   bool special = false;
+
+  bool operator==(const AddedToken&) const = default;
 };
 
 absl::StatusOr<std::vector<AddedToken>> ReadAddedTokens(const nlohmann::json* list,

@@ -8,10 +8,11 @@
 namespace aludel {
 
 ModelIdentity IdentityOf(const ModelConfig& config, const std::string& weights_hash,
-                         const std::string& tokenizer_fingerprint, int64_t rope_length) {
+                         const Tokenizer& tokenizer, int64_t rope_length) {
   return {.architecture = config.architecture,
           .weights_hash = weights_hash,
-          .tokenizer_fingerprint = tokenizer_fingerprint,
+          .tokenizer_fingerprint = tokenizer.fingerprint(),
+          .vocabulary_fingerprint = tokenizer.vocabulary_fingerprint(),
           .rope = DescribeRope(config, rope_length),
           .layers = config.layers,
           .kv_heads = config.kv_heads,
@@ -54,7 +55,12 @@ std::vector<std::string> WhyNoPair(const ModelIdentity& producer, const ModelIde
   const auto compare = [&](const char* name, const auto& found, const auto& want) {
     if (found != want) reasons.push_back(absl::StrCat(name, " is ", found, ", want ", want));
   };
-  compare("tokenizer fingerprint", producer.tokenizer_fingerprint, consumer.tokenizer_fingerprint);
+  // Of one tokenizer every id is known to both, however far embeddings are padded. Of two, only what both
+  // vocabularies and both embeddings hold for sure is.
+  if (producer.tokenizer_fingerprint != consumer.tokenizer_fingerprint) {
+    compare("vocabulary fingerprint", producer.vocabulary_fingerprint, consumer.vocabulary_fingerprint);
+    compare("vocab_size", producer.vocab, consumer.vocab);
+  }
   compare("layers", producer.layers, consumer.layers);
   compare("kv_heads", producer.kv_heads, consumer.kv_heads);
   compare("head_dim", producer.head_dim, consumer.head_dim);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/model/model_config.h"
+#include "runtime/model/tokenizer.h"
 
 namespace aludel {
 
@@ -12,9 +13,10 @@ namespace aludel {
 // two models apart.
 struct ModelIdentity {
   std::string architecture;
-  std::string weights_hash;           // XXH3-128, hex
-  std::string tokenizer_fingerprint;  // Tokenizer::fingerprint()
-  std::string rope;                   // DescribeRope()
+  std::string weights_hash;            // XXH3-128, hex
+  std::string tokenizer_fingerprint;   // Tokenizer::fingerprint()
+  std::string vocabulary_fingerprint;  // Tokenizer::vocabulary_fingerprint()
+  std::string rope;                    // DescribeRope()
   int layers = 0;
   int kv_heads = 0;
   int head_dim = 0;
@@ -24,14 +26,15 @@ struct ModelIdentity {
 
 // `rope_length`: what TransformerOptions says, or 0.
 ModelIdentity IdentityOf(const ModelConfig& config, const std::string& weights_hash,
-                         const std::string& tokenizer_fingerprint, int64_t rope_length);
+                         const Tokenizer& tokenizer, int64_t rope_length);
 
 // Every number that positions depend on, in effect and not as a config spells it, as text: "theta 500000,
 // llama3 factor 8, ...". Equal texts rotate equally.
 std::string DescribeRope(const ModelConfig& config, int64_t rope_length);
 
 // Why a cache of `producer` is of no use to `consumer`, a sentence each ("kv_heads is 8, want 4"); none where
-// it is. Weights may differ: that is what consumers are for. So may sliding windows: caches hold K and V of
+// it is. Weights may differ: that is what consumers are for. So may names and flags of added tokens: prompts
+// arrive as ids, which the consumer's tokenizer made. So may sliding windows: caches hold K and V of
 // every position, whoever looks at them. Up to the smaller window both models compute the same of the same
 // weights; beyond it the producer's states differ from the consumer's as they do for other weights, which is
 // what a codec is fitted and measured for, and an artefact is bound to one config by its hash. InspectPair

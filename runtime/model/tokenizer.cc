@@ -10,7 +10,6 @@
 #include "runtime/model/added_tokens.h"
 #include "runtime/model/bpe.h"
 #include "runtime/model/decoder.h"
-#include "runtime/model/foreign_files.h"
 #include "runtime/model/json_reader.h"
 #include "runtime/model/normalizer.h"
 #include "runtime/model/post_processor.h"
@@ -24,11 +23,46 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxFileBytes = 256u << 20;
-constexpr size_t kMaxConfigBytes = 64u << 20;  // it lists added tokens, too
-constexpr int kMaxDepth = 16;
-constexpr int kConfigDepth = 32;
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
+
+// Every string with its length and every number in eight bytes, so that no two inputs spell the same bytes.
+class CanonicalBytes {
+ public:
+  explicit CanonicalBytes(absl::string_view kind) { Add(kind); }
+
+  void Add(uint64_t value) {
+    for (int i = 0; i < 8; ++i) bytes_.push_back(static_cast<char>(value >> (8 * i) & 0xff));
+  }
+  void Add(absl::string_view value) {
+    Add(uint64_t{value.size()});
+    absl::StrAppend(&bytes_, value);
+  }
+  void Add(const Bpe& bpe) {
+    Add(uint64_t{bpe.spellings().size()});
+    for (const std::string& spelling : bpe.spellings()) Add(absl::string_view(spelling));
+    Add(uint64_t{bpe.merge_list().size()});
+    for (const auto& [left, right] : bpe.merge_list()) {
+      Add(static_cast<uint64_t>(left));
+      Add(static_cast<uint64_t>(right));
+    }
+  }
+  void Add(const AddedToken& token) {
+    Add(static_cast<uint64_t>(token.id));
+    Add(absl::string_view(token.content));
+    Add(static_cast<uint64_t>(token.single_word | token.lstrip << 1 | token.rstrip << 2 |
+                              token.normalized << 3 | token.special << 4));
+  }
+
+  std::string Sha256() const {
+    unsigned char digest[EVP_MAX_MD_SIZE];
+    unsigned int size = 0;
+    if (EVP_Digest(bytes_.data(), bytes_.size(), digest, &size, EVP_sha256(), nullptr) != 1) return "";
+    return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), size));
+  }
+
+ private:
+  std::string bytes_;
+};
 
 // The stages of a tokenizer.json, in the order in which a text passes them: added tokens of the raw text,
 // normaliser, added tokens of the normalised text, pre-tokeniser, BPE, post-processor; and the decoder for
@@ -56,6 +90,7 @@ class BpeTokenizer : public Tokenizer {
     return it != added_ids_.end() ? it->second : bpe_->Find(token);
   }
   const std::string& fingerprint() const override { return fingerprint_; }
+  const std::string& vocabulary_fingerprint() const override { return vocabulary_fingerprint_; }
 
  private:
   BpeTokenizer() = default;
@@ -63,7 +98,7 @@ class BpeTokenizer : public Tokenizer {
   absl::Status AddTokens(const std::vector<AddedToken>& tokens, const std::string& origin);
   absl::Status EncodeSection(absl::string_view text, bool at_start, std::vector<int32_t>* ids) const;
   absl::Status EncodePlain(absl::string_view text, bool at_start, std::vector<int32_t>* ids) const;
-  void ComputeFingerprint(std::vector<AddedToken> tokens);
+  void ComputeFingerprints(std::vector<AddedToken> tokens);
 
   AddedTokenMatcher raw_tokens_;
   AddedTokenMatcher normalized_tokens_;
@@ -79,6 +114,7 @@ class BpeTokenizer : public Tokenizer {
   std::set<int32_t> special_ids_;
   absl::flat_hash_map<std::string, int32_t> added_ids_;
   std::string fingerprint_;
+  std::string vocabulary_fingerprint_;
 };
 
 absl::Status BpeTokenizer::Read(const json& root, const std::string& origin) {
@@ -106,7 +142,7 @@ absl::Status BpeTokenizer::Read(const json& root, const std::string& origin) {
           absl::StrCat(origin, ": post_processor adds id ", id, ", which is no token"));
     }
   }
-  ComputeFingerprint(tokens);
+  ComputeFingerprints(tokens);
   return absl::OkStatus();
 }
 
@@ -214,66 +250,30 @@ std::string BpeTokenizer::Decode(absl::Span<const int32_t> ids, bool skip_specia
   return decoder_.Decode(std::move(tokens));
 }
 
-// Every string with its length and every number in eight bytes, so that no two inputs spell the same bytes.
-void BpeTokenizer::ComputeFingerprint(std::vector<AddedToken> tokens) {
-  std::string canonical;
-  const auto add_number = [&](uint64_t value) {
-    for (int i = 0; i < 8; ++i) canonical.push_back(static_cast<char>(value >> (8 * i) & 0xff));
-  };
-  const auto add_string = [&](absl::string_view value) {
-    add_number(value.size());
-    absl::StrAppend(&canonical, value);
-  };
-  add_string("aludel tokenizer 1");
-  add_number(bpe_->spellings().size());
-  for (const std::string& spelling : bpe_->spellings()) add_string(spelling);
-  add_number(bpe_->merge_list().size());
-  for (const auto& [left, right] : bpe_->merge_list()) {
-    add_number(left);
-    add_number(right);
-  }
+void BpeTokenizer::ComputeFingerprints(std::vector<AddedToken> tokens) {
+  CanonicalBytes vocabulary("aludel vocabulary 1");
+  vocabulary.Add(*bpe_);
+  vocabulary_fingerprint_ = vocabulary.Sha256();
+  CanonicalBytes all("aludel tokenizer 1");
+  all.Add(*bpe_);
   std::sort(tokens.begin(), tokens.end(),
             [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
-  add_number(tokens.size());
-  for (const AddedToken& token : tokens) {
-    add_number(token.id);
-    add_string(token.content);
-    add_number(token.single_word | token.lstrip << 1 | token.rstrip << 2 | token.normalized << 3 |
-               token.special << 4);
-  }
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int digest_bytes = 0;
-  if (EVP_Digest(canonical.data(), canonical.size(), digest, &digest_bytes, EVP_sha256(), nullptr) != 1)
-    return;
-  fingerprint_ =
-      absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), digest_bytes));
+  all.Add(uint64_t{tokens.size()});
+  for (const AddedToken& token : tokens) all.Add(token);
+  fingerprint_ = all.Sha256();
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(absl::string_view text,
                                                                absl::string_view origin) {
-  ALUDEL_ASSIGN_OR_RETURN(const json root, ParseJson(text, origin, kMaxDepth));
+  ALUDEL_ASSIGN_OR_RETURN(const json root, ParseJson(text, origin, kTokenizerJsonDepth));
   return BpeTokenizer::Make(root, std::string(origin));
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& directory) {
-  const std::string path = absl::StrCat(directory, "/tokenizer.json");
-  const absl::StatusOr<std::string> text = ReadFile(path, kMaxFileBytes);
-  if (absl::IsNotFound(text.status())) {
-    return absl::NotFoundError(absl::StrCat(text.status().message(), ForeignTokenizer(directory)));
-  }
-  if (!text.ok()) return text.status();
-  ALUDEL_ASSIGN_OR_RETURN(json root, ParseJson(*text, path, kMaxDepth));
-  const std::string config_path = absl::StrCat(directory, "/tokenizer_config.json");
-  const absl::StatusOr<std::string> config_text = ReadFile(config_path, kMaxConfigBytes);
-  if (config_text.ok()) {
-    ALUDEL_ASSIGN_OR_RETURN(const json config, ParseJson(*config_text, config_path, kConfigDepth));
-    ALUDEL_RETURN_IF_ERROR(ApplyTokenizerConfig(config, config_path, &root));
-  } else if (!absl::IsNotFound(config_text.status())) {
-    return config_text.status();
-  }
-  return BpeTokenizer::Make(root, path);
+  ALUDEL_ASSIGN_OR_RETURN(const json root, LoadTokenizerJson(directory));
+  return BpeTokenizer::Make(root, absl::StrCat(directory, "/tokenizer.json"));
 }
 
 }  // namespace aludel

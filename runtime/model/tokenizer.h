@@ -40,9 +40,12 @@ class Tokenizer {
   virtual bool IsSpecial(int32_t id) const = 0;
   // -1 where there is none. `token` is the vocabulary's spelling ("<|end|>").
   virtual int32_t TokenToId(absl::string_view token) const = 0;
-  // SHA-256 over vocabulary, merges and added tokens in a canonical form: two models that exchange token ids
-  // agree on this. Hex.
+  // SHA-256 over vocabulary, merges and added tokens in a canonical form, hex: two that agree on this make
+  // the same ids of a text, and the same text of ids.
   virtual const std::string& fingerprint() const = 0;
+  // The same without the added tokens, which fine-tunes rename and flag anew: two models that exchange token
+  // ids, but no text, need agree on no more.
+  virtual const std::string& vocabulary_fingerprint() const = 0;
 };
 
 // Decodes a stream of ids so that no piece ever ends inside a character: bytes of an unfinished UTF-8

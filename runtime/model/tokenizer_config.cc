@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/model/foreign_files.h"
 #include "runtime/model/json_reader.h"
 #include "runtime/model/post_processor.h"
 #include "runtime/status_macros.h"
@@ -16,6 +17,9 @@ namespace {
 
 using nlohmann::json;
 
+constexpr size_t kMaxFileBytes = 256u << 20;
+constexpr size_t kMaxConfigBytes = 64u << 20;  // it lists added tokens, too
+constexpr int kConfigDepth = 32;
 constexpr int64_t kMaxId = (1 << 24) - 1;
 
 // What a tokenizer.json calls its tokens. Whatever is malformed there is left out: its reader names it.
@@ -216,6 +220,23 @@ absl::Status ApplyTokenizerConfig(const json& config, const std::string& origin,
   ALUDEL_ASSIGN_OR_RETURN(const std::string name, StringMember(config, "tokenizer_class", "", origin));
   return IsLlama(name) ? MakePostProcessor(flags, config, origin, tokenizer)
                        : CheckPostProcessor(flags, origin, *tokenizer);
+}
+
+absl::StatusOr<json> LoadTokenizerJson(const std::string& directory) {
+  const std::string path = absl::StrCat(directory, "/tokenizer.json");
+  const absl::StatusOr<std::string> text = ReadFile(path, kMaxFileBytes);
+  if (absl::IsNotFound(text.status())) {
+    return absl::NotFoundError(absl::StrCat(text.status().message(), ForeignTokenizer(directory)));
+  }
+  if (!text.ok()) return text.status();
+  ALUDEL_ASSIGN_OR_RETURN(json root, ParseJson(*text, path, kTokenizerJsonDepth));
+  const std::string config_path = absl::StrCat(directory, "/tokenizer_config.json");
+  const absl::StatusOr<std::string> config_text = ReadFile(config_path, kMaxConfigBytes);
+  if (absl::IsNotFound(config_text.status())) return root;
+  if (!config_text.ok()) return config_text.status();
+  ALUDEL_ASSIGN_OR_RETURN(const json config, ParseJson(*config_text, config_path, kConfigDepth));
+  ALUDEL_RETURN_IF_ERROR(ApplyTokenizerConfig(config, config_path, &root));
+  return root;
 }
 
 }  // namespace aludel

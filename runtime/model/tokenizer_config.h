@@ -3,9 +3,12 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
 
 namespace aludel {
+
+inline constexpr int kTokenizerJsonDepth = 16;
 
 // Does to a tokenizer.json what transformers does when it loads the tokenizer_config.json beside it:
 //
@@ -20,5 +23,9 @@ namespace aludel {
 // InvalidArgument names the field, what was found and what is expected. `origin` is the config's.
 absl::Status ApplyTokenizerConfig(const nlohmann::json& config, const std::string& origin,
                                   nlohmann::json* tokenizer);
+
+// DIRECTORY/tokenizer.json with what DIRECTORY/tokenizer_config.json, where present, changes of it. NotFound
+// names the tokenizer that the directory holds instead, if any.
+absl::StatusOr<nlohmann::json> LoadTokenizerJson(const std::string& directory);
 
 }  // namespace aludel

@@ -7,11 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "runtime/model/added_tokens.h"
 #include "runtime/model/chat_template.h"
 #include "runtime/model/generation_config.h"
-#include "runtime/model/json_reader.h"
 #include "runtime/model/model_identity.h"
 #include "runtime/model/tokenizer.h"
+#include "runtime/model/tokenizer_config.h"
 #include "runtime/model/transformer.h"
 #include "runtime/model/weights.h"
 #include "runtime/status_macros.h"
@@ -23,8 +24,6 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr int64_t kDefaultPlanContext = 8192;
-constexpr size_t kMaxTokenizerBytes = size_t{256} << 20;
-constexpr int kTokenizerDepth = 32;
 
 ordered_json DescribeModel(const std::string& directory, const ModelConfig& config) {
   ordered_json model = {{"directory", directory},
@@ -103,54 +102,84 @@ ordered_json PlanMemory(const ModelConfig& config, const MemoryPlanOptions& opti
           {"fits_this_machine", total <= machine}};
 }
 
-// Ids of all tokens by spelling: the vocabulary and what was added to it.
-absl::StatusOr<std::map<std::string, int64_t>> ReadVocabulary(const std::string& directory) {
-  const std::string path = absl::StrCat(directory, "/tokenizer.json");
-  ALUDEL_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxTokenizerBytes));
-  ALUDEL_ASSIGN_OR_RETURN(const json root, ParseJson(text, path, kTokenizerDepth));
-  std::map<std::string, int64_t> ids;
-  const json* model = FindMember(root, "model");
-  const json* vocabulary = model == nullptr ? nullptr : FindMember(*model, "vocab");
-  if (vocabulary != nullptr && vocabulary->is_object()) {
-    for (const auto& [token, id] : vocabulary->items()) {
-      if (id.is_number_integer()) ids[token] = id.get<int64_t>();
-    }
-  }
-  const json* added = FindMember(root, "added_tokens");
-  if (added != nullptr && added->is_array()) {
-    for (const json& token : *added) {
-      const json* content = FindMember(token, "content");
-      const json* id = FindMember(token, "id");
-      if (content != nullptr && content->is_string() && id != nullptr && id->is_number_integer()) {
-        ids[content->get<std::string>()] = id->get<int64_t>();
-      }
-    }
-  }
-  return ids;
+std::string Quote(const std::string& token) {
+  return json(token).dump(-1, ' ', true, json::error_handler_t::replace);
 }
 
-// Where two tokenizers part, for people; fingerprints only say that they do.
-absl::StatusOr<std::string> ExplainTokenizers(const std::string& producer, const std::string& consumer) {
-  ALUDEL_ASSIGN_OR_RETURN(const auto theirs, ReadVocabulary(producer));
-  ALUDEL_ASSIGN_OR_RETURN(const auto ours, ReadVocabulary(consumer));
+// `model` of a tokenizer.json that loads: ids of the vocabulary by spelling, and merges as "left right".
+struct Vocabulary {
+  std::map<std::string, int64_t> ids;
+  std::vector<std::string> merges;
+};
+
+Vocabulary ReadVocabulary(const json& tokenizer) {
+  Vocabulary result;
+  const json& model = tokenizer["model"];
+  for (const auto& [token, id] : model["vocab"].items()) result.ids[token] = id.get<int64_t>();
+  for (const json& merge : model["merges"]) {
+    result.merges.push_back(merge.is_string() ? merge.get<std::string>()
+                                              : absl::StrJoin(merge.get<std::vector<std::string>>(), " "));
+  }
+  return result;
+}
+
+// Where two vocabularies part, for people; fingerprints only say that they do.
+std::string ExplainVocabularies(const Vocabulary& theirs, const Vocabulary& ours) {
   int64_t missing = 0, moved = 0, more = 0;
   std::string example;
-  for (const auto& [token, id] : ours) {
-    const auto found = theirs.find(token);
-    if (found != theirs.end() && found->second == id) continue;
-    ++(found == theirs.end() ? missing : moved);
+  for (const auto& [token, id] : ours.ids) {
+    const auto found = theirs.ids.find(token);
+    if (found != theirs.ids.end() && found->second == id) continue;
+    ++(found == theirs.ids.end() ? missing : moved);
     if (example.empty()) {
-      example = absl::StrCat(json(token).dump(-1, ' ', true, json::error_handler_t::replace), " is ",
-                             found == theirs.end() ? "missing" : absl::StrCat("id ", found->second),
+      example = absl::StrCat(Quote(token), " is ",
+                             found == theirs.ids.end() ? "missing" : absl::StrCat("id ", found->second),
                              ", want id ", id);
     }
   }
-  for (const auto& [token, id] : theirs) more += ours.count(token) == 0 ? 1 : 0;
-  if (missing + moved + more == 0)
-    return std::string("the tokens agree; merges or flags of added tokens differ");
-  return absl::StrCat("of ", ours.size(), " tokens of the consumer ", missing, " are missing and ", moved,
-                      " have other ids in the producer, which has ", more, " of its own",
-                      example.empty() ? "" : absl::StrCat("; e.g. ", example));
+  for (const auto& [token, id] : theirs.ids) more += ours.ids.count(token) == 0 ? 1 : 0;
+  if (missing + moved + more > 0) {
+    return absl::StrCat("of ", ours.ids.size(), " tokens of the consumer ", missing, " are missing and ",
+                        moved, " have other ids in the producer, which has ", more, " of its own",
+                        example.empty() ? "" : absl::StrCat("; e.g. ", example));
+  }
+  const size_t both = std::min(theirs.merges.size(), ours.merges.size());
+  size_t first = 0;
+  while (first < both && theirs.merges[first] == ours.merges[first]) ++first;
+  if (first < both) {
+    return absl::StrCat("the tokens agree, but merge ", first, " is ", Quote(theirs.merges[first]), ", want ",
+                        Quote(ours.merges[first]));
+  }
+  return absl::StrCat("the tokens agree, but there are ", theirs.merges.size(), " merges, want ",
+                      ours.merges.size());
+}
+
+std::string DescribeAdded(const AddedToken* token) {
+  return token == nullptr ? "no added token" : Quote(token->content);
+}
+
+// What added tokens of a pair differ in, which keeps no pair apart; empty where they agree.
+std::string CompareAddedTokens(const std::vector<AddedToken>& theirs, const std::vector<AddedToken>& ours) {
+  struct Pair {
+    const AddedToken* producer = nullptr;
+    const AddedToken* consumer = nullptr;
+  };
+  std::map<int32_t, Pair> by_id;
+  for (const AddedToken& token : theirs) by_id[token.id].producer = &token;
+  for (const AddedToken& token : ours) by_id[token.id].consumer = &token;
+  int64_t different = 0;
+  std::string first;
+  for (const auto& [id, pair] : by_id) {
+    if (pair.producer != nullptr && pair.consumer != nullptr && *pair.producer == *pair.consumer) continue;
+    if (++different > 1) continue;
+    const std::string producer = DescribeAdded(pair.producer), consumer = DescribeAdded(pair.consumer);
+    first = producer == consumer
+                ? absl::StrCat("id ", id, ", whose flags differ: ", consumer)
+                : absl::StrCat("id ", id, ": ", producer, " in the producer, ", consumer, " in the consumer");
+  }
+  if (different == 0) return "";
+  return absl::StrCat("added tokens differ: ", different, ", the first is ", first,
+                      "; prompts are made with the consumer's, and the producer sees ids only");
 }
 
 std::string DescribeWindow(int64_t tokens) { return tokens == 0 ? "none" : absl::StrCat(tokens, " tokens"); }
@@ -158,13 +187,20 @@ std::string DescribeWindow(int64_t tokens) { return tokens == 0 ? "none" : absl:
 struct Side {
   ModelConfig config;
   ModelIdentity identity;
+  Vocabulary vocabulary;
+  std::vector<AddedToken> added_tokens;
 };
 
 absl::StatusOr<Side> ReadSide(const std::string& directory) {
   Side side;
   ALUDEL_ASSIGN_OR_RETURN(side.config, ModelConfig::Load(directory));
   ALUDEL_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(directory));
-  side.identity = IdentityOf(side.config, "", tokenizer->fingerprint(), 0);
+  side.identity = IdentityOf(side.config, "", *tokenizer, 0);
+  ALUDEL_ASSIGN_OR_RETURN(const json root, LoadTokenizerJson(directory));
+  side.vocabulary = ReadVocabulary(root);
+  ALUDEL_ASSIGN_OR_RETURN(side.added_tokens,
+                          ReadAddedTokens(root.contains("added_tokens") ? &root["added_tokens"] : nullptr,
+                                          absl::StrCat(directory, "/tokenizer.json: added_tokens")));
   return side;
 }
 
@@ -176,6 +212,7 @@ ordered_json DescribeSide(const std::string& directory, const Side& side) {
           {"head_dim", side.identity.head_dim},
           {"rope", side.identity.rope},
           {"tokenizer", side.identity.tokenizer_fingerprint},
+          {"vocabulary", side.identity.vocabulary_fingerprint},
           {"context_tokens", side.identity.max_positions}};
 }
 
@@ -213,10 +250,14 @@ absl::StatusOr<ordered_json> InspectPair(const std::string& producer_directory,
   report["consumer"] = DescribeSide(consumer_directory, consumer);
   report["fits"] = reasons.empty();
   report["problems"] = reasons;
-  if (producer.identity.tokenizer_fingerprint != consumer.identity.tokenizer_fingerprint) {
-    ALUDEL_ASSIGN_OR_RETURN(report["tokenizers"], ExplainTokenizers(producer_directory, consumer_directory));
+  if (producer.identity.vocabulary_fingerprint != consumer.identity.vocabulary_fingerprint) {
+    report["vocabularies"] = ExplainVocabularies(producer.vocabulary, consumer.vocabulary);
   }
   std::vector<std::string> notes;
+  if (std::string tokens = CompareAddedTokens(producer.added_tokens, consumer.added_tokens);
+      !tokens.empty()) {
+    notes.push_back(std::move(tokens));
+  }
   if (producer.config.max_positions < consumer.config.max_positions) {
     notes.push_back(absl::StrCat("prompts beyond the producer's ", producer.config.max_positions,
                                  " tokens are prefilled by the consumer itself"));

@@ -38,8 +38,8 @@ class FakePrefill : public v1::Prefill::Service {
   FakePrefill() {
     const ModelConfig config = *ModelConfig::Load("deploy/demo/base");
     description_.set_protocol_version(kHandoffVersion);
-    const std::string fingerprint = (*Tokenizer::Load("deploy/demo/base"))->fingerprint();
-    *description_.mutable_model() = ToProto(IdentityOf(config, "", fingerprint, 0));
+    const auto tokenizer = *Tokenizer::Load("deploy/demo/base");
+    *description_.mutable_model() = ToProto(IdentityOf(config, "", *tokenizer, 0));
     description_.add_formats()->set_name("raw");
     transport_ = *OpenTransport({.ucx_transports = "tcp", .ucx_devices = "lo"}, &no_messages_);
     grpc::ServerBuilder builder;

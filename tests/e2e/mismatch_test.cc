@@ -51,7 +51,19 @@ TEST(Mismatch, AProducerWithAnotherVocabularyIsRefused) {
   TemporaryDirectory other;
   CopyAll(kBase, other);
   Replace(other, "tokenizer.json", "<|assistant|>", "<|somebody|>");
-  ExpectRefusal(other.path(), "tokenizer fingerprint is ");
+  ExpectRefusal(other.path(), "vocabulary fingerprint is ");
+}
+
+TEST(Mismatch, AProducerWithOtherAddedTokensServes) {
+  TemporaryDirectory other;
+  CopyAll(kBase, other);
+  Replace(other, "tokenizer.json", R"("added_tokens": [)",
+          R"("added_tokens": [{"id": 2048, "content": "<|reserved|>", "special": true},)");
+  Fleet fleet({.prefill_model = other.path(), .decode_model = kChat});
+  ASSERT_TRUE(fleet.Start("renamed"));
+  const Answer answer = fleet.Ask(Fleet::Request(DemoPrompts(1)[0], 2, ""));
+  EXPECT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_NE(answer.started.plan(), "local");
 }
 
 TEST(Mismatch, AProducerWithAnotherRopeIsRefused) {

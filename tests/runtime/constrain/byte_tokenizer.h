@@ -32,6 +32,7 @@ class ByteTokenizer : public Tokenizer {
   bool IsSpecial(int32_t id) const override { return id == kEnd; }
   int32_t TokenToId(absl::string_view) const override { return -1; }
   const std::string& fingerprint() const override { return fingerprint_; }
+  const std::string& vocabulary_fingerprint() const override { return fingerprint_; }
 
  private:
   const std::vector<std::string> more_;

@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/runtime/constrain/byte_tokenizer.h"
+
 namespace aludel {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -17,7 +20,7 @@ constexpr char kShape[] =
 ModelIdentity Identity(const std::string& more) {
   const auto config = ModelConfig::FromJson(std::string("{") + kShape + more + "}", "config.json");
   EXPECT_TRUE(config.ok()) << config.status();
-  return IdentityOf(*config, "weights", "tokenizer", 0);
+  return IdentityOf(*config, "weights", ByteTokenizer(), 0);
 }
 
 std::string Yarn(const std::string& more) {
@@ -41,6 +44,24 @@ TEST(ModelIdentity, EqualRopesMayBeSpelledDifferently) {
   EXPECT_THAT(reasons[0], HasSubstr("attention 1,"));
   EXPECT_THAT(WhyNoPair(Identity(R"(, "rope_scaling": {"type": "linear", "factor": 1.0})"), Identity("")),
               IsEmpty());
+}
+
+TEST(ModelIdentity, TokenizersMayDifferInAddedTokensOnly) {
+  const ModelIdentity consumer = Identity("");
+  ModelIdentity producer = consumer;
+  producer.tokenizer_fingerprint = "renamed";
+  EXPECT_THAT(WhyNoPair(producer, consumer), IsEmpty());
+  producer.vocab = 96;
+  EXPECT_THAT(WhyNoPair(producer, consumer), ElementsAre("vocab_size is 96, want 80"));
+  producer.vocabulary_fingerprint = "other";
+  EXPECT_THAT(WhyNoPair(producer, consumer),
+              ElementsAre("vocabulary fingerprint is other, want bytes", "vocab_size is 96, want 80"));
+}
+
+TEST(ModelIdentity, OneTokenizersEmbeddingMayBePadded) {
+  ModelIdentity padded = Identity("");
+  padded.vocab = 96;
+  EXPECT_THAT(WhyNoPair(padded, Identity("")), IsEmpty());
 }
 
 // K and V of every position are in a cache whoever looks at them: see model_identity.h.

@@ -200,6 +200,20 @@ TEST(Tokenizer, FingerprintFollowsVocabularyMergesAndAddedTokens) {
   EXPECT_NE(Make(other)->fingerprint(), fingerprint);
 }
 
+TEST(Tokenizer, VocabularyFingerprintLeavesAddedTokensOut) {
+  const std::string fingerprint = Make(Small())->vocabulary_fingerprint();
+  EXPECT_EQ(fingerprint.size(), 64);
+  EXPECT_NE(fingerprint, Make(Small())->fingerprint());
+  json other = Small();
+  other["added_tokens"] = {AddedToken(5, "ab"), AddedToken(7, "<s>")};
+  EXPECT_EQ(Make(other)->vocabulary_fingerprint(), fingerprint);
+  std::swap(other["model"]["vocab"]["a"], other["model"]["vocab"]["b"]);
+  EXPECT_NE(Make(other)->vocabulary_fingerprint(), fingerprint);
+  other = Small();
+  std::swap(other["model"]["merges"][0], other["model"]["merges"][1]);
+  EXPECT_NE(Make(other)->vocabulary_fingerprint(), fingerprint);
+}
+
 TEST(Tokenizer, StopsARegexThatBacktracksWithoutEnd) {
   json config = Small();
   config["pre_tokenizer"] =

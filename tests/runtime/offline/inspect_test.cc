@@ -85,6 +85,12 @@ TEST(Inspect, SaysWhatKeepsAGatewayFromStarting) {
   EXPECT_THAT(outcome.text, AllOf(HasSubstr("want an expression"), HasSubstr("top_p is 2")));
 }
 
+void CopyTokenizer(const std::string& from, const TemporaryDirectory& to) {
+  for (const char* file : {"config.json", "tokenizer.json"}) {
+    std::filesystem::copy_file(absl::StrCat(from, "/", file), to.File(file));
+  }
+}
+
 TEST(Inspect, AcceptsTheDemoPairWithItsArtefact) {
   const Outcome pair = Inspect(absl::StrCat(kBase, " ", kChat, " --codec ", kCodec, " --json"));
   ASSERT_EQ(pair.code, 0) << pair.text;
@@ -107,7 +113,7 @@ TEST(Inspect, NamesEveryReasonThatKeepsTwoModelsApart) {
   EXPECT_THAT(shapes.text, AllOf(HasSubstr("layers is 2, want 8"), HasSubstr("kv_heads is 2, want 4"),
                                  HasSubstr("head_dim is 16, want 32"),
                                  HasSubstr("rope is theta 10000, want theta 500000")));
-  EXPECT_THAT(shapes.text, ::testing::Not(HasSubstr("tokenizer fingerprint")));
+  EXPECT_THAT(shapes.text, ::testing::Not(HasSubstr("vocabulary fingerprint")));
 
   std::string tokenizer = other.Read("tokenizer.json");
   const std::string token = "<|assistant|>";
@@ -116,20 +122,42 @@ TEST(Inspect, NamesEveryReasonThatKeepsTwoModelsApart) {
   }
   other.Write("tokenizer.json", tokenizer);
   const Outcome words = Inspect(absl::StrCat(other.path(), " ", kChat));
-  EXPECT_THAT(words.text, AllOf(HasSubstr("tokenizer fingerprint"),
+  EXPECT_THAT(words.text, AllOf(HasSubstr("vocabulary fingerprint"),
                                 HasSubstr("\"<|assistant|>\" is missing, want id 4")));
 }
 
-TEST(Inspect, ExplainsATokenizerWhoseTokensAgree) {
+TEST(Inspect, ExplainsVocabulariesWhoseTokensAgree) {
   TemporaryDirectory other;
-  for (const char* file : {"config.json", "tokenizer.json"}) {
-    std::filesystem::copy_file(absl::StrCat(kChat, "/", file), other.File(file));
-  }
+  CopyTokenizer(kChat, other);
   json tokenizer = json::parse(other.Read("tokenizer.json"));
-  tokenizer["added_tokens"][3]["lstrip"] = true;
+  std::swap(tokenizer["model"]["merges"][7], tokenizer["model"]["merges"][9]);
   other.Write("tokenizer.json", tokenizer.dump());
   EXPECT_THAT(Inspect(absl::StrCat(other.path(), " ", kChat)).text,
-              HasSubstr("the tokens agree; merges or flags of added tokens differ"));
+              HasSubstr("the tokens agree, but merge 7 is "));
+}
+
+TEST(Inspect, NotesAddedTokensThatDiffer) {
+  TemporaryDirectory producer, consumer;
+  CopyTokenizer(kChat, producer);
+  CopyTokenizer(kChat, consumer);
+  const json tokenizer = json::parse(producer.Read("tokenizer.json"));
+  const auto with = [&](const char* reserved, bool lstrip) {
+    json changed = tokenizer;
+    changed["added_tokens"].push_back({{"id", 2048}, {"content", reserved}, {"lstrip", lstrip}});
+    return changed.dump();
+  };
+  producer.Write("tokenizer.json", with("<|reserved|>", false));
+  consumer.Write("tokenizer.json", with("<|tool|>", false));
+  const auto inspect = [&] { return Inspect(absl::StrCat(producer.path(), " ", consumer.path())); };
+  const Outcome renamed = inspect();
+  EXPECT_EQ(renamed.code, 0) << renamed.text;
+  EXPECT_THAT(renamed.text,
+              HasSubstr("added tokens differ: 1, the first is id 2048: \"<|reserved|>\" in the producer, "
+                        "\"<|tool|>\" in the consumer"));
+  producer.Write("tokenizer.json", with("<|tool|>", true));
+  EXPECT_THAT(inspect().text, HasSubstr("first is id 2048, whose flags differ: \"<|tool|>\""));
+  producer.Write("tokenizer.json", tokenizer.dump());
+  EXPECT_THAT(inspect().text, HasSubstr("first is id 2048: no added token in the producer"));
 }
 
 TEST(Inspect, NotesWindowsThatDiffer) {

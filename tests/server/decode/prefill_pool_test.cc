@@ -18,6 +18,7 @@ class Compatible : public ::testing::Test {
     model_.set_kv_heads(4);
     model_.set_head_dim(32);
     model_.set_tokenizer_fingerprint("t0");
+    model_.set_vocabulary_fingerprint("v0");
     model_.set_rope("theta 500000");
     formats_.resize(2);
     formats_[0].set_name("aludel");
@@ -53,7 +54,9 @@ TEST_F(Compatible, AMismatchIsRefusedWithFoundAndExpected) {
   EXPECT_EQ(Refusal(), "protocol version is 3, want 2");
   peer_.set_protocol_version(kHandoffVersion);
   peer_.mutable_model()->set_tokenizer_fingerprint("t1");
-  EXPECT_EQ(Refusal(), "tokenizer fingerprint is t1, want t0");
+  EXPECT_EQ(Refusal(), "") << "of another tokenizer with the same vocabulary";
+  peer_.mutable_model()->set_vocabulary_fingerprint("v1");
+  EXPECT_EQ(Refusal(), "vocabulary fingerprint is v1, want v0");
   *peer_.mutable_model() = model_;
   peer_.mutable_model()->set_kv_heads(8);
   EXPECT_EQ(Refusal(), "kv_heads is 8, want 4");
