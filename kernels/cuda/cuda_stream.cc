@@ -68,15 +68,14 @@ CudaStream::~CudaStream() {
   cudaFreeHost(host_ring_);
   cudaFree(device_ring_);
   cudaFree(scratch_);
+  cudaFree(sums_);
   cudaFree(workspace_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
-void* CudaStream::Scratch() {
-  if (scratch_ == nullptr) {
-    Collect(cudaMallocAsync(&scratch_, kScratchBytes, stream_), "allocate scratch memory");
-  }
-  return scratch_;
+void* CudaStream::OnDemand(void** memory, size_t bytes) {
+  if (*memory == nullptr) Collect(cudaMallocAsync(memory, bytes, stream_), "allocate scratch memory");
+  return *memory;
 }
 
 const void* CudaStream::Stage(const void* host, size_t bytes) {

@@ -35,6 +35,7 @@ class CudaStream {
  public:
   static constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what cuBLASLt asks for on Hopper
   static constexpr size_t kScratchBytes = size_t{64} << 20;    // a piece of a matrix as numbers
+  static constexpr size_t kSumsBytes = size_t{32} << 20;       // of a product, before they are rounded
   static constexpr size_t kReturnBytes = size_t{16} << 20;     // logits of 32 rows of a large vocabulary
   static constexpr int kSegments = 3;
   static constexpr size_t kSegmentBytes = size_t{4} << 20;  // a million block ids: one op's bound
@@ -53,7 +54,9 @@ class CudaStream {
 
   // More of it, allocated in stream order by the first op that asks and kept; kScratchBytes. Null, with the
   // error collected, where there is no memory left.
-  void* Scratch();
+  void* Scratch() { return OnDemand(&scratch_, kScratchBytes); }
+  // The same beside it; kSumsBytes.
+  void* Sums() { return OnDemand(&sums_, kSumsBytes); }
 
   // See Device::Repeat.
   void Repeat(const RepeatKey& key, absl::FunctionRef<void()> work) { replay_.Run(key, work); }
@@ -111,6 +114,7 @@ class CudaStream {
 
   absl::Status Init();
   absl::StatusOr<std::unique_ptr<GraphBackend>> OpenGraphs();
+  void* OnDemand(void** memory, size_t bytes);
   const void* InArena(std::optional<size_t> offset) const;
   void NextSegment();
 
@@ -119,6 +123,7 @@ class CudaStream {
   cudaEvent_t here_ = nullptr;  // of whoever follows, recorded anew each time
   void* workspace_ = nullptr;
   void* scratch_ = nullptr;
+  void* sums_ = nullptr;
   char* host_ring_ = nullptr;                     // pinned, [kSegments, kSegmentBytes]
   char* device_ring_ = nullptr;                   // its twin
   std::array<cudaEvent_t, kSegments> left_ = {};  // recorded when the ring moves on from the segment

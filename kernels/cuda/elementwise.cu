@@ -28,6 +28,27 @@ __global__ void CopyRows(const Src* src, int64_t src_stride, const Index* rows, 
   }
 }
 
+// out = sums + bias, rounded.
+template <bool kVectors>
+__global__ void AddBias(const float* sums, int64_t sums_stride, const float* bias, Bf16* out,
+                        int64_t out_stride, int64_t cols) {
+  const int64_t row = blockIdx.x;
+  sums += row * sums_stride;
+  out += row * out_stride;
+  if constexpr (kVectors) {
+    for (int64_t c = threadIdx.x * kVector; c < cols; c += blockDim.x * kVector) {
+      float x[kVector], b[kVector];
+      LoadVector(sums + c, x);
+      LoadVector(bias + c, b);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) x[i] += b[i];
+      StoreVector(out + c, x);
+    }
+  } else {
+    for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) Store(out + c, sums[c] + bias[c]);
+  }
+}
+
 __device__ float SiluOf(float x) {
   // sigmoid through exp(-|x|), which cannot overflow.
   const float e = expf(-fabsf(x));
@@ -98,6 +119,16 @@ cudaError_t LaunchCopyRows(const TensorView& src, const int32_t* rows, const Ten
 cudaError_t LaunchCopyRows(const TensorView& src, const int64_t* rows, const TensorView& dst,
                            cudaStream_t stream) {
   return Copy(src, rows, dst, stream);
+}
+
+cudaError_t LaunchAddBias(const TensorView& sums, const float* bias, const TensorView& out,
+                          cudaStream_t stream) {
+  if (out.rows == 0) return cudaSuccess;
+  const bool vectors = TakesVectors(sums) && TakesVectors(out) && reinterpret_cast<uintptr_t>(bias) % 16 == 0;
+  const auto kernel = vectors ? AddBias<true> : AddBias<false>;
+  kernel<<<static_cast<unsigned>(out.rows), ThreadsFor(out.cols), 0, stream>>>(
+      sums.f32(), sums.stride, bias, static_cast<Bf16*>(out.data), out.stride, out.cols);
+  return cudaGetLastError();
 }
 
 cudaError_t LaunchSiluMul(const TensorView& gate_up, const TensorView& out, cudaStream_t stream) {

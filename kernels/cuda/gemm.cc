@@ -110,8 +110,8 @@ std::optional<GemmEngine::Plan> GemmEngine::MakePlan(const Key& key, const float
   const auto& [rows, out, in, a_stride, out_stride, a_type, out_type, accumulate, align_a, align_w, align_out,
                align_bias] = key;
   const bool has_bias = align_bias != 0;
-  // cuBLASLt wants a bias in the result's type when that is bf16; ours are f32. Nor is it said to take one
-  // that whole 16-byte loads cannot read.
+  // cuBLASLt wants a bias in the result's type when that is bf16, and ours are f32: MultiplyRoundingOnce. Nor
+  // is it said to take one that whole 16-byte loads cannot read.
   if (has_bias && (out_type == DType::kBf16 || align_bias < 16)) return std::nullopt;
   Plan plan{};
   // Sums in f32; CUBLAS_COMPUTE_32F keeps f32 factors whole (no TF32).
@@ -190,8 +190,29 @@ void GemmEngine::MultiplyScaled(const TensorView& a, const CudaPackedMatrix& w, 
   stream.Launch("launch SkinnyGemm", LaunchSkinnyGemm, args, w.format());
 }
 
+// Sums in f32, as many rows of them as fit, which a second pass adds the bias to and rounds. A bias added to
+// a rounded product would round twice, and a rounded bias where it cancels the product would be off by steps
+// of the result; both read and write less, but are not what other devices compute.
+void GemmEngine::MultiplyRoundingOnce(const TensorView& a, const void* w, const float* bias,
+                                      const TensorView& out, CudaStream& stream) {
+  const auto row_bytes = static_cast<int64_t>(out.cols * sizeof(float));
+  const int64_t piece = std::max<int64_t>(1, CudaStream::kSumsBytes / row_bytes);
+  ALUDEL_CHECK(row_bytes * piece <= CudaStream::kSumsBytes);
+  auto* const sums = static_cast<float*>(stream.Sums());
+  if (sums == nullptr) return;
+  for (int64_t begin = 0; begin < out.rows; begin += piece) {
+    const int64_t count = std::min(piece, out.rows - begin);
+    const TensorView exact = TensorView::Of(sums, count, out.cols);
+    Multiply(a.Rows(begin, count), w, nullptr, /*accumulate=*/false, exact, stream);
+    stream.Launch("launch AddBias", LaunchAddBias, exact, bias, out.Rows(begin, count));
+  }
+}
+
 void GemmEngine::Multiply(const TensorView& a, const void* w, const float* bias, bool accumulate,
                           const TensorView& out, CudaStream& stream) {
+  if (bias != nullptr && !accumulate && out.dtype == DType::kBf16) {
+    return MultiplyRoundingOnce(a, w, bias, out, stream);
+  }
   const Key key{a.rows,
                 out.cols,
                 a.cols,

@@ -89,6 +89,10 @@ cudaError_t LaunchQuantiseTokens(const TensorView& x, int bits, int64_t block, u
 cudaError_t LaunchDequantiseTokens(const uint8_t* scales, const uint8_t* codes, int bits, int64_t block,
                                    const TensorView& x, cudaStream_t stream);
 
+// out (bf16) = sums (f32) + bias.
+cudaError_t LaunchAddBias(const TensorView& sums, const float* bias, const TensorView& out,
+                          cudaStream_t stream);
+
 cudaError_t LaunchSiluMul(const TensorView& gate_up, const TensorView& out, cudaStream_t stream);
 cudaError_t LaunchSilu(const TensorView& x, const TensorView& out, cudaStream_t stream);
 
