@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "runtime/model/safetensors.h"
+#include "tests/kernels/device_array.h"
 #include "tests/testing/test_model.h"
 
 namespace aludel {
@@ -389,24 +390,33 @@ TEST(Transformer, ProjectsAndWritesTheKeysThatAForwardWrites) {
   TestModel copy("deploy/demo/chat", {.compute = DType::kF32}, DType::kBf16, 64);
   std::vector<int32_t> ids(40);
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(7 + 31 * i % 2000);
-  // Every layer of the copy is made from the first model's normalised inputs alone.
+  // Every layer of the copy is made from the first model's normalised inputs alone. They go through the host:
+  // each model has a device, and a stream, of its own.
   class Copier : public LayerObserver {
    public:
-    explicit Copier(TestModel* copy) : copy_(copy) {}
+    Copier(TestModel* ours, TestModel* copy) : ours_(ours), copy_(copy) {}
     absl::Status OnLayer(const LayerSlice& slice) override {
-      const int64_t kv_dim = copy_->model().config().kv_dim();
-      std::vector<float> k(slice.tokens() * kv_dim), v(slice.tokens() * kv_dim);
-      const TensorView k_view = TensorView::Of(k.data(), slice.tokens(), kv_dim);
-      const TensorView v_view = TensorView::Of(v.data(), slice.tokens(), kv_dim);
-      copy_->model().ProjectKv(slice.layer, slice.h, k_view, v_view);
-      copy_->model().WriteKv(slice.layer, slice.token_begin, copy_->table().ids(), k_view, v_view,
-                             copy_->pool());
-      return absl::OkStatus();
+      EXPECT_TRUE(slice.h.contiguous());
+      std::vector<float> inputs(slice.tokens() * slice.h.cols);
+      ours_->device()->CopyToHost(inputs.data(), slice.h.data, inputs.size() * sizeof(float),
+                                  ours_->model().stream());
+      const absl::Status copied = ours_->device()->Synchronize(ours_->model().stream());
+      if (!copied.ok()) return copied;
+      const int64_t tokens = slice.tokens(), kv_dim = copy_->model().config().kv_dim();
+      const std::vector<float> nothing(tokens * kv_dim);
+      const DeviceArray<float> h(*copy_->device(), inputs), k(*copy_->device(), nothing),
+          v(*copy_->device(), nothing);
+      copy_->model().ProjectKv(slice.layer, h.View(tokens, slice.h.cols), k.View(tokens, kv_dim),
+                               v.View(tokens, kv_dim));
+      copy_->model().WriteKv(slice.layer, slice.token_begin, copy_->table().ids(), k.View(tokens, kv_dim),
+                             v.View(tokens, kv_dim), copy_->pool());
+      return copy_->device()->Synchronize(copy_->model().stream());
     }
 
    private:
+    TestModel* ours_;
     TestModel* copy_;
-  } copier(&copy);
+  } copier(&ours, &copy);
   ours.Run({ids.data(), 39}, &copier);
   copy.Rewind(39);
   EXPECT_EQ(MaxDifference(ours.Run({&ids[39], 1}), copy.Run({&ids[39], 1})), 0.0f);
