@@ -29,6 +29,7 @@ class Transfer {
   Transfer(const LoadRequest& request, Clock::time_point start, LoadResult* result)
       : request_(&request), start_(start), result_(result) {
     result_->arrival = request.arrival;
+    result_->asked_tokens = request.max_tokens;
   }
 
   // A piece of the answer; an error where what comes is no stream of events.
@@ -80,9 +81,10 @@ class Transfer {
     }
     if (json.contains("error")) result_->error = json["error"].dump().substr(0, kMaxErrorBytes);
     if (const auto usage = json.find("usage"); usage != json.end() && usage->is_object()) {
-      const auto tokens = usage->find("completion_tokens");
-      if (tokens != usage->end() && tokens->is_number_unsigned()) {
-        result_->completion_tokens = tokens->get<int64_t>();
+      for (const auto& [name, count] : {std::pair{"prompt_tokens", &result_->prompt_tokens},
+                                        {"completion_tokens", &result_->completion_tokens}}) {
+        const auto tokens = usage->find(name);
+        if (tokens != usage->end() && tokens->is_number_unsigned()) *count = tokens->get<int64_t>();
       }
     }
     const auto choices = json.find("choices");

@@ -13,6 +13,7 @@ namespace aludel {
 struct LoadRequest {
   double arrival = 0;
   std::string body;
+  int64_t max_tokens = 0;  // that it asks for, for the report
 };
 
 // What became of it. Times are seconds; they begin at its arrival, so that a client that falls behind its own
@@ -24,6 +25,8 @@ struct LoadResult {
   double ttft = 0;    // to the first text
   double e2e = 0;
   std::vector<double> inter_token;  // between pieces of text
+  int64_t asked_tokens = 0;         // its max_tokens
+  int64_t prompt_tokens = 0;        // as the server counts them; 0: it does not say
   int64_t completion_tokens = 0;    // as the server counts them, else pieces of text
   bool ok() const { return error.empty(); }
 };

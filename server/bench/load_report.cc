@@ -148,18 +148,27 @@ ordered_json SummariseLoad(const std::vector<LoadResult>& results, const LoadObj
   int64_t good = 0;
   int64_t whole = 0;
   int64_t tokens = 0;
-  double seconds = 0;  // until the last answer ended
+  int64_t asked = 0, prompt = 0, answer = 0;  // tokens of whole answers
+  double seconds = 0;                         // until the last answer ended
   for (const LoadResult& result : results) {
     good += IsGood(result, objective) ? 1 : 0;
     whole += result.ok() ? 1 : 0;
     tokens += result.completion_tokens;
     seconds = std::max(seconds, result.arrival + result.e2e);
-    if (result.ok()) continue;
+    if (result.ok()) {
+      asked += result.asked_tokens;
+      prompt += result.prompt_tokens;
+      answer += result.completion_tokens;
+      continue;
+    }
     const std::string kind = KindOf(result.error);
     const bool known = errors.size() < kMaxErrorKinds || errors.count(kind) > 0;
     ++errors[known ? kind : "other errors"];
   }
   const std::vector<Curve> curves = Curves(results);
+  const auto mean = [whole](int64_t sum) {
+    return whole > 0 ? std::round(static_cast<double>(sum) / static_cast<double>(whole) * 10) / 10 : 0.0;
+  };
   const auto rate = [seconds](int64_t count) {
     return seconds > 0 ? std::round(static_cast<double>(count) / seconds * 1e3) / 1e3 : 0.0;
   };
@@ -169,6 +178,8 @@ ordered_json SummariseLoad(const std::vector<LoadResult>& results, const LoadObj
       {"seconds", std::round(seconds * 1e3) / 1e3},
       {"requests_per_second", rate(whole)},
       {"tokens_per_second", rate(tokens)},
+      {"mean_tokens",
+       {{"prompt", mean(prompt)}, {"answer", mean(answer)}, {"answer_asked_for", mean(asked)}}},
       {"ttft_ms", Distribution(curves[0].seconds)},
       {"inter_token_ms", Distribution(curves[1].seconds)},
       {"e2e_ms", Distribution(curves[2].seconds)},
@@ -186,6 +197,10 @@ std::string DescribeLoad(const ordered_json& summary) {
                       summary["completed"].get<int64_t>(), summary["requests"].get<int64_t>(),
                       summary["seconds"].get<double>(), summary["requests_per_second"].get<double>(),
                       summary["tokens_per_second"].get<double>());
+  const ordered_json& mean = summary["mean_tokens"];
+  absl::StrAppendFormat(&text, "  %.1f prompt tokens and %.1f of at most %.1f answer tokens a request\n",
+                        mean["prompt"].get<double>(), mean["answer"].get<double>(),
+                        mean["answer_asked_for"].get<double>());
   for (const auto& [key, name] : {std::pair{"ttft_ms", "time to first token"},
                                   {"inter_token_ms", "between tokens"},
                                   {"e2e_ms", "whole request"}}) {

@@ -3,10 +3,12 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <random>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "runtime/model/tokenizer.h"
 #include "runtime/offline/flag_set.h"
 #include "runtime/offline/progress.h"
 #include "runtime/offline/questions.h"
@@ -29,7 +31,8 @@ would see: time to first token, time between tokens, whole requests, and goodput
 
 Requests arrive as a Poisson process of --rate, or as a trace says: JSON lines with "timestamp" (ms), and "prompt" or
 "input_length" (words are made up), and "output_length" or "max_tokens". They are sent at their time whether or not
-earlier ones have ended.)";
+earlier ones have ended. A trace's lengths are tokens: with --tokenizer prompts have so many (beside what the chat
+template adds; words otherwise), with --ignore-eos answers, too. The report says how many there were.)";
 
 constexpr int64_t kPoissonRequests = 100;
 
@@ -38,6 +41,7 @@ struct Flags {
   std::string model;
   std::string qa;
   std::string trace;
+  std::string tokenizer;
   std::string api_key;
   std::string fidelity;
   std::string format;
@@ -52,6 +56,7 @@ struct Flags {
   double timeout = 120;
   int64_t connections = 1024;
   bool insecure = false;
+  bool ignore_eos = false;
   LoadObjective objective;
 };
 
@@ -65,6 +70,7 @@ std::string Body(const Flags& flags, const std::string& prompt, int64_t max_toke
   // Ours alone: another's endpoint is sent nothing that it might refuse.
   if (!flags.fidelity.empty()) body["aludel"]["fidelity"] = flags.fidelity;
   if (!flags.format.empty()) body["aludel"]["format"] = flags.format;
+  if (flags.ignore_eos) body["ignore_eos"] = true;
   if (flags.deadline_ms > 0) body["aludel"]["timeout_ms"] = flags.deadline_ms;
   return body.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
@@ -80,6 +86,14 @@ std::string MadeUpWords(int64_t words, uint64_t seed) {
     text += ' ';
   }
   return text;
+}
+
+// The same, as long as the tokenizer needs `tokens` ids for; without one, words.
+absl::StatusOr<std::string> MadeUpPrompt(const Tokenizer* tokenizer, int64_t tokens, uint64_t seed) {
+  std::string text = MadeUpWords(tokens, seed);
+  if (tokenizer == nullptr) return text;
+  ALUDEL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, tokenizer->Encode(text, false));
+  return tokenizer->Decode(absl::MakeConstSpan(ids).subspan(0, tokens), false);
 }
 
 absl::StatusOr<std::vector<LoadRequest>> PoissonRequests(const Flags& flags) {
@@ -100,7 +114,7 @@ absl::StatusOr<std::vector<LoadRequest>> PoissonRequests(const Flags& flags) {
     const std::string prompt = questions.empty()
                                    ? MadeUpWords(kWords, random())
                                    : absl::StrCat(questions[at].context, "\n", questions[at].question);
-    requests.push_back({arrival, Body(flags, prompt, flags.max_tokens)});
+    requests.push_back({arrival, Body(flags, prompt, flags.max_tokens), flags.max_tokens});
     arrival += gap(random);
   }
   return requests;
@@ -110,6 +124,10 @@ absl::StatusOr<std::vector<LoadRequest>> TraceRequests(const Flags& flags) {
   std::ifstream in(flags.trace);
   if (!in.is_open()) return absl::NotFoundError(absl::StrCat(flags.trace, ": cannot be read"));
   if (flags.speed <= 0) return absl::InvalidArgumentError("--speed wants a positive number");
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (!flags.tokenizer.empty()) {
+    ALUDEL_ASSIGN_OR_RETURN(tokenizer, Tokenizer::Load(flags.tokenizer));
+  }
   std::vector<LoadRequest> requests;
   std::string line;
   for (int64_t number = 1; std::getline(in, line); ++number) {
@@ -125,15 +143,20 @@ absl::StatusOr<std::vector<LoadRequest>> TraceRequests(const Flags& flags) {
       return it != entry.end() && it->is_number_integer() ? it->get<int64_t>() : otherwise;
     };
     const auto prompt = entry.find("prompt");
-    const int64_t words = std::clamp<int64_t>(whole("input_length", 0), 0, 10'000'000);
-    if ((prompt == entry.end() || !prompt->is_string()) && words == 0) {
+    const int64_t length = std::clamp<int64_t>(whole("input_length", 0), 0, 10'000'000);
+    if ((prompt == entry.end() || !prompt->is_string()) && length == 0) {
       return absl::InvalidArgumentError(absl::StrCat(where, ": want \"prompt\" or \"input_length\""));
     }
-    const std::string text = prompt != entry.end() && prompt->is_string()
-                                 ? prompt->get<std::string>()
-                                 : MadeUpWords(words, static_cast<uint64_t>(flags.seed + number));
+    std::string text;
+    if (prompt != entry.end() && prompt->is_string()) {
+      text = prompt->get<std::string>();
+    } else {
+      const auto seed = static_cast<uint64_t>(flags.seed + number);
+      ALUDEL_ASSIGN_OR_RETURN(text, MadeUpPrompt(tokenizer.get(), length, seed));
+    }
     const int64_t tokens = whole("max_tokens", whole("output_length", flags.max_tokens));
-    requests.push_back({entry["timestamp"].get<double>() / 1e3 / flags.speed, Body(flags, text, tokens)});
+    requests.push_back(
+        {entry["timestamp"].get<double>() / 1e3 / flags.speed, Body(flags, text, tokens), tokens});
   }
   if (requests.empty()) return absl::InvalidArgumentError(absl::StrCat(flags.trace, ": holds no requests"));
   std::stable_sort(requests.begin(), requests.end(),
@@ -198,6 +221,8 @@ absl::Status ServeCommand(int argc, char** argv) {
             "JSON lines with context and question as prompts (default: made-up words)");
   flags.Add("trace", "FILE", &values.trace, "arrivals from a trace instead of --rate");
   flags.Add("speed", "N", &values.speed, "play the trace N times as fast");
+  flags.Add("tokenizer", "DIR", &values.tokenizer, "model whose tokens a trace's input_length counts");
+  flags.Add("ignore-eos", &values.ignore_eos, "answers as long as they may be (Aludel, vLLM)");
   flags.Add("max-tokens", "N", &values.max_tokens, "tokens of an answer, at most");
   flags.Add("api-key", "KEY", &values.api_key, "sent as a bearer token");
   flags.Add("fidelity", "NAME", &values.fidelity, "Aludel's exact or coded");

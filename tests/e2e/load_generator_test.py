@@ -67,6 +67,10 @@ def check_trace(load: LoadGenerator) -> None:
     assert 8.8 < figures["seconds"] < 30, figures
     first = load.figures("--trace", str(trace), "--requests", "10")
     assert first["requests"] == 10 and 1.35 < first["seconds"] < 15, "the ten that come first in time"
+    trace.write_text("".join(json.dumps({"timestamp": i, "input_length": 100, "output_length": 20}) + "\n" for i in range(4)))
+    exact = load.figures("--trace", str(trace), "--tokenizer", "deploy/demo/chat", "--ignore-eos")["mean_tokens"]
+    assert exact["answer"] == exact["answer_asked_for"] == 20, exact
+    assert 100 <= exact["prompt"] <= 110, exact  # and the template's
 
 
 def answered_well() -> float:

@@ -16,6 +16,8 @@ std::vector<LoadResult> Answers(int count) {
   for (int i = 1; i <= count; ++i) {
     LoadResult result{.arrival = i - 1.0, .status = 200, .ttft = i * 1e-3, .e2e = i * 1e-3 + 0.02};
     result.inter_token = {0.01, 0.01};
+    result.asked_tokens = 4;
+    result.prompt_tokens = 10 * i;
     result.completion_tokens = 3;
     results.push_back(result);
   }
@@ -37,6 +39,7 @@ TEST(LoadReport, GivesPercentilesOfWholeAnswersAndGoodputOfAllThatWereSent) {
   EXPECT_DOUBLE_EQ(summary["tokens_per_second"], 3.027);
   EXPECT_EQ(summary["errors"]["HTTP 503: busy"], 1);
   EXPECT_THAT(DescribeLoad(summary), HasSubstr("100 of 101 requests answered"));
+  EXPECT_THAT(DescribeLoad(summary), HasSubstr("505.0 prompt tokens and 3.0 of at most 4.0 answer tokens"));
 }
 
 TEST(LoadReport, ErrorsThatDifferInFiguresAreOneKindAndStatusesAreNot) {
