@@ -60,7 +60,7 @@ TEST(Mismatch, AProducerWithOtherAddedTokensServes) {
   Replace(other, "tokenizer.json", R"("added_tokens": [)",
           R"("added_tokens": [{"id": 2048, "content": "<|reserved|>", "special": true},)");
   Fleet fleet({.prefill_model = other.path(), .decode_model = kChat});
-  ASSERT_TRUE(fleet.Start("renamed"));
+  ASSERT_TRUE(fleet.Start());
   const Answer answer = fleet.Ask(Fleet::Request(DemoPrompts(1)[0], 2, ""));
   EXPECT_TRUE(answer.status.ok()) << answer.status;
   EXPECT_NE(answer.started.plan(), "local");
