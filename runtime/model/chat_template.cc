@@ -1,6 +1,7 @@
 #include "runtime/model/chat_template.h"
 
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,21 +21,53 @@ constexpr int kConfigDepth = 32;
 
 using SpecialTokens = std::map<std::string, std::string>;  // "bos_token" -> its text
 
+struct Source {
+  std::string text;
+  std::string path;  // for errors; may be empty
+};
+
+struct Sources {
+  std::optional<Source> usual;     // "default"
+  std::optional<Source> tool_use;  // in its place for contexts with tools
+};
+
+struct ParsedTemplate {
+  std::string source;
+  JinjaBody body;
+};
+
+absl::StatusOr<std::optional<ParsedTemplate>> ParseTemplate(std::optional<Source> source) {
+  if (!source) return std::nullopt;
+  const std::string where = source->path.empty() ? "" : absl::StrCat(source->path, ": ");
+  if (source->text.size() > kMaxTemplateBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(where, "chat template is ", source->text.size(),
+                                                   " bytes, want at most ", kMaxTemplateBytes));
+  }
+  auto body = ParseJinja(source->text);
+  if (!body.ok()) return absl::InvalidArgumentError(absl::StrCat(where, body.status().message()));
+  return ParsedTemplate{std::move(source->text), *std::move(body)};
+}
+
 class JinjaTemplate : public ChatTemplate {
  public:
-  static absl::StatusOr<std::unique_ptr<ChatTemplate>> Make(absl::string_view source, SpecialTokens tokens) {
-    if (source.size() > kMaxTemplateBytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("chat template is ", source.size(), " bytes, want at most ", kMaxTemplateBytes));
-    }
-    ALUDEL_ASSIGN_OR_RETURN(JinjaBody body, ParseJinja(source));
-    return std::unique_ptr<ChatTemplate>(
-        new JinjaTemplate(std::string(source), std::move(body), std::move(tokens)));
+  static absl::StatusOr<std::unique_ptr<ChatTemplate>> Make(Sources sources, SpecialTokens tokens) {
+    std::unique_ptr<JinjaTemplate> result(new JinjaTemplate(std::move(tokens)));
+    ALUDEL_ASSIGN_OR_RETURN(result->usual_, ParseTemplate(std::move(sources.usual)));
+    ALUDEL_ASSIGN_OR_RETURN(result->tool_use_, ParseTemplate(std::move(sources.tool_use)));
+    return std::unique_ptr<ChatTemplate>(std::move(result));
   }
 
   absl::StatusOr<std::string> Render(const nlohmann::ordered_json& context) const override {
     if (!context.is_object())
       return absl::InvalidArgumentError("the context of a chat template is no object");
+    const bool with_tools = context.contains("tools") && !context["tools"].is_null();
+    const std::optional<ParsedTemplate>& chosen = with_tools && tool_use_ ? tool_use_ : usual_;
+    if (!chosen) {
+      return absl::InvalidArgumentError(
+          "the model has a chat template for requests with tools (tool_use), but none named default for "
+          "those "
+          "without");
+    }
     // transformers passes these always, so that templates test them with "is none".
     JinjaValue::Dict names = {{"tools", JinjaValue::None()},
                               {"documents", JinjaValue::None()},
@@ -46,18 +79,16 @@ class JinjaTemplate : public ChatTemplate {
     }
     // What the caller gives counts; MakeDict keeps the last of equal names.
     ALUDEL_ASSIGN_OR_RETURN(const JinjaValue all, JinjaValue::MakeDict(std::move(names)));
-    return RenderJinja(body_, all.AsDict());
+    return RenderJinja(chosen->body, all.AsDict());
   }
 
-  const std::string& source() const override { return source_; }
+  const std::string& tool_source() const override { return (tool_use_ ? tool_use_ : usual_)->source; }
 
  private:
-  JinjaTemplate(std::string source, JinjaBody body, SpecialTokens tokens)
-      : source_(std::move(source)), body_(std::move(body)), tokens_(std::move(tokens)) {}
+  explicit JinjaTemplate(SpecialTokens tokens) : tokens_(std::move(tokens)) {}
 
-  const std::string source_;
-  const JinjaBody body_;
   const SpecialTokens tokens_;
+  std::optional<ParsedTemplate> usual_, tool_use_;  // at least one
 };
 
 // A special token is its text, or an object that holds it as `content`.
@@ -74,16 +105,31 @@ absl::StatusOr<SpecialTokens> ReadSpecialTokens(const json& config, const std::s
   return tokens;
 }
 
-// chat_template is one template, or a list of named ones of which "default" is meant.
-absl::StatusOr<std::string> ReadTemplate(const json& config, const std::string& path) {
+// chat_template of a tokenizer_config.json: one template, or a list of named ones.
+absl::StatusOr<Sources> ListedTemplates(const json& config, const std::string& path) {
+  Sources sources;
   const json* member = FindMember(config, "chat_template");
-  if (member == nullptr) return absl::NotFoundError(absl::StrCat(path, ": no chat_template"));
-  if (!member->is_array()) return StringMember(config, "chat_template", "", path);
+  if (member == nullptr) return sources;
+  if (!member->is_array()) {
+    ALUDEL_ASSIGN_OR_RETURN(std::string text, StringMember(config, "chat_template", "", path));
+    sources.usual = Source{std::move(text), path};
+    return sources;
+  }
   for (const json& item : *member) {
     ALUDEL_ASSIGN_OR_RETURN(const std::string name, StringMember(item, "name", "", path));
-    if (name == "default") return StringMember(item, "template", "", path);
+    if (name != "default" && name != "tool_use") continue;
+    ALUDEL_ASSIGN_OR_RETURN(std::string text, StringMember(item, "template", "", path));
+    (name == "default" ? sources.usual : sources.tool_use) =
+        Source{std::move(text), absl::StrCat(path, ": chat_template \"", name, "\"")};
   }
-  return absl::InvalidArgumentError(absl::StrCat(path, ": chat_template lists no template named default"));
+  return sources;
+}
+
+absl::StatusOr<std::optional<Source>> ReadTemplateFile(const std::string& path) {
+  absl::StatusOr<std::string> text = ReadFile(path, kMaxTemplateBytes);
+  if (absl::IsNotFound(text.status())) return std::nullopt;
+  if (!text.ok()) return text.status();
+  return Source{*std::move(text), path};
 }
 
 }  // namespace
@@ -94,12 +140,12 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(absl::string_v
   SpecialTokens tokens;
   if (!bos_token.empty()) tokens["bos_token"] = std::move(bos_token);
   if (!eos_token.empty()) tokens["eos_token"] = std::move(eos_token);
-  return JinjaTemplate::Make(source, std::move(tokens));
+  return JinjaTemplate::Make({.usual = Source{std::string(source), ""}, .tool_use = std::nullopt},
+                             std::move(tokens));
 }
 
 absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(const std::string& directory) {
   const std::string config_path = absl::StrCat(directory, "/tokenizer_config.json");
-  const std::string jinja_path = absl::StrCat(directory, "/chat_template.jinja");
   json config = json::object();
   absl::StatusOr<std::string> config_text = ReadFile(config_path, kMaxConfigBytes);
   if (config_text.ok()) {
@@ -108,14 +154,19 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(const std::stri
     return config_text.status();
   }
   ALUDEL_ASSIGN_OR_RETURN(SpecialTokens tokens, ReadSpecialTokens(config, config_path));
-  // The separate file is the newer form and takes precedence, as in transformers.
-  absl::StatusOr<std::string> source = ReadFile(jinja_path, kMaxTemplateBytes);
-  const std::string& path = source.ok() ? jinja_path : config_path;
-  if (absl::IsNotFound(source.status())) source = ReadTemplate(config, config_path);
-  if (!source.ok()) return source.status();
-  auto result = JinjaTemplate::Make(*source, std::move(tokens));
-  if (!result.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", result.status().message()));
-  return result;
+  // Files of their own are the newer form and take precedence, as in transformers.
+  Sources sources;
+  ALUDEL_ASSIGN_OR_RETURN(sources.usual, ReadTemplateFile(absl::StrCat(directory, "/chat_template.jinja")));
+  ALUDEL_ASSIGN_OR_RETURN(sources.tool_use, ReadTemplateFile(absl::StrCat(
+                                                directory, "/additional_chat_templates/tool_use.jinja")));
+  if (!sources.usual && !sources.tool_use) {
+    ALUDEL_ASSIGN_OR_RETURN(sources, ListedTemplates(config, config_path));
+  }
+  if (!sources.usual && !sources.tool_use) {
+    return absl::NotFoundError(
+        absl::StrCat(config_path, ": no chat_template, or none named default or tool_use"));
+  }
+  return JinjaTemplate::Make(std::move(sources), std::move(tokens));
 }
 
 }  // namespace aludel

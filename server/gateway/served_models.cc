@@ -27,7 +27,7 @@ absl::StatusOr<ServedModels> ServedModels::Load(const std::vector<ServedModelOpt
     auto chat_template = ChatTemplate::Load(option.directory);
     if (chat_template.ok()) {
       model->chat_template = *std::move(chat_template);
-      model->tool_dialect = DetectToolDialect(model->chat_template->source());
+      model->tool_dialect = DetectToolDialect(model->chat_template->tool_source());
     } else if (!absl::IsNotFound(chat_template.status())) {
       return At(option, chat_template.status());
     }

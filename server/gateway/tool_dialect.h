@@ -11,7 +11,8 @@ namespace aludel {
 //   later) kMistral: [TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...] to the end of the answer
 enum class ToolDialect { kNone, kHermes, kLlama, kMistral };
 
-// What a chat template teaches its model, told from the template's text: it must speak of `tools`, and of
+// What a chat template teaches its model, told from its text (ChatTemplate::tool_source()): it must speak of
+// `tools`, and of
 // "[TOOL_CALLS]" (Mistral), "<tool_call>" (Hermes) or "parameters" (Llama), looked for in this order.
 ToolDialect DetectToolDialect(absl::string_view chat_template);
 

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "absl/strings/str_cat.h"
 #include "tests/runtime/model/temporary_directory.h"
 
@@ -49,13 +51,40 @@ TEST(ChatTemplate, FindsTheTemplateInEveryFormThatModelsUse) {
       R"({"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]})");
   EXPECT_EQ(render(), "d");
   directory.Write("tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "r"}]})");
-  EXPECT_THAT(render(), HasSubstr("no template named default"));
+  EXPECT_THAT(render(), HasSubstr("none named default or tool_use"));
   directory.Write("chat_template.jinja", "file\n");
   EXPECT_EQ(render(), "file");
   directory.Write("chat_template.jinja", "line 1\n{% if %}");
   EXPECT_THAT(render(), AllOf(HasSubstr("chat_template.jinja"), HasSubstr("line 2")));
   directory.Write("tokenizer_config.json", "{");
   EXPECT_THAT(render(), AllOf(HasSubstr("tokenizer_config.json"), HasSubstr("not valid JSON")));
+}
+
+TEST(ChatTemplate, RendersToolUseWhereToolsAreGiven) {
+  TemporaryDirectory directory;
+  const auto render = [&](const ordered_json& tools) {
+    auto chat_template = ChatTemplate::Load(directory.path());
+    EXPECT_TRUE(chat_template.ok()) << chat_template.status();
+    EXPECT_THAT((*chat_template)->tool_source(), HasSubstr("{{ tools"));
+    const auto text = (*chat_template)->Render({{"tools", tools}});
+    return text.ok() ? *text : std::string(text.status().message());
+  };
+  directory.Write("tokenizer_config.json", R"({"chat_template": [
+      {"name": "tool_use", "template": "listed {{ tools[0] }}"}, {"name": "default", "template": "d"}]})");
+  EXPECT_EQ(render({"f"}), "listed f");
+  EXPECT_EQ(render(nullptr), "d");
+  directory.Write("tokenizer_config.json",
+                  R"({"chat_template": [{"name": "tool_use", "template": "listed {{ tools[0] }}"}]})");
+  EXPECT_EQ(render({"f"}), "listed f");
+  EXPECT_THAT(render(nullptr), HasSubstr("none named default"));
+  std::filesystem::create_directory(directory.File("additional_chat_templates"));
+  directory.Write("additional_chat_templates/tool_use.jinja", "file {{ tools[0] }}");
+  directory.Write("chat_template.jinja", "usual");
+  EXPECT_EQ(render({"f"}), "file f");
+  EXPECT_EQ(render(nullptr), "usual");
+  directory.Write("additional_chat_templates/tool_use.jinja", "{% if %}");
+  EXPECT_THAT(std::string(ChatTemplate::Load(directory.path()).status().message()),
+              HasSubstr("additional_chat_templates/tool_use.jinja: "));
 }
 
 TEST(ChatTemplate, PassesTheTextOfRaiseExceptionAsItIs) {

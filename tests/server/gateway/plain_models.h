@@ -49,7 +49,7 @@ class BarTemplate : public ChatTemplate {
     }
     return text;
   }
-  const std::string& source() const override { return source_; }
+  const std::string& tool_source() const override { return source_; }
 
  private:
   const std::string source_ = "{{ messages }}";

@@ -1,0 +1,43 @@
+#include "server/gateway/served_models.h"
+
+#include <filesystem>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/gateway/completion_request.h"
+#include "server/gateway/prompt.h"
+#include "tests/runtime/model/temporary_directory.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ServedModels, ToolsAreSpokenOfInTheTemplateForTools) {
+  TemporaryDirectory directory;
+  std::filesystem::copy_file("deploy/demo/chat/tokenizer.json", directory.File("tokenizer.json"));
+  directory.Write("tokenizer_config.json", R"({"chat_template": [{"name": "tool_use",
+      "template": "{{ tools[0]['function']['name'] }}: answer in <tool_call>"}]})");
+  ServedModelOptions options;
+  options.name = "hermes";
+  options.directory = directory.path();
+  const auto models = ServedModels::Load({options});
+  ASSERT_TRUE(models.ok()) << models.status();
+  const ServedModel& model = *models->Find("hermes");
+  EXPECT_EQ(model.tool_dialect, ToolDialect::kHermes);
+
+  CompletionRequest request;
+  request.messages = nlohmann::ordered_json::array();
+  request.tools.list = nlohmann::ordered_json::parse(R"([{"function": {"name": "f"}}])");
+  std::vector<int32_t> ids;
+  EXPECT_FALSE(TokenizeChat(model, request, &ids).has_value());
+  EXPECT_EQ(model.tokenizer->Decode(ids, false), "f: answer in <tool_call>");
+  request.tools.list = nullptr;
+  const auto error = TokenizeChat(model, request, &ids);
+  ASSERT_TRUE(error.has_value());
+  EXPECT_EQ(error->status, 400);
+  EXPECT_THAT(error->message, HasSubstr("none named default"));
+}
+
+}  // namespace
+}  // namespace aludel
