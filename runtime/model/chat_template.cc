@@ -8,6 +8,7 @@
 #include "runtime/model/jinja_eval.h"
 #include "runtime/model/jinja_parser.h"
 #include "runtime/model/json_reader.h"
+#include "runtime/model/tokenizer_config.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -15,9 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxConfigBytes = 64u << 20;  // tokenizer_config.json lists added tokens, too
 constexpr size_t kMaxTemplateBytes = 4u << 20;
-constexpr int kConfigDepth = 32;
 
 using SpecialTokens = std::map<std::string, std::string>;  // "bos_token" -> its text
 
@@ -91,16 +90,11 @@ class JinjaTemplate : public ChatTemplate {
   std::optional<ParsedTemplate> usual_, tool_use_;  // at least one
 };
 
-// A special token is its text, or an object that holds it as `content`.
 absl::StatusOr<SpecialTokens> ReadSpecialTokens(const json& config, const std::string& path) {
   SpecialTokens tokens;
-  for (const char* name :
-       {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
-    const json* member = FindMember(config, name);
-    if (member == nullptr) continue;
-    const json& holder = member->is_object() ? *member : config;
-    ALUDEL_ASSIGN_OR_RETURN(tokens[name],
-                            StringMember(holder, member->is_object() ? "content" : name, "", path));
+  for (const char* name : kNamedTokens) {
+    ALUDEL_ASSIGN_OR_RETURN(std::optional<std::string> token, NamedToken(config, name, path));
+    if (token) tokens[name] = *std::move(token);
   }
   return tokens;
 }
@@ -146,13 +140,7 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(absl::string_v
 
 absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(const std::string& directory) {
   const std::string config_path = absl::StrCat(directory, "/tokenizer_config.json");
-  json config = json::object();
-  absl::StatusOr<std::string> config_text = ReadFile(config_path, kMaxConfigBytes);
-  if (config_text.ok()) {
-    ALUDEL_ASSIGN_OR_RETURN(config, ParseJson(*config_text, config_path, kConfigDepth));
-  } else if (!absl::IsNotFound(config_text.status())) {
-    return config_text.status();
-  }
+  ALUDEL_ASSIGN_OR_RETURN(const json config, LoadTokenizerConfig(directory));
   ALUDEL_ASSIGN_OR_RETURN(SpecialTokens tokens, ReadSpecialTokens(config, config_path));
   // Files of their own are the newer form and take precedence, as in transformers.
   Sources sources;

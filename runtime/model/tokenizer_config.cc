@@ -105,7 +105,7 @@ absl::Status AddToken(int64_t id, const json& entry, const std::string& where, T
   return absl::OkStatus();
 }
 
-absl::Status AddTokens(const json& config, const std::string& origin, json* tokenizer) {
+absl::Status AddDecoderTokens(const json& config, const std::string& origin, Tokens* tokens, json* list) {
   const json* decoder = FindMember(config, "added_tokens_decoder");
   if (decoder == nullptr) return absl::OkStatus();
   const std::string where = absl::StrCat(origin, ": added_tokens_decoder");
@@ -122,12 +122,46 @@ absl::Status AddTokens(const json& config, const std::string& origin, json* toke
     }
     by_id[id] = &entry;
   }
-  Tokens tokens(*tokenizer);
-  json& list = (*tokenizer)["added_tokens"];
-  if (list.is_null()) list = json::array();
-  if (!list.is_array()) return absl::OkStatus();  // the reader of tokenizer.json says so
   for (const auto& [id, entry] : by_id) {
-    ALUDEL_RETURN_IF_ERROR(AddToken(id, *entry, absl::StrCat(where, "[", id, "]"), &tokens, &list));
+    ALUDEL_RETURN_IF_ERROR(AddToken(id, *entry, absl::StrCat(where, "[", id, "]"), tokens, list));
+  }
+  return absl::OkStatus();
+}
+
+// A special token as its text or as an object that holds it as `content`.
+absl::Status AddSpecialToken(const json& token, const std::string& where, Tokens* tokens, json* list) {
+  json entry = token.is_string() ? json::object({{"content", token}}) : token;
+  if (!entry.is_object()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, " is ", DescribeJson(token), ", want a token or an object with its content"));
+  }
+  ALUDEL_ASSIGN_OR_RETURN(const std::string content, StringMember(entry, "content", "", where));
+  if (content.empty() || tokens->FindAdded(content) != nullptr) return absl::OkStatus();
+  entry["special"] = true;
+  const int64_t known = tokens->IdOf(content);
+  return AddToken(known >= 0 ? known : tokens->next_id(), entry, where, tokens, list);
+}
+
+absl::Status AddSpecialTokens(const json& config, const std::string& origin, Tokens* tokens, json* list) {
+  for (const char* name : kNamedTokens) {
+    const json* token = FindMember(config, name);
+    if (token == nullptr) continue;
+    ALUDEL_RETURN_IF_ERROR(AddSpecialToken(*token, absl::StrCat(origin, ": ", name), tokens, list));
+  }
+  for (const char* name : {"extra_special_tokens", "additional_special_tokens"}) {
+    const json* more = FindMember(config, name);
+    if (more == nullptr) continue;
+    const std::string where = absl::StrCat(origin, ": ", name);
+    if (!more->is_structured()) {
+      return absl::InvalidArgumentError(absl::StrCat(where, " is ", DescribeJson(*more), ", want an array"));
+    }
+    const int64_t next_id = tokens->next_id();
+    for (const json& token : *more) ALUDEL_RETURN_IF_ERROR(AddSpecialToken(token, where, tokens, list));
+    // The order of an object's members would decide, and JSON does not keep it.
+    if (more->is_object() && tokens->next_id() > next_id + 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, " is an object with tokens that tokenizer.json lacks: want an array"));
+    }
   }
   return absl::OkStatus();
 }
@@ -138,14 +172,6 @@ absl::StatusOr<std::optional<bool>> ReadFlag(const json& config, const char* nam
   if (!config.contains(name)) return std::optional<bool>();
   ALUDEL_ASSIGN_OR_RETURN(const bool value, BoolMember(config, name, false, origin));
   return std::optional<bool>(value);
-}
-
-// The token that the config calls `name`, as its text or as an object that holds it.
-absl::StatusOr<std::string> ReadToken(const json& config, const char* name, const char* fallback,
-                                      const std::string& origin) {
-  const json* token = FindMember(config, name);
-  if (token != nullptr && token->is_object()) return StringMember(*token, "content", "", origin);
-  return StringMember(config, name, fallback, origin);
 }
 
 bool IsLlama(const std::string& name) {
@@ -186,33 +212,79 @@ absl::Status MakePostProcessor(const Flags& flags, const json& config, const std
   const Tokens tokens(*tokenizer);
   json single = json::array();
   json special = json::object();
-  const auto add = [&](const char* name, const char* fallback) -> absl::Status {
-    ALUDEL_ASSIGN_OR_RETURN(const std::string token, ReadToken(config, name, fallback, origin));
-    const int64_t id = tokens.IdOf(token);
+  const auto add = [&](const char* name) -> absl::Status {
+    ALUDEL_ASSIGN_OR_RETURN(const std::optional<std::string> token, NamedToken(config, name, origin));
+    const int64_t id = token ? tokens.IdOf(*token) : -1;
     if (id < 0) {
       return absl::InvalidArgumentError(
-          absl::StrCat(origin, ": ", name, " is \"", token, "\", which is no token of tokenizer.json"));
+          absl::StrCat(origin, ": ", name, " is empty, want the token that add_", name, " speaks of"));
     }
-    single.push_back({{"SpecialToken", {{"id", token}}}});
-    special[token] = {{"ids", {static_cast<uint64_t>(id)}}};
+    single.push_back({{"SpecialToken", {{"id", *token}}}});
+    special[*token] = {{"ids", {static_cast<uint64_t>(id)}}};
     return absl::OkStatus();
   };
-  if (flags.bos.value_or(true)) ALUDEL_RETURN_IF_ERROR(add("bos_token", "<s>"));
+  if (flags.bos.value_or(true)) ALUDEL_RETURN_IF_ERROR(add("bos_token"));
   single.push_back({{"Sequence", {{"id", "A"}}}});
-  if (flags.eos.value_or(false)) ALUDEL_RETURN_IF_ERROR(add("eos_token", "</s>"));
+  if (flags.eos.value_or(false)) ALUDEL_RETURN_IF_ERROR(add("eos_token"));
   (*tokenizer)["post_processor"] = {
       {"type", "TemplateProcessing"}, {"single", std::move(single)}, {"special_tokens", std::move(special)}};
   return absl::OkStatus();
 }
 
+// An object that names special tokens, among others; empty where there is no such file.
+absl::StatusOr<json> LoadConfigFile(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadFile(path, kMaxConfigBytes);
+  if (absl::IsNotFound(text.status())) return json::object();
+  if (!text.ok()) return text.status();
+  ALUDEL_ASSIGN_OR_RETURN(json config, ParseJson(*text, path, kConfigDepth));
+  if (!config.is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is ", DescribeJson(config), ", want an object"));
+  }
+  for (const char* name : kNamedTokens) ALUDEL_RETURN_IF_ERROR(NamedToken(config, name, path).status());
+  return config;
+}
+
 }  // namespace
 
-absl::Status ApplyTokenizerConfig(const json& config, const std::string& origin, json* tokenizer) {
-  if (!config.is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(origin, " is ", DescribeJson(config), ", want an object"));
+absl::StatusOr<std::optional<std::string>> NamedToken(const json& config, const char* name,
+                                                      const std::string& origin) {
+  const json* token = FindMember(config, name);
+  if (token == nullptr) return std::nullopt;
+  return token->is_object() ? StringMember(*token, "content", "", absl::StrCat(origin, ": ", name))
+                            : StringMember(config, name, "", origin);
+}
+
+absl::StatusOr<json> LoadTokenizerConfig(const std::string& directory) {
+  const std::string path = absl::StrCat(directory, "/tokenizer_config.json");
+  ALUDEL_ASSIGN_OR_RETURN(json config, LoadConfigFile(path));
+  if (!config.contains("added_tokens_decoder")) {
+    ALUDEL_ASSIGN_OR_RETURN(json map, LoadConfigFile(absl::StrCat(directory, "/special_tokens_map.json")));
+    for (auto& [name, tokens] : map.items()) {
+      json& known = config[name];
+      if (known.is_array() && tokens.is_array()) {
+        known.insert(known.end(), tokens.begin(), tokens.end());
+      } else {
+        known = tokens;
+      }
+    }
   }
+  ALUDEL_ASSIGN_OR_RETURN(const std::string name, StringMember(config, "tokenizer_class", "", path));
+  if (IsLlama(name)) {
+    config.emplace("bos_token", "<s>");
+    config.emplace("eos_token", "</s>");
+    config.emplace("unk_token", "<unk>");
+  }
+  return config;
+}
+
+absl::Status ApplyTokenizerConfig(const json& config, const std::string& origin, json* tokenizer) {
   if (!tokenizer->is_object()) return absl::OkStatus();  // its reader says so
-  ALUDEL_RETURN_IF_ERROR(AddTokens(config, origin, tokenizer));
+  json& list = (*tokenizer)["added_tokens"];
+  if (list.is_null()) list = json::array();
+  if (!list.is_array()) return absl::OkStatus();
+  Tokens known(*tokenizer);
+  ALUDEL_RETURN_IF_ERROR(AddDecoderTokens(config, origin, &known, &list));
+  ALUDEL_RETURN_IF_ERROR(AddSpecialTokens(config, origin, &known, &list));
   Flags flags;
   ALUDEL_ASSIGN_OR_RETURN(flags.bos, ReadFlag(config, "add_bos_token", origin));
   ALUDEL_ASSIGN_OR_RETURN(flags.eos, ReadFlag(config, "add_eos_token", origin));
@@ -230,11 +302,8 @@ absl::StatusOr<json> LoadTokenizerJson(const std::string& directory) {
   }
   if (!text.ok()) return text.status();
   ALUDEL_ASSIGN_OR_RETURN(json root, ParseJson(*text, path, kTokenizerJsonDepth));
+  ALUDEL_ASSIGN_OR_RETURN(const json config, LoadTokenizerConfig(directory));
   const std::string config_path = absl::StrCat(directory, "/tokenizer_config.json");
-  const absl::StatusOr<std::string> config_text = ReadFile(config_path, kMaxConfigBytes);
-  if (absl::IsNotFound(config_text.status())) return root;
-  if (!config_text.ok()) return config_text.status();
-  ALUDEL_ASSIGN_OR_RETURN(const json config, ParseJson(*config_text, config_path, kConfigDepth));
   ALUDEL_RETURN_IF_ERROR(ApplyTokenizerConfig(config, config_path, &root));
   return root;
 }

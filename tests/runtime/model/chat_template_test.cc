@@ -60,6 +60,24 @@ TEST(ChatTemplate, FindsTheTemplateInEveryFormThatModelsUse) {
   EXPECT_THAT(render(), AllOf(HasSubstr("tokenizer_config.json"), HasSubstr("not valid JSON")));
 }
 
+TEST(ChatTemplate, TakesSpecialTokensFromWhereverTransformersDoes) {
+  TemporaryDirectory directory;
+  directory.Write("chat_template.jinja", "{{ bos_token }} {{ eos_token }} {{ pad_token }}");
+  const auto render = [&]() -> std::string {
+    auto chat_template = ChatTemplate::Load(directory.path());
+    if (!chat_template.ok()) return std::string(chat_template.status().message());
+    return (*chat_template)->Render(ordered_json::object()).value_or("failed");
+  };
+  directory.Write("tokenizer_config.json", R"({"tokenizer_class": "LlamaTokenizer", "pad_token": "<p>"})");
+  EXPECT_EQ(render(), "<s> </s> <p>") << "the class' own";
+  directory.Write("special_tokens_map.json", R"({"bos_token": {"content": "<b>"}, "eos_token": "<e>"})");
+  EXPECT_EQ(render(), "<b> <e> <p>");
+  directory.Write("tokenizer_config.json", R"({"added_tokens_decoder": {}, "bos_token": "<c>"})");
+  EXPECT_EQ(render(), "<c>  ") << "there the map is left out";
+  std::filesystem::remove(directory.File("tokenizer_config.json"));
+  EXPECT_EQ(render(), "<b> <e> ");
+}
+
 TEST(ChatTemplate, RendersToolUseWhereToolsAreGiven) {
   TemporaryDirectory directory;
   const auto render = [&](const ordered_json& tools) {

@@ -48,8 +48,10 @@ class TokenizerConfig : public ::testing::Test {
        {{"type", "BPE"},
         {"vocab", {{"a", 0}, {"b", 1}, {"ab", 2}, {"<s>", 3}, {"</s>", 4}, {"<", 5}, {"x", 6}, {">", 7}}},
         {"merges", {"a b"}}}}};
-  json config_ = {
-      {"tokenizer_class", "LlamaTokenizerFast"}, {"bos_token", "<s>"}, {"eos_token", {{"content", "</s>"}}}};
+  json config_ = {{"tokenizer_class", "LlamaTokenizerFast"},
+                  {"bos_token", "<s>"},
+                  {"eos_token", {{"content", "</s>"}}},
+                  {"unk_token", nullptr}};
 };
 
 TEST_F(TokenizerConfig, WithoutFlagsThePostProcessorOfTheTokenizerCounts) {
@@ -75,9 +77,11 @@ TEST_F(TokenizerConfig, LlamasClassesMakeTheirPostProcessorOfTheFlags) {
 TEST_F(TokenizerConfig, AFlagWantsItsToken) {
   config_ = {{"tokenizer_class", "LlamaTokenizer"}, {"add_bos_token", true}};
   EXPECT_THAT(Encode("ab"), ElementsAre(3, 2)) << "the class' own name for it";
+  config_["unk_token"] = nullptr;
   config_["bos_token"] = "<begin>";
-  EXPECT_THAT(Error(),
-              AllOf(HasSubstr("tokenizer_config.json: bos_token is \"<begin>\""), HasSubstr("no token")));
+  EXPECT_THAT(Encode("ab"), ElementsAre(8, 2)) << "a new token";
+  config_["bos_token"] = nullptr;
+  EXPECT_THAT(Error(), HasSubstr("tokenizer_config.json: bos_token is empty"));
   config_["add_bos_token"] = "yes";
   EXPECT_THAT(Error(), HasSubstr("add_bos_token is \"yes\", want true or false"));
 }
@@ -116,6 +120,64 @@ TEST_F(TokenizerConfig, FlagsOfTheConfigReplaceThoseOfTheTokenizer) {
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   EXPECT_THAT((*tokenizer)->Encode("<s>  a", false).value(), ElementsAre(3, 0));
   EXPECT_TRUE((*tokenizer)->IsSpecial(3)) << "once special, always special";
+}
+
+TEST_F(TokenizerConfig, AddsTheSpecialTokensThatTheTokenizerLacks) {
+  config_["pad_token"] = "<newpad>";
+  config_["unk_token"] = "<newpad>";
+  config_["additional_special_tokens"] = {"<tool>", {{"content", "<image>"}, {"rstrip", true}}, "<s>"};
+  auto tokenizer = Load();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_THAT((*tokenizer)->Encode("a<tool>b<newpad><image> a</s>", false).value(),
+              ElementsAre(0, 9, 1, 8, 10, 0, 4));
+  for (const int32_t id : {3, 4, 8, 9, 10}) EXPECT_TRUE((*tokenizer)->IsSpecial(id)) << id;
+  EXPECT_EQ((*tokenizer)->vocab_size(), 11);
+
+  config_["added_tokens_decoder"] = {{"8", Token("<x>", false)}};
+  tokenizer = Load();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_THAT((*tokenizer)->Encode("<x><newpad><tool>", false).value(), ElementsAre(8, 9, 10));
+}
+
+TEST_F(TokenizerConfig, NamesASpecialTokenThatIsNone) {
+  config_["pad_token"] = 3;
+  EXPECT_THAT(Error(), HasSubstr("tokenizer_config.json: pad_token is 3"));
+  config_.erase("pad_token");
+  config_["additional_special_tokens"] = json::array({7});
+  EXPECT_THAT(Error(), HasSubstr("additional_special_tokens is 7, want a token"));
+  config_.erase("additional_special_tokens");
+  config_["extra_special_tokens"] = {{"image_token", "<image>"}};
+  EXPECT_EQ(Error(), "");
+  config_["extra_special_tokens"]["video_token"] = "<video>";
+  EXPECT_THAT(Error(), AllOf(HasSubstr("extra_special_tokens is an object"), HasSubstr("want an array")));
+}
+
+TEST_F(TokenizerConfig, TheMapOfSpecialTokensCountsWithoutAddedTokensDecoder) {
+  directory_.Write("special_tokens_map.json",
+                   R"({"pad_token": {"content": "<map>"}, "additional_special_tokens": ["<b>"]})");
+  config_["pad_token"] = "<pad>";
+  config_["additional_special_tokens"] = json::array({"<a>"});
+  auto tokenizer = Load();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ((*tokenizer)->TokenToId("<map>"), 8);
+  EXPECT_EQ((*tokenizer)->TokenToId("<pad>"), -1);
+  EXPECT_EQ((*tokenizer)->TokenToId("<a>"), 9);
+  EXPECT_EQ((*tokenizer)->TokenToId("<b>"), 10);
+  config_["added_tokens_decoder"] = json::object();
+  tokenizer = Load();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ((*tokenizer)->TokenToId("<map>"), -1);
+  config_.erase("added_tokens_decoder");
+  directory_.Write("special_tokens_map.json", R"({"pad_token": 1})");
+  EXPECT_THAT(Error(), HasSubstr("special_tokens_map.json: pad_token is 1"));
+}
+
+TEST_F(TokenizerConfig, LlamasClassesNameTheirTokens) {
+  config_ = {{"tokenizer_class", "LlamaTokenizer"}};
+  const auto tokenizer = Load();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_TRUE((*tokenizer)->IsSpecial(4));
+  EXPECT_EQ((*tokenizer)->TokenToId("<unk>"), 8);
 }
 
 TEST_F(TokenizerConfig, NamesATokenThatWouldGetAnotherId) {
