@@ -13,7 +13,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Failed(RuntimeError):
-    """A command that did not do what it should; the text says why."""
+    """A command that did not do what it should; the text says why, `output` is what it printed until then."""
+
+    def __init__(self, text: str, output: str = "") -> None:
+        super().__init__(text)
+        self.output = output
 
 
 def say(text: str) -> None:
@@ -34,11 +38,11 @@ def run(command: List[str], limit: float, environment: Optional[Dict[str, str]] 
         output, errors = process.communicate(timeout=max(1.0, limit))
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        raise Failed(f"{text_of(command)}: took longer than {limit:.0f} s") from None
+        output, _ = process.communicate()
+        raise Failed(f"{text_of(command)}: took longer than {limit:.0f} s", output) from None
     if process.returncode != 0:
         last = "; ".join((output + errors).strip().splitlines()[-4:])
-        raise Failed(f"{text_of(command)}: code {process.returncode}: {last}")
+        raise Failed(f"{text_of(command)}: code {process.returncode}: {last}", output)
     return output
 
 
@@ -79,6 +83,7 @@ class Bundle:
         lines = (self.folder / "MANIFEST").read_text().splitlines()
         self.manifest = {key: value for key, _, value in (line.partition(" ") for line in lines)}
         self.threads = 1 if small else min(16, os.cpu_count() or 1)
+        self.library_path = os.environ.get("LD_LIBRARY_PATH", "")  # as we were started
 
     @property
     def on_card(self) -> bool:

@@ -2,25 +2,27 @@
 
 import argparse
 import datetime
+import os
 import re
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Callable, Dict, List, NamedTuple
+from typing import Callable, List, NamedTuple
 
+import cublas
 import engine
 import kernels
 import parity
 import ttft
-from machine import ROOT, Bundle, Clock, describe_device, fail, say
+from machine import ROOT, Bundle, Clock, Failed, describe_device, fail, say
 from model import Model
 from report import Report
 
 
 class Part(NamedTuple):
     name: str
-    seconds: float  # its share of eight minutes; what one part leaves is the next one's
+    share: float  # of the time, in seconds of eight minutes
     rows: List[str]  # of which it must say something
     run: Callable[[Clock], None]
 
@@ -28,29 +30,40 @@ class Part(NamedTuple):
 def parts_of(bundle: Bundle, report: Report, model: Model) -> List[Part]:
     """The most wanted first: what is last is what lacks time."""
     return [
-        Part("unit", 60, [f"failed_tests_{name}" for name in kernels.SMALL_TESTS],
+        Part("unit", 50, [f"failed_tests_{name}" for name in kernels.SMALL_TESTS],
              lambda clock: kernels.unit(bundle, report, clock)),
-        Part("ops", 50, ["gemm_peak", "copy_bandwidth", "attention_gemm_share_8k", "attention_gemm_share_8k_wgmma"],
-             lambda clock: kernels.ops(bundle, report, clock)),
-        Part("engine", 70, ["prefill_gemm_share", "decode_bandwidth_share"],
+        Part("attention", 30, ["gemm_peak", "copy_bandwidth", "attention_gemm_share_8k", "attention_gemm_share_8k_wgmma"],
+             lambda clock: kernels.attention(bundle, report, clock)),
+        Part("ops", 40, [], lambda clock: kernels.ops(bundle, report, clock)),
+        Part("engine", 75, ["prefill_gemm_share", "decode_bandwidth_share"],
              lambda clock: engine.engine(bundle, report, model, clock)),
-        Part("ttft", 150, [], lambda clock: ttft.ttft(bundle, report, model, clock)),
-        Part("peers", 60, [f"{what}_vs_{peer}" for peer in engine.PEERS for what in ("prefill", "decode")],
+        Part("peers", 55, [f"{what}_vs_{peer}" for peer in engine.PEERS for what in ("prefill", "decode")],
              lambda clock: engine.peers(bundle, report, model, clock)),
-        Part("parity", 45, ["greedy_parity"], lambda clock: parity.parity(bundle, report, clock)),
-        Part("codec", 40, ["codec_prefill_share"], lambda clock: engine.codec(bundle, report, model, clock)),
-        Part("graphs", 40, ["decode_rate_batch_1_without_graphs"],
-             lambda clock: engine.graphs(bundle, report, model, clock)),
-        Part("sanitizer", 90, ["sanitizer_memcheck", "sanitizer_racecheck", "sanitizer_memcheck_wgmma"],
+        Part("parity", 30, ["greedy_parity"], lambda clock: parity.parity(bundle, report, clock)),
+        Part("codec", 30, ["codec_prefill_share"], lambda clock: engine.codec(bundle, report, model, clock)),
+        Part("ttft", 110, ttft.Study(bundle, report, model).names(),
+             lambda clock: ttft.ttft(bundle, report, model, clock)),
+        Part("sanitizer", 40, ["sanitizer_memcheck", "sanitizer_racecheck", "sanitizer_memcheck_wgmma"],
              lambda clock: kernels.sanitizer(bundle, report, clock)),
+        Part("graphs", 20, ["decode_rate_batch_1_without_graphs"],
+             lambda clock: engine.graphs(bundle, report, model, clock)),
     ]
 
 
-def measure(part: Part, report: Report, whole: Clock, minutes: float) -> None:
+WITH_MODEL = {"engine", "peers", "codec", "ttft", "graphs"}
+
+
+def limit(shares: List[float], index: int, whole: float, left: float) -> float:
+    """Seconds for the part at `index`: what is left but for the shares of those behind it. So a part has what those before it
+    did not use, and one alone has everything."""
+    return left - whole * sum(shares[index + 1:]) / sum(shares)
+
+
+def measure(part: Part, report: Report, seconds: float) -> None:
     """Runs it; whatever happens, its rows are there afterwards and the file holds what is known."""
-    seconds = min(part.seconds * minutes / 8, whole.left())
     begin = time.monotonic()
     say(f"== {part.name} (at most {seconds:.0f} s)")
+    report.part = part.name
     reason = "its command printed no such row"
     try:
         if seconds < 3:
@@ -65,6 +78,22 @@ def measure(part: Part, report: Report, whole: Clock, minutes: float) -> None:
     say(f"   {time.monotonic() - begin:.0f} s")
 
 
+def chosen_of(parts: List[Part], only: str, again: bool, report: Report) -> List[Part]:
+    """Those that are asked for, and that the report lacks something of."""
+    names = [one for one in only.split(",") if one]
+    unknown = set(names) - {part.name for part in parts}
+    if unknown:
+        fail(f"--only names {', '.join(sorted(unknown))}, want of {', '.join(part.name for part in parts)}")
+    chosen = [part for part in parts if not names or part.name in names]
+    if again:
+        for part in chosen:
+            report.forget(part.name)
+    kept = [part.name for part in chosen if report.complete(part.name, part.rows)]
+    if kept:
+        say(f"kept from an earlier run, --again measures anew: {', '.join(kept)}")
+    return [part for part in chosen if part.name not in kept]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bundle", type=Path, required=True)
@@ -72,30 +101,35 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--minutes", type=float, default=8)
     parser.add_argument("--only", default="", help="parts, comma-separated")
+    parser.add_argument("--again", action="store_true")
     parser.add_argument("--small", action="store_true")
     options = parser.parse_args()
     if options.device != "cpu" and not re.fullmatch(r"cuda:\d+", options.device):
         fail(f'--device is "{options.device}", want cpu or cuda:N')
+    whole = Clock(60 * options.minutes)
     with tempfile.TemporaryDirectory(prefix="aludel-gpu-") as work:
         bundle = Bundle(options.bundle, options.device, options.small, Path(work))
+        if bundle.on_card:
+            major = (bundle.manifest.get("cuda") or "13").split(".")[0]
+            try:
+                folder = cublas.find(f"libcublasLt.so.{major}", cublas.folders(major, sys.path))
+            except Failed as error:
+                fail(str(error))
+            os.environ["LD_LIBRARY_PATH"] = cublas.library_path(folder)
+            say(f"cuBLASLt: {folder or 'where the loader looks'}")
         name, driver = describe_device(options.device)
         today = datetime.date.today().isoformat()
         plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
         out = options.out or ROOT / "tests/gpu/results" / f"{plain}-{today}.json"
         report = Report(out, {"device": name, "driver": driver, "commit": bundle.commit(), "date": today})
         model = Model(bundle)
-        parts = parts_of(bundle, report, model)
-        only = [one for one in options.only.split(",") if one]
-        unknown = set(only) - {part.name for part in parts}
-        if unknown:
-            fail(f"--only names {', '.join(sorted(unknown))}, want of {', '.join(part.name for part in parts)}")
-        chosen = [part for part in parts if not only or part.name in only]
-        whole = Clock(60 * options.minutes)
         try:
-            if {part.name for part in chosen} & {"engine", "ttft", "codec", "graphs"}:
-                model.start()
-            for part in chosen:
-                measure(part, report, whole, options.minutes)
+            chosen = chosen_of(parts_of(bundle, report, model), options.only, options.again, report)
+            if {part.name for part in chosen} & WITH_MODEL:
+                model.start(whole)
+            shares = [part.share for part in chosen]
+            for index, part in enumerate(chosen):
+                measure(part, report, limit(shares, index, 60 * options.minutes, whole.left()))
         finally:
             model.stop()
     print(f"\n{report.table()}\n\n{out}")

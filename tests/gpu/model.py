@@ -4,7 +4,7 @@ pair at small sizes."""
 import os
 import re
 import shutil
-import subprocess
+from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
 from pathlib import Path
 from typing import List, Optional
 
@@ -20,7 +20,9 @@ class Model:
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
-        self.making: Optional[subprocess.Popen] = None
+        self.worker = ThreadPoolExecutor(1)
+        self.making: Optional[Future] = None
+        self.coding: Optional[Future] = None
         self.producer = self.consumer = ROOT / "deploy/demo/base"
         self.codec = ROOT / "deploy/demo/codec"
         self.operating_point = "the demo pair's own artefact"
@@ -34,43 +36,44 @@ class Model:
         self.producer = self.consumer = self.folder / "model"
         self.codec = self.folder / "codec"
 
-    def start(self) -> None:
-        """Begins to write it; 16 GB are there after half a minute."""
+    def start(self, clock: Clock) -> None:
+        """Begins to write 16 GB and then the codecs, within the time of the whole run."""
         if self.bundle.small:
             return
+        self.making = self.worker.submit(self.make, clock)
+        self.coding = self.worker.submit(self.make_codecs, clock)
+
+    def make(self, clock: Clock) -> None:
         command = [self.bundle.program("aludel-bench"), "make-model", "--shape", SHAPE, "--out", str(self.producer),
                    "--tokenizer", str(ROOT / "deploy/demo/base")]
         say(f"making the model: {text_of(command)}")
-        self.making = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                       stderr=subprocess.PIPE, text=True)
+        run(command, clock.left())
 
-    def wait(self, clock: Clock) -> None:
-        """Until it is there; Failed where it could not be made. May be called again."""
-        if self.making is None:
-            return
-        try:
-            _, errors = self.making.communicate(timeout=max(1.0, min(120.0, clock.left())))
-        except subprocess.TimeoutExpired:
-            self.stop()
-            raise Failed("make-model took longer than its time") from None
-        if self.making.returncode != 0:
-            raise Failed(f"make-model: code {self.making.returncode}: {errors.strip()[-300:]}")
+    def make_codecs(self, clock: Clock) -> None:
         for preset in ("paper", "aludel"):
             command = [self.bundle.program("aludel-bench"), "make-codec", "--preset", preset, "--producer", str(self.producer),
                        "--consumer", str(self.consumer), "--out", str(self.codec), "--native-layers", str(NATIVE_LAYERS)]
-            made = run(command, min(60.0, clock.left()))
-            say(made.strip())
+            made = run(command, clock.left()).strip()
+            say(made)
             if preset == "aludel":
-                self.operating_point = re.sub(r"^wrote \S+ ", "", made.strip())
-        self.making = None
+                self.operating_point = re.sub(r"^wrote \S+ ", "", made)
+
+    def wait(self, clock: Clock, codecs: bool = False) -> None:
+        """Until it is there, and its codecs where they are wanted; Failed where it cannot be. A part whose time it outlasts
+        goes without it, and the next may find it."""
+        for made in [self.making, self.coding] if codecs else [self.making]:
+            try:
+                if made is not None:
+                    made.result(timeout=max(1.0, clock.left()))
+            except TimeoutError:
+                raise Failed("making the model took longer than the time of this part") from None
 
     def formats(self) -> List[str]:
         """The default first."""
         return [f"aludel-p{NATIVE_LAYERS}", "raw", "int4", "paper"]
 
     def stop(self) -> None:
-        if self.making is not None and self.making.poll() is None:
-            self.making.kill()
-            self.making.wait()
+        """Waits for what is being made, which ends with the run's time."""
+        self.worker.shutdown(cancel_futures=True)
         if not self.bundle.small:
             shutil.rmtree(self.folder, ignore_errors=True)

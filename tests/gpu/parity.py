@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
-from machine import ROOT, Bundle, Clock, say
+from machine import ROOT, Bundle, Clock, Failed, say
 from report import Report
 
 sys.path.insert(0, str(ROOT / "tests/e2e"))
@@ -43,14 +43,21 @@ def ask(port: int, question: Dict[str, Any]) -> Tuple[Answer, Dict[str, Any]]:
     return tokens, answer["aludel"]
 
 
-def answers(bundle: Bundle, device: str, questions: List[Dict[str, Any]]) -> List[Tuple[Answer, Dict[str, Any]]]:
+def answers(bundle: Bundle, device: str, questions: List[Dict[str, Any]],
+            clock: Clock) -> List[Tuple[Answer, Dict[str, Any]]]:
     with tempfile.TemporaryDirectory(prefix="aludel-parity-") as folder:
         stack = stack_on(bundle, device, Path(folder))
         try:
             stack.wait_until_ready()
             port = stack.ports["gateway"]["listen"]
+
+            def answer(question: Dict[str, Any]) -> Tuple[Answer, Dict[str, Any]]:
+                if clock.left() < 0:
+                    raise Failed(f"{device}: its time went by before the {len(questions)} prompts were answered")
+                return ask(port, question)
+
             with ThreadPoolExecutor(1 if bundle.small else CLIENTS) as pool:
-                found = list(pool.map(lambda question: ask(port, question), questions))
+                found = list(pool.map(answer, questions))
             stack.check()
             return found
         finally:
@@ -72,7 +79,7 @@ def parity(bundle: Bundle, report: Report, clock: Clock) -> None:
     questions = [json.loads(line) for line in lines]
     command = f"tests/gpu/run.sh --device {bundle.device} --only parity"
     with ThreadPoolExecutor(1 if bundle.small else 2) as pool:
-        reference, ours = pool.map(lambda device: answers(bundle, device, questions), ["cpu", bundle.device])
+        reference, ours = pool.map(lambda device: answers(bundle, device, questions, clock), ["cpu", bundle.device])
     remote = sum(about["plan"] == "remote" for _, about in ours)
     gaps = [gap_at_first_difference(mine[0], theirs[0]) for mine, theirs in zip(ours, reference)]
     same = sum(gap == 0 for gap in gaps)

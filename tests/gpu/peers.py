@@ -1,6 +1,6 @@
 """What PyTorch (SDPA, cuBLAS) and HuggingFace's transformers reach with random bf16 weights of an 8B Llama shape: tokens per
-second of prefill (4,096 tokens) and of decode at batch 1 behind 512. Prints one line of JSON; what is not installed is
-a reason.
+second of prefill (4,096 tokens) and of decode at batch 1 behind 512. Prints a line of JSON for each as it is measured; what
+is not installed is a reason.
 
     peers.py [--device cuda] [--small]
 """
@@ -136,7 +136,6 @@ def main() -> None:
     layers = LAYERS
     if options.small:
         HIDDEN, FFN, HEADS, KV_HEADS, HEAD_DIM, VOCAB, PREFILL, CONTEXT, STEPS, layers = 64, 128, 4, 2, 16, 256, 64, 16, 4, 2
-    answer: Dict[str, Any] = {}
     parts: List[Tuple[str, Callable[[Any], Any]]] = [
         ("torch", lambda torch: measure_torch(torch, options.device, layers)),
         ("attention_8k", lambda torch: measure_attention(torch, options.device)),
@@ -144,12 +143,12 @@ def main() -> None:
     for name, part in parts:
         try:
             import torch
-            answer[name] = part(torch)
+            answer = part(torch)
             if options.device == "cuda":
                 torch.cuda.empty_cache()
         except Exception as error:  # whatever a peer does is its reason, and the others go on
-            answer[name] = {} if name == "attention_8k" else {"reason": f"{type(error).__name__}: {error}"[:300]}
-    print(json.dumps(answer))
+            answer = {} if name == "attention_8k" else {"reason": f"{type(error).__name__}: {error}"[:300]}
+        print(json.dumps({name: answer}), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,16 @@
 # tree: tests of kernels and codecs on the device, compute-sanitizer, benchmarks of operations and of a model of an 8B shape
 # with random weights, time to first token against the consumer's own prefill, greedy tokens against the CPU's, and peers.
 # Writes a results file after every part and prints a table; a part that fails or takes too long is null with the reason.
+# Run again with the same device and commit, it measures what the results file lacks.
 #
-#   tests/gpu/run.sh [--bundle FILE|FOLDER] [--device cuda:0] [--out FILE] [--minutes 8] [--only PART,PART] [--small]
+#   tests/gpu/run.sh [--bundle FILE|FOLDER] [--device cuda:0] [--out FILE] [--minutes 8] [--only PART,PART] [--again] [--small]
 #
 #   --bundle   the tarball, or a folder it was unpacked to; default: the newest of build/*/aludel-*-linux-x86_64.tar.xz
 #   --device   cuda:N, or cpu to rehearse
 #   --out      default tests/gpu/results/DEVICE-DATE.json
-#   --minutes  for all parts together
-#   --only     of: unit ops engine ttft peers parity codec graphs sanitizer
+#   --minutes  for all parts together; each has its share, and what those before it left
+#   --only     of: unit attention ops engine peers parity codec ttft sanitizer graphs
+#   --again    measures what the results file has, too
 #   --small    the demo models at small sizes: a rehearsal of seconds
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -1,0 +1,197 @@
+"""What tests/gpu/run.sh decides without a device: who has how much time, what is kept of earlier runs and of commands that
+were cut short, where cuBLASLt is."""
+
+import json
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Optional
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import cublas  # noqa: E402
+import engine  # noqa: E402
+import kernels  # noqa: E402
+import measure  # noqa: E402
+import ttft  # noqa: E402
+from machine import Bundle, Failed, run  # noqa: E402
+from model import Model  # noqa: E402
+from report import Report  # noqa: E402
+
+HEAD = {"device": "card", "driver": "1", "commit": "abc", "date": "2026-01-01"}
+LIBRARY = "libcublasLt.so.13"
+
+
+class Time(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        (Path(folder.name) / "MANIFEST").write_text("cuda 13.0\n")
+        self.bundle = Bundle(Path(folder.name), "cuda:0", True, Path(folder.name))
+
+    def test_all_parts_fit_in_eight_minutes(self) -> None:
+        report = Report(Path("unused"), HEAD)
+        parts = measure.parts_of(self.bundle, report, Model(self.bundle))
+        self.assertEqual(sum(part.share for part in parts), 480)
+
+    def test_parts_have_their_shares_and_what_is_left_before_them(self) -> None:
+        shares = [60.0, 30.0, 30.0]
+        self.assertEqual(measure.limit(shares, 0, 120, 120), 60)
+        self.assertEqual(measure.limit(shares, 1, 120, 110), 80)  # the first took 10
+        self.assertEqual(measure.limit(shares, 2, 120, 30), 30)
+        self.assertEqual(measure.limit(shares, 2, 120, 20), 20)  # one before it took longer
+        self.assertEqual(measure.limit(shares, 0, 240, 240), 120)
+
+    def test_one_part_alone_has_all_the_time(self) -> None:
+        self.assertEqual(measure.limit([20.0], 0, 480, 480), 480)
+
+    def test_starts_of_servers_are_kept_free(self) -> None:
+        self.assertEqual(ttft.allowance(100, 4, 2, 30), 10)
+        self.assertLess(ttft.allowance(50, 4, 2, 30), 0)  # one sample, then the next row
+
+    def test_a_command_that_hangs_is_ended_and_its_output_kept(self) -> None:
+        with self.assertRaisesRegex(Failed, "took longer than 1 s") as failed:
+            run(["sh", "-c", "echo so far; sleep 30"], 1)
+        self.assertEqual(failed.exception.output, "so far\n")
+
+
+class Results(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = Path(folder.name) / "results.json"
+        earlier = Report(self.path, HEAD)
+        earlier.part = "ops"
+        earlier.add("a", 1.23456789, "share", None, "command")
+        earlier.missing("b", "share", None, "command", "it\nfailed")
+        earlier.write()
+
+    def test_a_value_stays_when_its_part_fails_later(self) -> None:
+        report = Report(self.path, HEAD)
+        report.missing("a", "share", None, "command", "it failed again")
+        report.missing("b", "share", None, "command", "it failed again")
+        report.missing("b", "share", None, "command", "its part failed")
+        self.assertEqual([(row["value"], row.get("reason")) for row in report.rows.values()],
+                         [(1.2346, None), (None, "it failed again")])
+
+    def test_rows_measured_now_replace_those_of_the_file(self) -> None:
+        report = Report(self.path, HEAD)
+        self.assertFalse(report.complete("ops", ["a"]))
+        report.part = "ops"
+        report.add("b", 2, "share", None, "command")
+        report.write()
+        self.assertEqual([(row["name"], row["value"]) for row in json.loads(self.path.read_text())["benchmarks"]],
+                         [("a", 1.2346), ("b", 2)])
+        self.assertTrue(Report(self.path, HEAD).complete("ops", ["a", "b"]))
+        self.assertFalse(Report(self.path, HEAD).complete("ops", ["c"]))
+        self.assertFalse(Report(self.path, HEAD).complete("engine", []))
+
+    def test_another_device_or_commit_begins_anew(self) -> None:
+        for key in ("device", "commit"):
+            self.assertEqual(Report(self.path, {**HEAD, key: "other"}).rows, {})
+        self.assertEqual(list(Report(self.path, {**HEAD, "date": "2026-01-02"}).rows), ["a", "b"])
+
+    def test_rows_of_another_driver_say_so(self) -> None:
+        report = Report(self.path, {**HEAD, "driver": "2"})
+        report.add("b", 2, "share", None, "command")
+        self.assertEqual([row.get("driver") for row in report.rows.values()], ["1", None])
+
+    def test_what_is_asked_for_again_is_forgotten(self) -> None:
+        report = Report(self.path, HEAD)
+        report.forget("ops")
+        self.assertEqual(report.rows, {})
+
+
+class CutShort(unittest.TestCase):
+    WHOLE = json.dumps({"context": {"gemm_gflop_s": "2.5", "caches": [{"level": 1}]},
+                        "benchmarks": [{"name": "A/1/real_time", "of_gemm": 0.5}, {"name": "A/2/real_time", "of_gemm": 0.25}]},
+                       indent=2)
+
+    def test_a_whole_file_is_read(self) -> None:
+        context, rows = kernels.finished("a line before\n" + self.WHOLE)
+        self.assertEqual(context["gemm_gflop_s"], "2.5")
+        self.assertEqual({name: row["of_gemm"] for name, row in rows.items()}, {"A/1": 0.5, "A/2": 0.25})
+
+    def test_what_had_finished_is_read_wherever_it_ends(self) -> None:
+        begin = self.WHOLE.index('"benchmarks": [') + len('"benchmarks": [')
+        first, second = (self.WHOLE.index("}", self.WHOLE.index(name)) + 1 for name in ("A/1", "A/2"))
+        for end in range(len(self.WHOLE)):
+            if end < begin:
+                self.assertRaises(ValueError, kernels.finished, self.WHOLE[:end])
+            else:
+                self.assertEqual(len(kernels.finished(self.WHOLE[:end])[1]), (end >= first) + (end >= second), end)
+
+    def test_a_benchmark_that_is_ended_says_so(self) -> None:
+        context, rows, lacking = kernels.benchmark(["sh", "-c", f"echo '{self.WHOLE[:-20]}'; sleep 30"], 1)
+        self.assertEqual(list(rows), ["A/1"])
+        self.assertIn("took longer than 1 s", lacking or "")
+        with self.assertRaisesRegex(Failed, "code 3"):
+            kernels.benchmark(["sh", "-c", "exit 3"], 1)
+
+
+class WhereCublasIs(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = Path(folder.name)
+
+    def put(self, below: str) -> Path:
+        (self.root / below).mkdir(parents=True)
+        (self.root / below / LIBRARY).touch()
+        return self.root / below
+
+    def test_wheels_and_toolkits_are_looked_through(self) -> None:
+        with mock.patch.dict("os.environ", {"CUDA_HOME": "/opt/cuda"}):
+            candidates = list(map(str, cublas.folders("13", ["/site"])))
+        for folder in ("/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib", "/opt/cuda/lib64",
+                       "/site/nvidia/cu13/lib", "/site/nvidia/cublas/lib"):
+            self.assertIn(folder, candidates)
+
+    def test_the_first_that_can_be_loaded_is_taken(self) -> None:
+        broken, wheel = self.put("broken"), self.put("wheel")
+
+        def loads(_: str, folder: Optional[Path]) -> bool:
+            return folder == wheel
+
+        self.assertEqual(cublas.find(LIBRARY, [self.root / "none", broken, wheel], loads), wheel)
+
+    def test_nothing_is_named_where_the_loader_finds_it(self) -> None:
+        self.assertIsNone(cublas.find(LIBRARY, [self.put("wheel")], lambda _, folder: folder is None))
+
+    def test_a_machine_without_it_is_told_what_to_do(self) -> None:
+        with self.assertRaisesRegex(Failed, f"{LIBRARY} is neither.*nvidia-cublas.*LD_LIBRARY_PATH"):
+            cublas.find(LIBRARY, [self.put("broken")], lambda *_: False)
+
+    def test_the_loader_itself_is_asked(self) -> None:
+        self.assertTrue(cublas.loads("libc.so.6", None))
+        self.put("broken")
+        self.assertFalse(cublas.loads(LIBRARY, self.root / "broken"))
+
+
+class Peers(unittest.TestCase):
+    def test_both_sides_are_of_one_run(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "results.json"
+            (Path(folder) / "MANIFEST").write_text("")
+            bundle = Bundle(Path(folder), "cpu", True, Path(folder))
+            earlier = Report(path, HEAD)
+            for name in ("prefill_rate_128", "decode_rate_batch_1"):
+                earlier.add(name, 10, "tokens/s", None, "command")
+            earlier.write()
+            report = Report(path, HEAD)
+
+            def forward(*_: object) -> None:
+                report.add("prefill_rate_128", 60, "tokens/s", None, "command")
+                report.add("decode_rate_batch_1", 8, "tokens/s", None, "command")
+
+            printed = 'a warning\n{"torch": {"prefill": 30, "decode": 2, "version": "2"}}\n'
+            with mock.patch.object(engine, "run", side_effect=Failed("took longer", printed)), \
+                    mock.patch.object(engine, "forward", side_effect=forward):
+                engine.peers(bundle, report, Model(bundle), measure.Clock(1))
+            self.assertEqual([report.value(f"{what}_vs_torch") for what in ("prefill", "decode")], [2, 4])
+            self.assertEqual(report.rows["decode_vs_transformers"]["reason"], "took longer")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
