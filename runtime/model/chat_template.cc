@@ -63,9 +63,7 @@ class JinjaTemplate : public ChatTemplate {
     const std::optional<ParsedTemplate>& chosen = with_tools && tool_use_ ? tool_use_ : usual_;
     if (!chosen) {
       return absl::InvalidArgumentError(
-          "the model has a chat template for requests with tools (tool_use), but none named default for "
-          "those "
-          "without");
+          "the model has a chat template for requests with tools (tool_use), but none named default");
     }
     // transformers passes these always, so that templates test them with "is none".
     JinjaValue::Dict names = {{"tools", JinjaValue::None()},
