@@ -55,7 +55,9 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelOptions& o
   auto host = std::make_unique<ModelHost>();
   // What is quickly read comes first: who forgot a file learns it before gigabytes were loaded.
   ALUDEL_RETURN_IF_ERROR(ModelConfig::Load(options.directory).status());
-  ALUDEL_ASSIGN_OR_RETURN(host->tokenizer_, Tokenizer::Load(options.directory));
+  std::vector<std::string> warnings;
+  ALUDEL_ASSIGN_OR_RETURN(host->tokenizer_, Tokenizer::Load(options.directory, &warnings));
+  for (const std::string& warning : warnings) spdlog::warn("{}", warning);
   std::vector<std::string> formats = codec_options.formats;
   if (formats.empty()) {
     ALUDEL_ASSIGN_OR_RETURN(formats, ListFormats(codec_options.artifact));

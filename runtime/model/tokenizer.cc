@@ -271,8 +271,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(absl::string_view
   return BpeTokenizer::Make(root, std::string(origin));
 }
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& directory) {
-  ALUDEL_ASSIGN_OR_RETURN(const json root, LoadTokenizerJson(directory));
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& directory,
+                                                           std::vector<std::string>* warnings) {
+  ALUDEL_ASSIGN_OR_RETURN(const json root, LoadTokenizerJson(directory, warnings));
   return BpeTokenizer::Make(root, absl::StrCat(directory, "/tokenizer.json"));
 }
 

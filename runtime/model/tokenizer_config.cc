@@ -186,10 +186,13 @@ struct Flags {
   std::optional<bool> bos, eos;
 };
 
-absl::Status CheckPostProcessor(const Flags& flags, const std::string& origin, const json& tokenizer) {
+// What the flags of a class that does not obey them say otherwise than tokenizer.json.
+std::vector<std::string> ContradictedFlags(const Flags& flags, const std::string& origin,
+                                           const json& tokenizer) {
+  std::vector<std::string> warnings;
   const absl::StatusOr<PostProcessor> now =
       PostProcessor::FromJson(FindMember(tokenizer, "post_processor"), "post_processor");
-  if (!now.ok()) return absl::OkStatus();  // the reader of tokenizer.json says so
+  if (!now.ok()) return warnings;  // the reader of tokenizer.json says so
   const struct {
     const char* name;
     std::optional<bool> wanted;
@@ -199,12 +202,11 @@ absl::Status CheckPostProcessor(const Flags& flags, const std::string& origin, c
                {"add_eos_token", flags.eos, !now->after.empty(), "after"}};
   for (const auto& side : sides) {
     if (!side.wanted.has_value() || *side.wanted == side.found) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(origin, ": ", side.name, " is ", *side.wanted ? "true" : "false",
-                     ", but the post_processor of tokenizer.json adds ", side.found ? "tokens " : "nothing ",
-                     side.place, " a text: want the two to agree, or ", side.name, " left out"));
+    warnings.push_back(absl::StrCat(origin, ": ", side.name, " is ", *side.wanted ? "true" : "false",
+                                    " and is ignored: the post_processor of tokenizer.json adds ",
+                                    side.found ? "tokens " : "nothing ", side.place, " a text"));
   }
-  return absl::OkStatus();
+  return warnings;
 }
 
 absl::Status MakePostProcessor(const Flags& flags, const json& config, const std::string& origin,
@@ -258,8 +260,9 @@ absl::StatusOr<json> LoadTokenizerConfig(const std::string& directory) {
   const std::string path = absl::StrCat(directory, "/tokenizer_config.json");
   ALUDEL_ASSIGN_OR_RETURN(json config, LoadConfigFile(path));
   if (!config.contains("added_tokens_decoder")) {
-    ALUDEL_ASSIGN_OR_RETURN(json map, LoadConfigFile(absl::StrCat(directory, "/special_tokens_map.json")));
-    for (auto& [name, tokens] : map.items()) {
+    ALUDEL_ASSIGN_OR_RETURN(const json map,
+                            LoadConfigFile(absl::StrCat(directory, "/special_tokens_map.json")));
+    for (const auto& [name, tokens] : map.items()) {
       json& known = config[name];
       if (known.is_array() && tokens.is_array()) {
         known.insert(known.end(), tokens.begin(), tokens.end());
@@ -277,7 +280,8 @@ absl::StatusOr<json> LoadTokenizerConfig(const std::string& directory) {
   return config;
 }
 
-absl::Status ApplyTokenizerConfig(const json& config, const std::string& origin, json* tokenizer) {
+absl::Status ApplyTokenizerConfig(const json& config, const std::string& origin, json* tokenizer,
+                                  std::vector<std::string>* warnings) {
   if (!tokenizer->is_object()) return absl::OkStatus();  // its reader says so
   json& list = (*tokenizer)["added_tokens"];
   if (list.is_null()) list = json::array();
@@ -290,11 +294,15 @@ absl::Status ApplyTokenizerConfig(const json& config, const std::string& origin,
   ALUDEL_ASSIGN_OR_RETURN(flags.eos, ReadFlag(config, "add_eos_token", origin));
   if (!flags.bos.has_value() && !flags.eos.has_value()) return absl::OkStatus();
   ALUDEL_ASSIGN_OR_RETURN(const std::string name, StringMember(config, "tokenizer_class", "", origin));
-  return IsLlama(name) ? MakePostProcessor(flags, config, origin, tokenizer)
-                       : CheckPostProcessor(flags, origin, *tokenizer);
+  if (IsLlama(name)) return MakePostProcessor(flags, config, origin, tokenizer);
+  if (warnings != nullptr) {
+    for (std::string& warning : ContradictedFlags(flags, origin, *tokenizer))
+      warnings->push_back(std::move(warning));
+  }
+  return absl::OkStatus();
 }
 
-absl::StatusOr<json> LoadTokenizerJson(const std::string& directory) {
+absl::StatusOr<json> LoadTokenizerJson(const std::string& directory, std::vector<std::string>* warnings) {
   const std::string path = absl::StrCat(directory, "/tokenizer.json");
   const absl::StatusOr<std::string> text = ReadFile(path, kMaxFileBytes);
   if (absl::IsNotFound(text.status())) {
@@ -304,7 +312,7 @@ absl::StatusOr<json> LoadTokenizerJson(const std::string& directory) {
   ALUDEL_ASSIGN_OR_RETURN(json root, ParseJson(*text, path, kTokenizerJsonDepth));
   ALUDEL_ASSIGN_OR_RETURN(const json config, LoadTokenizerConfig(directory));
   const std::string config_path = absl::StrCat(directory, "/tokenizer_config.json");
-  ALUDEL_RETURN_IF_ERROR(ApplyTokenizerConfig(config, config_path, &root));
+  ALUDEL_RETURN_IF_ERROR(ApplyTokenizerConfig(config, config_path, &root, warnings));
   return root;
 }
 

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -33,16 +34,17 @@ absl::StatusOr<nlohmann::json> LoadTokenizerConfig(const std::string& directory)
 //   additional_special_tokens  gives them, else under the next free one. So are the extra_special_tokens of
 //                              newer files.
 //   add_bos_token,             Llama's classes make their post-processor of these two where one is given (the
-//   add_eos_token              other is then true for BOS, false for EOS). Other classes leave them out in
-//                              transformers 4 and obey them in 5: contradicting tokenizer.json is an error
-//                              there.
+//   add_eos_token              other is then true for BOS, false for EOS). For other classes tokenizer.json
+//                              decides, whatever these say; where they contradict it, a warning says so.
 //
-// InvalidArgument names the field, what was found and what is expected. `origin` is the config's.
+// InvalidArgument names the field, what was found and what is expected. `origin` is the config's. `warnings`
+// gets sentences for the log; it may be null.
 absl::Status ApplyTokenizerConfig(const nlohmann::json& config, const std::string& origin,
-                                  nlohmann::json* tokenizer);
+                                  nlohmann::json* tokenizer, std::vector<std::string>* warnings);
 
 // DIRECTORY/tokenizer.json with what LoadTokenizerConfig() changes of it. NotFound names the tokenizer that
 // the directory holds instead, if any.
-absl::StatusOr<nlohmann::json> LoadTokenizerJson(const std::string& directory);
+absl::StatusOr<nlohmann::json> LoadTokenizerJson(const std::string& directory,
+                                                 std::vector<std::string>* warnings = nullptr);
 
 }  // namespace aludel

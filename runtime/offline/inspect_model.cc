@@ -62,7 +62,8 @@ ordered_json DescribeWeights(const ModelFiles& files) {
 
 ordered_json DescribeTokenizer(const std::string& directory, const ModelConfig& config,
                                ordered_json* problems) {
-  const auto tokenizer = Tokenizer::Load(directory);
+  std::vector<std::string> notes;
+  const auto tokenizer = Tokenizer::Load(directory, &notes);
   if (!tokenizer.ok()) {
     problems->push_back(std::string(tokenizer.status().message()));
     return {{"loads", false}};
@@ -70,9 +71,10 @@ ordered_json DescribeTokenizer(const std::string& directory, const ModelConfig& 
   ordered_json result = {
       {"loads", true}, {"ids", (*tokenizer)->vocab_size()}, {"fingerprint", (*tokenizer)->fingerprint()}};
   if ((*tokenizer)->vocab_size() > config.vocab) {
-    result["note"] =
-        absl::StrCat("ids from ", config.vocab, " on have no embedding: prompts that hold them are refused");
+    notes.push_back(
+        absl::StrCat("ids from ", config.vocab, " on have no embedding: prompts that hold them are refused"));
   }
+  if (!notes.empty()) result["note"] = absl::StrJoin(notes, "; ");
   return result;
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "spdlog/spdlog.h"
 
 namespace aludel {
 namespace {
@@ -21,8 +22,10 @@ absl::StatusOr<ServedModels> ServedModels::Load(const std::vector<ServedModelOpt
   for (const ServedModelOptions& option : options) {
     auto model = std::make_unique<ServedModel>();
     model->name = option.name;
-    auto tokenizer = Tokenizer::Load(option.directory);
+    std::vector<std::string> warnings;
+    auto tokenizer = Tokenizer::Load(option.directory, &warnings);
     if (!tokenizer.ok()) return At(option, tokenizer.status());
+    for (const std::string& warning : warnings) spdlog::warn("model \"{}\": {}", option.name, warning);
     model->tokenizer = *std::move(tokenizer);
     auto chat_template = ChatTemplate::Load(option.directory);
     if (chat_template.ok()) {
