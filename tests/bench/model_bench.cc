@@ -115,7 +115,7 @@ struct Batch {
       item.ids = ids;
       item.position = position;
       item.blocks = table.ids();
-      item.wants_logits = true;
+      item.draw = RowSampling{};  // as servers do: logits stay where they are
       items.push_back(item);
     }
     const absl::Status status = Model().Forward(absl::MakeSpan(items), *pool, &logits);
