@@ -12,8 +12,8 @@ namespace aludel {
 enum class ToolDialect { kNone, kHermes, kLlama, kMistral };
 
 // What a chat template teaches its model, told from its text (ChatTemplate::tool_source()): it must speak of
-// `tools`, and of "[TOOL_CALLS]" (Mistral), "<tool_call>" (Hermes) or "parameters" (Llama), looked for in this
-// order.
+// `tools`, and of "[TOOL_CALLS]" (Mistral), "<tool_call>" (Hermes) or "parameters" (Llama), looked for in
+// this order.
 ToolDialect DetectToolDialect(absl::string_view chat_template);
 
 }  // namespace aludel
