@@ -83,6 +83,7 @@ class KvCodec {
   virtual double flops_per_token() const = 0;
   // Bound on the payload of one frame over `tokens` tokens.
   virtual size_t MaxFrameBytes(int64_t tokens) const = 0;
+  // Both allocate and enqueue nothing: any thread may call them while the model computes.
   virtual absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const = 0;
   virtual absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const = 0;
 };

@@ -19,11 +19,11 @@ struct PackedLayer {
 class ControlDecoder : public KvDecoder {
  public:
   ControlDecoder(const Transformer& model, int native_layers, const std::vector<PackedLayer>& layers,
-                 std::unique_ptr<Projector> projector, Buffer h, Buffer kv)
+                 Projector& projector, Buffer h, Buffer kv)
       : model_(model),
         native_layers_(native_layers),
         layers_(layers),
-        projector_(std::move(projector)),
+        projector_(projector),
         h_(std::move(h)),
         kv_(std::move(kv)) {}
 
@@ -53,8 +53,8 @@ class ControlDecoder : public KvDecoder {
         target.model->ForwardShallow(absl::MakeSpan(&item, 1), native_layers_, *target.pool, h));
     for (int layer = native_layers_ + 1; layer < config.layers; ++layer) {
       const PackedLayer& packed = layers_[layer];
-      const TensorView kv = projector_->Multiply(h, *packed.kv, packed.bias.as<float>(),
-                                                 /*accumulate=*/false, kv_.as<float>());
+      const TensorView kv = projector_.Multiply(h, *packed.kv, packed.bias.as<float>(),
+                                                /*accumulate=*/false, kv_.as<float>());
       target.model->WriteKv(layer, begin, target.blocks, kv.Cols(0, config.kv_dim()),
                             kv.Cols(config.kv_dim(), config.kv_dim()), *target.pool);
     }
@@ -64,17 +64,19 @@ class ControlDecoder : public KvDecoder {
   const Transformer& model_;
   int native_layers_;
   const std::vector<PackedLayer>& layers_;
-  std::unique_ptr<Projector> projector_;
+  Projector& projector_;
   Buffer h_;   // the model's compute type [max_rows, hidden]
   Buffer kv_;  // f32 [PaddedRows(max_rows), 2 kv_dim]
 };
 
 class ControlCodec : public KvCodec {
  public:
-  ControlCodec(std::string name, int native_layers, std::vector<PackedLayer> layers, const Transformer& model)
+  ControlCodec(std::string name, int native_layers, std::vector<PackedLayer> layers,
+               std::unique_ptr<Projector> projector, const Transformer& model)
       : name_(std::move(name)),
         native_layers_(native_layers),
         layers_(std::move(layers)),
+        projector_(std::move(projector)),
         model_(model),
         shipped_(layers_.size(), false) {}
 
@@ -100,13 +102,13 @@ class ControlCodec : public KvCodec {
   absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
     const ModelConfig& config = model_.config();
     const int64_t max_rows = model_.options().max_rows;
-    ALUDEL_ASSIGN_OR_RETURN(auto projector, Projector::Create(model_, config.hidden));
-    ALUDEL_ASSIGN_OR_RETURN(
-        Buffer h, AllocateZeroed(model_, max_rows * config.hidden * SizeOf(model_.options().compute)));
-    ALUDEL_ASSIGN_OR_RETURN(
-        Buffer kv, AllocateZeroed(model_, PaddedRows(max_rows) * 2 * config.kv_dim() * sizeof(float)));
-    return std::make_unique<ControlDecoder>(model_, native_layers_, layers_, std::move(projector),
-                                            std::move(h), std::move(kv));
+    Device& device = *model_.device();
+    ALUDEL_ASSIGN_OR_RETURN(Buffer h,
+                            device.Allocate(max_rows * config.hidden * SizeOf(model_.options().compute)));
+    ALUDEL_ASSIGN_OR_RETURN(Buffer kv,
+                            device.Allocate(PaddedRows(max_rows) * 2 * config.kv_dim() * sizeof(float)));
+    return std::make_unique<ControlDecoder>(model_, native_layers_, layers_, *projector_, std::move(h),
+                                            std::move(kv));
   }
 
  private:
@@ -114,6 +116,7 @@ class ControlCodec : public KvCodec {
   std::string no_artifact_;
   int native_layers_;
   std::vector<PackedLayer> layers_;
+  std::unique_ptr<Projector> projector_;  // of all its decoders
   const Transformer& model_;
   std::vector<bool> shipped_;
 };
@@ -127,7 +130,9 @@ absl::StatusOr<std::unique_ptr<KvCodec>> MakeControlCodec(std::string name, cons
     ALUDEL_ASSIGN_OR_RETURN(layers[i].kv, PackFor(model, weights.layers[i].kv));
     ALUDEL_ASSIGN_OR_RETURN(layers[i].bias, UploadFor(model, weights.layers[i].bias));
   }
-  return std::make_unique<ControlCodec>(std::move(name), weights.native_layers, std::move(layers), model);
+  ALUDEL_ASSIGN_OR_RETURN(auto projector, Projector::Create(model, model.config().hidden));
+  return std::make_unique<ControlCodec>(std::move(name), weights.native_layers, std::move(layers),
+                                        std::move(projector), model);
 }
 
 }  // namespace aludel

@@ -31,15 +31,27 @@ int64_t MaxRank(const std::vector<PackedLayer>& layers) {
   return rank;
 }
 
+// What a codec's encoders compute in, one call after the other.
+struct EncoderMemory {
+  Buffer codes;  // f32 [PaddedRows(max_rows), max rank]
+  std::unique_ptr<Projector> projector;
+};
+
+absl::StatusOr<EncoderMemory> MakeEncoderMemory(const Transformer& model,
+                                                const std::vector<PackedLayer>& layers) {
+  const ModelConfig& config = model.config();
+  const int64_t floats = PaddedRows(model.options().max_rows) * MaxRank(layers);
+  EncoderMemory work;
+  ALUDEL_ASSIGN_OR_RETURN(work.codes, model.device()->Allocate(floats * sizeof(float)));
+  ALUDEL_ASSIGN_OR_RETURN(work.projector, Projector::Create(model, std::max(config.hidden, config.kv_dim())));
+  return work;
+}
+
 class ScdEncoder : public KvEncoder {
  public:
-  ScdEncoder(const Transformer& model, const std::vector<PackedLayer>& layers,
-             std::unique_ptr<Projector> projector, Buffer codes, std::unique_ptr<FrameOutbox> outbox)
-      : model_(model),
-        layers_(layers),
-        projector_(std::move(projector)),
-        codes_(std::move(codes)),
-        outbox_(std::move(outbox)) {}
+  ScdEncoder(const Transformer& model, const std::vector<PackedLayer>& layers, const EncoderMemory& work,
+             std::unique_ptr<FrameOutbox> outbox)
+      : model_(model), layers_(layers), work_(work), outbox_(std::move(outbox)) {}
 
   absl::Status Encode(const LayerSlice& slice, FrameSink& sink) override {
     ALUDEL_CHECK(slice.layer >= 0 && slice.layer < static_cast<int>(layers_.size()));
@@ -59,26 +71,27 @@ class ScdEncoder : public KvEncoder {
  private:
   // Writes bf16(x w^T) to `to`; returns what comes behind it.
   Bf16* MakeCode(const TensorView& x, const PackedMatrix& w, Bf16* to) {
-    const TensorView code = projector_->Multiply(x, w, nullptr, /*accumulate=*/false, codes_.as<float>());
+    const TensorView code =
+        work_.projector->Multiply(x, w, nullptr, /*accumulate=*/false, work_.codes.as<float>());
     model_.device()->ops().Convert(code, TensorView::Of(to, code.rows, code.cols), model_.stream());
     return to + code.rows * code.cols;
   }
 
   const Transformer& model_;
   const std::vector<PackedLayer>& layers_;
-  std::unique_ptr<Projector> projector_;
-  Buffer codes_;  // f32 [PaddedRows(max_rows), max rank]
+  const EncoderMemory& work_;
   std::unique_ptr<FrameOutbox> outbox_;
 };
 
 class ScdEncoderCodec : public KvCodec {
  public:
   ScdEncoderCodec(std::string name, std::string hash, const Transformer& model,
-                  std::vector<PackedLayer> layers)
+                  std::vector<PackedLayer> layers, EncoderMemory work)
       : name_(std::move(name)),
         hash_(std::move(hash)),
         model_(model),
         layers_(std::move(layers)),
+        work_(std::move(work)),
         shipped_(layers_.size(), true) {}
 
   const std::string& name() const override { return name_; }
@@ -98,16 +111,9 @@ class ScdEncoderCodec : public KvCodec {
   }
 
   absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {
-    const ModelConfig& config = model_.config();
-    const int64_t max_rows = model_.options().max_rows;
-    const int64_t rank = MaxRank(layers_);
-    ALUDEL_ASSIGN_OR_RETURN(auto projector,
-                            Projector::Create(model_, std::max(config.hidden, config.kv_dim())));
-    ALUDEL_ASSIGN_OR_RETURN(Buffer codes,
-                            AllocateZeroed(model_, PaddedRows(max_rows) * rank * sizeof(float)));
-    ALUDEL_ASSIGN_OR_RETURN(auto outbox, FrameOutbox::Create(model_, max_rows * rank * sizeof(Bf16)));
-    return std::make_unique<ScdEncoder>(model_, layers_, std::move(projector), std::move(codes),
-                                        std::move(outbox));
+    ALUDEL_ASSIGN_OR_RETURN(auto outbox,
+                            FrameOutbox::Create(model_, MaxFrameBytes(model_.options().max_rows)));
+    return std::make_unique<ScdEncoder>(model_, layers_, work_, std::move(outbox));
   }
 
   absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
@@ -120,6 +126,7 @@ class ScdEncoderCodec : public KvCodec {
   std::string hash_;
   const Transformer& model_;
   std::vector<PackedLayer> layers_;
+  EncoderMemory work_;
   std::vector<bool> shipped_;
 };
 
@@ -138,8 +145,9 @@ absl::StatusOr<std::unique_ptr<KvCodec>> MakeScdEncoderCodec(std::string format,
       ALUDEL_ASSIGN_OR_RETURN(layers[i].v, PackFor(model, weights[i].v));
     }
   }
+  ALUDEL_ASSIGN_OR_RETURN(EncoderMemory work, MakeEncoderMemory(model, layers));
   return std::make_unique<ScdEncoderCodec>(std::move(format), std::move(artifact_hash), model,
-                                           std::move(layers));
+                                           std::move(layers), std::move(work));
 }
 
 }  // namespace aludel

@@ -140,8 +140,9 @@ class TransformEncoderCodec : public KvCodec {
     size_t bytes = 0;
     for (const PackedGroup& group : groups_) {
       bytes = std::max(bytes, PlaneBytes(group.grid.bits, shape_.packing, max_rows));
+      // The first product of every slice writes its padding, too.
       const int64_t floats = PaddedRows(max_rows) * group.shape.rank;
-      ALUDEL_ASSIGN_OR_RETURN(Buffer buffer, AllocateZeroed(model_, floats * sizeof(float)));
+      ALUDEL_ASSIGN_OR_RETURN(Buffer buffer, model_.device()->Allocate(floats * sizeof(float)));
       latents.push_back(std::move(buffer));
     }
     ALUDEL_ASSIGN_OR_RETURN(auto outbox, FrameOutbox::Create(model_, bytes));

@@ -153,6 +153,20 @@ TEST_F(Codec, PayloadBytesAreThoseOfTheFormatDocument) {
   EXPECT_LE(frames[0].payload.size(), codec->MaxFrameBytes(2));
 }
 
+// Requests come on other threads than the one whose stream it is.
+TEST_F(Codec, MakesEncodersBesideTheModelsStream) {
+  Device& device = *side_.device();
+  const auto codec = SmallEncoder();
+  const Buffer memory = device.Allocate(sizeof(float)).value();
+  const float number = 1;
+  device.CopyToDevice(memory.data(), &number, sizeof(number), side_.model().stream());
+  const auto encoder = codec->NewEncoder();
+  ASSERT_TRUE(encoder.ok());
+  // There, work waits until somebody synchronises.
+  EXPECT_TRUE(device.name() != "guarded" || !device.Finished(side_.model().stream()));
+  EXPECT_TRUE(device.Synchronize(side_.model().stream()).ok());
+}
+
 TEST_F(Codec, PayloadOfTheWrongLengthNamesLayerAndBoth) {
   const ScdDecoderLayer layer{
       ScdMode::kReuse, HostMatrix::Zeros(config().kv_dim(), 2), HostMatrix::Zeros(config().kv_dim(), 1), {}};

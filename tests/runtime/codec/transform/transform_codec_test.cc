@@ -92,6 +92,20 @@ class KeepingTransform : public ::testing::TestWithParam<Structure> {
   TransformDecoderWeights decoder_;
 };
 
+// Requests come on other threads than the one whose stream it is.
+TEST_P(KeepingTransform, MakesEncodersBesideTheModelsStream) {
+  Device& device = *side_.device();
+  const auto codec = MakeTransformEncoderCodec("keep", "", shape_, encoder_, side_.model()).value();
+  const Buffer memory = device.Allocate(sizeof(float)).value();
+  const float number = 1;
+  device.CopyToDevice(memory.data(), &number, sizeof(number), side_.model().stream());
+  const auto encoder = codec->NewEncoder();
+  ASSERT_TRUE(encoder.ok());
+  // There, work waits until somebody synchronises.
+  EXPECT_TRUE(device.name() != "guarded" || !device.Finished(side_.model().stream()));
+  EXPECT_TRUE(device.Synchronize(side_.model().stream()).ok());
+}
+
 TEST_P(KeepingTransform, GivesTheLogitsOfTheOwnPrefillAndRefusesForeignFrames) {
   ASSERT_TRUE(
       RunTokens(side_.model(), side_.pool(), side_.table().ids(), prompt_, 0, kTokens - 1, nullptr, nullptr)
