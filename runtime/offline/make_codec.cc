@@ -19,6 +19,7 @@ namespace aludel {
 namespace {
 
 constexpr int kBits = 4;
+constexpr int64_t kPiece = 16;
 
 HostMatrix RandomMatrix(int64_t rows, int64_t cols, std::mt19937_64& random) {
   HostMatrix matrix = HostMatrix::Zeros(rows, cols);
@@ -64,9 +65,10 @@ absl::StatusOr<TransformShape> ShapeOf(const MakeCodecOptions& options, const Mo
   const double raw = 2.0 * config.layers * static_cast<double>(config.kv_dim()) * sizeof(Bf16);
   const double bytes = options.bytes_per_token > 0 ? options.bytes_per_token : raw / 16;
   const auto groups = static_cast<double>(shape.groups.size());
-  const int64_t rank =
-      std::min(static_cast<int64_t>(bytes * 8 / kBits / groups),
-               AffordableRank(options.compute_share, config, shape.groups, /*has_side=*/true));
+  int64_t rank = std::min(static_cast<int64_t>(bytes * 8 / kBits / groups),
+                          AffordableRank(options.compute_share, config, shape.groups, /*has_side=*/true));
+  // Products are fastest over whole pieces; a calibrated rank is padded where it is multiplied.
+  if (rank > kPiece) rank = rank / kPiece * kPiece;
   for (TransformGroup& group : shape.groups) {
     group.rank = std::clamp<int64_t>(rank, 1, group.layers * 2 * config.kv_dim());
   }

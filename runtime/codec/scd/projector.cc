@@ -9,6 +9,13 @@
 
 namespace aludel {
 
+HostMatrix PaddedTo(HostMatrix matrix, int64_t rows, int64_t cols) {
+  if (matrix.rows == rows && matrix.cols == cols) return matrix;
+  HostMatrix padded = HostMatrix::Zeros(rows, cols);
+  for (int64_t i = 0; i < matrix.rows; ++i) std::copy_n(matrix.row(i), matrix.cols, padded.row(i));
+  return padded;
+}
+
 int64_t RowsAtATime(const Transformer& model, int64_t row_bytes) {
   constexpr int64_t kFewest = 96;
   const bool fit = kFewest * row_bytes <= static_cast<int64_t>(model.device()->cache_bytes() / 2);

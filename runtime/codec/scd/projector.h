@@ -15,6 +15,13 @@ namespace aludel {
 // Matrix products make one primitive per row count; a codec rounds its counts up so that they stay few.
 constexpr int64_t PaddedRows(int64_t rows) { return (rows + 15) / 16 * 16; }
 
+// Products are fastest over rows that are whole pieces of 16 bytes in either type; what a format leaves free
+// is rounded up.
+constexpr int64_t PaddedColumns(int64_t columns) { return (columns + 7) / 8 * 8; }
+
+// A matrix with rows and columns of zeros behind its own.
+HostMatrix PaddedTo(HostMatrix matrix, int64_t rows, int64_t cols);
+
 // Rows to take through products at a time, where what lies between the steps of a row takes `row_bytes`: few
 // enough to stay in a cache. Fewer than so many would read the weights too often.
 int64_t RowsAtATime(const Transformer& model, int64_t row_bytes);

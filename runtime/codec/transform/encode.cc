@@ -20,6 +20,8 @@ struct PackedGroup {
   std::unique_ptr<PackedMatrix> side;             // null without side information
   Buffer offset;
   LatentGrid grid;
+
+  int64_t stride() const { return PaddedColumns(shape.rank); }  // of latents
 };
 
 // Columns [begin, begin + count) of a matrix.
@@ -66,7 +68,7 @@ class TransformEncoder : public KvEncoder {
       const int64_t rows = std::min(step, slice.tokens() - begin);
       const TensorView kv[] = {slice.k.Rows(begin, rows), slice.v.Rows(begin, rows)};
       projector_.Multiply(kv, *group.kv[at], started ? nullptr : group.offset.as<float>(), started,
-                          latents + begin * group.shape.rank);
+                          latents + begin * group.stride());
     }
   }
 
@@ -74,7 +76,8 @@ class TransformEncoder : public KvEncoder {
                     FrameSink& sink) {
     const int64_t tokens = slice.tokens();
     const std::vector<int>& bits = group.grid.bits;
-    const TensorView z = TensorView::Of(latents.as<float>(), tokens, group.shape.rank);
+    const TensorView z =
+        TensorView::Of(latents.as<float>(), tokens, group.stride()).Cols(0, group.shape.rank);
     ALUDEL_ASSIGN_OR_RETURN(uint8_t* const planes, outbox_->Next(sink));
     model_.device()->ops().PackLatents(z, 1.0f / group.grid.step, PlanesOf(bits, shape_.packing, tokens),
                                        planes, model_.stream());
@@ -92,7 +95,7 @@ class TransformEncoder : public KvEncoder {
   const TransformShape& shape_;
   const std::vector<PackedGroup>& groups_;
   Projector& projector_;
-  std::vector<Buffer> latents_;  // per group f32 [PaddedRows(max_rows), rank]
+  std::vector<Buffer> latents_;  // per group f32 [PaddedRows(max_rows), stride()]
   std::unique_ptr<FrameOutbox> outbox_;
 };
 
@@ -141,7 +144,7 @@ class TransformEncoderCodec : public KvCodec {
     for (const PackedGroup& group : groups_) {
       bytes = std::max(bytes, PlaneBytes(group.grid.bits, shape_.packing, max_rows));
       // The first product of every slice writes its padding, too.
-      const int64_t floats = PaddedRows(max_rows) * group.shape.rank;
+      const int64_t floats = PaddedRows(max_rows) * group.stride();
       ALUDEL_ASSIGN_OR_RETURN(Buffer buffer, model_.device()->Allocate(floats * sizeof(float)));
       latents.push_back(std::move(buffer));
     }
@@ -181,14 +184,17 @@ absl::StatusOr<std::unique_ptr<KvCodec>> MakeTransformEncoderCodec(std::string f
     group.shape = shape.groups[g];
     group.grid = weights[g].grid;
     for (int i = 0; i < group.shape.layers; ++i) {
-      const HostMatrix columns = Columns(weights[g].matrix, 2 * i * kv_dim, 2 * kv_dim);
-      ALUDEL_ASSIGN_OR_RETURN(auto kv, PackFor(model, columns));
+      HostMatrix columns = Columns(weights[g].matrix, 2 * i * kv_dim, 2 * kv_dim);
+      ALUDEL_ASSIGN_OR_RETURN(auto kv, PackFor(model, PaddedTo(columns, group.stride(), columns.cols)));
       group.kv.push_back(std::move(kv));
     }
     if (shape.has_side()) {
-      ALUDEL_ASSIGN_OR_RETURN(group.side, PackFor(model, weights[g].side));
+      ALUDEL_ASSIGN_OR_RETURN(group.side,
+                              PackFor(model, PaddedTo(weights[g].side, group.stride(), config.hidden)));
     }
-    ALUDEL_ASSIGN_OR_RETURN(group.offset, UploadFor(model, weights[g].offset));
+    std::vector<float> offset = weights[g].offset;
+    offset.resize(group.stride());
+    ALUDEL_ASSIGN_OR_RETURN(group.offset, UploadFor(model, offset));
   }
   ALUDEL_ASSIGN_OR_RETURN(auto projector,
                           Projector::Create(model, std::max<int64_t>(config.hidden, 2 * config.kv_dim())));

@@ -18,7 +18,7 @@ namespace {
 struct PackedGroup {
   TransformGroup shape;
   LatentGrid grid;
-  int64_t inputs = 0;                    // side + rank
+  int64_t inputs = 0;                    // side + padded rank
   int64_t outputs = 0;                   // layers * 2 * kv_dim
   int64_t width = 0;                     // of the MLP, 0 without one
   std::unique_ptr<PackedMatrix> linear;  // null where the MLP does all
@@ -34,7 +34,8 @@ struct PackedGroup {
 
 // What a codec's decoders compute in, one call after the other.
 struct DecoderMemory {
-  Buffer latents;  // f32 [max_rows, rank]
+  // f32 [max_rows, padded rank], behind a group's own columns leftovers of others: matrices are 0 there.
+  Buffer latents;
   Buffer hidden;   // f32 [PaddedRows(max_rows), width]
   Buffer active;   // the model's compute type, of the same shape: hidden after its activation
   Buffer outputs;  // output_type [PaddedRows(max_rows), outputs]
@@ -50,7 +51,7 @@ absl::StatusOr<DecoderMemory> MakeDecoderMemory(const Transformer& model,
   bool sums = false;
   for (const PackedGroup& group : groups) {
     inputs = std::max(inputs, group.inputs);
-    rank = std::max(rank, group.shape.rank);
+    rank = std::max(rank, PaddedColumns(group.shape.rank));
     width = std::max(width, group.width);
     outputs = std::max(outputs, group.outputs);
     sums = sums || (group.linear != nullptr && group.width > 0);
@@ -110,9 +111,10 @@ class TransformDecoder : public KvDecoder {
     const std::vector<LatentPlane> layout = PlanesOf(bits, shape_.packing, coverage.tokens);
     for (int64_t begin = 0; begin < coverage.tokens; begin += work_.max_rows) {
       const int64_t rows = std::min<int64_t>(work_.max_rows, coverage.tokens - begin);
-      const TensorView latents = TensorView::Of(work_.latents.as<float>(), rows, group->shape.rank);
-      device.ops().UnpackLatents(wire.as<uint8_t>(), layout, begin, group->grid.step, latents,
-                                 model_.stream());
+      const TensorView latents =
+          TensorView::Of(work_.latents.as<float>(), rows, PaddedColumns(group->shape.rank));
+      device.ops().UnpackLatents(wire.as<uint8_t>(), layout, begin, group->grid.step,
+                                 latents.Cols(0, group->shape.rank), model_.stream());
       Reconstruct(*group, latents, coverage.token_begin + begin, target);
     }
     // The caller's bytes and the decoder's memory are free again when this returns.
@@ -250,14 +252,16 @@ absl::StatusOr<std::unique_ptr<KvCodec>> MakeTransformDecoderCodec(std::string f
     PackedGroup& group = groups[g];
     group.shape = shape.groups[g];
     group.grid = from.grid;
-    group.inputs = group.shape.rank + (shape.has_side() ? model.config().hidden : 0);
+    group.inputs = PaddedColumns(group.shape.rank) + (shape.has_side() ? model.config().hidden : 0);
     group.outputs = static_cast<int64_t>(from.bias.size());
     group.width = from.hidden.rows;
     if (from.linear.rows > 0) {
-      ALUDEL_ASSIGN_OR_RETURN(group.linear, PackFor(model, from.linear));
+      ALUDEL_ASSIGN_OR_RETURN(group.linear,
+                              PackFor(model, PaddedTo(from.linear, from.linear.rows, group.inputs)));
     }
     if (group.width > 0) {
-      ALUDEL_ASSIGN_OR_RETURN(group.hidden, PackFor(model, from.hidden));
+      ALUDEL_ASSIGN_OR_RETURN(group.hidden,
+                              PackFor(model, PaddedTo(from.hidden, from.hidden.rows, group.inputs)));
       ALUDEL_ASSIGN_OR_RETURN(group.hidden_bias, UploadFor(model, from.hidden_bias));
       ALUDEL_ASSIGN_OR_RETURN(group.out, PackFor(model, from.out));
     }

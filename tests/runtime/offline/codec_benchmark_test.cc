@@ -35,6 +35,7 @@ TEST(MakeCodec, StaysWithinRateAndComputeShare) {
   ASSERT_TRUE(grouped.ok()) << grouped.status();
   EXPECT_EQ(grouped->groups, 7);
   EXPECT_LE(grouped->bytes_per_token, 32);
+  EXPECT_EQ(small->rank % 16, 0);
   EXPECT_GT(grouped->width, small->width);
   EXPECT_EQ(LoadArtifactManifest(options.out)->formats.size(), 2) << "formats that are there stay";
   options.native_layers = 7;

@@ -39,25 +39,29 @@ class KeepingTransform : public ::testing::TestWithParam<Structure> {
     shape_.tail_tokens = GetParam().tail;
     for (int l = shape_.native_layers + 1; l < config.layers; l += GetParam().group_layers) {
       const int layers = std::min(GetParam().group_layers, config.layers - l);
-      shape_.groups.push_back({l, layers, layers * 2 * config.kv_dim()});
-      AddGroup(layers * 2 * config.kv_dim(), config.hidden);
+      const int64_t outputs = layers * 2 * config.kv_dim();
+      shape_.groups.push_back({l, layers, outputs + 1});
+      AddGroup(outputs, config.hidden);
     }
   }
 
-  // z = x - f[0], undone by the decoder; half of it through the MLP, whose silu(u) - silu(-u) = u.
-  void AddGroup(int64_t rank, int64_t hidden) {
+  // z = x - f[0], undone by the decoder; half of it through the MLP, whose silu(u) - silu(-u) = u. Behind it
+  // a latent that nobody reads: an odd rank, which products are padded for.
+  void AddGroup(int64_t outputs, int64_t hidden) {
     const int64_t side = shape_.has_side() ? hidden : 0;
+    const int64_t rank = outputs + 1;
     const LatentGrid grid{1.0f / 1024, std::vector<int>(rank, 16)};
-    TransformEncoderGroup encoder{HostMatrix::Zeros(rank, rank), HostMatrix::Zeros(side > 0 ? rank : 0, side),
+    TransformEncoderGroup encoder{HostMatrix::Zeros(rank, outputs),
+                                  HostMatrix::Zeros(side > 0 ? rank : 0, side),
                                   std::vector<float>(rank, 0.25f), grid};
     TransformDecoderGroup decoder;
     decoder.grid = grid;
-    decoder.linear = HostMatrix::Zeros(rank, side + rank);
-    decoder.bias.assign(rank, -0.25f);
-    decoder.hidden = HostMatrix::Zeros(2 * rank, side + rank);
-    decoder.hidden_bias.assign(2 * rank, 0.0f);
-    decoder.out = HostMatrix::Zeros(rank, 2 * rank);
-    for (int64_t i = 0; i < rank; ++i) {
+    decoder.linear = HostMatrix::Zeros(outputs, side + rank);
+    decoder.bias.assign(outputs, -0.25f);
+    decoder.hidden = HostMatrix::Zeros(2 * outputs, side + rank);
+    decoder.hidden_bias.assign(2 * outputs, 0.0f);
+    decoder.out = HostMatrix::Zeros(outputs, 2 * outputs);
+    for (int64_t i = 0; i < outputs; ++i) {
       encoder.matrix.row(i)[i] = 1.0f;
       decoder.linear.row(i)[side + i] = 0.5f;
       decoder.hidden.row(2 * i)[side + i] = 1.0f;
