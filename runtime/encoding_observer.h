@@ -11,6 +11,9 @@ namespace aludel {
 
 // Feeds an encoder from the forward pass and keeps its time apart from the forward's. Belongs to one
 // sequence; engine thread only.
+//
+// Its time is the host's: where the device works while the host goes on, what encoding computes there is
+// among the forward's, with which it shares a stream, and waiting for either counts as the forward's, too.
 class EncodingObserver final : public LayerObserver {
  public:
   // Tokens before `token_begin` are not encoded. `sink` must outlive the observer.
@@ -20,13 +23,31 @@ class EncodingObserver final : public LayerObserver {
   // Where encoding goes on. Tokens before it may be computed again.
   int64_t token_begin() const { return token_begin_; }
   void Encoded(int64_t token_end) { token_begin_ = std::max(token_begin_, token_end); }
-  // Seconds inside the encoder since the last call.
+  // Seconds inside the encoder since the last call, less those that it waited for the device.
   double TakeSeconds();
 
  private:
+  // Passes frames on.
+  class WaitClock : public FrameSink {
+   public:
+    explicit WaitClock(FrameSink* sink) : sink_(sink) {}
+    absl::StatusOr<absl::Span<uint8_t>> Reserve(size_t max_bytes) override {
+      return sink_->Reserve(max_bytes);
+    }
+    absl::Status Commit(const FrameCoverage& coverage, size_t bytes) override {
+      return sink_->Commit(coverage, bytes);
+    }
+    void Waited(double seconds) override { waited += seconds; }
+
+    double waited = 0;
+
+   private:
+    FrameSink* const sink_;
+  };
+
   int64_t token_begin_;
   std::unique_ptr<KvEncoder> encoder_;
-  FrameSink* const sink_;
+  WaitClock sink_;
   double seconds_ = 0;
 };
 

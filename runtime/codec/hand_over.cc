@@ -19,22 +19,30 @@ using Clock = std::chrono::steady_clock;
 // Feeds encoders from a forward pass.
 class EncodingObserver : public LayerObserver {
  public:
-  EncodingObserver(absl::Span<EncodeTask> tasks, std::vector<std::unique_ptr<KvEncoder>> encoders)
-      : tasks_(tasks), encoders_(std::move(encoders)) {}
+  EncodingObserver(const Transformer& model, absl::Span<const EncodeTask> tasks,
+                   std::vector<std::unique_ptr<KvEncoder>> encoders)
+      : model_(model), tasks_(tasks), encoders_(std::move(encoders)) {}
 
   absl::Status OnLayer(const LayerSlice& slice) override {
     for (size_t i = 0; i < tasks_.size(); ++i) {
-      const Clock::time_point start = Clock::now();
       const auto part = ClipSlice(slice, tasks_[i].codec->native_head_tokens(), tasks_[i].end);
       if (!part.has_value()) continue;
+      if (tasks_[i].seconds == nullptr) {
+        ALUDEL_RETURN_IF_ERROR(encoders_[i]->Encode(*part, *tasks_[i].sink));
+        continue;
+      }
+      ALUDEL_RETURN_IF_ERROR(model_.device()->Synchronize(model_.stream()));
+      const Clock::time_point start = Clock::now();
       ALUDEL_RETURN_IF_ERROR(encoders_[i]->Encode(*part, *tasks_[i].sink));
-      tasks_[i].seconds += std::chrono::duration<double>(Clock::now() - start).count();
+      ALUDEL_RETURN_IF_ERROR(model_.device()->Synchronize(model_.stream()));
+      *tasks_[i].seconds += std::chrono::duration<double>(Clock::now() - start).count();
     }
     return absl::OkStatus();
   }
 
  private:
-  absl::Span<EncodeTask> tasks_;
+  const Transformer& model_;
+  absl::Span<const EncodeTask> tasks_;
   std::vector<std::unique_ptr<KvEncoder>> encoders_;
 };
 
@@ -87,7 +95,7 @@ absl::Status RunTokens(Transformer& model, BlockPool& pool, absl::Span<const Blo
 }
 
 absl::Status EncodePrompt(Transformer& producer, BlockPool& pool, absl::Span<const int32_t> ids,
-                          int64_t tokens, absl::Span<EncodeTask> tasks) {
+                          int64_t tokens, absl::Span<const EncodeTask> tasks) {
   BlockTable table;
   ALUDEL_RETURN_IF_ERROR(table.Grow(pool, tokens));
   std::vector<std::unique_ptr<KvEncoder>> encoders;
@@ -95,7 +103,7 @@ absl::Status EncodePrompt(Transformer& producer, BlockPool& pool, absl::Span<con
     ALUDEL_ASSIGN_OR_RETURN(auto encoder, task.codec->NewEncoder());
     encoders.push_back(std::move(encoder));
   }
-  EncodingObserver observer(tasks, std::move(encoders));
+  EncodingObserver observer(producer, tasks, std::move(encoders));
   return RunTokens(producer, pool, table.ids(), ids, 0, tokens, &observer, nullptr);
 }
 

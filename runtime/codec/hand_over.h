@@ -58,18 +58,20 @@ struct TokenRange {
 };
 TokenRange HandedOver(const KvCodec& codec, int64_t prompt_tokens);
 
-// One encoder of a forward pass, and the seconds spent inside it.
+// One encoder of a forward pass.
 struct EncodeTask {
   const KvCodec* codec = nullptr;
   FrameSink* sink = nullptr;
   int64_t end = std::numeric_limits<int64_t>::max();  // tokens from here on are not encoded
-  double seconds = 0;
+  // The seconds spent inside it are added here. The model's stream is waited for before and behind, so that
+  // they are its own also where the device works while the host goes on; but nothing overlaps then.
+  double* seconds = nullptr;
 };
 
 // Runs the producer once over tokens [0, tokens) of `ids` and encodes every layer with every task, less the
 // codec's native head and what lies behind the task's end.
 absl::Status EncodePrompt(Transformer& producer, BlockPool& pool, absl::Span<const int32_t> ids,
-                          int64_t tokens, absl::Span<EncodeTask> tasks);
+                          int64_t tokens, absl::Span<const EncodeTask> tasks);
 
 // What a consumer does before the first frame: it computes its native head tokens, then lets the decoder
 // begin.

@@ -1,5 +1,6 @@
 #include "runtime/codec/outbox.h"
 
+#include <chrono>
 #include <utility>
 
 #include "kernels/check.h"
@@ -50,7 +51,9 @@ absl::Status FrameOutbox::Poll(FrameSink& sink) {
 
 absl::Status FrameOutbox::Ship(FrameSink& sink) {
   if (!leaving_.has_value()) return absl::OkStatus();
+  const auto begin = std::chrono::steady_clock::now();
   const absl::Status copied = model_.device()->Synchronize(model_.copy_stream());
+  sink.Waited(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   const Leaving leaving = *std::exchange(leaving_, std::nullopt);
   ALUDEL_RETURN_IF_ERROR(copied);
   if (leaving.check != nullptr) ALUDEL_RETURN_IF_ERROR(leaving.check(leaving.bytes));

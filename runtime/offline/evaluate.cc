@@ -175,19 +175,17 @@ class Evaluation {
   absl::StatusOr<std::vector<Encoded>> EncodeAll(absl::Span<const int32_t> ids, int64_t tokens) {
     std::vector<std::unique_ptr<FrameStore>> stores(contestants_.size());
     std::vector<EncodeTask> tasks;
+    std::vector<Encoded> encoded(contestants_.size());
     for (size_t i = 0; i < contestants_.size(); ++i) {
       if (contestants_[i].encoder == nullptr) continue;
       stores[i] = std::make_unique<FrameStore>(*contestants_[i].encoder);
       tasks.push_back({contestants_[i].encoder.get(), stores[i].get(),
-                       HandedOver(*contestants_[i].encoder, tokens + 1).end});
+                       HandedOver(*contestants_[i].encoder, tokens + 1).end, &encoded[i].seconds});
     }
     ALUDEL_RETURN_IF_ERROR(EncodePrompt(*producer_, *producer_pool_, ids, tokens, absl::MakeSpan(tasks)));
-    std::vector<Encoded> encoded(contestants_.size());
-    size_t task = 0;
     for (size_t i = 0; i < contestants_.size(); ++i) {
       if (stores[i] == nullptr) continue;
       encoded[i].bytes = static_cast<double>(stores[i]->total_bytes());
-      encoded[i].seconds = tasks[task++].seconds;
       encoded[i].frames = stores[i]->frames();
     }
     return encoded;

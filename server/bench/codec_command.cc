@@ -27,6 +27,11 @@ std::string OfGemm(double flops, double seconds, double gemm_flops) {
   return absl::StrFormat("%.0f %%", 100 * flops / seconds / gemm_flops);
 }
 
+// None where a difference of times is lost in noise.
+std::string Rate(double count, double seconds) {
+  return seconds > 0 ? absl::StrFormat("%.0f", count / seconds) : "-";
+}
+
 void Print(const CodecBenchmark& result, int64_t tokens) {
   const auto count = static_cast<double>(tokens);
   absl::PrintF("matrix product: %.1f GFLOP/s; prefill of %d tokens: %.2f ms, %.0f tokens/s\n\n",
@@ -36,8 +41,8 @@ void Print(const CodecBenchmark& result, int64_t tokens) {
       "| format | bytes/token | encode tok/s | of GEMM | reconstruct tok/s | cache GB/s | of GEMM | encode + "
       "reconstruct, of prefill | native, of prefill |\n|---|---|---|---|---|---|---|---|---|\n");
   for (const CodecTimes& format : result.formats) {
-    absl::PrintF("| %s | %.1f | %.0f | %s | %.0f | %.2f | %s | %.1f %% | %.1f %% |\n", format.format,
-                 format.bytes_per_token, count / format.encode_seconds,
+    absl::PrintF("| %s | %.1f | %s | %s | %.0f | %.2f | %s | %.1f %% | %.1f %% |\n", format.format,
+                 format.bytes_per_token, Rate(count, format.encode_seconds),
                  OfGemm(format.encode_flops, format.encode_seconds, result.gemm_flops),
                  count / format.reconstruct_seconds,
                  static_cast<double>(result.raw_bytes) / kGiga / format.reconstruct_seconds,

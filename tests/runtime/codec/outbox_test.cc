@@ -30,7 +30,10 @@ class Sink : public FrameSink {
     return absl::OkStatus();
   }
 
+  void Waited(double seconds) override { waited += seconds; }
+
   bool full = false;
+  double waited = 0;
   std::vector<int> layers;
   std::vector<std::vector<uint8_t>> payloads;
 
@@ -76,6 +79,7 @@ TEST_F(OutboxTest, ShipsAFrameWhenTheNextIsMadeAndTheLastAtOnce) {
   }
   EXPECT_EQ(sink_.payloads, want);
   EXPECT_THAT(sink_.layers, ElementsAre(0, 1, 2));
+  EXPECT_GT(sink_.waited, 0);
 }
 
 TEST_F(OutboxTest, CodesOnTheHostWhatHasCome) {
