@@ -26,6 +26,7 @@ HttpResponse ApiError::ToResponse() const {
   HttpResponse response;
   response.status = status;
   response.body = Dump(ToJson());
+  response.error = message;
   if (status == 401) response.headers.push_back({"WWW-Authenticate", "Bearer"});
   if (retry_after_seconds > 0) {
     response.headers.push_back({"Retry-After", absl::StrCat(retry_after_seconds)});

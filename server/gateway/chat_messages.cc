@@ -20,7 +20,7 @@ std::string At(absl::string_view list, size_t index, absl::string_view field = "
   return absl::StrCat(list, "[", index, "]", field.empty() ? "" : ".", field);
 }
 
-// A message's content: a string, null, or a list of text parts.
+// A message's content: a string, or a list of parts, of text or an assistant's refusal.
 std::optional<ApiError> ParseContent(const json& content, const std::string& where, std::string* text) {
   if (content.is_string()) {
     *text = content.get<std::string>();
@@ -37,15 +37,17 @@ std::optional<ApiError> ParseContent(const json& content, const std::string& whe
     if (type == part.end() || !type->is_string()) {
       return InvalidParameter(part_at, absl::StrCat("'", part_at, "' must be an object with a 'type'"));
     }
-    if (*type != "text") {
+    if (*type != "text" && *type != "refusal") {
       return UnsupportedParameter(
           At(where, i, "type"),
-          absl::StrCat("'", part_at, "': only parts of type 'text' are supported, found '",
+          absl::StrCat("'", part_at, "': only parts of type 'text' and 'refusal' are supported, found '",
                        type->get<std::string>(), "'"));
     }
-    const auto part_text = part.find("text");
+    const std::string field = *type;  // its text is in the field of that name
+    const auto part_text = part.find(field);
     if (part_text == part.end() || !part_text->is_string()) {
-      return InvalidParameter(At(where, i, "text"), absl::StrCat("'", part_at, "' needs a string 'text'"));
+      return InvalidParameter(At(where, i, field),
+                              absl::StrCat("'", part_at, "' needs a string '", field, "'"));
     }
     *text += part_text->get_ref<const std::string&>();
   }
@@ -66,17 +68,13 @@ std::optional<ApiError> ParseCalls(const json& calls, const std::string& where, 
       return InvalidParameter(
           at, absl::StrCat("'", at, "' must be an object with an 'id' and a 'function' with a 'name'"));
     }
-    ordered_json arguments = ordered_json::object();
     JsonFields fields(function, absl::StrCat(at, ".function."));
     // A string, as the API has it: an object would have lost the order of its members by now.
     const std::string text = fields.String("arguments").value_or("");
-    if (!text.empty()) {
-      const auto object = ParseOrdered(text);
-      if (!object.ok() || !object->is_object())
-        fields.Fail("arguments", "must be a JSON object, as a string");
-      if (object.ok()) arguments = *object;
-    }
     if (fields.error()) return fields.error();
+    const auto parsed_text = ParseOrdered(text.empty() ? "{}" : text);
+    // What a model got wrong stays as it is, so that it sees its fault beside the tool's complaint.
+    ordered_json arguments = parsed_text.ok() && parsed_text->is_object() ? *parsed_text : ordered_json(text);
     parsed->push_back({{"id", id},
                        {"type", "function"},
                        {"function", {{"name", function["name"]}, {"arguments", std::move(arguments)}}}});
@@ -106,6 +104,7 @@ std::optional<ApiError> ParseMessage(const json& message, size_t index, ordered_
       return error;
   }
   const json* content = fields.Find("content");
+  if (content == nullptr && role == "assistant") content = fields.Find("refusal");
   if (content != nullptr) {
     std::string text;
     if (auto error = ParseContent(*content, At("messages", index, "content"), &text)) return error;

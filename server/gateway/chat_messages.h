@@ -8,8 +8,9 @@
 namespace aludel {
 
 // Reads a "messages" value into what chat templates take: [{"role", "content"}, ...], content parts joined to
-// one string; assistants' tool calls with their arguments as objects, as templates print them; tools' answers
-// with the id of their call. 400 says where a message is wrong.
+// one string; an assistant's refusal as its content; assistants' tool calls with their arguments as objects,
+// as templates print them, or as the string that they came in where that is none; tools' answers with the id
+// of their call. 400 says where a message is wrong.
 std::optional<ApiError> ParseMessages(const nlohmann::json& messages, nlohmann::ordered_json* parsed);
 
 }  // namespace aludel

@@ -28,7 +28,7 @@ ChoiceDelta CompletionChoice::OnFinished(const v1::Finished& finished) {
   ChoiceDelta delta;
   Add(parser_.Push(finished.text()), &delta);
   Add(parser_.Finish(), &delta);
-  finish_reason_ = calls_ > 0 && finished.reason() == "stop" ? "tool_calls" : finished.reason();
+  finish_reason_ = parser_.calls() > 0 && finished.reason() == "stop" ? "tool_calls" : finished.reason();
   return delta;
 }
 

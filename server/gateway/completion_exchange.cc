@@ -67,7 +67,7 @@ void CompletionExchange::OnStarted(const v1::Started& started) {
   started_ = started;
   has_started_ = true;
   first_token_seconds_ = SecondsSinceReceived();
-  if (!options_.stream) return;
+  if (!options_.outcome.stream) return;
   responder_.StartStream(200, "text/event-stream; charset=utf-8", ReportHeaders(started_));
   if (!options_.identity.chat) return;
   for (int choice = 0; choice < options_.choices; ++choice) {
@@ -76,7 +76,7 @@ void CompletionExchange::OnStarted(const v1::Started& started) {
 }
 
 void CompletionExchange::OnToken(const v1::Token& token) {
-  if (token.choice() >= choices_.size()) return;  // of a server that breaks the protocol
+  if (token.choice() >= choices_.size() || has_finished_) return;  // of a server that breaks the protocol
   CompletionChoice& choice = choices_[token.choice()];
   const Clock::time_point now = Clock::now();
   if (choice.tokens++ > 0) {
@@ -91,11 +91,11 @@ void CompletionExchange::Emit(uint32_t choice, const ChoiceDelta& delta) {
   if (delta.empty()) return;
   const bool first = !std::exchange(has_text_, true);
   if (first) first_text_seconds_ = SecondsSinceReceived();
-  if (!options_.stream) {
-    ChoiceDelta& all = whole_[choice].all;
-    all.text += delta.text;
-    all.calls.insert(all.calls.end(), delta.calls.begin(), delta.calls.end());
-    LogprobsJson::Append(delta.logprobs, &all.logprobs);
+  if (!options_.outcome.stream) {
+    WholeChoice& whole = whole_[choice];
+    whole.text += delta.text;
+    whole.calls.insert(whole.calls.end(), delta.calls.begin(), delta.calls.end());
+    whole.logprobs.Append(delta.logprobs);
     return;
   }
   std::function<void()> flushed;
@@ -128,7 +128,7 @@ void CompletionExchange::OnFinished(const v1::Finished& finished) {
   usage_.completion_tokens += finished.completion_tokens();
   if (--open_choices_ == 0) {
     Complete(finished.choice());
-  } else if (options_.stream) {
+  } else if (options_.outcome.stream) {
     responder_.Write(SseEvent(
         LastChunk(options_.identity, static_cast<int>(finished.choice()), choice.finish_reason(), nullptr)));
   }
@@ -137,7 +137,7 @@ void CompletionExchange::OnFinished(const v1::Finished& finished) {
 void CompletionExchange::Complete(uint32_t last) {
   has_finished_ = true;
   const CompletionReport report = Report();
-  if (options_.stream) {
+  if (options_.outcome.stream) {
     std::string tail = SseEvent(
         LastChunk(options_.identity, static_cast<int>(last), choices_[last].finish_reason(), &report));
     if (options_.identity.include_usage) tail += SseEvent(UsageChunk(options_.identity, usage_, report));
@@ -149,7 +149,8 @@ void CompletionExchange::Complete(uint32_t last) {
   for (size_t i = 0; i < choices_.size(); ++i) whole_[i].finish_reason = choices_[i].finish_reason();
   HttpResponse response;
   response.headers = ReportHeaders(started_);
-  response.body = Dump(WholeBody(options_.identity, whole_, usage_, report));
+  response.body = WholeBody(options_.identity, whole_, usage_, report);
+  whole_.clear();
   responder_.Respond(std::move(response));
 }
 
@@ -160,7 +161,7 @@ void CompletionExchange::OnEnd(const grpc::Status& status) {
     error = FromGrpcStatus(
         status.ok() ? grpc::Status(grpc::StatusCode::INTERNAL, "the decode server ended its answer early")
                     : status);
-    if (options_.stream && has_started_) {
+    if (options_.outcome.stream && has_started_) {
       // The status line has left: what remains is to say it in the stream, and not to say [DONE].
       responder_.Write(SseEvent(error.ToJson()));
       responder_.Finish();
@@ -185,17 +186,13 @@ void CompletionExchange::OnEnd(const grpc::Status& status) {
   } else if (!has_finished_) {
     metrics_->ObserveUnanswered(options_.identity.model, SecondsSinceReceived());
   }
-  CompletionOutcome outcome;
+  CompletionOutcome outcome = options_.outcome;
   outcome.status = error.status;
   outcome.name = OutcomeName(error.status);
   outcome.error = error.message;
-  outcome.operation = options_.identity.chat ? "chat" : "text_completion";
-  outcome.model = options_.identity.model;
   outcome.completion_id = options_.identity.id;
   for (const CompletionChoice& choice : choices_) outcome.finish_reasons.push_back(choice.finish_reason());
-  outcome.stream = options_.stream;
   outcome.has_first_token = has_text_;
-  outcome.prompt_tokens = options_.prompt_tokens;
   outcome.completion_tokens = tokens_;
   outcome.started = started_;
   if (has_text_) {
@@ -204,7 +201,7 @@ void CompletionExchange::OnEnd(const grpc::Status& status) {
     outcome.gateway_seconds = report.gateway_seconds();
   }
   outcome.seconds = SecondsSinceReceived();
-  metrics_->ObserveRequest(labels, outcome.name, outcome.seconds, options_.prompt_tokens, tokens_);
+  metrics_->ObserveRequest(labels, outcome.name, outcome.seconds, options_.outcome.prompt_tokens, tokens_);
   if (has_text_) {
     const double queue = started_.stages().queue();
     const double first_token = outcome.ttft_seconds - outcome.held_seconds;

@@ -21,13 +21,12 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
  public:
   struct Options {
     CompletionIdentity identity;
-    bool stream = false;
     int choices = 1;
     ToolCallParser::Options tools;
     const Tokenizer* tokenizer = nullptr;  // outlives the exchange
     std::chrono::steady_clock::time_point received;
-    int64_t prompt_tokens = 0;
-    OnCompletionEnd on_end;  // once
+    CompletionOutcome outcome;  // as far as the request tells it
+    OnCompletionEnd on_end;     // once
   };
   CompletionExchange(Options options, HttpResponder responder, Metrics* metrics);
 

@@ -23,7 +23,7 @@ using nlohmann::ordered_json;
 constexpr int kMaxBodyDepth = 128;
 constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 // OpenAI's default for the older endpoint.
-constexpr int64_t kDefaultPlainMaxTokens = 16;
+constexpr uint32_t kDefaultPlainMaxTokens = 16;
 constexpr int64_t kMaxTimeoutMs = 24 * 60 * 60 * 1000;
 constexpr int64_t kMaxStalenessMs = int64_t{1} << 40;
 
@@ -125,6 +125,13 @@ std::optional<ApiError> ReadOrdered(absl::string_view body, const json& object, 
   return std::nullopt;
 }
 
+void ParseMaxTokens(JsonFields& fields, const char* name, CompletionRequest* request) {
+  const auto max_tokens = fields.Integer(name, 1, kMaxTokens);
+  if (!max_tokens) return;
+  request->sampling.set_max_tokens(static_cast<uint32_t>(*max_tokens));
+  request->max_tokens_param = name;
+}
+
 void RefuseBestOf(JsonFields& fields, const v1::SamplingParams& sampling) {
   fields.Refuse("best_of", sampling.choices(), ": every choice is returned, so it can only be 'n'");
 }
@@ -139,6 +146,8 @@ void ParsePrompt(JsonFields& fields, CompletionRequest* request) {
   } else if (prompt->is_array() && !prompt->empty() && !prompt->front().is_number()) {
     fields.Fail(UnsupportedParameter(
         "prompt", absl::StrCat("'prompt' holds ", prompt->size(), " prompts; one per request is served")));
+  } else if (!prompt->is_array() || prompt->empty()) {
+    fields.Fail("prompt", "must be a string or a list of token ids, with one at least");
   } else if (auto error = ParseTokenIds(*prompt, "prompt", &request->prompt_ids)) {
     fields.Fail(*std::move(error));
   }
@@ -166,8 +175,9 @@ std::optional<ApiError> ParseObject(absl::string_view body, json* object) {
 }
 
 std::optional<ApiError> ParseTokenIds(const json& value, absl::string_view param, std::vector<int32_t>* ids) {
-  const std::string expected = absl::StrCat("'", param, "' must be a string or a list of token ids");
-  if (!value.is_array() || value.empty()) return InvalidParameter(param, expected);
+  const std::string expected = absl::StrCat("'", param, "' must be a list of token ids");
+  if (!value.is_array())
+    return InvalidParameter(param, absl::StrCat(expected, ", found ", value.type_name()));
   ids->reserve(value.size());
   for (const json& id : value) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() > static_cast<uint64_t>(kMaxTokens)) {
@@ -204,10 +214,8 @@ std::optional<ApiError> ParseChatRequest(absl::string_view body, CompletionReque
   RefuseUnserved(fields, Endpoint::kChat);
   RefuseBestOf(fields, request->sampling);
   // The newer name wins; both count the same tokens here, as nothing is generated that is not shown.
-  auto max_tokens = fields.Integer("max_completion_tokens", 1, kMaxTokens);
-  const auto old_max_tokens = fields.Integer("max_tokens", 1, kMaxTokens);
-  if (!max_tokens) max_tokens = old_max_tokens;
-  request->sampling.set_max_tokens(static_cast<uint32_t>(max_tokens.value_or(0)));
+  ParseMaxTokens(fields, "max_tokens", request);
+  ParseMaxTokens(fields, "max_completion_tokens", request);
   if (fields.error()) return fields.error();
   const json* messages = fields.Find("messages");
   if (messages == nullptr) return InvalidParameter("messages", "'messages' is required");
@@ -225,8 +233,8 @@ std::optional<ApiError> ParseCompletionRequest(absl::string_view body, Completio
   ParsePlainLogprobs(fields, &request->sampling);
   RefuseUnserved(fields, Endpoint::kPlain);
   RefuseBestOf(fields, request->sampling);
-  request->sampling.set_max_tokens(
-      static_cast<uint32_t>(fields.Integer("max_tokens", 1, kMaxTokens).value_or(kDefaultPlainMaxTokens)));
+  request->sampling.set_max_tokens(kDefaultPlainMaxTokens);
+  ParseMaxTokens(fields, "max_tokens", request);
   ParsePrompt(fields, request);
   return fields.error();
 }

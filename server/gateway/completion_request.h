@@ -26,6 +26,7 @@ struct CompletionRequest {
   std::string prompt;
   std::vector<int32_t> prompt_ids;
   v1::SamplingParams sampling;
+  std::string max_tokens_param;  // the name by which the client gave max_tokens; "": it did not
   std::optional<v1::TextConstraint> constraint;  // of response_format
   bool stream = false;
   bool include_usage = false;
@@ -42,7 +43,7 @@ struct CompletionRequest {
 std::optional<ApiError> ParseChatRequest(absl::string_view body, CompletionRequest* request);
 std::optional<ApiError> ParseCompletionRequest(absl::string_view body, CompletionRequest* request);
 
-// A list of token ids named `param`.
+// A list of token ids named `param`, which may be empty.
 std::optional<ApiError> ParseTokenIds(const nlohmann::json& value, absl::string_view param,
                                       std::vector<int32_t>* ids);
 // A body that is one JSON object.

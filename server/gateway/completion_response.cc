@@ -1,5 +1,6 @@
 #include "server/gateway/completion_response.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -63,17 +64,18 @@ ordered_json Usage(const TokenUsage& usage, const v1::Started& started) {
           {"prompt_tokens_details", {{"cached_tokens", CachedTokens(started)}}}};
 }
 
-ordered_json Calls(const ChoiceDelta& delta, bool streamed) {
-  ordered_json calls = ordered_json::array();
-  for (size_t i = 0; i < delta.calls.size(); ++i) {
-    ordered_json call;
-    if (streamed) call["index"] = delta.first_call + i;
-    call["id"] = delta.calls[i].id;
-    call["type"] = "function";
-    call["function"] = {{"name", delta.calls[i].name}, {"arguments", delta.calls[i].arguments}};
-    calls.push_back(std::move(call));
+// `first_index`: streamed, of the first of them among the choice's calls.
+ordered_json Calls(const std::vector<ToolCall>& calls, std::optional<size_t> first_index) {
+  ordered_json list = ordered_json::array();
+  for (const ToolCall& call : calls) {
+    ordered_json entry;
+    if (first_index) entry["index"] = *first_index + list.size();
+    entry["id"] = call.id;
+    entry["type"] = "function";
+    entry["function"] = {{"name", call.name}, {"arguments", call.arguments}};
+    list.push_back(std::move(entry));
   }
-  return calls;
+  return list;
 }
 
 ordered_json Report(const CompletionReport& report) {
@@ -105,7 +107,7 @@ ordered_json RoleChunk(const CompletionIdentity& identity, int choice) {
 ordered_json DeltaChunk(const CompletionIdentity& identity, int choice, const ChoiceDelta& delta) {
   ordered_json json = ordered_json::object();
   if (!delta.text.empty()) json["content"] = delta.text;
-  if (!delta.calls.empty()) json["tool_calls"] = Calls(delta, /*streamed=*/true);
+  if (!delta.calls.empty()) json["tool_calls"] = Calls(delta.calls, delta.first_call);
   return Chunk(identity, choice, std::move(json), delta.logprobs, nullptr);
 }
 
@@ -124,31 +126,41 @@ ordered_json UsageChunk(const CompletionIdentity& identity, const TokenUsage& us
   return json;
 }
 
-ordered_json WholeBody(const CompletionIdentity& identity, const std::vector<WholeChoice>& choices,
-                       const TokenUsage& usage, const CompletionReport& report) {
-  ordered_json list = ordered_json::array();
-  for (const WholeChoice& choice : choices) {
+std::string WholeBody(const CompletionIdentity& identity, const std::vector<WholeChoice>& choices,
+                      const TokenUsage& usage, const CompletionReport& report) {
+  // Objects are left open for the member that follows: a choice for its log-probabilities, the body for its
+  // choices.
+  const auto open = [](const ordered_json& object) {
+    std::string text = Dump(object);
+    text.pop_back();
+    return text;
+  };
+  std::string body = open(Head(identity, /*chunk=*/false));
+  size_t bytes = 4096;
+  for (const WholeChoice& choice : choices) bytes += 2 * choice.text.size() + choice.logprobs.size();
+  body.reserve(bytes);
+  body += ",\"choices\":[";
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const WholeChoice& choice = choices[i];
     ordered_json entry;
-    entry["index"] = list.size();
+    entry["index"] = i;
     if (identity.chat) {
       ordered_json& message = entry["message"];
-      const std::string& text = choice.all.text;
       message = {{"role", "assistant"},
-                 {"content", text.empty() ? NoText(identity) : ordered_json(text)},
+                 {"content", choice.text.empty() ? NoText(identity) : ordered_json(choice.text)},
                  {"refusal", nullptr}};
-      if (!choice.all.calls.empty()) message["tool_calls"] = Calls(choice.all, /*streamed=*/false);
+      if (!choice.calls.empty()) message["tool_calls"] = Calls(choice.calls, std::nullopt);
     } else {
-      entry["text"] = choice.all.text;
+      entry["text"] = choice.text;
     }
-    entry["logprobs"] = choice.all.logprobs;
     entry["finish_reason"] = choice.finish_reason;
-    list.push_back(std::move(entry));
+    absl::StrAppend(&body, i == 0 ? "" : ",", open(entry), ",\"logprobs\":");
+    choice.logprobs.AppendTo(&body);
+    body += "}";
   }
-  ordered_json json = Head(identity, /*chunk=*/false);
-  json["choices"] = std::move(list);
-  json["usage"] = Usage(usage, report.started);
-  json["aludel"] = Report(report);
-  return json;
+  absl::StrAppend(&body, "],\"usage\":", Dump(Usage(usage, report.started)),
+                  ",\"aludel\":", Dump(Report(report)), "}");
+  return body;
 }
 
 std::vector<HttpHeader> ReportHeaders(const v1::Started& started) {

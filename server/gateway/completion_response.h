@@ -29,7 +29,9 @@ struct TokenUsage {
 
 // One choice of an answer that is not streamed.
 struct WholeChoice {
-  ChoiceDelta all;
+  std::string text;
+  std::vector<ToolCall> calls;
+  LogprobsText logprobs;
   std::string finish_reason;
 };
 
@@ -52,8 +54,9 @@ nlohmann::ordered_json LastChunk(const CompletionIdentity& identity, int choice,
                                  const std::string& finish_reason, const CompletionReport* report);
 nlohmann::ordered_json UsageChunk(const CompletionIdentity& identity, const TokenUsage& usage,
                                   const CompletionReport& report);
-nlohmann::ordered_json WholeBody(const CompletionIdentity& identity, const std::vector<WholeChoice>& choices,
-                                 const TokenUsage& usage, const CompletionReport& report);
+// Serialised, as log-probabilities make it large.
+std::string WholeBody(const CompletionIdentity& identity, const std::vector<WholeChoice>& choices,
+                      const TokenUsage& usage, const CompletionReport& report);
 
 // x-aludel-plan, -format, -payload-bytes and -cached-tokens (prompt tokens whose cache was
 // handed over, or there already, instead of computed), and the stages as Server-Timing, which browsers show.

@@ -1,6 +1,7 @@
 #include "server/gateway/completions.h"
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <utility>
 
@@ -38,6 +39,28 @@ ApiError TooManyRequests(int max_requests) {
 Completions::Completions(Options options, const ServedModels* models, Router* router, Metrics* metrics)
     : options_(std::move(options)), models_(models), router_(router), metrics_(metrics) {}
 
+std::optional<ApiError> Completions::Tokenize(const ServedModel& model, CompletionRequest* request,
+                                              v1::GenerateRequest* generate) const {
+  const absl::string_view param = request->chat ? "messages" : "prompt";
+  const uint64_t max_context = router_->State(model.name).max_context;
+  std::vector<int32_t> ids = std::move(request->prompt_ids);
+  if (!ids.empty()) {
+    if (auto error = CheckTokenIds(model, param, ids)) return error;
+  } else {
+    std::string text = std::move(request->prompt);
+    if (request->chat) {
+      if (auto error = RenderChat(model, *request, &text)) return error;
+    }
+    if (auto error = CheckTextLength(model, param, text, max_context)) return error;
+    // A chat template has written what stands in front of the prompt.
+    if (auto error = TokenizeText(model, param, text, /*add_special_tokens=*/!request->chat, &ids)) {
+      return error;
+    }
+  }
+  generate->mutable_prompt()->Assign(ids.begin(), ids.end());
+  return CheckLength(*request, ids.size(), max_context);
+}
+
 std::optional<ApiError> Completions::Prepare(bool chat, const HttpRequest& http, CompletionRequest* request,
                                              v1::GenerateRequest* generate) const {
   if (auto error = chat ? ParseChatRequest(http.body, request) : ParseCompletionRequest(http.body, request)) {
@@ -46,18 +69,9 @@ std::optional<ApiError> Completions::Prepare(bool chat, const HttpRequest& http,
   const ServedModel* model = models_->Find(request->model);
   if (model == nullptr) return ModelNotFound(request->model);
   if (auto error = CheckModelLimits(*model, *router_, *request)) return error;
-  const absl::string_view param = chat ? "messages" : "prompt";
-  std::vector<int32_t> ids = std::move(request->prompt_ids);
-  if (!ids.empty()) {
-    if (auto error = CheckTokenIds(*model, param, ids)) return error;
-  } else if (auto error = chat ? TokenizeChat(*model, *request, &ids)
-                               : TokenizeText(*model, request->prompt, /*add_special_tokens=*/true, &ids)) {
-    return error;
-  }
-  if (auto error = CheckLength(param, ids.size(), router_->State(model->name).max_context)) return error;
-  generate->mutable_prompt()->Assign(ids.begin(), ids.end());
-  FillSampling(model->defaults, &request->sampling);
+  if (auto error = Tokenize(*model, request, generate)) return error;
   *generate->mutable_sampling() = request->sampling;
+  FillSampling(model->defaults, generate->mutable_sampling());
   std::optional<v1::TextConstraint> constraint = request->constraint;
   if (auto error = ConstrainToCall(request->tools, model->tool_dialect, &constraint)) return error;
   if (constraint) *generate->mutable_constraint() = *std::move(constraint);
@@ -79,14 +93,20 @@ void Completions::Serve(bool chat, const HttpRequest& http, const RequestIdentit
     running_.fetch_sub(1);
     error = TooManyRequests(options_.max_requests);
   }
+  CompletionOutcome outcome;
+  outcome.operation = chat ? "chat" : "text_completion";
+  if (models_->Find(request.model) != nullptr) outcome.model = request.model;
+  outcome.stream = request.stream;
+  if (!request.max_tokens_param.empty()) outcome.max_tokens = request.sampling.max_tokens();
+  if (request.sampling.has_temperature()) outcome.temperature = request.sampling.temperature();
+  outcome.prompt_tokens = generate.prompt_size();
   if (error) {
-    responder.Respond(error->ToResponse());
-    CompletionOutcome outcome;
     outcome.status = error->status;
     outcome.name = OutcomeName(error->status);
+    outcome.refused = true;
     outcome.error = error->message;
-    outcome.operation = chat ? "chat" : "text_completion";
-    if (models_->Find(request.model) != nullptr) outcome.model = request.model;
+    outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - http.received).count();
+    responder.Respond(error->ToResponse());
     on_end(outcome);
     return;
   }
@@ -98,7 +118,6 @@ void Completions::Serve(bool chat, const HttpRequest& http, const RequestIdentit
                       .model = request.model,
                       .include_usage = request.include_usage,
                       .may_call = request.tools.choice != Tools::Choice::kNone};
-  options.stream = request.stream;
   options.choices = static_cast<int>(generate.sampling().choices());
   options.tokenizer = models_->Find(request.model)->tokenizer.get();
   if (options.identity.may_call) {
@@ -108,7 +127,7 @@ void Completions::Serve(bool chat, const HttpRequest& http, const RequestIdentit
     if (!request.tools.parallel) options.tools.max_calls = 1;
   }
   options.received = http.received;
-  options.prompt_tokens = generate.prompt_size();
+  options.outcome = std::move(outcome);
   options.on_end = [this, on_end = std::move(on_end)](const CompletionOutcome& outcome) {
     running_.fetch_sub(1);
     on_end(outcome);

@@ -30,6 +30,9 @@ class Completions {
              OnCompletionEnd on_end);
 
  private:
+  // Its prompt as tokens, or the error to answer.
+  std::optional<ApiError> Tokenize(const ServedModel& model, CompletionRequest* request,
+                                   v1::GenerateRequest* generate) const;
   // A parsed request and its tokens, or the error to answer.
   std::optional<ApiError> Prepare(bool chat, const HttpRequest& http, CompletionRequest* request,
                                   v1::GenerateRequest* generate) const;

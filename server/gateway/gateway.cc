@@ -108,6 +108,10 @@ absl::StatusOr<std::unique_ptr<HttpServer>> Gateway::Listen(HttpServerOptions op
   options.refuse = [this](const HttpRequest& request, const HttpError& error) {
     return Refuse(request, error);
   };
+  options.at_once = [](const HttpRequest& request) {
+    const Route* route = FindRoute(request.path);
+    return route != nullptr && route->at_once;
+  };
   return HttpServer::Start(options, [this](HttpRequest request, HttpResponder responder) {
     Handle(std::move(request), std::move(responder));
   });
@@ -123,7 +127,9 @@ Gateway::Arrival Gateway::Receive(const HttpRequest& request) const {
   RequestIdentity& identity = arrival.identity;
   identity.id = RequestId(request);
   identity.peer = request.peer;
-  identity.path = std::string(arrival.route == nullptr ? "other" : arrival.route->path);
+  identity.method = request.method;
+  identity.path = request.path;
+  identity.route = std::string(arrival.route == nullptr ? "other" : arrival.route->path);
   PlaceInTrace(request, options_.trace_share, &identity);
   arrival.headers = cors_.HeadersFor(request);
   arrival.headers.push_back({"x-request-id", identity.id});
@@ -162,19 +168,20 @@ void Gateway::Handle(HttpRequest request, HttpResponder responder) {
   responder.AddHeaders(arrival.headers);
   const Route* const route = arrival.route;
   const bool right_method = route != nullptr && route->Takes(request.method);
-  const bool completion = right_method && route->completion;
   std::shared_ptr<Access::Grant> grant;
   std::optional<ApiError> refusal = CheckKey(request, &arrival);
   const bool stranger = refusal.has_value();
   const RequestIdentity& identity = arrival.identity;
-  if (!refusal && completion) refusal = access_->Admit(identity.client, &grant);
+  if (!refusal && right_method && route->metered) refusal = access_->Admit(identity.client, &grant);
   if (refusal) metrics_->CountHttpRefusal(refusal->code);
-  if (completion && !refusal) {
+  if (!refusal && right_method && route->completion) {
     completions_.Serve(route->path == "/v1/chat/completions", request, identity, std::move(responder),
                        [this, identity, grant = std::move(grant)](const CompletionOutcome& outcome) mutable {
                          // Now, and not with the last reference to this call, which may outlive everything.
                          const std::shared_ptr<Access::Grant> ended = std::move(grant);
-                         ended->ChargeTokens(outcome.prompt_tokens + outcome.completion_tokens);
+                         if (!outcome.refused) {
+                           ended->ChargeTokens(outcome.prompt_tokens + outcome.completion_tokens);
+                         }
                          journal_.Completed(identity, outcome);
                        });
     return;
@@ -187,8 +194,9 @@ void Gateway::Handle(HttpRequest request, HttpResponder responder) {
   if (stranger) {
     journal_.Refused(identity, {.status = refusal->status, .message = refusal->message});
   } else {
-    journal_.Answered(identity, response.status, route != nullptr && route->quiet);
+    journal_.Answered(identity, response, route != nullptr && route->quiet);
   }
+  grant.reset();  // before the answer: whoever has it may ask again
   responder.Respond(std::move(response));
 }
 

@@ -178,6 +178,9 @@ void HttpConnection::Dispatch() {
   request.keep_alive = keep_alive_;
   auto exchange = std::make_shared<HttpExchange>(shared_from_this(), request);
   exchange_ = exchange;
+  if (state_->options.at_once && state_->options.at_once(request)) {
+    return state_->handler(std::move(request), HttpResponder(std::move(exchange)));
+  }
   if (state_->queued_requests.fetch_add(1) >= state_->options.max_queued_requests) {
     state_->queued_requests.fetch_sub(1);
     return exchange->Respond(state_->Refusal(request, {503, "too many requests wait for a handler", 1}),

@@ -36,6 +36,7 @@ struct HttpResponse {
   std::string content_type = "application/json";
   std::vector<HttpHeader> headers;
   std::string body;
+  std::string error;  // for logs: what was wrong; "" where nothing was
 };
 
 // A request that the HTTP layer itself refuses.

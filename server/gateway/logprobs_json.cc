@@ -1,10 +1,12 @@
 #include "server/gateway/logprobs_json.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "runtime/model/utf8.h"
+#include "server/gateway/api_error.h"
 
 namespace aludel {
 namespace {
@@ -47,17 +49,6 @@ ordered_json LogprobsJson::MakePlain(const v1::Token& token) {
           {"text_offset", ordered_json::array({offset})}};
 }
 
-void LogprobsJson::Append(const ordered_json& one, ordered_json* all) {
-  if (one.is_null()) return;
-  if (all->is_null()) {
-    *all = one;
-    return;
-  }
-  for (const auto& [name, list] : one.items()) {
-    if (list.is_array()) (*all)[name].insert((*all)[name].end(), list.begin(), list.end());
-  }
-}
-
 std::string LogprobsJson::Bytes(int32_t token) const {
   if (tokenizer_->IsSpecial(token)) return tokenizer_->Decode({token}, /*skip_special_tokens=*/false);
   return tokenizer_->TokenBytes(token);
@@ -81,6 +72,40 @@ ordered_json LogprobsJson::ChatEntry(const v1::TokenLogprob& entry) const {
   ordered_json bytes = ordered_json::array();
   for (const char byte : text) bytes.push_back(static_cast<uint8_t>(byte));
   return {{"token", Spelling(text)}, {"logprob", entry.logprob()}, {"bytes", std::move(bytes)}};
+}
+
+void LogprobsText::Append(const ordered_json& one) {
+  if (one.is_null()) return;
+  const bool first = members_.empty();
+  auto member = members_.begin();
+  for (const auto& [name, value] : one.items()) {
+    std::string text = Dump(value);
+    if (value.is_array()) text.pop_back();
+    if (first) {
+      members_.push_back({name, std::move(text), value.is_array()});
+    } else if (auto& [known, all, list] = *member++; list) {
+      text[0] = ',';
+      all += text;
+    }
+  }
+}
+
+void LogprobsText::AppendTo(std::string* body) const {
+  if (members_.empty()) {
+    *body += "null";
+    return;
+  }
+  for (const Member& member : members_) {
+    absl::StrAppend(body, &member == &members_[0] ? "{" : ",", "\"", member.name, "\":", member.text,
+                    member.list ? "]" : "");
+  }
+  *body += "}";
+}
+
+size_t LogprobsText::size() const {
+  size_t bytes = sizeof("null");
+  for (const Member& member : members_) bytes += member.name.size() + member.text.size() + sizeof(",\"\":]");
+  return bytes;
 }
 
 }  // namespace aludel

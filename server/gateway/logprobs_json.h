@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "aludel/v1/handoff.pb.h"
 #include "nlohmann/json.hpp"
@@ -18,8 +19,6 @@ class LogprobsJson {
 
   // The "logprobs" of a chunk with this token; null where none were asked for.
   nlohmann::ordered_json Make(const v1::Token& token);
-  // Adds one such object to those before it; `all` begins as null.
-  static void Append(const nlohmann::ordered_json& one, nlohmann::ordered_json* all);
 
  private:
   nlohmann::ordered_json MakeChat(const v1::Token& token) const;
@@ -35,6 +34,25 @@ class LogprobsJson {
   const bool chat_;
   const Tokenizer* const tokenizer_;
   int64_t characters_ = 0;  // of the text so far, one that is not whole yet included
+};
+
+// The "logprobs" of a whole answer, as the text that it will be in the body: as a tree of values, an answer
+// that a client waits for would take ten times its size.
+class LogprobsText {
+ public:
+  // Adds what LogprobsJson makes of the next token.
+  void Append(const nlohmann::ordered_json& one);
+  // One JSON value, null where nothing was added.
+  void AppendTo(std::string* body) const;
+  size_t size() const;  // bytes that AppendTo adds, or a few more
+
+ private:
+  struct Member {
+    std::string name;
+    std::string text;  // a list lacks its closing bracket
+    bool list = false;
+  };
+  std::vector<Member> members_;
 };
 
 }  // namespace aludel

@@ -18,6 +18,12 @@ HttpResponse Ok(const ordered_json& body) {
   return response;
 }
 
+ApiError ContextExceeded(absl::string_view param, absl::string_view message) {
+  ApiError error = InvalidParameter(param, message);
+  error.code = "context_length_exceeded";
+  return error;
+}
+
 // The model that a body names.
 std::optional<ApiError> FindModel(const ServedModels& models, JsonFields& fields, const ServedModel** model) {
   const std::string name = fields.String("model").value_or("");
@@ -38,12 +44,14 @@ std::optional<ApiError> Tokenize(const ServedModels& models, absl::string_view b
   *spellings = fields.Bool("return_token_strs").value_or(false);
   const auto prompt = fields.String("prompt");
   if (fields.error()) return fields.error();
-  if (prompt) return TokenizeText(**model, *prompt, add_special_tokens, ids);
+  if (prompt) return TokenizeText(**model, "prompt", *prompt, add_special_tokens, ids);
   if (fields.Find("messages") == nullptr)
     return InvalidParameter("prompt", "'prompt' or 'messages' is required");
   CompletionRequest request;
   if (auto error = ParseChatRequest(body, &request)) return error;
-  return TokenizeChat(**model, request, ids);
+  std::string text;
+  if (auto error = RenderChat(**model, request, &text)) return error;
+  return TokenizeText(**model, "messages", text, /*add_special_tokens=*/false, ids);
 }
 
 std::optional<ApiError> Detokenize(const ServedModels& models, absl::string_view body, std::string* text) {
@@ -63,16 +71,8 @@ std::optional<ApiError> Detokenize(const ServedModels& models, absl::string_view
 
 }  // namespace
 
-std::optional<ApiError> TokenizeText(const ServedModel& model, absl::string_view text,
-                                     bool add_special_tokens, std::vector<int32_t>* ids) {
-  auto encoded = model.tokenizer->Encode(text, add_special_tokens);
-  if (!encoded.ok()) return FromStatus("prompt", encoded.status());
-  *ids = *std::move(encoded);
-  return std::nullopt;
-}
-
-std::optional<ApiError> TokenizeChat(const ServedModel& model, const CompletionRequest& request,
-                                     std::vector<int32_t>* ids) {
+std::optional<ApiError> RenderChat(const ServedModel& model, const CompletionRequest& request,
+                                   std::string* text) {
   if (model.chat_template == nullptr) {
     return InvalidParameter(
         "model", absl::StrCat("model '", model.name, "' has no chat template; use /v1/completions instead"));
@@ -81,11 +81,25 @@ std::optional<ApiError> TokenizeChat(const ServedModel& model, const CompletionR
   if (!context.contains("add_generation_prompt")) context["add_generation_prompt"] = true;
   context["messages"] = request.messages;
   if (!request.tools.list.is_null()) context["tools"] = request.tools.list;
-  const auto text = model.chat_template->Render(context);
-  if (!text.ok()) return FromStatus("messages", text.status());
-  // The template has written what stands in front of the prompt.
-  auto encoded = model.tokenizer->Encode(*text, /*add_special_tokens=*/false);
-  if (!encoded.ok()) return FromStatus("messages", encoded.status());
+  auto rendered = model.chat_template->Render(context);
+  if (!rendered.ok()) return FromStatus("messages", rendered.status());
+  *text = *std::move(rendered);
+  return std::nullopt;
+}
+
+std::optional<ApiError> CheckTextLength(const ServedModel& model, absl::string_view param,
+                                        absl::string_view text, uint64_t max_context) {
+  if (max_context == 0 || text.size() / max_context <= model.longest_token_bytes) return std::nullopt;
+  return ContextExceeded(param, absl::StrCat("This model's maximum context length is ", max_context,
+                                             " tokens, which never hold the ", text.size(), " bytes of your ",
+                                             param, ". Please shorten them."));
+}
+
+std::optional<ApiError> TokenizeText(const ServedModel& model, absl::string_view param,
+                                     absl::string_view text, bool add_special_tokens,
+                                     std::vector<int32_t>* ids) {
+  auto encoded = model.tokenizer->Encode(text, add_special_tokens);
+  if (!encoded.ok()) return FromStatus(param, encoded.status());
   *ids = *std::move(encoded);
   return std::nullopt;
 }
@@ -102,15 +116,24 @@ std::optional<ApiError> CheckTokenIds(const ServedModel& model, absl::string_vie
   return std::nullopt;
 }
 
-std::optional<ApiError> CheckLength(absl::string_view param, size_t prompt_tokens, uint64_t max_context) {
+std::optional<ApiError> CheckLength(const CompletionRequest& request, size_t prompt_tokens,
+                                    uint64_t max_context) {
+  const absl::string_view param = request.chat ? "messages" : "prompt";
   if (prompt_tokens == 0) return InvalidParameter(param, absl::StrCat("'", param, "' holds no token"));
-  if (max_context == 0 || prompt_tokens < max_context) return std::nullopt;
-  ApiError error = InvalidParameter(
-      param, absl::StrCat("This model's maximum context length is ", max_context,
-                          " tokens, of which at least one is for the answer. However, your ", param,
-                          " resulted in ", prompt_tokens, " tokens. Please shorten them."));
-  error.code = "context_length_exceeded";
-  return error;
+  if (max_context == 0) return std::nullopt;
+  const std::string limit = absl::StrCat("This model's maximum context length is ", max_context, " tokens");
+  if (prompt_tokens >= max_context) {
+    return ContextExceeded(
+        param, absl::StrCat(limit, ", of which at least one is for the answer. However, your ", param,
+                            " resulted in ", prompt_tokens, " tokens. Please shorten them."));
+  }
+  const uint64_t answer_tokens = request.max_tokens_param.empty() ? 0 : request.sampling.max_tokens();
+  if (prompt_tokens + answer_tokens <= max_context) return std::nullopt;
+  return ContextExceeded(request.max_tokens_param,
+                         absl::StrCat(limit, ". However, you requested ", prompt_tokens + answer_tokens,
+                                      " tokens (", prompt_tokens, " in the ", param, ", ", answer_tokens,
+                                      " in the completion). Please reduce ", request.max_tokens_param,
+                                      " or the length of the ", param, "."));
 }
 
 ApiError ModelNotFound(absl::string_view name) {

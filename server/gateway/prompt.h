@@ -14,18 +14,26 @@
 
 namespace aludel {
 
-// Messages and tools through the model's chat template to tokens; 400 with the template's own words where it
-// refuses.
-std::optional<ApiError> TokenizeChat(const ServedModel& model, const CompletionRequest& request,
+// Messages and tools through the model's chat template to text, which needs no special tokens added; 400 with
+// the template's own words where it refuses.
+std::optional<ApiError> RenderChat(const ServedModel& model, const CompletionRequest& request,
+                                   std::string* text);
+// 400 for a text that cannot be a prompt, so that it is not tokenised to learn that: longer than a context
+// full of the longest token. (A normalizer may shorten a text, and no tokens of a published model are so long
+// that this would matter.) `max_context` 0: not known yet.
+std::optional<ApiError> CheckTextLength(const ServedModel& model, absl::string_view param,
+                                        absl::string_view text, uint64_t max_context);
+// Text to tokens, with what the model wants in front (e.g. a BOS) where `add_special_tokens`.
+std::optional<ApiError> TokenizeText(const ServedModel& model, absl::string_view param,
+                                     absl::string_view text, bool add_special_tokens,
                                      std::vector<int32_t>* ids);
-// Plain text to tokens, with what the model wants in front (e.g. a BOS) where `add_special_tokens`.
-std::optional<ApiError> TokenizeText(const ServedModel& model, absl::string_view text,
-                                     bool add_special_tokens, std::vector<int32_t>* ids);
 // Ids that a client made itself must be in the vocabulary.
 std::optional<ApiError> CheckTokenIds(const ServedModel& model, absl::string_view param,
                                       const std::vector<int32_t>& ids);
-// 400 with both numbers where no token could be generated behind the prompt. `max_context` 0: not known yet.
-std::optional<ApiError> CheckLength(absl::string_view param, size_t prompt_tokens, uint64_t max_context);
+// 400 with the numbers where no token could be generated behind the prompt, or not as many as the client
+// asked for. `max_context` 0: not known yet.
+std::optional<ApiError> CheckLength(const CompletionRequest& request, size_t prompt_tokens,
+                                    uint64_t max_context);
 
 ApiError ModelNotFound(absl::string_view name);
 

@@ -14,37 +14,47 @@ namespace {
 
 using nlohmann::ordered_json;
 
-ordered_json Line(const RequestIdentity& identity, int status) {
-  return {{"request_id", identity.id}, {"trace_id", identity.trace.TraceIdHex()},
-          {"key", identity.client},    {"peer", identity.peer},
-          {"path", identity.path},     {"status", status}};
+// Of what a client makes up.
+constexpr size_t kMaxPathBytes = 128;
+constexpr size_t kMaxMethodBytes = 16;
+constexpr size_t kMaxErrorBytes = 512;
+
+ordered_json Line(const RequestIdentity& identity, int status, const std::string& error) {
+  ordered_json line = {{"request_id", identity.id},
+                       {"trace_id", identity.trace.TraceIdHex()},
+                       {"key", identity.client},
+                       {"peer", identity.peer},
+                       {"method", identity.method.substr(0, kMaxMethodBytes)},
+                       {"path", identity.path.substr(0, kMaxPathBytes)},
+                       {"status", status},
+                       {"outcome", OutcomeName(status)}};
+  if (!error.empty()) line["error"] = error.substr(0, kMaxErrorBytes);
+  return line;
 }
 
 }  // namespace
 
-void RequestJournal::Answered(const RequestIdentity& identity, int status, bool quiet) {
-  metrics_->CountHttpRequest(identity.path, status);
-  if (!quiet) LogEvent("request", Line(identity, status));
+void RequestJournal::Answered(const RequestIdentity& identity, const HttpResponse& response, bool quiet) {
+  metrics_->CountHttpRequest(identity.route, response.status);
+  if (!quiet) LogEvent("request", Line(identity, response.status, response.error));
 }
 
 void RequestJournal::Refused(const RequestIdentity& identity, const HttpError& error) {
-  metrics_->CountHttpRequest(identity.path, error.status);
+  metrics_->CountHttpRequest(identity.route, error.status);
   const std::optional<int64_t> left_out = refusal_lines_.Take();
   if (!left_out) return;
-  ordered_json line = Line(identity, error.status);
-  line["error"] = error.message;
+  ordered_json line = Line(identity, error.status, error.message);
   if (*left_out > 0) line["left_out"] = *left_out;
   LogEvent("request", line);
 }
 
 void RequestJournal::Completed(const RequestIdentity& identity, const CompletionOutcome& outcome) {
-  metrics_->CountHttpRequest(identity.path, outcome.status);
+  metrics_->CountHttpRequest(identity.route, outcome.status);
   const v1::Started& started = outcome.started;
   const v1::Stages& stages = started.stages();
   const auto ms = [](double seconds) { return std::round(seconds * 1e6) / 1e3; };
-  ordered_json line = Line(identity, outcome.status);
-  line.update({{"outcome", outcome.name},
-               {"model", outcome.model},
+  ordered_json line = Line(identity, outcome.status, outcome.error);
+  line.update({{"model", outcome.model},
                {"stream", outcome.stream},
                {"prompt_tokens", outcome.prompt_tokens},
                {"completion_tokens", outcome.completion_tokens},
@@ -68,7 +78,6 @@ void RequestJournal::Completed(const RequestIdentity& identity, const Completion
                  {"gateway_ms", ms(outcome.gateway_seconds)}});
   }
   if (!started.fallback_reason().empty()) line["fallback_reason"] = started.fallback_reason();
-  if (!outcome.error.empty()) line["error"] = outcome.error;
   LogEvent("request", line);
   if (traces_ != nullptr && identity.trace.sampled) ExportSpan(identity, outcome);
 }
@@ -83,16 +92,20 @@ void RequestJournal::ExportSpan(const RequestIdentity& identity, const Completio
             .end = absl::Now()};
   span.start = span.end - absl::Seconds(outcome.seconds);
   span.attributes = {{"gen_ai.operation.name", outcome.operation},
-                     {"gen_ai.system", "aludel"},
+                     {"gen_ai.provider.name", "aludel"},
+                     {"gen_ai.system", "aludel"},  // its older name
                      {"gen_ai.request.model", outcome.model},
                      {"gen_ai.response.id", outcome.completion_id},
                      {"gen_ai.usage.input_tokens", outcome.prompt_tokens},
                      {"gen_ai.usage.output_tokens", outcome.completion_tokens},
                      {"http.response.status_code", int64_t{outcome.status}},
                      {"aludel.request_id", identity.id}};
+  if (outcome.max_tokens) span.attributes.push_back({"gen_ai.request.max_tokens", *outcome.max_tokens});
+  if (outcome.temperature) span.attributes.push_back({"gen_ai.request.temperature", *outcome.temperature});
   if (outcome.has_first_token) {
     span.attributes.insert(span.attributes.end(),
-                           {{"gen_ai.response.finish_reasons", outcome.finish_reasons},
+                           {{"gen_ai.response.model", outcome.model},
+                            {"gen_ai.response.finish_reasons", outcome.finish_reasons},
                             {"gen_ai.server.time_to_first_token", outcome.ttft_seconds},
                             {"aludel.plan", started.plan()},
                             {"aludel.format", started.format()},

@@ -16,7 +16,7 @@ class RequestJournal {
   RequestJournal(Metrics* metrics, OtlpExporter* traces) : metrics_(metrics), traces_(traces) {}
 
   // One that was answered at once; `quiet`: counted only.
-  void Answered(const RequestIdentity& identity, int status, bool quiet);
+  void Answered(const RequestIdentity& identity, const HttpResponse& response, bool quiet);
   // One that the HTTP layer refused, or that came without a key. Whoever can connect can cause these, so
   // their lines are bounded; the next line says how many went without.
   void Refused(const RequestIdentity& identity, const HttpError& error);

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,10 +15,12 @@ namespace aludel {
 
 // Who a request is, from its first line on.
 struct RequestIdentity {
-  std::string id;                           // the client's x-request-id, or ours
-  std::string client;                       // name of its API key; "" where none is needed
-  std::string peer;                         // "address:port"
-  std::string path;                         // its route's, or "other": what a client makes up is no label
+  std::string id;      // the client's x-request-id, or ours
+  std::string client;  // name of its API key; "" where none is needed
+  std::string peer;    // "address:port"
+  std::string method;
+  std::string path;                         // as it came, without the query, which may hold secrets
+  std::string route;                        // its path, or "other": what a client makes up is no label
   TraceContext trace;                       // of the gateway's own operation
   std::array<uint8_t, 8> parent_span = {};  // the client's operation; zeros: it sent none
 };
@@ -26,6 +29,7 @@ struct RequestIdentity {
 struct CompletionOutcome {
   int status = 0;           // HTTP; what a stream that has begun can no longer say, too
   const char* name = "ok";  // "ok", or a gRPC code's name in lower case
+  bool refused = false;     // by the gateway itself: no decode server was asked
   std::string error;        // message to the client; "" where it went well
   std::string operation;    // "chat" or "text_completion", as OpenTelemetry names them
   std::string model;        // "" where the request never named one of ours
@@ -33,6 +37,8 @@ struct CompletionOutcome {
   std::vector<std::string> finish_reasons;  // by choice
   bool stream = false;
   bool has_first_token = false;
+  std::optional<int64_t> max_tokens;  // what the request says of these
+  std::optional<double> temperature;
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   v1::Started started;         // the decode server's report; empty where no token came

@@ -9,15 +9,15 @@ namespace {
 
 constexpr Route kRoutes[] = {
     {.path = "/", .method = "GET", .open = true},
-    {.path = "/v1/chat/completions", .method = "POST", .completion = true},
-    {.path = "/v1/completions", .method = "POST", .completion = true},
+    {.path = "/v1/chat/completions", .method = "POST", .metered = true, .completion = true},
+    {.path = "/v1/completions", .method = "POST", .metered = true, .completion = true},
     {.path = "/v1/models", .method = "GET"},
     {.path = "/v1/models/*", .method = "GET"},
-    {.path = "/tokenize", .method = "POST"},
-    {.path = "/detokenize", .method = "POST"},
-    {.path = "/health", .method = "GET", .open = true, .quiet = true},
-    {.path = "/ready", .method = "GET", .open = true, .quiet = true},
-    {.path = "/version", .method = "GET", .open = true},
+    {.path = "/tokenize", .method = "POST", .metered = true},
+    {.path = "/detokenize", .method = "POST", .metered = true},
+    {.path = "/health", .method = "GET", .open = true, .quiet = true, .at_once = true},
+    {.path = "/ready", .method = "GET", .open = true, .quiet = true, .at_once = true},
+    {.path = "/version", .method = "GET", .open = true, .at_once = true},
     {.path = "/metrics", .method = "GET", .open = true, .quiet = true},
 };
 

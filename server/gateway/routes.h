@@ -12,7 +12,9 @@ struct Route {
   absl::string_view method;  // where it is GET, HEAD is served too
   bool open = false;         // needs no key
   bool quiet = false;        // asked every few seconds by machines: no log line
-  bool completion = false;   // work for a decode server, within its client's limits
+  bool at_once = false;      // takes microseconds: answered whatever waits for a handler thread
+  bool metered = false;      // costs enough to count against its client's limits
+  bool completion = false;   // work for a decode server
 
   bool Takes(absl::string_view asked) const;
   std::string Allow() const;  // every method it takes, as the header has them

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -17,6 +18,15 @@ absl::Status At(const ServedModelOptions& options, const absl::Status& status) {
 
 }  // namespace
 
+size_t LongestTokenBytes(const Tokenizer& tokenizer) {
+  size_t longest = 0;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    longest = std::max(longest, tokenizer.IsSpecial(id) ? tokenizer.Decode({id}, false).size()
+                                                        : tokenizer.TokenBytes(id).size());
+  }
+  return longest;
+}
+
 absl::StatusOr<ServedModels> ServedModels::Load(const std::vector<ServedModelOptions>& options) {
   std::vector<std::unique_ptr<ServedModel>> models;
   for (const ServedModelOptions& option : options) {
@@ -27,6 +37,7 @@ absl::StatusOr<ServedModels> ServedModels::Load(const std::vector<ServedModelOpt
     if (!tokenizer.ok()) return At(option, tokenizer.status());
     for (const std::string& warning : warnings) spdlog::warn("model \"{}\": {}", option.name, warning);
     model->tokenizer = *std::move(tokenizer);
+    model->longest_token_bytes = LongestTokenBytes(*model->tokenizer);
     auto chat_template = ChatTemplate::Load(option.directory);
     if (chat_template.ok()) {
       model->chat_template = *std::move(chat_template);

@@ -21,9 +21,13 @@ struct ServedModel {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatTemplate> chat_template;  // null: no chat
   ToolDialect tool_dialect = ToolDialect::kNone;
+  size_t longest_token_bytes = 0;
   GenerationConfig defaults;  // of sampling; empty where the configuration switches them off
   int64_t created = 0;        // unix seconds, of the directory's tokenizer
 };
+
+// Of all tokens, as they stand in a text.
+size_t LongestTokenBytes(const Tokenizer& tokenizer);
 
 // The models of a configuration, loaded once at start. Immutable and thread-safe.
 class ServedModels {

@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "runtime/constrain/ordered_json.h"
 #include "server/gateway/api_error.h"
 
@@ -76,6 +77,29 @@ std::optional<ToolCall> ReadCall(const ordered_json& value, const std::vector<st
   }
   if (!object.is_object()) return std::nullopt;
   return ToolCall{MakeCallId(dialect), *name, Dump(object)};
+}
+
+bool Consume(absl::string_view* text, absl::string_view token) {
+  *text = absl::StripLeadingAsciiWhitespace(*text);
+  return absl::ConsumePrefix(text, token);
+}
+
+// The call that `text` begins with, which ended too early; nothing where its name is not there in full.
+std::optional<ToolCall> ReadCutCall(absl::string_view text, const std::vector<std::string>& names,
+                                    ToolDialect dialect) {
+  Consume(&text, "[");
+  if (!Consume(&text, "{") || !Consume(&text, "\"name\"") || !Consume(&text, ":")) return std::nullopt;
+  const auto name = absl::c_find_if(
+      names, [&](const std::string& one) { return Consume(&text, absl::StrCat("\"", one, "\"")); });
+  if (name == names.end()) return std::nullopt;
+  ToolCall call{MakeCallId(dialect), *name, ""};
+  if (Consume(&text, ",") && (Consume(&text, "\"arguments\"") || Consume(&text, "\"parameters\"")) &&
+      Consume(&text, ":")) {
+    text = absl::StripLeadingAsciiWhitespace(text);
+    const size_t size = ValueSize(text);
+    call.arguments = std::string(text.substr(0, size > 0 ? size : text.size()));
+  }
+  return call;
 }
 
 }  // namespace
@@ -172,16 +196,17 @@ bool ToolCallParser::TakeCalls(absl::string_view text, Output* output) {
 ToolCallParser::Output ToolCallParser::Finish() {
   Output output;
   const std::string held = std::exchange(held_, "");
-  const bool maybe_call = inside_ || options_.dialect == ToolDialect::kLlama ||
-                          (options_.required && options_.dialect == ToolDialect::kMistral);
-  if (!maybe_call) {
-    EmitText(held, &output);
-  } else if (!TakeCalls(held, &output)) {
-    // The marker is text, too, where no call follows it.
-    const bool hermes = inside_ && options_.dialect == ToolDialect::kHermes;
-    const bool mistral = inside_ && options_.dialect == ToolDialect::kMistral;
-    EmitText(absl::StrCat(hermes ? kOpen : mistral ? kMistralOpen : "", held), &output);
+  const bool maybe_call = inside_ || options_.required || options_.dialect == ToolDialect::kLlama;
+  if (maybe_call && TakeCalls(held, &output)) return output;
+  if (options_.required) {
+    if (auto call = ReadCutCall(held, options_.names, options_.dialect)) {
+      output.calls.push_back(*std::move(call));
+    }
+    return output;
   }
+  // The marker is text, too, where no call follows it.
+  const absl::string_view marker = options_.dialect == ToolDialect::kHermes ? kOpen : kMistralOpen;
+  EmitText(absl::StrCat(inside_ ? marker : "", held), &output);
   return output;
 }
 

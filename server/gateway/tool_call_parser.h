@@ -11,7 +11,9 @@ namespace aludel {
 
 // Finds the tool calls in a model's text as it comes, wherever its pieces break. A call leaves in one piece,
 // when it is whole; text that may be the beginning of one waits. What looks like a call but is none (no JSON,
-// a function that was not offered) stays text: nothing of an answer is lost. Not thread-safe.
+// a function that was not offered) stays text: nothing of an answer is lost. Only where a call is required is
+// what was cut off none: it leaves as a call with the arguments so far, or not at all where its name is cut.
+// Not thread-safe.
 class ToolCallParser {
  public:
   struct Options {
@@ -30,7 +32,7 @@ class ToolCallParser {
   Output Push(absl::string_view text);
   // The text is over.
   Output Finish();
-  size_t calls() const { return calls_; }
+  size_t calls() const { return calls_; }  // that were whole
 
  private:
   void PushHermes(Output* output);

@@ -78,6 +78,8 @@ def check(url: str) -> None:
         parent = spans[name]["spanId"]
     outermost = attributes(spans[chain[0]])
     assert outermost["gen_ai.operation.name"] == "chat" and outermost["gen_ai.request.model"] == "chat", outermost
+    assert outermost["gen_ai.provider.name"] == "aludel" and outermost["gen_ai.response.model"] == "chat", outermost
+    assert int(outermost["gen_ai.request.max_tokens"]) == 8 and outermost["gen_ai.request.temperature"] == 0, outermost
     assert int(outermost["gen_ai.usage.input_tokens"]) > 100 and int(outermost["gen_ai.usage.output_tokens"]) > 0
     assert outermost["aludel.plan"] == "remote" and outermost["gen_ai.server.time_to_first_token"] > 0
     shipped = int(attributes(spans[chain[3]])["aludel.payload_bytes"])

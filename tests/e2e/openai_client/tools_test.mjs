@@ -48,6 +48,17 @@ function text({ choices: [choice], usage }) {
   assert.ok(usage.prompt_tokens > plainAnswer.usage.prompt_tokens + 50, 'the template got no tools');
 }
 
+// A required call of find_town that `max_tokens` cut off.
+function cutCall({ choices: [{ text, calls: list, finish_reason }] }) {
+  assert.equal(finish_reason, 'length');
+  assert.equal(text, null);
+  for (const { name, arguments: begin } of list) {
+    assert.equal(name, 'find_town');
+    assert.match(begin, /^(\{|$)/);
+    assert.throws(() => JSON.parse(begin));
+  }
+}
+
 const base = { ...greedy, max_tokens: 200, tools };
 testFields(chat, base, [
   ['tools, no tool_choice', { max_tokens: 24 }, text],
@@ -60,6 +71,9 @@ testFields(chat, base, [
     assert.ok(new Set(answer.choices.map((choice) => JSON.stringify(choice.calls))).size > 1);
   }],
   ['tool_choice of one', { tool_choice: named('find_town') }, calls('find_town')],
+  ...[1, 5, 10, 15, 20].map((max_tokens) => [
+    `tool_choice of one, cut after ${max_tokens} tokens`, { tool_choice: named('find_town'), max_tokens }, cutCall,
+  ]),
   ['tool_choice of the other', { tool_choice: named('wait') }, calls('wait')],
   ...[true, false].flatMap((parallel_tool_calls) => [
     [`parallel_tool_calls ${parallel_tool_calls}, required`, { parallel_tool_calls, tool_choice: 'required' },
@@ -83,6 +97,15 @@ for (const mode of ['whole', 'stream']) {
     assert.ok(answered.usage.prompt_tokens > once.usage.prompt_tokens + 10);
   });
 }
+
+test('chat, whole: calls without valid arguments, and refusals, may be sent back', async () => {
+  const broken = { role: 'assistant', content: null, tool_calls: [
+    { id: 'a', type: 'function', function: { name: 'find_town', arguments: '{"person": ' } }] };
+  const complaint = { role: 'tool', tool_call_id: 'a', content: 'the arguments are no JSON' };
+  const refusal = { role: 'assistant', content: null, refusal: 'no' };
+  const history = [...messages, broken, complaint, ...messages, refusal, ...messages];
+  assert.match((await chat.ask({ ...base, max_tokens: 8, messages: history }, 'whole')).choices[0].text, /\w/);
+});
 
 test('chat, stream: a call begins without content, and has its index and id', async () => {
   const ask = { ...base, tool_choice: 'required', stream: true };

@@ -335,9 +335,10 @@ TEST(CompletionRequest, SaysWhereMessagesAreWrong) {
        "messages[0].content[0].type"},
       {R"({"model": "m", "messages": [{"role": "assistant", "content": "", "tool_calls": [1]}]})",
        "messages[0].tool_calls[0]"},
-      {R"({"model": "m", "messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f",
-          "arguments": "{"}}]}]})",
-       "messages[0].tool_calls[0].function.arguments"},
+      {R"({"model": "m", "messages": [{"role": "user", "content": null, "refusal": "no"}]})",
+       "messages[0].content"},
+      {R"({"model": "m", "messages": [{"role": "assistant", "content": [{"type": "refusal", "text": "no"}]}]})",
+       "messages[0].content[0].refusal"},
       {R"({"model": "m", "messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f",
           "arguments": {"a": 1}}}]}]})",
        "messages[0].tool_calls[0].function.arguments"},
@@ -459,6 +460,21 @@ TEST(CompletionRequest, ReadsToolCallsAndTheirAnswers) {
             R"({"role":"assistant","content":"","tool_calls":[{"id":"c1","type":"function","function":)"
             R"({"name":"weather","arguments":{"place":"A","days":2}}}]})");
   EXPECT_EQ(request.messages[2].dump(), R"({"role":"tool","content":"sun","tool_call_id":"c1"})");
+}
+
+TEST(CompletionRequest, TakesCallsWithoutValidArgumentsAndRefusalsBack) {
+  CompletionRequest request;
+  const auto error = ParseChatRequest(R"({"model": "m", "messages": [
+      {"role": "assistant", "tool_calls": [{"id": "c1", "function": {"name": "f", "arguments": "{\"a\": "}}]},
+      {"role": "assistant", "tool_calls": [{"id": "c2", "function": {"name": "f", "arguments": "[1]"}}]},
+      {"role": "assistant", "content": null, "refusal": "no"},
+      {"role": "assistant", "content": [{"type": "refusal", "refusal": "never"}]}]})",
+                                      &request);
+  ASSERT_FALSE(error) << error->message;
+  EXPECT_EQ(request.messages[0]["tool_calls"][0]["function"]["arguments"], "{\"a\": ");
+  EXPECT_EQ(request.messages[1]["tool_calls"][0]["function"]["arguments"], "[1]");
+  EXPECT_EQ(request.messages[2].dump(), R"({"role":"assistant","content":"no"})");
+  EXPECT_EQ(request.messages[3]["content"], "never");
 }
 
 TEST(CompletionRequest, ReadsPromptsAsTextOrTokens) {

@@ -3,16 +3,21 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <map>
 #include <memory>
+#include <sstream>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
 #include "server/gateway/gateway.h"
+#include "spdlog/sinks/ostream_sink.h"
+#include "spdlog/spdlog.h"
 #include "tests/server/gateway/fake_decode.h"
 #include "tests/server/gateway/plain_models.h"
 #include "tests/server/gateway/raw_client.h"
@@ -131,8 +136,27 @@ TEST_F(GatewayAccess, SaysWhenToComeBack) {
   EXPECT_THAT(answer, HasSubstr("\"type\":\"rate_limit_error\""));
 }
 
+TEST_F(GatewayAccess, TokenizingCountsAsARequest) {
+  const char* const paths[] = {"/tokenize", "/detokenize"};
+  const char* const bodies[] = {R"({"model": "chat", "prompt": "hi"})",
+                                R"({"model": "chat", "tokens": [97]})"};
+  for (int i = 0; i < 2; ++i) {
+    NeedKeys({.requests_per_minute = 1});
+    EXPECT_THAT(Send("POST", paths[i], kKey, bodies[i]), StartsWith("HTTP/1.1 200"));
+    EXPECT_THAT(Send("POST", paths[i], kKey, bodies[i]), HasSubstr("requests per minute"));
+    EXPECT_THAT(Send("GET", "/v1/models", kKey), StartsWith("HTTP/1.1 200"));
+    access_.SetKeys({});  // forgets what the key has used
+  }
+  NeedKeys({.max_concurrent = 1});
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_THAT(Send("POST", paths[0], kKey, bodies[0]), StartsWith("HTTP/1.1 200"));
+  }
+}
+
 TEST_F(GatewayAccess, ChargesPromptAndAnswer) {
   NeedKeys({.tokens_per_minute = 4});
+  const std::string too_long = absl::StrCat(R"({"model": "chat", "prompt": ")", std::string(100, 'a'), "\"}");
+  EXPECT_THAT(Send("POST", "/v1/completions", kKey, too_long), StartsWith("HTTP/1.1 400"));  // costs nothing
   EXPECT_THAT(Chat(kKey), StartsWith("HTTP/1.1 200"));  // "hi|" and three tokens
   const absl::Time deadline = absl::Now() + absl::Seconds(5);
   std::string answer;
@@ -140,6 +164,47 @@ TEST_F(GatewayAccess, ChargesPromptAndAnswer) {
     answer = Chat(kKey);
   } while (!absl::StartsWith(answer, "HTTP/1.1 429") && absl::Now() < deadline);
   EXPECT_THAT(answer, HasSubstr("tokens per minute"));
+}
+
+TEST_F(GatewayAccess, LinesOfRefusalsTellWhatWasRefusedAndWhy) {
+  std::ostringstream log;
+  // What StartLogging registers for lines in JSON.
+  spdlog::register_logger(std::make_shared<spdlog::logger>(
+      "aludel-events", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  Send("POST", "/v1/chat/completions", "",
+       absl::StrCat(R"({"model": "chat", "stream": true, "messages": [{"role": "user", "content": ")",
+                    std::string(100, 'a'), "\"}]}"));
+  Send("GET", absl::StrCat("/\"no/such\\path", std::string(200, 'x'), "?secret=1"), "");
+  Send("DELETE", "/tokenize", "");
+  Send("POST", "/tokenize", "", R"({"model": "none"})");
+  NeedKeys({.requests_per_minute = 1});
+  Chat(kKey);
+  Chat(kKey);
+  server_.reset();
+  router_.AwaitCalls();
+  spdlog::drop("aludel-events");
+  std::map<std::string, nlohmann::json> lines;  // by what they say of the path and the status
+  for (const absl::string_view text : absl::StrSplit(log.str(), '\n', absl::SkipEmpty())) {
+    const auto line = nlohmann::json::parse(text);
+    lines[absl::StrCat(line["path"].get<std::string>().substr(0, 9), " ", line["status"].get<int>())] = line;
+  }
+  ASSERT_EQ(lines.size(), 6) << log.str();
+  const nlohmann::json& stream = lines["/v1/chat/ 400"];
+  EXPECT_EQ(stream["method"], "POST");
+  EXPECT_EQ(stream["outcome"], "invalid_argument");
+  EXPECT_EQ(stream["stream"], true);
+  EXPECT_EQ(stream["prompt_tokens"], 101);
+  EXPECT_GT(stream["total_ms"], 0);
+  const nlohmann::json& limited = lines["/v1/chat/ 429"];
+  EXPECT_EQ(limited["outcome"], "resource_exhausted");
+  EXPECT_THAT(limited["error"].get<std::string>(), HasSubstr("requests per minute"));
+  const nlohmann::json& unknown = lines["/\"no/such 404"];
+  EXPECT_EQ(unknown["outcome"], "not_found");
+  EXPECT_EQ(unknown["path"].get<std::string>().size(), 128);
+  EXPECT_EQ(lines["/tokenize 405"]["method"], "DELETE");
+  EXPECT_THAT(lines["/tokenize 404"]["error"].get<std::string>(), HasSubstr("'none' does not exist"));
+  EXPECT_EQ(lines["/v1/chat/ 200"]["outcome"], "ok");
+  EXPECT_THAT(log.str(), Not(HasSubstr("secret")));
 }
 
 TEST_F(GatewayAccess, AnswersAllowedOriginsOnly) {

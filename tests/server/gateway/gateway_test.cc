@@ -361,6 +361,33 @@ TEST_F(GatewayTest, AnAnswerThatIsACallHasNoContent) {
   EXPECT_EQ(json::parse(Chat(R"(, "stream": true)").Events()[0])["choices"][0]["delta"]["content"], "");
 }
 
+grpc::Status CutsACall(grpc::ServerContext*, const v1::GenerateRequest& request, FakeDecode::Writer* writer) {
+  writer->Write(FakeDecode::Started());
+  writer->Write(FakeDecode::Token("<tool_call>\n{ \"name\": \"weather\", "));
+  writer->Write(FakeDecode::Token("\"arguments\": {\"place\": \"Par"));
+  v1::GenerateEvent event = FakeDecode::Finished(request, 2);
+  event.mutable_finished()->set_reason("length");
+  writer->Write(event);
+  return grpc::Status::OK;
+}
+
+TEST_F(GatewayTest, ARequiredCallThatIsCutOffIsACallWithTheArgumentsSoFar) {
+  FakeDecode decode(CutsACall);
+  StartGateway({&decode});
+  const std::string tools =
+      R"(, "tool_choice": "required", "tools": [{"type": "function", "function": {"name": "weather"}}])";
+  const json choice = Chat(tools).Json()["choices"][0];
+  EXPECT_TRUE(choice["message"]["content"].is_null());
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"place\": \"Par");
+  EXPECT_EQ(choice["finish_reason"], "length");
+  const std::vector<std::string> events = Chat(tools + R"(, "stream": true)").Events();
+  ASSERT_EQ(events.size(), 4);
+  const json call = json::parse(events[1])["choices"][0]["delta"];
+  EXPECT_EQ(call["tool_calls"][0]["function"]["name"], "weather");
+  EXPECT_FALSE(call.contains("content"));
+  EXPECT_EQ(json::parse(events[2])["choices"][0]["finish_reason"], "length");
+}
+
 TEST_F(GatewayTest, WhatIsGeneratedWhileTextIsHeldBackIsAStageOfItsOwn) {
   FakeDecode decode(CallsSlowly);
   StartGateway({&decode});
@@ -426,6 +453,83 @@ TEST_F(GatewayTest, SaysBothNumbersForAPromptThatIsTooLong) {
   EXPECT_EQ(answer.Json()["error"]["code"], "context_length_exceeded");
   EXPECT_THAT(answer.body, HasSubstr("maximum context length is 64 tokens"));
   EXPECT_THAT(answer.body, HasSubstr("resulted in 64 tokens"));
+}
+
+TEST_F(GatewayTest, RefusesToPromiseMoreTokensThanTheContextHolds) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  EXPECT_EQ(Chat(R"(, "max_tokens": 61)").status, 200);  // behind "hi|"
+  for (const char* name : {"max_tokens", "max_completion_tokens"}) {
+    const Answer answer = Chat(absl::StrCat(", \"", name, "\": 62"));
+    EXPECT_EQ(answer.status, 400);
+    EXPECT_EQ(answer.error_param(), name);
+    EXPECT_EQ(answer.Json()["error"]["code"], "context_length_exceeded");
+    EXPECT_EQ(
+        answer.Json()["error"]["message"],
+        absl::StrCat("This model's maximum context length is 64 tokens. However, you requested 65 tokens (3 "
+                     "in the messages, 62 in the completion). Please reduce ",
+                     name, " or the length of the messages."));
+  }
+  EXPECT_EQ(Chat(R"(, "max_tokens": 62, "max_completion_tokens": 61)").status, 200);
+  const Answer plain =
+      Send("POST", "/v1/completions", R"({"model": "chat", "prompt": "ab", "max_tokens": 62})");
+  EXPECT_EQ(plain.status, 400);
+  EXPECT_THAT(plain.body, HasSubstr("(3 in the prompt, 62 in the completion)"));
+  // What the client did not say is ours to fit.
+  EXPECT_EQ(Send("POST", "/v1/completions",
+                 absl::StrCat(R"({"model": "chat", "prompt": ")", std::string(60, 'a'), "\"}"))
+                .status,
+            200);
+  models_->all()[0]->defaults.max_new_tokens = 1000;
+  EXPECT_EQ(Chat("").status, 200);
+}
+
+// Tells that it is at work, and takes until it is let go.
+class SlowTokenizer : public ByteTokenizer {
+ public:
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool add_special) const override {
+    running.Notify();
+    release.Wait();
+    return ByteTokenizer::Encode(text, add_special);
+  }
+  mutable Event running, release;
+};
+
+TEST_F(GatewayTest, SaysThatItLivesWhileEveryHandlerTokenizes) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  auto owned = std::make_unique<SlowTokenizer>();
+  SlowTokenizer& slow = *owned;
+  models_->all()[0]->tokenizer = std::move(owned);
+  server_ = *gateway_->Listen({.handler_threads = 1});
+  std::thread client(
+      [&] { EXPECT_EQ(Send("POST", "/tokenize", R"({"model": "chat", "prompt": "ab"})").status, 200); });
+  ASSERT_TRUE(slow.running.Wait());
+  for (const char* path : {"/health", "/ready", "/version"}) EXPECT_EQ(Get(path).status, 200) << path;
+  slow.release.Notify();
+  client.join();
+}
+
+TEST_F(GatewayTest, DoesNotTokenizeWhatIsTooLongForAnyPrompt) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  auto owned = std::make_unique<SlowTokenizer>();
+  SlowTokenizer& slow = *owned;
+  models_->all()[0]->tokenizer = std::move(owned);
+  const std::string text(4 * 64, 'a');  // the context holds 64 tokens, the longest of which is "<s>"
+  const Answer plain =
+      Send("POST", "/v1/completions", absl::StrCat(R"({"model": "chat", "prompt": ")", text, "\"}"));
+  EXPECT_EQ(plain.status, 400);
+  EXPECT_EQ(plain.error_param(), "prompt");
+  const Answer chat = Chat("", text);
+  EXPECT_EQ(chat.Json()["error"]["code"], "context_length_exceeded");
+  EXPECT_THAT(chat.body, HasSubstr("64 tokens, which never hold the 257 bytes of your messages"));
+  EXPECT_FALSE(slow.running.WaitFor(std::chrono::milliseconds(0)));
+  // Its length is what /tokenize is asked for.
+  slow.release.Notify();
+  EXPECT_EQ(Send("POST", "/tokenize", absl::StrCat(R"({"model": "chat", "prompt": ")", text, "\"}"))
+                .Json()["count"],
+            text.size() + 1);
 }
 
 TEST_F(GatewayTest, RefusesInTheShapeOfOpenAi) {
@@ -692,7 +796,10 @@ TEST_F(GatewayTest, TokenizesAndBack) {
           .Json();
   EXPECT_EQ(chat["tokens"], json({97, 124}));
   EXPECT_EQ(Send("POST", "/detokenize", R"({"model": "chat", "tokens": [97, 98]})").Json()["prompt"], "ab");
+  EXPECT_EQ(Send("POST", "/detokenize", R"({"model": "chat", "tokens": []})").Json()["prompt"], "");
   EXPECT_EQ(Send("POST", "/detokenize", R"({"model": "chat", "tokens": [999]})").status, 400);
+  EXPECT_EQ(Send("POST", "/detokenize", R"({"model": "chat", "tokens": "ab"})").Json()["error"]["message"],
+            "'tokens' must be a list of token ids, found string");
   EXPECT_EQ(Send("POST", "/tokenize", R"({"model": "chat"})").status, 400);
 }
 

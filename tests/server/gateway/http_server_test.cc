@@ -76,6 +76,22 @@ TEST_F(HttpServerTest, AnswersSeveralRequestsOnOneConnection) {
   EXPECT_EQ(server_->open_connections(), 1);
 }
 
+TEST_F(HttpServerTest, AnswersAtOnceWhatNeedNotWaitForAHandlerThread) {
+  StartServer(
+      {.handler_threads = 1, .at_once = [](const HttpRequest& request) { return request.path == "/echo"; }});
+  RawClient busy(server_->port());
+  busy.Send("GET /flood HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_THAT(busy.ReadUntil("\r\n"),
+              StartsWith("HTTP/1.1 200"));  // the handler thread is taken from here on
+  RawClient client(server_->port());
+  for (int i = 0; i < 3; ++i) {
+    client.Send(kGet);
+    EXPECT_THAT(client.ReadUntil("GET /echo "), StartsWith("HTTP/1.1 200"));
+  }
+  busy.Close();
+  EXPECT_TRUE(flood_stopped_.Wait());
+}
+
 TEST_F(HttpServerTest, AnswersPipelinedRequestsInOrder) {
   StartServer();
   RawClient client(server_->port());

@@ -1,6 +1,7 @@
 #include "server/gateway/logprobs_json.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <utility>
 #include <vector>
@@ -11,7 +12,6 @@ namespace aludel {
 namespace {
 
 using nlohmann::json;
-using nlohmann::ordered_json;
 
 // The token that was drawn, then the likeliest ones.
 v1::Token Drawn(const std::vector<std::pair<int32_t, float>>& entries) {
@@ -30,12 +30,18 @@ class LogprobsJsonTest : public ::testing::Test {
   // One token per byte, so that characters beyond ASCII take several.
   json All(bool chat, absl::string_view text) {
     LogprobsJson logprobs(chat, &tokenizer_);
-    ordered_json all;
+    LogprobsText all;
     for (const char byte : text) {
       const int32_t id = static_cast<uint8_t>(byte);
-      LogprobsJson::Append(logprobs.Make(Drawn({{id, -0.5f}, {id, -0.5f}})), &all);
+      all.Append(logprobs.Make(Drawn({{id, -0.5f}, {id, -0.5f}})));
     }
-    return json::parse(all.dump());  // which throws where anything is not UTF-8
+    return Parsed(all);
+  }
+  static json Parsed(const LogprobsText& logprobs) {
+    std::string text;
+    logprobs.AppendTo(&text);
+    EXPECT_LE(text.size(), logprobs.size());
+    return json::parse(text);  // which throws where anything is not UTF-8
   }
 
   const ByteTokenizer tokenizer_;
@@ -74,10 +80,27 @@ TEST_F(LogprobsJsonTest, TheTokenThatWasDrawnIsAmongTheOlderAlternatives) {
 
 TEST_F(LogprobsJsonTest, SpecialTokensHaveANameAndNoPlaceInTheText) {
   LogprobsJson logprobs(/*chat=*/false, &tokenizer_);
-  ordered_json all;
-  for (const int32_t id : {97, 256, 98}) LogprobsJson::Append(logprobs.Make(Drawn({{id, -1}})), &all);
-  EXPECT_EQ(all["tokens"], ordered_json({"a", "<s>", "b"}));
-  EXPECT_EQ(all["text_offset"], ordered_json({0, 1, 1}));
+  LogprobsText all;
+  for (const int32_t id : {97, 256, 98}) all.Append(logprobs.Make(Drawn({{id, -1}})));
+  EXPECT_EQ(Parsed(all)["tokens"], json({"a", "<s>", "b"}));
+  EXPECT_EQ(Parsed(all)["text_offset"], json({0, 1, 1}));
+}
+
+TEST_F(LogprobsJsonTest, AWholeAnswersLogprobsAreKeptAsTheirText) {
+  EXPECT_TRUE(Parsed(LogprobsText()).is_null());
+  LogprobsJson logprobs(/*chat=*/true, &tokenizer_);
+  LogprobsText all;
+  v1::Token token = Drawn({{'a', -0.123f}});
+  for (int32_t id = 'a'; id < 'a' + 20; ++id) *token.add_logprobs() = token.logprobs(0);
+  const std::string one = logprobs.Make(token).dump();
+  const auto allocated = [] { return mallinfo2().uordblks + mallinfo2().hblkhd; };
+  const size_t before = allocated();
+  for (int i = 0; i < 1000; ++i) all.Append(logprobs.Make(token));
+  EXPECT_LT(allocated() - before, 2 * 1000 * one.size());  // a string grows by doubling
+  const json parsed = Parsed(all);
+  EXPECT_EQ(parsed["content"].size(), 1000);
+  EXPECT_EQ(parsed["content"][999]["top_logprobs"].size(), 20);
+  EXPECT_TRUE(parsed["refusal"].is_null());
 }
 
 }  // namespace

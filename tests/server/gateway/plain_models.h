@@ -62,6 +62,7 @@ inline ServedModels PlainModels() {
     list.push_back(std::make_unique<ServedModel>());
     list.back()->name = name;
     list.back()->tokenizer = std::make_unique<ByteTokenizer>();
+    list.back()->longest_token_bytes = LongestTokenBytes(*list.back()->tokenizer);
   }
   list[0]->chat_template = std::make_unique<BarTemplate>();
   list[0]->tool_dialect = ToolDialect::kHermes;

@@ -29,11 +29,11 @@ TEST(ServedModels, ToolsAreSpokenOfInTheTemplateForTools) {
   CompletionRequest request;
   request.messages = nlohmann::ordered_json::array();
   request.tools.list = nlohmann::ordered_json::parse(R"([{"function": {"name": "f"}}])");
-  std::vector<int32_t> ids;
-  EXPECT_FALSE(TokenizeChat(model, request, &ids).has_value());
-  EXPECT_EQ(model.tokenizer->Decode(ids, false), "f: answer in <tool_call>");
+  std::string text;
+  EXPECT_FALSE(RenderChat(model, request, &text).has_value());
+  EXPECT_EQ(text, "f: answer in <tool_call>");
   request.tools.list = nullptr;
-  const auto error = TokenizeChat(model, request, &ids);
+  const auto error = RenderChat(model, request, &text);
   ASSERT_TRUE(error.has_value());
   EXPECT_EQ(error->status, 400);
   EXPECT_THAT(error->message, HasSubstr("none named default"));

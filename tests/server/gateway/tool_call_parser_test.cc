@@ -2,6 +2,7 @@
 
 #include <fstream>
 #include <sstream>
+#include <tuple>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -12,6 +13,7 @@ namespace {
 struct Parsed {
   std::string text;
   std::vector<ToolCall> calls;
+  size_t cut = 0;  // calls that the parser does not count
 };
 
 // The same answer in pieces of every size must give the same.
@@ -26,10 +28,11 @@ Parsed Parse(ToolCallParser::Options options, const std::string& answer) {
     };
     for (size_t i = 0; i < answer.size(); i += size) add(parser.Push(answer.substr(i, size)));
     add(parser.Finish());
-    EXPECT_EQ(parser.calls(), parsed.calls.size());
+    parsed.cut = parsed.calls.size() - parser.calls();
     if (size == 1) first = parsed;
     EXPECT_EQ(parsed.text, first.text) << size;
     EXPECT_EQ(parsed.calls.size(), first.calls.size()) << size;
+    EXPECT_EQ(parsed.cut, first.cut) << size;
   }
   return first;
 }
@@ -105,6 +108,33 @@ TEST(ToolCallParser, ReadsMistralCalls) {
   EXPECT_EQ(Parse(required, list).calls.size(), 2u);
   required.max_calls = 1;
   EXPECT_EQ(Parse(required, list).calls.size(), 1u);
+}
+
+TEST(ToolCallParser, ARequiredCallThatIsCutOffIsNoText) {
+  const std::tuple<ToolDialect, std::string, std::string> dialects[] = {
+      {ToolDialect::kHermes, "<tool_call>\n", "\n</tool_call>"},
+      {ToolDialect::kLlama, "", ""},
+      {ToolDialect::kMistral, "[", "]"}};
+  for (const auto& [dialect, prefix, suffix] : dialects) {
+    ToolCallParser::Options required = With(dialect);
+    required.required = true;
+    const std::string name = "{ \"name\": \"clock\"";
+    const std::string key = dialect == ToolDialect::kLlama ? ", \"parameters\": " : ", \"arguments\": ";
+    const std::string arguments = "{\"zone\": \"a}\\\"b\"}";
+    const std::string whole = prefix + name + key + arguments + " }" + suffix;
+    for (size_t end = 0; end <= whole.size(); ++end) {
+      const Parsed parsed = Parse(required, whole.substr(0, end));
+      EXPECT_EQ(parsed.text, "");
+      ASSERT_EQ(parsed.calls.size(), end >= prefix.size() + name.size() ? 1 : 0) << whole.substr(0, end);
+      if (parsed.calls.empty()) continue;
+      EXPECT_EQ(parsed.calls[0].name, "clock");
+      if (parsed.cut == 0) continue;
+      const size_t begin = std::min(end, prefix.size() + name.size() + key.size());
+      EXPECT_EQ(parsed.calls[0].arguments, whole.substr(begin, std::min(end - begin, arguments.size())));
+    }
+    EXPECT_EQ(Parse(required, whole).cut, 0);
+    EXPECT_TRUE(Parse(required, prefix + "{\"name\": \"rm\", \"arg").calls.empty());
+  }
 }
 
 TEST(ToolCallParser, TakesArgumentsWrittenAsAString) {
