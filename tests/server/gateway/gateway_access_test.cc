@@ -7,6 +7,7 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
@@ -169,8 +170,10 @@ TEST_F(GatewayAccess, ChargesPromptAndAnswer) {
 TEST_F(GatewayAccess, LinesOfRefusalsTellWhatWasRefusedAndWhy) {
   std::ostringstream log;
   // What StartLogging registers for lines in JSON.
-  spdlog::register_logger(std::make_shared<spdlog::logger>(
-      "aludel-events", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  auto events = std::make_shared<spdlog::logger>("aludel-events",
+                                                 std::make_shared<spdlog::sinks::ostream_sink_mt>(log));
+  events->set_pattern("%v");
+  spdlog::register_logger(std::move(events));
   Send("POST", "/v1/chat/completions", "",
        absl::StrCat(R"({"model": "chat", "stream": true, "messages": [{"role": "user", "content": ")",
                     std::string(100, 'a'), "\"}]}"));
