@@ -134,12 +134,15 @@ class Prometheus:
 
 
 def check_rules(prometheus: Prometheus) -> None:
+    """Every rule and alert of the files is evaluated."""
+    files = [(ROOT / "deploy/prometheus" / name).read_text() for name in ("rules.yml", "alerts.yml")]
+    wanted = sum(len(re.findall(r"^ +- (?:record|alert): ", text, re.MULTILINE)) for text in files)
     deadline = time.monotonic() + WAIT_S
     while True:
         rules = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
         broken = [(rule["name"], rule.get("lastError")) for rule in rules if rule["health"] == "err"]
         assert not broken, broken
-        if len(rules) == 24 and all(rule["health"] == "ok" for rule in rules):
+        if len(rules) == wanted and all(rule["health"] == "ok" for rule in rules):
             return
         assert time.monotonic() < deadline, [(rule["name"], rule["health"]) for rule in rules]
         time.sleep(0.2)
