@@ -16,7 +16,7 @@ def folders(major: str, python_path: Iterable[str]) -> List[Path]:
             *(Path(entry) / "nvidia" / below for entry in python_path for below in (f"cu{major}/lib", "cublas/lib"))]
 
 
-def library_path(folder: Optional[Path]) -> str:
+def loader_path(folder: Optional[Path]) -> str:
     """LD_LIBRARY_PATH with the folder in front."""
     return ":".join(part for part in (str(folder or ""), os.environ.get("LD_LIBRARY_PATH", "")) if part)
 
@@ -25,7 +25,7 @@ def loads(library: str, folder: Optional[Path]) -> bool:
     """Whether a new process finds the library and all that it needs."""
     try:
         run([sys.executable, "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", library], 60,
-            {"LD_LIBRARY_PATH": library_path(folder)})
+            {"LD_LIBRARY_PATH": loader_path(folder)})
         return True
     except Failed:
         return False

@@ -106,7 +106,7 @@ def peers(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None:
     described = " ".join(["python3", "tests/gpu/peers.py", *command[2:]])
     reason = "not measured"
     try:
-        output = run(command, clock.left(), {"LD_LIBRARY_PATH": bundle.library_path})
+        output = run(command, clock.left(), {"LD_LIBRARY_PATH": bundle.loader_path})
     except Failed as error:
         output, reason = error.output, str(error)
     answer: Dict[str, Dict[str, Any]] = {}

@@ -83,7 +83,7 @@ class Bundle:
         lines = (self.folder / "MANIFEST").read_text().splitlines()
         self.manifest = {key: value for key, _, value in (line.partition(" ") for line in lines)}
         self.threads = 1 if small else min(16, os.cpu_count() or 1)
-        self.library_path = os.environ.get("LD_LIBRARY_PATH", "")  # as we were started
+        self.loader_path = os.environ.get("LD_LIBRARY_PATH", "")  # as we were started
 
     @property
     def on_card(self) -> bool:

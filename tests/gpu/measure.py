@@ -115,7 +115,7 @@ def main() -> int:
                 folder = cublas.find(f"libcublasLt.so.{major}", cublas.folders(major, sys.path))
             except Failed as error:
                 fail(str(error))
-            os.environ["LD_LIBRARY_PATH"] = cublas.library_path(folder)
+            os.environ["LD_LIBRARY_PATH"] = cublas.loader_path(folder)
             say(f"cuBLASLt: {folder or 'where the loader looks'}")
         name, driver = describe_device(options.device)
         today = datetime.date.today().isoformat()
