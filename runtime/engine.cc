@@ -86,8 +86,9 @@ class Engine::Impl {
     return stats_;
   }
   const EngineOptions& options() const { return options_; }
-  int64_t CachedTokens(absl::Span<const int32_t> prompt, const KvCodec* codec) const {
-    return blocks_.MatchedTokens(prompt, codec);
+  int64_t CachedTokens(absl::Span<const int32_t> prompt, const KvCodec* codec,
+                       const std::string& cache_salt) const {
+    return blocks_.MatchedTokens(prompt, codec, cache_salt);
   }
 
  private:
@@ -434,8 +435,9 @@ void Engine::FallBack(SequenceId id, absl::Status reason) {
 void Engine::Cancel(SequenceId id, absl::Status status) {
   impl_->Post([impl = impl_.get(), id, status = std::move(status)] { impl->Cancel(id, status); });
 }
-int64_t Engine::CachedTokens(absl::Span<const int32_t> prompt, const KvCodec* codec) const {
-  return impl_->CachedTokens(prompt, codec);
+int64_t Engine::CachedTokens(absl::Span<const int32_t> prompt, const KvCodec* codec,
+                             const std::string& cache_salt) const {
+  return impl_->CachedTokens(prompt, codec, cache_salt);
 }
 EngineStats Engine::stats() const { return impl_->stats(); }
 const EngineOptions& Engine::options() const { return impl_->options(); }

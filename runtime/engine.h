@@ -96,6 +96,8 @@ struct GenerateSpec {
   // Set: only texts of its grammar are generated, and the answer ends where nothing may follow. From here on
   // only the engine's thread uses it.
   std::shared_ptr<TokenAutomaton> constraint = nullptr;
+  // Prefixes are shared with requests of the same salt only.
+  std::string cache_salt = {};
 };
 
 struct PrefillSpec {
@@ -109,6 +111,7 @@ struct PrefillSpec {
   // Set: asked on the engine thread before each step; while it says false this sequence, and no other, is
   // left out. Nudge when that has changed.
   std::function<bool()> has_room;
+  std::string cache_salt = {};  // as in GenerateSpec
 };
 
 struct EngineStats {
@@ -166,9 +169,10 @@ class Engine {
   // OnDone follows with `status` for every choice that has not ended; unknown ids are ignored.
   void Cancel(SequenceId id, absl::Status status);
 
-  // Tokens at the start of a prompt that the prefix cache holds in this format now (null: exact), at most all
-  // but the last.
-  int64_t CachedTokens(absl::Span<const int32_t> prompt, const KvCodec* codec) const;
+  // Tokens at the start of a prompt that the prefix cache holds in this format (null: exact) for this salt
+  // now, at most all but the last.
+  int64_t CachedTokens(absl::Span<const int32_t> prompt, const KvCodec* codec,
+                       const std::string& cache_salt) const;
 
   EngineStats stats() const;
   const EngineOptions& options() const;

@@ -16,13 +16,13 @@ EngineBlocks::EngineBlocks(const std::string& model_hash, const EngineOptions& o
       counters_(counters),
       cache_(options.prefix_cache ? std::make_unique<PrefixCache>(pool) : nullptr) {}
 
-Provenance EngineBlocks::ProvenanceOf(const KvCodec* codec) const {
-  if (codec == nullptr) return {.model_hash = model_hash_};
-  return {model_hash_, codec->name(), codec->artifact_hash(), codec->native_head_tokens()};
+Provenance EngineBlocks::ProvenanceOf(const KvCodec* codec, const std::string& cache_salt) const {
+  if (codec == nullptr) return {.model_hash = model_hash_, .salt = cache_salt};
+  return {model_hash_, codec->name(), codec->artifact_hash(), codec->native_head_tokens(), cache_salt};
 }
 
 void EngineBlocks::Begin(Sequence& sequence, const SequenceMap& sequences) {
-  sequence.chain.emplace(ProvenanceOf(sequence.format), block_tokens_);
+  sequence.chain.emplace(ProvenanceOf(sequence.format, sequence.cache_salt), block_tokens_);
   if (sequence.awaiting()) {
     const int64_t blocks = pool_->layout().BlocksFor(sequence.handed_over);
     std::vector<SchedulerSequence> entries;
@@ -47,7 +47,7 @@ void EngineBlocks::FallBack(Sequence& sequence) {
   sequence.handed_over = 0;
   sequence.computed = 0;
   sequence.format = nullptr;
-  sequence.chain.emplace(ProvenanceOf(nullptr), block_tokens_);
+  sequence.chain.emplace(ProvenanceOf(nullptr, sequence.cache_salt), block_tokens_);
 }
 
 void EngineBlocks::Fork(const Sequence& sequence, Sequence& fork) {
@@ -56,6 +56,7 @@ void EngineBlocks::Fork(const Sequence& sequence, Sequence& fork) {
   fork.running = true;
   fork.last_step = sequence.last_step;
   fork.format = sequence.format;
+  fork.cache_salt = sequence.cache_salt;
   fork.chain = sequence.chain;
   fork.inserted_blocks = sequence.inserted_blocks;
   fork.queried = true;
@@ -164,9 +165,10 @@ void EngineBlocks::CountQuery(Sequence& sequence) {
   counters_->prefix_hits += sequence.cached_tokens;
 }
 
-int64_t EngineBlocks::MatchedTokens(absl::Span<const int32_t> prompt, const KvCodec* codec) const {
+int64_t EngineBlocks::MatchedTokens(absl::Span<const int32_t> prompt, const KvCodec* codec,
+                                    const std::string& cache_salt) const {
   if (cache_ == nullptr || prompt.empty()) return 0;
-  PrefixChain chain(ProvenanceOf(codec), block_tokens_);
+  PrefixChain chain(ProvenanceOf(codec, cache_salt), block_tokens_);
   return cache_->MatchedBlocks(chain.Extend(prompt.subspan(0, prompt.size() - 1))) * block_tokens_;
 }
 

@@ -75,6 +75,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadGenerate(
                                              std::move(group), /*choice=*/0, tokenizer_);
   sequence->format = spec.codec;
   sequence->priority = spec.priority;
+  sequence->cache_salt = std::move(spec.cache_salt);
   if (spec.codec != nullptr && spec.handed_over_tokens == 0) sequence->cached_wanted = spec.cached_tokens;
   if (spec.codec != nullptr && spec.handed_over_tokens > 0) {
     const int64_t head = spec.codec->native_head_tokens();
@@ -109,6 +110,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadPrefill(
       std::max(spec.encode_begin, spec.codec->native_head_tokens()), std::move(encoder), spec.sink);
   sequence->prompt_end = spec.token_end;
   sequence->has_room = std::move(spec.has_room);
+  sequence->cache_salt = std::move(spec.cache_salt);
   sequence->deadline = ToSteady(spec.deadline);
   return sequence;
 }

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -113,6 +114,7 @@ struct Sequence {
   bool running = false;             // has computed something since it was admitted or preempted
   uint64_t last_step = 0;           // it was part of
   const KvCodec* format = nullptr;  // whose tokens its cache begins with; null: exact
+  std::string cache_salt;           // the tenant whose cached prefixes it shares
   std::optional<PrefixChain> chain;
   size_t inserted_blocks = 0;  // of `blocks`, those that the prefix cache knows
   bool queried = false;        // the prefix cache's counters know of it

@@ -11,8 +11,12 @@ namespace aludel {
 namespace {
 
 PrefixHash Root(const Provenance& provenance) {
-  const std::string text = absl::StrCat(provenance.model_hash, "\n", provenance.format, "\n",
-                                        provenance.artifact_hash, "\n", provenance.native_head);
+  // Each field with its length in front, so that no two provenances spell the same text.
+  std::string text = absl::StrCat(provenance.native_head);
+  for (const std::string* field :
+       {&provenance.model_hash, &provenance.format, &provenance.artifact_hash, &provenance.salt}) {
+    absl::StrAppend(&text, ":", field->size(), ":", *field);
+  }
   PrefixHash hash;
   SHA256(reinterpret_cast<const uint8_t*>(text.data()), text.size(), hash.data());
   return hash;

@@ -20,6 +20,7 @@ struct Provenance {
   std::string format;         // "": exact, computed by the model itself; else the wire format it came in
   std::string artifact_hash;  // of the format's encoder
   int64_t native_head = 0;    // tokens at the start that are the model's own all the same
+  std::string salt = {};      // the tenant's: prefixes of two salts are never shared, equal as they may be
 };
 
 // Names a full block by everything its content depends on: provenance, all tokens before it and its own.
@@ -45,7 +46,8 @@ class PrefixChain {
 // of its own: a block that nobody references idles in the pool until it is the one taken longest ago, and
 // then its entry goes. Bounded by the pool. Owned by the engine thread; MatchedBlocks comes from any.
 //
-// Who can ask for a prompt can find out by its timing whether somebody asked for its beginning before.
+// A request can find out by its timing whether its prompt's beginning was asked for before with the same
+// salt.
 class PrefixCache {
  public:
   // Hears of the pool's reclaimed blocks from now on; `pool` must outlive the cache.

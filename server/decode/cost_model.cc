@@ -28,8 +28,8 @@ std::string Key(const std::string& target, const std::string& format) {
   return absl::StrCat(target, " ", format);
 }
 
-uint64_t HashPrefix(const std::string& key, absl::Span<const int32_t> prefix) {
-  return absl::HashOf(key, prefix);
+uint64_t HashPrefix(const std::string& key, absl::string_view salt, absl::Span<const int32_t> prefix) {
+  return absl::HashOf(key, salt, prefix);
 }
 
 }  // namespace
@@ -70,7 +70,8 @@ CostModel::Parts CostModel::PartsOf(const Link& link, const Format& format, int6
 }
 
 std::optional<double> CostModel::PredictRemote(const Target& target, const std::string& format,
-                                               absl::Span<const int32_t> prompt) const {
+                                               absl::Span<const int32_t> prompt,
+                                               absl::string_view salt) const {
   absl::MutexLock lock(&mutex_);
   const auto link = links_.find(target.name);
   const auto known = formats_.find(format);
@@ -79,7 +80,7 @@ std::optional<double> CostModel::PredictRemote(const Target& target, const std::
                            ? static_cast<double>(target.waiting_tokens) / target.tokens_per_second
                            : 0;
   const auto tokens = static_cast<int64_t>(prompt.size());
-  const int64_t cached = CachedTokens(target.name, format, prompt);
+  const int64_t cached = CachedTokens(target.name, format, salt, prompt);
   const Parts parts = PartsOf(link->second, known->second, tokens, cached);
   const auto rest = link->second.rest.find({format, cached == tokens});
   const double more =
@@ -93,13 +94,14 @@ void CostModel::ObserveLocal(int64_t tokens, int64_t cached, const StageSeconds&
 }
 
 void CostModel::ObserveRemote(const Target& target, const std::string& format,
-                              absl::Span<const int32_t> prompt, const StageSeconds& stages,
-                              const ProducerSeconds& producer, const Arrival& arrival) {
+                              absl::Span<const int32_t> prompt, absl::string_view salt,
+                              const StageSeconds& stages, const ProducerSeconds& producer,
+                              const Arrival& arrival) {
   const auto tokens = static_cast<int64_t>(prompt.size());
   const double made_in = producer.prefill + producer.encode;
   absl::MutexLock lock(&mutex_);
-  const int64_t cached = CachedTokens(target.name, format, prompt);
-  RememberPrefixes(target.name, format, prompt);
+  const int64_t cached = CachedTokens(target.name, format, salt, prompt);
+  RememberPrefixes(target.name, format, salt, prompt);
   Format& known = formats_[format];
   known.bytes.Add(static_cast<double>(tokens), static_cast<double>(arrival.bytes));
   Learn(static_cast<double>(tokens), stages.reconstruct + stages.native + stages.first_decode,
@@ -145,24 +147,24 @@ double CostModel::LinkRate(const std::string& target) const {
   return link == links_.end() ? 0 : link->second.bytes_per_second;
 }
 
-int64_t CostModel::CachedTokens(const std::string& target, const std::string& format,
+int64_t CostModel::CachedTokens(const std::string& target, const std::string& format, absl::string_view salt,
                                 absl::Span<const int32_t> prompt) const {
   const auto link = links_.find(target);
   if (link == links_.end() || !link->second.caches) return 0;
   const std::string key = Key(target, format);
   const auto tokens = static_cast<int64_t>(prompt.size());
-  if (prefixes_.count(HashPrefix(key, prompt)) != 0) return tokens;
+  if (prefixes_.count(HashPrefix(key, salt, prompt)) != 0) return tokens;
   for (int64_t end = tokens / kPrefixStep * kPrefixStep; end > 0; end -= kPrefixStep) {
-    if (prefixes_.count(HashPrefix(key, prompt.subspan(0, end))) != 0) return end;
+    if (prefixes_.count(HashPrefix(key, salt, prompt.subspan(0, end))) != 0) return end;
   }
   return 0;
 }
 
-void CostModel::RememberPrefixes(const std::string& target, const std::string& format,
+void CostModel::RememberPrefixes(const std::string& target, const std::string& format, absl::string_view salt,
                                  absl::Span<const int32_t> prompt) {
   const std::string key = Key(target, format);
   const auto remember = [&](absl::Span<const int32_t> prefix) {
-    const uint64_t hash = HashPrefix(key, prefix);
+    const uint64_t hash = HashPrefix(key, salt, prefix);
     if (!prefixes_.insert(hash).second) return;
     prefix_order_.push_back(hash);
     if (prefix_order_.size() <= kMaxPrefixes) return;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -43,13 +44,15 @@ class CostModel {
   // The hand-over of `prompt` from `target` in `format`: the longer of producing and sending, what this
   // server does itself, and what earlier ones took beside or saved of that. Nothing until that format came
   // from somebody and something came from that server.
+  // `salt`: what the server had to send for another salt it does not have for this one.
   std::optional<double> PredictRemote(const Target& target, const std::string& format,
-                                      absl::Span<const int32_t> prompt) const;
+                                      absl::Span<const int32_t> prompt, absl::string_view salt) const;
 
   // Of the prompt's `tokens` this server's cache had the first `cached`.
   void ObserveLocal(int64_t tokens, int64_t cached, const StageSeconds& stages);
   void ObserveRemote(const Target& target, const std::string& format, absl::Span<const int32_t> prompt,
-                     const StageSeconds& stages, const ProducerSeconds& producer, const Arrival& arrival);
+                     absl::string_view salt, const StageSeconds& stages, const ProducerSeconds& producer,
+                     const Arrival& arrival);
 
   // A prompt of so many tokens is being prefilled here, or no longer.
   void BeginLocal(int64_t tokens);
@@ -82,10 +85,11 @@ class CostModel {
     bool seen = false;
   };
 
-  // Tokens at the prompt's start that `target` was asked for before, in that format: it has their frames.
-  int64_t CachedTokens(const std::string& target, const std::string& format,
+  // Tokens at the prompt's start that `target` was asked for before, in that format and for that salt: it has
+  // their frames.
+  int64_t CachedTokens(const std::string& target, const std::string& format, absl::string_view salt,
                        absl::Span<const int32_t> prompt) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void RememberPrefixes(const std::string& target, const std::string& format,
+  void RememberPrefixes(const std::string& target, const std::string& format, absl::string_view salt,
                         absl::Span<const int32_t> prompt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What a hand-over consists of, in seconds.
   struct Parts {

@@ -8,6 +8,7 @@
 #include "runtime/status_macros.h"
 #include "server/deadline.h"
 #include "server/decode/sampling_fields.h"
+#include "server/rpc_fields.h"
 #include "server/rpc_status.h"
 #include "server/shedding.h"
 #include "spdlog/spdlog.h"
@@ -66,16 +67,21 @@ void GenerateSession::EndLocalWait() {
 }
 
 void GenerateSession::Start(const v1::GenerateRequest& request) {
-  request_id_ = request.request_id();
+  // Before anything logs or keeps them.
+  absl::Status status = CheckRequestId(request.request_id());
+  if (status.ok()) status = CheckCacheSalt(request.cache_salt());
+  if (status.ok()) request_id_ = request.request_id();
+  cache_salt_ = request.cache_salt();
   if (request.has_max_staleness_ms()) max_staleness_ms_ = request.max_staleness_ms();
   {
     absl::MutexLock lock(&mutex_);
     labels_ = {.model = context_.options->served_model_name, .plan = "local", .format = ""};
     prompt_tokens_ = request.prompt_size();
   }
+  if (!status.ok()) return End(status);
   const PlanRequest wanted = ReadPlanRequest(request);
   absl::StatusOr<Plan> plan = ChoosePlan(wanted, request.prompt());
-  const absl::Status status = plan.ok() ? Admit(request, wanted, *plan) : plan.status();
+  status = plan.ok() ? Admit(request, wanted, *plan) : plan.status();
   if (!status.ok()) End(status);
 }
 
@@ -83,13 +89,14 @@ absl::StatusOr<Plan> GenerateSession::ChoosePlan(const PlanRequest& wanted,
                                                  absl::Span<const int32_t> prompt) const {
   CostModel& costs = *context_.costs;
   const std::vector<PlanTarget> targets = context_.prefill_pool->Snapshot();
-  const int64_t cached = context_.model->engine().CachedTokens(prompt, /*codec=*/nullptr);
+  const int64_t cached = context_.model->engine().CachedTokens(prompt, /*codec=*/nullptr, cache_salt_);
   const std::optional<double> local = costs.PredictLocal(wanted.prompt_tokens - cached);
   const auto shipped = prompt.first(prompt.size() - std::min<size_t>(prompt.size(), 1));
   const absl::Time now = MonotonicNow();
   const auto predict = [&](std::optional<size_t> target, const std::string& format) -> std::optional<double> {
     if (!target) return local;
-    const std::optional<double> ttft = costs.PredictRemote(CostTarget(targets[*target]), format, shipped);
+    const std::optional<double> ttft =
+        costs.PredictRemote(CostTarget(targets[*target]), format, shipped, cache_salt_);
     // What was long not chosen may have become better, unless it was hopeless.
     const bool try_again = ttft && local && *ttft < kTryAgainWithin * *local &&
                            costs.IsStale(targets[*target].name, format, now);
@@ -118,7 +125,7 @@ int64_t GenerateSession::CachedEnough(const Plan& plan, absl::Span<const int32_t
   // Nothing here knows how old codes were when they landed.
   if (max_staleness_ms_) return 0;
   const Engine& engine = context_.model->engine();
-  const int64_t cached = engine.CachedTokens(prompt, context_.model->FindCodec(plan.format));
+  const int64_t cached = engine.CachedTokens(prompt, context_.model->FindCodec(plan.format), cache_salt_);
   const int64_t worth_asking =
       std::max<int64_t>(context_.options->planner.min_remote_tokens, engine.options().block_tokens);
   return plan.handed_over_tokens - cached < worth_asking ? cached : 0;
@@ -143,7 +150,8 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
   GenerateSpec spec{.prompt = {request.prompt().begin(), request.prompt().end()},
                     .sampling = std::move(sampling),
                     .deadline = ToWallTime(deadline_),
-                    .priority = request.priority()};
+                    .priority = request.priority(),
+                    .cache_salt = cache_salt_};
   if (request.has_constraint()) {
     const v1::TextConstraint& wire = request.constraint();
     ALUDEL_ASSIGN_OR_RETURN(spec.constraint,
@@ -174,7 +182,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
   // One answer, freely chosen: what a second computation can be held against.
   if ((plan.remote || cached) && context_.shadow != nullptr && spec.sampling.choices == 1 &&
       spec.constraint == nullptr && context_.shadow->Choose()) {
-    shadow_.emplace(ShadowAnswer{.format = plan.format, .prompt = spec.prompt});
+    shadow_.emplace(ShadowAnswer{.format = plan.format, .cache_salt = cache_salt_, .prompt = spec.prompt});
     spec.sampling.top_logprobs = std::max(spec.sampling.top_logprobs.value_or(0), kShadowLogprobs);
   }
   context_.metrics->CountPlan(plan.remote ? "remote" : cached ? "cached" : "local", plan.reason);
@@ -220,6 +228,7 @@ Handover::Spec GenerateSession::HandoverSpec(const PlanRequest& wanted, const Pl
                           .traceparent = handover_trace_ ? handover_trace_->ToTraceparent() : "",
                           .prompt = {spec.prompt.begin(), spec.prompt.begin() + plan.handed_over_tokens},
                           .codec = spec.codec,
+                          .cache_salt = cache_salt_,
                           .max_staleness_ms = max_staleness_ms_,
                           .wanted = wanted,
                           .deadline = deadline_};
@@ -314,16 +323,17 @@ void GenerateSession::Learn(const RequestLabels& labels, const StageSeconds& sta
   if (labels.plan != "remote") return;
   // The prefill server's account travels beside its frames: after a short prompt it comes after the first
   // token.
-  handover_->WhenAccounted([costs = context_.costs, target = CostTarget(target_), format = labels.format,
-                            times, queued = stages.ttft - times.ttft](const Handover& handover,
-                                                                      const Handover::Report& report) {
-    if (report.attempts != 1) return;
-    costs->ObserveRemote(
-        target, format, handover.prompt(), SplitFirstToken(times, report.producer, queued), *report.producer,
-        {.bytes = report.usage.bytes,
-         .first_bytes = report.usage.first_bytes,
-         .seconds = absl::ToDoubleSeconds(report.usage.last_landed - report.usage.first_landed)});
-  });
+  handover_->WhenAccounted(
+      [costs = context_.costs, target = CostTarget(target_), format = labels.format, times,
+       queued = stages.ttft - times.ttft](const Handover& handover, const Handover::Report& report) {
+        if (report.attempts != 1) return;
+        costs->ObserveRemote(
+            target, format, handover.prompt(), handover.cache_salt(),
+            SplitFirstToken(times, report.producer, queued), *report.producer,
+            {.bytes = report.usage.bytes,
+             .first_bytes = report.usage.first_bytes,
+             .seconds = absl::ToDoubleSeconds(report.usage.last_landed - report.usage.first_landed)});
+      });
 }
 
 absl::Status GenerateSession::Deliver(v1::GenerateEvent event) {

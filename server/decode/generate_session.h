@@ -73,6 +73,7 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   const std::optional<TraceContext> handover_trace_;  // and the hand-over's, within it
   std::string request_id_;                            // set by Start before others see the session
   std::optional<uint64_t> max_staleness_ms_;          // likewise
+  std::string cache_salt_;                            // likewise
   bool started_ = false;                              // engine thread: Started was sent
   absl::Status lost_;                                 // engine thread: why a choice failed
 

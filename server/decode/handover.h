@@ -42,6 +42,7 @@ class Handover : public std::enable_shared_from_this<Handover> {
     std::string traceparent;      // "": none
     std::vector<int32_t> prompt;  // up to the last token that is handed over
     const KvCodec* codec = nullptr;
+    std::string cache_salt;
     std::optional<uint64_t> max_staleness_ms;  // of codes from the prefill server's cache
     PlanRequest wanted;                        // what the request asked for, its format being the codec's
     absl::Time deadline;                       // of the request; MonotonicNow()
@@ -63,6 +64,7 @@ class Handover : public std::enable_shared_from_this<Handover> {
   void End(TicketState end);
   Report report() const;
   const std::vector<int32_t>& prompt() const { return spec_.prompt; }
+  const std::string& cache_salt() const { return spec_.cache_salt; }
   // Calls `then` when the prefill server has said what it spent, which may be after the last frame has
   // landed: at once, later on gRPC's thread, or never where the run ends without. After End, and once.
   void WhenAccounted(std::function<void(const Handover&, const Report&)> then);

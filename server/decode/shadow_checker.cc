@@ -134,7 +134,9 @@ void ShadowChecker::Look() {
     sampling.forced = queue_.front().tokens;
     sampling.max_tokens = static_cast<int64_t>(sampling.forced.size());
     sampling.top_logprobs = kShadowLogprobs;
-    GenerateSpec spec{.prompt = queue_.front().prompt, .sampling = std::move(sampling)};
+    GenerateSpec spec{.prompt = queue_.front().prompt,
+                      .sampling = std::move(sampling),
+                      .cache_salt = queue_.front().cache_salt};
     auto check = std::make_shared<Check>(std::move(queue_.front()), model_, metrics_);
     queue_.pop_front();
     const auto sequence = engine_->Generate(std::move(spec), check);

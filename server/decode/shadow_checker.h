@@ -23,6 +23,7 @@ inline constexpr int kShadowLogprobs = 20;
 // An answer over a handed-over cache, as its engine gave it.
 struct ShadowAnswer {
   std::string format;
+  std::string cache_salt;
   std::vector<int32_t> prompt;
   std::vector<int32_t> tokens;
   std::vector<std::vector<TokenLogprob>> logprobs;  // of each token: its own, then the likeliest

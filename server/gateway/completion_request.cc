@@ -26,6 +26,7 @@ constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 constexpr uint32_t kDefaultPlainMaxTokens = 16;
 constexpr int64_t kMaxTimeoutMs = 24 * 60 * 60 * 1000;
 constexpr int64_t kMaxStalenessMs = int64_t{1} << 40;
+constexpr size_t kMaxSaltBytes = 256;
 
 constexpr std::pair<absl::string_view, v1::Fidelity> kFidelities[] = {{"exact", v1::FIDELITY_EXACT},
                                                                       {"high", v1::FIDELITY_HIGH},
@@ -78,8 +79,15 @@ void ParseShared(JsonFields& fields, const ordered_json& ordered, CompletionRequ
     request->include_usage = stream_options.Bool("include_usage").value_or(false);
     if (stream_options.error()) fields.Fail(*stream_options.error());
   }
-  // As vLLM has it.
+  // As vLLM has them.
   request->priority = static_cast<int>(fields.Integer("priority", -kMaxPriority, kMaxPriority).value_or(0));
+  if (const auto salt = fields.String("cache_salt")) {
+    if (salt->empty() || salt->size() > kMaxSaltBytes) {
+      fields.Fail("cache_salt",
+                  absl::StrCat("must have 1 to ", kMaxSaltBytes, " bytes, found ", salt->size()));
+    }
+    request->cache_salt = *salt;
+  }
   ParseExtensions(fields, request);
   ParseResponseFormat(fields, ordered, &request->constraint);
 }

@@ -34,6 +34,7 @@ struct CompletionRequest {
   std::string format;
   std::optional<int64_t> max_staleness_ms;
   int priority = 0;                                   // lower goes first
+  std::string cache_salt;                             // of the client's own, beside its key's; "": none
   absl::Duration timeout = absl::InfiniteDuration();  // the client's own limit
 };
 

@@ -8,6 +8,7 @@
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "server/gateway/cache_salt.h"
 #include "server/gateway/completion_exchange.h"
 #include "server/gateway/model_limits.h"
 #include "server/gateway/prompt.h"
@@ -111,6 +112,7 @@ void Completions::Serve(bool chat, const HttpRequest& http, const RequestIdentit
     return;
   }
   generate.set_request_id(identity.id);
+  generate.set_cache_salt(MakeCacheSalt(identity.client, request.cache_salt));
   CompletionExchange::Options options;
   options.identity = {.chat = chat,
                       .id = MakeId(chat ? "chatcmpl-" : "cmpl-"),

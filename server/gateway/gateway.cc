@@ -1,29 +1,23 @@
 #include "server/gateway/gateway.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/random/random.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "server/gateway/page.h"
 #include "server/gateway/prompt.h"
+#include "server/rpc_fields.h"
 
 namespace aludel {
 namespace {
 
 using nlohmann::ordered_json;
 
-constexpr size_t kMaxRequestIdBytes = 128;
-
 // The client's own id where it is fit for logs and headers, else a new one.
 std::string RequestId(const HttpRequest& request) {
   const absl::string_view id = request.Header("x-request-id");
-  if (!id.empty() && id.size() <= kMaxRequestIdBytes &&
-      std::all_of(id.begin(), id.end(), [](char c) { return absl::ascii_isgraph(c); })) {
-    return std::string(id);
-  }
+  if (!id.empty() && CheckRequestId(id).ok()) return std::string(id);
   thread_local absl::BitGen random;
   return absl::StrCat("req-", absl::Hex(absl::Uniform<uint64_t>(random), absl::kZeroPad16));
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "transport/monotonic_clock.h"
 
 namespace aludel {
@@ -31,8 +32,13 @@ bool IsWhole(const KvCodec& codec, int64_t begin, int64_t end, const std::vector
 
 }  // namespace
 
-FrameCache::Hash FrameCache::Root(const KvCodec& codec) {
-  const std::string text = codec.name() + "\n" + codec.artifact_hash();
+FrameCache::Hash FrameCache::Root(const KvCodec& codec, absl::string_view salt) {
+  // Each field with its length in front, so that no two roots spell the same text.
+  std::string text;
+  for (const absl::string_view field :
+       {absl::string_view(codec.name()), absl::string_view(codec.artifact_hash()), salt}) {
+    absl::StrAppend(&text, field.size(), ":", field, ":");
+  }
   Hash hash;
   SHA256(reinterpret_cast<const uint8_t*>(text.data()), text.size(), hash.data());
   return hash;
@@ -61,14 +67,14 @@ FrameCache::Order::iterator FrameCache::FindChunk(const Hash& before, absl::Span
   return best;
 }
 
-FrameCache::Match FrameCache::Find(const KvCodec& codec, absl::Span<const int32_t> prompt,
-                                   absl::Duration max_age) {
+FrameCache::Match FrameCache::Find(const KvCodec& codec, absl::string_view salt,
+                                   absl::Span<const int32_t> prompt, absl::Duration max_age) {
   Match match;
   if (max_bytes_ == 0) return match;
   const absl::Time since = MonotonicNow() - max_age;
   absl::MutexLock lock(&mutex_);
   std::vector<Order::iterator> used;
-  Hash before = Root(codec);
+  Hash before = Root(codec, salt);
   while (match.tokens < static_cast<int64_t>(prompt.size())) {
     const auto chunk = FindChunk(before, prompt.subspan(match.tokens), since);
     if (chunk == chunks_.end()) break;
@@ -88,8 +94,8 @@ FrameCache::Match FrameCache::Find(const KvCodec& codec, absl::Span<const int32_
   return match;
 }
 
-void FrameCache::Insert(const KvCodec& codec, absl::Span<const int32_t> prompt, int64_t begin,
-                        std::vector<CachedFrame> frames) {
+void FrameCache::Insert(const KvCodec& codec, absl::string_view salt, absl::Span<const int32_t> prompt,
+                        int64_t begin, std::vector<CachedFrame> frames) {
   if (max_bytes_ == 0) return;
   // A chunk is named by the end of its tokens: native head tokens in front of its frames belong to it.
   std::map<int64_t, std::vector<CachedFrame>> by_end;
@@ -98,7 +104,7 @@ void FrameCache::Insert(const KvCodec& codec, absl::Span<const int32_t> prompt, 
   }
 
   absl::MutexLock lock(&mutex_);
-  Hash before = Root(codec);
+  Hash before = Root(codec, salt);
   int64_t at = 0;
   while (at < begin) {
     const auto chunk = FindChunk(before, prompt.subspan(at, begin - at), absl::InfinitePast());

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -25,12 +26,12 @@ struct CachedFrame {
 
 // Frames of prompts that were encoded here, so that the same prefix, asked for in the same format by
 // whichever consumer, is sent again without a forward pass. The unit is a chunk: the tokens that one step of
-// the engine encoded, with the frames of all their layers. A chunk is found by the encoder (format and
-// artefact hash), by everything before it (a SHA-256 chain over the prompt's chunks) and by its own token
-// ids, which are compared one by one. Bounded in bytes; the chunk that was used least recently goes first,
-// and no chunk before those behind it. Thread-safe.
+// the engine encoded, with the frames of all their layers. A chunk is found by the tenant's salt and the
+// encoder (format and artefact hash), by everything before it (a SHA-256 chain over the prompt's chunks) and
+// by its own token ids, which are compared one by one. Bounded in bytes; the chunk that was used least
+// recently goes first, and no chunk before those behind it. Thread-safe.
 //
-// Who can ask for a prompt can find out by its timing whether somebody asked for the same one before.
+// A request can find out by its timing whether its prompt was asked for before with the same salt.
 class FrameCache {
  public:
   using Frames = std::shared_ptr<const std::vector<CachedFrame>>;
@@ -43,12 +44,12 @@ class FrameCache {
     std::vector<Frames> chunks;  // their frames, in order
   };
   // The longest run of chunks that the prompt begins with, none of them added longer ago than `max_age`.
-  Match Find(const KvCodec& codec, absl::Span<const int32_t> prompt,
+  Match Find(const KvCodec& codec, absl::string_view salt, absl::Span<const int32_t> prompt,
              absl::Duration max_age = absl::InfiniteDuration());
 
   // Adds what an encoder made of tokens [begin, prompt.size()), [0, begin) being matched by Find before. From
   // the first chunk whose frames do not make a whole, nothing is kept.
-  void Insert(const KvCodec& codec, absl::Span<const int32_t> prompt, int64_t begin,
+  void Insert(const KvCodec& codec, absl::string_view salt, absl::Span<const int32_t> prompt, int64_t begin,
               std::vector<CachedFrame> frames);
 
   size_t max_bytes() const { return max_bytes_; }
@@ -67,7 +68,7 @@ class FrameCache {
  private:
   using Hash = std::array<uint8_t, 32>;
   struct Chunk {
-    Hash before;  // of the encoder and everything in front
+    Hash before;  // of the salt, the encoder and everything in front
     std::vector<int32_t> tokens;
     Frames frames;
     size_t bytes = 0;
@@ -75,7 +76,7 @@ class FrameCache {
   };
   using Order = std::list<Chunk>;  // most recently used first
 
-  static Hash Root(const KvCodec& codec);
+  static Hash Root(const KvCodec& codec, absl::string_view salt);
   static Hash Extend(const Hash& before, absl::Span<const int32_t> tokens);
   // The longest chunk of that time or later that follows `before` and that `rest` begins with, or
   // chunks_.end().

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/status_macros.h"
 #include "server/deadline.h"
+#include "server/rpc_fields.h"
 #include "server/rpc_status.h"
 #include "server/shedding.h"
 #include "spdlog/spdlog.h"
@@ -38,6 +39,8 @@ PrefillRun::~PrefillRun() {
 void PrefillRun::SetLoad(int64_t tokens) { context_.load->Change(tokens - load_.exchange(tokens)); }
 
 absl::Status PrefillRun::Validate(const v1::RunRequest& request) {
+  ALUDEL_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+  ALUDEL_RETURN_IF_ERROR(CheckCacheSalt(request.cache_salt()));
   const v1::Ticket& ticket = request.ticket();
   if (ticket.id().size() != ticket_.size()) {
     return absl::InvalidArgumentError(
@@ -59,6 +62,7 @@ absl::Status PrefillRun::Validate(const v1::RunRequest& request) {
   std::copy(ticket.id().begin(), ticket.id().end(), ticket_.begin());
   epoch_ = ticket.epoch();
   request_id_ = request.request_id();
+  cache_salt_ = request.cache_salt();
   frame_times_ = request.frame_times();
   prompt_.assign(request.prompt().begin(), request.prompt().end());
   if (request.has_max_staleness_ms()) max_staleness_ = absl::Milliseconds(request.max_staleness_ms());
@@ -169,7 +173,7 @@ void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> con
   admitted.mutable_admitted();
   stream_->Push(std::move(admitted));
   sending_began_ = MonotonicNow();
-  cached_ = context_.frame_cache->Find(*codec_, prompt_, max_staleness_);
+  cached_ = context_.frame_cache->Find(*codec_, cache_salt_, prompt_, max_staleness_);
   SendCached();
 }
 
@@ -266,7 +270,8 @@ void PrefillRun::Compute(std::shared_ptr<KvSender> sender, int64_t cached_tokens
                                         .codec = codec_,
                                         .sink = recorder.get(),
                                         .encode_begin = cached_tokens,
-                                        .has_room = std::move(has_room)},
+                                        .has_room = std::move(has_room),
+                                        .cache_salt = cache_salt_},
                                        shared_from_this());
   if (!sequence.ok()) return OnDone(sequence.status(), {});
   absl::Status stopped;
@@ -289,7 +294,7 @@ void PrefillRun::OnDone(const absl::Status& status, const SequenceResult& result
   if (status.ok() && recorder != nullptr) {
     context_.load->Computed(static_cast<int64_t>(prompt_.size()) - result.cached_tokens,
                             result.times.prefill + result.times.encode);
-    context_.frame_cache->Insert(*codec_, prompt_, cached_tokens_, recorder->TakeFrames());
+    context_.frame_cache->Insert(*codec_, cache_salt_, prompt_, cached_tokens_, recorder->TakeFrames());
   }
   std::shared_ptr<KvSender> sender;
   {

@@ -95,6 +95,7 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
   // Set by Start before others see the run.
   std::string request_id_;
   std::vector<int32_t> prompt_;
+  std::string cache_salt_;
   TicketId ticket_ = {};
   uint64_t epoch_ = 0;
   absl::Duration max_staleness_ = absl::InfiniteDuration();

@@ -75,6 +75,67 @@ TEST(PrefixCache, GivesTheAnswersOfServersWithoutOneAndNeverServesCodesToExactRe
   EXPECT_TRUE(fleet.DecodeIsIdle());
 }
 
+// Whatever a tenant asked for leaves nothing that another one could see: in the decode server's cache, the
+// prefill server's, and its frames.
+TEST(PrefixCache, KeepsTenantsApartOnBothServers) {
+  Fleet fleet(Options(true));
+  ASSERT_TRUE(fleet.Start());
+  const std::vector<int32_t> prompt = DemoPrompts(1)[0];
+  constexpr char kFrameHits[] = "aludel_frame_cache_lookups_total{result=\"hit\"}";
+  constexpr char kPrefillHits[] = "aludel_prefix_cache_hits_total{model=\"base\"}";
+  const auto ask = [&](const std::string& salt, const std::string& format) {
+    v1::GenerateRequest request = Fleet::Request(prompt, kTokens, format);
+    if (format.empty()) request.set_fidelity(v1::FIDELITY_EXACT);
+    request.set_cache_salt(salt);
+    Answer answer = fleet.Ask(request);
+    EXPECT_TRUE(answer.status.ok()) << answer.status;
+    return answer;
+  };
+  for (const std::string format : {"", "paper"}) {
+    std::vector<int32_t> tokens;
+    for (const std::string salt : {"alice", "bob", ""}) {
+      const Answer first = ask(salt, format);
+      EXPECT_EQ(first.started.plan(), format.empty() ? "local" : "remote") << salt;
+      EXPECT_EQ(first.started.cached_tokens(), 0u) << salt;
+      if (tokens.empty()) tokens = first.tokens;
+      EXPECT_EQ(first.tokens, tokens);
+    }
+    for (const std::string salt : {"alice", "bob", ""}) {
+      const Answer again = ask(salt, format);
+      EXPECT_EQ(again.started.plan(), format.empty() ? "local" : "cached") << salt;
+      EXPECT_EQ(again.started.cached_tokens(), Cacheable(prompt)) << salt;
+      EXPECT_EQ(again.tokens, tokens);
+    }
+  }
+  EXPECT_EQ(fleet.prefill().Metric(kFrameHits), 0);
+  EXPECT_EQ(fleet.prefill().Metric(kPrefillHits), 0);
+  // The frames of one's own are still found, by another decode server's request, say.
+  v1::GenerateRequest request = Fleet::Request(prompt, kTokens, "paper");
+  request.set_cache_salt("alice");
+  request.set_max_staleness_ms(1 << 30);
+  EXPECT_EQ(fleet.Ask(request).started.plan(), "remote");
+  EXPECT_EQ(fleet.prefill().Metric(kFrameHits), 1);
+}
+
+TEST(PrefixCache, RefusesASaltOrARequestIdThatIsNone) {
+  Fleet fleet(Options(true));
+  ASSERT_TRUE(fleet.Start());
+  v1::GenerateRequest request = Fleet::Request({1, 2, 3}, 1, "");
+  request.set_cache_salt(std::string(65, 'x'));
+  EXPECT_EQ(fleet.Ask(request).status,
+            absl::InvalidArgumentError("cache_salt: found 65 bytes, want at most 64"));
+  request.set_cache_salt(std::string(64, '\0'));
+  EXPECT_TRUE(fleet.Ask(request).status.ok());
+  for (const std::string& id : {std::string("a\nforged=line"), std::string("\x1b[2J"), std::string("a b")}) {
+    request.set_request_id(id);
+    EXPECT_EQ(fleet.Ask(request).status,
+              absl::InvalidArgumentError("request_id: found a byte that is no visible ASCII character"));
+  }
+  request.set_request_id(std::string(129, 'x'));
+  EXPECT_EQ(fleet.Ask(request).status,
+            absl::InvalidArgumentError("request_id: found 129 bytes, want at most 128"));
+}
+
 TEST(PrefixCache, SavesThePrefillServerWhatItHasComputedAndSent) {
   Fleet fleet(Options(false));
   ASSERT_TRUE(fleet.Start());

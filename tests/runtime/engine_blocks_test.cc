@@ -116,6 +116,7 @@ class World {
         std::make_unique<Sequence>(std::move(prompt), size.max_completion, nobody_, group, 0, nullptr);
     sequence->id = next_id_;
     next_id_ += size.choices;
+    if (Below(3) == 0) sequence->cache_salt = "tenant";
     sequence->priority = Below(4) == 0 ? static_cast<int>(Below(3)) - 1 : 0;
     sequence->prompt_end = tokens;
     sequence->format = format;
@@ -242,6 +243,7 @@ class World {
   template <typename Visit>
   void ForEachToken(const Sequence& sequence, int64_t end, const Visit& visit) {
     uint64_t print = sequence.format == nullptr ? 1 : sequence.format == &formats_[0] ? 2 : 3;
+    if (!sequence.cache_salt.empty()) print += 3;
     for (int64_t i = 0; i < end; ++i) {
       print = (print ^ static_cast<uint64_t>(sequence.tokens[i] + 7)) * 0x9E3779B97F4A7C15u;
       visit(i, print);

@@ -567,7 +567,7 @@ TEST_F(EngineTest, ComputesABeginningOnceForAllThatShareIt) {
   const auto first = Ask(question);
   ASSERT_TRUE(first->WaitDone());
   EXPECT_EQ(first->result().cached_tokens, 0);
-  EXPECT_EQ(engine_->CachedTokens(question.prompt, nullptr), (tokens - 1) / 16 * 16);
+  EXPECT_EQ(engine_->CachedTokens(question.prompt, nullptr, ""), (tokens - 1) / 16 * 16);
   const uint64_t computed = engine_->stats().prompt_tokens;
   const auto second = Ask(question);
   ASSERT_TRUE(second->WaitDone());
@@ -578,6 +578,27 @@ TEST_F(EngineTest, ComputesABeginningOnceForAllThatShareIt) {
   EXPECT_EQ(engine_->stats().prefix_hits, (tokens - 1) / 16 * 16);
   EXPECT_GT(engine_->stats().kv_blocks_cached, 0);
   EXPECT_EQ(engine_->stats().kv_blocks_used, 0);
+}
+
+TEST_F(EngineTest, SharesABeginningWithinASaltOnly) {
+  const Question question = Questions(1)[0];
+  const auto cacheable = (static_cast<int64_t>(question.prompt.size()) - 1) / 16 * 16;
+  const auto ask = [&](const std::string& salt) {
+    const auto recorder = std::make_shared<Recorder>();
+    GenerateSpec spec{.prompt = question.prompt, .cache_salt = salt};
+    spec.sampling.max_tokens = 24;
+    EXPECT_TRUE(engine_->Generate(std::move(spec), recorder).ok());
+    EXPECT_TRUE(recorder->WaitDone());
+    EXPECT_EQ(recorder->tokens(), WithoutEnd(question.answer));
+    return recorder->result().cached_tokens;
+  };
+  EXPECT_EQ(ask("alice"), 0);
+  EXPECT_EQ(engine_->CachedTokens(question.prompt, nullptr, "alice"), cacheable);
+  EXPECT_EQ(engine_->CachedTokens(question.prompt, nullptr, "bob"), 0);
+  EXPECT_EQ(engine_->CachedTokens(question.prompt, nullptr, ""), 0);
+  EXPECT_EQ(ask("bob"), 0);
+  EXPECT_EQ(ask(""), 0);
+  for (const char* salt : {"alice", "bob", ""}) EXPECT_EQ(ask(salt), cacheable) << salt;
 }
 
 TEST_F(EngineTest, ServesLossyBlocksToTheirFormatAlone) {
@@ -598,9 +619,9 @@ TEST_F(EngineTest, ServesLossyBlocksToTheirFormatAlone) {
   }
   ASSERT_TRUE(lossy->WaitDone());
   EXPECT_FALSE(lossy->result().fell_back);
-  EXPECT_EQ(engine_->CachedTokens(question.prompt, codec.get()), handed_over / 16 * 16);
-  EXPECT_EQ(engine_->CachedTokens(question.prompt, raw.get()), 0);
-  EXPECT_EQ(engine_->CachedTokens(question.prompt, nullptr), 0);
+  EXPECT_EQ(engine_->CachedTokens(question.prompt, codec.get(), ""), handed_over / 16 * 16);
+  EXPECT_EQ(engine_->CachedTokens(question.prompt, raw.get(), ""), 0);
+  EXPECT_EQ(engine_->CachedTokens(question.prompt, nullptr, ""), 0);
 
   const auto exact = Ask(question);
   ASSERT_TRUE(exact->WaitDone());
@@ -633,8 +654,8 @@ TEST_F(EngineTest, ComputesExactlyWhereTheCacheNoLongerHoldsWhatTheCallerSaw) {
             "16 tokens were in the prefix cache, 0 are left in it");
   EXPECT_EQ(recorder->tokens(), WithoutEnd(question.answer));
   // What it leaves behind is exact, too.
-  EXPECT_EQ(engine_->CachedTokens(question.prompt, codec.get()), 0);
-  EXPECT_GT(engine_->CachedTokens(question.prompt, nullptr), 0);
+  EXPECT_EQ(engine_->CachedTokens(question.prompt, codec.get(), ""), 0);
+  EXPECT_GT(engine_->CachedTokens(question.prompt, nullptr, ""), 0);
   EXPECT_EQ(engine_->stats().fallbacks, 1);
   EXPECT_EQ(engine_->stats().kv_blocks_reserved, 0);
 }

@@ -78,6 +78,17 @@ TEST_F(PrefixCacheTest, KeepsProvenancesApart) {
   EXPECT_THAT(Found(Tokens(8), exact).ids(), ElementsAre(own.ids()[0], own.ids()[1]));
 }
 
+TEST_F(PrefixCacheTest, NeverSharesAcrossSalts) {
+  const Provenance alice{.model_hash = "m", .salt = "alice"};
+  const BlockTable hers = Computed(Tokens(8), alice);
+  EXPECT_TRUE(Found(Tokens(8)).ids().empty());
+  EXPECT_TRUE(Found(Tokens(8), {.model_hash = "m", .salt = "bob"}).ids().empty());
+  // Nor where the fields, read one after the other, are the same bytes.
+  EXPECT_TRUE(Found(Tokens(8), {.model_hash = "ma", .salt = "lice"}).ids().empty());
+  EXPECT_TRUE(Found(Tokens(8), {.model_hash = "m", .artifact_hash = "alice"}).ids().empty());
+  EXPECT_THAT(Found(Tokens(8), alice).ids(), ElementsAre(hers.ids()[0], hers.ids()[1]));
+}
+
 TEST_F(PrefixCacheTest, GivesIdleBlocksAwayOldestFirstAndEndsBeforeBeginnings) {
   Computed(Tokens(8));
   Computed(Tokens(8, 50));

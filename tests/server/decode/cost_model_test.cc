@@ -53,14 +53,14 @@ struct World {
            consumer * tokens;
   }
   void Show(CostModel& model, const std::string& format, const std::vector<int32_t>& prompt,
-            int64_t cached = 0) const {
+            int64_t cached = 0, const std::string& salt = "") const {
     const auto tokens = static_cast<double>(prompt.size());
     const double made_in = producer * (tokens - cached);
     const double sent_in = tokens * bytes_per_token / link;
     StageSeconds stages;
     stages.reconstruct = consumer * tokens;
     stages.ttft = Ttft(static_cast<int64_t>(tokens), cached);
-    model.ObserveRemote({.name = "a"}, format, prompt, stages, {.prefill = made_in},
+    model.ObserveRemote({.name = "a"}, format, prompt, salt, stages, {.prefill = made_in},
                         {.bytes = static_cast<uint64_t>(tokens * bytes_per_token),
                          .first_bytes = static_cast<uint64_t>(tokens * bytes_per_token / 8),
                          .seconds = std::max(made_in, sent_in) * 7 / 8});
@@ -120,7 +120,7 @@ TEST(CostModel, ManyPromptsThatWaitAreNotOneLongPrompt) {
 TEST(CostModel, PredictsWhatItHasSeenAtOtherLengths) {
   CostModel model;
   EXPECT_FALSE(model.PredictLocal(100).has_value());
-  EXPECT_FALSE(model.PredictRemote({.name = "a"}, "raw", Prompt(100)).has_value());
+  EXPECT_FALSE(model.PredictRemote({.name = "a"}, "raw", Prompt(100), "").has_value());
   for (int i = 0; i < 10; ++i) {
     StageSeconds stages;
     const int64_t tokens = 100 + 50 * i;
@@ -137,7 +137,7 @@ TEST(CostModel, PredictsWhatItHasSeenAtOtherLengths) {
     CostModel remote;
     const World world{.link = link};
     for (int i = 0; i < 10; ++i) world.Show(remote, "raw", Prompt(100 + 50 * i, 1000 * i));
-    EXPECT_NEAR(*remote.PredictRemote({.name = "a"}, "raw", Prompt(900, 77777)), world.Ttft(900),
+    EXPECT_NEAR(*remote.PredictRemote({.name = "a"}, "raw", Prompt(900, 77777), ""), world.Ttft(900),
                 0.05 * world.Ttft(900))
         << link;
     if (link < 1e7) {
@@ -157,18 +157,18 @@ TEST(CostModel, LearnsWhatOverlapsWithTheOtherSideAndWhatDoesNotWhenThatHasItCac
     StageSeconds stages;
     stages.native = 4e-5 * tokens;
     stages.ttft = ttft(tokens, cached);
-    model.ObserveRemote({.name = "a"}, "aludel-p2", prompt, stages, {.prefill = cached ? 0 : 1e-4 * tokens},
-                        {});
+    model.ObserveRemote({.name = "a"}, "aludel-p2", prompt, "", stages,
+                        {.prefill = cached ? 0 : 1e-4 * tokens}, {});
   };
   for (int i = 0; i < 20; ++i) {
     show(Prompt(100 + 50 * i, 1000 * i), false);
     show(Prompt(100 + 50 * i, 1000 * i), true);
   }
   for (const int64_t tokens : {70, 300, 1000}) {
-    const double fresh = *model.PredictRemote({.name = "a"}, "aludel-p2", Prompt(tokens, 700000));
+    const double fresh = *model.PredictRemote({.name = "a"}, "aludel-p2", Prompt(tokens, 700000), "");
     EXPECT_NEAR(fresh, ttft(static_cast<double>(tokens), false), 0.1 * fresh) << tokens;
   }
-  const double again = *model.PredictRemote({.name = "a"}, "aludel-p2", Prompt(600, 10000));
+  const double again = *model.PredictRemote({.name = "a"}, "aludel-p2", Prompt(600, 10000), "");
   EXPECT_NEAR(again, ttft(600, true), 0.1 * again);
 }
 
@@ -176,9 +176,9 @@ TEST(CostModel, CountsTheQueueOfTheOtherSide) {
   CostModel model;
   World{}.Show(model, "raw", Prompt(100));
   const double idle =
-      *model.PredictRemote({.name = "a", .tokens_per_second = 1000}, "raw", Prompt(100, 5000));
+      *model.PredictRemote({.name = "a", .tokens_per_second = 1000}, "raw", Prompt(100, 5000), "");
   const double busy = *model.PredictRemote({.name = "a", .waiting_tokens = 500, .tokens_per_second = 1000},
-                                           "raw", Prompt(100, 5000));
+                                           "raw", Prompt(100, 5000), "");
   EXPECT_NEAR(busy - idle, 0.5, 1e-9);
 }
 
@@ -186,12 +186,23 @@ TEST(CostModel, KnowsWhatAServerHasCachedUnlessItDoesNotCache) {
   const World world{.link = 1e9, .producer = 1e-3};
   CostModel model;
   for (int i = 0; i < 5; ++i) world.Show(model, "raw", Prompt(200 + 50 * i, 1000 * i));
-  const double fresh = *model.PredictRemote({.name = "a"}, "raw", Prompt(300, 90000));
+  const double fresh = *model.PredictRemote({.name = "a"}, "raw", Prompt(300, 90000), "");
   EXPECT_NEAR(fresh, world.Ttft(300), 0.05 * fresh);
   world.Show(model, "raw", Prompt(200, 0), /*cached=*/200);
-  EXPECT_LT(*model.PredictRemote({.name = "a"}, "raw", Prompt(200, 0)), fresh / 5);
+  EXPECT_LT(*model.PredictRemote({.name = "a"}, "raw", Prompt(200, 0), ""), fresh / 5);
   world.Show(model, "raw", Prompt(200, 0), /*cached=*/0);  // it computed the same prompt again
-  EXPECT_GT(*model.PredictRemote({.name = "a"}, "raw", Prompt(200, 0)), fresh / 3);
+  EXPECT_GT(*model.PredictRemote({.name = "a"}, "raw", Prompt(200, 0), ""), fresh / 3);
+}
+
+TEST(CostModel, DoesNotTellOneTenantWhatAServerHasCachedForAnother) {
+  const World world{.link = 1e9, .producer = 1e-3};
+  CostModel model;
+  for (int i = 0; i < 5; ++i) world.Show(model, "raw", Prompt(200 + 50 * i, 1000 * i));
+  world.Show(model, "raw", Prompt(300, 50000), /*cached=*/0, "alice");
+  const double fresh = *model.PredictRemote({.name = "a"}, "raw", Prompt(300, 90000), "bob");
+  EXPECT_EQ(*model.PredictRemote({.name = "a"}, "raw", Prompt(300, 50000), "bob"), fresh);
+  EXPECT_EQ(*model.PredictRemote({.name = "a"}, "raw", Prompt(300, 50000), ""), fresh);
+  EXPECT_LT(*model.PredictRemote({.name = "a"}, "raw", Prompt(300, 50000), "alice"), fresh / 5);
 }
 
 TEST(CostModel, SaysWhatWasLongNotChosen) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -29,6 +31,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::SizeIs;
 using ::testing::StartsWith;
 
 constexpr char kBody[] = R"({"model": "chat", "messages": [{"role": "user", "content": "hi"}]})";
@@ -102,6 +105,43 @@ TEST_F(GatewayAccess, AsksForAKeyWhereOneIsNeeded) {
   }
   EXPECT_EQ(decode_.calls(), 1);
   EXPECT_THAT(metrics_.Render(), HasSubstr("aludel_http_refusals_total{reason=\"invalid_api_key\"} 4"));
+}
+
+TEST_F(GatewayAccess, SaltsTheCachesByKeyAndByWhatTheRequestAdds) {
+  const auto salt = [this](const std::string& key, const std::string& more = "") {
+    const std::string body = absl::StrReplaceAll(kBody, {{"]}", absl::StrCat("]", more, "}")}});
+    EXPECT_THAT(
+        Send("POST", "/v1/chat/completions", absl::StrCat("Authorization: Bearer ", key, "\r\n"), body),
+        StartsWith("HTTP/1.1 200"));
+    return decode_.last_request().cache_salt();
+  };
+  EXPECT_EQ(salt("none"), "");  // no keys: one cache for all
+  const std::string finer = salt("none", R"(, "cache_salt": "a")");
+  EXPECT_EQ(finer.size(), 32u);
+  const auto set_keys = [this](const std::string& secret) {
+    access_.SetKeys(
+        {{.name = "good", .sha256 = HashApiKey(secret)}, {.name = "goo", .sha256 = HashApiKey("sk-goo")}});
+  };
+  set_keys("sk-good");
+  const std::string good = salt("sk-good");
+  const std::string goo = salt("sk-goo");
+  EXPECT_EQ(good.size(), 32u);
+  EXPECT_NE(good, goo);
+  EXPECT_EQ(salt("sk-good"), good);
+  // No two pairs of key and salt are the same.
+  EXPECT_THAT((std::set<std::string>{good, goo, finer, salt("sk-goo", R"(, "cache_salt": "d")"),
+                                     salt("sk-good", R"(, "cache_salt": "a")"),
+                                     salt("sk-goo", R"(, "cache_salt": "a")")}),
+              SizeIs(6));
+  // The key's name counts, not its secret.
+  set_keys("sk-another");
+  EXPECT_EQ(salt("sk-another"), good);
+  for (const std::string& wrong : {std::string(), std::string(257, 'x')}) {
+    const std::string body =
+        absl::StrReplaceAll(kBody, {{"]}", absl::StrCat("], \"cache_salt\": \"", wrong, "\"}")}});
+    EXPECT_THAT(Send("POST", "/v1/chat/completions", "Authorization: Bearer sk-goo\r\n", body),
+                AllOf(StartsWith("HTTP/1.1 400"), HasSubstr("'cache_salt' must have 1 to 256 bytes")));
+  }
 }
 
 TEST_F(GatewayAccess, ReadsNoBodyOfAStranger) {

@@ -20,7 +20,7 @@ class Cache : public ::testing::Test {
   }
 
   // In chunks of four tokens, from `begin` on.
-  void Insert(FrameCache& cache, const std::string& text, int64_t begin = 0) {
+  void Insert(FrameCache& cache, const std::string& text, int64_t begin = 0, const std::string& salt = "") {
     const std::vector<int32_t> prompt = Prompt(text);
     std::vector<CachedFrame> frames;
     for (size_t at = begin; at < prompt.size(); at += 4) {
@@ -28,13 +28,13 @@ class Cache : public ::testing::Test {
         frames.push_back(std::move(frame));
       }
     }
-    cache.Insert(codec_, prompt, begin, std::move(frames));
+    cache.Insert(codec_, salt, prompt, begin, std::move(frames));
   }
 
   // The tokens found, as text, read from the payloads of layer 0.
   std::string Found(FrameCache& cache, const std::string& text,
-                    absl::Duration max_age = absl::InfiniteDuration()) {
-    const FrameCache::Match match = cache.Find(codec_, Prompt(text), max_age);
+                    absl::Duration max_age = absl::InfiniteDuration(), const std::string& salt = "") {
+    const FrameCache::Match match = cache.Find(codec_, salt, Prompt(text), max_age);
     std::string found;
     for (const auto& chunk : match.chunks)
       found.append(chunk->front().payload.begin(), chunk->front().payload.end());
@@ -88,12 +88,26 @@ TEST_F(Cache, TellsSameTokensBehindDifferentOnesApart) {
   EXPECT_EQ(Found(cache, "wxyz"), "");
 }
 
+TEST_F(Cache, NeverSharesAcrossSalts) {
+  FrameCache cache(1 << 20);
+  const absl::Duration any = absl::InfiniteDuration();
+  Insert(cache, "abcdefgh", 0, "alice");
+  EXPECT_EQ(Found(cache, "abcdefgh"), "");
+  EXPECT_EQ(Found(cache, "abcdefgh", any, "bob"), "");
+  EXPECT_EQ(Found(cache, "abcdefgh", any, "alice"), "abcdefgh");
+  Insert(cache, "abcdefgh", 0, "bob");
+  EXPECT_EQ(cache.stats().chunks, 4u);
+  // What lies in front of a part is looked for under its salt, too.
+  Insert(cache, "abcdefghijkl", 8, "carol");
+  EXPECT_EQ(cache.stats().chunks, 4u);
+}
+
 TEST_F(Cache, KeepsOnlyWholeChunks) {
   FrameCache cache(1 << 20);
   const std::vector<int32_t> prompt = Prompt("abcdefgh");
   std::vector<CachedFrame> frames = Frames(prompt, 0, 4);
   frames.push_back(Frames(prompt, 4, 8)[0]);  // without layer 1
-  cache.Insert(codec_, prompt, 0, std::move(frames));
+  cache.Insert(codec_, "", prompt, 0, std::move(frames));
   EXPECT_EQ(Found(cache, "abcdefgh"), "abcd");
 }
 

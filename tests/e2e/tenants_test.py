@@ -1,0 +1,94 @@
+"""Two API keys over the whole stack, started by stack.py: what one of them asked for is not to be found out with the
+other, not by `cached_tokens`, not by the plan, not at the prefill server; with the same key it is a hit. The gateway's
+keys are made here, in a gateway beside the stack's."""
+
+import argparse
+import hashlib
+import http.client
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Dict, Optional, Tuple
+
+from stack import ROOT, free_ports
+
+WAIT_S = 20
+PASSAGE = " ".join(f"The {n}th keeper of the lighthouse wrote the number {n * 37} into the log." for n in range(1, 20))
+
+
+class Gateway:
+    """A gateway with keys, in front of the stack's decode servers."""
+
+    def __init__(self, binaries: Path, stack: Path) -> None:
+        (self.port,) = free_ports(1)
+        keys = stack / "tenants.keys"
+        keys.write_text("".join(f"{name} {hashlib.sha256(f'sk-{name}'.encode()).hexdigest()}\n"
+                                for name in ("alice", "bob")))
+        text = (stack / "gateway.textproto").read_text()
+        text = re.sub(r"^listen:.*$", f'listen: "127.0.0.1:{self.port}"', text, flags=re.MULTILINE)
+        config = stack / "tenants.textproto"
+        config.write_text(text + f'\naccess {{ keys_file: "{keys}" }}\n')
+        self.process = subprocess.Popen([str(binaries / "aludel-gateway"), "--config", str(config)], cwd=ROOT)
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ready?model=chat", timeout=2):
+                    return
+            except OSError:
+                assert time.monotonic() < deadline, "the gateway is not ready"
+                time.sleep(0.05)
+
+    def ask(self, key: str, fidelity: Dict[str, str], text: str, salt: Optional[str] = None) -> Tuple[int, str, str]:
+        """Cached tokens, plan and answer."""
+        body = {"model": "chat", "max_tokens": 8, "temperature": 0, "aludel": fidelity,
+                "messages": [{"role": "user", "content": text}]}
+        if salt is not None:
+            body["cache_salt"] = salt
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Authorization": f"Bearer sk-{key}"})
+        response = connection.getresponse()
+        reply = json.loads(response.read())
+        assert response.status == 200, reply
+        return (reply["usage"]["prompt_tokens_details"]["cached_tokens"], response.headers["x-aludel-plan"],
+                reply["choices"][0]["message"]["content"])
+
+
+def check(gateway: Gateway, name: str, fidelity: Dict[str, str], fresh: str, known: str) -> None:
+    text = f"{PASSAGE} ({name}) Which number did the 7th keeper write?"
+    cached, plan, answer = gateway.ask("alice", fidelity, text)
+    assert (cached, plan) == (0, fresh), (cached, plan)
+    cached, plan, other = gateway.ask("bob", fidelity, text)
+    assert (cached, plan, other) == (0, fresh, answer), f"{name}: bob sees alice's cache: {cached} tokens, {plan}"
+    # A part of it, as a search for the text token by token would ask.
+    cached, plan, _ = gateway.ask("bob", fidelity, text[:200], salt="mine")
+    assert (cached, plan) == (0, fresh), (cached, plan)
+    for key in ("alice", "bob"):
+        cached, plan, again = gateway.ask(key, fidelity, text)
+        assert cached > 100 and plan == known and again == answer, (key, cached, plan)
+    # A finer salt is a tenant of its own, of each key.
+    for key in ("alice", "bob"):
+        assert gateway.ask(key, fidelity, text, salt="user 1")[:2] == (0, fresh)
+        cached, plan, _ = gateway.ask(key, fidelity, text, salt="user 1")
+        assert cached > 100 and plan == known, (cached, plan)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", type=Path, required=True)
+    gateway = Gateway(parser.parse_args().bin.resolve(), Path(os.environ["STACK_FOLDER"]))
+    try:
+        check(gateway, "exact", {"fidelity": "exact"}, "local", "local")
+        check(gateway, "paper", {"format": "paper"}, "remote", "cached")
+    finally:
+        gateway.process.terminate()
+        gateway.process.wait(15)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
