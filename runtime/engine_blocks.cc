@@ -82,14 +82,17 @@ std::vector<Sequence*> EngineBlocks::Ranked(const SequenceMap& sequences) const 
 SchedulerState EngineBlocks::MakeState(const std::vector<Sequence*>& ranked,
                                        std::vector<SchedulerSequence>* entries) const {
   for (const Sequence* sequence : ranked) {
-    entries->push_back({.id = sequence->id,
-                        .computed = sequence->computed,
-                        .left = sequence->left(),
-                        .decoding = sequence->completion_tokens() > 0 && sequence->left() == 1,
-                        .started = sequence->running,
-                        .last_step = sequence->last_step,
-                        .blocks = sequence->blocks.ids(),
-                        .kept_blocks = pool_->layout().BlocksFor(sequence->handed_over)});
+    entries->push_back(
+        {.id = sequence->id,
+         .computed = sequence->computed,
+         .left = sequence->left(),
+         // One that was preempted has to start again first: as a decode that may not start yet it
+         // would be the one that has waited longest, and take the turn of others, for ever.
+         .decoding = sequence->running && sequence->completion_tokens() > 0 && sequence->left() == 1,
+         .started = sequence->running,
+         .last_step = sequence->last_step,
+         .blocks = sequence->blocks.ids(),
+         .kept_blocks = pool_->layout().BlocksFor(sequence->handed_over)});
   }
   return {.sequences = *entries,
           .references = pool_->references(),
