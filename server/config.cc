@@ -346,6 +346,7 @@ absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path) {
     section.CheckNotEmpty("name");
     section.CheckNotEmpty("directory");
     section.CheckAtLeastOne("decode_targets");
+    section.CheckOneOf("special_tokens_in_content", {"text", "control"});
     const v1::ServedModel& model = config.models(i);
     for (const ServedModelOptions& other : options.models) {
       section.Check(other.name != model.name(), "name", absl::StrCat("\"", model.name(), "\" twice"),
@@ -355,7 +356,8 @@ absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path) {
         {.name = model.name(),
          .directory = model.directory(),
          .decode_targets = ReadTargets(section, "decode_targets", model.decode_targets()),
-         .generation_defaults = model.generation_defaults()});
+         .generation_defaults = model.generation_defaults(),
+         .special_tokens_as_text = model.special_tokens_in_content() == "text"});
   }
   ALUDEL_RETURN_IF_ERROR(file.status());
   ALUDEL_RETURN_IF_ERROR(CheckGrpcTls(options.grpc_tls));

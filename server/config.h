@@ -117,6 +117,7 @@ struct ServedModelOptions {
   std::string directory;
   std::vector<std::string> decode_targets;
   bool generation_defaults = true;
+  bool special_tokens_as_text = true;  // in what chat requests say
 };
 
 // Both empty: plain HTTP.

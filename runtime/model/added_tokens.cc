@@ -75,7 +75,11 @@ void AddedTokenMatcher::Add(const AddedToken& token, absl::string_view spelling)
   for (const char byte : spelling) {
     const uint64_t key = static_cast<uint64_t>(node) << 8 | static_cast<uint8_t>(byte);
     const auto [it, is_new] = children_.emplace(key, static_cast<uint32_t>(token_at_.size()));
-    if (is_new) token_at_.push_back(-1);
+    if (is_new) {
+      token_at_.push_back(-1);
+      has_children_.push_back(false);
+      has_children_[node] = true;
+    }
     node = it->second;
   }
   starts_[static_cast<uint8_t>(spelling[0])] = true;
@@ -83,10 +87,11 @@ void AddedTokenMatcher::Add(const AddedToken& token, absl::string_view spelling)
   tokens_.push_back(token);
 }
 
-int AddedTokenMatcher::LongestAt(absl::string_view text, size_t at, size_t* length) const {
+int AddedTokenMatcher::LongestAt(absl::string_view text, size_t at, size_t* length, bool* cut_off) const {
   int longest = -1;
   uint32_t node = 0;
-  for (size_t i = at; i < text.size(); ++i) {
+  size_t i = at;
+  for (; i < text.size(); ++i) {
     const auto it = children_.find(static_cast<uint64_t>(node) << 8 | static_cast<uint8_t>(text[i]));
     if (it == children_.end()) break;
     node = it->second;
@@ -95,7 +100,15 @@ int AddedTokenMatcher::LongestAt(absl::string_view text, size_t at, size_t* leng
       *length = i + 1 - at;
     }
   }
+  if (cut_off != nullptr) *cut_off = i == text.size() && has_children_[node];
   return longest;
+}
+
+size_t AddedTokenMatcher::LengthAt(absl::string_view text, size_t at, bool* cut_off) const {
+  size_t length = 0;
+  *cut_off = false;
+  if (starts_[static_cast<uint8_t>(text[at])]) LongestAt(text, at, &length, cut_off);
+  return length;
 }
 
 void AddedTokenMatcher::Split(absl::string_view text, std::vector<TokenSection>* sections) const {

@@ -44,18 +44,22 @@ class AddedTokenMatcher {
   void Add(const AddedToken& token, absl::string_view spelling);
 
   bool empty() const { return tokens_.empty(); }
+  // The bytes of the longest token that `text` has at `at`; 0 where none begins there. `cut_off`: the text
+  // ends within the spelling of one.
+  size_t LengthAt(absl::string_view text, size_t at, bool* cut_off) const;
   // All of `text` as sections in order.
   void Split(absl::string_view text, std::vector<TokenSection>* sections) const;
 
  private:
   // Index into tokens_ of the longest token that `text` has at `at`, and its length; -1: none.
-  int LongestAt(absl::string_view text, size_t at, size_t* length) const;
+  int LongestAt(absl::string_view text, size_t at, size_t* length, bool* cut_off = nullptr) const;
 
   std::vector<AddedToken> tokens_;
   std::array<bool, 256> starts_{};  // first bytes of tokens
   // A trie: node << 8 | byte -> node; the root is 0. token_at_[node] indexes tokens_, -1 where none ends.
   absl::flat_hash_map<uint64_t, uint32_t> children_;
   std::vector<int> token_at_ = {-1};
+  std::vector<bool> has_children_ = {false};
 };
 
 }  // namespace aludel

@@ -7,6 +7,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "runtime/model/added_tokens.h"
 #include "runtime/model/bpe.h"
 #include "runtime/model/decoder.h"
@@ -75,7 +76,10 @@ class BpeTokenizer : public Tokenizer {
     return tokenizer;
   }
 
-  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool add_special_tokens) const override;
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool add_special_tokens,
+                                              absl::string_view joint) const override;
+  std::string BreakSpecialTokens(absl::string_view text, absl::string_view joint) const override;
+  absl::Status CanBreakSpecialTokens() const override;
   std::string Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const override;
 
   std::string TokenBytes(int32_t id) const override {
@@ -96,12 +100,16 @@ class BpeTokenizer : public Tokenizer {
   BpeTokenizer() = default;
   absl::Status Read(const json& root, const std::string& origin);
   absl::Status AddTokens(const std::vector<AddedToken>& tokens, const std::string& origin);
-  absl::Status EncodeSection(absl::string_view text, bool at_start, std::vector<int32_t>* ids) const;
-  absl::Status EncodePlain(absl::string_view text, bool at_start, std::vector<int32_t>* ids) const;
+  absl::Status EncodeSection(absl::string_view text, bool at_start, absl::string_view joint,
+                             std::vector<int32_t>* ids) const;
+  absl::Status EncodePlain(absl::string_view text, bool at_start, absl::string_view joint,
+                           std::vector<int32_t>* ids) const;
   void ComputeFingerprints(std::vector<AddedToken> tokens);
 
   AddedTokenMatcher raw_tokens_;
   AddedTokenMatcher normalized_tokens_;
+  AddedTokenMatcher special_tokens_;  // of both, those that are special
+  std::vector<AddedToken> special_list_;
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
   std::unique_ptr<Bpe> bpe_;
@@ -172,12 +180,16 @@ absl::Status BpeTokenizer::AddTokens(const std::vector<AddedToken>& tokens, cons
     std::string spelling = token.content;
     if (token.normalized) ALUDEL_RETURN_IF_ERROR(normalizer_.Apply(&spelling));
     (token.normalized ? normalized_tokens_ : raw_tokens_).Add(token, spelling);
+    if (token.special) {
+      special_tokens_.Add(token, token.content);
+      special_list_.push_back(token);
+    }
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<int32_t>> BpeTokenizer::Encode(absl::string_view text,
-                                                          bool add_special_tokens) const {
+absl::StatusOr<std::vector<int32_t>> BpeTokenizer::Encode(absl::string_view text, bool add_special_tokens,
+                                                          absl::string_view joint) const {
   if (text.size() > kMaxTextBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("text is ", text.size(), " bytes, want at most ", kMaxTextBytes));
@@ -195,14 +207,14 @@ absl::StatusOr<std::vector<int32_t>> BpeTokenizer::Encode(absl::string_view text
       continue;
     }
     ALUDEL_RETURN_IF_ERROR(EncodeSection(text.substr(section.range.begin, section.range.size()),
-                                         section.range.begin == 0, &ids));
+                                         section.range.begin == 0, joint, &ids));
   }
   if (add_special_tokens) ids.insert(ids.end(), post_processor_.after.begin(), post_processor_.after.end());
   return ids;
 }
 
 // Text between raw added tokens: normalise, then look for the added tokens of the normalised text.
-absl::Status BpeTokenizer::EncodeSection(absl::string_view text, bool at_start,
+absl::Status BpeTokenizer::EncodeSection(absl::string_view text, bool at_start, absl::string_view joint,
                                          std::vector<int32_t>* ids) const {
   std::string normalized;
   if (!normalizer_.empty()) {
@@ -210,7 +222,7 @@ absl::Status BpeTokenizer::EncodeSection(absl::string_view text, bool at_start,
     ALUDEL_RETURN_IF_ERROR(normalizer_.Apply(&normalized));
     text = normalized;
   }
-  if (normalized_tokens_.empty()) return EncodePlain(text, at_start, ids);
+  if (normalized_tokens_.empty()) return EncodePlain(text, at_start, joint, ids);
   std::vector<TokenSection> sections;
   normalized_tokens_.Split(text, &sections);
   for (const TokenSection& section : sections) {
@@ -219,22 +231,58 @@ absl::Status BpeTokenizer::EncodeSection(absl::string_view text, bool at_start,
       continue;
     }
     ALUDEL_RETURN_IF_ERROR(EncodePlain(text.substr(section.range.begin, section.range.size()),
-                                       at_start && section.range.begin == 0, ids));
+                                       at_start && section.range.begin == 0, joint, ids));
   }
   return absl::OkStatus();
 }
 
-absl::Status BpeTokenizer::EncodePlain(absl::string_view text, bool at_start,
+absl::Status BpeTokenizer::EncodePlain(absl::string_view text, bool at_start, absl::string_view joint,
                                        std::vector<int32_t>* ids) const {
-  if (text.empty()) return absl::OkStatus();
   Pieces pieces;
-  pieces.text = std::string(text);
-  pieces.ranges = {{0, text.size()}};
+  // Where added tokens are looked for, the joints have done their work.
+  pieces.text = joint.empty() ? std::string(text) : absl::StrReplaceAll(text, {{joint, ""}});
+  if (pieces.text.empty()) return absl::OkStatus();
+  pieces.ranges = {{0, pieces.text.size()}};
   pieces.at_start = at_start;
   ALUDEL_RETURN_IF_ERROR(pre_tokenizer_.Apply(&pieces));
   const absl::string_view cut = pieces.text;
   for (const TextRange& range : pieces.ranges) {
     ALUDEL_RETURN_IF_ERROR(bpe_->Encode(cut.substr(range.begin, range.size()), ids));
+  }
+  return absl::OkStatus();
+}
+
+std::string BpeTokenizer::BreakSpecialTokens(absl::string_view text, absl::string_view joint) const {
+  std::string broken;
+  size_t copied = 0;
+  bool ends_within = false;
+  for (size_t at = 0; at < text.size();) {
+    bool cut_off = false;
+    const bool spells = special_tokens_.LengthAt(text, at, &cut_off) > 0;
+    ends_within |= cut_off;
+    NextCodePoint(text, &at);
+    if (!spells) continue;
+    absl::StrAppend(&broken, text.substr(copied, at - copied), joint);
+    copied = at;
+  }
+  absl::StrAppend(&broken, text.substr(copied));
+  if (ends_within) absl::StrAppend(&broken, joint);
+  return broken;
+}
+
+absl::Status BpeTokenizer::CanBreakSpecialTokens() const {
+  constexpr char kJoint[] = "\xf4\x8f\xbf\xbd";  // U+10FFFD, of private use
+  for (const AddedToken& token : special_list_) {
+    if (token.normalized && !normalizer_.empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the normaliser may make the special token \"", token.content, "\" of other text"));
+    }
+    ALUDEL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                            Encode(BreakSpecialTokens(token.content, kJoint), false, kJoint));
+    if (std::any_of(ids.begin(), ids.end(), [this](int32_t id) { return IsSpecial(id); })) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the special token \"", token.content, "\" cannot be told from text that spells it"));
+    }
   }
   return absl::OkStatus();
 }

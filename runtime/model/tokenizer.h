@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -28,8 +29,21 @@ class Tokenizer {
   // Text to ids. Added tokens inside the text become their ids (as a rendered chat template needs); with
   // `add_special_tokens` the post-processor's template (e.g. a BOS) is applied too. InvalidArgument for text
   // that is not UTF-8.
-  virtual absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text,
-                                                      bool add_special_tokens) const = 0;
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool add_special_tokens) const {
+    return Encode(text, add_special_tokens, /*joint=*/"");
+  }
+  // `joint`, where not empty, is what BreakSpecialTokens has put into parts of the text. It is a part of no
+  // token and leaves no trace.
+  virtual absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool add_special_tokens,
+                                                      absl::string_view joint) const = 0;
+  // `text` with `joint` behind the first character of each special token that it spells, and at its end where
+  // it ends within the spelling of one; `text` itself where there is none. Encoded with that joint, alone or
+  // as a part of a longer text, it becomes the tokens of its characters and no special one. `joint` is a
+  // character that stands in no part of the text.
+  virtual std::string BreakSpecialTokens(absl::string_view text, absl::string_view joint) const = 0;
+  // FailedPrecondition where some special token would come of broken text nonetheless: its spelling has one
+  // character only, or a normaliser can make it of other text, or it is a token of the vocabulary's merges.
+  virtual absl::Status CanBreakSpecialTokens() const = 0;
 
   // Ids to text. Ids out of range are skipped. Bytes that are not UTF-8 become U+FFFD.
   virtual std::string Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const = 0;

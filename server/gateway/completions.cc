@@ -49,12 +49,13 @@ std::optional<ApiError> Completions::Tokenize(const ServedModel& model, Completi
     if (auto error = CheckTokenIds(model, param, ids)) return error;
   } else {
     std::string text = std::move(request->prompt);
+    std::string joint;
     if (request->chat) {
-      if (auto error = RenderChat(model, *request, &text)) return error;
+      if (auto error = RenderChat(model, *request, &text, &joint)) return error;
     }
     if (auto error = CheckTextLength(model, param, text, max_context)) return error;
     // A chat template has written what stands in front of the prompt.
-    if (auto error = TokenizeText(model, param, text, /*add_special_tokens=*/!request->chat, &ids)) {
+    if (auto error = TokenizeText(model, param, text, /*add_special_tokens=*/!request->chat, joint, &ids)) {
       return error;
     }
   }

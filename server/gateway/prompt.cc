@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/gateway/chat_context.h"
 #include "server/gateway/completion_request.h"
 #include "server/gateway/json_fields.h"
 
@@ -44,14 +45,15 @@ std::optional<ApiError> Tokenize(const ServedModels& models, absl::string_view b
   *spellings = fields.Bool("return_token_strs").value_or(false);
   const auto prompt = fields.String("prompt");
   if (fields.error()) return fields.error();
-  if (prompt) return TokenizeText(**model, "prompt", *prompt, add_special_tokens, ids);
+  if (prompt) return TokenizeText(**model, "prompt", *prompt, add_special_tokens, /*joint=*/"", ids);
   if (fields.Find("messages") == nullptr)
     return InvalidParameter("prompt", "'prompt' or 'messages' is required");
   CompletionRequest request;
   if (auto error = ParseChatRequest(body, &request)) return error;
   std::string text;
-  if (auto error = RenderChat(**model, request, &text)) return error;
-  return TokenizeText(**model, "messages", text, /*add_special_tokens=*/false, ids);
+  std::string joint;
+  if (auto error = RenderChat(**model, request, &text, &joint)) return error;
+  return TokenizeText(**model, "messages", text, /*add_special_tokens=*/false, joint, ids);
 }
 
 std::optional<ApiError> Detokenize(const ServedModels& models, absl::string_view body, std::string* text) {
@@ -72,7 +74,8 @@ std::optional<ApiError> Detokenize(const ServedModels& models, absl::string_view
 }  // namespace
 
 std::optional<ApiError> RenderChat(const ServedModel& model, const CompletionRequest& request,
-                                   std::string* text) {
+                                   std::string* text, std::string* joint) {
+  joint->clear();
   if (model.chat_template == nullptr) {
     return InvalidParameter(
         "model", absl::StrCat("model '", model.name, "' has no chat template; use /v1/completions instead"));
@@ -81,6 +84,9 @@ std::optional<ApiError> RenderChat(const ServedModel& model, const CompletionReq
   if (!context.contains("add_generation_prompt")) context["add_generation_prompt"] = true;
   context["messages"] = request.messages;
   if (!request.tools.list.is_null()) context["tools"] = request.tools.list;
+  if (model.special_tokens_as_text) {
+    if (auto error = BreakSpecialTokens(*model.tokenizer, &context, joint)) return error;
+  }
   auto rendered = model.chat_template->Render(context);
   if (!rendered.ok()) return FromStatus("messages", rendered.status());
   *text = *std::move(rendered);
@@ -96,9 +102,9 @@ std::optional<ApiError> CheckTextLength(const ServedModel& model, absl::string_v
 }
 
 std::optional<ApiError> TokenizeText(const ServedModel& model, absl::string_view param,
-                                     absl::string_view text, bool add_special_tokens,
+                                     absl::string_view text, bool add_special_tokens, absl::string_view joint,
                                      std::vector<int32_t>* ids) {
-  auto encoded = model.tokenizer->Encode(text, add_special_tokens);
+  auto encoded = model.tokenizer->Encode(text, add_special_tokens, joint);
   if (!encoded.ok()) return FromStatus(param, encoded.status());
   *ids = *std::move(encoded);
   return std::nullopt;

@@ -15,17 +15,18 @@
 namespace aludel {
 
 // Messages and tools through the model's chat template to text, which needs no special tokens added; 400 with
-// the template's own words where it refuses.
+// the template's own words where it refuses. `joint` is to be given to TokenizeText with the text.
 std::optional<ApiError> RenderChat(const ServedModel& model, const CompletionRequest& request,
-                                   std::string* text);
+                                   std::string* text, std::string* joint);
 // 400 for a text that cannot be a prompt, so that it is not tokenised to learn that: longer than a context
 // full of the longest token. (A normalizer may shorten a text, and no tokens of a published model are so long
 // that this would matter.) `max_context` 0: not known yet.
 std::optional<ApiError> CheckTextLength(const ServedModel& model, absl::string_view param,
                                         absl::string_view text, uint64_t max_context);
-// Text to tokens, with what the model wants in front (e.g. a BOS) where `add_special_tokens`.
+// Text to tokens, with what the model wants in front (e.g. a BOS) where `add_special_tokens`. `joint`: of
+// RenderChat, else "".
 std::optional<ApiError> TokenizeText(const ServedModel& model, absl::string_view param,
-                                     absl::string_view text, bool add_special_tokens,
+                                     absl::string_view text, bool add_special_tokens, absl::string_view joint,
                                      std::vector<int32_t>* ids);
 // Ids that a client made itself must be in the vocabulary.
 std::optional<ApiError> CheckTokenIds(const ServedModel& model, absl::string_view param,

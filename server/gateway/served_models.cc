@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "server/gateway/chat_context.h"
 #include "spdlog/spdlog.h"
 
 namespace aludel {
@@ -14,6 +15,20 @@ namespace {
 
 absl::Status At(const ServedModelOptions& options, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("model \"", options.name, "\": ", status.message()));
+}
+
+void ProtectTurns(ServedModel* model) {
+  if (const absl::Status can = CheckBreaking(*model->tokenizer, *model->chat_template); !can.ok()) {
+    spdlog::warn(
+        "model \"{}\": messages can hold control tokens (special_tokens_in_content: \"control\"): {}",
+        model->name, std::string(can.message()));
+    return;
+  }
+  model->special_tokens_as_text = true;
+  if (!MarksTurnsBySpecialTokens(*model->tokenizer, *model->chat_template)) {
+    spdlog::warn("model \"{}\": its chat template marks turns by plain text, which messages can spell",
+                 model->name);
+  }
 }
 
 }  // namespace
@@ -42,6 +57,7 @@ absl::StatusOr<ServedModels> ServedModels::Load(const std::vector<ServedModelOpt
     if (chat_template.ok()) {
       model->chat_template = *std::move(chat_template);
       model->tool_dialect = DetectToolDialect(model->chat_template->tool_source());
+      if (option.special_tokens_as_text) ProtectTurns(model.get());
     } else if (!absl::IsNotFound(chat_template.status())) {
       return At(option, chat_template.status());
     }

@@ -20,6 +20,7 @@ struct ServedModel {
   std::string name;
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatTemplate> chat_template;  // null: no chat
+  bool special_tokens_as_text = false;          // where chat requests spell them (chat_context.h)
   ToolDialect tool_dialect = ToolDialect::kNone;
   size_t longest_token_bytes = 0;
   GenerationConfig defaults;  // of sampling; empty where the configuration switches them off

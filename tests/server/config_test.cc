@@ -149,6 +149,16 @@ TEST_F(Config, BadValueNamesFileLineFieldFoundAndExpected) {
               HasSubstr(":3: models[1].name: found \"a\" twice, want each name once"));
 }
 
+TEST_F(Config, SpecialTokensInContentAreTextUnlessSaidOtherwise) {
+  const std::string model = "models { name: 'm' directory: 'd' decode_targets: 'a:1' ";
+  EXPECT_TRUE(LoadGatewayOptions(Write(model + "}"))->models[0].special_tokens_as_text);
+  EXPECT_FALSE(LoadGatewayOptions(Write(model + "special_tokens_in_content: 'control' }"))
+                   ->models[0]
+                   .special_tokens_as_text);
+  EXPECT_THAT(GatewayError(model + "special_tokens_in_content: 'tokens' }"),
+              HasSubstr("models[0].special_tokens_in_content: found \"tokens\", want one of text, control"));
+}
+
 TEST_F(Config, RefusesHalfATlsPairAndSharesThatAreNone) {
   const std::string model = "models { name: 'm' directory: 'd' decode_targets: 'a:1' }\n";
   EXPECT_THAT(GatewayError(model + "tls { certificate_file: 'c' }"), HasSubstr("both files or neither"));

@@ -14,7 +14,9 @@ class ByteTokenizer : public Tokenizer {
   static constexpr int kEnd = 256;
   explicit ByteTokenizer(std::vector<std::string> more = {}) : more_(std::move(more)) {}
 
-  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool) const override {
+  using Tokenizer::Encode;
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool,
+                                              absl::string_view) const override {
     std::vector<int32_t> ids;
     for (const char c : text) ids.push_back(static_cast<uint8_t>(c));
     return ids;
@@ -28,6 +30,10 @@ class ByteTokenizer : public Tokenizer {
     if (id < 0 || id == kEnd || id >= vocab_size()) return "";
     return id < kEnd ? std::string(1, static_cast<char>(id)) : more_[id - kEnd - 1];
   }
+  std::string BreakSpecialTokens(absl::string_view text, absl::string_view) const override {
+    return std::string(text);
+  }
+  absl::Status CanBreakSpecialTokens() const override { return absl::OkStatus(); }
   int vocab_size() const override { return kEnd + 1 + static_cast<int>(more_.size()); }
   bool IsSpecial(int32_t id) const override { return id == kEnd; }
   int32_t TokenToId(absl::string_view) const override { return -1; }

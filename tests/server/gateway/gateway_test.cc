@@ -487,10 +487,11 @@ TEST_F(GatewayTest, RefusesToPromiseMoreTokensThanTheContextHolds) {
 // Tells that it is at work, and takes until it is let go.
 class SlowTokenizer : public ByteTokenizer {
  public:
-  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool add_special) const override {
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool add_special,
+                                              absl::string_view joint) const override {
     running.Notify();
     release.Wait();
-    return ByteTokenizer::Encode(text, add_special);
+    return ByteTokenizer::Encode(text, add_special, joint);
   }
   mutable Event running, release;
 };

@@ -13,7 +13,9 @@ namespace aludel {
 // One token per byte; 256 stands in front of plain text.
 class ByteTokenizer : public Tokenizer {
  public:
-  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool add_special) const override {
+  using Tokenizer::Encode;
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool add_special,
+                                              absl::string_view) const override {
     std::vector<int32_t> ids;
     if (add_special) ids.push_back(256);
     for (char c : text) ids.push_back(static_cast<uint8_t>(c));
@@ -27,6 +29,10 @@ class ByteTokenizer : public Tokenizer {
   std::string TokenBytes(int32_t id) const override {
     return id >= 0 && id < 256 ? std::string(1, static_cast<char>(id)) : "";
   }
+  std::string BreakSpecialTokens(absl::string_view text, absl::string_view) const override {
+    return std::string(text);
+  }
+  absl::Status CanBreakSpecialTokens() const override { return absl::OkStatus(); }
   int vocab_size() const override { return 257; }
   bool IsSpecial(int32_t id) const override { return id == 256; }
   int32_t TokenToId(absl::string_view) const override { return -1; }

@@ -30,10 +30,11 @@ TEST(ServedModels, ToolsAreSpokenOfInTheTemplateForTools) {
   request.messages = nlohmann::ordered_json::array();
   request.tools.list = nlohmann::ordered_json::parse(R"([{"function": {"name": "f"}}])");
   std::string text;
-  EXPECT_FALSE(RenderChat(model, request, &text).has_value());
+  std::string joint;
+  EXPECT_FALSE(RenderChat(model, request, &text, &joint).has_value());
   EXPECT_EQ(text, "f: answer in <tool_call>");
   request.tools.list = nullptr;
-  const auto error = RenderChat(model, request, &text);
+  const auto error = RenderChat(model, request, &text, &joint);
   ASSERT_TRUE(error.has_value());
   EXPECT_EQ(error->status, 400);
   EXPECT_THAT(error->message, HasSubstr("none named default"));
