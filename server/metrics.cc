@@ -101,6 +101,7 @@ struct Metrics::Families {
   Family<Counter>& http_requests;
   Family<Gauge>& http_connections;
   Family<Counter>& http_refusals;
+  Family<Counter>& cut_answers;
 
   Family<Counter>& shadow_checks;
   Family<Counter>& shadow_tokens;
@@ -203,6 +204,8 @@ struct Metrics::Families {
         http_connections(Make<Gauge>("aludel_http_connections", "Open client connections.")),
         http_refusals(Make<Counter>("aludel_http_refusals_total",
                                     "Requests turned away for their key or its limits, by reason.")),
+        cut_answers(Make<Counter>("aludel_cut_answers_total",
+                                  "Answers whose decode server was lost, by what became of them.")),
         shadow_checks(Make<Counter>("aludel_shadow_checks_total",
                                     "Answers computed again on the consumer's own prefill, by outcome.")),
         shadow_tokens(
@@ -382,6 +385,10 @@ void Metrics::SetHttpConnections(int64_t open) {
 
 void Metrics::CountHttpRefusal(const std::string& reason) {
   families_->http_refusals.Add(families_->Bound({{"reason", reason}})).Increment();
+}
+
+void Metrics::CountCutAnswer(const std::string& model, const std::string& outcome) {
+  families_->cut_answers.Add(families_->Bound({{"model", model}, {"outcome", outcome}})).Increment();
 }
 
 void Metrics::CountShadowCheck(const std::string& model, const std::string& format,

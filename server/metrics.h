@@ -91,6 +91,8 @@ class Metrics {
   void SetHttpConnections(int64_t open);
   // Requests turned away before any work: the error's code, e.g. invalid_api_key.
   void CountHttpRefusal(const std::string& reason);
+  // An answer whose decode server was lost: "restarted" or "continued" on another one, or "lost".
+  void CountCutAnswer(const std::string& model, const std::string& outcome);
   // Requests in progress and queued where there is no engine (gateway).
   void SetRequests(const std::string& model, int64_t running, int64_t waiting);
 

@@ -4,9 +4,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <optional>
+#include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "runtime/offline/progress.h"
 #include "runtime/status_macros.h"
 #include "server/frame_cipher.h"
@@ -47,6 +52,28 @@ absl::StatusOr<std::unique_ptr<Transformer>> LoadModel(Device* device, const Mod
   return model;
 }
 
+// The lines of a file of /proc that begin with `name`, each value once.
+void AddValues(const std::string& path, absl::string_view name, std::set<std::string>* values) {
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    if (absl::StartsWith(line, name)) values->insert(line);
+  }
+}
+
+// The processors that may compute here; empty where the kernel does not say.
+std::string Machine(bool cpu) {
+  std::set<std::string> models;
+  if (cpu) {
+    AddValues("/proc/cpuinfo", "model name", &models);
+  } else {
+    std::error_code ignored;
+    for (const auto& gpu : std::filesystem::directory_iterator("/proc/driver/nvidia/gpus", ignored)) {
+      AddValues(gpu.path() / "information", "Model:", &models);
+    }
+  }
+  return absl::StrJoin(models, ",");
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelOptions& options,
@@ -65,6 +92,7 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelOptions& o
     std::stable_partition(formats.begin(), formats.end(), [](const std::string& f) { return f != "raw"; });
   }
 
+  host->instructions_ = options.device.instructions;
   ALUDEL_ASSIGN_OR_RETURN(host->device_, OpenDevice(options.device));
   ALUDEL_ASSIGN_OR_RETURN(host->model_, LoadModel(host->device_.get(), options));
   ALUDEL_RETURN_IF_ERROR(host->OpenCodecs(formats, codec_options, side));
@@ -116,6 +144,16 @@ const KvCodec* ModelHost::FindCodec(absl::string_view name) const {
 
 v1::ModelIdentity ModelHost::Identity() const {
   return ToProto(IdentityOf(model_->config(), model_->hash(), *tokenizer_, model_->options().rope_length));
+}
+
+std::string ModelHost::Numerics() const {
+  const bool cpu = device_->name() == "cpu";
+  const std::string machine = Machine(cpu);
+  if (machine.empty()) return "";
+  const TransformerOptions& transformer = model_->options();
+  return absl::StrCat(cpu ? "cpu" : "cuda", " ", instructions_, " ", machine,
+                      " compute=", Name(transformer.compute), " kv=", Name(engine_->options().kv_dtype),
+                      " weights=", static_cast<int>(transformer.weight_format()));
 }
 
 std::unique_ptr<PinnedMemory> ModelHost::PinFrames(absl::Span<uint8_t> frames, const Transport& transport) {

@@ -41,6 +41,8 @@ class ModelHost {
   const std::vector<PrefillSample>& prefill_samples() const { return prefill_samples_; }
   // Who this model is to peers.
   v1::ModelIdentity Identity() const;
+  // DecodeDescription.numerics.
+  std::string Numerics() const;
   // The engine's. Why work on its device is not remembered as a graph is logged, once as long as it is the
   // same.
   EngineStats Stats();
@@ -68,6 +70,7 @@ class ModelHost {
   absl::Status OpenCodecs(const std::vector<std::string>& formats, const CodecOptions& options,
                           CodecSide side);
 
+  std::string instructions_;  // as they were asked for
   std::unique_ptr<Device> device_;
   std::unique_ptr<Transformer> model_;
   std::unique_ptr<Tokenizer> tokenizer_;

@@ -27,6 +27,7 @@ grpc::ServerUnaryReactor* DecodeService::Describe(grpc::CallbackServerContext* c
   response->set_max_context(context_.model->engine().options().max_context);
   for (const auto& codec : context_.model->codecs()) response->add_formats(codec->name());
   response->set_max_choices(static_cast<uint32_t>(context_.model->engine().options().max_sequences));
+  response->set_numerics(context_.model->Numerics());
   reactor->Finish(grpc::Status::OK);
   return reactor;
 }

@@ -56,18 +56,35 @@ CompletionExchange::CompletionExchange(Options options, HttpResponder responder,
     : options_(std::move(options)),
       responder_(std::move(responder)),
       metrics_(metrics),
-      choices_(options_.choices,
-               CompletionChoice(options_.identity.chat, options_.tokenizer, options_.tools)),
+      choices_(NewChoices()),
       whole_(options_.choices),
       open_choices_(options_.choices) {}
+
+std::vector<CompletionChoice> CompletionExchange::NewChoices() const {
+  return std::vector<CompletionChoice>(
+      options_.choices, CompletionChoice(options_.identity.chat, options_.tokenizer, options_.tools));
+}
+
+bool CompletionExchange::Restart() {
+  if (has_content_) return false;
+  started_.Clear();
+  choices_ = NewChoices();
+  whole_ = std::vector<WholeChoice>(options_.choices);
+  open_choices_ = options_.choices;
+  usage_ = {};
+  has_text_ = false;
+  tokens_ = 0;
+  return true;
+}
 
 double CompletionExchange::SecondsSinceReceived() const { return Seconds(Clock::now() - options_.received); }
 
 void CompletionExchange::OnStarted(const v1::Started& started) {
   started_ = started;
-  has_started_ = true;
   first_token_seconds_ = SecondsSinceReceived();
-  if (!options_.outcome.stream) return;
+  // The head of an answer that began anew has left: it tells of the first plan, the last chunk of the last
+  // one.
+  if (std::exchange(has_started_, true) || !options_.outcome.stream) return;
   responder_.StartStream(200, "text/event-stream; charset=utf-8", ReportHeaders(started_));
   if (!options_.identity.chat) return;
   for (int choice = 0; choice < options_.choices; ++choice) {
@@ -98,6 +115,7 @@ void CompletionExchange::Emit(uint32_t choice, const ChoiceDelta& delta) {
     whole.logprobs.Append(delta.logprobs);
     return;
   }
+  has_content_ = true;
   std::function<void()> flushed;
   if (first) {
     flushed = [weak = weak_from_this()] {
@@ -129,6 +147,7 @@ void CompletionExchange::OnFinished(const v1::Finished& finished) {
   if (--open_choices_ == 0) {
     Complete(finished.choice());
   } else if (options_.outcome.stream) {
+    has_content_ = true;
     responder_.Write(SseEvent(
         LastChunk(options_.identity, static_cast<int>(finished.choice()), choice.finish_reason(), nullptr)));
   }

@@ -34,8 +34,10 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
   void OnToken(const v1::Token& token) override;
   void OnFinished(const v1::Finished& finished) override;
   void OnEnd(const grpc::Status& status) override;
+  bool Restart() override;
 
  private:
+  std::vector<CompletionChoice> NewChoices() const;
   void Emit(uint32_t choice, const ChoiceDelta& delta);
   // Every choice has ended, `last` as the last one.
   void Complete(uint32_t last);
@@ -50,7 +52,8 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
   std::vector<WholeChoice> whole_;  // not streamed: the answer so far
   int open_choices_;
   TokenUsage usage_;
-  bool has_started_ = false;
+  bool has_started_ = false;  // streamed: the head has left
+  bool has_content_ = false;  // streamed: something of a choice has left
   bool has_finished_ = false;
   bool has_text_ = false;
   int64_t tokens_ = 0;

@@ -64,8 +64,17 @@ void DecodeTarget::Described(const v1::DecodeDescription& description) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     formats_.assign(description.formats().begin(), description.formats().end());
+    numerics_ = description.numerics().empty()
+                    ? ""
+                    : absl::StrCat(description.model().weights_hash(), " ", description.model().rope(), " ",
+                                   description.numerics());
   }
   SetState(true, "");
+}
+
+std::string DecodeTarget::numerics() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return numerics_;
 }
 
 void DecodeTarget::Down(const std::string& reason) { SetState(false, reason); }

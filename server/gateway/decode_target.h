@@ -35,6 +35,10 @@ class DecodeTarget {
   uint32_t max_choices() const { return max_choices_.load(std::memory_order_relaxed); }
   // That a request may force.
   std::vector<std::string> formats() const;
+  // The model's identity and what else its tokens depend on: two servers of equal texts continue each other's
+  // answers.
+  // "": it has not said so.
+  std::string numerics() const;
   // Why it is not ready; "" when it is.
   std::string reason() const;
 
@@ -58,6 +62,7 @@ class DecodeTarget {
   std::atomic<uint32_t> max_choices_{0};
   mutable std::mutex mutex_;
   std::vector<std::string> formats_ ABSL_GUARDED_BY(mutex_);
+  std::string numerics_ ABSL_GUARDED_BY(mutex_);
   std::string reason_ ABSL_GUARDED_BY(mutex_) = "not probed yet";
 };
 

@@ -21,7 +21,8 @@
 namespace aludel {
 
 // Receives one answer. Called on gRPC's threads, one call at a time: Started, then tokens, then Finished, and
-// always OnEnd last. An answer that ends without OnFinished failed with OnEnd's status.
+// always OnEnd last. An answer that ends without OnFinished failed with OnEnd's status. Where a server is
+// lost and another one goes on with the same tokens, the observer does not hear of it.
 class GenerateObserver {
  public:
   virtual ~GenerateObserver() = default;
@@ -29,6 +30,9 @@ class GenerateObserver {
   virtual void OnToken(const v1::Token& token) = 0;
   virtual void OnFinished(const v1::Finished& finished) = 0;
   virtual void OnEnd(const grpc::Status& status) = 0;
+  // The answer's server is lost. True: nothing of the answer has left, all of it is forgotten, and it begins
+  // again with OnStarted. False: what was told stands.
+  virtual bool Restart() = 0;
 };
 
 // One request on its way through Router.
@@ -40,10 +44,15 @@ class GenerateCall {
 };
 
 // Finds a decode server for each request and probes all of them with Describe. The server with the fewest
-// outstanding requests gets the next one; a request moves on to another server when the first cannot take it,
-// as long as no token has left. Every call has a deadline, a time of MonotonicNow(). Thread-safe.
+// outstanding requests gets the next one; a request moves on to another server when the first cannot take it.
+// An answer whose server is lost begins again elsewhere while nothing of it has left; after that another
+// server of the same numerics computes it again, under the same seed, and goes on where the tokens end that
+// were told, as long as its tokens are the same. For that it waits up to kRescue where the others are full or
+// not ready. Every call has a deadline, a time of MonotonicNow(). Thread-safe.
 class Router {
  public:
+  static constexpr absl::Duration kRescue = absl::Seconds(10);
+
   struct Timing {
     absl::Duration probe_interval = absl::Seconds(1);
     absl::Duration probe_timeout = absl::Seconds(1);
@@ -83,11 +92,16 @@ class Router {
 
   void ProbeLoop();
   void Probe(Probed* probed);
-  // Ready, not in `tried`, fewest outstanding; null if none.
-  std::shared_ptr<DecodeTarget> Pick(const std::string& model, const std::vector<DecodeTarget*>& tried) const;
+  // Ready, not in `tried`, of these numerics ("": of any), fewest outstanding; null if none.
+  std::shared_ptr<DecodeTarget> Pick(const std::string& model, const std::vector<DecodeTarget*>& tried,
+                                     const std::string& numerics) const;
+  // Whether a server that is not in `gone` may become ready that has these numerics ("": any).
+  bool HasOther(const std::string& model, const std::vector<DecodeTarget*>& gone,
+                const std::string& numerics) const;
   void CallEnded();
 
   const Timing timing_;
+  Metrics* const metrics_;
   absl::flat_hash_map<std::string, std::vector<std::shared_ptr<DecodeTarget>>> targets_;
   std::vector<std::unique_ptr<Probed>> probed_;
   std::mutex mutex_;

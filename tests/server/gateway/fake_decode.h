@@ -46,8 +46,12 @@ class FakeDecode : public v1::Decode::Service {
   using Writer = grpc::ServerWriter<v1::GenerateEvent>;
   using Script = std::function<grpc::Status(grpc::ServerContext*, const v1::GenerateRequest&, Writer*)>;
 
-  explicit FakeDecode(Script script, std::string model = "chat", std::string fingerprint = "")
-      : script_(std::move(script)), model_(std::move(model)), fingerprint_(std::move(fingerprint)) {
+  explicit FakeDecode(Script script, std::string model = "chat", std::string fingerprint = "",
+                      std::string numerics = "fake")
+      : script_(std::move(script)),
+        model_(std::move(model)),
+        fingerprint_(std::move(fingerprint)),
+        numerics_(std::move(numerics)) {
     KeepCallbackThreads();
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
@@ -72,6 +76,7 @@ class FakeDecode : public v1::Decode::Service {
     reply->set_protocol_version(kHandoffVersion);
     reply->set_served_model_name(model_);
     reply->mutable_model()->set_tokenizer_fingerprint(fingerprint_);
+    reply->set_numerics(numerics_);
     reply->set_max_context(64);
     reply->set_max_choices(8);
     for (const char* format : {"scd", "raw"}) reply->add_formats(format);
@@ -99,9 +104,9 @@ class FakeDecode : public v1::Decode::Service {
     event.mutable_started()->mutable_stages()->set_ttft(0.25e-3);
     return event;
   }
-  static v1::GenerateEvent Token(const std::string& text) {
+  static v1::GenerateEvent Token(const std::string& text, int32_t id = 5) {
     v1::GenerateEvent event;
-    event.mutable_token()->set_id(5);
+    event.mutable_token()->set_id(id);
     event.mutable_token()->set_text(text);
     return event;
   }
@@ -126,6 +131,7 @@ class FakeDecode : public v1::Decode::Service {
   const Script script_;
   const std::string model_;
   const std::string fingerprint_;
+  const std::string numerics_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   std::mutex mutex_;
