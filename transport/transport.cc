@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "transport/loopback/loopback_transport.h"
+#include "transport/tcp/tcp_transport.h"
 #include "transport/ucx/ucx_transport.h"
 #include "transport/wire.h"
 
@@ -9,10 +10,11 @@ namespace aludel {
 namespace {
 
 absl::StatusOr<AddressKind> KindNamed(absl::string_view name) {
+  if (name == "tcp") return AddressKind::kTcp;
   if (name == "ucx") return AddressKind::kUcx;
   if (name == "loopback") return AddressKind::kLoopback;
   return absl::InvalidArgumentError(
-      absl::StrCat("transport kind is \"", name, "\", want \"ucx\" or \"loopback\""));
+      absl::StrCat("transport kind is \"", name, "\", want \"tcp\", \"ucx\" or \"loopback\""));
 }
 
 absl::Status Validate(const TransportOptions& options) {
@@ -52,6 +54,8 @@ absl::StatusOr<std::unique_ptr<Transport>> OpenTransport(const TransportOptions&
   switch (*kind) {
     case AddressKind::kLoopback:
       return std::make_unique<LoopbackTransport>(options, handler);
+    case AddressKind::kTcp:
+      return TcpTransport::Open(options, handler);
     case AddressKind::kUcx:
       return UcxTransport::Open(options, handler);
   }

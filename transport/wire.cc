@@ -92,9 +92,9 @@ absl::StatusOr<EndpointAddress> ParseAddress(absl::string_view bytes, AddressKin
                                                    header.version, ", want ", kProtocolVersion));
   }
   if (header.kind != static_cast<uint8_t>(want_kind)) {
-    return absl::InvalidArgumentError(absl::StrCat("transport address is of kind ", header.kind, ", want ",
-                                                   static_cast<int>(want_kind),
-                                                   " (1 loopback, 2 ucx): both sides must use one kind"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("transport address is of kind ", header.kind, ", want ", static_cast<int>(want_kind),
+                     " (1 loopback, 2 ucx, 3 tcp): both sides must use one kind"));
   }
   const size_t want_bytes = sizeof(header) + header.sockets * sizeof(SocketEntry);
   if (bytes.size() != want_bytes) {

@@ -1,4 +1,4 @@
-#include "transport/ucx/socket_address.h"
+#include "transport/socket_address.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -107,6 +107,11 @@ uint16_t SocketAddress::port() const {
 bool SocketAddress::is_loopback() const {
   if (family() == AF_INET) return (ntohl(AsV4(storage_).sin_addr.s_addr) >> 24) == 127;
   return IN6_IS_ADDR_LOOPBACK(&AsV6(storage_).sin6_addr);
+}
+
+bool SocketAddress::is_wildcard() const {
+  if (family() == AF_INET) return AsV4(storage_).sin_addr.s_addr == htonl(INADDR_ANY);
+  return IN6_IS_ADDR_UNSPECIFIED(&AsV6(storage_).sin6_addr);
 }
 
 socklen_t SocketAddress::size() const {

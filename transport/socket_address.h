@@ -25,6 +25,7 @@ class SocketAddress {
   uint16_t port() const;
   int family() const { return storage_.ss_family; }
   bool is_loopback() const;
+  bool is_wildcard() const;
 
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage_); }
   socklen_t size() const;
