@@ -126,6 +126,15 @@ std::string SocketAddress::ToString() const {
   return family() == AF_INET ? absl::StrCat(text, ":", port()) : absl::StrCat("[", text, "]:", port());
 }
 
+bool IsLocalAddress(const SocketAddress& address) {
+  if (address.is_loopback()) return true;
+  const absl::StatusOr<std::vector<LocalAddress>> local = LocalAddresses();
+  return local.ok() && std::any_of(local->begin(), local->end(), [&](const LocalAddress& candidate) {
+           return candidate.address.ToEntry().family == address.ToEntry().family &&
+                  candidate.address.ToEntry().ip == address.ToEntry().ip;
+         });
+}
+
 absl::StatusOr<std::vector<SocketAddress>> ReachableAddresses(absl::string_view devices) {
   absl::StatusOr<std::vector<LocalAddress>> local = LocalAddresses();
   if (!local.ok()) return local.status();

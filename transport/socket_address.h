@@ -35,6 +35,9 @@ class SocketAddress {
   sockaddr_storage storage_ = {};
 };
 
+// Whether it is one of this machine: loopback, or of an interface that is up.
+bool IsLocalAddress(const SocketAddress& address);
+
 // Where a listener on this machine can be reached: the addresses of the interfaces in `devices`
 // (comma-separated; those that are no network interfaces are passed over), or of all interfaces that are up
 // when `devices` names none. One family, IPv4 if there is any; loopback only when it was named or there is

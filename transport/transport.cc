@@ -9,14 +9,6 @@
 namespace aludel {
 namespace {
 
-absl::StatusOr<AddressKind> KindNamed(absl::string_view name) {
-  if (name == "tcp") return AddressKind::kTcp;
-  if (name == "ucx") return AddressKind::kUcx;
-  if (name == "loopback") return AddressKind::kLoopback;
-  return absl::InvalidArgumentError(
-      absl::StrCat("transport kind is \"", name, "\", want \"tcp\", \"ucx\" or \"loopback\""));
-}
-
 absl::Status Validate(const TransportOptions& options) {
   if (options.max_inflight_sends < 1) {
     return absl::InvalidArgumentError(
@@ -48,7 +40,7 @@ absl::Status Validate(const TransportOptions& options) {
 
 absl::StatusOr<std::unique_ptr<Transport>> OpenTransport(const TransportOptions& options,
                                                          MessageHandler* handler) {
-  const absl::StatusOr<AddressKind> kind = KindNamed(options.kind);
+  const absl::StatusOr<AddressKind> kind = AddressKindOf(options.kind);
   if (!kind.ok()) return kind.status();
   if (absl::Status status = Validate(options); !status.ok()) return status;
   switch (*kind) {

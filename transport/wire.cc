@@ -61,6 +61,14 @@ std::optional<ParsedHeader> ParseWireHeader(absl::Span<const uint8_t> bytes) {
   return ParsedHeader{type, prefix.sender, prefix.sequence, bytes.subspan(sizeof(prefix))};
 }
 
+absl::StatusOr<AddressKind> AddressKindOf(absl::string_view transport_kind) {
+  if (transport_kind == "tcp") return AddressKind::kTcp;
+  if (transport_kind == "ucx") return AddressKind::kUcx;
+  if (transport_kind == "loopback") return AddressKind::kLoopback;
+  return absl::InvalidArgumentError(
+      absl::StrCat("transport kind is \"", transport_kind, "\", want \"tcp\", \"ucx\" or \"loopback\""));
+}
+
 std::string EncodeAddress(const EndpointAddress& address) {
   const AddressHeader header{.magic = kAddressMagic,
                              .version = kProtocolVersion,

@@ -71,6 +71,9 @@ std::optional<ParsedHeader> ParseWireHeader(absl::Span<const uint8_t> bytes);
 
 enum class AddressKind : uint8_t { kLoopback = 1, kUcx = 2, kTcp = 3 };
 
+// Of a TransportOptions::kind.
+absl::StatusOr<AddressKind> AddressKindOf(absl::string_view transport_kind);
+
 // One place where a listener can be reached.
 struct SocketEntry {
   uint8_t family;              // 4 or 6

@@ -5,6 +5,7 @@
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
 #include "gtest/gtest.h"
+#include "server/handoff_version.h"
 #include "tests/e2e/fleet.h"
 #include "tests/testing/certificates.h"
 
@@ -69,6 +70,80 @@ TEST_F(Security, OnlyCertificatesOfTheAuthorityAreSpokenTo) {
             grpc::StatusCode::FAILED_PRECONDITION);
 }
 
+template <typename Service, typename Description>
+grpc::StatusCode CodeOfDescribe(int port, const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                                Description* description) {
+  const auto stub = Service::NewStub(grpc::CreateChannel(absl::StrCat("127.0.0.1:", port), credentials));
+  grpc::ClientContext context;
+  v1::DescribeRequest request;
+  request.set_protocol_version(kHandoffVersion);
+  return stub->Describe(&context, request, description).error_code();
+}
+
+// Certificates of one authority, told apart by their names.
+class Roles : public Security {
+ protected:
+  Roles() {
+    certificates_.MakeCertificate("decode", "ca", "IP:127.0.0.1,DNS:decode-0.aludel.svc");
+    certificates_.MakeCertificate("prefill", "ca", "IP:127.0.0.1,DNS:prefill-0.aludel.svc");
+    certificates_.MakeCertificate("gateway", "ca", "URI:spiffe://aludel/gateway");
+  }
+  FleetOptions Options(const std::string& prefill_identity) {
+    FleetOptions options;
+    options.prefill = certificates_.Settings("prefill") + "decode_identities: 'decode-0.aludel.svc'\n";
+    options.decode = certificates_.Settings("decode") + "gateway_identities: 'spiffe://aludel/gateway'\n" +
+                     "prefill_identities: '" + prefill_identity + "'\n";
+    options.credentials = Client(certificates_, "gateway");
+    return options;
+  }
+};
+
+TEST_F(Roles, EachServerIsCalledByItsCallersAlone) {
+  Fleet fleet(Options("prefill-0.aludel.svc"));
+  ASSERT_TRUE(fleet.Start());
+  const Answer answer = fleet.Ask(Fleet::Request(Prompt(), 4));
+  EXPECT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_EQ(answer.started.plan(), "remote") << answer.started.fallback_reason();
+
+  const auto decode = [&](const char* caller) {
+    v1::DecodeDescription description;
+    return CodeOfDescribe<v1::Decode>(fleet.decode_port(), Client(certificates_, caller), &description);
+  };
+  EXPECT_EQ(decode("gateway"), grpc::StatusCode::OK);
+  EXPECT_EQ(decode("prefill"), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(decode("client"), grpc::StatusCode::PERMISSION_DENIED);
+  const auto prefill = [&](const char* caller) {
+    v1::PrefillDescription description;
+    return CodeOfDescribe<v1::Prefill>(fleet.prefill_port(), Client(certificates_, caller), &description);
+  };
+  EXPECT_EQ(prefill("decode"), grpc::StatusCode::OK);
+  EXPECT_EQ(prefill("gateway"), grpc::StatusCode::PERMISSION_DENIED);
+
+  // Calls that compute, too.
+  const auto channel = [&](int port, const char* caller) {
+    return grpc::CreateChannel(absl::StrCat("127.0.0.1:", port), Client(certificates_, caller));
+  };
+  grpc::ClientContext generate;
+  const auto answers = v1::Decode::NewStub(channel(fleet.decode_port(), "client"))
+                           ->Generate(&generate, Fleet::Request(Prompt(), 4));
+  EXPECT_EQ(answers->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  const auto stub = v1::Prefill::NewStub(channel(fleet.prefill_port(), "gateway"));
+  grpc::ClientContext run;
+  EXPECT_EQ(stub->Run(&run, {})->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  grpc::ClientContext grant;
+  v1::GrantResponse granted;
+  EXPECT_EQ(stub->Grant(&grant, {}, &granted).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+}
+
+TEST_F(Roles, FramesComeFromPrefillServersAlone) {
+  Fleet fleet(Options("*.prefill.svc"));  // which prefill-0.aludel.svc is not
+  ASSERT_TRUE(fleet.Start());
+  const Answer answer = fleet.Ask(Fleet::Request(Prompt(), 4));
+  EXPECT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_EQ(answer.started.plan(), "fallback");
+  EXPECT_THAT(answer.started.fallback_reason(), HasSubstr("the receiver's data plane cannot be reached"));
+}
+
 TEST_F(Security, CertificatesAreReadAgainWhenTheyChange) {
   Fleet fleet(Options());
   ASSERT_TRUE(fleet.Start());
@@ -93,6 +168,7 @@ TEST_F(Security, CertificatesAreReadAgainWhenTheyChange) {
 TEST_F(Security, EncryptedFramesGiveTheSameAnswer) {
   FleetOptions options = Options();
   options.decode = "encrypt_frames: true\n";
+  options.ucx_transports = "tcp";
   Fleet fleet(options);
   ASSERT_TRUE(fleet.Start());
   v1::GenerateRequest request = Fleet::Request(Prompt(), 6, "");
@@ -110,6 +186,7 @@ TEST_F(Security, EncryptedFramesGiveTheSameAnswer) {
 TEST_F(Security, ATamperedFrameIsRefusedAndCounted) {
   FleetOptions options = Options();
   options.decode = "encrypt_frames: true\n";
+  options.ucx_transports = "tcp";
   options.link = "emulated_spoiled_share: 0.3";
   Fleet fleet(options);
   ASSERT_TRUE(fleet.Start());

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "transport/host_memory.h"
+#include "transport/heap_region.h"
 #include "transport/loopback/loopback_registry.h"
 #include "transport/wire.h"
 
@@ -79,7 +79,7 @@ absl::StatusOr<std::unique_ptr<Channel>> LoopbackTransport::Connect(absl::string
 }
 
 absl::StatusOr<std::unique_ptr<MemoryRegion>> LoopbackTransport::Allocate(size_t bytes) {
-  return AllocateHostMemory(bytes);
+  return AllocateHeapRegion(bytes);
 }
 
 }  // namespace aludel

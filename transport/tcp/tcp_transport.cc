@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "transport/host_memory.h"
+#include "transport/heap_region.h"
 #include "transport/monotonic_clock.h"
 #include "transport/wire.h"
 
@@ -151,7 +151,7 @@ absl::StatusOr<std::unique_ptr<Channel>> TcpTransport::Connect(absl::string_view
 }
 
 absl::StatusOr<std::unique_ptr<MemoryRegion>> TcpTransport::Allocate(size_t bytes) {
-  return AllocateHostMemory(bytes);
+  return AllocateHeapRegion(bytes);
 }
 
 }  // namespace aludel

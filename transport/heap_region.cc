@@ -1,4 +1,4 @@
-#include "transport/host_memory.h"
+#include "transport/heap_region.h"
 
 #include <cstdlib>
 
@@ -9,12 +9,12 @@ namespace {
 
 constexpr size_t kAlignment = 4096;
 
-class HostMemory : public MemoryRegion {
+class HeapRegion : public MemoryRegion {
  public:
-  explicit HostMemory(uint8_t* data, size_t bytes) : data_(data), size_(bytes) {}
-  ~HostMemory() override { std::free(data_); }
-  HostMemory(const HostMemory&) = delete;
-  HostMemory& operator=(const HostMemory&) = delete;
+  explicit HeapRegion(uint8_t* data, size_t bytes) : data_(data), size_(bytes) {}
+  ~HeapRegion() override { std::free(data_); }
+  HeapRegion(const HeapRegion&) = delete;
+  HeapRegion& operator=(const HeapRegion&) = delete;
 
   absl::Span<uint8_t> bytes() override { return {data_, size_}; }
 
@@ -25,7 +25,7 @@ class HostMemory : public MemoryRegion {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<MemoryRegion>> AllocateHostMemory(size_t bytes) {
+absl::StatusOr<std::unique_ptr<MemoryRegion>> AllocateHeapRegion(size_t bytes) {
   if (bytes == 0) return absl::InvalidArgumentError("cannot allocate a transport region of 0 bytes");
   const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   void* data = rounded < bytes ? nullptr : std::aligned_alloc(kAlignment, rounded);
@@ -33,7 +33,7 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> AllocateHostMemory(size_t bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot allocate a transport region of ", bytes, " bytes"));
   }
-  return std::make_unique<HostMemory>(static_cast<uint8_t*>(data), bytes);
+  return std::make_unique<HeapRegion>(static_cast<uint8_t*>(data), bytes);
 }
 
 }  // namespace aludel

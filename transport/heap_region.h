@@ -9,6 +9,6 @@
 namespace aludel {
 
 // Page-aligned heap memory, for transports that need no other.
-absl::StatusOr<std::unique_ptr<MemoryRegion>> AllocateHostMemory(size_t bytes);
+absl::StatusOr<std::unique_ptr<MemoryRegion>> AllocateHeapRegion(size_t bytes);
 
 }  // namespace aludel
