@@ -14,8 +14,9 @@ class Polled {
   virtual void OnReady() = 0;
 };
 
-// Waits for many descriptors at once (epoll, level-triggered). A descriptor leaves by being closed. Belongs
-// to the progress thread.
+// Waits for many descriptors at once (epoll, level-triggered). A descriptor must be forgotten before it is
+// closed: a process that is being forked may hold it open a little longer, and with it what epoll knows of
+// it. Belongs to the progress thread.
 class Poller {
  public:
   static absl::StatusOr<std::unique_ptr<Poller>> Open();

@@ -75,7 +75,10 @@ absl::StatusOr<std::unique_ptr<TcpListener>> TcpListener::Open(const std::string
   return listener;
 }
 
-TcpListener::~TcpListener() { close(socket_); }
+TcpListener::~TcpListener() {
+  poller_->Forget(socket_);
+  close(socket_);
+}
 
 void TcpListener::OnReady() {
   for (int i = 0; i < kAcceptsPerRound; ++i) {

@@ -81,6 +81,7 @@ absl::Status TcpStream::Begin(TcpTls* tls, bool accepting) {
 
 TcpStream::~TcpStream() {
   ssl_.reset();
+  if (watched_by_ != nullptr) poller_->Forget(socket_);
   close(socket_);
 }
 
