@@ -10,6 +10,7 @@
 #include "runtime/status_macros.h"
 #include "server/config_file.h"
 #include "server/http_url.h"
+#include "transport/peer_identity.h"
 
 namespace aludel {
 namespace {
@@ -86,8 +87,26 @@ CodecOptions ReadCodec(const ConfigSection& section, const v1::CodecConfig& code
   return options;
 }
 
-TransportOptions ReadTransport(const ConfigSection& section, const v1::TransportConfig& transport) {
-  section.CheckOneOf("kind", {"ucx", "loopback"});
+// The host of "host:port", with any free port.
+std::string AnyPortOf(const std::string& listen) { return listen.substr(0, listen.rfind(':')) + ":0"; }
+
+TransportOptions ReadTransport(const ConfigSection& section, const v1::TransportConfig& transport,
+                               const std::string& grpc_listen) {
+  section.CheckOneOf("kind", {"tcp", "ucx", "loopback"});
+  const bool ucx = transport.kind() == "ucx";
+  section.Check(
+      !ucx || transport.trusted_network(), "trusted_network", "false beside kind \"ucx\"",
+      "true, which says that nothing else can send to the interfaces that UCX uses: malformed bytes at "
+      "its ports end this process (deploy/THREATS.md); or kind \"tcp\"");
+  for (const auto& [field, value] : {std::pair("ucx_transports", transport.ucx_transports()),
+                                     std::pair("ucx_devices", transport.ucx_devices())}) {
+    section.Check(ucx || value.empty(), field,
+                  absl::StrCat("\"", value, "\" beside kind \"", transport.kind(), "\""), "kind \"ucx\"");
+  }
+  section.Check(transport.listen().empty() || transport.kind() == "tcp", "listen",
+                absl::StrCat("\"", transport.listen(), "\" beside kind \"", transport.kind(), "\""),
+                "kind \"tcp\"");
+  if (!transport.listen().empty()) section.CheckHostPort("listen");
   section.CheckRange("max_inflight_sends", 1, 1 << 20);
   section.Check(transport.emulated_bytes_per_second() >= 0, "emulated_bytes_per_second",
                 absl::StrCat(transport.emulated_bytes_per_second()), "0 or more");
@@ -104,6 +123,7 @@ TransportOptions ReadTransport(const ConfigSection& section, const v1::Transport
     section.Check(share >= 0 && share <= 1.0 / 3, field, absl::StrCat(share), "0 to 1/3");
   }
   return TransportOptions{.kind = transport.kind(),
+                          .listen = transport.listen().empty() ? AnyPortOf(grpc_listen) : transport.listen(),
                           .ucx_transports = transport.ucx_transports(),
                           .ucx_devices = transport.ucx_devices(),
                           .max_inflight_sends = static_cast<int>(transport.max_inflight_sends()),
@@ -150,6 +170,29 @@ GrpcTlsOptions ReadGrpcTls(const ConfigSection& section, const v1::GrpcTlsConfig
           .key_file = tls.key_file(),
           .ca_file = tls.ca_file(),
           .reload_interval = absl::Seconds(tls.reload_interval_s())};
+}
+
+// Names of peers' certificates.
+std::vector<std::string> ReadIdentities(const ConfigSection& section, const char* field,
+                                        const google::protobuf::RepeatedPtrField<std::string>& names,
+                                        const GrpcTlsOptions& tls) {
+  section.CheckUnique(field);
+  for (int i = 0; i < names.size(); ++i) {
+    section.Check(IsIdentityPattern(names[i]), field, absl::StrCat("\"", names[i], "\""),
+                  "a name or *.suffix", i);
+    section.Check(tls.enabled(), field, absl::StrCat("\"", names[i], "\" without grpc_tls"),
+                  "grpc_tls, as names are those of certificates", i);
+  }
+  return {names.begin(), names.end()};
+}
+
+// The data plane shows and asks for the certificates of gRPC.
+TransportTls DataPlaneTls(const GrpcTlsOptions& tls, std::vector<std::string> peer_identities) {
+  return {.certificate_file = tls.certificate_file,
+          .key_file = tls.key_file,
+          .ca_file = tls.ca_file,
+          .reload_interval = tls.reload_interval,
+          .peer_identities = std::move(peer_identities)};
 }
 
 TracingOptions ReadTracing(const ConfigSection& section, const v1::TracingConfig& tracing) {
@@ -225,22 +268,37 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
   for (const char* field : {"connect_timeout_ms", "run_timeout_ms"}) root.CheckRange(field, 1, kMaxMs);
   root.CheckRange("drain_timeout_ms", 0, kMaxMs);
   root.CheckRange("watchdog_timeout_ms", 1000, kMaxMs);
-  PrefillOptions options{.listen = config.listen(),
-                         .admin_listen = config.admin_listen(),
-                         .log = ReadLog(root.Nested("log"), config.log()),
-                         .model = ReadEngine(root.Nested("engine"), config.engine()),
-                         .codec = ReadCodec(root.Nested("codec"), config.codec()),
-                         .transport = ReadTransport(root.Nested("transport"), config.transport()),
-                         .send_arena_bytes = config.send_arena_bytes(),
-                         .handover_window_bytes = config.handover_window_bytes(),
-                         .frame_cache_bytes = config.frame_cache_bytes(),
-                         .max_channels = static_cast<int>(config.max_channels()),
-                         .connect_timeout = absl::Milliseconds(config.connect_timeout_ms()),
-                         .run_timeout = absl::Milliseconds(config.run_timeout_ms()),
-                         .drain_timeout = absl::Milliseconds(config.drain_timeout_ms()),
-                         .tracing = ReadTracing(root.Nested("tracing"), config.tracing()),
-                         .grpc_tls = ReadGrpcTls(root.Nested("grpc_tls"), config.grpc_tls()),
-                         .watchdog_timeout = absl::Milliseconds(config.watchdog_timeout_ms())};
+  PrefillOptions options{
+      .listen = config.listen(),
+      .admin_listen = config.admin_listen(),
+      .log = ReadLog(root.Nested("log"), config.log()),
+      .model = ReadEngine(root.Nested("engine"), config.engine()),
+      .codec = ReadCodec(root.Nested("codec"), config.codec()),
+      .transport = ReadTransport(root.Nested("transport"), config.transport(), config.listen()),
+      .send_arena_bytes = config.send_arena_bytes(),
+      .handover_window_bytes = config.handover_window_bytes(),
+      .frame_cache_bytes = config.frame_cache_bytes(),
+      .max_channels = static_cast<int>(config.max_channels()),
+      .connect_timeout = absl::Milliseconds(config.connect_timeout_ms()),
+      .run_timeout = absl::Milliseconds(config.run_timeout_ms()),
+      .drain_timeout = absl::Milliseconds(config.drain_timeout_ms()),
+      .tracing = ReadTracing(root.Nested("tracing"), config.tracing()),
+      .grpc_tls = ReadGrpcTls(root.Nested("grpc_tls"), config.grpc_tls()),
+      .watchdog_timeout = absl::Milliseconds(config.watchdog_timeout_ms())};
+  root.Nested("transport")
+      .Check(config.transport().listen().empty(), "listen",
+             absl::StrCat("\"", config.transport().listen(), "\""),
+             "nothing: a prefill server listens nowhere on the data plane");
+  options.decode_identities =
+      ReadIdentities(root, "decode_identities", config.decode_identities(), options.grpc_tls);
+  for (int i = 0; i < config.receiver_addresses_size(); ++i) {
+    const absl::StatusOr<AddressPattern> pattern = AddressPattern::Parse(config.receiver_addresses(i));
+    root.Check(pattern.ok(), "receiver_addresses", absl::StrCat("\"", config.receiver_addresses(i), "\""),
+               "an IP address, address/bits or address:port", i);
+    if (pattern.ok()) options.receiver_addresses.push_back(*pattern);
+  }
+  options.transport.accepts = false;
+  options.transport.tls = DataPlaneTls(options.grpc_tls, options.decode_identities);
   ALUDEL_RETURN_IF_ERROR(file.status());
   ALUDEL_RETURN_IF_ERROR(CheckGrpcTls(options.grpc_tls));
   options.model_name = LastPathPart(options.model.directory);
@@ -265,31 +323,43 @@ absl::StatusOr<DecodeOptions> LoadDecodeOptions(const std::string& path) {
   root.CheckRange("max_stream_backlog", 1, 1 << 24);
   root.CheckRange("drain_timeout_ms", 0, kMaxMs);
   root.CheckRange("watchdog_timeout_ms", 1000, kMaxMs);
-  DecodeOptions options{.listen = config.listen(),
-                        .admin_listen = config.admin_listen(),
-                        .log = ReadLog(root.Nested("log"), config.log()),
-                        .model = ReadEngine(root.Nested("engine"), config.engine()),
-                        .served_model_name = config.served_model_name(),
-                        .codec = ReadCodec(root.Nested("codec"), config.codec()),
-                        .transport = ReadTransport(root.Nested("transport"), config.transport()),
-                        .receive_arena_bytes = config.receive_arena_bytes(),
-                        .handover_window_bytes = config.handover_window_bytes(),
-                        .prefill_targets = ReadTargets(root, "prefill_targets", config.prefill_targets()),
-                        .planner = ReadPlanner(root.Nested("planner"), config.planner()),
-                        .handover_timeout = absl::Milliseconds(config.handover_timeout_ms()),
-                        .request_timeout = absl::Milliseconds(config.request_timeout_ms()),
-                        .probe_interval = absl::Milliseconds(config.probe_interval_ms()),
-                        .probe_max_interval = absl::Milliseconds(config.probe_max_interval_ms()),
-                        .probe_timeout = absl::Milliseconds(config.probe_timeout_ms()),
-                        .max_stream_backlog = static_cast<int>(config.max_stream_backlog()),
-                        .drain_timeout = absl::Milliseconds(config.drain_timeout_ms()),
-                        .tracing = ReadTracing(root.Nested("tracing"), config.tracing()),
-                        .shadow = ReadShadow(root.Nested("shadow"), config.shadow()),
-                        .grpc_tls = ReadGrpcTls(root.Nested("grpc_tls"), config.grpc_tls()),
-                        .watchdog_timeout = absl::Milliseconds(config.watchdog_timeout_ms()),
-                        .encrypt_frames = config.encrypt_frames()};
+  DecodeOptions options{
+      .listen = config.listen(),
+      .admin_listen = config.admin_listen(),
+      .log = ReadLog(root.Nested("log"), config.log()),
+      .model = ReadEngine(root.Nested("engine"), config.engine()),
+      .served_model_name = config.served_model_name(),
+      .codec = ReadCodec(root.Nested("codec"), config.codec()),
+      .transport = ReadTransport(root.Nested("transport"), config.transport(), config.listen()),
+      .receive_arena_bytes = config.receive_arena_bytes(),
+      .handover_window_bytes = config.handover_window_bytes(),
+      .prefill_targets = ReadTargets(root, "prefill_targets", config.prefill_targets()),
+      .planner = ReadPlanner(root.Nested("planner"), config.planner()),
+      .handover_timeout = absl::Milliseconds(config.handover_timeout_ms()),
+      .request_timeout = absl::Milliseconds(config.request_timeout_ms()),
+      .probe_interval = absl::Milliseconds(config.probe_interval_ms()),
+      .probe_max_interval = absl::Milliseconds(config.probe_max_interval_ms()),
+      .probe_timeout = absl::Milliseconds(config.probe_timeout_ms()),
+      .max_stream_backlog = static_cast<int>(config.max_stream_backlog()),
+      .drain_timeout = absl::Milliseconds(config.drain_timeout_ms()),
+      .tracing = ReadTracing(root.Nested("tracing"), config.tracing()),
+      .shadow = ReadShadow(root.Nested("shadow"), config.shadow()),
+      .grpc_tls = ReadGrpcTls(root.Nested("grpc_tls"), config.grpc_tls()),
+      .watchdog_timeout = absl::Milliseconds(config.watchdog_timeout_ms()),
+      .encrypt_frames = config.encrypt_frames()};
   root.Check(!options.encrypt_frames || options.grpc_tls.enabled(), "encrypt_frames", "true without grpc_tls",
              "grpc_tls, as keys travel over gRPC");
+  root.Check(!options.encrypt_frames || options.transport.kind == "ucx", "encrypt_frames",
+             absl::StrCat("true beside transport.kind \"", options.transport.kind, "\""),
+             "false, as grpc_tls encrypts its whole connections; or transport.kind \"ucx\"");
+  options.gateway_identities =
+      ReadIdentities(root, "gateway_identities", config.gateway_identities(), options.grpc_tls);
+  root.Check(config.prefill_identities().empty() || options.transport.kind == "tcp", "prefill_identities",
+             absl::StrCat("some beside transport.kind \"", options.transport.kind, "\""),
+             "transport.kind \"tcp\", as UCX shows no certificates");
+  options.transport.tls =
+      DataPlaneTls(options.grpc_tls,
+                   ReadIdentities(root, "prefill_identities", config.prefill_identities(), options.grpc_tls));
   ALUDEL_RETURN_IF_ERROR(file.status());
   ALUDEL_RETURN_IF_ERROR(CheckGrpcTls(options.grpc_tls));
   if (options.served_model_name.empty()) options.served_model_name = LastPathPart(options.model.directory);

@@ -10,6 +10,7 @@
 #include "runtime/engine.h"
 #include "runtime/model/transformer.h"
 #include "server/grpc_credentials.h"
+#include "transport/address_pattern.h"
 #include "transport/transport.h"
 
 namespace aludel {
@@ -77,6 +78,8 @@ struct PrefillOptions {
   uint64_t send_arena_bytes = 0;
   uint64_t handover_window_bytes = 0;
   uint64_t frame_cache_bytes = 0;  // 0: none
+  std::vector<std::string> decode_identities;
+  std::vector<AddressPattern> receiver_addresses;
   int max_channels = 0;
   absl::Duration connect_timeout;
   absl::Duration run_timeout;
@@ -110,6 +113,7 @@ struct DecodeOptions {
   GrpcTlsOptions grpc_tls;
   absl::Duration watchdog_timeout;
   bool encrypt_frames = false;
+  std::vector<std::string> gateway_identities;
 };
 
 struct ServedModelOptions {

@@ -2,18 +2,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "transport/loopback/loopback_transport.h"
+#include "transport/tcp/tcp_transport.h"
 #include "transport/ucx/ucx_transport.h"
 #include "transport/wire.h"
 
 namespace aludel {
 namespace {
-
-absl::StatusOr<AddressKind> KindNamed(absl::string_view name) {
-  if (name == "ucx") return AddressKind::kUcx;
-  if (name == "loopback") return AddressKind::kLoopback;
-  return absl::InvalidArgumentError(
-      absl::StrCat("transport kind is \"", name, "\", want \"ucx\" or \"loopback\""));
-}
 
 absl::Status Validate(const TransportOptions& options) {
   if (options.max_inflight_sends < 1) {
@@ -46,12 +40,14 @@ absl::Status Validate(const TransportOptions& options) {
 
 absl::StatusOr<std::unique_ptr<Transport>> OpenTransport(const TransportOptions& options,
                                                          MessageHandler* handler) {
-  const absl::StatusOr<AddressKind> kind = KindNamed(options.kind);
+  const absl::StatusOr<AddressKind> kind = AddressKindOf(options.kind);
   if (!kind.ok()) return kind.status();
   if (absl::Status status = Validate(options); !status.ok()) return status;
   switch (*kind) {
     case AddressKind::kLoopback:
       return std::make_unique<LoopbackTransport>(options, handler);
+    case AddressKind::kTcp:
+      return TcpTransport::Open(options, handler);
     case AddressKind::kUcx:
       return UcxTransport::Open(options, handler);
   }

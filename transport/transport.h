@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -91,7 +92,8 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  // What a peer passes to Connect. Opaque bytes, meant to travel over the control plane.
+  // What a peer passes to Connect; empty where nothing is accepted. Opaque bytes, meant to travel over the
+  // control plane: that a peer knows them is what lets it connect.
   virtual std::string address() const = 0;
 
   // Connects and proves it: returns once a round trip has gone through (wire-up is paid here, not by the
@@ -125,9 +127,27 @@ struct LinkEmulation {
   bool has_faults() const { return lost_share > 0 || spoiled_share > 0 || doubled_share > 0; }
 };
 
+// Certificates of a TCP transport: PEM files, read again when they change. All empty: plain TCP.
+struct TransportTls {
+  std::string certificate_file;
+  std::string key_file;
+  std::string ca_file;  // a peer whose certificate these authorities have not signed is refused
+  absl::Duration reload_interval = absl::Seconds(1);
+  // Which of those certificates belong to peers (transport/peer_identity.h); empty: all.
+  std::vector<std::string> peer_identities;
+
+  bool enabled() const { return !certificate_file.empty(); }
+};
+
 struct TransportOptions {
-  // "ucx" between processes, "loopback" inside one.
-  std::string kind = "ucx";
+  // "tcp" or "ucx" between processes, "loopback" inside one. UCX's parsers face whatever reaches its ports,
+  // and a malformed byte there can end the process: for networks on which nothing else can send.
+  std::string kind = "tcp";
+  // False: connects to peers and receives nothing; there is no listener and no address.
+  bool accepts = true;
+  // TCP only. Where peers connect to, host:port; port 0 is any that is free.
+  std::string listen = "127.0.0.1:0";
+  TransportTls tls;  // TCP only
   // UCX only. Comma-separated UCX transports ("tcp", "posix,cma,tcp", "rc,tcp"); empty: UCX chooses. Shared
   // memory needs tcp beside it, to connect and to notice a peer's death.
   std::string ucx_transports;
@@ -137,9 +157,9 @@ struct TransportOptions {
   // Sends queued and not finished, per channel, beyond which Send fails with ResourceExhausted.
   int max_inflight_sends = 1024;
   LinkEmulation link;  // of each channel
-  // UCX only. A payload that has not arrived so long after its OnHeader ends with an error, and its
+  // A payload that has not arrived so long after its OnHeader ends with an error, and its
   // connection is closed: a sender that hangs must not keep the receiver's memory for ever.
-  absl::Duration receive_timeout = absl::Seconds(60);
+  absl::Duration receive_timeout = absl::Seconds(60);  // not on loopback
 };
 
 // `handler` must outlive the transport.

@@ -61,6 +61,14 @@ std::optional<ParsedHeader> ParseWireHeader(absl::Span<const uint8_t> bytes) {
   return ParsedHeader{type, prefix.sender, prefix.sequence, bytes.subspan(sizeof(prefix))};
 }
 
+absl::StatusOr<AddressKind> AddressKindOf(absl::string_view transport_kind) {
+  if (transport_kind == "tcp") return AddressKind::kTcp;
+  if (transport_kind == "ucx") return AddressKind::kUcx;
+  if (transport_kind == "loopback") return AddressKind::kLoopback;
+  return absl::InvalidArgumentError(
+      absl::StrCat("transport kind is \"", transport_kind, "\", want \"tcp\", \"ucx\" or \"loopback\""));
+}
+
 std::string EncodeAddress(const EndpointAddress& address) {
   const AddressHeader header{.magic = kAddressMagic,
                              .version = kProtocolVersion,
@@ -92,9 +100,9 @@ absl::StatusOr<EndpointAddress> ParseAddress(absl::string_view bytes, AddressKin
                                                    header.version, ", want ", kProtocolVersion));
   }
   if (header.kind != static_cast<uint8_t>(want_kind)) {
-    return absl::InvalidArgumentError(absl::StrCat("transport address is of kind ", header.kind, ", want ",
-                                                   static_cast<int>(want_kind),
-                                                   " (1 loopback, 2 ucx): both sides must use one kind"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("transport address is of kind ", header.kind, ", want ", static_cast<int>(want_kind),
+                     " (1 loopback, 2 ucx, 3 tcp): both sides must use one kind"));
   }
   const size_t want_bytes = sizeof(header) + header.sockets * sizeof(SocketEntry);
   if (bytes.size() != want_bytes) {

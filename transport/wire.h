@@ -16,7 +16,8 @@
 namespace aludel {
 
 // The bytes that two transports agree on: the address that a peer passes to Connect, and the prefix in front
-// of every message header. Fixed in PROTOCOL.md; changing either changes kProtocolVersion in the same commit.
+// of every message header of UCX (TCP's is in tcp/tcp_wire.h). Fixed in PROTOCOL.md; changing either changes
+// kProtocolVersion in the same commit.
 
 inline constexpr uint16_t kProtocolVersion = 1;
 
@@ -68,9 +69,12 @@ struct ParsedHeader {
 // Nothing when the bytes are not a whole, well-formed header of this protocol version.
 std::optional<ParsedHeader> ParseWireHeader(absl::Span<const uint8_t> bytes);
 
-enum class AddressKind : uint8_t { kLoopback = 1, kUcx = 2 };
+enum class AddressKind : uint8_t { kLoopback = 1, kUcx = 2, kTcp = 3 };
 
-// One place where a UCX listener can be reached.
+// Of a TransportOptions::kind.
+absl::StatusOr<AddressKind> AddressKindOf(absl::string_view transport_kind);
+
+// One place where a listener can be reached.
 struct SocketEntry {
   uint8_t family;              // 4 or 6
   uint8_t reserved;            // 0
@@ -87,7 +91,7 @@ inline constexpr size_t kMaxSocketEntries = 8;
 struct EndpointAddress {
   AddressKind kind;
   uint64_t endpoint_id;
-  std::vector<SocketEntry> sockets;  // kUcx: 1 to kMaxSocketEntries, in the order to try; kLoopback: none
+  std::vector<SocketEntry> sockets;  // 1 to kMaxSocketEntries, in the order to try; kLoopback: none
 };
 
 std::string EncodeAddress(const EndpointAddress& address);

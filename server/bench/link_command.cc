@@ -3,15 +3,20 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "runtime/offline/flag_set.h"
 #include "runtime/status_macros.h"
 #include "server/bench/commands.h"
+#include "server/bench/link_bounds.h"
 #include "transport/monotonic_clock.h"
 #include "transport/transport.h"
 
@@ -20,16 +25,18 @@ namespace {
 
 constexpr char kUsage[] =
     R"(aludel-bench link measures the data plane between two processes of this machine: messages of one size from
-registered memory to registered memory, a bounded number under way.
+registered memory to registered memory, a bounded number under way. Beside each transport stands what it is
+compared with in the same run: bytes through a plain socket, and ucx_perftest where it is installed.
 
-  aludel-bench link --size 1048576 --transports tcp --devices lo
-  UCX_TLS=tcp UCX_NET_DEVICES=lo ucx_perftest -t ucp_am_bw ...     # what it is compared with)";
+  aludel-bench link --size 1048576
+  aludel-bench link --kinds ucx --transports posix,cma,tcp --devices "")";
 
 struct LinkOptions {
   int64_t size = 1 << 20;
   int64_t window = 16;
   int64_t places = 32;
   int64_t milliseconds = 3000;
+  std::string kinds = "tcp,tls,ucx";
   TransportOptions transport{.ucx_transports = "tcp", .ucx_devices = "lo"};
 };
 
@@ -177,25 +184,15 @@ absl::Status MeasureLink(const LinkOptions& options, int commands, int answers) 
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status LinkCommand(int argc, char** argv) {
-  LinkOptions options;
-  FlagSet flags(kUsage);
-  flags.Add("size", "BYTES", &options.size, "of each message");
-  flags.Add("window", "COUNT", &options.window, "messages under way");
-  flags.Add("places", "COUNT", &options.places, "where payloads land, in turn; 1: each over the last");
-  flags.Add("milliseconds", "MS", &options.milliseconds, "of sending, after a warm-up of a quarter of it");
-  flags.Add("transports", "LIST", &options.transport.ucx_transports, "UCX transports");
-  flags.Add("devices", "LIST", &options.transport.ucx_devices, "UCX devices");
-  ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
-  if (flags.help_asked()) {
-    std::fputs(flags.Help().c_str(), stdout);
-    return absl::OkStatus();
-  }
-  if (options.size < 1 || options.size > 1 << 30 || options.window < 1 || options.window > 1024 ||
-      options.places < 1 || options.places > 1024) {
-    return absl::InvalidArgumentError("--size must be 1 to 2^30, --window and --places 1 to 1024");
+absl::Status MeasureKind(LinkOptions options, const std::string& kind) {
+  std::optional<ThrowawayCertificate> certificate;
+  options.transport.kind = kind == "ucx" ? "ucx" : "tcp";
+  if (kind == "tls") {
+    ALUDEL_ASSIGN_OR_RETURN(ThrowawayCertificate made, ThrowawayCertificate::Make());
+    certificate.emplace(std::move(made));
+    options.transport.tls = {.certificate_file = certificate->certificate(),
+                             .key_file = certificate->key(),
+                             .ca_file = certificate->certificate()};
   }
   int commands[2];
   int answers[2];
@@ -212,6 +209,69 @@ absl::Status LinkCommand(int argc, char** argv) {
   close(commands[1]);
   waitpid(child, nullptr, 0);
   return status;
+}
+
+// In a process of its own: none forks that has threads.
+absl::Status MeasureApart(const LinkOptions& options, const std::string& kind) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const absl::Status status = MeasureKind(options, kind);
+    if (!status.ok()) absl::FPrintF(stderr, "%s: %s\n", kind, status.ToString());
+    std::fflush(nullptr);
+    _exit(status.ok() ? 0 : 1);
+  }
+  int result = 0;
+  waitpid(child, &result, 0);
+  return result == 0 ? absl::OkStatus()
+                     : absl::InternalError(absl::StrCat("link: ", kind, " could not be measured"));
+}
+
+void Print(const char* what, const absl::StatusOr<double>& rate) {
+  if (rate.ok()) {
+    absl::PrintF("%s: %.1f MB/s\n", what, *rate / 1e6);
+  } else {
+    absl::PrintF("%s: %s\n", what, rate.status().message());
+  }
+  std::fflush(stdout);  // before the next fork
+}
+
+}  // namespace
+
+absl::Status LinkCommand(int argc, char** argv) {
+  LinkOptions options;
+  FlagSet flags(kUsage);
+  flags.Add("size", "BYTES", &options.size, "of each message");
+  flags.Add("window", "COUNT", &options.window, "messages under way");
+  flags.Add("places", "COUNT", &options.places, "where payloads land, in turn; 1: each over the last");
+  flags.Add("milliseconds", "MS", &options.milliseconds, "of sending, after a warm-up of a quarter of it");
+  flags.Add("kinds", "LIST", &options.kinds, "what to measure: tcp, tls (tcp with certificates), ucx");
+  flags.Add("transports", "LIST", &options.transport.ucx_transports, "UCX transports");
+  flags.Add("devices", "LIST", &options.transport.ucx_devices, "UCX devices");
+  ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
+  if (flags.help_asked()) {
+    std::fputs(flags.Help().c_str(), stdout);
+    return absl::OkStatus();
+  }
+  if (options.size < 1 || options.size > 1 << 30 || options.window < 1 || options.window > 1024 ||
+      options.places < 1 || options.places > 1024) {
+    return absl::InvalidArgumentError("--size must be 1 to 2^30, --window and --places 1 to 1024");
+  }
+  const std::vector<std::string> kinds = absl::StrSplit(options.kinds, ',', absl::SkipEmpty());
+  for (const std::string& kind : kinds) {
+    if (kind != "tcp" && kind != "tls" && kind != "ucx") {
+      return absl::InvalidArgumentError(absl::StrCat("--kinds: \"", kind, "\", want tcp, tls or ucx"));
+    }
+  }
+  const absl::StatusOr<double> plain =
+      PlainSocketRate(options.size, absl::Milliseconds(options.milliseconds));
+  Print("bound: a plain socket of loopback", plain);
+  for (const std::string& kind : kinds) {
+    ALUDEL_RETURN_IF_ERROR(MeasureApart(options, kind));
+    if (kind != "ucx") continue;
+    Print("bound: ucx_perftest -t ucp_am_bw",
+          UcxPerftestRate(options.size, options.transport.ucx_transports, options.transport.ucx_devices));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace aludel

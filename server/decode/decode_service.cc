@@ -1,6 +1,7 @@
 #include "server/decode/decode_service.h"
 
 #include "absl/strings/str_cat.h"
+#include "server/caller_identity.h"
 #include "server/deadline.h"
 #include "server/rpc_status.h"
 #include "server/rpc_trace.h"
@@ -11,6 +12,10 @@ grpc::ServerUnaryReactor* DecodeService::Describe(grpc::CallbackServerContext* c
                                                   const v1::DescribeRequest* request,
                                                   v1::DecodeDescription* response) {
   grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
+  if (const absl::Status allowed = CheckCaller(*call, context_.options->gateway_identities); !allowed.ok()) {
+    reactor->Finish(ToGrpc(allowed));
+    return reactor;
+  }
   if (request->protocol_version() != kHandoffVersion) {
     reactor->Finish(ToGrpc(absl::FailedPreconditionError(absl::StrCat(
         "protocol version: found ", request->protocol_version(), ", this server speaks ", kHandoffVersion))));
@@ -40,6 +45,10 @@ grpc::ServerWriteReactor<v1::GenerateEvent>* DecodeService::Generate(grpc::Callb
   auto stream = GenerateSession::Stream::Create(call, context_.options->max_stream_backlog, [target] {
     if (const auto session = target->lock()) session->Stop(absl::CancelledError("the client has gone"));
   });
+  if (const absl::Status allowed = CheckCaller(*call, context_.options->gateway_identities); !allowed.ok()) {
+    stream->End(ToGrpc(allowed));
+    return stream.get();
+  }
   const auto session = std::make_shared<GenerateSession>(context_, stream, deadline, CallerTrace(*call));
   *target = session;  // gRPC reports a cancel only after this function has returned
   session->Start(*request);

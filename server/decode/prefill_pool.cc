@@ -128,7 +128,8 @@ void PrefillPool::OnProbe(size_t index, const absl::Status& status,
   target.probe = nullptr;
   if (stopping_) return;
   target.formats = std::move(shared);
-  if (!status.ok() && !absl::IsFailedPrecondition(status)) {
+  const bool refused = absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status);
+  if (!status.ok() && !refused) {
     SetState(target, State::kDown, std::string(status.message()));
   } else if (!status.ok() || !compatible.ok()) {
     SetState(target, State::kRefused, std::string(status.ok() ? compatible.message() : status.message()));

@@ -85,9 +85,9 @@ void ConnectionCache::Connect(const std::string& address, absl::Time deadline, c
   }
   absl::StatusOr<std::unique_ptr<Channel>> channel = transport_->Connect(address, left);
   if (!channel.ok()) {
-    return callback(
-        absl::Status(channel.status().code(),
-                     absl::StrCat("connecting to the receiver's data plane: ", channel.status().message())));
+    // Why is for this server's operator: told to callers, it would show them which ports are open.
+    spdlog::warn("cannot connect to a receiver: {}", channel.status().ToString());
+    return callback(absl::UnavailableError("the receiver's data plane cannot be reached"));
   }
   spdlog::info("connected to a receiver over {}", (*channel)->lanes());
   connection = Wrap(*std::move(channel));

@@ -17,6 +17,7 @@
 #include "server/prefill/frame_cache.h"
 #include "server/prefill/prefill_load.h"
 #include "server/prefill/prefill_service.h"
+#include "server/prefill/receiver_policy.h"
 #include "server/random.h"
 #include "server/shutdown.h"
 #include "server/stop_signal.h"
@@ -68,6 +69,8 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
                           FrameArena::Create(transport.get(), options.send_arena_bytes));
   const std::unique_ptr<PinnedMemory> pinned = model->PinFrames(arena->memory(), *transport);
   ConnectionCache connections(transport.get(), options.max_channels, options.connect_timeout);
+  ALUDEL_ASSIGN_OR_RETURN(const AddressKind address_kind, AddressKindOf(options.transport.kind));
+  const ReceiverPolicy receivers(address_kind, options.receiver_addresses);
   FrameCache frame_cache(options.frame_cache_bytes);
   PrefillLoad load;
   for (const PrefillSample& sample : model->prefill_samples()) load.Computed(sample.tokens, sample.seconds);
@@ -97,6 +100,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
                           .model = model.get(),
                           .arena = arena.get(),
                           .connections = &connections,
+                          .receivers = &receivers,
                           .frame_cache = &frame_cache,
                           .timer = &timer,
                           .metrics = &metrics,

@@ -98,8 +98,9 @@ absl::StatusOr<size_t> PrefillRun::ChooseWindow(const v1::Ticket& ticket) {
   return window;
 }
 
-void PrefillRun::Start(const v1::RunRequest& request) {
+void PrefillRun::Start(const v1::RunRequest& request, absl::StatusOr<std::string> receiver) {
   absl::Status status = Validate(request);
+  if (status.ok()) status = receiver.status();
   size_t window = 0;
   if (status.ok()) {
     const absl::StatusOr<size_t> chosen = ChooseWindow(request.ticket());
@@ -108,7 +109,7 @@ void PrefillRun::Start(const v1::RunRequest& request) {
   }
   if (status.ok()) status = context_.runs->Add(ticket_, shared_from_this());
   if (!status.ok()) return End(status, {});
-  receiver_address_ = request.ticket().receiver_address();
+  receiver_address_ = *std::move(receiver);
   {
     absl::MutexLock lock(&mutex_);
     deadline_timer_ = context_.timer->At(deadline_, [weak = weak_from_this()] {

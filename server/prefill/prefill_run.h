@@ -22,6 +22,7 @@
 #include "server/prefill/frame_recorder.h"
 #include "server/prefill/kv_sender.h"
 #include "server/prefill/prefill_load.h"
+#include "server/prefill/receiver_policy.h"
 #include "server/prefill/run_registry.h"
 #include "server/timer.h"
 
@@ -33,6 +34,7 @@ struct PrefillContext {
   ModelHost* model = nullptr;
   FrameArena* arena = nullptr;
   ConnectionCache* connections = nullptr;
+  const ReceiverPolicy* receivers = nullptr;
   FrameCache* frame_cache = nullptr;
   Timer* timer = nullptr;
   Metrics* metrics = nullptr;
@@ -59,7 +61,8 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
              const std::optional<TraceContext>& caller);
   ~PrefillRun() override;
 
-  void Start(const v1::RunRequest& request);
+  // `receiver` is where frames go, once the policy has admitted it.
+  void Start(const v1::RunRequest& request, absl::StatusOr<std::string> receiver);
   void Stop(const absl::Status& reason);
   // The receiver has room for more frames (proto GrantRequest).
   void Grant(uint64_t credit);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "server/caller_identity.h"
 #include "server/deadline.h"
 #include "server/rpc_status.h"
 #include "server/rpc_trace.h"
@@ -19,6 +20,10 @@ grpc::ServerUnaryReactor* PrefillService::Describe(grpc::CallbackServerContext* 
                                                    const v1::DescribeRequest* request,
                                                    v1::PrefillDescription* response) {
   grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
+  if (const absl::Status allowed = CheckCaller(*call, context_.options->decode_identities); !allowed.ok()) {
+    reactor->Finish(ToGrpc(allowed));
+    return reactor;
+  }
   if (request->protocol_version() != kHandoffVersion) {
     reactor->Finish(ToGrpc(absl::FailedPreconditionError(absl::StrCat(
         "protocol version: found ", request->protocol_version(), ", this server speaks ", kHandoffVersion))));
@@ -26,6 +31,14 @@ grpc::ServerUnaryReactor* PrefillService::Describe(grpc::CallbackServerContext* 
   }
   if (const absl::Status health = context_.health(); !health.ok()) {
     reactor->Finish(ToGrpc(health));
+    return reactor;
+  }
+  absl::StatusOr<std::string> receiver = "";
+  if (!request->receiver_address().empty()) {
+    receiver = context_.receivers->Admit(request->receiver_address(), call->peer());
+  }
+  if (!receiver.ok()) {
+    reactor->Finish(ToGrpc(receiver.status()));
     return reactor;
   }
   response->set_protocol_version(kHandoffVersion);
@@ -38,8 +51,8 @@ grpc::ServerUnaryReactor* PrefillService::Describe(grpc::CallbackServerContext* 
     format->set_name(codec->name());
     format->set_artifact_hash(codec->artifact_hash());
   }
-  if (!request->receiver_address().empty()) {
-    context_.connections->Get(request->receiver_address(), MonotonicNow() + context_.options->connect_timeout,
+  if (!receiver->empty()) {
+    context_.connections->Get(*receiver, MonotonicNow() + context_.options->connect_timeout,
                               [](const auto&) {});
   }
   reactor->Finish(grpc::Status::OK);
@@ -49,6 +62,10 @@ grpc::ServerUnaryReactor* PrefillService::Describe(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* PrefillService::Grant(grpc::CallbackServerContext* call,
                                                 const v1::GrantRequest* request, v1::GrantResponse*) {
   grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
+  if (const absl::Status allowed = CheckCaller(*call, context_.options->decode_identities); !allowed.ok()) {
+    reactor->Finish(ToGrpc(allowed));
+    return reactor;
+  }
   TicketId ticket = {};
   std::shared_ptr<PrefillRun> run;
   if (request->ticket_id().size() == ticket.size()) {
@@ -68,9 +85,13 @@ grpc::ServerWriteReactor<v1::RunEvent>* PrefillService::Run(grpc::CallbackServer
   auto stream = PrefillRun::Stream::Create(call, kMaxBacklog, [target] {
     if (const auto run = target->lock()) run->Stop(absl::CancelledError("the caller has gone"));
   });
+  if (const absl::Status allowed = CheckCaller(*call, context_.options->decode_identities); !allowed.ok()) {
+    stream->End(ToGrpc(allowed));
+    return stream.get();
+  }
   const auto run = std::make_shared<PrefillRun>(context_, stream, deadline, CallerTrace(*call));
   *target = run;  // gRPC reports a cancel only after this function has returned
-  run->Start(*request);
+  run->Start(*request, context_.receivers->Admit(request->ticket().receiver_address(), call->peer()));
   return stream.get();
 }
 

@@ -120,7 +120,7 @@ class Fleet:
 listen: "127.0.0.1:{grpc[name]}" admin_listen: "127.0.0.1:{admin}"
 engine {{ directory: "deploy/demo/base" threads: 1 max_sequences: 8 kv_blocks: 512 }}
 codec {{ artifact: "deploy/demo/codec" }}
-transport {{ ucx_transports: "tcp" ucx_devices: "lo" emulated_seed: {seed + number} {faults} }}
+transport {{ emulated_seed: {seed + number} {faults} }}
 send_arena_bytes: 33554432 frame_cache_bytes: {0 if number == 1 else 4 << 20} drain_timeout_ms: 3000
 """)
         for number in (1, 2):
@@ -133,7 +133,7 @@ listen: "127.0.0.1:{grpc[name]}" admin_listen: "127.0.0.1:{admin}" served_model_
 engine {{ directory: "deploy/demo/chat" threads: 1 max_sequences: 8 kv_blocks: 512
           prefix_cache: {"true" if number == 1 else "false"} }}
 codec {{ artifact: "deploy/demo/codec" }}
-transport {{ ucx_transports: "tcp" ucx_devices: "lo" }}
+transport {{ }}
 receive_arena_bytes: 33554432 handover_timeout_ms: {handover_timeout_ms} drain_timeout_ms: 3000
 planner {{ min_remote_tokens: {BLOCK_TOKENS} }}
 {" ".join(f'prefill_targets: "127.0.0.1:{grpc[one]}"' for one in order)}

@@ -14,15 +14,20 @@ namespace aludel {
 
 Fleet::Fleet(const FleetOptions& options) : options_(options) {}
 
+std::string Fleet::TransportSettings() const {
+  if (options_.ucx_transports.empty()) return "";
+  return absl::StrCat("kind: 'ucx' trusted_network: true ucx_transports: '", options_.ucx_transports,
+                      "' ucx_devices: '", options_.ucx_transports == "tcp" ? "lo" : "", "'");
+}
+
 std::string Fleet::PrefillConfig(int port, int admin_port) const {
-  return absl::StrCat(
-      "listen: '127.0.0.1:", port, "' admin_listen: '127.0.0.1:", admin_port,
-      "'\nlog { level: 'debug' }\nengine { directory: '", options_.prefill_model,
-      "' threads: 1 prefix_cache: true max_sequences: 4 kv_blocks: 256 ", options_.engine, " }\ncodec { ",
-      options_.codec, " }\n", "transport { ucx_transports: '", options_.ucx_transports, "' ucx_devices: '",
-      options_.ucx_transports == "tcp" ? "lo" : "",
-      "' emulated_bytes_per_second: ", options_.bytes_per_second, " ", options_.link,
-      " }\nsend_arena_bytes: ", options_.send_arena_bytes, "\ndrain_timeout_ms: 3000\n", options_.both);
+  return absl::StrCat("listen: '127.0.0.1:", port, "' admin_listen: '127.0.0.1:", admin_port,
+                      "'\nlog { level: 'debug' }\nengine { directory: '", options_.prefill_model,
+                      "' threads: 1 prefix_cache: true max_sequences: 4 kv_blocks: 256 ", options_.engine,
+                      " }\ncodec { ", options_.codec, " }\n", "transport { ", TransportSettings(),
+                      " emulated_bytes_per_second: ", options_.bytes_per_second, " ", options_.link,
+                      " }\nsend_arena_bytes: ", options_.send_arena_bytes, "\ndrain_timeout_ms: 3000\n",
+                      options_.both, options_.prefill);
 }
 
 std::string Fleet::DecodeConfig() const {
@@ -32,9 +37,9 @@ std::string Fleet::DecodeConfig() const {
       "' threads: 1 max_sequences: ", options_.max_sequences,
       " kv_blocks: ", options_.kv_blocks == 0 ? 256 : options_.kv_blocks,
       " prefix_cache: ", options_.prefix_cache ? "true" : "false", " ", options_.engine, " }\ncodec { ",
-      options_.codec, " }\ntransport { ucx_transports: '", options_.ucx_transports, "' ucx_devices: '",
-      options_.ucx_transports == "tcp" ? "lo" : "",
-      "' }\nreceive_arena_bytes: 33554432\nprefill_targets: '127.0.0.1:", prefill_port_, "'\n",
+      options_.codec, " }\ntransport { ", TransportSettings(),
+      options_.ucx_transports.empty() ? absl::StrCat("listen: '127.0.0.1:", data_plane_port_, "'") : "",
+      " }\nreceive_arena_bytes: 33554432\nprefill_targets: '127.0.0.1:", prefill_port_, "'\n",
       options_.second_prefill ? absl::StrCat("prefill_targets: '127.0.0.1:", second_port_, "'\n") : "",
       "handover_timeout_ms: ", options_.handover_timeout_ms,
       "\nprobe_interval_ms: 200 probe_max_interval_ms: 400 probe_timeout_ms: 3000\n",
@@ -57,8 +62,10 @@ bool Fleet::Start(const std::string& prefill_state) {
     if (!second_prefill_->WaitReady()) return false;
   }
   if (!decode_->WaitReady()) return false;
-  stub_ = v1::Decode::NewStub(
-      grpc::CreateChannel(absl::StrCat("127.0.0.1:", decode_port_), options_.credentials));
+  const auto channel = grpc::CreateChannel(absl::StrCat("127.0.0.1:", decode_port_), options_.credentials);
+  // It is ready a moment before it listens.
+  if (!channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(20))) return false;
+  stub_ = v1::Decode::NewStub(channel);
   return WaitPrefillState(prefill_state) &&
          (!options_.second_prefill ||
           decode_->WaitMetric(absl::StrCat("aludel_prefill_target_state{state=\"ready\",target=\"127.0.0.1:",

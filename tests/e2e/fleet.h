@@ -30,8 +30,8 @@ struct FleetOptions {
   std::string prefill_model = "deploy/demo/base";
   std::string decode_model = "deploy/demo/base";
   std::string codec = "formats: 'raw'";  // of both servers' codec settings
-  std::string ucx_transports = "tcp";
-  double bytes_per_second = 0;  // cap on what leaves the prefill server
+  std::string ucx_transports;            // not "": over UCX
+  double bytes_per_second = 0;           // cap on what leaves the prefill server
   int handover_timeout_ms = 20000;
   int send_arena_bytes = 33554432;
   int kv_blocks = 0;  // of the decode server
@@ -42,6 +42,7 @@ struct FleetOptions {
   std::string both;             // settings of every server
   std::string engine;           // engine settings of every server
   std::string decode;           // of the decode server
+  std::string prefill;          // of the prefill servers
   std::shared_ptr<grpc::ChannelCredentials> credentials =
       grpc::InsecureChannelCredentials();  // of the client
   bool prefix_cache = false;  // of the decode server: with it, it does not ask twice for the same
@@ -64,6 +65,8 @@ class Fleet {
   ServerProcess& decode() { return *decode_; }
   int prefill_port() const { return prefill_port_; }
   int decode_port() const { return decode_port_; }
+  // Of the decode server; not over UCX.
+  int data_plane_port() const { return data_plane_port_; }
 
   // Runs the call to its end. `on_event` may cancel it through the context.
   Answer Ask(const v1::GenerateRequest& request, absl::Duration limit = absl::Seconds(60),
@@ -76,6 +79,7 @@ class Fleet {
   bool PrefillIsIdle(absl::Duration limit = absl::Seconds(10));
 
  private:
+  std::string TransportSettings() const;
   std::string PrefillConfig(int port, int admin_port) const;
   std::string DecodeConfig() const;
 
@@ -86,6 +90,7 @@ class Fleet {
   const int second_admin_port_ = FreePort();
   const int decode_port_ = FreePort();
   const int decode_admin_port_ = FreePort();
+  const int data_plane_port_ = FreePort();
   std::unique_ptr<ServerProcess> prefill_;
   std::unique_ptr<ServerProcess> second_prefill_;
   std::unique_ptr<ServerProcess> decode_;

@@ -35,13 +35,17 @@ class FakePrefill : public v1::Prefill::Service {
  public:
   using Behaviour = std::function<absl::Status(FakePrefill&, grpc::ServerContext&, const v1::RunRequest&)>;
 
-  FakePrefill() {
+  explicit FakePrefill(const std::string& kind) {
     const ModelConfig config = *ModelConfig::Load("deploy/demo/base");
     description_.set_protocol_version(kHandoffVersion);
     const auto tokenizer = *Tokenizer::Load("deploy/demo/base");
     *description_.mutable_model() = ToProto(IdentityOf(config, "", *tokenizer, 0));
     description_.add_formats()->set_name("raw");
-    transport_ = *OpenTransport({.ucx_transports = "tcp", .ucx_devices = "lo"}, &no_messages_);
+    transport_ = *OpenTransport({.kind = kind,
+                                 .accepts = false,
+                                 .ucx_transports = kind == "ucx" ? "tcp" : "",
+                                 .ucx_devices = kind == "ucx" ? "lo" : ""},
+                                &no_messages_);
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(this);
@@ -106,7 +110,7 @@ class FakePrefill : public v1::Prefill::Service {
 
 // A real decode server of the demo model that trusts a FakePrefill. Whatever that does, the answer must be
 // the one that the decode server gives by itself.
-class HostilePrefill : public ::testing::Test {
+class HostilePrefill : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     for (int i = 0; i < 100; ++i) prompt_.push_back(10 + (i * 37) % 2000);
@@ -139,13 +143,15 @@ class HostilePrefill : public ::testing::Test {
     return absl::CancelledError("");
   }
 
-  FakePrefill prefill_;
-  Fleet fleet_{{.handover_timeout_ms = 2000, .prefill_port = prefill_.port()}};
+  FakePrefill prefill_{GetParam()};
+  Fleet fleet_{{.ucx_transports = GetParam() == std::string("ucx") ? "tcp" : "",
+                .handover_timeout_ms = 2000,
+                .prefill_port = prefill_.port()}};
   std::vector<int32_t> prompt_;
   std::vector<int32_t> expected_;
 };
 
-TEST_F(HostilePrefill, ACorruptFrameNeverBecomesTokens) {
+TEST_P(HostilePrefill, ACorruptFrameNeverBecomesTokens) {
   const std::string reason = FallbackReason([](FakePrefill& self, auto& context, const auto& request) {
     std::vector<uint8_t> payload = FakePrefill::Payload();
     const auto header = EncodeFrameHeader(FakePrefill::Frame(request), payload);
@@ -157,7 +163,7 @@ TEST_F(HostilePrefill, ACorruptFrameNeverBecomesTokens) {
   EXPECT_EQ(fleet_.decode().Metric("aludel_engine_events_total{event=\"frame_rejected\",model=\"demo\"}"), 1);
 }
 
-TEST_F(HostilePrefill, AnOversizedFrameIsRefusedBeforeItTakesMemory) {
+TEST_P(HostilePrefill, AnOversizedFrameIsRefusedBeforeItTakesMemory) {
   const std::string reason = FallbackReason([](FakePrefill& self, auto& context, const auto& request) {
     const std::vector<uint8_t> payload(16 << 20);
     self.Send(request, EncodeFrameHeader(FakePrefill::Frame(request), payload), payload);
@@ -167,7 +173,7 @@ TEST_F(HostilePrefill, AnOversizedFrameIsRefusedBeforeItTakesMemory) {
   EXPECT_TRUE(WaitDropped("oversize"));
 }
 
-TEST_F(HostilePrefill, ForgedTicketsAndGarbageAreCountedAndHarmNobody) {
+TEST_P(HostilePrefill, ForgedTicketsAndGarbageAreCountedAndHarmNobody) {
   const std::string reason = FallbackReason([this](FakePrefill& self, auto&, const auto& request) {
     FrameHeader forged = FakePrefill::Frame(request);
     forged.ticket[0] ^= 1;
@@ -184,7 +190,7 @@ TEST_F(HostilePrefill, ForgedTicketsAndGarbageAreCountedAndHarmNobody) {
   EXPECT_EQ(reason, "RESOURCE_EXHAUSTED: no room");
 }
 
-TEST_F(HostilePrefill, AFrameAfterItsTicketHasDiedIsDropped) {
+TEST_P(HostilePrefill, AFrameAfterItsTicketHasDiedIsDropped) {
   v1::RunRequest replayed;
   FallbackReason([&](FakePrefill&, auto&, const auto& request) {
     replayed = request;
@@ -196,7 +202,7 @@ TEST_F(HostilePrefill, AFrameAfterItsTicketHasDiedIsDropped) {
   EXPECT_TRUE(fleet_.DecodeIsIdle());
 }
 
-TEST_F(HostilePrefill, ARunThatSendsNothingIsGivenUpAtTheDeadline) {
+TEST_P(HostilePrefill, ARunThatSendsNothingIsGivenUpAtTheDeadline) {
   EXPECT_THAT(FallbackReason([](FakePrefill&, auto& context, const auto&) { return WaitForCancel(context); }),
               HasSubstr("DEADLINE_EXCEEDED"));
   ASSERT_TRUE(fleet_.WaitPrefillState("ready"));
@@ -204,6 +210,9 @@ TEST_F(HostilePrefill, ARunThatSendsNothingIsGivenUpAtTheDeadline) {
   EXPECT_THAT(FallbackReason([](FakePrefill&, auto&, const auto&) { return absl::OkStatus(); }),
               HasSubstr("DEADLINE_EXCEEDED"));
 }
+
+INSTANTIATE_TEST_SUITE_P(Over, HostilePrefill, ::testing::Values("tcp", "ucx"),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace aludel

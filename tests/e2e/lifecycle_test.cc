@@ -67,7 +67,7 @@ TEST(Lifecycle, FramesThatTheLinkLosesAreMissedLongBeforeTheDeadline) {
 TEST(Lifecycle, AWedgedThreadTakesReadinessAwayAndPeersLookElsewhere) {
   Fleet fleet({.both = "watchdog_timeout_ms: 1500"});
   ASSERT_TRUE(fleet.Start());
-  for (const std::string name : {"aludel-engine", "aludel-ucx"}) {
+  for (const std::string name : {"aludel-engine", "aludel-tcp"}) {
     {
       const FrozenThread frozen(fleet.prefill().pid(), name);
       if (!frozen.ok()) GTEST_SKIP() << frozen.why();

@@ -36,7 +36,7 @@ class Trio:
         self.others = [Server("decode", options.bin / "aludel-decode", f"""
 listen: "127.0.0.1:{ports[2]}" admin_listen: "127.0.0.1:{ports[3]}" served_model_name: "m"
 engine {{ directory: "{model}" threads: 1 max_sequences: 2 max_context: 4096 }} {codec}
-transport {{ ucx_transports: "tcp" ucx_devices: "lo" }} prefill_targets: "127.0.0.1:{ports[0]}"
+transport {{ }} prefill_targets: "127.0.0.1:{ports[0]}"
 handover_timeout_ms: 120000 probe_interval_ms: 200 probe_max_interval_ms: 200
 """, folder, ports[3]), Server("gateway", options.bin / "aludel-gateway", f"""
 listen: "127.0.0.1:{ports[4]}"
@@ -53,7 +53,7 @@ models {{ name: "m" directory: "{model}" decode_targets: "127.0.0.1:{ports[2]}" 
         return Server("prefill", self.options.bin / "aludel-prefill", f"""
 listen: "127.0.0.1:{self.ports[0]}" admin_listen: "127.0.0.1:{self.ports[1]}"
 engine {{ directory: "{self.options.model}" threads: 1 max_sequences: 2 max_context: 4096 }} {codec}
-transport {{ ucx_transports: "tcp" ucx_devices: "lo" {f"emulated_bytes_per_second: {rate}" if rate else ""} }}
+transport {{ {f"emulated_bytes_per_second: {rate}" if rate else ""} }}
 frame_cache_bytes: 0 run_timeout_ms: 120000
 """, self.folder, self.ports[1])
 

@@ -34,12 +34,12 @@ class Trio:
         configs = {"aludel-prefill": (ports[1], f"""
 listen: "127.0.0.1:{ports[0]}" admin_listen: "127.0.0.1:{ports[1]}"
 engine {{ directory: "deploy/demo/base" threads: 1 }} codec {{ artifact: "deploy/demo/codec" }}
-transport {{ ucx_transports: "tcp" ucx_devices: "lo"
+transport {{ 
   {f"emulated_bytes_per_second: {rate} emulated_delay_ms: 1" if rate else ""} }}
 """), "aludel-decode": (ports[3], f"""
 listen: "127.0.0.1:{ports[2]}" admin_listen: "127.0.0.1:{ports[3]}" served_model_name: "chat"
 engine {{ directory: "deploy/demo/chat" threads: 1 prefix_cache: false }} codec {{ artifact: "deploy/demo/codec" }}
-transport {{ ucx_transports: "tcp" ucx_devices: "lo" }} prefill_targets: "127.0.0.1:{ports[0]}"
+transport {{ }} prefill_targets: "127.0.0.1:{ports[0]}"
 handover_timeout_ms: 30000 probe_interval_ms: 200
 planner {{ policy: "fastest" min_remote_tokens: 1 }}
 """), "aludel-gateway": (ports[4], f"""

@@ -93,13 +93,17 @@ TEST_P(RawHandover, WithOneModelGivesExactlyTheTokensOfOneProcess) {
   }
   EXPECT_TRUE(fleet.DecodeIsIdle());
   EXPECT_TRUE(fleet.PrefillIsIdle());
-  const bool shared_memory = std::string(GetParam()) != "tcp";
-  EXPECT_THAT(fleet.prefill().Log(), HasSubstr(shared_memory ? "posix" : "tcp/lo"));
+  const std::string ucx = GetParam();
+  EXPECT_THAT(fleet.prefill().Log(), HasSubstr(ucx.empty()    ? "receiver over tcp"
+                                               : ucx == "tcp" ? "tcp/lo"
+                                                              : "posix"));
   EXPECT_EQ(fleet.decode().Metric("aludel_engine_events_total{event=\"fallback\",model=\"demo\"}"), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ucx, RawHandover, ::testing::Values("tcp", "posix,cma,tcp"),
-                         [](const auto& info) { return info.index == 0 ? "Tcp" : "SharedMemory"; });
+INSTANTIATE_TEST_SUITE_P(Over, RawHandover, ::testing::Values("", "tcp", "posix,cma,tcp"),
+                         [](const auto& info) {
+                           return info.index == 0 ? "Tcp" : info.index == 1 ? "UcxTcp" : "UcxSharedMemory";
+                         });
 
 }  // namespace
 }  // namespace aludel

@@ -1,65 +1,25 @@
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
 #include "gtest/gtest.h"
+#include "server/handoff_version.h"
 #include "tests/e2e/fleet.h"
+#include "tests/testing/certificates.h"
 
 namespace aludel {
 namespace {
 
 using ::testing::HasSubstr;
 
-std::string ReadFile(const std::string& path) {
-  std::ifstream in(path);
-  return {std::istreambuf_iterator<char>(in), {}};
+std::shared_ptr<grpc::ChannelCredentials> Client(const Certificates& certificates, const std::string& name) {
+  const auto file = [&](const char* suffix) { return ReadFile(certificates.Path(name + suffix)); };
+  return grpc::SslCredentials({.pem_root_certs = ReadFile(certificates.Path("ca.crt")),
+                               .pem_private_key = name.empty() ? "" : file(".key"),
+                               .pem_cert_chain = name.empty() ? "" : file(".crt")});
 }
-
-// Authorities and certificates in files, made by the openssl command.
-class Certificates {
- public:
-  explicit Certificates(const std::string& folder) : folder_(absl::StrCat(::testing::TempDir(), folder)) {
-    std::filesystem::create_directories(folder_);
-  }
-  std::string Path(const std::string& file) const { return absl::StrCat(folder_, "/", file); }
-
-  void MakeAuthority(const std::string& name) {
-    Run(absl::StrCat(
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=", name,
-        " -keyout ", Path(name + ".key"), " -out ", Path(name + ".crt")));
-  }
-  // For 127.0.0.1, signed by `authority`. Files are replaced as a mounted secret's are: at once.
-  void MakeCertificate(const std::string& name, const std::string& authority) {
-    std::ofstream(Path("san")) << "subjectAltName=IP:127.0.0.1\n";
-    Run(absl::StrCat("openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=", name,
-                     " -keyout ", Path("new.key"), " -out ", Path("new.csr")));
-    Run(absl::StrCat("openssl x509 -req -days 2 -in ", Path("new.csr"), " -CA ", Path(authority + ".crt"),
-                     " -CAkey ", Path(authority + ".key"), " -CAcreateserial -extfile ", Path("san"),
-                     " -out ", Path("new.crt")));
-    std::filesystem::rename(Path("new.key"), Path(name + ".key"));
-    std::filesystem::rename(Path("new.crt"), Path(name + ".crt"));
-  }
-  std::string Settings(const std::string& name) const {
-    return absl::StrCat("grpc_tls { certificate_file: '", Path(name + ".crt"), "' key_file: '",
-                        Path(name + ".key"), "' ca_file: '", Path("ca.crt"), "' reload_interval_s: 1 }\n");
-  }
-  std::shared_ptr<grpc::ChannelCredentials> Client(const std::string& name) const {
-    return grpc::SslCredentials({.pem_root_certs = ReadFile(Path("ca.crt")),
-                                 .pem_private_key = name.empty() ? "" : ReadFile(Path(name + ".key")),
-                                 .pem_cert_chain = name.empty() ? "" : ReadFile(Path(name + ".crt"))});
-  }
-
- private:
-  static void Run(const std::string& command) {
-    EXPECT_EQ(std::system(absl::StrCat(command, " 2> /dev/null").c_str()), 0) << command;
-  }
-  const std::string folder_;
-};
 
 grpc::Status Describe(const Fleet& fleet, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   const auto stub =
@@ -83,7 +43,7 @@ class Security : public ::testing::Test {
   FleetOptions Options() {
     FleetOptions options;
     options.both = certificates_.Settings("server");
-    options.credentials = certificates_.Client("client");
+    options.credentials = Client(certificates_, "client");
     return options;
   }
 
@@ -102,12 +62,86 @@ TEST_F(Security, OnlyCertificatesOfTheAuthorityAreSpokenTo) {
   EXPECT_TRUE(answer.status.ok()) << answer.status;
   EXPECT_EQ(answer.started.plan(), "remote") << answer.started.fallback_reason();
   // A wrong version, not the handshake, is what stops this one.
-  EXPECT_EQ(Describe(fleet, certificates_.Client("client")).error_code(),
+  EXPECT_EQ(Describe(fleet, Client(certificates_, "client")).error_code(),
             grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(Describe(fleet, certificates_.Client("")).error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(Describe(fleet, certificates_.Client("stranger")).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Describe(fleet, Client(certificates_, "")).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Describe(fleet, Client(certificates_, "stranger")).error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_NE(Describe(fleet, grpc::InsecureChannelCredentials()).error_code(),
             grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+template <typename Service, typename Description>
+grpc::StatusCode CodeOfDescribe(int port, const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                                Description* description) {
+  const auto stub = Service::NewStub(grpc::CreateChannel(absl::StrCat("127.0.0.1:", port), credentials));
+  grpc::ClientContext context;
+  v1::DescribeRequest request;
+  request.set_protocol_version(kHandoffVersion);
+  return stub->Describe(&context, request, description).error_code();
+}
+
+// Certificates of one authority, told apart by their names.
+class Roles : public Security {
+ protected:
+  Roles() {
+    certificates_.MakeCertificate("decode", "ca", "IP:127.0.0.1,DNS:decode-0.aludel.svc");
+    certificates_.MakeCertificate("prefill", "ca", "IP:127.0.0.1,DNS:prefill-0.aludel.svc");
+    certificates_.MakeCertificate("gateway", "ca", "URI:spiffe://aludel/gateway");
+  }
+  FleetOptions Options(const std::string& prefill_identity) {
+    FleetOptions options;
+    options.prefill = certificates_.Settings("prefill") + "decode_identities: 'decode-0.aludel.svc'\n";
+    options.decode = certificates_.Settings("decode") + "gateway_identities: 'spiffe://aludel/gateway'\n" +
+                     "prefill_identities: '" + prefill_identity + "'\n";
+    options.credentials = Client(certificates_, "gateway");
+    return options;
+  }
+};
+
+TEST_F(Roles, EachServerIsCalledByItsCallersAlone) {
+  Fleet fleet(Options("prefill-0.aludel.svc"));
+  ASSERT_TRUE(fleet.Start());
+  const Answer answer = fleet.Ask(Fleet::Request(Prompt(), 4));
+  EXPECT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_EQ(answer.started.plan(), "remote") << answer.started.fallback_reason();
+
+  const auto decode = [&](const char* caller) {
+    v1::DecodeDescription description;
+    return CodeOfDescribe<v1::Decode>(fleet.decode_port(), Client(certificates_, caller), &description);
+  };
+  EXPECT_EQ(decode("gateway"), grpc::StatusCode::OK);
+  EXPECT_EQ(decode("prefill"), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(decode("client"), grpc::StatusCode::PERMISSION_DENIED);
+  const auto prefill = [&](const char* caller) {
+    v1::PrefillDescription description;
+    return CodeOfDescribe<v1::Prefill>(fleet.prefill_port(), Client(certificates_, caller), &description);
+  };
+  EXPECT_EQ(prefill("decode"), grpc::StatusCode::OK);
+  EXPECT_EQ(prefill("gateway"), grpc::StatusCode::PERMISSION_DENIED);
+
+  // Calls that compute, too.
+  const auto channel = [&](int port, const char* caller) {
+    return grpc::CreateChannel(absl::StrCat("127.0.0.1:", port), Client(certificates_, caller));
+  };
+  grpc::ClientContext generate;
+  const auto answers = v1::Decode::NewStub(channel(fleet.decode_port(), "client"))
+                           ->Generate(&generate, Fleet::Request(Prompt(), 4));
+  EXPECT_EQ(answers->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  const auto stub = v1::Prefill::NewStub(channel(fleet.prefill_port(), "gateway"));
+  grpc::ClientContext run;
+  EXPECT_EQ(stub->Run(&run, {})->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  grpc::ClientContext grant;
+  v1::GrantResponse granted;
+  EXPECT_EQ(stub->Grant(&grant, {}, &granted).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+}
+
+TEST_F(Roles, FramesComeFromPrefillServersAlone) {
+  Fleet fleet(Options("*.prefill.svc"));  // which prefill-0.aludel.svc is not
+  ASSERT_TRUE(fleet.Start());
+  const Answer answer = fleet.Ask(Fleet::Request(Prompt(), 4));
+  EXPECT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_EQ(answer.started.plan(), "fallback");
+  EXPECT_THAT(answer.started.fallback_reason(), HasSubstr("the receiver's data plane cannot be reached"));
 }
 
 TEST_F(Security, CertificatesAreReadAgainWhenTheyChange) {
@@ -119,12 +153,12 @@ TEST_F(Security, CertificatesAreReadAgainWhenTheyChange) {
   certificates_.MakeCertificate("server", "ca");
   certificates_.MakeCertificate("client", "ca");
   const absl::Time limit = absl::Now() + absl::Seconds(15);
-  while (Describe(fleet, certificates_.Client("client")).error_code() !=
+  while (Describe(fleet, Client(certificates_, "client")).error_code() !=
              grpc::StatusCode::FAILED_PRECONDITION &&
          absl::Now() < limit) {
     absl::SleepFor(absl::Milliseconds(100));
   }
-  EXPECT_EQ(Describe(fleet, certificates_.Client("client")).error_code(),
+  EXPECT_EQ(Describe(fleet, Client(certificates_, "client")).error_code(),
             grpc::StatusCode::FAILED_PRECONDITION);
   // What is connected stays so; the next connection needs the new certificates.
   ASSERT_TRUE(fleet.StartPrefill());
@@ -134,6 +168,7 @@ TEST_F(Security, CertificatesAreReadAgainWhenTheyChange) {
 TEST_F(Security, EncryptedFramesGiveTheSameAnswer) {
   FleetOptions options = Options();
   options.decode = "encrypt_frames: true\n";
+  options.ucx_transports = "tcp";
   Fleet fleet(options);
   ASSERT_TRUE(fleet.Start());
   v1::GenerateRequest request = Fleet::Request(Prompt(), 6, "");
@@ -151,6 +186,7 @@ TEST_F(Security, EncryptedFramesGiveTheSameAnswer) {
 TEST_F(Security, ATamperedFrameIsRefusedAndCounted) {
   FleetOptions options = Options();
   options.decode = "encrypt_frames: true\n";
+  options.ucx_transports = "tcp";
   options.link = "emulated_spoiled_share: 0.3";
   Fleet fleet(options);
   ASSERT_TRUE(fleet.Start());

@@ -58,7 +58,7 @@ class Servers:
         texts = {
             "aludel-decode": f'''listen: {at["decode"]} admin_listen: {at["decode_admin"]} {codec} {arena.format("receive")}
                 engine {{ directory: "{model.consumer}" prefix_cache: false {engine} }} served_model_name: "m"
-                transport {{ ucx_transports: "{TRANSPORTS}" }} prefill_targets: {at["prefill"]}
+                transport {{ kind: "ucx" trusted_network: true ucx_transports: "{TRANSPORTS}" }} prefill_targets: {at["prefill"]}
                 handover_timeout_ms: 30000 probe_interval_ms: 200 probe_max_interval_ms: 500''',
             "aludel-gateway": f'''listen: {at["gateway"]} prefill_targets: {at["prefill"]}
                 models {{ name: "m" directory: "{model.consumer}" decode_targets: {at["decode"]} }}'''}
@@ -81,7 +81,7 @@ class Servers:
             end(self.processes.pop("aludel-prefill"))
             self.wait_until(lambda: not self.ready(), deadline)
         self.start("aludel-prefill", f'''{self.prefill}
-            transport {{ ucx_transports: "{TRANSPORTS}" emulated_bytes_per_second: {gbps * 1e9 / 8} }}''')
+            transport {{ kind: "ucx" trusted_network: true ucx_transports: "{TRANSPORTS}" emulated_bytes_per_second: {gbps * 1e9 / 8} }}''')
         self.wait_until(self.ready, deadline)
 
     def check(self) -> None:

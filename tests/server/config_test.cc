@@ -51,7 +51,7 @@ TEST_F(Config, EverySettingArrivesInItsStruct) {
                max_context: 77 chunk_tokens: 64 max_sequences: 5 weights: "int4" cuda_graphs: false
                instructions: "portable" }
       codec { artifact: "x" formats: ["raw", "paper"] }
-      transport { ucx_transports: "tcp" ucx_devices: "lo" max_inflight_sends: 2 emulated_bytes_per_second: 1e6 }
+      transport { kind: "ucx" trusted_network: true ucx_transports: "tcp" ucx_devices: "lo" max_inflight_sends: 2 emulated_bytes_per_second: 1e6 }
       prefill_targets: ["h:1", "dns:///name:2"]
       planner { fidelity: "exact" format: "raw" min_remote_tokens: 4 native_tail_tokens: 2 }
       handover_timeout_ms: 11)"));
@@ -74,6 +74,47 @@ TEST_F(Config, EverySettingArrivesInItsStruct) {
   EXPECT_EQ(options->planner.fidelity, Fidelity::kExact);
   EXPECT_EQ(options->planner.native_tail_tokens, 2);
   EXPECT_EQ(options->handover_timeout, absl::Milliseconds(11));
+}
+
+TEST_F(Config, TheDataPlaneIsTcpAtTheHostOfGrpc) {
+  const auto decode = LoadDecodeOptions(Write("listen: '0.0.0.0:7200' engine { directory: 'm' }"));
+  ASSERT_TRUE(decode.ok()) << decode.status();
+  EXPECT_EQ(decode->transport.kind, "tcp");
+  EXPECT_EQ(decode->transport.listen, "0.0.0.0:0");
+  EXPECT_TRUE(decode->transport.accepts);
+  EXPECT_EQ(LoadDecodeOptions(Write("transport { listen: '[::]:7202' } engine { directory: 'm' }"))
+                ->transport.listen,
+            "[::]:7202");
+  const auto prefill = LoadPrefillOptions(
+      Write("receiver_addresses: ['10.0.0.0/8', '[fd00::1]:7202'] engine { directory: 'm' }"));
+  ASSERT_TRUE(prefill.ok()) << prefill.status();
+  EXPECT_FALSE(prefill->transport.accepts);
+  EXPECT_EQ(prefill->receiver_addresses.size(), 2);
+  EXPECT_THAT(PrefillError("engine { directory: 'm' } transport { listen: '127.0.0.1:1' }"),
+              HasSubstr("transport.listen: found \"127.0.0.1:1\", want nothing"));
+  EXPECT_THAT(PrefillError("engine { directory: 'm' } receiver_addresses: 'h:1'"),
+              HasSubstr("receiver_addresses[0]: found \"h:1\""));
+}
+
+TEST_F(Config, UcxIsForNetworksThatAreDeclaredTrusted) {
+  EXPECT_THAT(DecodeError("engine { directory: 'm' } transport { kind: 'ucx' }"),
+              HasSubstr("transport.trusted_network: found false beside kind \"ucx\", want true"));
+  EXPECT_EQ(DecodeError("engine { directory: 'm' } transport { kind: 'ucx' trusted_network: true }"), "");
+  EXPECT_THAT(DecodeError("engine { directory: 'm' } transport { ucx_transports: 'rc' }"),
+              HasSubstr("transport.ucx_transports: found \"rc\" beside kind \"tcp\", want kind \"ucx\""));
+  EXPECT_THAT(
+      DecodeError("engine { directory: 'm' } transport { kind: 'ucx' trusted_network: true listen: 'h:1' }"),
+      HasSubstr("transport.listen"));
+}
+
+TEST_F(Config, IdentitiesAskForCertificates) {
+  const std::string engine = "engine { directory: 'm' } ";
+  EXPECT_THAT(DecodeError(engine + "gateway_identities: 'gateway.svc'"),
+              HasSubstr("gateway_identities[0]: found \"gateway.svc\" without grpc_tls"));
+  EXPECT_THAT(DecodeError(engine + "prefill_identities: 'a*'"), HasSubstr("want a name or *.suffix"));
+  EXPECT_THAT(PrefillError(engine + "decode_identities: 'decode.svc'"), HasSubstr("without grpc_tls"));
+  EXPECT_THAT(DecodeError(engine + "transport { kind: 'ucx' trusted_network: true } prefill_identities: 'a'"),
+              HasSubstr("prefill_identities"));
 }
 
 TEST_F(Config, FilesOfTheRepositoryAreValid) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
+#include "tests/transport/peer_tls.h"
 #include "tests/transport/recording_handler.h"
 #include "transport/transport.h"
 
@@ -20,6 +21,7 @@ struct Kind {
   const char* kind;
   const char* ucx_transports;
   const char* lane;  // that every channel of this kind must use
+  bool tls = false;
 };
 
 // What every transport promises, whatever carries it: two transports in one process.
@@ -30,6 +32,7 @@ class TransportContract : public testing::TestWithParam<Kind> {
     options.kind = GetParam().kind;
     options.ucx_transports = GetParam().ucx_transports;
     options.ucx_devices = options.kind == "ucx" ? "lo" : "";
+    if (GetParam().tls) options.tls = PeerTls();
     return options;
   }
 
@@ -398,6 +401,8 @@ TEST_P(TransportContract, EndsInEveryOrderThatTheContractAllows) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, TransportContract,
                          testing::Values(Kind{"Loopback", "loopback", "", "loopback"},
+                                         Kind{"Tcp", "tcp", "", "tcp"},
+                                         Kind{"TcpTls", "tcp", "", "tls1.3", /*tls=*/true},
                                          Kind{"UcxTcp", "ucx", "tcp", "tcp/lo"},
                                          Kind{"UcxSharedMemory", "ucx", "posix,cma,tcp", "cma/memory"}),
                          [](const auto& info) { return info.param.name; });

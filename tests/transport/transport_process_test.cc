@@ -9,6 +9,8 @@
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "tests/transport/child_process.h"
+#include "tests/transport/peer_kind.h"
+#include "tests/transport/peer_tls.h"
 #include "tests/transport/recording_handler.h"
 #include "transport/transport.h"
 
@@ -17,7 +19,7 @@ namespace {
 
 struct Kind {
   const char* name;
-  const char* ucx_transports;
+  const char* kind;  // as transport_test_peer knows it
   const char* lane;
 };
 
@@ -25,9 +27,7 @@ struct Kind {
 class TransportBetweenProcesses : public testing::TestWithParam<Kind> {
  protected:
   void OpenTransportHere(absl::Duration receive_timeout = absl::Seconds(60)) {
-    TransportOptions options;
-    options.ucx_transports = GetParam().ucx_transports;
-    options.ucx_devices = "lo";
+    TransportOptions options = OptionsOf(GetParam().kind, certificates());
     options.receive_timeout = receive_timeout;
     auto transport = OpenTransport(options, &handler_);
     ASSERT_TRUE(transport.ok()) << transport.status();
@@ -37,14 +37,14 @@ class TransportBetweenProcesses : public testing::TestWithParam<Kind> {
   void StartReceiver(int count = 0) {
     peer_ = std::make_unique<ChildProcess>(
         "transport_test_peer",
-        std::vector<std::string>{"receive", GetParam().ucx_transports, absl::StrCat(count)});
+        std::vector<std::string>{"receive", GetParam().kind, certificates(), absl::StrCat(count)});
     address_ = absl::HexStringToBytes(peer_->ReadLine());
     OpenTransportHere();
   }
 
   void StartSender() {
     peer_ = std::make_unique<ChildProcess>(
-        "transport_test_peer", std::vector<std::string>{"send", GetParam().ucx_transports,
+        "transport_test_peer", std::vector<std::string>{"send", GetParam().kind, certificates(),
                                                         absl::BytesToHexString(transport_->address())});
   }
 
@@ -60,6 +60,12 @@ class TransportBetweenProcesses : public testing::TestWithParam<Kind> {
     const absl::Time give_up = absl::Now() + absl::Seconds(20);
     while (results_.total() < 3 && absl::Now() < give_up) absl::SleepFor(absl::Milliseconds(1));
     ASSERT_GE(results_.total(), 3);
+  }
+
+  // The folder of both processes' certificate.
+  static std::string certificates() {
+    const std::string file = PeerTls().certificate_file;
+    return file.substr(0, file.rfind('/'));
   }
 
   static constexpr int kMany = 100;
@@ -153,8 +159,9 @@ TEST_P(TransportBetweenProcesses, EndsTransfersFromAHungSenderAfterTheReceiveTim
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, TransportBetweenProcesses,
-                         testing::Values(Kind{"UcxTcp", "tcp", "tcp/lo"},
-                                         Kind{"UcxSharedMemory", "posix,cma,tcp", "cma/memory"}),
+                         testing::Values(Kind{"Tcp", "tcp", "tcp"}, Kind{"TcpTls", "tls", "tls1.3"},
+                                         Kind{"UcxTcp", "ucx:tcp", "tcp/lo"},
+                                         Kind{"UcxSharedMemory", "ucx:posix,cma,tcp", "cma/memory"}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

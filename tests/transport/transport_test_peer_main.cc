@@ -1,8 +1,9 @@
 // The other process of transport_process_test.
-//   transport_test_peer receive TRANSPORTS          writes its address in hex, then checks every payload
+//   transport_test_peer receive KIND CERTIFICATES COUNT     writes its address in hex, checks every payload
 //   until its
-//                                                   standard input ends, then writes "good N bad M"
-//   transport_test_peer send TRANSPORTS HEXADDRESS  connects and sends without end
+//                                                           standard input ends, then writes "good N bad M"
+//   transport_test_peer send KIND CERTIFICATES HEXADDRESS   connects and sends without end
+// KIND and CERTIFICATES are as in peer_kind.h.
 // A message of header "S" carries Pattern(size, S).
 
 #include <unistd.h>
@@ -19,6 +20,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/synchronization/mutex.h"
+#include "tests/transport/peer_kind.h"
 #include "tests/transport/recording_handler.h"
 #include "transport/transport.h"
 
@@ -69,10 +71,7 @@ class VerifyingHandler : public MessageHandler {
   int bad_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-std::unique_ptr<Transport> OpenOrExit(const char* transports, MessageHandler* handler) {
-  TransportOptions options;
-  options.ucx_transports = transports;
-  options.ucx_devices = "lo";
+std::unique_ptr<Transport> OpenOrExit(const TransportOptions& options, MessageHandler* handler) {
   auto transport = OpenTransport(options, handler);
   if (!transport.ok()) {
     std::fprintf(stderr, "%s\n", transport.status().ToString().c_str());
@@ -81,9 +80,9 @@ std::unique_ptr<Transport> OpenOrExit(const char* transports, MessageHandler* ha
   return *std::move(transport);
 }
 
-int Receive(const char* transports, int count) {
+int Receive(const TransportOptions& options, int count) {
   VerifyingHandler handler;
-  std::unique_ptr<Transport> transport = OpenOrExit(transports, &handler);
+  std::unique_ptr<Transport> transport = OpenOrExit(options, &handler);
   std::printf("%s\n", absl::BytesToHexString(transport->address()).c_str());
   std::fflush(stdout);
   char byte;
@@ -95,9 +94,9 @@ int Receive(const char* transports, int count) {
   return 0;
 }
 
-int SendWithoutEnd(const char* transports, const char* address) {
+int SendWithoutEnd(const TransportOptions& options, const char* address) {
   RecordingHandler handler;
-  std::unique_ptr<Transport> transport = OpenOrExit(transports, &handler);
+  std::unique_ptr<Transport> transport = OpenOrExit(options, &handler);
   auto channel = transport->Connect(absl::HexStringToBytes(address), absl::Seconds(10));
   if (!channel.ok()) {
     std::fprintf(stderr, "%s\n", channel.status().ToString().c_str());
@@ -126,8 +125,12 @@ int SendWithoutEnd(const char* transports, const char* address) {
 
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
-  if (mode == "receive" && argc == 4) return aludel::Receive(argv[2], std::atoi(argv[3]));
-  if (mode == "send" && argc == 4) return aludel::SendWithoutEnd(argv[2], argv[3]);
-  std::fprintf(stderr, "usage: %s receive TRANSPORTS COUNT | send TRANSPORTS HEXADDRESS\n", argv[0]);
+  if (argc == 5) {
+    const aludel::TransportOptions options = aludel::OptionsOf(argv[2], argv[3]);
+    if (mode == "receive") return aludel::Receive(options, std::atoi(argv[4]));
+    if (mode == "send") return aludel::SendWithoutEnd(options, argv[4]);
+  }
+  std::fprintf(stderr, "usage: %s receive KIND CERTIFICATES COUNT | send KIND CERTIFICATES HEXADDRESS\n",
+               argv[0]);
   return 2;
 }

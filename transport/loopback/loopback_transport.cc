@@ -1,31 +1,14 @@
 #include "transport/loopback/loopback_transport.h"
 
-#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "transport/heap_region.h"
 #include "transport/loopback/loopback_registry.h"
 #include "transport/wire.h"
 
 namespace aludel {
 namespace {
-
-// Page-aligned heap memory.
-class LoopbackMemory : public MemoryRegion {
- public:
-  static constexpr size_t kAlignment = 4096;
-
-  explicit LoopbackMemory(uint8_t* data, size_t bytes) : data_(data), size_(bytes) {}
-  ~LoopbackMemory() override { std::free(data_); }
-  LoopbackMemory(const LoopbackMemory&) = delete;
-  LoopbackMemory& operator=(const LoopbackMemory&) = delete;
-
-  absl::Span<uint8_t> bytes() override { return {data_, size_}; }
-
- private:
-  uint8_t* const data_;
-  const size_t size_;
-};
 
 class LoopbackChannel : public Channel {
  public:
@@ -96,15 +79,7 @@ absl::StatusOr<std::unique_ptr<Channel>> LoopbackTransport::Connect(absl::string
 }
 
 absl::StatusOr<std::unique_ptr<MemoryRegion>> LoopbackTransport::Allocate(size_t bytes) {
-  if (bytes == 0) return absl::InvalidArgumentError("cannot allocate a transport region of 0 bytes");
-  const size_t padding = LoopbackMemory::kAlignment - 1;
-  const size_t rounded = (bytes + padding) / LoopbackMemory::kAlignment * LoopbackMemory::kAlignment;
-  void* data = rounded < bytes ? nullptr : std::aligned_alloc(LoopbackMemory::kAlignment, rounded);
-  if (data == nullptr) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot allocate a transport region of ", bytes, " bytes"));
-  }
-  return std::make_unique<LoopbackMemory>(static_cast<uint8_t*>(data), bytes);
+  return AllocateHeapRegion(bytes);
 }
 
 }  // namespace aludel

@@ -5,7 +5,7 @@
 #include <memory>
 #include <thread>
 
-#include "transport/ucx/command_queue.h"
+#include "transport/command_queue.h"
 #include "transport/ucx/ucx_node.h"
 
 namespace aludel {

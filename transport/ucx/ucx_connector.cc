@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "transport/ucx/socket_address.h"
+#include "transport/socket_address.h"
 #include "transport/ucx/ucx_status.h"
 
 namespace aludel {

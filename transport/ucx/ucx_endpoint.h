@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "transport/ucx/socket_address.h"
+#include "transport/socket_address.h"
 #include "transport/ucx/ucx_worker.h"
 #include "transport/wire.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "transport/ucx/socket_address.h"
+#include "transport/socket_address.h"
 #include "transport/ucx/ucx_worker.h"
 
 namespace aludel {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "transport/ucx/socket_address.h"
+#include "transport/socket_address.h"
 
 namespace aludel {
 
@@ -26,6 +26,7 @@ absl::StatusOr<std::unique_ptr<UcxNode>> UcxNode::Open(const UcxContext& context
   node->worker_ = *std::move(worker);
   if (absl::Status status = node->receiver_->AttachTo(node->worker_.get()); !status.ok()) return status;
 
+  if (!options.accepts) return node;
   absl::StatusOr<std::vector<SocketAddress>> reachable = ReachableAddresses(options.ucx_devices);
   if (!reachable.ok()) return reachable.status();
   // With one address nobody else gets to see the port.
@@ -93,6 +94,7 @@ void UcxNode::OnControl(const ParsedHeader& message, ucp_ep_h reply_to) {
 }
 
 void UcxNode::AnswerRequests() {
+  if (listener_ == nullptr) return;
   for (ucp_conn_request_h request : listener_->TakeRequests()) {
     if (shutting_down() || accepted_.size() >= kMaxAccepted) {
       listener_->Reject(request);

@@ -92,7 +92,7 @@ class UcxNode {
   std::vector<ClosingConnection> closing_connections_;
   std::vector<std::unique_ptr<UcxEndpoint>> closing_endpoints_;
   std::unique_ptr<UcxWorker> worker_;
-  std::unique_ptr<UcxListener> listener_;
+  std::unique_ptr<UcxListener> listener_;  // null: connects only
 };
 
 }  // namespace aludel

@@ -19,7 +19,7 @@ absl::StatusOr<std::unique_ptr<Transport>> UcxTransport::Open(const TransportOpt
   absl::StatusOr<std::unique_ptr<UcxNode>> node =
       UcxNode::Open(*transport->context_, options, handler, transport->counters_.get());
   if (!node.ok()) return node.status();
-  transport->address_ = EncodeAddress((*node)->address());
+  if (options.accepts) transport->address_ = EncodeAddress((*node)->address());
   transport->endpoint_id_ = (*node)->address().endpoint_id;
   absl::StatusOr<std::unique_ptr<ProgressThread>> progress = ProgressThread::Start(*std::move(node));
   if (!progress.ok()) return progress.status();

@@ -1,4 +1,4 @@
-#include "transport/ucx/socket_address.h"
+#include "transport/socket_address.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -109,6 +109,11 @@ bool SocketAddress::is_loopback() const {
   return IN6_IS_ADDR_LOOPBACK(&AsV6(storage_).sin6_addr);
 }
 
+bool SocketAddress::is_wildcard() const {
+  if (family() == AF_INET) return AsV4(storage_).sin_addr.s_addr == htonl(INADDR_ANY);
+  return IN6_IS_ADDR_UNSPECIFIED(&AsV6(storage_).sin6_addr);
+}
+
 socklen_t SocketAddress::size() const {
   return family() == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
 }
@@ -119,6 +124,15 @@ std::string SocketAddress::ToString() const {
                                        : static_cast<const void*>(&AsV6(storage_).sin6_addr);
   inet_ntop(family(), ip, text, sizeof(text));
   return family() == AF_INET ? absl::StrCat(text, ":", port()) : absl::StrCat("[", text, "]:", port());
+}
+
+bool IsLocalAddress(const SocketAddress& address) {
+  if (address.is_loopback()) return true;
+  const absl::StatusOr<std::vector<LocalAddress>> local = LocalAddresses();
+  return local.ok() && std::any_of(local->begin(), local->end(), [&](const LocalAddress& candidate) {
+           return candidate.address.ToEntry().family == address.ToEntry().family &&
+                  candidate.address.ToEntry().ip == address.ToEntry().ip;
+         });
 }
 
 absl::StatusOr<std::vector<SocketAddress>> ReachableAddresses(absl::string_view devices) {

@@ -25,6 +25,7 @@ class SocketAddress {
   uint16_t port() const;
   int family() const { return storage_.ss_family; }
   bool is_loopback() const;
+  bool is_wildcard() const;
 
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage_); }
   socklen_t size() const;
@@ -33,6 +34,9 @@ class SocketAddress {
  private:
   sockaddr_storage storage_ = {};
 };
+
+// Whether it is one of this machine: loopback, or of an interface that is up.
+bool IsLocalAddress(const SocketAddress& address);
 
 // Where a listener on this machine can be reached: the addresses of the interfaces in `devices`
 // (comma-separated; those that are no network interfaces are passed over), or of all interfaces that are up

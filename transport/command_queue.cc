@@ -1,4 +1,4 @@
-#include "transport/ucx/command_queue.h"
+#include "transport/command_queue.h"
 
 #include <sys/eventfd.h>
 #include <unistd.h>
