@@ -12,8 +12,7 @@ absl::StatusOr<std::optional<FinishReason>> TokenEmitter::Emit(Sequence& sequenc
   if (sequence.constraint != nullptr) {
     allowed = sequence.constraint->Mask();
     if (std::all_of(allowed.begin(), allowed.end(), [](uint64_t word) { return word == 0; })) {
-      return absl::FailedPreconditionError(
-          "no token of the vocabulary spells what the constraint asks for next");
+      return sequence.constraint->status();
     }
   }
   const auto at = static_cast<size_t>(sequence.completion_tokens());

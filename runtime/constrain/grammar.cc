@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "runtime/constrain/byte_tree.h"
 
 namespace aludel {
 
@@ -27,7 +28,7 @@ GrammarBuilder::NodeId GrammarBuilder::Add(Grammar::Node node) {
 }
 
 GrammarBuilder::NodeId GrammarBuilder::Class(const ByteSet& set, NodeId next) {
-  const auto [it, added] = set_ids_.emplace(set.to_string(), static_cast<int32_t>(grammar_.sets.size()));
+  const auto [it, added] = set_ids_.try_emplace(set, static_cast<int32_t>(grammar_.sets.size()));
   if (added) grammar_.sets.push_back(set);
   return Add({Grammar::Kind::kBytes, it->second, next});
 }
@@ -35,6 +36,24 @@ GrammarBuilder::NodeId GrammarBuilder::Class(const ByteSet& set, NodeId next) {
 GrammarBuilder::NodeId GrammarBuilder::Literal(absl::string_view bytes, NodeId next) {
   for (size_t i = bytes.size(); i > 0; --i) next = Class(Bytes(bytes.substr(i - 1, 1)), next);
   return next;
+}
+
+GrammarBuilder::NodeId GrammarBuilder::OneOfLiterals(std::vector<std::string> texts, NodeId next) {
+  ALUDEL_CHECK(!texts.empty());
+  const ByteTree tree(std::move(texts));
+  std::vector<NodeId> starts(tree.nodes().size());
+  std::vector<NodeId> ways;
+  // Children come after their parents.
+  for (size_t i = tree.nodes().size(); i > 0; --i) {
+    const ByteTree::Node& node = tree.nodes()[i - 1];
+    ways.clear();
+    for (int32_t child = node.first_child; child >= 0; child = tree.nodes()[child].sibling) {
+      ways.push_back(Class(ByteSet().set(tree.nodes()[child].byte), starts[child]));
+    }
+    if (node.ends) ways.push_back(next);
+    starts[i - 1] = OneOf(ways);
+  }
+  return starts[0];
 }
 
 GrammarBuilder::NodeId GrammarBuilder::OneOf(const std::vector<NodeId>& starts) {
@@ -134,34 +153,43 @@ bool GrammarBuilder::BeginsWithItself() const {
   return false;
 }
 
+// Which nodes lead to an end, from the ends backwards: each node is looked at when what it waits for is
+// known.
 bool GrammarBuilder::HasFiniteText(NodeId start) const {
-  std::vector<bool> finite(grammar_.nodes.size(), false);
-  for (bool changed = true; changed;) {
-    changed = false;
-    // Nodes come after those that follow them, mostly, so that few rounds suffice.
-    for (size_t id = 0; id < finite.size(); ++id) {
-      if (finite[id]) continue;
+  using Kind = Grammar::Kind;
+  const size_t count = grammar_.nodes.size();
+  // Who waits for a node, as lists in one array.
+  std::vector<int32_t> first(count + 1, 0);
+  const auto each_edge = [this, count](const auto& visit) {
+    for (size_t id = 0; id < count; ++id) {
       const Grammar::Node& node = grammar_.nodes[id];
-      bool now = false;
-      switch (node.kind) {
-        case Grammar::Kind::kReturn:
-          now = true;
-          break;
-        case Grammar::Kind::kBytes:
-          now = grammar_.sets[node.to].any() && finite[node.next];
-          break;
-        case Grammar::Kind::kSplit:
-          now = finite[node.to] || finite[node.next];
-          break;
-        case Grammar::Kind::kCall:
-          now = finite[node.to] && finite[node.next];
-          break;
-      }
-      finite[id] = now;
-      changed = changed || now;
+      if (node.kind == Kind::kSplit || node.kind == Kind::kCall) visit(node.to, id);
+      const bool dead = node.kind == Kind::kBytes && grammar_.sets[node.to].none();
+      if (node.kind != Kind::kReturn && !dead) visit(node.next, id);
+    }
+  };
+  each_edge([&first](int32_t to, size_t) { ++first[to + 1]; });
+  for (size_t id = 0; id < count; ++id) first[id + 1] += first[id];
+  std::vector<int32_t> waiting(first[count]);
+  std::vector<int32_t> filled(first.begin(), first.end() - 1);
+  each_edge([&](int32_t to, size_t from) { waiting[filled[to]++] = static_cast<int32_t>(from); });
+
+  std::vector<uint8_t> missing(count);  // what a node still waits for; a call waits for both
+  std::vector<int32_t> ready;
+  for (size_t id = 0; id < count; ++id) {
+    missing[id] = grammar_.nodes[id].kind == Kind::kCall ? 2 : 1;
+    if (grammar_.nodes[id].kind == Kind::kReturn) ready.push_back(static_cast<int32_t>(id));
+  }
+  for (const int32_t id : ready) missing[id] = 0;
+  while (!ready.empty()) {
+    const int32_t id = ready.back();
+    ready.pop_back();
+    for (int32_t i = first[id]; i < first[id + 1]; ++i) {
+      uint8_t& left = missing[waiting[i]];
+      if (left > 0 && --left == 0) ready.push_back(waiting[i]);
     }
   }
-  return finite[start];
+  return missing[start] == 0;
 }
 
 }  // namespace aludel

@@ -2,8 +2,8 @@
 
 #include <bitset>
 #include <cstdint>
-#include <map>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -46,6 +46,9 @@ class GrammarBuilder {
   NodeId ReturnNode() const { return 0; }
   NodeId Class(const ByteSet& set, NodeId next);
   NodeId Literal(absl::string_view bytes, NodeId next);
+  // One of `texts`, of which there must be one: a tree of their beginnings, so that a text in the making
+  // stands in one place however many there are.
+  NodeId OneOfLiterals(std::vector<std::string> texts, NodeId next);
   // One of `starts`, which must not be empty.
   NodeId OneOf(const std::vector<NodeId>& starts);
   // Between `min` and `max` times `rule` (max < 0: any number of times).
@@ -59,6 +62,7 @@ class GrammarBuilder {
   Rule NewRule();
   void Define(Rule rule, NodeId start);
   Rule MakeRule(NodeId start);
+  size_t size() const { return grammar_.nodes.size(); }
 
   // InvalidArgument where a rule begins with itself (nothing is consumed in between) or `root` has no finite
   // text; ResourceExhausted where the grammar is too large. Ends the builder.
@@ -71,7 +75,7 @@ class GrammarBuilder {
 
   Grammar grammar_;
   std::vector<NodeId> rules_;  // first nodes; -1 until defined
-  std::map<std::string, int32_t> set_ids_;
+  std::unordered_map<ByteSet, int32_t> set_ids_;
 };
 
 }  // namespace aludel

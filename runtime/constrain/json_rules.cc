@@ -1,10 +1,9 @@
 #include "runtime/constrain/json_rules.h"
 
 #include <algorithm>
-#include <map>
 
 #include "kernels/check.h"
-#include "runtime/model/utf8.h"
+#include "runtime/constrain/byte_tree.h"
 
 namespace aludel {
 namespace {
@@ -71,35 +70,32 @@ NodeId JsonRules::StringExcept(const std::vector<std::string>& names, NodeId nex
   const NodeId quote = b.Literal("\"", next);
   const Rule plain = b.MakeRule(Utf8(PlainAscii(), b.ReturnNode()));
   const NodeId rest = b.Repeat(plain, 0, -1, quote);
-  // The names' prefixes, longest first: whoever leaves their tree is free, and on it a name must not end.
-  std::map<std::string, ByteSet> children;
+  // Along the tree of the names; what leaves it is free, and on it a name must not end. A name that needs an
+  // escape cannot come up here.
+  std::vector<std::string> plain_names;
   for (const std::string& name : names) {
-    // What needs an escape cannot come up here.
     const auto plain_byte = [](char c) { return static_cast<uint8_t>(c) >= 0x80 || PlainAscii().test(c); };
-    if (!std::all_of(name.begin(), name.end(), plain_byte)) continue;
-    for (size_t i = 0; i < name.size(); ++i) children[name.substr(0, i)].set(static_cast<uint8_t>(name[i]));
-    children[name];
+    if (std::all_of(name.begin(), name.end(), plain_byte)) plain_names.push_back(name);
   }
-  std::vector<std::string> prefixes;
-  for (const auto& [prefix, bytes] : children) prefixes.push_back(prefix);
-  std::sort(prefixes.begin(), prefixes.end(),
-            [](const auto& a, const auto& c) { return a.size() > c.size(); });
-  std::map<std::string, NodeId> nodes;
-  for (const std::string& prefix : prefixes) {
-    std::vector<NodeId> ways;
-    const ByteSet& onward = children[prefix];
-    for (int byte = 0; byte < 256; ++byte) {
-      if (!onward.test(byte)) continue;
-      const std::string child = prefix + static_cast<char>(byte);
-      ways.push_back(b.Class(ByteSet().set(byte), nodes.at(child)));
+  if (plain_names.empty()) return b.Literal("\"", rest);
+  const ByteTree tree(std::move(plain_names));
+  std::vector<NodeId> starts(tree.nodes().size());
+  std::vector<NodeId> ways;
+  for (size_t i = tree.nodes().size(); i > 0; --i) {
+    const ByteTree::Node& node = tree.nodes()[i - 1];
+    ways.clear();
+    ByteSet onward;
+    for (int32_t child = node.first_child; child >= 0; child = tree.nodes()[child].sibling) {
+      onward.set(tree.nodes()[child].byte);
+      ways.push_back(b.Class(ByteSet().set(tree.nodes()[child].byte), starts[child]));
     }
     // Inside a character there is no other way.
-    const bool whole = FirstInvalidUtf8(prefix) == prefix.size();
+    const bool whole = (onward & ByteRange(0x80, 0xbf)).none();
     if (whole) ways.push_back(b.Class(PlainAscii() & ~onward, rest));
-    if (whole && std::find(names.begin(), names.end(), prefix) == names.end()) ways.push_back(quote);
-    nodes[prefix] = b.OneOf(ways);
+    if (whole && !node.ends) ways.push_back(quote);
+    starts[i - 1] = b.OneOf(ways);
   }
-  return b.Literal("\"", children.empty() ? rest : nodes.at(""));
+  return b.Literal("\"", starts[0]);
 }
 
 NodeId JsonRules::Fraction(NodeId next) {

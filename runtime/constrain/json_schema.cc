@@ -3,16 +3,18 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <map>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "runtime/constrain/json_rules.h"
 #include "runtime/constrain/ordered_json.h"
 #include "runtime/constrain/schema_values.h"
+#include "runtime/constrain/step_budget.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -66,13 +68,32 @@ constexpr std::array<absl::string_view, 13> kConstraints = {"type",
 constexpr std::array<absl::string_view, 6> kWhole = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
 
 constexpr int kMaxCompileDepth = 256;
+constexpr int64_t kNodesPerStep = 4;
+
+// Where in the schema something stands. A list on the stack, written out only where an error names it: paths
+// made on the way down would cost their length at every step.
+struct Place {
+  const Place* above;  // null: `name` is the whole path, "#" or a reference
+  absl::string_view name;
+  int64_t index = -1;  // in a list, in place of a name
+
+  std::string Text() const {
+    std::vector<std::string> parts;
+    for (const Place* at = this; at != nullptr; at = at->above) {
+      parts.push_back(at->index < 0 ? Shown(at->name) : absl::StrCat(at->index));
+    }
+    std::reverse(parts.begin(), parts.end());
+    return absl::StrJoin(parts, "/");
+  }
+};
 
 class SchemaCompiler {
  public:
-  explicit SchemaCompiler(const ordered_json& root) : root_(root), json_(&builder_) {}
+  SchemaCompiler(const ordered_json& root, StepBudget* budget)
+      : root_(root), budget_(budget), values_(&root, budget), json_(&builder_) {}
 
   absl::StatusOr<Grammar> Compile(absl::string_view prefix, absl::string_view suffix) {
-    ALUDEL_ASSIGN_OR_RETURN(const Rule value, At(root_, "#"));
+    ALUDEL_ASSIGN_OR_RETURN(const Rule value, At(root_, Place{nullptr, "#"}));
     const NodeId end = builder_.Literal(suffix, builder_.ReturnNode());
     const Rule text = builder_.MakeRule(builder_.Literal(prefix, builder_.Call(value, end)));
     absl::StatusOr<Grammar> grammar = builder_.Finish(text);
@@ -83,12 +104,22 @@ class SchemaCompiler {
   }
 
  private:
-  static absl::Status Fail(const std::string& where, absl::string_view message) {
-    return absl::InvalidArgumentError(absl::StrCat(where, ": ", message));
+  static absl::Status Fail(const Place& where, absl::string_view message) {
+    return absl::InvalidArgumentError(absl::StrCat(where.Text(), ": ", message));
+  }
+
+  // What the budget said, with the place.
+  static absl::Status Over(const Place& where, const absl::Status& status) {
+    return absl::IsResourceExhausted(status) ? Fail(where, status.message()) : status;
+  }
+  absl::Status Spend(int64_t steps, const Place& where) {
+    const absl::Status status = budget_->Spend(steps);
+    return status.ok() ? status : Over(where, status);
   }
 
   // One rule per place of the schema, made when it is first needed.
-  absl::StatusOr<Rule> At(const ordered_json& schema, const std::string& where) {
+  absl::StatusOr<Rule> At(const ordered_json& schema, const Place& where) {
+    ALUDEL_RETURN_IF_ERROR(Spend(1 + static_cast<int64_t>(schema.is_object() ? schema.size() : 0), where));
     const auto [it, added] = rules_.try_emplace(&schema, 0);
     if (!added) return it->second;
     const Rule rule = builder_.NewRule();
@@ -97,10 +128,13 @@ class SchemaCompiler {
     ALUDEL_ASSIGN_OR_RETURN(const NodeId start, Start(schema, where));
     --depth_;
     builder_.Define(rule, start);
+    // A node costs a step, too: what a few bytes ask for may be many.
+    const auto nodes = static_cast<int64_t>(builder_.size());
+    ALUDEL_RETURN_IF_ERROR(Spend((nodes - std::exchange(nodes_spent_, nodes)) / kNodesPerStep, where));
     return rule;
   }
 
-  absl::StatusOr<NodeId> Start(const ordered_json& schema, const std::string& where) {
+  absl::StatusOr<NodeId> Start(const ordered_json& schema, const Place& where) {
     const NodeId end = builder_.ReturnNode();
     if (schema == true) return builder_.Call(json_.any(), end);
     if (schema == false) return Fail(where, "false allows no value");
@@ -109,13 +143,12 @@ class SchemaCompiler {
     if (schema.contains("$ref")) return Reference(schema["$ref"], where);
     if (schema.contains("const") || schema.contains("enum")) return Listed(schema, where);
     for (const char* keyword : {"anyOf", "oneOf", "allOf"}) {
-      if (schema.contains(keyword))
-        return Branches(schema[keyword], keyword, absl::StrCat(where, "/", keyword));
+      if (schema.contains(keyword)) return Branches(schema[keyword], keyword, Place{&where, keyword});
     }
     return Typed(schema, where);
   }
 
-  absl::Status CheckKeywords(const ordered_json& schema, const std::string& where) const {
+  absl::Status CheckKeywords(const ordered_json& schema, const Place& where) const {
     absl::string_view whole;
     for (const auto& [key, value] : schema.items()) {
       const bool off = (key == "uniqueItems" && value == false) || (key == "minProperties" && value == 0);
@@ -138,34 +171,35 @@ class SchemaCompiler {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<NodeId> Reference(const ordered_json& reference, const std::string& where) {
+  absl::StatusOr<NodeId> Reference(const ordered_json& reference, const Place& where) {
     if (!reference.is_string()) return Fail(where, "$ref is no string");
-    const std::string pointer = reference.get<std::string>();
-    const ordered_json* target = ResolvePointer(root_, pointer);
-    if (target == nullptr) {
-      return Fail(where, absl::StrCat("$ref \"", pointer, "\" names no place in this schema"));
+    const auto& pointer = reference.get_ref<const std::string&>();
+    const absl::StatusOr<const ordered_json*> target = values_.Resolve(pointer);
+    if (!target.ok()) return Over(where, target.status());
+    if (*target == nullptr) {
+      return Fail(where, absl::StrCat("$ref \"", Shown(pointer), "\" names no place in this schema"));
     }
-    ALUDEL_ASSIGN_OR_RETURN(const Rule rule, At(*target, pointer));
+    ALUDEL_ASSIGN_OR_RETURN(const Rule rule, At(**target, Place{nullptr, pointer}));
     return builder_.Call(rule, builder_.ReturnNode());
   }
 
-  absl::StatusOr<NodeId> Listed(const ordered_json& schema, const std::string& where) {
+  absl::StatusOr<NodeId> Listed(const ordered_json& schema, const Place& where) {
     if (schema.contains("enum") && !schema["enum"].is_array()) return Fail(where, "enum is no list");
     if (schema.contains("type")) {
       if (const auto types = TypesOf(schema); !types.ok()) return Fail(where, types.status().message());
     }
     const auto values = ListedValues(schema);
     if (!values || values->empty()) return Fail(where, "lists no value of its type");
-    std::vector<NodeId> ways;
-    for (const ordered_json& value : *values) {
-      const std::string text = value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-      ways.push_back(builder_.Literal(text, builder_.ReturnNode()));
+    ALUDEL_RETURN_IF_ERROR(Spend(static_cast<int64_t>(values->size()), where));
+    std::vector<std::string> texts;
+    for (const ordered_json* value : *values) {
+      texts.push_back(value->dump(-1, ' ', false, ordered_json::error_handler_t::replace));
     }
-    return builder_.OneOf(ways);
+    return builder_.OneOfLiterals(std::move(texts), builder_.ReturnNode());
   }
 
   absl::StatusOr<NodeId> Branches(const ordered_json& branches, const std::string& keyword,
-                                  const std::string& where) {
+                                  const Place& where) {
     if (!branches.is_array() || branches.empty()) return Fail(where, "want a list of schemas");
     if (keyword == "allOf" && branches.size() > 1) {
       return Fail(where, "\"allOf\" of more than one schema is not supported");
@@ -173,19 +207,21 @@ class SchemaCompiler {
     std::vector<NodeId> ways;
     for (size_t i = 0; i < branches.size(); ++i) {
       for (size_t j = 0; j < i && keyword == "oneOf"; ++j) {
-        if (AreDisjoint(root_, branches[i], branches[j])) continue;
+        const absl::StatusOr<bool> disjoint = values_.AreDisjoint(branches[i], branches[j]);
+        if (!disjoint.ok()) return Over(where, disjoint.status());
+        if (*disjoint) continue;
         return Fail(where,
                     absl::StrCat("a value might match both branch ", j, " and branch ", i,
                                  ": \"oneOf\" is supported where types, listed values or a property that "
                                  "both require tell its branches apart; \"anyOf\" needs none of that"));
       }
-      ALUDEL_ASSIGN_OR_RETURN(const Rule rule, At(branches[i], absl::StrCat(where, "/", i)));
+      ALUDEL_ASSIGN_OR_RETURN(const Rule rule, At(branches[i], Place{&where, "", static_cast<int64_t>(i)}));
       ways.push_back(builder_.Call(rule, builder_.ReturnNode()));
     }
     return builder_.OneOf(ways);
   }
 
-  absl::StatusOr<NodeId> Typed(const ordered_json& schema, const std::string& where) {
+  absl::StatusOr<NodeId> Typed(const ordered_json& schema, const Place& where) {
     const absl::StatusOr<TypeSet> types = TypesOf(schema);
     if (!types.ok()) return Fail(where, types.status().message());
     const NodeId end = builder_.ReturnNode();
@@ -210,44 +246,45 @@ class SchemaCompiler {
 
   // A bound that counts something; `fallback` where it is absent.
   absl::StatusOr<int64_t> Count(const ordered_json& schema, const char* keyword, int64_t fallback,
-                                const std::string& where) const {
+                                const Place& where) const {
     const auto it = schema.find(keyword);
     if (it == schema.end()) return fallback;
     if (!it->is_number_unsigned() || it->get<uint64_t>() > uint64_t{1} << 40) {
-      return Fail(where, absl::StrCat(keyword, " is ", it->dump(), ", want a number of things"));
+      return Fail(where, absl::StrCat(keyword, " is ", Shown(it->dump()), ", want a number of things"));
     }
     return it->get<int64_t>();
   }
 
   absl::StatusOr<std::pair<int64_t, int64_t>> Counts(const ordered_json& schema, const char* least,
-                                                     const char* most, const std::string& where) const {
+                                                     const char* most, const Place& where) const {
     ALUDEL_ASSIGN_OR_RETURN(const int64_t min, Count(schema, least, 0, where));
     ALUDEL_ASSIGN_OR_RETURN(const int64_t max, Count(schema, most, -1, where));
     if (max >= 0 && min > max) return Fail(where, absl::StrCat(least, " is greater than ", most));
     return std::make_pair(min, max);
   }
 
-  absl::StatusOr<NodeId> String(const ordered_json& schema, const std::string& where) {
+  absl::StatusOr<NodeId> String(const ordered_json& schema, const Place& where) {
     ALUDEL_ASSIGN_OR_RETURN(const auto bounds, Counts(schema, "minLength", "maxLength", where));
     return json_.String(bounds.first, bounds.second, builder_.ReturnNode());
   }
 
-  absl::StatusOr<NodeId> Array(const ordered_json& schema, const std::string& where) {
+  absl::StatusOr<NodeId> Array(const ordered_json& schema, const Place& where) {
     ALUDEL_ASSIGN_OR_RETURN(const auto bounds, Counts(schema, "minItems", "maxItems", where));
     Rule item = json_.any();
     if (schema.contains("items")) {
-      ALUDEL_ASSIGN_OR_RETURN(item, At(schema["items"], absl::StrCat(where, "/items")));
+      ALUDEL_ASSIGN_OR_RETURN(item, At(schema["items"], Place{&where, "items"}));
     }
     return json_.Array(item, bounds.first, bounds.second, builder_.ReturnNode());
   }
 
-  absl::StatusOr<NodeId> Number(const ordered_json& schema, bool fractions, const std::string& where) {
+  absl::StatusOr<NodeId> Number(const ordered_json& schema, bool fractions, const Place& where) {
     int64_t min = -JsonRules::kMaxInteger, max = JsonRules::kMaxInteger;
     bool at_min = true, at_max = true, bounded = false;
     for (const char* keyword : {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}) {
       const auto it = schema.find(keyword);
       if (it == schema.end()) continue;
-      if (!it->is_number()) return Fail(where, absl::StrCat(keyword, " is ", it->dump(), ", want a number"));
+      if (!it->is_number())
+        return Fail(where, absl::StrCat(keyword, " is ", Shown(it->dump()), ", want a number"));
       bounded = true;
       const bool lower = absl::string_view(keyword).find("inimum") != absl::string_view::npos;
       const bool exclusive = keyword[0] == 'e';
@@ -285,10 +322,14 @@ class SchemaCompiler {
     return builder_.Literal(key + ":", json_.Space(builder_.Call(value, next)));
   }
 
-  absl::StatusOr<NodeId> Object(const ordered_json& schema, const std::string& where) {
+  absl::StatusOr<NodeId> Object(const ordered_json& schema, const Place& where) {
     const NodeId end = builder_.ReturnNode();
-    const ordered_json properties = schema.value("properties", ordered_json::object());
-    const ordered_json required = schema.value("required", ordered_json::array());
+    static const auto* const kNoProperties = new ordered_json(ordered_json::object());
+    static const auto* const kNoneRequired = new ordered_json(ordered_json::array());
+    const auto found_properties = schema.find("properties");
+    const auto found_required = schema.find("required");
+    const ordered_json& properties = found_properties == schema.end() ? *kNoProperties : *found_properties;
+    const ordered_json& required = found_required == schema.end() ? *kNoneRequired : *found_required;
     if (!properties.is_object()) return Fail(where, "properties is no object");
     if (!required.is_array()) return Fail(where, "required is no list");
     const auto additional = schema.find("additionalProperties");
@@ -299,28 +340,30 @@ class SchemaCompiler {
     }
     Rule other = json_.any();
     if (additional != schema.end() && !additional->is_boolean()) {
-      ALUDEL_ASSIGN_OR_RETURN(other, At(*additional, absl::StrCat(where, "/additionalProperties")));
+      ALUDEL_ASSIGN_OR_RETURN(other, At(*additional, Place{&where, "additionalProperties"}));
     }
     std::vector<std::pair<std::string, Rule>> members;
     std::vector<std::string> names;
-    for (const auto& [name, property] : properties.items()) names.push_back(name);
-    for (const std::string& name : names) {
-      // By reference into the schema, whose places are the keys of the rules.
-      ALUDEL_ASSIGN_OR_RETURN(
-          const Rule rule, At(schema.at("properties").at(name), absl::StrCat(where, "/properties/", name)));
+    const Place inside{&where, "properties"};
+    // By reference into the schema, whose places are the keys of the rules.
+    for (const auto& [name, property] : properties.get_ref<const ordered_json::object_t&>()) {
+      ALUDEL_ASSIGN_OR_RETURN(const Rule rule, At(property, Place{&inside, name}));
       members.emplace_back(name, rule);
+      names.push_back(name);
     }
+    ALUDEL_RETURN_IF_ERROR(Spend(static_cast<int64_t>(required.size()), where));
+    std::set<std::string> known(names.begin(), names.end());
     std::set<std::string> needed;
-    for (const ordered_json& name : required) {
-      if (!name.is_string()) return Fail(where, "required holds something else than strings");
-      if (!needed.insert(name.get<std::string>()).second || properties.contains(name.get<std::string>()))
-        continue;
+    for (const ordered_json& item : required) {
+      if (!item.is_string()) return Fail(where, "required holds something else than strings");
+      const auto& name = item.get_ref<const std::string&>();
+      if (!needed.insert(name).second || !known.insert(name).second) continue;
       if (additional != schema.end() && *additional == false) {
-        return Fail(where, absl::StrCat("requires \"", name.get<std::string>(),
-                                        "\", which is no property, and allows no other"));
+        return Fail(
+            where, absl::StrCat("requires \"", Shown(name), "\", which is no property, and allows no other"));
       }
-      members.emplace_back(name.get<std::string>(), other);
-      names.push_back(name.get<std::string>());
+      members.emplace_back(name, other);
+      names.push_back(name);
     }
     return Members(members, needed, open ? &names : nullptr, other);
   }
@@ -353,17 +396,21 @@ class SchemaCompiler {
   }
 
   const ordered_json& root_;
+  StepBudget* const budget_;
+  SchemaValues values_;
   GrammarBuilder builder_;
   JsonRules json_;
-  std::map<const ordered_json*, Rule> rules_;
+  absl::flat_hash_map<const ordered_json*, Rule> rules_;
   int depth_ = 0;  // of places being compiled
+  int64_t nodes_spent_ = 0;
 };
 
 }  // namespace
 
 absl::StatusOr<Grammar> CompileJsonSchema(const ordered_json& schema, absl::string_view prefix,
                                           absl::string_view suffix) {
-  return SchemaCompiler(schema).Compile(prefix, suffix);
+  StepBudget budget(kMaxCompileSteps);
+  return SchemaCompiler(schema, &budget).Compile(prefix, suffix);
 }
 
 absl::StatusOr<Grammar> CompileConstraint(const TextConstraint& constraint) {
@@ -376,6 +423,7 @@ absl::StatusOr<Grammar> CompileConstraint(const TextConstraint& constraint) {
         absl::StrCat("the constraint's literals have ", bytes, " bytes, want at most ", kMaxLiteralBytes));
   }
   const absl::StatusOr<ordered_json> schema = ParseOrdered(constraint.json_schema);
+  if (absl::IsCancelled(schema.status())) return schema.status();
   if (!schema.ok()) return absl::InvalidArgumentError(absl::StrCat("the schema ", schema.status().message()));
   return CompileJsonSchema(*schema, constraint.prefix, constraint.suffix);
 }

@@ -28,8 +28,10 @@ struct TextConstraint {
 //   numbers and integers: minimum, maximum, exclusiveMinimum, exclusiveMaximum.
 // Every other keyword that would refuse values is InvalidArgument with its place and name; annotations and
 // unknown keywords mean nothing. The grammar gives a subset of what validates: see JsonRules for the bounds
-// on white space and digits. Also InvalidArgument: a schema without any finite value. FailedPrecondition: one
-// that asks for nothing else, but for more states than a grammar may have.
+// on white space and digits. Also InvalidArgument: a schema without any finite value, and one that takes more
+// than kMaxCompileSteps, with the place where they ended. FailedPrecondition: one that asks for nothing else,
+// but for more states than a grammar may have. Cancelled where CheckStop() says so.
+inline constexpr int64_t kMaxCompileSteps = 1 << 20;
 absl::StatusOr<Grammar> CompileJsonSchema(const nlohmann::ordered_json& schema, absl::string_view prefix,
                                           absl::string_view suffix);
 // The same for its text; FailedPrecondition also for one of more bytes than these.

@@ -1,33 +1,38 @@
 #include "runtime/constrain/ordered_json.h"
 
 #include "absl/strings/str_cat.h"
-#include "runtime/status_macros.h"
+#include "runtime/model/json_builder.h"
 
 namespace aludel {
-namespace {
 
-absl::Status CheckLevel(const nlohmann::json& value, int depth) {
-  if (!value.is_structured()) return absl::OkStatus();
-  if (depth > kMaxDepth) {
-    return absl::InvalidArgumentError(absl::StrCat("is nested deeper than ", kMaxDepth, " levels"));
+using nlohmann::ordered_json;
+
+absl::StatusOr<ordered_json> ParseOrdered(absl::string_view text, int max_depth) {
+  ordered_json value;
+  JsonFault fault;
+  if (JsonBuilder<ordered_json>::Parse(text, {max_depth, kMaxMembers, kMaxContainers}, &value, &fault)) {
+    return value;
   }
-  if (value.is_object() && value.size() > kMaxMembers) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("holds an object of ", value.size(), " members, want at most ", kMaxMembers));
+  const std::string place = fault.place.empty() ? "" : absl::StrCat(" at ", fault.place);
+  switch (fault.kind) {
+    case JsonFault::Kind::kNumber:
+      return absl::InvalidArgumentError("holds a number that is too large");
+    case JsonFault::Kind::kDepth:
+      return absl::InvalidArgumentError(absl::StrCat("is nested deeper than ", max_depth, " levels"));
+    case JsonFault::Kind::kMembers:
+      return absl::InvalidArgumentError(
+          absl::StrCat("holds an object of more than ", kMaxMembers, " members", place));
+    case JsonFault::Kind::kContainers:
+      return absl::InvalidArgumentError(
+          absl::StrCat("holds more than ", kMaxContainers, " objects and lists", place));
+    case JsonFault::Kind::kDuplicate:
+      return absl::InvalidArgumentError(
+          absl::StrCat("holds the key \"", fault.key, "\" twice in one object", place));
+    case JsonFault::Kind::kStopped:
+      return CheckStop();
+    default:
+      return absl::InvalidArgumentError(absl::StrCat("is no JSON; the fault is at byte ", fault.byte));
   }
-  for (const nlohmann::json& member : value) ALUDEL_RETURN_IF_ERROR(CheckLevel(member, depth + 1));
-  return absl::OkStatus();
-}
-
-}  // namespace
-
-absl::Status CheckShape(const nlohmann::json& value) { return CheckLevel(value, 1); }
-
-absl::StatusOr<nlohmann::ordered_json> ParseOrdered(absl::string_view text) {
-  const auto value = nlohmann::json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (value.is_discarded()) return absl::InvalidArgumentError("is no JSON");
-  ALUDEL_RETURN_IF_ERROR(CheckShape(value));
-  return nlohmann::ordered_json::parse(text.begin(), text.end(), nullptr, false);
 }
 
 }  // namespace aludel

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,9 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr int kMaxReferences = 64;
+constexpr int64_t kStepsPerPair = 4;
+constexpr int kMaxBranchDepth = 256;                   // as deep as a schema is compiled
+constexpr double kExactIntegers = 9007199254740992.0;  // doubles below are exact integers where they are some
 
 constexpr std::pair<const char*, TypeSet> kTypeNames[] = {
     {"null", kNull},     {"boolean", kBoolean}, {"integer", kInteger}, {"number", kInteger | kFraction},
@@ -39,49 +43,48 @@ absl::StatusOr<TypeSet> TypeByName(const ordered_json& name) {
   for (const auto& [known, type] : kTypeNames) {
     if (name == known) return type;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("type is ", name.is_string() ? name.get<std::string>() : std::string(name.type_name()),
-                   ", want null, boolean, integer, number, string, array or object"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "type is ",
+      name.is_string() ? Shown(name.get_ref<const std::string&>()) : std::string(name.type_name()),
+      ", want null, boolean, integer, number, string, array or object"));
 }
 
-const ordered_json* Follow(const ordered_json& root, const ordered_json* schema) {
-  for (int i = 0; i < kMaxReferences && schema != nullptr && schema->is_object(); ++i) {
-    const auto reference = schema->find("$ref");
-    if (reference == schema->end() || !reference->is_string()) return schema;
-    schema = ResolvePointer(root, reference->get<std::string>());
+// Equal values have equal texts: members by name, integers without a fraction. Values nest as deep as their
+// schema, which is bounded.
+void AppendCanonical(const ordered_json& value, std::string* text) {
+  if (value.is_object()) {
+    std::vector<const ordered_json::object_t::value_type*> members;
+    for (const auto& member : value.get_ref<const ordered_json::object_t&>()) members.push_back(&member);
+    std::sort(members.begin(), members.end(),
+              [](const auto* a, const auto* b) { return a->first < b->first; });
+    text->push_back('{');
+    for (const auto* member : members) {
+      absl::StrAppend(text, member->first.size(), ":", member->first);
+      AppendCanonical(member->second, text);
+    }
+    text->push_back('}');
+  } else if (value.is_array()) {
+    text->push_back('[');
+    for (const ordered_json& item : value) AppendCanonical(item, text);
+    text->push_back(']');
+  } else if (value.is_string()) {
+    const auto& string = value.get_ref<const std::string&>();
+    absl::StrAppend(text, "\"", string.size(), ":", string);
+  } else if (value.is_number_float() && TypeOfValue(value) == kInteger &&
+             std::abs(value.get<double>()) < kExactIntegers) {
+    absl::StrAppend(text, value.get<int64_t>(), ",");
+  } else {
+    absl::StrAppend(text, value.dump(), ",");
   }
-  return schema;
 }
 
-// Types that any branch may have; all where it cannot be told.
-TypeSet PossibleTypes(const ordered_json& root, const ordered_json& unresolved, int depth) {
-  const ordered_json* schema = Follow(root, &unresolved);
-  if (schema == nullptr || !schema->is_object() || depth > 8) return kAnyType;
-  for (const char* keyword : {"anyOf", "oneOf", "allOf"}) {
-    const auto branches = schema->find(keyword);
-    if (branches == schema->end() || !branches->is_array()) continue;
-    TypeSet types = 0;
-    for (const ordered_json& branch : *branches) types |= PossibleTypes(root, branch, depth + 1);
-    return types;
+int64_t CountSteps(const ordered_json& value) {
+  if (value.is_string()) return 1 + static_cast<int64_t>(value.get_ref<const std::string&>().size() / 8);
+  int64_t steps = 1;
+  if (value.is_structured()) {
+    for (const ordered_json& item : value) steps += CountSteps(item);
   }
-  if (const auto values = ListedValues(*schema)) {
-    TypeSet types = 0;
-    for (const ordered_json& value : *values) types |= TypeOfValue(value);
-    return types;
-  }
-  return TypesOf(*schema).value_or(kAnyType);
-}
-
-bool ShareNone(const std::vector<ordered_json>& one, const std::vector<ordered_json>& other) {
-  return std::none_of(one.begin(), one.end(), [&other](const ordered_json& value) {
-    return std::find(other.begin(), other.end(), value) != other.end();
-  });
-}
-
-bool Requires(const ordered_json& schema, const std::string& name) {
-  const auto required = schema.find("required");
-  return required != schema.end() && required->is_array() &&
-         std::find(required->begin(), required->end(), name) != required->end();
+  return steps;
 }
 
 }  // namespace
@@ -126,63 +129,162 @@ TypeSet TypeOfValue(const ordered_json& value) {
   }
 }
 
-const ordered_json* ResolvePointer(const ordered_json& root, absl::string_view reference) {
-  if (reference == "#") return &root;
+std::optional<ValueList> ListedValues(const ordered_json& schema) {
+  ValueList values;
+  if (const auto constant = schema.find("const"); constant != schema.end()) {
+    values.push_back(&*constant);
+  } else if (const auto list = schema.find("enum"); list != schema.end() && list->is_array()) {
+    for (const ordered_json& value : *list) values.push_back(&value);
+  } else {
+    return std::nullopt;
+  }
+  if (schema.contains("type")) {
+    const TypeSet types = TypesOf(schema).value_or(kAnyType);
+    std::erase_if(values, [types](const ordered_json* value) { return (TypeOfValue(*value) & types) == 0; });
+  }
+  return values;
+}
+
+std::string Shown(absl::string_view text) {
+  constexpr size_t kShownBytes = 128;
+  return text.size() <= kShownBytes ? std::string(text) : absl::StrCat(text.substr(0, kShownBytes), "...");
+}
+
+absl::StatusOr<const ordered_json*> SchemaValues::Resolve(const std::string& reference) {
+  const auto [known, added] = resolved_.try_emplace(reference, nullptr);
+  if (!added) return known->second;
+  if (reference == "#") return known->second = root_;
   if (!absl::StartsWith(reference, "#/")) return nullptr;
-  const ordered_json* at = &root;
-  for (absl::string_view part : absl::StrSplit(reference.substr(2), '/')) {
+  const ordered_json* at = root_;
+  for (absl::string_view part : absl::StrSplit(absl::string_view(reference).substr(2), '/')) {
+    ALUDEL_RETURN_IF_ERROR(budget_->Spend(1 + static_cast<int64_t>(at->size() / 4)));
     const std::string key = absl::StrReplaceAll(part, {{"~1", "/"}, {"~0", "~"}});
     size_t index = 0;
-    if (at->is_object() && at->contains(key)) {
-      at = &(*at)[key];
+    if (at->is_object()) {
+      const auto member = at->find(key);
+      if (member == at->end()) return nullptr;
+      at = &*member;
     } else if (at->is_array() && absl::SimpleAtoi(key, &index) && index < at->size()) {
       at = &(*at)[index];
     } else {
       return nullptr;
     }
   }
-  return at;
+  return known->second = at;
 }
 
-std::optional<std::vector<ordered_json>> ListedValues(const ordered_json& schema) {
-  std::vector<ordered_json> values;
-  if (const auto constant = schema.find("const"); constant != schema.end()) {
-    values.push_back(*constant);
-  } else if (const auto list = schema.find("enum"); list != schema.end() && list->is_array()) {
-    values.assign(list->begin(), list->end());
+absl::StatusOr<const ordered_json*> SchemaValues::Follow(const ordered_json* schema) {
+  for (int i = 0; i < kMaxReferences && schema != nullptr && schema->is_object(); ++i) {
+    const auto reference = schema->find("$ref");
+    if (reference == schema->end() || !reference->is_string()) return schema;
+    ALUDEL_RETURN_IF_ERROR(budget_->Spend(1));
+    ALUDEL_ASSIGN_OR_RETURN(schema, Resolve(reference->get_ref<const std::string&>()));
+  }
+  return schema;
+}
+
+absl::StatusOr<TypeSet> SchemaValues::PossibleTypes(const ordered_json& unresolved, int depth) {
+  ALUDEL_ASSIGN_OR_RETURN(const ordered_json* schema, Follow(&unresolved));
+  if (schema == nullptr || !schema->is_object() || depth > kMaxBranchDepth) return kAnyType;
+  // A place that is reached again while it is looked at may be anything.
+  const auto [known, added] = types_.try_emplace(schema, kAnyType);
+  if (!added) return known->second;
+  TypeSet types = 0;
+  for (const char* keyword : {"anyOf", "oneOf", "allOf"}) {
+    const auto branches = schema->find(keyword);
+    if (branches == schema->end() || !branches->is_array()) continue;
+    for (const ordered_json& branch : *branches) {
+      ALUDEL_RETURN_IF_ERROR(budget_->Spend(1));
+      ALUDEL_ASSIGN_OR_RETURN(const TypeSet one, PossibleTypes(branch, depth + 1));
+      types |= one;
+    }
+    return types_[schema] = types;
+  }
+  if (const auto values = ListedValues(*schema)) {
+    ALUDEL_RETURN_IF_ERROR(budget_->Spend(static_cast<int64_t>(values->size())));
+    for (const ordered_json* value : *values) types |= TypeOfValue(*value);
   } else {
-    return std::nullopt;
+    types = TypesOf(*schema).value_or(kAnyType);
   }
-  if (schema.contains("type")) {
-    const TypeSet types = TypesOf(schema).value_or(kAnyType);
-    std::erase_if(values, [types](const ordered_json& value) { return (TypeOfValue(value) & types) == 0; });
-  }
-  return values;
+  return types_[schema] = types;
 }
 
-bool AreDisjoint(const ordered_json& root, const ordered_json& one, const ordered_json& other) {
-  if ((PossibleTypes(root, one, 0) & PossibleTypes(root, other, 0)) == 0) return true;
-  const ordered_json* left = Follow(root, &one);
-  const ordered_json* right = Follow(root, &other);
-  if (left == nullptr || right == nullptr || !left->is_object() || !right->is_object()) return false;
-  const auto left_values = ListedValues(*left);
-  const auto right_values = ListedValues(*right);
-  if (left_values && right_values) return ShareNone(*left_values, *right_values);
-  const auto left_properties = left->find("properties");
-  const auto right_properties = right->find("properties");
-  if (left_properties == left->end() || right_properties == right->end() || !left_properties->is_object() ||
-      !right_properties->is_object() ||
-      (PossibleTypes(root, one, 0) | PossibleTypes(root, other, 0)) != kObject) {
-    return false;
+absl::StatusOr<SchemaValues::ValueIds> SchemaValues::Number(const ValueList& values) {
+  ValueIds ids;
+  std::string text;
+  for (const ordered_json* value : values) {
+    ALUDEL_RETURN_IF_ERROR(budget_->Spend(CountSteps(*value)));
+    text.clear();
+    AppendCanonical(*value, &text);
+    ids.push_back(numbers_.try_emplace(text, static_cast<int32_t>(numbers_.size())).first->second);
   }
-  for (const auto& [name, property] : left_properties->items()) {
-    if (!right_properties->contains(name) || !Requires(*left, name) || !Requires(*right, name)) continue;
-    const ordered_json* mine = Follow(root, &property);
-    const ordered_json* theirs = Follow(root, &(*right_properties)[name]);
-    if (mine == nullptr || theirs == nullptr || !mine->is_object() || !theirs->is_object()) continue;
-    const auto mine_values = ListedValues(*mine);
-    const auto their_values = ListedValues(*theirs);
-    if (mine_values && their_values && ShareNone(*mine_values, *their_values)) return true;
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+absl::StatusOr<const SchemaValues::Facts*> SchemaValues::FactsOf(const ordered_json& schema) {
+  ALUDEL_ASSIGN_OR_RETURN(const ordered_json* place, Follow(&schema));
+  if (place == nullptr) place = &schema;
+  if (const auto known = facts_.find(place); known != facts_.end()) return known->second.get();
+  Facts facts;
+  ALUDEL_ASSIGN_OR_RETURN(facts.types, PossibleTypes(*place, 0));
+  if (place->is_object()) {
+    if (const auto values = ListedValues(*place)) {
+      ALUDEL_ASSIGN_OR_RETURN(facts.values, Number(*values));
+    }
+    const auto properties = place->find("properties");
+    const auto required = place->find("required");
+    if (properties != place->end() && properties->is_object() && required != place->end() &&
+        required->is_array()) {
+      ALUDEL_RETURN_IF_ERROR(budget_->Spend(static_cast<int64_t>(required->size())));
+      absl::flat_hash_set<absl::string_view> names;
+      for (const ordered_json& name : *required) {
+        if (name.is_string()) names.insert(name.get_ref<const std::string&>());
+      }
+      for (const auto& [name, property] : properties->get_ref<const ordered_json::object_t&>()) {
+        ALUDEL_RETURN_IF_ERROR(budget_->Spend(1));
+        if (!names.contains(name)) continue;
+        ALUDEL_ASSIGN_OR_RETURN(const ordered_json* tag, Follow(&property));
+        if (tag == nullptr || !tag->is_object()) continue;
+        const auto values = ListedValues(*tag);
+        if (!values) continue;
+        ALUDEL_ASSIGN_OR_RETURN(ValueIds ids, Number(*values));
+        facts.tags.emplace_back(name, std::move(ids));
+      }
+      std::sort(facts.tags.begin(), facts.tags.end(),
+                [](const auto& a, const auto& b) { return a.first < b.first; });
+    }
+  }
+  return (facts_[place] = std::make_unique<const Facts>(std::move(facts))).get();
+}
+
+absl::StatusOr<bool> SchemaValues::ShareNone(const ValueIds& one, const ValueIds& other) {
+  ALUDEL_RETURN_IF_ERROR(budget_->Spend(1 + static_cast<int64_t>(one.size() + other.size()) / 4));
+  for (auto a = one.begin(), b = other.begin(); a != one.end() && b != other.end();) {
+    if (*a == *b) return false;
+    *a < *b ? ++a : ++b;
+  }
+  return true;
+}
+
+absl::StatusOr<bool> SchemaValues::AreDisjoint(const ordered_json& one, const ordered_json& other) {
+  ALUDEL_ASSIGN_OR_RETURN(const Facts* left, FactsOf(one));
+  ALUDEL_ASSIGN_OR_RETURN(const Facts* right, FactsOf(other));
+  ALUDEL_RETURN_IF_ERROR(budget_->Spend(kStepsPerPair));
+  if ((left->types & right->types) == 0) return true;
+  if (left->values && right->values) return ShareNone(*left->values, *right->values);
+  if ((left->types | right->types) != kObject) return false;
+  ALUDEL_RETURN_IF_ERROR(budget_->Spend(static_cast<int64_t>(left->tags.size() + right->tags.size())));
+  for (auto a = left->tags.begin(), b = right->tags.begin();
+       a != left->tags.end() && b != right->tags.end();) {
+    if (a->first == b->first) {
+      ALUDEL_ASSIGN_OR_RETURN(const bool disjoint, ShareNone(a->second, b->second));
+      if (disjoint) return true;
+      ++a;
+      ++b;
+    } else {
+      a->first < b->first ? ++a : ++b;
+    }
   }
   return false;
 }

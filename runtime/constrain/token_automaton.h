@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "runtime/constrain/grammar.h"
 #include "runtime/constrain/token_table.h"
@@ -22,11 +23,19 @@ namespace aludel {
 // comes there, 9 ns a token from then on, and 0.1 ms a token for choosing under a mask.
 //
 // Used by one thread, the engine's, after construction. Memory is bounded: masks are dropped beyond
-// kMaxMaskBytes and states beyond kMaxStates; both are made again when they are needed.
+// kMaxMaskBytes, and states beyond kMaxStates or kMaxHeldConfigs; both are made again when they are needed.
+//
+// Time is bounded, too, because all sequences of the engine wait for a mask. What a schema leaves open in
+// many ways at once (branches that begin alike, level upon level) makes states of many configurations, twice
+// as many with every level at worst. A text cannot go where more than kMaxConfigs ways are open, and a mask
+// that takes more than kMaxMaskSteps is given up: the sequence fails, and the others go on.
 class TokenAutomaton {
  public:
   static constexpr size_t kMaxStates = 1 << 14;
   static constexpr size_t kMaxMaskBytes = 8 << 20;
+  static constexpr size_t kMaxConfigs = 4096;
+  static constexpr size_t kMaxHeldConfigs = 1 << 20;
+  static constexpr int64_t kMaxMaskSteps = 1 << 20;  // 30 ms
 
   TokenAutomaton(Grammar grammar, std::shared_ptr<const TokenTable> table);
 
@@ -40,8 +49,10 @@ class TokenAutomaton {
 
     // Tokens that may come next, a bit each: those after which the text can still become one of the
     // grammar's, and the end tokens where it is one already. Valid until the next call to any cursor of the
-    // automaton.
+    // automaton. Empty where it would cost too much, see status().
     absl::Span<const uint64_t> Mask();
+    // Why the last Mask() allows nothing: FailedPrecondition.
+    absl::Status status() const;
     // Advances by a token that the mask allowed, and not an end token.
     void Accept(int32_t token);
     // Nothing may follow but the end.
@@ -52,6 +63,9 @@ class TokenAutomaton {
     TokenAutomaton* const automaton_;
     int32_t state_;
   };
+
+  // Whether a text can begin: FailedPrecondition where more than kMaxConfigs ways are open at once.
+  absl::Status CheckStart() const;
 
   struct Counts {
     size_t states = 0;
@@ -66,6 +80,8 @@ class TokenAutomaton {
   using ConfigSet = std::vector<Config>;
   static constexpr int32_t kDead = -1;
   static constexpr int32_t kUnknown = -2;
+  static constexpr int32_t kTooWide = -3;  // a state of more than kMaxConfigs
+  static constexpr int32_t kGivenUp = -2;  // a mask
 
   struct Frame {
     int32_t node;    // where the caller goes on
@@ -75,7 +91,8 @@ class TokenAutomaton {
     ConfigSet configs;
     std::vector<int32_t> next;  // by byte class
     bool accepts = false;
-    int32_t mask = -1;  // index into masks_
+    int32_t mask = -1;      // index into masks_; kGivenUp
+    bool narrowed = false;  // a token was left out because what follows it is kTooWide
   };
 
   void FindByteClasses();
@@ -98,10 +115,14 @@ class TokenAutomaton {
   std::map<ConfigSet, int32_t> state_ids_;
   std::vector<std::vector<uint64_t>> masks_;
   std::vector<Cursor*> cursors_;
+  int32_t start_ = kDead;        // the state of an empty text
   ConfigSet closing_;            // of the state being made
   std::vector<Config> pending_;  // of its closure
   absl::flat_hash_map<Config, bool> seen_;
   std::vector<int32_t> path_;  // states along the token being walked
+  bool too_wide_ = false;      // the state being made
+  size_t held_configs_ = 0;    // of all states
+  int64_t steps_ = 0;          // of all closures, ever
   uint64_t walks_ = 0;
   uint64_t restarts_ = 0;
 };

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "runtime/model/byte_level.h"
 #include "runtime/model/json_reader.h"
+#include "runtime/model/stop_scope.h"
 #include "runtime/model/utf8.h"
 #include "runtime/status_macros.h"
 
@@ -236,7 +237,7 @@ absl::Status Bpe::EncodeWhole(absl::string_view piece, std::vector<int32_t>* ids
   if (symbols.size() <= kShortPiece) {
     MergeShort(&symbols);
   } else {
-    MergeLong(&symbols);
+    ALUDEL_RETURN_IF_ERROR(MergeLong(&symbols));
   }
   ids->insert(ids->end(), symbols.begin(), symbols.end());
   return absl::OkStatus();
@@ -317,7 +318,7 @@ void Bpe::MergeShort(std::vector<int32_t>* symbols) const {
   ids.resize(count);
 }
 
-void Bpe::MergeLong(std::vector<int32_t>* symbols) const {
+absl::Status Bpe::MergeLong(std::vector<int32_t>* symbols) const {
   struct Candidate {
     uint32_t rank;
     uint32_t at;
@@ -344,6 +345,7 @@ void Bpe::MergeLong(std::vector<int32_t>* symbols) const {
   }
   for (uint32_t i = 0; i + 1 < count; ++i) offer(i);
   while (!queue.empty()) {
+    ALUDEL_RETURN_IF_ERROR(CheckStop());
     const Candidate top = queue.top();
     queue.pop();
     // Entries outlive the pair that they were made for.
@@ -357,6 +359,7 @@ void Bpe::MergeLong(std::vector<int32_t>* symbols) const {
     offer(top.at);
   }
   ids.erase(std::remove(ids.begin(), ids.end(), -1), ids.end());
+  return absl::OkStatus();
 }
 
 }  // namespace aludel

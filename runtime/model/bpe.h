@@ -48,7 +48,7 @@ class Bpe {
   absl::Status StartSymbols(absl::string_view piece, std::vector<int32_t>* symbols) const;
   const Merge* FindMerge(int32_t left, int32_t right) const;
   void MergeShort(std::vector<int32_t>* symbols) const;
-  void MergeLong(std::vector<int32_t>* symbols) const;
+  absl::Status MergeLong(std::vector<int32_t>* symbols) const;
 
   bool byte_level_ = false;
   bool ignore_merges_ = false;

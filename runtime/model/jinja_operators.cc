@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/model/jinja_builtins.h"
 #include "runtime/model/jinja_strings.h"
+#include "runtime/model/stop_scope.h"
 #include "runtime/model/utf8.h"
 #include "runtime/status_macros.h"
 
@@ -272,7 +273,7 @@ Result RaiseException(const JinjaArguments& arguments) {
 
 absl::Status JinjaBudget::Take(int64_t steps) {
   steps_ -= steps;
-  if (steps_ >= 0) return absl::OkStatus();
+  if (steps_ >= 0) return CheckStop();
   return absl::InvalidArgumentError("the template exceeds its bound on steps and text");
 }
 

@@ -6,10 +6,10 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
-#include <set>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/model/json_builder.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -48,34 +48,20 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes) 
 }
 
 absl::StatusOr<json> ParseJson(absl::string_view text, absl::string_view origin, int max_depth) {
-  bool too_deep = false;
-  std::string duplicate;
-  // One set of keys per open object. nlohmann's parser is iterative, so that depth costs heap, not stack.
-  std::vector<std::set<std::string>> keys;
-  const auto check = [&](int depth, json::parse_event_t event, json& parsed) {
-    if (depth > max_depth) too_deep = true;
-    if (event == json::parse_event_t::object_start) keys.emplace_back();
-    if (event == json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
-    if (event == json::parse_event_t::key && !keys.empty()) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!keys.back().insert(key).second && duplicate.empty()) duplicate = key;
-    }
-    return !too_deep;
-  };
   json value;
-  try {
-    value = json::parse(text.begin(), text.end(), check);
-  } catch (const json::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat(origin, ": not valid JSON: ", error.what()));
+  JsonFault fault;
+  if (JsonBuilder<json>::Parse(text, {.max_depth = max_depth}, &value, &fault)) return value;
+  switch (fault.kind) {
+    case JsonFault::Kind::kDepth:
+      return absl::InvalidArgumentError(
+          absl::StrCat(origin, ": JSON nests deeper than the ", max_depth, " levels expected"));
+    case JsonFault::Kind::kDuplicate:
+      return absl::InvalidArgumentError(absl::StrCat(origin, ": key \"", fault.key, "\" appears twice"));
+    case JsonFault::Kind::kStopped:
+      return CheckStop();
+    default:
+      return absl::InvalidArgumentError(absl::StrCat(origin, ": not valid JSON: ", fault.message));
   }
-  if (too_deep) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(origin, ": JSON nests deeper than the ", max_depth, " levels expected"));
-  }
-  if (!duplicate.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(origin, ": key \"", duplicate, "\" appears twice"));
-  }
-  return value;
 }
 
 std::string DescribeJson(const json& value) {

@@ -4,6 +4,7 @@
 #include <pcre2.h>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/model/stop_scope.h"
 #include "runtime/model/utf8.h"
 #include "runtime/status_macros.h"
 
@@ -96,6 +97,7 @@ absl::Status Regex::FindAll(absl::string_view text, std::vector<TextRange>* matc
   const PCRE2_SIZE* found = pcre2_get_ovector_pointer(state.data);
   bool has_match = false;
   for (size_t at = 0; at <= text.size();) {
+    ALUDEL_RETURN_IF_ERROR(CheckStop());
     const int rc = pcre2_match(code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, state.data, state.context);
     if (rc == PCRE2_ERROR_NOMATCH) break;
     if (rc < 0) {

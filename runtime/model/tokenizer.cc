@@ -15,6 +15,7 @@
 #include "runtime/model/normalizer.h"
 #include "runtime/model/post_processor.h"
 #include "runtime/model/pre_tokenizer.h"
+#include "runtime/model/stop_scope.h"
 #include "runtime/model/tokenizer_config.h"
 #include "runtime/model/utf8.h"
 #include "runtime/status_macros.h"
@@ -247,6 +248,7 @@ absl::Status BpeTokenizer::EncodePlain(absl::string_view text, bool at_start, ab
   ALUDEL_RETURN_IF_ERROR(pre_tokenizer_.Apply(&pieces));
   const absl::string_view cut = pieces.text;
   for (const TextRange& range : pieces.ranges) {
+    ALUDEL_RETURN_IF_ERROR(CheckStop());
     ALUDEL_RETURN_IF_ERROR(bpe_->Encode(cut.substr(range.begin, range.size()), ids));
   }
   return absl::OkStatus();

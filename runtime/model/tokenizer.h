@@ -28,7 +28,7 @@ class Tokenizer {
 
   // Text to ids. Added tokens inside the text become their ids (as a rendered chat template needs); with
   // `add_special_tokens` the post-processor's template (e.g. a BOS) is applied too. InvalidArgument for text
-  // that is not UTF-8.
+  // that is not UTF-8; Cancelled where CheckStop() says so.
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool add_special_tokens) const {
     return Encode(text, add_special_tokens, /*joint=*/"");
   }

@@ -79,9 +79,27 @@ void GenerateSession::Start(const v1::GenerateRequest& request) {
     prompt_tokens_ = request.prompt_size();
   }
   if (!status.ok()) return End(status);
+  if (!request.has_constraint()) return Begin(request, /*constraint=*/nullptr);
+  // gRPC's copy of the request is not ours to keep.
+  const auto kept = std::make_shared<const v1::GenerateRequest>(request);
+  const auto wait = context_.constraints->Make(
+      [self = shared_from_this(), kept](absl::StatusOr<std::shared_ptr<TokenAutomaton>> constraint) {
+        if (!constraint.ok()) return self->End(constraint.status());
+        self->Begin(*kept, *std::move(constraint));
+      });
+  {
+    absl::MutexLock lock(&mutex_);
+    constraint_wait_ = wait;
+  }
+  const v1::TextConstraint& wire = kept->constraint();
+  context_.constraints->Begin(wait, {wire.prefix(), wire.json_schema(), wire.suffix()}, deadline_);
+}
+
+void GenerateSession::Begin(const v1::GenerateRequest& request, std::shared_ptr<TokenAutomaton> constraint) {
   const PlanRequest wanted = ReadPlanRequest(request);
   absl::StatusOr<Plan> plan = ChoosePlan(wanted, request.prompt());
-  status = plan.ok() ? Admit(request, wanted, *plan) : plan.status();
+  const absl::Status status =
+      plan.ok() ? Admit(request, wanted, *plan, std::move(constraint)) : plan.status();
   if (!status.ok()) End(status);
 }
 
@@ -139,7 +157,7 @@ absl::Status GenerateSession::CheckDeadline(const Plan& plan) const {
 }
 
 absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const PlanRequest& wanted,
-                                    const Plan& chosen) {
+                                    const Plan& chosen, std::shared_ptr<TokenAutomaton> constraint) {
   Plan plan = chosen;
   ALUDEL_ASSIGN_OR_RETURN(SamplingParams sampling, ReadSampling(request.sampling()));
   {
@@ -152,11 +170,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
                     .deadline = ToWallTime(deadline_),
                     .priority = request.priority(),
                     .cache_salt = cache_salt_};
-  if (request.has_constraint()) {
-    const v1::TextConstraint& wire = request.constraint();
-    ALUDEL_ASSIGN_OR_RETURN(spec.constraint,
-                            context_.constraints->Get({wire.prefix(), wire.json_schema(), wire.suffix()}));
-  }
+  spec.constraint = std::move(constraint);
   FrameExtent extent;
   spec.cached_tokens = plan.remote ? CachedEnough(plan, spec.prompt) : 0;
   const bool cached = spec.cached_tokens > 0;
@@ -242,12 +256,15 @@ void GenerateSession::EndHandover(TicketState end) {
 
 void GenerateSession::Stop(const absl::Status& reason) {
   SequenceId sequence = 0;
+  std::shared_ptr<ConstraintCache::Wait> wait;
   {
     absl::MutexLock lock(&mutex_);
     if (ended_ || !stopped_.ok()) return;
     stopped_ = reason;
     sequence = sequence_;
+    wait = constraint_wait_.lock();
   }
+  if (wait != nullptr) wait->Stop(reason);  // the session ends with it
   if (sequence != 0) context_.model->engine().Cancel(sequence, reason);
 }
 

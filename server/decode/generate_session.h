@@ -48,7 +48,10 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   // sooner computed over them than asked for; else 0, and where the age of codes is bounded.
   int64_t CachedEnough(const Plan& plan, absl::Span<const int32_t> prompt) const;
   absl::StatusOr<Plan> ChoosePlan(const PlanRequest& wanted, absl::Span<const int32_t> prompt) const;
-  absl::Status Admit(const v1::GenerateRequest& request, const PlanRequest& wanted, const Plan& plan);
+  // With its constraint compiled, where it has one.
+  void Begin(const v1::GenerateRequest& request, std::shared_ptr<TokenAutomaton> constraint);
+  absl::Status Admit(const v1::GenerateRequest& request, const PlanRequest& wanted, const Plan& plan,
+                     std::shared_ptr<TokenAutomaton> constraint);
   Handover::Spec HandoverSpec(const PlanRequest& wanted, const Plan& plan, const GenerateSpec& spec) const;
   void EndHandover(TicketState end);
   void EndLocalWait();
@@ -89,6 +92,7 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   absl::Mutex mutex_;
   RequestLabels labels_ ABSL_GUARDED_BY(mutex_);
   absl::Time admitted_ ABSL_GUARDED_BY(mutex_);
+  std::weak_ptr<ConstraintCache::Wait> constraint_wait_ ABSL_GUARDED_BY(mutex_);
   SequenceId sequence_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: not yet with the engine
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;

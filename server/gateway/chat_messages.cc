@@ -12,7 +12,6 @@
 namespace aludel {
 namespace {
 
-using nlohmann::json;
 using nlohmann::ordered_json;
 
 // Where in the body a value stands, e.g. "messages[3].content".
@@ -21,7 +20,8 @@ std::string At(absl::string_view list, size_t index, absl::string_view field = "
 }
 
 // A message's content: a string, or a list of parts, of text or an assistant's refusal.
-std::optional<ApiError> ParseContent(const json& content, const std::string& where, std::string* text) {
+std::optional<ApiError> ParseContent(const ordered_json& content, const std::string& where,
+                                     std::string* text) {
   if (content.is_string()) {
     *text = content.get<std::string>();
     return std::nullopt;
@@ -31,7 +31,7 @@ std::optional<ApiError> ParseContent(const json& content, const std::string& whe
                                                 "found ", content.type_name()));
   }
   for (size_t i = 0; i < content.size(); ++i) {
-    const json& part = content[i];
+    const ordered_json& part = content[i];
     const std::string part_at = At(where, i);
     const auto type = part.is_object() ? part.find("type") : part.end();
     if (type == part.end() || !type->is_string()) {
@@ -55,16 +55,17 @@ std::optional<ApiError> ParseContent(const json& content, const std::string& whe
 }
 
 // [{"id", "type": "function", "function": {"name", "arguments": "{...}"}}, ...]
-std::optional<ApiError> ParseCalls(const json& calls, const std::string& where, ordered_json* parsed) {
+std::optional<ApiError> ParseCalls(const ordered_json& calls, const std::string& where,
+                                   ordered_json* parsed) {
   if (!calls.is_array())
     return InvalidParameter(where, absl::StrCat("'", where, "' must be a list of tool calls"));
   *parsed = ordered_json::array();
   for (size_t i = 0; i < calls.size(); ++i) {
     const std::string at = At(where, i);
-    const json& call = calls[i];
-    const json function = call.is_object() ? call.value("function", json()) : json();
-    const json id = call.is_object() ? call.value("id", json()) : json();
-    if (!function.is_object() || !function.value("name", json()).is_string() || !id.is_string()) {
+    const ordered_json& call = calls[i];
+    const ordered_json function = call.is_object() ? call.value("function", ordered_json()) : ordered_json();
+    const ordered_json id = call.is_object() ? call.value("id", ordered_json()) : ordered_json();
+    if (!function.is_object() || !function.value("name", ordered_json()).is_string() || !id.is_string()) {
       return InvalidParameter(
           at, absl::StrCat("'", at, "' must be an object with an 'id' and a 'function' with a 'name'"));
     }
@@ -82,7 +83,7 @@ std::optional<ApiError> ParseCalls(const json& calls, const std::string& where, 
   return std::nullopt;
 }
 
-std::optional<ApiError> ParseMessage(const json& message, size_t index, ordered_json* parsed) {
+std::optional<ApiError> ParseMessage(const ordered_json& message, size_t index, ordered_json* parsed) {
   static constexpr std::array<absl::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
                                                               "tool"};
   const std::string where = At("messages", index);
@@ -98,12 +99,12 @@ std::optional<ApiError> ParseMessage(const json& message, size_t index, ordered_
   if (fields.error()) return fields.error();
   // Templates know the older name of the same role.
   *parsed = {{"role", role == "developer" ? "system" : role}, {"content", ""}};
-  const json* calls = fields.Find("tool_calls");
+  const ordered_json* calls = fields.Find("tool_calls");
   if (calls != nullptr && !(calls->is_array() && calls->empty())) {
     if (auto error = ParseCalls(*calls, At("messages", index, "tool_calls"), &(*parsed)["tool_calls"]))
       return error;
   }
-  const json* content = fields.Find("content");
+  const ordered_json* content = fields.Find("content");
   if (content == nullptr && role == "assistant") content = fields.Find("refusal");
   if (content != nullptr) {
     std::string text;
@@ -123,7 +124,7 @@ std::optional<ApiError> ParseMessage(const json& message, size_t index, ordered_
 
 }  // namespace
 
-std::optional<ApiError> ParseMessages(const json& messages, ordered_json* parsed) {
+std::optional<ApiError> ParseMessages(const ordered_json& messages, ordered_json* parsed) {
   if (!messages.is_array() || messages.empty()) {
     return InvalidParameter("messages", "'messages' must be a list of at least one message");
   }

@@ -17,9 +17,9 @@
 namespace aludel {
 namespace {
 
-using nlohmann::json;
 using nlohmann::ordered_json;
 
+// Copying a value recurses, so what a client nests must not use up a stack.
 constexpr int kMaxBodyDepth = 128;
 constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 // OpenAI's default for the older endpoint.
@@ -35,7 +35,7 @@ constexpr std::pair<absl::string_view, v1::Fidelity> kFidelities[] = {{"exact", 
                                                                       {"coded", v1::FIDELITY_CODED}};
 
 void ParseExtensions(JsonFields& fields, CompletionRequest* request) {
-  const json* object = fields.Object("aludel");
+  const ordered_json* object = fields.Object("aludel");
   if (object == nullptr) return;
   JsonFields extension(*object, "aludel.");
   for (const auto& item : object->items()) {
@@ -68,12 +68,12 @@ void ParseExtensions(JsonFields& fields, CompletionRequest* request) {
 }
 
 // What both endpoints share.
-void ParseShared(JsonFields& fields, const ordered_json& ordered, CompletionRequest* request) {
+void ParseShared(JsonFields& fields, CompletionRequest* request) {
   request->model = fields.String("model").value_or("");
   if (!fields.error() && request->model.empty()) fields.Fail("model", "is required");
   ParseSampling(fields, &request->sampling);
   request->stream = fields.Bool("stream").value_or(false);
-  if (const json* options = fields.Object("stream_options")) {
+  if (const ordered_json* options = fields.Object("stream_options")) {
     if (!request->stream) fields.Fail("stream_options", "is only allowed when 'stream' is true");
     JsonFields stream_options(*options, "stream_options.");
     request->include_usage = stream_options.Bool("include_usage").value_or(false);
@@ -89,48 +89,7 @@ void ParseShared(JsonFields& fields, const ordered_json& ordered, CompletionRequ
     request->cache_salt = *salt;
   }
   ParseExtensions(fields, request);
-  ParseResponseFormat(fields, ordered, &request->constraint);
-}
-
-// Copying or comparing a value recurses, so what a client nests must not use up a handler's stack.
-bool NestedDeeperThan(int limit, absl::string_view body) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < body.size(); ++i) {
-    const char c = body[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > limit) return true;
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-  return false;
-}
-
-// The parts of the body whose members have an order, in that order; other parts are left out.
-std::optional<ApiError> ReadOrdered(absl::string_view body, const json& object, ordered_json* ordered) {
-  *ordered = ordered_json::object();
-  bool any = false;
-  for (const char* name : {"tools", "response_format"}) {
-    const auto part = object.find(name);
-    if (part == object.end() || !part->is_structured()) continue;
-    if (const absl::Status shape = CheckShape(*part); !shape.ok()) {
-      return InvalidParameter(name, absl::StrCat("'", name, "' ", shape.message()));
-    }
-    any = true;
-  }
-  if (!any) return std::nullopt;
-  const auto wanted = [](int depth, ordered_json::parse_event_t event, ordered_json& parsed) {
-    return event != ordered_json::parse_event_t::key || depth != 1 || parsed == "tools" ||
-           parsed == "response_format";
-  };
-  *ordered = ordered_json::parse(body.begin(), body.end(), wanted, /*allow_exceptions=*/false);
-  return std::nullopt;
+  ParseResponseFormat(fields, &request->constraint, &request->format_name);
 }
 
 void ParseMaxTokens(JsonFields& fields, const char* name, CompletionRequest* request) {
@@ -145,7 +104,7 @@ void RefuseBestOf(JsonFields& fields, const v1::SamplingParams& sampling) {
 }
 
 void ParsePrompt(JsonFields& fields, CompletionRequest* request) {
-  const json* prompt = fields.Find("prompt");
+  const ordered_json* prompt = fields.Find("prompt");
   if (prompt == nullptr) return fields.Fail("prompt", "is required");
   // A list of one prompt is that prompt; a list of numbers is a prompt of token ids.
   if (prompt->is_array() && prompt->size() == 1 && !prompt->front().is_number()) prompt = &prompt->front();
@@ -163,31 +122,30 @@ void ParsePrompt(JsonFields& fields, CompletionRequest* request) {
 
 }  // namespace
 
-std::optional<ApiError> ParseObject(absl::string_view body, json* object) {
-  ApiError error;
-  error.message = "We could not parse the JSON body of your request: expected one JSON object";
-  if (NestedDeeperThan(kMaxBodyDepth, body)) {
-    absl::StrAppend(&error.message, ", found one nested deeper than ", kMaxBodyDepth, " levels");
-    return error;
+std::optional<ApiError> ParseObject(absl::string_view body, ordered_json* object) {
+  absl::StatusOr<ordered_json> parsed = ParseOrdered(body, kMaxBodyDepth);
+  if (parsed.ok() && parsed->is_object()) {
+    *object = *std::move(parsed);
+    return std::nullopt;
   }
-  try {
-    *object = json::parse(body.begin(), body.end());
-    if (object->is_object()) return std::nullopt;
-    absl::StrAppend(&error.message, ", found ", object->type_name());
-  } catch (const json::parse_error& fault) {
-    absl::StrAppend(&error.message, "; the fault is at byte ", fault.byte);
-  } catch (const json::out_of_range&) {
-    absl::StrAppend(&error.message, "; it holds a number that is too large");
+  if (absl::IsCancelled(parsed.status())) return FromStatus("", parsed.status());
+  ApiError error;
+  error.message = "We could not parse the JSON body of your request: it ";
+  if (parsed.ok()) {
+    absl::StrAppend(&error.message, "is ", parsed->type_name(), ", want one JSON object");
+  } else {
+    absl::StrAppend(&error.message, std::string(parsed.status().message()));
   }
   return error;
 }
 
-std::optional<ApiError> ParseTokenIds(const json& value, absl::string_view param, std::vector<int32_t>* ids) {
+std::optional<ApiError> ParseTokenIds(const ordered_json& value, absl::string_view param,
+                                      std::vector<int32_t>* ids) {
   const std::string expected = absl::StrCat("'", param, "' must be a list of token ids");
   if (!value.is_array())
     return InvalidParameter(param, absl::StrCat(expected, ", found ", value.type_name()));
   ids->reserve(value.size());
-  for (const json& id : value) {
+  for (const ordered_json& id : value) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() > static_cast<uint64_t>(kMaxTokens)) {
       return InvalidParameter(param, absl::StrCat(expected, "; element ", ids->size(), " is none"));
     }
@@ -197,23 +155,23 @@ std::optional<ApiError> ParseTokenIds(const json& value, absl::string_view param
 }
 
 std::optional<ApiError> ParseChatRequest(absl::string_view body, CompletionRequest* request) {
-  json object;
+  ordered_json object;
   if (auto error = ParseObject(body, &object)) return error;
-  ordered_json ordered;
-  if (auto error = ReadOrdered(body, object, &ordered)) return error;
+  return ReadChatRequest(object, request);
+}
+
+std::optional<ApiError> ReadChatRequest(const ordered_json& object, CompletionRequest* request) {
   JsonFields fields(object);
   request->chat = true;
-  ParseShared(fields, ordered, request);
-  ParseTools(fields, ordered, &request->tools);
+  ParseShared(fields, request);
+  ParseTools(fields, &request->tools);
   if (request->constraint && request->tools.choice != Tools::Choice::kNone) {
     fields.Fail(UnsupportedParameter("response_format",
                                      "'response_format' is not supported beside 'tools', unless "
                                      "'tool_choice' is 'none'"));
   }
-  if (const json* arguments = fields.Object("chat_template_kwargs")) {
-    const absl::Status shape = CheckShape(*arguments);
-    if (!shape.ok()) fields.Fail("chat_template_kwargs", shape.message());
-    if (shape.ok()) request->template_arguments = *arguments;
+  if (const ordered_json* arguments = fields.Object("chat_template_kwargs")) {
+    request->template_arguments = *arguments;
   }
   if (const auto begin = fields.Bool("add_generation_prompt")) {
     request->template_arguments["add_generation_prompt"] = *begin;
@@ -225,19 +183,17 @@ std::optional<ApiError> ParseChatRequest(absl::string_view body, CompletionReque
   ParseMaxTokens(fields, "max_tokens", request);
   ParseMaxTokens(fields, "max_completion_tokens", request);
   if (fields.error()) return fields.error();
-  const json* messages = fields.Find("messages");
+  const ordered_json* messages = fields.Find("messages");
   if (messages == nullptr) return InvalidParameter("messages", "'messages' is required");
   return ParseMessages(*messages, &request->messages);
 }
 
 std::optional<ApiError> ParseCompletionRequest(absl::string_view body, CompletionRequest* request) {
-  json object;
+  ordered_json object;
   if (auto error = ParseObject(body, &object)) return error;
-  ordered_json ordered;
-  if (auto error = ReadOrdered(body, object, &ordered)) return error;
   JsonFields fields(object);
   request->chat = false;
-  ParseShared(fields, ordered, request);
+  ParseShared(fields, request);
   ParsePlainLogprobs(fields, &request->sampling);
   RefuseUnserved(fields, Endpoint::kPlain);
   RefuseBestOf(fields, request->sampling);

@@ -28,6 +28,7 @@ struct CompletionRequest {
   v1::SamplingParams sampling;
   std::string max_tokens_param;  // the name by which the client gave max_tokens; "": it did not
   std::optional<v1::TextConstraint> constraint;  // of response_format
+  std::string format_name;                       // its schema's name
   bool stream = false;
   bool include_usage = false;
   v1::Fidelity fidelity = v1::FIDELITY_UNSPECIFIED;
@@ -42,12 +43,13 @@ struct CompletionRequest {
 // ("user", "metadata", unknown ones) are ignored; fields that would and that we do not serve are an error
 // that names the parameter. Nothing for success.
 std::optional<ApiError> ParseChatRequest(absl::string_view body, CompletionRequest* request);
+std::optional<ApiError> ReadChatRequest(const nlohmann::ordered_json& object, CompletionRequest* request);
 std::optional<ApiError> ParseCompletionRequest(absl::string_view body, CompletionRequest* request);
 
 // A list of token ids named `param`, which may be empty.
-std::optional<ApiError> ParseTokenIds(const nlohmann::json& value, absl::string_view param,
+std::optional<ApiError> ParseTokenIds(const nlohmann::ordered_json& value, absl::string_view param,
                                       std::vector<int32_t>* ids);
-// A body that is one JSON object.
-std::optional<ApiError> ParseObject(absl::string_view body, nlohmann::json* object);
+// A body that is one JSON object. The error names what is wrong with it, e.g. a key that is there twice.
+std::optional<ApiError> ParseObject(absl::string_view body, nlohmann::ordered_json* object);
 
 }  // namespace aludel

@@ -5,14 +5,22 @@
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "server/gateway/completion_exchange.h"
 #include "server/gateway/page.h"
 #include "server/gateway/prompt.h"
 #include "server/rpc_fields.h"
+#include "server/rpc_status.h"
+#include "transport/monotonic_clock.h"
 
 namespace aludel {
 namespace {
 
 using nlohmann::ordered_json;
+
+// Large bodies, beside the threads that answer all others. Tokenizing one of four megabytes takes up to 250
+// MB.
+constexpr int kHeavyThreads = 2;
+constexpr size_t kMaxQueuedHeavy = 64;
 
 // The client's own id where it is fit for logs and headers, else a new one.
 std::string RequestId(const HttpRequest& request) {
@@ -93,9 +101,14 @@ Gateway::Gateway(Options options, Access* access, const ServedModels* models, Ro
       router_(router),
       metrics_(metrics),
       journal_(metrics, traces),
-      completions_(options_.completions, models, router, metrics) {}
+      heavy_({.name = "large requests", .threads = kHeavyThreads, .max_queue = kMaxQueuedHeavy}),
+      completions_(options_.completions, models, router, metrics, &heavy_) {}
 
-Gateway::~Gateway() { router_->AwaitCalls(); }
+Gateway::~Gateway() {
+  heavy_.Shutdown();
+  completions_.Shutdown();
+  router_->AwaitCalls();
+}
 
 absl::StatusOr<std::unique_ptr<HttpServer>> Gateway::Listen(HttpServerOptions options) {
   options.check_head = [this](const HttpRequest& request) { return CheckHead(request); };
@@ -169,7 +182,8 @@ void Gateway::Handle(HttpRequest request, HttpResponder responder) {
   if (!refusal && right_method && route->metered) refusal = access_->Admit(identity.client, &grant);
   if (refusal) metrics_->CountHttpRefusal(refusal->code);
   if (!refusal && right_method && route->completion) {
-    completions_.Serve(route->path == "/v1/chat/completions", request, identity, std::move(responder),
+    completions_.Serve(route->path == "/v1/chat/completions", std::move(request), identity,
+                       std::move(responder),
                        [this, identity, grant = std::move(grant)](const CompletionOutcome& outcome) mutable {
                          // Now, and not with the last reference to this call, which may outlive everything.
                          const std::shared_ptr<Access::Grant> ended = std::move(grant);
@@ -179,6 +193,9 @@ void Gateway::Handle(HttpRequest request, HttpResponder responder) {
                          journal_.Completed(identity, outcome);
                        });
     return;
+  }
+  if (!refusal && right_method && route->metered && request.body.size() > Completions::kLightBodyBytes) {
+    return AnswerOnPool(std::move(request), *route, identity, std::move(grant), std::move(responder));
   }
   HttpResponse response = arrival.preflight  ? NoContent()
                           : refusal          ? refusal->ToResponse()
@@ -192,6 +209,27 @@ void Gateway::Handle(HttpRequest request, HttpResponder responder) {
   }
   grant.reset();  // before the answer: whoever has it may ask again
   responder.Respond(std::move(response));
+}
+
+void Gateway::AnswerOnPool(HttpRequest request, const Route& route, const RequestIdentity& identity,
+                           std::shared_ptr<Access::Grant> grant, HttpResponder responder) {
+  const absl::Duration since = absl::FromChrono(std::chrono::steady_clock::now() - request.began);
+  const absl::Time deadline = MonotonicNow() - since + options_.completions.request_timeout;
+  const auto task = heavy_.Make(deadline, [this, &route, identity, responder, request = std::move(request),
+                                           grant = std::move(grant)](WorkPool::Task& running) mutable {
+    HttpResponse response;
+    if (running.stopped().ok()) response = Answer(request, route.path);
+    if (const absl::Status stopped = running.stopped(); !stopped.ok()) {
+      response = FromGrpcStatus(ToGrpc(stopped)).ToResponse();
+    }
+    journal_.Answered(identity, response, route.quiet);
+    grant.reset();
+    responder.Respond(std::move(response));
+  });
+  responder.OnDisconnect([weak = std::weak_ptr<WorkPool::Task>(task)] {
+    if (const auto waiting = weak.lock()) waiting->Stop(absl::CancelledError("the client has gone"));
+  });
+  heavy_.Start(task);
 }
 
 HttpResponse Gateway::Answer(const HttpRequest& request, absl::string_view route) {

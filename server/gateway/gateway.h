@@ -20,6 +20,7 @@
 #include "server/gateway/served_models.h"
 #include "server/metrics.h"
 #include "server/otlp_exporter.h"
+#include "server/work_pool.h"
 
 namespace aludel {
 
@@ -68,6 +69,9 @@ class Gateway {
   HttpResponse Refuse(const HttpRequest& request, const HttpError& refused);
   void Handle(HttpRequest request, HttpResponder responder);
 
+  // The same as Handle's last steps, on the work pool.
+  void AnswerOnPool(HttpRequest request, const Route& route, const RequestIdentity& identity,
+                    std::shared_ptr<Access::Grant> grant, HttpResponder responder);
   // An answer made at once.
   HttpResponse Answer(const HttpRequest& request, absl::string_view route);
   HttpResponse Models() const;
@@ -81,6 +85,7 @@ class Gateway {
   Router* const router_;
   Metrics* const metrics_;
   RequestJournal journal_;
+  WorkPool heavy_;  // large bodies
   Completions completions_;
   std::atomic<bool> draining_{false};
 };

@@ -138,6 +138,7 @@ void HttpConnection::Parse() {
       if (input_.empty()) return;
       phase_ = Phase::kHeader;
       parser_.emplace(state_->options.limits);
+      request_began_ = std::chrono::steady_clock::now();
       ArmReadTimer(state_->options.header_timeout);
     }
     size_t consumed = 0;
@@ -172,6 +173,7 @@ void HttpConnection::Dispatch() {
   HttpRequest request = parser_->Release();
   parser_.reset();
   request.peer = peer_;
+  request.began = request_began_;
   request.received = std::chrono::steady_clock::now();
   // An HTTP/1.0 connection serves one request: a stream can end there in no other way than by closing.
   keep_alive_ = keep_alive_ && request.keep_alive && request.version == 11;

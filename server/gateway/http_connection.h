@@ -102,6 +102,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool keep_alive_ = true;
   std::string input_;  // read and not yet parsed
   std::optional<HttpParser> parser_;
+  std::chrono::steady_clock::time_point request_began_;  // of the request that parser_ reads
   std::weak_ptr<HttpExchange> exchange_;
   bool writing_ = false;
   std::string in_flight_;

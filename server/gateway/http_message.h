@@ -25,6 +25,7 @@ struct HttpRequest {
   int version = 11;  // 10 or 11
   bool keep_alive = true;
   std::string peer;                                // "address:port"
+  std::chrono::steady_clock::time_point began;     // when its first byte was read: deadlines count from here
   std::chrono::steady_clock::time_point received;  // when the last byte of the body was read
 
   // First header of that name, compared without case; empty where there is none.

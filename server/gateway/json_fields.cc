@@ -6,15 +6,15 @@
 
 namespace aludel {
 
-using nlohmann::json;
+using nlohmann::ordered_json;
 
-const json* JsonFields::Find(absl::string_view name) const {
+const ordered_json* JsonFields::Find(absl::string_view name) const {
   const auto it = object_.find(std::string(name));
   return it == object_.end() || it->is_null() ? nullptr : &*it;
 }
 
 std::optional<double> JsonFields::Number(absl::string_view name, double min, double max) {
-  const json* value = Find(name);
+  const ordered_json* value = Find(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_number()) {
     WrongType(name, *value, "a number");
@@ -29,7 +29,7 @@ std::optional<double> JsonFields::Number(absl::string_view name, double min, dou
 }
 
 std::optional<int64_t> JsonFields::Integer(absl::string_view name, int64_t min, int64_t max) {
-  const json* value = Find(name);
+  const ordered_json* value = Find(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_number_integer()) {
     WrongType(name, *value, "an integer");
@@ -45,7 +45,7 @@ std::optional<int64_t> JsonFields::Integer(absl::string_view name, int64_t min, 
 }
 
 std::optional<bool> JsonFields::Bool(absl::string_view name) {
-  const json* value = Find(name);
+  const ordered_json* value = Find(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_boolean()) {
     WrongType(name, *value, "a boolean");
@@ -55,7 +55,7 @@ std::optional<bool> JsonFields::Bool(absl::string_view name) {
 }
 
 std::optional<std::string> JsonFields::String(absl::string_view name) {
-  const json* value = Find(name);
+  const ordered_json* value = Find(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_string()) {
     WrongType(name, *value, "a string");
@@ -64,8 +64,8 @@ std::optional<std::string> JsonFields::String(absl::string_view name) {
   return value->get<std::string>();
 }
 
-const json* JsonFields::Object(absl::string_view name) {
-  const json* value = Find(name);
+const ordered_json* JsonFields::Object(absl::string_view name) {
+  const ordered_json* value = Find(name);
   if (value != nullptr && !value->is_object()) {
     WrongType(name, *value, "an object");
     return nullptr;
@@ -73,8 +73,8 @@ const json* JsonFields::Object(absl::string_view name) {
   return value;
 }
 
-void JsonFields::Refuse(absl::string_view name, const json& harmless, absl::string_view instead) {
-  const json* value = Find(name);
+void JsonFields::Refuse(absl::string_view name, const ordered_json& harmless, absl::string_view instead) {
+  const ordered_json* value = Find(name);
   if (value == nullptr || *value == harmless) return;
   if ((value->is_array() || value->is_object()) && value->empty()) return;
   const std::string param = absl::StrCat(prefix_, name);
@@ -90,7 +90,7 @@ void JsonFields::Fail(absl::string_view name, absl::string_view message) {
   Fail(InvalidParameter(param, absl::StrCat("'", param, "' ", message)));
 }
 
-void JsonFields::WrongType(absl::string_view name, const json& found, absl::string_view expected) {
+void JsonFields::WrongType(absl::string_view name, const ordered_json& found, absl::string_view expected) {
   const std::string param = absl::StrCat(prefix_, name);
   ApiError error = InvalidParameter(param, absl::StrCat("Invalid type for '", param, "': expected ", expected,
                                                         ", but found ", found.type_name(), " instead."));

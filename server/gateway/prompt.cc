@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "runtime/model/stop_scope.h"
 #include "server/gateway/chat_context.h"
 #include "server/gateway/completion_request.h"
 #include "server/gateway/json_fields.h"
@@ -10,7 +12,6 @@
 namespace aludel {
 namespace {
 
-using nlohmann::json;
 using nlohmann::ordered_json;
 
 HttpResponse Ok(const ordered_json& body) {
@@ -37,7 +38,7 @@ std::optional<ApiError> FindModel(const ServedModels& models, JsonFields& fields
 
 std::optional<ApiError> Tokenize(const ServedModels& models, absl::string_view body,
                                  const ServedModel** model, bool* spellings, std::vector<int32_t>* ids) {
-  json object;
+  ordered_json object;
   if (auto error = ParseObject(body, &object)) return error;
   JsonFields fields(object);
   if (auto error = FindModel(models, fields, model)) return error;
@@ -49,7 +50,7 @@ std::optional<ApiError> Tokenize(const ServedModels& models, absl::string_view b
   if (fields.Find("messages") == nullptr)
     return InvalidParameter("prompt", "'prompt' or 'messages' is required");
   CompletionRequest request;
-  if (auto error = ParseChatRequest(body, &request)) return error;
+  if (auto error = ReadChatRequest(object, &request)) return error;
   std::string text;
   std::string joint;
   if (auto error = RenderChat(**model, request, &text, &joint)) return error;
@@ -57,12 +58,12 @@ std::optional<ApiError> Tokenize(const ServedModels& models, absl::string_view b
 }
 
 std::optional<ApiError> Detokenize(const ServedModels& models, absl::string_view body, std::string* text) {
-  json object;
+  ordered_json object;
   if (auto error = ParseObject(body, &object)) return error;
   JsonFields fields(object);
   const ServedModel* model = nullptr;
   if (auto error = FindModel(models, fields, &model)) return error;
-  const json* tokens = fields.Find("tokens");
+  const ordered_json* tokens = fields.Find("tokens");
   std::vector<int32_t> ids;
   if (tokens == nullptr) return InvalidParameter("tokens", "'tokens' is required");
   if (auto error = ParseTokenIds(*tokens, "tokens", &ids)) return error;
@@ -157,15 +158,22 @@ HttpResponse ServeTokenize(const ServedModels& models, absl::string_view body,
   const ServedModel* model = nullptr;
   bool spellings = false;
   if (auto error = Tokenize(models, body, &model, &spellings, &ids)) return error->ToResponse();
-  ordered_json reply = {{"count", ids.size()}, {"max_model_len", max_context(model->name)}, {"tokens", ids}};
+  // By hand: as a JSON value, a million ids would be sixteen times as large.
+  HttpResponse response;
+  std::string& reply = response.body;
+  absl::StrAppend(&reply, "{\"count\":", ids.size(), ",\"max_model_len\":", max_context(model->name),
+                  ",\"tokens\":[", absl::StrJoin(ids, ","), "]");
   if (spellings) {
-    reply["token_strs"] = ordered_json::array();
-    for (const int32_t id : ids) {
-      reply["token_strs"].push_back(model->tokenizer->IsSpecial(id) ? model->tokenizer->Decode({id}, false)
-                                                                    : model->tokenizer->TokenBytes(id));
+    reply += ",\"token_strs\":[";
+    for (size_t i = 0; i < ids.size() && CheckStop().ok(); ++i) {
+      const std::string text = model->tokenizer->IsSpecial(ids[i]) ? model->tokenizer->Decode({ids[i]}, false)
+                                                                   : model->tokenizer->TokenBytes(ids[i]);
+      absl::StrAppend(&reply, i == 0 ? "" : ",", Dump(text));
     }
+    reply += "]";
   }
-  return Ok(reply);
+  reply += "}";
+  return response;
 }
 
 HttpResponse ServeDetokenize(const ServedModels& models, absl::string_view body) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "aludel/v1/handoff.pb.h"
 #include "nlohmann/json.hpp"
@@ -9,9 +10,11 @@
 namespace aludel {
 
 // Reads response_format: text, json_object (any JSON object) or json_schema, which is enforced whether
-// `strict` or not. `ordered` is the same body with its order kept. A fault is left in `fields`; it names the
-// place and the keyword of a schema that is not supported.
-void ParseResponseFormat(JsonFields& fields, const nlohmann::ordered_json& ordered,
-                         std::optional<v1::TextConstraint>* constraint);
+// `strict` or not, and the `name` of that one. A fault is left in `fields`. Whether the schema can be
+// enforced is not known yet.
+void ParseResponseFormat(JsonFields& fields, std::optional<v1::TextConstraint>* constraint,
+                         std::string* name);
+// What a client hears of a schema that cannot be enforced: the place and the keyword, or the limit.
+ApiError FormatRefused(absl::string_view name, const absl::Status& status);
 
 }  // namespace aludel

@@ -9,7 +9,7 @@
 namespace aludel {
 namespace {
 
-using nlohmann::json;
+using nlohmann::ordered_json;
 
 constexpr size_t kMaxStopStrings = 4;
 constexpr size_t kMaxStopBytes = 1024;
@@ -20,7 +20,7 @@ constexpr int64_t kMaxChoices = 128;
 
 // By pointer: copying what a client nested a million deep would use up the stack.
 void ParseStop(JsonFields& fields, v1::SamplingParams* sampling) {
-  const json* stop = fields.Find("stop");
+  const ordered_json* stop = fields.Find("stop");
   if (stop == nullptr) return;
   const size_t count = stop->is_array() ? stop->size() : 1;
   if (!(stop->is_string() || stop->is_array()) || count > kMaxStopStrings) {
@@ -28,7 +28,7 @@ void ParseStop(JsonFields& fields, v1::SamplingParams* sampling) {
                        absl::StrCat("must be a string or a list of at most ", kMaxStopStrings, " strings"));
   }
   for (size_t i = 0; i < count; ++i) {
-    const json& item = stop->is_array() ? (*stop)[i] : *stop;
+    const ordered_json& item = stop->is_array() ? (*stop)[i] : *stop;
     if (!item.is_string() || item.get_ref<const std::string&>().empty() ||
         item.get_ref<const std::string&>().size() > kMaxStopBytes) {
       return fields.Fail(
@@ -40,7 +40,7 @@ void ParseStop(JsonFields& fields, v1::SamplingParams* sampling) {
 
 // {"token id": bias}
 void ParseLogitBias(JsonFields& fields, v1::SamplingParams* sampling) {
-  const json* biases = fields.Object("logit_bias");
+  const ordered_json* biases = fields.Object("logit_bias");
   if (biases == nullptr) return;
   if (biases->size() > kMaxBiases) {
     return fields.Fail("logit_bias",

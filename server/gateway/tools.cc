@@ -6,18 +6,16 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/constrain/json_schema.h"
 
 namespace aludel {
 namespace {
 
-using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr size_t kMaxTools = 128;
 constexpr size_t kMaxNameBytes = 64;
 
-bool IsFunctionName(const json& name) {
+bool IsFunctionName(const ordered_json& name) {
   if (!name.is_string()) return false;
   const std::string& text = name.get_ref<const std::string&>();
   return !text.empty() && text.size() <= kMaxNameBytes && absl::c_all_of(text, [](char c) {
@@ -25,16 +23,16 @@ bool IsFunctionName(const json& name) {
   });
 }
 
-void CheckTool(JsonFields& fields, const json& tool, size_t index, Tools* tools) {
+void CheckTool(JsonFields& fields, const ordered_json& tool, size_t index, Tools* tools) {
   const std::string where = absl::StrCat("tools[", index, "]");
-  if (!tool.is_object() || tool.value("type", json()) != "function") {
+  if (!tool.is_object() || tool.value("type", ordered_json()) != "function") {
     return fields.Fail(where, "must be an object of type 'function'");
   }
   const auto function = tool.find("function");
   if (function == tool.end() || !function->is_object()) {
     return fields.Fail(where + ".function", "must be an object");
   }
-  if (!IsFunctionName(function->value("name", json()))) {
+  if (!IsFunctionName(function->value("name", ordered_json()))) {
     return fields.Fail(where + ".function.name",
                        absl::StrCat("must be 1 to ", kMaxNameBytes, " letters, digits, '_', '-' or '.'"));
   }
@@ -50,16 +48,16 @@ void CheckTool(JsonFields& fields, const json& tool, size_t index, Tools* tools)
 }
 
 // "none", "auto", "required", or {"type": "function", "function": {"name"}}.
-void ParseChoice(JsonFields& fields, const json& choice, Tools* tools) {
+void ParseChoice(JsonFields& fields, const ordered_json& choice, Tools* tools) {
   if (choice == "auto") {
     tools->choice = Tools::Choice::kAuto;
   } else if (choice == "none") {
     tools->choice = Tools::Choice::kNone;
   } else if (choice == "required") {
     tools->choice = Tools::Choice::kRequired;
-  } else if (choice.is_object() && choice.value("type", json()) == "function" &&
+  } else if (choice.is_object() && choice.value("type", ordered_json()) == "function" &&
              choice.contains("function") && choice["function"].is_object()) {
-    const json name = choice["function"].value("name", json());
+    const ordered_json name = choice["function"].value("name", ordered_json());
     if (!name.is_string() || !absl::c_linear_search(tools->names, name.get<std::string>())) {
       return fields.Fail("tool_choice", "names a function that is not in 'tools'");
     }
@@ -85,10 +83,10 @@ void MoveReferences(const std::string& to, ordered_json* schema) {
 
 }  // namespace
 
-void ParseTools(JsonFields& fields, const ordered_json& ordered, Tools* tools) {
+void ParseTools(JsonFields& fields, Tools* tools) {
   tools->parallel = fields.Bool("parallel_tool_calls").value_or(true);
-  const json* list = fields.Find("tools");
-  const json* choice = fields.Find("tool_choice");
+  const ordered_json* list = fields.Find("tools");
+  const ordered_json* choice = fields.Find("tool_choice");
   if (list != nullptr && (!list->is_array() || list->size() > kMaxTools)) {
     return fields.Fail("tools", absl::StrCat("must be a list of at most ", kMaxTools, " tools"));
   }
@@ -102,7 +100,7 @@ void ParseTools(JsonFields& fields, const ordered_json& ordered, Tools* tools) {
   if (fields.error()) return;
   tools->choice = Tools::Choice::kAuto;
   if (choice != nullptr) ParseChoice(fields, *choice, tools);
-  if (tools->choice != Tools::Choice::kNone) tools->list = ordered.at("tools");
+  if (tools->choice != Tools::Choice::kNone) tools->list = *list;
 }
 
 std::optional<ApiError> ConstrainToCall(const Tools& tools, ToolDialect dialect,
@@ -141,14 +139,15 @@ std::optional<ApiError> ConstrainToCall(const Tools& tools, ToolDialect dialect,
     wire.set_prefix("[");
     wire.set_suffix("]");
   }
-  const absl::Status compiled =
-      CompileConstraint({wire.prefix(), wire.json_schema(), wire.suffix()}).status();
-  if (compiled.ok()) return std::nullopt;
+  return std::nullopt;
+}
+
+ApiError ToolsRefused(const absl::Status& status) {
   return FromStatus(
       "tools",
-      absl::Status(compiled.code(), absl::StrCat("The parameters of a function that must be called cannot be "
-                                                 "enforced: ",
-                                                 compiled.message())));
+      absl::Status(status.code(), absl::StrCat("The parameters of a function that must be called cannot "
+                                               "be enforced: ",
+                                               std::string(status.message()))));
 }
 
 }  // namespace aludel

@@ -22,14 +22,14 @@ struct Tools {
   bool parallel = true;  // more than one call in an answer
 };
 
-// Reads tools, tool_choice and parallel_tool_calls; `ordered` is the same body with its order kept. A fault
-// is left in `fields`.
-void ParseTools(JsonFields& fields, const nlohmann::ordered_json& ordered, Tools* tools);
+// Reads tools, tool_choice and parallel_tool_calls. A fault is left in `fields`.
+void ParseTools(JsonFields& fields, Tools* tools);
 
 // What the answer must look like where a call is required: one call of one of the functions in the dialect,
-// whose arguments validate. Otherwise nothing. The error names the keyword of a function's parameters that is
-// not supported.
+// whose arguments validate. Otherwise nothing. Whether they can be enforced is not known yet.
 std::optional<ApiError> ConstrainToCall(const Tools& tools, ToolDialect dialect,
                                         std::optional<v1::TextConstraint>* constraint);
+// What a client hears of parameters that cannot be enforced.
+ApiError ToolsRefused(const absl::Status& status);
 
 }  // namespace aludel

@@ -5,7 +5,7 @@
 namespace aludel {
 namespace {
 
-using nlohmann::json;
+using nlohmann::ordered_json;
 
 constexpr int kChat = static_cast<int>(Endpoint::kChat);
 constexpr int kPlain = static_cast<int>(Endpoint::kPlain);
@@ -68,8 +68,8 @@ constexpr Unserved kUnserved[] = {
     {"return_token_ids", kBoth, ": see /tokenize"},
 };
 
-bool AsksForNothing(const Unserved& field, const json& value) {
-  for (const json& off : json::parse(field.off)) {
+bool AsksForNothing(const Unserved& field, const ordered_json& value) {
+  for (const ordered_json& off : ordered_json::parse(field.off)) {
     if (value == off) return true;
   }
   if (value == false || value == 0) return !field.zero_asks;
@@ -81,7 +81,7 @@ bool AsksForNothing(const Unserved& field, const json& value) {
 void RefuseUnserved(JsonFields& fields, Endpoint endpoint) {
   for (const Unserved& field : kUnserved) {
     if ((field.endpoints & static_cast<int>(endpoint)) == 0) continue;
-    const json* value = fields.Find(field.name);
+    const ordered_json* value = fields.Find(field.name);
     if (value != nullptr && !AsksForNothing(field, *value)) fields.Refuse(field.name, nullptr, field.instead);
   }
 }

@@ -1,4 +1,7 @@
 #include <random>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/create_channel.h"
@@ -110,6 +113,46 @@ TEST_F(HostileRequests, SpoiltGenerateRequestsLeaveNothingBehindInTheDecodeServe
   Attack(fleet_.decode_port(), "/aludel.v1.Decode/Generate", ValidGenerate());
   EXPECT_TRUE(fleet_.DecodeIsIdle());
   EXPECT_TRUE(fleet_.Ask(Fleet::Request({5, 6, 7, 8, 9, 10, 11, 12}, 4)).status.ok());
+}
+
+// A few kilobytes each, whose cost grows with the square of their size or faster where nothing bounds it.
+std::vector<std::string> CostlySchemas() {
+  std::string branches = R"({"oneOf":[{"$ref":"#/$defs/l0"},{"type":"integer"}],"$defs":{)";
+  for (int level = 0; level < 8; ++level) {
+    absl::StrAppend(&branches, "\"l", level, "\":{\"anyOf\":[true");
+    for (int i = 0; i < 30; ++i) absl::StrAppend(&branches, ",{\"$ref\":\"#/$defs/l", level + 1, "\"}");
+    branches += "]},";
+  }
+  std::string constants = "{\"oneOf\":[{\"const\":null}";
+  for (int i = 0; i < 12000; ++i) absl::StrAppend(&constants, ",{\"const\":", i, "}");
+  const std::string name(100000, 'n');
+  return {branches + "\"l8\":{\"type\":\"string\"}}}", constants + "]}",
+          absl::StrCat(R"({"properties":{")", name, R"(":{}},"additionalProperties":true})"),
+          R"({"$defs":{"a":{"properties":{"x":{"anyOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/b"}]},"y":{}}},
+             "b":{"properties":{"x":{"anyOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/b"}]},"z":{}}}},
+             "$ref":"#/$defs/a"})"};
+}
+
+TEST_F(HostileRequests, CostlySchemasHoldNobodyUp) {
+  const auto channel = grpc::CreateChannel(absl::StrCat("127.0.0.1:", fleet_.decode_port()),
+                                           grpc::InsecureChannelCredentials());
+  for (const std::string& schema : CostlySchemas()) {
+    std::vector<std::thread> clients;
+    for (int i = 0; i < 4; ++i) {
+      clients.emplace_back([&channel, schema, i] {
+        v1::GenerateRequest request = Fleet::Request({5, 6, 7, 8}, 40);
+        request.mutable_constraint()->set_json_schema(schema);
+        request.mutable_constraint()->set_prefix(std::string(1, static_cast<char>('a' + i)));  // no two alike
+        const grpc::Status status = Send(channel, "/aludel.v1.Decode/Generate", request.SerializeAsString());
+        EXPECT_NE(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED) << schema.substr(0, 80);
+      });
+    }
+    const absl::Time start = absl::Now();
+    EXPECT_TRUE(fleet_.Ask(Fleet::Request({5, 6, 7, 8, 9, 10, 11, 12}, 4)).status.ok());
+    EXPECT_LT(absl::Now() - start, kLimit) << schema.substr(0, 80);
+    for (std::thread& client : clients) client.join();
+  }
+  EXPECT_TRUE(fleet_.DecodeIsIdle());
 }
 
 TEST_F(HostileRequests, SpoiltRunRequestsLeaveNothingBehindInThePrefillServer) {

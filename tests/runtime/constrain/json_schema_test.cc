@@ -8,7 +8,9 @@
 #include "gtest/gtest.h"
 #include "runtime/constrain/ordered_json.h"
 #include "runtime/constrain/token_automaton.h"
+#include "runtime/model/stop_scope.h"
 #include "tests/runtime/constrain/byte_tokenizer.h"
+#include "tests/testing/cpu_clock.h"
 
 namespace aludel {
 namespace {
@@ -228,6 +230,87 @@ TEST(JsonSchema, RefusesWhatIsTooDeepOrTooWide) {
   std::string chain = "{\"$ref\":\"#/$defs/d0\",\"$defs\":{\"end\":true";
   for (int i = 0; i < 600; ++i) absl::StrAppend(&chain, ",\"d", i, "\":{\"$ref\":\"#/$defs/d", i + 1, "\"}");
   EXPECT_FALSE(CompileConstraint({"", chain + "}}", ""}).ok());
+}
+
+// Levels of branches, each of `width` references to the next: width to the power of levels ways down.
+std::string BranchesOfBranches(int width, int levels) {
+  std::string schema = R"({"oneOf":[{"$ref":"#/$defs/l0"},{"type":"integer"}],"$defs":{)";
+  for (int level = 0; level < levels; ++level) {
+    absl::StrAppend(&schema, "\"l", level, "\":{\"anyOf\":[");
+    for (int i = 0; i < width; ++i) {
+      absl::StrAppend(&schema, i == 0 ? "" : ",", "{\"$ref\":\"#/$defs/l", level + 1, "\"}");
+    }
+    absl::StrAppend(&schema, "]},");
+  }
+  return absl::StrCat(schema, "\"l", levels, "\":{\"type\":\"string\"}}}");
+}
+
+TEST(JsonSchema, LooksAtEachPlaceOnce) {
+  const std::string schema = BranchesOfBranches(40, 8);
+  EXPECT_LT(schema.size(), 8000);
+  const double start = ThreadCpuSeconds();
+  EXPECT_TRUE(CompileConstraint({"", schema, ""}).ok());
+  EXPECT_LT(ThreadCpuSeconds() - start, 1);
+  Expect(BranchesOfBranches(3, 8), {"\"a\"", "7"}, {"null"});
+}
+
+std::string OneOfConstants(int count) {
+  std::string schema = "{\"oneOf\":[";
+  for (int i = 0; i < count; ++i) absl::StrAppend(&schema, i == 0 ? "" : ",", "{\"const\":", i, "}");
+  return schema + "]}";
+}
+
+TEST(JsonSchema, EndsWhereItsStepsAreSpentAndSaysWhere) {
+  EXPECT_TRUE(CompileConstraint({"", OneOfConstants(500), ""}).ok());
+  const double start = ThreadCpuSeconds();
+  const absl::Status status =
+      CompileConstraint({"", absl::StrCat("{\"items\":", OneOfConstants(12000), "}"), ""}).status();
+  EXPECT_LT(ThreadCpuSeconds() - start, 2);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(std::string(status.message()), "#/items/oneOf: takes more than 1048576 steps to compile");
+}
+
+TEST(JsonSchema, CostsWhatItsBytesCost) {
+  std::string enumeration = "{\"enum\":[0";
+  for (int i = 1; i < 30000; ++i) absl::StrAppend(&enumeration, ",", i);
+  std::string references = R"({"$defs":{"last":true)";
+  for (int i = 0; i < 1000; ++i) absl::StrAppend(&references, ",\"d", i, "\":true");
+  references += "},\"anyOf\":[true";
+  for (int i = 0; i < 8000; ++i) absl::StrAppend(&references, ",{\"$ref\":\"#/$defs/d", i % 1000, "\"}");
+  const std::string name(100000, 'n');
+  const std::string cases[] = {
+      enumeration + "]}", references + "]}",
+      // Every prefix of the name apart would be five gigabytes.
+      absl::StrCat(R"({"properties":{")", name, R"(":true},"additionalProperties":true})"),
+      // As would the paths of many places below it.
+      absl::StrCat(R"({"properties":{")", name, R"(":{"properties":{"a":true,"b":{"items":true}}}}})"),
+      absl::StrCat(R"({"enum":[")", name, R"("]})")};
+  for (const std::string& schema : cases) {
+    const double start = ThreadCpuSeconds();
+    CompileConstraint({"", schema, ""}).status().IgnoreError();
+    EXPECT_LT(ThreadCpuSeconds() - start, 2) << schema.substr(0, 60);
+  }
+  Language list(enumeration + "]}");
+  EXPECT_TRUE(list.Has("29999"));
+  EXPECT_TRUE(list.Has("2"));
+  EXPECT_FALSE(list.Has("30000"));
+}
+
+TEST(JsonSchema, TellsEqualValuesHoweverTheyAreWritten) {
+  const auto refused = [](absl::string_view one, absl::string_view other) {
+    return !CompileConstraint({"", absl::StrCat("{\"oneOf\":[", one, ",", other, "]}"), ""}).ok();
+  };
+  EXPECT_TRUE(refused(R"({"const":{"a":1,"b":2}})", R"({"const":{"b":2,"a":1.0}})"));
+  EXPECT_FALSE(refused(R"({"const":{"a":1}})", R"({"const":{"a":"1"}})"));
+  EXPECT_FALSE(refused(R"({"const":["ab","c"]})", R"({"const":["a","bc"]})"));
+  EXPECT_TRUE(refused(R"({"enum":[1,2]})", R"({"enum":[3,2.0]})"));
+}
+
+TEST(JsonSchema, EndsWhenItsWorkIsStopped) {
+  std::stop_source source;
+  source.request_stop();
+  const StopScope scope(source.get_token());
+  EXPECT_TRUE(absl::IsCancelled(CompileConstraint({"", BranchesOfBranches(3, 3), ""}).status()));
 }
 
 }  // namespace

@@ -2,11 +2,13 @@
 
 #include <random>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "runtime/constrain/json_schema.h"
 #include "tests/runtime/constrain/byte_tokenizer.h"
 #include "tests/runtime/constrain/random_schema.h"
+#include "tests/testing/cpu_clock.h"
 
 namespace aludel {
 namespace {
@@ -127,6 +129,46 @@ TEST(TokenAutomaton, GivesValidTextsForRandomSchemasAndRandomTokens) {
     EXPECT_TRUE(Validates(schema, schema, value)) << schema << " against " << text;
   }
   EXPECT_GT(complete, 150);
+}
+
+// Each level can be entered by two branches that begin alike: two to the power of the level ways are open.
+TEST(TokenAutomaton, FailsATextThatLeavesTooManyWaysOpen) {
+  const char* schema = R"({"$defs":{
+      "a":{"properties":{"x":{"anyOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/b"},{"type":"null"}]},"y":{}}},
+      "b":{"properties":{"x":{"anyOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/b"},{"type":"null"}]},"z":{}}}},
+      "$ref":"#/$defs/a"})";
+  const ByteTokenizer tokenizer;
+  const auto automaton = Automaton(schema, Table(tokenizer, ByteTokenizer::kEnd));
+  ASSERT_TRUE(automaton->CheckStart().ok());
+  TokenAutomaton::Cursor cursor(automaton.get());
+  const double start = ThreadCpuSeconds();
+  const auto allows = [&cursor](char byte) {
+    const absl::Span<const uint64_t> mask = cursor.Mask();
+    return !mask.empty() && Allows(mask, static_cast<uint8_t>(byte));
+  };
+  int levels = 0;
+  bool open = true;
+  for (; open && levels < 100; ++levels) {
+    for (const char byte : std::string("{\"x\":")) {
+      open = open && allows(byte);
+      if (open) cursor.Accept(static_cast<uint8_t>(byte));
+    }
+  }
+  EXPECT_GT(levels, 8);
+  EXPECT_LT(levels, 16);
+  EXPECT_THAT(std::string(cursor.status().message()), testing::HasSubstr("ways open"));
+  EXPECT_LT(ThreadCpuSeconds() - start, 5);
+}
+
+TEST(TokenAutomaton, SaysThatATextCannotBeginInTooManyWays) {
+  std::string schema = "{\"anyOf\":[true";
+  for (int i = 0; i < 6000; ++i) absl::StrAppend(&schema, ",{\"maxLength\":", i % 7 + 1, "}");
+  const ByteTokenizer tokenizer;
+  const auto automaton = Automaton(schema + "]}", Table(tokenizer, ByteTokenizer::kEnd));
+  EXPECT_TRUE(absl::IsFailedPrecondition(automaton->CheckStart()));
+  TokenAutomaton::Cursor cursor(automaton.get());
+  EXPECT_TRUE(cursor.Mask().empty());
+  EXPECT_FALSE(cursor.complete());
 }
 
 }  // namespace

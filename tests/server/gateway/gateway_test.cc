@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
+#include "runtime/model/stop_scope.h"
 #include "tests/server/gateway/event.h"
 #include "tests/server/gateway/fake_decode.h"
 #include "tests/server/gateway/plain_models.h"
@@ -999,6 +1000,153 @@ TEST_F(GatewayTest, IsNotReadyOnceItDrains) {
   EXPECT_EQ(gateway_->CheckReady().message(), "draining");
   EXPECT_EQ(Chat("").status, 200);
   EXPECT_EQ(Get("/version").status, 200);
+}
+
+TEST_F(GatewayTest, SaysWhatOfASchemaCannotBeEnforced) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  const auto format = [](const std::string& schema) {
+    return absl::StrCat(
+        R"(, "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": )", schema,
+        "}}");
+  };
+  const auto tools = [](const std::string& schema) {
+    return absl::StrCat(
+        R"(, "tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f",
+                        "parameters": )",
+        schema, "}}]");
+  };
+  const std::string pattern = R"({"properties": {"b": {"type": "string", "pattern": "a"}}})";
+  // Twice: the second time it is known.
+  for (int i = 0; i < 2; ++i) {
+    const Answer refused = Chat(format(pattern));
+    EXPECT_EQ(refused.status, 400);
+    EXPECT_EQ(refused.error_param(), "response_format");
+    EXPECT_EQ(refused.Json()["error"]["message"],
+              "Invalid schema for response_format 'x': #/properties/b: keyword \"pattern\" is not supported");
+    const Answer tool = Chat(tools(pattern));
+    EXPECT_EQ(tool.status, 400);
+    EXPECT_EQ(tool.error_param(), "tools");
+    EXPECT_THAT(tool.body, HasSubstr("/properties/arguments/properties/b: keyword"));
+  }
+  const std::string large =
+      R"({"type": "object", "properties": {"a": {"type": "string", "maxLength": 900000}}})";
+  for (const Answer& answer : {Chat(format(large)), Chat(tools(large))}) {
+    EXPECT_EQ(answer.status, 422);
+    EXPECT_THAT(answer.body, HasSubstr("more than 524288 states"));
+  }
+  std::string costly = "{\"oneOf\": [";
+  for (int i = 0; i < 5000; ++i) absl::StrAppend(&costly, i == 0 ? "" : ",", "{\"const\": ", i, "}");
+  const Answer refused = Chat(format(costly + "]}"));
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_THAT(refused.body, HasSubstr("#/oneOf: takes more than 1048576 steps to compile"));
+  EXPECT_EQ(Chat(format(R"({"type": "null"})")).status, 200);
+}
+
+TEST_F(GatewayTest, CountsADeadlineFromTheFirstByteOfItsRequest) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  const std::string body =
+      R"({"model": "chat", "messages": [{"role": "user", "content": "hi"}], "aludel": {"timeout_ms": 200}})";
+  RawClient client(server_->port());
+  client.Send(absl::StrCat(
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: ", body.size(),
+      "\r\n\r\n", body.substr(0, 20)));
+  absl::SleepFor(absl::Milliseconds(400));
+  client.Send(body.substr(20));
+  EXPECT_THAT(client.ReadAll(absl::Seconds(10)), StartsWith("HTTP/1.1 504"));
+}
+
+// Works on long texts until it is told to stop.
+class EndlessTokenizer : public ByteTokenizer {
+ public:
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool add_special) const override {
+    if (text.size() < kLong) return ByteTokenizer::Encode(text, add_special);
+    ++running;
+    while (CheckStop().ok()) absl::SleepFor(absl::Milliseconds(1));
+    --running;
+    return CheckStop();
+  }
+  static constexpr size_t kLong = 20000;
+  mutable std::atomic<int> running = 0;
+};
+
+class LargeRequestTest : public GatewayTest {
+ protected:
+  LargeRequestTest() : decode_(FakeDecode::Hello) {}
+
+  void Start(absl::Duration request_timeout) {
+    StartGateway({&decode_}, {.request_timeout = request_timeout});
+    auto tokenizer = std::make_unique<EndlessTokenizer>();
+    tokenizer_ = tokenizer.get();
+    models_->all()[0]->tokenizer = std::move(tokenizer);
+    models_->all()[0]->longest_token_bytes = 1 << 20;  // no text is too long to look at
+  }
+  std::unique_ptr<RawClient> Ask(const std::string& path) {
+    auto client = std::make_unique<RawClient>(server_->port());
+    const std::string body = absl::StrCat(R"({"model": "chat", "prompt": ")", text_, "\"}");
+    client->Send(absl::StrCat("POST ", path, " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: ",
+                              body.size(), "\r\n\r\n", body));
+    return client;
+  }
+  void AwaitRunning(int count) const {
+    const absl::Time deadline = absl::Now() + absl::Seconds(10);
+    while (tokenizer_->running != count && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+    EXPECT_EQ(tokenizer_->running, count);
+  }
+
+  const std::string text_ = std::string(EndlessTokenizer::kLong, 'a');
+  FakeDecode decode_;
+  const EndlessTokenizer* tokenizer_ = nullptr;
+};
+
+TEST_F(LargeRequestTest, EndsAtItsDeadlineWhereverItIs) {
+  Start(absl::Milliseconds(300));
+  std::vector<std::unique_ptr<RawClient>> clients;
+  const absl::Time start = absl::Now();
+  // More than run at once: the others' deadlines pass while they wait.
+  for (int i = 0; i < 3; ++i) {
+    clients.push_back(Ask("/tokenize"));
+    clients.push_back(Ask("/v1/completions"));
+  }
+  for (const auto& client : clients) {
+    EXPECT_THAT(client->ReadAll(absl::Seconds(10)), StartsWith("HTTP/1.1 504"));
+  }
+  EXPECT_LT(absl::Now() - start, absl::Seconds(3));
+  EXPECT_EQ(Chat(R"(, "aludel": {"timeout_ms": 50})", text_).status, 504);
+  AwaitRunning(0);
+}
+
+TEST_F(LargeRequestTest, HoldsNobodyElseUp) {
+  Start(absl::Minutes(1));
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < 5; ++i) clients.push_back(Ask(i % 2 == 0 ? "/tokenize" : "/v1/completions"));
+  AwaitRunning(2);
+  EXPECT_EQ(Get("/v1/models").status, 200);
+  EXPECT_EQ(Chat("").status, 200);
+}
+
+TEST_F(LargeRequestTest, EndsWhenItsClientGoes) {
+  Start(absl::Minutes(1));
+  auto tokenize = Ask("/tokenize");
+  auto complete = Ask("/v1/completions");
+  AwaitRunning(2);
+  tokenize.reset();
+  AwaitRunning(1);
+  complete.reset();
+  AwaitRunning(0);
+}
+
+TEST_F(LargeRequestTest, EndsWithTheServer) {
+  Start(absl::Minutes(1));
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < 5; ++i) clients.push_back(Ask(i % 2 == 0 ? "/tokenize" : "/v1/completions"));
+  AwaitRunning(2);
+  const absl::Time start = absl::Now();
+  server_->Shutdown(absl::Milliseconds(100));
+  server_.reset();
+  gateway_.reset();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(3));
 }
 
 }  // namespace
