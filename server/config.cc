@@ -374,6 +374,9 @@ absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path) {
   CheckListen(root, config.admin_listen());
   root.CheckAtLeastOne("models");
   root.CheckRange("max_body_bytes", 1, 1ull << 30);
+  root.Check(config.max_total_body_bytes() >= config.max_body_bytes(), "max_total_body_bytes",
+             absl::StrCat(config.max_total_body_bytes()),
+             absl::StrCat("at least max_body_bytes, ", config.max_body_bytes()));
   root.CheckRange("max_header_bytes", 256, 1ull << 20);
   for (const char* field : {"max_connections", "max_requests", "max_stream_backlog"}) {
     root.CheckRange(field, 1, 1 << 24);
@@ -391,6 +394,7 @@ absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path) {
       .log = ReadLog(root.Nested("log"), config.log()),
       .prefill_targets = ReadTargets(root, "prefill_targets", config.prefill_targets()),
       .max_body_bytes = config.max_body_bytes(),
+      .max_total_body_bytes = static_cast<int64_t>(config.max_total_body_bytes()),
       .max_header_bytes = config.max_header_bytes(),
       .max_connections = static_cast<int>(config.max_connections()),
       .max_requests = static_cast<int>(config.max_requests()),

@@ -143,6 +143,7 @@ struct GatewayOptions {
   std::vector<ServedModelOptions> models;
   std::vector<std::string> prefill_targets;
   int64_t max_body_bytes = 0;
+  int64_t max_total_body_bytes = 0;
   int64_t max_header_bytes = 0;
   int max_connections = 0;
   int max_requests = 0;

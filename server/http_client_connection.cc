@@ -4,6 +4,7 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http/basic_parser.hpp>
 #include <boost/beast/http/error.hpp>
+#include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -38,6 +39,22 @@ class HttpClient::Connection::Answer : public http::basic_parser</*isRequest=*/f
     eager(true);
   }
   int status() const { return status_; }
+  // What put() throws is an error as well, and a header has one bound, however it is cut: header_limit()
+  // holds for what one call sees.
+  size_t Put(absl::string_view bytes, error_code& ec) {
+    size_t size = 0;
+    try {
+      size = put(asio::const_buffer(bytes.data(), bytes.size()), ec);
+    } catch (const std::exception& error) {
+      refused_ = absl::DataLossError(absl::StrCat("malformed HTTP answer: ", error.what()));
+      ec = boost::system::errc::make_error_code(boost::system::errc::operation_canceled);
+    }
+    if (ec == http::error::need_more && !is_header_done()) {
+      header_bytes_ += size;
+      if (header_bytes_ + bytes.size() - size > kMaxHeaderBytes) ec = http::error::header_limit;
+    }
+    return size;
+  }
   absl::Status Error(const error_code& ec) const {
     if (!refused_.ok()) return refused_;
     if (ec == http::error::header_limit) {
@@ -65,6 +82,7 @@ class HttpClient::Connection::Answer : public http::basic_parser</*isRequest=*/f
 
   const HttpClient::OnBody* const on_body_;
   int status_ = 0;
+  size_t header_bytes_ = 0;  // consumed of a header that goes on
   absl::Status refused_;
 };
 
@@ -191,7 +209,7 @@ void HttpClient::Connection::OnReadable() {
 void HttpClient::Connection::Parse() {
   while (!unread_.empty()) {
     error_code ec;
-    unread_.erase(0, answer_->put(asio::const_buffer(unread_.data(), unread_.size()), ec));
+    unread_.erase(0, answer_->Put(unread_, ec));
     if (ec == http::error::need_more && unread_.size() <= kMaxHeaderBytes) return;
     if (ec == http::error::need_more) ec = http::error::header_limit;  // of a chunk
     if (ec) return Fail(answer_->Error(ec));

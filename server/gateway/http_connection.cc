@@ -13,12 +13,14 @@ namespace asio = boost::asio;
 using boost::system::error_code;
 using Io = HttpSocket::Io;
 
-// Bytes of further requests that may wait behind a running exchange. When they are full, reading stops, and a
-// client that goes away is noticed by the next write instead.
-constexpr size_t kMaxPipelinedBytes = 64 << 10;
-// How long a refused client may go on sending before it is reset; without a pause it would never see the
-// answer.
+// Bytes that may wait to be parsed: of further requests behind a running exchange, or of a header. When they
+// are full, reading stops until there is room, and a client that goes away is noticed by the next write
+// instead. A string that grows to n bytes may hold 2n.
+constexpr size_t kMaxInputBytes = 32 << 10;
+// How long, and for how many bytes, a refused client may go on sending before it is reset; at once, it would
+// never see the answer. The bytes take about a millisecond to throw away.
 constexpr absl::Duration kLingerTimeout = absl::Seconds(2);
+constexpr size_t kMaxLingerBytes = 4 << 20;
 
 }  // namespace
 
@@ -29,11 +31,13 @@ HttpConnection::HttpConnection(HttpSocket socket, std::shared_ptr<HttpServerStat
       read_timer_(loop->context),
       write_timer_(loop->context) {}
 
-HttpConnection::~HttpConnection() { state_->open_connections.fetch_sub(1, std::memory_order_relaxed); }
+HttpConnection::~HttpConnection() {
+  if (phase_ != Phase::kClosed) state_->open_connections.fetch_sub(1);  // the loop ended before its Start()
+}
 
 void HttpConnection::Start() {
   peer_ = socket_.Peer();
-  loop_->connections.insert(this);
+  loop_->connections.insert(shared_from_this());
   if (loop_->draining) return Close();
   ArmReadTimer(state_->options.header_timeout);
   Handshake();
@@ -48,7 +52,9 @@ void HttpConnection::Handshake() {
     case Io::kClosed:
       return Close();
     default:
-      socket_.Wait(io, [self = shared_from_this()](const error_code& ec) {
+      socket_.Wait(io, [weak = weak_from_this()](const error_code& ec) {
+        const auto self = weak.lock();
+        if (self == nullptr) return;
         if (ec) return self->Close();
         self->Handshake();
       });
@@ -63,7 +69,9 @@ void HttpConnection::Drain() {
 void HttpConnection::Close() {
   if (phase_ == Phase::kClosed) return;
   phase_ = Phase::kClosed;
-  loop_->connections.erase(this);
+  const std::shared_ptr<HttpConnection> self = shared_from_this();
+  loop_->connections.erase(self);
+  state_->open_connections.fetch_sub(1);
   DisarmReadTimer();
   write_timer_.cancel();
   socket_.Close();
@@ -105,29 +113,48 @@ bool HttpConnection::Append(absl::string_view bytes, std::function<void()> flush
   return true;
 }
 
+size_t HttpConnection::MaxInputBytes() const {
+  return std::max(kMaxInputBytes, state_->options.limits.max_header_bytes);
+}
+
 void HttpConnection::Read(Io wait) {
-  if (reading_ || phase_ == Phase::kClosed) return;
-  if (phase_ == Phase::kExchange && input_.size() >= kMaxPipelinedBytes) return;
+  if (reading_ || input_ended_ || phase_ == Phase::kClosed) return;
+  // Parsing makes room, which an exchange holds up: its end goes on with both.
+  if (phase_ == Phase::kExchange && input_.size() >= MaxInputBytes()) return;
   reading_ = true;
   // Waiting without a buffer keeps an idle connection small.
-  socket_.Wait(wait, [self = shared_from_this()](const error_code& ec) {
+  socket_.Wait(wait, [weak = weak_from_this()](const error_code& ec) {
+    const auto self = weak.lock();
+    if (self == nullptr || self->phase_ == Phase::kClosed) return;
     self->reading_ = false;
-    if (self->phase_ == Phase::kClosed) return;
     if (ec) return self->Close();
     self->OnReadable();
   });
 }
 
 void HttpConnection::OnReadable() {
+  // A wait that began before an exchange may end in it, with no room left.
+  const size_t room = phase_ == Phase::kLinger ? loop_->scratch.size() : MaxInputBytes() - input_.size();
+  if (room == 0) return;
   size_t size = 0;
-  const Io io = socket_.Read(loop_->scratch.data(), loop_->scratch.size(), &size);
-  if (io == Io::kClosed) return Close();
+  const Io io = socket_.Read(loop_->scratch.data(), std::min(room, loop_->scratch.size()), &size);
+  if (io == Io::kClosed) return socket_.reason().empty() ? OnInputEnd() : Close();
   if (io != Io::kDone) return Read(io);
-  if (phase_ != Phase::kLinger) {
+  if (phase_ == Phase::kLinger) {
+    lingered_bytes_ += size;
+    if (lingered_bytes_ > kMaxLingerBytes) return Close();
+  } else {
     input_.append(loop_->scratch.data(), size);
     Parse();
   }
   Read();
+}
+
+// What has come may be whole requests, whose answers the client waits for.
+void HttpConnection::OnInputEnd() {
+  input_ended_ = true;
+  if (phase_ != Phase::kExchange) return Close();
+  if (const auto exchange = exchange_.lock(); exchange != nullptr && exchange->InputEnded()) Close();
 }
 
 void HttpConnection::Parse() {
@@ -139,11 +166,15 @@ void HttpConnection::Parse() {
       phase_ = Phase::kHeader;
       parser_.emplace(state_->options.limits);
       request_began_ = std::chrono::steady_clock::now();
+      body_share_ = HttpBodyBudget::Share(&state_->body_budget);
       ArmReadTimer(state_->options.header_timeout);
     }
     size_t consumed = 0;
     const HttpParser::State state = parser_->Feed(input_, &consumed);
     input_.erase(0, consumed);
+    if (state != HttpParser::State::kError && !body_share_.GrowTo(parser_->body_bytes())) {
+      return Refuse({503, "other requests' bodies take all memory that is there for them", 1});
+    }
     switch (state) {
       case HttpParser::State::kNeedMore:
         return;
@@ -172,6 +203,7 @@ void HttpConnection::Dispatch() {
   DisarmReadTimer();
   HttpRequest request = parser_->Release();
   parser_.reset();
+  HttpBodyBudget::Share body_share = std::move(body_share_);  // until the handler returns
   request.peer = peer_;
   request.began = request_began_;
   request.received = std::chrono::steady_clock::now();
@@ -188,11 +220,11 @@ void HttpConnection::Dispatch() {
     return exchange->Respond(state_->Refusal(request, {503, "too many requests wait for a handler", 1}),
                              nullptr);
   }
-  asio::post(*state_->handler_pool,
-             [state = state_, request = std::move(request), exchange = std::move(exchange)]() mutable {
-               state->queued_requests.fetch_sub(1);
-               state->handler(std::move(request), HttpResponder(std::move(exchange)));
-             });
+  asio::post(*state_->handler_pool, [state = state_, body_share = std::move(body_share),
+                                     request = std::move(request), exchange = std::move(exchange)]() mutable {
+    state->queued_requests.fetch_sub(1);
+    state->handler(std::move(request), HttpResponder(std::move(exchange)));
+  });
 }
 
 HttpRequest HttpConnection::Head() const {
@@ -210,6 +242,7 @@ void HttpConnection::Refuse(const HttpError& error) {
 void HttpConnection::RespondAndClose(const HttpRequest& request, HttpResponse response) {
   keep_alive_ = false;
   parser_.reset();
+  body_share_ = {};
   input_.clear();
   DisarmReadTimer();
   phase_ = Phase::kExchange;
@@ -243,8 +276,9 @@ void HttpConnection::WriteSome() {
     if (io == Io::kClosed) return Close();
     if (io != Io::kDone) {
       ArmWriteTimer();
-      socket_.Wait(io, [self = shared_from_this()](const error_code& ec) {
-        if (self->phase_ == Phase::kClosed) return;
+      socket_.Wait(io, [weak = weak_from_this()](const error_code& ec) {
+        const auto self = weak.lock();
+        if (self == nullptr || self->phase_ == Phase::kClosed) return;
         if (ec) return self->Close();
         self->WriteSome();
       });
@@ -278,7 +312,9 @@ void HttpConnection::OnWritten() {
     if ((queued_.empty() && !queued_end_) || std::exchange(flush_posted_, true)) return;
   }
   // By the loop, not by recursion: a writer may be as fast as the socket.
-  asio::post(loop_->context, [self = shared_from_this()] { self->Flush(); });
+  asio::post(loop_->context, [weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->Flush();
+  });
 }
 
 void HttpConnection::EndExchange() {
@@ -286,22 +322,24 @@ void HttpConnection::EndExchange() {
   if (phase_ == Phase::kClosed) return;
   if (!keep_alive_) return Linger();
   phase_ = Phase::kIdle;
-  // An idle connection stays small. (Assigning an empty string would keep the capacity.)
-  input_.shrink_to_fit();
-  in_flight_.shrink_to_fit();
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    queued_.shrink_to_fit();
-  }
   ArmReadTimer(state_->options.idle_timeout);
   // A pipelined request may be there already, whole or in part.
   Parse();
+  if (phase_ != Phase::kExchange && input_ended_) return Close();
+  if (phase_ == Phase::kIdle) {
+    // An idle connection stays small. (Assigning an empty string would keep the capacity.)
+    input_.shrink_to_fit();
+    in_flight_.shrink_to_fit();
+    std::lock_guard<std::mutex> lock(mutex_);
+    queued_.shrink_to_fit();
+  }
   Read();
 }
 
 void HttpConnection::Linger() {
   phase_ = Phase::kLinger;
   socket_.ShutdownSend();
+  if (input_ended_) return Close();
   input_.clear();
   ArmReadTimer(kLingerTimeout);
   Read();

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "server/gateway/http_body_budget.h"
 #include "server/gateway/http_server.h"
 #include "server/http_socket.h"
 
@@ -24,7 +25,9 @@ class HttpConnection;
 // One I/O thread and what only it touches.
 struct HttpLoop {
   boost::asio::io_context context{1};
-  std::unordered_set<HttpConnection*> connections;
+  // Owns them, from Start() to Close(). Everything else that knows a connection holds it weakly, or for one
+  // call.
+  std::unordered_set<std::shared_ptr<HttpConnection>> connections;
   std::vector<char> scratch = std::vector<char>(64 << 10);  // every read passes through here
   bool draining = false;
   std::thread thread;
@@ -32,11 +35,17 @@ struct HttpLoop {
 
 // What connections share; outlives all of them.
 struct HttpServerState {
+  HttpServerState(HttpServerOptions options, HttpServer::Handler handler)
+      : options(std::move(options)),
+        handler(std::move(handler)),
+        body_budget(this->options.max_total_body_bytes) {}
+
   // By options.refuse, or as plain text.
   HttpResponse Refusal(const HttpRequest& request, const HttpError& error) const;
 
-  HttpServerOptions options;
-  HttpServer::Handler handler;
+  const HttpServerOptions options;
+  const HttpServer::Handler handler;
+  HttpBodyBudget body_budget;
   std::vector<std::unique_ptr<HttpLoop>> loops;
   std::unique_ptr<boost::asio::thread_pool> handler_pool;
   std::atomic<int> open_connections{0};
@@ -45,16 +54,19 @@ struct HttpServerState {
 
 // One client connection: reads requests one after the other, hands each to a handler thread, and writes what
 // its exchange appends. Reading goes on during an exchange, because that is how a client's going is noticed;
-// bytes of pipelined requests wait, up to a bound. Lives on one loop's thread, except Append() and Abort().
-// Kept alive by its pending operations and its exchange.
+// bytes of pipelined requests wait, up to a bound, beyond which the client waits. A client that has ended its
+// side still gets the answers to what it sent, except where a handler asked to be told (OnDisconnect). Lives
+// on one loop's thread, except Append() and Abort(), and is owned by that loop's set.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
   HttpConnection(HttpSocket socket, std::shared_ptr<HttpServerState> state, HttpLoop* loop);
   ~HttpConnection();
 
+  // Enters the loop's set.
   void Start();
   // Closes when idle, else after the running exchange.
   void Drain();
+  // Leaves the loop's set.
   void Close();
 
   // From any thread: queues bytes of the current exchange's response. `end`: the response is complete with
@@ -70,6 +82,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void Handshake();
   void Read(HttpSocket::Io wait = HttpSocket::Io::kWaitRead);
   void OnReadable();
+  void OnInputEnd();
+  // Input may hold that much: a pipelined request must fit as far as it has to be seen to be parsed.
+  size_t MaxInputBytes() const;
   void Parse();
   void Dispatch();
   // The request that is being read, as far as it is known.
@@ -99,10 +114,13 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   Phase phase_ = Phase::kHandshake;
   bool reading_ = false;
+  bool input_ended_ = false;  // the client sends no more
   bool keep_alive_ = true;
-  std::string input_;  // read and not yet parsed
+  std::string input_;  // read and not yet parsed, at most MaxInputBytes()
+  size_t lingered_bytes_ = 0;
   std::optional<HttpParser> parser_;
   std::chrono::steady_clock::time_point request_began_;  // of the request that parser_ reads
+  HttpBodyBudget::Share body_share_;  // of the parser's body
   std::weak_ptr<HttpExchange> exchange_;
   bool writing_ = false;
   std::string in_flight_;
@@ -119,10 +137,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// One request and its answer: frames what HttpResponder is told and guards its order.
+// One request and its answer: frames what HttpResponder is told and guards its order. Outlives its connection
+// where that closes first.
 class HttpExchange {
  public:
-  HttpExchange(std::shared_ptr<HttpConnection> connection, const HttpRequest& request);
+  HttpExchange(const std::shared_ptr<HttpConnection>& connection, const HttpRequest& request);
   ~HttpExchange();
 
   void AddHeaders(std::vector<HttpHeader> headers);
@@ -133,16 +152,26 @@ class HttpExchange {
   void OnDisconnect(std::function<void()> callback);
   // By the connection, when it closes before the end.
   void Disconnected();
+  // By the connection, when the client ended its side. True: the handler wanted to know, and now takes the
+  // client for gone. False: the answer is still wanted.
+  bool InputEnded();
 
  private:
   enum class Stage { kNew, kStreaming, kEnded, kGone };
 
-  const std::shared_ptr<HttpConnection> connection_;
+  // False where the connection has closed, or closes for it.
+  bool Append(absl::string_view bytes, std::function<void()> flushed, bool end, bool bounded);
+  void Abort();
+
+  const std::weak_ptr<HttpConnection> connection_;
+  const std::shared_ptr<HttpServerState> state_;
+  const std::string peer_;
   const int version_;
   const bool keep_alive_;
   const bool head_only_;  // HEAD: no body
   std::mutex mutex_;
   Stage stage_ ABSL_GUARDED_BY(mutex_) = Stage::kNew;
+  bool input_ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<HttpHeader> headers_ ABSL_GUARDED_BY(mutex_);  // of whatever response comes
   std::function<void()> on_disconnect_ ABSL_GUARDED_BY(mutex_);
 };

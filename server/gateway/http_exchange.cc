@@ -8,8 +8,10 @@
 
 namespace aludel {
 
-HttpExchange::HttpExchange(std::shared_ptr<HttpConnection> connection, const HttpRequest& request)
-    : connection_(std::move(connection)),
+HttpExchange::HttpExchange(const std::shared_ptr<HttpConnection>& connection, const HttpRequest& request)
+    : connection_(connection),
+      state_(connection->state_),
+      peer_(connection->peer_),
       version_(request.version),
       keep_alive_(request.keep_alive),
       head_only_(request.method == "HEAD") {}
@@ -22,11 +24,20 @@ HttpExchange::~HttpExchange() {
   }
   if (stage == Stage::kNew) {
     HttpRequest request;  // the handler had it
-    request.peer = connection_->peer_;
-    Respond(connection_->state_->Refusal(request, {500, "the request was dropped"}), nullptr);
+    request.peer = peer_;
+    Respond(state_->Refusal(request, {500, "the request was dropped"}), nullptr);
   } else if (stage == Stage::kStreaming) {
-    connection_->Abort();
+    Abort();
   }
+}
+
+bool HttpExchange::Append(absl::string_view bytes, std::function<void()> flushed, bool end, bool bounded) {
+  const std::shared_ptr<HttpConnection> connection = connection_.lock();
+  return connection != nullptr && connection->Append(bytes, std::move(flushed), end, bounded);
+}
+
+void HttpExchange::Abort() {
+  if (const std::shared_ptr<HttpConnection> connection = connection_.lock()) connection->Abort();
 }
 
 void HttpExchange::AddHeaders(std::vector<HttpHeader> headers) {
@@ -58,7 +69,7 @@ void HttpExchange::Respond(HttpResponse response, std::function<void()> flushed)
   for (HttpHeader& header : response.headers) headers.push_back(std::move(header));
   std::string bytes = FormatResponseHead(version_, response.status, headers);
   if (!head_only_) bytes += response.body;
-  connection_->Append(bytes, std::move(flushed), /*end=*/true, /*bounded=*/false);
+  Append(bytes, std::move(flushed), /*end=*/true, /*bounded=*/false);
 }
 
 void HttpExchange::StartStream(int status, absl::string_view content_type, std::vector<HttpHeader> headers) {
@@ -79,7 +90,7 @@ void HttpExchange::StartStream(int status, absl::string_view content_type, std::
   if (chunked) all.push_back({"Transfer-Encoding", "chunked"});
   for (HttpHeader& header : added) all.push_back(std::move(header));
   for (HttpHeader& header : headers) all.push_back(std::move(header));
-  connection_->Append(FormatResponseHead(version_, status, all), nullptr, /*end=*/false, /*bounded=*/false);
+  Append(FormatResponseHead(version_, status, all), nullptr, /*end=*/false, /*bounded=*/false);
 }
 
 bool HttpExchange::Write(absl::string_view bytes, std::function<void()> flushed) {
@@ -88,10 +99,10 @@ bool HttpExchange::Write(absl::string_view bytes, std::function<void()> flushed)
     if (stage_ != Stage::kStreaming) return false;
   }
   if (head_only_ || bytes.empty()) return true;
-  if (version_ == 10) return connection_->Append(bytes, std::move(flushed), /*end=*/false, /*bounded=*/true);
+  if (version_ == 10) return Append(bytes, std::move(flushed), /*end=*/false, /*bounded=*/true);
   std::string chunk = absl::StrFormat("%x\r\n", bytes.size());
   absl::StrAppend(&chunk, bytes, "\r\n");
-  return connection_->Append(chunk, std::move(flushed), /*end=*/false, /*bounded=*/true);
+  return Append(chunk, std::move(flushed), /*end=*/false, /*bounded=*/true);
 }
 
 void HttpExchange::Finish() {
@@ -102,19 +113,35 @@ void HttpExchange::Finish() {
     on_disconnect_ = nullptr;
   }
   const bool last_chunk = version_ == 11 && !head_only_;
-  connection_->Append(last_chunk ? "0\r\n\r\n" : "", nullptr, /*end=*/true, /*bounded=*/false);
+  Append(last_chunk ? "0\r\n\r\n" : "", nullptr, /*end=*/true, /*bounded=*/false);
 }
 
 void HttpExchange::OnDisconnect(std::function<void()> callback) {
+  bool abort = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (stage_ == Stage::kEnded) return;
-    if (stage_ != Stage::kGone) {
+    if (stage_ != Stage::kGone && !input_ended_) {
       on_disconnect_ = std::move(callback);
       return;
     }
+    abort = std::exchange(stage_, Stage::kGone) != Stage::kGone;
+  }
+  if (abort) Abort();
+  callback();
+}
+
+bool HttpExchange::InputEnded() {
+  std::function<void()> callback;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    input_ended_ = true;
+    if (on_disconnect_ == nullptr) return false;
+    stage_ = Stage::kGone;
+    callback.swap(on_disconnect_);
   }
   callback();
+  return true;
 }
 
 void HttpExchange::Disconnected() {

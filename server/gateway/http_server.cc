@@ -38,9 +38,8 @@ HttpResponse HttpServerState::Refusal(const HttpRequest& request, const HttpErro
 
 class HttpServer::Impl {
  public:
-  Impl(const HttpServerOptions& options, Handler handler) : state_(std::make_shared<HttpServerState>()) {
-    state_->options = options;
-    state_->handler = std::move(handler);
+  Impl(const HttpServerOptions& options, Handler handler)
+      : state_(std::make_shared<HttpServerState>(options, std::move(handler))) {
     for (int i = 0; i < std::max(1, options.io_threads); ++i) {
       state_->loops.push_back(std::make_unique<HttpLoop>());
       guards_.push_back(asio::make_work_guard(state_->loops.back()->context));
@@ -83,7 +82,7 @@ class HttpServer::Impl {
         accept_timer_->cancel();
       }
       // Closing removes from the set, so walk over a copy.
-      for (HttpConnection* connection : std::vector(loop->connections.begin(), loop->connections.end())) {
+      for (const auto& connection : std::vector(loop->connections.begin(), loop->connections.end())) {
         connection->Drain();
       }
     });
@@ -92,7 +91,7 @@ class HttpServer::Impl {
       std::this_thread::sleep_for(kDrainPoll);
     }
     OnEveryLoop([](HttpLoop* loop) {
-      for (HttpConnection* connection : std::vector(loop->connections.begin(), loop->connections.end())) {
+      for (const auto& connection : std::vector(loop->connections.begin(), loop->connections.end())) {
         connection->Close();
       }
     });

@@ -27,6 +27,8 @@ struct HttpServerOptions {
   int max_connections = 20000;
   int max_queued_requests = 4096;  // waiting for a handler thread; beyond: 503
   HttpLimits limits;
+  // Bodies in memory, from their first byte until their handler returns, over all connections; beyond: 503.
+  size_t max_total_body_bytes = 256 << 20;
   const TlsContext* tls = nullptr;                    // null: plain HTTP; must outlive the server
   absl::Duration header_timeout = absl::Seconds(10);  // first byte to end of header
   absl::Duration body_timeout = absl::Seconds(30);
@@ -66,15 +68,17 @@ class HttpResponder {
   void Finish();
 
   // `callback` runs once if the client goes away before the exchange ends: at once if it is gone already,
-  // else on an I/O thread. It must not block. A client that half-closes its side counts as gone.
+  // else on an I/O thread. It must not block. A client that half-closes its side counts as gone here, as it
+  // looks the same; to a handler that does not ask it is somebody who waits for an answer.
   void OnDisconnect(std::function<void()> callback);
 
  private:
   std::shared_ptr<HttpExchange> exchange_;
 };
 
-// HTTP/1.1 with keep-alive, pipelining (answered in order, one at a time) and streamed responses, on a fixed
-// number of threads. Knows nothing of what it serves. Thread-safe. The handler must outlive the server.
+// HTTP/1.1 with keep-alive, pipelining (answered in order, one at a time; a client that is too far ahead is
+// no longer read from) and streamed responses, on a fixed number of threads. Knows nothing of what it serves.
+// Thread-safe. The handler must outlive the server.
 class HttpServer {
  public:
   using Handler = std::function<void(HttpRequest, HttpResponder)>;

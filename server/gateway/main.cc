@@ -61,6 +61,7 @@ absl::StatusOr<HttpServerOptions> HttpOptions(const GatewayOptions& options) {
   http.max_connections = options.max_connections;
   http.limits.max_header_bytes = static_cast<size_t>(options.max_header_bytes);
   http.limits.max_body_bytes = static_cast<size_t>(options.max_body_bytes);
+  http.max_total_body_bytes = static_cast<size_t>(options.max_total_body_bytes);
   http.header_timeout = options.read_timeout;
   http.body_timeout = options.read_timeout;
   http.idle_timeout = options.idle_timeout;

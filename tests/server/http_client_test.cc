@@ -296,6 +296,17 @@ TEST(HttpClient, SaysWhatWasWrong) {
   EXPECT_THAT(AskOnce(url).message(), StartsWith(absl::StrCat("look up ", url.host, ": ")));
 }
 
+TEST(HttpClient, BoundsAHeaderThatIsCutJustBehindItsLines) {
+  ScriptedServer server({[](Peer* peer) {
+    peer->ReadRequest();
+    peer->Send("HTTP/1.1 200 OK\r\nA");
+    for (int i = 0; i < 10000; ++i) peer->Send(": b\r\nA");
+    peer->WaitForEnd();
+  }});
+  EXPECT_EQ(AskOnce(server.url(), absl::Seconds(5)).message(),
+            "the answer's header is longer than 16384 bytes");
+}
+
 TEST(HttpClient, EndsWithTheErrorOfItsReader) {
   ScriptedServer server({AnswersAndStays(kFine), Answers({kFine})});
   HttpClient client({.url = server.url()});

@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -154,11 +157,118 @@ TEST(HttpParser, RefusesTwoWaysToEndABody) {
   EXPECT_EQ(ErrorOf("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n").status, 501);
 }
 
+constexpr char kChunked[] = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+std::string Repeat(absl::string_view text, size_t times) {
+  std::string all;
+  for (size_t i = 0; i < times; ++i) absl::StrAppend(&all, text);
+  return all;
+}
+
+// Feeds pieces until the parser has enough, and says what it held unconsumed at most.
+State FeedPieces(HttpParser& parser, const std::vector<std::string>& pieces, size_t* most_pending) {
+  std::string pending;
+  State state = State::kNeedMore;
+  *most_pending = 0;
+  for (const std::string& piece : pieces) {
+    pending += piece;
+    do {
+      size_t consumed = 0;
+      state = parser.Feed(pending, &consumed);
+      pending.erase(0, consumed);
+    } while (state == State::kHeaderDone);
+    *most_pending = std::max(*most_pending, pending.size());
+    if (state != State::kNeedMore) break;
+  }
+  return state;
+}
+
+TEST(HttpParser, BoundsTrailersHoweverTheyArrive) {
+  const std::string one_field = absl::StrCat(kChunked, "0\r\na: ", std::string(70000, 'b'), "\r\n\r\n");
+  const std::string many_fields = absl::StrCat(kChunked, "1\r\nx\r\n0\r\n", Repeat("a: b\r\n", 300), "\r\n");
+  for (const std::string& text : {one_field, many_fields}) {
+    for (size_t step : {7, 1000, 1 << 20}) {
+      const HttpError error = ErrorOf(text, step);
+      EXPECT_EQ(error.status, 431) << step;
+      EXPECT_THAT(error.message, HasSubstr("trailer is longer than 1024 bytes"));
+    }
+  }
+  std::vector<std::string> endless = {absl::StrCat(kChunked, "0\r\n")};
+  endless.resize(100000, "a: b\r\n");
+  HttpParser parser(kLimits);
+  size_t most_pending;
+  EXPECT_EQ(FeedPieces(parser, endless, &most_pending), State::kError);
+  EXPECT_LE(most_pending, kLimits.max_header_bytes + 6);
+}
+
+TEST(HttpParser, TakesNoTrailerForAHeader) {
+  HttpParser parser(kLimits);
+  ASSERT_EQ(
+      FeedAll(parser, absl::StrCat(kChunked, "1\r\nx\r\n0\r\nAuthorization: Bearer late\r\nHost: y\r\n\r\n"),
+              1000),
+      State::kDone);
+  const HttpRequest request = parser.Release();
+  EXPECT_EQ(request.body, "x");
+  EXPECT_EQ(request.Header("authorization"), "");
+  EXPECT_EQ(request.headers.size(), 2);
+}
+
+TEST(HttpParser, BoundsAHeaderThatIsCutJustBehindItsLines) {
+  std::vector<std::string> endless = {"GET / HTTP/1.1\r\nH", "ost: x\r\na"};
+  endless.resize(100000, ": b\r\na");
+  HttpParser parser(kLimits);
+  size_t most_pending;
+  EXPECT_EQ(FeedPieces(parser, endless, &most_pending), State::kError);
+  EXPECT_EQ(parser.error().status, 431);
+  EXPECT_LE(parser.Head().headers.size(), HttpParser::kMaxHeaderFields);
+}
+
+TEST(HttpParser, BoundsTheNumberOfFields) {
+  constexpr HttpLimits kRoomy = {.max_header_bytes = 16 << 10, .max_body_bytes = 100};
+  for (const auto& [fields, state] : {std::pair(127, State::kDone), std::pair(128, State::kError)}) {
+    HttpParser parser(kRoomy);
+    EXPECT_EQ(FeedAll(parser,
+                      absl::StrCat("GET / HTTP/1.1\r\nHost: x\r\n", Repeat("a: b\r\n", fields), "\r\n"), 100),
+              state)
+        << fields;
+    EXPECT_EQ(parser.error().message.empty(), state == State::kDone);
+  }
+}
+
+TEST(HttpParser, BoundsChunkHeadersAndTheirExtensions) {
+  EXPECT_EQ(ErrorOf(absl::StrCat(kChunked, "1;", std::string(5000, 'a'), "\r\nx\r\n0\r\n\r\n"), 9).status,
+            431);
+  EXPECT_EQ(ErrorOf(absl::StrCat(kChunked, Repeat(absl::StrCat("1;", std::string(200, 'a'), "\r\nx\r\n"), 50),
+                                 "0\r\n\r\n"),
+                    64)
+                .status,
+            400);
+}
+
+TEST(HttpParser, RefusesFoldedHeaderLines) {
+  const std::string get = "GET / HTTP/1.1\r\nHost: x\r\n";
+  for (const std::string& text : {
+           get + "A: b\r\n c\r\n\r\n",
+           get + "A: b\r\n\tc\r\n\r\n",
+           get + "A:\r\n c\r\n\r\n",
+           get + "A: b\r\n \r\n\r\n",
+           get + "A: \r\n \r\n\r\n",
+           get + "A: b\r\n " + std::string(800, 'c') + "\r\n\r\n",
+           std::string(kChunked) + "0\r\nA: b\r\n c\r\n\r\n",
+       }) {
+    for (size_t step : {1, 1000}) {
+      const HttpError error = ErrorOf(text, step);
+      EXPECT_EQ(error.status, 400) << text;
+      EXPECT_THAT(error.message, HasSubstr("folded")) << text;
+    }
+  }
+}
+
 TEST(HttpParser, SurvivesRandomDamage) {
   const std::string text =
       "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nExpect: "
       "100-continue\r\n\r\n"
-      "5\r\nhello\r\n0\r\n\r\n";
+      "5\r\nhello\r\n0\r\nA: b\r\n\r\n";
   std::mt19937 random(7);
   for (int round = 0; round < 20000; ++round) {
     std::string damaged = text;

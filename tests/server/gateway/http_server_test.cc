@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
+#include <ctime>
 #include <memory>
 #include <thread>
 
@@ -25,8 +27,8 @@ using ::testing::StartsWith;
 
 constexpr char kGet[] = "GET /echo HTTP/1.1\r\nHost: x\r\n\r\n";
 
-// Serves /echo (answers "METHOD PATH BODY"), /stream (three chunks), /large (three large ones) and /flood (as
-// fast as it is let).
+// Serves /echo (answers "METHOD PATH BODY"), /number (answers "QUERY!"), /stream (three chunks), /large
+// (three large ones) and /flood (as fast as it is let).
 class HttpServerTest : public ::testing::Test {
  protected:
   void StartServer(HttpServerOptions options = {}) {
@@ -41,6 +43,10 @@ class HttpServerTest : public ::testing::Test {
     if (request.path == "/echo") {
       HttpResponse response;
       response.body = absl::StrCat(request.method, " ", request.path, " ", request.body);
+      responder.Respond(std::move(response));
+    } else if (request.path == "/number") {
+      HttpResponse response;
+      response.body = request.query + "!";
       responder.Respond(std::move(response));
     } else if (request.path == "/stream") {
       responder.StartStream(200, "text/event-stream", {});
@@ -380,6 +386,134 @@ TEST_F(HttpServerTest, NamesTheAddressThatItCannotHave) {
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("in use"));
   options.address = "not an address";
   EXPECT_FALSE(HttpServer::Start(options, [](HttpRequest, HttpResponder) {}).ok());
+}
+
+// Reads the answers to `count` requests for /number?I, and says how many came in order before anything else.
+int CountNumbers(RawClient& client, int count) {
+  for (int i = 0; i < count; ++i) {
+    const std::string wanted = absl::StrCat("\n", i, "!");
+    if (!absl::EndsWith(client.ReadUntil("!"), wanted)) return i;
+  }
+  return count;
+}
+
+std::string Numbers(int count) {
+  std::string requests;
+  for (int i = 0; i < count; ++i) {
+    absl::StrAppend(&requests, "GET /number?", i, " HTTP/1.1\r\nHost: x\r\n\r\n");
+  }
+  return requests;
+}
+
+TEST_F(HttpServerTest, AnswersEveryPipelinedRequestHoweverManyWait) {
+  constexpr int kRequests = 5000;  // 190 kB
+  for (const bool at_once : {false, true}) {
+    StartServer({.at_once = [at_once](const HttpRequest&) { return at_once; }});
+    RawClient client(server_->port());
+    std::thread sender([&] { client.Send(Numbers(kRequests)); });
+    EXPECT_EQ(CountNumbers(client, kRequests), kRequests);
+    sender.join();
+    client.Send(kGet);
+    EXPECT_THAT(client.ReadUntil("GET /echo "), StartsWith("HTTP/1.1 200"));
+  }
+}
+
+TEST_F(HttpServerTest, AnswersWhatAClientSentBeforeItEndedItsSide) {
+  StartServer();
+  for (const int requests : {1, 3, 2000}) {
+    RawClient client(server_->port());
+    std::thread sender([&] {
+      client.Send(Numbers(requests) + "GET /ha");  // the half one goes without an answer
+      shutdown(client.fd(), SHUT_WR);
+    });
+    EXPECT_EQ(CountNumbers(client, requests), requests);
+    sender.join();
+    EXPECT_EQ(client.ReadAll(), "");
+    EXPECT_TRUE(client.closed());
+  }
+  RawClient refused(server_->port());
+  refused.Send("garbage\r\n\r\n");
+  shutdown(refused.fd(), SHUT_WR);
+  EXPECT_THAT(refused.ReadAll(), StartsWith("HTTP/1.1 400"));
+  EXPECT_TRUE(refused.closed());
+}
+
+// A pipeline that is deeper than its bound, when the server stops.
+TEST_F(HttpServerTest, StopsInTheMiddleOfAPipeline) {
+  for (int round = 0; round < 20; ++round) {
+    StartServer({.io_threads = 1 + round % 2});
+    std::vector<std::unique_ptr<RawClient>> clients;
+    std::vector<std::thread> senders;
+    for (int c = 0; c < 4; ++c) {
+      clients.push_back(std::make_unique<RawClient>(server_->port()));
+      senders.emplace_back([&client = *clients.back()] { client.Send(Numbers(4000)); });
+    }
+    EXPECT_GT(CountNumbers(*clients[0], 1 + round * 10), 0);
+    server_->Shutdown(absl::Milliseconds(round % 3));
+    EXPECT_EQ(server_->open_connections(), 0);
+    for (std::thread& sender : senders) sender.join();
+  }
+}
+
+TEST_F(HttpServerTest, RefusesBodiesThatDoNotFitIntoMemoryTogether) {
+  StartServer({.max_total_body_bytes = 1 << 20});
+  const std::string head =
+      absl::StrCat("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: ", 700 << 10, "\r\n\r\n");
+  RawClient first(server_->port()), second(server_->port());
+  first.Send(head + std::string(600 << 10, 'a'));
+  absl::SleepFor(absl::Milliseconds(100));  // until it has been read
+  second.Send(head + std::string(600 << 10, 'b'));
+  EXPECT_THAT(second.ReadUntil("\r\n\r\n"), AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("Retry-After: 1\r\n"),
+                                                  HasSubstr("Connection: close\r\n")));
+  first.Send(std::string(100 << 10, 'a'));
+  EXPECT_THAT(first.ReadUntil("aaa"), StartsWith("HTTP/1.1 200"));
+  for (int i = 0; i < 5; ++i) {  // what has been answered, refused or left takes no room
+    RawClient(server_->port()).Send(head + std::string(600 << 10, 'c'));
+    RawClient again(server_->port());
+    std::string answer;
+    for (int tries = 0; tries < 100 && !absl::StartsWith(answer, "HTTP/1.1 200"); ++tries) {
+      RawClient client(server_->port());
+      client.Send(head + std::string(700 << 10, 'd'));
+      answer = client.ReadUntil("ddd");
+    }
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 200"));
+  }
+}
+
+TEST_F(HttpServerTest, ReadsOfARefusedClientOnlySoMuch) {
+  StartServer();
+  RawClient client(server_->port());
+  const absl::Time begin = absl::Now();
+  client.Send("garbage\r\n\r\n");
+  const std::string more(1 << 20, 'x');
+  int sent = 0;
+  while (sent < 1000 && client.Send(more)) ++sent;
+  EXPECT_LT(sent, 100);  // what sockets buffer, and a little
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(2));
+}
+
+double CpuSeconds() {
+  timespec now;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+TEST_F(HttpServerTest, WaitsQuietlyForADescriptor) {
+  StartServer();
+  rlimit limit;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const int next = dup(0);  // the lowest that is free: the client's, and then there is none for the server
+  close(next);
+  rlimit tight = limit;
+  tight.rlim_cur = static_cast<rlim_t>(next) + 1;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
+  RawClient client(server_->port());
+  client.Send(kGet);
+  const double before = CpuSeconds();
+  EXPECT_EQ(client.ReadUntil("GET /echo ", absl::Milliseconds(500)), "");
+  EXPECT_LT(CpuSeconds() - before, 0.1);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_THAT(client.ReadUntil("GET /echo "), StartsWith("HTTP/1.1 200"));
 }
 
 TEST_F(HttpServerTest, ServesManyClientsAtOnce) {
