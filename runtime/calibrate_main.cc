@@ -170,6 +170,7 @@ absl::Status Run(int argc, char** argv) {
   int64_t max_control = job.max_control;
   int64_t epochs = job.scd.aligner.epochs;
   int64_t seed = 1;
+  std::string storage = "bf16";
   MachineFlags machine;
   FlagSet flags(kUsage);
   flags.Add("producer", "DIR", &job.producer, "model directory of the prefill side");
@@ -191,6 +192,9 @@ absl::Status Run(int argc, char** argv) {
   flags.Add("aligner-width", "N", &job.scd.aligner.width, "width of the aligners' MLP");
   flags.Add("aligner-epochs", "N", &epochs, "passes over those tokens");
   flags.Add("max-control", "N", &max_control, "also fit zero-byte controls with 0 to N native layers");
+  flags.Add(
+      "store", "TYPE", &storage,
+      "matrices of the artifact: f32, bf16 or int8, which has a scale per row and half the bytes of bf16");
   machine.AddCompute(&flags, job.compute, "arithmetic of both models");
   flags.Add("seed", "N", &seed, "same seed, machine and threads: the same bytes");
   machine.AddThreads(&flags);
@@ -214,6 +218,7 @@ absl::Status Run(int argc, char** argv) {
         "--held-out above 0 and at most 0.5");
   }
   ALUDEL_ASSIGN_OR_RETURN(job.compute, machine.Compute());
+  ALUDEL_ASSIGN_OR_RETURN(job.storage, ParseMatrixStorage(storage));
   job.max_control = static_cast<int>(max_control);
   job.scd.max_patch = static_cast<int>(max_patch);
   job.scd.aligner.epochs = static_cast<int>(epochs);

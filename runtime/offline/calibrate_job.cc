@@ -256,7 +256,7 @@ class Calibration {
 
   absl::Status Save() {
     if (StopAsked()) return absl::CancelledError("calibration was interrupted");
-    ALUDEL_ASSIGN_OR_RETURN(ArtifactWriter writer, ArtifactWriter::Begin(job_.out));
+    ALUDEL_ASSIGN_OR_RETURN(ArtifactWriter writer, ArtifactWriter::Begin(job_.out, job_.storage));
     ArtifactManifest manifest;
     manifest.producer = ModelName(job_.producer);
     manifest.producer_hash = producer_->hash();

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/device.h"
+#include "runtime/codec/artifact/weight_file.h"
 #include "runtime/codec/scd/calibrate.h"
 
 namespace aludel {
@@ -20,6 +21,7 @@ struct CalibrateJob {
   int64_t prompts = 0;                 // 0: all
   double held_out = 0.1;               // fraction of prompts that choose and measure but do not fit
   DType compute = DType::kF32;
+  MatrixStorage storage = MatrixStorage::kBf16;
   int max_control = 0;  // controls with 0 .. this many native layers
   ScdOptions scd;
 };

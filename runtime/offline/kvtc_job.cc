@@ -162,7 +162,7 @@ class KvtcCalibration {
   }
 
   absl::Status Save() {
-    ALUDEL_ASSIGN_OR_RETURN(ArtifactWriter writer, ArtifactWriter::Begin(job_.base.out));
+    ALUDEL_ASSIGN_OR_RETURN(ArtifactWriter writer, ArtifactWriter::Begin(job_.base.out, job_.base.storage));
     ALUDEL_ASSIGN_OR_RETURN(const auto old, FindArtifact(job_.base.out));
     ArtifactManifest manifest;
     manifest.producer = ModelName(job_.base.producer);

@@ -388,7 +388,7 @@ class TransformCalibration {
 
   absl::Status Save() {
     if (StopAsked()) return absl::CancelledError("calibration was interrupted");
-    ALUDEL_ASSIGN_OR_RETURN(ArtifactWriter writer, ArtifactWriter::Begin(job_.base.out));
+    ALUDEL_ASSIGN_OR_RETURN(ArtifactWriter writer, ArtifactWriter::Begin(job_.base.out, job_.base.storage));
     ArtifactManifest manifest;
     manifest.producer = ModelName(job_.base.producer);
     manifest.producer_hash = producer_->hash();

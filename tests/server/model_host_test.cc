@@ -50,8 +50,8 @@ absl::StatusOr<std::unique_ptr<ModelHost>> Load(const ModelOptions& options) {
 TEST(ModelHost, SaysHowFastItLoaded) {
   Log log;
   ASSERT_TRUE(Load(Options(kChat)).ok());
-  EXPECT_THAT(log.text(), ContainsRegex("loaded deploy/demo/chat/ .LlamaForCausalLM, unquantised.: "
-                                        "0\\.013 GB in [0-9]+\\.[0-9][0-9] s, [0-9]+\\.[0-9][0-9] GB/s"));
+  EXPECT_THAT(log.text(), ContainsRegex("loaded deploy/demo/chat/ .LlamaForCausalLM, fp8.: "
+                                        "0\\.007 GB in [0-9]+\\.[0-9][0-9] s, [0-9]+\\.[0-9][0-9] GB/s"));
 }
 
 TEST(ModelHost, MissesATokenizerBeforeItLoadsWeights) {

@@ -38,17 +38,35 @@ _TYPE_NAMES = {
     torch.bfloat16: "BF16",
     torch.int32: "I32",
     torch.int64: "I64",
+    torch.uint8: "F8_E4M3",  # PyTorch 1.13 has no such type: its bytes
 }
-_NUMPY_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4"}
+_NUMPY_TYPES = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "F8_E4M3": "u1",
+    "I64": "<i8",
+    "I32": "<i4",
+}
 
 # Rotated K and V of one layer: [tokens, kv_heads, head_dim] each.
 LayerCache = Tuple[torch.Tensor, torch.Tensor]
 
 
+def e4m3_values() -> np.ndarray:
+    """What the 256 bytes of FP8 E4M3 mean: 4 exponent bits of bias 7, 3 of mantissa, no infinity."""
+    byte = np.arange(256)
+    exponent, mantissa = (byte >> 3) & 15, (byte & 7) / 8
+    value = np.where(exponent == 0, mantissa * 2.0**-6, (1 + mantissa) * 2.0 ** (exponent - 7.0))
+    value[(byte & 127) == 127] = np.nan
+    return np.where(byte >= 128, -value, value)
+
+
 def read_safetensors(path: Path, dtype: torch.dtype = torch.float32) -> Dict[str, torch.Tensor]:
     """Reads one file: a little-endian header length, a JSON header, then the tensors' bytes.
 
-    Floating-point tensors become `dtype` (exact from bf16 and f16); integers become int64.
+    Floating-point tensors become `dtype` (exact from bf16, f16 and FP8); integers become int64.
     """
     raw = Path(path).read_bytes()
     (header_bytes,) = struct.unpack_from("<Q", raw)
@@ -61,6 +79,8 @@ def read_safetensors(path: Path, dtype: torch.dtype = torch.float32) -> Dict[str
         array = np.frombuffer(raw[begin:end], dtype=_NUMPY_TYPES[entry["dtype"]])
         if entry["dtype"] == "BF16":  # bf16 is the upper half of a float32
             array = (array.astype("<u4") << 16).view("<f4")
+        elif entry["dtype"] == "F8_E4M3":
+            array = e4m3_values()[array]
         target = torch.int64 if entry["dtype"].startswith("I") else dtype
         tensors[name] = torch.from_numpy(array.copy()).to(target).reshape(entry["shape"])
     return tensors
@@ -93,13 +113,22 @@ def write_safetensors(
 
 
 def load_weights(directory: Path, dtype: torch.dtype) -> Dict[str, torch.Tensor]:
-    """Reads model.safetensors, or every shard that model.safetensors.index.json names."""
+    """Reads model.safetensors, or every shard that model.safetensors.index.json names.
+
+    FP8 matrices with a scale per tensor or per row are multiplied out.
+    """
     index = directory / "model.safetensors.index.json"
-    if not index.exists():
-        return read_safetensors(directory / "model.safetensors", dtype)
+    shards = ["model.safetensors"]
+    if index.exists():
+        shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
     weights: Dict[str, torch.Tensor] = {}
-    for shard in sorted(set(json.loads(index.read_text())["weight_map"].values())):
+    for shard in shards:
         weights.update(read_safetensors(directory / shard, dtype))
+    for name in [name for name in weights if name.endswith(".weight_scale")]:
+        scale = weights.pop(name)
+        if scale.dim() == 2 and scale.shape[1] != 1:
+            raise ValueError(f"{name} has a scale per block, want one per tensor or per row")
+        weights[name[: -len("_scale")]] *= scale.reshape(-1, 1)
     return weights
 
 

@@ -164,7 +164,7 @@ absl::StatusOr<ControlWeights> LoadControl(const ArtifactManifest& manifest, con
   return weights;
 }
 
-absl::StatusOr<ArtifactWriter> ArtifactWriter::Begin(const std::string& destination) {
+absl::StatusOr<ArtifactWriter> ArtifactWriter::Begin(const std::string& destination, MatrixStorage storage) {
   std::string base = destination;
   while (base.size() > 1 && base.back() == '/') base.pop_back();
   std::string partial = absl::StrCat(base, ".partial-XXXXXX");
@@ -175,7 +175,7 @@ absl::StatusOr<ArtifactWriter> ArtifactWriter::Begin(const std::string& destinat
     return absl::UnavailableError(absl::StrCat(partial, ": ", std::strerror(errno)));
   }
   std::filesystem::permissions(partial, static_cast<std::filesystem::perms>(0755), error);
-  return ArtifactWriter(base, partial);
+  return ArtifactWriter(base, partial, storage);
 }
 
 ArtifactWriter::~ArtifactWriter() {
@@ -185,14 +185,14 @@ ArtifactWriter::~ArtifactWriter() {
 
 absl::StatusOr<ArtifactFile> ArtifactWriter::AddEncoder(const std::string& format,
                                                         const ScdEncoderWeights& weights) {
-  TensorList tensors;
+  TensorList tensors(storage_);
   for (size_t i = 0; i < weights.size(); ++i) {
     const ScdEncoderLayer& layer = weights[i];
     if (layer.mode == ScdMode::kPatch) {
-      tensors.AddMatrix(LayerTensor(i, "h"), layer.h, /*narrow=*/false);
+      tensors.AddMatrix(LayerTensor(i, "h"), layer.h);
     } else {
-      tensors.AddMatrix(LayerTensor(i, "k"), layer.k, /*narrow=*/false);
-      tensors.AddMatrix(LayerTensor(i, "v"), layer.v, /*narrow=*/false);
+      tensors.AddMatrix(LayerTensor(i, "k"), layer.k);
+      tensors.AddMatrix(LayerTensor(i, "v"), layer.v);
     }
   }
   return WriteWeights(partial_, absl::StrCat(format, ".encoder.safetensors"), tensors);
@@ -201,19 +201,18 @@ absl::StatusOr<ArtifactFile> ArtifactWriter::AddEncoder(const std::string& forma
 absl::StatusOr<ArtifactFile> ArtifactWriter::AddDecoder(const std::string& format,
                                                         const std::string& consumer,
                                                         const ScdDecoderWeights& weights) {
-  TensorList tensors;
+  TensorList tensors(storage_);
   for (size_t i = 0; i < weights.size(); ++i) {
     const ScdDecoderLayer& layer = weights[i];
     if (layer.mode == ScdMode::kPatch) {
-      // The MLP corrects the linear part by little: bf16 loses nothing there and halves the file.
-      tensors.AddMatrix(LayerTensor(i, "aligner.skip"), layer.aligner.skip, /*narrow=*/false);
+      tensors.AddMatrix(LayerTensor(i, "aligner.skip"), layer.aligner.skip);
       tensors.AddVector(LayerTensor(i, "aligner.bias"), layer.aligner.bias);
-      tensors.AddMatrix(LayerTensor(i, "aligner.gate_up"), layer.aligner.gate_up, /*narrow=*/true);
+      tensors.AddMatrix(LayerTensor(i, "aligner.gate_up"), layer.aligner.gate_up);
       tensors.AddVector(LayerTensor(i, "aligner.gate_up_bias"), layer.aligner.gate_up_bias);
-      tensors.AddMatrix(LayerTensor(i, "aligner.down"), layer.aligner.down, /*narrow=*/true);
+      tensors.AddMatrix(LayerTensor(i, "aligner.down"), layer.aligner.down);
     } else {
-      tensors.AddMatrix(LayerTensor(i, "k"), layer.k, /*narrow=*/false);
-      tensors.AddMatrix(LayerTensor(i, "v"), layer.v, /*narrow=*/false);
+      tensors.AddMatrix(LayerTensor(i, "k"), layer.k);
+      tensors.AddMatrix(LayerTensor(i, "v"), layer.v);
     }
   }
   return WriteWeights(partial_, absl::StrCat(format, ".", consumer, ".decoder.safetensors"), tensors);
@@ -222,9 +221,9 @@ absl::StatusOr<ArtifactFile> ArtifactWriter::AddDecoder(const std::string& forma
 absl::StatusOr<ArtifactFile> ArtifactWriter::AddControl(const std::string& control,
                                                         const std::string& consumer,
                                                         const ControlWeights& weights) {
-  TensorList tensors;
+  TensorList tensors(storage_);
   for (size_t i = weights.native_layers + 1; i < weights.layers.size(); ++i) {
-    tensors.AddMatrix(LayerTensor(i, "kv"), weights.layers[i].kv, /*narrow=*/true);
+    tensors.AddMatrix(LayerTensor(i, "kv"), weights.layers[i].kv);
     tensors.AddVector(LayerTensor(i, "bias"), weights.layers[i].bias);
   }
   return WriteWeights(partial_, absl::StrCat(control, ".", consumer, ".decoder.safetensors"), tensors);
@@ -232,14 +231,14 @@ absl::StatusOr<ArtifactFile> ArtifactWriter::AddControl(const std::string& contr
 
 absl::StatusOr<ArtifactFile> ArtifactWriter::AddEncoder(const std::string& format,
                                                         const TransformEncoderWeights& weights) {
-  return WriteWeights(partial_, absl::StrCat(format, ".encoder.safetensors"), ListTensors(weights));
+  return WriteWeights(partial_, absl::StrCat(format, ".encoder.safetensors"), ListTensors(weights, storage_));
 }
 
 absl::StatusOr<ArtifactFile> ArtifactWriter::AddDecoder(const std::string& format,
                                                         const std::string& consumer,
                                                         const TransformDecoderWeights& weights) {
   return WriteWeights(partial_, absl::StrCat(format, ".", consumer, ".decoder.safetensors"),
-                      ListTensors(weights));
+                      ListTensors(weights, storage_));
 }
 
 absl::Status ArtifactWriter::Keep(const ArtifactManifest& from, const ArtifactFile& file) {

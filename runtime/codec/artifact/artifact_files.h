@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "runtime/codec/artifact/artifact.h"
+#include "runtime/codec/artifact/weight_file.h"
 
 namespace aludel {
 
@@ -16,10 +17,13 @@ namespace aludel {
 // after a destructor without it, the destination holds what it held before. Not thread-safe.
 class ArtifactWriter {
  public:
-  static absl::StatusOr<ArtifactWriter> Begin(const std::string& destination);
+  static absl::StatusOr<ArtifactWriter> Begin(const std::string& destination,
+                                              MatrixStorage storage = MatrixStorage::kBf16);
   ~ArtifactWriter();
   ArtifactWriter(ArtifactWriter&& other) noexcept
-      : destination_(std::move(other.destination_)), partial_(std::exchange(other.partial_, "")) {}
+      : destination_(std::move(other.destination_)),
+        partial_(std::exchange(other.partial_, "")),
+        storage_(other.storage_) {}
   ArtifactWriter& operator=(ArtifactWriter&&) = delete;
 
   absl::StatusOr<ArtifactFile> AddEncoder(const std::string& format, const ScdEncoderWeights& weights);
@@ -38,11 +42,12 @@ class ArtifactWriter {
   absl::Status Publish(const ArtifactManifest& manifest);
 
  private:
-  ArtifactWriter(std::string destination, std::string partial)
-      : destination_(std::move(destination)), partial_(std::move(partial)) {}
+  ArtifactWriter(std::string destination, std::string partial, MatrixStorage storage)
+      : destination_(std::move(destination)), partial_(std::move(partial)), storage_(storage) {}
 
   std::string destination_;
   std::string partial_;  // empty once published or moved from
+  MatrixStorage storage_;
 };
 
 // Takes along every format of `old` whose name is not in `replaced`, and all controls unless

@@ -92,30 +92,28 @@ absl::StatusOr<TransformDecoderWeights> LoadTransformDecoder(const ArtifactManif
   return weights;
 }
 
-TensorList ListTensors(const TransformEncoderWeights& weights) {
-  TensorList tensors;
+TensorList ListTensors(const TransformEncoderWeights& weights, MatrixStorage storage) {
+  TensorList tensors(storage);
   for (size_t g = 0; g < weights.size(); ++g) {
-    tensors.AddMatrix(GroupTensor(g, "matrix"), weights[g].matrix, /*narrow=*/false);
-    if (weights[g].side.rows > 0)
-      tensors.AddMatrix(GroupTensor(g, "side"), weights[g].side, /*narrow=*/false);
+    tensors.AddMatrix(GroupTensor(g, "matrix"), weights[g].matrix);
+    if (weights[g].side.rows > 0) tensors.AddMatrix(GroupTensor(g, "side"), weights[g].side);
     tensors.AddVector(GroupTensor(g, "offset"), weights[g].offset);
     AddGrid(g, weights[g].grid, &tensors);
   }
   return tensors;
 }
 
-TensorList ListTensors(const TransformDecoderWeights& weights) {
-  TensorList tensors;
+TensorList ListTensors(const TransformDecoderWeights& weights, MatrixStorage storage) {
+  TensorList tensors(storage);
   for (size_t g = 0; g < weights.size(); ++g) {
     const TransformDecoderGroup& group = weights[g];
     AddGrid(g, group.grid, &tensors);
     tensors.AddVector(GroupTensor(g, "bias"), group.bias);
-    // Computed in bf16 by default: nothing finer is worth its bytes.
-    if (group.linear.rows > 0) tensors.AddMatrix(GroupTensor(g, "linear"), group.linear, /*narrow=*/true);
+    if (group.linear.rows > 0) tensors.AddMatrix(GroupTensor(g, "linear"), group.linear);
     if (group.hidden.rows == 0) continue;
-    tensors.AddMatrix(GroupTensor(g, "hidden"), group.hidden, /*narrow=*/true);
+    tensors.AddMatrix(GroupTensor(g, "hidden"), group.hidden);
     tensors.AddVector(GroupTensor(g, "hidden_bias"), group.hidden_bias);
-    tensors.AddMatrix(GroupTensor(g, "out"), group.out, /*narrow=*/true);
+    tensors.AddMatrix(GroupTensor(g, "out"), group.out);
   }
   return tensors;
 }

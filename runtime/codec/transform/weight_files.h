@@ -19,7 +19,7 @@ absl::StatusOr<TransformDecoderWeights> LoadTransformDecoder(const ArtifactManif
                                                              const ArtifactDecoder& decoder, int64_t kv_dim,
                                                              int64_t hidden);
 
-TensorList ListTensors(const TransformEncoderWeights& weights);
-TensorList ListTensors(const TransformDecoderWeights& weights);
+TensorList ListTensors(const TransformEncoderWeights& weights, MatrixStorage storage);
+TensorList ListTensors(const TransformDecoderWeights& weights, MatrixStorage storage);
 
 }  // namespace aludel

@@ -321,6 +321,9 @@ class Greedy : public ::testing::TestWithParam<GreedyCase> {};
 TEST_P(Greedy, ChoosesTheReferenceTokensOn200Prompts) {
   const GreedyCase& param = GetParam();
   TestModel model(absl::StrCat("deploy/demo/", param.model), {.compute = DType::kF32}, param.kv, 1024);
+  // Where the cache is rounded, a value now and then falls to the other side: between float32 and float64 the
+  // reference itself moves a gap by a few thousandths (deploy/demo/train/README.md has the bound).
+  const float tie = param.kv == DType::kBf16 ? 8e-3f : 4e-3f;
   std::ifstream file(absl::StrCat(kGolden, param.model, ".greedy.jsonl"));
   std::string line;
   int prompts = 0;
@@ -334,7 +337,7 @@ TEST_P(Greedy, ChoosesTheReferenceTokensOn200Prompts) {
     for (size_t i = 0; i < expected.size(); ++i) {
       const auto best = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
       // Two logits closer than our tolerance are a tie, and what follows a tie is another text.
-      if (best != expected[i] && gaps[i] < 4e-3f) break;
+      if (best != expected[i] && gaps[i] < tie) break;
       ASSERT_EQ(best, expected[i]) << "question " << golden["question"] << " token " << i << " gap "
                                    << gaps[i];
       if (i + 1 < expected.size()) logits = model.Run({&expected[i], 1});

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -56,7 +57,7 @@ TEST(Weights, ReportsProgressUpToTheLastByte) {
   const auto model =
       Load("deploy/demo/base", [&](int64_t done, int64_t total) { seen.emplace_back(done, total); });
   ASSERT_TRUE(model.ok());
-  ASSERT_GE(seen.size(), 3);
+  ASSERT_GE(seen.size(), 2);  // the file has 7 MB, a report comes every few
   for (size_t i = 1; i < seen.size(); ++i) EXPECT_GT(seen[i].first, seen[i - 1].first);
   EXPECT_EQ(seen.back().first, seen.back().second);
   EXPECT_EQ(seen.back().second, (*model)->load_report().bytes);
@@ -66,7 +67,9 @@ TEST(Weights, CountsParametersAndBytes) {
   const ModelConfig demo = ModelConfig::Load("deploy/demo/base").value();
   const ModelFiles files = ModelFiles::Open("deploy/demo/base").value();
   int64_t elements = 0;
-  for (const auto& [name, entry] : files.entries()) elements += entry->elements();
+  for (const auto& [name, entry] : files.entries()) {
+    if (!absl::EndsWith(name, ".weight_scale")) elements += entry->elements();
+  }
   EXPECT_EQ(CountParameters(demo), elements);
   for (const char* name : {"llama_tied", "llama_biases", "qwen2_bias", "qwen3_qk_norm", "llama_head_dim"}) {
     const std::string directory = std::string(kTiny) + name;

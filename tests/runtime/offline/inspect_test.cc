@@ -51,6 +51,7 @@ TEST(Inspect, DescribesAModelAndPlansItsMemory) {
   EXPECT_EQ(report["model"]["architecture"], "LlamaForCausalLM");
   EXPECT_EQ(report["model"]["parameters"], 6557952);
   EXPECT_EQ(report["weights"]["types"][0]["dtype"], "BF16");
+  EXPECT_EQ(report["weights"]["types"][1]["dtype"], "F8_E4M3");
   EXPECT_EQ(report["kv_cache"]["bytes_per_token"], 2 * 8 * 4 * 32 * 2);
   EXPECT_EQ(report["tokenizer"]["ids"], 2048);
   const json& plan = report["memory_plan"];

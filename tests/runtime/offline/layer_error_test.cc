@@ -1,11 +1,11 @@
 #include "runtime/offline/layer_error.h"
 
 #include <cmath>
-#include <cstring>
 
 #include "gtest/gtest.h"
 #include "runtime/codec/hand_over.h"
 #include "runtime/model/safetensors.h"
+#include "runtime/model/stored_matrix.h"
 #include "tests/testing/test_model.h"
 
 namespace aludel {
@@ -40,14 +40,12 @@ class Capture : public LayerObserver {
 class Reference {
  public:
   Reference(const ModelConfig& config, Capture states) : config_(config), states_(std::move(states)) {
-    const auto file = SafetensorsFile::Open("deploy/demo/chat/model.safetensors").value();
-    const SafetensorsEntry* entry = *file->Find("model.layers.3.self_attn.o_proj.weight");
-    wo_.resize(entry->elements());
-    for (size_t i = 0; i < wo_.size(); ++i) {
-      Bf16 value;
-      std::memcpy(&value, entry->data.data() + 2 * i, 2);
-      wo_[i] = ToFloat(value);
-    }
+    const ModelFiles files = ModelFiles::Open("deploy/demo/chat").value();
+    const auto wo = StoredMatrix::Open(files, config.quantisation, "model.layers.3.self_attn.o_proj",
+                                       config.hidden, config.q_dim());
+    std::vector<float> values((*wo)->rows() * (*wo)->cols());
+    (*wo)->Read(0, (*wo)->rows(), values.data());
+    wo_.assign(values.begin(), values.end());
     for (size_t t = 0; t < states_.k.size(); ++t) {
       Rotate(t, &states_.q[t]);
       Rotate(t, &states_.k[t]);

@@ -72,7 +72,7 @@ TEST_F(Artifact, EncoderSurvivesARewriteByteForByte) {
   ASSERT_TRUE(encoder.ok()) << encoder.status();
   const auto decoder = LoadScdDecoder(*manifest, format, format.decoders[0], 128, 256);
   ASSERT_TRUE(decoder.ok()) << decoder.status();
-  auto writer = ArtifactWriter::Begin(directory_ + "-copy");
+  auto writer = ArtifactWriter::Begin(directory_ + "-copy", MatrixStorage::kInt8);
   ASSERT_TRUE(writer.ok());
   EXPECT_EQ(writer->AddEncoder("paper", *encoder)->sha256, format.encoder.sha256);
   EXPECT_EQ(writer->AddDecoder("paper", "chat", *decoder)->sha256, format.decoders[0].file.sha256);
@@ -96,8 +96,8 @@ TEST_F(Artifact, PublishRefusesToReplaceWhatIsNoArtefact) {
 }
 
 TEST_F(Artifact, ManifestFieldsAreNamedWhenTheyAreWrong) {
-  EXPECT_THAT(Complaint("\"artifact_version\": 1", "\"artifact_version\": 2"),
-              HasSubstr("dir/artifact.json: artifact_version is 2, this build reads 1"));
+  EXPECT_THAT(Complaint("\"artifact_version\": 2", "\"artifact_version\": 3"),
+              HasSubstr("dir/artifact.json: artifact_version is 3, this build reads 1 to 2"));
   EXPECT_THAT(Complaint("\"producer\"", "\"producers\""), HasSubstr("producer is missing, want an object"));
   EXPECT_THAT(Complaint("\"mode\": \"patch\"", "\"mode\": \"magic\""),
               HasSubstr("formats[2].layers[0]: mode is \"magic\""));
