@@ -134,7 +134,8 @@ struct TransportOptions {
   // UCX only. Comma-separated devices ("lo", "mlx5_0:1"); empty: all. Also decides which addresses peers are
   // told.
   std::string ucx_devices;
-  // Sends queued and not finished, per channel, beyond which Send fails with ResourceExhausted.
+  // Sends queued and not finished, per channel, beyond which Send fails with ResourceExhausted. Servers set
+  // it from transport.max_inflight_sends of config.proto, whose default is larger.
   int max_inflight_sends = 1024;
   LinkEmulation link;  // of each channel
   // UCX only. A payload that has not arrived so long after its OnHeader ends with an error, and its

@@ -18,6 +18,8 @@ namespace aludel {
 class HttpExchange;
 class TlsContext;
 
+// The gateway sets addresses, threads, limits and timeouts from GatewayConfig (config.proto); the defaults
+// here are those of a server that is opened without one, as in tests.
 struct HttpServerOptions {
   std::string address = "127.0.0.1";
   uint16_t port = 0;  // 0: any free port, see HttpServer::port()
