@@ -16,10 +16,10 @@ struct RequestSize {
   int choices = 1;
 };
 
-// Decides who gets in. Blocks are promised for the prompt and a first stretch of every answer; what answers
-// take beyond that is shared by preemption. Handed-over tokens cannot be computed again, so they stay, and
-// the ledger keeps so much room beside all of them that any one choice can run to its end alone: with that,
-// the first in rank always can, and every admitted request ends. Not thread-safe.
+// Decides which requests are admitted. Blocks are promised for the prompt and a first stretch of every
+// answer; what answers take beyond that is shared by preemption. Handed-over tokens cannot be computed again,
+// so they stay, and the ledger keeps so much room beside all of them that any one choice can run to its end
+// alone: with that, the first in rank always can, and every admitted request ends. Not thread-safe.
 class Admission {
  public:
   // `layout` must outlive the ledger.

@@ -352,7 +352,7 @@ void Engine::Impl::Finish(SequenceId id, const absl::Status& status, FinishReaso
   result.cached_tokens = sequence->cached_tokens;
   result.fell_back = sequence->fell_back;
   result.fallback_reason = sequence->fallback_reason;
-  // Blocks first, word after: who hears the end may count on the room.
+  // Frees the blocks before the callback: a caller may submit again from it.
   sequence->blocks.Clear();
   // Choices that never came to be end with choice 0, which carried them.
   ChoiceGroup& group = *sequence->group;

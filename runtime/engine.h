@@ -116,7 +116,7 @@ struct EngineStats {
   int64_t waiting = 0;  // admitted, waiting for frames or for their first step
   int64_t kv_blocks_total = 0;
   int64_t kv_blocks_used = 0;      // held by sequences
-  int64_t kv_blocks_cached = 0;    // held by nobody, but with a prefix that may come again
+  int64_t kv_blocks_cached = 0;    // unreferenced, with a prefix that may be asked for again
   int64_t kv_blocks_reserved = 0;  // promised to admitted sequences, held or not
   uint64_t steps = 0;
   uint64_t prompt_tokens = 0;  // computed here

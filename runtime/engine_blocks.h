@@ -13,8 +13,8 @@
 
 namespace aludel {
 
-// Who holds which blocks: everything that moves them between sequences, the prefix cache and the pool. Knows
-// no model, so that tests drive it alone. Owned by the engine thread; MatchedTokens comes from any.
+// Moves blocks between sequences, the prefix cache and the pool. Knows no model, so that tests drive it
+// alone. Owned by the engine thread; MatchedTokens comes from any.
 class EngineBlocks {
  public:
   // `pool` and `counters` must outlive this.
@@ -32,8 +32,8 @@ class EngineBlocks {
   // `fork`, a new choice of the same request, goes on from everything that `sequence` has computed.
   static void Fork(const Sequence& sequence, Sequence& fork);
 
-  // Plans the next step over all sequences that do not wait for frames; preempts whom the plan preempts, and
-  // lets sequences that have not started share what the cache has of them.
+  // Plans the next step over all sequences that do not wait for frames; carries out its preemptions, and lets
+  // sequences that have not started share what the cache has of them.
   std::vector<StepItem> Plan(const SequenceMap& sequences);
   // Blocks of the sequence's own for its next `tokens` tokens, which the plan has seen to.
   void Prepare(Sequence& sequence, int64_t tokens, Stream stream);

@@ -62,7 +62,7 @@ class Sampler {
   int32_t Sample(absl::Span<const float> logits, absl::Span<const uint64_t> allowed, SamplerScratch* scratch);
 
   // How the next token is drawn if nothing restricts it, where that takes the model's logits as they are:
-  // whoever has them can draw it and have it accepted.
+  // a caller that has them can draw the token and pass it to Accept.
   std::optional<RowSampling> PlainDraw() const;
   // `token` is the next one; penalties count it from now on.
   void Accept(int32_t token);

@@ -30,7 +30,7 @@ class StageClock {
   explicit StageClock(SteadyClock::time_point now) : start_(now), mark_(now) {}
   // Charges the time since the last charge to `stage`, a field of SequenceTimes. Nothing after Stop.
   void Charge(double* stage) { *stage += Take(); }
-  // The same for who charges it to several.
+  // As above, when several sequences share the cost.
   double Take() {
     if (stopped_) return 0;
     const SteadyClock::time_point before = std::exchange(mark_, SteadyClock::now());

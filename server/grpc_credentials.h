@@ -10,8 +10,8 @@
 
 namespace aludel {
 
-// How the three servers know each other over gRPC. All files empty: plain text, and whoever reaches a port
-// may use it. Otherwise TLS with certificates on both sides (mTLS), read again when they change.
+// How the three servers know each other over gRPC. All files empty: plain text, and every client that reaches
+// a port may use it. Otherwise TLS with certificates on both sides (mTLS), read again when they change.
 struct GrpcTlsOptions {
   std::string certificate_file;
   std::string key_file;

@@ -44,10 +44,11 @@ class HttpClient::Impl {
  private:
   friend class HttpClient::Connection;
 
-  // getaddrinfo() cannot be stopped: it has a thread of its own, which is left behind when nobody waits.
+  // getaddrinfo() cannot be stopped: it has a thread of its own, which is left behind when the caller
+  // gives up.
   struct LookUp {
     std::mutex mutex;
-    Impl* client ABSL_GUARDED_BY(mutex);  // null: nobody waits
+    Impl* client ABSL_GUARDED_BY(mutex);  // null: the caller has given up
   };
 
   void Dispatch();

@@ -39,7 +39,7 @@ class ModelHost {
   const KvCodec* FindCodec(absl::string_view name) const;
   // What prefill took when the model was warmed up.
   const std::vector<PrefillSample>& prefill_samples() const { return prefill_samples_; }
-  // Who this model is to peers.
+  // How this model is identified to peers.
   v1::ModelIdentity Identity() const;
   // The engine's. Why work on its device is not remembered as a graph is logged, once as long as it is the
   // same.

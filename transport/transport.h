@@ -14,9 +14,9 @@
 
 namespace aludel {
 
-// Moves messages between processes: a small header and a payload of any size, both opaque here. Who may send
-// what, and whether bytes are sane, is the receiver's business (see server/decode/kv_receiver.h). What
-// travels, and what the two sides promise each other, is in PROTOCOL.md.
+// Moves messages between processes: a small header and a payload of any size, both opaque here. Which
+// messages are allowed, and whether their bytes are sane, is for the receiver to check (see
+// server/decode/kv_receiver.h). What travels, and what the two sides promise each other, is in PROTOCOL.md.
 
 // Memory that the transport can send from and receive into without a copy. Owned by its holder; it must not
 // be freed while an operation on it is unfinished (Channel::Send's `done`, MessageHandler::OnPayload).
@@ -84,8 +84,8 @@ struct TransportStats {
   uint64_t emulated_faults = 0;  // messages lost, spoiled or doubled on purpose
 };
 
-// One endpoint of the data plane: receives for everybody who knows its address, and connects to peers. Owns
-// one progress thread that sleeps when there is nothing to do. Thread-safe. Channels and regions must be
+// One endpoint of the data plane: receives from every peer that knows its address, and connects to peers.
+// Owns one progress thread that sleeps when there is nothing to do. Thread-safe. Channels and regions must be
 // destroyed before their Transport.
 class Transport {
  public:

@@ -23,7 +23,7 @@ struct Provenance {
 };
 
 // Names a full block by everything its content depends on: provenance, all tokens before it and its own.
-// SHA-256, so that nobody can make a prompt that is taken for another.
+// SHA-256, so that no prompt can be made that is taken for another.
 using PrefixHash = std::array<uint8_t, 32>;
 
 // The hashes of a token sequence's full blocks, made once as the sequence grows.
@@ -42,10 +42,10 @@ class PrefixChain {
 };
 
 // Full blocks of the pool by what they hold, so that sequences that begin alike share them. Keeps no memory
-// of its own: a block that nobody references idles in the pool until it is the one taken longest ago, and
-// then its entry goes. Bounded by the pool. Owned by the engine thread; MatchedBlocks comes from any.
+// of its own: an unreferenced block idles in the pool until it is the least recently used, and then its entry
+// goes. Bounded by the pool. Owned by the engine thread; MatchedBlocks comes from any.
 //
-// Who can ask for a prompt can find out by its timing whether somebody asked for its beginning before.
+// Shared by all callers: the timing of a prompt shows whether its beginning was asked for before.
 class PrefixCache {
  public:
   // Hears of the pool's reclaimed blocks from now on; `pool` must outlive the cache.

@@ -26,8 +26,8 @@ class FrameSink {
   // Ships the first `bytes` of the reservation. The sink completes the header (ticket, epoch, sequence,
   // checksum).
   virtual absl::Status Commit(const FrameCoverage& coverage, size_t bytes) = 0;
-  // Encoding has waited so long for a frame's bytes, and so for what the device computes before them. For who
-  // takes times.
+  // Encoding has waited this long for a frame's bytes, and so for what the device computes before them.
+  // For timing.
   virtual void Waited(double seconds) { static_cast<void>(seconds); }
 };
 

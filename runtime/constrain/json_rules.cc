@@ -71,7 +71,8 @@ NodeId JsonRules::StringExcept(const std::vector<std::string>& names, NodeId nex
   const NodeId quote = b.Literal("\"", next);
   const Rule plain = b.MakeRule(Utf8(PlainAscii(), b.ReturnNode()));
   const NodeId rest = b.Repeat(plain, 0, -1, quote);
-  // The names' prefixes, longest first: whoever leaves their tree is free, and on it a name must not end.
+  // The names' prefixes, longest first: a key that leaves their tree is free, and one on it must not
+  // end there.
   std::map<std::string, ByteSet> children;
   for (const std::string& name : names) {
     // What needs an escape cannot come up here.

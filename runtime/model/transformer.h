@@ -94,7 +94,7 @@ class Transformer {
 
   const ModelConfig& config() const { return config_; }
   const TransformerOptions& options() const { return options_; }
-  // XXH3-128 over config.json and the weight files, hex: who this model is to peers and artefacts.
+  // XXH3-128 over config.json and the weight files, hex: identifies this model to peers and artifacts.
   const std::string& hash() const { return hash_; }
   const LoadReport& load_report() const { return load_report_; }
   Device* device() const { return device_; }

@@ -42,7 +42,7 @@ class CostModel {
   };
   // The hand-over of `prompt` from `target` in `format`: the longer of producing and sending, what this
   // server does itself, and what earlier ones took beside or saved of that. Nothing until that format came
-  // from somebody and something came from that server.
+  // from any server and anything came from that server.
   std::optional<double> PredictRemote(const Target& target, const std::string& format,
                                       absl::Span<const int32_t> prompt) const;
 

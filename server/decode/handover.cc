@@ -280,7 +280,7 @@ bool Handover::TryElsewhere(const absl::Status& reason) {
   std::vector<PlanTarget> targets = context_.prefill_pool->Snapshot();
   {
     absl::MutexLock lock(&mutex_);
-    if (over_) return true;  // nobody wants it any more
+    if (over_) return true;  // no longer wanted
     for (const size_t tried : tried_) targets[tried].ready = false;
   }
   const auto plan = MakePlan(context_.options->planner, FormatNames(context_), targets, spec_.wanted);

@@ -28,7 +28,7 @@ namespace aludel {
 // Gets one sequence's cache from prefill servers: a ticket at the receiver and a run at a server, together an
 // attempt. An attempt that fails before the hand-over's time is up is followed by one at another server, with
 // a ticket of its own, where there is one that has the format; otherwise the engine is told to prefill the
-// prompt itself. The owner ends it, when the cache is complete or nobody wants it any more.
+// prompt itself. The owner ends it when the cache is complete or no longer wanted.
 //
 //   new --Begin--> attempt 1 --failed--> attempt 2 ... --failed, or time is up--> given up (engine falls
 //   back)

@@ -95,7 +95,7 @@ int64_t KvReceiver::unfinished_payloads() const {
 }
 
 KvReceiver::Verdict KvReceiver::Judge(const FrameHeader& header, size_t payload_bytes) {
-  // Until the ticket is known the sender may be anybody: nobody's hand-over ends because of such a frame.
+  // Until the ticket is known any peer may have sent it: no handoff ends because of such a frame.
   if (header.epoch != epoch_) return {nullptr, "epoch", {}};
   const auto found = tickets_.find(header.ticket);
   if (found == tickets_.end()) return {nullptr, "unknown_ticket", {}};

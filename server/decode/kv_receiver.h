@@ -24,8 +24,8 @@
 
 namespace aludel {
 
-// Where the frames of one ticket go. Called from the transport's progress thread or, for on_lost, from
-// whoever calls Reap; never with a lock held; must not block.
+// Where the frames of one ticket go. Called from the transport's progress thread; on_lost also from the
+// thread that calls Reap. No lock is held. Must not block.
 struct TicketOwner {
   // A whole frame lies in `payload`, which stays until `release` has run (exactly once, on any thread).
   // Nothing beyond the header's form has been checked: checksum and coverage are the owner's.

@@ -49,9 +49,9 @@ using PredictTtft =
     std::function<std::optional<double>(std::optional<size_t> target, const std::string& format)>;
 
 // InvalidArgument for a format that is not in `formats` (this server's), or one forced together with exact
-// fidelity. A forced format overrides the length threshold; where nobody can deliver it the plan is local.
+// fidelity. A forced format overrides the length threshold; where no server can deliver it the plan is local.
 // Never a format that loses more than the fidelity allows. Under options.fastest the plan that `predict`
-// thinks soonest; one that it knows nothing of is tried first.
+// expects soonest; a plan without a prediction is tried first.
 absl::StatusOr<Plan> MakePlan(const PlannerOptions& options, absl::Span<const std::string> formats,
                               absl::Span<const PlanTarget> targets, const PlanRequest& request,
                               const PredictTtft& predict = nullptr);

@@ -8,8 +8,7 @@ namespace aludel {
 enum class TicketState : uint8_t {
   kOpen,
   kCompleted,  // every frame has landed and was applied
-  kAbandoned,  // nobody wants its frames any more: the run failed, the client left, the prompt was computed
-               // here
+  kAbandoned,  // no longer wanted: the run failed, the client left, or the prompt was prefilled here
   kExpired,    // its deadline passed
   kRefused,    // a frame of it was not what the ticket allows
   kFailed      // a transfer of it broke off

@@ -13,7 +13,7 @@
 
 namespace aludel {
 
-// Who a request is, from its first line on.
+// What identifies a request, from its first line on.
 struct RequestIdentity {
   std::string id;      // the client's x-request-id, or ours
   std::string client;  // name of its API key; "" where none is needed

@@ -26,7 +26,8 @@ std::string Describe(const grpc::Status& status) {
 
 }  // namespace
 
-// One request over its attempts. Kept alive by the running attempt, and weakly by who may cancel it.
+// One request over its attempts. Owned by the running attempt; the exchange holds a weak reference to
+// cancel it.
 class Router::Call : public GenerateCall, public std::enable_shared_from_this<Router::Call> {
  public:
   Call(Router* router, std::string model, v1::GenerateRequest request, absl::Time deadline,

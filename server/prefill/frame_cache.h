@@ -30,7 +30,7 @@ struct CachedFrame {
 // ids, which are compared one by one. Bounded in bytes; the chunk that was used least recently goes first,
 // and no chunk before those behind it. Thread-safe.
 //
-// Who can ask for a prompt can find out by its timing whether somebody asked for the same one before.
+// Shared by all callers: the timing of a prompt shows whether it was asked for before.
 class FrameCache {
  public:
   using Frames = std::shared_ptr<const std::vector<CachedFrame>>;

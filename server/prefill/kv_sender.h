@@ -24,7 +24,7 @@ namespace aludel {
 // Ships one hand-over's frames: the codec writes each payload straight into registered memory, and the frame
 // leaves as a message of the transport, its header as the message's header. A place is free again when its
 // send has ended; where the receiver grants credit, no more frames leave than it has room for (HANDOVER.md).
-// Nothing here waits: who encodes asks HasRoom first, and hears when there is.
+// Nothing here waits: the encoder asks HasRoom first and is called back when there is room.
 //
 // Reserve and Commit come from one thread at a time (cached frames first, then the engine thread), the rest
 // from any. The window and the connection are held until the last send has ended, whatever happened to the

@@ -48,8 +48,8 @@ struct PrefillContext {
 //   cache leave as there is room) -> sending (computed; frames on their way) -> ended
 // Stop (client gone, deadline) leads from each of them to ended: a computation is cancelled, and sends that
 // do not end by themselves soon after are ended by closing their connection. The stream ends exactly once,
-// after the last send. Thread-safe; kept alive by whoever will call it next (connection cache, engine,
-// sender).
+// after the last send. Thread-safe; owned by the component that calls it next (connection cache, engine
+// or sender).
 class PrefillRun : public SequenceListener, public std::enable_shared_from_this<PrefillRun> {
  public:
   using Stream = EventStream<v1::RunEvent>;

@@ -39,7 +39,7 @@ ucs_status_t UcxReceiver::OnMessage(void* self, const void* header, size_t heade
     const bool has_reply = (params->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) != 0;
     receiver->on_control_(*message, has_reply ? params->reply_ep : nullptr);
   }
-  // UCX ends a rendezvous that nobody has started to receive; the sender takes it for delivered.
+  // UCX ends a rendezvous whose receive was never started; to the sender it looks delivered.
   return UCS_OK;
 }
 
