@@ -29,7 +29,7 @@ class Admission {
   absl::Status Admit(uint64_t request, const RequestSize& size);
   // Some choices of an admitted request have ended; with the last one it is forgotten.
   void End(uint64_t request, int choices);
-  // What was to be handed over will be computed here.
+  // The handoff of this request has failed: its prompt will be computed here.
   void FallBack(uint64_t request);
 
   int64_t promised_blocks() const { return promised_blocks_; }

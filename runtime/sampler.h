@@ -50,7 +50,7 @@ struct SamplerScratch {
 // 2019: positive logits divided, others multiplied), frequency and presence penalty; the mask of tokens that
 // a constraint allows; then what kernels/sample.h defines: temperature and, as transformers orders them,
 // top-k, the smallest set whose probability reaches top-p, and min-p. The same seed, choice and logits give
-// the same tokens, whatever runs beside. Not thread-safe.
+// the same tokens. Not thread-safe.
 class Sampler {
  public:
   // `seed` replaces an unset params.seed. `prompt` is only read here.

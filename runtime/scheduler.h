@@ -8,7 +8,7 @@
 
 namespace aludel {
 
-// One more step of priority lets a request pass at most so many that came before it.
+// One step of priority lets a request pass at most this many that came before it.
 constexpr int64_t kPriorityStride = 64;
 // Priorities go from -kMaxPriority to kMaxPriority; lower goes first.
 constexpr int kMaxPriority = 16;
@@ -22,7 +22,7 @@ struct SchedulerSequence {
   bool started = false;    // has computed something since it was admitted or preempted
   uint64_t last_step = 0;  // it was part of; of a sequence that has not started, anything
   absl::Span<const BlockId> blocks;
-  int64_t kept_blocks = 0;  // preemption leaves it the first so many: they came over the wire
+  int64_t kept_blocks = 0;  // its first blocks, which came over the wire: preemption leaves them
 };
 
 // Everything that a plan depends on.

@@ -23,8 +23,7 @@ namespace aludel {
 
 using SteadyClock = std::chrono::steady_clock;
 
-// Splits the time of one sequence into exclusive stages: every moment since admission is charged to exactly
-// one.
+// Splits the time of one sequence into exclusive stages: every moment since admission counts in exactly one.
 class StageClock {
  public:
   explicit StageClock(SteadyClock::time_point now) : start_(now), mark_(now) {}
@@ -45,7 +44,7 @@ class StageClock {
   bool stopped_ = false;
 };
 
-// A hand-over that is still landing.
+// A handoff in progress.
 struct Landing {
   const KvCodec* codec = nullptr;
   std::unique_ptr<KvDecoder> decoder;

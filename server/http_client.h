@@ -38,7 +38,7 @@ class HttpClient {
   using OnEnd = std::function<void(int status, const absl::Status& error)>;
 
   explicit HttpClient(HttpClientOptions options);
-  // What has not ended by then never calls back.
+  // Requests that have not ended by then never call back.
   ~HttpClient();
 
   // `timeout` is for everything: waiting for a connection, opening it, sending, the whole answer.

@@ -87,7 +87,7 @@ class HttpClient::Connection : public std::enable_shared_from_this<Connection> {
   const char* doing() const;
   // Ends the exchange, and with it the connection.
   void Fail(const absl::Status& error);
-  // Without a word to the exchange, if there is one.
+  // Does not call back the exchange, if there is one.
   void Close();
 
  private:

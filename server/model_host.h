@@ -41,10 +41,9 @@ class ModelHost {
   const std::vector<PrefillSample>& prefill_samples() const { return prefill_samples_; }
   // How this model is identified to peers.
   v1::ModelIdentity Identity() const;
-  // The engine's. Why work on its device is not remembered as a graph is logged, once as long as it is the
-  // same.
+  // The engine's. Logs why steps are not captured as graphs, once for each reason.
   EngineStats Stats();
-  // For how long the engine's thread has made no step, nor looked up while idle.
+  // How long ago the engine's thread last made a step or, idle, turned its loop.
   absl::Duration EngineSilence() const;
 
   // Bound on the bytes of all frames of a hand-over of `tokens` tokens, however the producer cuts its chunks
@@ -55,13 +54,14 @@ class ModelHost {
   // it.
   size_t StepBytesBound(const KvCodec& codec) const;
   size_t StepFrameBound(const KvCodec& codec) const;
-  // Frame memory of one hand-over: all of it where that is no more than `window`, else so much that a few
-  // steps can be under way at once.
+  // Frame memory of one handoff: room for all frames where that is at most `window`, else room for a few
+  // steps at once.
   size_t HandoverWindow(const KvCodec& codec, int64_t tokens, size_t window) const;
-  // Makes copies between the device and frames in this memory fast while the result lives, and logs which way
-  // frames go.
+  // Pins this memory while the result lives, which makes copies between device and frames fast, and logs the
+  // path that frames take.
   std::unique_ptr<PinnedMemory> PinFrames(absl::Span<uint8_t> frames, const Transport& transport);
-  // Stops the engine: every sequence ends with Unavailable. Before whatever its listeners use is destroyed.
+  // Stops the engine: every sequence ends with Unavailable. Call it before anything that its listeners use
+  // is destroyed.
   void StopEngine() { engine_.reset(); }
 
  private:

@@ -37,7 +37,7 @@ class CostModel {
 
   struct Target {
     std::string name;
-    int64_t waiting_tokens = 0;    // as it said of itself
+    int64_t waiting_tokens = 0;    // as it reported
     double tokens_per_second = 0;  // the same; 0: not known
   };
   // The hand-over of `prompt` from `target` in `format`: the longer of producing and sending, what this
@@ -46,7 +46,7 @@ class CostModel {
   std::optional<double> PredictRemote(const Target& target, const std::string& format,
                                       absl::Span<const int32_t> prompt) const;
 
-  // Of the prompt's `tokens` this server's cache had the first `cached`.
+  // This server's cache had the first `cached` of the prompt's `tokens`.
   void ObserveLocal(int64_t tokens, int64_t cached, const StageSeconds& stages);
   void ObserveRemote(const Target& target, const std::string& format, absl::Span<const int32_t> prompt,
                      const StageSeconds& stages, const ProducerSeconds& producer, const Arrival& arrival);
@@ -75,8 +75,8 @@ class CostModel {
   struct Link {
     double bytes_per_second = 0;  // 0: faster than anything that was sent
     CostFit producer;             // seconds of prefill and encoding, by tokens that it did not have cached
-    // Seconds that the sum of the parts lacks, or has too many because they overlap, by tokens: of each
-    // format, for prompts that it had cached whole and for others.
+    // Seconds to add to the sum of the parts, or to take off because they overlap, by tokens: for each
+    // format, and apart for prompts that it had cached whole.
     std::map<std::pair<std::string, bool>, CostFit> rest;
     bool caches = true;  // sends frames of prompts that it has seen without computing them
     bool seen = false;
@@ -94,7 +94,7 @@ class CostModel {
     double consumer = 0;
     // Producing and sending overlap always.
     double Sum() const { return std::max(producer, transfer) + consumer; }
-    // However well they overlap.
+    // A lower bound, with perfect overlap.
     double Least() const { return std::max({producer, transfer, consumer}); }
   };
   static Parts PartsOf(const Link& link, const Format& format, int64_t tokens, int64_t cached);

@@ -22,9 +22,9 @@
 
 namespace aludel {
 
-// One Decode.Generate call. The engine owns the request's fate: it ends every admitted sequence exactly once,
-// and with that the session ends. Beside it a remote plan has a Handover, which feeds the engine frames or,
-// where it cannot, tells it to prefill the prompt itself; with the first token it is over.
+// One Decode.Generate call. The engine ends every admitted sequence exactly once, and the session ends with
+// it. Beside it a remote plan has a Handover, which feeds the engine frames or, where it cannot, tells it to
+// prefill the prompt itself; with the first token it is over.
 //
 //   handing over --all frames landed--> generating --stop, length--> ended
 //        |  given up                               ^
@@ -44,15 +44,15 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   void Stop(const absl::Status& reason);
 
  private:
-  // Tokens of the prompt that earlier hand-overs of the plan's format have left here, where the rest is
-  // sooner computed over them than asked for; else 0, and where the age of codes is bounded.
+  // Tokens of the prompt that earlier handoffs of the plan's format have left here, where computing the rest
+  // is sooner than asking for it; else 0. Also 0 where the age of codes is bounded.
   int64_t CachedEnough(const Plan& plan, absl::Span<const int32_t> prompt) const;
   absl::StatusOr<Plan> ChoosePlan(const PlanRequest& wanted, absl::Span<const int32_t> prompt) const;
   absl::Status Admit(const v1::GenerateRequest& request, const PlanRequest& wanted, const Plan& plan);
   Handover::Spec HandoverSpec(const PlanRequest& wanted, const Plan& plan, const GenerateSpec& spec) const;
   void EndHandover(TicketState end);
   void EndLocalWait();
-  // Tells the planner how its plan turned out.
+  // Reports the plan's outcome to the cost model.
   void Learn(const RequestLabels& labels, const StageSeconds& stages, const SequenceTimes& times,
              int64_t cached_tokens);
   void OnToken(const TokenEvent& event) override;

@@ -63,8 +63,8 @@ class Handover : public std::enable_shared_from_this<Handover> {
   void End(TicketState end);
   Report report() const;
   const std::vector<int32_t>& prompt() const { return spec_.prompt; }
-  // Calls `then` when the prefill server has said what it spent, which may be after the last frame has
-  // landed: at once, later on gRPC's thread, or never where the run ends without. After End, and once.
+  // Calls `then` with the prefill server's own times, which may come after the last frame: at once, later on
+  // gRPC's thread, or never if the run ends without them. After End, and once.
   void WhenAccounted(std::function<void(const Handover&, const Report&)> then);
   // The first token is out. Null where nothing is traced.
   HandoverTrace* trace() const { return trace_.get(); }
@@ -73,7 +73,7 @@ class Handover : public std::enable_shared_from_this<Handover> {
 
  private:
   struct Attempt {
-    int number = 0;  // from 1; tells callbacks of an earlier attempt from those of this one
+    int number = 0;  // from 1; tells callbacks of earlier attempts apart
     size_t target = 0;
     TicketId ticket = {};
     std::shared_ptr<RunCall> run;
@@ -86,12 +86,12 @@ class Handover : public std::enable_shared_from_this<Handover> {
 
   void Start(size_t target, FrameExtent extent);
   v1::RunRequest MakeRun(const TicketId& id, const std::string& frame_key) const;
-  // Tells the prefill server how much room its frames have now; the latest figure, one call after the other.
+  // Grants the prefill server the room that its frames have now: the latest figure, one call at a time.
   void Grant(int attempt, uint64_t credit);
   void SendGrant(int attempt, size_t target, const TicketId& ticket, uint64_t credit);
   void OnRunEvent(int attempt, size_t target, const v1::RunEvent& event);
   void OnRunEnd(int attempt, const absl::Status& status);
-  // Frames that a finished run has sent and that no longer come were lost on the way.
+  // Checks for frames that a finished run has sent and that no longer arrive: they were lost.
   void CheckLanded(int attempt, uint64_t landed_before, absl::Duration idle);
   void Fail(int attempt, const absl::Status& reason);
   bool TryElsewhere(const absl::Status& reason);

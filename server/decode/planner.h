@@ -22,12 +22,12 @@ struct PlanRequest {
   std::vector<std::string> targets;  // preferred prefill servers, best first; empty: the configured order
 };
 
-// What is known of one prefill server.
+// What the planner knows of one prefill server.
 struct PlanTarget {
   std::string name;
   bool ready = false;
   std::vector<std::string> formats;  // shared with this server, in this server's order
-  int64_t waiting_tokens = 0;        // as it said of itself when it was last asked
+  int64_t waiting_tokens = 0;        // as it reported last
   double tokens_per_second = 0;
 };
 

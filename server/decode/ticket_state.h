@@ -4,7 +4,7 @@
 
 namespace aludel {
 
-// What a ticket is, and how it can end; once ended it stays so. HANDOVER.md draws it.
+// The states of a ticket. Every end is final. HANDOVER.md draws it.
 enum class TicketState : uint8_t {
   kOpen,
   kCompleted,  // every frame has landed and was applied

@@ -34,7 +34,7 @@ class Access {
   // same time for every wrong key.
   std::optional<ApiError> Identify(absl::string_view authorization, std::string* client) const;
 
-  // One request in progress; dying, it gives its place back. Must not outlive the Access.
+  // One request in progress; its place is given back when this dies. Must not outlive the Access.
   class Grant {
    public:
     ~Grant();

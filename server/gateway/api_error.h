@@ -9,7 +9,7 @@
 
 namespace aludel {
 
-// An answer that is no success, in the shape of OpenAI's API: {"error": {message, type, param, code}}.
+// An error in the shape of OpenAI's API: {"error": {message, type, param, code}}.
 struct ApiError {
   int status = 400;
   std::string message;

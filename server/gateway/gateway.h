@@ -62,9 +62,9 @@ class Gateway {
   // Says whose request it is; an error where it needs a key and has none.
   std::optional<ApiError> CheckKey(const HttpRequest& request, Arrival* arrival) const;
 
-  // HttpServer's three questions. Before the body: a stranger's is not read.
+  // HttpServer's three callbacks. Before the body, so that a body without a valid key is not read.
   std::optional<HttpResponse> CheckHead(const HttpRequest& request);
-  // What the HTTP layer refuses, in OpenAI's shape.
+  // Refusals of the HTTP layer, in OpenAI's shape.
   HttpResponse Refuse(const HttpRequest& request, const HttpError& refused);
   void Handle(HttpRequest request, HttpResponder responder);
 

@@ -44,7 +44,7 @@ struct HttpServerState {
 };
 
 // One client connection: reads requests one after the other, hands each to a handler thread, and writes what
-// its exchange appends. Reading goes on during an exchange, because that is how a client's going is noticed;
+// its exchange appends. Reading goes on during an exchange, because that is how a disconnect is noticed;
 // bytes of pipelined requests wait, up to a bound. Lives on one loop's thread, except Append() and Abort().
 // Kept alive by its pending operations and its exchange.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {

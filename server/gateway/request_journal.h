@@ -8,8 +8,8 @@
 
 namespace aludel {
 
-// What remains of requests: each is counted and leaves a log line, a completion a span too. Thread-safe; what
-// it is given must outlive it.
+// Records requests: each is counted and logged, and a completion leaves a span too. Thread-safe; what it is
+// given must outlive it.
 class RequestJournal {
  public:
   // `traces` may be null.

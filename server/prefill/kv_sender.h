@@ -52,9 +52,10 @@ class KvSender : public FrameSink, public std::enable_shared_from_this<KvSender>
   static std::shared_ptr<KvSender> Create(Spec spec, Metrics* metrics);
 
   // Whether frames that weigh so much (FrameRing::Weight), each at most `frame`, can be reserved now. Also
-  // when a send has failed: Reserve says so. After a no `on_room` comes once, until Finish.
+  // true when a send has failed: Reserve returns its error. After false, `on_room` is called once, unless
+  // Finish comes first.
   bool HasRoom(size_t weight, size_t frame);
-  // Frames up to this weight may have left, counted from the first. Never shrinks.
+  // Raises the weight of frames that may have left, counted from the first. Never shrinks.
   void Grant(uint64_t credit);
 
   // ResourceExhausted without room; the error of an earlier send when one has failed.
@@ -72,7 +73,7 @@ class KvSender : public FrameSink, public std::enable_shared_from_this<KvSender>
   KvSender(Spec spec, Metrics* metrics);
   void OnSent(const uint8_t* place, const absl::Status& status);
   bool Fits(size_t weight, size_t frame) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What is to be called, once the lock is gone, because there is room now; null: nothing.
+  // The callback to run after the lock is released, because there is room now; null: none.
   std::function<void()> TakeRoomCall() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<PeerConnection> connection_;
