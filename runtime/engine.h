@@ -129,7 +129,7 @@ struct EngineStats {
   uint64_t prefix_queries = 0;  // prompt tokens that were looked up in the prefix cache
   uint64_t prefix_hits = 0;     // of them, found
   RepeatStats repeats;          // CUDA graphs of steps that only decode
-  // Turns of the engine thread's loop: at least two a second, unless a step takes longer.
+  // The last turn of the engine thread's loop, which turns twice a second or more unless a step takes longer.
   std::chrono::steady_clock::time_point last_progress;
 };
 
