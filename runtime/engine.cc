@@ -203,8 +203,8 @@ void Engine::Impl::Begin(std::unique_ptr<Sequence> owned) {
   sequences_.emplace(sequence.id, std::move(owned));
   Constrain(sequence);
   if (sequence.computed < sequence.cached_wanted) {
-    // Others took the blocks since the caller looked. Over fewer the answer would be neither the format's nor
-    // exact.
+    // Others took the blocks since the caller looked. Over fewer the answer would be neither the format's
+    // nor exact.
     FallBack(sequence,
              absl::NotFoundError(absl::StrFormat("%d tokens were in the prefix cache, %d are left in it",
                                                  sequence.cached_wanted, sequence.computed)));

@@ -50,8 +50,8 @@ class ModelHost {
   // (within reason: a producer that cuts finer than a quarter of our chunk runs out of room and the prompt is
   // prefilled where it is decoded).
   size_t HandoverBytesBound(const KvCodec& codec, int64_t tokens) const;
-  // Bound on what one step of the producer's engine adds to a window (FrameRing::Weight), and on one frame of
-  // it.
+  // Bound on what one step of the producer's engine adds to a window (FrameRing::Weight), and on one frame
+  // of it.
   size_t StepBytesBound(const KvCodec& codec) const;
   size_t StepFrameBound(const KvCodec& codec) const;
   // Frame memory of one handoff: room for all frames where that is at most `window`, else room for a few

@@ -131,8 +131,8 @@ struct TransportOptions {
   // UCX only. Comma-separated UCX transports ("tcp", "posix,cma,tcp", "rc,tcp"); empty: UCX chooses. Shared
   // memory needs tcp beside it, to connect and to notice a peer's death.
   std::string ucx_transports;
-  // UCX only. Comma-separated devices ("lo", "mlx5_0:1"); empty: all. Also decides which addresses peers are
-  // told.
+  // UCX only. Comma-separated devices ("lo", "mlx5_0:1"); empty: all. Also decides which addresses peers
+  // are told.
   std::string ucx_devices;
   // Sends queued and not finished, per channel, beyond which Send fails with ResourceExhausted. Servers set
   // it from transport.max_inflight_sends of config.proto, whose default is larger.

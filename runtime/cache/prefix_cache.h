@@ -31,8 +31,8 @@ class PrefixChain {
  public:
   PrefixChain(const Provenance& provenance, int block_tokens);
 
-  // Hashes of the full blocks of `tokens`, which begin with what was passed before. Valid until the next
-  // call.
+  // Hashes of the full blocks of `tokens`, which begin with what was passed before. Valid until the
+  // next call.
   absl::Span<const PrefixHash> Extend(absl::Span<const int32_t> tokens);
 
  private:

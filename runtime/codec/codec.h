@@ -23,8 +23,8 @@ class FrameSink {
   virtual ~FrameSink() = default;
   // Memory for one payload of at most `max_bytes`, valid until Commit. One reservation at a time.
   virtual absl::StatusOr<absl::Span<uint8_t>> Reserve(size_t max_bytes) = 0;
-  // Ships the first `bytes` of the reservation. The sink completes the header (ticket, epoch, sequence,
-  // checksum).
+  // Ships the first `bytes` of the reservation. The sink completes the header (ticket, epoch,
+  // sequence, checksum).
   virtual absl::Status Commit(const FrameCoverage& coverage, size_t bytes) = 0;
   // Encoding has waited this long for a frame's bytes, and so for what the device computes before them.
   // For timing.
@@ -96,8 +96,8 @@ enum class CodecSide : uint8_t { kProducer, kConsumer };
 
 // `format` is "raw", a baseline ("int8", "int4", "recompute", "recompute-FIRST-LAST") or a format of the
 // artefact directory `artifact` (may be empty where no format needs one). Loads this side's half only, and
-// checks it against `model` (hashes and shapes): FailedPrecondition names both. `model` must outlive the
-// codec.
+// checks it against `model` (hashes and shapes): FailedPrecondition names both. `model` must outlive
+// the codec.
 absl::StatusOr<std::unique_ptr<KvCodec>> OpenCodec(absl::string_view format, const std::string& artifact,
                                                    CodecSide side, const Transformer& model);
 

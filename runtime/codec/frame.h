@@ -71,8 +71,8 @@ class FrameLedger {
  public:
   // Of tokens [token_begin, token_end).
   FrameLedger(const std::vector<bool>& shipped_layers, uint32_t token_begin, uint32_t token_end);
-  // InvalidArgument where a frame lies outside the hand-over; AlreadyExists where it overlaps one that
-  // landed.
+  // InvalidArgument where a frame lies outside the hand-over; AlreadyExists where it overlaps one
+  // that landed.
   absl::Status Add(const FrameCoverage& coverage);
   bool complete() const { return missing_ == 0; }
   uint64_t missing_cells() const { return missing_; }

@@ -11,8 +11,8 @@
 namespace aludel {
 
 // How far a reconstructed cache bends the consumer: its next-token distributions on that cache against those
-// on its own, teacher-forced over the answer that it gives on its own (method: KL(oracle || format), total
-// variation).
+// on its own, teacher-forced over the answer that it gives on its own (method: KL(oracle || format),
+// total variation).
 
 // Greedy tokens from a cache that holds all of a prompt but its last token, and the logits that chose each.
 // The end token is the last one where the model came to it.

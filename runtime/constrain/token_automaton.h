@@ -39,8 +39,8 @@ class TokenAutomaton {
     Cursor& operator=(const Cursor&) = delete;
 
     // Tokens that may come next, a bit each: those after which the text can still become one of the
-    // grammar's, and the end tokens where it is one already. Valid until the next call to any cursor of the
-    // automaton.
+    // grammar's, and the end tokens where it is one already. Valid until the next call to any cursor of
+    // the automaton.
     absl::Span<const uint64_t> Mask();
     // Advances by a token that the mask allowed, and not an end token.
     void Accept(int32_t token);

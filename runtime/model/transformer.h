@@ -34,13 +34,13 @@ struct LayerSlice {
   int64_t tokens() const { return k.rows; }
 };
 
-// Sees every layer of a forward pass as soon as its K and V exist. Called on the thread that runs the
-// forward.
+// Sees every layer of a forward pass as soon as its K and V exist. Called on the thread that runs
+// the forward.
 class LayerObserver {
  public:
   virtual ~LayerObserver() = default;
-  // An error ends this sequence's observation, not the forward; Forward reports it in
-  // BatchItem::observer_status.
+  // An error ends this sequence's observation, not the forward; Forward reports it
+  // in BatchItem::observer_status.
   virtual absl::Status OnLayer(const LayerSlice& slice) = 0;
 };
 

@@ -14,8 +14,8 @@ namespace aludel {
 double LayerFlops(const ModelConfig& config, int layers, int64_t begin, int64_t end);
 
 // What the consumer computes before its first token over what its own prefill would cost: native layers,
-// native tokens (the last prompt token among them) and reconstruction, averaged over prompts of these
-// lengths.
+// native tokens (the last prompt token among them) and reconstruction, averaged over prompts of
+// these lengths.
 double MeanComputeShare(const ModelConfig& config, const KvCodec& codec,
                         const std::vector<double>& prompt_lengths);
 

@@ -17,8 +17,8 @@
 namespace aludel {
 
 // aludel-eval without its command line: what hand-over formats cost and lose, all side by side on the same
-// questions. Every format goes through its serialised frames. All of a prompt but its last token is handed
-// over.
+// questions. Every format goes through its serialised frames. All of a prompt but its last token is
+// handed over.
 struct EvaluateJob {
   std::string producer;  // model directory
   std::string consumer;  // model directory

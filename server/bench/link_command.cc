@@ -65,8 +65,8 @@ class Sink : public MessageHandler {
   int64_t landed_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// The other process: says where it is, then for each number of messages that it is told echoes when all have
-// landed.
+// The other process: says where it is, then for each number of messages that it is told echoes when all
+// have landed.
 int Receive(const LinkOptions& options, int commands, int answers) {
   Sink sink(options.size, options.places);
   auto transport = OpenTransport(options.transport, &sink);

@@ -312,8 +312,8 @@ void GenerateSession::Learn(const RequestLabels& labels, const StageSeconds& sta
   }
   if (labels.plan == "local") context_.costs->ObserveLocal(prompt_tokens_, cached_tokens, stages);
   if (labels.plan != "remote") return;
-  // The prefill server's account travels beside its frames: after a short prompt it comes after the first
-  // token.
+  // The prefill server's account travels beside its frames: after a short prompt it comes after the
+  // first token.
   handover_->WhenAccounted([costs = context_.costs, target = CostTarget(target_), format = labels.format,
                             times, queued = stages.ttft - times.ttft](const Handover& handover,
                                                                       const Handover::Report& report) {

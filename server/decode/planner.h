@@ -37,14 +37,14 @@ struct Plan {
   std::string format;
   int64_t handed_over_tokens = 0;
   int64_t cached_tokens = 0;  // of the prompt, that a plan without hand-over finds in this server's cache
-  // Few values, for the metric: fidelity, short_prompt, no_target, no_format, coded, forced, fastest,
-  // explore.
+  // Few values, for the metric: fidelity, short_prompt, no_target, no_format, coded, forced,
+  // fastest, explore.
   std::string reason;
   std::optional<double> predicted_ttft;  // seconds, where something is known
 };
 
-// Seconds to the first token: of own prefill (no target), or of a hand-over. Nothing where it was never
-// tried.
+// Seconds to the first token: of own prefill (no target), or of a hand-over. Nothing where it was
+// never tried.
 using PredictTtft =
     std::function<std::optional<double>(std::optional<size_t> target, const std::string& format)>;
 

@@ -24,8 +24,8 @@
 namespace aludel {
 
 // Every HTTP path of aludel-gateway. Each request, refused ones too, gets an id and a place in a trace, is
-// checked for its key, and leaves one log line. Thread-safe; everything it is given must outlive it and its
-// requests.
+// checked for its key, and leaves one log line. Thread-safe; everything it is given must outlive it and
+// its requests.
 class Gateway {
  public:
   struct Options {

@@ -16,8 +16,8 @@ using Io = HttpSocket::Io;
 // Bytes of further requests that may wait behind a running exchange. When they are full, reading stops, and a
 // client that goes away is noticed by the next write instead.
 constexpr size_t kMaxPipelinedBytes = 64 << 10;
-// How long a refused client may go on sending before it is reset; without a pause it would never see the
-// answer.
+// How long a refused client may go on sending before it is reset; without a pause it would never see
+// the answer.
 constexpr absl::Duration kLingerTimeout = absl::Seconds(2);
 
 }  // namespace

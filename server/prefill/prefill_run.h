@@ -66,8 +66,8 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
 
  private:
   absl::Status Validate(const v1::RunRequest& request);
-  // How much send memory this run gets; FailedPrecondition where the receiver's window is too small for a
-  // step.
+  // How much send memory this run gets; FailedPrecondition where the receiver's window is too small for
+  // a step.
   absl::StatusOr<size_t> ChooseWindow(const v1::Ticket& ticket);
   // Reserves it, now or when there is room, and connects.
   void AwaitWindow(size_t bytes);
