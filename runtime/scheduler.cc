@@ -113,7 +113,7 @@ class StepPlanner {
   const SchedulerState& state_;
   BlockBook book_;
   std::vector<bool> gone_;         // preempted by this plan
-  bool start_is_blocked_ = false;  // one waits for blocks: none behind it starts
+  bool start_is_blocked_ = false;  // a sequence waits for blocks: none after it starts
   StepPlan plan_;
 };
 

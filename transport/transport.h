@@ -107,8 +107,8 @@ class Transport {
   // their checksums and ciphers are made there.
   virtual bool reaches_gpu_memory() const { return false; }
 
-  // For how long the progress thread has left the question of an earlier call unanswered; zero where it has
-  // answered, and then this call asks the next one. To be asked regularly, by one thread.
+  // Posts a ping to the progress thread and returns how long the last one has been unanswered; zero if it was
+  // answered. Call it regularly, from one thread.
   virtual absl::Duration ProgressSilence() = 0;
 };
 

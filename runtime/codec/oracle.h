@@ -10,7 +10,7 @@
 
 namespace aludel {
 
-// How far a reconstructed cache bends the consumer: its next-token distributions on that cache against those
+// How far a reconstructed cache moves the consumer: its next-token distributions on that cache against those
 // on its own, teacher-forced over the answer that it gives on its own (method: KL(oracle || format),
 // total variation).
 
@@ -28,7 +28,7 @@ absl::StatusOr<Answer> AnswerGreedily(Transformer& model, BlockPool& pool, absl:
 struct Divergence {
   std::vector<double> kl;  // nats
   std::vector<double> tv;
-  std::vector<int32_t> choices;  // what the cache under test would have said there
+  std::vector<int32_t> choices;  // the greedy choice on the cache under test
 };
 
 // `blocks` hold all but the last token of `prompt` and have room for the answer. `observer`, which may be

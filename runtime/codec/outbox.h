@@ -30,7 +30,7 @@ class FrameOutbox {
 
   // `max_bytes`: of any frame.
   static absl::StatusOr<std::unique_ptr<FrameOutbox>> Create(const Transformer& model, size_t max_bytes);
-  // Waits for the copy under way. What was not shipped never is.
+  // Waits for the copy under way. Frames that were not shipped by then never are.
   ~FrameOutbox();
   FrameOutbox(const FrameOutbox&) = delete;
   FrameOutbox& operator=(const FrameOutbox&) = delete;

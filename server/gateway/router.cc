@@ -16,7 +16,7 @@ namespace {
 
 // Servers tried for one request.
 constexpr size_t kMaxAttempts = 3;
-// Probes of a server that is down come soon at first, then ever more seldom, up to so many intervals apart.
+// Probes of a server that is down start soon and back off, up to this many intervals apart.
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(50);
 constexpr int kMaxBackoff = 8;
 
@@ -96,7 +96,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
   void OnEvent(const v1::GenerateEvent& event) {
     switch (event.event_case()) {
       case v1::GenerateEvent::kStarted:
-        started_ = event.started();  // told with the first token: until then another server may take over
+        started_ = event.started();  // sent with the first token: until then another server may take over
         break;
       case v1::GenerateEvent::kToken:
         TellStarted();
@@ -123,7 +123,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
       attempt_ = nullptr;
       cancelled = cancelled_;
     }
-    // A server that is going down cancels what it still has: its doing, not the client's.
+    // A server that shuts down cancels its calls: not the client's doing, so the call may move on.
     if (status.error_code() == grpc::StatusCode::CANCELLED && !cancelled) {
       status = grpc::Status(grpc::StatusCode::UNAVAILABLE, "the decode server has given the call up");
     }

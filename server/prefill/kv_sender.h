@@ -45,15 +45,15 @@ class KvSender : public FrameSink, public std::enable_shared_from_this<KvSender>
     std::unique_ptr<FrameCipher> cipher;      // null: frames leave as they are
     std::optional<uint64_t> credit = {};      // weight of the frames that may leave before a Grant; none: all
     bool record_times = false;                // for TakeTimes
-    std::function<void()> on_room = nullptr;  // HasRoom said no, and would not any more; on any thread
+    std::function<void()> on_room = nullptr;  // HasRoom returned false and would not any more; on any thread
   };
 
   // The codec and `metrics` must outlive the sender.
   static std::shared_ptr<KvSender> Create(Spec spec, Metrics* metrics);
 
-  // Whether frames that weigh so much (FrameRing::Weight), each at most `frame`, can be reserved now. Also
-  // true when a send has failed: Reserve returns its error. After false, `on_room` is called once, unless
-  // Finish comes first.
+  // Whether frames of this weight (FrameRing::Weight), each at most `frame`, can be reserved now. Also true
+  // when a send has failed: Reserve returns its error. After false, `on_room` is called once, unless Finish
+  // comes first.
   bool HasRoom(size_t weight, size_t frame);
   // Raises the weight of frames that may have left, counted from the first. Never shrinks.
   void Grant(uint64_t credit);
@@ -96,7 +96,7 @@ class KvSender : public FrameSink, public std::enable_shared_from_this<KvSender>
   FrameRing ring_ ABSL_GUARDED_BY(mutex_);
   std::optional<uint64_t> credit_ ABSL_GUARDED_BY(mutex_);
   uint64_t weight_ ABSL_GUARDED_BY(mutex_) = 0;       // of all frames that have left
-  size_t wanted_weight_ ABSL_GUARDED_BY(mutex_) = 0;  // by a HasRoom that said no; 0: by none
+  size_t wanted_weight_ ABSL_GUARDED_BY(mutex_) = 0;  // of the last HasRoom that returned false; 0: none
   size_t wanted_frame_ ABSL_GUARDED_BY(mutex_) = 0;
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
   int unfinished_ ABSL_GUARDED_BY(mutex_) = 0;
