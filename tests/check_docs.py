@@ -54,8 +54,8 @@ def check_paths() -> Iterator[str]:
 
 
 def check_metrics() -> Iterator[str]:
-    source = next(ROOT.glob("server/**/metrics.cc")).read_text()
-    exported = set(re.findall(r'"(aludel_\w+)"', source))
+    source = next(ROOT.glob("server/**/metrics.cc"))
+    exported = set(re.findall(r'"(aludel_\w+)"', source.read_text()))
     named = {name for span in re.findall(r"`([^`\n]+)`", (ROOT / "deploy/OPERATING.md").read_text())
              for text in re.findall(r"aludel_[\w{},]*", span) for name in expand(re.sub(r"\{\w+$", "", text))}
     # A label's value in braces, as in aludel_plans_total{reason="arena"}, ends a name.
@@ -63,7 +63,7 @@ def check_metrics() -> Iterator[str]:
     for name in sorted(exported - named):
         yield f"deploy/OPERATING.md: lacks the metric {name}"
     for name in sorted(named - exported):
-        yield f"deploy/OPERATING.md: {name} is no metric of {source.splitlines()[0]}"
+        yield f"deploy/OPERATING.md: {name} is no metric of {source.relative_to(ROOT)}"
 
 
 def check_readme() -> Iterator[str]:
