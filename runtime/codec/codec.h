@@ -76,8 +76,8 @@ class KvCodec {
   virtual const std::vector<bool>& shipped_layers() const = 0;
   // Consumer layers that the decoder runs by itself over every token, in Begin or as frames arrive.
   virtual int native_layers() const = 0;
-  // Native tokens, which never travel. The consumer computes a prompt's first `head` tokens before anything
-  // lands (attention sinks; they depend on almost nothing), and its last `tail` + 1 tokens over the
+  // Native tokens, which never travel. The consumer computes a prompt's first `head` tokens before any
+  // frame (attention sinks; they depend on almost nothing), and its last `tail` + 1 tokens over the
   // reconstructed cache: tokens [head, prompt - 1 - tail) are handed over.
   virtual int64_t native_head_tokens() const = 0;
   virtual int64_t native_tail_tokens() const = 0;

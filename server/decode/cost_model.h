@@ -23,7 +23,7 @@ namespace aludel {
 // How a hand-over's frames came in.
 struct Arrival {
   uint64_t bytes = 0;        // of all frames
-  uint64_t first_bytes = 0;  // of the one that landed first
+  uint64_t first_bytes = 0;  // of the first one received
   double seconds = 0;        // from the first to the last
 };
 
@@ -32,7 +32,8 @@ struct Arrival {
 // plan's time from them. Thread-safe; its memory is bounded by servers x formats, and kMaxPrefixes.
 class CostModel {
  public:
-  // Own prefill of `tokens` that no cache has, behind those that have begun here. Nothing until one was seen.
+  // Local prefill of `tokens` that no cache has, behind those that have begun here. Nothing until one
+  // was seen.
   std::optional<double> PredictLocal(int64_t tokens) const;
 
   struct Target {
@@ -56,8 +57,8 @@ class CostModel {
   void EndLocal(int64_t tokens);
   bool local_busy() const;
 
-  // This plan (no target: own prefill) was chosen at `now`. What is not chosen is not measured: after kStale
-  // its figures are old.
+  // This plan (no target: local prefill) was chosen at `now`. What is not chosen is not measured: after
+  // kStale its figures are old.
   void Chosen(const std::string& target, const std::string& format, absl::Time now);
   bool IsStale(const std::string& target, const std::string& format, absl::Time now) const;
 

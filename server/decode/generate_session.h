@@ -26,9 +26,9 @@ namespace aludel {
 // it. Beside it a remote plan has a Handover, which feeds the engine frames or, where it cannot, tells it to
 // prefill the prompt itself; with the first token it is over.
 //
-//   handing over --all frames landed--> generating --stop, length--> ended
-//        |  given up                               ^
-//        '--------------> own prefill -------------'      Stop (client gone) leads to ended from anywhere.
+//   handoff --all frames received--> generating --stop, length--> ended
+//      |  given up                        ^
+//      '---------> local prefill ---------'               Stop (client gone) leads to ended from anywhere.
 //
 // Thread-safe; calls into the engine, the hand-over and gRPC are made without the lock.
 class GenerateSession : public SequenceListener, public std::enable_shared_from_this<GenerateSession> {
@@ -78,7 +78,7 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
 
   std::optional<double> predicted_ttft_;  // set before the engine has the sequence, as are the next two
   PlanTarget target_;                     // of a remote plan
-  std::atomic<int64_t> local_tokens_{0};  // that this session's own prefill makes others wait for
+  std::atomic<int64_t> local_tokens_{0};  // of this session's local prefill, that others wait for
   std::shared_ptr<Handover> handover_;    // of a remote plan; set before the engine has the sequence
 
   // Set before the engine has the sequence, then its thread's.

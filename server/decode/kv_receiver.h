@@ -73,7 +73,7 @@ class KvReceiver : public MessageHandler {
   struct Usage {
     uint64_t frames = 0;
     uint64_t bytes = 0;        // headers included
-    uint64_t first_bytes = 0;  // of the frame that landed first
+    uint64_t first_bytes = 0;  // of the first frame received
     absl::Time first_landed;
     absl::Time last_landed;
   };
@@ -81,7 +81,7 @@ class KvReceiver : public MessageHandler {
   void Open(TicketSpec spec);
   // `end` is kCompleted or kAbandoned. Later frames of it are late. Unknown tickets give zeros.
   Usage Close(const TicketId& id, TicketState end);
-  // Frames that have landed so far; nothing for a ticket that is not open.
+  // Frames received so far; nothing for a ticket that is not open.
   std::optional<uint64_t> Landed(const TicketId& id) const;
   // Loses every ticket whose deadline has passed.
   void Reap();
@@ -95,7 +95,8 @@ class KvReceiver : public MessageHandler {
   void OnPayload(MessageId id, absl::Status status) override;
 
  private:
-  // Shared by the table, transfers in progress and readers of landed payloads: the extent goes with the last.
+  // Shared by the table, transfers in progress and readers of received payloads: the extent goes with
+  // the last.
   struct Ticket {
     explicit Ticket(TicketSpec the_spec) : spec(std::move(the_spec)), ring(std::move(spec.extent)) {}
     // A frame's bytes have been read. On any thread, also after the receiver has gone.

@@ -43,7 +43,7 @@ struct Plan {
   std::optional<double> predicted_ttft;  // seconds, where something is known
 };
 
-// Seconds to the first token: of own prefill (no target), or of a hand-over. Nothing where it was
+// Seconds to the first token: of local prefill (no target), or of a handoff. Nothing where it was
 // never tried.
 using PredictTtft =
     std::function<std::optional<double>(std::optional<size_t> target, const std::string& format)>;

@@ -7,7 +7,7 @@ namespace aludel {
 // The states of a ticket. Every end is final. HANDOVER.md draws it.
 enum class TicketState : uint8_t {
   kOpen,
-  kCompleted,  // every frame has landed and was applied
+  kCompleted,  // every frame was received and applied
   kAbandoned,  // no longer wanted: the run failed, the client left, or the prompt was prefilled here
   kExpired,    // its deadline passed
   kRefused,    // a frame of it was not what the ticket allows
