@@ -252,6 +252,20 @@ class FetchTest(unittest.TestCase):
         self.assertEqual(self.run_fetch(), 0, self.errors)
         self.assert_whole()
 
+    def test_an_interruption_of_the_last_moves_is_made_good_by_the_next_run(self) -> None:
+        self.out.mkdir(parents=True)  # then files move one by one
+        replace_file = Path.replace
+
+        def interrupted(file: Path, target: Path) -> None:
+            if target == self.out / "model.safetensors":
+                raise KeyboardInterrupt
+            replace_file(file, target)
+
+        with mock.patch.object(Path, "replace", interrupted):
+            self.assertEqual(self.run_fetch(), 130)
+        self.assertEqual(self.run_fetch(), 0, self.errors)
+        self.assert_whole()
+
     def test_a_second_run_at_the_same_time_is_told_so(self) -> None:
         with fetch.staging_of(self.out):
             self.assertEqual(self.run_fetch(), 1)
