@@ -16,7 +16,7 @@ build_packages=(
 )
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy nodejs npm
-  prometheus chromium openssl python3-jsonschema
+  prometheus chromium openssl python3-jsonschema python3-numpy
 )
 
 case "${1:---build}" in

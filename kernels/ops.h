@@ -13,8 +13,8 @@
 
 namespace aludel {
 
-// A weight matrix W [out, in] in whatever layout the device multiplies fastest. Opaque; belongs to one
-// device.
+// A weight matrix W [out, in] in whatever layout the device multiplies fastest. Opaque; belongs to
+// one device.
 class PackedMatrix {
  public:
   virtual ~PackedMatrix() = default;
@@ -62,8 +62,8 @@ struct AttentionParams {
 
 // The operations a decoder-only transformer is made of. Every call is asynchronous on `stream`, allocates
 // nothing that the caller sees, and checks shapes with ALUDEL_CHECK, because shapes come from validated
-// models. The CPU implementation is the reference for the CUDA one. Thread-safe for calls on different
-// streams.
+// models. The CPU implementation is the reference for the CUDA one. Thread-safe for calls on
+// different streams.
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -93,8 +93,8 @@ class Ops {
   virtual void Embed(absl::Span<const int32_t> ids, const PackedMatrix& table, const TensorView& out,
                      Stream stream) = 0;
 
-  // out = x / sqrt(mean(x^2) + eps) * weight, per row (Zhang & Sennrich 2019). x f32, weight f32 [cols], out
-  // any.
+  // out = x / sqrt(mean(x^2) + eps) * weight, per row (Zhang & Sennrich 2019). x f32, weight f32 [cols],
+  // out any.
   virtual void RmsNorm(const TensorView& x, const float* weight, float eps, const TensorView& out,
                        Stream stream) = 0;
 
@@ -146,8 +146,8 @@ class Ops {
                              float step, const TensorView& z, Stream stream) = 0;
 
   // Rows of x as one vector each to integers of 8 or 4 bits: a scale (two bytes) and codes (cols * bits / 8)
-  // a row, as TokenQuantiser makes them, in device memory. kNoScale, and any codes, where a row is not
-  // finite.
+  // a row, as TokenQuantiser makes them, in device memory. kNoScale, and any codes, where a row is
+  // not finite.
   virtual void QuantiseTokens(const TensorView& x, int bits, uint8_t* scales, uint8_t* codes,
                               Stream stream) = 0;
   // The inverse, to x (f32). Scales are valid: the caller has checked.

@@ -24,8 +24,8 @@ struct RowSampling {
   double uniform = 0.0;      // in [0, 1): the random number
 };
 
-// The likeliest token has practically all the weight, and one over a smaller number leaves the range of
-// floats.
+// The likeliest token has practically all the weight, and one over a smaller number leaves the range
+// of floats.
 constexpr double kGreedyBelow = 1e-5;
 
 // In place of a token where a logit is NaN or +infinity, or all are -infinity.

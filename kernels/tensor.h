@@ -31,7 +31,7 @@ inline Bf16 ToBf16(float value) {
 
 inline float RoundToBf16(float value) { return ToFloat(ToBf16(value)); }
 
-// A row-major matrix in device memory that somebody else owns. `stride` counts elements from row to row.
+// A row-major matrix in device memory; owns nothing. `stride` counts elements from row to row.
 struct TensorView {
   void* data = nullptr;
   DType dtype = DType::kF32;

@@ -16,10 +16,10 @@ struct RequestSize {
   int choices = 1;
 };
 
-// Decides who gets in. Blocks are promised for the prompt and a first stretch of every answer; what answers
-// take beyond that is shared by preemption. Handed-over tokens cannot be computed again, so they stay, and
-// the ledger keeps so much room beside all of them that any one choice can run to its end alone: with that,
-// the first in rank always can, and every admitted request ends. Not thread-safe.
+// Decides which requests are admitted. Blocks are promised for the prompt and a first stretch of every
+// answer; what answers take beyond that is shared by preemption. Handed-over tokens cannot be computed again,
+// so they stay, and the ledger keeps so much room beside all of them that any one choice can run to its end
+// alone: with that, the first in rank always can, and every admitted request ends. Not thread-safe.
 class Admission {
  public:
   // `layout` must outlive the ledger.
@@ -29,7 +29,7 @@ class Admission {
   absl::Status Admit(uint64_t request, const RequestSize& size);
   // Some choices of an admitted request have ended; with the last one it is forgotten.
   void End(uint64_t request, int choices);
-  // What was to be handed over will be computed here.
+  // The handoff of this request has failed: its prompt will be computed here.
   void FallBack(uint64_t request);
 
   int64_t promised_blocks() const { return promised_blocks_; }

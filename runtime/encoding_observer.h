@@ -12,8 +12,8 @@ namespace aludel {
 // Feeds an encoder from the forward pass and keeps its time apart from the forward's. Belongs to one
 // sequence; engine thread only.
 //
-// Its time is the host's: where the device works while the host goes on, what encoding computes there is
-// among the forward's, with which it shares a stream, and waiting for either counts as the forward's, too.
+// Its time is the host's. On a device, encoding runs in the stream of the forward pass, and its work there
+// and the wait for it count as the forward's.
 class EncodingObserver final : public LayerObserver {
  public:
   // Tokens before `token_begin` are not encoded. `sink` must outlive the observer.

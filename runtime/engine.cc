@@ -22,7 +22,7 @@
 namespace aludel {
 namespace {
 
-// The idle thread looks up this often, so that a stale `last_progress` always means a wedged one.
+// The idle thread turns this often, so that a stale `last_progress` always means a wedged thread.
 constexpr std::chrono::milliseconds kHeartbeat(500);
 
 int64_t DefaultBlocks(const Transformer& model, const EngineOptions& options) {
@@ -185,7 +185,7 @@ void Engine::Impl::Loop() {
   while (!sequences_.empty()) {
     Finish(sequences_.begin()->first, absl::UnavailableError("the engine is stopping"), FinishReason::kStop);
   }
-  // Commands that came too late still own promises: sequences to end, frames to release.
+  // Late commands still hold obligations: sequences to end, frames to release.
   std::vector<std::function<void()>> late;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -204,8 +204,8 @@ void Engine::Impl::Begin(std::unique_ptr<Sequence> owned) {
   sequences_.emplace(sequence.id, std::move(owned));
   Constrain(sequence);
   if (sequence.computed < sequence.cached_wanted) {
-    // Others took the blocks since the caller looked. Over fewer the answer would be neither the format's nor
-    // exact.
+    // Other sequences took the blocks since the caller looked. Over fewer blocks the answer would be neither
+    // the format's nor exact.
     FallBack(sequence,
              absl::NotFoundError(absl::StrFormat("%d tokens were in the prefix cache, %d are left in it",
                                                  sequence.cached_wanted, sequence.computed)));
@@ -261,7 +261,7 @@ void Engine::Impl::AfterStep(Sequence& sequence, const StepResult& result, int64
   if (sequence.prompt_left() > 0) counters_.prompt_tokens += result.tokens;
   const double encode = sequence.encoder == nullptr ? 0 : sequence.encoder->TakeSeconds();
   const double computing = sequence.clock.Take() - encode;
-  // What it would have taken alone; the rest it waited for others.
+  // Its own share of the step; the rest counts as waiting for others.
   const double own = computing * static_cast<double>(result.tokens) / static_cast<double>(step_tokens);
   (sequence.handed_over > 0 ? sequence.times.native : sequence.times.prefill) += own;
   sequence.times.encode += encode;
@@ -353,9 +353,9 @@ void Engine::Impl::Finish(SequenceId id, const absl::Status& status, FinishReaso
   result.cached_tokens = sequence->cached_tokens;
   result.fell_back = sequence->fell_back;
   result.fallback_reason = sequence->fallback_reason;
-  // Blocks first, word after: who hears the end may count on the room.
+  // Frees the blocks before the callback: a caller may submit again from it.
   sequence->blocks.Clear();
-  // Choices that never came to be end with choice 0, which carried them.
+  // Choices that were not forked yet end with choice 0.
   ChoiceGroup& group = *sequence->group;
   const int ended = 1 + std::exchange(group.unforked, 0);
   group.open -= ended;

@@ -37,7 +37,7 @@ enum class FinishReason : uint8_t { kStop, kLength };
 // Exclusive seconds on one sequence's critical path, from admission to the first token.
 struct SequenceTimes {
   double queue = 0;        // admitted, not yet computing; of shared steps the others' tokens' share
-  double prefill = 0;      // own prefill steps (local plan or fallback)
+  double prefill = 0;      // local prefill steps (local plan or fallback)
   double await = 0;        // waiting for frames with nothing to do, or for room for them (prefill server)
   double reconstruct = 0;  // applying frames
   double native = 0;       // tokens the consumer computes itself over a handed-over cache
@@ -87,14 +87,15 @@ struct GenerateSpec {
   absl::Time deadline = absl::InfiniteFuture();
   // Set: tokens [the codec's native head, handed_over_tokens) arrive as frames of this codec (ApplyFrame);
   // the rest is computed here. The last prompt token always is, so handed_over_tokens < prompt.size(). With 0
-  // nothing arrives: what the prefix cache has of this prompt in this format is taken, the rest is computed
-  // over it; where it has less than `cached_tokens` by then, all of it is computed, as if no codec were set.
+  // nothing arrives: the prompt's prefix is taken from the prefix cache in this format and the rest is
+  // computed over it. If the cache holds less than `cached_tokens` by then, everything is computed, as if no
+  // codec were set.
   const KvCodec* codec = nullptr;
   int64_t handed_over_tokens = 0;
   int64_t cached_tokens = 0;
   int priority = 0;  // -kMaxPriority to kMaxPriority, lower goes first (scheduler.h says by how much)
-  // Set: only texts of its grammar are generated, and the answer ends where nothing may follow. From here on
-  // only the engine's thread uses it.
+  // Set: only texts of its grammar are generated, and the answer ends where the grammar does. After
+  // submission only the engine's thread uses it.
   std::shared_ptr<TokenAutomaton> constraint = nullptr;
   // Prefixes are shared with requests of the same salt only.
   std::string cache_salt = {};
@@ -108,8 +109,8 @@ struct PrefillSpec {
   // Owned by the caller; used from the engine thread until OnDone.
   FrameSink* sink = nullptr;
   int64_t encode_begin = 0;  // tokens before it are computed but not encoded: their frames exist already
-  // Set: asked on the engine thread before each step; while it says false this sequence, and no other, is
-  // left out. Nudge when that has changed.
+  // Set: called on the engine thread before each step. While it returns false, this sequence is left out of
+  // steps and no other is. Call Nudge when that changes.
   std::function<bool()> has_room;
   std::string cache_salt = {};  // as in GenerateSpec
 };
@@ -119,7 +120,7 @@ struct EngineStats {
   int64_t waiting = 0;  // admitted, waiting for frames or for their first step
   int64_t kv_blocks_total = 0;
   int64_t kv_blocks_used = 0;      // held by sequences
-  int64_t kv_blocks_cached = 0;    // held by nobody, but with a prefix that may come again
+  int64_t kv_blocks_cached = 0;    // unreferenced, with a prefix that may be asked for again
   int64_t kv_blocks_reserved = 0;  // promised to admitted sequences, held or not
   uint64_t steps = 0;
   uint64_t prompt_tokens = 0;  // computed here
@@ -130,8 +131,8 @@ struct EngineStats {
   uint64_t preemptions = 0;
   uint64_t prefix_queries = 0;  // prompt tokens that were looked up in the prefix cache
   uint64_t prefix_hits = 0;     // of them, found
-  RepeatStats repeats;          // what became of steps that only decode
-  // Of the engine thread's loop, which turns at least twice a second unless a step takes longer.
+  RepeatStats repeats;          // CUDA graphs of steps that only decode
+  // The last turn of the engine thread's loop, which turns twice a second or more unless a step takes longer.
   std::chrono::steady_clock::time_point last_progress;
 };
 
@@ -149,8 +150,8 @@ class Engine {
   ~Engine();
 
   // Admits at once or fails: ResourceExhausted (blocks, sequences), InvalidArgument (empty prompt, ids out of
-  // range, longer than the context; the message holds both numbers). Several choices are computed or handed
-  // over as one prompt and go their own ways, with their own blocks, from the first token on.
+  // range, longer than the context; the message holds both numbers). Several choices share one prompt,
+  // computed or handed off once, and have blocks of their own from the first token on.
   absl::StatusOr<SequenceId> Generate(GenerateSpec spec, std::shared_ptr<SequenceListener> listener);
   absl::StatusOr<SequenceId> Prefill(PrefillSpec spec, std::shared_ptr<SequenceListener> listener);
 
@@ -159,12 +160,12 @@ class Engine {
   // prefill. Frames for sequences that have ended are dropped.
   void ApplyFrame(SequenceId id, const FrameHeader& header, std::vector<uint8_t> header_bytes,
                   absl::Span<const uint8_t> payload, std::function<void()> release);
-  // The hand-over is lost: unless every frame has landed, compute the prompt here.
+  // The handoff has failed: unless every frame was received, the prompt is computed here.
   void FallBack(SequenceId id, absl::Status reason);
-  // The hand-over begins anew, from its first frame: unless every frame has landed, what has landed counts no
-  // more. Frames that ApplyFrame was given before are dropped.
+  // The handoff starts again from its first frame: unless every frame was received, those received so far are
+  // dropped, also those that ApplyFrame was given and that wait.
   void RestartHandover(SequenceId id);
-  // A sequence that was left out may have room now.
+  // Wakes the engine: a sequence that was left out may have room now.
   void Nudge();
   // OnDone follows with `status` for every choice that has not ended; unknown ids are ignored.
   void Cancel(SequenceId id, absl::Status status);

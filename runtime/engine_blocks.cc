@@ -103,7 +103,7 @@ SchedulerState EngineBlocks::MakeState(const std::vector<Sequence*>& ranked,
 }
 
 void EngineBlocks::Attach(Sequence& sequence) {
-  // A block that is partly written is nobody else's beginning.
+  // A partly written block is not shared as a prefix.
   if (cache_ == nullptr || sequence.computed % block_tokens_ != 0 ||
       sequence.computed / block_tokens_ != static_cast<int64_t>(sequence.blocks.ids().size())) {
     return;

@@ -13,29 +13,30 @@
 
 namespace aludel {
 
-// Who holds which blocks: everything that moves them between sequences, the prefix cache and the pool. Knows
-// no model, so that tests drive it alone. Owned by the engine thread; MatchedTokens comes from any.
+// Moves blocks between sequences, the prefix cache and the pool. Knows no model, so that tests drive it
+// alone. Owned by the engine thread; MatchedTokens comes from any.
 class EngineBlocks {
  public:
   // `pool` and `counters` must outlive this.
   EngineBlocks(const std::string& model_hash, const EngineOptions& options, BlockPool* pool,
                EngineStats* counters);
 
-  // A new sequence: finds its beginning in the cache where it came over the wire before, and reserves what is
-  // going to. `sequences` may be preempted for it.
+  // A new sequence: finds its prefix in the cache where an earlier handoff left it, and reserves blocks for
+  // the tokens that will come over the wire. `sequences` may be preempted for it.
   void Begin(Sequence& sequence, const SequenceMap& sequences);
-  // All of the hand-over is in the sequence's blocks.
+  // The whole handoff is in the sequence's blocks.
   void Landed(Sequence& sequence);
-  // Nothing is: the prompt will be computed here, exactly.
+  // The handoff has failed: the prompt will be computed here, exactly.
   void FallBack(Sequence& sequence);
 
   // `fork`, a new choice of the same request, goes on from everything that `sequence` has computed.
   static void Fork(const Sequence& sequence, Sequence& fork);
 
-  // Plans the next step over all sequences that do not wait for frames; preempts whom the plan preempts, and
-  // lets sequences that have not started share what the cache has of them.
+  // Plans the next step over all sequences that do not wait for frames; carries out its preemptions, and lets
+  // sequences that have not started share what the cache has of them.
   std::vector<StepItem> Plan(const SequenceMap& sequences);
-  // Blocks of the sequence's own for its next `tokens` tokens, which the plan has seen to.
+  // Allocates the sequence's own blocks for its next `tokens` tokens; the plan has made sure that they
+  // are free.
   void Prepare(Sequence& sequence, int64_t tokens, Stream stream);
   // They are computed.
   void Advance(Sequence& sequence, int64_t tokens);

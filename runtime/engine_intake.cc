@@ -77,7 +77,7 @@ absl::Status EngineIntake::ApplyOne(Sequence& sequence, const PendingFrame& fram
   sequence.clock.Charge(&sequence.times.reconstruct);
   if (!status.ok()) {
     ++counters_->frames_rejected;
-    // Of duplicates, what landed first stays.
+    // Of duplicates the first received stays.
     return absl::IsAlreadyExists(status) ? absl::OkStatus() : status;
   }
   ++counters_->frames_applied;

@@ -26,27 +26,28 @@ struct PendingFrame {
   std::function<void()> release;
 };
 
-// Where hand-overs land: frames wait here, are checked, and fill their sequence's pages. What fails a check
-// turns its sequence to local prefill. Owned by the engine thread; sequences and frames must not outlive it.
+// Receives the frames of handoffs: they wait here, are checked, and fill their sequence's blocks. A frame
+// that fails a check turns its sequence to local prefill. Owned by the engine thread; sequences and frames
+// must not outlive it.
 class EngineIntake {
  public:
   // All must outlive the intake.
   EngineIntake(Transformer* model, BlockPool* pool, EngineBlocks* blocks, EngineStats* counters)
       : model_(model), pool_(pool), blocks_(blocks), counters_(counters) {}
 
-  // Prepares the decoder of a sequence that has blocks for everything handed over. After an error it shall
-  // fall back.
+  // Prepares the decoder of a sequence that has blocks for everything handed over. After an error the
+  // sequence must fall back.
   absl::Status Begin(Sequence& sequence);
   void Push(PendingFrame frame) { frames_.push_back(std::move(frame)); }
   bool empty() const { return frames_.empty(); }
   // Reconstructs a few frames, in order of arrival: a hand-over may delay running decodes by these and no
-  // more. Stops at a sequence that shall fall back, and says why.
+  // more. Stops at a sequence that must fall back, and returns why.
   std::optional<std::pair<SequenceId, absl::Status>> ApplySome(const SequenceMap& sequences);
-  // Forgets a hand-over that has not landed: the prompt is computed here.
+  // Forgets an incomplete handoff: the prompt is computed here.
   void FallBack(Sequence& sequence, const absl::Status& reason);
-  // Unless everything has landed: forgets what has, and the waiting frames of this sequence.
+  // Unless everything was received: forgets what was applied, and drops the waiting frames of this sequence.
   absl::Status Restart(Sequence& sequence);
-  // Gives every waiting frame back unread.
+  // Releases every waiting frame unread.
   void ReleaseAll();
 
  private:

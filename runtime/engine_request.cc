@@ -12,7 +12,7 @@ namespace aludel {
 namespace {
 
 SteadyClock::time_point ToSteady(absl::Time deadline) {
-  // Nobody waits a year; the steady clock's type cannot hold much more.
+  // A year is as good as for ever; the steady clock's type cannot hold much more.
   if (deadline - absl::Now() > absl::Hours(24 * 365)) return SteadyClock::time_point::max();
   return SteadyClock::now() + absl::ToChronoNanoseconds(deadline - absl::Now());
 }

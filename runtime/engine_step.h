@@ -35,7 +35,7 @@ class StepRunner {
   absl::Status Run(absl::Span<const StepItem> plan, const SequenceMap& sequences,
                    std::vector<StepResult>* results);
 
-  // What became of the steps that only decode.
+  // Graph statistics of the steps that only decode.
   RepeatStats repeats() const { return model_->device()->repeat_stats(model_->stream()); }
 
  private:

@@ -8,8 +8,8 @@
 
 namespace aludel {
 
-// Host memory that copies from and to a device reach the fastest (Device::Pin), as long as this lives: until
-// before the memory and the device die.
+// Pins host memory for fast copies from and to a device (Device::Pin) while this lives. Must die before the
+// memory and the device.
 class PinnedMemory {
  public:
   PinnedMemory(Device* device, absl::Span<uint8_t> memory) : device_(device), memory_(memory) {

@@ -9,9 +9,8 @@ namespace aludel {
 // key, without any state.
 std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
-// Random numbers by position instead of by turn: what a sequence draws for its n-th token depends on its
-// seed, its stream and n, never on what ran beside it or how often it was interrupted. Immutable and
-// thread-safe.
+// Random numbers by position: what a sequence draws for its n-th token depends on its seed, its stream and n,
+// and not on its batch or on preemption. Immutable and thread-safe.
 class RandomStream {
  public:
   // Streams of one seed are independent: one for each choice of a request.

@@ -50,7 +50,7 @@ struct SamplerScratch {
 // 2019: positive logits divided, others multiplied), frequency and presence penalty; the mask of tokens that
 // a constraint allows; then what kernels/sample.h defines: temperature and, as transformers orders them,
 // top-k, the smallest set whose probability reaches top-p, and min-p. The same seed, choice and logits give
-// the same tokens, whatever runs beside. Not thread-safe.
+// the same tokens. Not thread-safe.
 class Sampler {
  public:
   // `seed` replaces an unset params.seed. `prompt` is only read here.
@@ -62,7 +62,7 @@ class Sampler {
   int32_t Sample(absl::Span<const float> logits, absl::Span<const uint64_t> allowed, SamplerScratch* scratch);
 
   // How the next token is drawn if nothing restricts it, where that takes the model's logits as they are:
-  // whoever has them can draw it and have it accepted.
+  // a caller that has them can draw the token and pass it to Accept.
   std::optional<RowSampling> PlainDraw() const;
   // `token` is the next one; penalties count it from now on.
   void Accept(int32_t token);

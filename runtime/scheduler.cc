@@ -10,7 +10,7 @@ namespace {
 
 int64_t KeptForPrompts(int64_t budget) { return std::max<int64_t>(1, budget / 4); }
 
-// Who holds which blocks while a plan is made: the state and what the plan has changed so far.
+// Tracks which sequence holds which blocks while a plan is made: the state and the plan's changes so far.
 class BlockBook {
  public:
   explicit BlockBook(const SchedulerState& state)
@@ -43,7 +43,7 @@ class BlockBook {
   }
 
  private:
-  // The block it goes on writing is somebody else's, too, so it takes a copy.
+  // The block that it writes next is shared, so it takes a copy.
   bool Copies(const SchedulerSequence& sequence) const {
     const size_t at = sequence.computed / block_tokens_;
     return at < sequence.blocks.size() && References(sequence.blocks[at]) > 1;
@@ -76,7 +76,7 @@ std::vector<bool> ChooseDecodes(absl::Span<const SchedulerSequence> sequences, i
   return chosen;
 }
 
-// Blocks are taken in order of rank, so who gives them up has not been planned yet.
+// Blocks are taken in order of rank, so the sequences that give them up have not been planned yet.
 class StepPlanner {
  public:
   explicit StepPlanner(const SchedulerState& state)
@@ -84,7 +84,7 @@ class StepPlanner {
 
   StepPlan Plan();
 
-  // Gives up sequences behind `index`, the last first, until `enough` of the book; nobody where even all of
+  // Preempts sequences behind `index`, the last first, until `enough` of the book; none where even all of
   // them would not do.
   template <typename Enough>
   bool MakeRoom(size_t index, const Enough& enough) {
@@ -113,7 +113,7 @@ class StepPlanner {
   const SchedulerState& state_;
   BlockBook book_;
   std::vector<bool> gone_;         // preempted by this plan
-  bool start_is_blocked_ = false;  // one waits for blocks: none behind it starts
+  bool start_is_blocked_ = false;  // a sequence waits for blocks: none after it starts
   StepPlan plan_;
 };
 

@@ -24,14 +24,13 @@ namespace aludel {
 
 using SteadyClock = std::chrono::steady_clock;
 
-// Splits the time of one sequence into exclusive stages: every moment since admission is charged to exactly
-// one.
+// Splits the time of one sequence into exclusive stages: every moment since admission counts in exactly one.
 class StageClock {
  public:
   explicit StageClock(SteadyClock::time_point now) : start_(now), mark_(now) {}
   // Charges the time since the last charge to `stage`, a field of SequenceTimes. Nothing after Stop.
   void Charge(double* stage) { *stage += Take(); }
-  // The same for who charges it to several.
+  // As above, when several sequences share the cost.
   double Take() {
     if (stopped_) return 0;
     const SteadyClock::time_point before = std::exchange(mark_, SteadyClock::now());
@@ -46,7 +45,7 @@ class StageClock {
   bool stopped_ = false;
 };
 
-// A hand-over that is still landing.
+// A handoff in progress.
 struct Landing {
   const KvCodec* codec = nullptr;
   std::unique_ptr<KvDecoder> decoder;

@@ -5,7 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-// Early return on error, for code whose every second line can fail. Abseil of Debian 12 ships no such macros.
+// Early return on error, for code in which most calls can fail. Debian 12's Abseil has no such macros.
 #define ALUDEL_RETURN_IF_ERROR(expr)                                                    \
   do {                                                                                  \
     if (absl::Status aludel_status = (expr); !aludel_status.ok()) return aludel_status; \

@@ -15,7 +15,7 @@ class StopMatcher {
   explicit StopMatcher(std::vector<std::string> stops);
   // The text that may be shown now. After a match everything is swallowed.
   std::string Push(absl::string_view text);
-  // What is held back, when no more text comes.
+  // The text held back, at the end of the answer.
   std::string Flush();
   bool matched() const { return matched_; }
 

@@ -10,8 +10,8 @@
 
 namespace aludel {
 
-// Deadlines inside a server are times of MonotonicNow(), which nobody can set; between servers they travel as
-// what is left of them (gRPC does that). These cross over.
+// Deadlines inside a server are times of MonotonicNow(), which setting the wall clock does not move. Between
+// servers they travel as the time that is left (gRPC does that). These functions convert.
 
 // When a call must have ended: its caller's deadline, and at most `limit` from now.
 inline absl::Time DeadlineOf(const grpc::ServerContextBase& call, absl::Duration limit) {
@@ -26,7 +26,8 @@ inline std::chrono::system_clock::time_point ToGrpcDeadline(absl::Time monotonic
                             (monotonic - MonotonicNow()));
 }
 
-// What absl::Now() calls a time of MonotonicNow(), for those who compare with that: valid at this moment.
+// A time of MonotonicNow() on absl::Now()'s clock, for code that compares with that. Valid at this
+// moment only.
 inline absl::Time ToWallTime(absl::Time monotonic) { return absl::Now() + (monotonic - MonotonicNow()); }
 
 }  // namespace aludel

@@ -22,8 +22,8 @@ enum class Pushed {
 
 // The server's end of one server-streaming call: sends events in order, one write at a time, with at most
 // `max_backlog` waiting behind a slow reader. Thread-safe. Owns itself until gRPC is done with it; holders
-// keep it alive longer by their shared_ptr. Whoever creates one must see to it that End is called, whatever
-// happens: gRPC waits for it.
+// keep it alive longer by their shared_ptr. The creator must make sure that End is called on every path: gRPC
+// waits for it.
 template <typename Event>
 class EventStream : public grpc::ServerWriteReactor<Event> {
  public:

@@ -16,7 +16,7 @@ namespace aludel {
 
 class FrameArena;
 
-// A piece of the arena; returns to it when this dies. Whoever may still read or write the bytes holds it.
+// A piece of the arena; returns to it when this dies. Every possible reader or writer of the bytes holds one.
 class FrameExtent {
  public:
   FrameExtent() = default;

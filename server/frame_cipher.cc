@@ -39,8 +39,8 @@ absl::StatusOr<std::unique_ptr<FrameCipher>> FrameCipher::FromTicket(const std::
   return std::make_unique<FrameCipher>(bytes);
 }
 
-// OpenSSL fails in these calls only where it cannot allocate, or we pass nonsense; but for the last step of
-// Open.
+// OpenSSL fails in these calls only where it cannot allocate, or we pass nonsense; but for the last step
+// of Open.
 void FrameCipher::Seal(uint32_t sequence, absl::Span<const uint8_t> associated,
                        absl::Span<uint8_t> frame) const {
   ALUDEL_CHECK(frame.size() >= kTagBytes);

@@ -13,10 +13,10 @@
 
 namespace aludel {
 
-// Frames of one ticket under AES-256-GCM, for data planes that others can read or write. The key is made for
-// the ticket, travels with it over gRPC (which must be TLS then) and dies with it; the nonce is the frame's
-// sequence number, which a ticket uses once. Layout: server/HANDOVER.md. Thread-safe; calls cost a pass over
-// the bytes.
+// Encrypts the frames of one ticket with AES-256-GCM, for data planes that are not private. The key is made
+// for the ticket, travels with it over gRPC (which must be TLS then) and dies with it; the nonce is the
+// frame's sequence number, which a ticket uses once. Layout: server/HANDOVER.md. Thread-safe; calls cost a
+// pass over the bytes.
 class FrameCipher {
  public:
   static constexpr size_t kKeyBytes = 32;
@@ -28,7 +28,7 @@ class FrameCipher {
   FrameCipher(const FrameCipher&) = delete;
   FrameCipher& operator=(const FrameCipher&) = delete;
 
-  // From the bytes of a ticket: null for none, InvalidArgument where they are no key.
+  // From the bytes of a ticket: null for an empty key, InvalidArgument for another length.
   static absl::StatusOr<std::unique_ptr<FrameCipher>> FromTicket(const std::string& key);
 
   // Encrypts all of `frame` but its last kTagBytes in place and puts the tag there. `associated` is protected

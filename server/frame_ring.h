@@ -11,10 +11,9 @@
 
 namespace aludel {
 
-// The window of one hand-over: frames lie in an extent one behind the other, and their places come round
-// again as they are given back, in whatever order. A place is contiguous, so the end of the extent may stay
-// empty for a turn; with C <= size - F no set of places that weighs C or less is ever refused the next one of
-// at most F. Not thread-safe.
+// The window of one handoff: a ring of frames in an extent. Places are reused as they are given back, in any
+// order. A place is contiguous, so the end of the extent may stay empty for a turn; with C <= size - F no set
+// of places that weighs C or less is ever refused the next one of at most F. Not thread-safe.
 class FrameRing {
  public:
   // Places start on cache lines, as vector copies and checksums like it.
@@ -27,7 +26,7 @@ class FrameRing {
   size_t size() const { return extent_.bytes().size(); }
   // The next place; nothing where it does not fit.
   std::optional<absl::Span<uint8_t>> Take(size_t bytes);
-  // The last place taken needs only so much.
+  // Shrinks the last place taken to this size.
   void Shrink(size_t bytes);
   // What Take gave is no longer used. Its room comes back with that of all before it.
   void Return(const uint8_t* place);

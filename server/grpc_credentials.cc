@@ -37,7 +37,7 @@ absl::StatusOr<Certificate> ReadCertificate(const std::string& path) {
   return certificate;
 }
 
-// A key with a passphrase is no key to us: nobody is asked for one.
+// Keys with a passphrase are not supported: there is no terminal to ask on.
 int NoPassphrase(char*, int, int, void*) { return 0; }
 
 std::shared_ptr<tls::CertificateProviderInterface> Watch(const GrpcTlsOptions& options) {

@@ -10,8 +10,8 @@
 
 namespace aludel {
 
-// How the three servers know each other over gRPC. All files empty: plain text, and whoever reaches a port
-// may use it. Otherwise TLS with certificates on both sides (mTLS), read again when they change.
+// How the three servers know each other over gRPC. All files empty: plain text, and every client that reaches
+// a port may use it. Otherwise TLS with certificates on both sides (mTLS), read again when they change.
 struct GrpcTlsOptions {
   std::string certificate_file;
   std::string key_file;
@@ -22,13 +22,12 @@ struct GrpcTlsOptions {
 };
 
 // InvalidArgument names the file that cannot be read, holds no certificate or key, or the pair that does not
-// belong together. gRPC itself would wait for better files without a word.
+// belong together. gRPC itself would wait for better files and log nothing.
 absl::Status CheckGrpcTls(const GrpcTlsOptions& options);
 
 // A caller without a certificate of `ca_file`'s authorities is refused in the handshake.
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(const GrpcTlsOptions& options);
-// A server whose certificate is not of these authorities, or not for the name we called it by, is not spoken
-// to.
+// A server whose certificate is not of these authorities, or not for the name we called it by, is refused.
 std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(const GrpcTlsOptions& options);
 
 }  // namespace aludel

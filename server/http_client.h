@@ -25,10 +25,9 @@ struct HttpClientOptions {
 };
 
 // POSTs JSON to one URL over HTTP/1.1, on connections that are kept and used again, the last used first. A
-// request waits while all of them are in use. One that a kept connection breaks under before anything was
-// answered is sent again, once, on a new one. Nothing is followed (redirects) or asked (proxies): the URL's
-// server answers. Belongs to one thread, and calls back only from within its functions; the process ignores
-// SIGPIPE.
+// request waits while all of them are in use. If a kept connection breaks before any answer, the request is
+// sent again, once, on a new one. Redirects are not followed and proxies not used. Belongs to one thread, and
+// calls back only from within its functions; the process ignores SIGPIPE.
 class HttpClient {
  public:
   // A piece of the body as it arrives, chunks undone. An error ends the request with that error.
@@ -38,7 +37,7 @@ class HttpClient {
   using OnEnd = std::function<void(int status, const absl::Status& error)>;
 
   explicit HttpClient(HttpClientOptions options);
-  // What has not ended by then never calls back.
+  // Requests that have not ended by then never call back.
   ~HttpClient();
 
   // `timeout` is for everything: waiting for a connection, opening it, sending, the whole answer.

@@ -44,10 +44,11 @@ class HttpClient::Impl {
  private:
   friend class HttpClient::Connection;
 
-  // getaddrinfo() cannot be stopped: it has a thread of its own, which is left behind when nobody waits.
+  // getaddrinfo() cannot be stopped: it has a thread of its own, which is left behind when the caller
+  // gives up.
   struct LookUp {
     std::mutex mutex;
-    Impl* client ABSL_GUARDED_BY(mutex);  // null: nobody waits
+    Impl* client ABSL_GUARDED_BY(mutex);  // null: the caller has given up
   };
 
   void Dispatch();
@@ -86,7 +87,7 @@ class HttpClient::Connection : public std::enable_shared_from_this<Connection> {
   const char* doing() const;
   // Ends the exchange, and with it the connection.
   void Fail(const absl::Status& error);
-  // Without a word to the exchange, if there is one.
+  // Does not call back the exchange, if there is one.
   void Close();
 
  private:

@@ -20,8 +20,8 @@ struct HttpUrl {
 };
 
 // Strict, so that a mistake is found before anything is sent: no user names, fragments, zones or bytes that a
-// request line cannot carry. Fails with InvalidArgument, which quotes the text and says what is wrong with
-// it.
+// request line cannot carry. Fails with InvalidArgument, which quotes the text and says what is wrong
+// with it.
 absl::StatusOr<HttpUrl> ParseHttpUrl(absl::string_view text);
 
 }  // namespace aludel

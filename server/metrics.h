@@ -14,7 +14,7 @@ namespace aludel {
 // How a request was served. Each value set is small; see Metrics for the bound.
 struct RequestLabels {
   std::string model;
-  std::string plan;    // local, remote, fallback
+  std::string plan;    // local, remote, cached, fallback
   std::string format;  // "" for local
 };
 
@@ -45,9 +45,9 @@ class Metrics {
 
   // Requests (decode and gateway). `outcome` is "ok" or a status code's name in lower case.
   void ObserveFirstToken(const RequestLabels& labels, const StageSeconds& stages);
-  // A request that ended without one, with an error, after so long.
+  // A request that ended with an error and without a token, and how long that took.
   void ObserveUnanswered(const std::string& model, double seconds);
-  // Such requests may come: their series begins at 0, where a first one can be seen.
+  // Makes the series of such requests start at 0, so that an alert sees the first one.
   void ExpectUnanswered(const std::string& model);
   void ObserveInterToken(const std::string& model, double seconds);
   void ObserveRequest(const RequestLabels& labels, const std::string& outcome, double seconds,
@@ -60,16 +60,16 @@ class Metrics {
 
   // Hand-overs. `direction` is "sent" or "received"; bytes include frame headers.
   void CountFrame(const std::string& direction, const std::string& format, uint64_t bytes);
-  // `frames` 0: one may come, and its series begins where an increase can be seen.
+  // `frames` 0 makes the series start at 0, so that an alert sees the first increase.
   void CountDroppedFrame(const std::string& reason, int64_t frames = 1);
   void CountHandover(const std::string& direction, const std::string& outcome, double seconds);
-  // A ticket of this decode server has ended so (TicketState).
+  // A ticket of this decode server has ended, in this state (TicketState).
   void CountTicket(const std::string& end);
   void CountFallback(const std::string& reason);
   void CountPlan(const std::string& plan, const std::string& reason);
-  // What the planner thought of a plan that was carried out, in seconds to the first token.
+  // The planner's prediction for a plan that was carried out, and the truth: seconds to the first token.
   void ObservePrediction(const RequestLabels& labels, double predicted, double actual);
-  // Bytes a second from a prefill server, 0 where its link was never what took long.
+  // Bytes a second from a prefill server; 0 where its link was never the bottleneck.
   void SetLinkRate(const std::string& target, double bytes_per_second);
   // A hand-over that failed goes on with another prefill server.
   void CountReplan(const std::string& reason);
@@ -105,7 +105,7 @@ class Metrics {
   // Spans by what became of them: exported, dropped (the queue was full), failed.
   void CountSpans(const std::string& result, int64_t spans);
 
-  // Snapshots of counters that others keep.
+  // Snapshots of counters that other components keep.
   void SetEngine(const std::string& model, const EngineStats& stats);
   void SetTransport(const TransportStats& stats);
   // Called before every Render, to take snapshots.

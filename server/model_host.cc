@@ -80,7 +80,7 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelOptions& o
                                                            const CodecOptions& codec_options,
                                                            CodecSide side) {
   auto host = std::make_unique<ModelHost>();
-  // What is quickly read comes first: who forgot a file learns it before gigabytes were loaded.
+  // Small files first: a missing one is reported before gigabytes are loaded.
   ALUDEL_RETURN_IF_ERROR(ModelConfig::Load(options.directory).status());
   std::vector<std::string> warnings;
   ALUDEL_ASSIGN_OR_RETURN(host->tokenizer_, Tokenizer::Load(options.directory, &warnings));
@@ -88,7 +88,7 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelOptions& o
   std::vector<std::string> formats = codec_options.formats;
   if (formats.empty()) {
     ALUDEL_ASSIGN_OR_RETURN(formats, ListFormats(codec_options.artifact));
-    // "raw" is what everybody has and nobody prefers.
+    // "raw" is always available and always last.
     std::stable_partition(formats.begin(), formats.end(), [](const std::string& f) { return f != "raw"; });
   }
 

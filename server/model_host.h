@@ -39,31 +39,32 @@ class ModelHost {
   const KvCodec* FindCodec(absl::string_view name) const;
   // What prefill took when the model was warmed up.
   const std::vector<PrefillSample>& prefill_samples() const { return prefill_samples_; }
-  // Who this model is to peers.
+  // How this model is identified to peers.
   v1::ModelIdentity Identity() const;
   // DecodeDescription.numerics.
   std::string Numerics() const;
   // The engine's. Why work on its device is not remembered as a graph is logged, once as long as it is the
   // same.
   EngineStats Stats();
-  // For how long the engine's thread has made no step, nor looked up while idle.
+  // How long ago the engine's thread last made a step or, idle, turned its loop.
   absl::Duration EngineSilence() const;
 
   // Bound on the bytes of all frames of a hand-over of `tokens` tokens, however the producer cuts its chunks
   // (within reason: a producer that cuts finer than a quarter of our chunk runs out of room and the prompt is
   // prefilled where it is decoded).
   size_t HandoverBytesBound(const KvCodec& codec, int64_t tokens) const;
-  // Bound on what one step of the producer's engine adds to a window (FrameRing::Weight), and on one frame of
-  // it.
+  // Bound on what one step of the producer's engine adds to a window (FrameRing::Weight), and on one frame
+  // of it.
   size_t StepBytesBound(const KvCodec& codec) const;
   size_t StepFrameBound(const KvCodec& codec) const;
-  // Frame memory of one hand-over: all of it where that is no more than `window`, else so much that a few
-  // steps can be under way at once.
+  // Frame memory of one handoff: room for all frames where that is at most `window`, else room for a few
+  // steps at once.
   size_t HandoverWindow(const KvCodec& codec, int64_t tokens, size_t window) const;
-  // Makes copies between the device and frames in this memory fast while the result lives, and logs which way
-  // frames go.
+  // Pins this memory while the result lives, which makes copies between device and frames fast, and logs the
+  // path that frames take.
   std::unique_ptr<PinnedMemory> PinFrames(absl::Span<uint8_t> frames, const Transport& transport);
-  // Stops the engine: every sequence ends with Unavailable. Before whatever its listeners use is destroyed.
+  // Stops the engine: every sequence ends with Unavailable. Call it before anything that its listeners use
+  // is destroyed.
   void StopEngine() { engine_.reset(); }
 
  private:

@@ -35,8 +35,8 @@ struct Span {
 
 // Ships spans to an OpenTelemetry collector: OTLP over HTTP in its JSON encoding, in batches, from one thread
 // of its own. Export() never waits: when `max_queue` spans wait already, or the collector does not take a
-// batch within the timeout, spans are dropped and counted. Spans that are not sampled are ignored.
-// Thread-safe.
+// batch within the timeout, spans are dropped and counted. Spans that are not sampled are
+// ignored. Thread-safe.
 class OtlpExporter {
  public:
   struct Options {

@@ -7,7 +7,7 @@
 
 namespace aludel {
 
-// From OpenSSL's generator: nobody guesses a ticket, and no two processes share an epoch.
+// From OpenSSL's generator: tickets cannot be guessed, and no two processes share an epoch.
 TicketId RandomTicketId();
 uint64_t RandomEpoch();
 FrameCipher::Key RandomFrameKey();

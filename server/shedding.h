@@ -8,9 +8,10 @@
 namespace aludel {
 
 // Deadline-aware shedding: ResourceExhausted, with both figures, where the first token of a request is
-// predicted for later than its deadline. To work on it would cost the others their deadlines and save nobody.
-// Both times are MonotonicNow()'s. `busy`: others are being served or wait. An idle server refuses nobody, so
-// that a prediction that has become wrong is corrected by what then happens; nothing predicted, nothing shed.
+// predicted for later than its deadline. Working on it would cost other requests their deadlines and not meet
+// this one's. Both times are MonotonicNow()'s. `busy`: other requests are being served or wait. An idle
+// server refuses none, so that a wrong prediction is corrected by what then happens. Without a prediction
+// nothing is shed.
 absl::Status ShedIfHopeless(std::optional<double> predicted_seconds, bool busy, absl::Time now,
                             absl::Time deadline);
 

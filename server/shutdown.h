@@ -16,7 +16,7 @@ namespace aludel {
 void DrainAndShutdown(grpc::Server& server, absl::Duration drain, Timer& timer);
 
 // Waits until nothing is `left` of what still uses the server's parts. After `limit` the process exits with
-// 1: freeing memory that somebody may still write to is no way to end.
+// 1: memory that may still be written to is never freed.
 void AwaitNone(const char* what, const std::function<int64_t()>& left, absl::Duration limit);
 
 }  // namespace aludel

@@ -13,9 +13,9 @@
 
 namespace aludel {
 
-// Runs callbacks when their time of MonotonicNow() has come, on one thread of its own: deadlines fire because
-// the clock says so, not because other work happened to come by, and not when somebody sets the wall clock.
-// Thread-safe. Callbacks must be short and may call At and Cancel.
+// Runs callbacks when their time of MonotonicNow() has come, on one thread of its own: deadlines fire by the
+// clock alone, with or without other work, and setting the wall clock moves none. Thread-safe. Callbacks must
+// be short and may call At and Cancel.
 class Timer {
  public:
   using Id = uint64_t;  // never 0

@@ -12,9 +12,8 @@
 
 namespace aludel {
 
-// Looks once a second whether the threads that do a server's work still do it, so that readiness and peers
-// learn of a wedged one instead of its clients. Each check says for how long its thread has been silent.
-// Thread-safe.
+// Checks once a second that the threads of a server still run, so that a wedged one is found by readiness and
+// peers, and not by clients. Each check says for how long its thread has been silent. Thread-safe.
 class Watchdog {
  public:
   struct Check {

@@ -15,9 +15,9 @@
 
 namespace aludel {
 
-// Moves messages between processes: a small header and a payload of any size, both opaque here. Who may send
-// what, and whether bytes are sane, is the receiver's business (see server/decode/kv_receiver.h). What
-// travels, and what the two sides promise each other, is in PROTOCOL.md.
+// Moves messages between processes: a small header and a payload of any size, both opaque here. Which
+// messages are allowed, and whether their bytes are sane, is for the receiver to check (see
+// server/decode/kv_receiver.h). What travels, and what the two sides promise each other, is in PROTOCOL.md.
 
 // Memory that the transport can send from and receive into without a copy. Owned by its holder; it must not
 // be freed while an operation on it is unfinished (Channel::Send's `done`, MessageHandler::OnPayload).
@@ -85,8 +85,8 @@ struct TransportStats {
   uint64_t emulated_faults = 0;  // messages lost, spoiled or doubled on purpose
 };
 
-// One endpoint of the data plane: receives for everybody who knows its address, and connects to peers. Owns
-// one progress thread that sleeps when there is nothing to do. Thread-safe. Channels and regions must be
+// One endpoint of the data plane: receives from every peer that knows its address, and connects to peers.
+// Owns one progress thread that sleeps when there is nothing to do. Thread-safe. Channels and regions must be
 // destroyed before their Transport.
 class Transport {
  public:
@@ -109,8 +109,8 @@ class Transport {
   // their checksums and ciphers are made there.
   virtual bool reaches_gpu_memory() const { return false; }
 
-  // For how long the progress thread has left the question of an earlier call unanswered; zero where it has
-  // answered, and then this call asks the next one. To be asked regularly, by one thread.
+  // Posts a ping to the progress thread and returns how long the last one has been unanswered; zero if it was
+  // answered. Call it regularly, from one thread.
   virtual absl::Duration ProgressSilence() = 0;
 };
 
@@ -151,10 +151,11 @@ struct TransportOptions {
   // UCX only. Comma-separated UCX transports ("tcp", "posix,cma,tcp", "rc,tcp"); empty: UCX chooses. Shared
   // memory needs tcp beside it, to connect and to notice a peer's death.
   std::string ucx_transports;
-  // UCX only. Comma-separated devices ("lo", "mlx5_0:1"); empty: all. Also decides which addresses peers are
-  // told.
+  // UCX only. Comma-separated devices ("lo", "mlx5_0:1"); empty: all. Also decides which addresses peers
+  // are told.
   std::string ucx_devices;
-  // Sends queued and not finished, per channel, beyond which Send fails with ResourceExhausted.
+  // Sends queued and not finished, per channel, beyond which Send fails with ResourceExhausted. Servers set
+  // it from transport.max_inflight_sends of config.proto, whose default is larger.
   int max_inflight_sends = 1024;
   LinkEmulation link;  // of each channel
   // A payload that has not arrived so long after its OnHeader ends with an error, and its

@@ -51,8 +51,8 @@ void Bf16Tile(const uint16_t* a, int rows, const uint16_t* panel, int64_t in, fl
   kTiles[rows - 1](a, panel, in, sums);
 }
 
-// Sixteen words of `count` rows, at most sixteen: pairs of rows, then of pairs, in words, double words and
-// quarters.
+// Sixteen words of `count` rows, at most sixteen: pairs of rows, then of pairs, in words, double words
+// and quarters.
 void TransposeSixteen(const char* const* rows, int count, int64_t offset, uint32_t* to, int width) {
   const auto mask = static_cast<__mmask16>((1u << count) - 1);
   __m512i a[16], b[16];

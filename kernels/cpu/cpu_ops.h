@@ -51,8 +51,8 @@ class CpuOps final : public Ops {
   void Convert(const TensorView& src, const TensorView& dst, Stream) override;
 
  private:
-  // Calls body(begin, end) for parts of [0, rows) on the team; `work` is what a row costs, about, in
-  // multiply-adds.
+  // Calls body(begin, end) for parts of [0, rows) on the team; `work` is what a row costs, about,
+  // in multiply-adds.
   void ForRows(int64_t rows, int64_t work, absl::FunctionRef<void(int64_t begin, int64_t end)> body);
   // Good until the calling thread's next call.
   const cpu::AngleRows& MakeAngles(const RopeTable& rope, absl::Span<const SequenceRows> sequences);

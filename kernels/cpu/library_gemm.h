@@ -11,8 +11,8 @@
 namespace aludel::cpu {
 
 // oneDNN's matrix product over our panels. On AVX-512 its rate is that of our own kernels (within 3 % at 24
-// to 1,024 rows, and below them with fewer); where a CPU has AMX tiles it knows them and we do not.
-// Thread-safe.
+// to 1,024 rows, and below them with fewer); where a CPU has AMX tiles it knows them and we do
+// not. Thread-safe.
 class LibraryGemm {
  public:
   // With fewer rows our own kernels read weights faster.

@@ -132,8 +132,8 @@ ALUDEL_SIMD void RotateHeads(const float* x, int64_t heads, const float* cosine,
   }
 }
 
-// Of the calling thread: every layer of a pass asks for the same ones. (Tasks of other threads must not name
-// it.)
+// Of the calling thread: every layer of a pass asks for the same ones. (Tasks of other threads must not
+// name it.)
 AngleRows& CallersAngles() {
   thread_local AngleRows angles;
   return angles;

@@ -91,7 +91,7 @@ bool ThreadTeam::RunOne(Stretch& stretch) {
     if ((open & kUnclaimed) == 0) return false;
   } while (!stretch.open.compare_exchange_weak(open, open - 1, std::memory_order_acq_rel));
   (*body_)(stretch.end - static_cast<int64_t>(open & kUnclaimed));
-  // The last one wakes the caller, who may have gone to sleep.
+  // The last one wakes the caller, which may have gone to sleep.
   if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) unfinished_.notify_one();
   return true;
 }

@@ -35,8 +35,8 @@ class ThreadTeam {
  private:
   using Body = absl::FunctionRef<void(int64_t)>;
 
-  // A thread's stretch of the loop under way: the loop's number above, tasks that nobody has claimed below. A
-  // claim is one compare-and-swap, which fails if the loop that it was meant for is over.
+  // A thread's stretch of the loop under way: the loop's number above, unclaimed tasks below. A claim is one
+  // compare-and-swap, which fails if the loop that it was meant for is over.
   struct alignas(64) Stretch {
     std::atomic<uint64_t> open{0};
     int64_t end = 0;
@@ -50,8 +50,8 @@ class ThreadTeam {
 
   const int threads_;
   std::mutex busy_;  // held by the thread whose loop is under way
-  // body_ and the stretches' ends are written only while nothing can be claimed there, and read only by those
-  // who claimed.
+  // body_ and the stretches' ends are written only while nothing can be claimed there, and read only
+  // by claimants.
   std::vector<Stretch> stretches_;  // [threads]
   alignas(64) std::atomic<uint32_t> unfinished_{0};
   alignas(64) std::atomic<uint32_t> loops_{0};  // workers sleep on it

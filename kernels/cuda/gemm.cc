@@ -34,8 +34,8 @@ bool Set(cublasLtMatmulPreferenceOpaque_t* preference, cublasLtMatmulPreferenceA
          CUBLAS_STATUS_SUCCESS;
 }
 
-// What SkinnyGemm loads 16 bytes at once of. Rows of W are as long as those of `a`, from an allocation's
-// start.
+// What SkinnyGemm loads 16 bytes at once of. Rows of W are as long as those of `a`, from an
+// allocation's start.
 bool SkinnyReads(const TensorView& a) {
   constexpr int64_t kPiece = 16 / sizeof(Bf16);
   return a.dtype == DType::kBf16 && a.cols % kPiece == 0 && a.stride % kPiece == 0 &&

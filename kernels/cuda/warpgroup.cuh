@@ -43,8 +43,8 @@ __device__ inline void BarrierWait(uint64_t* barrier, uint32_t parity) {
       : "memory");
 }
 
-// The block's numbered barriers, of which 0 is __syncthreads. kThreads: those who wait and those who only
-// arrive.
+// The block's numbered barriers, of which 0 is __syncthreads. kThreads: those who wait and those who
+// only arrive.
 template <int kThreads>
 __device__ inline void NumberedSync(int id) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");

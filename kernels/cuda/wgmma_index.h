@@ -18,8 +18,8 @@ constexpr int kPanelRowBytes = 128;
 constexpr int kPatternRows = 8;
 constexpr int kPatternBytes = kPatternRows * kPanelRowBytes;
 
-// Where chunk `chunk` (16 bytes, counted through the row's panels) of row `row` begins in a tile of kRows
-// rows.
+// Where chunk `chunk` (16 bytes, counted through the row's panels) of row `row` begins in a tile of
+// kRows rows.
 template <int kRows>
 ALUDEL_HOST_DEVICE constexpr int SwizzledByte(int row, int chunk) {
   static_assert(kRows % kPatternRows == 0);

@@ -24,7 +24,7 @@ struct Provenance {
 };
 
 // Names a full block by everything its content depends on: provenance, all tokens before it and its own.
-// SHA-256, so that nobody can make a prompt that is taken for another.
+// SHA-256, so that no prompt can be made that is taken for another.
 using PrefixHash = std::array<uint8_t, 32>;
 
 // The hashes of a token sequence's full blocks, made once as the sequence grows.
@@ -32,8 +32,8 @@ class PrefixChain {
  public:
   PrefixChain(const Provenance& provenance, int block_tokens);
 
-  // Hashes of the full blocks of `tokens`, which begin with what was passed before. Valid until the next
-  // call.
+  // Hashes of the full blocks of `tokens`, which begin with what was passed before. Valid until the
+  // next call.
   absl::Span<const PrefixHash> Extend(absl::Span<const int32_t> tokens);
 
  private:
@@ -43,8 +43,8 @@ class PrefixChain {
 };
 
 // Full blocks of the pool by what they hold, so that sequences that begin alike share them. Keeps no memory
-// of its own: a block that nobody references idles in the pool until it is the one taken longest ago, and
-// then its entry goes. Bounded by the pool. Owned by the engine thread; MatchedBlocks comes from any.
+// of its own: an unreferenced block idles in the pool until it is the least recently used, and then its entry
+// goes. Bounded by the pool. Owned by the engine thread; MatchedBlocks comes from any.
 //
 // A request can find out by its timing whether its prompt's beginning was asked for before with the same
 // salt.

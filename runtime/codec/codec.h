@@ -23,11 +23,11 @@ class FrameSink {
   virtual ~FrameSink() = default;
   // Memory for one payload of at most `max_bytes`, valid until Commit. One reservation at a time.
   virtual absl::StatusOr<absl::Span<uint8_t>> Reserve(size_t max_bytes) = 0;
-  // Ships the first `bytes` of the reservation. The sink completes the header (ticket, epoch, sequence,
-  // checksum).
+  // Ships the first `bytes` of the reservation. The sink completes the header (ticket, epoch,
+  // sequence, checksum).
   virtual absl::Status Commit(const FrameCoverage& coverage, size_t bytes) = 0;
-  // Encoding has waited so long for a frame's bytes, and so for what the device computes before them. For who
-  // takes times.
+  // Encoding has waited this long for a frame's bytes, and so for what the device computes before them.
+  // For timing.
   virtual void Waited(double seconds) { static_cast<void>(seconds); }
 };
 
@@ -76,8 +76,8 @@ class KvCodec {
   virtual const std::vector<bool>& shipped_layers() const = 0;
   // Consumer layers that the decoder runs by itself over every token, in Begin or as frames arrive.
   virtual int native_layers() const = 0;
-  // Native tokens, which never travel. The consumer computes a prompt's first `head` tokens before anything
-  // lands (attention sinks; they depend on almost nothing), and its last `tail` + 1 tokens over the
+  // Native tokens, which never travel. The consumer computes a prompt's first `head` tokens before any
+  // frame (attention sinks; they depend on almost nothing), and its last `tail` + 1 tokens over the
   // reconstructed cache: tokens [head, prompt - 1 - tail) are handed over.
   virtual int64_t native_head_tokens() const = 0;
   virtual int64_t native_tail_tokens() const = 0;
@@ -96,8 +96,8 @@ enum class CodecSide : uint8_t { kProducer, kConsumer };
 
 // `format` is "raw", a baseline ("int8", "int4", "recompute", "recompute-FIRST-LAST") or a format of the
 // artefact directory `artifact` (may be empty where no format needs one). Loads this side's half only, and
-// checks it against `model` (hashes and shapes): FailedPrecondition names both. `model` must outlive the
-// codec.
+// checks it against `model` (hashes and shapes): FailedPrecondition names both. `model` must outlive
+// the codec.
 absl::StatusOr<std::unique_ptr<KvCodec>> OpenCodec(absl::string_view format, const std::string& artifact,
                                                    CodecSide side, const Transformer& model);
 

@@ -65,14 +65,14 @@ absl::Status VerifyFrame(absl::Span<const uint8_t> header, absl::Span<const uint
 // CRC-32C (Castagnoli) of `bytes` after bytes whose checksum is `crc` (0 at the start).
 uint32_t Crc32c(uint32_t crc, absl::Span<const uint8_t> bytes);
 
-// Which (layer, token) cells of a hand-over have landed. Refuses overlap, so that a duplicated or forged
+// Which (layer, token) cells of a handoff were received. Refuses overlap, so that a duplicated or forged
 // frame can never stand in for a missing one.
 class FrameLedger {
  public:
   // Of tokens [token_begin, token_end).
   FrameLedger(const std::vector<bool>& shipped_layers, uint32_t token_begin, uint32_t token_end);
-  // InvalidArgument where a frame lies outside the hand-over; AlreadyExists where it overlaps one that
-  // landed.
+  // InvalidArgument where a frame lies outside the hand-over; AlreadyExists where it overlaps one
+  // that was received.
   absl::Status Add(const FrameCoverage& coverage);
   bool complete() const { return missing_ == 0; }
   uint64_t missing_cells() const { return missing_; }

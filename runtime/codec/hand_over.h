@@ -73,8 +73,8 @@ struct EncodeTask {
 absl::Status EncodePrompt(Transformer& producer, BlockPool& pool, absl::Span<const int32_t> ids,
                           int64_t tokens, absl::Span<const EncodeTask> tasks);
 
-// What a consumer does before the first frame: it computes its native head tokens, then lets the decoder
-// begin.
+// What a consumer does before the first frame: it computes its native head tokens, then lets the
+// decoder begin.
 absl::Status BeginHandOver(KvDecoder& decoder, const KvTarget& target);
 
 // Checks and applies serialised frames as a consumer does: header, checksum, kind, artefact, coverage, then

@@ -10,9 +10,9 @@
 
 namespace aludel {
 
-// How far a reconstructed cache bends the consumer: its next-token distributions on that cache against those
-// on its own, teacher-forced over the answer that it gives on its own (method: KL(oracle || format), total
-// variation).
+// How far a reconstructed cache moves the consumer: its next-token distributions on that cache against those
+// on its own, teacher-forced over the answer that it gives on its own (method: KL(oracle || format),
+// total variation).
 
 // Greedy tokens from a cache that holds all of a prompt but its last token, and the logits that chose each.
 // The end token is the last one where the model came to it.
@@ -28,7 +28,7 @@ absl::StatusOr<Answer> AnswerGreedily(Transformer& model, BlockPool& pool, absl:
 struct Divergence {
   std::vector<double> kl;  // nats
   std::vector<double> tv;
-  std::vector<int32_t> choices;  // what the cache under test would have said there
+  std::vector<int32_t> choices;  // the greedy choice on the cache under test
 };
 
 // `blocks` hold all but the last token of `prompt` and have room for the answer. `observer`, which may be

@@ -30,7 +30,7 @@ class FrameOutbox {
 
   // `max_bytes`: of any frame.
   static absl::StatusOr<std::unique_ptr<FrameOutbox>> Create(const Transformer& model, size_t max_bytes);
-  // Waits for the copy under way. What was not shipped never is.
+  // Waits for the copy under way. Frames that were not shipped by then never are.
   ~FrameOutbox();
   FrameOutbox(const FrameOutbox&) = delete;
   FrameOutbox& operator=(const FrameOutbox&) = delete;
@@ -38,7 +38,7 @@ class FrameOutbox {
   // Memory of the device for the next frame. Ships the one before, waiting for its copy if need be.
   absl::StatusOr<uint8_t*> Next(FrameSink& sink);
   // The frame is the first `bytes` of what Next gave, as the model's stream leaves them. `last` of a forward
-  // pass: waits for it, since nobody comes behind.
+  // pass: waits for it, since no later call would.
   absl::Status Add(const FrameCoverage& coverage, size_t bytes, bool last, FrameSink& sink,
                    Check check = nullptr);
   // The same, its payload to be coded on the host.

@@ -8,8 +8,8 @@
 namespace aludel {
 
 // The formats "int8" and "int4": every layer's K (before RoPE) and V, one scale per token, layer and kind
-// (TokenQuantiser). Needs no artefact and models nothing: the baselines that any learnt format has to beat.
-// Quantises on the host, on the engine thread, whatever the model's device. Payloads in FORMAT.md.
+// (TokenQuantiser). Needs no artefact and models nothing: the baselines that every learned format has to
+// beat. Quantizes and dequantizes on the model's device. Payloads in FORMAT.md.
 //
 // `bits` is 8 or 4.
 std::unique_ptr<KvCodec> MakeQuantisedCodec(int bits, const Transformer& model);

@@ -9,8 +9,8 @@
 
 namespace aludel {
 
-// What a generated text must look like: a JSON value that validates against `json_schema`, between two
-// literals.
+// What a generated text must look like: a JSON value that validates against `json_schema`, between
+// two literals.
 struct TextConstraint {
   std::string prefix;
   std::string json_schema;

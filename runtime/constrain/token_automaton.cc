@@ -61,8 +61,8 @@ int32_t TokenAutomaton::Push(int32_t node, int32_t parent) {
   return it->second;
 }
 
-// Adds to closing_ every node that waits for a byte, or for the end, and that is reached from `node` for
-// nothing.
+// Adds to closing_ every node that waits for a byte, or for the end, and that is reached from `node`
+// for nothing.
 void TokenAutomaton::Close(int32_t node, int32_t stack) {
   if (too_wide_) return;
   pending_.push_back(Pair(node, stack));

@@ -43,9 +43,9 @@ class BlockRef {
 
 // Hands out fixed-size KV blocks from one device allocation made at start-up. A block returns when its last
 // BlockRef dies. A block whose content may be wanted again can be kept: without references it then idles,
-// still free for whoever needs a block, but taken last and oldest first. Owned by the engine thread; not
-// thread-safe. Allocate() never waits: it fails with ResourceExhausted, and the scheduler chooses between
-// preempting and deferring.
+// still free to be allocated, but last and oldest first. Owned by the engine thread; not thread-safe.
+// Allocate() never waits: it fails with ResourceExhausted, and the scheduler chooses between preempting
+// and deferring.
 class BlockPool {
  public:
   // ResourceExhausted with the arithmetic where the device lacks the memory.
@@ -58,15 +58,15 @@ class BlockPool {
   // A block of its own with what `block` holds in every layer; the copy is work on `stream`.
   absl::StatusOr<BlockRef> Clone(const BlockRef& block, Stream stream);
 
-  // Whoever keeps blocks hears of every one that Allocate takes from the idle ones.
+  // Called for every idle block that Allocate takes, so that an index of kept blocks can forget it.
   void OnReclaim(std::function<void(BlockId)> reclaimed) { reclaimed_ = std::move(reclaimed); }
-  // Keeps the content of a block that somebody references, until it is reclaimed.
+  // Keeps the content of a referenced block until it is reclaimed.
   void Keep(BlockId id);
   // One more reference to a block that is kept.
   BlockRef Share(BlockId id);
 
   const KvLayout& layout() const { return layout_; }
-  // Blocks that nobody references, idle ones among them.
+  // Unreferenced blocks, idle ones among them.
   int64_t free_blocks() const { return static_cast<int64_t>(free_.size()) + idle_blocks_; }
   int64_t idle_blocks() const { return idle_blocks_; }
   absl::Span<const int32_t> references() const { return references_; }  // [blocks]
@@ -105,7 +105,7 @@ class BlockTable {
 
   // Makes room for `tokens` tokens; on error the table keeps what it had.
   absl::Status Grow(BlockPool& pool, int64_t tokens);
-  // Appends a block somebody else filled.
+  // Appends a block that is already filled.
   void Append(BlockRef block);
   // Before tokens from `token` on are written: a block that others hold, too, is replaced by a copy of it
   // (blocks behind it are always the sequence's own). On error the table keeps what it had.

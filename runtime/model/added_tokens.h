@@ -36,8 +36,8 @@ struct TokenSection {
   int32_t id = -1;
 };
 
-// Finds added tokens in a text: leftmost first, of those that start together the longest. Immutable and
-// thread-safe.
+// Finds added tokens in a text: leftmost first, of those that start together the longest. Immutable
+// and thread-safe.
 class AddedTokenMatcher {
  public:
   // `spelling` is how the token appears in the text that Split will see (normalised or not).

@@ -13,7 +13,7 @@ namespace aludel {
 // A HuggingFace chat template (the Jinja subset that published Llama-3, Qwen2.5, Qwen3 and Mistral templates
 // use), parsed once; with the one named "tool_use" where a model keeps a template of its own for requests
 // with tools. Immutable and thread-safe. Rendering is bounded (loop steps, output bytes), because templates
-// come from files that somebody else wrote.
+// come from foreign files.
 class ChatTemplate {
  public:
   // Reads chat_template of DIR/tokenizer_config.json (one, or a list of named ones), or in its place

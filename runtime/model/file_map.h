@@ -11,8 +11,8 @@ namespace aludel {
 
 // The bytes of a read-only file at an address that stays until the object goes. They are the page cache's, so
 // that a second server on the host shares them; or, between BypassCache and UseCache, private memory that
-// Populate fills straight from the disk. Populate and Drop may be called by several threads for different
-// bytes.
+// Populate fills straight from the disk. Populate and Drop may be called by several threads for
+// different bytes.
 class FileMap {
  public:
   // Of memory; direct reads are aligned to it too, which is a multiple of what any disk asks for.
@@ -30,16 +30,15 @@ class FileMap {
 
   // From here on only bytes that were populated and not dropped are the file's, and none passes through the
   // page cache: reading a large file once costs half the copies and a fraction of the page faults. False, and
-  // nothing changes, where the file system cannot read like this. Nobody may look at the bytes meanwhile.
+  // nothing changes, where the file system cannot read like this. The bytes must not be read meanwhile.
   bool BypassCache();
   void UseCache();
 
   // Brings bytes [begin, end) into memory; DataLoss where the disk fails or the file has been cut, which
-  // without this would be a SIGBUS for whoever reads them. Past the cache, `begin` is a multiple of the page
-  // size.
+  // would otherwise be a SIGBUS at the first read. Past the cache, `begin` is a multiple of the page size.
   absl::Status Populate(uint64_t begin, uint64_t end) const;
-  // Takes the whole pages of [begin, end) out of this process, and with `from_cache` out of the page cache
-  // too.
+  // Takes the whole pages of [begin, end) out of this process, and with `from_cache` out of the page
+  // cache too.
   void Drop(uint64_t begin, uint64_t end, bool from_cache) const;
 
  private:

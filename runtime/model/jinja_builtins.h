@@ -30,8 +30,8 @@ class JinjaBudget {
   size_t max_text_bytes_;
 };
 
-// Filters, tests, methods of plain data, and global functions, as Jinja2 and HuggingFace's additions define
-// them.
+// Filters, tests, methods of plain data, and global functions, as Jinja2 and HuggingFace's additions
+// define them.
 bool IsJinjaFilter(absl::string_view name);
 bool IsJinjaTest(absl::string_view name);
 absl::StatusOr<JinjaValue> ApplyJinjaFilter(const std::string& name, const JinjaValue& operand,

@@ -23,8 +23,8 @@ struct JinjaArguments {
   std::vector<JinjaValue> positional;
   std::vector<std::pair<std::string, JinjaValue>> named;
 
-  // Values in the order of `names`, nullptr where one is not given. InvalidArgument for arguments without a
-  // name.
+  // Values in the order of `names`, nullptr where one is not given. InvalidArgument for arguments without
+  // a name.
   absl::StatusOr<std::vector<const JinjaValue*>> Bind(absl::string_view callee,
                                                       std::initializer_list<absl::string_view> names) const;
 };

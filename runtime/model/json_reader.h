@@ -12,8 +12,8 @@
 
 namespace aludel {
 
-// Reading JSON that somebody else wrote: every size is bounded, no exception leaves, and an error names the
-// file, the place, what was found and what was expected.
+// Reads foreign JSON: every size is bounded, no exception leaves, and an error names the file, the place,
+// what was found and what was expected.
 
 // The whole of a file; ResourceExhausted above `max_bytes`, NotFound where it does not exist.
 absl::StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes);

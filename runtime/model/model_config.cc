@@ -115,8 +115,8 @@ absl::StatusOr<const Architecture*> ReadArchitecture(const Fields& fields) {
       ", want one of ", supported));
 }
 
-// Fields of related models that change the numbers. Some loaders obey them in a model of another class, and
-// some leave them out: whoever wrote one meant it.
+// Fields of related models that change the numbers. Some loaders obey them in a model of another class and
+// some ignore them. A field that is there was meant.
 struct ForeignField {
   const char* name;
   std::optional<double> neutral;  // the number (false counts as 0) that changes nothing
@@ -163,8 +163,8 @@ absl::Status RefuseForeignFields(const Fields& fields) {
   return absl::OkStatus();
 }
 
-// A checkpoint may bring a class of its own as code, which nobody here runs. One of the same name is a copy
-// of the architecture that is asked for anyway.
+// A checkpoint may bring a class of its own as code, which is never run. A class of the same name is taken
+// for a copy of the architecture.
 absl::Status RefuseOwnCode(const Fields& fields, const Architecture& architecture) {
   const json* auto_map = fields.Find("auto_map");
   const json* model = auto_map == nullptr ? nullptr : FindMember(*auto_map, "AutoModelForCausalLM");

@@ -27,8 +27,8 @@ struct RopeConfig {
   double attention_factor = 0.0;       // yarn; 0: derived from factor
 };
 
-// The decoder-only transformers this runtime can run, as one set of numbers: Llama 2/3, Mistral, Qwen2,
-// Qwen3.
+// The decoder-only transformers this runtime can run, as one set of numbers: Llama 2/3, Mistral,
+// Qwen2, Qwen3.
 struct ModelConfig {
   std::string architecture;  // "LlamaForCausalLM", ...
   int layers = 0;

@@ -9,8 +9,8 @@
 
 namespace aludel {
 
-// Who a model is to peers: what must agree for one model's cache to mean anything to another, and what tells
-// two models apart.
+// Identifies a model to peers: what must agree for one model's cache to mean anything to another, and what
+// tells two models apart.
 struct ModelIdentity {
   std::string architecture;
   std::string weights_hash;            // XXH3-128, hex
@@ -34,8 +34,8 @@ std::string DescribeRope(const ModelConfig& config, int64_t rope_length);
 
 // Why a cache of `producer` is of no use to `consumer`, a sentence each ("kv_heads is 8, want 4"); none where
 // it is. Weights may differ: that is what consumers are for. So may names and flags of added tokens: prompts
-// arrive as ids, which the consumer's tokenizer made. So may sliding windows: caches hold K and V of
-// every position, whoever looks at them. Up to the smaller window both models compute the same of the same
+// arrive as ids, which the consumer's tokenizer made. So may sliding windows: caches hold K and V of every
+// position, inside a window or not. Up to the smaller window both models compute the same of the same
 // weights; beyond it the producer's states differ from the consumer's as they do for other weights, which is
 // what a codec is fitted and measured for, and an artefact is bound to one config by its hash. InspectPair
 // says so where windows differ.

@@ -16,11 +16,11 @@ struct ByteRange {
   uint64_t end = 0;
 };
 
-// Counts who has still to look at the pages of one file, so that a page goes when its last reader is done
-// with it, and not before: past the page cache it would be zeros from then on. Tied embeddings, the scales of
-// a matrix and pages at the edge of two tensors have several readers. All of them are known from the start;
-// neighbouring pages with the same readers share a count, so there are at most two counts per range. Done may
-// be called by several threads.
+// Counts the readers that each page of one file still has, so that a page is dropped when its last reader is
+// done with it, and not before: past the page cache it would be zeros from then on. Tied embeddings, the
+// scales of a matrix and pages at the edge of two tensors have several readers. All of them are known from
+// the start; neighbouring pages with the same readers share a count, so there are at most two counts per
+// range. Done may be called by several threads.
 class PageReaders {
  public:
   // `ranges`: one for each call of Done that will come. `from_cache`: see FileMap::Drop.

@@ -11,8 +11,8 @@
 
 namespace aludel {
 
-// What a tokenizer.json searches for: {"String": literal text} or {"Regex": expression}. Immutable and
-// thread-safe.
+// What a tokenizer.json searches for: {"String": literal text} or {"Regex": expression}. Immutable
+// and thread-safe.
 class Pattern {
  public:
   // `config` may be null, which is an error like any other wrong value.

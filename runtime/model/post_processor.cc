@@ -64,7 +64,7 @@ absl::Status AddProcessor(const json& config, const std::string& origin, int dep
   ALUDEL_ASSIGN_OR_RETURN(const std::string type, StringMember(config, "type", "", origin));
   const std::string where = absl::StrCat(origin, ": ", type);
   if (type == "TemplateProcessing") return ReadTemplate(config, where, result);
-  if (type == "ByteLevel") return absl::OkStatus();  // it trims offsets, which nobody here asks for
+  if (type == "ByteLevel") return absl::OkStatus();  // it trims offsets, which are not used here
   if (type != "Sequence" || depth >= kMaxNesting) {
     return absl::InvalidArgumentError(
         absl::StrCat(origin, ": type is \"", type, "\", want TemplateProcessing, ByteLevel or Sequence"));

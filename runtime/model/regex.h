@@ -29,8 +29,8 @@ class Regex {
   static absl::StatusOr<Regex> Compile(absl::string_view pattern, absl::string_view origin);
 
   // Matches all occurrences in `text` (well-formed UTF-8), from left to right; an empty match is skipped
-  // where it touches the match before it. ResourceExhausted where matching exceeds its bound on steps or
-  // stack.
+  // where it touches the match before it. ResourceExhausted where matching exceeds its bound on steps
+  // or stack.
   absl::Status FindAll(absl::string_view text, std::vector<TextRange>* matches) const;
 
   const std::string& pattern() const { return pattern_; }

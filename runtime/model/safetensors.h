@@ -86,8 +86,8 @@ struct SafetensorsTensor {
   absl::Span<const uint8_t> data;
 };
 
-// Writes atomically (temporary file, fsync, rename). Tensors are laid out in the order given, 64-byte aligned
-// start.
+// Writes atomically (temporary file, fsync, rename). Tensors are laid out in the order given, 64-byte
+// aligned start.
 absl::Status WriteSafetensors(const std::string& path, absl::Span<const SafetensorsTensor> tensors,
                               const std::map<std::string, std::string>& metadata);
 

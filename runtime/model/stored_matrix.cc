@@ -48,7 +48,7 @@ class PlainMatrix final : public StoredMatrix {
     if (entry_->dtype == "F16") return {};
     const DType dtype = entry_->dtype == "F32" ? DType::kF32 : DType::kBf16;
     if (reinterpret_cast<uintptr_t>(entry_->data.data()) % SizeOf(dtype) != 0) return {};
-    return {const_cast<uint8_t*>(entry_->data.data()), dtype, rows(), cols(), cols()};  // nobody writes to it
+    return {const_cast<uint8_t*>(entry_->data.data()), dtype, rows(), cols(), cols()};  // never written to
   }
 
  private:

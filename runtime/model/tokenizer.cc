@@ -116,8 +116,8 @@ class BpeTokenizer : public Tokenizer {
   std::unique_ptr<Bpe> bpe_;
   PostProcessor post_processor_;
   Decoder decoder_;
-  // By id: spelling of the vocabulary or content of the added token; exists_ tells a hole from an empty
-  // token.
+  // By id: spelling of the vocabulary or content of the added token; exists_ tells a hole from an
+  // empty token.
   std::vector<std::string> spellings_;
   std::vector<bool> exists_;
   std::set<int32_t> special_ids_;

@@ -18,8 +18,8 @@ namespace aludel {
 class Tokenizer {
  public:
   // Reads DIR/tokenizer.json and, where present, what DIR/tokenizer_config.json changes of it
-  // (tokenizer_config.h). `warnings`, where given, gets what was found and is ignored, as sentences for a
-  // log.
+  // (tokenizer_config.h). `warnings`, where given, gets what was found and is ignored, as sentences for
+  // a log.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& directory,
                                                          std::vector<std::string>* warnings = nullptr);
   static absl::StatusOr<std::unique_ptr<Tokenizer>> FromJson(absl::string_view json,

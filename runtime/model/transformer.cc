@@ -13,7 +13,7 @@ namespace aludel {
 namespace {
 
 // GEMM primitives are made per row count. Rounding the count keeps them few; the rows beyond are zeros or
-// leftovers that nobody reads.
+// leftovers and never read.
 int64_t GemmRows(int64_t rows) { return rows <= 16 ? rows : (rows + 15) / 16 * 16; }
 
 }  // namespace
@@ -299,7 +299,7 @@ absl::Status Transformer::ForwardLayers(const BatchItem& item, int first, int en
   device_->CopyToDevice(work_->x.data(), x.data(), x.size() * sizeof(float), stream_);
   for (int layer = first; layer < end; ++layer) {
     AttendInput(layer, rows, count, items, pool);
-    // Nobody reads what leaves the last layer: its K and V exist already.
+    // The last layer's output is not needed: its K and V exist already.
     if (layer + 1 < end) FinishLayer(layer, rows, count, pool);
   }
   return device_->Synchronize(stream_);

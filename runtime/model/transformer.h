@@ -34,13 +34,13 @@ struct LayerSlice {
   int64_t tokens() const { return k.rows; }
 };
 
-// Sees every layer of a forward pass as soon as its K and V exist. Called on the thread that runs the
-// forward.
+// Sees every layer of a forward pass as soon as its K and V exist. Called on the thread that runs
+// the forward.
 class LayerObserver {
  public:
   virtual ~LayerObserver() = default;
-  // An error ends this sequence's observation, not the forward; Forward reports it in
-  // BatchItem::observer_status.
+  // An error ends this sequence's observation, not the forward; Forward reports it
+  // in BatchItem::observer_status.
   virtual absl::Status OnLayer(const LayerSlice& slice) = 0;
 };
 
@@ -94,7 +94,7 @@ class Transformer {
 
   const ModelConfig& config() const { return config_; }
   const TransformerOptions& options() const { return options_; }
-  // XXH3-128 over config.json and the weight files, hex: who this model is to peers and artefacts.
+  // XXH3-128 over config.json and the weight files, hex: identifies this model to peers and artifacts.
   const std::string& hash() const { return hash_; }
   const LoadReport& load_report() const { return load_report_; }
   Device* device() const { return device_; }

@@ -27,7 +27,7 @@ constexpr uint64_t kMaxWaitingBytes = uint64_t{256} << 20;
 constexpr size_t kMaxConfigBytes = size_t{4} << 20;
 
 // XXH3 of 128 bits: it tells models apart at the speed of memory, where SHA-256 would take longer than a fast
-// disk. It is no defence: who can replace a model's weights need not fake their hash.
+// disk. It is no defense: an attacker that can replace a model's weights need not fake their hash.
 class ModelHash {
  public:
   ModelHash() : state_(XXH3_createState(), XXH3_freeState) { XXH3_128bits_reset(state_.get()); }
@@ -126,7 +126,7 @@ WeightStream::WeightStream(const ModelFiles& files, std::vector<LoadTask> tasks,
   CountReaders();
 }
 
-// Who looks at which bytes: the hash at all of them, and the tasks.
+// Registers the readers of bytes: the hash reads all of them, and each task its own.
 void WeightStream::CountReaders() {
   std::vector<std::vector<ByteRange>> ranges(files_.files().size());
   for (const FileBytes& piece : Pieces()) ranges[piece.file].push_back(piece.range);

@@ -40,8 +40,8 @@ struct Weights {
   const PackedMatrix& head() const { return own_head == nullptr ? *embedding : *own_head; }
 
   // The embedding is kept as `compute`, matrices that are multiplied in `format`: a tied one is kept once
-  // where these are the same. Errors name the file, the tensor, what was found and what the config makes us
-  // expect.
+  // where these are the same. Errors name the file, the tensor, what was found and what the config makes
+  // us expect.
   static absl::StatusOr<std::unique_ptr<Weights>> Load(Device* device, const ModelFiles& files,
                                                        const ModelConfig& config, DType compute,
                                                        WeightFormat format, Stream stream,

@@ -11,8 +11,8 @@
 namespace aludel {
 
 // Bytes that a hand-over spends on layers [first_layer, first_layer + layers) for one kind of thing: "K",
-// "V", "H" (a code of the attention input), "x" (the residual stream), "code" (of K and V jointly) or
-// "header".
+// "V", "H" (a code of the attention input), "x" (the residual stream), "code" (of K and V jointly)
+// or "header".
 struct Share {
   int first_layer = 0;
   int layers = 1;

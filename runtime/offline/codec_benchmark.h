@@ -23,8 +23,8 @@ struct CodecTimes {
   std::string format;
   double bytes_per_token = 0;
   // Within the producer's prefill. On a device that works while the host goes on: what a prefill with
-  // encoding takes longer than the same without, in turns; where noise is more than that, it may be less than
-  // 0.
+  // encoding takes longer than the same without, in turns; where noise is more than that, it may be less
+  // than 0.
   double encode_seconds = 0;
   double native_seconds = 0;       // what the consumer computes of itself before codes are looked at
   double reconstruct_seconds = 0;  // codes to cache

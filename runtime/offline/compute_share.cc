@@ -11,7 +11,7 @@ constexpr int64_t kTypicalTokens = 256;  // of a prompt
 constexpr double kEncoderShare = 0.5;
 constexpr int64_t kLeast = 16;
 
-// Of the consumer's own prefill, per token.
+// Of the consumer's local prefill, per token.
 double PrefillFlops(const ModelConfig& config) {
   return LayerFlops(config, config.layers, 0, kTypicalTokens) / kTypicalTokens;
 }

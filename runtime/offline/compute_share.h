@@ -13,16 +13,15 @@ namespace aludel {
 // matrix products and attention; norms, rotations and activations are left out on both sides of every share.
 double LayerFlops(const ModelConfig& config, int layers, int64_t begin, int64_t end);
 
-// What the consumer computes before its first token over what its own prefill would cost: native layers,
-// native tokens (the last prompt token among them) and reconstruction, averaged over prompts of these
-// lengths.
+// What the consumer computes before its first token over what its local prefill would cost: native layers,
+// native tokens (the last prompt token among them) and reconstruction, averaged over prompts of
+// these lengths.
 double MeanComputeShare(const ModelConfig& config, const KvCodec& codec,
                         const std::vector<double>& prompt_lengths);
 
-// What a share of the consumer's own prefill pays for in a transform format, encoding and decoding together;
-// at least
-// 16. The rank of every group, for which half of the share is meant, then the width of the decoders' hidden
-// layers, which gets the rest.
+// What a share of the consumer's local prefill pays for in a transform format, encoding and decoding
+// together; at least 16. The rank of every group, for which half of the share is meant, then the width of the
+// decoders' hidden layers, which gets the rest.
 int64_t AffordableRank(double share, const ModelConfig& config, const std::vector<TransformGroup>& groups,
                        bool has_side);
 int64_t AffordableWidth(double share, const ModelConfig& config, const TransformShape& shape);

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kBlockTokens = 16;
 constexpr int kRepeats = 3;                        // of the forward passes alone; the best counts
-constexpr std::chrono::milliseconds kLookUp(100);  // for who wants to stop
+constexpr std::chrono::milliseconds kLookUp(100);  // how often a stop is looked for
 
 using Clock = std::chrono::steady_clock;
 

@@ -17,7 +17,7 @@ struct EngineBenchmarkOptions {
   std::string model;      // directory
   std::string tokenizer;  // directory; empty: the model's own
   int64_t requests = 64;
-  int64_t alone = 0;  // so many of them are also run one at a time; 0: all
+  int64_t alone = 0;  // how many of them are also run one at a time; 0: all
   int64_t shared_tokens = 256;
   int64_t own_tokens = 32;
   int64_t output_tokens = 64;

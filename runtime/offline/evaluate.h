@@ -17,8 +17,8 @@
 namespace aludel {
 
 // aludel-eval without its command line: what hand-over formats cost and lose, all side by side on the same
-// questions. Every format goes through its serialised frames. All of a prompt but its last token is handed
-// over.
+// questions. Every format goes through its serialised frames. All of a prompt but its last token is
+// handed over.
 struct EvaluateJob {
   std::string producer;  // model directory
   std::string consumer;  // model directory
@@ -84,9 +84,10 @@ using EvaluateProgress =
 absl::StatusOr<EvaluateReport> Evaluate(const EvaluateJob& job, Device* device,
                                         const EvaluateProgress& progress);
 
-// Writes report.json, report.md and report.html into `directory`, which is made where it does not exist.
-// One line a format whose loss on these questions is surely above what its calibration was asked for.
+// A line for each format whose loss on these questions is above what its calibration was asked for (the lower
+// end of its 95 % interval is).
 std::vector<std::string> LossWarnings(const EvaluateReport& report);
+// Writes report.json, report.md and report.html into `directory`, which is created where it does not exist.
 absl::Status WriteReport(const EvaluateReport& report, const std::string& directory);
 std::string ReportMarkdown(const EvaluateReport& report);
 // A page that needs nothing else: plots of quality against bytes, and the table.

@@ -35,8 +35,8 @@ struct QuestionRecord {
 };
 
 // Every question's record as it is made, one JSON line each, so that an interrupted evaluation goes on where
-// it stopped and gives the same report. The first line describes the evaluation; records of another one are
-// refused.
+// it stopped and gives the same report. The first line describes the evaluation; records of another one
+// are refused.
 class EvaluationLog {
  public:
   // With `resume`, `records` gets what the file holds (an unfinished last line is cut off), and an existing

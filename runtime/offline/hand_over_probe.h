@@ -16,7 +16,7 @@ namespace aludel {
 // through serialised frames. Not thread-safe.
 class HandOverProbe {
  public:
-  // Answers every prompt by the consumer's own prefill first. `prompts` must outlive the probe.
+  // Answers every prompt by the consumer's local prefill first. `prompts` must outlive the probe.
   static absl::StatusOr<std::unique_ptr<HandOverProbe>> Create(Transformer& producer, Transformer& consumer,
                                                                absl::Span<const std::vector<int32_t>> prompts,
                                                                int max_answer_tokens,

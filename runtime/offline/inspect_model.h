@@ -21,8 +21,8 @@ struct MemoryPlanOptions {
 
 // One model directory: architecture, size, weights and their types, tokenizer, bytes of KV cache per token,
 // and memory for a server of `options`. Reads headers only. An error where config.json or the weight files
-// cannot be read; what else is wrong stands in the object's "problems", which is empty for a model that
-// loads.
+// cannot be read; what else is wrong stands in the object's "problems", which is empty for a model
+// that loads.
 absl::StatusOr<nlohmann::ordered_json> InspectModel(const std::string& directory,
                                                     const MemoryPlanOptions& options);
 

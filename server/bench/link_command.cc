@@ -40,7 +40,7 @@ struct LinkOptions {
   TransportOptions transport{.ucx_transports = "tcp", .ucx_devices = "lo"};
 };
 
-// Puts every payload into one of `places` and counts what has landed.
+// Puts every payload into one of `places` and counts what was received.
 class Sink : public MessageHandler {
  public:
   Sink(size_t payload_bytes, size_t places) : payload_bytes_(payload_bytes), places_(places) {}
@@ -72,8 +72,8 @@ class Sink : public MessageHandler {
   int64_t landed_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// The other process: says where it is, then for each number of messages that it is told echoes when all have
-// landed.
+// The other process: reports its address, then echoes each number of messages that it reads once that many
+// were received.
 int Receive(const LinkOptions& options, int commands, int answers) {
   Sink sink(options.size, options.places);
   auto transport = OpenTransport(options.transport, &sink);
@@ -108,7 +108,7 @@ class Source {
     return absl::OkStatus();
   }
 
-  // Bytes per second of payloads, until the last has landed.
+  // Bytes per second of payloads, until the last was received.
   absl::StatusOr<double> Measure(absl::Duration duration) {
     const absl::Time begin = MonotonicNow();
     int64_t before = 0;
@@ -143,7 +143,7 @@ class Source {
       if (more) SendNext();
     });
   }
-  // How many messages have been sent since the beginning, all of which have landed.
+  // How many messages have been sent since the beginning, all of which were received.
   absl::StatusOr<int64_t> AwaitLanded() {
     int64_t sent = 0;
     {

@@ -36,7 +36,7 @@ ordered_json Distribution(const std::vector<double>& seconds) {
   return json;
 }
 
-// Errors that differ in figures only are of one kind; the status is none of those.
+// Groups errors that differ in numbers only; a leading HTTP status is kept.
 std::string KindOf(absl::string_view error) {
   std::string kind(error.substr(0, absl::StartsWith(error, "HTTP ") ? 8 : 0));
   for (const char c : error.substr(kind.size())) {

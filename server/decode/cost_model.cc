@@ -10,13 +10,14 @@ namespace {
 
 // A new sample's share of a moving average.
 constexpr double kWeight = 0.3;
-// Prefixes are remembered at multiples of so many tokens, and whole.
+// Prefixes are remembered at multiples of this many tokens, and whole.
 constexpr int64_t kPrefixStep = 64;
-// The link was what took long where frames took so much longer than they took to make.
+// The link was the bottleneck if sending took this many times as long as producing.
 constexpr double kLinkBound = 1.2;
 
-// What takes more than so many times what is known counts as that: one request that met a cold or busy server
-// says little of the next, and one that has become slower is known after a few. Nothing is fast by accident.
+// An observation above this many times the prediction counts as that much: one cold or busy moment says
+// little about the next request, and a server that has become slower is learned after a few. Fast
+// observations count in full: nothing is fast by accident.
 constexpr double kSurprise = 2;
 
 void Learn(double tokens, double seconds, CostFit* fit) {

@@ -24,7 +24,7 @@ namespace aludel {
 // How a hand-over's frames came in.
 struct Arrival {
   uint64_t bytes = 0;        // of all frames
-  uint64_t first_bytes = 0;  // of the one that landed first
+  uint64_t first_bytes = 0;  // of the first one received
   double seconds = 0;        // from the first to the last
 };
 
@@ -33,12 +33,13 @@ struct Arrival {
 // plan's time from them. Thread-safe; its memory is bounded by servers x formats, and kMaxPrefixes.
 class CostModel {
  public:
-  // Own prefill of `tokens` that no cache has, behind those that have begun here. Nothing until one was seen.
+  // Local prefill of `tokens` that no cache has, behind those that have begun here. Nothing until one
+  // was seen.
   std::optional<double> PredictLocal(int64_t tokens) const;
 
   struct Target {
     std::string name;
-    int64_t waiting_tokens = 0;    // as it said of itself
+    int64_t waiting_tokens = 0;    // as it reported
     double tokens_per_second = 0;  // the same; 0: not known
   };
   // The hand-over of `prompt` from `target` in `format`: the longer of producing and sending, what this
@@ -48,7 +49,7 @@ class CostModel {
   std::optional<double> PredictRemote(const Target& target, const std::string& format,
                                       absl::Span<const int32_t> prompt, absl::string_view salt) const;
 
-  // Of the prompt's `tokens` this server's cache had the first `cached`.
+  // This server's cache had the first `cached` of the prompt's `tokens`.
   void ObserveLocal(int64_t tokens, int64_t cached, const StageSeconds& stages);
   void ObserveRemote(const Target& target, const std::string& format, absl::Span<const int32_t> prompt,
                      absl::string_view salt, const StageSeconds& stages, const ProducerSeconds& producer,
@@ -59,8 +60,8 @@ class CostModel {
   void EndLocal(int64_t tokens);
   bool local_busy() const;
 
-  // This plan (no target: own prefill) was chosen at `now`. What is not chosen is not measured: after kStale
-  // its figures are old.
+  // This plan (no target: local prefill) was chosen at `now`. What is not chosen is not measured: after
+  // kStale its figures are old.
   void Chosen(const std::string& target, const std::string& format, absl::Time now);
   bool IsStale(const std::string& target, const std::string& format, absl::Time now) const;
 
@@ -78,8 +79,8 @@ class CostModel {
   struct Link {
     double bytes_per_second = 0;  // 0: faster than anything that was sent
     CostFit producer;             // seconds of prefill and encoding, by tokens that it did not have cached
-    // Seconds that the sum of the parts lacks, or has too many because they overlap, by tokens: of each
-    // format, for prompts that it had cached whole and for others.
+    // Seconds to add to the sum of the parts, or to take off because they overlap, by tokens: for each
+    // format, and apart for prompts that it had cached whole.
     std::map<std::pair<std::string, bool>, CostFit> rest;
     bool caches = true;  // sends frames of prompts that it has seen without computing them
     bool seen = false;
@@ -98,7 +99,7 @@ class CostModel {
     double consumer = 0;
     // Producing and sending overlap always.
     double Sum() const { return std::max(producer, transfer) + consumer; }
-    // However well they overlap.
+    // A lower bound, with perfect overlap.
     double Least() const { return std::max({producer, transfer, consumer}); }
   };
   static Parts PartsOf(const Link& link, const Format& format, int64_t tokens, int64_t cached);

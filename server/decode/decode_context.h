@@ -36,7 +36,7 @@ struct DecodeContext {
   ShadowChecker* shadow = nullptr;  // may be null
   std::atomic<int64_t>* sessions_open = nullptr;
   std::atomic<uint32_t>* handover_traces = nullptr;  // written so far
-  std::function<absl::Status()> health;              // peers hear of what it says
+  std::function<absl::Status()> health;              // reported to peers by Describe
 };
 
 // The names of this server's wire formats, best first.

@@ -5,7 +5,7 @@
 
 namespace aludel {
 
-// The Decode service: says who it is, and starts a GenerateSession for each Generate. Thread-safe.
+// The Decode service: describes this server, and starts a GenerateSession for each Generate. Thread-safe.
 class DecodeService : public v1::Decode::CallbackService {
  public:
   explicit DecodeService(const DecodeContext& context) : context_(context) {}

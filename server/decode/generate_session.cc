@@ -16,15 +16,15 @@
 namespace aludel {
 namespace {
 
-// For the reader to take what is left after the end.
+// Time for a slow reader to take the rest after the end.
 constexpr absl::Duration kReaderGrace = absl::Seconds(10);
 
 std::optional<TraceContext> Child(const std::optional<TraceContext>& parent) {
   return parent ? std::optional<TraceContext>(parent->NewChild()) : std::nullopt;
 }
 
-// A plan that was not chosen for long is tried again where it may take so many times as long as own prefill,
-// and own prefill where it may take so many times as long as the best hand-over.
+// A plan that was not chosen for kStale is tried again if its prediction is below this many times that of
+// local prefill, and local prefill if its own is below this many times that of the best handoff.
 constexpr double kTryAgainWithin = 2;
 constexpr char kOwnPrefill[] = "";  // in place of a target's name
 
@@ -140,7 +140,7 @@ absl::StatusOr<Plan> GenerateSession::ChoosePlan(const PlanRequest& wanted,
 }
 
 int64_t GenerateSession::CachedEnough(const Plan& plan, absl::Span<const int32_t> prompt) const {
-  // Nothing here knows how old codes were when they landed.
+  // The age of codes is not known here.
   if (max_staleness_ms_) return 0;
   const Engine& engine = context_.model->engine();
   const int64_t cached = engine.CachedTokens(prompt, context_.model->FindCodec(plan.format), cache_salt_);
@@ -193,7 +193,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
     }
   }
   if (spec.sampling.top_logprobs) shown_logprobs_ = 1 + static_cast<size_t>(*spec.sampling.top_logprobs);
-  // One answer, freely chosen: what a second computation can be held against.
+  // Only a single, unconstrained answer can be compared with a second computation.
   if ((plan.remote || cached) && context_.shadow != nullptr && spec.sampling.choices == 1 &&
       spec.constraint == nullptr && context_.shadow->Choose()) {
     shadow_.emplace(ShadowAnswer{.format = plan.format, .cache_salt = cache_salt_, .prompt = spec.prompt});
@@ -418,7 +418,7 @@ void GenerateSession::OnDone(const absl::Status& status, const SequenceResult& r
     open = --open_choices_;
   }
   if (open == 0) return End(lost_);
-  // One choice that failed takes the others along: half an answer is none.
+  // If one choice fails, cancel the others.
   if (!lost_.ok()) Stop(lost_);
 }
 
@@ -437,7 +437,7 @@ void GenerateSession::End(const absl::Status& status) {
   const double seconds = absl::ToDoubleSeconds(MonotonicNow() - start_);
   context_.metrics->ObserveRequest(labels, StatusName(status.code()), seconds, prompt_tokens,
                                    completion_tokens);
-  if (handover_ != nullptr && !started_) {  // it took its request along
+  if (handover_ != nullptr && !started_) {  // the handoff ends with its request
     context_.metrics->CountHandover("received", StatusName(status.code()), seconds);
   }
   spdlog::log(status.ok() ? spdlog::level::debug : spdlog::level::info,
@@ -446,7 +446,7 @@ void GenerateSession::End(const absl::Status& status) {
   if (context_.traces != nullptr && trace_ && trace_->sampled) ExportSpans(status, labels);
   if (handover_ != nullptr) handover_->WriteTrace();
   stream_->End(ToGrpc(status));
-  // What is left to write must not keep the call open for ever.
+  // A backlog that is not read must not keep the call open for ever.
   context_.timer->At(MonotonicNow() + kReaderGrace, [weak = std::weak_ptr<Stream>(stream_)] {
     if (const auto stream = weak.lock()) stream->Abort();
   });
@@ -489,7 +489,7 @@ void GenerateSession::ExportSpans(const absl::Status& status, const RequestLabel
     if (labels.plan == "fallback") handover.error = "the prompt was prefilled on the decode server";
   }
   context_.traces->Export(std::move(span));
-  // A hand-over that has not ended yet is no span.
+  // A handoff that has not ended leaves no span.
   if (report.end != absl::InfiniteFuture()) context_.traces->Export(std::move(handover));
 }
 

@@ -22,13 +22,13 @@
 
 namespace aludel {
 
-// One Decode.Generate call. The engine owns the request's fate: it ends every admitted sequence exactly once,
-// and with that the session ends. Beside it a remote plan has a Handover, which feeds the engine frames or,
-// where it cannot, tells it to prefill the prompt itself; with the first token it is over.
+// One Decode.Generate call. The engine ends every admitted sequence exactly once, and the session ends with
+// it. Beside it a remote plan has a Handover, which feeds the engine frames or, where it cannot, tells it to
+// prefill the prompt itself; with the first token it is over.
 //
-//   handing over --all frames landed--> generating --stop, length--> ended
-//        |  given up                               ^
-//        '--------------> own prefill -------------'      Stop (client gone) leads to ended from anywhere.
+//   handoff --all frames received--> generating --stop, length--> ended
+//      |  given up                        ^
+//      '---------> local prefill ---------'               Stop (client gone) leads to ended from anywhere.
 //
 // Thread-safe; calls into the engine, the hand-over and gRPC are made without the lock.
 class GenerateSession : public SequenceListener, public std::enable_shared_from_this<GenerateSession> {
@@ -44,8 +44,8 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   void Stop(const absl::Status& reason);
 
  private:
-  // Tokens of the prompt that earlier hand-overs of the plan's format have left here, where the rest is
-  // sooner computed over them than asked for; else 0, and where the age of codes is bounded.
+  // Tokens of the prompt that earlier handoffs of the plan's format have left here, where computing the rest
+  // is sooner than asking for it; else 0. Also 0 where the age of codes is bounded.
   int64_t CachedEnough(const Plan& plan, absl::Span<const int32_t> prompt) const;
   absl::StatusOr<Plan> ChoosePlan(const PlanRequest& wanted, absl::Span<const int32_t> prompt) const;
   // With its constraint compiled, where it has one.
@@ -55,7 +55,7 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   Handover::Spec HandoverSpec(const PlanRequest& wanted, const Plan& plan, const GenerateSpec& spec) const;
   void EndHandover(TicketState end);
   void EndLocalWait();
-  // Tells the planner how its plan turned out.
+  // Reports the plan's outcome to the cost model.
   void Learn(const RequestLabels& labels, const StageSeconds& stages, const SequenceTimes& times,
              int64_t cached_tokens);
   void OnToken(const TokenEvent& event) override;
@@ -82,7 +82,7 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
 
   std::optional<double> predicted_ttft_;  // set before the engine has the sequence, as are the next two
   PlanTarget target_;                     // of a remote plan
-  std::atomic<int64_t> local_tokens_{0};  // that this session's own prefill makes others wait for
+  std::atomic<int64_t> local_tokens_{0};  // of this session's local prefill, that others wait for
   std::shared_ptr<Handover> handover_;    // of a remote plan; set before the engine has the sequence
 
   // Set before the engine has the sequence, then its thread's.

@@ -15,7 +15,7 @@
 namespace aludel {
 namespace {
 
-// Nothing has landed for so long after the run's end: the rest was lost.
+// If nothing is received for this long after the run's end, the rest was lost.
 absl::Duration LandingPatience(absl::Duration handover_timeout) {
   return std::clamp(handover_timeout / 4, absl::Milliseconds(250), absl::Seconds(2));
 }
@@ -94,7 +94,7 @@ void Handover::Start(size_t target, FrameExtent extent) {
   const size_t bound = context_.model->HandoverBytesBound(*spec_.codec, spec_.prompt.size());
   const size_t window = extent.bytes().size();
   std::optional<uint64_t> credit;
-  // The rest is what the ring's end may waste: HandoverWindow leaves a step for it.
+  // The last quarter is what the ring's end may waste: HandoverWindow leaves room for a step there.
   if (window < bound) credit = window / 4 * 3;
   v1::RunRequest run = MakeRun(ticket, frame_key);
   if (credit) {
@@ -156,7 +156,7 @@ void Handover::Grant(int attempt, uint64_t credit) {
     absl::MutexLock lock(&mutex_);
     if (over_ || attempt_.number != attempt) return;
     attempt_.credit = std::max(attempt_.credit, credit);
-    if (std::exchange(attempt_.granting, true)) return;  // sent when the one on its way has arrived
+    if (std::exchange(attempt_.granting, true)) return;  // sent when the call in flight has ended
     credit = attempt_.credit;
     target = attempt_.target;
     ticket = attempt_.ticket;
@@ -173,7 +173,7 @@ void Handover::SendGrant(int attempt, size_t target, const TicketId& ticket, uin
   stub.async()->Grant(
       &call->context, &call->request, &call->response,
       [self = shared_from_this(), call, attempt, target, ticket, credit](const grpc::Status& status) {
-        // A run that is gone needs none; how it ended we hear from itself.
+        // A run that is gone needs no grant; its own stream reports how it ended.
         const bool lost = !status.ok() && status.error_code() != grpc::StatusCode::NOT_FOUND;
         if (lost) return self->Fail(attempt, FromGrpc(status));
         uint64_t next = 0;
@@ -226,7 +226,7 @@ void Handover::OnRunEnd(int attempt, const absl::Status& status) {
   size_t target = 0;
   {
     absl::MutexLock lock(&mutex_);
-    if (over_ || attempt_.number != attempt) return;  // one that we cancelled says nothing
+    if (over_ || attempt_.number != attempt) return;  // a cancelled attempt's end means nothing
     attempt_.run.reset();
     target = attempt_.target;
   }
@@ -281,7 +281,7 @@ bool Handover::TryElsewhere(const absl::Status& reason) {
   std::vector<PlanTarget> targets = context_.prefill_pool->Snapshot();
   {
     absl::MutexLock lock(&mutex_);
-    if (over_) return true;  // nobody wants it any more
+    if (over_) return true;  // no longer wanted
     for (const size_t tried : tried_) targets[tried].ready = false;
   }
   const auto plan = MakePlan(context_.options->planner, FormatNames(context_), targets, spec_.wanted);
@@ -299,7 +299,7 @@ bool Handover::TryElsewhere(const absl::Status& reason) {
 
 void Handover::WriteTrace() const {
   if (trace_ == nullptr) return;
-  // What the prefill server has to say may be on its way still.
+  // The prefill server's last event may still be in flight.
   context_.timer->At(MonotonicNow() + kTraceDelay,
                      [trace = trace_, directory = context_.options->tracing.handover_trace_directory,
                       number = context_.handover_traces->fetch_add(1) % kMaxTraces, id = spec_.request_id,
@@ -328,7 +328,7 @@ void Handover::Release(Attempt attempt, TicketState end) {
   context_.timer->Cancel(attempt.deadline_timer);
   context_.timer->Cancel(attempt.landed_timer);
   if (attempt.run != nullptr && end == TicketState::kCompleted) {
-    // All frames are here before the prefill server has said that it is done: it may say so.
+    // All frames are here before the prefill server has reported its end: give it time to.
     context_.timer->At(MonotonicNow() + kRunGrace, [weak = std::weak_ptr<RunCall>(attempt.run)] {
       if (const auto run = weak.lock()) run->Cancel();
     });
@@ -342,7 +342,7 @@ void Handover::Release(Attempt attempt, TicketState end) {
 }
 
 void Handover::BlameTarget(size_t target, const absl::Status& status) {
-  // Where the client's own deadline was the shorter one, the prefill server is not to blame.
+  // If the client's own deadline came first, the prefill server is not to blame.
   if (absl::IsDeadlineExceeded(status) && MonotonicNow() + absl::Milliseconds(50) >= spec_.deadline) return;
   context_.prefill_pool->ReportRunFailure(target, status);
 }

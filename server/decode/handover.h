@@ -28,7 +28,7 @@ namespace aludel {
 // Gets one sequence's cache from prefill servers: a ticket at the receiver and a run at a server, together an
 // attempt. An attempt that fails before the hand-over's time is up is followed by one at another server, with
 // a ticket of its own, where there is one that has the format; otherwise the engine is told to prefill the
-// prompt itself. The owner ends it, when the cache is complete or nobody wants it any more.
+// prompt itself. The owner ends it when the cache is complete or no longer wanted.
 //
 //   new --Begin--> attempt 1 --failed--> attempt 2 ... --failed, or time is up--> given up (engine falls
 //   back)
@@ -75,7 +75,7 @@ class Handover : public std::enable_shared_from_this<Handover> {
 
  private:
   struct Attempt {
-    int number = 0;  // from 1; tells callbacks of an earlier attempt from those of this one
+    int number = 0;  // from 1; tells callbacks of earlier attempts apart
     size_t target = 0;
     TicketId ticket = {};
     std::shared_ptr<RunCall> run;
@@ -88,12 +88,12 @@ class Handover : public std::enable_shared_from_this<Handover> {
 
   void Start(size_t target, FrameExtent extent);
   v1::RunRequest MakeRun(const TicketId& id, const std::string& frame_key) const;
-  // Tells the prefill server how much room its frames have now; the latest figure, one call after the other.
+  // Grants the prefill server the room that its frames have now: the latest figure, one call at a time.
   void Grant(int attempt, uint64_t credit);
   void SendGrant(int attempt, size_t target, const TicketId& ticket, uint64_t credit);
   void OnRunEvent(int attempt, size_t target, const v1::RunEvent& event);
   void OnRunEnd(int attempt, const absl::Status& status);
-  // Frames that a finished run has sent and that no longer come were lost on the way.
+  // Checks for frames that a finished run has sent and that no longer arrive: they were lost.
   void CheckLanded(int attempt, uint64_t landed_before, absl::Duration idle);
   void Fail(int attempt, const absl::Status& reason);
   bool TryElsewhere(const absl::Status& reason);

@@ -10,7 +10,7 @@
 namespace aludel {
 namespace {
 
-// A grant is a message: one for so many parts of the credit.
+// A grant is a message, so one is sent for each of this many parts of the credit.
 constexpr uint64_t kGrantParts = 4;
 
 // Why frames are dropped: every label that is counted below.
@@ -59,7 +59,7 @@ std::optional<uint64_t> KvReceiver::Landed(const TicketId& id) const {
 }
 
 KvReceiver::Usage KvReceiver::Close(const TicketId& id, TicketState end) {
-  std::shared_ptr<Ticket> ticket;  // its callbacks may own much: dies after the lock
+  std::shared_ptr<Ticket> ticket;  // destroyed after the lock: its callbacks may own a lot
   absl::MutexLock lock(&mutex_);
   const auto found = tickets_.find(id);
   if (found == tickets_.end()) return {};
@@ -95,7 +95,7 @@ int64_t KvReceiver::unfinished_payloads() const {
 }
 
 KvReceiver::Verdict KvReceiver::Judge(const FrameHeader& header, size_t payload_bytes) {
-  // Until the ticket is known the sender may be anybody: nobody's hand-over ends because of such a frame.
+  // Until the ticket is known any peer may have sent it: no handoff ends because of such a frame.
   if (header.epoch != epoch_) return {nullptr, "epoch", {}};
   const auto found = tickets_.find(header.ticket);
   if (found == tickets_.end()) return {nullptr, "unknown_ticket", {}};
@@ -181,7 +181,7 @@ void KvReceiver::OnPayload(MessageId id, absl::Status status) {
   TicketState lost = TicketState::kFailed;
   {
     absl::MutexLock lock(&mutex_);
-    frame = &incoming_.at(id);  // a map's elements stay where they are; this one is ours alone
+    frame = &incoming_.at(id);  // stable: a map's elements do not move, and only this thread uses this one
   }
   if (const auto& cipher = frame->ticket->spec.cipher; cipher != nullptr && status.ok()) {
     status = Decrypt(*cipher, *frame);
@@ -205,7 +205,7 @@ void KvReceiver::OnPayload(MessageId id, absl::Status status) {
     }
   }
   Deliver(*frame, closed, drop, status);
-  Incoming delivered;  // may be the last holder of the ticket: dies after the lock
+  Incoming delivered;  // destroyed after the lock: may be the last holder of the ticket
   absl::MutexLock lock(&mutex_);
   const auto found = incoming_.find(id);
   delivered = std::move(found->second);

@@ -24,8 +24,8 @@
 
 namespace aludel {
 
-// Where the frames of one ticket go. Called from the transport's progress thread or, for on_lost, from
-// whoever calls Reap; never with a lock held; must not block.
+// Where the frames of one ticket go. Called from the transport's progress thread; on_lost also from the
+// thread that calls Reap. No lock is held. Must not block.
 struct TicketOwner {
   // A whole frame lies in `payload`, which stays until `release` has run (exactly once, on any thread).
   // Nothing beyond the header's form has been checked: checksum and coverage are the owner's.
@@ -35,8 +35,9 @@ struct TicketOwner {
   // A frame of this ticket was refused or lost, or the deadline has passed: the hand-over cannot complete.
   // At most once, and the ticket is closed.
   std::function<void(const absl::Status& reason)> on_lost;
-  // Frames have been released: all that were sent may weigh so much now (TicketSpec::credit). On the thread
-  // that released them, with no lock held; at most one call for every quarter of the credit.
+  // Frames have been released: the credit for all frames since the first is now this much
+  // (TicketSpec::credit). On the thread that released them, with no lock held; at most one call for every
+  // quarter of the credit.
   std::function<void(uint64_t credit)> on_credit = nullptr;
 };
 
@@ -47,18 +48,18 @@ struct TicketSpec {
   const KvCodec* codec = nullptr;
   uint32_t tokens = 0;  // frames may cover tokens [0, tokens)
   FrameExtent extent;   // payloads go here; room comes back as they are released
-  // Set: the extent is smaller than all frames, and so much of it may be under way at the beginning
+  // Set where the extent is smaller than all frames: the weight that may be under way at the beginning
   // (FrameRing::Weight). Frames of such a ticket come in order, without a gap.
   std::optional<uint64_t> credit = {};
   std::shared_ptr<const FrameCipher> cipher;  // set: frames must come encrypted by it
   TicketOwner owner;
 };
 
-// The data plane's door on a decode server. A message is let in only for a ticket that is open here, in time,
-// of this process's epoch, of the format agreed, within the token range, and while the ticket's own memory
-// has room (frames are let in as others are released); everything else is dropped and counted, and nothing is
-// allocated for it. Memory of a ticket is quarantined until every transfer into it and every reader of it has
-// ended, however the ticket ended.
+// Receives frames on a decode server. A message is accepted only for a ticket that is open here, in time, of
+// this process's epoch, of the agreed format, within the token range, and while the ticket's own memory has
+// room (released frames make room). Everything else is dropped and counted, and nothing is allocated for it.
+// Memory of a ticket is quarantined until every transfer into it and every reader of it has ended, however
+// the ticket ended.
 //
 //   Open -> open -> Close: completed (its owner has what it needs) or abandoned (it gave up)
 //                -> on_lost: refused or failed (a frame), expired (Reap after the deadline)
@@ -72,7 +73,7 @@ class KvReceiver : public MessageHandler {
   struct Usage {
     uint64_t frames = 0;
     uint64_t bytes = 0;        // headers included
-    uint64_t first_bytes = 0;  // of the frame that landed first
+    uint64_t first_bytes = 0;  // of the first frame received
     absl::Time first_landed;
     absl::Time last_landed;
   };
@@ -80,7 +81,7 @@ class KvReceiver : public MessageHandler {
   void Open(TicketSpec spec);
   // `end` is kCompleted or kAbandoned. Later frames of it are late. Unknown tickets give zeros.
   Usage Close(const TicketId& id, TicketState end);
-  // Frames that have landed so far; nothing for a ticket that is not open.
+  // Frames received so far; nothing for a ticket that is not open.
   std::optional<uint64_t> Landed(const TicketId& id) const;
   // Loses every ticket whose deadline has passed.
   void Reap();
@@ -94,7 +95,8 @@ class KvReceiver : public MessageHandler {
   void OnPayload(MessageId id, absl::Status status) override;
 
  private:
-  // Shared by the table, transfers in progress and readers of landed payloads: the extent goes with the last.
+  // Shared by the table, transfers in progress and readers of received payloads: the extent goes with
+  // the last.
   struct Ticket {
     explicit Ticket(TicketSpec the_spec) : spec(std::move(the_spec)), ring(std::move(spec.extent)) {}
     // A frame's bytes have been read. On any thread, also after the receiver has gone.
@@ -116,9 +118,9 @@ class KvReceiver : public MessageHandler {
     std::vector<uint8_t> header_bytes;
     absl::Span<uint8_t> payload;
   };
-  // Hands a landed or lost frame on; without the lock.
+  // Passes a received or lost frame to its owner; without the lock.
   void Deliver(Incoming& frame, bool closed, const char* drop, const absl::Status& status);
-  // What an encrypted frame was before; DataLoss for one that is not what the ticket's key sealed.
+  // Decrypts a frame; DataLoss if the ticket's key did not seal it.
   static absl::Status Decrypt(const FrameCipher& cipher, Incoming& frame);
   struct Verdict {
     std::shared_ptr<Ticket> ticket;  // set: the frame is let in, or `lost` ends this ticket

@@ -35,7 +35,7 @@ std::vector<size_t> Order(absl::Span<const PlanTarget> targets, const std::vecto
 bool Allows(const PlannerOptions& options, Fidelity fidelity, const std::string& format) {
   if (fidelity == Fidelity::kFast || fidelity == Fidelity::kCoded) return true;
   const auto loss = options.losses.find(format);
-  if (loss == options.losses.end()) return false;  // nobody has measured it
+  if (loss == options.losses.end()) return false;  // not measured
   return loss->second <= (fidelity == Fidelity::kHigh ? options.high_kl : options.balanced_kl);
 }
 
@@ -60,8 +60,8 @@ std::vector<Plan> Candidates(const PlannerOptions& options, absl::Span<const Pla
   return candidates;
 }
 
-// The consumer's own prefill is exact and needs nobody else; of many predictions some are too good by chance.
-// A hand-over must promise to be so much sooner.
+// Local prefill is exact and needs no other server, and of many predictions some are too good by chance. A
+// handoff must promise to be this much sooner.
 constexpr double kSoonerShare = 0.07;
 constexpr double kSoonerSeconds = 0.001;
 

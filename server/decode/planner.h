@@ -22,12 +22,12 @@ struct PlanRequest {
   std::vector<std::string> targets;  // preferred prefill servers, best first; empty: the configured order
 };
 
-// What is known of one prefill server.
+// What the planner knows of one prefill server.
 struct PlanTarget {
   std::string name;
   bool ready = false;
   std::vector<std::string> formats;  // shared with this server, in this server's order
-  int64_t waiting_tokens = 0;        // as it said of itself when it was last asked
+  int64_t waiting_tokens = 0;        // as it reported last
   double tokens_per_second = 0;
 };
 
@@ -37,21 +37,21 @@ struct Plan {
   std::string format;
   int64_t handed_over_tokens = 0;
   int64_t cached_tokens = 0;  // of the prompt, that a plan without hand-over finds in this server's cache
-  // Few values, for the metric: fidelity, short_prompt, no_target, no_format, coded, forced, fastest,
-  // explore.
+  // Few values, for the metric: fidelity, short_prompt, no_target, no_format, coded, forced,
+  // fastest, explore.
   std::string reason;
   std::optional<double> predicted_ttft;  // seconds, where something is known
 };
 
-// Seconds to the first token: of own prefill (no target), or of a hand-over. Nothing where it was never
-// tried.
+// Seconds to the first token: of local prefill (no target), or of a handoff. Nothing where it was
+// never tried.
 using PredictTtft =
     std::function<std::optional<double>(std::optional<size_t> target, const std::string& format)>;
 
 // InvalidArgument for a format that is not in `formats` (this server's), or one forced together with exact
-// fidelity. A forced format overrides the length threshold; where nobody can deliver it the plan is local.
+// fidelity. A forced format overrides the length threshold; where no server can deliver it the plan is local.
 // Never a format that loses more than the fidelity allows. Under options.fastest the plan that `predict`
-// thinks soonest; one that it knows nothing of is tried first.
+// expects soonest; a plan without a prediction is tried first.
 absl::StatusOr<Plan> MakePlan(const PlannerOptions& options, absl::Span<const std::string> formats,
                               absl::Span<const PlanTarget> targets, const PlanRequest& request,
                               const PredictTtft& predict = nullptr);

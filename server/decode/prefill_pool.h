@@ -15,10 +15,9 @@
 
 namespace aludel {
 
-// The prefill servers of a decode server: asks each who it is at a bounded rate, refuses those that cannot
-// feed this model (logged and exported with the reason), and knows which are usable now. A server that is not
-// is asked again at once, then with a doubling interval, so that one that (re)starts serves soon.
-// Thread-safe.
+// The prefill servers of a decode server: probes each at a bounded rate, refuses those that cannot feed this
+// model (logged and exported with the reason), and knows which are usable now. One that is not is probed
+// again at once, then with a doubling interval, so that a server that (re)starts is used soon. Thread-safe.
 //
 //   unknown -> ready <-> down (no answer, or a run failed)      refused (wrong version, model or formats)
 // Every answer to a probe moves a target to any of the three.
@@ -46,8 +45,7 @@ class PrefillPool {
   // A run ended so: takes the target down until a probe succeeds, if the reason says that it is gone or
   // hangs. What it merely refuses says nothing about its health.
   void ReportRunFailure(size_t target, const absl::Status& status);
-  // What a server says of its load at the end of a computation, so that nobody plans with what it was like
-  // when it was last probed.
+  // The load that a server reports at the end of a computation: fresher for planning than its last probe.
   void ReportLoad(size_t target, int64_t waiting_tokens, double tokens_per_second);
 
  private:

@@ -8,7 +8,7 @@
 namespace aludel {
 namespace {
 
-constexpr int kMaxStopStrings = 16;
+constexpr int kMaxStopStrings = 16;  // the gateway takes OpenAI's 4
 constexpr size_t kMaxStopBytes = 1024;
 constexpr int kMaxBiases = 1024;
 constexpr uint32_t kMaxTopLogprobs = 20;

@@ -37,11 +37,10 @@ struct ShadowAnswer {
 // the rest as one. No larger than the KL of the whole distributions. Lists are those of TokenEvent::logprobs.
 double PartitionKl(absl::Span<const TokenLogprob> p, absl::Span<const TokenLogprob> q);
 
-// Computes a share of the answers again in idle time: the consumer's own prefill of the prompt, then the same
-// tokens, whatever it would have chosen itself; exports how often its likeliest token is another one, and the
-// KL of its distributions to those that were sampled from. One at a time, begun when the engine has nothing
-// else to do and cancelled when something comes. Answers beyond the queue, too old, or interrupted are
-// counted and forgotten. Thread-safe.
+// Computes a share of the answers again in idle time: local prefill of the prompt, then the same tokens,
+// forced; exports how often its likeliest token differs, and the KL of its distributions to those that were
+// sampled from. One at a time, begun when the engine has nothing else to do and cancelled when something
+// comes. Answers beyond the queue, too old, or interrupted are counted and forgotten. Thread-safe.
 class ShadowChecker {
  public:
   // All must outlive the checker; `engine` until Stop.

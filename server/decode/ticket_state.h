@@ -4,12 +4,11 @@
 
 namespace aludel {
 
-// What a ticket is, and how it can end; once ended it stays so. HANDOVER.md draws it.
+// The states of a ticket. Every end is final. HANDOVER.md draws it.
 enum class TicketState : uint8_t {
   kOpen,
-  kCompleted,  // every frame has landed and was applied
-  kAbandoned,  // nobody wants its frames any more: the run failed, the client left, the prompt was computed
-               // here
+  kCompleted,  // every frame was received and applied
+  kAbandoned,  // no longer wanted: the run failed, the client left, or the prompt was prefilled here
   kExpired,    // its deadline passed
   kRefused,    // a frame of it was not what the ticket allows
   kFailed      // a transfer of it broke off

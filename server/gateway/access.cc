@@ -60,7 +60,7 @@ void Access::SetKeys(std::vector<ApiKey> keys) {
     clients[key.name] = known->second;
     clients[key.name].limits = key.limits;
   }
-  // Who has a request running is kept until it ends, without a key for another one.
+  // A client with a request running is kept until that ends, without a key for another one.
   for (auto& [name, client] : clients_) {
     if (client.running > 0) clients.emplace(name, client);
   }

@@ -17,7 +17,7 @@
 
 namespace aludel {
 
-// Who may ask, and how much. Each client (a key; all together where no keys are set) has a bucket of requests
+// API keys and their limits. Each client (a key; all together where no keys are set) has a bucket of requests
 // and one of tokens that fill up evenly and hold a minute's worth, and a number of requests at once. Tokens
 // are known when an answer ends: they are charged then, so a bucket may go below zero, and the next request
 // waits until it is above. A client's state outlives a reload of the keys. Thread-safe.
@@ -34,7 +34,7 @@ class Access {
   // same time for every wrong key.
   std::optional<ApiError> Identify(absl::string_view authorization, std::string* client) const;
 
-  // One request in progress; dying, it gives its place back. Must not outlive the Access.
+  // One request in progress; its place is given back when this dies. Must not outlive the Access.
   class Grant {
    public:
     ~Grant();

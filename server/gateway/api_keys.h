@@ -23,7 +23,7 @@ struct ApiKey {
   KeyLimits limits;
 };
 
-// A key is random and long, so a plain SHA-256 of it keeps it from whoever reads the file.
+// A key is random and long, so a plain SHA-256 of it is enough: a reader of the file learns no key.
 std::array<uint8_t, 32> HashApiKey(absl::string_view key);
 
 // Reads a file of keys, one a line, `#` begins a comment:

@@ -93,7 +93,7 @@ void CompletionExchange::OnStarted(const v1::Started& started) {
 }
 
 void CompletionExchange::OnToken(const v1::Token& token) {
-  if (token.choice() >= choices_.size() || has_finished_) return;  // of a server that breaks the protocol
+  if (token.choice() >= choices_.size() || has_finished_) return;  // from a server that breaks the protocol
   CompletionChoice& choice = choices_[token.choice()];
   const Clock::time_point now = Clock::now();
   if (choice.tokens++ > 0) {
@@ -130,7 +130,8 @@ void CompletionExchange::Emit(uint32_t choice, const ChoiceDelta& delta) {
 CompletionReport CompletionExchange::Report() {
   CompletionReport report;
   report.started = started_;
-  // An answer may end before the I/O thread has told of its first flush; its arrival here is the next best.
+  // An answer may end before the I/O thread has reported its first flush; then the token's arrival here
+  // is used.
   const double flushed = first_flush_seconds_;
   report.ttft_seconds = flushed >= 0 ? flushed : has_text_ ? first_text_seconds_ : SecondsSinceReceived();
   if (has_text_) report.held_seconds = first_text_seconds_ - first_token_seconds_;
@@ -181,7 +182,7 @@ void CompletionExchange::OnEnd(const grpc::Status& status) {
         status.ok() ? grpc::Status(grpc::StatusCode::INTERNAL, "the decode server ended its answer early")
                     : status);
     if (options_.outcome.stream && has_started_) {
-      // The status line has left: what remains is to say it in the stream, and not to say [DONE].
+      // The status line has been sent: the error goes into the stream, which then ends without [DONE].
       responder_.Write(SseEvent(error.ToJson()));
       responder_.Finish();
     } else {

@@ -128,8 +128,8 @@ ordered_json UsageChunk(const CompletionIdentity& identity, const TokenUsage& us
 
 std::string WholeBody(const CompletionIdentity& identity, const std::vector<WholeChoice>& choices,
                       const TokenUsage& usage, const CompletionReport& report) {
-  // Objects are left open for the member that follows: a choice for its log-probabilities, the body for its
-  // choices.
+  // Objects are left open for the member that follows: a choice for its log-probabilities, the body for
+  // its choices.
   const auto open = [](const ordered_json& object) {
     std::string text = Dump(object);
     text.pop_back();

@@ -27,8 +27,8 @@ bool IsToken(absl::string_view name) {
 }
 
 // The names in a preflight's Access-Control-Request-Headers. Which headers a page sends is its own affair:
-// clients bring a dozen that we never read (X-Stainless-*), and without cookies none says more than the page
-// may.
+// clients bring a dozen that we never read (X-Stainless-*), and without cookies none says more than the
+// page may.
 std::string RequestedHeaders(const HttpRequest& request) {
   const absl::string_view asked = request.Header("access-control-request-headers");
   if (asked.size() > kMaxRequestHeaders) return {};

@@ -42,7 +42,7 @@ class DecodeTarget {
   // Why it is not ready; "" when it is.
   std::string reason() const;
 
-  // A call that it has not finished counts against it when the next one is placed.
+  // Unfinished calls: the server with the fewest gets the next request.
   std::atomic<int> outstanding{0};
 
   // A probe's answer.

@@ -207,7 +207,7 @@ void Gateway::Handle(HttpRequest request, HttpResponder responder) {
   } else {
     journal_.Answered(identity, response, route != nullptr && route->quiet);
   }
-  grant.reset();  // before the answer: whoever has it may ask again
+  grant.reset();  // before the answer: a client that has it may ask again
   responder.Respond(std::move(response));
 }
 

@@ -25,8 +25,8 @@
 namespace aludel {
 
 // Every HTTP path of aludel-gateway. Each request, refused ones too, gets an id and a place in a trace, is
-// checked for its key, and leaves one log line. Thread-safe; everything it is given must outlive it and its
-// requests.
+// checked for its key, and leaves one log line. Thread-safe; everything it is given must outlive it and
+// its requests.
 class Gateway {
  public:
   struct Options {
@@ -63,9 +63,9 @@ class Gateway {
   // Says whose request it is; an error where it needs a key and has none.
   std::optional<ApiError> CheckKey(const HttpRequest& request, Arrival* arrival) const;
 
-  // HttpServer's three questions. Before the body: a stranger's is not read.
+  // HttpServer's three callbacks. Before the body, so that a body without a valid key is not read.
   std::optional<HttpResponse> CheckHead(const HttpRequest& request);
-  // What the HTTP layer refuses, in OpenAI's shape.
+  // Refusals of the HTTP layer, in OpenAI's shape.
   HttpResponse Refuse(const HttpRequest& request, const HttpError& refused);
   void Handle(HttpRequest request, HttpResponder responder);
 

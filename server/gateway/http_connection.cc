@@ -289,7 +289,7 @@ void HttpConnection::WriteSome() {
   OnWritten();
 }
 
-// Once for what is in flight: a reader that takes a byte now and then gains no time by it.
+// One timer for everything in flight: a reader that takes a byte now and then gains no time.
 void HttpConnection::ArmWriteTimer() {
   if (std::exchange(write_timer_armed_, true)) return;
   write_timer_.expires_after(absl::ToChronoNanoseconds(state_->options.write_timeout));
@@ -347,7 +347,7 @@ void HttpConnection::Linger() {
 
 void HttpConnection::ArmReadTimer(absl::Duration timeout) {
   read_timer_.expires_after(absl::ToChronoNanoseconds(timeout));
-  // A timer that fired just before it was re-armed still calls back; its generation gives it away.
+  // A timer that fired just before it was re-armed still calls back; its old generation shows it.
   read_timer_.async_wait(
       [weak = weak_from_this(), generation = ++read_timer_generation_](const error_code& ec) {
         auto self = weak.lock();

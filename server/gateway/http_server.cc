@@ -148,7 +148,7 @@ class HttpServer::Impl {
     HttpRequest unread;
     unread.peer = socket.Peer();
     HttpResponse response = state_->Refusal(unread, {503, "too many connections are open", 1});
-    if (state_->options.tls != nullptr) return;  // nobody could read it
+    if (state_->options.tls != nullptr) return;  // no client could read it
     response.headers.insert(response.headers.end(), {{"Content-Type", response.content_type},
                                                      {"Content-Length", absl::StrCat(response.body.size())},
                                                      {"Connection", "close"}});

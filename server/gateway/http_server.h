@@ -18,6 +18,8 @@ namespace aludel {
 class HttpExchange;
 class TlsContext;
 
+// The gateway sets addresses, threads, limits and timeouts from GatewayConfig (config.proto); the defaults
+// here are those of a server that is opened without one, as in tests.
 struct HttpServerOptions {
   std::string address = "127.0.0.1";
   uint16_t port = 0;  // 0: any free port, see HttpServer::port()
@@ -40,7 +42,7 @@ struct HttpServerOptions {
   // connection. null: every body is read. On an I/O thread: must not block.
   std::function<std::optional<HttpResponse>(const HttpRequest&)> check_head;
   // Requests whose handler runs on the I/O thread itself, in front of all that wait for a handler thread: it
-  // must not block, and takes as long as all streams can stand still. null: none.
+  // must not block, because all streams wait while it runs. null: none.
   std::function<bool(const HttpRequest&)> at_once;
   // The answer to what never reaches the handler, or is dropped by it: malformed, too large, too slow, too
   // many requests or connections. The request holds its peer and what of its head is known. null: the message

@@ -12,7 +12,7 @@
 
 namespace aludel {
 
-// How many lines a second may be logged of what anybody can cause as fast as he likes. Thread-safe.
+// Rate-limits log lines that a client can trigger. Thread-safe.
 class LineBudget {
  public:
   using Clock = std::function<absl::Time()>;

@@ -10,8 +10,8 @@
 namespace aludel {
 
 // Whether the model's decode servers can do what `request` asks of them, as far as they have told us (while
-// none is ready, everything passes). They would refuse it themselves, but do not know what a client calls the
-// parameter.
+// none is ready, everything passes). They would refuse it themselves, but do not know what a client calls
+// the parameter.
 std::optional<ApiError> CheckModelLimits(const ServedModel& model, const Router& router,
                                          const CompletionRequest& request);
 

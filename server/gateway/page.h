@@ -7,7 +7,7 @@ namespace aludel {
 // The web page at `/`: page.html, built into the binary.
 extern const absl::string_view kPage;
 
-// It runs its own script, talks to its own origin, and nobody may frame it.
+// It runs its own script, talks to its own origin, and cannot be framed.
 inline constexpr char kPagePolicy[] =
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; connect-src "
     "'self'; "

@@ -8,8 +8,8 @@
 
 namespace aludel {
 
-// What remains of requests: each is counted and leaves a log line, a completion a span too. Thread-safe; what
-// it is given must outlive it.
+// Records requests: each is counted and logged, and a completion leaves a span too. Thread-safe; what it is
+// given must outlive it.
 class RequestJournal {
  public:
   // `traces` may be null.
@@ -17,8 +17,8 @@ class RequestJournal {
 
   // One that was answered at once; `quiet`: counted only.
   void Answered(const RequestIdentity& identity, const HttpResponse& response, bool quiet);
-  // One that the HTTP layer refused, or that came without a key. Whoever can connect can cause these, so
-  // their lines are bounded; the next line says how many went without.
+  // A request that the HTTP layer refused, or that came without a key. Any client can cause these, so their
+  // lines are rate-limited; the next line says how many were left out.
   void Refused(const RequestIdentity& identity, const HttpError& error);
   void Completed(const RequestIdentity& identity, const CompletionOutcome& outcome);
 

@@ -13,21 +13,21 @@
 
 namespace aludel {
 
-// Who a request is, from its first line on.
+// What identifies a request, from its first line on.
 struct RequestIdentity {
   std::string id;      // the client's x-request-id, or ours
   std::string client;  // name of its API key; "" where none is needed
   std::string peer;    // "address:port"
   std::string method;
   std::string path;                         // as it came, without the query, which may hold secrets
-  std::string route;                        // its path, or "other": what a client makes up is no label
+  std::string route;                        // its path, or "other": foreign paths are no labels
   TraceContext trace;                       // of the gateway's own operation
   std::array<uint8_t, 8> parent_span = {};  // the client's operation; zeros: it sent none
 };
 
 // How a completion ended, for the log line, the trace and the client's account.
 struct CompletionOutcome {
-  int status = 0;           // HTTP; what a stream that has begun can no longer say, too
+  int status = 0;           // HTTP; also of a stream that had already sent 200
   const char* name = "ok";  // "ok", or a gRPC code's name in lower case
   bool refused = false;     // by the gateway itself: no decode server was asked
   std::string error;        // message to the client; "" where it went well

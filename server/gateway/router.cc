@@ -19,7 +19,7 @@ namespace {
 
 // Servers tried for one request.
 constexpr size_t kMaxAttempts = 3;
-// Probes of a server that is down come soon at first, then ever more seldom, up to so many intervals apart.
+// Probes of a server that is down start soon and back off, up to this many intervals apart.
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(50);
 constexpr int kMaxBackoff = 8;
 // A cut answer for which no other server is ready, or has room, asks again so often.
@@ -52,7 +52,8 @@ void AskForPlan(const v1::Started& started, v1::GenerateRequest* request) {
 
 }  // namespace
 
-// One request over its attempts. Kept alive by the running attempt, and weakly by who may cancel it.
+// One request over its attempts. Owned by the running attempt; the exchange holds a weak reference to
+// cancel it.
 class Router::Call : public GenerateCall, public std::enable_shared_from_this<Router::Call> {
  public:
   Call(Router* router, std::string model, v1::GenerateRequest request, absl::Time deadline,
@@ -196,7 +197,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
       attempt_ = nullptr;
       cancelled = cancelled_;
     }
-    // A server that is going down cancels what it still has: its doing, not the client's.
+    // A server that shuts down cancels its calls: not the client's doing, so the call may move on.
     if (status.error_code() == grpc::StatusCode::CANCELLED && !cancelled) {
       status = grpc::Status(grpc::StatusCode::UNAVAILABLE, "the decode server has given the call up");
     }

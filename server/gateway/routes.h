@@ -11,7 +11,7 @@ struct Route {
   absl::string_view path;    // a trailing "*" stands for the rest
   absl::string_view method;  // where it is GET, HEAD is served too
   bool open = false;         // needs no key
-  bool quiet = false;        // asked every few seconds by machines: no log line
+  bool quiet = false;        // polled every few seconds by machines: no log line
   bool at_once = false;      // takes microseconds: answered whatever waits for a handler thread
   bool metered = false;      // costs enough to count against its client's limits
   bool completion = false;   // work for a decode server

@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr size_t kMaxStopStrings = 4;
+constexpr size_t kMaxStopStrings = 4;  // OpenAI's; the decode server takes 16
 constexpr size_t kMaxStopBytes = 1024;
 constexpr size_t kMaxBiases = 1024;
 constexpr int64_t kMaxTopLogprobs = 20;

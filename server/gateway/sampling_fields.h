@@ -7,8 +7,8 @@
 namespace aludel {
 
 // OpenAI's sampling fields and those that vLLM's users add (top_k, min_p, repetition_penalty, ignore_eos). A
-// fault is left in `fields`. What has a default of the model's own stays absent where the request leaves it
-// out.
+// fault is left in `fields`. What has a default of the model's own stays absent where the request leaves
+// it out.
 void ParseSampling(JsonFields& fields, v1::SamplingParams* sampling);
 // Fills in what is absent: the model's defaults, then OpenAI's.
 void FillSampling(const GenerationConfig& defaults, v1::SamplingParams* sampling);

@@ -11,9 +11,8 @@ namespace aludel {
 
 // Finds the tool calls in a model's text as it comes, wherever its pieces break. A call leaves in one piece,
 // when it is whole; text that may be the beginning of one waits. What looks like a call but is none (no JSON,
-// a function that was not offered) stays text: nothing of an answer is lost. Only where a call is required is
-// what was cut off none: it leaves as a call with the arguments so far, or not at all where its name is cut.
-// Not thread-safe.
+// a function that was not offered) stays text: nothing of an answer is lost. Where a call is required, a call
+// that was cut off leaves with the arguments so far, or not at all if its name is cut. Not thread-safe.
 class ToolCallParser {
  public:
   struct Options {

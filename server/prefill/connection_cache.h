@@ -16,15 +16,15 @@
 
 namespace aludel {
 
-// Connections to decode servers by data-plane address, the least recently used dropped beyond a bound. What
-// blocks (connecting, closing) runs on one thread of its own, never on gRPC's or the transport's.
+// Connections to decode servers by data-plane address, the least recently used dropped beyond a bound.
+// Blocking work (connecting, closing) runs on one thread of its own, never on gRPC's or the transport's.
 // Thread-safe. Connections must have been returned before this dies, and this before the transport.
 class ConnectionCache {
  public:
   using Callback = std::function<void(absl::StatusOr<std::shared_ptr<PeerConnection>>)>;
 
   ConnectionCache(Transport* transport, int max_connections, absl::Duration connect_timeout);
-  // Answers what waits with Unavailable.
+  // Fails waiting callers with Unavailable.
   ~ConnectionCache();
 
   // A healthy connection to `address`, old or new, until `deadline` of MonotonicNow(). `callback` runs

@@ -78,8 +78,8 @@ class FrameCache {
 
   static Hash Root(const KvCodec& codec, absl::string_view salt);
   static Hash Extend(const Hash& before, absl::Span<const int32_t> tokens);
-  // The longest chunk of that time or later that follows `before` and that `rest` begins with, or
-  // chunks_.end().
+  // The longest chunk of that time or later that follows `before` and that `rest` begins with,
+  // or chunks_.end().
   Order::iterator FindChunk(const Hash& before, absl::Span<const int32_t> rest, absl::Time since)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Evict() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -65,7 +65,7 @@ void KvSender::Grant(uint64_t credit) {
 }
 
 absl::StatusOr<absl::Span<uint8_t>> KvSender::Reserve(size_t max_bytes) {
-  // The codec does not see the room for the tag.
+  // The codec is not given the room for the tag.
   const size_t tag = cipher_ == nullptr ? 0 : FrameCipher::kTagBytes;
   absl::MutexLock lock(&mutex_);
   if (!outcome_.status.ok()) return outcome_.status;

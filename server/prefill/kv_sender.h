@@ -24,7 +24,7 @@ namespace aludel {
 // Ships one hand-over's frames: the codec writes each payload straight into registered memory, and the frame
 // leaves as a message of the transport, its header as the message's header. A place is free again when its
 // send has ended; where the receiver grants credit, no more frames leave than it has room for (HANDOVER.md).
-// Nothing here waits: who encodes asks HasRoom first, and hears when there is.
+// Nothing here waits: the encoder asks HasRoom first and is called back when there is room.
 //
 // Reserve and Commit come from one thread at a time (cached frames first, then the engine thread), the rest
 // from any. The window and the connection are held until the last send has ended, whatever happened to the
@@ -45,16 +45,17 @@ class KvSender : public FrameSink, public std::enable_shared_from_this<KvSender>
     std::unique_ptr<FrameCipher> cipher;      // null: frames leave as they are
     std::optional<uint64_t> credit = {};      // weight of the frames that may leave before a Grant; none: all
     bool record_times = false;                // for TakeTimes
-    std::function<void()> on_room = nullptr;  // HasRoom said no, and would not any more; on any thread
+    std::function<void()> on_room = nullptr;  // HasRoom returned false and would not any more; on any thread
   };
 
   // The codec and `metrics` must outlive the sender.
   static std::shared_ptr<KvSender> Create(Spec spec, Metrics* metrics);
 
-  // Whether frames that weigh so much (FrameRing::Weight), each at most `frame`, can be reserved now. Also
-  // when a send has failed: Reserve says so. After a no `on_room` comes once, until Finish.
+  // Whether frames of this weight (FrameRing::Weight), each at most `frame`, can be reserved now. Also true
+  // when a send has failed: Reserve returns its error. After false, `on_room` is called once, unless Finish
+  // comes first.
   bool HasRoom(size_t weight, size_t frame);
-  // Frames up to this weight may have left, counted from the first. Never shrinks.
+  // Raises the weight of frames that may have left, counted from the first. Never shrinks.
   void Grant(uint64_t credit);
 
   // ResourceExhausted without room; the error of an earlier send when one has failed.
@@ -72,7 +73,7 @@ class KvSender : public FrameSink, public std::enable_shared_from_this<KvSender>
   KvSender(Spec spec, Metrics* metrics);
   void OnSent(const uint8_t* place, const absl::Status& status);
   bool Fits(size_t weight, size_t frame) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What is to be called, once the lock is gone, because there is room now; null: nothing.
+  // The callback to run after the lock is released, because there is room now; null: none.
   std::function<void()> TakeRoomCall() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<PeerConnection> connection_;
@@ -95,7 +96,7 @@ class KvSender : public FrameSink, public std::enable_shared_from_this<KvSender>
   FrameRing ring_ ABSL_GUARDED_BY(mutex_);
   std::optional<uint64_t> credit_ ABSL_GUARDED_BY(mutex_);
   uint64_t weight_ ABSL_GUARDED_BY(mutex_) = 0;       // of all frames that have left
-  size_t wanted_weight_ ABSL_GUARDED_BY(mutex_) = 0;  // by a HasRoom that said no; 0: by none
+  size_t wanted_weight_ ABSL_GUARDED_BY(mutex_) = 0;  // of the last HasRoom that returned false; 0: none
   size_t wanted_frame_ ABSL_GUARDED_BY(mutex_) = 0;
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
   int unfinished_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -5,12 +5,12 @@
 
 namespace aludel {
 
-// What decode servers are told of a prefill server's load, so that they can choose. Thread-safe.
+// A prefill server's load, as it reports it to decode servers. Thread-safe.
 class PrefillLoad {
  public:
-  // So many more, or fewer, prompt tokens wait to be computed.
+  // Adds to, or takes from, the prompt tokens that wait to be computed.
   void Change(int64_t tokens) { waiting_tokens_.fetch_add(tokens); }
-  // A computation has taken so long, its share of shared steps; the rate follows the last few.
+  // A computation took this long (its share of shared steps); the rate follows the last few.
   void Computed(int64_t tokens, double seconds) {
     if (tokens <= 0 || seconds <= 0) return;
     const double rate = static_cast<double>(tokens) / seconds;

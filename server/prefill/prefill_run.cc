@@ -13,9 +13,9 @@
 namespace aludel {
 namespace {
 
-// After a run was stopped its sends may still end by themselves; a peer that hangs does not get longer.
+// How long the sends of a stopped run may take to end by themselves: a hanging peer gets no longer.
 constexpr absl::Duration kSendGrace = absl::Seconds(1);
-// Between two looks for a window in a full arena.
+// Interval of retries for a window in a full arena.
 constexpr absl::Duration kArenaLook = absl::Milliseconds(5);
 
 }  // namespace
@@ -129,7 +129,7 @@ void PrefillRun::Start(const v1::RunRequest& request, absl::StatusOr<std::string
 }
 
 void PrefillRun::AwaitWindow(size_t bytes) {
-  // Other runs end by their deadlines, and this one by its own.
+  // Other runs free memory by their deadlines at the latest, and this one waits until its own.
   context_.timer->At(MonotonicNow() + kArenaLook, [self = shared_from_this(), bytes] {
     absl::Status stopped;
     {
@@ -207,7 +207,7 @@ void PrefillRun::SendCached() {
     if (!all.ok() || *all) break;
     absl::MutexLock lock(&mutex_);
     if (room_came_ || !stopped_.ok()) continue;
-    waiting_ = shared_from_this();  // OnRoom or Stop goes on
+    waiting_ = shared_from_this();  // continued by OnRoom or Stop
     return;
   }
   if (!all.ok()) {
@@ -237,7 +237,7 @@ void PrefillRun::OnRoom() {
 
 void PrefillRun::ResumeCached(std::shared_ptr<PrefillRun> self) {
   if (self == nullptr) return;
-  // Copies much: not on the caller's thread.
+  // Copies a lot, so not on the caller's thread.
   context_.timer->At(MonotonicNow(), [self = std::move(self)] { self->SendCached(); });
 }
 

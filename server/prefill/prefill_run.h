@@ -42,7 +42,7 @@ struct PrefillContext {
   std::atomic<int64_t>* runs_open = nullptr;
   RunRegistry* runs = nullptr;
   PrefillLoad* load = nullptr;
-  std::function<absl::Status()> health;  // peers hear of what it says
+  std::function<absl::Status()> health;  // reported to peers by Describe
 };
 
 // One Prefill.Run call, from its request to the end of its stream:
@@ -50,8 +50,8 @@ struct PrefillContext {
 //   cache leave as there is room) -> sending (computed; frames on their way) -> ended
 // Stop (client gone, deadline) leads from each of them to ended: a computation is cancelled, and sends that
 // do not end by themselves soon after are ended by closing their connection. The stream ends exactly once,
-// after the last send. Thread-safe; kept alive by whoever will call it next (connection cache, engine,
-// sender).
+// after the last send. Thread-safe; owned by the component that calls it next (connection cache, engine
+// or sender).
 class PrefillRun : public SequenceListener, public std::enable_shared_from_this<PrefillRun> {
  public:
   using Stream = EventStream<v1::RunEvent>;
@@ -69,10 +69,10 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
 
  private:
   absl::Status Validate(const v1::RunRequest& request);
-  // How much send memory this run gets; FailedPrecondition where the receiver's window is too small for a
-  // step.
+  // How much send memory this run gets; FailedPrecondition where the receiver's window is too small for
+  // a step.
   absl::StatusOr<size_t> ChooseWindow(const v1::Ticket& ticket);
-  // Gets it, now or in a while, and connects.
+  // Reserves it, now or when there is room, and connects.
   void AwaitWindow(size_t bytes);
   void OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> connection);
   // Sends what the cache holds of the prompt as far as there is room, then has the rest computed.
@@ -81,7 +81,7 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
   void OnRoom();
   void ResumeCached(std::shared_ptr<PrefillRun> self);
   void Compute(std::shared_ptr<KvSender> sender, int64_t cached_tokens);
-  // So many tokens of the prompt still wait for their computation.
+  // Sets how many tokens of the prompt still wait to be computed.
   void SetLoad(int64_t tokens);
   void OnToken(const TokenEvent&) override {}
   void OnDone(const absl::Status& status, const SequenceResult& result) override;

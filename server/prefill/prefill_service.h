@@ -7,7 +7,7 @@
 
 namespace aludel {
 
-// The Prefill service: says who it is, and starts a PrefillRun for each Run. Thread-safe.
+// The Prefill service: describes this server, and starts a PrefillRun for each Run. Thread-safe.
 class PrefillService : public v1::Prefill::CallbackService {
  public:
   PrefillService(const PrefillContext& context, uint64_t epoch) : context_(context), epoch_(epoch) {}

@@ -13,8 +13,8 @@ namespace aludel {
 
 class PrefillRun;
 
-// The runs of a prefill server by their tickets, for those who come back to one: a ticket is good for one run
-// at a time. Holds no run alive. Thread-safe.
+// The runs of a prefill server by ticket, so that later calls find theirs: a ticket is good for one run at a
+// time. Holds weak references. Thread-safe.
 class RunRegistry {
  public:
   static constexpr size_t kMaxRuns = 4096;  // open at once, those that wait for memory included

@@ -9,8 +9,8 @@ namespace aludel {
 // What this machine can do at most, measured in the run that compares itself with it. Both take a fraction of
 // a second and keep their result for the run.
 
-// GB/s that `threads` threads read from memory at once, each its own part of a buffer far larger than the
-// caches.
+// GB/s that `threads` threads read from memory at once, each its own part of a buffer far larger than
+// the caches.
 double ReadBandwidth(int threads);
 
 // GFLOP/s of oneDNN's matrix product [rows, in] x [in, out] in bf16 (f32 where this CPU has no bf16), weights
@@ -18,8 +18,8 @@ double ReadBandwidth(int threads);
 double LibraryGemm(int64_t rows, int64_t out, int64_t in, int threads);
 
 // The same of a device: on the CPU the two above; on a card GB/s that a copy of 1 GiB within it reads and
-// writes together, and GFLOP/s of its library's best square bf16 product of random numbers, whatever the
-// shape.
+// writes together, and GFLOP/s of its library's best square bf16 product of random numbers, whatever
+// the shape.
 double Bandwidth(Device& device, int threads);
 double PeakGemm(Device& device, int64_t rows, int64_t out, int64_t in, int threads);
 

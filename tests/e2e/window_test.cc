@@ -11,8 +11,8 @@ namespace aludel {
 namespace {
 
 constexpr size_t kTokens = 800;
-// Steps of 32 tokens, eight layers: four of them are the least window there is, much less than the prompt's
-// frames.
+// Steps of 32 tokens, eight layers: four of them are the least window there is, much less than the
+// prompt's frames.
 constexpr char kSmallSteps[] = "chunk_tokens: 32";
 constexpr char kSmallWindow[] = "handover_window_bytes: 4096\n";
 constexpr int kWindowBytes = 600 << 10;  // what that window is at most

@@ -1,5 +1,5 @@
-// tokenizer.json, and text for it: the part after the last newline. What loads must encode and decode without
-// trapping.
+// tokenizer.json, and text for it: the part after the last newline. What loads must encode and decode
+// without trapping.
 #include <cstdint>
 
 #include "runtime/model/tokenizer.h"

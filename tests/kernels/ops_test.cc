@@ -626,8 +626,8 @@ TEST_P(OpsTest, RopeTurnsByTheAngleItself) {
   }
 }
 
-// What a hand-over brings as bf16 and what a model computes in f32 become the same pages, whatever these are
-// of.
+// What a hand-over brings as bf16 and what a model computes in f32 become the same pages, whatever these
+// are of.
 TEST_P(OpsTest, PagesAreTheSameFromBf16AndFromF32) {
   constexpr int kKvHeads = 3, kHeadDim = 32, kBlockTokens = 8, kRows = 37, kBlocks = 9;
   constexpr int64_t kKvDim = kKvHeads * kHeadDim, kPlane = int64_t{kBlocks} * kBlockTokens * kKvDim;
@@ -691,8 +691,8 @@ TEST_P(PagedOpsTest, AttendWithinASlidingWindow) {
 }
 
 // Attention alone, over bf16 pages as long as an engine's, in every way that its work is cut on a GPU: rows
-// and heads of a tile, several tiles, windows, decode steps, long pasts that are split, and batches of all
-// these.
+// and heads of a tile, several tiles, windows, decode steps, long pasts that are split, and batches of
+// all these.
 TEST_P(OpsTest, AttentionIsTheFormulaInEveryShape) {
   const std::vector<AttentionCase> cases = {
       {4, 2, 64, 16, 0, {{70, 0}}},

@@ -1,6 +1,6 @@
 // Preloaded into a server, sets its wall clock as somebody would who calls settimeofday: the file that
-// CLOCK_JUMP_FILE names holds the seconds by which it is ahead (or behind). Monotonic clocks are as they
-// were.
+// CLOCK_JUMP_FILE names holds the seconds by which it is ahead (or behind). Monotonic clocks are as
+// they were.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/time.h>

@@ -15,8 +15,8 @@ namespace aludel {
 //     shall bring is full of ones, and what CopyToDevice and block lists shall read must still be there,
 //   * work given to Repeat is run twice, the first time in vain; it calls operations alone, and where it
 //     differs under its key in more than what host arrays hold, a CHECK fails.
-// Freed memory is full of ones (NaN in either type), as is memory that nobody has written. Thread-safe as a
-// Device.
+// Freed memory is full of ones (NaN in either type), as is memory that nobody has written. Thread-safe as
+// a Device.
 absl::StatusOr<std::unique_ptr<Device>> OpenGuardedDevice(int threads);
 
 }  // namespace aludel

@@ -10,8 +10,8 @@
 
 namespace aludel {
 
-// One stretch of addresses that nobody may read or write but while a GuardedMemory::Opened lives.
-// Thread-safe.
+// One stretch of addresses that nobody may read or write but while a GuardedMemory::Opened
+// lives. Thread-safe.
 class GuardedMemory {
  public:
   GuardedMemory();

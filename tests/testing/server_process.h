@@ -23,8 +23,8 @@ double MetricValue(const std::string& text, const std::string& sample);
 // no zombie, and when the test has failed prints the end of its log and keeps the file.
 class ServerProcess {
  public:
-  // `binary` is a file of the build's bin folder; `config` its configuration. Fails the test when it cannot
-  // start.
+  // `binary` is a file of the build's bin folder; `config` its configuration. Fails the test when it
+  // cannot start.
   ServerProcess(const std::string& binary, const std::string& config, int admin_port);
   ~ServerProcess();
   ServerProcess(const ServerProcess&) = delete;

@@ -27,8 +27,8 @@ void AnnotateIgnoreWritesEnd(const char* file, int line);
 
 namespace {
 
-// The library's own function. A member function without virtual bases is called with `this` as its first
-// argument.
+// The library's own function. A member function without virtual bases is called with `this` as its
+// first argument.
 template <typename Function>
 Function* Real(const char* symbol) {
   void* const function = dlsym(RTLD_NEXT, symbol);

@@ -40,8 +40,8 @@ struct LoopbackLink {
 };
 
 // The receiving half of a loopback transport: delivers what its links carry, on a thread of its own. Shared
-// by the transport and the channels that lead to it; after Shutdown it delivers nothing and refuses
-// everything.
+// by the transport and the channels that lead to it; after Shutdown it delivers nothing and
+// refuses everything.
 class LoopbackNode {
  public:
   LoopbackNode(MessageHandler* handler, StatCounters* counters);

@@ -10,8 +10,8 @@
 namespace aludel {
 
 // Moves messages between transports of one process by copying. The same contract as between processes,
-// without sockets: for tests, and for prefill and decode in one process. `done` comes from the receiver's
-// thread.
+// without sockets: for tests, and for prefill and decode in one process. `done` comes from the
+// receiver's thread.
 class LoopbackTransport : public Transport {
  public:
   LoopbackTransport(const TransportOptions& options, MessageHandler* handler);

@@ -103,14 +103,14 @@ bool ProgressThread::ProgressPatiently() {
 }
 
 // UCX refuses to be armed while it has something to do. Mostly the next round of progress settles that; but
-// towards a shared-memory peer that hangs or died with a full queue it stays so, and then we must not spin.
+// with a shared-memory peer that hangs or died with a full queue it stays so, and must not make us spin.
 void ProgressThread::SleepUnarmed(absl::Time until, int busy_rounds) {
   constexpr int kPatientRounds = 16;
   constexpr int kMaxExcess = 50;
   if (busy_rounds <= kPatientRounds) return;
   const int excess = std::min(busy_rounds - kPatientRounds, kMaxExcess);
-  // UCX's descriptor still tells of events on other transports. But it may also stay readable for nothing:
-  // every other time we do not look.
+  // UCX's descriptor still reports events of other transports, but it may also stay readable without any:
+  // every other sleep ignores it.
   Sleep(std::min(until, MonotonicNow() + absl::Microseconds(20) * excess), busy_rounds % 2 == 0);
 }
 

@@ -105,8 +105,7 @@ class UcxConnection {
 };
 
 // Whether all lanes of DescribeLanes() copy payloads on a processor, without a device that reads memory.
-// (With cma it is the peer's, which may still read after a close; see UcxContext for why that is nobody's
-// harm.)
+// (With cma it is the peer's, which may still read after a close; UcxContext says why that is harmless.)
 bool LanesOnlyCopy(absl::string_view lanes);
 
 }  // namespace aludel

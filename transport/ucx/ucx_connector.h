@@ -13,8 +13,8 @@ namespace aludel {
 
 // One Connect call: tries the sockets of an address one after the other, until a pong with the right endpoint
 // id proves one of them, or the deadline passes. Each attempt gets an even share of the time that is left, so
-// that an address which swallows packets does not use up the time of the next. Belongs to the progress
-// thread.
+// that an address which swallows packets does not use up the time of the next. Belongs to the
+// progress thread.
 class UcxConnector {
  public:
   using Done = absl::AnyInvocable<void(absl::StatusOr<std::unique_ptr<UcxEndpoint>>)>;

@@ -36,8 +36,8 @@ class UcxEndpoint {
   bool closing() const { return state_ != State::kOpen; }
   bool closed() const { return state_ == State::kClosed && control_in_flight_ == 0; }
 
-  // Sends a ping or pong, which nobody waits for. Dropped when a few are unfinished: a peer that asks and
-  // does not read shall not fill our memory.
+  // Sends a ping or pong, without a completion. Dropped when a few are unfinished, so that a peer that asks
+  // and does not read cannot fill our memory.
   void SendControl(const WireHeader& wire);
 
   // Only while not closing().

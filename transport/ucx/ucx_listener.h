@@ -12,8 +12,8 @@
 
 namespace aludel {
 
-// Owns a ucp_listener_h and the connection requests that nobody has answered. Made on the opening thread,
-// then used and destroyed by the progress thread, before the worker.
+// Owns a ucp_listener_h and the unanswered connection requests. Made on the opening thread, then used and
+// destroyed by the progress thread, before the worker.
 class UcxListener {
  public:
   // Binds a free port.

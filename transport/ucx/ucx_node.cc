@@ -29,7 +29,7 @@ absl::StatusOr<std::unique_ptr<UcxNode>> UcxNode::Open(const UcxContext& context
   if (!options.accepts) return node;
   absl::StatusOr<std::vector<SocketAddress>> reachable = ReachableAddresses(options.ucx_devices);
   if (!reachable.ok()) return reachable.status();
-  // With one address nobody else gets to see the port.
+  // With one address the port is visible on that interface alone.
   const SocketAddress bind_to =
       reachable->size() == 1 ? reachable->front() : SocketAddress::Wildcard(reachable->front().family());
   absl::StatusOr<std::unique_ptr<UcxListener>> listener = UcxListener::Open(*node->worker_, bind_to);
@@ -101,7 +101,7 @@ void UcxNode::AnswerRequests() {
       continue;
     }
     absl::StatusOr<std::unique_ptr<UcxEndpoint>> endpoint = UcxEndpoint::Accept(*worker_, request);
-    // A peer that gave up meanwhile is no news to anybody here.
+    // The peer may have given up meanwhile: nothing to report.
     if (!endpoint.ok()) continue;
     const ucp_ep_h handle = (*endpoint)->handle();
     accepted_.emplace(handle, *std::move(endpoint));

@@ -39,7 +39,7 @@ ucs_status_t UcxReceiver::OnMessage(void* self, const void* header, size_t heade
     const bool has_reply = (params->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) != 0;
     receiver->on_control_(*message, has_reply ? params->reply_ep : nullptr);
   }
-  // UCX ends a rendezvous that nobody has started to receive; the sender takes it for delivered.
+  // UCX ends a rendezvous whose receive was never started; to the sender it looks delivered.
   return UCS_OK;
 }
 
@@ -78,8 +78,8 @@ void UcxReceiver::Pull(MessageId id, absl::Span<uint8_t> target, void* descripto
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   params.cb.recv_am = &UcxReceiver::OnReceived;
   params.user_data = transfer.get();
-  // On a connection that is failing, OnReceived comes before the call returns: everything is in place before
-  // it.
+  // On a connection that is failing, OnReceived comes before the call returns: everything is in place
+  // before it.
   const absl::Time now = MonotonicNow();
   Sender& sender = senders_[transfer->from];
   if (sender.transfers++ == 0) sender.progress = now;
@@ -116,8 +116,8 @@ void UcxReceiver::OnReceived(void* request, ucs_status_t status, size_t bytes, v
 
 void UcxReceiver::Finish(MessageId id, size_t bytes, const absl::Status& status) {
   if (status.ok()) counters_->CountReceive(bytes);
-  // Cancelled by UCX means that the connection under the transfer was closed: to the handler the sender is
-  // gone.
+  // Cancelled by UCX means that the connection under the transfer was closed: to the handler the sender
+  // is gone.
   handler_->OnPayload(id, absl::IsCancelled(status) ? absl::UnavailableError(status.message()) : status);
 }
 

@@ -36,9 +36,9 @@ class UcxReceiver {
   // From now on messages are dropped; transfers under way go on.
   void Refuse() { refusing_ = true; }
 
-  // The connections of transfers that have exceeded the timeout, each transfer reported once: whoever owns
-  // those connections closes them, which ends the transfers. A transfer that waits behind others of its
-  // connection is not overdue while these end well.
+  // The connections of transfers that have exceeded the timeout, each transfer reported once. The owner
+  // closes those connections, which ends the transfers. A transfer that waits behind others of its connection
+  // is not overdue while these end well.
   std::vector<ucp_ep_h> TakeOverdue(absl::Time now);
   // When TakeOverdue may next have something to say.
   absl::Time next_deadline() const;

@@ -13,8 +13,8 @@ namespace aludel {
 // Threads that each product may use from now on, in the whole process; 1 at first, 0: all allowed cores.
 void SetProductThreads(int threads);
 
-// c [m, n] = beta c + op(a) op(b). op(a) is [m, k]: `a` itself with leading dimension `lda`, or its
-// transpose.
+// c [m, n] = beta c + op(a) op(b). op(a) is [m, k]: `a` itself with leading dimension `lda`, or
+// its transpose.
 void Sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
            const float* b, int64_t ldb, float beta, float* c, int64_t ldc);
 

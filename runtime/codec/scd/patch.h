@@ -17,8 +17,8 @@ class PackedAligner {
   // Floats of scratch that Apply needs for `rows` rows.
   int64_t ScratchFloats(int64_t rows) const { return PaddedRows(rows) * 3 * width(); }
 
-  // h = g(z) for codes z [rows, rank_h]. `scratch` and `h` ([PaddedRows(rows), hidden]) are f32 device
-  // memory.
+  // h = g(z) for codes z [rows, rank_h]. `scratch` and `h` ([PaddedRows(rows), hidden]) are f32
+  // device memory.
   TensorView Apply(const Transformer& model, const TensorView& z, Projector& projector, float* scratch,
                    float* h) const;
 

@@ -32,8 +32,8 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> PackFor(const Transformer& model, 
 // A vector in memory of the device of `model`.
 absl::StatusOr<Buffer> UploadFor(const Transformer& model, const std::vector<float>& host);
 
-// Zeroed memory on the device of `model`. Uses the model's stream: when a codec is opened, not with a
-// request.
+// Zeroed memory on the device of `model`. Uses the model's stream: when a codec is opened, not with
+// a request.
 absl::StatusOr<Buffer> AllocateZeroed(const Transformer& model, size_t bytes);
 
 // Multiplies rows by packed matrices on the model's stream, through one staging buffer in the model's compute

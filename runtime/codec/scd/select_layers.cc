@@ -14,8 +14,8 @@ namespace {
 
 constexpr int kBlockTokens = 16;
 
-// One held-out prompt: what the consumer answers by itself, and the producer's codes of every layer both
-// ways.
+// One held-out prompt: what the consumer answers by itself, and the producer's codes of every layer
+// both ways.
 struct Trial {
   absl::Span<const int32_t> prompt;
   Answer oracle;

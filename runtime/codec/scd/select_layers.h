@@ -30,8 +30,8 @@ struct PatchSelection {
   size_t MostEfficient() const;
 };
 
-// Accumulates up to `max_layers` layers. All codes are made once; each trial replays the frames of its
-// choice.
+// Accumulates up to `max_layers` layers. All codes are made once; each trial replays the frames of
+// its choice.
 absl::StatusOr<PatchSelection> SelectPatchLayers(Transformer& producer, Transformer& consumer,
                                                  const ScdCandidates& candidates,
                                                  const std::vector<std::vector<int32_t>>& prompts,

@@ -36,8 +36,8 @@ absl::StatusOr<absl::Span<const uint8_t>> OpenPlanes(absl::Span<const uint8_t> p
                                                      int64_t tokens, std::vector<uint8_t>* inflated);
 
 // Both steps on the host: the payload of z [tokens, rank] (row-major) in `out` (at least MaxPackedBytes),
-// each latent rounded to a multiple of the step and clamped to its range. NaN becomes 0. Returns the bytes
-// written.
+// each latent rounded to a multiple of the step and clamped to its range. NaN becomes 0. Returns the
+// bytes written.
 size_t PackLatents(const float* z, int64_t tokens, const LatentGrid& grid, LatentPacking packing,
                    absl::Span<uint8_t> out);
 

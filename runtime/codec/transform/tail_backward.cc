@@ -136,7 +136,7 @@ void RunTailBackward(const HostModel& model, const std::vector<float>& d_logits,
       std::copy_n(g.k.data() + t * kv_dim, kv_dim, row);
       std::copy_n(g.v.data() + t * kv_dim, kv_dim, row + kv_dim);
     }
-    if (l == 0) break;  // what reaches the embeddings, nobody asks for
+    if (l == 0) break;  // gradients of the embeddings are not needed
     ProjectBack(w, config, *pass, layer, &g);
     MultiplyBack(g.qkv, pass->tail, w.qkv, &g.h);
     AddNormGradients(layer.x, w.input_norm, config.rms_norm_eps, g.h, &g.x);

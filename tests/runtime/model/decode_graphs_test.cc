@@ -15,8 +15,8 @@ namespace aludel {
 namespace {
 
 // Steps that only decode give the same bits whether or not the device remembers them as graphs. Devices that
-// have none (the CPU) see that the steps are alike (tests/testing/guarded_device.h), and that it makes no
-// difference.
+// have none (the CPU) see that the steps are alike (tests/testing/guarded_device.h), and that it makes
+// no difference.
 
 constexpr int kBlockTokens = 16;
 constexpr int kSteps = 24;

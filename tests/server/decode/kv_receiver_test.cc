@@ -24,8 +24,8 @@ class NoMessages : public MessageHandler {
   void OnPayload(MessageId, absl::Status) override {}
 };
 
-// A receiver and a sender joined by the loopback transport, a clock that stands still, and one ticket over 16
-// tokens.
+// A receiver and a sender joined by the loopback transport, a clock that stands still, and one ticket over
+// 16 tokens.
 class Receiver : public ::testing::Test {
  protected:
   void SetUp() override {
