@@ -43,8 +43,7 @@ class ModelHost {
   v1::ModelIdentity Identity() const;
   // DecodeDescription.numerics.
   std::string Numerics() const;
-  // The engine's. Why work on its device is not remembered as a graph is logged, once as long as it is the
-  // same.
+  // The engine's. Logs why steps are not captured as graphs, once for each reason.
   EngineStats Stats();
   // How long ago the engine's thread last made a step or, idle, turned its loop.
   absl::Duration EngineSilence() const;

@@ -46,8 +46,8 @@ class PrefixChain {
 // of its own: an unreferenced block idles in the pool until it is the least recently used, and then its entry
 // goes. Bounded by the pool. Owned by the engine thread; MatchedBlocks comes from any.
 //
-// A request can find out by its timing whether its prompt's beginning was asked for before with the same
-// salt.
+// A request can find out by its timing whether its prompt's beginning was asked for before with the
+// same salt.
 class PrefixCache {
  public:
   // Hears of the pool's reclaimed blocks from now on; `pool` must outlive the cache.

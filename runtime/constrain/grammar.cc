@@ -153,8 +153,8 @@ bool GrammarBuilder::BeginsWithItself() const {
   return false;
 }
 
-// Which nodes lead to an end, from the ends backwards: each node is looked at when what it waits for is
-// known.
+// Which nodes lead to an end, from the ends backwards: each node is looked at when what it waits for
+// is known.
 bool GrammarBuilder::HasFiniteText(NodeId start) const {
   using Kind = Grammar::Kind;
   const size_t count = grammar_.nodes.size();

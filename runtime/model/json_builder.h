@@ -34,8 +34,8 @@ struct JsonFault {
 
 // Makes a value of a text in one pass that is linear in its bytes, or as good as that for a Json that sorts
 // its members. The library's own ways are not: its ordered type looks every key up among those before it, and
-// its parser with a callback, the only one that tells of keys, walks a whole object each time that a member
-// ends.
+// its parser with a callback, the only one that tells of keys, walks a whole object each time that a
+// member ends.
 template <typename Json>
 class JsonBuilder : public nlohmann::json_sax<Json> {
  public:

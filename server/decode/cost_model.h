@@ -44,8 +44,8 @@ class CostModel {
   };
   // The hand-over of `prompt` from `target` in `format`: the longer of producing and sending, what this
   // server does itself, and what earlier ones took beside or saved of that. Nothing until that format came
-  // from somebody and something came from that server.
-  // `salt`: what the server had to send for another salt it does not have for this one.
+  // from any server and anything came from that server. `salt`: what the server had to send for another salt
+  // it does not have for this one.
   std::optional<double> PredictRemote(const Target& target, const std::string& format,
                                       absl::Span<const int32_t> prompt, absl::string_view salt) const;
 

@@ -115,7 +115,7 @@ absl::StatusOr<Plan> GenerateSession::ChoosePlan(const PlanRequest& wanted,
     if (!target) return local;
     const std::optional<double> ttft =
         costs.PredictRemote(CostTarget(targets[*target]), format, shipped, cache_salt_);
-    // What was long not chosen may have become better, unless it was hopeless.
+    // A plan that was not chosen for long may have become better: try it again, unless it was hopeless.
     const bool try_again = ttft && local && *ttft < kTryAgainWithin * *local &&
                            costs.IsStale(targets[*target].name, format, now);
     return try_again ? std::nullopt : ttft;
@@ -338,8 +338,8 @@ void GenerateSession::Learn(const RequestLabels& labels, const StageSeconds& sta
   }
   if (labels.plan == "local") context_.costs->ObserveLocal(prompt_tokens_, cached_tokens, stages);
   if (labels.plan != "remote") return;
-  // The prefill server's account travels beside its frames: after a short prompt it comes after the first
-  // token.
+  // The prefill server's account travels beside its frames: after a short prompt it comes after the
+  // first token.
   handover_->WhenAccounted(
       [costs = context_.costs, target = CostTarget(target_), format = labels.format, times,
        queued = stages.ttft - times.ttft](const Handover& handover, const Handover::Report& report) {

@@ -65,8 +65,8 @@ class Handover : public std::enable_shared_from_this<Handover> {
   Report report() const;
   const std::vector<int32_t>& prompt() const { return spec_.prompt; }
   const std::string& cache_salt() const { return spec_.cache_salt; }
-  // Calls `then` when the prefill server has said what it spent, which may be after the last frame has
-  // landed: at once, later on gRPC's thread, or never where the run ends without. After End, and once.
+  // Calls `then` with the prefill server's own times, which may come after the last frame: at once, later on
+  // gRPC's thread, or never if the run ends without them. After End, and once.
   void WhenAccounted(std::function<void(const Handover&, const Report&)> then);
   // The first token is out. Null where nothing is traced.
   HandoverTrace* trace() const { return trace_.get(); }

@@ -82,8 +82,8 @@ double CompletionExchange::SecondsSinceReceived() const { return Seconds(Clock::
 void CompletionExchange::OnStarted(const v1::Started& started) {
   started_ = started;
   first_token_seconds_ = SecondsSinceReceived();
-  // The head of an answer that began anew has left: it tells of the first plan, the last chunk of the last
-  // one.
+  // The head of an answer that began anew has left: it tells of the first plan, the last chunk of the
+  // last one.
   if (std::exchange(has_started_, true) || !options_.outcome.stream) return;
   responder_.StartStream(200, "text/event-stream; charset=utf-8", ReportHeaders(started_));
   if (!options_.identity.chat) return;

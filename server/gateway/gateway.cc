@@ -17,8 +17,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Large bodies, beside the threads that answer all others. Tokenizing one of four megabytes takes up to 250
-// MB.
+// Large bodies, beside the threads that answer all others. Tokenizing one of four megabytes takes up to
+// 250 MB.
 constexpr int kHeavyThreads = 2;
 constexpr size_t kMaxQueuedHeavy = 64;
 

@@ -25,8 +25,8 @@ class HttpConnection;
 // One I/O thread and what only it touches.
 struct HttpLoop {
   boost::asio::io_context context{1};
-  // Owns them, from Start() to Close(). Everything else that knows a connection holds it weakly, or for one
-  // call.
+  // Owns them, from Start() to Close(). Everything else that knows a connection holds it weakly, or for
+  // one call.
   std::unordered_set<std::shared_ptr<HttpConnection>> connections;
   std::vector<char> scratch = std::vector<char>(64 << 10);  // every read passes through here
   bool draining = false;
@@ -53,7 +53,7 @@ struct HttpServerState {
 };
 
 // One client connection: reads requests one after the other, hands each to a handler thread, and writes what
-// its exchange appends. Reading goes on during an exchange, because that is how a client's going is noticed;
+// its exchange appends. Reading goes on during an exchange, because that is how a disconnect is noticed;
 // bytes of pipelined requests wait, up to a bound, beyond which the client waits. A client that has ended its
 // side still gets the answers to what it sent, except where a handler asked to be told (OnDisconnect). Lives
 // on one loop's thread, except Append() and Abort(), and is owned by that loop's set.

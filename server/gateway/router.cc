@@ -134,7 +134,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
         if (committed_) {
           if (!SamePlan(started_, event.started())) Diverge();
         } else {
-          started_ = event.started();  // told with the first token: until then another server may take over
+          started_ = event.started();  // sent with the first token: until then another server may take over
         }
         break;
       case v1::GenerateEvent::kToken:

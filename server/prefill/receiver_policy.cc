@@ -11,8 +11,8 @@
 namespace aludel {
 namespace {
 
-// The address in "ipv4:10.0.0.7:4711", "ipv6:[fd00::1]:4711" or "ipv6:%5Bfd00::1%5D:4711"; nothing for other
-// peers.
+// The address in "ipv4:10.0.0.7:4711", "ipv6:[fd00::1]:4711" or "ipv6:%5Bfd00::1%5D:4711"; nothing for
+// other peers.
 std::optional<SocketEntry> AddressOf(const std::string& peer) {
   const std::string text = absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}});
   absl::string_view host = text;

@@ -28,8 +28,8 @@ class Poller {
   // again it changes that.
   void Watch(int descriptor, Polled* polled, bool writable);
   void Forget(int descriptor);
-  // Calls what is ready, or waits until something is or `until` has come. No Polled that is watched may die
-  // within.
+  // Calls what is ready, or waits until something is or `until` has come. No Polled that is watched may
+  // die within.
   void Wait(absl::Time until);
 
  private:

@@ -10,8 +10,8 @@
 
 namespace aludel {
 
-// The frames of a TCP connection: a prefix of fixed size, the caller's header, the payload. Fixed in
-// PROTOCOL.md.
+// The frames of a TCP connection: a prefix of fixed size, the caller's header, the payload. Fixed
+// in PROTOCOL.md.
 
 inline constexpr uint16_t kTcpVersion = 1;
 

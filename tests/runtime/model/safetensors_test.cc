@@ -225,8 +225,8 @@ TEST_F(ModelFilesTest, NamesWhatIsWrongWithAnIndex) {
   EXPECT_THAT(Error(), AllOf(HasSubstr("tensor w"), HasSubstr("also in another file")));
 }
 
-// A parser that walks the whole header each time that a tensor ends takes 64 times as long for 8 times as
-// many.
+// A parser that walks the whole header each time that a tensor ends takes 64 times as long for 8 times
+// as many.
 TEST(Safetensors, ReadsAHeaderInTimeThatGrowsWithItsTensors) {
   const auto seconds = [](int tensors) {
     std::string header = "{";
