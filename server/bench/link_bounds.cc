@@ -75,18 +75,21 @@ absl::StatusOr<double> PlainSocketRate(int64_t size, absl::Duration duration) {
   return static_cast<double>(total) / absl::ToDoubleSeconds(took);
 }
 
-absl::StatusOr<double> UcxPerftestRate(int64_t size, const std::string& transports,
+absl::StatusOr<double> UcxPerftestRate(int64_t size, int64_t window, const std::string& transports,
                                        const std::string& devices) {
   if (std::system("command -v ucx_perftest > /dev/null") != 0) {
     return absl::NotFoundError("ucx_perftest is not installed (package ucx-utils)");
   }
   const int64_t count = std::clamp<int64_t>((int64_t{2} << 30) / size, 100, 200'000);
   const int port = 20000 + getpid() % 10000;
-  // Both sides in one shell: what is left of the server ends with its client, or after a minute.
+  // With what our transport fixes. Both sides in one shell: a server that is left ends with its client, or
+  // after a minute.
   const std::string output = OutputOf(absl::StrFormat(
-      "export UCX_TLS='%s' UCX_NET_DEVICES='%s'; timeout 60 ucx_perftest -p %d > /dev/null 2>&1 & sleep 1; "
-      "timeout 50 ucx_perftest 127.0.0.1 -p %d -t ucp_am_bw -s %d -n %d -f 2> /dev/null | tail -n 1",
-      transports, devices, port, port, size, count));
+      "export UCX_TLS='%s' UCX_NET_DEVICES='%s' UCX_RNDV_SCHEME=get_zcopy UCX_MAX_RNDV_RAILS=1 "
+      "UCX_MAX_EAGER_RAILS=1; timeout 60 ucx_perftest -p %d > /dev/null 2>&1 & sleep 1; "
+      "timeout 50 ucx_perftest 127.0.0.1 -p %d -t ucp_am_bw -s %d -n %d -w %d -O %d -f 2> /dev/null | tail "
+      "-n 1",
+      transports, devices, port, port, size, count, count / 4, window));
   // iterations, three overheads, bandwidth average and overall, ...
   const std::vector<std::string> fields = absl::StrSplit(output, absl::ByAnyChar(" \n"), absl::SkipEmpty());
   double mebibytes = 0;

@@ -13,8 +13,9 @@ namespace aludel {
 // One process writes blocks of `size` into a socket of loopback, the other reads them: no frames, no threads.
 absl::StatusOr<double> PlainSocketRate(int64_t size, absl::Duration duration);
 
-// UCX's own benchmark of the same messages (ucp_am_bw); NotFound where ucx_perftest is not installed.
-absl::StatusOr<double> UcxPerftestRate(int64_t size, const std::string& transports,
+// UCX's own benchmark of the same messages, `window` under way (ucp_am_bw); NotFound where ucx_perftest is
+// not installed.
+absl::StatusOr<double> UcxPerftestRate(int64_t size, int64_t window, const std::string& transports,
                                        const std::string& devices);
 
 // A key and a certificate for it, which is its own authority, in files of a new folder; removed with this.

@@ -247,6 +247,8 @@ absl::Status LinkCommand(int argc, char** argv) {
   flags.Add("kinds", "LIST", &options.kinds, "what to measure: tcp, tls (tcp with certificates), ucx");
   flags.Add("transports", "LIST", &options.transport.ucx_transports, "UCX transports");
   flags.Add("devices", "LIST", &options.transport.ucx_devices, "UCX devices");
+  bool no_bounds = false;
+  flags.Add("no-bounds", &no_bounds, "only the transports, not what they are compared with");
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
   if (flags.help_asked()) {
     std::fputs(flags.Help().c_str(), stdout);
@@ -262,14 +264,16 @@ absl::Status LinkCommand(int argc, char** argv) {
       return absl::InvalidArgumentError(absl::StrCat("--kinds: \"", kind, "\", want tcp, tls or ucx"));
     }
   }
-  const absl::StatusOr<double> plain =
-      PlainSocketRate(options.size, absl::Milliseconds(options.milliseconds));
-  Print("bound: a plain socket of loopback", plain);
+  if (!no_bounds) {
+    Print("bound: a plain socket of loopback",
+          PlainSocketRate(options.size, absl::Milliseconds(options.milliseconds)));
+  }
   for (const std::string& kind : kinds) {
     ALUDEL_RETURN_IF_ERROR(MeasureApart(options, kind));
-    if (kind != "ucx") continue;
+    if (no_bounds || kind != "ucx") continue;
     Print("bound: ucx_perftest -t ucp_am_bw",
-          UcxPerftestRate(options.size, options.transport.ucx_transports, options.transport.ucx_devices));
+          UcxPerftestRate(options.size, options.window, options.transport.ucx_transports,
+                          options.transport.ucx_devices));
   }
   return absl::OkStatus();
 }

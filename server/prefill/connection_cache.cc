@@ -86,7 +86,12 @@ void ConnectionCache::Connect(const std::string& address, absl::Time deadline, c
   absl::StatusOr<std::unique_ptr<Channel>> channel = transport_->Connect(address, left);
   if (!channel.ok()) {
     // Why is for this server's operator: told to callers, it would show them which ports are open.
-    spdlog::warn("cannot connect to a receiver: {}", channel.status().ToString());
+    // At most one line a second, as callers can cause many.
+    const absl::Time now = MonotonicNow();
+    const bool warn = now >= next_warning_;
+    if (warn) next_warning_ = now + absl::Seconds(1);
+    spdlog::log(warn ? spdlog::level::warn : spdlog::level::debug, "cannot connect to a receiver: {}",
+                channel.status().ToString());
     return callback(absl::UnavailableError("the receiver's data plane cannot be reached"));
   }
   spdlog::info("connected to a receiver over {}", (*channel)->lanes());

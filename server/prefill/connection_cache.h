@@ -50,6 +50,7 @@ class ConnectionCache {
   Transport* const transport_;
   const int max_connections_;
   const absl::Duration connect_timeout_;
+  absl::Time next_warning_ = absl::InfinitePast();  // the worker's
   absl::Mutex mutex_;
   absl::CondVar changed_;
   std::list<Entry> entries_ ABSL_GUARDED_BY(mutex_);  // most recently used first

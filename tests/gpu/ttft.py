@@ -195,7 +195,8 @@ class Study:
     def measure_path(self, clock: Clock) -> None:
         """What two processes of this machine reach without a cap."""
         command = [self.bundle.program("aludel-bench"), "link", "--size", str(8 << 20), "--transports", TRANSPORTS,
-                   "--devices", "", "--milliseconds", "300" if self.bundle.small else "1500"]
+                   "--devices", "", "--kinds", "ucx", "--no-bounds", "--milliseconds",
+                   "300" if self.bundle.small else "1500"]
         found = re.search(r"([0-9.]+) MB/s", run(command, min(20.0, clock.left())))
         if found is None:
             raise Failed(f"{text_of(command)}: names no rate")
