@@ -13,10 +13,11 @@ namespace asio = boost::asio;
 using boost::system::error_code;
 using Io = HttpSocket::Io;
 
-// Bytes that may wait to be parsed: of further requests behind a running exchange, or of a header. When they
+// Bytes that may wait to be parsed: of a header, or of further requests behind a running exchange. When they
 // are full, reading stops until there is room, and a client that goes away is noticed by the next write
-// instead. A string that grows to n bytes may hold 2n.
-constexpr size_t kMaxInputBytes = 32 << 10;
+// instead. Together with the parsed header less than 64 KiB, which is what a client costs before its key is
+// checked.
+constexpr size_t kMaxInputBytes = 16 << 10;
 // How long, and for how many bytes, a refused client may go on sending before it is reset; at once, it would
 // never see the answer. The bytes take about a millisecond to throw away.
 constexpr absl::Duration kLingerTimeout = absl::Seconds(2);
@@ -113,14 +114,16 @@ bool HttpConnection::Append(absl::string_view bytes, std::function<void()> flush
   return true;
 }
 
-size_t HttpConnection::MaxInputBytes() const {
-  return std::max(kMaxInputBytes, state_->options.limits.max_header_bytes);
+size_t HttpConnection::Room() const {
+  // The parser takes a body as it comes.
+  if (phase_ == Phase::kBody || phase_ == Phase::kLinger) return loop_->scratch.size();
+  const size_t most = std::max(kMaxInputBytes, state_->options.limits.max_header_bytes);
+  return std::min(loop_->scratch.size(), most - std::min(most, input_.size()));
 }
 
 void HttpConnection::Read(Io wait) {
   if (reading_ || input_ended_ || phase_ == Phase::kClosed) return;
-  // Parsing makes room, which an exchange holds up: its end goes on with both.
-  if (phase_ == Phase::kExchange && input_.size() >= MaxInputBytes()) return;
+  if (Room() == 0) return;  // the exchange's end makes some, and goes on here
   reading_ = true;
   // Waiting without a buffer keeps an idle connection small.
   socket_.Wait(wait, [weak = weak_from_this()](const error_code& ec) {
@@ -134,10 +137,10 @@ void HttpConnection::Read(Io wait) {
 
 void HttpConnection::OnReadable() {
   // A wait that began before an exchange may end in it, with no room left.
-  const size_t room = phase_ == Phase::kLinger ? loop_->scratch.size() : MaxInputBytes() - input_.size();
+  const size_t room = Room();
   if (room == 0) return;
   size_t size = 0;
-  const Io io = socket_.Read(loop_->scratch.data(), std::min(room, loop_->scratch.size()), &size);
+  const Io io = socket_.Read(loop_->scratch.data(), room, &size);
   if (io == Io::kClosed) return socket_.reason().empty() ? OnInputEnd() : Close();
   if (io != Io::kDone) return Read(io);
   if (phase_ == Phase::kLinger) {

@@ -83,8 +83,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void Read(HttpSocket::Io wait = HttpSocket::Io::kWaitRead);
   void OnReadable();
   void OnInputEnd();
-  // Input may hold that much: a pipelined request must fit as far as it has to be seen to be parsed.
-  size_t MaxInputBytes() const;
+  // Bytes that may be read now.
+  size_t Room() const;
   void Parse();
   void Dispatch();
   // The request that is being read, as far as it is known.
@@ -116,7 +116,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool reading_ = false;
   bool input_ended_ = false;  // the client sends no more
   bool keep_alive_ = true;
-  std::string input_;  // read and not yet parsed, at most MaxInputBytes()
+  std::string input_;  // read and not yet parsed
   size_t lingered_bytes_ = 0;
   std::optional<HttpParser> parser_;
   std::chrono::steady_clock::time_point request_began_;  // of the request that parser_ reads
