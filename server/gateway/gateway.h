@@ -62,7 +62,8 @@ class Gateway {
   // Says whose request it is; an error where it needs a key and has none.
   std::optional<ApiError> CheckKey(const HttpRequest& request, Arrival* arrival) const;
 
-  // HttpServer's three questions. Before the body: a stranger's is not read.
+  // HttpServer's three questions. Before a body: it is read only where the key is good and the route takes
+  // one.
   std::optional<HttpResponse> CheckHead(const HttpRequest& request);
   // What the HTTP layer refuses, in OpenAI's shape.
   HttpResponse Refuse(const HttpRequest& request, const HttpError& refused);
