@@ -79,6 +79,23 @@ HttpResponse WrongMethod(const HttpRequest& request, const Route& route) {
   return response;
 }
 
+HttpResponse NoBodyHere(const HttpRequest& request) {
+  ApiError error;
+  error.status = 413;
+  error.message = absl::StrCat(request.method, " ", request.path, " takes no body");
+  error.code = "body_not_taken";
+  return error.ToResponse();
+}
+
+// Nothing where the body is worth reading.
+std::optional<HttpResponse> RefuseBody(const HttpRequest& request, bool preflight, const Route* route) {
+  if (preflight) return NoBodyHere(request);
+  if (route == nullptr) return NoSuchPath(request);
+  if (!route->Takes(request.method)) return WrongMethod(request, *route);
+  if (!route->TakesBody()) return NoBodyHere(request);
+  return std::nullopt;
+}
+
 HttpResponse NoContent() {
   HttpResponse response;
   response.status = 204;
@@ -151,11 +168,16 @@ std::optional<ApiError> Gateway::CheckKey(const HttpRequest& request, Arrival* a
 
 std::optional<HttpResponse> Gateway::CheckHead(const HttpRequest& request) {
   Arrival arrival = Receive(request);
-  const std::optional<ApiError> error = CheckKey(request, &arrival);
-  if (!error) return std::nullopt;
-  metrics_->CountHttpRefusal(error->code);
-  journal_.Refused(arrival.identity, {.status = error->status, .message = error->message});
-  return WithHeaders(error->ToResponse(), arrival.headers);
+  std::optional<HttpResponse> response;
+  if (const std::optional<ApiError> stranger = CheckKey(request, &arrival)) {
+    metrics_->CountHttpRefusal(stranger->code);
+    response = stranger->ToResponse();
+  } else {
+    response = RefuseBody(request, arrival.preflight, arrival.route);
+  }
+  if (!response) return std::nullopt;
+  journal_.Refused(arrival.identity, {.status = response->status, .message = response->error});
+  return WithHeaders(*std::move(response), arrival.headers);
 }
 
 HttpResponse Gateway::Refuse(const HttpRequest& request, const HttpError& refused) {

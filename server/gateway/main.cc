@@ -1,9 +1,11 @@
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -36,12 +38,29 @@ constexpr char kUsage[] =
 // What a streamed token weighs on its way to a client, JSON and framing included, generously.
 constexpr size_t kStreamEventBytes = 512;
 
+// Descriptors that are not clients': event queues, log, files that are read again; and one per decode server.
+constexpr int64_t kOtherDescriptors = 32;
+
 // Every connection is a descriptor; the usual soft limit of 1,024 would be the first thing to break.
 void RaiseDescriptorLimit() {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0) spdlog::warn("cannot raise the limit of open files");
+}
+
+// As many of `wanted` connections as there are descriptors for: beyond, a client is told so with a 503, where
+// accept() without a descriptor would leave it waiting, and gRPC and the log without one.
+int ConnectionsThatFit(int wanted, const std::vector<ServedModelOptions>& models) {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return wanted;
+  int64_t others = kOtherDescriptors;
+  for (const ServedModelOptions& model : models) others += static_cast<int64_t>(model.decode_targets.size());
+  const int64_t fit = std::max<int64_t>(1, static_cast<int64_t>(limit.rlim_cur) - others);
+  if (fit >= wanted) return wanted;
+  spdlog::warn("the limit of open files, {}, leaves room for {} client connections, not max_connections, {}",
+               limit.rlim_cur, fit, wanted);
+  return static_cast<int>(fit);
 }
 
 absl::StatusOr<HttpServerOptions> HttpOptions(const GatewayOptions& options) {
@@ -58,7 +77,7 @@ absl::StatusOr<HttpServerOptions> HttpOptions(const GatewayOptions& options) {
   http.port = static_cast<uint16_t>(port);
   http.io_threads = options.io_threads;
   http.handler_threads = options.handler_threads;
-  http.max_connections = options.max_connections;
+  http.max_connections = ConnectionsThatFit(options.max_connections, options.models);
   http.limits.max_header_bytes = static_cast<size_t>(options.max_header_bytes);
   http.limits.max_body_bytes = static_cast<size_t>(options.max_body_bytes);
   http.max_total_body_bytes = static_cast<size_t>(options.max_total_body_bytes);

@@ -17,6 +17,7 @@ struct Route {
   bool completion = false;   // work for a decode server
 
   bool Takes(absl::string_view asked) const;
+  bool TakesBody() const { return method == "POST"; }
   std::string Allow() const;  // every method it takes, as the header has them
 };
 

@@ -1,5 +1,6 @@
 """Clients that cost more than they bring, against a running gateway: idle connections, headers that trickle in
-(slowloris), bodies that are too long. Meanwhile new requests must be answered, and the hostile ones shed.
+(slowloris), bodies that are too long or that no path takes, trailers without end, deep pipelines. Meanwhile new requests
+must be answered, and the hostile ones shed.
 
     stack.py --bin BIN --add "gateway=max_connections: 12000 read_timeout_ms: 4000" -- hostile_clients.py --idle 10000
 
@@ -107,6 +108,54 @@ def oversized(gateway: urllib.parse.SplitResult) -> None:
     tell("after oversized bodies", probe(gateway))
 
 
+def resident_bytes(gateway: urllib.parse.SplitResult) -> int:
+    with urllib.request.urlopen(f"http://{gateway.netloc}/metrics", timeout=10) as reply:
+        found = re.search(r"^process_resident_memory_bytes (\S+)$", reply.read().decode(), re.MULTILINE)
+    return int(float(found.group(1)))
+
+
+def unwanted_bodies(gateway: urllib.parse.SplitResult, count: int) -> None:
+    """A path that takes no body keeps none."""
+    before = resident_bytes(gateway)
+    clients = connect(gateway, count)
+    for one in clients:
+        one.settimeout(10)
+        try:
+            one.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: 4000000\r\n\r\n" + b"x" * 3_900_000)
+        except OSError:
+            pass  # refused while it was sending
+    grown = resident_bytes(gateway) - before
+    for one in clients:
+        one.close()
+    assert grown < 64 << 20, grown
+    print(f"{count} bodies of 4 MB for /health: {grown / 1e6:.1f} MB more in memory")
+
+
+def trailers(gateway: urllib.parse.SplitResult) -> None:
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+    for trailer in (b"a: " + b"b" * 70000 + b"\r\n\r\n", b"a: b\r\n" * 5_000_000):
+        client = connect(gateway, 1)[0]
+        try:
+            client.sendall(head + trailer)
+            assert client.recv(4096).startswith(b"HTTP/1.1 431")
+        except ConnectionError:
+            pass  # refused while it was sending
+        client.close()
+    tell("after trailers of 70 kB and 30 MB", probe(gateway))
+
+
+def pipeline(gateway: urllib.parse.SplitResult, count: int) -> None:
+    client = connect(gateway, 1)[0]
+    client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * count)
+    client.shutdown(socket.SHUT_WR)
+    answers = b""
+    while piece := client.recv(1 << 16):
+        answers += piece
+    client.close()
+    assert answers.count(b"HTTP/1.1 200") == count, answers.count(b"HTTP/1.1 200")
+    print(f"{count} pipelined requests answered")
+
+
 def accounted(gateway: urllib.parse.SplitResult, slow: int) -> None:
     """Everything shed is counted; lines in the log are bounded."""
     with urllib.request.urlopen(f"http://{gateway.netloc}/metrics", timeout=10) as reply:
@@ -122,6 +171,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--idle", type=int, default=500, help="idle connections")
     parser.add_argument("--slow", type=int, default=100, help="connections whose header trickles in")
+    parser.add_argument("--bodies", type=int, default=60, help="bodies for a path that takes none")
     options = parser.parse_args()
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
@@ -134,6 +184,9 @@ def main() -> int:
     idle(gateway, options.idle)
     slowloris(gateway, options.slow)
     oversized(gateway)
+    unwanted_bodies(gateway, options.bodies)
+    trailers(gateway)
+    pipeline(gateway, 1900)
     accounted(gateway, options.slow)
     return 0
 

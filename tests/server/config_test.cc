@@ -204,6 +204,8 @@ TEST_F(Config, RefusesHalfATlsPairAndSharesThatAreNone) {
   const std::string model = "models { name: 'm' directory: 'd' decode_targets: 'a:1' }\n";
   EXPECT_THAT(GatewayError(model + "tls { certificate_file: 'c' }"), HasSubstr("both files or neither"));
   EXPECT_THAT(GatewayError(model + "tracing { sample_share: 1.5 }"), HasSubstr("want 0 to 1"));
+  EXPECT_THAT(GatewayError(model + "max_total_body_bytes: 1000"),
+              HasSubstr("max_total_body_bytes: found 1000, want at least max_body_bytes, 4194304"));
   EXPECT_THAT(
       GatewayError(model + "tracing { otlp_endpoint: 'collector:4318' }"),
       HasSubstr(":2: tracing.otlp_endpoint: found \"collector:4318\": begins with neither http:// nor "

@@ -168,6 +168,32 @@ TEST_F(GatewayAccess, ReadsNoBodyOfAStranger) {
   EXPECT_THAT(known.ReadUntil("\r\n"), StartsWith("HTTP/1.1 200"));
 }
 
+TEST_F(GatewayAccess, ReadsNoBodyThatNoRouteTakes) {
+  const std::pair<std::string, int> cases[] = {
+      {"GET /health", 413},         {"HEAD /health", 413},        {"GET /ready", 413},
+      {"GET /metrics", 413},        {"GET /version", 413},        {"GET /", 413},
+      {"GET /v1/models", 413},      {"GET /v1/models/chat", 413}, {"POST /health", 405},
+      {"POST /v1/models", 405},     {"PUT /tokenize", 405},       {"POST /no/such/path", 404},
+      {"GET /v1/completions", 405},
+  };
+  for (const auto& [line, status] : cases) {
+    for (const char* framing : {"Content-Length: 900\r\n", "Transfer-Encoding: chunked\r\n"}) {
+      RawClient client(server_->port());
+      client.Send(absl::StrCat(line, " HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n", framing, "\r\n"));
+      const std::string answer = client.ReadAll();  // nothing more is asked for
+      EXPECT_TRUE(client.closed()) << line;
+      EXPECT_THAT(answer, AllOf(StartsWith(absl::StrCat("HTTP/1.1 ", status, " ")),
+                                HasSubstr("Connection: close\r\n"), HasSubstr("x-request-id: ")))
+          << line;
+    }
+  }
+  EXPECT_THAT(Send("OPTIONS", "/tokenize",
+                   "Origin: https://good.example\r\nAccess-Control-Request-Method: POST\r\n", "body"),
+              StartsWith("HTTP/1.1 413"));
+  EXPECT_THAT(Send("GET", "/health", ""), StartsWith("HTTP/1.1 200"));  // "Content-Length: 0" is no body
+  EXPECT_THAT(metrics_.Render(), HasSubstr("aludel_http_requests_total{path=\"/health\",status=\"413\"} 4"));
+}
+
 TEST_F(GatewayAccess, SaysWhenToComeBack) {
   NeedKeys({.requests_per_minute = 1});
   EXPECT_THAT(Chat(kKey), StartsWith("HTTP/1.1 200"));
