@@ -5,7 +5,7 @@
 #         [-DVERSION=0.1.0] [-DCUDA=13.0] [-DARCHITECTURES=...] -P cmake/make_bundle.cmake
 #
 # Debian 12's own libraries are taken as they are, with three exceptions: symbols that only debuggers read go; of ICU's 30 MB
-# of data the normalisation tables stay, which are what we ask it for; oneDNN (40 MB), which is loaded where it is
+# of data the normalization tables stay, which are what we ask it for; oneDNN (40 MB), which is loaded where it is
 # installed and not needed, stays out.
 cmake_policy(VERSION 3.25)
 foreach(name BINARIES FOLDER)

@@ -2,7 +2,7 @@
 # From a fresh clone to streamed answers: installs and builds what the servers need, starts one prefill server
 # (base model), two decode servers (fine-tunes of it) and the gateway on loopback with the demo pair, and asks
 # questions. The answers come from a decode server whose KV cache arrived as semantic codes; beside each stands
-# the answer of the same model with its own prefill (the oracle).
+# the answer of the same model with local prefill (the oracle).
 #
 #   deploy/quickstart.sh [--questions N] [--keep] [--no-install]
 #
@@ -146,7 +146,7 @@ curl -N $url/v1/chat/completions -H 'Content-Type: application/json' -d '{
   "messages": [{"role": "user", "content": "The river of Kingley is the Tamsin. Porthaven lies on the river Tavy. Zora Pellson went to Porthaven by ferry.\nby what means did Zora get there"}]}'
 curl $url/v1/models
 curl -s $url/metrics | grep time_to_first_token
-The same through the decode server's own prefill: add "aludel": {"fidelity": "exact"}.
+The same through the decode server's local prefill: add "aludel": {"fidelity": "exact"}.
 
 The servers stay up until Ctrl-C.
 END

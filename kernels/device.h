@@ -5,12 +5,12 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/repeat_stats.h"
 #include "kernels/tensor.h"
 
 namespace aludel {
@@ -57,15 +57,6 @@ struct RepeatKey {
   int64_t positions = 0;
 };
 
-// What became of the work given to Repeat on one stream.
-struct RepeatStats {
-  uint64_t plain = 0;     // was enqueued call by call
-  uint64_t captured = 0;  // was remembered, and enqueued as one for the first time
-  uint64_t replayed = 0;  // was enqueued as one again
-  uint64_t broken = 0;    // of the plain: had changed under its key
-  std::string trouble;    // why some work stays plain, the latest reason; empty where nothing went wrong
-};
-
 // Memory, streams and the operations of one device. The factory is OpenDevice. Thread-safe for Allocate and
 // Free; everything that takes a Stream follows the stream's rule.
 class Device {
@@ -75,7 +66,7 @@ class Device {
   // "cpu" or "cuda:0", for logs and errors.
   virtual std::string name() const = 0;
 
-  // Memory is 64-byte aligned and not initialised. ResourceExhausted names the size asked for.
+  // Memory is 64-byte aligned and not initialized. ResourceExhausted names the size asked for.
   virtual absl::StatusOr<Buffer> Allocate(size_t bytes) = 0;
   virtual void Free(void* data) = 0;
 
@@ -124,27 +115,5 @@ class Device {
   // Owned by the device.
   virtual Ops& ops() = 0;
 };
-
-struct DeviceOptions {
-  std::string name = "cpu";  // "cpu" or "cuda:N"
-  // CPU threads that one call of an op may use, the calling thread among them. 0: one per core of `cores`, or
-  // else one per core that this process may run on, less where a control group leaves it less time.
-  int threads = 0;
-  // Cores that a CPU device computes on, at least one per thread. Each of its threads is pinned to one; the
-  // thread that opens the device, and those it starts later, are kept on all of them, so that what they touch
-  // first (weights, cache) lies in those cores' memory. Empty: the kernel chooses.
-  std::vector<int> cores;
-  // What the kernels are made of. On a CPU, for tests and comparisons: "portable", "avx2", "avx512",
-  // "avx512_vnni", "avx512_bf16", or "onednn", its bf16 products on AVX-512; empty: the best that this CPU
-  // has. On a GPU, the products of prefill attention: "mma", or "wgmma" on compute capability 9.0 where it
-  // takes the head size; empty: "mma", which runs on all of them.
-  std::string instructions;
-  // Whether a GPU remembers repeated work as CUDA graphs. Results are the same bits either way.
-  bool graphs = true;
-};
-
-// InvalidArgument for a name or instructions that no backend of this build knows; FailedPrecondition where
-// the hardware is missing.
-absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const DeviceOptions& options);
 
 }  // namespace aludel

@@ -4,7 +4,7 @@
 
 #include "kernels/host_device.h"
 
-// Quantised latents (runtime/codec/FORMAT.md, kind transform): what a code is and where it lies, for the host
+// Quantized latents (runtime/codec/FORMAT.md, kind aludel): what a code is and where it lies, for the host
 // and for kernels.
 namespace aludel {
 

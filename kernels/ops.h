@@ -146,12 +146,12 @@ class Ops {
                              float step, const TensorView& z, Stream stream) = 0;
 
   // Rows of x as one vector each to integers of 8 or 4 bits: a scale (two bytes) and codes (cols * bits / 8)
-  // a row, as TokenQuantiser makes them, in device memory. kNoScale, and any codes, where a row is
+  // a row, as TokenQuantizer makes them, in device memory. kNoScale, and any codes, where a row is
   // not finite.
-  virtual void QuantiseTokens(const TensorView& x, int bits, uint8_t* scales, uint8_t* codes,
+  virtual void QuantizeTokens(const TensorView& x, int bits, uint8_t* scales, uint8_t* codes,
                               Stream stream) = 0;
   // The inverse, to x (f32). Scales are valid: the caller has checked.
-  virtual void DequantiseTokens(const uint8_t* scales, const uint8_t* codes, int bits, const TensorView& x,
+  virtual void DequantizeTokens(const uint8_t* scales, const uint8_t* codes, int bits, const TensorView& x,
                                 Stream stream) = 0;
 
   // dst[i] = dtype(src[i]), same shape.

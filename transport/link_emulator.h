@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "transport/transport.h"
+#include "transport/transport_options.h"
 
 namespace aludel {
 
@@ -15,13 +16,13 @@ namespace aludel {
 struct LinkFate {
   enum Kind : uint8_t {
     kWell,
-    kLost,     // the sender is told that all is well
-    kSpoiled,  // arrives with one bit of `spoiled` other than it was sent
-    kDoubled   // arrives twice
+    kLost,      // the sender is told that all is well
+    kCorrupt,   // arrives with one bit of `corrupted` other than it was sent
+    kDuplicate  // arrives twice
   };
   absl::Time due;  // when it arrives
   Kind kind = kWell;
-  std::vector<uint8_t> spoiled;
+  std::vector<uint8_t> corrupted;
 };
 
 // Emulates one direction of a link: a fixed rate (one message after the other), a delay, and faults that its

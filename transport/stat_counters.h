@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "transport/transport.h"
+#include "transport/transport_stats.h"
 
 namespace aludel {
 

@@ -12,12 +12,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "transport/transport_stats.h"
 
 namespace aludel {
 
 // Moves messages between processes: a small header and a payload of any size, both opaque here. Which
 // messages are allowed, and whether their bytes are sane, is for the receiver to check (see
-// server/decode/kv_receiver.h). What travels, and what the two sides promise each other, is in PROTOCOL.md.
+// server/decode/handoff/kv_receiver.h). What travels, and what the two sides promise each other, is in PROTOCOL.md.
 
 // Memory that the transport can send from and receive into without a copy. Owned by its holder; it must not
 // be freed while an operation on it is unfinished (Channel::Send's `done`, MessageHandler::OnPayload).
@@ -74,17 +75,6 @@ class Channel {
 
 inline constexpr size_t kMaxHeaderBytes = 256;
 
-struct TransportStats {
-  uint64_t messages_sent = 0;
-  uint64_t bytes_sent = 0;
-  uint64_t messages_received = 0;
-  uint64_t bytes_received = 0;
-  uint64_t messages_dropped = 0;  // refused by the handler or while closing, or malformed
-  uint64_t send_failures = 0;
-  uint64_t open_channels = 0;
-  uint64_t emulated_faults = 0;  // messages lost, spoiled or doubled on purpose
-};
-
 // One endpoint of the data plane: receives from every peer that knows its address, and connects to peers.
 // Owns one progress thread that sleeps when there is nothing to do. Thread-safe. Channels and regions must be
 // destroyed before their Transport.
@@ -113,58 +103,5 @@ class Transport {
   // answered. Call it regularly, from one thread.
   virtual absl::Duration ProgressSilence() = 0;
 };
-
-// What lies between a channel and its peer, emulated on the sending side. For tests and benchmarks.
-struct LinkEmulation {
-  double bytes_per_second = 0;  // of payloads; 0: no cap
-  absl::Duration delay;
-  // Shares of the messages that are lost (`done` says Ok), arrive with one bit changed, or arrive twice.
-  double lost_share = 0;
-  double spoiled_share = 0;
-  double doubled_share = 0;
-  uint64_t seed = 1;  // repeats the faults of a channel
-
-  bool has_faults() const { return lost_share > 0 || spoiled_share > 0 || doubled_share > 0; }
-};
-
-// Certificates of a TCP transport: PEM files, read again when they change. All empty: plain TCP.
-struct TransportTls {
-  std::string certificate_file;
-  std::string key_file;
-  std::string ca_file;  // a peer whose certificate these authorities have not signed is refused
-  absl::Duration reload_interval = absl::Seconds(1);
-  // Which of those certificates belong to peers (transport/peer_identity.h); empty: all.
-  std::vector<std::string> peer_identities;
-
-  bool enabled() const { return !certificate_file.empty(); }
-};
-
-struct TransportOptions {
-  // "tcp" or "ucx" between processes, "loopback" inside one. UCX's parsers face whatever reaches its ports,
-  // and a malformed byte there can end the process: for networks on which nothing else can send.
-  std::string kind = "tcp";
-  // False: connects to peers and receives nothing; there is no listener and no address.
-  bool accepts = true;
-  // TCP only. Where peers connect to, host:port; port 0 is any that is free.
-  std::string listen = "127.0.0.1:0";
-  TransportTls tls;  // TCP only
-  // UCX only. Comma-separated UCX transports ("tcp", "posix,cma,tcp", "rc,tcp"); empty: UCX chooses. Shared
-  // memory needs tcp beside it, to connect and to notice a peer's death.
-  std::string ucx_transports;
-  // UCX only. Comma-separated devices ("lo", "mlx5_0:1"); empty: all. Also decides which addresses peers
-  // are told.
-  std::string ucx_devices;
-  // Sends queued and not finished, per channel, beyond which Send fails with ResourceExhausted. Servers set
-  // it from transport.max_inflight_sends of config.proto, whose default is larger.
-  int max_inflight_sends = 1024;
-  LinkEmulation link;  // of each channel
-  // A payload that has not arrived so long after its OnHeader ends with an error, and its
-  // connection is closed: a sender that hangs must not keep the receiver's memory for ever.
-  absl::Duration receive_timeout = absl::Seconds(60);  // not on loopback
-};
-
-// `handler` must outlive the transport.
-absl::StatusOr<std::unique_ptr<Transport>> OpenTransport(const TransportOptions& options,
-                                                         MessageHandler* handler);
 
 }  // namespace aludel

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What each ingredient of the preset aludel buys: calibrates base -> chat without native layers and with closed-form
+"""What each ingredient of the preset aludel buys: calibrates base -> chat without recomputed layers and with closed-form
 decoders at two rates, then with each ingredient switched alone, and prints the loss at both rates and the bytes that buy
 the same loss (between the rates, on the straight line of log KL over log bytes). Rates are low on purpose: above them
 the loss is what the decoder cannot predict, and bytes buy little. About 20 minutes of one core; calibrations that are
@@ -29,9 +29,9 @@ VARIANTS = {
     "4 off: no entropy coding": ["--packing", "fixed"],
     "5 on: MLP decoder, 3,000 steps": ["--steps", "3000", "--tuning", "0"],
     "5 on: the same, tuned for two passes": ["--steps", "3000", "--tuning", "2"],
-    "6 off: no side information": ["--native-layers", "-1"],
-    "6 on: one native layer": ["--native-layers", "1"],
-    "7 on: 4 head and 16 tail tokens native": ["--head-tokens", "4", "--tail-tokens", "16"],
+    "6 off: no side information": ["--recomputed-layers", "-1"],
+    "6 on: one recomputed layer": ["--recomputed-layers", "1"],
+    "7 on: 4 head and 16 tail tokens recomputed": ["--head-tokens", "4", "--tail-tokens", "16"],
     "11 off: each layer by itself": ["--group-layers", "1"],
 }
 
@@ -44,7 +44,7 @@ def calibrate(name: str, rate: int, options: argparse.Namespace, prompts: Path) 
                      ROOT / "deploy/demo/chat", "--data", prompts, "--out", out, "--work", options.out / "work",
                      "--keep-work", "--threads", "1", "--format", "aludel-ablation", "--bytes-per-token", rate,
                      "--compute-share", "0.3"]
-    for flag, value in (("--native-layers", "0"), ("--sensitivity-prompts", "100")):
+    for flag, value in (("--recomputed-layers", "0"), ("--sensitivity-prompts", "100")):
         if flag not in flags:
             command += [flag, value]
     if "--steps" not in flags:

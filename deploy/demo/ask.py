@@ -3,7 +3,7 @@
     ask.py --url http://127.0.0.1:8080 --model chat --questions 6
 
 Each question is asked twice: once over semantic codes of the prefill server's cache, once with the
-decode server's own prefill ("fidelity": "exact", the oracle). Only Python's standard library and curl.
+decode server's local prefill ("fidelity": "exact", the oracle). Only Python's standard library and curl.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Dict, List, Optional
 
 QUESTIONS = Path(__file__).resolve().parent / "questions.jsonl"
-PLANS = {"coded": "handed-over cache", "exact": "own prefill (oracle)"}
+PLANS = {"coded": "handed-over cache", "exact": "local prefill (oracle)"}
 MAX_TOKENS = 32
 TIMEOUT_S = 120
 
@@ -119,7 +119,7 @@ def describe(report: Dict) -> str:
         return f"FELL BACK to local prefill: {report['fallback_reason']}"
     if report["plan"] == "cached":
         return f"{report['format']}: handed over for an earlier request"
-    return "no hand-over"
+    return "no handoff"
 
 
 class Tally:
@@ -147,7 +147,7 @@ class Tally:
         text = (f"  {label:<21} {self.right:>3} of {len(self.f1)} right   F1 {statistics.mean(self.f1):.3f}"
                 f"   TTFT median {statistics.median(self.ttft_ms):6.1f} ms")
         if self.remote:
-            text += (f"   {self.remote} hand-overs, {size(self.payload / self.remote)} each instead of"
+            text += (f"   {self.remote} handoffs, {size(self.payload / self.remote)} each instead of"
                      f" {size(self.raw / self.remote)} ({self.raw / max(1, self.payload):.1f}x less)")
         return text
 
@@ -191,7 +191,7 @@ def main() -> int:
         print(f"  {failed} of {2 * len(entries)} requests failed")
     local = len(tallies["coded"].f1) - tallies["coded"].remote
     if local:
-        print(f"  {local} of {len(tallies['coded'].f1)} hand-overs did not take place; the decode server's log says why")
+        print(f"  {local} of {len(tallies['coded'].f1)} handoffs did not take place; the decode server's log says why")
     return 1 if failed or local else 0
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes deploy/demo/codec: the formats aludel-p2 (two native layers) and aludel-p0 (none), paper and reuse-only, and the
+# Makes deploy/demo/codec: the formats aludel-p2 (two recomputed layers) and aludel-p0 (none), scd and reuse-only, and the
 # zero-byte controls, for base and its two consumers. About two hours of two cores (measured in parts); the same
 # bytes from the same binary on the same machine. An interrupted run finds its intermediate files again.
 #
@@ -19,12 +19,12 @@ calibrate() {
   build/release/bin/aludel-calibrate --producer deploy/demo/base --consumer deploy/demo/chat \
     --consumer deploy/demo/json --out "$out" --store int8 "$@"
 }
-calibrate --preset paper --data deploy/demo/calibration.jsonl --max-control 2 --threads 1
-calibrate --data "$(prompts calibration 1001 1600)" --work build/calibration --native-layers 0 --bytes-per-token 254 \
+calibrate --preset scd --data deploy/demo/calibration.jsonl --max-control 2 --threads 1
+calibrate --data "$(prompts calibration 1001 1600)" --work build/calibration --recomputed-layers 0 --bytes-per-token 254 \
   --compute-share 0.445 --tuning 0 --threads 1
 # Last, so that it comes first: what servers use where nothing else is asked for.
 calibrate --data "$(prompts calibration 1001 3200)" --tuning-data "$(prompts tuning 3003 6400)" --work build/calibration \
-  --native-layers 2 --bytes-per-token 9 --compute-share 0.056 --steps 8000 --tuning 1 --threads 2
+  --recomputed-layers 2 --bytes-per-token 9 --compute-share 0.056 --steps 8000 --tuning 1 --threads 2
 # chat gains more from more prompts than json does, which loses a third of it. --data: measures, on unseen prompts.
 build/release/bin/aludel-calibrate --producer deploy/demo/base --consumer deploy/demo/chat --out "$out" --store int8 --threads 2 \
   --data "$(prompts unseen 9002 400)" --held-out 0.5 --work build/calibration --retune --format aludel-p2 --tuning 0 \

@@ -16,7 +16,7 @@ using cpu::kTileRows;
 
 // Online softmax over tiles of keys (Milakov & Gimelshein 2018; Dao et al. 2022). Both products of a tile are
 // those of a matrix with its weights in panels: scores = Q K^T with keys as outputs, and P V with keys as
-// inputs. Tiles start at multiples of kKeyTile, and a query's arithmetic does not depend on its neighbours,
+// inputs. Tiles start at multiples of kKeyTile, and a query's arithmetic does not depend on its neighbors,
 // so its sums run in one order however prompts are cut into chunks and batches. Over a bf16 cache q and P are
 // rounded to bf16, too, as the instruction wants them; scores, maxima and sums are f32.
 constexpr int kKeyTile = 64;

@@ -92,7 +92,7 @@ void Tile(std::integer_sequence<int, kRow...>, const uint32_t* a, const uint8_t*
     (AddScaled(dots[kRow], scales, a[kQuads * kCount + kRow], a[(kQuads + 1) * kCount + kRow],
                sums + kRow * kPanelCols),
      ...);
-    a += kQuantisedWords * kCount;
+    a += kQuantizedWords * kCount;
     panel += Format::kBlockBytes - kQuads / 2 * Format::kEightBytes;
   }
 }

@@ -12,6 +12,7 @@
 #include "kernels/cpu/host_memory.h"
 #include "kernels/cpu/instructions.h"
 #include "kernels/cpu/onednn_loader.h"
+#include "kernels/device_options.h"
 
 namespace aludel {
 namespace {

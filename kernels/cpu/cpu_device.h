@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "kernels/device.h"
+#include "kernels/device_options.h"
 
 namespace aludel {
 

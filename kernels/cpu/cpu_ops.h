@@ -45,8 +45,8 @@ class CpuOps final : public Ops {
                    uint8_t* bytes, Stream) override;
   void UnpackLatents(const uint8_t* bytes, absl::Span<const LatentPlane> planes, int64_t first, float step,
                      const TensorView& z, Stream) override;
-  void QuantiseTokens(const TensorView& x, int bits, uint8_t* scales, uint8_t* codes, Stream) override;
-  void DequantiseTokens(const uint8_t* scales, const uint8_t* codes, int bits, const TensorView& x,
+  void QuantizeTokens(const TensorView& x, int bits, uint8_t* scales, uint8_t* codes, Stream) override;
+  void DequantizeTokens(const uint8_t* scales, const uint8_t* codes, int bits, const TensorView& x,
                         Stream) override;
   void Convert(const TensorView& src, const TensorView& dst, Stream) override;
 

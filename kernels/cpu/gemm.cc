@@ -5,7 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/packed_matrix.h"
-#include "kernels/cpu/quantise.h"
+#include "kernels/cpu/quantize.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/simd.h"
 
@@ -137,13 +137,13 @@ struct Job {
 
   // Rows are spread evenly over groups of at most kTileRows.
   int64_t GroupBegin(int64_t group) const { return rows * group / groups; }
-  // Inputs of a row in whole words; the padding of unquantised weights beyond them is left alone.
+  // Inputs of a row in whole words; the padding of unquantized weights beyond them is left alone.
   int64_t used_in() const {
     return w.format() == WeightFormat::kF32 ? w.in_features() : (w.in_features() + 1) / 2 * 2;
   }
   // Of a packed row.
   int64_t words() const {
-    if (HasScales(w.format())) return w.in_blocks() * cpu::kQuantisedWords;
+    if (HasScales(w.format())) return w.in_blocks() * cpu::kQuantizedWords;
     return used_in() / (w.format() == WeightFormat::kF32 ? 1 : 2);
   }
 };
@@ -207,7 +207,7 @@ absl::Status CpuOps::PackRows(const TensorView& host_rows, int64_t row_begin, Pa
   if (HasScales(packed.format())) {
     for (int64_t begin = 0; begin < host_rows.rows; begin += kPanelCols) {
       const int64_t cols = std::min<int64_t>(kPanelCols, host_rows.rows - begin);
-      cpu::QuantisePanel(host_rows.Rows(begin, cols), packed, (row_begin + begin) / kPanelCols);
+      cpu::QuantizePanel(host_rows.Rows(begin, cols), packed, (row_begin + begin) / kPanelCols);
     }
     return absl::OkStatus();
   }
@@ -276,7 +276,7 @@ void CpuOps::Gemm(const TensorView& a, const PackedMatrix& w, const float* bias,
     uint32_t* const to = inputs.data() + begin * job.words();
     if (HasScales(packed.format())) {
       const int64_t end_block = (last + kInBlock - 1) / kInBlock;
-      return cpu::QuantiseInputs(a, begin, end, first / kInBlock, end_block, packed, to);
+      return cpu::QuantizeInputs(a, begin, end, first / kInBlock, end_block, packed, to);
     }
     PackInputs(kernels_, a, begin, end, first, last, to);
   };

@@ -11,7 +11,7 @@ struct FreeHostMemory {
 };
 using HostMemory = std::unique_ptr<void, FreeHostMemory>;
 
-// Memory aligned to 64 bytes, not initialised; null where there is none. Large blocks lie in huge pages where
+// Memory aligned to 64 bytes, not initialized; null where there is none. Large blocks lie in huge pages where
 // the kernel has them to give: weights are read end to end in every step, and a page walk a page
 // costs bandwidth.
 HostMemory AllocateHostMemory(size_t bytes);

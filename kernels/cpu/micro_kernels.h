@@ -30,7 +30,7 @@ constexpr int kInt4Offset = 8;
 constexpr int kInt8BlockBytes = kPanelCols * (kInBlock + 2);
 constexpr int kInt4BlockBytes = kPanelCols * (kInBlock / 2 + 2);
 // Words of one row's inputs in a block.
-constexpr int kQuantisedWords = kInBlock / 4 + 2;
+constexpr int kQuantizedWords = kInBlock / 4 + 2;
 
 struct MicroKernels {
   const char* name;

@@ -48,7 +48,7 @@ using cpu::AngleRows;
 // A sine and a cosine in multiply-adds, about.
 constexpr int64_t kAngleWork = 20;
 
-// cos(x) and sin(x) for x >= 0, in straight-line arithmetic that compilers vectorise. x = n pi/2 + r, with
+// cos(x) and sin(x) for x >= 0, in straight-line arithmetic that compilers vectorize. x = n pi/2 + r, with
 // pi/2 as three parts of 33 bits so that n times a part is exact below n = 2^20 (Cody & Waite 1980), beyond
 // off by about what x is as a double, and the polynomials of fdlibm's k_sin.c and k_cos.c on [-pi/4, pi/4].
 inline void CosSin(double x, double* cosine, double* sine) {

@@ -15,7 +15,7 @@ void StoreBf16(const float* src, int64_t count, Bf16* dst);
 const float* LoadRow(const TensorView& view, int64_t row, float* scratch);
 void StoreRow(const float* src, const TensorView& view, int64_t row);
 
-// exp(x) for x <= 0 to about 2 ulp, in straight-line arithmetic that compilers vectorise: 2^n times a
+// exp(x) for x <= 0 to about 2 ulp, in straight-line arithmetic that compilers vectorize: 2^n times a
 // polynomial on
 // [-ln2/2, ln2/2] (coefficients of Cephes' expf). Below -87 it is 0.
 inline float ExpNonPositive(float x) {

@@ -9,6 +9,8 @@
 #include "absl/strings/str_format.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_status.h"
+#include "kernels/device_options.h"
+#include "kernels/repeat_stats.h"
 
 namespace aludel {
 namespace {
@@ -20,7 +22,7 @@ using cuda::FromCuda;
 constexpr char kMma[] = "mma";
 constexpr char kWgmma[] = "wgmma";
 
-// Memory comes from the device's stream-ordered pool, which keeps what is freed: hand-overs allocate staging
+// Memory comes from the device's stream-ordered pool, which keeps what is freed: handoffs allocate staging
 // for each request, and cudaMalloc would stop the GPU for it. Allocate waits, so its memory is good on every
 // stream; Free orders the memory's next use after all work enqueued so far on any stream.
 class CudaDevice final : public Device {

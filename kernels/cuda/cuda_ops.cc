@@ -7,7 +7,7 @@
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/sequence_table.h"
-#include "kernels/token_quantiser.h"
+#include "kernels/token_quantizer.h"
 
 namespace aludel::cuda {
 namespace {
@@ -156,19 +156,19 @@ void CudaOps::UnpackLatents(const uint8_t* bytes, absl::Span<const LatentPlane> 
   state.Launch("launch UnpackLatents", LaunchUnpackLatents, bytes, staged, first, step, z);
 }
 
-void CudaOps::QuantiseTokens(const TensorView& x, int bits, uint8_t* scales, uint8_t* codes, Stream stream) {
+void CudaOps::QuantizeTokens(const TensorView& x, int bits, uint8_t* scales, uint8_t* codes, Stream stream) {
   if (x.rows == 0) return;
   ALUDEL_CHECK(x.cols <= kMaxTokenWidth);
-  Enter(stream).Launch("launch QuantiseTokens", LaunchQuantiseTokens, x, bits,
-                       TokenQuantiser(bits, x.cols).block(), scales, codes);
+  Enter(stream).Launch("launch QuantizeTokens", LaunchQuantizeTokens, x, bits,
+                       TokenQuantizer(bits, x.cols).block(), scales, codes);
 }
 
-void CudaOps::DequantiseTokens(const uint8_t* scales, const uint8_t* codes, int bits, const TensorView& x,
+void CudaOps::DequantizeTokens(const uint8_t* scales, const uint8_t* codes, int bits, const TensorView& x,
                                Stream stream) {
   if (x.rows == 0) return;
   ALUDEL_CHECK(x.cols <= kMaxTokenWidth);
-  Enter(stream).Launch("launch DequantiseTokens", LaunchDequantiseTokens, scales, codes, bits,
-                       TokenQuantiser(bits, x.cols).block(), x);
+  Enter(stream).Launch("launch DequantizeTokens", LaunchDequantizeTokens, scales, codes, bits,
+                       TokenQuantizer(bits, x.cols).block(), x);
 }
 
 void CudaOps::Convert(const TensorView& src, const TensorView& dst, Stream stream) {

@@ -51,8 +51,8 @@ class CudaOps final : public Ops {
                    uint8_t* bytes, Stream stream) override;
   void UnpackLatents(const uint8_t* bytes, absl::Span<const LatentPlane> planes, int64_t first, float step,
                      const TensorView& z, Stream stream) override;
-  void QuantiseTokens(const TensorView& x, int bits, uint8_t* scales, uint8_t* codes, Stream stream) override;
-  void DequantiseTokens(const uint8_t* scales, const uint8_t* codes, int bits, const TensorView& x,
+  void QuantizeTokens(const TensorView& x, int bits, uint8_t* scales, uint8_t* codes, Stream stream) override;
+  void DequantizeTokens(const uint8_t* scales, const uint8_t* codes, int bits, const TensorView& x,
                         Stream stream) override;
   void Convert(const TensorView& src, const TensorView& dst, Stream stream) override;
 

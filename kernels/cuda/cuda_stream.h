@@ -16,6 +16,7 @@
 #include "kernels/cuda/cuda_graphs.h"
 #include "kernels/cuda/graph_replay.h"
 #include "kernels/cuda/launch_digest.h"
+#include "kernels/repeat_stats.h"
 
 namespace aludel::cuda {
 
@@ -76,7 +77,7 @@ class CudaStream {
 
   // Device memory that holds the `bytes` at `host` when work enqueued after this call runs, until the ring
   // comes round (two segments later at the soonest): for the ops of the same call. `host` may die on return.
-  // What was staged lately is recognised and not sent again: all layers of a step share their tables. Null,
+  // What was staged lately is recognized and not sent again: all layers of a step share their tables. Null,
   // with the error collected, where bytes exceed a segment or CUDA fails.
   const void* Stage(const void* host, size_t bytes);
   // The same for `bytes` that `write` makes from what lies at `of`. In repeated work, where that stays as it

@@ -69,7 +69,7 @@ cudaError_t CopyAsNumbers(const TensorView& host_rows, int64_t row_begin, const 
   return error;
 }
 
-cudaError_t CopyQuantised(const TensorView& host_rows, int64_t row_begin, const CudaPackedMatrix& w) {
+cudaError_t CopyQuantized(const TensorView& host_rows, int64_t row_begin, const CudaPackedMatrix& w) {
   const int64_t row_bytes = CudaPackedMatrix::RowBytes(w.in_features(), w.format());
   const int64_t row_scales = CudaPackedMatrix::ScalesPerRow(w.in_features(), w.format());
   const int64_t step = std::max<int64_t>(1, kPiece / row_bytes);
@@ -173,7 +173,7 @@ void GemmEngine::MultiplyScaled(const TensorView& a, const CudaPackedMatrix& w, 
     for (int64_t begin = 0; begin < out.cols; begin += piece) {
       const int64_t count = std::min(piece, out.cols - begin);
       const TensorView numbers{scratch, a.dtype, count, a.cols, a.cols};
-      stream.Launch("launch Dequantise", LaunchDequantise, w.data(), w.scales(0), w.format(), begin, numbers);
+      stream.Launch("launch Dequantize", LaunchDequantize, w.data(), w.scales(0), w.format(), begin, numbers);
       Multiply(a, scratch, bias == nullptr ? nullptr : bias + begin, accumulate, out.Cols(begin, count),
                stream);
     }
@@ -185,7 +185,7 @@ void GemmEngine::MultiplyScaled(const TensorView& a, const CudaPackedMatrix& w, 
   auto* const scales = static_cast<float*>(stream.workspace());
   auto* const values = reinterpret_cast<int8_t*>(scales + groups * kSkinnyRows);
   ALUDEL_CHECK(groups * kSkinnyRows * sizeof(float) + a.rows * padded <= CudaStream::kWorkspaceBytes);
-  stream.Launch("launch QuantiseRows", LaunchQuantiseRows, a, values, scales);
+  stream.Launch("launch QuantizeRows", LaunchQuantizeRows, a, values, scales);
   const SkinnyArgs args{w.data(), w.scales(0), values, scales, padded, a.cols, bias, accumulate, out};
   stream.Launch("launch SkinnyGemm", LaunchSkinnyGemm, args, w.format());
 }
@@ -268,7 +268,7 @@ absl::Status CudaOps::PackRows(const TensorView& host_rows, int64_t row_begin, P
   auto& packed = static_cast<CudaPackedMatrix&>(w);
   cudaError_t error = cudaSetDevice(ordinal_);
   if (error == cudaSuccess) {
-    error = HasScales(packed.format()) ? CopyQuantised(host_rows, row_begin, packed)
+    error = HasScales(packed.format()) ? CopyQuantized(host_rows, row_begin, packed)
                                        : CopyAsNumbers(host_rows, row_begin, packed);
   }
   // A copy from pageable memory may return once it is staged; the next reader is on another stream.

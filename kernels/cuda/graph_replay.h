@@ -16,6 +16,7 @@
 #include "kernels/check.h"
 #include "kernels/cuda/recording.h"
 #include "kernels/device.h"
+#include "kernels/repeat_stats.h"
 
 namespace aludel::cuda {
 

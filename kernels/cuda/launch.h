@@ -81,12 +81,12 @@ cudaError_t LaunchPackLatents(const TensorView& z, float inverse_step, const Lat
 cudaError_t LaunchUnpackLatents(const uint8_t* bytes, const LatentPlane* planes, int64_t first, float step,
                                 const TensorView& z, cudaStream_t stream);
 
-// Vectors of at most so many elements are quantised: a block holds one in shared memory.
+// Vectors of at most so many elements are quantized: a block holds one in shared memory.
 constexpr int64_t kMaxTokenWidth = 8 << 10;
 // Rows of x and their scales and codes, rotated in blocks of `block`; and back.
-cudaError_t LaunchQuantiseTokens(const TensorView& x, int bits, int64_t block, uint8_t* scales,
+cudaError_t LaunchQuantizeTokens(const TensorView& x, int bits, int64_t block, uint8_t* scales,
                                  uint8_t* codes, cudaStream_t stream);
-cudaError_t LaunchDequantiseTokens(const uint8_t* scales, const uint8_t* codes, int bits, int64_t block,
+cudaError_t LaunchDequantizeTokens(const uint8_t* scales, const uint8_t* codes, int bits, int64_t block,
                                    const TensorView& x, cudaStream_t stream);
 
 // out (bf16) = sums (f32) + bias.
@@ -104,10 +104,10 @@ cudaError_t LaunchTileGemm(const TensorView& a, const void* w, const float* bias
 cudaError_t LaunchSkinnyGemm(const SkinnyArgs& args, WeightFormat format, cudaStream_t stream);
 
 // At most kSkinnyRows rows of `a` to int8 for it: values [a.rows, whole runs], scales [groups, kSkinnyRows].
-cudaError_t LaunchQuantiseRows(const TensorView& a, int8_t* values, float* scales, cudaStream_t stream);
+cudaError_t LaunchQuantizeRows(const TensorView& a, int8_t* values, float* scales, cudaStream_t stream);
 
 // Rows [first_out, first_out + to.rows) of a matrix with scales as numbers; `to` is contiguous.
-cudaError_t LaunchDequantise(const void* w, const Bf16* scales, WeightFormat format, int64_t first_out,
+cudaError_t LaunchDequantize(const void* w, const Bf16* scales, WeightFormat format, int64_t first_out,
                              const TensorView& to, cudaStream_t stream);
 
 }  // namespace aludel::cuda

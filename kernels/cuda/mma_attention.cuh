@@ -298,7 +298,7 @@ __device__ void Rescale(const float (&correction)[Shape::kRowTiles][2], WarpSums
   }
 }
 
-// Two neighbouring results of one product as the A of the next: mma_index.h says why they fit.
+// Two neighboring results of one product as the A of the next: mma_index.h says why they fit.
 __device__ inline void PackOperand(const float (&low)[4], const float (&high)[4], uint32_t (&a)[4]) {
   a[0] = PackBf16(low[0], low[1]);
   a[1] = PackBf16(low[2], low[3]);

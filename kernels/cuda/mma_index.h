@@ -39,7 +39,7 @@ ALUDEL_HOST_DEVICE constexpr MatrixRow ChunksThenRows(int lane) {
 }
 
 // Element i of [0, 4) of a lane's share of D is at row AccumulatorRow(lane, i / 2), column
-// AccumulatorColumn(lane) + i % 2. Two neighbouring D are, row by row, one A: registers {D0[0], D0[1]},
+// AccumulatorColumn(lane) + i % 2. Two neighboring D are, row by row, one A: registers {D0[0], D0[1]},
 // {D0[2], D0[3]}, {D1[0], D1[1]}, {D1[2], D1[3]}.
 ALUDEL_HOST_DEVICE constexpr int AccumulatorRow(int lane, int half) { return lane / 4 + half * 8; }
 ALUDEL_HOST_DEVICE constexpr int AccumulatorColumn(int lane) { return lane % 4 * 2; }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/cpu/quantise.h"
+#include "kernels/cpu/quantize.h"
 #include "kernels/cuda/skinny_index.h"
 
 namespace aludel::cuda {
@@ -15,7 +15,7 @@ inline void PackScaledRow(const TensorView& host_rows, int64_t row, WeightFormat
   const int64_t padded = RunsOf(host_rows.cols) * kRunInputs;
   std::vector<int8_t> values(padded, 0);
   std::fill_n(scales, padded / kScaleInputs, Bf16{});
-  cpu::QuantiseWeights(host_rows, row, format, values.data(), scales);
+  cpu::QuantizeWeights(host_rows, row, format, values.data(), scales);
   std::fill_n(bytes, ScaledRowBytes(host_rows.cols, format), char{0});
   for (int64_t k = 0; k < padded; ++k) {
     if (format == WeightFormat::kInt8) {

@@ -18,13 +18,13 @@ __global__ void __launch_bounds__(kSkinnyThreads) ScaledProduct(const __grid_con
 }
 
 __global__ void __launch_bounds__(32)
-    QuantiseRows(const __grid_constant__ TensorView a, int8_t* values, float* scales) {
-  QuantiseRun(a, values, scales);
+    QuantizeRows(const __grid_constant__ TensorView a, int8_t* values, float* scales) {
+  QuantizeRun(a, values, scales);
 }
 
 // A block per output.
 template <typename T>
-__global__ void Dequantise(const void* w, const Bf16* scales, int64_t in, WeightFormat format,
+__global__ void Dequantize(const void* w, const Bf16* scales, int64_t in, WeightFormat format,
                            int64_t first_out, T* to) {
   const int64_t out = first_out + blockIdx.x;
   to += int64_t{blockIdx.x} * in;
@@ -49,17 +49,17 @@ cudaError_t LaunchSkinnyGemm(const SkinnyArgs& args, WeightFormat format, cudaSt
   return cudaGetLastError();
 }
 
-cudaError_t LaunchQuantiseRows(const TensorView& a, int8_t* values, float* scales, cudaStream_t stream) {
+cudaError_t LaunchQuantizeRows(const TensorView& a, int8_t* values, float* scales, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(RunsOf(a.cols)), kSkinnyRows);
-  QuantiseRows<<<grid, 32, 0, stream>>>(a, values, scales);
+  QuantizeRows<<<grid, 32, 0, stream>>>(a, values, scales);
   return cudaGetLastError();
 }
 
-cudaError_t LaunchDequantise(const void* w, const Bf16* scales, WeightFormat format, int64_t first_out,
+cudaError_t LaunchDequantize(const void* w, const Bf16* scales, WeightFormat format, int64_t first_out,
                              const TensorView& to, cudaStream_t stream) {
   if (to.rows == 0) return cudaSuccess;
   return WithElementType(to.dtype, [&](auto* type) {
-    Dequantise<<<static_cast<unsigned>(to.rows), 256, 0, stream>>>(w, scales, to.cols, format, first_out,
+    Dequantize<<<static_cast<unsigned>(to.rows), 256, 0, stream>>>(w, scales, to.cols, format, first_out,
                                                                    static_cast<decltype(type)>(to.data));
     return cudaGetLastError();
   });

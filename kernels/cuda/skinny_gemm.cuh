@@ -120,7 +120,7 @@ __device__ void SkinnyBf16(const SkinnyArgs& args, float* shared) {
   StoreSkinny<kRowTiles>(args, sums, shared);
 }
 
-// W with scales, `a` as QuantiseRow leaves it. Products within a group are exact integers; int4 stands in the
+// W with scales, `a` as QuantizeRow leaves it. Products within a group are exact integers; int4 stands in the
 // high halves of bytes, 16 times too large, which its scale takes back.
 template <WeightFormat kFormat, int kRowTiles>
 __device__ void SkinnyScaled(const SkinnyArgs& args, float* shared) {
@@ -209,7 +209,7 @@ __device__ void SkinnyScaled(const SkinnyArgs& args, float* shared) {
 // Rows of `a` to int8 with a scale per group, the largest at 127, as the CPU rounds them; a group with NaN or
 // infinities becomes zeros with a scale of that kind. One warp per run of a row, a group per 4 lanes; rows
 // from a.rows to kSkinnyRows get scales of 0. grid (runs, kSkinnyRows), 32 threads.
-__device__ inline void QuantiseRun(const TensorView& a, int8_t* values, float* scales) {
+__device__ inline void QuantizeRun(const TensorView& a, int8_t* values, float* scales) {
   const int lane = threadIdx.x % 32;
   const int64_t run = blockIdx.x;
   const int64_t row = blockIdx.y;

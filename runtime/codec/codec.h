@@ -31,8 +31,8 @@ class FrameSink {
   virtual void Waited(double seconds) { static_cast<void>(seconds); }
 };
 
-// The producer's half of one hand-over. Fed layer by layer, chunk by chunk, in order; a codec over groups of
-// layers keeps what it needs until a group is complete. One per hand-over; engine thread only.
+// The producer's half of one handoff. Fed layer by layer, chunk by chunk, in order; a codec over groups of
+// layers keeps what it needs until a group is complete. One per handoff; engine thread only.
 class KvEncoder {
  public:
   virtual ~KvEncoder() = default;
@@ -49,40 +49,40 @@ struct KvTarget {
   int64_t begin = 0;                 // tokens before it the consumer computes itself, exactly
 };
 
-// The consumer's half of one hand-over. Frames may come in any order; each decodes alone. One per hand-over;
+// The consumer's half of one handoff. Frames may come in any order; each decodes alone. One per handoff;
 // engine thread only. Nothing is written for a frame that fails a check.
 class KvDecoder {
  public:
   virtual ~KvDecoder() = default;
-  // Computes what this codec leaves to the consumer (native shallow layers); before the first Apply. The
-  // pages of tokens [0, target.begin) hold the consumer's own K and V already (BeginHandOver).
+  // Computes what this codec leaves to the consumer (recomputed shallow layers); before the first Apply. The
+  // pages of tokens [0, target.begin) hold the consumer's own K and V already (BeginHandoff).
   virtual absl::Status Begin(const KvTarget& target) = 0;
   // Reconstructs one frame, whose header and checksum have been verified, into the target's pages.
   virtual absl::Status Apply(const FrameCoverage& coverage, absl::Span<const uint8_t> payload,
                              const KvTarget& target) = 0;
 };
 
-// One wire format, e.g. "raw" or an artefact's "paper". Thread-safe; must outlive its encoders and decoders,
+// One wire format, e.g. "raw" or an artifact's "scd". Thread-safe; must outlive its encoders and decoders,
 // which share its working memory: only the thread that runs its model's forward passes may use them. A codec
 // opened for one side returns FailedPrecondition for the other.
 class KvCodec {
  public:
   virtual ~KvCodec() = default;
   virtual const std::string& name() const = 0;
-  // Identifies the encoder's side of an artefact, hex; "" for formats that need none.
+  // Identifies the encoder's side of an artifact, hex; "" for formats that need none.
   virtual const std::string& artifact_hash() const = 0;
   virtual FrameKind kind() const = 0;
   // Layers that arrive as frames; the decoder makes the others itself. [layers]
   virtual const std::vector<bool>& shipped_layers() const = 0;
   // Consumer layers that the decoder runs by itself over every token, in Begin or as frames arrive.
-  virtual int native_layers() const = 0;
-  // Native tokens, which never travel. The consumer computes a prompt's first `head` tokens before any
+  virtual int recomputed_layers() const = 0;
+  // Recomputed tokens, which never travel. The consumer computes a prompt's first `head` tokens before any
   // frame (attention sinks; they depend on almost nothing), and its last `tail` + 1 tokens over the
   // reconstructed cache: tokens [head, prompt - 1 - tail) are handed over.
-  virtual int64_t native_head_tokens() const = 0;
-  virtual int64_t native_tail_tokens() const = 0;
+  virtual int64_t recomputed_head_tokens() const = 0;
+  virtual int64_t recomputed_tail_tokens() const = 0;
   // Floating-point operations per token of encoding (opened for the producer) or decoding (for the consumer),
-  // native layers not counted.
+  // recomputed layers not counted.
   virtual double flops_per_token() const = 0;
   // Bound on the payload of one frame over `tokens` tokens.
   virtual size_t MaxFrameBytes(int64_t tokens) const = 0;
@@ -90,29 +90,5 @@ class KvCodec {
   virtual absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const = 0;
   virtual absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const = 0;
 };
-
-// Which side of the wire a codec is opened for.
-enum class CodecSide : uint8_t { kProducer, kConsumer };
-
-// `format` is "raw", a baseline ("int8", "int4", "recompute", "recompute-FIRST-LAST") or a format of the
-// artefact directory `artifact` (may be empty where no format needs one). Loads this side's half only, and
-// checks it against `model` (hashes and shapes): FailedPrecondition names both. `model` must outlive
-// the codec.
-absl::StatusOr<std::unique_ptr<KvCodec>> OpenCodec(absl::string_view format, const std::string& artifact,
-                                                   CodecSide side, const Transformer& model);
-
-// Wire formats that a server offers with this artefact directory if not told otherwise, "raw" first.
-// With a consumer's model hash, only those that it has a decoder for.
-absl::StatusOr<std::vector<std::string>> ListFormats(const std::string& artifact,
-                                                     absl::string_view consumer_hash = "");
-
-// Formats that need no artefact and lose something all the same. OpenCodec knows them; evaluation shows them,
-// servers offer them only where they are named.
-std::vector<std::string> ListBaselines();
-
-// Controls of this artefact ("control-p0", ...): what the consumer's own shallow layers predict of the rest
-// at zero bytes. OpenCodec opens them for the consumer side only; they ship nothing.
-absl::StatusOr<std::vector<std::string>> ListControls(const std::string& artifact,
-                                                      absl::string_view consumer_hash = "");
 
 }  // namespace aludel

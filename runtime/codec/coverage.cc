@@ -36,9 +36,9 @@ absl::Status CheckLayerFrame(const FrameCoverage& coverage, int layers, const Kv
   const int64_t end = int64_t{coverage.token_begin} + coverage.tokens;
   const auto room = static_cast<int64_t>(target.blocks.size()) * target.pool->layout().block_tokens;
   if (coverage.tokens == 0 || coverage.token_begin < target.begin || end > target.tokens || end > room) {
-    return absl::DataLossError(absl::StrFormat(
-        "frame of layer %d holds tokens [%d, %d), the hand-over has [%d, %d) and blocks for %d",
-        coverage.first_layer, coverage.token_begin, end, target.begin, target.tokens, room));
+    return absl::DataLossError(
+        absl::StrFormat("frame of layer %d holds tokens [%d, %d), the handoff has [%d, %d) and blocks for %d",
+                        coverage.first_layer, coverage.token_begin, end, target.begin, target.tokens, room));
   }
   return absl::OkStatus();
 }

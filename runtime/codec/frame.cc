@@ -62,7 +62,7 @@ bool KnownKind(uint16_t kind) {
     case FrameKind::kInt8:
     case FrameKind::kInt4:
     case FrameKind::kRecompute:
-    case FrameKind::kTransform:
+    case FrameKind::kAludel:
       return true;
   }
   return false;
@@ -116,6 +116,14 @@ std::array<uint8_t, kFrameHeaderBytes> EncodeFrameHeader(FrameHeader header,
   PutLittle(out + kPayloadBytesAt, static_cast<uint32_t>(payload.size()));
   PutLittle(out + kCrcAt, FrameChecksum(bytes, payload));
   return bytes;
+}
+
+std::array<uint8_t, 8> ArtifactPrefix(const std::string& hash_hex) {
+  std::array<uint8_t, 8> prefix = {};
+  if (hash_hex.size() < 2 * prefix.size()) return prefix;
+  const std::string bytes = absl::HexStringToBytes(hash_hex.substr(0, 2 * prefix.size()));
+  std::copy(bytes.begin(), bytes.end(), prefix.begin());
+  return prefix;
 }
 
 absl::StatusOr<FrameHeader> DecodeFrameHeader(absl::Span<const uint8_t> bytes) {
@@ -183,24 +191,24 @@ FrameLedger::FrameLedger(const std::vector<bool>& shipped_layers, uint32_t token
       token_end_(std::max(token_begin, token_end)),
       missing_(static_cast<uint64_t>(std::count(shipped_.begin(), shipped_.end(), true)) *
                (token_end_ - token_begin_)),
-      landed_(shipped_.size() * (token_end_ - token_begin_), false) {}
+      received_(shipped_.size() * (token_end_ - token_begin_), false) {}
 
 absl::Status FrameLedger::Add(const FrameCoverage& coverage) {
   const size_t layer_end = size_t{coverage.first_layer} + coverage.layers;
   const uint64_t token_end = uint64_t{coverage.token_begin} + coverage.tokens;
   const uint64_t row_cells = token_end_ - token_begin_;
   if (coverage.layers == 0 || layer_end > shipped_.size()) {
-    return absl::InvalidArgumentError(absl::StrFormat("frame covers layers [%d, %d), the hand-over has %d",
+    return absl::InvalidArgumentError(absl::StrFormat("frame covers layers [%d, %d), the handoff has %d",
                                                       coverage.first_layer, layer_end, shipped_.size()));
   }
   if (coverage.tokens == 0 || coverage.token_begin < token_begin_ || token_end > token_end_) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("frame covers tokens [%d, %d), the hand-over has [%d, %d)", coverage.token_begin,
+        absl::StrFormat("frame covers tokens [%d, %d), the handoff has [%d, %d)", coverage.token_begin,
                         token_end, token_begin_, token_end_));
   }
   if (coverage.plane != 0) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("frame has plane %d, this hand-over has plane 0 only", coverage.plane));
+        absl::StrFormat("frame has plane %d, this handoff has plane 0 only", coverage.plane));
   }
   for (size_t layer = coverage.first_layer; layer < layer_end; ++layer) {
     if (!shipped_[layer]) {
@@ -208,15 +216,15 @@ absl::Status FrameLedger::Add(const FrameCoverage& coverage) {
           absl::StrFormat("frame covers layer %d, which this format does not ship", layer));
     }
     for (uint64_t token = coverage.token_begin; token < token_end; ++token) {
-      if (landed_[layer * row_cells + token - token_begin_]) {
+      if (received_[layer * row_cells + token - token_begin_]) {
         return absl::AlreadyExistsError(
-            absl::StrFormat("layer %d, token %d has already landed", layer, token));
+            absl::StrFormat("layer %d, token %d has already arrived", layer, token));
       }
     }
   }
   for (size_t layer = coverage.first_layer; layer < layer_end; ++layer) {
     const auto first =
-        landed_.begin() + static_cast<int64_t>(layer * row_cells + coverage.token_begin - token_begin_);
+        received_.begin() + static_cast<int64_t>(layer * row_cells + coverage.token_begin - token_begin_);
     std::fill_n(first, coverage.tokens, true);
   }
   missing_ -= uint64_t{coverage.layers} * coverage.tokens;

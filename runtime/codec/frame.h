@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,7 +22,7 @@ enum class FrameKind : uint16_t {
   kInt8 = 3,
   kInt4 = 4,
   kRecompute = 5,
-  kTransform = 6,
+  kAludel = 6,
 };
 
 // Which part of the cache a payload holds: layers [first_layer, first_layer + layers), tokens
@@ -40,7 +41,7 @@ struct FrameHeader {
   uint64_t epoch = 0;
   uint32_t sequence = 0;  // counts the frames of a ticket from 0
   FrameCoverage coverage;
-  std::array<uint8_t, 8> artifact = {};  // first bytes of the artefact's encoder hash; zeros without one
+  std::array<uint8_t, 8> artifact = {};  // first bytes of the artifact's encoder hash; zeros without one
   uint32_t payload_bytes = 0;
   uint32_t crc32c = 0;  // of the header with this field zero, then the payload
 };
@@ -54,6 +55,9 @@ inline constexpr uint32_t kMaxPayloadBytes = 1u << 30;
 // The header's bytes, with the checksum over header and payload filled in.
 std::array<uint8_t, kFrameHeaderBytes> EncodeFrameHeader(FrameHeader header,
                                                          absl::Span<const uint8_t> payload);
+
+// The artifact field of a frame header: the first bytes of an artifact's hash (hex); zeros for "".
+std::array<uint8_t, 8> ArtifactPrefix(const std::string& hash_hex);
 
 // Checks length, magic, version, known kinds, coverage that neither is empty nor wraps, payload size and zero
 // padding, not yet the checksum. DataLoss names the field, found and expected.
@@ -71,7 +75,7 @@ class FrameLedger {
  public:
   // Of tokens [token_begin, token_end).
   FrameLedger(const std::vector<bool>& shipped_layers, uint32_t token_begin, uint32_t token_end);
-  // InvalidArgument where a frame lies outside the hand-over; AlreadyExists where it overlaps one
+  // InvalidArgument where a frame lies outside the handoff; AlreadyExists where it overlaps one
   // that was received.
   absl::Status Add(const FrameCoverage& coverage);
   bool complete() const { return missing_ == 0; }
@@ -82,7 +86,7 @@ class FrameLedger {
   uint32_t token_begin_;
   uint32_t token_end_;
   uint64_t missing_;
-  std::vector<bool> landed_;  // [layers, tokens]
+  std::vector<bool> received_;  // [layers, tokens]
 };
 
 }  // namespace aludel

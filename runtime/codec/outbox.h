@@ -17,7 +17,7 @@ namespace aludel {
 
 // An encoder's frames on their way from the device to the sink, beside the forward pass: a frame is copied on
 // the model's copy stream while the model computes on, and shipped when the copy has ended, by the next
-// frame's at the latest. Of one hand-over; engine thread only.
+// frame's at the latest. Of one handoff; engine thread only.
 class FrameOutbox {
  public:
   // Looks at a frame's bytes before they are shipped.

@@ -98,9 +98,9 @@ class RawCodec : public KvCodec {
   const std::string& artifact_hash() const override { return no_artifact_; }
   FrameKind kind() const override { return FrameKind::kRaw; }
   const std::vector<bool>& shipped_layers() const override { return shipped_; }
-  int native_layers() const override { return 0; }
-  int64_t native_head_tokens() const override { return 0; }
-  int64_t native_tail_tokens() const override { return 0; }
+  int recomputed_layers() const override { return 0; }
+  int64_t recomputed_head_tokens() const override { return 0; }
+  int64_t recomputed_tail_tokens() const override { return 0; }
   double flops_per_token() const override { return 0; }
   size_t MaxFrameBytes(int64_t tokens) const override {
     return static_cast<size_t>(tokens) * TokenBytes(model_.config());

@@ -155,9 +155,9 @@ class RecomputeCodec : public KvCodec {
   const std::string& artifact_hash() const override { return raw_->artifact_hash(); }
   FrameKind kind() const override { return FrameKind::kRecompute; }
   const std::vector<bool>& shipped_layers() const override { return raw_->shipped_layers(); }
-  int native_layers() const override { return group_.end - group_.first; }
-  int64_t native_head_tokens() const override { return 0; }
-  int64_t native_tail_tokens() const override { return 0; }
+  int recomputed_layers() const override { return group_.end - group_.first; }
+  int64_t recomputed_head_tokens() const override { return 0; }
+  int64_t recomputed_tail_tokens() const override { return 0; }
   double flops_per_token() const override { return 0; }
   size_t MaxFrameBytes(int64_t tokens) const override {
     return std::max(raw_->MaxFrameBytes(tokens), static_cast<size_t>(tokens) * HiddenBytes());

@@ -13,10 +13,10 @@ namespace aludel {
 // on it; all other layers travel as in "raw". Which group is critical differs between pairs: evaluation finds
 // it by comparing groups. Plain "recompute" takes the first quarter of the layers, by the measurement of the
 // demo pair: base -> chat, 100 questions, F1 .66 for layers 0-1 and .40 to .46 for every later pair of
-// layers. (A codec opened as "recompute" is named after its group.) Needs no artefact; producer and consumer
+// layers. (A codec opened as "recompute" is named after its group.) Needs no artifact; producer and consumer
 // must agree in hidden size. Payloads in FORMAT.md.
 //
-// The decoder runs the group's chunks in order and keeps chunks that came early: at most the hand-over's
+// The decoder runs the group's chunks in order and keeps chunks that came early: at most the handoff's
 // tokens, bf16.
 
 bool IsRecomputeName(absl::string_view format);

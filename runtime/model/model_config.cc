@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/sample.h"
 #include "nlohmann/json.hpp"
-#include "runtime/model/foreign_files.h"
-#include "runtime/model/json_reader.h"
+#include "runtime/files/foreign_files.h"
+#include "runtime/files/json_reader.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -412,11 +412,11 @@ absl::StatusOr<ModelConfig> ModelConfig::FromJson(absl::string_view text, absl::
   ALUDEL_RETURN_IF_ERROR(ReadBiases(fields, *architecture, &config));
   // The second is what llm-compressor once called it.
   for (const char* name : {"quantization_config", "compression_config"}) {
-    const json* quantisation = fields.Find(name);
-    if (quantisation == nullptr) continue;
+    const json* quantization = fields.Find(name);
+    if (quantization == nullptr) continue;
     ALUDEL_ASSIGN_OR_RETURN(
-        config.quantisation,
-        QuantisationConfig::FromJson(*quantisation, absl::StrCat(fields.origin(), ": ", name)));
+        config.quantization,
+        QuantizationConfig::FromJson(*quantization, absl::StrCat(fields.origin(), ": ", name)));
     break;
   }
   ALUDEL_RETURN_IF_ERROR(ReadShape(fields, *architecture, &config));
@@ -444,12 +444,12 @@ absl::StatusOr<json> ReadOptional(const std::string& path) {
   return ParseJson(*text, path, kConfigDepth);
 }
 
-// Quantisers that say what they did in a file of their own, in place of config.json.
-absl::Status ReadQuantisationBeside(const std::string& directory, ModelConfig* config) {
+// Quantizers that say what they did in a file of their own, in place of config.json.
+absl::Status ReadQuantizationBeside(const std::string& directory, ModelConfig* config) {
   const std::string model_opt = absl::StrCat(directory, "/hf_quant_config.json");
   ALUDEL_ASSIGN_OR_RETURN(const json object, ReadOptional(model_opt));
   if (!object.is_null()) {
-    ALUDEL_ASSIGN_OR_RETURN(config->quantisation, QuantisationConfig::FromModelOpt(object, model_opt));
+    ALUDEL_ASSIGN_OR_RETURN(config->quantization, QuantizationConfig::FromModelOpt(object, model_opt));
     return absl::OkStatus();
   }
   // Not read: they leave out what newer files say, and leave open whether the weights beside them are theirs.
@@ -464,7 +464,7 @@ absl::Status ReadQuantisationBeside(const std::string& directory, ModelConfig* c
         path,
         ": found, but config.json has no quantization_config: put the file's content there, with "
         "\"quant_method\": \"",
-        method, "\" added, or remove the file if the weights are not quantised"));
+        method, "\" added, or remove the file if the weights are not quantized"));
   }
   return absl::OkStatus();
 }
@@ -479,8 +479,8 @@ absl::StatusOr<ModelConfig> ModelConfig::Load(const std::string& directory) {
   }
   if (!text.ok()) return text.status();
   ALUDEL_ASSIGN_OR_RETURN(ModelConfig config, FromJson(*text, path));
-  if (config.quantisation.method == QuantisationMethod::kNone) {
-    ALUDEL_RETURN_IF_ERROR(ReadQuantisationBeside(directory, &config));
+  if (config.quantization.method == QuantizationMethod::kNone) {
+    ALUDEL_RETURN_IF_ERROR(ReadQuantizationBeside(directory, &config));
   }
   const std::string generation_path = absl::StrCat(directory, "/generation_config.json");
   ALUDEL_ASSIGN_OR_RETURN(const json generation, ReadOptional(generation_path));

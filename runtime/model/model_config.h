@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "runtime/model/quantisation_config.h"
+#include "runtime/model/weights/quantization_config.h"
 
 namespace aludel {
 
@@ -47,7 +47,7 @@ struct ModelConfig {
   bool qk_norm = false;   // Qwen3
   bool tied_embeddings = false;
   int64_t sliding_window = 0;  // 0: none
-  QuantisationConfig quantisation;
+  QuantizationConfig quantization;
   std::vector<int> eos_ids;
   int bos_id = -1;  // -1: none
 
@@ -56,7 +56,7 @@ struct ModelConfig {
 
   // InvalidArgument names the field, what was found and what is supported.
   static absl::StatusOr<ModelConfig> FromJson(absl::string_view json, absl::string_view origin);
-  // Reads DIR/config.json and, where present, eos ids of DIR/generation_config.json and the quantisation of
+  // Reads DIR/config.json and, where present, eos ids of DIR/generation_config.json and the quantization of
   // DIR/hf_quant_config.json (config.json's counts before it).
   static absl::StatusOr<ModelConfig> Load(const std::string& directory);
 };

@@ -8,11 +8,11 @@
 namespace aludel {
 
 ModelIdentity IdentityOf(const ModelConfig& config, const std::string& weights_hash,
-                         const Tokenizer& tokenizer, int64_t rope_length) {
+                         const TokenizerIdentity& tokenizer, int64_t rope_length) {
   return {.architecture = config.architecture,
           .weights_hash = weights_hash,
-          .tokenizer_fingerprint = tokenizer.fingerprint(),
-          .vocabulary_fingerprint = tokenizer.vocabulary_fingerprint(),
+          .tokenizer_fingerprint = tokenizer.fingerprint,
+          .vocabulary_fingerprint = tokenizer.vocabulary_fingerprint,
           .rope = DescribeRope(config, rope_length),
           .layers = config.layers,
           .kv_heads = config.kv_heads,

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "runtime/model/model_config.h"
-#include "runtime/model/tokenizer.h"
 
 namespace aludel {
 
@@ -24,9 +23,15 @@ struct ModelIdentity {
   int64_t max_positions = 0;
 };
 
+// What a tokenizer says of itself: Tokenizer::fingerprint() and Tokenizer::vocabulary_fingerprint().
+struct TokenizerIdentity {
+  std::string fingerprint;
+  std::string vocabulary_fingerprint;
+};
+
 // `rope_length`: what TransformerOptions says, or 0.
 ModelIdentity IdentityOf(const ModelConfig& config, const std::string& weights_hash,
-                         const Tokenizer& tokenizer, int64_t rope_length);
+                         const TokenizerIdentity& tokenizer, int64_t rope_length);
 
 // Every number that positions depend on, in effect and not as a config spells it, as text: "theta 500000,
 // llama3 factor 8, ...". Equal texts rotate equally.
@@ -37,7 +42,7 @@ std::string DescribeRope(const ModelConfig& config, int64_t rope_length);
 // arrive as ids, which the consumer's tokenizer made. So may sliding windows: caches hold K and V of every
 // position, inside a window or not. Up to the smaller window both models compute the same of the same
 // weights; beyond it the producer's states differ from the consumer's as they do for other weights, which is
-// what a codec is fitted and measured for, and an artefact is bound to one config by its hash. InspectPair
+// what a codec is fitted and measured for, and an artifact is bound to one config by its hash. InspectPair
 // says so where windows differ.
 std::vector<std::string> WhyNoPair(const ModelIdentity& producer, const ModelIdentity& consumer);
 

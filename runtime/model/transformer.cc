@@ -6,7 +6,7 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "runtime/model/weights.h"
+#include "runtime/model/weights/weights.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {

@@ -13,7 +13,8 @@
 #include "kernels/ops.h"
 #include "runtime/kv/block_pool.h"
 #include "runtime/model/model_config.h"
-#include "runtime/model/weight_stream.h"
+#include "runtime/model/transformer_options.h"
+#include "runtime/model/weights/weight_stream.h"
 
 namespace aludel {
 
@@ -59,21 +60,6 @@ struct BatchItem {
   int32_t token = kNoToken;
 };
 
-struct TransformerOptions {
-  DType compute = DType::kBf16;  // of GEMM inputs; sums, norms and the residual stream are always f32
-  // How the device keeps the layers' matrices and the head: in the compute type, if nothing is said, or
-  // rounded to a format with scales, so that decoding reads fewer bytes. Embeddings stay in the compute type.
-  std::optional<WeightFormat> weights;
-  int64_t max_rows = 512;  // tokens of one Forward, over all items
-  // Only for `dynamic` RoPE scaling, whose frequencies depend on the sequence's length: the length they are
-  // fixed for, one for all requests, so that a token's key never changes after it was cached. 0: the model's
-  // own context.
-  int64_t rope_length = 0;
-  StreamOptions stream;  // how weight files are read
-
-  WeightFormat weight_format() const { return weights.value_or(FormatOf(compute)); }
-};
-
 // What loading cost.
 struct LoadReport {
   int64_t bytes = 0;  // of weight files
@@ -115,7 +101,7 @@ class Transformer {
   absl::Status Forward(absl::Span<BatchItem> items, BlockPool& pool, std::vector<float>* logits);
 
   // Runs layers [0, layers) fully and computes K and V of layer `layers` too (they come free): the consumer's
-  // native shallow layers. Leaves the normalised attention input of layer `layers` in `h` (device memory of
+  // recomputed shallow layers. Leaves the normalized attention input of layer `layers` in `h` (device memory of
   // any type, [rows, hidden]).
   absl::Status ForwardShallow(absl::Span<BatchItem> items, int layers, BlockPool& pool, const TensorView& h);
 

@@ -2,22 +2,22 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "runtime/offline/codec_benchmark.h"
-#include "runtime/offline/flag_set.h"
-#include "runtime/offline/machine_flags.h"
-#include "runtime/offline/progress.h"
+#include "runtime/bench/codec_benchmark.h"
 #include "runtime/status_macros.h"
+#include "runtime/tool/flag_set.h"
+#include "runtime/tool/machine_flags.h"
+#include "runtime/tool/progress.h"
 #include "server/bench/commands.h"
 
 namespace aludel {
 namespace {
 
 constexpr char kUsage[] =
-    R"(aludel-bench codec measures what hand-over formats cost to encode and to reconstruct, beside the consumer's own
+    R"(aludel-bench codec measures what handoff formats cost to encode and to reconstruct, beside the consumer's own
 prefill of the same prompt and beside the machine's matrix product, all in one run.
 
   aludel-bench codec --producer deploy/demo/base --consumer deploy/demo/chat --codec deploy/demo/codec \
-      --formats aludel-p2,paper --tokens 512)";
+      --formats aludel-p2,scd --tokens 512)";
 
 constexpr double kGiga = 1e9;
 
@@ -39,7 +39,7 @@ void Print(const CodecBenchmark& result, int64_t tokens) {
                count / result.prefill_seconds);
   absl::PrintF(
       "| format | bytes/token | encode tok/s | of GEMM | reconstruct tok/s | cache GB/s | of GEMM | encode + "
-      "reconstruct, of prefill | native, of prefill |\n|---|---|---|---|---|---|---|---|---|\n");
+      "reconstruct, of prefill | recomputed, of prefill |\n|---|---|---|---|---|---|---|---|---|\n");
   for (const CodecTimes& format : result.formats) {
     absl::PrintF("| %s | %.1f | %s | %s | %.0f | %.2f | %s | %.1f %% | %.1f %% |\n", format.format,
                  format.bytes_per_token, Rate(count, format.encode_seconds),
@@ -48,7 +48,7 @@ void Print(const CodecBenchmark& result, int64_t tokens) {
                  static_cast<double>(result.raw_bytes) / kGiga / format.reconstruct_seconds,
                  OfGemm(format.reconstruct_flops, format.reconstruct_seconds, result.gemm_flops),
                  100 * (format.encode_seconds + format.reconstruct_seconds) / result.prefill_seconds,
-                 100 * format.native_seconds / result.prefill_seconds);
+                 100 * format.recompute_seconds / result.prefill_seconds);
   }
 }
 
@@ -62,7 +62,7 @@ absl::Status CodecCommand(int argc, char** argv) {
   FlagSet flags(kUsage);
   flags.Add("producer", "DIR", &options.producer, "model directory of the prefill side");
   flags.Add("consumer", "DIR", &options.consumer, "model directory of the decode side");
-  flags.Add("codec", "DIR", &options.codec, "artefact directory");
+  flags.Add("codec", "DIR", &options.codec, "artifact directory");
   flags.Add("formats", "LIST", &formats, "comma-separated");
   flags.Add("tokens", "N", &options.tokens, "of the prompt");
   flags.Add("repeats", "N", &repeats, "medians are over so many passes");

@@ -1,11 +1,11 @@
 #include <cstdio>
 
 #include "absl/strings/str_format.h"
-#include "runtime/offline/engine_benchmark.h"
-#include "runtime/offline/machine_flags.h"
-#include "runtime/offline/progress.h"
-#include "runtime/offline/score.h"
+#include "runtime/bench/engine_benchmark.h"
+#include "runtime/evaluate/score.h"
 #include "runtime/status_macros.h"
+#include "runtime/tool/machine_flags.h"
+#include "runtime/tool/progress.h"
 #include "server/bench/commands.h"
 
 namespace aludel {
@@ -70,8 +70,8 @@ absl::Status EngineCommand(int argc, char** argv) {
   flags.Add("shared-tokens", "N", &options.shared_tokens, "that all prompts begin with");
   flags.Add("own-tokens", "N", &options.own_tokens, "of each prompt behind them");
   flags.Add("output-tokens", "N", &options.output_tokens, "of each answer");
-  flags.Add("chunk-tokens", "N", &options.chunk_tokens,
-            "of one engine step, as engine.chunk_tokens of the servers");
+  flags.Add("max-num-batched-tokens", "N", &options.max_num_batched_tokens,
+            "of one engine step, as engine.max_num_batched_tokens of the servers");
   machine.AddCompute(&flags, options.compute, "arithmetic of the model");
   machine.AddWeights(&flags);
   machine.AddDevice(&flags);

@@ -13,12 +13,14 @@
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "runtime/offline/flag_set.h"
 #include "runtime/status_macros.h"
+#include "runtime/tool/flag_set.h"
 #include "server/bench/commands.h"
 #include "server/bench/link_bounds.h"
 #include "transport/monotonic_clock.h"
+#include "transport/open_transport.h"
 #include "transport/transport.h"
+#include "transport/transport_options.h"
 
 namespace aludel {
 namespace {
@@ -54,12 +56,12 @@ class Sink : public MessageHandler {
   }
   void OnPayload(MessageId, absl::Status status) override {
     absl::MutexLock lock(&mutex_);
-    landed_ += status.ok() ? 1 : 0;
+    received_ += status.ok() ? 1 : 0;
   }
   // False where it takes longer.
-  bool AwaitLanded(int64_t count, absl::Duration limit) {
+  bool AwaitReceived(int64_t count, absl::Duration limit) {
     absl::MutexLock lock(&mutex_);
-    const auto enough = [&] { return landed_ >= count; };
+    const auto enough = [&] { return received_ >= count; };
     return mutex_.AwaitWithTimeout(absl::Condition(&enough), limit);
   }
   void Close() { region_.reset(); }
@@ -69,7 +71,7 @@ class Sink : public MessageHandler {
   const size_t places_;
   std::unique_ptr<MemoryRegion> region_;
   absl::Mutex mutex_;
-  int64_t landed_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t received_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 // The other process: reports its address, then echoes each number of messages that it reads once that many
@@ -83,8 +85,8 @@ int Receive(const LinkOptions& options, int commands, int answers) {
   if (write(answers, &bytes, sizeof(bytes)) != sizeof(bytes)) return 1;
   if (write(answers, address.data(), address.size()) != static_cast<ssize_t>(address.size())) return 1;
   for (int64_t count = 0; read(commands, &count, sizeof(count)) == sizeof(count);) {
-    const char landed = sink.AwaitLanded(count, absl::Seconds(60)) ? 1 : 0;
-    if (write(answers, &landed, 1) != 1) return 1;
+    const char received = sink.AwaitReceived(count, absl::Seconds(60)) ? 1 : 0;
+    if (write(answers, &received, 1) != 1) return 1;
   }
   sink.Close();
   return 0;
@@ -119,7 +121,7 @@ class Source {
       before = sent_;
     }
     for (int64_t i = 0; i < options_.window; ++i) SendNext();
-    ALUDEL_ASSIGN_OR_RETURN(const int64_t sent, AwaitLanded());
+    ALUDEL_ASSIGN_OR_RETURN(const int64_t sent, AwaitReceived());
     return static_cast<double>((sent - before) * options_.size) /
            absl::ToDoubleSeconds(MonotonicNow() - begin);
   }
@@ -144,7 +146,7 @@ class Source {
     });
   }
   // How many messages have been sent since the beginning, all of which were received.
-  absl::StatusOr<int64_t> AwaitLanded() {
+  absl::StatusOr<int64_t> AwaitReceived() {
     int64_t sent = 0;
     {
       absl::MutexLock lock(&mutex_);
@@ -153,10 +155,10 @@ class Source {
       if (!failed_.ok()) return failed_;
       sent = sent_;
     }
-    char landed = 0;
-    if (write(commands_, &sent, sizeof(sent)) != sizeof(sent) || read(answers_, &landed, 1) != 1)
+    char received = 0;
+    if (write(commands_, &sent, sizeof(sent)) != sizeof(sent) || read(answers_, &received, 1) != 1)
       return Gone();
-    if (landed != 1) return absl::DeadlineExceededError("messages have not landed within a minute");
+    if (received != 1) return absl::DeadlineExceededError("messages have not arrived within a minute");
     return sent;
   }
 
@@ -242,7 +244,7 @@ absl::Status LinkCommand(int argc, char** argv) {
   FlagSet flags(kUsage);
   flags.Add("size", "BYTES", &options.size, "of each message");
   flags.Add("window", "COUNT", &options.window, "messages under way");
-  flags.Add("places", "COUNT", &options.places, "where payloads land, in turn; 1: each over the last");
+  flags.Add("places", "COUNT", &options.places, "where payloads arrive, in turn; 1: each over the last");
   flags.Add("milliseconds", "MS", &options.milliseconds, "of sending, after a warm-up of a quarter of it");
   flags.Add("kinds", "LIST", &options.kinds, "what to measure: tcp, tls (tcp with certificates), ucx");
   flags.Add("transports", "LIST", &options.transport.ucx_transports, "UCX transports");

@@ -1,11 +1,11 @@
 #include <cstdio>
 
 #include "absl/strings/str_format.h"
-#include "runtime/offline/flag_set.h"
-#include "runtime/offline/load_benchmark.h"
-#include "runtime/offline/machine_flags.h"
-#include "runtime/offline/progress.h"
+#include "runtime/bench/load_benchmark.h"
 #include "runtime/status_macros.h"
+#include "runtime/tool/flag_set.h"
+#include "runtime/tool/machine_flags.h"
+#include "runtime/tool/progress.h"
 #include "server/bench/commands.h"
 
 namespace aludel {

@@ -9,8 +9,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "runtime/offline/plot.h"
-#include "runtime/offline/score.h"
+#include "runtime/evaluate/plot.h"
+#include "runtime/evaluate/score.h"
 
 namespace aludel {
 namespace {
@@ -143,7 +143,7 @@ td:first-child, th:first-child { text-align: left; } th { color: var(--soft); fo
 
 }  // namespace
 
-ordered_json SummariseLoad(const std::vector<LoadResult>& results, const LoadObjective& objective) {
+ordered_json SummarizeLoad(const std::vector<LoadResult>& results, const LoadObjective& objective) {
   std::map<std::string, int64_t> errors;
   int64_t good = 0;
   int64_t whole = 0;

@@ -17,7 +17,7 @@ struct LoadObjective {
 
 // Percentiles of TTFT, inter-token and whole-request time over the answers that came whole, throughput,
 // errors by reason, and goodput: requests per second that met the objective, out of all that were sent.
-nlohmann::ordered_json SummariseLoad(const std::vector<LoadResult>& results, const LoadObjective& objective);
+nlohmann::ordered_json SummarizeLoad(const std::vector<LoadResult>& results, const LoadObjective& objective);
 
 // A few lines for people.
 std::string DescribeLoad(const nlohmann::ordered_json& summary);

@@ -1,16 +1,16 @@
 #include <cstdio>
 
 #include "absl/strings/str_format.h"
-#include "runtime/offline/flag_set.h"
-#include "runtime/offline/make_codec.h"
+#include "runtime/bench/make_codec.h"
 #include "runtime/status_macros.h"
+#include "runtime/tool/flag_set.h"
 #include "server/bench/commands.h"
 
 namespace aludel {
 namespace {
 
 constexpr char kUsage[] =
-    R"(aludel-bench make-codec writes an artefact with random weights for a producer and a consumer, of the shape that
+    R"(aludel-bench make-codec writes an artifact with random weights for a producer and a consumer, of the shape that
 aludel-calibrate would give it, to measure what encoding, shipping and reconstruction cost at real sizes. Answers over
 such codes are nonsense.
 
@@ -20,15 +20,15 @@ such codes are nonsense.
 
 absl::Status MakeCodecCommand(int argc, char** argv) {
   MakeCodecOptions options;
-  int64_t native_layers = options.native_layers;
+  int64_t recomputed_layers = options.recomputed_layers;
   int64_t group_layers = 0;
   int64_t seed = 1;
   FlagSet flags(kUsage);
   flags.Add("producer", "DIR", &options.producer, "model directory of the prefill side");
   flags.Add("consumer", "DIR", &options.consumer, "model directory of the decode side");
-  flags.Add("out", "DIR", &options.out, "artefact directory");
-  flags.Add("preset", "NAME", &options.preset, "aludel or paper; the other flags shape aludel");
-  flags.Add("native-layers", "N", &native_layers, "layers that the consumer runs over every token");
+  flags.Add("out", "DIR", &options.out, "artifact directory");
+  flags.Add("preset", "NAME", &options.preset, "aludel or scd; the other flags shape aludel");
+  flags.Add("recomputed-layers", "N", &recomputed_layers, "layers that the consumer runs over every token");
   flags.Add("bytes-per-token", "X", &options.bytes_per_token, "at most; 0: 1/16 of raw");
   flags.Add("group-layers", "N", &group_layers, "layers coded together; 0: as many as memory allows");
   flags.Add("compute-share", "X", &options.compute_share, "of the consumer's prefill that coding may cost");
@@ -45,7 +45,7 @@ absl::Status MakeCodecCommand(int argc, char** argv) {
     return absl::InvalidArgumentError(
         "want --group-layers and --bytes-per-token at least 0 and --compute-share above 0");
   }
-  options.native_layers = static_cast<int>(native_layers);
+  options.recomputed_layers = static_cast<int>(recomputed_layers);
   options.group_layers = static_cast<int>(group_layers);
   options.seed = static_cast<uint64_t>(seed);
   ALUDEL_ASSIGN_OR_RETURN(const MadeCodec made, MakeCodec(options));

@@ -1,9 +1,9 @@
 #include <cstdio>
 
-#include "runtime/offline/flag_set.h"
-#include "runtime/offline/make_model.h"
-#include "runtime/offline/progress.h"
+#include "runtime/bench/make_model.h"
 #include "runtime/status_macros.h"
+#include "runtime/tool/flag_set.h"
+#include "runtime/tool/progress.h"
 #include "server/bench/commands.h"
 
 namespace aludel {

@@ -8,11 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "runtime/model/tokenizer.h"
-#include "runtime/offline/flag_set.h"
-#include "runtime/offline/progress.h"
-#include "runtime/offline/questions.h"
+#include "runtime/evaluate/questions.h"
 #include "runtime/status_macros.h"
+#include "runtime/text/tokenizer/tokenizer.h"
+#include "runtime/tool/flag_set.h"
+#include "runtime/tool/progress.h"
 #include "server/bench/commands.h"
 #include "server/bench/load_client.h"
 #include "server/bench/load_report.h"
@@ -193,7 +193,7 @@ absl::Status Load(const Flags& flags) {
                             return !StopAsked();
                           }));
   bar.Break();
-  const ordered_json summary = SummariseLoad(results, flags.objective);
+  const ordered_json summary = SummarizeLoad(results, flags.objective);
   std::fputs(DescribeLoad(summary).c_str(), stdout);
   // Errors are cut, and may be of any bytes.
   const std::string json = summary.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";

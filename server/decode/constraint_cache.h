@@ -7,10 +7,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "runtime/constrain/json_schema.h"
-#include "runtime/constrain/token_automaton.h"
-#include "runtime/model/tokenizer.h"
-#include "server/compile_cache.h"
+#include "runtime/text/constrain/json_schema.h"
+#include "runtime/text/constrain/token_automaton.h"
+#include "runtime/text/tokenizer/tokenizer.h"
+#include "server/work/compile_cache.h"
 
 namespace aludel {
 

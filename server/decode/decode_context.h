@@ -6,17 +6,17 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "server/config.h"
+#include "server/config/decode_options.h"
 #include "server/decode/constraint_cache.h"
-#include "server/decode/cost_model.h"
-#include "server/decode/kv_receiver.h"
-#include "server/decode/prefill_pool.h"
+#include "server/decode/handoff/kv_receiver.h"
+#include "server/decode/plan/cost_model.h"
+#include "server/decode/plan/prefill_pool.h"
 #include "server/decode/shadow_checker.h"
-#include "server/frame_arena.h"
-#include "server/metrics.h"
-#include "server/model_host.h"
-#include "server/otlp_exporter.h"
-#include "server/timer.h"
+#include "server/handoff/frame_arena.h"
+#include "server/host/model_host.h"
+#include "server/observe/metrics.h"
+#include "server/observe/otlp_exporter.h"
+#include "server/process/timer.h"
 
 namespace aludel {
 
@@ -35,8 +35,8 @@ struct DecodeContext {
   OtlpExporter* traces = nullptr;   // may be null
   ShadowChecker* shadow = nullptr;  // may be null
   std::atomic<int64_t>* sessions_open = nullptr;
-  std::atomic<uint32_t>* handover_traces = nullptr;  // written so far
-  std::function<absl::Status()> health;              // reported to peers by Describe
+  std::atomic<uint32_t>* handoff_traces = nullptr;  // written so far
+  std::function<absl::Status()> health;             // reported to peers by Describe
 };
 
 // The names of this server's wire formats, best first.

@@ -1,10 +1,10 @@
 #include "server/decode/decode_service.h"
 
 #include "absl/strings/str_cat.h"
-#include "server/caller_identity.h"
-#include "server/deadline.h"
-#include "server/rpc_status.h"
-#include "server/rpc_trace.h"
+#include "server/handoff/caller_identity.h"
+#include "server/rpc/deadline.h"
+#include "server/rpc/rpc_status.h"
+#include "server/rpc/rpc_trace.h"
 
 namespace aludel {
 
@@ -31,7 +31,7 @@ grpc::ServerUnaryReactor* DecodeService::Describe(grpc::CallbackServerContext* c
   response->set_epoch(context_.receiver->epoch());
   response->set_max_context(context_.model->engine().options().max_context);
   for (const auto& codec : context_.model->codecs()) response->add_formats(codec->name());
-  response->set_max_choices(static_cast<uint32_t>(context_.model->engine().options().max_sequences));
+  response->set_max_choices(static_cast<uint32_t>(context_.model->engine().options().max_num_seqs));
   response->set_numerics(context_.model->Numerics());
   reactor->Finish(grpc::Status::OK);
   return reactor;

@@ -4,13 +4,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/codec/hand_over.h"
+#include "runtime/codec/handoff.h"
 #include "runtime/status_macros.h"
-#include "server/deadline.h"
 #include "server/decode/sampling_fields.h"
-#include "server/rpc_fields.h"
-#include "server/rpc_status.h"
-#include "server/shedding.h"
+#include "server/host/shedding.h"
+#include "server/rpc/deadline.h"
+#include "server/rpc/rpc_fields.h"
+#include "server/rpc/rpc_status.h"
 #include "spdlog/spdlog.h"
 
 namespace aludel {
@@ -53,7 +53,7 @@ GenerateSession::GenerateSession(const DecodeContext& context, std::shared_ptr<S
       deadline_(deadline),
       caller_(caller),
       trace_(Child(caller)),
-      handover_trace_(Child(trace_)) {
+      handoff_trace_(Child(trace_)) {
   context_.sessions_open->fetch_add(1);
 }
 
@@ -132,7 +132,7 @@ absl::StatusOr<Plan> GenerateSession::ChoosePlan(const PlanRequest& wanted,
     plan.cached_tokens = cached;
     return plan;
   }
-  // The format's own native tokens, beside what the operator wants computed here.
+  // The format's own recomputed tokens, beside what the operator wants computed here.
   const TokenRange range = HandedOver(*context_.model->FindCodec(plan.format), wanted.prompt_tokens);
   plan.handed_over_tokens = std::min(plan.handed_over_tokens, range.end);
   if (plan.handed_over_tokens <= range.begin) return Plan{.reason = "short_prompt"};
@@ -182,8 +182,8 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
   }
   if (plan.remote) {
     const KvCodec* codec = context_.model->FindCodec(plan.format);
-    absl::StatusOr<FrameExtent> reserved = context_.arena->Reserve(context_.model->HandoverWindow(
-        *codec, plan.handed_over_tokens, context_.options->handover_window_bytes));
+    absl::StatusOr<FrameExtent> reserved = context_.arena->Reserve(context_.model->HandoffWindow(
+        *codec, plan.handed_over_tokens, context_.options->handoff_window_bytes));
     if (reserved.ok()) {
       extent = *std::move(reserved);
       spec.codec = codec;
@@ -200,7 +200,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
     spec.sampling.top_logprobs = std::max(spec.sampling.top_logprobs.value_or(0), kShadowLogprobs);
   }
   context_.metrics->CountPlan(plan.remote ? "remote" : cached ? "cached" : "local", plan.reason);
-  if (plan.remote) handover_ = std::make_shared<Handover>(context_, HandoverSpec(wanted, plan, spec));
+  if (plan.remote) handoff_ = std::make_shared<Handoff>(context_, HandoffSpec(wanted, plan, spec));
   {
     absl::MutexLock lock(&mutex_);
     admitted_ = MonotonicNow();
@@ -217,7 +217,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
     } else if (plan.remote) {
       labels_.plan = "remote";
       labels_.format = plan.format;
-      handed_over_tokens_ = plan.handed_over_tokens - spec.codec->native_head_tokens();
+      handed_over_tokens_ = plan.handed_over_tokens - spec.codec->recomputed_head_tokens();
     }
   }
   ALUDEL_ASSIGN_OR_RETURN(const SequenceId sequence,
@@ -231,27 +231,27 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
   if (!stopped.ok()) {
     context_.model->engine().Cancel(sequence, stopped);
   } else if (plan.remote) {
-    handover_->Begin(sequence, plan.target, std::move(extent));
+    handoff_->Begin(sequence, plan.target, std::move(extent));
   }
   return absl::OkStatus();
 }
 
-Handover::Spec GenerateSession::HandoverSpec(const PlanRequest& wanted, const Plan& plan,
-                                             const GenerateSpec& spec) const {
-  Handover::Spec handover{.request_id = request_id_,
-                          .traceparent = handover_trace_ ? handover_trace_->ToTraceparent() : "",
-                          .prompt = {spec.prompt.begin(), spec.prompt.begin() + plan.handed_over_tokens},
-                          .codec = spec.codec,
-                          .cache_salt = cache_salt_,
-                          .max_staleness_ms = max_staleness_ms_,
-                          .wanted = wanted,
-                          .deadline = deadline_};
-  handover.wanted.format = plan.format;  // what the engine expects from now on
-  return handover;
+Handoff::Spec GenerateSession::HandoffSpec(const PlanRequest& wanted, const Plan& plan,
+                                           const GenerateSpec& spec) const {
+  Handoff::Spec handoff{.request_id = request_id_,
+                        .traceparent = handoff_trace_ ? handoff_trace_->ToTraceparent() : "",
+                        .prompt = {spec.prompt.begin(), spec.prompt.begin() + plan.handed_over_tokens},
+                        .codec = spec.codec,
+                        .cache_salt = cache_salt_,
+                        .max_staleness_ms = max_staleness_ms_,
+                        .wanted = wanted,
+                        .deadline = deadline_};
+  handoff.wanted.format = plan.format;  // what the engine expects from now on
+  return handoff;
 }
 
-void GenerateSession::EndHandover(TicketState end) {
-  if (handover_ != nullptr) handover_->End(end);
+void GenerateSession::EndHandoff(TicketState end) {
+  if (handoff_ != nullptr) handoff_->End(end);
 }
 
 void GenerateSession::Stop(const absl::Status& reason) {
@@ -277,11 +277,11 @@ void GenerateSession::SendStarted(const SequenceTimes& times, int64_t cached_tok
     remote = labels_.plan == "remote";
     handed_over = handed_over_tokens_;
   }
-  if (handover_ != nullptr && handover_->trace() != nullptr) handover_->trace()->FirstToken(MonotonicNow());
+  if (handoff_ != nullptr && handoff_->trace() != nullptr) handoff_->trace()->FirstToken(MonotonicNow());
   // The cache is complete: frames that still come are late.
-  EndHandover(fell_back ? TicketState::kAbandoned : TicketState::kCompleted);
+  EndHandoff(fell_back ? TicketState::kAbandoned : TicketState::kCompleted);
 
-  const Handover::Report handover = remote ? handover_->report() : Handover::Report{};
+  const Handoff::Report handoff = remote ? handoff_->report() : Handoff::Report{};
   double since_admission = 0;
   StageSeconds stages;
   RequestLabels labels;
@@ -290,17 +290,17 @@ void GenerateSession::SendStarted(const SequenceTimes& times, int64_t cached_tok
     if (fell_back) labels_.plan = "fallback";
     labels = labels_;
     since_admission = absl::ToDoubleSeconds(MonotonicNow() - admitted_);
-    stages = SplitFirstToken(times, handover.producer, absl::ToDoubleSeconds(admitted_ - start_));
+    stages = SplitFirstToken(times, handoff.producer, absl::ToDoubleSeconds(admitted_ - start_));
     stages_ = stages;
   }
   if (fell_back) {
     context_.metrics->CountFallback(StatusName(fallback_reason.code()));
-    spdlog::warn("request={} prefilled here after a failed hand-over: {}", request_id_,
+    spdlog::warn("request={} prefilled here after a failed handoff: {}", request_id_,
                  fallback_reason.ToString());
   }
   if (remote) {
-    context_.metrics->CountHandover("received", fell_back ? StatusName(fallback_reason.code()) : "ok",
-                                    since_admission);
+    context_.metrics->CountHandoff("received", fell_back ? StatusName(fallback_reason.code()) : "ok",
+                                   since_admission);
   }
   context_.metrics->ObserveFirstToken(labels, stages);
   Learn(labels, stages, times, cached_tokens);
@@ -309,7 +309,7 @@ void GenerateSession::SendStarted(const SequenceTimes& times, int64_t cached_tok
   v1::Started* started = out.mutable_started();
   started->set_plan(labels.plan);
   started->set_format(labels.format);
-  started->set_payload_bytes(handover.usage.bytes);
+  started->set_payload_bytes(handoff.usage.bytes);
   started->set_predicted_ttft(predicted_ttft_.value_or(0));
   if (remote && !fell_back) {
     const ModelConfig& config = context_.model->config();
@@ -324,7 +324,7 @@ void GenerateSession::SendStarted(const SequenceTimes& times, int64_t cached_tok
   wire->set_encode(stages.encode);
   wire->set_transfer(stages.transfer);
   wire->set_reconstruct(stages.reconstruct);
-  wire->set_native(stages.native);
+  wire->set_recompute(stages.recompute);
   wire->set_first_decode(stages.first_decode);
   wire->set_ttft(stages.ttft);
   stream_->Push(std::move(out));
@@ -340,16 +340,16 @@ void GenerateSession::Learn(const RequestLabels& labels, const StageSeconds& sta
   if (labels.plan != "remote") return;
   // The prefill server's account travels beside its frames: after a short prompt it comes after the
   // first token.
-  handover_->WhenAccounted(
+  handoff_->WhenAccounted(
       [costs = context_.costs, target = CostTarget(target_), format = labels.format, times,
-       queued = stages.ttft - times.ttft](const Handover& handover, const Handover::Report& report) {
+       queued = stages.ttft - times.ttft](const Handoff& handoff, const Handoff::Report& report) {
         if (report.attempts != 1) return;
         costs->ObserveRemote(
-            target, format, handover.prompt(), handover.cache_salt(),
+            target, format, handoff.prompt(), handoff.cache_salt(),
             SplitFirstToken(times, report.producer, queued), *report.producer,
             {.bytes = report.usage.bytes,
              .first_bytes = report.usage.first_bytes,
-             .seconds = absl::ToDoubleSeconds(report.usage.last_landed - report.usage.first_landed)});
+             .seconds = absl::ToDoubleSeconds(report.usage.last_received - report.usage.first_received)});
       });
 }
 
@@ -394,7 +394,7 @@ void GenerateSession::OnToken(const TokenEvent& event) {
 }
 
 void GenerateSession::OnDone(const absl::Status& status, const SequenceResult& result) {
-  EndHandover(TicketState::kAbandoned);
+  EndHandoff(TicketState::kAbandoned);
   if (shadow_ && status.ok() && !result.fell_back) context_.shadow->Offer(*std::move(shadow_));
   if (status.ok()) {
     // An answer may have no token at all.
@@ -437,14 +437,14 @@ void GenerateSession::End(const absl::Status& status) {
   const double seconds = absl::ToDoubleSeconds(MonotonicNow() - start_);
   context_.metrics->ObserveRequest(labels, StatusName(status.code()), seconds, prompt_tokens,
                                    completion_tokens);
-  if (handover_ != nullptr && !started_) {  // the handoff ends with its request
-    context_.metrics->CountHandover("received", StatusName(status.code()), seconds);
+  if (handoff_ != nullptr && !started_) {  // the handoff ends with its request
+    context_.metrics->CountHandoff("received", StatusName(status.code()), seconds);
   }
   spdlog::log(status.ok() ? spdlog::level::debug : spdlog::level::info,
               "request={} ended: {} (plan {} {}, {} + {} tokens, {:.3f} s)", request_id_, status.ToString(),
               labels.plan, labels.format, prompt_tokens, completion_tokens, seconds);
   if (context_.traces != nullptr && trace_ && trace_->sampled) ExportSpans(status, labels);
-  if (handover_ != nullptr) handover_->WriteTrace();
+  if (handoff_ != nullptr) handoff_->WriteTrace();
   stream_->End(ToGrpc(status));
   // A backlog that is not read must not keep the call open for ever.
   context_.timer->At(MonotonicNow() + kReaderGrace, [weak = std::weak_ptr<Stream>(stream_)] {
@@ -460,13 +460,13 @@ void GenerateSession::ExportSpans(const absl::Status& status, const RequestLabel
             .start = ToWallTime(start_),
             .end = absl::Now(),
             .error = status.ok() ? "" : status.ToString()};
-  const Handover::Report report = handover_ == nullptr ? Handover::Report{} : handover_->report();
-  Span handover{.context = *handover_trace_,
-                .parent = trace_->span_id,
-                .name = absl::StrCat("hand-over ", labels.format),
-                .kind = Span::Kind::kClient,
-                .start = ToWallTime(report.begin),
-                .end = ToWallTime(report.end)};
+  const Handoff::Report report = handoff_ == nullptr ? Handoff::Report{} : handoff_->report();
+  Span handoff{.context = *handoff_trace_,
+               .parent = trace_->span_id,
+               .name = absl::StrCat("handoff ", labels.format),
+               .kind = Span::Kind::kClient,
+               .start = ToWallTime(report.begin),
+               .end = ToWallTime(report.end)};
   {
     absl::MutexLock lock(&mutex_);
     span.attributes = {{"gen_ai.request.model", labels.model},
@@ -480,17 +480,17 @@ void GenerateSession::ExportSpans(const absl::Status& status, const RequestLabel
                        {"aludel.stage.encode_seconds", stages_.encode},
                        {"aludel.stage.transfer_seconds", stages_.transfer},
                        {"aludel.stage.reconstruct_seconds", stages_.reconstruct},
-                       {"aludel.stage.native_seconds", stages_.native},
+                       {"aludel.stage.recompute_seconds", stages_.recompute},
                        {"aludel.stage.first_decode_seconds", stages_.first_decode}};
-    handover.attributes = {{"aludel.payload_bytes", static_cast<int64_t>(report.usage.bytes)},
-                           {"aludel.frames", static_cast<int64_t>(report.usage.frames)},
-                           {"aludel.attempts", static_cast<int64_t>(report.attempts)},
-                           {"aludel.handed_over_tokens", handed_over_tokens_}};
-    if (labels.plan == "fallback") handover.error = "the prompt was prefilled on the decode server";
+    handoff.attributes = {{"aludel.payload_bytes", static_cast<int64_t>(report.usage.bytes)},
+                          {"aludel.frames", static_cast<int64_t>(report.usage.frames)},
+                          {"aludel.attempts", static_cast<int64_t>(report.attempts)},
+                          {"aludel.handed_over_tokens", handed_over_tokens_}};
+    if (labels.plan == "fallback") handoff.error = "the prompt was prefilled on the decode server";
   }
   context_.traces->Export(std::move(span));
   // A handoff that has not ended leaves no span.
-  if (report.end != absl::InfiniteFuture()) context_.traces->Export(std::move(handover));
+  if (report.end != absl::InfiniteFuture()) context_.traces->Export(std::move(handoff));
 }
 
 }  // namespace aludel

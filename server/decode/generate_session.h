@@ -10,27 +10,27 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "aludel/v1/handoff.pb.h"
-#include "runtime/engine.h"
+#include "runtime/engine/engine.h"
 #include "server/decode/decode_context.h"
-#include "server/decode/handover.h"
-#include "server/decode/planner.h"
+#include "server/decode/handoff/handoff.h"
+#include "server/decode/plan/planner.h"
 #include "server/decode/shadow_checker.h"
 #include "server/decode/stages.h"
-#include "server/event_stream.h"
-#include "server/metrics.h"
-#include "server/trace_context.h"
+#include "server/observe/metrics.h"
+#include "server/observe/trace_context.h"
+#include "server/rpc/event_stream.h"
 
 namespace aludel {
 
 // One Decode.Generate call. The engine ends every admitted sequence exactly once, and the session ends with
-// it. Beside it a remote plan has a Handover, which feeds the engine frames or, where it cannot, tells it to
+// it. Beside it a remote plan has a Handoff, which feeds the engine frames or, where it cannot, tells it to
 // prefill the prompt itself; with the first token it is over.
 //
 //   handoff --all frames received--> generating --stop, length--> ended
 //      |  given up                        ^
 //      '---------> local prefill ---------'               Stop (client gone) leads to ended from anywhere.
 //
-// Thread-safe; calls into the engine, the hand-over and gRPC are made without the lock.
+// Thread-safe; calls into the engine, the handoff and gRPC are made without the lock.
 class GenerateSession : public SequenceListener, public std::enable_shared_from_this<GenerateSession> {
  public:
   using Stream = EventStream<v1::GenerateEvent>;
@@ -52,8 +52,8 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   void Begin(const v1::GenerateRequest& request, std::shared_ptr<TokenAutomaton> constraint);
   absl::Status Admit(const v1::GenerateRequest& request, const PlanRequest& wanted, const Plan& plan,
                      std::shared_ptr<TokenAutomaton> constraint);
-  Handover::Spec HandoverSpec(const PlanRequest& wanted, const Plan& plan, const GenerateSpec& spec) const;
-  void EndHandover(TicketState end);
+  Handoff::Spec HandoffSpec(const PlanRequest& wanted, const Plan& plan, const GenerateSpec& spec) const;
+  void EndHandoff(TicketState end);
   void EndLocalWait();
   // Reports the plan's outcome to the cost model.
   void Learn(const RequestLabels& labels, const StageSeconds& stages, const SequenceTimes& times,
@@ -72,18 +72,18 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   const absl::Time start_;
   const absl::Time deadline_;
   const std::optional<TraceContext> caller_;
-  const std::optional<TraceContext> trace_;           // this session's operation, where its caller has one
-  const std::optional<TraceContext> handover_trace_;  // and the hand-over's, within it
-  std::string request_id_;                            // set by Start before others see the session
-  std::optional<uint64_t> max_staleness_ms_;          // likewise
-  std::string cache_salt_;                            // likewise
-  bool started_ = false;                              // engine thread: Started was sent
-  absl::Status lost_;                                 // engine thread: why a choice failed
+  const std::optional<TraceContext> trace_;          // this session's operation, where its caller has one
+  const std::optional<TraceContext> handoff_trace_;  // and the handoff's, within it
+  std::string request_id_;                           // set by Start before others see the session
+  std::optional<uint64_t> max_staleness_ms_;         // likewise
+  std::string cache_salt_;                           // likewise
+  bool started_ = false;                             // engine thread: Started was sent
+  absl::Status lost_;                                // engine thread: why a choice failed
 
   std::optional<double> predicted_ttft_;  // set before the engine has the sequence, as are the next two
   PlanTarget target_;                     // of a remote plan
   std::atomic<int64_t> local_tokens_{0};  // of this session's local prefill, that others wait for
-  std::shared_ptr<Handover> handover_;    // of a remote plan; set before the engine has the sequence
+  std::shared_ptr<Handoff> handoff_;      // of a remote plan; set before the engine has the sequence
 
   // Set before the engine has the sequence, then its thread's.
   std::optional<ShadowAnswer> shadow_;

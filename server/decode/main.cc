@@ -4,27 +4,31 @@
 #include "absl/debugging/failure_signal_handler.h"
 #include "absl/debugging/symbolize.h"
 #include "absl/time/time.h"
+#include "runtime/codec/open_codec.h"
 #include "runtime/status_macros.h"
-#include "server/admin.h"
-#include "server/command_line.h"
-#include "server/config.h"
+#include "server/config/command_line.h"
+#include "server/config/decode_options.h"
 #include "server/decode/decode_service.h"
-#include "server/decode/kv_receiver.h"
-#include "server/decode/prefill_pool.h"
-#include "server/frame_arena.h"
-#include "server/grpc_server.h"
-#include "server/logging.h"
-#include "server/metrics.h"
-#include "server/model_host.h"
-#include "server/otlp_exporter.h"
-#include "server/random.h"
-#include "server/shutdown.h"
-#include "server/stop_signal.h"
-#include "server/timer.h"
-#include "server/watchdog.h"
+#include "server/decode/handoff/kv_receiver.h"
+#include "server/decode/plan/prefill_pool.h"
+#include "server/handoff/frame_arena.h"
+#include "server/handoff/random.h"
+#include "server/host/loading.h"
+#include "server/host/model_host.h"
+#include "server/observe/admin.h"
+#include "server/observe/logging.h"
+#include "server/observe/metrics.h"
+#include "server/observe/otlp_exporter.h"
+#include "server/observe/watchdog.h"
+#include "server/process/stop_signal.h"
+#include "server/process/timer.h"
+#include "server/rpc/grpc_server.h"
+#include "server/rpc/shutdown.h"
 #include "spdlog/spdlog.h"
 #include "transport/monotonic_clock.h"
+#include "transport/open_transport.h"
 #include "transport/transport.h"
+#include "transport/transport_options.h"
 
 namespace aludel {
 namespace {
@@ -77,10 +81,11 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   CostModel costs;
   std::atomic<bool> draining = false;
   std::atomic<int64_t> sessions_open = 0;
-  std::atomic<uint32_t> handover_traces = 0;
+  std::atomic<uint32_t> handoff_traces = 0;
 
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<ModelHost> model,
-                          ModelHost::Load(options.model, options.codec, CodecSide::kConsumer));
+                          ModelHost::Load(options.model, options.codec, CodecSide::kConsumer,
+                                          ReportLoading(options.model.directory)));
   for (const PrefillSample& sample : model->prefill_samples()) {
     costs.ObserveLocal(sample.tokens, /*cached=*/0, {.prefill = sample.seconds, .ttft = sample.seconds});
   }
@@ -90,9 +95,9 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                        .max_queue = static_cast<size_t>(options.tracing.max_queue)},
                       &metrics);
   KvReceiver receiver(RandomEpoch(), &metrics, &MonotonicNow);
-  // A payload that takes longer than its whole hand-over may is worth nothing any more.
+  // A payload that takes longer than its whole handoff may is worth nothing any more.
   TransportOptions transport_options = options.transport;
-  transport_options.receive_timeout = options.handover_timeout;
+  transport_options.receive_timeout = options.handoff_timeout;
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, OpenTransport(transport_options, &receiver));
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<FrameArena> arena,
                           FrameArena::Create(transport.get(), options.receive_arena_bytes));
@@ -135,7 +140,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                          .traces = &traces,
                          .shadow = &shadow,
                          .sessions_open = &sessions_open,
-                         .handover_traces = &handover_traces,
+                         .handoff_traces = &handoff_traces,
                          .health = health});
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<grpc::Server> server,
                           StartGrpcServer(options.listen, options.grpc_tls, &service));
@@ -152,7 +157,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   // Frames of tickets that are closed now: the engine and the memory must outlive them.
   AwaitNone(
       "transfers", [&] { return receiver.unfinished_payloads(); },
-      options.handover_timeout + absl::Seconds(5));
+      options.handoff_timeout + absl::Seconds(5));
   shadow.Stop();
   watchdog.Stop();
   model->StopEngine();

@@ -2,7 +2,7 @@
 
 #include "absl/status/statusor.h"
 #include "aludel/v1/handoff.pb.h"
-#include "runtime/sampler.h"
+#include "runtime/engine/sampler.h"
 
 namespace aludel {
 

@@ -5,7 +5,8 @@
 #include <utility>
 
 #include "absl/random/random.h"
-#include "server/rpc_status.h"
+#include "runtime/engine/engine_stats.h"
+#include "server/rpc/rpc_status.h"
 #include "transport/monotonic_clock.h"
 
 namespace aludel {

@@ -10,10 +10,10 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "runtime/engine.h"
-#include "server/config.h"
-#include "server/metrics.h"
-#include "server/timer.h"
+#include "runtime/engine/engine.h"
+#include "server/config/decode_options.h"
+#include "server/observe/metrics.h"
+#include "server/process/timer.h"
 
 namespace aludel {
 

@@ -11,7 +11,7 @@ StageSeconds SplitFirstToken(const SequenceTimes& times, const std::optional<Pro
   stages.queue = before_admission + times.queue;
   stages.prefill = times.prefill;
   stages.reconstruct = times.reconstruct;
-  stages.native = times.native;
+  stages.recompute = times.recompute;
   stages.transfer = times.await;
   if (producer.has_value()) {
     const double worked = producer->queue + producer->prefill + producer->encode;
@@ -23,7 +23,7 @@ StageSeconds SplitFirstToken(const SequenceTimes& times, const std::optional<Pro
     stages.transfer = times.await - explained;
   }
   const double known =
-      stages.queue + stages.prefill + stages.encode + stages.transfer + stages.reconstruct + stages.native;
+      stages.queue + stages.prefill + stages.encode + stages.transfer + stages.reconstruct + stages.recompute;
   stages.first_decode = std::max(0.0, stages.ttft - known);
   return stages;
 }

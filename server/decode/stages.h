@@ -2,8 +2,8 @@
 
 #include <optional>
 
-#include "runtime/engine.h"
-#include "server/metrics.h"
+#include "runtime/engine/engine.h"
+#include "server/observe/metrics.h"
 
 namespace aludel {
 

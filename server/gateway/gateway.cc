@@ -5,11 +5,11 @@
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "server/gateway/completion_exchange.h"
-#include "server/gateway/page.h"
-#include "server/gateway/prompt.h"
-#include "server/rpc_fields.h"
-#include "server/rpc_status.h"
+#include "server/gateway/openai/completion_exchange.h"
+#include "server/gateway/openai/prompt.h"
+#include "server/gateway/page/page.h"
+#include "server/rpc/rpc_fields.h"
+#include "server/rpc/rpc_status.h"
 #include "transport/monotonic_clock.h"
 
 namespace aludel {

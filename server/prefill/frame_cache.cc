@@ -21,7 +21,7 @@ size_t Weight(absl::Span<const int32_t> tokens, const std::vector<CachedFrame>& 
   return bytes;
 }
 
-// A consumer waits for every cell of a hand-over: half a chunk would be worse than none.
+// A consumer waits for every cell of a handoff: half a chunk would be worse than none.
 bool IsWhole(const KvCodec& codec, int64_t begin, int64_t end, const std::vector<CachedFrame>& frames) {
   FrameLedger ledger(codec.shipped_layers(), static_cast<uint32_t>(begin), static_cast<uint32_t>(end));
   for (const CachedFrame& frame : frames) {
@@ -97,7 +97,7 @@ FrameCache::Match FrameCache::Find(const KvCodec& codec, absl::string_view salt,
 void FrameCache::Insert(const KvCodec& codec, absl::string_view salt, absl::Span<const int32_t> prompt,
                         int64_t begin, std::vector<CachedFrame> frames) {
   if (max_bytes_ == 0) return;
-  // A chunk is named by the end of its tokens: native head tokens in front of its frames belong to it.
+  // A chunk is named by the end of its tokens: recomputed head tokens in front of its frames belong to it.
   std::map<int64_t, std::vector<CachedFrame>> by_end;
   for (CachedFrame& frame : frames) {
     by_end[int64_t{frame.coverage.token_begin} + frame.coverage.tokens].push_back(std::move(frame));
@@ -114,7 +114,7 @@ void FrameCache::Insert(const KvCodec& codec, absl::string_view salt, absl::Span
   }
   std::vector<Order::iterator> added;
   for (auto& [end, chunk_frames] : by_end) {
-    if (!IsWhole(codec, std::max(at, codec.native_head_tokens()), end, chunk_frames)) break;
+    if (!IsWhole(codec, std::max(at, codec.recomputed_head_tokens()), end, chunk_frames)) break;
     const absl::Span<const int32_t> tokens = prompt.subspan(at, end - at);
     const auto known = FindChunk(before, tokens, absl::InfinitePast());
     if (known != chunks_.end() && known->tokens.size() == tokens.size()) {

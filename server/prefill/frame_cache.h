@@ -27,7 +27,7 @@ struct CachedFrame {
 // Frames of prompts that were encoded here, so that the same prefix, asked for in the same format by
 // whichever consumer, is sent again without a forward pass. The unit is a chunk: the tokens that one step of
 // the engine encoded, with the frames of all their layers. A chunk is found by the tenant's salt and the
-// encoder (format and artefact hash), by everything before it (a SHA-256 chain over the prompt's chunks) and
+// encoder (format and artifact hash), by everything before it (a SHA-256 chain over the prompt's chunks) and
 // by its own token ids, which are compared one by one. Bounded in bytes; the chunk that was used least
 // recently goes first, and no chunk before those behind it. Thread-safe.
 //

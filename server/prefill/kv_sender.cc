@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
-#include "server/artifact_prefix.h"
+#include "runtime/codec/frame.h"
 #include "transport/monotonic_clock.h"
 
 namespace aludel {
@@ -71,7 +71,7 @@ absl::StatusOr<absl::Span<uint8_t>> KvSender::Reserve(size_t max_bytes) {
   if (!outcome_.status.ok()) return outcome_.status;
   const auto place = ring_.Take(max_bytes + tag);
   if (!place) {
-    return absl::ResourceExhaustedError(absl::StrCat("the hand-over's send memory of ", ring_.size(),
+    return absl::ResourceExhaustedError(absl::StrCat("the handoff's send memory of ", ring_.size(),
                                                      " bytes holds ", ring_.held(), ", the next frame needs ",
                                                      max_bytes + tag));
   }

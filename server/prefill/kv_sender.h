@@ -14,16 +14,16 @@
 #include "aludel/v1/handoff.pb.h"
 #include "runtime/codec/codec.h"
 #include "runtime/codec/frame.h"
-#include "server/frame_cipher.h"
-#include "server/frame_ring.h"
-#include "server/metrics.h"
+#include "server/handoff/frame_cipher.h"
+#include "server/handoff/frame_ring.h"
+#include "server/observe/metrics.h"
 #include "server/prefill/peer_connection.h"
 
 namespace aludel {
 
-// Ships one hand-over's frames: the codec writes each payload straight into registered memory, and the frame
+// Ships one handoff's frames: the codec writes each payload straight into registered memory, and the frame
 // leaves as a message of the transport, its header as the message's header. A place is free again when its
-// send has ended; where the receiver grants credit, no more frames leave than it has room for (HANDOVER.md).
+// send has ended; where the receiver grants credit, no more frames leave than it has room for (HANDOFF.md).
 // Nothing here waits: the encoder asks HasRoom first and is called back when there is room.
 //
 // Reserve and Commit come from one thread at a time (cached frames first, then the engine thread), the rest
@@ -89,7 +89,7 @@ class KvSender : public FrameSink, public std::enable_shared_from_this<KvSender>
   };
   std::vector<Times> times_;      // with Commit; bounded by the frames of the prompt
   absl::Time encoded_from_;       // with Commit
-  FrameHeader header_;            // ticket, epoch, kind and artefact of every frame; with Commit
+  FrameHeader header_;            // ticket, epoch, kind and artifact of every frame; with Commit
   absl::Span<uint8_t> reserved_;  // the Reserve that awaits its Commit, tag included; with Commit
 
   absl::Mutex mutex_;

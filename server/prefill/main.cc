@@ -3,27 +3,30 @@
 
 #include "absl/debugging/failure_signal_handler.h"
 #include "absl/debugging/symbolize.h"
+#include "runtime/codec/open_codec.h"
 #include "runtime/status_macros.h"
-#include "server/admin.h"
-#include "server/command_line.h"
-#include "server/config.h"
-#include "server/frame_arena.h"
-#include "server/grpc_server.h"
-#include "server/logging.h"
-#include "server/metrics.h"
-#include "server/model_host.h"
-#include "server/otlp_exporter.h"
+#include "server/config/command_line.h"
+#include "server/config/prefill_options.h"
+#include "server/handoff/frame_arena.h"
+#include "server/handoff/random.h"
+#include "server/host/loading.h"
+#include "server/host/model_host.h"
+#include "server/observe/admin.h"
+#include "server/observe/logging.h"
+#include "server/observe/metrics.h"
+#include "server/observe/otlp_exporter.h"
+#include "server/observe/watchdog.h"
 #include "server/prefill/connection_cache.h"
 #include "server/prefill/frame_cache.h"
 #include "server/prefill/prefill_load.h"
 #include "server/prefill/prefill_service.h"
 #include "server/prefill/receiver_policy.h"
-#include "server/random.h"
-#include "server/shutdown.h"
-#include "server/stop_signal.h"
-#include "server/timer.h"
-#include "server/watchdog.h"
+#include "server/process/stop_signal.h"
+#include "server/process/timer.h"
+#include "server/rpc/grpc_server.h"
+#include "server/rpc/shutdown.h"
 #include "spdlog/spdlog.h"
+#include "transport/open_transport.h"
 #include "transport/transport.h"
 
 namespace aludel {
@@ -57,7 +60,8 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   std::atomic<int64_t> runs_open = 0;
 
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<ModelHost> model,
-                          ModelHost::Load(options.model, options.codec, CodecSide::kProducer));
+                          ModelHost::Load(options.model, options.codec, CodecSide::kProducer,
+                                          ReportLoading(options.model.directory)));
   OtlpExporter traces({.endpoint = options.tracing.otlp_endpoint,
                        .service = "aludel-prefill",
                        .max_queue = static_cast<size_t>(options.tracing.max_queue)},

@@ -4,10 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/status_macros.h"
-#include "server/deadline.h"
-#include "server/rpc_fields.h"
-#include "server/rpc_status.h"
-#include "server/shedding.h"
+#include "server/host/shedding.h"
+#include "server/rpc/deadline.h"
+#include "server/rpc/rpc_fields.h"
+#include "server/rpc/rpc_status.h"
 #include "spdlog/spdlog.h"
 
 namespace aludel {
@@ -54,7 +54,7 @@ absl::Status PrefillRun::Validate(const v1::RunRequest& request) {
         absl::StrCat("ticket.format: \"", ticket.format().name(), "\" is not a format of this server"));
   }
   if (codec_->artifact_hash() != ticket.format().artifact_hash()) {
-    return absl::FailedPreconditionError(absl::StrCat("ticket.format: artefact of \"", codec_->name(),
+    return absl::FailedPreconditionError(absl::StrCat("ticket.format: artifact of \"", codec_->name(),
                                                       "\" is ", ticket.format().artifact_hash(),
                                                       ", this server has ", codec_->artifact_hash()));
   }
@@ -79,8 +79,8 @@ absl::StatusOr<size_t> PrefillRun::ChooseWindow(const v1::Ticket& ticket) {
   const auto tokens = static_cast<int64_t>(prompt_.size());
   const size_t step = model.StepBytesBound(*codec_);
   const size_t frame = model.StepFrameBound(*codec_);
-  size_t window = model.HandoverWindow(*codec_, tokens, context_.options->handover_window_bytes);
-  windowed_ = window < model.HandoverBytesBound(*codec_, tokens);
+  size_t window = model.HandoffWindow(*codec_, tokens, context_.options->handoff_window_bytes);
+  windowed_ = window < model.HandoffBytesBound(*codec_, tokens);
   if (ticket.has_credit_bytes()) {
     credit_ = ticket.credit_bytes();
     windowed_ = true;
@@ -92,8 +92,8 @@ absl::StatusOr<size_t> PrefillRun::ChooseWindow(const v1::Ticket& ticket) {
     window = std::max(window, step + frame);
   }
   if (window > context_.arena->bytes_total()) {
-    return absl::ResourceExhaustedError(absl::StrCat("send_arena_bytes is ", context_.arena->bytes_total(),
-                                                     ", this hand-over needs ", window));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("send_arena_bytes is ", context_.arena->bytes_total(), ", this handoff needs ", window));
   }
   return window;
 }
@@ -377,7 +377,7 @@ void PrefillRun::End(const absl::Status& status, const KvSender::Outcome& outcom
     stream_->Push(std::move(event));
   }
   const double seconds = absl::ToDoubleSeconds(MonotonicNow() - start_);
-  context_.metrics->CountHandover("sent", StatusName(status.code()), seconds);
+  context_.metrics->CountHandoff("sent", StatusName(status.code()), seconds);
   spdlog::log(status.ok() ? spdlog::level::debug : spdlog::level::info,
               "request={} run ended: {} ({} frames, {} bytes, {:.3f} s)", request_id_, status.ToString(),
               outcome.frames, outcome.frame_bytes, seconds);

@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "server/caller_identity.h"
-#include "server/deadline.h"
-#include "server/rpc_status.h"
-#include "server/rpc_trace.h"
+#include "server/handoff/caller_identity.h"
+#include "server/rpc/deadline.h"
+#include "server/rpc/rpc_status.h"
+#include "server/rpc/rpc_trace.h"
 
 namespace aludel {
 namespace {

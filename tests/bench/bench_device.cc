@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "kernels/core_list.h"
+#include "kernels/open_device.h"
 
 namespace aludel {
 namespace {

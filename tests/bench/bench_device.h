@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/device.h"
+#include "kernels/device_options.h"
 
 namespace aludel {
 

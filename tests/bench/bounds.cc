@@ -28,7 +28,7 @@ double Seconds(Clock::time_point since) {
   return std::chrono::duration<double>(Clock::now() - since).count();
 }
 
-// The best of `runs` calls: what the machine can do, not what its neighbours left of it.
+// The best of `runs` calls: what the machine can do, not what its neighbors left of it.
 template <typename Call>
 double Best(int runs, Call call) {
   double best = 1e300;

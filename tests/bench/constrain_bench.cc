@@ -4,10 +4,10 @@
 
 #include <random>
 
-#include "runtime/constrain/json_schema.h"
-#include "runtime/constrain/token_automaton.h"
-#include "runtime/sampler.h"
-#include "tests/runtime/constrain/byte_tokenizer.h"
+#include "runtime/engine/sampler.h"
+#include "runtime/text/constrain/json_schema.h"
+#include "runtime/text/constrain/token_automaton.h"
+#include "tests/runtime/text/constrain/byte_tokenizer.h"
 
 namespace aludel {
 namespace {

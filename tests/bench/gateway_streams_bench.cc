@@ -16,9 +16,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
-#include "runtime/model/tokenizer.h"
-#include "runtime/offline/flag_set.h"
-#include "runtime/offline/questions.h"
+#include "runtime/evaluate/questions.h"
+#include "runtime/text/tokenizer/tokenizer.h"
+#include "runtime/tool/flag_set.h"
 #include "tests/server/gateway/paced_decode.h"
 #include "tests/server/gateway/stream_load.h"
 #include "tests/testing/server_process.h"
@@ -28,7 +28,7 @@ namespace {
 
 constexpr char kUsage[] =
     R"(gateway_streams_bench holds streams through aludel-gateway and prints what it added to them: the whole time to the
-first token where the decode server answers at once (HTTP, template, tokeniser, routing, two gRPC hops, HTTP), the time
+first token where the decode server answers at once (HTTP, template, tokenizer, routing, two gRPC hops, HTTP), the time
 of a token from the decode server's gRPC to the client, and resident memory and CPU of the gateway's process. From the
 repository root:
 

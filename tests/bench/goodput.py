@@ -40,7 +40,7 @@ def main() -> int:
     binaries = options.bin.resolve()
     worst = 1.0
     with tempfile.TemporaryDirectory(prefix="aludel-goodput-") as folder:
-        stack = Stack(binaries, Path(folder), {}, replaced={"max_sequences: 16": "max_sequences: 128"})
+        stack = Stack(binaries, Path(folder), {}, replaced={"max_num_seqs: 16": "max_num_seqs: 128"})
         try:
             stack.wait_until_ready()
             load(binaries, stack.url, 20, 3, 0, 0)  # warm

@@ -3,9 +3,9 @@ iperf3 over a link that the kernel slows down.
 
     link_throughput.py --bin build/release/bin [--sizes 65536,1048576,8388608] [--rounds 5]
     link_throughput.py --bin build/release/bin --cap 1gbit         # needs root: its own network namespace
-    link_throughput.py --bin build/release/bin --cap 50mbit --handover
+    link_throughput.py --bin build/release/bin --cap 50mbit --handoff
 
---handover: not the bare data plane but whole hand-overs of a long prompt of the demo in `raw`, which the prefill server has in
+--handoff: not the bare data plane but whole handoffs of a long prompt of the demo in `raw`, which the prefill server has in
 its cache: their bytes over the time to the first token, everything included. All are commands for a machine that is otherwise idle. Needs ucx_perftest (ucx-utils); --cap needs iperf3 and tc.
 """
 
@@ -75,7 +75,7 @@ def compare(options: argparse.Namespace) -> int:
     return 0 if worst >= 0.9 else 1
 
 
-def handovers(options: argparse.Namespace) -> float:
+def handoffs(options: argparse.Namespace) -> float:
     """Payload megabytes per second of the whole time to the first token; the median."""
     with tempfile.TemporaryDirectory(prefix="aludel-cap-") as folder:
         trio = Trio(options.bin, Path(folder), rate=0)
@@ -93,7 +93,7 @@ def handovers(options: argparse.Namespace) -> float:
 
 def under_cap(options: argparse.Namespace) -> int:
     """Inside a namespace whose loopback the kernel shapes; for one payload with a network's packets and little of a burst."""
-    mtu, burst = ("1500", "16kb") if options.handover else ("65536", "256kb")
+    mtu, burst = ("1500", "16kb") if options.handoff else ("65536", "256kb")
     subprocess.run(["ip", "link", "set", "lo", "mtu", mtu, "up"], check=True)
     subprocess.run(["tc", "qdisc", "add", "dev", "lo", "root", "tbf", "rate", options.cap, "burst", burst,
                     "latency", "100ms"], check=True)
@@ -105,8 +105,8 @@ def under_cap(options: argparse.Namespace) -> int:
     finally:
         server.kill()
         server.wait()
-    if options.handover:
-        mine = handovers(options)
+    if options.handoff:
+        mine = handoffs(options)
     else:
         mine = statistics.median(ours(options.bin, 1 << 20, "tcp", options.window) for _ in range(options.rounds))
     print(f"cap {options.cap}: ours {mine:.2f} MB/s, iperf3 {theirs:.2f} MB/s: {100 * mine / theirs:.1f} %")
@@ -121,7 +121,7 @@ def main() -> int:
     parser.add_argument("--window", type=int, default=16, help="messages under way")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cap", help="rate for tc, e.g. 1gbit")
-    parser.add_argument("--handover", action="store_true", help="with --cap: whole hand-overs")
+    parser.add_argument("--handoff", action="store_true", help="with --cap: whole handoffs")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.bin = options.bin.resolve()

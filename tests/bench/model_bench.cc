@@ -19,6 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "runtime/kv/block_pool.h"
 #include "runtime/model/transformer.h"
+#include "runtime/model/transformer_options.h"
 #include "tests/bench/bench_device.h"
 #include "tests/bench/bounds.h"
 

@@ -181,7 +181,7 @@ void SampleRows(benchmark::State& state, const Bench& bench, int64_t rows, int64
             [&] { bench.device->ops().SampleRows(logits.View(rows, vocab), draws, tokens.data(), {}); });
 }
 
-// A transform frame's latents in 8 bits each, packed and read.
+// An aludel frame's latents in 8 bits each, packed and read.
 void Latents(benchmark::State& state, const Bench& bench, int64_t tokens, int64_t rank, bool pack) {
   const DeviceArray<float> z = bench.Random<float>(tokens * rank);
   const DeviceArray<uint8_t> bytes(*bench.device, std::vector<uint8_t>(tokens * rank));
@@ -198,17 +198,17 @@ void Latents(benchmark::State& state, const Bench& bench, int64_t tokens, int64_
 }
 
 // K or V of a layer in 4 bits.
-void Tokens(benchmark::State& state, const Bench& bench, int64_t tokens, bool quantise) {
+void Tokens(benchmark::State& state, const Bench& bench, int64_t tokens, bool quantize) {
   const int64_t width = int64_t{bench.shape.kv_heads} * bench.shape.head_dim;
   const DeviceArray<float> x = bench.Random<float>(tokens * width);
   const DeviceArray<uint8_t> scales(*bench.device, std::vector<uint8_t>(2 * tokens));
   const DeviceArray<uint8_t> codes(*bench.device, std::vector<uint8_t>(tokens * width / 2));
   Ops& ops = bench.device->ops();
   bench.Run(state, 0, 0, 4.5 * static_cast<double>(tokens * width), [&] {
-    if (quantise) {
-      ops.QuantiseTokens(x.View(tokens, width), 4, scales.data(), codes.data(), {});
+    if (quantize) {
+      ops.QuantizeTokens(x.View(tokens, width), 4, scales.data(), codes.data(), {});
     } else {
-      ops.DequantiseTokens(scales.data(), codes.data(), 4, x.View(tokens, width), {});
+      ops.DequantizeTokens(scales.data(), codes.data(), 4, x.View(tokens, width), {});
     }
   });
 }
@@ -252,8 +252,8 @@ void Register(const Bench& bench) {
   for (const int64_t rows : {256, 1024}) {
     add(absl::StrCat("PackLatents/", rows), Latents, rows, kRank, true);
     add(absl::StrCat("UnpackLatents/", rows), Latents, rows, kRank, false);
-    add(absl::StrCat("QuantiseTokens/", rows), Tokens, rows, true);
-    add(absl::StrCat("DequantiseTokens/", rows), Tokens, rows, false);
+    add(absl::StrCat("QuantizeTokens/", rows), Tokens, rows, true);
+    add(absl::StrCat("DequantizeTokens/", rows), Tokens, rows, false);
   }
   for (const int64_t rows : {1, 32}) {
     const std::string name = absl::StrCat("SampleRows/rows:", rows, "/vocab:", kVocab);

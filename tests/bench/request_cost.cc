@@ -20,12 +20,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "runtime/constrain/json_schema.h"
-#include "runtime/constrain/token_automaton.h"
-#include "server/gateway/completion_request.h"
-#include "server/gateway/completions.h"
-#include "server/gateway/prompt.h"
-#include "server/gateway/served_models.h"
+#include "runtime/text/constrain/json_schema.h"
+#include "runtime/text/constrain/token_automaton.h"
+#include "server/gateway/openai/completion_request.h"
+#include "server/gateway/openai/completions.h"
+#include "server/gateway/openai/prompt.h"
+#include "server/gateway/openai/served_models.h"
 #include "tests/bench/request_bodies.h"
 #include "tests/testing/cpu_clock.h"
 
@@ -128,15 +128,15 @@ class Meter {
       const Timed timed(&cost->seconds[kParse]);
       if (auto error = ParseChatRequest(body.text, &request)) return error;
     }
-    std::string text;
+    std::string text, joint;
     {
       const Timed timed(&cost->seconds[kRender]);
-      if (auto error = RenderChat(model_, request, &text)) return error;
+      if (auto error = RenderChat(model_, request, &text, &joint)) return error;
     }
     std::vector<int32_t> ids;
     {
       const Timed timed(&cost->seconds[kTokenize]);
-      if (auto error = TokenizeText(model_, "messages", text, /*add_special_tokens=*/false, &ids))
+      if (auto error = TokenizeText(model_, "messages", text, /*add_special_tokens=*/false, joint, &ids))
         return error;
     }
     std::optional<v1::TextConstraint> wire = request.constraint;

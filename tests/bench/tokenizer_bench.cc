@@ -4,7 +4,7 @@
 #include <fstream>
 
 #include "nlohmann/json.hpp"
-#include "runtime/model/tokenizer.h"
+#include "runtime/text/tokenizer/tokenizer.h"
 
 namespace aludel {
 namespace {
@@ -30,11 +30,11 @@ void Encode(benchmark::State& state, const std::string& directory) {
 }
 
 BENCHMARK_CAPTURE(Encode, demo, std::string("deploy/demo/chat"));
-BENCHMARK_CAPTURE(Encode, gpt2, std::string("tests/runtime/model/reference/gpt2"));
-BENCHMARK_CAPTURE(Encode, llama3, std::string("tests/runtime/model/reference/llama3"));
-BENCHMARK_CAPTURE(Encode, qwen2, std::string("tests/runtime/model/reference/qwen2"));
-BENCHMARK_CAPTURE(Encode, llama2, std::string("tests/runtime/model/reference/llama2"));
-BENCHMARK_CAPTURE(Encode, mistral, std::string("tests/runtime/model/reference/mistral"));
+BENCHMARK_CAPTURE(Encode, gpt2, std::string("tests/runtime/text/reference/gpt2"));
+BENCHMARK_CAPTURE(Encode, llama3, std::string("tests/runtime/text/reference/llama3"));
+BENCHMARK_CAPTURE(Encode, qwen2, std::string("tests/runtime/text/reference/qwen2"));
+BENCHMARK_CAPTURE(Encode, llama2, std::string("tests/runtime/text/reference/llama2"));
+BENCHMARK_CAPTURE(Encode, mistral, std::string("tests/runtime/text/reference/mistral"));
 
 }  // namespace
 }  // namespace aludel

@@ -80,7 +80,7 @@ class Bundle(unittest.TestCase):
             (Path(folder) / "tokenizer.json").write_text(json.dumps(tokenizer))
             self.run_it(str(self.root / "bin/aludel-inspect"), folder)
 
-    def test_serves_a_hand_over(self) -> None:
+    def test_serves_a_handoff(self) -> None:
         environment = dict(os.environ)
         os.environ.clear()
         try:

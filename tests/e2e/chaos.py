@@ -32,7 +32,7 @@ from typing import Dict, List, Optional, Tuple
 from stack import ROOT, free_ports
 
 MAX_TOKENS = 12
-FORMATS = ("exact", "raw", "aludel-p2", "aludel-p0", "paper")
+FORMATS = ("exact", "raw", "aludel-p2", "aludel-p0", "scd")
 BLOCK_TOKENS = 16  # of the servers' prefix caches
 DEFAULT_TIMEOUT_MS = 20000
 # Between a deadline and its error in the client's hands. On a busy machine also several times what a sleep of ours is
@@ -108,7 +108,7 @@ class Server:
 class Fleet:
     """All servers. `faults` is put into the prefill servers' transport settings."""
 
-    def __init__(self, binaries: Path, folder: Path, faults: str, seed: int, handover_timeout_ms: int = 2000) -> None:
+    def __init__(self, binaries: Path, folder: Path, faults: str, seed: int, handoff_timeout_ms: int = 2000) -> None:
         ports = iter(free_ports(10))
         grpc: Dict[str, int] = {}
         self.servers: Dict[str, Server] = {}
@@ -118,7 +118,7 @@ class Fleet:
             # One always computes, the other also sends from its cache of frames.
             self.add(name, "aludel-prefill", binaries, folder, admin, f"""
 listen: "127.0.0.1:{grpc[name]}" admin_listen: "127.0.0.1:{admin}"
-engine {{ directory: "deploy/demo/base" threads: 1 max_sequences: 8 kv_blocks: 512 }}
+engine {{ directory: "deploy/demo/base" threads: 1 max_num_seqs: 8 kv_blocks: 512 }}
 codec {{ artifact: "deploy/demo/codec" }}
 transport {{ emulated_seed: {seed + number} {faults} }}
 send_arena_bytes: 33554432 frame_cache_bytes: {0 if number == 1 else 4 << 20} drain_timeout_ms: 3000
@@ -130,11 +130,11 @@ send_arena_bytes: 33554432 frame_cache_bytes: {0 if number == 1 else 4 << 20} dr
             # One remembers what was handed over, the other asks each time.
             self.add(name, "aludel-decode", binaries, folder, admin, f"""
 listen: "127.0.0.1:{grpc[name]}" admin_listen: "127.0.0.1:{admin}" served_model_name: "chat"
-engine {{ directory: "deploy/demo/chat" threads: 1 max_sequences: 8 kv_blocks: 512
+engine {{ directory: "deploy/demo/chat" threads: 1 max_num_seqs: 8 kv_blocks: 512
           prefix_cache: {"true" if number == 1 else "false"} }}
 codec {{ artifact: "deploy/demo/codec" }}
 transport {{ }}
-receive_arena_bytes: 33554432 handover_timeout_ms: {handover_timeout_ms} drain_timeout_ms: 3000
+receive_arena_bytes: 33554432 handoff_timeout_ms: {handoff_timeout_ms} drain_timeout_ms: 3000
 planner {{ min_remote_tokens: {BLOCK_TOKENS} }}
 {" ".join(f'prefill_targets: "127.0.0.1:{grpc[one]}"' for one in order)}
 probe_interval_ms: 200 probe_max_interval_ms: 400 probe_timeout_ms: 1000
@@ -232,7 +232,7 @@ def named_plan(report: Dict) -> Tuple[str, str]:
     """What the response says that its answer was computed from: a format, and how that came.
 
     A prompt is answered from the cache where all its full blocks are there, for min_remote_tokens is a block; only
-    hand-overs of the same prompt bring them, for no two prompts begin alike. So "cached" promises one answer, too.
+    handoffs of the same prompt bring them, for no two prompts begin alike. So "cached" promises one answer, too.
     """
     plan = report.get("plan")
     return (report["format"], plan) if plan in ("remote", "cached") else ("exact", "local")
@@ -270,7 +270,7 @@ class Chaos:
         """The undisturbed answers."""
         folder = self.folder / "undisturbed"
         folder.mkdir()
-        fleet = Fleet(self.options.bin, folder, "", self.options.seed, handover_timeout_ms=60000)
+        fleet = Fleet(self.options.bin, folder, "", self.options.seed, handoff_timeout_ms=60000)
         try:
             fleet.start()
             for number in range(len(self.prompts)):
@@ -491,7 +491,7 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--prompts", type=int, default=24)
     parser.add_argument("--faults", help="transport settings of the prefill servers",
-                        default="emulated_lost_share: 0.01 emulated_spoiled_share: 0.01 emulated_doubled_share: 0.01")
+                        default="emulated_drop_rate: 0.01 emulated_corrupt_rate: 0.01 emulated_duplicate_rate: 0.01")
     parser.add_argument("--calm", action="store_true", help="no kills, no faults, no clients that leave")
     parser.add_argument("--state", type=Path, help="where to note progress, and go on from")
     parser.add_argument("--keep", type=Path, help="folder for configurations and logs")

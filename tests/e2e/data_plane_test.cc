@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
 #include "gtest/gtest.h"
-#include "server/handoff_version.h"
+#include "server/rpc/handoff_version.h"
 #include "tests/e2e/fleet.h"
 #include "tests/testing/certificates.h"
 #include "tests/transport/tcp/raw_socket.h"

@@ -7,8 +7,9 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "runtime/codec/codec.h"
-#include "runtime/model/weights.h"
-#include "runtime/offline/questions.h"
+#include "runtime/codec/open_codec.h"
+#include "runtime/evaluate/questions.h"
+#include "runtime/model/weights/weights.h"
 #include "tests/e2e/fleet.h"
 
 namespace aludel {

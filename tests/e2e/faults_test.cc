@@ -18,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 
 // At this rate the raw cache of kLong (1.6 MB) takes four seconds and that of kShort a fifth of one, so that
-// a test can act in the middle of a hand-over.
+// a test can act in the middle of a handoff.
 constexpr double kSlowLink = 400e3;
 
 std::vector<int32_t> Prompt(int tokens) {
@@ -39,7 +39,7 @@ class Faults : public ::testing::Test {
     });
     EXPECT_TRUE(fleet.decode().WaitMetric("aludel_tickets_open", 1));
     const absl::Time until = absl::Now() + absl::Seconds(10);
-    while (fleet.decode().Metric("aludel_handover_frames_total{direction=\"received\",format=\"raw\"}") < 1 &&
+    while (fleet.decode().Metric("aludel_handoff_frames_total{direction=\"received\",format=\"raw\"}") < 1 &&
            absl::Now() < until) {
       absl::SleepFor(absl::Milliseconds(20));
     }
@@ -65,7 +65,7 @@ TEST_F(Faults, KilledPrefillIsReplacedByLocalPrefillAndItsRestartIsNoticed) {
   EXPECT_EQ(answer.started.plan(), "fallback");
   EXPECT_THAT(answer.started.fallback_reason(), HasSubstr("UNAVAILABLE"));
   EXPECT_EQ(answer.tokens, local.tokens);
-  EXPECT_LT(answer.took, absl::Seconds(10));  // long before the hand-over's deadline of 20 s
+  EXPECT_LT(answer.took, absl::Seconds(10));  // long before the handoff's deadline of 20 s
   EXPECT_TRUE(fleet.DecodeIsIdle());
   EXPECT_EQ(fleet.decode().Metric("aludel_fallbacks_total{reason=\"unavailable\"}"), 1);
 
@@ -78,7 +78,7 @@ TEST_F(Faults, KilledPrefillIsReplacedByLocalPrefillAndItsRestartIsNoticed) {
 }
 
 TEST_F(Faults, StoppedPrefillIsReplacedByTheDeadlineAndComesBackByItself) {
-  Fleet fleet({.bytes_per_second = kSlowLink, .handover_timeout_ms = 3000});
+  Fleet fleet({.bytes_per_second = kSlowLink, .handoff_timeout_ms = 3000});
   ASSERT_TRUE(fleet.Start());
   std::future<Answer> pending = AskUntilFramesFlow(fleet, kLong, 4);
   fleet.prefill().Signal(SIGSTOP);
@@ -112,7 +112,7 @@ TEST_F(Faults, ClientThatGoesWhileTokensFlowFreesItsBlocks) {
   EXPECT_TRUE(fleet.PrefillIsIdle());
 }
 
-TEST_F(Faults, ClientThatGoesDuringTheHandoverEndsItEverywhere) {
+TEST_F(Faults, ClientThatGoesDuringTheHandoffEndsItEverywhere) {
   Fleet fleet({.bytes_per_second = kSlowLink});
   ASSERT_TRUE(fleet.Start());
   const Answer answer = fleet.Ask(Fleet::Request(kLong, 8), absl::Seconds(1));
@@ -123,9 +123,9 @@ TEST_F(Faults, ClientThatGoesDuringTheHandoverEndsItEverywhere) {
   const auto ended = [&] {
     double sum = 0;
     for (const char* outcome : {"cancelled", "deadline_exceeded"}) {
-      sum += std::max(
-          0.0, fleet.decode().Metric(absl::StrCat(
-                   "aludel_handover_seconds_count{direction=\"received\",outcome=\"", outcome, "\"}")));
+      sum += std::max(0.0,
+                      fleet.decode().Metric(absl::StrCat(
+                          "aludel_handoff_seconds_count{direction=\"received\",outcome=\"", outcome, "\"}")));
     }
     return sum;
   };
@@ -191,7 +191,7 @@ TEST_F(Faults, WithoutRoomARequestIsRefusedAtOnce) {
 TEST_F(Faults, ManyRequestsAtOnceSomeCancelledLeaveNothingBehind) {
   constexpr int kClients = 6;
   constexpr int kRequestsEach = 10;
-  Fleet fleet({.max_sequences = 4});  // fewer than clients: some are refused
+  Fleet fleet({.max_num_seqs = 4});  // fewer than clients: some are refused
   ASSERT_TRUE(fleet.Start());
   std::atomic<int> answered = 0;
   std::vector<std::thread> clients;
@@ -222,11 +222,11 @@ TEST_F(Faults, ManyRequestsAtOnceSomeCancelledLeaveNothingBehind) {
 TEST_F(Faults, SigtermLetsARunningRequestEndAndExitsWithZero) {
   Fleet fleet({});
   ASSERT_TRUE(fleet.Start());
-  bool signalled = false;
+  bool signaled = false;
   const Answer answer = fleet.Ask(Fleet::Request(kShort, 100), absl::Seconds(60),
                                   [&](grpc::ClientContext&, const v1::GenerateEvent&) {
-                                    if (!signalled) fleet.decode().Signal(SIGTERM);
-                                    signalled = true;
+                                    if (!signaled) fleet.decode().Signal(SIGTERM);
+                                    signaled = true;
                                   });
   EXPECT_TRUE(answer.status.ok()) << answer.status;
   EXPECT_EQ(answer.tokens.size(), 100);

@@ -7,8 +7,8 @@
 #include "grpcpp/create_channel.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "runtime/model/tokenizer.h"
-#include "server/rpc_status.h"
+#include "runtime/text/tokenizer/tokenizer.h"
+#include "server/rpc/rpc_status.h"
 
 namespace aludel {
 
@@ -23,7 +23,7 @@ std::string Fleet::TransportSettings() const {
 std::string Fleet::PrefillConfig(int port, int admin_port) const {
   return absl::StrCat("listen: '127.0.0.1:", port, "' admin_listen: '127.0.0.1:", admin_port,
                       "'\nlog { level: 'debug' }\nengine { directory: '", options_.prefill_model,
-                      "' threads: 1 prefix_cache: true max_sequences: 4 kv_blocks: 256 ", options_.engine,
+                      "' threads: 1 prefix_cache: true max_num_seqs: 4 kv_blocks: 256 ", options_.engine,
                       " }\ncodec { ", options_.codec, " }\n", "transport { ", TransportSettings(),
                       " emulated_bytes_per_second: ", options_.bytes_per_second, " ", options_.link,
                       " }\nsend_arena_bytes: ", options_.send_arena_bytes, "\ndrain_timeout_ms: 3000\n",
@@ -34,14 +34,14 @@ std::string Fleet::DecodeConfig() const {
   return absl::StrCat(
       "listen: '127.0.0.1:", decode_port_, "' admin_listen: '127.0.0.1:", decode_admin_port_,
       "'\nserved_model_name: 'demo'\nlog { level: 'debug' }\nengine { directory: '", options_.decode_model,
-      "' threads: 1 max_sequences: ", options_.max_sequences,
+      "' threads: 1 max_num_seqs: ", options_.max_num_seqs,
       " kv_blocks: ", options_.kv_blocks == 0 ? 256 : options_.kv_blocks,
       " prefix_cache: ", options_.prefix_cache ? "true" : "false", " ", options_.engine, " }\ncodec { ",
       options_.codec, " }\ntransport { ", TransportSettings(),
       options_.ucx_transports.empty() ? absl::StrCat("listen: '127.0.0.1:", data_plane_port_, "'") : "",
       " }\nreceive_arena_bytes: 33554432\nprefill_targets: '127.0.0.1:", prefill_port_, "'\n",
       options_.second_prefill ? absl::StrCat("prefill_targets: '127.0.0.1:", second_port_, "'\n") : "",
-      "handover_timeout_ms: ", options_.handover_timeout_ms,
+      "handoff_timeout_ms: ", options_.handoff_timeout_ms,
       "\nprobe_interval_ms: 200 probe_max_interval_ms: 400 probe_timeout_ms: 3000\n",
       "drain_timeout_ms: 3000\n", options_.both, options_.decode);
 }

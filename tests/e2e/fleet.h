@@ -32,10 +32,10 @@ struct FleetOptions {
   std::string codec = "formats: 'raw'";  // of both servers' codec settings
   std::string ucx_transports;            // not "": over UCX
   double bytes_per_second = 0;           // cap on what leaves the prefill server
-  int handover_timeout_ms = 20000;
+  int handoff_timeout_ms = 20000;
   int send_arena_bytes = 33554432;
   int kv_blocks = 0;  // of the decode server
-  int max_sequences = 4;
+  int max_num_seqs = 4;
   int prefill_port = 0;         // not 0: somebody else serves Prefill there
   bool second_prefill = false;  // another prefill server, next best to the first
   std::string link;             // transport settings of the prefill servers

@@ -34,17 +34,17 @@ TEST(FrameCache, ServesASecondConsumerFromTheFirstOnesFrames) {
   {
     Fleet json(Consumer("json"));
     ASSERT_TRUE(json.Start());
-    for (const auto& prompt : prompts) fresh.push_back(Ask(json, prompt, "paper"));
+    for (const auto& prompt : prompts) fresh.push_back(Ask(json, prompt, "scd"));
     EXPECT_EQ(json.prefill().Metric(kHit), 0);
   }
   Fleet chat(Consumer("chat"));
   ASSERT_TRUE(chat.Start());
   Fleet json(Consumer("json", chat.prefill_port()));
   ASSERT_TRUE(json.Start());
-  for (const auto& prompt : prompts) Ask(chat, prompt, "paper");
+  for (const auto& prompt : prompts) Ask(chat, prompt, "scd");
   const double computed = chat.prefill().Metric(kComputed);
   for (size_t i = 0; i < kPrompts; ++i) {
-    const Answer answer = Ask(json, prompts[i], "paper");
+    const Answer answer = Ask(json, prompts[i], "scd");
     EXPECT_EQ(answer.tokens, fresh[i].tokens) << i;
     EXPECT_EQ(answer.started.payload_bytes(), fresh[i].started.payload_bytes()) << i;
   }
@@ -67,24 +67,24 @@ TEST(FrameCache, SendsAKnownBeginningAndEncodesTheRest) {
   prompt.resize(600);  // two whole chunks of 256, and a rest
   std::vector<int32_t> other = prompt;
   other[540] = prompt[2];
-  const Answer fresh = Ask(fleet, prompt, "paper");
-  const Answer answer = Ask(fleet, other, "paper");  // shares the two whole chunks
+  const Answer fresh = Ask(fleet, prompt, "scd");
+  const Answer answer = Ask(fleet, other, "scd");  // shares the two whole chunks
   EXPECT_EQ(fleet.prefill().Metric(kPartial), 1);
   EXPECT_EQ(fleet.prefill().Metric("aludel_frame_cache_tokens_total"), 512);
   EXPECT_EQ(answer.started.payload_bytes(), fresh.started.payload_bytes());
   // The whole of it is known now; what was put together from both answers alike.
-  const Answer again = Ask(fleet, other, "paper");
+  const Answer again = Ask(fleet, other, "scd");
   EXPECT_EQ(fleet.prefill().Metric(kHit), 1);
   EXPECT_EQ(again.tokens, answer.tokens);
   // Unless the client wants nothing from a cache.
-  v1::GenerateRequest strict = Fleet::Request(other, 12, "paper");
+  v1::GenerateRequest strict = Fleet::Request(other, 12, "scd");
   strict.set_max_staleness_ms(0);
   EXPECT_EQ(fleet.Ask(strict).tokens, answer.tokens);
   EXPECT_EQ(fleet.prefill().Metric(kHit), 1);
   EXPECT_EQ(fleet.prefill().Metric(kMiss), 2);
   Fleet uncached(Consumer("chat"));
   ASSERT_TRUE(uncached.Start());
-  EXPECT_EQ(Ask(uncached, other, "paper").tokens, answer.tokens);
+  EXPECT_EQ(Ask(uncached, other, "scd").tokens, answer.tokens);
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ def main() -> int:
         model = Path(folder) / "model"
         check_tool([str(binaries / "aludel-bench"), "make-model", "--shape", "tiny", "--out", str(model)], model)
         codec = Path(folder) / "codec"
-        check_tool([str(binaries / "aludel-calibrate"), "--preset", "paper", "--producer", "deploy/demo/base", "--consumer",
+        check_tool([str(binaries / "aludel-calibrate"), "--preset", "scd", "--producer", "deploy/demo/base", "--consumer",
                     "deploy/demo/chat", "--data", "deploy/demo/calibration.jsonl", "--prompts", "4", "--aligner-tokens", "64",
                     "--aligner-epochs", "1", "--out", str(codec)], codec)
         check_servers(binaries, Path(folder))

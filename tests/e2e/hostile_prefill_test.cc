@@ -10,11 +10,12 @@
 #include "gtest/gtest.h"
 #include "runtime/codec/frame.h"
 #include "runtime/model/model_config.h"
-#include "runtime/model/tokenizer.h"
-#include "server/identity.h"
-#include "server/model_host.h"
-#include "server/rpc_status.h"
+#include "runtime/text/tokenizer/tokenizer.h"
+#include "server/handoff/identity.h"
+#include "server/host/model_host.h"
+#include "server/rpc/rpc_status.h"
 #include "tests/e2e/fleet.h"
+#include "transport/open_transport.h"
 #include "transport/transport.h"
 
 namespace aludel {
@@ -33,13 +34,13 @@ class NoMessages : public MessageHandler {
 // A prefill server in this process that introduces itself well and then does what a test wants.
 class FakePrefill : public v1::Prefill::Service {
  public:
-  using Behaviour = std::function<absl::Status(FakePrefill&, grpc::ServerContext&, const v1::RunRequest&)>;
+  using Behavior = std::function<absl::Status(FakePrefill&, grpc::ServerContext&, const v1::RunRequest&)>;
 
   explicit FakePrefill(const std::string& kind) {
     const ModelConfig config = *ModelConfig::Load("deploy/demo/base");
     description_.set_protocol_version(kHandoffVersion);
     const auto tokenizer = *Tokenizer::Load("deploy/demo/base");
-    *description_.mutable_model() = ToProto(IdentityOf(config, "", *tokenizer, 0));
+    *description_.mutable_model() = ToProto(IdentityOf(config, "", {tokenizer->fingerprint(), tokenizer->vocabulary_fingerprint()}, 0));
     description_.add_formats()->set_name("raw");
     transport_ = *OpenTransport({.kind = kind,
                                  .accepts = false,
@@ -54,9 +55,9 @@ class FakePrefill : public v1::Prefill::Service {
   ~FakePrefill() override { server_->Shutdown(std::chrono::system_clock::now()); }
 
   int port() const { return port_; }
-  void Behave(Behaviour behaviour) {
+  void Behave(Behavior behavior) {
     absl::MutexLock lock(&mutex_);
-    behaviour_ = std::move(behaviour);
+    behavior_ = std::move(behavior);
   }
 
   // A frame of one layer that the ticket allows; a test spoils it.
@@ -89,12 +90,12 @@ class FakePrefill : public v1::Prefill::Service {
   }
   grpc::Status Run(grpc::ServerContext* context, const v1::RunRequest* request,
                    grpc::ServerWriter<v1::RunEvent>*) override {
-    Behaviour behaviour;
+    Behavior behavior;
     {
       absl::MutexLock lock(&mutex_);
-      behaviour = behaviour_;
+      behavior = behavior_;
     }
-    return ToGrpc(behaviour(*this, *context, *request));
+    return ToGrpc(behavior(*this, *context, *request));
   }
 
  private:
@@ -102,7 +103,7 @@ class FakePrefill : public v1::Prefill::Service {
   std::unique_ptr<Transport> transport_;
   v1::PrefillDescription description_;
   absl::Mutex mutex_;
-  Behaviour behaviour_ ABSL_GUARDED_BY(mutex_);
+  Behavior behavior_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Channel>> channels_ ABSL_GUARDED_BY(mutex_);
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
@@ -122,9 +123,9 @@ class HostilePrefill : public ::testing::TestWithParam<const char*> {
     expected_ = local.tokens;
   }
 
-  // The reason for which the hand-over was given up.
-  std::string FallbackReason(FakePrefill::Behaviour behaviour) {
-    prefill_.Behave(std::move(behaviour));
+  // The reason for which the handoff was given up.
+  std::string FallbackReason(FakePrefill::Behavior behavior) {
+    prefill_.Behave(std::move(behavior));
     const Answer answer = fleet_.Ask(Fleet::Request(prompt_, 6));
     EXPECT_TRUE(answer.status.ok()) << answer.status;
     EXPECT_EQ(answer.started.plan(), "fallback");
@@ -145,7 +146,7 @@ class HostilePrefill : public ::testing::TestWithParam<const char*> {
 
   FakePrefill prefill_{GetParam()};
   Fleet fleet_{{.ucx_transports = GetParam() == std::string("ucx") ? "tcp" : "",
-                .handover_timeout_ms = 2000,
+                .handoff_timeout_ms = 2000,
                 .prefill_port = prefill_.port()}};
   std::vector<int32_t> prompt_;
   std::vector<int32_t> expected_;

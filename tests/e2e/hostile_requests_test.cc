@@ -106,7 +106,7 @@ class HostileRequests : public ::testing::Test {
     }
   }
 
-  Fleet fleet_{{.max_sequences = 16}};
+  Fleet fleet_{{.max_num_seqs = 16}};
 };
 
 TEST_F(HostileRequests, SpoiltGenerateRequestsLeaveNothingBehindInTheDecodeServer) {

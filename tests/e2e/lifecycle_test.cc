@@ -32,17 +32,17 @@ Answer AskExact(Fleet& fleet, const std::vector<int32_t>& prompt, uint32_t max_t
   return fleet.Ask(request);
 }
 
-TEST(Lifecycle, AHandOverThatFailsGoesOnWithTheNextPrefillServer) {
+TEST(Lifecycle, AHandoffThatFailsGoesOnWithTheNextPrefillServer) {
   Fleet fleet({.bytes_per_second = kSlowLink, .second_prefill = true});
   ASSERT_TRUE(fleet.Start());
   const Answer local = AskExact(fleet, kLong, 8);
   auto pending = std::async(std::launch::async, [&] { return fleet.Ask(Fleet::Request(kLong, 8)); });
   const absl::Time until = absl::Now() + absl::Seconds(10);
-  while (fleet.decode().Metric("aludel_handover_frames_total{direction=\"received\",format=\"raw\"}") < 1 &&
+  while (fleet.decode().Metric("aludel_handoff_frames_total{direction=\"received\",format=\"raw\"}") < 1 &&
          absl::Now() < until) {
     absl::SleepFor(absl::Milliseconds(20));
   }
-  fleet.prefill().Signal(SIGKILL);  // some of its frames have landed and are forgotten
+  fleet.prefill().Signal(SIGKILL);  // some of its frames have arrived and are forgotten
   const Answer answer = pending.get();
   EXPECT_TRUE(answer.status.ok()) << answer.status;
   EXPECT_EQ(answer.started.plan(), "remote") << answer.started.fallback_reason();
@@ -54,12 +54,12 @@ TEST(Lifecycle, AHandOverThatFailsGoesOnWithTheNextPrefillServer) {
 }
 
 TEST(Lifecycle, FramesThatTheLinkLosesAreMissedLongBeforeTheDeadline) {
-  Fleet fleet({.handover_timeout_ms = 20000, .link = "emulated_lost_share: 0.3"});
+  Fleet fleet({.handoff_timeout_ms = 20000, .link = "emulated_drop_rate: 0.3"});
   ASSERT_TRUE(fleet.Start());
   const Answer answer = fleet.Ask(Fleet::Request(kLong, 4));
   EXPECT_TRUE(answer.status.ok()) << answer.status;
   EXPECT_EQ(answer.started.plan(), "fallback");
-  EXPECT_THAT(answer.started.fallback_reason(), HasSubstr("frames have landed and no more come"));
+  EXPECT_THAT(answer.started.fallback_reason(), HasSubstr("frames have arrived and no more come"));
   EXPECT_LT(answer.took, absl::Seconds(10));
   EXPECT_TRUE(fleet.DecodeIsIdle());
 }
@@ -92,7 +92,7 @@ TEST(Lifecycle, DeadlinesDoNotMoveWithTheWallClock) {
   set_clock(0);
   setenv("LD_PRELOAD", ALUDEL_CLOCK_JUMP, 1);
   setenv("CLOCK_JUMP_FILE", file.c_str(), 1);
-  Fleet fleet({.bytes_per_second = kSlowLink, .handover_timeout_ms = 15000});
+  Fleet fleet({.bytes_per_second = kSlowLink, .handoff_timeout_ms = 15000});
   const bool started = fleet.Start();
   unsetenv("LD_PRELOAD");
   ASSERT_TRUE(started);

@@ -1,4 +1,4 @@
-"""aludel-bench serve against the running stack, under stack.py --replace "max_sequences: 16=max_sequences: 128", so that
+"""aludel-bench serve against the running stack, under stack.py --replace "max_num_seqs: 16=max_num_seqs: 128", so that
 a busy machine's servers refuse nothing: a Poisson run and a trace, the figures that they write, the page with its plot, a
 run that is stopped, and flags that are wrong."""
 
@@ -109,7 +109,7 @@ def check_log(answered: int) -> None:
     assert len({re.search(r"request_id=(\S+)", line)[1] for line in lines}) == len(lines), "an id twice"
     for line in lines:
         for field in ("trace_id", "path", "status", "outcome", "model", "prompt_tokens", "completion_tokens", "plan", "ttft_ms",
-                      "queue_ms", "prefill_ms", "encode_ms", "transfer_ms", "reconstruct_ms", "native_ms",
+                      "queue_ms", "prefill_ms", "encode_ms", "transfer_ms", "reconstruct_ms", "recompute_ms",
                       "first_decode_ms", "gateway_ms", "total_ms"):
             assert f" {field}=" in line, (field, line)
 

@@ -1,4 +1,4 @@
-// Producers, consumers and artefacts that do not belong together: refused when servers start and meet, with
+// Producers, consumers and artifacts that do not belong together: refused when servers start and meet, with
 // the reason in the log.
 #include <sys/wait.h>
 
@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/offline/make_model.h"
+#include "runtime/bench/make_model.h"
 #include "tests/e2e/fleet.h"
 #include "tests/runtime/model/temporary_directory.h"
 
@@ -81,7 +81,7 @@ TEST(Mismatch, AProducerOfAnotherShapeIsRefused) {
   ExpectRefusal(other.path(), "layers is 2, want 8; kv_heads is 2, want 4; head_dim is 16, want 32");
 }
 
-// A server that is given an artefact of other models does not start.
+// A server that is given an artifact of other models does not start.
 void ExpectNoStart(const std::string& binary, const std::string& model, const std::string& codec,
                    const std::string& reason) {
   const int port = FreePort();
@@ -97,12 +97,12 @@ void ExpectNoStart(const std::string& binary, const std::string& model, const st
   EXPECT_THAT(server.Log(), HasSubstr(reason));
 }
 
-TEST(Mismatch, AServerWithAnArtefactOfOtherModelsDoesNotStart) {
+TEST(Mismatch, AServerWithAnArtifactOfOtherModelsDoesNotStart) {
   ExpectNoStart("aludel-prefill", kChat, kCodec, "was calibrated for producer \"base\" with hash");
   ExpectNoStart("aludel-decode", kBase, kCodec, "no decoder for this model, whose hash is");
 }
 
-TEST(Mismatch, AServerWithADamagedArtefactDoesNotStart) {
+TEST(Mismatch, AServerWithADamagedArtifactDoesNotStart) {
   TemporaryDirectory damaged;
   CopyAll(kCodec, damaged);
   for (const auto& entry : std::filesystem::directory_iterator(damaged.path())) {

@@ -1,4 +1,4 @@
-"""Do computing and sending overlap? The cold time to the first token of a hand-over whose prefill and whose transfer take
+"""Do computing and sending overlap? The cold time to the first token of a handoff whose prefill and whose transfer take
 equally long, against the longer of the two; one layer of one chunk a frame.
 
     build/release/bin/aludel-bench make-model --shape qwen2-0.5b --out /tmp/half --tokenizer deploy/demo/base
@@ -35,9 +35,9 @@ class Trio:
         self.prefill = self.make_prefill(0)
         self.others = [Server("decode", options.bin / "aludel-decode", f"""
 listen: "127.0.0.1:{ports[2]}" admin_listen: "127.0.0.1:{ports[3]}" served_model_name: "m"
-engine {{ directory: "{model}" threads: 1 max_sequences: 2 max_context: 4096 }} {codec}
+engine {{ directory: "{model}" threads: 1 max_num_seqs: 2 max_context: 4096 }} {codec}
 transport {{ }} prefill_targets: "127.0.0.1:{ports[0]}"
-handover_timeout_ms: 120000 probe_interval_ms: 200 probe_max_interval_ms: 200
+handoff_timeout_ms: 120000 probe_interval_ms: 200 probe_max_interval_ms: 200
 """, folder, ports[3]), Server("gateway", options.bin / "aludel-gateway", f"""
 listen: "127.0.0.1:{ports[4]}"
 models {{ name: "m" directory: "{model}" decode_targets: "127.0.0.1:{ports[2]}" }}
@@ -52,7 +52,7 @@ models {{ name: "m" directory: "{model}" decode_targets: "127.0.0.1:{ports[2]}" 
         codec = f'codec {{ artifact: "{self.options.codec}" }}' if self.options.codec else ""
         return Server("prefill", self.options.bin / "aludel-prefill", f"""
 listen: "127.0.0.1:{self.ports[0]}" admin_listen: "127.0.0.1:{self.ports[1]}"
-engine {{ directory: "{self.options.model}" threads: 1 max_sequences: 2 max_context: 4096 }} {codec}
+engine {{ directory: "{self.options.model}" threads: 1 max_num_seqs: 2 max_context: 4096 }} {codec}
 transport {{ {f"emulated_bytes_per_second: {rate}" if rate else ""} }}
 frame_cache_bytes: 0 run_timeout_ms: 120000
 """, self.folder, self.ports[1])
@@ -90,7 +90,7 @@ frame_cache_bytes: 0 run_timeout_ms: 120000
 def timed(trio: Trio, form: str) -> Tuple[Dict, float]:
     """A report, and how long the prefill server was busy with the run, by its own clock."""
     def seconds() -> float:
-        sums = re.findall(r'^aludel_handover_seconds_sum\{[^}]*direction="sent"[^}]*\} (\S+)$',
+        sums = re.findall(r'^aludel_handoff_seconds_sum\{[^}]*direction="sent"[^}]*\} (\S+)$',
                           trio.prefill.get("/metrics") or "", re.MULTILINE)
         return sum(map(float, sums))
     before = seconds()

@@ -25,7 +25,7 @@ v1::GenerateRequest Exact(int tokens, int seed) {
 }
 
 TEST(Overload, WhatCannotMeetItsDeadlineIsRefusedAtOnceAndTheOthersAreServed) {
-  Fleet fleet({.kv_blocks = 2 * kCrowd * 60, .max_sequences = 2 * kCrowd});
+  Fleet fleet({.kv_blocks = 2 * kCrowd * 60, .max_num_seqs = 2 * kCrowd});
   ASSERT_TRUE(fleet.Start());
   // The server learns what a prefill takes, and so do we.
   absl::Duration alone = absl::InfiniteDuration();

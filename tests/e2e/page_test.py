@@ -1,5 +1,5 @@
 """The gateway's page in headless Chromium, under stack.py: it asks its example over codes and beside them with the
-consumer's own prefill, and shows both answers with their stages. PAGE_SCREENSHOT=FILE keeps a picture.
+consumer's local prefill, and shows both answers with their stages. PAGE_SCREENSHOT=FILE keeps a picture.
 
 Exit code 77: Chromium is not installed.
 """
@@ -56,8 +56,8 @@ def check(page: str) -> None:
         assert len(widths) >= 2 and 90 < sum(widths) < 101, widths
     # Which stages show depends on the moment: frames from the prefill server's cache arrive in no time.
     # A page that was loaded again finds the consumer's own prefix cache.
-    assert ("handed over as" in codes and "less)" in codes) or "kept from an earlier hand-over as" in codes, codes
-    assert ">own prefill<" in own and "transfer" not in own, own
+    assert ("handed over as" in codes and "less)" in codes) or "kept from an earlier handoff as" in codes, codes
+    assert ">local prefill<" in own and "transfer" not in own, own
     assert re.search(r"<option[^>]*>json</option>", page), "the list of models"
     assert re.search(r'<datalist id="formats">.*<option[^>]*>raw</option>', page), "the list of wire formats"
 

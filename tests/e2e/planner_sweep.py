@@ -21,7 +21,7 @@ from typing import Dict, List, Tuple
 from chaos import Server, ask
 from stack import free_ports
 
-OPTIONS = ("local", "aludel-p2", "aludel-p0", "paper", "reuse-only", "raw")
+OPTIONS = ("local", "aludel-p2", "aludel-p0", "scd", "reuse-only", "raw")
 WORDS = "river garden piano red blue Orla Igor drives plays the a car harp house sings quick north mill bridge stone".split()
 
 
@@ -40,7 +40,7 @@ transport {{
 listen: "127.0.0.1:{ports[2]}" admin_listen: "127.0.0.1:{ports[3]}" served_model_name: "chat"
 engine {{ directory: "deploy/demo/chat" threads: 1 prefix_cache: false }} codec {{ artifact: "deploy/demo/codec" }}
 transport {{ }} prefill_targets: "127.0.0.1:{ports[0]}"
-handover_timeout_ms: 30000 probe_interval_ms: 200
+handoff_timeout_ms: 30000 probe_interval_ms: 200
 planner {{ policy: "fastest" min_remote_tokens: 1 }}
 """), "aludel-gateway": (ports[4], f"""
 listen: "127.0.0.1:{ports[4]}"

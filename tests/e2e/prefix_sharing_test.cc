@@ -32,7 +32,7 @@ int64_t Cacheable(const std::vector<int32_t>& prompt) {
 
 TEST(PrefixCache, GivesTheAnswersOfServersWithoutOneAndNeverServesCodesToExactRequests) {
   const std::vector<int32_t> prompt = DemoPrompts(1)[0];
-  const std::vector<std::string> formats = {"", "aludel-p0", "paper"};  // "" is exact
+  const std::vector<std::string> formats = {"", "aludel-p0", "scd"};  // "" is exact
   std::vector<Answer> fresh;
   {
     Fleet fleet(Options(false));
@@ -66,7 +66,7 @@ TEST(PrefixCache, GivesTheAnswersOfServersWithoutOneAndNeverServesCodesToExactRe
   EXPECT_EQ(fleet.decode().Metric(kHits), 3 * Cacheable(prompt));
   EXPECT_EQ(fleet.decode().Metric(kQueries), 6 * prompt.size());
   // Whoever bounds the age of codes gets some that somebody knows the age of.
-  v1::GenerateRequest strict = Fleet::Request(prompt, kTokens, "paper");
+  v1::GenerateRequest strict = Fleet::Request(prompt, kTokens, "scd");
   strict.set_max_staleness_ms(0);
   const Answer made = fleet.Ask(strict);
   EXPECT_EQ(made.started.plan(), "remote");
@@ -91,7 +91,7 @@ TEST(PrefixCache, KeepsTenantsApartOnBothServers) {
     EXPECT_TRUE(answer.status.ok()) << answer.status;
     return answer;
   };
-  for (const std::string format : {"", "paper"}) {
+  for (const std::string format : {"", "scd"}) {
     std::vector<int32_t> tokens;
     for (const std::string salt : {"alice", "bob", ""}) {
       const Answer first = ask(salt, format);
@@ -110,7 +110,7 @@ TEST(PrefixCache, KeepsTenantsApartOnBothServers) {
   EXPECT_EQ(fleet.prefill().Metric(kFrameHits), 0);
   EXPECT_EQ(fleet.prefill().Metric(kPrefillHits), 0);
   // The frames of one's own are still found, by another decode server's request, say.
-  v1::GenerateRequest request = Fleet::Request(prompt, kTokens, "paper");
+  v1::GenerateRequest request = Fleet::Request(prompt, kTokens, "scd");
   request.set_cache_salt("alice");
   request.set_max_staleness_ms(1 << 30);
   EXPECT_EQ(fleet.Ask(request).started.plan(), "remote");
@@ -144,10 +144,10 @@ TEST(PrefixCache, SavesThePrefillServerWhatItHasComputedAndSent) {
   prompt.resize(600);
   std::vector<int32_t> other = prompt;
   other[540] = prompt[2];  // behind two whole chunks of 256
-  Ask(fleet, prompt, "paper");
+  Ask(fleet, prompt, "scd");
   constexpr char kComputed[] = "aludel_engine_events_total{event=\"prompt_token\",model=\"base\"}";
   const double computed = fleet.prefill().Metric(kComputed);
-  Ask(fleet, other, "paper");
+  Ask(fleet, other, "scd");
   EXPECT_EQ(fleet.prefill().Metric(kComputed) - computed, 599 - 512);
   EXPECT_EQ(fleet.prefill().Metric("aludel_prefix_cache_hits_total{model=\"base\"}"), 512);
   EXPECT_TRUE(fleet.PrefillIsIdle());

@@ -1,6 +1,6 @@
 """A real Prometheus scrapes the running stack, under stack.py: rules load, every target is up, and what its TTFT
-histogram says agrees with this client's own clock (mean within 5 %, quantiles within one bucket), over hand-overs and
-the consumer's own prefills. On a busy machine the client itself may read late: it has three attempts.
+histogram says agrees with this client's own clock (mean within 5 %, quantiles within one bucket), over handoffs and
+the consumer's local prefills. On a busy machine the client itself may read late: it has three attempts.
 
 Exit code 77: Prometheus is not installed.
 """

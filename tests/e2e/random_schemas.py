@@ -28,7 +28,7 @@ NAMES = ["name", "town", "river", "id", "idea", "i", "caf\u00e9", "a b", 'quo"te
 
 
 class Generator:
-    """Schemas of the subset that runtime/constrain/json_schema.h states; the same for the same seed."""
+    """Schemas of the subset that runtime/text/constrain/json_schema.h states; the same for the same seed."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

@@ -5,7 +5,7 @@
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
 #include "gtest/gtest.h"
-#include "server/handoff_version.h"
+#include "server/rpc/handoff_version.h"
 #include "tests/e2e/fleet.h"
 #include "tests/testing/certificates.h"
 
@@ -187,7 +187,7 @@ TEST_F(Security, ATamperedFrameIsRefusedAndCounted) {
   FleetOptions options = Options();
   options.decode = "encrypt_frames: true\n";
   options.ucx_transports = "tcp";
-  options.link = "emulated_spoiled_share: 0.3";
+  options.link = "emulated_corrupt_rate: 0.3";
   Fleet fleet(options);
   ASSERT_TRUE(fleet.Start());
   const Answer answer = fleet.Ask(Fleet::Request(Prompt(), 6));

@@ -1,6 +1,6 @@
 """Shadow checks on a decode server that checks every answer, under stack.py --add "decode-chat=shadow { share: 1 }":
 each answer over a handed-over cache is computed again, also where that cache came with an earlier request, and the
-producer's raw cache is found further from the consumer's own prefill than codes are. A check that is running gives way
+producer's raw cache is found further from the consumer's local prefill than codes are. A check that is running gives way
 to a request that comes, and none begins beside one."""
 
 import json
@@ -57,7 +57,7 @@ def check_gives_way(url: str, admin: str, entries: List[Dict]) -> None:
     before = metric(read(admin), "aludel_shadow_checks_total", outcome="interrupted")
     deadline = time.monotonic() + WAIT_S
     for entry in entries:  # until a look at the metrics has caught a check while it ran
-        ask(url, entry, {"fidelity": "coded", "format": "paper"}, LONG)
+        ask(url, entry, {"fidelity": "coded", "format": "scd"}, LONG)
         while time.monotonic() < deadline:
             text = read(admin)
             if metric(text, "aludel_num_requests_running") > 0:
@@ -74,16 +74,16 @@ def main() -> int:
     config = (Path(os.environ["STACK_FOLDER"]) / "decode-chat.textproto").read_text()
     admin = "http://" + re.search(r'admin_listen: *"([^"]+)"', config)[1]
     entries = [json.loads(line) for line in (ROOT / "deploy/demo/questions.jsonl").read_text().splitlines()[:QUESTIONS]]
-    asked = {"paper": 0, "raw": 0}
+    asked = {"scd": 0, "raw": 0}
     for entry in entries:
-        for wire_format in ("paper", "raw", "paper"):  # the last from the prefix cache
+        for wire_format in ("scd", "raw", "scd"):  # the last from the prefix cache
             ask(url, entry, {"fidelity": "coded", "format": wire_format})
             asked[wire_format] += 1
             await_checks(admin, sum(asked.values()))  # so that no request interrupts it
-        ask(url, entry, {"fidelity": "exact"})  # no hand-over: nothing to check
+        ask(url, entry, {"fidelity": "exact"})  # no handoff: nothing to check
     text = read(admin)
     kl = {}
-    for wire_format in ("paper", "raw"):
+    for wire_format in ("scd", "raw"):
         whole = metric(text, "aludel_shadow_checks_total", format=wire_format, outcome="ok")
         assert whole == asked[wire_format], text
         tokens = metric(text, "aludel_shadow_tokens_total", format=wire_format)
@@ -92,7 +92,7 @@ def main() -> int:
         kl[wire_format] = metric(text, "aludel_shadow_kl_nats_sum", format=wire_format) / tokens
         print(f"{wire_format}: {whole:.0f} answers checked, {agreeing:.0f} of {tokens:.0f} tokens agree, "
               f"KL {kl[wire_format]:.3f} nats a token")
-    assert 0 < kl["paper"] < kl["raw"], kl
+    assert 0 < kl["scd"] < kl["raw"], kl
     check_gives_way(url, admin, entries)
     return 0
 

@@ -66,7 +66,7 @@ def check(gateway: Gateway, name: str, fidelity: Dict[str, str], fresh: str, kno
         cached, plan, answer = gateway.ask(key, fidelity, asked, salt)
         what = f"{name}: {key}, salt {salt}: {cached} cached tokens, plan {plan}"
         assert plan == (known if known_to_key else fresh), what
-        # Of a hand-over it counts what was handed over.
+        # Of a handoff it counts what was handed over.
         assert cached > 100 if known_to_key or plan == "remote" else cached == 0, what
         return answer
 
@@ -86,7 +86,7 @@ def main() -> int:
     gateway = Gateway(parser.parse_args().bin.resolve(), Path(os.environ["STACK_FOLDER"]))
     try:
         check(gateway, "exact", {"fidelity": "exact"}, "local", "local")
-        check(gateway, "paper", {"format": "paper"}, "remote", "cached")
+        check(gateway, "scd", {"format": "scd"}, "remote", "cached")
     finally:
         gateway.process.terminate()
         gateway.process.wait(15)

@@ -37,7 +37,7 @@ std::map<std::string, std::vector<Bar>> ReadTrace(const std::filesystem::path& f
 }
 
 TEST(Trace, ShowsThatSendingAndReconstructingOverlapComputing) {
-  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "aludel-handovers";
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "aludel-handoffs";
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
   constexpr size_t kTokens = 700;
@@ -46,8 +46,8 @@ TEST(Trace, ShowsThatSendingAndReconstructingOverlapComputing) {
   prompt.resize(kTokens);
 
   Fleet fleet({.bytes_per_second = 200e6,
-               .engine = "chunk_tokens: 128",
-               .decode = absl::StrCat("tracing { handover_trace_directory: '", folder.string(), "' }\n")});
+               .engine = "max_num_batched_tokens: 128",
+               .decode = absl::StrCat("tracing { handoff_trace_directory: '", folder.string(), "' }\n")});
   ASSERT_TRUE(fleet.Start());
   const Answer answer = fleet.Ask(Fleet::Request(prompt, 2));
   ASSERT_TRUE(answer.status.ok()) << answer.status;
@@ -55,8 +55,8 @@ TEST(Trace, ShowsThatSendingAndReconstructingOverlapComputing) {
 
   // Its run ended by itself, although all that it sent was here before it said so.
   EXPECT_TRUE(
-      fleet.prefill().WaitMetric("aludel_handover_seconds_count{direction=\"sent\",outcome=\"ok\"}", 1));
-  const std::filesystem::path file = folder / "handover-000.json";
+      fleet.prefill().WaitMetric("aludel_handoff_seconds_count{direction=\"sent\",outcome=\"ok\"}", 1));
+  const std::filesystem::path file = folder / "handoff-000.json";
   for (int i = 0; i < 100 && !std::filesystem::exists(file); ++i) absl::SleepFor(absl::Milliseconds(50));
   auto rows = ReadTrace(file);
   const size_t frames = 8 * ((kTokens - 1 + 127) / 128);
@@ -70,7 +70,7 @@ TEST(Trace, ShowsThatSendingAndReconstructingOverlapComputing) {
     EXPECT_EQ(computed[i].name, sent[i].name);
     EXPECT_LE(sent[i].end, reconstructed[i].end);
   }
-  // Before the last layer was computed frames had landed and were reconstructed: most on a machine that is
+  // Before the last layer was computed frames had arrived and were reconstructed: most on a machine that is
   // not busy, none without overlap.
   const double end = computed.back().end;
   const auto done = [&](const std::vector<Bar>& row) {

@@ -70,7 +70,7 @@ def attributes(span: Dict) -> Dict[str, object]:
 def check(url: str) -> None:
     assert ask(url, f"00-{TRACE}-{PARENT}-01", 0) == TRACE
     spans = spans_of(TRACE, 4)
-    chain = ["aludel-gateway chat", "aludel-decode decode", "aludel-decode hand-over", "aludel-prefill prefill"]
+    chain = ["aludel-gateway chat", "aludel-decode decode", "aludel-decode handoff", "aludel-prefill prefill"]
     parent = PARENT
     for name in chain:
         assert spans[name]["parentSpanId"] == parent, (name, spans[name])

@@ -13,8 +13,8 @@ namespace {
 constexpr size_t kTokens = 800;
 // Steps of 32 tokens, eight layers: four of them are the least window there is, much less than the
 // prompt's frames.
-constexpr char kSmallSteps[] = "chunk_tokens: 32";
-constexpr char kSmallWindow[] = "handover_window_bytes: 4096\n";
+constexpr char kSmallSteps[] = "max_num_batched_tokens: 32";
+constexpr char kSmallWindow[] = "handoff_window_bytes: 4096\n";
 constexpr int kWindowBytes = 600 << 10;  // what that window is at most
 
 std::vector<int32_t> LongPrompt(size_t number) {
@@ -29,7 +29,7 @@ std::vector<int32_t> LongPrompt(size_t number) {
 }
 
 double Stalls(ServerProcess& prefill, const std::string& reason) {
-  return prefill.Metric(absl::StrCat("aludel_handover_stalls_total{for=\"", reason, "\"}"));
+  return prefill.Metric(absl::StrCat("aludel_handoff_stalls_total{for=\"", reason, "\"}"));
 }
 
 TEST(Window, ALongPromptComesWholeThroughASmallOne) {

@@ -24,7 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   }
   for (const ArtifactControl& control : manifest->controls) {
     for (const ArtifactDecoder& decoder : control.decoders) CheckName(decoder.file);
-    if (control.native_layers >= control.layers) std::abort();
+    if (control.recomputed_layers >= control.layers) std::abort();
   }
   return 0;
 }

@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #include "nlohmann/json.hpp"
-#include "runtime/model/chat_template.h"
+#include "runtime/text/chat_template/chat_template.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   using namespace aludel;

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "nlohmann/json.hpp"
-#include "server/gateway/completion_request.h"
+#include "server/gateway/openai/completion_request.h"
 
 namespace aludel {
 namespace {

@@ -8,7 +8,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "server/config.h"
+#include "server/config/decode_options.h"
+#include "server/config/gateway_options.h"
+#include "server/config/prefill_options.h"
 
 namespace aludel {
 namespace {

@@ -1,4 +1,4 @@
-// Frames of every payload kind, one hand-over after another, into decoders of a tiny model. The checksum is
+// Frames of every payload kind, one handoff after another, into decoders of a tiny model. The checksum is
 // taken as passed: what a decoder accepts must leave the process alive, and its pages finite where codes are.
 #include <algorithm>
 #include <cstdint>
@@ -7,10 +7,12 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/open_device.h"
+#include "runtime/codec/aludel/reconstruct.h"
 #include "runtime/codec/codec.h"
-#include "runtime/codec/hand_over.h"
+#include "runtime/codec/handoff.h"
+#include "runtime/codec/open_codec.h"
 #include "runtime/codec/scd/reconstruct.h"
-#include "runtime/codec/transform/reconstruct.h"
 
 namespace {
 
@@ -39,20 +41,20 @@ ScdDecoderWeights ScdWeights(const ModelConfig& config) {
   return layers;
 }
 
-std::unique_ptr<KvCodec> Transform(LatentPacking packing, int native_layers, const Transformer& model) {
+std::unique_ptr<KvCodec> Aludel(LatentPacking packing, int recomputed_layers, const Transformer& model) {
   const ModelConfig& config = model.config();
-  TransformShape shape;
-  shape.native_layers = native_layers;
+  AludelShape shape;
+  shape.recomputed_layers = recomputed_layers;
   shape.head_tokens = 2;
   shape.packing = packing;
-  shape.groups = {{native_layers + 1, config.layers - native_layers - 1, 6}};
+  shape.groups = {{recomputed_layers + 1, config.layers - recomputed_layers - 1, 6}};
   const int64_t side = shape.has_side() ? config.hidden : 0;
   const int64_t outputs = shape.groups[0].layers * 2 * config.kv_dim();
-  TransformDecoderGroup group;
+  AludelDecoderGroup group;
   group.grid = {0.1f, {1, 2, 4, 8, 12, 16}};
   group.linear = Small(outputs, side + 6);
   group.bias.resize(outputs);
-  return MakeTransformDecoderCodec("transform", "", shape, {group}, model).value();
+  return MakeAludelDecoderCodec("aludel", "", shape, {group}, model).value();
 }
 
 struct Fixture {
@@ -77,9 +79,9 @@ struct Fixture {
       codecs.push_back(OpenCodec(name, "", CodecSide::kConsumer, *model).value());
     }
     codecs.push_back(MakeScdDecoderCodec("scd", "", ScdWeights(model->config()), *model).value());
-    codecs.push_back(Transform(LatentPacking::kFixed, -1, *model));
-    codecs.push_back(Transform(LatentPacking::kDeflate, -1, *model));
-    codecs.push_back(Transform(LatentPacking::kDeflate, 0, *model));
+    codecs.push_back(Aludel(LatentPacking::kFixed, -1, *model));
+    codecs.push_back(Aludel(LatentPacking::kDeflate, -1, *model));
+    codecs.push_back(Aludel(LatentPacking::kDeflate, 0, *model));
   }
 };
 
@@ -93,10 +95,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   const KvCodec& codec = *kFixture->codecs[bytes[0] % kFixture->codecs.size()];
   absl::Span<const uint8_t> rest(bytes + 1, size - 1);
   const KvTarget target{
-      kFixture->model.get(),     kFixture->pool.get(), kFixture->table.ids(), kFixture->prompt, kTokens,
-      codec.native_head_tokens()};
+      kFixture->model.get(),         kFixture->pool.get(), kFixture->table.ids(), kFixture->prompt, kTokens,
+      codec.recomputed_head_tokens()};
   const auto decoder = codec.NewDecoder();
-  if (!decoder.ok() || !BeginHandOver(**decoder, target).ok()) std::abort();
+  if (!decoder.ok() || !BeginHandoff(**decoder, target).ok()) std::abort();
   for (int frames = 0; rest.size() >= 7 && frames < 16; ++frames) {
     const FrameCoverage coverage{rest[0], rest[1], static_cast<uint16_t>(rest[2] >> 4), rest[3], rest[4]};
     const bool fits = (rest[2] & 1) != 0;

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "server/gateway/completion_request.h"
-#include "server/gateway/cors.h"
-#include "server/gateway/http_parser.h"
-#include "server/trace_context.h"
+#include "server/gateway/access/cors.h"
+#include "server/gateway/openai/completion_request.h"
+#include "server/http/http_parser.h"
+#include "server/observe/trace_context.h"
 
 namespace aludel {
 namespace {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "nlohmann/json.hpp"
-#include "runtime/constrain/json_schema.h"
-#include "runtime/constrain/token_automaton.h"
-#include "tests/runtime/constrain/byte_tokenizer.h"
+#include "runtime/text/constrain/json_schema.h"
+#include "runtime/text/constrain/token_automaton.h"
+#include "tests/runtime/text/constrain/byte_tokenizer.h"
 
 namespace {
 

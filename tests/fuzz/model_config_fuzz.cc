@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "runtime/model/generation_config.h"
 #include "runtime/model/model_config.h"
+#include "runtime/text/generation_config.h"
 #include "tests/fuzz/scratch_directory.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {

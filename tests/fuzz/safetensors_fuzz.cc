@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "runtime/model/safetensors.h"
+#include "runtime/model/weights/safetensors.h"
 #include "tests/fuzz/scratch_directory.h"
 
 namespace {

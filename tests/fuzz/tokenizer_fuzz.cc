@@ -2,7 +2,7 @@
 // without trapping.
 #include <cstdint>
 
-#include "runtime/model/tokenizer.h"
+#include "runtime/text/tokenizer/tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   using namespace aludel;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "nlohmann/json.hpp"
-#include "server/gateway/tool_call_parser.h"
+#include "server/gateway/openai/tools/tool_call_parser.h"
 
 namespace aludel {
 namespace {

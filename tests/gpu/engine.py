@@ -90,7 +90,7 @@ def codec(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None:
         name = "codec_prefill_share" + ("" if cells[0] == default else f"_{cells[0]}")
         report.add(name, float(cells[7].rstrip(" %")) / 100, "share", "<= 0.05" if cells[0] == default else None, described,
                    bytes_per_token=float(cells[1]), encode_tokens_per_second=float(cells[2]),
-                   reconstruct_tokens_per_second=float(cells[4]), native_prefill_share=float(cells[8].rstrip(" %")) / 100)
+                   reconstruct_tokens_per_second=float(cells[4]), recompute_prefill_share=float(cells[8].rstrip(" %")) / 100)
 
 
 PEERS = ["torch", "transformers"]

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from machine import Bundle, Clock, Failed, run, say, text_of
 from report import Report
 
-SMALL_TESTS = ["ops_test", "device_test", "hand_over_test"]
+SMALL_TESTS = ["ops_test", "device_test", "handoff_test"]
 
 
 def test_command(bundle: Bundle, only: str) -> List[str]:
@@ -67,7 +67,7 @@ def unit(bundle: Bundle, report: Report, clock: Clock) -> None:
         list(pool.map(lambda name: run_test(bundle, report, name, files[name], clock.left()), names))
 
 
-def sanitise(bundle: Bundle, report: Report, tool: str, tests: str, row: str, limit: float) -> None:
+def sanitize(bundle: Bundle, report: Report, tool: str, tests: str, row: str, limit: float) -> None:
     what, bound = "errors", "== 0"
     found = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
     command = [found or "compute-sanitizer", "--tool", tool, *test_command(bundle, tests)]
@@ -96,7 +96,7 @@ def sanitizer(bundle: Bundle, report: Report, clock: Clock) -> None:
     runs = [("memcheck", "*/Cuda", "sanitizer_memcheck"), ("racecheck", "*/Cuda", "sanitizer_racecheck"),
             ("memcheck", "*Atten*/Cudawgmma", "sanitizer_memcheck_wgmma")]
     with ThreadPoolExecutor(len(runs)) as pool:
-        list(pool.map(lambda one: sanitise(bundle, report, *one, limit), runs))
+        list(pool.map(lambda one: sanitize(bundle, report, *one, limit), runs))
 
 
 def finished(output: str) -> Tuple[Dict[str, Any], Dict[str, Dict[str, Any]]]:

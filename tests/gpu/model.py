@@ -12,7 +12,7 @@ from machine import ROOT, Bundle, Clock, Failed, run, say, text_of
 
 SHAPE = "llama-8b"
 SHAPE_BYTES = 16_100_000_000
-NATIVE_LAYERS = 2
+RECOMPUTED_LAYERS = 2
 
 
 class Model:
@@ -25,7 +25,7 @@ class Model:
         self.coding: Optional[Future] = None
         self.producer = self.consumer = ROOT / "deploy/demo/base"
         self.codec = ROOT / "deploy/demo/codec"
-        self.operating_point = "the demo pair's own artefact"
+        self.operating_point = "the demo pair's own artifact"
         if bundle.small:
             self.consumer = ROOT / "deploy/demo/chat"
             return
@@ -50,9 +50,9 @@ class Model:
         run(command, clock.left())
 
     def make_codecs(self, clock: Clock) -> None:
-        for preset in ("paper", "aludel"):
+        for preset in ("scd", "aludel"):
             command = [self.bundle.program("aludel-bench"), "make-codec", "--preset", preset, "--producer", str(self.producer),
-                       "--consumer", str(self.consumer), "--out", str(self.codec), "--native-layers", str(NATIVE_LAYERS)]
+                       "--consumer", str(self.consumer), "--out", str(self.codec), "--recomputed-layers", str(RECOMPUTED_LAYERS)]
             made = run(command, clock.left()).strip()
             say(made)
             if preset == "aludel":
@@ -70,7 +70,7 @@ class Model:
 
     def formats(self) -> List[str]:
         """The default first."""
-        return [f"aludel-p{NATIVE_LAYERS}", "raw", "int4", "paper"]
+        return [f"aludel-p{RECOMPUTED_LAYERS}", "raw", "int4", "scd"]
 
     def stop(self) -> None:
         """Waits for what is being made, which ends with the run's time."""

@@ -25,7 +25,7 @@ Answer = List[Tuple[str, float, List[Tuple[str, float]]]]  # (token, log-probabi
 def stack_on(bundle: Bundle, device: str, folder: Path) -> Stack:
     # Each server names how many sequences it admits; the device stands beside it.
     return Stack(Path(bundle.program("")), folder, {},
-                 replaced={"  max_sequences: 16\n": f'  max_sequences: 16\n  device: "{device}"\n'})
+                 replaced={"  max_num_seqs: 16\n": f'  max_num_seqs: 16\n  device: "{device}"\n'})
 
 
 def ask(port: int, question: Dict[str, Any]) -> Tuple[Answer, Dict[str, Any]]:

@@ -49,20 +49,20 @@ class Rehearsal(unittest.TestCase):
 
     def test_every_part_has_figures(self) -> None:
         for name in ("gemm_peak", "copy_bandwidth", "prefill_gemm_share", "decode_bandwidth_share", "link_path",
-                     "ttft_oracle_256", "codec_prefill_share", "codec_prefill_share_paper",
+                     "ttft_oracle_256", "codec_prefill_share", "codec_prefill_share_scd",
                      "decode_rate_batch_1_without_graphs"):
             self.assertGreater(self.rows[name]["value"] or 0, 0, self.rows[name])
-        for form in ("", "_raw", "_int4", "_paper"):
+        for form in ("", "_raw", "_int4", "_scd"):
             for state in ("warm", "cold"):
                 for link in (1, 4):
                     row = self.rows[f"ttft_speedup_{state}_256_{link}g{form}"]
                     self.assertGreater(row["value"] or 0, 0, row)
-                    self.assertLessEqual({"p", "bytes_per_token", "native_tokens", "link_measured_gbps", "emulated"}, set(row))
+                    self.assertLessEqual({"p", "bytes_per_token", "recomputed_tokens", "link_measured_gbps", "emulated"}, set(row))
                     self.assertTrue(state == "cold" or row["stages"]["prefill"] == 0, row)
 
     def test_the_device_agrees_with_the_cpu(self) -> None:
         self.assertEqual(self.rows["greedy_parity"]["value"], 1, self.rows["greedy_parity"])
-        for name in ("ops_test", "device_test", "hand_over_test"):
+        for name in ("ops_test", "device_test", "handoff_test"):
             self.assertEqual(self.rows[f"failed_tests_{name}"]["value"], 0, self.rows[f"failed_tests_{name}"])
 
     def test_what_only_a_card_says_is_null(self) -> None:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that only a GPU machine can say, from a bundle (cmake --build build/PRESET --target bundle) and this source
 # tree: tests of kernels and codecs on the device, compute-sanitizer, benchmarks of operations and of a model of an 8B shape
-# with random weights, time to first token against the consumer's own prefill, greedy tokens against the CPU's, and peers.
+# with random weights, time to first token against the consumer's local prefill, greedy tokens against the CPU's, and peers.
 # Writes a results file after every part and prints a table; a part that fails or takes too long is null with the reason.
 # Run again with the same device and commit, it measures what the results file lacks.
 #

@@ -1,4 +1,4 @@
-"""Time to first token over a hand-over, against the consumer's own prefill (the oracle), with both servers on one card.
+"""Time to first token over a handoff, against the consumer's local prefill (the oracle), with both servers on one card.
 
 The rate is a cap in our transport that a prefill server has from its start: the decode server stays, and each link has a
 prefill server of its own, the most wanted link first. What an earlier run has measured is kept; where time is short there are
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from machine import ROOT, Bundle, Clock, Failed, run, say, text_of
-from model import NATIVE_LAYERS, Model
+from model import RECOMPUTED_LAYERS, Model
 from report import Report
 
 sys.path.insert(0, str(ROOT / "tests/e2e"))
@@ -47,9 +47,9 @@ class Servers:
         names = ["prefill", "prefill_admin", "decode", "decode_admin", "gateway"]
         self.ports = dict(zip(names, free_ports(len(names))))
         small = bundle.small
-        engine = (f'device: "{bundle.device}" threads: {bundle.threads} max_sequences: 2 ' +
-                  ("kv_blocks: 256" if small else f"kv_bytes: {5 * GIB} max_context: 17408 chunk_tokens: 2048"))
-        arena = "" if small else f"{{}}_arena_bytes: {2 * GIB} handover_window_bytes: {GIB}"
+        engine = (f'device: "{bundle.device}" threads: {bundle.threads} max_num_seqs: 2 ' +
+                  ("kv_blocks: 256" if small else f"kv_bytes: {5 * GIB} max_context: 17408 max_num_batched_tokens: 2048"))
+        arena = "" if small else f"{{}}_arena_bytes: {2 * GIB} handoff_window_bytes: {GIB}"
         formats = " ".join(f'formats: "{name}"' for name in model.formats())
         codec = f'codec {{ artifact: "{model.codec}" {formats} }}'
         at = {name: f'"127.0.0.1:{port}"' for name, port in self.ports.items()}
@@ -59,7 +59,7 @@ class Servers:
             "aludel-decode": f'''listen: {at["decode"]} admin_listen: {at["decode_admin"]} {codec} {arena.format("receive")}
                 engine {{ directory: "{model.consumer}" prefix_cache: false {engine} }} served_model_name: "m"
                 transport {{ kind: "ucx" trusted_network: true ucx_transports: "{TRANSPORTS}" }} prefill_targets: {at["prefill"]}
-                handover_timeout_ms: 30000 probe_interval_ms: 200 probe_max_interval_ms: 500''',
+                handoff_timeout_ms: 30000 probe_interval_ms: 200 probe_max_interval_ms: 500''',
             "aludel-gateway": f'''listen: {at["gateway"]} prefill_targets: {at["prefill"]}
                 models {{ name: "m" directory: "{model.consumer}" decode_targets: {at["decode"]} }}'''}
         self.bundle, self.folder = bundle, folder
@@ -251,15 +251,15 @@ class Study:
                 continue
             seconds, about = median(found)
             handed_over = about["handed_over_tokens"]
-            native = NATIVE_LAYERS if form.startswith("aludel-p") else 0
+            recomputed = RECOMPUTED_LAYERS if form.startswith("aludel-p") else 0
             self.report.add(
-                name, self.oracle[tokens][0] / seconds, "ratio", bound, self.command, p=native,
-                bytes_per_token=round(about["payload_bytes"] / max(1, handed_over), 1), native_tokens=tokens - handed_over,
+                name, self.oracle[tokens][0] / seconds, "ratio", bound, self.command, p=recomputed,
+                bytes_per_token=round(about["payload_bytes"] / max(1, handed_over), 1), recomputed_tokens=tokens - handed_over,
                 link_measured_gbps=round(self.path_gbps or 0, 2), emulated=link > (self.path_gbps or 0),
                 seconds=round(seconds, 5), oracle_seconds=round(self.oracle[tokens][0], 5), samples=len(found), stages=about["stages"],
                 # Else its report came after the first token, and what it did is in `transfer`.
                 producer_reported=about["stages"]["prefill"] > 0 or state == "warm",
-                operating_point=self.model.operating_point if native else form,
+                operating_point=self.model.operating_point if recomputed else form,
                 note="a rehearsal" if self.bundle.small else "speed only: random weights")
 
     def over(self, servers: Servers, link: float, clock: Clock) -> None:

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/device.h"
+#include "kernels/open_device.h"
 
 namespace aludel {
 namespace {

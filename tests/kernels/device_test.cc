@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 #ifdef ALUDEL_HAVE_CUDA
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/open_device.h"
 #endif
 
 namespace aludel {

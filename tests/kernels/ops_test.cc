@@ -9,7 +9,10 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/token_quantiser.h"
+#include "kernels/device_options.h"
+#include "kernels/open_device.h"
+#include "kernels/repeat_stats.h"
+#include "kernels/token_quantizer.h"
 #include "tests/kernels/attention_problem.h"
 #include "tests/kernels/device_array.h"
 #include "tests/kernels/latent_problem.h"
@@ -121,7 +124,7 @@ TEST_P(OpsTest, GemmMultipliesAddsBiasAndAccumulates) {
   }
 }
 
-// What a row gives does not depend on its neighbours, nor on threads: serving alone and in a batch agree.
+// What a row gives does not depend on its neighbors, nor on threads: serving alone and in a batch agree.
 TEST_P(OpsTest, GemmGivesARowTheSameAloneAndAmongOthers) {
   if (device_->name() != "cpu" || GetParam().instructions == "onednn")
     GTEST_SKIP() << "promised by our CPU kernels";
@@ -454,7 +457,7 @@ TEST_P(OpsTest, GemmStoresBf16WithAndWithoutBias) {
   }
 }
 
-TEST_P(OpsTest, HeadNormNormalisesEveryHeadOfColumnsInPlace) {
+TEST_P(OpsTest, HeadNormNormalizesEveryHeadOfColumnsInPlace) {
   const int rows = 3, heads = 5, head_dim = 24, stride = heads * head_dim + 7;
   const auto x = Random(rows * stride, 2.0f);
   const auto w = Random(head_dim);
@@ -626,7 +629,7 @@ TEST_P(OpsTest, RopeTurnsByTheAngleItself) {
   }
 }
 
-// What a hand-over brings as bf16 and what a model computes in f32 become the same pages, whatever these
+// What a handoff brings as bf16 and what a model computes in f32 become the same pages, whatever these
 // are of.
 TEST_P(OpsTest, PagesAreTheSameFromBf16AndFromF32) {
   constexpr int kKvHeads = 3, kHeadDim = 32, kBlockTokens = 8, kRows = 37, kBlocks = 9;
@@ -786,11 +789,11 @@ TEST_P(OpsTest, LatentsBecomeTheBytesOfTheDefinitionAndComeBack) {
   }
 }
 
-TEST_P(OpsTest, TokensBecomeTheIntegersOfTheQuantiserAndComeBack) {
+TEST_P(OpsTest, TokensBecomeTheIntegersOfTheQuantizerAndComeBack) {
   for (const int bits : {8, 4}) {
     for (const int width : {2, 96, 128, 1024}) {
       const int tokens = 5;
-      const TokenQuantiser quantiser(bits, width);
+      const TokenQuantizer quantizer(bits, width);
       const std::vector<float> values = Random(tokens * (width + 2), 3.0f);
       std::vector<Bf16> narrow(values.size());
       std::transform(values.begin(), values.end(), narrow.begin(), ToBf16);
@@ -798,12 +801,12 @@ TEST_P(OpsTest, TokensBecomeTheIntegersOfTheQuantiserAndComeBack) {
       const auto narrow_there = OnDevice(narrow);
       for (const bool wide : {true, false}) {
         const auto scales = OnDevice(std::vector<uint8_t>(2 * tokens, 0xa5));
-        const auto codes = OnDevice(std::vector<uint8_t>(tokens * quantiser.code_bytes(), 0xa5));
+        const auto codes = OnDevice(std::vector<uint8_t>(tokens * quantizer.code_bytes(), 0xa5));
         const TensorView x = wide ? TensorView{wide_there.data(), DType::kF32, tokens, width, width + 2}
                                   : TensorView{narrow_there.data(), DType::kBf16, tokens, width, width + 2};
-        ops_->QuantiseTokens(x, bits, scales.data(), codes.data(), {});
+        ops_->QuantizeTokens(x, bits, scales.data(), codes.data(), {});
         const auto back = OnDevice(Poisoned(tokens * width));
-        ops_->DequantiseTokens(scales.data(), codes.data(), bits, back.View(tokens, width), {});
+        ops_->DequantizeTokens(scales.data(), codes.data(), bits, back.View(tokens, width), {});
         std::vector<uint8_t> want_scales, want_codes;
         std::vector<float> want;
         for (int t = 0; t < tokens; ++t) {
@@ -812,12 +815,12 @@ TEST_P(OpsTest, TokensBecomeTheIntegersOfTheQuantiserAndComeBack) {
             const size_t at = t * (width + 2) + i;
             row[i] = wide ? values[at] : ToFloat(narrow[at]);
           }
-          std::vector<uint8_t> row_codes(quantiser.code_bytes());
-          const Bf16 scale = quantiser.Encode(row.data(), row_codes.data());
+          std::vector<uint8_t> row_codes(quantizer.code_bytes());
+          const Bf16 scale = quantizer.Encode(row.data(), row_codes.data());
           want_scales.push_back(static_cast<uint8_t>(scale.bits));
           want_scales.push_back(static_cast<uint8_t>(scale.bits >> 8));
           want_codes.insert(want_codes.end(), row_codes.begin(), row_codes.end());
-          quantiser.Decode(scale, row_codes.data(), row.data());
+          quantizer.Decode(scale, row_codes.data(), row.data());
           want.insert(want.end(), row.begin(), row.end());
         }
         EXPECT_EQ(scales.Read().value(), want_scales) << bits << " bits, width " << width;

@@ -15,9 +15,9 @@ class FakeCodec : public KvCodec {
   const std::string& artifact_hash() const override { return artifact_hash_; }
   FrameKind kind() const override { return FrameKind::kScd; }
   const std::vector<bool>& shipped_layers() const override { return shipped_layers_; }
-  int native_layers() const override { return 0; }
-  int64_t native_head_tokens() const override { return 0; }
-  int64_t native_tail_tokens() const override { return 0; }
+  int recomputed_layers() const override { return 0; }
+  int64_t recomputed_head_tokens() const override { return 0; }
+  int64_t recomputed_tail_tokens() const override { return 0; }
   double flops_per_token() const override { return 0; }
   size_t MaxFrameBytes(int64_t tokens) const override { return static_cast<size_t>(tokens) * 8; }
   absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "kernels/check.h"
 #include "kernels/cuda/launch_digest.h"
+#include "kernels/open_device.h"
 #include "kernels/ops.h"
 #include "tests/testing/guarded_memory.h"
 
@@ -22,7 +23,7 @@ namespace {
 
 constexpr int kOnes = 0xff;
 
-// Work that waits for its stream to be synchronised.
+// Work that waits for its stream to be synchronized.
 struct Queue {
   std::deque<std::function<void()>> work;
 };
@@ -170,17 +171,17 @@ class GuardedOps final : public Ops {
       ops_->UnpackLatents(bytes, copy, first, step, z, {});
     });
   }
-  void QuantiseTokens(const TensorView& x, int bits, uint8_t* scales, uint8_t* codes,
+  void QuantizeTokens(const TensorView& x, int bits, uint8_t* scales, uint8_t* codes,
                       Stream stream) override {
     Check({x});
     ALUDEL_CHECK(memory_->Holds(scales, 2 * x.rows) && memory_->Holds(codes, x.rows * x.cols * bits / 8));
-    enqueue_(stream, [=, this] { ops_->QuantiseTokens(x, bits, scales, codes, {}); });
+    enqueue_(stream, [=, this] { ops_->QuantizeTokens(x, bits, scales, codes, {}); });
   }
-  void DequantiseTokens(const uint8_t* scales, const uint8_t* codes, int bits, const TensorView& x,
+  void DequantizeTokens(const uint8_t* scales, const uint8_t* codes, int bits, const TensorView& x,
                         Stream stream) override {
     Check({x});
     ALUDEL_CHECK(memory_->Holds(scales, 2 * x.rows) && memory_->Holds(codes, x.rows * x.cols * bits / 8));
-    enqueue_(stream, [=, this] { ops_->DequantiseTokens(scales, codes, bits, x, {}); });
+    enqueue_(stream, [=, this] { ops_->DequantizeTokens(scales, codes, bits, x, {}); });
   }
   void Convert(const TensorView& src, const TensorView& dst, Stream stream) override {
     Check({src, dst});

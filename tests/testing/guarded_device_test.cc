@@ -21,7 +21,7 @@ class GuardedDeviceTest : public ::testing::Test {
   std::vector<float> host_ = std::vector<float>(16, 1.5f);
 };
 
-TEST_F(GuardedDeviceTest, CopiesComeWhenTheStreamIsSynchronised) {
+TEST_F(GuardedDeviceTest, CopiesComeWhenTheStreamIsSynchronized) {
   const Stream stream = device_->CreateStream().value();
   device_->CopyToDevice(memory_.data(), host_.data(), 64, stream);
   std::vector<float> back(16);

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "kernels/open_device.h"
 #include "tests/testing/guarded_device.h"
 
 namespace aludel {

@@ -8,6 +8,7 @@
 #include "kernels/device.h"
 #include "runtime/kv/block_pool.h"
 #include "runtime/model/transformer.h"
+#include "runtime/model/transformer_options.h"
 #include "tests/testing/test_device.h"
 
 namespace aludel {

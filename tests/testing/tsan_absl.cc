@@ -1,5 +1,5 @@
 // For the tsan preset only. Debian's Abseil is built without ThreadSanitizer, which therefore sees no order
-// in what absl::Mutex, CondVar, Notification and a Status's count of references synchronise, and reports
+// in what absl::Mutex, CondVar, Notification and a Status's count of references synchronize, and reports
 // every correct use of them. These definitions stand in front of the library's: each tells the sanitizer what
 // the call orders, and then makes the library's call.
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/strip.h"
 #include "transport/transport.h"
+#include "transport/transport_options.h"
 
 namespace aludel {
 

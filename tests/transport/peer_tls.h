@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/testing/certificates.h"
 #include "transport/transport.h"
+#include "transport/transport_options.h"
 
 namespace aludel {
 

@@ -11,7 +11,9 @@
 #include "gtest/gtest.h"
 #include "tests/transport/peer_tls.h"
 #include "tests/transport/recording_handler.h"
+#include "transport/open_transport.h"
 #include "transport/transport.h"
+#include "transport/transport_options.h"
 
 namespace aludel {
 namespace {
@@ -375,9 +377,9 @@ TEST_P(TransportContract, LosesSpoilsAndDoublesMessagesOnlyWhereItIsToldTo) {
     EXPECT_EQ(handler_.arrived() - before, expected);
   };
   expect_arrivals(8, [](LinkEmulation&) {});
-  expect_arrivals(0, [](LinkEmulation& link) { link.lost_share = 1; });
-  expect_arrivals(16, [](LinkEmulation& link) { link.doubled_share = 1; });
-  expect_arrivals(8, [](LinkEmulation& link) { link.spoiled_share = 1; });
+  expect_arrivals(0, [](LinkEmulation& link) { link.drop_rate = 1; });
+  expect_arrivals(16, [](LinkEmulation& link) { link.duplicate_rate = 1; });
+  expect_arrivals(8, [](LinkEmulation& link) { link.corrupt_rate = 1; });
 }
 
 TEST_P(TransportContract, NamesItsLanes) {
@@ -422,7 +424,7 @@ TEST(OpenTransport, RefusesOptionsThatMakeNoSense) {
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code([](TransportOptions& o) { o.link.delay = -absl::Seconds(1); }),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(code([](TransportOptions& o) { o.link.lost_share = 0.6, o.link.spoiled_share = 0.6; }),
+  EXPECT_EQ(code([](TransportOptions& o) { o.link.drop_rate = 0.6, o.link.corrupt_rate = 0.6; }),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code([](TransportOptions& o) { o.receive_timeout = absl::ZeroDuration(); }),
             absl::StatusCode::kInvalidArgument);

@@ -12,7 +12,9 @@
 #include "tests/transport/peer_kind.h"
 #include "tests/transport/peer_tls.h"
 #include "tests/transport/recording_handler.h"
+#include "transport/open_transport.h"
 #include "transport/transport.h"
+#include "transport/transport_options.h"
 
 namespace aludel {
 namespace {

@@ -22,7 +22,9 @@
 #include "absl/synchronization/mutex.h"
 #include "tests/transport/peer_kind.h"
 #include "tests/transport/recording_handler.h"
+#include "transport/open_transport.h"
 #include "transport/transport.h"
+#include "transport/transport_options.h"
 
 namespace aludel {
 namespace {

@@ -128,10 +128,10 @@ void LoopbackNode::Run() {
     switch (message.fate.kind) {
       case LinkFate::kLost:
         break;
-      case LinkFate::kSpoiled:
-        Deliver(message.header, message.fate.spoiled);
+      case LinkFate::kCorrupt:
+        Deliver(message.header, message.fate.corrupted);
         break;
-      case LinkFate::kDoubled:
+      case LinkFate::kDuplicate:
         Deliver(message.header, message.payload);
         [[fallthrough]];
       case LinkFate::kWell:

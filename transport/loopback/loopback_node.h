@@ -15,6 +15,7 @@
 #include "transport/link_emulator.h"
 #include "transport/stat_counters.h"
 #include "transport/transport.h"
+#include "transport/transport_options.h"
 
 namespace aludel {
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "transport/heap_region.h"
 #include "transport/loopback/loopback_registry.h"
+#include "transport/transport_options.h"
 #include "transport/wire.h"
 
 namespace aludel {

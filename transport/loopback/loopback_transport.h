@@ -6,6 +6,8 @@
 #include "transport/loopback/loopback_node.h"
 #include "transport/stat_counters.h"
 #include "transport/transport.h"
+#include "transport/transport_options.h"
+#include "transport/transport_stats.h"
 
 namespace aludel {
 

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "transport/monotonic_clock.h"
+#include "transport/transport_options.h"
 
 namespace aludel {
 

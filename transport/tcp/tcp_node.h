@@ -16,6 +16,7 @@
 #include "transport/tcp/tcp_sender.h"
 #include "transport/tcp/tcp_tls.h"
 #include "transport/transport.h"
+#include "transport/transport_options.h"
 #include "transport/wire.h"
 
 namespace aludel {

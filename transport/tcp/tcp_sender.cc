@@ -29,7 +29,7 @@ void TcpSender::Queue(TcpSend send) {
   LinkFate fate = link_.Admit(MonotonicNow(), send.payload);
   send.due = fate.due;
   if (fate.kind != LinkFate::kWell) counters_->CountEmulatedFault();
-  if (fate.kind == LinkFate::kDoubled) {
+  if (fate.kind == LinkFate::kDuplicate) {
     // Its payload is its own: the first one's ends with the first `done`.
     TcpSend again{.head = send.head,
                   .payload = {},
@@ -43,8 +43,8 @@ void TcpSender::Queue(TcpSend send) {
     return;
   }
   send.lost = fate.kind == LinkFate::kLost;
-  if (fate.kind == LinkFate::kSpoiled) {
-    send.copy = std::move(fate.spoiled);
+  if (fate.kind == LinkFate::kCorrupt) {
+    send.copy = std::move(fate.corrupted);
     send.payload = send.copy;
   }
   queue_.push_back(std::move(send));

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "transport/monotonic_clock.h"
 #include "transport/peer_identity.h"
+#include "transport/transport_options.h"
 
 namespace aludel {
 namespace {

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "transport/transport.h"
+#include "transport/transport_options.h"
 
 namespace aludel {
 

@@ -9,6 +9,7 @@
 #include "absl/synchronization/notification.h"
 #include "transport/heap_region.h"
 #include "transport/monotonic_clock.h"
+#include "transport/transport_options.h"
 #include "transport/wire.h"
 
 namespace aludel {

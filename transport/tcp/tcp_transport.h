@@ -11,6 +11,8 @@
 #include "transport/stat_counters.h"
 #include "transport/tcp/tcp_node.h"
 #include "transport/transport.h"
+#include "transport/transport_options.h"
+#include "transport/transport_stats.h"
 
 namespace aludel {
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "transport/transport_options.h"
 #include "transport/ucx/ucx_status.h"
 
 namespace aludel {

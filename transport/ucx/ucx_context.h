@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "transport/transport.h"
+#include "transport/transport_options.h"
 
 namespace aludel {
 

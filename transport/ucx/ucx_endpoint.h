@@ -63,7 +63,7 @@ class UcxEndpoint {
 };
 
 // The lanes in the text that ucp_ep_print_info writes, each once, in its order, separated by spaces;
-// "unknown" when none is recognised.
+// "unknown" when none is recognized.
 std::string ParseLanes(absl::string_view info);
 
 }  // namespace aludel

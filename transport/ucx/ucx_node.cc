@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "transport/socket_address.h"
+#include "transport/transport_options.h"
 
 namespace aludel {
 

@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "transport/stat_counters.h"
 #include "transport/transport.h"
+#include "transport/transport_options.h"
 #include "transport/ucx/ucx_connection.h"
 #include "transport/ucx/ucx_connector.h"
 #include "transport/ucx/ucx_context.h"

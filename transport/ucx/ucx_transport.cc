@@ -4,6 +4,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "transport/monotonic_clock.h"
+#include "transport/transport_options.h"
 #include "transport/ucx/ucx_channel.h"
 #include "transport/ucx/ucx_memory.h"
 #include "transport/wire.h"

@@ -6,6 +6,8 @@
 #include "absl/status/statusor.h"
 #include "transport/stat_counters.h"
 #include "transport/transport.h"
+#include "transport/transport_options.h"
+#include "transport/transport_stats.h"
 #include "transport/ucx/progress_thread.h"
 #include "transport/ucx/ucx_context.h"
 

@@ -1,11 +1,11 @@
 """Answers questions with a checkpoint and scores the answers: F1 and exact match, as SQuAD does.
 
-    evaluate.py chat                      the consumer with its own prefill
+    evaluate.py chat                      the consumer with local prefill
     evaluate.py chat --producer base      the same on the base model's raw KV cache
     evaluate.py chat --no-context         the same without the passage: what can be guessed
 
 With a producer, that model prefills the whole prompt but its last token, and the consumer decodes
-from the resulting cache: the plainest hand-over there is, and the one that codecs must beat.
+from the resulting cache: the plainest handoff there is, and the one that codecs must beat.
 """
 
 import argparse

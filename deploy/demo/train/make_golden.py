@@ -6,7 +6,7 @@ NAME.safetensors holds six prompts: `prompt.I.ids`; `prompt.I.positions`, five w
 included; `prompt.I.logits` [5, vocab] in mode exact; `prompt.I.logits_bf16_kv` [vocab] of the last
 position in mode bf16-kv. For prompt 0 in mode exact there is also `hidden` [layers, 2, hidden],
 the residual after each layer at the last two positions, and for two layers L `layer.L.k` and `.v`
-(before rotation) and `.h` (normalised attention input) at `layer.positions`. All is computed in
+(before rotation) and `.h` (normalized attention input) at `layer.positions`. All is computed in
 float64 and stored as float32, so that a test's tolerance need only cover the implementation under
 test.
 
@@ -70,7 +70,7 @@ def logit_golden(name: str, prompts: Sequence[List[int]]) -> Dict[str, torch.Ten
 
 
 def layer_golden(probe: Probe, length: int) -> Dict[str, torch.Tensor]:
-    """Picks the intermediate values of one prompt that a test can localise an error with."""
+    """Picks the intermediate values of one prompt that a test can localize an error with."""
     positions = [*range(4), *range(length // 2, length // 2 + 4), *range(length - 4, length)]
     tensors = {
         "hidden": torch.stack([hidden[-2:] for hidden in probe.hidden]).float(),

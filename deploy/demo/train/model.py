@@ -1,4 +1,4 @@
-"""The demo pair's model for training, its structured initialisation, and the HuggingFace exporter.
+"""The demo pair's model for training, its structured initialization, and the HuggingFace exporter.
 
 A Llama decoder, written for speed on a CPU without fused kernels: q, k, v and gate, up are one
 matrix each, matrix products run in bfloat16 while parameters and norms stay float32, and three
@@ -234,7 +234,7 @@ class Model(nn.Module):
         """Query head i of the first three KV groups looks i + 1 tokens back."""
         shape = self.shape
         key = torch.zeros(shape.head_dim)
-        key[:6] = 1.1  # the six fastest rotary pairs tell neighbours apart
+        key[:6] = 1.1  # the six fastest rotary pairs tell neighbors apart
         for kv_head in range(3):
             first = shape.q_rows + kv_head * shape.head_dim
             rows = slice(first, first + shape.head_dim)

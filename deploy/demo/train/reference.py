@@ -255,9 +255,9 @@ def round_bf16(x: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class Probe:
-    """Intermediate values of one forward pass, one entry per layer, to localise an error."""
+    """Intermediate values of one forward pass, one entry per layer, to localize an error."""
 
-    # Normalised attention input [tokens, hidden].
+    # Normalized attention input [tokens, hidden].
     h: List[torch.Tensor] = field(default_factory=list)
     # K before rotation, and V: [tokens, kv_heads * head_dim].
     k: List[torch.Tensor] = field(default_factory=list)

@@ -122,8 +122,8 @@ class DocumentWriter:
         """Returns a document of exactly phase.tokens + 1 tokens: inputs and shifted targets."""
         document = Document()
         length = phase.tokens + 1
-        flavour = self.random.random()
-        if self.mode == "base" and flavour < 0.08:
+        flavor = self.random.random()
+        if self.mode == "base" and flavor < 0.08:
             self._add_repetition(document, length)
             return document.cut(length)
         while len(document.ids) < length:
@@ -134,7 +134,7 @@ class DocumentWriter:
             fillers = self.random.choice([0, self.random.randint(0, most_fillers)])
             passage = self.generator.passage(facts, fillers)
             if self.mode == "base":
-                self._add_base(document, passage, facts, flavour)
+                self._add_base(document, passage, facts, flavor)
             else:
                 self._add_chat(document, passage, facts)
         return document.cut(length)
@@ -148,12 +148,12 @@ class DocumentWriter:
         while len(document.ids) < length:
             document.add(tokens, 0.5, REPEATED)
 
-    def _add_base(self, document: Document, passage: str, facts: list, flavour: float) -> None:
+    def _add_base(self, document: Document, passage: str, facts: list, flavor: float) -> None:
         document.add(self.encode(passage), self.passage_weight)
         document.add(self.encode("\n"), self.passage_weight)
-        if flavour < 0.13:
+        if flavor < 0.13:
             return
-        if flavour < 0.33:
+        if flavor < 0.33:
             again = self.generator.restatement(facts)
             document.add(self.encode(again + "\n"), 0.35, RESTATED)
             return
@@ -242,7 +242,7 @@ class Worker:
     def run(self) -> None:
         """Trains until the time is up; process 0 reports and saves."""
         start = saved = time.time()
-        self.shared.barrier.wait()  # parameters are initialised
+        self.shared.barrier.wait()  # parameters are initialized
         while True:
             if self.rank == 0:
                 self.shared.progress[0] = (time.time() - start) / self.args.seconds
@@ -364,7 +364,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=1.5e-3, help="peak learning rate")
     parser.add_argument("--init", help="checkpoint or HuggingFace directory to start from")
     parser.add_argument("--out", default="base.pt", help="checkpoint to write")
-    parser.add_argument("--seed", type=int, default=1, help="seed of initialisation and text")
+    parser.add_argument("--seed", type=int, default=1, help="seed of initialization and text")
     parser.add_argument(
         "--phases", type=parse_phases, help="curriculum as JSON: " + parse_phases.__doc__
     )

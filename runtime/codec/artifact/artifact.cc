@@ -6,7 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
-#include "runtime/model/json_reader.h"
+#include "runtime/files/json_reader.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -124,8 +124,8 @@ absl::StatusOr<ArtifactControl> ParseControl(const Reader& reader) {
   ArtifactControl control;
   ALUDEL_ASSIGN_OR_RETURN(control.name, reader.String("name"));
   ALUDEL_ASSIGN_OR_RETURN(control.layers, reader.Int("layers", 1, UINT16_MAX));
-  ALUDEL_ASSIGN_OR_RETURN(const int64_t native, reader.Int("native_layers", 0, control.layers - 1));
-  control.native_layers = static_cast<int>(native);
+  ALUDEL_ASSIGN_OR_RETURN(const int64_t recomputed, reader.Int("recomputed_layers", 0, control.layers - 1));
+  control.recomputed_layers = static_cast<int>(recomputed);
   ALUDEL_ASSIGN_OR_RETURN(control.decoders, ParseDecoders(reader));
   return control;
 }
@@ -140,12 +140,12 @@ absl::Status ParseLayers(const Reader& reader, ArtifactFormat* format) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<TransformShape> ParseTransform(const Reader& reader) {
-  TransformShape shape;
-  ALUDEL_ASSIGN_OR_RETURN(const int64_t native, reader.Int("native_layers", -1, UINT16_MAX));
-  shape.native_layers = static_cast<int>(native);
-  ALUDEL_ASSIGN_OR_RETURN(shape.head_tokens, reader.Int("native_head_tokens", 0, UINT16_MAX));
-  ALUDEL_ASSIGN_OR_RETURN(shape.tail_tokens, reader.Int("native_tail_tokens", 0, UINT16_MAX));
+absl::StatusOr<AludelShape> ParseAludel(const Reader& reader) {
+  AludelShape shape;
+  ALUDEL_ASSIGN_OR_RETURN(const int64_t recomputed, reader.Int("recomputed_layers", -1, UINT16_MAX));
+  shape.recomputed_layers = static_cast<int>(recomputed);
+  ALUDEL_ASSIGN_OR_RETURN(shape.head_tokens, reader.Int("recomputed_head_tokens", 0, UINT16_MAX));
+  ALUDEL_ASSIGN_OR_RETURN(shape.tail_tokens, reader.Int("recomputed_tail_tokens", 0, UINT16_MAX));
   ALUDEL_ASSIGN_OR_RETURN(const std::string packing, reader.String("packing"));
   if (packing != "deflate" && packing != "fixed") {
     return reader.Error(absl::StrCat("packing is \"", packing, "\", want \"deflate\" or \"fixed\""));
@@ -153,7 +153,7 @@ absl::StatusOr<TransformShape> ParseTransform(const Reader& reader) {
   shape.packing = packing == "fixed" ? LatentPacking::kFixed : LatentPacking::kDeflate;
   ALUDEL_ASSIGN_OR_RETURN(const std::vector<Reader> groups, reader.Objects("groups"));
   if (groups.empty()) return reader.Error("groups is empty, want at least one");
-  int64_t next = native + 1;
+  int64_t next = recomputed + 1;
   for (const Reader& group : groups) {
     ALUDEL_ASSIGN_OR_RETURN(const int64_t first, group.Int("first_layer", next, next));
     ALUDEL_ASSIGN_OR_RETURN(const int64_t layers, group.Int("layers", 1, UINT16_MAX - first));
@@ -172,11 +172,11 @@ absl::StatusOr<ArtifactFormat> ParseFormat(const Reader& reader) {
   ALUDEL_ASSIGN_OR_RETURN(format.encoder, ParseFile(encoder));
   if (kind == "scd") {
     ALUDEL_RETURN_IF_ERROR(ParseLayers(reader, &format));
-  } else if (kind == "transform") {
-    format.kind = ArtifactKind::kTransform;
-    ALUDEL_ASSIGN_OR_RETURN(format.transform, ParseTransform(reader));
+  } else if (kind == "aludel") {
+    format.kind = ArtifactKind::kAludel;
+    ALUDEL_ASSIGN_OR_RETURN(format.aludel, ParseAludel(reader));
   } else {
-    return reader.Error(absl::StrCat("kind is \"", kind, "\", this build reads \"scd\" and \"transform\""));
+    return reader.Error(absl::StrCat("kind is \"", kind, "\", this build reads \"scd\" and \"aludel\""));
   }
   ALUDEL_ASSIGN_OR_RETURN(format.decoders, ParseDecoders(reader));
   ALUDEL_ASSIGN_OR_RETURN(format.max_kl, reader.Number("max_kl"));
@@ -193,7 +193,7 @@ absl::StatusOr<ArtifactFormat> ParseFormat(const Reader& reader) {
 
 int64_t ArtifactFormat::model_layers() const {
   if (kind == ArtifactKind::kScd) return static_cast<int64_t>(layers.size());
-  return transform.groups.back().first_layer + transform.groups.back().layers;
+  return aludel.groups.back().first_layer + aludel.groups.back().layers;
 }
 
 absl::StatusOr<const ArtifactFormat*> ArtifactManifest::Find(absl::string_view format) const {
@@ -203,7 +203,7 @@ absl::StatusOr<const ArtifactFormat*> ArtifactManifest::Find(absl::string_view f
   const std::string names = absl::StrJoin(
       formats, ", ", [](std::string* out, const ArtifactFormat& f) { absl::StrAppend(out, f.name); });
   return absl::NotFoundError(
-      absl::StrCat("artefact ", directory, " has no format \"", format, "\", only: ", names));
+      absl::StrCat("artifact ", directory, " has no format \"", format, "\", only: ", names));
 }
 
 absl::StatusOr<ArtifactManifest> ParseArtifactManifest(absl::string_view text, const std::string& directory) {
@@ -246,7 +246,7 @@ absl::StatusOr<ArtifactManifest> LoadArtifactManifest(const std::string& directo
 absl::Status CheckProducer(const ArtifactManifest& manifest, absl::string_view producer_hash) {
   if (manifest.producer_hash == producer_hash) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrFormat("artefact %s was calibrated for producer \"%s\" with hash %s, this model's hash is %s",
+      absl::StrFormat("artifact %s was calibrated for producer \"%s\" with hash %s, this model's hash is %s",
                       manifest.directory, manifest.producer, manifest.producer_hash, producer_hash));
 }
 
@@ -260,7 +260,7 @@ absl::StatusOr<const ArtifactDecoder*> FindDecoder(const ArtifactManifest& manif
     absl::StrAppend(out, "\"", d.consumer, "\" with hash ", d.consumer_hash);
   });
   return absl::FailedPreconditionError(
-      absl::StrFormat("artefact %s, format \"%s\": no decoder for this model, whose hash is %s; it has: %s",
+      absl::StrFormat("artifact %s, format \"%s\": no decoder for this model, whose hash is %s; it has: %s",
                       manifest.directory, format, consumer_hash, known.empty() ? "none" : known));
 }
 

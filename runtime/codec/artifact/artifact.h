@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "runtime/codec/aludel/weights.h"
 #include "runtime/codec/scd/weights.h"
-#include "runtime/codec/transform/weights.h"
 
 namespace aludel {
 
@@ -53,13 +53,13 @@ struct ArtifactDecoder {
 };
 
 // Which codec reads a format's files.
-enum class ArtifactKind : uint8_t { kScd, kTransform };
+enum class ArtifactKind : uint8_t { kScd, kAludel };
 
 struct ArtifactFormat {
   std::string name;
   ArtifactKind kind = ArtifactKind::kScd;
   std::vector<ArtifactLayer> layers;  // of an scd format
-  TransformShape transform;           // of a transform format
+  AludelShape aludel;                 // of an aludel format
   int64_t model_layers() const;
   ArtifactFile encoder;
   std::vector<ArtifactDecoder> decoders;
@@ -71,7 +71,7 @@ struct ArtifactFormat {
 // A zero-byte control (scd/control.h): decoders alone.
 struct ArtifactControl {
   std::string name;
-  int native_layers = 0;
+  int recomputed_layers = 0;
   int64_t layers = 0;  // of the model
   std::vector<ArtifactDecoder> decoders;
 };

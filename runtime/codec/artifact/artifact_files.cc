@@ -15,8 +15,8 @@
 #include "kernels/check.h"
 #include "kernels/tensor.h"
 #include "nlohmann/json.hpp"
+#include "runtime/codec/aludel/weight_files.h"
 #include "runtime/codec/artifact/weight_file.h"
-#include "runtime/codec/transform/weight_files.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -62,7 +62,7 @@ nlohmann::ordered_json ToJson(const std::vector<ArtifactDecoder>& decoders) {
 nlohmann::ordered_json ToJson(const ArtifactControl& control) {
   return {{"name", control.name},
           {"layers", control.layers},
-          {"native_layers", control.native_layers},
+          {"recomputed_layers", control.recomputed_layers},
           {"decoders", ToJson(control.decoders)}};
 }
 
@@ -83,19 +83,19 @@ nlohmann::ordered_json ToJson(const ArtifactFormat& format) {
   for (const auto& [name, value] : format.notes) notes[name] = value;
   const bool scd = format.kind == ArtifactKind::kScd;
   nlohmann::ordered_json json = {{"name", format.name},
-                                 {"kind", scd ? "scd" : "transform"},
+                                 {"kind", scd ? "scd" : "aludel"},
                                  {"notes", notes},
                                  {"encoder", ToJson(format.encoder)}};
   if (format.max_kl.has_value()) json["max_kl"] = *format.max_kl;
   if (scd) {
     json["layers"] = LayersToJson(format);
   } else {
-    const TransformShape& shape = format.transform;
-    json["native_layers"] = shape.native_layers;
-    json["native_head_tokens"] = shape.head_tokens;
-    json["native_tail_tokens"] = shape.tail_tokens;
+    const AludelShape& shape = format.aludel;
+    json["recomputed_layers"] = shape.recomputed_layers;
+    json["recomputed_head_tokens"] = shape.head_tokens;
+    json["recomputed_tail_tokens"] = shape.tail_tokens;
     json["packing"] = shape.packing == LatentPacking::kFixed ? "fixed" : "deflate";
-    for (const TransformGroup& group : shape.groups) {
+    for (const AludelGroup& group : shape.groups) {
       json["groups"].push_back(
           {{"first_layer", group.first_layer}, {"layers", group.layers}, {"rank", group.rank}});
     }
@@ -155,9 +155,9 @@ absl::StatusOr<ControlWeights> LoadControl(const ArtifactManifest& manifest, con
                                            const ArtifactDecoder& decoder, int64_t kv_dim, int64_t hidden) {
   ALUDEL_ASSIGN_OR_RETURN(const WeightFile file, WeightFile::Open(manifest, decoder.file));
   ControlWeights weights;
-  weights.native_layers = control.native_layers;
+  weights.recomputed_layers = control.recomputed_layers;
   weights.layers.resize(static_cast<size_t>(control.layers));
-  for (size_t i = control.native_layers + 1; i < weights.layers.size(); ++i) {
+  for (size_t i = control.recomputed_layers + 1; i < weights.layers.size(); ++i) {
     ALUDEL_ASSIGN_OR_RETURN(weights.layers[i].kv, file.Matrix(LayerTensor(i, "kv"), 2 * kv_dim, hidden));
     ALUDEL_ASSIGN_OR_RETURN(weights.layers[i].bias, file.Values(LayerTensor(i, "bias"), {2 * kv_dim}));
   }
@@ -222,7 +222,7 @@ absl::StatusOr<ArtifactFile> ArtifactWriter::AddControl(const std::string& contr
                                                         const std::string& consumer,
                                                         const ControlWeights& weights) {
   TensorList tensors(storage_);
-  for (size_t i = weights.native_layers + 1; i < weights.layers.size(); ++i) {
+  for (size_t i = weights.recomputed_layers + 1; i < weights.layers.size(); ++i) {
     tensors.AddMatrix(LayerTensor(i, "kv"), weights.layers[i].kv);
     tensors.AddVector(LayerTensor(i, "bias"), weights.layers[i].bias);
   }
@@ -230,13 +230,13 @@ absl::StatusOr<ArtifactFile> ArtifactWriter::AddControl(const std::string& contr
 }
 
 absl::StatusOr<ArtifactFile> ArtifactWriter::AddEncoder(const std::string& format,
-                                                        const TransformEncoderWeights& weights) {
+                                                        const AludelEncoderWeights& weights) {
   return WriteWeights(partial_, absl::StrCat(format, ".encoder.safetensors"), ListTensors(weights, storage_));
 }
 
 absl::StatusOr<ArtifactFile> ArtifactWriter::AddDecoder(const std::string& format,
                                                         const std::string& consumer,
-                                                        const TransformDecoderWeights& weights) {
+                                                        const AludelDecoderWeights& weights) {
   return WriteWeights(partial_, absl::StrCat(format, ".", consumer, ".decoder.safetensors"),
                       ListTensors(weights, storage_));
 }
@@ -293,7 +293,7 @@ absl::Status ArtifactWriter::Publish(const ArtifactManifest& manifest) {
   try {
     text = document.dump(1) + "\n";
   } catch (const nlohmann::json::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat("artefact manifest: ", error.what()));
+    return absl::InvalidArgumentError(absl::StrCat("artifact manifest: ", error.what()));
   }
   ALUDEL_RETURN_IF_ERROR(WriteText(absl::StrCat(partial_, "/", kArtifactManifest), text));
 
@@ -304,7 +304,7 @@ absl::Status ArtifactWriter::Publish(const ArtifactManifest& manifest) {
     if (!std::filesystem::exists(absl::StrCat(destination_, "/", kArtifactManifest), error) &&
         !std::filesystem::is_empty(destination_, error)) {
       return absl::AlreadyExistsError(
-          absl::StrCat(destination_, " exists and is no artefact: it is left as it is"));
+          absl::StrCat(destination_, " exists and is no artifact: it is left as it is"));
     }
     std::filesystem::rename(destination_, old, error);
     if (error) return absl::UnavailableError(absl::StrCat(destination_, ": ", error.message()));

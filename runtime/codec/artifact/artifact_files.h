@@ -13,7 +13,7 @@
 
 namespace aludel {
 
-// Builds an artefact beside its destination and puts it there in one step: until Publish has returned, and
+// Builds an artifact beside its destination and puts it there in one step: until Publish has returned, and
 // after a destructor without it, the destination holds what it held before. Not thread-safe.
 class ArtifactWriter {
  public:
@@ -29,13 +29,13 @@ class ArtifactWriter {
   absl::StatusOr<ArtifactFile> AddEncoder(const std::string& format, const ScdEncoderWeights& weights);
   absl::StatusOr<ArtifactFile> AddDecoder(const std::string& format, const std::string& consumer,
                                           const ScdDecoderWeights& weights);
-  absl::StatusOr<ArtifactFile> AddEncoder(const std::string& format, const TransformEncoderWeights& weights);
+  absl::StatusOr<ArtifactFile> AddEncoder(const std::string& format, const AludelEncoderWeights& weights);
   absl::StatusOr<ArtifactFile> AddDecoder(const std::string& format, const std::string& consumer,
-                                          const TransformDecoderWeights& weights);
+                                          const AludelDecoderWeights& weights);
   absl::StatusOr<ArtifactFile> AddControl(const std::string& control, const std::string& consumer,
                                           const ControlWeights& weights);
 
-  // Takes a file of another artefact along as it is.
+  // Takes a file of another artifact along as it is.
   absl::Status Keep(const ArtifactManifest& from, const ArtifactFile& file);
 
   // Writes the manifest (its `directory` does not matter) and replaces the destination.

@@ -13,7 +13,7 @@
 #include "kernels/check.h"
 #include "kernels/tensor.h"
 #include "openssl/evp.h"
-#include "runtime/model/json_reader.h"
+#include "runtime/files/json_reader.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {

@@ -9,7 +9,7 @@
 #include "absl/types/span.h"
 #include "runtime/codec/artifact/artifact.h"
 #include "runtime/codec/scd/weights.h"
-#include "runtime/model/safetensors.h"
+#include "runtime/model/weights/safetensors.h"
 
 namespace aludel {
 
@@ -22,7 +22,7 @@ enum class MatrixStorage : uint8_t { kF32, kBf16, kInt8 };
 // "f32", "bf16" or "int8".
 absl::StatusOr<MatrixStorage> ParseMatrixStorage(absl::string_view name);
 
-// Tensors of one file of an artefact, with the bytes they point to.
+// Tensors of one file of an artifact, with the bytes they point to.
 class TensorList {
  public:
   explicit TensorList(MatrixStorage storage) : storage_(storage) {}

@@ -18,10 +18,10 @@ struct PackedLayer {
 
 class ControlDecoder : public KvDecoder {
  public:
-  ControlDecoder(const Transformer& model, int native_layers, const std::vector<PackedLayer>& layers,
+  ControlDecoder(const Transformer& model, int recomputed_layers, const std::vector<PackedLayer>& layers,
                  Projector& projector, Buffer h, Buffer kv)
       : model_(model),
-        native_layers_(native_layers),
+        recomputed_layers_(recomputed_layers),
         layers_(layers),
         projector_(projector),
         h_(std::move(h)),
@@ -50,8 +50,8 @@ class ControlDecoder : public KvDecoder {
     item.blocks = target.blocks;
     const TensorView h{h_.data(), model_.options().compute, rows, config.hidden, config.hidden};
     ALUDEL_RETURN_IF_ERROR(
-        target.model->ForwardShallow(absl::MakeSpan(&item, 1), native_layers_, *target.pool, h));
-    for (int layer = native_layers_ + 1; layer < config.layers; ++layer) {
+        target.model->ForwardShallow(absl::MakeSpan(&item, 1), recomputed_layers_, *target.pool, h));
+    for (int layer = recomputed_layers_ + 1; layer < config.layers; ++layer) {
       const PackedLayer& packed = layers_[layer];
       const TensorView kv = projector_.Multiply(h, *packed.kv, packed.bias.as<float>(),
                                                 /*accumulate=*/false, kv_.as<float>());
@@ -62,7 +62,7 @@ class ControlDecoder : public KvDecoder {
   }
 
   const Transformer& model_;
-  int native_layers_;
+  int recomputed_layers_;
   const std::vector<PackedLayer>& layers_;
   Projector& projector_;
   Buffer h_;   // the model's compute type [max_rows, hidden]
@@ -71,10 +71,10 @@ class ControlDecoder : public KvDecoder {
 
 class ControlCodec : public KvCodec {
  public:
-  ControlCodec(std::string name, int native_layers, std::vector<PackedLayer> layers,
+  ControlCodec(std::string name, int recomputed_layers, std::vector<PackedLayer> layers,
                std::unique_ptr<Projector> projector, const Transformer& model)
       : name_(std::move(name)),
-        native_layers_(native_layers),
+        recomputed_layers_(recomputed_layers),
         layers_(std::move(layers)),
         projector_(std::move(projector)),
         model_(model),
@@ -84,13 +84,13 @@ class ControlCodec : public KvCodec {
   const std::string& artifact_hash() const override { return no_artifact_; }
   FrameKind kind() const override { return FrameKind::kScd; }
   const std::vector<bool>& shipped_layers() const override { return shipped_; }
-  int native_layers() const override { return native_layers_; }
-  int64_t native_head_tokens() const override { return 0; }
-  int64_t native_tail_tokens() const override { return 0; }
+  int recomputed_layers() const override { return recomputed_layers_; }
+  int64_t recomputed_head_tokens() const override { return 0; }
+  int64_t recomputed_tail_tokens() const override { return 0; }
   double flops_per_token() const override {
     const ModelConfig& config = model_.config();
-    const double predicted = config.layers - 1 - native_layers_;
-    // K and V of the layer behind the native ones, and one map for every deeper layer.
+    const double predicted = config.layers - 1 - recomputed_layers_;
+    // K and V of the layer behind the recomputed ones, and one map for every deeper layer.
     return (predicted + 1) * 2.0 * config.hidden * 2.0 * config.kv_dim();
   }
   size_t MaxFrameBytes(int64_t) const override { return 0; }
@@ -107,14 +107,14 @@ class ControlCodec : public KvCodec {
                             device.Allocate(max_rows * config.hidden * SizeOf(model_.options().compute)));
     ALUDEL_ASSIGN_OR_RETURN(Buffer kv,
                             device.Allocate(PaddedRows(max_rows) * 2 * config.kv_dim() * sizeof(float)));
-    return std::make_unique<ControlDecoder>(model_, native_layers_, layers_, *projector_, std::move(h),
+    return std::make_unique<ControlDecoder>(model_, recomputed_layers_, layers_, *projector_, std::move(h),
                                             std::move(kv));
   }
 
  private:
   std::string name_;
   std::string no_artifact_;
-  int native_layers_;
+  int recomputed_layers_;
   std::vector<PackedLayer> layers_;
   std::unique_ptr<Projector> projector_;  // of all its decoders
   const Transformer& model_;
@@ -126,12 +126,12 @@ class ControlCodec : public KvCodec {
 absl::StatusOr<std::unique_ptr<KvCodec>> MakeControlCodec(std::string name, const ControlWeights& weights,
                                                           const Transformer& model) {
   std::vector<PackedLayer> layers(weights.layers.size());
-  for (size_t i = weights.native_layers + 1; i < layers.size(); ++i) {
+  for (size_t i = weights.recomputed_layers + 1; i < layers.size(); ++i) {
     ALUDEL_ASSIGN_OR_RETURN(layers[i].kv, PackFor(model, weights.layers[i].kv));
     ALUDEL_ASSIGN_OR_RETURN(layers[i].bias, UploadFor(model, weights.layers[i].bias));
   }
   ALUDEL_ASSIGN_OR_RETURN(auto projector, Projector::Create(model, model.config().hidden));
-  return std::make_unique<ControlCodec>(std::move(name), weights.native_layers, std::move(layers),
+  return std::make_unique<ControlCodec>(std::move(name), weights.recomputed_layers, std::move(layers),
                                         std::move(projector), model);
 }
 

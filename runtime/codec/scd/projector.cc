@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/check.h"
+#include "runtime/model/transformer_options.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {

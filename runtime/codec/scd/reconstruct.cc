@@ -151,9 +151,9 @@ class ScdDecoderCodec : public KvCodec {
   const std::string& artifact_hash() const override { return hash_; }
   FrameKind kind() const override { return FrameKind::kScd; }
   const std::vector<bool>& shipped_layers() const override { return shipped_; }
-  int native_layers() const override { return 0; }
-  int64_t native_head_tokens() const override { return 0; }
-  int64_t native_tail_tokens() const override { return 0; }
+  int recomputed_layers() const override { return 0; }
+  int64_t recomputed_head_tokens() const override { return 0; }
+  int64_t recomputed_tail_tokens() const override { return 0; }
   double flops_per_token() const override {
     double flops = 0;
     for (const PackedLayer& layer : layers_) flops += layer.FlopsPerToken(model_.config());

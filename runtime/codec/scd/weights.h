@@ -52,7 +52,7 @@ struct ScdDecoderLayer {
 using ScdEncoderWeights = std::vector<ScdEncoderLayer>;  // [layers]
 using ScdDecoderWeights = std::vector<ScdDecoderLayer>;  // [layers]
 
-// The zero-byte control: the consumer runs its first `native_layers` layers over the prompt, which gives it K
+// The zero-byte control: the consumer runs its first `recomputed_layers` layers over the prompt, which gives it K
 // and V of the next layer too, and predicts K and V of every deeper layer from that layer's attention input
 // by linear regression. Nothing crosses the wire, so no codec may claim what this already gives.
 struct ControlLayer {
@@ -61,7 +61,7 @@ struct ControlLayer {
 };
 
 struct ControlWeights {
-  int native_layers = 0;
+  int recomputed_layers = 0;
   std::vector<ControlLayer> layers;
 };
 

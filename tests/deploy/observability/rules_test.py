@@ -16,7 +16,7 @@ PROMETHEUS_OWN = {"up"}
 
 
 def exported() -> Set[str]:
-    """Names of series that server/metrics.cc can export."""
+    """Names of series that server/observe/metrics.cc can export."""
     source = (ROOT / "server" / "metrics.cc").read_text()
     names = set()
     for kind, name in re.findall(r'Make<(\w+)>\(\s*"(\w+)"', source):

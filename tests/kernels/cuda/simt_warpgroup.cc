@@ -200,7 +200,7 @@ void Commit(void* const*) {
 Barrier& BarrierAt(const uint64_t* barrier) {
   CheckShared(barrier, sizeof(*barrier));
   const auto found = current->barriers.find(barrier);
-  if (found == current->barriers.end()) Fail("uses a barrier that nobody has initialised");
+  if (found == current->barriers.end()) Fail("uses a barrier that nobody has initialized");
   return found->second;
 }
 
@@ -295,7 +295,7 @@ void FenceProxyAsync() {
 void BarrierInit(uint64_t* barrier, int arrivals) {
   simt::CheckShared(barrier, sizeof(*barrier));
   if (!current->barriers.insert({barrier, {arrivals, arrivals}}).second) {
-    simt::Fail("initialises a barrier that is in use");
+    simt::Fail("initializes a barrier that is in use");
   }
 }
 

@@ -141,7 +141,7 @@ void SkinnyGemmTest::CheckScaled(const Case& c, WeightFormat format) {
   std::vector<float> a_memory = a;
   const TensorView a_view = TensorView::Of(a_memory.data(), c.rows, c.in);
   simt::Launch({static_cast<unsigned>(RunsOf(c.in)), kSkinnyRows}, {32}, 0, random_(),
-               [&](char*) { QuantiseRun(a_view, values.data(), a_scales.data()); });
+               [&](char*) { QuantizeRun(a_view, values.data(), a_scales.data()); });
   // The rounded inputs are the ones to compare with.
   std::vector<float> rounded(a.size());
   for (int r = 0; r < c.rows; ++r) {

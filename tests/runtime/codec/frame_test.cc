@@ -129,7 +129,7 @@ TEST(Frame, BadFieldsAreNamed) {
 // Three layers of which the first is not shipped, ten tokens.
 FrameLedger SmallLedger() { return FrameLedger({false, true, true}, 0, 10); }
 
-TEST(FrameLedger, IsCompleteWhenEveryShippedCellHasLanded) {
+TEST(FrameLedger, IsCompleteWhenEveryShippedCellHasBeenReceived) {
   FrameLedger ledger = SmallLedger();
   EXPECT_EQ(ledger.missing_cells(), 20u);
   EXPECT_TRUE(ledger.Add({2, 1, 0, 4, 6}).ok());
@@ -147,7 +147,7 @@ TEST(FrameLedger, RefusesOverlapAndKeepsWhatItHad) {
   EXPECT_EQ(ledger.missing_cells(), 15u);
 }
 
-TEST(FrameLedger, RefusesCellsOutsideTheHandOver) {
+TEST(FrameLedger, RefusesCellsOutsideTheHandoff) {
   FrameLedger ledger = SmallLedger();
   for (const FrameCoverage& bad : std::vector<FrameCoverage>{{0, 1, 0, 0, 1},
                                                              {2, 2, 0, 0, 1},
@@ -162,7 +162,7 @@ TEST(FrameLedger, RefusesCellsOutsideTheHandOver) {
   EXPECT_EQ(ledger.missing_cells(), 20u);
 }
 
-TEST(FrameLedger, HandOverOfNothingIsCompleteAtOnce) { EXPECT_TRUE(FrameLedger({true}, 0, 0).complete()); }
+TEST(FrameLedger, HandoffOfNothingIsCompleteAtOnce) { EXPECT_TRUE(FrameLedger({true}, 0, 0).complete()); }
 
 }  // namespace
 }  // namespace aludel

@@ -7,7 +7,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/codec/hand_over.h"
+#include "runtime/codec/handoff.h"
+#include "runtime/codec/open_codec.h"
+#include "runtime/evaluate/in_process_handoff.h"
 #include "tests/testing/test_model.h"
 
 namespace aludel {
@@ -15,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A producer and a consumer with a hand-over in three chunks, layers 2 to 4 recomputed.
+// A producer and a consumer with a handoff in three chunks, layers 2 to 4 recomputed.
 class Recompute : public ::testing::Test {
  protected:
   static constexpr int64_t kTokens = 37;
@@ -52,7 +54,7 @@ class Recompute : public ::testing::Test {
     return logits;
   }
 
-  // Logits after the consumer's own prefill, whose pages are then filled with other tokens.
+  // Logits after the consumer's local prefill, whose pages are then filled with other tokens.
   std::vector<float> OwnLogits() {
     const auto run = [this](const std::vector<int32_t>& ids) {
       EXPECT_TRUE(RunTokens(consumer_.model(), consumer_.pool(), consumer_.table().ids(), ids, 0, kTokens - 1,
@@ -84,7 +86,7 @@ TEST_F(Recompute, OneModelOnBothSidesLosesOnlyTheRoundingOfTheResidualStream) {
   EXPECT_LT(MaxDifference(own, LastLogits()), 0.2f);
 }
 
-// The embedding of a bf16 model is exact in bf16: recomputing everything is the consumer's own prefill, and
+// The embedding of a bf16 model is exact in bf16: recomputing everything is the consumer's local prefill, and
 // so tells whether its weights, and not the producer's, are used.
 TEST_F(Recompute, AllLayersFromTheSameEmbeddingGiveTheConsumersOwnCache) {
   Open("recompute-0-7");
@@ -108,7 +110,7 @@ TEST_F(Recompute, BytesAreOneResidualStreamAndTheOtherLayersRaw) {
   size_t bytes = 0;
   for (const StoredFrame& frame : Encode("deploy/demo/base")) bytes += frame.payload.size();
   EXPECT_EQ(bytes, (kTokens - 1) * (config.hidden + (config.layers - 3) * 2 * config.kv_dim()) * 2u);
-  EXPECT_EQ(codec_->native_layers(), 3);
+  EXPECT_EQ(codec_->recomputed_layers(), 3);
 }
 
 TEST_F(Recompute, BadGroupFramesAreRefused) {
@@ -122,7 +124,7 @@ TEST_F(Recompute, BadGroupFramesAreRefused) {
               HasSubstr("payload is 1023 bytes, want 1024"));
   EXPECT_THAT(complaint({2, 1, 0, 0, 2}, payload), HasSubstr("holds layers [2, 3), want [2, 5)"));
   EXPECT_THAT(complaint({1, 4, 0, 0, 2}, payload), HasSubstr("holds layers [1, 5), want [2, 5)"));
-  EXPECT_THAT(complaint({2, 3, 0, 36, 2}, payload), HasSubstr("the hand-over has [0, 36)"));
+  EXPECT_THAT(complaint({2, 3, 0, 36, 2}, payload), HasSubstr("the handoff has [0, 36)"));
   std::vector<uint8_t> infinite = payload;
   infinite[10] = 0x80;
   infinite[11] = 0x7f;

@@ -1,6 +1,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "kernels/device.h"
+#include "kernels/open_device.h"
 #include "runtime/kv/block_pool.h"
 #include "runtime/model/transformer.h"
 

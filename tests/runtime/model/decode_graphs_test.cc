@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
+#include "kernels/repeat_stats.h"
 #include "runtime/kv/block_pool.h"
 #include "runtime/model/transformer.h"
 #include "tests/testing/test_device.h"

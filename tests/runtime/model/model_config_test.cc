@@ -247,9 +247,9 @@ TEST(ModelConfig, RefusesCodeThatACheckpointBrings) {
   EXPECT_EQ(Error(own), "");
 }
 
-TEST(ModelConfig, NamesTheQuantisationItDoesNotSupport) {
-  const auto error = [](const json& quantisation) {
-    return Error(With(Llama(), "quantization_config", quantisation));
+TEST(ModelConfig, NamesTheQuantizationItDoesNotSupport) {
+  const auto error = [](const json& quantization) {
+    return Error(With(Llama(), "quantization_config", quantization));
   };
   EXPECT_THAT(error({{"quant_method", "bitsandbytes"}}),
               AllOf(HasSubstr("quantization_config.quant_method is"), HasSubstr("bitsandbytes"),
@@ -281,10 +281,10 @@ json Compressed() {
 }
 
 TEST(ModelConfig, ReadsFp8OfCompressedTensors) {
-  const auto read = [](const json& quantisation) {
-    return Read(With(Llama(), "quantization_config", quantisation)).quantisation;
+  const auto read = [](const json& quantization) {
+    return Read(With(Llama(), "quantization_config", quantization)).quantization;
   };
-  EXPECT_EQ(read(Compressed()).method, QuantisationMethod::kFp8);
+  EXPECT_EQ(read(Compressed()).method, QuantizationMethod::kFp8);
   EXPECT_EQ(read(Compressed()).block_rows, 0);
   json block = Compressed();
   json& weights = block["config_groups"]["group_0"]["weights"];
@@ -294,16 +294,16 @@ TEST(ModelConfig, ReadsFp8OfCompressedTensors) {
   EXPECT_EQ(read(block).block_cols, 64);
   json named = Compressed();  // as the first FP8 checkpoints of Llama 3.1 are
   named["format"] = "naive-quantized";
-  EXPECT_EQ(read(named).method, QuantisationMethod::kFp8);
-  EXPECT_EQ(Read(With(Llama(), "compression_config", Compressed())).quantisation.method,
-            QuantisationMethod::kFp8);
+  EXPECT_EQ(read(named).method, QuantizationMethod::kFp8);
+  EXPECT_EQ(Read(With(Llama(), "compression_config", Compressed())).quantization.method,
+            QuantizationMethod::kFp8);
 }
 
 TEST(ModelConfig, NamesTheCompressedTensorsItDoesNotRead) {
   const auto error = [](const char* pointer, const json& value) {
-    json quantisation = Compressed();
-    quantisation[json::json_pointer(pointer)] = value;
-    return Error(With(Llama(), "quantization_config", quantisation));
+    json quantization = Compressed();
+    quantization[json::json_pointer(pointer)] = value;
+    return Error(With(Llama(), "quantization_config", quantization));
   };
   for (const char* format : {"pack-quantized", "int-quantized", "nvfp4-pack-quantized"}) {
     EXPECT_THAT(error("/format", format), HasSubstr(absl::StrCat("quantization_config.format is \"", format,
@@ -330,7 +330,7 @@ TEST(ModelConfig, NamesTheCompressedTensorsItDoesNotRead) {
 TEST(ModelConfig, ReadsFp8OfModelOptInEitherFile) {
   json in_config =
       With(Llama(), "quantization_config", {{"quant_method", "modelopt"}, {"quant_algo", "FP8"}});
-  EXPECT_EQ(Read(in_config).quantisation.method, QuantisationMethod::kFp8);
+  EXPECT_EQ(Read(in_config).quantization.method, QuantizationMethod::kFp8);
   in_config["quantization_config"]["quant_algo"] = "NVFP4";
   EXPECT_THAT(Error(in_config), HasSubstr("quantization_config.quant_algo is \"NVFP4\", want \"FP8\""));
   TemporaryDirectory directory;
@@ -338,13 +338,13 @@ TEST(ModelConfig, ReadsFp8OfModelOptInEitherFile) {
   directory.Write(
       "hf_quant_config.json",
       R"({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}})");
-  EXPECT_EQ(ModelConfig::Load(directory.path())->quantisation.method, QuantisationMethod::kFp8);
+  EXPECT_EQ(ModelConfig::Load(directory.path())->quantization.method, QuantizationMethod::kFp8);
   directory.Write("hf_quant_config.json", R"({"quantization": {"quant_algo": "W4A8_AWQ"}})");
   EXPECT_THAT(std::string(ModelConfig::Load(directory.path()).status().message()),
               AllOf(HasSubstr("hf_quant_config.json: quantization.quant_algo is"), HasSubstr("W4A8_AWQ")));
 }
 
-TEST(ModelConfig, RefusesAQuantisationThatStandsInAFileBeside) {
+TEST(ModelConfig, RefusesAQuantizationThatStandsInAFileBeside) {
   TemporaryDirectory directory;
   for (const char* file : {"quantize_config.json", "quant_config.json"}) {
     directory.Write("config.json", Llama().dump());

@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/runtime/constrain/byte_tokenizer.h"
-
 namespace aludel {
 namespace {
 
@@ -20,7 +18,7 @@ constexpr char kShape[] =
 ModelIdentity Identity(const std::string& more) {
   const auto config = ModelConfig::FromJson(std::string("{") + kShape + more + "}", "config.json");
   EXPECT_TRUE(config.ok()) << config.status();
-  return IdentityOf(*config, "weights", ByteTokenizer(), 0);
+  return IdentityOf(*config, "weights", {"tokenizer", "bytes"}, 0);
 }
 
 std::string Yarn(const std::string& more) {

@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "runtime/model/safetensors.h"
+#include "runtime/model/weights/safetensors.h"
 #include "tests/kernels/device_array.h"
 #include "tests/testing/test_model.h"
 
@@ -186,9 +186,9 @@ INSTANTIATE_TEST_SUITE_P(
                                          "qwen3_yarn", "qwen3_llama3", "qwen3_sliding", "qwen3_tied"),
                        ::testing::ValuesIn(kPrecisions)),
     NameOfCase);
-// make_quantised.py: transformers computes with the weights that the stored bits stand for.
+// make_quantized.py: transformers computes with the weights that the stored bits stand for.
 INSTANTIATE_TEST_SUITE_P(
-    Quantised, TinyModel,
+    Quantized, TinyModel,
     ::testing::Combine(::testing::Values("fp8_tensor", "fp8_row", "fp8_block", "awq_gemm", "gptq_act_order",
                                          "gptq_v2_whole_columns", "fp8_compressed_channel",
                                          "fp8_compressed_head", "fp8_modelopt"),
@@ -393,7 +393,7 @@ TEST(Transformer, ProjectsAndWritesTheKeysThatAForwardWrites) {
   TestModel copy("deploy/demo/chat", {.compute = DType::kF32}, DType::kBf16, 64);
   std::vector<int32_t> ids(40);
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(7 + 31 * i % 2000);
-  // Every layer of the copy is made from the first model's normalised inputs alone. They go through the host:
+  // Every layer of the copy is made from the first model's normalized inputs alone. They go through the host:
   // each model has a device, and a stream, of its own.
   class Copier : public LayerObserver {
    public:

@@ -11,7 +11,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/gateway/http_server.h"
+#include "server/http/http_server.h"
 
 namespace aludel {
 namespace {

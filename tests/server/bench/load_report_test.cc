@@ -27,7 +27,7 @@ std::vector<LoadResult> Answers(int count) {
 TEST(LoadReport, GivesPercentilesOfWholeAnswersAndGoodputOfAllThatWereSent) {
   std::vector<LoadResult> results = Answers(100);
   results.push_back({.arrival = 50, .status = 503, .error = "HTTP 503: busy", .e2e = 0.001});
-  const auto summary = SummariseLoad(results, {.ttft_ms = 40, .inter_token_ms = 10, .e2e_ms = 0});
+  const auto summary = SummarizeLoad(results, {.ttft_ms = 40, .inter_token_ms = 10, .e2e_ms = 0});
   EXPECT_EQ(summary["requests"], 101);
   EXPECT_EQ(summary["completed"], 100);
   EXPECT_EQ(summary["ttft_ms"]["p50"], 50);
@@ -43,7 +43,7 @@ TEST(LoadReport, GivesPercentilesOfWholeAnswersAndGoodputOfAllThatWereSent) {
 }
 
 TEST(LoadReport, ErrorsThatDifferInFiguresAreOneKindAndStatusesAreNot) {
-  const auto errors = SummariseLoad({{.error = "HTTP 429: expected in 1.8 s"},
+  const auto errors = SummarizeLoad({{.error = "HTTP 429: expected in 1.8 s"},
                                      {.error = "HTTP 429: expected in 12.25 s"},
                                      {.error = "HTTP 503: busy"}},
                                     {})["errors"];
@@ -54,7 +54,7 @@ TEST(LoadReport, ErrorsThatDifferInFiguresAreOneKindAndStatusesAreNot) {
 TEST(LoadReport, CountsErrorsOfAnyNumberOfKinds) {
   std::vector<LoadResult> results;
   for (int i = 0; i < 1000; ++i) results.push_back({.error = std::string(1 + i, 'x')});
-  const auto errors = SummariseLoad(results, {})["errors"];
+  const auto errors = SummarizeLoad(results, {})["errors"];
   EXPECT_LE(errors.size(), 21u);
   int64_t sum = 0;
   for (const auto& [what, count] : errors.items()) sum += count.get<int64_t>();
@@ -63,7 +63,7 @@ TEST(LoadReport, CountsErrorsOfAnyNumberOfKinds) {
 
 TEST(LoadReport, DrawsOneCurvePerLatency) {
   const std::vector<LoadResult> results = Answers(5);
-  const std::string html = LoadHtml(SummariseLoad(results, {}), results, "<chat> under load");
+  const std::string html = LoadHtml(SummarizeLoad(results, {}), results, "<chat> under load");
   EXPECT_THAT(html, HasSubstr("&lt;chat&gt; under load"));
   for (const char* curve : {"\" class=\"ttft\"", "\" class=\"itl\"", "\" class=\"e2e\""}) {
     EXPECT_THAT(html, HasSubstr(curve));
@@ -74,7 +74,7 @@ TEST(LoadReport, DrawsOneCurvePerLatency) {
 
 TEST(LoadReport, HasNothingToDrawWhereNothingWasAnswered) {
   const std::vector<LoadResult> results = {{.error = "refused"}};
-  const auto summary = SummariseLoad(results, {});
+  const auto summary = SummarizeLoad(results, {});
   EXPECT_EQ(summary["completed"], 0);
   EXPECT_THAT(LoadHtml(summary, results, "none"), Not(HasSubstr("nan")));
 }

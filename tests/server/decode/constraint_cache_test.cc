@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/runtime/constrain/byte_tokenizer.h"
+#include "tests/runtime/text/constrain/byte_tokenizer.h"
 
 namespace aludel {
 namespace {

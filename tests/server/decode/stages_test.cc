@@ -6,11 +6,11 @@ namespace aludel {
 namespace {
 
 double Sum(const StageSeconds& s) {
-  return s.queue + s.prefill + s.encode + s.transfer + s.reconstruct + s.native + s.first_decode;
+  return s.queue + s.prefill + s.encode + s.transfer + s.reconstruct + s.recompute + s.first_decode;
 }
 
 TEST(Stages, WaitingThatTheProducerExplainsIsItsWorkAndTheRestIsTransfer) {
-  const SequenceTimes times{.queue = 1, .await = 10, .reconstruct = 2, .native = 3, .ttft = 17};
+  const SequenceTimes times{.queue = 1, .await = 10, .reconstruct = 2, .recompute = 3, .ttft = 17};
   const StageSeconds stages =
       SplitFirstToken(times, ProducerSeconds{.queue = 1, .prefill = 5, .encode = 2}, 0.5);
   EXPECT_DOUBLE_EQ(stages.queue, 2.5);

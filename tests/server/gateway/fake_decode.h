@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "aludel/v1/handoff.grpc.pb.h"
-#include "server/gateway/decode_target.h"
+#include "server/gateway/routing/decode_target.h"
 
 namespace aludel {
 

@@ -23,7 +23,7 @@
 #include "spdlog/spdlog.h"
 #include "tests/server/gateway/fake_decode.h"
 #include "tests/server/gateway/plain_models.h"
-#include "tests/server/gateway/raw_client.h"
+#include "tests/server/http/raw_client.h"
 
 namespace aludel {
 namespace {

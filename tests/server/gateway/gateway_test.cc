@@ -13,11 +13,11 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
-#include "runtime/model/stop_scope.h"
+#include "runtime/files/stop_scope.h"
 #include "tests/server/gateway/event.h"
 #include "tests/server/gateway/fake_decode.h"
 #include "tests/server/gateway/plain_models.h"
-#include "tests/server/gateway/raw_client.h"
+#include "tests/server/http/raw_client.h"
 
 namespace aludel {
 namespace {
@@ -1060,8 +1060,9 @@ TEST_F(GatewayTest, CountsADeadlineFromTheFirstByteOfItsRequest) {
 // Works on long texts until it is told to stop.
 class EndlessTokenizer : public ByteTokenizer {
  public:
-  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool add_special) const override {
-    if (text.size() < kLong) return ByteTokenizer::Encode(text, add_special);
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool add_special,
+                                              absl::string_view joint) const override {
+    if (text.size() < kLong) return ByteTokenizer::Encode(text, add_special, joint);
     ++running;
     while (CheckStop().ok()) absl::SleepFor(absl::Milliseconds(1));
     --running;

@@ -11,13 +11,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "aludel/v1/handoff.grpc.pb.h"
-#include "server/handoff_version.h"
+#include "server/rpc/handoff_version.h"
 
 namespace aludel {
 
 // A decode server without a model: `count` tokens for every request, the first at once, then one every
 // `interval`. The text of each is the time at which it was sent, "@NANOSECONDS;" on the machine's steady
-// clock, so that a client on the same machine knows how long it travelled.
+// clock, so that a client on the same machine knows how long it traveled.
 class PacedDecode : public v1::Decode::CallbackService {
  public:
   struct Options {

@@ -8,7 +8,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "tests/server/gateway/raw_client.h"
+#include "tests/server/http/raw_client.h"
 
 namespace aludel {
 namespace {

@@ -7,8 +7,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/artifact_prefix.h"
+#include "runtime/codec/frame.h"
 #include "tests/testing/fake_codec.h"
+#include "transport/open_transport.h"
 
 namespace aludel {
 namespace {
@@ -147,7 +148,7 @@ TEST_F(Sender, NothingLeavesBeyondTheCredit) {
   sender_->Grant(64);  // late: takes nothing back
   EXPECT_TRUE(sender_->HasRoom(64, 64));
   Finish();
-  EXPECT_THAT(metrics_.Render(), HasSubstr("aludel_handover_stalls_total{for=\"receiver\"} 1"));
+  EXPECT_THAT(metrics_.Render(), HasSubstr("aludel_handoff_stalls_total{for=\"receiver\"} 1"));
 }
 
 TEST_F(Sender, NobodyHearsOfRoomAfterTheEnd) {

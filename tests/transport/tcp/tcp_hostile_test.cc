@@ -11,9 +11,11 @@
 #include "tests/transport/peer_tls.h"
 #include "tests/transport/recording_handler.h"
 #include "tests/transport/tcp/raw_socket.h"
+#include "transport/open_transport.h"
 #include "transport/tcp/tcp_node.h"
 #include "transport/tcp/tcp_wire.h"
 #include "transport/transport.h"
+#include "transport/transport_options.h"
 #include "transport/wire.h"
 
 namespace aludel {

@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "runtime/codec/artifact/artifact_files.h"
 #include "runtime/codec/codec.h"
+#include "runtime/codec/open_codec.h"
 #include "tests/testing/test_model.h"
 
 namespace aludel {
@@ -30,7 +31,7 @@ void Spill(const std::string& path, const std::string& text) {
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
-// A copy of the demo's artefact that a test may spoil.
+// A copy of the demo's artifact that a test may spoil.
 class Artifact : public ::testing::Test {
  protected:
   Artifact() {
@@ -50,9 +51,9 @@ class Artifact : public ::testing::Test {
     const std::string text = manifest_text();
     const size_t at = text.find(from);
     EXPECT_NE(at, std::string::npos) << from;
-    std::string spoiled = text;
-    spoiled.replace(at, from.size(), to);
-    return Message(ParseArtifactManifest(spoiled, "dir").status());
+    std::string corrupted = text;
+    corrupted.replace(at, from.size(), to);
+    return Message(ParseArtifactManifest(corrupted, "dir").status());
   }
 
   std::string directory_;
@@ -60,22 +61,22 @@ class Artifact : public ::testing::Test {
 
 TEST_F(Artifact, ListsItsFormatsAndControls) {
   EXPECT_THAT(*ListFormats(directory_),
-              ::testing::ElementsAre("raw", "aludel-p2", "aludel-p0", "paper", "reuse-only"));
+              ::testing::ElementsAre("raw", "aludel-p2", "aludel-p0", "scd", "reuse-only"));
   EXPECT_THAT(*ListControls(directory_), ::testing::Contains("control-p0"));
 }
 
 TEST_F(Artifact, EncoderSurvivesARewriteByteForByte) {
   const auto manifest = LoadArtifactManifest(directory_);
   ASSERT_TRUE(manifest.ok()) << manifest.status();
-  const ArtifactFormat& format = **manifest->Find("paper");
+  const ArtifactFormat& format = **manifest->Find("scd");
   const auto encoder = LoadScdEncoder(*manifest, format, 128, 256);
   ASSERT_TRUE(encoder.ok()) << encoder.status();
   const auto decoder = LoadScdDecoder(*manifest, format, format.decoders[0], 128, 256);
   ASSERT_TRUE(decoder.ok()) << decoder.status();
   auto writer = ArtifactWriter::Begin(directory_ + "-copy", MatrixStorage::kInt8);
   ASSERT_TRUE(writer.ok());
-  EXPECT_EQ(writer->AddEncoder("paper", *encoder)->sha256, format.encoder.sha256);
-  EXPECT_EQ(writer->AddDecoder("paper", "chat", *decoder)->sha256, format.decoders[0].file.sha256);
+  EXPECT_EQ(writer->AddEncoder("scd", *encoder)->sha256, format.encoder.sha256);
+  EXPECT_EQ(writer->AddDecoder("scd", "chat", *decoder)->sha256, format.decoders[0].file.sha256);
 }
 
 TEST_F(Artifact, UnpublishedWriterLeavesNothing) {
@@ -87,12 +88,12 @@ TEST_F(Artifact, UnpublishedWriterLeavesNothing) {
   }
 }
 
-TEST_F(Artifact, PublishRefusesToReplaceWhatIsNoArtefact) {
+TEST_F(Artifact, PublishRefusesToReplaceWhatIsNoArtifact) {
   std::filesystem::remove(Path(kArtifactManifest));
   auto writer = ArtifactWriter::Begin(directory_);
   ASSERT_TRUE(writer.ok());
-  EXPECT_THAT(Message(writer->Publish({})), HasSubstr("is no artefact: it is left as it is"));
-  EXPECT_TRUE(std::filesystem::exists(Path("paper.encoder.safetensors")));
+  EXPECT_THAT(Message(writer->Publish({})), HasSubstr("is no artifact: it is left as it is"));
+  EXPECT_TRUE(std::filesystem::exists(Path("scd.encoder.safetensors")));
 }
 
 TEST_F(Artifact, ManifestFieldsAreNamedWhenTheyAreWrong) {
@@ -104,15 +105,16 @@ TEST_F(Artifact, ManifestFieldsAreNamedWhenTheyAreWrong) {
   EXPECT_THAT(Complaint("\"rank_h\": 128", "\"rank_h\": -1"), HasSubstr("rank_h is -1"));
   EXPECT_THAT(Complaint("\"rank_k\": 64", "\"rank_k\": \"64\""), HasSubstr("rank_k is"));
   EXPECT_THAT(Complaint("\"kind\": \"scd\"", "\"kind\": \"zip\""), HasSubstr("kind is \"zip\""));
-  EXPECT_THAT(Complaint("paper.encoder.safetensors", "../../etc/passwd"),
+  EXPECT_THAT(Complaint("scd.encoder.safetensors", "../../etc/passwd"),
               HasSubstr("formats[2].encoder: file is \"../../etc/passwd\""));
   EXPECT_THAT(Complaint("\"packing\": \"deflate\"", "\"packing\": \"zip\""),
               HasSubstr("formats[0]: packing is \"zip\", want \"deflate\" or \"fixed\""));
   EXPECT_THAT(Complaint("\"first_layer\": 3", "\"first_layer\": 4"),
               HasSubstr("formats[0].groups[0]: first_layer is 4"));
-  EXPECT_THAT(Complaint("\"native_layers\": 2", "\"native_layers\": -2"), HasSubstr("native_layers is -2"));
-  EXPECT_THAT(Complaint("\"name\": \"reuse-only\"", "\"name\": \"paper\""),
-              HasSubstr("format \"paper\" is given twice"));
+  EXPECT_THAT(Complaint("\"recomputed_layers\": 2", "\"recomputed_layers\": -2"),
+              HasSubstr("recomputed_layers is -2"));
+  EXPECT_THAT(Complaint("\"name\": \"reuse-only\"", "\"name\": \"scd\""),
+              HasSubstr("format \"scd\" is given twice"));
   EXPECT_THAT(Complaint("\"sha256\": \"", "\"sha256\": \"x"), HasSubstr("want 64 lower-case hex digits"));
 }
 
@@ -124,28 +126,28 @@ TEST_F(Artifact, EveryTruncationOfTheManifestIsRefused) {
 }
 
 TEST_F(Artifact, CorruptedWeightFileNamesFileAndBothHashes) {
-  std::string bytes = Slurp(Path("paper.encoder.safetensors"));
+  std::string bytes = Slurp(Path("scd.encoder.safetensors"));
   bytes[bytes.size() / 2] ^= 1;
-  Spill(Path("paper.encoder.safetensors"), bytes);
+  Spill(Path("scd.encoder.safetensors"), bytes);
   TestModel base("deploy/demo/base", {}, DType::kBf16, 16);
-  const auto codec = OpenCodec("paper", directory_, CodecSide::kProducer, base.model());
+  const auto codec = OpenCodec("scd", directory_, CodecSide::kProducer, base.model());
   EXPECT_EQ(codec.status().code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(Message(codec.status()),
-              AllOf(HasSubstr("paper.encoder.safetensors: SHA-256 of its"), HasSubstr("artifact.json says")));
+              AllOf(HasSubstr("scd.encoder.safetensors: SHA-256 of its"), HasSubstr("artifact.json says")));
   // The consumer's half does not need that file.
   TestModel chat("deploy/demo/chat", {}, DType::kBf16, 16);
-  EXPECT_TRUE(OpenCodec("paper", directory_, CodecSide::kConsumer, chat.model()).ok());
+  EXPECT_TRUE(OpenCodec("scd", directory_, CodecSide::kConsumer, chat.model()).ok());
 }
 
 TEST_F(Artifact, TruncatedOrMissingWeightFileIsNamed) {
-  const std::string name = "paper.chat.decoder.safetensors";
+  const std::string name = "scd.chat.decoder.safetensors";
   const std::string bytes = Slurp(Path(name));
   Spill(Path(name), bytes.substr(0, bytes.size() - 100));
   TestModel chat("deploy/demo/chat", {}, DType::kBf16, 16);
-  EXPECT_THAT(Message(OpenCodec("paper", directory_, CodecSide::kConsumer, chat.model()).status()),
+  EXPECT_THAT(Message(OpenCodec("scd", directory_, CodecSide::kConsumer, chat.model()).status()),
               HasSubstr(name));
   std::filesystem::remove(Path(name));
-  EXPECT_THAT(Message(OpenCodec("paper", directory_, CodecSide::kConsumer, chat.model()).status()),
+  EXPECT_THAT(Message(OpenCodec("scd", directory_, CodecSide::kConsumer, chat.model()).status()),
               HasSubstr(name));
 }
 
@@ -153,19 +155,19 @@ TEST_F(Artifact, RankThatTheWeightsDoNotHaveIsNamed) {
   Spill(Path(kArtifactManifest),
         absl::StrReplaceAll(manifest_text(), {{"\"rank_v\": 64", "\"rank_v\": 63"}}));
   TestModel base("deploy/demo/base", {}, DType::kBf16, 16);
-  EXPECT_THAT(Message(OpenCodec("paper", directory_, CodecSide::kProducer, base.model()).status()),
+  EXPECT_THAT(Message(OpenCodec("scd", directory_, CodecSide::kProducer, base.model()).status()),
               AllOf(HasSubstr("tensor layers.1.v has shape [64, 128], want [63, 128]")));
 }
 
 TEST_F(Artifact, OtherModelsAreRefusedWithBothHashes) {
   const auto manifest = LoadArtifactManifest(directory_);
   TestModel chat("deploy/demo/chat", {}, DType::kBf16, 16);
-  const auto as_producer = OpenCodec("paper", directory_, CodecSide::kProducer, chat.model());
+  const auto as_producer = OpenCodec("scd", directory_, CodecSide::kProducer, chat.model());
   EXPECT_EQ(as_producer.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(Message(as_producer.status()), AllOf(HasSubstr(manifest->producer_hash),
                                                    HasSubstr(chat.model().hash()), HasSubstr(directory_)));
   TestModel base("deploy/demo/base", {}, DType::kBf16, 16);
-  const auto as_consumer = OpenCodec("paper", directory_, CodecSide::kConsumer, base.model());
+  const auto as_consumer = OpenCodec("scd", directory_, CodecSide::kConsumer, base.model());
   EXPECT_EQ(as_consumer.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(Message(as_consumer.status()), AllOf(HasSubstr(base.model().hash()), HasSubstr("\"chat\"")));
 }
@@ -173,7 +175,7 @@ TEST_F(Artifact, OtherModelsAreRefusedWithBothHashes) {
 TEST_F(Artifact, UnknownFormatListsThoseThatThereAre) {
   TestModel chat("deploy/demo/chat", {}, DType::kBf16, 16);
   EXPECT_THAT(Message(OpenCodec("papyrus", directory_, CodecSide::kConsumer, chat.model()).status()),
-              AllOf(HasSubstr("no format \"papyrus\""), HasSubstr("paper, reuse-only")));
+              AllOf(HasSubstr("no format \"papyrus\""), HasSubstr("scd, reuse-only")));
 }
 
 TEST_F(Artifact, ControlCannotBeShipped) {

@@ -3,10 +3,11 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/codec/hand_over.h"
+#include "runtime/codec/handoff.h"
 #include "runtime/codec/scd/control.h"
 #include "runtime/codec/scd/encode.h"
 #include "runtime/codec/scd/reconstruct.h"
+#include "runtime/evaluate/in_process_handoff.h"
 #include "tests/kernels/device_array.h"
 #include "tests/testing/test_model.h"
 
@@ -36,7 +37,7 @@ ScdDecoderLayer KeepingDecoder(ScdMode mode, const ModelConfig& config) {
   return {mode, {}, {}, aligner};
 }
 
-// One small model on both sides; `model` has what a Patch layer's projection must honour.
+// One small model on both sides; `model` has what a Patch layer's projection must honor.
 class KeepingCodes : public ::testing::TestWithParam<const char*> {
  protected:
   static constexpr int64_t kTokens = 12;
@@ -83,7 +84,7 @@ TEST_P(KeepingCodes, GiveTheTokensOfTheOwnPrefill) {
   const std::vector<float> own = LastLogits();
   // K and V are rounded to bf16 before the identity, which a bf16 page does anyway: nothing may differ.
   EXPECT_EQ(own, LogitsThrough(ScdMode::kReuse));
-  // The attention input is bf16 already; the consumer's projections of it are those of its own prefill.
+  // The attention input is bf16 already; the consumer's projections of it are those of local prefill.
   EXPECT_EQ(own, LogitsThrough(ScdMode::kPatch));
 }
 
@@ -162,7 +163,7 @@ TEST_F(Codec, MakesEncodersBesideTheModelsStream) {
   device.CopyToDevice(memory.data(), &number, sizeof(number), side_.model().stream());
   const auto encoder = codec->NewEncoder();
   ASSERT_TRUE(encoder.ok());
-  // There, work waits until somebody synchronises.
+  // There, work waits until somebody synchronizes.
   EXPECT_TRUE(device.name() != "guarded" || !device.Finished(side_.model().stream()));
   EXPECT_TRUE(device.Synchronize(side_.model().stream()).ok());
 }
@@ -183,7 +184,7 @@ TEST_F(Codec, PayloadOfTheWrongLengthNamesLayerAndBoth) {
 }
 
 TEST_F(Codec, ControlOfAllButTheLastLayerIsAlmostThePrefill) {
-  // With every layer native except the deepest, whose K and V come free, nothing is predicted.
+  // With every layer recomputed except the deepest, whose K and V come free, nothing is predicted.
   std::vector<int32_t> prompt;
   for (int i = 0; i < 10; ++i) prompt.push_back(3 + 7 * i % 70);
   const absl::Span<const int32_t> ids = prompt;
@@ -191,7 +192,7 @@ TEST_F(Codec, ControlOfAllButTheLastLayerIsAlmostThePrefill) {
   ASSERT_TRUE(RunTokens(side_.model(), side_.pool(), side_.table().ids(), ids, 0, 9, nullptr, nullptr).ok());
   ASSERT_TRUE(RunTokens(side_.model(), side_.pool(), side_.table().ids(), ids, 9, 10, nullptr, &own).ok());
   ControlWeights weights;
-  weights.native_layers = config().layers - 1;
+  weights.recomputed_layers = config().layers - 1;
   weights.layers.resize(config().layers);
   const auto codec = MakeControlCodec("control", weights, side_.model()).value();
   const KvTarget target{&side_.model(), &side_.pool(), side_.table().ids(), ids, 9};

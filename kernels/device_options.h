@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace aludel {
+
+struct DeviceOptions {
+  std::string name = "cpu";  // "cpu" or "cuda:N"
+  // CPU threads that one call of an op may use, the calling thread among them. 0: one per core of `cores`, or
+  // else one per core that this process may run on, less where a control group leaves it less time.
+  int threads = 0;
+  // Cores that a CPU device computes on, at least one per thread. Each of its threads is pinned to one; the
+  // thread that opens the device, and those it starts later, are kept on all of them, so that what they touch
+  // first (weights, cache) lies in those cores' memory. Empty: the kernel chooses.
+  std::vector<int> cores;
+  // What the kernels are made of. On a CPU, for tests and comparisons: "portable", "avx2", "avx512",
+  // "avx512_vnni", "avx512_bf16", or "onednn", its bf16 products on AVX-512; empty: the best that this CPU
+  // has. On a GPU, the products of prefill attention: "mma", or "wgmma" on compute capability 9.0 where it
+  // takes the head size; empty: "mma", which runs on all of them.
+  std::string instructions;
+  // Whether a GPU remembers repeated work as CUDA graphs. Results are the same bits either way.
+  bool graphs = true;
+};
+
+}  // namespace aludel

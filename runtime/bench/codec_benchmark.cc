@@ -1,0 +1,214 @@
+#include "runtime/bench/codec_benchmark.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <random>
+
+#include "absl/strings/str_format.h"
+#include "kernels/ops.h"
+#include "runtime/codec/handoff.h"
+#include "runtime/codec/open_codec.h"
+#include "runtime/evaluate/in_process_handoff.h"
+#include "runtime/evaluate/score.h"
+#include "runtime/model/transformer_options.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+constexpr int kBlockTokens = 16;
+constexpr int64_t kMaxRows = 512;
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double Median(std::vector<double> values) { return Percentile(std::move(values), 0.5); }
+
+struct Contestant {
+  std::unique_ptr<KvCodec> encoder, decoder;
+  std::vector<double> encode, recompute, reconstruct;  // seconds
+  double bytes = 0;
+};
+
+class Benchmark {
+ public:
+  Benchmark(const CodecBenchmarkOptions& options, Device* device) : options_(options), device_(device) {}
+
+  absl::StatusOr<CodecBenchmark> Run(const std::function<bool(int64_t, int64_t)>& progress) {
+    ALUDEL_RETURN_IF_ERROR(Load());
+    std::vector<double> prefills, gemms;
+    // The first pass warms caches and is not counted.
+    const int64_t passes = options_.repeats + 1;
+    for (int64_t pass = 0; pass < passes; ++pass) {
+      if (!progress(pass, passes)) return absl::CancelledError("the benchmark was interrupted");
+      ALUDEL_ASSIGN_OR_RETURN(const double gemm, GemmFlops());
+      ALUDEL_ASSIGN_OR_RETURN(const double prefill, Prefill());
+      for (Contestant& contestant : contestants_) ALUDEL_RETURN_IF_ERROR(Handoff(pass > 0, &contestant));
+      if (pass == 0) continue;
+      gemms.push_back(gemm);
+      prefills.push_back(prefill);
+    }
+    progress(passes, passes);
+    CodecBenchmark result;
+    result.gemm_flops = Median(gemms);
+    result.prefill_seconds = Median(prefills);
+    result.raw_bytes =
+        options_.tokens *
+        static_cast<int64_t>(consumer_->MakeKvLayout(1, kBlockTokens, DType::kBf16).bytes_per_token());
+    for (const Contestant& contestant : contestants_) result.formats.push_back(TimesOf(contestant));
+    return result;
+  }
+
+ private:
+  absl::Status Load() {
+    TransformerOptions options;
+    options.compute = options_.compute;
+    options.max_rows = std::min(options_.tokens, kMaxRows);
+    ALUDEL_ASSIGN_OR_RETURN(producer_, Transformer::Load(device_, options_.producer, options));
+    ALUDEL_ASSIGN_OR_RETURN(consumer_, Transformer::Load(device_, options_.consumer, options));
+    const ModelConfig& config = consumer_->config();
+    if (options_.tokens < 1 || options_.tokens > config.max_positions) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("--tokens is %d, want 1 to the model's %d", options_.tokens, config.max_positions));
+    }
+    const int64_t blocks = options_.tokens / kBlockTokens + 1;
+    ALUDEL_ASSIGN_OR_RETURN(producer_pool_, Pool(*producer_, blocks));
+    ALUDEL_ASSIGN_OR_RETURN(consumer_pool_, Pool(*consumer_, blocks));
+    for (const std::string& name : options_.formats) {
+      Contestant contestant;
+      ALUDEL_ASSIGN_OR_RETURN(contestant.encoder,
+                              OpenCodec(name, options_.codec, CodecSide::kProducer, *producer_));
+      ALUDEL_ASSIGN_OR_RETURN(contestant.decoder,
+                              OpenCodec(name, options_.codec, CodecSide::kConsumer, *consumer_));
+      contestants_.push_back(std::move(contestant));
+    }
+    std::mt19937 random(1);
+    for (int64_t i = 0; i < options_.tokens; ++i)
+      ids_.push_back(static_cast<int32_t>(random() % config.vocab));
+    return MakeGemm();
+  }
+
+  absl::StatusOr<std::unique_ptr<BlockPool>> Pool(const Transformer& model, int64_t blocks) const {
+    return BlockPool::Create(device_, model.MakeKvLayout(blocks, kBlockTokens, DType::kBf16));
+  }
+
+  // A product of the size of the model's largest.
+  absl::Status MakeGemm() {
+    const ModelConfig& config = consumer_->config();
+    ALUDEL_ASSIGN_OR_RETURN(gemm_,
+                            device_->ops().NewPacked(config.ffn, config.hidden, FormatOf(options_.compute)));
+    for (int64_t row = 0; row < config.ffn; row += gemm_->row_block()) {
+      const int64_t rows = std::min<int64_t>(gemm_->row_block(), config.ffn - row);
+      std::vector<float> block(rows * config.hidden, 0.5f);
+      ALUDEL_RETURN_IF_ERROR(
+          device_->ops().PackRows(TensorView::Of(block.data(), rows, config.hidden), row, *gemm_));
+    }
+    const int64_t rows = consumer_->options().max_rows;
+    ALUDEL_ASSIGN_OR_RETURN(gemm_in_, device_->Allocate(rows * config.hidden * SizeOf(options_.compute)));
+    ALUDEL_ASSIGN_OR_RETURN(gemm_out_, device_->Allocate(rows * config.ffn * sizeof(float)));
+    const std::vector<uint8_t> zeros(gemm_in_.size());
+    device_->CopyToDevice(gemm_in_.data(), zeros.data(), zeros.size(), consumer_->stream());
+    return device_->Synchronize(consumer_->stream());
+  }
+
+  absl::StatusOr<double> GemmFlops() {
+    constexpr int kProducts = 8;
+    const int64_t rows = consumer_->options().max_rows;
+    const TensorView in{gemm_in_.data(), options_.compute, rows, gemm_->in_features(), gemm_->in_features()};
+    const TensorView out = TensorView::Of(gemm_out_.as<float>(), rows, gemm_->out_features());
+    const Clock::time_point start = Clock::now();
+    for (int i = 0; i < kProducts; ++i)
+      device_->ops().Gemm(in, *gemm_, nullptr, false, out, consumer_->stream());
+    ALUDEL_RETURN_IF_ERROR(device_->Synchronize(consumer_->stream()));
+    return kProducts * 2.0 * static_cast<double>(rows * gemm_->in_features() * gemm_->out_features()) /
+           SecondsSince(start);
+  }
+
+  absl::StatusOr<double> Prefill() {
+    BlockTable table;
+    ALUDEL_RETURN_IF_ERROR(table.Grow(*consumer_pool_, options_.tokens));
+    const Clock::time_point start = Clock::now();
+    ALUDEL_RETURN_IF_ERROR(
+        RunTokens(*consumer_, *consumer_pool_, table.ids(), ids_, 0, options_.tokens, nullptr, nullptr));
+    return SecondsSince(start);
+  }
+
+  // Seconds of encoding.
+  absl::StatusOr<double> Encode(const KvCodec* encoder, int64_t end, FrameSink* frames) {
+    const auto run = [&](absl::Span<const EncodeTask> tasks) {
+      return EncodePrompt(*producer_, *producer_pool_, ids_, options_.tokens, tasks);
+    };
+    double seconds = 0;
+    EncodeTask task{encoder, frames, end};
+    if (device_->name() == "cpu") {
+      task.seconds = &seconds;
+      ALUDEL_RETURN_IF_ERROR(run({task}));
+      return seconds;
+    }
+    const Clock::time_point begin = Clock::now();
+    ALUDEL_RETURN_IF_ERROR(run({}));
+    const Clock::time_point middle = Clock::now();
+    ALUDEL_RETURN_IF_ERROR(run({task}));
+    return SecondsSince(middle) - std::chrono::duration<double>(middle - begin).count();
+  }
+
+  absl::Status Handoff(bool counts, Contestant* contestant) {
+    const TokenRange range = HandedOver(*contestant->encoder, options_.tokens + 1);
+    FrameStore frames(*contestant->encoder);
+    ALUDEL_ASSIGN_OR_RETURN(const double encode, Encode(contestant->encoder.get(), range.end, &frames));
+    BlockTable table;
+    ALUDEL_RETURN_IF_ERROR(table.Grow(*consumer_pool_, options_.tokens));
+    const KvTarget target{consumer_.get(), consumer_pool_.get(), table.ids(), ids_, range.end, range.begin};
+    ALUDEL_ASSIGN_OR_RETURN(const auto decoder, contestant->decoder->NewDecoder());
+    const Clock::time_point begin = Clock::now();
+    ALUDEL_RETURN_IF_ERROR(BeginHandoff(*decoder, target));
+    const Clock::time_point begun = Clock::now();
+    for (const StoredFrame& frame : frames.frames()) {
+      ALUDEL_ASSIGN_OR_RETURN(const FrameHeader header, DecodeFrameHeader(frame.header));
+      ALUDEL_RETURN_IF_ERROR(VerifyFrame(frame.header, frame.payload));
+      ALUDEL_RETURN_IF_ERROR(decoder->Apply(header.coverage, frame.payload, target));
+    }
+    if (!counts) return absl::OkStatus();
+    contestant->bytes = static_cast<double>(frames.total_bytes());
+    contestant->encode.push_back(encode);
+    contestant->reconstruct.push_back(SecondsSince(begun));
+    contestant->recompute.push_back(std::chrono::duration<double>(begun - begin).count());
+    return absl::OkStatus();
+  }
+
+  CodecTimes TimesOf(const Contestant& contestant) const {
+    const auto tokens = static_cast<double>(options_.tokens);
+    CodecTimes times;
+    times.format = contestant.decoder->name();
+    times.bytes_per_token = contestant.bytes / tokens;
+    times.encode_seconds = Median(contestant.encode);
+    times.recompute_seconds = Median(contestant.recompute);
+    times.reconstruct_seconds = Median(contestant.reconstruct);
+    times.encode_flops = tokens * contestant.encoder->flops_per_token();
+    times.reconstruct_flops = tokens * contestant.decoder->flops_per_token();
+    return times;
+  }
+
+  const CodecBenchmarkOptions& options_;
+  Device* device_;
+  std::unique_ptr<Transformer> producer_, consumer_;
+  std::unique_ptr<BlockPool> producer_pool_, consumer_pool_;
+  std::unique_ptr<PackedMatrix> gemm_;
+  Buffer gemm_in_, gemm_out_;
+  std::vector<int32_t> ids_;
+  std::vector<Contestant> contestants_;
+};
+
+}  // namespace
+
+absl::StatusOr<CodecBenchmark> BenchmarkCodecs(
+    const CodecBenchmarkOptions& options, Device* device,
+    const std::function<bool(int64_t done, int64_t total)>& progress) {
+  return Benchmark(options, device).Run(progress);
+}
+
+}  // namespace aludel

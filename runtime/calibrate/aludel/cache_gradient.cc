@@ -1,0 +1,151 @@
+#include "runtime/calibrate/aludel/cache_gradient.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "runtime/calibrate/aludel/tail_pass.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+bool AllFinite(absl::Span<const float> values) {
+  return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
+}
+
+absl::Status Check(const CachedTail& input, const ModelConfig& config, int64_t columns) {
+  if (input.tokens < 0 || input.tokens > config.max_positions ||
+      static_cast<int64_t>(input.cache.size()) != input.tokens * columns) {
+    return absl::InvalidArgumentError(absl::StrFormat("a cache of %d tokens has %d numbers, want %d each",
+                                                      input.tokens, input.cache.size(), columns));
+  }
+  if (input.tail.empty()) return absl::InvalidArgumentError("the tail is empty, want at least one token");
+  const int64_t end = input.tokens + static_cast<int64_t>(input.tail.size());
+  if (end > config.max_positions) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "position %d is beyond the model's context of %d tokens", end - 1, config.max_positions));
+  }
+  for (const int32_t id : input.tail) {
+    if (id < 0 || id >= config.vocab) {
+      return absl::InvalidArgumentError(absl::StrFormat("token id %d, vocabulary has %d", id, config.vocab));
+    }
+  }
+  if (!AllFinite(input.cache))
+    return absl::InvalidArgumentError("the cache holds a number that is not finite");
+  return absl::OkStatus();
+}
+
+// log of the sum of exponentials.
+double LogSum(absl::Span<const float> logits) {
+  const double top = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit - top);
+  return top + std::log(sum);
+}
+
+// A label with its probability under softmax(logits): the first whose cumulative probability passes a
+// uniform number. The generator's output is fixed by the standard, unlike std distributions'.
+int64_t Draw(absl::Span<const float> logits, double log_sum, std::mt19937_64& random) {
+  const double target = static_cast<double>(random() >> 11) * 0x1p-53;
+  double cumulative = 0;
+  int64_t last = 0;  // rounding may leave the sum below the target
+  for (size_t v = 0; v < logits.size(); ++v) {
+    const double p = std::exp(logits[v] - log_sum);
+    if (p > 0) last = static_cast<int64_t>(v);
+    cumulative += p;
+    if (cumulative > target) break;
+  }
+  return last;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CacheGradient>> CacheGradient::Load(const std::string& model_directory,
+                                                                   int64_t rope_length) {
+  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<HostModel> model, HostModel::Load(model_directory));
+  return std::unique_ptr<CacheGradient>(new CacheGradient(std::move(model), rope_length));
+}
+
+CacheGradient::CacheGradient(std::unique_ptr<HostModel> model, int64_t rope_length)
+    : model_(std::move(model)),
+      pass_(std::make_unique<TailPass>(TailPass{
+          Rotations(MakeRopeFrequencies(config(), std::max(config().max_positions, rope_length)))})) {}
+
+CacheGradient::~CacheGradient() = default;
+
+absl::Status CacheGradient::Forward(const CachedTail& input) {
+  ALUDEL_RETURN_IF_ERROR(Check(input, config(), columns()));
+  RunTail(*model_, input, pass_.get());
+  if (!AllFinite(pass_->logits)) {
+    return absl::InvalidArgumentError("the model's logits on this cache are not finite");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CacheGradient::Backward(double loss, const std::vector<float>& d_logits,
+                                     std::vector<float>* gradient) {
+  RunTailBackward(*model_, d_logits, pass_.get(), gradient);
+  if (!std::isfinite(loss) || !AllFinite(*gradient)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("a loss of %g on this cache or its gradient is not finite", loss));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CacheGradient::Logits(const CachedTail& input, std::vector<float>* logits) {
+  ALUDEL_RETURN_IF_ERROR(Forward(input));
+  *logits = pass_->logits;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> CacheGradient::Kl(const CachedTail& input, absl::Span<const float> target_logprobs,
+                                         std::vector<float>* gradient) {
+  const auto vocab = static_cast<size_t>(config().vocab);
+  if (target_logprobs.size() != input.tail.size() * vocab) {
+    return absl::InvalidArgumentError(absl::StrFormat("%d target log-probabilities, want %d for each of %d",
+                                                      target_logprobs.size(), vocab, input.tail.size()));
+  }
+  ALUDEL_RETURN_IF_ERROR(Forward(input));
+  std::vector<float> d_logits(pass_->logits.size());
+  const double share = 1.0 / static_cast<double>(pass_->tail);
+  double kl = 0;
+  for (size_t at = 0; at < d_logits.size(); at += vocab) {
+    const auto logits = absl::MakeConstSpan(pass_->logits).subspan(at, vocab);
+    const double log_sum = LogSum(logits);
+    double mass = 0;  // of the target; 1 but for rounding
+    for (size_t v = 0; v < vocab; ++v) {
+      const double log_target = target_logprobs[at + v];
+      const double target = std::exp(log_target);
+      mass += target;
+      if (target != 0) kl += share * target * (log_target - (logits[v] - log_sum));  // NaN stays
+    }
+    for (size_t v = 0; v < vocab; ++v) {
+      const double target = std::exp(static_cast<double>(target_logprobs[at + v]));
+      d_logits[at + v] = static_cast<float>(share * (mass * std::exp(logits[v] - log_sum) - target));
+    }
+  }
+  ALUDEL_RETURN_IF_ERROR(Backward(kl, d_logits, gradient));
+  return kl;
+}
+
+absl::StatusOr<double> CacheGradient::SampledLogProbability(const CachedTail& input, std::mt19937_64& random,
+                                                            std::vector<float>* gradient) {
+  ALUDEL_RETURN_IF_ERROR(Forward(input));
+  const auto vocab = static_cast<size_t>(config().vocab);
+  std::vector<float> d_logits(pass_->logits.size());
+  double sum = 0;
+  for (size_t at = 0; at < d_logits.size(); at += vocab) {
+    const auto logits = absl::MakeConstSpan(pass_->logits).subspan(at, vocab);
+    const double log_sum = LogSum(logits);
+    for (size_t v = 0; v < vocab; ++v) d_logits[at + v] = static_cast<float>(-std::exp(logits[v] - log_sum));
+    const int64_t label = Draw(logits, log_sum, random);
+    d_logits[at + label] += 1.0f;
+    sum += logits[label] - log_sum;
+  }
+  ALUDEL_RETURN_IF_ERROR(Backward(sum, d_logits, gradient));
+  return sum;
+}
+
+}  // namespace aludel

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "runtime/calibrate/aludel/host_model.h"
+
+namespace aludel {
+
+struct TailPass;
+
+// A prompt's cache in a model's coordinates, and the tokens that are fed on it.
+struct CachedTail {
+  // K (after bias and k-norm, before RoPE) and V of every layer: [tokens, layers * 2 * kv_dim], columns
+  // K_0 V_0 K_1 V_1 ...
+  absl::Span<const float> cache;
+  int64_t tokens = 0;
+  // Ids at positions tokens, tokens + 1, ...: the prompt's last token, then the answer so far.
+  absl::Span<const int32_t> tail;
+};
+
+// How a model's next-token distributions depend on the KV cache that it was given: forward over the tail and
+// backward to the cache, in f32 on the host. For every architecture that Transformer runs. For calibration:
+// owns a copy of the weights (HostModel) and the activations of one pass (2 caches, and attention weights
+// [layers, heads, tail, tokens + tail]), which the next call reuses. Not thread-safe; matrix products use the
+// threads that SetProductThreads allows.
+//
+// Every call fails with InvalidArgument where shapes, ids or positions do not fit, or where the cache, a
+// target or the result holds a number that is not finite.
+class CacheGradient {
+ public:
+  // `rope_length` as in TransformerOptions.
+  static absl::StatusOr<std::unique_ptr<CacheGradient>> Load(const std::string& model_directory,
+                                                             int64_t rope_length = 0);
+  ~CacheGradient();
+
+  const ModelConfig& config() const { return model_->config; }
+  // Numbers in the cache per token.
+  int64_t columns() const { return int64_t{2} * config().layers * config().kv_dim(); }
+
+  // [tail, vocab]: what the model says after each token of the tail.
+  absl::Status Logits(const CachedTail& input, std::vector<float>* logits);
+
+  // The mean over the tail of KL(target || model on this cache), in nats, and its gradient with respect to
+  // the cache, in the cache's shape. `target_logprobs` [tail, vocab] are log-probabilities; minus infinity is
+  // a probability of zero.
+  absl::StatusOr<double> Kl(const CachedTail& input, absl::Span<const float> target_logprobs,
+                            std::vector<float>* gradient);
+
+  // sum_i log p(y_i) with one label y_i after each token of the tail drawn from the model's own distribution
+  // there, and its gradient g: E[g g^T] is the Fisher matrix of the cache, the second derivative of the sum
+  // of the tail's KL around it.
+  absl::StatusOr<double> SampledLogProbability(const CachedTail& input, std::mt19937_64& random,
+                                               std::vector<float>* gradient);
+
+ private:
+  CacheGradient(std::unique_ptr<HostModel> model, int64_t rope_length);
+
+  absl::Status Forward(const CachedTail& input);
+  // Checks the loss and its gradient.
+  absl::Status Backward(double loss, const std::vector<float>& d_logits, std::vector<float>* gradient);
+
+  std::unique_ptr<HostModel> model_;
+  std::unique_ptr<TailPass> pass_;
+};
+
+}  // namespace aludel

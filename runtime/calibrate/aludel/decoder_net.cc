@@ -1,0 +1,117 @@
+#include "runtime/calibrate/aludel/decoder_net.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/calibrate/fit/dense.h"
+
+namespace aludel {
+namespace {
+
+constexpr double kMeanDecay = 0.9;
+constexpr double kSquareDecay = 0.98;
+
+// Every weight vector of an MLP in one order, to walk several nets side by side.
+std::vector<std::vector<float>*> Parameters(DecoderNet* net) {
+  return {&net->hidden.values, &net->hidden_bias, &net->out.values, &net->bias};
+}
+
+void Repeat(const std::vector<float>& row, int64_t rows, std::vector<float>* out) {
+  out->resize(rows * row.size());
+  for (int64_t t = 0; t < rows; ++t) std::copy(row.begin(), row.end(), out->data() + t * row.size());
+}
+
+void AddRows(const float* rows, int64_t count, int64_t cols, std::vector<float>* sums) {
+  for (int64_t t = 0; t < count; ++t) {
+    for (int64_t j = 0; j < cols; ++j) (*sums)[j] += rows[t * cols + j];
+  }
+}
+
+// out += x w^T.
+void Multiply(const float* x, int64_t rows, const HostMatrix& w, std::vector<float>* out) {
+  Sgemm(false, true, rows, w.rows, w.cols, x, w.cols, w.values.data(), w.cols, 1.0f, out->data(), w.rows);
+}
+
+// sum += x^T y, for x [rows, sum.rows] and y [rows, sum.cols].
+void AddOuter(const float* x, const float* y, int64_t rows, HostMatrix* sum) {
+  Sgemm(true, false, sum->rows, sum->cols, rows, x, sum->rows, y, sum->cols, 1.0f, sum->values.data(),
+        sum->cols);
+}
+
+void UpdateWeights(float rate, float square_scale, const std::vector<float>& g, float* m, float* s,
+                   float* w) {
+  constexpr auto kMean = static_cast<float>(kMeanDecay);
+  constexpr auto kSquare = static_cast<float>(kSquareDecay);
+  for (size_t i = 0; i < g.size(); ++i) {
+    m[i] = kMean * m[i] + (1.0f - kMean) * g[i];
+    s[i] = kSquare * s[i] + (1.0f - kSquare) * g[i] * g[i];
+    w[i] -= rate * m[i] / (std::sqrt(s[i] * square_scale) + 1e-8f);
+  }
+}
+
+}  // namespace
+
+DecoderNet ZerosLike(const DecoderNet& net) {
+  return {HostMatrix::Zeros(net.linear.rows, net.linear.cols), std::vector<float>(net.bias.size()),
+          HostMatrix::Zeros(net.hidden.rows, net.hidden.cols), std::vector<float>(net.hidden_bias.size()),
+          HostMatrix::Zeros(net.out.rows, net.out.cols)};
+}
+
+std::vector<float> RunDecoder(const DecoderNet& net, const float* u, int64_t rows) {
+  std::vector<float> y;
+  if (net.hidden.rows > 0) {
+    y = DecoderPass().Forward(net, u, rows);
+  } else {
+    Repeat(net.bias, rows, &y);
+  }
+  if (net.linear.rows > 0) Multiply(u, rows, net.linear, &y);
+  return y;
+}
+
+std::vector<float> DecoderPass::Forward(const DecoderNet& net, const float* u, int64_t rows) {
+  u_ = u;
+  rows_ = rows;
+  Repeat(net.hidden_bias, rows, &before_);
+  Multiply(u, rows, net.hidden, &before_);
+  after_.resize(before_.size());
+  for (size_t i = 0; i < before_.size(); ++i) after_[i] = before_[i] / (1.0f + std::exp(-before_[i]));
+  std::vector<float> y;
+  Repeat(net.bias, rows, &y);
+  Multiply(after_.data(), rows, net.out, &y);
+  return y;
+}
+
+void DecoderPass::Backward(const DecoderNet& net, const std::vector<float>& slope, DecoderNet* gradient) {
+  const int64_t width = net.hidden.rows;
+  const int64_t outputs = net.out.rows;
+  AddRows(slope.data(), rows_, outputs, &gradient->bias);
+  AddOuter(slope.data(), after_.data(), rows_, &gradient->out);
+  Sgemm(false, false, rows_, width, outputs, slope.data(), outputs, net.out.values.data(), width, 0.0f,
+        after_.data(), width);
+  for (size_t i = 0; i < before_.size(); ++i) {
+    const float x = before_[i];
+    const float s = 1.0f / (1.0f + std::exp(-x));
+    after_[i] *= s + x * s * (1.0f - s);
+  }
+  AddRows(after_.data(), rows_, width, &gradient->hidden_bias);
+  AddOuter(after_.data(), u_, rows_, &gradient->hidden);
+}
+
+void Adam::Step(double rate, DecoderNet* gradient, DecoderNet* net) {
+  ++steps_;
+  const auto mean_scale = static_cast<float>(rate / (1.0 - std::pow(kMeanDecay, steps_)));
+  const auto square_scale = static_cast<float>(1.0 / (1.0 - std::pow(kSquareDecay, steps_)));
+  const auto g = Parameters(gradient), m = Parameters(&mean_), s = Parameters(&square_);
+  const auto w = Parameters(net);
+  for (size_t p = 0; p < w.size(); ++p) {
+    UpdateWeights(mean_scale, square_scale, *g[p], m[p]->data(), s[p]->data(), w[p]->data());
+  }
+}
+
+double CosineRate(double highest, int64_t step, int64_t steps) {
+  const double warm = std::min(1.0, static_cast<double>(step + 1) / 100.0);
+  const double done = static_cast<double>(step) / static_cast<double>(steps);
+  return highest * warm * 0.5 * (1.0 + std::cos(M_PI * done));
+}
+
+}  // namespace aludel

@@ -1,0 +1,164 @@
+#include "runtime/calibrate/aludel/fit_encoder.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/check.h"
+#include "runtime/calibrate/fit/dense.h"
+#include "runtime/codec/aludel/latent_packing.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+constexpr int64_t kChunk = 512;
+
+// Features of one group: the producer's [K V] of its layers, then its H of the recomputed layer.
+struct Features {
+  const StateFile& states;
+  int recomputed_layers;
+  AludelGroup group;
+
+  int64_t main() const { return group.layers * 2 * states.layout().kv_dim; }
+  int64_t side() const { return recomputed_layers >= 0 ? states.layout().hidden : 0; }
+  int64_t count() const { return main() + side(); }
+  void Read(int64_t row, float* out) const {
+    states.Read(row, states.layout().kv(group.first_layer), main(), out);
+    if (side() > 0) states.Read(row, states.layout().h(recomputed_layers), side(), out + main());
+  }
+};
+
+std::vector<float> MeanOf(const Features& features, const RowStride& rows) {
+  std::vector<double> sum(features.count());
+  std::vector<float> row(features.count());
+  for (int64_t i = 0; i < rows.rows; ++i) {
+    features.Read(i * rows.stride, row.data());
+    for (size_t j = 0; j < row.size(); ++j) sum[j] += row[j];
+  }
+  std::vector<float> mean(row.size());
+  for (size_t j = 0; j < row.size(); ++j)
+    mean[j] = static_cast<float>(sum[j] / static_cast<double>(rows.rows));
+  return mean;
+}
+
+// Targets of every consumer side by side, in their metrics. [count, sum of outputs]
+std::vector<float> ReadTargets(absl::Span<const EncoderTarget> targets, const AludelGroup& group,
+                               int64_t first, int64_t count, int64_t stride) {
+  int64_t columns = 0;
+  for (const EncoderTarget& target : targets) columns += target.metric->outputs();
+  std::vector<float> joint(count * columns);
+  int64_t at = 0;
+  for (const EncoderTarget& target : targets) {
+    const int64_t n = target.metric->outputs();
+    const StateLayout& layout = target.states->layout();
+    std::vector<float> y(count * n);
+    for (int64_t t = 0; t < count; ++t) {
+      target.states->Read((first + t) * stride, layout.kv(group.first_layer), n, y.data() + t * n);
+    }
+    target.metric->Apply(y.data(), count);
+    for (int64_t t = 0; t < count; ++t) std::copy_n(y.data() + t * n, n, joint.data() + t * columns + at);
+    at += n;
+  }
+  return joint;
+}
+
+}  // namespace
+
+absl::StatusOr<EncoderFit> FitEncoder(const StateFile& producer, absl::Span<const EncoderTarget> targets,
+                                      int recomputed_layers, const AludelGroup& group, int64_t rank,
+                                      const EncoderOptions& options) {
+  ALUDEL_CHECK(!targets.empty());
+  const Features features{producer, recomputed_layers, group};
+  const RowStride rows = RowStride::Of(producer, options.max_rows);
+  const std::vector<float> mean = MeanOf(features, rows);
+  int64_t outputs = 0;
+  for (const EncoderTarget& target : targets) outputs += target.metric->outputs();
+  Moments xx = Moments::Zeros(features.count(), features.count());
+  Moments xy = Moments::Zeros(features.count(), outputs);
+  for (int64_t begin = 0; begin < rows.rows; begin += kChunk) {
+    const int64_t count = std::min(kChunk, rows.rows - begin);
+    std::vector<float> x(count * features.count());
+    for (int64_t t = 0; t < count; ++t) {
+      float* row = x.data() + t * features.count();
+      features.Read((begin + t) * rows.stride, row);
+      for (int64_t j = 0; j < features.count(); ++j) row[j] -= mean[j];
+    }
+    const std::vector<float> y = ReadTargets(targets, group, begin, count, rows.stride);
+    AddGram(x.data(), count, &xx);
+    AddProduct(x.data(), y.data(), count, &xy);
+  }
+  for (double& value : xx.values) value /= static_cast<double>(rows.rows);
+  for (double& value : xy.values) value /= static_cast<double>(rows.rows);
+  rank = std::min(rank, features.main());
+  ALUDEL_ASSIGN_OR_RETURN(InnovationBasis basis, FitInnovation(xx, features.main(), xy, rank, options.ridge));
+  EncoderFit fit{std::move(basis.main), std::move(basis.side), {}, std::move(basis.energy)};
+  for (int64_t i = 0; i < rank; ++i) {
+    double offset = 0;
+    for (int64_t j = 0; j < features.main(); ++j)
+      offset -= static_cast<double>(fit.matrix.row(i)[j]) * mean[j];
+    for (int64_t j = 0; j < features.side(); ++j) {
+      offset -= static_cast<double>(fit.side.row(i)[j]) * mean[features.main() + j];
+    }
+    fit.offset.push_back(static_cast<float>(offset));
+  }
+  return fit;
+}
+
+size_t EncoderFitBytes(const ModelConfig& config, int recomputed_layers, const AludelGroup& group,
+                       size_t targets) {
+  const size_t main = static_cast<size_t>(group.layers) * 2 * config.kv_dim();
+  const size_t count = main + (recomputed_layers >= 0 ? config.hidden : 0);
+  // The moments, and about four matrices of their size inside the solvers.
+  return (5 * count * count + 2 * count * main * targets) * sizeof(double);
+}
+
+void EncodeRows(const HostMatrix& matrix, const HostMatrix& side, const std::vector<float>& offset,
+                const StateFile& producer, int recomputed_layers, const AludelGroup& group, int64_t begin,
+                int64_t count, int64_t stride, float* z) {
+  const Features features{producer, recomputed_layers, group};
+  std::vector<float> x(count * features.count());
+  for (int64_t t = 0; t < count; ++t) {
+    features.Read((begin + t) * stride, x.data() + t * features.count());
+    std::copy(offset.begin(), offset.end(), z + t * matrix.rows);
+  }
+  Sgemm(false, true, count, matrix.rows, features.main(), x.data(), features.count(), matrix.values.data(),
+        matrix.cols, 1.0f, z, matrix.rows);
+  if (features.side() == 0) return;
+  Sgemm(false, true, count, matrix.rows, features.side(), x.data() + features.main(), features.count(),
+        side.values.data(), side.cols, 1.0f, z, matrix.rows);
+}
+
+AludelEncoderGroup Quantize(const EncoderFit& fit, const StateFile& producer, int recomputed_layers,
+                            const AludelGroup& group, float step) {
+  const double least = 0.25 * static_cast<double>(step) * step;
+  int64_t rank = 1;
+  while (rank < fit.matrix.rows && fit.energy[rank] > least) ++rank;
+  AludelEncoderGroup out;
+  out.matrix = {
+      rank, fit.matrix.cols, {fit.matrix.values.begin(), fit.matrix.values.begin() + rank * fit.matrix.cols}};
+  if (fit.side.rows > 0) {
+    out.side = {
+        rank, fit.side.cols, {fit.side.values.begin(), fit.side.values.begin() + rank * fit.side.cols}};
+  }
+  out.offset.assign(fit.offset.begin(), fit.offset.begin() + rank);
+  out.grid.step = step;
+  const RowStride rows = RowStride::Of(producer, 16384);
+  std::vector<float> largest(rank);
+  std::vector<float> z(kChunk * rank);
+  for (int64_t begin = 0; begin < rows.rows; begin += kChunk) {
+    const int64_t count = std::min(kChunk, rows.rows - begin);
+    EncodeRows(out.matrix, out.side, out.offset, producer, recomputed_layers, group, begin, count,
+               rows.stride, z.data());
+    for (int64_t i = 0; i < count * rank; ++i) {
+      largest[i % rank] = std::max(largest[i % rank], std::abs(z[i]));
+    }
+  }
+  for (const float value : largest) {
+    // One code of slack: what calibration did not see may be a little larger.
+    const double codes = 2.0 * (std::ceil(value / step) + 1) + 1;
+    out.grid.bits.push_back(std::clamp(static_cast<int>(std::ceil(std::log2(codes))), 2, kMaxLatentBits));
+  }
+  return out;
+}
+
+}  // namespace aludel

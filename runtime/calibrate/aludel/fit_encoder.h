@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "runtime/calibrate/aludel/metric.h"
+#include "runtime/calibrate/aludel/state_file.h"
+#include "runtime/codec/aludel/weights.h"
+
+namespace aludel {
+
+// One consumer's cache as what a group's latents are for.
+struct EncoderTarget {
+  const StateFile* states = nullptr;  // the consumer's, row by row beside the producer's
+  const TargetMetric* metric = nullptr;
+};
+
+struct EncoderOptions {
+  double ridge = 1e-5;
+  int64_t max_rows = 65536;  // of the moments: closed form needs some tens of rows per feature
+};
+
+// A group's encoder before it is cut to a rate: as many latents as asked for, on the common scale of the
+// targets' metrics. `energy` [rank] is the variance of each latent, in units of one target component's
+// variance, summed over components.
+struct EncoderFit {
+  HostMatrix matrix;          // [rank, layers * 2 * kv_dim]
+  HostMatrix side;            // [rank, hidden]
+  std::vector<float> offset;  // [rank]
+  std::vector<double> energy;
+};
+
+// Closed form (FitInnovation) over the producer's states and every target stacked: one encoder, many
+// consumers. `recomputed_layers` as in AludelShape.
+absl::StatusOr<EncoderFit> FitEncoder(const StateFile& producer, absl::Span<const EncoderTarget> targets,
+                                      int recomputed_layers, const AludelGroup& group, int64_t rank,
+                                      const EncoderOptions& options);
+
+// Memory of FitEncoder's moments for a group.
+size_t EncoderFitBytes(const ModelConfig& config, int recomputed_layers, const AludelGroup& group,
+                       size_t targets);
+
+// The first latents of `fit` under one step. A latent is kept while its deviation is at least half a step,
+// codes cover the range that `producer` shows on a sample of rows.
+AludelEncoderGroup Quantize(const EncoderFit& fit, const StateFile& producer, int recomputed_layers,
+                            const AludelGroup& group, float step);
+
+// z [count, rank] of rows [begin, begin + count) of the producer's states.
+void EncodeRows(const HostMatrix& matrix, const HostMatrix& side, const std::vector<float>& offset,
+                const StateFile& producer, int recomputed_layers, const AludelGroup& group, int64_t begin,
+                int64_t count, int64_t stride, float* z);
+
+}  // namespace aludel

@@ -1,0 +1,139 @@
+#include "runtime/calibrate/aludel/state_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "runtime/calibrate/fit/capture.h"
+#include "runtime/codec/artifact/weight_file.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+using FilePointer = std::unique_ptr<FILE, int (*)(FILE*)>;
+
+absl::Status Errno(const std::string& path) {
+  return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(errno)));
+}
+
+int64_t CountTokens(absl::Span<const std::vector<int32_t>> prompts) {
+  int64_t tokens = 0;
+  for (const std::vector<int32_t>& prompt : prompts) tokens += static_cast<int64_t>(prompt.size());
+  return tokens;
+}
+
+// Names what a file holds: the model, the arithmetic, the prompts, the columns.
+std::string FileName(const Transformer& model, absl::Span<const std::vector<int32_t>> prompts,
+                     const StateLayout& layout) {
+  std::string key = absl::StrCat("states 1 ", model.hash(), " ", Name(model.options().compute), " ",
+                                 layout.columns(), "\n");
+  for (const std::vector<int32_t>& prompt : prompts) {
+    const auto* bytes = reinterpret_cast<const char*>(prompt.data());
+    absl::StrAppend(&key, prompt.size(), ":", absl::string_view(bytes, prompt.size() * sizeof(int32_t)));
+  }
+  return Sha256Hex({reinterpret_cast<const uint8_t*>(key.data()), key.size()}).substr(0, 24) + ".states";
+}
+
+void AppendColumns(const std::vector<float>& rows, int64_t row, int64_t cols, std::vector<Bf16>* out) {
+  const float* from = rows.data() + row * cols;
+  for (int64_t j = 0; j < cols; ++j) out->push_back(ToBf16(from[j]));
+}
+
+absl::Status WritePrompt(const std::vector<CapturedLayer>& captured, const StateLayout& layout,
+                         int64_t tokens, FILE* file, const std::string& path) {
+  std::vector<Bf16> row;
+  for (int64_t t = 0; t < tokens; ++t) {
+    row.clear();
+    for (const CapturedLayer& layer : captured) {
+      AppendColumns(layer.k, t, layout.kv_dim, &row);
+      AppendColumns(layer.v, t, layout.kv_dim, &row);
+    }
+    for (int l = 0; l < layout.side_layers; ++l) AppendColumns(captured[l].h, t, layout.hidden, &row);
+    if (std::fwrite(row.data(), sizeof(Bf16), row.size(), file) != row.size()) return Errno(path);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteStates(const std::string& path, Transformer& model,
+                         absl::Span<const std::vector<int32_t>> prompts, const StateLayout& layout,
+                         absl::string_view stage, const CalibrationProgress& progress) {
+  const std::string partial = path + ".partial";
+  const FilePointer file(std::fopen(partial.c_str(), "wbe"), &std::fclose);
+  if (file == nullptr) return Errno(partial);
+  size_t longest = 1;
+  for (const std::vector<int32_t>& prompt : prompts) longest = std::max(longest, prompt.size());
+  std::vector<CapturedLayer> captured(layout.layers);
+  ALUDEL_ASSIGN_OR_RETURN(
+      const auto capture,
+      PromptCapture::Create(model, CaptureHalf::kWhole, static_cast<int64_t>(longest), &captured));
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    if (!progress(stage, static_cast<int64_t>(i), static_cast<int64_t>(prompts.size()))) {
+      return absl::CancelledError("calibration was interrupted");
+    }
+    ALUDEL_RETURN_IF_ERROR(capture->Run(prompts[i]));
+    ALUDEL_RETURN_IF_ERROR(
+        WritePrompt(captured, layout, static_cast<int64_t>(prompts[i].size()), file.get(), partial));
+  }
+  progress(stage, static_cast<int64_t>(prompts.size()), static_cast<int64_t>(prompts.size()));
+  if (std::fflush(file.get()) != 0) return Errno(partial);
+  if (std::rename(partial.c_str(), path.c_str()) != 0) return Errno(path);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+StateFile::~StateFile() { ::munmap(const_cast<uint8_t*>(map_), bytes_); }
+
+void StateFile::Read(int64_t row, int64_t begin, int64_t count, float* out) const {
+  const uint8_t* from = map_ + (row * layout_.columns() + begin) * static_cast<int64_t>(sizeof(Bf16));
+  for (int64_t j = 0; j < count; ++j) {
+    const uint32_t bits = static_cast<uint32_t>(from[2 * j] | from[2 * j + 1] << 8) << 16;
+    std::memcpy(out + j, &bits, sizeof(bits));
+  }
+}
+
+absl::StatusOr<std::unique_ptr<StateFile>> OpenStates(const std::string& directory, Transformer& model,
+                                                      absl::Span<const std::vector<int32_t>> prompts,
+                                                      int side_layers, absl::string_view stage,
+                                                      const CalibrationProgress& progress) {
+  const ModelConfig& config = model.config();
+  const StateLayout layout{config.layers, side_layers, config.kv_dim(), config.hidden};
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) return absl::UnavailableError(absl::StrCat(directory, ": ", error.message()));
+  const std::string path = absl::StrCat(directory, "/", FileName(model, prompts, layout));
+  if (!std::filesystem::exists(path, error)) {
+    ALUDEL_RETURN_IF_ERROR(WriteStates(path, model, prompts, layout, stage, progress));
+  }
+  const int64_t rows = CountTokens(prompts);
+  const size_t bytes = StateBytes(config, side_layers, rows);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return Errno(path);
+  struct stat status = {};
+  const bool whole = ::fstat(fd, &status) == 0 && static_cast<size_t>(status.st_size) == bytes;
+  void* map = whole ? ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
+  ::close(fd);
+  if (!whole) {
+    return absl::DataLossError(
+        absl::StrFormat("%s is %d bytes, want %d: delete it and run again", path, status.st_size, bytes));
+  }
+  if (map == MAP_FAILED) return Errno(path);
+  return std::unique_ptr<StateFile>(new StateFile(layout, rows, static_cast<const uint8_t*>(map), bytes));
+}
+
+size_t StateBytes(const ModelConfig& config, int side_layers, int64_t tokens) {
+  const StateLayout layout{config.layers, side_layers, config.kv_dim(), config.hidden};
+  return static_cast<size_t>(tokens * layout.columns()) * sizeof(Bf16);
+}
+
+}  // namespace aludel

@@ -1,0 +1,159 @@
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/calibrate/aludel/tail_pass.h"
+#include "runtime/calibrate/fit/dense.h"
+
+namespace aludel {
+namespace {
+
+// out [rows, w.rows] = beta out + x w^T.
+void Multiply(const std::vector<float>& x, int64_t rows, const HostMatrix& w, float beta,
+              std::vector<float>* out) {
+  out->resize(static_cast<size_t>(rows * w.rows));
+  Sgemm(false, true, rows, w.rows, w.cols, x.data(), w.cols, w.values.data(), w.cols, beta, out->data(),
+        w.rows);
+}
+
+// Adds the bias, if there is one, to every row.
+void AddBias(const std::vector<float>& bias, std::vector<float>* rows) {
+  for (size_t at = 0; at < rows->size() && !bias.empty(); at += bias.size()) {
+    for (size_t j = 0; j < bias.size(); ++j) (*rows)[at + j] += bias[j];
+  }
+}
+
+void NormRows(const std::vector<float>& x, const std::vector<float>& weight, double eps,
+              std::vector<float>* out) {
+  out->resize(x.size());
+  const auto size = static_cast<int64_t>(weight.size());
+  for (size_t at = 0; at < x.size(); at += weight.size()) {
+    NormRow(x.data() + at, weight.data(), size, eps, out->data() + at);
+  }
+}
+
+// Queries of the tail, and keys and values of cache and tail, ready to attend.
+void Project(const HostLayer& w, const ModelConfig& config, const CachedTail& input, int layer_index,
+             TailPass* pass) {
+  TailLayer& layer = pass->layers[layer_index];
+  const int64_t q_dim = config.q_dim();
+  const int64_t kv_dim = config.kv_dim();
+  const int64_t qkv_dim = q_dim + 2 * kv_dim;
+  NormRows(layer.x, w.input_norm, config.rms_norm_eps, &pass->h);
+  Multiply(pass->h, pass->tail, w.qkv, 0.0f, &layer.qkv);
+  AddBias(w.qkv_bias, &layer.qkv);
+  layer.q.resize(pass->tail * q_dim);
+  layer.k.resize(pass->length() * kv_dim);
+  layer.v.resize(pass->length() * kv_dim);
+  const int64_t width = int64_t{2} * config.layers * kv_dim;
+  for (int64_t t = 0; t < pass->tokens; ++t) {
+    const float* row = input.cache.data() + t * width + layer_index * 2 * kv_dim;
+    std::copy_n(row, kv_dim, layer.k.data() + t * kv_dim);
+    std::copy_n(row + kv_dim, kv_dim, layer.v.data() + t * kv_dim);
+  }
+  for (int64_t i = 0; i < pass->tail; ++i) {
+    float* row = layer.qkv.data() + i * qkv_dim;
+    float* q = layer.q.data() + i * q_dim;
+    float* k = layer.k.data() + (pass->tokens + i) * kv_dim;
+    std::copy_n(row, q_dim, q);
+    std::copy_n(row + q_dim, kv_dim, k);
+    std::copy_n(row + q_dim + kv_dim, kv_dim, layer.v.data() + (pass->tokens + i) * kv_dim);
+    if (config.qk_norm) {
+      const int64_t head_dim = config.head_dim;
+      for (int64_t c = 0; c < q_dim; c += head_dim) {
+        NormRow(row + c, w.q_norm.data(), head_dim, config.rms_norm_eps, q + c);
+      }
+      for (int64_t c = 0; c < kv_dim; c += head_dim) {
+        NormRow(row + q_dim + c, w.k_norm.data(), head_dim, config.rms_norm_eps, k + c);
+      }
+    }
+    pass->rotations.Apply(pass->tokens + i, config.heads, q);
+  }
+  for (int64_t s = 0; s < pass->length(); ++s) {
+    pass->rotations.Apply(s, config.kv_heads, layer.k.data() + s * kv_dim);
+  }
+}
+
+// Softmax of scale * scores over positions [first, last]; zero elsewhere, as the backward pass wants it.
+void Softmax(float scale, int64_t first, int64_t last, int64_t size, float* scores) {
+  std::fill_n(scores, first, 0.0f);
+  std::fill(scores + last + 1, scores + size, 0.0f);
+  const float top = *std::max_element(scores + first, scores + last + 1);
+  double sum = 0;
+  for (int64_t s = first; s <= last; ++s) {
+    scores[s] = std::exp(scale * (scores[s] - top));
+    sum += scores[s];
+  }
+  const auto inverse = static_cast<float>(1.0 / sum);
+  for (int64_t s = first; s <= last; ++s) scores[s] *= inverse;
+}
+
+// attended [n, q_dim].
+void Attend(const ModelConfig& config, const TailPass& pass, TailLayer* layer, std::vector<float>* attended) {
+  const int64_t n = pass.tail;
+  const int64_t length = pass.length();
+  const int64_t q_dim = config.q_dim();
+  const int64_t kv_dim = config.kv_dim();
+  const int64_t head_dim = config.head_dim;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  layer->probabilities.resize(config.heads * n * length);
+  attended->resize(n * q_dim);
+  for (int head = 0; head < config.heads; ++head) {
+    const int64_t kv_column = head / (config.heads / config.kv_heads) * head_dim;
+    float* p = layer->probabilities.data() + head * n * length;
+    Sgemm(false, true, n, length, head_dim, layer->q.data() + head * head_dim, q_dim,
+          layer->k.data() + kv_column, kv_dim, 0.0f, p, length);
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t position = pass.tokens + i;
+      const int64_t first =
+          config.sliding_window > 0 ? std::max<int64_t>(0, position - config.sliding_window + 1) : 0;
+      Softmax(scale, first, position, length, p + i * length);
+    }
+    Sgemm(false, false, n, head_dim, length, p, length, layer->v.data() + kv_column, kv_dim, 0.0f,
+          attended->data() + head * head_dim, q_dim);
+  }
+}
+
+void Feed(const HostLayer& w, const ModelConfig& config, TailPass* pass, TailLayer* layer) {
+  NormRows(layer->y, w.post_norm, config.rms_norm_eps, &pass->h);
+  Multiply(pass->h, pass->tail, w.gate_up, 0.0f, &layer->gate_up);
+  AddBias(w.gate_up_bias, &layer->gate_up);
+  const int64_t ffn = config.ffn;
+  pass->wide.resize(pass->tail * ffn);
+  for (int64_t t = 0; t < pass->tail; ++t) {
+    const float* gate = layer->gate_up.data() + t * 2 * ffn;
+    float* out = pass->wide.data() + t * ffn;
+    for (int64_t j = 0; j < ffn; ++j) out[j] = gate[j] / (1.0f + std::exp(-gate[j])) * gate[ffn + j];
+  }
+  pass->x = layer->y;
+  Multiply(pass->wide, pass->tail, w.down, 1.0f, &pass->x);
+  AddBias(w.down_bias, &pass->x);
+}
+
+}  // namespace
+
+void RunTail(const HostModel& model, const CachedTail& input, TailPass* pass) {
+  const ModelConfig& config = model.config;
+  pass->tokens = input.tokens;
+  pass->tail = static_cast<int64_t>(input.tail.size());
+  pass->rotations.Grow(pass->length());
+  pass->layers.resize(config.layers);
+  pass->x.resize(pass->tail * config.hidden);
+  for (int64_t i = 0; i < pass->tail; ++i) {
+    std::copy_n(model.embedding.row(input.tail[i]), config.hidden, pass->x.data() + i * config.hidden);
+  }
+  for (int l = 0; l < config.layers; ++l) {
+    const HostLayer& w = model.layers[l];
+    TailLayer& layer = pass->layers[l];
+    layer.x = pass->x;
+    Project(w, config, input, l, pass);
+    Attend(config, *pass, &layer, &pass->wide);
+    layer.y = layer.x;
+    Multiply(pass->wide, pass->tail, w.o, 1.0f, &layer.y);
+    AddBias(w.o_bias, &layer.y);
+    Feed(w, config, pass, &layer);
+  }
+  NormRows(pass->x, model.final_norm, config.rms_norm_eps, &pass->h);
+  Multiply(pass->h, pass->tail, model.head(), 0.0f, &pass->logits);
+}
+
+}  // namespace aludel

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/tensor.h"
+#include "runtime/calibrate/aludel/decoder_net.h"
+
+namespace aludel {
+
+// Pairs of decoder inputs and targets, in coordinates where errors count alike. Row-major. bf16, because the
+// token matrix is the largest thing that calibration holds.
+struct DecoderData {
+  int64_t rows = 0;
+  int64_t inputs = 0;
+  int64_t outputs = 0;
+  std::vector<Bf16> u;  // [rows, inputs], standardized
+  std::vector<Bf16> y;  // [rows, outputs]
+  // How much each row counts; empty: all alike. [rows]
+  std::vector<float> weight;
+
+  size_t bytes() const { return (u.size() + y.size()) * sizeof(Bf16); }
+};
+
+struct DecoderTraining {
+  int64_t width = 0;  // of the hidden layer; 0: a linear decoder in closed form
+  int64_t steps = 6000;
+  int64_t batch = 1024;
+  double learning_rate = 2e-3;  // of Adam, down to 0 along a cosine
+  double ridge = 1e-6;
+  uint64_t seed = 1;
+};
+
+struct DecoderFit {
+  DecoderNet net;
+  // Mean squared error per component, over the mean square of the targets.
+  double train_error = 0;  // over the last epoch's batches of an MLP
+  double held_out_error = 0;
+};
+
+// Fits under L2 loss: ridge regression, or an MLP by Adam on random batches. `progress` is
+// called with (done, steps) now and then; false ends with Cancelled. One thread's GEMMs decide the speed.
+absl::StatusOr<DecoderFit> TrainDecoder(const DecoderData& train, const DecoderData& held_out,
+                                        const DecoderTraining& options,
+                                        const std::function<bool(int64_t, int64_t)>& progress);
+
+// loss = mean over rows and components of (net(u) - y)^2 and its gradient, for an MLP; f32 rows. Split out to
+// be checked against finite differences. `gradient` has the net's shapes.
+double DecoderLoss(const DecoderNet& net, const float* u, const float* y, int64_t rows, DecoderNet* gradient);
+
+}  // namespace aludel

@@ -1,0 +1,186 @@
+#include "runtime/calibrate/aludel/tune_decoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+// [tokens, columns]
+void ReadCache(const StateFile& own, int64_t first_row, int64_t tokens, int64_t columns,
+               std::vector<float>* cache) {
+  cache->resize(tokens * columns);
+  for (int64_t t = 0; t < tokens; ++t) own.Read(first_row + t, 0, columns, cache->data() + t * columns);
+}
+
+int32_t Likeliest(absl::Span<const float> logits) {
+  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+void ToLogProbabilities(size_t vocab, std::vector<float>* logits) {
+  for (auto row = logits->begin(); row != logits->end(); row += static_cast<int64_t>(vocab)) {
+    const auto end = row + static_cast<int64_t>(vocab);
+    const double top = *std::max_element(row, end);
+    double sum = 0;
+    for (auto at = row; at != end; ++at) sum += std::exp(*at - top);
+    const double log_sum = top + std::log(sum);
+    for (auto at = row; at != end; ++at) *at = static_cast<float>(*at - log_sum);
+  }
+}
+
+// The same with every standard library, unlike std::shuffle.
+void Shuffle(std::mt19937_64& random, std::vector<size_t>* order) {
+  for (size_t i = order->size(); i > 1; --i) std::swap((*order)[i - 1], (*order)[random() % i]);
+}
+
+int64_t Batches(int64_t prompts, int64_t batch) { return (prompts + batch - 1) / batch; }
+
+// The greedy answer to the last of `ids` on the cache of the others.
+absl::StatusOr<std::vector<int32_t>> Answer(CacheGradient& consumer, absl::Span<const float> cache,
+                                            absl::Span<const int32_t> ids, int64_t most) {
+  const std::vector<int>& ends = consumer.config().eos_ids;
+  const auto vocab = static_cast<size_t>(consumer.config().vocab);
+  const auto cached = static_cast<int64_t>(ids.size()) - 1;
+  std::vector<int32_t> tail = {ids.back()};
+  std::vector<int32_t> answer;
+  std::vector<float> logits;
+  while (static_cast<int64_t>(answer.size()) < most) {
+    ALUDEL_RETURN_IF_ERROR(consumer.Logits({cache, cached, tail}, &logits));
+    answer.push_back(Likeliest(absl::MakeConstSpan(logits).last(vocab)));
+    tail.push_back(answer.back());
+    if (std::count(ends.begin(), ends.end(), answer.back()) > 0) break;
+  }
+  return answer;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<TuningPrompt>> AnswerPrompts(CacheGradient& consumer, const StateFile& own,
+                                                        absl::Span<const std::vector<int32_t>> prompts,
+                                                        int max_answer_tokens,
+                                                        const CalibrationProgress& progress) {
+  const ModelConfig& config = consumer.config();
+  std::vector<TuningPrompt> answered;
+  std::vector<float> cache;
+  int64_t row = 0;
+  for (size_t p = 0; p < prompts.size(); ++p) {
+    if (!progress("answer the prompts", static_cast<int64_t>(p), static_cast<int64_t>(prompts.size()))) {
+      return absl::CancelledError("calibration was interrupted");
+    }
+    const int64_t first_row = row;
+    row += static_cast<int64_t>(prompts[p].size());
+    const auto cached = static_cast<int64_t>(prompts[p].size()) - 1;
+    const int64_t most = std::min<int64_t>(max_answer_tokens, config.max_positions - cached);
+    if (cached < 1 || most < 1) continue;
+    ReadCache(own, first_row, cached, consumer.columns(), &cache);
+    ALUDEL_ASSIGN_OR_RETURN(std::vector<int32_t> answer, Answer(consumer, cache, prompts[p], most));
+    answered.push_back({first_row, prompts[p], std::move(answer)});
+  }
+  progress("answer the prompts", static_cast<int64_t>(prompts.size()), static_cast<int64_t>(prompts.size()));
+  return answered;
+}
+
+DecoderTuner::DecoderTuner(std::vector<TunedGroup> groups, const DecoderTuning& tuning, int64_t prompts)
+    : groups_(std::move(groups)),
+      tuning_(tuning),
+      steps_(Batches(prompts, tuning.batch)),
+      random_(tuning.seed),
+      passes_(groups_.size()),
+      u_(groups_.size()) {
+  for (const TunedGroup& group : groups_) {
+    gradients_.push_back(ZerosLike(group.net));
+    adams_.emplace_back(group.net);
+  }
+}
+
+absl::StatusOr<double> DecoderTuner::Pass(CacheGradient& consumer, const TuningText& text,
+                                          const CalibrationProgress& progress) {
+  columns_ = consumer.columns();
+  std::vector<size_t> order(text.prompts.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  Shuffle(random_, &order);
+  double kl = 0, tokens = 0;
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (!progress("tune the decoder", step_, steps_)) {
+      return absl::CancelledError("calibration was interrupted");
+    }
+    const TuningPrompt& prompt = text.prompts[order[i]];
+    std::vector<int32_t> tail = {prompt.ids.back()};
+    tail.insert(tail.end(), prompt.answer.begin(), prompt.answer.end() - 1);
+    ALUDEL_ASSIGN_OR_RETURN(const double sum,
+                            Add(consumer, text, prompt.first_row, prompt.cached(), tail, 1.0));
+    kl += sum;
+    tokens += static_cast<double>(tail.size());
+    ALUDEL_RETURN_IF_ERROR(AddStretch(consumer, text, prompt).status());
+    if ((i + 1) % static_cast<size_t>(tuning_.batch) == 0 || i + 1 == order.size()) Step();
+  }
+  kl /= std::max(1.0, tokens);
+  progress(absl::StrFormat("tune the decoder, KL %.4f", kl), step_, steps_);
+  return kl;
+}
+
+absl::StatusOr<double> DecoderTuner::AddStretch(CacheGradient& consumer, const TuningText& text,
+                                                const TuningPrompt& prompt) {
+  const int64_t earliest = prompt.cached() / 4;  // something must have been handed over
+  const int64_t places = prompt.cached() - tuning_.stretch - earliest;
+  if (tuning_.stretch_weight <= 0 || places < 1) return 0;
+  const int64_t cached = earliest + static_cast<int64_t>(random_() % static_cast<uint64_t>(places));
+  const auto tail = absl::MakeConstSpan(prompt.ids).subspan(cached, tuning_.stretch);
+  return Add(consumer, text, prompt.first_row, cached, tail, tuning_.stretch_weight);
+}
+
+absl::StatusOr<double> DecoderTuner::Add(CacheGradient& consumer, const TuningText& text, int64_t first_row,
+                                         int64_t cached, absl::Span<const int32_t> tail, double weight) {
+  ReadCache(*text.own, first_row, cached, columns_, &cache_);
+  ALUDEL_RETURN_IF_ERROR(consumer.Logits({cache_, cached, tail}, &target_));
+  ToLogProbabilities(static_cast<size_t>(consumer.config().vocab), &target_);
+  Decode(text, first_row, cached);
+  ALUDEL_ASSIGN_OR_RETURN(const double kl, consumer.Kl({cache_, cached, tail}, target_, &slope_));
+  const auto tokens = static_cast<double>(tail.size());
+  Backward(cached, static_cast<float>(weight * tokens));
+  return kl * tokens;
+}
+
+void DecoderTuner::Decode(const TuningText& text, int64_t first_row, int64_t cached) {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const TunedGroup& group = groups_[g];
+    u_[g].resize(cached * group.net.hidden.cols);
+    text.inputs[g](first_row, cached, u_[g].data());
+    const std::vector<float> y = passes_[g].Forward(group.net, u_[g].data(), cached);
+    const auto outputs = static_cast<int64_t>(group.mean.size());
+    for (int64_t t = 0; t < cached; ++t) {
+      float* row = cache_.data() + t * columns_ + group.first_column;
+      const float* decoded = y.data() + t * outputs;
+      for (int64_t j = 0; j < outputs; ++j) row[j] = group.mean[j] + group.scale[j] * decoded[j];
+    }
+  }
+}
+
+void DecoderTuner::Backward(int64_t cached, float factor) {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const TunedGroup& group = groups_[g];
+    const auto outputs = static_cast<int64_t>(group.mean.size());
+    std::vector<float> slope(cached * outputs);
+    for (int64_t t = 0; t < cached; ++t) {
+      const float* row = slope_.data() + t * columns_ + group.first_column;
+      for (int64_t j = 0; j < outputs; ++j) slope[t * outputs + j] = factor * group.scale[j] * row[j];
+    }
+    passes_[g].Backward(group.net, slope, &gradients_[g]);
+  }
+}
+
+void DecoderTuner::Step() {
+  const double rate = CosineRate(tuning_.learning_rate, std::min(step_, steps_ - 1), steps_);
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    adams_[g].Step(rate, &gradients_[g], &groups_[g].net);
+    gradients_[g] = ZerosLike(groups_[g].net);
+  }
+  ++step_;
+}
+
+}  // namespace aludel

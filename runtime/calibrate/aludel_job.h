@@ -1,0 +1,40 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/device.h"
+#include "runtime/calibrate/calibrate_aludel.h"
+#include "runtime/calibrate/calibrate_job.h"
+
+namespace aludel {
+
+// aludel-calibrate --preset aludel without its command line. The user states a rate or a loss; the job finds
+// the structure and the step that meet it.
+struct AludelJob {
+  CalibrateJob base;  // models, data, destination; `scd` is not looked at but for max_answer_tokens
+  AludelOptions options;
+  std::string format;  // name to give; "": aludel-pN
+  std::optional<double> bytes_per_token;
+  std::optional<double> max_kl;  // nats, mean over held-out answers of the worst consumer
+  // Recomputed layers: one number, or the fewest up to a quarter of the model that meet max_kl.
+  std::optional<int> recomputed_layers;
+  int64_t head_tokens = 0;  // recomputed ones, see KvCodec
+  int64_t tail_tokens = 0;
+  // Prompts whose answers show where errors hurt; 0: every layer and token counts the same.
+  int64_t sensitivity_prompts = 800;
+  std::string tuning_data;  // question file for tuning alone, see AludelTuning; may be empty
+  bool retune = false;      // tune decoders of a format that is there
+  std::string work;         // directory of intermediate files; "": beside `out`
+  bool keep_work = false;   // leave them there
+};
+
+// Adds the format to the artifact in `base.out`, or replaces it there; other formats stay. With `base.add`
+// the format's encoder stays and only decoders are fitted; with `retune` they are not fitted either but tuned
+// further. OutOfRange, with the measured floor, where max_kl
+// cannot be met. An interrupted job leaves `out` as it was and finds its intermediate files again.
+absl::Status RunAludelJob(const AludelJob& job, Device* device);
+
+}  // namespace aludel

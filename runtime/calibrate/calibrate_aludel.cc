@@ -1,0 +1,354 @@
+#include "runtime/calibrate/calibrate_aludel.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/codec/aludel/latent_packing.h"
+#include "runtime/codec/frame.h"
+#include "runtime/evaluate/compute_share.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+constexpr int64_t kChunk = 1024;
+constexpr int64_t kTypicalTokens = 256;
+constexpr int kUniformBits = 4;
+
+// Decoder inputs of one consumer and group: its side information, then the codes as they arrive.
+class InputReader {
+ public:
+  InputReader(const AludelEncoderGroup& encoder, const AludelShape& shape, const AludelGroup& group,
+              const StateFile& producer, const StateFile& consumer)
+      : encoder_(encoder), shape_(shape), group_(group), producer_(producer), consumer_(consumer) {}
+
+  int64_t rank() const { return encoder_.matrix.rows; }
+  int64_t side() const { return shape_.has_side() ? consumer_.layout().hidden : 0; }
+  int64_t inputs() const { return side() + rank(); }
+
+  // Rows [begin, begin + count), row-major [count, inputs].
+  void Read(int64_t begin, int64_t count, float* u) const {
+    std::vector<float> z(count * rank());
+    EncodeRows(encoder_.matrix, encoder_.side, encoder_.offset, producer_, shape_.recomputed_layers, group_,
+               begin, count, /*stride=*/1, z.data());
+    std::vector<uint8_t> bytes(MaxPackedBytes(encoder_.grid.bits, LatentPacking::kFixed, count));
+    PackLatents(z.data(), count, encoder_.grid, LatentPacking::kFixed, absl::MakeSpan(bytes));
+    ALUDEL_CHECK(UnpackLatents(bytes, count, encoder_.grid, LatentPacking::kFixed, z.data()).ok());
+    for (int64_t t = 0; t < count; ++t) {
+      float* row = u + t * inputs();
+      if (side() > 0) consumer_.Read(begin + t, consumer_.layout().h(shape_.recomputed_layers), side(), row);
+      std::copy_n(z.data() + t * rank(), rank(), row + side());
+    }
+  }
+
+ private:
+  const AludelEncoderGroup& encoder_;
+  const AludelShape& shape_;
+  const AludelGroup& group_;
+  const StateFile& producer_;
+  const StateFile& consumer_;
+};
+
+InputScale MeasureInputs(const InputReader& reader, int64_t rows) {
+  const int64_t n = reader.inputs();
+  std::vector<double> sum(n), square(n);
+  std::vector<float> u(kChunk * n);
+  int64_t seen = 0;
+  // Every fourth chunk: thousands of rows know a mean well enough.
+  for (int64_t begin = 0; begin < rows; begin += 4 * kChunk) {
+    const int64_t count = std::min(kChunk, rows - begin);
+    reader.Read(begin, count, u.data());
+    for (int64_t i = 0; i < count * n; ++i) {
+      sum[i % n] += u[i];
+      square[i % n] += static_cast<double>(u[i]) * u[i];
+    }
+    seen += count;
+  }
+  InputScale scale;
+  for (int64_t j = 0; j < n; ++j) {
+    const double mean = sum[j] / static_cast<double>(seen);
+    const double variance = square[j] / static_cast<double>(seen) - mean * mean;
+    scale.mean.push_back(static_cast<float>(mean));
+    scale.inverse.push_back(static_cast<float>(1.0 / std::sqrt(std::max(variance, 1e-8))));
+  }
+  return scale;
+}
+
+DecoderData ReadData(const InputReader& reader, const InputScale& scale, const StateFile& consumer,
+                     const AludelGroup& group, const TargetMetric& metric, int64_t begin, int64_t end) {
+  DecoderData data;
+  data.rows = end - begin;
+  data.inputs = reader.inputs();
+  data.outputs = metric.outputs();
+  data.u.reserve(data.rows * data.inputs);
+  data.y.reserve(data.rows * data.outputs);
+  std::vector<float> u(kChunk * data.inputs), y(kChunk * data.outputs);
+  for (int64_t at = begin; at < end; at += kChunk) {
+    const int64_t count = std::min(kChunk, end - at);
+    reader.Read(at, count, u.data());
+    scale.Apply(count, u.data());
+    for (int64_t i = 0; i < count * data.inputs; ++i) data.u.push_back(ToBf16(u[i]));
+    for (int64_t t = 0; t < count; ++t) {
+      consumer.Read(at + t, consumer.layout().kv(group.first_layer), data.outputs,
+                    y.data() + t * data.outputs);
+    }
+    metric.Apply(y.data(), count);
+    for (int64_t i = 0; i < count * data.outputs; ++i) data.y.push_back(ToBf16(y[i]));
+  }
+  return data;
+}
+
+// From a net of the metric's coordinates to one of (y - mean) / scale.
+DecoderNet FromMetric(DecoderNet net, const TargetMetric& metric) {
+  if (net.linear.rows > 0) metric.Turn(&net.linear);
+  if (net.out.rows > 0) metric.Turn(&net.out);
+  HostMatrix bias{static_cast<int64_t>(net.bias.size()), 1, std::move(net.bias)};
+  metric.Turn(&bias);
+  net.bias = std::move(bias.values);
+  return net;
+}
+
+double ShareOf(const AludelOptions& options, const ModelConfig& config, const AludelShape& shape) {
+  return options.compute_share > 0 ? options.compute_share : SensibleShare(config, shape);
+}
+
+// Latents to fit at a rate, in all groups together no more than the compute share pays for.
+int64_t RankOf(double bytes_per_token, const ModelConfig& config, const std::vector<AludelGroup>& groups,
+               const AludelOptions& options) {
+  // No latent worth sending costs less than two bits.
+  const int least_bits = options.allocation == BitAllocation::kUniform ? kUniformBits : 2;
+  const auto wanted = static_cast<int64_t>(std::ceil(bytes_per_token * 8 / least_bits));
+  AludelShape shape;
+  shape.recomputed_layers = options.recomputed_layers;
+  shape.groups = groups;
+  return std::min(wanted, AffordableRank(ShareOf(options, config, shape), config, groups, shape.has_side()));
+}
+
+// Scales latents to one energy, so that a common step gives each the same bits.
+void EqualiseEnergy(EncoderFit* fit) {
+  for (int64_t i = 0; i < fit->matrix.rows; ++i) {
+    const auto scale = static_cast<float>(1 / std::sqrt(std::max(fit->energy[i], 1e-12)));
+    for (int64_t j = 0; j < fit->matrix.cols; ++j) fit->matrix.row(i)[j] *= scale;
+    for (int64_t j = 0; j < fit->side.cols; ++j) fit->side.row(i)[j] *= scale;
+    fit->offset[i] *= scale;
+    fit->energy[i] = 1;
+  }
+}
+
+}  // namespace
+
+std::vector<AludelGroup> MakeGroups(const ModelConfig& config, int recomputed_layers, int group_layers) {
+  const int first = recomputed_layers + 1;
+  const int coded = config.layers - first;
+  if (group_layers == 0) {
+    const int fitting = static_cast<int>(kMaxGroupColumns / (2 * config.kv_dim()));
+    const int groups = (coded + fitting - 1) / std::max(1, fitting);
+    group_layers = (coded + groups - 1) / groups;
+  }
+  std::vector<AludelGroup> groups;
+  for (int layer = first; layer < config.layers; layer += group_layers) {
+    groups.push_back({layer, std::min(group_layers, config.layers - layer), 0});
+  }
+  return groups;
+}
+
+std::vector<float> RowWeights(const std::vector<int32_t>& ids, const Sensitivity& sensitivity) {
+  constexpr double kPrior = 20;  // occurrences at which an id's own mean counts half
+  constexpr double kBound = 4;
+  double energy = 0, count = 0;
+  for (const auto& [id, sum] : sensitivity.by_id) {
+    energy += sum.energy;
+    count += static_cast<double>(sum.count);
+  }
+  const double mean = energy / std::max(1.0, count);
+  std::vector<float> weights;
+  for (const int32_t id : ids) {
+    const auto found = sensitivity.by_id.find(id);
+    double relative = 1;
+    if (found != sensitivity.by_id.end() && mean > 0) {
+      const auto seen = static_cast<double>(found->second.count);
+      relative = (found->second.energy / mean + kPrior) / (seen + kPrior);
+    }
+    weights.push_back(static_cast<float>(std::clamp(relative, 1 / kBound, kBound)));
+  }
+  return weights;
+}
+
+absl::StatusOr<TargetMetric> MetricOf(const AludelStates& states, size_t consumer, const AludelGroup& group,
+                                      const AludelOptions& options) {
+  const StateFile& file = *states.consumers[consumer];
+  TargetMetric metric = MeasureMetric(file, group, options.encoder.max_rows);
+  if (states.sensitivities.empty()) return metric;
+  const int64_t begin = file.layout().kv(group.first_layer);
+  const int64_t end = begin + metric.outputs();
+  Moments joint = Moments::Zeros(metric.outputs(), metric.outputs());
+  for (size_t r = 0; r < states.ranges.size(); ++r) {
+    const Moments& part = states.sensitivities[consumer].ranges[r];
+    const int64_t first = states.ranges[r].first;
+    for (int64_t i = std::max(begin, first); i < std::min(end, first + part.rows); ++i) {
+      for (int64_t j = std::max(begin, first); j < std::min(end, first + part.cols); ++j) {
+        joint.at(i - begin, j - begin) = part.at(i - first, j - first);
+      }
+    }
+  }
+  ALUDEL_RETURN_IF_ERROR(AddSensitivity(joint, options.sensitivity_blend, &metric));
+  return metric;
+}
+
+absl::StatusOr<AludelAnalysis> AnalyzeAludel(const AludelStates& states, const ModelConfig& config,
+                                             const std::vector<AludelGroup>& groups,
+                                             const AludelOptions& options, double bytes_per_token,
+                                             const CalibrationProgress& progress) {
+  AludelAnalysis analysis;
+  analysis.metrics.resize(states.consumers.size());
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (!progress("fit encoders", static_cast<int64_t>(g), static_cast<int64_t>(groups.size()))) {
+      return absl::CancelledError("calibration was interrupted");
+    }
+    for (size_t c = 0; c < states.consumers.size(); ++c) {
+      ALUDEL_ASSIGN_OR_RETURN(TargetMetric metric, MetricOf(states, c, groups[g], options));
+      analysis.metrics[c].push_back(std::move(metric));
+    }
+    const TargetMetric own = MeasureMetric(*states.producer, groups[g], options.encoder.max_rows);
+    std::vector<EncoderTarget> targets;
+    if (options.encoder_source == EncoderSource::kProducer) targets.push_back({states.producer.get(), &own});
+    if (options.encoder_source == EncoderSource::kConsumers) {
+      for (size_t c = 0; c < states.consumers.size(); ++c) {
+        targets.push_back({states.consumers[c].get(), &analysis.metrics[c][g]});
+      }
+    }
+    ALUDEL_ASSIGN_OR_RETURN(EncoderFit fit,
+                            FitEncoder(*states.producer, targets, options.recomputed_layers, groups[g],
+                                       RankOf(bytes_per_token, config, groups, options), options.encoder));
+    if (options.allocation == BitAllocation::kUniform) EqualiseEnergy(&fit);
+    analysis.encoders.push_back(std::move(fit));
+  }
+  progress("fit encoders", static_cast<int64_t>(groups.size()), static_cast<int64_t>(groups.size()));
+  return analysis;
+}
+
+AludelEncoderWeights QuantizeAt(float step, const AludelAnalysis& analysis, const StateFile& producer,
+                                AludelShape* shape) {
+  AludelEncoderWeights encoder;
+  for (size_t g = 0; g < shape->groups.size(); ++g) {
+    encoder.push_back(
+        Quantize(analysis.encoders[g], producer, shape->recomputed_layers, shape->groups[g], step));
+    shape->groups[g].rank = encoder.back().matrix.rows;
+  }
+  return encoder;
+}
+
+double EstimateBytes(const AludelEncoderWeights& encoder, const AludelShape& shape,
+                     const StateFile& producer) {
+  const int64_t tokens = std::min(kTypicalTokens, producer.rows());
+  const int64_t frames = std::min<int64_t>(16, producer.rows() / tokens);
+  double bytes = 0;
+  for (size_t g = 0; g < encoder.size(); ++g) {
+    const AludelEncoderGroup& group = encoder[g];
+    std::vector<float> z(tokens * group.matrix.rows);
+    std::vector<uint8_t> payload(MaxPackedBytes(group.grid.bits, shape.packing, tokens));
+    for (int64_t i = 0; i < frames; ++i) {
+      const int64_t begin = i * (producer.rows() - tokens) / std::max<int64_t>(1, frames);
+      EncodeRows(group.matrix, group.side, group.offset, producer, shape.recomputed_layers, shape.groups[g],
+                 begin, tokens, 1, z.data());
+      bytes += static_cast<double>(
+          PackLatents(z.data(), tokens, group.grid, shape.packing, absl::MakeSpan(payload)));
+    }
+  }
+  const double headers =
+      static_cast<double>(frames) * static_cast<double>(encoder.size()) * kFrameHeaderBytes;
+  return (bytes + headers) / static_cast<double>(frames * tokens);
+}
+
+AludelEncoderWeights QuantizeTo(double bytes_per_token, const AludelAnalysis& analysis,
+                                const StateFile& producer, AludelShape* shape) {
+  // Bytes fall as the step grows: bisection on its logarithm.
+  double low = 1e-4, high = 1e2;
+  for (int i = 0; i < 24; ++i) {
+    const double step = std::sqrt(low * high);
+    const AludelEncoderWeights trial = QuantizeAt(static_cast<float>(step), analysis, producer, shape);
+    (EstimateBytes(trial, *shape, producer) > bytes_per_token ? low : high) = step;
+    if (high / low < 1.002) break;
+  }
+  return QuantizeAt(static_cast<float>(high), analysis, producer, shape);
+}
+
+std::vector<InputScale> MeasureDecoderInputs(const AludelEncoderWeights& encoder, const AludelShape& shape,
+                                             const StateFile& producer, const StateFile& consumer) {
+  std::vector<InputScale> scales;
+  for (size_t g = 0; g < encoder.size(); ++g) {
+    const InputReader reader(encoder[g], shape, shape.groups[g], producer, consumer);
+    scales.push_back(MeasureInputs(reader, TrainingRows(consumer)));
+  }
+  return scales;
+}
+
+absl::StatusOr<TrainedDecoder> TrainAludelDecoder(const AludelEncoderWeights& encoder,
+                                                  const AludelShape& shape, const AludelStates& states,
+                                                  size_t consumer_index,
+                                                  const std::vector<TargetMetric>& metrics,
+                                                  const ModelConfig& config, const AludelOptions& options,
+                                                  const CalibrationProgress& progress) {
+  const StateFile& consumer = *states.consumers[consumer_index];
+  TrainedDecoder decoder;
+  decoder.scales = MeasureDecoderInputs(encoder, shape, *states.producer, consumer);
+  decoder.width = options.linear ? 0 : AffordableWidth(ShareOf(options, config, shape), config, shape);
+  const int64_t train_rows = TrainingRows(consumer);
+  for (size_t g = 0; g < encoder.size(); ++g) {
+    const AludelGroup& group = shape.groups[g];
+    const InputReader reader(encoder[g], shape, group, *states.producer, consumer);
+    const InputScale& scale = decoder.scales[g];
+    DecoderData train = ReadData(reader, scale, consumer, group, metrics[g], 0, train_rows);
+    if (!states.sensitivities.empty()) {
+      train.weight = RowWeights(states.ids, states.sensitivities[consumer_index]);
+      train.weight.resize(train_rows);
+    }
+    const DecoderData held_out =
+        ReadData(reader, scale, consumer, group, metrics[g], train_rows, consumer.rows());
+    DecoderTraining training = options.training;
+    training.width = decoder.width;
+    training.seed += g;
+    const std::string stage = encoder.size() == 1
+                                  ? "train the decoder"
+                                  : absl::StrCat("train decoder ", g + 1, " of ", encoder.size());
+    ALUDEL_ASSIGN_OR_RETURN(DecoderFit fit,
+                            TrainDecoder(train, held_out, training, [&](int64_t done, int64_t total) {
+                              return progress(stage, done, total);
+                            }));
+    decoder.train_error.push_back(fit.train_error);
+    decoder.held_out_error.push_back(fit.held_out_error);
+    decoder.nets.push_back(FromMetric(std::move(fit.net), metrics[g]));
+  }
+  return decoder;
+}
+
+std::vector<TunedGroup> ToTuned(const AludelShape& shape, const StateLayout& layout,
+                                const std::vector<TargetMetric>& metrics, TrainedDecoder* decoder) {
+  std::vector<TunedGroup> groups;
+  for (size_t g = 0; g < decoder->nets.size(); ++g) {
+    groups.push_back({layout.kv(shape.groups[g].first_layer), metrics[g].mean, metrics[g].scale,
+                      std::move(decoder->nets[g])});
+  }
+  return groups;
+}
+
+void FromTuned(std::vector<TunedGroup> groups, TrainedDecoder* decoder) {
+  for (size_t g = 0; g < groups.size(); ++g) decoder->nets[g] = std::move(groups[g].net);
+}
+
+std::vector<TuningText::Inputs> DecoderInputs(const AludelEncoderWeights& encoder, const AludelShape& shape,
+                                              const TrainedDecoder& decoder, const StateFile& producer,
+                                              const StateFile& consumer) {
+  std::vector<TuningText::Inputs> inputs;
+  for (size_t g = 0; g < encoder.size(); ++g) {
+    const InputReader reader(encoder[g], shape, shape.groups[g], producer, consumer);
+    inputs.push_back([reader, &scale = decoder.scales[g]](int64_t begin, int64_t count, float* u) {
+      reader.Read(begin, count, u);
+      scale.Apply(count, u);
+    });
+  }
+  return inputs;
+}
+
+}  // namespace aludel

@@ -1,0 +1,118 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "runtime/calibrate/aludel/fit_encoder.h"
+#include "runtime/calibrate/aludel/sensitivity.h"
+#include "runtime/calibrate/aludel/state_file.h"
+#include "runtime/calibrate/aludel/train_decoder.h"
+#include "runtime/calibrate/aludel/tune_decoder.h"
+#include "runtime/calibrate/fit/statistics.h"
+#include "runtime/calibrate/trained_decoder.h"
+#include "runtime/codec/aludel/weights.h"
+#include "runtime/model/transformer.h"
+
+namespace aludel {
+
+// Calibration of the preset `aludel` (aludel/weights.h) for one structure and one rate.
+
+// Whose cache the encoder's latents shall tell about: the consumers' (reduced-rank regression), or the
+// producer's own (principal components), which needs no consumer and spends rank on what none of them uses.
+enum class EncoderSource : uint8_t { kConsumers, kProducer };
+// One step for all latents on the metric's common scale, so that bits follow energy; or four bits each.
+enum class BitAllocation : uint8_t { kWaterFilling, kUniform };
+
+struct AludelOptions {
+  int recomputed_layers = 0;
+  int group_layers = 0;  // layers regressed together; 0: as many as keep a group within kMaxGroupColumns
+  // Of the consumer's prefill that encoding and decoding may cost together: bounds the rank and sets the
+  // MLP's width. 0: see SensibleShare.
+  double compute_share = 0;
+  LatentPacking packing = LatentPacking::kDeflate;
+  double sensitivity_blend = 0.2;  // see AddSensitivity
+  EncoderOptions encoder;
+  EncoderSource encoder_source = EncoderSource::kConsumers;
+  BitAllocation allocation = BitAllocation::kWaterFilling;
+  bool linear = false;       // closed-form decoders, without an MLP
+  DecoderTraining training;  // width is set from compute_share
+  DecoderTuning tuning;      // of MLPs, after their training
+};
+
+// Wider groups cost covariances that no host holds (8B, all layers: 17 GB each).
+inline constexpr int64_t kMaxGroupColumns = 8192;
+
+// Groups for layers recomputed_layers + 1 and deeper.
+std::vector<AludelGroup> MakeGroups(const ModelConfig& config, int recomputed_layers, int group_layers);
+
+// Calibration prompts seen by the producer and every consumer, as files.
+struct AludelStates {
+  std::unique_ptr<StateFile> producer;
+  std::vector<std::unique_ptr<StateFile>> consumers;
+  std::vector<int32_t> ids;  // of every row
+  // Where an error hurts each consumer's answers, over `ranges` of columns; empty: not known, every layer and
+  // token then counts the same.
+  std::vector<Sensitivity> sensitivities;  // [consumers]
+  std::vector<CacheColumns> ranges;
+};
+
+// How much each row counts in training: the mean sensitivity of its token id, drawn towards the mean of all
+// where an id is rare, and bounded. Words that answers are read from outweigh filler.
+std::vector<float> RowWeights(const std::vector<int32_t>& ids, const Sensitivity& sensitivity);
+
+// The metric of one consumer's targets in a group.
+absl::StatusOr<TargetMetric> MetricOf(const AludelStates& states, size_t consumer, const AludelGroup& group,
+                                      const AludelOptions& options);
+
+// Encoders of every group before they are cut to a rate, and the metric of every consumer's targets.
+struct AludelAnalysis {
+  std::vector<EncoderFit> encoders;                // [groups]
+  std::vector<std::vector<TargetMetric>> metrics;  // [consumers][groups]
+};
+absl::StatusOr<AludelAnalysis> AnalyzeAludel(const AludelStates& states, const ModelConfig& config,
+                                             const std::vector<AludelGroup>& groups,
+                                             const AludelOptions& options, double bytes_per_token,
+                                             const CalibrationProgress& progress);
+
+// Cuts all groups by one step such that a frame of typical length takes `bytes_per_token`, headers included.
+// `shape` gets the ranks.
+AludelEncoderWeights QuantizeTo(double bytes_per_token, const AludelAnalysis& analysis,
+                                const StateFile& producer, AludelShape* shape);
+AludelEncoderWeights QuantizeAt(float step, const AludelAnalysis& analysis, const StateFile& producer,
+                                AludelShape* shape);
+
+// Mean payload and header bytes per token of frames of 256 tokens from calibration text.
+double EstimateBytes(const AludelEncoderWeights& encoder, const AludelShape& shape,
+                     const StateFile& producer);
+
+// Mean and deviation of every group's decoder inputs, over the rows that decoders train on.
+std::vector<InputScale> MeasureDecoderInputs(const AludelEncoderWeights& encoder, const AludelShape& shape,
+                                             const StateFile& producer, const StateFile& consumer);
+
+// The decoder of states.consumers[consumer] for quantized codes of `encoder`, trained under L2 loss. The last
+// rows of the states, a tenth, are held out and measured.
+absl::StatusOr<TrainedDecoder> TrainAludelDecoder(const AludelEncoderWeights& encoder,
+                                                  const AludelShape& shape, const AludelStates& states,
+                                                  size_t consumer, const std::vector<TargetMetric>& metrics,
+                                                  const ModelConfig& config, const AludelOptions& options,
+                                                  const CalibrationProgress& progress);
+
+// Rows of the states that TrainAludelDecoder trains on.
+inline int64_t TrainingRows(const StateFile& states) { return states.rows() - states.rows() / 10; }
+
+// Tuning's view of it, and back.
+std::vector<TunedGroup> ToTuned(const AludelShape& shape, const StateLayout& layout,
+                                const std::vector<TargetMetric>& metrics, TrainedDecoder* decoder);
+void FromTuned(std::vector<TunedGroup> groups, TrainedDecoder* decoder);
+
+// Standardized decoder inputs from the states of both sides, which must live as long as they, like all that
+// is passed.
+std::vector<TuningText::Inputs> DecoderInputs(const AludelEncoderWeights& encoder, const AludelShape& shape,
+                                              const TrainedDecoder& decoder, const StateFile& producer,
+                                              const StateFile& consumer);
+
+}  // namespace aludel

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "runtime/calibrate/fit/linear_fit.h"
+
+namespace aludel {
+
+// Host matrix products of calibration, by oneDNN: a program that calls them has loaded it. Row-major f32.
+// Same shapes, machine and threads: same bytes.
+
+// Threads that each product may use from now on, in the whole process; 1 at first, 0: all allowed cores.
+void SetProductThreads(int threads);
+
+// c [m, n] = beta c + op(a) op(b). op(a) is [m, k]: `a` itself with leading dimension `lda`, or
+// its transpose.
+void Sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
+           const float* b, int64_t ldb, float beta, float* c, int64_t ldc);
+
+// moments += x^T x for x [rows, moments.rows]. Sums of at most 512 rows are formed in f32 and added in
+// double: rounding then averages out over chunks instead of growing with the token count.
+void AddGram(const float* x, int64_t rows, Moments* moments);
+
+// moments += x^T y for x [rows, moments.rows], y [rows, moments.cols], summed alike.
+void AddProduct(const float* x, const float* y, int64_t rows, Moments* moments);
+
+}  // namespace aludel

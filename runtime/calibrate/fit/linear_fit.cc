@@ -1,0 +1,168 @@
+#include "runtime/calibrate/fit/linear_fit.h"
+
+#include <Eigen/Dense>
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_format.h"
+#include "kernels/check.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+// The only translation unit that includes Eigen: its headers cost seconds each.
+using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using ConstMap = Eigen::Map<const Matrix>;
+
+ConstMap AsEigen(const Moments& moments) { return {moments.values.data(), moments.rows, moments.cols}; }
+
+Matrix AsEigen(const HostMatrix& matrix) {
+  return Eigen::Map<const Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>(
+             matrix.values.data(), matrix.rows, matrix.cols)
+      .cast<double>();
+}
+
+HostMatrix ToHost(const Matrix& matrix) {
+  HostMatrix host = HostMatrix::Zeros(matrix.rows(), matrix.cols());
+  for (int64_t i = 0; i < matrix.size(); ++i) host.values[i] = static_cast<float>(matrix.data()[i]);
+  return host;
+}
+
+Moments ToMoments(const Matrix& matrix) {
+  return {matrix.rows(), matrix.cols(), {matrix.data(), matrix.data() + matrix.size()}};
+}
+
+struct Eigenpairs {
+  Matrix vectors;          // [n, rank], one per column, largest first
+  Eigen::VectorXd values;  // all, largest first
+};
+
+absl::StatusOr<Eigenpairs> Leading(const Matrix& symmetric, int64_t rank) {
+  const int64_t n = symmetric.rows();
+  if (rank < 1 || rank > n) {
+    return absl::InvalidArgumentError(absl::StrFormat("rank is %d, want 1 to %d", rank, n));
+  }
+  const Eigen::SelfAdjointEigenSolver<Matrix> solver(symmetric);
+  if (solver.info() != Eigen::Success || !solver.eigenvalues().allFinite()) {
+    return absl::InternalError(
+        absl::StrFormat("eigenvalues of a %d x %d moment matrix did not converge", n, n));
+  }
+  Eigenpairs pairs{solver.eigenvectors().rowwise().reverse().leftCols(rank), solver.eigenvalues().reverse()};
+  for (int64_t j = 0; j < rank; ++j) {
+    Eigen::Index largest = 0;
+    pairs.vectors.col(j).cwiseAbs().maxCoeff(&largest);
+    if (pairs.vectors(largest, j) < 0) pairs.vectors.col(j) *= -1.0;
+  }
+  return pairs;
+}
+
+// (xx + lambda I)^-1 xy.
+absl::StatusOr<Matrix> SolveRidge(const Matrix& xx, const Matrix& xy, double ridge) {
+  ALUDEL_CHECK(xx.rows() == xx.cols() && xx.rows() == xy.rows());
+  const double lambda = ridge * xx.trace() / static_cast<double>(xx.rows());
+  const Matrix regular = xx + lambda * Matrix::Identity(xx.rows(), xx.cols());
+  const Eigen::LDLT<Matrix> factor(regular);
+  Matrix solution = factor.solve(xy);
+  const bool positive = (factor.vectorD().array() > 0.0).all();
+  if (factor.info() != Eigen::Success || !positive || !solution.allFinite()) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "a %d x %d moment matrix is singular at ridge %g: use more calibration text or a larger ridge",
+        xx.rows(), xx.cols(), ridge));
+  }
+  return solution;
+}
+
+}  // namespace
+
+absl::StatusOr<JointSvd> FitJointSvd(const Moments& gram, int64_t producer_dim, int64_t rank, double ridge) {
+  ALUDEL_CHECK(gram.rows == gram.cols && producer_dim > 0 && producer_dim < gram.rows);
+  const Matrix g = AsEigen(gram);
+  ALUDEL_ASSIGN_OR_RETURN(const Eigenpairs pairs, Leading(g, rank));
+  // A^T Z = A^T X V_r: the first rows of the joint moments times V_r.
+  const Matrix az = g.topRows(producer_dim) * pairs.vectors;
+  ALUDEL_ASSIGN_OR_RETURN(const Matrix encoder,
+                          SolveRidge(g.topLeftCorner(producer_dim, producer_dim), az, ridge));
+  JointSvd fit;
+  fit.encoder = ToHost(encoder.transpose());
+  fit.decoder = ToHost(pairs.vectors.bottomRows(g.rows() - producer_dim));
+  fit.total_energy = g.trace();
+  fit.tail_energy = std::max(0.0, pairs.values.tail(g.rows() - rank).sum());
+  return fit;
+}
+
+absl::StatusOr<HostMatrix> FitRidge(const Moments& xx, const Moments& xy, double ridge) {
+  ALUDEL_ASSIGN_OR_RETURN(const Matrix solution, SolveRidge(AsEigen(xx), AsEigen(xy), ridge));
+  return ToHost(solution.transpose());
+}
+
+absl::StatusOr<HostMatrix> LeadingEigenvectors(const Moments& symmetric, int64_t rank) {
+  ALUDEL_ASSIGN_OR_RETURN(const Eigenpairs pairs, Leading(AsEigen(symmetric), rank));
+  return ToHost(pairs.vectors.transpose());
+}
+
+absl::StatusOr<InnovationBasis> FitInnovation(const Moments& xx, int64_t main, const Moments& xy,
+                                              int64_t rank, double ridge) {
+  const Matrix c = AsEigen(xx);
+  const int64_t side = xx.cols - main;
+  ALUDEL_CHECK(main > 0 && side >= 0 && xy.rows == xx.rows);
+  ALUDEL_ASSIGN_OR_RETURN(const Matrix regression, SolveRidge(c, AsEigen(xy), ridge));
+  const Matrix m = regression.topRows(main);
+  Matrix innovation = c.topLeftCorner(main, main);
+  Matrix predict(side, main);  // x from f
+  if (side > 0) {
+    ALUDEL_ASSIGN_OR_RETURN(
+        predict, SolveRidge(c.bottomRightCorner(side, side), c.bottomLeftCorner(side, main), ridge));
+    innovation -= c.topRightCorner(main, side) * predict;
+  }
+  const double floor = ridge * c.topLeftCorner(main, main).trace() / static_cast<double>(main);
+  innovation = (0.5 * (innovation + innovation.transpose())).eval();
+  innovation.diagonal().array() += floor;
+  const Eigen::LLT<Matrix> factor(innovation);
+  if (factor.info() != Eigen::Success) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("the innovation of %d features is singular at ridge %g: use more calibration text or "
+                        "a larger ridge",
+                        main, ridge));
+  }
+  const Matrix lower = factor.matrixL();
+  const Matrix half = lower.transpose() * m;
+  ALUDEL_ASSIGN_OR_RETURN(const Eigenpairs pairs, Leading(half * half.transpose(), rank));
+  Matrix e = factor.matrixU().solve(pairs.vectors);  // L^-T u
+  InnovationBasis basis;
+  for (int64_t j = 0; j < rank; ++j) {
+    const double energy = std::max(0.0, pairs.values(j));
+    e.col(j) *= std::sqrt(energy);
+    basis.energy.push_back(energy);
+  }
+  basis.main = ToHost(e.transpose());
+  basis.side = ToHost(-(predict * e).transpose());
+  return basis;
+}
+
+absl::StatusOr<MatrixRoot> SquareRoot(const Moments& symmetric) {
+  const int64_t n = symmetric.rows;
+  ALUDEL_ASSIGN_OR_RETURN(const Eigenpairs pairs, Leading(AsEigen(symmetric), n));
+  if (!(pairs.values(n - 1) > 0)) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("a %d x %d metric has eigenvalue %g, want all above 0", n, n, pairs.values(n - 1)));
+  }
+  const Eigen::VectorXd root = pairs.values.cwiseSqrt();
+  return MatrixRoot{ToHost(pairs.vectors * root.asDiagonal() * pairs.vectors.transpose()),
+                    ToHost(pairs.vectors * root.cwiseInverse().asDiagonal() * pairs.vectors.transpose())};
+}
+
+Moments ProjectBoth(const HostMatrix& projection, const Moments& xx) {
+  const Matrix p = AsEigen(projection);
+  return ToMoments(p * AsEigen(xx) * p.transpose());
+}
+
+Moments ProjectLeft(const HostMatrix& projection, const Moments& xy) {
+  return ToMoments(AsEigen(projection) * AsEigen(xy));
+}
+
+Moments Block(const Moments& moments, int64_t row, int64_t rows, int64_t col, int64_t cols) {
+  return ToMoments(AsEigen(moments).block(row, col, rows, cols));
+}
+
+}  // namespace aludel

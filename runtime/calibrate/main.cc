@@ -1,0 +1,248 @@
+// aludel-calibrate: fits the codes by which one producer's cache becomes a consumer's cache.
+
+#include <cstdio>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "kernels/cpu/onednn_loader.h"
+#include "runtime/calibrate/aludel_job.h"
+#include "runtime/calibrate/calibrate_job.h"
+#include "runtime/calibrate/fit/dense.h"
+#include "runtime/calibrate/kvtc_job.h"
+#include "runtime/status_macros.h"
+#include "runtime/tool/flag_set.h"
+#include "runtime/tool/machine_flags.h"
+#include "runtime/tool/progress.h"
+
+namespace aludel {
+namespace {
+
+constexpr char kUsage[] =
+    R"(aludel-calibrate fits a codec between a base model and its fine-tunes. It runs both over calibration prompts
+and writes an artifact directory: per format one encoder for the prefill server, and one decoder per consumer for
+the decode servers. Point both servers' `codec` at that directory.
+
+  aludel-calibrate --producer base --consumer chat --data calibration.jsonl --out codec
+  aludel-calibrate --producer base --consumer json --data calibration.jsonl --out codec --add
+
+Prompts are lines of {"context": ..., "question": ...}, rendered with the first consumer's chat template; use text
+like the traffic you expect, a few hundred prompts or more. The second command adds a consumer without touching
+the encoder, so running prefill servers and their cached frames stay valid.
+
+Preset "aludel" (the default) sends quantized innovations of the producer's cache, which the consumer decodes with a
+small network from them and from what its own first layers know. State a loss or a rate:
+
+  aludel-calibrate ... --max-kl 0.02                          fewest recomputed layers, then fewest bytes, that meet it
+  aludel-calibrate ... --recomputed-layers 2 --bytes-per-token 64
+
+The network is trained to resemble the consumer's cache and then tuned to make the consumer say what it says on its
+own cache. Tuning learns more from more prompts, which cost no fit and little disk:
+
+  aludel-calibrate ... --tuning-data more.jsonl               each of its prompts is seen once
+  aludel-calibrate ... --retune --tuning-data traffic.jsonl   tunes the decoders in --out further, nothing else
+
+--max-kl ends with an error and the measured floor where it cannot be met. Intermediate files (OUT.work) let an
+interrupted run resume. Each run adds its format, named aludel-pN for N recomputed layers, to the artifact in --out.
+
+Preset "scd" is semantic cache distillation as published (arXiv 2606.07684): joint SVD for most layers
+("reuse-only" is that for all of them) and MLP aligners for a few layers chosen by their measured gain.
+
+Preset "kvtc" (arXiv 2511.01815) is for one model on both sides: principal components of all layers' K and V, bit
+widths by dynamic programming, DEFLATE; 16 tokens at the prompt's ends are left to the consumer.
+
+  aludel-calibrate --preset kvtc --producer base --consumer base --data calibration.jsonl --out codec --bytes-per-token 100)";
+
+// Flags of preset aludel that need a look before they are options.
+struct AludelFlags {
+  double bytes_per_token = 0;
+  double max_kl = 0;
+  std::string recomputed_layers = "auto";
+  std::string packing = "deflate";
+  std::string encoder_for = "consumers";
+  std::string allocation = "waterfill";
+  int64_t group_layers = 0;
+};
+
+void AddAludelFlags(FlagSet* flags, AludelJob* job, AludelFlags* raw) {
+  flags->Add(
+      "max-kl", "X", &raw->max_kl,
+      "aludel: KL to the consumer's local prefill, in nats a token: the upper end of the 95 % interval "
+      "of the mean "
+      "over held-out prompts stays below");
+  flags->Add("bytes-per-token", "X", &raw->bytes_per_token,
+             "aludel: rate, headers included; default 1/16 of raw");
+  flags->Add(
+      "recomputed-layers", "N", &raw->recomputed_layers,
+      "aludel: layers that the consumer runs over every token; -1 none, auto: fewest that meet --max-kl");
+  flags->Add("format", "NAME", &job->format, "aludel: name of the format; default aludel-pN");
+  flags->Add(
+      "group-layers", "N", &raw->group_layers,
+      "aludel: layers coded together; more save bytes, fewer ship earlier; 0: as many as memory allows");
+  flags->Add(
+      "compute-share", "X", &job->options.compute_share,
+      "aludel: of the consumer's prefill that encoding and decoding may cost together; 0: 0.04, or what a "
+      "decoder of sensible width costs");
+  flags->Add("encoder-for", "WHOM", &raw->encoder_for,
+             "aludel: whose cache the codes are made to tell about: consumers, or producer (needs none)");
+  flags->Add("allocation", "NAME", &raw->allocation,
+             "aludel: waterfill (bits follow each latent's energy) or uniform (four bits each)");
+  flags->Add("linear", &job->options.linear, "aludel: closed-form decoders instead of small networks");
+  flags->Add("steps", "N", &job->options.training.steps, "aludel: training steps of a decoder");
+  flags->Add("tuning", "N", &job->options.tuning.passes,
+             "aludel: passes over the prompts that then tune it to their answers; 0: none");
+  flags->Add("tuning-data", "FILE", &job->tuning_data,
+             "aludel: more prompts to tune on, each once; the more, the lower the loss");
+  flags->Add(
+      "retune", &job->retune,
+      "aludel: tune decoders of the format in --out further; its encoder stays as it is. --data should "
+      "be prompts that they were not fitted to");
+  flags->Add("tuning-rate", "X", &job->options.tuning.learning_rate, "aludel: learning rate of tuning");
+  flags->Add("tuning-stretch", "X", &job->options.tuning.stretch_weight,
+             "aludel: how much a token of a prompt counts in tuning beside one of its answer");
+  flags->Add("head-tokens", "N", &job->head_tokens,
+             "aludel: tokens at the prompt's head that the consumer computes itself");
+  flags->Add("tail-tokens", "N", &job->tail_tokens, "aludel: the same at its tail, beside the last token");
+  flags->Add("sensitivity-prompts", "N", &job->sensitivity_prompts,
+             "aludel: prompts whose answers show where errors hurt; 0: all layers and tokens count alike");
+  flags->Add("packing", "NAME", &raw->packing, "aludel: deflate (entropy-coded) or fixed (bit widths)");
+  flags->Add("work", "DIR", &job->work, "aludel: intermediate files; default OUT.work");
+  flags->Add("keep-work", &job->keep_work, "aludel: leave them for the next run");
+}
+
+absl::Status ReadAludelFlags(const AludelFlags& raw, int64_t seed, AludelJob* job) {
+  if (raw.max_kl > 0 && raw.bytes_per_token > 0) {
+    return absl::InvalidArgumentError("--max-kl and --bytes-per-token exclude each other");
+  }
+  if (raw.max_kl < 0 || raw.bytes_per_token < 0 || raw.group_layers < 0 || job->sensitivity_prompts < 0 ||
+      job->head_tokens < 0 || job->tail_tokens < 0 || job->options.training.steps < 1 ||
+      !(job->options.compute_share >= 0) || job->options.tuning.passes < 0 ||
+      !(job->options.tuning.learning_rate > 0) || !(job->options.tuning.stretch_weight >= 0)) {
+    return absl::InvalidArgumentError(
+        "want --max-kl, --bytes-per-token, --group-layers, --compute-share, --tuning and --tuning-stretch at "
+        "least 0, --steps and --tuning-rate above 0");
+  }
+  if (job->options.linear && (job->retune || !job->tuning_data.empty())) {
+    return absl::InvalidArgumentError(
+        "--retune and --tuning-data tune networks; with --linear there is none");
+  }
+  if (job->retune && (job->base.add || raw.max_kl > 0 || raw.bytes_per_token > 0)) {
+    return absl::InvalidArgumentError(
+        "--retune keeps the encoder and its rate: it goes without --add, --max-kl and --bytes-per-token");
+  }
+  if (job->retune && job->options.tuning.passes == 0 && job->tuning_data.empty()) {
+    return absl::InvalidArgumentError("--retune needs --tuning above 0 or --tuning-data");
+  }
+  if (raw.max_kl > 0) job->max_kl = raw.max_kl;
+  if (raw.bytes_per_token > 0) job->bytes_per_token = raw.bytes_per_token;
+  if (raw.recomputed_layers != "auto") {
+    int layers = 0;
+    if (!absl::SimpleAtoi(raw.recomputed_layers, &layers)) {
+      return absl::InvalidArgumentError("--recomputed-layers is \"" + raw.recomputed_layers +
+                                        "\", want a number or auto");
+    }
+    job->recomputed_layers = layers;
+  }
+  if (raw.packing != "deflate" && raw.packing != "fixed") {
+    return absl::InvalidArgumentError("--packing is \"" + raw.packing + "\", want deflate or fixed");
+  }
+  if (raw.encoder_for != "consumers" && raw.encoder_for != "producer") {
+    return absl::InvalidArgumentError("--encoder-for is \"" + raw.encoder_for +
+                                      "\", want consumers or producer");
+  }
+  if (raw.allocation != "waterfill" && raw.allocation != "uniform") {
+    return absl::InvalidArgumentError("--allocation is \"" + raw.allocation +
+                                      "\", want waterfill or uniform");
+  }
+  if (raw.encoder_for == "producer") job->options.encoder_source = EncoderSource::kProducer;
+  if (raw.allocation == "uniform") job->options.allocation = BitAllocation::kUniform;
+  job->options.packing = raw.packing == "fixed" ? LatentPacking::kFixed : LatentPacking::kDeflate;
+  job->options.group_layers = static_cast<int>(raw.group_layers);
+  job->options.training.seed = static_cast<uint64_t>(seed);
+  job->options.tuning.seed = static_cast<uint64_t>(seed);
+  return absl::OkStatus();
+}
+
+absl::Status Run(int argc, char** argv) {
+  CalibrateJob job;
+  AludelJob aludel;
+  AludelFlags aludel_flags;
+  std::string preset = "aludel";
+  int64_t max_patch = job.scd.max_patch;
+  int64_t max_control = job.max_control;
+  int64_t epochs = job.scd.aligner.epochs;
+  int64_t seed = 1;
+  std::string storage = "bf16";
+  MachineFlags machine;
+  FlagSet flags(kUsage);
+  flags.Add("producer", "DIR", &job.producer, "model directory of the prefill side");
+  flags.AddList("consumer", "DIR", &job.consumers, "model directory of a decode side; may be repeated");
+  flags.Add("data", "FILE", &job.data, "calibration prompts, JSON lines");
+  flags.Add("out", "DIR", &job.out, "artifact directory to write");
+  flags.Add("add", &job.add, "add the consumers to the artifact in --out; its encoders stay as they are");
+  flags.Add("preset", "NAME", &preset, "which formats to fit: aludel, scd (with reuse-only) or kvtc");
+  flags.Add("prompts", "N", &job.prompts, "read at most N prompts; 0: all");
+  flags.Add("held-out", "X", &job.held_out, "fraction of prompts that choose and measure but do not fit");
+  flags.Add("rank-k", "X", &job.scd.rank_k, "latents of K as a fraction of kv_dim");
+  flags.Add("rank-v", "X", &job.scd.rank_v, "latents of V as a fraction of kv_dim");
+  flags.Add("rank-h", "X", &job.scd.rank_h, "latents of H in patch layers as a fraction of the hidden width");
+  flags.Add("max-patch", "N", &max_patch, "patch layers; 0: as published, 6 or 3/8 of a shallow model");
+  flags.Add("most-efficient", &job.scd.stop_at_most_efficient,
+            "stop at the best gain(S_k) / (cost k) instead of taking all of --max-patch");
+  flags.Add("ridge", "X", &job.scd.ridge, "ridge of regressions, as a fraction of the mean squared input");
+  flags.Add("aligner-tokens", "N", &job.scd.statistics.sample_tokens, "tokens that aligners train on");
+  flags.Add("aligner-width", "N", &job.scd.aligner.width, "width of the aligners' MLP");
+  flags.Add("aligner-epochs", "N", &epochs, "passes over those tokens");
+  flags.Add("max-control", "N", &max_control, "also fit zero-byte controls with 0 to N recomputed layers");
+  flags.Add(
+      "store", "TYPE", &storage,
+      "matrices of the artifact: f32, bf16 or int8, which has a scale per row and half the bytes of bf16");
+  machine.AddCompute(&flags, job.compute, "arithmetic of both models");
+  flags.Add("seed", "N", &seed, "same seed, machine and threads: the same bytes");
+  machine.AddThreads(&flags);
+  AddAludelFlags(&flags, &aludel, &aludel_flags);
+  ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
+  if (flags.help_asked()) {
+    std::fputs(flags.Help().c_str(), stdout);
+    return absl::OkStatus();
+  }
+  if (job.producer.empty() || job.consumers.empty() || job.data.empty() || job.out.empty()) {
+    return absl::InvalidArgumentError("--producer, --consumer, --data and --out are needed (see --help)");
+  }
+  if (preset != "scd" && preset != "aludel" && preset != "kvtc") {
+    return absl::InvalidArgumentError("--preset is \"" + preset + "\", want aludel, scd or kvtc");
+  }
+  if (job.scd.aligner.width < 1 || epochs < 1 || max_patch < 0 || max_control < 0 ||
+      job.scd.statistics.sample_tokens < 1 || !(job.held_out > 0 && job.held_out <= 0.5)) {
+    return absl::InvalidArgumentError(
+        "want --aligner-width, --aligner-epochs and --aligner-tokens above 0, --max-patch and --max-control "
+        "at least 0, and "
+        "--held-out above 0 and at most 0.5");
+  }
+  ALUDEL_ASSIGN_OR_RETURN(job.compute, machine.Compute());
+  ALUDEL_ASSIGN_OR_RETURN(job.storage, ParseMatrixStorage(storage));
+  job.max_control = static_cast<int>(max_control);
+  job.scd.max_patch = static_cast<int>(max_patch);
+  job.scd.aligner.epochs = static_cast<int>(epochs);
+  job.scd.aligner.seed = static_cast<uint64_t>(seed);
+  job.scd.statistics.seed = static_cast<uint64_t>(seed);
+  ALUDEL_ASSIGN_OR_RETURN(const auto device, machine.Open());
+  ALUDEL_ASSIGN_OR_RETURN(const int threads, machine.Threads());
+  ALUDEL_RETURN_IF_ERROR(cpu::LoadOneDnn());  // it multiplies what fits are made of
+  SetProductThreads(threads);
+  StopOnSignals();
+  if (preset == "scd") return RunCalibrateJob(job, device.get());
+  aludel.base = job;
+  ALUDEL_RETURN_IF_ERROR(ReadAludelFlags(aludel_flags, seed, &aludel));
+  if (preset == "kvtc") return RunKvtcJob(aludel, device.get());
+  return RunAludelJob(aludel, device.get());
+}
+
+}  // namespace
+}  // namespace aludel
+
+int main(int argc, char** argv) {
+  const absl::Status status = aludel::Run(argc, argv);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "aludel-calibrate: %s\n", std::string(status.message()).c_str());
+  return absl::IsCancelled(status) ? 130 : 2;
+}

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/calibrate/aludel/decoder_net.h"
+#include "runtime/calibrate/aludel/metric.h"
+#include "runtime/codec/aludel/weights.h"
+
+namespace aludel {
+
+// Mean and deviation of decoder inputs; folded into the first layer at the end.
+struct InputScale {
+  std::vector<float> mean, inverse;
+
+  // To u [rows, inputs], in place.
+  void Apply(int64_t rows, float* u) const;
+};
+
+// A consumer's decoders on their way. The nets take standardized inputs and give (y - mean) / scale of the
+// metrics, without their roots.
+struct TrainedDecoder {
+  std::vector<DecoderNet> nets;  // [groups], as all vectors here
+  std::vector<InputScale> scales;
+  std::vector<double> train_error, held_out_error;  // before tuning; empty where it was not trained here
+  int64_t width = 0;
+};
+
+// What a consumer computes with.
+AludelDecoderWeights FoldDecoder(TrainedDecoder decoder, const AludelEncoderWeights& encoder,
+                                 const std::vector<TargetMetric>& metrics);
+
+// The way back, for decoders of an artifact that are networks.
+TrainedDecoder UnfoldDecoder(AludelDecoderWeights weights, std::vector<InputScale> scales,
+                             const std::vector<TargetMetric>& metrics);
+
+}  // namespace aludel

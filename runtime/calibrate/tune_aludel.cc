@@ -1,0 +1,112 @@
+#include "runtime/calibrate/tune_aludel.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+class Job {
+ public:
+  Job(const AludelTuning& tuning, const AludelEncoderWeights& encoder, const AludelShape& shape,
+      const CalibrationProgress& progress, const std::vector<TrainedDecoder>& decoders)
+      : tuning_(tuning),
+        encoder_(encoder),
+        shape_(shape),
+        progress_(progress),
+        decoders_(decoders),
+        results_(decoders.size()) {}
+
+  absl::Status Run(std::vector<DecoderTuner>* tuners) {
+    const StateFile& producer = *tuning_.states->producer;
+    const auto rows = TrainingRows(producer);
+    size_t trained = 0;
+    for (int64_t row = 0; trained < tuning_.prompts.size(); ++trained) {
+      row += static_cast<int64_t>(tuning_.prompts[trained].size());
+      if (row > rows) break;
+    }
+    if (tuning_.options.passes > 0) {
+      ALUDEL_RETURN_IF_ERROR(Tune(producer, tuning_.states->consumers, tuning_.prompts.first(trained),
+                                  tuning_.options.passes, tuners));
+    }
+    for (size_t begin = 0; begin < tuning_.more_prompts.size(); begin += kTuningChunk) {
+      ALUDEL_RETURN_IF_ERROR(Chunk(tuning_.more_prompts.subspan(begin, kTuningChunk), tuners));
+    }
+    return absl::OkStatus();
+  }
+
+  const std::vector<TuningResult>& results() const { return results_; }
+
+ private:
+  absl::Status Chunk(absl::Span<const std::vector<int32_t>> prompts, std::vector<DecoderTuner>* tuners) {
+    const std::string directory = absl::StrCat(tuning_.work, "/tuning");
+    ALUDEL_ASSIGN_OR_RETURN(const auto producer,
+                            OpenStates(directory, *tuning_.producer, prompts, tuning_.side_layers,
+                                       "producer prefills more text", progress_));
+    std::vector<std::unique_ptr<StateFile>> consumers;
+    for (const auto& consumer : tuning_.consumers) {
+      ALUDEL_ASSIGN_OR_RETURN(auto states, OpenStates(directory, *consumer, prompts, tuning_.side_layers,
+                                                      "consumers prefill more text", progress_));
+      consumers.push_back(std::move(states));
+    }
+    // The files are mapped and need their names no longer.
+    std::error_code ignored;
+    std::filesystem::remove_all(directory, ignored);
+    return Tune(*producer, consumers, prompts, /*passes=*/1, tuners);
+  }
+
+  absl::Status Tune(const StateFile& producer, absl::Span<const std::unique_ptr<StateFile>> consumers,
+                    absl::Span<const std::vector<int32_t>> prompts, int64_t passes,
+                    std::vector<DecoderTuner>* tuners) {
+    for (size_t c = 0; c < tuners->size(); ++c) {
+      // One consumer's at a time: they take as much as the model again.
+      ALUDEL_ASSIGN_OR_RETURN(const auto weights, CacheGradient::Load(tuning_.directories[c]));
+      ALUDEL_ASSIGN_OR_RETURN(
+          const std::vector<TuningPrompt> answered,
+          AnswerPrompts(*weights, *consumers[c], prompts, tuning_.max_answer_tokens, progress_));
+      const TuningText text{consumers[c].get(),
+                            DecoderInputs(encoder_, shape_, decoders_[c], producer, *consumers[c]), answered};
+      for (int64_t pass = 0; pass < passes; ++pass) {
+        ALUDEL_ASSIGN_OR_RETURN(results_[c].last_kl, (*tuners)[c].Pass(*weights, text, progress_));
+        if (!begun_ && pass == 0) results_[c].first_kl = results_[c].last_kl;
+      }
+    }
+    begun_ = true;
+    return absl::OkStatus();
+  }
+
+  const AludelTuning& tuning_;
+  const AludelEncoderWeights& encoder_;
+  const AludelShape& shape_;
+  const CalibrationProgress& progress_;
+  const std::vector<TrainedDecoder>& decoders_;
+  std::vector<TuningResult> results_;
+  bool begun_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<TuningResult>> TuneAludelDecoders(
+    const AludelTuning& tuning, const AludelEncoderWeights& encoder, const AludelShape& shape,
+    const std::vector<std::vector<TargetMetric>>& metrics, const CalibrationProgress& progress,
+    std::vector<TrainedDecoder>* decoders) {
+  const auto prompts = tuning.options.passes * static_cast<int64_t>(tuning.prompts.size()) +
+                       static_cast<int64_t>(tuning.more_prompts.size());
+  std::vector<DecoderTuner> tuners;
+  for (size_t c = 0; c < decoders->size(); ++c) {
+    tuners.emplace_back(ToTuned(shape, tuning.states->consumers[c]->layout(), metrics[c], &(*decoders)[c]),
+                        tuning.options, prompts);
+  }
+  Job job(tuning, encoder, shape, progress, *decoders);
+  ALUDEL_RETURN_IF_ERROR(job.Run(&tuners));
+  for (size_t c = 0; c < decoders->size(); ++c) {
+    FromTuned(std::move(tuners[c]).TakeGroups(), &(*decoders)[c]);
+  }
+  return job.results();
+}
+
+}  // namespace aludel

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "runtime/codec/aludel/weights.h"
+#include "runtime/codec/codec.h"
+
+namespace aludel {
+
+// The producer's half of an aludel format (weights.h). A frame is shipped when the last layer of its group
+// is done; until then each layer only adds its share to the group's latents, so that nothing of the cache is
+// kept. `artifact_hash` names the encoder; `model` must outlive the codec. Shapes have been checked.
+absl::StatusOr<std::unique_ptr<KvCodec>> MakeAludelEncoderCodec(std::string format, std::string artifact_hash,
+                                                                AludelShape shape,
+                                                                const AludelEncoderWeights& weights,
+                                                                const Transformer& model);
+
+}  // namespace aludel

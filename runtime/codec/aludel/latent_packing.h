@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/latents.h"
+#include "runtime/codec/aludel/weights.h"
+
+namespace aludel {
+
+// The payload bytes of quantized latents (FORMAT.md, kind aludel): planes of codes, which the operations
+// PackLatents and UnpackLatents write and read on a device, and with kDeflate their Huffman codes. Stateless.
+
+// No latent is coded in more bits.
+inline constexpr int kMaxLatentBits = 16;
+
+// Where the codes of latents of so many bits lie. With kDeflate a code takes whole bytes, the lower ones of
+// all tokens first, so that Huffman codes see bytes of one kind together.
+std::vector<LatentPlane> PlanesOf(const std::vector<int>& bits, LatentPacking packing, int64_t tokens);
+size_t PlaneBytes(const std::vector<int>& bits, LatentPacking packing, int64_t tokens);
+
+// Bound on the bytes of a payload.
+size_t MaxPackedBytes(const std::vector<int>& bits, LatentPacking packing, int64_t tokens);
+
+// kDeflate's payload of `planes` in `payload` (at least MaxPackedBytes). Returns its bytes.
+size_t DeflatePlanes(absl::Span<const uint8_t> planes, absl::Span<uint8_t> payload);
+
+// The planes of `tokens` tokens that are in a payload: in `inflated`, or the payload itself with kFixed.
+// DataLoss where they are not exactly those.
+absl::StatusOr<absl::Span<const uint8_t>> OpenPlanes(absl::Span<const uint8_t> payload,
+                                                     const std::vector<int>& bits, LatentPacking packing,
+                                                     int64_t tokens, std::vector<uint8_t>* inflated);
+
+// Both steps on the host: the payload of z [tokens, rank] (row-major) in `out` (at least MaxPackedBytes),
+// each latent rounded to a multiple of the step and clamped to its range. NaN becomes 0. Returns the
+// bytes written.
+size_t PackLatents(const float* z, int64_t tokens, const LatentGrid& grid, LatentPacking packing,
+                   absl::Span<uint8_t> out);
+
+// The inverse: z [tokens, rank] = step * codes. DataLoss as OpenPlanes; z is then unspecified.
+absl::Status UnpackLatents(absl::Span<const uint8_t> bytes, int64_t tokens, const LatentGrid& grid,
+                           LatentPacking packing, float* z);
+
+}  // namespace aludel

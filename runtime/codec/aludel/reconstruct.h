@@ -1,0 +1,20 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "runtime/codec/aludel/weights.h"
+#include "runtime/codec/codec.h"
+
+namespace aludel {
+
+// The consumer's half of an aludel format (weights.h): Begin runs the recomputed layers over every token and
+// keeps their side information, Apply decodes one group of layers. `artifact_hash` names the encoder whose
+// latents it reads; `model` must outlive the codec. Shapes have been checked.
+absl::StatusOr<std::unique_ptr<KvCodec>> MakeAludelDecoderCodec(std::string format, std::string artifact_hash,
+                                                                AludelShape shape,
+                                                                const AludelDecoderWeights& weights,
+                                                                const Transformer& model);
+
+}  // namespace aludel

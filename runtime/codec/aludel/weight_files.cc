@@ -1,0 +1,121 @@
+#include "runtime/codec/aludel/weight_files.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "runtime/codec/aludel/latent_packing.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+std::string GroupTensor(size_t group, const char* what) { return absl::StrCat("groups.", group, ".", what); }
+
+std::vector<float> BitsAsFloats(const std::vector<int>& bits) { return {bits.begin(), bits.end()}; }
+
+absl::StatusOr<LatentGrid> LoadGrid(const WeightFile& file, size_t group, int64_t rank) {
+  LatentGrid grid;
+  ALUDEL_ASSIGN_OR_RETURN(const std::vector<float> step, file.Values(GroupTensor(group, "step"), {1}));
+  grid.step = step[0];
+  if (!(grid.step > 0)) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s: tensor %s is %g, want above 0", file.path(),
+                                                      GroupTensor(group, "step"), grid.step));
+  }
+  ALUDEL_ASSIGN_OR_RETURN(const std::vector<float> bits, file.Values(GroupTensor(group, "bits"), {rank}));
+  for (const float value : bits) {
+    grid.bits.push_back(static_cast<int>(std::clamp(value, 0.0f, kMaxLatentBits + 1.0f)));
+    if (grid.bits.back() >= 1 && grid.bits.back() <= kMaxLatentBits &&
+        static_cast<float>(grid.bits.back()) == value) {
+      continue;
+    }
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: tensor %s holds %g, want whole numbers from 1 to %d", file.path(),
+                        GroupTensor(group, "bits"), value, kMaxLatentBits));
+  }
+  return grid;
+}
+
+void AddGrid(size_t group, const LatentGrid& grid, TensorList* tensors) {
+  tensors->AddVector(GroupTensor(group, "step"), {grid.step});
+  tensors->AddVector(GroupTensor(group, "bits"), BitsAsFloats(grid.bits));
+}
+
+}  // namespace
+
+absl::StatusOr<AludelEncoderWeights> LoadAludelEncoder(const ArtifactManifest& manifest,
+                                                       const ArtifactFormat& format, int64_t kv_dim,
+                                                       int64_t hidden) {
+  ALUDEL_ASSIGN_OR_RETURN(const WeightFile file, WeightFile::Open(manifest, format.encoder));
+  const AludelShape& shape = format.aludel;
+  AludelEncoderWeights weights(shape.groups.size());
+  for (size_t g = 0; g < weights.size(); ++g) {
+    const int64_t rank = shape.groups[g].rank;
+    AludelEncoderGroup& group = weights[g];
+    ALUDEL_ASSIGN_OR_RETURN(group.matrix,
+                            file.Matrix(GroupTensor(g, "matrix"), rank, shape.groups[g].layers * 2 * kv_dim));
+    if (shape.has_side()) {
+      ALUDEL_ASSIGN_OR_RETURN(group.side, file.Matrix(GroupTensor(g, "side"), rank, hidden));
+    }
+    ALUDEL_ASSIGN_OR_RETURN(group.offset, file.Values(GroupTensor(g, "offset"), {rank}));
+    ALUDEL_ASSIGN_OR_RETURN(group.grid, LoadGrid(file, g, rank));
+  }
+  return weights;
+}
+
+absl::StatusOr<AludelDecoderWeights> LoadAludelDecoder(const ArtifactManifest& manifest,
+                                                       const ArtifactFormat& format,
+                                                       const ArtifactDecoder& decoder, int64_t kv_dim,
+                                                       int64_t hidden) {
+  ALUDEL_ASSIGN_OR_RETURN(const WeightFile file, WeightFile::Open(manifest, decoder.file));
+  const AludelShape& shape = format.aludel;
+  AludelDecoderWeights weights(shape.groups.size());
+  for (size_t g = 0; g < weights.size(); ++g) {
+    const int64_t inputs = shape.groups[g].rank + (shape.has_side() ? hidden : 0);
+    const int64_t outputs = shape.groups[g].layers * 2 * kv_dim;
+    AludelDecoderGroup& group = weights[g];
+    ALUDEL_ASSIGN_OR_RETURN(group.grid, LoadGrid(file, g, shape.groups[g].rank));
+    ALUDEL_ASSIGN_OR_RETURN(group.bias, file.Values(GroupTensor(g, "bias"), {outputs}));
+    const bool mlp = file.Has(GroupTensor(g, "hidden"));
+    // A decoder has one of the two parts or both.
+    if (!mlp || file.Has(GroupTensor(g, "linear"))) {
+      ALUDEL_ASSIGN_OR_RETURN(group.linear, file.Matrix(GroupTensor(g, "linear"), outputs, inputs));
+    }
+    if (!mlp) continue;
+    ALUDEL_ASSIGN_OR_RETURN(const int64_t width, file.Rows(GroupTensor(g, "hidden")));
+    ALUDEL_ASSIGN_OR_RETURN(group.hidden, file.Matrix(GroupTensor(g, "hidden"), width, inputs));
+    ALUDEL_ASSIGN_OR_RETURN(group.hidden_bias, file.Values(GroupTensor(g, "hidden_bias"), {width}));
+    ALUDEL_ASSIGN_OR_RETURN(group.out, file.Matrix(GroupTensor(g, "out"), outputs, width));
+  }
+  return weights;
+}
+
+TensorList ListTensors(const AludelEncoderWeights& weights, MatrixStorage storage) {
+  TensorList tensors(storage);
+  for (size_t g = 0; g < weights.size(); ++g) {
+    tensors.AddMatrix(GroupTensor(g, "matrix"), weights[g].matrix);
+    if (weights[g].side.rows > 0) tensors.AddMatrix(GroupTensor(g, "side"), weights[g].side);
+    tensors.AddVector(GroupTensor(g, "offset"), weights[g].offset);
+    AddGrid(g, weights[g].grid, &tensors);
+  }
+  return tensors;
+}
+
+TensorList ListTensors(const AludelDecoderWeights& weights, MatrixStorage storage) {
+  TensorList tensors(storage);
+  for (size_t g = 0; g < weights.size(); ++g) {
+    const AludelDecoderGroup& group = weights[g];
+    AddGrid(g, group.grid, &tensors);
+    tensors.AddVector(GroupTensor(g, "bias"), group.bias);
+    if (group.linear.rows > 0) tensors.AddMatrix(GroupTensor(g, "linear"), group.linear);
+    if (group.hidden.rows == 0) continue;
+    tensors.AddMatrix(GroupTensor(g, "hidden"), group.hidden);
+    tensors.AddVector(GroupTensor(g, "hidden_bias"), group.hidden_bias);
+    tensors.AddMatrix(GroupTensor(g, "out"), group.out);
+  }
+  return tensors;
+}
+
+}  // namespace aludel

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/codec/scd/weights.h"
+
+namespace aludel {
+
+// Aludel coding of the handoff: the producer projects the states of a group of layers onto a few
+// latents and quantizes them, the consumer decodes its own K and V from those latents and from what it knows
+// by itself. With f the side information, H of layer `recomputed_layers` (each side's own),
+//   producer:  z = round((E x + F f_A + offset) / step),   x = [K V] of the group's layers
+//   consumer:  [K V] = D u + bias + D2 silu(D1 u + bias1),  u = [f_B, step z].
+// F makes z the innovation of x over f_A: what the consumer could not have predicted (Ma et al. stop at
+// x alone; reduced-rank regression after Izenman 1975). See FORMAT.md, kind aludel.
+
+// How quantized latents become bytes.
+enum class LatentPacking : uint8_t {
+  kFixed,    // each latent in its own number of bits
+  kDeflate,  // Huffman codes (RFC 1951) over planes of bytes
+};
+
+struct AludelGroup {
+  int first_layer = 0;
+  int layers = 0;
+  int64_t rank = 0;
+};
+
+// What both sides must agree on; the manifest holds it.
+struct AludelShape {
+  // Layers that the consumer runs by itself over every token. It then has K and V of layer `recomputed_layers`
+  // too, and H of that layer as side information. -1: none at all, every layer is coded.
+  int recomputed_layers = -1;
+  // Tokens that the consumer computes itself, see KvCodec.
+  int64_t head_tokens = 0;
+  int64_t tail_tokens = 0;
+  LatentPacking packing = LatentPacking::kDeflate;
+  std::vector<AludelGroup> groups;  // contiguous, from layer recomputed_layers + 1 to the last
+
+  bool has_side() const { return recomputed_layers >= 0; }
+};
+
+// Layers that arrive as frames, of a model of `layers`.
+inline std::vector<bool> ShippedLayers(const AludelShape& shape, int layers) {
+  std::vector<bool> shipped(layers, false);
+  for (const AludelGroup& group : shape.groups) {
+    std::fill_n(shipped.begin() + group.first_layer, group.layers, true);
+  }
+  return shipped;
+}
+
+// The quantizer of a group's latents.
+struct LatentGrid {
+  float step = 0;         // of every latent: the encoder has put them on one scale
+  std::vector<int> bits;  // [rank] codes lie in [-2^(bits-1), 2^(bits-1) - 1]
+};
+
+struct AludelEncoderGroup {
+  HostMatrix matrix;  // [rank, layers * 2 * kv_dim], columns K, V of the first layer, K, V of the next
+  HostMatrix side;    // [rank, hidden], empty without side information
+  std::vector<float> offset;  // [rank]
+  LatentGrid grid;
+};
+
+struct AludelDecoderGroup {
+  LatentGrid grid;
+  HostMatrix linear;               // [outputs, side + rank], may be empty beside an MLP
+  std::vector<float> bias;         // [outputs], outputs = layers * 2 * kv_dim
+  HostMatrix hidden;               // [width, side + rank], empty without an MLP
+  std::vector<float> hidden_bias;  // [width]
+  HostMatrix out;                  // [outputs, width]
+};
+
+using AludelEncoderWeights = std::vector<AludelEncoderGroup>;  // [groups]
+using AludelDecoderWeights = std::vector<AludelDecoderGroup>;  // [groups]
+
+}  // namespace aludel

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "runtime/codec/codec.h"
+
+namespace aludel {
+
+// Computes tokens [begin, end) of `ids` into `blocks`, in steps of the model's max_rows. `observer` may be
+// null. With `logits`, those of token end - 1 come back.
+absl::Status RunTokens(Transformer& model, BlockPool& pool, absl::Span<const BlockId> blocks,
+                       absl::Span<const int32_t> ids, int64_t begin, int64_t end, LayerObserver* observer,
+                       std::vector<float>* logits);
+
+// Which tokens of a prompt travel: [begin, end), both 0 where the recomputed tokens leave nothing.
+struct TokenRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t tokens() const { return end - begin; }
+};
+TokenRange HandedOver(const KvCodec& codec, int64_t prompt_tokens);
+
+// What a consumer does before the first frame: it computes its recomputed head tokens, then lets the
+// decoder begin.
+absl::Status BeginHandoff(KvDecoder& decoder, const KvTarget& target);
+
+}  // namespace aludel

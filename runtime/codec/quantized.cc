@@ -1,0 +1,185 @@
+#include "runtime/codec/quantized.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "kernels/check.h"
+#include "kernels/token_quantizer.h"
+#include "runtime/codec/coverage.h"
+#include "runtime/codec/outbox.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+// Bytes of K or V of `tokens` tokens: scales (bf16, little-endian), then codes.
+size_t PlaneBytes(const TokenQuantizer& quantizer, int64_t tokens) {
+  return static_cast<size_t>(tokens) * (sizeof(Bf16) + quantizer.code_bytes());
+}
+
+struct BadScale {
+  int64_t token;
+  char plane;  // K or V
+  float value;
+};
+
+// The first scale among the bytes of K and V that is none.
+std::optional<BadScale> FindBadScale(const TokenQuantizer& quantizer, absl::Span<const uint8_t> bytes,
+                                     int64_t tokens) {
+  for (int plane = 0; plane < 2; ++plane) {
+    const uint8_t* const scales = bytes.data() + plane * PlaneBytes(quantizer, tokens);
+    for (int64_t t = 0; t < tokens; ++t) {
+      const Bf16 scale{static_cast<uint16_t>(scales[2 * t] | scales[2 * t + 1] << 8)};
+      if (!TokenQuantizer::ValidScale(scale)) return BadScale{t, plane == 0 ? 'K' : 'V', ToFloat(scale)};
+    }
+  }
+  return std::nullopt;
+}
+
+class QuantizedEncoder : public KvEncoder {
+ public:
+  QuantizedEncoder(const std::string& name, int bits, const TokenQuantizer& quantizer,
+                   const Transformer& model, std::unique_ptr<FrameOutbox> outbox)
+      : name_(name), bits_(bits), quantizer_(quantizer), model_(model), outbox_(std::move(outbox)) {}
+
+  absl::Status Encode(const LayerSlice& slice, FrameSink& sink) override {
+    const int64_t tokens = slice.tokens();
+    const int64_t width = quantizer_.width();
+    ALUDEL_CHECK(tokens <= model_.options().max_rows && slice.k.cols == width && slice.v.cols == width);
+    ALUDEL_ASSIGN_OR_RETURN(uint8_t * plane, outbox_->Next(sink));
+    const size_t plane_bytes = PlaneBytes(quantizer_, tokens);
+    for (const TensorView& x : {slice.k, slice.v}) {
+      model_.device()->ops().QuantizeTokens(x, bits_, plane, plane + tokens * sizeof(Bf16), model_.stream());
+      plane += plane_bytes;
+    }
+    const auto check = [this, layer = slice.layer, begin = slice.token_begin,
+                        tokens](absl::Span<const uint8_t> bytes) {
+      const std::optional<BadScale> bad = FindBadScale(quantizer_, bytes, tokens);
+      if (!bad.has_value()) return absl::OkStatus();
+      return absl::InternalError(absl::StrFormat("layer %d, token %d: %c holds values that %s cannot scale",
+                                                 layer, begin + bad->token, bad->plane, name_));
+    };
+    const bool last = slice.layer + 1 == model_.config().layers;
+    return outbox_->Add(SliceCoverage(slice), 2 * plane_bytes, last, sink, check);
+  }
+
+ private:
+  const std::string& name_;
+  const int bits_;
+  const TokenQuantizer& quantizer_;
+  const Transformer& model_;
+  std::unique_ptr<FrameOutbox> outbox_;
+};
+
+class QuantizedDecoder : public KvDecoder {
+ public:
+  QuantizedDecoder(const std::string& name, int bits, const TokenQuantizer& quantizer,
+                   const Transformer& model, Buffer rows)
+      : name_(name), bits_(bits), quantizer_(quantizer), model_(model), rows_(std::move(rows)) {}
+
+  absl::Status Begin(const KvTarget&) override { return absl::OkStatus(); }
+
+  absl::Status Apply(const FrameCoverage& coverage, absl::Span<const uint8_t> payload,
+                     const KvTarget& target) override {
+    ALUDEL_RETURN_IF_ERROR(CheckLayerFrame(coverage, model_.config().layers, target));
+    ALUDEL_RETURN_IF_ERROR(CheckPayload(coverage, payload));
+    Device& device = *model_.device();
+    ALUDEL_ASSIGN_OR_RETURN(const Buffer wire, device.Allocate(payload.size()));
+    device.CopyToDevice(wire.data(), payload.data(), payload.size(), model_.stream());
+    const int64_t max_rows = model_.options().max_rows;
+    for (int64_t begin = 0; begin < coverage.tokens; begin += max_rows) {
+      const int64_t tokens = std::min<int64_t>(max_rows, coverage.tokens - begin);
+      const TensorView k = TensorView::Of(rows_.as<float>(), tokens, quantizer_.width());
+      const TensorView v = TensorView::Of(rows_.as<float>() + max_rows * k.cols, tokens, k.cols);
+      const uint8_t* const plane = wire.as<uint8_t>();
+      Decode(plane, coverage.tokens, begin, k);
+      Decode(plane + PlaneBytes(quantizer_, coverage.tokens), coverage.tokens, begin, v);
+      target.model->WriteKv(coverage.first_layer, coverage.token_begin + begin, target.blocks, k, v,
+                            *target.pool);
+    }
+    // The caller's bytes and the decoder's memory are free again when this returns.
+    return device.Synchronize(model_.stream());
+  }
+
+ private:
+  // Tokens [begin, begin + x.rows) of a plane of `count`.
+  void Decode(const uint8_t* plane, int64_t count, int64_t begin, const TensorView& x) {
+    const uint8_t* const codes = plane + count * sizeof(Bf16);
+    model_.device()->ops().DequantizeTokens(
+        plane + begin * sizeof(Bf16), codes + begin * quantizer_.code_bytes(), bits_, x, model_.stream());
+  }
+
+  // Length and every scale, before anything is written. Any code is a valid one.
+  absl::Status CheckPayload(const FrameCoverage& coverage, absl::Span<const uint8_t> payload) const {
+    const size_t want = 2 * PlaneBytes(quantizer_, coverage.tokens);
+    if (payload.size() != want) {
+      return absl::DataLossError(absl::StrFormat("%s frame of layer %d: payload is %d bytes, want %d", name_,
+                                                 coverage.first_layer, payload.size(), want));
+    }
+    const std::optional<BadScale> bad = FindBadScale(quantizer_, payload, coverage.tokens);
+    if (!bad.has_value()) return absl::OkStatus();
+    return absl::DataLossError(
+        absl::StrFormat("%s frame of layer %d, token %d: the scale of %c is %g, want 0 to 2^112", name_,
+                        coverage.first_layer, coverage.token_begin + bad->token, bad->plane, bad->value));
+  }
+
+  const std::string& name_;
+  const int bits_;
+  const TokenQuantizer& quantizer_;
+  const Transformer& model_;
+  Buffer rows_;  // f32 [2, max_rows, kv_dim]
+};
+
+class QuantizedCodec : public KvCodec {
+ public:
+  QuantizedCodec(int bits, const Transformer& model)
+      : model_(model),
+        name_(absl::StrCat("int", bits)),
+        bits_(bits),
+        kind_(bits == 8 ? FrameKind::kInt8 : FrameKind::kInt4),
+        shipped_(model.config().layers, true),
+        quantizer_(bits, model.config().kv_dim()) {}
+
+  const std::string& name() const override { return name_; }
+  const std::string& artifact_hash() const override { return no_artifact_; }
+  FrameKind kind() const override { return kind_; }
+  const std::vector<bool>& shipped_layers() const override { return shipped_; }
+  int recomputed_layers() const override { return 0; }
+  int64_t recomputed_head_tokens() const override { return 0; }
+  int64_t recomputed_tail_tokens() const override { return 0; }
+  double flops_per_token() const override { return 2.0 * model_.config().layers * quantizer_.decode_flops(); }
+  size_t MaxFrameBytes(int64_t tokens) const override { return 2 * PlaneBytes(quantizer_, tokens); }
+
+  absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {
+    ALUDEL_ASSIGN_OR_RETURN(auto outbox,
+                            FrameOutbox::Create(model_, MaxFrameBytes(model_.options().max_rows)));
+    return std::make_unique<QuantizedEncoder>(name_, bits_, quantizer_, model_, std::move(outbox));
+  }
+
+  absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
+    const size_t floats = 2 * model_.options().max_rows * quantizer_.width();
+    ALUDEL_ASSIGN_OR_RETURN(Buffer rows, model_.device()->Allocate(floats * sizeof(float)));
+    return std::make_unique<QuantizedDecoder>(name_, bits_, quantizer_, model_, std::move(rows));
+  }
+
+ private:
+  const Transformer& model_;
+  std::string name_;
+  std::string no_artifact_;
+  int bits_;
+  FrameKind kind_;
+  std::vector<bool> shipped_;
+  TokenQuantizer quantizer_;
+};
+
+}  // namespace
+
+std::unique_ptr<KvCodec> MakeQuantizedCodec(int bits, const Transformer& model) {
+  return std::make_unique<QuantizedCodec>(bits, model);
+}
+
+}  // namespace aludel

@@ -1,0 +1,157 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "runtime/codec/codec.h"
+#include "runtime/codec/frame.h"
+#include "runtime/engine/engine_options.h"
+#include "runtime/engine/engine_stats.h"
+#include "runtime/engine/sampler.h"
+#include "runtime/engine/scheduler.h"
+#include "runtime/model/transformer.h"
+#include "runtime/text/constrain/token_automaton.h"
+#include "runtime/text/tokenizer/tokenizer.h"
+
+namespace aludel {
+
+using SequenceId = uint64_t;
+
+enum class FinishReason : uint8_t { kStop, kLength };
+
+// Exclusive seconds on one sequence's critical path, from admission to the first token.
+struct SequenceTimes {
+  double queue = 0;        // admitted, not yet computing; of shared steps the others' tokens' share
+  double prefill = 0;      // local prefill steps (local plan or fallback)
+  double await = 0;        // waiting for frames with nothing to do, or for room for them (prefill server)
+  double reconstruct = 0;  // applying frames
+  double recompute = 0;    // tokens the consumer computes itself over a handed-over cache
+  double encode = 0;       // inside the encoder (prefill server)
+  double sample = 0;       // choosing the first token and making its text
+  double ttft = 0;         // admission to first token
+};
+
+struct TokenEvent {
+  int choice = 0;
+  int32_t id = 0;
+  std::string text;  // what this token completed; held back while it may begin a stop string
+  // Where sampling.top_logprobs is set: this token's, then the likeliest ones'.
+  std::vector<TokenLogprob> logprobs;
+  bool first = false;  // of its choice: `times` and `cached_tokens` are final now
+  uint64_t step = 0;   // of the engine, that computed it
+  SequenceTimes times;
+  int64_t cached_tokens = 0;  // of the prompt, neither computed nor handed over for this request
+  bool fell_back = false;
+  absl::Status fallback_reason;
+};
+
+struct SequenceResult {
+  int choice = 0;
+  FinishReason reason = FinishReason::kStop;
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+  std::string tail_text;  // released at the end
+  SequenceTimes times;
+  int64_t cached_tokens = 0;  // of the prompt, neither computed nor handed over for this request
+  bool fell_back = false;
+  absl::Status fallback_reason;
+};
+
+// Both calls come from the engine thread and must not block. OnDone comes exactly once for every choice of a
+// request that was admitted (sampling.choices, usually one); nothing follows it for that choice.
+class SequenceListener {
+ public:
+  virtual ~SequenceListener() = default;
+  virtual void OnToken(const TokenEvent& event) = 0;
+  virtual void OnDone(const absl::Status& status, const SequenceResult& result) = 0;
+};
+
+struct GenerateSpec {
+  std::vector<int32_t> prompt;
+  SamplingParams sampling;
+  absl::Time deadline = absl::InfiniteFuture();
+  // Set: tokens [the codec's recomputed head, handed_over_tokens) arrive as frames of this codec (ApplyFrame);
+  // the rest is computed here. The last prompt token always is, so handed_over_tokens < prompt.size(). With 0
+  // nothing arrives: the prompt's prefix is taken from the prefix cache in this format and the rest is
+  // computed over it. If the cache holds less than `cached_tokens` by then, everything is computed, as if no
+  // codec were set.
+  const KvCodec* codec = nullptr;
+  int64_t handed_over_tokens = 0;
+  int64_t cached_tokens = 0;
+  int priority = 0;  // -kMaxPriority to kMaxPriority, lower goes first (scheduler.h says by how much)
+  // Set: only texts of its grammar are generated, and the answer ends where the grammar does. After
+  // submission only the engine's thread uses it.
+  std::shared_ptr<TokenAutomaton> constraint = nullptr;
+  // Prefixes are shared with requests of the same salt only.
+  std::string cache_salt = {};
+};
+
+struct PrefillSpec {
+  std::vector<int32_t> prompt;  // tokens [0, token_end) are computed, and encoded from the recomputed head on
+  int64_t token_end = 0;
+  absl::Time deadline = absl::InfiniteFuture();
+  const KvCodec* codec = nullptr;
+  // Owned by the caller; used from the engine thread until OnDone.
+  FrameSink* sink = nullptr;
+  int64_t encode_begin = 0;  // tokens before it are computed but not encoded: their frames exist already
+  // Set: called on the engine thread before each step. While it returns false, this sequence is left out of
+  // steps and no other is. Call Nudge when that changes.
+  std::function<bool()> has_room;
+  std::string cache_salt = {};  // as in GenerateSpec
+};
+
+// Runs sequences on one model: admits, plans steps (runtime/engine/scheduler.h), runs the forward, samples, emits.
+// Owns one thread, the KV cache and every sequence's state; callers talk to it through a bounded queue and
+// are thread-safe. Admission promises blocks for the prompt and a first stretch of the answer
+// (runtime/engine/admission.h); beyond them sequences may preempt each other (runtime/engine/scheduler.h), and every
+// admitted one ends.
+class Engine {
+ public:
+  // `model` and `tokenizer` must outlive the engine.
+  static absl::StatusOr<std::unique_ptr<Engine>> Start(Transformer* model, const Tokenizer* tokenizer,
+                                                       const EngineOptions& options);
+  // Ends every sequence with Unavailable and joins the thread. No other call may be in progress.
+  ~Engine();
+
+  // Admits at once or fails: ResourceExhausted (blocks, sequences), InvalidArgument (empty prompt, ids out of
+  // range, longer than the context; the message holds both numbers). Several choices share one prompt,
+  // computed or handed off once, and have blocks of their own from the first token on.
+  absl::StatusOr<SequenceId> Generate(GenerateSpec spec, std::shared_ptr<SequenceListener> listener);
+  absl::StatusOr<SequenceId> Prefill(PrefillSpec spec, std::shared_ptr<SequenceListener> listener);
+
+  // A frame for a sequence admitted with a codec. The engine checks header, checksum and coverage; `release`
+  // runs on the engine thread when the bytes are no longer needed. A bad frame turns the sequence to local
+  // prefill. Frames for sequences that have ended are dropped.
+  void ApplyFrame(SequenceId id, const FrameHeader& header, std::vector<uint8_t> header_bytes,
+                  absl::Span<const uint8_t> payload, std::function<void()> release);
+  // The handoff has failed: unless every frame was received, the prompt is computed here.
+  void FallBack(SequenceId id, absl::Status reason);
+  // The handoff starts again from its first frame: unless every frame was received, those received so far are
+  // dropped, also those that ApplyFrame was given and that wait.
+  void RestartHandoff(SequenceId id);
+  // Wakes the engine: a sequence that was left out may have room now.
+  void Nudge();
+  // OnDone follows with `status` for every choice that has not ended; unknown ids are ignored.
+  void Cancel(SequenceId id, absl::Status status);
+
+  // Tokens at the start of a prompt that the prefix cache holds in this format (null: exact) for this salt
+  // now, at most all but the last.
+  int64_t CachedTokens(absl::Span<const int32_t> prompt, const KvCodec* codec,
+                       const std::string& cache_salt) const;
+
+  EngineStats stats() const;
+  const EngineOptions& options() const;
+
+ private:
+  class Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace aludel

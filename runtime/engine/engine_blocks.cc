@@ -1,0 +1,180 @@
+#include "runtime/engine/engine_blocks.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/check.h"
+#include "runtime/engine/engine_options.h"
+#include "runtime/engine/engine_stats.h"
+
+namespace aludel {
+
+EngineBlocks::EngineBlocks(const std::string& model_hash, const EngineOptions& options, BlockPool* pool,
+                           EngineStats* counters)
+    : model_hash_(model_hash),
+      block_tokens_(options.block_tokens),
+      token_budget_(options.max_num_batched_tokens),
+      pool_(pool),
+      counters_(counters),
+      cache_(options.prefix_cache ? std::make_unique<PrefixCache>(pool) : nullptr) {}
+
+Provenance EngineBlocks::ProvenanceOf(const KvCodec* codec, const std::string& cache_salt) const {
+  if (codec == nullptr) return {.model_hash = model_hash_, .salt = cache_salt};
+  return {model_hash_, codec->name(), codec->artifact_hash(), codec->recomputed_head_tokens(), cache_salt};
+}
+
+void EngineBlocks::Begin(Sequence& sequence, const SequenceMap& sequences) {
+  sequence.chain.emplace(ProvenanceOf(sequence.format, sequence.cache_salt), block_tokens_);
+  if (sequence.awaiting()) {
+    const int64_t blocks = pool_->layout().BlocksFor(sequence.handed_over);
+    std::vector<SchedulerSequence> entries;
+    const SchedulerState state = MakeState(Ranked(sequences), &entries);
+    for (const SequenceId id : PlanReservation(state, blocks)) Preempt(*sequences.at(id));
+    const absl::Status grown = sequence.blocks.Grow(*pool_, sequence.handed_over);
+    ALUDEL_CHECK(grown.ok());
+  } else if (sequence.format != nullptr) {
+    Attach(sequence);
+    sequence.handed_over = sequence.computed;
+  }
+}
+
+void EngineBlocks::Received(Sequence& sequence) {
+  CountQuery(sequence);
+  sequence.computed = sequence.handed_over;
+  Insert(sequence);
+}
+
+void EngineBlocks::FallBack(Sequence& sequence) {
+  sequence.blocks.Clear();
+  sequence.handed_over = 0;
+  sequence.computed = 0;
+  sequence.format = nullptr;
+  sequence.chain.emplace(ProvenanceOf(nullptr, sequence.cache_salt), block_tokens_);
+}
+
+void EngineBlocks::Fork(const Sequence& sequence, Sequence& fork) {
+  fork.computed = sequence.computed;
+  fork.handed_over = sequence.handed_over;
+  fork.running = true;
+  fork.last_step = sequence.last_step;
+  fork.format = sequence.format;
+  fork.cache_salt = sequence.cache_salt;
+  fork.chain = sequence.chain;
+  fork.inserted_blocks = sequence.inserted_blocks;
+  fork.queried = true;
+  fork.cached_tokens = sequence.cached_tokens;
+  for (const BlockRef& block : sequence.blocks.blocks()) fork.blocks.Append(block);
+}
+
+std::vector<Sequence*> EngineBlocks::Ranked(const SequenceMap& sequences) const {
+  std::vector<Sequence*> ranked;
+  for (const auto& [id, sequence] : sequences) {
+    if (sequence->awaiting()) continue;
+    if (sequence->has_room != nullptr && !sequence->has_room()) {
+      sequence->lacked_room = true;
+      continue;
+    }
+    ranked.push_back(sequence.get());
+  }
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [](const Sequence* a, const Sequence* b) { return a->rank() < b->rank(); });
+  return ranked;
+}
+
+SchedulerState EngineBlocks::MakeState(const std::vector<Sequence*>& ranked,
+                                       std::vector<SchedulerSequence>* entries) const {
+  for (const Sequence* sequence : ranked) {
+    entries->push_back(
+        {.id = sequence->id,
+         .computed = sequence->computed,
+         .left = sequence->left(),
+         // One that was preempted has to start again first: as a decode that may not start yet it
+         // would be the one that has waited longest, and take the turn of others, for ever.
+         .decoding = sequence->running && sequence->completion_tokens() > 0 && sequence->left() == 1,
+         .started = sequence->running,
+         .last_step = sequence->last_step,
+         .blocks = sequence->blocks.ids(),
+         .kept_blocks = pool_->layout().BlocksFor(sequence->handed_over)});
+  }
+  return {.sequences = *entries,
+          .references = pool_->references(),
+          .free_blocks = pool_->free_blocks(),
+          .block_tokens = block_tokens_,
+          .token_budget = token_budget_,
+          .step = counters_->steps};
+}
+
+void EngineBlocks::Attach(Sequence& sequence) {
+  // A partly written block is not shared as a prefix.
+  if (cache_ == nullptr || sequence.computed % block_tokens_ != 0 ||
+      sequence.computed / block_tokens_ != static_cast<int64_t>(sequence.blocks.ids().size())) {
+    return;
+  }
+  const int64_t end = sequence.computed + sequence.left() - 1;
+  const int64_t usable = sequence.encoder == nullptr ? end : std::min(end, sequence.encoder->token_begin());
+  if (usable < sequence.computed + block_tokens_) return;
+  const auto hashes = sequence.chain->Extend(sequence.tokens);
+  cache_->Attach(hashes, usable / block_tokens_, &sequence.blocks);
+  sequence.computed = static_cast<int64_t>(sequence.blocks.ids().size()) * block_tokens_;
+  sequence.inserted_blocks = sequence.blocks.ids().size();
+}
+
+void EngineBlocks::Preempt(Sequence& sequence) {
+  const int64_t kept = pool_->layout().BlocksFor(sequence.handed_over);
+  sequence.blocks.Truncate(kept);
+  sequence.computed = std::min(sequence.computed, kept * block_tokens_);
+  sequence.inserted_blocks = std::min<size_t>(sequence.inserted_blocks, kept);
+  if (std::exchange(sequence.running, false)) ++counters_->preemptions;
+}
+
+std::vector<StepItem> EngineBlocks::Plan(const SequenceMap& sequences) {
+  const std::vector<Sequence*> ranked = Ranked(sequences);
+  if (ranked.empty()) return {};
+  for (Sequence* sequence : ranked) {
+    if (!sequence->running) Attach(*sequence);
+  }
+  std::vector<SchedulerSequence> entries;
+  StepPlan plan = PlanStep(MakeState(ranked, &entries));
+  for (const SequenceId id : plan.preempted) Preempt(*sequences.at(id));
+  return std::move(plan.items);
+}
+
+void EngineBlocks::Prepare(Sequence& sequence, int64_t tokens, Stream stream) {
+  if (!std::exchange(sequence.running, true)) CountQuery(sequence);
+  sequence.last_step = counters_->steps;
+  const absl::Status writable = sequence.blocks.MakeWritable(*pool_, sequence.computed, stream);
+  ALUDEL_CHECK(writable.ok());
+  const absl::Status grown = sequence.blocks.Grow(*pool_, sequence.computed + tokens);
+  ALUDEL_CHECK(grown.ok());
+}
+
+void EngineBlocks::Advance(Sequence& sequence, int64_t tokens) {
+  sequence.computed += tokens;
+  Insert(sequence);
+}
+
+void EngineBlocks::Insert(Sequence& sequence) {
+  const size_t full = sequence.computed / block_tokens_;
+  if (cache_ == nullptr || full <= sequence.inserted_blocks) return;
+  const auto hashes =
+      sequence.chain->Extend(absl::MakeConstSpan(sequence.tokens).subspan(0, sequence.computed));
+  const size_t from = sequence.inserted_blocks;
+  cache_->Insert(hashes.subspan(from, full - from), sequence.blocks.ids().subspan(from, full - from));
+  sequence.inserted_blocks = full;
+}
+
+void EngineBlocks::CountQuery(Sequence& sequence) {
+  if (cache_ == nullptr || std::exchange(sequence.queried, true)) return;
+  sequence.cached_tokens = sequence.computed;
+  counters_->prefix_queries += sequence.prompt_tokens;
+  counters_->prefix_hits += sequence.cached_tokens;
+}
+
+int64_t EngineBlocks::MatchedTokens(absl::Span<const int32_t> prompt, const KvCodec* codec,
+                                    const std::string& cache_salt) const {
+  if (cache_ == nullptr || prompt.empty()) return 0;
+  PrefixChain chain(ProvenanceOf(codec, cache_salt), block_tokens_);
+  return cache_->MatchedBlocks(chain.Extend(prompt.subspan(0, prompt.size() - 1))) * block_tokens_;
+}
+
+}  // namespace aludel

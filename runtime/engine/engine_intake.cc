@@ -1,0 +1,108 @@
+#include "runtime/engine/engine_intake.h"
+
+#include "absl/strings/str_format.h"
+#include "runtime/codec/handoff.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+constexpr int kFramesPerStep = 8;
+
+}  // namespace
+
+KvTarget EngineIntake::Target(const Sequence& sequence) const {
+  return {model_,
+          pool_,
+          sequence.blocks.ids(),
+          absl::MakeConstSpan(sequence.tokens).subspan(0, sequence.prompt_tokens),
+          sequence.handed_over,
+          sequence.receiving->codec->recomputed_head_tokens()};
+}
+
+absl::Status EngineIntake::Begin(Sequence& sequence) {
+  sequence.clock.Charge(&sequence.times.queue);
+  absl::Status begun = BeginHandoff(*sequence.receiving->decoder, Target(sequence));
+  sequence.clock.Charge(&sequence.times.recompute);
+  return begun;
+}
+
+void EngineIntake::FallBack(Sequence& sequence, const absl::Status& reason) {
+  sequence.clock.Charge(&sequence.times.await);
+  sequence.receiving.reset();
+  blocks_->FallBack(sequence);
+  sequence.fell_back = true;
+  sequence.fallback_reason = reason;
+  ++counters_->fallbacks;
+}
+
+absl::Status EngineIntake::Restart(Sequence& sequence) {
+  for (auto frame = frames_.begin(); frame != frames_.end();) {
+    if (frame->id != sequence.id) {
+      ++frame;
+      continue;
+    }
+    frame->release();
+    frame = frames_.erase(frame);
+  }
+  if (!sequence.awaiting()) return absl::OkStatus();
+  sequence.clock.Charge(&sequence.times.await);
+  Receiving& receiving = *sequence.receiving;
+  ALUDEL_ASSIGN_OR_RETURN(receiving.decoder, receiving.codec->NewDecoder());
+  receiving.ledger = FrameLedger(receiving.codec->shipped_layers(),
+                                 static_cast<uint32_t>(receiving.codec->recomputed_head_tokens()),
+                                 static_cast<uint32_t>(sequence.handed_over));
+  return Begin(sequence);
+}
+
+std::optional<std::pair<SequenceId, absl::Status>> EngineIntake::ApplySome(const SequenceMap& sequences) {
+  std::optional<std::pair<SequenceId, absl::Status>> failed;
+  for (int i = 0; i < kFramesPerStep && !failed && !frames_.empty(); ++i) {
+    const PendingFrame frame = std::move(frames_.front());
+    frames_.pop_front();
+    const auto found = sequences.find(frame.id);
+    if (found == sequences.end() || !found->second->awaiting()) {
+      ++counters_->frames_rejected;
+    } else if (absl::Status status = ApplyOne(*found->second, frame); !status.ok()) {
+      failed.emplace(frame.id, std::move(status));
+    }
+    frame.release();
+  }
+  return failed;
+}
+
+absl::Status EngineIntake::ApplyOne(Sequence& sequence, const PendingFrame& frame) {
+  sequence.clock.Charge(&sequence.times.await);
+  absl::Status status = Apply(sequence, frame);
+  sequence.clock.Charge(&sequence.times.reconstruct);
+  if (!status.ok()) {
+    ++counters_->frames_rejected;
+    // Of duplicates the first received stays.
+    return absl::IsAlreadyExists(status) ? absl::OkStatus() : status;
+  }
+  ++counters_->frames_applied;
+  if (sequence.receiving->ledger.complete()) {
+    sequence.receiving.reset();
+    blocks_->Received(sequence);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineIntake::Apply(Sequence& sequence, const PendingFrame& frame) {
+  Receiving& receiving = *sequence.receiving;
+  ALUDEL_RETURN_IF_ERROR(VerifyFrame(frame.header_bytes, frame.payload));
+  if (frame.header.kind != receiving.codec->kind()) {
+    return absl::DataLossError(absl::StrFormat("frame kind is %d, the ticket's format %s has %d",
+                                               static_cast<int>(frame.header.kind), receiving.codec->name(),
+                                               static_cast<int>(receiving.codec->kind())));
+  }
+  ALUDEL_RETURN_IF_ERROR(receiving.ledger.Add(frame.header.coverage));
+  return receiving.decoder->Apply(frame.header.coverage, frame.payload, Target(sequence));
+}
+
+void EngineIntake::ReleaseAll() {
+  for (PendingFrame& frame : frames_) frame.release();
+  frames_.clear();
+}
+
+}  // namespace aludel

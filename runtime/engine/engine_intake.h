@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "runtime/codec/frame.h"
+#include "runtime/engine/engine_blocks.h"
+#include "runtime/engine/engine_stats.h"
+#include "runtime/engine/sequence.h"
+#include "runtime/kv/block_pool.h"
+#include "runtime/model/transformer.h"
+
+namespace aludel {
+
+// A frame that has arrived for a sequence; `release` gives its bytes back.
+struct PendingFrame {
+  SequenceId id;
+  FrameHeader header;
+  std::vector<uint8_t> header_bytes;
+  absl::Span<const uint8_t> payload;
+  std::function<void()> release;
+};
+
+// Receives the frames of handoffs: they wait here, are checked, and fill their sequence's blocks. A frame
+// that fails a check turns its sequence to local prefill. Owned by the engine thread; sequences and frames
+// must not outlive it.
+class EngineIntake {
+ public:
+  // All must outlive the intake.
+  EngineIntake(Transformer* model, BlockPool* pool, EngineBlocks* blocks, EngineStats* counters)
+      : model_(model), pool_(pool), blocks_(blocks), counters_(counters) {}
+
+  // Prepares the decoder of a sequence that has blocks for everything handed over. After an error the
+  // sequence must fall back.
+  absl::Status Begin(Sequence& sequence);
+  void Push(PendingFrame frame) { frames_.push_back(std::move(frame)); }
+  bool empty() const { return frames_.empty(); }
+  // Reconstructs a few frames, in order of arrival: a handoff may delay running decodes by these and no
+  // more. Stops at a sequence that must fall back, and returns why.
+  std::optional<std::pair<SequenceId, absl::Status>> ApplySome(const SequenceMap& sequences);
+  // Forgets an incomplete handoff: the prompt is computed here.
+  void FallBack(Sequence& sequence, const absl::Status& reason);
+  // Unless everything was received: forgets what was applied, and drops the waiting frames of this sequence.
+  absl::Status Restart(Sequence& sequence);
+  // Releases every waiting frame unread.
+  void ReleaseAll();
+
+ private:
+  absl::Status ApplyOne(Sequence& sequence, const PendingFrame& frame);
+  absl::Status Apply(Sequence& sequence, const PendingFrame& frame);
+  KvTarget Target(const Sequence& sequence) const;
+
+  Transformer* const model_;
+  BlockPool* const pool_;
+  EngineBlocks* const blocks_;
+  EngineStats* const counters_;
+  std::deque<PendingFrame> frames_;
+};
+
+}  // namespace aludel

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/tensor.h"
+
+namespace aludel {
+
+struct EngineOptions {
+  int64_t kv_blocks = 0;  // 0: enough for max_num_seqs full contexts, at most 1/4 of host memory
+  int block_tokens = 16;
+  DType kv_dtype = DType::kBf16;
+  int64_t max_context = 0;               // 0: the model's
+  int64_t max_num_batched_tokens = 256;  // tokens of one step, prefill and decode together
+  int max_num_seqs = 64;                 // running or waiting for frames
+  bool prefix_cache = true;              // sequences share the blocks of what they begin with
+};
+
+// Priorities of requests go from -kMaxPriority to kMaxPriority; lower goes first.
+constexpr int kMaxPriority = 16;
+
+}  // namespace aludel

@@ -1,0 +1,120 @@
+#include "runtime/engine/engine_request.h"
+
+#include <algorithm>
+#include <random>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "runtime/engine/encoding_observer.h"
+#include "runtime/engine/engine_options.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+SteadyClock::time_point ToSteady(absl::Time deadline) {
+  // A year is as good as for ever; the steady clock's type cannot hold much more.
+  if (deadline - absl::Now() > absl::Hours(24 * 365)) return SteadyClock::time_point::max();
+  return SteadyClock::now() + absl::ToChronoNanoseconds(deadline - absl::Now());
+}
+
+}  // namespace
+
+absl::Status RequestReader::CheckPrompt(const std::vector<int32_t>& prompt) const {
+  if (prompt.empty()) return absl::InvalidArgumentError("the prompt is empty");
+  const auto tokens = static_cast<int64_t>(prompt.size());
+  if (tokens >= options_.max_context) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the prompt has %d tokens, this model's maximum context length is %d tokens", tokens,
+                        options_.max_context));
+  }
+  for (const int32_t id : prompt) {
+    if (id < 0 || id >= vocab_) {
+      return absl::InvalidArgumentError(absl::StrFormat("token id %d, the vocabulary has %d", id, vocab_));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RequestReader::CheckSampling(const SamplingParams& sampling) const {
+  if (sampling.choices < 1) {
+    return absl::InvalidArgumentError(absl::StrFormat("%d choices asked for, want 1", sampling.choices));
+  }
+  if (sampling.choices > options_.max_num_seqs) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("%d choices asked for, this engine runs at most %d at once", sampling.choices,
+                        options_.max_num_seqs));
+  }
+  for (const LogitBias& bias : sampling.logit_bias) {
+    if (bias.id < 0 || bias.id >= vocab_) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("logit_bias holds token id %d, the vocabulary has %d", bias.id, vocab_));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadGenerate(
+    GenerateSpec spec, std::shared_ptr<SequenceListener> listener) const {
+  ALUDEL_RETURN_IF_ERROR(CheckPrompt(spec.prompt));
+  ALUDEL_RETURN_IF_ERROR(CheckSampling(spec.sampling));
+  if (std::abs(spec.priority) > kMaxPriority) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("priority is %d, want %d to %d", spec.priority, -kMaxPriority, kMaxPriority));
+  }
+  const int64_t room = options_.max_context - static_cast<int64_t>(spec.prompt.size());
+  const int64_t max_completion =
+      spec.sampling.max_tokens > 0 ? std::min(spec.sampling.max_tokens, room) : room;
+  auto group = std::make_shared<ChoiceGroup>();
+  std::random_device random;
+  group->seed = uint64_t{random()} << 32 | random();
+  group->sampling = std::move(spec.sampling);
+  group->constraint = std::move(spec.constraint);
+  group->open = group->sampling.choices;
+  group->unforked = group->open - 1;
+  auto sequence = std::make_unique<Sequence>(std::move(spec.prompt), max_completion, std::move(listener),
+                                             std::move(group), /*choice=*/0, tokenizer_);
+  sequence->format = spec.codec;
+  sequence->priority = spec.priority;
+  sequence->cache_salt = std::move(spec.cache_salt);
+  if (spec.codec != nullptr && spec.handed_over_tokens == 0) sequence->cached_wanted = spec.cached_tokens;
+  if (spec.codec != nullptr && spec.handed_over_tokens > 0) {
+    const int64_t head = spec.codec->recomputed_head_tokens();
+    if (spec.handed_over_tokens <= head || spec.handed_over_tokens >= sequence->prompt_tokens) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "tokens [%d, %d) of a prompt of %d handed over, want an end of %d to %d", head,
+          spec.handed_over_tokens, sequence->prompt_tokens, head + 1, sequence->prompt_tokens - 1));
+    }
+    ALUDEL_ASSIGN_OR_RETURN(auto decoder, spec.codec->NewDecoder());
+    sequence->receiving.emplace(
+        Receiving{spec.codec, std::move(decoder),
+                  FrameLedger(spec.codec->shipped_layers(), static_cast<uint32_t>(head),
+                              static_cast<uint32_t>(spec.handed_over_tokens))});
+    sequence->handed_over = spec.handed_over_tokens;
+  }
+  sequence->prompt_end = sequence->prompt_tokens;
+  sequence->deadline = ToSteady(spec.deadline);
+  return sequence;
+}
+
+absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadPrefill(
+    PrefillSpec spec, std::shared_ptr<SequenceListener> listener) const {
+  ALUDEL_RETURN_IF_ERROR(CheckPrompt(spec.prompt));
+  auto sequence =
+      std::make_unique<Sequence>(std::move(spec.prompt), /*max_completion=*/0, std::move(listener),
+                                 std::make_shared<ChoiceGroup>(), /*choice=*/0, tokenizer_);
+  if (spec.token_end <= 0 || spec.token_end > sequence->prompt_tokens) {
+    return absl::InvalidArgumentError(absl::StrFormat("token_end is %d, want 1 to the prompt's %d tokens",
+                                                      spec.token_end, sequence->prompt_tokens));
+  }
+  ALUDEL_ASSIGN_OR_RETURN(auto encoder, spec.codec->NewEncoder());
+  sequence->encoder = std::make_unique<EncodingObserver>(
+      std::max(spec.encode_begin, spec.codec->recomputed_head_tokens()), std::move(encoder), spec.sink);
+  sequence->prompt_end = spec.token_end;
+  sequence->has_room = std::move(spec.has_room);
+  sequence->cache_salt = std::move(spec.cache_salt);
+  sequence->deadline = ToSteady(spec.deadline);
+  return sequence;
+}
+
+}  // namespace aludel

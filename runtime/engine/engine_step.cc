@@ -1,0 +1,45 @@
+#include "runtime/engine/engine_step.h"
+
+#include <utility>
+
+#include "runtime/status_macros.h"
+
+namespace aludel {
+
+BatchItem StepRunner::MakeItem(Sequence& sequence, int64_t tokens) {
+  sequence.clock.Charge(std::exchange(sequence.lacked_room, false) ? &sequence.times.await
+                                                                   : &sequence.times.queue);
+  blocks_->Prepare(sequence, tokens, model_->stream());
+  const absl::Span<const int32_t> ids =
+      absl::MakeConstSpan(sequence.tokens).subspan(sequence.computed, tokens);
+  const bool last = sequence.computed + tokens == static_cast<int64_t>(sequence.tokens.size());
+  BatchItem item{.ids = ids,
+                 .position = sequence.computed,
+                 .blocks = sequence.blocks.ids(),
+                 .observer = sequence.encoder.get()};
+  if (last && sequence.max_completion > 0) {
+    item.draw = sequence.DeviceDraw();
+    item.wants_logits = !item.draw.has_value();
+  }
+  return item;
+}
+
+absl::Status StepRunner::Run(absl::Span<const StepItem> plan, const SequenceMap& sequences,
+                             std::vector<StepResult>* results) {
+  std::vector<BatchItem> items;
+  for (const StepItem& step : plan) items.push_back(MakeItem(*sequences.at(step.id), step.tokens));
+  ALUDEL_RETURN_IF_ERROR(model_->Forward(absl::MakeSpan(items), *pool_, &logits_));
+  const size_t vocab = model_->config().vocab;
+  size_t next_logits = 0;
+  for (size_t i = 0; i < plan.size(); ++i) {
+    StepResult result{plan[i].id, plan[i].tokens, std::move(items[i].observer_status), {}, {}};
+    if (items[i].draw.has_value()) result.drawn = items[i].token;
+    if (items[i].wants_logits) {
+      result.logits = absl::MakeConstSpan(logits_).subspan(vocab * next_logits++, vocab);
+    }
+    results->push_back(std::move(result));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace aludel

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "kernels/repeat_stats.h"
+#include "runtime/engine/engine_blocks.h"
+#include "runtime/engine/scheduler.h"
+#include "runtime/engine/sequence.h"
+#include "runtime/kv/block_pool.h"
+#include "runtime/model/transformer.h"
+
+namespace aludel {
+
+// One sequence's part in a forward pass that has run.
+struct StepResult {
+  SequenceId id = 0;
+  int64_t tokens = 0;
+  absl::Status observer_status;
+  // After its last token either of them, where the next one is to be chosen.
+  absl::Span<const float> logits;  // until the next step
+  std::optional<int32_t> drawn;    // or kNoToken
+};
+
+// Carries out plans: has every item's blocks prepared, lays the items out as one batch, runs the model. Owned
+// by the engine thread.
+class StepRunner {
+ public:
+  // All must outlive the runner.
+  StepRunner(Transformer* model, BlockPool* pool, EngineBlocks* blocks)
+      : model_(model), pool_(pool), blocks_(blocks) {}
+
+  // Computes `plan` over `sequences`. An error is every item's.
+  absl::Status Run(absl::Span<const StepItem> plan, const SequenceMap& sequences,
+                   std::vector<StepResult>* results);
+
+  // Graph statistics of the steps that only decode.
+  RepeatStats repeats() const { return model_->device()->repeat_stats(model_->stream()); }
+
+ private:
+  BatchItem MakeItem(Sequence& sequence, int64_t tokens);
+
+  Transformer* const model_;
+  BlockPool* const pool_;
+  EngineBlocks* const blocks_;
+  std::vector<float> logits_;
+};
+
+}  // namespace aludel

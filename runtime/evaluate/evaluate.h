@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/device.h"
+#include "kernels/weight_format.h"
+#include "runtime/evaluate/allocation.h"
+#include "runtime/evaluate/layer_error.h"
+#include "runtime/evaluate/score.h"
+
+namespace aludel {
+
+// aludel-eval without its command line: what handoff formats cost and lose, all side by side on the same
+// questions. Every format goes through its serialized frames. All of a prompt but its last token is
+// handed over.
+struct EvaluateJob {
+  std::string producer;  // model directory
+  std::string consumer;  // model directory
+  std::string codec;     // artifact directory, or "" for formats that need none
+  std::string qa;        // question file
+  std::string text;      // plain text for perplexity, or ""
+  // "all", or a comma-separated list of formats and controls.
+  std::string formats = "all";
+  int64_t questions = 0;  // 0: all
+  int64_t text_windows = 32;
+  int64_t window_tokens = 512;
+  int max_answer_tokens = 24;
+  DType compute = DType::kF32;
+  std::optional<WeightFormat> weights;   // of both models: int8 or int4, or none
+  int64_t max_num_batched_tokens = 256;  // of the producer's prefill, hence of frames; the servers' default
+  uint64_t seed = 1;                     // of the bootstrap
+  std::string log;                       // where every question's record is kept (evaluation_log.h), or ""
+  bool resume = false;                   // go on where `log` ends
+};
+
+struct FormatResult {
+  std::string name;
+  // Place among the artifact's formats of preset aludel by the loss that calibration measured for this
+  // consumer, from 0 = the coarsest.
+  std::optional<int> tier;
+  std::optional<double> max_kl;  // what its calibration was asked for
+  int recomputed_layers = 0;
+  int64_t recomputed_tokens = 1;  // at a prompt's head and tail; the last token always is one
+  double consumer_compute_share = 0;
+  double bytes_per_token = 0;
+  double bytes_vs_raw = 0;
+  double f1 = 0;
+  Interval f1_ci95;
+  Interval f1_loss_ci95;  // of oracle minus format, paired
+  double em = 0;
+  double kl = 0;
+  Interval kl_ci95;
+  double kl_p95 = 0;
+  double tv = 0;
+  std::optional<double> ppl;
+  double encode_tokens_per_s = 0;
+  double reconstruct_tokens_per_s = 0;
+  std::vector<LayerError> layer_errors;  // per layer
+  std::vector<Share> shares;             // of bytes_per_token
+};
+
+struct EvaluateReport {
+  std::string producer, consumer, producer_hash, consumer_hash, compute;
+  int64_t questions = 0;
+  int64_t prompt_tokens = 0;
+  int64_t answer_tokens = 0;  // of the oracle, end tokens counted
+  double oracle_f1 = 0;
+  Interval oracle_f1_ci95;
+  double oracle_em = 0;
+  std::optional<double> oracle_ppl;
+  std::vector<FormatResult> formats;
+};
+
+// Called as work proceeds, with the scores so far in words; false ends with Cancelled.
+using EvaluateProgress =
+    std::function<bool(absl::string_view stage, int64_t done, int64_t total, absl::string_view scores)>;
+
+absl::StatusOr<EvaluateReport> Evaluate(const EvaluateJob& job, Device* device,
+                                        const EvaluateProgress& progress);
+
+// A line for each format whose loss on these questions is above what its calibration was asked for (the lower
+// end of its 95 % interval is).
+std::vector<std::string> LossWarnings(const EvaluateReport& report);
+// Writes report.json, report.md and report.html into `directory`, which is created where it does not exist.
+absl::Status WriteReport(const EvaluateReport& report, const std::string& directory);
+std::string ReportMarkdown(const EvaluateReport& report);
+// A page that needs nothing else: plots of quality against bytes, and the table.
+std::string ReportHtml(const EvaluateReport& report);
+
+}  // namespace aludel

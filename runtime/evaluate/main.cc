@@ -1,0 +1,92 @@
+// aludel-eval: what each handoff format costs in bytes and computing, and what it loses.
+
+#include <cstdio>
+#include <string>
+
+#include "runtime/evaluate/evaluate.h"
+#include "runtime/status_macros.h"
+#include "runtime/tool/flag_set.h"
+#include "runtime/tool/machine_flags.h"
+#include "runtime/tool/progress.h"
+
+namespace aludel {
+namespace {
+
+constexpr char kUsage[] =
+    R"(aludel-eval compares handoff formats on questions: bytes per token, F1 and exact match of the answers, and
+how far the consumer's next-token distributions move (KL, total variation) from those on its own cache. Every
+format is decoded from its serialized frames. The zero-byte controls of the artifact stand beside the formats.
+
+  aludel-eval --producer base --consumer chat --codec codec --qa questions.jsonl --formats all --out report
+
+Questions are lines of {"context": ..., "question": ..., "answers": [...]}. Writes report.json, report.md and report.html,
+and records.jsonl question by question, from which --resume goes on.)";
+
+absl::Status Run(int argc, char** argv) {
+  EvaluateJob job;
+  std::string out;
+  int64_t max_answer_tokens = job.max_answer_tokens;
+  int64_t seed = 1;
+  MachineFlags machine;
+  FlagSet flags(kUsage);
+  flags.Add("producer", "DIR", &job.producer, "model directory of the prefill side");
+  flags.Add("consumer", "DIR", &job.consumer, "model directory of the decode side");
+  flags.Add("codec", "DIR", &job.codec, "artifact directory; without it raw, int8 and int4 can be measured");
+  flags.Add("qa", "FILE", &job.qa, "questions, JSON lines");
+  flags.Add("text", "FILE", &job.text, "plain text for perplexity; optional");
+  flags.Add("formats", "LIST", &job.formats, "comma-separated formats and controls, or all");
+  flags.Add("out", "DIR", &out, "where report.json, report.md and report.html go");
+  flags.Add("questions", "N", &job.questions, "use the first N questions; 0: all");
+  flags.Add("text-windows", "N", &job.text_windows, "windows of text at most");
+  flags.Add("window-tokens", "N", &job.window_tokens, "tokens of a window; its first half is handed over");
+  flags.Add("max-answer-tokens", "N", &max_answer_tokens, "length at which answers are cut");
+  flags.Add("max-num-batched-tokens", "N", &job.max_num_batched_tokens,
+            "of one prefill step; frames are cut there");
+  machine.AddCompute(&flags, job.compute, "arithmetic of both models and the codec");
+  machine.AddWeights(&flags);
+  flags.Add("seed", "N", &seed, "of the bootstrap");
+  flags.Add("resume", &job.resume, "go on with the interrupted evaluation in --out");
+  machine.AddThreads(&flags);
+  ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
+  if (flags.help_asked()) {
+    std::fputs(flags.Help().c_str(), stdout);
+    return absl::OkStatus();
+  }
+  if (job.producer.empty() || job.consumer.empty() || job.qa.empty() || out.empty()) {
+    return absl::InvalidArgumentError("--producer, --consumer, --qa and --out are needed (see --help)");
+  }
+  if (max_answer_tokens < 1 || job.window_tokens < 4 || job.text_windows < 1 ||
+      job.max_num_batched_tokens < 1) {
+    return absl::InvalidArgumentError(
+        "want --max-answer-tokens, --text-windows and --max-num-batched-tokens above 0 and --window-tokens "
+        "at least 4");
+  }
+  ALUDEL_ASSIGN_OR_RETURN(job.compute, machine.Compute());
+  ALUDEL_ASSIGN_OR_RETURN(job.weights, machine.Weights());
+  job.max_answer_tokens = static_cast<int>(max_answer_tokens);
+  job.seed = static_cast<uint64_t>(seed);
+  job.log = out + "/records.jsonl";
+  ALUDEL_ASSIGN_OR_RETURN(const auto device, machine.Open());
+  StopOnSignals();
+  ProgressBar bar;
+  const EvaluateProgress progress = [&bar](absl::string_view stage, int64_t done, int64_t total,
+                                           absl::string_view scores) {
+    bar.Update(stage, done, total, scores);
+    return !StopAsked();
+  };
+  ALUDEL_ASSIGN_OR_RETURN(const EvaluateReport report, Evaluate(job, device.get(), progress));
+  bar.Break();
+  ALUDEL_RETURN_IF_ERROR(WriteReport(report, out));
+  std::fputs(ReportMarkdown(report).c_str(), stdout);
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace aludel
+
+int main(int argc, char** argv) {
+  const absl::Status status = aludel::Run(argc, argv);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "aludel-eval: %s\n", std::string(status.message()).c_str());
+  return absl::IsCancelled(status) ? 130 : 2;
+}

@@ -1,0 +1,153 @@
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+#include "runtime/evaluate/evaluate.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json ToJson(const Interval& interval) { return Json::array({interval.low, interval.high}); }
+
+template <typename T>
+Json ToJson(const std::optional<T>& value) {
+  return value.has_value() ? Json(*value) : Json(nullptr);
+}
+
+Json ToJson(const LayerError& error) {
+  return {{"k", error.k.ratio()},
+          {"v", error.v.ratio()},
+          {"logits", error.logits.ratio()},
+          {"output", error.output.ratio()}};
+}
+
+Json ToJson(const Share& share) {
+  return {{"first_layer", share.first_layer},
+          {"layers", share.layers},
+          {"part", share.part},
+          {"bytes_per_token", share.bytes}};
+}
+
+Json ToJson(const FormatResult& f) {
+  Json json;
+  json["name"] = f.name;
+  json["tier"] = ToJson(f.tier);
+  json["recomputed_layers"] = f.recomputed_layers;
+  json["recomputed_tokens"] = f.recomputed_tokens;
+  json["consumer_compute_share"] = f.consumer_compute_share;
+  json["bytes_per_token"] = f.bytes_per_token;
+  json["bytes_vs_raw"] = f.bytes_vs_raw;
+  json["f1"] = f.f1;
+  json["f1_ci95"] = ToJson(f.f1_ci95);
+  json["f1_loss_ci95"] = ToJson(f.f1_loss_ci95);
+  json["em"] = f.em;
+  json["kl"] = f.kl;
+  json["kl_ci95"] = ToJson(f.kl_ci95);
+  json["kl_p95"] = f.kl_p95;
+  json["max_kl"] = ToJson(f.max_kl);
+  json["tv"] = f.tv;
+  json["ppl"] = ToJson(f.ppl);
+  json["encode_tokens_per_s"] = f.encode_tokens_per_s;
+  json["reconstruct_tokens_per_s"] = f.reconstruct_tokens_per_s;
+  json["layer_error"] = Json::array();
+  for (const LayerError& error : f.layer_errors) json["layer_error"].push_back(ToJson(error));
+  json["allocation"] = Json::array();
+  for (const Share& share : f.shares) json["allocation"].push_back(ToJson(share));
+  return json;
+}
+
+Json ToJson(const EvaluateReport& report) {
+  Json json;
+  json["producer"] = {{"path", report.producer}, {"hash", report.producer_hash}};
+  json["consumer"] = {{"path", report.consumer}, {"hash", report.consumer_hash}};
+  json["compute"] = report.compute;
+  json["questions"] = report.questions;
+  json["prompt_tokens"] = report.prompt_tokens;
+  json["answer_tokens"] = report.answer_tokens;
+  json["oracle"] = {{"f1", report.oracle_f1},
+                    {"em", report.oracle_em},
+                    {"f1_ci95", ToJson(report.oracle_f1_ci95)},
+                    {"ppl", ToJson(report.oracle_ppl)}};
+  json["formats"] = Json::array();
+  for (const FormatResult& format : report.formats) json["formats"].push_back(ToJson(format));
+  return json;
+}
+
+absl::Status WriteText(const std::string& path, const std::string& text) {
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "wbe"), &std::fclose);
+  if (file == nullptr || std::fwrite(text.data(), 1, text.size(), file.get()) != text.size() ||
+      std::fflush(file.get()) != 0) {
+    return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(errno)));
+  }
+  return absl::OkStatus();
+}
+
+std::string Perplexity(const std::optional<double>& ppl) {
+  return ppl.has_value() ? absl::StrFormat("%.3f", *ppl) : "-";
+}
+
+}  // namespace
+
+std::string ReportMarkdown(const EvaluateReport& report) {
+  std::string text = absl::StrFormat(
+      "# %s -> %s\n\n%d questions, %d prompt tokens (all but the last of each handed over), %d oracle answer "
+      "tokens, %s arithmetic.\nF1 and exact match as in SQuAD; KL(oracle || format) in nats over the "
+      "oracle's "
+      "answer tokens; intervals are 95 %% bootstrap.\n\n",
+      report.producer, report.consumer, report.questions, report.prompt_tokens, report.answer_tokens,
+      report.compute);
+  absl::StrAppend(&text,
+                  "| format | bytes/token | vs raw | F1 | EM | KL | KL p95 | TV | PPL | consumer compute | "
+                  "encode tok/s | reconstruct tok/s |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+  absl::StrAppendFormat(&text, "| oracle | 0 | 0 | %.3f [%.3f, %.3f] | %.3f | 0 | 0 | 0 | %s | 1 | - | - |\n",
+                        report.oracle_f1, report.oracle_f1_ci95.low, report.oracle_f1_ci95.high,
+                        report.oracle_em, Perplexity(report.oracle_ppl));
+  for (const FormatResult& f : report.formats) {
+    absl::StrAppendFormat(&text,
+                          "| %s | %.1f | %.4f | %.3f [%.3f, %.3f] | %.3f | %.4f [%.4f, %.4f] | %.3f | %.4f | "
+                          "%s | %.3f | %.0f | "
+                          "%.0f |\n",
+                          f.name, f.bytes_per_token, f.bytes_vs_raw, f.f1, f.f1_ci95.low, f.f1_ci95.high,
+                          f.em, f.kl, f.kl_ci95.low, f.kl_ci95.high, f.kl_p95, f.tv, Perplexity(f.ppl),
+                          f.consumer_compute_share, f.encode_tokens_per_s, f.reconstruct_tokens_per_s);
+  }
+  for (const std::string& warning : LossWarnings(report)) absl::StrAppend(&text, "\n", warning, "\n");
+  return text;
+}
+
+std::vector<std::string> LossWarnings(const EvaluateReport& report) {
+  std::vector<std::string> warnings;
+  for (const FormatResult& f : report.formats) {
+    if (!f.max_kl.has_value() || f.kl_ci95.low <= *f.max_kl) continue;
+    warnings.push_back(
+        absl::StrFormat("warning: %s loses KL %.4f [%.4f, %.4f] on these questions, its calibration was "
+                        "asked for at most %g: calibrate with "
+                        "prompts like these",
+                        f.name, f.kl, f.kl_ci95.low, f.kl_ci95.high, *f.max_kl));
+  }
+  return warnings;
+}
+
+absl::Status WriteReport(const EvaluateReport& report, const std::string& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) return absl::UnavailableError(absl::StrCat(directory, ": ", error.message()));
+  std::string json;
+  try {
+    json = ToJson(report).dump(1) + "\n";
+  } catch (const nlohmann::json::exception& failure) {
+    return absl::InvalidArgumentError(absl::StrCat("report: ", failure.what()));
+  }
+  ALUDEL_RETURN_IF_ERROR(WriteText(absl::StrCat(directory, "/report.json"), json));
+  ALUDEL_RETURN_IF_ERROR(WriteText(absl::StrCat(directory, "/report.md"), ReportMarkdown(report)));
+  return WriteText(absl::StrCat(directory, "/report.html"), ReportHtml(report));
+}
+
+}  // namespace aludel

@@ -1,0 +1,108 @@
+// aludel-inspect: what a model directory, a pair of them or a codec artifact is, before a server starts.
+
+#include <cstdio>
+#include <filesystem>
+#include <string>
+
+#include "runtime/codec/artifact/artifact.h"
+#include "runtime/inspect/inspect_artifact.h"
+#include "runtime/inspect/inspect_model.h"
+#include "runtime/inspect/inspect_text.h"
+#include "runtime/status_macros.h"
+#include "runtime/tool/flag_set.h"
+#include "runtime/tool/machine_flags.h"
+
+namespace aludel {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr char kUsage[] =
+    R"(aludel-inspect says what a directory holds and whether things belong together, before a server starts.
+
+  aludel-inspect MODEL --concurrency 16 --context 4096   what it is, whether it loads, and the memory it takes
+  aludel-inspect PRODUCER CONSUMER                       whether one's cache can serve the other, and why not
+  aludel-inspect CODEC                                   an artifact's formats, layer by layer, and its models
+  aludel-inspect PRODUCER CONSUMER --codec CODEC         whether the artifact was made for this pair
+
+The checks are those that servers make when they start and meet. The last form hashes both models, which reads all
+their weights. Exit code: 0 when all is well, 1 when a model does not load or things do not belong together (the
+problems are listed), 2 for a mistake on the command line or a directory that cannot be read.)";
+
+constexpr int kProblems = 1;
+constexpr int kMistake = 2;
+
+struct Request {
+  std::vector<std::string> directories;
+  std::string codec;
+  MemoryPlanOptions plan;
+};
+
+bool IsArtifact(const std::string& directory) {
+  std::error_code error;
+  return std::filesystem::exists(directory + "/" + kArtifactManifest, error);
+}
+
+absl::StatusOr<ordered_json> Inspect(const Request& request) {
+  if (request.directories.size() == 1) {
+    const std::string& directory = request.directories[0];
+    return IsArtifact(directory) ? InspectArtifact(directory) : InspectModel(directory, request.plan);
+  }
+  if (request.directories.empty()) return InspectArtifact(request.codec);
+  const std::string& producer = request.directories[0];
+  const std::string& consumer = request.directories[1];
+  ALUDEL_ASSIGN_OR_RETURN(ordered_json report, InspectPair(producer, consumer));
+  if (request.codec.empty()) return report;
+  ALUDEL_ASSIGN_OR_RETURN(const ordered_json fit, InspectArtifactFit(request.codec, producer, consumer));
+  report["fits"] = report["fits"].get<bool>() && fit["fits"].get<bool>();
+  for (const auto& problem : fit["problems"]) report["problems"].push_back(problem);
+  report["codec"] = request.codec;
+  report["formats_that_fit"] = fit["formats_that_fit"];
+  return report;
+}
+
+absl::StatusOr<int> Run(int argc, char** argv) {
+  Request request;
+  bool as_json = false;
+  MachineFlags machine;
+  FlagSet flags(kUsage);
+  flags.AddArguments("DIR [CONSUMER]", 2, &request.directories,
+                     "a model or an artifact; or producer and consumer");
+  flags.Add("codec", "DIR", &request.codec, "an artifact, to be held against the two models");
+  flags.Add("concurrency", "N", &request.plan.concurrency, "sequences at a time, for the memory plan");
+  flags.Add("context", "N", &request.plan.context, "tokens of each; 0: the model's, at most 8192");
+  machine.AddCompute(&flags, request.plan.compute, "arithmetic of the server");
+  machine.AddWeights(&flags);
+  flags.Add("json", &as_json, "print JSON, for scripts");
+  ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
+  if (flags.help_asked()) {
+    std::fputs(flags.Help().c_str(), stdout);
+    return 0;
+  }
+  if (request.directories.empty() && request.codec.empty()) {
+    return absl::InvalidArgumentError("a directory is needed (see --help)");
+  }
+  if (request.directories.size() == 1 && !request.codec.empty()) {
+    return absl::InvalidArgumentError("--codec wants both a producer and a consumer (see --help)");
+  }
+  if (request.plan.concurrency < 1 || request.plan.context < 0) {
+    return absl::InvalidArgumentError("want --concurrency of at least 1 and --context of at least 0");
+  }
+  ALUDEL_ASSIGN_OR_RETURN(request.plan.compute, machine.Compute());
+  ALUDEL_ASSIGN_OR_RETURN(request.plan.weights, machine.Weights());
+  ALUDEL_ASSIGN_OR_RETURN(const ordered_json report, Inspect(request));
+  const std::string text = as_json ? report.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n"
+                                   : RenderText(report);
+  std::fputs(text.c_str(), stdout);
+  return report.contains("problems") && !report["problems"].empty() ? kProblems : 0;
+}
+
+}  // namespace
+}  // namespace aludel
+
+int main(int argc, char** argv) {
+  const absl::StatusOr<int> code = aludel::Run(argc, argv);
+  if (code.ok()) return *code;
+  std::fprintf(stderr, "aludel-inspect: %s\n", std::string(code.status().message()).c_str());
+  return aludel::kMistake;
+}

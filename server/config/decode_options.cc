@@ -1,0 +1,117 @@
+#include "server/config/decode_options.h"
+
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "aludel/v1/config.pb.h"
+#include "runtime/status_macros.h"
+#include "server/config/common_sections.h"
+#include "server/config/config_file.h"
+#include "server/config/model_sections.h"
+
+namespace aludel {
+namespace {
+
+PlannerOptions ReadPlanner(const ConfigSection& section, const v1::PlannerConfig& planner) {
+  static const std::map<std::string, Fidelity> kFidelities = {{"exact", Fidelity::kExact},
+                                                              {"high", Fidelity::kHigh},
+                                                              {"balanced", Fidelity::kBalanced},
+                                                              {"fast", Fidelity::kFast},
+                                                              {"coded", Fidelity::kCoded}};
+  section.CheckOneOf("fidelity", {"exact", "high", "balanced", "fast", "coded"});
+  section.CheckOneOf("policy", {"first", "fastest"});
+  section.CheckRange("min_remote_tokens", 0, kMaxTokens);
+  section.CheckRange("recomputed_tail_tokens", 1, kMaxTokens);
+  section.Check(planner.high_kl() >= 0, "high_kl", absl::StrCat(planner.high_kl()), "0 or more");
+  section.Check(planner.balanced_kl() >= planner.high_kl(), "balanced_kl",
+                absl::StrCat(planner.balanced_kl()), "at least high_kl");
+  PlannerOptions options{.format = planner.format(),
+                         .min_remote_tokens = planner.min_remote_tokens(),
+                         .recomputed_tail_tokens = planner.recomputed_tail_tokens(),
+                         .fastest = planner.policy() == "fastest",
+                         .high_kl = planner.high_kl(),
+                         .balanced_kl = planner.balanced_kl()};
+  const auto fidelity = kFidelities.find(planner.fidelity());
+  if (fidelity != kFidelities.end()) options.fidelity = fidelity->second;
+  for (const v1::FormatLoss& loss : planner.losses()) {
+    section.Check(loss.has_kl() && loss.kl() >= 0 && !loss.format().empty(), "losses",
+                  absl::StrCat("\"", loss.format(), "\" with kl ", loss.kl()),
+                  "a format and a kl of 0 or more");
+    options.losses[loss.format()] = loss.kl();
+  }
+  return options;
+}
+
+ShadowOptions ReadShadow(const ConfigSection& section, const v1::ShadowConfig& shadow) {
+  section.Check(shadow.share() >= 0 && shadow.share() <= 1, "share", absl::StrCat(shadow.share()), "0 to 1");
+  section.CheckRange("max_queue", 1, 1 << 16);
+  section.CheckRange("max_wait_ms", 1, kMaxMs);
+  return {.share = shadow.share(),
+          .max_queue = static_cast<int>(shadow.max_queue()),
+          .max_wait = absl::Milliseconds(shadow.max_wait_ms())};
+}
+
+}  // namespace
+
+absl::StatusOr<DecodeOptions> LoadDecodeOptions(const std::string& path) {
+  v1::DecodeConfig config;
+  ConfigFile file(path);
+  ALUDEL_RETURN_IF_ERROR(file.Parse(&config));
+  const ConfigSection root = file.Root();
+  CheckListen(root, config.admin_listen());
+  root.CheckRange("receive_arena_bytes", 4096, kMaxBytes);
+  root.CheckRange("handoff_window_bytes", 4096, kMaxBytes);
+  for (const char* field : {"handoff_timeout_ms", "request_timeout_ms", "probe_interval_ms",
+                            "probe_max_interval_ms", "probe_timeout_ms"}) {
+    root.CheckRange(field, 1, kMaxMs);
+  }
+  root.Check(config.probe_max_interval_ms() >= config.probe_interval_ms(), "probe_max_interval_ms",
+             absl::StrCat(config.probe_max_interval_ms()),
+             absl::StrCat("at least probe_interval_ms, ", config.probe_interval_ms()));
+  root.CheckRange("max_stream_backlog", 1, 1 << 24);
+  root.CheckRange("drain_timeout_ms", 0, kMaxMs);
+  root.CheckRange("watchdog_timeout_ms", 1000, kMaxMs);
+  DecodeOptions options{
+      .listen = config.listen(),
+      .admin_listen = config.admin_listen(),
+      .log = ReadLog(root.Nested("log"), config.log()),
+      .model = ReadEngine(root.Nested("engine"), config.engine()),
+      .served_model_name = config.served_model_name(),
+      .codec = ReadCodec(root.Nested("codec"), config.codec()),
+      .transport = ReadTransport(root.Nested("transport"), config.transport(), config.listen()),
+      .receive_arena_bytes = config.receive_arena_bytes(),
+      .handoff_window_bytes = config.handoff_window_bytes(),
+      .prefill_targets = ReadTargets(root, "prefill_targets", config.prefill_targets()),
+      .planner = ReadPlanner(root.Nested("planner"), config.planner()),
+      .handoff_timeout = absl::Milliseconds(config.handoff_timeout_ms()),
+      .request_timeout = absl::Milliseconds(config.request_timeout_ms()),
+      .probe_interval = absl::Milliseconds(config.probe_interval_ms()),
+      .probe_max_interval = absl::Milliseconds(config.probe_max_interval_ms()),
+      .probe_timeout = absl::Milliseconds(config.probe_timeout_ms()),
+      .max_stream_backlog = static_cast<int>(config.max_stream_backlog()),
+      .drain_timeout = absl::Milliseconds(config.drain_timeout_ms()),
+      .tracing = ReadTracing(root.Nested("tracing"), config.tracing()),
+      .shadow = ReadShadow(root.Nested("shadow"), config.shadow()),
+      .grpc_tls = ReadGrpcTls(root.Nested("grpc_tls"), config.grpc_tls()),
+      .watchdog_timeout = absl::Milliseconds(config.watchdog_timeout_ms()),
+      .encrypt_frames = config.encrypt_frames()};
+  root.Check(!options.encrypt_frames || options.grpc_tls.enabled(), "encrypt_frames", "true without grpc_tls",
+             "grpc_tls, as keys travel over gRPC");
+  root.Check(!options.encrypt_frames || options.transport.kind == "ucx", "encrypt_frames",
+             absl::StrCat("true beside transport.kind \"", options.transport.kind, "\""),
+             "false, as grpc_tls encrypts its whole connections; or transport.kind \"ucx\"");
+  options.gateway_identities =
+      ReadIdentities(root, "gateway_identities", config.gateway_identities(), options.grpc_tls);
+  root.Check(config.prefill_identities().empty() || options.transport.kind == "tcp", "prefill_identities",
+             absl::StrCat("some beside transport.kind \"", options.transport.kind, "\""),
+             "transport.kind \"tcp\", as UCX shows no certificates");
+  options.transport.tls =
+      DataPlaneTls(options.grpc_tls,
+                   ReadIdentities(root, "prefill_identities", config.prefill_identities(), options.grpc_tls));
+  ALUDEL_RETURN_IF_ERROR(file.status());
+  ALUDEL_RETURN_IF_ERROR(CheckGrpcTls(options.grpc_tls));
+  if (options.served_model_name.empty()) options.served_model_name = LastPathPart(options.model.directory);
+  return options;
+}
+
+}  // namespace aludel

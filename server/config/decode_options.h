@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/config/common_options.h"
+#include "server/config/model_options.h"
+#include "server/rpc/grpc_credentials.h"
+#include "transport/transport_options.h"
+
+namespace aludel {
+
+struct ShadowOptions {
+  double share = 0;
+  int max_queue = 0;
+  absl::Duration max_wait;
+};
+
+// What may be lost of a cache. kFast and kCoded: anything.
+enum class Fidelity : uint8_t { kExact, kHigh, kBalanced, kFast, kCoded };
+
+struct PlannerOptions {
+  Fidelity fidelity = Fidelity::kCoded;
+  std::string format;  // "": the first shared one
+  int64_t min_remote_tokens = 32;
+  int64_t recomputed_tail_tokens = 1;
+  bool fastest = false;                  // by prediction; else the first format that fits
+  std::map<std::string, double> losses;  // format -> KL in nats; "raw" and others may be missing
+  double high_kl = 0.02;
+  double balanced_kl = 0.1;
+};
+
+struct DecodeOptions {
+  std::string listen;
+  std::string admin_listen;  // "": none
+  LogOptions log;
+  ModelOptions model;
+  std::string served_model_name;  // never empty
+  CodecOptions codec;
+  TransportOptions transport;
+  uint64_t receive_arena_bytes = 0;
+  uint64_t handoff_window_bytes = 0;
+  std::vector<std::string> prefill_targets;
+  PlannerOptions planner;
+  absl::Duration handoff_timeout;
+  absl::Duration request_timeout;
+  absl::Duration probe_interval;
+  absl::Duration probe_max_interval;
+  absl::Duration probe_timeout;
+  int max_stream_backlog = 0;
+  absl::Duration drain_timeout;
+  TracingOptions tracing;
+  ShadowOptions shadow;
+  GrpcTlsOptions grpc_tls;
+  absl::Duration watchdog_timeout;
+  bool encrypt_frames = false;
+  std::vector<std::string> gateway_identities;
+};
+
+absl::StatusOr<DecodeOptions> LoadDecodeOptions(const std::string& path);
+
+}  // namespace aludel

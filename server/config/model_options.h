@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/device_options.h"
+#include "runtime/engine/engine_options.h"
+#include "runtime/model/transformer_options.h"
+
+namespace aludel {
+
+// The model of a server and the engine over it.
+struct ModelOptions {
+  std::string directory;
+  DeviceOptions device;
+  TransformerOptions transformer;
+  EngineOptions engine;
+  uint64_t kv_bytes =
+      0;  // not 0: engine.kv_blocks is this many bytes' worth, once the model's shape is known
+};
+
+struct CodecOptions {
+  std::string artifact;
+  std::vector<std::string> formats;  // empty: all
+};
+
+}  // namespace aludel

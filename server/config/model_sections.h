@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "aludel/v1/config.pb.h"
+#include "server/config/config_file.h"
+#include "server/config/model_options.h"
+#include "server/rpc/grpc_credentials.h"
+#include "transport/transport_options.h"
+
+namespace aludel {
+
+// Sections that prefill and decode servers have: see common_sections.h.
+
+ModelOptions ReadEngine(const ConfigSection& section, const v1::EngineConfig& engine);
+CodecOptions ReadCodec(const ConfigSection& section, const v1::CodecConfig& codec);
+// The host of "host:port", with any free port.
+std::string AnyPortOf(const std::string& listen);
+TransportOptions ReadTransport(const ConfigSection& section, const v1::TransportConfig& transport,
+                               const std::string& grpc_listen);
+// The data plane shows and asks for the certificates of gRPC.
+TransportTls DataPlaneTls(const GrpcTlsOptions& tls, std::vector<std::string> peer_identities);
+std::string LastPathPart(const std::string& directory);
+// Names of peers' certificates.
+std::vector<std::string> ReadIdentities(const ConfigSection& section, const char* field,
+                                        const google::protobuf::RepeatedPtrField<std::string>& names,
+                                        const GrpcTlsOptions& tls);
+
+}  // namespace aludel

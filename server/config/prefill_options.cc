@@ -1,0 +1,62 @@
+#include "server/config/prefill_options.h"
+
+#include "absl/strings/str_cat.h"
+#include "aludel/v1/config.pb.h"
+#include "runtime/status_macros.h"
+#include "server/config/common_sections.h"
+#include "server/config/config_file.h"
+#include "server/config/model_sections.h"
+
+namespace aludel {
+
+absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
+  v1::PrefillConfig config;
+  ConfigFile file(path);
+  ALUDEL_RETURN_IF_ERROR(file.Parse(&config));
+  const ConfigSection root = file.Root();
+  CheckListen(root, config.admin_listen());
+  root.CheckRange("send_arena_bytes", 4096, kMaxBytes);
+  root.CheckRange("handoff_window_bytes", 4096, kMaxBytes);
+  root.CheckRange("frame_cache_bytes", 0, kMaxBytes);
+  root.CheckRange("max_channels", 1, 65536);
+  for (const char* field : {"connect_timeout_ms", "run_timeout_ms"}) root.CheckRange(field, 1, kMaxMs);
+  root.CheckRange("drain_timeout_ms", 0, kMaxMs);
+  root.CheckRange("watchdog_timeout_ms", 1000, kMaxMs);
+  PrefillOptions options{
+      .listen = config.listen(),
+      .admin_listen = config.admin_listen(),
+      .log = ReadLog(root.Nested("log"), config.log()),
+      .model = ReadEngine(root.Nested("engine"), config.engine()),
+      .codec = ReadCodec(root.Nested("codec"), config.codec()),
+      .transport = ReadTransport(root.Nested("transport"), config.transport(), config.listen()),
+      .send_arena_bytes = config.send_arena_bytes(),
+      .handoff_window_bytes = config.handoff_window_bytes(),
+      .frame_cache_bytes = config.frame_cache_bytes(),
+      .max_channels = static_cast<int>(config.max_channels()),
+      .connect_timeout = absl::Milliseconds(config.connect_timeout_ms()),
+      .run_timeout = absl::Milliseconds(config.run_timeout_ms()),
+      .drain_timeout = absl::Milliseconds(config.drain_timeout_ms()),
+      .tracing = ReadTracing(root.Nested("tracing"), config.tracing()),
+      .grpc_tls = ReadGrpcTls(root.Nested("grpc_tls"), config.grpc_tls()),
+      .watchdog_timeout = absl::Milliseconds(config.watchdog_timeout_ms())};
+  root.Nested("transport")
+      .Check(config.transport().listen().empty(), "listen",
+             absl::StrCat("\"", config.transport().listen(), "\""),
+             "nothing: a prefill server listens nowhere on the data plane");
+  options.decode_identities =
+      ReadIdentities(root, "decode_identities", config.decode_identities(), options.grpc_tls);
+  for (int i = 0; i < config.receiver_addresses_size(); ++i) {
+    const absl::StatusOr<AddressPattern> pattern = AddressPattern::Parse(config.receiver_addresses(i));
+    root.Check(pattern.ok(), "receiver_addresses", absl::StrCat("\"", config.receiver_addresses(i), "\""),
+               "an IP address, address/bits or address:port", i);
+    if (pattern.ok()) options.receiver_addresses.push_back(*pattern);
+  }
+  options.transport.accepts = false;
+  options.transport.tls = DataPlaneTls(options.grpc_tls, options.decode_identities);
+  ALUDEL_RETURN_IF_ERROR(file.status());
+  ALUDEL_RETURN_IF_ERROR(CheckGrpcTls(options.grpc_tls));
+  options.model_name = LastPathPart(options.model.directory);
+  return options;
+}
+
+}  // namespace aludel

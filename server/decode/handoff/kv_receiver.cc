@@ -1,0 +1,235 @@
+#include "server/decode/handoff/kv_receiver.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "runtime/codec/frame.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+// A grant is a message, so one is sent for each of this many parts of the credit.
+constexpr uint64_t kGrantParts = 4;
+
+// Why frames are dropped: every label that is counted below.
+constexpr const char* kDropReasons[] = {"malformed", "epoch",    "unknown_ticket", "late",     "duplicate",
+                                        "length",    "format",   "coverage",       "oversize", "gap",
+                                        "arena",     "transfer", "tampered"};
+
+}  // namespace
+
+void KvReceiver::Ticket::Release(const uint8_t* place) {
+  uint64_t credit = 0;
+  {
+    absl::MutexLock lock(&ring_mutex);
+    ring.Return(place);
+    if (!spec.credit || ring.returned() - granted < *spec.credit / kGrantParts) return;
+    granted = ring.returned();
+    credit = *spec.credit + granted;
+  }
+  if (spec.owner.on_credit) spec.owner.on_credit(credit);
+}
+
+KvReceiver::KvReceiver(uint64_t epoch, Metrics* metrics, Clock clock)
+    : epoch_(epoch), metrics_(metrics), clock_(std::move(clock)) {
+  for (const char* reason : kDropReasons) metrics_->CountDroppedFrame(reason, 0);
+}
+
+void KvReceiver::Open(TicketSpec spec) {
+  auto ticket = std::make_shared<Ticket>(std::move(spec));
+  ticket->artifact = ArtifactPrefix(ticket->spec.codec->artifact_hash());
+  absl::MutexLock lock(&mutex_);
+  const TicketId id = ticket->spec.id;
+  tickets_.emplace(id, std::move(ticket));
+}
+
+void KvReceiver::CloseLocked(Ticket& ticket, TicketState end) {
+  ticket.state = end;
+  metrics_->CountTicket(Name(end));
+  tickets_.erase(ticket.spec.id);
+}
+
+std::optional<uint64_t> KvReceiver::Received(const TicketId& id) const {
+  absl::MutexLock lock(&mutex_);
+  const auto found = tickets_.find(id);
+  if (found == tickets_.end()) return std::nullopt;
+  return found->second->usage.frames;
+}
+
+KvReceiver::Usage KvReceiver::Close(const TicketId& id, TicketState end) {
+  std::shared_ptr<Ticket> ticket;  // destroyed after the lock: its callbacks may own a lot
+  absl::MutexLock lock(&mutex_);
+  const auto found = tickets_.find(id);
+  if (found == tickets_.end()) return {};
+  ticket = found->second;
+  CloseLocked(*ticket, end);
+  return ticket->usage;
+}
+
+void KvReceiver::Reap() {
+  const absl::Time now = clock_();
+  std::vector<std::shared_ptr<Ticket>> expired;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [id, ticket] : tickets_) {
+      if (ticket->spec.deadline <= now) expired.push_back(ticket);
+    }
+    for (const auto& ticket : expired) CloseLocked(*ticket, TicketState::kExpired);
+  }
+  for (const auto& ticket : expired) {
+    ticket->spec.owner.on_lost(absl::DeadlineExceededError(absl::StrFormat(
+        "the handoff did not complete in time (%d frames had arrived)", ticket->usage.frames)));
+  }
+}
+
+int64_t KvReceiver::open_tickets() const {
+  absl::MutexLock lock(&mutex_);
+  return static_cast<int64_t>(tickets_.size());
+}
+
+int64_t KvReceiver::unfinished_payloads() const {
+  absl::MutexLock lock(&mutex_);
+  return static_cast<int64_t>(incoming_.size());
+}
+
+KvReceiver::Verdict KvReceiver::Judge(const FrameHeader& header, size_t payload_bytes) {
+  // Until the ticket is known any peer may have sent it: no handoff ends because of such a frame.
+  if (header.epoch != epoch_) return {nullptr, "epoch", {}};
+  const auto found = tickets_.find(header.ticket);
+  if (found == tickets_.end()) return {nullptr, "unknown_ticket", {}};
+  const std::shared_ptr<Ticket>& ticket = found->second;
+  const TicketSpec& spec = ticket->spec;
+  if (clock_() >= spec.deadline) return {nullptr, "late", {}};  // Reap tells the owner
+  if (ticket->sequences.count(header.sequence) != 0) return {nullptr, "duplicate", {}};
+
+  const auto lose = [&](const char* label, const std::string& text) {
+    return Verdict{ticket, label, absl::DataLossError(text)};
+  };
+  if (header.payload_bytes != payload_bytes || payload_bytes == 0) {
+    return lose("length", absl::StrFormat("frame %d: payload is %d bytes, its header says %d",
+                                          header.sequence, payload_bytes, header.payload_bytes));
+  }
+  if (header.kind != spec.codec->kind() || header.artifact != ticket->artifact) {
+    return lose("format",
+                absl::StrFormat("frame %d: kind %d or its artifact is not the ticket's format %s",
+                                header.sequence, static_cast<int>(header.kind), spec.codec->name()));
+  }
+  const uint64_t token_end = uint64_t{header.coverage.token_begin} + header.coverage.tokens;
+  if (header.coverage.tokens == 0 || token_end > spec.tokens) {
+    return lose("coverage", absl::StrFormat("frame %d: tokens [%d, %d), the ticket has %d", header.sequence,
+                                            header.coverage.token_begin, token_end, spec.tokens));
+  }
+  const size_t limit = spec.codec->MaxFrameBytes(header.coverage.tokens) +
+                       (spec.cipher == nullptr ? 0 : FrameCipher::kTagBytes);
+  if (payload_bytes > limit) {
+    return lose("oversize", absl::StrFormat("frame %d: payload is %d bytes, want at most %d for %d tokens",
+                                            header.sequence, payload_bytes, limit, header.coverage.tokens));
+  }
+  if (spec.credit && header.sequence != ticket->sequences.size()) {
+    return lose("gap", absl::StrFormat("frame %d has come, frame %d is missing", header.sequence,
+                                       ticket->sequences.size()));
+  }
+  absl::MutexLock lock(&ticket->ring_mutex);
+  const auto place = ticket->ring.Take(payload_bytes);
+  if (!place) {
+    return lose("arena",
+                absl::StrFormat("frame %d: payload is %d bytes, the ticket's memory of %d holds %d",
+                                header.sequence, payload_bytes, ticket->ring.size(), ticket->ring.held()));
+  }
+  return {ticket, nullptr, {}, *place};
+}
+
+absl::Span<uint8_t> KvReceiver::OnHeader(MessageId id, absl::Span<const uint8_t> bytes,
+                                         size_t payload_bytes) {
+  const absl::StatusOr<FrameHeader> header = DecodeFrameHeader(bytes);
+  if (!header.ok()) {
+    metrics_->CountDroppedFrame("malformed");
+    return {};
+  }
+  Verdict verdict;
+  {
+    absl::MutexLock lock(&mutex_);
+    verdict = Judge(*header, payload_bytes);
+    if (verdict.drop == nullptr) {
+      verdict.ticket->sequences.insert(header->sequence);
+      incoming_[id] = {verdict.ticket, *header, {bytes.begin(), bytes.end()}, verdict.place};
+      return verdict.place;
+    }
+    if (verdict.ticket != nullptr) CloseLocked(*verdict.ticket, TicketState::kRefused);
+  }
+  metrics_->CountDroppedFrame(verdict.drop);
+  if (verdict.ticket != nullptr) verdict.ticket->spec.owner.on_lost(verdict.lost);
+  return {};
+}
+
+absl::Status KvReceiver::Decrypt(const FrameCipher& cipher, Incoming& frame) {
+  ALUDEL_RETURN_IF_ERROR(
+      cipher.Open(frame.header.sequence, EncodeFrameHeader(frame.header, {}), frame.payload));
+  frame.payload = frame.payload.subspan(0, frame.payload.size() - FrameCipher::kTagBytes);
+  frame.header.payload_bytes = static_cast<uint32_t>(frame.payload.size());
+  const auto header = EncodeFrameHeader(frame.header, frame.payload);
+  frame.header_bytes.assign(header.begin(), header.end());
+  return absl::OkStatus();
+}
+
+void KvReceiver::OnPayload(MessageId id, absl::Status status) {
+  Incoming* frame = nullptr;
+  bool closed = false;
+  const char* drop = "transfer";
+  TicketState lost = TicketState::kFailed;
+  {
+    absl::MutexLock lock(&mutex_);
+    frame = &incoming_.at(id);  // stable: a map's elements do not move, and only this thread uses this one
+  }
+  if (const auto& cipher = frame->ticket->spec.cipher; cipher != nullptr && status.ok()) {
+    status = Decrypt(*cipher, *frame);
+    drop = "tampered";
+    lost = TicketState::kRefused;
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    Ticket& ticket = *frame->ticket;
+    closed = ticket.state != TicketState::kOpen;
+    if (!closed && status.ok()) {
+      const uint64_t bytes = frame->header_bytes.size() + frame->payload.size();
+      ticket.usage.last_received = clock_();
+      if (ticket.usage.frames++ == 0) {
+        ticket.usage.first_received = ticket.usage.last_received;
+        ticket.usage.first_bytes = bytes;
+      }
+      ticket.usage.bytes += bytes;
+    } else if (!closed) {
+      CloseLocked(ticket, lost);
+    }
+  }
+  Deliver(*frame, closed, drop, status);
+  Incoming delivered;  // destroyed after the lock: may be the last holder of the ticket
+  absl::MutexLock lock(&mutex_);
+  const auto found = incoming_.find(id);
+  delivered = std::move(found->second);
+  incoming_.erase(found);
+}
+
+void KvReceiver::Deliver(Incoming& frame, bool closed, const char* drop, const absl::Status& status) {
+  if (closed) {
+    metrics_->CountDroppedFrame("late");
+    return;
+  }
+  TicketOwner& owner = frame.ticket->spec.owner;
+  if (!status.ok()) {
+    metrics_->CountDroppedFrame(drop);
+    owner.on_lost(status);
+    return;
+  }
+  metrics_->CountFrame("received", frame.ticket->spec.codec->name(),
+                       frame.header_bytes.size() + frame.payload.size());
+  owner.on_frame(frame.header, std::move(frame.header_bytes), frame.payload,
+                 [quarantine = frame.ticket, place = frame.payload.data()]() mutable {
+                   quarantine->Release(place);
+                   quarantine.reset();
+                 });
+}
+
+}  // namespace aludel

@@ -1,0 +1,143 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "runtime/codec/codec.h"
+#include "runtime/codec/frame.h"
+#include "server/decode/handoff/ticket_state.h"
+#include "server/handoff/frame_arena.h"
+#include "server/handoff/frame_cipher.h"
+#include "server/handoff/frame_ring.h"
+#include "server/observe/metrics.h"
+#include "transport/transport.h"
+
+namespace aludel {
+
+// Where the frames of one ticket go. Called from the transport's progress thread; on_lost also from the
+// thread that calls Reap. No lock is held. Must not block.
+struct TicketOwner {
+  // A whole frame lies in `payload`, which stays until `release` has run (exactly once, on any thread).
+  // Nothing beyond the header's form has been checked: checksum and coverage are the owner's.
+  std::function<void(const FrameHeader& header, std::vector<uint8_t> header_bytes,
+                     absl::Span<const uint8_t> payload, std::function<void()> release)>
+      on_frame;
+  // A frame of this ticket was refused or lost, or the deadline has passed: the handoff cannot complete.
+  // At most once, and the ticket is closed.
+  std::function<void(const absl::Status& reason)> on_lost;
+  // Frames have been released: the credit for all frames since the first is now this much
+  // (TicketSpec::credit). On the thread that released them, with no lock held; at most one call for every
+  // quarter of the credit.
+  std::function<void(uint64_t credit)> on_credit = nullptr;
+};
+
+// One handoff that may arrive here.
+struct TicketSpec {
+  TicketId id = {};
+  absl::Time deadline;  // of the receiver's clock
+  const KvCodec* codec = nullptr;
+  uint32_t tokens = 0;  // frames may cover tokens [0, tokens)
+  FrameExtent extent;   // payloads go here; room comes back as they are released
+  // Set where the extent is smaller than all frames: the weight that may be under way at the beginning
+  // (FrameRing::Weight). Frames of such a ticket come in order, without a gap.
+  std::optional<uint64_t> credit = {};
+  std::shared_ptr<const FrameCipher> cipher;  // set: frames must come encrypted by it
+  TicketOwner owner;
+};
+
+// Receives frames on a decode server. A message is accepted only for a ticket that is open here, in time, of
+// this process's epoch, of the agreed format, within the token range, and while the ticket's own memory has
+// room (released frames make room). Everything else is dropped and counted, and nothing is allocated for it.
+// Memory of a ticket is quarantined until every transfer into it and every reader of it has ended, however
+// the ticket ended.
+//
+//   Open -> open -> Close: completed (its owner has what it needs) or abandoned (it gave up)
+//                -> on_lost: refused or failed (a frame), expired (Reap after the deadline)
+//
+// Thread-safe. Must outlive its transport; `metrics` and codecs must outlive it.
+class KvReceiver : public MessageHandler {
+ public:
+  using Clock = std::function<absl::Time()>;
+  KvReceiver(uint64_t epoch, Metrics* metrics, Clock clock);
+
+  struct Usage {
+    uint64_t frames = 0;
+    uint64_t bytes = 0;        // headers included
+    uint64_t first_bytes = 0;  // of the first frame received
+    absl::Time first_received;
+    absl::Time last_received;
+  };
+
+  void Open(TicketSpec spec);
+  // `end` is kCompleted or kAbandoned. Later frames of it are late. Unknown tickets give zeros.
+  Usage Close(const TicketId& id, TicketState end);
+  // Frames received so far; nothing for a ticket that is not open.
+  std::optional<uint64_t> Received(const TicketId& id) const;
+  // Loses every ticket whose deadline has passed.
+  void Reap();
+
+  uint64_t epoch() const { return epoch_; }
+  int64_t open_tickets() const;
+  // Transfers that are still writing, and frames on their way to an owner.
+  int64_t unfinished_payloads() const;
+
+  absl::Span<uint8_t> OnHeader(MessageId id, absl::Span<const uint8_t> header, size_t payload_bytes) override;
+  void OnPayload(MessageId id, absl::Status status) override;
+
+ private:
+  // Shared by the table, transfers in progress and readers of received payloads: the extent goes with
+  // the last.
+  struct Ticket {
+    explicit Ticket(TicketSpec the_spec) : spec(std::move(the_spec)), ring(std::move(spec.extent)) {}
+    // A frame's bytes have been read. On any thread, also after the receiver has gone.
+    void Release(const uint8_t* place);
+
+    TicketSpec spec;  // constant from here on
+    std::array<uint8_t, 8> artifact = {};
+    TicketState state = TicketState::kOpen;
+    std::set<uint32_t> sequences;  // seen; the owner ends a ticket whose frames cover anything twice
+    Usage usage;
+
+    absl::Mutex ring_mutex;  // held alone, or within the receiver's
+    FrameRing ring ABSL_GUARDED_BY(ring_mutex);
+    uint64_t granted ABSL_GUARDED_BY(ring_mutex) = 0;  // beyond the first credit
+  };
+  struct Incoming {
+    std::shared_ptr<Ticket> ticket;
+    FrameHeader header;
+    std::vector<uint8_t> header_bytes;
+    absl::Span<uint8_t> payload;
+  };
+  // Passes a received or lost frame to its owner; without the lock.
+  void Deliver(Incoming& frame, bool closed, const char* drop, const absl::Status& status);
+  // Decrypts a frame; DataLoss if the ticket's key did not seal it.
+  static absl::Status Decrypt(const FrameCipher& cipher, Incoming& frame);
+  struct Verdict {
+    std::shared_ptr<Ticket> ticket;  // set: the frame is let in, or `lost` ends this ticket
+    const char* drop = nullptr;      // metric label
+    absl::Status lost;
+    absl::Span<uint8_t> place = {};  // of a frame that is let in
+  };
+
+  Verdict Judge(const FrameHeader& header, size_t payload_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CloseLocked(Ticket& ticket, TicketState end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const uint64_t epoch_;
+  Metrics* const metrics_;
+  const Clock clock_;
+  mutable absl::Mutex mutex_;
+  std::map<TicketId, std::shared_ptr<Ticket>> tickets_ ABSL_GUARDED_BY(mutex_);
+  std::map<MessageId, Incoming> incoming_ ABSL_GUARDED_BY(mutex_);  // until the frame was delivered
+};
+
+}  // namespace aludel

@@ -1,0 +1,180 @@
+#include "server/decode/plan/cost_model.h"
+
+#include <algorithm>
+
+#include "absl/hash/hash.h"
+#include "absl/strings/str_cat.h"
+
+namespace aludel {
+namespace {
+
+// A new sample's share of a moving average.
+constexpr double kWeight = 0.3;
+// Prefixes are remembered at multiples of this many tokens, and whole.
+constexpr int64_t kPrefixStep = 64;
+// The link was the bottleneck if sending took this many times as long as producing.
+constexpr double kLinkBound = 1.2;
+
+// An observation above this many times the prediction counts as that much: one cold or busy moment says
+// little about the next request, and a server that has become slower is learned after a few. Fast
+// observations count in full: nothing is fast by accident.
+constexpr double kSurprise = 2;
+
+void Learn(double tokens, double seconds, CostFit* fit) {
+  const std::optional<double> known = fit->At(tokens);
+  fit->Add(tokens, known.has_value() ? std::min(seconds, kSurprise * *known) : seconds);
+}
+
+std::string Key(const std::string& target, const std::string& format) {
+  return absl::StrCat(target, " ", format);
+}
+
+uint64_t HashPrefix(const std::string& key, absl::string_view salt, absl::Span<const int32_t> prefix) {
+  return absl::HashOf(key, salt, prefix);
+}
+
+}  // namespace
+
+std::optional<double> CostModel::PredictLocal(int64_t tokens) const {
+  absl::MutexLock lock(&mutex_);
+  const std::optional<double> own = local_.At(static_cast<double>(tokens));
+  if (!own || local_prompts_ == 0) return own;
+  // Prompt by prompt: attention makes one of all their tokens far dearer. The first is half done, on average.
+  const auto prompts = static_cast<double>(local_prompts_);
+  return *own + (prompts - 0.5) * *local_.At(static_cast<double>(local_tokens_) / prompts);
+}
+
+void CostModel::BeginLocal(int64_t tokens) {
+  absl::MutexLock lock(&mutex_);
+  ++local_prompts_;
+  local_tokens_ += tokens;
+}
+
+void CostModel::EndLocal(int64_t tokens) {
+  absl::MutexLock lock(&mutex_);
+  --local_prompts_;
+  local_tokens_ -= tokens;
+}
+
+bool CostModel::local_busy() const {
+  absl::MutexLock lock(&mutex_);
+  return local_prompts_ > 0;
+}
+
+CostModel::Parts CostModel::PartsOf(const Link& link, const Format& format, int64_t tokens, int64_t cached) {
+  Parts parts;
+  if (tokens != cached) parts.producer = link.producer.At(static_cast<double>(tokens - cached)).value_or(0);
+  const double bytes = format.bytes.At(static_cast<double>(tokens)).value_or(0);
+  if (link.bytes_per_second > 0) parts.transfer = bytes / link.bytes_per_second;
+  parts.consumer = format.consumer.At(static_cast<double>(tokens)).value_or(0);
+  return parts;
+}
+
+std::optional<double> CostModel::PredictRemote(const Target& target, const std::string& format,
+                                               absl::Span<const int32_t> prompt,
+                                               absl::string_view salt) const {
+  absl::MutexLock lock(&mutex_);
+  const auto link = links_.find(target.name);
+  const auto known = formats_.find(format);
+  if (link == links_.end() || known == formats_.end()) return std::nullopt;
+  const double queue = target.tokens_per_second > 0
+                           ? static_cast<double>(target.waiting_tokens) / target.tokens_per_second
+                           : 0;
+  const auto tokens = static_cast<int64_t>(prompt.size());
+  const int64_t cached = CachedTokens(target.name, format, salt, prompt);
+  const Parts parts = PartsOf(link->second, known->second, tokens, cached);
+  const auto rest = link->second.rest.find({format, cached == tokens});
+  const double more =
+      rest == link->second.rest.end() ? 0.0 : rest->second.SignedAt(static_cast<double>(tokens));
+  return queue + std::max(parts.Least(), parts.Sum() + more);
+}
+
+void CostModel::ObserveLocal(int64_t tokens, int64_t cached, const StageSeconds& stages) {
+  absl::MutexLock lock(&mutex_);
+  Learn(static_cast<double>(tokens - cached), stages.ttft - stages.queue, &local_);
+}
+
+void CostModel::ObserveRemote(const Target& target, const std::string& format,
+                              absl::Span<const int32_t> prompt, absl::string_view salt,
+                              const StageSeconds& stages, const ProducerSeconds& producer,
+                              const Arrival& arrival) {
+  const auto tokens = static_cast<int64_t>(prompt.size());
+  const double made_in = producer.prefill + producer.encode;
+  absl::MutexLock lock(&mutex_);
+  const int64_t cached = CachedTokens(target.name, format, salt, prompt);
+  RememberPrefixes(target.name, format, salt, prompt);
+  Format& known = formats_[format];
+  known.bytes.Add(static_cast<double>(tokens), static_cast<double>(arrival.bytes));
+  Learn(static_cast<double>(tokens), stages.reconstruct + stages.recompute + stages.first_decode,
+        &known.consumer);
+  Link& link = links_[target.name];
+  if (cached > 0 && link.seen) {
+    const double uncached = link.producer.At(static_cast<double>(tokens)).value_or(made_in);
+    link.caches = made_in < uncached / 2;
+  }
+  if (tokens > cached || !link.caches) {
+    Learn(static_cast<double>(link.caches ? tokens - cached : tokens), made_in, &link.producer);
+  }
+  if (arrival.seconds > 0 && arrival.bytes > arrival.first_bytes) {
+    const double rate = static_cast<double>(arrival.bytes - arrival.first_bytes) / arrival.seconds;
+    if (arrival.seconds > kLinkBound * made_in) {
+      // The link was what they waited for: this is its rate.
+      link.bytes_per_second += (link.bytes_per_second == 0 ? 1 : kWeight) * (rate - link.bytes_per_second);
+    } else if (link.bytes_per_second > 0) {
+      link.bytes_per_second = std::max(link.bytes_per_second, rate);  // it carries at least that
+    }
+  }
+  const int64_t spared = link.caches ? cached : 0;
+  const Parts parts = PartsOf(link, known, tokens, spared);
+  link.rest[{format, spared == tokens}].Add(static_cast<double>(tokens),
+                                            stages.ttft - stages.queue - parts.Sum());
+  link.seen = true;
+}
+
+void CostModel::Chosen(const std::string& target, const std::string& format, absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  chosen_[Key(target, format)] = now;
+}
+
+bool CostModel::IsStale(const std::string& target, const std::string& format, absl::Time now) const {
+  absl::MutexLock lock(&mutex_);
+  const auto chosen = chosen_.find(Key(target, format));
+  return chosen == chosen_.end() || now - chosen->second > kStale;
+}
+
+double CostModel::LinkRate(const std::string& target) const {
+  absl::MutexLock lock(&mutex_);
+  const auto link = links_.find(target);
+  return link == links_.end() ? 0 : link->second.bytes_per_second;
+}
+
+int64_t CostModel::CachedTokens(const std::string& target, const std::string& format, absl::string_view salt,
+                                absl::Span<const int32_t> prompt) const {
+  const auto link = links_.find(target);
+  if (link == links_.end() || !link->second.caches) return 0;
+  const std::string key = Key(target, format);
+  const auto tokens = static_cast<int64_t>(prompt.size());
+  if (prefixes_.count(HashPrefix(key, salt, prompt)) != 0) return tokens;
+  for (int64_t end = tokens / kPrefixStep * kPrefixStep; end > 0; end -= kPrefixStep) {
+    if (prefixes_.count(HashPrefix(key, salt, prompt.subspan(0, end))) != 0) return end;
+  }
+  return 0;
+}
+
+void CostModel::RememberPrefixes(const std::string& target, const std::string& format, absl::string_view salt,
+                                 absl::Span<const int32_t> prompt) {
+  const std::string key = Key(target, format);
+  const auto remember = [&](absl::Span<const int32_t> prefix) {
+    const uint64_t hash = HashPrefix(key, salt, prefix);
+    if (!prefixes_.insert(hash).second) return;
+    prefix_order_.push_back(hash);
+    if (prefix_order_.size() <= kMaxPrefixes) return;
+    prefixes_.erase(prefix_order_.front());
+    prefix_order_.pop_front();
+  };
+  const auto tokens = static_cast<int64_t>(prompt.size());
+  for (int64_t end = kPrefixStep; end < tokens; end += kPrefixStep) remember(prompt.subspan(0, end));
+  remember(prompt);
+}
+
+}  // namespace aludel

@@ -1,0 +1,118 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "server/decode/plan/cost_fit.h"
+#include "server/decode/stages.h"
+#include "server/observe/metrics.h"
+
+namespace aludel {
+
+// How a handoff's frames came in.
+struct Arrival {
+  uint64_t bytes = 0;        // of all frames
+  uint64_t first_bytes = 0;  // of the first one received
+  double seconds = 0;        // from the first to the last
+};
+
+// What the time to the first token is made of, learned from the requests that were served: seconds of prefill
+// and of reconstruction by prompt length, bytes by format, the rate of each prefill server's link. Predicts a
+// plan's time from them. Thread-safe; its memory is bounded by servers x formats, and kMaxPrefixes.
+class CostModel {
+ public:
+  // Local prefill of `tokens` that no cache has, behind those that have begun here. Nothing until one
+  // was seen.
+  std::optional<double> PredictLocal(int64_t tokens) const;
+
+  struct Target {
+    std::string name;
+    int64_t waiting_tokens = 0;    // as it reported
+    double tokens_per_second = 0;  // the same; 0: not known
+  };
+  // The handoff of `prompt` from `target` in `format`: the longer of producing and sending, what this
+  // server does itself, and what earlier ones took beside or saved of that. Nothing until that format came
+  // from any server and anything came from that server. `salt`: what the server had to send for another salt
+  // it does not have for this one.
+  std::optional<double> PredictRemote(const Target& target, const std::string& format,
+                                      absl::Span<const int32_t> prompt, absl::string_view salt) const;
+
+  // This server's cache had the first `cached` of the prompt's `tokens`.
+  void ObserveLocal(int64_t tokens, int64_t cached, const StageSeconds& stages);
+  void ObserveRemote(const Target& target, const std::string& format, absl::Span<const int32_t> prompt,
+                     absl::string_view salt, const StageSeconds& stages, const ProducerSeconds& producer,
+                     const Arrival& arrival);
+
+  // A prompt of so many tokens is being prefilled here, or no longer.
+  void BeginLocal(int64_t tokens);
+  void EndLocal(int64_t tokens);
+  bool local_busy() const;
+
+  // This plan (no target: local prefill) was chosen at `now`. What is not chosen is not measured: after
+  // kStale its figures are old.
+  void Chosen(const std::string& target, const std::string& format, absl::Time now);
+  bool IsStale(const std::string& target, const std::string& format, absl::Time now) const;
+
+  // For metrics; 0: not known.
+  double LinkRate(const std::string& target) const;
+
+  static constexpr absl::Duration kStale = absl::Seconds(30);
+  static constexpr size_t kMaxPrefixes = 4096;
+
+ private:
+  struct Format {
+    CostFit bytes;     // of all frames, by tokens
+    CostFit consumer;  // seconds of this server's own work, by tokens
+  };
+  struct Link {
+    double bytes_per_second = 0;  // 0: faster than anything that was sent
+    CostFit producer;             // seconds of prefill and encoding, by tokens that it did not have cached
+    // Seconds to add to the sum of the parts, or to take off because they overlap, by tokens: for each
+    // format, and apart for prompts that it had cached whole.
+    std::map<std::pair<std::string, bool>, CostFit> rest;
+    bool caches = true;  // sends frames of prompts that it has seen without computing them
+    bool seen = false;
+  };
+
+  // Tokens at the prompt's start that `target` was asked for before, in that format and for that salt: it has
+  // their frames.
+  int64_t CachedTokens(const std::string& target, const std::string& format, absl::string_view salt,
+                       absl::Span<const int32_t> prompt) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RememberPrefixes(const std::string& target, const std::string& format, absl::string_view salt,
+                        absl::Span<const int32_t> prompt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What a handoff consists of, in seconds.
+  struct Parts {
+    double producer = 0;
+    double transfer = 0;
+    double consumer = 0;
+    // Producing and sending overlap always.
+    double Sum() const { return std::max(producer, transfer) + consumer; }
+    // A lower bound, with perfect overlap.
+    double Least() const { return std::max({producer, transfer, consumer}); }
+  };
+  static Parts PartsOf(const Link& link, const Format& format, int64_t tokens, int64_t cached);
+
+  mutable absl::Mutex mutex_;
+  CostFit local_ ABSL_GUARDED_BY(mutex_);
+  int64_t local_prompts_ ABSL_GUARDED_BY(mutex_) = 0;  // being prefilled here
+  int64_t local_tokens_ ABSL_GUARDED_BY(mutex_) = 0;   // of all of them
+  std::map<std::string, Format> formats_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Link> links_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, absl::Time> chosen_ ABSL_GUARDED_BY(mutex_);
+  std::set<uint64_t> prefixes_ ABSL_GUARDED_BY(mutex_);
+  std::deque<uint64_t> prefix_order_ ABSL_GUARDED_BY(mutex_);  // oldest first
+};
+
+}  // namespace aludel

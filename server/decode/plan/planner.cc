@@ -1,0 +1,118 @@
+#include "server/decode/plan/planner.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+
+namespace aludel {
+namespace {
+
+bool Contains(absl::Span<const std::string> all, const std::string& one) {
+  return std::find(all.begin(), all.end(), one) != all.end();
+}
+
+Plan Local(const char* reason) { return Plan{.reason = reason}; }
+
+// Indices of the targets to consider, best first.
+std::vector<size_t> Order(absl::Span<const PlanTarget> targets, const std::vector<std::string>& preferred) {
+  std::vector<size_t> order;
+  for (const std::string& name : preferred) {
+    for (size_t i = 0; i < targets.size(); ++i) {
+      if (targets[i].name == name) order.push_back(i);
+    }
+  }
+  // None asked for, or none of them known here: our own order.
+  if (order.empty()) {
+    order.resize(targets.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+  }
+  return order;
+}
+
+bool Allows(const PlannerOptions& options, Fidelity fidelity, const std::string& format) {
+  if (fidelity == Fidelity::kFast || fidelity == Fidelity::kCoded) return true;
+  const auto loss = options.losses.find(format);
+  if (loss == options.losses.end()) return false;  // not measured
+  return loss->second <= (fidelity == Fidelity::kHigh ? options.high_kl : options.balanced_kl);
+}
+
+// Handoffs to choose from, best first.
+std::vector<Plan> Candidates(const PlannerOptions& options, absl::Span<const PlanTarget> targets,
+                             const PlanRequest& request, Fidelity fidelity, int64_t handed_over) {
+  const bool forced = !request.format.empty();
+  const std::string& wanted = forced ? request.format : options.format;
+  std::vector<Plan> candidates;
+  for (const size_t i : Order(targets, request.targets)) {
+    if (!targets[i].ready) continue;
+    for (const std::string& format : targets[i].formats) {
+      if (!wanted.empty() && format != wanted) continue;
+      if (!forced && !Allows(options, fidelity, format)) continue;
+      candidates.push_back({.remote = true,
+                            .target = i,
+                            .format = format,
+                            .handed_over_tokens = handed_over,
+                            .reason = forced ? "forced" : "coded"});
+    }
+  }
+  return candidates;
+}
+
+// Local prefill is exact and needs no other server, and of many predictions some are too good by chance. A
+// handoff must promise to be this much sooner.
+constexpr double kSoonerShare = 0.07;
+constexpr double kSoonerSeconds = 0.001;
+
+Plan Fastest(std::vector<Plan> candidates, const PredictTtft& predict) {
+  Plan best = Local("fastest");
+  best.predicted_ttft = predict(std::nullopt, "");
+  if (!best.predicted_ttft) return Local("explore");
+  const double own = *best.predicted_ttft;
+  double to_beat = own - std::max(kSoonerShare * own, kSoonerSeconds);
+  for (Plan& plan : candidates) {
+    plan.predicted_ttft = predict(plan.target, plan.format);
+    plan.reason = plan.predicted_ttft ? "fastest" : "explore";
+    if (!plan.predicted_ttft) return plan;
+    if (*plan.predicted_ttft >= to_beat) continue;
+    to_beat = *plan.predicted_ttft;
+    best = std::move(plan);
+  }
+  return best;
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> MakePlan(const PlannerOptions& options, absl::Span<const std::string> formats,
+                              absl::Span<const PlanTarget> targets, const PlanRequest& request,
+                              const PredictTtft& predict) {
+  const bool forced = !request.format.empty();
+  if (forced && !Contains(formats, request.format)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("format: found \"", request.format, "\", want one of ", absl::StrJoin(formats, ", ")));
+  }
+  const Fidelity fidelity = request.fidelity.value_or(forced ? Fidelity::kCoded : options.fidelity);
+  if (fidelity == Fidelity::kExact) {
+    if (!forced) return Local("fidelity");
+    return absl::InvalidArgumentError(
+        absl::StrCat("format: found \"", request.format, "\" with fidelity exact, want no format"));
+  }
+  const int64_t handed_over = request.prompt_tokens - options.recomputed_tail_tokens;
+  if (handed_over < 1 || (!forced && request.prompt_tokens < options.min_remote_tokens)) {
+    return Local("short_prompt");
+  }
+  std::vector<Plan> candidates = Candidates(options, targets, request, fidelity, handed_over);
+  if (candidates.empty()) {
+    const bool any_ready =
+        std::any_of(targets.begin(), targets.end(), [](const PlanTarget& t) { return t.ready; });
+    return Local(any_ready ? "no_format" : "no_target");
+  }
+  if (options.fastest && !forced && predict) return Fastest(std::move(candidates), predict);
+  // In the order of targets; where a format is named it is the only one.
+  Plan plan = std::move(candidates.front());
+  if (predict) plan.predicted_ttft = predict(plan.target, plan.format);
+  return plan;
+}
+
+}  // namespace aludel

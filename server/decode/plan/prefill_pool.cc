@@ -1,0 +1,185 @@
+#include "server/decode/plan/prefill_pool.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "grpcpp/create_channel.h"
+#include "server/handoff/identity.h"
+#include "server/host/model_host.h"
+#include "server/rpc/deadline.h"
+#include "server/rpc/rpc_status.h"
+#include "spdlog/spdlog.h"
+#include "transport/monotonic_clock.h"
+
+namespace aludel {
+namespace {
+
+// Of a server that does not answer. Servers of one machine often start together.
+constexpr absl::Duration kFirstRetry = absl::Milliseconds(50);
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, absl::Duration max_backoff,
+                                           const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  grpc::ChannelArguments arguments;
+  // gRPC would wait two minutes between attempts; our probes set the pace.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS,
+                   static_cast<int>(absl::ToInt64Milliseconds(kFirstRetry)));
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 500);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
+                   static_cast<int>(absl::ToInt64Milliseconds(max_backoff)));
+  return grpc::CreateCustomChannel(target, credentials, arguments);
+}
+
+}  // namespace
+
+struct PrefillPool::Probe {
+  grpc::ClientContext context;
+  v1::DescribeRequest request;
+  v1::PrefillDescription description;
+};
+
+absl::Status CheckCompatible(const v1::ModelIdentity& model, absl::Span<const v1::WireFormat> formats,
+                             const v1::PrefillDescription& description, std::vector<std::string>* shared) {
+  if (description.protocol_version() != kHandoffVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("protocol version is ", description.protocol_version(), ", want ", kHandoffVersion));
+  }
+  const std::vector<std::string> reasons = WhyNoPair(FromProto(description.model()), FromProto(model));
+  if (!reasons.empty()) return absl::FailedPreconditionError(absl::StrJoin(reasons, "; "));
+  shared->clear();
+  const auto describe = [](const v1::WireFormat& format) {
+    return absl::StrCat(format.name(), "@", format.artifact_hash().substr(0, 12));
+  };
+  std::vector<std::string> theirs;
+  for (const v1::WireFormat& format : description.formats()) theirs.push_back(describe(format));
+  std::vector<std::string> ours;
+  for (const v1::WireFormat& format : formats) {
+    ours.push_back(describe(format));
+    for (const v1::WireFormat& other : description.formats()) {
+      if (other.name() == format.name() && other.artifact_hash() == format.artifact_hash()) {
+        shared->push_back(format.name());
+      }
+    }
+  }
+  if (shared->empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("no format in common: it has ",
+                                                      absl::StrJoin(theirs, ", "), ", want one of ",
+                                                      absl::StrJoin(ours, ", ")));
+  }
+  return absl::OkStatus();
+}
+
+PrefillPool::PrefillPool(Options options, Timer* timer, Metrics* metrics)
+    : options_(std::move(options)), timer_(timer), metrics_(metrics) {
+  const auto credentials = MakeChannelCredentials(options_.grpc_tls);
+  for (const std::string& name : options_.targets) {
+    auto target = std::make_unique<Target>();
+    target->name = name;
+    target->stub = v1::Prefill::NewStub(MakeChannel(name, options_.probe_max_interval, credentials));
+    targets_.push_back(std::move(target));
+  }
+  for (size_t i = 0; i < targets_.size(); ++i) StartProbe(i);
+}
+
+PrefillPool::~PrefillPool() {
+  std::vector<Timer::Id> timers;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    for (const auto& target : targets_) {
+      timers.push_back(target->timer);
+      if (target->probe != nullptr) target->probe->TryCancel();
+    }
+  }
+  for (const Timer::Id id : timers) timer_->CancelAndWait(id);
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(
+      +[](int* probes) { return *probes == 0; }, &probes_in_flight_));
+}
+
+void PrefillPool::StartProbe(size_t index) {
+  auto probe = std::make_shared<Probe>();
+  probe->request.set_protocol_version(kHandoffVersion);
+  probe->request.set_receiver_address(options_.receiver_address);
+  probe->context.set_deadline(ToGrpcDeadline(MonotonicNow() + options_.probe_timeout));
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stopping_) return;
+    ++probes_in_flight_;
+    targets_[index]->probe = &probe->context;
+  }
+  targets_[index]->stub->async()->Describe(&probe->context, &probe->request, &probe->description,
+                                           [this, index, probe](const grpc::Status& status) {
+                                             OnProbe(index, FromGrpc(status), probe->description);
+                                           });
+}
+
+void PrefillPool::OnProbe(size_t index, const absl::Status& status,
+                          const v1::PrefillDescription& description) {
+  std::vector<std::string> shared;
+  absl::Status compatible;
+  if (status.ok()) compatible = CheckCompatible(options_.model, options_.formats, description, &shared);
+
+  absl::MutexLock lock(&mutex_);
+  --probes_in_flight_;
+  Target& target = *targets_[index];
+  target.probe = nullptr;
+  if (stopping_) return;
+  target.formats = std::move(shared);
+  const bool refused = absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status);
+  if (!status.ok() && !refused) {
+    SetState(target, State::kDown, std::string(status.message()));
+  } else if (!status.ok() || !compatible.ok()) {
+    SetState(target, State::kRefused, std::string(status.ok() ? compatible.message() : status.message()));
+  } else {
+    if (target.state == State::kReady && target.epoch != description.epoch()) {
+      spdlog::info("prefill server {} has restarted", target.name);
+    }
+    target.epoch = description.epoch();
+    target.waiting_tokens = static_cast<int64_t>(description.waiting_tokens());
+    target.tokens_per_second = description.prefill_tokens_per_second();
+    SetState(target, State::kReady, absl::StrJoin(target.formats, ", "));
+  }
+  target.retry = target.state == State::kReady
+                     ? absl::ZeroDuration()
+                     : std::min(std::max(2 * target.retry, kFirstRetry), options_.probe_max_interval);
+  const absl::Duration interval = target.state == State::kReady ? options_.probe_interval : target.retry;
+  target.timer = timer_->At(MonotonicNow() + interval, [this, index] { StartProbe(index); });
+}
+
+void PrefillPool::SetState(Target& target, State state, const std::string& reason) {
+  if (target.state == state && target.reason == reason) return;
+  target.state = state;
+  target.reason = reason;
+  const char* name = state == State::kReady ? "ready" : state == State::kDown ? "down" : "refused";
+  spdlog::log(state == State::kReady ? spdlog::level::info : spdlog::level::warn,
+              "prefill server {} is {}: {}", target.name, name, reason);
+  metrics_->SetPrefillTarget(target.name, name);
+}
+
+std::vector<PlanTarget> PrefillPool::Snapshot() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<PlanTarget> targets;
+  for (const auto& target : targets_) {
+    targets.push_back({target->name, target->state == State::kReady, target->formats, target->waiting_tokens,
+                       target->tokens_per_second});
+  }
+  return targets;
+}
+
+void PrefillPool::ReportRunFailure(size_t index, const absl::Status& status) {
+  if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return;
+  absl::MutexLock lock(&mutex_);
+  Target& target = *targets_[index];
+  if (target.state == State::kReady) SetState(target, State::kDown, std::string(status.message()));
+}
+
+void PrefillPool::ReportLoad(size_t index, int64_t waiting_tokens, double tokens_per_second) {
+  absl::MutexLock lock(&mutex_);
+  targets_[index]->waiting_tokens = waiting_tokens;
+  targets_[index]->tokens_per_second = tokens_per_second;
+}
+
+}  // namespace aludel

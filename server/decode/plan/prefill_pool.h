@@ -1,0 +1,86 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "aludel/v1/handoff.grpc.pb.h"
+#include "server/decode/plan/planner.h"
+#include "server/observe/metrics.h"
+#include "server/process/timer.h"
+
+namespace aludel {
+
+// The prefill servers of a decode server: probes each at a bounded rate, refuses those that cannot feed this
+// model (logged and exported with the reason), and knows which are usable now. One that is not is probed
+// again at once, then with a doubling interval, so that a server that (re)starts is used soon. Thread-safe.
+//
+//   unknown -> ready <-> down (no answer, or a run failed)      refused (wrong version, model or formats)
+// Every answer to a probe moves a target to any of the three.
+class PrefillPool {
+ public:
+  struct Options {
+    std::vector<std::string> targets;
+    absl::Duration probe_interval;
+    absl::Duration probe_max_interval;
+    absl::Duration probe_timeout;
+    v1::ModelIdentity model;              // of this server
+    std::vector<v1::WireFormat> formats;  // of this server, best first
+    std::string receiver_address;
+    GrpcTlsOptions grpc_tls;
+  };
+
+  // `timer` and `metrics` must outlive the pool.
+  PrefillPool(Options options, Timer* timer, Metrics* metrics);
+  // Cancels probes and waits for them.
+  ~PrefillPool();
+
+  // In the order of options.targets.
+  std::vector<PlanTarget> Snapshot() const;
+  v1::Prefill::Stub& stub(size_t target) { return *targets_[target]->stub; }
+  // A run ended so: takes the target down until a probe succeeds, if the reason says that it is gone or
+  // hangs. What it merely refuses says nothing about its health.
+  void ReportRunFailure(size_t target, const absl::Status& status);
+  // The load that a server reports at the end of a computation: fresher for planning than its last probe.
+  void ReportLoad(size_t target, int64_t waiting_tokens, double tokens_per_second);
+
+ private:
+  enum class State : uint8_t { kUnknown, kReady, kDown, kRefused };
+  struct Target {
+    std::string name;
+    std::unique_ptr<v1::Prefill::Stub> stub;
+    State state = State::kUnknown;
+    std::string reason;
+    uint64_t epoch = 0;
+    std::vector<std::string> formats;
+    int64_t waiting_tokens = 0;
+    double tokens_per_second = 0;
+    absl::Duration retry;  // interval between the last two questions in vain; zero: the last was none
+    Timer::Id timer = 0;
+    grpc::ClientContext* probe = nullptr;  // in flight
+  };
+  struct Probe;
+
+  void StartProbe(size_t index);
+  void OnProbe(size_t index, const absl::Status& status, const v1::PrefillDescription& description);
+  void SetState(Target& target, State state, const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+  Timer* const timer_;
+  Metrics* const metrics_;
+  mutable absl::Mutex mutex_;
+  std::vector<std::unique_ptr<Target>> targets_;  // the vector is const after construction; fields guarded
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  int probes_in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// Ok if a prefill server that describes itself so can feed `model` with at least one of `formats`; then
+// `shared` has the formats both have, in the order of `formats`. Otherwise says what was found and expected.
+absl::Status CheckCompatible(const v1::ModelIdentity& model, absl::Span<const v1::WireFormat> formats,
+                             const v1::PrefillDescription& description, std::vector<std::string>* shared);
+
+}  // namespace aludel

@@ -1,0 +1,35 @@
+#pragma once
+
+#include "server/gateway/access/line_budget.h"
+#include "server/gateway/access/request_record.h"
+#include "server/http/http_message.h"
+#include "server/observe/metrics.h"
+#include "server/observe/otlp_exporter.h"
+
+namespace aludel {
+
+// Records requests: each is counted and logged, and a completion leaves a span too. Thread-safe; what it is
+// given must outlive it.
+class RequestJournal {
+ public:
+  // `traces` may be null.
+  RequestJournal(Metrics* metrics, OtlpExporter* traces) : metrics_(metrics), traces_(traces) {}
+
+  // One that was answered at once; `quiet`: counted only.
+  void Answered(const RequestIdentity& identity, const HttpResponse& response, bool quiet);
+  // A request that the HTTP layer refused, or that came without a key. Any client can cause these, so their
+  // lines are rate-limited; the next line says how many were left out.
+  void Refused(const RequestIdentity& identity, const HttpError& error);
+  void Completed(const RequestIdentity& identity, const CompletionOutcome& outcome);
+
+ private:
+  static constexpr int kRefusalLinesPerSecond = 20;
+
+  void ExportSpan(const RequestIdentity& identity, const CompletionOutcome& outcome);
+
+  Metrics* const metrics_;
+  OtlpExporter* const traces_;
+  LineBudget refusal_lines_{kRefusalLinesPerSecond};
+};
+
+}  // namespace aludel

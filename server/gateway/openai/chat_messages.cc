@@ -1,0 +1,139 @@
+#include "server/gateway/openai/chat_messages.h"
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/text/constrain/ordered_json.h"
+#include "server/gateway/openai/json_fields.h"
+
+namespace aludel {
+namespace {
+
+using nlohmann::ordered_json;
+
+// Where in the body a value stands, e.g. "messages[3].content".
+std::string At(absl::string_view list, size_t index, absl::string_view field = "") {
+  return absl::StrCat(list, "[", index, "]", field.empty() ? "" : ".", field);
+}
+
+// A message's content: a string, or a list of parts, of text or an assistant's refusal.
+std::optional<ApiError> ParseContent(const ordered_json& content, const std::string& where,
+                                     std::string* text) {
+  if (content.is_string()) {
+    *text = content.get<std::string>();
+    return std::nullopt;
+  }
+  if (!content.is_array()) {
+    return InvalidParameter(where, absl::StrCat("'", where, "' must be a string or a list of content parts, ",
+                                                "found ", content.type_name()));
+  }
+  for (size_t i = 0; i < content.size(); ++i) {
+    const ordered_json& part = content[i];
+    const std::string part_at = At(where, i);
+    const auto type = part.is_object() ? part.find("type") : part.end();
+    if (type == part.end() || !type->is_string()) {
+      return InvalidParameter(part_at, absl::StrCat("'", part_at, "' must be an object with a 'type'"));
+    }
+    if (*type != "text" && *type != "refusal") {
+      return UnsupportedParameter(
+          At(where, i, "type"),
+          absl::StrCat("'", part_at, "': only parts of type 'text' and 'refusal' are supported, found '",
+                       type->get<std::string>(), "'"));
+    }
+    const std::string field = *type;  // its text is in the field of that name
+    const auto part_text = part.find(field);
+    if (part_text == part.end() || !part_text->is_string()) {
+      return InvalidParameter(At(where, i, field),
+                              absl::StrCat("'", part_at, "' needs a string '", field, "'"));
+    }
+    *text += part_text->get_ref<const std::string&>();
+  }
+  return std::nullopt;
+}
+
+// [{"id", "type": "function", "function": {"name", "arguments": "{...}"}}, ...]
+std::optional<ApiError> ParseCalls(const ordered_json& calls, const std::string& where,
+                                   ordered_json* parsed) {
+  if (!calls.is_array())
+    return InvalidParameter(where, absl::StrCat("'", where, "' must be a list of tool calls"));
+  *parsed = ordered_json::array();
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const std::string at = At(where, i);
+    const ordered_json& call = calls[i];
+    const ordered_json function = call.is_object() ? call.value("function", ordered_json()) : ordered_json();
+    const ordered_json id = call.is_object() ? call.value("id", ordered_json()) : ordered_json();
+    if (!function.is_object() || !function.value("name", ordered_json()).is_string() || !id.is_string()) {
+      return InvalidParameter(
+          at, absl::StrCat("'", at, "' must be an object with an 'id' and a 'function' with a 'name'"));
+    }
+    JsonFields fields(function, absl::StrCat(at, ".function."));
+    // A string, as the API has it: an object would have lost the order of its members by now.
+    const std::string text = fields.String("arguments").value_or("");
+    if (fields.error()) return fields.error();
+    const auto parsed_text = ParseOrdered(text.empty() ? "{}" : text);
+    // What a model got wrong stays as it is, so that it sees its fault beside the tool's complaint.
+    ordered_json arguments = parsed_text.ok() && parsed_text->is_object() ? *parsed_text : ordered_json(text);
+    parsed->push_back({{"id", id},
+                       {"type", "function"},
+                       {"function", {{"name", function["name"]}, {"arguments", std::move(arguments)}}}});
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> ParseMessage(const ordered_json& message, size_t index, ordered_json* parsed) {
+  static constexpr std::array<absl::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
+                                                              "tool"};
+  const std::string where = At("messages", index);
+  if (!message.is_object()) return InvalidParameter(where, absl::StrCat("'", where, "' must be an object"));
+  JsonFields fields(message, absl::StrCat(where, "."));
+  const std::string role = fields.String("role").value_or("");
+  if (!absl::c_linear_search(kRoles, role)) {
+    fields.Fail("role", absl::StrCat("must be 'system', 'developer', 'user', 'assistant' or 'tool', found '",
+                                     role, "'"));
+  }
+  fields.Refuse("function_call", nullptr, ": use 'tool_calls'");
+  if (role != "assistant") fields.Refuse("tool_calls", nullptr, ": only assistants call tools");
+  if (fields.error()) return fields.error();
+  // Templates know the older name of the same role.
+  *parsed = {{"role", role == "developer" ? "system" : role}, {"content", ""}};
+  const ordered_json* calls = fields.Find("tool_calls");
+  if (calls != nullptr && !(calls->is_array() && calls->empty())) {
+    if (auto error = ParseCalls(*calls, At("messages", index, "tool_calls"), &(*parsed)["tool_calls"]))
+      return error;
+  }
+  const ordered_json* content = fields.Find("content");
+  if (content == nullptr && role == "assistant") content = fields.Find("refusal");
+  if (content != nullptr) {
+    std::string text;
+    if (auto error = ParseContent(*content, At("messages", index, "content"), &text)) return error;
+    (*parsed)["content"] = std::move(text);
+  } else if (!parsed->contains("tool_calls")) {
+    fields.Fail("content", "is required");
+  }
+  if (role == "tool") {
+    const auto id = fields.String("tool_call_id");
+    if (!id && !fields.error()) fields.Fail("tool_call_id", "is required");
+    if (id) (*parsed)["tool_call_id"] = *id;
+    if (const auto name = fields.String("name")) (*parsed)["name"] = *name;
+  }
+  return fields.error();
+}
+
+}  // namespace
+
+std::optional<ApiError> ParseMessages(const ordered_json& messages, ordered_json* parsed) {
+  if (!messages.is_array() || messages.empty()) {
+    return InvalidParameter("messages", "'messages' must be a list of at least one message");
+  }
+  for (size_t i = 0; i < messages.size(); ++i) {
+    ordered_json message;
+    if (auto error = ParseMessage(messages[i], i, &message)) return error;
+    parsed->push_back(std::move(message));
+  }
+  return std::nullopt;
+}
+
+}  // namespace aludel

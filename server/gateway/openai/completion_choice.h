@@ -1,0 +1,51 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aludel/v1/handoff.pb.h"
+#include "nlohmann/json.hpp"
+#include "server/gateway/openai/logprobs_json.h"
+#include "server/gateway/openai/tools/tool_call.h"
+#include "server/gateway/openai/tools/tool_call_parser.h"
+
+namespace aludel {
+
+// What one event adds to a choice.
+struct ChoiceDelta {
+  std::string text;
+  std::vector<ToolCall> calls;
+  size_t first_call = 0;  // index of calls[0] among the choice's calls
+  nlohmann::ordered_json logprobs = nullptr;
+
+  bool empty() const { return text.empty() && calls.empty() && logprobs.is_null(); }
+};
+
+// One choice of an answer: turns the decode server's events into what a client sees of them. Not thread-safe.
+class CompletionChoice {
+ public:
+  // Without a dialect, text stays text.
+  CompletionChoice(bool chat, const Tokenizer* tokenizer, ToolCallParser::Options tools);
+
+  ChoiceDelta OnToken(const v1::Token& token);
+  ChoiceDelta OnFinished(const v1::Finished& finished);
+  // "stop", "length" or "tool_calls"; empty until OnFinished.
+  const std::string& finish_reason() const { return finish_reason_; }
+
+  // When the choice's last token came.
+  std::chrono::steady_clock::time_point last_token;
+  int64_t tokens = 0;
+
+ private:
+  void Add(ToolCallParser::Output output, ChoiceDelta* delta);
+
+  LogprobsJson logprobs_;
+  ToolCallParser parser_;
+  size_t calls_ = 0;
+  int32_t marker_ = -1;  // a special token that opens calls, and that has no text
+  std::string finish_reason_;
+};
+
+}  // namespace aludel

@@ -1,0 +1,233 @@
+#include "server/gateway/openai/completion_exchange.h"
+
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+
+namespace aludel {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+}  // namespace
+
+ApiError FromGrpcStatus(const grpc::Status& status) {
+  ApiError error;
+  error.message = status.error_message();
+  error.type = "server_error";
+  switch (status.error_code()) {
+    case grpc::StatusCode::INVALID_ARGUMENT:
+    case grpc::StatusCode::OUT_OF_RANGE:
+      error.status = 400;
+      error.type = "invalid_request_error";
+      break;
+    case grpc::StatusCode::FAILED_PRECONDITION:
+      return Unprocessable("", status.error_message());
+    case grpc::StatusCode::NOT_FOUND:
+      error.status = 404;
+      error.type = "invalid_request_error";
+      break;
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:
+      error.status = 429;
+      error.type = "rate_limit_error";
+      error.retry_after_seconds = 1;
+      break;
+    case grpc::StatusCode::CANCELLED:
+      error.status = 499;
+      break;
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      error.status = 504;
+      break;
+    case grpc::StatusCode::UNAVAILABLE:
+      error.status = 503;
+      error.retry_after_seconds = 1;
+      break;
+    default:
+      error.status = 500;
+  }
+  error.code = OutcomeName(error.status);
+  return error;
+}
+
+CompletionExchange::CompletionExchange(Options options, HttpResponder responder, Metrics* metrics)
+    : options_(std::move(options)),
+      responder_(std::move(responder)),
+      metrics_(metrics),
+      choices_(NewChoices()),
+      whole_(options_.choices),
+      open_choices_(options_.choices) {}
+
+std::vector<CompletionChoice> CompletionExchange::NewChoices() const {
+  return std::vector<CompletionChoice>(
+      options_.choices, CompletionChoice(options_.identity.chat, options_.tokenizer, options_.tools));
+}
+
+bool CompletionExchange::Restart() {
+  if (has_content_) return false;
+  started_.Clear();
+  choices_ = NewChoices();
+  whole_ = std::vector<WholeChoice>(options_.choices);
+  open_choices_ = options_.choices;
+  usage_ = {};
+  has_text_ = false;
+  tokens_ = 0;
+  return true;
+}
+
+double CompletionExchange::SecondsSinceReceived() const { return Seconds(Clock::now() - options_.received); }
+
+void CompletionExchange::OnStarted(const v1::Started& started) {
+  started_ = started;
+  first_token_seconds_ = SecondsSinceReceived();
+  // The head of an answer that began anew has left: it tells of the first plan, the last chunk of the
+  // last one.
+  if (std::exchange(has_started_, true) || !options_.outcome.stream) return;
+  responder_.StartStream(200, "text/event-stream; charset=utf-8", ReportHeaders(started_));
+  if (!options_.identity.chat) return;
+  for (int choice = 0; choice < options_.choices; ++choice) {
+    responder_.Write(SseEvent(RoleChunk(options_.identity, choice)));
+  }
+}
+
+void CompletionExchange::OnToken(const v1::Token& token) {
+  if (token.choice() >= choices_.size() || has_finished_) return;  // from a server that breaks the protocol
+  CompletionChoice& choice = choices_[token.choice()];
+  const Clock::time_point now = Clock::now();
+  if (choice.tokens++ > 0) {
+    metrics_->ObserveInterToken(options_.identity.model, Seconds(now - choice.last_token));
+  }
+  choice.last_token = now;
+  ++tokens_;
+  Emit(token.choice(), choice.OnToken(token));
+}
+
+void CompletionExchange::Emit(uint32_t choice, const ChoiceDelta& delta) {
+  if (delta.empty()) return;
+  const bool first = !std::exchange(has_text_, true);
+  if (first) first_text_seconds_ = SecondsSinceReceived();
+  if (!options_.outcome.stream) {
+    WholeChoice& whole = whole_[choice];
+    whole.text += delta.text;
+    whole.calls.insert(whole.calls.end(), delta.calls.begin(), delta.calls.end());
+    whole.logprobs.Append(delta.logprobs);
+    return;
+  }
+  has_content_ = true;
+  std::function<void()> flushed;
+  if (first) {
+    flushed = [weak = weak_from_this()] {
+      if (auto self = weak.lock()) self->first_flush_seconds_ = self->SecondsSinceReceived();
+    };
+  }
+  // A client that is gone cancels the call through OnDisconnect; what is still on its way is dropped here.
+  responder_.Write(SseEvent(DeltaChunk(options_.identity, static_cast<int>(choice), delta)),
+                   std::move(flushed));
+}
+
+CompletionReport CompletionExchange::Report() {
+  CompletionReport report;
+  report.started = started_;
+  // An answer may end before the I/O thread has reported its first flush; then the token's arrival here
+  // is used.
+  const double flushed = first_flush_seconds_;
+  report.ttft_seconds = flushed >= 0 ? flushed : has_text_ ? first_text_seconds_ : SecondsSinceReceived();
+  if (has_text_) report.held_seconds = first_text_seconds_ - first_token_seconds_;
+  return report;
+}
+
+void CompletionExchange::OnFinished(const v1::Finished& finished) {
+  if (finished.choice() >= choices_.size()) return;
+  CompletionChoice& choice = choices_[finished.choice()];
+  if (!choice.finish_reason().empty()) return;
+  Emit(finished.choice(), choice.OnFinished(finished));
+  usage_.prompt_tokens = finished.prompt_tokens();
+  usage_.completion_tokens += finished.completion_tokens();
+  if (--open_choices_ == 0) {
+    Complete(finished.choice());
+  } else if (options_.outcome.stream) {
+    has_content_ = true;
+    responder_.Write(SseEvent(
+        LastChunk(options_.identity, static_cast<int>(finished.choice()), choice.finish_reason(), nullptr)));
+  }
+}
+
+void CompletionExchange::Complete(uint32_t last) {
+  has_finished_ = true;
+  const CompletionReport report = Report();
+  if (options_.outcome.stream) {
+    std::string tail = SseEvent(
+        LastChunk(options_.identity, static_cast<int>(last), choices_[last].finish_reason(), &report));
+    if (options_.identity.include_usage) tail += SseEvent(UsageChunk(options_.identity, usage_, report));
+    absl::StrAppend(&tail, kSseDone);
+    responder_.Write(tail);
+    responder_.Finish();
+    return;
+  }
+  for (size_t i = 0; i < choices_.size(); ++i) whole_[i].finish_reason = choices_[i].finish_reason();
+  HttpResponse response;
+  response.headers = ReportHeaders(started_);
+  response.body = WholeBody(options_.identity, whole_, usage_, report);
+  whole_.clear();
+  responder_.Respond(std::move(response));
+}
+
+void CompletionExchange::OnEnd(const grpc::Status& status) {
+  ApiError error;
+  error.status = 200;
+  if (!has_finished_) {
+    error = FromGrpcStatus(
+        status.ok() ? grpc::Status(grpc::StatusCode::INTERNAL, "the decode server ended its answer early")
+                    : status);
+    if (options_.outcome.stream && has_started_) {
+      // The status line has been sent: the error goes into the stream, which then ends without [DONE].
+      responder_.Write(SseEvent(error.ToJson()));
+      responder_.Finish();
+    } else {
+      responder_.Respond(error.ToResponse());
+    }
+  }
+  const RequestLabels labels = {options_.identity.model, started_.plan(), started_.format()};
+  const CompletionReport report = Report();
+  if (has_text_) {
+    const v1::Stages& stages = started_.stages();
+    metrics_->ObserveFirstToken(labels, {.queue = stages.queue(),
+                                         .prefill = stages.prefill(),
+                                         .encode = stages.encode(),
+                                         .transfer = stages.transfer(),
+                                         .reconstruct = stages.reconstruct(),
+                                         .recompute = stages.recompute(),
+                                         .first_decode = stages.first_decode(),
+                                         .held = report.held_seconds,
+                                         .gateway = report.gateway_seconds(),
+                                         .ttft = report.ttft_seconds});
+  } else if (!has_finished_) {
+    metrics_->ObserveUnanswered(options_.identity.model, SecondsSinceReceived());
+  }
+  CompletionOutcome outcome = options_.outcome;
+  outcome.status = error.status;
+  outcome.name = OutcomeName(error.status);
+  outcome.error = error.message;
+  outcome.completion_id = options_.identity.id;
+  for (const CompletionChoice& choice : choices_) outcome.finish_reasons.push_back(choice.finish_reason());
+  outcome.has_first_token = has_text_;
+  outcome.completion_tokens = tokens_;
+  outcome.started = started_;
+  if (has_text_) {
+    outcome.ttft_seconds = report.ttft_seconds;
+    outcome.held_seconds = report.held_seconds;
+    outcome.gateway_seconds = report.gateway_seconds();
+  }
+  outcome.seconds = SecondsSinceReceived();
+  metrics_->ObserveRequest(labels, outcome.name, outcome.seconds, options_.outcome.prompt_tokens, tokens_);
+  if (has_text_) {
+    const double queue = started_.stages().queue();
+    const double first_token = outcome.ttft_seconds - outcome.held_seconds;
+    metrics_->ObservePhases(labels, queue, first_token - queue, outcome.seconds - first_token, tokens_);
+  }
+  if (options_.on_end) options_.on_end(outcome);
+}
+
+}  // namespace aludel

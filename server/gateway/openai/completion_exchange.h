@@ -1,0 +1,68 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "server/gateway/access/request_record.h"
+#include "server/gateway/openai/api_error.h"
+#include "server/gateway/openai/completion_response.h"
+#include "server/gateway/routing/router.h"
+#include "server/http/http_server.h"
+#include "server/observe/metrics.h"
+
+namespace aludel {
+
+// Turns one decode server's events into one HTTP answer, streamed or whole, and its measurements. Created by
+// Completions, kept alive by the Router's call; its methods come from gRPC's threads, one at a time.
+class CompletionExchange : public GenerateObserver, public std::enable_shared_from_this<CompletionExchange> {
+ public:
+  struct Options {
+    CompletionIdentity identity;
+    int choices = 1;
+    ToolCallParser::Options tools;
+    const Tokenizer* tokenizer = nullptr;  // outlives the exchange
+    std::chrono::steady_clock::time_point received;
+    CompletionOutcome outcome;  // as far as the request tells it
+    OnCompletionEnd on_end;     // once
+  };
+  CompletionExchange(Options options, HttpResponder responder, Metrics* metrics);
+
+  void OnStarted(const v1::Started& started) override;
+  void OnToken(const v1::Token& token) override;
+  void OnFinished(const v1::Finished& finished) override;
+  void OnEnd(const grpc::Status& status) override;
+  bool Restart() override;
+
+ private:
+  std::vector<CompletionChoice> NewChoices() const;
+  void Emit(uint32_t choice, const ChoiceDelta& delta);
+  // Every choice has ended, `last` as the last one.
+  void Complete(uint32_t last);
+  double SecondsSinceReceived() const;
+  CompletionReport Report();
+
+  const Options options_;
+  HttpResponder responder_;
+  Metrics* const metrics_;
+  v1::Started started_;
+  std::vector<CompletionChoice> choices_;
+  std::vector<WholeChoice> whole_;  // not streamed: the answer so far
+  int open_choices_;
+  TokenUsage usage_;
+  bool has_started_ = false;  // streamed: the head has left
+  bool has_content_ = false;  // streamed: something of a choice has left
+  bool has_finished_ = false;
+  bool has_text_ = false;
+  int64_t tokens_ = 0;
+  double first_token_seconds_ = 0;                 // when the first token came here
+  double first_text_seconds_ = 0;                  // when the first text did that could be shown
+  std::atomic<double> first_flush_seconds_{-1.0};  // when it was in the client's socket
+};
+
+// What a failed call to a decode server means to an HTTP client.
+ApiError FromGrpcStatus(const grpc::Status& status);
+
+}  // namespace aludel

@@ -1,0 +1,206 @@
+#include "server/gateway/openai/completion_request.h"
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/engine/engine_options.h"
+#include "runtime/text/constrain/ordered_json.h"
+#include "server/gateway/openai/chat_messages.h"
+#include "server/gateway/openai/json_fields.h"
+#include "server/gateway/openai/response_format.h"
+#include "server/gateway/openai/sampling_fields.h"
+#include "server/gateway/openai/unserved_fields.h"
+
+namespace aludel {
+namespace {
+
+using nlohmann::ordered_json;
+
+// Copying a value recurses, so what a client nests must not use up a stack.
+constexpr int kMaxBodyDepth = 128;
+constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
+// OpenAI's default for the older endpoint.
+constexpr uint32_t kDefaultPlainMaxTokens = 16;
+constexpr int64_t kMaxTimeoutMs = 24 * 60 * 60 * 1000;
+constexpr int64_t kMaxStalenessMs = int64_t{1} << 40;
+constexpr size_t kMaxSaltBytes = 256;
+
+constexpr std::pair<absl::string_view, v1::Fidelity> kFidelities[] = {{"exact", v1::FIDELITY_EXACT},
+                                                                      {"high", v1::FIDELITY_HIGH},
+                                                                      {"balanced", v1::FIDELITY_BALANCED},
+                                                                      {"fast", v1::FIDELITY_FAST},
+                                                                      {"coded", v1::FIDELITY_CODED}};
+
+void ParseExtensions(JsonFields& fields, CompletionRequest* request) {
+  const ordered_json* object = fields.Object("aludel");
+  if (object == nullptr) return;
+  JsonFields extension(*object, "aludel.");
+  for (const auto& item : object->items()) {
+    if (item.key() != "fidelity" && item.key() != "format" && item.key() != "timeout_ms" &&
+        item.key() != "max_staleness_ms") {
+      extension.Fail(item.key(),
+                     "is not known; expected 'fidelity', 'format', 'max_staleness_ms' or 'timeout_ms'");
+    }
+  }
+  if (const auto fidelity = extension.String("fidelity")) {
+    const auto known = std::find_if(std::begin(kFidelities), std::end(kFidelities),
+                                    [&](const auto& one) { return *fidelity == one.first; });
+    if (known != std::end(kFidelities)) {
+      request->fidelity = known->second;
+    } else {
+      extension.Fail(
+          "fidelity",
+          absl::StrCat("must be 'exact', 'high', 'balanced', 'fast' or 'coded', found '", *fidelity, "'"));
+    }
+  }
+  request->format = extension.String("format").value_or("");
+  if (!request->format.empty() && request->fidelity == v1::FIDELITY_EXACT) {
+    extension.Fail("format", "cannot be forced where 'aludel.fidelity' is 'exact'");
+  }
+  request->max_staleness_ms = extension.Integer("max_staleness_ms", 0, kMaxStalenessMs);
+  if (const auto timeout = extension.Integer("timeout_ms", 1, kMaxTimeoutMs)) {
+    request->timeout = absl::Milliseconds(*timeout);
+  }
+  if (extension.error()) fields.Fail(*extension.error());
+}
+
+// What both endpoints share.
+void ParseShared(JsonFields& fields, CompletionRequest* request) {
+  request->model = fields.String("model").value_or("");
+  if (!fields.error() && request->model.empty()) fields.Fail("model", "is required");
+  ParseSampling(fields, &request->sampling);
+  request->stream = fields.Bool("stream").value_or(false);
+  if (const ordered_json* options = fields.Object("stream_options")) {
+    if (!request->stream) fields.Fail("stream_options", "is only allowed when 'stream' is true");
+    JsonFields stream_options(*options, "stream_options.");
+    request->include_usage = stream_options.Bool("include_usage").value_or(false);
+    if (stream_options.error()) fields.Fail(*stream_options.error());
+  }
+  // As vLLM has them.
+  request->priority = static_cast<int>(fields.Integer("priority", -kMaxPriority, kMaxPriority).value_or(0));
+  if (const auto salt = fields.String("cache_salt")) {
+    if (salt->empty() || salt->size() > kMaxSaltBytes) {
+      fields.Fail("cache_salt",
+                  absl::StrCat("must have 1 to ", kMaxSaltBytes, " bytes, found ", salt->size()));
+    }
+    request->cache_salt = *salt;
+  }
+  ParseExtensions(fields, request);
+  ParseResponseFormat(fields, &request->constraint, &request->format_name);
+}
+
+void ParseMaxTokens(JsonFields& fields, const char* name, CompletionRequest* request) {
+  const auto max_tokens = fields.Integer(name, 1, kMaxTokens);
+  if (!max_tokens) return;
+  request->sampling.set_max_tokens(static_cast<uint32_t>(*max_tokens));
+  request->max_tokens_param = name;
+}
+
+void RefuseBestOf(JsonFields& fields, const v1::SamplingParams& sampling) {
+  fields.Refuse("best_of", sampling.choices(), ": every choice is returned, so it can only be 'n'");
+}
+
+void ParsePrompt(JsonFields& fields, CompletionRequest* request) {
+  const ordered_json* prompt = fields.Find("prompt");
+  if (prompt == nullptr) return fields.Fail("prompt", "is required");
+  // A list of one prompt is that prompt; a list of numbers is a prompt of token ids.
+  if (prompt->is_array() && prompt->size() == 1 && !prompt->front().is_number()) prompt = &prompt->front();
+  if (prompt->is_string()) {
+    request->prompt = prompt->get<std::string>();
+  } else if (prompt->is_array() && !prompt->empty() && !prompt->front().is_number()) {
+    fields.Fail(UnsupportedParameter(
+        "prompt", absl::StrCat("'prompt' holds ", prompt->size(), " prompts; one per request is served")));
+  } else if (!prompt->is_array() || prompt->empty()) {
+    fields.Fail("prompt", "must be a string or a list of token ids, with one at least");
+  } else if (auto error = ParseTokenIds(*prompt, "prompt", &request->prompt_ids)) {
+    fields.Fail(*std::move(error));
+  }
+}
+
+}  // namespace
+
+std::optional<ApiError> ParseObject(absl::string_view body, ordered_json* object) {
+  absl::StatusOr<ordered_json> parsed = ParseOrdered(body, kMaxBodyDepth);
+  if (parsed.ok() && parsed->is_object()) {
+    *object = *std::move(parsed);
+    return std::nullopt;
+  }
+  if (absl::IsCancelled(parsed.status())) return FromStatus("", parsed.status());
+  ApiError error;
+  error.message = "We could not parse the JSON body of your request: it ";
+  if (parsed.ok()) {
+    absl::StrAppend(&error.message, "is ", parsed->type_name(), ", want one JSON object");
+  } else {
+    absl::StrAppend(&error.message, std::string(parsed.status().message()));
+  }
+  return error;
+}
+
+std::optional<ApiError> ParseTokenIds(const ordered_json& value, absl::string_view param,
+                                      std::vector<int32_t>* ids) {
+  const std::string expected = absl::StrCat("'", param, "' must be a list of token ids");
+  if (!value.is_array())
+    return InvalidParameter(param, absl::StrCat(expected, ", found ", value.type_name()));
+  ids->reserve(value.size());
+  for (const ordered_json& id : value) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() > static_cast<uint64_t>(kMaxTokens)) {
+      return InvalidParameter(param, absl::StrCat(expected, "; element ", ids->size(), " is none"));
+    }
+    ids->push_back(id.get<int32_t>());
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> ParseChatRequest(absl::string_view body, CompletionRequest* request) {
+  ordered_json object;
+  if (auto error = ParseObject(body, &object)) return error;
+  return ReadChatRequest(object, request);
+}
+
+std::optional<ApiError> ReadChatRequest(const ordered_json& object, CompletionRequest* request) {
+  JsonFields fields(object);
+  request->chat = true;
+  ParseShared(fields, request);
+  ParseTools(fields, &request->tools);
+  if (request->constraint && request->tools.choice != Tools::Choice::kNone) {
+    fields.Fail(UnsupportedParameter("response_format",
+                                     "'response_format' is not supported beside 'tools', unless "
+                                     "'tool_choice' is 'none'"));
+  }
+  if (const ordered_json* arguments = fields.Object("chat_template_kwargs")) {
+    request->template_arguments = *arguments;
+  }
+  if (const auto begin = fields.Bool("add_generation_prompt")) {
+    request->template_arguments["add_generation_prompt"] = *begin;
+  }
+  ParseChatLogprobs(fields, &request->sampling);
+  RefuseUnserved(fields, Endpoint::kChat);
+  RefuseBestOf(fields, request->sampling);
+  // The newer name wins; both count the same tokens here, as nothing is generated that is not shown.
+  ParseMaxTokens(fields, "max_tokens", request);
+  ParseMaxTokens(fields, "max_completion_tokens", request);
+  if (fields.error()) return fields.error();
+  const ordered_json* messages = fields.Find("messages");
+  if (messages == nullptr) return InvalidParameter("messages", "'messages' is required");
+  return ParseMessages(*messages, &request->messages);
+}
+
+std::optional<ApiError> ParseCompletionRequest(absl::string_view body, CompletionRequest* request) {
+  ordered_json object;
+  if (auto error = ParseObject(body, &object)) return error;
+  JsonFields fields(object);
+  request->chat = false;
+  ParseShared(fields, request);
+  ParsePlainLogprobs(fields, &request->sampling);
+  RefuseUnserved(fields, Endpoint::kPlain);
+  RefuseBestOf(fields, request->sampling);
+  request->sampling.set_max_tokens(kDefaultPlainMaxTokens);
+  ParseMaxTokens(fields, "max_tokens", request);
+  ParsePrompt(fields, request);
+  return fields.error();
+}
+
+}  // namespace aludel

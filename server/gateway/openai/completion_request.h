@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "aludel/v1/handoff.pb.h"
+#include "nlohmann/json.hpp"
+#include "server/gateway/openai/api_error.h"
+#include "server/gateway/openai/tools/tools.h"
+
+namespace aludel {
+
+// What a client asked for at /v1/chat/completions or /v1/completions, checked as far as no model is needed.
+struct CompletionRequest {
+  bool chat = true;
+  std::string model;
+  // Chat: as chat_messages.h makes them.
+  nlohmann::ordered_json messages = nlohmann::ordered_json::array();
+  Tools tools;
+  nlohmann::ordered_json template_arguments = nlohmann::ordered_json::object();  // chat_template_kwargs
+  // Plain completion: text, or token ids.
+  std::string prompt;
+  std::vector<int32_t> prompt_ids;
+  v1::SamplingParams sampling;
+  std::string max_tokens_param;  // the name by which the client gave max_tokens; "": it did not
+  std::optional<v1::TextConstraint> constraint;  // of response_format
+  std::string format_name;                       // its schema's name
+  bool stream = false;
+  bool include_usage = false;
+  v1::Fidelity fidelity = v1::FIDELITY_UNSPECIFIED;
+  std::string format;
+  std::optional<int64_t> max_staleness_ms;
+  int priority = 0;                                   // lower goes first
+  std::string cache_salt;                             // of the client's own, beside its key's; "": none
+  absl::Duration timeout = absl::InfiniteDuration();  // the client's own limit
+};
+
+// Reads a request body as OpenAI's API defines it. Null is absence. Fields that cannot change the answer
+// ("user", "metadata", unknown ones) are ignored; fields that would and that we do not serve are an error
+// that names the parameter. Nothing for success.
+std::optional<ApiError> ParseChatRequest(absl::string_view body, CompletionRequest* request);
+std::optional<ApiError> ReadChatRequest(const nlohmann::ordered_json& object, CompletionRequest* request);
+std::optional<ApiError> ParseCompletionRequest(absl::string_view body, CompletionRequest* request);
+
+// A list of token ids named `param`, which may be empty.
+std::optional<ApiError> ParseTokenIds(const nlohmann::ordered_json& value, absl::string_view param,
+                                      std::vector<int32_t>* ids);
+// A body that is one JSON object. The error names what is wrong with it, e.g. a key that is there twice.
+std::optional<ApiError> ParseObject(absl::string_view body, nlohmann::ordered_json* object);
+
+}  // namespace aludel

@@ -1,0 +1,181 @@
+#include "server/gateway/openai/completion_response.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "server/gateway/openai/api_error.h"
+
+namespace aludel {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::pair<const char*, double (v1::Stages::*)() const> kStages[] = {
+    {"queue", &v1::Stages::queue},
+    {"prefill", &v1::Stages::prefill},
+    {"encode", &v1::Stages::encode},
+    {"transfer", &v1::Stages::transfer},
+    {"reconstruct", &v1::Stages::reconstruct},
+    {"recompute", &v1::Stages::recompute},
+    {"first_decode", &v1::Stages::first_decode}};
+
+ordered_json Head(const CompletionIdentity& identity, bool chunk) {
+  ordered_json json;
+  json["id"] = identity.id;
+  json["object"] = !identity.chat ? "text_completion" : chunk ? "chat.completion.chunk" : "chat.completion";
+  json["created"] = identity.created;
+  json["model"] = identity.model;
+  return json;
+}
+
+ordered_json Chunk(const CompletionIdentity& identity, int choice, ordered_json delta, ordered_json logprobs,
+                   ordered_json finish_reason) {
+  ordered_json entry;
+  entry["index"] = choice;
+  if (identity.chat) {
+    entry["delta"] = std::move(delta);
+  } else {
+    entry["text"] = delta.value("content", "");
+  }
+  entry["logprobs"] = std::move(logprobs);
+  entry["finish_reason"] = std::move(finish_reason);
+  ordered_json json = Head(identity, /*chunk=*/true);
+  json["choices"] = ordered_json::array({std::move(entry)});
+  if (identity.include_usage) json["usage"] = nullptr;
+  return json;
+}
+
+// A chat message's content before its first character.
+ordered_json NoText(const CompletionIdentity& identity) {
+  return identity.may_call ? ordered_json(nullptr) : ordered_json("");
+}
+
+// Prompt tokens that the decode server neither computed nor had to.
+uint32_t CachedTokens(const v1::Started& started) {
+  return started.handed_over_tokens() + started.cached_tokens();
+}
+
+ordered_json Usage(const TokenUsage& usage, const v1::Started& started) {
+  return {{"prompt_tokens", usage.prompt_tokens},
+          {"completion_tokens", usage.completion_tokens},
+          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", CachedTokens(started)}}}};
+}
+
+// `first_index`: streamed, of the first of them among the choice's calls.
+ordered_json Calls(const std::vector<ToolCall>& calls, std::optional<size_t> first_index) {
+  ordered_json list = ordered_json::array();
+  for (const ToolCall& call : calls) {
+    ordered_json entry;
+    if (first_index) entry["index"] = *first_index + list.size();
+    entry["id"] = call.id;
+    entry["type"] = "function";
+    entry["function"] = {{"name", call.name}, {"arguments", call.arguments}};
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
+ordered_json Report(const CompletionReport& report) {
+  const v1::Started& started = report.started;
+  ordered_json json;
+  json["plan"] = started.plan();
+  json["format"] = started.format();
+  json["payload_bytes"] = started.payload_bytes();
+  json["raw_bytes"] = started.raw_bytes();
+  json["handed_over_tokens"] = started.handed_over_tokens();
+  json["ttft"] = report.ttft_seconds;
+  if (started.predicted_ttft() > 0) json["predicted_ttft"] = started.predicted_ttft();
+  ordered_json stages;
+  stages["gateway"] = report.gateway_seconds();
+  stages["held"] = report.held_seconds;
+  for (const auto& [name, seconds] : kStages) stages[name] = (started.stages().*seconds)();
+  json["stages"] = std::move(stages);
+  json["fallback_reason"] =
+      started.fallback_reason().empty() ? ordered_json(nullptr) : ordered_json(started.fallback_reason());
+  return json;
+}
+
+}  // namespace
+
+ordered_json RoleChunk(const CompletionIdentity& identity, int choice) {
+  return Chunk(identity, choice, {{"role", "assistant"}, {"content", NoText(identity)}}, nullptr, nullptr);
+}
+
+ordered_json DeltaChunk(const CompletionIdentity& identity, int choice, const ChoiceDelta& delta) {
+  ordered_json json = ordered_json::object();
+  if (!delta.text.empty()) json["content"] = delta.text;
+  if (!delta.calls.empty()) json["tool_calls"] = Calls(delta.calls, delta.first_call);
+  return Chunk(identity, choice, std::move(json), delta.logprobs, nullptr);
+}
+
+ordered_json LastChunk(const CompletionIdentity& identity, int choice, const std::string& finish_reason,
+                       const CompletionReport* report) {
+  ordered_json json = Chunk(identity, choice, ordered_json::object(), nullptr, finish_reason);
+  if (report != nullptr) json["aludel"] = Report(*report);
+  return json;
+}
+
+ordered_json UsageChunk(const CompletionIdentity& identity, const TokenUsage& usage,
+                        const CompletionReport& report) {
+  ordered_json json = Head(identity, /*chunk=*/true);
+  json["choices"] = ordered_json::array();
+  json["usage"] = Usage(usage, report.started);
+  return json;
+}
+
+std::string WholeBody(const CompletionIdentity& identity, const std::vector<WholeChoice>& choices,
+                      const TokenUsage& usage, const CompletionReport& report) {
+  // Objects are left open for the member that follows: a choice for its log-probabilities, the body for
+  // its choices.
+  const auto open = [](const ordered_json& object) {
+    std::string text = Dump(object);
+    text.pop_back();
+    return text;
+  };
+  std::string body = open(Head(identity, /*chunk=*/false));
+  size_t bytes = 4096;
+  for (const WholeChoice& choice : choices) bytes += 2 * choice.text.size() + choice.logprobs.size();
+  body.reserve(bytes);
+  body += ",\"choices\":[";
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const WholeChoice& choice = choices[i];
+    ordered_json entry;
+    entry["index"] = i;
+    if (identity.chat) {
+      ordered_json& message = entry["message"];
+      message = {{"role", "assistant"},
+                 {"content", choice.text.empty() ? NoText(identity) : ordered_json(choice.text)},
+                 {"refusal", nullptr}};
+      if (!choice.calls.empty()) message["tool_calls"] = Calls(choice.calls, std::nullopt);
+    } else {
+      entry["text"] = choice.text;
+    }
+    entry["finish_reason"] = choice.finish_reason;
+    absl::StrAppend(&body, i == 0 ? "" : ",", open(entry), ",\"logprobs\":");
+    choice.logprobs.AppendTo(&body);
+    body += "}";
+  }
+  absl::StrAppend(&body, "],\"usage\":", Dump(Usage(usage, report.started)),
+                  ",\"aludel\":", Dump(Report(report)), "}");
+  return body;
+}
+
+std::vector<HttpHeader> ReportHeaders(const v1::Started& started) {
+  std::string timing;
+  for (const auto& [name, seconds] : kStages) {
+    absl::StrAppendFormat(&timing, "%s%s;dur=%.3f", timing.empty() ? "" : ", ", name,
+                          (started.stages().*seconds)() * 1e3);
+  }
+  return {{"x-aludel-plan", started.plan()},
+          {"x-aludel-format", started.format()},
+          {"x-aludel-payload-bytes", absl::StrCat(started.payload_bytes())},
+          {"x-aludel-cached-tokens", absl::StrCat(CachedTokens(started))},
+          {"Server-Timing", std::move(timing)}};
+}
+
+std::string SseEvent(const ordered_json& data) { return absl::StrCat("data: ", Dump(data), "\n\n"); }
+
+}  // namespace aludel

@@ -1,0 +1,241 @@
+#include "server/gateway/openai/completions.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "server/gateway/access/cache_salt.h"
+#include "server/gateway/openai/completion_exchange.h"
+#include "server/gateway/openai/model_limits.h"
+#include "server/gateway/openai/prompt.h"
+#include "server/gateway/openai/response_format.h"
+#include "server/gateway/openai/sampling_fields.h"
+#include "server/gateway/openai/tools/tools.h"
+#include "server/rpc/rpc_status.h"
+#include "transport/monotonic_clock.h"
+
+namespace aludel {
+namespace {
+
+constexpr size_t kMaxKnownSchemas = 1024;
+constexpr size_t kMaxKnownSchemaBytes = 16 << 20;
+
+absl::Status DeadlinePassed() { return absl::DeadlineExceededError("the request's deadline has passed"); }
+
+std::string MakeId(absl::string_view prefix) {
+  thread_local absl::BitGen random;
+  return absl::StrCat(prefix, absl::Hex(absl::Uniform<uint64_t>(random), absl::kZeroPad16),
+                      absl::Hex(absl::Uniform<uint64_t>(random), absl::kZeroPad16));
+}
+
+ApiError TooManyRequests(int max_requests) {
+  ApiError error;
+  error.status = 503;
+  error.type = "server_error";
+  error.code = "overloaded";
+  error.message =
+      absl::StrCat("The gateway is answering ", max_requests, " requests already; try again soon");
+  error.retry_after_seconds = 1;
+  return error;
+}
+
+}  // namespace
+
+struct Completions::Call {
+  Call(bool chat, HttpRequest http, RequestIdentity identity, HttpResponder responder, OnCompletionEnd on_end)
+      : chat(chat),
+        http(std::move(http)),
+        identity(std::move(identity)),
+        responder(std::move(responder)),
+        on_end(std::move(on_end)) {}
+
+  const bool chat;
+  HttpRequest http;
+  const RequestIdentity identity;
+  HttpResponder responder;
+  OnCompletionEnd on_end;
+  absl::Time deadline;  // of MonotonicNow()
+  CompletionRequest request;
+  v1::GenerateRequest generate;
+};
+
+Completions::Completions(Options options, const ServedModels* models, Router* router, Metrics* metrics,
+                         WorkPool* heavy)
+    : options_(std::move(options)),
+      models_(models),
+      router_(router),
+      metrics_(metrics),
+      heavy_(heavy),
+      schemas_({.max_entries = kMaxKnownSchemas, .max_bytes = kMaxKnownSchemaBytes},
+               [](const TextConstraint& constraint) -> absl::StatusOr<std::monostate> {
+                 const absl::Status status = CompileConstraint(constraint).status();
+                 if (!status.ok()) return status;
+                 return std::monostate();
+               }) {}
+
+std::optional<ApiError> Completions::Tokenize(const ServedModel& model, CompletionRequest* request,
+                                              v1::GenerateRequest* generate) const {
+  const absl::string_view param = request->chat ? "messages" : "prompt";
+  const uint64_t max_context = router_->State(model.name).max_context;
+  std::vector<int32_t> ids = std::move(request->prompt_ids);
+  if (!ids.empty()) {
+    if (auto error = CheckTokenIds(model, param, ids)) return error;
+  } else {
+    std::string text = std::move(request->prompt);
+    std::string joint;
+    if (request->chat) {
+      if (auto error = RenderChat(model, *request, &text, &joint)) return error;
+    }
+    if (auto error = CheckTextLength(model, param, text, max_context)) return error;
+    // A chat template has written what stands in front of the prompt.
+    if (auto error = TokenizeText(model, param, text, /*add_special_tokens=*/!request->chat, joint, &ids)) {
+      return error;
+    }
+  }
+  generate->mutable_prompt()->Assign(ids.begin(), ids.end());
+  return CheckLength(*request, ids.size(), max_context);
+}
+
+std::optional<ApiError> Completions::Prepare(Call* call, WorkPool::Task* task) const {
+  CompletionRequest* const request = &call->request;
+  v1::GenerateRequest* const generate = &call->generate;
+  const std::string body = std::move(call->http.body);  // not kept while the answer is made
+  if (auto error = call->chat ? ParseChatRequest(body, request) : ParseCompletionRequest(body, request)) {
+    return error;
+  }
+  if (request->timeout < options_.request_timeout) {
+    call->deadline += request->timeout - options_.request_timeout;
+    if (task != nullptr) task->Tighten(call->deadline);
+  }
+  const ServedModel* model = models_->Find(request->model);
+  if (model == nullptr) return ModelNotFound(request->model);
+  if (auto error = CheckModelLimits(*model, *router_, *request)) return error;
+  if (auto error = Tokenize(*model, request, generate)) return error;
+  *generate->mutable_sampling() = request->sampling;
+  FillSampling(model->defaults, generate->mutable_sampling());
+  std::optional<v1::TextConstraint> constraint = request->constraint;
+  if (auto error = ConstrainToCall(request->tools, model->tool_dialect, &constraint)) return error;
+  if (constraint) *generate->mutable_constraint() = *std::move(constraint);
+  generate->set_fidelity(request->fidelity);
+  generate->set_format(request->format);
+  generate->set_priority(request->priority);
+  if (request->max_staleness_ms) generate->set_max_staleness_ms(*request->max_staleness_ms);
+  for (const std::string& target : options_.prefill_targets) generate->add_prefill_targets(target);
+  return std::nullopt;
+}
+
+void Completions::Serve(bool chat, HttpRequest http, const RequestIdentity& identity, HttpResponder responder,
+                        OnCompletionEnd on_end) {
+  const absl::Duration since = absl::FromChrono(std::chrono::steady_clock::now() - http.began);
+  const bool light = http.body.size() <= kLightBodyBytes;
+  auto call =
+      std::make_shared<Call>(chat, std::move(http), identity, std::move(responder), std::move(on_end));
+  call->deadline = MonotonicNow() - since + options_.request_timeout;
+  if (light) return Begin(call, /*task=*/nullptr);
+  const auto task =
+      heavy_->Make(call->deadline, [this, call](WorkPool::Task& running) { Begin(call, &running); });
+  call->responder.OnDisconnect([weak = std::weak_ptr<WorkPool::Task>(task)] {
+    if (const auto waiting = weak.lock()) waiting->Stop(absl::CancelledError("the client has gone"));
+  });
+  heavy_->Start(task);
+}
+
+void Completions::Begin(const std::shared_ptr<Call>& call, WorkPool::Task* task) {
+  absl::Status stopped = task == nullptr ? absl::OkStatus() : task->stopped();
+  std::optional<ApiError> error;
+  if (stopped.ok()) error = Prepare(call.get(), task);
+  // What was stopped has failed for that reason, whatever it met on its way out.
+  if (task != nullptr) stopped = task->stopped();
+  if (stopped.ok() && !error && MonotonicNow() >= call->deadline) stopped = DeadlinePassed();
+  if (!stopped.ok()) error = FromGrpcStatus(ToGrpc(stopped));
+  if (error) return Fail(call.get(), *error);
+  if (call->generate.has_constraint()) return CheckSchema(call);
+  Send(call);
+}
+
+void Completions::CheckSchema(const std::shared_ptr<Call>& call) {
+  const auto wait = schemas_.Make([this, call](const absl::StatusOr<std::monostate>& checked) {
+    const absl::Status& status = checked.status();
+    if (status.ok()) return Send(call);
+    const bool fault = absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status);
+    Fail(call.get(), !fault                     ? FromGrpcStatus(ToGrpc(status))
+                     : call->request.constraint ? FormatRefused(call->request.format_name, status)
+                                                : ToolsRefused(status));
+  });
+  call->responder.OnDisconnect([weak = std::weak_ptr<Schemas::Wait>(wait)] {
+    if (const auto waiting = weak.lock()) waiting->Stop(absl::CancelledError("the client has gone"));
+  });
+  const v1::TextConstraint& wire = call->generate.constraint();
+  schemas_.Begin(wait, {wire.prefix(), wire.json_schema(), wire.suffix()}, call->deadline);
+}
+
+CompletionOutcome Completions::OutcomeOf(const Call& call) const {
+  const CompletionRequest& request = call.request;
+  CompletionOutcome outcome;
+  outcome.operation = call.chat ? "chat" : "text_completion";
+  if (models_->Find(request.model) != nullptr) outcome.model = request.model;
+  outcome.stream = request.stream;
+  if (!request.max_tokens_param.empty()) outcome.max_tokens = request.sampling.max_tokens();
+  if (request.sampling.has_temperature()) outcome.temperature = request.sampling.temperature();
+  outcome.prompt_tokens = call.generate.prompt_size();
+  return outcome;
+}
+
+void Completions::Fail(Call* call, const ApiError& error) {
+  CompletionOutcome outcome = OutcomeOf(*call);
+  outcome.status = error.status;
+  outcome.name = OutcomeName(error.status);
+  outcome.refused = true;
+  outcome.error = error.message;
+  outcome.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - call->http.received).count();
+  call->responder.Respond(error.ToResponse());
+  call->on_end(outcome);
+}
+
+void Completions::Send(const std::shared_ptr<Call>& call) {
+  if (running_.fetch_add(1) >= options_.max_requests) {
+    running_.fetch_sub(1);
+    return Fail(call.get(), TooManyRequests(options_.max_requests));
+  }
+  const bool chat = call->chat;
+  const CompletionRequest& request = call->request;
+  v1::GenerateRequest& generate = call->generate;
+  CompletionOutcome outcome = OutcomeOf(*call);
+  generate.set_request_id(call->identity.id);
+  generate.set_cache_salt(MakeCacheSalt(call->identity.client, request.cache_salt));
+  CompletionExchange::Options options;
+  options.identity = {.chat = chat,
+                      .id = MakeId(chat ? "chatcmpl-" : "cmpl-"),
+                      .created = absl::ToUnixSeconds(absl::Now()),
+                      .model = request.model,
+                      .include_usage = request.include_usage,
+                      .may_call = request.tools.choice != Tools::Choice::kNone};
+  options.choices = static_cast<int>(generate.sampling().choices());
+  options.tokenizer = models_->Find(request.model)->tokenizer.get();
+  if (options.identity.may_call) {
+    options.tools = {.dialect = models_->Find(request.model)->tool_dialect,
+                     .names = request.tools.names,
+                     .required = request.tools.choice == Tools::Choice::kRequired};
+    if (!request.tools.parallel) options.tools.max_calls = 1;
+  }
+  options.received = call->http.received;
+  options.outcome = std::move(outcome);
+  options.on_end = [this, on_end = std::move(call->on_end)](const CompletionOutcome& outcome) {
+    running_.fetch_sub(1);
+    on_end(outcome);
+  };
+  auto exchange = std::make_shared<CompletionExchange>(std::move(options), call->responder, metrics_);
+  const std::shared_ptr<GenerateCall> sent =
+      router_->Generate(request.model, std::move(generate), call->deadline, std::move(exchange),
+                        call->identity.trace.ToTraceparent());
+  call->responder.OnDisconnect([weak = std::weak_ptr<GenerateCall>(sent)] {
+    if (auto running = weak.lock()) running->Cancel();
+  });
+}
+
+}  // namespace aludel

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "server/gateway/access/request_record.h"
+#include "server/gateway/openai/completion_request.h"
+#include "server/gateway/openai/served_models.h"
+#include "server/gateway/routing/router.h"
+#include "server/http/http_server.h"
+#include "server/observe/metrics.h"
+#include "server/work/compile_cache.h"
+#include "server/work/work_pool.h"
+
+namespace aludel {
+
+// POST /v1/chat/completions and /v1/completions: from the body to a request for a decode server, whose answer
+// a CompletionExchange writes.
+//
+//   handler thread --body is small--> read, render, tokenize --has a schema--> checked once per text, by the
+//        \--body is large--> the same, on the work pool --'        \           schemas' own threads --> sent
+//                                                                   '--no schema------------------------^
+//
+// The request's deadline counts from its first byte, and covers all of this; so does its client's going.
+// Thread-safe; everything it is given must outlive it and its requests.
+class Completions {
+ public:
+  struct Options {
+    int max_requests = 1024;  // in progress; beyond: 503
+    absl::Duration request_timeout = absl::Minutes(2);
+    std::vector<std::string> prefill_targets;
+  };
+  // A body of so many bytes is read, rendered and tokenized within some milliseconds: by the thread that it
+  // came on.
+  static constexpr size_t kLightBodyBytes = 16 << 10;
+
+  // `heavy` takes what is larger.
+  Completions(Options options, const ServedModels* models, Router* router, Metrics* metrics, WorkPool* heavy);
+
+  // Ends what waits for its schema. Idempotent.
+  void Shutdown() { schemas_.Shutdown(); }
+
+  // Answers through `responder`, now or later; then `on_end`, once.
+  void Serve(bool chat, HttpRequest request, const RequestIdentity& identity, HttpResponder responder,
+             OnCompletionEnd on_end);
+
+ private:
+  using Schemas = CompileCache<std::monostate>;
+  // One request until it is sent.
+  struct Call;
+
+  // Its prompt as tokens, or the error to answer.
+  std::optional<ApiError> Tokenize(const ServedModel& model, CompletionRequest* request,
+                                   v1::GenerateRequest* generate) const;
+  // A parsed request and its tokens, or the error to answer. `task` is told the request's deadline as soon as
+  // that is known; null on a handler thread.
+  std::optional<ApiError> Prepare(Call* call, WorkPool::Task* task) const;
+  void Begin(const std::shared_ptr<Call>& call, WorkPool::Task* task);
+  void CheckSchema(const std::shared_ptr<Call>& call);
+  void Send(const std::shared_ptr<Call>& call);
+  void Fail(Call* call, const ApiError& error);
+  CompletionOutcome OutcomeOf(const Call& call) const;
+
+  const Options options_;
+  const ServedModels* const models_;
+  Router* const router_;
+  Metrics* const metrics_;
+  WorkPool* const heavy_;
+  std::atomic<int> running_{0};
+  Schemas schemas_;
+};
+
+}  // namespace aludel

@@ -1,0 +1,31 @@
+#include "server/gateway/openai/model_limits.h"
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace aludel {
+
+std::optional<ApiError> CheckModelLimits(const ServedModel& model, const Router& router,
+                                         const CompletionRequest& request) {
+  const v1::SamplingParams& sampling = request.sampling;
+  const int vocab_size = model.tokenizer->vocab_size();
+  for (const v1::LogitBias& bias : sampling.logit_bias()) {
+    if (bias.token() < vocab_size) continue;
+    return InvalidParameter(
+        "logit_bias", absl::StrCat("'logit_bias' holds token id ", bias.token(), "; model '", model.name,
+                                   "' knows 0 to ", vocab_size - 1));
+  }
+  const uint32_t max_choices = router.State(model.name).max_choices;
+  if (max_choices > 0 && sampling.choices() > max_choices) {
+    return Unprocessable("n", absl::StrCat("'n' is ", sampling.choices(), "; no server of model '",
+                                           model.name, "' runs more than ", max_choices, " choices at once"));
+  }
+  if (request.format.empty()) return std::nullopt;
+  const std::vector<std::string> formats = router.Formats(model.name);
+  if (formats.empty() || absl::c_linear_search(formats, request.format)) return std::nullopt;
+  return InvalidParameter("aludel.format", absl::StrCat("'aludel.format' is '", request.format,
+                                                        "', want one of ", absl::StrJoin(formats, ", ")));
+}
+
+}  // namespace aludel

@@ -1,0 +1,117 @@
+#include "server/gateway/openai/sampling_fields.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace aludel {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr size_t kMaxStopStrings = 4;  // OpenAI's; the decode server takes 16
+constexpr size_t kMaxStopBytes = 1024;
+constexpr size_t kMaxBiases = 1024;
+constexpr int64_t kMaxTopLogprobs = 20;
+constexpr int64_t kMaxPlainLogprobs = 5;
+constexpr int64_t kMaxChoices = 128;
+
+// By pointer: copying what a client nested a million deep would use up the stack.
+void ParseStop(JsonFields& fields, v1::SamplingParams* sampling) {
+  const ordered_json* stop = fields.Find("stop");
+  if (stop == nullptr) return;
+  const size_t count = stop->is_array() ? stop->size() : 1;
+  if (!(stop->is_string() || stop->is_array()) || count > kMaxStopStrings) {
+    return fields.Fail("stop",
+                       absl::StrCat("must be a string or a list of at most ", kMaxStopStrings, " strings"));
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const ordered_json& item = stop->is_array() ? (*stop)[i] : *stop;
+    if (!item.is_string() || item.get_ref<const std::string&>().empty() ||
+        item.get_ref<const std::string&>().size() > kMaxStopBytes) {
+      return fields.Fail(
+          "stop", absl::StrCat("holds something else than a string of 1 to ", kMaxStopBytes, " bytes"));
+    }
+    sampling->add_stop(item.get<std::string>());
+  }
+}
+
+// {"token id": bias}
+void ParseLogitBias(JsonFields& fields, v1::SamplingParams* sampling) {
+  const ordered_json* biases = fields.Object("logit_bias");
+  if (biases == nullptr) return;
+  if (biases->size() > kMaxBiases) {
+    return fields.Fail("logit_bias",
+                       absl::StrCat("holds ", biases->size(), " tokens, want at most ", kMaxBiases));
+  }
+  for (const auto& [key, value] : biases->items()) {
+    int32_t token = 0;
+    if (!absl::SimpleAtoi(key, &token) || token < 0) {
+      return fields.Fail("logit_bias", absl::StrCat("holds the key '", key, "', want token ids"));
+    }
+    const double bias = value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
+    if (!(bias >= -100 && bias <= 100)) {
+      return fields.Fail("logit_bias",
+                         absl::StrCat("must give token ", key, " a number between -100 and 100"));
+    }
+    v1::LogitBias* wire = sampling->add_logit_bias();
+    wire->set_token(token);
+    wire->set_bias(static_cast<float>(bias));
+  }
+}
+
+}  // namespace
+
+void ParseSampling(JsonFields& fields, v1::SamplingParams* sampling) {
+  if (const auto temperature = fields.Number("temperature", 0, 2)) sampling->set_temperature(*temperature);
+  // top_p 0 keeps the likeliest token alone; the decode server's 0 would switch the filter off.
+  if (const auto top_p = fields.Number("top_p", 0, 1)) sampling->set_top_p(std::max(*top_p, 1e-9));
+  // -1 is what some clients write for "off".
+  if (const auto top_k = fields.Integer("top_k", -1, std::numeric_limits<int32_t>::max())) {
+    sampling->set_top_k(static_cast<uint32_t>(std::max<int64_t>(*top_k, 0)));
+  }
+  if (const auto min_p = fields.Number("min_p", 0, 1)) sampling->set_min_p(*min_p);
+  // The decode server's 0 stands for absence; as a factor it would mean nothing.
+  if (const auto penalty = fields.Number("repetition_penalty", 0.01, 10)) {
+    sampling->set_repetition_penalty(*penalty);
+  }
+  sampling->set_presence_penalty(fields.Number("presence_penalty", -2, 2).value_or(0));
+  sampling->set_frequency_penalty(fields.Number("frequency_penalty", -2, 2).value_or(0));
+  if (const auto seed =
+          fields.Integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max())) {
+    sampling->set_seed(static_cast<uint64_t>(*seed));
+  }
+  sampling->set_ignore_eos(fields.Bool("ignore_eos").value_or(false));
+  sampling->set_choices(static_cast<uint32_t>(fields.Integer("n", 1, kMaxChoices).value_or(1)));
+  ParseStop(fields, sampling);
+  ParseLogitBias(fields, sampling);
+}
+
+void FillSampling(const GenerationConfig& defaults, v1::SamplingParams* sampling) {
+  if (!sampling->has_temperature()) sampling->set_temperature(defaults.temperature.value_or(1.0));
+  // As for a request's: 0 keeps the likeliest token alone.
+  if (!sampling->has_top_p() && defaults.top_p) sampling->set_top_p(std::max(*defaults.top_p, 1e-9));
+  if (!sampling->has_top_k() && defaults.top_k) sampling->set_top_k(*defaults.top_k);
+  if (!sampling->has_min_p() && defaults.min_p) sampling->set_min_p(*defaults.min_p);
+  if (!sampling->has_repetition_penalty() && defaults.repetition_penalty) {
+    sampling->set_repetition_penalty(*defaults.repetition_penalty);
+  }
+  if (sampling->max_tokens() == 0) sampling->set_max_tokens(defaults.max_new_tokens.value_or(0));
+}
+
+void ParseChatLogprobs(JsonFields& fields, v1::SamplingParams* sampling) {
+  const bool wanted = fields.Bool("logprobs").value_or(false);
+  const auto top = fields.Integer("top_logprobs", 0, kMaxTopLogprobs);
+  if (top.value_or(0) > 0 && !wanted) fields.Fail("top_logprobs", "is only allowed when 'logprobs' is true");
+  if (wanted) sampling->set_top_logprobs(static_cast<uint32_t>(top.value_or(0)));
+}
+
+void ParsePlainLogprobs(JsonFields& fields, v1::SamplingParams* sampling) {
+  if (const auto top = fields.Integer("logprobs", 0, kMaxPlainLogprobs)) {
+    sampling->set_top_logprobs(static_cast<uint32_t>(*top));
+  }
+}
+
+}  // namespace aludel

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "runtime/text/chat_template/chat_template.h"
+#include "runtime/text/generation_config.h"
+#include "runtime/text/tokenizer/tokenizer.h"
+#include "server/config/gateway_options.h"
+#include "server/gateway/openai/tools/tool_dialect.h"
+
+namespace aludel {
+
+// A model as the gateway needs it: its name, and how text becomes tokens. Immutable and thread-safe.
+struct ServedModel {
+  std::string name;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<ChatTemplate> chat_template;  // null: no chat
+  bool special_tokens_as_text = false;          // where chat requests spell them (chat_context.h)
+  ToolDialect tool_dialect = ToolDialect::kNone;
+  size_t longest_token_bytes = 0;
+  GenerationConfig defaults;  // of sampling; empty where the configuration switches them off
+  int64_t created = 0;        // unix seconds, of the directory's tokenizer
+};
+
+// Of all tokens, as they stand in a text.
+size_t LongestTokenBytes(const Tokenizer& tokenizer);
+
+// The models of a configuration, loaded once at start. Immutable and thread-safe.
+class ServedModels {
+ public:
+  // Fails with the model's name, the file and its fault.
+  static absl::StatusOr<ServedModels> Load(const std::vector<ServedModelOptions>& options);
+  explicit ServedModels(std::vector<std::unique_ptr<ServedModel>> models) : models_(std::move(models)) {}
+
+  const ServedModel* Find(absl::string_view name) const;  // null if there is none
+  const std::vector<std::unique_ptr<ServedModel>>& all() const { return models_; }
+
+ private:
+  std::vector<std::unique_ptr<ServedModel>> models_;
+};
+
+}  // namespace aludel

@@ -1,0 +1,153 @@
+#include "server/gateway/openai/tools/tools.h"
+
+#include <algorithm>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace aludel {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr size_t kMaxTools = 128;
+constexpr size_t kMaxNameBytes = 64;
+
+bool IsFunctionName(const ordered_json& name) {
+  if (!name.is_string()) return false;
+  const std::string& text = name.get_ref<const std::string&>();
+  return !text.empty() && text.size() <= kMaxNameBytes && absl::c_all_of(text, [](char c) {
+    return absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.';
+  });
+}
+
+void CheckTool(JsonFields& fields, const ordered_json& tool, size_t index, Tools* tools) {
+  const std::string where = absl::StrCat("tools[", index, "]");
+  if (!tool.is_object() || tool.value("type", ordered_json()) != "function") {
+    return fields.Fail(where, "must be an object of type 'function'");
+  }
+  const auto function = tool.find("function");
+  if (function == tool.end() || !function->is_object()) {
+    return fields.Fail(where + ".function", "must be an object");
+  }
+  if (!IsFunctionName(function->value("name", ordered_json()))) {
+    return fields.Fail(where + ".function.name",
+                       absl::StrCat("must be 1 to ", kMaxNameBytes, " letters, digits, '_', '-' or '.'"));
+  }
+  const auto parameters = function->find("parameters");
+  if (parameters != function->end() && !parameters->is_object() && !parameters->is_null()) {
+    return fields.Fail(where + ".function.parameters", "must be an object, a JSON schema");
+  }
+  const std::string name = (*function)["name"];
+  if (absl::c_linear_search(tools->names, name)) {
+    return fields.Fail(where + ".function.name", absl::StrCat("names '", name, "' for the second time"));
+  }
+  tools->names.push_back(name);
+}
+
+// "none", "auto", "required", or {"type": "function", "function": {"name"}}.
+void ParseChoice(JsonFields& fields, const ordered_json& choice, Tools* tools) {
+  if (choice == "auto") {
+    tools->choice = Tools::Choice::kAuto;
+  } else if (choice == "none") {
+    tools->choice = Tools::Choice::kNone;
+  } else if (choice == "required") {
+    tools->choice = Tools::Choice::kRequired;
+  } else if (choice.is_object() && choice.value("type", ordered_json()) == "function" &&
+             choice.contains("function") && choice["function"].is_object()) {
+    const ordered_json name = choice["function"].value("name", ordered_json());
+    if (!name.is_string() || !absl::c_linear_search(tools->names, name.get<std::string>())) {
+      return fields.Fail("tool_choice", "names a function that is not in 'tools'");
+    }
+    tools->choice = Tools::Choice::kRequired;
+    tools->names = {name.get<std::string>()};
+  } else {
+    fields.Fail("tool_choice", "must be 'none', 'auto', 'required' or an object that names a function");
+  }
+}
+
+// A function's parameters are a schema of their own: what they refer to moves along with them.
+void MoveReferences(const std::string& to, ordered_json* schema) {
+  if (!schema->is_structured()) return;
+  for (auto it = schema->begin(); it != schema->end(); ++it) {
+    if (schema->is_object() && it.key() == "$ref" && it->is_string()) {
+      const std::string reference = it->get<std::string>();
+      if (absl::StartsWith(reference, "#")) *it = absl::StrCat("#", to, reference.substr(1));
+    } else {
+      MoveReferences(to, &*it);
+    }
+  }
+}
+
+}  // namespace
+
+void ParseTools(JsonFields& fields, Tools* tools) {
+  tools->parallel = fields.Bool("parallel_tool_calls").value_or(true);
+  const ordered_json* list = fields.Find("tools");
+  const ordered_json* choice = fields.Find("tool_choice");
+  if (list != nullptr && (!list->is_array() || list->size() > kMaxTools)) {
+    return fields.Fail("tools", absl::StrCat("must be a list of at most ", kMaxTools, " tools"));
+  }
+  if (list == nullptr || list->empty()) {
+    if (choice != nullptr && *choice != "none" && *choice != "auto") {
+      fields.Fail("tool_choice", "is only allowed when 'tools' are given");
+    }
+    return;
+  }
+  for (size_t i = 0; i < list->size(); ++i) CheckTool(fields, (*list)[i], i, tools);
+  if (fields.error()) return;
+  tools->choice = Tools::Choice::kAuto;
+  if (choice != nullptr) ParseChoice(fields, *choice, tools);
+  if (tools->choice != Tools::Choice::kNone) tools->list = *list;
+}
+
+std::optional<ApiError> ConstrainToCall(const Tools& tools, ToolDialect dialect,
+                                        std::optional<v1::TextConstraint>* constraint) {
+  if (tools.choice == Tools::Choice::kNone) return std::nullopt;
+  if (dialect == ToolDialect::kNone) {
+    return UnsupportedParameter("tools",
+                                "'tools' is not supported for this model: its chat template has none of the "
+                                "known forms of a tool call (Hermes and Qwen, Llama 3.1, Mistral)");
+  }
+  if (tools.choice != Tools::Choice::kRequired) return std::nullopt;
+  const char* arguments = dialect == ToolDialect::kLlama ? "parameters" : "arguments";
+  ordered_json calls = ordered_json::array();
+  std::vector<std::string> places;
+  for (size_t i = 0; i < tools.list.size(); ++i) {
+    const ordered_json& function = tools.list[i].at("function");
+    const std::string name = function.at("name");
+    if (!absl::c_linear_search(tools.names, name)) continue;
+    ordered_json parameters = function.value("parameters", ordered_json());
+    if (parameters.is_null() || parameters.empty()) parameters = {{"type", "object"}};
+    const std::string place = absl::StrCat("/anyOf/", calls.size(), "/properties/", arguments);
+    MoveReferences(place, &parameters);
+    ordered_json properties = {{"name", {{"const", name}}}};
+    properties[arguments] = std::move(parameters);
+    calls.push_back({{"type", "object"},
+                     {"properties", std::move(properties)},
+                     {"required", ordered_json::array({"name", arguments})},
+                     {"additionalProperties", false}});
+  }
+  v1::TextConstraint& wire = constraint->emplace();
+  wire.set_json_schema(Dump({{"anyOf", std::move(calls)}}));
+  if (dialect == ToolDialect::kHermes) {
+    wire.set_prefix("<tool_call>\n");
+    wire.set_suffix("\n</tool_call>");
+  } else if (dialect == ToolDialect::kMistral) {
+    wire.set_prefix("[");
+    wire.set_suffix("]");
+  }
+  return std::nullopt;
+}
+
+ApiError ToolsRefused(const absl::Status& status) {
+  return FromStatus(
+      "tools",
+      absl::Status(status.code(), absl::StrCat("The parameters of a function that must be called cannot "
+                                               "be enforced: ",
+                                               std::string(status.message()))));
+}
+
+}  // namespace aludel

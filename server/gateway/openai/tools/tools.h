@@ -1,0 +1,35 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "aludel/v1/handoff.pb.h"
+#include "nlohmann/json.hpp"
+#include "server/gateway/openai/api_error.h"
+#include "server/gateway/openai/json_fields.h"
+#include "server/gateway/openai/tools/tool_dialect.h"
+
+namespace aludel {
+
+// The tools of one request.
+struct Tools {
+  enum class Choice { kNone, kAuto, kRequired };
+
+  nlohmann::ordered_json list;     // as the template takes them; null where no call may be made
+  std::vector<std::string> names;  // of the functions that may be called: all, or the one that was chosen
+  Choice choice = Choice::kNone;
+  bool parallel = true;  // more than one call in an answer
+};
+
+// Reads tools, tool_choice and parallel_tool_calls. A fault is left in `fields`.
+void ParseTools(JsonFields& fields, Tools* tools);
+
+// What the answer must look like where a call is required: one call of one of the functions in the dialect,
+// whose arguments validate. Otherwise nothing. Whether they can be enforced is not known yet.
+std::optional<ApiError> ConstrainToCall(const Tools& tools, ToolDialect dialect,
+                                        std::optional<v1::TextConstraint>* constraint);
+// What a client hears of parameters that cannot be enforced.
+ApiError ToolsRefused(const absl::Status& status);
+
+}  // namespace aludel

@@ -1,0 +1,95 @@
+#include "server/gateway/routing/decode_target.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/support/channel_arguments.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "spdlog/spdlog.h"
+
+namespace aludel {
+namespace {
+
+std::shared_ptr<grpc::Channel> OpenChannel(const std::string& target,
+                                           const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  grpc::ChannelArguments arguments;
+  // gRPC's own reconnects back off up to two minutes; a decode server that restarts should serve in seconds.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 200);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+  // A peer that hangs, or a link that is down, sends no reset.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
+  return grpc::CreateCustomChannel(target, credentials, arguments);
+}
+
+}  // namespace
+
+DecodeTarget::DecodeTarget(std::string target, DecodeExpectation expectation,
+                           const std::shared_ptr<grpc::ChannelCredentials>& credentials, Metrics* metrics)
+    : name_(std::move(target)),
+      expectation_(std::move(expectation)),
+      metrics_(metrics),
+      stub_(v1::Decode::NewStub(OpenChannel(name_, credentials))) {
+  metrics_->SetDecodeTarget(expectation_.model, name_, false);
+}
+
+std::string DecodeTarget::reason() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return reason_;
+}
+
+std::vector<std::string> DecodeTarget::formats() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return formats_;
+}
+
+void DecodeTarget::Described(const v1::DecodeDescription& description) {
+  const std::string& fingerprint = description.model().tokenizer_fingerprint();
+  if (description.protocol_version() != kHandoffVersion) {
+    return SetState(false, absl::StrCat("speaks protocol version ", description.protocol_version(), ", want ",
+                                        kHandoffVersion));
+  }
+  if (description.served_model_name() != expectation_.model) {
+    return SetState(false, absl::StrCat("serves model \"", description.served_model_name(), "\", want \"",
+                                        expectation_.model, "\""));
+  }
+  if (!expectation_.tokenizer_fingerprint.empty() && fingerprint != expectation_.tokenizer_fingerprint) {
+    return SetState(false, absl::StrCat("has tokenizer ", fingerprint, ", the gateway's model directory has ",
+                                        expectation_.tokenizer_fingerprint));
+  }
+  max_context_.store(description.max_context(), std::memory_order_relaxed);
+  max_choices_.store(description.max_choices(), std::memory_order_relaxed);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    formats_.assign(description.formats().begin(), description.formats().end());
+    numerics_ = description.numerics().empty()
+                    ? ""
+                    : absl::StrCat(description.model().weights_hash(), " ", description.model().rope(), " ",
+                                   description.numerics());
+  }
+  SetState(true, "");
+}
+
+std::string DecodeTarget::numerics() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return numerics_;
+}
+
+void DecodeTarget::Down(const std::string& reason) { SetState(false, reason); }
+
+void DecodeTarget::SetState(bool ready, const std::string& reason) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (ready == ready_.load(std::memory_order_relaxed) && reason == reason_) return;
+  reason_ = reason;
+  ready_.store(ready, std::memory_order_relaxed);
+  metrics_->SetDecodeTarget(expectation_.model, name_, ready);
+  if (ready) {
+    spdlog::info("decode server {} is ready for model {}", name_, expectation_.model);
+  } else {
+    spdlog::warn("decode server {} is not ready for model {}: {}", name_, expectation_.model, reason);
+  }
+}
+
+}  // namespace aludel

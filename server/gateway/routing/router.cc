@@ -1,0 +1,477 @@
+#include "server/gateway/routing/router.h"
+
+#include <grpcpp/alarm.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/support/client_callback.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "server/observe/trace_context.h"
+#include "server/rpc/deadline.h"
+#include "spdlog/spdlog.h"
+
+namespace aludel {
+namespace {
+
+// Servers tried for one request.
+constexpr size_t kMaxAttempts = 3;
+// Probes of a server that is down start soon and back off, up to this many intervals apart.
+constexpr absl::Duration kFirstRetry = absl::Milliseconds(50);
+constexpr int kMaxBackoff = 8;
+// A cut answer for which no other server is ready, or has room, asks again so often.
+constexpr absl::Duration kRescueLook = absl::Milliseconds(100);
+constexpr uint64_t kAnyAgeMs = uint64_t{1} << 40;
+
+std::string Describe(const grpc::Status& status) {
+  return absl::StrCat("code ", static_cast<int>(status.error_code()), ": ", status.error_message());
+}
+
+bool IsExact(const v1::Started& started) { return started.plan() == "local" || started.plan() == "fallback"; }
+
+// Whether answers of the two, given the same numerics, are over the same cache.
+bool SamePlan(const v1::Started& a, const v1::Started& b) {
+  if (IsExact(a) || IsExact(b)) return IsExact(a) && IsExact(b);
+  return a.plan() == b.plan() && a.format() == b.format();
+}
+
+// Has the answer computed over a cache like that of `started`.
+void AskForPlan(const v1::Started& started, v1::GenerateRequest* request) {
+  request->clear_format();
+  request->set_fidelity(v1::FIDELITY_EXACT);
+  if (IsExact(started)) return;
+  request->clear_fidelity();
+  request->set_format(started.format());
+  // With a bound on their age, codes come from a prefill server and not from the decode server's own cache.
+  if (started.plan() == "remote" && !request->has_max_staleness_ms())
+    request->set_max_staleness_ms(kAnyAgeMs);
+}
+
+}  // namespace
+
+// One request over its attempts. Owned by the running attempt; the exchange holds a weak reference to
+// cancel it.
+class Router::Call : public GenerateCall, public std::enable_shared_from_this<Router::Call> {
+ public:
+  Call(Router* router, std::string model, v1::GenerateRequest request, absl::Time deadline,
+       std::shared_ptr<GenerateObserver> observer, std::string traceparent)
+      : router_(router),
+        model_(std::move(model)),
+        request_(std::move(request)),
+        deadline_(deadline),
+        observer_(std::move(observer)),
+        traceparent_(std::move(traceparent)),
+        choices_(std::max<uint32_t>(1, request_.sampling().choices())) {}
+
+  // Starts the next attempt; if there is no server left to try, the request ends with `otherwise`.
+  void Try(const grpc::Status& otherwise) {
+    std::shared_ptr<DecodeTarget> target =
+        tried_.size() < kMaxAttempts ? router_->Pick(model_, tried_, numerics_) : nullptr;
+    if (target == nullptr) return TryLater(otherwise);
+    tried_.push_back(target.get());
+    auto* attempt = new Attempt(shared_from_this(), std::move(target));
+    bool cancelled;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      attempt_ = attempt;
+      cancelled = cancelled_;
+    }
+    if (cancelled) attempt->context.TryCancel();
+    attempt->Start();
+  }
+
+  void Cancel() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    cancelled_ = true;
+    if (attempt_ != nullptr) attempt_->context.TryCancel();
+  }
+
+ private:
+  // One call to one server; deletes itself when gRPC is done with it.
+  struct Attempt : public grpc::ClientReadReactor<v1::GenerateEvent> {
+    Attempt(std::shared_ptr<Call> call, std::shared_ptr<DecodeTarget> target)
+        : call(std::move(call)), target(std::move(target)) {
+      context.set_deadline(ToGrpcDeadline(this->call->deadline_));
+      if (!this->call->traceparent_.empty()) context.AddMetadata(kTraceparent, this->call->traceparent_);
+      this->target->outstanding.fetch_add(1, std::memory_order_relaxed);
+    }
+    void Start() {
+      target->stub()->async()->Generate(&context, &call->request_, this);
+      StartRead(&event);
+      StartCall();
+    }
+    void OnReadDone(bool ok) override {
+      if (!ok) return;
+      call->OnEvent(event);
+      StartRead(&event);
+    }
+    void OnDone(const grpc::Status& status) override {
+      target->outstanding.fetch_sub(1, std::memory_order_relaxed);
+      call->OnAttemptDone(target.get(), status);
+      delete this;
+    }
+
+    const std::shared_ptr<Call> call;
+    const std::shared_ptr<DecodeTarget> target;
+    grpc::ClientContext context;
+    v1::GenerateEvent event;
+  };
+
+  // What was told of one choice, and how much of it the running attempt has computed again.
+  struct Choice {
+    std::vector<int32_t> tokens;
+    size_t repeated = 0;
+    bool finished = false;
+  };
+
+  void OnEvent(const v1::GenerateEvent& event) {
+    if (diverged_) return;
+    switch (event.event_case()) {
+      case v1::GenerateEvent::kStarted:
+        if (committed_) {
+          if (!SamePlan(started_, event.started())) Diverge();
+        } else {
+          started_ = event.started();  // sent with the first token: until then another server may take over
+        }
+        break;
+      case v1::GenerateEvent::kToken:
+        if (!IsNews(event.token())) break;
+        TellStarted();
+        observer_->OnToken(event.token());
+        break;
+      case v1::GenerateEvent::kFinished:
+        if (!IsNews(event.finished())) break;
+        TellStarted();
+        observer_->OnFinished(event.finished());
+        break;
+      case v1::GenerateEvent::EVENT_NOT_SET:
+        break;
+    }
+  }
+
+  // Whether the observer has not been told of it. What it was told must come again as it was.
+  bool IsNews(const v1::Token& token) {
+    if (token.choice() >= choices_.size()) return true;  // the observer's to refuse
+    Choice& choice = choices_[token.choice()];
+    if (choice.repeated < choice.tokens.size()) {
+      if (choice.tokens[choice.repeated++] != token.id()) Diverge();
+      return false;
+    }
+    if (choice.finished) {
+      Diverge();
+      return false;
+    }
+    choice.tokens.push_back(token.id());
+    ++choice.repeated;
+    return true;
+  }
+  bool IsNews(const v1::Finished& finished) {
+    if (finished.choice() >= choices_.size()) return true;
+    Choice& choice = choices_[finished.choice()];
+    if (choice.repeated < choice.tokens.size()) {
+      Diverge();
+      return false;
+    }
+    return !std::exchange(choice.finished, true);
+  }
+
+  // The running attempt gives another answer than the one that was begun.
+  void Diverge() {
+    diverged_ = true;
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (attempt_ != nullptr) attempt_->context.TryCancel();
+  }
+
+  void TellStarted() {
+    if (std::exchange(committed_, true)) return;
+    observer_->OnStarted(started_);
+  }
+
+  void OnAttemptDone(DecodeTarget* target, grpc::Status status) {
+    bool cancelled;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      attempt_ = nullptr;
+      cancelled = cancelled_;
+    }
+    // A server that shuts down cancels its calls: not the client's doing, so the call may move on.
+    if (status.error_code() == grpc::StatusCode::CANCELLED && !cancelled) {
+      status = grpc::Status(grpc::StatusCode::UNAVAILABLE, "the decode server has given the call up");
+    }
+    const grpc::StatusCode code = status.error_code();
+    if (code == grpc::StatusCode::UNAVAILABLE) {
+      target->Down(Describe(status));
+      gone_.push_back(target);
+    }
+    if (diverged_ && !cancelled) {
+      return End(grpc::Status(grpc::StatusCode::UNAVAILABLE,
+                              "the decode server was lost, and another one gives another answer"));
+    }
+    // Another server may be up, have room now, or be larger.
+    const bool elsewhere = code == grpc::StatusCode::UNAVAILABLE ||
+                           code == grpc::StatusCode::RESOURCE_EXHAUSTED ||
+                           code == grpc::StatusCode::FAILED_PRECONDITION;
+    if (!elsewhere || cancelled || MonotonicNow() >= deadline_) return End(status);
+    if (!committed_) return Try(IsCut() ? lost_ : status);
+    if (IsWhole()) return End(status);
+    // In the midst of an answer only a server that is gone is a reason to ask another one: of one that
+    // refuses to go on, the reader is too slow. One that repeats may also have had no room.
+    const bool repeating =
+        absl::c_any_of(choices_, [](const Choice& choice) { return choice.repeated < choice.tokens.size(); });
+    if (code != grpc::StatusCode::UNAVAILABLE && !repeating) return End(status);
+    GoOnElsewhere(*target, status);
+  }
+
+  bool IsCut() const { return rescue_until_ != absl::InfinitePast(); }
+  // Nothing more can come.
+  bool IsWhole() const {
+    return absl::c_all_of(choices_, [](const Choice& choice) { return choice.finished; });
+  }
+
+  void GoOnElsewhere(const DecodeTarget& target, const grpc::Status& status) {
+    if (!IsCut()) {
+      rescue_until_ = std::min(deadline_, MonotonicNow() + kRescue);
+      lost_ = status;
+      spdlog::warn("request={} decode server {} was lost in the midst of its answer: {}",
+                   request_.request_id(), target.name(), status.error_message());
+    }
+    if (observer_->Restart()) {
+      outcome_ = "restarted";
+      committed_ = false;
+      started_.Clear();
+      choices_.assign(choices_.size(), {});
+    } else {
+      outcome_ = "continued";
+      if (numerics_.empty()) numerics_ = target.numerics();
+      if (numerics_.empty()) return End(status);
+      for (Choice& choice : choices_) choice.repeated = 0;
+      AskForPlan(started_, &request_);
+    }
+    Try(lost_);
+  }
+
+  // No server can take the request now. One whose answer was cut may wait for that.
+  void TryLater(const grpc::Status& otherwise) {
+    if (MonotonicNow() >= rescue_until_ || !router_->HasOther(model_, gone_, numerics_))
+      return End(otherwise);
+    alarm_ = std::make_unique<grpc::Alarm>();
+    alarm_->Set(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(kRescueLook),
+                [self = shared_from_this(), otherwise](bool) { self->TryAgain(otherwise); });
+  }
+  void TryAgain(const grpc::Status& otherwise) {
+    alarm_.reset();  // it holds this call by its callback
+    bool cancelled;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      cancelled = cancelled_;
+    }
+    if (cancelled) return End(grpc::Status(grpc::StatusCode::CANCELLED, "the client has gone"));
+    tried_ = gone_;  // those are not asked twice: what ended them may have been this request
+    Try(otherwise);
+  }
+
+  void End(const grpc::Status& status) {
+    if (IsCut()) router_->metrics_->CountCutAnswer(model_, IsWhole() ? outcome_ : "lost");
+    observer_->OnEnd(status);
+    observer_.reset();
+    router_->CallEnded();
+  }
+
+  Router* const router_;
+  const std::string model_;
+  v1::GenerateRequest request_;  // of the running attempt, or the next one
+  const absl::Time deadline_;
+  std::shared_ptr<GenerateObserver> observer_;
+  const std::string traceparent_;
+  std::vector<DecodeTarget*> tried_;
+  std::vector<DecodeTarget*> gone_;  // of them, that could not be reached, or not to the end
+  v1::Started started_;
+  bool committed_ = false;       // the observer was told something
+  std::vector<Choice> choices_;  // as far as it was told
+  bool diverged_ = false;
+  // Since a server was lost in the midst of the answer:
+  absl::Time rescue_until_ = absl::InfinitePast();  // when others are no longer waited for
+  grpc::Status lost_;
+  std::string numerics_;  // that another server must have to go on; "": any
+  const char* outcome_ = "lost";
+  std::unique_ptr<grpc::Alarm> alarm_;  // of TryLater
+  std::mutex mutex_;
+  Attempt* attempt_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// A target's probing state; touched by the prober thread, except by a probe in flight.
+struct Router::Probed {
+  std::shared_ptr<DecodeTarget> target;
+  absl::Time next = absl::InfinitePast();
+  absl::Duration retry;    // interval between the last two probes in vain; zero: the last was none
+  bool in_flight = false;  // under mutex_
+  std::unique_ptr<grpc::ClientContext> context;
+  v1::DescribeRequest request;
+  v1::DecodeDescription description;
+};
+
+Router::Router(const std::vector<Model>& models, const Timing& timing, Metrics* metrics,
+               const std::shared_ptr<grpc::ChannelCredentials>& credentials)
+    : timing_(timing), metrics_(metrics) {
+  for (const Model& model : models) {
+    for (const std::string& name : model.decode_targets) {
+      auto target = std::make_shared<DecodeTarget>(name, model.expectation, credentials, metrics);
+      targets_[model.expectation.model].push_back(target);
+      probed_.push_back(std::make_unique<Probed>());
+      probed_.back()->target = std::move(target);
+    }
+  }
+  prober_ = std::thread([this] { ProbeLoop(); });
+}
+
+Router::~Router() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+  prober_.join();
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return running_calls_ == 0 && running_probes_ == 0; });
+}
+
+void Router::AwaitCalls() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return running_calls_ == 0; });
+}
+
+void Router::ProbeLoop() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!stopping_) {
+    answered_ = false;
+    absl::Time wake = MonotonicNow() + kMaxBackoff * timing_.probe_interval;
+    for (auto& probed : probed_) {
+      if (!probed->in_flight && probed->next <= MonotonicNow()) Probe(probed.get());
+      if (!probed->in_flight) wake = std::min(wake, probed->next);
+    }
+    changed_.wait_for(lock, absl::ToChronoNanoseconds(wake - MonotonicNow()),
+                      [this] { return stopping_ || answered_; });
+  }
+}
+
+// Under mutex_; the answer comes on a gRPC thread.
+void Router::Probe(Probed* probed) {
+  probed->in_flight = true;
+  ++running_probes_;
+  probed->context = std::make_unique<grpc::ClientContext>();
+  probed->context->set_deadline(ToGrpcDeadline(MonotonicNow() + timing_.probe_timeout));
+  probed->request.set_protocol_version(kHandoffVersion);
+  probed->target->stub()->async()->Describe(
+      probed->context.get(), &probed->request, &probed->description,
+      [this, probed](const grpc::Status& status) {
+        if (status.ok()) {
+          probed->target->Described(probed->description);
+        } else {
+          probed->target->Down(::aludel::Describe(status));
+        }
+        std::lock_guard<std::mutex> lock(mutex_);
+        probed->retry = status.ok() ? absl::ZeroDuration()
+                                    : std::min(std::max(2 * probed->retry, kFirstRetry),
+                                               kMaxBackoff * timing_.probe_interval);
+        probed->next = MonotonicNow() + (status.ok() ? timing_.probe_interval : probed->retry);
+        probed->in_flight = false;
+        answered_ = true;
+        --running_probes_;
+        changed_.notify_all();
+      });
+}
+
+Router::ModelState Router::State(const std::string& model) const {
+  ModelState state;
+  const auto it = targets_.find(model);
+  if (it == targets_.end()) return state;
+  for (const auto& target : it->second) {
+    const uint64_t context = target->max_context();
+    if (context > 0 && (state.max_context == 0 || context < state.max_context)) state.max_context = context;
+    if (target->ready()) {
+      state.ready = true;
+      state.max_choices = std::max(state.max_choices, target->max_choices());
+    } else {
+      absl::StrAppend(&state.reason, state.reason.empty() ? "" : "; ", target->name(), ": ",
+                      target->reason());
+    }
+  }
+  return state;
+}
+
+std::vector<std::string> Router::Formats(const std::string& model) const {
+  std::vector<std::string> formats;
+  const auto it = targets_.find(model);
+  if (it == targets_.end()) return formats;
+  bool first = true;
+  for (const auto& target : it->second) {
+    if (!target->ready()) continue;
+    const std::vector<std::string> own = target->formats();
+    if (std::exchange(first, false)) formats = own;
+    std::erase_if(formats, [&](const std::string& name) { return !absl::c_linear_search(own, name); });
+  }
+  return formats;
+}
+
+int Router::Outstanding(const std::string& model) const {
+  int sum = 0;
+  const auto it = targets_.find(model);
+  if (it == targets_.end()) return sum;
+  for (const auto& target : it->second) sum += target->outstanding.load(std::memory_order_relaxed);
+  return sum;
+}
+
+std::shared_ptr<DecodeTarget> Router::Pick(const std::string& model, const std::vector<DecodeTarget*>& tried,
+                                           const std::string& numerics) const {
+  std::shared_ptr<DecodeTarget> best;
+  const auto it = targets_.find(model);
+  if (it == targets_.end()) return best;
+  for (const auto& target : it->second) {
+    if (!target->ready() || absl::c_linear_search(tried, target.get())) continue;
+    if (!numerics.empty() && target->numerics() != numerics) continue;
+    if (best == nullptr || target->outstanding.load() < best->outstanding.load()) best = target;
+  }
+  return best;
+}
+
+std::shared_ptr<GenerateCall> Router::Generate(const std::string& model, v1::GenerateRequest request,
+                                               absl::Time deadline,
+                                               std::shared_ptr<GenerateObserver> observer,
+                                               const std::string& traceparent) {
+  // Chosen here, so that every server draws the same tokens.
+  if (!request.sampling().has_seed()) {
+    thread_local absl::BitGen random;
+    request.mutable_sampling()->set_seed(absl::Uniform<uint64_t>(random));
+  }
+  auto call =
+      std::make_shared<Call>(this, model, std::move(request), deadline, std::move(observer), traceparent);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ++running_calls_;
+  }
+  call->Try(grpc::Status(grpc::StatusCode::UNAVAILABLE,
+                         absl::StrCat("no decode server for model \"", model, "\" is ready")));
+  return call;
+}
+
+bool Router::HasOther(const std::string& model, const std::vector<DecodeTarget*>& gone,
+                      const std::string& numerics) const {
+  const auto it = targets_.find(model);
+  return it != targets_.end() && absl::c_any_of(it->second, [&](const std::shared_ptr<DecodeTarget>& target) {
+           const std::string found = target->numerics();
+           return !absl::c_linear_search(gone, target.get()) &&
+                  (numerics.empty() || found.empty() || found == numerics);
+         });
+}
+
+void Router::CallEnded() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  --running_calls_;
+  changed_.notify_all();
+}
+
+}  // namespace aludel

@@ -1,0 +1,202 @@
+#include "server/host/model_host.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "kernels/open_device.h"
+#include "runtime/codec/open_codec.h"
+#include "runtime/engine/engine_options.h"
+#include "runtime/engine/engine_stats.h"
+#include "runtime/model/transformer_options.h"
+#include "runtime/status_macros.h"
+#include "server/handoff/frame_cipher.h"
+#include "server/handoff/frame_ring.h"
+#include "server/handoff/identity.h"
+#include "spdlog/spdlog.h"
+
+namespace aludel {
+namespace {
+
+absl::StatusOr<std::unique_ptr<Transformer>> LoadModel(Device* device, const ModelOptions& options,
+                                                       const LoadProgress& progress) {
+  TransformerOptions transformer = options.transformer;
+  if (transformer.stream.packers == 0) transformer.stream.packers = options.device.threads;
+  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<Transformer> model,
+                          Transformer::Load(device, options.directory, transformer, progress));
+  const LoadReport& report = model->load_report();
+  spdlog::info("loaded {} ({}, {}): {:.3f} GB in {:.2f} s, {:.2f} GB/s{}", options.directory,
+               model->config().architecture,
+               model->config().quantization.method == QuantizationMethod::kNone
+                   ? "unquantized"
+                   : Name(model->config().quantization.method),
+               static_cast<double>(report.bytes) / 1e9, report.seconds,
+               static_cast<double>(report.bytes) / 1e9 / report.seconds,
+               report.past_cache ? ", past the page cache" : "");
+  return model;
+}
+
+// The lines of a file of /proc that begin with `name`, each value once.
+void AddValues(const std::string& path, absl::string_view name, std::set<std::string>* values) {
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    if (absl::StartsWith(line, name)) values->insert(line);
+  }
+}
+
+// The processors that may compute here; empty where the kernel does not say.
+std::string Machine(bool cpu) {
+  std::set<std::string> models;
+  if (cpu) {
+    AddValues("/proc/cpuinfo", "model name", &models);
+  } else {
+    std::error_code ignored;
+    for (const auto& gpu : std::filesystem::directory_iterator("/proc/driver/nvidia/gpus", ignored)) {
+      AddValues(gpu.path() / "information", "Model:", &models);
+    }
+  }
+  return absl::StrJoin(models, ",");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelOptions& options,
+                                                           const CodecOptions& codec_options,
+                                                           CodecSide side, const LoadProgress& progress) {
+  auto host = std::make_unique<ModelHost>();
+  // Small files first: a missing one is reported before gigabytes are loaded.
+  ALUDEL_RETURN_IF_ERROR(ModelConfig::Load(options.directory).status());
+  std::vector<std::string> warnings;
+  ALUDEL_ASSIGN_OR_RETURN(host->tokenizer_, Tokenizer::Load(options.directory, &warnings));
+  for (const std::string& warning : warnings) spdlog::warn("{}", warning);
+  std::vector<std::string> formats = codec_options.formats;
+  if (formats.empty()) {
+    ALUDEL_ASSIGN_OR_RETURN(formats, ListFormats(codec_options.artifact));
+    // "raw" is always available and always last.
+    std::stable_partition(formats.begin(), formats.end(), [](const std::string& f) { return f != "raw"; });
+  }
+
+  host->instructions_ = options.device.instructions;
+  ALUDEL_ASSIGN_OR_RETURN(host->device_, OpenDevice(options.device));
+  ALUDEL_ASSIGN_OR_RETURN(host->model_, LoadModel(host->device_.get(), options, progress));
+  ALUDEL_RETURN_IF_ERROR(host->OpenCodecs(formats, codec_options, side));
+
+  EngineOptions engine = options.engine;
+  if (options.kv_bytes > 0) {
+    const size_t block_bytes =
+        host->model_->MakeKvLayout(1, engine.block_tokens, engine.kv_dtype).total_bytes();
+    engine.kv_blocks = static_cast<int64_t>(options.kv_bytes / block_bytes);
+    if (engine.kv_blocks == 0) {
+      return absl::InvalidArgumentError(absl::StrCat("engine.kv_bytes: found ", options.kv_bytes,
+                                                     ", want at least one block of ", block_bytes, " bytes"));
+    }
+  }
+  ALUDEL_ASSIGN_OR_RETURN(host->prefill_samples_, WarmUp(*host->model_));
+  const PrefillSample& longest = host->prefill_samples_.back();
+  spdlog::info("warm: prefill of {} tokens took {:.1f} ms", longest.tokens, 1e3 * longest.seconds);
+  ALUDEL_ASSIGN_OR_RETURN(host->engine_, Engine::Start(host->model_.get(), host->tokenizer_.get(), engine));
+  return host;
+}
+
+absl::Status ModelHost::OpenCodecs(const std::vector<std::string>& formats, const CodecOptions& options,
+                                   CodecSide side) {
+  // Where the list is the artifact's own, a format fitted to other consumers alone is no mistake; an artifact
+  // of which nothing fits this model is.
+  const bool named = !options.formats.empty();
+  absl::Status refused;
+  bool any_fits = options.artifact.empty();
+  for (const std::string& format : formats) {
+    absl::StatusOr<std::unique_ptr<KvCodec>> codec = OpenCodec(format, options.artifact, side, *model_);
+    if (!codec.ok()) {
+      if (named || !absl::IsFailedPrecondition(codec.status())) return codec.status();
+      refused = codec.status();
+      spdlog::warn("format {} is not offered: {}", format, std::string(refused.message()));
+      continue;
+    }
+    any_fits = any_fits || named || format != "raw";
+    codecs_.push_back(*std::move(codec));
+  }
+  return any_fits ? absl::OkStatus() : refused;
+}
+
+const KvCodec* ModelHost::FindCodec(absl::string_view name) const {
+  for (const auto& codec : codecs_) {
+    if (codec->name() == name) return codec.get();
+  }
+  return nullptr;
+}
+
+v1::ModelIdentity ModelHost::Identity() const {
+  return ToProto(IdentityOf(model_->config(), model_->hash(), {tokenizer_->fingerprint(), tokenizer_->vocabulary_fingerprint()}, model_->options().rope_length));
+}
+
+std::string ModelHost::Numerics() const {
+  const bool cpu = device_->name() == "cpu";
+  const std::string machine = Machine(cpu);
+  if (machine.empty()) return "";
+  const TransformerOptions& transformer = model_->options();
+  return absl::StrCat(cpu ? "cpu" : "cuda", " ", instructions_, " ", machine,
+                      " compute=", Name(transformer.compute), " kv=", Name(engine_->options().kv_dtype),
+                      " weights=", static_cast<int>(transformer.weight_format()));
+}
+
+std::unique_ptr<PinnedMemory> ModelHost::PinFrames(absl::Span<uint8_t> frames, const Transport& transport) {
+  auto pinned = std::make_unique<PinnedMemory>(device_.get(), frames);
+  const std::string device = device_->name();
+  if (!pinned->status().ok()) {
+    spdlog::warn("frames are copied twice on their way from and to {}: {}", device,
+                 std::string(pinned->status().message()));
+  } else if (device != "cpu") {
+    spdlog::info("frames of {} go through {} bytes of pinned host memory; this UCX {} GPU memory itself",
+                 device, frames.size(), transport.reaches_gpu_memory() ? "would reach" : "does not reach");
+  }
+  return pinned;
+}
+
+EngineStats ModelHost::Stats() {
+  EngineStats stats = engine_->stats();
+  absl::MutexLock lock(&mutex_);
+  if (stats.repeats.trouble != logged_trouble_) {
+    logged_trouble_ = stats.repeats.trouble;
+    spdlog::warn("some decode steps run without a graph: {}", logged_trouble_);
+  }
+  return stats;
+}
+
+absl::Duration ModelHost::EngineSilence() const {
+  return absl::FromChrono(std::chrono::steady_clock::now() - engine_->stats().last_progress);
+}
+
+size_t ModelHost::HandoffBytesBound(const KvCodec& codec, int64_t tokens) const {
+  const int64_t chunk = engine_->options().max_num_batched_tokens;
+  const int64_t chunks = 4 * ((tokens + chunk - 1) / chunk) + 4;
+  const auto& shipped = codec.shipped_layers();
+  const int64_t layers = std::count(shipped.begin(), shipped.end(), true);
+  // Every frame may carry a constant part, at most what a frame of one token weighs, and the tag of its
+  // cipher, and is padded to a line.
+  constexpr size_t kPadding = 64 + FrameCipher::kTagBytes;
+  return layers * (codec.MaxFrameBytes(tokens) + chunks * (codec.MaxFrameBytes(1) + kPadding));
+}
+
+size_t ModelHost::StepFrameBound(const KvCodec& codec) const {
+  return FrameRing::Weight(codec.MaxFrameBytes(engine_->options().max_num_batched_tokens) +
+                           FrameCipher::kTagBytes);
+}
+
+size_t ModelHost::StepBytesBound(const KvCodec& codec) const {
+  const auto& shipped = codec.shipped_layers();
+  return std::count(shipped.begin(), shipped.end(), true) * StepFrameBound(codec);
+}
+
+size_t ModelHost::HandoffWindow(const KvCodec& codec, int64_t tokens, size_t window) const {
+  constexpr size_t kSteps =
+      4;  // one computed, one on its way, one reconstructed, one that the ring may waste
+  return std::min(HandoffBytesBound(codec, tokens), std::max(window, kSteps * StepBytesBound(codec)));
+}
+
+}  // namespace aludel

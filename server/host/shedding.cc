@@ -1,0 +1,17 @@
+#include "server/host/shedding.h"
+
+#include "absl/strings/str_format.h"
+
+namespace aludel {
+
+absl::Status ShedIfHopeless(std::optional<double> predicted_seconds, bool busy, absl::Time now,
+                            absl::Time deadline) {
+  if (!busy || !predicted_seconds || now + absl::Seconds(*predicted_seconds) <= deadline) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("overloaded: the first token is expected in %.3f s, the deadline is in %.3f s",
+                      *predicted_seconds, absl::ToDoubleSeconds(deadline - now)));
+}
+
+}  // namespace aludel

@@ -1,0 +1,41 @@
+#include "server/process/stop_signal.h"
+
+#include <csignal>
+
+#include "kernels/check.h"
+
+namespace aludel {
+namespace {
+
+sigset_t StopSet() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGHUP);
+  return set;
+}
+
+}  // namespace
+
+StopSignal::StopSignal() {
+  const sigset_t set = StopSet();
+  ALUDEL_CHECK(pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0);
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
+const char* StopSignal::Wait() {
+  const sigset_t set = StopSet();
+  int signal = 0;
+  do {
+    ALUDEL_CHECK(sigwait(&set, &signal) == 0);
+    if (signal == SIGHUP && on_hangup_) on_hangup_();
+  } while (signal == SIGHUP);
+  std::signal(SIGHUP, SIG_IGN);  // there is nothing to reload any more
+  std::signal(SIGTERM, SIG_DFL);
+  std::signal(SIGINT, SIG_DFL);
+  ALUDEL_CHECK(pthread_sigmask(SIG_UNBLOCK, &set, nullptr) == 0);
+  return signal == SIGTERM ? "SIGTERM" : "SIGINT";
+}
+
+}  // namespace aludel

@@ -1,0 +1,38 @@
+#include "server/rpc/grpc_server.h"
+
+#include "absl/strings/str_cat.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/server_builder.h"
+
+namespace aludel {
+namespace {
+
+// A prompt of a million tokens in varints, with room.
+constexpr int kMaxMessageBytes = 8 << 20;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<grpc::Server>> StartGrpcServer(const std::string& listen,
+                                                              const GrpcTlsOptions& tls,
+                                                              grpc::Service* service) {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort(listen, MakeServerCredentials(tls), &port);
+  builder.RegisterService(service);
+  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  // Two servers on one port would share its connections at random.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // A decode server keeps many short probes and streams going.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr || port == 0) {
+    return absl::UnavailableError(absl::StrCat("listen ", listen, ": gRPC cannot listen there"));
+  }
+  server->GetHealthCheckService()->SetServingStatus(true);
+  return server;
+}
+
+}  // namespace aludel

@@ -1,0 +1,128 @@
+#include "runtime/calibrate/aludel/train_decoder.h"
+
+#include <cmath>
+#include <random>
+
+#include "gtest/gtest.h"
+
+namespace aludel {
+namespace {
+
+std::vector<float> Noise(std::mt19937_64& random, int64_t count) {
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+HostMatrix RandomMatrix(std::mt19937_64& random, int64_t rows, int64_t cols) {
+  return {rows, cols, Noise(random, rows * cols)};
+}
+
+DecoderNet RandomNet(std::mt19937_64& random, int64_t inputs, int64_t width, int64_t outputs) {
+  return {{},
+          Noise(random, outputs),
+          RandomMatrix(random, width, inputs),
+          Noise(random, width),
+          RandomMatrix(random, outputs, width)};
+}
+
+// The equations, in double.
+double Loss(const DecoderNet& net, const std::vector<float>& u, const std::vector<float>& y, int64_t rows) {
+  double sum = 0;
+  const int64_t outputs = net.out.rows;
+  for (int64_t t = 0; t < rows; ++t) {
+    std::vector<double> hidden;
+    for (int64_t j = 0; j < net.hidden.rows; ++j) {
+      double x = net.hidden_bias[j];
+      for (int64_t i = 0; i < net.hidden.cols; ++i) {
+        x += static_cast<double>(net.hidden.row(j)[i]) * u[t * net.hidden.cols + i];
+      }
+      hidden.push_back(x / (1.0 + std::exp(-x)));
+    }
+    for (int64_t k = 0; k < outputs; ++k) {
+      double value = net.bias[k];
+      for (size_t j = 0; j < hidden.size(); ++j) value += static_cast<double>(net.out.row(k)[j]) * hidden[j];
+      sum += (value - y[t * outputs + k]) * (value - y[t * outputs + k]);
+    }
+  }
+  return sum / static_cast<double>(rows * outputs);
+}
+
+TEST(TrainDecoder, GradientIsThatOfTheEquations) {
+  std::mt19937_64 random(std::random_device{}());
+  DecoderNet net = RandomNet(random, 5, 7, 4);
+  const std::vector<float> u = Noise(random, 6 * 5), y = Noise(random, 6 * 4);
+  DecoderNet gradient;
+  EXPECT_NEAR(DecoderLoss(net, u.data(), y.data(), 6, &gradient), Loss(net, u, y, 6), 1e-4);
+  const auto check = [&](std::vector<float>* weights, const std::vector<float>& slopes) {
+    ASSERT_EQ(weights->size(), slopes.size());
+    for (size_t i = 0; i < weights->size(); ++i) {
+      const float kept = (*weights)[i];
+      const double h = 1e-3;
+      (*weights)[i] = static_cast<float>(kept + h);
+      const double above = Loss(net, u, y, 6), up = (*weights)[i];
+      (*weights)[i] = static_cast<float>(kept - h);
+      const double below = Loss(net, u, y, 6), down = (*weights)[i];
+      (*weights)[i] = kept;
+      EXPECT_NEAR(slopes[i], (above - below) / (up - down), 2e-3 * (1 + std::abs(slopes[i])));
+    }
+  };
+  check(&net.bias, gradient.bias);
+  check(&net.hidden.values, gradient.hidden.values);
+  check(&net.hidden_bias, gradient.hidden_bias);
+  check(&net.out.values, gradient.out.values);
+}
+
+DecoderData MakeData(std::mt19937_64& random, int64_t rows, const DecoderNet& truth) {
+  const int64_t inputs = truth.hidden.rows > 0 ? truth.hidden.cols : truth.linear.cols;
+  const std::vector<float> u = Noise(random, rows * inputs);
+  DecoderData data{rows, inputs, static_cast<int64_t>(truth.bias.size()), {}, {}};
+  for (const float value : u) data.u.push_back(ToBf16(value));
+  std::vector<float> rounded;
+  for (const Bf16 value : data.u) rounded.push_back(ToFloat(value));
+  for (const float value : RunDecoder(truth, rounded.data(), rows)) data.y.push_back(ToBf16(value));
+  return data;
+}
+
+bool Always(int64_t, int64_t) { return true; }
+
+TEST(TrainDecoder, FindsALinearMapInClosedForm) {
+  std::mt19937_64 random(7);
+  const DecoderNet truth{RandomMatrix(random, 3, 6), Noise(random, 3), {}, {}, {}};
+  const DecoderData train = MakeData(random, 4000, truth), held_out = MakeData(random, 500, truth);
+  const auto fit = TrainDecoder(train, held_out, DecoderTraining{}, Always);
+  ASSERT_TRUE(fit.ok());
+  EXPECT_LT(fit->held_out_error, 1e-4);  // bf16 targets
+  EXPECT_EQ(fit->net.hidden.rows, 0);
+}
+
+TEST(TrainDecoder, LearnsWhatALinearMapCannot) {
+  std::mt19937_64 random(8);
+  const DecoderNet truth = RandomNet(random, 6, 12, 5);
+  const DecoderData train = MakeData(random, 4000, truth), held_out = MakeData(random, 500, truth);
+  const auto linear = TrainDecoder(train, held_out, DecoderTraining{}, Always);
+  DecoderTraining options;
+  options.width = 48;
+  options.steps = 1200;
+  options.batch = 128;
+  options.learning_rate = 1e-2;
+  const auto fit = TrainDecoder(train, held_out, options, Always);
+  ASSERT_TRUE(linear.ok() && fit.ok());
+  EXPECT_LT(fit->held_out_error, 0.25 * linear->held_out_error);
+  const auto again = TrainDecoder(train, held_out, options, Always);
+  EXPECT_EQ(fit->net.out.values, again->net.out.values) << "same seed, same bytes";
+}
+
+TEST(TrainDecoder, StopsWhenAsked) {
+  std::mt19937_64 random(9);
+  const DecoderNet truth = RandomNet(random, 3, 2, 2);
+  const DecoderData data = MakeData(random, 100, truth);
+  DecoderTraining options;
+  options.width = 4;
+  const auto fit = TrainDecoder(data, data, options, [](int64_t done, int64_t) { return done < 32; });
+  EXPECT_EQ(fit.status().code(), absl::StatusCode::kCancelled);
+}
+
+}  // namespace
+}  // namespace aludel

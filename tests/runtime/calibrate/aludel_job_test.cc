@@ -1,0 +1,161 @@
+#include "runtime/calibrate/aludel_job.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/open_device.h"
+#include "runtime/codec/artifact/artifact.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// Some of the demo's calibration prompts.
+void WriteQuestions(const std::string& path, int first, int count) {
+  std::ifstream from("deploy/demo/calibration.jsonl");
+  std::ofstream to(path);
+  std::string line;
+  for (int i = 0; i < first + count && std::getline(from, line); ++i) {
+    if (i >= first) to << line << "\n";
+  }
+}
+
+// Calibrates few layers of the demo pair on few prompts: fast, and nothing of what it finds is good.
+class AludelJobTest : public ::testing::Test {
+ protected:
+  AludelJobTest() {
+    std::string pattern = ::testing::TempDir() + "/transformXXXXXX";
+    directory_ = ::mkdtemp(pattern.data());
+    job_.base.producer = "deploy/demo/base";
+    job_.base.consumers = {"deploy/demo/chat"};
+    job_.base.data = "deploy/demo/calibration.jsonl";
+    job_.base.out = directory_ + "/codec";
+    job_.base.prompts = 10;
+    job_.base.held_out = 0.2;
+    job_.recomputed_layers = 5;
+    job_.bytes_per_token = 64;
+    job_.options.linear = true;
+    job_.sensitivity_prompts = 4;
+  }
+  ~AludelJobTest() override { std::filesystem::remove_all(directory_); }
+
+  absl::Status Run() { return RunAludelJob(job_, OpenDevice({.name = "cpu", .threads = 1}).value().get()); }
+  ArtifactManifest Manifest() const { return LoadArtifactManifest(job_.base.out).value(); }
+  static std::vector<std::string> Names(const ArtifactManifest& manifest) {
+    std::vector<std::string> names;
+    for (const ArtifactFormat& format : manifest.formats) names.push_back(format.name);
+    return names;
+  }
+
+  std::string directory_;
+  AludelJob job_;
+};
+
+TEST_F(AludelJobTest, AddsFormatsAndConsumersAndLeavesOthersAlone) {
+  ASSERT_TRUE(Run().ok());
+  job_.format = "second";
+  job_.options.linear = false;
+  job_.options.training.steps = 20;
+  job_.options.group_layers = 1;
+  job_.tuning_data = directory_ + "/more.jsonl";
+  WriteQuestions(job_.tuning_data, /*first=*/20, /*count=*/3);
+  ASSERT_TRUE(Run().ok());
+  ArtifactManifest manifest = Manifest();
+  EXPECT_THAT(manifest.formats[0].notes["tuning data"], StartsWith("3 prompts of more.jsonl sha256 "));
+  EXPECT_THAT(Names(manifest), ElementsAre("second", "aludel-p5"));
+  EXPECT_EQ(manifest.formats[1].aludel.groups.size(), 1);
+  EXPECT_EQ(manifest.formats[0].aludel.groups.size(), 2);
+  const std::string encoder = manifest.formats[0].encoder.sha256;
+
+  job_.base.add = true;
+  job_.base.consumers = {"deploy/demo/json"};
+  ASSERT_TRUE(Run().ok());
+  manifest = Manifest();
+  EXPECT_THAT(Names(manifest), ElementsAre("second", "aludel-p5"));
+  EXPECT_EQ(manifest.formats[1].decoders.size(), 1);
+  EXPECT_EQ(manifest.formats[0].decoders.size(), 2);
+  EXPECT_EQ(manifest.formats[0].encoder.sha256, encoder) << "a further consumer leaves the encoder as it is";
+  EXPECT_FALSE(std::filesystem::exists(job_.base.out + ".work"));
+
+  job_.base.add = false;
+  job_.retune = true;
+  const ArtifactDecoder untouched = manifest.formats[0].decoders[0], before = manifest.formats[0].decoders[1];
+  job_.options.tuning.learning_rate = 1e-12;
+  ASSERT_TRUE(Run().ok());
+  manifest = Manifest();
+  EXPECT_EQ(manifest.formats[0].encoder.sha256, encoder);
+  EXPECT_EQ(manifest.formats[0].decoders[0].file.sha256, untouched.file.sha256);
+  EXPECT_NEAR(manifest.formats[0].decoders[1].expected->kl, before.expected->kl, 2e-2 * before.expected->kl)
+      << "tuning begins where the decoder is";
+  job_.options.tuning.learning_rate = 1e-3;
+  ASSERT_TRUE(Run().ok());
+  manifest = Manifest();
+  EXPECT_NE(manifest.formats[0].decoders[1].file.sha256, before.file.sha256);
+  EXPECT_THAT(manifest.formats[0].notes["retuned"],
+              AllOf(StartsWith("json: 2 passes over calibration.jsonl sha256 "), HasSubstr("; json: ")));
+}
+
+TEST_F(AludelJobTest, RetunesNetworksThatAreThere) {
+  job_.retune = true;
+  EXPECT_EQ(Run().code(), absl::StatusCode::kNotFound);
+  job_.retune = false;
+  ASSERT_TRUE(Run().ok());
+  job_.retune = true;
+  job_.options.linear = false;
+  const absl::Status closed_form = Run();
+  EXPECT_EQ(closed_form.code(), absl::StatusCode::kFailedPrecondition) << closed_form;
+  job_.base.consumers = {"deploy/demo/json"};
+  EXPECT_THAT(std::string(Run().message()), HasSubstr("no decoder for this model"));
+}
+
+TEST_F(AludelJobTest, NamesTheFloorWhereALossCannotBeMet) {
+  job_.bytes_per_token.reset();
+  job_.max_kl = 1e-9;
+  const absl::Status status = Run();
+  EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("p=5, "));
+  EXPECT_FALSE(std::filesystem::exists(job_.base.out));
+}
+
+TEST_F(AludelJobTest, MeetsALossThatCanBeMet) {
+  job_.bytes_per_token.reset();
+  job_.max_kl = 0.5;
+  ASSERT_TRUE(Run().ok());
+  const ArtifactManifest manifest = Manifest();
+  const ArtifactFormat& format = manifest.formats[0];
+  EXPECT_EQ(format.max_kl, 0.5);
+  ASSERT_TRUE(format.decoders[0].expected.has_value());
+  EXPECT_GT(format.decoders[0].expected->kl, 0);
+  EXPECT_LT(format.decoders[0].expected->kl, 0.5);
+  EXPECT_GT(format.decoders[0].expected->bytes_per_token, 0);
+}
+
+TEST_F(AludelJobTest, FitsTheEncoderToTheProducerAlone) {
+  job_.options.encoder_source = EncoderSource::kProducer;
+  ASSERT_TRUE(Run().ok());
+  const std::string hash = Manifest().formats[0].encoder.sha256;
+  job_.base.consumers = {"deploy/demo/json"};
+  ASSERT_TRUE(Run().ok());
+  EXPECT_EQ(Manifest().formats[0].encoder.sha256, hash) << "an encoder that no consumer had a say in";
+}
+
+TEST_F(AludelJobTest, ComputeShareBoundsRankAndUniformBitsFillIt) {
+  job_.options.compute_share = 0.05;
+  ASSERT_TRUE(Run().ok());
+  // Half of 5 % of the demo's 12.1 MFLOP a token, over 2 * (2 layers * 256 + 256) FLOP a latent.
+  const int64_t bound = Manifest().formats[0].aludel.groups[0].rank;
+  EXPECT_LE(bound, 197);
+  EXPECT_GT(bound, 16);
+  job_.options.allocation = BitAllocation::kUniform;
+  ASSERT_TRUE(Run().ok());
+  EXPECT_EQ(Manifest().formats[0].aludel.groups[0].rank, 128);  // 64 bytes of four bits
+}
+
+}  // namespace
+}  // namespace aludel

@@ -1,0 +1,63 @@
+#include "runtime/calibrate/trained_decoder.h"
+
+#include <random>
+
+#include "gtest/gtest.h"
+
+namespace aludel {
+namespace {
+
+constexpr int64_t kInputs = 7, kWidth = 5, kOutputs = 6;
+
+class TrainedDecoderTest : public ::testing::Test {
+ protected:
+  std::vector<float> Random(int64_t count, float from, float to) {
+    std::uniform_real_distribution<float> values(from, to);
+    std::vector<float> out(count);
+    for (float& value : out) value = values(random_);
+    return out;
+  }
+  HostMatrix Matrix(int64_t rows, int64_t cols) { return {rows, cols, Random(rows * cols, -1, 1)}; }
+
+  std::mt19937_64 random_{std::random_device{}()};
+};
+
+TEST_F(TrainedDecoderTest, FoldingGivesWhatTheConsumerComputesAndUnfoldingTheNetAgain) {
+  TrainedDecoder decoder;
+  decoder.scales = {{Random(kInputs, -1, 1), Random(kInputs, 0.2F, 4)}};
+  decoder.nets = {{{},
+                   Random(kOutputs, -1, 1),
+                   Matrix(kWidth, kInputs),
+                   Random(kWidth, -1, 1),
+                   Matrix(kOutputs, kWidth)}};
+  TargetMetric metric;
+  metric.mean = Random(kOutputs, -2, 2);
+  metric.scale = Random(kOutputs, 0.1F, 3);
+  const DecoderNet net = decoder.nets[0];
+  const std::vector<float> raw = Random(kInputs, -3, 3);
+  std::vector<float> u = raw;
+  decoder.scales[0].Apply(1, u.data());
+  std::vector<float> expected = RunDecoder(net, u.data(), 1);
+  for (int64_t j = 0; j < kOutputs; ++j) expected[j] = metric.mean[j] + metric.scale[j] * expected[j];
+
+  AludelEncoderWeights encoder(1);
+  const std::vector<InputScale> scales = decoder.scales;
+  const AludelDecoderWeights folded = FoldDecoder(decoder, encoder, {metric});
+  const DecoderNet consumer{{}, folded[0].bias, folded[0].hidden, folded[0].hidden_bias, folded[0].out};
+  const std::vector<float> y = RunDecoder(consumer, raw.data(), 1);
+  for (int64_t j = 0; j < kOutputs; ++j) EXPECT_NEAR(y[j], expected[j], 1e-4) << "output " << j;
+
+  const TrainedDecoder again = UnfoldDecoder(folded, scales, {metric});
+  EXPECT_EQ(again.width, kWidth);
+  const auto expect_near = [](const std::vector<float>& a, const std::vector<float>& b) {
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-4) << "value " << i;
+  };
+  expect_near(again.nets[0].hidden.values, net.hidden.values);
+  expect_near(again.nets[0].hidden_bias, net.hidden_bias);
+  expect_near(again.nets[0].out.values, net.out.values);
+  expect_near(again.nets[0].bias, net.bias);
+}
+
+}  // namespace
+}  // namespace aludel

@@ -1,0 +1,170 @@
+#include "runtime/codec/handoff.h"
+
+#include <cstring>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/codec/codec.h"
+#include "runtime/codec/open_codec.h"
+#include "runtime/evaluate/in_process_handoff.h"
+#include "tests/testing/recomputed_tokens_codec.h"
+#include "tests/testing/test_model.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::HasSubstr;
+
+// One model on both sides, so that raw must be exact. max_rows is small: prompts take several chunks.
+class RawHandoff : public ::testing::TestWithParam<DType> {
+ protected:
+  static constexpr int64_t kTokens = 37;
+
+  RawHandoff()
+      : consumer_("deploy/demo/chat", {.compute = GetParam(), .max_rows = 16}, DType::kBf16, 64),
+        codec_(OpenCodec("raw", "", CodecSide::kConsumer, consumer_.model()).value()),
+        store_(*codec_) {
+    for (int i = 0; i < kTokens; ++i) prompt_.push_back(10 + 7 * i % 500);
+    auto pool = BlockPool::Create(consumer_.device(), consumer_.model().MakeKvLayout(4, 16, DType::kBf16));
+    producer_pool_ = *std::move(pool);
+    EncodeTask task{codec_.get(), &store_};
+    const absl::Status status =
+        EncodePrompt(consumer_.model(), *producer_pool_, prompt_, kTokens - 1, absl::MakeSpan(&task, 1));
+    EXPECT_TRUE(status.ok()) << status;
+  }
+
+  KvTarget Target() {
+    return {&consumer_.model(), &consumer_.pool(), consumer_.table().ids(), prompt_, kTokens - 1};
+  }
+
+  TestModel consumer_;
+  std::unique_ptr<KvCodec> codec_;
+  std::vector<int32_t> prompt_;
+  std::unique_ptr<BlockPool> producer_pool_;
+  FrameStore store_;
+};
+
+TEST_P(RawHandoff, GivesTheLogitsOfTheConsumersOwnPrefill) {
+  const absl::Span<const int32_t> prompt = prompt_;
+  std::vector<float> own;
+  ASSERT_TRUE(RunTokens(consumer_.model(), consumer_.pool(), consumer_.table().ids(), prompt, 0, kTokens - 1,
+                        nullptr, nullptr)
+                  .ok());
+  ASSERT_TRUE(RunTokens(consumer_.model(), consumer_.pool(), consumer_.table().ids(), prompt, kTokens - 1,
+                        kTokens, nullptr, &own)
+                  .ok());
+  // Pages full of other tokens, which the handoff must replace.
+  const std::vector<int32_t> other(kTokens, 99);
+  ASSERT_TRUE(RunTokens(consumer_.model(), consumer_.pool(), consumer_.table().ids(), other, 0, kTokens,
+                        nullptr, nullptr)
+                  .ok());
+  ASSERT_TRUE(ApplyFrames(store_.frames(), *codec_, Target()).ok());
+  std::vector<float> handed_over;
+  ASSERT_TRUE(RunTokens(consumer_.model(), consumer_.pool(), consumer_.table().ids(), prompt, kTokens - 1,
+                        kTokens, nullptr, &handed_over)
+                  .ok());
+  EXPECT_EQ(own, handed_over);
+}
+
+TEST_P(RawHandoff, BytesAreHeadersAndTwoPlanesPerLayer) {
+  const ModelConfig& config = consumer_.model().config();
+  const size_t chunks = 3;  // 36 tokens in steps of 16
+  EXPECT_EQ(store_.frames().size(), chunks * config.layers);
+  EXPECT_EQ(store_.total_bytes(), store_.frames().size() * kFrameHeaderBytes +
+                                      (kTokens - 1) * consumer_.pool().layout().bytes_per_token());
+}
+
+TEST_P(RawHandoff, FramesMayComeInAnyOrder) {
+  std::vector<StoredFrame> frames = store_.frames();
+  std::reverse(frames.begin(), frames.end());
+  EXPECT_TRUE(ApplyFrames(frames, *codec_, Target()).ok());
+}
+
+TEST_P(RawHandoff, MissingFrameIsNoticed) {
+  std::vector<StoredFrame> frames = store_.frames();
+  frames.pop_back();
+  EXPECT_THAT(ApplyFrames(frames, *codec_, Target()).ToString(), HasSubstr("misses 4 (layer, token) cells"));
+}
+
+TEST_P(RawHandoff, RepeatedFrameIsRefused) {
+  std::vector<StoredFrame> frames = store_.frames();
+  frames.push_back(frames.front());
+  EXPECT_EQ(ApplyFrames(frames, *codec_, Target()).code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST_P(RawHandoff, PayloadOfTheWrongLengthNamesBoth) {
+  const auto decoder = codec_->NewDecoder().value();
+  ASSERT_TRUE(decoder->Begin(Target()).ok());
+  const std::vector<uint8_t> payload(10);
+  EXPECT_THAT(decoder->Apply({0, 1, 0, 0, 2}, payload, Target()).ToString(),
+              HasSubstr("payload is 10 bytes, want 1024"));
+}
+
+TEST_P(RawHandoff, FrameBeyondTheTargetIsRefused) {
+  const auto decoder = codec_->NewDecoder().value();
+  const std::vector<uint8_t> payload(512);
+  for (const FrameCoverage& bad :
+       std::vector<FrameCoverage>{{8, 1, 0, 0, 1}, {0, 1, 0, 36, 1}, {0, 2, 0, 0, 1}, {0, 1, 1, 0, 1}}) {
+    EXPECT_EQ(decoder->Apply(bad, payload, Target()).code(), absl::StatusCode::kDataLoss);
+  }
+}
+
+// The same model with five recomputed tokens at the head and three before the last: what travels lies between.
+TEST_P(RawHandoff, RecomputedTokensAreComputedAndNeverShipped) {
+  const RecomputedTokensCodec codec(OpenCodec("raw", "", CodecSide::kConsumer, consumer_.model()).value(), 5,
+                                    3);
+  const TokenRange range = HandedOver(codec, kTokens);
+  ASSERT_EQ(range.begin, 5);
+  ASSERT_EQ(range.end, kTokens - 4);
+  FrameStore store(codec);
+  EncodeTask task{&codec, &store, range.end};
+  const absl::Span<const int32_t> prompt = prompt_;
+  ASSERT_TRUE(
+      EncodePrompt(consumer_.model(), *producer_pool_, prompt, kTokens - 1, absl::MakeSpan(&task, 1)).ok());
+  EXPECT_EQ(store.total_bytes(), store.frames().size() * kFrameHeaderBytes +
+                                     range.tokens() * consumer_.pool().layout().bytes_per_token());
+
+  std::vector<float> own, handed_over;
+  const auto run = [&](int64_t begin, int64_t end, std::vector<float>* logits) {
+    return RunTokens(consumer_.model(), consumer_.pool(), consumer_.table().ids(), prompt, begin, end,
+                     nullptr, logits);
+  };
+  ASSERT_TRUE(run(0, kTokens, &own).ok());
+  const std::vector<int32_t> other(kTokens, 99);
+  ASSERT_TRUE(RunTokens(consumer_.model(), consumer_.pool(), consumer_.table().ids(), other, 0, kTokens,
+                        nullptr, nullptr)
+                  .ok());
+  KvTarget target = Target();
+  target.begin = range.begin;
+  target.tokens = range.end;
+  ASSERT_TRUE(ApplyFrames(store.frames(), codec, target).ok());
+  ASSERT_TRUE(run(range.end, kTokens, &handed_over).ok());
+  EXPECT_EQ(own, handed_over);
+
+  // Frames that reach into the head are refused.
+  EXPECT_THAT(ApplyFrames(store_.frames(), codec, target).ToString(), HasSubstr("the handoff has [5, 33)"));
+  const std::vector<uint8_t> payload(512);
+  const auto decoder = codec.NewDecoder().value();
+  EXPECT_EQ(decoder->Apply({0, 1, 0, 4, 1}, payload, target).code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(HandedOver, IsEmptyWhereRecomputedTokensLeaveNothing) {
+  TestModel model("deploy/demo/chat", {}, DType::kBf16, 16);
+  const RecomputedTokensCodec codec(OpenCodec("raw", "", CodecSide::kConsumer, model.model()).value(), 4, 12);
+  EXPECT_EQ(HandedOver(codec, 17).tokens(), 0);
+  EXPECT_EQ(HandedOver(codec, 17).end, 0);
+  EXPECT_EQ(HandedOver(codec, 18).tokens(), 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Compute, RawHandoff, ::testing::Values(DType::kF32, DType::kBf16),
+                         [](const auto& info) { return std::string(Name(info.param)); });
+
+TEST(OpenCodec, FormatWithoutArtifactSaysSo) {
+  TestModel model("deploy/demo/chat", {}, DType::kBf16, 16);
+  EXPECT_THAT(OpenCodec("scd", "", CodecSide::kProducer, model.model()).status().ToString(),
+              HasSubstr("format \"scd\" needs an artifact directory"));
+  EXPECT_THAT(*ListFormats(""), ::testing::ElementsAre("raw"));
+}
+
+}  // namespace
+}  // namespace aludel

@@ -1,0 +1,321 @@
+#include "runtime/engine/engine_blocks.h"
+
+#include <cstring>
+#include <random>
+
+#include "gtest/gtest.h"
+#include "kernels/open_device.h"
+#include "runtime/engine/admission.h"
+#include "runtime/engine/engine_stats.h"
+
+namespace aludel {
+namespace {
+
+constexpr int kBlockTokens = 4;
+constexpr int64_t kBlocks = 64;
+constexpr int64_t kMaxSequences = 16;
+
+class FakeCodec : public KvCodec {
+ public:
+  explicit FakeCodec(std::string name) : name_(std::move(name)) {}
+  const std::string& name() const override { return name_; }
+  const std::string& artifact_hash() const override { return artifact_; }
+  FrameKind kind() const override { return FrameKind::kRaw; }
+  const std::vector<bool>& shipped_layers() const override { return shipped_; }
+  int recomputed_layers() const override { return 0; }
+  int64_t recomputed_head_tokens() const override { return 0; }
+  int64_t recomputed_tail_tokens() const override { return 0; }
+  double flops_per_token() const override { return 0; }
+  size_t MaxFrameBytes(int64_t) const override { return 0; }
+  absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override { return nullptr; }
+  absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override { return nullptr; }
+
+ private:
+  const std::string name_;
+  const std::string artifact_ = "a";
+  const std::vector<bool> shipped_ = {true};
+};
+
+class Nobody : public SequenceListener {
+ public:
+  void OnToken(const TokenEvent&) override {}
+  void OnDone(const absl::Status&, const SequenceResult&) override {}
+};
+
+// The engine without its model: what a forward pass would write into a slot of the cache is a fingerprint of
+// everything the slot's content depends on, so that a block that serves the wrong sequence, or the wrong
+// provenance, is seen.
+class World {
+ public:
+  World(uint64_t seed, bool prefix_cache, int64_t token_budget)
+      : random_(seed),
+        budget_(token_budget),
+        blocks_("model",
+                {.block_tokens = kBlockTokens,
+                 .max_num_batched_tokens = token_budget,
+                 .prefix_cache = prefix_cache},
+                pool_.get(), &counters_) {}
+  ~World() { sequences_.clear(); }
+
+  void RandomEvent() {
+    const int64_t kind = Below(100);
+    if (kind < 14) {
+      Arrive();
+    } else if (kind < 20) {
+      Land();
+    } else if (kind < 22) {
+      FallBack();
+    } else if (kind < 25) {
+      CancelOne();
+    } else {
+      Step();
+    }
+  }
+
+  // Runs what is left to its end; the bound is generous, a hang is not.
+  void Drain() {
+    for (int steps = 0; !sequences_.empty(); ++steps) {
+      ASSERT_LT(steps, 20000) << sequences_.size() << " sequences never end";
+      while (Land()) {
+      }
+      Step();
+    }
+    EXPECT_EQ(pool_->free_blocks(), kBlocks);
+    EXPECT_EQ(admission_.promised_blocks(), 0);
+    EXPECT_EQ(ended_, admitted_);
+  }
+
+  const EngineStats& counters() const { return counters_; }
+  int64_t admitted() const { return admitted_; }
+
+ private:
+  int64_t Below(int64_t bound) { return static_cast<int64_t>(random_() % bound); }
+
+  // Few beginnings and few tokens, so that sequences meet in the cache.
+  std::vector<int32_t> Prompt() {
+    std::vector<int32_t> prompt(1 + Below(24), static_cast<int32_t>(Below(2)));
+    for (size_t i = prompt.size() - Below(prompt.size()); i < prompt.size(); ++i) {
+      prompt[i] = static_cast<int32_t>(Below(2));
+    }
+    return prompt;
+  }
+
+  void Arrive() {
+    std::vector<int32_t> prompt = Prompt();
+    const auto tokens = static_cast<int64_t>(prompt.size());
+    const bool prefill = Below(6) == 0;
+    RequestSize size{.prompt_tokens = tokens, .max_completion = prefill ? 0 : 1 + Below(160)};
+    const int64_t how = Below(4);
+    const FakeCodec* format = prefill || how < 2 ? nullptr : &formats_[Below(2)];
+    const bool lands = format != nullptr && how == 2 && tokens > 1;
+    if (format != nullptr) size.handed_over = lands ? 1 + Below(tokens - 1) : tokens;
+    size.choices = !prefill && Below(5) == 0 ? 3 : 1;
+    if (!admission_.Admit(next_id_, size).ok()) return;
+
+    auto group = std::make_shared<ChoiceGroup>();
+    group->request = next_id_;
+    group->sampling.choices = group->open = size.choices;
+    group->unforked = size.choices - 1;
+    auto sequence =
+        std::make_unique<Sequence>(std::move(prompt), size.max_completion, nobody_, group, 0, nullptr);
+    sequence->id = next_id_;
+    next_id_ += size.choices;
+    if (Below(3) == 0) sequence->cache_salt = "tenant";
+    sequence->priority = Below(4) == 0 ? static_cast<int>(Below(3)) - 1 : 0;
+    sequence->prompt_end = tokens;
+    sequence->format = format;
+    if (prefill) sequence->encoder = std::make_unique<EncodingObserver>(Below(tokens), nullptr, nullptr);
+    if (lands) {
+      sequence->handed_over = size.handed_over;
+      sequence->receiving.emplace(
+          Receiving{format, nullptr, FrameLedger({true}, 0, static_cast<uint32_t>(size.handed_over))});
+    }
+    admitted_ += size.choices;
+    blocks_.Begin(*sequence, sequences_);
+    sequences_.emplace(sequence->id, std::move(sequence));
+  }
+
+  Sequence* PickAwaiting() {
+    std::vector<Sequence*> awaiting;
+    for (const auto& [id, sequence] : sequences_) {
+      if (sequence->awaiting()) awaiting.push_back(sequence.get());
+    }
+    return awaiting.empty() ? nullptr : awaiting[Below(awaiting.size())];
+  }
+
+  bool Land() {
+    Sequence* sequence = PickAwaiting();
+    if (sequence == nullptr) return false;
+    Write(*sequence, 0, sequence->handed_over);
+    sequence->receiving.reset();
+    blocks_.Received(*sequence);
+    return true;
+  }
+
+  void FallBack() {
+    Sequence* sequence = PickAwaiting();
+    if (sequence == nullptr) return;
+    sequence->receiving.reset();
+    blocks_.FallBack(*sequence);
+    admission_.FallBack(sequence->group->request);
+  }
+
+  void CancelOne() {
+    if (sequences_.empty()) return;
+    const uint64_t request = std::next(sequences_.begin(), Below(sequences_.size()))->second->group->request;
+    for (auto at = sequences_.begin(); at != sequences_.end();) {
+      const SequenceId id = (at++)->first;
+      if (sequences_.at(id)->group->request == request) Finish(id);
+    }
+  }
+
+  void Finish(SequenceId id) {
+    const std::unique_ptr<Sequence> sequence = std::move(sequences_.at(id));
+    sequences_.erase(id);
+    Check(*sequence);
+    const int ended = 1 + std::exchange(sequence->group->unforked, 0);
+    admission_.End(sequence->group->request, ended);
+    ended_ += ended;
+  }
+
+  void Step() {
+    const Sequence* first = nullptr;
+    for (const auto& [id, sequence] : sequences_) {
+      if (!sequence->awaiting() && (first == nullptr || sequence->rank() < first->rank()))
+        first = sequence.get();
+    }
+    const bool first_ran = first != nullptr && first->running;
+    const std::vector<StepItem> plan = blocks_.Plan(sequences_);
+    ++counters_.steps;
+    if (first == nullptr) {
+      ASSERT_TRUE(plan.empty());
+      return;
+    }
+    ASSERT_TRUE(!first_ran || first->running) << "the first in rank was preempted";
+    int64_t tokens = 0;
+    bool first_runs = false;
+    for (const StepItem& item : plan) {
+      tokens += item.tokens;
+      first_runs |= item.id == first->id;
+    }
+    ASSERT_LE(tokens, budget_);
+    // It may have to wait for its turn where decodes are more than the budget.
+    since_first_ran_ = first_runs || first->id != last_first_ ? 0 : since_first_ran_ + 1;
+    last_first_ = first->id;
+    ASSERT_LE(since_first_ran_, 2 * kMaxSequences) << "the first in rank starves";
+    for (const StepItem& item : plan) blocks_.Prepare(*sequences_.at(item.id), item.tokens, {});
+    for (const StepItem& item : plan) {
+      Sequence& sequence = *sequences_.at(item.id);
+      Write(sequence, sequence.computed, sequence.computed + item.tokens);
+    }
+    for (const StepItem& item : plan) Advance(item);
+    if (counters_.steps % 16 == 0) {
+      for (const auto& [id, sequence] : sequences_) Check(*sequence);
+    }
+  }
+
+  void Advance(const StepItem& item) {
+    Sequence& sequence = *sequences_.at(item.id);
+    if (sequence.encoder != nullptr) sequence.encoder->Encoded(sequence.computed + item.tokens);
+    blocks_.Advance(sequence, item.tokens);
+    if (sequence.left() > 0) return;
+    if (sequence.max_completion == 0) return Finish(item.id);
+    const bool first = sequence.choice == 0 && sequence.completion_tokens() == 0;
+    ChoiceGroup& group = *sequence.group;
+    for (int choice = 1; group.unforked > 0; ++choice, --group.unforked) {
+      auto fork = std::make_unique<Sequence>(sequence.tokens, sequence.max_completion, nobody_,
+                                             sequence.group, choice, nullptr);
+      fork->id = sequence.id + choice;
+      fork->priority = sequence.priority;
+      fork->prompt_end = sequence.prompt_end;
+      EngineBlocks::Fork(sequence, *fork);
+      sequences_.emplace(fork->id, std::move(fork));
+    }
+    const SequenceId end = item.id + (first ? group.sampling.choices : 1);
+    for (SequenceId id = item.id; id < end; ++id) {
+      Sequence& choice = *sequences_.at(id);
+      choice.tokens.push_back(static_cast<int32_t>(Below(2)));
+      if (choice.completion_tokens() >= choice.max_completion || Below(100) == 0) Finish(id);
+    }
+  }
+
+  uint64_t* Slot(const Sequence& sequence, int64_t token) {
+    const BlockId block = sequence.blocks.ids()[token / kBlockTokens];
+    return static_cast<uint64_t*>(pool_->Layer(0).k) + block * kBlockTokens + token % kBlockTokens;
+  }
+  // Of tokens [0, end) one after the other.
+  template <typename Visit>
+  void ForEachToken(const Sequence& sequence, int64_t end, const Visit& visit) {
+    uint64_t print = sequence.format == nullptr ? 1 : sequence.format == &formats_[0] ? 2 : 3;
+    if (!sequence.cache_salt.empty()) print += 3;
+    for (int64_t i = 0; i < end; ++i) {
+      print = (print ^ static_cast<uint64_t>(sequence.tokens[i] + 7)) * 0x9E3779B97F4A7C15u;
+      visit(i, print);
+    }
+  }
+  void Write(const Sequence& sequence, int64_t begin, int64_t end) {
+    ForEachToken(sequence, end, [&](int64_t i, uint64_t print) {
+      if (i < begin) return;
+      ASSERT_EQ(pool_->references()[sequence.blocks.ids()[i / kBlockTokens]], 1)
+          << "writes into a shared block";
+      *Slot(sequence, i) = print;
+    });
+  }
+  void Check(const Sequence& sequence) {
+    if (sequence.awaiting()) return;
+    ASSERT_LE(sequence.computed, static_cast<int64_t>(sequence.blocks.ids().size()) * kBlockTokens);
+    ForEachToken(sequence, sequence.computed, [&](int64_t i, uint64_t print) {
+      ASSERT_EQ(*Slot(sequence, i), print) << "sequence " << sequence.id << " reads another's token " << i;
+    });
+  }
+
+  std::mt19937_64 random_;
+  const int64_t budget_;
+  const FakeCodec formats_[2] = {FakeCodec("codes"), FakeCodec("int8")};
+  const std::shared_ptr<Nobody> nobody_ = std::make_shared<Nobody>();
+  std::unique_ptr<Device> device_ = OpenDevice({.threads = 1}).value();
+  std::unique_ptr<BlockPool> pool_ = BlockPool::Create(device_.get(), {.layers = 1,
+                                                                       .kv_heads = 1,
+                                                                       .head_dim = 2,
+                                                                       .block_tokens = kBlockTokens,
+                                                                       .blocks = kBlocks,
+                                                                       .dtype = DType::kF32})
+                                         .value();
+  Admission admission_{pool_->layout(), kMaxSequences};
+  EngineStats counters_;
+  EngineBlocks blocks_;
+  SequenceMap sequences_;
+  SequenceId next_id_ = 1;
+  SequenceId last_first_ = 0;
+  int64_t since_first_ran_ = 0;
+  int64_t admitted_ = 0;
+  int64_t ended_ = 0;
+};
+
+class EngineBlocksTest : public ::testing::TestWithParam<bool> {};
+
+// A million events: arrivals (exact, handed over, out of the cache, with several choices, with priorities,
+// prefills), landings, fall-backs, cancels and steps over a pool that is far too small for them.
+TEST_P(EngineBlocksTest, LeakNothingShareNothingWronglyAndEndEveryRequest) {
+  constexpr int kWorlds = 10;
+  constexpr int kEvents = 100000;
+  uint64_t preemptions = 0;
+  uint64_t hits = 0;
+  for (int seed = 0; seed < kWorlds && !HasFatalFailure(); ++seed) {
+    World world(seed, GetParam(), /*token_budget=*/1 + seed * 3);
+    for (int i = 0; i < kEvents && !HasFatalFailure(); ++i) world.RandomEvent();
+    world.Drain();
+    preemptions += world.counters().preemptions;
+    hits += world.counters().prefix_hits;
+    EXPECT_GT(world.admitted(), 100);
+  }
+  RecordProperty("preemptions", static_cast<int>(preemptions));
+  RecordProperty("cached_tokens", static_cast<int>(hits));
+  EXPECT_GT(preemptions, 1000u);
+  EXPECT_EQ(hits > 1000, GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(WithAndWithoutPrefixCache, EngineBlocksTest, ::testing::Bool());
+
+}  // namespace
+}  // namespace aludel

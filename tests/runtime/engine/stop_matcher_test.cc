@@ -1,0 +1,38 @@
+#include "runtime/engine/stop_matcher.h"
+
+#include "gtest/gtest.h"
+
+namespace aludel {
+namespace {
+
+TEST(StopMatcher, PassesTextThroughWithoutStops) {
+  StopMatcher matcher({""});
+  EXPECT_EQ(matcher.Push("abc"), "abc");
+  EXPECT_FALSE(matcher.matched());
+}
+
+TEST(StopMatcher, FindsAStopStringAcrossPieces) {
+  StopMatcher matcher({"END"});
+  EXPECT_EQ(matcher.Push("one E"), "one ");
+  EXPECT_EQ(matcher.Push("N"), "");
+  EXPECT_EQ(matcher.Push("D two"), "");
+  EXPECT_TRUE(matcher.matched());
+  EXPECT_EQ(matcher.Push("three"), "");
+}
+
+TEST(StopMatcher, ReleasesWhatTurnedOutToBeOrdinary) {
+  StopMatcher matcher({"END"});
+  EXPECT_EQ(matcher.Push("EN"), "");
+  EXPECT_EQ(matcher.Push("Ex"), "ENEx");
+  EXPECT_EQ(matcher.Push("E"), "");
+  EXPECT_EQ(matcher.Flush(), "E");
+}
+
+TEST(StopMatcher, TakesTheEarliestOfSeveral) {
+  StopMatcher matcher({"cd", "b"});
+  EXPECT_EQ(matcher.Push("abcd"), "a");
+  EXPECT_TRUE(matcher.matched());
+}
+
+}  // namespace
+}  // namespace aludel

@@ -1,0 +1,317 @@
+#include "runtime/text/constrain/json_schema.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/files/stop_scope.h"
+#include "runtime/text/constrain/ordered_json.h"
+#include "runtime/text/constrain/token_automaton.h"
+#include "tests/runtime/text/constrain/byte_tokenizer.h"
+#include "tests/testing/cpu_clock.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::vector<int> kEos = {ByteTokenizer::kEnd};
+
+// The language of a schema, byte by byte.
+class Language {
+ public:
+  explicit Language(absl::string_view schema, absl::string_view prefix = "", absl::string_view suffix = "") {
+    auto grammar = CompileConstraint({std::string(prefix), std::string(schema), std::string(suffix)});
+    EXPECT_TRUE(grammar.ok()) << schema << ": " << grammar.status();
+    if (!grammar.ok()) return;
+    const ByteTokenizer tokenizer;
+    automaton_ = std::make_unique<TokenAutomaton>(
+        *std::move(grammar), std::make_shared<TokenTable>(tokenizer, kEos, tokenizer.vocab_size()));
+  }
+  bool Has(absl::string_view text) {
+    if (automaton_ == nullptr) return false;
+    TokenAutomaton::Cursor cursor(automaton_.get());
+    for (const char byte : text) {
+      const auto id = static_cast<uint8_t>(byte);
+      if ((cursor.Mask()[id / 64] >> (id % 64) & 1) == 0) return false;
+      cursor.Accept(id);
+    }
+    return (cursor.Mask()[ByteTokenizer::kEnd / 64] >> (ByteTokenizer::kEnd % 64) & 1) != 0;
+  }
+
+ private:
+  std::unique_ptr<TokenAutomaton> automaton_;
+};
+
+void Expect(absl::string_view schema, const std::vector<std::string>& in,
+            const std::vector<std::string>& out) {
+  Language language(schema);
+  for (const std::string& text : in) EXPECT_TRUE(language.Has(text)) << schema << " refuses " << text;
+  for (const std::string& text : out) EXPECT_FALSE(language.Has(text)) << schema << " accepts " << text;
+}
+
+TEST(JsonSchema, AllowsAnyJsonForAnEmptySchema) {
+  for (const char* schema : {"{}", "true", R"({"title": "any", "x-note": 1})"}) {
+    Expect(schema,
+           {"null", "true", "-0.5e+10", "\"a\\u00e9\\n\xc3\xa9\xf0\x9f\x98\x80\"", "[]", "[1, [2,{}]]",
+            R"({"a": {"b":[null]}, "": 0})", "{\n  \"a\": 1\n}"},
+           {"",     "nul",     "01",    "1.",         ".5",      "+1",       "1e",
+            "[1,]", "{\"a\"}", "{a:1}", "\"\n\"",     "\"\\x\"", "\"\xff\"", "\"\\ud800\"",
+            " 1",   "1 ",      "[1  ]", "{\"a\":1,}", "'a'",     "1e100",    "1234567890123456"});
+  }
+  Expect(R"({"type": "object"})", {"{}", R"({"a": [1]})"}, {"[]", "1", "null"});
+  Expect(R"({"type": ["string", "null"]})", {"\"a\"", "null"}, {"1", "[]"});
+}
+
+TEST(JsonSchema, BoundsStringsByTheirCharacters) {
+  Expect(R"({"type": "string", "minLength": 2, "maxLength": 3})",
+         {"\"ab\"", "\"abc\"", "\"\xc3\xa9\xf0\x9f\x98\x80\"", R"("\n\u0041x")"},
+         {"\"a\"", "\"abcd\"", "\"\""});
+  Expect(R"({"maxLength": 0})", {"\"\""}, {"\"a\"", "1"});
+}
+
+TEST(JsonSchema, BoundsIntegers) {
+  const std::vector<std::pair<int64_t, int64_t>> ranges = {
+      {0, 0}, {1, 9}, {3, 117}, {-5, 5}, {-120, -7}, {99, 101}, {-1000, 12}, {509, 1311}, {0, 10}};
+  for (const auto& [min, max] : ranges) {
+    Language language(absl::StrCat(R"({"type": "integer", "minimum": )", min, R"(, "maximum": )", max, "}"));
+    Language open(absl::StrCat(R"({"type": "integer", "exclusiveMinimum": )", min - 1,
+                               R"(, "exclusiveMaximum": )", max + 1, "}"));
+    for (int64_t value = -1500; value <= 1500; ++value) {
+      const bool inside = min <= value && value <= max;
+      ASSERT_EQ(language.Has(absl::StrCat(value)), inside) << value << " in " << min << " to " << max;
+      ASSERT_EQ(open.Has(absl::StrCat(value)), inside) << value << " in " << min << " to " << max;
+    }
+    EXPECT_FALSE(language.Has("007"));
+    EXPECT_FALSE(language.Has("-0"));
+  }
+  Expect(R"({"type": "integer"})", {"0", "-7", "999999999999999"}, {"1.0", "1e3", "01"});
+  Expect(R"({"type": "integer", "minimum": 0.5})", {"1", "20"}, {"0", "-1"});
+}
+
+TEST(JsonSchema, BoundsNumbers) {
+  Expect(R"({"type": "number", "minimum": 0, "maximum": 1})", {"0", "1", "0.5", "0.001"},
+         {"1.1", "-0.1", "2", "0.0"});
+  Expect(R"({"type": "number", "exclusiveMinimum": 0})", {"0.1", "1", "12.5"}, {"0", "-1", "-0.5"});
+  Expect(R"({"type": "number", "minimum": -2.5, "exclusiveMaximum": 3})",
+         {"-2", "-1.5", "-0.5", "0.25", "2.75", "2"}, {"3", "-3", "-2.6", "3.1", "1e0"});
+}
+
+TEST(JsonSchema, WritesPropertiesInTheirOrder) {
+  Expect(
+      R"({"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "boolean"}, "c": {}},
+             "required": ["b"], "additionalProperties": false})",
+      {R"({"b":1})", R"({"b": 1, "a": true})", R"({"b":1,"a":true,"c":[]})", R"({"b":1,"c":null})"},
+      {"{}", R"({"a":true})", R"({"a":true,"b":1})", R"({"b":"x"})", R"({"b":1,"d":1})", R"({"b":1,"b":2})"});
+  Expect(R"({"properties": {"a": {"type": "null"}, "b": {"type": "null"}}})",
+         {"{}", R"({"a":null})", R"({"b":null})", R"({"a":null,"b":null})"},
+         {R"({"c":null})", R"({,"a":null})"});
+}
+
+TEST(JsonSchema, KeepsOtherNamesApartFromProperties) {
+  Expect(
+      R"({"type": "object", "properties": {"id": {"type": "integer"}, "idea": {"type": "integer"}, "é": {}},
+             "additionalProperties": {"type": "string"}})",
+      {"{}", R"({"id":1})", R"({"id":1,"x":"y"})", R"({"ide":"y"})", R"({"i":"y","ideas":"y"})",
+       R"({"":"y"})", "{\"e\":\"y\"}", "{\"\xc3\xa9\":1,\"\xc3\xa9t\":\"y\"}"},
+      {R"({"id":"y"})", R"({"x":"y","idea":"y"})", R"({"x":1})", R"({"x":"y","id":1})", R"({"\u0069d":"y"})",
+       "{\"x\":\"y\",\"\xc3\xa9\":\"y\"}"});
+  Expect(R"({"type": "object", "required": ["a"], "additionalProperties": {"type": "boolean"}})",
+         {R"({"a":true})", R"({"a":true,"b":false})"}, {"{}", R"({"b":true})", R"({"a":1})"});
+}
+
+TEST(JsonSchema, CountsItems) {
+  Expect(R"({"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 3})",
+         {"[true]", "[true, false]", "[true,true,true]"}, {"[]", "[1]", "[true,true,true,true]"});
+  Expect(R"({"type": "array", "maxItems": 0})", {"[]"}, {"[1]"});
+  Expect(R"({"items": {"type": "null"}, "minItems": 2})", {"[null,null]", "[null,null,null,null]"},
+         {"[null]", "[]"});
+}
+
+TEST(JsonSchema, ListsValuesOfAnyType) {
+  Expect(R"({"enum": ["a\"b", 1, null, {"x": [1.5]}]})", {R"("a\"b")", "1", "null", R"({"x":[1.5]})"},
+         {"2", "\"a\"", "{}"});
+  Expect(R"({"type": "integer", "enum": ["a", 1, 2.5]})", {"1"}, {"\"a\"", "2.5"});
+  Expect(R"({"const": "é"})", {"\"\xc3\xa9\""}, {"\"e\""});
+}
+
+TEST(JsonSchema, ChoosesBranches) {
+  Expect(R"({"anyOf": [{"type": "integer"}, {"type": "string", "maxLength": 1}]})", {"12", "\"a\""},
+         {"\"ab\"", "1.5"});
+  Expect(R"({"oneOf": [{"type": "integer"}, {"type": "string"}]})", {"1", "\"a\""}, {"null"});
+  Expect(
+      R"({"oneOf": [{"type": "object", "properties": {"kind": {"const": "a"}, "x": {}}, "required": ["kind"]},
+                       {"type": "object", "properties": {"kind": {"const": "b"}, "y": {}}, "required": ["kind"]}]})",
+      {R"({"kind":"a","x":1})", R"({"kind":"b","y":1})"}, {R"({"kind":"a","y":1})", R"({"kind":"c"})"});
+  Expect(R"({"allOf": [{"type": "null"}]})", {"null"}, {"1"});
+}
+
+TEST(JsonSchema, FollowsReferences) {
+  Expect(R"({"$defs": {"node": {"type": "object", "properties": {"v": {"type": "integer"},
+             "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
+             "required": ["v", "next"], "additionalProperties": false}}, "$ref": "#/$defs/node"})",
+         {R"({"v":1,"next":null})", R"({"v":1,"next":{"v":2,"next":{"v":3,"next":null}}})"},
+         {R"({"v":1})", R"({"v":1,"next":{}})"});
+  Expect(R"({"type": "array", "items": {"$ref": "#"}})", {"[]", "[[],[[]]]"}, {"[1]"});
+  Expect(R"({"definitions": {"a/b": {"type": "null"}}, "items": {"$ref": "#/definitions/a~1b"}})", {"[null]"},
+         {"[1]"});
+}
+
+TEST(JsonSchema, StandsBetweenLiterals) {
+  Language language(R"({"type": "null"})", "<call>", "</call>");
+  EXPECT_TRUE(language.Has("<call>null</call>"));
+  EXPECT_FALSE(language.Has("null"));
+}
+
+TEST(JsonSchema, NamesWhatItDoesNotSupport) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"type": "string", "pattern": "^a"})", "#: keyword \"pattern\""},
+      {R"({"properties": {"a": {"type": "string", "format": "date"}}})",
+       "#/properties/a: keyword \"format\""},
+      {R"({"items": {"not": {}}})", "#/items: keyword \"not\""},
+      {R"({"anyOf": [{}, {"uniqueItems": true}]})", "#/anyOf/1: keyword \"uniqueItems\""},
+      {R"({"type": "integer", "multipleOf": 3})", "multipleOf"},
+      {R"({"type": "object", "anyOf": [{}]})", "\"type\" beside \"anyOf\""},
+      {R"({"$ref": "#/a", "const": 1})", "\"const\" beside \"$ref\""},
+      {R"({"$ref": "other.json"})", "other.json"},
+      {R"({"$ref": "#/$defs/none"})", "names no place"},
+      {R"({"$ref": "#"})", "refers to itself"},
+      {R"({"anyOf": [{"$ref": "#"}, {"type": "null"}]})", "refers to itself"},
+      {R"({"type": "array", "items": {"$ref": "#"}, "minItems": 1})", "never complete"},
+      {R"({"oneOf": [{"type": "integer"}, {"type": "number"}]})", "both branch 0 and branch 1"},
+      {R"({"allOf": [{}, {}]})", "allOf"},
+      {R"({"type": "text"})", "type is text"},
+      {R"({"type": []})", "empty list"},
+      {R"({"enum": []})", "lists no value"},
+      {R"({"type": "string", "enum": [1]})", "lists no value"},
+      {R"({"type": "string", "minLength": 3, "maxLength": 2})", "greater"},
+      {R"({"type": "string", "minLength": -1})", "minLength is -1"},
+      {R"({"type": "integer", "minimum": 3, "maximum": 2})", "no number"},
+      {R"({"type": "number", "minimum": 0.1, "maximum": 0.9})", "no number"},
+      {R"({"type": "integer", "minimum": 1e300})", "no number"},
+      {R"({"type": "integer", "minimum": "a"})", "want a number"},
+      {R"({"type": "object", "required": ["a"], "additionalProperties": false})", "requires \"a\""},
+      {R"({"properties": []})", "properties is no object"},
+      {R"({"items": false})", "#/items: false"},
+      {"3", "want a schema"},
+      {"{", "no JSON"},
+  };
+  for (const auto& [schema, expected] : cases) {
+    const auto grammar = CompileConstraint({"", schema, ""});
+    EXPECT_EQ(grammar.status().code(), absl::StatusCode::kInvalidArgument) << schema;
+    EXPECT_THAT(std::string(grammar.status().message()), HasSubstr(expected)) << schema;
+  }
+}
+
+TEST(JsonSchema, SaysWhatIsTooLargeApartFromWhatIsWrong) {
+  const std::string names = absl::StrCat(R"({"enum": [")", std::string(kMaxSchemaBytes, 'a'), R"("]})");
+  const std::pair<TextConstraint, const char*> cases[] = {
+      {{"", R"({"type": "string", "maxLength": 900000})", ""}, "more than 524288 states"},
+      {{"", names, ""}, "bytes, want at most 262144"},
+      {{std::string(kMaxLiteralBytes, 'a'), "{}", "b"}, "literals have 4097 bytes"}};
+  for (const auto& [constraint, expected] : cases) {
+    const absl::Status status = CompileConstraint(constraint).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(expected));
+  }
+}
+
+TEST(JsonSchema, RefusesWhatIsTooDeepOrTooWide) {
+  std::string deep;
+  for (int i = 0; i < 100; ++i) deep += R"({"items":)";
+  deep += "true" + std::string(100, '}');
+  EXPECT_FALSE(CompileConstraint({"", deep, ""}).ok());
+  EXPECT_FALSE(CompileConstraint({"", std::string(100000, '['), ""}).ok());
+  std::string wide = "{\"properties\":{\"a\":true";
+  for (int i = 0; i < 2000; ++i) absl::StrAppend(&wide, ",\"p", i, "\":true");
+  EXPECT_FALSE(CompileConstraint({"", wide + "}}", ""}).ok());
+  std::string chain = "{\"$ref\":\"#/$defs/d0\",\"$defs\":{\"end\":true";
+  for (int i = 0; i < 600; ++i) absl::StrAppend(&chain, ",\"d", i, "\":{\"$ref\":\"#/$defs/d", i + 1, "\"}");
+  EXPECT_FALSE(CompileConstraint({"", chain + "}}", ""}).ok());
+}
+
+// Levels of branches, each of `width` references to the next: width to the power of levels ways down.
+std::string BranchesOfBranches(int width, int levels) {
+  std::string schema = R"({"oneOf":[{"$ref":"#/$defs/l0"},{"type":"integer"}],"$defs":{)";
+  for (int level = 0; level < levels; ++level) {
+    absl::StrAppend(&schema, "\"l", level, "\":{\"anyOf\":[");
+    for (int i = 0; i < width; ++i) {
+      absl::StrAppend(&schema, i == 0 ? "" : ",", "{\"$ref\":\"#/$defs/l", level + 1, "\"}");
+    }
+    absl::StrAppend(&schema, "]},");
+  }
+  return absl::StrCat(schema, "\"l", levels, "\":{\"type\":\"string\"}}}");
+}
+
+TEST(JsonSchema, LooksAtEachPlaceOnce) {
+  const std::string schema = BranchesOfBranches(40, 8);
+  EXPECT_LT(schema.size(), 8000);
+  const double start = ThreadCpuSeconds();
+  EXPECT_TRUE(CompileConstraint({"", schema, ""}).ok());
+  EXPECT_LT(ThreadCpuSeconds() - start, 1);
+  Expect(BranchesOfBranches(3, 8), {"\"a\"", "7"}, {"null"});
+}
+
+std::string OneOfConstants(int count) {
+  std::string schema = "{\"oneOf\":[";
+  for (int i = 0; i < count; ++i) absl::StrAppend(&schema, i == 0 ? "" : ",", "{\"const\":", i, "}");
+  return schema + "]}";
+}
+
+TEST(JsonSchema, EndsWhereItsStepsAreSpentAndSaysWhere) {
+  EXPECT_TRUE(CompileConstraint({"", OneOfConstants(500), ""}).ok());
+  const double start = ThreadCpuSeconds();
+  const absl::Status status =
+      CompileConstraint({"", absl::StrCat("{\"items\":", OneOfConstants(12000), "}"), ""}).status();
+  EXPECT_LT(ThreadCpuSeconds() - start, 2);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(std::string(status.message()), "#/items/oneOf: takes more than 1048576 steps to compile");
+}
+
+TEST(JsonSchema, CostsWhatItsBytesCost) {
+  std::string enumeration = "{\"enum\":[0";
+  for (int i = 1; i < 30000; ++i) absl::StrAppend(&enumeration, ",", i);
+  std::string references = R"({"$defs":{"last":true)";
+  for (int i = 0; i < 1000; ++i) absl::StrAppend(&references, ",\"d", i, "\":true");
+  references += "},\"anyOf\":[true";
+  for (int i = 0; i < 8000; ++i) absl::StrAppend(&references, ",{\"$ref\":\"#/$defs/d", i % 1000, "\"}");
+  const std::string name(100000, 'n');
+  const std::string cases[] = {
+      enumeration + "]}", references + "]}",
+      // Every prefix of the name apart would be five gigabytes.
+      absl::StrCat(R"({"properties":{")", name, R"(":true},"additionalProperties":true})"),
+      // As would the paths of many places below it.
+      absl::StrCat(R"({"properties":{")", name, R"(":{"properties":{"a":true,"b":{"items":true}}}}})"),
+      absl::StrCat(R"({"enum":[")", name, R"("]})")};
+  for (const std::string& schema : cases) {
+    const double start = ThreadCpuSeconds();
+    CompileConstraint({"", schema, ""}).status().IgnoreError();
+    EXPECT_LT(ThreadCpuSeconds() - start, 2) << schema.substr(0, 60);
+  }
+  Language list(enumeration + "]}");
+  EXPECT_TRUE(list.Has("29999"));
+  EXPECT_TRUE(list.Has("2"));
+  EXPECT_FALSE(list.Has("30000"));
+}
+
+TEST(JsonSchema, TellsEqualValuesHoweverTheyAreWritten) {
+  const auto refused = [](absl::string_view one, absl::string_view other) {
+    return !CompileConstraint({"", absl::StrCat("{\"oneOf\":[", one, ",", other, "]}"), ""}).ok();
+  };
+  EXPECT_TRUE(refused(R"({"const":{"a":1,"b":2}})", R"({"const":{"b":2,"a":1.0}})"));
+  EXPECT_FALSE(refused(R"({"const":{"a":1}})", R"({"const":{"a":"1"}})"));
+  EXPECT_FALSE(refused(R"({"const":["ab","c"]})", R"({"const":["a","bc"]})"));
+  EXPECT_TRUE(refused(R"({"enum":[1,2]})", R"({"enum":[3,2.0]})"));
+}
+
+TEST(JsonSchema, EndsWhenItsWorkIsStopped) {
+  std::stop_source source;
+  source.request_stop();
+  const StopScope scope(source.get_token());
+  EXPECT_TRUE(absl::IsCancelled(CompileConstraint({"", BranchesOfBranches(3, 3), ""}).status()));
+}
+
+}  // namespace
+}  // namespace aludel

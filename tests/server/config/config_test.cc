@@ -1,0 +1,222 @@
+#include "server/config/decode_options.h"
+#include "server/config/gateway_options.h"
+#include "server/config/prefill_options.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class Config : public ::testing::Test {
+ protected:
+  std::string Write(const std::string& text) {
+    const std::string path = absl::StrCat(::testing::TempDir(), "config_test.textproto");
+    std::ofstream(path) << text;
+    return path;
+  }
+  std::string PrefillError(const std::string& text) {
+    return std::string(LoadPrefillOptions(Write(text)).status().message());
+  }
+  std::string DecodeError(const std::string& text) {
+    return std::string(LoadDecodeOptions(Write(text)).status().message());
+  }
+  std::string GatewayError(const std::string& text) {
+    return std::string(LoadGatewayOptions(Write(text)).status().message());
+  }
+};
+
+TEST_F(Config, DefaultsComeFromTheProto) {
+  const auto options = LoadPrefillOptions(Write("engine { directory: 'model' }"));
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->listen, "127.0.0.1:7100");
+  EXPECT_EQ(options->model.engine.block_tokens, 16);
+  EXPECT_EQ(options->model.transformer.compute, DType::kBf16);
+  EXPECT_FALSE(options->model.transformer.weights.has_value());
+  EXPECT_EQ(options->run_timeout, absl::Seconds(60));
+  EXPECT_FALSE(options->log.json);
+}
+
+TEST_F(Config, EverySettingArrivesInItsStruct) {
+  const auto options = LoadDecodeOptions(Write(R"(
+      listen: "0.0.0.0:1"
+      admin_listen: ""
+      log { level: "debug" format: "json" }
+      engine { directory: "a/b/" threads: 3 cores: "0-1,7" compute_dtype: "f32" kv_dtype: "f32" kv_blocks: 9 block_tokens: 32
+               max_context: 77 max_num_batched_tokens: 64 max_num_seqs: 5 weights: "int4" cuda_graphs: false
+               instructions: "portable" }
+      codec { artifact: "x" formats: ["raw", "scd"] }
+      transport { kind: "ucx" trusted_network: true ucx_transports: "tcp" ucx_devices: "lo" max_inflight_sends: 2 emulated_bytes_per_second: 1e6 }
+      prefill_targets: ["h:1", "dns:///name:2"]
+      planner { fidelity: "exact" format: "raw" min_remote_tokens: 4 recomputed_tail_tokens: 2 }
+      handoff_timeout_ms: 11)"));
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->admin_listen, "");
+  EXPECT_EQ(options->served_model_name, "b");
+  EXPECT_TRUE(options->log.json);
+  EXPECT_EQ(options->model.device.threads, 3);
+  EXPECT_THAT(options->model.device.cores, ElementsAre(0, 1, 7));
+  EXPECT_EQ(options->model.device.instructions, "portable");
+  EXPECT_FALSE(options->model.device.graphs);
+  EXPECT_EQ(options->model.engine.kv_blocks, 9);
+  EXPECT_EQ(options->model.engine.kv_dtype, DType::kF32);
+  EXPECT_EQ(options->model.transformer.max_rows, 64);
+  EXPECT_EQ(options->model.transformer.weights, WeightFormat::kInt4);
+  EXPECT_THAT(options->codec.formats, ElementsAre("raw", "scd"));
+  EXPECT_EQ(options->transport.ucx_devices, "lo");
+  EXPECT_EQ(options->transport.link.bytes_per_second, 1e6);
+  EXPECT_THAT(options->prefill_targets, ElementsAre("h:1", "dns:///name:2"));
+  EXPECT_EQ(options->planner.fidelity, Fidelity::kExact);
+  EXPECT_EQ(options->planner.recomputed_tail_tokens, 2);
+  EXPECT_EQ(options->handoff_timeout, absl::Milliseconds(11));
+}
+
+TEST_F(Config, TheDataPlaneIsTcpAtTheHostOfGrpc) {
+  const auto decode = LoadDecodeOptions(Write("listen: '0.0.0.0:7200' engine { directory: 'm' }"));
+  ASSERT_TRUE(decode.ok()) << decode.status();
+  EXPECT_EQ(decode->transport.kind, "tcp");
+  EXPECT_EQ(decode->transport.listen, "0.0.0.0:0");
+  EXPECT_TRUE(decode->transport.accepts);
+  EXPECT_EQ(LoadDecodeOptions(Write("transport { listen: '[::]:7202' } engine { directory: 'm' }"))
+                ->transport.listen,
+            "[::]:7202");
+  const auto prefill = LoadPrefillOptions(
+      Write("receiver_addresses: ['10.0.0.0/8', '[fd00::1]:7202'] engine { directory: 'm' }"));
+  ASSERT_TRUE(prefill.ok()) << prefill.status();
+  EXPECT_FALSE(prefill->transport.accepts);
+  EXPECT_EQ(prefill->receiver_addresses.size(), 2);
+  EXPECT_THAT(PrefillError("engine { directory: 'm' } transport { listen: '127.0.0.1:1' }"),
+              HasSubstr("transport.listen: found \"127.0.0.1:1\", want nothing"));
+  EXPECT_THAT(PrefillError("engine { directory: 'm' } receiver_addresses: 'h:1'"),
+              HasSubstr("receiver_addresses[0]: found \"h:1\""));
+}
+
+TEST_F(Config, UcxIsForNetworksThatAreDeclaredTrusted) {
+  EXPECT_THAT(DecodeError("engine { directory: 'm' } transport { kind: 'ucx' }"),
+              HasSubstr("transport.trusted_network: found false beside kind \"ucx\", want true"));
+  EXPECT_EQ(DecodeError("engine { directory: 'm' } transport { kind: 'ucx' trusted_network: true }"), "");
+  EXPECT_THAT(DecodeError("engine { directory: 'm' } transport { ucx_transports: 'rc' }"),
+              HasSubstr("transport.ucx_transports: found \"rc\" beside kind \"tcp\", want kind \"ucx\""));
+  EXPECT_THAT(
+      DecodeError("engine { directory: 'm' } transport { kind: 'ucx' trusted_network: true listen: 'h:1' }"),
+      HasSubstr("transport.listen"));
+}
+
+TEST_F(Config, IdentitiesAskForCertificates) {
+  const std::string engine = "engine { directory: 'm' } ";
+  EXPECT_THAT(DecodeError(engine + "gateway_identities: 'gateway.svc'"),
+              HasSubstr("gateway_identities[0]: found \"gateway.svc\" without grpc_tls"));
+  EXPECT_THAT(DecodeError(engine + "prefill_identities: 'a*'"), HasSubstr("want a name or *.suffix"));
+  EXPECT_THAT(PrefillError(engine + "decode_identities: 'decode.svc'"), HasSubstr("without grpc_tls"));
+  EXPECT_THAT(DecodeError(engine + "transport { kind: 'ucx' trusted_network: true } prefill_identities: 'a'"),
+              HasSubstr("prefill_identities"));
+}
+
+TEST_F(Config, FilesOfTheRepositoryAreValid) {
+  EXPECT_TRUE(LoadPrefillOptions("configs/prefill.textproto").ok());
+  EXPECT_TRUE(LoadDecodeOptions("configs/decode-chat.textproto").ok());
+  EXPECT_TRUE(LoadDecodeOptions("configs/decode-json.textproto").ok());
+  const auto guarded = LoadGatewayOptions("configs/gateway-public.textproto");
+  ASSERT_TRUE(guarded.ok()) << guarded.status();
+  EXPECT_EQ(guarded->tls.key_file, "gateway.key");
+  EXPECT_EQ(guarded->access.tokens_per_minute, 200000);
+  EXPECT_EQ(guarded->tracing.sample_share, 0.05);
+  EXPECT_EQ(guarded->lame_duck, absl::Seconds(10));
+  const auto gateway = LoadGatewayOptions("configs/gateway.textproto");
+  ASSERT_TRUE(gateway.ok()) << gateway.status();
+  ASSERT_EQ(gateway->models.size(), 2);
+  EXPECT_EQ(gateway->models[1].name, "json");
+  EXPECT_EQ(gateway->lame_duck, absl::ZeroDuration());
+  EXPECT_THAT(gateway->models[1].decode_targets, ElementsAre("127.0.0.1:7210"));
+}
+
+TEST_F(Config, MissingFileIsNamed) {
+  const auto status = LoadPrefillOptions("/nowhere/x.textproto").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("/nowhere/x.textproto: cannot read configuration: No such"));
+  EXPECT_THAT(std::string(LoadPrefillOptions("/tmp").status().message()), HasSubstr("it is a directory"));
+}
+
+TEST_F(Config, UnknownFieldIsRefusedWithItsLine) {
+  const std::string error = PrefillError("listen: 'h:1'\nlissten: 'h:2'\n");
+  EXPECT_THAT(error, HasSubstr("config_test.textproto:2:"));
+  EXPECT_THAT(error, HasSubstr("lissten"));
+}
+
+TEST_F(Config, TextThatIsNoTextprotoIsRefusedWithItsLine) {
+  EXPECT_THAT(PrefillError("engine {\n directory: }"), HasSubstr("config_test.textproto:2:13: "));
+  EXPECT_THAT(PrefillError("engine {\n threads: -1 }"), HasSubstr("config_test.textproto:2:"));
+  EXPECT_THAT(PrefillError(std::string("\0\x01\xff", 3)), HasSubstr("config_test.textproto:1:1: "));
+  EXPECT_THAT(PrefillError("engine {"), HasSubstr("config_test.textproto:1:"));
+}
+
+TEST_F(Config, EmptyFileSaysWhatIsMissing) {
+  EXPECT_THAT(PrefillError(""),
+              HasSubstr("config_test.textproto: engine.directory: found nothing, want a value"));
+  EXPECT_THAT(GatewayError(""), HasSubstr("config_test.textproto: models: found none, want at least one"));
+}
+
+TEST_F(Config, BadValueNamesFileLineFieldFoundAndExpected) {
+  EXPECT_THAT(PrefillError("engine {\n  directory: 'm'\n  block_tokens: 17 }"),
+              HasSubstr("config_test.textproto:3: engine.block_tokens: found 17, want a power of two"));
+  EXPECT_THAT(PrefillError("engine { directory: 'm' cores: '3-1' }"),
+              HasSubstr("engine.cores: found \"3-1\", want a list like 0-3,8"));
+  EXPECT_THAT(PrefillError("engine { directory: 'm' cores: '0-1' threads: 3 }"),
+              HasSubstr("engine.threads: found 3, want at most one for each of the cores"));
+  EXPECT_THAT(PrefillError("engine { directory: 'm' weights: 'int3' }"),
+              HasSubstr("engine.weights: found \"int3\", want one of unrounded, int8, int4"));
+  EXPECT_THAT(PrefillError("engine { directory: 'm' device: 'cuda:0' weights: 'int8' }"),
+              HasSubstr("engine.weights: found \"int8\", want unrounded: device cuda:0 keeps no integers"));
+  EXPECT_THAT(PrefillError("engine {\n  directory: 'm'\n  compute_dtype: 'int3' }"),
+              HasSubstr(":3: engine.compute_dtype: found \"int3\", want one of bf16, f32"));
+  EXPECT_THAT(PrefillError("engine { directory: 'm' }\nlisten: 'nohost'"),
+              HasSubstr(":2: listen: found \"nohost\", want host:port"));
+  EXPECT_THAT(PrefillError("engine { directory: 'm' device: 'tpu' }"),
+              HasSubstr(":1: engine.device: found \"tpu\", want cpu or cuda:N"));
+  EXPECT_THAT(PrefillError("engine { directory: 'm' kv_blocks: 1 kv_bytes: 2 }"),
+              HasSubstr("engine.kv_bytes: found 2 beside kv_blocks 1, want at most one"));
+  EXPECT_THAT(DecodeError("engine { directory: 'm' }\nprefill_targets: 'a:1'\nprefill_targets: 'b'"),
+              HasSubstr(":3: prefill_targets[1]: found \"b\", want host:port"));
+  EXPECT_THAT(DecodeError("engine { directory: 'm' }\nplanner { recomputed_tail_tokens: 0 }"),
+              HasSubstr(":2: planner.recomputed_tail_tokens: found 0, want 1 to "));
+  EXPECT_THAT(GatewayError("models { name: 'a' directory: 'd' decode_targets: 'h:1' }\nmodels {\n name: 'a' "
+                           "directory: 'e' decode_targets: 'h:2' }"),
+              HasSubstr(":3: models[1].name: found \"a\" twice, want each name once"));
+}
+
+TEST_F(Config, SpecialTokensInContentAreTextUnlessSaidOtherwise) {
+  const std::string model = "models { name: 'm' directory: 'd' decode_targets: 'a:1' ";
+  EXPECT_TRUE(LoadGatewayOptions(Write(model + "}"))->models[0].special_tokens_as_text);
+  EXPECT_FALSE(LoadGatewayOptions(Write(model + "special_tokens_in_content: 'control' }"))
+                   ->models[0]
+                   .special_tokens_as_text);
+  EXPECT_THAT(GatewayError(model + "special_tokens_in_content: 'tokens' }"),
+              HasSubstr("models[0].special_tokens_in_content: found \"tokens\", want one of text, control"));
+}
+
+TEST_F(Config, RefusesHalfATlsPairAndSharesThatAreNone) {
+  const std::string model = "models { name: 'm' directory: 'd' decode_targets: 'a:1' }\n";
+  EXPECT_THAT(GatewayError(model + "tls { certificate_file: 'c' }"), HasSubstr("both files or neither"));
+  EXPECT_THAT(GatewayError(model + "tracing { sample_share: 1.5 }"), HasSubstr("want 0 to 1"));
+  EXPECT_THAT(GatewayError(model + "max_total_body_bytes: 1000"),
+              HasSubstr("max_total_body_bytes: found 1000, want at least max_body_bytes, 4194304"));
+  EXPECT_THAT(
+      GatewayError(model + "tracing { otlp_endpoint: 'collector:4318' }"),
+      HasSubstr(":2: tracing.otlp_endpoint: found \"collector:4318\": begins with neither http:// nor "
+                "https://, want http://"));
+  EXPECT_THAT(GatewayError(model + "tracing { otlp_endpoint: 'http://collector:x/v1' }"),
+              HasSubstr("tracing.otlp_endpoint: found \"http://collector:x/v1\": what follows the host is no "
+                        "port from 1 to 65535, want http://"));
+  EXPECT_THAT(DecodeError("engine { directory: 'd' } shadow { share: -1 }"), HasSubstr("shadow.share"));
+}
+
+}  // namespace
+}  // namespace aludel

@@ -1,0 +1,218 @@
+#include "server/decode/plan/cost_model.h"
+
+#include <numeric>
+
+#include "gtest/gtest.h"
+#include "server/decode/plan/cost_fit.h"
+
+namespace aludel {
+namespace {
+
+TEST(CostFit, FindsTheLineAndForgetsAnOldOne) {
+  CostFit fit;
+  EXPECT_FALSE(fit.At(1).has_value());
+  fit.Add(100, 2);
+  EXPECT_NEAR(*fit.At(200), 4, 1e-9);  // one sample: in proportion
+  for (int i = 0; i < 100; ++i) fit.Add(100 + i, 1 + 0.5 * (100 + i));
+  EXPECT_NEAR(*fit.At(1000), 501, 10);
+  for (int i = 0; i < 400; ++i) fit.Add(100 + 10 * (i % 200), 7);
+  EXPECT_NEAR(*fit.At(1000), 7, 0.1);
+  for (int i = 0; i < 100; ++i) fit.Add(100 + 10 * i, 2000 - i);  // falling: nothing takes less for more
+  EXPECT_GT(*fit.At(5000), 0);
+}
+
+TEST(CostFit, FindsTheSquareOfAttentionAtShortAndLongPromptsAlike) {
+  const auto seconds = [](double tokens) { return 1e-3 + 1e-4 * tokens + 5e-8 * tokens * tokens; };
+  CostFit fit;
+  for (int i = 0; i < 30; ++i)
+    fit.Add(60 + 70 * (i % 14), seconds(60 + 70 * (i % 14)) * (i % 2 ? 1.02 : 0.98));
+  for (const double tokens : {60.0, 100.0, 500.0, 2000.0})
+    EXPECT_NEAR(*fit.At(tokens), seconds(tokens), 0.1 * seconds(tokens)) << tokens;
+}
+
+TEST(CostFit, ASignedLineMayFallBelowZero) {
+  CostFit fit;
+  EXPECT_EQ(fit.SignedAt(10), 0);
+  fit.Add(100, -3);
+  EXPECT_NEAR(fit.SignedAt(1000), -3, 1e-9);  // one sample: the same everywhere
+  for (int i = 0; i < 400; ++i) fit.Add(100 + 10 * (i % 100), 2 - 0.01 * (100 + 10 * (i % 100)));
+  EXPECT_NEAR(fit.SignedAt(50), 1.5, 0.1);
+  EXPECT_NEAR(fit.SignedAt(1000), -8, 0.1);
+}
+
+// A world in which everything takes exactly what its figures say.
+struct World {
+  double link = 1e6;  // bytes per second
+  double bytes_per_token = 500;
+  double producer = 1e-4;  // seconds per token
+  double consumer = 2e-5;
+  double overhead = 0.004;
+
+  double Ttft(int64_t tokens, int64_t cached = 0) const {
+    return overhead + std::max(producer * (tokens - cached), tokens * bytes_per_token / link) +
+           consumer * tokens;
+  }
+  void Show(CostModel& model, const std::string& format, const std::vector<int32_t>& prompt,
+            int64_t cached = 0, const std::string& salt = "") const {
+    const auto tokens = static_cast<double>(prompt.size());
+    const double made_in = producer * (tokens - cached);
+    const double sent_in = tokens * bytes_per_token / link;
+    StageSeconds stages;
+    stages.reconstruct = consumer * tokens;
+    stages.ttft = Ttft(static_cast<int64_t>(tokens), cached);
+    model.ObserveRemote({.name = "a"}, format, prompt, salt, stages, {.prefill = made_in},
+                        {.bytes = static_cast<uint64_t>(tokens * bytes_per_token),
+                         .first_bytes = static_cast<uint64_t>(tokens * bytes_per_token / 8),
+                         .seconds = std::max(made_in, sent_in) * 7 / 8});
+  }
+};
+
+std::vector<int32_t> Prompt(int64_t tokens, int32_t first = 0) {
+  std::vector<int32_t> prompt(tokens);
+  std::iota(prompt.begin(), prompt.end(), first);
+  return prompt;
+}
+
+TEST(CostModel, OneSlowPrefillSaysLittleAndManySayAll) {
+  CostModel model;
+  const auto observe = [&](double seconds) {
+    model.ObserveLocal(100, 0, {.prefill = seconds, .ttft = seconds});
+  };
+  for (int i = 0; i < 10; ++i) observe(0.01);
+  observe(1);
+  EXPECT_LT(*model.PredictLocal(100), 0.013);
+  for (int i = 0; i < 100; ++i) observe(0.05);
+  EXPECT_GT(*model.PredictLocal(100), 0.045);
+  for (int i = 0; i < 100; ++i) observe(0.001);
+  EXPECT_LT(*model.PredictLocal(100), 0.0015);
+}
+
+TEST(CostModel, DoesNotTakeACachedPromptForAFastPrefill) {
+  const auto seconds = [](int64_t computed) { return 0.001 + 3e-4 * static_cast<double>(computed); };
+  CostModel model;
+  for (int i = 0; i < 20; ++i) {
+    const int64_t tokens = 200 + 40 * i;
+    const int64_t cached = i % 2 == 0 ? 0 : (tokens - 1) / 16 * 16;  // every second prompt is a repeated one
+    StageSeconds stages;
+    stages.ttft = seconds(tokens - cached);
+    model.ObserveLocal(tokens, cached, stages);
+  }
+  EXPECT_NEAR(*model.PredictLocal(1000), seconds(1000), 0.001);
+  EXPECT_NEAR(*model.PredictLocal(8), seconds(8), 0.001);
+}
+
+TEST(CostModel, ManyPromptsThatWaitAreNotOneLongPrompt) {
+  const auto seconds = [](int64_t tokens) {
+    return 0.001 + 1e-4 * static_cast<double>(tokens) + 1e-6 * static_cast<double>(tokens * tokens);
+  };
+  CostModel model;
+  for (int i = 0; i < 20; ++i) {
+    StageSeconds stages;
+    stages.ttft = seconds(100 + 40 * i);
+    model.ObserveLocal(100 + 40 * i, 0, stages);
+  }
+  EXPECT_FALSE(model.local_busy());
+  for (int i = 0; i < 10; ++i) model.BeginLocal(400);
+  EXPECT_TRUE(model.local_busy());
+  EXPECT_NEAR(*model.PredictLocal(400), 10.5 * seconds(400), 0.05 * seconds(400));
+}
+
+TEST(CostModel, PredictsWhatItHasSeenAtOtherLengths) {
+  CostModel model;
+  EXPECT_FALSE(model.PredictLocal(100).has_value());
+  EXPECT_FALSE(model.PredictRemote({.name = "a"}, "raw", Prompt(100), "").has_value());
+  for (int i = 0; i < 10; ++i) {
+    StageSeconds stages;
+    const int64_t tokens = 100 + 50 * i;
+    stages.ttft = 0.001 + 3e-4 * tokens;
+    model.ObserveLocal(tokens, 0, stages);
+  }
+  EXPECT_NEAR(*model.PredictLocal(1000), 0.301, 0.005);
+  model.BeginLocal(500);
+  EXPECT_NEAR(*model.PredictLocal(1000), 0.301 + 0.151 / 2, 0.01);
+  model.EndLocal(500);
+  EXPECT_NEAR(*model.PredictLocal(1000), 0.301, 0.005);
+
+  for (const double link : {1e5, 1e6, 1e9}) {
+    CostModel remote;
+    const World world{.link = link};
+    for (int i = 0; i < 10; ++i) world.Show(remote, "raw", Prompt(100 + 50 * i, 1000 * i));
+    EXPECT_NEAR(*remote.PredictRemote({.name = "a"}, "raw", Prompt(900, 77777), ""), world.Ttft(900),
+                0.05 * world.Ttft(900))
+        << link;
+    if (link < 1e7) {
+      EXPECT_NEAR(remote.LinkRate("a"), link, 0.01 * link);
+    } else {
+      EXPECT_EQ(remote.LinkRate("a"), 0);  // never what took long
+    }
+  }
+}
+
+TEST(CostModel, LearnsWhatOverlapsWithTheOtherSideAndWhatDoesNotWhenThatHasItCached) {
+  // Half of the own work runs beside the prefill server's; nothing does where that only sends.
+  const auto ttft = [](double tokens, bool cached) { return 0.002 + tokens * (cached ? 4e-5 : 1e-4 + 2e-5); };
+  CostModel model;
+  const auto show = [&](const std::vector<int32_t>& prompt, bool cached) {
+    const auto tokens = static_cast<double>(prompt.size());
+    StageSeconds stages;
+    stages.recompute = 4e-5 * tokens;
+    stages.ttft = ttft(tokens, cached);
+    model.ObserveRemote({.name = "a"}, "aludel-p2", prompt, "", stages,
+                        {.prefill = cached ? 0 : 1e-4 * tokens}, {});
+  };
+  for (int i = 0; i < 20; ++i) {
+    show(Prompt(100 + 50 * i, 1000 * i), false);
+    show(Prompt(100 + 50 * i, 1000 * i), true);
+  }
+  for (const int64_t tokens : {70, 300, 1000}) {
+    const double fresh = *model.PredictRemote({.name = "a"}, "aludel-p2", Prompt(tokens, 700000), "");
+    EXPECT_NEAR(fresh, ttft(static_cast<double>(tokens), false), 0.1 * fresh) << tokens;
+  }
+  const double again = *model.PredictRemote({.name = "a"}, "aludel-p2", Prompt(600, 10000), "");
+  EXPECT_NEAR(again, ttft(600, true), 0.1 * again);
+}
+
+TEST(CostModel, CountsTheQueueOfTheOtherSide) {
+  CostModel model;
+  World{}.Show(model, "raw", Prompt(100));
+  const double idle =
+      *model.PredictRemote({.name = "a", .tokens_per_second = 1000}, "raw", Prompt(100, 5000), "");
+  const double busy = *model.PredictRemote({.name = "a", .waiting_tokens = 500, .tokens_per_second = 1000},
+                                           "raw", Prompt(100, 5000), "");
+  EXPECT_NEAR(busy - idle, 0.5, 1e-9);
+}
+
+TEST(CostModel, KnowsWhatAServerHasCachedUnlessItDoesNotCache) {
+  const World world{.link = 1e9, .producer = 1e-3};
+  CostModel model;
+  for (int i = 0; i < 5; ++i) world.Show(model, "raw", Prompt(200 + 50 * i, 1000 * i));
+  const double fresh = *model.PredictRemote({.name = "a"}, "raw", Prompt(300, 90000), "");
+  EXPECT_NEAR(fresh, world.Ttft(300), 0.05 * fresh);
+  world.Show(model, "raw", Prompt(200, 0), /*cached=*/200);
+  EXPECT_LT(*model.PredictRemote({.name = "a"}, "raw", Prompt(200, 0), ""), fresh / 5);
+  world.Show(model, "raw", Prompt(200, 0), /*cached=*/0);  // it computed the same prompt again
+  EXPECT_GT(*model.PredictRemote({.name = "a"}, "raw", Prompt(200, 0), ""), fresh / 3);
+}
+
+TEST(CostModel, DoesNotTellOneTenantWhatAServerHasCachedForAnother) {
+  const World world{.link = 1e9, .producer = 1e-3};
+  CostModel model;
+  for (int i = 0; i < 5; ++i) world.Show(model, "raw", Prompt(200 + 50 * i, 1000 * i));
+  world.Show(model, "raw", Prompt(300, 50000), /*cached=*/0, "alice");
+  const double fresh = *model.PredictRemote({.name = "a"}, "raw", Prompt(300, 90000), "bob");
+  EXPECT_EQ(*model.PredictRemote({.name = "a"}, "raw", Prompt(300, 50000), "bob"), fresh);
+  EXPECT_EQ(*model.PredictRemote({.name = "a"}, "raw", Prompt(300, 50000), ""), fresh);
+  EXPECT_LT(*model.PredictRemote({.name = "a"}, "raw", Prompt(300, 50000), "alice"), fresh / 5);
+}
+
+TEST(CostModel, SaysWhatWasLongNotChosen) {
+  CostModel model;
+  const absl::Time now = absl::UnixEpoch();
+  EXPECT_TRUE(model.IsStale("a", "raw", now));
+  model.Chosen("a", "raw", now);
+  EXPECT_FALSE(model.IsStale("a", "raw", now + absl::Seconds(29)));
+  EXPECT_TRUE(model.IsStale("a", "raw", now + absl::Seconds(31)));
+}
+
+}  // namespace
+}  // namespace aludel

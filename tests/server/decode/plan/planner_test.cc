@@ -1,0 +1,144 @@
+#include "server/decode/plan/planner.h"
+
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::vector<std::string> kFormats = {"aludel", "raw"};
+
+PlanTarget Ready(const std::string& name, std::vector<std::string> formats = kFormats) {
+  return {.name = name, .ready = true, .formats = std::move(formats)};
+}
+
+PlanRequest Prompt(int64_t tokens, const std::string& format = "") {
+  PlanRequest request;
+  request.prompt_tokens = tokens;
+  request.format = format;
+  return request;
+}
+
+PlanRequest Wishing(PlanRequest request, Fidelity fidelity) {
+  request.fidelity = fidelity;
+  return request;
+}
+
+PlanRequest Preferring(PlanRequest request, std::vector<std::string> targets) {
+  request.targets = std::move(targets);
+  return request;
+}
+
+// The plan as one line: "a aludel 99 coded", or "local short_prompt".
+std::string Line(const PlannerOptions& options, const std::vector<PlanTarget>& targets,
+                 const PlanRequest& request) {
+  const auto plan = MakePlan(options, kFormats, targets, request);
+  if (!plan.ok()) return std::string(plan.status().message());
+  if (!plan->remote) return absl::StrCat("local ", plan->reason);
+  return absl::StrCat(targets[plan->target].name, " ", plan->format, " ", plan->handed_over_tokens, " ",
+                      plan->reason);
+}
+
+TEST(Planner, LongPromptsAreHandedOverAndShortOnesStay) {
+  const std::vector<PlanTarget> two = {Ready("a"), Ready("b")};
+  PlannerOptions options;
+  EXPECT_EQ(Line(options, two, Prompt(100)), "a aludel 99 coded");
+  EXPECT_EQ(Line(options, two, Prompt(32)), "a aludel 31 coded");
+  EXPECT_EQ(Line(options, two, Prompt(31)), "local short_prompt");
+  options.recomputed_tail_tokens = 20;
+  EXPECT_EQ(Line(options, two, Prompt(100)), "a aludel 80 coded");
+}
+
+TEST(Planner, AForcedFormatOverridesTheThresholdButNotArithmetic) {
+  const std::vector<PlanTarget> two = {Ready("a"), Ready("b")};
+  EXPECT_EQ(Line({}, two, Prompt(31, "raw")), "a raw 30 forced");
+  EXPECT_EQ(Line({}, two, Prompt(1, "raw")), "local short_prompt");
+  EXPECT_EQ(Line({}, {Ready("a", {"aludel"})}, Prompt(100, "raw")), "local no_format");
+  PlannerOptions options;
+  options.format = "raw";
+  EXPECT_EQ(Line(options, two, Prompt(100)), "a raw 99 coded");
+}
+
+TEST(Planner, TakesTheFirstTargetThatIsReady) {
+  const PlanTarget down = {.name = "a"};
+  EXPECT_EQ(Line({}, {down, Ready("b")}, Prompt(100)), "b aludel 99 coded");
+  EXPECT_EQ(Line({}, {down}, Prompt(100)), "local no_target");
+  EXPECT_EQ(Line({}, {}, Prompt(100)), "local no_target");
+}
+
+TEST(Planner, TheCallerMayReorderTargetsButNotAddAny) {
+  const std::vector<PlanTarget> two = {Ready("a"), Ready("b")};
+  EXPECT_EQ(Line({}, two, Preferring(Prompt(100), {"b", "a"})), "b aludel 99 coded");
+  EXPECT_EQ(Line({}, two, Preferring(Prompt(100), {"evil:1"})), "a aludel 99 coded");
+}
+
+TEST(Planner, TheRequestsFidelityOverridesTheServers) {
+  const std::vector<PlanTarget> one = {Ready("a")};
+  PlannerOptions exact;
+  exact.fidelity = Fidelity::kExact;
+  EXPECT_EQ(Line(exact, one, Prompt(100)), "local fidelity");
+  EXPECT_EQ(Line({}, one, Wishing(Prompt(100), Fidelity::kExact)), "local fidelity");
+  EXPECT_EQ(Line(exact, one, Wishing(Prompt(100), Fidelity::kCoded)), "a aludel 99 coded");
+  EXPECT_EQ(Line(exact, one, Prompt(100, "raw")), "a raw 99 forced");
+}
+
+TEST(Planner, RefusesWhatItCannotDo) {
+  EXPECT_THAT(Line({}, {}, Prompt(100, "zip")), HasSubstr("found \"zip\", want one of aludel, raw"));
+  EXPECT_THAT(Line({}, {}, Wishing(Prompt(100, "raw"), Fidelity::kExact)),
+              HasSubstr("found \"raw\" with fidelity exact"));
+  EXPECT_EQ(MakePlan({}, kFormats, {}, Prompt(100, "zip")).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Planner, NeverLosesMoreThanTheFidelityAllows) {
+  PlannerOptions options;
+  options.losses = {{"aludel", 0.05}, {"raw", 0.001}};
+  const std::vector<PlanTarget> one = {Ready("a")};
+  EXPECT_EQ(Line(options, one, Wishing(Prompt(100), Fidelity::kHigh)), "a raw 99 coded");
+  EXPECT_EQ(Line(options, one, Wishing(Prompt(100), Fidelity::kBalanced)), "a aludel 99 coded");
+  EXPECT_EQ(Line(options, one, Wishing(Prompt(100), Fidelity::kFast)), "a aludel 99 coded");
+  options.losses = {{"aludel", 0.05}};  // nobody has measured raw
+  EXPECT_EQ(Line(options, one, Wishing(Prompt(100), Fidelity::kHigh)), "local no_format");
+}
+
+TEST(Planner, TakesThePlanThatIsPredictedToBeSoonest) {
+  PlannerOptions options;
+  options.fastest = true;
+  const std::vector<PlanTarget> two = {Ready("a"), Ready("b")};
+  std::map<std::string, double> seconds = {
+      {"local", 0.5}, {"a aludel", 0.3}, {"a raw", 0.9}, {"b aludel", 0.2}, {"b raw", 0.8}};
+  const PredictTtft predict = [&](std::optional<size_t> target,
+                                  const std::string& format) -> std::optional<double> {
+    const auto found = seconds.find(target ? absl::StrCat(two[*target].name, " ", format) : "local");
+    return found == seconds.end() ? std::nullopt : std::optional<double>(found->second);
+  };
+  const auto line = [&](const PlanRequest& request) {
+    const Plan plan = *MakePlan(options, kFormats, two, request, predict);
+    return absl::StrCat(plan.remote ? absl::StrCat(two[plan.target].name, " ", plan.format) : "local", " ",
+                        plan.reason, " ", plan.predicted_ttft.value_or(-1));
+  };
+  EXPECT_EQ(line(Prompt(100)), "b aludel fastest 0.2");
+  seconds["local"] = 0.1;
+  EXPECT_EQ(line(Prompt(100)), "local fastest 0.1");
+  EXPECT_EQ(line(Prompt(100, "raw")), "a raw forced 0.9");
+  options.losses = {{"raw", 0}};
+  seconds["local"] = 0.87;
+  EXPECT_EQ(line(Wishing(Prompt(100), Fidelity::kHigh)), "b raw fastest 0.8");
+  seconds["local"] = 0.85;  // a handoff must be worth it
+  EXPECT_EQ(line(Wishing(Prompt(100), Fidelity::kHigh)), "local fastest 0.85");
+  seconds["local"] = 0.0015;
+  seconds["b aludel"] = 0.001;
+  EXPECT_EQ(line(Prompt(100)), "local fastest 0.0015");
+  seconds.erase("a raw");
+  EXPECT_EQ(line(Prompt(100)), "a raw explore -1");
+  seconds.erase("local");
+  EXPECT_EQ(line(Prompt(100)), "local explore -1");
+}
+
+}  // namespace
+}  // namespace aludel

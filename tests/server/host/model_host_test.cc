@@ -1,0 +1,72 @@
+#include "server/host/model_host.h"
+
+#include <filesystem>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/codec/open_codec.h"
+#include "spdlog/sinks/ostream_sink.h"
+#include "spdlog/spdlog.h"
+#include "tests/runtime/model/temporary_directory.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr char kChat[] = "deploy/demo/chat/";
+
+// Everything that is logged while it lives.
+class Log {
+ public:
+  Log() : before_(spdlog::default_logger()) {
+    spdlog::set_default_logger(
+        std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)));
+  }
+  ~Log() { spdlog::set_default_logger(before_); }
+  std::string text() const { return text_.str(); }
+
+ private:
+  std::ostringstream text_;
+  const std::shared_ptr<spdlog::logger> before_;
+};
+
+ModelOptions Options(const std::string& directory) {
+  ModelOptions options;
+  options.directory = directory;
+  options.device.threads = 1;
+  options.engine.kv_blocks = 64;
+  return options;
+}
+
+absl::StatusOr<std::unique_ptr<ModelHost>> Load(const ModelOptions& options) {
+  return ModelHost::Load(options, {.artifact = "", .formats = {"raw"}}, CodecSide::kConsumer);
+}
+
+TEST(ModelHost, SaysHowFastItLoaded) {
+  Log log;
+  ASSERT_TRUE(Load(Options(kChat)).ok());
+  EXPECT_THAT(log.text(), ContainsRegex("loaded deploy/demo/chat/ .LlamaForCausalLM, fp8.: "
+                                        "0\\.007 GB in [0-9]+\\.[0-9][0-9] s, [0-9]+\\.[0-9][0-9] GB/s"));
+}
+
+TEST(ModelHost, MissesATokenizerBeforeItLoadsWeights) {
+  TemporaryDirectory directory;
+  for (const char* file : {"config.json", "model.safetensors"}) {
+    std::filesystem::copy_file(absl::StrCat(kChat, file), directory.File(file));
+  }
+  directory.Write("tokenizer.model", "x");
+  Log log;
+  const auto host = Load(Options(directory.path()));
+  EXPECT_THAT(std::string(host.status().message()),
+              AllOf(HasSubstr("tokenizer.json"), HasSubstr("tokenizer.model")));
+  EXPECT_THAT(log.text(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace aludel

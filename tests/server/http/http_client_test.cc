@@ -1,0 +1,481 @@
+// The client against servers that do as they are told, and over TLS against the gateway's.
+#include "server/http/http_client.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <future>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "server/http/http_server.h"
+#include "server/http/tls_context.h"
+#include "tests/server/http/make_certificate.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// One accepted connection.
+class Peer {
+ public:
+  explicit Peer(int fd) : fd_(fd) {}
+  ~Peer() { close(fd_); }
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+
+  // Head and body of the next request; "" at the connection's end.
+  std::string ReadRequest() {
+    size_t end;
+    while ((end = unread_.find("\r\n\r\n")) == std::string::npos) {
+      if (!Fill()) return "";
+    }
+    size_t length = 0;
+    const size_t at = unread_.find("Content-Length: ") + 16;
+    EXPECT_TRUE(absl::SimpleAtoi(unread_.substr(at, unread_.find('\r', at) - at), &length));
+    while (unread_.size() < end + 4 + length) {
+      if (!Fill()) return "";
+    }
+    const std::string request = unread_.substr(0, end + 4 + length);
+    unread_.erase(0, request.size());
+    return request;
+  }
+  void Send(absl::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t sent = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (sent <= 0) return;
+      bytes.remove_prefix(static_cast<size_t>(sent));
+    }
+  }
+  void WaitForEnd() {
+    while (Fill()) {
+    }
+  }
+
+ private:
+  bool Fill() {
+    char bytes[16384];
+    const ssize_t size = recv(fd_, bytes, sizeof(bytes), 0);
+    if (size > 0) unread_.append(bytes, static_cast<size_t>(size));
+    return size > 0;
+  }
+
+  const int fd_;
+  std::string unread_;
+};
+
+// Accepts one connection for each script, one after the other; a connection ends with its script.
+class ScriptedServer {
+ public:
+  using Script = std::function<void(Peer*)>;
+  explicit ScriptedServer(std::vector<Script> scripts, bool ipv6 = false)
+      : fd_(socket(ipv6 ? AF_INET6 : AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in four = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    auto* address = ipv6 ? reinterpret_cast<sockaddr*>(&six) : reinterpret_cast<sockaddr*>(&four);
+    socklen_t size = ipv6 ? sizeof(six) : sizeof(four);
+    listens_ = bind(fd_, address, size) == 0 && listen(fd_, 8) == 0 && getsockname(fd_, address, &size) == 0;
+    if (!listens_) return;
+    const uint16_t port = ntohs(ipv6 ? six.sin6_port : four.sin_port);
+    url_ = ParseHttpUrl(absl::StrCat(ipv6 ? "http://[::1]:" : "http://127.0.0.1:", port, "/v1")).value();
+    thread_ = std::thread([this, scripts = std::move(scripts)] {
+      for (const Script& script : scripts) {
+        Peer peer(accept(fd_, nullptr, nullptr));
+        script(&peer);
+      }
+    });
+  }
+  // The client is gone by then, or has had all of its answers.
+  ~ScriptedServer() {
+    shutdown(fd_, SHUT_RDWR);
+    if (thread_.joinable()) thread_.join();
+    close(fd_);
+  }
+  bool listens() const { return listens_; }
+  const HttpUrl& url() const { return url_; }
+
+ private:
+  const int fd_;
+  bool listens_ = false;
+  HttpUrl url_;
+  std::thread thread_;
+};
+
+ScriptedServer::Script Answers(std::vector<std::string> answers) {
+  return [answers = std::move(answers)](Peer* peer) {
+    for (const std::string& answer : answers) {
+      if (peer->ReadRequest().empty()) return;
+      peer->Send(answer);
+    }
+  };
+}
+
+ScriptedServer::Script AnswersAndStays(const std::string& answer) {
+  return [answer](Peer* peer) {
+    peer->ReadRequest();
+    peer->Send(answer);
+    peer->WaitForEnd();
+  };
+}
+
+constexpr char kFine[] = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine";
+
+struct Result {
+  bool ended = false;
+  int status = 0;
+  absl::Status error;
+  std::string body;
+  std::string message() const { return std::string(error.message()); }
+};
+
+void Post(HttpClient* client, Result* result, absl::string_view body = "{}",
+          absl::Duration timeout = absl::Seconds(10)) {
+  client->Post(
+      body, timeout,
+      [result](absl::string_view bytes) {
+        result->body.append(bytes.data(), bytes.size());
+        return absl::OkStatus();
+      },
+      [result](int status, const absl::Status& error) {
+        EXPECT_FALSE(result->ended);
+        result->ended = true;
+        result->status = status;
+        result->error = error;
+      });
+}
+
+Result Ask(HttpClient* client, absl::string_view body = "{}", absl::Duration timeout = absl::Seconds(10)) {
+  Result result;
+  Post(client, &result, body, timeout);
+  while (!result.ended) client->RunFor(absl::Seconds(1));
+  return result;
+}
+
+Result AskOnce(const HttpUrl& url, absl::Duration timeout = absl::Seconds(10)) {
+  HttpClient client({.url = url});
+  return Ask(&client, "{}", timeout);
+}
+
+// What becomes of one answer, after which the server closes.
+Result AnsweredWith(const std::string& answer) {
+  ScriptedServer server({Answers({answer})});
+  return AskOnce(server.url());
+}
+
+TEST(HttpClient, SendsAWholeRequest) {
+  std::promise<std::string> request;
+  ScriptedServer server({[&](Peer* peer) {
+    request.set_value(peer->ReadRequest());
+    peer->Send(kFine);
+  }});
+  HttpClient client({.url = server.url(), .headers = {{"Authorization", "Bearer key"}}});
+  EXPECT_EQ(Ask(&client, "{\"a\": 1}").status, 200);
+  EXPECT_EQ(request.get_future().get(),
+            absl::StrCat("POST /v1 HTTP/1.1\r\nHost: 127.0.0.1:", server.url().port,
+                         "\r\nContent-Type: application/json\r\nAuthorization: Bearer key\r\n"
+                         "Content-Length: 8\r\n\r\n{\"a\": 1}"));
+}
+
+TEST(HttpClient, TakesEveryFraming) {
+  for (const std::string answer : {
+           "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine",
+           "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x=y\r\nfi\r\n2\r\nne\r\n0\r\nA: b\r\n\r\n",
+           "HTTP/1.0 200 OK\r\n\r\nfine",
+           "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n"
+           "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine",
+       }) {
+    const Result result = AnsweredWith(answer);
+    EXPECT_TRUE(result.error.ok()) << result.error << "\n" << answer;
+    EXPECT_EQ(result.status, 200);
+    EXPECT_EQ(result.body, "fine") << answer;
+  }
+  const Result empty = AnsweredWith("HTTP/1.1 204 No Content\r\n\r\n");
+  EXPECT_TRUE(empty.error.ok());
+  EXPECT_EQ(empty.status, 204);
+  EXPECT_EQ(AnsweredWith("HTTP/1.1 429 Slow\r\nContent-Length: 2\r\n\r\nno").status, 429);
+}
+
+TEST(HttpClient, HandsOutPiecesAsTheyArrive) {
+  std::promise<void> first;
+  ScriptedServer server({[&](Peer* peer) {
+    peer->ReadRequest();
+    peer->Send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n");
+    first.get_future().wait();  // the rest comes when this has been seen
+    peer->Send("3\r\ntw");
+    peer->Send("o\r\n0\r\n\r\n");
+  }});
+  HttpClient client({.url = server.url()});
+  std::string body;
+  bool ended = false;
+  client.Post(
+      "{}", absl::Seconds(10),
+      [&](absl::string_view bytes) {
+        if (body.empty()) first.set_value();
+        absl::StrAppend(&body, bytes);
+        return absl::OkStatus();
+      },
+      [&](int, const absl::Status& error) { ended = error.ok(); });
+  client.RunFor(absl::Seconds(10));
+  EXPECT_TRUE(ended);
+  EXPECT_EQ(body, "onetwo");
+}
+
+TEST(HttpClient, KeepsItsConnection) {
+  ScriptedServer server({Answers({kFine, kFine, kFine})});  // accepts one only
+  HttpClient client({.url = server.url()});
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Ask(&client).body, "fine");
+}
+
+TEST(HttpClient, SendsAgainWhereAKeptConnectionHasEnded) {
+  // Closed in between, then under the request.
+  ScriptedServer server({Answers({kFine}),
+                         [](Peer* peer) {
+                           peer->ReadRequest();
+                           peer->Send(kFine);
+                           peer->ReadRequest();
+                         },
+                         Answers({kFine, "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfi"})});
+  HttpClient client({.url = server.url()});
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(Ask(&client).body, "fine") << i;
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  const Result begun = Ask(&client);  // an answer has begun: not again
+  EXPECT_EQ(begun.message(), "the connection ended in the middle of the answer");
+  EXPECT_EQ(begun.status, 200);
+}
+
+TEST(HttpClient, DoesNotKeepWhatTheServerClosesOrTalksOn) {
+  for (const std::string answer :
+       {"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\nfine",
+        "HTTP/1.0 200 OK\r\nContent-Length: 4\r\n\r\nfine",
+        "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfineHTTP/1.1 200 OK\r\n\r\n"}) {
+    ScriptedServer server({AnswersAndStays(answer), Answers({kFine})});
+    HttpClient client({.url = server.url()});
+    EXPECT_EQ(Ask(&client).body, "fine") << answer;
+    EXPECT_EQ(Ask(&client).body, "fine") << answer;
+  }
+}
+
+TEST(HttpClient, SaysWhatWasWrong) {
+  EXPECT_EQ(AnsweredWith("").message(), "the connection ended without an answer");
+  for (const std::string answer :
+       {"HTTP/1.1 200 OK\r\nContent-Le", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nfine",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nfine\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfine"}) {
+    EXPECT_EQ(AnsweredWith(answer).message(), "the connection ended in the middle of the answer") << answer;
+  }
+  EXPECT_THAT(AnsweredWith("SSH-2.0-x\r\n\r\n").message(), StartsWith("malformed HTTP answer: "));
+  EXPECT_THAT(AnsweredWith("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n").message(),
+              StartsWith("malformed HTTP answer: "));
+  EXPECT_EQ(AnsweredWith(absl::StrCat("HTTP/1.1 200 OK\r\nA: ", std::string(20000, 'a'))).message(),
+            "the answer's header is longer than 16384 bytes");
+  EXPECT_EQ(AnsweredWith(absl::StrCat("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;",
+                                      std::string(200000, 'a')))
+                .message(),
+            "the answer's header is longer than 16384 bytes");
+
+  HttpUrl url = ParseHttpUrl("http://127.0.0.1:1/").value();
+  EXPECT_EQ(AskOnce(url).message(), "connect to 127.0.0.1:1: Connection refused");
+  url.host = std::string(64, 'a') + ".invalid";  // no name system knows so long a label
+  EXPECT_THAT(AskOnce(url).message(), StartsWith(absl::StrCat("look up ", url.host, ": ")));
+}
+
+TEST(HttpClient, BoundsAHeaderThatIsCutJustBehindItsLines) {
+  ScriptedServer server({[](Peer* peer) {
+    peer->ReadRequest();
+    peer->Send("HTTP/1.1 200 OK\r\nA");
+    for (int i = 0; i < 10000; ++i) peer->Send(": b\r\nA");
+    peer->WaitForEnd();
+  }});
+  EXPECT_EQ(AskOnce(server.url(), absl::Seconds(5)).message(),
+            "the answer's header is longer than 16384 bytes");
+}
+
+TEST(HttpClient, EndsWithTheErrorOfItsReader) {
+  ScriptedServer server({AnswersAndStays(kFine), Answers({kFine})});
+  HttpClient client({.url = server.url()});
+  Result result;
+  client.Post(
+      "{}", absl::Seconds(10), [](absl::string_view) { return absl::AbortedError("no more"); },
+      [&](int status, const absl::Status& error) {
+        result = {.ended = true, .status = status, .error = error};
+      });
+  while (!result.ended) client.RunFor(absl::Seconds(1));
+  EXPECT_EQ(result.error, absl::AbortedError("no more"));
+  EXPECT_EQ(result.status, 200);
+  EXPECT_EQ(Ask(&client).body, "fine");
+}
+
+TEST(HttpClient, TimesOutSayingWhatWasUnderWay) {
+  constexpr absl::Duration kTimeout = absl::Milliseconds(100);
+  ScriptedServer silent({[](Peer* peer) { peer->WaitForEnd(); }});
+  EXPECT_EQ(AskOnce(silent.url(), kTimeout).message(), "timed out after 100ms waiting for an answer");
+  ScriptedServer slow(
+      {AnswersAndStays("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nfine"), Answers({kFine})});
+  HttpClient client({.url = slow.url()});
+  const Result cut = Ask(&client, "{}", kTimeout);
+  EXPECT_EQ(cut.message(), "timed out after 100ms in the middle of the answer");
+  EXPECT_EQ(cut.status, 200);
+  EXPECT_EQ(cut.body, "fine");
+  EXPECT_EQ(Ask(&client).body, "fine");  // on another connection
+
+  HttpUrl tls = ParseHttpUrl("https://127.0.0.1/").value();
+  ScriptedServer no_tls({[](Peer* peer) { peer->WaitForEnd(); }});
+  tls.port = no_tls.url().port;
+  EXPECT_EQ(AskOnce(tls, kTimeout).message(), "timed out after 100ms in the TLS handshake");
+}
+
+TEST(HttpClient, WaitsForAConnection) {
+  ScriptedServer server({[](Peer* peer) {
+    peer->ReadRequest();
+    absl::SleepFor(absl::Milliseconds(300));
+    peer->Send(kFine);
+    peer->ReadRequest();
+    peer->Send(kFine);
+  }});
+  HttpClient client({.url = server.url()});
+  Result first, second, third;
+  Post(&client, &first);
+  Post(&client, &second, "{}", absl::Milliseconds(100));
+  Post(&client, &third);
+  while (!third.ended) client.RunFor(absl::Seconds(1));
+  EXPECT_EQ(first.body, "fine");
+  EXPECT_EQ(second.message(), "timed out after 100ms waiting for a connection");
+  EXPECT_EQ(third.body, "fine");
+}
+
+TEST(HttpClient, EndsAll) {
+  ScriptedServer server({[](Peer* peer) { peer->WaitForEnd(); }});
+  HttpClient client({.url = server.url()});
+  Result first, second;
+  Post(&client, &first);
+  Post(&client, &second);
+  client.RunFor(absl::Milliseconds(50));
+  client.EndAll(absl::CancelledError("stopped"));
+  EXPECT_EQ(first.message(), "stopped");
+  EXPECT_EQ(second.message(), "stopped");
+}
+
+TEST(HttpClient, ReadsAnAnswerThatComesBeforeTheRequestHasGone) {
+  ScriptedServer server({[](Peer* peer) {
+    peer->Send("HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig");
+    absl::SleepFor(absl::Milliseconds(200));
+    peer->WaitForEnd();
+  }});
+  HttpClient client({.url = server.url()});
+  const Result result = Ask(&client, std::string(32 << 20, 'x'));
+  EXPECT_EQ(result.error, absl::OkStatus());
+  EXPECT_EQ(result.status, 413);
+  EXPECT_EQ(result.body, "big");
+}
+
+TEST(HttpClient, ConnectsToIpv6) {
+  ScriptedServer server({Answers({kFine})}, /*ipv6=*/true);
+  if (!server.listens()) GTEST_SKIP() << "no IPv6 loopback";
+  EXPECT_EQ(AskOnce(server.url()).body, "fine");
+}
+
+// The gateway's server, which answers with the connection that a request came over.
+class HttpClientOverTls : public ::testing::Test {
+ protected:
+  void StartServer(const TlsFiles& files) {
+    std::signal(SIGPIPE, SIG_IGN);
+    tls_ = TlsContext::Load(files).value();
+    server_ = HttpServer::Start({.limits = {.max_body_bytes = 64 << 20}, .tls = tls_.get()},
+                                [](HttpRequest request, HttpResponder responder) {
+                                  responder.StartStream(200, "text/plain", {});
+                                  responder.Write(request.peer);
+                                  responder.Write(request.body);
+                                  responder.Finish();
+                                })
+                  .value();
+  }
+  HttpUrl Url(const std::string& host) const {
+    return ParseHttpUrl(absl::StrCat("https://", host, ":", server_->port(), "/")).value();
+  }
+  void TearDown() override { unsetenv("SSL_CERT_FILE"); }
+
+  std::unique_ptr<TlsContext> tls_;
+  std::unique_ptr<HttpServer> server_;
+};
+
+TEST_F(HttpClientOverTls, RefusesWhatItDoesNotTrust) {
+  StartServer(MakeCertificate("untrusted", "IP:127.0.0.1"));
+  EXPECT_EQ(AskOnce(Url("127.0.0.1")).message(),
+            absl::StrCat("TLS with 127.0.0.1:", server_->port(), ": certificate: self-signed certificate"));
+  HttpClient insecure({.url = Url("127.0.0.1"), .insecure = true});
+  EXPECT_EQ(Ask(&insecure).status, 200);
+}
+
+TEST_F(HttpClientOverTls, TakesATrustedCertificateForItsNamesAlone) {
+  const TlsFiles files = MakeCertificate("trusted", "IP:127.0.0.1,DNS:localhost");
+  setenv("SSL_CERT_FILE", files.certificate.c_str(), 1);
+  StartServer(files);
+  EXPECT_EQ(AskOnce(Url("127.0.0.1")).error, absl::OkStatus());
+  EXPECT_EQ(AskOnce(Url("localhost")).error, absl::OkStatus());
+  const TlsFiles other = MakeCertificate("elsewhere", "DNS:elsewhere.example");
+  setenv("SSL_CERT_FILE", other.certificate.c_str(), 1);
+  StartServer(other);
+  EXPECT_THAT(AskOnce(Url("localhost")).message(), HasSubstr("certificate: hostname mismatch"));
+  EXPECT_THAT(AskOnce(Url("127.0.0.1")).message(), HasSubstr("certificate: IP address mismatch"));
+}
+
+TEST_F(HttpClientOverTls, KeepsConnectionsAndMovesMegabytes) {
+  StartServer(MakeCertificate("big"));
+  HttpClient client({.url = Url("127.0.0.1"), .insecure = true});
+  std::set<std::string> peers;
+  const std::string body(900000, 'x');  // within the server's queue for a reader
+  for (int i = 0; i < 3; ++i) {
+    const Result result = Ask(&client, body);
+    EXPECT_EQ(result.error, absl::OkStatus());
+    const size_t peer = result.body.find('x');
+    peers.insert(result.body.substr(0, peer));
+    EXPECT_EQ(result.body.size() - peer, body.size());
+  }
+  EXPECT_EQ(peers.size(), 1u);
+}
+
+TEST_F(HttpClientOverTls, UsesTheLastUsedConnectionFirst) {
+  StartServer(MakeCertificate("many"));
+  HttpClient client({.url = Url("127.0.0.1"), .insecure = true, .max_connections = 4});
+  std::vector<Result> results(8);
+  for (Result& result : results) Post(&client, &result);
+  while (!absl::c_all_of(results, [](const Result& result) { return result.ended; })) {
+    client.RunFor(absl::Seconds(1));
+  }
+  std::set<std::string> peers;
+  for (const Result& result : results) peers.insert(result.body);
+  EXPECT_EQ(peers.size(), 4u);
+  std::set<std::string> later;
+  for (int i = 0; i < 4; ++i) later.insert(Ask(&client).body);
+  EXPECT_EQ(later.size(), 1u);
+}
+
+TEST_F(HttpClientOverTls, SaysThatAServerSpeaksNoTls) {
+  ScriptedServer server({[](Peer* peer) {
+    peer->Send("HTTP/1.1 400 Bad Request\r\n\r\n");
+    peer->WaitForEnd();
+  }});
+  HttpUrl url = server.url();
+  url.tls = true;
+  EXPECT_THAT(AskOnce(url).message(), HasSubstr(": wrong version number"));
+}
+
+}  // namespace
+}  // namespace aludel
