@@ -7,7 +7,9 @@
 #include <fstream>
 #include <iterator>
 #include <set>
+#include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -21,14 +23,35 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
+// For a parse error about a field that a later version has renamed: "; its name is NEW". Else empty.
+std::string RenamedField(const std::string& message) {
+  static constexpr std::pair<absl::string_view, absl::string_view> kRenamed[] = {
+      {"chunk_tokens", "max_num_batched_tokens"},
+      {"max_sequences", "max_num_seqs"},
+      {"handover_timeout_ms", "handoff_timeout_ms"},
+      {"handover_window_bytes", "handoff_window_bytes"},
+      {"handover_trace_directory", "handoff_trace_directory"},
+      {"native_tail_tokens", "recomputed_tail_tokens"},
+      {"emulated_lost_share", "emulated_drop_rate"},
+      {"emulated_spoiled_share", "emulated_corrupt_rate"},
+      {"emulated_doubled_share", "emulated_duplicate_rate"},
+  };
+  for (const auto& [old_name, name] : kRenamed) {
+    if (absl::StrContains(message, absl::StrCat("no field named \"", old_name, "\""))) {
+      return absl::StrCat(" Its name is ", name, ".");
+    }
+  }
+  return "";
+}
+
 // Keeps the first parse error; protobuf counts lines and columns from 0.
 class FirstParseError : public google::protobuf::io::ErrorCollector {
  public:
   explicit FirstParseError(const std::string& path) : path_(path) {}
   void AddError(int line, google::protobuf::io::ColumnNumber column, const std::string& message) override {
     if (!text.empty()) return;
-    text = line < 0 ? absl::StrCat(path_, ": ", message)
-                    : absl::StrCat(path_, ":", line + 1, ":", column + 1, ": ", message);
+    text = absl::StrCat(line < 0 ? path_ : absl::StrCat(path_, ":", line + 1, ":", column + 1), ": ", message,
+                        RenamedField(message));
   }
   std::string text;
 

@@ -22,8 +22,7 @@ namespace aludel {
 // consumers' models (Transformer::hash()), and of every file. Bytes come from disk, therefore every mistake
 // in them is a status that names the file, the field, what was found and what was expected.
 
-inline constexpr int kArtifactVersion = 2;
-inline constexpr int kOldestArtifactVersion = 1;  // no I8 tensors; read like the newest
+inline constexpr int kArtifactVersion = 3;
 inline constexpr char kArtifactManifest[] = "artifact.json";
 
 struct ArtifactFile {

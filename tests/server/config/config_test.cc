@@ -145,6 +145,13 @@ TEST_F(Config, MissingFileIsNamed) {
   EXPECT_THAT(std::string(LoadPrefillOptions("/tmp").status().message()), HasSubstr("it is a directory"));
 }
 
+TEST_F(Config, AFieldThatWasRenamedIsRefusedWithItsNewName) {
+  const std::string error = PrefillError("engine {\n chunk_tokens: 256 }");
+  EXPECT_THAT(error, HasSubstr("config_test.textproto:2:"));
+  EXPECT_THAT(error, HasSubstr("\"chunk_tokens\". Its name is max_num_batched_tokens."));
+  EXPECT_THAT(PrefillError("handover_window_bytes: 5"), HasSubstr("Its name is handoff_window_bytes."));
+}
+
 TEST_F(Config, UnknownFieldIsRefusedWithItsLine) {
   const std::string error = PrefillError("listen: 'h:1'\nlissten: 'h:2'\n");
   EXPECT_THAT(error, HasSubstr("config_test.textproto:2:"));

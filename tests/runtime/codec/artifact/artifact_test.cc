@@ -97,8 +97,8 @@ TEST_F(Artifact, PublishRefusesToReplaceWhatIsNoArtifact) {
 }
 
 TEST_F(Artifact, ManifestFieldsAreNamedWhenTheyAreWrong) {
-  EXPECT_THAT(Complaint("\"artifact_version\": 2", "\"artifact_version\": 3"),
-              HasSubstr("dir/artifact.json: artifact_version is 3, this build reads 1 to 2"));
+  EXPECT_THAT(Complaint("\"artifact_version\": 3", "\"artifact_version\": 2"),
+              HasSubstr("dir/artifact.json: artifact_version is 2, this build reads 3"));
   EXPECT_THAT(Complaint("\"producer\"", "\"producers\""), HasSubstr("producer is missing, want an object"));
   EXPECT_THAT(Complaint("\"mode\": \"patch\"", "\"mode\": \"magic\""),
               HasSubstr("formats[2].layers[0]: mode is \"magic\""));
