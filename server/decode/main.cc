@@ -1,13 +1,11 @@
 #include <atomic>
 #include <memory>
 
-#include "absl/debugging/failure_signal_handler.h"
-#include "absl/debugging/symbolize.h"
 #include "absl/time/time.h"
 #include "runtime/codec/open_codec.h"
 #include "runtime/status_macros.h"
-#include "server/config/command_line.h"
 #include "server/config/decode_options.h"
+#include "server/config/run_server.h"
 #include "server/decode/decode_service.h"
 #include "server/decode/handoff/kv_receiver.h"
 #include "server/decode/plan/prefill_pool.h"
@@ -16,7 +14,6 @@
 #include "server/host/loading.h"
 #include "server/host/model_host.h"
 #include "server/observe/admin.h"
-#include "server/observe/logging.h"
 #include "server/observe/metrics.h"
 #include "server/observe/otlp_exporter.h"
 #include "server/observe/watchdog.h"
@@ -168,14 +165,6 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
 }  // namespace aludel
 
 int main(int argc, char** argv) {
-  absl::InitializeSymbolizer(argv[0]);
-  absl::InstallFailureSignalHandler({});
-  aludel::StopSignal stop;
-  const aludel::CommandLine command_line = aludel::ParseCommandLine(argc, argv, aludel::kUsage);
-  const auto options = aludel::LoadDecodeOptions(command_line.config);
-  if (!options.ok() || command_line.check_config) return aludel::ReportConfig(command_line, options.status());
-  aludel::StartLogging(options->log, "aludel-decode");
-  const absl::Status status = aludel::Serve(*options, stop);
-  if (!status.ok()) spdlog::critical("{}", status.ToString());
-  return status.ok() ? 0 : 1;
+  return aludel::RunServer(argc, argv, "aludel-decode", aludel::kUsage, aludel::LoadDecodeOptions,
+                           aludel::Serve);
 }

@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/status_macros.h"
-#include "server/config/command_line.h"
 #include "server/config/gateway_options.h"
+#include "server/config/run_server.h"
 #include "server/gateway/access/access.h"
 #include "server/gateway/access/api_keys.h"
 #include "server/gateway/gateway.h"
@@ -21,7 +21,6 @@
 #include "server/http/http_server.h"
 #include "server/http/tls_context.h"
 #include "server/observe/admin.h"
-#include "server/observe/logging.h"
 #include "server/observe/metrics.h"
 #include "server/observe/otlp_exporter.h"
 #include "server/process/reloader.h"
@@ -126,6 +125,7 @@ void LogSamplingDefaults(const ServedModels& models) {
 
 // Everything in order of construction; destroyed in the reverse order.
 absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
+  RaiseDescriptorLimit();
   ALUDEL_ASSIGN_OR_RETURN(HttpServerOptions http_options, HttpOptions(options));
   ALUDEL_ASSIGN_OR_RETURN(const ServedModels models, ServedModels::Load(options.models));
   LogSamplingDefaults(models);
@@ -188,20 +188,10 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
   return absl::OkStatus();
 }
 
-int Main(int argc, char** argv) {
-  StopSignal stop;
-  const CommandLine command_line = ParseCommandLine(argc, argv, kUsage);
-  const auto options = LoadGatewayOptions(command_line.config);
-  if (!options.ok() || command_line.check_config) return ReportConfig(command_line, options.status());
-  StartLogging(options->log, "aludel-gateway");
-  RaiseDescriptorLimit();
-  const absl::Status status = Serve(*options, stop);
-  if (status.ok()) return 0;
-  spdlog::error("{}", std::string(status.message()));
-  return 1;
-}
-
 }  // namespace
 }  // namespace aludel
 
-int main(int argc, char** argv) { return aludel::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return aludel::RunServer(argc, argv, "aludel-gateway", aludel::kUsage, aludel::LoadGatewayOptions,
+                           aludel::Serve);
+}

@@ -1,18 +1,15 @@
 #include <atomic>
 #include <memory>
 
-#include "absl/debugging/failure_signal_handler.h"
-#include "absl/debugging/symbolize.h"
 #include "runtime/codec/open_codec.h"
 #include "runtime/status_macros.h"
-#include "server/config/command_line.h"
 #include "server/config/prefill_options.h"
+#include "server/config/run_server.h"
 #include "server/handoff/frame_arena.h"
 #include "server/handoff/random.h"
 #include "server/host/loading.h"
 #include "server/host/model_host.h"
 #include "server/observe/admin.h"
-#include "server/observe/logging.h"
 #include "server/observe/metrics.h"
 #include "server/observe/otlp_exporter.h"
 #include "server/observe/watchdog.h"
@@ -135,14 +132,6 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
 }  // namespace aludel
 
 int main(int argc, char** argv) {
-  absl::InitializeSymbolizer(argv[0]);
-  absl::InstallFailureSignalHandler({});
-  aludel::StopSignal stop;
-  const aludel::CommandLine command_line = aludel::ParseCommandLine(argc, argv, aludel::kUsage);
-  const auto options = aludel::LoadPrefillOptions(command_line.config);
-  if (!options.ok() || command_line.check_config) return aludel::ReportConfig(command_line, options.status());
-  aludel::StartLogging(options->log, "aludel-prefill");
-  const absl::Status status = aludel::Serve(*options, stop);
-  if (!status.ok()) spdlog::critical("{}", status.ToString());
-  return status.ok() ? 0 : 1;
+  return aludel::RunServer(argc, argv, "aludel-prefill", aludel::kUsage, aludel::LoadPrefillOptions,
+                           aludel::Serve);
 }

@@ -212,9 +212,10 @@ absl::StatusOr<ArtifactManifest> ParseArtifactManifest(absl::string_view text, c
   const Reader reader(document, origin);
   if (!document.is_object()) return reader.Error("want an object");
   ALUDEL_ASSIGN_OR_RETURN(const int64_t version, reader.Int("artifact_version", 0, INT32_MAX));
-  if (version < kOldestArtifactVersion || version > kArtifactVersion) {
-    return reader.Error(absl::StrFormat("artifact_version is %d, this build reads %d to %d", version,
-                                        kOldestArtifactVersion, kArtifactVersion));
+  if (version != kArtifactVersion) {
+    return reader.Error(
+        absl::StrFormat("artifact_version is %d, this build reads %d: calibrate again (aludel-calibrate)",
+                        version, kArtifactVersion));
   }
   ArtifactManifest manifest;
   manifest.directory = directory;
