@@ -10,7 +10,7 @@ build_packages=(
   ca-certificates ccache cmake curl g++ git ninja-build pkg-config python3
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev  # control plane
   libucx-dev                                                                          # data plane
-  prometheus-cpp-dev libcivetweb-dev libspdlog-dev libboost1.81-dev nlohmann-json3-dev
+  prometheus-cpp-dev libspdlog-dev libboost1.81-dev nlohmann-json3-dev
   libdnnl-dev ocl-icd-opencl-dev libeigen3-dev  # oneDNN's CMake package looks for OpenCL
   libpcre2-dev libicu-dev libssl-dev zlib1g-dev libisal-dev libxxhash-dev
 )

@@ -7,8 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/status_macros.h"
 #include "server/config/gateway_options.h"
@@ -63,17 +61,7 @@ int ConnectionsThatFit(int wanted, const std::vector<ServedModelOptions>& models
 }
 
 absl::StatusOr<HttpServerOptions> HttpOptions(const GatewayOptions& options) {
-  HttpServerOptions http;
-  const size_t colon = options.listen.rfind(':');
-  uint32_t port = 0;
-  if (colon == std::string::npos || !absl::SimpleAtoi(options.listen.substr(colon + 1), &port) ||
-      port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("listen: found \"", options.listen, "\", want address:port"));
-  }
-  http.address = options.listen.substr(0, colon);
-  if (http.address == "localhost") http.address = "127.0.0.1";
-  http.port = static_cast<uint16_t>(port);
+  ALUDEL_ASSIGN_OR_RETURN(HttpServerOptions http, ListenOn(options.listen));
   http.io_threads = options.io_threads;
   http.handler_threads = options.handler_threads;
   http.max_connections = ConnectionsThatFit(options.max_connections, options.models);

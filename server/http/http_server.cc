@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "server/http/http_connection.h"
 #include "server/http/tls_context.h"
 
@@ -166,6 +168,21 @@ class HttpServer::Impl {
   uint16_t port_ = 0;
   bool shut_down_ = false;
 };
+
+absl::StatusOr<HttpServerOptions> ListenOn(absl::string_view listen) {
+  HttpServerOptions options;
+  const size_t colon = listen.rfind(':');
+  uint32_t port = 0;
+  if (colon == absl::string_view::npos || !absl::SimpleAtoi(listen.substr(colon + 1), &port) ||
+      port > 65535) {
+    return absl::InvalidArgumentError(absl::StrCat("listen: found \"", listen, "\", want address:port"));
+  }
+  absl::string_view address = listen.substr(0, colon);
+  if (absl::ConsumePrefix(&address, "[")) absl::ConsumeSuffix(&address, "]");
+  options.address = address == "localhost" ? "127.0.0.1" : std::string(address);
+  options.port = static_cast<uint16_t>(port);
+  return options;
+}
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 

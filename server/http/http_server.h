@@ -50,6 +50,10 @@ struct HttpServerOptions {
   std::function<HttpResponse(const HttpRequest&, const HttpError&)> refuse;
 };
 
+// Options that listen on `listen`, which is address:port, [address]:port or localhost:port; the rest as above.
+// InvalidArgument says what was found.
+absl::StatusOr<HttpServerOptions> ListenOn(absl::string_view listen);
+
 // Answers one request, from any thread; copies share the exchange. Either Respond() once, or StartStream(),
 // any number of Write(), Finish(). When the last copy dies without having ended the exchange, the client gets
 // a 500, or a broken stream: a request never ends in silence.

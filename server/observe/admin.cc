@@ -1,71 +1,63 @@
 #include "server/observe/admin.h"
 
-#include <cerrno>
-#include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "civetweb.h"
 
 namespace aludel {
 namespace {
 
-int Answer(mg_connection* connection, int code, const char* type, const std::string& body) {
-  const mg_request_info* request = mg_get_request_info(connection);
-  const bool get = std::strcmp(request->request_method, "GET") == 0;
-  const bool head = std::strcmp(request->request_method, "HEAD") == 0;
-  if (!get && !head) {
-    mg_send_http_error(connection, 405, "%s", "want GET");
-    return 405;
-  }
-  mg_response_header_start(connection, code);
-  mg_response_header_add(connection, "Content-Type", type, -1);
-  mg_response_header_add(connection, "Content-Length", absl::StrCat(body.size()).c_str(), -1);
-  mg_response_header_send(connection);
-  if (get) mg_write(connection, body.data(), body.size());
-  return code;
+constexpr int kMaxConnections = 1024;
+// Scrapers and probes keep no connection for long; one that is idle must not keep them out.
+constexpr absl::Duration kIdleTimeout = absl::Seconds(5);
+constexpr size_t kMaxHeaderBytes = 8192;
+
+HttpResponse Text(int status, std::string body) {
+  return {.status = status, .content_type = "text/plain", .body = std::move(body)};
 }
 
-int AnswerCheck(mg_connection* connection, void* check) {
-  const absl::Status status = (*static_cast<std::function<absl::Status()>*>(check))();
-  return status.ok() ? Answer(connection, 200, "text/plain", "ok\n")
-                     : Answer(connection, 503, "text/plain", absl::StrCat(status.message(), "\n"));
-}
-
-int AnswerMetrics(mg_connection* connection, void* metrics) {
-  return Answer(connection, 200, Metrics::kContentType, static_cast<Metrics*>(metrics)->Render());
+HttpResponse AnswerCheck(const absl::Status& status) {
+  return status.ok() ? Text(200, "ok\n") : Text(503, absl::StrCat(status.message(), "\n"));
 }
 
 }  // namespace
 
+HttpResponse AdminServer::Answer(const HttpRequest& request) const {
+  const bool known = request.path == "/metrics" || request.path == "/health" || request.path == "/ready";
+  if (!known) return Text(404, "want /metrics, /health or /ready\n");
+  if (request.method != "GET" && request.method != "HEAD") {
+    HttpResponse response = Text(405, "want GET\n");
+    response.headers.push_back({"Allow", "GET, HEAD"});
+    return response;
+  }
+  if (request.path == "/health") return AnswerCheck(checks_.health());
+  if (request.path == "/ready") return AnswerCheck(checks_.ready());
+  return {.content_type = Metrics::kContentType, .body = metrics_->Render()};
+}
+
 absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(const std::string& listen, Metrics* metrics,
                                                                 Checks checks) {
-  std::unique_ptr<AdminServer> server(new AdminServer(std::move(checks)));
-  // Two threads: a scrape and a probe may come together. Requests carry no body and time out.
-  const char* options[] = {"listening_ports",    listen.c_str(), "num_threads", "2",
-                           "request_timeout_ms", "5000",         nullptr};
-  const mg_callbacks callbacks = {};
-  const mg_init_data init = {&callbacks, nullptr, options};
-  char why[256] = "";
-  mg_error_data error = {};
-  error.text = why;
-  error.text_buffer_size = sizeof(why);
-  server->context_ = mg_start2(const_cast<mg_init_data*>(&init), &error);
-  if (server->context_ == nullptr) {
-    return absl::UnavailableError(absl::StrCat("admin_listen ", listen, ": ", why));
+  absl::StatusOr<HttpServerOptions> options = ListenOn(listen);
+  if (!options.ok()) return options.status();
+  std::unique_ptr<AdminServer> admin(new AdminServer(metrics, std::move(checks)));
+  options->handler_threads = 1;
+  options->max_connections = kMaxConnections;
+  options->max_queued_requests = kMaxConnections;
+  options->limits.max_header_bytes = kMaxHeaderBytes;
+  options->limits.max_body_bytes = 0;
+  options->header_timeout = kIdleTimeout;
+  options->idle_timeout = kIdleTimeout;
+  // A probe does not wait for a scrape.
+  options->at_once = [](const HttpRequest& request) { return request.path != "/metrics"; };
+  absl::StatusOr<std::unique_ptr<HttpServer>> server =
+      HttpServer::Start(*options, [admin = admin.get()](HttpRequest request, HttpResponder responder) {
+        responder.Respond(admin->Answer(request));
+      });
+  if (!server.ok()) {
+    return absl::UnavailableError(absl::StrCat("admin_listen: ", server.status().message()));
   }
-  mg_set_request_handler(server->context_, "/metrics$", AnswerMetrics, metrics);
-  mg_set_request_handler(server->context_, "/health$", AnswerCheck, &server->checks_.health);
-  mg_set_request_handler(server->context_, "/ready$", AnswerCheck, &server->checks_.ready);
-  return server;
-}
-
-AdminServer::~AdminServer() {
-  if (context_ != nullptr) mg_stop(context_);
-}
-
-int AdminServer::port() const {
-  mg_server_port port = {};
-  return mg_get_server_ports(context_, 1, &port) == 1 ? port.port : 0;
+  admin->server_ = *std::move(server);
+  return admin;
 }
 
 }  // namespace aludel
