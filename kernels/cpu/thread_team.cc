@@ -60,10 +60,11 @@ ThreadTeam::~ThreadTeam() {
 void ThreadTeam::Run(int64_t tasks, absl::FunctionRef<void(int64_t)> body) {
   ALUDEL_CHECK(tasks >= 0 && tasks < static_cast<int64_t>(kUnclaimed));
   std::unique_lock<std::mutex> lock(busy_, std::defer_lock);
-  if (workers_.empty() || tasks < 2 || !lock.try_lock()) {
+  if (workers_.empty() || tasks < 2 || !lock.try_lock() || pressure_.Alone(TeamPressure::Clock::now())) {
     for (int64_t task = 0; task < tasks; ++task) body(task);
     return;
   }
+  const TeamPressure::Clock::time_point begun = TeamPressure::Clock::now();
   body_ = &body;
   unfinished_.store(static_cast<uint32_t>(tasks), std::memory_order_relaxed);
   const uint32_t number = loops_.load(std::memory_order_relaxed) + 1;
@@ -78,11 +79,14 @@ void ThreadTeam::Run(int64_t tasks, absl::FunctionRef<void(int64_t)> body) {
   loops_.store(number);  // sequentially consistent, as a worker's last look before it sleeps
   loops_.notify_all();
   RunAll(0);
+  const TeamPressure::Clock::time_point ran = TeamPressure::Clock::now();
   const auto finished = [this] { return unfinished_.load(std::memory_order_acquire) == 0; };
   while (!SpinUntil(finished)) {
     const uint32_t left = unfinished_.load(std::memory_order_acquire);
     if (left != 0) unfinished_.wait(left);
   }
+  const TeamPressure::Clock::time_point ended = TeamPressure::Clock::now();
+  pressure_.Observe(ran - begun, ended - ran, ended);
 }
 
 bool ThreadTeam::RunOne(Stretch& stretch) {

@@ -8,6 +8,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
+#include "kernels/cpu/team_pressure.h"
 
 namespace aludel::cpu {
 
@@ -16,7 +17,8 @@ namespace aludel::cpu {
 // cores must not wait for each other's threads either, so tasks are claimed one by one, and a loop ends when
 // its tasks have: a worker that the kernel keeps off its core is not waited for unless it has claimed one.
 // Every thread begins with a stretch of tasks of its own, in order, so that what it reads from memory is one
-// stream; then it helps others with theirs.
+// stream; then it helps others with theirs. Where the workers do not get cores of their own, the caller does
+// without them for a while (TeamPressure).
 // Thread-safe: a loop that begins while another runs is done by its caller alone. Nested loops likewise.
 class ThreadTeam {
  public:
@@ -49,7 +51,8 @@ class ThreadTeam {
   void Work(int self);
 
   const int threads_;
-  std::mutex busy_;  // held by the thread whose loop is under way
+  std::mutex busy_;        // held by the thread whose loop is under way
+  TeamPressure pressure_;  // guarded by busy_
   // body_ and the stretches' ends are written only while nothing can be claimed there, and read only
   // by claimants.
   std::vector<Stretch> stretches_;  // [threads]

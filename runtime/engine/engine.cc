@@ -16,6 +16,7 @@
 #include "runtime/engine/engine_step.h"
 #include "runtime/engine/scheduler.h"
 #include "runtime/engine/sequence.h"
+#include "runtime/engine/step_pace.h"
 #include "runtime/engine/token_emitter.h"
 #include "runtime/status_macros.h"
 
@@ -46,6 +47,7 @@ class Engine::Impl {
         blocks_(model->hash(), options, pool_.get(), &counters_),
         intake_(model, pool_.get(), &blocks_, &counters_),
         runner_(model, pool_.get(), &blocks_),
+        pace_(options.max_num_batched_tokens),
         emitter_(model->config().eos_ids, model->config().vocab) {
     stats_.kv_blocks_total = options_.kv_blocks;
     stats_.last_progress = std::chrono::steady_clock::now();
@@ -124,6 +126,7 @@ class Engine::Impl {
   EngineBlocks blocks_;
   EngineIntake intake_;
   StepRunner runner_;
+  StepPace pace_;
   TokenEmitter emitter_;
   std::thread thread_;
 };
@@ -246,6 +249,7 @@ bool Engine::Impl::Step() {
   const std::vector<StepItem> plan = blocks_.Plan(sequences_);
   if (plan.empty()) return false;
   std::vector<StepResult> results;
+  const SteadyClock::time_point begun = SteadyClock::now();
   const absl::Status status = runner_.Run(plan, sequences_, &results);
   ++counters_.steps;
   if (!status.ok()) {
@@ -253,6 +257,9 @@ bool Engine::Impl::Step() {
   }
   int64_t tokens = 0;
   for (const StepResult& result : results) tokens += result.tokens;
+  pace_.Observe(tokens, std::chrono::duration<double>(SteadyClock::now() - begun).count(),
+                sequences_.size() > 1);
+  blocks_.SetTokenBudget(pace_.budget());
   for (const StepResult& result : results) AfterStep(*sequences_.at(result.id), result, tokens);
   return true;
 }

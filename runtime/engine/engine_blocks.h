@@ -37,6 +37,8 @@ class EngineBlocks {
   // Plans the next step over all sequences that do not wait for frames; carries out its preemptions, and lets
   // sequences that have not started share what the cache has of them.
   std::vector<StepItem> Plan(const SequenceMap& sequences);
+  // Tokens of the next steps, at most max_num_batched_tokens.
+  void SetTokenBudget(int64_t tokens) { token_budget_ = tokens; }
   // Allocates the sequence's own blocks for its next `tokens` tokens; the plan has made sure that they
   // are free.
   void Prepare(Sequence& sequence, int64_t tokens, Stream stream);
@@ -59,7 +61,7 @@ class EngineBlocks {
 
   const std::string model_hash_;
   const int block_tokens_;
-  const int64_t token_budget_;
+  int64_t token_budget_;
   BlockPool* const pool_;
   EngineStats* const counters_;
   const std::unique_ptr<PrefixCache> cache_;  // null: switched off

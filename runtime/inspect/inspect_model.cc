@@ -198,7 +198,8 @@ absl::StatusOr<Side> ReadSide(const std::string& directory) {
   Side side;
   ALUDEL_ASSIGN_OR_RETURN(side.config, ModelConfig::Load(directory));
   ALUDEL_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(directory));
-  side.identity = IdentityOf(side.config, "", {tokenizer->fingerprint(), tokenizer->vocabulary_fingerprint()}, 0);
+  side.identity =
+      IdentityOf(side.config, "", {tokenizer->fingerprint(), tokenizer->vocabulary_fingerprint()}, 0);
   ALUDEL_ASSIGN_OR_RETURN(const json root, LoadTokenizerJson(directory));
   side.vocabulary = ReadVocabulary(root);
   ALUDEL_ASSIGN_OR_RETURN(side.added_tokens,

@@ -204,6 +204,7 @@ void Transformer::FinishLayer(int layer, absl::Span<const SequenceRows> rows, in
   ops.Gemm(h, *w.gate_up, w.gate_up_bias.as<float>(), /*accumulate=*/false, gate_up, stream_);
   ops.SiluMul(gate_up.Rows(0, count), activated.Rows(0, count), stream_);
   ops.Gemm(activated, *w.down, w.down_bias.as<float>(), /*accumulate=*/true, x, stream_);
+  layers_run_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void Transformer::Head(const Batch& batch, const Output& output) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -83,6 +84,9 @@ class Transformer {
   // XXH3-128 over config.json and the weight files, hex: identifies this model to peers and artifacts.
   const std::string& hash() const { return hash_; }
   const LoadReport& load_report() const { return load_report_; }
+  // Layers run since the model was loaded: it moves inside a step, so that a slow one is not taken for a stuck
+  // one. From any thread.
+  uint64_t layers_run() const { return layers_run_.load(std::memory_order_relaxed); }
   Device* device() const { return device_; }
   // Positions a sequence may use.
   int64_t context() const;
@@ -152,6 +156,7 @@ class Transformer {
   Device* device_;
   ModelConfig config_;
   TransformerOptions options_;
+  std::atomic<uint64_t> layers_run_{0};
   std::string hash_;
   LoadReport load_report_;
   RopeFrequencies rope_;

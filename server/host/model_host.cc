@@ -66,8 +66,8 @@ std::string Machine(bool cpu) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelOptions& options,
-                                                           const CodecOptions& codec_options,
-                                                           CodecSide side, const LoadProgress& progress) {
+                                                           const CodecOptions& codec_options, CodecSide side,
+                                                           const LoadProgress& progress) {
   auto host = std::make_unique<ModelHost>();
   // Small files first: a missing one is reported before gigabytes are loaded.
   ALUDEL_RETURN_IF_ERROR(ModelConfig::Load(options.directory).status());
@@ -132,7 +132,9 @@ const KvCodec* ModelHost::FindCodec(absl::string_view name) const {
 }
 
 v1::ModelIdentity ModelHost::Identity() const {
-  return ToProto(IdentityOf(model_->config(), model_->hash(), {tokenizer_->fingerprint(), tokenizer_->vocabulary_fingerprint()}, model_->options().rope_length));
+  return ToProto(IdentityOf(model_->config(), model_->hash(),
+                            {tokenizer_->fingerprint(), tokenizer_->vocabulary_fingerprint()},
+                            model_->options().rope_length));
 }
 
 std::string ModelHost::Numerics() const {
@@ -168,8 +170,14 @@ EngineStats ModelHost::Stats() {
   return stats;
 }
 
-absl::Duration ModelHost::EngineSilence() const {
-  return absl::FromChrono(std::chrono::steady_clock::now() - engine_->stats().last_progress);
+absl::Duration ModelHost::EngineSilence() {
+  const auto now = std::chrono::steady_clock::now();
+  absl::MutexLock lock(&mutex_);
+  if (const uint64_t layers = model_->layers_run(); layers != layers_seen_) {
+    layers_seen_ = layers;
+    layers_moved_ = now;
+  }
+  return absl::FromChrono(now - std::max(layers_moved_, engine_->stats().last_progress));
 }
 
 size_t ModelHost::HandoffBytesBound(const KvCodec& codec, int64_t tokens) const {

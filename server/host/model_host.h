@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -48,8 +49,9 @@ class ModelHost {
   std::string Numerics() const;
   // The engine's. Logs why steps are not captured as graphs, once for each reason.
   EngineStats Stats();
-  // How long ago the engine's thread last made a step or, idle, turned its loop.
-  absl::Duration EngineSilence() const;
+  // For how long the engine's thread has run no layer, nor looked up while idle. To be asked regularly: progress
+  // inside a step is seen from one call to the next.
+  absl::Duration EngineSilence();
 
   // Bound on the bytes of all frames of a handoff of `tokens` tokens, however the producer cuts its chunks
   // (within reason: a producer that cuts finer than a quarter of our chunk runs out of room and the prompt is
@@ -82,6 +84,8 @@ class ModelHost {
   std::unique_ptr<Engine> engine_;
   absl::Mutex mutex_;
   std::string logged_trouble_ ABSL_GUARDED_BY(mutex_);
+  uint64_t layers_seen_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::chrono::steady_clock::time_point layers_moved_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace aludel

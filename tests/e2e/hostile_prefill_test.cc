@@ -40,7 +40,8 @@ class FakePrefill : public v1::Prefill::Service {
     const ModelConfig config = *ModelConfig::Load("deploy/demo/base");
     description_.set_protocol_version(kHandoffVersion);
     const auto tokenizer = *Tokenizer::Load("deploy/demo/base");
-    *description_.mutable_model() = ToProto(IdentityOf(config, "", {tokenizer->fingerprint(), tokenizer->vocabulary_fingerprint()}, 0));
+    *description_.mutable_model() =
+        ToProto(IdentityOf(config, "", {tokenizer->fingerprint(), tokenizer->vocabulary_fingerprint()}, 0));
     description_.add_formats()->set_name("raw");
     transport_ = *OpenTransport({.kind = kind,
                                  .accepts = false,
