@@ -17,7 +17,7 @@ PROMETHEUS_OWN = {"up"}
 
 def exported() -> Set[str]:
     """Names of series that server/observe/metrics.cc can export."""
-    source = (ROOT / "server" / "metrics.cc").read_text()
+    source = (ROOT / "server" / "observe" / "metrics.cc").read_text()
     names = set()
     for kind, name in re.findall(r'Make<(\w+)>\(\s*"(\w+)"', source):
         names |= {name + suffix for suffix in ("_bucket", "_sum", "_count")} if kind == "Histogram" else {name}
