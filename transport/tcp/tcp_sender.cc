@@ -26,28 +26,7 @@ TcpSender::TcpSender(std::unique_ptr<TcpStream> stream, const LinkEmulator& link
 
 void TcpSender::Queue(TcpSend send) {
   if (stream_ == nullptr) return Finish(send, failure_);
-  LinkFate fate = link_.Admit(MonotonicNow(), send.payload);
-  send.due = fate.due;
-  if (fate.kind != LinkFate::kWell) counters_->CountEmulatedFault();
-  if (fate.kind == LinkFate::kDuplicate) {
-    // Its payload is its own: the first one's ends with the first `done`.
-    TcpSend again{.head = send.head,
-                  .payload = {},
-                  .done = [](const absl::Status&) {},
-                  .due = send.due,
-                  .copy = {send.payload.begin(), send.payload.end()}};
-    again.payload = again.copy;
-    state_->unfinished.fetch_add(1, std::memory_order_relaxed);
-    queue_.push_back(std::move(send));
-    queue_.push_back(std::move(again));
-    return;
-  }
-  send.lost = fate.kind == LinkFate::kLost;
-  if (fate.kind == LinkFate::kCorrupt) {
-    send.copy = std::move(fate.corrupted);
-    send.payload = send.copy;
-  }
-  queue_.push_back(std::move(send));
+  QueueOverLink(&link_, MonotonicNow(), std::move(send), counters_, &state_->unfinished, &queue_);
 }
 
 absl::Time TcpSender::Advance(absl::Time now) {
