@@ -125,14 +125,18 @@ void HttpConnection::Read(Io wait) {
   if (reading_ || input_ended_ || phase_ == Phase::kClosed) return;
   if (Room() == 0) return;  // the exchange's end makes some, and goes on here
   reading_ = true;
-  // Waiting without a buffer keeps an idle connection small.
-  socket_.Wait(wait, [weak = weak_from_this()](const error_code& ec) {
+  auto readable = [weak = weak_from_this()](const error_code& ec) {
     const auto self = weak.lock();
     if (self == nullptr || self->phase_ == Phase::kClosed) return;
     self->reading_ = false;
     if (ec) return self->Close();
     self->OnReadable();
-  });
+  };
+  if (wait == Io::kWaitRead && socket_.buffered()) {
+    return asio::post(loop_->context, [readable = std::move(readable)] { readable(error_code()); });
+  }
+  // Waiting without a buffer keeps an idle connection small.
+  socket_.Wait(wait, std::move(readable));
 }
 
 void HttpConnection::OnReadable() {
@@ -206,7 +210,11 @@ void HttpConnection::Dispatch() {
   DisarmReadTimer();
   HttpRequest request = parser_->Release();
   parser_.reset();
-  HttpBodyBudget::Share body_share = std::move(body_share_);  // until the handler returns
+  if (!request.body.empty()) {
+    // The budget lives as long as its share.
+    request.body_share = std::make_shared<std::pair<std::shared_ptr<HttpServerState>, HttpBodyBudget::Share>>(
+        state_, std::move(body_share_));
+  }
   request.peer = peer_;
   request.began = request_began_;
   request.received = std::chrono::steady_clock::now();
@@ -223,11 +231,11 @@ void HttpConnection::Dispatch() {
     return exchange->Respond(state_->Refusal(request, {503, "too many requests wait for a handler", 1}),
                              nullptr);
   }
-  asio::post(*state_->handler_pool, [state = state_, body_share = std::move(body_share),
-                                     request = std::move(request), exchange = std::move(exchange)]() mutable {
-    state->queued_requests.fetch_sub(1);
-    state->handler(std::move(request), HttpResponder(std::move(exchange)));
-  });
+  asio::post(*state_->handler_pool,
+             [state = state_, request = std::move(request), exchange = std::move(exchange)]() mutable {
+               state->queued_requests.fetch_sub(1);
+               state->handler(std::move(request), HttpResponder(std::move(exchange)));
+             });
 }
 
 HttpRequest HttpConnection::Head() const {

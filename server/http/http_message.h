@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,7 +23,8 @@ struct HttpRequest {
   std::string query;  // behind '?', still percent-encoded
   std::vector<HttpHeader> headers;
   std::string body;
-  int version = 11;  // 10 or 11
+  std::shared_ptr<void> body_share;  // the body's part of max_total_body_bytes, as long as this lives
+  int version = 11;                  // 10 or 11
   bool keep_alive = true;
   std::string peer;                                // "address:port"
   std::chrono::steady_clock::time_point began;     // when its first byte was read: deadlines count from here

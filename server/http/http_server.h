@@ -29,7 +29,7 @@ struct HttpServerOptions {
   int max_connections = 20000;
   int max_queued_requests = 4096;  // waiting for a handler thread; beyond: 503
   HttpLimits limits;
-  // Bodies in memory, from their first byte until their handler returns, over all connections; beyond: 503.
+  // Bodies in memory, from their first byte until their HttpRequest dies, over all connections; beyond: 503.
   size_t max_total_body_bytes = 256 << 20;
   const TlsContext* tls = nullptr;                    // null: plain HTTP; must outlive the server
   absl::Duration header_timeout = absl::Seconds(10);  // first byte to end of header

@@ -102,6 +102,8 @@ HttpSocket::Io HttpSocket::Write(const char* data, size_t size, size_t* written)
   return FromPlain(ec, Io::kWaitWrite);
 }
 
+bool HttpSocket::buffered() const { return tls_ != nullptr && !broken_ && SSL_pending(tls_.get()) > 0; }
+
 void HttpSocket::ShutdownSend() {
   if (tls_ != nullptr && !broken_ && SSL_is_init_finished(tls_.get())) {
     // One attempt: a peer that leaves no room for the alert learns of the end from TCP.

@@ -28,10 +28,13 @@ class HttpSocket {
 
   // The first thing to do, until it is kDone; at once where there is no TLS.
   Io Handshake();
-  // At least one byte where kDone.
+  // At least one byte where kDone. What `capacity` leaves of a TLS record stays here, where no readiness of the
+  // descriptor tells of it: see buffered().
   Io Read(char* data, size_t capacity, size_t* size);
   // At least one byte where kDone.
   Io Write(const char* data, size_t size, size_t* written);
+  // Whether Read has bytes without the descriptor. Ask before waiting to read.
+  bool buffered() const;
   // Nothing more will be written. Reading goes on.
   void ShutdownSend();
   void Close();

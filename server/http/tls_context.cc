@@ -46,6 +46,8 @@ absl::StatusOr<std::shared_ptr<SSL_CTX>> LoadFiles(const TlsFiles& files) {
   // Buffers of idle connections are given back, and a write may go on from a string that was moved.
   SSL_CTX_set_mode(context.get(), SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE |
                                       SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  // One record a call: a peer that sends nothing but key updates must not hold the thread inside OpenSSL.
+  SSL_CTX_clear_mode(context.get(), SSL_MODE_AUTO_RETRY);
   SSL_CTX_set_alpn_select_cb(context.get(), ChooseProtocol, nullptr);
   if (SSL_CTX_use_certificate_chain_file(context.get(), files.certificate.c_str()) != 1) {
     return Unusable(files.certificate, "no usable certificate");

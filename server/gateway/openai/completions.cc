@@ -103,7 +103,8 @@ std::optional<ApiError> Completions::Tokenize(const ServedModel& model, Completi
 std::optional<ApiError> Completions::Prepare(Call* call, WorkPool::Task* task) const {
   CompletionRequest* const request = &call->request;
   v1::GenerateRequest* const generate = &call->generate;
-  const std::string body = std::move(call->http.body);  // not kept while the answer is made
+  const std::string body = std::move(call->http.body);  // neither is kept while the answer is made
+  const std::shared_ptr<void> body_share = std::move(call->http.body_share);
   if (auto error = call->chat ? ParseChatRequest(body, request) : ParseCompletionRequest(body, request)) {
     return error;
   }

@@ -101,6 +101,30 @@ class Tls : public ::testing::Test {
   std::unique_ptr<HttpServer> server_;
 };
 
+// A record is decrypted as a whole. Where unparsed input is at its bound the server takes a part of it, and the rest
+// makes no socket readable.
+TEST_F(Tls, GoesOnWithTheRestOfARecord) {
+  StartServer();
+  TlsClient client(server_->port());
+  ASSERT_TRUE(client.connected());
+  const std::string request = "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n";
+  int requests = 0;
+  std::string pipelined;
+  while (pipelined.size() < 40000) {
+    pipelined += request;
+    ++requests;
+  }
+  client.Send(pipelined + "GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  // Until the server closes; a server that waits for the socket sends nothing for the client's ten seconds.
+  const std::string answers = client.ReadUntil("never");
+  int ended = 0;
+  for (size_t at = answers.find("data: 99 "); at != std::string::npos;
+       at = answers.find("data: 99 ", at + 1)) {
+    ++ended;
+  }
+  EXPECT_EQ(ended, requests + 1);
+}
+
 TEST_F(Tls, ServesRequestsAndStreamsOnOneConnection) {
   StartServer();
   for (const int version : {TLS1_2_VERSION, TLS1_3_VERSION}) {
