@@ -13,6 +13,7 @@ namespace aludel {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 class Config : public ::testing::Test {
@@ -156,6 +157,26 @@ TEST_F(Config, AFieldThatWasRenamedIsRefusedWithItsNewName) {
   EXPECT_THAT(error, HasSubstr("config_test.textproto:2:"));
   EXPECT_THAT(error, HasSubstr("\"chunk_tokens\". Its name is max_num_batched_tokens."));
   EXPECT_THAT(PrefillError("handover_window_bytes: 5"), HasSubstr("Its name is handoff_window_bytes."));
+}
+
+TEST_F(Config, AFidelityIsOneOfFourAndItsFormerNameIsRefusedWithItsNewOne) {
+  for (const auto& [planner, fidelity] :
+       {std::pair("", Fidelity::kFast), std::pair("fidelity: 'exact'", Fidelity::kExact),
+        std::pair("fidelity: 'high'", Fidelity::kHigh),
+        std::pair("fidelity: 'balanced'", Fidelity::kBalanced),
+        std::pair("fidelity: 'fast'", Fidelity::kFast)}) {
+    const auto options =
+        LoadDecodeOptions(Write(absl::StrCat("engine { directory: 'm' } planner { ", planner, " }")));
+    ASSERT_TRUE(options.ok()) << options.status();
+    EXPECT_EQ(options->planner.fidelity, fidelity) << planner;
+  }
+  const std::string start = "engine { directory: 'm' }\nplanner { fidelity: ";
+  EXPECT_THAT(
+      DecodeError(start + "'coded' }"),
+      HasSubstr("config_test.textproto:2: planner.fidelity: found \"coded\", want one of exact, high, "
+                "balanced, fast. Its name is fast."));
+  EXPECT_THAT(DecodeError(start + "'best' }"),
+              EndsWith("found \"best\", want one of exact, high, balanced, fast"));
 }
 
 TEST_F(Config, TheFormerNamesOfTestKeysAreRefusedWithTheirNewOnes) {
