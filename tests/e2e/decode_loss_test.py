@@ -37,7 +37,6 @@ class Fleet:
             self.decodes.append(Server(f"decode-{number}", binaries / "aludel-decode", f"""
 listen: "127.0.0.1:{listen}" admin_listen: "127.0.0.1:{admin}" served_model_name: "chat"
 engine {{ directory: "deploy/demo/chat" threads: 1 max_num_seqs: 8 kv_blocks: 1024 }}
-transport {{ ucx_transports: "tcp" ucx_devices: "lo" }}
 """, folder, admin))
         self.gateway = Server("gateway", binaries / "aludel-gateway", f"""
 listen: "127.0.0.1:{self.gateway_port}"
