@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Dict, List, Optional
 
 QUESTIONS = Path(__file__).resolve().parent / "questions.jsonl"
-PLANS = {"coded": "handed-over cache", "exact": "local prefill (oracle)"}
+PLANS = {"fast": "handed-over cache", "exact": "local prefill (oracle)"}
 MAX_TOKENS = 32
 TIMEOUT_S = 120
 
@@ -89,7 +89,7 @@ def ask(url: str, model: str, entry: Dict, fidelity: str, wire_format: str = "",
         "messages": [{"role": "user", "content": entry["context"] + "\n" + entry["question"]}],
         "aludel": {"fidelity": fidelity},
     }
-    if wire_format and fidelity == "coded":
+    if wire_format and fidelity == "fast":
         body["aludel"]["format"] = wire_format
     command = ["curl", "-sS", "-N", "--max-time", str(TIMEOUT_S), "-H", "Content-Type: application/json",
                "--data-binary", "@-", url + "/v1/chat/completions"]
@@ -189,9 +189,9 @@ def main() -> int:
             print(tallies[fidelity].line(label))
     if failed:
         print(f"  {failed} of {2 * len(entries)} requests failed")
-    local = len(tallies["coded"].f1) - tallies["coded"].remote
+    local = len(tallies["fast"].f1) - tallies["fast"].remote
     if local:
-        print(f"  {local} of {len(tallies['coded'].f1)} handoffs did not take place; the decode server's log says why")
+        print(f"  {local} of {len(tallies['fast'].f1)} handoffs did not take place; the decode server's log says why")
     return 1 if failed or local else 0
 
 

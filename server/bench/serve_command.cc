@@ -225,7 +225,7 @@ absl::Status ServeCommand(int argc, char** argv) {
   flags.Add("ignore-eos", &values.ignore_eos, "answers as long as they may be (Aludel, vLLM)");
   flags.Add("max-tokens", "N", &values.max_tokens, "tokens of an answer, at most");
   flags.Add("api-key", "KEY", &values.api_key, "sent as a bearer token");
-  flags.Add("fidelity", "NAME", &values.fidelity, "Aludel's exact or coded");
+  flags.Add("fidelity", "NAME", &values.fidelity, "Aludel's exact, high, balanced or fast");
   flags.Add("format", "NAME", &values.format, "Aludel's wire format to force");
   flags.Add("deadline-ms", "N", &values.deadline_ms, "Aludel's deadline of a request; 0: the server's");
   flags.Add("slo-ttft-ms", "N", &values.objective.ttft_ms, "a good request's time to first token; 0: any");

@@ -32,9 +32,15 @@ std::string RenamedField(const std::string& message) {
       {"handover_window_bytes", "handoff_window_bytes"},
       {"handover_trace_directory", "handoff_trace_directory"},
       {"native_tail_tokens", "recomputed_tail_tokens"},
-      {"emulated_lost_share", "emulated_drop_rate"},
-      {"emulated_spoiled_share", "emulated_corrupt_rate"},
-      {"emulated_doubled_share", "emulated_duplicate_rate"},
+      {"emulated_bytes_per_second", "testing { bytes_per_second }"},
+      {"emulated_delay_ms", "testing { delay_ms }"},
+      {"emulated_drop_rate", "testing { drop_rate }"},
+      {"emulated_corrupt_rate", "testing { corrupt_rate }"},
+      {"emulated_duplicate_rate", "testing { duplicate_rate }"},
+      {"emulated_lost_share", "testing { drop_rate }"},
+      {"emulated_spoiled_share", "testing { corrupt_rate }"},
+      {"emulated_doubled_share", "testing { duplicate_rate }"},
+      {"emulated_seed", "testing { seed }"},
   };
   for (const auto& [old_name, name] : kRenamed) {
     if (absl::StrContains(message, absl::StrCat("no field named \"", old_name, "\""))) {

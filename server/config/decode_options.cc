@@ -16,9 +16,10 @@ PlannerOptions ReadPlanner(const ConfigSection& section, const v1::PlannerConfig
   static const std::map<std::string, Fidelity> kFidelities = {{"exact", Fidelity::kExact},
                                                               {"high", Fidelity::kHigh},
                                                               {"balanced", Fidelity::kBalanced},
-                                                              {"fast", Fidelity::kFast},
-                                                              {"coded", Fidelity::kCoded}};
-  section.CheckOneOf("fidelity", {"exact", "high", "balanced", "fast", "coded"});
+                                                              {"fast", Fidelity::kFast}};
+  section.Check(planner.fidelity() != "coded", "fidelity", "\"coded\"",
+                "one of exact, high, balanced, fast. Its name is fast.");
+  section.CheckOneOf("fidelity", {"exact", "high", "balanced", "fast"});
   section.CheckOneOf("policy", {"first", "fastest"});
   section.CheckRange("min_remote_tokens", 0, kMaxTokens);
   section.CheckRange("recomputed_tail_tokens", 1, kMaxTokens);

@@ -20,11 +20,11 @@ struct ShadowOptions {
   absl::Duration max_wait;
 };
 
-// What may be lost of a cache. kFast and kCoded: anything.
-enum class Fidelity : uint8_t { kExact, kHigh, kBalanced, kFast, kCoded };
+// What may be lost of a cache. kFast: anything.
+enum class Fidelity : uint8_t { kExact, kHigh, kBalanced, kFast };
 
 struct PlannerOptions {
-  Fidelity fidelity = Fidelity::kCoded;
+  Fidelity fidelity = Fidelity::kFast;
   std::string format;  // "": the first shared one
   int64_t min_remote_tokens = 32;
   int64_t recomputed_tail_tokens = 1;

@@ -73,6 +73,23 @@ CodecOptions ReadCodec(const ConfigSection& section, const v1::CodecConfig& code
   return options;
 }
 
+LinkEmulation ReadTransportTesting(const ConfigSection& section, const v1::TransportTesting& testing) {
+  section.Check(testing.bytes_per_second() >= 0, "bytes_per_second", absl::StrCat(testing.bytes_per_second()),
+                "0 or more");
+  section.CheckRange("delay_ms", 0, 60000);
+  for (const auto& [field, rate] :
+       {std::pair("drop_rate", testing.drop_rate()), std::pair("corrupt_rate", testing.corrupt_rate()),
+        std::pair("duplicate_rate", testing.duplicate_rate())}) {
+    section.Check(rate >= 0 && rate <= 1.0 / 3, field, absl::StrCat(rate), "0 to 1/3");
+  }
+  return {.bytes_per_second = testing.bytes_per_second(),
+          .delay = absl::Milliseconds(testing.delay_ms()),
+          .drop_rate = testing.drop_rate(),
+          .corrupt_rate = testing.corrupt_rate(),
+          .duplicate_rate = testing.duplicate_rate(),
+          .seed = testing.seed()};
+}
+
 std::string AnyPortOf(const std::string& listen) { return listen.substr(0, listen.rfind(':')) + ":0"; }
 
 TransportOptions ReadTransport(const ConfigSection& section, const v1::TransportConfig& transport,
@@ -93,26 +110,12 @@ TransportOptions ReadTransport(const ConfigSection& section, const v1::Transport
                 "kind \"tcp\"");
   if (!transport.listen().empty()) section.CheckHostPort("listen");
   section.CheckRange("max_inflight_sends", 1, 1 << 20);
-  section.Check(transport.emulated_bytes_per_second() >= 0, "emulated_bytes_per_second",
-                absl::StrCat(transport.emulated_bytes_per_second()), "0 or more");
-  section.CheckRange("emulated_delay_ms", 0, 60000);
-  const LinkEmulation link{.bytes_per_second = transport.emulated_bytes_per_second(),
-                           .delay = absl::Milliseconds(transport.emulated_delay_ms()),
-                           .drop_rate = transport.emulated_drop_rate(),
-                           .corrupt_rate = transport.emulated_corrupt_rate(),
-                           .duplicate_rate = transport.emulated_duplicate_rate(),
-                           .seed = transport.emulated_seed()};
-  for (const auto& [field, share] : {std::pair("emulated_drop_rate", link.drop_rate),
-                                     std::pair("emulated_corrupt_rate", link.corrupt_rate),
-                                     std::pair("emulated_duplicate_rate", link.duplicate_rate)}) {
-    section.Check(share >= 0 && share <= 1.0 / 3, field, absl::StrCat(share), "0 to 1/3");
-  }
   return TransportOptions{.kind = transport.kind(),
                           .listen = transport.listen().empty() ? AnyPortOf(grpc_listen) : transport.listen(),
                           .ucx_transports = transport.ucx_transports(),
                           .ucx_devices = transport.ucx_devices(),
                           .max_inflight_sends = static_cast<int>(transport.max_inflight_sends()),
-                          .link = link};
+                          .link = ReadTransportTesting(section.Nested("testing"), transport.testing())};
 }
 
 TransportTls DataPlaneTls(const GrpcTlsOptions& tls, std::vector<std::string> peer_identities) {

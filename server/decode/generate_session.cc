@@ -38,7 +38,6 @@ PlanRequest ReadPlanRequest(const v1::GenerateRequest& request) {
   if (request.fidelity() == v1::FIDELITY_HIGH) wanted.fidelity = Fidelity::kHigh;
   if (request.fidelity() == v1::FIDELITY_BALANCED) wanted.fidelity = Fidelity::kBalanced;
   if (request.fidelity() == v1::FIDELITY_FAST) wanted.fidelity = Fidelity::kFast;
-  if (request.fidelity() == v1::FIDELITY_CODED) wanted.fidelity = Fidelity::kCoded;
   wanted.targets.assign(request.prefill_targets().begin(), request.prefill_targets().end());
   return wanted;
 }

@@ -106,7 +106,7 @@ class Server:
 
 
 class Fleet:
-    """All servers. `faults` is put into the prefill servers' transport settings."""
+    """All servers. `faults` is put into the prefill servers' transport.testing settings."""
 
     def __init__(self, binaries: Path, folder: Path, faults: str, seed: int, handoff_timeout_ms: int = 2000) -> None:
         ports = iter(free_ports(10))
@@ -120,7 +120,7 @@ class Fleet:
 listen: "127.0.0.1:{grpc[name]}" admin_listen: "127.0.0.1:{admin}"
 engine {{ directory: "deploy/demo/base" threads: 1 max_num_seqs: 8 kv_blocks: 512 }}
 codec {{ artifact: "deploy/demo/codec" }}
-transport {{ emulated_seed: {seed + number} {faults} }}
+transport {{ testing {{ seed: {seed + number} {faults} }} }}
 send_arena_bytes: 33554432 frame_cache_bytes: {0 if number == 1 else 4 << 20} drain_timeout_ms: 3000
 """)
         for number in (1, 2):
@@ -490,8 +490,8 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1000, help="requests between looks at what is left")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--prompts", type=int, default=24)
-    parser.add_argument("--faults", help="transport settings of the prefill servers",
-                        default="emulated_drop_rate: 0.01 emulated_corrupt_rate: 0.01 emulated_duplicate_rate: 0.01")
+    parser.add_argument("--faults", help="transport.testing settings of the prefill servers",
+                        default="drop_rate: 0.01 corrupt_rate: 0.01 duplicate_rate: 0.01")
     parser.add_argument("--calm", action="store_true", help="no kills, no faults, no clients that leave")
     parser.add_argument("--state", type=Path, help="where to note progress, and go on from")
     parser.add_argument("--keep", type=Path, help="folder for configurations and logs")

@@ -25,8 +25,8 @@ std::string Fleet::PrefillConfig(int port, int admin_port) const {
                       "'\nlog { level: 'debug' }\nengine { directory: '", options_.prefill_model,
                       "' threads: 1 prefix_cache: true max_num_seqs: 4 kv_blocks: 256 ", options_.engine,
                       " }\ncodec { ", options_.codec, " }\n", "transport { ", TransportSettings(),
-                      " emulated_bytes_per_second: ", options_.bytes_per_second, " ", options_.link,
-                      " }\nsend_arena_bytes: ", options_.send_arena_bytes, "\ndrain_timeout_ms: 3000\n",
+                      " testing { bytes_per_second: ", options_.bytes_per_second, " ", options_.link,
+                      " } }\nsend_arena_bytes: ", options_.send_arena_bytes, "\ndrain_timeout_ms: 3000\n",
                       options_.both, options_.prefill);
 }
 

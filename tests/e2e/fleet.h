@@ -38,7 +38,7 @@ struct FleetOptions {
   int max_num_seqs = 4;
   int prefill_port = 0;         // not 0: somebody else serves Prefill there
   bool second_prefill = false;  // another prefill server, next best to the first
-  std::string link;             // transport settings of the prefill servers
+  std::string link;             // transport.testing settings of the prefill servers
   std::string both;             // settings of every server
   std::string engine;           // engine settings of every server
   std::string decode;           // of the decode server

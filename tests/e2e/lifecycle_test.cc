@@ -54,7 +54,7 @@ TEST(Lifecycle, AHandoffThatFailsGoesOnWithTheNextPrefillServer) {
 }
 
 TEST(Lifecycle, FramesThatTheLinkLosesAreMissedLongBeforeTheDeadline) {
-  Fleet fleet({.handoff_timeout_ms = 20000, .link = "emulated_drop_rate: 0.3"});
+  Fleet fleet({.handoff_timeout_ms = 20000, .link = "drop_rate: 0.3"});
   ASSERT_TRUE(fleet.Start());
   const Answer answer = fleet.Ask(Fleet::Request(kLong, 4));
   EXPECT_TRUE(answer.status.ok()) << answer.status;

@@ -35,7 +35,7 @@ class Trio:
 listen: "127.0.0.1:{ports[0]}" admin_listen: "127.0.0.1:{ports[1]}"
 engine {{ directory: "deploy/demo/base" threads: 1 }} codec {{ artifact: "deploy/demo/codec" }}
 transport {{ 
-  {f"emulated_bytes_per_second: {rate} emulated_delay_ms: 1" if rate else ""} }}
+  {f"testing {{ bytes_per_second: {rate} delay_ms: 1 }}" if rate else ""} }}
 """), "aludel-decode": (ports[3], f"""
 listen: "127.0.0.1:{ports[2]}" admin_listen: "127.0.0.1:{ports[3]}" served_model_name: "chat"
 engine {{ directory: "deploy/demo/chat" threads: 1 prefix_cache: false }} codec {{ artifact: "deploy/demo/codec" }}

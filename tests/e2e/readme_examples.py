@@ -38,7 +38,7 @@ def report_of(body: str) -> Dict:
 
 def check(command: str, url: str) -> str:
     """What is wrong with the answer; empty for nothing."""
-    asks_for_codes = '"fidelity": "coded"' in command or '"format": "aludel-' in command
+    asks_for_codes = '"fidelity": "fast"' in command or '"format": "aludel-' in command
     command = command.replace(ADDRESS, url).replace("curl ", "curl -sS -m 60 -w '\\n%{http_code}' ", 1)
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     if done.returncode != 0:

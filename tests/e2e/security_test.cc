@@ -187,7 +187,7 @@ TEST_F(Security, ATamperedFrameIsRefusedAndCounted) {
   FleetOptions options = Options();
   options.decode = "encrypt_frames: true\n";
   options.ucx_transports = "tcp";
-  options.link = "emulated_corrupt_rate: 0.3";
+  options.link = "corrupt_rate: 0.3";
   Fleet fleet(options);
   ASSERT_TRUE(fleet.Start());
   const Answer answer = fleet.Ask(Fleet::Request(Prompt(), 6));

@@ -81,7 +81,7 @@ class Servers:
             end(self.processes.pop("aludel-prefill"))
             self.wait_until(lambda: not self.ready(), deadline)
         self.start("aludel-prefill", f'''{self.prefill}
-            transport {{ kind: "ucx" trusted_network: true ucx_transports: "{TRANSPORTS}" emulated_bytes_per_second: {gbps * 1e9 / 8} }}''')
+            transport {{ kind: "ucx" trusted_network: true ucx_transports: "{TRANSPORTS}" testing {{ bytes_per_second: {gbps * 1e9 / 8} }} }}''')
         self.wait_until(self.ready, deadline)
 
     def check(self) -> None:

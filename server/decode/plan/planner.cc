@@ -33,7 +33,7 @@ std::vector<size_t> Order(absl::Span<const PlanTarget> targets, const std::vecto
 }
 
 bool Allows(const PlannerOptions& options, Fidelity fidelity, const std::string& format) {
-  if (fidelity == Fidelity::kFast || fidelity == Fidelity::kCoded) return true;
+  if (fidelity == Fidelity::kFast) return true;
   const auto loss = options.losses.find(format);
   if (loss == options.losses.end()) return false;  // not measured
   return loss->second <= (fidelity == Fidelity::kHigh ? options.high_kl : options.balanced_kl);
@@ -92,7 +92,7 @@ absl::StatusOr<Plan> MakePlan(const PlannerOptions& options, absl::Span<const st
     return absl::InvalidArgumentError(
         absl::StrCat("format: found \"", request.format, "\", want one of ", absl::StrJoin(formats, ", ")));
   }
-  const Fidelity fidelity = request.fidelity.value_or(forced ? Fidelity::kCoded : options.fidelity);
+  const Fidelity fidelity = request.fidelity.value_or(forced ? Fidelity::kFast : options.fidelity);
   if (fidelity == Fidelity::kExact) {
     if (!forced) return Local("fidelity");
     return absl::InvalidArgumentError(

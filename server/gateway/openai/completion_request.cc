@@ -31,8 +31,7 @@ constexpr size_t kMaxSaltBytes = 256;
 constexpr std::pair<absl::string_view, v1::Fidelity> kFidelities[] = {{"exact", v1::FIDELITY_EXACT},
                                                                       {"high", v1::FIDELITY_HIGH},
                                                                       {"balanced", v1::FIDELITY_BALANCED},
-                                                                      {"fast", v1::FIDELITY_FAST},
-                                                                      {"coded", v1::FIDELITY_CODED}};
+                                                                      {"fast", v1::FIDELITY_FAST}};
 
 void ParseExtensions(JsonFields& fields, CompletionRequest* request) {
   const ordered_json* object = fields.Object("aludel");
@@ -51,9 +50,9 @@ void ParseExtensions(JsonFields& fields, CompletionRequest* request) {
     if (known != std::end(kFidelities)) {
       request->fidelity = known->second;
     } else {
-      extension.Fail(
-          "fidelity",
-          absl::StrCat("must be 'exact', 'high', 'balanced', 'fast' or 'coded', found '", *fidelity, "'"));
+      extension.Fail("fidelity",
+                     absl::StrCat("must be 'exact', 'high', 'balanced' or 'fast', found '", *fidelity, "'",
+                                  *fidelity == "coded" ? ", whose name is 'fast'" : ""));
     }
   }
   request->format = extension.String("format").value_or("");

@@ -121,12 +121,12 @@ for (const mode of ['whole', 'stream']) {
     return () => `The ${mode} question of ${['Orla', 'Igor', 'Edna', 'Mira', 'Nils', 'Vera'][count++]} is this.`;
   })();
 
-  for (const fidelity of ['exact', 'high', 'balanced', 'fast', 'coded']) {
+  for (const fidelity of ['exact', 'high', 'balanced', 'fast']) {
     test(`chat, ${mode}: aludel.fidelity ${fidelity}`, async () => {
       const { aludel, choices } = await ask({ fidelity }, fresh());
       assert.match(choices[0].text, /\w/);
       if (fidelity === 'exact') assert.equal(aludel.plan, 'local');
-      if (fidelity === 'coded' || fidelity === 'fast') assert.equal(aludel.plan, 'remote');
+      if (fidelity === 'fast') assert.equal(aludel.plan, 'remote');
       assert.ok(['local', 'remote'].includes(aludel.plan), aludel.plan);
       assert.equal(aludel.format !== '', aludel.plan === 'remote');
       assert.equal(aludel.fallback_reason, null);
@@ -140,7 +140,7 @@ for (const mode of ['whole', 'stream']) {
   });
   test(`chat, ${mode}: aludel.max_staleness_ms`, async () => {
     for (const max_staleness_ms of [0, 60_000]) {
-      const { aludel } = await ask({ fidelity: 'coded', max_staleness_ms }, `Aged ${max_staleness_ms} ms, ${mode}.`);
+      const { aludel } = await ask({ fidelity: 'fast', max_staleness_ms }, `Aged ${max_staleness_ms} ms, ${mode}.`);
       assert.equal(aludel.plan, 'remote');
     }
   });

@@ -61,6 +61,7 @@ testErrors(chat, greedy, OpenAI.BadRequestError, 400, [
   [{ tools: [tool], tool_choice: { type: 'function', function: { name: 'g' } } }, 'tool_choice'],
   [{ tools: [tool], parallel_tool_calls: 'no' }, 'parallel_tool_calls', 'invalid_type'],
   [{ aludel: { fidelity: 'best' } }, 'aludel.fidelity'],
+  [{ aludel: { fidelity: 'coded' } }, 'aludel.fidelity'],
   [{ aludel: { format: 'zip' } }, 'aludel.format'],
   [{ aludel: { format: 'raw', fidelity: 'exact' } }, 'aludel.format'],
   [{ aludel: { max_staleness_ms: -1 } }, 'aludel.max_staleness_ms'],

@@ -55,10 +55,10 @@ test('says how the cache came', async () => {
   const local = await ask({ fidelity: 'exact' });
   assert.equal(local.aludel.plan, 'local');
   assert.equal(local.aludel.payload_bytes, 0);
-  const remote = await ask({ fidelity: 'coded' });
+  const remote = await ask({ fidelity: 'fast' });
   assert.equal(remote.aludel.plan, 'remote');
   assert.ok(remote.aludel.payload_bytes > 0 && remote.aludel.payload_bytes <= remote.aludel.raw_bytes * 1.1);
-  const cached = await ask({ fidelity: 'coded' });
+  const cached = await ask({ fidelity: 'fast' });
   assert.equal(cached.aludel.plan, 'cached');
   assert.equal(cached.aludel.format, remote.aludel.format);
   assert.equal(cached.aludel.payload_bytes, 0);

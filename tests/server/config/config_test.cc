@@ -13,6 +13,7 @@ namespace aludel {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 class Config : public ::testing::Test {
@@ -53,7 +54,8 @@ TEST_F(Config, EverySettingArrivesInItsStruct) {
                max_context: 77 max_num_batched_tokens: 64 max_num_seqs: 5 weights: "int4" cuda_graphs: false
                instructions: "portable" }
       codec { artifact: "x" formats: ["raw", "scd"] }
-      transport { kind: "ucx" trusted_network: true ucx_transports: "tcp" ucx_devices: "lo" max_inflight_sends: 2 emulated_bytes_per_second: 1e6 }
+      transport { kind: "ucx" trusted_network: true ucx_transports: "tcp" ucx_devices: "lo" max_inflight_sends: 2 
+                  testing { bytes_per_second: 1e6 delay_ms: 3 drop_rate: 0.1 corrupt_rate: 0.2 duplicate_rate: 0.3 seed: 9 } }
       prefill_targets: ["h:1", "dns:///name:2"]
       planner { fidelity: "exact" format: "raw" min_remote_tokens: 4 recomputed_tail_tokens: 2 }
       handoff_timeout_ms: 11)"));
@@ -72,6 +74,11 @@ TEST_F(Config, EverySettingArrivesInItsStruct) {
   EXPECT_THAT(options->codec.formats, ElementsAre("raw", "scd"));
   EXPECT_EQ(options->transport.ucx_devices, "lo");
   EXPECT_EQ(options->transport.link.bytes_per_second, 1e6);
+  EXPECT_EQ(options->transport.link.delay, absl::Milliseconds(3));
+  EXPECT_EQ(options->transport.link.drop_rate, 0.1);
+  EXPECT_EQ(options->transport.link.corrupt_rate, 0.2);
+  EXPECT_EQ(options->transport.link.duplicate_rate, 0.3);
+  EXPECT_EQ(options->transport.link.seed, 9);
   EXPECT_THAT(options->prefill_targets, ElementsAre("h:1", "dns:///name:2"));
   EXPECT_EQ(options->planner.fidelity, Fidelity::kExact);
   EXPECT_EQ(options->planner.recomputed_tail_tokens, 2);
@@ -150,6 +157,53 @@ TEST_F(Config, AFieldThatWasRenamedIsRefusedWithItsNewName) {
   EXPECT_THAT(error, HasSubstr("config_test.textproto:2:"));
   EXPECT_THAT(error, HasSubstr("\"chunk_tokens\". Its name is max_num_batched_tokens."));
   EXPECT_THAT(PrefillError("handover_window_bytes: 5"), HasSubstr("Its name is handoff_window_bytes."));
+}
+
+TEST_F(Config, AFidelityIsOneOfFourAndItsFormerNameIsRefusedWithItsNewOne) {
+  for (const auto& [planner, fidelity] :
+       {std::pair("", Fidelity::kFast), std::pair("fidelity: 'exact'", Fidelity::kExact),
+        std::pair("fidelity: 'high'", Fidelity::kHigh),
+        std::pair("fidelity: 'balanced'", Fidelity::kBalanced),
+        std::pair("fidelity: 'fast'", Fidelity::kFast)}) {
+    const auto options =
+        LoadDecodeOptions(Write(absl::StrCat("engine { directory: 'm' } planner { ", planner, " }")));
+    ASSERT_TRUE(options.ok()) << options.status();
+    EXPECT_EQ(options->planner.fidelity, fidelity) << planner;
+  }
+  const std::string start = "engine { directory: 'm' }\nplanner { fidelity: ";
+  EXPECT_THAT(
+      DecodeError(start + "'coded' }"),
+      HasSubstr("config_test.textproto:2: planner.fidelity: found \"coded\", want one of exact, high, "
+                "balanced, fast. Its name is fast."));
+  EXPECT_THAT(DecodeError(start + "'best' }"),
+              EndsWith("found \"best\", want one of exact, high, balanced, fast"));
+}
+
+TEST_F(Config, TheFormerNamesOfTestKeysAreRefusedWithTheirNewOnes) {
+  for (const auto& [old_name, name] :
+       {std::pair("emulated_bytes_per_second", "bytes_per_second"),
+        std::pair("emulated_delay_ms", "delay_ms"), std::pair("emulated_drop_rate", "drop_rate"),
+        std::pair("emulated_corrupt_rate", "corrupt_rate"),
+        std::pair("emulated_duplicate_rate", "duplicate_rate"), std::pair("emulated_seed", "seed"),
+        std::pair("emulated_lost_share", "drop_rate"), std::pair("emulated_spoiled_share", "corrupt_rate"),
+        std::pair("emulated_doubled_share", "duplicate_rate")}) {
+    EXPECT_THAT(PrefillError(absl::StrCat("transport { ", old_name, ": 1 }")),
+                HasSubstr(absl::StrCat("\"", old_name, "\". Its name is testing { ", name, " }.")));
+  }
+}
+
+TEST_F(Config, TestKeysOutOfRangeAreRefusedWithTheirPlace) {
+  for (const auto& [setting, want] :
+       {std::pair("bytes_per_second: -1", "bytes_per_second: found -1, want 0 or more"),
+        std::pair("bytes_per_second: nan", "bytes_per_second: found nan, want 0 or more"),
+        std::pair("delay_ms: 60001", "delay_ms: found 60001, want 0 to 60000"),
+        std::pair("drop_rate: 0.4", "drop_rate: found 0.4, want 0 to 1/3"),
+        std::pair("corrupt_rate: -0.1", "corrupt_rate: found -0.1, want 0 to 1/3"),
+        std::pair("duplicate_rate: 1", "duplicate_rate: found 1, want 0 to 1/3")}) {
+    EXPECT_THAT(
+        PrefillError(absl::StrCat("engine { directory: 'm' }\ntransport { testing { ", setting, " } }")),
+        HasSubstr(absl::StrCat("config_test.textproto:2: transport.testing.", want)));
+  }
 }
 
 TEST_F(Config, UnknownFieldIsRefusedWithItsLine) {

@@ -135,7 +135,7 @@ TEST_F(GatewayTest, SamplesAsTheModelsPublisherWantsUnlessARequestSaysOtherwise)
 TEST_F(GatewayTest, AnswersAChatInOneBody) {
   FakeDecode decode(FakeDecode::Hello);
   StartGateway({&decode}, {.prefill_targets = {"p1:1", "p2:2"}});
-  const Answer answer = Chat(R"(, "temperature": 0, "aludel": {"fidelity": "coded", "format": "scd"})");
+  const Answer answer = Chat(R"(, "temperature": 0, "aludel": {"fidelity": "fast", "format": "scd"})");
   ASSERT_EQ(answer.status, 200) << answer.body;
   const json body = answer.Json();
   EXPECT_EQ(body["object"], "chat.completion");
@@ -154,7 +154,7 @@ TEST_F(GatewayTest, AnswersAChatInOneBody) {
   const v1::GenerateRequest request = decode.last_request();
   EXPECT_THAT(request.prompt(), ElementsAre('h', 'i', '|'));
   EXPECT_THAT(request.prefill_targets(), ElementsAre("p1:1", "p2:2"));
-  EXPECT_EQ(request.fidelity(), v1::FIDELITY_CODED);
+  EXPECT_EQ(request.fidelity(), v1::FIDELITY_FAST);
   EXPECT_EQ(request.format(), "scd");
 }
 

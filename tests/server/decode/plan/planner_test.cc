@@ -83,7 +83,7 @@ TEST(Planner, TheRequestsFidelityOverridesTheServers) {
   exact.fidelity = Fidelity::kExact;
   EXPECT_EQ(Line(exact, one, Prompt(100)), "local fidelity");
   EXPECT_EQ(Line({}, one, Wishing(Prompt(100), Fidelity::kExact)), "local fidelity");
-  EXPECT_EQ(Line(exact, one, Wishing(Prompt(100), Fidelity::kCoded)), "a aludel 99 coded");
+  EXPECT_EQ(Line(exact, one, Wishing(Prompt(100), Fidelity::kFast)), "a aludel 99 coded");
   EXPECT_EQ(Line(exact, one, Prompt(100, "raw")), "a raw 99 forced");
 }
 

@@ -18,6 +18,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 CompletionRequest Chat(const std::string& fields) {
   CompletionRequest request;
@@ -98,7 +99,7 @@ TEST(CompletionRequest, ReadsEveryServedField) {
   const CompletionRequest request = Chat(
       R"(, "temperature": 0, "top_p": 0.5, "top_k": 7, "seed": -3, "stop": ["a", "b"], "max_tokens": 9,
       "stream": true, "stream_options": {"include_usage": true}, "user": "u", "priority": -3,
-      "aludel": {"fidelity": "coded", "format": "raw", "max_staleness_ms": 0, "timeout_ms": 250})");
+      "aludel": {"fidelity": "fast", "format": "raw", "max_staleness_ms": 0, "timeout_ms": 250})");
   EXPECT_EQ(request.sampling.temperature(), 0);
   EXPECT_EQ(request.sampling.top_p(), 0.5);
   EXPECT_EQ(request.sampling.top_k(), 7);
@@ -107,7 +108,7 @@ TEST(CompletionRequest, ReadsEveryServedField) {
   EXPECT_EQ(request.sampling.max_tokens(), 9);
   EXPECT_TRUE(request.stream);
   EXPECT_TRUE(request.include_usage);
-  EXPECT_EQ(request.fidelity, v1::FIDELITY_CODED);
+  EXPECT_EQ(request.fidelity, v1::FIDELITY_FAST);
   EXPECT_EQ(request.timeout, absl::Milliseconds(250));
   EXPECT_EQ(request.format, "raw");
   EXPECT_EQ(request.priority, -3);
@@ -309,6 +310,7 @@ TEST(CompletionRequest, NamesTheParameterThatIsWrong) {
       {R"("repetition_penalty": 0)", "repetition_penalty"},
       {R"("min_p": 1.5)", "min_p"},
       {R"("aludel": {"fidelity": "perfect"})", "aludel.fidelity"},
+      {R"("aludel": {"fidelity": "coded"})", "aludel.fidelity"},
       {R"("aludel": {"timeout_ms": 0})", "aludel.timeout_ms"},
       {R"("aludel": {"max_staleness_ms": -1})", "aludel.max_staleness_ms"},
       {R"("aludel": {"tier": 1})", "aludel.tier"},
@@ -320,6 +322,13 @@ TEST(CompletionRequest, NamesTheParameterThatIsWrong) {
     EXPECT_EQ(error.status, 400);
     EXPECT_EQ(error.param, param) << field;
   }
+}
+
+TEST(CompletionRequest, AFormerFidelityIsRefusedWithItsName) {
+  EXPECT_THAT(
+      ChatError(R"(, "aludel": {"fidelity": "coded"})").message,
+      HasSubstr("must be 'exact', 'high', 'balanced' or 'fast', found 'coded', whose name is 'fast'"));
+  EXPECT_THAT(ChatError(R"(, "aludel": {"fidelity": "perfect"})").message, Not(HasSubstr("whose name")));
 }
 
 TEST(CompletionRequest, SaysWhereMessagesAreWrong) {
