@@ -29,7 +29,7 @@ void KvReceiver::Ticket::Release(const uint8_t* place) {
     granted = ring.returned();
     credit = *spec.credit + granted;
   }
-  if (spec.owner.on_credit) spec.owner.on_credit(credit);
+  if (const auto owner = spec.owner.lock()) owner->OnCreditRaised(spec.id, credit);
 }
 
 KvReceiver::KvReceiver(uint64_t epoch, Metrics* metrics, Clock clock)
@@ -51,6 +51,10 @@ void KvReceiver::CloseLocked(Ticket& ticket, TicketState end) {
   tickets_.erase(ticket.spec.id);
 }
 
+void KvReceiver::TellLost(const Ticket& ticket, const absl::Status& reason) {
+  if (const auto owner = ticket.spec.owner.lock()) owner->OnTicketLost(ticket.spec.id, reason);
+}
+
 std::optional<uint64_t> KvReceiver::Received(const TicketId& id) const {
   absl::MutexLock lock(&mutex_);
   const auto found = tickets_.find(id);
@@ -59,7 +63,7 @@ std::optional<uint64_t> KvReceiver::Received(const TicketId& id) const {
 }
 
 KvReceiver::Usage KvReceiver::Close(const TicketId& id, TicketState end) {
-  std::shared_ptr<Ticket> ticket;  // destroyed after the lock: its callbacks may own a lot
+  std::shared_ptr<Ticket> ticket;  // destroyed after the lock: its memory goes back to the arena
   absl::MutexLock lock(&mutex_);
   const auto found = tickets_.find(id);
   if (found == tickets_.end()) return {};
@@ -79,8 +83,9 @@ void KvReceiver::Reap() {
     for (const auto& ticket : expired) CloseLocked(*ticket, TicketState::kExpired);
   }
   for (const auto& ticket : expired) {
-    ticket->spec.owner.on_lost(absl::DeadlineExceededError(absl::StrFormat(
-        "the handoff did not complete in time (%d frames had arrived)", ticket->usage.frames)));
+    TellLost(*ticket,
+             absl::DeadlineExceededError(absl::StrFormat(
+                 "the handoff did not complete in time (%d frames had arrived)", ticket->usage.frames)));
   }
 }
 
@@ -160,7 +165,7 @@ absl::Span<uint8_t> KvReceiver::OnHeader(MessageId id, absl::Span<const uint8_t>
     if (verdict.ticket != nullptr) CloseLocked(*verdict.ticket, TicketState::kRefused);
   }
   metrics_->CountDroppedFrame(verdict.drop);
-  if (verdict.ticket != nullptr) verdict.ticket->spec.owner.on_lost(verdict.lost);
+  if (verdict.ticket != nullptr) TellLost(*verdict.ticket, verdict.lost);
   return {};
 }
 
@@ -217,19 +222,20 @@ void KvReceiver::Deliver(Incoming& frame, bool closed, const char* drop, const a
     metrics_->CountDroppedFrame("late");
     return;
   }
-  TicketOwner& owner = frame.ticket->spec.owner;
   if (!status.ok()) {
     metrics_->CountDroppedFrame(drop);
-    owner.on_lost(status);
+    TellLost(*frame.ticket, status);
     return;
   }
   metrics_->CountFrame("received", frame.ticket->spec.codec->name(),
                        frame.header_bytes.size() + frame.payload.size());
-  owner.on_frame(frame.header, std::move(frame.header_bytes), frame.payload,
-                 [quarantine = frame.ticket, place = frame.payload.data()]() mutable {
-                   quarantine->Release(place);
-                   quarantine.reset();
-                 });
+  const std::shared_ptr<TicketOwner> owner = frame.ticket->spec.owner.lock();
+  if (owner == nullptr) return frame.ticket->Release(frame.payload.data());
+  owner->OnFrameReceived(frame.header, std::move(frame.header_bytes), frame.payload,
+                         [quarantine = frame.ticket, place = frame.payload.data()]() mutable {
+                           quarantine->Release(place);
+                           quarantine.reset();
+                         });
 }
 
 }  // namespace aludel
