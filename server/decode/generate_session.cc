@@ -59,7 +59,7 @@ GenerateSession::GenerateSession(const DecodeContext& context, std::shared_ptr<S
 
 GenerateSession::~GenerateSession() {
   EndLocalWait();
-  context_.sessions_open->fetch_sub(1);
+  context_.sessions_open->fetch_sub(1);  // last: the context may go
 }
 
 void GenerateSession::EndLocalWait() {

@@ -67,7 +67,7 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   void End(const absl::Status& status);
   void ExportSpans(const absl::Status& status, const RequestLabels& labels);
 
-  const DecodeContext context_;
+  const DecodeContext& context_;
   const std::shared_ptr<Stream> stream_;
   const absl::Time start_;
   const absl::Time deadline_;

@@ -32,8 +32,8 @@ PrefillRun::PrefillRun(const PrefillContext& context, std::shared_ptr<Stream> st
 
 PrefillRun::~PrefillRun() {
   context_.runs->Remove(ticket_, this);
-  context_.runs_open->fetch_sub(1);
   SetLoad(0);
+  context_.runs_open->fetch_sub(1);  // last: the context may go
 }
 
 void PrefillRun::SetLoad(int64_t tokens) { context_.load->Change(tokens - load_.exchange(tokens)); }

@@ -90,7 +90,7 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
   void ExportSpan(const absl::Status& status, const KvSender::Outcome& outcome);
   void End(const absl::Status& status, const KvSender::Outcome& outcome);
 
-  const PrefillContext context_;
+  const PrefillContext& context_;
   const std::shared_ptr<Stream> stream_;
   const absl::Time start_;
   const absl::Time deadline_;

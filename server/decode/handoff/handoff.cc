@@ -40,7 +40,9 @@ Handoff::Handoff(const DecodeContext& context, Spec spec)
   context_.sessions_open->fetch_add(1);  // a run that ends late still needs everything
 }
 
-Handoff::~Handoff() { context_.sessions_open->fetch_sub(1); }
+Handoff::~Handoff() {
+  context_.sessions_open->fetch_sub(1);  // last: the context may go
+}
 
 void Handoff::Begin(SequenceId sequence, size_t target, FrameExtent extent) {
   const absl::Time now = MonotonicNow();

@@ -105,7 +105,7 @@ class Handoff : public TicketOwner, public std::enable_shared_from_this<Handoff>
   void Release(Attempt attempt, TicketState end);
   void BlameTarget(size_t target, const absl::Status& status);
 
-  const DecodeContext context_;
+  const DecodeContext& context_;
   const Spec spec_;
   const std::shared_ptr<HandoffTrace> trace_;  // may be null
   absl::Time until_ = absl::InfiniteFuture();  // set by Begin
