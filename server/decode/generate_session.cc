@@ -122,12 +122,12 @@ absl::StatusOr<Plan> GenerateSession::ChoosePlan(const PlanRequest& wanted,
   };
   ALUDEL_ASSIGN_OR_RETURN(
       Plan plan, MakePlan(context_.options->planner, FormatNames(context_), targets, wanted, predict));
-  if (plan.remote && plan.reason == "fastest" && *local < kTryAgainWithin * *plan.predicted_ttft &&
-      costs.IsStale(kOwnPrefill, "", now)) {
-    plan = Plan{.reason = "explore"};
+  if (plan.remote() && plan.reason == PlanReason::kFastest &&
+      *local < kTryAgainWithin * *plan.predicted_ttft && costs.IsStale(kOwnPrefill, "", now)) {
+    plan = Plan{.reason = PlanReason::kExplore};
   }
-  costs.Chosen(plan.remote ? targets[plan.target].name : kOwnPrefill, plan.format, now);
-  if (!plan.remote) {
+  costs.Chosen(plan.remote() ? targets[plan.target].name : kOwnPrefill, plan.format, now);
+  if (!plan.remote()) {
     plan.predicted_ttft = local;
     plan.cached_tokens = cached;
     return plan;
@@ -135,7 +135,7 @@ absl::StatusOr<Plan> GenerateSession::ChoosePlan(const PlanRequest& wanted,
   // The format's own recomputed tokens, beside what the operator wants computed here.
   const TokenRange range = HandedOver(*context_.model->FindCodec(plan.format), wanted.prompt_tokens);
   plan.handed_over_tokens = std::min(plan.handed_over_tokens, range.end);
-  if (plan.handed_over_tokens <= range.begin) return Plan{.reason = "short_prompt"};
+  if (plan.handed_over_tokens <= range.begin) return Plan{.reason = PlanReason::kShortPrompt};
   return plan;
 }
 
@@ -150,9 +150,10 @@ int64_t GenerateSession::CachedEnough(const Plan& plan, absl::Span<const int32_t
 }
 
 absl::Status GenerateSession::CheckDeadline(const Plan& plan) const {
-  const bool others = context_.costs->local_busy() || (plan.remote && context_.receiver->open_tickets() > 0);
+  const bool others =
+      context_.costs->local_busy() || (plan.remote() && context_.receiver->open_tickets() > 0);
   absl::Status shed = ShedIfHopeless(plan.predicted_ttft, others, MonotonicNow(), deadline_);
-  if (!shed.ok()) context_.metrics->CountPlan("shed", "deadline");
+  if (!shed.ok()) context_.metrics->CountPlan(Name(PlanKind::kShed), Name(PlanReason::kDeadline));
   return shed;
 }
 
@@ -172,15 +173,18 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
                     .cache_salt = cache_salt_};
   spec.constraint = std::move(constraint);
   FrameExtent extent;
-  spec.cached_tokens = plan.remote ? CachedEnough(plan, spec.prompt) : 0;
+  spec.cached_tokens = plan.remote() ? CachedEnough(plan, spec.prompt) : 0;
   const bool cached = spec.cached_tokens > 0;
   if (cached) {
     spec.codec = context_.model->FindCodec(plan.format);
-    plan = Plan{.format = plan.format, .cached_tokens = spec.cached_tokens, .reason = "cached"};
+    plan = Plan{.kind = PlanKind::kCached,
+                .format = plan.format,
+                .cached_tokens = spec.cached_tokens,
+                .reason = PlanReason::kCached};
   } else {
     ALUDEL_RETURN_IF_ERROR(CheckDeadline(plan));
   }
-  if (plan.remote) {
+  if (plan.remote()) {
     const KvCodec* codec = context_.model->FindCodec(plan.format);
     absl::StatusOr<FrameExtent> reserved = context_.arena->Reserve(context_.model->HandoffWindow(
         *codec, plan.handed_over_tokens, context_.options->handoff_window_bytes));
@@ -189,23 +193,23 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
       spec.codec = codec;
       spec.handed_over_tokens = plan.handed_over_tokens;
     } else {
-      plan = Plan{.reason = "arena"};
+      plan = Plan{.reason = PlanReason::kArena};
     }
   }
   if (spec.sampling.top_logprobs) shown_logprobs_ = 1 + static_cast<size_t>(*spec.sampling.top_logprobs);
   // Only a single, unconstrained answer can be compared with a second computation.
-  if ((plan.remote || cached) && context_.shadow != nullptr && spec.sampling.choices == 1 &&
+  if ((plan.remote() || cached) && context_.shadow != nullptr && spec.sampling.choices == 1 &&
       spec.constraint == nullptr && context_.shadow->Choose()) {
     shadow_.emplace(ShadowAnswer{.format = plan.format, .cache_salt = cache_salt_, .prompt = spec.prompt});
     spec.sampling.top_logprobs = std::max(spec.sampling.top_logprobs.value_or(0), kShadowLogprobs);
   }
-  context_.metrics->CountPlan(plan.remote ? "remote" : cached ? "cached" : "local", plan.reason);
-  if (plan.remote) handoff_ = std::make_shared<Handoff>(context_, HandoffSpec(wanted, plan, spec));
+  context_.metrics->CountPlan(Name(plan.kind), Name(plan.reason));
+  if (plan.remote()) handoff_ = std::make_shared<Handoff>(context_, HandoffSpec(wanted, plan, spec));
   {
     absl::MutexLock lock(&mutex_);
     admitted_ = MonotonicNow();
     predicted_ttft_ = plan.predicted_ttft;
-    if (plan.remote) {
+    if (plan.remote()) {
       target_ = context_.prefill_pool->Snapshot()[plan.target];
     } else {
       local_tokens_ = prompt_tokens_ - plan.cached_tokens;
@@ -214,7 +218,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
     if (cached) {
       labels_.plan = "cached";
       labels_.format = plan.format;
-    } else if (plan.remote) {
+    } else if (plan.remote()) {
       labels_.plan = "remote";
       labels_.format = plan.format;
       handed_over_tokens_ = plan.handed_over_tokens - spec.codec->recomputed_head_tokens();
@@ -230,7 +234,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
   }
   if (!stopped.ok()) {
     context_.model->engine().Cancel(sequence, stopped);
-  } else if (plan.remote) {
+  } else if (plan.remote()) {
     handoff_->Begin(sequence, plan.target, std::move(extent));
   }
   return absl::OkStatus();

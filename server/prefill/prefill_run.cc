@@ -119,7 +119,7 @@ void PrefillRun::Start(const v1::RunRequest& request, absl::StatusOr<std::string
   }
   absl::StatusOr<FrameExtent> extent = context_.arena->Reserve(window);
   if (!extent.ok()) {
-    context_.metrics->CountStall("arena");
+    context_.metrics->CountStall(Name(Stall::kArena));
     return AwaitWindow(window);
   }
   extent_ = *std::move(extent);

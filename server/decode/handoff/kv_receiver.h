@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "runtime/codec/codec.h"
 #include "runtime/codec/frame.h"
+#include "server/decode/handoff/frame_drop.h"
 #include "server/decode/handoff/ticket_owner.h"
 #include "server/decode/handoff/ticket_state.h"
 #include "server/handoff/frame_arena.h"
@@ -104,12 +105,12 @@ class KvReceiver : public MessageHandler {
     absl::Span<uint8_t> payload;
   };
   // Passes a received or lost frame to its owner; without the lock.
-  void Deliver(Incoming& frame, bool closed, const char* drop, const absl::Status& status);
+  void Deliver(Incoming& frame, bool closed, FrameDrop drop, const absl::Status& status);
   // Decrypts a frame; DataLoss if the ticket's key did not seal it.
   static absl::Status Decrypt(const FrameCipher& cipher, Incoming& frame);
   struct Verdict {
     std::shared_ptr<Ticket> ticket;  // set: the frame is let in, or `lost` ends this ticket
-    const char* drop = nullptr;      // metric label
+    std::optional<FrameDrop> drop;
     absl::Status lost;
     absl::Span<uint8_t> place = {};  // of a frame that is let in
   };
