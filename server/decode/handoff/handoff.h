@@ -14,13 +14,13 @@
 #include "aludel/v1/handoff.pb.h"
 #include "runtime/engine/engine.h"
 #include "server/decode/decode_context.h"
+#include "server/decode/handoff/handoff_report.h"
 #include "server/decode/handoff/handoff_trace.h"
 #include "server/decode/handoff/kv_receiver.h"
 #include "server/decode/handoff/run_call.h"
 #include "server/decode/handoff/ticket_owner.h"
 #include "server/decode/handoff/ticket_state.h"
 #include "server/decode/plan/planner.h"
-#include "server/decode/stages.h"
 #include "server/handoff/frame_arena.h"
 #include "server/process/timer.h"
 
@@ -48,13 +48,7 @@ class Handoff : public TicketOwner, public std::enable_shared_from_this<Handoff>
     PlanRequest wanted;                        // what the request asked for, its format being the codec's
     absl::Time deadline;                       // of the request; MonotonicNow()
   };
-  struct Report {
-    KvReceiver::Usage usage;  // of the last ticket when it was closed
-    std::optional<ProducerSeconds> producer;
-    absl::Time begin = absl::InfiniteFuture();  // MonotonicNow(); of the first attempt
-    absl::Time end = absl::InfiniteFuture();
-    int attempts = 0;
-  };
+  using Report = HandoffReport;
 
   Handoff(const DecodeContext& context, Spec spec);
   ~Handoff() override;

@@ -16,6 +16,7 @@
 #include "runtime/codec/codec.h"
 #include "runtime/codec/frame.h"
 #include "server/decode/handoff/frame_drop.h"
+#include "server/decode/handoff/handoff_report.h"
 #include "server/decode/handoff/ticket_owner.h"
 #include "server/decode/handoff/ticket_state.h"
 #include "server/handoff/frame_arena.h"
@@ -56,13 +57,7 @@ class KvReceiver : public MessageHandler {
   using Clock = std::function<absl::Time()>;
   KvReceiver(uint64_t epoch, Metrics* metrics, Clock clock);
 
-  struct Usage {
-    uint64_t frames = 0;
-    uint64_t bytes = 0;        // headers included
-    uint64_t first_bytes = 0;  // of the first frame received
-    absl::Time first_received;
-    absl::Time last_received;
-  };
+  using Usage = TicketUsage;
 
   void Open(TicketSpec spec);
   // `end` is kCompleted or kAbandoned. Later frames of it are late. Unknown tickets give zeros.
