@@ -8,6 +8,7 @@ namespace aludel {
 // The Decode service: describes this server, and starts a GenerateSession for each Generate. Thread-safe.
 class DecodeService : public v1::Decode::CallbackService {
  public:
+  // `context` must outlive every session.
   explicit DecodeService(const DecodeContext& context) : context_(context) {}
 
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* call, const v1::DescribeRequest* request,
@@ -16,7 +17,7 @@ class DecodeService : public v1::Decode::CallbackService {
                                                         const v1::GenerateRequest* request) override;
 
  private:
-  const DecodeContext context_;
+  const DecodeContext& context_;
 };
 
 }  // namespace aludel

@@ -19,8 +19,21 @@ namespace {
 // Time for a slow reader to take the rest after the end.
 constexpr absl::Duration kReaderGrace = absl::Seconds(10);
 
-std::optional<TraceContext> Child(const std::optional<TraceContext>& parent) {
-  return parent ? std::optional<TraceContext>(parent->NewChild()) : std::nullopt;
+std::optional<RequestTrace> TraceWithin(const std::optional<TraceContext>& caller) {
+  if (!caller) return std::nullopt;
+  const TraceContext request = caller->NewChild();
+  return RequestTrace{*caller, request, request.NewChild()};
+}
+
+void FillStages(const StageSeconds& stages, v1::Stages* wire) {
+  wire->set_queue(stages.queue);
+  wire->set_prefill(stages.prefill);
+  wire->set_encode(stages.encode);
+  wire->set_transfer(stages.transfer);
+  wire->set_reconstruct(stages.reconstruct);
+  wire->set_recompute(stages.recompute);
+  wire->set_first_decode(stages.first_decode);
+  wire->set_ttft(stages.ttft);
 }
 
 // A plan that was not chosen for kStale is tried again if its prediction is below this many times that of
@@ -48,17 +61,15 @@ GenerateSession::GenerateSession(const DecodeContext& context, std::shared_ptr<S
                                  absl::Time deadline, const std::optional<TraceContext>& caller)
     : context_(context),
       stream_(std::move(stream)),
-      start_(MonotonicNow()),
       deadline_(deadline),
-      caller_(caller),
-      trace_(Child(caller)),
-      handoff_trace_(Child(trace_)) {
+      trace_(TraceWithin(caller)),
+      timeline_(context.options->served_model_name, MonotonicNow()) {
   context_.sessions_open->fetch_add(1);
 }
 
 GenerateSession::~GenerateSession() {
   EndLocalWait();
-  context_.sessions_open->fetch_sub(1);
+  context_.sessions_open->fetch_sub(1);  // last: the context may go
 }
 
 void GenerateSession::EndLocalWait() {
@@ -74,8 +85,7 @@ void GenerateSession::Start(const v1::GenerateRequest& request) {
   if (request.has_max_staleness_ms()) max_staleness_ms_ = request.max_staleness_ms();
   {
     absl::MutexLock lock(&mutex_);
-    labels_ = {.model = context_.options->served_model_name, .plan = "local", .format = ""};
-    prompt_tokens_ = request.prompt_size();
+    timeline_.Received(request_id_, request.prompt_size());
   }
   if (!status.ok()) return End(status);
   if (!request.has_constraint()) return Begin(request, /*constraint=*/nullptr);
@@ -121,12 +131,12 @@ absl::StatusOr<Plan> GenerateSession::ChoosePlan(const PlanRequest& wanted,
   };
   ALUDEL_ASSIGN_OR_RETURN(
       Plan plan, MakePlan(context_.options->planner, FormatNames(context_), targets, wanted, predict));
-  if (plan.remote && plan.reason == "fastest" && *local < kTryAgainWithin * *plan.predicted_ttft &&
-      costs.IsStale(kOwnPrefill, "", now)) {
-    plan = Plan{.reason = "explore"};
+  if (plan.remote() && plan.reason == PlanReason::kFastest &&
+      *local < kTryAgainWithin * *plan.predicted_ttft && costs.IsStale(kOwnPrefill, "", now)) {
+    plan = Plan{.reason = PlanReason::kExplore};
   }
-  costs.Chosen(plan.remote ? targets[plan.target].name : kOwnPrefill, plan.format, now);
-  if (!plan.remote) {
+  costs.Chosen(plan.remote() ? targets[plan.target].name : kOwnPrefill, plan.format, now);
+  if (!plan.remote()) {
     plan.predicted_ttft = local;
     plan.cached_tokens = cached;
     return plan;
@@ -134,7 +144,7 @@ absl::StatusOr<Plan> GenerateSession::ChoosePlan(const PlanRequest& wanted,
   // The format's own recomputed tokens, beside what the operator wants computed here.
   const TokenRange range = HandedOver(*context_.model->FindCodec(plan.format), wanted.prompt_tokens);
   plan.handed_over_tokens = std::min(plan.handed_over_tokens, range.end);
-  if (plan.handed_over_tokens <= range.begin) return Plan{.reason = "short_prompt"};
+  if (plan.handed_over_tokens <= range.begin) return Plan{.reason = PlanReason::kShortPrompt};
   return plan;
 }
 
@@ -149,9 +159,10 @@ int64_t GenerateSession::CachedEnough(const Plan& plan, absl::Span<const int32_t
 }
 
 absl::Status GenerateSession::CheckDeadline(const Plan& plan) const {
-  const bool others = context_.costs->local_busy() || (plan.remote && context_.receiver->open_tickets() > 0);
+  const bool others =
+      context_.costs->local_busy() || (plan.remote() && context_.receiver->open_tickets() > 0);
   absl::Status shed = ShedIfHopeless(plan.predicted_ttft, others, MonotonicNow(), deadline_);
-  if (!shed.ok()) context_.metrics->CountPlan("shed", "deadline");
+  if (!shed.ok()) context_.metrics->CountPlan(Name(PlanKind::kShed), Name(PlanReason::kDeadline));
   return shed;
 }
 
@@ -161,7 +172,6 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
   ALUDEL_ASSIGN_OR_RETURN(SamplingParams sampling, ReadSampling(request.sampling()));
   {
     absl::MutexLock lock(&mutex_);
-    last_token_.resize(sampling.choices);
     open_choices_ = sampling.choices;
   }
   GenerateSpec spec{.prompt = {request.prompt().begin(), request.prompt().end()},
@@ -171,15 +181,18 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
                     .cache_salt = cache_salt_};
   spec.constraint = std::move(constraint);
   FrameExtent extent;
-  spec.cached_tokens = plan.remote ? CachedEnough(plan, spec.prompt) : 0;
+  spec.cached_tokens = plan.remote() ? CachedEnough(plan, spec.prompt) : 0;
   const bool cached = spec.cached_tokens > 0;
   if (cached) {
     spec.codec = context_.model->FindCodec(plan.format);
-    plan = Plan{.format = plan.format, .cached_tokens = spec.cached_tokens, .reason = "cached"};
+    plan = Plan{.kind = PlanKind::kCached,
+                .format = plan.format,
+                .cached_tokens = spec.cached_tokens,
+                .reason = PlanReason::kCached};
   } else {
     ALUDEL_RETURN_IF_ERROR(CheckDeadline(plan));
   }
-  if (plan.remote) {
+  if (plan.remote()) {
     const KvCodec* codec = context_.model->FindCodec(plan.format);
     absl::StatusOr<FrameExtent> reserved = context_.arena->Reserve(context_.model->HandoffWindow(
         *codec, plan.handed_over_tokens, context_.options->handoff_window_bytes));
@@ -188,36 +201,29 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
       spec.codec = codec;
       spec.handed_over_tokens = plan.handed_over_tokens;
     } else {
-      plan = Plan{.reason = "arena"};
+      plan = Plan{.reason = PlanReason::kArena};
     }
   }
   if (spec.sampling.top_logprobs) shown_logprobs_ = 1 + static_cast<size_t>(*spec.sampling.top_logprobs);
   // Only a single, unconstrained answer can be compared with a second computation.
-  if ((plan.remote || cached) && context_.shadow != nullptr && spec.sampling.choices == 1 &&
+  if ((plan.remote() || cached) && context_.shadow != nullptr && spec.sampling.choices == 1 &&
       spec.constraint == nullptr && context_.shadow->Choose()) {
     shadow_.emplace(ShadowAnswer{.format = plan.format, .cache_salt = cache_salt_, .prompt = spec.prompt});
     spec.sampling.top_logprobs = std::max(spec.sampling.top_logprobs.value_or(0), kShadowLogprobs);
   }
-  context_.metrics->CountPlan(plan.remote ? "remote" : cached ? "cached" : "local", plan.reason);
-  if (plan.remote) handoff_ = std::make_shared<Handoff>(context_, HandoffSpec(wanted, plan, spec));
+  context_.metrics->CountPlan(Name(plan.kind), Name(plan.reason));
+  if (plan.remote()) handoff_ = std::make_shared<Handoff>(context_, HandoffSpec(wanted, plan, spec));
   {
+    const int64_t as_frames =
+        plan.remote() ? plan.handed_over_tokens - spec.codec->recomputed_head_tokens() : 0;
     absl::MutexLock lock(&mutex_);
-    admitted_ = MonotonicNow();
-    predicted_ttft_ = plan.predicted_ttft;
-    if (plan.remote) {
-      target_ = context_.prefill_pool->Snapshot()[plan.target];
-    } else {
-      local_tokens_ = prompt_tokens_ - plan.cached_tokens;
-      context_.costs->BeginLocal(local_tokens_);
-    }
-    if (cached) {
-      labels_.plan = "cached";
-      labels_.format = plan.format;
-    } else if (plan.remote) {
-      labels_.plan = "remote";
-      labels_.format = plan.format;
-      handed_over_tokens_ = plan.handed_over_tokens - spec.codec->recomputed_head_tokens();
-    }
+    timeline_.Planned(plan, as_frames, spec.sampling.choices, MonotonicNow());
+  }
+  if (plan.remote()) {
+    target_ = context_.prefill_pool->Snapshot()[plan.target];
+  } else {
+    local_tokens_ = request.prompt_size() - plan.cached_tokens;
+    context_.costs->BeginLocal(local_tokens_);
   }
   ALUDEL_ASSIGN_OR_RETURN(const SequenceId sequence,
                           context_.model->engine().Generate(std::move(spec), shared_from_this()));
@@ -229,7 +235,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
   }
   if (!stopped.ok()) {
     context_.model->engine().Cancel(sequence, stopped);
-  } else if (plan.remote) {
+  } else if (plan.remote()) {
     handoff_->Begin(sequence, plan.target, std::move(extent));
   }
   return absl::OkStatus();
@@ -238,7 +244,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
 Handoff::Spec GenerateSession::HandoffSpec(const PlanRequest& wanted, const Plan& plan,
                                            const GenerateSpec& spec) const {
   Handoff::Spec handoff{.request_id = request_id_,
-                        .traceparent = handoff_trace_ ? handoff_trace_->ToTraceparent() : "",
+                        .traceparent = trace_ ? trace_->handoff.ToTraceparent() : "",
                         .prompt = {spec.prompt.begin(), spec.prompt.begin() + plan.handed_over_tokens},
                         .codec = spec.codec,
                         .cache_salt = cache_salt_,
@@ -269,79 +275,66 @@ void GenerateSession::Stop(const absl::Status& reason) {
 
 void GenerateSession::SendStarted(const SequenceTimes& times, int64_t cached_tokens, bool fell_back,
                                   const absl::Status& fallback_reason) {
-  bool remote = false;
-  int64_t handed_over = 0;
   {
     absl::MutexLock lock(&mutex_);
-    remote = labels_.plan == "remote";
-    handed_over = handed_over_tokens_;
+    if (timeline_.started()) return;
   }
   if (handoff_ != nullptr && handoff_->trace() != nullptr) handoff_->trace()->FirstToken(MonotonicNow());
   // The cache is complete: frames that still come are late.
   EndHandoff(fell_back ? TicketState::kAbandoned : TicketState::kCompleted);
 
-  const Handoff::Report handoff = remote ? handoff_->report() : Handoff::Report{};
-  double since_admission = 0;
-  StageSeconds stages;
-  RequestLabels labels;
+  const Handoff::Report handoff = handoff_ == nullptr ? Handoff::Report{} : handoff_->report();
+  RequestTimeline::Started started;
+  double predicted_ttft = 0;
   {
     absl::MutexLock lock(&mutex_);
-    if (fell_back) labels_.plan = "fallback";
-    labels = labels_;
-    since_admission = absl::ToDoubleSeconds(MonotonicNow() - admitted_);
-    stages = SplitFirstToken(times, handoff.producer, absl::ToDoubleSeconds(admitted_ - start_));
-    stages_ = stages;
+    started =
+        timeline_.FirstToken(times, handoff.producer, fell_back, fallback_reason.code(), MonotonicNow());
+    predicted_ttft = timeline_.predicted_ttft();
   }
   if (fell_back) {
     context_.metrics->CountFallback(StatusName(fallback_reason.code()));
     spdlog::warn("request={} prefilled here after a failed handoff: {}", request_id_,
                  fallback_reason.ToString());
   }
-  if (remote) {
-    context_.metrics->CountHandoff("received", fell_back ? StatusName(fallback_reason.code()) : "ok",
-                                   since_admission);
-  }
-  context_.metrics->ObserveFirstToken(labels, stages);
-  Learn(labels, stages, times, cached_tokens);
+  CountHandoff(started.handoff);
+  context_.metrics->ObserveFirstToken(started.labels, started.stages);
+  Learn(started, times, cached_tokens);
 
-  v1::GenerateEvent out;
-  v1::Started* started = out.mutable_started();
-  started->set_plan(labels.plan);
-  started->set_format(labels.format);
-  started->set_payload_bytes(handoff.usage.bytes);
-  started->set_predicted_ttft(predicted_ttft_.value_or(0));
-  if (remote && !fell_back) {
-    const ModelConfig& config = context_.model->config();
-    started->set_handed_over_tokens(static_cast<uint32_t>(handed_over));
-    started->set_raw_bytes(uint64_t{2} * config.layers * config.kv_dim() * 2 * handed_over);
-  }
-  started->set_cached_tokens(static_cast<uint32_t>(cached_tokens));
-  if (fell_back) started->set_fallback_reason(fallback_reason.ToString());
-  v1::Stages* wire = started->mutable_stages();
-  wire->set_queue(stages.queue);
-  wire->set_prefill(stages.prefill);
-  wire->set_encode(stages.encode);
-  wire->set_transfer(stages.transfer);
-  wire->set_reconstruct(stages.reconstruct);
-  wire->set_recompute(stages.recompute);
-  wire->set_first_decode(stages.first_decode);
-  wire->set_ttft(stages.ttft);
-  stream_->Push(std::move(out));
+  v1::GenerateEvent event;
+  v1::Started* out = event.mutable_started();
+  out->set_plan(started.labels.plan);
+  out->set_format(started.labels.format);
+  out->set_payload_bytes(handoff.usage.bytes);
+  out->set_predicted_ttft(predicted_ttft);
+  const ModelConfig& config = context_.model->config();
+  out->set_handed_over_tokens(static_cast<uint32_t>(started.handed_over_tokens));
+  out->set_raw_bytes(uint64_t{2} * config.layers * config.kv_dim() * 2 * started.handed_over_tokens);
+  out->set_cached_tokens(static_cast<uint32_t>(cached_tokens));
+  if (fell_back) out->set_fallback_reason(fallback_reason.ToString());
+  FillStages(started.stages, out->mutable_stages());
+  stream_->Push(std::move(event));
 }
 
-void GenerateSession::Learn(const RequestLabels& labels, const StageSeconds& stages,
-                            const SequenceTimes& times, int64_t cached_tokens) {
+void GenerateSession::CountHandoff(const std::optional<RequestTimeline::HandoffOutcome>& handoff) {
+  if (handoff) context_.metrics->CountHandoff("received", StatusName(handoff->code), handoff->seconds);
+}
+
+void GenerateSession::Learn(const RequestTimeline::Started& started, const SequenceTimes& times,
+                            int64_t cached_tokens) {
   EndLocalWait();
-  if (predicted_ttft_ && labels.plan != "fallback") {
-    context_.metrics->ObservePrediction(labels, *predicted_ttft_, stages.ttft);
+  if (started.predicted_ttft) {
+    context_.metrics->ObservePrediction(started.labels, *started.predicted_ttft, started.stages.ttft);
   }
-  if (labels.plan == "local") context_.costs->ObserveLocal(prompt_tokens_, cached_tokens, stages);
-  if (labels.plan != "remote") return;
+  if (started.plan == PlanKind::kLocal) {
+    context_.costs->ObserveLocal(started.prompt_tokens, cached_tokens, started.stages);
+  }
+  if (started.plan != PlanKind::kRemote) return;
   // The prefill server's account travels beside its frames: after a short prompt it comes after the
   // first token.
   handoff_->WhenAccounted(
-      [costs = context_.costs, target = CostTarget(target_), format = labels.format, times,
-       queued = stages.ttft - times.ttft](const Handoff& handoff, const Handoff::Report& report) {
+      [costs = context_.costs, target = CostTarget(target_), format = started.labels.format, times,
+       queued = started.before_admission](const Handoff& handoff, const Handoff::Report& report) {
         if (report.attempts != 1) return;
         costs->ObserveRemote(
             target, format, handoff.prompt(), handoff.cache_salt(),
@@ -367,16 +360,13 @@ absl::Status GenerateSession::Deliver(v1::GenerateEvent event) {
 
 void GenerateSession::OnToken(const TokenEvent& event) {
   const absl::Time now = MonotonicNow();
-  if (!std::exchange(started_, true))
-    SendStarted(event.times, event.cached_tokens, event.fell_back, event.fallback_reason);
+  SendStarted(event.times, event.cached_tokens, event.fell_back, event.fallback_reason);
+  std::optional<double> since_last;
   {
     absl::MutexLock lock(&mutex_);
-    const absl::Time before = std::exchange(last_token_[event.choice], now);
-    if (!event.first) {
-      context_.metrics->ObserveInterToken(labels_.model, absl::ToDoubleSeconds(now - before));
-    }
-    ++completion_tokens_;
+    since_last = timeline_.Token(event.choice, event.first, now);
   }
+  if (since_last) context_.metrics->ObserveInterToken(context_.options->served_model_name, *since_last);
   v1::GenerateEvent out;
   out.mutable_token()->set_id(event.id);
   out.mutable_token()->set_text(event.text);
@@ -397,8 +387,7 @@ void GenerateSession::OnDone(const absl::Status& status, const SequenceResult& r
   if (shadow_ && status.ok() && !result.fell_back) context_.shadow->Offer(*std::move(shadow_));
   if (status.ok()) {
     // An answer may have no token at all.
-    if (!std::exchange(started_, true))
-      SendStarted(result.times, result.cached_tokens, result.fell_back, result.fallback_reason);
+    SendStarted(result.times, result.cached_tokens, result.fell_back, result.fallback_reason);
     v1::GenerateEvent out;
     v1::Finished* finished = out.mutable_finished();
     finished->set_reason(result.reason == FinishReason::kStop ? "stop" : "length");
@@ -422,27 +411,21 @@ void GenerateSession::OnDone(const absl::Status& status, const SequenceResult& r
 }
 
 void GenerateSession::End(const absl::Status& status) {
-  RequestLabels labels;
-  int64_t prompt_tokens = 0;
-  int64_t completion_tokens = 0;
+  RequestTimeline::Ended ended;
   {
     absl::MutexLock lock(&mutex_);
     ended_ = true;
-    labels = labels_;
-    prompt_tokens = prompt_tokens_;
-    completion_tokens = completion_tokens_;
+    ended = timeline_.End(status.code(), MonotonicNow());
   }
   EndLocalWait();
-  const double seconds = absl::ToDoubleSeconds(MonotonicNow() - start_);
-  context_.metrics->ObserveRequest(labels, StatusName(status.code()), seconds, prompt_tokens,
-                                   completion_tokens);
-  if (handoff_ != nullptr && !started_) {  // the handoff ends with its request
-    context_.metrics->CountHandoff("received", StatusName(status.code()), seconds);
-  }
+  context_.metrics->ObserveRequest(ended.labels, StatusName(ended.code), ended.seconds, ended.prompt_tokens,
+                                   ended.completion_tokens);
+  CountHandoff(ended.handoff);  // of a request that ends before its first token
   spdlog::log(status.ok() ? spdlog::level::debug : spdlog::level::info,
               "request={} ended: {} (plan {} {}, {} + {} tokens, {:.3f} s)", request_id_, status.ToString(),
-              labels.plan, labels.format, prompt_tokens, completion_tokens, seconds);
-  if (context_.traces != nullptr && trace_ && trace_->sampled) ExportSpans(status, labels);
+              ended.labels.plan, ended.labels.format, ended.prompt_tokens, ended.completion_tokens,
+              ended.seconds);
+  if (context_.traces != nullptr && trace_ && trace_->request.sampled) ExportSpans(status);
   if (handoff_ != nullptr) handoff_->WriteTrace();
   stream_->End(ToGrpc(status));
   // A backlog that is not read must not keep the call open for ever.
@@ -451,45 +434,14 @@ void GenerateSession::End(const absl::Status& status) {
   });
 }
 
-void GenerateSession::ExportSpans(const absl::Status& status, const RequestLabels& labels) {
-  Span span{.context = *trace_,
-            .parent = caller_->span_id,
-            .name = absl::StrCat("decode ", labels.model),
-            .kind = Span::Kind::kServer,
-            .start = ToWallTime(start_),
-            .end = absl::Now(),
-            .error = status.ok() ? "" : status.ToString()};
-  const Handoff::Report report = handoff_ == nullptr ? Handoff::Report{} : handoff_->report();
-  Span handoff{.context = *handoff_trace_,
-               .parent = trace_->span_id,
-               .name = absl::StrCat("handoff ", labels.format),
-               .kind = Span::Kind::kClient,
-               .start = ToWallTime(report.begin),
-               .end = ToWallTime(report.end)};
+void GenerateSession::ExportSpans(const absl::Status& status) {
+  const Handoff::Report handoff = handoff_ == nullptr ? Handoff::Report{} : handoff_->report();
+  std::vector<Span> spans;
   {
     absl::MutexLock lock(&mutex_);
-    span.attributes = {{"gen_ai.request.model", labels.model},
-                       {"gen_ai.usage.input_tokens", prompt_tokens_},
-                       {"gen_ai.usage.output_tokens", completion_tokens_},
-                       {"aludel.request_id", request_id_},
-                       {"aludel.plan", labels.plan},
-                       {"aludel.format", labels.format},
-                       {"aludel.stage.queue_seconds", stages_.queue},
-                       {"aludel.stage.prefill_seconds", stages_.prefill},
-                       {"aludel.stage.encode_seconds", stages_.encode},
-                       {"aludel.stage.transfer_seconds", stages_.transfer},
-                       {"aludel.stage.reconstruct_seconds", stages_.reconstruct},
-                       {"aludel.stage.recompute_seconds", stages_.recompute},
-                       {"aludel.stage.first_decode_seconds", stages_.first_decode}};
-    handoff.attributes = {{"aludel.payload_bytes", static_cast<int64_t>(report.usage.bytes)},
-                          {"aludel.frames", static_cast<int64_t>(report.usage.frames)},
-                          {"aludel.attempts", static_cast<int64_t>(report.attempts)},
-                          {"aludel.handed_over_tokens", handed_over_tokens_}};
-    if (labels.plan == "fallback") handoff.error = "the prompt was prefilled on the decode server";
+    spans = timeline_.Spans(*trace_, handoff, status, MonotonicNow(), absl::Now());
   }
-  context_.traces->Export(std::move(span));
-  // A handoff that has not ended leaves no span.
-  if (report.end != absl::InfiniteFuture()) context_.traces->Export(std::move(handoff));
+  for (Span& span : spans) context_.traces->Export(std::move(span));
 }
 
 }  // namespace aludel

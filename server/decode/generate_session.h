@@ -14,9 +14,8 @@
 #include "server/decode/decode_context.h"
 #include "server/decode/handoff/handoff.h"
 #include "server/decode/plan/planner.h"
+#include "server/decode/request_timeline.h"
 #include "server/decode/shadow_checker.h"
-#include "server/decode/stages.h"
-#include "server/observe/metrics.h"
 #include "server/observe/trace_context.h"
 #include "server/rpc/event_stream.h"
 
@@ -30,6 +29,7 @@ namespace aludel {
 //      |  given up                        ^
 //      '---------> local prefill ---------'               Stop (client gone) leads to ended from anywhere.
 //
+// What it decides is here; what is observed of it, and exported, is the RequestTimeline's.
 // Thread-safe; calls into the engine, the handoff and gRPC are made without the lock.
 class GenerateSession : public SequenceListener, public std::enable_shared_from_this<GenerateSession> {
  public:
@@ -56,52 +56,46 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   void EndHandoff(TicketState end);
   void EndLocalWait();
   // Reports the plan's outcome to the cost model.
-  void Learn(const RequestLabels& labels, const StageSeconds& stages, const SequenceTimes& times,
-             int64_t cached_tokens);
+  void Learn(const RequestTimeline::Started& started, const SequenceTimes& times, int64_t cached_tokens);
   void OnToken(const TokenEvent& event) override;
   void OnDone(const absl::Status& status, const SequenceResult& result) override;
   absl::Status CheckDeadline(const Plan& plan) const;
   absl::Status Deliver(v1::GenerateEvent event);
+  // Of the first token, or of an answer without one: ends the handoff, sends Started. Later calls do
+  // nothing.
   void SendStarted(const SequenceTimes& times, int64_t cached_tokens, bool fell_back,
                    const absl::Status& fallback_reason);
+  void CountHandoff(const std::optional<RequestTimeline::HandoffOutcome>& handoff);
   void End(const absl::Status& status);
-  void ExportSpans(const absl::Status& status, const RequestLabels& labels);
+  void ExportSpans(const absl::Status& status);
 
-  const DecodeContext context_;
+  const DecodeContext& context_;
   const std::shared_ptr<Stream> stream_;
-  const absl::Time start_;
   const absl::Time deadline_;
-  const std::optional<TraceContext> caller_;
-  const std::optional<TraceContext> trace_;          // this session's operation, where its caller has one
-  const std::optional<TraceContext> handoff_trace_;  // and the handoff's, within it
-  std::string request_id_;                           // set by Start before others see the session
-  std::optional<uint64_t> max_staleness_ms_;         // likewise
-  std::string cache_salt_;                           // likewise
-  bool started_ = false;                             // engine thread: Started was sent
-  absl::Status lost_;                                // engine thread: why a choice failed
+  const std::optional<RequestTrace> trace_;  // where the caller has one
+  std::atomic<int64_t> local_tokens_{0};     // of this session's local prefill, that others wait for
 
-  std::optional<double> predicted_ttft_;  // set before the engine has the sequence, as are the next two
-  PlanTarget target_;                     // of a remote plan
-  std::atomic<int64_t> local_tokens_{0};  // of this session's local prefill, that others wait for
-  std::shared_ptr<Handoff> handoff_;      // of a remote plan; set before the engine has the sequence
+  // Set by Start before others see the session, then constant.
+  std::string request_id_;
+  std::optional<uint64_t> max_staleness_ms_;
+  std::string cache_salt_;
 
-  // Set before the engine has the sequence, then its thread's.
+  // Set before the engine has the sequence, then constant.
+  PlanTarget target_;                 // of a remote plan
+  std::shared_ptr<Handoff> handoff_;  // of a remote plan
+  size_t shown_logprobs_ = 0;         // entries of a token's that the client asked for
+
+  // The engine thread's, once it has the sequence.
   std::optional<ShadowAnswer> shadow_;
-  size_t shown_logprobs_ = 0;  // entries of a token's that the client asked for
+  absl::Status lost_;  // why a choice failed
 
   absl::Mutex mutex_;
-  RequestLabels labels_ ABSL_GUARDED_BY(mutex_);
-  absl::Time admitted_ ABSL_GUARDED_BY(mutex_);
+  RequestTimeline timeline_ ABSL_GUARDED_BY(mutex_);
   std::weak_ptr<ConstraintCache::Wait> constraint_wait_ ABSL_GUARDED_BY(mutex_);
   SequenceId sequence_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: not yet with the engine
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  int64_t handed_over_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
-  StageSeconds stages_ ABSL_GUARDED_BY(mutex_);                 // once the first token is out
-  std::vector<absl::Time> last_token_ ABSL_GUARDED_BY(mutex_);  // by choice
   int open_choices_ ABSL_GUARDED_BY(mutex_) = 1;
-  int64_t prompt_tokens_ = 0;  // set by Start
-  int64_t completion_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace aludel

@@ -124,21 +124,22 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   PrefillPool pool(PoolOptions(options, *model, receiver_address), &timer, &metrics);
   ConstraintCache constraints(&model->tokenizer(), model->config().eos_ids, model->config().vocab);
   ShadowChecker shadow(options.shadow, options.served_model_name, &model->engine(), &timer, &metrics);
-  DecodeService service({.options = &options,
-                         .model = model.get(),
-                         .receiver = &receiver,
-                         .arena = arena.get(),
-                         .receiver_address = receiver_address,
-                         .prefill_pool = &pool,
-                         .constraints = &constraints,
-                         .costs = &costs,
-                         .timer = &timer,
-                         .metrics = &metrics,
-                         .traces = &traces,
-                         .shadow = &shadow,
-                         .sessions_open = &sessions_open,
-                         .handoff_traces = &handoff_traces,
-                         .health = health});
+  const DecodeContext context = {.options = &options,
+                                 .model = model.get(),
+                                 .receiver = &receiver,
+                                 .arena = arena.get(),
+                                 .receiver_address = receiver_address,
+                                 .prefill_pool = &pool,
+                                 .constraints = &constraints,
+                                 .costs = &costs,
+                                 .timer = &timer,
+                                 .metrics = &metrics,
+                                 .traces = &traces,
+                                 .shadow = &shadow,
+                                 .sessions_open = &sessions_open,
+                                 .handoff_traces = &handoff_traces,
+                                 .health = health};
+  DecodeService service(context);
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<grpc::Server> server,
                           StartGrpcServer(options.listen, options.grpc_tls, &service));
   spdlog::info("serving {} from {} on {}, admin on {}", options.served_model_name, options.model.directory,

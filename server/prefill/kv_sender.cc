@@ -40,7 +40,7 @@ bool KvSender::HasRoom(size_t weight, size_t frame) {
   absl::MutexLock lock(&mutex_);
   if (Fits(weight, frame)) return true;
   if (wanted_weight_ == 0) {
-    metrics_->CountStall(credit_ && weight_ + weight > *credit_ ? "receiver" : "link");
+    metrics_->CountStall(Name(credit_ && weight_ + weight > *credit_ ? Stall::kReceiver : Stall::kLink));
   }
   wanted_weight_ = weight;
   wanted_frame_ = frame;

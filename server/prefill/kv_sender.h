@@ -21,6 +21,25 @@
 
 namespace aludel {
 
+// What a run waits for before it can go on encoding: a label of metrics.
+enum class Stall : uint8_t {
+  kReceiver,  // to grant more credit
+  kLink,      // to take what was sent
+  kArena      // to have a window for the run
+};
+
+constexpr const char* Name(Stall stall) {
+  switch (stall) {
+    case Stall::kReceiver:
+      return "receiver";
+    case Stall::kLink:
+      return "link";
+    case Stall::kArena:
+      return "arena";
+  }
+  return "unknown";
+}
+
 // Ships one handoff's frames: the codec writes each payload straight into registered memory, and the frame
 // leaves as a message of the transport, its header as the message's header. A place is free again when its
 // send has ended; where the receiver grants credit, no more frames leave than it has room for (HANDOFF.md).

@@ -97,20 +97,20 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
     ALUDEL_ASSIGN_OR_RETURN(admin, AdminServer::Start(options.admin_listen, &metrics, {health, ready}));
   }
 
-  PrefillService service({.options = &options,
-                          .model = model.get(),
-                          .arena = arena.get(),
-                          .connections = &connections,
-                          .receivers = &receivers,
-                          .frame_cache = &frame_cache,
-                          .timer = &timer,
-                          .metrics = &metrics,
-                          .traces = &traces,
-                          .runs_open = &runs_open,
-                          .runs = &runs,
-                          .load = &load,
-                          .health = health},
-                         RandomEpoch());
+  const PrefillContext context = {.options = &options,
+                                  .model = model.get(),
+                                  .arena = arena.get(),
+                                  .connections = &connections,
+                                  .receivers = &receivers,
+                                  .frame_cache = &frame_cache,
+                                  .timer = &timer,
+                                  .metrics = &metrics,
+                                  .traces = &traces,
+                                  .runs_open = &runs_open,
+                                  .runs = &runs,
+                                  .load = &load,
+                                  .health = health};
+  PrefillService service(context, RandomEpoch());
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<grpc::Server> server,
                           StartGrpcServer(options.listen, options.grpc_tls, &service));
   spdlog::info("serving the cache of {} on {}, admin on {}", options.model.directory, options.listen,

@@ -24,16 +24,16 @@ PrefillRun::PrefillRun(const PrefillContext& context, std::shared_ptr<Stream> st
                        const std::optional<TraceContext>& caller)
     : context_(context),
       stream_(std::move(stream)),
-      start_(MonotonicNow()),
       deadline_(deadline),
-      caller_(caller) {
+      caller_(caller),
+      timeline_(MonotonicNow()) {
   context_.runs_open->fetch_add(1);
 }
 
 PrefillRun::~PrefillRun() {
   context_.runs->Remove(ticket_, this);
-  context_.runs_open->fetch_sub(1);
   SetLoad(0);
+  context_.runs_open->fetch_sub(1);  // last: the context may go
 }
 
 void PrefillRun::SetLoad(int64_t tokens) { context_.load->Change(tokens - load_.exchange(tokens)); }
@@ -119,7 +119,7 @@ void PrefillRun::Start(const v1::RunRequest& request, absl::StatusOr<std::string
   }
   absl::StatusOr<FrameExtent> extent = context_.arena->Reserve(window);
   if (!extent.ok()) {
-    context_.metrics->CountStall("arena");
+    context_.metrics->CountStall(Name(Stall::kArena));
     return AwaitWindow(window);
   }
   extent_ = *std::move(extent);
@@ -173,7 +173,10 @@ void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> con
   v1::RunEvent admitted;
   admitted.mutable_admitted();
   stream_->Push(std::move(admitted));
-  sending_began_ = MonotonicNow();
+  {
+    absl::MutexLock lock(&mutex_);
+    timeline_.SendingBegan(MonotonicNow());
+  }
   cached_ = context_.frame_cache->Find(*codec_, cache_salt_, prompt_, max_staleness_);
   SendCached();
 }
@@ -214,7 +217,11 @@ void PrefillRun::SendCached() {
     OnDone(all.status(), {});
   } else if (cached_.tokens == static_cast<int64_t>(prompt_.size())) {
     SequenceResult nothing_computed;
-    nothing_computed.times.encode = absl::ToDoubleSeconds(MonotonicNow() - sending_began_);
+    {
+      absl::MutexLock lock(&mutex_);
+      timeline_.SentFromCache(MonotonicNow());
+      nothing_computed.times = timeline_.times();
+    }
     OnDone(absl::OkStatus(), nothing_computed);
   } else {
     Compute(std::move(sender), cached_.tokens);
@@ -298,10 +305,12 @@ void PrefillRun::OnDone(const absl::Status& status, const SequenceResult& result
     context_.frame_cache->Insert(*codec_, cache_salt_, prompt_, cached_tokens_, recorder->TakeFrames());
   }
   std::shared_ptr<KvSender> sender;
+  absl::Time received;
   {
     absl::MutexLock lock(&mutex_);
     engine_status_ = status;
-    times_ = result.times;
+    timeline_.Computed(result.times);
+    received = timeline_.received();
     sender = sender_;
   }
   if (status.ok()) {
@@ -313,7 +322,7 @@ void PrefillRun::OnDone(const absl::Status& status, const SequenceResult& result
     computed->set_waiting_tokens(static_cast<uint64_t>(context_.load->waiting_tokens()));
     computed->set_prefill_tokens_per_second(context_.load->tokens_per_second());
     if (frame_times_) {
-      for (v1::FrameTimes& times : sender->TakeTimes(start_)) *computed->add_frames() = std::move(times);
+      for (v1::FrameTimes& times : sender->TakeTimes(received)) *computed->add_frames() = std::move(times);
     }
     stream_->Push(std::move(event));
   }
@@ -362,9 +371,11 @@ void PrefillRun::End(const absl::Status& status, const KvSender::Outcome& outcom
   std::shared_ptr<PeerConnection> connection;
   std::shared_ptr<KvSender> sender;
   Timer::Id timer = 0;
+  RunTimeline::Ended ended;
   {
     absl::MutexLock lock(&mutex_);
     ended_ = true;
+    ended = timeline_.End(status.code(), MonotonicNow());
     std::swap(connection, connection_);
     std::swap(sender, sender_);
     timer = deadline_timer_;
@@ -376,32 +387,20 @@ void PrefillRun::End(const absl::Status& status, const KvSender::Outcome& outcom
     event.mutable_finished()->set_frame_bytes(outcome.frame_bytes);
     stream_->Push(std::move(event));
   }
-  const double seconds = absl::ToDoubleSeconds(MonotonicNow() - start_);
-  context_.metrics->CountHandoff("sent", StatusName(status.code()), seconds);
+  context_.metrics->CountHandoff("sent", StatusName(ended.code), ended.seconds);
   spdlog::log(status.ok() ? spdlog::level::debug : spdlog::level::info,
               "request={} run ended: {} ({} frames, {} bytes, {:.3f} s)", request_id_, status.ToString(),
-              outcome.frames, outcome.frame_bytes, seconds);
+              outcome.frames, outcome.frame_bytes, ended.seconds);
   if (context_.traces != nullptr && caller_ && caller_->sampled) ExportSpan(status, outcome);
   stream_->End(ToGrpc(status));
 }
 
 void PrefillRun::ExportSpan(const absl::Status& status, const KvSender::Outcome& outcome) {
-  Span span{.context = caller_->NewChild(),
-            .parent = caller_->span_id,
-            .name = absl::StrCat("prefill ", context_.options->model_name),
-            .kind = Span::Kind::kServer,
-            .start = ToWallTime(start_),
-            .end = absl::Now(),
-            .error = status.ok() ? "" : status.ToString()};
+  Span span;
   {
     absl::MutexLock lock(&mutex_);
-    span.attributes = {{"gen_ai.request.model", context_.options->model_name},
-                       {"aludel.request_id", request_id_},
-                       {"aludel.frames", static_cast<int64_t>(outcome.frames)},
-                       {"aludel.payload_bytes", static_cast<int64_t>(outcome.frame_bytes)},
-                       {"aludel.stage.queue_seconds", times_.queue},
-                       {"aludel.stage.prefill_seconds", times_.prefill},
-                       {"aludel.stage.encode_seconds", times_.encode}};
+    span = timeline_.ToSpan(caller_->NewChild(), *caller_, context_.options->model_name, request_id_,
+                            {outcome.frames, outcome.frame_bytes}, status, MonotonicNow(), absl::Now());
   }
   context_.traces->Export(std::move(span));
 }

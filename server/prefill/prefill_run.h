@@ -23,6 +23,7 @@
 #include "server/prefill/prefill_load.h"
 #include "server/prefill/receiver_policy.h"
 #include "server/prefill/run_registry.h"
+#include "server/prefill/run_timeline.h"
 #include "server/process/timer.h"
 #include "server/rpc/event_stream.h"
 
@@ -50,8 +51,8 @@ struct PrefillContext {
 //   cache leave as there is room) -> sending (computed; frames on their way) -> ended
 // Stop (client gone, deadline) leads from each of them to ended: a computation is cancelled, and sends that
 // do not end by themselves soon after are ended by closing their connection. The stream ends exactly once,
-// after the last send. Thread-safe; owned by the component that calls it next (connection cache, engine
-// or sender).
+// after the last send. What it decides is here; what is observed of it, and exported, is the RunTimeline's.
+// Thread-safe; owned by the component that calls it next (connection cache, engine or sender).
 class PrefillRun : public SequenceListener, public std::enable_shared_from_this<PrefillRun> {
  public:
   using Stream = EventStream<v1::RunEvent>;
@@ -90,9 +91,8 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
   void ExportSpan(const absl::Status& status, const KvSender::Outcome& outcome);
   void End(const absl::Status& status, const KvSender::Outcome& outcome);
 
-  const PrefillContext context_;
+  const PrefillContext& context_;
   const std::shared_ptr<Stream> stream_;
-  const absl::Time start_;
   const absl::Time deadline_;
   const std::optional<TraceContext> caller_;
   // Set by Start before others see the run.
@@ -114,12 +114,11 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
   FrameCache::Match cached_;             // what is still to be sent of it: one caller at a time
   size_t cached_chunk_ = 0;
   size_t cached_frame_ = 0;
-  absl::Time sending_began_;
   std::shared_ptr<FrameRecorder> recorder_ ABSL_GUARDED_BY(mutex_);  // what the engine encodes into
 
   absl::Mutex mutex_;
-  absl::Status stopped_ ABSL_GUARDED_BY(mutex_);                 // why Stop was called
-  SequenceTimes times_ ABSL_GUARDED_BY(mutex_);                  // of the computation, once it has ended
+  absl::Status stopped_ ABSL_GUARDED_BY(mutex_);  // why Stop was called
+  RunTimeline timeline_ ABSL_GUARDED_BY(mutex_);
   absl::Status engine_status_ ABSL_GUARDED_BY(mutex_);           // how the computation ended
   SequenceId sequence_ ABSL_GUARDED_BY(mutex_) = 0;              // 0: not with the engine
   std::shared_ptr<PrefillRun> waiting_ ABSL_GUARDED_BY(mutex_);  // this, while cached frames wait for room

@@ -10,6 +10,7 @@ namespace aludel {
 // The Prefill service: describes this server, and starts a PrefillRun for each Run. Thread-safe.
 class PrefillService : public v1::Prefill::CallbackService {
  public:
+  // `context` must outlive every run.
   PrefillService(const PrefillContext& context, uint64_t epoch) : context_(context), epoch_(epoch) {}
 
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* call, const v1::DescribeRequest* request,
@@ -21,7 +22,7 @@ class PrefillService : public v1::Prefill::CallbackService {
                                   v1::GrantResponse* response) override;
 
  private:
-  const PrefillContext context_;
+  const PrefillContext& context_;
   const uint64_t epoch_;  // of this process
 };
 

@@ -40,7 +40,9 @@ Handoff::Handoff(const DecodeContext& context, Spec spec)
   context_.sessions_open->fetch_add(1);  // a run that ends late still needs everything
 }
 
-Handoff::~Handoff() { context_.sessions_open->fetch_sub(1); }
+Handoff::~Handoff() {
+  context_.sessions_open->fetch_sub(1);  // last: the context may go
+}
 
 void Handoff::Begin(SequenceId sequence, size_t target, FrameExtent extent) {
   const absl::Time now = MonotonicNow();
@@ -89,8 +91,6 @@ void Handoff::Start(size_t target, FrameExtent extent) {
     attempt_.deadline_timer = context_.timer->At(until_, [receiver] { receiver->Reap(); });
     tried_.push_back(target);
   }
-  // The receiver keeps these callbacks until the ticket is closed: no cycle outlives the attempt.
-  Engine* const engine = &context_.model->engine();
   const size_t bound = context_.model->HandoffBytesBound(*spec_.codec, spec_.prompt.size());
   const size_t window = extent.bytes().size();
   std::optional<uint64_t> credit;
@@ -109,28 +109,7 @@ void Handoff::Start(size_t target, FrameExtent extent) {
                   .extent = std::move(extent),
                   .credit = credit,
                   .cipher = std::move(cipher),
-                  .owner = {.on_frame =
-                                [engine, sequence = sequence_, trace = trace_](
-                                    const FrameHeader& header, std::vector<uint8_t> header_bytes,
-                                    absl::Span<const uint8_t> payload, std::function<void()> release) {
-                                  if (trace != nullptr) {
-                                    trace->Received(header, MonotonicNow());
-                                    release = [trace, number = header.sequence, release] {
-                                      trace->Applied(number, MonotonicNow());
-                                      release();
-                                    };
-                                  }
-                                  engine->ApplyFrame(sequence, header, std::move(header_bytes), payload,
-                                                     std::move(release));
-                                },
-                            .on_lost =
-                                [weak = weak_from_this(), number](const absl::Status& reason) {
-                                  if (const auto self = weak.lock()) self->Fail(number, reason);
-                                },
-                            .on_credit =
-                                [weak = weak_from_this(), number](uint64_t more) {
-                                  if (const auto self = weak.lock()) self->Grant(number, more);
-                                }}});
+                  .owner = weak_from_this()});
   std::shared_ptr<RunCall> call = RunCall::Start(
       context_.prefill_pool->stub(target), std::move(run), until_,
       {.on_event = [self = shared_from_this(), number,
@@ -149,17 +128,40 @@ void Handoff::Start(size_t target, FrameExtent extent) {
   call->Cancel();
 }
 
-void Handoff::Grant(int attempt, uint64_t credit) {
-  size_t target = 0;
-  TicketId ticket = {};
+void Handoff::OnFrameReceived(const FrameHeader& header, std::vector<uint8_t> header_bytes,
+                              absl::Span<const uint8_t> payload, std::function<void()> release) {
+  if (trace_ != nullptr) {
+    trace_->Received(header, MonotonicNow());
+    release = [trace = trace_, number = header.sequence, release = std::move(release)] {
+      trace->Applied(number, MonotonicNow());
+      release();
+    };
+  }
+  context_.model->engine().ApplyFrame(sequence_, header, std::move(header_bytes), payload,
+                                      std::move(release));
+}
+
+void Handoff::OnTicketLost(const TicketId& ticket, const absl::Status& reason) {
+  int attempt = 0;
   {
     absl::MutexLock lock(&mutex_);
-    if (over_ || attempt_.number != attempt) return;
+    if (attempt_.ticket != ticket) return;  // an earlier attempt's
+    attempt = attempt_.number;
+  }
+  Fail(attempt, reason);
+}
+
+void Handoff::OnCreditRaised(const TicketId& ticket, uint64_t credit) {
+  size_t target = 0;
+  int attempt = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (over_ || attempt_.ticket != ticket) return;
     attempt_.credit = std::max(attempt_.credit, credit);
     if (std::exchange(attempt_.granting, true)) return;  // sent when the call in flight has ended
     credit = attempt_.credit;
     target = attempt_.target;
-    ticket = attempt_.ticket;
+    attempt = attempt_.number;
   }
   SendGrant(attempt, target, ticket, credit);
 }
@@ -286,7 +288,7 @@ bool Handoff::TryElsewhere(const absl::Status& reason) {
     for (const size_t tried : tried_) targets[tried].ready = false;
   }
   const auto plan = MakePlan(context_.options->planner, FormatNames(context_), targets, spec_.wanted);
-  if (!plan.ok() || !plan->remote) return false;
+  if (!plan.ok() || !plan->remote()) return false;
   absl::StatusOr<FrameExtent> extent = context_.arena->Reserve(context_.model->HandoffWindow(
       *spec_.codec, static_cast<int64_t>(spec_.prompt.size()), context_.options->handoff_window_bytes));
   if (!extent.ok()) return false;

@@ -14,12 +14,13 @@
 #include "aludel/v1/handoff.pb.h"
 #include "runtime/engine/engine.h"
 #include "server/decode/decode_context.h"
+#include "server/decode/handoff/handoff_report.h"
 #include "server/decode/handoff/handoff_trace.h"
 #include "server/decode/handoff/kv_receiver.h"
 #include "server/decode/handoff/run_call.h"
+#include "server/decode/handoff/ticket_owner.h"
 #include "server/decode/handoff/ticket_state.h"
 #include "server/decode/plan/planner.h"
-#include "server/decode/stages.h"
 #include "server/handoff/frame_arena.h"
 #include "server/process/timer.h"
 
@@ -35,7 +36,7 @@ namespace aludel {
 //        '---------------------- End, from anywhere: completed or abandoned ---------------------'
 //
 // Thread-safe; calls into the engine, the receiver and gRPC are made without the lock.
-class Handoff : public std::enable_shared_from_this<Handoff> {
+class Handoff : public TicketOwner, public std::enable_shared_from_this<Handoff> {
  public:
   struct Spec {
     std::string request_id;
@@ -47,16 +48,10 @@ class Handoff : public std::enable_shared_from_this<Handoff> {
     PlanRequest wanted;                        // what the request asked for, its format being the codec's
     absl::Time deadline;                       // of the request; MonotonicNow()
   };
-  struct Report {
-    KvReceiver::Usage usage;  // of the last ticket when it was closed
-    std::optional<ProducerSeconds> producer;
-    absl::Time begin = absl::InfiniteFuture();  // MonotonicNow(); of the first attempt
-    absl::Time end = absl::InfiniteFuture();
-    int attempts = 0;
-  };
+  using Report = HandoffReport;
 
   Handoff(const DecodeContext& context, Spec spec);
-  ~Handoff();
+  ~Handoff() override;
 
   // Asks `target`, whose frames go to `extent`. After End it does nothing.
   void Begin(SequenceId sequence, size_t target, FrameExtent extent);
@@ -88,8 +83,12 @@ class Handoff : public std::enable_shared_from_this<Handoff> {
 
   void Start(size_t target, FrameExtent extent);
   v1::RunRequest MakeRun(const TicketId& id, const std::string& frame_key) const;
+  // Passes the frame to the engine.
+  void OnFrameReceived(const FrameHeader& header, std::vector<uint8_t> header_bytes,
+                       absl::Span<const uint8_t> payload, std::function<void()> release) override;
+  void OnTicketLost(const TicketId& ticket, const absl::Status& reason) override;
   // Grants the prefill server the room that its frames have now: the latest figure, one call at a time.
-  void Grant(int attempt, uint64_t credit);
+  void OnCreditRaised(const TicketId& ticket, uint64_t credit) override;
   void SendGrant(int attempt, size_t target, const TicketId& ticket, uint64_t credit);
   void OnRunEvent(int attempt, size_t target, const v1::RunEvent& event);
   void OnRunEnd(int attempt, const absl::Status& status);
@@ -100,7 +99,7 @@ class Handoff : public std::enable_shared_from_this<Handoff> {
   void Release(Attempt attempt, TicketState end);
   void BlameTarget(size_t target, const absl::Status& status);
 
-  const DecodeContext context_;
+  const DecodeContext& context_;
   const Spec spec_;
   const std::shared_ptr<HandoffTrace> trace_;  // may be null
   absl::Time until_ = absl::InfiniteFuture();  // set by Begin

@@ -13,11 +13,6 @@ namespace {
 // A grant is a message, so one is sent for each of this many parts of the credit.
 constexpr uint64_t kGrantParts = 4;
 
-// Why frames are dropped: every label that is counted below.
-constexpr const char* kDropReasons[] = {"malformed", "epoch",    "unknown_ticket", "late",     "duplicate",
-                                        "length",    "format",   "coverage",       "oversize", "gap",
-                                        "arena",     "transfer", "tampered"};
-
 }  // namespace
 
 void KvReceiver::Ticket::Release(const uint8_t* place) {
@@ -29,12 +24,14 @@ void KvReceiver::Ticket::Release(const uint8_t* place) {
     granted = ring.returned();
     credit = *spec.credit + granted;
   }
-  if (spec.owner.on_credit) spec.owner.on_credit(credit);
+  if (const auto owner = spec.owner.lock()) owner->OnCreditRaised(spec.id, credit);
 }
 
 KvReceiver::KvReceiver(uint64_t epoch, Metrics* metrics, Clock clock)
     : epoch_(epoch), metrics_(metrics), clock_(std::move(clock)) {
-  for (const char* reason : kDropReasons) metrics_->CountDroppedFrame(reason, 0);
+  for (uint8_t drop = 0; drop < kFrameDrops; ++drop) {
+    metrics_->CountDroppedFrame(Name(static_cast<FrameDrop>(drop)), 0);
+  }
 }
 
 void KvReceiver::Open(TicketSpec spec) {
@@ -51,6 +48,10 @@ void KvReceiver::CloseLocked(Ticket& ticket, TicketState end) {
   tickets_.erase(ticket.spec.id);
 }
 
+void KvReceiver::TellLost(const Ticket& ticket, const absl::Status& reason) {
+  if (const auto owner = ticket.spec.owner.lock()) owner->OnTicketLost(ticket.spec.id, reason);
+}
+
 std::optional<uint64_t> KvReceiver::Received(const TicketId& id) const {
   absl::MutexLock lock(&mutex_);
   const auto found = tickets_.find(id);
@@ -59,7 +60,7 @@ std::optional<uint64_t> KvReceiver::Received(const TicketId& id) const {
 }
 
 KvReceiver::Usage KvReceiver::Close(const TicketId& id, TicketState end) {
-  std::shared_ptr<Ticket> ticket;  // destroyed after the lock: its callbacks may own a lot
+  std::shared_ptr<Ticket> ticket;  // destroyed after the lock: its memory goes back to the arena
   absl::MutexLock lock(&mutex_);
   const auto found = tickets_.find(id);
   if (found == tickets_.end()) return {};
@@ -79,8 +80,9 @@ void KvReceiver::Reap() {
     for (const auto& ticket : expired) CloseLocked(*ticket, TicketState::kExpired);
   }
   for (const auto& ticket : expired) {
-    ticket->spec.owner.on_lost(absl::DeadlineExceededError(absl::StrFormat(
-        "the handoff did not complete in time (%d frames had arrived)", ticket->usage.frames)));
+    TellLost(*ticket,
+             absl::DeadlineExceededError(absl::StrFormat(
+                 "the handoff did not complete in time (%d frames had arrived)", ticket->usage.frames)));
   }
 }
 
@@ -96,71 +98,73 @@ int64_t KvReceiver::unfinished_payloads() const {
 
 KvReceiver::Verdict KvReceiver::Judge(const FrameHeader& header, size_t payload_bytes) {
   // Until the ticket is known any peer may have sent it: no handoff ends because of such a frame.
-  if (header.epoch != epoch_) return {nullptr, "epoch", {}};
+  if (header.epoch != epoch_) return {nullptr, FrameDrop::kEpoch, {}};
   const auto found = tickets_.find(header.ticket);
-  if (found == tickets_.end()) return {nullptr, "unknown_ticket", {}};
+  if (found == tickets_.end()) return {nullptr, FrameDrop::kUnknownTicket, {}};
   const std::shared_ptr<Ticket>& ticket = found->second;
   const TicketSpec& spec = ticket->spec;
-  if (clock_() >= spec.deadline) return {nullptr, "late", {}};  // Reap tells the owner
-  if (ticket->sequences.count(header.sequence) != 0) return {nullptr, "duplicate", {}};
+  if (clock_() >= spec.deadline) return {nullptr, FrameDrop::kLate, {}};  // Reap tells the owner
+  if (ticket->sequences.count(header.sequence) != 0) return {nullptr, FrameDrop::kDuplicate, {}};
 
-  const auto lose = [&](const char* label, const std::string& text) {
-    return Verdict{ticket, label, absl::DataLossError(text)};
+  const auto lose = [&](FrameDrop drop, const std::string& text) {
+    return Verdict{ticket, drop, absl::DataLossError(text)};
   };
   if (header.payload_bytes != payload_bytes || payload_bytes == 0) {
-    return lose("length", absl::StrFormat("frame %d: payload is %d bytes, its header says %d",
-                                          header.sequence, payload_bytes, header.payload_bytes));
+    return lose(FrameDrop::kLength, absl::StrFormat("frame %d: payload is %d bytes, its header says %d",
+                                                    header.sequence, payload_bytes, header.payload_bytes));
   }
   if (header.kind != spec.codec->kind() || header.artifact != ticket->artifact) {
-    return lose("format",
+    return lose(FrameDrop::kFormat,
                 absl::StrFormat("frame %d: kind %d or its artifact is not the ticket's format %s",
                                 header.sequence, static_cast<int>(header.kind), spec.codec->name()));
   }
   const uint64_t token_end = uint64_t{header.coverage.token_begin} + header.coverage.tokens;
   if (header.coverage.tokens == 0 || token_end > spec.tokens) {
-    return lose("coverage", absl::StrFormat("frame %d: tokens [%d, %d), the ticket has %d", header.sequence,
-                                            header.coverage.token_begin, token_end, spec.tokens));
+    return lose(FrameDrop::kCoverage,
+                absl::StrFormat("frame %d: tokens [%d, %d), the ticket has %d", header.sequence,
+                                header.coverage.token_begin, token_end, spec.tokens));
   }
   const size_t limit = spec.codec->MaxFrameBytes(header.coverage.tokens) +
                        (spec.cipher == nullptr ? 0 : FrameCipher::kTagBytes);
   if (payload_bytes > limit) {
-    return lose("oversize", absl::StrFormat("frame %d: payload is %d bytes, want at most %d for %d tokens",
-                                            header.sequence, payload_bytes, limit, header.coverage.tokens));
+    return lose(FrameDrop::kOversize,
+                absl::StrFormat("frame %d: payload is %d bytes, want at most %d for %d tokens",
+                                header.sequence, payload_bytes, limit, header.coverage.tokens));
   }
   if (spec.credit && header.sequence != ticket->sequences.size()) {
-    return lose("gap", absl::StrFormat("frame %d has come, frame %d is missing", header.sequence,
-                                       ticket->sequences.size()));
+    return lose(FrameDrop::kGap, absl::StrFormat("frame %d has come, frame %d is missing", header.sequence,
+                                                 ticket->sequences.size()));
   }
   absl::MutexLock lock(&ticket->ring_mutex);
   const auto place = ticket->ring.Take(payload_bytes);
   if (!place) {
-    return lose("arena",
+    return lose(FrameDrop::kArena,
                 absl::StrFormat("frame %d: payload is %d bytes, the ticket's memory of %d holds %d",
                                 header.sequence, payload_bytes, ticket->ring.size(), ticket->ring.held()));
   }
-  return {ticket, nullptr, {}, *place};
+  return {ticket, std::nullopt, {}, *place};
 }
 
 absl::Span<uint8_t> KvReceiver::OnHeader(MessageId id, absl::Span<const uint8_t> bytes,
                                          size_t payload_bytes) {
   const absl::StatusOr<FrameHeader> header = DecodeFrameHeader(bytes);
   if (!header.ok()) {
-    metrics_->CountDroppedFrame("malformed");
+    metrics_->CountDroppedFrame(Name(FrameDrop::kMalformed));
     return {};
   }
   Verdict verdict;
   {
     absl::MutexLock lock(&mutex_);
     verdict = Judge(*header, payload_bytes);
-    if (verdict.drop == nullptr) {
+    if (!verdict.drop) {
       verdict.ticket->sequences.insert(header->sequence);
       incoming_[id] = {verdict.ticket, *header, {bytes.begin(), bytes.end()}, verdict.place};
       return verdict.place;
     }
     if (verdict.ticket != nullptr) CloseLocked(*verdict.ticket, TicketState::kRefused);
   }
-  metrics_->CountDroppedFrame(verdict.drop);
-  if (verdict.ticket != nullptr) verdict.ticket->spec.owner.on_lost(verdict.lost);
+  metrics_->CountDroppedFrame(Name(*verdict.drop));
+  if (verdict.ticket != nullptr) TellLost(*verdict.ticket, verdict.lost);
   return {};
 }
 
@@ -177,7 +181,7 @@ absl::Status KvReceiver::Decrypt(const FrameCipher& cipher, Incoming& frame) {
 void KvReceiver::OnPayload(MessageId id, absl::Status status) {
   Incoming* frame = nullptr;
   bool closed = false;
-  const char* drop = "transfer";
+  FrameDrop drop = FrameDrop::kTransfer;
   TicketState lost = TicketState::kFailed;
   {
     absl::MutexLock lock(&mutex_);
@@ -185,7 +189,7 @@ void KvReceiver::OnPayload(MessageId id, absl::Status status) {
   }
   if (const auto& cipher = frame->ticket->spec.cipher; cipher != nullptr && status.ok()) {
     status = Decrypt(*cipher, *frame);
-    drop = "tampered";
+    drop = FrameDrop::kTampered;
     lost = TicketState::kRefused;
   }
   {
@@ -212,24 +216,25 @@ void KvReceiver::OnPayload(MessageId id, absl::Status status) {
   incoming_.erase(found);
 }
 
-void KvReceiver::Deliver(Incoming& frame, bool closed, const char* drop, const absl::Status& status) {
+void KvReceiver::Deliver(Incoming& frame, bool closed, FrameDrop drop, const absl::Status& status) {
   if (closed) {
-    metrics_->CountDroppedFrame("late");
+    metrics_->CountDroppedFrame(Name(FrameDrop::kLate));
     return;
   }
-  TicketOwner& owner = frame.ticket->spec.owner;
   if (!status.ok()) {
-    metrics_->CountDroppedFrame(drop);
-    owner.on_lost(status);
+    metrics_->CountDroppedFrame(Name(drop));
+    TellLost(*frame.ticket, status);
     return;
   }
   metrics_->CountFrame("received", frame.ticket->spec.codec->name(),
                        frame.header_bytes.size() + frame.payload.size());
-  owner.on_frame(frame.header, std::move(frame.header_bytes), frame.payload,
-                 [quarantine = frame.ticket, place = frame.payload.data()]() mutable {
-                   quarantine->Release(place);
-                   quarantine.reset();
-                 });
+  const std::shared_ptr<TicketOwner> owner = frame.ticket->spec.owner.lock();
+  if (owner == nullptr) return frame.ticket->Release(frame.payload.data());
+  owner->OnFrameReceived(frame.header, std::move(frame.header_bytes), frame.payload,
+                         [quarantine = frame.ticket, place = frame.payload.data()]() mutable {
+                           quarantine->Release(place);
+                           quarantine.reset();
+                         });
 }
 
 }  // namespace aludel

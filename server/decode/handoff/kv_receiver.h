@@ -15,6 +15,9 @@
 #include "absl/time/time.h"
 #include "runtime/codec/codec.h"
 #include "runtime/codec/frame.h"
+#include "server/decode/handoff/frame_drop.h"
+#include "server/decode/handoff/handoff_report.h"
+#include "server/decode/handoff/ticket_owner.h"
 #include "server/decode/handoff/ticket_state.h"
 #include "server/handoff/frame_arena.h"
 #include "server/handoff/frame_cipher.h"
@@ -23,23 +26,6 @@
 #include "transport/transport.h"
 
 namespace aludel {
-
-// Where the frames of one ticket go. Called from the transport's progress thread; on_lost also from the
-// thread that calls Reap. No lock is held. Must not block.
-struct TicketOwner {
-  // A whole frame lies in `payload`, which stays until `release` has run (exactly once, on any thread).
-  // Nothing beyond the header's form has been checked: checksum and coverage are the owner's.
-  std::function<void(const FrameHeader& header, std::vector<uint8_t> header_bytes,
-                     absl::Span<const uint8_t> payload, std::function<void()> release)>
-      on_frame;
-  // A frame of this ticket was refused or lost, or the deadline has passed: the handoff cannot complete.
-  // At most once, and the ticket is closed.
-  std::function<void(const absl::Status& reason)> on_lost;
-  // Frames have been released: the credit for all frames since the first is now this much
-  // (TicketSpec::credit). On the thread that released them, with no lock held; at most one call for every
-  // quarter of the credit.
-  std::function<void(uint64_t credit)> on_credit = nullptr;
-};
 
 // One handoff that may arrive here.
 struct TicketSpec {
@@ -52,7 +38,8 @@ struct TicketSpec {
   // (FrameRing::Weight). Frames of such a ticket come in order, without a gap.
   std::optional<uint64_t> credit = {};
   std::shared_ptr<const FrameCipher> cipher;  // set: frames must come encrypted by it
-  TicketOwner owner;
+  // The receiver keeps no owner alive: frames for one that has gone are received and released.
+  std::weak_ptr<TicketOwner> owner;
 };
 
 // Receives frames on a decode server. A message is accepted only for a ticket that is open here, in time, of
@@ -62,7 +49,7 @@ struct TicketSpec {
 // the ticket ended.
 //
 //   Open -> open -> Close: completed (its owner has what it needs) or abandoned (it gave up)
-//                -> on_lost: refused or failed (a frame), expired (Reap after the deadline)
+//                -> OnTicketLost: refused or failed (a frame), expired (Reap after the deadline)
 //
 // Thread-safe. Must outlive its transport; `metrics` and codecs must outlive it.
 class KvReceiver : public MessageHandler {
@@ -70,13 +57,7 @@ class KvReceiver : public MessageHandler {
   using Clock = std::function<absl::Time()>;
   KvReceiver(uint64_t epoch, Metrics* metrics, Clock clock);
 
-  struct Usage {
-    uint64_t frames = 0;
-    uint64_t bytes = 0;        // headers included
-    uint64_t first_bytes = 0;  // of the first frame received
-    absl::Time first_received;
-    absl::Time last_received;
-  };
+  using Usage = TicketUsage;
 
   void Open(TicketSpec spec);
   // `end` is kCompleted or kAbandoned. Later frames of it are late. Unknown tickets give zeros.
@@ -119,17 +100,18 @@ class KvReceiver : public MessageHandler {
     absl::Span<uint8_t> payload;
   };
   // Passes a received or lost frame to its owner; without the lock.
-  void Deliver(Incoming& frame, bool closed, const char* drop, const absl::Status& status);
+  void Deliver(Incoming& frame, bool closed, FrameDrop drop, const absl::Status& status);
   // Decrypts a frame; DataLoss if the ticket's key did not seal it.
   static absl::Status Decrypt(const FrameCipher& cipher, Incoming& frame);
   struct Verdict {
     std::shared_ptr<Ticket> ticket;  // set: the frame is let in, or `lost` ends this ticket
-    const char* drop = nullptr;      // metric label
+    std::optional<FrameDrop> drop;
     absl::Status lost;
     absl::Span<uint8_t> place = {};  // of a frame that is let in
   };
 
   Verdict Judge(const FrameHeader& header, size_t payload_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static void TellLost(const Ticket& ticket, const absl::Status& reason);
   void CloseLocked(Ticket& ticket, TicketState end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const uint64_t epoch_;

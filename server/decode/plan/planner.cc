@@ -14,7 +14,7 @@ bool Contains(absl::Span<const std::string> all, const std::string& one) {
   return std::find(all.begin(), all.end(), one) != all.end();
 }
 
-Plan Local(const char* reason) { return Plan{.reason = reason}; }
+Plan Local(PlanReason reason) { return Plan{.reason = reason}; }
 
 // Indices of the targets to consider, best first.
 std::vector<size_t> Order(absl::Span<const PlanTarget> targets, const std::vector<std::string>& preferred) {
@@ -50,11 +50,11 @@ std::vector<Plan> Candidates(const PlannerOptions& options, absl::Span<const Pla
     for (const std::string& format : targets[i].formats) {
       if (!wanted.empty() && format != wanted) continue;
       if (!forced && !Allows(options, fidelity, format)) continue;
-      candidates.push_back({.remote = true,
+      candidates.push_back({.kind = PlanKind::kRemote,
                             .target = i,
                             .format = format,
                             .handed_over_tokens = handed_over,
-                            .reason = forced ? "forced" : "coded"});
+                            .reason = forced ? PlanReason::kForced : PlanReason::kCoded});
     }
   }
   return candidates;
@@ -66,14 +66,14 @@ constexpr double kSoonerShare = 0.07;
 constexpr double kSoonerSeconds = 0.001;
 
 Plan Fastest(std::vector<Plan> candidates, const PredictTtft& predict) {
-  Plan best = Local("fastest");
+  Plan best = Local(PlanReason::kFastest);
   best.predicted_ttft = predict(std::nullopt, "");
-  if (!best.predicted_ttft) return Local("explore");
+  if (!best.predicted_ttft) return Local(PlanReason::kExplore);
   const double own = *best.predicted_ttft;
   double to_beat = own - std::max(kSoonerShare * own, kSoonerSeconds);
   for (Plan& plan : candidates) {
     plan.predicted_ttft = predict(plan.target, plan.format);
-    plan.reason = plan.predicted_ttft ? "fastest" : "explore";
+    plan.reason = plan.predicted_ttft ? PlanReason::kFastest : PlanReason::kExplore;
     if (!plan.predicted_ttft) return plan;
     if (*plan.predicted_ttft >= to_beat) continue;
     to_beat = *plan.predicted_ttft;
@@ -94,19 +94,19 @@ absl::StatusOr<Plan> MakePlan(const PlannerOptions& options, absl::Span<const st
   }
   const Fidelity fidelity = request.fidelity.value_or(forced ? Fidelity::kFast : options.fidelity);
   if (fidelity == Fidelity::kExact) {
-    if (!forced) return Local("fidelity");
+    if (!forced) return Local(PlanReason::kFidelity);
     return absl::InvalidArgumentError(
         absl::StrCat("format: found \"", request.format, "\" with fidelity exact, want no format"));
   }
   const int64_t handed_over = request.prompt_tokens - options.recomputed_tail_tokens;
   if (handed_over < 1 || (!forced && request.prompt_tokens < options.min_remote_tokens)) {
-    return Local("short_prompt");
+    return Local(PlanReason::kShortPrompt);
   }
   std::vector<Plan> candidates = Candidates(options, targets, request, fidelity, handed_over);
   if (candidates.empty()) {
     const bool any_ready =
         std::any_of(targets.begin(), targets.end(), [](const PlanTarget& t) { return t.ready; });
-    return Local(any_ready ? "no_format" : "no_target");
+    return Local(any_ready ? PlanReason::kNoFormat : PlanReason::kNoTarget);
   }
   if (options.fastest && !forced && predict) return Fastest(std::move(candidates), predict);
   // In the order of targets; where a format is named it is the only one.

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "server/config/decode_options.h"
+#include "server/decode/plan/plan.h"
 
 namespace aludel {
 
@@ -29,18 +30,6 @@ struct PlanTarget {
   std::vector<std::string> formats;  // shared with this server, in this server's order
   int64_t waiting_tokens = 0;        // as it reported last
   double tokens_per_second = 0;
-};
-
-struct Plan {
-  bool remote = false;
-  size_t target = 0;  // index into the targets passed in
-  std::string format;
-  int64_t handed_over_tokens = 0;
-  int64_t cached_tokens = 0;  // of the prompt, that a plan without handoff finds in this server's cache
-  // Few values, for the metric: fidelity, short_prompt, no_target, no_format, coded, forced,
-  // fastest, explore.
-  std::string reason;
-  std::optional<double> predicted_ttft;  // seconds, where something is known
 };
 
 // Seconds to the first token: of local prefill (no target), or of a handoff. Nothing where it was

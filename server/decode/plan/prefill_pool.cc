@@ -149,14 +149,27 @@ void PrefillPool::OnProbe(size_t index, const absl::Status& status,
   target.timer = timer_->At(MonotonicNow() + interval, [this, index] { StartProbe(index); });
 }
 
+const char* PrefillPool::Name(State state) {
+  switch (state) {
+    case State::kUnknown:
+      break;
+    case State::kReady:
+      return "ready";
+    case State::kDown:
+      return "down";
+    case State::kRefused:
+      return "refused";
+  }
+  return "unknown";
+}
+
 void PrefillPool::SetState(Target& target, State state, const std::string& reason) {
   if (target.state == state && target.reason == reason) return;
   target.state = state;
   target.reason = reason;
-  const char* name = state == State::kReady ? "ready" : state == State::kDown ? "down" : "refused";
   spdlog::log(state == State::kReady ? spdlog::level::info : spdlog::level::warn,
-              "prefill server {} is {}: {}", target.name, name, reason);
-  metrics_->SetPrefillTarget(target.name, name);
+              "prefill server {} is {}: {}", target.name, Name(state), reason);
+  metrics_->SetPrefillTarget(target.name, Name(state));
 }
 
 std::vector<PlanTarget> PrefillPool::Snapshot() const {

@@ -50,6 +50,7 @@ class PrefillPool {
 
  private:
   enum class State : uint8_t { kUnknown, kReady, kDown, kRefused };
+  static const char* Name(State state);  // a label of metrics
   struct Target {
     std::string name;
     std::unique_ptr<v1::Prefill::Stub> stub;

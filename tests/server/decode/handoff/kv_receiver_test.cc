@@ -14,6 +14,7 @@
 namespace aludel {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -24,6 +25,33 @@ class NoMessages : public MessageHandler {
  public:
   absl::Span<uint8_t> OnHeader(MessageId, absl::Span<const uint8_t>, size_t) override { return {}; }
   void OnPayload(MessageId, absl::Status) override {}
+};
+
+// Writes down what it is told.
+class Recorder : public TicketOwner {
+ public:
+  void OnFrameReceived(const FrameHeader& header, std::vector<uint8_t> header_bytes,
+                       absl::Span<const uint8_t> payload, std::function<void()> release) override {
+    intact = VerifyFrame(header_bytes, payload);
+    received.push_back(header);
+    releases.push_back(std::move(release));
+  }
+  void OnTicketLost(const TicketId& ticket, const absl::Status& reason) override {
+    lost_tickets.push_back(ticket);
+    lost.push_back(reason);
+  }
+  void OnCreditRaised(const TicketId& ticket, uint64_t credit) override {
+    credited.push_back(ticket);
+    credits.push_back(credit);
+  }
+
+  absl::Status intact;
+  std::vector<FrameHeader> received;
+  std::vector<std::function<void()>> releases;
+  std::vector<absl::Status> lost;
+  std::vector<TicketId> lost_tickets;
+  std::vector<uint64_t> credits;
+  std::vector<TicketId> credited;
 };
 
 // A receiver and a sender joined by the loopback transport, a clock that stands still, and one ticket over
@@ -53,15 +81,7 @@ class Receiver : public ::testing::Test {
                     .tokens = 16,
                     .extent = *arena_->Reserve(extent_bytes),
                     .credit = credit,
-                    .owner = {.on_frame =
-                                  [this](const FrameHeader& header, std::vector<uint8_t> header_bytes,
-                                         absl::Span<const uint8_t> payload, std::function<void()> release) {
-                                    intact_ = VerifyFrame(header_bytes, payload);
-                                    received_.push_back(header);
-                                    releases_.push_back(std::move(release));
-                                  },
-                              .on_lost = [this](const absl::Status& reason) { lost_.push_back(reason); },
-                              .on_credit = [this](uint64_t more) { credits_.push_back(more); }}});
+                    .owner = owner_});
   }
 
   static FrameHeader Frame(uint32_t sequence = 0) {
@@ -107,8 +127,8 @@ class Receiver : public ::testing::Test {
   }
 
   void ReleaseAll() {
-    for (const auto& release : releases_) release();
-    releases_.clear();
+    for (const auto& release : owner_->releases) release();
+    owner_->releases.clear();
   }
 
   Metrics metrics_;
@@ -122,19 +142,15 @@ class Receiver : public ::testing::Test {
   std::unique_ptr<Channel> channel_;
   uint64_t messages_ = 0;
 
-  absl::Status intact_;
-  std::vector<FrameHeader> received_;
-  std::vector<std::function<void()>> releases_;
-  std::vector<absl::Status> lost_;
-  std::vector<uint64_t> credits_;
+  std::shared_ptr<Recorder> owner_ = std::make_shared<Recorder>();
 };
 
 TEST_F(Receiver, HandsAWholeFrameToItsOwner) {
   Send(Frame());
-  ASSERT_EQ(received_.size(), 1);
-  EXPECT_TRUE(intact_.ok()) << intact_;
-  EXPECT_EQ(received_[0].coverage.tokens, 4);
-  EXPECT_TRUE(lost_.empty());
+  ASSERT_EQ(owner_->received.size(), 1);
+  EXPECT_TRUE(owner_->intact.ok()) << owner_->intact;
+  EXPECT_EQ(owner_->received[0].coverage.tokens, 4);
+  EXPECT_TRUE(owner_->lost.empty());
   const KvReceiver::Usage usage = receiver_.Close(kTicket, TicketState::kCompleted);
   EXPECT_EQ(usage.frames, 1);
   EXPECT_EQ(usage.bytes, kFrameHeaderBytes + 32);
@@ -150,26 +166,26 @@ TEST_F(Receiver, DropsFramesOfUnknownTicketsAndOtherLives) {
   EXPECT_EQ(Dropped("unknown_ticket"), "1");
   EXPECT_EQ(Dropped("epoch"), "1");
   // Whoever sent them cannot end a handoff that is not theirs.
-  EXPECT_TRUE(received_.empty());
-  EXPECT_TRUE(lost_.empty());
+  EXPECT_TRUE(owner_->received.empty());
+  EXPECT_TRUE(owner_->lost.empty());
   Send(Frame());
-  EXPECT_EQ(received_.size(), 1);
+  EXPECT_EQ(owner_->received.size(), 1);
 }
 
 TEST_F(Receiver, DropsWhatIsNoFrame) {
   SendBytes({1, 2, 3}, {4});
   SendBytes(std::vector<uint8_t>(kFrameHeaderBytes, 0xff), std::vector<uint8_t>(64));
-  EXPECT_TRUE(received_.empty());
-  EXPECT_TRUE(lost_.empty());
+  EXPECT_TRUE(owner_->received.empty());
+  EXPECT_TRUE(owner_->lost.empty());
   EXPECT_EQ(receiver_.unfinished_payloads(), 0);
 }
 
 TEST_F(Receiver, DropsADuplicateAndKeepsTheHandoff) {
   Send(Frame(3));
   Send(Frame(3));
-  EXPECT_EQ(received_.size(), 1);
+  EXPECT_EQ(owner_->received.size(), 1);
   EXPECT_EQ(Dropped("duplicate"), "1");
-  EXPECT_TRUE(lost_.empty());
+  EXPECT_TRUE(owner_->lost.empty());
 }
 
 TEST_F(Receiver, LosesTheTicketOverAFrameThatIsTooBig) {
@@ -177,12 +193,12 @@ TEST_F(Receiver, LosesTheTicketOverAFrameThatIsTooBig) {
   header.payload_bytes = 33;  // 4 tokens may have 32
   Send(header, 33);
   EXPECT_EQ(Dropped("oversize"), "1");
-  ASSERT_EQ(lost_.size(), 1);
-  EXPECT_THAT(std::string(lost_[0].message()),
+  ASSERT_EQ(owner_->lost.size(), 1);
+  EXPECT_THAT(std::string(owner_->lost[0].message()),
               HasSubstr("payload is 33 bytes, want at most 32 for 4 tokens"));
   Send(Frame(1));
   EXPECT_EQ(Dropped("unknown_ticket"), "1");
-  EXPECT_EQ(lost_.size(), 1);
+  EXPECT_EQ(owner_->lost.size(), 1);
 }
 
 TEST_F(Receiver, LosesTheTicketOverWrongLengthFormatAndCoverage) {
@@ -201,18 +217,18 @@ TEST_F(Receiver, LosesTheTicketOverWrongLengthFormatAndCoverage) {
   coverage.coverage.token_begin = 13;  // 4 tokens from there pass the 16
   Send(coverage);
   EXPECT_EQ(Dropped("coverage"), "1");
-  EXPECT_EQ(lost_.size(), 3);
-  EXPECT_TRUE(received_.empty());
+  EXPECT_EQ(owner_->lost.size(), 3);
+  EXPECT_TRUE(owner_->received.empty());
 }
 
 TEST_F(Receiver, ATicketCannotTakeMoreThanItsExtent) {
   for (uint32_t i = 0; i < 4; ++i) Send(Frame(i));  // 32 bytes each, on lines of 64
-  EXPECT_EQ(received_.size(), 4);
-  EXPECT_TRUE(lost_.empty());
+  EXPECT_EQ(owner_->received.size(), 4);
+  EXPECT_TRUE(owner_->lost.empty());
   Send(Frame(4));
   EXPECT_EQ(Dropped("arena"), "1");
-  ASSERT_EQ(lost_.size(), 1);
-  EXPECT_THAT(std::string(lost_[0].message()), HasSubstr("memory of 256 holds 256"));
+  ASSERT_EQ(owner_->lost.size(), 1);
+  EXPECT_THAT(std::string(owner_->lost[0].message()), HasSubstr("memory of 256 holds 256"));
 }
 
 TEST_F(Receiver, MoreThanTheWindowComesThroughIt) {
@@ -220,14 +236,14 @@ TEST_F(Receiver, MoreThanTheWindowComesThroughIt) {
   OpenTicket(256, 192);
   for (uint32_t i = 0; i < 40; ++i) {
     Send(Frame(i));
-    ASSERT_EQ(received_.size(), i + 1) << i;
+    ASSERT_EQ(owner_->received.size(), i + 1) << i;
     ReleaseAll();
   }
-  EXPECT_TRUE(lost_.empty());
+  EXPECT_TRUE(owner_->lost.empty());
   // Of the four lines of the window three may be under way; each that was released makes room for one more.
-  ASSERT_EQ(credits_.size(), 40);
-  EXPECT_EQ(credits_.front(), 192 + 64);
-  EXPECT_EQ(credits_.back(), 192 + 40 * 64);
+  ASSERT_EQ(owner_->credits.size(), 40);
+  EXPECT_EQ(owner_->credits.front(), 192 + 64);
+  EXPECT_EQ(owner_->credits.back(), 192 + 40 * 64);
   EXPECT_EQ(arena_->bytes_reserved(), 256);
 }
 
@@ -237,16 +253,16 @@ TEST_F(Receiver, WhoReadsNothingStallsNobodyElse) {
   OpenTicket(256, 192);
   OpenTicket(256, 192, kOther);
   for (uint32_t i = 0; i < 3; ++i) Send(Frame(i));
-  const std::vector<std::function<void()>> unread = std::exchange(releases_, {});
+  const std::vector<std::function<void()>> unread = std::exchange(owner_->releases, {});
   for (uint32_t i = 0; i < 20; ++i) {
     FrameHeader header = Frame(i);
     header.ticket = kOther;
     Send(header);
     ReleaseAll();
   }
-  EXPECT_EQ(received_.size(), 23);
-  EXPECT_EQ(credits_.size(), 20);
-  EXPECT_TRUE(lost_.empty());
+  EXPECT_EQ(owner_->received.size(), 23);
+  EXPECT_EQ(owner_->credits.size(), 20);
+  EXPECT_TRUE(owner_->lost.empty());
   receiver_.Close(kOther, TicketState::kCompleted);
   for (const auto& release : unread) release();
 }
@@ -257,11 +273,11 @@ TEST_F(Receiver, AGapInAWindowedTicketEndsIt) {
   Send(Frame(0));
   Send(Frame(0));
   EXPECT_EQ(Dropped("duplicate"), "1");
-  EXPECT_TRUE(lost_.empty());
+  EXPECT_TRUE(owner_->lost.empty());
   Send(Frame(2));
   EXPECT_EQ(Dropped("gap"), "1");
-  ASSERT_EQ(lost_.size(), 1);
-  EXPECT_THAT(std::string(lost_[0].message()), HasSubstr("frame 2 has come, frame 1 is missing"));
+  ASSERT_EQ(owner_->lost.size(), 1);
+  EXPECT_THAT(std::string(owner_->lost[0].message()), HasSubstr("frame 2 has come, frame 1 is missing"));
 }
 
 TEST_F(Receiver, AWindowIsWholeAgainOnceItsTicketHasEnded) {
@@ -288,11 +304,39 @@ TEST_F(Receiver, DropsLateFramesAndReapsOnTheClock) {
   now_ += absl::Seconds(1);
   Send(Frame());
   EXPECT_EQ(Dropped("late"), "1");
-  EXPECT_TRUE(lost_.empty());
+  EXPECT_TRUE(owner_->lost.empty());
   receiver_.Reap();
   receiver_.Reap();
-  ASSERT_EQ(lost_.size(), 1);
-  EXPECT_TRUE(absl::IsDeadlineExceeded(lost_[0]));
+  ASSERT_EQ(owner_->lost.size(), 1);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(owner_->lost[0]));
+  EXPECT_EQ(receiver_.open_tickets(), 0);
+  EXPECT_EQ(arena_->bytes_reserved(), 0);
+}
+
+TEST_F(Receiver, TellsWhichTicketIsMeant) {
+  constexpr TicketId kOther = {7};
+  OpenTicket(256, 192, kOther);
+  FrameHeader header = Frame();
+  header.ticket = kOther;
+  Send(header);
+  ReleaseAll();
+  EXPECT_THAT(owner_->credited, ElementsAre(kOther));
+  header.sequence = 3;  // frame 1 is missing
+  Send(header);
+  EXPECT_THAT(owner_->lost_tickets, ElementsAre(kOther));
+  EXPECT_EQ(receiver_.open_tickets(), 1);
+}
+
+TEST_F(Receiver, FramesForAnOwnerThatHasGoneAreReleased) {
+  receiver_.Close(kTicket, TicketState::kAbandoned);
+  OpenTicket(256, 192);
+  const std::weak_ptr<Recorder> gone = owner_;
+  owner_ = std::make_shared<Recorder>();
+  ASSERT_TRUE(gone.expired());
+  for (uint32_t i = 0; i < 40; ++i) Send(Frame(i));  // ten times what the window holds
+  EXPECT_EQ(receiver_.Received(kTicket), 40);
+  Send(Frame(41));
+  EXPECT_EQ(Dropped("gap"), "1");
   EXPECT_EQ(receiver_.open_tickets(), 0);
   EXPECT_EQ(arena_->bytes_reserved(), 0);
 }
@@ -303,8 +347,8 @@ TEST_F(Receiver, ACorruptedFrameIsTheOwnersToRefuse) {
   std::vector<uint8_t> other = payload;
   other[5] ^= 0x10;
   SendBytes({header.begin(), header.end()}, other);
-  ASSERT_EQ(received_.size(), 1);
-  EXPECT_TRUE(absl::IsDataLoss(intact_));
+  ASSERT_EQ(owner_->received.size(), 1);
+  EXPECT_TRUE(absl::IsDataLoss(owner_->intact));
 }
 
 }  // namespace

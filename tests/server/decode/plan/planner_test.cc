@@ -39,9 +39,9 @@ std::string Line(const PlannerOptions& options, const std::vector<PlanTarget>& t
                  const PlanRequest& request) {
   const auto plan = MakePlan(options, kFormats, targets, request);
   if (!plan.ok()) return std::string(plan.status().message());
-  if (!plan->remote) return absl::StrCat("local ", plan->reason);
+  if (!plan->remote()) return absl::StrCat("local ", Name(plan->reason));
   return absl::StrCat(targets[plan->target].name, " ", plan->format, " ", plan->handed_over_tokens, " ",
-                      plan->reason);
+                      Name(plan->reason));
 }
 
 TEST(Planner, LongPromptsAreHandedOverAndShortOnesStay) {
@@ -119,8 +119,8 @@ TEST(Planner, TakesThePlanThatIsPredictedToBeSoonest) {
   };
   const auto line = [&](const PlanRequest& request) {
     const Plan plan = *MakePlan(options, kFormats, two, request, predict);
-    return absl::StrCat(plan.remote ? absl::StrCat(two[plan.target].name, " ", plan.format) : "local", " ",
-                        plan.reason, " ", plan.predicted_ttft.value_or(-1));
+    return absl::StrCat(plan.remote() ? absl::StrCat(two[plan.target].name, " ", plan.format) : "local", " ",
+                        Name(plan.reason), " ", plan.predicted_ttft.value_or(-1));
   };
   EXPECT_EQ(line(Prompt(100)), "b aludel fastest 0.2");
   seconds["local"] = 0.1;

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/time/time.h"
+#include "server/decode/stages.h"
+
+namespace aludel {
+
+// What one ticket has received.
+struct TicketUsage {
+  uint64_t frames = 0;
+  uint64_t bytes = 0;        // headers included
+  uint64_t first_bytes = 0;  // of the first frame received
+  absl::Time first_received;
+  absl::Time last_received;
+};
+
+// What one handoff has come to so far.
+struct HandoffReport {
+  TicketUsage usage;  // of the last ticket when it was closed
+  std::optional<ProducerSeconds> producer;
+  absl::Time begin = absl::InfiniteFuture();  // MonotonicNow(); of the first attempt
+  absl::Time end = absl::InfiniteFuture();
+  int attempts = 0;
+};
+
+}  // namespace aludel

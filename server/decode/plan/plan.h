@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace aludel {
+
+// How a request is served: a label of metrics, and Started.plan.
+enum class PlanKind : uint8_t {
+  kLocal,     // computed here
+  kRemote,    // handed over by a prefill server
+  kCached,    // computed here after what earlier handoffs have left
+  kFallback,  // computed here after a handoff failed
+  kShed       // refused
+};
+
+constexpr const char* Name(PlanKind kind) {
+  switch (kind) {
+    case PlanKind::kLocal:
+      return "local";
+    case PlanKind::kRemote:
+      return "remote";
+    case PlanKind::kCached:
+      return "cached";
+    case PlanKind::kFallback:
+      return "fallback";
+    case PlanKind::kShed:
+      return "shed";
+  }
+  return "unknown";
+}
+
+// Why a plan was chosen: a label of metrics.
+enum class PlanReason : uint8_t {
+  kFidelity,     // exact answers are computed here
+  kShortPrompt,  // too little to hand over
+  kNoTarget,     // no prefill server is ready
+  kNoFormat,     // none that is ready has a format that the fidelity allows
+  kCoded,        // the first target and format that qualify
+  kForced,       // the request names its format
+  kFastest,      // by prediction
+  kExplore,      // without a prediction, or with an old one
+  kCached,       // earlier handoffs have left enough of the prompt here
+  kArena,        // no receive memory for a handoff
+  kDeadline      // its first token cannot come in time
+};
+
+constexpr const char* Name(PlanReason reason) {
+  switch (reason) {
+    case PlanReason::kFidelity:
+      return "fidelity";
+    case PlanReason::kShortPrompt:
+      return "short_prompt";
+    case PlanReason::kNoTarget:
+      return "no_target";
+    case PlanReason::kNoFormat:
+      return "no_format";
+    case PlanReason::kCoded:
+      return "coded";
+    case PlanReason::kForced:
+      return "forced";
+    case PlanReason::kFastest:
+      return "fastest";
+    case PlanReason::kExplore:
+      return "explore";
+    case PlanReason::kCached:
+      return "cached";
+    case PlanReason::kArena:
+      return "arena";
+    case PlanReason::kDeadline:
+      return "deadline";
+  }
+  return "unknown";
+}
+
+struct Plan {
+  PlanKind kind = PlanKind::kLocal;
+  size_t target = 0;  // of a remote plan: index into the targets that MakePlan was given
+  std::string format;
+  int64_t handed_over_tokens = 0;
+  int64_t cached_tokens = 0;  // of the prompt, that a plan without handoff finds in this server's cache
+  PlanReason reason = PlanReason::kFastest;
+  std::optional<double> predicted_ttft;  // seconds, where something is known
+
+  bool remote() const { return kind == PlanKind::kRemote; }
+};
+
+}  // namespace aludel
