@@ -19,9 +19,9 @@ using Io = HttpSocket::Io;
 // checked.
 constexpr size_t kMaxInputBytes = 16 << 10;
 // How long, and for how many bytes, a refused client may go on sending before it is reset; at once, it would
-// never see the answer. The bytes take about a millisecond to throw away.
+// never see the answer. They are several times max_body_bytes, so that a client whose body is too long reads why.
 constexpr absl::Duration kLingerTimeout = absl::Seconds(2);
-constexpr size_t kMaxLingerBytes = 4 << 20;
+constexpr size_t kMaxLingerBytes = 16 << 20;
 
 }  // namespace
 
