@@ -2,7 +2,7 @@
 # One row a room, most special first: a file belongs to the first row whose folder it lies in. Headers without a library
 # (plain options, stats, checks and clocks) may be named one by one.
 set(files "runtime/files/|runtime/status_macros\\.h")
-set(plain "kernels/(check|core_list|repeat_stats|device_options|tensor|weight_format)\\.h|transport/monotonic_clock\\.h|runtime/status_macros\\.h")
+set(plain "kernels/(check|core_list|replay_stats|device_options|tensor|weight_format)\\.h|transport/monotonic_clock\\.h|runtime/status_macros\\.h")
 set(options "${plain}|runtime/engine/engine_(options|stats)\\.h|runtime/model/transformer_options\\.h|transport/(transport_options|transport_stats|address_pattern|peer_identity)\\.h")
 set(shared "server/(http|process|work|rpc|config|observe)/|aludel/v1/")
 set(computing "kernels/|runtime/(files|text|kv|model|codec|engine|tool)/|runtime/status_macros\\.h")

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "kernels/repeat_stats.h"
+#include "kernels/replay_stats.h"
 #include "kernels/tensor.h"
 
 namespace aludel {
@@ -49,8 +49,8 @@ struct Stream {
   void* handle = nullptr;
 };
 
-// Names work that comes again and again, see Device::Repeat.
-struct RepeatKey {
+// Names work that comes again and again, see Device::Replay.
+struct ReplayKey {
   // Whatever decides which ops are called, with which shapes, numbers and device addresses; a hash will do.
   uint64_t calls = 0;
   // Every sequence given to an op ends before this position.
@@ -95,15 +95,15 @@ class Device {
   virtual void Unpin(absl::Span<uint8_t> host) { static_cast<void>(host); }
 
   // Runs `work`, which calls ops on `stream` and nothing else of this device. What a key's work enqueues may
-  // be remembered and enqueued as one from then on: from one Repeat to the next nothing should differ under a
+  // be remembered and enqueued as one from then on: from one Replay to the next nothing should differ under a
   // key but what host arrays hold, and how long block lists are. Work that differs otherwise is noticed, and
   // enqueued call by call. `work` may be run more than once, so it does nothing but call ops; the host arrays
-  // that it passes stay as they are until Repeat returns.
-  virtual void Repeat(const RepeatKey& key, Stream stream, absl::FunctionRef<void()> work) {
+  // that it passes stay as they are until Replay returns.
+  virtual void Replay(const ReplayKey& key, Stream stream, absl::FunctionRef<void()> work) {
     static_cast<void>(key), static_cast<void>(stream);
     work();
   }
-  virtual RepeatStats repeat_stats(Stream stream) const {
+  virtual ReplayStats replay_stats(Stream stream) const {
     static_cast<void>(stream);
     return {};
   }

@@ -10,7 +10,7 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/device_options.h"
-#include "kernels/repeat_stats.h"
+#include "kernels/replay_stats.h"
 
 namespace aludel {
 namespace {
@@ -49,8 +49,8 @@ class CudaDevice final : public Device {
   absl::Status Pin(absl::Span<uint8_t> host) override;
   void Unpin(absl::Span<uint8_t> host) override;
 
-  void Repeat(const RepeatKey& key, Stream stream, absl::FunctionRef<void()> work) override;
-  RepeatStats repeat_stats(Stream stream) const override { return StateOf(stream).repeat_stats(); }
+  void Replay(const ReplayKey& key, Stream stream, absl::FunctionRef<void()> work) override;
+  ReplayStats replay_stats(Stream stream) const override { return StateOf(stream).replay_stats(); }
 
   Ops& ops() override { return *ops_; }
 
@@ -206,8 +206,8 @@ void CudaDevice::Unpin(absl::Span<uint8_t> host) {
 
 absl::Status CudaDevice::Synchronize(Stream stream) { return Enter(stream).Synchronize(); }
 
-void CudaDevice::Repeat(const RepeatKey& key, Stream stream, absl::FunctionRef<void()> work) {
-  Enter(stream).Repeat(key, work);
+void CudaDevice::Replay(const ReplayKey& key, Stream stream, absl::FunctionRef<void()> work) {
+  Enter(stream).Replay(key, work);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@
 #include "kernels/cuda/cuda_graphs.h"
 #include "kernels/cuda/graph_replay.h"
 #include "kernels/cuda/launch_digest.h"
-#include "kernels/repeat_stats.h"
+#include "kernels/replay_stats.h"
 
 namespace aludel::cuda {
 
@@ -30,7 +30,7 @@ namespace aludel::cuda {
 // as well, unless theirs is: a copy to pageable memory would stop the caller and run at a fraction of the
 // link's rate.
 //
-// Work given to Repeat becomes graphs, see graph_replay.h; its host arrays go through an arena that all of
+// Work given to Replay becomes graphs, see graph_replay.h; its host arrays go through an arena that all of
 // the stream's graphs share.
 class CudaStream {
  public:
@@ -41,7 +41,7 @@ class CudaStream {
   static constexpr int kSegments = 3;
   static constexpr size_t kSegmentBytes = size_t{4} << 20;  // a million block ids: one op's bound
 
-  // `device_name` is for messages. `graphs`: whether Repeat makes any.
+  // `device_name` is for messages. `graphs`: whether Replay makes any.
   static absl::StatusOr<std::unique_ptr<CudaStream>> Create(const std::string& device_name, bool graphs);
   // Waits for the stream.
   ~CudaStream();
@@ -59,12 +59,12 @@ class CudaStream {
   // The same beside it; kSumsBytes.
   void* Sums() { return OnDemand(&sums_, kSumsBytes); }
 
-  // See Device::Repeat.
-  void Repeat(const RepeatKey& key, absl::FunctionRef<void()> work) { replay_.Run(key, work); }
-  // In Repeat, the position before which every sequence ends: what is launched may depend on it, and not on
+  // See Device::Replay.
+  void Replay(const ReplayKey& key, absl::FunctionRef<void()> work) { replay_.Run(key, work); }
+  // In Replay, the position before which every sequence ends: what is launched may depend on it, and not on
   // where they do end. Else 0.
   int64_t positions() const { return replay_.positions(); }
-  const RepeatStats& repeat_stats() const { return replay_.stats(); }
+  const ReplayStats& replay_stats() const { return replay_.stats(); }
 
   // Enqueues what `launcher(args..., stream)` does, and collects the cudaError_t that it returns. `what` and
   // `args` say all that it does: where a graph runs in its place, they are compared with the captured ones.
@@ -81,7 +81,7 @@ class CudaStream {
   // with the error collected, where bytes exceed a segment or CUDA fails.
   const void* Stage(const void* host, size_t bytes);
   // The same for `bytes` that `write` makes from what lies at `of`. In repeated work, where that stays as it
-  // is, they are made once, and their number may differ from one Repeat to the next.
+  // is, they are made once, and their number may differ from one Replay to the next.
   const void* StageTable(const void* of, size_t bytes, absl::FunctionRef<void(char*)> write);
 
   // Copies to host memory, which holds the bytes when Synchronize has returned OK.

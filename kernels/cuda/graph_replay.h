@@ -16,7 +16,7 @@
 #include "kernels/check.h"
 #include "kernels/cuda/recording.h"
 #include "kernels/device.h"
-#include "kernels/repeat_stats.h"
+#include "kernels/replay_stats.h"
 
 namespace aludel::cuda {
 
@@ -49,30 +49,30 @@ inline int64_t PositionBucket(int64_t positions) {
   return bucket;
 }
 
-// The repeated work of one stream (Device::Repeat), with a graph for each key and bucket of positions: the
+// The repeated work of one stream (Device::Replay), with a graph for each key and bucket of positions: the
 // first time work is enqueued call by call, which also loads its kernels; the second time it is captured;
 // from then on the calls are made without launches, are compared with those that were captured, and the graph
 // runs. Whatever goes wrong on that way ends with the work enqueued call by call. Belongs to its
 // stream's thread.
 //
 // At most kMostGraphs graphs: one that is captured takes the place of the least recently used, and keys that
-// were met once do not count. Work whose graph could not be made, or that has broken its promise kMostBreaks
-// times, stays plain until it is forgotten.
+// were met once do not count. Work whose graph could not be made, or that has changed under its key
+// kMostChanges times, stays eager until it is forgotten.
 class GraphReplay {
  public:
   static constexpr size_t kMostGraphs = 128;  // batches of up to 64 in two buckets
   static constexpr size_t kMostSeen = 128;
-  static constexpr int kMostBreaks = 3;
+  static constexpr int kMostChanges = 3;
 
   using OpenBackend = std::function<absl::StatusOr<std::unique_ptr<GraphBackend>>()>;
 
-  // `open` is called when there is something to capture; null: all work is plain.
+  // `open` is called when there is something to capture; null: all work is eager.
   explicit GraphReplay(OpenBackend open) : open_(std::move(open)) {}
   ~GraphReplay() { Close(); }
   GraphReplay(const GraphReplay&) = delete;
   GraphReplay& operator=(const GraphReplay&) = delete;
 
-  void Run(const RepeatKey& key, absl::FunctionRef<void()> work);
+  void Run(const ReplayKey& key, absl::FunctionRef<void()> work);
   // Forgets all graphs, and the backend.
   void Close();
 
@@ -84,14 +84,14 @@ class GraphReplay {
   // Whether the caller shall make this launch, into the capture where there is one.
   bool Launches(uint64_t digest);
 
-  const RepeatStats& stats() const { return stats_; }
+  const ReplayStats& stats() const { return stats_; }
 
  private:
   struct Entry {
     uint64_t calls;
     int64_t positions;
-    bool plain = false;  // for good
-    int breaks = 0;
+    bool eager = false;  // for good
+    int changes = 0;
     std::optional<Recording> recording = {};
     GraphBackend::Graph graph = nullptr;
   };
@@ -104,7 +104,7 @@ class GraphReplay {
   bool Capture(Entry& entry, absl::FunctionRef<void()> work);
   bool Launch(Entry& entry);
   bool Pass(Recording& recording, absl::FunctionRef<void()> work);
-  bool StaysPlain(Entry& entry, absl::string_view reason);
+  bool StaysEager(Entry& entry, absl::string_view reason);
   void Drop(Entry& entry);
 
   const OpenBackend open_;
@@ -114,7 +114,7 @@ class GraphReplay {
   int64_t positions_ = 0;
   Recording* pass_ = nullptr;
   bool capturing_ = false;
-  RepeatStats stats_;
+  ReplayStats stats_;
 };
 
 inline void GraphReplay::Close() {
@@ -130,18 +130,18 @@ inline bool GraphReplay::Launches(uint64_t digest) {
   return capturing_ && !pass_->broken();
 }
 
-inline void GraphReplay::Run(const RepeatKey& key, absl::FunctionRef<void()> work) {
+inline void GraphReplay::Run(const ReplayKey& key, absl::FunctionRef<void()> work) {
   ALUDEL_CHECK(positions_ == 0);  // repeated work repeats nothing itself
   positions_ = PositionBucket(key.positions);
   bool done = false;
   if (open_ != nullptr) {
     Entry* const entry = Find(key.calls, positions_);
-    if (entry != nullptr && !entry->plain) {
+    if (entry != nullptr && !entry->eager) {
       done = entry->graph != nullptr ? Replay(*entry, work) : Capture(*entry, work);
     }
   }
   if (!done) {
-    ++stats_.plain;
+    ++stats_.eager;
     work();
   }
   positions_ = 0;
@@ -181,9 +181,9 @@ inline void GraphReplay::Drop(Entry& entry) {
   entry.graph = nullptr;
 }
 
-inline bool GraphReplay::StaysPlain(Entry& entry, absl::string_view reason) {
-  stats_.trouble = std::string(reason);
-  entry.plain = true;
+inline bool GraphReplay::StaysEager(Entry& entry, absl::string_view reason) {
+  stats_.reason = std::string(reason);
+  entry.eager = true;
   Drop(entry);
   return false;
 }
@@ -199,30 +199,30 @@ inline bool GraphReplay::Pass(Recording& recording, absl::FunctionRef<void()> wo
 inline bool GraphReplay::Capture(Entry& entry, absl::FunctionRef<void()> work) {
   if (backend_ == nullptr) {
     absl::StatusOr<std::unique_ptr<GraphBackend>> backend = open_();
-    if (!backend.ok()) return StaysPlain(entry, backend.status().message());
+    if (!backend.ok()) return StaysEager(entry, backend.status().message());
     backend_ = *std::move(backend);
   }
   absl::Status begun = backend_->AwaitArena();
   if (begun.ok()) begun = backend_->BeginCapture();
-  if (!begun.ok()) return StaysPlain(entry, begun.message());
+  if (!begun.ok()) return StaysEager(entry, begun.message());
   entry.recording.emplace(backend_->arena());
   capturing_ = true;
   const bool whole = Pass(*entry.recording, work);
   capturing_ = false;
   const absl::StatusOr<GraphBackend::Graph> graph = backend_->EndCapture();
   if (graph.ok()) entry.graph = *graph;
-  if (!whole) return StaysPlain(entry, entry.recording->reason());
-  if (!graph.ok()) return StaysPlain(entry, graph.status().message());
+  if (!whole) return StaysEager(entry, entry.recording->reason());
+  if (!graph.ok()) return StaysEager(entry, graph.status().message());
   if (!Launch(entry)) return false;
   ++stats_.captured;
   return true;
 }
 
 inline bool GraphReplay::Replay(Entry& entry, absl::FunctionRef<void()> work) {
-  if (const absl::Status free = backend_->AwaitArena(); !free.ok()) return StaysPlain(entry, free.message());
+  if (const absl::Status free = backend_->AwaitArena(); !free.ok()) return StaysEager(entry, free.message());
   if (!Pass(*entry.recording, work)) {
-    ++stats_.broken;
-    if (++entry.breaks == kMostBreaks) return StaysPlain(entry, entry.recording->reason());
+    ++stats_.changed;
+    if (++entry.changes == kMostChanges) return StaysEager(entry, entry.recording->reason());
     Drop(entry);
     return false;
   }
@@ -233,7 +233,7 @@ inline bool GraphReplay::Replay(Entry& entry, absl::FunctionRef<void()> work) {
 
 inline bool GraphReplay::Launch(Entry& entry) {
   const absl::Status status = backend_->Launch(entry.graph, entry.recording->used());
-  return status.ok() || StaysPlain(entry, status.message());
+  return status.ok() || StaysEager(entry, status.message());
 }
 
 }  // namespace aludel::cuda

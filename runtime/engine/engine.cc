@@ -375,7 +375,7 @@ void Engine::Impl::Finish(SequenceId id, const absl::Status& status, FinishReaso
 }
 
 void Engine::Impl::PublishStats() {
-  counters_.repeats = runner_.repeats();
+  counters_.replays = runner_.replays();
   int64_t awaiting = 0;
   for (const auto& [id, sequence] : sequences_) awaiting += sequence->awaiting() ? 1 : 0;
   std::lock_guard<std::mutex> lock(mutex_);

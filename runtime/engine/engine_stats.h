@@ -3,7 +3,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "kernels/repeat_stats.h"
+#include "kernels/replay_stats.h"
 
 namespace aludel {
 
@@ -23,7 +23,7 @@ struct EngineStats {
   uint64_t preemptions = 0;
   uint64_t prefix_queries = 0;  // prompt tokens that were looked up in the prefix cache
   uint64_t prefix_hits = 0;     // of them, found
-  RepeatStats repeats;          // what became of steps that only decode
+  ReplayStats replays;          // what became of steps that only decode
   // Of the engine thread's loop, which turns at least twice a second unless a step takes longer.
   std::chrono::steady_clock::time_point last_progress;
 };

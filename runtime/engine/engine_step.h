@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "kernels/repeat_stats.h"
+#include "kernels/replay_stats.h"
 #include "runtime/engine/engine_blocks.h"
 #include "runtime/engine/scheduler.h"
 #include "runtime/engine/sequence.h"
@@ -37,7 +37,7 @@ class StepRunner {
                    std::vector<StepResult>* results);
 
   // Graph statistics of the steps that only decode.
-  RepeatStats repeats() const { return model_->device()->repeat_stats(model_->stream()); }
+  ReplayStats replays() const { return model_->device()->replay_stats(model_->stream()); }
 
  private:
   BatchItem MakeItem(Sequence& sequence, int64_t tokens);

@@ -237,9 +237,9 @@ void Transformer::RunStep(const Batch& batch, const Output& output, absl::Span<B
     if (item.ids.size() != 1 || item.observer != nullptr) return run();
     positions = std::max(positions, item.position + 1);
   }
-  const RepeatKey key{absl::HashOf(items.size(), output.rows.size(), output.draws.size(), pool.Layer(0).k),
+  const ReplayKey key{absl::HashOf(items.size(), output.rows.size(), output.draws.size(), pool.Layer(0).k),
                       positions};
-  device_->Repeat(key, stream_, run);
+  device_->Replay(key, stream_, run);
 }
 
 absl::Status Transformer::Forward(absl::Span<BatchItem> items, BlockPool& pool, std::vector<float>* logits) {

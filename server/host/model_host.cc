@@ -163,9 +163,9 @@ std::unique_ptr<PinnedMemory> ModelHost::PinFrames(absl::Span<uint8_t> frames, c
 EngineStats ModelHost::Stats() {
   EngineStats stats = engine_->stats();
   absl::MutexLock lock(&mutex_);
-  if (stats.repeats.trouble != logged_trouble_) {
-    logged_trouble_ = stats.repeats.trouble;
-    spdlog::warn("some decode steps run without a graph: {}", logged_trouble_);
+  if (stats.replays.reason != logged_eager_reason_) {
+    logged_eager_reason_ = stats.replays.reason;
+    spdlog::warn("some decode steps run without a graph: {}", logged_eager_reason_);
   }
   return stats;
 }

@@ -83,7 +83,7 @@ class ModelHost {
   std::vector<PrefillSample> prefill_samples_;
   std::unique_ptr<Engine> engine_;
   absl::Mutex mutex_;
-  std::string logged_trouble_ ABSL_GUARDED_BY(mutex_);
+  std::string logged_eager_reason_ ABSL_GUARDED_BY(mutex_);
   uint64_t layers_seen_ ABSL_GUARDED_BY(mutex_) = 0;
   std::chrono::steady_clock::time_point layers_moved_ ABSL_GUARDED_BY(mutex_);
 };

@@ -440,10 +440,10 @@ void Metrics::SetEngine(const std::string& model, const EngineStats& stats) {
                                                      {"frame_applied", stats.frames_applied},
                                                      {"frame_rejected", stats.frames_rejected},
                                                      {"fallback", stats.fallbacks},
-                                                     {"graph_plain", stats.repeats.plain},
-                                                     {"graph_captured", stats.repeats.captured},
-                                                     {"graph_replayed", stats.repeats.replayed},
-                                                     {"graph_broken", stats.repeats.broken}};
+                                                     {"graph_eager", stats.replays.eager},
+                                                     {"graph_captured", stats.replays.captured},
+                                                     {"graph_replayed", stats.replays.replayed},
+                                                     {"graph_changed", stats.replays.changed}};
   for (const auto& [event, count] : events) {
     families_->Raise(families_->engine_events.Add({{"model", name}, {"event", event}}),
                      static_cast<double>(count));

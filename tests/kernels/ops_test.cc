@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "kernels/device_options.h"
 #include "kernels/open_device.h"
-#include "kernels/repeat_stats.h"
+#include "kernels/replay_stats.h"
 #include "kernels/token_quantizer.h"
 #include "tests/kernels/attention_problem.h"
 #include "tests/kernels/device_array.h"
@@ -859,11 +859,11 @@ TEST_P(OpsTest, FollowersWaitForWhatTheyFollow) {
 }
 
 // Whether the device has made repeated work as one; a CPU never does.
-void ExpectReplays(const Device& device, uint64_t most_plain) {
+void ExpectReplays(const Device& device, uint64_t most_eager) {
   if (device.name() == "cpu") return;
-  const RepeatStats stats = device.repeat_stats({});
-  EXPECT_GT(stats.replayed, 0) << stats.trouble;
-  EXPECT_LE(stats.plain, most_plain) << stats.trouble;
+  const ReplayStats stats = device.replay_stats({});
+  EXPECT_GT(stats.replayed, 0) << stats.reason;
+  EXPECT_LE(stats.eager, most_eager) << stats.reason;
 }
 
 TEST_P(OpsTest, RepeatedWorkFollowsWhatItsHostArraysHold) {
@@ -875,7 +875,7 @@ TEST_P(OpsTest, RepeatedWorkFollowsWhatItsHostArraysHold) {
     std::vector<int32_t> ids(kRows);
     for (int32_t& id : ids) id = static_cast<int32_t>(random_() % kIds);
     const std::vector<int64_t> rows = {static_cast<int64_t>(random_() % kRows), round % kRows};
-    device_->Repeat({1, 1}, {}, [&] {
+    device_->Replay({1, 1}, {}, [&] {
       ops_->Embed(ids, *packed, out.View(kRows, kCols), {});
       ops_->GatherRows(out.View(kRows, kCols), rows, gathered.View(2, kCols), {});
     });
@@ -886,7 +886,7 @@ TEST_P(OpsTest, RepeatedWorkFollowsWhatItsHostArraysHold) {
     }
     ExpectNear(gathered.Read().value(), expected, 0);
   }
-  ExpectReplays(*device_, /*most_plain=*/1);
+  ExpectReplays(*device_, /*most_eager=*/1);
 }
 
 TEST_P(OpsTest, RepeatedWorkThatChangesUnderItsKeyIsRunAsItIs) {
@@ -895,14 +895,14 @@ TEST_P(OpsTest, RepeatedWorkThatChangesUnderItsKeyIsRunAsItIs) {
   for (int round = 0; round < 12; ++round) {
     const bool other = round % 4 == 3;
     const int rows = round == 10 ? 3 : 5;
-    device_->Repeat({1, 1}, {}, [&] {
+    device_->Replay({1, 1}, {}, [&] {
       ops_->Convert(x_there.View(5, 8), out.View(5, 8), {});
       ops_->Convert((other ? y_there : x_there).View(5, 8).Rows(0, rows), out.View(5, 8).Rows(0, rows), {});
     });
     const std::vector<float>& expected = other ? y : x;
     ASSERT_EQ(out.Read().value(), expected) << round;
   }
-  ExpectReplays(*device_, /*most_plain=*/12);
+  ExpectReplays(*device_, /*most_eager=*/12);
 }
 
 // The launches are those of the longest that a sequence may become.
@@ -940,7 +940,7 @@ TEST_P(OpsTest, RepeatedAttentionIsTheFormulaWhereverSequencesEnd) {
         problem.sequences[s].position_begin = position;
         problem.sequences[s].blocks = longest[s].blocks.subspan(0, position / c.block_tokens + 1);
       }
-      device_->Repeat({key, end}, {},
+      device_->Replay({key, end}, {},
                       [&] { ops_->Attention(q_view, problem.params, problem.sequences, kv, out_view, {}); });
       std::vector<float> found = out.Read().value();
       if (c.bf16_rows) {
@@ -950,7 +950,7 @@ TEST_P(OpsTest, RepeatedAttentionIsTheFormulaWhereverSequencesEnd) {
       problem.Compare(found, [](const std::string& what) { FAIL() << what; });
     }
   }
-  ExpectReplays(*device_, /*most_plain=*/3 * cases.size());
+  ExpectReplays(*device_, /*most_eager=*/3 * cases.size());
 }
 
 const DeviceOptions kDevices[] = {

@@ -309,7 +309,7 @@ class GuardedDevice final : public Device {
     });
   }
 
-  void Repeat(const RepeatKey& key, Stream stream, absl::FunctionRef<void()> work) override {
+  void Replay(const ReplayKey& key, Stream stream, absl::FunctionRef<void()> work) override {
     Trace first{key.positions, /*in_vain=*/true}, second{key.positions, /*in_vain=*/false};
     for (Trace* trace : {&first, &second}) {
       current_trace = trace;

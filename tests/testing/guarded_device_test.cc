@@ -56,22 +56,22 @@ TEST_F(GuardedDeviceDeathTest, OperationsTakeNoHostMemory) {
 TEST_F(GuardedDeviceDeathTest, RepeatedWorkCallsTheSameOperationsAndNothingElse) {
   const TensorView x = TensorView::Of(memory_.as<float>(), 1, 16);
   const auto silu = [&] { device_->ops().Silu(x, x, {}); };
-  device_->Repeat({1, 10}, {}, silu);
-  device_->Repeat({1, 20}, {}, silu);
-  device_->Repeat({2, 10}, {}, [&] { silu(), silu(); });
-  EXPECT_DEATH(device_->Repeat({1, 10}, {}, [&] { silu(), silu(); }), "found->second");
-  EXPECT_DEATH(device_->Repeat({1, 10}, {}, [&] { device_->ops().Silu(x, x.Cols(0, 16).Rows(0, 0), {}); }),
+  device_->Replay({1, 10}, {}, silu);
+  device_->Replay({1, 20}, {}, silu);
+  device_->Replay({2, 10}, {}, [&] { silu(), silu(); });
+  EXPECT_DEATH(device_->Replay({1, 10}, {}, [&] { silu(), silu(); }), "found->second");
+  EXPECT_DEATH(device_->Replay({1, 10}, {}, [&] { device_->ops().Silu(x, x.Cols(0, 16).Rows(0, 0), {}); }),
                "found->second");
   int64_t rows = 0;
-  EXPECT_DEATH(device_->Repeat({3, 10}, {}, [&] { device_->ops().Silu(x.Rows(0, rows++), x, {}); }), "first");
-  EXPECT_DEATH(device_->Repeat({4, 10}, {}, [&] { static_cast<void>(device_->Synchronize({})); }), "trace");
+  EXPECT_DEATH(device_->Replay({3, 10}, {}, [&] { device_->ops().Silu(x.Rows(0, rows++), x, {}); }), "first");
+  EXPECT_DEATH(device_->Replay({4, 10}, {}, [&] { static_cast<void>(device_->Synchronize({})); }), "trace");
 }
 
 TEST_F(GuardedDeviceTest, RepeatedWorkTakesEffectOnce) {
   device_->CopyToDevice(memory_.data(), host_.data(), 64, {});
   const TensorView x = TensorView::Of(memory_.as<float>(), 1, 16);
   const TensorView twice{memory_.data(), DType::kF32, 1, 16, 16};
-  device_->Repeat({1, 10}, {}, [&] { device_->ops().Silu(x, twice, {}); });
+  device_->Replay({1, 10}, {}, [&] { device_->ops().Silu(x, twice, {}); });
   std::vector<float> back(16);
   device_->CopyToHost(back.data(), memory_.data(), 64, {});
   ASSERT_TRUE(device_->Synchronize({}).ok());

@@ -151,7 +151,7 @@ class GraphReplayTest : public ::testing::Test {
   }
 
   // What `work` appends, however it is run.
-  std::vector<int64_t> Repeat(const RepeatKey& key, absl::FunctionRef<void()> work) {
+  std::vector<int64_t> Replay(const ReplayKey& key, absl::FunctionRef<void()> work) {
     launches_ = 0;
     machine_.results.clear();
     replay_.Run(key, work);
@@ -168,10 +168,10 @@ class GraphReplayTest : public ::testing::Test {
   }
 
   // Until a graph is there.
-  void Remember(const RepeatKey& key, absl::FunctionRef<void()> work) {
-    Repeat(key, work);
-    Repeat(key, work);
-    ASSERT_EQ(machine_.graphs.size(), 1) << replay_.stats().trouble;
+  void Remember(const ReplayKey& key, absl::FunctionRef<void()> work) {
+    Replay(key, work);
+    Replay(key, work);
+    ASSERT_EQ(machine_.graphs.size(), 1) << replay_.stats().reason;
   }
 
   Machine machine_;
@@ -179,7 +179,7 @@ class GraphReplayTest : public ::testing::Test {
     if (absl::Status status = machine_.StatusOf("open"); !status.ok()) return status;
     return std::make_unique<MachineGraphs>(&machine_);
   }};
-  std::list<std::vector<int32_t>> kept_;  // of plain calls, until they have run
+  std::list<std::vector<int32_t>> kept_;  // of eager calls, until they have run
   int launches_ = 0;
   int tables_written_ = 0;
 };
@@ -188,18 +188,18 @@ TEST_F(GraphReplayTest, WorkIsPlainOnceCapturedOnceAndThenMadeAsOne) {
   const std::vector<int32_t> ids = {1, 2, 3}, table = {10, 20};
   const auto work = [&] { Step(ids, table); };
   const std::vector<int64_t> expected = {18, 30, 18, 30};
-  EXPECT_EQ(Repeat({1, 10}, work), expected);
+  EXPECT_EQ(Replay({1, 10}, work), expected);
   EXPECT_EQ(launches_, 4);
-  EXPECT_EQ(replay_.stats().plain, 1);
-  EXPECT_EQ(Repeat({1, 10}, work), expected);
+  EXPECT_EQ(replay_.stats().eager, 1);
+  EXPECT_EQ(Replay({1, 10}, work), expected);
   EXPECT_EQ(launches_, 4);
   EXPECT_EQ(replay_.stats().captured, 1);
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(Repeat({1, 10}, work), expected);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Replay({1, 10}, work), expected);
   EXPECT_EQ(launches_, 0);
   EXPECT_EQ(replay_.stats().replayed, 3);
-  EXPECT_EQ(replay_.stats().plain, 1);
+  EXPECT_EQ(replay_.stats().eager, 1);
   EXPECT_EQ(tables_written_, 4);  // once a pass
-  EXPECT_EQ(replay_.stats().trouble, "");
+  EXPECT_EQ(replay_.stats().reason, "");
 }
 
 TEST_F(GraphReplayTest, ResultsFollowWhatHostArraysHoldAndHowLongTheTableIs) {
@@ -209,7 +209,7 @@ TEST_F(GraphReplayTest, ResultsFollowWhatHostArraysHoldAndHowLongTheTableIs) {
     table.assign(round < 20 ? 1 + 50 * round : 5, round);
     const auto work = [&] { Step(ids, table); };
     const std::vector<int64_t> expected = Plainly(work);
-    EXPECT_EQ(Repeat({1, 10}, work), expected) << round;
+    EXPECT_EQ(Replay({1, 10}, work), expected) << round;
   }
   EXPECT_EQ(replay_.stats().replayed, 38);
 }
@@ -229,8 +229,8 @@ TEST_F(GraphReplayTest, ArraysAreNotWrittenBeforeTheLastStepHasReadThem) {
 TEST_F(GraphReplayTest, GraphsOfOneArenaDoNotDisturbEachOther) {
   const std::vector<int32_t> few = {1}, many = {1, 2, 3, 4, 5, 6, 7, 8, 9}, table = {4};
   for (int round = 0; round < 4; ++round) {
-    EXPECT_EQ(Repeat({1, 10}, [&] { Step(few, table); }), (std::vector<int64_t>{3, 4, 3, 4}));
-    EXPECT_EQ(Repeat({2, 10}, [&] { Step(many, table); }), (std::vector<int64_t>{135, 4, 135, 4}));
+    EXPECT_EQ(Replay({1, 10}, [&] { Step(few, table); }), (std::vector<int64_t>{3, 4, 3, 4}));
+    EXPECT_EQ(Replay({2, 10}, [&] { Step(many, table); }), (std::vector<int64_t>{135, 4, 135, 4}));
   }
   EXPECT_EQ(replay_.stats().replayed, 4);
 }
@@ -258,17 +258,17 @@ TEST_F(GraphReplayTest, WorkThatHasChangedUnderItsKeyIsNoticed) {
   };
   for (size_t i = 0; i < changed.size(); ++i) {
     SCOPED_TRACE(i);
-    const RepeatKey key{i, 10};
-    Repeat(key, remembered);
-    Repeat(key, remembered);
-    EXPECT_EQ(Repeat(key, remembered), (std::vector<int64_t>{6, 30, 12}));
+    const ReplayKey key{i, 10};
+    Replay(key, remembered);
+    Replay(key, remembered);
+    EXPECT_EQ(Replay(key, remembered), (std::vector<int64_t>{6, 30, 12}));
     const std::vector<int64_t> expected = Plainly(changed[i]);
-    const uint64_t broken = replay_.stats().broken;
-    EXPECT_EQ(Repeat(key, changed[i]), expected);
-    EXPECT_EQ(replay_.stats().broken, broken + 1);
-    EXPECT_EQ(Repeat(key, remembered), (std::vector<int64_t>{6, 30, 12}));
+    const uint64_t before = replay_.stats().changed;
+    EXPECT_EQ(Replay(key, changed[i]), expected);
+    EXPECT_EQ(replay_.stats().changed, before + 1);
+    EXPECT_EQ(Replay(key, remembered), (std::vector<int64_t>{6, 30, 12}));
     const uint64_t replayed = replay_.stats().replayed;
-    EXPECT_EQ(Repeat(key, remembered), (std::vector<int64_t>{6, 30, 12}));
+    EXPECT_EQ(Replay(key, remembered), (std::vector<int64_t>{6, 30, 12}));
     EXPECT_EQ(replay_.stats().replayed, replayed + 1);
   }
 }
@@ -278,23 +278,23 @@ TEST_F(GraphReplayTest, ArraysThatWereEqualByChanceMayPart) {
   const auto work = [&] { Sum(first, 1), Sum(second, 1); };
   Remember({1, 10}, work);
   second = {7, 8};
-  EXPECT_EQ(Repeat({1, 10}, work), (std::vector<int64_t>{3, 15}));
-  EXPECT_EQ(replay_.stats().broken, 1);
-  Repeat({1, 10}, work);
+  EXPECT_EQ(Replay({1, 10}, work), (std::vector<int64_t>{3, 15}));
+  EXPECT_EQ(replay_.stats().changed, 1);
+  Replay({1, 10}, work);
   second = {7, 9};
-  EXPECT_EQ(Repeat({1, 10}, work), (std::vector<int64_t>{3, 16}));
+  EXPECT_EQ(Replay({1, 10}, work), (std::vector<int64_t>{3, 16}));
   EXPECT_EQ(replay_.stats().replayed, 1);
 }
 
 TEST_F(GraphReplayTest, WorkThatKeepsChangingStaysPlain) {
   const std::vector<int32_t> ids = {1, 2};
   for (int64_t round = 0; round < 20; ++round) {
-    EXPECT_EQ(Repeat({1, 10}, [&] { Sum(ids, round); }), std::vector<int64_t>{3 * round});
+    EXPECT_EQ(Replay({1, 10}, [&] { Sum(ids, round); }), std::vector<int64_t>{3 * round});
   }
-  EXPECT_EQ(replay_.stats().broken, GraphReplay::kMostBreaks);
-  EXPECT_EQ(replay_.stats().captured, GraphReplay::kMostBreaks);
+  EXPECT_EQ(replay_.stats().changed, GraphReplay::kMostChanges);
+  EXPECT_EQ(replay_.stats().captured, GraphReplay::kMostChanges);
   EXPECT_EQ(machine_.graphs.size(), 0);
-  EXPECT_THAT(replay_.stats().trouble, HasSubstr("launch 0"));
+  EXPECT_THAT(replay_.stats().reason, HasSubstr("launch 0"));
 }
 
 TEST_F(GraphReplayTest, WhatCudaRefusesIsDonePlainly) {
@@ -306,10 +306,10 @@ TEST_F(GraphReplayTest, WhatCudaRefusesIsDonePlainly) {
     SCOPED_TRACE(fault);
     machine_.fault = fault;
     ++key;
-    for (int i = 0; i < 4; ++i) EXPECT_EQ(Repeat({key, 10}, work), expected);
-    EXPECT_EQ(replay_.stats().plain, 4 * key);
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(Replay({key, 10}, work), expected);
+    EXPECT_EQ(replay_.stats().eager, 4 * key);
     EXPECT_EQ(replay_.stats().captured, 0);
-    EXPECT_EQ(replay_.stats().trouble, std::string("no memory to ") + fault);
+    EXPECT_EQ(replay_.stats().reason, std::string("no memory to ") + fault);
     EXPECT_EQ(machine_.graphs.size(), 0);
     EXPECT_EQ(machine_.capture, nullptr);
   }
@@ -317,7 +317,7 @@ TEST_F(GraphReplayTest, WhatCudaRefusesIsDonePlainly) {
   machine_.fault = "";
   Remember({1000, 10}, work);
   machine_.fault = "launch";
-  EXPECT_EQ(Repeat({1000, 10}, work), expected);
+  EXPECT_EQ(Replay({1000, 10}, work), expected);
   EXPECT_EQ(machine_.graphs.size(), 0);
 }
 
@@ -327,27 +327,27 @@ TEST_F(GraphReplayTest, AnErrorInsideACaptureIsTheGraphsAlone) {
     if (replay_.pass() != nullptr) replay_.pass()->Break("operation not permitted when stream is capturing");
     Sum(ids, 1);
   };
-  for (int i = 0; i < 4; ++i) EXPECT_EQ(Repeat({1, 10}, work), std::vector<int64_t>{3});
-  EXPECT_EQ(replay_.stats().plain, 4);
-  EXPECT_THAT(replay_.stats().trouble, HasSubstr("not permitted"));
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(Replay({1, 10}, work), std::vector<int64_t>{3});
+  EXPECT_EQ(replay_.stats().eager, 4);
+  EXPECT_THAT(replay_.stats().reason, HasSubstr("not permitted"));
   EXPECT_EQ(machine_.graphs.size(), 0);
 }
 
 TEST_F(GraphReplayTest, WhatDoesNotFitTheArenaIsDonePlainly) {
   const std::vector<int32_t> large(Recording::kFrontBytes / sizeof(int32_t) + 1, 1), small = {1};
   for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(Repeat({1, 10}, [&] { Sum(small, 1), Sum(large, 1); }),
+    EXPECT_EQ(Replay({1, 10}, [&] { Sum(small, 1), Sum(large, 1); }),
               (std::vector<int64_t>{1, static_cast<int64_t>(large.size())}));
   }
-  EXPECT_THAT(replay_.stats().trouble, HasSubstr("arena"));
+  EXPECT_THAT(replay_.stats().reason, HasSubstr("arena"));
   // A table that outgrows it.
   const size_t room = (Recording::kArenaBytes - Recording::kFrontBytes) / sizeof(int32_t) - 1;
   std::vector<int32_t> table(room, 1);
   const auto work = [&] { SumTable(table); };
   Remember({2, 10}, work);
-  EXPECT_EQ(Repeat({2, 10}, work), std::vector<int64_t>{static_cast<int64_t>(room)});
+  EXPECT_EQ(Replay({2, 10}, work), std::vector<int64_t>{static_cast<int64_t>(room)});
   table.push_back(1);
-  EXPECT_EQ(Repeat({2, 10}, work), std::vector<int64_t>{static_cast<int64_t>(room) + 1});
+  EXPECT_EQ(Replay({2, 10}, work), std::vector<int64_t>{static_cast<int64_t>(room) + 1});
   EXPECT_EQ(replay_.stats().replayed, 1);
 }
 
@@ -355,24 +355,24 @@ TEST_F(GraphReplayTest, ThereAreNeverMoreGraphsThanItsBoundAndTheLeastRecentlyUs
   const std::vector<int32_t> ids = {1, 2};
   const auto work = [&] { Sum(ids, 1); };
   for (uint64_t key = 0; key < GraphReplay::kMostGraphs + 10; ++key) {
-    for (int i = 0; i < 2; ++i) EXPECT_EQ(Repeat({key, 10}, work), std::vector<int64_t>{3});
-    Repeat({0, 10}, work);  // stays in use
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(Replay({key, 10}, work), std::vector<int64_t>{3});
+    Replay({0, 10}, work);  // stays in use
     EXPECT_LE(machine_.graphs.size(), GraphReplay::kMostGraphs);
   }
   EXPECT_EQ(machine_.graphs.size(), GraphReplay::kMostGraphs);
-  Repeat({0, 10}, work);
+  Replay({0, 10}, work);
   EXPECT_EQ(launches_, 0);
-  Repeat({1, 10}, work);
+  Replay({1, 10}, work);
   EXPECT_EQ(launches_, 1);
-  EXPECT_EQ(replay_.stats().trouble, "");
+  EXPECT_EQ(replay_.stats().reason, "");
 }
 
 TEST_F(GraphReplayTest, WorkThatIsMetOnceDrivesNoGraphAway) {
   const std::vector<int32_t> ids = {1, 2};
   const auto work = [&] { Sum(ids, 1); };
-  for (int i = 0; i < 2; ++i) Repeat({0, 10}, work);
-  for (uint64_t key = 1; key < 3 * GraphReplay::kMostGraphs; ++key) Repeat({key, 10}, work);
-  Repeat({0, 10}, work);
+  for (int i = 0; i < 2; ++i) Replay({0, 10}, work);
+  for (uint64_t key = 1; key < 3 * GraphReplay::kMostGraphs; ++key) Replay({key, 10}, work);
+  Replay({0, 10}, work);
   EXPECT_EQ(launches_, 0);
   EXPECT_EQ(machine_.graphs.size(), 1);
 }
@@ -381,23 +381,23 @@ TEST_F(GraphReplayTest, AGraphServesABucketOfPositions) {
   const std::vector<int32_t> ids = {1, 2};
   const auto work = [&] { Sum(ids, replay_.positions()); };
   EXPECT_EQ(replay_.positions(), 0);
-  Repeat({1, 1}, work);
-  Repeat({1, 512}, work);
-  EXPECT_EQ(Repeat({1, 300}, work), std::vector<int64_t>{3 * 512});
+  Replay({1, 1}, work);
+  Replay({1, 512}, work);
+  EXPECT_EQ(Replay({1, 300}, work), std::vector<int64_t>{3 * 512});
   EXPECT_EQ(launches_, 0);
-  EXPECT_EQ(Repeat({1, 513}, work), std::vector<int64_t>{3 * 4096});
+  EXPECT_EQ(Replay({1, 513}, work), std::vector<int64_t>{3 * 4096});
   EXPECT_EQ(launches_, 1);
   EXPECT_EQ(replay_.positions(), 0);
-  EXPECT_EQ(replay_.stats().broken, 0);
+  EXPECT_EQ(replay_.stats().changed, 0);
 }
 
 TEST_F(GraphReplayTest, WithoutABackendWorkIsPlainForTheSameBucket) {
-  GraphReplay plain(nullptr);
+  GraphReplay eager(nullptr);
   int64_t positions = 0;
-  for (int i = 0; i < 3; ++i) plain.Run({1, 700}, [&] { positions = plain.positions(); });
+  for (int i = 0; i < 3; ++i) eager.Run({1, 700}, [&] { positions = eager.positions(); });
   EXPECT_EQ(positions, 4096);
-  EXPECT_EQ(plain.stats().plain, 3);
-  EXPECT_TRUE(plain.Launches(7));
+  EXPECT_EQ(eager.stats().eager, 3);
+  EXPECT_TRUE(eager.Launches(7));
 }
 
 TEST_F(GraphReplayTest, ClosingDestroysEveryGraph) {

@@ -7,7 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
-#include "kernels/repeat_stats.h"
+#include "kernels/replay_stats.h"
 #include "runtime/kv/block_pool.h"
 #include "runtime/model/transformer.h"
 #include "tests/testing/test_device.h"
@@ -80,7 +80,7 @@ class Decoder {
     return logits;
   }
 
-  RepeatStats stats() const { return device_->repeat_stats(model_->stream()); }
+  ReplayStats stats() const { return device_->replay_stats(model_->stream()); }
   bool on_gpu() const { return absl::StartsWith(device_->name(), "cuda"); }
 
  private:
@@ -127,11 +127,11 @@ TEST_P(DecodeGraphs, GiveTheSameBitsAsSingleLaunches) {
   }
   EXPECT_EQ(without.stats().captured, 0);
   if (!with.on_gpu()) return;
-  const RepeatStats stats = with.stats();
-  EXPECT_EQ(stats.trouble, "");
-  EXPECT_EQ(stats.broken, 0);
-  // Of each key and bucket one step is plain and one captured; the second batch of one meets known keys.
-  EXPECT_GT(stats.replayed, 4 * (stats.plain + stats.captured));
+  const ReplayStats stats = with.stats();
+  EXPECT_EQ(stats.reason, "");
+  EXPECT_EQ(stats.changed, 0);
+  // Of each key and bucket one step is eager and one captured; the second batch of one meets known keys.
+  EXPECT_GT(stats.replayed, 4 * (stats.eager + stats.captured));
 }
 
 INSTANTIATE_TEST_SUITE_P(
