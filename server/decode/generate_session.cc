@@ -25,6 +25,17 @@ std::optional<RequestTrace> TraceWithin(const std::optional<TraceContext>& calle
   return RequestTrace{*caller, request, request.NewChild()};
 }
 
+// As Finished.reason has it.
+const char* Name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+  }
+  return "unknown";
+}
+
 void FillStages(const StageSeconds& stages, v1::Stages* wire) {
   wire->set_queue(stages.queue);
   wire->set_prefill(stages.prefill);
@@ -390,7 +401,7 @@ void GenerateSession::OnDone(const absl::Status& status, const SequenceResult& r
     SendStarted(result.times, result.cached_tokens, result.fell_back, result.fallback_reason);
     v1::GenerateEvent out;
     v1::Finished* finished = out.mutable_finished();
-    finished->set_reason(result.reason == FinishReason::kStop ? "stop" : "length");
+    finished->set_reason(Name(result.reason));
     finished->set_prompt_tokens(static_cast<uint32_t>(result.prompt_tokens));
     finished->set_completion_tokens(static_cast<uint32_t>(result.completion_tokens));
     finished->set_text(result.tail_text);

@@ -6,7 +6,6 @@
 #include "runtime/status_macros.h"
 #include "server/host/shedding.h"
 #include "server/rpc/deadline.h"
-#include "server/rpc/rpc_fields.h"
 #include "server/rpc/rpc_status.h"
 #include "spdlog/spdlog.h"
 
@@ -31,63 +30,38 @@ PrefillRun::PrefillRun(const PrefillContext& context, std::shared_ptr<Stream> st
 }
 
 PrefillRun::~PrefillRun() {
-  context_.runs->Remove(ticket_, this);
+  context_.runs->Remove(spec_.ticket, this);
   SetLoad(0);
   context_.runs_open->fetch_sub(1);  // last: the context may go
 }
 
 void PrefillRun::SetLoad(int64_t tokens) { context_.load->Change(tokens - load_.exchange(tokens)); }
 
-absl::Status PrefillRun::Validate(const v1::RunRequest& request) {
-  ALUDEL_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
-  ALUDEL_RETURN_IF_ERROR(CheckCacheSalt(request.cache_salt()));
-  const v1::Ticket& ticket = request.ticket();
-  if (ticket.id().size() != ticket_.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("ticket.id: found ", ticket.id().size(), " bytes, want ", ticket_.size()));
-  }
-  if (request.prompt().empty())
-    return absl::InvalidArgumentError("prompt: found no tokens, want at least one");
-  codec_ = context_.model->FindCodec(ticket.format().name());
-  if (codec_ == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("ticket.format: \"", ticket.format().name(), "\" is not a format of this server"));
-  }
-  if (codec_->artifact_hash() != ticket.format().artifact_hash()) {
-    return absl::FailedPreconditionError(absl::StrCat("ticket.format: artifact of \"", codec_->name(),
-                                                      "\" is ", ticket.format().artifact_hash(),
-                                                      ", this server has ", codec_->artifact_hash()));
-  }
-  ALUDEL_ASSIGN_OR_RETURN(cipher_, FrameCipher::FromTicket(ticket.frame_key()));
-  std::copy(ticket.id().begin(), ticket.id().end(), ticket_.begin());
-  epoch_ = ticket.epoch();
-  request_id_ = request.request_id();
-  cache_salt_ = request.cache_salt();
-  frame_times_ = request.frame_times();
-  prompt_.assign(request.prompt().begin(), request.prompt().end());
-  if (request.has_max_staleness_ms()) max_staleness_ = absl::Milliseconds(request.max_staleness_ms());
+absl::Status PrefillRun::Admit(const v1::RunRequest& request) {
+  ALUDEL_ASSIGN_OR_RETURN(spec_, ReadRunRequest(request, [this](absl::string_view name) {
+                            return context_.model->FindCodec(name);
+                          }));
   const PrefillLoad& load = *context_.load;
   const int64_t waiting = load.waiting_tokens();
-  SetLoad(static_cast<int64_t>(prompt_.size()));
+  SetLoad(static_cast<int64_t>(spec_.prompt.size()));
   if (load.tokens_per_second() == 0) return absl::OkStatus();
   return ShedIfHopeless(static_cast<double>(waiting) / load.tokens_per_second(), waiting > 0, MonotonicNow(),
                         deadline_);
 }
 
-absl::StatusOr<size_t> PrefillRun::ChooseWindow(const v1::Ticket& ticket) {
+absl::StatusOr<size_t> PrefillRun::ChooseWindow() {
   const ModelHost& model = *context_.model;
-  const auto tokens = static_cast<int64_t>(prompt_.size());
-  const size_t step = model.StepBytesBound(*codec_);
-  const size_t frame = model.StepFrameBound(*codec_);
-  size_t window = model.HandoffWindow(*codec_, tokens, context_.options->handoff_window_bytes);
-  windowed_ = window < model.HandoffBytesBound(*codec_, tokens);
-  if (ticket.has_credit_bytes()) {
-    credit_ = ticket.credit_bytes();
+  const auto tokens = static_cast<int64_t>(spec_.prompt.size());
+  const size_t step = model.StepBytesBound(*spec_.codec);
+  const size_t frame = model.StepFrameBound(*spec_.codec);
+  size_t window = model.HandoffWindow(*spec_.codec, tokens, context_.options->handoff_window_bytes);
+  windowed_ = window < model.HandoffBytesBound(*spec_.codec, tokens);
+  if (spec_.credit) {
     windowed_ = true;
-    if (*credit_ < step || ticket.window_bytes() < *credit_ + frame) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("ticket: a window of ", ticket.window_bytes(), " bytes and a credit of ", *credit_,
-                       ", a step of this server may need ", step, " in frames of up to ", frame));
+    if (*spec_.credit < step || spec_.receiver_window_bytes < *spec_.credit + frame) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "ticket: a window of ", spec_.receiver_window_bytes, " bytes and a credit of ", *spec_.credit,
+          ", a step of this server may need ", step, " in frames of up to ", frame));
     }
     window = std::max(window, step + frame);
   }
@@ -99,15 +73,15 @@ absl::StatusOr<size_t> PrefillRun::ChooseWindow(const v1::Ticket& ticket) {
 }
 
 void PrefillRun::Start(const v1::RunRequest& request, absl::StatusOr<std::string> receiver) {
-  absl::Status status = Validate(request);
+  absl::Status status = Admit(request);
   if (status.ok()) status = receiver.status();
   size_t window = 0;
   if (status.ok()) {
-    const absl::StatusOr<size_t> chosen = ChooseWindow(request.ticket());
+    const absl::StatusOr<size_t> chosen = ChooseWindow();
     status = chosen.status();
     if (chosen.ok()) window = *chosen;
   }
-  if (status.ok()) status = context_.runs->Add(ticket_, shared_from_this());
+  if (status.ok()) status = context_.runs->Add(spec_.ticket, shared_from_this());
   if (!status.ok()) return End(status, {});
   receiver_address_ = *std::move(receiver);
   {
@@ -149,12 +123,12 @@ void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> con
   if (!connection.ok()) return End(connection.status(), {});
   std::shared_ptr<KvSender> sender = KvSender::Create({.connection = *connection,
                                                        .window = std::move(extent_),
-                                                       .ticket = ticket_,
-                                                       .epoch = epoch_,
-                                                       .codec = codec_,
-                                                       .cipher = std::move(cipher_),
-                                                       .credit = credit_,
-                                                       .record_times = frame_times_,
+                                                       .ticket = spec_.ticket,
+                                                       .epoch = spec_.epoch,
+                                                       .codec = spec_.codec,
+                                                       .cipher = std::move(spec_.cipher),
+                                                       .credit = spec_.credit,
+                                                       .record_times = spec_.frame_times,
                                                        .on_room =
                                                            [weak = weak_from_this()] {
                                                              if (const auto run = weak.lock()) run->OnRoom();
@@ -177,23 +151,9 @@ void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> con
     absl::MutexLock lock(&mutex_);
     timeline_.SendingBegan(MonotonicNow());
   }
-  cached_ = context_.frame_cache->Find(*codec_, cache_salt_, prompt_, max_staleness_);
+  cached_ = CachedFrames(
+      context_.frame_cache->Find(*spec_.codec, spec_.cache_salt, spec_.prompt, spec_.max_staleness));
   SendCached();
-}
-
-absl::StatusOr<bool> PrefillRun::SendCachedFrames(KvSender& sender) {
-  for (; cached_chunk_ < cached_.chunks.size(); ++cached_chunk_, cached_frame_ = 0) {
-    const std::vector<CachedFrame>& frames = *cached_.chunks[cached_chunk_];
-    for (; cached_frame_ < frames.size(); ++cached_frame_) {
-      const CachedFrame& frame = frames[cached_frame_];
-      const size_t weight = FrameRing::Weight(frame.payload.size() + FrameCipher::kTagBytes);
-      if (windowed_ && !sender.HasRoom(weight, weight)) return false;
-      ALUDEL_ASSIGN_OR_RETURN(const absl::Span<uint8_t> payload, sender.Reserve(frame.payload.size()));
-      std::copy(frame.payload.begin(), frame.payload.end(), payload.begin());
-      ALUDEL_RETURN_IF_ERROR(sender.Commit(frame.coverage, frame.payload.size()));
-    }
-  }
-  return true;
 }
 
 void PrefillRun::SendCached() {
@@ -206,7 +166,10 @@ void PrefillRun::SendCached() {
       sender = sender_;
       all = stopped_.ok() ? absl::StatusOr<bool>(false) : stopped_;
     }
-    if (all.ok()) all = SendCachedFrames(*sender);
+    if (all.ok()) {
+      all = cached_.SendTo(*sender,
+                           [&](size_t weight) { return !windowed_ || sender->HasRoom(weight, weight); });
+    }
     if (!all.ok() || *all) break;
     absl::MutexLock lock(&mutex_);
     if (room_came_ || !stopped_.ok()) continue;
@@ -215,7 +178,7 @@ void PrefillRun::SendCached() {
   }
   if (!all.ok()) {
     OnDone(all.status(), {});
-  } else if (cached_.tokens == static_cast<int64_t>(prompt_.size())) {
+  } else if (cached_.tokens() == static_cast<int64_t>(spec_.prompt.size())) {
     SequenceResult nothing_computed;
     {
       absl::MutexLock lock(&mutex_);
@@ -224,7 +187,7 @@ void PrefillRun::SendCached() {
     }
     OnDone(absl::OkStatus(), nothing_computed);
   } else {
-    Compute(std::move(sender), cached_.tokens);
+    Compute(std::move(sender), cached_.tokens());
   }
 }
 
@@ -260,11 +223,13 @@ void PrefillRun::Grant(uint64_t credit) {
 void PrefillRun::Compute(std::shared_ptr<KvSender> sender, int64_t cached_tokens) {
   cached_tokens_ = cached_tokens;
   cached_ = {};
-  SetLoad(static_cast<int64_t>(prompt_.size()) - cached_tokens);
+  SetLoad(static_cast<int64_t>(spec_.prompt.size()) - cached_tokens);
   std::function<bool()> has_room;
   if (windowed_) {
-    has_room = [sender, step = context_.model->StepBytesBound(*codec_),
-                frame = context_.model->StepFrameBound(*codec_)] { return sender->HasRoom(step, frame); };
+    has_room = [sender, step = context_.model->StepBytesBound(*spec_.codec),
+                frame = context_.model->StepFrameBound(*spec_.codec)] {
+      return sender->HasRoom(step, frame);
+    };
   }
   const auto recorder = std::make_shared<FrameRecorder>(std::move(sender), context_.frame_cache->max_bytes());
   {
@@ -272,14 +237,14 @@ void PrefillRun::Compute(std::shared_ptr<KvSender> sender, int64_t cached_tokens
     recorder_ = recorder;
   }
   const absl::StatusOr<SequenceId> sequence =
-      context_.model->engine().Prefill({.prompt = prompt_,
-                                        .token_end = static_cast<int64_t>(prompt_.size()),
+      context_.model->engine().Prefill({.prompt = spec_.prompt,
+                                        .token_end = static_cast<int64_t>(spec_.prompt.size()),
                                         .deadline = ToWallTime(deadline_),
-                                        .codec = codec_,
+                                        .codec = spec_.codec,
                                         .sink = recorder.get(),
                                         .encode_begin = cached_tokens,
                                         .has_room = std::move(has_room),
-                                        .cache_salt = cache_salt_},
+                                        .cache_salt = spec_.cache_salt},
                                        shared_from_this());
   if (!sequence.ok()) return OnDone(sequence.status(), {});
   absl::Status stopped;
@@ -300,9 +265,10 @@ void PrefillRun::OnDone(const absl::Status& status, const SequenceResult& result
   }
   SetLoad(0);
   if (status.ok() && recorder != nullptr) {
-    context_.load->Computed(static_cast<int64_t>(prompt_.size()) - result.cached_tokens,
+    context_.load->Computed(static_cast<int64_t>(spec_.prompt.size()) - result.cached_tokens,
                             result.times.prefill + result.times.encode);
-    context_.frame_cache->Insert(*codec_, cache_salt_, prompt_, cached_tokens_, recorder->TakeFrames());
+    context_.frame_cache->Insert(*spec_.codec, spec_.cache_salt, spec_.prompt, cached_tokens_,
+                                 recorder->TakeFrames());
   }
   std::shared_ptr<KvSender> sender;
   absl::Time received;
@@ -321,7 +287,7 @@ void PrefillRun::OnDone(const absl::Status& status, const SequenceResult& result
     computed->set_encode_seconds(result.times.encode);
     computed->set_waiting_tokens(static_cast<uint64_t>(context_.load->waiting_tokens()));
     computed->set_prefill_tokens_per_second(context_.load->tokens_per_second());
-    if (frame_times_) {
+    if (spec_.frame_times) {
       for (v1::FrameTimes& times : sender->TakeTimes(received)) *computed->add_frames() = std::move(times);
     }
     stream_->Push(std::move(event));
@@ -363,7 +329,7 @@ void PrefillRun::CloseConnection() {
     connection = connection_;
   }
   if (connection == nullptr) return;
-  spdlog::warn("request={} its receiver takes no frames: closing the connection", request_id_);
+  spdlog::warn("request={} its receiver takes no frames: closing the connection", spec_.request_id);
   context_.connections->Close(std::move(connection));
 }
 
@@ -389,7 +355,7 @@ void PrefillRun::End(const absl::Status& status, const KvSender::Outcome& outcom
   }
   context_.metrics->CountHandoff("sent", StatusName(ended.code), ended.seconds);
   spdlog::log(status.ok() ? spdlog::level::debug : spdlog::level::info,
-              "request={} run ended: {} ({} frames, {} bytes, {:.3f} s)", request_id_, status.ToString(),
+              "request={} run ended: {} ({} frames, {} bytes, {:.3f} s)", spec_.request_id, status.ToString(),
               outcome.frames, outcome.frame_bytes, ended.seconds);
   if (context_.traces != nullptr && caller_ && caller_->sampled) ExportSpan(status, outcome);
   stream_->End(ToGrpc(status));
@@ -399,7 +365,7 @@ void PrefillRun::ExportSpan(const absl::Status& status, const KvSender::Outcome&
   Span span;
   {
     absl::MutexLock lock(&mutex_);
-    span = timeline_.ToSpan(caller_->NewChild(), *caller_, context_.options->model_name, request_id_,
+    span = timeline_.ToSpan(caller_->NewChild(), *caller_, context_.options->model_name, spec_.request_id,
                             {outcome.frames, outcome.frame_bytes}, status, MonotonicNow(), absl::Now());
   }
   context_.traces->Export(std::move(span));

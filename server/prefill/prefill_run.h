@@ -16,6 +16,7 @@
 #include "server/host/model_host.h"
 #include "server/observe/metrics.h"
 #include "server/observe/otlp_exporter.h"
+#include "server/prefill/cached_frames.h"
 #include "server/prefill/connection_cache.h"
 #include "server/prefill/frame_cache.h"
 #include "server/prefill/frame_recorder.h"
@@ -23,6 +24,7 @@
 #include "server/prefill/prefill_load.h"
 #include "server/prefill/receiver_policy.h"
 #include "server/prefill/run_registry.h"
+#include "server/prefill/run_spec.h"
 #include "server/prefill/run_timeline.h"
 #include "server/process/timer.h"
 #include "server/rpc/event_stream.h"
@@ -69,16 +71,16 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
   void Grant(uint64_t credit);
 
  private:
-  absl::Status Validate(const v1::RunRequest& request);
+  // Sets spec_, and counts the run's load unless it is hopeless.
+  absl::Status Admit(const v1::RunRequest& request);
   // How much send memory this run gets; FailedPrecondition where the receiver's window is too small for
   // a step.
-  absl::StatusOr<size_t> ChooseWindow(const v1::Ticket& ticket);
+  absl::StatusOr<size_t> ChooseWindow();
   // Reserves it, now or when there is room, and connects.
   void AwaitWindow(size_t bytes);
   void OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> connection);
   // Sends what the cache holds of the prompt as far as there is room, then has the rest computed.
   void SendCached();
-  absl::StatusOr<bool> SendCachedFrames(KvSender& sender);
   void OnRoom();
   void ResumeCached(std::shared_ptr<PrefillRun> self);
   void Compute(std::shared_ptr<KvSender> sender, int64_t cached_tokens);
@@ -95,32 +97,24 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
   const std::shared_ptr<Stream> stream_;
   const absl::Time deadline_;
   const std::optional<TraceContext> caller_;
-  // Set by Start before others see the run.
-  std::string request_id_;
-  std::vector<int32_t> prompt_;
-  std::string cache_salt_;
-  TicketId ticket_ = {};
-  uint64_t epoch_ = 0;
-  absl::Duration max_staleness_ = absl::InfiniteDuration();
-  const KvCodec* codec_ = nullptr;
+  std::atomic<int64_t> load_{0};  // what this run adds to context_.load
+
+  // Set by Start before others see the run, then constant but for what the sender takes.
+  RunSpec spec_;
   std::string receiver_address_;
-  std::optional<uint64_t> credit_;       // at the beginning; none: the receiver has room for everything
-  bool frame_times_ = false;             // the caller wants to know when each frame was sent
-  bool windowed_ = false;                // there may be less room than frames
-  FrameExtent extent_;                   // until the sender takes it
-  std::unique_ptr<FrameCipher> cipher_;  // the same; null: frames travel in the clear
-  int64_t cached_tokens_ = 0;            // of the prompt, sent from the frame cache
-  std::atomic<int64_t> load_{0};         // what this run adds to context_.load
-  FrameCache::Match cached_;             // what is still to be sent of it: one caller at a time
-  size_t cached_chunk_ = 0;
-  size_t cached_frame_ = 0;
-  std::shared_ptr<FrameRecorder> recorder_ ABSL_GUARDED_BY(mutex_);  // what the engine encodes into
+  bool windowed_ = false;  // there may be less room than frames
+  FrameExtent extent_;     // until the sender takes it, as is the spec's cipher
+
+  // One step of the run at a time.
+  CachedFrames cached_;
+  int64_t cached_tokens_ = 0;  // of the prompt, sent from the frame cache
 
   absl::Mutex mutex_;
-  absl::Status stopped_ ABSL_GUARDED_BY(mutex_);  // why Stop was called
   RunTimeline timeline_ ABSL_GUARDED_BY(mutex_);
-  absl::Status engine_status_ ABSL_GUARDED_BY(mutex_);           // how the computation ended
-  SequenceId sequence_ ABSL_GUARDED_BY(mutex_) = 0;              // 0: not with the engine
+  std::shared_ptr<FrameRecorder> recorder_ ABSL_GUARDED_BY(mutex_);  // what the engine encodes into
+  absl::Status stopped_ ABSL_GUARDED_BY(mutex_);                     // why Stop was called
+  absl::Status engine_status_ ABSL_GUARDED_BY(mutex_);               // how the computation ended
+  SequenceId sequence_ ABSL_GUARDED_BY(mutex_) = 0;                  // 0: not with the engine
   std::shared_ptr<PrefillRun> waiting_ ABSL_GUARDED_BY(mutex_);  // this, while cached frames wait for room
   bool room_came_ ABSL_GUARDED_BY(mutex_) = false;               // before waiting_ was set
   bool computed_ ABSL_GUARDED_BY(mutex_) = false;                // the engine has ended the sequence
