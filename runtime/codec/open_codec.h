@@ -16,8 +16,8 @@ enum class CodecSide : uint8_t { kProducer, kConsumer };
 
 // `format` is "raw", a baseline ("int8", "int4", "recompute", "recompute-FIRST-LAST") or a format of the
 // artifact directory `artifact` (may be empty where no format needs one). Loads this side's half only, and
-// checks it against `model` (hashes and shapes): FailedPrecondition names both. `model` must outlive the
-// codec.
+// checks it against `model` (hashes and shapes): FailedPrecondition names both. `model` must outlive
+// the codec.
 absl::StatusOr<std::unique_ptr<KvCodec>> OpenCodec(absl::string_view format, const std::string& artifact,
                                                    CodecSide side, const Transformer& model);
 

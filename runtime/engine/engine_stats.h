@@ -12,7 +12,7 @@ struct EngineStats {
   int64_t waiting = 0;  // admitted, waiting for frames or for their first step
   int64_t kv_blocks_total = 0;
   int64_t kv_blocks_used = 0;      // held by sequences
-  int64_t kv_blocks_cached = 0;    // held by nobody, but with a prefix that may come again
+  int64_t kv_blocks_cached = 0;    // unreferenced, with a prefix that may be asked for again
   int64_t kv_blocks_reserved = 0;  // promised to admitted sequences, held or not
   uint64_t steps = 0;
   uint64_t prompt_tokens = 0;  // computed here
@@ -23,8 +23,8 @@ struct EngineStats {
   uint64_t preemptions = 0;
   uint64_t prefix_queries = 0;  // prompt tokens that were looked up in the prefix cache
   uint64_t prefix_hits = 0;     // of them, found
-  ReplayStats replays;          // what became of steps that only decode
-  // Of the engine thread's loop, which turns at least twice a second unless a step takes longer.
+  ReplayStats replays;          // CUDA graphs of steps that only decode
+  // The last turn of the engine thread's loop, which turns twice a second or more unless a step takes longer.
   std::chrono::steady_clock::time_point last_progress;
 };
 

@@ -10,8 +10,8 @@ namespace aludel {
 // hold the cores, or the model is large for them). Not thread-safe.
 class StepPace {
  public:
-  // `most` is max_num_batched_tokens. Never below a quarter of it: receivers of frames count on that
-  // (ModelHost::HandoffBytesBound).
+  // `most` is max_num_batched_tokens. Never below a quarter of it: receivers of frames count on
+  // that (ModelHost::HandoffBytesBound).
   explicit StepPace(int64_t most) : most_(most), least_((most + 3) / 4), budget_(most) {}
 
   int64_t budget() const { return budget_; }

@@ -61,8 +61,8 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   void OnDone(const absl::Status& status, const SequenceResult& result) override;
   absl::Status CheckDeadline(const Plan& plan) const;
   absl::Status Deliver(v1::GenerateEvent event);
-  // Of the first token, or of an answer without one: ends the handoff, sends Started. Later calls do
-  // nothing.
+  // Of the first token, or of an answer without one: ends the handoff, sends Started. Later calls
+  // do nothing.
   void SendStarted(const SequenceTimes& times, int64_t cached_tokens, bool fell_back,
                    const absl::Status& fallback_reason);
   void CountHandoff(const std::optional<RequestTimeline::HandoffOutcome>& handoff);

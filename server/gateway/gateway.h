@@ -63,8 +63,8 @@ class Gateway {
   // Says whose request it is; an error where it needs a key and has none.
   std::optional<ApiError> CheckKey(const HttpRequest& request, Arrival* arrival) const;
 
-  // HttpServer's three callbacks. Before a body: it is read only where the key is good and the route takes
-  // one.
+  // HttpServer's three callbacks. Before a body: it is read only where the key is good and the route
+  // takes one.
   std::optional<HttpResponse> CheckHead(const HttpRequest& request);
   // Refusals of the HTTP layer, in OpenAI's shape.
   HttpResponse Refuse(const HttpRequest& request, const HttpError& refused);

@@ -15,8 +15,8 @@ using Io = HttpSocket::Io;
 
 // Bytes that may wait to be parsed: of a header, or of further requests behind a running exchange. When they
 // are full, reading stops until there is room, and a client that goes away is noticed by the next write
-// instead. Together with the parsed header less than 64 KiB, which is what a client costs before its key is
-// checked.
+// instead. Together with the parsed header less than 64 KiB, which is what a client costs before its key
+// is checked.
 constexpr size_t kMaxInputBytes = 16 << 10;
 // How long, and for how many bytes, a refused client may go on sending before it is reset; at once, it would
 // never see the answer. They are several times max_body_bytes, so that a client whose body is too long reads why.
