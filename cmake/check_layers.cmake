@@ -4,14 +4,14 @@
 set(files "runtime/files/|runtime/status_macros\\.h")
 set(plain "kernels/(check|core_list|replay_stats|device_options|tensor|weight_format)\\.h|transport/monotonic_clock\\.h|runtime/status_macros\\.h")
 set(options "${plain}|runtime/engine/engine_(options|stats)\\.h|runtime/model/transformer_options\\.h|transport/(transport_options|transport_stats|address_pattern|peer_identity)\\.h")
-set(shared "server/(http|process|work|rpc|config|observe)/|aludel/v1/")
+set(shared "server/(http|process|pool|rpc|config|observe)/|aludel/v1/")
 set(computing "kernels/|runtime/(files|text|kv|model|codec|engine|tool)/|runtime/status_macros\\.h")
 
 set(rooms
   kernels transport
   runtime/files runtime/text runtime/kv runtime/model runtime/codec runtime/engine runtime/tool
   runtime/evaluate runtime/calibrate runtime/inspect runtime/bench
-  server/http server/process server/work server/observe server/rpc server/config server/handoff server/host
+  server/http server/process server/pool server/observe server/rpc server/config server/handoff server/host
   server/gateway server/decode server/prefill server/bench)
 set(may_kernels "kernels/")
 set(may_transport "transport/")
@@ -28,7 +28,7 @@ set(may_runtime/inspect "runtime/inspect/|${computing}")
 set(may_runtime/bench "runtime/(bench|calibrate|evaluate)/|${computing}")
 set(may_server/http "server/http/|kernels/check\\.h")
 set(may_server/process "server/process/|${plain}")
-set(may_server/work "server/(work|process)/|runtime/text/|${files}|${plain}")
+set(may_server/pool "server/(pool|process)/|runtime/text/|${files}|${plain}")
 set(may_server/observe "server/(observe|http|process)/|server/config/common_options\\.h|aludel/v1/|${options}")
 set(may_server/rpc "server/(rpc|observe|process)/|aludel/v1/|${options}")
 set(may_server/config "server/(config|http|observe|process|rpc)/|aludel/v1/|${options}")

@@ -60,11 +60,11 @@ ThreadTeam::~ThreadTeam() {
 void ThreadTeam::Run(int64_t tasks, absl::FunctionRef<void(int64_t)> body) {
   ALUDEL_CHECK(tasks >= 0 && tasks < static_cast<int64_t>(kUnclaimed));
   std::unique_lock<std::mutex> lock(busy_, std::defer_lock);
-  if (workers_.empty() || tasks < 2 || !lock.try_lock() || pressure_.Alone(TeamPressure::Clock::now())) {
+  const TeamPressure::Clock::time_point begun = TeamPressure::Clock::now();
+  if (workers_.empty() || tasks < 2 || !lock.try_lock() || pressure_.Alone(begun)) {
     for (int64_t task = 0; task < tasks; ++task) body(task);
     return;
   }
-  const TeamPressure::Clock::time_point begun = TeamPressure::Clock::now();
   body_ = &body;
   unfinished_.store(static_cast<uint32_t>(tasks), std::memory_order_relaxed);
   const uint32_t number = loops_.load(std::memory_order_relaxed) + 1;

@@ -13,6 +13,9 @@ namespace {
 
 DType ReadDType(const std::string& name) { return name == "f32" ? DType::kF32 : DType::kBf16; }
 
+// The host of "host:port", with any free port.
+std::string AnyPortOf(const std::string& listen) { return listen.substr(0, listen.rfind(':')) + ":0"; }
+
 }  // namespace
 
 ModelOptions ReadEngine(const ConfigSection& section, const v1::EngineConfig& engine) {
@@ -89,8 +92,6 @@ LinkEmulation ReadTransportTesting(const ConfigSection& section, const v1::Trans
           .duplicate_rate = testing.duplicate_rate(),
           .seed = testing.seed()};
 }
-
-std::string AnyPortOf(const std::string& listen) { return listen.substr(0, listen.rfind(':')) + ":0"; }
 
 TransportOptions ReadTransport(const ConfigSection& section, const v1::TransportConfig& transport,
                                const std::string& grpc_listen) {

@@ -15,8 +15,6 @@ namespace aludel {
 
 ModelOptions ReadEngine(const ConfigSection& section, const v1::EngineConfig& engine);
 CodecOptions ReadCodec(const ConfigSection& section, const v1::CodecConfig& codec);
-// The host of "host:port", with any free port.
-std::string AnyPortOf(const std::string& listen);
 TransportOptions ReadTransport(const ConfigSection& section, const v1::TransportConfig& transport,
                                const std::string& grpc_listen);
 // The data plane shows and asks for the certificates of gRPC.

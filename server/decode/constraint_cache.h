@@ -10,7 +10,7 @@
 #include "runtime/text/constrain/json_schema.h"
 #include "runtime/text/constrain/token_automaton.h"
 #include "runtime/text/tokenizer/tokenizer.h"
-#include "server/work/compile_cache.h"
+#include "server/pool/compile_cache.h"
 
 namespace aludel {
 

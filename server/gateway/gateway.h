@@ -20,7 +20,7 @@
 #include "server/http/http_server.h"
 #include "server/observe/metrics.h"
 #include "server/observe/otlp_exporter.h"
-#include "server/work/work_pool.h"
+#include "server/pool/work_pool.h"
 
 namespace aludel {
 

@@ -75,7 +75,7 @@ class HttpResponder {
 
   // `callback` runs once if the client goes away before the exchange ends: at once if it is gone already,
   // else on an I/O thread. It must not block. A client that half-closes its side counts as gone here, as it
-  // looks the same; to a handler that does not ask it is somebody who waits for an answer.
+  // looks the same; a handler that does not ask answers it.
   void OnDisconnect(std::function<void()> callback);
 
  private:

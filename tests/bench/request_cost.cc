@@ -192,7 +192,7 @@ class Meter {
 // The bounds that servers rely on; empty where all hold.
 std::string Broken(const Cost& cost, double slack) {
   const double handler = cost.seconds[kParse] + cost.seconds[kRender] + cost.seconds[kTokenize];
-  // On a thread that answers everybody.
+  // On a thread that all requests share.
   if (cost.bytes <= Completions::kLightBodyBytes && handler > slack * 0.05) {
     return absl::StrFormat("holds a handler thread for %.3f s", handler);
   }

@@ -14,8 +14,8 @@
 #include "server/gateway/routing/router.h"
 #include "server/http/http_server.h"
 #include "server/observe/metrics.h"
-#include "server/work/compile_cache.h"
-#include "server/work/work_pool.h"
+#include "server/pool/compile_cache.h"
+#include "server/pool/work_pool.h"
 
 namespace aludel {
 

@@ -200,7 +200,7 @@ void Commit(void* const*) {
 Barrier& BarrierAt(const uint64_t* barrier) {
   CheckShared(barrier, sizeof(*barrier));
   const auto found = current->barriers.find(barrier);
-  if (found == current->barriers.end()) Fail("uses a barrier that nobody has initialized");
+  if (found == current->barriers.end()) Fail("uses a barrier that was not initialized");
   return found->second;
 }
 

@@ -16,7 +16,7 @@
 // * Products see shared memory as the async proxy does: NaN, until the thread that has written to it calls
 //   FenceProxyAsync; from the moment that an asynchronous copy begins what it overwrites is NaN again.
 // * A thread that waits at a barrier for a phase that never ends, or at a numbered barrier for threads that
-//   never come, ends the test, as does a barrier that nobody has initialized and, at the end, an arrival
+//   never come, ends the test, as does a barrier that was not initialized and, at the end, an arrival
 //   that nobody has waited for.
 //
 // Not simulated: setmaxnreg, and sharing of a fence with others (a fence helps what its own thread wrote).

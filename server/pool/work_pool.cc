@@ -1,4 +1,4 @@
-#include "server/work/work_pool.h"
+#include "server/pool/work_pool.h"
 
 #include <algorithm>
 #include <condition_variable>

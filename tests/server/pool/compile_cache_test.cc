@@ -1,4 +1,4 @@
-#include "server/work/compile_cache.h"
+#include "server/pool/compile_cache.h"
 
 #include <atomic>
 #include <future>

@@ -18,7 +18,7 @@
 namespace aludel {
 
 // A few threads for work that a client can make long: reading megabytes, tokenizing them, compiling schemas.
-// It neither holds the threads that answer everybody else, nor does it outlast its request: a task stops at
+// It does not hold the threads that answer other requests, and does not outlast its own: a task stops at
 // its deadline, when its client goes, and at shutdown. The queue is bounded. Thread-safe.
 class WorkPool {
  public:

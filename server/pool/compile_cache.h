@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/text/constrain/json_schema.h"
-#include "server/work/work_pool.h"
+#include "server/pool/work_pool.h"
 
 namespace aludel {
 
