@@ -6,7 +6,8 @@
 
 Writes adapter_config.json and adapter_model.safetensors in PEFT's layout, and state.pt, from which the same
 command continues: the result is the same as without the interruption. One line a step on standard output.
-Needs Debian's python3-torch (with libopenblas0-openmp, else it is slow) and 8 GB of memory for TinyLlama.
+Needs Debian's python3-torch (with libopenblas0-openmp, else it is slow) and for TinyLlama 6 GB of memory, 8 with
+--products f32.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from encoder import Encoder
 from lora import TARGETS, Adapter, Llama, Shape
 
 ROOT = Path(__file__).resolve().parents[4]
+PRODUCTS = {"bf16": torch.bfloat16, "f32": torch.float32}
 BETAS = (0.9, 0.99)
 MAX_GRADIENT_NORM = 1.0
 WARM_UP_STEPS = 10
@@ -102,16 +104,23 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--tokens", type=int, default=512, help="tokens of a packed sequence (default 512)")
     parser.add_argument("--rank", type=int, default=8, help="rank of the updates (default 8)")
     parser.add_argument("--targets", choices=sorted(TARGETS), default="attention", help="which matrices")
+    parser.add_argument(
+        "--products",
+        choices=sorted(PRODUCTS),
+        default="bf16",
+        help="precision of products with frozen weights; bf16 (default) is faster where the processor has it",
+    )
     parser.add_argument("--lr", type=float, default=3e-4, help="highest learning rate (default 3e-4)")
     parser.add_argument("--seed", type=int, default=5, help="seed of adapter and passages (default 5)")
     parser.add_argument("--save-every", type=int, default=5, help="steps between two saves (default 5)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of PyTorch (default: all cores)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    names = ("consumer", "steps", "tokens", "rank", "targets", "lr", "seed")
+    names = ("consumer", "steps", "tokens", "rank", "targets", "products", "lr", "seed")
     settings = {name: getattr(options, name) for name in names}
     try:
-        trainer = Trainer(Llama(options.model), Encoder(options.model), settings, options.out)
+        model = Llama(options.model, PRODUCTS[options.products])
+        trainer = Trainer(model, Encoder(options.model), settings, options.out)
         while trainer.step < options.steps:
             began = time.monotonic()
             loss = trainer.run_step()
