@@ -11,7 +11,7 @@ build_packages=(
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev  # control plane
   libucx-dev                                                                          # data plane
   prometheus-cpp-dev libspdlog-dev libboost1.81-dev nlohmann-json3-dev
-  libdnnl-dev ocl-icd-opencl-dev libeigen3-dev  # oneDNN's CMake package looks for OpenCL
+  libdnnl-dev ocl-icd-opencl-dev libeigen3-dev liblapacke-dev libopenblas-openmp-dev  # oneDNN's CMake package looks for OpenCL
   libpcre2-dev libicu-dev libssl-dev zlib1g-dev libisal-dev libxxhash-dev
 )
 test_packages=(
