@@ -186,7 +186,7 @@ class AludelCalibration {
     candidate.shape.head_tokens = head_tokens_;
     candidate.shape.tail_tokens = std::max<int64_t>(0, job_.tail_tokens);
     candidate.shape.groups = MakeGroups(producer_->config(), recomputed_layers, job_.options.group_layers);
-    candidate.encoder = QuantizeTo(bytes, *analysis, *states_.producer, &candidate.shape);
+    candidate.encoder = QuantizeTo(bytes, *analysis, &candidate.shape);
     ALUDEL_RETURN_IF_ERROR(FitDecoders(*analysis, &candidate));
     ALUDEL_RETURN_IF_ERROR(Measure(&candidate));
     Report(candidate);
@@ -322,8 +322,8 @@ class AludelCalibration {
       if (trial.kl_bound() <= target) {
         low = factor;
         AludelShape cut = trial.shape;
-        bytes = EstimateBytes(QuantizeAt(trial.encoder.front().grid.step, analysis_, *states_.producer, &cut),
-                              cut, *states_.producer);
+        bytes = EstimateBytes(QuantizeAt(trial.encoder.front().grid.step, analysis_, &cut), cut.packing,
+                              analysis_.samples);
       } else {
         high = factor;
       }

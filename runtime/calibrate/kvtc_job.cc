@@ -144,12 +144,14 @@ class KvtcCalibration {
       encoder_.push_back(std::move(group.encoder));
       decoder_.push_back(std::move(group.decoder));
     }
+    std::vector<LatentSample> samples;
+    for (size_t g = 0; g < encoder_.size(); ++g) {
+      samples.push_back(SampleLatents(encoder_[g].matrix, encoder_[g].side, encoder_[g].offset, *states_,
+                                      shape_.recomputed_layers, shape_.groups[g]));
+    }
     // Few bits of a short frame are sometimes smaller as they are.
-    const auto packed = [this](LatentPacking packing) {
-      shape_.packing = packing;
-      return EstimateBytes(encoder_, shape_, *states_);
-    };
-    const bool deflate = packed(LatentPacking::kDeflate) <= packed(LatentPacking::kFixed);
+    const bool deflate = EstimateBytes(encoder_, LatentPacking::kDeflate, samples) <=
+                         EstimateBytes(encoder_, LatentPacking::kFixed, samples);
     shape_.packing = deflate ? LatentPacking::kDeflate : LatentPacking::kFixed;
     ALUDEL_ASSIGN_OR_RETURN(const auto encoder,
                             MakeAludelEncoderCodec("candidate", "", shape_, encoder_, *producer_));
