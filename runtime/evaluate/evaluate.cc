@@ -100,10 +100,10 @@ class Evaluation {
     options.compute = job_.compute;
     options.weights = job_.weights;
     options.max_rows = job_.max_num_batched_tokens;
-    ALUDEL_ASSIGN_OR_RETURN(producer_, Transformer::Load(device_, job_.producer, options));
-    ALUDEL_ASSIGN_OR_RETURN(consumer_, Transformer::Load(device_, job_.consumer, options));
+    ALUDEL_ASSIGN_OR_RETURN(producer_, Transformer::Load(device_, ModelPath::Parse(job_.producer), options));
+    ALUDEL_ASSIGN_OR_RETURN(consumer_, Transformer::Load(device_, ModelPath::Parse(job_.consumer), options));
     ALUDEL_ASSIGN_OR_RETURN(questions_, LoadQuestions(job_.qa, job_.questions));
-    ALUDEL_ASSIGN_OR_RETURN(PromptWriter writer, PromptWriter::Load(job_.consumer));
+    ALUDEL_ASSIGN_OR_RETURN(PromptWriter writer, PromptWriter::Load(ModelPath::Parse(job_.consumer).base));
     writer_ = std::make_unique<PromptWriter>(std::move(writer));
     ALUDEL_RETURN_IF_ERROR(OpenFormats());
     const int64_t blocks = consumer_->config().max_positions / kBlockTokens + 1;

@@ -199,6 +199,26 @@ TEST(Inspect, ShowsAnArtifactLayerByLayer) {
   EXPECT_EQ(Inspect(absl::StrCat("--codec ", kCodec)).text, Inspect(kCodec).text);
 }
 
+TEST(Inspect, DescribesAnAdapterAloneAndOverItsBase) {
+  constexpr char kAdapter[] = "tests/runtime/model/golden/adapters/llama_list";
+  const Outcome alone = Inspect(absl::StrCat(kAdapter, " --json"));
+  ASSERT_EQ(alone.code, 0) << alone.text;
+  const json report = json::parse(alone.text);
+  EXPECT_EQ(report["adapter"]["made_for"], "tests/llama_sharded");
+  EXPECT_EQ(report["adapter"]["rank"], 4);
+  EXPECT_EQ(report["adapter"]["targets"], "q_proj, v_proj");
+  EXPECT_EQ(report["adapter"]["parameters"], 2 * 4 * (64 + 64 + 64 + 32));
+
+  const Outcome merged = Inspect(absl::StrCat(kTiny, "llama_sharded+", kAdapter, " --json"));
+  const json model = json::parse(merged.text);
+  EXPECT_EQ(model["adapter"], report["adapter"]);
+  EXPECT_EQ(model["weights"]["files"], 3);
+  // The tiny model has no tokenizer; the adapter is no problem.
+  EXPECT_THAT(merged.text, AllOf(HasSubstr("tokenizer.json"), ::testing::Not(HasSubstr("lora_A"))));
+  EXPECT_THAT(Inspect(absl::StrCat(kBase, "+", kAdapter)).text,
+              HasSubstr("q_proj.lora_A.weight has shape [4, 64], want [4, 256]"));
+}
+
 TEST(Inspect, TeachesAndRefusesMistakes) {
   EXPECT_THAT(Inspect("--help").text, HasSubstr("aludel-inspect PRODUCER CONSUMER"));
   EXPECT_EQ(Inspect("").code, 2);
