@@ -276,6 +276,11 @@ absl::StatusOr<ordered_json> InspectPair(const ModelPath& producer_path, const M
     notes.push_back(absl::StrCat("prompts beyond the producer's ", producer.config.max_positions,
                                  " tokens are prefilled by the consumer itself"));
   }
+  if (const std::string ropes = CompareRopes(producer.identity, consumer.identity); !ropes.empty()) {
+    notes.push_back(absl::StrCat(ropes,
+                                 ", which rotates what it gets by its own: calibration measures "
+                                 "whether the two caches resemble each other"));
+  }
   const int64_t theirs = producer.config.sliding_window, ours = consumer.config.sliding_window;
   if (theirs != ours) {
     const int64_t smaller = theirs == 0 || (ours != 0 && ours < theirs) ? ours : theirs;

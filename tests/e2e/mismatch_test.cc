@@ -66,11 +66,17 @@ TEST(Mismatch, AProducerWithOtherAddedTokensServes) {
   EXPECT_NE(answer.started.plan(), "local");
 }
 
-TEST(Mismatch, AProducerWithAnotherRopeIsRefused) {
+TEST(Mismatch, AProducerWithAnotherRopeServes) {
   TemporaryDirectory other;
   CopyAll(kBase, other);
   Replace(other, "config.json", "500000.0", "10000.0");
-  ExpectRefusal(other.path(), "rope is theta 10000, want theta 500000");
+  Fleet fleet({.prefill_model = other.path(), .decode_model = kChat});
+  ASSERT_TRUE(fleet.Start());
+  EXPECT_THAT(fleet.decode().Log(),
+              HasSubstr("the rope is theta 10000 in the producer and theta 500000 in the consumer"));
+  const Answer answer = fleet.Ask(Fleet::Request(DemoPrompts(1)[0], 2, ""));
+  EXPECT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_NE(answer.started.plan(), "local");
 }
 
 TEST(Mismatch, AProducerOfAnotherShapeIsRefused) {

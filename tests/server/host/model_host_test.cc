@@ -3,17 +3,16 @@
 #include <filesystem>
 #include <set>
 #include <sstream>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/codec/open_codec.h"
-#include "runtime/model/weights/safetensors.h"
 #include "runtime/model/weights/weight_stream.h"
 #include "spdlog/sinks/ostream_sink.h"
 #include "spdlog/spdlog.h"
 #include "tests/runtime/model/temporary_directory.h"
+#include "tests/testing/write_adapter.h"
 
 namespace aludel {
 namespace {
@@ -72,30 +71,10 @@ TEST(ModelHost, MissesATokenizerBeforeItLoadsWeights) {
   EXPECT_THAT(log.text(), IsEmpty());
 }
 
-// An adapter of rank 1 that changes q of the first layer.
-void WriteAdapter(const TemporaryDirectory& directory, float value) {
-  const ModelConfig config = ModelConfig::Load(kChat).value();
-  const std::vector<float> a(static_cast<size_t>(config.hidden), value),
-      b(static_cast<size_t>(config.q_dim()), 1);
-  const std::string module = "base_model.model.model.layers.0.self_attn.q_proj.";
-  const auto bytes = [](const std::vector<float>& values) {
-    return absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(values.data()),
-                               values.size() * sizeof(float));
-  };
-  ASSERT_TRUE(WriteSafetensors(directory.File("adapter_model.safetensors"),
-                               {{module + "lora_A.weight", "F32", {1, config.hidden}, bytes(a)},
-                                {module + "lora_B.weight", "F32", {config.q_dim(), 1}, bytes(b)}},
-                               {})
-                  .ok());
-  directory.Write("adapter_config.json",
-                  R"({"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": ["q_proj"],
-                      "layers_to_transform": [0]})");
-}
-
 TEST(ModelHost, AnAdapterMakesAnotherModelOfItsBase) {
   const TemporaryDirectory weak, strong;
-  WriteAdapter(weak, 0.01f);
-  WriteAdapter(strong, 0.02f);
+  WriteAdapter(weak, kChat, 0.01f);
+  WriteAdapter(strong, kChat, 0.02f);
   std::set<std::string> hashes;
   for (const std::string& adapter : {std::string(), weak.path(), strong.path()}) {
     ModelOptions options = Options(kChat);
