@@ -146,7 +146,8 @@ class AludelCalibration {
     const size_t count = std::min(prompts_.train.size(), static_cast<size_t>(job_.sensitivity_prompts));
     const auto prompts = absl::MakeConstSpan(prompts_.train).first(count);
     for (size_t c = 0; c < consumers_.size(); ++c) {
-      ALUDEL_ASSIGN_OR_RETURN(const auto gradients, CacheGradient::Load(job_.base.consumers[c]));
+      ALUDEL_ASSIGN_OR_RETURN(const auto gradients,
+                              CacheGradient::Load(ModelPath::Parse(job_.base.consumers[c])));
       ALUDEL_ASSIGN_OR_RETURN(
           Sensitivity sensitivity,
           MeasureSensitivity(*consumers_[c], *gradients, prompts, states_.ranges, options, Progress()));

@@ -178,8 +178,9 @@ absl::Status Run(int argc, char** argv) {
   std::string storage = "bf16";
   MachineFlags machine;
   FlagSet flags(kUsage);
-  flags.Add("producer", "DIR", &job.producer, "model directory of the prefill side");
-  flags.AddList("consumer", "DIR", &job.consumers, "model directory of a decode side; may be repeated");
+  flags.Add("producer", "DIR", &job.producer, "model of the prefill side: its directory");
+  flags.AddList("consumer", "DIR", &job.consumers,
+                "model of a decode side, BASE+ADAPTER with a LoRA adapter; may be repeated");
   flags.Add("data", "FILE", &job.data, "calibration prompts, JSON lines");
   flags.Add("out", "DIR", &job.out, "artifact directory to write");
   flags.Add("add", &job.add, "add the consumers to the artifact in --out; its encoders stay as they are");

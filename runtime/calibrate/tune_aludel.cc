@@ -66,7 +66,8 @@ class Job {
                     std::vector<DecoderTuner>* tuners) {
     for (size_t c = 0; c < tuners->size(); ++c) {
       // One consumer's at a time: they take as much as the model again.
-      ALUDEL_ASSIGN_OR_RETURN(const auto weights, CacheGradient::Load(tuning_.directories[c]));
+      ALUDEL_ASSIGN_OR_RETURN(const auto weights,
+                              CacheGradient::Load(ModelPath::Parse(tuning_.directories[c])));
       ALUDEL_ASSIGN_OR_RETURN(
           const std::vector<TuningPrompt> answered,
           AnswerPrompts(*weights, *consumers[c], prompts, tuning_.max_answer_tokens, progress_));

@@ -20,8 +20,8 @@ namespace aludel {
 // questions. Every format goes through its serialized frames. All of a prompt but its last token is
 // handed over.
 struct EvaluateJob {
-  std::string producer;            // model directory
-  std::string consumer;            // model directory
+  std::string producer;            // model, as ModelPath::Parse takes it
+  std::string consumer;            // likewise
   std::string codec;               // artifact directory, or "" for formats that need none
   std::string qa;                  // question file
   std::vector<std::string> texts;  // files of plain text for perplexity; may be empty

@@ -29,8 +29,8 @@ absl::Status Run(int argc, char** argv) {
   int64_t seed = 1;
   MachineFlags machine;
   FlagSet flags(kUsage);
-  flags.Add("producer", "DIR", &job.producer, "model directory of the prefill side");
-  flags.Add("consumer", "DIR", &job.consumer, "model directory of the decode side");
+  flags.Add("producer", "DIR", &job.producer, "model of the prefill side: its directory");
+  flags.Add("consumer", "DIR", &job.consumer, "model of the decode side, BASE+ADAPTER with a LoRA adapter");
   flags.Add("codec", "DIR", &job.codec, "artifact directory; without it raw, int8 and int4 can be measured");
   flags.Add("qa", "FILE", &job.qa, "questions, JSON lines");
   flags.AddList(

@@ -31,9 +31,11 @@ absl::StatusOr<std::unique_ptr<PairUnderTest>> PairUnderTest::Load(const Evaluat
   options.compute = job.compute;
   options.weights = job.weights;
   options.max_rows = job.max_num_batched_tokens;
-  ALUDEL_ASSIGN_OR_RETURN(pair->producer_, Transformer::Load(device, job.producer, options));
-  ALUDEL_ASSIGN_OR_RETURN(pair->consumer_, Transformer::Load(device, job.consumer, options));
-  ALUDEL_ASSIGN_OR_RETURN(PromptWriter writer, PromptWriter::Load(job.consumer));
+  ALUDEL_ASSIGN_OR_RETURN(pair->producer_,
+                          Transformer::Load(device, ModelPath::Parse(job.producer), options));
+  ALUDEL_ASSIGN_OR_RETURN(pair->consumer_,
+                          Transformer::Load(device, ModelPath::Parse(job.consumer), options));
+  ALUDEL_ASSIGN_OR_RETURN(PromptWriter writer, PromptWriter::Load(ModelPath::Parse(job.consumer).base));
   pair->writer_ = std::make_unique<PromptWriter>(std::move(writer));
   ALUDEL_RETURN_IF_ERROR(pair->OpenFormats(job));
   const int64_t tokens = pair->consumer_->config().max_positions;

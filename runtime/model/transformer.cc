@@ -64,7 +64,7 @@ size_t Transformer::WorkspaceBytes(const ModelConfig& config, const TransformerO
   return bytes;
 }
 
-absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device* device, const std::string& directory,
+absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device* device, const ModelPath& path,
                                                                const TransformerOptions& options,
                                                                const LoadProgress& progress) {
   if (options.max_rows <= 0) {
@@ -76,13 +76,13 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device* device, c
         absl::StrFormat("weights are to be %s, want the compute type (%s), int8 or int4",
                         Name(options.weight_format()), Name(options.compute)));
   }
-  ALUDEL_ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::Load(directory));
+  ALUDEL_ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::Load(path.base));
   std::unique_ptr<Transformer> model(new Transformer(device, std::move(config), options));
   ALUDEL_ASSIGN_OR_RETURN(model->stream_, device->CreateStream());
   ALUDEL_ASSIGN_OR_RETURN(model->copy_stream_, device->CreateStream());
   const absl::Time start = absl::Now();
   {
-    ALUDEL_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(directory));
+    ALUDEL_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(path));
     ALUDEL_ASSIGN_OR_RETURN(model->weights_,
                             Weights::Load(device, files, model->config_, options.compute,
                                           options.weight_format(), model->stream_, options.stream, progress));
