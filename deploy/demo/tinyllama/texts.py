@@ -1,7 +1,10 @@
 #!/usr/bin/python3
 """Makes calibration prompts of several kinds, and texts of the same kinds that calibration does not see.
 
-    texts.py --out build/texts          # writes calibration.jsonl, questions.jsonl, english.txt, code.txt, languages.txt
+    texts.py --out build/texts
+
+writes calibration.jsonl, to measure questions.jsonl (passages of 60 to 350 tokens), long.jsonl (about 1,000),
+english.txt, code.txt and languages.txt.
 
 Half of the calibration prompts are questions about generated passages, a sixth each English prose, program code
 and other languages. They come from Debian's packages (debian-faq and its translations, python3's library, licenses),
@@ -14,7 +17,7 @@ import json
 import random
 import sys
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence, Tuple
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "train"))
 from generator import Generator  # noqa: E402
@@ -48,7 +51,7 @@ def sources() -> Dict[str, List[str]]:
     }
 
 
-def split(text: str) -> "tuple[str, str]":
+def split(text: str) -> Tuple[str, str]:
     """At a line's end: what is fitted, what is kept."""
     at = text.rfind("\n", 0, int(len(text) * (1 - KEPT))) + 1
     return text[:at], text[at:]
@@ -66,12 +69,12 @@ def pieces(text: str, count: int, draw: random.Random, limit: int) -> List[str]:
     return found
 
 
-def questions(count: int, seed: int) -> List[Dict[str, object]]:
-    """One question each, about passages of 4 to 24 facts, as the tunes are asked them."""
+def questions(count: int, seed: int, least: int, most: int) -> List[Dict[str, object]]:
+    """One question each, about passages of `least` to `most` facts, as the tunes are asked them."""
     lines: List[Dict[str, object]] = []
     for i in range(count):
         generator = Generator(seed * 1_000_003 + i)
-        facts = generator.world(generator.random.randint(4, 24))
+        facts = generator.world(generator.random.randint(least, most))
         passage = generator.passage(facts, generator.random.randint(0, 6))
         asked = generator.random.choice(generator.questions(facts, "chat", 0.5))
         lines.append({"context": passage, "question": asked.text, "answers": [asked.answer]})
@@ -86,7 +89,7 @@ def make(out: Path, prompts: int, asked: int, seed: int) -> None:
     """Writes all files; `prompts` to calibrate, `asked` questions to evaluate."""
     out.mkdir(parents=True, exist_ok=True)
     draw = random.Random(seed)
-    lines = questions(prompts // 2, seed)
+    lines = questions(prompts // 2, seed, 4, 24)
     for kind, texts in sources().items():
         halves = [split(text) for text in texts]
         (out / f"{kind}.txt").write_text("".join(kept for _, kept in halves))
@@ -96,7 +99,8 @@ def make(out: Path, prompts: int, asked: int, seed: int) -> None:
             lines += [{"text": piece} for piece in pieces(fitted, count, draw, 1600)]
     draw.shuffle(lines)
     write(out / "calibration.jsonl", lines)
-    write(out / "questions.jsonl", questions(asked, seed + 1))
+    write(out / "questions.jsonl", questions(asked, seed + 1, 4, 24))
+    write(out / "long.jsonl", questions(20, seed + 2, 80, 100))
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:

@@ -139,6 +139,9 @@ TEST_F(Config, FilesOfTheRepositoryAreValid) {
   EXPECT_TRUE(LoadPrefillOptions("configs/prefill.textproto").ok());
   EXPECT_TRUE(LoadDecodeOptions("configs/decode-chat.textproto").ok());
   EXPECT_TRUE(LoadDecodeOptions("configs/decode-json.textproto").ok());
+  EXPECT_TRUE(LoadPrefillOptions("configs/tinyllama/prefill.textproto").ok());
+  EXPECT_TRUE(LoadDecodeOptions("configs/tinyllama/decode.textproto").ok());
+  EXPECT_TRUE(LoadGatewayOptions("configs/tinyllama/gateway.textproto").ok());
   const auto guarded = LoadGatewayOptions("configs/gateway-public.textproto");
   ASSERT_TRUE(guarded.ok()) << guarded.status();
   EXPECT_EQ(guarded->tls.key_file, "gateway.key");
