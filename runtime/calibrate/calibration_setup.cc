@@ -38,6 +38,11 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> LoadPrompts(const CalibrateJob
   ALUDEL_ASSIGN_OR_RETURN(const std::vector<Question> questions, LoadQuestions(data, most));
   ALUDEL_ASSIGN_OR_RETURN(const PromptWriter writer,
                           PromptWriter::Load(ModelPath::Parse(job.consumers.front()).base));
+  if (std::all_of(questions.begin(), questions.end(), [](const Question& q) { return q.text.empty(); })) {
+    PrintLine(absl::StrCat("warning: ", data,
+                           " holds no {\"text\": ...} lines; codes fitted to chats alone may "
+                           "ruin plain text, program code and other languages"));
+  }
   std::vector<std::vector<int32_t>> prompts;
   for (const Question& question : questions) {
     ALUDEL_ASSIGN_OR_RETURN(std::vector<int32_t> ids, writer.Write(question));
