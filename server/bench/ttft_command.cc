@@ -8,6 +8,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "runtime/status_macros.h"
@@ -127,7 +128,8 @@ absl::Status WriteFigures(const Flags& flags, const std::vector<TtftRow>& rows) 
                              {"rows", TtftJson(rows)}};
   ALUDEL_RETURN_IF_ERROR(
       Write(flags.json, json.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n"));
-  return Write(flags.html, TtftHtml(rows, absl::StrCat("Time to first token: ", flags.producer, " to ", flags.consumer)));
+  return Write(flags.html,
+               TtftHtml(rows, absl::StrCat("Time to first token: ", flags.producer, " to ", flags.consumer)));
 }
 
 // The folder of one start's configurations and logs, in the system's place for temporary files.
@@ -137,9 +139,14 @@ absl::StatusOr<std::string> MakeFolder() {
   return path;
 }
 
+bool AnyFailed(const std::vector<TtftRow>& rows) {
+  return std::any_of(rows.begin(), rows.end(),
+                     [](const TtftRow& row) { return !row.reason.empty() && row.reason != kNoTime; });
+}
+
 // All rows of one artifact over one link. `allowed`: for everything, the start of the servers included.
-absl::Status MeasureLink(const Flags& flags, const TtftSetup& setup, double link, absl::Duration allowed, Study* study,
-                         std::mt19937_64* order, ProgressBar* bar, std::vector<TtftRow>* rows) {
+absl::Status MeasureLink(const Flags& flags, const TtftSetup& setup, double link, absl::Duration allowed,
+                         Study* study, std::mt19937_64* order, ProgressBar* bar, std::vector<TtftRow>* rows) {
   const absl::Time begin = MonotonicNow();
   ALUDEL_ASSIGN_OR_RETURN(const std::string folder, MakeFolder());
   absl::Cleanup remove = [&folder] {
@@ -185,7 +192,10 @@ absl::Status MeasureLink(const Flags& flags, const TtftSetup& setup, double link
       if (row.state != TtftState::kLocal) absl::StrAppend(&row.format, "@", setup.artifact);
     }
   }
-  if (!status.ok() && !absl::IsCancelled(status)) std::move(remove).Cancel();  // its logs say more
+  if (absl::IsUnavailable(status) || (status.ok() && AnyFailed(*rows))) {  // the logs say more
+    std::move(remove).Cancel();
+    absl::FPrintF(stderr, "%s: logs are in %s\n", name, folder);
+  }
   return status;
 }
 
@@ -204,7 +214,8 @@ absl::Status Measure(const Flags& flags) {
     for (const TtftSetup& setup : study.setups) {
       std::vector<TtftRow> more;
       if (status.ok()) {
-        status = MeasureLink(flags, setup, link, (end - MonotonicNow()) / starts--, &study, &order, &bar, &more);
+        status =
+            MeasureLink(flags, setup, link, (end - MonotonicNow()) / starts--, &study, &order, &bar, &more);
       }
       rows.insert(rows.end(), more.begin(), more.end());
       ALUDEL_RETURN_IF_ERROR(WriteFigures(flags, rows));
@@ -212,7 +223,8 @@ absl::Status Measure(const Flags& flags) {
   }
   std::fputs(TtftTable(rows).c_str(), stdout);
   ALUDEL_RETURN_IF_ERROR(status);
-  const auto lacking = std::count_if(rows.begin(), rows.end(), [](const TtftRow& row) { return !row.reason.empty(); });
+  const auto lacking =
+      std::count_if(rows.begin(), rows.end(), [](const TtftRow& row) { return !row.reason.empty(); });
   if (lacking == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(lacking, " of ", rows.size(), " rows could not be measured; the table says why"));
@@ -231,9 +243,11 @@ absl::Status TtftCommand(int argc, char** argv) {
   flags.Add("lengths", "LIST", &values.lengths, "tokens of prompts");
   flags.Add("links", "LIST", &values.links, "bits per second with k, M or G, or none for no cap");
   flags.Add("repeats", "N", &values.repeats, "rounds, each of everything in an order of its own");
-  flags.Add("minutes", "N", &values.minutes, "for everything: fewer rounds, then fewer rows; 0: as long as it takes");
+  flags.Add("minutes", "N", &values.minutes,
+            "for everything: fewer rounds, then fewer rows; 0: as long as it takes");
   flags.Add("threads", "N", &values.threads, "of each model server; 0: one per core");
-  flags.Add("prefill", "TEXT", &values.prefill_settings, "settings of the prefill server, over those made here");
+  flags.Add("prefill", "TEXT", &values.prefill_settings,
+            "settings of the prefill server, over those made here");
   flags.Add("decode", "TEXT", &values.decode_settings, "settings of the decode server, over those made here");
   flags.Add("text", "FILE", &values.text, "prompts are cut out of this text (default: random tokens)");
   flags.Add("json", "FILE", &values.json, "write the figures, after every link");

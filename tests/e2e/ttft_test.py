@@ -126,6 +126,7 @@ class Ttft(unittest.TestCase):
             code, _, err = self.run_it(*flags)
             self.assertEqual(code, 2, err)
             self.assertIn(want, err)
+        self.assertEqual(self.left_over(), [])
         code, out, _ = self.run_it("--help")
         self.assertEqual(code, 0)
         self.assertIn("--links LIST", out)

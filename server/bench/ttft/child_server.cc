@@ -80,11 +80,13 @@ int FreePort() {
 }
 
 absl::StatusOr<std::unique_ptr<ChildServer>> ChildServer::Start(const std::string& program,
-                                                                const std::string& folder, const std::string& name,
+                                                                const std::string& folder,
+                                                                const std::string& name,
                                                                 const std::string& config) {
   if (access(program.c_str(), X_OK) != 0) {
-    return absl::NotFoundError(absl::StrCat(program, ": ", std::strerror(errno),
-                                            "; --bin names the folder of the servers, build them or unpack a bundle"));
+    return absl::NotFoundError(
+        absl::StrCat(program, ": ", std::strerror(errno),
+                     "; --bin names the folder of the servers, build them or unpack a bundle"));
   }
   const std::string path = absl::StrCat(folder, "/", name, ".textproto");
   const std::string log = absl::StrCat(folder, "/", name, ".log");
@@ -118,8 +120,8 @@ void ChildServer::Terminate() {
 
 absl::Status ChildServer::Check() {
   if (!HasEnded()) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("aludel-", name_, " ", EndOf(exit_status_), "; its log, ", log_, ", ends with\n", TailOf(log_)));
+  return absl::UnavailableError(absl::StrCat("aludel-", name_, " ", EndOf(exit_status_), "; its log, ", log_,
+                                             ", ends with\n", TailOf(log_)));
 }
 
 }  // namespace aludel

@@ -20,8 +20,10 @@ int FreePort();
 class ChildServer {
  public:
   // NotFound where `program` cannot be run.
-  static absl::StatusOr<std::unique_ptr<ChildServer>> Start(const std::string& program, const std::string& folder,
-                                                            const std::string& name, const std::string& config);
+  static absl::StatusOr<std::unique_ptr<ChildServer>> Start(const std::string& program,
+                                                            const std::string& folder,
+                                                            const std::string& name,
+                                                            const std::string& config);
   // Terminates and waits for the end; after five seconds kills.
   ~ChildServer();
   ChildServer(const ChildServer&) = delete;
@@ -34,7 +36,8 @@ class ChildServer {
   pid_t pid() const { return pid_; }
 
  private:
-  ChildServer(pid_t pid, std::string name, std::string log) : pid_(pid), name_(std::move(name)), log_(std::move(log)) {}
+  ChildServer(pid_t pid, std::string name, std::string log)
+      : pid_(pid), name_(std::move(name)), log_(std::move(log)) {}
   // Whether it has ended, which takes its exit status away.
   bool HasEnded();
 

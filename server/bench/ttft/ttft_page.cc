@@ -45,7 +45,8 @@ struct Series {
 };
 
 std::string SeriesName(const TtftRow& row) {
-  return row.state == TtftState::kLocal ? row.format : absl::StrCat(row.format, ", ", TtftStateName(row.state));
+  return row.state == TtftState::kLocal ? row.format
+                                        : absl::StrCat(row.format, ", ", TtftStateName(row.state));
 }
 
 // All series of the page, in the order of the rows: each has one style in every plot.
@@ -61,9 +62,11 @@ std::vector<std::string> SeriesNames(const std::vector<TtftRow>& rows) {
 // A color for each format, dashes for its states: what StyleSeries() does of labels "FORMAT-STATE".
 std::vector<SeriesStyle> StylesOf(const std::vector<std::string>& names) {
   std::vector<std::string> labels;
-  for (const std::string& name : names) labels.push_back(absl::StrReplaceAll(name, {{"-", "_"}, {", ", "-"}}));
+  for (const std::string& name : names)
+    labels.push_back(absl::StrReplaceAll(name, {{"-", "_"}, {", ", "-"}}));
   std::vector<SeriesStyle> styles = StyleSeries(labels);
-  for (size_t i = 0; i < names.size(); ++i) styles[i].dashes = absl::EndsWith(names[i], "cold") ? "6 3" : "none";
+  for (size_t i = 0; i < names.size(); ++i)
+    styles[i].dashes = absl::EndsWith(names[i], "cold") ? "6 3" : "none";
   return styles;
 }
 
@@ -77,19 +80,21 @@ std::vector<Series> SeriesOf(const std::vector<TtftRow>& rows, const std::vector
       if (SeriesName(row) != name || row.samples.empty() || !wanted(row)) continue;
       series.points.push_back({x(row), SpreadOf(row.samples)});
     }
-    std::sort(series.points.begin(), series.points.end(), [](const Point& a, const Point& b) { return a.x < b.x; });
+    std::sort(series.points.begin(), series.points.end(),
+              [](const Point& a, const Point& b) { return a.x < b.x; });
     all.push_back(std::move(series));
   }
   return all;
 }
 
 std::string Line(double x0, double y0, double x1, double y1, const char* style) {
-  return absl::StrFormat("<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" class=\"%s\"/>\n", x0, y0, x1, y1,
-                         style);
+  return absl::StrFormat("<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" class=\"%s\"/>\n", x0, y0, x1,
+                         y1, style);
 }
 
 std::string Text(double x, double y, const char* anchor, const std::string& text) {
-  return absl::StrFormat("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">%s</text>\n", x, y, anchor, EscapeHtml(text));
+  return absl::StrFormat("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">%s</text>\n", x, y, anchor,
+                         EscapeHtml(text));
 }
 
 std::string DrawSeries(const Series& series, const SeriesStyle& style, const PlotAxis& x, const PlotAxis& y) {
@@ -97,20 +102,23 @@ std::string DrawSeries(const Series& series, const SeriesStyle& style, const Plo
   for (const Point& point : series.points) {
     const double at_x = x.At(point.x), at_y = y.At(point.seconds.median);
     absl::StrAppendFormat(&path, "%s%.1f %.1f", path.empty() ? "M" : "L", at_x, at_y);
-    absl::StrAppend(&marks, Line(at_x, y.At(point.seconds.least), at_x, y.At(point.seconds.most), "whisker"),
-                    absl::StrFormat("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\"><title>%s: %.4g s [%.4g, %.4g]</title>"
-                                    "</circle>\n",
-                                    at_x, at_y, EscapeHtml(series.name), point.seconds.median, point.seconds.least,
-                                    point.seconds.most));
+    absl::StrAppend(
+        &marks, Line(at_x, y.At(point.seconds.least), at_x, y.At(point.seconds.most), "whisker"),
+        absl::StrFormat("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\"><title>%s: %.4g s [%.4g, %.4g]</title>"
+                        "</circle>\n",
+                        at_x, at_y, EscapeHtml(series.name), point.seconds.median, point.seconds.least,
+                        point.seconds.most));
   }
   if (path.empty()) return "";
-  return absl::StrFormat("<g class=\"series\" style=\"color:%s\"><path d=\"%s\" stroke-dasharray=\"%s\"/>\n%s</g>\n",
-                         style.color, path, style.dashes, marks);
+  return absl::StrFormat(
+      "<g class=\"series\" style=\"color:%s\"><path d=\"%s\" stroke-dasharray=\"%s\"/>\n%s</g>\n",
+      style.color, path, style.dashes, marks);
 }
 
 // `x_name` says what stands along the bottom; `tick` writes one of its values.
-std::string Plot(const std::string& title, const std::vector<Series>& all, const std::vector<SeriesStyle>& styles,
-                 const std::string& x_name, const std::function<std::string(double)>& tick) {
+std::string Plot(const std::string& title, const std::vector<Series>& all,
+                 const std::vector<SeriesStyle>& styles, const std::string& x_name,
+                 const std::function<std::string(double)>& tick) {
   std::vector<double> xs, seconds;
   for (const Series& series : all) {
     for (const Point& point : series.points) {
@@ -125,9 +133,10 @@ std::string Plot(const std::string& title, const std::vector<Series>& all, const
   y.end = kTop;
   std::sort(xs.begin(), xs.end());
   xs.erase(std::unique(xs.begin(), xs.end()), xs.end());
-  std::string svg = absl::StrFormat("<figure><figcaption>%s</figcaption>\n<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" "
-                                    "aria-label=\"time to first token, %s\">\n",
-                                    EscapeHtml(title), kWidth, kHeight, EscapeHtml(title));
+  std::string svg = absl::StrFormat(
+      "<figure><figcaption>%s</figcaption>\n<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" "
+      "aria-label=\"time to first token, %s\">\n",
+      EscapeHtml(title), kWidth, kHeight, EscapeHtml(title));
   for (const double value : xs) {  // what was measured, and nothing between
     absl::StrAppend(&svg, Line(x.At(value), kTop, x.At(value), kBottom, "grid"),
                     Text(x.At(value), kBottom + 18, "middle", tick(value)));
@@ -144,10 +153,11 @@ std::string Plot(const std::string& title, const std::vector<Series>& all, const
 std::string Key(const std::vector<std::string>& names, const std::vector<SeriesStyle>& styles) {
   std::string text = "<p>";
   for (size_t i = 0; i < names.size(); ++i) {
-    absl::StrAppendFormat(&text,
-                          "<span class=\"key\"><svg viewBox=\"0 0 30 10\" class=\"series\" style=\"color:%s\"><path "
-                          "d=\"M0 5L30 5\" stroke-dasharray=\"%s\"/></svg>%s</span>\n",
-                          styles[i].color, styles[i].dashes, EscapeHtml(names[i]));
+    absl::StrAppendFormat(
+        &text,
+        "<span class=\"key\"><svg viewBox=\"0 0 30 10\" class=\"series\" style=\"color:%s\"><path "
+        "d=\"M0 5L30 5\" stroke-dasharray=\"%s\"/></svg>%s</span>\n",
+        styles[i].color, styles[i].dashes, EscapeHtml(names[i]));
   }
   return text + "</p>\n";
 }
@@ -182,8 +192,10 @@ std::string TtftHtml(const std::vector<TtftRow>& rows, const std::string& title)
         [](const TtftRow& row) { return row.link; });
     absl::StrAppend(&html, Plot(absl::StrCat(tokens, " tokens"), all, styles, "rate of the link", LinkName));
   }
-  absl::StrAppend(&html, "</div>\n<h2>All figures</h2>\n<p>Milliseconds; the stages are those of the median request.</p>\n",
-                  "<pre>", EscapeHtml(TtftTable(rows)), "</pre>\n</body></html>\n");
+  absl::StrAppend(
+      &html,
+      "</div>\n<h2>All figures</h2>\n<p>Milliseconds; the stages are those of the median request.</p>\n",
+      "<pre>", EscapeHtml(TtftTable(rows)), "</pre>\n</body></html>\n");
   return html;
 }
 

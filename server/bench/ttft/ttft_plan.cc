@@ -32,7 +32,8 @@ absl::StatusOr<double> ParseLink(absl::string_view text) {
   if (absl::EndsWith(text, "M")) unit = 1e6;
   if (absl::EndsWith(text, "G")) unit = 1e9;
   double value = 0;
-  if (unit == 0 || !absl::SimpleAtod(text.substr(0, text.size() - 1), &value) || !(value > 0) || value > 1e6) {
+  if (unit == 0 || !absl::SimpleAtod(text.substr(0, text.size() - 1), &value) || !(value > 0) ||
+      value > 1e6) {
     return absl::InvalidArgumentError(
         absl::StrCat("--links: \"", text, "\", want bits per second like 10M or 2.5G, or none for no cap"));
   }
@@ -69,9 +70,9 @@ absl::Status CheckLengths(const std::vector<int64_t>& lengths, const ModelConfig
                           const ModelConfig& consumer) {
   for (const auto& [side, config] : {std::pair{"--producer", &producer}, {"--consumer", &consumer}}) {
     if (lengths.back() + 1 <= config->max_positions) continue;
-    return absl::InvalidArgumentError(absl::StrCat("--lengths: ", lengths.back(),
-                                                   " tokens and one of the answer do not fit into the context of ",
-                                                   side, ", ", config->max_positions));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--lengths: ", lengths.back(), " tokens and one of the answer do not fit into the context of ", side,
+        ", ", config->max_positions));
   }
   return absl::OkStatus();
 }
@@ -98,8 +99,8 @@ absl::StatusOr<std::vector<TtftSetup>> PlanSetups(const std::vector<std::string>
   for (const std::string& format : formats) {
     if (Holds(placed, format)) continue;
     known.push_back(absl::StrJoin(ListBaselines(), ", "));
-    return absl::InvalidArgumentError(absl::StrCat("--formats: \"", format, "\" is in no --codec; there are ",
-                                                   absl::StrJoin(known, ", ")));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--formats: \"", format, "\" is in no --codec; there are ", absl::StrJoin(known, ", ")));
   }
   setups.erase(std::remove_if(setups.begin(), setups.end(),
                               [](const TtftSetup& setup) { return setup.formats.empty(); }),

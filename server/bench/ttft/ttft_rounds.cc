@@ -34,9 +34,7 @@ std::vector<Way> ListWays(const TtftRounds& rounds, std::vector<TtftRow>* rows) 
 }
 
 // Whether there is no point in going on.
-bool IsFinal(const absl::Status& status) {
-  return absl::IsCancelled(status) || absl::IsUnavailable(status);
-}
+bool IsFinal(const absl::Status& status) { return absl::IsCancelled(status) || absl::IsUnavailable(status); }
 
 class Rounds {
  public:
@@ -58,7 +56,7 @@ class Rounds {
         if (left() > absl::ZeroDuration()) {
           ALUDEL_RETURN_IF_ERROR(Measure(ways[i]));
         } else if (round == 0) {
-          Lack(ways[i], absl::DeadlineExceededError("no time was left for it"));
+          Lack(ways[i], absl::DeadlineExceededError(kNoTime));
         }
       }
       longest = std::max(longest, MonotonicNow() - round_begin);

@@ -20,7 +20,8 @@ class TtftTarget {
 
   // One token over a handoff in `format`, or by local prefill where it is "local". FailedPrecondition where the
   // servers did something else (a fallback); Unavailable where they are gone; Cancelled where the user stops.
-  virtual absl::StatusOr<TtftSample> FirstToken(const std::vector<int32_t>& prompt, const std::string& format) = 0;
+  virtual absl::StatusOr<TtftSample> FirstToken(const std::vector<int32_t>& prompt,
+                                                const std::string& format) = 0;
   // Returns when the prefill server has nothing under way: the frames of earlier prompts are in its cache.
   virtual absl::Status AwaitIdle() = 0;
   // Prompts so far whose frames the prefill server had all cached.
@@ -28,6 +29,7 @@ class TtftTarget {
 };
 
 inline constexpr char kLocalPrefill[] = "local";
+inline constexpr char kNoTime[] = "no time was left for it";  // a row's reason
 
 struct TtftRounds {
   double link = 0;

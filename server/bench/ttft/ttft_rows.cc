@@ -74,9 +74,12 @@ double StageOf(const TtftSample& sample, const std::string& name) {
 
 std::string TtftStateName(TtftState state) {
   switch (state) {
-    case TtftState::kLocal: return "-";
-    case TtftState::kCold: return "cold";
-    case TtftState::kWarm: return "warm";
+    case TtftState::kLocal:
+      return "-";
+    case TtftState::kCold:
+      return "cold";
+    case TtftState::kWarm:
+      return "warm";
   }
   return "";
 }
@@ -141,11 +144,12 @@ std::string TtftTable(const std::vector<TtftRow>& rows) {
 ordered_json TtftJson(const std::vector<TtftRow>& rows) {
   ordered_json array = ordered_json::array();
   for (const TtftRow& row : rows) {
-    ordered_json one = {{"link_bits_per_second", row.link > 0 ? ordered_json(row.link) : ordered_json(nullptr)},
-                        {"tokens", row.tokens},
-                        {"format", row.format},
-                        {"state", row.state == TtftState::kLocal ? "local" : TtftStateName(row.state)},
-                        {"samples", row.samples.size()}};
+    ordered_json one = {
+        {"link_bits_per_second", row.link > 0 ? ordered_json(row.link) : ordered_json(nullptr)},
+        {"tokens", row.tokens},
+        {"format", row.format},
+        {"state", row.state == TtftState::kLocal ? "local" : TtftStateName(row.state)},
+        {"samples", row.samples.size()}};
     if (!row.reason.empty()) one["reason"] = row.reason;
     if (!row.samples.empty()) {
       const TtftSpread spread = SpreadOf(row.samples);
@@ -153,7 +157,8 @@ ordered_json TtftJson(const std::vector<TtftRow>& rows) {
       one["seconds"] = {{"median", Round(spread.median, 1e6)},
                         {"least", Round(spread.least, 1e6)},
                         {"most", Round(spread.most, 1e6)}};
-      for (const TtftSample& sample : row.samples) one["seconds"]["all"].push_back(Round(sample.seconds, 1e6));
+      for (const TtftSample& sample : row.samples)
+        one["seconds"]["all"].push_back(Round(sample.seconds, 1e6));
       if (const double speedup = SpeedupOf(row, rows); speedup > 0) one["speedup"] = Round(speedup, 1e4);
       one["bytes_per_token"] = Round(BytesPerToken(middle), 1e2);
       one["recomputed_tokens"] = row.tokens - middle.handed_off_tokens;

@@ -25,9 +25,9 @@ std::string TtftStateName(TtftState state);
 
 // All samples of one way to the first token, over one link.
 struct TtftRow {
-  double link = 0;      // bits per second; 0: no cap
-  int64_t tokens = 0;   // of the prompt
-  std::string format;   // "local", or a wire format; with its artifact where several are measured
+  double link = 0;     // bits per second; 0: no cap
+  int64_t tokens = 0;  // of the prompt
+  std::string format;  // "local", or a wire format; with its artifact where several are measured
   TtftState state = TtftState::kLocal;
   std::vector<TtftSample> samples;
   std::string reason;  // why there are no (more) samples, else empty

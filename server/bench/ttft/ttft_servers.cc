@@ -32,7 +32,8 @@ class FirstMistake : public google::protobuf::io::ErrorCollector {
   std::string text;
 };
 
-absl::Status MergeSettings(const std::string& settings, absl::string_view flag, google::protobuf::Message* config) {
+absl::Status MergeSettings(const std::string& settings, absl::string_view flag,
+                           google::protobuf::Message* config) {
   FirstMistake mistake;
   google::protobuf::TextFormat::Parser parser;
   parser.RecordErrorsTo(&mistake);
@@ -69,8 +70,8 @@ std::string Print(const google::protobuf::Message& config) {
 // Whether a decode server's metrics say that it has a prefill server.
 bool SaysReady(absl::string_view metrics) {
   for (const absl::string_view line : absl::StrSplit(metrics, '\n')) {
-    if (absl::StartsWith(line, "aludel_prefill_target_state{") && absl::StrContains(line, "state=\"ready\"") &&
-        absl::EndsWith(line, " 1")) {
+    if (absl::StartsWith(line, "aludel_prefill_target_state{") &&
+        absl::StrContains(line, "state=\"ready\"") && absl::EndsWith(line, " 1")) {
       return true;
     }
   }
@@ -94,8 +95,8 @@ absl::StatusOr<TtftSample> ReadAnswer(const std::string& body, const std::string
   TtftSample sample{.payload_bytes = about->value("payload_bytes", int64_t{0}),
                     .handed_off_tokens = about->value("handed_over_tokens", int64_t{0})};
   if (const auto stages = about->find("stages"); stages != about->end() && stages->is_object()) {
-    for (const char* name : {"queue", "prefill", "encode", "transfer", "reconstruct", "recompute", "first_decode",
-                             "held", "gateway"}) {
+    for (const char* name : {"queue", "prefill", "encode", "transfer", "reconstruct", "recompute",
+                             "first_decode", "held", "gateway"}) {
       sample.stages.emplace_back(name, stages->value(name, 0.0));
     }
   }
@@ -114,12 +115,13 @@ absl::StatusOr<TtftConfigs> MakeTtftConfigs(const TtftServerOptions& options, co
   prefill.set_admin_listen(AtPort(ports.prefill_admin));
   SetEngine(options, options.producer, prefill.mutable_engine());
   SetCodec(options, prefill.mutable_codec());
-  if (options.link > 0) prefill.mutable_transport()->mutable_testing()->set_bytes_per_second(options.link / 8);
+  if (options.link > 0)
+    prefill.mutable_transport()->mutable_testing()->set_bytes_per_second(options.link / 8);
   prefill.set_run_timeout_ms(limit);
   prefill.set_watchdog_timeout_ms(limit);
   // Frames of a prompt that comes again must still be there: twice the longest one's, uncoded.
-  prefill.set_frame_cache_bytes(
-      std::max(prefill.frame_cache_bytes(), 2 * static_cast<uint64_t>(options.longest * options.raw_bytes_per_token)));
+  prefill.set_frame_cache_bytes(std::max(
+      prefill.frame_cache_bytes(), 2 * static_cast<uint64_t>(options.longest * options.raw_bytes_per_token)));
   ALUDEL_RETURN_IF_ERROR(MergeSettings(options.prefill_settings, "--prefill", &prefill));
 
   v1::DecodeConfig decode;
@@ -161,7 +163,8 @@ TtftServers::~TtftServers() {
 absl::StatusOr<std::unique_ptr<TtftServers>> TtftServers::Start(const TtftServerOptions& options,
                                                                 std::function<bool()> stop) {
   TtftPorts ports;
-  for (int* port : {&ports.prefill, &ports.prefill_admin, &ports.decode, &ports.decode_admin, &ports.gateway}) {
+  for (int* port :
+       {&ports.prefill, &ports.prefill_admin, &ports.decode, &ports.decode_admin, &ports.gateway}) {
     *port = FreePort();
   }
   ALUDEL_ASSIGN_OR_RETURN(const TtftConfigs configs, MakeTtftConfigs(options, ports));
@@ -237,7 +240,8 @@ double TtftServers::PrefillMetric(const std::string& sample) {
 
 absl::Status TtftServers::AwaitIdle() {
   // A run leaves its frames in the cache before its ticket is closed.
-  return AwaitUntil("the prefill server was not idle", [this] { return PrefillMetric("aludel_tickets_open") == 0; });
+  return AwaitUntil("the prefill server was not idle",
+                    [this] { return PrefillMetric("aludel_tickets_open") == 0; });
 }
 
 absl::StatusOr<int64_t> TtftServers::FrameCacheHits() {
@@ -247,10 +251,11 @@ absl::StatusOr<int64_t> TtftServers::FrameCacheHits() {
   return static_cast<int64_t>(hits);
 }
 
-absl::StatusOr<TtftSample> TtftServers::FirstToken(const std::vector<int32_t>& prompt, const std::string& format) {
+absl::StatusOr<TtftSample> TtftServers::FirstToken(const std::vector<int32_t>& prompt,
+                                                   const std::string& format) {
   nlohmann::json about = {{"format", format}};
   if (format == kLocalPrefill) about = {{"fidelity", "exact"}};
-  const nlohmann::json body = {{"model", kModel},    {"prompt", prompt},    {"max_tokens", 1},
+  const nlohmann::json body = {{"model", kModel},  {"prompt", prompt},   {"max_tokens", 1},
                                {"temperature", 0}, {"ignore_eos", true}, {"aludel", std::move(about)}};
   const std::string text = body.dump();
   std::string answer;

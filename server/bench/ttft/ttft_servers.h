@@ -21,11 +21,11 @@ struct TtftServerOptions {
   std::string producer, consumer;  // model directories
   std::string artifact;            // "": formats that need none
   std::vector<std::string> formats;
-  double link = 0;                // bits per second of payloads; 0: no cap
-  int64_t longest = 0;            // prompt, tokens
+  double link = 0;                  // bits per second of payloads; 0: no cap
+  int64_t longest = 0;              // prompt, tokens
   int64_t raw_bytes_per_token = 0;  // of the producer's cache
-  int64_t threads = 0;            // of each model; 0: one per core
-  std::string prefill_settings;   // text format, merged over what is written here
+  int64_t threads = 0;              // of each model; 0: one per core
+  std::string prefill_settings;     // text format, merged over what is written here
   std::string decode_settings;
   absl::Duration timeout = absl::Minutes(10);  // of a start, a handoff, a request
 };
@@ -52,7 +52,8 @@ class TtftServers : public TtftTarget {
                                                             std::function<bool()> stop);
   ~TtftServers() override;
 
-  absl::StatusOr<TtftSample> FirstToken(const std::vector<int32_t>& prompt, const std::string& format) override;
+  absl::StatusOr<TtftSample> FirstToken(const std::vector<int32_t>& prompt,
+                                        const std::string& format) override;
   absl::Status AwaitIdle() override;
   absl::StatusOr<int64_t> FrameCacheHits() override;
 

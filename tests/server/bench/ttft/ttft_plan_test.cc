@@ -79,7 +79,8 @@ TEST(TtftPrompts, NoTwoAreAlikeAndNoneHasSpecialTokens) {
 TEST(TtftPrompts, TextFollowsASaltThatDiffers) {
   TtftPrompts prompts(2048, {1, 2, 3}, 1);
   const std::vector<int32_t> one = prompts.Next(20), other = prompts.Next(20);
-  EXPECT_NE(std::vector<int32_t>(one.begin(), one.begin() + 8), std::vector<int32_t>(other.begin(), other.begin() + 8));
+  EXPECT_NE(std::vector<int32_t>(one.begin(), one.begin() + 8),
+            std::vector<int32_t>(other.begin(), other.begin() + 8));
   for (size_t i = 9; i < one.size(); ++i) EXPECT_EQ(one[i], one[i - 1] % 3 + 1);  // the text, round and round
 }
 

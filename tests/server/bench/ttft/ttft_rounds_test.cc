@@ -19,7 +19,8 @@ using ::testing::HasSubstr;
 // write down what they are asked.
 class FakeServers : public TtftTarget {
  public:
-  absl::StatusOr<TtftSample> FirstToken(const std::vector<int32_t>& prompt, const std::string& format) override {
+  absl::StatusOr<TtftSample> FirstToken(const std::vector<int32_t>& prompt,
+                                        const std::string& format) override {
     asked.push_back(format);
     if (asked.size() > dies_after) return absl::UnavailableError("aludel-decode ended with code 1");
     if (format == falls_back) return absl::FailedPreconditionError("raw: the plan was \"fallback\"");
@@ -53,7 +54,9 @@ class FakeServers : public TtftTarget {
 class MeasureRoundsTest : public ::testing::Test {
  protected:
   absl::Status Measure() {
-    rounds_.prompt = [this](int64_t tokens) { return std::vector<int32_t>(static_cast<size_t>(tokens), next_++); };
+    rounds_.prompt = [this](int64_t tokens) {
+      return std::vector<int32_t>(static_cast<size_t>(tokens), next_++);
+    };
     rounds_.progress = [](int64_t, int64_t, absl::string_view) {};
     std::mt19937_64 order(1);
     return MeasureRounds(&servers_, rounds_, &order, &rows_);

@@ -62,12 +62,13 @@ TEST(TtftRows, LinksHaveNames) {
 TEST(TtftRows, TheTableHasALineForEachRowAndSaysWhatLacks) {
   const std::string table = TtftTable(Rows());
   const std::vector<std::string> lines = absl::StrSplit(table, '\n');
-  EXPECT_EQ(std::vector<std::string>(absl::StrSplit(lines[0], ' ', absl::SkipEmpty())),
-            std::vector<std::string>({"link", "tokens", "format", "state", "bytes/token", "ms", "least", "most",
-                                      "speedup", "prefill", "client"}));  // no stage that took no time
+  EXPECT_EQ(
+      std::vector<std::string>(absl::StrSplit(lines[0], ' ', absl::SkipEmpty())),
+      std::vector<std::string>({"link", "tokens", "format", "state", "bytes/token", "ms", "least", "most",
+                                "speedup", "prefill", "client"}));  // no stage that took no time
   EXPECT_EQ(std::vector<std::string>(absl::StrSplit(lines[2], ' ', absl::SkipEmpty())),
-            std::vector<std::string>(
-                {"1", "Gb/s", "101", "raw", "cold", "10.0", "500.0", "500.0", "500.0", "4.00x", "125.0", "375.0"}));
+            std::vector<std::string>({"1", "Gb/s", "101", "raw", "cold", "10.0", "500.0", "500.0", "500.0",
+                                      "4.00x", "125.0", "375.0"}));
   EXPECT_THAT(table, HasSubstr("\n1 Gb/s, 101, int8, warm: not warm\n"));
 }
 

@@ -107,12 +107,14 @@ class ChildServerTest : public ::testing::Test {
 };
 
 TEST_F(ChildServerTest, AServerThatEndsIsReportedWithTheEndOfItsLog) {
-  const auto child = ChildServer::Start(Script("cat \"$2\"; echo no such model >&2; exit 3"), folder_, "decode", "a: 1\n");
+  const auto child =
+      ChildServer::Start(Script("cat \"$2\"; echo no such model >&2; exit 3"), folder_, "decode", "a: 1\n");
   ASSERT_TRUE(child.ok()) << child.status();
   const absl::Status status = AwaitEnd(child->get());
   EXPECT_TRUE(absl::IsUnavailable(status));
-  EXPECT_THAT(status.message(), AllOf(HasSubstr("aludel-decode ended with code 3"), HasSubstr("a: 1\nno such model\n"),
-                                      HasSubstr(folder_ + "/decode.log")));
+  EXPECT_THAT(status.message(),
+              AllOf(HasSubstr("aludel-decode ended with code 3"), HasSubstr("a: 1\nno such model\n"),
+                    HasSubstr(folder_ + "/decode.log")));
 }
 
 TEST_F(ChildServerTest, EndsWithItsObject) {
