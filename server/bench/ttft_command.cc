@@ -42,6 +42,7 @@ holds; its metrics must say so, or the row says that it is not warm. The decode 
 a cap on the payload bytes of the prefill server's connection (transport { testing { bytes_per_second } }): on one
 machine the rest of the path is faster than any network. Rows are medians with the least and the most, the speed-up is
 local prefill's median over the row's, from the same rounds; the stages are those of the median request and sum to it.
+The format "planner" leaves the choice to the decode server (policy "fastest"), and is compared with the best option.
 
 Both servers compute on the cores of this machine, so that cold rows pay twice unless each has cores of its own:
 
@@ -238,8 +239,9 @@ absl::Status TtftCommand(int argc, char** argv) {
   flags.Add("producer", "DIR", &values.producer, "model of the prefill server");
   flags.Add("consumer", "DIR", &values.consumer, "model of the decode server");
   flags.AddList("codec", "DIR", &values.codecs, "artifact; several are measured in turns");
-  flags.Add("formats", "LIST", &values.formats,
-            "of the artifacts, or raw, int8, int4, recompute; default: all of the artifacts, and raw");
+  flags.Add(
+      "formats", "LIST", &values.formats,
+      "of the artifacts, raw, int8, int4, recompute, planner; default: all of the artifacts, raw, planner");
   flags.Add("lengths", "LIST", &values.lengths, "tokens of prompts");
   flags.Add("links", "LIST", &values.links, "bits per second with k, M or G, or none for no cap");
   flags.Add("repeats", "N", &values.repeats, "rounds, each of everything in an order of its own");

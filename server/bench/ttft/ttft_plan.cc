@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "runtime/codec/open_codec.h"
 #include "runtime/status_macros.h"
+#include "server/bench/ttft/ttft_rounds.h"
 
 namespace aludel {
 namespace {
@@ -17,7 +18,7 @@ constexpr int64_t kSaltTokens = 8;
 
 bool NeedsNoArtifact(const std::string& format) {
   const std::vector<std::string> baselines = ListBaselines();
-  return format == "raw" || absl::StartsWith(format, "recompute") ||
+  return format == "raw" || format == kPlanner || absl::StartsWith(format, "recompute") ||
          std::find(baselines.begin(), baselines.end(), format) != baselines.end();
 }
 
@@ -88,7 +89,12 @@ absl::StatusOr<std::vector<TtftSetup>> PlanSetups(const std::vector<std::string>
     TtftSetup setup{.artifact = artifact};
     ALUDEL_ASSIGN_OR_RETURN(const std::vector<std::string> held, ListFormats(artifact));
     known.insert(known.end(), held.begin() + (first ? 0 : 1), held.end());
-    for (const std::string& format : formats.empty() ? held : formats) {
+    std::vector<std::string> wanted = formats;
+    if (formats.empty()) {
+      wanted = held;
+      wanted.push_back(kPlanner);
+    }
+    for (const std::string& format : wanted) {
       const bool here = NeedsNoArtifact(format) ? first : Holds(held, format);
       if (!here || Holds(setup.formats, format)) continue;
       setup.formats.push_back(format);
@@ -98,7 +104,7 @@ absl::StatusOr<std::vector<TtftSetup>> PlanSetups(const std::vector<std::string>
   }
   for (const std::string& format : formats) {
     if (Holds(placed, format)) continue;
-    known.push_back(absl::StrJoin(ListBaselines(), ", "));
+    known.push_back(absl::StrCat(absl::StrJoin(ListBaselines(), ", "), ", ", kPlanner));
     return absl::InvalidArgumentError(
         absl::StrCat("--formats: \"", format, "\" is in no --codec; there are ", absl::StrJoin(known, ", ")));
   }

@@ -9,11 +9,12 @@
 namespace aludel {
 namespace {
 
-// One length in one format: one row of local prefill, or two of a handoff.
+// One length in one format: one row of local prefill or of what the planner chooses, or two of a handoff.
 struct Way {
   int64_t tokens;
   std::string format;
   size_t row;  // the first of them
+  size_t rows;
 };
 
 std::vector<Way> ListWays(const TtftRounds& rounds, std::vector<TtftRow>* rows) {
@@ -22,12 +23,13 @@ std::vector<Way> ListWays(const TtftRounds& rounds, std::vector<TtftRow>* rows) 
     rows->push_back({.link = rounds.link, .tokens = tokens, .format = format, .state = state});
   };
   for (const int64_t tokens : rounds.lengths) {
-    ways.push_back({tokens, kLocalPrefill, rows->size()});
+    ways.push_back({tokens, kLocalPrefill, rows->size(), 1});
     add(tokens, kLocalPrefill, TtftState::kLocal);
     for (const std::string& format : rounds.formats) {
-      ways.push_back({tokens, format, rows->size()});
+      const bool comes_again = format != kPlanner;
+      ways.push_back({tokens, format, rows->size(), comes_again ? size_t{2} : size_t{1}});
       add(tokens, format, TtftState::kCold);
-      add(tokens, format, TtftState::kWarm);
+      if (comes_again) add(tokens, format, TtftState::kWarm);
     }
   }
   return ways;
@@ -88,7 +90,7 @@ class Rounds {
     if (!(*rows_)[way.row].reason.empty()) return absl::OkStatus();
     const std::vector<int32_t> prompt = rounds_.prompt(way.tokens);
     absl::Status status = Take(prompt, way.format, way.row);
-    if (status.ok() && way.format != kLocalPrefill) status = TakeWarm(prompt, way);
+    if (status.ok() && way.rows == 2) status = TakeWarm(prompt, way);
     if (status.ok() || IsFinal(status)) return status;
     Lack(way, status);
     return absl::OkStatus();
@@ -115,8 +117,7 @@ class Rounds {
   }
 
   void Lack(const Way& way, const absl::Status& why) {
-    const size_t count = way.format == kLocalPrefill ? 1 : 2;
-    for (size_t i = way.row; i < way.row + count; ++i) {
+    for (size_t i = way.row; i < way.row + way.rows; ++i) {
       TtftRow& row = (*rows_)[i];
       if (row.reason.empty()) row.reason = std::string(why.message());
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -70,6 +71,15 @@ double StageOf(const TtftSample& sample, const std::string& name) {
   return 0;
 }
 
+// What the planner chose, and how often.
+std::map<std::string, int64_t> ChoicesOf(const TtftRow& row) {
+  std::map<std::string, int64_t> choices;
+  for (const TtftSample& sample : row.samples) {
+    if (!sample.choice.empty()) ++choices[sample.choice];
+  }
+  return choices;
+}
+
 }  // namespace
 
 std::string TtftStateName(TtftState state) {
@@ -105,6 +115,18 @@ double SpeedupOf(const TtftRow& row, const std::vector<TtftRow>& rows) {
   return 0;
 }
 
+double PlannerOfBest(const TtftRow& planner, const std::vector<TtftRow>& rows) {
+  double best = 0;
+  for (const TtftRow& row : rows) {
+    const bool is_option = row.format != planner.format && row.state != TtftState::kWarm;
+    if (!is_option || row.samples.empty() || row.link != planner.link || row.tokens != planner.tokens)
+      continue;
+    const double seconds = SpreadOf(row.samples).median;
+    best = best == 0 ? seconds : std::min(best, seconds);
+  }
+  return best == 0 || planner.samples.empty() ? 0 : SpreadOf(planner.samples).median / best;
+}
+
 std::string LinkName(double bits_per_second) {
   if (bits_per_second == 0) return "no cap";
   if (bits_per_second < 1e6) return absl::StrFormat("%g kb/s", bits_per_second / 1e3);
@@ -117,12 +139,12 @@ std::string TtftTable(const std::vector<TtftRow>& rows) {
   Line head = {"link", "tokens", "format", "state", "bytes/token", "ms", "least", "most", "speedup"};
   head.insert(head.end(), stages.begin(), stages.end());
   std::vector<Line> lines = {head};
-  std::string reasons;
+  std::string notes;
   for (const TtftRow& row : rows) {
     Line line = {LinkName(row.link), absl::StrCat(row.tokens), row.format, TtftStateName(row.state)};
     if (row.samples.empty()) {
       lines.push_back(line);
-      absl::StrAppend(&reasons, absl::StrJoin(line, ", "), ": ", row.reason, "\n");
+      absl::StrAppend(&notes, absl::StrJoin(line, ", "), ": ", row.reason, "\n");
       continue;
     }
     const TtftSample& middle = MedianSample(row.samples);
@@ -137,8 +159,14 @@ std::string TtftTable(const std::vector<TtftRow>& rows) {
       line.push_back(absl::StrFormat("%.1f", StageOf(middle, stage) * 1e3));
     }
     lines.push_back(line);
+    if (const auto choices = ChoicesOf(row); !choices.empty()) {
+      absl::StrAppendFormat(&notes,
+                            "%s, %d tokens: the planner took %.2fx of the best option's time and chose %s\n",
+                            LinkName(row.link), row.tokens, PlannerOfBest(row, rows),
+                            absl::StrJoin(choices, ", ", absl::PairFormatter(" ")));
+    }
   }
-  return reasons.empty() ? Align(lines, 4) : absl::StrCat(Align(lines, 4), "\n", reasons);
+  return notes.empty() ? Align(lines, 4) : absl::StrCat(Align(lines, 4), "\n", notes);
 }
 
 ordered_json TtftJson(const std::vector<TtftRow>& rows) {
@@ -160,6 +188,10 @@ ordered_json TtftJson(const std::vector<TtftRow>& rows) {
       for (const TtftSample& sample : row.samples)
         one["seconds"]["all"].push_back(Round(sample.seconds, 1e6));
       if (const double speedup = SpeedupOf(row, rows); speedup > 0) one["speedup"] = Round(speedup, 1e4);
+      if (const auto choices = ChoicesOf(row); !choices.empty()) {
+        one["choices"] = choices;
+        one["of_best"] = Round(PlannerOfBest(row, rows), 1e4);
+      }
       one["bytes_per_token"] = Round(BytesPerToken(middle), 1e2);
       one["recomputed_tokens"] = row.tokens - middle.handed_off_tokens;
       one["stages"] = ordered_json::object();

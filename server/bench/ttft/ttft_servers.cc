@@ -58,7 +58,9 @@ void SetEngine(const TtftServerOptions& options, const std::string& directory, v
 
 void SetCodec(const TtftServerOptions& options, v1::CodecConfig* codec) {
   codec->set_artifact(options.artifact);
-  for (const std::string& format : options.formats) codec->add_formats(format);
+  for (const std::string& format : options.formats) {
+    if (format != kPlanner) codec->add_formats(format);
+  }
 }
 
 std::string Print(const google::protobuf::Message& config) {
@@ -86,7 +88,7 @@ absl::StatusOr<TtftSample> ReadAnswer(const std::string& body, const std::string
   }
   const std::string plan = about->value("plan", "");
   const std::string want = format == kLocalPrefill ? "local" : "remote";
-  if (plan != want) {
+  if (plan != want && (format != kPlanner || plan != "local")) {
     const auto reason = about->find("fallback_reason");
     return absl::FailedPreconditionError(absl::StrCat(
         format, ": the plan was \"", plan, "\", want \"", want, "\"",
@@ -94,6 +96,7 @@ absl::StatusOr<TtftSample> ReadAnswer(const std::string& body, const std::string
   }
   TtftSample sample{.payload_bytes = about->value("payload_bytes", int64_t{0}),
                     .handed_off_tokens = about->value("handed_over_tokens", int64_t{0})};
+  if (format == kPlanner) sample.choice = plan == "local" ? plan : about->value("format", "");
   if (const auto stages = about->find("stages"); stages != about->end() && stages->is_object()) {
     for (const char* name : {"queue", "prefill", "encode", "transfer", "reconstruct", "recompute",
                              "first_decode", "held", "gateway"}) {
@@ -133,6 +136,7 @@ absl::StatusOr<TtftConfigs> MakeTtftConfigs(const TtftServerOptions& options, co
   SetCodec(options, decode.mutable_codec());
   decode.add_prefill_targets(AtPort(ports.prefill));
   decode.mutable_planner()->set_min_remote_tokens(1);
+  decode.mutable_planner()->set_policy("fastest");  // for requests that leave it the choice
   decode.set_handoff_timeout_ms(limit);
   decode.set_request_timeout_ms(limit);
   decode.set_watchdog_timeout_ms(limit);
@@ -255,6 +259,7 @@ absl::StatusOr<TtftSample> TtftServers::FirstToken(const std::vector<int32_t>& p
                                                    const std::string& format) {
   nlohmann::json about = {{"format", format}};
   if (format == kLocalPrefill) about = {{"fidelity", "exact"}};
+  if (format == kPlanner) about = {{"fidelity", "fast"}};
   const nlohmann::json body = {{"model", kModel},  {"prompt", prompt},   {"max_tokens", 1},
                                {"temperature", 0}, {"ignore_eos", true}, {"aludel", std::move(about)}};
   const std::string text = body.dump();

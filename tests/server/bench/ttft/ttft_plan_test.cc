@@ -47,7 +47,7 @@ TEST(TtftPlan, EachFormatGoesWithTheArtifactThatHoldsIt) {
   EXPECT_EQ((*chosen)[0].artifact, kDemoCodec);
   EXPECT_THAT((*chosen)[0].formats, ElementsAre("aludel-p2", "raw", "int8"));
   EXPECT_THAT((*PlanSetups({kDemoCodec}, {}))[0].formats,
-              ElementsAre("raw", "aludel-p2", "aludel-p0", "scd", "reuse-only"));
+              ElementsAre("raw", "aludel-p2", "aludel-p0", "scd", "reuse-only", "planner"));
   EXPECT_THAT((*PlanSetups({}, {"raw", "int4"}))[0].formats, ElementsAre("raw", "int4"));
   // Those that need no artifact are measured once.
   const auto two = PlanSetups({kDemoCodec, kDemoCodec}, {"raw", "scd"});

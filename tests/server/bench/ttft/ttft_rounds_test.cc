@@ -108,6 +108,13 @@ TEST_F(MeasureRoundsTest, ARowThatTheFrameCacheDidNotServeSaysThatItIsNotWarm) {
   EXPECT_EQ(Find(16, "raw", TtftState::kWarm).samples.size(), 4u);
 }
 
+TEST_F(MeasureRoundsTest, WhatThePlannerChoosesIsMeasuredColdOnly) {
+  rounds_.formats = {"planner"};
+  ASSERT_TRUE(Measure().ok());
+  ASSERT_EQ(rows_.size(), 4u);
+  EXPECT_EQ(Find(16, "planner", TtftState::kCold).samples.size(), 4u);
+}
+
 TEST_F(MeasureRoundsTest, AFormatThatFallsBackDoesNotLoseTheOthers) {
   servers_.falls_back = "raw";
   ASSERT_TRUE(Measure().ok());

@@ -52,6 +52,22 @@ TEST(TtftRows, SpeedupIsOverLocalPrefillOfTheSameLinkAndLength) {
   EXPECT_EQ(SpeedupOf(Row(1e8, "raw", TtftState::kCold, {1}), rows), 0);
 }
 
+TEST(TtftRows, ThePlannerIsComparedWithTheBestThatItCouldChoose) {
+  std::vector<TtftRow> rows = Rows();
+  rows.push_back(Row(1e9, "raw", TtftState::kWarm, {0.1}));  // not what a cold prompt could have
+  TtftRow planner = Row(1e9, "planner", TtftState::kCold, {0.6, 0.6, 2});
+  planner.samples[0].choice = planner.samples[1].choice = "raw";
+  planner.samples[2].choice = "local";
+  rows.push_back(planner);
+  EXPECT_DOUBLE_EQ(PlannerOfBest(planner, rows), 1.2);
+  EXPECT_EQ(PlannerOfBest(Row(1e7, "planner", TtftState::kCold, {}), rows), 0);
+  EXPECT_THAT(TtftTable(rows),
+              HasSubstr("1 Gb/s, 101 tokens: the planner took 1.20x of the best option's time and chose "
+                        "local 1, raw 2\n"));
+  EXPECT_EQ(TtftJson(rows).back()["choices"]["raw"], 2);
+  EXPECT_EQ(TtftJson(rows).back()["of_best"], 1.2);
+}
+
 TEST(TtftRows, LinksHaveNames) {
   EXPECT_EQ(LinkName(0), "no cap");
   EXPECT_EQ(LinkName(5e5), "500 kb/s");
