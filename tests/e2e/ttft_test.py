@@ -77,7 +77,6 @@ class Ttft(unittest.TestCase):
                 continue
             self.assertEqual(row["recomputed_tokens"], 1, row)
             self.assertGreater(row["bytes_per_token"], 0, row)
-            self.assertEqual(row["stages"]["encode"] > 0, row["state"] == "cold" and row["format"] != "raw", row)
             if row["state"] == "warm":
                 self.assertEqual(row["stages"]["prefill"], 0, row)
         # 20 Mb/s bring no more than 2.5 MB a second of the bf16 cache.

@@ -82,8 +82,9 @@ class Rounds {
       Report(0, way);
       const absl::Status status = target_->FirstToken(rounds_.prompt(way.tokens), way.format).status();
       if (IsFinal(status)) return status;
+      ALUDEL_RETURN_IF_ERROR(target_->AwaitIdle());
     }
-    return target_->AwaitIdle();
+    return absl::OkStatus();
   }
 
   absl::Status Measure(const Way& way) {

@@ -51,24 +51,30 @@ std::string Align(const std::vector<Line>& lines, size_t left) {
   return text;
 }
 
-// Names of the stages that took time anywhere, in the servers' order.
-std::vector<std::string> StageNames(const std::vector<TtftRow>& rows) {
-  std::vector<std::string> names;
-  for (const TtftRow& row : rows) {
-    for (const TtftSample& sample : row.samples) {
-      for (const auto& [name, seconds] : sample.stages) {
-        if (seconds > 0 && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
-      }
-    }
-  }
-  return names;
-}
-
 double StageOf(const TtftSample& sample, const std::string& name) {
   for (const auto& [stage, seconds] : sample.stages) {
     if (stage == name) return seconds;
   }
   return 0;
+}
+
+// Names of the stages that took any time that the table shows, in the servers' order.
+std::vector<std::string> StageNames(const std::vector<TtftRow>& rows) {
+  constexpr double kShown = 5e-5;  // seconds
+  std::vector<std::string> all, names;
+  for (const TtftRow& row : rows) {
+    if (row.samples.empty()) continue;
+    for (const auto& [name, seconds] : row.samples.front().stages) {
+      if (std::find(all.begin(), all.end(), name) == all.end()) all.push_back(name);
+    }
+  }
+  for (const std::string& name : all) {
+    const bool shown = std::any_of(rows.begin(), rows.end(), [&](const TtftRow& row) {
+      return !row.samples.empty() && StageOf(MedianSample(row.samples), name) >= kShown;
+    });
+    if (shown) names.push_back(name);
+  }
+  return names;
 }
 
 // What the planner chose, and how often.
