@@ -189,9 +189,7 @@ absl::Status MeasureLink(const Flags& flags, const TtftSetup& setup, double link
   }
   bar->Break();
   if (flags.codecs.size() > 1) {
-    for (TtftRow& row : *rows) {
-      if (row.state != TtftState::kLocal) absl::StrAppend(&row.format, "@", setup.artifact);
-    }
+    for (TtftRow& row : *rows) row.artifact = setup.artifact;
   }
   if (absl::IsUnavailable(status) || (status.ok() && AnyFailed(*rows))) {  // the logs say more
     std::move(remove).Cancel();

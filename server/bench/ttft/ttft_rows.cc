@@ -77,6 +77,11 @@ std::vector<std::string> StageNames(const std::vector<TtftRow>& rows) {
   return names;
 }
 
+// Whether both are of the same rounds, and of prompts as long.
+bool AreComparable(const TtftRow& a, const TtftRow& b) {
+  return a.link == b.link && a.tokens == b.tokens && a.artifact == b.artifact;
+}
+
 // What the planner chose, and how often.
 std::map<std::string, int64_t> ChoicesOf(const TtftRow& row) {
   std::map<std::string, int64_t> choices;
@@ -114,7 +119,7 @@ const TtftSample& MedianSample(const std::vector<TtftSample>& samples) {
 double SpeedupOf(const TtftRow& row, const std::vector<TtftRow>& rows) {
   if (row.samples.empty()) return 0;
   for (const TtftRow& local : rows) {
-    if (local.state != TtftState::kLocal || local.link != row.link || local.tokens != row.tokens) continue;
+    if (local.state != TtftState::kLocal || !AreComparable(local, row)) continue;
     if (local.samples.empty()) return 0;
     return SpreadOf(local.samples).median / SpreadOf(row.samples).median;
   }
@@ -125,12 +130,15 @@ double PlannerOfBest(const TtftRow& planner, const std::vector<TtftRow>& rows) {
   double best = 0;
   for (const TtftRow& row : rows) {
     const bool is_option = row.format != planner.format && row.state != TtftState::kWarm;
-    if (!is_option || row.samples.empty() || row.link != planner.link || row.tokens != planner.tokens)
-      continue;
+    if (!is_option || row.samples.empty() || !AreComparable(row, planner)) continue;
     const double seconds = SpreadOf(row.samples).median;
     best = best == 0 ? seconds : std::min(best, seconds);
   }
   return best == 0 || planner.samples.empty() ? 0 : SpreadOf(planner.samples).median / best;
+}
+
+std::string FormatName(const TtftRow& row) {
+  return row.artifact.empty() ? row.format : absl::StrCat(row.format, "@", row.artifact);
 }
 
 std::string LinkName(double bits_per_second) {
@@ -147,7 +155,7 @@ std::string TtftTable(const std::vector<TtftRow>& rows) {
   std::vector<Line> lines = {head};
   std::string notes;
   for (const TtftRow& row : rows) {
-    Line line = {LinkName(row.link), absl::StrCat(row.tokens), row.format, TtftStateName(row.state)};
+    Line line = {LinkName(row.link), absl::StrCat(row.tokens), FormatName(row), TtftStateName(row.state)};
     if (row.samples.empty()) {
       lines.push_back(line);
       absl::StrAppend(&notes, absl::StrJoin(line, ", "), ": ", row.reason, "\n");
@@ -167,8 +175,8 @@ std::string TtftTable(const std::vector<TtftRow>& rows) {
     lines.push_back(line);
     if (const auto choices = ChoicesOf(row); !choices.empty()) {
       absl::StrAppendFormat(&notes,
-                            "%s, %d tokens: the planner took %.2fx of the best option's time and chose %s\n",
-                            LinkName(row.link), row.tokens, PlannerOfBest(row, rows),
+                            "%s, %d tokens: the %s took %.2fx of the best option's time and chose %s\n",
+                            LinkName(row.link), row.tokens, FormatName(row), PlannerOfBest(row, rows),
                             absl::StrJoin(choices, ", ", absl::PairFormatter(" ")));
     }
   }
@@ -182,6 +190,7 @@ ordered_json TtftJson(const std::vector<TtftRow>& rows) {
         {"link_bits_per_second", row.link > 0 ? ordered_json(row.link) : ordered_json(nullptr)},
         {"tokens", row.tokens},
         {"format", row.format},
+        {"artifact", row.artifact},
         {"state", row.state == TtftState::kLocal ? "local" : TtftStateName(row.state)},
         {"samples", row.samples.size()}};
     if (!row.reason.empty()) one["reason"] = row.reason;

@@ -26,9 +26,10 @@ std::string TtftStateName(TtftState state);
 
 // All samples of one way to the first token, over one link.
 struct TtftRow {
-  double link = 0;     // bits per second; 0: no cap
-  int64_t tokens = 0;  // of the prompt
-  std::string format;  // "local", "planner", or a wire format; with its artifact where several are measured
+  double link = 0;       // bits per second; 0: no cap
+  int64_t tokens = 0;    // of the prompt
+  std::string format;    // "local", "planner", or a wire format
+  std::string artifact;  // that the servers had loaded, where several are measured
   TtftState state = TtftState::kLocal;
   std::vector<TtftSample> samples;
   std::string reason;  // why there are no (more) samples, else empty
@@ -49,8 +50,11 @@ const TtftSample& MedianSample(const std::vector<TtftSample>& samples);
 // where either lacks samples.
 double PlannerOfBest(const TtftRow& planner, const std::vector<TtftRow>& rows);
 
-// How many times sooner than local prefill over the same link in the same run; 0 where either lacks samples.
+// How many times sooner than local prefill over the same link in the same rounds; 0 where either lacks samples.
 double SpeedupOf(const TtftRow& row, const std::vector<TtftRow>& rows);
+
+// The format, and behind an "@" the artifact where several are measured.
+std::string FormatName(const TtftRow& row);
 
 // "10 Mb/s", "2.5 Gb/s", "no cap".
 std::string LinkName(double bits_per_second);
@@ -59,7 +63,7 @@ std::string LinkName(double bits_per_second);
 // why rows lack samples.
 std::string TtftTable(const std::vector<TtftRow>& rows);
 
-// An array with one object a row: link_bits_per_second (null: no cap), tokens, format, state, samples, seconds
+// An array with one object a row: link_bits_per_second (null: no cap), tokens, format, artifact, state, samples, seconds
 // {median, least, most, all}, speedup, bytes_per_token, recomputed_tokens, stages (seconds), of the planner choices
 // (counts) and of_best; without samples `reason` alone.
 nlohmann::ordered_json TtftJson(const std::vector<TtftRow>& rows);

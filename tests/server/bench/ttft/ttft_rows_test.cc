@@ -45,11 +45,19 @@ TEST(TtftRows, TheMedianIsOneOfTheSamples) {
 }
 
 TEST(TtftRows, SpeedupIsOverLocalPrefillOfTheSameLinkAndLength) {
-  const std::vector<TtftRow> rows = Rows();
+  std::vector<TtftRow> rows = Rows();
   EXPECT_EQ(SpeedupOf(rows[1], rows), 4);
   EXPECT_EQ(SpeedupOf(rows[4], rows), 0.5);
   EXPECT_EQ(SpeedupOf(rows[2], rows), 0);  // no samples
   EXPECT_EQ(SpeedupOf(Row(1e8, "raw", TtftState::kCold, {1}), rows), 0);
+  // Other servers' local prefill was measured at another time.
+  TtftRow other = rows[1];
+  other.artifact = "codec";
+  EXPECT_EQ(SpeedupOf(other, rows), 0);
+  EXPECT_EQ(FormatName(other), "raw@codec");
+  rows.push_back(Row(1e9, "local", TtftState::kLocal, {8}));
+  rows.back().artifact = "codec";
+  EXPECT_EQ(SpeedupOf(other, rows), 16);
 }
 
 TEST(TtftRows, ThePlannerIsComparedWithTheBestThatItCouldChoose) {
