@@ -206,6 +206,7 @@ absl::Status Measure(const Flags& flags) {
   const absl::Time end =
       flags.minutes > 0 ? MonotonicNow() + absl::Minutes(flags.minutes) : absl::InfiniteFuture();
   std::vector<TtftRow> rows;
+  ALUDEL_RETURN_IF_ERROR(WriteFigures(flags, rows));  // or not an hour later
   absl::Status status;
   ProgressBar bar;
   auto starts = static_cast<int64_t>(study.setups.size() * study.links.size());

@@ -4,19 +4,21 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace aludel {
 
-// A TCP port of this machine that nobody listens on at this moment, below the ephemeral ones, so that no outgoing
-// connection takes it before its server does; another one at each call. 0 where there is none.
+// A TCP port of this machine that nobody listens on at this moment, below the ephemeral ones, so that no
+// outgoing connection takes it before its server does; another one at each call. 0 where there is none.
 int FreePort();
 
-// A server program as a child process, with its configuration and log as NAME.textproto and NAME.log in a folder
-// of the caller. In a process group of its own: Ctrl-C reaches this process, which ends its children in order;
-// where this process dies, the kernel ends them. One thread; the thread that started it must outlive it.
+// A server program as a child process, with its configuration and log as NAME.textproto and NAME.log in a
+// folder of the caller. In a process group of its own: Ctrl-C reaches this process, which ends its children
+// in order; where this process dies, the kernel ends them. One thread; the thread that started it must
+// outlive it.
 class ChildServer {
  public:
   // NotFound where `program` cannot be run.

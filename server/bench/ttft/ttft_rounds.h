@@ -18,8 +18,9 @@ class TtftTarget {
  public:
   virtual ~TtftTarget() = default;
 
-  // One token over a handoff in `format`, by local prefill where it is "local", or as the planner likes. FailedPrecondition
-  // where the servers did something else (a fallback); Unavailable where they are gone; Cancelled where the user stops.
+  // One token over a handoff in `format`, by local prefill where it is "local", or as the planner likes.
+  // FailedPrecondition where the servers did something else (a fallback); Unavailable where they are gone;
+  // Cancelled where the user stops.
   virtual absl::StatusOr<TtftSample> FirstToken(const std::vector<int32_t>& prompt,
                                                 const std::string& format) = 0;
   // Returns when the prefill server has nothing under way: the frames of earlier prompts are in its cache.
@@ -43,11 +44,12 @@ struct TtftRounds {
   std::function<void(int64_t done, int64_t total, absl::string_view what)> progress;
 };
 
-// Measures in rounds. Each takes every length and every format (cold, then the same prompt again: warm; what the planner
-// chooses cold only) and local prefill of every length once, in an order of its own, so that what changes on the machine meanwhile changes for
-// all. `order` decides the order. One discarded request of each way goes before. `rows` has all rows when it
-// returns, in order of length, local prefill first; it stays valid where the status is not Ok (Cancelled,
-// Unavailable), with what was measured until then. A row that failed once is not measured again and says why.
+// Measures in rounds. Each takes every length and every format (cold, then the same prompt again: warm; what
+// the planner chooses cold only) and local prefill of every length once, in an order of its own, so that what
+// changes on the machine meanwhile changes for all. `order` decides the order. One discarded request of each
+// way goes before. `rows` has all rows when it returns, in order of length, local prefill first; it stays
+// valid where the status is not Ok (Cancelled, Unavailable), with what was measured until then. A row that
+// failed once is not measured again and says why.
 absl::Status MeasureRounds(TtftTarget* target, const TtftRounds& rounds, std::mt19937_64* order,
                            std::vector<TtftRow>* rows);
 

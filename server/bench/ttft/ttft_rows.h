@@ -19,8 +19,8 @@ struct TtftSample {
   std::vector<std::pair<std::string, double>> stages;
 };
 
-// How a prompt got its cache: by local prefill, or from a prefill server that had never seen it (cold) or had all
-// of its frames cached (warm).
+// How a prompt got its cache: by local prefill, or from a prefill server that had never seen it (cold) or had
+// all of its frames cached (warm).
 enum class TtftState : uint8_t { kLocal, kCold, kWarm };
 std::string TtftStateName(TtftState state);
 
@@ -46,11 +46,12 @@ TtftSpread SpreadOf(const std::vector<TtftSample>& samples);
 // The sample whose time is the median: its stages belong together.
 const TtftSample& MedianSample(const std::vector<TtftSample>& samples);
 
-// The median of what the planner chose over that of the best option that it had, local prefill and cold handoffs; 0
-// where either lacks samples.
+// The median of what the planner chose over that of the best option that it had, local prefill and cold
+// handoffs; 0 where either lacks samples.
 double PlannerOfBest(const TtftRow& planner, const std::vector<TtftRow>& rows);
 
-// How many times sooner than local prefill over the same link in the same rounds; 0 where either lacks samples.
+// How many times sooner than local prefill over the same link in the same rounds; 0 where either lacks
+// samples.
 double SpeedupOf(const TtftRow& row, const std::vector<TtftRow>& rows);
 
 // The format, and behind an "@" the artifact where several are measured.
@@ -59,13 +60,13 @@ std::string FormatName(const TtftRow& row);
 // "10 Mb/s", "2.5 Gb/s", "no cap".
 std::string LinkName(double bits_per_second);
 
-// For people: one line a row, times in milliseconds, the stages of the median sample; below, what the planner chose, and
-// why rows lack samples.
+// For people: one line a row, times in milliseconds, the stages of the median sample; below, what the planner
+// chose, and why rows lack samples.
 std::string TtftTable(const std::vector<TtftRow>& rows);
 
-// An array with one object a row: link_bits_per_second (null: no cap), tokens, format, artifact, state, samples, seconds
-// {median, least, most, all}, speedup, bytes_per_token, recomputed_tokens, stages (seconds), of the planner choices
-// (counts) and of_best; without samples `reason` alone.
+// An array with one object a row: link_bits_per_second (null: no cap), tokens, format, artifact, state,
+// samples, seconds {median, least, most, all}, speedup, bytes_per_token, recomputed_tokens, stages (seconds),
+// of the planner choices (counts) and of_best; without samples `reason` alone.
 nlohmann::ordered_json TtftJson(const std::vector<TtftRow>& rows);
 
 }  // namespace aludel

@@ -39,15 +39,16 @@ struct TtftPorts {
   int prefill = 0, prefill_admin = 0, decode = 0, decode_admin = 0, gateway = 0;
 };
 
-// Decode server without a prefix cache, prefill server behind the link and with room for the frames of the longest
-// prompt, gateway. InvalidArgument names the line of settings that are no PrefillConfig or DecodeConfig.
+// Decode server without a prefix cache, prefill server behind the link and with room for the frames of the
+// longest prompt, gateway. InvalidArgument names the line of settings that are no PrefillConfig or
+// DecodeConfig.
 absl::StatusOr<TtftConfigs> MakeTtftConfigs(const TtftServerOptions& options, const TtftPorts& ports);
 
 // Gateway, decode and prefill server as child processes, from Start() until the object dies. One thread.
 class TtftServers : public TtftTarget {
  public:
-  // Returns when all are ready. `stop` is asked during every wait; true ends it with Cancelled. Unavailable names
-  // the server that has ended, with the end of its log.
+  // Returns when all are ready. `stop` is asked during every wait; true ends it with Cancelled. Unavailable
+  // names the server that has ended, with the end of its log.
   static absl::StatusOr<std::unique_ptr<TtftServers>> Start(const TtftServerOptions& options,
                                                             std::function<bool()> stop);
   ~TtftServers() override;

@@ -15,8 +15,8 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Servers that take a millisecond for a cold handoff, a tenth of it for a warm one and ten for local prefill, and
-// write down what they are asked.
+// Servers that take a millisecond for a cold handoff, a tenth of it for a warm one and ten for local prefill,
+// and write down what they are asked.
 class FakeServers : public TtftTarget {
  public:
   absl::StatusOr<TtftSample> FirstToken(const std::vector<int32_t>& prompt,
