@@ -150,7 +150,14 @@ class Transformer {
   void Head(const Batch& batch, const Output& output);
   // Steps that only decode are all alike: a device may remember them.
   void RunStep(const Batch& batch, const Output& output, absl::Span<BatchItem> items, BlockPool& pool);
-  // Attention input, projections, and cache write of one layer.
+  // What goes into a layer's cache, until the next layer begins.
+  struct CacheRows {
+    TensorView h;     // attention input after its norm, [padded rows, hidden]
+    TensorView k, v;  // before RoPE, [rows, kv_dim]
+  };
+  // Attention input, K and V of one layer, and their write into the cache.
+  CacheRows CacheInput(int layer, absl::Span<const SequenceRows> rows, int64_t count, BlockPool& pool);
+  // The same, then its queries, and the observers.
   void AttendInput(int layer, absl::Span<const SequenceRows> rows, int64_t count, absl::Span<BatchItem> items,
                    BlockPool& pool);
   void FinishLayer(int layer, absl::Span<const SequenceRows> rows, int64_t count, BlockPool& pool);
