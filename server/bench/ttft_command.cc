@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "runtime/model/model_path.h"
 #include "runtime/status_macros.h"
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "runtime/tool/flag_set.h"
@@ -88,14 +89,17 @@ absl::StatusOr<std::vector<int32_t>> TokensOf(const std::string& path, const std
 }
 
 absl::StatusOr<Study> PlanStudy(const Flags& flags) {
-  ALUDEL_ASSIGN_OR_RETURN(const ModelConfig producer, ModelConfig::Load(flags.producer));
-  ALUDEL_ASSIGN_OR_RETURN(const ModelConfig consumer, ModelConfig::Load(flags.consumer));
+  ALUDEL_ASSIGN_OR_RETURN(const ModelConfig producer,
+                          ModelConfig::Load(ModelPath::Parse(flags.producer).base));
+  ALUDEL_ASSIGN_OR_RETURN(const ModelConfig consumer,
+                          ModelConfig::Load(ModelPath::Parse(flags.consumer).base));
   ALUDEL_ASSIGN_OR_RETURN(std::vector<int64_t> lengths, ParseLengths(flags.lengths));
   ALUDEL_RETURN_IF_ERROR(CheckLengths(lengths, producer, consumer));
   ALUDEL_ASSIGN_OR_RETURN(std::vector<double> links, ParseLinks(flags.links));
   ALUDEL_ASSIGN_OR_RETURN(std::vector<TtftSetup> setups,
                           PlanSetups(flags.codecs, absl::StrSplit(flags.formats, ',', absl::SkipEmpty())));
-  ALUDEL_ASSIGN_OR_RETURN(std::vector<int32_t> text, TokensOf(flags.text, flags.consumer));
+  ALUDEL_ASSIGN_OR_RETURN(std::vector<int32_t> text,
+                          TokensOf(flags.text, ModelPath::Parse(flags.consumer).base));
   const std::string bin =
       flags.bin.empty() ? std::filesystem::read_symlink("/proc/self/exe").parent_path().string() : flags.bin;
   return Study{.lengths = std::move(lengths),
@@ -236,7 +240,8 @@ absl::Status TtftCommand(int argc, char** argv) {
   Flags values;
   FlagSet flags(kUsage);
   flags.Add("producer", "DIR", &values.producer, "model of the prefill server");
-  flags.Add("consumer", "DIR", &values.consumer, "model of the decode server");
+  flags.Add("consumer", "DIR", &values.consumer,
+            "model of the decode server, BASE+ADAPTER with a LoRA adapter");
   flags.AddList("codec", "DIR", &values.codecs, "artifact; several are measured in turns");
   flags.Add(
       "formats", "LIST", &values.formats,

@@ -12,6 +12,7 @@
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
 #include "nlohmann/json.hpp"
+#include "runtime/model/model_path.h"
 #include "runtime/status_macros.h"
 #include "transport/monotonic_clock.h"
 
@@ -49,8 +50,10 @@ uint32_t Milliseconds(absl::Duration duration) {
   return static_cast<uint32_t>(std::clamp<int64_t>(absl::ToInt64Milliseconds(duration), 1000, 86'400'000));
 }
 
-void SetEngine(const TtftServerOptions& options, const std::string& directory, v1::EngineConfig* engine) {
-  engine->set_directory(directory);
+void SetEngine(const TtftServerOptions& options, const std::string& model, v1::EngineConfig* engine) {
+  const ModelPath path = ModelPath::Parse(model);
+  engine->set_directory(path.base);
+  if (!path.adapter.empty()) engine->set_adapter(path.adapter);
   engine->set_threads(static_cast<uint32_t>(options.threads));
   engine->set_max_num_seqs(2);
   engine->set_max_context(static_cast<uint64_t>(options.longest) + 1);  // and the token of the answer
@@ -148,7 +151,7 @@ absl::StatusOr<TtftConfigs> MakeTtftConfigs(const TtftServerOptions& options, co
   gateway.set_listen(AtPort(ports.gateway));
   v1::ServedModel* model = gateway.add_models();
   model->set_name(kModel);
-  model->set_directory(options.consumer);
+  model->set_directory(ModelPath::Parse(options.consumer).base);
   model->add_decode_targets(AtPort(ports.decode));
   gateway.add_prefill_targets(AtPort(ports.prefill));
   gateway.set_request_timeout_ms(limit);
