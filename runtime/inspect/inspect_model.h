@@ -20,8 +20,8 @@ struct MemoryPlanOptions {
   int64_t context = 0;  // tokens of one sequence; 0: the model's own, at most 8192
 };
 
-// One model, with its adapter if it has one: architecture, size, weights and their types, tokenizer, bytes of KV cache per token,
-// and memory for a server of `options`. Reads headers only. An error where config.json or the weight files
+// One model, with its adapter if it has one: architecture, size, weights and their types, tokenizer, bytes of
+// KV cache per token, and memory for a server of `options`. Reads headers only. An error where config.json or the weight files
 // cannot be read; what else is wrong stands in the object's "problems", which is empty for a model
 // that loads.
 absl::StatusOr<nlohmann::ordered_json> InspectModel(const ModelPath& path, const MemoryPlanOptions& options);

@@ -37,8 +37,8 @@ struct HostModel {
 
   const HostMatrix& head() const { return config.tied_embeddings ? embedding : untied_head; }
 
-  // Reads a HuggingFace model directory and its adapter. Errors name the directory, the tensor, what was found and what
-  // was expected.
+  // Reads a HuggingFace model directory and its adapter. Errors name the directory, the tensor, what was found
+  // and what was expected.
   static absl::StatusOr<std::unique_ptr<HostModel>> Load(const ModelPath& path);
 };
 
