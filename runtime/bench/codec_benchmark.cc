@@ -68,8 +68,10 @@ class Benchmark {
     TransformerOptions options;
     options.compute = options_.compute;
     options.max_rows = std::min(options_.tokens, kMaxRows);
-    ALUDEL_ASSIGN_OR_RETURN(producer_, Transformer::Load(device_, options_.producer, options));
-    ALUDEL_ASSIGN_OR_RETURN(consumer_, Transformer::Load(device_, options_.consumer, options));
+    ALUDEL_ASSIGN_OR_RETURN(producer_,
+                            Transformer::Load(device_, ModelPath::Parse(options_.producer), options));
+    ALUDEL_ASSIGN_OR_RETURN(consumer_,
+                            Transformer::Load(device_, ModelPath::Parse(options_.consumer), options));
     const ModelConfig& config = consumer_->config();
     if (options_.tokens < 1 || options_.tokens > config.max_positions) {
       return absl::InvalidArgumentError(

@@ -11,7 +11,8 @@
 namespace aludel {
 
 struct CodecBenchmarkOptions {
-  std::string producer, consumer, codec;  // directories
+  std::string producer, consumer;  // models, as ModelPath::Parse takes them
+  std::string codec;               // directory
   std::vector<std::string> formats;
   int64_t tokens = 512;  // of the prompt, random ids
   int repeats = 5;

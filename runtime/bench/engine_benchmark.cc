@@ -114,13 +114,15 @@ class Benchmark {
           "want --requests, --own-tokens and --output-tokens above 0, --shared-tokens and --alone at least "
           "0");
     }
-    ALUDEL_ASSIGN_OR_RETURN(
-        tokenizer_, Tokenizer::Load(options_.tokenizer.empty() ? options_.model : options_.tokenizer));
+    ALUDEL_ASSIGN_OR_RETURN(tokenizer_,
+                            Tokenizer::Load(options_.tokenizer.empty() ? ModelPath::Parse(options_.model).base
+                                                                       : options_.tokenizer));
     TransformerOptions transformer;
     transformer.compute = options_.compute;
     transformer.weights = options_.weights;
     transformer.max_rows = options_.max_num_batched_tokens;
-    ALUDEL_ASSIGN_OR_RETURN(model_, Transformer::Load(device_, options_.model, transformer));
+    ALUDEL_ASSIGN_OR_RETURN(model_,
+                            Transformer::Load(device_, ModelPath::Parse(options_.model), transformer));
     if (Length() > model_->context()) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "prompt and answer have %d tokens, the model's context is %d", Length(), model_->context()));

@@ -14,7 +14,7 @@ namespace aludel {
 
 // Requests of random ids that begin with the same tokens, as with one system prompt.
 struct EngineBenchmarkOptions {
-  std::string model;      // directory
+  std::string model;      // as ModelPath::Parse takes it
   std::string tokenizer;  // directory; empty: the model's own
   int64_t requests = 64;
   int64_t alone = 0;  // how many of them are also run one at a time; 0: all

@@ -55,8 +55,8 @@ double CachedShare(const SafetensorsFile& file) {
   return static_cast<double>(count) / static_cast<double>(cached.size());
 }
 
-absl::Status DropFromCache(const std::string& directory) {
-  ALUDEL_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(directory));
+absl::Status DropFromCache(const ModelPath& path) {
+  ALUDEL_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(path));
   for (const auto& file : files.files()) {
     ::fdatasync(file->map().descriptor());  // only clean pages can be dropped
     // Pages that another core still holds in a batch survive the first call.
@@ -123,12 +123,12 @@ void ForgetPeakMemory() { std::ofstream("/proc/self/clear_refs") << "5"; }
 }  // namespace
 
 absl::StatusOr<LoadBenchmark> BenchmarkLoad(
-    const std::string& directory, const std::string& device_name, DType compute,
+    const ModelPath& path, const std::string& device_name, DType compute,
     const std::function<void(const char* stage, int64_t done, int64_t total)>& progress) {
   LoadBenchmark result;
-  ALUDEL_RETURN_IF_ERROR(DropFromCache(directory));
+  ALUDEL_RETURN_IF_ERROR(DropFromCache(path));
   {
-    ALUDEL_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(directory));
+    ALUDEL_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(path));
     for (const auto& file : files.files()) result.bytes += static_cast<int64_t>(file->size());
     const absl::Time start = absl::Now();
     int64_t before = 0;
@@ -140,7 +140,7 @@ absl::StatusOr<LoadBenchmark> BenchmarkLoad(
     result.disk_seconds = absl::ToDoubleSeconds(absl::Now() - start);
     progress("read cold", result.bytes, result.bytes);
   }
-  ALUDEL_RETURN_IF_ERROR(DropFromCache(directory));
+  ALUDEL_RETURN_IF_ERROR(DropFromCache(path));
   const absl::Time start = absl::Now();
   ALUDEL_RETURN_IF_ERROR(
       TouchMemory(result.bytes, [&](int64_t done) { progress("take memory", done, result.bytes); }));
@@ -151,10 +151,10 @@ absl::StatusOr<LoadBenchmark> BenchmarkLoad(
   ALUDEL_ASSIGN_OR_RETURN(const auto device, OpenDevice({.name = device_name}));
   TransformerOptions options;
   options.compute = compute;
-  ALUDEL_ASSIGN_OR_RETURN(
-      const auto model, Transformer::Load(device.get(), directory, options, [&](int64_t done, int64_t total) {
-        progress("load cold", done, total);
-      }));
+  ALUDEL_ASSIGN_OR_RETURN(const auto model,
+                          Transformer::Load(device.get(), path, options, [&](int64_t done, int64_t total) {
+                            progress("load cold", done, total);
+                          }));
   result.load_seconds = model->load_report().seconds;
   ALUDEL_ASSIGN_OR_RETURN(result.peak_rss_bytes, ProcessBytes("VmHWM:"));
   return result;

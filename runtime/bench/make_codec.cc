@@ -148,10 +148,10 @@ absl::StatusOr<MadeCodec> WriteFormat(const MakeCodecOptions& options,
                                       Made<EncoderWeights, DecoderWeights> made) {
   ArtifactManifest manifest;
   manifest.producer = ModelName(options.producer);
-  ALUDEL_ASSIGN_OR_RETURN(manifest.producer_hash, HashModel(options.producer));
+  ALUDEL_ASSIGN_OR_RETURN(manifest.producer_hash, HashModel(ModelPath::Parse(options.producer)));
   ArtifactDecoder entry;
   entry.consumer = ModelName(options.consumer);
-  ALUDEL_ASSIGN_OR_RETURN(entry.consumer_hash, HashModel(options.consumer));
+  ALUDEL_ASSIGN_OR_RETURN(entry.consumer_hash, HashModel(ModelPath::Parse(options.consumer)));
   ArtifactFormat& format = made.format;
   format.notes["weights"] = "random: for speed only";
   ALUDEL_ASSIGN_OR_RETURN(ArtifactWriter writer, ArtifactWriter::Begin(options.out));
@@ -171,8 +171,10 @@ absl::StatusOr<MadeCodec> WriteFormat(const MakeCodecOptions& options,
 }  // namespace
 
 absl::StatusOr<MadeCodec> MakeCodec(const MakeCodecOptions& options) {
-  ALUDEL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::Load(options.producer));
-  ALUDEL_ASSIGN_OR_RETURN(const ModelConfig consumer, ModelConfig::Load(options.consumer));
+  ALUDEL_ASSIGN_OR_RETURN(const ModelConfig config,
+                          ModelConfig::Load(ModelPath::Parse(options.producer).base));
+  ALUDEL_ASSIGN_OR_RETURN(const ModelConfig consumer,
+                          ModelConfig::Load(ModelPath::Parse(options.consumer).base));
   if (config.layers != consumer.layers || config.kv_dim() != consumer.kv_dim() ||
       config.hidden != consumer.hidden) {
     return absl::FailedPreconditionError(absl::StrCat(options.producer, " and ", options.consumer,

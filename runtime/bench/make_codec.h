@@ -11,7 +11,7 @@ namespace aludel {
 // shipping and reconstruction cost depends on shapes alone. Answers over such codes are nonsense.
 
 struct MakeCodecOptions {
-  std::string producer, consumer;  // model directories
+  std::string producer, consumer;  // models, as ModelPath::Parse takes them
   std::string out;                 // artifact directory, new or an artifact of this producer
   std::string preset = "aludel";   // or "scd", whose shape is the published one: the next four are not its
   int recomputed_layers = 2;

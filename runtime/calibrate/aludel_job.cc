@@ -65,6 +65,7 @@ class AludelCalibration {
     ALUDEL_ASSIGN_OR_RETURN(old_, FindArtifact(job_.base.out));
     work_ = job_.work.empty() ? absl::StrCat(job_.base.out, ".work") : job_.work;
     most_recomputed_ = job_.recomputed_layers.value_or(job_.max_kl.has_value() ? config.layers / 4 : 0);
+    head_tokens_ = job_.head_tokens < 0 ? kHeadTokens : job_.head_tokens;
     if (extends()) ALUDEL_RETURN_IF_ERROR(LoadFormat());
     if (most_recomputed_ < -1 || most_recomputed_ > config.layers - 2) {
       return absl::InvalidArgumentError(
@@ -107,18 +108,16 @@ class AludelCalibration {
     // As many for every structure that a search may try, so that all runs share the files.
     const int sides = std::max(most_recomputed_, producer_->config().layers / 4) + 1;
     ALUDEL_ASSIGN_OR_RETURN(states_.producer, OpenStates(work_, *producer_, prompts_.train, sides,
-                                                         "producer prefills", Progress()));
+                                                         head_tokens_, "producer prefills", Progress()));
     for (const auto& consumer : consumers_) {
-      ALUDEL_ASSIGN_OR_RETURN(
-          auto states, OpenStates(work_, *consumer, prompts_.train, sides, "consumers prefill", Progress()));
+      ALUDEL_ASSIGN_OR_RETURN(auto states, OpenStates(work_, *consumer, prompts_.train, sides, head_tokens_,
+                                                      "consumers prefill", Progress()));
       states_.consumers.push_back(std::move(states));
       ALUDEL_ASSIGN_OR_RETURN(auto probe, HandoffProbe::Create(*producer_, *consumer, prompts_.held_out,
                                                                job_.base.scd.max_answer_tokens, Progress()));
       probes_.push_back(std::move(probe));
     }
-    for (const std::vector<int32_t>& prompt : prompts_.train) {
-      states_.ids.insert(states_.ids.end(), prompt.begin(), prompt.end());
-    }
+    states_.ids = RowIds(prompts_.train, head_tokens_);
     if (job_.sensitivity_prompts > 0 && !job_.retune) ALUDEL_RETURN_IF_ERROR(CollectSensitivities());
     return absl::OkStatus();
   }
@@ -143,10 +142,12 @@ class AludelCalibration {
     SensitivityOptions options;
     options.max_answer_tokens = job_.base.scd.max_answer_tokens;
     options.seed = job_.options.training.seed;
+    options.head_tokens = head_tokens_;
     const size_t count = std::min(prompts_.train.size(), static_cast<size_t>(job_.sensitivity_prompts));
     const auto prompts = absl::MakeConstSpan(prompts_.train).first(count);
     for (size_t c = 0; c < consumers_.size(); ++c) {
-      ALUDEL_ASSIGN_OR_RETURN(const auto gradients, CacheGradient::Load(job_.base.consumers[c]));
+      ALUDEL_ASSIGN_OR_RETURN(const auto gradients,
+                              CacheGradient::Load(ModelPath::Parse(job_.base.consumers[c])));
       ALUDEL_ASSIGN_OR_RETURN(
           Sensitivity sensitivity,
           MeasureSensitivity(*consumers_[c], *gradients, prompts, states_.ranges, options, Progress()));
@@ -183,10 +184,10 @@ class AludelCalibration {
     AludelCandidate candidate;
     candidate.shape.recomputed_layers = recomputed_layers;
     candidate.shape.packing = job_.options.packing;
-    candidate.shape.head_tokens = job_.head_tokens;
-    candidate.shape.tail_tokens = job_.tail_tokens;
+    candidate.shape.head_tokens = head_tokens_;
+    candidate.shape.tail_tokens = std::max<int64_t>(0, job_.tail_tokens);
     candidate.shape.groups = MakeGroups(producer_->config(), recomputed_layers, job_.options.group_layers);
-    candidate.encoder = QuantizeTo(bytes, *analysis, *states_.producer, &candidate.shape);
+    candidate.encoder = QuantizeTo(bytes, *analysis, &candidate.shape);
     ALUDEL_RETURN_IF_ERROR(FitDecoders(*analysis, &candidate));
     ALUDEL_RETURN_IF_ERROR(Measure(&candidate));
     Report(candidate);
@@ -322,8 +323,8 @@ class AludelCalibration {
       if (trial.kl_bound() <= target) {
         low = factor;
         AludelShape cut = trial.shape;
-        bytes = EstimateBytes(QuantizeAt(trial.encoder.front().grid.step, analysis_, *states_.producer, &cut),
-                              cut, *states_.producer);
+        bytes = EstimateBytes(QuantizeAt(trial.encoder.front().grid.step, analysis_, &cut), cut.packing,
+                              analysis_.samples);
       } else {
         high = factor;
       }
@@ -353,6 +354,7 @@ class AludelCalibration {
                             LoadAludelEncoder(*old_, *format, config.kv_dim(), config.hidden));
     chosen_.shape = format->aludel;
     most_recomputed_ = chosen_.shape.recomputed_layers;
+    head_tokens_ = chosen_.shape.head_tokens;
     return job_.retune ? LoadDecoders(*format) : absl::OkStatus();
   }
 
@@ -500,6 +502,7 @@ class AludelCalibration {
   std::string work_;
   double raw_bytes_ = 0;
   int most_recomputed_ = 0;
+  int64_t head_tokens_ = 0;
   AludelAnalysis analysis_;
   std::optional<int> analyzed_;
   AludelCandidate chosen_;

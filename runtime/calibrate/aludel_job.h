@@ -11,6 +11,10 @@
 
 namespace aludel {
 
+// Attention sinks at a prompt's head are its first token and, in most models, the first delimiter behind it:
+// in TinyLlama's chat template token 5. Their keys and values resemble no other token's.
+inline constexpr int64_t kHeadTokens = 8;
+
 // aludel-calibrate --preset aludel without its command line. The user states a rate or a loss; the job finds
 // the structure and the step that meet it.
 struct AludelJob {
@@ -21,8 +25,9 @@ struct AludelJob {
   std::optional<double> max_kl;  // nats, mean over held-out answers of the worst consumer
   // Recomputed layers: one number, or the fewest up to a quarter of the model that meet max_kl.
   std::optional<int> recomputed_layers;
-  int64_t head_tokens = 0;  // recomputed ones, see KvCodec
-  int64_t tail_tokens = 0;
+  // Recomputed ones, see KvCodec; -1: as many as the preset wants, for aludel kHeadTokens and none.
+  int64_t head_tokens = -1;
+  int64_t tail_tokens = -1;
   // Prompts whose answers show where errors hurt; 0: every layer and token counts the same.
   int64_t sensitivity_prompts = 800;
   std::string tuning_data;  // question file for tuning alone, see AludelTuning; may be empty

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/codec/aludel/latent_packing.h"
-#include "runtime/codec/frame.h"
 #include "runtime/evaluate/compute_share.h"
 #include "runtime/status_macros.h"
 
@@ -13,7 +12,6 @@ namespace aludel {
 namespace {
 
 constexpr int64_t kChunk = 1024;
-constexpr int64_t kTypicalTokens = 256;
 constexpr int kUniformBits = 4;
 
 // Decoder inputs of one consumer and group: its side information, then the codes as they arrive.
@@ -222,56 +220,40 @@ absl::StatusOr<AludelAnalysis> AnalyzeAludel(const AludelStates& states, const M
                             FitEncoder(*states.producer, targets, options.recomputed_layers, groups[g],
                                        RankOf(bytes_per_token, config, groups, options), options.encoder));
     if (options.allocation == BitAllocation::kUniform) EqualiseEnergy(&fit);
+    analysis.samples.push_back(SampleLatents(fit.matrix, fit.side, fit.offset, *states.producer,
+                                             options.recomputed_layers, groups[g]));
     analysis.encoders.push_back(std::move(fit));
   }
   progress("fit encoders", static_cast<int64_t>(groups.size()), static_cast<int64_t>(groups.size()));
   return analysis;
 }
 
-AludelEncoderWeights QuantizeAt(float step, const AludelAnalysis& analysis, const StateFile& producer,
-                                AludelShape* shape) {
+AludelEncoderWeights QuantizeAt(float step, const AludelAnalysis& analysis, AludelShape* shape) {
   AludelEncoderWeights encoder;
   for (size_t g = 0; g < shape->groups.size(); ++g) {
-    encoder.push_back(
-        Quantize(analysis.encoders[g], producer, shape->recomputed_layers, shape->groups[g], step));
+    encoder.push_back(Quantize(analysis.encoders[g], analysis.samples[g], step));
     shape->groups[g].rank = encoder.back().matrix.rows;
   }
   return encoder;
 }
 
-double EstimateBytes(const AludelEncoderWeights& encoder, const AludelShape& shape,
-                     const StateFile& producer) {
-  const int64_t tokens = std::min(kTypicalTokens, producer.rows());
-  const int64_t frames = std::min<int64_t>(16, producer.rows() / tokens);
+double EstimateBytes(const AludelEncoderWeights& encoder, LatentPacking packing,
+                     absl::Span<const LatentSample> samples) {
   double bytes = 0;
-  for (size_t g = 0; g < encoder.size(); ++g) {
-    const AludelEncoderGroup& group = encoder[g];
-    std::vector<float> z(tokens * group.matrix.rows);
-    std::vector<uint8_t> payload(MaxPackedBytes(group.grid.bits, shape.packing, tokens));
-    for (int64_t i = 0; i < frames; ++i) {
-      const int64_t begin = i * (producer.rows() - tokens) / std::max<int64_t>(1, frames);
-      EncodeRows(group.matrix, group.side, group.offset, producer, shape.recomputed_layers, shape.groups[g],
-                 begin, tokens, 1, z.data());
-      bytes += static_cast<double>(
-          PackLatents(z.data(), tokens, group.grid, shape.packing, absl::MakeSpan(payload)));
-    }
-  }
-  const double headers =
-      static_cast<double>(frames) * static_cast<double>(encoder.size()) * kFrameHeaderBytes;
-  return (bytes + headers) / static_cast<double>(frames * tokens);
+  for (size_t g = 0; g < encoder.size(); ++g) bytes += PackedBytes(samples[g], encoder[g].grid, packing);
+  return bytes;
 }
 
-AludelEncoderWeights QuantizeTo(double bytes_per_token, const AludelAnalysis& analysis,
-                                const StateFile& producer, AludelShape* shape) {
+AludelEncoderWeights QuantizeTo(double bytes_per_token, const AludelAnalysis& analysis, AludelShape* shape) {
   // Bytes fall as the step grows: bisection on its logarithm.
   double low = 1e-4, high = 1e2;
   for (int i = 0; i < 24; ++i) {
     const double step = std::sqrt(low * high);
-    const AludelEncoderWeights trial = QuantizeAt(static_cast<float>(step), analysis, producer, shape);
-    (EstimateBytes(trial, *shape, producer) > bytes_per_token ? low : high) = step;
+    const AludelEncoderWeights trial = QuantizeAt(static_cast<float>(step), analysis, shape);
+    (EstimateBytes(trial, shape->packing, analysis.samples) > bytes_per_token ? low : high) = step;
     if (high / low < 1.002) break;
   }
-  return QuantizeAt(static_cast<float>(high), analysis, producer, shape);
+  return QuantizeAt(static_cast<float>(high), analysis, shape);
 }
 
 std::vector<InputScale> MeasureDecoderInputs(const AludelEncoderWeights& encoder, const AludelShape& shape,

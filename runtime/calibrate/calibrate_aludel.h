@@ -71,6 +71,7 @@ absl::StatusOr<TargetMetric> MetricOf(const AludelStates& states, size_t consume
 // Encoders of every group before they are cut to a rate, and the metric of every consumer's targets.
 struct AludelAnalysis {
   std::vector<EncoderFit> encoders;                // [groups]
+  std::vector<LatentSample> samples;               // [groups]
   std::vector<std::vector<TargetMetric>> metrics;  // [consumers][groups]
 };
 absl::StatusOr<AludelAnalysis> AnalyzeAludel(const AludelStates& states, const ModelConfig& config,
@@ -80,14 +81,13 @@ absl::StatusOr<AludelAnalysis> AnalyzeAludel(const AludelStates& states, const M
 
 // Cuts all groups by one step such that a frame of typical length takes `bytes_per_token`, headers included.
 // `shape` gets the ranks.
-AludelEncoderWeights QuantizeTo(double bytes_per_token, const AludelAnalysis& analysis,
-                                const StateFile& producer, AludelShape* shape);
-AludelEncoderWeights QuantizeAt(float step, const AludelAnalysis& analysis, const StateFile& producer,
-                                AludelShape* shape);
+AludelEncoderWeights QuantizeTo(double bytes_per_token, const AludelAnalysis& analysis, AludelShape* shape);
+AludelEncoderWeights QuantizeAt(float step, const AludelAnalysis& analysis, AludelShape* shape);
 
-// Mean payload and header bytes per token of frames of 256 tokens from calibration text.
-double EstimateBytes(const AludelEncoderWeights& encoder, const AludelShape& shape,
-                     const StateFile& producer);
+// Mean payload and header bytes per token of frames of typical length from calibration text. `samples` [groups]
+// have at least the encoder's ranks.
+double EstimateBytes(const AludelEncoderWeights& encoder, LatentPacking packing,
+                     absl::Span<const LatentSample> samples);
 
 // Mean and deviation of every group's decoder inputs, over the rows that decoders train on.
 std::vector<InputScale> MeasureDecoderInputs(const AludelEncoderWeights& encoder, const AludelShape& shape,

@@ -39,7 +39,7 @@ absl::StatusOr<size_t> EstimateBytes(const CalibrateJob& job, const ModelConfig&
   size_t models = 0;
   for (const std::string& directory : {job.producer, job.consumers.front()}) {
     std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    for (const auto& entry : std::filesystem::directory_iterator(ModelPath::Parse(directory).base, error)) {
       if (entry.path().extension() == ".safetensors") models += entry.file_size(error);
     }
     if (error) return absl::NotFoundError(absl::StrCat(directory, ": ", error.message()));

@@ -13,8 +13,8 @@ namespace aludel {
 
 // aludel-calibrate without its command line: from model directories and prompts to an artifact directory.
 struct CalibrateJob {
-  std::string producer;                // model directory
-  std::vector<std::string> consumers;  // model directories; the encoder is fitted with the first
+  std::string producer;                // model, as ModelPath::Parse takes it
+  std::vector<std::string> consumers;  // likewise; the encoder is fitted with the first
   std::string data;                    // question file
   std::string out;                     // artifact directory, replaced as a whole when everything is done
   bool add = false;                    // keep the encoders in `out` and fit decoders for `consumers` only

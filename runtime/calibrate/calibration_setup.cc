@@ -20,10 +20,7 @@ constexpr size_t kMaxDataBytes = size_t{4} << 30;
 
 }  // namespace
 
-std::string ModelName(std::string directory) {
-  while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
-  return std::filesystem::path(directory).filename().string();
-}
+std::string ModelName(const std::string& model) { return ModelPath::Parse(model).Name(); }
 
 void PrintLine(const std::string& line) { std::printf("%s\n", line.c_str()); }
 
@@ -39,7 +36,13 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> LoadPrompts(const CalibrateJob
                                                               const std::string& data, int64_t most,
                                                               const ModelConfig& config) {
   ALUDEL_ASSIGN_OR_RETURN(const std::vector<Question> questions, LoadQuestions(data, most));
-  ALUDEL_ASSIGN_OR_RETURN(const PromptWriter writer, PromptWriter::Load(job.consumers.front()));
+  ALUDEL_ASSIGN_OR_RETURN(const PromptWriter writer,
+                          PromptWriter::Load(ModelPath::Parse(job.consumers.front()).base));
+  if (std::all_of(questions.begin(), questions.end(), [](const Question& q) { return q.text.empty(); })) {
+    PrintLine(absl::StrCat("warning: ", data,
+                           " holds no {\"text\": ...} lines; codes fitted to chats alone may "
+                           "ruin plain text, program code and other languages"));
+  }
   std::vector<std::vector<int32_t>> prompts;
   for (const Question& question : questions) {
     ALUDEL_ASSIGN_OR_RETURN(std::vector<int32_t> ids, writer.Write(question));
@@ -73,14 +76,14 @@ absl::StatusOr<CalibrationPrompts> LoadCalibrationPrompts(const CalibrateJob& jo
 absl::StatusOr<std::string> DescribeData(const std::string& path) {
   ALUDEL_ASSIGN_OR_RETURN(const std::string data, ReadFile(path, kMaxDataBytes));
   const std::string hash = Sha256Hex({reinterpret_cast<const uint8_t*>(data.data()), data.size()});
-  return absl::StrCat(ModelName(path), " sha256 ", hash);
+  return absl::StrCat(std::filesystem::path(path).filename().string(), " sha256 ", hash);
 }
 
 absl::StatusOr<std::unique_ptr<Transformer>> LoadForCalibration(const CalibrateJob& job, Device* device,
-                                                                const std::string& directory) {
+                                                                const std::string& model) {
   TransformerOptions options;
   options.compute = job.compute;
-  return Transformer::Load(device, directory, options);
+  return Transformer::Load(device, ModelPath::Parse(model), options);
 }
 
 }  // namespace aludel

@@ -27,13 +27,13 @@ absl::StatusOr<CalibrationPrompts> LoadCalibrationPrompts(const CalibrateJob& jo
 int64_t TokenCount(const std::vector<std::vector<int32_t>>& prompts);
 
 absl::StatusOr<std::unique_ptr<Transformer>> LoadForCalibration(const CalibrateJob& job, Device* device,
-                                                                const std::string& directory);
+                                                                const std::string& model);
 
 // A question file by name and SHA-256.
 absl::StatusOr<std::string> DescribeData(const std::string& path);
 
-// The last component of a directory's path: how people name a model.
-std::string ModelName(std::string directory);
+// How people name a model: see ModelPath::Name.
+std::string ModelName(const std::string& model);
 
 std::string MiB(size_t bytes);
 void PrintLine(const std::string& line);

@@ -26,7 +26,7 @@ constexpr int64_t kWidthRows = 4096;
 constexpr int64_t kMaxRank = 1024;
 constexpr int kRounds = 4;
 // Attention sinks and the recent window, which KVTC leaves exact; with the last token, 16.
-constexpr int64_t kHeadTokens = 4, kTailTokens = 11;
+constexpr int64_t kPublishedHead = 4, kPublishedTail = 11;
 
 class KvtcCalibration {
  public:
@@ -47,7 +47,8 @@ class KvtcCalibration {
     ALUDEL_ASSIGN_OR_RETURN(prompts_, LoadCalibrationPrompts(job_.base, producer_->config()));
     work_ = job_.work.empty() ? absl::StrCat(job_.base.out, ".work") : job_.work;
     PrintPlan();
-    ALUDEL_ASSIGN_OR_RETURN(states_, OpenStates(work_, *producer_, prompts_.train, 0, "prefill", Progress()));
+    ALUDEL_ASSIGN_OR_RETURN(
+        states_, OpenStates(work_, *producer_, prompts_.train, 0, shape_.head_tokens, "prefill", Progress()));
     ALUDEL_ASSIGN_OR_RETURN(probe_, HandoffProbe::Create(*producer_, *consumer_, prompts_.held_out,
                                                          job_.base.scd.max_answer_tokens, Progress()));
     ALUDEL_RETURN_IF_ERROR(FitBases());
@@ -68,8 +69,8 @@ class KvtcCalibration {
 
   void PrintPlan() {
     shape_.recomputed_layers = -1;
-    shape_.head_tokens = job_.head_tokens > 0 ? job_.head_tokens : kHeadTokens;
-    shape_.tail_tokens = job_.tail_tokens > 0 ? job_.tail_tokens : kTailTokens;
+    shape_.head_tokens = job_.head_tokens < 0 ? kPublishedHead : job_.head_tokens;
+    shape_.tail_tokens = job_.tail_tokens < 0 ? kPublishedTail : job_.tail_tokens;
     shape_.groups = MakeGroups(producer_->config(), -1, job_.options.group_layers);
     const int64_t columns = Columns(shape_.groups.front());
     const int64_t tokens = TokenCount(prompts_.train);
@@ -143,12 +144,14 @@ class KvtcCalibration {
       encoder_.push_back(std::move(group.encoder));
       decoder_.push_back(std::move(group.decoder));
     }
+    std::vector<LatentSample> samples;
+    for (size_t g = 0; g < encoder_.size(); ++g) {
+      samples.push_back(SampleLatents(encoder_[g].matrix, encoder_[g].side, encoder_[g].offset, *states_,
+                                      shape_.recomputed_layers, shape_.groups[g]));
+    }
     // Few bits of a short frame are sometimes smaller as they are.
-    const auto packed = [this](LatentPacking packing) {
-      shape_.packing = packing;
-      return EstimateBytes(encoder_, shape_, *states_);
-    };
-    const bool deflate = packed(LatentPacking::kDeflate) <= packed(LatentPacking::kFixed);
+    const bool deflate = EstimateBytes(encoder_, LatentPacking::kDeflate, samples) <=
+                         EstimateBytes(encoder_, LatentPacking::kFixed, samples);
     shape_.packing = deflate ? LatentPacking::kDeflate : LatentPacking::kFixed;
     ALUDEL_ASSIGN_OR_RETURN(const auto encoder,
                             MakeAludelEncoderCodec("candidate", "", shape_, encoder_, *producer_));

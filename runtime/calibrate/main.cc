@@ -25,8 +25,8 @@ the decode servers. Point both servers' `codec` at that directory.
   aludel-calibrate --producer base --consumer chat --data calibration.jsonl --out codec
   aludel-calibrate --producer base --consumer json --data calibration.jsonl --out codec --add
 
-Prompts are lines of {"context": ..., "question": ...}, rendered with the first consumer's chat template; use text
-like the traffic you expect, a few hundred prompts or more. The second command adds a consumer without touching
+Prompts are lines of {"context": ..., "question": ...}, rendered with the first consumer's chat template, and of
+{"text": ...}; use what is like the traffic you expect and several kinds of text, a few hundred prompts or more. The second command adds a consumer without touching
 the encoder, so running prefill servers and their cached frames stay valid.
 
 Preset "aludel" (the default) sends quantized innovations of the producer's cache, which the consumer decodes with a
@@ -99,9 +99,12 @@ void AddAludelFlags(FlagSet* flags, AludelJob* job, AludelFlags* raw) {
   flags->Add("tuning-rate", "X", &job->options.tuning.learning_rate, "aludel: learning rate of tuning");
   flags->Add("tuning-stretch", "X", &job->options.tuning.stretch_weight,
              "aludel: how much a token of a prompt counts in tuning beside one of its answer");
-  flags->Add("head-tokens", "N", &job->head_tokens,
-             "aludel: tokens at the prompt's head that the consumer computes itself");
-  flags->Add("tail-tokens", "N", &job->tail_tokens, "aludel: the same at its tail, beside the last token");
+  flags->Add(
+      "head-tokens", "N", &job->head_tokens,
+      "aludel, kvtc: tokens at the prompt's head, where attention sinks are, that the consumer computes "
+      "itself; -1: 8, kvtc 4");
+  flags->Add("tail-tokens", "N", &job->tail_tokens,
+             "aludel, kvtc: the same at its tail, beside the last token; -1: none, kvtc 11");
   flags->Add("sensitivity-prompts", "N", &job->sensitivity_prompts,
              "aludel: prompts whose answers show where errors hurt; 0: all layers and tokens count alike");
   flags->Add("packing", "NAME", &raw->packing, "aludel: deflate (entropy-coded) or fixed (bit widths)");
@@ -114,12 +117,13 @@ absl::Status ReadAludelFlags(const AludelFlags& raw, int64_t seed, AludelJob* jo
     return absl::InvalidArgumentError("--max-kl and --bytes-per-token exclude each other");
   }
   if (raw.max_kl < 0 || raw.bytes_per_token < 0 || raw.group_layers < 0 || job->sensitivity_prompts < 0 ||
-      job->head_tokens < 0 || job->tail_tokens < 0 || job->options.training.steps < 1 ||
+      job->head_tokens < -1 || job->head_tokens > UINT16_MAX || job->tail_tokens < -1 ||
+      job->tail_tokens > UINT16_MAX || job->options.training.steps < 1 ||
       !(job->options.compute_share >= 0) || job->options.tuning.passes < 0 ||
       !(job->options.tuning.learning_rate > 0) || !(job->options.tuning.stretch_weight >= 0)) {
     return absl::InvalidArgumentError(
         "want --max-kl, --bytes-per-token, --group-layers, --compute-share, --tuning and --tuning-stretch at "
-        "least 0, --steps and --tuning-rate above 0");
+        "least 0, --head-tokens and --tail-tokens -1 to 65535, --steps and --tuning-rate above 0");
   }
   if (job->options.linear && (job->retune || !job->tuning_data.empty())) {
     return absl::InvalidArgumentError(
@@ -174,8 +178,9 @@ absl::Status Run(int argc, char** argv) {
   std::string storage = "bf16";
   MachineFlags machine;
   FlagSet flags(kUsage);
-  flags.Add("producer", "DIR", &job.producer, "model directory of the prefill side");
-  flags.AddList("consumer", "DIR", &job.consumers, "model directory of a decode side; may be repeated");
+  flags.Add("producer", "DIR", &job.producer, "model of the prefill side: its directory");
+  flags.AddList("consumer", "DIR", &job.consumers,
+                "model of a decode side, BASE+ADAPTER with a LoRA adapter; may be repeated");
   flags.Add("data", "FILE", &job.data, "calibration prompts, JSON lines");
   flags.Add("out", "DIR", &job.out, "artifact directory to write");
   flags.Add("add", &job.add, "add the consumers to the artifact in --out; its encoders stay as they are");

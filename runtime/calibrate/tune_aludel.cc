@@ -26,7 +26,8 @@ class Job {
     const auto rows = TrainingRows(producer);
     size_t trained = 0;
     for (int64_t row = 0; trained < tuning_.prompts.size(); ++trained) {
-      row += static_cast<int64_t>(tuning_.prompts[trained].size());
+      const size_t tokens = tuning_.prompts[trained].size();
+      row += static_cast<int64_t>(tokens) - producer.HeadTokens(tokens);
       if (row > rows) break;
     }
     if (tuning_.options.passes > 0) {
@@ -44,13 +45,14 @@ class Job {
  private:
   absl::Status Chunk(absl::Span<const std::vector<int32_t>> prompts, std::vector<DecoderTuner>* tuners) {
     const std::string directory = absl::StrCat(tuning_.work, "/tuning");
+    const int64_t head = tuning_.states->producer->head();
     ALUDEL_ASSIGN_OR_RETURN(const auto producer,
-                            OpenStates(directory, *tuning_.producer, prompts, tuning_.side_layers,
+                            OpenStates(directory, *tuning_.producer, prompts, tuning_.side_layers, head,
                                        "producer prefills more text", progress_));
     std::vector<std::unique_ptr<StateFile>> consumers;
     for (const auto& consumer : tuning_.consumers) {
       ALUDEL_ASSIGN_OR_RETURN(auto states, OpenStates(directory, *consumer, prompts, tuning_.side_layers,
-                                                      "consumers prefill more text", progress_));
+                                                      head, "consumers prefill more text", progress_));
       consumers.push_back(std::move(states));
     }
     // The files are mapped and need their names no longer.
@@ -64,7 +66,8 @@ class Job {
                     std::vector<DecoderTuner>* tuners) {
     for (size_t c = 0; c < tuners->size(); ++c) {
       // One consumer's at a time: they take as much as the model again.
-      ALUDEL_ASSIGN_OR_RETURN(const auto weights, CacheGradient::Load(tuning_.directories[c]));
+      ALUDEL_ASSIGN_OR_RETURN(const auto weights,
+                              CacheGradient::Load(ModelPath::Parse(tuning_.directories[c])));
       ALUDEL_ASSIGN_OR_RETURN(
           const std::vector<TuningPrompt> answered,
           AnswerPrompts(*weights, *consumers[c], prompts, tuning_.max_answer_tokens, progress_));

@@ -19,7 +19,7 @@ inline constexpr size_t kTuningChunk = 400;
 struct AludelTuning {
   Transformer* producer = nullptr;
   absl::Span<const std::unique_ptr<Transformer>> consumers;
-  std::vector<std::string> directories;  // [consumers] of their weights, read again as f32
+  std::vector<std::string> directories;  // [consumers] as ModelPath::Parse takes them, read again as f32
   const AludelStates* states = nullptr;
   absl::Span<const std::vector<int32_t>> prompts;       // that the states hold
   absl::Span<const std::vector<int32_t>> more_prompts;  // that they do not

@@ -1,41 +1,32 @@
 #include "runtime/evaluate/evaluate.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <memory>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "runtime/codec/codec.h"
 #include "runtime/codec/handoff.h"
-#include "runtime/codec/open_codec.h"
 #include "runtime/evaluate/compute_share.h"
 #include "runtime/evaluate/evaluation_log.h"
-#include "runtime/evaluate/in_process_handoff.h"
 #include "runtime/evaluate/oracle.h"
+#include "runtime/evaluate/pair_under_test.h"
 #include "runtime/evaluate/questions.h"
+#include "runtime/evaluate/text_perplexity.h"
 #include "runtime/files/json_reader.h"
-#include "runtime/model/transformer_options.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
 namespace {
 
 constexpr int kBlockTokens = 16;
-// Text tokens whose logits are in memory at once.
-constexpr int64_t kScoredTogether = 32;
-constexpr size_t kMaxTextBytes = size_t{1} << 30;
+constexpr size_t kMaxFileBytes = size_t{1} << 30;
 
-using Clock = std::chrono::steady_clock;
-
-// A format under test with what it has shown so far.
+// What a format has shown so far.
 struct Contestant {
-  std::string name;
-  std::unique_ptr<KvCodec> encoder;  // null: a control
-  std::unique_ptr<KvCodec> decoder;
-  const ArtifactFormat* format = nullptr;  // null: not of an artifact
+  const FormatUnderTest* format = nullptr;
   double bytes = 0;
   double handed_over = 0;  // tokens
   double encode_seconds = 0;
@@ -43,7 +34,7 @@ struct Contestant {
   std::vector<double> f1, em;                   // per question
   std::vector<double> kl_sums, answer_lengths;  // per question
   std::vector<double> kl, tv;                   // per answer token
-  std::vector<double> text_nats;                // per scored text token
+  std::vector<double> ppl;                      // per text
   std::vector<LayerError> errors;               // per layer
   std::vector<Share> shares;
 
@@ -90,45 +81,36 @@ class Evaluation {
       ALUDEL_RETURN_IF_ERROR(Add(record));
     }
     progress_("questions", total, total, Scores());
-    if (!job_.text.empty()) ALUDEL_RETURN_IF_ERROR(ScoreText());
+    ALUDEL_RETURN_IF_ERROR(ScoreTexts());
     return Report();
   }
 
  private:
   absl::Status Load() {
-    TransformerOptions options;
-    options.compute = job_.compute;
-    options.weights = job_.weights;
-    options.max_rows = job_.max_num_batched_tokens;
-    ALUDEL_ASSIGN_OR_RETURN(producer_, Transformer::Load(device_, job_.producer, options));
-    ALUDEL_ASSIGN_OR_RETURN(consumer_, Transformer::Load(device_, job_.consumer, options));
     ALUDEL_ASSIGN_OR_RETURN(questions_, LoadQuestions(job_.qa, job_.questions));
-    ALUDEL_ASSIGN_OR_RETURN(PromptWriter writer, PromptWriter::Load(job_.consumer));
-    writer_ = std::make_unique<PromptWriter>(std::move(writer));
-    ALUDEL_RETURN_IF_ERROR(OpenFormats());
-    const int64_t blocks = consumer_->config().max_positions / kBlockTokens + 1;
-    ALUDEL_ASSIGN_OR_RETURN(
-        producer_pool_,
-        BlockPool::Create(device_, producer_->MakeKvLayout(blocks, kBlockTokens, DType::kBf16)));
-    ALUDEL_ASSIGN_OR_RETURN(
-        consumer_pool_,
-        BlockPool::Create(device_, consumer_->MakeKvLayout(blocks, kBlockTokens, DType::kBf16)));
-    ALUDEL_ASSIGN_OR_RETURN(meter_, LayerErrorMeter::Create(*consumer_, *consumer_pool_));
+    for (size_t i = 0; i < questions_.size(); ++i) {
+      if (questions_[i].text.empty()) continue;
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "--qa %s: entry %d is a text without a question; texts are measured by --text", job_.qa, i + 1));
+    }
+    ALUDEL_ASSIGN_OR_RETURN(pair_, PairUnderTest::Load(job_, device_));
+    for (const FormatUnderTest& format : pair_->formats()) contestants_.push_back({&format});
+    ALUDEL_ASSIGN_OR_RETURN(meter_, LayerErrorMeter::Create(pair_->consumer(), pair_->consumer_pool()));
     return absl::OkStatus();
   }
 
   // What the records of this evaluation depend on, as one line.
   absl::StatusOr<std::string> Describe() const {
-    ALUDEL_ASSIGN_OR_RETURN(const std::string qa, ReadFile(job_.qa, kMaxTextBytes));
+    ALUDEL_ASSIGN_OR_RETURN(const std::string qa, ReadFile(job_.qa, kMaxFileBytes));
     std::string manifest;
     if (!job_.codec.empty()) {
-      ALUDEL_ASSIGN_OR_RETURN(manifest, ReadFile(job_.codec + "/" + kArtifactManifest, kMaxTextBytes));
+      ALUDEL_ASSIGN_OR_RETURN(manifest, ReadFile(job_.codec + "/" + kArtifactManifest, kMaxFileBytes));
     }
     std::vector<std::string> names;
-    for (const Contestant& contestant : contestants_) names.push_back(contestant.name);
+    for (const Contestant& contestant : contestants_) names.push_back(contestant.format->name);
     return absl::StrFormat(
         "producer %s consumer %s codec %08x questions %08x %s chunk %d answers %d formats %s",
-        producer_->hash(), consumer_->hash(), Checksum(manifest), Checksum(qa),
+        pair_->producer().hash(), pair_->consumer().hash(), Checksum(manifest), Checksum(qa),
         Name(job_.weights.value_or(FormatOf(job_.compute))), job_.max_num_batched_tokens,
         job_.max_answer_tokens, absl::StrJoin(names, ","));
   }
@@ -137,129 +119,60 @@ class Evaluation {
     return Crc32c(0, absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
   }
 
-  absl::Status OpenFormats() {
-    ALUDEL_ASSIGN_OR_RETURN(std::vector<std::string> names, ListFormats(job_.codec, consumer_->hash()));
-    ALUDEL_ASSIGN_OR_RETURN(const std::vector<std::string> controls,
-                            ListControls(job_.codec, consumer_->hash()));
-    const auto is_control = [&controls](const std::string& name) {
-      return std::find(controls.begin(), controls.end(), name) != controls.end();
-    };
-    const std::vector<std::string> baselines = ListBaselines();
-    names.insert(names.end(), baselines.begin(), baselines.end());
-    names.insert(names.end(), controls.begin(), controls.end());
-    if (job_.formats != "all") names = absl::StrSplit(job_.formats, ',', absl::SkipEmpty());
-    if (!job_.codec.empty()) {
-      ALUDEL_ASSIGN_OR_RETURN(manifest_, LoadArtifactManifest(job_.codec));
-    }
-    for (const std::string& name : names) {
-      Contestant contestant;
-      if (const auto format = manifest_.Find(name); format.ok()) contestant.format = *format;
-      if (!is_control(name)) {
-        ALUDEL_ASSIGN_OR_RETURN(contestant.encoder,
-                                OpenCodec(name, job_.codec, CodecSide::kProducer, *producer_));
-      }
-      ALUDEL_ASSIGN_OR_RETURN(contestant.decoder,
-                              OpenCodec(name, job_.codec, CodecSide::kConsumer, *consumer_));
-      contestant.name = contestant.decoder->name();
-      contestants_.push_back(std::move(contestant));
-    }
-    if (contestants_.empty()) return absl::InvalidArgumentError("--formats names no format");
-    return absl::OkStatus();
-  }
-
-  // What one contestant's encoder made of a prompt.
-  struct Encoded {
-    std::vector<StoredFrame> frames;
-    double bytes = 0;
-    double seconds = 0;
-  };
-
-  // Encodes tokens [0, tokens) of `ids` once for every contestant that ships anything. [contestants]
-  absl::StatusOr<std::vector<Encoded>> EncodeAll(absl::Span<const int32_t> ids, int64_t tokens) {
-    std::vector<std::unique_ptr<FrameStore>> stores(contestants_.size());
-    std::vector<EncodeTask> tasks;
-    std::vector<Encoded> encoded(contestants_.size());
-    for (size_t i = 0; i < contestants_.size(); ++i) {
-      if (contestants_[i].encoder == nullptr) continue;
-      stores[i] = std::make_unique<FrameStore>(*contestants_[i].encoder);
-      tasks.push_back({contestants_[i].encoder.get(), stores[i].get(),
-                       HandedOver(*contestants_[i].encoder, tokens + 1).end, &encoded[i].seconds});
-    }
-    ALUDEL_RETURN_IF_ERROR(EncodePrompt(*producer_, *producer_pool_, ids, tokens, absl::MakeSpan(tasks)));
-    for (size_t i = 0; i < contestants_.size(); ++i) {
-      if (stores[i] == nullptr) continue;
-      encoded[i].bytes = static_cast<double>(stores[i]->total_bytes());
-      encoded[i].frames = stores[i]->frames();
-    }
-    return encoded;
-  }
-
-  // Fills the cache of tokens [0, tokens), recomputed tokens included. Seconds of everything but the tail.
-  absl::StatusOr<double> Reconstruct(const Contestant& contestant, const std::vector<StoredFrame>& frames,
-                                     absl::Span<const int32_t> ids, int64_t tokens, const BlockTable& table) {
-    const TokenRange range = HandedOver(*contestant.decoder, tokens + 1);
-    const KvTarget target{consumer_.get(), consumer_pool_.get(), table.ids(), ids, range.end, range.begin};
-    const Clock::time_point start = Clock::now();
-    if (range.tokens() > 0) ALUDEL_RETURN_IF_ERROR(ApplyFrames(frames, *contestant.decoder, target));
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    ALUDEL_RETURN_IF_ERROR(
-        RunTokens(*consumer_, *consumer_pool_, table.ids(), ids, range.end, tokens, nullptr, nullptr));
-    return seconds;
-  }
-
   std::string Text(const std::vector<int32_t>& tokens) const {
-    return AnswerText(writer_->tokenizer().Decode(tokens, /*skip_special_tokens=*/true));
+    return AnswerText(pair_->writer().tokenizer().Decode(tokens, /*skip_special_tokens=*/true));
   }
 
   absl::StatusOr<QuestionRecord> AskQuestion(const Question& question) {
-    ALUDEL_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, writer_->Write(question));
+    ALUDEL_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, pair_->writer().Write(question));
     const int64_t tokens = static_cast<int64_t>(prompt.size()) - 1;
     const int64_t room = tokens + 1 + job_.max_answer_tokens;
-    if (tokens < 1 || room > consumer_->config().max_positions) {
+    if (tokens < 1 || room > pair_->consumer().config().max_positions) {
       return absl::InvalidArgumentError(
           absl::StrFormat("%s: a prompt has %d tokens; with an answer of %d the model holds %d", job_.qa,
-                          prompt.size(), job_.max_answer_tokens, consumer_->config().max_positions));
+                          prompt.size(), job_.max_answer_tokens, pair_->consumer().config().max_positions));
     }
     BlockTable table;
-    ALUDEL_RETURN_IF_ERROR(table.Grow(*consumer_pool_, room));
-    ALUDEL_RETURN_IF_ERROR(
-        RunTokens(*consumer_, *consumer_pool_, table.ids(), prompt, 0, tokens, nullptr, nullptr));
-    ALUDEL_ASSIGN_OR_RETURN(const Answer oracle, AnswerGreedily(*consumer_, *consumer_pool_, table.ids(),
-                                                                prompt, job_.max_answer_tokens));
+    ALUDEL_RETURN_IF_ERROR(table.Grow(pair_->consumer_pool(), room));
+    ALUDEL_RETURN_IF_ERROR(RunTokens(pair_->consumer(), pair_->consumer_pool(), table.ids(), prompt, 0,
+                                     tokens, nullptr, nullptr));
+    ALUDEL_ASSIGN_OR_RETURN(const Answer oracle, AnswerGreedily(pair_->consumer(), pair_->consumer_pool(),
+                                                                table.ids(), prompt, job_.max_answer_tokens));
     ALUDEL_RETURN_IF_ERROR(meter_->RememberOracle(table.ids(), prompt, oracle));
     QuestionRecord record;
     record.prompt_tokens = static_cast<int64_t>(prompt.size());
     record.f1 = AnswerF1(Text(oracle.tokens), question.answers);
     record.em = AnswerExactMatch(Text(oracle.tokens), question.answers);
 
-    ALUDEL_ASSIGN_OR_RETURN(const std::vector<Encoded> encoded, EncodeAll(prompt, tokens));
+    ALUDEL_ASSIGN_OR_RETURN(const std::vector<EncodedPrompt> encoded, pair_->EncodeAll(prompt, tokens));
     for (size_t i = 0; i < contestants_.size(); ++i) {
-      ALUDEL_ASSIGN_OR_RETURN(FormatRecord format, TryFormat(contestants_[i], encoded[i], question, prompt,
-                                                             tokens, oracle, table));
-      record.formats.push_back(std::move(format));
+      ALUDEL_ASSIGN_OR_RETURN(FormatRecord shown, TryFormat(*contestants_[i].format, encoded[i], question,
+                                                            prompt, tokens, oracle, table));
+      record.formats.push_back(std::move(shown));
     }
     return record;
   }
 
-  absl::StatusOr<FormatRecord> TryFormat(const Contestant& contestant, const Encoded& encoded,
+  absl::StatusOr<FormatRecord> TryFormat(const FormatUnderTest& format, const EncodedPrompt& encoded,
                                          const Question& question, const std::vector<int32_t>& prompt,
                                          int64_t tokens, const Answer& oracle, const BlockTable& table) {
     FormatRecord record;
     record.bytes = encoded.bytes;
     record.encode_seconds = encoded.seconds;
-    record.shares = SplitBytes(encoded.frames, contestant.format, consumer_->config());
+    record.shares = SplitBytes(encoded.frames, format.format, pair_->consumer().config());
     ALUDEL_ASSIGN_OR_RETURN(record.reconstruct_seconds,
-                            Reconstruct(contestant, encoded.frames, prompt, tokens, table));
-    const TokenRange range = HandedOver(*contestant.decoder, tokens + 1);
+                            pair_->Reconstruct(format, encoded.frames, prompt, tokens, table));
+    const TokenRange range = HandedOver(*format.decoder, tokens + 1);
     record.handed_over = range.tokens();
     ALUDEL_ASSIGN_OR_RETURN(record.errors, meter_->Measure(table.ids(), range.begin, range.end));
-    ALUDEL_ASSIGN_OR_RETURN(const Divergence divergence,
-                            CompareWithOracle(*consumer_, *consumer_pool_, table.ids(), prompt, oracle));
+    ALUDEL_ASSIGN_OR_RETURN(
+        const Divergence divergence,
+        CompareWithOracle(pair_->consumer(), pair_->consumer_pool(), table.ids(), prompt, oracle));
     record.kl = divergence.kl;
     record.tv = divergence.tv;
-    ALUDEL_ASSIGN_OR_RETURN(record.answer,
-                            AnswerAfterComparison(*consumer_, *consumer_pool_, table.ids(), prompt, oracle,
-                                                  divergence, job_.max_answer_tokens));
+    ALUDEL_ASSIGN_OR_RETURN(
+        record.answer, AnswerAfterComparison(pair_->consumer(), pair_->consumer_pool(), table.ids(), prompt,
+                                             oracle, divergence, job_.max_answer_tokens));
     record.f1 = AnswerF1(Text(record.answer), question.answers);
     record.em = AnswerExactMatch(Text(record.answer), question.answers);
     return record;
@@ -277,58 +190,15 @@ class Evaluation {
     return absl::OkStatus();
   }
 
-  // Nats of tokens [begin, end) of `ids`, each after all before it; tokens [0, begin - 1) are in the cache.
-  absl::Status ScoreTokens(absl::Span<const int32_t> ids, int64_t begin, const BlockTable& table,
-                           std::vector<double>* nats) {
-    const auto end = static_cast<int64_t>(ids.size());
-    std::vector<float> logits;
-    const auto vocab = static_cast<size_t>(consumer_->config().vocab);
-    for (int64_t at = begin - 1; at + 1 < end;) {
-      // One item per token, because each wants its logits; a layer's keys are all written before it attends.
-      std::vector<BatchItem> items(std::min({kScoredTogether, consumer_->options().max_rows, end - 1 - at}));
-      for (size_t i = 0; i < items.size(); ++i) {
-        items[i].ids = ids.subspan(at + static_cast<int64_t>(i), 1);
-        items[i].position = at + static_cast<int64_t>(i);
-        items[i].blocks = table.ids();
-        items[i].wants_logits = true;
-      }
-      ALUDEL_RETURN_IF_ERROR(consumer_->Forward(absl::MakeSpan(items), *consumer_pool_, &logits));
-      for (size_t i = 0; i < items.size(); ++i) {
-        nats->push_back(
-            NegativeLogProbability(absl::MakeConstSpan(logits).subspan(i * vocab, vocab), ids[++at]));
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status ScoreText() {
-    ALUDEL_ASSIGN_OR_RETURN(const std::string text, ReadFile(job_.text, kMaxTextBytes));
-    ALUDEL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
-                            writer_->tokenizer().Encode(text, /*add_special_tokens=*/true));
-    const int64_t window = std::min(job_.window_tokens, consumer_->config().max_positions);
-    const int64_t windows = std::min(job_.text_windows, static_cast<int64_t>(ids.size()) / window);
-    if (windows < 1) {
-      return absl::InvalidArgumentError(absl::StrFormat("%s holds %d tokens, want at least one window of %d",
-                                                        job_.text, ids.size(), window));
-    }
-    for (int64_t w = 0; w < windows; ++w) {
-      if (!progress_("text windows", w, windows, "")) return Cancelled();
-      const absl::Span<const int32_t> part = absl::MakeConstSpan(ids).subspan(w * window, window);
-      const int64_t handed_over = window / 2 - 1;
-      BlockTable table;
-      ALUDEL_RETURN_IF_ERROR(table.Grow(*consumer_pool_, window));
-      ALUDEL_RETURN_IF_ERROR(
-          RunTokens(*consumer_, *consumer_pool_, table.ids(), part, 0, handed_over, nullptr, nullptr));
-      ALUDEL_RETURN_IF_ERROR(ScoreTokens(part, handed_over + 1, table, &oracle_nats_));
-      // Codes of text count neither in bytes nor in speed: those are of the questions.
-      ALUDEL_ASSIGN_OR_RETURN(const std::vector<Encoded> encoded, EncodeAll(part, handed_over));
+  absl::Status ScoreTexts() {
+    for (const std::string& file : job_.texts) {
+      ALUDEL_ASSIGN_OR_RETURN(TextNats nats,
+                              ScoreText(*pair_, file, job_.text_windows, job_.window_tokens, progress_));
+      texts_.push_back({std::filesystem::path(file).filename().string(), std::exp(Mean(nats.oracle))});
       for (size_t i = 0; i < contestants_.size(); ++i) {
-        Contestant& contestant = contestants_[i];
-        ALUDEL_RETURN_IF_ERROR(Reconstruct(contestant, encoded[i].frames, part, handed_over, table).status());
-        ALUDEL_RETURN_IF_ERROR(ScoreTokens(part, handed_over + 1, table, &contestant.text_nats));
+        contestants_[i].ppl.push_back(std::exp(Mean(nats.formats[i])));
       }
     }
-    progress_("text windows", windows, windows, "");
     return absl::OkStatus();
   }
 
@@ -337,7 +207,7 @@ class Evaluation {
     constexpr size_t kShown = 3;
     std::string text = absl::StrFormat("F1 oracle %.3f", Mean(oracle_f1_));
     for (size_t i = 0; i < std::min(kShown, contestants_.size()); ++i) {
-      absl::StrAppendFormat(&text, ", %s %.3f", contestants_[i].name, Mean(contestants_[i].f1));
+      absl::StrAppendFormat(&text, ", %s %.3f", contestants_[i].format->name, Mean(contestants_[i].f1));
     }
     return text;
   }
@@ -346,7 +216,7 @@ class Evaluation {
   std::optional<double> ExpectedKl(const ArtifactFormat& format) const {
     if (format.kind != ArtifactKind::kAludel) return std::nullopt;
     for (const ArtifactDecoder& decoder : format.decoders) {
-      if (decoder.consumer_hash == consumer_->hash() && decoder.expected.has_value())
+      if (decoder.consumer_hash == pair_->consumer().hash() && decoder.expected.has_value())
         return decoder.expected->kl;
     }
     return std::nullopt;
@@ -356,7 +226,7 @@ class Evaluation {
     const std::optional<double> own = ExpectedKl(format);
     if (!own.has_value()) return std::nullopt;
     int tier = 0;
-    for (const ArtifactFormat& other : manifest_.formats)
+    for (const ArtifactFormat& other : pair_->manifest().formats)
       tier += ExpectedKl(other).value_or(0) > *own ? 1 : 0;
     return tier;
   }
@@ -364,14 +234,15 @@ class Evaluation {
   FormatResult Result(const Contestant& c, double raw_bytes) const {
     const double prompt_tokens = Sum(prompt_lengths_);
     FormatResult result;
-    result.name = c.name;
-    if (c.format != nullptr) {
-      result.tier = TierOf(*c.format);
-      result.max_kl = c.format->max_kl;
+    const KvCodec& decoder = *c.format->decoder;
+    result.name = c.format->name;
+    if (const ArtifactFormat* const format = c.format->format; format != nullptr) {
+      result.tier = TierOf(*format);
+      result.max_kl = format->max_kl;
     }
-    result.recomputed_tokens = 1 + c.decoder->recomputed_head_tokens() + c.decoder->recomputed_tail_tokens();
-    result.recomputed_layers = c.decoder->recomputed_layers();
-    result.consumer_compute_share = MeanComputeShare(consumer_->config(), *c.decoder, prompt_lengths_);
+    result.recomputed_tokens = 1 + decoder.recomputed_head_tokens() + decoder.recomputed_tail_tokens();
+    result.recomputed_layers = decoder.recomputed_layers();
+    result.consumer_compute_share = MeanComputeShare(pair_->consumer().config(), decoder, prompt_lengths_);
     result.bytes_per_token = c.bytes / prompt_tokens;
     result.bytes_vs_raw = c.bytes / raw_bytes;
     result.f1 = Mean(c.f1);
@@ -384,7 +255,7 @@ class Evaluation {
     result.kl_ci95 = BootstrapMean(c.kl_sums, c.answer_lengths, job_.seed);
     result.kl_p95 = Percentile(c.kl, 0.95);
     result.tv = Mean(c.tv);
-    if (!c.text_nats.empty()) result.ppl = std::exp(Mean(c.text_nats));
+    result.ppl = c.ppl;
     if (c.encode_seconds > 0) result.encode_tokens_per_s = c.handed_over / c.encode_seconds;
     if (c.reconstruct_seconds > 0) result.reconstruct_tokens_per_s = c.handed_over / c.reconstruct_seconds;
     result.layer_errors = c.errors;
@@ -401,8 +272,8 @@ class Evaluation {
     EvaluateReport report;
     report.producer = job_.producer;
     report.consumer = job_.consumer;
-    report.producer_hash = producer_->hash();
-    report.consumer_hash = consumer_->hash();
+    report.producer_hash = pair_->producer().hash();
+    report.consumer_hash = pair_->consumer().hash();
     report.compute = Name(job_.compute);
     report.questions = static_cast<int64_t>(questions_.size());
     report.prompt_tokens = static_cast<int64_t>(Sum(prompt_lengths_) + 0.5);
@@ -410,9 +281,9 @@ class Evaluation {
     report.oracle_f1 = Mean(oracle_f1_);
     report.oracle_f1_ci95 = BootstrapMean(oracle_f1_, {}, job_.seed);
     report.oracle_em = Mean(oracle_em_);
-    if (!oracle_nats_.empty()) report.oracle_ppl = std::exp(Mean(oracle_nats_));
+    report.texts = texts_;
     // Raw bytes of all prompt tokens, without headers: a figure of the model, not of a format.
-    const KvLayout layout = consumer_->MakeKvLayout(1, kBlockTokens, DType::kBf16);
+    const KvLayout layout = pair_->consumer().MakeKvLayout(1, kBlockTokens, DType::kBf16);
     const double raw_bytes = Sum(prompt_lengths_) * static_cast<double>(layout.bytes_per_token());
     for (const Contestant& contestant : contestants_) {
       report.formats.push_back(Result(contestant, raw_bytes));
@@ -423,14 +294,12 @@ class Evaluation {
   const EvaluateJob& job_;
   Device* device_;
   const EvaluateProgress& progress_;
-  std::unique_ptr<Transformer> producer_, consumer_;
-  std::unique_ptr<BlockPool> producer_pool_, consumer_pool_;
-  std::unique_ptr<PromptWriter> writer_;
   std::vector<Question> questions_;
-  ArtifactManifest manifest_;
+  std::unique_ptr<PairUnderTest> pair_;
   std::vector<Contestant> contestants_;
   std::unique_ptr<LayerErrorMeter> meter_;
-  std::vector<double> oracle_f1_, oracle_em_, prompt_lengths_, oracle_nats_;
+  std::vector<double> oracle_f1_, oracle_em_, prompt_lengths_;
+  std::vector<TextResult> texts_;
 };
 
 }  // namespace

@@ -20,11 +20,11 @@ namespace aludel {
 // questions. Every format goes through its serialized frames. All of a prompt but its last token is
 // handed over.
 struct EvaluateJob {
-  std::string producer;  // model directory
-  std::string consumer;  // model directory
-  std::string codec;     // artifact directory, or "" for formats that need none
-  std::string qa;        // question file
-  std::string text;      // plain text for perplexity, or ""
+  std::string producer;            // model, as ModelPath::Parse takes it
+  std::string consumer;            // likewise
+  std::string codec;               // artifact directory, or "" for formats that need none
+  std::string qa;                  // question file
+  std::vector<std::string> texts;  // files of plain text for perplexity; may be empty
   // "all", or a comma-separated list of formats and controls.
   std::string formats = "all";
   int64_t questions = 0;  // 0: all
@@ -58,11 +58,17 @@ struct FormatResult {
   Interval kl_ci95;
   double kl_p95 = 0;
   double tv = 0;
-  std::optional<double> ppl;
+  std::vector<double> ppl;  // of EvaluateReport::texts
   double encode_tokens_per_s = 0;
   double reconstruct_tokens_per_s = 0;
   std::vector<LayerError> layer_errors;  // per layer
   std::vector<Share> shares;             // of bytes_per_token
+};
+
+// Perplexity of a text on the consumer's own cache.
+struct TextResult {
+  std::string name;  // of the file
+  double oracle_ppl = 0;
 };
 
 struct EvaluateReport {
@@ -73,7 +79,7 @@ struct EvaluateReport {
   double oracle_f1 = 0;
   Interval oracle_f1_ci95;
   double oracle_em = 0;
-  std::optional<double> oracle_ppl;
+  std::vector<TextResult> texts;
   std::vector<FormatResult> formats;
 };
 

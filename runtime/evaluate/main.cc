@@ -29,15 +29,17 @@ absl::Status Run(int argc, char** argv) {
   int64_t seed = 1;
   MachineFlags machine;
   FlagSet flags(kUsage);
-  flags.Add("producer", "DIR", &job.producer, "model directory of the prefill side");
-  flags.Add("consumer", "DIR", &job.consumer, "model directory of the decode side");
+  flags.Add("producer", "DIR", &job.producer, "model of the prefill side: its directory");
+  flags.Add("consumer", "DIR", &job.consumer, "model of the decode side, BASE+ADAPTER with a LoRA adapter");
   flags.Add("codec", "DIR", &job.codec, "artifact directory; without it raw, int8 and int4 can be measured");
   flags.Add("qa", "FILE", &job.qa, "questions, JSON lines");
-  flags.Add("text", "FILE", &job.text, "plain text for perplexity; optional");
+  flags.AddList(
+      "text", "FILE", &job.texts,
+      "plain text for perplexity; may be repeated: prose, code and other languages fare differently");
   flags.Add("formats", "LIST", &job.formats, "comma-separated formats and controls, or all");
   flags.Add("out", "DIR", &out, "where report.json, report.md and report.html go");
   flags.Add("questions", "N", &job.questions, "use the first N questions; 0: all");
-  flags.Add("text-windows", "N", &job.text_windows, "windows of text at most");
+  flags.Add("text-windows", "N", &job.text_windows, "windows of each text at most");
   flags.Add("window-tokens", "N", &job.window_tokens, "tokens of a window; its first half is handed over");
   flags.Add("max-answer-tokens", "N", &max_answer_tokens, "length at which answers are cut");
   flags.Add("max-num-batched-tokens", "N", &job.max_num_batched_tokens,

@@ -17,7 +17,8 @@ constexpr size_t kMaxLineBytes = size_t{16} << 20;
 
 absl::StatusOr<std::string> Text(const nlohmann::json& object, const char* name, const std::string& origin) {
   if (FindMember(object, name) == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(origin, ": ", name, " is missing, want a string"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(origin, ": ", name, " is missing, want context and question, or text"));
   }
   return StringMember(object, name, "", origin);
 }
@@ -28,6 +29,11 @@ absl::StatusOr<Question> ParseLine(const std::string& line, const std::string& o
     return absl::InvalidArgumentError(absl::StrCat(origin, " is ", DescribeJson(object), ", want an object"));
   }
   Question question;
+  if (FindMember(object, "text") != nullptr) {
+    ALUDEL_ASSIGN_OR_RETURN(question.text, Text(object, "text", origin));
+    if (question.text.empty()) return absl::InvalidArgumentError(absl::StrCat(origin, ": text is empty"));
+    return question;
+  }
   ALUDEL_ASSIGN_OR_RETURN(question.context, Text(object, "context", origin));
   ALUDEL_ASSIGN_OR_RETURN(question.question, Text(object, "question", origin));
   const nlohmann::json* answers = FindMember(object, "answers");
@@ -82,8 +88,9 @@ absl::StatusOr<PromptWriter> PromptWriter::Load(const std::string& model_directo
 }
 
 absl::StatusOr<std::vector<int32_t>> PromptWriter::Write(const Question& question) const {
-  const std::string message = absl::StrCat(question.context, "\n", question.question);
-  if (template_ == nullptr) return tokenizer_->Encode(message, /*add_special_tokens=*/true);
+  const std::string message = question.Message();
+  if (template_ == nullptr || !question.text.empty())
+    return tokenizer_->Encode(message, /*add_special_tokens=*/true);
   nlohmann::ordered_json context;
   context["messages"] = nlohmann::ordered_json::array();
   context["messages"].push_back({{"role", "user"}, {"content", message}});

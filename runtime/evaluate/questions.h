@@ -11,11 +11,16 @@
 
 namespace aludel {
 
-// One line of a question file: {"context": ..., "question": ..., "answers": [...]}, other members ignored.
+// One line of a question file: {"context": ..., "question": ..., "answers": [...]}, or {"text": ...} for a text
+// that is continued, not answered; other members are ignored.
 struct Question {
   std::string context;
   std::string question;
   std::vector<std::string> answers;
+  std::string text;  // "": a question
+
+  // What a user sends: the text, or "context, newline, question".
+  std::string Message() const { return text.empty() ? context + "\n" + question : text; }
 };
 
 // Errors name the file and the line. `limit` 0 reads all.
@@ -27,7 +32,7 @@ class PromptWriter {
   static absl::StatusOr<PromptWriter> Load(const std::string& model_directory);
 
   // Ids of one user message "context, newline, question" with the generation prompt. A model without template
-  // gets the plain text and its tokenizer's special tokens.
+  // gets the plain text and its tokenizer's special tokens, as every model does where the line is a text.
   absl::StatusOr<std::vector<int32_t>> Write(const Question& question) const;
   const Tokenizer& tokenizer() const { return *tokenizer_; }
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
 #include "runtime/evaluate/evaluate.h"
 #include "runtime/status_macros.h"
@@ -35,7 +36,7 @@ Json ToJson(const Share& share) {
           {"bytes_per_token", share.bytes}};
 }
 
-Json ToJson(const FormatResult& f) {
+Json ToJson(const FormatResult& f, const std::vector<TextResult>& texts) {
   Json json;
   json["name"] = f.name;
   json["tier"] = ToJson(f.tier);
@@ -53,7 +54,8 @@ Json ToJson(const FormatResult& f) {
   json["kl_p95"] = f.kl_p95;
   json["max_kl"] = ToJson(f.max_kl);
   json["tv"] = f.tv;
-  json["ppl"] = ToJson(f.ppl);
+  json["ppl"] = Json::object();
+  for (size_t i = 0; i < texts.size(); ++i) json["ppl"][texts[i].name] = f.ppl[i];
   json["encode_tokens_per_s"] = f.encode_tokens_per_s;
   json["reconstruct_tokens_per_s"] = f.reconstruct_tokens_per_s;
   json["layer_error"] = Json::array();
@@ -74,9 +76,10 @@ Json ToJson(const EvaluateReport& report) {
   json["oracle"] = {{"f1", report.oracle_f1},
                     {"em", report.oracle_em},
                     {"f1_ci95", ToJson(report.oracle_f1_ci95)},
-                    {"ppl", ToJson(report.oracle_ppl)}};
+                    {"ppl", Json::object()}};
+  for (const TextResult& text : report.texts) json["oracle"]["ppl"][text.name] = text.oracle_ppl;
   json["formats"] = Json::array();
-  for (const FormatResult& format : report.formats) json["formats"].push_back(ToJson(format));
+  for (const FormatResult& format : report.formats) json["formats"].push_back(ToJson(format, report.texts));
   return json;
 }
 
@@ -89,8 +92,24 @@ absl::Status WriteText(const std::string& path, const std::string& text) {
   return absl::OkStatus();
 }
 
-std::string Perplexity(const std::optional<double>& ppl) {
-  return ppl.has_value() ? absl::StrFormat("%.3f", *ppl) : "-";
+// Perplexity of each text, and over the oracle's.
+std::string TextTable(const EvaluateReport& report) {
+  if (report.texts.empty()) return "";
+  std::string table = "\n| perplexity |", oracle = "| oracle |";
+  for (const TextResult& text : report.texts) {
+    absl::StrAppend(&table, " ", text.name, " |");
+    absl::StrAppendFormat(&oracle, " %.3f |", text.oracle_ppl);
+  }
+  absl::StrAppend(&table, "\n|---|", absl::StrJoin(std::vector<std::string>(report.texts.size(), "---|"), ""),
+                  "\n", oracle, "\n");
+  for (const FormatResult& f : report.formats) {
+    absl::StrAppend(&table, "| ", f.name, " |");
+    for (size_t i = 0; i < f.ppl.size(); ++i) {
+      absl::StrAppendFormat(&table, " %.3f (%.3fx) |", f.ppl[i], f.ppl[i] / report.texts[i].oracle_ppl);
+    }
+    absl::StrAppend(&table, "\n");
+  }
+  return table;
 }
 
 }  // namespace
@@ -104,20 +123,20 @@ std::string ReportMarkdown(const EvaluateReport& report) {
       report.producer, report.consumer, report.questions, report.prompt_tokens, report.answer_tokens,
       report.compute);
   absl::StrAppend(&text,
-                  "| format | bytes/token | vs raw | F1 | EM | KL | KL p95 | TV | PPL | consumer compute | "
-                  "encode tok/s | reconstruct tok/s |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
-  absl::StrAppendFormat(&text, "| oracle | 0 | 0 | %.3f [%.3f, %.3f] | %.3f | 0 | 0 | 0 | %s | 1 | - | - |\n",
+                  "| format | bytes/token | vs raw | F1 | EM | KL | KL p95 | TV | consumer compute | "
+                  "encode tok/s | reconstruct tok/s |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
+  absl::StrAppendFormat(&text, "| oracle | 0 | 0 | %.3f [%.3f, %.3f] | %.3f | 0 | 0 | 0 | 1 | - | - |\n",
                         report.oracle_f1, report.oracle_f1_ci95.low, report.oracle_f1_ci95.high,
-                        report.oracle_em, Perplexity(report.oracle_ppl));
+                        report.oracle_em);
   for (const FormatResult& f : report.formats) {
     absl::StrAppendFormat(&text,
                           "| %s | %.1f | %.4f | %.3f [%.3f, %.3f] | %.3f | %.4f [%.4f, %.4f] | %.3f | %.4f | "
-                          "%s | %.3f | %.0f | "
-                          "%.0f |\n",
+                          "%.3f | %.0f | %.0f |\n",
                           f.name, f.bytes_per_token, f.bytes_vs_raw, f.f1, f.f1_ci95.low, f.f1_ci95.high,
-                          f.em, f.kl, f.kl_ci95.low, f.kl_ci95.high, f.kl_p95, f.tv, Perplexity(f.ppl),
-                          f.consumer_compute_share, f.encode_tokens_per_s, f.reconstruct_tokens_per_s);
+                          f.em, f.kl, f.kl_ci95.low, f.kl_ci95.high, f.kl_p95, f.tv, f.consumer_compute_share,
+                          f.encode_tokens_per_s, f.reconstruct_tokens_per_s);
   }
+  absl::StrAppend(&text, TextTable(report));
   for (const std::string& warning : LossWarnings(report)) absl::StrAppend(&text, "\n", warning, "\n");
   return text;
 }

@@ -60,29 +60,43 @@ std::string WithInterval(double value, const Interval& interval) {
   return absl::StrFormat("%.3f <small>[%.3f, %.3f]</small>", value, interval.low, interval.high);
 }
 
-std::string Perplexity(const std::optional<double>& ppl) {
-  return ppl.has_value() ? absl::StrFormat("%.3f", *ppl) : "-";
+// Perplexity of each text, and over the oracle's.
+std::string TextTable(const EvaluateReport& report) {
+  if (report.texts.empty()) return "";
+  std::string head = "<h2 class=\"part\">Perplexity</h2>\n<div class=\"table\"><table>\n<tr><th>format</th>";
+  std::string body = "</tr>\n<tr><td>oracle</td>";
+  for (const TextResult& text : report.texts) {
+    absl::StrAppend(&head, "<th>", EscapeHtml(text.name), "</th>");
+    absl::StrAppendFormat(&body, "<td>%.3f</td>", text.oracle_ppl);
+  }
+  for (const FormatResult& f : report.formats) {
+    absl::StrAppend(&body, "</tr>\n<tr><td>", EscapeHtml(f.name), "</td>");
+    for (size_t i = 0; i < f.ppl.size(); ++i) {
+      absl::StrAppendFormat(&body, "<td>%.3f <small>%.3fx</small></td>", f.ppl[i],
+                            f.ppl[i] / report.texts[i].oracle_ppl);
+    }
+  }
+  return absl::StrCat(head, body, "</tr>\n</table></div>\n");
 }
 
 std::string Table(const EvaluateReport& report) {
   std::string html =
       "<div class=\"table\"><table>\n<tr><th>format</th><th>bytes/token</th><th>smaller than "
       "raw</th><th>F1</th>"
-      "<th>EM</th><th>KL</th><th>KL p95</th><th>TV</th><th>PPL</th><th>consumer compute</th>"
+      "<th>EM</th><th>KL</th><th>KL p95</th><th>TV</th><th>consumer compute</th>"
       "<th>encode tok/s</th><th>reconstruct tok/s</th></tr>\n";
   absl::StrAppendFormat(&html,
                         "<tr><td>oracle</td><td>0</td><td>-</td><td>%s</td><td>%.3f</td><td>0</td><td>0</td>"
-                        "<td>0</td><td>%s</td><td>100 %%</td><td>-</td><td>-</td></tr>\n",
-                        WithInterval(report.oracle_f1, report.oracle_f1_ci95), report.oracle_em,
-                        Perplexity(report.oracle_ppl));
+                        "<td>0</td><td>100 %%</td><td>-</td><td>-</td></tr>\n",
+                        WithInterval(report.oracle_f1, report.oracle_f1_ci95), report.oracle_em);
   for (const FormatResult& f : report.formats) {
     const bool ships = f.bytes_per_token > 0;
     absl::StrAppendFormat(
         &html,
         "<tr><td>%s</td><td>%.1f</td><td>%s</td><td>%s</td><td>%.3f</td><td>%s</td><td>%.3f</td><td>%.4f</td>"
-        "<td>%s</td><td>%.1f %%</td><td>%s</td><td>%.0f</td></tr>\n",
+        "<td>%.1f %%</td><td>%s</td><td>%.0f</td></tr>\n",
         EscapeHtml(f.name), f.bytes_per_token, ships ? absl::StrFormat("%.1fx", 1 / f.bytes_vs_raw) : "-",
-        WithInterval(f.f1, f.f1_ci95), f.em, WithInterval(f.kl, f.kl_ci95), f.kl_p95, f.tv, Perplexity(f.ppl),
+        WithInterval(f.f1, f.f1_ci95), f.em, WithInterval(f.kl, f.kl_ci95), f.kl_p95, f.tv,
         100 * f.consumer_compute_share, ships ? absl::StrFormat("%.0f", f.encode_tokens_per_s) : "-",
         f.reconstruct_tokens_per_s);
   }
@@ -166,7 +180,7 @@ std::string ReportHtml(const EvaluateReport& report) {
       &html,
       Section(f1, "Up and left is better. Dotted: the Pareto front. Dashed: the consumer's local prefill."),
       Section(kl, "Down and left is better. Dotted: the Pareto front."), "</div>\n", Table(report),
-      LayerErrors(report), Allocation(report), kSwitchScript, "</body>\n</html>\n");
+      TextTable(report), LayerErrors(report), Allocation(report), kSwitchScript, "</body>\n</html>\n");
   return html;
 }
 

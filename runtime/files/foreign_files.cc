@@ -28,7 +28,8 @@ constexpr absl::string_view kOwnLayout =
 
 constexpr Kind kWeights[] = {
     {"adapter_model", "",
-     "an adapter (LoRA): merge it into its base model (peft: merge_and_unload) and save that"},
+     "an adapter (LoRA): name it beside its base model (engine { adapter: ... }, or BASE+ADAPTER for the "
+     "tools)"},
     {"pytorch_model", ".bin.index.json", kPickle},
     {"pytorch_model", ".bin", kPickle},
     {"", ".gguf", "llama.cpp's format, which is not read: fetch the safetensors that it was made from"},

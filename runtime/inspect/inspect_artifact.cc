@@ -148,11 +148,11 @@ absl::StatusOr<ordered_json> InspectArtifact(const std::string& directory) {
   return report;
 }
 
-absl::StatusOr<ordered_json> InspectArtifactFit(const std::string& directory, const std::string& producer,
-                                                const std::string& consumer) {
+absl::StatusOr<ordered_json> InspectArtifactFit(const std::string& directory, const ModelPath& producer,
+                                                const ModelPath& consumer) {
   ALUDEL_ASSIGN_OR_RETURN(const ArtifactManifest manifest, LoadArtifactManifest(directory));
-  ALUDEL_ASSIGN_OR_RETURN(const ModelConfig producer_config, ModelConfig::Load(producer));
-  ALUDEL_ASSIGN_OR_RETURN(const ModelConfig consumer_config, ModelConfig::Load(consumer));
+  ALUDEL_ASSIGN_OR_RETURN(const ModelConfig producer_config, ModelConfig::Load(producer.base));
+  ALUDEL_ASSIGN_OR_RETURN(const ModelConfig consumer_config, ModelConfig::Load(consumer.base));
   ALUDEL_ASSIGN_OR_RETURN(const std::string producer_hash, HashModel(producer));
   ALUDEL_ASSIGN_OR_RETURN(const std::string consumer_hash, HashModel(consumer));
   ordered_json problems = ordered_json::array();

@@ -4,6 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
+#include "runtime/model/model_path.h"
 
 namespace aludel {
 
@@ -16,7 +17,7 @@ absl::StatusOr<nlohmann::ordered_json> InspectArtifact(const std::string& direct
 // loaded as the servers load them. Hashes both models, which reads all their weights. "fits" and "problems",
 // and which formats serve the pair.
 absl::StatusOr<nlohmann::ordered_json> InspectArtifactFit(const std::string& directory,
-                                                          const std::string& producer,
-                                                          const std::string& consumer);
+                                                          const ModelPath& producer,
+                                                          const ModelPath& consumer);
 
 }  // namespace aludel

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "runtime/inspect/inspect_adapter.h"
 #include "runtime/model/model_identity.h"
 #include "runtime/model/transformer.h"
 #include "runtime/model/transformer_options.h"
@@ -48,6 +49,7 @@ ordered_json DescribeModel(const std::string& directory, const ModelConfig& conf
 ordered_json DescribeWeights(const ModelFiles& files) {
   int64_t bytes = 0;
   for (const auto& file : files.files()) bytes += static_cast<int64_t>(file->size());
+  if (files.adapter() != nullptr) bytes -= static_cast<int64_t>(files.adapter()->file().size());
   std::map<std::string, std::pair<int64_t, int64_t>> by_type;  // tensors, bytes
   for (const auto& [name, entry] : files.entries()) {
     auto& [tensors, tensor_bytes] = by_type[entry->dtype];
@@ -58,7 +60,9 @@ ordered_json DescribeWeights(const ModelFiles& files) {
   for (const auto& [dtype, counts] : by_type) {
     types.push_back({{"dtype", dtype}, {"tensors", counts.first}, {"bytes", counts.second}});
   }
-  return {{"files", files.files().size()}, {"bytes", bytes}, {"types", types}};
+  return {{"files", files.files().size() - (files.adapter() != nullptr ? 1 : 0)},
+          {"bytes", bytes},
+          {"types", types}};
 }
 
 ordered_json DescribeTokenizer(const std::string& directory, const ModelConfig& config,
@@ -194,9 +198,14 @@ struct Side {
   std::vector<AddedToken> added_tokens;
 };
 
-absl::StatusOr<Side> ReadSide(const std::string& directory) {
+absl::StatusOr<Side> ReadSide(const ModelPath& path) {
+  const std::string& directory = path.base;
   Side side;
   ALUDEL_ASSIGN_OR_RETURN(side.config, ModelConfig::Load(directory));
+  if (!path.adapter.empty()) {
+    ALUDEL_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(path));
+    ALUDEL_RETURN_IF_ERROR(CheckWeights(files, side.config));
+  }
   ALUDEL_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(directory));
   side.identity =
       IdentityOf(side.config, "", {tokenizer->fingerprint(), tokenizer->vocabulary_fingerprint()}, 0);
@@ -208,8 +217,8 @@ absl::StatusOr<Side> ReadSide(const std::string& directory) {
   return side;
 }
 
-ordered_json DescribeSide(const std::string& directory, const Side& side) {
-  return {{"directory", directory},
+ordered_json DescribeSide(const ModelPath& path, const Side& side) {
+  return {{"directory", path.Text()},
           {"architecture", side.identity.architecture},
           {"layers", side.identity.layers},
           {"kv_heads", side.identity.kv_heads},
@@ -222,9 +231,10 @@ ordered_json DescribeSide(const std::string& directory, const Side& side) {
 
 }  // namespace
 
-absl::StatusOr<ordered_json> InspectModel(const std::string& directory, const MemoryPlanOptions& options) {
+absl::StatusOr<ordered_json> InspectModel(const ModelPath& path, const MemoryPlanOptions& options) {
+  const std::string& directory = path.base;
   ALUDEL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::Load(directory));
-  ALUDEL_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(directory));
+  ALUDEL_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(path));
   ordered_json problems = ordered_json::array();
   const absl::Status weights = CheckWeights(files, config);
   if (!weights.ok()) problems.push_back(std::string(weights.message()));
@@ -237,6 +247,7 @@ absl::StatusOr<ordered_json> InspectModel(const std::string& directory, const Me
   ordered_json report;
   report["model"] = DescribeModel(directory, config);
   report["weights"] = DescribeWeights(files);
+  if (files.adapter() != nullptr) report["adapter"] = DescribeAdapter(*files.adapter());
   report["tokenizer"] = DescribeTokenizer(directory, config, &problems);
   report["kv_cache"] = {{"dtype", Name(token.dtype)}, {"bytes_per_token", token.bytes_per_token()}};
   report["memory_plan"] = PlanMemory(config, options);
@@ -244,14 +255,13 @@ absl::StatusOr<ordered_json> InspectModel(const std::string& directory, const Me
   return report;
 }
 
-absl::StatusOr<ordered_json> InspectPair(const std::string& producer_directory,
-                                         const std::string& consumer_directory) {
-  ALUDEL_ASSIGN_OR_RETURN(const Side producer, ReadSide(producer_directory));
-  ALUDEL_ASSIGN_OR_RETURN(const Side consumer, ReadSide(consumer_directory));
+absl::StatusOr<ordered_json> InspectPair(const ModelPath& producer_path, const ModelPath& consumer_path) {
+  ALUDEL_ASSIGN_OR_RETURN(const Side producer, ReadSide(producer_path));
+  ALUDEL_ASSIGN_OR_RETURN(const Side consumer, ReadSide(consumer_path));
   const std::vector<std::string> reasons = WhyNoPair(producer.identity, consumer.identity);
   ordered_json report;
-  report["producer"] = DescribeSide(producer_directory, producer);
-  report["consumer"] = DescribeSide(consumer_directory, consumer);
+  report["producer"] = DescribeSide(producer_path, producer);
+  report["consumer"] = DescribeSide(consumer_path, consumer);
   report["fits"] = reasons.empty();
   report["problems"] = reasons;
   if (producer.identity.vocabulary_fingerprint != consumer.identity.vocabulary_fingerprint) {
@@ -265,6 +275,11 @@ absl::StatusOr<ordered_json> InspectPair(const std::string& producer_directory,
   if (producer.config.max_positions < consumer.config.max_positions) {
     notes.push_back(absl::StrCat("prompts beyond the producer's ", producer.config.max_positions,
                                  " tokens are prefilled by the consumer itself"));
+  }
+  if (const std::string ropes = CompareRopes(producer.identity, consumer.identity); !ropes.empty()) {
+    notes.push_back(absl::StrCat(ropes,
+                                 ", which rotates what it gets by its own: calibration measures "
+                                 "whether the two caches resemble each other"));
   }
   const int64_t theirs = producer.config.sliding_window, ours = consumer.config.sliding_window;
   if (theirs != ours) {

@@ -1,10 +1,12 @@
-// aludel-inspect: what a model directory, a pair of them or a codec artifact is, before a server starts.
+// aludel-inspect: what a model directory, a pair of them, an adapter or a codec artifact is, before a server
+// starts.
 
 #include <cstdio>
 #include <filesystem>
 #include <string>
 
 #include "runtime/codec/artifact/artifact.h"
+#include "runtime/inspect/inspect_adapter.h"
 #include "runtime/inspect/inspect_artifact.h"
 #include "runtime/inspect/inspect_model.h"
 #include "runtime/inspect/inspect_text.h"
@@ -22,9 +24,11 @@ constexpr char kUsage[] =
 
   aludel-inspect MODEL --concurrency 16 --context 4096   what it is, whether it loads, and the memory it takes
   aludel-inspect PRODUCER CONSUMER                       whether one's cache can serve the other, and why not
+  aludel-inspect ADAPTER                                 what a LoRA adapter (PEFT) updates
   aludel-inspect CODEC                                   an artifact's formats, layer by layer, and its models
   aludel-inspect PRODUCER CONSUMER --codec CODEC         whether the artifact was made for this pair
 
+MODEL, PRODUCER and CONSUMER are directories, or BASE+ADAPTER for a model with a LoRA adapter merged into it.
 The checks are those that servers make when they start and meet. The last form hashes both models, which reads all
 their weights. Exit code: 0 when all is well, 1 when a model does not load or things do not belong together (the
 problems are listed), 2 for a mistake on the command line or a directory that cannot be read.)";
@@ -38,19 +42,23 @@ struct Request {
   MemoryPlanOptions plan;
 };
 
-bool IsArtifact(const std::string& directory) {
+bool Holds(const std::string& directory, const char* file) {
   std::error_code error;
-  return std::filesystem::exists(directory + "/" + kArtifactManifest, error);
+  return std::filesystem::exists(directory + "/" + file, error);
 }
 
 absl::StatusOr<ordered_json> Inspect(const Request& request) {
   if (request.directories.size() == 1) {
     const std::string& directory = request.directories[0];
-    return IsArtifact(directory) ? InspectArtifact(directory) : InspectModel(directory, request.plan);
+    if (Holds(directory, kArtifactManifest)) return InspectArtifact(directory);
+    if (Holds(directory, kAdapterConfigFile) && !Holds(directory, "config.json")) {
+      return InspectAdapter(directory);
+    }
+    return InspectModel(ModelPath::Parse(directory), request.plan);
   }
   if (request.directories.empty()) return InspectArtifact(request.codec);
-  const std::string& producer = request.directories[0];
-  const std::string& consumer = request.directories[1];
+  const ModelPath producer = ModelPath::Parse(request.directories[0]);
+  const ModelPath consumer = ModelPath::Parse(request.directories[1]);
   ALUDEL_ASSIGN_OR_RETURN(ordered_json report, InspectPair(producer, consumer));
   if (request.codec.empty()) return report;
   ALUDEL_ASSIGN_OR_RETURN(const ordered_json fit, InspectArtifactFit(request.codec, producer, consumer));
@@ -67,7 +75,7 @@ absl::StatusOr<int> Run(int argc, char** argv) {
   MachineFlags machine;
   FlagSet flags(kUsage);
   flags.AddArguments("DIR [CONSUMER]", 2, &request.directories,
-                     "a model or an artifact; or producer and consumer");
+                     "a model, an adapter or an artifact; or producer and consumer");
   flags.Add("codec", "DIR", &request.codec, "an artifact, to be held against the two models");
   flags.Add("concurrency", "N", &request.plan.concurrency, "sequences at a time, for the memory plan");
   flags.Add("context", "N", &request.plan.context, "tokens of each; 0: the model's, at most 8192");

@@ -64,8 +64,13 @@ std::vector<std::string> WhyNoPair(const ModelIdentity& producer, const ModelIde
   compare("layers", producer.layers, consumer.layers);
   compare("kv_heads", producer.kv_heads, consumer.kv_heads);
   compare("head_dim", producer.head_dim, consumer.head_dim);
-  compare("rope", producer.rope, consumer.rope);
   return reasons;
+}
+
+std::string CompareRopes(const ModelIdentity& producer, const ModelIdentity& consumer) {
+  if (producer.rope == consumer.rope) return "";
+  return absl::StrCat("the rope is ", producer.rope, " in the producer and ", consumer.rope,
+                      " in the consumer");
 }
 
 }  // namespace aludel

@@ -39,11 +39,16 @@ std::string DescribeRope(const ModelConfig& config, int64_t rope_length);
 
 // Why a cache of `producer` is of no use to `consumer`, a sentence each ("kv_heads is 8, want 4"); none where
 // it is. Weights may differ: that is what consumers are for. So may names and flags of added tokens: prompts
-// arrive as ids, which the consumer's tokenizer made. So may sliding windows: caches hold K and V of every
-// position, inside a window or not. Up to the smaller window both models compute the same of the same
-// weights; beyond it the producer's states differ from the consumer's as they do for other weights, which is
-// what a codec is fitted and measured for, and an artifact is bound to one config by its hash. InspectPair
-// says so where windows differ.
+// arrive as ids, which the consumer's tokenizer made. So may ropes: K travels before RoPE in every format
+// (FORMAT.md), and the consumer rotates it by its own. So may sliding windows: caches hold K and V of every
+// position, inside a window or not. Up to the smaller window, and under equal ropes, both models compute the
+// same of the same weights; else the producer's states differ from the consumer's as they do for other
+// weights, which is what a codec is fitted and measured for, and an artifact is bound to one config by its
+// hash. InspectPair says so where ropes or windows differ.
 std::vector<std::string> WhyNoPair(const ModelIdentity& producer, const ModelIdentity& consumer);
+
+// How the ropes of a pair differ, for people: "the rope is ... in the producer and ... in the consumer"; ""
+// where they do not.
+std::string CompareRopes(const ModelIdentity& producer, const ModelIdentity& consumer);
 
 }  // namespace aludel

@@ -64,7 +64,7 @@ size_t Transformer::WorkspaceBytes(const ModelConfig& config, const TransformerO
   return bytes;
 }
 
-absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device* device, const std::string& directory,
+absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device* device, const ModelPath& path,
                                                                const TransformerOptions& options,
                                                                const LoadProgress& progress) {
   if (options.max_rows <= 0) {
@@ -76,13 +76,13 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device* device, c
         absl::StrFormat("weights are to be %s, want the compute type (%s), int8 or int4",
                         Name(options.weight_format()), Name(options.compute)));
   }
-  ALUDEL_ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::Load(directory));
+  ALUDEL_ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::Load(path.base));
   std::unique_ptr<Transformer> model(new Transformer(device, std::move(config), options));
   ALUDEL_ASSIGN_OR_RETURN(model->stream_, device->CreateStream());
   ALUDEL_ASSIGN_OR_RETURN(model->copy_stream_, device->CreateStream());
   const absl::Time start = absl::Now();
   {
-    ALUDEL_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(directory));
+    ALUDEL_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(path));
     ALUDEL_ASSIGN_OR_RETURN(model->weights_,
                             Weights::Load(device, files, model->config_, options.compute,
                                           options.weight_format(), model->stream_, options.stream, progress));
@@ -142,31 +142,42 @@ void Transformer::Embed(const Batch& batch) {
   device_->ops().Embed(batch.ids, *weights_->embedding, x, stream_);
 }
 
-void Transformer::AttendInput(int layer, absl::Span<const SequenceRows> rows, int64_t count,
-                              absl::Span<BatchItem> items, BlockPool& pool) {
+Transformer::CacheRows Transformer::CacheInput(int layer, absl::Span<const SequenceRows> rows, int64_t count,
+                                               BlockPool& pool) {
   Ops& ops = device_->ops();
   const LayerWeights& w = weights_->layers[layer];
   const int64_t gemm_rows = GemmRows(count);
-  const int64_t q_dim = config_.q_dim();
   const int64_t kv_dim = config_.kv_dim();
   const float eps = static_cast<float>(config_.rms_norm_eps);
   const TensorView x = TensorView::Of(work_->x.as<float>(), count, config_.hidden);
   const TensorView h{work_->h.data(), options_.compute, gemm_rows, config_.hidden, config_.hidden};
-  const TensorView all_q = TensorView::Of(work_->q.as<float>(), gemm_rows, q_dim);
   const TensorView all_kv = TensorView::Of(work_->kv.as<float>(), gemm_rows, 2 * kv_dim);
   ops.RmsNorm(x, w.input_norm.as<float>(), eps, h.Rows(0, count), stream_);
   const float* bias = w.qkv_bias.as<float>();
-  ops.Gemm(h, *w.q, bias, /*accumulate=*/false, all_q, stream_);
-  ops.Gemm(h, *w.kv, bias == nullptr ? nullptr : bias + q_dim, /*accumulate=*/false, all_kv, stream_);
-  const TensorView q = all_q.Rows(0, count);
+  ops.Gemm(h, *w.kv, bias == nullptr ? nullptr : bias + config_.q_dim(), /*accumulate=*/false, all_kv,
+           stream_);
   const TensorView k = all_kv.Rows(0, count).Cols(0, kv_dim);
   const TensorView v = all_kv.Rows(0, count).Cols(kv_dim, kv_dim);
-  if (config_.qk_norm) {
-    ops.HeadNorm(q, config_.head_dim, w.q_norm.as<float>(), eps, stream_);
-    ops.HeadNorm(k, config_.head_dim, w.k_norm.as<float>(), eps, stream_);
-  }
+  if (config_.qk_norm) ops.HeadNorm(k, config_.head_dim, w.k_norm.as<float>(), eps, stream_);
   const RopeTable rope{rope_.inverse_frequency, rope_.attention_factor};
   ops.RopeWriteKv(k, v, rope, rows, pool.Layer(layer), stream_);
+  layers_run_.fetch_add(1, std::memory_order_relaxed);
+  return {h, k, v};
+}
+
+void Transformer::AttendInput(int layer, absl::Span<const SequenceRows> rows, int64_t count,
+                              absl::Span<BatchItem> items, BlockPool& pool) {
+  Ops& ops = device_->ops();
+  const LayerWeights& w = weights_->layers[layer];
+  const auto [h, k, v] = CacheInput(layer, rows, count, pool);
+  const TensorView x = TensorView::Of(work_->x.as<float>(), count, config_.hidden);
+  const TensorView all_q = TensorView::Of(work_->q.as<float>(), h.rows, config_.q_dim());
+  ops.Gemm(h, *w.q, w.qkv_bias.as<float>(), /*accumulate=*/false, all_q, stream_);
+  const TensorView q = all_q.Rows(0, count);
+  if (config_.qk_norm) {
+    const float eps = static_cast<float>(config_.rms_norm_eps);
+    ops.HeadNorm(q, config_.head_dim, w.q_norm.as<float>(), eps, stream_);
+  }
   for (size_t i = 0; i < items.size(); ++i) {
     BatchItem& item = items[i];
     if (item.observer == nullptr || !item.observer_status.ok()) continue;
@@ -204,7 +215,6 @@ void Transformer::FinishLayer(int layer, absl::Span<const SequenceRows> rows, in
   ops.Gemm(h, *w.gate_up, w.gate_up_bias.as<float>(), /*accumulate=*/false, gate_up, stream_);
   ops.SiluMul(gate_up.Rows(0, count), activated.Rows(0, count), stream_);
   ops.Gemm(activated, *w.down, w.down_bias.as<float>(), /*accumulate=*/true, x, stream_);
-  layers_run_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void Transformer::Head(const Batch& batch, const Output& output) {
@@ -228,7 +238,10 @@ void Transformer::RunStep(const Batch& batch, const Output& output, absl::Span<B
     Embed(batch);
     for (int layer = 0; layer < config_.layers; ++layer) {
       AttendInput(layer, batch.rows, batch.count(), items, pool);
-      FinishLayer(layer, batch.rows, batch.count(), pool);
+      // Where no row is asked for, its K and V are all that anybody reads of the last layer.
+      if (layer + 1 < config_.layers || !output.rows.empty()) {
+        FinishLayer(layer, batch.rows, batch.count(), pool);
+      }
     }
     if (!output.rows.empty()) Head(batch, output);
   };
@@ -280,9 +293,8 @@ absl::Status Transformer::ForwardShallow(absl::Span<BatchItem> items, int layers
     AttendInput(layer, batch.rows, count, items, pool);
     FinishLayer(layer, batch.rows, count, pool);
   }
-  AttendInput(layers, batch.rows, count, items, pool);
-  const TensorView narrow{work_->h.data(), options_.compute, count, config_.hidden, config_.hidden};
-  device_->ops().Convert(narrow, h, stream_);
+  const CacheRows last = CacheInput(layers, batch.rows, count, pool);
+  device_->ops().Convert(last.h.Rows(0, count), h, stream_);
   return device_->Synchronize(stream_);
 }
 
@@ -298,11 +310,11 @@ absl::Status Transformer::ForwardLayers(const BatchItem& item, int first, int en
   const std::vector<SequenceRows>& rows = batch.rows;
   const int64_t count = batch.count();
   device_->CopyToDevice(work_->x.data(), x.data(), x.size() * sizeof(float), stream_);
-  for (int layer = first; layer < end; ++layer) {
+  for (int layer = first; layer + 1 < end; ++layer) {
     AttendInput(layer, rows, count, items, pool);
-    // The last layer's output is not needed: its K and V exist already.
-    if (layer + 1 < end) FinishLayer(layer, rows, count, pool);
+    FinishLayer(layer, rows, count, pool);
   }
+  CacheInput(end - 1, rows, count, pool);  // nothing reads what comes behind it
   return device_->Synchronize(stream_);
 }
 

@@ -14,6 +14,7 @@
 #include "kernels/ops.h"
 #include "runtime/kv/block_pool.h"
 #include "runtime/model/model_config.h"
+#include "runtime/model/model_path.h"
 #include "runtime/model/transformer_options.h"
 #include "runtime/model/weights/weight_stream.h"
 
@@ -72,16 +73,17 @@ struct LoadReport {
 // on one device. Owns its workspace, therefore one Forward at a time: it belongs to one engine thread.
 class Transformer {
  public:
-  // Reads a HuggingFace model directory; `progress` hears of bytes read. Errors name the file, the tensor,
-  // what was found and what was expected.
-  static absl::StatusOr<std::unique_ptr<Transformer>> Load(Device* device, const std::string& directory,
+  // Reads a HuggingFace model directory and the adapter that is merged into it; `progress` hears of bytes
+  // read. Errors name the file, the tensor, what was found and what was expected.
+  static absl::StatusOr<std::unique_ptr<Transformer>> Load(Device* device, const ModelPath& path,
                                                            const TransformerOptions& options,
                                                            const LoadProgress& progress = nullptr);
   ~Transformer();
 
   const ModelConfig& config() const { return config_; }
   const TransformerOptions& options() const { return options_; }
-  // XXH3-128 over config.json and the weight files, hex: identifies this model to peers and artifacts.
+  // XXH3-128 over config.json, the weight files and the adapter's, hex: identifies this model to peers and
+  // artifacts, the base with an adapter as another model than the base.
   const std::string& hash() const { return hash_; }
   const LoadReport& load_report() const { return load_report_; }
   // Layers run since the model was loaded: it moves inside a step, so that a slow one is not taken for a stuck
@@ -148,7 +150,14 @@ class Transformer {
   void Head(const Batch& batch, const Output& output);
   // Steps that only decode are all alike: a device may remember them.
   void RunStep(const Batch& batch, const Output& output, absl::Span<BatchItem> items, BlockPool& pool);
-  // Attention input, projections, and cache write of one layer.
+  // What goes into a layer's cache, until the next layer begins.
+  struct CacheRows {
+    TensorView h;     // attention input after its norm, [padded rows, hidden]
+    TensorView k, v;  // before RoPE, [rows, kv_dim]
+  };
+  // Attention input, K and V of one layer, and their write into the cache.
+  CacheRows CacheInput(int layer, absl::Span<const SequenceRows> rows, int64_t count, BlockPool& pool);
+  // The same, then its queries, and the observers.
   void AttendInput(int layer, absl::Span<const SequenceRows> rows, int64_t count, absl::Span<BatchItem> items,
                    BlockPool& pool);
   void FinishLayer(int layer, absl::Span<const SequenceRows> rows, int64_t count, BlockPool& pool);

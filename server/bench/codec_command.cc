@@ -60,8 +60,9 @@ absl::Status CodecCommand(int argc, char** argv) {
   int64_t repeats = options.repeats;
   MachineFlags machine;
   FlagSet flags(kUsage);
-  flags.Add("producer", "DIR", &options.producer, "model directory of the prefill side");
-  flags.Add("consumer", "DIR", &options.consumer, "model directory of the decode side");
+  flags.Add("producer", "DIR", &options.producer, "model of the prefill side: its directory");
+  flags.Add("consumer", "DIR", &options.consumer,
+            "model of the decode side, BASE+ADAPTER with a LoRA adapter");
   flags.Add("codec", "DIR", &options.codec, "artifact directory");
   flags.Add("formats", "LIST", &formats, "comma-separated");
   flags.Add("tokens", "N", &options.tokens, "of the prompt");

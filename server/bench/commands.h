@@ -5,7 +5,7 @@
 namespace aludel {
 
 // The sub-commands of aludel-bench, one file each. argv[0] is the sub-command's name; each prints its own
-// --help. A new one is declared here and gets a line in bench_main.cc.
+// --help. A new one is declared here and gets a line in main.cc.
 
 absl::Status CodecCommand(int argc, char** argv);
 absl::Status EngineCommand(int argc, char** argv);
@@ -14,5 +14,6 @@ absl::Status LoadCommand(int argc, char** argv);
 absl::Status MakeCodecCommand(int argc, char** argv);
 absl::Status MakeModelCommand(int argc, char** argv);
 absl::Status ServeCommand(int argc, char** argv);
+absl::Status TtftCommand(int argc, char** argv);
 
 }  // namespace aludel

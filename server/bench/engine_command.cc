@@ -63,7 +63,7 @@ absl::Status EngineCommand(int argc, char** argv) {
   EngineBenchmarkOptions options;
   MachineFlags machine;
   FlagSet flags(kUsage);
-  flags.Add("model", "DIR", &options.model, "model directory");
+  flags.Add("model", "DIR", &options.model, "its directory, or BASE+ADAPTER with a LoRA adapter");
   flags.Add("tokenizer", "DIR", &options.tokenizer, "where the tokenizer is; empty: in the model directory");
   flags.Add("requests", "N", &options.requests, "at once");
   flags.Add("alone", "N", &options.alone, "of them that are also run one at a time; 0: all");

@@ -27,7 +27,7 @@ absl::Status LoadCommand(int argc, char** argv) {
   std::vector<std::string> directories;
   MachineFlags machine;
   FlagSet flags(kUsage);
-  flags.AddArguments("DIR", 1, &directories, "model directory");
+  flags.AddArguments("DIR", 1, &directories, "a model: its directory, or BASE+ADAPTER with a LoRA adapter");
   machine.AddDevice(&flags);
   machine.AddCompute(&flags, DType::kBf16, "what the weights are packed as");
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
@@ -42,8 +42,8 @@ absl::Status LoadCommand(int argc, char** argv) {
     constexpr int64_t kMegabyte = 1'000'000;
     bar.Update(absl::StrFormat("%s, MB", stage), done / kMegabyte, total / kMegabyte);
   };
-  ALUDEL_ASSIGN_OR_RETURN(const LoadBenchmark result,
-                          BenchmarkLoad(directories[0], machine.device(), compute, progress));
+  ALUDEL_ASSIGN_OR_RETURN(const LoadBenchmark result, BenchmarkLoad(ModelPath::Parse(directories[0]),
+                                                                    machine.device(), compute, progress));
   bar.Break();
   const auto bytes = static_cast<double>(result.bytes);
   absl::PrintF("%.3f GB of weights\n", bytes / kGigabyte);

@@ -25,6 +25,8 @@ constexpr SubCommand kSubCommands[] = {
     {"make-codec", "write a random artifact for two models, where only its speed matters", MakeCodecCommand},
     {"make-model", "write a checkpoint of a published shape with random weights", MakeModelCommand},
     {"serve", "load an OpenAI-compatible endpoint and measure what its users would see", ServeCommand},
+    {"ttft", "measure the time to the first token of handoffs and of local prefill through real servers",
+     TtftCommand},
 };
 
 std::string Usage() {

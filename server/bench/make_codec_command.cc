@@ -24,8 +24,9 @@ absl::Status MakeCodecCommand(int argc, char** argv) {
   int64_t group_layers = 0;
   int64_t seed = 1;
   FlagSet flags(kUsage);
-  flags.Add("producer", "DIR", &options.producer, "model directory of the prefill side");
-  flags.Add("consumer", "DIR", &options.consumer, "model directory of the decode side");
+  flags.Add("producer", "DIR", &options.producer, "model of the prefill side: its directory");
+  flags.Add("consumer", "DIR", &options.consumer,
+            "model of the decode side, BASE+ADAPTER with a LoRA adapter");
   flags.Add("out", "DIR", &options.out, "artifact directory");
   flags.Add("preset", "NAME", &options.preset, "aludel or scd; the other flags shape aludel");
   flags.Add("recomputed-layers", "N", &recomputed_layers, "layers that the consumer runs over every token");

@@ -111,9 +111,7 @@ absl::StatusOr<std::vector<LoadRequest>> PoissonRequests(const Flags& flags) {
   const int64_t count = flags.requests > 0 ? flags.requests : kPoissonRequests;
   for (int64_t i = 0; i < count; ++i) {
     const size_t at = static_cast<size_t>(i) % std::max<size_t>(1, questions.size());
-    const std::string prompt = questions.empty()
-                                   ? MadeUpWords(kWords, random())
-                                   : absl::StrCat(questions[at].context, "\n", questions[at].question);
+    const std::string prompt = questions.empty() ? MadeUpWords(kWords, random()) : questions[at].Message();
     requests.push_back({arrival, Body(flags, prompt, flags.max_tokens), flags.max_tokens});
     arrival += gap(random);
   }

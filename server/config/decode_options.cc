@@ -111,7 +111,7 @@ absl::StatusOr<DecodeOptions> LoadDecodeOptions(const std::string& path) {
                    ReadIdentities(root, "prefill_identities", config.prefill_identities(), options.grpc_tls));
   ALUDEL_RETURN_IF_ERROR(file.status());
   ALUDEL_RETURN_IF_ERROR(CheckGrpcTls(options.grpc_tls));
-  if (options.served_model_name.empty()) options.served_model_name = LastPathPart(options.model.directory);
+  if (options.served_model_name.empty()) options.served_model_name = options.model.Name();
   return options;
 }
 

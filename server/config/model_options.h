@@ -13,6 +13,10 @@ namespace aludel {
 // The model of a server and the engine over it.
 struct ModelOptions {
   std::string directory;
+  std::string adapter;  // directory of a LoRA adapter; "": none
+
+  // The last part of both paths, "base+adapter".
+  std::string Name() const;
   DeviceOptions device;
   TransformerOptions transformer;
   EngineOptions engine;

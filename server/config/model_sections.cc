@@ -43,6 +43,7 @@ ModelOptions ReadEngine(const ConfigSection& section, const v1::EngineConfig& en
 
   ModelOptions options;
   options.directory = engine.directory();
+  options.adapter = engine.adapter();
   const absl::StatusOr<std::vector<int>> cores = ParseCoreList(engine.cores());
   section.Check(cores.ok(), "cores", absl::StrCat("\"", engine.cores(), "\""), "a list like 0-3,8");
   section.Check(!cores.ok() || cores->empty() || engine.threads() <= cores->size(), "threads",
@@ -127,9 +128,12 @@ TransportTls DataPlaneTls(const GrpcTlsOptions& tls, std::vector<std::string> pe
           .peer_identities = std::move(peer_identities)};
 }
 
-std::string LastPathPart(const std::string& directory) {
-  const std::filesystem::path path = std::filesystem::path(directory).lexically_normal();
-  return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+std::string ModelOptions::Name() const {
+  const auto last_part = [](const std::string& directory) {
+    const std::filesystem::path path = std::filesystem::path(directory).lexically_normal();
+    return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+  };
+  return adapter.empty() ? last_part(directory) : absl::StrCat(last_part(directory), "+", last_part(adapter));
 }
 
 std::vector<std::string> ReadIdentities(const ConfigSection& section, const char* field,

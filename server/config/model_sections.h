@@ -19,7 +19,6 @@ TransportOptions ReadTransport(const ConfigSection& section, const v1::Transport
                                const std::string& grpc_listen);
 // The data plane shows and asks for the certificates of gRPC.
 TransportTls DataPlaneTls(const GrpcTlsOptions& tls, std::vector<std::string> peer_identities);
-std::string LastPathPart(const std::string& directory);
 // Names of peers' certificates.
 std::vector<std::string> ReadIdentities(const ConfigSection& section, const char* field,
                                         const google::protobuf::RepeatedPtrField<std::string>& names,

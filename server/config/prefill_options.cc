@@ -55,7 +55,7 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
   options.transport.tls = DataPlaneTls(options.grpc_tls, options.decode_identities);
   ALUDEL_RETURN_IF_ERROR(file.status());
   ALUDEL_RETURN_IF_ERROR(CheckGrpcTls(options.grpc_tls));
-  options.model_name = LastPathPart(options.model.directory);
+  options.model_name = options.model.Name();
   return options;
 }
 

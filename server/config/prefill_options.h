@@ -19,7 +19,7 @@ struct PrefillOptions {
   std::string admin_listen;  // "": none
   LogOptions log;
   ModelOptions model;
-  std::string model_name;  // last part of model.directory, for metrics
+  std::string model_name;  // model.Name(), for metrics
   CodecOptions codec;
   TransportOptions transport;
   uint64_t send_arena_bytes = 0;

@@ -27,11 +27,12 @@ absl::StatusOr<std::unique_ptr<Transformer>> LoadModel(Device* device, const Mod
                                                        const LoadProgress& progress) {
   TransformerOptions transformer = options.transformer;
   if (transformer.stream.packers == 0) transformer.stream.packers = options.device.threads;
-  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<Transformer> model,
-                          Transformer::Load(device, options.directory, transformer, progress));
+  ALUDEL_ASSIGN_OR_RETURN(
+      std::unique_ptr<Transformer> model,
+      Transformer::Load(device, {options.directory, options.adapter}, transformer, progress));
   const LoadReport& report = model->load_report();
-  spdlog::info("loaded {} ({}, {}): {:.3f} GB in {:.2f} s, {:.2f} GB/s{}", options.directory,
-               model->config().architecture,
+  spdlog::info("loaded {} ({}, {}): {:.3f} GB in {:.2f} s, {:.2f} GB/s{}",
+               ModelPath(options.directory, options.adapter).Text(), model->config().architecture,
                model->config().quantization.method == QuantizationMethod::kNone
                    ? "unquantized"
                    : Name(model->config().quantization.method),

@@ -38,8 +38,7 @@ std::shared_ptr<SSL_CTX> MakeTls(bool insecure) {
 
 HttpClient::Impl::Impl(HttpClientOptions options) : options_(std::move(options)) {
   if (options_.url.tls) tls_ = MakeTls(options_.insecure);
-  head_ = absl::StrCat("POST ", options_.url.target, " HTTP/1.1\r\nHost: ", options_.url.Authority(),
-                       "\r\nContent-Type: application/json\r\n");
+  head_ = absl::StrCat(" ", options_.url.target, " HTTP/1.1\r\nHost: ", options_.url.Authority(), "\r\n");
   for (const auto& [name, value] : options_.headers) absl::StrAppend(&head_, name, ": ", value, "\r\n");
 }
 
@@ -52,8 +51,18 @@ HttpClient::Impl::~Impl() {
 }
 
 void HttpClient::Impl::Post(absl::string_view body, absl::Duration timeout, OnBody on_body, OnEnd on_end) {
+  Start(absl::StrCat("POST", head_, "Content-Type: application/json\r\nContent-Length: ", body.size(),
+                     "\r\n\r\n", body),
+        timeout, std::move(on_body), std::move(on_end));
+}
+
+void HttpClient::Impl::Get(absl::Duration timeout, OnBody on_body, OnEnd on_end) {
+  Start(absl::StrCat("GET", head_, "\r\n"), timeout, std::move(on_body), std::move(on_end));
+}
+
+void HttpClient::Impl::Start(std::string bytes, absl::Duration timeout, OnBody on_body, OnEnd on_end) {
   const auto exchange = std::make_shared<Exchange>(
-      Exchange{.bytes = absl::StrCat(head_, "Content-Length: ", body.size(), "\r\n\r\n", body),
+      Exchange{.bytes = std::move(bytes),
                .on_body = std::move(on_body),
                .on_end = std::move(on_end),
                .deadline = asio::steady_timer(context_, absl::ToChronoNanoseconds(timeout))});
@@ -160,6 +169,9 @@ HttpClient::HttpClient(HttpClientOptions options) : impl_(std::make_unique<Impl>
 HttpClient::~HttpClient() = default;
 void HttpClient::Post(absl::string_view body, absl::Duration timeout, OnBody on_body, OnEnd on_end) {
   impl_->Post(body, timeout, std::move(on_body), std::move(on_end));
+}
+void HttpClient::Get(absl::Duration timeout, OnBody on_body, OnEnd on_end) {
+  impl_->Get(timeout, std::move(on_body), std::move(on_end));
 }
 void HttpClient::RunFor(absl::Duration duration) { impl_->RunFor(duration); }
 void HttpClient::EndAll(const absl::Status& error) { impl_->EndAll(error); }

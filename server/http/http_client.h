@@ -24,10 +24,10 @@ struct HttpClientOptions {
   size_t max_connections = 1;
 };
 
-// POSTs JSON to one URL over HTTP/1.1, on connections that are kept and used again, the last used first. A
-// request waits while all of them are in use. If a kept connection breaks before any answer, the request is
-// sent again, once, on a new one. Redirects are not followed and proxies not used. Belongs to one thread, and
-// calls back only from within its functions; the process ignores SIGPIPE.
+// POSTs JSON to one URL over HTTP/1.1, or GETs it, on connections that are kept and used again, the last used
+// first. A request waits while all of them are in use. If a kept connection breaks before any answer, the
+// request is sent again, once, on a new one. Redirects are not followed and proxies not used. Belongs to one
+// thread, and calls back only from within its functions; the process ignores SIGPIPE.
 class HttpClient {
  public:
   // A piece of the body as it arrives, chunks undone. An error ends the request with that error.
@@ -42,6 +42,7 @@ class HttpClient {
 
   // `timeout` is for everything: waiting for a connection, opening it, sending, the whole answer.
   void Post(absl::string_view body, absl::Duration timeout, OnBody on_body, OnEnd on_end);
+  void Get(absl::Duration timeout, OnBody on_body, OnEnd on_end);
   // Sends, receives and calls back until `duration` has passed or a request has ended.
   void RunFor(absl::Duration duration);
   // Ends with `error` what has not ended.

@@ -38,6 +38,7 @@ class HttpClient::Impl {
   ~Impl();
 
   void Post(absl::string_view body, absl::Duration timeout, OnBody on_body, OnEnd on_end);
+  void Get(absl::Duration timeout, OnBody on_body, OnEnd on_end);
   void RunFor(absl::Duration duration);
   void EndAll(const absl::Status& error);
 
@@ -51,6 +52,7 @@ class HttpClient::Impl {
     Impl* client ABSL_GUARDED_BY(mutex);  // null: the caller has given up
   };
 
+  void Start(std::string bytes, absl::Duration timeout, OnBody on_body, OnEnd on_end);
   void Dispatch();
   void StartLookUp();
   void OnLookedUp(const std::string& error, std::vector<boost::asio::ip::tcp::endpoint> addresses);
@@ -59,7 +61,7 @@ class HttpClient::Impl {
 
   boost::asio::io_context context_{1};  // first: sockets and timers end before it
   const HttpClientOptions options_;
-  std::string head_;  // of every request, but for its length
+  std::string head_;  // of every request, between its method and what its body adds
   std::shared_ptr<SSL_CTX> tls_;
   std::shared_ptr<LookUp> look_up_;  // under way
   std::vector<boost::asio::ip::tcp::endpoint> addresses_;

@@ -10,6 +10,7 @@
 #include "runtime/bench/make_model.h"
 #include "tests/e2e/fleet.h"
 #include "tests/runtime/model/temporary_directory.h"
+#include "tests/testing/write_adapter.h"
 
 namespace aludel {
 namespace {
@@ -66,11 +67,17 @@ TEST(Mismatch, AProducerWithOtherAddedTokensServes) {
   EXPECT_NE(answer.started.plan(), "local");
 }
 
-TEST(Mismatch, AProducerWithAnotherRopeIsRefused) {
+TEST(Mismatch, AProducerWithAnotherRopeServes) {
   TemporaryDirectory other;
   CopyAll(kBase, other);
   Replace(other, "config.json", "500000.0", "10000.0");
-  ExpectRefusal(other.path(), "rope is theta 10000, want theta 500000");
+  Fleet fleet({.prefill_model = other.path(), .decode_model = kChat});
+  ASSERT_TRUE(fleet.Start());
+  EXPECT_THAT(fleet.decode().Log(),
+              HasSubstr("the rope is theta 10000 in the producer and theta 500000 in the consumer"));
+  const Answer answer = fleet.Ask(Fleet::Request(DemoPrompts(1)[0], 2, ""));
+  EXPECT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_NE(answer.started.plan(), "local");
 }
 
 TEST(Mismatch, AProducerOfAnotherShapeIsRefused) {
@@ -83,12 +90,12 @@ TEST(Mismatch, AProducerOfAnotherShapeIsRefused) {
 
 // A server that is given an artifact of other models does not start.
 void ExpectNoStart(const std::string& binary, const std::string& model, const std::string& codec,
-                   const std::string& reason) {
+                   const std::string& reason, const std::string& adapter = "") {
   const int port = FreePort();
   const std::string name = binary == "aludel-decode" ? "served_model_name: 'demo' " : "";
   ServerProcess server(binary,
                        absl::StrCat("listen: '127.0.0.1:", FreePort(), "' admin_listen: '127.0.0.1:", port,
-                                    "' ", name, "engine { directory: '", model,
+                                    "' ", name, "engine { directory: '", model, "' adapter: '", adapter,
                                     "' threads: 1 kv_blocks: 64 } codec { artifact: '", codec, "' }"),
                        port);
   const int status = server.WaitExit();
@@ -100,6 +107,17 @@ void ExpectNoStart(const std::string& binary, const std::string& model, const st
 TEST(Mismatch, AServerWithAnArtifactOfOtherModelsDoesNotStart) {
   ExpectNoStart("aludel-prefill", kChat, kCodec, "was calibrated for producer \"base\" with hash");
   ExpectNoStart("aludel-decode", kBase, kCodec, "no decoder for this model, whose hash is");
+}
+
+TEST(Mismatch, AnArtifactOfABaseDoesNotServeItWithAnAdapter) {
+  const TemporaryDirectory adapter;
+  WriteAdapter(adapter, kBase, 0.01f);
+  ExpectNoStart("aludel-prefill", kBase, kCodec, "was calibrated for producer \"base\" with hash",
+                adapter.path());
+  ExpectNoStart("aludel-decode", kChat, kCodec, "no decoder for this model, whose hash is", adapter.path());
+  adapter.Write("adapter_config.json",
+                R"({"peft_type": "LORA", "target_modules": ["q_proj"], "use_dora": true})");
+  ExpectNoStart("aludel-decode", kChat, "", "adapter_config.json: use_dora is true", adapter.path());
 }
 
 TEST(Mismatch, AServerWithADamagedArtifactDoesNotStart) {

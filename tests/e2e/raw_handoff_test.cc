@@ -1,10 +1,13 @@
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/open_device.h"
 #include "runtime/model/transformer.h"
 #include "tests/e2e/fleet.h"
+#include "tests/runtime/model/temporary_directory.h"
+#include "tests/testing/write_adapter.h"
 
 namespace aludel {
 namespace {
@@ -19,9 +22,9 @@ constexpr int64_t kChunkTokens = 256;  // the servers' default
 // the producer's chunks, then the last.
 class Reference {
  public:
-  Reference() {
+  explicit Reference(const ModelPath& path) {
     device_ = *OpenDevice({.name = "cpu", .threads = 1});
-    model_ = *Transformer::Load(device_.get(), "deploy/demo/base", {.max_rows = kChunkTokens});
+    model_ = *Transformer::Load(device_.get(), path, {.max_rows = kChunkTokens});
     pool_ = *BlockPool::Create(device_.get(), model_->MakeKvLayout(80, 16, DType::kBf16));
     for (BlockId block = 0; block < 80; ++block) blocks_.push_back(block);
   }
@@ -62,7 +65,7 @@ class RawHandoff : public ::testing::TestWithParam<const char*> {
   static void SetUpTestSuite() {
     prompts_ = new std::vector<std::vector<int32_t>>(DemoPrompts(kPrompts));
     expected_ = new std::vector<std::vector<int32_t>>;
-    Reference reference;
+    Reference reference("deploy/demo/base");
     for (const auto& prompt : *prompts_) expected_->push_back(reference.Generate(prompt));
   }
   static void TearDownTestSuite() {
@@ -74,6 +77,23 @@ class RawHandoff : public ::testing::TestWithParam<const char*> {
 };
 std::vector<std::vector<int32_t>>* RawHandoff::prompts_ = nullptr;
 std::vector<std::vector<int32_t>>* RawHandoff::expected_ = nullptr;
+
+TEST(RawHandoffOfAnAdapter, GivesExactlyTheTokensOfOneProcess) {
+  const TemporaryDirectory adapter;
+  WriteAdapter(adapter, "deploy/demo/base", 0.05f);
+  Reference base("deploy/demo/base"), merged({"deploy/demo/base", adapter.path()});
+  Fleet fleet({.engine = absl::StrCat("adapter: '", adapter.path(), "'")});
+  ASSERT_TRUE(fleet.Start());
+  int changed = 0;
+  for (const std::vector<int32_t>& prompt : DemoPrompts(4)) {
+    const Answer answer = fleet.Ask(Fleet::Request(prompt, kTokens));
+    ASSERT_TRUE(answer.status.ok()) << answer.status;
+    ASSERT_EQ(answer.started.plan(), "remote") << answer.started.fallback_reason();
+    ASSERT_EQ(answer.tokens, merged.Generate(prompt));
+    changed += answer.tokens != base.Generate(prompt) ? 1 : 0;
+  }
+  EXPECT_GT(changed, 0) << "the adapter changes nothing: this shows nothing";
+}
 
 TEST_P(RawHandoff, WithOneModelGivesExactlyTheTokensOfOneProcess) {
   Fleet fleet({.ucx_transports = GetParam()});

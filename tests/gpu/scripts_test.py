@@ -6,7 +6,7 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
-from typing import Optional
+from typing import Any, Dict, Optional
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -45,10 +45,6 @@ class Time(unittest.TestCase):
 
     def test_one_part_alone_has_all_the_time(self) -> None:
         self.assertEqual(measure.limit([20.0], 0, 480, 480), 480)
-
-    def test_starts_of_servers_are_kept_free(self) -> None:
-        self.assertEqual(ttft.allowance(100, 4, 2, 30), 10)
-        self.assertLess(ttft.allowance(50, 4, 2, 30), 0)  # one sample, then the next row
 
     def test_a_command_that_hangs_is_ended_and_its_output_kept(self) -> None:
         with self.assertRaisesRegex(Failed, "took longer than 1 s") as failed:
@@ -167,6 +163,37 @@ class WhereCublasIs(unittest.TestCase):
         self.assertTrue(cublas.loads("libc.so.6", None))
         self.put("broken")
         self.assertFalse(cublas.loads(LIBRARY, self.root / "broken"))
+
+
+class FirstTokens(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        (Path(folder.name) / "MANIFEST").write_text("")
+        bundle = Bundle(Path(folder.name), "cpu", True, Path(folder.name))
+        self.report = Report(Path(folder.name) / "results.json", HEAD)
+        self.study = ttft.Study(bundle, self.report, Model(bundle))
+        self.study.path_gbps = 2.0
+
+    @staticmethod
+    def row(form: str, state: str, seconds: float, **more: Any) -> Dict[str, Any]:
+        return {"link_bits_per_second": 4e9, "tokens": 256, "format": form, "state": state, "samples": 3,
+                "seconds": {"median": seconds}, "bytes_per_token": 10.0, "recomputed_tokens": 1,
+                "stages": {"prefill": 0.0}, **more}
+
+    def test_rows_of_the_bench_become_rows_of_the_report(self) -> None:
+        lacking = {"link_bits_per_second": 4e9, "tokens": 256, "format": "raw", "state": "warm", "samples": 0, "reason": "not warm"}
+        self.study.add_all([self.row("local", "local", 2.0), self.row("aludel-p2", "warm", 0.5, speedup=4.0), lacking])
+        row = self.report.rows["ttft_speedup_warm_256_4g"]
+        self.assertEqual((row["value"], row["oracle_seconds"], row["emulated"], row["p"]), (4, 2, True, 2))
+        self.assertEqual(self.report.value("ttft_oracle_256"), 2)
+        self.assertEqual(self.report.rows["ttft_speedup_warm_256_4g_raw"]["reason"], "not warm")
+
+    def test_links_that_lack_a_row_are_measured(self) -> None:
+        self.assertEqual(self.study.wanted(), [1, 4])
+        for name in self.study.names_over(1):
+            self.report.add(name, 1, "ratio", None, "command")
+        self.assertEqual(self.study.wanted(), [4])
 
 
 class Peers(unittest.TestCase):

@@ -5,9 +5,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/open_device.h"
 #ifdef ALUDEL_HAVE_CUDA
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/open_device.h"
 #endif
 
 namespace aludel {

@@ -62,9 +62,9 @@ int64_t Draw(absl::Span<const float> logits, double log_sum, std::mt19937_64& ra
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CacheGradient>> CacheGradient::Load(const std::string& model_directory,
+absl::StatusOr<std::unique_ptr<CacheGradient>> CacheGradient::Load(const ModelPath& path,
                                                                    int64_t rope_length) {
-  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<HostModel> model, HostModel::Load(model_directory));
+  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<HostModel> model, HostModel::Load(path));
   return std::unique_ptr<CacheGradient>(new CacheGradient(std::move(model), rope_length));
 }
 

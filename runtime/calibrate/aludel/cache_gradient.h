@@ -36,8 +36,7 @@ struct CachedTail {
 class CacheGradient {
  public:
   // `rope_length` as in TransformerOptions.
-  static absl::StatusOr<std::unique_ptr<CacheGradient>> Load(const std::string& model_directory,
-                                                             int64_t rope_length = 0);
+  static absl::StatusOr<std::unique_ptr<CacheGradient>> Load(const ModelPath& path, int64_t rope_length = 0);
   ~CacheGradient();
 
   const ModelConfig& config() const { return model_->config; }

@@ -6,12 +6,14 @@
 #include "kernels/check.h"
 #include "runtime/calibrate/fit/dense.h"
 #include "runtime/codec/aludel/latent_packing.h"
+#include "runtime/codec/frame.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
 namespace {
 
 constexpr int64_t kChunk = 512;
+constexpr int64_t kTypicalTokens = 256;  // of a frame
 
 // Features of one group: the producer's [K V] of its layers, then its H of the recomputed layer.
 struct Features {
@@ -75,8 +77,10 @@ absl::StatusOr<EncoderFit> FitEncoder(const StateFile& producer, absl::Span<cons
   for (const EncoderTarget& target : targets) outputs += target.metric->outputs();
   Moments xx = Moments::Zeros(features.count(), features.count());
   Moments xy = Moments::Zeros(features.count(), outputs);
-  for (int64_t begin = 0; begin < rows.rows; begin += kChunk) {
-    const int64_t count = std::min(kChunk, rows.rows - begin);
+  // AddProduct works through the rows by itself; a large chunk allocates its sums less often.
+  constexpr int64_t kRows = 8 * kChunk;
+  for (int64_t begin = 0; begin < rows.rows; begin += kRows) {
+    const int64_t count = std::min(kRows, rows.rows - begin);
     std::vector<float> x(count * features.count());
     for (int64_t t = 0; t < count; ++t) {
       float* row = x.data() + t * features.count();
@@ -128,8 +132,51 @@ void EncodeRows(const HostMatrix& matrix, const HostMatrix& side, const std::vec
         side.values.data(), side.cols, 1.0f, z, matrix.rows);
 }
 
-AludelEncoderGroup Quantize(const EncoderFit& fit, const StateFile& producer, int recomputed_layers,
-                            const AludelGroup& group, float step) {
+LatentSample SampleLatents(const HostMatrix& matrix, const HostMatrix& side, const std::vector<float>& offset,
+                           const StateFile& producer, int recomputed_layers, const AludelGroup& group) {
+  LatentSample sample;
+  sample.rank = matrix.rows;
+  sample.largest.resize(sample.rank);
+  const auto encode = [&](int64_t begin, int64_t count, int64_t stride, float* z) {
+    EncodeRows(matrix, side, offset, producer, recomputed_layers, group, begin, count, stride, z);
+  };
+  const RowStride rows = RowStride::Of(producer, 16384);
+  std::vector<float> z(kChunk * sample.rank);
+  for (int64_t begin = 0; begin < rows.rows; begin += kChunk) {
+    const int64_t count = std::min(kChunk, rows.rows - begin);
+    encode(begin, count, rows.stride, z.data());
+    for (int64_t i = 0; i < count * sample.rank; ++i) {
+      sample.largest[i % sample.rank] = std::max(sample.largest[i % sample.rank], std::abs(z[i]));
+    }
+  }
+  sample.frame_tokens = std::min(kTypicalTokens, producer.rows());
+  sample.frames = std::min<int64_t>(16, producer.rows() / std::max<int64_t>(1, sample.frame_tokens));
+  sample.z.resize(sample.frames * sample.frame_tokens * sample.rank);
+  for (int64_t i = 0; i < sample.frames; ++i) {
+    encode(i * (producer.rows() - sample.frame_tokens) / sample.frames, sample.frame_tokens, 1,
+           sample.z.data() + i * sample.frame_tokens * sample.rank);
+  }
+  return sample;
+}
+
+double PackedBytes(const LatentSample& sample, const LatentGrid& grid, LatentPacking packing) {
+  const auto rank = static_cast<int64_t>(grid.bits.size());
+  std::vector<uint8_t> payload(MaxPackedBytes(grid.bits, packing, sample.frame_tokens));
+  std::vector<float> z(sample.frame_tokens * rank);
+  double bytes = 0;
+  for (int64_t i = 0; i < sample.frames; ++i) {
+    const float* from = sample.z.data() + i * sample.frame_tokens * sample.rank;
+    for (int64_t t = 0; t < sample.frame_tokens; ++t) {
+      std::copy_n(from + t * sample.rank, rank, z.data() + t * rank);
+    }
+    bytes += static_cast<double>(
+        PackLatents(z.data(), sample.frame_tokens, grid, packing, absl::MakeSpan(payload)) +
+        kFrameHeaderBytes);
+  }
+  return bytes / static_cast<double>(sample.frames * sample.frame_tokens);
+}
+
+AludelEncoderGroup Quantize(const EncoderFit& fit, const LatentSample& sample, float step) {
   const double least = 0.25 * static_cast<double>(step) * step;
   int64_t rank = 1;
   while (rank < fit.matrix.rows && fit.energy[rank] > least) ++rank;
@@ -142,18 +189,8 @@ AludelEncoderGroup Quantize(const EncoderFit& fit, const StateFile& producer, in
   }
   out.offset.assign(fit.offset.begin(), fit.offset.begin() + rank);
   out.grid.step = step;
-  const RowStride rows = RowStride::Of(producer, 16384);
-  std::vector<float> largest(rank);
-  std::vector<float> z(kChunk * rank);
-  for (int64_t begin = 0; begin < rows.rows; begin += kChunk) {
-    const int64_t count = std::min(kChunk, rows.rows - begin);
-    EncodeRows(out.matrix, out.side, out.offset, producer, recomputed_layers, group, begin, count,
-               rows.stride, z.data());
-    for (int64_t i = 0; i < count * rank; ++i) {
-      largest[i % rank] = std::max(largest[i % rank], std::abs(z[i]));
-    }
-  }
-  for (const float value : largest) {
+  for (int64_t i = 0; i < rank; ++i) {
+    const float value = sample.largest[i];
     // One code of slack: what calibration did not see may be a little larger.
     const double codes = 2.0 * (std::ceil(value / step) + 1) + 1;
     out.grid.bits.push_back(std::clamp(static_cast<int>(std::ceil(std::log2(codes))), 2, kMaxLatentBits));

@@ -42,10 +42,23 @@ absl::StatusOr<EncoderFit> FitEncoder(const StateFile& producer, absl::Span<cons
 size_t EncoderFitBytes(const ModelConfig& config, int recomputed_layers, const AludelGroup& group,
                        size_t targets);
 
+// A group's latents in calibration text, before they are quantized: rates are tried on it.
+struct LatentSample {
+  int64_t rank = 0;
+  std::vector<float> largest;  // [rank] largest magnitude in a sample of rows
+  int64_t frames = 0;          // from all over the text
+  int64_t frame_tokens = 0;
+  std::vector<float> z;  // [frames * frame_tokens, rank]
+};
+LatentSample SampleLatents(const HostMatrix& matrix, const HostMatrix& side, const std::vector<float>& offset,
+                           const StateFile& producer, int recomputed_layers, const AludelGroup& group);
+
 // The first latents of `fit` under one step. A latent is kept while its deviation is at least half a step,
-// codes cover the range that `producer` shows on a sample of rows.
-AludelEncoderGroup Quantize(const EncoderFit& fit, const StateFile& producer, int recomputed_layers,
-                            const AludelGroup& group, float step);
+// codes cover the range of `sample`.
+AludelEncoderGroup Quantize(const EncoderFit& fit, const LatentSample& sample, float step);
+
+// Mean payload and header bytes per token of the sample's frames, whose first latents `grid` holds.
+double PackedBytes(const LatentSample& sample, const LatentGrid& grid, LatentPacking packing);
 
 // z [count, rank] of rows [begin, begin + count) of the producer's states.
 void EncodeRows(const HostMatrix& matrix, const HostMatrix& side, const std::vector<float>& offset,

@@ -82,11 +82,11 @@ absl::Status ReadLayer(Reader& reader, const ModelConfig& config, int index, Hos
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<HostModel>> HostModel::Load(const std::string& directory) {
+absl::StatusOr<std::unique_ptr<HostModel>> HostModel::Load(const ModelPath& path) {
   auto model = std::make_unique<HostModel>();
-  ALUDEL_ASSIGN_OR_RETURN(model->config, ModelConfig::Load(directory));
+  ALUDEL_ASSIGN_OR_RETURN(model->config, ModelConfig::Load(path.base));
   const ModelConfig& config = model->config;
-  ALUDEL_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(directory));
+  ALUDEL_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(path));
   Reader reader(files, config);
   ALUDEL_RETURN_IF_ERROR(
       reader.Stack({{"model.embed_tokens", config.vocab}}, config.hidden, &model->embedding));

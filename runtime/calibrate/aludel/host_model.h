@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/codec/scd/weights.h"
 #include "runtime/model/model_config.h"
+#include "runtime/model/model_path.h"
 
 namespace aludel {
 
@@ -36,9 +37,9 @@ struct HostModel {
 
   const HostMatrix& head() const { return config.tied_embeddings ? embedding : untied_head; }
 
-  // Reads a HuggingFace model directory. Errors name the directory, the tensor, what was found and what
-  // was expected.
-  static absl::StatusOr<std::unique_ptr<HostModel>> Load(const std::string& directory);
+  // Reads a HuggingFace model directory and its adapter. Errors name the directory, the tensor, what was found
+  // and what was expected.
+  static absl::StatusOr<std::unique_ptr<HostModel>> Load(const ModelPath& path);
 };
 
 }  // namespace aludel

@@ -73,7 +73,7 @@ absl::Status AddSensitivity(const Moments& sensitivity, double blend, TargetMetr
   const double unit = static_cast<double>(n) / std::max(trace, 1e-300);
   for (double& value : blended.values) value *= (1 - blend) * unit;
   for (int64_t i = 0; i < n; ++i) blended.at(i, i) += blend;
-  ALUDEL_ASSIGN_OR_RETURN(MatrixRoot root, SquareRoot(blended));
+  ALUDEL_ASSIGN_OR_RETURN(MatrixRoot root, CholeskyRoot(blended));
   metric->root = std::move(root.root);
   metric->inverse = std::move(root.inverse);
   return absl::OkStatus();

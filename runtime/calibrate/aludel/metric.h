@@ -11,20 +11,19 @@
 
 namespace aludel {
 
-// The coordinates in which errors of a group's [K V] count alike: y' = R ((y - mean) / scale). `scale` is one
-// number per layer and kind, so that no layer counts for its units; R is the symmetric root of a sensitivity
-// matrix (E[g g^T], g the gradient of the consumer's output in its cache), so that errors count as much as
-// the output feels them. Without R every layer and kind counts the same.
+// The coordinates in which errors of a group's [K V] count alike: y' = ((y - mean) / scale) R. `scale` is one
+// number per layer and kind, so that no layer counts for its units; R R^T is a sensitivity matrix (E[g g^T],
+// g the gradient of the consumer's output in its cache), so that errors count as much as the output feels them. Without R every layer and kind counts the same.
 struct TargetMetric {
   std::vector<float> mean;   // [outputs]
   std::vector<float> scale;  // [outputs]
   HostMatrix root;           // R [outputs, outputs], empty for the identity
-  HostMatrix inverse;        // of R
+  HostMatrix inverse;        // R^-T
 
   int64_t outputs() const { return static_cast<int64_t>(mean.size()); }
   // y [rows, outputs] -> y', in place.
   void Apply(float* y, int64_t rows) const;
-  // Folds parts of the inverse map y = mean + scale R^-1 y' into a matrix that gives y': w = R^-1 w, ...
+  // Folds parts of the inverse map y = mean + scale R^-T y' (columns) into a matrix that gives y': w = R^-T w, ...
   void Turn(HostMatrix* w) const;
   // ... then w = scale w, row by row.
   void Unscale(HostMatrix* w) const;

@@ -122,11 +122,11 @@ class GramBuffer {
   GramBuffer(absl::Span<const CacheColumns> ranges, int64_t columns, Sensitivity* result)
       : ranges_(ranges), columns_(columns), result_(result), rows_(ranges.size()) {}
 
-  // `ids` are those of the cached tokens. Rows with less than a millionth of the energy are left out.
-  void Add(const std::vector<float>& gradient, absl::Span<const int32_t> ids) {
+  // `ids` are those of the cached tokens, of which the first `head` are left out. Rows with less than a millionth of the energy are left out.
+  void Add(const std::vector<float>& gradient, absl::Span<const int32_t> ids, int64_t head) {
     const std::vector<double> energies = RowEnergies(gradient, static_cast<int64_t>(ids.size()));
     const double least = 1e-6 * std::accumulate(energies.begin(), energies.end(), 0.0);
-    for (size_t t = 0; t < ids.size(); ++t) {
+    for (auto t = static_cast<size_t>(head); t < ids.size(); ++t) {
       IdEnergy& id = result_->by_id[ids[t]];
       id.energy += energies[t];
       ++id.count;
@@ -137,7 +137,7 @@ class GramBuffer {
       }
       if (++count_ == kRows) Flush();
     }
-    result_->tokens += static_cast<int64_t>(ids.size());
+    result_->tokens += std::max<int64_t>(0, static_cast<int64_t>(ids.size()) - head);
   }
 
   void Flush() {
@@ -194,8 +194,10 @@ absl::StatusOr<Sensitivity> MeasureSensitivity(Transformer& consumer, CacheGradi
     ALUDEL_RETURN_IF_ERROR(own->Run(prompt));
     for (int sample = 0; sample < options.samples; ++sample) {
       ALUDEL_RETURN_IF_ERROR(gradients.SampledLogProbability(own->input(), random, &gradient).status());
+      const auto head = std::min<int64_t>(options.head_tokens, static_cast<int64_t>(prompt.size()) - 1);
+      std::fill_n(gradient.begin(), head * gradients.columns(), 0.0f);
       if (LimitNorm(options.max_norm, &gradient)) ++result.limited;
-      grams.Add(gradient, absl::MakeConstSpan(prompt).first(prompt.size() - 1));
+      grams.Add(gradient, absl::MakeConstSpan(prompt).first(prompt.size() - 1), options.head_tokens);
     }
     ++result.prompts;
   }

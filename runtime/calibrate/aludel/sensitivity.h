@@ -28,6 +28,8 @@ struct SensitivityOptions {
   int samples = 1;  // of labels per prompt
   // A prompt's gradient is scaled down to this norm, so that no prompt counts for many.
   double max_norm = 3.0;
+  // Tokens at a prompt's head that are never coded: their gradients count nowhere.
+  int64_t head_tokens = 0;
   uint64_t seed = 1;
 };
 

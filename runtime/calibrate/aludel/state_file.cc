@@ -26,17 +26,20 @@ absl::Status Errno(const std::string& path) {
   return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(errno)));
 }
 
-int64_t CountTokens(absl::Span<const std::vector<int32_t>> prompts) {
-  int64_t tokens = 0;
-  for (const std::vector<int32_t>& prompt : prompts) tokens += static_cast<int64_t>(prompt.size());
-  return tokens;
+// Tokens behind each prompt's first `head`.
+int64_t CountRows(absl::Span<const std::vector<int32_t>> prompts, int64_t head) {
+  int64_t rows = 0;
+  for (const std::vector<int32_t>& prompt : prompts) {
+    rows += std::max<int64_t>(0, static_cast<int64_t>(prompt.size()) - head);
+  }
+  return rows;
 }
 
 // Names what a file holds: the model, the arithmetic, the prompts, the columns.
 std::string FileName(const Transformer& model, absl::Span<const std::vector<int32_t>> prompts,
-                     const StateLayout& layout) {
-  std::string key = absl::StrCat("states 1 ", model.hash(), " ", Name(model.options().compute), " ",
-                                 layout.columns(), "\n");
+                     const StateLayout& layout, int64_t head) {
+  std::string key = absl::StrCat("states 2 ", model.hash(), " ", Name(model.options().compute), " ",
+                                 layout.columns(), " ", head, "\n");
   for (const std::vector<int32_t>& prompt : prompts) {
     const auto* bytes = reinterpret_cast<const char*>(prompt.data());
     absl::StrAppend(&key, prompt.size(), ":", absl::string_view(bytes, prompt.size() * sizeof(int32_t)));
@@ -49,10 +52,27 @@ void AppendColumns(const std::vector<float>& rows, int64_t row, int64_t cols, st
   for (int64_t j = 0; j < cols; ++j) out->push_back(ToBf16(from[j]));
 }
 
+// Where the next row goes: head tokens and those that travel lie apart in one file.
+struct RowWriter {
+  FilePointer head;
+  FilePointer travelling;
+};
+
+absl::StatusOr<RowWriter> OpenWriter(const std::string& path, int64_t head_offset) {
+  RowWriter writer{{std::fopen(path.c_str(), "wbe"), &std::fclose}, {nullptr, &std::fclose}};
+  if (writer.head == nullptr) return Errno(path);
+  writer.travelling.reset(std::fopen(path.c_str(), "r+be"));
+  if (writer.travelling == nullptr || ::fseeko(writer.head.get(), head_offset, SEEK_SET) != 0) {
+    return Errno(path);
+  }
+  return writer;
+}
+
 absl::Status WritePrompt(const std::vector<CapturedLayer>& captured, const StateLayout& layout,
-                         int64_t tokens, FILE* file, const std::string& path) {
+                         int64_t tokens, int64_t head, const RowWriter& writer, const std::string& path) {
   std::vector<Bf16> row;
   for (int64_t t = 0; t < tokens; ++t) {
+    FILE* const file = t < head ? writer.head.get() : writer.travelling.get();
     row.clear();
     for (const CapturedLayer& layer : captured) {
       AppendColumns(layer.k, t, layout.kv_dim, &row);
@@ -66,10 +86,10 @@ absl::Status WritePrompt(const std::vector<CapturedLayer>& captured, const State
 
 absl::Status WriteStates(const std::string& path, Transformer& model,
                          absl::Span<const std::vector<int32_t>> prompts, const StateLayout& layout,
-                         absl::string_view stage, const CalibrationProgress& progress) {
+                         int64_t head, absl::string_view stage, const CalibrationProgress& progress) {
   const std::string partial = path + ".partial";
-  const FilePointer file(std::fopen(partial.c_str(), "wbe"), &std::fclose);
-  if (file == nullptr) return Errno(partial);
+  const int64_t row_bytes = layout.columns() * static_cast<int64_t>(sizeof(Bf16));
+  ALUDEL_ASSIGN_OR_RETURN(const RowWriter writer, OpenWriter(partial, CountRows(prompts, head) * row_bytes));
   size_t longest = 1;
   for (const std::vector<int32_t>& prompt : prompts) longest = std::max(longest, prompt.size());
   std::vector<CapturedLayer> captured(layout.layers);
@@ -82,10 +102,10 @@ absl::Status WriteStates(const std::string& path, Transformer& model,
     }
     ALUDEL_RETURN_IF_ERROR(capture->Run(prompts[i]));
     ALUDEL_RETURN_IF_ERROR(
-        WritePrompt(captured, layout, static_cast<int64_t>(prompts[i].size()), file.get(), partial));
+        WritePrompt(captured, layout, static_cast<int64_t>(prompts[i].size()), head, writer, partial));
   }
   progress(stage, static_cast<int64_t>(prompts.size()), static_cast<int64_t>(prompts.size()));
-  if (std::fflush(file.get()) != 0) return Errno(partial);
+  if (std::fflush(writer.head.get()) != 0 || std::fflush(writer.travelling.get()) != 0) return Errno(partial);
   if (std::rename(partial.c_str(), path.c_str()) != 0) return Errno(path);
   return absl::OkStatus();
 }
@@ -104,19 +124,18 @@ void StateFile::Read(int64_t row, int64_t begin, int64_t count, float* out) cons
 
 absl::StatusOr<std::unique_ptr<StateFile>> OpenStates(const std::string& directory, Transformer& model,
                                                       absl::Span<const std::vector<int32_t>> prompts,
-                                                      int side_layers, absl::string_view stage,
+                                                      int side_layers, int64_t head, absl::string_view stage,
                                                       const CalibrationProgress& progress) {
   const ModelConfig& config = model.config();
   const StateLayout layout{config.layers, side_layers, config.kv_dim(), config.hidden};
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) return absl::UnavailableError(absl::StrCat(directory, ": ", error.message()));
-  const std::string path = absl::StrCat(directory, "/", FileName(model, prompts, layout));
+  const std::string path = absl::StrCat(directory, "/", FileName(model, prompts, layout, head));
   if (!std::filesystem::exists(path, error)) {
-    ALUDEL_RETURN_IF_ERROR(WriteStates(path, model, prompts, layout, stage, progress));
+    ALUDEL_RETURN_IF_ERROR(WriteStates(path, model, prompts, layout, head, stage, progress));
   }
-  const int64_t rows = CountTokens(prompts);
-  const size_t bytes = StateBytes(config, side_layers, rows);
+  const size_t bytes = StateBytes(config, side_layers, CountRows(prompts, 0));
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return Errno(path);
   struct stat status = {};
@@ -128,7 +147,17 @@ absl::StatusOr<std::unique_ptr<StateFile>> OpenStates(const std::string& directo
         absl::StrFormat("%s is %d bytes, want %d: delete it and run again", path, status.st_size, bytes));
   }
   if (map == MAP_FAILED) return Errno(path);
-  return std::unique_ptr<StateFile>(new StateFile(layout, rows, static_cast<const uint8_t*>(map), bytes));
+  return std::unique_ptr<StateFile>(
+      new StateFile(layout, CountRows(prompts, head), head, static_cast<const uint8_t*>(map), bytes));
+}
+
+std::vector<int32_t> RowIds(absl::Span<const std::vector<int32_t>> prompts, int64_t head) {
+  std::vector<int32_t> ids;
+  for (const std::vector<int32_t>& prompt : prompts) {
+    const int64_t skipped = std::min(head, static_cast<int64_t>(prompt.size()));
+    ids.insert(ids.end(), prompt.begin() + skipped, prompt.end());
+  }
+  return ids;
 }
 
 size_t StateBytes(const ModelConfig& config, int side_layers, int64_t tokens) {

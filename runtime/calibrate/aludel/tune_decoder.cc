@@ -12,10 +12,13 @@ namespace aludel {
 namespace {
 
 // [tokens, columns]
-void ReadCache(const StateFile& own, int64_t first_row, int64_t tokens, int64_t columns,
+void ReadCache(const StateFile& own, const TuningPrompt& prompt, int64_t tokens, int64_t columns,
                std::vector<float>* cache) {
   cache->resize(tokens * columns);
-  for (int64_t t = 0; t < tokens; ++t) own.Read(first_row + t, 0, columns, cache->data() + t * columns);
+  for (int64_t t = 0; t < tokens; ++t) {
+    const int64_t row = t < prompt.head ? prompt.head_row + t : prompt.first_row + t - prompt.head;
+    own.Read(row, 0, columns, cache->data() + t * columns);
+  }
 }
 
 int32_t Likeliest(absl::Span<const float> logits) {
@@ -67,19 +70,21 @@ absl::StatusOr<std::vector<TuningPrompt>> AnswerPrompts(CacheGradient& consumer,
   const ModelConfig& config = consumer.config();
   std::vector<TuningPrompt> answered;
   std::vector<float> cache;
-  int64_t row = 0;
+  int64_t row = 0, head_row = own.rows();
   for (size_t p = 0; p < prompts.size(); ++p) {
     if (!progress("answer the prompts", static_cast<int64_t>(p), static_cast<int64_t>(prompts.size()))) {
       return absl::CancelledError("calibration was interrupted");
     }
-    const int64_t first_row = row;
-    row += static_cast<int64_t>(prompts[p].size());
+    const int64_t head = own.HeadTokens(prompts[p].size());
+    TuningPrompt prompt{head, head_row, row, prompts[p], {}};
+    row += static_cast<int64_t>(prompts[p].size()) - head;
+    head_row += head;
     const auto cached = static_cast<int64_t>(prompts[p].size()) - 1;
     const int64_t most = std::min<int64_t>(max_answer_tokens, config.max_positions - cached);
-    if (cached < 1 || most < 1) continue;
-    ReadCache(own, first_row, cached, consumer.columns(), &cache);
-    ALUDEL_ASSIGN_OR_RETURN(std::vector<int32_t> answer, Answer(consumer, cache, prompts[p], most));
-    answered.push_back({first_row, prompts[p], std::move(answer)});
+    if (cached <= head || most < 1) continue;
+    ReadCache(own, prompt, cached, consumer.columns(), &cache);
+    ALUDEL_ASSIGN_OR_RETURN(prompt.answer, Answer(consumer, cache, prompts[p], most));
+    answered.push_back(std::move(prompt));
   }
   progress("answer the prompts", static_cast<int64_t>(prompts.size()), static_cast<int64_t>(prompts.size()));
   return answered;
@@ -112,8 +117,7 @@ absl::StatusOr<double> DecoderTuner::Pass(CacheGradient& consumer, const TuningT
     const TuningPrompt& prompt = text.prompts[order[i]];
     std::vector<int32_t> tail = {prompt.ids.back()};
     tail.insert(tail.end(), prompt.answer.begin(), prompt.answer.end() - 1);
-    ALUDEL_ASSIGN_OR_RETURN(const double sum,
-                            Add(consumer, text, prompt.first_row, prompt.cached(), tail, 1.0));
+    ALUDEL_ASSIGN_OR_RETURN(const double sum, Add(consumer, text, prompt, prompt.cached(), tail, 1.0));
     kl += sum;
     tokens += static_cast<double>(tail.size());
     ALUDEL_RETURN_IF_ERROR(AddStretch(consumer, text, prompt).status());
@@ -126,48 +130,51 @@ absl::StatusOr<double> DecoderTuner::Pass(CacheGradient& consumer, const TuningT
 
 absl::StatusOr<double> DecoderTuner::AddStretch(CacheGradient& consumer, const TuningText& text,
                                                 const TuningPrompt& prompt) {
-  const int64_t earliest = prompt.cached() / 4;  // something must have been handed over
+  const int64_t earliest = std::max(prompt.head + 1, prompt.cached() / 4);  // something was handed over
   const int64_t places = prompt.cached() - tuning_.stretch - earliest;
   if (tuning_.stretch_weight <= 0 || places < 1) return 0;
   const int64_t cached = earliest + static_cast<int64_t>(random_() % static_cast<uint64_t>(places));
   const auto tail = absl::MakeConstSpan(prompt.ids).subspan(cached, tuning_.stretch);
-  return Add(consumer, text, prompt.first_row, cached, tail, tuning_.stretch_weight);
+  return Add(consumer, text, prompt, cached, tail, tuning_.stretch_weight);
 }
 
-absl::StatusOr<double> DecoderTuner::Add(CacheGradient& consumer, const TuningText& text, int64_t first_row,
-                                         int64_t cached, absl::Span<const int32_t> tail, double weight) {
-  ReadCache(*text.own, first_row, cached, columns_, &cache_);
+absl::StatusOr<double> DecoderTuner::Add(CacheGradient& consumer, const TuningText& text,
+                                         const TuningPrompt& prompt, int64_t cached,
+                                         absl::Span<const int32_t> tail, double weight) {
+  ReadCache(*text.own, prompt, cached, columns_, &cache_);
   ALUDEL_RETURN_IF_ERROR(consumer.Logits({cache_, cached, tail}, &target_));
   ToLogProbabilities(static_cast<size_t>(consumer.config().vocab), &target_);
-  Decode(text, first_row, cached);
+  Decode(text, prompt, cached);
   ALUDEL_ASSIGN_OR_RETURN(const double kl, consumer.Kl({cache_, cached, tail}, target_, &slope_));
   const auto tokens = static_cast<double>(tail.size());
-  Backward(cached, static_cast<float>(weight * tokens));
+  Backward(prompt.head, cached, static_cast<float>(weight * tokens));
   return kl * tokens;
 }
 
-void DecoderTuner::Decode(const TuningText& text, int64_t first_row, int64_t cached) {
+void DecoderTuner::Decode(const TuningText& text, const TuningPrompt& prompt, int64_t cached) {
+  const int64_t coded = cached - prompt.head;
   for (size_t g = 0; g < groups_.size(); ++g) {
     const TunedGroup& group = groups_[g];
-    u_[g].resize(cached * group.net.hidden.cols);
-    text.inputs[g](first_row, cached, u_[g].data());
-    const std::vector<float> y = passes_[g].Forward(group.net, u_[g].data(), cached);
+    u_[g].resize(coded * group.net.hidden.cols);
+    text.inputs[g](prompt.first_row, coded, u_[g].data());
+    const std::vector<float> y = passes_[g].Forward(group.net, u_[g].data(), coded);
     const auto outputs = static_cast<int64_t>(group.mean.size());
-    for (int64_t t = 0; t < cached; ++t) {
-      float* row = cache_.data() + t * columns_ + group.first_column;
+    for (int64_t t = 0; t < coded; ++t) {
+      float* row = cache_.data() + (prompt.head + t) * columns_ + group.first_column;
       const float* decoded = y.data() + t * outputs;
       for (int64_t j = 0; j < outputs; ++j) row[j] = group.mean[j] + group.scale[j] * decoded[j];
     }
   }
 }
 
-void DecoderTuner::Backward(int64_t cached, float factor) {
+void DecoderTuner::Backward(int64_t head, int64_t cached, float factor) {
+  const int64_t coded = cached - head;
   for (size_t g = 0; g < groups_.size(); ++g) {
     const TunedGroup& group = groups_[g];
     const auto outputs = static_cast<int64_t>(group.mean.size());
-    std::vector<float> slope(cached * outputs);
-    for (int64_t t = 0; t < cached; ++t) {
-      const float* row = slope_.data() + t * columns_ + group.first_column;
+    std::vector<float> slope(coded * outputs);
+    for (int64_t t = 0; t < coded; ++t) {
+      const float* row = slope_.data() + (head + t) * columns_ + group.first_column;
       for (int64_t j = 0; j < outputs; ++j) slope[t * outputs + j] = factor * group.scale[j] * row[j];
     }
     passes_[g].Backward(group.net, slope, &gradients_[g]);

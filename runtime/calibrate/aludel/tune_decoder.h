@@ -19,9 +19,11 @@ namespace aludel {
 // KL(consumer on its own cache || consumer on the decoded cache) over the answers that it gives by itself and
 // over stretches of the prompts; its gradient goes through the consumer's layers into the decoders' weights.
 
-// One prompt in the rows of the states, and the answer to it.
+// One prompt in the rows of the states (StateFile), and the answer to it.
 struct TuningPrompt {
-  int64_t first_row = 0;
+  int64_t head = 0;       // tokens that the consumer computes itself
+  int64_t head_row = 0;   // row of the first of them
+  int64_t first_row = 0;  // row of token `head`
   std::vector<int32_t> ids;
   std::vector<int32_t> answer;  // the consumer's greedy one, the end token included where it came to it
 
@@ -81,12 +83,13 @@ class DecoderTuner {
  private:
   // Adds the gradient of `weight` times the KL over `tail`, which follows the first `cached` tokens of a
   // prompt, and returns that KL's sum.
-  absl::StatusOr<double> Add(CacheGradient& consumer, const TuningText& text, int64_t first_row,
+  absl::StatusOr<double> Add(CacheGradient& consumer, const TuningText& text, const TuningPrompt& prompt,
                              int64_t cached, absl::Span<const int32_t> tail, double weight);
   absl::StatusOr<double> AddStretch(CacheGradient& consumer, const TuningText& text,
                                     const TuningPrompt& prompt);
-  void Decode(const TuningText& text, int64_t first_row, int64_t cached);
-  void Backward(int64_t cached, float factor);
+  void Decode(const TuningText& text, const TuningPrompt& prompt, int64_t cached);
+  // Slopes of tokens [head, cached).
+  void Backward(int64_t head, int64_t cached, float factor);
   void Step();
 
   int64_t columns_ = 0;  // of a cache row

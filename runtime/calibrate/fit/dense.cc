@@ -4,6 +4,8 @@
 #include <atomic>
 #include <vector>
 
+#include <cblas.h>
+
 #include "dnnl.h"
 #include "kernels/check.h"
 #include "omp.h"
@@ -15,7 +17,10 @@ std::atomic<int> product_threads = 1;
 
 }  // namespace
 
-void SetProductThreads(int threads) { product_threads = threads > 0 ? threads : omp_get_num_procs(); }
+void SetProductThreads(int threads) {
+  product_threads = threads > 0 ? threads : omp_get_num_procs();
+  openblas_set_num_threads(product_threads);  // LAPACK's, of linear_fit
+}
 
 void Sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
            const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {

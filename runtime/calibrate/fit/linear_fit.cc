@@ -1,8 +1,11 @@
 #include "runtime/calibrate/fit/linear_fit.h"
 
+#include <lapacke.h>
+
 #include <Eigen/Dense>
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "kernels/check.h"
@@ -35,7 +38,7 @@ Moments ToMoments(const Matrix& matrix) {
 
 struct Eigenpairs {
   Matrix vectors;          // [n, rank], one per column, largest first
-  Eigen::VectorXd values;  // all, largest first
+  Eigen::VectorXd values;  // [rank]
 };
 
 absl::StatusOr<Eigenpairs> Leading(const Matrix& symmetric, int64_t rank) {
@@ -43,12 +46,24 @@ absl::StatusOr<Eigenpairs> Leading(const Matrix& symmetric, int64_t rank) {
   if (rank < 1 || rank > n) {
     return absl::InvalidArgumentError(absl::StrFormat("rank is %d, want 1 to %d", rank, n));
   }
-  const Eigen::SelfAdjointEigenSolver<Matrix> solver(symmetric);
-  if (solver.info() != Eigen::Success || !solver.eigenvalues().allFinite()) {
-    return absl::InternalError(
-        absl::StrFormat("eigenvalues of a %d x %d moment matrix did not converge", n, n));
+  if (!symmetric.allFinite()) {
+    return absl::InternalError(absl::StrFormat("a %d x %d moment matrix is not finite", n, n));
   }
-  Eigenpairs pairs{solver.eigenvectors().rowwise().reverse().leftCols(rank), solver.eigenvalues().reverse()};
+  // Only the leading pairs, smallest first; a symmetric matrix reads the same by rows and by columns.
+  Matrix work = symmetric;
+  Eigen::MatrixXd vectors(n, rank);
+  Eigen::VectorXd values(n);
+  std::vector<lapack_int> support(2 * rank);
+  lapack_int found = 0;
+  const lapack_int info = LAPACKE_dsyevr(
+      LAPACK_COL_MAJOR, 'V', 'I', 'L', static_cast<lapack_int>(n), work.data(), static_cast<lapack_int>(n), 0,
+      0, static_cast<lapack_int>(n - rank + 1), static_cast<lapack_int>(n), 0, &found, values.data(),
+      vectors.data(), static_cast<lapack_int>(n), support.data());
+  if (info != 0 || found != rank) {
+    return absl::InternalError(
+        absl::StrFormat("eigenvalues of a %d x %d moment matrix did not converge (LAPACK %d)", n, n, info));
+  }
+  Eigenpairs pairs{vectors.rowwise().reverse(), values.head(rank).reverse()};
   for (int64_t j = 0; j < rank; ++j) {
     Eigen::Index largest = 0;
     pairs.vectors.col(j).cwiseAbs().maxCoeff(&largest);
@@ -62,10 +77,10 @@ absl::StatusOr<Matrix> SolveRidge(const Matrix& xx, const Matrix& xy, double rid
   ALUDEL_CHECK(xx.rows() == xx.cols() && xx.rows() == xy.rows());
   const double lambda = ridge * xx.trace() / static_cast<double>(xx.rows());
   const Matrix regular = xx + lambda * Matrix::Identity(xx.rows(), xx.cols());
-  const Eigen::LDLT<Matrix> factor(regular);
-  Matrix solution = factor.solve(xy);
-  const bool positive = (factor.vectorD().array() > 0.0).all();
-  if (factor.info() != Eigen::Success || !positive || !solution.allFinite()) {
+  const Eigen::LLT<Matrix> factor(regular);
+  Matrix solution;
+  if (factor.info() == Eigen::Success) solution = factor.solve(xy);
+  if (factor.info() != Eigen::Success || !solution.allFinite()) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "a %d x %d moment matrix is singular at ridge %g: use more calibration text or a larger ridge",
         xx.rows(), xx.cols(), ridge));
@@ -87,7 +102,7 @@ absl::StatusOr<JointSvd> FitJointSvd(const Moments& gram, int64_t producer_dim, 
   fit.encoder = ToHost(encoder.transpose());
   fit.decoder = ToHost(pairs.vectors.bottomRows(g.rows() - producer_dim));
   fit.total_energy = g.trace();
-  fit.tail_energy = std::max(0.0, pairs.values.tail(g.rows() - rank).sum());
+  fit.tail_energy = std::max(0.0, fit.total_energy - pairs.values.sum());
   return fit;
 }
 
@@ -140,16 +155,17 @@ absl::StatusOr<InnovationBasis> FitInnovation(const Moments& xx, int64_t main, c
   return basis;
 }
 
-absl::StatusOr<MatrixRoot> SquareRoot(const Moments& symmetric) {
+absl::StatusOr<MatrixRoot> CholeskyRoot(const Moments& symmetric) {
   const int64_t n = symmetric.rows;
-  ALUDEL_ASSIGN_OR_RETURN(const Eigenpairs pairs, Leading(AsEigen(symmetric), n));
-  if (!(pairs.values(n - 1) > 0)) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("a %d x %d metric has eigenvalue %g, want all above 0", n, n, pairs.values(n - 1)));
+  const Eigen::LLT<Matrix> factor(AsEigen(symmetric));
+  if (factor.info() != Eigen::Success) {
+    return absl::FailedPreconditionError(absl::StrFormat("a %d x %d metric is not positive definite", n, n));
   }
-  const Eigen::VectorXd root = pairs.values.cwiseSqrt();
-  return MatrixRoot{ToHost(pairs.vectors * root.asDiagonal() * pairs.vectors.transpose()),
-                    ToHost(pairs.vectors * root.cwiseInverse().asDiagonal() * pairs.vectors.transpose())};
+  const Matrix inverse = factor.matrixL().transpose().solve(Matrix::Identity(n, n));
+  if (!inverse.allFinite()) {
+    return absl::FailedPreconditionError(absl::StrFormat("a %d x %d metric is singular", n, n));
+  }
+  return MatrixRoot{ToHost(factor.matrixL()), ToHost(inverse)};
 }
 
 Moments ProjectBoth(const HostMatrix& projection, const Moments& xx) {

@@ -9,7 +9,7 @@
 namespace aludel {
 
 // The closed-form fits of calibration. All of them work on second moments alone (never on the token matrix),
-// in double, on one thread, and give the same bytes for the same input.
+// in double, on the threads of SetProductThreads, and give the same bytes for the same input and threads.
 
 // A row-major double matrix.
 struct Moments {
@@ -58,12 +58,12 @@ struct InnovationBasis {
 absl::StatusOr<InnovationBasis> FitInnovation(const Moments& xx, int64_t main, const Moments& xy,
                                               int64_t rank, double ridge);
 
-// Symmetric square root and its inverse of a positive definite matrix.
+// A root R of a positive definite matrix, R R^T = M: |y R|^2 = y M y^T.
 struct MatrixRoot {
-  HostMatrix root;
-  HostMatrix inverse;
+  HostMatrix root;     // R, lower triangular
+  HostMatrix inverse;  // R^-T: columns y of rows seen through R come back as R^-T y
 };
-absl::StatusOr<MatrixRoot> SquareRoot(const Moments& symmetric);
+absl::StatusOr<MatrixRoot> CholeskyRoot(const Moments& symmetric);
 
 // Moments seen through a projection: P xx P^T and P xy, for P [rank, inputs].
 Moments ProjectBoth(const HostMatrix& projection, const Moments& xx);

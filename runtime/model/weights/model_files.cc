@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/files/foreign_files.h"
 #include "runtime/files/json_reader.h"
+#include "runtime/model/adapters/lora_adapter.h"
 #include "runtime/model/weights/safetensors.h"
 #include "runtime/status_macros.h"
 
@@ -52,7 +53,13 @@ absl::StatusOr<std::map<std::string, std::string>> ReadWeightMap(const std::stri
 
 }  // namespace
 
-absl::StatusOr<ModelFiles> ModelFiles::Open(const std::string& directory) {
+ModelFiles::ModelFiles() = default;
+ModelFiles::ModelFiles(ModelFiles&&) noexcept = default;
+ModelFiles& ModelFiles::operator=(ModelFiles&&) noexcept = default;
+ModelFiles::~ModelFiles() = default;
+
+absl::StatusOr<ModelFiles> ModelFiles::Open(const ModelPath& path) {
+  const std::string& directory = path.base;
   const std::string single = absl::StrCat(directory, "/", kSingleFile);
   const std::string index = absl::StrCat(directory, "/", kIndexFile);
   std::map<std::string, std::string> weight_map;
@@ -73,6 +80,7 @@ absl::StatusOr<ModelFiles> ModelFiles::Open(const std::string& directory) {
 
   ModelFiles result;
   result.directory_ = directory;
+  if (!path.adapter.empty()) ALUDEL_RETURN_IF_ERROR(result.OpenAdapter(path.adapter));
   std::map<std::string, const SafetensorsFile*> opened;
   for (const std::string& shard : shards) {
     ALUDEL_ASSIGN_OR_RETURN(auto file, SafetensorsFile::Open(absl::StrCat(directory, "/", shard)));
@@ -95,11 +103,20 @@ absl::StatusOr<ModelFiles> ModelFiles::Open(const std::string& directory) {
   return result;
 }
 
+absl::Status ModelFiles::OpenAdapter(const std::string& directory) {
+  ALUDEL_ASSIGN_OR_RETURN(auto file, LoraAdapter::OpenFile(directory));
+  ALUDEL_ASSIGN_OR_RETURN(adapter_, LoraAdapter::Open(directory, file.get()));
+  for (const auto& [name, entry] : file->entries()) file_of_.emplace(&entry, files_.size());
+  files_.push_back(std::move(file));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<const SafetensorsEntry*> ModelFiles::Find(const std::string& name) const {
   const auto it = index_.find(name);
   if (it == index_.end()) {
-    return absl::NotFoundError(absl::StrCat(files_.empty() ? "" : files_.front()->path(), ": no tensor ",
-                                            name, " in the ", files_.size(), " file(s) of the model"));
+    return absl::NotFoundError(absl::StrCat(files_.empty() ? "" : files_.back()->path(), ": no tensor ", name,
+                                            " in the ", files_.size() - (adapter_ != nullptr ? 1 : 0),
+                                            " file(s) of the model"));
   }
   return it->second;
 }

@@ -12,9 +12,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "runtime/model/model_path.h"
 #include "runtime/model/weights/file_map.h"
 
 namespace aludel {
+
+class LoraAdapter;
 
 // One tensor of a mapped file. `data` lives as long as the SafetensorsFile it came from.
 struct SafetensorsEntry {
@@ -59,23 +62,34 @@ absl::Status ParseSafetensorsHeader(absl::string_view header, const uint8_t* dat
                                     const std::string& path, std::map<std::string, SafetensorsEntry>* entries,
                                     std::map<std::string, std::string>* metadata);
 
-// All shards of a model directory: model.safetensors, or those that model.safetensors.index.json lists.
+// All shards of a model directory: model.safetensors, or those that model.safetensors.index.json lists. With
+// an adapter, its file too, whose tensors are not among the model's entries.
 class ModelFiles {
  public:
-  static absl::StatusOr<ModelFiles> Open(const std::string& directory);
+  static absl::StatusOr<ModelFiles> Open(const ModelPath& path);
+  ModelFiles(ModelFiles&&) noexcept;
+  ModelFiles& operator=(ModelFiles&&) noexcept;
+  ~ModelFiles();
+
   absl::StatusOr<const SafetensorsEntry*> Find(const std::string& name) const;
   bool Contains(const std::string& name) const { return index_.count(name) != 0; }
   const std::map<std::string, const SafetensorsEntry*>& entries() const { return index_; }
   const std::string& directory() const { return directory_; }
-  const std::vector<std::unique_ptr<SafetensorsFile>>& files() const { return files_; }  // by name
-  // Index into files() of the file that holds this entry, which came from Find.
+  // The adapter's, then the shards by name: what is small, and needed for every shard, is read first.
+  const std::vector<std::unique_ptr<SafetensorsFile>>& files() const { return files_; }
+  const LoraAdapter* adapter() const { return adapter_.get(); }  // nullptr: none
+  // Index into files() of the file that holds this entry, which came from Find or belongs to the adapter.
   size_t FileOf(const SafetensorsEntry& entry) const { return file_of_.at(&entry); }
 
  private:
+  ModelFiles();
+  absl::Status OpenAdapter(const std::string& directory);
+
   std::string directory_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, const SafetensorsEntry*> index_;
   std::map<const SafetensorsEntry*, size_t> file_of_;
+  std::unique_ptr<LoraAdapter> adapter_;
 };
 
 // One tensor to write.

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "runtime/model/adapters/adapted_matrix.h"
 #include "runtime/model/weights/quantized_weights.h"
 #include "runtime/status_macros.h"
 
@@ -86,10 +87,12 @@ void ReadPlain(const SafetensorsEntry& entry, int64_t begin, int64_t count, floa
   }
 }
 
-absl::StatusOr<std::unique_ptr<StoredMatrix>> StoredMatrix::Open(const ModelFiles& files,
-                                                                 const QuantizationConfig& quantization,
-                                                                 const std::string& module, int64_t rows,
-                                                                 int64_t cols) {
+namespace {
+
+absl::StatusOr<std::unique_ptr<StoredMatrix>> OpenOfBase(const ModelFiles& files,
+                                                         const QuantizationConfig& quantization,
+                                                         const std::string& module, int64_t rows,
+                                                         int64_t cols) {
   const bool int4 =
       quantization.method == QuantizationMethod::kAwq || quantization.method == QuantizationMethod::kGptq;
   if (int4 && files.Contains(module + ".qweight")) {
@@ -109,6 +112,19 @@ absl::StatusOr<std::unique_ptr<StoredMatrix>> StoredMatrix::Open(const ModelFile
         files.directory(), name, entry->dtype, Name(quantization.method)));
   }
   return std::make_unique<PlainMatrix>(rows, cols, entry);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StoredMatrix>> StoredMatrix::Open(const ModelFiles& files,
+                                                                 const QuantizationConfig& quantization,
+                                                                 const std::string& module, int64_t rows,
+                                                                 int64_t cols) {
+  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<StoredMatrix> matrix,
+                          OpenOfBase(files, quantization, module, rows, cols));
+  if (files.adapter() == nullptr) return matrix;
+  ALUDEL_ASSIGN_OR_RETURN(const std::optional<LoraUpdate> update, files.adapter()->Find(module, rows, cols));
+  return update.has_value() ? Adapt(std::move(matrix), *update) : std::move(matrix);
 }
 
 }  // namespace aludel

@@ -13,8 +13,8 @@
 
 namespace aludel {
 
-// One weight matrix W [rows, cols] = [outputs, inputs] as a checkpoint stores it, plainly or quantized; every
-// tensor that it is made of was checked when it was opened. Immutable and thread-safe. Lives no longer than
+// One weight matrix W [rows, cols] = [outputs, inputs] as a checkpoint stores it, plainly or quantized, with
+// the update of the files' adapter; every tensor that it is made of was checked when it was opened. Immutable and thread-safe. Lives no longer than
 // the ModelFiles it came from.
 class StoredMatrix {
  public:

@@ -12,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "kernels/core_list.h"
 #include "runtime/files/json_reader.h"
+#include "runtime/model/adapters/lora_adapter.h"
 #include "runtime/model/weights/page_readers.h"
 #include "runtime/model/weights/read_ahead.h"
 #include "runtime/status_macros.h"
@@ -184,6 +185,8 @@ absl::Status WeightStream::ReadAll() {
     if (!config_hashed) hash_.Update(config.data(), config.size());
     config_hashed = true;
   };
+  const LoraAdapter* adapter = files_.adapter();
+  if (adapter != nullptr) hash_.Update(adapter->config_text().data(), adapter->config_text().size());
   const std::vector<FileBytes> pieces = Pieces();
   std::vector<FilePiece> to_read;
   for (const auto& [file, range] : pieces) {
@@ -192,7 +195,8 @@ absl::Status WeightStream::ReadAll() {
   ReadAhead reader(std::move(to_read));
   for (const auto& [file, range] : pieces) {
     const FileMap& map = files_.files()[file]->map();
-    if (config_path < map.path()) hash_config();
+    const bool of_adapter = adapter != nullptr && &map == &adapter->file().map();
+    if (!of_adapter && config_path < map.path()) hash_config();
     ALUDEL_RETURN_IF_ERROR(reader.AwaitNext());
     hash_.Update(map.data() + range.begin, range.end - range.begin);
     readers_[file]->Done(range);
@@ -249,8 +253,8 @@ absl::StatusOr<StreamedFiles> StreamWeights(const ModelFiles& files, std::vector
   return WeightStream(files, std::move(tasks), options, progress).Run();
 }
 
-absl::StatusOr<std::string> HashModel(const std::string& directory) {
-  ALUDEL_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(directory));
+absl::StatusOr<std::string> HashModel(const ModelPath& path) {
+  ALUDEL_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(path));
   ALUDEL_ASSIGN_OR_RETURN(StreamedFiles streamed, StreamWeights(files, {}, {}, nullptr));
   return std::move(streamed.hash);
 }

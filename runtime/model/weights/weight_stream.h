@@ -29,7 +29,9 @@ struct LoadTask {
 using LoadProgress = std::function<void(int64_t done, int64_t total)>;
 
 struct StreamedFiles {
-  std::string hash;         // of the model: XXH3 (128 bits) over config.json and the files in name order, hex
+  // Of the model: XXH3 (128 bits), hex, over config.json and the files in name order; with an adapter over
+  // adapter_config.json and adapter_model.safetensors before these.
+  std::string hash;
   bool past_cache = false;  // whether a file bypassed the page cache
 };
 
@@ -43,6 +45,6 @@ absl::StatusOr<StreamedFiles> StreamWeights(const ModelFiles& files, std::vector
                                             const StreamOptions& options, const LoadProgress& progress);
 
 // The same hash without loading anything.
-absl::StatusOr<std::string> HashModel(const std::string& directory);
+absl::StatusOr<std::string> HashModel(const ModelPath& path);
 
 }  // namespace aludel

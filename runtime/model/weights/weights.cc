@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "runtime/model/adapters/lora_adapter.h"
 #include "runtime/model/transformer_options.h"
 #include "runtime/model/weights/stored_matrix.h"
 #include "runtime/status_macros.h"
@@ -41,7 +42,7 @@ class LoadPlan {
   absl::Status AddModel(Weights* weights);
   std::vector<LoadTask> TakeTasks() { return std::move(tasks_); }
   // Weights of a layer that the architecture does not have would be left out in silence: norms, biases (some
-  // quantizers write zeros) or whole matrices.
+  // quantizers write zeros) or whole matrices, or what an adapter adds to such.
   absl::Status CheckStrays() const;
 
  private:
@@ -257,7 +258,8 @@ absl::Status LoadPlan::CheckStrays() const {
       return refuse("a bias that is not zero");
     }
   }
-  return absl::OkStatus();
+  const LoraAdapter* adapter = files_.adapter();
+  return adapter == nullptr ? absl::OkStatus() : adapter->CheckStrays(used_, files_.directory());
 }
 
 }  // namespace

@@ -140,7 +140,9 @@ void PrefillPool::OnProbe(size_t index, const absl::Status& status,
     target.epoch = description.epoch();
     target.waiting_tokens = static_cast<int64_t>(description.waiting_tokens());
     target.tokens_per_second = description.prefill_tokens_per_second();
-    SetState(target, State::kReady, absl::StrJoin(target.formats, ", "));
+    const std::string ropes = CompareRopes(FromProto(description.model()), FromProto(options_.model));
+    SetState(target, State::kReady,
+             absl::StrCat(absl::StrJoin(target.formats, ", "), ropes.empty() ? "" : "; ", ropes));
   }
   target.retry = target.state == State::kReady
                      ? absl::ZeroDuration()

@@ -2,11 +2,17 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/open_device.h"
+#include "nlohmann/json.hpp"
 #include "runtime/codec/artifact/artifact.h"
+#include "runtime/evaluate/evaluate.h"
+#include "runtime/model/weights/weight_stream.h"
+#include "tests/runtime/model/temporary_directory.h"
+#include "tests/testing/write_adapter.h"
 
 namespace aludel {
 namespace {
@@ -46,6 +52,22 @@ class AludelJobTest : public ::testing::Test {
   ~AludelJobTest() override { std::filesystem::remove_all(directory_); }
 
   absl::Status Run() { return RunAludelJob(job_, OpenDevice({.name = "cpu", .threads = 1}).value().get()); }
+  // What every format loses between the job's models, on a few questions: mean KL in nats by its name.
+  std::map<std::string, double> Measure() const {
+    EvaluateJob job;
+    job.producer = job_.base.producer;
+    job.consumer = job_.base.consumers.front();
+    job.codec = job_.base.out;
+    job.qa = "deploy/demo/questions.jsonl";
+    job.questions = 4;
+    const auto device = OpenDevice({.name = "cpu", .threads = 1}).value();
+    const auto report = Evaluate(job, device.get(),
+                                 [](absl::string_view, int64_t, int64_t, absl::string_view) { return true; });
+    EXPECT_TRUE(report.ok()) << report.status();
+    std::map<std::string, double> kl;
+    for (const FormatResult& format : report->formats) kl[format.name] = format.kl;
+    return kl;
+  }
   ArtifactManifest Manifest() const { return LoadArtifactManifest(job_.base.out).value(); }
   static std::vector<std::string> Names(const ArtifactManifest& manifest) {
     std::vector<std::string> names;
@@ -99,6 +121,39 @@ TEST_F(AludelJobTest, AddsFormatsAndConsumersAndLeavesOthersAlone) {
   EXPECT_NE(manifest.formats[0].decoders[1].file.sha256, before.file.sha256);
   EXPECT_THAT(manifest.formats[0].notes["retuned"],
               AllOf(StartsWith("json: 2 passes over calibration.jsonl sha256 "), HasSubstr("; json: ")));
+}
+
+TEST_F(AludelJobTest, AConsumerMayBeABaseWithAnAdapter) {
+  const TemporaryDirectory adapter;
+  WriteAdapter(adapter, "deploy/demo/chat", 0.002f);
+  job_.base.consumers = {"deploy/demo/chat+" + adapter.path()};
+  const absl::Status status = Run();
+  ASSERT_TRUE(status.ok()) << status;
+  const ArtifactManifest manifest = Manifest();
+  const ArtifactDecoder& decoder = manifest.formats[0].decoders[0];
+  EXPECT_THAT(decoder.consumer, StartsWith("chat+"));
+  EXPECT_EQ(decoder.consumer_hash, HashModel({"deploy/demo/chat", adapter.path()}).value());
+  EXPECT_NE(decoder.consumer_hash, HashModel("deploy/demo/chat").value());
+  const std::map<std::string, double> kl = Measure();
+  EXPECT_LT(kl.at("aludel-p5"), 0.5 * kl.at("raw"));
+}
+
+// A tune with YaRN over another base of its frequencies: its cache is the producer's rotated otherwise, and
+// what else differs the decoder is fitted to.
+TEST_F(AludelJobTest, APairMayDifferInItsRope) {
+  const TemporaryDirectory tune;
+  for (const auto& file : std::filesystem::directory_iterator("deploy/demo/chat")) {
+    std::filesystem::copy_file(file.path(), tune.File(file.path().filename().string()));
+  }
+  nlohmann::json config = nlohmann::json::parse(tune.Read("config.json"));
+  config["rope_theta"] = 250000.0;
+  config["rope_scaling"] = {{"type", "yarn"}, {"factor", 2.0}, {"original_max_position_embeddings", 1024}};
+  tune.Write("config.json", config.dump());
+  job_.base.consumers = {tune.path()};
+  const absl::Status status = Run();
+  ASSERT_TRUE(status.ok()) << status;
+  const std::map<std::string, double> kl = Measure();
+  EXPECT_LT(kl.at("aludel-p5"), 0.5 * kl.at("raw"));
 }
 
 TEST_F(AludelJobTest, RetunesNetworksThatAreThere) {

@@ -460,7 +460,7 @@ TEST_F(EngineTest, EndsARequestWhoseLogitsAreNoNumbers) {
     file.write(std::string(512, '\xff').data(), 512);
     ASSERT_TRUE(file.good());
   }
-  const auto broken = Transformer::Load(device_.get(), directory, {.compute = DType::kF32}).value();
+  const auto broken = Transformer::Load(device_.get(), directory.string(), {.compute = DType::kF32}).value();
   engine_ =
       Engine::Start(broken.get(), tokenizer_.get(), {.kv_blocks = 64, .max_num_batched_tokens = 128}).value();
   const auto automaton = std::make_shared<TokenAutomaton>(

@@ -113,14 +113,19 @@ TEST(Evaluate, SameSeedGivesTheSameNumbers) {
 TEST(Evaluate, MeasuresPerplexityWhereTextIsGiven) {
   EvaluateJob job = DemoJob();
   job.questions = 1;
-  job.text = "deploy/demo/questions.jsonl";
+  job.texts = {"deploy/demo/questions.jsonl", "deploy/demo/calibration.jsonl"};
   job.text_windows = 2;
   job.window_tokens = 128;
   job.formats = "raw,scd";
   const auto report = RunJob(job);
   ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_GT(*report->oracle_ppl, 1);
-  EXPECT_GT(*report->formats[1].ppl, 1);
+  ASSERT_EQ(report->texts.size(), 2);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_GT(report->texts[i].oracle_ppl, 1);
+    EXPECT_GT(report->formats[1].ppl[i], 1);
+  }
+  EXPECT_THAT(ReportMarkdown(*report), HasSubstr("| perplexity | questions.jsonl | calibration.jsonl |"));
+  EXPECT_THAT(ReportHtml(*report), HasSubstr("<th>calibration.jsonl</th>"));
 }
 
 TEST(Evaluate, ReportHasTheKeysThatScriptsRelyOn) {
@@ -138,7 +143,7 @@ TEST(Evaluate, ReportHasTheKeysThatScriptsRelyOn) {
         "reconstruct_tokens_per_s", "layer_error", "allocation"}) {
     EXPECT_TRUE(json["formats"][0].contains(key)) << key;
   }
-  EXPECT_TRUE(json["formats"][0]["ppl"].is_null());
+  EXPECT_TRUE(json["formats"][0]["ppl"].empty());
 }
 
 TEST(Evaluate, InterruptedRunGoesOnToTheSameReport) {

@@ -31,6 +31,18 @@ TEST(LoadQuestions, ReadsLinesAndSkipsEmptyOnes) {
   EXPECT_TRUE((*questions)[1].answers.empty());
 }
 
+TEST(LoadQuestions, ReadsTexts) {
+  const auto questions = LoadQuestions(File("{\"text\": \"int main() {\"}\n"), 0);
+  ASSERT_TRUE(questions.ok()) << questions.status();
+  EXPECT_EQ(questions->front().text, "int main() {");
+  EXPECT_EQ(questions->front().Message(), "int main() {");
+  const auto writer = PromptWriter::Load("deploy/demo/chat");
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  // No template; the tokenizer's own special tokens.
+  EXPECT_EQ(writer->Write(questions->front()).value(),
+            writer->tokenizer().Encode("int main() {", true).value());
+}
+
 TEST(LoadQuestions, StopsAtTheLimit) {
   EXPECT_EQ(LoadQuestions("deploy/demo/questions.jsonl", 5)->size(), 5u);
 }
@@ -41,7 +53,7 @@ std::string Complaint(const std::string& text) {
 
 TEST(LoadQuestions, NamesFileAndLine) {
   EXPECT_THAT(Complaint("{\"context\": \"c\", \"question\": \"q\"}\n{\"question\": \"q\"}\n"),
-              HasSubstr(".jsonl:2: context is missing, want a string"));
+              HasSubstr(".jsonl:2: context is missing, want context and question, or text"));
   EXPECT_THAT(Complaint("[]\n"), HasSubstr(".jsonl:1"));
   EXPECT_THAT(Complaint("{\"context\": 3, \"question\": \"q\"}\n"), HasSubstr("context is"));
   EXPECT_THAT(Complaint("{\"context\": \"c\", \"question\": \"q\", \"answers\": \"a\"}\n"),

@@ -85,6 +85,15 @@ TEST_F(Config, EverySettingArrivesInItsStruct) {
   EXPECT_EQ(options->handoff_timeout, absl::Milliseconds(11));
 }
 
+TEST_F(Config, AnAdapterGivesTheModelItsName) {
+  const auto decode = LoadDecodeOptions(Write("engine { directory: 'models/base/' adapter: 'tunes/json' }"));
+  ASSERT_TRUE(decode.ok()) << decode.status();
+  EXPECT_EQ(decode->model.directory, "models/base/");
+  EXPECT_EQ(decode->model.adapter, "tunes/json");
+  EXPECT_EQ(decode->served_model_name, "base+json");
+  EXPECT_EQ(LoadPrefillOptions(Write("engine { directory: 'm' adapter: 'a' }"))->model_name, "m+a");
+}
+
 TEST_F(Config, TheDataPlaneIsTcpAtTheHostOfGrpc) {
   const auto decode = LoadDecodeOptions(Write("listen: '0.0.0.0:7200' engine { directory: 'm' }"));
   ASSERT_TRUE(decode.ok()) << decode.status();
@@ -130,6 +139,9 @@ TEST_F(Config, FilesOfTheRepositoryAreValid) {
   EXPECT_TRUE(LoadPrefillOptions("configs/prefill.textproto").ok());
   EXPECT_TRUE(LoadDecodeOptions("configs/decode-chat.textproto").ok());
   EXPECT_TRUE(LoadDecodeOptions("configs/decode-json.textproto").ok());
+  EXPECT_TRUE(LoadPrefillOptions("configs/tinyllama/prefill.textproto").ok());
+  EXPECT_TRUE(LoadDecodeOptions("configs/tinyllama/decode.textproto").ok());
+  EXPECT_TRUE(LoadGatewayOptions("configs/tinyllama/gateway.textproto").ok());
   const auto guarded = LoadGatewayOptions("configs/gateway-public.textproto");
   ASSERT_TRUE(guarded.ok()) << guarded.status();
   EXPECT_EQ(guarded->tls.key_file, "gateway.key");

@@ -1,15 +1,18 @@
 #include "server/host/model_host.h"
 
 #include <filesystem>
+#include <set>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/codec/open_codec.h"
+#include "runtime/model/weights/weight_stream.h"
 #include "spdlog/sinks/ostream_sink.h"
 #include "spdlog/spdlog.h"
 #include "tests/runtime/model/temporary_directory.h"
+#include "tests/testing/write_adapter.h"
 
 namespace aludel {
 namespace {
@@ -66,6 +69,25 @@ TEST(ModelHost, MissesATokenizerBeforeItLoadsWeights) {
   EXPECT_THAT(std::string(host.status().message()),
               AllOf(HasSubstr("tokenizer.json"), HasSubstr("tokenizer.model")));
   EXPECT_THAT(log.text(), IsEmpty());
+}
+
+TEST(ModelHost, AnAdapterMakesAnotherModelOfItsBase) {
+  const TemporaryDirectory weak, strong;
+  WriteAdapter(weak, kChat, 0.01f);
+  WriteAdapter(strong, kChat, 0.02f);
+  std::set<std::string> hashes;
+  for (const std::string& adapter : {std::string(), weak.path(), strong.path()}) {
+    ModelOptions options = Options(kChat);
+    options.adapter = adapter;
+    Log log;
+    const auto host = Load(options);
+    ASSERT_TRUE(host.ok()) << host.status();
+    // What peers, artifacts and the prefix cache know it by.
+    hashes.insert((*host)->Identity().weights_hash());
+    EXPECT_EQ((*host)->Identity().weights_hash(), HashModel({kChat, adapter}).value());
+    EXPECT_THAT(log.text(), HasSubstr(adapter));
+  }
+  EXPECT_EQ(hashes.size(), 3);
 }
 
 }  // namespace

@@ -46,8 +46,10 @@ class Peer {
       if (!Fill()) return "";
     }
     size_t length = 0;
-    const size_t at = unread_.find("Content-Length: ") + 16;
-    EXPECT_TRUE(absl::SimpleAtoi(unread_.substr(at, unread_.find('\r', at) - at), &length));
+    if (const size_t field = unread_.find("Content-Length: "); field < end) {
+      const size_t at = field + 16;
+      EXPECT_TRUE(absl::SimpleAtoi(unread_.substr(at, unread_.find('\r', at) - at), &length));
+    }
     while (unread_.size() < end + 4 + length) {
       if (!Fill()) return "";
     }
@@ -187,8 +189,34 @@ TEST(HttpClient, SendsAWholeRequest) {
   EXPECT_EQ(Ask(&client, "{\"a\": 1}").status, 200);
   EXPECT_EQ(request.get_future().get(),
             absl::StrCat("POST /v1 HTTP/1.1\r\nHost: 127.0.0.1:", server.url().port,
-                         "\r\nContent-Type: application/json\r\nAuthorization: Bearer key\r\n"
+                         "\r\nAuthorization: Bearer key\r\nContent-Type: application/json\r\n"
                          "Content-Length: 8\r\n\r\n{\"a\": 1}"));
+}
+
+TEST(HttpClient, GetsWithoutABody) {
+  std::promise<std::string> request;
+  ScriptedServer server({[&](Peer* peer) {
+    request.set_value(peer->ReadRequest());
+    peer->Send(kFine);
+  }});
+  HttpClient client({.url = server.url()});
+  Result result;
+  client.Get(
+      absl::Seconds(10),
+      [&result](absl::string_view bytes) {
+        result.body.append(bytes.data(), bytes.size());
+        return absl::OkStatus();
+      },
+      [&result](int status, const absl::Status& error) {
+        result.ended = true;
+        result.status = status;
+        result.error = error;
+      });
+  while (!result.ended) client.RunFor(absl::Seconds(1));
+  EXPECT_EQ(result.error, absl::OkStatus());
+  EXPECT_EQ(result.body, "fine");
+  EXPECT_EQ(request.get_future().get(),
+            absl::StrCat("GET /v1 HTTP/1.1\r\nHost: 127.0.0.1:", server.url().port, "\r\n\r\n"));
 }
 
 TEST(HttpClient, TakesEveryFraming) {

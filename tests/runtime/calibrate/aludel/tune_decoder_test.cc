@@ -20,14 +20,14 @@ constexpr int kWidth = 4;
 bool Always(absl::string_view, int64_t, int64_t) { return true; }
 
 // A tiny model's cache of two prompts, and a decoder of its last layer with random weights, whose inputs are
-// the first columns of that cache.
-class TuneDecoder : public ::testing::Test {
+// the first columns of that cache. The parameter: tokens at a prompt's head that are never coded.
+class TuneDecoder : public ::testing::TestWithParam<int64_t> {
  protected:
   TuneDecoder() : consumer_(CacheGradient::Load(kModel).value()) {
     std::string pattern = ::testing::TempDir() + "/tuneXXXXXX";
     directory_ = ::mkdtemp(pattern.data());
     TestModel model(kModel, {.compute = DType::kF32}, DType::kF32, 64);
-    own_ = OpenStates(directory_, model.model(), prompts_, 0, "prefill", Always).value();
+    own_ = OpenStates(directory_, model.model(), prompts_, 0, GetParam(), "prefill", Always).value();
     const int kv_dim = static_cast<int>(consumer_->config().kv_dim());
     const int64_t outputs = 2 * kv_dim;
     group_.first_column = (consumer_->config().layers - 1) * outputs;
@@ -53,13 +53,22 @@ class TuneDecoder : public ::testing::Test {
   }
   ~TuneDecoder() override { std::filesystem::remove_all(directory_); }
 
-  // The cache of `rows` tokens from `first_row` on, its last layer decoded by the equations, in double.
-  std::vector<float> Decoded(const DecoderNet& net, int64_t first_row, int64_t rows) const {
+  std::vector<float> Exact(const TuningPrompt& prompt) const {
     const int64_t columns = consumer_->columns();
-    std::vector<float> cache(rows * columns);
-    for (int64_t t = 0; t < rows; ++t) {
+    std::vector<float> cache(prompt.cached() * columns);
+    for (int64_t t = 0; t < prompt.cached(); ++t) {
+      const int64_t row = t < GetParam() ? prompt.head_row + t : prompt.first_row + t - GetParam();
+      own_->Read(row, 0, columns, cache.data() + t * columns);
+    }
+    return cache;
+  }
+
+  // The prompt's cache, its last layer decoded by the equations, in double, behind the head.
+  std::vector<float> Decoded(const DecoderNet& net, const TuningPrompt& prompt) const {
+    const int64_t columns = consumer_->columns();
+    std::vector<float> cache = Exact(prompt);
+    for (int64_t t = GetParam(); t < prompt.cached(); ++t) {
       float* row = cache.data() + t * columns;
-      own_->Read(first_row + t, 0, columns, row);
       std::vector<double> hidden;
       for (int64_t j = 0; j < kWidth; ++j) {
         double x = net.hidden_bias[j];
@@ -81,11 +90,8 @@ class TuneDecoder : public ::testing::Test {
     for (const TuningPrompt& prompt : answers_) {
       std::vector<int32_t> tail = {prompt.ids.back()};
       tail.insert(tail.end(), prompt.answer.begin(), prompt.answer.end() - 1);
-      std::vector<float> exact(prompt.cached() * consumer_->columns()), p, q;
-      for (int64_t t = 0; t < prompt.cached(); ++t) {
-        own_->Read(prompt.first_row + t, 0, consumer_->columns(), exact.data() + t * consumer_->columns());
-      }
-      const std::vector<float> decoded = Decoded(net, prompt.first_row, prompt.cached());
+      const std::vector<float> exact = Exact(prompt), decoded = Decoded(net, prompt);
+      std::vector<float> p, q;
       EXPECT_TRUE(consumer_->Logits({exact, prompt.cached(), tail}, &p).ok());
       EXPECT_TRUE(consumer_->Logits({decoded, prompt.cached(), tail}, &q).ok());
       const auto vocab = static_cast<size_t>(consumer_->config().vocab);
@@ -114,17 +120,23 @@ class TuneDecoder : public ::testing::Test {
   std::vector<TuningPrompt> answers_;
 };
 
-TEST_F(TuneDecoder, AnswersAreGreedyAndLieInTheirRows) {
+TEST_P(TuneDecoder, AnswersAreGreedyAndLieInTheirRows) {
   ASSERT_EQ(answers_.size(), 2);
+  const int64_t head = GetParam();
+  EXPECT_EQ(own_->rows(), 12 - 2 * head);
   EXPECT_EQ(answers_[0].first_row, 0);
-  EXPECT_EQ(answers_[1].first_row, 7);
+  EXPECT_EQ(answers_[1].first_row, 7 - head);
+  EXPECT_EQ(answers_[0].head_row, own_->rows());
+  EXPECT_EQ(answers_[1].head_row, own_->rows() + head);
+  const std::vector<int32_t> ids = RowIds(prompts_, head);
+  ASSERT_EQ(static_cast<int64_t>(ids.size()), own_->rows());
+  EXPECT_EQ(ids.front(), prompts_[0][head]);
+  EXPECT_EQ(ids[7 - head], prompts_[1][head]);
   for (const TuningPrompt& prompt : answers_) {
     ASSERT_GE(prompt.answer.size(), 1);
     ASSERT_LE(prompt.answer.size(), 4);
-    std::vector<float> cache(prompt.cached() * consumer_->columns()), logits;
-    for (int64_t t = 0; t < prompt.cached(); ++t) {
-      own_->Read(prompt.first_row + t, 0, consumer_->columns(), cache.data() + t * consumer_->columns());
-    }
+    const std::vector<float> cache = Exact(prompt);
+    std::vector<float> logits;
     std::vector<int32_t> tail = {prompt.ids.back()};
     tail.insert(tail.end(), prompt.answer.begin(), prompt.answer.end() - 1);
     ASSERT_TRUE(consumer_->Logits({cache, prompt.cached(), tail}, &logits).ok());
@@ -137,7 +149,7 @@ TEST_F(TuneDecoder, AnswersAreGreedyAndLieInTheirRows) {
 }
 
 // One step of Adam moves every weight against the sign of its slope, by the rate.
-TEST_F(TuneDecoder, OneStepGoesDownTheSlopeOfTheKlOfLogits) {
+TEST_P(TuneDecoder, OneStepGoesDownTheSlopeOfTheKlOfLogits) {
   const DecoderTuning tuning{.batch = 2, .learning_rate = 1e-2, .stretch_weight = 0};
   DecoderTuner tuner({group_}, tuning, 2);
   const auto kl = tuner.Pass(*consumer_, text_, Always);
@@ -172,7 +184,7 @@ TEST_F(TuneDecoder, OneStepGoesDownTheSlopeOfTheKlOfLogits) {
   EXPECT_GT(checked, 20);
 }
 
-TEST_F(TuneDecoder, LowersTheKlAndIsTheSameForTheSameSeed) {
+TEST_P(TuneDecoder, LowersTheKlAndIsTheSameForTheSameSeed) {
   DecoderTuning tuning{.batch = 1, .learning_rate = 1e-2, .stretch = 2, .seed = 7};
   const auto tuned = [&] {
     DecoderTuner tuner({group_}, tuning, 400);
@@ -184,7 +196,7 @@ TEST_F(TuneDecoder, LowersTheKlAndIsTheSameForTheSameSeed) {
   EXPECT_EQ(tuned().out.values, first.out.values);
 }
 
-TEST_F(TuneDecoder, StopsWhenAsked) {
+TEST_P(TuneDecoder, StopsWhenAsked) {
   DecoderTuner tuner({group_}, {}, 2);
   const auto status =
       tuner.Pass(*consumer_, text_, [](absl::string_view, int64_t, int64_t) { return false; });
@@ -195,6 +207,8 @@ TEST_F(TuneDecoder, StopsWhenAsked) {
           .code(),
       absl::StatusCode::kCancelled);
 }
+
+INSTANTIATE_TEST_SUITE_P(HeadTokens, TuneDecoder, ::testing::Values(0, 2));
 
 }  // namespace
 }  // namespace aludel

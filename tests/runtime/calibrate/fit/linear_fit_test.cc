@@ -225,5 +225,30 @@ TEST(Block, CopiesTheAskedPart) {
   EXPECT_THAT(part.values, ::testing::ElementsAre(6, 7, 10, 11));
 }
 
+TEST(CholeskyRoot, IsARootAndItsInverseUndoesIt) {
+  const Rows x = Tokens(40, 7, 3, 5);
+  const Moments metric = Product(x, x);
+  const auto root = CholeskyRoot(metric);
+  ASSERT_TRUE(root.ok()) << root.status();
+  for (int64_t i = 0; i < 7; ++i) {
+    for (int64_t j = 0; j < 7; ++j) {
+      double square = 0, identity = 0;
+      for (int64_t k = 0; k < 7; ++k) {
+        square += static_cast<double>(root->root.row(i)[k]) * root->root.row(j)[k];
+        identity += static_cast<double>(root->root.row(k)[i]) * root->inverse.row(k)[j];
+      }
+      EXPECT_NEAR(square, metric.at(i, j), 1e-4 * metric.at(i, i));
+      EXPECT_NEAR(identity, i == j ? 1 : 0, 1e-3);
+    }
+  }
+}
+
+TEST(CholeskyRoot, RefusesWhatIsNoMetric) {
+  Moments metric = Moments::Zeros(2, 2);
+  metric.at(0, 0) = 1;
+  metric.at(1, 1) = -1;
+  EXPECT_EQ(CholeskyRoot(metric).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
 }  // namespace
 }  // namespace aludel

@@ -198,7 +198,7 @@ TEST_F(ModelFilesTest, NamesWhatIsThereInPlaceOfSafetensors) {
       {"consolidated.00.pth", "its publisher's own layout"},
       {"model-00001-of-00002.safetensors", "model.safetensors.index.json, which lists them, is missing"},
       {"gptq_model-4bit-128g.safetensors", "not the name"},
-      {"adapter_model.safetensors", "merge it into its base model"}};
+      {"adapter_model.safetensors", "name it beside its base model"}};
   for (const auto& [file, reason] : others) {
     directory_.Write(file, "x");
     EXPECT_THAT(Error(),

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Fits build/models/tinyllama-codec: codes by which TinyLlama's cache becomes the cache of its fine-tune `short`.
+# Its work is done where the artifact is there; an interrupted run finds its intermediate files again.
+#
+#   deploy/demo/tinyllama/calibrate.sh [--all]
+#
+#   --all    every format of RESULTS.md, not just the one that the quickstart serves (aludel-p2)
+set -euo pipefail
+cd "$(dirname "$0")/../../.."
+models=build/models
+out=$models/tinyllama-codec
+base=$models/tinyllama-1.1b-chat
+case "${1:-}" in
+  "" | --all) ;;
+  *)
+    sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"
+    [[ "$1" == --help ]] && exit 0 || exit 2
+    ;;
+esac
+
+has() { [[ -f $out/artifact.json ]] && grep -q "\"name\": *\"$1\"" $out/artifact.json; }
+fit() { # FORMAT FLAG...
+  if has "$1"; then
+    echo "calibrate: $out holds $1"
+    return
+  fi
+  build/release/bin/aludel-calibrate --producer $base --consumer $base+deploy/demo/tinyllama/short \
+    --data $models/texts/calibration.jsonl --out $out --format "$@" --compute bf16 --group-layers 5 \
+    --sensitivity-prompts 0 --linear --work $models/tinyllama-states --keep-work
+}
+[[ -f $models/texts/calibration.jsonl ]] || deploy/demo/tinyllama/texts.py --out $models/texts
+if [[ "${1:-}" == --all ]]; then
+  fit aludel-p0 --recomputed-layers 0 --bytes-per-token 1500
+  fit aludel-p4 --recomputed-layers 4 --bytes-per-token 380
+fi
+# Last, so that servers offer it first.
+fit aludel-p2 --recomputed-layers 2 --bytes-per-token 780
+rm -rf $models/tinyllama-states

@@ -1,0 +1,124 @@
+#!/usr/bin/python3
+"""Makes calibration prompts of several kinds, and texts of the same kinds that calibration does not see.
+
+    texts.py --out build/texts
+
+writes calibration.jsonl, to measure questions.jsonl (passages of 60 to 350 tokens), long.jsonl (about 1,000),
+english.txt, code.txt and languages.txt.
+
+Half of the calibration prompts are questions about generated passages, a sixth each English prose, program code
+and other languages. They come from Debian's packages (debian-faq and its translations, python3's library, licenses),
+so their text follows from what is installed. Of every source the last fifth is kept for measuring.
+"""
+
+import argparse
+import gzip
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Dict, List, Optional, Sequence, Tuple
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "train"))
+from generator import Generator  # noqa: E402
+
+FAQ = Path("/usr/share/doc/debian/FAQ")
+LICENSES = ("Apache-2.0", "GPL-3", "MPL-2.0", "Artistic", "GFDL-1.3")
+MODULES = """
+argparse.py ast.py asyncio/base_events.py bisect.py calendar.py configparser.py csv.py dataclasses.py
+difflib.py fractions.py heapq.py http/client.py inspect.py json/decoder.py logging/__init__.py
+""".split()
+LANGUAGES = ("de", "fr", "it", "ja", "nl", "ru", "zh-cn")
+PACKAGES = ["debian-faq"] + [f"debian-faq-{language}" for language in LANGUAGES]
+KEPT = 0.2
+
+
+def faq(language: str) -> str:
+    with gzip.open(FAQ / f"debian-faq.{language}.txt.gz", "rt", encoding="utf-8") as file:
+        return file.read()
+
+
+def library() -> Path:
+    return next(path for path in sorted(Path("/usr/lib").glob("python3.*")) if (path / "argparse.py").exists())
+
+
+def sources() -> Dict[str, List[str]]:
+    """Whole texts by kind."""
+    return {
+        "english": [faq("en")] + [(Path("/usr/share/common-licenses") / name).read_text() for name in LICENSES],
+        "code": [(library() / name).read_text() for name in MODULES],
+        "languages": [faq(language) for language in LANGUAGES],
+    }
+
+
+def split(text: str) -> Tuple[str, str]:
+    """At a line's end: what is fitted, what is kept."""
+    at = text.rfind("\n", 0, int(len(text) * (1 - KEPT))) + 1
+    return text[:at], text[at:]
+
+
+def pieces(text: str, count: int, draw: random.Random, limit: int) -> List[str]:
+    """Pieces from random lines on, of at most `limit` bytes: other scripts have more tokens to a letter."""
+    starts = [0] + [i + 1 for i, letter in enumerate(text) if letter == "\n"]
+    found = []
+    while len(found) < count:
+        at = draw.choice(starts)
+        piece = text[at : at + limit].encode()[: draw.randint(limit // 4, limit)].decode(errors="ignore")
+        if len(piece.strip()) > limit // 16:
+            found.append(piece)
+    return found
+
+
+def questions(count: int, seed: int, least: int, most: int) -> List[Dict[str, object]]:
+    """One question each, about passages of `least` to `most` facts, as the tunes are asked them."""
+    lines: List[Dict[str, object]] = []
+    for i in range(count):
+        generator = Generator(seed * 1_000_003 + i)
+        facts = generator.world(generator.random.randint(least, most))
+        passage = generator.passage(facts, generator.random.randint(0, 6))
+        asked = generator.random.choice(generator.questions(facts, "chat", 0.5))
+        lines.append({"context": passage, "question": asked.text, "answers": [asked.answer]})
+    return lines
+
+
+def write(path: Path, lines: Sequence[Dict[str, object]]) -> None:
+    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+
+
+def make(out: Path, prompts: int, asked: int, seed: int) -> None:
+    """Writes all files; `prompts` to calibrate, `asked` questions to evaluate."""
+    out.mkdir(parents=True, exist_ok=True)
+    draw = random.Random(seed)
+    lines = questions(prompts // 2, seed, 4, 24)
+    for kind, texts in sources().items():
+        halves = [split(text) for text in texts]
+        (out / f"{kind}.txt").write_text("".join(kept for _, kept in halves))
+        share = prompts // 6
+        for i, (fitted, _) in enumerate(halves):
+            count = (share * (i + 1)) // len(halves) - (share * i) // len(halves)
+            lines += [{"text": piece} for piece in pieces(fitted, count, draw, 1600)]
+    draw.shuffle(lines)
+    write(out / "calibration.jsonl", lines)
+    write(out / "questions.jsonl", questions(asked, seed + 1, 4, 24))
+    write(out / "long.jsonl", questions(20, seed + 2, 80, 100))
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True, help="directory to write")
+    parser.add_argument("--prompts", type=int, default=240, help="prompts to calibrate with (default 240)")
+    parser.add_argument("--questions", type=int, default=500, help="questions to evaluate with (default 500)")
+    parser.add_argument("--seed", type=int, default=7, help="seed of what is drawn (default 7)")
+    options = parser.parse_args(arguments)
+    try:
+        make(options.out, options.prompts, options.questions, options.seed)
+    except FileNotFoundError as error:
+        print(f"texts: {error.filename} is missing; install {' '.join(PACKAGES)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+#include "runtime/evaluate/pair_under_test.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_split.h"
+#include "runtime/codec/handoff.h"
+#include "runtime/codec/open_codec.h"
+#include "runtime/model/transformer_options.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+constexpr int kBlockTokens = 16;
+
+using Clock = std::chrono::steady_clock;
+
+absl::StatusOr<std::unique_ptr<BlockPool>> MakePool(const Transformer& model, Device* device,
+                                                    int64_t tokens) {
+  const int64_t blocks = tokens / kBlockTokens + 1;
+  return BlockPool::Create(device, model.MakeKvLayout(blocks, kBlockTokens, DType::kBf16));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PairUnderTest>> PairUnderTest::Load(const EvaluateJob& job, Device* device) {
+  std::unique_ptr<PairUnderTest> pair(new PairUnderTest());
+  TransformerOptions options;
+  options.compute = job.compute;
+  options.weights = job.weights;
+  options.max_rows = job.max_num_batched_tokens;
+  ALUDEL_ASSIGN_OR_RETURN(pair->producer_,
+                          Transformer::Load(device, ModelPath::Parse(job.producer), options));
+  ALUDEL_ASSIGN_OR_RETURN(pair->consumer_,
+                          Transformer::Load(device, ModelPath::Parse(job.consumer), options));
+  ALUDEL_ASSIGN_OR_RETURN(PromptWriter writer, PromptWriter::Load(ModelPath::Parse(job.consumer).base));
+  pair->writer_ = std::make_unique<PromptWriter>(std::move(writer));
+  ALUDEL_RETURN_IF_ERROR(pair->OpenFormats(job));
+  const int64_t tokens = pair->consumer_->config().max_positions;
+  ALUDEL_ASSIGN_OR_RETURN(pair->producer_pool_, MakePool(*pair->producer_, device, tokens));
+  ALUDEL_ASSIGN_OR_RETURN(pair->consumer_pool_, MakePool(*pair->consumer_, device, tokens));
+  return pair;
+}
+
+absl::Status PairUnderTest::OpenFormats(const EvaluateJob& job) {
+  ALUDEL_ASSIGN_OR_RETURN(std::vector<std::string> names, ListFormats(job.codec, consumer_->hash()));
+  ALUDEL_ASSIGN_OR_RETURN(const std::vector<std::string> controls,
+                          ListControls(job.codec, consumer_->hash()));
+  const std::vector<std::string> baselines = ListBaselines();
+  names.insert(names.end(), baselines.begin(), baselines.end());
+  names.insert(names.end(), controls.begin(), controls.end());
+  if (job.formats != "all") names = absl::StrSplit(job.formats, ',', absl::SkipEmpty());
+  if (!job.codec.empty()) {
+    ALUDEL_ASSIGN_OR_RETURN(manifest_, LoadArtifactManifest(job.codec));
+  }
+  for (const std::string& name : names) {
+    FormatUnderTest format;
+    if (const auto found = manifest_.Find(name); found.ok()) format.format = *found;
+    if (std::find(controls.begin(), controls.end(), name) == controls.end()) {
+      ALUDEL_ASSIGN_OR_RETURN(format.encoder, OpenCodec(name, job.codec, CodecSide::kProducer, *producer_));
+    }
+    ALUDEL_ASSIGN_OR_RETURN(format.decoder, OpenCodec(name, job.codec, CodecSide::kConsumer, *consumer_));
+    format.name = format.decoder->name();
+    formats_.push_back(std::move(format));
+  }
+  if (formats_.empty()) return absl::InvalidArgumentError("--formats names no format");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<EncodedPrompt>> PairUnderTest::EncodeAll(absl::Span<const int32_t> ids,
+                                                                    int64_t tokens) {
+  std::vector<std::unique_ptr<FrameStore>> stores(formats_.size());
+  std::vector<EncodeTask> tasks;
+  std::vector<EncodedPrompt> encoded(formats_.size());
+  for (size_t i = 0; i < formats_.size(); ++i) {
+    const KvCodec* const encoder = formats_[i].encoder.get();
+    if (encoder == nullptr) continue;
+    stores[i] = std::make_unique<FrameStore>(*encoder);
+    tasks.push_back({encoder, stores[i].get(), HandedOver(*encoder, tokens + 1).end, &encoded[i].seconds});
+  }
+  ALUDEL_RETURN_IF_ERROR(EncodePrompt(*producer_, *producer_pool_, ids, tokens, absl::MakeSpan(tasks)));
+  for (size_t i = 0; i < formats_.size(); ++i) {
+    if (stores[i] == nullptr) continue;
+    encoded[i].bytes = static_cast<double>(stores[i]->total_bytes());
+    encoded[i].frames = stores[i]->frames();
+  }
+  return encoded;
+}
+
+absl::StatusOr<double> PairUnderTest::Reconstruct(const FormatUnderTest& format,
+                                                  const std::vector<StoredFrame>& frames,
+                                                  absl::Span<const int32_t> ids, int64_t tokens,
+                                                  const BlockTable& table) {
+  const TokenRange range = HandedOver(*format.decoder, tokens + 1);
+  const KvTarget target{consumer_.get(), consumer_pool_.get(), table.ids(), ids, range.end, range.begin};
+  const Clock::time_point start = Clock::now();
+  if (range.tokens() > 0) ALUDEL_RETURN_IF_ERROR(ApplyFrames(frames, *format.decoder, target));
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  ALUDEL_RETURN_IF_ERROR(
+      RunTokens(*consumer_, *consumer_pool_, table.ids(), ids, range.end, tokens, nullptr, nullptr));
+  return seconds;
+}
+
+}  // namespace aludel

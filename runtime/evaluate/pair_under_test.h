@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/device.h"
+#include "runtime/codec/artifact/artifact.h"
+#include "runtime/codec/codec.h"
+#include "runtime/evaluate/evaluate.h"
+#include "runtime/evaluate/in_process_handoff.h"
+#include "runtime/evaluate/questions.h"
+#include "runtime/kv/block_pool.h"
+#include "runtime/model/transformer.h"
+
+namespace aludel {
+
+// One handoff format between the two models; a control has no encoder.
+struct FormatUnderTest {
+  std::string name;
+  std::unique_ptr<KvCodec> encoder;  // null: a control
+  std::unique_ptr<KvCodec> decoder;
+  const ArtifactFormat* format = nullptr;  // of the pair's manifest(); null: not of an artifact
+};
+
+// What one format's encoder made of a prompt.
+struct EncodedPrompt {
+  std::vector<StoredFrame> frames;
+  double bytes = 0;
+  double seconds = 0;
+};
+
+// The two models of an evaluation, their caches, and the formats between them. One thread.
+class PairUnderTest {
+ public:
+  // Errors name the flag or file of `job`.
+  static absl::StatusOr<std::unique_ptr<PairUnderTest>> Load(const EvaluateJob& job, Device* device);
+
+  Transformer& producer() { return *producer_; }
+  Transformer& consumer() { return *consumer_; }
+  BlockPool& consumer_pool() { return *consumer_pool_; }
+  const PromptWriter& writer() const { return *writer_; }
+  const ArtifactManifest& manifest() const { return manifest_; }
+  const std::vector<FormatUnderTest>& formats() const { return formats_; }
+
+  // Encodes tokens [0, tokens) of `ids` once for every format that ships anything. [formats]
+  absl::StatusOr<std::vector<EncodedPrompt>> EncodeAll(absl::Span<const int32_t> ids, int64_t tokens);
+  // Fills the consumer's cache of tokens [0, tokens), recomputed ones included, in the blocks of `table`.
+  // Seconds of everything but the tail.
+  absl::StatusOr<double> Reconstruct(const FormatUnderTest& format, const std::vector<StoredFrame>& frames,
+                                     absl::Span<const int32_t> ids, int64_t tokens, const BlockTable& table);
+
+ private:
+  PairUnderTest() = default;
+  absl::Status OpenFormats(const EvaluateJob& job);
+
+  std::unique_ptr<Transformer> producer_, consumer_;
+  std::unique_ptr<BlockPool> producer_pool_, consumer_pool_;
+  std::unique_ptr<PromptWriter> writer_;
+  ArtifactManifest manifest_;
+  std::vector<FormatUnderTest> formats_;
+};
+
+}  // namespace aludel
