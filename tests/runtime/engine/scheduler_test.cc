@@ -235,5 +235,14 @@ TEST(Scheduler, NeverExceedsTheBudgetAndStarvesNobody) {
   }
 }
 
+TEST(Scheduler, GivesTheTurnOfADecodeWithoutABlockToAnother) {
+  // A pool of five blocks: 1 has room in its own, 2 needs another one, and nobody behind it has any.
+  Table table(5);
+  table.Decode(1, 5).Decode(2, 12).Prompt(3, 8);
+  for (uint64_t step = 2; step < 8; step += 2) {
+    EXPECT_THAT(table.Plan(1, step).items, ElementsAre(StepItem{1, 1})) << step;
+  }
+}
+
 }  // namespace
 }  // namespace aludel
