@@ -22,8 +22,6 @@
 
 namespace aludel {
 
-using SteadyClock = std::chrono::steady_clock;
-
 // Splits the time of one sequence into exclusive stages: every moment since admission counts in exactly one.
 class StageClock {
  public:

@@ -187,7 +187,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
   }
   GenerateSpec spec{.prompt = {request.prompt().begin(), request.prompt().end()},
                     .sampling = std::move(sampling),
-                    .deadline = ToWallTime(deadline_),
+                    .deadline = ToSteadyTime(deadline_),
                     .priority = request.priority(),
                     .cache_salt = cache_salt_};
   spec.constraint = std::move(constraint);

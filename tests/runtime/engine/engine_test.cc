@@ -23,6 +23,7 @@ namespace {
 
 // For what takes milliseconds, and under ThreadSanitizer on a busy machine half a minute.
 constexpr std::chrono::minutes kPatience(2);
+constexpr SteadyClock::time_point kNever = SteadyClock::time_point::max();
 
 using ::testing::HasSubstr;
 
@@ -162,7 +163,7 @@ class EngineTest : public ::testing::Test {
                                                int64_t tokens) {
     FrameStore store(codec.kind());
     auto recorder = std::make_shared<Recorder>();
-    auto id = engine_->Prefill({question.prompt, tokens, absl::InfiniteFuture(), &codec, &store}, recorder);
+    auto id = engine_->Prefill({question.prompt, tokens, kNever, &codec, &store}, recorder);
     EXPECT_TRUE(id.ok());
     EXPECT_TRUE(recorder->WaitDone());
     EXPECT_TRUE(recorder->status().ok());
@@ -212,7 +213,7 @@ TEST_F(EngineTest, ContinuesOnAHandedOverCache) {
     const SequenceId id =
         engine_
             ->Generate(
-                {question.prompt, {.max_tokens = 24}, absl::InfiniteFuture(), codec.get(), handed_over},
+                {question.prompt, {.max_tokens = 24}, kNever, codec.get(), handed_over},
                 recorder)
             .value();
     std::reverse(frames.begin(), frames.end());  // any order will do
@@ -240,7 +241,7 @@ TEST_F(EngineTest, ComputesRecomputedTokensAroundAHandoff) {
     auto recorder = std::make_shared<Recorder>();
     const SequenceId id =
         engine_
-            ->Generate({question.prompt, {.max_tokens = 24}, absl::InfiniteFuture(), &codec, end}, recorder)
+            ->Generate({question.prompt, {.max_tokens = 24}, kNever, &codec, end}, recorder)
             .value();
     for (const auto& frame : frames) {
       engine_->ApplyFrame(id, DecodeFrameHeader(frame.header).value(), frame.header, frame.payload, [] {});
@@ -260,7 +261,7 @@ TEST_F(EngineTest, FallsBackToItsOwnPrefillWhenAFrameIsCorruptOrTheProducerIsLos
   auto frames = PrefillFrames(*encoder, question, handed_over);
   const auto start = [&](const std::shared_ptr<Recorder>& recorder) {
     return engine_
-        ->Generate({question.prompt, {.max_tokens = 24}, absl::InfiniteFuture(), codec.get(), handed_over},
+        ->Generate({question.prompt, {.max_tokens = 24}, kNever, codec.get(), handed_over},
                    recorder)
         .value();
   };
@@ -290,7 +291,7 @@ TEST_F(EngineTest, EndsAWaitingSequenceAtItsDeadlineAndFreesItsBlocks) {
   ASSERT_TRUE(engine_
                   ->Generate({question.prompt,
                               {},
-                              absl::Now() + absl::Milliseconds(100),
+                              SteadyClock::now() + std::chrono::milliseconds(100),
                               codec.get(),
                               static_cast<int64_t>(question.prompt.size()) - 1},
                              recorder)
@@ -381,7 +382,7 @@ TEST_F(EngineTest, CancelsAllChoicesBeforeAndAfterTheyParted) {
   const SamplingParams sampling = {.temperature = 1.0, .max_tokens = 500, .ignore_eos = true, .choices = 3};
   const auto waiting = std::make_shared<Recorder>(3);
   const SequenceId id =
-      engine_->Generate({question.prompt, sampling, absl::InfiniteFuture(), codec.get(), 10}, waiting)
+      engine_->Generate({question.prompt, sampling, kNever, codec.get(), 10}, waiting)
           .value();
   engine_->Cancel(id, absl::CancelledError("client went away"));
   ASSERT_TRUE(waiting->WaitDone());
@@ -616,7 +617,7 @@ TEST_F(EngineTest, ServesLossyBlocksToTheirFormatAlone) {
   const SamplingParams sampling = {.max_tokens = 24, .top_logprobs = 0};
   const auto lossy = std::make_shared<Recorder>();
   const SequenceId id =
-      engine_->Generate({question.prompt, sampling, absl::InfiniteFuture(), codec.get(), handed_over}, lossy)
+      engine_->Generate({question.prompt, sampling, kNever, codec.get(), handed_over}, lossy)
           .value();
   for (const auto& frame : frames) {
     engine_->ApplyFrame(id, DecodeFrameHeader(frame.header).value(), frame.header, frame.payload, [] {});
@@ -634,7 +635,7 @@ TEST_F(EngineTest, ServesLossyBlocksToTheirFormatAlone) {
 
   const auto again = std::make_shared<Recorder>();
   ASSERT_TRUE(
-      engine_->Generate({question.prompt, sampling, absl::InfiniteFuture(), codec.get(), 0}, again).ok());
+      engine_->Generate({question.prompt, sampling, kNever, codec.get(), 0}, again).ok());
   ASSERT_TRUE(again->WaitDone());
   EXPECT_EQ(again->result().cached_tokens, handed_over / 16 * 16);
   EXPECT_EQ(again->tokens(), lossy->tokens());
@@ -673,7 +674,7 @@ TEST_F(EngineTest, LetsAPrefillSkipWhatIsComputedAndNeedsNoFrames) {
   FrameStore store(codec->kind());
   const auto recorder = std::make_shared<Recorder>();
   ASSERT_TRUE(engine_
-                  ->Prefill({question.prompt, tokens, absl::InfiniteFuture(), codec.get(), &store,
+                  ->Prefill({question.prompt, tokens, kNever, codec.get(), &store,
                              /*encode_begin=*/100},
                             recorder)
                   .ok());
