@@ -133,6 +133,11 @@ class Engine {
                   absl::Span<const uint8_t> payload, std::function<void()> release);
   // The handoff has failed: unless every frame was received, the prompt is computed here.
   void FallBack(SequenceId id, absl::Status reason);
+  // The handoff is late: unless every frame was received, the prompt is also computed here, with what other
+  // sequences leave of steps and blocks. If that is done before the handoff is complete, the sequence falls back
+  // to it with `reason`. Nothing happens where that has begun already, or where options.max_hedges run or
+  // blocks are too few; a later call may find room.
+  void Hedge(SequenceId id, absl::Status reason);
   // The handoff starts again from its first frame: unless every frame was received, those received so far are
   // dropped, also those that ApplyFrame was given and that wait.
   void RestartHandoff(SequenceId id);

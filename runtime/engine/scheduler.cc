@@ -136,7 +136,7 @@ StepPlan StepPlanner::Plan(std::vector<bool>* blocked) {
   for (size_t i = 0; i < state_.sequences.size(); ++i) {
     const SchedulerSequence& sequence = state_.sequences[i];
     decodes += sequence.decoding && !(*blocked)[i] ? 1 : 0;
-    prompt_tokens += sequence.decoding ? 0 : sequence.left;
+    prompt_tokens += sequence.decoding || sequence.spare ? 0 : sequence.left;
   }
   const int64_t budget = state_.token_budget;
   const int64_t kept_for_prompts = std::min(prompt_tokens, KeptForPrompts(budget));
