@@ -2,7 +2,7 @@
 # One row a room, most special first: a file belongs to the first row whose folder it lies in. Headers without a library
 # (plain options, stats, checks and clocks) may be named one by one.
 set(files "runtime/files/|runtime/status_macros\\.h")
-set(plain "kernels/(check|core_list|replay_stats|device_options|tensor|weight_format)\\.h|transport/monotonic_clock\\.h|runtime/status_macros\\.h")
+set(plain "kernels/(check|core_list|replay_stats|device_options|tensor|weight_format)\\.h|transport/monotonic_clock\\.h|runtime/(status_macros|files/regular_file)\\.h")
 set(options "${plain}|runtime/engine/engine_(options|stats)\\.h|runtime/model/transformer_options\\.h|transport/(transport_options|transport_stats|address_pattern|peer_identity)\\.h")
 set(shared "server/(http|process|pool|rpc|config|observe)/|aludel/v1/")
 set(computing "kernels/|runtime/(files|text|kv|model|codec|engine|tool)/|runtime/status_macros\\.h")
@@ -26,7 +26,7 @@ set(may_runtime/evaluate "runtime/evaluate/|${computing}")
 set(may_runtime/calibrate "runtime/(calibrate|evaluate)/|${computing}")
 set(may_runtime/inspect "runtime/inspect/|${computing}")
 set(may_runtime/bench "runtime/(bench|calibrate|evaluate)/|${computing}")
-set(may_server/http "server/http/|kernels/check\\.h")
+set(may_server/http "server/http/|kernels/check\\.h|runtime/files/regular_file\\.h")
 set(may_server/process "server/process/|${plain}")
 set(may_server/pool "server/(pool|process)/|runtime/text/|${files}|${plain}")
 set(may_server/observe "server/(observe|http|process)/|server/config/common_options\\.h|aludel/v1/|${options}")

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "runtime/engine/admission.h"
 #include "runtime/engine/engine_blocks.h"
+#include "runtime/engine/engine_hedges.h"
 #include "runtime/engine/engine_intake.h"
 #include "runtime/engine/engine_request.h"
 #include "runtime/engine/engine_step.h"
@@ -45,6 +46,7 @@ class Engine::Impl {
         reader_(model->config().vocab, options, tokenizer),
         admission_(pool_->layout(), options.max_num_seqs),
         blocks_(model->hash(), options, pool_.get(), &counters_),
+        hedges_(pool_->layout(), options.max_hedges, tokenizer, &blocks_, &counters_),
         intake_(model, pool_.get(), &blocks_, &counters_),
         runner_(model, pool_.get(), &blocks_),
         pace_(options.max_num_batched_tokens),
@@ -80,6 +82,7 @@ class Engine::Impl {
   }
   void FallBack(SequenceId id, const absl::Status& reason);
   void FallBack(Sequence& sequence, const absl::Status& reason);
+  void Hedge(SequenceId id, const absl::Status& reason);
   void RestartHandoff(SequenceId id);
   void Cancel(SequenceId id, const absl::Status& status);
 
@@ -124,6 +127,7 @@ class Engine::Impl {
   SequenceMap sequences_;  // in order of admission
   EngineStats counters_;   // the engine thread's own copy of the counting fields
   EngineBlocks blocks_;
+  EngineHedges hedges_;
   EngineIntake intake_;
   StepRunner runner_;
   StepPace pace_;
@@ -181,6 +185,7 @@ void Engine::Impl::Loop() {
     for (const auto& command : commands) command();
     Expire();
     if (const auto failed = intake_.ApplySome(sequences_)) FallBack(failed->first, failed->second);
+    hedges_.DropNeedless(sequences_);
     busy = Step() || !intake_.empty();
     PublishStats();
   }
@@ -226,8 +231,19 @@ void Engine::Impl::FallBack(SequenceId id, const absl::Status& reason) {
 
 void Engine::Impl::FallBack(Sequence& sequence, const absl::Status& reason) {
   intake_.FallBack(sequence, reason);
+  hedges_.Adopt(sequence, sequences_);
   std::lock_guard<std::mutex> lock(mutex_);
   admission_.FallBack(sequence.group->request);
+}
+
+void Engine::Impl::Hedge(SequenceId id, const absl::Status& reason) {
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end() || !found->second->awaiting() || found->second->hedge != 0) return;
+  std::unique_lock<std::mutex> lock(mutex_);
+  const SequenceId hedge = next_id_++;
+  const int64_t promised = admission_.promised_blocks();
+  lock.unlock();
+  hedges_.Begin(*found->second, hedge, reason, promised, sequences_);
 }
 
 void Engine::Impl::RestartHandoff(SequenceId id) {
@@ -238,10 +254,9 @@ void Engine::Impl::RestartHandoff(SequenceId id) {
 }
 
 void Engine::Impl::Cancel(SequenceId id, const absl::Status& status) {
-  for (auto next = sequences_.lower_bound(id);
-       next != sequences_.end() && next->second->group->request == id;) {
-    const SequenceId choice = (next++)->first;
-    Finish(choice, status, FinishReason::kStop);
+  for (auto next = sequences_.lower_bound(id); next != sequences_.end() && next->second->group->request == id;
+       next = sequences_.lower_bound(id)) {
+    Finish(next->first, status, FinishReason::kStop);
   }
 }
 
@@ -280,6 +295,10 @@ void Engine::Impl::AfterStep(Sequence& sequence, const StepResult& result, int64
     sequence.encoder->Encoded(sequence.computed + result.tokens);
   }
   blocks_.Advance(sequence, result.tokens);
+  if (sequence.hedge_of != 0 && sequence.prompt_left() == 0) {
+    const absl::Status reason = sequences_.at(sequence.hedge_of)->hedge_reason;
+    return FallBack(sequence.hedge_of, reason);
+  }
   if (!result.logits.empty() || result.drawn.has_value()) return Emit(sequence, result);
   if (sequence.max_completion == 0 && sequence.prompt_left() == 0) {
     Finish(sequence.id, absl::OkStatus(), FinishReason::kStop);
@@ -346,6 +365,11 @@ void Engine::Impl::Expire() {
 void Engine::Impl::Finish(SequenceId id, const absl::Status& status, FinishReason reason) {
   const auto found = sequences_.find(id);
   if (found == sequences_.end()) return;
+  // A hedge that ends alone leaves its sequence waiting as before.
+  if (const SequenceId late = found->second->hedge_of; late != 0) {
+    return hedges_.Drop(*sequences_.at(late), sequences_);
+  }
+  hedges_.Drop(*found->second, sequences_);
   const std::unique_ptr<Sequence> sequence = std::move(found->second);
   sequences_.erase(found);
   if (!sequence->started) {
@@ -380,7 +404,7 @@ void Engine::Impl::PublishStats() {
   for (const auto& [id, sequence] : sequences_) awaiting += sequence->awaiting() ? 1 : 0;
   std::lock_guard<std::mutex> lock(mutex_);
   stats_ = counters_;
-  stats_.running = static_cast<int64_t>(sequences_.size()) - awaiting;
+  stats_.running = static_cast<int64_t>(sequences_.size()) - awaiting - hedges_.running();
   stats_.waiting = awaiting;
   stats_.kv_blocks_total = pool_->layout().blocks;
   stats_.kv_blocks_used = pool_->layout().blocks - pool_->free_blocks();
@@ -439,6 +463,9 @@ void Engine::RestartHandoff(SequenceId id) {
 
 void Engine::FallBack(SequenceId id, absl::Status reason) {
   impl_->Post([impl = impl_.get(), id, reason = std::move(reason)] { impl->FallBack(id, reason); });
+}
+void Engine::Hedge(SequenceId id, absl::Status reason) {
+  impl_->Post([impl = impl_.get(), id, reason = std::move(reason)] { impl->Hedge(id, reason); });
 }
 void Engine::Cancel(SequenceId id, absl::Status status) {
   impl_->Post([impl = impl_.get(), id, status = std::move(status)] { impl->Cancel(id, status); });

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -8,7 +9,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "runtime/codec/codec.h"
 #include "runtime/codec/frame.h"
 #include "runtime/engine/engine_options.h"
@@ -22,6 +22,7 @@
 namespace aludel {
 
 using SequenceId = uint64_t;
+using SteadyClock = std::chrono::steady_clock;  // setting the wall clock moves no deadline
 
 enum class FinishReason : uint8_t { kStop, kLength };
 
@@ -75,7 +76,7 @@ class SequenceListener {
 struct GenerateSpec {
   std::vector<int32_t> prompt;
   SamplingParams sampling;
-  absl::Time deadline = absl::InfiniteFuture();
+  SteadyClock::time_point deadline = SteadyClock::time_point::max();
   // Set: tokens [the codec's recomputed head, handed_over_tokens) arrive as frames of this codec (ApplyFrame);
   // the rest is computed here. The last prompt token always is, so handed_over_tokens < prompt.size(). With 0
   // nothing arrives: the prompt's prefix is taken from the prefix cache in this format and the rest is
@@ -95,7 +96,7 @@ struct GenerateSpec {
 struct PrefillSpec {
   std::vector<int32_t> prompt;  // tokens [0, token_end) are computed, and encoded from the recomputed head on
   int64_t token_end = 0;
-  absl::Time deadline = absl::InfiniteFuture();
+  SteadyClock::time_point deadline = SteadyClock::time_point::max();
   const KvCodec* codec = nullptr;
   // Owned by the caller; used from the engine thread until OnDone.
   FrameSink* sink = nullptr;
@@ -132,6 +133,11 @@ class Engine {
                   absl::Span<const uint8_t> payload, std::function<void()> release);
   // The handoff has failed: unless every frame was received, the prompt is computed here.
   void FallBack(SequenceId id, absl::Status reason);
+  // The handoff is late: unless every frame was received, the prompt is also computed here, with what other
+  // sequences leave of steps and blocks. If that is done before the handoff is complete, the sequence falls back
+  // to it with `reason`. Nothing happens where that has begun already, or where options.max_hedges run or
+  // blocks are too few; a later call may find room.
+  void Hedge(SequenceId id, absl::Status reason);
   // The handoff starts again from its first frame: unless every frame was received, those received so far are
   // dropped, also those that ApplyFrame was given and that wait.
   void RestartHandoff(SequenceId id);

@@ -27,8 +27,13 @@ void EngineBlocks::Begin(Sequence& sequence, const SequenceMap& sequences) {
   sequence.chain.emplace(ProvenanceOf(sequence.format, sequence.cache_salt), block_tokens_);
   if (sequence.awaiting()) {
     const int64_t blocks = pool_->layout().BlocksFor(sequence.handed_over);
+    std::vector<Sequence*> ranked = Ranked(sequences);
+    // Hedges stand last. No admission counts on their blocks, so each of them may have to give them up.
+    for (; !ranked.empty() && ranked.back()->hedge_of != 0; ranked.pop_back()) {
+      if (pool_->free_blocks() < blocks) Preempt(*ranked.back());
+    }
     std::vector<SchedulerSequence> entries;
-    const SchedulerState state = MakeState(Ranked(sequences), &entries);
+    const SchedulerState state = MakeState(ranked, &entries);
     for (const SequenceId id : PlanReservation(state, blocks)) Preempt(*sequences.at(id));
     const absl::Status grown = sequence.blocks.Grow(*pool_, sequence.handed_over);
     ALUDEL_CHECK(grown.ok());
@@ -94,7 +99,8 @@ SchedulerState EngineBlocks::MakeState(const std::vector<Sequence*>& ranked,
          .started = sequence->running,
          .last_step = sequence->last_step,
          .blocks = sequence->blocks.ids(),
-         .kept_blocks = pool_->layout().BlocksFor(sequence->handed_over)});
+         .kept_blocks = pool_->layout().BlocksFor(sequence->handed_over),
+         .spare = sequence->hedge_of != 0});
   }
   return {.sequences = *entries,
           .references = pool_->references(),

@@ -13,6 +13,7 @@ struct EngineOptions {
   int64_t max_context = 0;               // 0: the model's
   int64_t max_num_batched_tokens = 256;  // tokens of one step, prefill and decode together
   int max_num_seqs = 64;                 // running or waiting for frames
+  int max_hedges = 0;                    // local prefills beside late handoffs at once
   bool prefix_cache = true;              // sequences share the blocks of what they begin with
 };
 

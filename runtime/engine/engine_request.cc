@@ -4,21 +4,11 @@
 #include <random>
 
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "runtime/engine/encoding_observer.h"
 #include "runtime/engine/engine_options.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
-namespace {
-
-SteadyClock::time_point ToSteady(absl::Time deadline) {
-  // A year is as good as for ever; the steady clock's type cannot hold much more.
-  if (deadline - absl::Now() > absl::Hours(24 * 365)) return SteadyClock::time_point::max();
-  return SteadyClock::now() + absl::ToChronoNanoseconds(deadline - absl::Now());
-}
-
-}  // namespace
 
 absl::Status RequestReader::CheckPrompt(const std::vector<int32_t>& prompt) const {
   if (prompt.empty()) return absl::InvalidArgumentError("the prompt is empty");
@@ -93,7 +83,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadGenerate(
     sequence->handed_over = spec.handed_over_tokens;
   }
   sequence->prompt_end = sequence->prompt_tokens;
-  sequence->deadline = ToSteady(spec.deadline);
+  sequence->deadline = spec.deadline;
   return sequence;
 }
 
@@ -113,7 +103,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadPrefill(
   sequence->prompt_end = spec.token_end;
   sequence->has_room = std::move(spec.has_room);
   sequence->cache_salt = std::move(spec.cache_salt);
-  sequence->deadline = ToSteady(spec.deadline);
+  sequence->deadline = spec.deadline;
   return sequence;
 }
 

@@ -20,6 +20,10 @@ struct EngineStats {
   uint64_t frames_applied = 0;
   uint64_t frames_rejected = 0;
   uint64_t fallbacks = 0;
+  uint64_t hedges_started = 0;  // local prefills beside late handoffs
+  uint64_t hedges_won = 0;      // of them, those whose work was used
+  uint64_t hedges_lost = 0;     // and those whose handoff was sooner, or whose request ended
+  uint64_t hedges_refused = 0;  // requests whose hedge found no place when it was first wanted
   uint64_t preemptions = 0;
   uint64_t prefix_queries = 0;  // prompt tokens that were looked up in the prefix cache
   uint64_t prefix_hits = 0;     // of them, found

@@ -63,11 +63,12 @@ class BlockBook {
   absl::flat_hash_map<BlockId, int32_t> dropped_;
 };
 
-// The `count` decodes that have waited longest.
-std::vector<bool> ChooseDecodes(absl::Span<const SchedulerSequence> sequences, int64_t count) {
+// The `count` decodes that have waited longest, of those that are not blocked.
+std::vector<bool> ChooseDecodes(absl::Span<const SchedulerSequence> sequences,
+                                const std::vector<bool>& blocked, int64_t count) {
   std::vector<size_t> decodes;
   for (size_t i = 0; i < sequences.size(); ++i) {
-    if (sequences[i].decoding) decodes.push_back(i);
+    if (sequences[i].decoding && !blocked[i]) decodes.push_back(i);
   }
   std::stable_sort(decodes.begin(), decodes.end(),
                    [&](size_t a, size_t b) { return sequences[a].last_step < sequences[b].last_step; });
@@ -82,7 +83,8 @@ class StepPlanner {
   explicit StepPlanner(const SchedulerState& state)
       : state_(state), book_(state), gone_(state.sequences.size(), false) {}
 
-  StepPlan Plan();
+  // `blocked` decodes are not given a turn. Adds those that had one and find no block.
+  StepPlan Plan(std::vector<bool>* blocked);
 
   // Preempts sequences behind `index`, the last first, until `enough` of the book; none where even all of
   // them would not do.
@@ -128,12 +130,13 @@ bool StepPlanner::MayStart(size_t index, int64_t decodes_before) {
   return !start_is_blocked_;
 }
 
-StepPlan StepPlanner::Plan() {
+StepPlan StepPlanner::Plan(std::vector<bool>* blocked) {
   int64_t decodes = 0;
   int64_t prompt_tokens = 0;
-  for (const SchedulerSequence& sequence : state_.sequences) {
-    decodes += sequence.decoding ? 1 : 0;
-    prompt_tokens += sequence.decoding ? 0 : sequence.left;
+  for (size_t i = 0; i < state_.sequences.size(); ++i) {
+    const SchedulerSequence& sequence = state_.sequences[i];
+    decodes += sequence.decoding && !(*blocked)[i] ? 1 : 0;
+    prompt_tokens += sequence.decoding || sequence.spare ? 0 : sequence.left;
   }
   const int64_t budget = state_.token_budget;
   const int64_t kept_for_prompts = std::min(prompt_tokens, KeptForPrompts(budget));
@@ -141,7 +144,7 @@ StepPlan StepPlanner::Plan() {
   // A budget of one token cannot be shared within a step, so it alternates.
   if (budget == 1 && decodes > 0 && state_.step % 2 == 0) decode_slots = 1;
   const int64_t chosen = std::min(decodes, decode_slots);
-  const std::vector<bool> runs = ChooseDecodes(state_.sequences, chosen);
+  const std::vector<bool> runs = ChooseDecodes(state_.sequences, *blocked, chosen);
   int64_t prompt_budget = budget - chosen;
 
   int64_t decodes_before = 0;
@@ -155,7 +158,10 @@ StepPlan StepPlanner::Plan() {
     const int64_t wanted = tokens;
     MakeRoom(i, [&](const BlockBook& book) { return book.free() >= book.Need(sequence, wanted); });
     tokens = book_.Room(sequence, tokens);
-    if (tokens == 0) continue;
+    if (tokens == 0) {
+      (*blocked)[i] = sequence.decoding;
+      continue;
+    }
     book_.Take(sequence, tokens);
     if (!sequence.decoding) prompt_budget -= tokens;
     plan_.items.push_back({sequence.id, tokens});
@@ -167,7 +173,13 @@ StepPlan StepPlanner::Plan() {
 
 StepPlan PlanStep(const SchedulerState& state) {
   ALUDEL_CHECK(state.token_budget > 0);
-  return StepPlanner(state).Plan();
+  // A decode without a block would have waited longest in the next step, too, and keep its turn from others.
+  std::vector<bool> blocked(state.sequences.size(), false);
+  while (true) {
+    const std::vector<bool> before = blocked;
+    StepPlan plan = StepPlanner(state).Plan(&blocked);
+    if (blocked == before) return plan;
+  }
 }
 
 int64_t MostStepsToAToken(int64_t decodes, int64_t token_budget) {

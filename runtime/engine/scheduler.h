@@ -22,6 +22,7 @@ struct SchedulerSequence {
   uint64_t last_step = 0;  // it was part of; of a sequence that has not started, anything
   absl::Span<const BlockId> blocks;
   int64_t kept_blocks = 0;  // its first blocks, which came over the wire: preemption leaves them
+  bool spare = false;       // gets only tokens that the others leave; stands last in rank
 };
 
 // Everything that a plan depends on.
@@ -50,7 +51,8 @@ struct StepPlan {
 // Tokens. Decodes come first, one token each, because clients are reading them; while a prompt waits, a
 // quarter of the budget is reserved for it. Of more decodes than fit, those that have waited longest run:
 // with never more than D, each runs at least once in MostStepsToAToken(D, budget) steps. Prompts get at least
-// a quarter of the budget in every step (every second), in order of rank.
+// a quarter of the budget in every step (every second), in order of rank. Nothing is reserved for spare
+// sequences.
 //
 // Blocks. A sequence that needs blocks that are not free takes them from sequences of lower rank, the last
 // first. These compute again what they lose. A sequence starts only when all of it fits beside one more block

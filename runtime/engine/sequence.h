@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,8 +22,6 @@
 #include "runtime/text/tokenizer/tokenizer.h"
 
 namespace aludel {
-
-using SteadyClock = std::chrono::steady_clock;
 
 // Splits the time of one sequence into exclusive stages: every moment since admission counts in exactly one.
 class StageClock {
@@ -94,7 +93,10 @@ struct Sequence {
     }
     return sampler.PlainDraw();
   }
-  int64_t rank() const { return static_cast<int64_t>(id) + kPriorityStride * priority; }
+  int64_t rank() const {
+    if (hedge_of != 0) return std::numeric_limits<int64_t>::max();
+    return static_cast<int64_t>(id) + kPriorityStride * priority;
+  }
 
   SequenceId id = 0;
   std::shared_ptr<ChoiceGroup> group;
@@ -123,6 +125,11 @@ struct Sequence {
   std::optional<Receiving> receiving;
   bool fell_back = false;
   absl::Status fallback_reason;
+
+  SequenceId hedge_of = 0;     // set: this is a hedge (engine_hedges.h), of that sequence
+  SequenceId hedge = 0;        // set: this sequence's
+  absl::Status hedge_reason;   // why it has one
+  bool hedge_refused = false;  // once or more
 
   std::unique_ptr<EncodingObserver> encoder;  // prefill server
   std::function<bool()> has_room;             // for its next step's frames; null: always

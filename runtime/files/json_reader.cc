@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/files/json_builder.h"
+#include "runtime/files/regular_file.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -26,6 +27,7 @@ absl::Status WrongType(absl::string_view origin, const char* name, const json& f
 }  // namespace
 
 absl::StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes) {
+  ALUDEL_RETURN_IF_ERROR(CheckRegularFile(path));
   std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rbe"), &std::fclose);
   if (file == nullptr) {
     const int error = errno;

@@ -15,7 +15,8 @@ namespace aludel {
 // Reads foreign JSON: every size is bounded, no exception leaves, and an error names the file, the place,
 // what was found and what was expected.
 
-// The whole of a file; ResourceExhausted above `max_bytes`, NotFound where it does not exist.
+// The whole of a regular file; ResourceExhausted above `max_bytes`, NotFound where it does not exist,
+// InvalidArgument for what is no regular file.
 absl::StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes);
 
 // Parses `text`, whose values may nest `max_depth` deep. A key given twice in one object is an error: readers

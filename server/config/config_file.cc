@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <set>
@@ -16,6 +15,8 @@
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "kernels/check.h"
+#include "runtime/files/regular_file.h"
+#include "runtime/status_macros.h"
 
 namespace aludel {
 namespace {
@@ -81,10 +82,10 @@ bool IsHostPort(absl::string_view text) {
 
 absl::Status ConfigFile::Parse(Message* message) {
   message_ = message;
+  ALUDEL_RETURN_IF_ERROR(CheckRegularFile(path_));
   std::ifstream in(path_);
-  if (!in.is_open() || std::filesystem::is_directory(path_)) {
-    return absl::NotFoundError(absl::StrCat(
-        path_, ": cannot read configuration: ", in.is_open() ? "it is a directory" : std::strerror(errno)));
+  if (!in.is_open()) {
+    return absl::NotFoundError(absl::StrCat(path_, ": cannot read configuration: ", std::strerror(errno)));
   }
   const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   FirstParseError error(path_);

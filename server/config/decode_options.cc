@@ -52,6 +52,16 @@ ShadowOptions ReadShadow(const ConfigSection& section, const v1::ShadowConfig& s
           .max_wait = absl::Milliseconds(shadow.max_wait_ms())};
 }
 
+HedgeOptions ReadHedge(const ConfigSection& section, const v1::HedgeConfig& hedge) {
+  section.CheckRange("max_running", 0, 65536);
+  section.Check(hedge.late_share() >= 0 && hedge.late_share() <= 100, "late_share",
+                absl::StrCat(hedge.late_share()), "0 to 100");
+  section.CheckRange("late_min_ms", 1, kMaxMs);
+  return {.max_running = static_cast<int>(hedge.max_running()),
+          .late_share = hedge.late_share(),
+          .late_min = absl::Milliseconds(hedge.late_min_ms())};
+}
+
 }  // namespace
 
 absl::StatusOr<DecodeOptions> LoadDecodeOptions(const std::string& path) {
@@ -93,9 +103,12 @@ absl::StatusOr<DecodeOptions> LoadDecodeOptions(const std::string& path) {
       .drain_timeout = absl::Milliseconds(config.drain_timeout_ms()),
       .tracing = ReadTracing(root.Nested("tracing"), config.tracing()),
       .shadow = ReadShadow(root.Nested("shadow"), config.shadow()),
+      .hedge = ReadHedge(root.Nested("hedge"), config.hedge()),
       .grpc_tls = ReadGrpcTls(root.Nested("grpc_tls"), config.grpc_tls()),
       .watchdog_timeout = absl::Milliseconds(config.watchdog_timeout_ms()),
       .encrypt_frames = config.encrypt_frames()};
+  options.model.engine.max_hedges = options.hedge.max_running;
+  options.planner.hedged = options.hedge.max_running > 0;
   root.Check(!options.encrypt_frames || options.grpc_tls.enabled(), "encrypt_frames", "true without grpc_tls",
              "grpc_tls, as keys travel over gRPC");
   root.Check(!options.encrypt_frames || options.transport.kind == "ucx", "encrypt_frames",

@@ -20,6 +20,13 @@ struct ShadowOptions {
   absl::Duration max_wait;
 };
 
+// Local prefill beside late handoffs.
+struct HedgeOptions {
+  int max_running = 0;    // 0: none
+  double late_share = 0;  // of the prediction
+  absl::Duration late_min;
+};
+
 // What may be lost of a cache. kFast: anything.
 enum class Fidelity : uint8_t { kExact, kHigh, kBalanced, kFast };
 
@@ -29,6 +36,7 @@ struct PlannerOptions {
   int64_t min_remote_tokens = 32;
   int64_t recomputed_tail_tokens = 1;
   bool fastest = false;                  // by prediction; else the first format that fits
+  bool hedged = true;                    // a handoff that is late costs little more than local prefill
   std::map<std::string, double> losses;  // format -> KL in nats; "raw" and others may be missing
   double high_kl = 0.02;
   double balanced_kl = 0.1;
@@ -55,6 +63,7 @@ struct DecodeOptions {
   absl::Duration drain_timeout;
   TracingOptions tracing;
   ShadowOptions shadow;
+  HedgeOptions hedge;
   GrpcTlsOptions grpc_tls;
   absl::Duration watchdog_timeout;
   bool encrypt_frames = false;

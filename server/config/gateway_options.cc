@@ -40,6 +40,7 @@ absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path) {
   root.Check(config.max_total_body_bytes() >= config.max_body_bytes(), "max_total_body_bytes",
              absl::StrCat(config.max_total_body_bytes()),
              absl::StrCat("at least max_body_bytes, ", config.max_body_bytes()));
+  root.CheckRange("max_answer_bytes", 1024, 1ull << 32);
   root.CheckRange("max_header_bytes", 256, 1ull << 20);
   for (const char* field : {"max_connections", "max_requests", "max_stream_backlog"}) {
     root.CheckRange(field, 1, 1 << 24);
@@ -61,6 +62,7 @@ absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path) {
       .max_header_bytes = config.max_header_bytes(),
       .max_connections = static_cast<int>(config.max_connections()),
       .max_requests = static_cast<int>(config.max_requests()),
+      .max_answer_bytes = config.max_answer_bytes(),
       .read_timeout = absl::Milliseconds(config.read_timeout_ms()),
       .idle_timeout = absl::Milliseconds(config.idle_timeout_ms()),
       .request_timeout = absl::Milliseconds(config.request_timeout_ms()),

@@ -42,6 +42,7 @@ struct GatewayOptions {
   int64_t max_header_bytes = 0;
   int max_connections = 0;
   int max_requests = 0;
+  size_t max_answer_bytes = 0;
   absl::Duration read_timeout;
   absl::Duration idle_timeout;
   absl::Duration request_timeout;

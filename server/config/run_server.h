@@ -8,13 +8,14 @@
 #include "absl/status/statusor.h"
 #include "server/config/command_line.h"
 #include "server/observe/logging.h"
+#include "server/process/last_words.h"
 #include "server/process/stop_signal.h"
 #include "spdlog/spdlog.h"
 
 namespace aludel {
 
 // The main function of a server called `name`: crash reports, stop signals, command line, configuration (`load`),
-// logging, then `serve`, which returns when the server has stopped. The result is the process's exit code. Options
+// logging, last words, then `serve`, which returns when the server has stopped. The result is the process's exit code. Options
 // has a member `log` (LogOptions).
 template <typename Options>
 int RunServer(int argc, char** argv, const char* name, const char* usage,
@@ -27,6 +28,7 @@ int RunServer(int argc, char** argv, const char* name, const char* usage,
   const absl::StatusOr<Options> options = load(command_line.config);
   if (!options.ok() || command_line.check_config) return ReportConfig(command_line, options.status());
   StartLogging(options->log, name);
+  GiveReasonWhenEnded();
   const absl::Status status = serve(*options, stop);
   if (!status.ok()) spdlog::critical("{}", status.ToString());
   return status.ok() ? 0 : 1;

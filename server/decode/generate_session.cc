@@ -47,9 +47,6 @@ void FillStages(const StageSeconds& stages, v1::Stages* wire) {
   wire->set_ttft(stages.ttft);
 }
 
-// A plan that was not chosen for kStale is tried again if its prediction is below this many times that of
-// local prefill, and local prefill if its own is below this many times that of the best handoff.
-constexpr double kTryAgainWithin = 2;
 constexpr char kOwnPrefill[] = "";  // in place of a target's name
 
 CostModel::Target CostTarget(const PlanTarget& target) {
@@ -131,21 +128,19 @@ absl::StatusOr<Plan> GenerateSession::ChoosePlan(const PlanRequest& wanted,
   const std::optional<double> local = costs.PredictLocal(wanted.prompt_tokens - cached);
   const auto shipped = prompt.first(prompt.size() - std::min<size_t>(prompt.size(), 1));
   const absl::Time now = MonotonicNow();
-  const auto predict = [&](std::optional<size_t> target, const std::string& format) -> std::optional<double> {
-    if (!target) return local;
-    const std::optional<double> ttft =
-        costs.PredictRemote(CostTarget(targets[*target]), format, shipped, cache_salt_);
-    // A plan that was not chosen for long may have become better: try it again, unless it was hopeless.
-    const bool try_again = ttft && local && *ttft < kTryAgainWithin * *local &&
-                           costs.IsStale(targets[*target].name, format, now);
-    return try_again ? std::nullopt : ttft;
+  // What is tried may need a hedge.
+  const EngineStats engine = context_.model->engine().stats();
+  const bool may_try = !context_.options->planner.hedged ||
+                       engine.hedges_started < engine.hedges_won + engine.hedges_lost +
+                                                   static_cast<uint64_t>(context_.options->hedge.max_running);
+  const auto predict = [&](std::optional<size_t> target, const std::string& format) -> Prediction {
+    if (!target) return {local, may_try && costs.IsStale(kOwnPrefill, "", now)};
+    const PlanTarget& server = targets[*target];
+    return {costs.PredictRemote(CostTarget(server), format, shipped, cache_salt_),
+            may_try && costs.IsStale(server.name, format, now)};
   };
   ALUDEL_ASSIGN_OR_RETURN(
       Plan plan, MakePlan(context_.options->planner, FormatNames(context_), targets, wanted, predict));
-  if (plan.remote() && plan.reason == PlanReason::kFastest &&
-      *local < kTryAgainWithin * *plan.predicted_ttft && costs.IsStale(kOwnPrefill, "", now)) {
-    plan = Plan{.reason = PlanReason::kExplore};
-  }
   costs.Chosen(plan.remote() ? targets[plan.target].name : kOwnPrefill, plan.format, now);
   if (!plan.remote()) {
     plan.predicted_ttft = local;
@@ -187,7 +182,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
   }
   GenerateSpec spec{.prompt = {request.prompt().begin(), request.prompt().end()},
                     .sampling = std::move(sampling),
-                    .deadline = ToWallTime(deadline_),
+                    .deadline = ToSteadyTime(deadline_),
                     .priority = request.priority(),
                     .cache_salt = cache_salt_};
   spec.constraint = std::move(constraint);
@@ -261,8 +256,13 @@ Handoff::Spec GenerateSession::HandoffSpec(const PlanRequest& wanted, const Plan
                         .cache_salt = cache_salt_,
                         .max_staleness_ms = max_staleness_ms_,
                         .wanted = wanted,
-                        .deadline = deadline_};
+                        .deadline = deadline_,
+                        .patience = PatienceWith(plan, context_.options->hedge)};
   handoff.wanted.format = plan.format;  // what the engine expects from now on
+  if (plan.move) {
+    handoff.move_after = absl::Seconds(plan.move->after);
+    handoff.wanted.targets = {context_.prefill_pool->Snapshot()[plan.move->target].name};
+  }
   return handoff;
 }
 
@@ -305,8 +305,7 @@ void GenerateSession::SendStarted(const SequenceTimes& times, int64_t cached_tok
   }
   if (fell_back) {
     context_.metrics->CountFallback(StatusName(fallback_reason.code()));
-    spdlog::warn("request={} prefilled here after a failed handoff: {}", request_id_,
-                 fallback_reason.ToString());
+    spdlog::warn("request={} was prefilled here: {}", request_id_, fallback_reason.ToString());
   }
   CountHandoff(started.handoff);
   context_.metrics->ObserveFirstToken(started.labels, started.stages);
@@ -340,6 +339,7 @@ void GenerateSession::Learn(const RequestTimeline::Started& started, const Seque
   if (started.plan == PlanKind::kLocal) {
     context_.costs->ObserveLocal(started.prompt_tokens, cached_tokens, started.stages);
   }
+  if (started.plan == PlanKind::kFallback) LearnOvertaken(started, times);
   if (started.plan != PlanKind::kRemote) return;
   // The prefill server's account travels beside its frames: after a short prompt it comes after the
   // first token.
@@ -354,6 +354,15 @@ void GenerateSession::Learn(const RequestTimeline::Started& started, const Seque
              .first_bytes = report.usage.first_bytes,
              .seconds = absl::ToDoubleSeconds(report.usage.last_received - report.usage.first_received)});
       });
+}
+
+void GenerateSession::LearnOvertaken(const RequestTimeline::Started& started, const SequenceTimes& times) {
+  // Where nothing is chosen by prediction, patience must not grow with every late handoff.
+  if (!context_.options->planner.fastest || !started.handoff) return;
+  if (started.handoff->code != absl::StatusCode::kDeadlineExceeded || handoff_->report().attempts != 1)
+    return;
+  context_.costs->ObserveOvertaken(CostTarget(target_), started.labels.format, handoff_->prompt(),
+                                   handoff_->cache_salt(), times.ttft);
 }
 
 absl::Status GenerateSession::Deliver(v1::GenerateEvent event) {

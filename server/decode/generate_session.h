@@ -26,8 +26,10 @@ namespace aludel {
 // prefill the prompt itself; with the first token it is over.
 //
 //   handoff --all frames received--> generating --stop, length--> ended
-//      |  given up                        ^
+//      |  given up, or late               ^
 //      '---------> local prefill ---------'               Stop (client gone) leads to ended from anywhere.
+//
+// Beside a late handoff local prefill begins (the engine's hedge), and the first to be complete goes on.
 //
 // What it decides is here; what is observed of it, and exported, is the RequestTimeline's.
 // Thread-safe; calls into the engine, the handoff and gRPC are made without the lock.
@@ -57,6 +59,8 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   void EndLocalWait();
   // Reports the plan's outcome to the cost model.
   void Learn(const RequestTimeline::Started& started, const SequenceTimes& times, int64_t cached_tokens);
+  // Of a handoff that local prefill beside it, or after its time was up, was sooner than.
+  void LearnOvertaken(const RequestTimeline::Started& started, const SequenceTimes& times);
   void OnToken(const TokenEvent& event) override;
   void OnDone(const absl::Status& status, const SequenceResult& result) override;
   absl::Status CheckDeadline(const Plan& plan) const;

@@ -17,6 +17,7 @@
 #include "server/observe/metrics.h"
 #include "server/observe/otlp_exporter.h"
 #include "server/observe/watchdog.h"
+#include "server/process/exit_limit.h"
 #include "server/process/stop_signal.h"
 #include "server/process/timer.h"
 #include "server/rpc/grpc_server.h"
@@ -146,6 +147,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                options.listen, admin == nullptr ? "nothing" : options.admin_listen);
 
   const char* signal = stop.Wait();
+  ExitWithin(options.drain_timeout + options.handoff_timeout + kStopSlack);
   spdlog::info("{}: stopping, {} requests open", signal, sessions_open.load());
   draining = true;
   DrainAndShutdown(*server, options.drain_timeout, timer);

@@ -21,6 +21,7 @@
 #include "server/observe/admin.h"
 #include "server/observe/metrics.h"
 #include "server/observe/otlp_exporter.h"
+#include "server/process/exit_limit.h"
 #include "server/process/reloader.h"
 #include "server/process/stop_signal.h"
 #include "spdlog/spdlog.h"
@@ -141,6 +142,7 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
                 MakeChannelCredentials(options.grpc_tls));
   Gateway gateway({.completions = {.max_requests = options.max_requests,
                                    .request_timeout = options.request_timeout,
+                                   .max_answer_bytes = options.max_answer_bytes,
                                    .prefill_targets = options.prefill_targets},
                    .cors_allowed_origins = options.cors_allowed_origins,
                    .serves_metrics = options.admin_listen.empty(),
@@ -163,6 +165,7 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
   spdlog::info("listening on {}://{}:{}", tls == nullptr ? "http" : "https", http_options.address,
                server->port());
   const char* signal = stop.Wait();
+  ExitWithin(options.lame_duck + options.drain_timeout + kStopSlack);
   gateway.Drain();
   if (options.lame_duck > absl::ZeroDuration()) {
     // Not ready, and serving on: a load balancer sees the first before it meets a closed port.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/files/regular_file.h"
 
 namespace aludel {
 namespace {
@@ -38,6 +39,9 @@ int ChooseProtocol(SSL*, const unsigned char** out, unsigned char* out_size, con
 }
 
 absl::StatusOr<std::shared_ptr<SSL_CTX>> LoadFiles(const TlsFiles& files) {
+  for (const std::string& file : {files.certificate, files.key}) {
+    if (absl::Status regular = CheckRegularFile(file); !regular.ok()) return regular;
+  }
   ERR_clear_error();
   const std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_server_method()), SSL_CTX_free);
   if (context == nullptr) return absl::InternalError(absl::StrCat("TLS: ", TakeError()));

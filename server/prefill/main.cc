@@ -18,6 +18,7 @@
 #include "server/prefill/prefill_load.h"
 #include "server/prefill/prefill_service.h"
 #include "server/prefill/receiver_policy.h"
+#include "server/process/exit_limit.h"
 #include "server/process/stop_signal.h"
 #include "server/process/timer.h"
 #include "server/rpc/grpc_server.h"
@@ -117,6 +118,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
                admin == nullptr ? "nothing" : options.admin_listen);
 
   const char* signal = stop.Wait();
+  ExitWithin(options.drain_timeout + kStopSlack);
   spdlog::info("{}: stopping, {} runs open", signal, runs_open.load());
   draining = true;
   DrainAndShutdown(*server, options.drain_timeout, timer);

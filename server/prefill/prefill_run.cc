@@ -239,7 +239,7 @@ void PrefillRun::Compute(std::shared_ptr<KvSender> sender, int64_t cached_tokens
   const absl::StatusOr<SequenceId> sequence =
       context_.model->engine().Prefill({.prompt = spec_.prompt,
                                         .token_end = static_cast<int64_t>(spec_.prompt.size()),
-                                        .deadline = ToWallTime(deadline_),
+                                        .deadline = ToSteadyTime(deadline_),
                                         .codec = spec_.codec,
                                         .sink = recorder.get(),
                                         .encode_begin = cached_tokens,

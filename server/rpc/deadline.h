@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "grpcpp/server_context.h"
 #include "transport/monotonic_clock.h"
@@ -26,8 +25,13 @@ inline std::chrono::system_clock::time_point ToGrpcDeadline(absl::Time monotonic
                             (monotonic - MonotonicNow()));
 }
 
-// A time of MonotonicNow() on absl::Now()'s clock, for code that compares with that. Valid at this
-// moment only.
-inline absl::Time ToWallTime(absl::Time monotonic) { return absl::Now() + (monotonic - MonotonicNow()); }
+// For the engine.
+inline std::chrono::steady_clock::time_point ToSteadyTime(absl::Time monotonic) {
+  using Steady = std::chrono::steady_clock;
+  const absl::Duration since_epoch = monotonic - absl::UnixEpoch();
+  if (since_epoch >= absl::FromChrono(Steady::time_point::max().time_since_epoch()))
+    return Steady::time_point::max();
+  return Steady::time_point(absl::ToChronoNanoseconds(since_epoch));
+}
 
 }  // namespace aludel

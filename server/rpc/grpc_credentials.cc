@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_credentials_options.h"
+#include "runtime/files/regular_file.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -23,6 +24,9 @@ using Certificate = std::unique_ptr<X509, decltype(&X509_free)>;
 using PrivateKey = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
 
 absl::StatusOr<File> OpenFile(const std::string& path) {
+  if (absl::Status regular = CheckRegularFile(path); !regular.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("grpc_tls: ", regular.message()));
+  }
   File file(std::fopen(path.c_str(), "r"));
   if (file == nullptr) return absl::InvalidArgumentError(absl::StrCat("grpc_tls: cannot read ", path));
   return file;

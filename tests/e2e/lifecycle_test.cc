@@ -1,6 +1,10 @@
+#include <sys/wait.h>
+
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <future>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -81,6 +85,46 @@ TEST(Lifecycle, AWedgedThreadTakesReadinessAwayAndPeersLookElsewhere) {
   EXPECT_THAT(fleet.prefill().Log(), HasSubstr("the engine has made no progress"));
   EXPECT_THAT(fleet.prefill().Log(), HasSubstr("the transport's progress thread has made no progress"));
   EXPECT_EQ(fleet.Ask(Fleet::Request(kShort, 2)).started.plan(), "remote");
+}
+
+TEST(Lifecycle, AWedgedThreadDoesNotKeepAServerFromStopping) {
+  Fleet fleet({.handoff_timeout_ms = 1000});
+  ASSERT_TRUE(fleet.Start());
+  std::optional<FrozenThread> frozen(std::in_place, fleet.decode().pid(), "aludel-engine");
+  if (!frozen->ok()) GTEST_SKIP() << frozen->why();
+  fleet.decode().Signal(SIGTERM);
+  // 3 s to drain, 1 s of a handoff and 30 s: nothing else ends what waits for the engine's thread.
+  const std::string last_words = "a thread does not end 34 s after the signal to stop: exiting";
+  const absl::Time until = absl::Now() + absl::Seconds(90);
+  while (fleet.decode().Log().find(last_words) == std::string::npos && absl::Now() < until) {
+    absl::SleepFor(absl::Milliseconds(100));
+  }
+  EXPECT_THAT(fleet.decode().Log(), HasSubstr(last_words));
+  frozen.reset();  // who is traced is not reaped
+  EXPECT_EQ(WEXITSTATUS(fleet.decode().WaitExit()), 1);
+}
+
+TEST(Lifecycle, AnAddressSpaceThatIsTooSmallIsNamed) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's shadow needs terabytes of addresses";
+#endif
+  const std::string config = absl::StrCat(::testing::TempDir(), "small.textproto");
+  std::ofstream(config) << "listen: '127.0.0.1:" << FreePort()
+                        << "' admin_listen: '' engine { directory: 'deploy/demo/base' }";
+  // Whether it is a thread, a mapping or a library that fails first depends on the machine.
+  for (const int megabytes : {120, 160, 240, 400, 700}) {
+    const std::string command = absl::StrCat("ulimit -v ", megabytes * 1024, "; timeout 20 ", ALUDEL_BIN_DIR,
+                                             "/aludel-decode --config ", config, " 2>&1");
+    FILE* output = popen(command.c_str(), "r");
+    ASSERT_NE(output, nullptr);
+    std::string log(1 << 16, '\0');
+    log.resize(fread(log.data(), 1, log.size(), output));
+    pclose(output);
+    if (log.find("error while loading shared libraries") != std::string::npos) continue;
+    EXPECT_THAT(log,
+                HasSubstr(absl::StrCat("the address space is limited to ", megabytes, " MB (ulimit -v)")));
+    EXPECT_EQ(log.find("terminate called"), std::string::npos) << log;
+  }
 }
 
 TEST(Lifecycle, DeadlinesDoNotMoveWithTheWallClock) {

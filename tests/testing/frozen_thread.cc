@@ -32,7 +32,9 @@ FrozenThread::FrozenThread(pid_t process, const std::string& name) {
 }
 
 FrozenThread::~FrozenThread() {
-  if (frozen_) ptrace(PTRACE_DETACH, thread_, nullptr, nullptr);
+  if (!frozen_) return;
+  // Of a process that has ended, a traced thread is left over until its tracer has waited for it.
+  if (ptrace(PTRACE_DETACH, thread_, nullptr, nullptr) != 0) waitpid(thread_, nullptr, __WALL);
 }
 
 }  // namespace aludel

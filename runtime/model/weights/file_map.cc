@@ -27,7 +27,8 @@ uint64_t FileMap::PageBytes() {
 absl::StatusOr<std::unique_ptr<FileMap>> FileMap::Open(const std::string& path) {
   std::unique_ptr<FileMap> file(new FileMap());
   file->path_ = path;
-  file->fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Opening a FIFO otherwise waits for somebody who writes to it.
+  file->fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file->fd_ < 0) {
     const std::string message = absl::StrCat(path, ": ", std::strerror(errno));
     return errno == ENOENT ? absl::NotFoundError(message) : absl::UnavailableError(message);

@@ -21,8 +21,21 @@ absl::Duration ReceivePatience(absl::Duration handoff_timeout) {
 }
 constexpr uint32_t kMaxTraces = 256;
 constexpr absl::Duration kReceiveLook = absl::Milliseconds(125);
+// A late handoff whose hedge found no place asks for one again.
+constexpr absl::Duration kHedgeRetry = absl::Milliseconds(100);
 constexpr absl::Duration kRunGrace = absl::Seconds(1);
 constexpr absl::Duration kTraceDelay = absl::Milliseconds(300);
+
+absl::Status Late(const Patience& patience, absl::Duration taken) {
+  return absl::DeadlineExceededError(
+      taken >= patience.whole
+          ? absl::StrFormat("the handoff was to take %.3f s at most, and local prefill beside it was sooner",
+                            absl::ToDoubleSeconds(patience.whole))
+          : absl::StrFormat(
+                "no frame came for %.3f s, %.3f s after the handoff began, and local prefill beside it "
+                "was sooner",
+                absl::ToDoubleSeconds(patience.silence), absl::ToDoubleSeconds(taken)));
+}
 
 struct GrantCall {
   grpc::ClientContext context;
@@ -53,6 +66,39 @@ void Handoff::Begin(SequenceId sequence, size_t target, FrameExtent extent) {
     report_.begin = now;
   }
   Start(target, std::move(extent));
+  CheckLate();
+  if (spec_.move_after == absl::InfiniteDuration()) return;
+  context_.timer->At(now + spec_.move_after, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) {
+      self->Fail(/*attempt=*/1, absl::AbortedError("another prefill server is expected to be sooner"));
+    }
+  });
+}
+
+void Handoff::CheckLate() {
+  const absl::Time now = MonotonicNow();
+  absl::Time last_frame;
+  absl::Duration taken;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (over_) return;
+    // Frames that are here wait for the engine, not for the prefill server.
+    const uint64_t announced = attempt_.announced_frames;
+    const bool all_here =
+        announced > 0 && context_.receiver->Received(attempt_.ticket).value_or(announced) >= announced;
+    last_frame = all_here ? absl::InfiniteFuture() : attempt_.last_frame;
+    taken = now - report_.begin;
+  }
+  const absl::Time late_at = spec_.patience.LateAt(now - taken, last_frame);
+  absl::Time next = std::min(late_at, now + spec_.patience.silence);
+  if (now >= late_at) {
+    context_.model->engine().Hedge(sequence_, Late(spec_.patience, taken));
+    next = now + kHedgeRetry;
+  }
+  if (next >= until_) return;
+  context_.timer->At(next, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->CheckLate();
+  });
 }
 
 v1::RunRequest Handoff::MakeRun(const TicketId& id, const std::string& frame_key) const {
@@ -136,6 +182,10 @@ void Handoff::OnFrameReceived(const FrameHeader& header, std::vector<uint8_t> he
       trace->Applied(number, MonotonicNow());
       release();
     };
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    attempt_.last_frame = MonotonicNow();
   }
   context_.model->engine().ApplyFrame(sequence_, header, std::move(header_bytes), payload,
                                       std::move(release));

@@ -17,6 +17,7 @@
 #include "server/decode/handoff/handoff_report.h"
 #include "server/decode/handoff/handoff_trace.h"
 #include "server/decode/handoff/kv_receiver.h"
+#include "server/decode/handoff/patience.h"
 #include "server/decode/handoff/run_call.h"
 #include "server/decode/handoff/ticket_owner.h"
 #include "server/decode/handoff/ticket_state.h"
@@ -29,7 +30,8 @@ namespace aludel {
 // Gets one sequence's cache from prefill servers: a ticket at the receiver and a run at a server, together an
 // attempt. An attempt that fails before the handoff's time is up is followed by one at another server, with
 // a ticket of its own, where there is one that has the format; otherwise the engine is told to prefill the
-// prompt itself. The owner ends it when the cache is complete or no longer wanted.
+// prompt itself. Where it takes longer than its patience, the engine is told to prefill the prompt beside it.
+// The owner ends it when the cache is complete or no longer wanted.
 //
 //   new --Begin--> attempt 1 --failed--> attempt 2 ... --failed, or time is up--> given up (engine falls
 //   back)
@@ -47,6 +49,9 @@ class Handoff : public TicketOwner, public std::enable_shared_from_this<Handoff>
     std::optional<uint64_t> max_staleness_ms;  // of codes from the prefill server's cache
     PlanRequest wanted;                        // what the request asked for, its format being the codec's
     absl::Time deadline;                       // of the request; MonotonicNow()
+    Patience patience;
+    absl::Duration move_after =
+        absl::InfiniteDuration();  // to the next server, if the first is not done by then
   };
   using Report = HandoffReport;
 
@@ -79,6 +84,7 @@ class Handoff : public TicketOwner, public std::enable_shared_from_this<Handoff>
     uint64_t announced_frames = 0;  // once the run has finished
     uint64_t credit = 0;            // to be granted, or granted
     bool granting = false;          // one call at a time
+    absl::Time last_frame = absl::InfiniteFuture();
   };
 
   void Start(size_t target, FrameExtent extent);
@@ -94,6 +100,8 @@ class Handoff : public TicketOwner, public std::enable_shared_from_this<Handoff>
   void OnRunEnd(int attempt, const absl::Status& status);
   // Checks for frames that a finished run has sent and that no longer arrive: they were lost.
   void CheckReceived(int attempt, uint64_t received_before, absl::Duration idle);
+  // Has the prompt also prefilled here if frames are late by now; else looks again when they would be.
+  void CheckLate();
   void Fail(int attempt, const absl::Status& reason);
   bool TryElsewhere(const absl::Status& reason);
   void Release(Attempt attempt, TicketState end);

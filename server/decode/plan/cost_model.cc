@@ -129,17 +129,33 @@ void CostModel::ObserveRemote(const Target& target, const std::string& format,
   link.rest[{format, spared == tokens}].Add(static_cast<double>(tokens),
                                             stages.ttft - stages.queue - parts.Sum());
   link.seen = true;
+  chosen_[Key(target.name, format)].overtaken = 0;
+}
+
+void CostModel::ObserveOvertaken(const Target& target, const std::string& format,
+                                 absl::Span<const int32_t> prompt, absl::string_view salt, double seconds) {
+  absl::MutexLock lock(&mutex_);
+  Choice& choice = chosen_[Key(target.name, format)];
+  choice.overtaken = std::min(choice.overtaken + 1, kMaxDoublings);
+  const auto link = links_.find(target.name);
+  const auto known = formats_.find(format);
+  if (link == links_.end() || known == formats_.end()) return;
+  // How long it would have taken is not known: as long as it was waited for, at least.
+  const auto tokens = static_cast<int64_t>(prompt.size());
+  const int64_t cached = CachedTokens(target.name, format, salt, prompt);
+  const Parts parts = PartsOf(link->second, known->second, tokens, cached);
+  link->second.rest[{format, cached == tokens}].Add(static_cast<double>(tokens), seconds - parts.Sum());
 }
 
 void CostModel::Chosen(const std::string& target, const std::string& format, absl::Time now) {
   absl::MutexLock lock(&mutex_);
-  chosen_[Key(target, format)] = now;
+  chosen_[Key(target, format)].at = now;
 }
 
 bool CostModel::IsStale(const std::string& target, const std::string& format, absl::Time now) const {
   absl::MutexLock lock(&mutex_);
   const auto chosen = chosen_.find(Key(target, format));
-  return chosen == chosen_.end() || now - chosen->second > kStale;
+  return chosen == chosen_.end() || now - chosen->second.at > kStale * (1 << chosen->second.overtaken);
 }
 
 double CostModel::LinkRate(const std::string& target) const {

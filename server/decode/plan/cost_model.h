@@ -55,13 +55,18 @@ class CostModel {
                      absl::string_view salt, const StageSeconds& stages, const ProducerSeconds& producer,
                      const Arrival& arrival);
 
+  // Local prefill beside this handoff was complete first, `seconds` after the handoff's beginning, and ended it.
+  void ObserveOvertaken(const Target& target, const std::string& format, absl::Span<const int32_t> prompt,
+                        absl::string_view salt, double seconds);
+
   // A prompt of so many tokens is being prefilled here, or no longer.
   void BeginLocal(int64_t tokens);
   void EndLocal(int64_t tokens);
   bool local_busy() const;
 
   // This plan (no target: local prefill) was chosen at `now`. What is not chosen is not measured: after
-  // kStale its figures are old.
+  // kStale its figures are old. Twice as long each time that it was overtaken since it was last complete, up to
+  // kMaxDoublings.
   void Chosen(const std::string& target, const std::string& format, absl::Time now);
   bool IsStale(const std::string& target, const std::string& format, absl::Time now) const;
 
@@ -69,6 +74,7 @@ class CostModel {
   double LinkRate(const std::string& target) const;
 
   static constexpr absl::Duration kStale = absl::Seconds(30);
+  static constexpr int kMaxDoublings = 5;
   static constexpr size_t kMaxPrefixes = 4096;
 
  private:
@@ -84,6 +90,11 @@ class CostModel {
     std::map<std::pair<std::string, bool>, CostFit> rest;
     bool caches = true;  // sends frames of prompts that it has seen without computing them
     bool seen = false;
+  };
+
+  struct Choice {
+    absl::Time at = absl::InfinitePast();  // the last one
+    int overtaken = 0;                     // since it was last complete
   };
 
   // Tokens at the prompt's start that `target` was asked for before, in that format and for that salt: it has
@@ -110,7 +121,7 @@ class CostModel {
   int64_t local_tokens_ ABSL_GUARDED_BY(mutex_) = 0;   // of all of them
   std::map<std::string, Format> formats_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Link> links_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, absl::Time> chosen_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Choice> chosen_ ABSL_GUARDED_BY(mutex_);
   std::set<uint64_t> prefixes_ ABSL_GUARDED_BY(mutex_);
   std::deque<uint64_t> prefix_order_ ABSL_GUARDED_BY(mutex_);  // oldest first
 };

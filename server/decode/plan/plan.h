@@ -83,6 +83,14 @@ struct Plan {
   int64_t cached_tokens = 0;  // of the prompt, that a plan without handoff finds in this server's cache
   PlanReason reason = PlanReason::kFastest;
   std::optional<double> predicted_ttft;  // seconds, where something is known
+  // Of a plan that explores: after so many seconds the prompt is also prefilled here; after so many the handoff
+  // goes to another target instead.
+  std::optional<double> hedge_after;
+  struct Move {
+    double after = 0;
+    size_t target = 0;
+  };
+  std::optional<Move> move;
 
   bool remote() const { return kind == PlanKind::kRemote; }
 };

@@ -65,20 +65,57 @@ std::vector<Plan> Candidates(const PlannerOptions& options, absl::Span<const Pla
 constexpr double kSoonerShare = 0.07;
 constexpr double kSoonerSeconds = 0.001;
 
-Plan Fastest(std::vector<Plan> candidates, const PredictTtft& predict) {
+// What trying a plan may cost the request that tries it, in times of its best plan.
+constexpr double kTryWithin = 2;
+
+// The soonest of `candidates` and local prefill, which is expected to take `own` seconds.
+Plan Soonest(const std::vector<Plan>& candidates, double own) {
   Plan best = Local(PlanReason::kFastest);
-  best.predicted_ttft = predict(std::nullopt, "");
-  if (!best.predicted_ttft) return Local(PlanReason::kExplore);
-  const double own = *best.predicted_ttft;
+  best.predicted_ttft = own;
   double to_beat = own - std::max(kSoonerShare * own, kSoonerSeconds);
-  for (Plan& plan : candidates) {
-    plan.predicted_ttft = predict(plan.target, plan.format);
-    plan.reason = plan.predicted_ttft ? PlanReason::kFastest : PlanReason::kExplore;
-    if (!plan.predicted_ttft) return plan;
-    if (*plan.predicted_ttft >= to_beat) continue;
+  for (const Plan& plan : candidates) {
+    if (!plan.predicted_ttft || *plan.predicted_ttft >= to_beat) continue;
     to_beat = *plan.predicted_ttft;
-    best = std::move(plan);
+    best = plan;
   }
+  return best;
+}
+
+// Has `plan`, which is tried in place of `best`, replaced in time for a first token within kTryWithin: by local
+// prefill, or, where nothing is known of it, by its format from the server that is known.
+void Bound(const Plan& best, double own, Plan* plan) {
+  const double within = kTryWithin * *best.predicted_ttft;
+  if (own <= within) {
+    plan->hedge_after = within - own;
+  } else if (!plan->predicted_ttft && best.remote() && best.format == plan->format) {
+    plan->move = {*best.predicted_ttft, best.target};
+    plan->hedge_after = within;
+  }
+}
+
+Plan Fastest(std::vector<Plan> candidates, bool hedged, const Predict& predict) {
+  const Prediction local = predict(std::nullopt, "");
+  if (!local.ttft) return Local(PlanReason::kExplore);
+  std::vector<Plan> stale;
+  for (Plan& plan : candidates) {
+    const Prediction prediction = predict(plan.target, plan.format);
+    plan.predicted_ttft = prediction.ttft;
+    plan.reason = PlanReason::kFastest;
+    if (prediction.stale) stale.push_back(plan);
+  }
+  Plan best = Soonest(candidates, *local.ttft);
+  const double within = kTryWithin * *best.predicted_ttft;
+  for (Plan& plan : stale) {
+    if (plan.target == best.target && plan.format == best.format) continue;
+    if (hedged) Bound(best, *local.ttft, &plan);
+    const bool bounded = plan.predicted_ttft ? *plan.predicted_ttft < within : plan.hedge_after || !hedged;
+    if (!bounded) continue;
+    plan.reason = PlanReason::kExplore;
+    return plan;
+  }
+  if (!best.remote() || !local.stale || *local.ttft >= within) return best;
+  best = Local(PlanReason::kExplore);
+  best.predicted_ttft = local.ttft;
   return best;
 }
 
@@ -86,7 +123,7 @@ Plan Fastest(std::vector<Plan> candidates, const PredictTtft& predict) {
 
 absl::StatusOr<Plan> MakePlan(const PlannerOptions& options, absl::Span<const std::string> formats,
                               absl::Span<const PlanTarget> targets, const PlanRequest& request,
-                              const PredictTtft& predict) {
+                              const Predict& predict) {
   const bool forced = !request.format.empty();
   if (forced && !Contains(formats, request.format)) {
     return absl::InvalidArgumentError(
@@ -108,10 +145,10 @@ absl::StatusOr<Plan> MakePlan(const PlannerOptions& options, absl::Span<const st
         std::any_of(targets.begin(), targets.end(), [](const PlanTarget& t) { return t.ready; });
     return Local(any_ready ? PlanReason::kNoFormat : PlanReason::kNoTarget);
   }
-  if (options.fastest && !forced && predict) return Fastest(std::move(candidates), predict);
+  if (options.fastest && !forced && predict) return Fastest(std::move(candidates), options.hedged, predict);
   // In the order of targets; where a format is named it is the only one.
   Plan plan = std::move(candidates.front());
-  if (predict) plan.predicted_ttft = predict(plan.target, plan.format);
+  if (predict) plan.predicted_ttft = predict(plan.target, plan.format).ttft;
   return plan;
 }
 

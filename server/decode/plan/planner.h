@@ -32,17 +32,23 @@ struct PlanTarget {
   double tokens_per_second = 0;
 };
 
-// Seconds to the first token: of local prefill (no target), or of a handoff. Nothing where it was
-// never tried.
-using PredictTtft =
-    std::function<std::optional<double>(std::optional<size_t> target, const std::string& format)>;
+// What is known of a plan.
+struct Prediction {
+  std::optional<double> ttft;  // seconds to the first token; nothing where it was never measured
+  bool stale = false;          // not chosen for long, so that it may be tried
+};
+
+// Of local prefill (no target), or of a handoff.
+using Predict = std::function<Prediction(std::optional<size_t> target, const std::string& format)>;
 
 // InvalidArgument for a format that is not in `formats` (this server's), or one forced together with exact
 // fidelity. A forced format overrides the length threshold; where no server can deliver it the plan is local.
 // Never a format that loses more than the fidelity allows. Under options.fastest the plan that `predict`
-// expects soonest; a plan without a prediction is tried first.
+// expects soonest, or a stale one that is tried instead. No request pays for that with more than twice what its
+// best plan is expected to take: what is tried is expected within that, or is replaced early enough
+// (Plan::hedge_after, Plan::move). Without options.hedged, plans that were never measured are tried regardless.
 absl::StatusOr<Plan> MakePlan(const PlannerOptions& options, absl::Span<const std::string> formats,
                               absl::Span<const PlanTarget> targets, const PlanRequest& request,
-                              const PredictTtft& predict = nullptr);
+                              const Predict& predict = nullptr);
 
 }  // namespace aludel

@@ -15,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "runtime/files/regular_file.h"
 
 namespace aludel {
 namespace {
@@ -91,6 +92,7 @@ absl::StatusOr<std::vector<ApiKey>> ParseApiKeys(absl::string_view text, const s
 }
 
 absl::StatusOr<std::vector<ApiKey>> LoadApiKeys(const std::string& path, const KeyLimits& defaults) {
+  if (absl::Status regular = CheckRegularFile(path); !regular.ok()) return regular;
   std::ifstream in(path);
   const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   if (!in.is_open() || in.bad()) {

@@ -70,6 +70,7 @@ bool CompletionExchange::Restart() {
   started_.Clear();
   choices_ = NewChoices();
   whole_ = std::vector<WholeChoice>(options_.choices);
+  whole_bytes_ = 0;
   open_choices_ = options_.choices;
   usage_ = {};
   has_text_ = false;
@@ -92,8 +93,10 @@ void CompletionExchange::OnStarted(const v1::Started& started) {
   }
 }
 
-void CompletionExchange::OnToken(const v1::Token& token) {
-  if (token.choice() >= choices_.size() || has_finished_) return;  // from a server that breaks the protocol
+bool CompletionExchange::OnToken(const v1::Token& token) {
+  if (too_long_) return false;
+  // From a server that breaks the protocol.
+  if (token.choice() >= choices_.size() || has_finished_) return true;
   CompletionChoice& choice = choices_[token.choice()];
   const Clock::time_point now = Clock::now();
   if (choice.tokens++ > 0) {
@@ -102,19 +105,14 @@ void CompletionExchange::OnToken(const v1::Token& token) {
   choice.last_token = now;
   ++tokens_;
   Emit(token.choice(), choice.OnToken(token));
+  return !too_long_;
 }
 
 void CompletionExchange::Emit(uint32_t choice, const ChoiceDelta& delta) {
   if (delta.empty()) return;
   const bool first = !std::exchange(has_text_, true);
   if (first) first_text_seconds_ = SecondsSinceReceived();
-  if (!options_.outcome.stream) {
-    WholeChoice& whole = whole_[choice];
-    whole.text += delta.text;
-    whole.calls.insert(whole.calls.end(), delta.calls.begin(), delta.calls.end());
-    whole.logprobs.Append(delta.logprobs);
-    return;
-  }
+  if (!options_.outcome.stream) return Keep(choice, delta);
   has_content_ = true;
   std::function<void()> flushed;
   if (first) {
@@ -125,6 +123,23 @@ void CompletionExchange::Emit(uint32_t choice, const ChoiceDelta& delta) {
   // A client that is gone cancels the call through OnDisconnect; what is still on its way is dropped here.
   responder_.Write(SseEvent(DeltaChunk(options_.identity, static_cast<int>(choice), delta)),
                    std::move(flushed));
+}
+
+void CompletionExchange::Keep(uint32_t choice, const ChoiceDelta& delta) {
+  WholeChoice& whole = whole_[choice];
+  const size_t logprobs = whole.logprobs.size();
+  whole.text += delta.text;
+  whole.calls.insert(whole.calls.end(), delta.calls.begin(), delta.calls.end());
+  whole.logprobs.Append(delta.logprobs);
+  whole_bytes_ += delta.text.size() + whole.logprobs.size() - logprobs;
+  for (const ToolCall& call : delta.calls) whole_bytes_ += call.name.size() + call.arguments.size();
+  if (whole_bytes_ <= options_.max_answer_bytes) return;
+  too_long_ = Unprocessable(
+      "", absl::StrCat("the answer is longer than the ", options_.max_answer_bytes,
+                       " bytes that this gateway keeps of one that is not streamed, after ", tokens_,
+                       " tokens of ", options_.choices, options_.choices == 1 ? " choice" : " choices",
+                       ": stream it, or ask for fewer choices, tokens or log-probabilities"));
+  whole_.assign(options_.choices, {});
 }
 
 CompletionReport CompletionExchange::Report() {
@@ -139,12 +154,13 @@ CompletionReport CompletionExchange::Report() {
 }
 
 void CompletionExchange::OnFinished(const v1::Finished& finished) {
-  if (finished.choice() >= choices_.size()) return;
+  if (finished.choice() >= choices_.size() || too_long_) return;
   CompletionChoice& choice = choices_[finished.choice()];
   if (!choice.finish_reason().empty()) return;
   Emit(finished.choice(), choice.OnFinished(finished));
   usage_.prompt_tokens = finished.prompt_tokens();
   usage_.completion_tokens += finished.completion_tokens();
+  if (too_long_) return;  // by its last text
   if (--open_choices_ == 0) {
     Complete(finished.choice());
   } else if (options_.outcome.stream) {
@@ -178,9 +194,10 @@ void CompletionExchange::OnEnd(const grpc::Status& status) {
   ApiError error;
   error.status = 200;
   if (!has_finished_) {
-    error = FromGrpcStatus(
-        status.ok() ? grpc::Status(grpc::StatusCode::INTERNAL, "the decode server ended its answer early")
-                    : status);
+    error = too_long_ ? *too_long_
+                      : FromGrpcStatus(status.ok() ? grpc::Status(grpc::StatusCode::INTERNAL,
+                                                                  "the decode server ended its answer early")
+                                                   : status);
     if (options_.outcome.stream && has_started_) {
       // The status line has been sent: the error goes into the stream, which then ends without [DONE].
       responder_.Write(SseEvent(error.ToJson()));

@@ -2,8 +2,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "server/gateway/access/request_record.h"
@@ -25,13 +27,14 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
     ToolCallParser::Options tools;
     const Tokenizer* tokenizer = nullptr;  // outlives the exchange
     std::chrono::steady_clock::time_point received;
-    CompletionOutcome outcome;  // as far as the request tells it
-    OnCompletionEnd on_end;     // once
+    CompletionOutcome outcome;           // as far as the request tells it
+    size_t max_answer_bytes = SIZE_MAX;  // not streamed: beyond, the answer is an error
+    OnCompletionEnd on_end;              // once
   };
   CompletionExchange(Options options, HttpResponder responder, Metrics* metrics);
 
   void OnStarted(const v1::Started& started) override;
-  void OnToken(const v1::Token& token) override;
+  bool OnToken(const v1::Token& token) override;
   void OnFinished(const v1::Finished& finished) override;
   void OnEnd(const grpc::Status& status) override;
   bool Restart() override;
@@ -39,6 +42,9 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
  private:
   std::vector<CompletionChoice> NewChoices() const;
   void Emit(uint32_t choice, const ChoiceDelta& delta);
+  // Adds to an answer that is not streamed. One that is too long is forgotten: its error follows at the end of
+  // the call.
+  void Keep(uint32_t choice, const ChoiceDelta& delta);
   // Every choice has ended, `last` as the last one.
   void Complete(uint32_t last);
   double SecondsSinceReceived() const;
@@ -50,6 +56,8 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
   v1::Started started_;
   std::vector<CompletionChoice> choices_;
   std::vector<WholeChoice> whole_;  // not streamed: the answer so far
+  size_t whole_bytes_ = 0;          // of it
+  std::optional<ApiError> too_long_;
   int open_choices_;
   TokenUsage usage_;
   bool has_started_ = false;  // streamed: the head has left

@@ -224,6 +224,7 @@ void Completions::Send(const std::shared_ptr<Call>& call) {
                      .required = request.tools.choice == Tools::Choice::kRequired};
     if (!request.tools.parallel) options.tools.max_calls = 1;
   }
+  options.max_answer_bytes = options_.max_answer_bytes;
   options.received = call->http.received;
   options.outcome = std::move(outcome);
   options.on_end = [this, on_end = std::move(call->on_end)](const CompletionOutcome& outcome) {

@@ -33,6 +33,7 @@ class Completions {
   struct Options {
     int max_requests = 1024;  // in progress; beyond: 503
     absl::Duration request_timeout = absl::Minutes(2);
+    size_t max_answer_bytes = SIZE_MAX;  // of one that is not streamed
     std::vector<std::string> prefill_targets;
   };
   // A body of so many bytes is read, rendered and tokenized within some milliseconds: by the thread that it

@@ -140,7 +140,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
       case v1::GenerateEvent::kToken:
         if (!IsNews(event.token())) break;
         TellStarted();
-        observer_->OnToken(event.token());
+        if (!observer_->OnToken(event.token())) Cancel();
         break;
       case v1::GenerateEvent::kFinished:
         if (!IsNews(event.finished())) break;

@@ -27,7 +27,8 @@ class GenerateObserver {
  public:
   virtual ~GenerateObserver() = default;
   virtual void OnStarted(const v1::Started& started) = 0;
-  virtual void OnToken(const v1::Token& token) = 0;
+  // False: no more of the answer is wanted, and OnEnd comes with CANCELLED.
+  virtual bool OnToken(const v1::Token& token) = 0;
   virtual void OnFinished(const v1::Finished& finished) = 0;
   virtual void OnEnd(const grpc::Status& status) = 0;
   // The answer's server is lost. True: nothing of the answer has left, all of it is forgotten, and it begins

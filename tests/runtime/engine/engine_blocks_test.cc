@@ -6,6 +6,7 @@
 #include "gtest/gtest.h"
 #include "kernels/open_device.h"
 #include "runtime/engine/admission.h"
+#include "runtime/engine/engine_hedges.h"
 #include "runtime/engine/engine_stats.h"
 
 namespace aludel {
@@ -67,6 +68,8 @@ class World {
       FallBack();
     } else if (kind < 25) {
       CancelOne();
+    } else if (kind < 28) {
+      Hedge();
     } else {
       Step();
     }
@@ -83,6 +86,8 @@ class World {
     EXPECT_EQ(pool_->free_blocks(), kBlocks);
     EXPECT_EQ(admission_.promised_blocks(), 0);
     EXPECT_EQ(ended_, admitted_);
+    EXPECT_EQ(hedges_.running(), 0);
+    EXPECT_EQ(counters_.hedges_started, counters_.hedges_won + counters_.hedges_lost);
   }
 
   const EngineStats& counters() const { return counters_; }
@@ -149,27 +154,41 @@ class World {
     Write(*sequence, 0, sequence->handed_over);
     sequence->receiving.reset();
     blocks_.Received(*sequence);
+    hedges_.DropNeedless(sequences_);
     return true;
   }
 
   void FallBack() {
+    if (Sequence* sequence = PickAwaiting(); sequence != nullptr) FallBack(*sequence);
+  }
+
+  void FallBack(Sequence& sequence) {
+    sequence.receiving.reset();
+    blocks_.FallBack(sequence);
+    hedges_.Adopt(sequence, sequences_);
+    admission_.FallBack(sequence.group->request);
+  }
+
+  void Hedge() {
     Sequence* sequence = PickAwaiting();
-    if (sequence == nullptr) return;
-    sequence->receiving.reset();
-    blocks_.FallBack(*sequence);
-    admission_.FallBack(sequence->group->request);
+    if (sequence == nullptr || sequence->hedge != 0) return;
+    hedges_.Begin(*sequence, next_id_++, absl::DeadlineExceededError("late"), admission_.promised_blocks(),
+                  sequences_);
   }
 
   void CancelOne() {
     if (sequences_.empty()) return;
-    const uint64_t request = std::next(sequences_.begin(), Below(sequences_.size()))->second->group->request;
-    for (auto at = sequences_.begin(); at != sequences_.end();) {
-      const SequenceId id = (at++)->first;
-      if (sequences_.at(id)->group->request == request) Finish(id);
+    const Sequence& one = *std::next(sequences_.begin(), Below(sequences_.size()))->second;
+    const uint64_t request = one.hedge_of != 0 ? one.hedge_of : one.group->request;
+    std::vector<SequenceId> ids;
+    for (const auto& [id, sequence] : sequences_) {
+      if (sequence->group->request == request) ids.push_back(id);
     }
+    for (const SequenceId id : ids) Finish(id);
   }
 
   void Finish(SequenceId id) {
+    hedges_.Drop(*sequences_.at(id), sequences_);
     const std::unique_ptr<Sequence> sequence = std::move(sequences_.at(id));
     sequences_.erase(id);
     Check(*sequence);
@@ -181,27 +200,25 @@ class World {
   void Step() {
     const Sequence* first = nullptr;
     for (const auto& [id, sequence] : sequences_) {
+      if (sequence->hedge_of != 0) continue;  // nothing is promised to it
       if (!sequence->awaiting() && (first == nullptr || sequence->rank() < first->rank()))
         first = sequence.get();
     }
     const bool first_ran = first != nullptr && first->running;
     const std::vector<StepItem> plan = blocks_.Plan(sequences_);
     ++counters_.steps;
-    if (first == nullptr) {
-      ASSERT_TRUE(plan.empty());
-      return;
-    }
     ASSERT_TRUE(!first_ran || first->running) << "the first in rank was preempted";
+    const SequenceId first_id = first == nullptr ? 0 : first->id;
     int64_t tokens = 0;
     bool first_runs = false;
     for (const StepItem& item : plan) {
       tokens += item.tokens;
-      first_runs |= item.id == first->id;
+      first_runs |= item.id == first_id;
     }
     ASSERT_LE(tokens, budget_);
     // It may have to wait for its turn where decodes are more than the budget.
-    since_first_ran_ = first_runs || first->id != last_first_ ? 0 : since_first_ran_ + 1;
-    last_first_ = first->id;
+    since_first_ran_ = first_runs || first_id != last_first_ || first_id == 0 ? 0 : since_first_ran_ + 1;
+    last_first_ = first_id;
     ASSERT_LE(since_first_ran_, 2 * kMaxSequences) << "the first in rank starves";
     for (const StepItem& item : plan) blocks_.Prepare(*sequences_.at(item.id), item.tokens, {});
     for (const StepItem& item : plan) {
@@ -219,6 +236,7 @@ class World {
     if (sequence.encoder != nullptr) sequence.encoder->Encoded(sequence.computed + item.tokens);
     blocks_.Advance(sequence, item.tokens);
     if (sequence.left() > 0) return;
+    if (sequence.hedge_of != 0) return FallBack(*sequences_.at(sequence.hedge_of));
     if (sequence.max_completion == 0) return Finish(item.id);
     const bool first = sequence.choice == 0 && sequence.completion_tokens() == 0;
     ChoiceGroup& group = *sequence.group;
@@ -284,6 +302,7 @@ class World {
   Admission admission_{pool_->layout(), kMaxSequences};
   EngineStats counters_;
   EngineBlocks blocks_;
+  EngineHedges hedges_{pool_->layout(), /*max_hedges=*/3, /*tokenizer=*/nullptr, &blocks_, &counters_};
   SequenceMap sequences_;
   SequenceId next_id_ = 1;
   SequenceId last_first_ = 0;
@@ -295,23 +314,32 @@ class World {
 class EngineBlocksTest : public ::testing::TestWithParam<bool> {};
 
 // A million events: arrivals (exact, handed over, out of the cache, with several choices, with priorities,
-// prefills), landings, fall-backs, cancels and steps over a pool that is far too small for them.
+// prefills), landings, fall-backs, hedges, cancels and steps over a pool that is far too small for them.
 TEST_P(EngineBlocksTest, LeakNothingShareNothingWronglyAndEndEveryRequest) {
   constexpr int kWorlds = 10;
   constexpr int kEvents = 100000;
   uint64_t preemptions = 0;
   uint64_t hits = 0;
+  uint64_t hedges_won = 0;
+  uint64_t hedges_lost = 0;
+  uint64_t hedges_refused = 0;
   for (int seed = 0; seed < kWorlds && !HasFatalFailure(); ++seed) {
     World world(seed, GetParam(), /*token_budget=*/1 + seed * 3);
     for (int i = 0; i < kEvents && !HasFatalFailure(); ++i) world.RandomEvent();
     world.Drain();
     preemptions += world.counters().preemptions;
     hits += world.counters().prefix_hits;
+    hedges_won += world.counters().hedges_won;
+    hedges_lost += world.counters().hedges_lost;
+    hedges_refused += world.counters().hedges_refused;
     EXPECT_GT(world.admitted(), 100);
   }
   RecordProperty("preemptions", static_cast<int>(preemptions));
   RecordProperty("cached_tokens", static_cast<int>(hits));
   EXPECT_GT(preemptions, 1000u);
+  EXPECT_GT(hedges_won, 100u);
+  EXPECT_GT(hedges_lost, 100u);
+  EXPECT_GT(hedges_refused, 100u);
   EXPECT_EQ(hits > 1000, GetParam());
 }
 

@@ -37,6 +37,11 @@ class Table {
   }
   Table& Decode(uint64_t id, int64_t computed = 5) { return Add(id, computed, 1); }
   Table& Prompt(uint64_t id, int64_t left) { return Add(id, 0, left); }
+  Table& Spare(uint64_t id, int64_t left) {
+    Prompt(id, left);
+    sequences_.back().spare = true;
+    return *this;
+  }
   // A choice that shares all blocks of the sequence added last.
   Table& Fork(uint64_t id) {
     held_.push_back(held_.back());
@@ -233,6 +238,28 @@ TEST(Scheduler, NeverExceedsTheBudgetAndStarvesNobody) {
       ASSERT_TRUE(left[i] > 1 || ran[i] >= 1) << "decode starved for " << bound << " steps";
     }
   }
+}
+
+TEST(Scheduler, GivesTheTurnOfADecodeWithoutABlockToAnother) {
+  // A pool of five blocks: 1 has room in its own, 2 needs another one, and nobody behind it has any.
+  Table table(5);
+  table.Decode(1, 5).Decode(2, 12).Prompt(3, 8);
+  for (uint64_t step = 2; step < 8; step += 2) {
+    EXPECT_THAT(table.Plan(1, step).items, ElementsAre(StepItem{1, 1})) << step;
+  }
+}
+
+TEST(Scheduler, GivesSpareSequencesOnlyWhatOthersLeave) {
+  Table prompt(64);
+  prompt.Decode(1).Decode(2).Decode(3).Decode(4).Prompt(5, 20);
+  EXPECT_THAT(prompt.Plan(4).items,
+              ElementsAre(StepItem{1, 1}, StepItem{2, 1}, StepItem{3, 1}, StepItem{5, 1}));
+  Table spare(64);
+  spare.Decode(1).Decode(2).Decode(3).Decode(4).Spare(5, 20);
+  EXPECT_THAT(spare.Plan(4).items,
+              ElementsAre(StepItem{1, 1}, StepItem{2, 1}, StepItem{3, 1}, StepItem{4, 1}));
+  EXPECT_THAT(spare.Plan(6).items,
+              ElementsAre(StepItem{1, 1}, StepItem{2, 1}, StepItem{3, 1}, StepItem{4, 1}, StepItem{5, 2}));
 }
 
 }  // namespace

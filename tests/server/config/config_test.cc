@@ -2,6 +2,9 @@
 #include "server/config/gateway_options.h"
 #include "server/config/prefill_options.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -161,7 +164,36 @@ TEST_F(Config, MissingFileIsNamed) {
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("/nowhere/x.textproto: cannot read configuration: No such"));
-  EXPECT_THAT(std::string(LoadPrefillOptions("/tmp").status().message()), HasSubstr("it is a directory"));
+  EXPECT_THAT(std::string(LoadPrefillOptions("/tmp").status().message()),
+              HasSubstr("/tmp: is a directory, want a regular file"));
+}
+
+TEST_F(Config, AFifoIsRefusedAndNotWaitedFor) {
+  const std::string fifo = absl::StrCat(::testing::TempDir(), "config_test.fifo");
+  ::unlink(fifo.c_str());
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_THAT(std::string(LoadPrefillOptions(fifo).status().message()),
+              HasSubstr("config_test.fifo: is a FIFO, want a regular file"));
+  EXPECT_THAT(DecodeError(absl::StrCat("engine { directory: 'm' } grpc_tls { certificate_file: '", fifo,
+                                       "' key_file: 'k' ca_file: 'c' }")),
+              HasSubstr("config_test.fifo: is a FIFO, want a regular file"));
+}
+
+TEST_F(Config, HedgesAreLimitedByTheirOwnSection) {
+  const auto options = LoadDecodeOptions(Write("engine { directory: 'm' }"));
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->hedge.max_running, 4);
+  EXPECT_EQ(options->hedge.late_share, 0.2);
+  EXPECT_EQ(options->hedge.late_min, absl::Milliseconds(50));
+  EXPECT_EQ(options->model.engine.max_hedges, 4);
+  EXPECT_TRUE(options->planner.hedged);
+  const auto none = LoadDecodeOptions(Write("engine { directory: 'm' } hedge { max_running: 0 }"));
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_FALSE(none->planner.hedged);
+  EXPECT_THAT(DecodeError("engine { directory: 'm' } hedge { late_share: -1 }"),
+              HasSubstr("hedge.late_share"));
+  EXPECT_THAT(DecodeError("engine { directory: 'm' } hedge { late_min_ms: 0 }"),
+              HasSubstr("hedge.late_min_ms"));
 }
 
 TEST_F(Config, AFieldThatWasRenamedIsRefusedWithItsNewName) {

@@ -288,6 +288,38 @@ TEST_F(GatewayTest, SendsLogprobsInTheShapeOfEachEndpoint) {
   EXPECT_EQ(lists["top_logprobs"][0], json({{"a", -0.5}, {"b", -1.5}}));
 }
 
+// Goes on until nobody listens any more.
+grpc::Status Endless(grpc::ServerContext* context, const v1::GenerateRequest& request,
+                     FakeDecode::Writer* writer) {
+  writer->Write(FakeDecode::Started());
+  v1::GenerateEvent token = FakeDecode::Token("four");
+  if (request.sampling().has_top_logprobs()) {
+    v1::TokenLogprob* logprob = token.mutable_token()->add_logprobs();
+    logprob->set_token(97);
+    logprob->set_logprob(-0.5);
+  }
+  while (writer->Write(token)) {
+  }
+  return context->IsCancelled() ? grpc::Status::CANCELLED : grpc::Status::OK;
+}
+
+TEST_F(GatewayTest, EndsAnAnswerThatIsTooLongToBeKept) {
+  FakeDecode decode(Endless);
+  StartGateway({&decode}, {.max_answer_bytes = 10000});
+  const Answer text = Chat("");
+  EXPECT_EQ(text.status, 422);
+  EXPECT_THAT(text.body,
+              HasSubstr("the answer is longer than the 10000 bytes that this gateway keeps of one that "
+                        "is not streamed, after 2501 tokens of 1 choice: stream it"));
+  // Log-probabilities count as they are written.
+  const Answer logprobs = Chat(R"(, "logprobs": true, "top_logprobs": 0)");
+  EXPECT_EQ(logprobs.status, 422);
+  EXPECT_THAT(logprobs.body, HasSubstr("after 156 tokens of 1 choice"));
+  router_->AwaitCalls();
+  EXPECT_THAT(metrics_->Render(),
+              HasSubstr("aludel_requests_total{model=\"chat\",outcome=\"failed_precondition\"} 2"));
+}
+
 grpc::Status CallsWeather(grpc::ServerContext*, const v1::GenerateRequest& request,
                           FakeDecode::Writer* writer) {
   writer->Write(FakeDecode::Started());

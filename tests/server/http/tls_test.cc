@@ -187,6 +187,8 @@ TEST_F(Tls, RefusesOldVersions) {
 
 TEST(TlsContext, NamesTheFileThatIsUnusable) {
   const TlsFiles good = MakeCertificate("good");
+  EXPECT_THAT(std::string(TlsContext::Load({good.certificate, "/dev/zero"}).status().message()),
+              HasSubstr("/dev/zero: is a device, want a regular file"));
   EXPECT_THAT(std::string(TlsContext::Load({"/none.crt", good.key}).status().message()),
               StartsWith("/none.crt: no usable certificate"));
   EXPECT_THAT(std::string(TlsContext::Load({good.certificate, good.certificate}).status().message()),

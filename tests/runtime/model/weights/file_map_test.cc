@@ -1,5 +1,6 @@
 #include "runtime/model/weights/file_map.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -41,6 +42,13 @@ class FileMapTest : public ::testing::Test {
   const TemporaryDirectory directory_;
   const std::string path_ = directory_.path() + "/file";
 };
+
+TEST(FileMap, RefusesAFifoAndDoesNotWaitForItsWriter) {
+  const std::string fifo = ::testing::TempDir() + "file_map_test.fifo";
+  ::unlink(fifo.c_str());
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_THAT(std::string(FileMap::Open(fifo).status().message()), HasSubstr("not a regular file"));
+}
 
 TEST_F(FileMapTest, HoldsTheFileWithAndWithoutTheCache) {
   const auto file = FileMap::Open(path_).value();

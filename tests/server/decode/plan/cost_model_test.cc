@@ -214,5 +214,39 @@ TEST(CostModel, SaysWhatWasLongNotChosen) {
   EXPECT_TRUE(model.IsStale("a", "raw", now + absl::Seconds(31)));
 }
 
+TEST(CostModel, TriesWhatWasOvertakenLessOften) {
+  CostModel model;
+  absl::Time now = absl::UnixEpoch();
+  const auto stale_after = [&](absl::Duration age) { return model.IsStale("a", "raw", now + age); };
+  const absl::Duration moment = absl::Seconds(1);
+  EXPECT_TRUE(stale_after(absl::ZeroDuration()));
+  model.Chosen("a", "raw", now);
+  EXPECT_FALSE(stale_after(CostModel::kStale));
+  EXPECT_TRUE(stale_after(CostModel::kStale + moment));
+  for (int i = 1; i <= 2 * CostModel::kMaxDoublings; ++i) {
+    model.ObserveOvertaken({.name = "a"}, "raw", Prompt(100), "", 1);
+    const absl::Duration age = CostModel::kStale * (1 << std::min(i, CostModel::kMaxDoublings));
+    EXPECT_FALSE(stale_after(age)) << i;
+    EXPECT_TRUE(stale_after(age + moment)) << i;
+  }
+  // Nothing is known of it all the same: how long it would have taken nobody saw.
+  EXPECT_FALSE(model.PredictRemote({.name = "a"}, "raw", Prompt(100), "").has_value());
+  World().Show(model, "raw", Prompt(100, 500));
+  EXPECT_TRUE(stale_after(CostModel::kStale + moment));
+}
+
+TEST(CostModel, ExpectsMoreOfAHandoffThatWasOvertaken) {
+  const World world;
+  CostModel model;
+  for (int i = 0; i < 10; ++i) world.Show(model, "raw", Prompt(100 + 10 * i, 1000 * i));
+  const auto predict = [&] { return *model.PredictRemote({.name = "a"}, "raw", Prompt(150, 77777), ""); };
+  const double before = predict();
+  EXPECT_NEAR(before, world.Ttft(150), 0.1 * world.Ttft(150));
+  for (int i = 0; i < 20; ++i) {
+    model.ObserveOvertaken({.name = "a"}, "raw", Prompt(150, 50000 + 1000 * i), "", 10 * before);
+  }
+  EXPECT_GT(predict(), 5 * before);
+}
+
 }  // namespace
 }  // namespace aludel

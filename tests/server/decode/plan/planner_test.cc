@@ -112,10 +112,9 @@ TEST(Planner, TakesThePlanThatIsPredictedToBeSoonest) {
   const std::vector<PlanTarget> two = {Ready("a"), Ready("b")};
   std::map<std::string, double> seconds = {
       {"local", 0.5}, {"a aludel", 0.3}, {"a raw", 0.9}, {"b aludel", 0.2}, {"b raw", 0.8}};
-  const PredictTtft predict = [&](std::optional<size_t> target,
-                                  const std::string& format) -> std::optional<double> {
+  const Predict predict = [&](std::optional<size_t> target, const std::string& format) -> Prediction {
     const auto found = seconds.find(target ? absl::StrCat(two[*target].name, " ", format) : "local");
-    return found == seconds.end() ? std::nullopt : std::optional<double>(found->second);
+    return found == seconds.end() ? Prediction{.stale = true} : Prediction{.ttft = found->second};
   };
   const auto line = [&](const PlanRequest& request) {
     const Plan plan = *MakePlan(options, kFormats, two, request, predict);
@@ -138,6 +137,56 @@ TEST(Planner, TakesThePlanThatIsPredictedToBeSoonest) {
   EXPECT_EQ(line(Prompt(100)), "a raw explore -1");
   seconds.erase("local");
   EXPECT_EQ(line(Prompt(100)), "local explore -1");
+}
+
+TEST(Planner, TriesAnotherPlanOnlyWhereItCostsAtMostTwiceTheBest) {
+  PlannerOptions options;
+  options.fastest = true;
+  const std::vector<PlanTarget> two = {Ready("a"), Ready("b")};
+  std::map<std::string, Prediction> known;
+  const Predict predict = [&](std::optional<size_t> target, const std::string& format) {
+    return known[target ? absl::StrCat(two[*target].name, " ", format) : "local"];
+  };
+  const auto line = [&] {
+    const Plan plan = *MakePlan(options, kFormats, two, Prompt(100), predict);
+    return absl::StrCat(
+        plan.remote() ? absl::StrCat(two[plan.target].name, " ", plan.format) : "local", " ",
+        Name(plan.reason), plan.hedge_after ? absl::StrCat(" hedge ", *plan.hedge_after) : "",
+        plan.move ? absl::StrCat(" move ", plan.move->after, " ", two[plan.move->target].name) : "");
+  };
+  // Nothing is known but local prefill: it begins so that it is complete after twice its time.
+  known = {{"local", {.ttft = 0.5}}, {"b raw", {.stale = true}}};
+  EXPECT_EQ(line(), "b raw explore hedge 0.5");
+  known["b raw"].stale = false;  // somebody else is trying it, or has lately
+  EXPECT_EQ(line(), "local fastest");
+  known["b raw"] = {.ttft = 1.1, .stale = true};
+  EXPECT_EQ(line(), "local fastest");
+  known["b raw"] = {.ttft = 0.9, .stale = true};
+  EXPECT_EQ(line(), "b raw explore hedge 0.5");
+
+  known = {{"local", {.ttft = 0.5}}, {"a aludel", {.ttft = 0.3}}, {"a raw", {.stale = true}}};
+  EXPECT_EQ(line(), "a raw explore hedge 0.1");
+  // Local prefill would come too late: another format waits for a prompt for which it does not, ...
+  known["a aludel"] = {.ttft = 0.2};
+  EXPECT_EQ(line(), "a aludel fastest");
+  // ... and another server has the known one behind it.
+  known["b aludel"] = {.stale = true};
+  EXPECT_EQ(line(), "b aludel explore hedge 0.4 move 0.2 a");
+  known["b aludel"] = {.ttft = 0.3, .stale = true};
+  EXPECT_EQ(line(), "b aludel explore");
+  known["b aludel"] = {.ttft = 0.45, .stale = true};
+  EXPECT_EQ(line(), "a aludel fastest");
+
+  // Local prefill itself.
+  known = {{"local", {.ttft = 0.5, .stale = true}}, {"a aludel", {.ttft = 0.3}}};
+  EXPECT_EQ(line(), "local explore");
+  known["a aludel"] = {.ttft = 0.2, .stale = true};  // nothing to try: it is the best
+  EXPECT_EQ(line(), "a aludel fastest");
+
+  // Where nothing limits what trying costs, servers would stay unknown for ever.
+  known = {{"local", {.ttft = 0.5}}, {"a aludel", {.ttft = 0.2}}, {"a raw", {.stale = true}}};
+  options.hedged = false;
+  EXPECT_EQ(line(), "a raw explore");
 }
 
 }  // namespace

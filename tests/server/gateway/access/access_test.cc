@@ -128,6 +128,7 @@ TEST(ApiKeys, NamesTheLineThatIsWrongAndNeverWhatMayBeAKey) {
   EXPECT_THAT(error(absl::StrCat("a ", Hex("x"), "\na ", Hex("y"))),
               HasSubstr("keys:2: found name \"a\" twice"));
   EXPECT_FALSE(LoadApiKeys("/nonexistent/keys", {}).ok());
+  EXPECT_THAT(std::string(LoadApiKeys("/dev/zero", {}).status().message()), HasSubstr("want a regular file"));
 }
 
 }  // namespace

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <algorithm>
+
+#include "absl/time/time.h"
+#include "server/config/decode_options.h"
+#include "server/decode/plan/plan.h"
+
+namespace aludel {
+
+// How long a handoff is waited for before the prompt is also prefilled here.
+struct Patience {
+  absl::Duration whole = absl::InfiniteDuration();    // since the handoff began
+  absl::Duration silence = absl::InfiniteDuration();  // since the last frame, while more are to come
+
+  // `last_frame` is InfiniteFuture() where none has come, or none is to come.
+  absl::Time LateAt(absl::Time begin, absl::Time last_frame) const {
+    return std::min(begin + whole, last_frame + silence);
+  }
+};
+
+// Infinite for a format that the request names, which would rather wait, and for a plan that nothing is known
+// of: unless it is tried as an alternative to a known one, which sets hedge_after.
+inline Patience PatienceWith(const Plan& plan, const HedgeOptions& options) {
+  if (options.max_running == 0 || plan.reason == PlanReason::kForced) return {};
+  if (plan.hedge_after) return {.whole = absl::Seconds(*plan.hedge_after)};
+  if (!plan.predicted_ttft) return {};
+  const absl::Duration predicted = absl::Seconds(*plan.predicted_ttft);
+  const absl::Duration late = std::max(options.late_share * predicted, options.late_min);
+  return {predicted + late, late};
+}
+
+}  // namespace aludel
