@@ -15,7 +15,8 @@
 #
 # Logs, and nothing else, are left in build/quickstart/.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+self=$(realpath "$0")
+cd "$(dirname "$self")/.."
 
 model=demo questions=6 keep=false install=true
 while [[ $# -gt 0 ]]; do
@@ -34,7 +35,7 @@ while [[ $# -gt 0 ]]; do
     --keep) keep=true ;;
     --no-install) install=false ;;
     *)
-      sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"
+      sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$self"
       [[ "$1" == --help ]] && exit 0 || exit 2
       ;;
   esac

@@ -10,7 +10,8 @@
 #   --no-install  take the machine as it is
 #   -j            parallel compilations; default: as many as cores and memory allow
 set -euo pipefail
-cd "$(dirname "$0")/.."
+self=$(realpath "$0")
+cd "$(dirname "$self")/.."
 
 preset=release filter=. tidy=false install=true jobs=
 while [[ $# -gt 0 ]]; do
@@ -21,7 +22,7 @@ while [[ $# -gt 0 ]]; do
     --no-install) install=false ;;
     -j) jobs=$2; shift ;;
     *)
-      sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"
+      sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$self"
       [[ "$1" == --help ]] && exit 0 || exit 2
       ;;
   esac

@@ -198,7 +198,7 @@ def main() -> int:
     for fidelity, label in PLANS.items():
         if tallies[fidelity].f1:
             print(tallies[fidelity].line(label))
-    if cold_ms and tallies["fast"].ttft_ms:
+    if cold_ms and tallies["fast"].ttft_ms and tallies["exact"].ttft_ms:
         sooner = statistics.median(tallies["exact"].ttft_ms) / statistics.median(tallies["fast"].ttft_ms)
         print(f"  first tokens {sooner:.1f}x sooner than by local prefill; where the prefill server had to compute the"
               f" prompt first, median {statistics.median(cold_ms):.1f} ms")

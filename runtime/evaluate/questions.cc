@@ -30,6 +30,10 @@ absl::StatusOr<Question> ParseLine(const std::string& line, const std::string& o
   }
   Question question;
   if (FindMember(object, "text") != nullptr) {
+    if (FindMember(object, "context") != nullptr || FindMember(object, "question") != nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(origin, ": text stands beside context or question, want one of them"));
+    }
     ALUDEL_ASSIGN_OR_RETURN(question.text, Text(object, "text", origin));
     if (question.text.empty()) return absl::InvalidArgumentError(absl::StrCat(origin, ": text is empty"));
     return question;

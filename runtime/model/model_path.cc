@@ -25,7 +25,8 @@ ModelPath ModelPath::Parse(absl::string_view text) {
   // Where only the base exists, the error to come is about the adapter.
   size_t best = absl::string_view::npos;
   for (size_t plus = text.find('+'); plus != absl::string_view::npos; plus = text.find('+', plus + 1)) {
-    if (!IsDirectory(text.substr(0, plus))) continue;
+    // "BASE+" is a forgotten adapter, not the base.
+    if (plus + 1 == text.size() || !IsDirectory(text.substr(0, plus))) continue;
     best = plus;
     if (IsDirectory(text.substr(plus + 1))) break;
   }

@@ -6,14 +6,15 @@
 #
 #   --all    every format of RESULTS.md, not just the one that the quickstart serves (aludel-p2)
 set -euo pipefail
-cd "$(dirname "$0")/../../.."
+self=$(realpath "$0")
+cd "$(dirname "$self")/../../.."
 models=build/models
 out=$models/tinyllama-codec
 base=$models/tinyllama-1.1b-chat
 case "${1:-}" in
   "" | --all) ;;
   *)
-    sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"
+    sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$self"
     [[ "$1" == --help ]] && exit 0 || exit 2
     ;;
 esac

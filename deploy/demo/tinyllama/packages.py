@@ -5,12 +5,13 @@ one file that is wanted, and that only from an archive whose SHA-256 is the expe
 """
 
 import shutil
+import signal
 import subprocess
 import tarfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Sequence
+from typing import IO, List, Sequence
 
 from files import CHUNK_BYTES, HashedFile, Progress, sha256_of, whole_file
 
@@ -39,6 +40,23 @@ class Part:
         return f"{self.package}-{self.version}.tgz"
 
 
+def _start(command: List[str], directory: Path, output: IO[bytes]) -> "subprocess.Popen[bytes]":
+    """Starts a program. Ctrl-C takes effect when it runs and can be ended, never between fork and here."""
+    held: List[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: held.append(number))
+    try:
+        process = subprocess.Popen(
+            command, cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=output
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if held:
+        process.kill()
+        process.wait()
+        raise KeyboardInterrupt
+    return process
+
+
 def _run_npm(part: Part, directory: Path, label: str) -> None:
     """Fails where npm is missing, fails, or takes longer than an hour."""
     npm = shutil.which("npm")
@@ -61,9 +79,7 @@ def _run_npm(part: Part, directory: Path, label: str) -> None:
     began = time.monotonic()
     progress = Progress(label, 0)
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=output
-        )
+        process = _start(command, directory, output)
         try:
             while process.poll() is None:
                 elapsed = time.monotonic() - began

@@ -38,6 +38,10 @@ def faq(language: str) -> str:
         return file.read()
 
 
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
 def library() -> Path:
     return next(path for path in sorted(Path("/usr/lib").glob("python3.*")) if (path / "argparse.py").exists())
 
@@ -45,8 +49,8 @@ def library() -> Path:
 def sources() -> Dict[str, List[str]]:
     """Whole texts by kind."""
     return {
-        "english": [faq("en")] + [(Path("/usr/share/common-licenses") / name).read_text() for name in LICENSES],
-        "code": [(library() / name).read_text() for name in MODULES],
+        "english": [faq("en")] + [read(Path("/usr/share/common-licenses") / name) for name in LICENSES],
+        "code": [read(library() / name) for name in MODULES],
         "languages": [faq(language) for language in LANGUAGES],
     }
 
@@ -81,8 +85,15 @@ def questions(count: int, seed: int, least: int, most: int) -> List[Dict[str, ob
     return lines
 
 
-def write(path: Path, lines: Sequence[Dict[str, object]]) -> None:
-    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+def write(path: Path, text: str) -> None:
+    """A reader sees the whole file or none."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def write_lines(path: Path, lines: Sequence[Dict[str, object]]) -> None:
+    write(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 
 def make(out: Path, prompts: int, asked: int, seed: int) -> None:
@@ -92,15 +103,15 @@ def make(out: Path, prompts: int, asked: int, seed: int) -> None:
     lines = questions(prompts // 2, seed, 4, 24)
     for kind, texts in sources().items():
         halves = [split(text) for text in texts]
-        (out / f"{kind}.txt").write_text("".join(kept for _, kept in halves))
+        write(out / f"{kind}.txt", "".join(kept for _, kept in halves))
         share = prompts // 6
         for i, (fitted, _) in enumerate(halves):
             count = (share * (i + 1)) // len(halves) - (share * i) // len(halves)
             lines += [{"text": piece} for piece in pieces(fitted, count, draw, 1600)]
     draw.shuffle(lines)
-    write(out / "calibration.jsonl", lines)
-    write(out / "questions.jsonl", questions(asked, seed + 1, 4, 24))
-    write(out / "long.jsonl", questions(20, seed + 2, 80, 100))
+    write_lines(out / "questions.jsonl", questions(asked, seed + 1, 4, 24))
+    write_lines(out / "long.jsonl", questions(20, seed + 2, 80, 100))
+    write_lines(out / "calibration.jsonl", lines)  # last: where it is, the others are
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
@@ -115,7 +126,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     try:
         make(options.out, options.prompts, options.questions, options.seed)
     except FileNotFoundError as error:
-        print(f"texts: {error.filename} is missing; install {' '.join(PACKAGES)}", file=sys.stderr)
+        print(f"texts: {error.filename} is missing; install {' '.join(PACKAGES)}. Images that leave out"
+              " /usr/share/doc (path-exclude in /etc/dpkg/dpkg.cfg.d) install them without their texts",
+              file=sys.stderr)
         return 1
     return 0
 

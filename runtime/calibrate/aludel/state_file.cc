@@ -128,6 +128,12 @@ absl::StatusOr<std::unique_ptr<StateFile>> OpenStates(const std::string& directo
                                                       const CalibrationProgress& progress) {
   const ModelConfig& config = model.config();
   const StateLayout layout{config.layers, side_layers, config.kv_dim(), config.hidden};
+  if (CountRows(prompts, head) == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("no calibration prompt is longer than the %d tokens at its head that are left to the "
+                        "consumer: give longer prompts or fewer --head-tokens",
+                        head));
+  }
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) return absl::UnavailableError(absl::StrCat(directory, ": ", error.message()));

@@ -20,10 +20,11 @@ constexpr int kConfigDepth = 16;
 // PEFT's defaults for what a config leaves out.
 constexpr int64_t kDefaultRank = 8;
 constexpr double kDefaultAlpha = 8;
-// Far above any published adapter; the tensors must have these sizes anyway.
-constexpr int64_t kMaxRank = 1 << 20;
+// Far above any published adapter.
+constexpr int64_t kMaxRank = 1 << 14;
 constexpr double kMaxAlpha = 1e9;
 constexpr size_t kMaxNames = 100'000;
+constexpr size_t kMaxOverrides = 256;  // each is matched with every module
 
 // Fields that say how the adapter was made, or how PEFT should hold it, and change no number of it. How it was
 // initialized stands in init_lora_weights too, which is looked at.
@@ -210,8 +211,8 @@ class AdapterConfig::Reader {
   absl::Status ReadOverrides(const char* name, Read read, Overrides<Value>* out) const {
     const json* object = FindMember(root_, name);
     if (object == nullptr) return absl::OkStatus();
-    if (!object->is_object() || object->size() > kMaxNames) {
-      return Unsupported(name, absl::StrCat("an object of at most ", kMaxNames, " numbers"));
+    if (!object->is_object() || object->size() > kMaxOverrides) {
+      return Unsupported(name, absl::StrCat("an object of at most ", kMaxOverrides, " numbers"));
     }
     const std::string where = absl::StrCat(origin_, ": ", name);
     for (const auto& [key, unused] : object->items()) {

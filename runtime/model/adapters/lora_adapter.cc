@@ -95,6 +95,11 @@ absl::StatusOr<std::optional<LoraUpdate>> LoraAdapter::Find(const std::string& m
                                                    ": target_modules names ", module, ": ", kNoEmbeddings));
   }
   ALUDEL_ASSIGN_OR_RETURN(const LoraShape shape, config_.ShapeOf(module));
+  if (shape.rank > outputs + inputs) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s/%s: rank %d for %s, a matrix of %d x %d",
+                                                      directory_, kAdapterConfigFile, shape.rank, module,
+                                                      outputs, inputs));
+  }
   const std::string why = absl::StrCat(kAdapterConfigFile, " and the base's config.json");
   LoraUpdate update{.scale = shape.scale};
   ALUDEL_ASSIGN_OR_RETURN(update.a,

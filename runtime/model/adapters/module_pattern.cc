@@ -8,9 +8,12 @@
 namespace aludel {
 namespace {
 
-constexpr size_t kMaxPatternBytes = 64u << 10;
-// A pattern that PEFT wrote takes some hundred steps on a name; this stops one that was made to hang.
-constexpr uint32_t kMatchLimit = 100'000;
+constexpr size_t kMaxPatternBytes = 4u << 10;
+constexpr size_t kMaxCompiledBytes = 64u << 10;
+// A pattern that PEFT wrote takes some hundred steps on a name; these stop one that was made to hang, or to fill
+// memory: every group widens what each step keeps.
+constexpr uint32_t kMatchLimit = 10'000;
+constexpr uint32_t kHeapLimitKib = 16 << 10;
 
 std::string ErrorText(int code) {
   PCRE2_UCHAR buffer[256];
@@ -39,9 +42,15 @@ absl::StatusOr<ModulePattern> ModulePattern::Compile(absl::string_view pattern, 
                                                    "\": ", ErrorText(error), " at byte ", offset));
   }
   ModulePattern result;
+  result.code_.reset(code);
+  size_t compiled = 0;
+  pcre2_pattern_info(code, PCRE2_INFO_SIZE, &compiled);
+  if (compiled > kMaxCompiledBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(origin, ": a regular expression compiles to ", compiled,
+                                                   " bytes, want at most ", kMaxCompiledBytes));
+  }
   result.text_ = std::string(pattern);
   result.origin_ = std::string(origin);
-  result.code_.reset(code);
   return result;
 }
 
@@ -54,6 +63,7 @@ absl::StatusOr<bool> ModulePattern::Matches(absl::string_view module) const {
     return absl::ResourceExhaustedError("no memory to match a regex");
   pcre2_set_match_limit(context.get(), kMatchLimit);
   pcre2_set_depth_limit(context.get(), kMatchLimit);
+  pcre2_set_heap_limit(context.get(), kHeapLimitKib);
   const int rc =
       pcre2_match(static_cast<const pcre2_code*>(code_.get()), reinterpret_cast<PCRE2_SPTR>(module.data()),
                   module.size(), 0, 0, data.get(), context.get());

@@ -110,7 +110,10 @@ ChildServer::~ChildServer() {
 }
 
 bool ChildServer::HasEnded() {
-  if (!ended_) ended_ = waitpid(pid_, &exit_status_, WNOHANG) == pid_;
+  if (ended_) return true;
+  const pid_t found = waitpid(pid_, &exit_status_, WNOHANG);
+  // Where SIGCHLD is ignored, as some supervisors leave it, the kernel has buried the child already.
+  ended_ = found == pid_ || (found < 0 && errno == ECHILD);
   return ended_;
 }
 

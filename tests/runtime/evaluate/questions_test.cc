@@ -43,6 +43,12 @@ TEST(LoadQuestions, ReadsTexts) {
             writer->tokenizer().Encode("int main() {", true).value());
 }
 
+TEST(LoadQuestions, RefusesATextWithAQuestion) {
+  EXPECT_THAT(
+      std::string(LoadQuestions(File("{\"text\": \"a\", \"context\": \"b\"}\n"), 0).status().message()),
+      HasSubstr(".jsonl:1: text stands beside context or question"));
+}
+
 TEST(LoadQuestions, StopsAtTheLimit) {
   EXPECT_EQ(LoadQuestions("deploy/demo/questions.jsonl", 5)->size(), 5u);
 }

@@ -30,6 +30,13 @@ TEST(ModelPath, BlamesTheAdapterWhereOnlyTheBaseExists) {
   EXPECT_EQ(ModelPath::Parse("no/such+other").base, "no/such+other");
 }
 
+TEST(ModelPath, AForgottenAdapterIsNotTheBase) {
+  const TemporaryDirectory root;
+  const ModelPath path = ModelPath::Parse(root.path() + "+");
+  EXPECT_EQ(path.base, root.path() + "+");
+  EXPECT_EQ(path.adapter, "");
+}
+
 TEST(ModelPath, IsNamedByItsLastParts) {
   EXPECT_EQ(ModelPath("models/chat/").Name(), "chat");
   EXPECT_EQ(ModelPath("models/chat/", "tunes/json/").Name(), "chat+json");

@@ -161,5 +161,24 @@ TEST(AdapterConfig, APatternThatHangsIsAnError) {
   EXPECT_TRUE(absl::IsResourceExhausted(config.Targets(kQ0).status()));
 }
 
+std::string Repeated(const char* text, int times) {
+  std::string out;
+  for (int i = 0; i < times; ++i) out += text;
+  return out;
+}
+
+TEST(AdapterConfig, HostilePatternsCostLittle) {
+  // Groups widen what each step of a match keeps.
+  EXPECT_THAT(ErrorOf(absl::StrCat(R"("target_modules": ")", Repeated("()", 7000), R"(.*")")),
+              HasSubstr("regular expression of 14002 bytes"));
+  EXPECT_THAT(ErrorOf(R"("target_modules": "(?:[a]{2}[^b]){60000}")"), HasSubstr("target_modules"));
+  const auto config = Parse(absl::StrCat(R"("target_modules": ")", Repeated("()", 1900), R"((.*)*x")"));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->Targets(kQ0).status().code(), absl::StatusCode::kResourceExhausted);
+  std::string ranks;
+  for (int i = 0; i < 257; ++i) absl::StrAppend(&ranks, i == 0 ? "" : ", ", "\"m", i, "\": 4");
+  EXPECT_THAT(ErrorOf(absl::StrCat(R"("rank_pattern": {)", ranks, "}")), HasSubstr("at most 256"));
+}
+
 }  // namespace
 }  // namespace aludel
