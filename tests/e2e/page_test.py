@@ -42,6 +42,12 @@ CONTRAST = """(() => {
   return bad;
 })()""".replace("LEAST", str(AA))
 
+# What reaches over the edge of its panel, or of the page.
+OUTSIDE = """[...document.querySelectorAll("main *")].filter((one) => {
+  const around = one.parentElement.closest(".panel, form, main"), padding = parseFloat(getComputedStyle(around).paddingRight);
+  return one.getBoundingClientRect().right > around.getBoundingClientRect().right - padding + 1;
+}).map((one) => one.outerHTML.slice(0, 80))"""
+
 
 class Page:
     """The chat page as a person has it."""
@@ -139,6 +145,14 @@ def compares_honestly(page: Page) -> None:
     assert page.texts("mark"), page.text()
     page.choose("model", "chat")
     page.choose("format", "")
+    page.browser.run("document.getElementById('compare').checked = false")
+    page.ask()
+    assert re.fullmatch(r"First token after [\d.]+ ms, 1/\d{3} of the raw cache's bytes\.", page.texts(".verdict")[0]), page.text()
+    page.browser.run("document.getElementById('compare').checked = true")
+    page.choose("prompt", "who is there")  # too short to be worth the trip
+    page.ask()
+    assert page.texts(".verdict") == ["No codes here: the decode server prefilled the prompt itself."], page.text()
+    page.click("A journey")
 
 
 def follows_up(page: Page, url: str) -> None:
@@ -186,7 +200,9 @@ def fits_every_screen(page: Page) -> None:
         for name, size in (("wide", WIDE), ("narrow", NARROW)):
             page.browser.resize(*size)
             assert page.browser.run("document.documentElement.scrollWidth") <= size[0]
-            assert page.browser.run(CONTRAST) == []
+            for fault in (OUTSIDE, CONTRAST):
+                found = page.browser.run(fault)
+                assert found == [], (scheme, name, found)
             page.picture(f"{name}-{scheme}")
     page.browser.resize(*WIDE)
     ground = "getComputedStyle(document.body).backgroundColor"
