@@ -146,7 +146,7 @@ def compares_honestly(page: Page) -> None:
     page.choose("format", "raw")
     page.ask()
     assert page.texts(".verdict")[0].endswith(", as many bytes as the raw cache."), page.text()
-    assert "Codes beat raw" not in page.text()
+    assert "beats raw" not in page.text() and len(page.texts(".links b")) == 2, page.text()
     page.choose("format", "reuse-only")  # the base's cache as it is: another model's words
     page.choose("model", "json")
     page.ask()
@@ -154,6 +154,7 @@ def compares_honestly(page: Page) -> None:
     assert codes != own and own == '{"answer": "ferry"}', page.text()
     assert page.texts(".verdict")[0].startswith("Different words ("), page.text()
     assert page.texts("mark"), page.text()
+    assert page.browser.run("differences(['a', 'b', 'c'], ['a', 'c', 'd'])") == [[False, True, False], [False, False, True]]
     page.choose("model", "chat")
     page.choose("format", "aludel-p2")
     page.browser.run("document.getElementById('compare').checked = false")
