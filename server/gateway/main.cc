@@ -30,8 +30,17 @@ namespace aludel {
 namespace {
 
 constexpr char kUsage[] =
-    "OpenAI-compatible HTTP in front of Aludel's decode servers.\n"
-    "  aludel-gateway --config configs/gateway.textproto";
+    R"(aludel-gateway is the OpenAI-compatible HTTP server in front of Aludel's decode servers.
+
+  aludel-gateway --config configs/gateway.textproto
+  aludel-gateway --config my.textproto --check-config
+
+A minimal configuration names a model; every setting with its default is in proto/aludel/v1/config.proto:
+
+  listen: "127.0.0.1:8080"  # HTTP /v1 /metrics /health /ready
+  models { name: "chat" directory: "deploy/demo/chat" decode_targets: "127.0.0.1:7200" }
+
+SIGHUP reads certificate and key files again. SIGTERM or SIGINT stops it gently, a second one at once.)";
 
 // What a streamed token weighs on its way to a client, JSON and framing included, generously.
 constexpr size_t kStreamEventBytes = 512;

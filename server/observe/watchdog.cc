@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/process/service_manager.h"
 #include "spdlog/spdlog.h"
 #include "transport/monotonic_clock.h"
 
@@ -47,6 +48,8 @@ void Watchdog::Look() {
     const absl::Duration silence = check.silence();
     if (found.ok() && silence > limit_) found = Silent(check.what, silence);
   }
+  // One that was not sent is missed by the service manager, which then restarts the process: no news is the news.
+  if (found.ok()) NotifyServiceManager("WATCHDOG=1").IgnoreError();
   std::lock_guard<std::mutex> lock(mutex_);
   if (found.ok() != status_.ok()) {
     spdlog::log(found.ok() ? spdlog::level::info : spdlog::level::err, "watchdog: {}",

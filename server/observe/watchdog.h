@@ -13,7 +13,8 @@
 namespace aludel {
 
 // Checks once a second that the threads of a server still run, so that a wedged one is found by readiness and
-// peers, and not by clients. Each check says for how long its thread has been silent. Thread-safe.
+// peers, and not by clients. Each check says for how long its thread has been silent. While all of them run, the service
+// manager is told WATCHDOG=1 at each look (systemd's WatchdogSec). Thread-safe.
 class Watchdog {
  public:
   struct Check {

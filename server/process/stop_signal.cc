@@ -1,8 +1,11 @@
 #include "server/process/stop_signal.h"
 
 #include <csignal>
+#include <string>
 
 #include "kernels/check.h"
+#include "server/process/service_manager.h"
+#include "spdlog/spdlog.h"
 
 namespace aludel {
 namespace {
@@ -16,6 +19,12 @@ sigset_t StopSet() {
   return set;
 }
 
+void Notify(const char* state) {
+  if (const absl::Status status = NotifyServiceManager(state); !status.ok()) {
+    spdlog::warn("{}", std::string(status.message()));
+  }
+}
+
 }  // namespace
 
 StopSignal::StopSignal() {
@@ -25,12 +34,14 @@ StopSignal::StopSignal() {
 }
 
 const char* StopSignal::Wait() {
+  Notify("READY=1");
   const sigset_t set = StopSet();
   int signal = 0;
   do {
     ALUDEL_CHECK(sigwait(&set, &signal) == 0);
     if (signal == SIGHUP && on_hangup_) on_hangup_();
   } while (signal == SIGHUP);
+  Notify("STOPPING=1");
   std::signal(SIGHUP, SIG_IGN);  // there is nothing to reload any more
   std::signal(SIGTERM, SIG_DFL);
   std::signal(SIGINT, SIG_DFL);

@@ -15,7 +15,8 @@ class StopSignal {
   StopSignal();
   // Before Wait(), which calls it.
   void OnHangup(std::function<void()> callback) { on_hangup_ = std::move(callback); }
-  // Blocks until a signal to stop arrives; returns its name.
+  // Blocks until a signal to stop arrives; returns its name. A server calls it when it serves: the service manager
+  // is told READY=1 then, and STOPPING=1 when the signal has come.
   const char* Wait();
 
  private:
