@@ -18,6 +18,7 @@ build_packages=(
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy nodejs npm
   prometheus chromium openssl python3-jsonschema python3-numpy
+  dpkg-dev lintian man-db systemd  # our own packages and units
 )
 tinyllama_packages=(
   nodejs npm python3-numpy

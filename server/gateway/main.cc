@@ -30,7 +30,7 @@ namespace aludel {
 namespace {
 
 constexpr char kUsage[] =
-    R"(aludel-gateway is the OpenAI-compatible HTTP server in front of Aludel's decode servers.
+    R"(aludel-gateway serves the OpenAI API over HTTP in front of Aludel's decode servers.
 
   aludel-gateway --config configs/gateway.textproto
   aludel-gateway --config my.textproto --check-config
