@@ -57,7 +57,7 @@ function(aludel_service_package component models)
       FILE_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
   endforeach()
   foreach(role IN LISTS ${component}_roles)
-    install(FILES ${from}/systemd/aludel-${role}@.service DESTINATION /lib/systemd/system COMPONENT ${component})
+    install(FILES ${from}/systemd/aludel-${role}@.service DESTINATION lib/systemd/system COMPONENT ${component})
   endforeach()
   install(FILES ${from}/systemd/${PACKAGE}.sysusers DESTINATION lib/sysusers.d RENAME ${PACKAGE}.conf COMPONENT ${component})
   install(FILES ${from}/systemd/${PACKAGE}.tmpfiles DESTINATION lib/tmpfiles.d RENAME ${PACKAGE}.conf COMPONENT ${component})
@@ -135,4 +135,9 @@ if(ALUDEL_TESTS)
            COMMAND ${Python3_EXECUTABLE} tests/deploy/packages/packages_test.py --packages ${made}
            WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   aludel_test_settings(packages_test TIMEOUT 300 FIXTURES_REQUIRED packages LABELS e2e)
+  # The packages, unpacked, are the image that pods run.
+  add_test(NAME manifests_test
+           COMMAND ${Python3_EXECUTABLE} tests/deploy/kubernetes/manifests_test.py --packages ${made}
+           WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  aludel_test_settings(manifests_test TIMEOUT 300 FIXTURES_REQUIRED packages SKIP_RETURN_CODE 77 LABELS e2e)
 endif()

@@ -19,6 +19,7 @@ from typing import Optional, Type
 BOOT_S = 90
 NAMESPACES = ["--mount", "--pid", "--fork", "--cgroup", "--net", "--ipc", "--uts", "--kill-child"]
 # The upper layer is in memory. Of /dev there is what a container has; sysfs and /proc are those of the new namespaces.
+# policy-rc.d of a container image would keep packages from stopping what they remove.
 MAKE_ROOT = """
 set -e
 mount --make-rprivate /

@@ -74,7 +74,7 @@ class Contents(unittest.TestCase):
 
     def test_units_expose_little(self) -> None:
         needs("systemd-analyze")
-        units = sorted((self.folder / "lib/systemd/system").iterdir())
+        units = sorted((self.folder / "usr/lib/systemd/system").iterdir())
         self.assertEqual(len(units), 3)
         for unit in units:
             verdict = command("systemd-analyze", "security", "--offline=true", f"--root={self.folder}", "--no-pager",

@@ -1,0 +1,97 @@
+"""Every object that deploy/kubernetes renders, held against the Kubernetes API of npm's kubernetes-models: its JSON schemas find
+wrong values and missing fields, and its TypeScript types find fields that do not exist.
+
+    schema_test.py --build build/release/tests/deploy
+
+Exits with 77 and a reason where kubectl, node, npm or python3-yaml is missing, or npm reaches no registry.
+"""
+
+import argparse
+import copy
+import json
+import shutil
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+from typing import Any, Dict, List
+
+HERE = Path(__file__).resolve().parent
+OVERLAYS = HERE.parents[3] / "deploy/kubernetes/overlays"
+MODULES = {"monitoring.coreos.com/v1": "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1"}
+folder = Path()
+
+
+def rendered(overlay: Path) -> List[Dict[str, Any]]:
+    import yaml
+    text = subprocess.run(["kubectl", "kustomize", str(overlay)], capture_output=True, text=True, check=True).stdout
+    return [one for one in yaml.safe_load_all(text) if one]
+
+
+def faults(objects: List[Dict[str, Any]]) -> str:
+    """What schemas and types say against the objects; empty where nothing."""
+    listed = [{"module": MODULES.get(one["apiVersion"], f"kubernetes-models/{one['apiVersion']}"), "kind": one["kind"],
+               "object": one} for one in objects]
+    (folder / "objects.json").write_text(json.dumps(listed))
+    (folder / "objects.ts").write_text("".join(
+        f"import type {{ I{one['kind']} as T{i} }} from \"{one['module']}/{one['kind']}\";\n"
+        f"export const o{i}: T{i} = {json.dumps(one['object'], indent=1)};\n" for i, one in enumerate(listed)))
+    said = ""
+    for command in (["node", "validate.mjs", "objects.json"],
+                    ["node_modules/.bin/tsc", "--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext", "--target", "es2022",
+                     "objects.ts"]):
+        done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        said += done.stdout if done.returncode != 0 else ""
+    return said
+
+
+class Schema(unittest.TestCase):
+    def test_every_overlay_is_valid(self) -> None:
+        overlays = sorted(OVERLAYS.iterdir())
+        self.assertTrue(overlays)
+        for overlay in overlays:
+            self.assertEqual(faults(rendered(overlay)), "", overlay.name)
+
+    def test_wrong_values_and_unknown_fields_are_found(self) -> None:
+        (right,) = [one for one in rendered(OVERLAYS / "cpu-demo") if one["kind"] == "Deployment"]
+        wrong = copy.deepcopy(right)
+        wrong["spec"]["replicas"] = "two"
+        self.assertIn("/spec/replicas", faults([wrong]))
+        wrong = copy.deepcopy(right)
+        wrong["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
+        self.assertIn("readynessProbe", faults([wrong]))
+
+
+def missing() -> str:
+    for program in ("kubectl", "node", "npm"):
+        if shutil.which(program) is None:
+            return f"{program} is missing"
+    try:
+        import yaml  # noqa: F401
+    except ImportError:
+        return "python3-yaml is missing"
+    if subprocess.run(["kubectl", "kustomize", str(OVERLAYS / "cpu-demo")], capture_output=True, check=False).returncode != 0:
+        return "this kubectl is too old to render the manifests: it wants kustomize 4 (kubectl 1.21 or newer)"
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in ("package.json", "validate.mjs"):
+        shutil.copy(HERE / file, folder)
+    if not (folder / "node_modules/kubernetes-models").is_dir():
+        with open(folder / "npm.log", "wb") as log:
+            done = subprocess.run(["timeout", "120", "npm", "install", "--no-audit", "--no-fund", "--no-package-lock"], cwd=folder,
+                                  stdout=log, stderr=log, check=False)
+        if done.returncode != 0:
+            shutil.rmtree(folder / "node_modules", ignore_errors=True)
+            return f"npm could not fetch the API's schemas (see {folder}/npm.log)"
+    return ""
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--build", type=Path, required=True, help="folder for what npm fetches")
+    options, rest = parser.parse_known_args()
+    folder = options.build.resolve() / "manifests_schema"
+    reason = missing()
+    if reason:
+        print(f"skipped: {reason}")
+        sys.exit(77)
+    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)
