@@ -339,7 +339,7 @@ void GenerateSession::Learn(const RequestTimeline::Started& started, const Seque
   if (started.plan == PlanKind::kLocal) {
     context_.costs->ObserveLocal(started.prompt_tokens, cached_tokens, started.stages);
   }
-  if (started.plan == PlanKind::kFallback) LearnOvertaken(started, times);
+  if (started.plan == PlanKind::kFallback) LearnOvertaken(started);
   if (started.plan != PlanKind::kRemote) return;
   // The prefill server's account travels beside its frames: after a short prompt it comes after the
   // first token.
@@ -356,13 +356,13 @@ void GenerateSession::Learn(const RequestTimeline::Started& started, const Seque
       });
 }
 
-void GenerateSession::LearnOvertaken(const RequestTimeline::Started& started, const SequenceTimes& times) {
+void GenerateSession::LearnOvertaken(const RequestTimeline::Started& started) {
   // Where nothing is chosen by prediction, patience must not grow with every late handoff.
   if (!context_.options->planner.fastest || !started.handoff) return;
-  if (started.handoff->code != absl::StatusCode::kDeadlineExceeded || handoff_->report().attempts != 1)
-    return;
+  const Handoff::Report report = handoff_->report();
+  if (started.handoff->code != absl::StatusCode::kDeadlineExceeded || report.attempts != 1) return;
   context_.costs->ObserveOvertaken(CostTarget(target_), started.labels.format, handoff_->prompt(),
-                                   handoff_->cache_salt(), times.ttft);
+                                   handoff_->cache_salt(), report.begin, MonotonicNow());
 }
 
 absl::Status GenerateSession::Deliver(v1::GenerateEvent event) {

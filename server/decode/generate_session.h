@@ -60,7 +60,7 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   // Reports the plan's outcome to the cost model.
   void Learn(const RequestTimeline::Started& started, const SequenceTimes& times, int64_t cached_tokens);
   // Of a handoff that local prefill beside it, or after its time was up, was sooner than.
-  void LearnOvertaken(const RequestTimeline::Started& started, const SequenceTimes& times);
+  void LearnOvertaken(const RequestTimeline::Started& started);
   void OnToken(const TokenEvent& event) override;
   void OnDone(const absl::Status& status, const SequenceResult& result) override;
   absl::Status CheckDeadline(const Plan& plan) const;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <new>
@@ -37,6 +38,9 @@ std::string Reason() {
 }
 
 [[noreturn]] void End() noexcept {
+  // Nobody may read the log, and there may be no thread to start.
+  std::signal(SIGALRM, [](int) { ::_exit(1); });
+  ::alarm(1);
   try {
     spdlog::critical("{}", Reason());
     spdlog::default_logger_raw()->flush();

@@ -18,7 +18,6 @@ constexpr absl::Duration kStuckAfter = absl::Seconds(15);
 void DrainAndShutdown(grpc::Server& server, absl::Duration drain, Timer& timer) {
   const Timer::Id stuck = timer.At(MonotonicNow() + drain + kStuckAfter, [] {
     spdlog::critical("calls did not end although they were cancelled: exiting");
-    spdlog::shutdown();
     std::_Exit(1);
   });
   server.GetHealthCheckService()->SetServingStatus(false);
@@ -31,7 +30,6 @@ void AwaitNone(const char* what, const std::function<int64_t()>& left, absl::Dur
   while (left() > 0 && MonotonicNow() < until) absl::SleepFor(absl::Milliseconds(5));
   if (left() == 0) return;
   spdlog::critical("{} {} do not end: exiting", left(), what);
-  spdlog::shutdown();
   std::_Exit(1);
 }
 

@@ -86,7 +86,7 @@ std::optional<double> CostModel::PredictRemote(const Target& target, const std::
   const auto rest = link->second.rest.find({format, cached == tokens});
   const double more =
       rest == link->second.rest.end() ? 0.0 : rest->second.SignedAt(static_cast<double>(tokens));
-  return queue + std::max(parts.Least(), parts.Sum() + more);
+  return queue + parts.With(more);
 }
 
 void CostModel::ObserveLocal(int64_t tokens, int64_t cached, const StageSeconds& stages) {
@@ -133,18 +133,25 @@ void CostModel::ObserveRemote(const Target& target, const std::string& format,
 }
 
 void CostModel::ObserveOvertaken(const Target& target, const std::string& format,
-                                 absl::Span<const int32_t> prompt, absl::string_view salt, double seconds) {
+                                 absl::Span<const int32_t> prompt, absl::string_view salt, absl::Time begin,
+                                 absl::Time now) {
   absl::MutexLock lock(&mutex_);
   Choice& choice = chosen_[Key(target.name, format)];
+  if (begin <= choice.overtaken_at) return;
+  choice.overtaken_at = now;
   choice.overtaken = std::min(choice.overtaken + 1, kMaxDoublings);
   const auto link = links_.find(target.name);
   const auto known = formats_.find(format);
   if (link == links_.end() || known == formats_.end()) return;
-  // How long it would have taken is not known: as long as it was waited for, at least.
   const auto tokens = static_cast<int64_t>(prompt.size());
   const int64_t cached = CachedTokens(target.name, format, salt, prompt);
   const Parts parts = PartsOf(link->second, known->second, tokens, cached);
-  link->second.rest[{format, cached == tokens}].Add(static_cast<double>(tokens), seconds - parts.Sum());
+  CostFit& rest = link->second.rest[{format, cached == tokens}];
+  const double expected = parts.With(rest.SignedAt(static_cast<double>(tokens)));
+  // How long it would have taken is not known: as long as it was waited for, at least. That may be less than
+  // what is expected, and says nothing then.
+  const double waited = std::min(absl::ToDoubleSeconds(now - begin), kSurprise * expected);
+  if (waited > expected) rest.Add(static_cast<double>(tokens), waited - parts.Sum());
 }
 
 void CostModel::Chosen(const std::string& target, const std::string& format, absl::Time now) {

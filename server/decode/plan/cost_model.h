@@ -55,9 +55,10 @@ class CostModel {
                      absl::string_view salt, const StageSeconds& stages, const ProducerSeconds& producer,
                      const Arrival& arrival);
 
-  // Local prefill beside this handoff was complete first, `seconds` after the handoff's beginning, and ended it.
+  // This handoff, begun at `begin`, was ended at `now` for what was sooner: local prefill beside it, or another
+  // server. Of handoffs that ran at the same time one counts: what made one late made all of them late.
   void ObserveOvertaken(const Target& target, const std::string& format, absl::Span<const int32_t> prompt,
-                        absl::string_view salt, double seconds);
+                        absl::string_view salt, absl::Time begin, absl::Time now);
 
   // A prompt of so many tokens is being prefilled here, or no longer.
   void BeginLocal(int64_t tokens);
@@ -95,6 +96,7 @@ class CostModel {
   struct Choice {
     absl::Time at = absl::InfinitePast();  // the last one
     int overtaken = 0;                     // since it was last complete
+    absl::Time overtaken_at = absl::InfinitePast();
   };
 
   // Tokens at the prompt's start that `target` was asked for before, in that format and for that salt: it has
@@ -112,6 +114,7 @@ class CostModel {
     double Sum() const { return std::max(producer, transfer) + consumer; }
     // A lower bound, with perfect overlap.
     double Least() const { return std::max({producer, transfer, consumer}); }
+    double With(double rest) const { return std::max(Least(), Sum() + rest); }
   };
   static Parts PartsOf(const Link& link, const Format& format, int64_t tokens, int64_t cached);
 

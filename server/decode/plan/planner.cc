@@ -82,12 +82,12 @@ Plan Soonest(const std::vector<Plan>& candidates, double own) {
 }
 
 // Has `plan`, which is tried in place of `best`, replaced in time for a first token within kTryWithin: by local
-// prefill, or, where nothing is known of it, by its format from the server that is known.
-void Bound(const Plan& best, double own, Plan* plan) {
+// prefill, or, where it is not expected by then, by its format from the best server.
+void Bound(const Plan& best, double own, bool expected, Plan* plan) {
   const double within = kTryWithin * *best.predicted_ttft;
   if (own <= within) {
     plan->hedge_after = within - own;
-  } else if (!plan->predicted_ttft && best.remote() && best.format == plan->format) {
+  } else if (!expected && best.remote() && best.format == plan->format) {
     plan->move = {*best.predicted_ttft, best.target};
     plan->hedge_after = within;
   }
@@ -107,9 +107,11 @@ Plan Fastest(std::vector<Plan> candidates, bool hedged, const Predict& predict) 
   const double within = kTryWithin * *best.predicted_ttft;
   for (Plan& plan : stale) {
     if (plan.target == best.target && plan.format == best.format) continue;
-    if (hedged) Bound(best, *local.ttft, &plan);
-    const bool bounded = plan.predicted_ttft ? *plan.predicted_ttft < within : plan.hedge_after || !hedged;
-    if (!bounded) continue;
+    const bool expected = plan.predicted_ttft && *plan.predicted_ttft < within;
+    if (hedged) Bound(best, *local.ttft, expected, &plan);
+    // One that is expected later is tried too: it may have been overtaken in a bad moment that is over.
+    const bool unlimited = !hedged && !plan.predicted_ttft;
+    if (!expected && !plan.hedge_after && !unlimited) continue;
     plan.reason = PlanReason::kExplore;
     return plan;
   }

@@ -224,7 +224,8 @@ TEST(CostModel, TriesWhatWasOvertakenLessOften) {
   EXPECT_FALSE(stale_after(CostModel::kStale));
   EXPECT_TRUE(stale_after(CostModel::kStale + moment));
   for (int i = 1; i <= 2 * CostModel::kMaxDoublings; ++i) {
-    model.ObserveOvertaken({.name = "a"}, "raw", Prompt(100), "", 1);
+    const absl::Time begin = now + i * moment;
+    model.ObserveOvertaken({.name = "a"}, "raw", Prompt(100), "", begin, begin + moment / 2);
     const absl::Duration age = CostModel::kStale * (1 << std::min(i, CostModel::kMaxDoublings));
     EXPECT_FALSE(stale_after(age)) << i;
     EXPECT_TRUE(stale_after(age + moment)) << i;
@@ -242,10 +243,38 @@ TEST(CostModel, ExpectsMoreOfAHandoffThatWasOvertaken) {
   const auto predict = [&] { return *model.PredictRemote({.name = "a"}, "raw", Prompt(150, 77777), ""); };
   const double before = predict();
   EXPECT_NEAR(before, world.Ttft(150), 0.1 * world.Ttft(150));
-  for (int i = 0; i < 20; ++i) {
-    model.ObserveOvertaken({.name = "a"}, "raw", Prompt(150, 50000 + 1000 * i), "", 10 * before);
-  }
-  EXPECT_GT(predict(), 5 * before);
+  const auto overtake = [&](int i, absl::Time begin, double seconds) {
+    model.ObserveOvertaken({.name = "a"}, "raw", Prompt(150, 50000 + 1000 * i), "", begin,
+                           begin + absl::Seconds(seconds));
+  };
+  absl::Time now = absl::UnixEpoch();
+  for (int i = 0; i < 20; ++i) overtake(i, now += absl::Hours(1), 10 * before);
+  const double after = predict();
+  EXPECT_GT(after, 3 * before);
+  // It was waited for less long than it is expected to take.
+  for (int i = 20; i < 40; ++i) overtake(i, now += absl::Hours(1), 2 * before);
+  EXPECT_EQ(predict(), after);
+}
+
+TEST(CostModel, CountsOneStallOnceHoweverManyHandoffsItOvertakes) {
+  const World world;
+  CostModel model;
+  for (int i = 0; i < 10; ++i) world.Show(model, "raw", Prompt(100 + 10 * i, 1000 * i));
+  const auto predict = [&] { return *model.PredictRemote({.name = "a"}, "raw", Prompt(150, 77777), ""); };
+  const double before = predict();
+  const absl::Time now = absl::UnixEpoch();
+  model.Chosen("a", "raw", now);
+  const auto overtake = [&](absl::Duration begin, absl::Duration end) {
+    model.ObserveOvertaken({.name = "a"}, "raw", Prompt(150, 50000), "", now + begin, now + end);
+  };
+  const absl::Duration stall = absl::Seconds(1000 * before);
+  for (int i = 0; i < 10; ++i) overtake(i * absl::Milliseconds(10), stall + i * absl::Milliseconds(10));
+  EXPECT_FALSE(model.IsStale("a", "raw", now + CostModel::kStale * 2));
+  EXPECT_TRUE(model.IsStale("a", "raw", now + CostModel::kStale * 2 + absl::Seconds(1)));
+  EXPECT_LE(predict(), 2 * before);
+  // One that was chosen after that counts again.
+  overtake(stall + absl::Seconds(1), 2 * stall);
+  EXPECT_FALSE(model.IsStale("a", "raw", now + CostModel::kStale * 4));
 }
 
 }  // namespace

@@ -159,8 +159,9 @@ TEST(Planner, TriesAnotherPlanOnlyWhereItCostsAtMostTwiceTheBest) {
   EXPECT_EQ(line(), "b raw explore hedge 0.5");
   known["b raw"].stale = false;  // somebody else is trying it, or has lately
   EXPECT_EQ(line(), "local fastest");
+  // It was late in a bad moment, and that may be over.
   known["b raw"] = {.ttft = 1.1, .stale = true};
-  EXPECT_EQ(line(), "local fastest");
+  EXPECT_EQ(line(), "b raw explore hedge 0.5");
   known["b raw"] = {.ttft = 0.9, .stale = true};
   EXPECT_EQ(line(), "b raw explore hedge 0.5");
 
@@ -175,7 +176,11 @@ TEST(Planner, TriesAnotherPlanOnlyWhereItCostsAtMostTwiceTheBest) {
   known["b aludel"] = {.ttft = 0.3, .stale = true};
   EXPECT_EQ(line(), "b aludel explore");
   known["b aludel"] = {.ttft = 0.45, .stale = true};
+  EXPECT_EQ(line(), "b aludel explore hedge 0.4 move 0.2 a");
+  known.erase("b aludel");
+  known["b raw"] = {.ttft = 0.45, .stale = true};
   EXPECT_EQ(line(), "a aludel fastest");
+  known.erase("b raw");
 
   // Local prefill itself.
   known = {{"local", {.ttft = 0.5, .stale = true}}, {"a aludel", {.ttft = 0.3}}};
@@ -187,6 +192,8 @@ TEST(Planner, TriesAnotherPlanOnlyWhereItCostsAtMostTwiceTheBest) {
   known = {{"local", {.ttft = 0.5}}, {"a aludel", {.ttft = 0.2}}, {"a raw", {.stale = true}}};
   options.hedged = false;
   EXPECT_EQ(line(), "a raw explore");
+  known["a raw"].ttft = 0.45;
+  EXPECT_EQ(line(), "a aludel fastest");
 }
 
 }  // namespace
