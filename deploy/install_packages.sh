@@ -18,7 +18,7 @@ build_packages=(
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy nodejs npm
   prometheus chromium openssl python3-jsonschema python3-numpy python3-yaml
-  dpkg-dev iproute2 lintian man-db systemd  # our own packages and units
+  dpkg-dev iproute2 libopenblas0 lintian man-db systemd  # our own packages, what they depend on, and units
 )
 tinyllama_packages=(
   nodejs npm python3-numpy
