@@ -11,6 +11,7 @@
 #include "server/decode/handoff/kv_receiver.h"
 #include "server/decode/plan/cost_model.h"
 #include "server/decode/plan/prefill_pool.h"
+#include "server/decode/plan/trials.h"
 #include "server/decode/shadow_checker.h"
 #include "server/handoff/frame_arena.h"
 #include "server/host/model_host.h"
@@ -35,6 +36,7 @@ struct DecodeContext {
   OtlpExporter* traces = nullptr;   // may be null
   ShadowChecker* shadow = nullptr;  // may be null
   std::atomic<int64_t>* sessions_open = nullptr;
+  Trials* trials = nullptr;
   std::atomic<uint32_t>* handoff_traces = nullptr;  // written so far
   std::function<absl::Status()> health;             // reported to peers by Describe
 };

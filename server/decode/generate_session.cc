@@ -77,11 +77,23 @@ GenerateSession::GenerateSession(const DecodeContext& context, std::shared_ptr<S
 
 GenerateSession::~GenerateSession() {
   EndLocalWait();
+  EndTrial();
   context_.sessions_open->fetch_sub(1);  // last: the context may go
 }
 
 void GenerateSession::EndLocalWait() {
   if (const int64_t tokens = local_tokens_.exchange(0); tokens > 0) context_.costs->EndLocal(tokens);
+}
+
+bool GenerateSession::BeginTrial() {
+  const EngineStats engine = context_.model->engine().stats();
+  const auto running = static_cast<int64_t>(engine.hedges_started - engine.hedges_won - engine.hedges_lost);
+  trial_ = context_.trials->Begin(running, context_.options->hedge.max_running);
+  return trial_;
+}
+
+void GenerateSession::EndTrial() {
+  if (trial_.exchange(false)) context_.trials->End();
 }
 
 void GenerateSession::Start(const v1::GenerateRequest& request) {
@@ -121,18 +133,14 @@ void GenerateSession::Begin(const v1::GenerateRequest& request, std::shared_ptr<
 }
 
 absl::StatusOr<Plan> GenerateSession::ChoosePlan(const PlanRequest& wanted,
-                                                 absl::Span<const int32_t> prompt) const {
+                                                 absl::Span<const int32_t> prompt) {
   CostModel& costs = *context_.costs;
   const std::vector<PlanTarget> targets = context_.prefill_pool->Snapshot();
   const int64_t cached = context_.model->engine().CachedTokens(prompt, /*codec=*/nullptr, cache_salt_);
   const std::optional<double> local = costs.PredictLocal(wanted.prompt_tokens - cached);
   const auto shipped = prompt.first(prompt.size() - std::min<size_t>(prompt.size(), 1));
   const absl::Time now = MonotonicNow();
-  // What is tried may need a hedge.
-  const EngineStats engine = context_.model->engine().stats();
-  const bool may_try = !context_.options->planner.hedged ||
-                       engine.hedges_started < engine.hedges_won + engine.hedges_lost +
-                                                   static_cast<uint64_t>(context_.options->hedge.max_running);
+  const bool may_try = !context_.options->planner.hedged || BeginTrial();
   const auto predict = [&](std::optional<size_t> target, const std::string& format) -> Prediction {
     if (!target) return {local, may_try && costs.IsStale(kOwnPrefill, "", now)};
     const PlanTarget& server = targets[*target];
@@ -141,6 +149,7 @@ absl::StatusOr<Plan> GenerateSession::ChoosePlan(const PlanRequest& wanted,
   };
   ALUDEL_ASSIGN_OR_RETURN(
       Plan plan, MakePlan(context_.options->planner, FormatNames(context_), targets, wanted, predict));
+  if (!plan.hedge_after) EndTrial();
   costs.Chosen(plan.remote() ? targets[plan.target].name : kOwnPrefill, plan.format, now);
   if (!plan.remote()) {
     plan.predicted_ttft = local;
@@ -260,8 +269,11 @@ Handoff::Spec GenerateSession::HandoffSpec(const PlanRequest& wanted, const Plan
                         .patience = PatienceWith(plan, context_.options->hedge)};
   handoff.wanted.format = plan.format;  // what the engine expects from now on
   if (plan.move) {
-    handoff.move_after = absl::Seconds(plan.move->after);
-    handoff.wanted.targets = {context_.prefill_pool->Snapshot()[plan.move->target].name};
+    handoff.move_silence = LateBy(plan.move->after, context_.options->hedge);
+    handoff.move_after = absl::Seconds(plan.move->after) + handoff.move_silence;
+    handoff.patience.whole = 2 * handoff.move_after;  // the next server may be as late
+    handoff.wanted.targets =
+        RankedAfter(plan.move->target, context_.prefill_pool->Snapshot(), wanted.targets);
   }
   return handoff;
 }
@@ -333,6 +345,7 @@ void GenerateSession::CountHandoff(const std::optional<RequestTimeline::HandoffO
 void GenerateSession::Learn(const RequestTimeline::Started& started, const SequenceTimes& times,
                             int64_t cached_tokens) {
   EndLocalWait();
+  EndTrial();
   if (started.predicted_ttft) {
     context_.metrics->ObservePrediction(started.labels, *started.predicted_ttft, started.stages.ttft);
   }
@@ -438,6 +451,7 @@ void GenerateSession::End(const absl::Status& status) {
     ended = timeline_.End(status.code(), MonotonicNow());
   }
   EndLocalWait();
+  EndTrial();
   context_.metrics->ObserveRequest(ended.labels, StatusName(ended.code), ended.seconds, ended.prompt_tokens,
                                    ended.completion_tokens);
   CountHandoff(ended.handoff);  // of a request that ends before its first token

@@ -49,7 +49,11 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   // Tokens of the prompt that earlier handoffs of the plan's format have left here, where computing the rest
   // is sooner than asking for it; else 0. Also 0 where the age of codes is bounded.
   int64_t CachedEnough(const Plan& plan, absl::Span<const int32_t> prompt) const;
-  absl::StatusOr<Plan> ChoosePlan(const PlanRequest& wanted, absl::Span<const int32_t> prompt) const;
+  // Begins a trial where the plan is one.
+  absl::StatusOr<Plan> ChoosePlan(const PlanRequest& wanted, absl::Span<const int32_t> prompt);
+  // A place for a trial, so that a hedge has one if it is needed. False, and none taken, where all are.
+  bool BeginTrial();
+  void EndTrial();
   // With its constraint compiled, where it has one.
   void Begin(const v1::GenerateRequest& request, std::shared_ptr<TokenAutomaton> constraint);
   absl::Status Admit(const v1::GenerateRequest& request, const PlanRequest& wanted, const Plan& plan,
@@ -78,6 +82,7 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   const absl::Time deadline_;
   const std::optional<RequestTrace> trace_;  // where the caller has one
   std::atomic<int64_t> local_tokens_{0};     // of this session's local prefill, that others wait for
+  std::atomic<bool> trial_{false};           // this session has a place among the trials
 
   // Set by Start before others see the session, then constant.
   std::string request_id_;

@@ -79,6 +79,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   CostModel costs;
   std::atomic<bool> draining = false;
   std::atomic<int64_t> sessions_open = 0;
+  Trials trials;
   std::atomic<uint32_t> handoff_traces = 0;
 
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<ModelHost> model,
@@ -138,6 +139,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                                  .traces = &traces,
                                  .shadow = &shadow,
                                  .sessions_open = &sessions_open,
+                                 .trials = &trials,
                                  .handoff_traces = &handoff_traces,
                                  .health = health};
   DecodeService service(context);

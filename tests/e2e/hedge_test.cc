@@ -1,4 +1,5 @@
 // Local prefill beside late handoffs, between real processes. Requests name no format: those that do would rather wait.
+#include <algorithm>
 #include <csignal>
 #include <future>
 #include <iostream>
@@ -165,25 +166,66 @@ TEST(Hedge, BoundsWhatTryingASlowLinkCosts) {
   EXPECT_TRUE(fleet.PrefillIsIdle());
 }
 
-TEST(Hedge, TryingAServerEndsWhereTheKnownOneWouldBeDone) {
-  Fleet fleet({.second_prefill = true, .decode = "planner { policy: 'fastest' }\n"});
+TEST(Hedge, APlanThatWasTriedLeavesItsPlaceToTheNext) {
+  Fleet fleet({.bytes_per_second = k200kbit,
+               .handoff_timeout_ms = kHandoffTimeoutMs,
+               .second_prefill = true,
+               .decode = "planner { policy: 'fastest' }\nhedge { max_running: 1 }\n"});
   ASSERT_TRUE(fleet.Start());
-  const std::string first = absl::StrCat("127.0.0.1:", fleet.prefill_port());
-  // The first server has the frames of this prompt: it answers sooner than anybody computes.
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Local(fleet, i).status.ok());
+  for (int i = 1; i <= 2; ++i) {
+    EXPECT_TRUE(fleet.Ask(Request(10 * i)).status.ok());
+    EXPECT_EQ(fleet.decode().Metric("aludel_plans_total{plan=\"remote\",reason=\"explore\"}"), i);
+  }
+  EXPECT_TRUE(fleet.DecodeIsIdle());
+  EXPECT_TRUE(fleet.PrefillIsIdle());
+}
+
+// The first prefill server has the frames of this request, so that it answers sooner than anybody computes. Of the
+// second nothing is known: it is tried.
+v1::GenerateRequest TeachFirst(Fleet& fleet) {
   v1::GenerateRequest request = Fleet::Request(Prompt(0, 1000), 2, "raw");
-  request.add_prefill_targets(first);
+  request.add_prefill_targets(absl::StrCat("127.0.0.1:", fleet.prefill_port()));
   for (int i = 0; i < 8; ++i) {
     const Answer taught = fleet.Ask(request);
-    ASSERT_EQ(taught.started.plan(), "remote") << taught.started.fallback_reason();
+    EXPECT_EQ(taught.started.plan(), "remote") << taught.started.fallback_reason();
   }
   request.clear_format();
   request.clear_prefill_targets();
+  return request;
+}
+
+double Moves(Fleet& fleet) {
+  return std::max(0.0, fleet.decode().Metric("aludel_replans_total{reason=\"aborted\"}"));
+}
+
+TEST(Hedge, AServerThatIsTriedMayBeLate) {
+  Fleet fleet(
+      {.second_prefill = true, .decode = "planner { policy: 'fastest' }\nhedge { late_min_ms: 20000 }\n"});
+  ASSERT_TRUE(fleet.Start());
+  const Answer answer = fleet.Ask(TeachFirst(fleet));
+  ASSERT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_EQ(answer.started.plan(), "remote") << answer.started.fallback_reason();
+  EXPECT_EQ(fleet.decode().Metric("aludel_plans_total{plan=\"remote\",reason=\"explore\"}"), 1);
+  EXPECT_EQ(Moves(fleet), 0);
+  EXPECT_TRUE(fleet.DecodeIsIdle());
+  EXPECT_TRUE(fleet.PrefillIsIdle());
+}
+
+TEST(Hedge, TryingAServerThatSendsNothingEndsSoonAfterTheKnownOneWouldBeDone) {
+  Fleet fleet({.handoff_timeout_ms = kHandoffTimeoutMs,
+               .second_prefill = true,
+               .decode = "planner { policy: 'fastest' }\nhedge { late_min_ms: 1000 }\n"});
+  ASSERT_TRUE(fleet.Start());
+  const v1::GenerateRequest request = TeachFirst(fleet);
+  fleet.second_prefill().Signal(SIGSTOP);
   const Answer answer = fleet.Ask(request);
   ASSERT_TRUE(answer.status.ok()) << answer.status;
   EXPECT_EQ(answer.started.plan(), "remote") << answer.started.fallback_reason();
   EXPECT_EQ(fleet.decode().Metric("aludel_plans_total{plan=\"remote\",reason=\"explore\"}"), 1);
-  EXPECT_EQ(fleet.decode().Metric("aludel_replans_total{reason=\"aborted\"}"), 1);
+  EXPECT_EQ(Moves(fleet), 1);
   EXPECT_TRUE(fleet.DecodeIsIdle());
+  fleet.second_prefill().Signal(SIGCONT);
   EXPECT_TRUE(fleet.PrefillIsIdle());
 }
 

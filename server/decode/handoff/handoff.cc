@@ -69,10 +69,37 @@ void Handoff::Begin(SequenceId sequence, size_t target, FrameExtent extent) {
   CheckLate();
   if (spec_.move_after == absl::InfiniteDuration()) return;
   context_.timer->At(now + spec_.move_after, [weak = weak_from_this()] {
-    if (const auto self = weak.lock()) {
-      self->Fail(/*attempt=*/1, absl::AbortedError("another prefill server is expected to be sooner"));
-    }
+    if (const auto self = weak.lock()) self->CheckMove();
   });
+}
+
+void Handoff::CheckMove() {
+  const absl::Time now = MonotonicNow();
+  absl::Time begin;
+  absl::Time move_at = now;
+  size_t target = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (over_ || attempt_.number != 1 || AllHere()) return;
+    begin = report_.begin;
+    target = attempt_.target;
+    const bool coming = attempt_.last_frame != absl::InfiniteFuture();
+    if (coming) move_at = std::min(attempt_.last_frame + spec_.move_silence, begin + spec_.patience.whole);
+  }
+  if (now < move_at) {
+    context_.timer->At(move_at, [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->CheckMove();
+    });
+    return;
+  }
+  context_.costs->ObserveOvertaken({.name = context_.prefill_pool->Snapshot()[target].name},
+                                   spec_.codec->name(), spec_.prompt, spec_.cache_salt, begin, now);
+  Fail(/*attempt=*/1, absl::AbortedError("another prefill server is expected to be sooner"));
+}
+
+bool Handoff::AllHere() const {
+  const uint64_t announced = attempt_.announced_frames;
+  return announced > 0 && context_.receiver->Received(attempt_.ticket).value_or(announced) >= announced;
 }
 
 void Handoff::CheckLate() {
@@ -83,10 +110,7 @@ void Handoff::CheckLate() {
     absl::MutexLock lock(&mutex_);
     if (over_) return;
     // Frames that are here wait for the engine, not for the prefill server.
-    const uint64_t announced = attempt_.announced_frames;
-    const bool all_here =
-        announced > 0 && context_.receiver->Received(attempt_.ticket).value_or(announced) >= announced;
-    last_frame = all_here ? absl::InfiniteFuture() : attempt_.last_frame;
+    last_frame = AllHere() ? absl::InfiniteFuture() : attempt_.last_frame;
     taken = now - report_.begin;
   }
   const absl::Time late_at = spec_.patience.LateAt(now - taken, last_frame);

@@ -50,8 +50,10 @@ class Handoff : public TicketOwner, public std::enable_shared_from_this<Handoff>
     PlanRequest wanted;                        // what the request asked for, its format being the codec's
     absl::Time deadline;                       // of the request; MonotonicNow()
     Patience patience;
-    absl::Duration move_after =
-        absl::InfiniteDuration();  // to the next server, if the first is not done by then
+    // The next server is asked if by then the first has not sent everything and none of its frames came for
+    // move_silence. While they come it has until the patience is over.
+    absl::Duration move_after = absl::InfiniteDuration();
+    absl::Duration move_silence;
   };
   using Report = HandoffReport;
 
@@ -102,6 +104,9 @@ class Handoff : public TicketOwner, public std::enable_shared_from_this<Handoff>
   void CheckReceived(int attempt, uint64_t received_before, absl::Duration idle);
   // Has the prompt also prefilled here if frames are late by now; else looks again when they would be.
   void CheckLate();
+  // Asks the next server in place of the first if that is not about to be done; else looks again.
+  void CheckMove();
+  bool AllHere() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(int attempt, const absl::Status& reason);
   bool TryElsewhere(const absl::Status& reason);
   void Release(Attempt attempt, TicketState end);

@@ -19,15 +19,19 @@ struct Patience {
   }
 };
 
+// How much later than predicted is late.
+inline absl::Duration LateBy(double predicted_seconds, const HedgeOptions& options) {
+  return std::max(options.late_share * absl::Seconds(predicted_seconds), options.late_min);
+}
+
 // Infinite for a format that the request names, which would rather wait, and for a plan that nothing is known
 // of: unless it is tried as an alternative to a known one, which sets hedge_after.
 inline Patience PatienceWith(const Plan& plan, const HedgeOptions& options) {
   if (options.max_running == 0 || plan.reason == PlanReason::kForced) return {};
   if (plan.hedge_after) return {.whole = absl::Seconds(*plan.hedge_after)};
   if (!plan.predicted_ttft) return {};
-  const absl::Duration predicted = absl::Seconds(*plan.predicted_ttft);
-  const absl::Duration late = std::max(options.late_share * predicted, options.late_min);
-  return {predicted + late, late};
+  const absl::Duration late = LateBy(*plan.predicted_ttft, options);
+  return {absl::Seconds(*plan.predicted_ttft) + late, late};
 }
 
 }  // namespace aludel

@@ -154,4 +154,13 @@ absl::StatusOr<Plan> MakePlan(const PlannerOptions& options, absl::Span<const st
   return plan;
 }
 
+std::vector<std::string> RankedAfter(size_t first, absl::Span<const PlanTarget> targets,
+                                     const std::vector<std::string>& preferred) {
+  std::vector<std::string> names = {targets[first].name};
+  for (const size_t i : Order(targets, preferred)) {
+    if (i != first) names.push_back(targets[i].name);
+  }
+  return names;
+}
+
 }  // namespace aludel

@@ -46,10 +46,15 @@ using Predict = std::function<Prediction(std::optional<size_t> target, const std
 // Never a format that loses more than the fidelity allows. Under options.fastest the plan that `predict`
 // expects soonest, or a stale one that is tried instead. No request pays for that with more than twice what its
 // best plan is expected to take: what is tried is expected within that, or is replaced early enough
-// (Plan::hedge_after, Plan::move). Without options.hedged nothing is replaced: plans that were never measured are
-// tried regardless, and those expected later than that are not.
+// (Plan::hedge_after, Plan::move; the latter with the patience that any handoff has). Without options.hedged
+// nothing is replaced: plans that were never measured are tried regardless, and those expected later are not.
 absl::StatusOr<Plan> MakePlan(const PlannerOptions& options, absl::Span<const std::string> formats,
                               absl::Span<const PlanTarget> targets, const PlanRequest& request,
                               const Predict& predict = nullptr);
+
+// Names of the targets that a request with these `preferred` ones may use, as MakePlan ranks them, but `first`
+// before all others.
+std::vector<std::string> RankedAfter(size_t first, absl::Span<const PlanTarget> targets,
+                                     const std::vector<std::string>& preferred);
 
 }  // namespace aludel

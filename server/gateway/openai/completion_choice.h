@@ -34,6 +34,9 @@ class CompletionChoice {
   // "stop", "length" or "tool_calls"; empty until OnFinished.
   const std::string& finish_reason() const { return finish_reason_; }
 
+  // Of text that no delta has yet.
+  size_t held_bytes() const { return parser_.held_bytes(); }
+
   // When the choice's last token came.
   std::chrono::steady_clock::time_point last_token;
   int64_t tokens = 0;

@@ -105,6 +105,7 @@ bool CompletionExchange::OnToken(const v1::Token& token) {
   choice.last_token = now;
   ++tokens_;
   Emit(token.choice(), choice.OnToken(token));
+  CheckLength();
   return !too_long_;
 }
 
@@ -133,7 +134,13 @@ void CompletionExchange::Keep(uint32_t choice, const ChoiceDelta& delta) {
   whole.logprobs.Append(delta.logprobs);
   whole_bytes_ += delta.text.size() + whole.logprobs.size() - logprobs;
   for (const ToolCall& call : delta.calls) whole_bytes_ += call.name.size() + call.arguments.size();
-  if (whole_bytes_ <= options_.max_answer_bytes) return;
+}
+
+void CompletionExchange::CheckLength() {
+  if (options_.outcome.stream) return;
+  size_t bytes = whole_bytes_;
+  for (const CompletionChoice& choice : choices_) bytes += choice.held_bytes();
+  if (bytes <= options_.max_answer_bytes) return;
   too_long_ = Unprocessable(
       "", absl::StrCat("the answer is longer than the ", options_.max_answer_bytes,
                        " bytes that this gateway keeps of one that is not streamed, after ", tokens_,
@@ -158,6 +165,7 @@ void CompletionExchange::OnFinished(const v1::Finished& finished) {
   CompletionChoice& choice = choices_[finished.choice()];
   if (!choice.finish_reason().empty()) return;
   Emit(finished.choice(), choice.OnFinished(finished));
+  CheckLength();
   usage_.prompt_tokens = finished.prompt_tokens();
   usage_.completion_tokens += finished.completion_tokens();
   if (too_long_) return;  // by its last text

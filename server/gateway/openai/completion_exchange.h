@@ -42,9 +42,11 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
  private:
   std::vector<CompletionChoice> NewChoices() const;
   void Emit(uint32_t choice, const ChoiceDelta& delta);
-  // Adds to an answer that is not streamed. One that is too long is forgotten: its error follows at the end of
-  // the call.
+  // Adds to an answer that is not streamed.
   void Keep(uint32_t choice, const ChoiceDelta& delta);
+  // An answer that is not streamed and too long, with what may be part of a call, is forgotten: its error follows at
+  // the end of the call.
+  void CheckLength();
   // Every choice has ended, `last` as the last one.
   void Complete(uint32_t last);
   double SecondsSinceReceived() const;

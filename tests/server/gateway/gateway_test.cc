@@ -320,6 +320,24 @@ TEST_F(GatewayTest, EndsAnAnswerThatIsTooLongToBeKept) {
               HasSubstr("aludel_requests_total{model=\"chat\",outcome=\"failed_precondition\"} 2"));
 }
 
+// Of a call that does not close nothing is shown.
+grpc::Status EndlessCall(grpc::ServerContext* context, const v1::GenerateRequest&,
+                         FakeDecode::Writer* writer) {
+  writer->Write(FakeDecode::Started());
+  writer->Write(FakeDecode::Token("<tool_call>"));
+  while (writer->Write(FakeDecode::Token("four"))) {
+  }
+  return context->IsCancelled() ? grpc::Status::CANCELLED : grpc::Status::OK;
+}
+
+TEST_F(GatewayTest, EndsAToolCallThatIsTooLongToBeKept) {
+  FakeDecode decode(EndlessCall);
+  StartGateway({&decode}, {.max_answer_bytes = 10000});
+  const Answer call = Chat(R"(, "tools": [{"type": "function", "function": {"name": "weather"}}])");
+  EXPECT_EQ(call.status, 422);
+  EXPECT_THAT(call.body, HasSubstr("the answer is longer than the 10000 bytes"));
+}
+
 grpc::Status CallsWeather(grpc::ServerContext*, const v1::GenerateRequest& request,
                           FakeDecode::Writer* writer) {
   writer->Write(FakeDecode::Started());

@@ -31,7 +31,8 @@ class ToolCallParser {
   Output Push(absl::string_view text);
   // The text is over.
   Output Finish();
-  size_t calls() const { return calls_; }  // that were whole
+  size_t calls() const { return calls_; }             // that were whole
+  size_t held_bytes() const { return held_.size(); }  // of text that may be part of a call
 
  private:
   void PushHermes(Output* output);

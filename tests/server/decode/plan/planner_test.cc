@@ -196,5 +196,12 @@ TEST(Planner, TriesAnotherPlanOnlyWhereItCostsAtMostTwiceTheBest) {
   EXPECT_EQ(line(), "a aludel fastest");
 }
 
+TEST(Planner, RanksOneServerBeforeTheRequestsOthers) {
+  const std::vector<PlanTarget> three = {Ready("a"), Ready("b"), Ready("c")};
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(RankedAfter(1, three, {}), (Names{"b", "a", "c"}));
+  EXPECT_EQ(RankedAfter(0, three, {"c", "a", "elsewhere"}), (Names{"a", "c"}));
+}
+
 }  // namespace
 }  // namespace aludel

@@ -1,0 +1,23 @@
+#include "server/decode/plan/trials.h"
+
+#include "gtest/gtest.h"
+
+namespace aludel {
+namespace {
+
+TEST(Trials, LeaveAPlaceForTheHedgeOfEach) {
+  Trials trials;
+  EXPECT_TRUE(trials.Begin(/*hedges=*/0, /*places=*/2));
+  EXPECT_TRUE(trials.Begin(0, 2));
+  EXPECT_FALSE(trials.Begin(0, 2));  // neither hedge runs yet, but both may
+  trials.End();
+  EXPECT_FALSE(trials.Begin(1, 2));
+  EXPECT_TRUE(trials.Begin(0, 2));
+  trials.End();
+  trials.End();
+  EXPECT_FALSE(trials.Begin(2, 2));
+  EXPECT_FALSE(trials.Begin(0, 0));
+}
+
+}  // namespace
+}  // namespace aludel
