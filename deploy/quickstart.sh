@@ -79,6 +79,7 @@ trap 'stop_servers' EXIT
 trap 'echo; stop_servers; exit 130' INT TERM HUP
 
 check_ports() {
+  local name setting at
   for name in "${names[@]}"; do
     for setting in listen admin_listen; do
       at=$(address "$name" "$setting")
@@ -97,6 +98,7 @@ start() {
 }
 
 check_alive() {
+  local name
   for name in "${!pid[@]}"; do
     if ! kill -0 "${pid[$name]}" 2> /dev/null; then
       tail -n 15 "$logs/$name.log" >&2
@@ -107,7 +109,7 @@ check_alive() {
 
 # Waits for a command to succeed while all servers live.
 await() {
-  what=$1
+  local what=$1
   shift
   for _ in $(seq 300); do
     "$@" > /dev/null 2>&1 && return
