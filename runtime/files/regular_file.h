@@ -9,8 +9,8 @@
 
 namespace aludel {
 
-// InvalidArgument, with what it is, for a path that is there and no regular file: opening a FIFO waits for somebody
-// who writes to it, perhaps for ever. Ok for one that is not there: opening it says so.
+// InvalidArgument, with what it is, for a path that is there and no regular file: opening a FIFO waits for a writer,
+// perhaps for ever. Ok for one that is not there: opening it says so.
 inline absl::Status CheckRegularFile(const std::string& path) {
   struct stat info = {};
   if (::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode)) return absl::OkStatus();

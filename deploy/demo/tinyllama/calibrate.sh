@@ -4,7 +4,7 @@
 #
 #   deploy/demo/tinyllama/calibrate.sh [--all]
 #
-#   --all    every format of RESULTS.md, not just the one that the quickstart serves (aludel-p2)
+#   --all    aludel-p0 and aludel-p4, too, not just what the quickstart serves (aludel-p2)
 set -euo pipefail
 self=$(realpath "$0")
 cd "$(dirname "$self")/../../.."

@@ -7,7 +7,7 @@
 
 namespace aludel {
 
-// W + scale * B A of a stored W, computed in f32: whoever reads it rounds once, to what the weights are kept
+// W + scale * B A of a stored W, computed in f32: readers round once, to what the weights are kept
 // in, whatever W is stored as.
 std::unique_ptr<StoredMatrix> Adapt(std::unique_ptr<StoredMatrix> matrix, const LoraUpdate& update);
 

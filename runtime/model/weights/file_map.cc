@@ -27,7 +27,7 @@ uint64_t FileMap::PageBytes() {
 absl::StatusOr<std::unique_ptr<FileMap>> FileMap::Open(const std::string& path) {
   std::unique_ptr<FileMap> file(new FileMap());
   file->path_ = path;
-  // Opening a FIFO otherwise waits for somebody who writes to it.
+  // Opening a FIFO otherwise waits for a writer.
   file->fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file->fd_ < 0) {
     const std::string message = absl::StrCat(path, ": ", std::strerror(errno));

@@ -11,7 +11,7 @@
 
 namespace aludel {
 
-// A TCP port of this machine that nobody listens on at this moment, below the ephemeral ones, so that no
+// A TCP port of this machine that has no listener at this moment, below the ephemeral ones, so that no
 // outgoing connection takes it before its server does; another one at each call. 0 where there is none.
 int FreePort();
 

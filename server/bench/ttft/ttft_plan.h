@@ -31,7 +31,7 @@ struct TtftSetup {
 
 // Which formats are measured with which of `artifacts`, each once. `formats` empty: all that the artifacts
 // hold, and raw. Formats that need no artifact, and the planner, go with the first. InvalidArgument names a
-// format that nobody has, and lists those that there are.
+// format that no artifact has, and lists those that there are.
 absl::StatusOr<std::vector<TtftSetup>> PlanSetups(const std::vector<std::string>& artifacts,
                                                   const std::vector<std::string>& formats);
 
