@@ -34,17 +34,17 @@ TEST(FrameCache, ServesASecondConsumerFromTheFirstOnesFrames) {
   {
     Fleet json(Consumer("json"));
     ASSERT_TRUE(json.Start());
-    for (const auto& prompt : prompts) fresh.push_back(Ask(json, prompt, "scd"));
+    for (const auto& prompt : prompts) fresh.push_back(Ask(json, prompt, "aludel-p0"));
     EXPECT_EQ(json.prefill().Metric(kHit), 0);
   }
   Fleet chat(Consumer("chat"));
   ASSERT_TRUE(chat.Start());
   Fleet json(Consumer("json", chat.prefill_port()));
   ASSERT_TRUE(json.Start());
-  for (const auto& prompt : prompts) Ask(chat, prompt, "scd");
+  for (const auto& prompt : prompts) Ask(chat, prompt, "aludel-p0");
   const double computed = chat.prefill().Metric(kComputed);
   for (size_t i = 0; i < kPrompts; ++i) {
-    const Answer answer = Ask(json, prompts[i], "scd");
+    const Answer answer = Ask(json, prompts[i], "aludel-p0");
     EXPECT_EQ(answer.tokens, fresh[i].tokens) << i;
     EXPECT_EQ(answer.started.payload_bytes(), fresh[i].started.payload_bytes()) << i;
   }
@@ -54,7 +54,7 @@ TEST(FrameCache, ServesASecondConsumerFromTheFirstOnesFrames) {
   EXPECT_GT(chat.prefill().Metric("aludel_frame_cache_bytes"), 0);
 
   // Another format's frames are others.
-  Ask(json, prompts[0], "reuse-only");
+  Ask(json, prompts[0], "aludel-p2");
   EXPECT_EQ(chat.prefill().Metric(kMiss), kPrompts + 1);
   EXPECT_TRUE(chat.PrefillIsIdle());
 }

@@ -39,9 +39,7 @@ PROBED_LAYERS = (0, 5)  # the first, and one that reads the work of many others
 PROMPTS: Dict[str, Callable[[Entry], str]] = {
     "base": questions.base_prompt,
     "chat": questions.chat_prompt,
-    "json": questions.chat_prompt,
 }
-GREEDY = ("base", "chat")
 
 
 def encode_prompts(name: str, entries: Sequence[Entry]) -> List[List[int]]:
@@ -123,7 +121,7 @@ def main() -> None:
         tensors = logit_golden(name, prompts[:LOGIT_PROMPTS])
         write_safetensors(args.out / f"{name}.safetensors", tensors)
         print(f"{name}: logits of {LOGIT_PROMPTS} prompts", flush=True)
-        if name in GREEDY and not args.skip_greedy:
+        if not args.skip_greedy:
             write_greedy(name, prompts, args.out / f"{name}.greedy.jsonl")
 
 

@@ -308,7 +308,7 @@ TEST_P(DemoModel, ShowsTheReferenceStatesToAnObserver) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Demo, DemoModel, ::testing::Values("base", "chat", "json"));
+INSTANTIATE_TEST_SUITE_P(Demo, DemoModel, ::testing::Values("base", "chat"));
 
 struct GreedyCase {
   const char* model;
