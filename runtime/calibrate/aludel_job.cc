@@ -246,12 +246,12 @@ class AludelCalibration {
 
   absl::Status Measure(AludelCandidate* candidate) {
     candidate->measured.clear();
-    ALUDEL_ASSIGN_OR_RETURN(const auto encoder, MakeAludelEncoderCodec("candidate", "", candidate->shape,
-                                                                       candidate->encoder, *producer_));
+    ALUDEL_ASSIGN_OR_RETURN(const auto encoder, MakeAludelEncoders("candidate", "", candidate->shape,
+                                                                   candidate->encoder, *producer_));
     for (size_t c = 0; c < consumers_.size(); ++c) {
       ALUDEL_ASSIGN_OR_RETURN(const auto decoder,
-                              MakeAludelDecoderCodec("candidate", "", candidate->shape,
-                                                     candidate->decoders[c].weights, *consumers_[c]));
+                              MakeAludelDecoders("candidate", "", candidate->shape,
+                                                 candidate->decoders[c].weights, *consumers_[c]));
       ALUDEL_ASSIGN_OR_RETURN(const HandoffProbe::Result result, probes_[c]->Measure(*encoder, *decoder));
       candidate->measured.push_back(result);
     }

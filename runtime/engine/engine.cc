@@ -91,7 +91,7 @@ class Engine::Impl {
     return stats_;
   }
   const EngineOptions& options() const { return options_; }
-  int64_t CachedTokens(absl::Span<const int32_t> prompt, const KvCodec* codec,
+  int64_t CachedTokens(absl::Span<const int32_t> prompt, const CodecSpec* codec,
                        const std::string& cache_salt) const {
     return blocks_.MatchedTokens(prompt, codec, cache_salt);
   }
@@ -470,7 +470,7 @@ void Engine::Hedge(SequenceId id, absl::Status reason) {
 void Engine::Cancel(SequenceId id, absl::Status status) {
   impl_->Post([impl = impl_.get(), id, status = std::move(status)] { impl->Cancel(id, status); });
 }
-int64_t Engine::CachedTokens(absl::Span<const int32_t> prompt, const KvCodec* codec,
+int64_t Engine::CachedTokens(absl::Span<const int32_t> prompt, const CodecSpec* codec,
                              const std::string& cache_salt) const {
   return impl_->CachedTokens(prompt, codec, cache_salt);
 }

@@ -162,7 +162,7 @@ class Evaluation {
     record.shares = SplitBytes(encoded.frames, format.format, pair_->consumer().config());
     ALUDEL_ASSIGN_OR_RETURN(record.reconstruct_seconds,
                             pair_->Reconstruct(format, encoded.frames, prompt, tokens, table));
-    const TokenRange range = HandedOver(*format.decoder, tokens + 1);
+    const TokenRange range = HandedOver(format.decoder->spec(), tokens + 1);
     record.handed_over = range.tokens();
     ALUDEL_ASSIGN_OR_RETURN(record.errors, meter_->Measure(table.ids(), range.begin, range.end));
     ALUDEL_ASSIGN_OR_RETURN(
@@ -234,14 +234,15 @@ class Evaluation {
   FormatResult Result(const Contestant& c, double raw_bytes) const {
     const double prompt_tokens = Sum(prompt_lengths_);
     FormatResult result;
-    const KvCodec& decoder = *c.format->decoder;
+    const DecoderFactory& decoder = *c.format->decoder;
     result.name = c.format->name;
     if (const ArtifactFormat* const format = c.format->format; format != nullptr) {
       result.tier = TierOf(*format);
       result.max_kl = format->max_kl;
     }
-    result.recomputed_tokens = 1 + decoder.recomputed_head_tokens() + decoder.recomputed_tail_tokens();
-    result.recomputed_layers = decoder.recomputed_layers();
+    result.recomputed_tokens =
+        1 + decoder.spec().recomputed_head_tokens + decoder.spec().recomputed_tail_tokens;
+    result.recomputed_layers = decoder.spec().recomputed_layers;
     result.consumer_compute_share = MeanComputeShare(pair_->consumer().config(), decoder, prompt_lengths_);
     result.bytes_per_token = c.bytes / prompt_tokens;
     result.bytes_vs_raw = c.bytes / raw_bytes;

@@ -16,7 +16,7 @@
 #include "runtime/engine/engine_options.h"
 #include "runtime/evaluate/in_process_handoff.h"
 #include "runtime/text/constrain/json_schema.h"
-#include "tests/testing/recomputed_tokens_codec.h"
+#include "tests/testing/recomputed_tokens.h"
 #include "tests/testing/test_device.h"
 
 namespace aludel {
@@ -160,9 +160,9 @@ class EngineTest : public ::testing::Test {
   }
 
   // Encodes [0, tokens) of a prompt on this engine, as the prefill server does.
-  std::vector<FrameStore::Frame> PrefillFrames(const KvCodec& codec, const Question& question,
+  std::vector<FrameStore::Frame> PrefillFrames(const EncoderFactory& codec, const Question& question,
                                                int64_t tokens) {
-    FrameStore store(codec.kind());
+    FrameStore store(codec.spec().kind);
     auto recorder = std::make_shared<Recorder>();
     auto id = engine_->Prefill({question.prompt, tokens, kNever, &codec, &store}, recorder);
     EXPECT_TRUE(id.ok());
@@ -205,8 +205,8 @@ TEST_F(EngineTest, AnswersManyAtOnceAsOneByOne) {
 }
 
 TEST_F(EngineTest, ContinuesOnAHandedOverCache) {
-  const auto codec = OpenCodec("raw", "", CodecSide::kConsumer, *model_).value();
-  const auto encoder = OpenCodec("raw", "", CodecSide::kProducer, *model_).value();
+  const auto codec = OpenDecoders("raw", "", *model_).value();
+  const auto encoder = OpenEncoders("raw", "", *model_).value();
   for (const Question& question : Questions(3)) {
     const auto handed_over = static_cast<int64_t>(question.prompt.size()) - 1;
     auto frames = PrefillFrames(*encoder, question, handed_over);
@@ -229,16 +229,17 @@ TEST_F(EngineTest, ContinuesOnAHandedOverCache) {
 }
 
 TEST_F(EngineTest, ComputesRecomputedTokensAroundAHandoff) {
-  const RecomputedTokensCodec codec(OpenCodec("raw", "", CodecSide::kConsumer, *model_).value(), 4, 8);
+  const RecomputedTokensEncoders encoders(OpenEncoders("raw", "", *model_).value(), 4, 8);
+  const RecomputedTokensDecoders decoders(OpenDecoders("raw", "", *model_).value(), 4, 8);
   for (const Question& question : Questions(3)) {
     const int64_t end = static_cast<int64_t>(question.prompt.size()) - 1 - 8;
-    const auto frames = PrefillFrames(codec, question, end);
+    const auto frames = PrefillFrames(encoders, question, end);
     for (const auto& frame : frames) {
       EXPECT_GE(DecodeFrameHeader(frame.header).value().coverage.token_begin, 4u);
     }
     auto recorder = std::make_shared<Recorder>();
     const SequenceId id =
-        engine_->Generate({question.prompt, {.max_tokens = 24}, kNever, &codec, end}, recorder).value();
+        engine_->Generate({question.prompt, {.max_tokens = 24}, kNever, &decoders, end}, recorder).value();
     for (const auto& frame : frames) {
       engine_->ApplyFrame(id, DecodeFrameHeader(frame.header).value(), frame.header, frame.payload, [] {});
     }
@@ -250,8 +251,8 @@ TEST_F(EngineTest, ComputesRecomputedTokensAroundAHandoff) {
 }
 
 TEST_F(EngineTest, FallsBackToItsOwnPrefillWhenAFrameIsCorruptOrTheProducerIsLost) {
-  const auto codec = OpenCodec("raw", "", CodecSide::kConsumer, *model_).value();
-  const auto encoder = OpenCodec("raw", "", CodecSide::kProducer, *model_).value();
+  const auto codec = OpenDecoders("raw", "", *model_).value();
+  const auto encoder = OpenEncoders("raw", "", *model_).value();
   const Question question = Questions(1)[0];
   const auto handed_over = static_cast<int64_t>(question.prompt.size()) - 1;
   auto frames = PrefillFrames(*encoder, question, handed_over);
@@ -282,7 +283,7 @@ TEST_F(EngineTest, FallsBackToItsOwnPrefillWhenAFrameIsCorruptOrTheProducerIsLos
 // A request whose handoff brings nothing by itself, and what becomes of it.
 class LateHandoffTest : public EngineTest {
  protected:
-  LateHandoffTest() : codec_(OpenCodec("raw", "", CodecSide::kConsumer, *model_).value()) {}
+  LateHandoffTest() : codec_(OpenDecoders("raw", "", *model_).value()) {}
 
   SequenceId Begin(const Question& question, const std::shared_ptr<Recorder>& recorder) {
     return engine_
@@ -309,7 +310,7 @@ class LateHandoffTest : public EngineTest {
     EXPECT_EQ(engine_->stats().running, 0);
   }
 
-  const std::unique_ptr<KvCodec> codec_;
+  const std::unique_ptr<DecoderFactory> codec_;
 };
 
 TEST_F(LateHandoffTest, IsOvertakenByLocalPrefillBesideIt) {
@@ -335,7 +336,7 @@ TEST_F(LateHandoffTest, IsOvertakenByLocalPrefillBesideIt) {
 }
 
 TEST_F(LateHandoffTest, WinsWhenItsFramesAreHereFirst) {
-  const auto encoder = OpenCodec("raw", "", CodecSide::kProducer, *model_).value();
+  const auto encoder = OpenEncoders("raw", "", *model_).value();
   const Question question = Questions(1)[0];
   const auto frames = PrefillFrames(*encoder, question, static_cast<int64_t>(question.prompt.size()) - 1);
   ASSERT_LT(frames.size(), question.prompt.size());
@@ -443,7 +444,7 @@ TEST_F(LateHandoffTest, TakesItsHedgeWithItWhenItIsCanceled) {
 }
 
 TEST_F(EngineTest, EndsAWaitingSequenceAtItsDeadlineAndFreesItsBlocks) {
-  const auto codec = OpenCodec("raw", "", CodecSide::kConsumer, *model_).value();
+  const auto codec = OpenDecoders("raw", "", *model_).value();
   const Question question = Questions(1)[0];
   auto recorder = std::make_shared<Recorder>();
   ASSERT_TRUE(engine_
@@ -535,7 +536,7 @@ TEST_F(EngineTest, PromisesThePromptsBlocksOnceForAllChoices) {
 }
 
 TEST_F(EngineTest, CancelsAllChoicesBeforeAndAfterTheyParted) {
-  const auto codec = OpenCodec("raw", "", CodecSide::kConsumer, *model_).value();
+  const auto codec = OpenDecoders("raw", "", *model_).value();
   const Question question = Questions(1)[0];
   const SamplingParams sampling = {.temperature = 1.0, .max_tokens = 500, .ignore_eos = true, .choices = 3};
   const auto waiting = std::make_shared<Recorder>(3);
@@ -764,9 +765,9 @@ TEST_F(EngineTest, SharesABeginningWithinASaltOnly) {
 }
 
 TEST_F(EngineTest, ServesLossyBlocksToTheirFormatAlone) {
-  const auto codec = OpenCodec("int4", "", CodecSide::kConsumer, *model_).value();
-  const auto encoder = OpenCodec("int4", "", CodecSide::kProducer, *model_).value();
-  const auto raw = OpenCodec("raw", "", CodecSide::kConsumer, *model_).value();
+  const auto codec = OpenDecoders("int4", "", *model_).value();
+  const auto encoder = OpenEncoders("int4", "", *model_).value();
+  const auto raw = OpenDecoders("raw", "", *model_).value();
   const Question question = Questions(1)[0];
   const auto handed_over = static_cast<int64_t>(question.prompt.size()) - 1;
   const auto frames = PrefillFrames(*encoder, question, handed_over);
@@ -780,8 +781,8 @@ TEST_F(EngineTest, ServesLossyBlocksToTheirFormatAlone) {
   }
   ASSERT_TRUE(lossy->WaitDone());
   EXPECT_FALSE(lossy->result().fell_back);
-  EXPECT_EQ(engine_->CachedTokens(question.prompt, codec.get(), ""), handed_over / 16 * 16);
-  EXPECT_EQ(engine_->CachedTokens(question.prompt, raw.get(), ""), 0);
+  EXPECT_EQ(engine_->CachedTokens(question.prompt, &codec->spec(), ""), handed_over / 16 * 16);
+  EXPECT_EQ(engine_->CachedTokens(question.prompt, &raw->spec(), ""), 0);
   EXPECT_EQ(engine_->CachedTokens(question.prompt, nullptr, ""), 0);
 
   const auto exact = Ask(question);
@@ -801,7 +802,7 @@ TEST_F(EngineTest, ServesLossyBlocksToTheirFormatAlone) {
 }
 
 TEST_F(EngineTest, ComputesExactlyWhereTheCacheNoLongerHoldsWhatTheCallerSaw) {
-  const auto codec = OpenCodec("raw", "", CodecSide::kConsumer, *model_).value();
+  const auto codec = OpenDecoders("raw", "", *model_).value();
   const Question question = Questions(1)[0];
   GenerateSpec spec{.prompt = question.prompt, .codec = codec.get(), .cached_tokens = 16};
   spec.sampling.max_tokens = 24;
@@ -814,19 +815,19 @@ TEST_F(EngineTest, ComputesExactlyWhereTheCacheNoLongerHoldsWhatTheCallerSaw) {
             "16 tokens were in the prefix cache, 0 are left in it");
   EXPECT_EQ(recorder->tokens(), WithoutEnd(question.answer));
   // What it leaves behind is exact, too.
-  EXPECT_EQ(engine_->CachedTokens(question.prompt, codec.get(), ""), 0);
+  EXPECT_EQ(engine_->CachedTokens(question.prompt, &codec->spec(), ""), 0);
   EXPECT_GT(engine_->CachedTokens(question.prompt, nullptr, ""), 0);
   EXPECT_EQ(engine_->stats().fallbacks, 1);
   EXPECT_EQ(engine_->stats().kv_blocks_reserved, 0);
 }
 
 TEST_F(EngineTest, LetsAPrefillSkipWhatIsComputedAndNeedsNoFrames) {
-  const auto codec = OpenCodec("raw", "", CodecSide::kProducer, *model_).value();
+  const auto codec = OpenEncoders("raw", "", *model_).value();
   const Question question = Questions(1)[0];
   const auto tokens = static_cast<int64_t>(question.prompt.size());
   const auto all = PrefillFrames(*codec, question, tokens);
   const uint64_t computed = engine_->stats().prompt_tokens;
-  FrameStore store(codec->kind());
+  FrameStore store(codec->spec().kind);
   const auto recorder = std::make_shared<Recorder>();
   ASSERT_TRUE(engine_
                   ->Prefill({question.prompt, tokens, kNever, codec.get(), &store,
