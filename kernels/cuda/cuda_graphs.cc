@@ -40,7 +40,7 @@ absl::Status CudaGraphs::AwaitArena() {
 }
 
 absl::Status CudaGraphs::BeginCapture() {
-  // Thread-local: what other threads do meanwhile (allocating, packing weights) is their own business.
+  // Thread-local: what other threads do meanwhile (allocating, packing weights) is not captured.
   return Taken(cudaStreamBeginCapture(capture_stream_, cudaStreamCaptureModeThreadLocal), "begin a capture");
 }
 

@@ -15,7 +15,7 @@ bool IsPinned(const void* host) {
   return error == cudaSuccess && attributes.type == cudaMemoryTypeHost;
 }
 
-// Both ends are: whoever pins memory pins whole arenas.
+// Looks at both ends only: memory is pinned in whole arenas.
 bool IsPinned(const void* host, size_t bytes) {
   return IsPinned(host) && IsPinned(static_cast<const char*>(host) + bytes - 1);
 }

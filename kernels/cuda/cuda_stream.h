@@ -121,7 +121,7 @@ class CudaStream {
 
   std::string device_name_;
   cudaStream_t stream_ = nullptr;
-  cudaEvent_t here_ = nullptr;  // of whoever follows, recorded anew each time
+  cudaEvent_t here_ = nullptr;  // for Follow, recorded anew each time
   void* workspace_ = nullptr;
   void* scratch_ = nullptr;
   void* sums_ = nullptr;

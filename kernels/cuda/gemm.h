@@ -79,7 +79,7 @@ class GemmEngine {
                          int64_t /*out stride*/, DType /*a*/, DType /*out*/, bool /*accumulate*/,
                          uint32_t /*align a*/, uint32_t /*align w*/, uint32_t /*align out*/,
                          uint32_t /*align bias, 0: none*/>;
-  // Plain values of cuBLASLt: copied out under the lock, so that eviction hurts nobody.
+  // Plain values of cuBLASLt: copied out under the lock, so that a plan may be evicted while it is used.
   struct Plan {
     cublasLtMatmulDescOpaque_t operation;
     cublasLtMatrixLayoutOpaque_t w, a, out;

@@ -20,7 +20,7 @@
 
 namespace aludel::cuda {
 
-// What GraphReplay asks of CUDA. Errors are no stream's: whoever gets one goes another way.
+// What GraphReplay asks of CUDA. Errors are not the stream's: the caller then enqueues the work without a graph.
 class GraphBackend {
  public:
   using Graph = void*;

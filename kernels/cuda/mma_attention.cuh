@@ -2,6 +2,8 @@
 
 #include "kernels/cuda/attention_args.h"
 #include "kernels/cuda/mma_index.h"
+#include "kernels/cuda/mma_result.cuh"
+#include "kernels/cuda/mma_unit.cuh"
 #include "kernels/cuda/warp.cuh"
 
 // Attention over bf16 pages on tensor cores (FlashAttention-2, Dao 2023). A block owns one tile of queries of
@@ -12,55 +14,6 @@
 // Bodies only: the __global__ functions that name shared memory are in mma_attention_*.cu, and tests run the
 // bodies on the host.
 namespace aludel::cuda {
-
-// kRowTiles * 16 queries per warp, kQueryWarps such groups of queries, and kKeyWarps groups of kWarpKeys keys
-// of each key tile: prefill has many queries and one group of keys, decode the reverse. A second row tile
-// halves the reads of shared memory per product, which bind before the tensor cores do.
-template <int kDim_, int kRowTiles_, int kQueryWarps_, int kKeyWarps_, int kWarpKeys_>
-struct MmaShape {
-  static constexpr int kDim = kDim_;  // head_dim, filled up with zeros
-  static constexpr int kRowTiles = kRowTiles_;
-  static constexpr int kQueryWarps = kQueryWarps_;
-  static constexpr int kKeyWarps = kKeyWarps_;
-  static constexpr int kWarpKeys = kWarpKeys_;
-
-  static constexpr int kChunks = kDim / kChunkElements;
-  static constexpr int kWarpQueries = kRowTiles * 16;
-  static constexpr int kQueries = kQueryWarps * kWarpQueries;
-  static constexpr int kKeys = kKeyWarps * kWarpKeys;
-  static constexpr int kWarps = kQueryWarps * kKeyWarps;
-  static constexpr int kThreads = kWarps * 32;
-  static constexpr int kQueryBytes = kQueries * kDim * 2;
-  static constexpr int kTileBytes = kKeys * kDim * 2;
-  static constexpr int kStages = 2;
-  // [queries | kStages of (keys, values)]
-  static constexpr int kSharedBytes = kQueryBytes + kStages * 2 * kTileBytes;
-  // What the warps' sums are joined in takes the place of keys and values.
-  static_assert(kKeyWarps == 1 || kKeyWarps * kQueries * PartialStride(kDim) * 4 <= kStages * 2 * kTileBytes);
-};
-
-// 96 KiB at most: two blocks on a Hopper SM, one on every GPU since Ampere.
-template <int kDim>
-using PrefillShape = MmaShape<kDim, kDim <= 128 ? 2 : 1, 4, 1, kDim <= 128 ? 64 : 32>;
-template <int kDim>
-using DecodeShape = MmaShape<kDim, 1, 1, kDim <= 128 ? 4 : 2, 16>;
-
-// Which query of the tile slot `i` is: rows outermost, so that positions never descend.
-struct TileQuery {
-  int64_t row;  // of the sequence's rows
-  int head;     // of the group's heads
-};
-__device__ inline TileQuery TileQueryAt(const QueryTile& tile, int i) {
-  return {tile.row_begin + i / tile.heads, tile.head_begin + i % tile.heads};
-}
-
-__device__ inline void StoreElement(const TensorView& view, int64_t at, float value) {
-  if (view.dtype == DType::kF32) {
-    Store(static_cast<float*>(view.data) + at, value);
-  } else {
-    Store(static_cast<Bf16*>(view.data) + at, value);
-  }
-}
 
 // Eight elements as bf16.
 __device__ inline uint4 LoadChunk(const TensorView& view, int64_t at) {
@@ -75,44 +28,6 @@ __device__ inline uint4 LoadChunk(const TensorView& view, int64_t at) {
     for (int i = 0; i < kChunkElements; ++i) x[i] = Load(from + i);
   }
   return {PackBf16(x[0], x[1]), PackBf16(x[2], x[3]), PackBf16(x[4], x[5]), PackBf16(x[6], x[7])};
-}
-
-// What a block works on.
-struct AttentionUnit {
-  SequenceEntry entry;
-  QueryTile tile;
-  int kv_head;
-  int count;   // queries of the tile
-  int splits;  // of the tile's keys
-  int split;   // which of them
-  const int32_t* blocks;
-};
-
-__device__ inline AttentionUnit UnitAt(const AttentionArgs& args, int64_t index, int kv_head) {
-  const int sequence = FindInterval(args.work.first_unit, args.table.count, index);
-  AttentionUnit unit;
-  unit.entry = args.table.entries[sequence];
-  unit.splits = static_cast<int>(args.work.splits[sequence]);
-  unit.kv_head = kv_head;
-  const int64_t local = index - args.work.first_unit[sequence];
-  unit.split = static_cast<int>(local % unit.splits);
-  unit.tile = TileAt(args.work.tiling, unit.entry.rows, local / unit.splits);
-  unit.count = unit.tile.rows * unit.tile.heads;
-  unit.blocks = args.table.blocks + unit.entry.block_begin;
-  return unit;
-}
-
-// Of query slot i; slots behind the last query are where it is.
-__device__ inline int PositionOf(const AttentionUnit& unit, int i) {
-  const int64_t row = TileQueryAt(unit.tile, i < unit.count ? i : unit.count - 1).row;
-  return static_cast<int>(unit.entry.position_begin + row);
-}
-
-__device__ inline int64_t QueryElement(const TensorView& view, const AttentionArgs& args,
-                                       const AttentionUnit& unit, int i) {
-  const TileQuery query = TileQueryAt(unit.tile, i);
-  return (unit.entry.row_begin + query.row) * view.stride +
-         static_cast<int64_t>(unit.kv_head * args.work.tiling.group + query.head) * args.kv.head_dim;
 }
 
 // Queries that the tile does not have, and dimensions that the head does not have, are zero.
@@ -159,35 +74,6 @@ __device__ void LoadKeyTile(const KvPlanes& kv, const int32_t* blocks, int kv_he
     const int at = SwizzledChunk<Shape::kDim>(first_row + row, chunk) * kChunkBytes;
     CpAsync16(keys + at, static_cast<const Bf16*>(kv.k) + element, there);
     CpAsync16(values + at, static_cast<const Bf16*>(kv.v) + element, there);
-  }
-}
-
-// A warp's queries and what they have gathered so far. Half h of row tile r holds query
-// r * 16 + AccumulatorRow(lane, h) of the warp's.
-template <typename Shape>
-struct WarpSums {
-  float sums[Shape::kRowTiles][Shape::kDim / 8][4];
-  float maximum[Shape::kRowTiles][2];  // of the scores, before they are scaled
-  float weight[Shape::kRowTiles][2];   // this lane's share of the sum of probabilities
-  int position[Shape::kRowTiles][2];
-};
-
-template <typename Shape>
-__device__ void Clear(const AttentionUnit& unit, int first_query, WarpSums<Shape>& state) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int r = 0; r < Shape::kRowTiles; ++r) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      state.position[r][half] = PositionOf(unit, first_query + r * 16 + AccumulatorRow(lane, half));
-      state.maximum[r][half] = -INFINITY;
-      state.weight[r][half] = 0.0f;
-    }
-#pragma unroll
-    for (int d = 0; d < Shape::kDim / 8; ++d) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) state.sums[r][d][i] = 0.0f;
-    }
   }
 }
 
@@ -332,119 +218,6 @@ __device__ void AddValues(const float (&probabilities)[Shape::kRowTiles][Shape::
   }
 }
 
-// Where one query of a unit puts its result: the output, or the unit's partial sums.
-struct ResultRow {
-  int64_t out;     // element
-  float* partial;  // null: the output
-};
-
-template <typename Shape>
-__device__ ResultRow ResultRowOf(const AttentionArgs& args, const AttentionUnit& unit, int64_t unit_index,
-                                 int i) {
-  if (unit.splits == 1) return {QueryElement(args.out, args, unit, i), nullptr};
-  const int64_t slot = (unit_index * args.kv.kv_heads + unit.kv_head) * Shape::kQueries + i;
-  return {0, args.partial + slot * PartialStride(args.kv.head_dim)};
-}
-
-__device__ inline void StoreResult(const AttentionArgs& args, const ResultRow& row, int d, float sum,
-                                   float weight) {
-  if (row.partial != nullptr) {
-    row.partial[d] = sum;
-  } else {
-    StoreElement(args.out, row.out + d, sum / weight);
-  }
-}
-
-// Maxima of partial results count in units of log2.
-__device__ inline void StoreWeight(const ResultRow& row, int head_dim, float maximum, float weight) {
-  if (row.partial == nullptr) return;
-  row.partial[head_dim] = maximum;
-  row.partial[head_dim + 1] = weight;
-}
-
-// One group of keys: a warp's sums are the block's.
-template <typename Shape>
-__device__ void StoreSums(const AttentionArgs& args, const AttentionUnit& unit, int64_t unit_index,
-                          float scale, int first_query, const WarpSums<Shape>& state) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int r = 0; r < Shape::kRowTiles; ++r) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float weight = WarpSum(state.weight[r][half], 4);
-      const int i = first_query + r * 16 + AccumulatorRow(lane, half);
-      if (i >= unit.count) continue;
-      const ResultRow row = ResultRowOf<Shape>(args, unit, unit_index, i);
-#pragma unroll
-      for (int d = 0; d < Shape::kDim / 8; ++d) {
-        const int at = d * 8 + AccumulatorColumn(lane);
-        if (at >= args.kv.head_dim) continue;
-        StoreResult(args, row, at, state.sums[r][d][2 * half], weight);
-        StoreResult(args, row, at + 1, state.sums[r][d][2 * half + 1], weight);
-      }
-      if (lane % 4 == 0) StoreWeight(row, args.kv.head_dim, state.maximum[r][half] * scale, weight);
-    }
-  }
-}
-
-// The weight of partial results with this maximum once `maximum` is the largest of all.
-__device__ inline float Share(float own, float maximum) {
-  return own == -INFINITY ? 0.0f : Exp2(own - maximum);
-}
-
-// Several groups of keys: their warps' sums are joined in shared memory. Begins with everyone past the last
-// key tile.
-template <typename Shape>
-__device__ void JoinSums(const AttentionArgs& args, const AttentionUnit& unit, int64_t unit_index,
-                         float scale, const WarpSums<Shape>& state, float* shared) {
-  static_assert(Shape::kQueryWarps == 1);
-  constexpr int kStride = PartialStride(Shape::kDim);  // [kKeyWarps, kQueries, kStride]
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int r = 0; r < Shape::kRowTiles; ++r) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float weight = WarpSum(state.weight[r][half], 4);
-      const int i = r * 16 + AccumulatorRow(lane, half);
-      if (i >= unit.count) continue;
-      float* const row = shared + (threadIdx.x / 32 * Shape::kQueries + i) * kStride;
-#pragma unroll
-      for (int d = 0; d < Shape::kDim / 8; ++d) {
-        const int at = d * 8 + AccumulatorColumn(lane);
-        row[at] = state.sums[r][d][2 * half];
-        row[at + 1] = state.sums[r][d][2 * half + 1];
-      }
-      if (lane % 4 == 0) {
-        row[Shape::kDim] = state.maximum[r][half] * scale;
-        row[Shape::kDim + 1] = weight;
-      }
-    }
-  }
-  __syncthreads();
-  for (int i = threadIdx.x / 32; i < unit.count; i += Shape::kWarps) {
-    const float* const rows = shared + i * kStride;
-    constexpr int kNext = Shape::kQueries * kStride;  // the same query of the next warp
-    float maximum = -INFINITY;
-#pragma unroll
-    for (int w = 0; w < Shape::kKeyWarps; ++w) maximum = fmaxf(maximum, rows[w * kNext + Shape::kDim]);
-    float share[Shape::kKeyWarps];
-    float weight = 0.0f;
-#pragma unroll
-    for (int w = 0; w < Shape::kKeyWarps; ++w) {
-      share[w] = Share(rows[w * kNext + Shape::kDim], maximum);
-      weight += share[w] * rows[w * kNext + Shape::kDim + 1];
-    }
-    const ResultRow row = ResultRowOf<Shape>(args, unit, unit_index, i);
-    for (int d = lane; d < args.kv.head_dim; d += 32) {
-      float sum = 0.0f;
-#pragma unroll
-      for (int w = 0; w < Shape::kKeyWarps; ++w) sum += share[w] * rows[w * kNext + d];
-      StoreResult(args, row, d, sum, weight);
-    }
-    if (lane == 0) StoreWeight(row, args.kv.head_dim, maximum, weight);
-  }
-}
-
 // grid (units, kv_heads), Shape::kThreads threads, Shape::kSharedBytes at `shared`, 16-byte aligned. What the
 // largest sequence's last tiles do takes longest, so blocks take units from the end.
 template <typename Shape>
@@ -485,7 +258,7 @@ __device__ void AttendUnit(const AttentionArgs& args, char* shared) {
     if (tile + Shape::kKeys < run.end) load(tile + Shape::kKeys, stage ^ 1);
     CpAsyncCommit();
     CpAsyncWait<1>();
-    __syncthreads();  // this tile is everyone's
+    __syncthreads();  // all threads see this tile
     const int key = static_cast<int>(tile) + first_key;
     const int end = key + Shape::kWarpKeys;
     if (key <= last_position && end > FirstVisible(first_position, args.window)) {
@@ -507,41 +280,6 @@ __device__ void AttendUnit(const AttentionArgs& args, char* shared) {
   } else {
     CpAsyncWait<0>();
     JoinSums<Shape>(args, unit, unit_index, scale, state, reinterpret_cast<float*>(stages));
-  }
-}
-
-// Joins the splits of one query. grid (tiles, kv_heads, the most queries that a tile has); `queries` is the
-// capacity of a tile in `partial`.
-__device__ inline void CombineSplits(const AttentionArgs& args, int queries) {
-  const int64_t tile_index = blockIdx.x;
-  const int i = blockIdx.z;
-  const int sequence = FindInterval(args.work.first_tile, args.table.count, tile_index);
-  AttentionUnit unit;
-  unit.entry = args.table.entries[sequence];
-  unit.splits = static_cast<int>(args.work.splits[sequence]);
-  unit.kv_head = blockIdx.y;
-  const int64_t local = tile_index - args.work.first_tile[sequence];
-  unit.tile = TileAt(args.work.tiling, unit.entry.rows, local);
-  unit.count = unit.tile.rows * unit.tile.heads;
-  if (unit.splits == 1 || i >= unit.count) return;
-  const int head_dim = args.kv.head_dim;
-  const int64_t first = args.work.first_unit[sequence] + local * unit.splits;
-  const int64_t next = static_cast<int64_t>(args.kv.kv_heads) * queries * PartialStride(head_dim);
-  const float* const rows = args.partial + first * next +
-                            (static_cast<int64_t>(unit.kv_head) * queries + i) * PartialStride(head_dim);
-  float maximum = -INFINITY;
-  for (int s = 0; s < unit.splits; ++s) maximum = fmaxf(maximum, rows[s * next + head_dim]);
-  float weight = 0.0f;
-  for (int s = 0; s < unit.splits; ++s) {
-    weight += Share(rows[s * next + head_dim], maximum) * rows[s * next + head_dim + 1];
-  }
-  const int64_t out = QueryElement(args.out, args, unit, i);
-  for (int d = threadIdx.x; d < head_dim; d += blockDim.x) {
-    float sum = 0.0f;
-    for (int s = 0; s < unit.splits; ++s) {
-      sum += Share(rows[s * next + head_dim], maximum) * rows[s * next + d];
-    }
-    StoreElement(args.out, out + d, sum / weight);
   }
 }
 

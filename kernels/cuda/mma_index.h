@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/index.h"
 
-// Who holds what in a warp's matrix product D[16, 8] += A[16, 16] B[16, 8] (`mma.sync.m16n8k16`, PTX ISA
+// Which lane holds what in a warp's matrix product D[16, 8] += A[16, 16] B[16, 8] (`mma.sync.m16n8k16`, PTX ISA
 // 9.7.14) and how tiles of bf16 lie in shared memory, so that `ldmatrix` delivers exactly that. A row of a
 // tile is a head's dimensions; it is cut into chunks of 8 elements, the 16 bytes that one lane names to
 // ldmatrix and one cp.async brings.

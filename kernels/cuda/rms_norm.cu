@@ -44,7 +44,7 @@ __global__ void Norm(const In* x, int64_t x_stride, int runs, int64_t width, con
 #pragma unroll
     for (int j = 0; j < kStep; ++j) sum += values[j] * values[j];
   }
-  // In place is safe: nobody writes before the barrier in BlockSum, and a thread writes what it alone reads.
+  // In place is safe: no thread writes before the barrier in BlockSum, and a thread writes what it alone reads.
   const float scale = 1.0f / sqrtf(BlockSum(sum, scratch) / static_cast<float>(width) + eps);
   for (int64_t i = threadIdx.x * kStep; i < width; i += blockDim.x * kStep) {
     float values[kStep], weights[kStep];

@@ -35,8 +35,8 @@ struct SampleShared {
   uint64_t sums[32];  // by warp
 };
 
-// Adds to a sum of 64 bits in two halves. The carry is the business of whoever made the lower half overflow,
-// so the sum is right when all have added.
+// Adds to a sum of 64 bits in two halves. The thread whose addition makes the lower half overflow adds
+// the carry, so the sum is right when all have added.
 __device__ inline void AddTo(uint32_t* low, uint32_t* high, uint64_t value) {
   const auto lower = static_cast<uint32_t>(value);
   const uint32_t before = atomicAdd(low, lower);
@@ -93,7 +93,7 @@ __device__ Found FirstAbove(int count, const LaneSum& lane_sum, const Target& ta
     const int to = from + length < end ? from + length : end;
     uint64_t sum = lane_sum(from, to);
     for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(kAllLanes, sum, offset);
-    __syncthreads();  // whoever read the sums before has done so
+    __syncthreads();  // all threads have read the sums before
     if (threadIdx.x % 32 == 0) sums[warp] = sum;
     __syncthreads();
     if (end - begin == count) {
@@ -149,7 +149,7 @@ __device__ LastKept KeepFirst(const SampledRow& row, const LastKept& kept, const
     const int shift = (kDigits - 1 - digit) * kDigitBits;
     const int above = digit == 0 ? 31 : shift + kDigitBits;
     const int32_t mask = (1 << (above - shift)) - 1;
-    __syncthreads();  // whoever read the bins before has done so
+    __syncthreads();  // all threads have read the bins before
     for (int bin = threadIdx.x; bin < kBins; bin += blockDim.x) shared->low[bin] = shared->high[bin] = 0;
     __syncthreads();
     ForLogits(row.logits, threadIdx.x, row.vocab, blockDim.x, [&](int id, float logit) {

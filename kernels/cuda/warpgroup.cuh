@@ -5,7 +5,7 @@
 #include "kernels/cuda/warp.cuh"
 
 // What Hopper adds to warp.cuh: products of a warpgroup (four warps, the first one's number a multiple of
-// four), barriers in shared memory, and a say in who has how many registers. All of it is sm_90a's. As there,
+// four), barriers in shared memory, and how many registers a warp has. All of it is sm_90a's. As there,
 // tests supply these names for the host: tests/kernels/cuda/simt_warpgroup.h.
 namespace aludel::cuda {
 
@@ -20,7 +20,7 @@ __device__ inline void StoreShared(void* shared, const uint4& value) { *static_c
 // matrix units. Others' products may read it once they have met this thread at a barrier.
 __device__ inline void FenceProxyAsync() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// A barrier of `arrivals` arrivals per phase. Before anybody else uses it all threads meet.
+// A barrier of `arrivals` arrivals per phase. All threads meet before another one uses it.
 __device__ inline void BarrierInit(uint64_t* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(barrier)), "r"(arrivals)
                : "memory");
@@ -43,7 +43,7 @@ __device__ inline void BarrierWait(uint64_t* barrier, uint32_t parity) {
       : "memory");
 }
 
-// The block's numbered barriers, of which 0 is __syncthreads. kThreads: those who wait and those who
+// The block's numbered barriers, of which 0 is __syncthreads. kThreads: those that wait and those that
 // only arrive.
 template <int kThreads>
 __device__ inline void NumberedSync(int id) {

@@ -14,11 +14,11 @@
 //
 // Barriers. Every slot of the ring has a `full`, at which the two warps that filled it arrive, and an
 // `empty`, at which the eight warps that have read it do. Both count phases from 0 on; parity tells one from
-// the next, as nobody can be two phases ahead. Of the numbered ones, a warpgroup's own waits for its queries,
+// the next, as no warp can be two phases ahead. Of the numbered ones, a warpgroup's own waits for its queries,
 // and the turns are one each.
 //
 // What wgmma reads it reads through the async proxy, which ordinary stores and cp.async do not write through.
-// Hence whoever has written waits for its copies, fences, and only then arrives.
+// Hence a warp that has written waits for its copies, fences, and only then arrives.
 //
 // Bound by the products; a tile of keys and values is read from L2 for each 128 queries, 32 bytes per clock
 // and SM at the tensor cores' full rate with heads of 128.
@@ -253,7 +253,7 @@ struct QueryGroup {
       StartScores(keys.stage, scores);
       BarrierWait(ring.Full(values.stage, kValuePlane), values.parity);
       StartValues(values.stage, probabilities, state);
-      // The first group has begun, the second ends: nobody waits for its last turn to be over.
+      // The first group has begun, the second ends: no warp waits for its last turn to be over.
       if (group == 0 || t + 1 < tiles) {
         NumberedArrive<Shape::kGroups * kWarpgroupThreads>(kTurn + (group ^ 1));
       }

@@ -29,7 +29,8 @@ double SecondsSince(Clock::time_point start) {
 double Median(std::vector<double> values) { return Percentile(std::move(values), 0.5); }
 
 struct Contestant {
-  std::unique_ptr<KvCodec> encoder, decoder;
+  std::unique_ptr<EncoderFactory> encoder;
+  std::unique_ptr<DecoderFactory> decoder;
   std::vector<double> encode, recompute, reconstruct;  // seconds
   double bytes = 0;
 };
@@ -82,10 +83,8 @@ class Benchmark {
     ALUDEL_ASSIGN_OR_RETURN(consumer_pool_, Pool(*consumer_, blocks));
     for (const std::string& name : options_.formats) {
       Contestant contestant;
-      ALUDEL_ASSIGN_OR_RETURN(contestant.encoder,
-                              OpenCodec(name, options_.codec, CodecSide::kProducer, *producer_));
-      ALUDEL_ASSIGN_OR_RETURN(contestant.decoder,
-                              OpenCodec(name, options_.codec, CodecSide::kConsumer, *consumer_));
+      ALUDEL_ASSIGN_OR_RETURN(contestant.encoder, OpenEncoders(name, options_.codec, *producer_));
+      ALUDEL_ASSIGN_OR_RETURN(contestant.decoder, OpenDecoders(name, options_.codec, *consumer_));
       contestants_.push_back(std::move(contestant));
     }
     std::mt19937 random(1);
@@ -140,7 +139,7 @@ class Benchmark {
   }
 
   // Seconds of encoding.
-  absl::StatusOr<double> Encode(const KvCodec* encoder, int64_t end, FrameSink* frames) {
+  absl::StatusOr<double> Encode(const EncoderFactory* encoder, int64_t end, FrameSink* frames) {
     const auto run = [&](absl::Span<const EncodeTask> tasks) {
       return EncodePrompt(*producer_, *producer_pool_, ids_, options_.tokens, tasks);
     };
@@ -159,8 +158,8 @@ class Benchmark {
   }
 
   absl::Status Handoff(bool counts, Contestant* contestant) {
-    const TokenRange range = HandedOver(*contestant->encoder, options_.tokens + 1);
-    FrameStore frames(*contestant->encoder);
+    const TokenRange range = HandedOver(contestant->encoder->spec(), options_.tokens + 1);
+    FrameStore frames(contestant->encoder->spec());
     ALUDEL_ASSIGN_OR_RETURN(const double encode, Encode(contestant->encoder.get(), range.end, &frames));
     BlockTable table;
     ALUDEL_RETURN_IF_ERROR(table.Grow(*consumer_pool_, options_.tokens));
@@ -185,7 +184,7 @@ class Benchmark {
   CodecTimes TimesOf(const Contestant& contestant) const {
     const auto tokens = static_cast<double>(options_.tokens);
     CodecTimes times;
-    times.format = contestant.decoder->name();
+    times.format = contestant.decoder->spec().name;
     times.bytes_per_token = contestant.bytes / tokens;
     times.encode_seconds = Median(contestant.encode);
     times.recompute_seconds = Median(contestant.recompute);

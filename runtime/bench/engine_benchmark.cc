@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/engine_stats.h"
 #include "runtime/engine/scheduler.h"
@@ -35,24 +35,23 @@ double Seconds(Clock::time_point from, Clock::time_point to) {
 class Watcher : public SequenceListener {
  public:
   void OnToken(const TokenEvent& event) override {
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     times_.push_back(Clock::now());
     steps_.push_back(event.step);
     tokens_.push_back(event.id);
   }
   void OnDone(const absl::Status& status, const SequenceResult& /*result*/) override {
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     status_ = status;
     done_ = true;
-    changed_.notify_all();
   }
   // False where it takes longer.
   bool WaitDone(std::chrono::milliseconds limit) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    return changed_.wait_for(lock, limit, [this] { return done_; });
+    absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(&done_), absl::FromChrono(limit));
   }
   int64_t generated() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     return static_cast<int64_t>(tokens_.size());
   }
 
@@ -68,8 +67,7 @@ class Watcher : public SequenceListener {
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  absl::Mutex mutex_;
   bool done_ = false;
   absl::Status status_;
   std::vector<Clock::time_point> times_;

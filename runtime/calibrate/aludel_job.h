@@ -25,7 +25,7 @@ struct AludelJob {
   std::optional<double> max_kl;  // nats, mean over held-out answers of the worst consumer
   // Recomputed layers: one number, or the fewest up to a quarter of the model that meet max_kl.
   std::optional<int> recomputed_layers;
-  // Recomputed ones, see KvCodec; -1: as many as the preset wants, for aludel kHeadTokens and none.
+  // Recomputed ones, see CodecSpec; -1: as many as the preset wants, for aludel kHeadTokens and none.
   int64_t head_tokens = -1;
   int64_t tail_tokens = -1;
   // Prompts whose answers show where errors hurt; 0: every layer and token counts the same.

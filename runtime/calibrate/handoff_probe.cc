@@ -49,14 +49,15 @@ absl::StatusOr<std::unique_ptr<HandoffProbe>> HandoffProbe::Create(
   return probe;
 }
 
-absl::StatusOr<HandoffProbe::Result> HandoffProbe::Measure(const KvCodec& encoder, const KvCodec& decoder) {
+absl::StatusOr<HandoffProbe::Result> HandoffProbe::Measure(const EncoderFactory& encoder,
+                                                           const DecoderFactory& decoder) {
   std::vector<double> kl_sums, answer_lengths;  // per prompt
   double bytes = 0;
   double prompt_tokens = 0;
   for (const Trial& trial : trials_) {
     const int64_t tokens = static_cast<int64_t>(trial.prompt.size()) - 1;
-    const TokenRange range = HandedOver(encoder, tokens + 1);
-    FrameStore frames(encoder);
+    const TokenRange range = HandedOver(encoder.spec(), tokens + 1);
+    FrameStore frames(encoder.spec());
     EncodeTask task{&encoder, &frames, range.end};
     ALUDEL_RETURN_IF_ERROR(
         EncodePrompt(producer_, *producer_pool_, trial.prompt, tokens, absl::MakeSpan(&task, 1)));

@@ -27,7 +27,7 @@ class HandoffProbe {
     double kl_bound = 0;         // upper end of its 95 % bootstrap interval over prompts
     double bytes_per_token = 0;  // frames with headers over prompt tokens
   };
-  absl::StatusOr<Result> Measure(const KvCodec& encoder, const KvCodec& decoder);
+  absl::StatusOr<Result> Measure(const EncoderFactory& encoder, const DecoderFactory& decoder);
 
  private:
   HandoffProbe(Transformer& producer, Transformer& consumer) : producer_(producer), consumer_(consumer) {}

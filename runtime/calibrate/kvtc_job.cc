@@ -154,9 +154,9 @@ class KvtcCalibration {
                          EstimateBytes(encoder_, LatentPacking::kFixed, samples);
     shape_.packing = deflate ? LatentPacking::kDeflate : LatentPacking::kFixed;
     ALUDEL_ASSIGN_OR_RETURN(const auto encoder,
-                            MakeAludelEncoderCodec("candidate", "", shape_, encoder_, *producer_));
+                            MakeAludelEncoders("candidate", "", shape_, encoder_, *producer_));
     ALUDEL_ASSIGN_OR_RETURN(const auto decoder,
-                            MakeAludelDecoderCodec("candidate", "", shape_, decoder_, *consumer_));
+                            MakeAludelDecoders("candidate", "", shape_, decoder_, *consumer_));
     ALUDEL_ASSIGN_OR_RETURN(measured_, probe_->Measure(*encoder, *decoder));
     if (StopAsked()) return absl::CancelledError("calibration was interrupted");
     return absl::OkStatus();

@@ -13,6 +13,7 @@
 #include "runtime/tool/flag_set.h"
 #include "runtime/tool/machine_flags.h"
 #include "runtime/tool/progress.h"
+#include "runtime/tool/version.h"
 
 namespace aludel {
 namespace {
@@ -205,9 +206,10 @@ absl::Status Run(int argc, char** argv) {
   flags.Add("seed", "N", &seed, "same seed, machine and threads: the same bytes");
   machine.AddThreads(&flags);
   AddAludelFlags(&flags, &aludel, &aludel_flags);
+  flags.AddVersion(std::string("aludel-calibrate ") + kVersion);
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
-  if (flags.help_asked()) {
-    std::fputs(flags.Help().c_str(), stdout);
+  if (const auto answer = flags.Answer(); answer.has_value()) {
+    std::fputs(answer->c_str(), stdout);
     return absl::OkStatus();
   }
   if (job.producer.empty() || job.consumers.empty() || job.data.empty() || job.out.empty()) {

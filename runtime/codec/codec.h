@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -62,33 +64,62 @@ class KvDecoder {
                              const KvTarget& target) = 0;
 };
 
-// One wire format, e.g. "raw" or an artifact's "scd". Thread-safe; must outlive its encoders and decoders,
-// which share its working memory: only the thread that runs its model's forward passes may use them. A codec
-// opened for one side returns FailedPrecondition for the other.
-class KvCodec {
- public:
-  virtual ~KvCodec() = default;
-  virtual const std::string& name() const = 0;
-  // Identifies the encoder's side of an artifact, hex; "" for formats that need none.
-  virtual const std::string& artifact_hash() const = 0;
-  virtual FrameKind kind() const = 0;
+// What both ends of a handoff agree on about a wire format, and what plans and memory are made from: plain
+// data, the same wherever the format is opened. `max_frame_bytes` is pure: any thread may call it.
+struct CodecSpec {
+  std::string name;           // e.g. "raw" or an artifact's "scd"
+  std::string artifact_hash;  // of the encoder's side of an artifact, hex; "" for formats that need none
+  FrameKind kind = FrameKind::kRaw;
   // Layers that arrive as frames; the decoder makes the others itself. [layers]
-  virtual const std::vector<bool>& shipped_layers() const = 0;
+  std::vector<bool> shipped_layers;
   // Consumer layers that the decoder runs by itself over every token, in Begin or as frames arrive.
-  virtual int recomputed_layers() const = 0;
+  int recomputed_layers = 0;
   // Recomputed tokens, which never travel. The consumer computes a prompt's first `head` tokens before any
   // frame (attention sinks; they depend on almost nothing), and its last `tail` + 1 tokens over the
   // reconstructed cache: tokens [head, prompt - 1 - tail) are handed over.
-  virtual int64_t recomputed_head_tokens() const = 0;
-  virtual int64_t recomputed_tail_tokens() const = 0;
-  // Floating-point operations per token of encoding (opened for the producer) or decoding (for the consumer),
-  // recomputed layers not counted.
-  virtual double flops_per_token() const = 0;
+  int64_t recomputed_head_tokens = 0;
+  int64_t recomputed_tail_tokens = 0;
   // Bound on the payload of one frame over `tokens` tokens.
-  virtual size_t MaxFrameBytes(int64_t tokens) const = 0;
-  // Both allocate and enqueue nothing: any thread may call them while the model computes.
+  std::function<size_t(int64_t tokens)> max_frame_bytes;
+};
+
+// One side of a wire format: what the encoders, or the decoders, of all handoffs share. Thread-safe; must
+// outlive what it made, which shares its working memory: only the thread that runs its model's forward passes
+// may use that.
+class CodecSide {
+ public:
+  virtual ~CodecSide() = default;
+  const CodecSpec& spec() const { return spec_; }
+  // Floating-point operations per token on this side, recomputed layers not counted.
+  double flops_per_token() const { return flops_per_token_; }
+
+ protected:
+  CodecSide(CodecSpec spec, double flops_per_token)
+      : spec_(std::move(spec)), flops_per_token_(flops_per_token) {}
+
+ private:
+  const CodecSpec spec_;
+  const double flops_per_token_;
+};
+
+// The producer's side.
+class EncoderFactory : public CodecSide {
+ public:
+  // Allocates memory but enqueues no work: any thread may call it while the model computes.
   virtual absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const = 0;
+
+ protected:
+  using CodecSide::CodecSide;
+};
+
+// The consumer's side.
+class DecoderFactory : public CodecSide {
+ public:
+  // As NewEncoder.
   virtual absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const = 0;
+
+ protected:
+  using CodecSide::CodecSide;
 };
 
 }  // namespace aludel

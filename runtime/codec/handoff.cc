@@ -25,10 +25,10 @@ absl::Status RunTokens(Transformer& model, BlockPool& pool, absl::Span<const Blo
   return absl::OkStatus();
 }
 
-TokenRange HandedOver(const KvCodec& codec, int64_t prompt_tokens) {
-  const int64_t end = prompt_tokens - 1 - codec.recomputed_tail_tokens();
-  if (end <= codec.recomputed_head_tokens()) return {};
-  return {codec.recomputed_head_tokens(), end};
+TokenRange HandedOver(const CodecSpec& codec, int64_t prompt_tokens) {
+  const int64_t end = prompt_tokens - 1 - codec.recomputed_tail_tokens;
+  if (end <= codec.recomputed_head_tokens) return {};
+  return {codec.recomputed_head_tokens, end};
 }
 
 absl::Status BeginHandoff(KvDecoder& decoder, const KvTarget& target) {

@@ -21,7 +21,7 @@ struct TokenRange {
   int64_t end = 0;
   int64_t tokens() const { return end - begin; }
 };
-TokenRange HandedOver(const KvCodec& codec, int64_t prompt_tokens);
+TokenRange HandedOver(const CodecSpec& codec, int64_t prompt_tokens);
 
 // What a consumer does before the first frame: it computes its recomputed head tokens, then lets the
 // decoder begin.

@@ -26,56 +26,41 @@ absl::Status CheckLayers(const ArtifactManifest& manifest, absl::string_view for
                       format, layers, model.config().layers));
 }
 
-absl::StatusOr<std::unique_ptr<KvCodec>> OpenControl(const ArtifactManifest& manifest,
-                                                     const ArtifactControl& control, CodecSide side,
-                                                     const Transformer& model) {
-  if (side == CodecSide::kProducer) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("\"%s\" is a control: nothing of it crosses the wire", control.name));
-  }
+absl::StatusOr<std::unique_ptr<DecoderFactory>> OpenControl(const ArtifactManifest& manifest,
+                                                            const ArtifactControl& control,
+                                                            const Transformer& model) {
   ALUDEL_RETURN_IF_ERROR(CheckLayers(manifest, control.name, static_cast<size_t>(control.layers), model));
   ALUDEL_ASSIGN_OR_RETURN(const ArtifactDecoder* decoder,
                           FindDecoder(manifest, control.name, control.decoders, model.hash()));
   ALUDEL_ASSIGN_OR_RETURN(
       const ControlWeights weights,
       LoadControl(manifest, control, *decoder, model.config().kv_dim(), model.config().hidden));
-  return MakeControlCodec(control.name, weights, model);
+  return MakeControlDecoders(control.name, weights, model);
 }
 
-absl::StatusOr<std::unique_ptr<KvCodec>> OpenScd(const ArtifactManifest& manifest,
-                                                 const ArtifactFormat& format, CodecSide side,
+absl::StatusOr<ArtifactManifest> LoadManifest(absl::string_view format, const std::string& artifact) {
+  if (artifact.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("format \"%s\" needs an artifact directory, none is configured", format));
+  }
+  return LoadArtifactManifest(artifact);
+}
+
+// Null where the name is not a control's.
+const ArtifactControl* FindControl(const ArtifactManifest& manifest, absl::string_view name) {
+  for (const ArtifactControl& control : manifest.controls) {
+    if (control.name == name) return &control;
+  }
+  return nullptr;
+}
+
+// As many layers as the model.
+absl::StatusOr<const ArtifactFormat*> FindFormat(const ArtifactManifest& manifest, absl::string_view name,
                                                  const Transformer& model) {
-  const ModelConfig& config = model.config();
-  const std::string& hash = format.encoder.sha256;
-  if (side == CodecSide::kProducer) {
-    ALUDEL_RETURN_IF_ERROR(CheckProducer(manifest, model.hash()));
-    ALUDEL_ASSIGN_OR_RETURN(const ScdEncoderWeights weights,
-                            LoadScdEncoder(manifest, format, config.kv_dim(), config.hidden));
-    return MakeScdEncoderCodec(format.name, hash, weights, model);
-  }
-  ALUDEL_ASSIGN_OR_RETURN(const ArtifactDecoder* decoder,
-                          FindDecoder(manifest, format.name, format.decoders, model.hash()));
-  ALUDEL_ASSIGN_OR_RETURN(const ScdDecoderWeights weights,
-                          LoadScdDecoder(manifest, format, *decoder, config.kv_dim(), config.hidden));
-  return MakeScdDecoderCodec(format.name, hash, weights, model);
-}
-
-absl::StatusOr<std::unique_ptr<KvCodec>> OpenAludel(const ArtifactManifest& manifest,
-                                                    const ArtifactFormat& format, CodecSide side,
-                                                    const Transformer& model) {
-  const ModelConfig& config = model.config();
-  const std::string& hash = format.encoder.sha256;
-  if (side == CodecSide::kProducer) {
-    ALUDEL_RETURN_IF_ERROR(CheckProducer(manifest, model.hash()));
-    ALUDEL_ASSIGN_OR_RETURN(const AludelEncoderWeights weights,
-                            LoadAludelEncoder(manifest, format, config.kv_dim(), config.hidden));
-    return MakeAludelEncoderCodec(format.name, hash, format.aludel, weights, model);
-  }
-  ALUDEL_ASSIGN_OR_RETURN(const ArtifactDecoder* decoder,
-                          FindDecoder(manifest, format.name, format.decoders, model.hash()));
-  ALUDEL_ASSIGN_OR_RETURN(const AludelDecoderWeights weights,
-                          LoadAludelDecoder(manifest, format, *decoder, config.kv_dim(), config.hidden));
-  return MakeAludelDecoderCodec(format.name, hash, format.aludel, weights, model);
+  ALUDEL_ASSIGN_OR_RETURN(const ArtifactFormat* format, manifest.Find(name));
+  ALUDEL_RETURN_IF_ERROR(
+      CheckLayers(manifest, format->name, static_cast<size_t>(format->model_layers()), model));
+  return format;
 }
 
 // True where one of the decoders is for this consumer, or none is asked for.
@@ -88,25 +73,56 @@ bool Decodes(const std::vector<ArtifactDecoder>& decoders, absl::string_view con
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<KvCodec>> OpenCodec(absl::string_view format, const std::string& artifact,
-                                                   CodecSide side, const Transformer& model) {
-  if (format == "raw") return MakeRawCodec(model);
-  if (format == "int8") return MakeQuantizedCodec(8, model);
-  if (format == "int4") return MakeQuantizedCodec(4, model);
-  if (IsRecomputeName(format)) return MakeRecomputeCodec(format, model);
-  if (artifact.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("format \"%s\" needs an artifact directory, none is configured", format));
+absl::StatusOr<std::unique_ptr<EncoderFactory>> OpenEncoders(absl::string_view format,
+                                                             const std::string& artifact,
+                                                             const Transformer& producer) {
+  if (format == "raw") return MakeRawEncoders(producer);
+  if (format == "int8") return MakeQuantizedEncoders(8, producer);
+  if (format == "int4") return MakeQuantizedEncoders(4, producer);
+  if (IsRecomputeName(format)) return MakeRecomputeEncoders(format, producer);
+  ALUDEL_ASSIGN_OR_RETURN(const ArtifactManifest manifest, LoadManifest(format, artifact));
+  if (const ArtifactControl* control = FindControl(manifest, format); control != nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("\"%s\" is a control: nothing of it crosses the wire", control->name));
   }
-  ALUDEL_ASSIGN_OR_RETURN(const ArtifactManifest manifest, LoadArtifactManifest(artifact));
-  for (const ArtifactControl& control : manifest.controls) {
-    if (control.name == format) return OpenControl(manifest, control, side, model);
+  ALUDEL_ASSIGN_OR_RETURN(const ArtifactFormat* entry, FindFormat(manifest, format, producer));
+  ALUDEL_RETURN_IF_ERROR(CheckProducer(manifest, producer.hash()));
+  const ModelConfig& config = producer.config();
+  const std::string& hash = entry->encoder.sha256;
+  if (entry->kind == ArtifactKind::kAludel) {
+    ALUDEL_ASSIGN_OR_RETURN(const AludelEncoderWeights weights,
+                            LoadAludelEncoder(manifest, *entry, config.kv_dim(), config.hidden));
+    return MakeAludelEncoders(entry->name, hash, entry->aludel, weights, producer);
   }
-  ALUDEL_ASSIGN_OR_RETURN(const ArtifactFormat* entry, manifest.Find(format));
-  ALUDEL_RETURN_IF_ERROR(
-      CheckLayers(manifest, entry->name, static_cast<size_t>(entry->model_layers()), model));
-  if (entry->kind == ArtifactKind::kAludel) return OpenAludel(manifest, *entry, side, model);
-  return OpenScd(manifest, *entry, side, model);
+  ALUDEL_ASSIGN_OR_RETURN(const ScdEncoderWeights weights,
+                          LoadScdEncoder(manifest, *entry, config.kv_dim(), config.hidden));
+  return MakeScdEncoders(entry->name, hash, weights, producer);
+}
+
+absl::StatusOr<std::unique_ptr<DecoderFactory>> OpenDecoders(absl::string_view format,
+                                                             const std::string& artifact,
+                                                             const Transformer& consumer) {
+  if (format == "raw") return MakeRawDecoders(consumer);
+  if (format == "int8") return MakeQuantizedDecoders(8, consumer);
+  if (format == "int4") return MakeQuantizedDecoders(4, consumer);
+  if (IsRecomputeName(format)) return MakeRecomputeDecoders(format, consumer);
+  ALUDEL_ASSIGN_OR_RETURN(const ArtifactManifest manifest, LoadManifest(format, artifact));
+  if (const ArtifactControl* control = FindControl(manifest, format); control != nullptr) {
+    return OpenControl(manifest, *control, consumer);
+  }
+  ALUDEL_ASSIGN_OR_RETURN(const ArtifactFormat* entry, FindFormat(manifest, format, consumer));
+  ALUDEL_ASSIGN_OR_RETURN(const ArtifactDecoder* decoder,
+                          FindDecoder(manifest, entry->name, entry->decoders, consumer.hash()));
+  const ModelConfig& config = consumer.config();
+  const std::string& hash = entry->encoder.sha256;
+  if (entry->kind == ArtifactKind::kAludel) {
+    ALUDEL_ASSIGN_OR_RETURN(const AludelDecoderWeights weights,
+                            LoadAludelDecoder(manifest, *entry, *decoder, config.kv_dim(), config.hidden));
+    return MakeAludelDecoders(entry->name, hash, entry->aludel, weights, consumer);
+  }
+  ALUDEL_ASSIGN_OR_RETURN(const ScdDecoderWeights weights,
+                          LoadScdDecoder(manifest, *entry, *decoder, config.kv_dim(), config.hidden));
+  return MakeScdDecoders(entry->name, hash, weights, consumer);
 }
 
 absl::StatusOr<std::vector<std::string>> ListFormats(const std::string& artifact,

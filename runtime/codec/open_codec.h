@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,27 +10,28 @@
 
 namespace aludel {
 
-// Which side of the wire a codec is opened for.
-enum class CodecSide : uint8_t { kProducer, kConsumer };
-
-// `format` is "raw", a baseline ("int8", "int4", "recompute", "recompute-FIRST-LAST") or a format of the
-// artifact directory `artifact` (may be empty where no format needs one). Loads this side's half only, and
-// checks it against `model` (hashes and shapes): FailedPrecondition names both. `model` must outlive
-// the codec.
-absl::StatusOr<std::unique_ptr<KvCodec>> OpenCodec(absl::string_view format, const std::string& artifact,
-                                                   CodecSide side, const Transformer& model);
+// One side of a wire format. `format` is "raw", a baseline ("int8", "int4", "recompute",
+// "recompute-FIRST-LAST") or a format of the artifact directory `artifact` (may be empty where no format needs
+// one). Loads this side only, and checks it against the model (hashes and shapes): FailedPrecondition names
+// both. The model must outlive the factory.
+absl::StatusOr<std::unique_ptr<EncoderFactory>> OpenEncoders(absl::string_view format,
+                                                             const std::string& artifact,
+                                                             const Transformer& producer);
+absl::StatusOr<std::unique_ptr<DecoderFactory>> OpenDecoders(absl::string_view format,
+                                                             const std::string& artifact,
+                                                             const Transformer& consumer);
 
 // Wire formats that a server offers with this artifact directory if not told otherwise, "raw" first.
 // With a consumer's model hash, only those that it has a decoder for.
 absl::StatusOr<std::vector<std::string>> ListFormats(const std::string& artifact,
                                                      absl::string_view consumer_hash = "");
 
-// Formats that need no artifact and lose something all the same. OpenCodec knows them; evaluation shows them,
+// Formats that need no artifact and lose something all the same. Both sides know them; evaluation shows them,
 // servers offer them only where they are named.
 std::vector<std::string> ListBaselines();
 
 // Controls of this artifact ("control-p0", ...): what the consumer's own shallow layers predict of the rest
-// at zero bytes. OpenCodec opens them for the consumer side only; they ship nothing.
+// at zero bytes. OpenDecoders knows them; they ship nothing and have no encoder.
 absl::StatusOr<std::vector<std::string>> ListControls(const std::string& artifact,
                                                       absl::string_view consumer_hash = "");
 

@@ -134,52 +134,73 @@ class QuantizedDecoder : public KvDecoder {
   Buffer rows_;  // f32 [2, max_rows, kv_dim]
 };
 
-class QuantizedCodec : public KvCodec {
- public:
-  QuantizedCodec(int bits, const Transformer& model)
-      : model_(model),
-        name_(absl::StrCat("int", bits)),
-        bits_(bits),
-        kind_(bits == 8 ? FrameKind::kInt8 : FrameKind::kInt4),
-        shipped_(model.config().layers, true),
-        quantizer_(bits, model.config().kv_dim()) {}
+// What both sides are opened with.
+struct Quantization {
+  Quantization(int bit_count, const Transformer& model)
+      : bits(bit_count), quantizer(bits, model.config().kv_dim()) {}
 
-  const std::string& name() const override { return name_; }
-  const std::string& artifact_hash() const override { return no_artifact_; }
-  FrameKind kind() const override { return kind_; }
-  const std::vector<bool>& shipped_layers() const override { return shipped_; }
-  int recomputed_layers() const override { return 0; }
-  int64_t recomputed_head_tokens() const override { return 0; }
-  int64_t recomputed_tail_tokens() const override { return 0; }
-  double flops_per_token() const override { return 2.0 * model_.config().layers * quantizer_.decode_flops(); }
-  size_t MaxFrameBytes(int64_t tokens) const override { return 2 * PlaneBytes(quantizer_, tokens); }
+  CodecSpec Spec(const Transformer& model) const {
+    return {.name = absl::StrCat("int", bits),
+            .kind = bits == 8 ? FrameKind::kInt8 : FrameKind::kInt4,
+            .shipped_layers = std::vector<bool>(model.config().layers, true),
+            .max_frame_bytes = [quantizer = quantizer](int64_t tokens) {
+              return 2 * PlaneBytes(quantizer, tokens);
+            }};
+  }
+  double FlopsPerToken(const Transformer& model) const {
+    return 2.0 * model.config().layers * quantizer.decode_flops();
+  }
+
+  int bits;
+  TokenQuantizer quantizer;
+};
+
+class QuantizedEncoderFactory : public EncoderFactory {
+ public:
+  QuantizedEncoderFactory(const Quantization& quantization, const Transformer& model)
+      : EncoderFactory(quantization.Spec(model), quantization.FlopsPerToken(model)),
+        quantization_(quantization),
+        model_(model) {}
 
   absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {
     ALUDEL_ASSIGN_OR_RETURN(auto outbox,
-                            FrameOutbox::Create(model_, MaxFrameBytes(model_.options().max_rows)));
-    return std::make_unique<QuantizedEncoder>(name_, bits_, quantizer_, model_, std::move(outbox));
-  }
-
-  absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
-    const size_t floats = 2 * model_.options().max_rows * quantizer_.width();
-    ALUDEL_ASSIGN_OR_RETURN(Buffer rows, model_.device()->Allocate(floats * sizeof(float)));
-    return std::make_unique<QuantizedDecoder>(name_, bits_, quantizer_, model_, std::move(rows));
+                            FrameOutbox::Create(model_, spec().max_frame_bytes(model_.options().max_rows)));
+    return std::make_unique<QuantizedEncoder>(spec().name, quantization_.bits, quantization_.quantizer,
+                                              model_, std::move(outbox));
   }
 
  private:
+  const Quantization quantization_;
   const Transformer& model_;
-  std::string name_;
-  std::string no_artifact_;
-  int bits_;
-  FrameKind kind_;
-  std::vector<bool> shipped_;
-  TokenQuantizer quantizer_;
+};
+
+class QuantizedDecoderFactory : public DecoderFactory {
+ public:
+  QuantizedDecoderFactory(const Quantization& quantization, const Transformer& model)
+      : DecoderFactory(quantization.Spec(model), quantization.FlopsPerToken(model)),
+        quantization_(quantization),
+        model_(model) {}
+
+  absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
+    const size_t floats = 2 * model_.options().max_rows * quantization_.quantizer.width();
+    ALUDEL_ASSIGN_OR_RETURN(Buffer rows, model_.device()->Allocate(floats * sizeof(float)));
+    return std::make_unique<QuantizedDecoder>(spec().name, quantization_.bits, quantization_.quantizer,
+                                              model_, std::move(rows));
+  }
+
+ private:
+  const Quantization quantization_;
+  const Transformer& model_;
 };
 
 }  // namespace
 
-std::unique_ptr<KvCodec> MakeQuantizedCodec(int bits, const Transformer& model) {
-  return std::make_unique<QuantizedCodec>(bits, model);
+std::unique_ptr<EncoderFactory> MakeQuantizedEncoders(int bits, const Transformer& model) {
+  return std::make_unique<QuantizedEncoderFactory>(Quantization(bits, model), model);
+}
+
+std::unique_ptr<DecoderFactory> MakeQuantizedDecoders(int bits, const Transformer& model) {
+  return std::make_unique<QuantizedDecoderFactory>(Quantization(bits, model), model);
 }
 
 }  // namespace aludel

@@ -12,6 +12,7 @@ namespace aludel {
 // beat. Quantizes and dequantizes on the model's device. Payloads in FORMAT.md.
 //
 // `bits` is 8 or 4.
-std::unique_ptr<KvCodec> MakeQuantizedCodec(int bits, const Transformer& model);
+std::unique_ptr<EncoderFactory> MakeQuantizedEncoders(int bits, const Transformer& model);
+std::unique_ptr<DecoderFactory> MakeQuantizedDecoders(int bits, const Transformer& model);
 
 }  // namespace aludel

@@ -90,43 +90,53 @@ class RawDecoder : public KvDecoder {
   Buffer wire_;  // bf16 [2, max_rows, kv_dim]
 };
 
-class RawCodec : public KvCodec {
- public:
-  explicit RawCodec(const Transformer& model) : model_(model), shipped_(model.config().layers, true) {}
+CodecSpec RawSpec(const Transformer& model) {
+  return {.name = "raw",
+          .kind = FrameKind::kRaw,
+          .shipped_layers = std::vector<bool>(model.config().layers, true),
+          .max_frame_bytes = [token_bytes = TokenBytes(model.config())](int64_t tokens) {
+            return static_cast<size_t>(tokens) * token_bytes;
+          }};
+}
 
-  const std::string& name() const override { return name_; }
-  const std::string& artifact_hash() const override { return no_artifact_; }
-  FrameKind kind() const override { return FrameKind::kRaw; }
-  const std::vector<bool>& shipped_layers() const override { return shipped_; }
-  int recomputed_layers() const override { return 0; }
-  int64_t recomputed_head_tokens() const override { return 0; }
-  int64_t recomputed_tail_tokens() const override { return 0; }
-  double flops_per_token() const override { return 0; }
-  size_t MaxFrameBytes(int64_t tokens) const override {
-    return static_cast<size_t>(tokens) * TokenBytes(model_.config());
-  }
+size_t StagingBytes(const Transformer& model) {
+  return model.options().max_rows * TokenBytes(model.config());
+}
+
+class RawEncoderFactory : public EncoderFactory {
+ public:
+  explicit RawEncoderFactory(const Transformer& model) : EncoderFactory(RawSpec(model), 0), model_(model) {}
 
   absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {
-    ALUDEL_ASSIGN_OR_RETURN(auto outbox, FrameOutbox::Create(model_, StagingBytes()));
+    ALUDEL_ASSIGN_OR_RETURN(auto outbox, FrameOutbox::Create(model_, StagingBytes(model_)));
     return std::make_unique<RawEncoder>(model_, std::move(outbox));
   }
 
+ private:
+  const Transformer& model_;
+};
+
+class RawDecoderFactory : public DecoderFactory {
+ public:
+  explicit RawDecoderFactory(const Transformer& model) : DecoderFactory(RawSpec(model), 0), model_(model) {}
+
   absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
-    ALUDEL_ASSIGN_OR_RETURN(Buffer wire, model_.device()->Allocate(StagingBytes()));
+    ALUDEL_ASSIGN_OR_RETURN(Buffer wire, model_.device()->Allocate(StagingBytes(model_)));
     return std::make_unique<RawDecoder>(model_, std::move(wire));
   }
 
  private:
-  size_t StagingBytes() const { return model_.options().max_rows * TokenBytes(model_.config()); }
-
   const Transformer& model_;
-  std::vector<bool> shipped_;
-  std::string name_ = "raw";
-  std::string no_artifact_;
 };
 
 }  // namespace
 
-std::unique_ptr<KvCodec> MakeRawCodec(const Transformer& model) { return std::make_unique<RawCodec>(model); }
+std::unique_ptr<EncoderFactory> MakeRawEncoders(const Transformer& model) {
+  return std::make_unique<RawEncoderFactory>(model);
+}
+
+std::unique_ptr<DecoderFactory> MakeRawDecoders(const Transformer& model) {
+  return std::make_unique<RawDecoderFactory>(model);
+}
 
 }  // namespace aludel

@@ -146,57 +146,71 @@ class RecomputeDecoder : public KvDecoder {
   std::map<int64_t, std::vector<float>> early_;  // by first token; disjoint, all behind done_
 };
 
-class RecomputeCodec : public KvCodec {
- public:
-  RecomputeCodec(absl::string_view name, LayerGroup group, const Transformer& model)
-      : name_(name), group_(group), model_(model), raw_(MakeRawCodec(model)) {}
+// A format's name and group.
+struct RecomputeFormat {
+  std::string name;
+  LayerGroup group;
+};
 
-  const std::string& name() const override { return name_; }
-  const std::string& artifact_hash() const override { return raw_->artifact_hash(); }
-  FrameKind kind() const override { return FrameKind::kRecompute; }
-  const std::vector<bool>& shipped_layers() const override { return raw_->shipped_layers(); }
-  int recomputed_layers() const override { return group_.end - group_.first; }
-  int64_t recomputed_head_tokens() const override { return 0; }
-  int64_t recomputed_tail_tokens() const override { return 0; }
-  double flops_per_token() const override { return 0; }
-  size_t MaxFrameBytes(int64_t tokens) const override {
-    return std::max(raw_->MaxFrameBytes(tokens), static_cast<size_t>(tokens) * HiddenBytes());
-  }
+size_t HiddenBytes(const Transformer& model) { return model.config().hidden * sizeof(Bf16); }
+
+// `spec` is that of the other layers.
+CodecSpec RecomputeSpec(const RecomputeFormat& format, CodecSpec spec, const Transformer& model) {
+  spec.name = format.name;
+  spec.kind = FrameKind::kRecompute;
+  spec.recomputed_layers = format.group.end - format.group.first;
+  spec.max_frame_bytes = [raw = std::move(spec.max_frame_bytes),
+                          hidden = HiddenBytes(model)](int64_t tokens) {
+    return std::max(raw(tokens), static_cast<size_t>(tokens) * hidden);
+  };
+  return spec;
+}
+
+class RecomputeEncoderFactory : public EncoderFactory {
+ public:
+  RecomputeEncoderFactory(const RecomputeFormat& format, std::unique_ptr<EncoderFactory> raw,
+                          const Transformer& model)
+      : EncoderFactory(RecomputeSpec(format, raw->spec(), model), 0),
+        group_(format.group),
+        model_(model),
+        raw_(std::move(raw)) {}
 
   absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {
     ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<KvEncoder> raw, raw_->NewEncoder());
     ALUDEL_ASSIGN_OR_RETURN(auto outbox,
-                            FrameOutbox::Create(model_, model_.options().max_rows * HiddenBytes()));
+                            FrameOutbox::Create(model_, model_.options().max_rows * HiddenBytes(model_)));
     return std::make_unique<RecomputeEncoder>(group_, model_, std::move(raw), std::move(outbox));
   }
 
+ private:
+  LayerGroup group_;
+  const Transformer& model_;
+  std::unique_ptr<EncoderFactory> raw_;  // of the other layers
+};
+
+class RecomputeDecoderFactory : public DecoderFactory {
+ public:
+  RecomputeDecoderFactory(const RecomputeFormat& format, std::unique_ptr<DecoderFactory> raw,
+                          const Transformer& model)
+      : DecoderFactory(RecomputeSpec(format, raw->spec(), model), 0),
+        group_(format.group),
+        raw_(std::move(raw)) {}
+
   absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
     ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<KvDecoder> raw, raw_->NewDecoder());
-    return std::make_unique<RecomputeDecoder>(name_, group_, std::move(raw));
+    return std::make_unique<RecomputeDecoder>(spec().name, group_, std::move(raw));
   }
 
  private:
-  size_t HiddenBytes() const { return model_.config().hidden * sizeof(Bf16); }
-
-  std::string name_;
   LayerGroup group_;
-  const Transformer& model_;
-  std::unique_ptr<KvCodec> raw_;  // of the other layers
+  std::unique_ptr<DecoderFactory> raw_;  // of the other layers
 };
 
-}  // namespace
-
-bool IsRecomputeName(absl::string_view format) {
-  return format == kDefault || absl::StartsWith(format, kPrefix);
-}
-
-absl::StatusOr<std::unique_ptr<KvCodec>> MakeRecomputeCodec(absl::string_view format,
-                                                            const Transformer& model) {
+absl::StatusOr<RecomputeFormat> ReadName(absl::string_view format, const Transformer& model) {
   ALUDEL_CHECK(IsRecomputeName(format));
   if (format == kDefault) {
     const int last = std::max(1, model.config().layers / 4) - 1;
-    return std::make_unique<RecomputeCodec>(absl::StrFormat("recompute-0-%d", last), LayerGroup{0, last + 1},
-                                            model);
+    return RecomputeFormat{absl::StrFormat("recompute-0-%d", last), LayerGroup{0, last + 1}};
   }
   const std::vector<absl::string_view> bounds = absl::StrSplit(format.substr(kPrefix.size()), '-');
   int first = 0, last = 0;
@@ -209,7 +223,25 @@ absl::StatusOr<std::unique_ptr<KvCodec>> MakeRecomputeCodec(absl::string_view fo
     return absl::FailedPreconditionError(
         absl::StrFormat("format \"%s\": the model has %d layers", format, model.config().layers));
   }
-  return std::make_unique<RecomputeCodec>(format, LayerGroup{first, last + 1}, model);
+  return RecomputeFormat{std::string(format), LayerGroup{first, last + 1}};
+}
+
+}  // namespace
+
+bool IsRecomputeName(absl::string_view format) {
+  return format == kDefault || absl::StartsWith(format, kPrefix);
+}
+
+absl::StatusOr<std::unique_ptr<EncoderFactory>> MakeRecomputeEncoders(absl::string_view format,
+                                                                      const Transformer& model) {
+  ALUDEL_ASSIGN_OR_RETURN(const RecomputeFormat read, ReadName(format, model));
+  return std::make_unique<RecomputeEncoderFactory>(read, MakeRawEncoders(model), model);
+}
+
+absl::StatusOr<std::unique_ptr<DecoderFactory>> MakeRecomputeDecoders(absl::string_view format,
+                                                                      const Transformer& model) {
+  ALUDEL_ASSIGN_OR_RETURN(const RecomputeFormat read, ReadName(format, model));
+  return std::make_unique<RecomputeDecoderFactory>(read, MakeRawDecoders(model), model);
 }
 
 }  // namespace aludel

@@ -13,7 +13,7 @@ namespace aludel {
 // on it; all other layers travel as in "raw". Which group is critical differs between pairs: evaluation finds
 // it by comparing groups. Plain "recompute" takes the first quarter of the layers, by the measurement of the
 // demo pair: base -> chat, 100 questions, F1 .66 for layers 0-1 and .40 to .46 for every later pair of
-// layers. (A codec opened as "recompute" is named after its group.) Needs no artifact; producer and consumer
+// layers. (Opened as "recompute", its spec names the group.) Needs no artifact; producer and consumer
 // must agree in hidden size. Payloads in FORMAT.md.
 //
 // The decoder runs the group's chunks in order and keeps chunks that came early: at most the handoff's
@@ -21,7 +21,9 @@ namespace aludel {
 
 bool IsRecomputeName(absl::string_view format);
 // InvalidArgument where the name gives no group, FailedPrecondition where the model has no such layers.
-absl::StatusOr<std::unique_ptr<KvCodec>> MakeRecomputeCodec(absl::string_view format,
-                                                            const Transformer& model);
+absl::StatusOr<std::unique_ptr<EncoderFactory>> MakeRecomputeEncoders(absl::string_view format,
+                                                                      const Transformer& model);
+absl::StatusOr<std::unique_ptr<DecoderFactory>> MakeRecomputeDecoders(absl::string_view format,
+                                                                      const Transformer& model);
 
 }  // namespace aludel

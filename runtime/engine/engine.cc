@@ -4,11 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "runtime/engine/admission.h"
 #include "runtime/engine/engine_blocks.h"
 #include "runtime/engine/engine_hedges.h"
@@ -25,7 +26,7 @@ namespace aludel {
 namespace {
 
 // The idle thread turns this often, so that a stale `last_progress` always means a wedged thread.
-constexpr std::chrono::milliseconds kHeartbeat(500);
+constexpr absl::Duration kHeartbeat = absl::Milliseconds(500);
 
 int64_t DefaultBlocks(const Transformer& model, const EngineOptions& options) {
   const KvLayout one = model.MakeKvLayout(1, options.block_tokens, options.kv_dtype);
@@ -58,10 +59,10 @@ class Engine::Impl {
 
   ~Impl() {
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      absl::MutexLock lock(&mutex_);
       stopping_ = true;
     }
-    wake_.notify_one();
+    wake_.Signal();
     thread_.join();
   }
 
@@ -70,10 +71,10 @@ class Engine::Impl {
 
   void Post(std::function<void()> command) {
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      absl::MutexLock lock(&mutex_);
       commands_.push_back(std::move(command));
     }
-    wake_.notify_one();
+    wake_.Signal();
   }
   void PostFrame(PendingFrame frame) {
     Post([this, frame = std::make_shared<PendingFrame>(std::move(frame))] {
@@ -87,11 +88,11 @@ class Engine::Impl {
   void Cancel(SequenceId id, const absl::Status& status);
 
   EngineStats stats() const {
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     return stats_;
   }
   const EngineOptions& options() const { return options_; }
-  int64_t CachedTokens(absl::Span<const int32_t> prompt, const KvCodec* codec,
+  int64_t CachedTokens(absl::Span<const int32_t> prompt, const CodecSpec* codec,
                        const std::string& cache_salt) const {
     return blocks_.MatchedTokens(prompt, codec, cache_salt);
   }
@@ -116,13 +117,13 @@ class Engine::Impl {
   const std::unique_ptr<BlockPool> pool_;
   const RequestReader reader_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable wake_;
-  std::vector<std::function<void()>> commands_;  // guarded by mutex_
-  bool stopping_ = false;                        // guarded by mutex_
-  SequenceId next_id_ = 1;                       // guarded by mutex_
-  Admission admission_;                          // guarded by mutex_
-  EngineStats stats_;                            // guarded by mutex_
+  mutable absl::Mutex mutex_;
+  absl::CondVar wake_;
+  std::vector<std::function<void()>> commands_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  SequenceId next_id_ ABSL_GUARDED_BY(mutex_) = 1;
+  Admission admission_ ABSL_GUARDED_BY(mutex_);
+  EngineStats stats_ ABSL_GUARDED_BY(mutex_);
 
   SequenceMap sequences_;  // in order of admission
   EngineStats counters_;   // the engine thread's own copy of the counting fields
@@ -157,7 +158,7 @@ absl::StatusOr<SequenceId> Engine::Impl::Prefill(PrefillSpec spec,
 absl::StatusOr<SequenceId> Engine::Impl::Admit(std::unique_ptr<Sequence> sequence, const RequestSize& size) {
   SequenceId id = 0;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     id = next_id_;
     ALUDEL_RETURN_IF_ERROR(admission_.Admit(id, size));
     next_id_ += size.choices;
@@ -167,7 +168,7 @@ absl::StatusOr<SequenceId> Engine::Impl::Admit(std::unique_ptr<Sequence> sequenc
       Begin(std::move(*shared));
     });
   }
-  wake_.notify_one();
+  wake_.Signal();
   return id;
 }
 
@@ -177,8 +178,8 @@ void Engine::Impl::Loop() {
   while (true) {
     std::vector<std::function<void()>> commands;
     {
-      std::unique_lock<std::mutex> lock(mutex_);
-      if (!busy && commands_.empty() && !stopping_) wake_.wait_for(lock, kHeartbeat);
+      absl::MutexLock lock(&mutex_);
+      if (!busy && commands_.empty() && !stopping_) wake_.WaitWithTimeout(&mutex_, kHeartbeat);
       if (stopping_) break;
       commands.swap(commands_);
     }
@@ -196,7 +197,7 @@ void Engine::Impl::Loop() {
   // Late commands still hold obligations: sequences to end, frames to release.
   std::vector<std::function<void()>> late;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     late.swap(commands_);
   }
   for (const auto& command : late) command();
@@ -232,17 +233,20 @@ void Engine::Impl::FallBack(SequenceId id, const absl::Status& reason) {
 void Engine::Impl::FallBack(Sequence& sequence, const absl::Status& reason) {
   intake_.FallBack(sequence, reason);
   hedges_.Adopt(sequence, sequences_);
-  std::lock_guard<std::mutex> lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   admission_.FallBack(sequence.group->request);
 }
 
 void Engine::Impl::Hedge(SequenceId id, const absl::Status& reason) {
   const auto found = sequences_.find(id);
   if (found == sequences_.end() || !found->second->awaiting() || found->second->hedge != 0) return;
-  std::unique_lock<std::mutex> lock(mutex_);
-  const SequenceId hedge = next_id_++;
-  const int64_t promised = admission_.promised_blocks();
-  lock.unlock();
+  SequenceId hedge = 0;
+  int64_t promised = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    hedge = next_id_++;
+    promised = admission_.promised_blocks();
+  }
   hedges_.Begin(*found->second, hedge, reason, promised, sequences_);
 }
 
@@ -391,7 +395,7 @@ void Engine::Impl::Finish(SequenceId id, const absl::Status& status, FinishReaso
   const int ended = 1 + std::exchange(group.unforked, 0);
   group.open -= ended;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     admission_.End(group.request, ended);
   }
   PublishStats();
@@ -402,7 +406,7 @@ void Engine::Impl::PublishStats() {
   counters_.replays = runner_.replays();
   int64_t awaiting = 0;
   for (const auto& [id, sequence] : sequences_) awaiting += sequence->awaiting() ? 1 : 0;
-  std::lock_guard<std::mutex> lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   stats_ = counters_;
   stats_.running = static_cast<int64_t>(sequences_.size()) - awaiting - hedges_.running();
   stats_.waiting = awaiting;
@@ -470,7 +474,7 @@ void Engine::Hedge(SequenceId id, absl::Status reason) {
 void Engine::Cancel(SequenceId id, absl::Status status) {
   impl_->Post([impl = impl_.get(), id, status = std::move(status)] { impl->Cancel(id, status); });
 }
-int64_t Engine::CachedTokens(absl::Span<const int32_t> prompt, const KvCodec* codec,
+int64_t Engine::CachedTokens(absl::Span<const int32_t> prompt, const CodecSpec* codec,
                              const std::string& cache_salt) const {
   return impl_->CachedTokens(prompt, codec, cache_salt);
 }

@@ -82,7 +82,7 @@ struct GenerateSpec {
   // nothing arrives: the prompt's prefix is taken from the prefix cache in this format and the rest is
   // computed over it. If the cache holds less than `cached_tokens` by then, everything is computed, as if no
   // codec were set.
-  const KvCodec* codec = nullptr;
+  const DecoderFactory* codec = nullptr;
   int64_t handed_over_tokens = 0;
   int64_t cached_tokens = 0;
   int priority = 0;  // -kMaxPriority to kMaxPriority, lower goes first (scheduler.h says by how much)
@@ -97,7 +97,7 @@ struct PrefillSpec {
   std::vector<int32_t> prompt;  // tokens [0, token_end) are computed, and encoded from the recomputed head on
   int64_t token_end = 0;
   SteadyClock::time_point deadline = SteadyClock::time_point::max();
-  const KvCodec* codec = nullptr;
+  const EncoderFactory* codec = nullptr;
   // Owned by the caller; used from the engine thread until OnDone.
   FrameSink* sink = nullptr;
   int64_t encode_begin = 0;  // tokens before it are computed but not encoded: their frames exist already
@@ -148,7 +148,7 @@ class Engine {
 
   // Tokens at the start of a prompt that the prefix cache holds in this format (null: exact) for this salt
   // now, at most all but the last.
-  int64_t CachedTokens(absl::Span<const int32_t> prompt, const KvCodec* codec,
+  int64_t CachedTokens(absl::Span<const int32_t> prompt, const CodecSpec* codec,
                        const std::string& cache_salt) const;
 
   EngineStats stats() const;

@@ -18,9 +18,9 @@ EngineBlocks::EngineBlocks(const std::string& model_hash, const EngineOptions& o
       counters_(counters),
       cache_(options.prefix_cache ? std::make_unique<PrefixCache>(pool) : nullptr) {}
 
-Provenance EngineBlocks::ProvenanceOf(const KvCodec* codec, const std::string& cache_salt) const {
+Provenance EngineBlocks::ProvenanceOf(const CodecSpec* codec, const std::string& cache_salt) const {
   if (codec == nullptr) return {.model_hash = model_hash_, .salt = cache_salt};
-  return {model_hash_, codec->name(), codec->artifact_hash(), codec->recomputed_head_tokens(), cache_salt};
+  return {model_hash_, codec->name, codec->artifact_hash, codec->recomputed_head_tokens, cache_salt};
 }
 
 void EngineBlocks::Begin(Sequence& sequence, const SequenceMap& sequences) {
@@ -176,7 +176,7 @@ void EngineBlocks::CountQuery(Sequence& sequence) {
   counters_->prefix_hits += sequence.cached_tokens;
 }
 
-int64_t EngineBlocks::MatchedTokens(absl::Span<const int32_t> prompt, const KvCodec* codec,
+int64_t EngineBlocks::MatchedTokens(absl::Span<const int32_t> prompt, const CodecSpec* codec,
                                     const std::string& cache_salt) const {
   if (cache_ == nullptr || prompt.empty()) return 0;
   PrefixChain chain(ProvenanceOf(codec, cache_salt), block_tokens_);

@@ -17,7 +17,7 @@ KvTarget EngineIntake::Target(const Sequence& sequence) const {
           sequence.blocks.ids(),
           absl::MakeConstSpan(sequence.tokens).subspan(0, sequence.prompt_tokens),
           sequence.handed_over,
-          sequence.receiving->codec->recomputed_head_tokens()};
+          sequence.receiving->codec->spec().recomputed_head_tokens};
 }
 
 absl::Status EngineIntake::Begin(Sequence& sequence) {
@@ -49,8 +49,8 @@ absl::Status EngineIntake::Restart(Sequence& sequence) {
   sequence.clock.Charge(&sequence.times.await);
   Receiving& receiving = *sequence.receiving;
   ALUDEL_ASSIGN_OR_RETURN(receiving.decoder, receiving.codec->NewDecoder());
-  receiving.ledger = FrameLedger(receiving.codec->shipped_layers(),
-                                 static_cast<uint32_t>(receiving.codec->recomputed_head_tokens()),
+  receiving.ledger = FrameLedger(receiving.codec->spec().shipped_layers,
+                                 static_cast<uint32_t>(receiving.codec->spec().recomputed_head_tokens),
                                  static_cast<uint32_t>(sequence.handed_over));
   return Begin(sequence);
 }
@@ -91,10 +91,10 @@ absl::Status EngineIntake::ApplyOne(Sequence& sequence, const PendingFrame& fram
 absl::Status EngineIntake::Apply(Sequence& sequence, const PendingFrame& frame) {
   Receiving& receiving = *sequence.receiving;
   ALUDEL_RETURN_IF_ERROR(VerifyFrame(frame.header_bytes, frame.payload));
-  if (frame.header.kind != receiving.codec->kind()) {
-    return absl::DataLossError(absl::StrFormat("frame kind is %d, the ticket's format %s has %d",
-                                               static_cast<int>(frame.header.kind), receiving.codec->name(),
-                                               static_cast<int>(receiving.codec->kind())));
+  if (frame.header.kind != receiving.codec->spec().kind) {
+    return absl::DataLossError(absl::StrFormat(
+        "frame kind is %d, the ticket's format %s has %d", static_cast<int>(frame.header.kind),
+        receiving.codec->spec().name, static_cast<int>(receiving.codec->spec().kind)));
   }
   ALUDEL_RETURN_IF_ERROR(receiving.ledger.Add(frame.header.coverage));
   return receiving.decoder->Apply(frame.header.coverage, frame.payload, Target(sequence));

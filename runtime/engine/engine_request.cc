@@ -64,12 +64,12 @@ absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadGenerate(
   group->unforked = group->open - 1;
   auto sequence = std::make_unique<Sequence>(std::move(spec.prompt), max_completion, std::move(listener),
                                              std::move(group), /*choice=*/0, tokenizer_);
-  sequence->format = spec.codec;
+  if (spec.codec != nullptr) sequence->format = &spec.codec->spec();
   sequence->priority = spec.priority;
   sequence->cache_salt = std::move(spec.cache_salt);
   if (spec.codec != nullptr && spec.handed_over_tokens == 0) sequence->cached_wanted = spec.cached_tokens;
   if (spec.codec != nullptr && spec.handed_over_tokens > 0) {
-    const int64_t head = spec.codec->recomputed_head_tokens();
+    const int64_t head = spec.codec->spec().recomputed_head_tokens;
     if (spec.handed_over_tokens <= head || spec.handed_over_tokens >= sequence->prompt_tokens) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "tokens [%d, %d) of a prompt of %d handed over, want an end of %d to %d", head,
@@ -78,7 +78,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadGenerate(
     ALUDEL_ASSIGN_OR_RETURN(auto decoder, spec.codec->NewDecoder());
     sequence->receiving.emplace(
         Receiving{spec.codec, std::move(decoder),
-                  FrameLedger(spec.codec->shipped_layers(), static_cast<uint32_t>(head),
+                  FrameLedger(spec.codec->spec().shipped_layers, static_cast<uint32_t>(head),
                               static_cast<uint32_t>(spec.handed_over_tokens))});
     sequence->handed_over = spec.handed_over_tokens;
   }
@@ -99,7 +99,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadPrefill(
   }
   ALUDEL_ASSIGN_OR_RETURN(auto encoder, spec.codec->NewEncoder());
   sequence->encoder = std::make_unique<EncodingObserver>(
-      std::max(spec.encode_begin, spec.codec->recomputed_head_tokens()), std::move(encoder), spec.sink);
+      std::max(spec.encode_begin, spec.codec->spec().recomputed_head_tokens), std::move(encoder), spec.sink);
   sequence->prompt_end = spec.token_end;
   sequence->has_room = std::move(spec.has_room);
   sequence->cache_salt = std::move(spec.cache_salt);

@@ -46,7 +46,7 @@ class StageClock {
 
 // A handoff in progress.
 struct Receiving {
-  const KvCodec* codec = nullptr;
+  const DecoderFactory* codec = nullptr;
   std::unique_ptr<KvDecoder> decoder;
   FrameLedger ledger;
 };
@@ -112,10 +112,10 @@ struct Sequence {
   std::shared_ptr<SequenceListener> listener;
 
   BlockTable blocks;
-  bool running = false;             // has computed something since it was admitted or preempted
-  uint64_t last_step = 0;           // it was part of
-  const KvCodec* format = nullptr;  // whose tokens its cache begins with; null: exact
-  std::string cache_salt;           // the tenant whose cached prefixes it shares
+  bool running = false;               // has computed something since it was admitted or preempted
+  uint64_t last_step = 0;             // it was part of
+  const CodecSpec* format = nullptr;  // whose tokens its cache begins with; null: exact
+  std::string cache_salt;             // the tenant whose cached prefixes it shares
   std::optional<PrefixChain> chain;
   size_t inserted_blocks = 0;  // of `blocks`, those that the prefix cache knows
   bool queried = false;        // the prefix cache's counters know of it

@@ -34,17 +34,17 @@ double LayerFlops(const ModelConfig& config, int layers, int64_t begin, int64_t 
   return layers * (2.0 * weights * (last - first) + 4.0 * config.q_dim() * positions);
 }
 
-double MeanComputeShare(const ModelConfig& config, const KvCodec& codec,
+double MeanComputeShare(const ModelConfig& config, const DecoderFactory& codec,
                         const std::vector<double>& prompt_lengths) {
   const double head = 2.0 * config.hidden * config.vocab;
   double sum = 0;
   for (const double length : prompt_lengths) {
     const auto tokens = static_cast<int64_t>(length);
     const double prefill = LayerFlops(config, config.layers, 0, tokens) + head;
-    const TokenRange range = HandedOver(codec, tokens);
+    const TokenRange range = HandedOver(codec.spec(), tokens);
     const double whole = LayerFlops(config, config.layers, 0, range.begin) +
                          LayerFlops(config, config.layers, range.end, tokens) + head;
-    const double recompute = LayerFlops(config, codec.recomputed_layers(), range.begin, range.end);
+    const double recompute = LayerFlops(config, codec.spec().recomputed_layers, range.begin, range.end);
     const double decode = codec.flops_per_token() * static_cast<double>(range.tokens());
     sum += (whole + recompute + decode) / prefill;
   }

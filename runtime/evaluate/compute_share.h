@@ -16,7 +16,7 @@ double LayerFlops(const ModelConfig& config, int layers, int64_t begin, int64_t 
 // What the consumer computes before its first token over what local prefill would cost: recomputed layers,
 // recomputed tokens (the last prompt token among them) and reconstruction, averaged over prompts of
 // these lengths.
-double MeanComputeShare(const ModelConfig& config, const KvCodec& codec,
+double MeanComputeShare(const ModelConfig& config, const DecoderFactory& codec,
                         const std::vector<double>& prompt_lengths);
 
 // What a share of the consumer's local prefill pays for in an aludel format, encoding and decoding

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -11,6 +12,7 @@
 #include "runtime/codec/handoff.h"
 #include "runtime/evaluate/compute_share.h"
 #include "runtime/evaluate/evaluation_log.h"
+#include "runtime/evaluate/evaluation_tally.h"
 #include "runtime/evaluate/oracle.h"
 #include "runtime/evaluate/pair_under_test.h"
 #include "runtime/evaluate/questions.h"
@@ -24,37 +26,9 @@ namespace {
 constexpr int kBlockTokens = 16;
 constexpr size_t kMaxFileBytes = size_t{1} << 30;
 
-// What a format has shown so far.
-struct Contestant {
-  const FormatUnderTest* format = nullptr;
-  double bytes = 0;
-  double handed_over = 0;  // tokens
-  double encode_seconds = 0;
-  double reconstruct_seconds = 0;
-  std::vector<double> f1, em;                   // per question
-  std::vector<double> kl_sums, answer_lengths;  // per question
-  std::vector<double> kl, tv;                   // per answer token
-  std::vector<double> ppl;                      // per text
-  std::vector<LayerError> errors;               // per layer
-  std::vector<Share> shares;
-
-  void Add(const FormatRecord& record) {
-    bytes += record.bytes;
-    handed_over += static_cast<double>(record.handed_over);
-    encode_seconds += record.encode_seconds;
-    reconstruct_seconds += record.reconstruct_seconds;
-    f1.push_back(record.f1);
-    em.push_back(record.em);
-    const auto length = static_cast<double>(record.kl.size());
-    kl_sums.push_back(Mean(record.kl) * length);
-    answer_lengths.push_back(length);
-    kl.insert(kl.end(), record.kl.begin(), record.kl.end());
-    tv.insert(tv.end(), record.tv.begin(), record.tv.end());
-    errors.resize(std::max(errors.size(), record.errors.size()));
-    for (size_t i = 0; i < record.errors.size(); ++i) errors[i].Add(record.errors[i]);
-    for (const Share& share : record.shares) AddShare(share, &shares);
-  }
-};
+uint32_t Checksum(const std::string& text) {
+  return Crc32c(0, absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
+}
 
 absl::Status Cancelled() { return absl::CancelledError("evaluation was interrupted"); }
 
@@ -68,19 +42,19 @@ class Evaluation {
     std::vector<QuestionRecord> records;
     std::unique_ptr<EvaluationLog> log;
     if (!job_.log.empty()) {
-      ALUDEL_ASSIGN_OR_RETURN(const std::string description, Describe());
+      ALUDEL_ASSIGN_OR_RETURN(const std::string description, DescribeJob());
       ALUDEL_ASSIGN_OR_RETURN(log, EvaluationLog::Open(job_.log, description, job_.resume, &records));
     }
     const auto total = static_cast<int64_t>(questions_.size());
     records.resize(std::min(records.size(), questions_.size()));
     for (const QuestionRecord& record : records) ALUDEL_RETURN_IF_ERROR(Add(record));
     for (auto i = static_cast<int64_t>(records.size()); i < total; ++i) {
-      if (!progress_("questions", i, total, Scores())) return Cancelled();
+      if (!progress_("questions", i, total, tally_->Scores())) return Cancelled();
       ALUDEL_ASSIGN_OR_RETURN(const QuestionRecord record, AskQuestion(questions_[i]));
       if (log != nullptr) ALUDEL_RETURN_IF_ERROR(log->Append(record));
       ALUDEL_RETURN_IF_ERROR(Add(record));
     }
-    progress_("questions", total, total, Scores());
+    progress_("questions", total, total, tally_->Scores());
     ALUDEL_RETURN_IF_ERROR(ScoreTexts());
     return Report();
   }
@@ -94,29 +68,28 @@ class Evaluation {
           "--qa %s: entry %d is a text without a question; texts are measured by --text", job_.qa, i + 1));
     }
     ALUDEL_ASSIGN_OR_RETURN(pair_, PairUnderTest::Load(job_, device_));
-    for (const FormatUnderTest& format : pair_->formats()) contestants_.push_back({&format});
+    std::vector<std::string> names;
+    for (const FormatUnderTest& format : pair_->formats()) names.push_back(format.name);
+    tally_.emplace(std::move(names), job_.seed);
+    ppl_.resize(pair_->formats().size());
     ALUDEL_ASSIGN_OR_RETURN(meter_, LayerErrorMeter::Create(pair_->consumer(), pair_->consumer_pool()));
     return absl::OkStatus();
   }
 
   // What the records of this evaluation depend on, as one line.
-  absl::StatusOr<std::string> Describe() const {
+  absl::StatusOr<std::string> DescribeJob() const {
     ALUDEL_ASSIGN_OR_RETURN(const std::string qa, ReadFile(job_.qa, kMaxFileBytes));
     std::string manifest;
     if (!job_.codec.empty()) {
       ALUDEL_ASSIGN_OR_RETURN(manifest, ReadFile(job_.codec + "/" + kArtifactManifest, kMaxFileBytes));
     }
     std::vector<std::string> names;
-    for (const Contestant& contestant : contestants_) names.push_back(contestant.format->name);
+    for (const FormatUnderTest& format : pair_->formats()) names.push_back(format.name);
     return absl::StrFormat(
         "producer %s consumer %s codec %08x questions %08x %s chunk %d answers %d formats %s",
         pair_->producer().hash(), pair_->consumer().hash(), Checksum(manifest), Checksum(qa),
         Name(job_.weights.value_or(FormatOf(job_.compute))), job_.max_num_batched_tokens,
         job_.max_answer_tokens, absl::StrJoin(names, ","));
-  }
-
-  static uint32_t Checksum(const std::string& text) {
-    return Crc32c(0, absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
   }
 
   std::string Text(const std::vector<int32_t>& tokens) const {
@@ -145,9 +118,9 @@ class Evaluation {
     record.em = AnswerExactMatch(Text(oracle.tokens), question.answers);
 
     ALUDEL_ASSIGN_OR_RETURN(const std::vector<EncodedPrompt> encoded, pair_->EncodeAll(prompt, tokens));
-    for (size_t i = 0; i < contestants_.size(); ++i) {
-      ALUDEL_ASSIGN_OR_RETURN(FormatRecord shown, TryFormat(*contestants_[i].format, encoded[i], question,
-                                                            prompt, tokens, oracle, table));
+    for (size_t i = 0; i < encoded.size(); ++i) {
+      ALUDEL_ASSIGN_OR_RETURN(FormatRecord shown, TryFormat(pair_->formats()[i], encoded[i], question, prompt,
+                                                            tokens, oracle, table));
       record.formats.push_back(std::move(shown));
     }
     return record;
@@ -162,7 +135,7 @@ class Evaluation {
     record.shares = SplitBytes(encoded.frames, format.format, pair_->consumer().config());
     ALUDEL_ASSIGN_OR_RETURN(record.reconstruct_seconds,
                             pair_->Reconstruct(format, encoded.frames, prompt, tokens, table));
-    const TokenRange range = HandedOver(*format.decoder, tokens + 1);
+    const TokenRange range = HandedOver(format.decoder->spec(), tokens + 1);
     record.handed_over = range.tokens();
     ALUDEL_ASSIGN_OR_RETURN(record.errors, meter_->Measure(table.ids(), range.begin, range.end));
     ALUDEL_ASSIGN_OR_RETURN(
@@ -179,14 +152,11 @@ class Evaluation {
   }
 
   absl::Status Add(const QuestionRecord& record) {
-    if (record.formats.size() != contestants_.size()) {
+    if (record.formats.size() != pair_->formats().size()) {
       return absl::DataLossError(absl::StrFormat("%s: a record holds %d formats, want %d", job_.log,
-                                                 record.formats.size(), contestants_.size()));
+                                                 record.formats.size(), pair_->formats().size()));
     }
-    oracle_f1_.push_back(record.f1);
-    oracle_em_.push_back(record.em);
-    prompt_lengths_.push_back(static_cast<double>(record.prompt_tokens));
-    for (size_t i = 0; i < contestants_.size(); ++i) contestants_[i].Add(record.formats[i]);
+    tally_->Add(record);
     return absl::OkStatus();
   }
 
@@ -195,29 +165,18 @@ class Evaluation {
       ALUDEL_ASSIGN_OR_RETURN(TextNats nats,
                               ScoreText(*pair_, file, job_.text_windows, job_.window_tokens, progress_));
       texts_.push_back({std::filesystem::path(file).filename().string(), std::exp(Mean(nats.oracle))});
-      for (size_t i = 0; i < contestants_.size(); ++i) {
-        contestants_[i].ppl.push_back(std::exp(Mean(nats.formats[i])));
-      }
+      for (size_t i = 0; i < ppl_.size(); ++i) ppl_[i].push_back(std::exp(Mean(nats.formats[i])));
     }
     return absl::OkStatus();
-  }
-
-  // F1 so far, of the oracle and the first formats.
-  std::string Scores() const {
-    constexpr size_t kShown = 3;
-    std::string text = absl::StrFormat("F1 oracle %.3f", Mean(oracle_f1_));
-    for (size_t i = 0; i < std::min(kShown, contestants_.size()); ++i) {
-      absl::StrAppendFormat(&text, ", %s %.3f", contestants_[i].format->name, Mean(contestants_[i].f1));
-    }
-    return text;
   }
 
   // The loss that calibration measured for this consumer; nothing for what is not of preset aludel.
   std::optional<double> ExpectedKl(const ArtifactFormat& format) const {
     if (format.kind != ArtifactKind::kAludel) return std::nullopt;
     for (const ArtifactDecoder& decoder : format.decoders) {
-      if (decoder.consumer_hash == pair_->consumer().hash() && decoder.expected.has_value())
+      if (decoder.consumer_hash == pair_->consumer().hash() && decoder.expected.has_value()) {
         return decoder.expected->kl;
+      }
     }
     return std::nullopt;
   }
@@ -226,46 +185,23 @@ class Evaluation {
     const std::optional<double> own = ExpectedKl(format);
     if (!own.has_value()) return std::nullopt;
     int tier = 0;
-    for (const ArtifactFormat& other : pair_->manifest().formats)
+    for (const ArtifactFormat& other : pair_->manifest().formats) {
       tier += ExpectedKl(other).value_or(0) > *own ? 1 : 0;
+    }
     return tier;
   }
 
-  FormatResult Result(const Contestant& c, double raw_bytes) const {
-    const double prompt_tokens = Sum(prompt_lengths_);
-    FormatResult result;
-    const KvCodec& decoder = *c.format->decoder;
-    result.name = c.format->name;
-    if (const ArtifactFormat* const format = c.format->format; format != nullptr) {
-      result.tier = TierOf(*format);
-      result.max_kl = format->max_kl;
+  // What the pair and the artifact say of a format, beside its figures.
+  void Describe(const FormatUnderTest& format, FormatResult* result) const {
+    const CodecSpec& spec = format.decoder->spec();
+    if (format.format != nullptr) {
+      result->tier = TierOf(*format.format);
+      result->max_kl = format.format->max_kl;
     }
-    result.recomputed_tokens = 1 + decoder.recomputed_head_tokens() + decoder.recomputed_tail_tokens();
-    result.recomputed_layers = decoder.recomputed_layers();
-    result.consumer_compute_share = MeanComputeShare(pair_->consumer().config(), decoder, prompt_lengths_);
-    result.bytes_per_token = c.bytes / prompt_tokens;
-    result.bytes_vs_raw = c.bytes / raw_bytes;
-    result.f1 = Mean(c.f1);
-    result.f1_ci95 = BootstrapMean(c.f1, {}, job_.seed);
-    std::vector<double> loss = oracle_f1_;
-    for (size_t i = 0; i < loss.size(); ++i) loss[i] -= c.f1[i];
-    result.f1_loss_ci95 = BootstrapMean(loss, {}, job_.seed);
-    result.em = Mean(c.em);
-    result.kl = Mean(c.kl);
-    result.kl_ci95 = BootstrapMean(c.kl_sums, c.answer_lengths, job_.seed);
-    result.kl_p95 = Percentile(c.kl, 0.95);
-    result.tv = Mean(c.tv);
-    result.ppl = c.ppl;
-    if (c.encode_seconds > 0) result.encode_tokens_per_s = c.handed_over / c.encode_seconds;
-    if (c.reconstruct_seconds > 0) result.reconstruct_tokens_per_s = c.handed_over / c.reconstruct_seconds;
-    result.layer_errors = c.errors;
-    result.shares = c.shares;
-    for (Share& share : result.shares) share.bytes /= prompt_tokens;
-    return result;
-  }
-
-  static double Sum(const std::vector<double>& values) {
-    return Mean(values) * static_cast<double>(values.size());
+    result->recomputed_tokens = 1 + spec.recomputed_head_tokens + spec.recomputed_tail_tokens;
+    result->recomputed_layers = spec.recomputed_layers;
+    result->consumer_compute_share =
+        MeanComputeShare(pair_->consumer().config(), *format.decoder, tally_->prompt_lengths());
   }
 
   EvaluateReport Report() const {
@@ -276,17 +212,12 @@ class Evaluation {
     report.consumer_hash = pair_->consumer().hash();
     report.compute = Name(job_.compute);
     report.questions = static_cast<int64_t>(questions_.size());
-    report.prompt_tokens = static_cast<int64_t>(Sum(prompt_lengths_) + 0.5);
-    report.answer_tokens = static_cast<int64_t>(contestants_.front().kl.size());
-    report.oracle_f1 = Mean(oracle_f1_);
-    report.oracle_f1_ci95 = BootstrapMean(oracle_f1_, {}, job_.seed);
-    report.oracle_em = Mean(oracle_em_);
     report.texts = texts_;
-    // Raw bytes of all prompt tokens, without headers: a figure of the model, not of a format.
     const KvLayout layout = pair_->consumer().MakeKvLayout(1, kBlockTokens, DType::kBf16);
-    const double raw_bytes = Sum(prompt_lengths_) * static_cast<double>(layout.bytes_per_token());
-    for (const Contestant& contestant : contestants_) {
-      report.formats.push_back(Result(contestant, raw_bytes));
+    tally_->Fill(static_cast<double>(layout.bytes_per_token()), &report);
+    for (size_t i = 0; i < report.formats.size(); ++i) {
+      Describe(pair_->formats()[i], &report.formats[i]);
+      report.formats[i].ppl = ppl_[i];
     }
     return report;
   }
@@ -296,10 +227,10 @@ class Evaluation {
   const EvaluateProgress& progress_;
   std::vector<Question> questions_;
   std::unique_ptr<PairUnderTest> pair_;
-  std::vector<Contestant> contestants_;
+  std::optional<EvaluationTally> tally_;
   std::unique_ptr<LayerErrorMeter> meter_;
-  std::vector<double> oracle_f1_, oracle_em_, prompt_lengths_;
   std::vector<TextResult> texts_;
+  std::vector<std::vector<double>> ppl_;  // [formats][texts]
 };
 
 }  // namespace

@@ -24,7 +24,7 @@ class EncodingObserver : public LayerObserver {
 
   absl::Status OnLayer(const LayerSlice& slice) override {
     for (size_t i = 0; i < tasks_.size(); ++i) {
-      const auto part = ClipSlice(slice, tasks_[i].codec->recomputed_head_tokens(), tasks_[i].end);
+      const auto part = ClipSlice(slice, tasks_[i].codec->spec().recomputed_head_tokens, tasks_[i].end);
       if (!part.has_value()) continue;
       if (tasks_[i].seconds == nullptr) {
         ALUDEL_RETURN_IF_ERROR(encoders_[i]->Encode(*part, *tasks_[i].sink));
@@ -55,10 +55,10 @@ absl::StatusOr<absl::Span<uint8_t>> FrameStore::Reserve(size_t max_bytes) {
 absl::Status FrameStore::Commit(const FrameCoverage& coverage, size_t bytes) {
   ALUDEL_CHECK(bytes <= reserved_.size());
   FrameHeader header;
-  header.kind = codec_.kind();
+  header.kind = codec_.kind;
   header.sequence = static_cast<uint32_t>(frames_.size());
   header.coverage = coverage;
-  header.artifact = ArtifactPrefix(codec_.artifact_hash());
+  header.artifact = ArtifactPrefix(codec_.artifact_hash);
   StoredFrame frame;
   frame.payload.assign(reserved_.begin(), reserved_.begin() + static_cast<int64_t>(bytes));
   frame.header = EncodeFrameHeader(header, frame.payload);
@@ -80,17 +80,18 @@ absl::Status EncodePrompt(Transformer& producer, BlockPool& pool, absl::Span<con
   return RunTokens(producer, pool, table.ids(), ids, 0, tokens, &observer, nullptr);
 }
 
-absl::Status ApplyFrames(absl::Span<const StoredFrame> frames, const KvCodec& codec, const KvTarget& target) {
+absl::Status ApplyFrames(absl::Span<const StoredFrame> frames, const DecoderFactory& codec,
+                         const KvTarget& target) {
   ALUDEL_ASSIGN_OR_RETURN(const std::unique_ptr<KvDecoder> decoder, codec.NewDecoder());
   ALUDEL_RETURN_IF_ERROR(BeginHandoff(*decoder, target));
-  FrameLedger ledger(codec.shipped_layers(), static_cast<uint32_t>(target.begin),
+  FrameLedger ledger(codec.spec().shipped_layers, static_cast<uint32_t>(target.begin),
                      static_cast<uint32_t>(target.tokens));
   for (const StoredFrame& frame : frames) {
     ALUDEL_ASSIGN_OR_RETURN(const FrameHeader header, DecodeFrameHeader(frame.header));
     ALUDEL_RETURN_IF_ERROR(VerifyFrame(frame.header, frame.payload));
-    if (header.kind != codec.kind() || header.artifact != ArtifactPrefix(codec.artifact_hash())) {
+    if (header.kind != codec.spec().kind || header.artifact != ArtifactPrefix(codec.spec().artifact_hash)) {
       return absl::DataLossError(
-          absl::StrFormat("frame of kind %d is not of format \"%s\"", header.kind, codec.name()));
+          absl::StrFormat("frame of kind %d is not of format \"%s\"", header.kind, codec.spec().name));
     }
     ALUDEL_RETURN_IF_ERROR(ledger.Add(header.coverage));
     ALUDEL_RETURN_IF_ERROR(decoder->Apply(header.coverage, frame.payload, target));

@@ -25,7 +25,7 @@ struct StoredFrame {
 class FrameStore : public FrameSink {
  public:
   // `codec` gives kind and artifact, and must outlive the store.
-  explicit FrameStore(const KvCodec& codec) : codec_(codec) {}
+  explicit FrameStore(const CodecSpec& codec) : codec_(codec) {}
 
   absl::StatusOr<absl::Span<uint8_t>> Reserve(size_t max_bytes) override;
   absl::Status Commit(const FrameCoverage& coverage, size_t bytes) override;
@@ -35,7 +35,7 @@ class FrameStore : public FrameSink {
   size_t total_bytes() const { return total_bytes_; }
 
  private:
-  const KvCodec& codec_;
+  const CodecSpec& codec_;
   std::vector<uint8_t> reserved_;
   std::vector<StoredFrame> frames_;
   size_t total_bytes_ = 0;
@@ -43,7 +43,7 @@ class FrameStore : public FrameSink {
 
 // One encoder of a forward pass.
 struct EncodeTask {
-  const KvCodec* codec = nullptr;
+  const EncoderFactory* codec = nullptr;
   FrameSink* sink = nullptr;
   int64_t end = std::numeric_limits<int64_t>::max();  // tokens from here on are not encoded
   // The seconds spent inside it are added here. The model's stream is waited for before and behind, so that
@@ -58,6 +58,7 @@ absl::Status EncodePrompt(Transformer& producer, BlockPool& pool, absl::Span<con
 
 // Checks and applies serialized frames as a consumer does: header, checksum, kind, artifact, coverage, then
 // the decoder. DataLoss where they do not complete the handoff.
-absl::Status ApplyFrames(absl::Span<const StoredFrame> frames, const KvCodec& codec, const KvTarget& target);
+absl::Status ApplyFrames(absl::Span<const StoredFrame> frames, const DecoderFactory& codec,
+                         const KvTarget& target);
 
 }  // namespace aludel

@@ -8,6 +8,7 @@
 #include "runtime/tool/flag_set.h"
 #include "runtime/tool/machine_flags.h"
 #include "runtime/tool/progress.h"
+#include "runtime/tool/version.h"
 
 namespace aludel {
 namespace {
@@ -49,9 +50,10 @@ absl::Status Run(int argc, char** argv) {
   flags.Add("seed", "N", &seed, "of the bootstrap");
   flags.Add("resume", &job.resume, "go on with the interrupted evaluation in --out");
   machine.AddThreads(&flags);
+  flags.AddVersion(std::string("aludel-eval ") + kVersion);
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
-  if (flags.help_asked()) {
-    std::fputs(flags.Help().c_str(), stdout);
+  if (const auto answer = flags.Answer(); answer.has_value()) {
+    std::fputs(answer->c_str(), stdout);
     return absl::OkStatus();
   }
   if (job.producer.empty() || job.consumer.empty() || job.qa.empty() || out.empty()) {

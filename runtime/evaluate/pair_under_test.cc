@@ -59,10 +59,10 @@ absl::Status PairUnderTest::OpenFormats(const EvaluateJob& job) {
     FormatUnderTest format;
     if (const auto found = manifest_.Find(name); found.ok()) format.format = *found;
     if (std::find(controls.begin(), controls.end(), name) == controls.end()) {
-      ALUDEL_ASSIGN_OR_RETURN(format.encoder, OpenCodec(name, job.codec, CodecSide::kProducer, *producer_));
+      ALUDEL_ASSIGN_OR_RETURN(format.encoder, OpenEncoders(name, job.codec, *producer_));
     }
-    ALUDEL_ASSIGN_OR_RETURN(format.decoder, OpenCodec(name, job.codec, CodecSide::kConsumer, *consumer_));
-    format.name = format.decoder->name();
+    ALUDEL_ASSIGN_OR_RETURN(format.decoder, OpenDecoders(name, job.codec, *consumer_));
+    format.name = format.decoder->spec().name;
     formats_.push_back(std::move(format));
   }
   if (formats_.empty()) return absl::InvalidArgumentError("--formats names no format");
@@ -75,10 +75,11 @@ absl::StatusOr<std::vector<EncodedPrompt>> PairUnderTest::EncodeAll(absl::Span<c
   std::vector<EncodeTask> tasks;
   std::vector<EncodedPrompt> encoded(formats_.size());
   for (size_t i = 0; i < formats_.size(); ++i) {
-    const KvCodec* const encoder = formats_[i].encoder.get();
+    const EncoderFactory* const encoder = formats_[i].encoder.get();
     if (encoder == nullptr) continue;
-    stores[i] = std::make_unique<FrameStore>(*encoder);
-    tasks.push_back({encoder, stores[i].get(), HandedOver(*encoder, tokens + 1).end, &encoded[i].seconds});
+    stores[i] = std::make_unique<FrameStore>(encoder->spec());
+    tasks.push_back(
+        {encoder, stores[i].get(), HandedOver(encoder->spec(), tokens + 1).end, &encoded[i].seconds});
   }
   ALUDEL_RETURN_IF_ERROR(EncodePrompt(*producer_, *producer_pool_, ids, tokens, absl::MakeSpan(tasks)));
   for (size_t i = 0; i < formats_.size(); ++i) {
@@ -93,7 +94,7 @@ absl::StatusOr<double> PairUnderTest::Reconstruct(const FormatUnderTest& format,
                                                   const std::vector<StoredFrame>& frames,
                                                   absl::Span<const int32_t> ids, int64_t tokens,
                                                   const BlockTable& table) {
-  const TokenRange range = HandedOver(*format.decoder, tokens + 1);
+  const TokenRange range = HandedOver(format.decoder->spec(), tokens + 1);
   const KvTarget target{consumer_.get(), consumer_pool_.get(), table.ids(), ids, range.end, range.begin};
   const Clock::time_point start = Clock::now();
   if (range.tokens() > 0) ALUDEL_RETURN_IF_ERROR(ApplyFrames(frames, *format.decoder, target));

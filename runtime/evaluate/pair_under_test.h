@@ -21,8 +21,8 @@ namespace aludel {
 // One handoff format between the two models; a control has no encoder.
 struct FormatUnderTest {
   std::string name;
-  std::unique_ptr<KvCodec> encoder;  // null: a control
-  std::unique_ptr<KvCodec> decoder;
+  std::unique_ptr<EncoderFactory> encoder;  // null: a control
+  std::unique_ptr<DecoderFactory> decoder;
   const ArtifactFormat* format = nullptr;  // of the pair's manifest(); null: not of an artifact
 };
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "runtime/evaluate/plot.h"
+#include "runtime/tool/html_page.h"
 
 namespace aludel {
 namespace {

@@ -4,8 +4,6 @@
 #include <array>
 #include <cmath>
 
-#include "absl/strings/str_replace.h"
-
 namespace aludel {
 namespace {
 
@@ -18,10 +16,6 @@ constexpr std::array<const char*, 5> kDashes = {"none", "6 3", "2 3", "8 3 2 3",
 std::string Family(const std::string& label) { return label.substr(0, label.find('-')); }
 
 }  // namespace
-
-std::string EscapeHtml(const std::string& text) {
-  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
-}
 
 double PlotAxis::At(double value) const {
   if (log && value <= 0) return zero;

@@ -7,9 +7,6 @@ namespace aludel {
 
 // What the report's drawings share.
 
-// Text for HTML or SVG content and for quoted attributes.
-std::string EscapeHtml(const std::string& text);
-
 // Values to pixels.
 struct PlotAxis {
   bool log = false;

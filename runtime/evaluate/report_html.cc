@@ -1,37 +1,27 @@
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "runtime/evaluate/evaluate.h"
 #include "runtime/evaluate/layer_plots.h"
 #include "runtime/evaluate/pareto_plot.h"
 #include "runtime/evaluate/plot.h"
+#include "runtime/tool/html_page.h"
 
 namespace aludel {
 namespace {
 
-// No font, script or picture comes from anywhere else.
-constexpr char kHead[] = R"(<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<style>
-:root { color-scheme: light dark; --text: #1b1b1b; --soft: #666; --line: #e2e2e2; --page: #fff; }
-@media (prefers-color-scheme: dark) { :root { --text: #e8e8e8; --soft: #a0a0a0; --line: #3a3a3a; --page: #181818; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--page); margin: 2rem auto;
-       max-width: 1180px; padding: 0 1rem; }
-h1 { font-size: 1.35rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.05rem; margin: 0 0 .3rem; }
+constexpr char kStyle[] = R"(h2 { font-size: 1.05rem; margin: 0 0 .3rem; }
 p { color: var(--soft); margin: .3rem 0 1.5rem; }
 .plots { display: flex; flex-wrap: wrap; gap: 1.5rem; }
 section { flex: 1 1 480px; min-width: 0; }
 section p { margin-bottom: .5rem; font-size: 13px; }
-svg { width: 100%; height: auto; font: 12px system-ui, sans-serif; fill: var(--text); }
-.grid { stroke: var(--line); }
+svg { font: 12px system-ui, sans-serif; fill: var(--ink); }
 .axis { stroke: var(--soft); }
 .tick, .name { fill: var(--soft); }
-.label { paint-order: stroke; stroke: var(--page); stroke-width: 3px; }
+.label { paint-order: stroke; stroke: var(--ground); stroke-width: 3px; }
 .front { fill: none; stroke: var(--soft); stroke-width: 1.5; stroke-dasharray: 2 3; }
-.level { stroke: var(--text); stroke-dasharray: 6 4; }
+.level { stroke: var(--ink); stroke-dasharray: 6 4; }
 .band { fill: var(--soft); opacity: .12; }
 .whisker { stroke: currentColor; opacity: .6; }
 circle { fill: currentColor; }
@@ -48,12 +38,11 @@ h2.part { margin: 2.2rem 0 .2rem; }
 .panels h3 small { font-weight: 400; }
 .switches { display: flex; flex-wrap: wrap; gap: .1rem .9rem; font-size: 13px; margin: .4rem 0 1rem; }
 .switches label { display: flex; align-items: center; gap: .3rem; cursor: pointer; }
-.switches span { color: var(--text); }
+.switches span { color: var(--ink); }
 .switches svg { width: 26px; height: 8px; }
 .legend span { margin-right: 1rem; white-space: nowrap; }
 .legend i { display: inline-block; width: 11px; height: 11px; border-radius: 2px; margin-right: .35rem; }
 .errors section { flex-basis: 400px; }
-</style>
 )";
 
 std::string WithInterval(double value, const Interval& interval) {
@@ -168,10 +157,7 @@ std::string ReportHtml(const EvaluateReport& report) {
     f1.points.push_back({f.name, f.bytes_per_token, f.f1, f.f1_ci95});
     kl.points.push_back({f.name, f.bytes_per_token, f.kl, f.kl_ci95});
   }
-  const std::string pair = absl::StrCat(EscapeHtml(report.producer), " &rarr; ", EscapeHtml(report.consumer));
-  std::string html = absl::StrCat(kHead, "<title>", pair, "</title>\n</head>\n<body>\n<h1>", pair, "</h1>\n");
-  absl::StrAppendFormat(
-      &html,
+  std::string html = absl::StrFormat(
       "<p>%d questions, %d prompt tokens (all but the last of each handed over), %d oracle answer tokens, %s "
       "arithmetic. F1 and exact match as in SQuAD; KL(oracle || format) over the oracle's answer tokens; "
       "intervals are 95 %% bootstrap.</p>\n<div class=\"plots\">\n",
@@ -180,8 +166,11 @@ std::string ReportHtml(const EvaluateReport& report) {
       &html,
       Section(f1, "Up and left is better. Dotted: the Pareto front. Dashed: the consumer's local prefill."),
       Section(kl, "Down and left is better. Dotted: the Pareto front."), "</div>\n", Table(report),
-      TextTable(report), LayerErrors(report), Allocation(report), kSwitchScript, "</body>\n</html>\n");
-  return html;
+      TextTable(report), LayerErrors(report), Allocation(report), kSwitchScript);
+  return RenderPage({.title = absl::StrCat(report.producer, " \u2192 ", report.consumer),
+                     .width = "1180px",
+                     .style = kStyle,
+                     .body = std::move(html)});
 }
 
 }  // namespace aludel

@@ -13,6 +13,7 @@
 #include "runtime/status_macros.h"
 #include "runtime/tool/flag_set.h"
 #include "runtime/tool/machine_flags.h"
+#include "runtime/tool/version.h"
 
 namespace aludel {
 namespace {
@@ -82,9 +83,10 @@ absl::StatusOr<int> Run(int argc, char** argv) {
   machine.AddCompute(&flags, request.plan.compute, "arithmetic of the server");
   machine.AddWeights(&flags);
   flags.Add("json", &as_json, "print JSON, for scripts");
+  flags.AddVersion(std::string("aludel-inspect ") + kVersion);
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
-  if (flags.help_asked()) {
-    std::fputs(flags.Help().c_str(), stdout);
+  if (const auto answer = flags.Answer(); answer.has_value()) {
+    std::fputs(answer->c_str(), stdout);
     return 0;
   }
   if (request.directories.empty() && request.codec.empty()) {

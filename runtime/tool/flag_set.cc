@@ -60,8 +60,10 @@ absl::Status FlagSet::Set(const Flag& flag, const char* text) {
 
 absl::Status FlagSet::Parse(int argc, char** argv) {
   constexpr int kHelp = 1 << 16;
-  constexpr int kFirst = kHelp + 1;
+  constexpr int kVersionAsked = kHelp + 1;
+  constexpr int kFirst = kVersionAsked + 1;
   std::vector<option> options = {{"help", no_argument, nullptr, kHelp}};
+  if (!version_.empty()) options.push_back({"version", no_argument, nullptr, kVersionAsked});
   for (size_t i = 0; i < flags_.size(); ++i) {
     const int argument = flags_[i].kind == Kind::kSwitch ? no_argument : required_argument;
     options.push_back({flags_[i].name.c_str(), argument, nullptr, kFirst + static_cast<int>(i)});
@@ -71,8 +73,8 @@ absl::Status FlagSet::Parse(int argc, char** argv) {
   opterr = 0;
   int which = 0;
   while ((which = getopt_long(argc, argv, ":", options.data(), nullptr)) != -1) {
-    if (which == kHelp) {
-      help_ = true;
+    if (which == kHelp || which == kVersionAsked) {
+      (which == kHelp ? help_ : version_asked_) = true;
       return absl::OkStatus();
     }
     if (which == ':') return absl::InvalidArgumentError(absl::StrCat(argv[optind - 1], " needs a value"));
@@ -95,6 +97,12 @@ absl::Status FlagSet::Parse(int argc, char** argv) {
   return absl::OkStatus();
 }
 
+std::optional<std::string> FlagSet::Answer() const {
+  if (help_) return Help();
+  if (version_asked_) return version_ + "\n";
+  return std::nullopt;
+}
+
 std::string FlagSet::Help() const {
   std::string text = usage_ + "\n\n";
   if (arguments_ != nullptr) {
@@ -108,6 +116,8 @@ std::string FlagSet::Help() const {
         flag.default_text.empty() ? "" : absl::StrCat(" (default ", flag.default_text, ")");
     absl::StrAppendFormat(&text, "  %-26s %s%s\n", head, flag.help, fallback);
   }
+  if (!version_.empty())
+    absl::StrAppendFormat(&text, "  %-26s %s\n", "--version", "tell the version and end");
   return text;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,9 +27,14 @@ class FlagSet {
   void AddArguments(const char* placeholder, size_t max, std::vector<std::string>* value, const char* help);
   void AddList(const char* name, const char* placeholder, std::vector<std::string>* value, const char* help);
 
-  // InvalidArgument names the flag and what was found. Sets help_asked() for --help.
+  // --version, which answers with this line.
+  void AddVersion(const std::string& text) { version_ = text; }
+
+  // InvalidArgument names the flag and what was found. Stops at --help and --version.
   absl::Status Parse(int argc, char** argv);
   bool help_asked() const { return help_; }
+  // What --help or --version is to print; none where neither was asked for.
+  std::optional<std::string> Answer() const;
   std::string Help() const;
 
  private:
@@ -45,7 +51,9 @@ class FlagSet {
   std::string arguments_placeholder_, arguments_help_;
   std::vector<std::string>* arguments_ = nullptr;
   size_t max_arguments_ = 0;
+  std::string version_;  // "": no such flag
   bool help_ = false;
+  bool version_asked_ = false;
 };
 
 }  // namespace aludel

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -11,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "runtime/evaluate/plot.h"
 #include "runtime/evaluate/score.h"
+#include "runtime/tool/html_page.h"
 
 namespace aludel {
 namespace {
@@ -123,22 +125,13 @@ std::string Svg(const std::vector<LoadResult>& results) {
   return svg + "</svg>\n";
 }
 
-constexpr char kHead[] = R"(<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>%s</title>
-<style>
-:root { color-scheme: light dark; --ink: #22242a; --soft: #6c6f78; --line: #dcd9d2; --ground: #fff; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e6e3; --soft: #989ca6; --line: #343840; --ground: #17191d; } }
-body { background: var(--ground); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.25rem; } svg { width: 100%%; height: auto; }
-svg text { fill: var(--soft); font-size: 12px; } .grid { stroke: var(--line); }
+constexpr char kStyle[] = R"(svg text { fill: var(--soft); font-size: 12px; }
 path { fill: none; stroke-width: 2; } .ttft { stroke: #d9822b; } .itl { stroke: #3f8f88; } .e2e { stroke: #7a6fb0; }
 b.ttft, b.itl, b.e2e { display: inline-block; width: 1.4em; height: 3px; vertical-align: middle; margin-right: .4em; }
 b.ttft { background: #d9822b; } b.itl { background: #3f8f88; } b.e2e { background: #7a6fb0; }
-table { border-collapse: collapse; margin: 1rem 0; } td, th { padding: .2rem .9rem .2rem 0; text-align: right; font-variant-numeric: tabular-nums; }
+table { border-collapse: collapse; margin: 1rem 0; }
+td, th { padding: .2rem .9rem .2rem 0; text-align: right; font-variant-numeric: tabular-nums; }
 td:first-child, th:first-child { text-align: left; } th { color: var(--soft); font-weight: 400; }
-</style></head><body>
-<h1>%s</h1>
 )";
 
 }  // namespace
@@ -221,13 +214,12 @@ std::string DescribeLoad(const ordered_json& summary) {
 
 std::string LoadHtml(const ordered_json& summary, const std::vector<LoadResult>& results,
                      const std::string& title) {
-  std::string html = absl::StrFormat(kHead, EscapeHtml(title), EscapeHtml(title));
-  absl::StrAppendFormat(&html,
-                        "<p>%d of %d requests answered, %.2f a second; goodput %.2f a second.</p>\n%s<table>"
-                        "<tr><th>ms</th><th>p50</th><th>p90</th><th>p95</th><th>p99</th><th>max</th></tr>\n",
-                        summary["completed"].get<int64_t>(), summary["requests"].get<int64_t>(),
-                        summary["requests_per_second"].get<double>(),
-                        summary["goodput_per_second"].get<double>(), Svg(results));
+  std::string html = absl::StrFormat(
+      "<p>%d of %d requests answered, %.2f a second; goodput %.2f a second.</p>\n%s<table>"
+      "<tr><th>ms</th><th>p50</th><th>p90</th><th>p95</th><th>p99</th><th>max</th></tr>\n",
+      summary["completed"].get<int64_t>(), summary["requests"].get<int64_t>(),
+      summary["requests_per_second"].get<double>(), summary["goodput_per_second"].get<double>(),
+      Svg(results));
   for (const auto& [key, style, name] : {std::tuple{"ttft_ms", "ttft", "time to first token"},
                                          {"inter_token_ms", "itl", "between tokens"},
                                          {"e2e_ms", "e2e", "whole request"}}) {
@@ -237,7 +229,8 @@ std::string LoadHtml(const ordered_json& summary, const std::vector<LoadResult>&
     }
     html += "</tr>\n";
   }
-  return html + "</table>\n</body></html>\n";
+  html += "</table>\n";
+  return RenderPage({.title = title, .width = "46rem", .style = kStyle, .body = std::move(html)});
 }
 
 }  // namespace aludel

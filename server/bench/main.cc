@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "runtime/tool/version.h"
 #include "server/bench/commands.h"
 
 namespace aludel {
@@ -32,7 +33,7 @@ constexpr SubCommand kSubCommands[] = {
 std::string Usage() {
   std::string text =
       "aludel-bench SUB-COMMAND [FLAGS]: benchmarks of this machine. Each sub-command explains itself with "
-      "--help.\n\n";
+      "--help; --version tells which aludel-bench this is.\n\n";
   for (const SubCommand& command : kSubCommands) {
     absl::StrAppendFormat(&text, "  %-12s %s\n", command.name, command.summary);
   }
@@ -43,6 +44,10 @@ int Main(int argc, char** argv) {
   const absl::string_view name = argc > 1 ? argv[1] : "";
   if (name == "--help") {
     std::fputs(Usage().c_str(), stdout);
+    return 0;
+  }
+  if (name == "--version") {
+    absl::PrintF("aludel-bench %s\n", kVersion);
     return 0;
   }
   for (const SubCommand& command : kSubCommands) {

@@ -24,7 +24,7 @@ namespace aludel {
 // What every request of a decode server uses. Outlives all sessions.
 struct DecodeContext {
   const DecodeOptions* options = nullptr;
-  ModelHost* model = nullptr;
+  DecodeHost* model = nullptr;
   KvReceiver* receiver = nullptr;
   FrameArena* arena = nullptr;
   std::string receiver_address;
@@ -44,7 +44,7 @@ struct DecodeContext {
 // The names of this server's wire formats, best first.
 inline std::vector<std::string> FormatNames(const DecodeContext& context) {
   std::vector<std::string> names;
-  for (const auto& codec : context.model->codecs()) names.push_back(codec->name());
+  for (const auto& codec : context.model->codecs()) names.push_back(codec->spec().name);
   return names;
 }
 

@@ -157,7 +157,7 @@ absl::StatusOr<Plan> GenerateSession::ChoosePlan(const PlanRequest& wanted,
     return plan;
   }
   // The format's own recomputed tokens, beside what the operator wants computed here.
-  const TokenRange range = HandedOver(*context_.model->FindCodec(plan.format), wanted.prompt_tokens);
+  const TokenRange range = HandedOver(context_.model->FindCodec(plan.format)->spec(), wanted.prompt_tokens);
   plan.handed_over_tokens = std::min(plan.handed_over_tokens, range.end);
   if (plan.handed_over_tokens <= range.begin) return Plan{.reason = PlanReason::kShortPrompt};
   return plan;
@@ -167,7 +167,8 @@ int64_t GenerateSession::CachedEnough(const Plan& plan, absl::Span<const int32_t
   // The age of codes is not known here.
   if (max_staleness_ms_) return 0;
   const Engine& engine = context_.model->engine();
-  const int64_t cached = engine.CachedTokens(prompt, context_.model->FindCodec(plan.format), cache_salt_);
+  const int64_t cached =
+      engine.CachedTokens(prompt, &context_.model->FindCodec(plan.format)->spec(), cache_salt_);
   const int64_t worth_asking =
       std::max<int64_t>(context_.options->planner.min_remote_tokens, engine.options().block_tokens);
   return plan.handed_over_tokens - cached < worth_asking ? cached : 0;
@@ -208,9 +209,9 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
     ALUDEL_RETURN_IF_ERROR(CheckDeadline(plan));
   }
   if (plan.remote()) {
-    const KvCodec* codec = context_.model->FindCodec(plan.format);
+    const DecoderFactory* codec = context_.model->FindCodec(plan.format);
     absl::StatusOr<FrameExtent> reserved = context_.arena->Reserve(context_.model->HandoffWindow(
-        *codec, plan.handed_over_tokens, context_.options->handoff_window_bytes));
+        codec->spec(), plan.handed_over_tokens, context_.options->handoff_window_bytes));
     if (reserved.ok()) {
       extent = *std::move(reserved);
       spec.codec = codec;
@@ -230,7 +231,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
   if (plan.remote()) handoff_ = std::make_shared<Handoff>(context_, HandoffSpec(wanted, plan, spec));
   {
     const int64_t as_frames =
-        plan.remote() ? plan.handed_over_tokens - spec.codec->recomputed_head_tokens() : 0;
+        plan.remote() ? plan.handed_over_tokens - spec.codec->spec().recomputed_head_tokens : 0;
     absl::MutexLock lock(&mutex_);
     timeline_.Planned(plan, as_frames, spec.sampling.choices, MonotonicNow());
   }
@@ -261,7 +262,7 @@ Handoff::Spec GenerateSession::HandoffSpec(const PlanRequest& wanted, const Plan
   Handoff::Spec handoff{.request_id = request_id_,
                         .traceparent = trace_ ? trace_->handoff.ToTraceparent() : "",
                         .prompt = {spec.prompt.begin(), spec.prompt.begin() + plan.handed_over_tokens},
-                        .codec = spec.codec,
+                        .codec = &spec.codec->spec(),
                         .cache_salt = cache_salt_,
                         .max_staleness_ms = max_staleness_ms_,
                         .wanted = wanted,

@@ -47,7 +47,7 @@ A minimal configuration names a model; every setting with its default is in prot
 
 SIGTERM or SIGINT stops it gently, a second one at once.)";
 
-PrefillPool::Options PoolOptions(const DecodeOptions& options, const ModelHost& model,
+PrefillPool::Options PoolOptions(const DecodeOptions& options, const DecodeHost& model,
                                  const std::string& receiver_address) {
   PrefillPool::Options pool{.targets = options.prefill_targets,
                             .probe_interval = options.probe_interval,
@@ -58,14 +58,14 @@ PrefillPool::Options PoolOptions(const DecodeOptions& options, const ModelHost& 
                             .grpc_tls = options.grpc_tls};
   for (const auto& codec : model.codecs()) {
     v1::WireFormat format;
-    format.set_name(codec->name());
-    format.set_artifact_hash(codec->artifact_hash());
+    format.set_name(codec->spec().name);
+    format.set_artifact_hash(codec->spec().artifact_hash);
     pool.formats.push_back(std::move(format));
   }
   return pool;
 }
 
-absl::Status CheckPlanner(const DecodeOptions& options, const ModelHost& model) {
+absl::Status CheckPlanner(const DecodeOptions& options, const DecodeHost& model) {
   if (options.planner.format.empty() || model.FindCodec(options.planner.format) != nullptr) {
     return absl::OkStatus();
   }
@@ -82,9 +82,9 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   Trials trials;
   std::atomic<uint32_t> handoff_traces = 0;
 
-  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<ModelHost> model,
-                          ModelHost::Load(options.model, options.codec, CodecSide::kConsumer,
-                                          ReportLoading(options.model.directory)));
+  ALUDEL_ASSIGN_OR_RETURN(
+      std::unique_ptr<DecodeHost> model,
+      DecodeHost::Load(options.model, options.codec, ReportLoading(options.model.directory)));
   for (const PrefillSample& sample : model->prefill_samples()) {
     costs.ObserveLocal(sample.tokens, /*cached=*/0, {.prefill = sample.seconds, .ttft = sample.seconds});
   }

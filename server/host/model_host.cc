@@ -66,14 +66,12 @@ std::string Machine(bool cpu) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelOptions& options,
-                                                           const CodecOptions& codec_options, CodecSide side,
-                                                           const LoadProgress& progress) {
-  auto host = std::make_unique<ModelHost>();
+absl::Status ModelHost::Load(const ModelOptions& options, const CodecOptions& codec_options, OpenFormat open,
+                             const LoadProgress& progress) {
   // Small files first: a missing one is reported before gigabytes are loaded.
   ALUDEL_RETURN_IF_ERROR(ModelConfig::Load(options.directory).status());
   std::vector<std::string> warnings;
-  ALUDEL_ASSIGN_OR_RETURN(host->tokenizer_, Tokenizer::Load(options.directory, &warnings));
+  ALUDEL_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(options.directory, &warnings));
   for (const std::string& warning : warnings) spdlog::warn("{}", warning);
   std::vector<std::string> formats = codec_options.formats;
   if (formats.empty()) {
@@ -82,54 +80,44 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Load(const ModelOptions& o
     std::stable_partition(formats.begin(), formats.end(), [](const std::string& f) { return f != "raw"; });
   }
 
-  host->instructions_ = options.device.instructions;
-  ALUDEL_ASSIGN_OR_RETURN(host->device_, OpenDevice(options.device));
-  ALUDEL_ASSIGN_OR_RETURN(host->model_, LoadModel(host->device_.get(), options, progress));
-  ALUDEL_RETURN_IF_ERROR(host->OpenCodecs(formats, codec_options, side));
+  instructions_ = options.device.instructions;
+  ALUDEL_ASSIGN_OR_RETURN(device_, OpenDevice(options.device));
+  ALUDEL_ASSIGN_OR_RETURN(model_, LoadModel(device_.get(), options, progress));
+  ALUDEL_RETURN_IF_ERROR(OpenFormats(formats, codec_options, open));
 
   EngineOptions engine = options.engine;
   if (options.kv_bytes > 0) {
-    const size_t block_bytes =
-        host->model_->MakeKvLayout(1, engine.block_tokens, engine.kv_dtype).total_bytes();
+    const size_t block_bytes = model_->MakeKvLayout(1, engine.block_tokens, engine.kv_dtype).total_bytes();
     engine.kv_blocks = static_cast<int64_t>(options.kv_bytes / block_bytes);
     if (engine.kv_blocks == 0) {
       return absl::InvalidArgumentError(absl::StrCat("engine.kv_bytes: found ", options.kv_bytes,
                                                      ", want at least one block of ", block_bytes, " bytes"));
     }
   }
-  ALUDEL_ASSIGN_OR_RETURN(host->prefill_samples_, WarmUp(*host->model_));
-  const PrefillSample& longest = host->prefill_samples_.back();
+  ALUDEL_ASSIGN_OR_RETURN(prefill_samples_, WarmUp(*model_));
+  const PrefillSample& longest = prefill_samples_.back();
   spdlog::info("warm: prefill of {} tokens took {:.1f} ms", longest.tokens, 1e3 * longest.seconds);
-  ALUDEL_ASSIGN_OR_RETURN(host->engine_, Engine::Start(host->model_.get(), host->tokenizer_.get(), engine));
-  return host;
+  ALUDEL_ASSIGN_OR_RETURN(engine_, Engine::Start(model_.get(), tokenizer_.get(), engine));
+  return absl::OkStatus();
 }
 
-absl::Status ModelHost::OpenCodecs(const std::vector<std::string>& formats, const CodecOptions& options,
-                                   CodecSide side) {
+absl::Status ModelHost::OpenFormats(const std::vector<std::string>& formats, const CodecOptions& options,
+                                    OpenFormat open) {
   // Where the list is the artifact's own, a format fitted to other consumers alone is no mistake; an artifact
   // of which nothing fits this model is.
   const bool named = !options.formats.empty();
   absl::Status refused;
   bool any_fits = options.artifact.empty();
   for (const std::string& format : formats) {
-    absl::StatusOr<std::unique_ptr<KvCodec>> codec = OpenCodec(format, options.artifact, side, *model_);
-    if (!codec.ok()) {
-      if (named || !absl::IsFailedPrecondition(codec.status())) return codec.status();
-      refused = codec.status();
+    if (const absl::Status opened = open(format, *model_); !opened.ok()) {
+      if (named || !absl::IsFailedPrecondition(opened)) return opened;
+      refused = opened;
       spdlog::warn("format {} is not offered: {}", format, std::string(refused.message()));
       continue;
     }
     any_fits = any_fits || named || format != "raw";
-    codecs_.push_back(*std::move(codec));
   }
   return any_fits ? absl::OkStatus() : refused;
-}
-
-const KvCodec* ModelHost::FindCodec(absl::string_view name) const {
-  for (const auto& codec : codecs_) {
-    if (codec->name() == name) return codec.get();
-  }
-  return nullptr;
 }
 
 v1::ModelIdentity ModelHost::Identity() const {
@@ -181,31 +169,72 @@ absl::Duration ModelHost::EngineSilence() {
   return absl::FromChrono(now - std::max(layers_moved_, engine_->stats().last_progress));
 }
 
-size_t ModelHost::HandoffBytesBound(const KvCodec& codec, int64_t tokens) const {
+size_t ModelHost::HandoffBytesBound(const CodecSpec& codec, int64_t tokens) const {
   const int64_t chunk = engine_->options().max_num_batched_tokens;
   const int64_t chunks = 4 * ((tokens + chunk - 1) / chunk) + 4;
-  const auto& shipped = codec.shipped_layers();
+  const auto& shipped = codec.shipped_layers;
   const int64_t layers = std::count(shipped.begin(), shipped.end(), true);
   // Every frame may carry a constant part, at most what a frame of one token weighs, and the tag of its
   // cipher, and is padded to a line.
   constexpr size_t kPadding = 64 + FrameCipher::kTagBytes;
-  return layers * (codec.MaxFrameBytes(tokens) + chunks * (codec.MaxFrameBytes(1) + kPadding));
+  return layers * (codec.max_frame_bytes(tokens) + chunks * (codec.max_frame_bytes(1) + kPadding));
 }
 
-size_t ModelHost::StepFrameBound(const KvCodec& codec) const {
-  return FrameRing::Weight(codec.MaxFrameBytes(engine_->options().max_num_batched_tokens) +
+size_t ModelHost::StepFrameBound(const CodecSpec& codec) const {
+  return FrameRing::Weight(codec.max_frame_bytes(engine_->options().max_num_batched_tokens) +
                            FrameCipher::kTagBytes);
 }
 
-size_t ModelHost::StepBytesBound(const KvCodec& codec) const {
-  const auto& shipped = codec.shipped_layers();
+size_t ModelHost::StepBytesBound(const CodecSpec& codec) const {
+  const auto& shipped = codec.shipped_layers;
   return std::count(shipped.begin(), shipped.end(), true) * StepFrameBound(codec);
 }
 
-size_t ModelHost::HandoffWindow(const KvCodec& codec, int64_t tokens, size_t window) const {
+size_t ModelHost::HandoffWindow(const CodecSpec& codec, int64_t tokens, size_t window) const {
   constexpr size_t kSteps =
       4;  // one computed, one on its way, one reconstructed, one that the ring may waste
   return std::min(HandoffBytesBound(codec, tokens), std::max(window, kSteps * StepBytesBound(codec)));
 }
+
+namespace {
+
+absl::StatusOr<std::unique_ptr<EncoderFactory>> OpenSide(const std::string& format,
+                                                         const std::string& artifact,
+                                                         const Transformer& model, const EncoderFactory*) {
+  return OpenEncoders(format, artifact, model);
+}
+
+absl::StatusOr<std::unique_ptr<DecoderFactory>> OpenSide(const std::string& format,
+                                                         const std::string& artifact,
+                                                         const Transformer& model, const DecoderFactory*) {
+  return OpenDecoders(format, artifact, model);
+}
+
+}  // namespace
+
+template <typename Factory>
+absl::StatusOr<std::unique_ptr<CodecHost<Factory>>> CodecHost<Factory>::Load(
+    const ModelOptions& options, const CodecOptions& codec_options, const LoadProgress& progress) {
+  std::unique_ptr<CodecHost> host(new CodecHost);
+  const auto open = [&](const std::string& format, const Transformer& model) -> absl::Status {
+    ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<Factory> codec,
+                            OpenSide(format, codec_options.artifact, model, static_cast<Factory*>(nullptr)));
+    host->codecs_.push_back(std::move(codec));
+    return absl::OkStatus();
+  };
+  ALUDEL_RETURN_IF_ERROR(host->ModelHost::Load(options, codec_options, open, progress));
+  return host;
+}
+
+template <typename Factory>
+const Factory* CodecHost<Factory>::FindCodec(absl::string_view name) const {
+  for (const auto& codec : codecs_) {
+    if (codec->spec().name == name) return codec.get();
+  }
+  return nullptr;
+}
+
+template class CodecHost<EncoderFactory>;
+template class CodecHost<DecoderFactory>;
 
 }  // namespace aludel

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -13,7 +14,6 @@
 #include "aludel/v1/handoff.pb.h"
 #include "kernels/pinned_memory.h"
 #include "runtime/codec/codec.h"
-#include "runtime/codec/open_codec.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/engine_stats.h"
 #include "runtime/model/transformer.h"
@@ -26,21 +26,15 @@
 namespace aludel {
 
 // A model made ready to serve: device, weights, tokenizer, wire formats and the engine over them, destroyed
-// in the reverse of this order.
+// in the reverse of this order. A server has a PrefillHost or a DecodeHost, with its own side of each format.
 class ModelHost {
  public:
-  // `side`: which half of each wire format this server needs. `progress` hears of the weights' loading.
-  static absl::StatusOr<std::unique_ptr<ModelHost>> Load(const ModelOptions& options,
-                                                         const CodecOptions& codec_options, CodecSide side,
-                                                         const LoadProgress& progress = nullptr);
+  virtual ~ModelHost() = default;
 
   Engine& engine() { return *engine_; }
   const Engine& engine() const { return *engine_; }
   const ModelConfig& config() const { return model_->config(); }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
-  const std::vector<std::unique_ptr<KvCodec>>& codecs() const { return codecs_; }
-  // Null for a format this server does not have.
-  const KvCodec* FindCodec(absl::string_view name) const;
   // What prefill took when the model was warmed up.
   const std::vector<PrefillSample>& prefill_samples() const { return prefill_samples_; }
   // How this model is identified to peers.
@@ -56,14 +50,14 @@ class ModelHost {
   // Bound on the bytes of all frames of a handoff of `tokens` tokens, however the producer cuts its chunks
   // (within reason: a producer that cuts finer than a quarter of our chunk runs out of room and the prompt is
   // prefilled where it is decoded).
-  size_t HandoffBytesBound(const KvCodec& codec, int64_t tokens) const;
+  size_t HandoffBytesBound(const CodecSpec& codec, int64_t tokens) const;
   // Bound on what one step of the producer's engine adds to a window (FrameRing::Weight), and on one frame
   // of it.
-  size_t StepBytesBound(const KvCodec& codec) const;
-  size_t StepFrameBound(const KvCodec& codec) const;
+  size_t StepBytesBound(const CodecSpec& codec) const;
+  size_t StepFrameBound(const CodecSpec& codec) const;
   // Frame memory of one handoff: room for all frames where that is at most `window`, else room for a few
   // steps at once.
-  size_t HandoffWindow(const KvCodec& codec, int64_t tokens, size_t window) const;
+  size_t HandoffWindow(const CodecSpec& codec, int64_t tokens, size_t window) const;
   // Pins this memory while the result lives, which makes copies between device and frames fast, and logs the
   // path that frames take.
   std::unique_ptr<PinnedMemory> PinFrames(absl::Span<uint8_t> frames, const Transport& transport);
@@ -71,15 +65,23 @@ class ModelHost {
   // is destroyed.
   void StopEngine() { engine_.reset(); }
 
+ protected:
+  // Opens this server's side of one format.
+  using OpenFormat = absl::FunctionRef<absl::Status(const std::string& format, const Transformer& model)>;
+
+  ModelHost() = default;
+  // Once, before anything else.
+  absl::Status Load(const ModelOptions& options, const CodecOptions& codec_options, OpenFormat open,
+                    const LoadProgress& progress);
+
  private:
-  absl::Status OpenCodecs(const std::vector<std::string>& formats, const CodecOptions& options,
-                          CodecSide side);
+  absl::Status OpenFormats(const std::vector<std::string>& formats, const CodecOptions& options,
+                           OpenFormat open);
 
   std::string instructions_;  // as they were asked for
   std::unique_ptr<Device> device_;
   std::unique_ptr<Transformer> model_;
   std::unique_ptr<Tokenizer> tokenizer_;
-  std::vector<std::unique_ptr<KvCodec>> codecs_;
   std::vector<PrefillSample> prefill_samples_;
   std::unique_ptr<Engine> engine_;
   absl::Mutex mutex_;
@@ -87,5 +89,32 @@ class ModelHost {
   uint64_t layers_seen_ ABSL_GUARDED_BY(mutex_) = 0;
   std::chrono::steady_clock::time_point layers_moved_ ABSL_GUARDED_BY(mutex_);
 };
+
+// `Factory` is EncoderFactory or DecoderFactory.
+template <typename Factory>
+class CodecHost final : public ModelHost {
+ public:
+  // `progress` hears of the weights' loading.
+  static absl::StatusOr<std::unique_ptr<CodecHost>> Load(const ModelOptions& options,
+                                                         const CodecOptions& codec_options,
+                                                         const LoadProgress& progress = nullptr);
+  // The engine's sequences use the codecs.
+  ~CodecHost() override { StopEngine(); }
+
+  const std::vector<std::unique_ptr<Factory>>& codecs() const { return codecs_; }
+  // Null for a format this server does not have.
+  const Factory* FindCodec(absl::string_view name) const;
+
+ private:
+  CodecHost() = default;
+
+  std::vector<std::unique_ptr<Factory>> codecs_;
+};
+
+// A prefill server has no decoders, and a decode server no encoders.
+using PrefillHost = CodecHost<EncoderFactory>;
+using DecodeHost = CodecHost<DecoderFactory>;
+extern template class CodecHost<EncoderFactory>;
+extern template class CodecHost<DecoderFactory>;
 
 }  // namespace aludel

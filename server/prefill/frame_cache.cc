@@ -22,8 +22,8 @@ size_t Weight(absl::Span<const int32_t> tokens, const std::vector<CachedFrame>& 
 }
 
 // A consumer waits for every cell of a handoff: half a chunk would be worse than none.
-bool IsWhole(const KvCodec& codec, int64_t begin, int64_t end, const std::vector<CachedFrame>& frames) {
-  FrameLedger ledger(codec.shipped_layers(), static_cast<uint32_t>(begin), static_cast<uint32_t>(end));
+bool IsWhole(const CodecSpec& codec, int64_t begin, int64_t end, const std::vector<CachedFrame>& frames) {
+  FrameLedger ledger(codec.shipped_layers, static_cast<uint32_t>(begin), static_cast<uint32_t>(end));
   for (const CachedFrame& frame : frames) {
     if (!ledger.Add(frame.coverage).ok()) return false;
   }
@@ -32,11 +32,11 @@ bool IsWhole(const KvCodec& codec, int64_t begin, int64_t end, const std::vector
 
 }  // namespace
 
-FrameCache::Hash FrameCache::Root(const KvCodec& codec, absl::string_view salt) {
+FrameCache::Hash FrameCache::Root(const CodecSpec& codec, absl::string_view salt) {
   // Each field with its length in front, so that no two roots spell the same text.
   std::string text;
   for (const absl::string_view field :
-       {absl::string_view(codec.name()), absl::string_view(codec.artifact_hash()), salt}) {
+       {absl::string_view(codec.name), absl::string_view(codec.artifact_hash), salt}) {
     absl::StrAppend(&text, field.size(), ":", field, ":");
   }
   Hash hash;
@@ -67,7 +67,7 @@ FrameCache::Order::iterator FrameCache::FindChunk(const Hash& before, absl::Span
   return best;
 }
 
-FrameCache::Match FrameCache::Find(const KvCodec& codec, absl::string_view salt,
+FrameCache::Match FrameCache::Find(const CodecSpec& codec, absl::string_view salt,
                                    absl::Span<const int32_t> prompt, absl::Duration max_age) {
   Match match;
   if (max_bytes_ == 0) return match;
@@ -94,7 +94,7 @@ FrameCache::Match FrameCache::Find(const KvCodec& codec, absl::string_view salt,
   return match;
 }
 
-void FrameCache::Insert(const KvCodec& codec, absl::string_view salt, absl::Span<const int32_t> prompt,
+void FrameCache::Insert(const CodecSpec& codec, absl::string_view salt, absl::Span<const int32_t> prompt,
                         int64_t begin, std::vector<CachedFrame> frames) {
   if (max_bytes_ == 0) return;
   // A chunk is named by the end of its tokens: recomputed head tokens in front of its frames belong to it.
@@ -114,7 +114,7 @@ void FrameCache::Insert(const KvCodec& codec, absl::string_view salt, absl::Span
   }
   std::vector<Order::iterator> added;
   for (auto& [end, chunk_frames] : by_end) {
-    if (!IsWhole(codec, std::max(at, codec.recomputed_head_tokens()), end, chunk_frames)) break;
+    if (!IsWhole(codec, std::max(at, codec.recomputed_head_tokens), end, chunk_frames)) break;
     const absl::Span<const int32_t> tokens = prompt.subspan(at, end - at);
     const auto known = FindChunk(before, tokens, absl::InfinitePast());
     if (known != chunks_.end() && known->tokens.size() == tokens.size()) {

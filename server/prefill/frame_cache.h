@@ -44,12 +44,12 @@ class FrameCache {
     std::vector<Frames> chunks;  // their frames, in order
   };
   // The longest run of chunks that the prompt begins with, none of them added longer ago than `max_age`.
-  Match Find(const KvCodec& codec, absl::string_view salt, absl::Span<const int32_t> prompt,
+  Match Find(const CodecSpec& codec, absl::string_view salt, absl::Span<const int32_t> prompt,
              absl::Duration max_age = absl::InfiniteDuration());
 
   // Adds what an encoder made of tokens [begin, prompt.size()), [0, begin) being matched by Find before. From
   // the first chunk whose frames do not make a whole, nothing is kept.
-  void Insert(const KvCodec& codec, absl::string_view salt, absl::Span<const int32_t> prompt, int64_t begin,
+  void Insert(const CodecSpec& codec, absl::string_view salt, absl::Span<const int32_t> prompt, int64_t begin,
               std::vector<CachedFrame> frames);
 
   size_t max_bytes() const { return max_bytes_; }
@@ -76,7 +76,7 @@ class FrameCache {
   };
   using Order = std::list<Chunk>;  // most recently used first
 
-  static Hash Root(const KvCodec& codec, absl::string_view salt);
+  static Hash Root(const CodecSpec& codec, absl::string_view salt);
   static Hash Extend(const Hash& before, absl::Span<const int32_t> tokens);
   // The longest chunk of that time or later that follows `before` and that `rest` begins with,
   // or chunks_.end().

@@ -16,17 +16,17 @@ std::shared_ptr<KvSender> KvSender::Create(Spec spec, Metrics* metrics) {
 
 KvSender::KvSender(Spec spec, Metrics* metrics)
     : connection_(std::move(spec.connection)),
-      format_(spec.codec->name()),
+      format_(spec.codec->name),
       cipher_(std::move(spec.cipher)),
       on_room_(std::move(spec.on_room)),
       metrics_(metrics),
       record_times_(spec.record_times),
       ring_(std::move(spec.window)),
       credit_(spec.credit) {
-  header_.kind = spec.codec->kind();
+  header_.kind = spec.codec->kind;
   header_.ticket = spec.ticket;
   header_.epoch = spec.epoch;
-  header_.artifact = ArtifactPrefix(spec.codec->artifact_hash());
+  header_.artifact = ArtifactPrefix(spec.codec->artifact_hash);
 }
 
 bool KvSender::Fits(size_t weight, size_t frame) const {

@@ -60,7 +60,7 @@ class KvSender : public FrameSink, public std::enable_shared_from_this<KvSender>
     FrameExtent window;
     TicketId ticket = {};
     uint64_t epoch = 0;
-    const KvCodec* codec = nullptr;
+    const CodecSpec* codec = nullptr;
     std::unique_ptr<FrameCipher> cipher;      // null: frames leave as they are
     std::optional<uint64_t> credit = {};      // weight of the frames that may leave before a Grant; none: all
     bool record_times = false;                // for TakeTimes

@@ -57,9 +57,9 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   std::atomic<bool> draining = false;
   std::atomic<int64_t> runs_open = 0;
 
-  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<ModelHost> model,
-                          ModelHost::Load(options.model, options.codec, CodecSide::kProducer,
-                                          ReportLoading(options.model.directory)));
+  ALUDEL_ASSIGN_OR_RETURN(
+      std::unique_ptr<PrefillHost> model,
+      PrefillHost::Load(options.model, options.codec, ReportLoading(options.model.directory)));
   OtlpExporter traces({.endpoint = options.tracing.otlp_endpoint,
                        .service = "aludel-prefill",
                        .max_queue = static_cast<size_t>(options.tracing.max_queue)},

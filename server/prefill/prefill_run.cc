@@ -52,10 +52,10 @@ absl::Status PrefillRun::Admit(const v1::RunRequest& request) {
 absl::StatusOr<size_t> PrefillRun::ChooseWindow() {
   const ModelHost& model = *context_.model;
   const auto tokens = static_cast<int64_t>(spec_.prompt.size());
-  const size_t step = model.StepBytesBound(*spec_.codec);
-  const size_t frame = model.StepFrameBound(*spec_.codec);
-  size_t window = model.HandoffWindow(*spec_.codec, tokens, context_.options->handoff_window_bytes);
-  windowed_ = window < model.HandoffBytesBound(*spec_.codec, tokens);
+  const size_t step = model.StepBytesBound(spec_.codec->spec());
+  const size_t frame = model.StepFrameBound(spec_.codec->spec());
+  size_t window = model.HandoffWindow(spec_.codec->spec(), tokens, context_.options->handoff_window_bytes);
+  windowed_ = window < model.HandoffBytesBound(spec_.codec->spec(), tokens);
   if (spec_.credit) {
     windowed_ = true;
     if (*spec_.credit < step || spec_.receiver_window_bytes < *spec_.credit + frame) {
@@ -125,7 +125,7 @@ void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> con
                                                        .window = std::move(extent_),
                                                        .ticket = spec_.ticket,
                                                        .epoch = spec_.epoch,
-                                                       .codec = spec_.codec,
+                                                       .codec = &spec_.codec->spec(),
                                                        .cipher = std::move(spec_.cipher),
                                                        .credit = spec_.credit,
                                                        .record_times = spec_.frame_times,
@@ -152,7 +152,7 @@ void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> con
     timeline_.SendingBegan(MonotonicNow());
   }
   cached_ = CachedFrames(
-      context_.frame_cache->Find(*spec_.codec, spec_.cache_salt, spec_.prompt, spec_.max_staleness));
+      context_.frame_cache->Find(spec_.codec->spec(), spec_.cache_salt, spec_.prompt, spec_.max_staleness));
   SendCached();
 }
 
@@ -226,8 +226,8 @@ void PrefillRun::Compute(std::shared_ptr<KvSender> sender, int64_t cached_tokens
   SetLoad(static_cast<int64_t>(spec_.prompt.size()) - cached_tokens);
   std::function<bool()> has_room;
   if (windowed_) {
-    has_room = [sender, step = context_.model->StepBytesBound(*spec_.codec),
-                frame = context_.model->StepFrameBound(*spec_.codec)] {
+    has_room = [sender, step = context_.model->StepBytesBound(spec_.codec->spec()),
+                frame = context_.model->StepFrameBound(spec_.codec->spec())] {
       return sender->HasRoom(step, frame);
     };
   }
@@ -267,7 +267,7 @@ void PrefillRun::OnDone(const absl::Status& status, const SequenceResult& result
   if (status.ok() && recorder != nullptr) {
     context_.load->Computed(static_cast<int64_t>(spec_.prompt.size()) - result.cached_tokens,
                             result.times.prefill + result.times.encode);
-    context_.frame_cache->Insert(*spec_.codec, spec_.cache_salt, spec_.prompt, cached_tokens_,
+    context_.frame_cache->Insert(spec_.codec->spec(), spec_.cache_salt, spec_.prompt, cached_tokens_,
                                  recorder->TakeFrames());
   }
   std::shared_ptr<KvSender> sender;

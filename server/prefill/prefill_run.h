@@ -34,7 +34,7 @@ namespace aludel {
 // What every run of a prefill server uses. Outlives all runs.
 struct PrefillContext {
   const PrefillOptions* options = nullptr;
-  ModelHost* model = nullptr;
+  PrefillHost* model = nullptr;
   FrameArena* arena = nullptr;
   ConnectionCache* connections = nullptr;
   const ReceiverPolicy* receivers = nullptr;

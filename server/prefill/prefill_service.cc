@@ -48,8 +48,8 @@ grpc::ServerUnaryReactor* PrefillService::Describe(grpc::CallbackServerContext* 
   response->set_epoch(epoch_);
   for (const auto& codec : context_.model->codecs()) {
     v1::WireFormat* format = response->add_formats();
-    format->set_name(codec->name());
-    format->set_artifact_hash(codec->artifact_hash());
+    format->set_name(codec->spec().name);
+    format->set_artifact_hash(codec->spec().artifact_hash);
   }
   if (!receiver->empty()) {
     context_.connections->Get(*receiver, MonotonicNow() + context_.options->connect_timeout,

@@ -8,8 +8,8 @@
 
 namespace aludel {
 
-absl::StatusOr<RunSpec> ReadRunRequest(const v1::RunRequest& request,
-                                       absl::FunctionRef<const KvCodec*(absl::string_view)> find_codec) {
+absl::StatusOr<RunSpec> ReadRunRequest(
+    const v1::RunRequest& request, absl::FunctionRef<const EncoderFactory*(absl::string_view)> find_codec) {
   ALUDEL_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
   ALUDEL_RETURN_IF_ERROR(CheckCacheSalt(request.cache_salt()));
   RunSpec spec;
@@ -25,10 +25,10 @@ absl::StatusOr<RunSpec> ReadRunRequest(const v1::RunRequest& request,
     return absl::FailedPreconditionError(
         absl::StrCat("ticket.format: \"", ticket.format().name(), "\" is not a format of this server"));
   }
-  if (spec.codec->artifact_hash() != ticket.format().artifact_hash()) {
-    return absl::FailedPreconditionError(absl::StrCat("ticket.format: artifact of \"", spec.codec->name(),
-                                                      "\" is ", ticket.format().artifact_hash(),
-                                                      ", this server has ", spec.codec->artifact_hash()));
+  if (spec.codec->spec().artifact_hash != ticket.format().artifact_hash()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "ticket.format: artifact of \"", spec.codec->spec().name, "\" is ", ticket.format().artifact_hash(),
+        ", this server has ", spec.codec->spec().artifact_hash));
   }
   ALUDEL_ASSIGN_OR_RETURN(spec.cipher, FrameCipher::FromTicket(ticket.frame_key()));
   std::copy(ticket.id().begin(), ticket.id().end(), spec.ticket.begin());

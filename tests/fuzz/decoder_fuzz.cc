@@ -41,7 +41,8 @@ ScdDecoderWeights ScdWeights(const ModelConfig& config) {
   return layers;
 }
 
-std::unique_ptr<KvCodec> Aludel(LatentPacking packing, int recomputed_layers, const Transformer& model) {
+std::unique_ptr<DecoderFactory> Aludel(LatentPacking packing, int recomputed_layers,
+                                       const Transformer& model) {
   const ModelConfig& config = model.config();
   AludelShape shape;
   shape.recomputed_layers = recomputed_layers;
@@ -54,7 +55,7 @@ std::unique_ptr<KvCodec> Aludel(LatentPacking packing, int recomputed_layers, co
   group.grid = {0.1f, {1, 2, 4, 8, 12, 16}};
   group.linear = Small(outputs, side + 6);
   group.bias.resize(outputs);
-  return MakeAludelDecoderCodec("aludel", "", shape, {group}, model).value();
+  return MakeAludelDecoders("aludel", "", shape, {group}, model).value();
 }
 
 struct Fixture {
@@ -63,7 +64,7 @@ struct Fixture {
   std::unique_ptr<BlockPool> pool;
   BlockTable table;
   std::vector<int32_t> prompt;
-  std::vector<std::unique_ptr<KvCodec>> codecs;
+  std::vector<std::unique_ptr<DecoderFactory>> codecs;
 
   Fixture() {
     auto loaded = Transformer::Load(device.get(), kModel, {.compute = DType::kF32, .max_rows = 16});
@@ -76,9 +77,9 @@ struct Fixture {
     if (!table.Grow(*pool, kTokens + 1).ok()) std::abort();
     for (int i = 0; i <= kTokens; ++i) prompt.push_back(3 + i);
     for (const char* name : {"raw", "int8", "int4", "recompute-0-0", "recompute-1-1", "recompute-0-1"}) {
-      codecs.push_back(OpenCodec(name, "", CodecSide::kConsumer, *model).value());
+      codecs.push_back(OpenDecoders(name, "", *model).value());
     }
-    codecs.push_back(MakeScdDecoderCodec("scd", "", ScdWeights(model->config()), *model).value());
+    codecs.push_back(MakeScdDecoders("scd", "", ScdWeights(model->config()), *model).value());
     codecs.push_back(Aludel(LatentPacking::kFixed, -1, *model));
     codecs.push_back(Aludel(LatentPacking::kDeflate, -1, *model));
     codecs.push_back(Aludel(LatentPacking::kDeflate, 0, *model));
@@ -92,11 +93,14 @@ struct Fixture {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   static auto* const kFixture = new Fixture;
   if (size == 0) return 0;
-  const KvCodec& codec = *kFixture->codecs[bytes[0] % kFixture->codecs.size()];
+  const DecoderFactory& codec = *kFixture->codecs[bytes[0] % kFixture->codecs.size()];
   absl::Span<const uint8_t> rest(bytes + 1, size - 1);
-  const KvTarget target{
-      kFixture->model.get(),         kFixture->pool.get(), kFixture->table.ids(), kFixture->prompt, kTokens,
-      codec.recomputed_head_tokens()};
+  const KvTarget target{kFixture->model.get(),
+                        kFixture->pool.get(),
+                        kFixture->table.ids(),
+                        kFixture->prompt,
+                        kTokens,
+                        codec.spec().recomputed_head_tokens};
   const auto decoder = codec.NewDecoder();
   if (!decoder.ok() || !BeginHandoff(**decoder, target).ok()) std::abort();
   for (int frames = 0; rest.size() >= 7 && frames < 16; ++frames) {
@@ -105,7 +109,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
     const size_t length = std::min<size_t>(rest[5] | rest[6] << 8, rest.size() - 7);
     std::vector<uint8_t> payload(rest.begin() + 7, rest.begin() + 7 + static_cast<int64_t>(length));
     // Most random lengths are wrong ones: half of the frames get one that is right for some codecs.
-    if (fits) payload.resize(codec.MaxFrameBytes(coverage.tokens), rest[6]);
+    if (fits) payload.resize(codec.spec().max_frame_bytes(coverage.tokens), rest[6]);
     rest.remove_prefix(7 + length);
     (*decoder)->Apply(coverage, payload, target).IgnoreError();
   }

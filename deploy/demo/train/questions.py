@@ -16,8 +16,9 @@ import sys
 from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from generator import ATTRIBUTES, HOPS, Generator, Question
+from generator import Generator, Question
 from tokenizer import Tokenizer
+from wording import ATTRIBUTES, HOPS
 
 CHECKPOINTS = Path(__file__).resolve().parent.parent
 

@@ -21,7 +21,7 @@ namespace aludel {
 // read it as often as they like with bounded memory, and an interrupted calibration finds it again. A row is
 // bf16: K (before RoPE) and V of every layer, [K_0 V_0 K_1 V_1 ...], then H of layers [0, side_layers).
 //
-// The first `head` tokens of every prompt never travel (KvCodec::recomputed_head_tokens). Among them are
+// The first `head` tokens of every prompt never travel (CodecSpec::recomputed_head_tokens). Among them are
 // attention sinks, whose keys and values resemble no other token's; fits must not see them. Their rows lie
 // behind all others: rows [0, rows()) are the tokens that travel, prompt by prompt, and the head tokens of
 // all prompts follow from row rows() on.

@@ -38,13 +38,13 @@ class Experiment {
     ALUDEL_ASSIGN_OR_RETURN(e->producer_pool_, MakePool(producer, max_tokens));
     ALUDEL_ASSIGN_OR_RETURN(e->consumer_pool_, MakePool(consumer, max_tokens));
     ALUDEL_ASSIGN_OR_RETURN(e->reuse_encoder_,
-                            MakeScdEncoderCodec("reuse", "", candidates.reuse_encoder, producer));
+                            MakeScdEncoders("reuse", "", candidates.reuse_encoder, producer));
     ALUDEL_ASSIGN_OR_RETURN(e->patch_encoder_,
-                            MakeScdEncoderCodec("patch", "", candidates.patch_encoder, producer));
+                            MakeScdEncoders("patch", "", candidates.patch_encoder, producer));
     ALUDEL_ASSIGN_OR_RETURN(e->reuse_decoder_,
-                            MakeScdDecoderCodec("reuse", "", candidates.reuse_decoder, consumer));
+                            MakeScdDecoders("reuse", "", candidates.reuse_decoder, consumer));
     ALUDEL_ASSIGN_OR_RETURN(e->patch_decoder_,
-                            MakeScdDecoderCodec("patch", "", candidates.patch_decoder, consumer));
+                            MakeScdDecoders("patch", "", candidates.patch_decoder, consumer));
     ALUDEL_ASSIGN_OR_RETURN(e->reuse_, e->reuse_decoder_->NewDecoder());
     ALUDEL_ASSIGN_OR_RETURN(e->patch_, e->patch_decoder_->NewDecoder());
     return e;
@@ -60,8 +60,8 @@ class Experiment {
         RunTokens(consumer_, *consumer_pool_, table.ids(), prompt, 0, tokens, nullptr, nullptr));
     ALUDEL_ASSIGN_OR_RETURN(
         trial.oracle, AnswerGreedily(consumer_, *consumer_pool_, table.ids(), prompt, max_answer_tokens));
-    FrameStore reuse(*reuse_encoder_);
-    FrameStore patch(*patch_encoder_);
+    FrameStore reuse(reuse_encoder_->spec());
+    FrameStore patch(patch_encoder_->spec());
     EncodeTask tasks[] = {{reuse_encoder_.get(), &reuse}, {patch_encoder_.get(), &patch}};
     ALUDEL_RETURN_IF_ERROR(EncodePrompt(producer_, *producer_pool_, prompt, tokens, absl::MakeSpan(tasks)));
     trial.reuse = reuse.frames();
@@ -108,7 +108,8 @@ class Experiment {
   Transformer& producer_;
   Transformer& consumer_;
   std::unique_ptr<BlockPool> producer_pool_, consumer_pool_;
-  std::unique_ptr<KvCodec> reuse_encoder_, patch_encoder_, reuse_decoder_, patch_decoder_;
+  std::unique_ptr<EncoderFactory> reuse_encoder_, patch_encoder_;
+  std::unique_ptr<DecoderFactory> reuse_decoder_, patch_decoder_;
   std::unique_ptr<KvDecoder> reuse_, patch_;
   std::vector<Trial> trials_;
 };

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "runtime/codec/aludel/latent_packing.h"
+#include "runtime/codec/aludel/spec.h"
 #include "runtime/codec/coverage.h"
 #include "runtime/codec/outbox.h"
 #include "runtime/codec/scd/projector.h"
@@ -98,42 +98,24 @@ class AludelEncoder : public KvEncoder {
   std::unique_ptr<FrameOutbox> outbox_;
 };
 
-class AludelEncoderCodec : public KvCodec {
+double FlopsPerToken(const AludelShape& shape, const ModelConfig& config) {
+  double flops = 0;
+  for (const AludelGroup& group : shape.groups) {
+    const int64_t columns = group.layers * 2 * config.kv_dim() + (shape.has_side() ? config.hidden : 0);
+    flops += 2.0 * static_cast<double>(group.rank * columns);
+  }
+  return flops;
+}
+
+class AludelEncoderFactory : public EncoderFactory {
  public:
-  AludelEncoderCodec(std::string name, std::string hash, AludelShape shape, std::vector<PackedGroup> groups,
-                     std::unique_ptr<Projector> projector, const Transformer& model)
-      : name_(std::move(name)),
-        hash_(std::move(hash)),
+  AludelEncoderFactory(CodecSpec spec, AludelShape shape, std::vector<PackedGroup> groups,
+                       std::unique_ptr<Projector> projector, const Transformer& model)
+      : EncoderFactory(std::move(spec), FlopsPerToken(shape, model.config())),
         shape_(std::move(shape)),
         groups_(std::move(groups)),
         projector_(std::move(projector)),
-        model_(model),
-        shipped_(ShippedLayers(shape_, model.config().layers)) {}
-
-  const std::string& name() const override { return name_; }
-  const std::string& artifact_hash() const override { return hash_; }
-  FrameKind kind() const override { return FrameKind::kAludel; }
-  const std::vector<bool>& shipped_layers() const override { return shipped_; }
-  int recomputed_layers() const override { return std::max(0, shape_.recomputed_layers); }
-  int64_t recomputed_head_tokens() const override { return shape_.head_tokens; }
-  int64_t recomputed_tail_tokens() const override { return shape_.tail_tokens; }
-  double flops_per_token() const override {
-    const ModelConfig& config = model_.config();
-    double flops = 0;
-    for (const PackedGroup& group : groups_) {
-      const int64_t columns =
-          group.shape.layers * 2 * config.kv_dim() + (shape_.has_side() ? config.hidden : 0);
-      flops += 2.0 * static_cast<double>(group.shape.rank * columns);
-    }
-    return flops;
-  }
-  size_t MaxFrameBytes(int64_t tokens) const override {
-    size_t bytes = 0;
-    for (const PackedGroup& group : groups_) {
-      bytes = std::max(bytes, MaxPackedBytes(group.grid.bits, shape_.packing, tokens));
-    }
-    return bytes;
-  }
+        model_(model) {}
 
   absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {
     const int64_t max_rows = model_.options().max_rows;
@@ -151,27 +133,20 @@ class AludelEncoderCodec : public KvCodec {
                                            std::move(outbox));
   }
 
-  absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
-    return absl::FailedPreconditionError(
-        absl::StrCat("format \"", name_, "\" was opened for the producer and cannot decode"));
-  }
-
  private:
-  std::string name_;
-  std::string hash_;
   AludelShape shape_;
   std::vector<PackedGroup> groups_;
   std::unique_ptr<Projector> projector_;  // of all its encoders
   const Transformer& model_;
-  std::vector<bool> shipped_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<KvCodec>> MakeAludelEncoderCodec(std::string format, std::string artifact_hash,
-                                                                AludelShape shape,
-                                                                const AludelEncoderWeights& weights,
-                                                                const Transformer& model) {
+absl::StatusOr<std::unique_ptr<EncoderFactory>> MakeAludelEncoders(std::string format,
+                                                                   std::string artifact_hash,
+                                                                   AludelShape shape,
+                                                                   const AludelEncoderWeights& weights,
+                                                                   const Transformer& model) {
   ALUDEL_CHECK(weights.size() == shape.groups.size());
   const ModelConfig& config = model.config();
   const int64_t kv_dim = config.kv_dim();
@@ -195,8 +170,11 @@ absl::StatusOr<std::unique_ptr<KvCodec>> MakeAludelEncoderCodec(std::string form
   }
   ALUDEL_ASSIGN_OR_RETURN(auto projector,
                           Projector::Create(model, std::max<int64_t>(config.hidden, 2 * config.kv_dim())));
-  return std::make_unique<AludelEncoderCodec>(std::move(format), std::move(artifact_hash), std::move(shape),
-                                              std::move(groups), std::move(projector), model);
+  std::vector<LatentGrid> grids;
+  for (const PackedGroup& group : groups) grids.push_back(group.grid);
+  return std::make_unique<AludelEncoderFactory>(
+      AludelSpec(std::move(format), std::move(artifact_hash), shape, grids, config.layers), std::move(shape),
+      std::move(groups), std::move(projector), model);
 }
 
 }  // namespace aludel

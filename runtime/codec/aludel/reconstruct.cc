@@ -4,10 +4,10 @@
 #include <array>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/check.h"
 #include "runtime/codec/aludel/latent_packing.h"
+#include "runtime/codec/aludel/spec.h"
 #include "runtime/codec/coverage.h"
 #include "runtime/codec/scd/projector.h"
 #include "runtime/status_macros.h"
@@ -185,65 +185,42 @@ class AludelDecoder : public KvDecoder {
   Buffer side_;        // the model's compute type [handed-over tokens, hidden]
 };
 
-class AludelDecoderCodec : public KvCodec {
+double FlopsPerToken(const AludelShape& shape, const std::vector<PackedGroup>& groups,
+                     const ModelConfig& config) {
+  // K and V of the layer behind the recomputed ones come from the consumer's own projections.
+  double flops = shape.has_side() ? 2.0 * config.hidden * 2.0 * config.kv_dim() : 0.0;
+  for (const PackedGroup& group : groups) flops += group.FlopsPerToken();
+  return flops;
+}
+
+class AludelDecoderFactory : public DecoderFactory {
  public:
-  AludelDecoderCodec(std::string name, std::string hash, AludelShape shape, std::vector<PackedGroup> groups,
-                     DecoderMemory work, const Transformer& model)
-      : name_(std::move(name)),
-        hash_(std::move(hash)),
+  AludelDecoderFactory(CodecSpec spec, AludelShape shape, std::vector<PackedGroup> groups, DecoderMemory work,
+                       const Transformer& model)
+      : DecoderFactory(std::move(spec), FlopsPerToken(shape, groups, model.config())),
         shape_(std::move(shape)),
         groups_(std::move(groups)),
         work_(std::move(work)),
-        model_(model),
-        shipped_(ShippedLayers(shape_, model.config().layers)) {}
-
-  const std::string& name() const override { return name_; }
-  const std::string& artifact_hash() const override { return hash_; }
-  FrameKind kind() const override { return FrameKind::kAludel; }
-  const std::vector<bool>& shipped_layers() const override { return shipped_; }
-  int recomputed_layers() const override { return std::max(0, shape_.recomputed_layers); }
-  int64_t recomputed_head_tokens() const override { return shape_.head_tokens; }
-  int64_t recomputed_tail_tokens() const override { return shape_.tail_tokens; }
-  double flops_per_token() const override {
-    // K and V of the layer behind the recomputed ones come from the consumer's own projections.
-    const ModelConfig& config = model_.config();
-    double flops = shape_.has_side() ? 2.0 * config.hidden * 2.0 * config.kv_dim() : 0.0;
-    for (const PackedGroup& group : groups_) flops += group.FlopsPerToken();
-    return flops;
-  }
-  size_t MaxFrameBytes(int64_t tokens) const override {
-    size_t bytes = 0;
-    for (const PackedGroup& group : groups_) {
-      bytes = std::max(bytes, MaxPackedBytes(group.grid.bits, shape_.packing, tokens));
-    }
-    return bytes;
-  }
-
-  absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {
-    return absl::FailedPreconditionError(
-        absl::StrCat("format \"", name_, "\" was opened for the consumer and cannot encode"));
-  }
+        model_(model) {}
 
   absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
     return std::make_unique<AludelDecoder>(model_, shape_, groups_, work_);
   }
 
  private:
-  std::string name_;
-  std::string hash_;
   AludelShape shape_;
   std::vector<PackedGroup> groups_;
   DecoderMemory work_;
   const Transformer& model_;
-  std::vector<bool> shipped_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<KvCodec>> MakeAludelDecoderCodec(std::string format, std::string artifact_hash,
-                                                                AludelShape shape,
-                                                                const AludelDecoderWeights& weights,
-                                                                const Transformer& model) {
+absl::StatusOr<std::unique_ptr<DecoderFactory>> MakeAludelDecoders(std::string format,
+                                                                   std::string artifact_hash,
+                                                                   AludelShape shape,
+                                                                   const AludelDecoderWeights& weights,
+                                                                   const Transformer& model) {
   ALUDEL_CHECK(weights.size() == shape.groups.size());
   std::vector<PackedGroup> groups(weights.size());
   for (size_t g = 0; g < weights.size(); ++g) {
@@ -267,8 +244,11 @@ absl::StatusOr<std::unique_ptr<KvCodec>> MakeAludelDecoderCodec(std::string form
     ALUDEL_ASSIGN_OR_RETURN(group.bias, UploadFor(model, from.bias));
   }
   ALUDEL_ASSIGN_OR_RETURN(DecoderMemory work, MakeDecoderMemory(model, groups));
-  return std::make_unique<AludelDecoderCodec>(std::move(format), std::move(artifact_hash), std::move(shape),
-                                              std::move(groups), std::move(work), model);
+  std::vector<LatentGrid> grids;
+  for (const PackedGroup& group : groups) grids.push_back(group.grid);
+  return std::make_unique<AludelDecoderFactory>(
+      AludelSpec(std::move(format), std::move(artifact_hash), shape, grids, model.config().layers),
+      std::move(shape), std::move(groups), std::move(work), model);
 }
 
 }  // namespace aludel

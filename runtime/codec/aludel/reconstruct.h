@@ -11,10 +11,11 @@ namespace aludel {
 
 // The consumer's half of an aludel format (weights.h): Begin runs the recomputed layers over every token and
 // keeps their side information, Apply decodes one group of layers. `artifact_hash` names the encoder whose
-// latents it reads; `model` must outlive the codec. Shapes have been checked.
-absl::StatusOr<std::unique_ptr<KvCodec>> MakeAludelDecoderCodec(std::string format, std::string artifact_hash,
-                                                                AludelShape shape,
-                                                                const AludelDecoderWeights& weights,
-                                                                const Transformer& model);
+// latents it reads; `model` must outlive the factory. Shapes have been checked.
+absl::StatusOr<std::unique_ptr<DecoderFactory>> MakeAludelDecoders(std::string format,
+                                                                   std::string artifact_hash,
+                                                                   AludelShape shape,
+                                                                   const AludelDecoderWeights& weights,
+                                                                   const Transformer& model);
 
 }  // namespace aludel

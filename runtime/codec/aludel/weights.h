@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -33,7 +32,7 @@ struct AludelShape {
   // Layers that the consumer runs by itself over every token. It then has K and V of layer `recomputed_layers`
   // too, and H of that layer as side information. -1: none at all, every layer is coded.
   int recomputed_layers = -1;
-  // Tokens that the consumer computes itself, see KvCodec.
+  // Tokens that the consumer computes itself, see CodecSpec.
   int64_t head_tokens = 0;
   int64_t tail_tokens = 0;
   LatentPacking packing = LatentPacking::kDeflate;
@@ -41,15 +40,6 @@ struct AludelShape {
 
   bool has_side() const { return recomputed_layers >= 0; }
 };
-
-// Layers that arrive as frames, of a model of `layers`.
-inline std::vector<bool> ShippedLayers(const AludelShape& shape, int layers) {
-  std::vector<bool> shipped(layers, false);
-  for (const AludelGroup& group : shape.groups) {
-    std::fill_n(shipped.begin() + group.first_layer, group.layers, true);
-  }
-  return shipped;
-}
 
 // The quantizer of a group's latents.
 struct LatentGrid {

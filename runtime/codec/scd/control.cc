@@ -69,35 +69,29 @@ class ControlDecoder : public KvDecoder {
   Buffer kv_;  // f32 [PaddedRows(max_rows), 2 kv_dim]
 };
 
-class ControlCodec : public KvCodec {
+CodecSpec ControlSpec(std::string name, int recomputed_layers, size_t layers) {
+  return {.name = std::move(name),
+          .kind = FrameKind::kScd,
+          .shipped_layers = std::vector<bool>(layers, false),
+          .recomputed_layers = recomputed_layers,
+          .max_frame_bytes = [](int64_t) { return size_t{0}; }};
+}
+
+double FlopsPerToken(const ModelConfig& config, int recomputed_layers) {
+  const double predicted = config.layers - 1 - recomputed_layers;
+  // K and V of the layer behind the recomputed ones, and one map for every deeper layer.
+  return (predicted + 1) * 2.0 * config.hidden * 2.0 * config.kv_dim();
+}
+
+class ControlDecoderFactory : public DecoderFactory {
  public:
-  ControlCodec(std::string name, int recomputed_layers, std::vector<PackedLayer> layers,
-               std::unique_ptr<Projector> projector, const Transformer& model)
-      : name_(std::move(name)),
-        recomputed_layers_(recomputed_layers),
+  ControlDecoderFactory(std::string name, int recomputed_layers, std::vector<PackedLayer> layers,
+                        std::unique_ptr<Projector> projector, const Transformer& model)
+      : DecoderFactory(ControlSpec(std::move(name), recomputed_layers, layers.size()),
+                       FlopsPerToken(model.config(), recomputed_layers)),
         layers_(std::move(layers)),
         projector_(std::move(projector)),
-        model_(model),
-        shipped_(layers_.size(), false) {}
-
-  const std::string& name() const override { return name_; }
-  const std::string& artifact_hash() const override { return no_artifact_; }
-  FrameKind kind() const override { return FrameKind::kScd; }
-  const std::vector<bool>& shipped_layers() const override { return shipped_; }
-  int recomputed_layers() const override { return recomputed_layers_; }
-  int64_t recomputed_head_tokens() const override { return 0; }
-  int64_t recomputed_tail_tokens() const override { return 0; }
-  double flops_per_token() const override {
-    const ModelConfig& config = model_.config();
-    const double predicted = config.layers - 1 - recomputed_layers_;
-    // K and V of the layer behind the recomputed ones, and one map for every deeper layer.
-    return (predicted + 1) * 2.0 * config.hidden * 2.0 * config.kv_dim();
-  }
-  size_t MaxFrameBytes(int64_t) const override { return 0; }
-
-  absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {
-    return absl::FailedPreconditionError(absl::StrCat("\"", name_, "\" is a control: it encodes nothing"));
-  }
+        model_(model) {}
 
   absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
     const ModelConfig& config = model_.config();
@@ -107,32 +101,29 @@ class ControlCodec : public KvCodec {
                             device.Allocate(max_rows * config.hidden * SizeOf(model_.options().compute)));
     ALUDEL_ASSIGN_OR_RETURN(Buffer kv,
                             device.Allocate(PaddedRows(max_rows) * 2 * config.kv_dim() * sizeof(float)));
-    return std::make_unique<ControlDecoder>(model_, recomputed_layers_, layers_, *projector_, std::move(h),
-                                            std::move(kv));
+    return std::make_unique<ControlDecoder>(model_, spec().recomputed_layers, layers_, *projector_,
+                                            std::move(h), std::move(kv));
   }
 
  private:
-  std::string name_;
-  std::string no_artifact_;
-  int recomputed_layers_;
   std::vector<PackedLayer> layers_;
   std::unique_ptr<Projector> projector_;  // of all its decoders
   const Transformer& model_;
-  std::vector<bool> shipped_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<KvCodec>> MakeControlCodec(std::string name, const ControlWeights& weights,
-                                                          const Transformer& model) {
+absl::StatusOr<std::unique_ptr<DecoderFactory>> MakeControlDecoders(std::string name,
+                                                                    const ControlWeights& weights,
+                                                                    const Transformer& model) {
   std::vector<PackedLayer> layers(weights.layers.size());
   for (size_t i = weights.recomputed_layers + 1; i < layers.size(); ++i) {
     ALUDEL_ASSIGN_OR_RETURN(layers[i].kv, PackFor(model, weights.layers[i].kv));
     ALUDEL_ASSIGN_OR_RETURN(layers[i].bias, UploadFor(model, weights.layers[i].bias));
   }
   ALUDEL_ASSIGN_OR_RETURN(auto projector, Projector::Create(model, model.config().hidden));
-  return std::make_unique<ControlCodec>(std::move(name), weights.recomputed_layers, std::move(layers),
-                                        std::move(projector), model);
+  return std::make_unique<ControlDecoderFactory>(std::move(name), weights.recomputed_layers,
+                                                 std::move(layers), std::move(projector), model);
 }
 
 }  // namespace aludel

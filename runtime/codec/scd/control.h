@@ -9,8 +9,9 @@
 
 namespace aludel {
 
-// The codec can only decode, and its decoder does all its work in Begin.
-absl::StatusOr<std::unique_ptr<KvCodec>> MakeControlCodec(std::string name, const ControlWeights& weights,
-                                                          const Transformer& model);
+// Of a control, which has no encoder. Its decoders do all their work in Begin.
+absl::StatusOr<std::unique_ptr<DecoderFactory>> MakeControlDecoders(std::string name,
+                                                                    const ControlWeights& weights,
+                                                                    const Transformer& model);
 
 }  // namespace aludel

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "runtime/codec/coverage.h"
 #include "runtime/codec/outbox.h"
 #include "runtime/codec/scd/projector.h"
+#include "runtime/codec/scd/spec.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -83,58 +83,39 @@ class ScdEncoder : public KvEncoder {
   std::unique_ptr<FrameOutbox> outbox_;
 };
 
-class ScdEncoderCodec : public KvCodec {
+double FlopsPerToken(const std::vector<PackedLayer>& layers) {
+  double flops = 0;
+  for (const PackedLayer& layer : layers) flops += layer.flops_per_token();
+  return flops;
+}
+
+class ScdEncoderFactory : public EncoderFactory {
  public:
-  ScdEncoderCodec(std::string name, std::string hash, const Transformer& model,
-                  std::vector<PackedLayer> layers, EncoderMemory work)
-      : name_(std::move(name)),
-        hash_(std::move(hash)),
+  ScdEncoderFactory(std::string name, std::string hash, const Transformer& model,
+                    std::vector<PackedLayer> layers, EncoderMemory work)
+      : EncoderFactory(ScdSpec(std::move(name), std::move(hash), layers.size(), MaxRank(layers)),
+                       FlopsPerToken(layers)),
         model_(model),
         layers_(std::move(layers)),
-        work_(std::move(work)),
-        shipped_(layers_.size(), true) {}
-
-  const std::string& name() const override { return name_; }
-  const std::string& artifact_hash() const override { return hash_; }
-  FrameKind kind() const override { return FrameKind::kScd; }
-  const std::vector<bool>& shipped_layers() const override { return shipped_; }
-  int recomputed_layers() const override { return 0; }
-  int64_t recomputed_head_tokens() const override { return 0; }
-  int64_t recomputed_tail_tokens() const override { return 0; }
-  double flops_per_token() const override {
-    double flops = 0;
-    for (const PackedLayer& layer : layers_) flops += layer.flops_per_token();
-    return flops;
-  }
-  size_t MaxFrameBytes(int64_t tokens) const override {
-    return static_cast<size_t>(tokens * MaxRank(layers_)) * sizeof(Bf16);
-  }
+        work_(std::move(work)) {}
 
   absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {
     ALUDEL_ASSIGN_OR_RETURN(auto outbox,
-                            FrameOutbox::Create(model_, MaxFrameBytes(model_.options().max_rows)));
+                            FrameOutbox::Create(model_, spec().max_frame_bytes(model_.options().max_rows)));
     return std::make_unique<ScdEncoder>(model_, layers_, work_, std::move(outbox));
   }
 
-  absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
-    return absl::FailedPreconditionError(
-        absl::StrCat("format \"", name_, "\" was opened for the producer and cannot decode"));
-  }
-
  private:
-  std::string name_;
-  std::string hash_;
   const Transformer& model_;
   std::vector<PackedLayer> layers_;
   EncoderMemory work_;
-  std::vector<bool> shipped_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<KvCodec>> MakeScdEncoderCodec(std::string format, std::string artifact_hash,
-                                                             const ScdEncoderWeights& weights,
-                                                             const Transformer& model) {
+absl::StatusOr<std::unique_ptr<EncoderFactory>> MakeScdEncoders(std::string format, std::string artifact_hash,
+                                                                const ScdEncoderWeights& weights,
+                                                                const Transformer& model) {
   std::vector<PackedLayer> layers(weights.size());
   for (size_t i = 0; i < weights.size(); ++i) {
     layers[i].mode = weights[i].mode;
@@ -146,8 +127,8 @@ absl::StatusOr<std::unique_ptr<KvCodec>> MakeScdEncoderCodec(std::string format,
     }
   }
   ALUDEL_ASSIGN_OR_RETURN(EncoderMemory work, MakeEncoderMemory(model, layers));
-  return std::make_unique<ScdEncoderCodec>(std::move(format), std::move(artifact_hash), model,
-                                           std::move(layers), std::move(work));
+  return std::make_unique<ScdEncoderFactory>(std::move(format), std::move(artifact_hash), model,
+                                             std::move(layers), std::move(work));
 }
 
 }  // namespace aludel

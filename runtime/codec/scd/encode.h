@@ -11,10 +11,10 @@
 namespace aludel {
 
 // The producer's half of a semantic cache distillation format (Ma et al., "Semantic Cache Distillation", ICML
-// 2026): every layer of every chunk becomes one frame of bf16 codes, by one or two thin matrix products. The
-// codec can only encode. `weights` fit `model`: the caller has checked. Payload in FORMAT.md.
-absl::StatusOr<std::unique_ptr<KvCodec>> MakeScdEncoderCodec(std::string format, std::string artifact_hash,
-                                                             const ScdEncoderWeights& weights,
-                                                             const Transformer& model);
+// 2026): every layer of every chunk becomes one frame of bf16 codes, by one or two thin matrix products.
+// `weights` fit `model`: the caller has checked. Payload in FORMAT.md.
+absl::StatusOr<std::unique_ptr<EncoderFactory>> MakeScdEncoders(std::string format, std::string artifact_hash,
+                                                                const ScdEncoderWeights& weights,
+                                                                const Transformer& model);
 
 }  // namespace aludel

@@ -5,12 +5,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/check.h"
 #include "runtime/codec/coverage.h"
 #include "runtime/codec/scd/patch.h"
 #include "runtime/codec/scd/projector.h"
+#include "runtime/codec/scd/spec.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -136,56 +136,37 @@ class ScdDecoder : public KvDecoder {
   const DecoderMemory& work_;
 };
 
-class ScdDecoderCodec : public KvCodec {
+double FlopsPerToken(const std::vector<PackedLayer>& layers, const ModelConfig& config) {
+  double flops = 0;
+  for (const PackedLayer& layer : layers) flops += layer.FlopsPerToken(config);
+  return flops;
+}
+
+class ScdDecoderFactory : public DecoderFactory {
  public:
-  ScdDecoderCodec(std::string name, std::string hash, const Transformer& model,
-                  std::vector<PackedLayer> layers, DecoderMemory work)
-      : name_(std::move(name)),
-        hash_(std::move(hash)),
+  ScdDecoderFactory(std::string name, std::string hash, const Transformer& model,
+                    std::vector<PackedLayer> layers, DecoderMemory work)
+      : DecoderFactory(ScdSpec(std::move(name), std::move(hash), layers.size(), MaxRank(layers)),
+                       FlopsPerToken(layers, model.config())),
         model_(model),
         layers_(std::move(layers)),
-        work_(std::move(work)),
-        shipped_(layers_.size(), true) {}
-
-  const std::string& name() const override { return name_; }
-  const std::string& artifact_hash() const override { return hash_; }
-  FrameKind kind() const override { return FrameKind::kScd; }
-  const std::vector<bool>& shipped_layers() const override { return shipped_; }
-  int recomputed_layers() const override { return 0; }
-  int64_t recomputed_head_tokens() const override { return 0; }
-  int64_t recomputed_tail_tokens() const override { return 0; }
-  double flops_per_token() const override {
-    double flops = 0;
-    for (const PackedLayer& layer : layers_) flops += layer.FlopsPerToken(model_.config());
-    return flops;
-  }
-  size_t MaxFrameBytes(int64_t tokens) const override {
-    return static_cast<size_t>(tokens * MaxRank(layers_)) * sizeof(Bf16);
-  }
-
-  absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {
-    return absl::FailedPreconditionError(
-        absl::StrCat("format \"", name_, "\" was opened for the consumer and cannot encode"));
-  }
+        work_(std::move(work)) {}
 
   absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override {
     return std::make_unique<ScdDecoder>(model_, layers_, work_);
   }
 
  private:
-  std::string name_;
-  std::string hash_;
   const Transformer& model_;
   std::vector<PackedLayer> layers_;
   DecoderMemory work_;
-  std::vector<bool> shipped_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<KvCodec>> MakeScdDecoderCodec(std::string format, std::string artifact_hash,
-                                                             const ScdDecoderWeights& weights,
-                                                             const Transformer& model) {
+absl::StatusOr<std::unique_ptr<DecoderFactory>> MakeScdDecoders(std::string format, std::string artifact_hash,
+                                                                const ScdDecoderWeights& weights,
+                                                                const Transformer& model) {
   std::vector<PackedLayer> layers(weights.size());
   for (size_t i = 0; i < weights.size(); ++i) {
     PackedLayer& layer = layers[i];
@@ -201,8 +182,8 @@ absl::StatusOr<std::unique_ptr<KvCodec>> MakeScdDecoderCodec(std::string format,
     }
   }
   ALUDEL_ASSIGN_OR_RETURN(DecoderMemory work, MakeDecoderMemory(model, layers));
-  return std::make_unique<ScdDecoderCodec>(std::move(format), std::move(artifact_hash), model,
-                                           std::move(layers), std::move(work));
+  return std::make_unique<ScdDecoderFactory>(std::move(format), std::move(artifact_hash), model,
+                                             std::move(layers), std::move(work));
 }
 
 }  // namespace aludel

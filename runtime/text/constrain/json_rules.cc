@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/check.h"
+#include "nlohmann/json.hpp"
 #include "runtime/text/constrain/byte_tree.h"
 
 namespace aludel {
@@ -188,6 +189,33 @@ NodeId JsonRules::Array(Rule item, int64_t min_items, int64_t max_items, NodeId 
   }
   if (min_items == 0) ways.push_back(b.Literal("]", next));
   return b.Literal("[", Space(b.OneOf(ways)));
+}
+
+JsonRules::NodeId JsonRules::Object(const std::vector<Member>& members, std::optional<Rule> other,
+                                    NodeId next) {
+  const NodeId close = builder_->Literal("}", next);
+  // What follows when a member has been written, and when none has.
+  NodeId after = Space(close);
+  NodeId empty = close;
+  if (other.has_value()) {
+    std::vector<std::string> names;
+    for (const Member& member : members) names.push_back(member.name);
+    const NodeId end = builder_->ReturnNode();
+    const NodeId value = builder_->Literal(":", Space(builder_->Call(*other, end)));
+    const Rule member = builder_->MakeRule(StringExcept(names, value));
+    const Rule more = builder_->MakeRule(builder_->Literal(",", Space(builder_->Call(member, end))));
+    after = builder_->Repeat(more, 0, -1, after);
+    empty = builder_->OneOf({builder_->Call(member, after), close});
+  }
+  for (auto member = members.rbegin(); member != members.rend(); ++member) {
+    const std::string key =
+        nlohmann::json(member->name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    const NodeId first = builder_->Literal(key + ":", Space(builder_->Call(member->value, after)));
+    const NodeId another = builder_->Literal(",", Space(first));
+    after = member->needed ? another : builder_->OneOf({another, after});
+    empty = member->needed ? first : builder_->OneOf({first, empty});
+  }
+  return builder_->Literal("{", Space(empty));
 }
 
 void JsonRules::DefineAny() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,14 @@ class JsonRules {
   NodeId BoundedNumber(int64_t min, int64_t max, bool integers_at_min, bool integers_at_max, NodeId next);
   // [item, item, ...], with between min_items and max_items items (max_items < 0: any).
   NodeId Array(Rule item, int64_t min_items, int64_t max_items, NodeId next);
+  struct Member {
+    std::string name;
+    Rule value;
+    bool needed = false;
+  };
+  // {"name": value, ...}, members in this order, of which those that are not needed may be left out; then, where
+  // `other` is given, members with other names and values of this rule.
+  NodeId Object(const std::vector<Member>& members, std::optional<Rule> other, NodeId next);
   // Any JSON value; any JSON object.
   Rule any() const { return any_; }
   Rule any_object() const { return any_object_; }

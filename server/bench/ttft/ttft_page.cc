@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "runtime/evaluate/plot.h"
+#include "runtime/tool/html_page.h"
 
 namespace aludel {
 namespace {
@@ -15,23 +17,19 @@ namespace {
 constexpr double kWidth = 460, kHeight = 320;
 constexpr double kLeft = 62, kRight = 448, kTop = 10, kBottom = 272;
 
-constexpr char kHead[] = R"(<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>%s</title>
-<style>
-:root { color-scheme: light dark; --ink: #22242a; --soft: #6c6f78; --line: #dcd9d2; --ground: #fff; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e6e3; --soft: #989ca6; --line: #343840; --ground: #17191d; } }
-body { background: var(--ground); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.25rem; } h2 { font-size: 1.05rem; margin: 1.5rem 0 .3rem; } figcaption { color: var(--soft); }
+constexpr char kStyle[] =
+    R"(h2 { font-size: 1.05rem; margin: 1.5rem 0 .3rem; } figcaption { color: var(--soft); }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(22rem, 1fr)); gap: 1rem; } figure { margin: 0; }
-svg { width: 100%%; height: auto; } svg text { fill: var(--soft); font-size: 12px; } .grid { stroke: var(--line); }
+svg text { fill: var(--soft); font-size: 12px; }
 .series path { fill: none; stroke: currentColor; stroke-width: 2; } .series line { stroke: currentColor; }
 .series circle { fill: currentColor; } .key { margin-right: 1.2rem; white-space: nowrap; }
 .key svg { width: 2.2em; height: .8em; margin-right: .4em; } pre { overflow-x: auto; font-size: 12px; }
-</style></head><body>
-<h1>%s</h1>
-<p>Seconds from the request to the first token at the client: medians, with bars from the least to the most. "cold": the
-prefill server has never seen the prompt. "warm": it has all of its frames cached. Both axes are logarithmic.</p>
+)";
+
+constexpr char kIntroduction[] =
+    R"(<p>Seconds from the request to the first token at the client: medians, with bars from the
+least to the most. "cold": the prefill server has never seen the prompt. "warm": it has all of its frames cached. Both
+axes are logarithmic.</p>
 )";
 
 struct Point {
@@ -176,7 +174,7 @@ std::vector<Value> Distinct(const std::vector<TtftRow>& rows, Value TtftRow::*fi
 std::string TtftHtml(const std::vector<TtftRow>& rows, const std::string& title) {
   const std::vector<std::string> names = SeriesNames(rows);
   const std::vector<SeriesStyle> styles = StylesOf(names);
-  std::string html = absl::StrFormat(kHead, EscapeHtml(title), EscapeHtml(title)) + Key(names, styles);
+  std::string html = kIntroduction + Key(names, styles);
   absl::StrAppend(&html, "<h2>Against the prompt's length</h2>\n<div class=\"plots\">\n");
   for (const double link : Distinct(rows, &TtftRow::link)) {
     const auto all = SeriesOf(
@@ -195,8 +193,8 @@ std::string TtftHtml(const std::vector<TtftRow>& rows, const std::string& title)
   absl::StrAppend(
       &html,
       "</div>\n<h2>All figures</h2>\n<p>Milliseconds; the stages are those of the median request.</p>\n",
-      "<pre>", EscapeHtml(TtftTable(rows)), "</pre>\n</body></html>\n");
-  return html;
+      "<pre>", EscapeHtml(TtftTable(rows)), "</pre>\n");
+  return RenderPage({.title = title, .width = "64rem", .style = kStyle, .body = std::move(html)});
 }
 
 }  // namespace aludel

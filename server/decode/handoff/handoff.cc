@@ -93,7 +93,7 @@ void Handoff::CheckMove() {
     return;
   }
   context_.costs->ObserveOvertaken({.name = context_.prefill_pool->Snapshot()[target].name},
-                                   spec_.codec->name(), spec_.prompt, spec_.cache_salt, begin, now);
+                                   spec_.codec->name, spec_.prompt, spec_.cache_salt, begin, now);
   Fail(/*attempt=*/1, absl::AbortedError("another prefill server is expected to be sooner"));
 }
 
@@ -137,8 +137,8 @@ v1::RunRequest Handoff::MakeRun(const TicketId& id, const std::string& frame_key
   ticket->set_epoch(context_.receiver->epoch());
   ticket->set_receiver_address(context_.receiver_address);
   ticket->set_frame_key(frame_key);
-  ticket->mutable_format()->set_name(spec_.codec->name());
-  ticket->mutable_format()->set_artifact_hash(spec_.codec->artifact_hash());
+  ticket->mutable_format()->set_name(spec_.codec->name);
+  ticket->mutable_format()->set_artifact_hash(spec_.codec->artifact_hash);
   return run;
 }
 
@@ -380,7 +380,7 @@ void Handoff::WriteTrace() const {
   context_.timer->At(MonotonicNow() + kTraceDelay,
                      [trace = trace_, directory = context_.options->tracing.handoff_trace_directory,
                       number = context_.handoff_traces->fetch_add(1) % kMaxTraces, id = spec_.request_id,
-                      format = spec_.codec->name()] {
+                      format = spec_.codec->name] {
                        const std::string path = absl::StrFormat("%s/handoff-%03d.json", directory, number);
                        const std::string part = absl::StrCat(path, ".part");  // a reader sees whole files
                        std::ofstream file(part);

@@ -44,7 +44,7 @@ class Handoff : public TicketOwner, public std::enable_shared_from_this<Handoff>
     std::string request_id;
     std::string traceparent;      // "": none
     std::vector<int32_t> prompt;  // up to the last token that is handed over
-    const KvCodec* codec = nullptr;
+    const CodecSpec* codec = nullptr;
     std::string cache_salt;
     std::optional<uint64_t> max_staleness_ms;  // of codes from the prefill server's cache
     PlanRequest wanted;                        // what the request asked for, its format being the codec's

@@ -36,7 +36,7 @@ KvReceiver::KvReceiver(uint64_t epoch, Metrics* metrics, Clock clock)
 
 void KvReceiver::Open(TicketSpec spec) {
   auto ticket = std::make_shared<Ticket>(std::move(spec));
-  ticket->artifact = ArtifactPrefix(ticket->spec.codec->artifact_hash());
+  ticket->artifact = ArtifactPrefix(ticket->spec.codec->artifact_hash);
   absl::MutexLock lock(&mutex_);
   const TicketId id = ticket->spec.id;
   tickets_.emplace(id, std::move(ticket));
@@ -113,10 +113,10 @@ KvReceiver::Verdict KvReceiver::Judge(const FrameHeader& header, size_t payload_
     return lose(FrameDrop::kLength, absl::StrFormat("frame %d: payload is %d bytes, its header says %d",
                                                     header.sequence, payload_bytes, header.payload_bytes));
   }
-  if (header.kind != spec.codec->kind() || header.artifact != ticket->artifact) {
+  if (header.kind != spec.codec->kind || header.artifact != ticket->artifact) {
     return lose(FrameDrop::kFormat,
                 absl::StrFormat("frame %d: kind %d or its artifact is not the ticket's format %s",
-                                header.sequence, static_cast<int>(header.kind), spec.codec->name()));
+                                header.sequence, static_cast<int>(header.kind), spec.codec->name));
   }
   const uint64_t token_end = uint64_t{header.coverage.token_begin} + header.coverage.tokens;
   if (header.coverage.tokens == 0 || token_end > spec.tokens) {
@@ -124,7 +124,7 @@ KvReceiver::Verdict KvReceiver::Judge(const FrameHeader& header, size_t payload_
                 absl::StrFormat("frame %d: tokens [%d, %d), the ticket has %d", header.sequence,
                                 header.coverage.token_begin, token_end, spec.tokens));
   }
-  const size_t limit = spec.codec->MaxFrameBytes(header.coverage.tokens) +
+  const size_t limit = spec.codec->max_frame_bytes(header.coverage.tokens) +
                        (spec.cipher == nullptr ? 0 : FrameCipher::kTagBytes);
   if (payload_bytes > limit) {
     return lose(FrameDrop::kOversize,
@@ -226,7 +226,7 @@ void KvReceiver::Deliver(Incoming& frame, bool closed, FrameDrop drop, const abs
     TellLost(*frame.ticket, status);
     return;
   }
-  metrics_->CountFrame("received", frame.ticket->spec.codec->name(),
+  metrics_->CountFrame("received", frame.ticket->spec.codec->name,
                        frame.header_bytes.size() + frame.payload.size());
   const std::shared_ptr<TicketOwner> owner = frame.ticket->spec.owner.lock();
   if (owner == nullptr) return frame.ticket->Release(frame.payload.data());

@@ -31,7 +31,7 @@ namespace aludel {
 struct TicketSpec {
   TicketId id = {};
   absl::Time deadline;  // of the receiver's clock
-  const KvCodec* codec = nullptr;
+  const CodecSpec* codec = nullptr;
   uint32_t tokens = 0;  // frames may cover tokens [0, tokens)
   FrameExtent extent;   // payloads go here; room comes back as they are released
   // Set where the extent is smaller than all frames: the weight that may be under way at the beginning

@@ -4,7 +4,7 @@
 
 namespace aludel {
 
-// The web page at `/`: page.html, built into the binary.
+// The web page at `/`: page.html with page.css and page.js in it, built into the binary.
 extern const absl::string_view kPage;
 
 // It runs its own script, talks to its own origin, and cannot be framed.

@@ -7,7 +7,7 @@
 #include "runtime/codec/codec.h"
 #include "runtime/codec/open_codec.h"
 #include "runtime/evaluate/in_process_handoff.h"
-#include "tests/testing/recomputed_tokens_codec.h"
+#include "tests/testing/recomputed_tokens.h"
 #include "tests/testing/test_model.h"
 
 namespace aludel {
@@ -22,12 +22,13 @@ class RawHandoff : public ::testing::TestWithParam<DType> {
 
   RawHandoff()
       : consumer_("deploy/demo/chat", {.compute = GetParam(), .max_rows = 16}, DType::kBf16, 64),
-        codec_(OpenCodec("raw", "", CodecSide::kConsumer, consumer_.model()).value()),
-        store_(*codec_) {
+        encoders_(OpenEncoders("raw", "", consumer_.model()).value()),
+        decoders_(OpenDecoders("raw", "", consumer_.model()).value()),
+        store_(encoders_->spec()) {
     for (int i = 0; i < kTokens; ++i) prompt_.push_back(10 + 7 * i % 500);
     auto pool = BlockPool::Create(consumer_.device(), consumer_.model().MakeKvLayout(4, 16, DType::kBf16));
     producer_pool_ = *std::move(pool);
-    EncodeTask task{codec_.get(), &store_};
+    EncodeTask task{encoders_.get(), &store_};
     const absl::Status status =
         EncodePrompt(consumer_.model(), *producer_pool_, prompt_, kTokens - 1, absl::MakeSpan(&task, 1));
     EXPECT_TRUE(status.ok()) << status;
@@ -38,7 +39,8 @@ class RawHandoff : public ::testing::TestWithParam<DType> {
   }
 
   TestModel consumer_;
-  std::unique_ptr<KvCodec> codec_;
+  std::unique_ptr<EncoderFactory> encoders_;
+  std::unique_ptr<DecoderFactory> decoders_;
   std::vector<int32_t> prompt_;
   std::unique_ptr<BlockPool> producer_pool_;
   FrameStore store_;
@@ -58,7 +60,7 @@ TEST_P(RawHandoff, GivesTheLogitsOfTheConsumersOwnPrefill) {
   ASSERT_TRUE(RunTokens(consumer_.model(), consumer_.pool(), consumer_.table().ids(), other, 0, kTokens,
                         nullptr, nullptr)
                   .ok());
-  ASSERT_TRUE(ApplyFrames(store_.frames(), *codec_, Target()).ok());
+  ASSERT_TRUE(ApplyFrames(store_.frames(), *decoders_, Target()).ok());
   std::vector<float> handed_over;
   ASSERT_TRUE(RunTokens(consumer_.model(), consumer_.pool(), consumer_.table().ids(), prompt, kTokens - 1,
                         kTokens, nullptr, &handed_over)
@@ -77,23 +79,24 @@ TEST_P(RawHandoff, BytesAreHeadersAndTwoPlanesPerLayer) {
 TEST_P(RawHandoff, FramesMayComeInAnyOrder) {
   std::vector<StoredFrame> frames = store_.frames();
   std::reverse(frames.begin(), frames.end());
-  EXPECT_TRUE(ApplyFrames(frames, *codec_, Target()).ok());
+  EXPECT_TRUE(ApplyFrames(frames, *decoders_, Target()).ok());
 }
 
 TEST_P(RawHandoff, MissingFrameIsNoticed) {
   std::vector<StoredFrame> frames = store_.frames();
   frames.pop_back();
-  EXPECT_THAT(ApplyFrames(frames, *codec_, Target()).ToString(), HasSubstr("misses 4 (layer, token) cells"));
+  EXPECT_THAT(ApplyFrames(frames, *decoders_, Target()).ToString(),
+              HasSubstr("misses 4 (layer, token) cells"));
 }
 
 TEST_P(RawHandoff, RepeatedFrameIsRefused) {
   std::vector<StoredFrame> frames = store_.frames();
   frames.push_back(frames.front());
-  EXPECT_EQ(ApplyFrames(frames, *codec_, Target()).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(ApplyFrames(frames, *decoders_, Target()).code(), absl::StatusCode::kAlreadyExists);
 }
 
 TEST_P(RawHandoff, PayloadOfTheWrongLengthNamesBoth) {
-  const auto decoder = codec_->NewDecoder().value();
+  const auto decoder = decoders_->NewDecoder().value();
   ASSERT_TRUE(decoder->Begin(Target()).ok());
   const std::vector<uint8_t> payload(10);
   EXPECT_THAT(decoder->Apply({0, 1, 0, 0, 2}, payload, Target()).ToString(),
@@ -101,7 +104,7 @@ TEST_P(RawHandoff, PayloadOfTheWrongLengthNamesBoth) {
 }
 
 TEST_P(RawHandoff, FrameBeyondTheTargetIsRefused) {
-  const auto decoder = codec_->NewDecoder().value();
+  const auto decoder = decoders_->NewDecoder().value();
   const std::vector<uint8_t> payload(512);
   for (const FrameCoverage& bad :
        std::vector<FrameCoverage>{{8, 1, 0, 0, 1}, {0, 1, 0, 36, 1}, {0, 2, 0, 0, 1}, {0, 1, 1, 0, 1}}) {
@@ -111,13 +114,13 @@ TEST_P(RawHandoff, FrameBeyondTheTargetIsRefused) {
 
 // The same model with five recomputed tokens at the head and three before the last: what travels lies between.
 TEST_P(RawHandoff, RecomputedTokensAreComputedAndNeverShipped) {
-  const RecomputedTokensCodec codec(OpenCodec("raw", "", CodecSide::kConsumer, consumer_.model()).value(), 5,
-                                    3);
-  const TokenRange range = HandedOver(codec, kTokens);
+  const RecomputedTokensEncoders encoders(OpenEncoders("raw", "", consumer_.model()).value(), 5, 3);
+  const RecomputedTokensDecoders decoders(OpenDecoders("raw", "", consumer_.model()).value(), 5, 3);
+  const TokenRange range = HandedOver(encoders.spec(), kTokens);
   ASSERT_EQ(range.begin, 5);
   ASSERT_EQ(range.end, kTokens - 4);
-  FrameStore store(codec);
-  EncodeTask task{&codec, &store, range.end};
+  FrameStore store(encoders.spec());
+  EncodeTask task{&encoders, &store, range.end};
   const absl::Span<const int32_t> prompt = prompt_;
   ASSERT_TRUE(
       EncodePrompt(consumer_.model(), *producer_pool_, prompt, kTokens - 1, absl::MakeSpan(&task, 1)).ok());
@@ -137,20 +140,21 @@ TEST_P(RawHandoff, RecomputedTokensAreComputedAndNeverShipped) {
   KvTarget target = Target();
   target.begin = range.begin;
   target.tokens = range.end;
-  ASSERT_TRUE(ApplyFrames(store.frames(), codec, target).ok());
+  ASSERT_TRUE(ApplyFrames(store.frames(), decoders, target).ok());
   ASSERT_TRUE(run(range.end, kTokens, &handed_over).ok());
   EXPECT_EQ(own, handed_over);
 
   // Frames that reach into the head are refused.
-  EXPECT_THAT(ApplyFrames(store_.frames(), codec, target).ToString(), HasSubstr("the handoff has [5, 33)"));
+  EXPECT_THAT(ApplyFrames(store_.frames(), decoders, target).ToString(),
+              HasSubstr("the handoff has [5, 33)"));
   const std::vector<uint8_t> payload(512);
-  const auto decoder = codec.NewDecoder().value();
+  const auto decoder = decoders.NewDecoder().value();
   EXPECT_EQ(decoder->Apply({0, 1, 0, 4, 1}, payload, target).code(), absl::StatusCode::kDataLoss);
 }
 
 TEST(HandedOver, IsEmptyWhereRecomputedTokensLeaveNothing) {
   TestModel model("deploy/demo/chat", {}, DType::kBf16, 16);
-  const RecomputedTokensCodec codec(OpenCodec("raw", "", CodecSide::kConsumer, model.model()).value(), 4, 12);
+  const CodecSpec codec = WithRecomputedTokens(OpenDecoders("raw", "", model.model()).value()->spec(), 4, 12);
   EXPECT_EQ(HandedOver(codec, 17).tokens(), 0);
   EXPECT_EQ(HandedOver(codec, 17).end, 0);
   EXPECT_EQ(HandedOver(codec, 18).tokens(), 1);
@@ -159,9 +163,9 @@ TEST(HandedOver, IsEmptyWhereRecomputedTokensLeaveNothing) {
 INSTANTIATE_TEST_SUITE_P(Compute, RawHandoff, ::testing::Values(DType::kF32, DType::kBf16),
                          [](const auto& info) { return std::string(Name(info.param)); });
 
-TEST(OpenCodec, FormatWithoutArtifactSaysSo) {
+TEST(OpenEncoders, FormatWithoutArtifactSaysSo) {
   TestModel model("deploy/demo/chat", {}, DType::kBf16, 16);
-  EXPECT_THAT(OpenCodec("scd", "", CodecSide::kProducer, model.model()).status().ToString(),
+  EXPECT_THAT(OpenEncoders("scd", "", model.model()).status().ToString(),
               HasSubstr("format \"scd\" needs an artifact directory"));
   EXPECT_THAT(*ListFormats(""), ::testing::ElementsAre("raw"));
 }

@@ -41,9 +41,10 @@ class Quantized : public ::testing::TestWithParam<int> {
   Quantized()
       : model_("deploy/demo/chat", {.compute = DType::kF32, .max_rows = 16}, DType::kBf16, 64),
         name_("int" + std::to_string(GetParam())),
-        codec_(OpenCodec(name_, "", CodecSide::kConsumer, model_.model()).value()),
+        encoders_(OpenEncoders(name_, "", model_.model()).value()),
+        decoders_(OpenDecoders(name_, "", model_.model()).value()),
         width_(model_.model().config().kv_dim()),
-        store_(*codec_) {
+        store_(encoders_->spec()) {
     for (int i = 0; i < kTokens; ++i) prompt_.push_back(10 + 7 * i % 500);
   }
 
@@ -71,16 +72,17 @@ class Quantized : public ::testing::TestWithParam<int> {
     const DeviceArray<float> k(*model_.device(), k_), v(*model_.device(), v_);
     slice.k = k.View(2, width_);
     slice.v = v.View(2, width_);
-    return codec_->NewEncoder().value()->Encode(slice, store_);
+    return encoders_->NewEncoder().value()->Encode(slice, store_);
   }
 
   absl::Status Apply(absl::Span<const uint8_t> payload) {
-    return codec_->NewDecoder().value()->Apply({kLayer, 1, 0, 4, 2}, payload, Target());
+    return decoders_->NewDecoder().value()->Apply({kLayer, 1, 0, 4, 2}, payload, Target());
   }
 
   TestModel model_;
   std::string name_;
-  std::unique_ptr<KvCodec> codec_;
+  std::unique_ptr<EncoderFactory> encoders_;
+  std::unique_ptr<DecoderFactory> decoders_;
   int64_t width_;
   FrameStore store_;
   std::vector<int32_t> prompt_;
@@ -104,12 +106,13 @@ TEST_P(Quantized, PayloadIsScalesAndCodesOfKThenOfV) {
   }
   EXPECT_EQ(store_.frames().at(0).payload, want);
   EXPECT_EQ(want.size(), 2u * 2u * (2u + width_ * GetParam() / 8));
-  EXPECT_EQ(codec_->MaxFrameBytes(2), want.size());
+  EXPECT_EQ(encoders_->spec().max_frame_bytes(2), want.size());
+  EXPECT_EQ(decoders_->spec().max_frame_bytes(2), want.size());
 }
 
 TEST_P(Quantized, HandoffStaysNearTheModelsOwnCache) {
   auto pool = BlockPool::Create(model_.device(), model_.model().MakeKvLayout(4, 16, DType::kBf16)).value();
-  EncodeTask task{codec_.get(), &store_};
+  EncodeTask task{encoders_.get(), &store_};
   ASSERT_TRUE(EncodePrompt(model_.model(), *pool, prompt_, kTokens - 1, absl::MakeSpan(&task, 1)).ok());
   ASSERT_TRUE(RunTokens(model_.model(), model_.pool(), model_.table().ids(), prompt_, 0, kTokens - 1, nullptr,
                         nullptr)
@@ -121,7 +124,7 @@ TEST_P(Quantized, HandoffStaysNearTheModelsOwnCache) {
       RunTokens(model_.model(), model_.pool(), model_.table().ids(), other, 0, kTokens, nullptr, nullptr)
           .ok());
   EXPECT_GT(Divergence(own, LastLogits()), 0.5);
-  ASSERT_TRUE(ApplyFrames(store_.frames(), *codec_, Target()).ok());
+  ASSERT_TRUE(ApplyFrames(store_.frames(), *decoders_, Target()).ok());
   EXPECT_LT(Divergence(own, LastLogits()), GetParam() == 8 ? 1e-3 : 0.2);
 }
 

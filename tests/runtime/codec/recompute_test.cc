@@ -27,14 +27,12 @@ class Recompute : public ::testing::Test {
     Open("recompute-2-4");
   }
 
-  void Open(const std::string& name) {
-    codec_ = OpenCodec(name, "", CodecSide::kConsumer, consumer_.model()).value();
-  }
+  void Open(const std::string& name) { codec_ = OpenDecoders(name, "", consumer_.model()).value(); }
 
   std::vector<StoredFrame> Encode(const std::string& directory) {
     TestModel producer(directory, {.compute = DType::kF32, .max_rows = 16}, DType::kBf16, 64);
-    const auto encoder = OpenCodec(codec_->name(), "", CodecSide::kProducer, producer.model()).value();
-    FrameStore store(*encoder);
+    const auto encoder = OpenEncoders(codec_->spec().name, "", producer.model()).value();
+    FrameStore store(encoder->spec());
     EncodeTask task{encoder.get(), &store};
     const auto pool =
         BlockPool::Create(producer.device(), producer.model().MakeKvLayout(4, 16, DType::kBf16)).value();
@@ -75,7 +73,7 @@ class Recompute : public ::testing::Test {
 
   TestModel consumer_;
   std::vector<int32_t> prompt_;
-  std::unique_ptr<KvCodec> codec_;
+  std::unique_ptr<DecoderFactory> codec_;
 };
 
 TEST_F(Recompute, OneModelOnBothSidesLosesOnlyTheRoundingOfTheResidualStream) {
@@ -110,7 +108,7 @@ TEST_F(Recompute, BytesAreOneResidualStreamAndTheOtherLayersRaw) {
   size_t bytes = 0;
   for (const StoredFrame& frame : Encode("deploy/demo/base")) bytes += frame.payload.size();
   EXPECT_EQ(bytes, (kTokens - 1) * (config.hidden + (config.layers - 3) * 2 * config.kv_dim()) * 2u);
-  EXPECT_EQ(codec_->recomputed_layers(), 3);
+  EXPECT_EQ(codec_->spec().recomputed_layers, 3);
 }
 
 TEST_F(Recompute, BadGroupFramesAreRefused) {
@@ -136,10 +134,10 @@ TEST_F(Recompute, BadGroupFramesAreRefused) {
 
 TEST_F(Recompute, NamesWithoutAGroupAreRefused) {
   for (const char* name : {"recompute-", "recompute-2", "recompute-4-2", "recompute-a-b", "recompute--1-2"}) {
-    const auto codec = OpenCodec(name, "", CodecSide::kConsumer, consumer_.model());
+    const auto codec = OpenDecoders(name, "", consumer_.model());
     EXPECT_EQ(codec.status().code(), absl::StatusCode::kInvalidArgument) << name;
   }
-  EXPECT_EQ(OpenCodec("recompute-2-8", "", CodecSide::kConsumer, consumer_.model()).status().code(),
+  EXPECT_EQ(OpenDecoders("recompute-2-8", "", consumer_.model()).status().code(),
             absl::StatusCode::kFailedPrecondition);
 }
 

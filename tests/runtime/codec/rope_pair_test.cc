@@ -66,9 +66,9 @@ std::vector<float> Own(TestModel& model) {
 // The same over a cache that `producer` computed.
 std::vector<float> HandedOver(TestModel& producer, TestModel& consumer, const std::string& format) {
   const std::vector<int32_t> prompt = Prompt();
-  const auto encoder = OpenCodec(format, "", CodecSide::kProducer, producer.model()).value();
-  const auto decoder = OpenCodec(format, "", CodecSide::kConsumer, consumer.model()).value();
-  FrameStore store(*encoder);
+  const auto encoder = OpenEncoders(format, "", producer.model()).value();
+  const auto decoder = OpenDecoders(format, "", consumer.model()).value();
+  FrameStore store(encoder->spec());
   EncodeTask task{encoder.get(), &store};
   const auto pool =
       BlockPool::Create(producer.device(), producer.model().MakeKvLayout(4, 16, DType::kBf16)).value();

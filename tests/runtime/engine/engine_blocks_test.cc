@@ -16,25 +16,15 @@ constexpr int kBlockTokens = 4;
 constexpr int64_t kBlocks = 64;
 constexpr int64_t kMaxSequences = 16;
 
-class FakeCodec : public KvCodec {
+class FakeDecoders : public DecoderFactory {
  public:
-  explicit FakeCodec(std::string name) : name_(std::move(name)) {}
-  const std::string& name() const override { return name_; }
-  const std::string& artifact_hash() const override { return artifact_; }
-  FrameKind kind() const override { return FrameKind::kRaw; }
-  const std::vector<bool>& shipped_layers() const override { return shipped_; }
-  int recomputed_layers() const override { return 0; }
-  int64_t recomputed_head_tokens() const override { return 0; }
-  int64_t recomputed_tail_tokens() const override { return 0; }
-  double flops_per_token() const override { return 0; }
-  size_t MaxFrameBytes(int64_t) const override { return 0; }
-  absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override { return nullptr; }
+  explicit FakeDecoders(std::string name)
+      : DecoderFactory({.name = std::move(name),
+                        .artifact_hash = "a",
+                        .shipped_layers = {true},
+                        .max_frame_bytes = nullptr},
+                       0) {}
   absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override { return nullptr; }
-
- private:
-  const std::string name_;
-  const std::string artifact_ = "a";
-  const std::vector<bool> shipped_ = {true};
 };
 
 class Nobody : public SequenceListener {
@@ -111,7 +101,7 @@ class World {
     const bool prefill = Below(6) == 0;
     RequestSize size{.prompt_tokens = tokens, .max_completion = prefill ? 0 : 1 + Below(160)};
     const int64_t how = Below(4);
-    const FakeCodec* format = prefill || how < 2 ? nullptr : &formats_[Below(2)];
+    const FakeDecoders* format = prefill || how < 2 ? nullptr : &formats_[Below(2)];
     const bool lands = format != nullptr && how == 2 && tokens > 1;
     if (format != nullptr) size.handed_over = lands ? 1 + Below(tokens - 1) : tokens;
     size.choices = !prefill && Below(5) == 0 ? 3 : 1;
@@ -128,7 +118,7 @@ class World {
     if (Below(3) == 0) sequence->cache_salt = "tenant";
     sequence->priority = Below(4) == 0 ? static_cast<int>(Below(3)) - 1 : 0;
     sequence->prompt_end = tokens;
-    sequence->format = format;
+    if (format != nullptr) sequence->format = &format->spec();
     if (prefill) sequence->encoder = std::make_unique<EncodingObserver>(Below(tokens), nullptr, nullptr);
     if (lands) {
       sequence->handed_over = size.handed_over;
@@ -264,7 +254,7 @@ class World {
   // Of tokens [0, end) one after the other.
   template <typename Visit>
   void ForEachToken(const Sequence& sequence, int64_t end, const Visit& visit) {
-    uint64_t print = sequence.format == nullptr ? 1 : sequence.format == &formats_[0] ? 2 : 3;
+    uint64_t print = sequence.format == nullptr ? 1 : sequence.format == &formats_[0].spec() ? 2 : 3;
     if (!sequence.cache_salt.empty()) print += 3;
     for (int64_t i = 0; i < end; ++i) {
       print = (print ^ static_cast<uint64_t>(sequence.tokens[i] + 7)) * 0x9E3779B97F4A7C15u;
@@ -289,7 +279,7 @@ class World {
 
   std::mt19937_64 random_;
   const int64_t budget_;
-  const FakeCodec formats_[2] = {FakeCodec("codes"), FakeCodec("int8")};
+  const FakeDecoders formats_[2] = {FakeDecoders("codes"), FakeDecoders("int8")};
   const std::shared_ptr<Nobody> nobody_ = std::make_shared<Nobody>();
   std::unique_ptr<Device> device_ = OpenDevice({.threads = 1}).value();
   std::unique_ptr<BlockPool> pool_ = BlockPool::Create(device_.get(), {.layers = 1,

@@ -56,7 +56,7 @@ TEST(ReportHtml, IsSelfContainedAndEscapesNames) {
   format.kl_ci95 = {.05, .2};
   report.formats.push_back(format);
   const std::string html = ReportHtml(report);
-  EXPECT_THAT(html, AllOf(HasSubstr("base&lt;script&gt; &rarr; chat"), HasSubstr("a&quot;&amp;b"),
+  EXPECT_THAT(html, AllOf(HasSubstr("base&lt;script&gt; \u2192 chat"), HasSubstr("a&quot;&amp;b"),
                           HasSubstr("40.0x"), HasSubstr("0.500 <small>[0.400, 0.600]</small>")));
   EXPECT_THAT(html, AllOf(Not(HasSubstr("base<script")), Not(HasSubstr("http")), Not(HasSubstr("src="))));
 }

@@ -8,6 +8,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Flags : public ::testing::Test {
  protected:
@@ -72,6 +73,17 @@ TEST_F(Flags, NamesWhatIsWrong) {
   EXPECT_THAT(Complaint({"--color", "red"}), HasSubstr("unknown flag --color"));
   EXPECT_THAT(Complaint({"--out-dir"}), HasSubstr("--out-dir needs a value"));
   EXPECT_THAT(Complaint({"stray"}), HasSubstr("found argument \"stray\""));
+}
+
+TEST_F(Flags, AnswersForItsVersionWhereItHasOne) {
+  EXPECT_THAT(Complaint({"--version"}), HasSubstr("unknown flag --version"));
+  EXPECT_THAT(flags_.Help(), Not(HasSubstr("--version")));
+  flags_.AddVersion("tool 1.2");
+  EXPECT_THAT(flags_.Help(), HasSubstr("--version"));
+  ASSERT_TRUE(Parse({}).ok());
+  EXPECT_FALSE(flags_.Answer().has_value());
+  ASSERT_TRUE(Parse({"--version", "--count", "many"}).ok());
+  EXPECT_EQ(flags_.Answer(), "tool 1.2\n");
 }
 
 TEST_F(Flags, HelpTellsDefaults) {

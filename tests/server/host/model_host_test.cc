@@ -47,8 +47,8 @@ ModelOptions Options(const std::string& directory) {
   return options;
 }
 
-absl::StatusOr<std::unique_ptr<ModelHost>> Load(const ModelOptions& options) {
-  return ModelHost::Load(options, {.artifact = "", .formats = {"raw"}}, CodecSide::kConsumer);
+absl::StatusOr<std::unique_ptr<DecodeHost>> Load(const ModelOptions& options) {
+  return DecodeHost::Load(options, {.artifact = "", .formats = {"raw"}});
 }
 
 TEST(ModelHost, SaysHowFastItLoaded) {

@@ -42,7 +42,7 @@ class Cache : public ::testing::Test {
     return found;
   }
 
-  FakeCodec codec_;
+  const CodecSpec codec_ = FakeSpec();
 };
 
 TEST_F(Cache, FindsWholePromptsAndPrefixesAtChunkBoundaries) {

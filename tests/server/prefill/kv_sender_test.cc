@@ -81,7 +81,7 @@ class Sender : public ::testing::Test {
   }
 
   Metrics metrics_;
-  FakeCodec codec_;
+  const CodecSpec codec_ = FakeSpec();
   Inbox inbox_;
   Inbox unused_;
   std::unique_ptr<Transport> in_;

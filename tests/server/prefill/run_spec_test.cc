@@ -19,17 +19,17 @@ class Request : public ::testing::Test {
     v1::Ticket* ticket = request_.mutable_ticket();
     ticket->set_id(std::string(16, 'x'));
     ticket->set_epoch(3);
-    ticket->mutable_format()->set_name(codec_.name());
-    ticket->mutable_format()->set_artifact_hash(codec_.artifact_hash());
+    ticket->mutable_format()->set_name(codec_.spec().name);
+    ticket->mutable_format()->set_artifact_hash(codec_.spec().artifact_hash);
   }
   absl::StatusOr<RunSpec> Read() const {
-    return ReadRunRequest(request_, [&](absl::string_view name) -> const KvCodec* {
-      return name == codec_.name() ? &codec_ : nullptr;
+    return ReadRunRequest(request_, [&](absl::string_view name) -> const EncoderFactory* {
+      return name == codec_.spec().name ? &codec_ : nullptr;
     });
   }
   std::string Refusal() const { return std::string(Read().status().message()); }
 
-  FakeCodec codec_;
+  FakeEncoders codec_;
   v1::RunRequest request_;
 };
 

@@ -99,7 +99,7 @@ class KeepingAludel : public ::testing::TestWithParam<Structure> {
 // Requests come on other threads than the one whose stream it is.
 TEST_P(KeepingAludel, MakesEncodersBesideTheModelsStream) {
   Device& device = *side_.device();
-  const auto codec = MakeAludelEncoderCodec("keep", "", shape_, encoder_, side_.model()).value();
+  const auto codec = MakeAludelEncoders("keep", "", shape_, encoder_, side_.model()).value();
   const Buffer memory = device.Allocate(sizeof(float)).value();
   const float number = 1;
   device.CopyToDevice(memory.data(), &number, sizeof(number), side_.model().stream());
@@ -115,12 +115,18 @@ TEST_P(KeepingAludel, GivesTheLogitsOfTheOwnPrefillAndRefusesForeignFrames) {
       RunTokens(side_.model(), side_.pool(), side_.table().ids(), prompt_, 0, kTokens - 1, nullptr, nullptr)
           .ok());
   const std::vector<float> own = LastLogits();
-  const auto encode = MakeAludelEncoderCodec("keep", "", shape_, encoder_, side_.model()).value();
-  const auto decode = MakeAludelDecoderCodec("keep", "", shape_, decoder_, side_.model()).value();
-  EXPECT_EQ(encode->NewDecoder().status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(decode->NewEncoder().status().code(), absl::StatusCode::kFailedPrecondition);
-  const TokenRange range = HandedOver(*encode, kTokens);
-  FrameStore store(*encode);
+  const auto encode = MakeAludelEncoders("keep", "", shape_, encoder_, side_.model()).value();
+  const auto decode = MakeAludelDecoders("keep", "", shape_, decoder_, side_.model()).value();
+  // Both sides plan for the same frames.
+  const CodecSpec& spec = decode->spec();
+  EXPECT_EQ(spec.kind, encode->spec().kind);
+  EXPECT_EQ(spec.shipped_layers, encode->spec().shipped_layers);
+  EXPECT_EQ(spec.recomputed_layers, encode->spec().recomputed_layers);
+  EXPECT_EQ(spec.recomputed_head_tokens, encode->spec().recomputed_head_tokens);
+  EXPECT_EQ(spec.recomputed_tail_tokens, encode->spec().recomputed_tail_tokens);
+  EXPECT_EQ(spec.max_frame_bytes(kTokens), encode->spec().max_frame_bytes(kTokens));
+  const TokenRange range = HandedOver(encode->spec(), kTokens);
+  FrameStore store(encode->spec());
   EncodeTask task{encode.get(), &store, range.end};
   ASSERT_TRUE(EncodePrompt(side_.model(), *other_, prompt_, kTokens - 1, absl::MakeSpan(&task, 1)).ok());
   // Forget local prefill: every page the handoff does not fill would show.

@@ -130,13 +130,13 @@ TEST_F(Artifact, CorruptedWeightFileNamesFileAndBothHashes) {
   bytes[bytes.size() / 2] ^= 1;
   Spill(Path("scd.encoder.safetensors"), bytes);
   TestModel base("deploy/demo/base", {}, DType::kBf16, 16);
-  const auto codec = OpenCodec("scd", directory_, CodecSide::kProducer, base.model());
+  const auto codec = OpenEncoders("scd", directory_, base.model());
   EXPECT_EQ(codec.status().code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(Message(codec.status()),
               AllOf(HasSubstr("scd.encoder.safetensors: SHA-256 of its"), HasSubstr("artifact.json says")));
   // The consumer's half does not need that file.
   TestModel chat("deploy/demo/chat", {}, DType::kBf16, 16);
-  EXPECT_TRUE(OpenCodec("scd", directory_, CodecSide::kConsumer, chat.model()).ok());
+  EXPECT_TRUE(OpenDecoders("scd", directory_, chat.model()).ok());
 }
 
 TEST_F(Artifact, TruncatedOrMissingWeightFileIsNamed) {
@@ -144,43 +144,41 @@ TEST_F(Artifact, TruncatedOrMissingWeightFileIsNamed) {
   const std::string bytes = Slurp(Path(name));
   Spill(Path(name), bytes.substr(0, bytes.size() - 100));
   TestModel chat("deploy/demo/chat", {}, DType::kBf16, 16);
-  EXPECT_THAT(Message(OpenCodec("scd", directory_, CodecSide::kConsumer, chat.model()).status()),
-              HasSubstr(name));
+  EXPECT_THAT(Message(OpenDecoders("scd", directory_, chat.model()).status()), HasSubstr(name));
   std::filesystem::remove(Path(name));
-  EXPECT_THAT(Message(OpenCodec("scd", directory_, CodecSide::kConsumer, chat.model()).status()),
-              HasSubstr(name));
+  EXPECT_THAT(Message(OpenDecoders("scd", directory_, chat.model()).status()), HasSubstr(name));
 }
 
 TEST_F(Artifact, RankThatTheWeightsDoNotHaveIsNamed) {
   Spill(Path(kArtifactManifest),
         absl::StrReplaceAll(manifest_text(), {{"\"rank_v\": 64", "\"rank_v\": 63"}}));
   TestModel base("deploy/demo/base", {}, DType::kBf16, 16);
-  EXPECT_THAT(Message(OpenCodec("scd", directory_, CodecSide::kProducer, base.model()).status()),
+  EXPECT_THAT(Message(OpenEncoders("scd", directory_, base.model()).status()),
               AllOf(HasSubstr("tensor layers.1.v has shape [64, 128], want [63, 128]")));
 }
 
 TEST_F(Artifact, OtherModelsAreRefusedWithBothHashes) {
   const auto manifest = LoadArtifactManifest(directory_);
   TestModel chat("deploy/demo/chat", {}, DType::kBf16, 16);
-  const auto as_producer = OpenCodec("scd", directory_, CodecSide::kProducer, chat.model());
+  const auto as_producer = OpenEncoders("scd", directory_, chat.model());
   EXPECT_EQ(as_producer.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(Message(as_producer.status()), AllOf(HasSubstr(manifest->producer_hash),
                                                    HasSubstr(chat.model().hash()), HasSubstr(directory_)));
   TestModel base("deploy/demo/base", {}, DType::kBf16, 16);
-  const auto as_consumer = OpenCodec("scd", directory_, CodecSide::kConsumer, base.model());
+  const auto as_consumer = OpenDecoders("scd", directory_, base.model());
   EXPECT_EQ(as_consumer.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(Message(as_consumer.status()), AllOf(HasSubstr(base.model().hash()), HasSubstr("\"chat\"")));
 }
 
 TEST_F(Artifact, UnknownFormatListsThoseThatThereAre) {
   TestModel chat("deploy/demo/chat", {}, DType::kBf16, 16);
-  EXPECT_THAT(Message(OpenCodec("papyrus", directory_, CodecSide::kConsumer, chat.model()).status()),
+  EXPECT_THAT(Message(OpenDecoders("papyrus", directory_, chat.model()).status()),
               AllOf(HasSubstr("no format \"papyrus\""), HasSubstr("scd, reuse-only")));
 }
 
 TEST_F(Artifact, ControlCannotBeShipped) {
   TestModel base("deploy/demo/base", {}, DType::kBf16, 16);
-  EXPECT_THAT(Message(OpenCodec("control-p0", directory_, CodecSide::kProducer, base.model()).status()),
+  EXPECT_THAT(Message(OpenEncoders("control-p0", directory_, base.model()).status()),
               HasSubstr("is a control"));
 }
 

@@ -61,9 +61,9 @@ class KeepingCodes : public ::testing::TestWithParam<const char*> {
     const ModelConfig& config = side_.model().config();
     const ScdEncoderWeights encoder(config.layers, KeepingEncoder(mode, config));
     const ScdDecoderWeights decoder(config.layers, KeepingDecoder(mode, config));
-    const auto encode = MakeScdEncoderCodec("keep", "", encoder, side_.model()).value();
-    const auto decode = MakeScdDecoderCodec("keep", "", decoder, side_.model()).value();
-    FrameStore store(*encode);
+    const auto encode = MakeScdEncoders("keep", "", encoder, side_.model()).value();
+    const auto decode = MakeScdDecoders("keep", "", decoder, side_.model()).value();
+    FrameStore store(encode->spec());
     EncodeTask task{encode.get(), &store};
     EXPECT_TRUE(EncodePrompt(side_.model(), *other_, prompt_, kTokens - 1, absl::MakeSpan(&task, 1)).ok());
     const KvTarget target{&side_.model(), &side_.pool(), side_.table().ids(), prompt_, kTokens - 1};
@@ -100,14 +100,14 @@ class Codec : public ::testing::Test {
   const ModelConfig& config() { return side_.model().config(); }
 
   // Encodes one layer of two tokens whose K counts up from 1 and whose V is its negative.
-  std::vector<StoredFrame> EncodeCountedSlice(const KvCodec& codec) {
+  std::vector<StoredFrame> EncodeCountedSlice(const EncoderFactory& codec) {
     const int64_t kv = config().kv_dim();
     std::vector<float> k(2 * kv), v(2 * kv), h(2 * config().hidden);
     for (size_t i = 0; i < k.size(); ++i) {
       k[i] = static_cast<float>(i + 1);
       v[i] = -k[i];
     }
-    FrameStore store(codec);
+    FrameStore store(codec.spec());
     const auto encoder = codec.NewEncoder().value();
     const DeviceArray<float> device_k(*side_.device(), k), device_v(*side_.device(), v);
     const DeviceArray<float> device_h(*side_.device(), h);
@@ -118,14 +118,14 @@ class Codec : public ::testing::Test {
   }
 
   // Encoder of every layer: Z_K = (K_0, K_0 + K_1), Z_V = (V_1).
-  std::unique_ptr<KvCodec> SmallEncoder() {
+  std::unique_ptr<EncoderFactory> SmallEncoder() {
     ScdEncoderLayer layer;
     layer.k = HostMatrix::Zeros(2, config().kv_dim());
     layer.k.row(0)[0] = layer.k.row(1)[0] = layer.k.row(1)[1] = 1.0f;
     layer.v = HostMatrix::Zeros(1, config().kv_dim());
     layer.v.row(0)[1] = 1.0f;
-    return MakeScdEncoderCodec("small", std::string(64, 'a'), ScdEncoderWeights(config().layers, layer),
-                               side_.model())
+    return MakeScdEncoders("small", std::string(64, 'a'), ScdEncoderWeights(config().layers, layer),
+                           side_.model())
         .value();
   }
 
@@ -151,7 +151,7 @@ TEST_F(Codec, PayloadBytesAreThoseOfTheFormatDocument) {
     want.push_back(static_cast<uint8_t>(bits >> 8));
   }
   EXPECT_EQ(frames[0].payload, want);
-  EXPECT_LE(frames[0].payload.size(), codec->MaxFrameBytes(2));
+  EXPECT_LE(frames[0].payload.size(), codec->spec().max_frame_bytes(2));
 }
 
 // Requests come on other threads than the one whose stream it is.
@@ -172,15 +172,16 @@ TEST_F(Codec, PayloadOfTheWrongLengthNamesLayerAndBoth) {
   const ScdDecoderLayer layer{
       ScdMode::kReuse, HostMatrix::Zeros(config().kv_dim(), 2), HostMatrix::Zeros(config().kv_dim(), 1), {}};
   const auto codec =
-      MakeScdDecoderCodec("small", "", ScdDecoderWeights(config().layers, layer), side_.model()).value();
+      MakeScdDecoders("small", "", ScdDecoderWeights(config().layers, layer), side_.model()).value();
   const auto decoder = codec->NewDecoder().value();
   const std::vector<int32_t> prompt(8, 3);
   const KvTarget target{&side_.model(), &side_.pool(), side_.table().ids(), prompt, 7};
   const std::vector<uint8_t> payload(11);
   EXPECT_THAT(decoder->Apply({1, 1, 0, 0, 2}, payload, target).ToString(),
               HasSubstr("layer 1: payload is 11 bytes, want 12 (2 tokens of rank 3)"));
-  EXPECT_EQ(codec->NewEncoder().status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(SmallEncoder()->NewDecoder().status().code(), absl::StatusCode::kFailedPrecondition);
+  // Both sides plan for the same frames.
+  EXPECT_EQ(codec->spec().max_frame_bytes(2), SmallEncoder()->spec().max_frame_bytes(2));
+  EXPECT_EQ(codec->spec().shipped_layers, SmallEncoder()->spec().shipped_layers);
 }
 
 TEST_F(Codec, ControlOfAllButTheLastLayerIsAlmostThePrefill) {
@@ -194,7 +195,7 @@ TEST_F(Codec, ControlOfAllButTheLastLayerIsAlmostThePrefill) {
   ControlWeights weights;
   weights.recomputed_layers = config().layers - 1;
   weights.layers.resize(config().layers);
-  const auto codec = MakeControlCodec("control", weights, side_.model()).value();
+  const auto codec = MakeControlDecoders("control", weights, side_.model()).value();
   const KvTarget target{&side_.model(), &side_.pool(), side_.table().ids(), ids, 9};
   ASSERT_TRUE(ApplyFrames({}, *codec, target).ok());
   std::vector<float> controlled;

@@ -132,7 +132,7 @@ class Receiver : public ::testing::Test {
   }
 
   Metrics metrics_;
-  FakeCodec codec_;
+  const CodecSpec codec_ = FakeSpec();
   absl::Time now_ = absl::UnixEpoch();
   KvReceiver receiver_{kEpoch, &metrics_, [this] { return now_; }};
   NoMessages no_messages_;

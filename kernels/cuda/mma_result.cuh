@@ -1,0 +1,162 @@
+#pragma once
+
+#include "kernels/cuda/attention_args.h"
+#include "kernels/cuda/mma_index.h"
+#include "kernels/cuda/mma_unit.cuh"
+#include "kernels/cuda/warp.cuh"
+
+// From the sums of warps to the output of an attention kernel: warps that share queries are joined in shared
+// memory, splits of keys by a second kernel over partial results (flash-decoding, Dao et al. 2023).
+//
+// Bodies only, see mma_attention.cuh.
+namespace aludel::cuda {
+
+// Where one query of a unit puts its result: the output, or the unit's partial sums.
+struct ResultRow {
+  int64_t out;     // element
+  float* partial;  // null: the output
+};
+
+template <typename Shape>
+__device__ ResultRow ResultRowOf(const AttentionArgs& args, const AttentionUnit& unit, int64_t unit_index,
+                                 int i) {
+  if (unit.splits == 1) return {QueryElement(args.out, args, unit, i), nullptr};
+  const int64_t slot = (unit_index * args.kv.kv_heads + unit.kv_head) * Shape::kQueries + i;
+  return {0, args.partial + slot * PartialStride(args.kv.head_dim)};
+}
+
+__device__ inline void StoreResult(const AttentionArgs& args, const ResultRow& row, int d, float sum,
+                                   float weight) {
+  if (row.partial != nullptr) {
+    row.partial[d] = sum;
+  } else {
+    StoreElement(args.out, row.out + d, sum / weight);
+  }
+}
+
+// Maxima of partial results count in units of log2.
+__device__ inline void StoreWeight(const ResultRow& row, int head_dim, float maximum, float weight) {
+  if (row.partial == nullptr) return;
+  row.partial[head_dim] = maximum;
+  row.partial[head_dim + 1] = weight;
+}
+
+// One group of keys: a warp's sums are the block's.
+template <typename Shape>
+__device__ void StoreSums(const AttentionArgs& args, const AttentionUnit& unit, int64_t unit_index,
+                          float scale, int first_query, const WarpSums<Shape>& state) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int r = 0; r < Shape::kRowTiles; ++r) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float weight = WarpSum(state.weight[r][half], 4);
+      const int i = first_query + r * 16 + AccumulatorRow(lane, half);
+      if (i >= unit.count) continue;
+      const ResultRow row = ResultRowOf<Shape>(args, unit, unit_index, i);
+#pragma unroll
+      for (int d = 0; d < Shape::kDim / 8; ++d) {
+        const int at = d * 8 + AccumulatorColumn(lane);
+        if (at >= args.kv.head_dim) continue;
+        StoreResult(args, row, at, state.sums[r][d][2 * half], weight);
+        StoreResult(args, row, at + 1, state.sums[r][d][2 * half + 1], weight);
+      }
+      if (lane % 4 == 0) StoreWeight(row, args.kv.head_dim, state.maximum[r][half] * scale, weight);
+    }
+  }
+}
+
+// The weight of partial results with this maximum once `maximum` is the largest of all.
+__device__ inline float Share(float own, float maximum) {
+  return own == -INFINITY ? 0.0f : Exp2(own - maximum);
+}
+
+// Several groups of keys: their warps' sums are joined in shared memory. All threads have passed the
+// last key tile.
+template <typename Shape>
+__device__ void JoinSums(const AttentionArgs& args, const AttentionUnit& unit, int64_t unit_index,
+                         float scale, const WarpSums<Shape>& state, float* shared) {
+  static_assert(Shape::kQueryWarps == 1);
+  constexpr int kStride = PartialStride(Shape::kDim);  // [kKeyWarps, kQueries, kStride]
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int r = 0; r < Shape::kRowTiles; ++r) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float weight = WarpSum(state.weight[r][half], 4);
+      const int i = r * 16 + AccumulatorRow(lane, half);
+      if (i >= unit.count) continue;
+      float* const row = shared + (threadIdx.x / 32 * Shape::kQueries + i) * kStride;
+#pragma unroll
+      for (int d = 0; d < Shape::kDim / 8; ++d) {
+        const int at = d * 8 + AccumulatorColumn(lane);
+        row[at] = state.sums[r][d][2 * half];
+        row[at + 1] = state.sums[r][d][2 * half + 1];
+      }
+      if (lane % 4 == 0) {
+        row[Shape::kDim] = state.maximum[r][half] * scale;
+        row[Shape::kDim + 1] = weight;
+      }
+    }
+  }
+  __syncthreads();
+  for (int i = threadIdx.x / 32; i < unit.count; i += Shape::kWarps) {
+    const float* const rows = shared + i * kStride;
+    constexpr int kNext = Shape::kQueries * kStride;  // the same query of the next warp
+    float maximum = -INFINITY;
+#pragma unroll
+    for (int w = 0; w < Shape::kKeyWarps; ++w) maximum = fmaxf(maximum, rows[w * kNext + Shape::kDim]);
+    float share[Shape::kKeyWarps];
+    float weight = 0.0f;
+#pragma unroll
+    for (int w = 0; w < Shape::kKeyWarps; ++w) {
+      share[w] = Share(rows[w * kNext + Shape::kDim], maximum);
+      weight += share[w] * rows[w * kNext + Shape::kDim + 1];
+    }
+    const ResultRow row = ResultRowOf<Shape>(args, unit, unit_index, i);
+    for (int d = lane; d < args.kv.head_dim; d += 32) {
+      float sum = 0.0f;
+#pragma unroll
+      for (int w = 0; w < Shape::kKeyWarps; ++w) sum += share[w] * rows[w * kNext + d];
+      StoreResult(args, row, d, sum, weight);
+    }
+    if (lane == 0) StoreWeight(row, args.kv.head_dim, maximum, weight);
+  }
+}
+
+// Joins the splits of one query. grid (tiles, kv_heads, the most queries that a tile has); `queries` is the
+// capacity of a tile in `partial`.
+__device__ inline void CombineSplits(const AttentionArgs& args, int queries) {
+  const int64_t tile_index = blockIdx.x;
+  const int i = blockIdx.z;
+  const int sequence = FindInterval(args.work.first_tile, args.table.count, tile_index);
+  AttentionUnit unit;
+  unit.entry = args.table.entries[sequence];
+  unit.splits = static_cast<int>(args.work.splits[sequence]);
+  unit.kv_head = blockIdx.y;
+  const int64_t local = tile_index - args.work.first_tile[sequence];
+  unit.tile = TileAt(args.work.tiling, unit.entry.rows, local);
+  unit.count = unit.tile.rows * unit.tile.heads;
+  if (unit.splits == 1 || i >= unit.count) return;
+  const int head_dim = args.kv.head_dim;
+  const int64_t first = args.work.first_unit[sequence] + local * unit.splits;
+  const int64_t next = static_cast<int64_t>(args.kv.kv_heads) * queries * PartialStride(head_dim);
+  const float* const rows = args.partial + first * next +
+                            (static_cast<int64_t>(unit.kv_head) * queries + i) * PartialStride(head_dim);
+  float maximum = -INFINITY;
+  for (int s = 0; s < unit.splits; ++s) maximum = fmaxf(maximum, rows[s * next + head_dim]);
+  float weight = 0.0f;
+  for (int s = 0; s < unit.splits; ++s) {
+    weight += Share(rows[s * next + head_dim], maximum) * rows[s * next + head_dim + 1];
+  }
+  const int64_t out = QueryElement(args.out, args, unit, i);
+  for (int d = threadIdx.x; d < head_dim; d += blockDim.x) {
+    float sum = 0.0f;
+    for (int s = 0; s < unit.splits; ++s) {
+      sum += Share(rows[s * next + head_dim], maximum) * rows[s * next + d];
+    }
+    StoreElement(args.out, out + d, sum / weight);
+  }
+}
+
+}  // namespace aludel::cuda

@@ -1,0 +1,123 @@
+#include "runtime/calibrate/aludel_inputs.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "runtime/calibrate/calibration_setup.h"
+#include "runtime/calibrate/tune_aludel.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+void PrintPlan(const AludelJob& job, const AludelInputs& inputs) {
+  const ModelConfig& config = inputs.producer->config();
+  const int64_t tokens = TokenCount(inputs.prompts.train);
+  int64_t chunk = 0;  // of the text for tuning
+  for (size_t i = 0; i < std::min(inputs.more_prompts.size(), kTuningChunk); ++i) {
+    chunk += static_cast<int64_t>(inputs.more_prompts[i].size());
+  }
+  const size_t disk =
+      StateBytes(config, std::max(inputs.most_recomputed, config.layers / 4) + 1, tokens + chunk) *
+      (1 + inputs.consumers.size());
+  const std::vector<AludelGroup> groups =
+      MakeGroups(config, std::min(0, inputs.most_recomputed), job.options.group_layers);
+  const size_t moments =
+      EncoderFitBytes(config, inputs.most_recomputed, groups.front(), inputs.consumers.size());
+  const size_t columns = config.hidden + groups.front().layers * 2 * config.kv_dim() + 512;
+  PrintLine(absl::StrFormat(
+      "producer %s, consumers %s; %d prompts with %d tokens to fit, %d held out; memory at peak about %s "
+      "beside the models, %s of states in %s",
+      job.base.producer, absl::StrJoin(job.base.consumers, ", "), inputs.prompts.train.size(), tokens,
+      inputs.prompts.held_out.size(), MiB(std::max(moments, static_cast<size_t>(tokens) * columns * 2)),
+      MiB(disk), inputs.work));
+  const int64_t unknowns = config.hidden + groups.front().layers * 2 * config.kv_dim();
+  if (tokens < 20 * unknowns) {
+    PrintLine(absl::StrFormat("warning: %d tokens to fit maps of %d inputs; want at least %d, use more text",
+                              tokens, unknowns, 20 * unknowns));
+  }
+  std::fflush(stdout);
+}
+
+// From the prompts that decoders are fitted to: held-out ones stay unseen.
+absl::Status CollectSensitivities(const AludelJob& job, const CalibrationProgress& progress,
+                                  AludelInputs& inputs) {
+  const ModelConfig& config = inputs.producer->config();
+  const auto kv_dim = static_cast<int>(config.kv_dim());
+  // All layers together where a host holds that matrix, else layer by layer.
+  const bool whole = int64_t{config.layers} * 2 * kv_dim <= kMaxGroupColumns;
+  const int step = whole ? config.layers : 1;
+  for (int layer = 0; layer < config.layers; layer += step) {
+    inputs.states.ranges.push_back(CacheColumns::OfLayers(layer, step, kv_dim));
+  }
+  SensitivityOptions options;
+  options.max_answer_tokens = job.base.scd.max_answer_tokens;
+  options.seed = job.options.training.seed;
+  options.head_tokens = inputs.head_tokens;
+  const size_t count = std::min(inputs.prompts.train.size(), static_cast<size_t>(job.sensitivity_prompts));
+  const auto prompts = absl::MakeConstSpan(inputs.prompts.train).first(count);
+  for (size_t c = 0; c < inputs.consumers.size(); ++c) {
+    ALUDEL_ASSIGN_OR_RETURN(const auto gradients,
+                            CacheGradient::Load(ModelPath::Parse(job.base.consumers[c])));
+    ALUDEL_ASSIGN_OR_RETURN(Sensitivity sensitivity,
+                            MeasureSensitivity(*inputs.consumers[c], *gradients, prompts,
+                                               inputs.states.ranges, options, progress));
+    inputs.states.sensitivities.push_back(std::move(sensitivity));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+double AludelInputs::raw_bytes() const {
+  const ModelConfig& config = producer->config();
+  return 2.0 * config.layers * config.kv_dim() * sizeof(Bf16);
+}
+
+absl::StatusOr<AludelInputs> LoadInputs(const AludelJob& job, Device* device) {
+  AludelInputs inputs;
+  ALUDEL_ASSIGN_OR_RETURN(inputs.producer, LoadForCalibration(job.base, device, job.base.producer));
+  for (const std::string& directory : job.base.consumers) {
+    ALUDEL_ASSIGN_OR_RETURN(auto consumer, LoadForCalibration(job.base, device, directory));
+    inputs.consumers.push_back(std::move(consumer));
+  }
+  const ModelConfig& config = inputs.producer->config();
+  ALUDEL_ASSIGN_OR_RETURN(inputs.prompts, LoadCalibrationPrompts(job.base, config));
+  if (!job.tuning_data.empty()) {
+    ALUDEL_ASSIGN_OR_RETURN(inputs.more_prompts, LoadPrompts(job.base, job.tuning_data, 0, config));
+  }
+  inputs.work = job.work.empty() ? absl::StrCat(job.base.out, ".work") : job.work;
+  inputs.most_recomputed = job.recomputed_layers.value_or(job.max_kl.has_value() ? config.layers / 4 : 0);
+  inputs.head_tokens = job.head_tokens < 0 ? kHeadTokens : job.head_tokens;
+  return inputs;
+}
+
+absl::Status CollectStates(const AludelJob& job, const CalibrationProgress& progress, AludelInputs* into) {
+  AludelInputs& inputs = *into;
+  PrintPlan(job, inputs);
+  // As many for every structure that a search may try, so that all runs share the files.
+  const int sides = std::max(inputs.most_recomputed, inputs.producer->config().layers / 4) + 1;
+  ALUDEL_ASSIGN_OR_RETURN(inputs.states.producer,
+                          OpenStates(inputs.work, *inputs.producer, inputs.prompts.train, sides,
+                                     inputs.head_tokens, "producer prefills", progress));
+  for (const auto& consumer : inputs.consumers) {
+    ALUDEL_ASSIGN_OR_RETURN(auto states, OpenStates(inputs.work, *consumer, inputs.prompts.train, sides,
+                                                    inputs.head_tokens, "consumers prefill", progress));
+    inputs.states.consumers.push_back(std::move(states));
+    ALUDEL_ASSIGN_OR_RETURN(auto probe,
+                            HandoffProbe::Create(*inputs.producer, *consumer, inputs.prompts.held_out,
+                                                 job.base.scd.max_answer_tokens, progress));
+    inputs.probes.push_back(std::move(probe));
+  }
+  inputs.states.ids = RowIds(inputs.prompts.train, inputs.head_tokens);
+  if (job.sensitivity_prompts > 0 && !job.retune) {
+    ALUDEL_RETURN_IF_ERROR(CollectSensitivities(job, progress, inputs));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace aludel

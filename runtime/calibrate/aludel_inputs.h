@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/device.h"
+#include "runtime/calibrate/aludel_job.h"
+#include "runtime/calibrate/calibrate_aludel.h"
+#include "runtime/calibrate/handoff_probe.h"
+#include "runtime/model/transformer.h"
+
+namespace aludel {
+
+// What every fit of a job starts from: models, prompts, what the models compute for them, and what the
+// consumers answer.
+struct AludelInputs {
+  std::unique_ptr<Transformer> producer;
+  std::vector<std::unique_ptr<Transformer>> consumers;
+  CalibrationPrompts prompts;
+  std::vector<std::vector<int32_t>> more_prompts;  // for tuning
+  std::string work;                                // directory of intermediate files
+  int64_t head_tokens = 0;                         // recomputed ones
+  int most_recomputed = 0;                         // layers that any structure tried may recompute
+  AludelStates states;
+  std::vector<std::unique_ptr<HandoffProbe>> probes;  // [consumers]
+
+  double raw_bytes() const;  // of a token's raw cache
+};
+
+// Models and prompts alone.
+absl::StatusOr<AludelInputs> LoadInputs(const AludelJob& job, Device* device);
+
+// The rest: runs every model over the prompts. Says what it needs of memory and disk first.
+absl::Status CollectStates(const AludelJob& job, const CalibrationProgress& progress, AludelInputs* inputs);
+
+}  // namespace aludel

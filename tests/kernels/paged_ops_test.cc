@@ -1,0 +1,286 @@
+#include "kernels/ops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/kernels/attention_problem.h"
+#include "tests/kernels/ops_fixture.h"
+
+namespace aludel {
+namespace {
+
+// Two sequences of one batch whose pages lie scattered in one pool.
+struct PagedCase {
+  int heads, kv_heads, head_dim;
+  int64_t window;
+  DType dtype;
+};
+
+class PagedOpsTest : public OpsTest {
+ protected:
+  static constexpr int kBlockTokens = 4;
+  static constexpr int kBlocks = 40;
+
+  void Check(const PagedCase& c);
+};
+
+// The rotated keys, values and outputs of one sequence, recomputed in double from rows it was given.
+void Reference(const PagedCase& c, const std::vector<std::vector<float>>& keys,
+               const std::vector<std::vector<float>>& values, const float* q, int64_t position,
+               absl::Span<const float> inverse_frequency, std::vector<double>* out) {
+  const int half = c.head_dim / 2;
+  const auto rotate = [&](const float* x, int64_t at, bool round) {
+    std::vector<double> rotated(c.head_dim);
+    for (int i = 0; i < half; ++i) {
+      const double angle = static_cast<double>(at) * inverse_frequency[i];
+      const double a = round ? RoundToBf16(x[i]) : x[i];
+      const double b = round ? RoundToBf16(x[i + half]) : x[i + half];
+      rotated[i] = a * std::cos(angle) - b * std::sin(angle);
+      rotated[i + half] = b * std::cos(angle) + a * std::sin(angle);
+    }
+    if (round) {
+      for (double& value : rotated) value = RoundToBf16(static_cast<float>(value));
+    }
+    return rotated;
+  };
+  const bool round = c.dtype == DType::kBf16;
+  out->assign(c.heads * c.head_dim, 0.0);
+  for (int head = 0; head < c.heads; ++head) {
+    const int kv_head = head / (c.heads / c.kv_heads);
+    const std::vector<double> query = rotate(q + head * c.head_dim, position, false);
+    const int64_t first = c.window > 0 ? std::max<int64_t>(0, position - c.window + 1) : 0;
+    std::vector<double> weights;
+    double maximum = -1e300;
+    for (int64_t p = first; p <= position; ++p) {
+      const std::vector<double> key = rotate(keys[p].data() + kv_head * c.head_dim, p, round);
+      double dot = 0;
+      for (int d = 0; d < c.head_dim; ++d) dot += query[d] * key[d];
+      weights.push_back(dot / std::sqrt(c.head_dim));
+      maximum = std::max(maximum, weights.back());
+    }
+    double total = 0;
+    for (double& weight : weights) total += weight = std::exp(weight - maximum);
+    for (int64_t p = first; p <= position; ++p) {
+      for (int d = 0; d < c.head_dim; ++d) {
+        const float value = values[p][kv_head * c.head_dim + d];
+        (*out)[head * c.head_dim + d] += weights[p - first] / total * (round ? RoundToBf16(value) : value);
+      }
+    }
+  }
+}
+
+void PagedOpsTest::Check(const PagedCase& c) {
+  const int kv_dim = c.kv_heads * c.head_dim;
+  const int q_dim = c.heads * c.head_dim;
+  std::vector<float> inverse_frequency;
+  for (int i = 0; i < c.head_dim / 2; ++i) {
+    inverse_frequency.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / c.head_dim)));
+  }
+  const size_t plane = size_t{kBlocks} * kBlockTokens * kv_dim;
+  // Unwritten slots hold NaN: reading past a sequence's end cannot hide.
+  const auto wide_k = OnDevice(Poisoned(plane)), wide_v = OnDevice(Poisoned(plane));
+  const auto narrow_k = OnDevice(Narrow(Poisoned(plane))), narrow_v = OnDevice(Narrow(Poisoned(plane)));
+  const bool bf16 = c.dtype == DType::kBf16;
+  const PagedKv kv{bf16 ? static_cast<void*>(narrow_k.data()) : wide_k.data(),
+                   bf16 ? static_cast<void*>(narrow_v.data()) : wide_v.data(),
+                   c.dtype,
+                   kBlockTokens,
+                   c.kv_heads,
+                   c.head_dim};
+  std::vector<int32_t> order(kBlocks);
+  for (int i = 0; i < kBlocks; ++i) order[i] = i;
+  std::shuffle(order.begin(), order.end(), random_);
+  const absl::Span<const int32_t> pages[2] = {{order.data(), 20}, {order.data() + 20, 20}};
+
+  std::vector<std::vector<float>> keys[2], values[2];
+  const RopeTable rope{inverse_frequency};
+  const AttentionParams params{c.heads, c.kv_heads, c.head_dim, 1.0f / std::sqrt(float(c.head_dim)),
+                               c.window};
+  // Chunks of odd sizes, the second sequence one token at a time at the end.
+  const int64_t chunks[][2] = {{5, 1}, {30, 70}, {1, 1}, {17, 1}};
+  for (const auto& chunk : chunks) {
+    const int64_t rows = chunk[0] + chunk[1];
+    const auto q = Random(rows * q_dim), k = Random(rows * kv_dim), v = Random(rows * kv_dim);
+    const auto q_there = OnDevice(q), k_there = OnDevice(k), v_there = OnDevice(v);
+    SequenceRows sequences[2];
+    int64_t row = 0;
+    for (int s = 0; s < 2; ++s) {
+      sequences[s] = {row, chunk[s], static_cast<int64_t>(keys[s].size()), pages[s]};
+      for (int64_t r = 0; r < chunk[s]; ++r, ++row) {
+        keys[s].emplace_back(k.begin() + row * kv_dim, k.begin() + (row + 1) * kv_dim);
+        values[s].emplace_back(v.begin() + row * kv_dim, v.begin() + (row + 1) * kv_dim);
+      }
+    }
+    const auto out_there = OnDevice(Poisoned(rows * q_dim));
+    const TensorView q_view = q_there.View(rows, q_dim);
+    ops_->RopeWriteKv(k_there.View(rows, kv_dim), v_there.View(rows, kv_dim), rope, sequences, kv, {});
+    ops_->Rope(q_view, c.head_dim, rope, sequences, {});
+    ops_->Attention(q_view, params, sequences, kv, out_there.View(rows, q_dim), {});
+    const std::vector<float> out = out_there.Read().value();
+    for (const SequenceRows& sequence : sequences) {
+      const int s = sequence.blocks.data() == pages[0].data() ? 0 : 1;
+      for (int64_t r = 0; r < sequence.rows; ++r) {
+        std::vector<double> expected;
+        const int64_t at = sequence.row_begin + r;
+        Reference(c, keys[s], values[s], q.data() + at * q_dim, sequence.position_begin + r,
+                  inverse_frequency, &expected);
+        const std::vector<float> found(out.begin() + at * q_dim, out.begin() + (at + 1) * q_dim);
+        // Over a bf16 cache queries and probabilities may be rounded to bf16 (2^-9 each at most), and a
+        // rotated key may fall on the other side of a rounding step than in double.
+        ExpectNear(found, expected, bf16 ? 1.5e-2 : 2e-5);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+// Turned by every angle that a long context reaches, (1, 0) becomes (cos, sin).
+TEST_P(OpsTest, RopeTurnsByTheAngleItself) {
+  const std::vector<float> inverse_frequency = {1.0f, 0.7316f, 0.0127f, 3.1e-5f, 8.8e-8f};
+  const int half = static_cast<int>(inverse_frequency.size());
+  const RopeTable rope{inverse_frequency, 1.25f};
+  std::vector<int64_t> positions = {0, 1, 2, 3, 4, 5, 6, 7, 1000, 131071, 1 << 20, (int64_t{1} << 31) - 1};
+  for (int i = 0; i < 200; ++i) positions.push_back(random_() % (1 << 22));
+  const auto rows = static_cast<int64_t>(positions.size());
+  std::vector<float> x(rows * 2 * half, 0.0f);
+  std::vector<SequenceRows> sequences;
+  for (int64_t r = 0; r < rows; ++r) {
+    std::fill_n(x.begin() + r * 2 * half, half, 1.0f);
+    sequences.push_back({r, 1, positions[r], {}});
+  }
+  const auto there = OnDevice(x);
+  ops_->Rope(there.View(rows, 2 * half), 2 * half, rope, sequences, {});
+  const std::vector<float> found = there.Read().value();
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int i = 0; i < half; ++i) {
+      const double angle = static_cast<double>(positions[r]) * double{inverse_frequency[i]};
+      // A float's rounding, twice; and at 2^31 what a double keeps of the angle.
+      EXPECT_NEAR(found[r * 2 * half + i], 1.25 * std::cos(angle), 5e-7) << positions[r];
+      EXPECT_NEAR(found[r * 2 * half + half + i], 1.25 * std::sin(angle), 5e-7) << positions[r];
+    }
+  }
+}
+
+// What a handoff brings as bf16 and what a model computes in f32 become the same pages, whatever these
+// are of.
+TEST_P(OpsTest, PagesAreTheSameFromBf16AndFromF32) {
+  constexpr int kKvHeads = 3, kHeadDim = 32, kBlockTokens = 8, kRows = 37, kBlocks = 9;
+  constexpr int64_t kKvDim = kKvHeads * kHeadDim, kPlane = int64_t{kBlocks} * kBlockTokens * kKvDim;
+  std::vector<float> inverse_frequency;
+  for (int i = 0; i < kHeadDim / 2; ++i)
+    inverse_frequency.push_back(static_cast<float>(std::pow(5e5, -2.0 * i / kHeadDim)));
+  const RopeTable rope{inverse_frequency};
+  const std::vector<Bf16> k = Narrow(Random(kRows * kKvDim)), v = Narrow(Random(kRows * kKvDim));
+  const auto widened = [](const std::vector<Bf16>& narrow) {
+    std::vector<float> wide;
+    for (const Bf16 value : narrow) wide.push_back(ToFloat(value));
+    return wide;
+  };
+  const std::vector<int32_t> blocks = {7, 0, 3, 8, 1, 5};
+  const std::vector<SequenceRows> sequences = {{0, kRows, 5, blocks}};
+  const auto pages = [&](const TensorView& k_there, const TensorView& v_there, auto empty) {
+    const auto k_pages = OnDevice(empty), v_pages = OnDevice(empty);
+    const DType type = k_pages.View(1, 1).dtype;
+    const PagedKv kv{k_pages.data(), v_pages.data(), type, kBlockTokens, kKvHeads, kHeadDim};
+    ops_->RopeWriteKv(k_there, v_there, rope, sequences, kv, {});
+    return std::make_pair(k_pages.Read().value(), v_pages.Read().value());
+  };
+  const auto same = [](const auto& one, const auto& other) {
+    return std::memcmp(one.data(), other.data(), one.size() * sizeof(one[0])) == 0;
+  };
+  const auto k_narrow = OnDevice(k), v_narrow = OnDevice(v);
+  const auto k_wide = OnDevice(widened(k)), v_wide = OnDevice(widened(v));
+  const auto check = [&](auto empty) {
+    const auto from_narrow = pages(k_narrow.View(kRows, kKvDim), v_narrow.View(kRows, kKvDim), empty);
+    const auto from_wide = pages(k_wide.View(kRows, kKvDim), v_wide.View(kRows, kKvDim), empty);
+    EXPECT_TRUE(same(from_narrow.first, from_wide.first));
+    EXPECT_TRUE(same(from_narrow.second, from_wide.second));
+    EXPECT_FALSE(same(from_narrow.first, empty));
+    EXPECT_FALSE(same(from_narrow.second, empty));
+  };
+  check(Poisoned(kPlane));
+  check(Narrow(Poisoned(kPlane)));
+}
+
+TEST_P(PagedOpsTest, AttendOverScatteredPagesInF32) {
+  Check({8, 4, 32, 0, DType::kF32});
+  Check({4, 4, 64, 0, DType::kF32});
+  Check({6, 1, 96, 0, DType::kF32});
+}
+
+TEST_P(PagedOpsTest, AttendOverScatteredPagesInBf16) {
+  Check({8, 2, 128, 0, DType::kBf16});
+  Check({2, 1, 256, 0, DType::kBf16});
+}
+
+TEST_P(PagedOpsTest, AttendWithHeadsOfOddSizes) {
+  Check({3, 3, 18, 0, DType::kF32});
+  Check({3, 3, 18, 0, DType::kBf16});
+  Check({26, 2, 80, 33, DType::kBf16});
+}
+
+TEST_P(PagedOpsTest, AttendWithinASlidingWindow) {
+  Check({4, 2, 32, 1, DType::kF32});
+  Check({4, 2, 32, 9, DType::kF32});
+  Check({40, 1, 16, 70, DType::kBf16});
+}
+
+// Attention alone, over bf16 pages as long as an engine's, in every way that its work is cut on a GPU: rows
+// and heads of a tile, several tiles, windows, decode steps, long pasts that are split, and batches of
+// all these.
+TEST_P(OpsTest, AttentionIsTheFormulaInEveryShape) {
+  const std::vector<AttentionCase> cases = {
+      {4, 2, 64, 16, 0, {{70, 0}}},
+      {3, 1, 96, 16, 0, {{50, 9}}, true},
+      {4, 1, 128, 16, 0, {{40, 100}}},
+      {2, 1, 256, 16, 0, {{37, 31}}},
+      {2, 2, 40, 8, 0, {{33, 0}, {1, 70}}},
+      {7, 1, 64, 16, 0, {{1, 0}, {17, 64}, {2, 129}, {40, 3}}},
+      {150, 1, 64, 16, 0, {{2, 5}, {1, 8}}},
+      {4, 1, 64, 5, 100, {{40, 170}, {3, 400}}, true},
+      {2, 1, 64, 16, 1, {{70, 130}}},
+      {4, 1, 128, 16, 0, {{1, 2000}, {1, 0}, {1, 63}, {1, 64}, {1, 1023}}, true},
+      {4, 2, 256, 16, 0, {{1, 700}, {2, 500}}},
+      {3, 1, 96, 32, 300, {{1, 900}, {5, 700}}},
+      {4, 2, 64, 16, 0, {{6, 1500}}},
+      {4, 2, 128, 16, 0, {{20, 1000}, {1, 1500}, {130, 0}}, true},
+      {34, 2, 64, 16, 0, {{1, 800}}},
+      {1, 1, 128, 16, 0, {{129, 0}, {128, 128}, {5, 383}}},
+      {8, 2, 128, 16, 200, {{300, 900}}, true},
+      {4, 2, 64, 16, 0, {{700, 0}, {64, 1000}}},
+  };
+  for (const AttentionCase& c : cases) {
+    SCOPED_TRACE(testing::Message() << c);
+    const AttentionProblem problem(c, random_);
+    const auto k = OnDevice(problem.k), v = OnDevice(problem.v);
+    const auto q = OnDevice(problem.q);
+    const auto narrow_q = OnDevice(Narrow(problem.q));
+    const size_t out_size = problem.rows * problem.out_stride;
+    const auto out = OnDevice(Poisoned(out_size));
+    const auto narrow_out = OnDevice(Narrow(Poisoned(out_size)));
+    const PagedKv kv{k.data(), v.data(), DType::kBf16, c.block_tokens, c.kv_heads, c.head_dim};
+    const auto columns = [&](const TensorView& view) { return view.Cols(0, problem.q_dim()); };
+    const TensorView q_view = columns(c.bf16_rows ? narrow_q.View(problem.rows, problem.q_stride)
+                                                  : q.View(problem.rows, problem.q_stride));
+    const TensorView out_view = columns(c.bf16_rows ? narrow_out.View(problem.rows, problem.out_stride)
+                                                    : out.View(problem.rows, problem.out_stride));
+    ops_->Attention(q_view, problem.params, problem.sequences, kv, out_view, {});
+    std::vector<float> found = out.Read().value();
+    if (c.bf16_rows) {
+      const std::vector<Bf16> narrow = narrow_out.Read().value();
+      std::transform(narrow.begin(), narrow.end(), found.begin(), ToFloat);
+    }
+    problem.Compare(found, [](const std::string& what) { FAIL() << what; });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, PagedOpsTest, ::testing::ValuesIn(kDevices), DeviceLabel);
+
+}  // namespace
+}  // namespace aludel

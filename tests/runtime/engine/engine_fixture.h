@@ -1,0 +1,175 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "runtime/codec/codec.h"
+#include "runtime/engine/engine.h"
+#include "runtime/engine/engine_options.h"
+#include "tests/testing/test_device.h"
+
+namespace aludel::engine_testing {
+
+// For what takes milliseconds, and under ThreadSanitizer on a busy machine half a minute.
+inline constexpr std::chrono::minutes kPatience(2);
+inline constexpr SteadyClock::time_point kNever = SteadyClock::time_point::max();
+
+// Keeps what a sequence said, and when, and waits for its end.
+class Recorder : public SequenceListener {
+ public:
+  explicit Recorder(int choices = 1) : open_(choices) {}
+  void OnToken(const TokenEvent& event) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (events_.empty()) began_ = std::chrono::steady_clock::now();
+    events_.push_back(event);
+    changed_.notify_all();
+  }
+  void OnDone(const absl::Status& status, const SequenceResult& result) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    EXPECT_GT(open_, 0) << "OnDone came too often";
+    EXPECT_TRUE(ended_.insert(result.choice).second);
+    --open_;
+    status_ = status;
+    result_ = result;
+    ended_at_ = std::chrono::steady_clock::now();
+    changed_.notify_all();
+  }
+  // False after kPatience.
+  bool WaitDone() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, kPatience, [this] { return open_ == 0; });
+  }
+  bool WaitTokens(size_t count) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, kPatience, [&] { return events_.size() >= count || open_ == 0; });
+  }
+  std::vector<int32_t> tokens(int choice = 0) const {
+    std::vector<int32_t> ids;
+    for (const TokenEvent& event : events_) {
+      if (event.choice == choice) ids.push_back(event.id);
+    }
+    return ids;
+  }
+  std::string text() const {
+    std::string text;
+    for (const TokenEvent& event : events_) text += event.text;
+    return text + result_.tail_text;
+  }
+  const absl::Status& status() const { return status_; }
+  const SequenceResult& result() const { return result_; }
+  std::chrono::steady_clock::time_point began() const { return began_; }  // its first token
+  std::chrono::steady_clock::time_point ended_at() const { return ended_at_; }
+  std::vector<TokenEvent> events() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return events_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int open_;
+  std::set<int> ended_;
+  absl::Status status_;
+  SequenceResult result_;
+  std::vector<TokenEvent> events_;
+  std::chrono::steady_clock::time_point began_, ended_at_;
+};
+
+// Keeps frames as a sender would put them on the wire.
+class FrameStore : public FrameSink {
+ public:
+  explicit FrameStore(FrameKind kind) : kind_(kind) {}
+  absl::StatusOr<absl::Span<uint8_t>> Reserve(size_t max_bytes) override {
+    payload_.resize(max_bytes);
+    return absl::MakeSpan(payload_);
+  }
+  absl::Status Commit(const FrameCoverage& coverage, size_t bytes) override {
+    payload_.resize(bytes);
+    FrameHeader header{.kind = kind_, .sequence = static_cast<uint32_t>(frames.size()), .coverage = coverage};
+    header.payload_bytes = static_cast<uint32_t>(bytes);
+    const auto head = EncodeFrameHeader(header, payload_);
+    frames.push_back({{head.begin(), head.end()}, payload_});
+    return absl::OkStatus();
+  }
+  struct Frame {
+    std::vector<uint8_t> header;
+    std::vector<uint8_t> payload;
+  };
+  std::vector<Frame> frames;
+
+ private:
+  FrameKind kind_;
+  std::vector<uint8_t> payload_;
+};
+
+struct Question {
+  std::vector<int32_t> prompt;
+  std::vector<int32_t> answer;  // greedy, end token included
+};
+
+inline std::vector<Question> Questions(size_t count) {
+  std::ifstream file("tests/runtime/model/golden/chat.greedy.jsonl");
+  std::vector<Question> questions;
+  std::string line;
+  while (questions.size() < count && std::getline(file, line)) {
+    const auto golden = nlohmann::json::parse(line);
+    questions.push_back({golden["prompt"], golden["bf16_kv"]["tokens"]});
+  }
+  return questions;
+}
+
+class EngineTest : public ::testing::Test {
+ protected:
+  EngineTest() { Restart({.kv_blocks = 256, .max_num_batched_tokens = 128}); }
+
+  void Restart(const EngineOptions& options) {
+    engine_.reset();
+    if (model_ == nullptr) {
+      device_ = OpenTestDevice().value();
+      model_ = Transformer::Load(device_.get(), "deploy/demo/chat", {.compute = DType::kF32}).value();
+      tokenizer_ = Tokenizer::Load("deploy/demo/chat").value();
+    }
+    engine_ = Engine::Start(model_.get(), tokenizer_.get(), options).value();
+  }
+
+  std::shared_ptr<Recorder> Ask(const Question& question, SamplingParams sampling = {.max_tokens = 24}) {
+    auto recorder = std::make_shared<Recorder>(sampling.choices);
+    auto id = engine_->Generate({question.prompt, std::move(sampling)}, recorder);
+    EXPECT_TRUE(id.ok()) << std::string(id.status().message());
+    if (id.ok()) last_id_ = *id;
+    return recorder;
+  }
+
+  static std::vector<int32_t> WithoutEnd(std::vector<int32_t> tokens) {
+    if (!tokens.empty() && tokens.back() == 2) tokens.pop_back();
+    return tokens;
+  }
+
+  // Encodes [0, tokens) of a prompt on this engine, as the prefill server does.
+  std::vector<FrameStore::Frame> PrefillFrames(const EncoderFactory& codec, const Question& question,
+                                               int64_t tokens) {
+    FrameStore store(codec.spec().kind);
+    auto recorder = std::make_shared<Recorder>();
+    auto id = engine_->Prefill({question.prompt, tokens, kNever, &codec, &store}, recorder);
+    EXPECT_TRUE(id.ok());
+    EXPECT_TRUE(recorder->WaitDone());
+    EXPECT_TRUE(recorder->status().ok());
+    return std::move(store.frames);
+  }
+
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Transformer> model_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<Engine> engine_;
+  SequenceId last_id_ = 0;
+};
+
+}  // namespace aludel::engine_testing
