@@ -137,8 +137,10 @@ if(ALUDEL_TESTS)
            WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   aludel_test_settings(packages_test TIMEOUT 300 FIXTURES_REQUIRED packages LABELS e2e)
   # The packages, unpacked, are the image that pods run.
-  add_test(NAME manifests_test
-           COMMAND ${Python3_EXECUTABLE} tests/deploy/kubernetes/manifests_test.py --packages ${made}
-           WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  aludel_test_settings(manifests_test TIMEOUT 300 FIXTURES_REQUIRED packages SKIP_RETURN_CODE 77 LABELS e2e)
+  foreach(test manifests overlays secrets)
+    add_test(NAME ${test}_test
+             COMMAND ${Python3_EXECUTABLE} tests/deploy/kubernetes/${test}_test.py --packages ${made}
+             WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    aludel_test_settings(${test}_test TIMEOUT 300 FIXTURES_REQUIRED packages SKIP_RETURN_CODE 77 LABELS e2e)
+  endforeach()
 endif()
