@@ -2,7 +2,9 @@
 network that its manifest asks for. Waits on the probes, asks through the Service, looks at metrics where the PodMonitors look, holds
 the connections against the NetworkPolicies, and rolls every workload under load.
 
-    manifests_test.py --packages build/release/packages
+    manifests_test.py --packages build/release/packages [--previous FOLDER]
+
+With --previous the pods run the programs in FOLDER, of another commit, until they are rolled: an upgrade.
 
 The image is this machine's root with the .deb files of --packages unpacked over it. Needs root; exits with 77 and a reason where
 something is missing.
@@ -37,6 +39,14 @@ class Manifests(unittest.TestCase):
         image = cls.folder / "image"
         unpack(options.packages, image)
         cls.cluster = Cluster(render(OVERLAY), cls.folder, image)
+        cls.first_image = image
+        if options.previous:
+            cls.first_image = cls.folder / "previous"
+            shutil.copytree(image, cls.first_image)
+            for pod in cls.cluster.pods():
+                (program,) = pod.container["command"]
+                shutil.copy(options.previous / Path(program).name, f"{cls.first_image}{program}")
+                pod.image = cls.first_image
         try:
             cls.cluster.start()
         except RuntimeError:
@@ -100,10 +110,14 @@ class Manifests(unittest.TestCase):
 
     def test_6_rolling_every_workload_loses_no_request(self) -> None:
         workloads = self.cluster.of("StatefulSet") + self.cluster.of("Deployment")
-        # All at once, as after a new image.
+        # All at once, as after a new image: that of --packages, where pods ran another one.
+        for pod in self.cluster.pods():
+            self.assertTrue(pod.runs_from(self.first_image), pod.name)
+            pod.image = self.cluster.image
         with Load(self.cluster) as load, ThreadPoolExecutor(len(workloads)) as pool:
             codes = list(pool.map(self.cluster.roll, workloads))
         self.assertEqual(codes, [[0, 0]] * len(workloads))
+        self.assertTrue(all(pod.runs_from(self.cluster.image) for pod in self.cluster.pods()))
         print(f"{len(load.answered)} requests answered while every workload was rolled, {len(load.errors)} failed", flush=True)
         self.assertEqual(load.errors, [])
         self.assertTrue(load.answered)

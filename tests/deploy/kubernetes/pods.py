@@ -6,6 +6,7 @@ here: limits of memory and CPU, seccomp, and addresses that change when a pod co
 """
 
 import argparse
+import hashlib
 import itertools
 import os
 import shutil
@@ -164,6 +165,13 @@ class Pod:
         self.ending = True
         self.ready = False
 
+    def runs_from(self, image: Path) -> bool:
+        """Whether the process runs the program of that image, to the byte."""
+        assert self.process is not None
+        command = self.container["command"][0]
+        with open(f"/proc/{self.process.pid}/exe", "rb") as running, open(f"{image}{command}", "rb") as wanted:
+            return hashlib.file_digest(running, "sha256").digest() == hashlib.file_digest(wanted, "sha256").digest()
+
     def log(self) -> str:
         return "\n".join((self.folder / "log").read_text().splitlines()[-15:])
 
@@ -229,7 +237,7 @@ def main_in_namespaces(script: str, document: str, overlay: Path) -> argparse.Na
     parser = argparse.ArgumentParser(description=document.splitlines()[0])
     parser.add_argument("--packages", type=lambda path: Path(path).resolve(), required=True, help="folder of the .deb files")
     parser.add_argument("--previous", type=lambda path: Path(path).resolve(),
-                        help="a folder with usr/bin of another commit: what the pods run before they are rolled")
+                        help="programs of another commit, which pods run until they are rolled")
     parser.add_argument("--inside", action="store_true", help="namespaces have been made")
     options, rest = parser.parse_known_args()
     if not options.inside:
