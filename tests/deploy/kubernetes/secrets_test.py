@@ -25,6 +25,7 @@ import pods as emulated  # noqa: E402
 from cluster import Cluster, Load, Secrets, render, unpack  # noqa: E402
 from pods import Object  # noqa: E402
 
+RELOADED_S = 4.0  # more than reload_interval_s
 options = argparse.Namespace()
 
 
@@ -150,7 +151,24 @@ class RotatedSecrets(unittest.TestCase):
             self.cluster.await_plan("chat", "remote")
             self.assertIn("choices", self.cluster.ask("json", number))
 
-    def test_5_a_stranger_is_refused(self) -> None:
+    def test_5_the_authority_changes_under_load(self) -> None:
+        """Both are trusted, then certificates are the new one's, then only it is trusted."""
+        other = Authority(Path("/mnt/other-authority"))
+        old, new = ((one.folder / "ca.crt").read_bytes() for one in (self.authority, other))
+        issued = {name: other.issue(one) for name, one in self.certificates.items()}
+        self.cluster.tls.load_verify_locations(cadata=new.decode())
+        with Load(self.cluster) as load:
+            for leaves, trusted in ((self.secrets, old + new), (issued, old + new), (issued, new)):
+                for pod in self.cluster.pods():
+                    for name in set(pod.secrets) & set(issued):
+                        pod.put_secret(name, {**leaves[name], "ca.crt": trusted})
+                time.sleep(RELOADED_S)
+        print(f"{len(load.answered)} requests answered while the authority changed, {len(load.errors)} failed", flush=True)
+        self.assertEqual(load.errors, [])
+        self.cluster.await_plan("chat", "remote")
+        type(self).authority = other
+
+    def test_6_a_stranger_is_refused(self) -> None:
         """No certificate, no word."""
         decode = self.cluster.workloads["decode-chat"][0]
         with self.assertRaises((ssl.SSLError, ConnectionError)):
