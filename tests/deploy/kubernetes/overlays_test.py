@@ -113,6 +113,27 @@ class Overlays(unittest.TestCase):
                 done = subprocess.run(["promtool", "check", "rules", file.name], capture_output=True, text=True, check=False)
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
+    def test_autoscaling_counts_right(self) -> None:
+        """Six prompts wait for prefill servers, which take .25 s for one: 1.5 s of queue, or three servers at .5 s each."""
+        if shutil.which("promtool") is None:
+            self.skipTest("promtool is not installed (Debian: prometheus)")
+        (scaled,) = [one for one in self.of("two-models-one-pool", "ScaledObject") if one["metadata"]["name"] == "prefill-base"]
+        queue = scaled["spec"]["triggers"][0]
+        self.assertEqual(queue["metadata"]["threshold"], "0.5")
+        stage = 'job="aludel-decode",namespace="aludel",stage="prefill",plan="remote"'
+        busy = [f'aludel_time_to_first_token_stage_seconds_sum{{{stage}}} 0+1x60', f'aludel_time_to_first_token_stage_seconds_count{{{stage}}} 0+4x60']
+        waiting = [f'aludel_num_requests_waiting{{job="aludel-prefill",namespace="aludel",pod="{i}"}} {i}x60' for i in (2, 4)]
+        others = ['aludel_num_requests_waiting{job="aludel-decode",namespace="aludel",pod="5"} 100x60']
+        tests = [{"interval": "15s", "input_series": [{"series": one.rsplit(" ", 1)[0], "values": one.rsplit(" ", 1)[1]} for one in series],
+                  "promql_expr_test": [{"expr": queue["metadata"]["query"], "eval_time": "10m", "exp_samples": [
+                      {"labels": "{}", "value": value}]}]}
+                 for series, value in ((busy + waiting + others, 1.5), (busy + others, 0), (waiting, 0))]
+        with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
+            json.dump({"rule_files": [], "tests": tests}, file)
+            file.flush()
+            done = subprocess.run(["promtool", "test", "rules", file.name], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
     def test_peers_know_every_server_that_may_be_started(self) -> None:
         overlay = "two-models-one-pool"
         named = {target for one in self.servers(overlay) for target in re.findall(r'_targets: "([^"]+)"', self.text_of(overlay, one))}

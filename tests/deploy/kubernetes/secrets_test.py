@@ -8,6 +8,7 @@ Certificates are made from the manifests' own Certificate objects. Needs root; e
 
 import argparse
 import hashlib
+import re
 import socket
 import ssl
 import subprocess
@@ -106,6 +107,19 @@ class RotatedSecrets(unittest.TestCase):
             self.cluster.await_plan(model, "remote")
         self.assertEqual(self.code_of("alice-key"), 200)
         self.assertEqual(self.code_of("bob-key"), 401)
+
+    def test_1_autoscaling_asks_for_what_the_servers_export(self) -> None:
+        """By name and labels, after a request; namespace and job are Prometheus' own."""
+        for scaled in self.cluster.of("ScaledObject"):
+            for trigger in scaled["spec"]["triggers"]:
+                for name, labels in re.findall(r"(aludel_\w+)\{([^}]*)\}", trigger["metadata"]["query"]):
+                    wanted = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+                    self.assertEqual(wanted.pop("namespace"), "aludel")
+                    job = wanted.pop("job")
+                    text = "".join(pod.get("admin", "/metrics") or "" for pod in self.cluster.pods()
+                                   if pod.labels["app.kubernetes.io/name"] == job)
+                    series = [dict(re.findall(r'(\w+)="([^"]*)"', one)) for one in re.findall(rf"^{name}(?:\{{(.*)\}})? ", text, re.MULTILINE)]
+                    self.assertTrue(any(wanted.items() <= one.items() for one in series), f"{job}: {name}{wanted}")
 
     def test_2_secrets_change_under_load(self) -> None:
         fresh: Secrets = {name: self.authority.issue(one) for name, one in self.certificates.items()}
