@@ -9,7 +9,6 @@ Exits with 77 and a reason where go, Sprig, kubectl or python3-yaml is missing.
 import argparse
 import copy
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -20,24 +19,12 @@ from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 ROOT = Path(__file__).resolve().parents[3]
-HERE = Path(__file__).resolve().parent
-CHART = ROOT / "deploy/helm/aludel"
-EXAMPLES = CHART / "examples"
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from renderer import CHART, EXAMPLES, PAIRS, Renderer, why_not  # noqa: E402
+
 OVERLAYS = ROOT / "deploy/kubernetes/overlays"
-GOPATH = Path("/usr/share/gocode")  # where Debian's packages put sources
-# Which values make which overlay.
-PAIRS: Dict[str, List[str]] = {"cpu-demo": [], "two-models-one-pool": ["two-models-one-pool.yaml"], "gpu": ["gpu.yaml"],
-                               "rdma": ["gpu.yaml", "rdma.yaml"]}
-program = Path()
+renderer: Renderer
 Object = Dict[str, Any]
-
-
-def chart(values: List[str], namespace: str = "aludel") -> List[Object]:
-    import yaml
-    done = subprocess.run([str(program), "-namespace", namespace, str(CHART), *values], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(done.stderr)
-    return [one for one in yaml.safe_load_all(done.stdout) if one]
 
 
 def overlay(name: str) -> List[Object]:
@@ -81,7 +68,7 @@ class Chart(unittest.TestCase):
 
     def test_objects_are_those_of_the_overlays(self) -> None:
         for name, values in PAIRS.items():
-            ours, theirs = by_name(chart([str(EXAMPLES / one) for one in values])), by_name(overlay(name))
+            ours, theirs = by_name(renderer.chart([str(EXAMPLES / one) for one in values])), by_name(overlay(name))
             self.assertEqual(set(ours), set(theirs), name)
             for key, one in theirs.items():
                 self.assertEqual(ours[key], one, f"{name}: {key}")
@@ -94,12 +81,12 @@ class Chart(unittest.TestCase):
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
             file.write("models: {chat: {config: 'drain_timeout_ms: 20000'}}\n")
             file.flush()
-            before, after = chart([]), chart([file.name])
+            before, after = renderer.chart([]), renderer.chart([file.name])
         changed = {one["metadata"]["name"] for one, other in zip(before, after) if one != other and one["kind"] != "ConfigMap"}
         self.assertEqual(changed, {"decode-chat"})
 
     def test_the_namespace_is_the_release_s(self) -> None:
-        text = json.dumps(chart([str(EXAMPLES / "two-models-one-pool.yaml")], namespace="elsewhere"))
+        text = json.dumps(renderer.chart([str(EXAMPLES / "two-models-one-pool.yaml")], namespace="elsewhere"))
         self.assertIn("decode-chat-0.decode-chat.elsewhere.svc:7200", text)
         self.assertNotIn("aludel.svc", text)
 
@@ -108,7 +95,7 @@ class Chart(unittest.TestCase):
             file.write("models: {chat: {prefill: nowhere}}\n")
             file.flush()
             with self.assertRaisesRegex(RuntimeError, "models.chat.prefill names no pool of prefill"):
-                chart([file.name])
+                renderer.chart([file.name])
 
 
 class Schema(unittest.TestCase):
@@ -151,32 +138,25 @@ class Schema(unittest.TestCase):
             self.assertRegex(errors[0], said)
 
 
-def missing(build: Path) -> str:
-    for name in ("go", "kubectl"):
-        if shutil.which(name) is None:
-            return f"{name} is missing"
-    if not (GOPATH / "src/github.com/Masterminds/sprig").is_dir() or not (GOPATH / "src/gopkg.in/yaml.v3").is_dir():
-        return "Sprig is missing (Debian: golang-github-masterminds-sprig-dev)"
+def missing() -> str:
+    if shutil.which("kubectl") is None:
+        return "kubectl is missing"
     try:
         import jsonschema  # noqa: F401
-        import yaml  # noqa: F401
     except ImportError:
-        return "python3-yaml or python3-jsonschema is missing"
+        return "python3-jsonschema is missing"
     if subprocess.run(["kubectl", "kustomize", str(OVERLAYS / "cpu-demo")], capture_output=True, check=False).returncode != 0:
         return "this kubectl is too old to render the manifests: it wants kustomize 4 (kubectl 1.21 or newer)"
-    build.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "GO111MODULE": "off", "GOPATH": str(GOPATH), "GOCACHE": str(build / "cache"), "GOFLAGS": ""}
-    subprocess.run(["go", "build", "-o", str(build / "render"), str(HERE / "render.go")], env=environment, check=True)
-    return ""
+    return why_not()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=Path, required=True, help="folder for the renderer")
     options, rest = parser.parse_known_args()
-    reason = missing(options.build.resolve() / "chart")
+    reason = missing()
     if reason:
         print(f"skipped: {reason}")
         sys.exit(77)
-    program = options.build.resolve() / "chart/render"
+    renderer = Renderer(options.build.resolve() / "chart")
     unittest.main(argv=[sys.argv[0], *rest], verbosity=2)

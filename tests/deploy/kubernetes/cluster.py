@@ -1,9 +1,13 @@
 """Every pod of rendered manifests, and clients that load them."""
 
+import argparse
 import itertools
 import json
+import os
+import shutil
 import ssl
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -11,14 +15,28 @@ import urllib.request
 from pathlib import Path
 from typing import Dict, List, Optional
 
-from pods import Object, Pod, hosts_of, matches
+from pods import Object, Pod, hosts_of, matches, why_not
 
 ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "tests/deploy/helm"))
+import renderer  # noqa: E402
+from renderer import Renderer  # noqa: E402
+
 Secrets = Dict[str, Dict[str, bytes]]  # by the secret's name and the file's
 
 
-def render(overlay: Path) -> List[Object]:
+def kubectl_renders(overlay: Path) -> bool:
+    return shutil.which("kubectl") is not None and \
+        subprocess.run(["kubectl", "kustomize", str(overlay)], capture_output=True, check=False).returncode == 0
+
+
+def render(overlay: Path, build: Path) -> List[Object]:
+    """The overlay's objects; from the chart, whose renderer is built in `build`, where there is no kubectl that could (Debian 12's is
+    too old)."""
     import yaml
+    if not kubectl_renders(overlay):
+        print(f"{overlay.name}: from the chart", flush=True)
+        return Renderer(build / "tests/deploy/chart").overlay(overlay.name)
     text = subprocess.run(["kubectl", "kustomize", str(overlay)], capture_output=True, text=True, check=True).stdout
     return [one for one in yaml.safe_load_all(text) if one]
 
@@ -27,6 +45,35 @@ def unpack(packages: Path, image: Path) -> None:
     """The image: this machine's root with the packages over it."""
     for package in sorted(packages.glob("*.deb")):
         subprocess.run(["dpkg-deb", "--extract", str(package), str(image)], check=True)
+
+
+def missing(overlay: Path) -> str:
+    """What keeps an overlay from running here; empty where nothing does."""
+    for program in ("dpkg-deb", "ip", "setpriv", "unshare", "openssl"):
+        if shutil.which(program) is None:
+            return f"{program} is missing"
+    if not kubectl_renders(overlay) and renderer.why_not():
+        return f"no kubectl that renders the manifests (1.21 or newer), and no chart instead: {renderer.why_not()}"
+    return why_not()
+
+
+def main_in_namespaces(script: str, document: str, overlay: Path) -> argparse.Namespace:
+    """The options of a test, once it is in namespaces of its own; before that it does not return. Unittest's are in `rest`."""
+    parser = argparse.ArgumentParser(description=document.splitlines()[0])
+    parser.add_argument("--packages", type=lambda path: Path(path).resolve(), required=True, help="folder of the .deb files")
+    parser.add_argument("--previous", type=lambda path: Path(path).resolve(),
+                        help="programs of another commit, which pods run until they are rolled")
+    parser.add_argument("--inside", action="store_true", help="namespaces have been made")
+    options, rest = parser.parse_known_args()
+    if not options.inside:
+        reason = missing(overlay)
+        if reason:
+            print(f"skipped: {reason}")
+            sys.exit(77)
+        os.execvp("unshare", ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable,
+                              script, "--inside", *sys.argv[1:]])
+    options.rest = rest
+    return options
 
 
 class Cluster:

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 OVERLAY = ROOT / "deploy/kubernetes/overlays/cpu-demo"
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import pods as emulated  # noqa: E402
-from cluster import Cluster, Load, render, unpack  # noqa: E402
+from cluster import Cluster, Load, main_in_namespaces, render, unpack  # noqa: E402
 from pods import matches  # noqa: E402
 
 options = argparse.Namespace()
@@ -38,7 +38,7 @@ class Manifests(unittest.TestCase):
         subprocess.run(["mount", "-t", "tmpfs", "none", str(cls.folder)], check=True)
         image = cls.folder / "image"
         unpack(options.packages, image)
-        cls.cluster = Cluster(render(OVERLAY), cls.folder, image)
+        cls.cluster = Cluster(render(OVERLAY, options.packages.parent), cls.folder, image)
         cls.first_image = image
         if options.previous:
             cls.first_image = cls.folder / "previous"
@@ -124,5 +124,5 @@ class Manifests(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    options = emulated.main_in_namespaces(__file__, __doc__, OVERLAY)
+    options = main_in_namespaces(__file__, __doc__, OVERLAY)
     unittest.main(argv=[sys.argv[0], *options.rest], verbosity=2)

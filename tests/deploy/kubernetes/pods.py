@@ -5,13 +5,11 @@ To be used in a process that has its own mount and network namespace (unshare --
 here: limits of memory and CPU, seccomp, and addresses that change when a pod comes back.
 """
 
-import argparse
 import hashlib
 import itertools
 import os
 import shutil
 import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -208,44 +206,3 @@ def why_not() -> str:
                             "mount --make-rprivate / && ip link add pods type bridge && ip link add veth0 type veth peer name veth1"],
                            capture_output=True, text=True, check=False)
     return "" if tried.returncode == 0 else f"no networks of its own: {tried.stderr.strip()}"
-
-
-def cannot_render(overlay: Path) -> str:
-    """What keeps manifests from being rendered here; empty where nothing does."""
-    for program in ("kubectl", "dpkg-deb"):
-        if shutil.which(program) is None:
-            return f"{program} is missing"
-    try:
-        import yaml  # noqa: F401
-    except ImportError:
-        return "python3-yaml is missing"
-    if subprocess.run(["kubectl", "kustomize", str(overlay)], capture_output=True, check=False).returncode != 0:
-        return "this kubectl is too old to render the manifests: it wants kustomize 4 (kubectl 1.21 or newer)"
-    return ""
-
-
-def missing(overlay: Path) -> str:
-    """What keeps the manifests from running here; empty where nothing does."""
-    for program in ("ip", "setpriv", "unshare", "openssl"):
-        if shutil.which(program) is None:
-            return f"{program} is missing"
-    return cannot_render(overlay) or why_not()
-
-
-def main_in_namespaces(script: str, document: str, overlay: Path) -> argparse.Namespace:
-    """The options of a test, once it is in namespaces of its own; before that it does not return. Unittest's are in `rest`."""
-    parser = argparse.ArgumentParser(description=document.splitlines()[0])
-    parser.add_argument("--packages", type=lambda path: Path(path).resolve(), required=True, help="folder of the .deb files")
-    parser.add_argument("--previous", type=lambda path: Path(path).resolve(),
-                        help="programs of another commit, which pods run until they are rolled")
-    parser.add_argument("--inside", action="store_true", help="namespaces have been made")
-    options, rest = parser.parse_known_args()
-    if not options.inside:
-        reason = missing(overlay)
-        if reason:
-            print(f"skipped: {reason}")
-            sys.exit(77)
-        os.execvp("unshare", ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable,
-                              script, "--inside", *sys.argv[1:]])
-    options.rest = rest
-    return options

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[3]
 OVERLAY = ROOT / "deploy/kubernetes/overlays/two-models-one-pool"
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import pods as emulated  # noqa: E402
-from cluster import Cluster, Load, Secrets, render, unpack  # noqa: E402
+from cluster import Cluster, Load, Secrets, main_in_namespaces, render, unpack  # noqa: E402
 from pods import Object  # noqa: E402
 
 RELOADED_S = 4.0  # more than reload_interval_s
@@ -66,7 +66,7 @@ class RotatedSecrets(unittest.TestCase):
         subprocess.run(["mount", "-t", "tmpfs", "none", str(folder)], check=True)
         unpack(options.packages, folder / "image")
         cls.authority = Authority(folder / "authority")
-        objects = render(OVERLAY)
+        objects = render(OVERLAY, options.packages.parent)
         cls.certificates = {one["spec"]["secretName"]: one for one in objects
                             if one["kind"] == "Certificate" and not one["spec"].get("isCA")}
         cls.secrets: Secrets = {name: cls.authority.issue(one) for name, one in cls.certificates.items()}
@@ -196,5 +196,5 @@ class RotatedSecrets(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    options = emulated.main_in_namespaces(__file__, __doc__, OVERLAY)
+    options = main_in_namespaces(__file__, __doc__, OVERLAY)
     unittest.main(argv=[sys.argv[0], *options.rest], verbosity=2)
