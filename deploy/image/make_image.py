@@ -120,8 +120,10 @@ def main() -> None:
     parser.add_argument("--packages", type=Path, required=True, help="folder of the .deb files")
     parser.add_argument("--out", type=Path, help="the archive; beside it FILE.spdx.json, the bill of materials")
     parser.add_argument("--root", type=Path, help="writes the files as a folder (what the Containerfile copies)")
-    parser.add_argument("--variant", choices=("cpu", "cuda"), default="cpu", help="cuda: programs built with CUDA; the driver is mounted")
-    parser.add_argument("--library", type=Path, action="append", default=[], help="one more library of a Debian package (libcublasLt)")
+    parser.add_argument("--variant", choices=("cpu", "cuda"), default="cpu",
+                        help="cuda: programs built with CUDA; the driver is mounted")
+    parser.add_argument("--library", type=Path, action="append", default=[],
+                        help="one more library of a Debian package (libcublasLt)")
     parser.add_argument("--no-demo", action="store_true", help="without the demo's models and configurations")
     parser.add_argument("--revision", default=of_commit("%H") or "unknown", help="the commit that the packages were built from")
     wanted = parser.parse_args()

@@ -74,7 +74,8 @@ def owners() -> Dict[str, str]:
 
 
 def packages_of(names: List[str]) -> Dict[str, Package]:
-    text = output_of("dpkg-query", "-W", "-f", "${Package}\t${Version}\t${Architecture}\t${source:Package}\t${Maintainer}\n", *names)
+    form = "${Package}\t${Version}\t${Architecture}\t${source:Package}\t${Maintainer}\n"
+    text = output_of("dpkg-query", "-W", "-f", form, *names)
     found = {}
     for name, line in zip(names, text.splitlines(), strict=True):
         package, version, architecture, source, maintainer = line.split("\t")

@@ -106,7 +106,8 @@ def ask(stack: Stack, model: str) -> Dict[str, Any]:
     question = json.loads((ROOT / "deploy/demo/questions.jsonl").read_text().splitlines()[0])
     body = {"model": model, "temperature": 0, "max_tokens": 4,
             "messages": [{"role": "user", "content": f"{question['context']}\n{question['question']}"}]}
-    request = urllib.request.Request(f"{stack.url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    request = urllib.request.Request(f"{stack.url}/v1/chat/completions", json.dumps(body).encode(),
+                                     {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as reply:
         return json.loads(reply.read())
 
@@ -117,7 +118,8 @@ class Versions(unittest.TestCase):
         self.addCleanup(proxy.close)
         folder = tempfile.TemporaryDirectory(prefix="aludel-versions-")
         self.addCleanup(folder.cleanup)
-        stack = Stack(options.bin.resolve(), Path(folder.name), {}, replaced={target: re.sub(r'"[^"]*"', f'"localhost:{proxy.port}"', target)})
+        replaced = {target: re.sub(r'"[^"]*"', f'"localhost:{proxy.port}"', target)}
+        stack = Stack(options.bin.resolve(), Path(folder.name), {}, replaced=replaced)
         self.addCleanup(stack.stop)
         proxy.upstream = stack.ports[server]["listen"]
         return stack

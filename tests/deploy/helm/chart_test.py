@@ -1,5 +1,5 @@
-"""The chart deploy/helm/aludel, rendered by render.go, is object by object what kubectl makes of the overlays; its schema admits the
-examples and refuses what is wrong.
+"""The chart deploy/helm/aludel, rendered by render.go, is object by object what kubectl makes of the overlays; its schema admits
+the examples and refuses what is wrong.
 
     chart_test.py --build build/release/tests/deploy
 
@@ -127,12 +127,13 @@ class Schema(unittest.TestCase):
             self.assertEqual([error.message for error in self.validator.iter_errors(merged)], [])
 
     def test_wrong_values_are_refused(self) -> None:
-        for over, said in [({"image": {"digest": "latest"}}, "latest"), ({"image": {"tag": "1"}}, "tag"), ({"replicas": 2}, "replicas"),
-                           ({"gateway": {"replicas": "two"}}, "two"), ({"gateway": {"replicas": 0}}, "0"),
+        for over, said in [({"image": {"digest": "latest"}}, "latest"), ({"image": {"tag": "1"}}, "tag"),
+                           ({"replicas": 2}, "replicas"), ({"gateway": {"replicas": "two"}}, "two"), ({"gateway": {"replicas": 0}}, "0"),
                            ({"models": {"Chat_1": self.values["models"]["chat"]}}, "Chat_1"),
                            ({"models": {"chat": {"directory": "models/chat"}}}, "models/chat"),
                            ({"models": {"chat": {"engine": {"threads": 1}}}}, "threads"),
-                           ({"models": {"chat": None, "json": None}}, "non-empty|enough properties"), ({"tls": {"issuer": {"kind": "Vault"}}}, "Vault")]:
+                           ({"models": {"chat": None, "json": None}}, "non-empty|enough properties"),
+                           ({"tls": {"issuer": {"kind": "Vault"}}}, "Vault")]:
             errors = [error.message for error in self.validator.iter_errors(self.merged(self.values, over))]
             self.assertEqual(len(errors), 1, over)
             self.assertRegex(errors[0], said)

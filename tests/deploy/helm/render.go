@@ -111,7 +111,8 @@ func render(chart, namespace string, valueFiles []string) (string, error) {
 			return "", err
 		}
 	}
-	data := object{"Values": values, "Release": object{"Name": "aludel", "Namespace": namespace, "Service": "Helm"}, "Files": files{chart}}
+	release := object{"Name": "aludel", "Namespace": namespace, "Service": "Helm"}
+	data := object{"Values": values, "Release": release, "Files": files{chart}}
 	var out bytes.Buffer
 	for _, path := range paths {
 		if filepath.Ext(path) != ".yaml" {

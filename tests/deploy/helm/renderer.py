@@ -41,7 +41,8 @@ class Renderer:
 
     def chart(self, values: List[str], namespace: str = "aludel") -> List[Object]:
         import yaml
-        done = subprocess.run([str(self.program), "-namespace", namespace, str(CHART), *values], capture_output=True, text=True, check=False)
+        done = subprocess.run([str(self.program), "-namespace", namespace, str(CHART), *values], capture_output=True, text=True,
+                              check=False)
         if done.returncode != 0:
             raise RuntimeError(done.stderr)
         return [one for one in yaml.safe_load_all(done.stdout) if one]

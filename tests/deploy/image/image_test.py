@@ -1,5 +1,5 @@
-"""The container image: what is in it, that two builds give one digest, and that the demo's four servers run from its files alone, as
-a user without rights over a read-only root, and answer.
+"""The container image: what is in it, that two builds give one digest, and that the demo's four servers run from its files alone,
+as a user without rights over a read-only root, and answer.
 
     image_test.py --image build/release/image/aludel.oci.tar --packages build/release/packages
 
@@ -132,7 +132,8 @@ class Contents(unittest.TestCase):
     def test_the_bill_has_every_file_and_its_package(self) -> None:
         bill = json.loads(given.image.with_name(given.image.name + ".spdx.json").read_text())
         self.assertEqual(bill["spdxVersion"], "SPDX-2.3")
-        listed = {one["fileName"][2:]: {sum["algorithm"]: sum["checksumValue"] for sum in one["checksums"]} for one in bill["files"]}
+        listed = {one["fileName"][2:]: {sum["algorithm"]: sum["checksumValue"] for sum in one["checksums"]}
+                  for one in bill["files"]}
         written_here = {name for name in self.files if name.startswith("var/lib/dpkg/") or name.endswith("sbom.spdx.json")}
         written_here |= {"etc/passwd", "etc/group", "etc/nsswitch.conf"}
         regular = {member.name for member in self.members if member.isfile()}
@@ -177,10 +178,10 @@ class Running(unittest.TestCase):
     def start(self) -> None:
         for name, program in SERVERS.items():
             with open(folder / f"{name}.log", "wb") as log:
+                command = [f"/usr/bin/{program}", "--config", f"/etc/aludel/{name}.textproto"]
                 self.processes[name] = subprocess.Popen(
-                    [*(AS_USER if given.by_root else []), *RUN, str(folder / "root"), "--wd", "/", f"/usr/bin/{program}", "--config", f"/etc/aludel/{name}.textproto"],
-                    env={"PATH": os.environ["PATH"]},
-                    stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                    [*(AS_USER if given.by_root else []), *RUN, str(folder / "root"), "--wd", "/", *command],
+                    env={"PATH": os.environ["PATH"]}, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def stop(self) -> List[int]:
         for process in self.processes.values():
@@ -190,7 +191,8 @@ class Running(unittest.TestCase):
         return codes
 
     def get(self, url: str, body: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
-        request = urllib.request.Request(url, None if body is None else json.dumps(body).encode(), {"Content-Type": "application/json"})
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=60) as reply:
             text = reply.read().decode()
         return json.loads(text) if text.startswith("{") else {"text": text}
@@ -260,7 +262,8 @@ def run_inside(arguments: List[str]) -> int:
                 archive.extractall(Path(place) / "root")
         print(f"unpacked in {time.monotonic() - began:.2f} s", flush=True)
         os.chmod(place, 0o755)
-        done = subprocess.run([*enter_command(), place, sys.executable, __file__, "--inside", place, *arguments, "Running"], check=False)
+        done = subprocess.run([*enter_command(), place, sys.executable, __file__, "--inside", place, *arguments, "Running"],
+                              check=False)
         return done.returncode
 
 

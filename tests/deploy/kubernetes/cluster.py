@@ -31,8 +31,8 @@ def kubectl_renders(overlay: Path) -> bool:
 
 
 def render(overlay: Path, build: Path) -> List[Object]:
-    """The overlay's objects; from the chart, whose renderer is built in `build`, where there is no kubectl that could (Debian 12's is
-    too old)."""
+    """The overlay's objects; from the chart, whose renderer is built in `build`, where there is no kubectl that could (Debian
+    12's is too old)."""
     import yaml
     if not kubectl_renders(overlay):
         print(f"{overlay.name}: from the chart", flush=True)

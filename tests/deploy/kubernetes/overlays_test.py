@@ -1,5 +1,5 @@
-"""What the overlays of deploy/kubernetes promise, looked up in what kubectl renders: configurations that the servers accept, devices,
-volumes, certificates for the names that peers call, autoscaling on series that exist.
+"""What the overlays of deploy/kubernetes promise, looked up in what kubectl renders: configurations that the servers accept,
+devices, volumes, certificates for the names that peers call, autoscaling on series that exist.
 
     overlays_test.py --packages build/release/packages
 """
@@ -40,7 +40,8 @@ class Overlays(unittest.TestCase):
         for one in self.of(overlay, "StatefulSet", "Deployment"):
             spec = one["spec"]["template"]["spec"]
             (container,) = spec["containers"]
-            yield {"name": one["metadata"]["name"], "spec": spec, "container": container, "labels": one["spec"]["template"]["metadata"]["labels"]}
+            yield {"name": one["metadata"]["name"], "spec": spec, "container": container,
+                   "labels": one["spec"]["template"]["metadata"]["labels"]}
 
     def text_of(self, overlay: str, workload: Object) -> str:
         """The configuration that a workload reads."""
@@ -105,7 +106,8 @@ class Overlays(unittest.TestCase):
                 query = trigger["metadata"]["query"]
                 self.assertLessEqual(series_of(query) - {"vector", "avg_over_time"}, exported(), query)
                 self.assertIn(f'job="{names[one["metadata"]["name"]]["labels"]["app.kubernetes.io/name"]}"', query)
-                rules["groups"][0]["rules"].append({"record": "a:b", "expr": query, "labels": {"of": trigger["name"] + one["metadata"]["name"]}})
+                of = f"{one['metadata']['name']} {trigger['name']}"
+                rules["groups"][0]["rules"].append({"record": "a:b", "expr": query, "labels": {"of": of}})
         if shutil.which("promtool"):
             with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
                 json.dump(rules, file)
@@ -121,10 +123,12 @@ class Overlays(unittest.TestCase):
         queue = scaled["spec"]["triggers"][0]
         self.assertEqual(queue["metadata"]["threshold"], "0.5")
         stage = 'job="aludel-decode",namespace="aludel",stage="prefill",plan="remote"'
-        busy = [f'aludel_time_to_first_token_stage_seconds_sum{{{stage}}} 0+1x60', f'aludel_time_to_first_token_stage_seconds_count{{{stage}}} 0+4x60']
+        busy = [f"aludel_time_to_first_token_stage_seconds_{one}{{{stage}}} {values}"
+                for one, values in (("sum", "0+1x60"), ("count", "0+4x60"))]
         waiting = [f'aludel_num_requests_waiting{{job="aludel-prefill",namespace="aludel",pod="{i}"}} {i}x60' for i in (2, 4)]
         others = ['aludel_num_requests_waiting{job="aludel-decode",namespace="aludel",pod="5"} 100x60']
-        tests = [{"interval": "15s", "input_series": [{"series": one.rsplit(" ", 1)[0], "values": one.rsplit(" ", 1)[1]} for one in series],
+        tests = [{"interval": "15s",
+                  "input_series": [dict(zip(("series", "values"), one.rsplit(" ", 1))) for one in series],
                   "promql_expr_test": [{"expr": queue["metadata"]["query"], "eval_time": "10m", "exp_samples": [
                       {"labels": "{}", "value": value}]}]}
                  for series, value in ((busy + waiting + others, 1.5), (busy + others, 0), (waiting, 0))]
@@ -136,7 +140,8 @@ class Overlays(unittest.TestCase):
 
     def test_peers_know_every_server_that_may_be_started(self) -> None:
         overlay = "two-models-one-pool"
-        named = {target for one in self.servers(overlay) for target in re.findall(r'_targets: "([^"]+)"', self.text_of(overlay, one))}
+        named = {target for one in self.servers(overlay)
+                 for target in re.findall(r'_targets: "([^"]+)"', self.text_of(overlay, one))}
         wanted = set()
         for one in self.of(overlay, "ScaledObject"):
             name = one["metadata"]["name"]

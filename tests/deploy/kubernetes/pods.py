@@ -82,7 +82,8 @@ class Pod:
             for file, text in config_maps[volume["configMap"]["name"]].items():
                 (target / file).write_text(text)
         (self.folder / "volumes").write_text("".join(
-            f"{mount['name']} {mount['mountPath']}\n" for mount in self.container["volumeMounts"] if "secret" in volumes[mount["name"]]))
+            f"{mount['name']} {mount['mountPath']}\n" for mount in self.container["volumeMounts"]
+            if "secret" in volumes[mount["name"]]))
         netns = f"pod{self.number}"
         for line in (f"ip netns add {netns}", f"ip link add veth{self.number} type veth peer name eth0 netns {netns}",
                      f"ip link set veth{self.number} master pods up", f"ip -n {netns} addr add {self.ip}/24 dev eth0",

@@ -1,9 +1,10 @@
-"""The overlay two-models-one-pool, run: mutual TLS between the servers, HTTPS and keys at the gateway, from secrets that change under
-load as the kubelet changes them.
+"""The overlay two-models-one-pool, run: mutual TLS between the servers, HTTPS and keys at the gateway, from secrets that change
+under load as the kubelet changes them.
 
     secrets_test.py --packages build/release/packages
 
-Certificates are made from the manifests' own Certificate objects. Needs root; exits with 77 and a reason where something is missing.
+Certificates are made from the manifests' own Certificate objects. Needs root; exits with 77 and a reason where something is
+missing.
 """
 
 import argparse
@@ -36,7 +37,8 @@ class Authority:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
-        self.run("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=aludel-ca -keyout ca.key -out ca.crt")
+        self.run("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=aludel-ca "
+                 "-keyout ca.key -out ca.crt")
 
     def run(self, arguments: str) -> None:
         subprocess.run(["openssl", *arguments.split()], cwd=self.folder, check=True, capture_output=True)
@@ -118,7 +120,8 @@ class RotatedSecrets(unittest.TestCase):
                     job = wanted.pop("job")
                     text = "".join(pod.get("admin", "/metrics") or "" for pod in self.cluster.pods()
                                    if pod.labels["app.kubernetes.io/name"] == job)
-                    series = [dict(re.findall(r'(\w+)="([^"]*)"', one)) for one in re.findall(rf"^{name}(?:\{{(.*)\}})? ", text, re.MULTILINE)]
+                    series = [dict(re.findall(r'(\w+)="([^"]*)"', one))
+                              for one in re.findall(rf"^{name}(?:\{{(.*)\}})? ", text, re.MULTILINE)]
                     self.assertTrue(any(wanted.items() <= one.items() for one in series), f"{job}: {name}{wanted}")
 
     def test_2_secrets_change_under_load(self) -> None:
@@ -131,7 +134,8 @@ class RotatedSecrets(unittest.TestCase):
                     pod.put_secret(name, fresh[name])
             ends = time.monotonic() + 20
             waiting = [(pod, port, secret) for pod in self.cluster.pods()
-                       for port, secret in {"http": "gateway-https", "grpc": f"{pod.name.split('-')[0]}-tls"}.items() if port in pod.ports]
+                       for port, secret in {"http": "gateway-https", "grpc": f"{pod.name.split('-')[0]}-tls"}.items()
+                       if port in pod.ports]
             self.assertEqual(len(waiting), len(self.cluster.pods()))
             type(self).secrets = fresh
             while waiting and time.monotonic() < ends:
