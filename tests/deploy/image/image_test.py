@@ -129,6 +129,14 @@ class Contents(unittest.TestCase):
                 self.assertEqual(labels.get(name), value, name)
         self.assertRegex(config["Labels"]["org.opencontainers.image.revision"], r"^([0-9a-f]{40}|unknown)$")
 
+    def test_for_cards_it_asks_for_the_driver_and_is_the_same_otherwise(self) -> None:
+        sys.path.insert(0, str(ROOT / "deploy/image"))
+        from make_image import configuration
+        for_cpus, for_cards = (configuration("1", "abc", "now", variant) for variant in ("cpu", "cuda"))
+        asked = [one for one in for_cards["Env"] if one not in for_cpus["Env"]]
+        self.assertEqual(asked, ["NVIDIA_DRIVER_CAPABILITIES=compute,utility", "NVIDIA_VISIBLE_DEVICES=all"])
+        self.assertEqual({**for_cards, "Env": []}, {**for_cpus, "Env": []})
+
     def test_the_bill_has_every_file_and_its_package(self) -> None:
         bill = json.loads(given.image.with_name(given.image.name + ".spdx.json").read_text())
         self.assertEqual(bill["spdxVersion"], "SPDX-2.3")
