@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Fails where a document names a file of this repository that does not exist, or where deploy/OPERATING.md and the metrics in the
-source differ. Run from anywhere; prints one line a fault.
+source, the alerts of deploy/prometheus or the settings of config.proto differ. Run from anywhere; prints one line a fault.
 
 Looked at are paths that begin with one of our folders, in backticks, links and code blocks of every *.md. Words in capitals stand
 for what a reader fills in.
@@ -17,6 +17,8 @@ FOLDERS = "proto|server|runtime|kernels|transport|configs|deploy|tests|cmake|\\.
 PATH = re.compile(rf"^(?:{FOLDERS})/[\w./{{}},-]*$")
 MADE_LATER = {"tests/gpu/results/"}  # by a run on a card
 README_LINES = 190
+# Words of deploy/OPERATING.md that look like settings: fields of answers, labels and their values.
+NO_SETTINGS = {"fallback_reason", "first_decode", "hedge_lost", "hedge_refused", "hedge_started", "hedge_won"}
 
 
 def documents() -> List[Path]:
@@ -66,6 +68,25 @@ def check_metrics() -> Iterator[str]:
         yield f"deploy/OPERATING.md: {name} is no metric of {source.relative_to(ROOT)}"
 
 
+def check_alerts() -> Iterator[str]:
+    alerts = set(re.findall(r"- alert: (\w+)", (ROOT / "deploy/prometheus/alerts.yml").read_text()))
+    named = set(re.findall(r"`(Aludel[A-Z]\w+)`", (ROOT / "deploy/OPERATING.md").read_text()))
+    for name in sorted(alerts ^ named):
+        yield f"deploy/OPERATING.md: {name} is {'no alert' if name in named else 'an alert that it lacks'}"
+
+
+def check_settings() -> Iterator[str]:
+    """Words like `max_num_seqs`, alone in backticks: a setting, a field of an answer, or a test."""
+    settings = set(re.findall(r"\b([a-z][a-z0-9_]*) = \d+", (ROOT / "proto/aludel/v1/config.proto").read_text()))
+    tests = {name for path in [*ROOT.glob("tests/**/CMakeLists.txt"), ROOT / "cmake/AludelPackages.cmake", ROOT / "cmake/AludelImage.cmake"]
+             for name in re.findall(r"NAME (\w+)", path.read_text())}
+    tests |= {f"{path.stem}" for path in ROOT.glob("tests/deploy/kubernetes/*_test.py")}
+    named = set(re.findall(r"`([a-z][a-z0-9]*(?:_[a-z0-9]+)+)`", (ROOT / "deploy/OPERATING.md").read_text()))
+    for name in sorted(named - settings - tests - NO_SETTINGS):
+        if not re.match(r"aludel_|process_", name):
+            yield f"deploy/OPERATING.md: {name} is no setting of config.proto and no test"
+
+
 def check_readme() -> Iterator[str]:
     lines = len((ROOT / "README.md").read_text().splitlines())
     if lines > README_LINES:
@@ -73,7 +94,7 @@ def check_readme() -> Iterator[str]:
 
 
 def main() -> int:
-    faults = [*check_paths(), *check_metrics(), *check_readme()]
+    faults = [*check_paths(), *check_metrics(), *check_alerts(), *check_settings(), *check_readme()]
     for fault in faults:
         print(fault)
     print(f"{len(documents())} documents, {len(faults)} faults")

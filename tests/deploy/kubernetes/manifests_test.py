@@ -2,183 +2,62 @@
 network that its manifest asks for. Waits on the probes, asks through the Service, looks at metrics where the PodMonitors look, holds
 the connections against the NetworkPolicies, and rolls every workload under load.
 
-    manifests_test.py --packages build/release/packages
+    manifests_test.py --packages build/release/packages [--previous FOLDER]
+
+With --previous the pods run the programs in FOLDER, of another commit, until they are rolled: an upgrade.
 
 The image is this machine's root with the .deb files of --packages unpacked over it. Needs root; exits with 77 and a reason where
 something is missing.
 """
 
 import argparse
-import itertools
-import json
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 import unittest
-import urllib.error
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Dict, List, Set, Tuple
+from typing import Dict, Set, Tuple
 
 ROOT = Path(__file__).resolve().parents[3]
 OVERLAY = ROOT / "deploy/kubernetes/overlays/cpu-demo"
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import pods as emulated  # noqa: E402
-from pods import Object, Pod, hosts_of, matches  # noqa: E402
+from cluster import Cluster, Load, main_in_namespaces, render, unpack  # noqa: E402
+from pods import matches  # noqa: E402
 
-packages = Path()
-
-
-class Cluster:
-    """Every pod of the manifests."""
-
-    def __init__(self, objects: List[Object], folder: Path, image: Path) -> None:
-        self.objects, self.folder, self.image = objects, folder, image
-        self.config_maps = {one["metadata"]["name"]: one["data"] for one in self.of("ConfigMap")}
-        self.workloads: Dict[str, List[Pod]] = {}
-        for one in self.of("StatefulSet") + self.of("Deployment"):
-            self.workloads[one["metadata"]["name"]] = [self.make(one, i) for i in range(one["spec"]["replicas"])]
-        self.hosts = hosts_of(self.pods(), self.of("Service"))
-
-    def of(self, kind: str) -> List[Object]:
-        return [one for one in self.objects if one["kind"] == kind]
-
-    def make(self, workload: Object, number: int) -> Pod:
-        return Pod(f"{workload['metadata']['name']}-{number}", workload["spec"]["template"], self.config_maps, self.folder,
-                   self.image)
-
-    def pods(self) -> List[Pod]:
-        return [pod for several in self.workloads.values() for pod in several]
-
-    def start(self) -> None:
-        """All at once, as a cluster does: in any order."""
-        errors: List[str] = []
-
-        def start(pod: Pod) -> None:
-            try:
-                pod.start(self.hosts)
-            except RuntimeError as error:
-                errors.append(str(error))
-        threads = [threading.Thread(target=start, args=(pod,)) for pod in self.pods()]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise RuntimeError("\n".join(errors))
-
-    def ask(self, model: str, number: int) -> Object:
-        """One question through the gateways' Service, of a ready pod."""
-        (service,) = [one for one in self.of("Service") if one["metadata"]["name"] == "gateway"]
-        (port,) = service["spec"]["ports"]
-        ready = [pod for pod in self.pods() if pod.ready and matches({"matchLabels": service["spec"]["selector"]}, pod.labels)]
-        pod = ready[number % len(ready)]
-        questions = (ROOT / "deploy/demo/questions.jsonl").read_text().splitlines()
-        question = json.loads(questions[number % len(questions)])
-        body = {"model": model, "temperature": 0, "max_tokens": 8,
-                "messages": [{"role": "user", "content": f"{question['context']}\n{question['question']}"}]}
-        request = urllib.request.Request(f"http://{pod.ip}:{pod.ports[port['targetPort']]}/v1/chat/completions",
-                                         json.dumps(body).encode(), {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as reply:
-            return json.loads(reply.read())
-
-    def roll(self, workload: Object) -> List[int]:
-        """Replaces every pod as the workload's controller would; the exit codes."""
-        name = workload["metadata"]["name"]
-        running = self.workloads[name]
-        codes = []
-        if workload["kind"] == "StatefulSet":
-            for pod in reversed(running):
-                codes.append(pod.end())
-                pod.start(self.hosts)
-                time.sleep(workload["spec"]["minReadySeconds"])  # what the controller does
-            return codes
-        update = workload["spec"]["strategy"]["rollingUpdate"]
-        assert update == {"maxSurge": 1, "maxUnavailable": 0}, update
-        for number in range(len(running)):
-            fresh = self.make(workload, 100 + number)
-            running.append(fresh)
-            fresh.start(self.hosts)
-            codes.append(running[0].end())
-            del running[0]
-        return codes
-
-
-class Load:
-    """Clients that ask without pause until stopped; what failed is in `errors`."""
-
-    CLIENTS = 4
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.numbers = itertools.count()
-        self.answered: List[int] = []
-        self.errors: List[str] = []
-        self.stopping = False
-        self.threads = [threading.Thread(target=self.run) for _ in range(self.CLIENTS)]
-
-    def run(self) -> None:
-        while not self.stopping:
-            number = next(self.numbers)
-            try:
-                self.cluster.ask("chat" if number % 2 else "json", number)
-                self.answered.append(number)
-            except urllib.error.HTTPError as error:
-                self.errors.append(f"question {number}: {error.code} {error.read().decode()}")
-            except (OSError, ValueError) as error:  # whatever else a client would have seen
-                self.errors.append(f"question {number}: {error!r}")
-
-    def __enter__(self) -> "Load":
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stopping = True
-        for thread in self.threads:
-            thread.join()
+REQUESTS = 1000
+options = argparse.Namespace()
 
 
 class Manifests(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
-        import yaml
         emulated.join()
         cls.folder = Path("/mnt")  # of this namespace only, and no part of the root below the pods: overlays must not overlap
         subprocess.run(["mount", "-t", "tmpfs", "none", str(cls.folder)], check=True)
         image = cls.folder / "image"
-        for package in sorted(packages.glob("*.deb")):
-            subprocess.run(["dpkg-deb", "--extract", str(package), str(image)], check=True)
-        rendered = subprocess.run(["kubectl", "kustomize", str(OVERLAY)], capture_output=True, text=True, check=True).stdout
-        cls.cluster = Cluster([one for one in yaml.safe_load_all(rendered) if one], cls.folder, image)
+        unpack(options.packages, image)
+        cls.cluster = Cluster(render(OVERLAY, options.packages.parent), cls.folder, image)
+        cls.first_image = image
+        if options.previous:
+            cls.first_image = cls.folder / "previous"
+            shutil.copytree(image, cls.first_image)
+            for pod in cls.cluster.pods():
+                (program,) = pod.container["command"]
+                shutil.copy(options.previous / Path(program).name, f"{cls.first_image}{program}")
+                pod.image = cls.first_image
         try:
             cls.cluster.start()
         except RuntimeError:
             print("\n".join(f"--- {pod.name}\n{pod.log()}" for pod in cls.cluster.pods()))
             raise
 
-    def await_plan(self, model: str, plan: str) -> None:
-        """A decode server that came before its prefill servers finds them within a probe or two."""
-        deadline = time.monotonic() + 60
-        seen: object = None
-        for number in range(10_000):
-            try:
-                seen = self.cluster.ask(model, number)["aludel"]["plan"]
-            except urllib.error.HTTPError as error:
-                seen = error.read().decode()
-                time.sleep(0.1)
-            if seen == plan:
-                return
-            self.assertLess(time.monotonic(), deadline, seen)
-
     def test_1_answers_come_over_a_handed_over_cache(self) -> None:
         for model in ("chat", "json"):
-            self.await_plan(model, "remote")
+            self.cluster.await_plan(model, "remote")
 
     def test_2_pods_are_restricted(self) -> None:
         for pod in self.cluster.pods():
@@ -233,39 +112,22 @@ class Manifests(unittest.TestCase):
 
     def test_6_rolling_every_workload_loses_no_request(self) -> None:
         workloads = self.cluster.of("StatefulSet") + self.cluster.of("Deployment")
-        # All at once, as after a new image.
+        # All at once, as after a new image: that of --packages, where pods ran another one.
+        for pod in self.cluster.pods():
+            self.assertTrue(pod.runs_from(self.first_image), pod.name)
+            pod.image = self.cluster.image
         with Load(self.cluster) as load, ThreadPoolExecutor(len(workloads)) as pool:
             codes = list(pool.map(self.cluster.roll, workloads))
+            rolled = len(load.answered)
+            while len(load.answered) < REQUESTS and not load.errors:
+                time.sleep(0.1)
         self.assertEqual(codes, [[0, 0]] * len(workloads))
-        print(f"{len(load.answered)} requests answered while every workload was rolled, {len(load.errors)} failed", flush=True)
+        self.assertTrue(all(pod.runs_from(self.cluster.image) for pod in self.cluster.pods()))
+        print(f"{rolled} requests answered while every workload was rolled, {len(load.answered) - rolled} after it, "
+              f"{len(load.errors)} failed", flush=True)
         self.assertEqual(load.errors, [])
-        self.assertTrue(load.answered)
-
-
-def missing() -> str:
-    for program in ("kubectl", "ip", "setpriv", "unshare", "dpkg-deb"):
-        if shutil.which(program) is None:
-            return f"{program} is missing"
-    try:
-        import yaml  # noqa: F401
-    except ImportError:
-        return "python3-yaml is missing"
-    if subprocess.run(["kubectl", "kustomize", str(OVERLAY)], capture_output=True, check=False).returncode != 0:
-        return "this kubectl is too old to render the manifests: it wants kustomize 4 (kubectl 1.21 or newer)"
-    return emulated.why_not()
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--packages", type=Path, required=True, help="folder of the .deb files")
-    parser.add_argument("--inside", action="store_true", help="namespaces have been made")
-    options, rest = parser.parse_known_args()
-    if not options.inside:
-        reason = missing()
-        if reason:
-            print(f"skipped: {reason}")
-            sys.exit(77)
-        os.execvp("unshare", ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable,
-                              __file__, "--inside", "--packages", str(options.packages), *rest])
-    packages = options.packages.resolve()
-    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)
+    options = main_in_namespaces(__file__, __doc__, OVERLAY)
+    unittest.main(argv=[sys.argv[0], *options.rest], verbosity=2)

@@ -5,8 +5,10 @@ To be used in a process that has its own mount and network namespace (unshare --
 here: limits of memory and CPU, seccomp, and addresses that change when a pod comes back.
 """
 
+import hashlib
 import itertools
 import os
+import shutil
 import subprocess
 import threading
 import time
@@ -26,12 +28,15 @@ mkdir -p "$folder/root"
 mount -t overlay none -o "lowerdir=$folder/layer:$image:/" "$folder/root"
 mount -t proc none "$folder/root/proc"
 mount -t tmpfs none "$folder/root/dev"
+while read -r volume target; do
+  mount --bind "$folder/$volume" "$folder/root/$target"
+done < "$folder/volumes"
 for device in null zero urandom random; do
   touch "$folder/root/dev/$device"
   mount --bind /dev/$device "$folder/root/dev/$device"
 done
 cd /
-exec chroot "$folder/root" setpriv --reuid "$uid" --regid "$gid" --clear-groups --no-new-privs --bounding-set=-all -- "$@"
+exec chroot "$folder/root" setpriv --reuid "$uid" --regid "$gid" --groups "$gid" --no-new-privs --bounding-set=-all -- "$@"
 """
 
 
@@ -51,7 +56,8 @@ class Pod:
 
     numbers = itertools.count(2)
 
-    def __init__(self, name: str, template: Object, config_maps: Dict[str, Dict[str, str]], folder: Path, image: Path) -> None:
+    def __init__(self, name: str, template: Object, config_maps: Dict[str, Dict[str, str]],
+                 secrets: Dict[str, Dict[str, bytes]], folder: Path, image: Path) -> None:
         self.name, self.image, self.folder = name, image, folder / name
         self.labels: Dict[str, str] = template["metadata"]["labels"]
         self.spec = template["spec"]
@@ -62,17 +68,46 @@ class Pod:
         self.ready = False
         self.ending = False
         self.process: Optional[subprocess.Popen] = None
-        volumes = {volume["name"]: volume["configMap"]["name"] for volume in self.spec["volumes"]}
+        volumes = {volume["name"]: volume for volume in self.spec["volumes"]}
+        self.secrets: Dict[str, Path] = {}  # their folders, which may change while the pod runs
+        (self.folder / "layer/etc").mkdir(parents=True)
         for mount in self.container["volumeMounts"]:
+            volume = volumes[mount["name"]]
             target = self.folder / "layer" / mount["mountPath"].lstrip("/")
             target.mkdir(parents=True)
-            for file, text in config_maps[volumes[mount["name"]]].items():
+            if "secret" in volume:
+                self.secrets[volume["secret"]["secretName"]] = self.folder / mount["name"]
+                self.put_secret(volume["secret"]["secretName"], secrets[volume["secret"]["secretName"]])
+                continue
+            for file, text in config_maps[volume["configMap"]["name"]].items():
                 (target / file).write_text(text)
+        (self.folder / "volumes").write_text("".join(
+            f"{mount['name']} {mount['mountPath']}\n" for mount in self.container["volumeMounts"]
+            if "secret" in volumes[mount["name"]]))
         netns = f"pod{self.number}"
         for line in (f"ip netns add {netns}", f"ip link add veth{self.number} type veth peer name eth0 netns {netns}",
                      f"ip link set veth{self.number} master pods up", f"ip -n {netns} addr add {self.ip}/24 dev eth0",
                      f"ip -n {netns} link set eth0 up", f"ip -n {netns} link set lo up"):
             subprocess.run(line.split(), check=True)
+
+    def put_secret(self, name: str, files: Dict[str, bytes]) -> None:
+        """As the kubelet writes one, at first and when it changes: files are links through ..data, which is replaced at once."""
+        folder = self.secrets[name]
+        folder.mkdir(exist_ok=True)
+        fresh = folder / f"..{time.monotonic_ns()}"
+        fresh.mkdir()
+        (folder / "..data_tmp").symlink_to(fresh.name)
+        for file, data in files.items():
+            (fresh / file).write_bytes(data)
+            os.chown(fresh / file, 0, self.spec["securityContext"]["fsGroup"])
+            (fresh / file).chmod(0o440)
+        before = (folder / "..data").resolve()
+        (folder / "..data_tmp").rename(folder / "..data")
+        for file in files:
+            if not (folder / file).is_symlink():
+                (folder / file).symlink_to(f"..data/{file}")
+        if before.name != "..data":
+            shutil.rmtree(before)
 
     def start(self, hosts: Dict[str, str]) -> None:
         (self.folder / "layer/etc/hosts").write_text("127.0.0.1 localhost\n" +
@@ -129,6 +164,13 @@ class Pod:
         self.ending = True
         self.ready = False
 
+    def runs_from(self, image: Path) -> bool:
+        """Whether the process runs the program of that image, to the byte."""
+        assert self.process is not None
+        command = self.container["command"][0]
+        with open(f"/proc/{self.process.pid}/exe", "rb") as running, open(f"{image}{command}", "rb") as wanted:
+            return hashlib.file_digest(running, "sha256").digest() == hashlib.file_digest(wanted, "sha256").digest()
+
     def log(self) -> str:
         return "\n".join((self.folder / "log").read_text().splitlines()[-15:])
 
@@ -148,9 +190,14 @@ class Pod:
 
 
 def hosts_of(pods: List[Pod], services: List[Object]) -> Dict[str, str]:
-    """What cluster DNS says of headless services: POD.SERVICE."""
-    return {f"{pod.name}.{service['metadata']['name']}": pod.ip for service in services for pod in pods
-            if service["spec"].get("clusterIP") == "None" and matches({"matchLabels": service["spec"]["selector"]}, pod.labels)}
+    """What cluster DNS says of headless services: POD.SERVICE and POD.SERVICE.NAMESPACE.svc."""
+    found = {}
+    for service in services:
+        for pod in pods:
+            if service["spec"].get("clusterIP") == "None" and matches({"matchLabels": service["spec"]["selector"]}, pod.labels):
+                name = f"{pod.name}.{service['metadata']['name']}"
+                found[name] = found[f"{name}.{service['metadata']['namespace']}.svc"] = pod.ip
+    return found
 
 
 def why_not() -> str:

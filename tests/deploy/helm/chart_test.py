@@ -1,0 +1,163 @@
+"""The chart deploy/helm/aludel, rendered by render.go, is object by object what kubectl makes of the overlays; its schema admits
+the examples and refuses what is wrong.
+
+    chart_test.py --build build/release/tests/deploy
+
+Exits with 77 and a reason where go, Sprig, kubectl or python3-yaml is missing.
+"""
+
+import argparse
+import copy
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from renderer import CHART, EXAMPLES, PAIRS, Renderer, why_not  # noqa: E402
+
+OVERLAYS = ROOT / "deploy/kubernetes/overlays"
+renderer: Renderer
+Object = Dict[str, Any]
+
+
+def overlay(name: str) -> List[Object]:
+    import yaml
+    text = subprocess.run(["kubectl", "kustomize", str(OVERLAYS / name)], capture_output=True, text=True, check=True).stdout
+    return [one for one in yaml.safe_load_all(text) if one]
+
+
+def plain(value: Any) -> Any:
+    """Without what may differ: the hash in a ConfigMap's name, comments and lines of a configuration, the order of named items, and
+    how long expressions are folded."""
+    if isinstance(value, dict):
+        return {name: plain(one) for name, one in value.items()}
+    if isinstance(value, list):
+        items = [plain(one) for one in value]
+        named = all(isinstance(one, dict) and "name" in one for one in items)
+        return sorted(items, key=lambda one: (one["name"], json.dumps(one, sort_keys=True))) if named else items
+    if isinstance(value, str):
+        value = re.sub(r"^((?:gateway|decode|prefill)-config(?:-[a-z-]+?)?)-[0-9a-z]{10}$", r"\1-HASH", value)
+        if "\n" in value and not value.startswith("{"):
+            value = re.sub(r"(^|\s)#.*", "", value)
+        return " ".join(value.split())
+    return value
+
+
+def by_name(objects: List[Object]) -> Dict[Tuple[str, str], Object]:
+    found = {}
+    for one in objects:
+        if one["kind"] == "Namespace":
+            continue  # made before a release goes into it
+        one = plain(one)
+        one["metadata"].pop("namespace", None)  # Helm puts objects into the release's
+        key = (one["kind"], one["metadata"]["name"])
+        assert key not in found, key
+        found[key] = one
+    return found
+
+
+class Chart(unittest.TestCase):
+    maxDiff = 4000
+
+    def test_objects_are_those_of_the_overlays(self) -> None:
+        for name, values in PAIRS.items():
+            ours, theirs = by_name(renderer.chart([str(EXAMPLES / one) for one in values])), by_name(overlay(name))
+            self.assertEqual(set(ours), set(theirs), name)
+            for key, one in theirs.items():
+                self.assertEqual(ours[key], one, f"{name}: {key}")
+            print(f"{name}: {len(theirs)} objects agree", flush=True)
+
+    def test_every_example_is_compared(self) -> None:
+        self.assertEqual({path.name for path in EXAMPLES.iterdir()}, {one for values in PAIRS.values() for one in values})
+
+    def test_a_change_of_a_configuration_rolls_its_pods_alone(self) -> None:
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            file.write("models: {chat: {config: 'drain_timeout_ms: 20000'}}\n")
+            file.flush()
+            before, after = renderer.chart([]), renderer.chart([file.name])
+        changed = {one["metadata"]["name"] for one, other in zip(before, after) if one != other and one["kind"] != "ConfigMap"}
+        self.assertEqual(changed, {"decode-chat"})
+
+    def test_the_namespace_is_the_release_s(self) -> None:
+        text = json.dumps(renderer.chart([str(EXAMPLES / "two-models-one-pool.yaml")], namespace="elsewhere"))
+        self.assertIn("decode-chat-0.decode-chat.elsewhere.svc:7200", text)
+        self.assertNotIn("aludel.svc", text)
+
+    def test_a_pool_that_is_not_there_is_named(self) -> None:
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            file.write("models: {chat: {prefill: nowhere}}\n")
+            file.flush()
+            with self.assertRaisesRegex(RuntimeError, "models.chat.prefill names no pool of prefill"):
+                renderer.chart([file.name])
+
+
+class Schema(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        import jsonschema
+        import yaml
+        cls.validator = jsonschema.Draft7Validator(json.loads((CHART / "values.schema.json").read_text()))
+        cls.values = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    def merged(self, values: Object, over: Object) -> Object:
+        result = copy.deepcopy(values)
+        for name, value in over.items():
+            if value is None:
+                result.pop(name, None)
+            elif isinstance(value, dict) and isinstance(result.get(name), dict):
+                result[name] = self.merged(result[name], value)
+            else:
+                result[name] = value
+        return result
+
+    def test_values_and_examples_are_admitted(self) -> None:
+        import yaml
+        self.validator.check_schema(self.validator.schema)
+        for values in PAIRS.values():
+            merged = self.values
+            for one in values:
+                merged = self.merged(merged, yaml.safe_load((EXAMPLES / one).read_text()))
+            self.assertEqual([error.message for error in self.validator.iter_errors(merged)], [])
+
+    def test_wrong_values_are_refused(self) -> None:
+        for over, said in [({"image": {"digest": "latest"}}, "latest"), ({"image": {"tag": "1"}}, "tag"),
+                           ({"replicas": 2}, "replicas"), ({"gateway": {"replicas": "two"}}, "two"), ({"gateway": {"replicas": 0}}, "0"),
+                           ({"models": {"Chat_1": self.values["models"]["chat"]}}, "Chat_1"),
+                           ({"models": {"chat": {"directory": "models/chat"}}}, "models/chat"),
+                           ({"models": {"chat": {"engine": {"threads": 1}}}}, "threads"),
+                           ({"models": {"chat": None, "json": None}}, "non-empty|enough properties"),
+                           ({"tls": {"issuer": {"kind": "Vault"}}}, "Vault")]:
+            errors = [error.message for error in self.validator.iter_errors(self.merged(self.values, over))]
+            self.assertEqual(len(errors), 1, over)
+            self.assertRegex(errors[0], said)
+
+
+def missing() -> str:
+    if shutil.which("kubectl") is None:
+        return "kubectl is missing"
+    try:
+        import jsonschema  # noqa: F401
+    except ImportError:
+        return "python3-jsonschema is missing"
+    if subprocess.run(["kubectl", "kustomize", str(OVERLAYS / "cpu-demo")], capture_output=True, check=False).returncode != 0:
+        return "this kubectl is too old to render the manifests: it wants kustomize 4 (kubectl 1.21 or newer)"
+    return why_not()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--build", type=Path, required=True, help="folder for the renderer")
+    options, rest = parser.parse_known_args()
+    reason = missing()
+    if reason:
+        print(f"skipped: {reason}")
+        sys.exit(77)
+    renderer = Renderer(options.build.resolve() / "chart")
+    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)

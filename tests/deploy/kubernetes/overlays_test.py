@@ -1,0 +1,197 @@
+"""What the overlays of deploy/kubernetes promise, looked up in what kubectl renders: configurations that the servers accept,
+devices, volumes, certificates for the names that peers call, autoscaling on series that exist.
+
+    overlays_test.py --packages build/release/packages
+"""
+
+import argparse
+import fnmatch
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any, Dict, Iterator, List
+
+ROOT = Path(__file__).resolve().parents[3]
+OVERLAYS = ROOT / "deploy/kubernetes/overlays"
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(ROOT / "tests/deploy/observability"))
+from cluster import kubectl_renders, render, unpack  # noqa: E402
+from pods import Object, matches  # noqa: E402
+from rules_test import exported, series_of  # noqa: E402
+
+options = argparse.Namespace()
+
+
+class Overlays(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.rendered: Dict[str, List[Object]] = {path.name: render(path, Path()) for path in sorted(OVERLAYS.iterdir())}
+
+    def of(self, overlay: str, *kinds: str) -> List[Object]:
+        return [one for one in self.rendered[overlay] if one["kind"] in kinds]
+
+    def servers(self, overlay: str) -> Iterator[Object]:
+        """The one container of each workload, with its pod's `spec` and the workload's `name`."""
+        for one in self.of(overlay, "StatefulSet", "Deployment"):
+            spec = one["spec"]["template"]["spec"]
+            (container,) = spec["containers"]
+            yield {"name": one["metadata"]["name"], "spec": spec, "container": container,
+                   "labels": one["spec"]["template"]["metadata"]["labels"]}
+
+    def text_of(self, overlay: str, workload: Object) -> str:
+        """The configuration that a workload reads."""
+        (name,) = [volume["configMap"]["name"] for volume in workload["spec"]["volumes"] if "configMap" in volume]
+        (one,) = [one for one in self.of(overlay, "ConfigMap") if one["metadata"]["name"] == name]
+        (text,) = one["data"].values()
+        return text
+
+    def test_servers_accept_their_configurations(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            unpack(options.packages, Path(folder))
+            for overlay in ("cpu-demo", "gpu", "rdma"):  # two-models-one-pool is run, by secrets_test.py
+                for one in self.servers(overlay):
+                    config = Path(folder) / "config"
+                    config.write_text(self.text_of(overlay, one))
+                    done = subprocess.run([folder + one["container"]["command"][0], "--check-config", "--config", str(config)],
+                                          capture_output=True, text=True, check=False)
+                    self.assertEqual(done.returncode, 0, f"{overlay} {one['name']}: {done.stdout}{done.stderr}")
+
+    def test_every_pod_is_restricted(self) -> None:
+        for overlay in self.rendered:
+            (namespace,) = self.of(overlay, "Namespace")
+            self.assertEqual(namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"], "restricted")
+            for one in self.servers(overlay):
+                context = one["container"]["securityContext"]
+                self.assertEqual((context["capabilities"], context["allowPrivilegeEscalation"]), ({"drop": ["ALL"]}, False))
+                self.assertTrue(one["spec"]["securityContext"]["runAsNonRoot"] and context["readOnlyRootFilesystem"])
+                kinds = {key for volume in one["spec"]["volumes"] for key in volume} - {"name"}
+                self.assertLessEqual(kinds, {"configMap", "secret", "emptyDir", "persistentVolumeClaim"})
+
+    def test_configurations_read_what_is_mounted(self) -> None:
+        for overlay in self.rendered:
+            for one in self.servers(overlay):
+                mounts = [mount["mountPath"] for mount in one["container"]["volumeMounts"]]
+                for path in re.findall(r'"(/(?:var/lib|run|etc)/[^"]+)"', self.text_of(overlay, one)):
+                    self.assertTrue(any(path.startswith(mount + "/") for mount in mounts), f"{overlay} {one['name']}: {path}")
+        self.assertIn("/var/lib/aludel/models", self.text_of("gpu", next(self.servers("gpu"))))
+
+    def test_gpu_servers_have_a_card_each(self) -> None:
+        for overlay in ("gpu", "rdma"):
+            cards = {one["name"]: one["container"]["resources"]["limits"].get("nvidia.com/gpu") for one in self.servers(overlay)}
+            self.assertEqual(cards, {"gateway": None, "prefill-base": 1, "decode-assistant": 1})
+
+    def test_rdma_is_let_through(self) -> None:
+        (policy,) = [one for one in self.of("rdma", "NetworkPolicy") if one["metadata"]["name"] == "ucx"]
+        (port,) = policy["spec"]["ingress"][0]["ports"]
+        for one in self.servers("rdma"):
+            if one["name"] != "gateway":
+                env = {item["name"]: item["value"] for item in one["container"]["env"]}
+                self.assertEqual(env["UCX_TCP_PORT_RANGE"], f"{port['port']}-{port['endPort']}")
+                self.assertEqual(one["container"]["resources"]["limits"]["rdma/hca_shared_devices_a"], 1)
+                self.assertIn("/dev/shm", [mount["mountPath"] for mount in one["container"]["volumeMounts"]])
+                self.assertIn('kind: "ucx"', self.text_of("rdma", one))
+
+    def test_autoscaling_goes_by_series_that_exist(self) -> None:
+        names = {one["name"]: one for one in self.servers("two-models-one-pool")}
+        scaled = self.of("two-models-one-pool", "ScaledObject")
+        self.assertEqual({one["spec"]["scaleTargetRef"]["name"] for one in scaled}, set(names))
+        rules: Dict[str, Any] = {"groups": [{"name": "triggers", "rules": []}]}
+        for one in scaled:
+            for trigger in one["spec"]["triggers"]:
+                query = trigger["metadata"]["query"]
+                self.assertLessEqual(series_of(query) - {"vector", "avg_over_time"}, exported(), query)
+                self.assertIn(f'job="{names[one["metadata"]["name"]]["labels"]["app.kubernetes.io/name"]}"', query)
+                of = f"{one['metadata']['name']} {trigger['name']}"
+                rules["groups"][0]["rules"].append({"record": "a:b", "expr": query, "labels": {"of": of}})
+        if shutil.which("promtool"):
+            with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
+                json.dump(rules, file)
+                file.flush()
+                done = subprocess.run(["promtool", "check", "rules", file.name], capture_output=True, text=True, check=False)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_autoscaling_counts_right(self) -> None:
+        """Six prompts wait for prefill servers, which take .25 s for one: 1.5 s of queue, or three servers at .5 s each."""
+        if shutil.which("promtool") is None:
+            self.skipTest("promtool is not installed (Debian: prometheus)")
+        (scaled,) = [one for one in self.of("two-models-one-pool", "ScaledObject") if one["metadata"]["name"] == "prefill-base"]
+        queue = scaled["spec"]["triggers"][0]
+        self.assertEqual(queue["metadata"]["threshold"], "0.5")
+        stage = 'job="aludel-decode",namespace="aludel",stage="prefill",plan="remote"'
+        busy = [f"aludel_time_to_first_token_stage_seconds_{one}{{{stage}}} {values}"
+                for one, values in (("sum", "0+1x60"), ("count", "0+4x60"))]
+        waiting = [f'aludel_num_requests_waiting{{job="aludel-prefill",namespace="aludel",pod="{i}"}} {i}x60' for i in (2, 4)]
+        others = ['aludel_num_requests_waiting{job="aludel-decode",namespace="aludel",pod="5"} 100x60']
+        tests = [{"interval": "15s",
+                  "input_series": [dict(zip(("series", "values"), one.rsplit(" ", 1))) for one in series],
+                  "promql_expr_test": [{"expr": queue["metadata"]["query"], "eval_time": "10m", "exp_samples": [
+                      {"labels": "{}", "value": value}]}]}
+                 for series, value in ((busy + waiting + others, 1.5), (busy + others, 0), (waiting, 0))]
+        with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
+            json.dump({"rule_files": [], "tests": tests}, file)
+            file.flush()
+            done = subprocess.run(["promtool", "test", "rules", file.name], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_peers_know_every_server_that_may_be_started(self) -> None:
+        overlay = "two-models-one-pool"
+        named = {target for one in self.servers(overlay)
+                 for target in re.findall(r'_targets: "([^"]+)"', self.text_of(overlay, one))}
+        wanted = set()
+        for one in self.of(overlay, "ScaledObject"):
+            name = one["metadata"]["name"]
+            if name != "gateway":
+                port = 7100 if name.startswith("prefill") else 7200
+                wanted |= {f"{name}-{i}.{name}.aludel.svc:{port}" for i in range(one["spec"]["maxReplicaCount"])}
+        self.assertEqual(named, wanted)
+
+    def test_certificates_have_the_names_that_are_called_and_asked_for(self) -> None:
+        overlay = "two-models-one-pool"
+        names = {one["metadata"]["name"]: one["spec"].get("dnsNames", []) for one in self.of(overlay, "Certificate")}
+        for one in self.servers(overlay):
+            text = self.text_of(overlay, one)
+            for target in re.findall(r'_targets: "([^":]+):', text):
+                self.assertTrue(any(fnmatch.fnmatch(target, name) for name in names[f"{target.split('-')[0]}-tls"]), target)
+            for role, identity in re.findall(r'(\w+)_identities: "([^"]+)"', text):
+                self.assertIn(identity, names[f"{role}-tls"])
+            for volume in one["spec"]["volumes"]:
+                if "secret" in volume and volume["name"] != "keys":
+                    self.assertIn(volume["secret"]["secretName"], names)
+
+    def test_rules_and_dashboard_are_those_of_the_repository(self) -> None:
+        made = subprocess.run([sys.executable, str(ROOT / "deploy/prometheus/make_prometheus_rule.py"), "--check"],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(made.returncode, 0, made.stderr)
+        import yaml
+        (rule,) = self.of("cpu-demo", "PrometheusRule")
+        groups = [group for name in ("rules.yml", "alerts.yml")
+                  for group in yaml.safe_load((ROOT / "deploy/prometheus" / name).read_text())["groups"]]
+        # kubectl folds long expressions in another way.
+        self.assertEqual(" ".join(json.dumps(rule["spec"]["groups"], sort_keys=True).replace("\\n", " ").split()),
+                         " ".join(json.dumps(groups, sort_keys=True).replace("\\n", " ").split()))
+        (dashboard,) = [one for one in self.of("cpu-demo", "ConfigMap") if one["metadata"]["name"] == "aludel-dashboard"]
+        self.assertEqual(dashboard["data"], {"aludel.json": (ROOT / "deploy/grafana/aludel.json").read_text()})
+
+    def test_the_inference_pool_is_the_gateways(self) -> None:
+        (pool,) = self.of("inference-gateway", "InferencePool")
+        chosen = [one for one in self.servers("inference-gateway") if matches(pool["spec"]["selector"], one["labels"])]
+        self.assertEqual([one["name"] for one in chosen], ["gateway"])
+        ports = {port["name"]: port["containerPort"] for port in chosen[0]["container"]["ports"]}
+        self.assertEqual([port["number"] for port in pool["spec"]["targetPorts"]], [ports["http"]])
+        (route,) = self.of("inference-gateway", "HTTPRoute")
+        self.assertEqual(route["spec"]["rules"][0]["backendRefs"][0]["name"], pool["metadata"]["name"])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--packages", type=lambda path: Path(path).resolve(), required=True, help="folder of the .deb files")
+    options, rest = parser.parse_known_args()
+    if not kubectl_renders(OVERLAYS / "cpu-demo"):
+        print("skipped: no kubectl that renders the manifests (1.21 or newer)")
+        sys.exit(77)
+    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)
