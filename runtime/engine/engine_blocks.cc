@@ -100,6 +100,8 @@ SchedulerState EngineBlocks::MakeState(const std::vector<Sequence*>& ranked,
          .last_step = sequence->last_step,
          .blocks = sequence->blocks.ids(),
          .kept_blocks = pool_->layout().BlocksFor(sequence->handed_over),
+         // Its next token could not be chosen yet.
+         .paused = sequence->lacks_mask && sequence->left() <= token_budget_,
          .spare = sequence->hedge_of != 0});
   }
   return {.sequences = *entries,
