@@ -18,13 +18,15 @@ HttpTlsOptions ReadHttpTls(const ConfigSection& section, const v1::HttpTlsConfig
 }
 
 HttpAccessOptions ReadHttpAccess(const ConfigSection& section, const v1::HttpAccessConfig& access) {
-  for (const char* field : {"requests_per_minute", "tokens_per_minute", "max_concurrent"}) {
+  for (const char* field : {"requests_per_minute", "tokens_per_minute", "max_concurrent", "max_n"}) {
     section.CheckRange(field, 0, 1000000000);
   }
   return {.keys_file = access.keys_file(),
           .requests_per_minute = access.requests_per_minute(),
           .tokens_per_minute = access.tokens_per_minute(),
-          .max_concurrent = static_cast<int>(access.max_concurrent())};
+          .max_concurrent = static_cast<int>(access.max_concurrent()),
+          .max_n = static_cast<int>(access.max_n()),
+          .may_set_priority = access.may_set_priority()};
 }
 
 }  // namespace

@@ -30,6 +30,8 @@ struct HttpAccessOptions {
   int64_t requests_per_minute = 0;
   int64_t tokens_per_minute = 0;
   int max_concurrent = 0;
+  int max_n = 0;
+  bool may_set_priority = true;
 };
 
 struct GatewayOptions {

@@ -204,7 +204,8 @@ void Gateway::Handle(HttpRequest request, HttpResponder responder) {
   if (!refusal && right_method && route->metered) refusal = access_->Admit(identity.client, &grant);
   if (refusal) metrics_->CountHttpRefusal(refusal->code);
   if (!refusal && right_method && route->completion) {
-    completions_.Serve(route->path == "/v1/chat/completions", std::move(request), identity,
+    const KeyLimits limits = grant->limits();
+    completions_.Serve(route->path == "/v1/chat/completions", std::move(request), identity, limits,
                        std::move(responder),
                        [this, identity, grant = std::move(grant)](const CompletionOutcome& outcome) mutable {
                          // Now, and not with the last reference to this call, which may outlive everything.

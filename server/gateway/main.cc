@@ -99,7 +99,9 @@ std::vector<Router::Model> RouterModels(const GatewayOptions& options, const Ser
 KeyLimits DefaultLimits(const HttpAccessOptions& options) {
   return {.requests_per_minute = static_cast<double>(options.requests_per_minute),
           .tokens_per_minute = static_cast<double>(options.tokens_per_minute),
-          .max_concurrent = options.max_concurrent};
+          .max_concurrent = options.max_concurrent,
+          .max_n = options.max_n,
+          .may_set_priority = options.may_set_priority};
 }
 
 absl::Status LoadKeys(const HttpAccessOptions& options, Access* access) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "server/gateway/access/api_keys.h"
 #include "server/gateway/access/request_record.h"
 #include "server/gateway/openai/completion_request.h"
 #include "server/gateway/openai/served_models.h"
@@ -47,8 +48,8 @@ class Completions {
   void Shutdown() { schemas_.Shutdown(); }
 
   // Answers through `responder`, now or later; then `on_end`, once.
-  void Serve(bool chat, HttpRequest request, const RequestIdentity& identity, HttpResponder responder,
-             OnCompletionEnd on_end);
+  void Serve(bool chat, HttpRequest request, const RequestIdentity& identity, const KeyLimits& limits,
+             HttpResponder responder, OnCompletionEnd on_end);
 
  private:
   using Schemas = CompileCache<std::monostate>;
