@@ -49,6 +49,12 @@ grpc::ServerWriteReactor<v1::GenerateEvent>* DecodeService::Generate(grpc::Callb
     stream->End(ToGrpc(allowed));
     return stream.get();
   }
+  std::shared_ptr<const CallLimit::Place> place = calls_.Take();
+  if (place == nullptr) {
+    stream->End(ToGrpc(calls_.Full()));
+    return stream.get();
+  }
+  stream->Hold(std::move(place));
   const auto session = std::make_shared<GenerateSession>(context_, stream, deadline, CallerTrace(*call));
   *target = session;  // gRPC reports a cancel only after this function has returned
   session->Start(*request);

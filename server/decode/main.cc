@@ -144,7 +144,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                                  .health = health};
   DecodeService service(context);
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<grpc::Server> server,
-                          StartGrpcServer(options.listen, options.grpc_tls, &service));
+                          StartGrpcServer(options.listen, options.grpc_tls, options.grpc_limits, &service));
   spdlog::info("serving {} from {} on {}, admin on {}", options.served_model_name, options.model.directory,
                options.listen, admin == nullptr ? "nothing" : options.admin_listen);
 

@@ -89,6 +89,12 @@ grpc::ServerWriteReactor<v1::RunEvent>* PrefillService::Run(grpc::CallbackServer
     stream->End(ToGrpc(allowed));
     return stream.get();
   }
+  std::shared_ptr<const CallLimit::Place> place = calls_.Take();
+  if (place == nullptr) {
+    stream->End(ToGrpc(calls_.Full()));
+    return stream.get();
+  }
+  stream->Hold(std::move(place));
   const auto run = std::make_shared<PrefillRun>(context_, stream, deadline, CallerTrace(*call));
   *target = run;  // gRPC reports a cancel only after this function has returned
   run->Start(*request, context_.receivers->Admit(request->ticket().receiver_address(), call->peer()));
