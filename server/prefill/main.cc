@@ -70,8 +70,8 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<FrameArena> arena,
                           FrameArena::Create(transport.get(), options.send_arena_bytes));
   const std::unique_ptr<PinnedMemory> pinned = model->PinFrames(arena->memory(), *transport);
-  ConnectionCache connections(transport.get(), options.max_channels, options.connect_timeout);
   ALUDEL_ASSIGN_OR_RETURN(const AddressKind address_kind, AddressKindOf(options.transport.kind));
+  ConnectionCache connections(transport.get(), address_kind, options.max_channels, options.connect_timeout);
   const ReceiverPolicy receivers(address_kind, options.receiver_addresses);
   FrameCache frame_cache(options.frame_cache_bytes);
   PrefillLoad load;
