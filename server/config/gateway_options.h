@@ -62,6 +62,7 @@ struct GatewayOptions {
   int handler_threads = 0;
   TracingOptions tracing;
   GrpcTlsOptions grpc_tls;
+  absl::Duration watchdog_timeout;
 };
 
 absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path);

@@ -21,6 +21,7 @@
 #include "server/process/exit_limit.h"
 #include "server/process/stop_signal.h"
 #include "server/process/timer.h"
+#include "server/process/work_clock.h"
 #include "server/rpc/grpc_server.h"
 #include "server/rpc/shutdown.h"
 #include "spdlog/spdlog.h"
@@ -78,8 +79,11 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   for (const PrefillSample& sample : model->prefill_samples()) load.Computed(sample.tokens, sample.seconds);
   RunRegistry runs;
   Timer timer;  // its callbacks use what stands above
+  WorkClock handlers;
   Watchdog watchdog({{"the engine", [&] { return model->EngineSilence(); }},
-                     {"the transport's progress thread", [&] { return transport->ProgressSilence(); }}},
+                     {"the transport's progress thread", [&] { return transport->ProgressSilence(); }},
+                     {"a thread that connects", [&] { return connections.Silence(); }},
+                     {"a gRPC thread", [&] { return handlers.Longest(); }}},
                     options.watchdog_timeout, &timer);
 
   metrics.OnRender([&] {
@@ -110,6 +114,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
                                   .runs_open = &runs_open,
                                   .runs = &runs,
                                   .load = &load,
+                                  .handlers = &handlers,
                                   .health = health};
   PrefillService service(context, RandomEpoch());
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<grpc::Server> server,

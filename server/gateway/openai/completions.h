@@ -46,6 +46,8 @@ class Completions {
 
   // Ends what waits for its schema. Idempotent.
   void Shutdown() { schemas_.Shutdown(); }
+  // Of the threads that compile schemas; see WorkPool.
+  absl::Duration Silence() const { return schemas_.Silence(); }
 
   // Answers through `responder`, now or later; then `on_end`, once.
   void Serve(bool chat, HttpRequest request, const RequestIdentity& identity, const KeyLimits& limits,
