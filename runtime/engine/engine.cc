@@ -14,6 +14,7 @@
 #include "runtime/engine/engine_blocks.h"
 #include "runtime/engine/engine_hedges.h"
 #include "runtime/engine/engine_intake.h"
+#include "runtime/engine/engine_masks.h"
 #include "runtime/engine/engine_request.h"
 #include "runtime/engine/engine_step.h"
 #include "runtime/engine/scheduler.h"
@@ -107,7 +108,6 @@ class Engine::Impl {
   void AfterStep(Sequence& sequence, const StepResult& result, int64_t step_tokens);
   void Emit(Sequence& sequence, const StepResult& result);
   void Fork(Sequence& sequence);
-  static void Constrain(Sequence& sequence);
   void Expire();
   void Finish(SequenceId id, const absl::Status& status, FinishReason reason);
   void PublishStats();
@@ -130,6 +130,7 @@ class Engine::Impl {
   EngineBlocks blocks_;
   EngineHedges hedges_;
   EngineIntake intake_;
+  EngineMasks masks_;
   StepRunner runner_;
   StepPace pace_;
   TokenEmitter emitter_;
@@ -187,7 +188,8 @@ void Engine::Impl::Loop() {
     Expire();
     if (const auto failed = intake_.ApplySome(sequences_)) FallBack(failed->first, failed->second);
     hedges_.DropNeedless(sequences_);
-    busy = Step() || !intake_.empty();
+    masks_.Prepare(sequences_);
+    busy = Step() || !intake_.empty() || masks_.pending();
     PublishStats();
   }
   intake_.ReleaseAll();
@@ -211,7 +213,9 @@ void Engine::Impl::Begin(std::unique_ptr<Sequence> owned) {
   Sequence& sequence = *owned;
   blocks_.Begin(sequence, sequences_);
   sequences_.emplace(sequence.id, std::move(owned));
-  Constrain(sequence);
+  if (TokenAutomaton* const automaton = sequence.group->constraint.get()) {
+    sequence.constraint = std::make_unique<TokenAutomaton::Cursor>(automaton);
+  }
   if (sequence.computed < sequence.cached_wanted) {
     // Other sequences took the blocks since the caller looked. Over fewer blocks the answer would be neither
     // the format's nor exact.
@@ -342,17 +346,15 @@ void Engine::Impl::Fork(Sequence& sequence) {
     fork->deadline = sequence.deadline;
     fork->fell_back = sequence.fell_back;
     fork->fallback_reason = sequence.fallback_reason;
-    Constrain(*fork);
+    // The mask for its first token comes along.
+    if (sequence.constraint != nullptr) {
+      fork->constraint = std::make_unique<TokenAutomaton::Cursor>(*sequence.constraint);
+    }
     fork->clock = sequence.clock;
     fork->times = sequence.times;
     sequences_.emplace(fork->id, std::move(fork));
     --group.unforked;
   }
-}
-
-void Engine::Impl::Constrain(Sequence& sequence) {
-  TokenAutomaton* automaton = sequence.group->constraint.get();
-  if (automaton != nullptr) sequence.constraint = std::make_unique<TokenAutomaton::Cursor>(automaton);
 }
 
 void Engine::Impl::Expire() {

@@ -71,6 +71,11 @@ void EngineBlocks::Fork(const Sequence& sequence, Sequence& fork) {
   for (const BlockRef& block : sequence.blocks.blocks()) fork.blocks.Append(block);
 }
 
+void EngineBlocks::Adopt(const Sequence& hedge, Sequence& late) {
+  Fork(hedge, late);
+  if (hedge.queried) RaiseQueries(late);
+}
+
 std::vector<Sequence*> EngineBlocks::Ranked(const SequenceMap& sequences) const {
   std::vector<Sequence*> ranked;
   for (const auto& [id, sequence] : sequences) {
@@ -100,6 +105,8 @@ SchedulerState EngineBlocks::MakeState(const std::vector<Sequence*>& ranked,
          .last_step = sequence->last_step,
          .blocks = sequence->blocks.ids(),
          .kept_blocks = pool_->layout().BlocksFor(sequence->handed_over),
+         // Its next token could not be chosen yet.
+         .paused = sequence->lacks_mask && sequence->left() <= token_budget_,
          .spare = sequence->hedge_of != 0});
   }
   return {.sequences = *entries,
@@ -130,7 +137,8 @@ void EngineBlocks::Preempt(Sequence& sequence) {
   sequence.blocks.Truncate(kept);
   sequence.computed = std::min(sequence.computed, kept * block_tokens_);
   sequence.inserted_blocks = std::min<size_t>(sequence.inserted_blocks, kept);
-  if (std::exchange(sequence.running, false)) ++counters_->preemptions;
+  // A hedge is no request: it gives up its blocks to any, as planned.
+  if (std::exchange(sequence.running, false) && sequence.hedge_of == 0) ++counters_->preemptions;
 }
 
 std::vector<StepItem> EngineBlocks::Plan(const SequenceMap& sequences) {
@@ -172,6 +180,11 @@ void EngineBlocks::Insert(Sequence& sequence) {
 void EngineBlocks::CountQuery(Sequence& sequence) {
   if (cache_ == nullptr || std::exchange(sequence.queried, true)) return;
   sequence.cached_tokens = sequence.computed;
+  // What a hedge asked counts when it is adopted: else its request asks, too.
+  if (sequence.hedge_of == 0) RaiseQueries(sequence);
+}
+
+void EngineBlocks::RaiseQueries(const Sequence& sequence) {
   counters_->prefix_queries += sequence.prompt_tokens;
   counters_->prefix_hits += sequence.cached_tokens;
 }

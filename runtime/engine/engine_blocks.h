@@ -33,6 +33,8 @@ class EngineBlocks {
 
   // `fork`, a new choice of the same request, goes on from everything that `sequence` has computed.
   static void Fork(const Sequence& sequence, Sequence& fork);
+  // `late`, whose handoff is given up, goes on from what its hedge has computed, and asked of the prefix cache.
+  void Adopt(const Sequence& hedge, Sequence& late);
 
   // Plans the next step over all sequences that do not wait for frames; carries out its preemptions, and lets
   // sequences that have not started share what the cache has of them.
@@ -58,6 +60,7 @@ class EngineBlocks {
   void Preempt(Sequence& sequence);
   void Insert(Sequence& sequence);
   void CountQuery(Sequence& sequence);
+  void RaiseQueries(const Sequence& sequence);
 
   const std::string model_hash_;
   const int block_tokens_;

@@ -39,7 +39,7 @@ void EngineHedges::Adopt(Sequence& late, SequenceMap& sequences) {
   late.times.prefill += hedge.times.prefill;
   // One that has not run yet, or was preempted, has nothing that the prefix cache does not have.
   const bool useful = hedge.running;
-  if (useful) EngineBlocks::Fork(hedge, late);
+  if (useful) blocks_->Adopt(hedge, late);
   ++(useful ? counters_->hedges_won : counters_->hedges_lost);
   Remove(late, sequences);
 }

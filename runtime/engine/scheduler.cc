@@ -136,7 +136,7 @@ StepPlan StepPlanner::Plan(std::vector<bool>* blocked) {
   for (size_t i = 0; i < state_.sequences.size(); ++i) {
     const SchedulerSequence& sequence = state_.sequences[i];
     decodes += sequence.decoding && !(*blocked)[i] ? 1 : 0;
-    prompt_tokens += sequence.decoding || sequence.spare ? 0 : sequence.left;
+    prompt_tokens += sequence.decoding || sequence.spare || sequence.paused ? 0 : sequence.left;
   }
   const int64_t budget = state_.token_budget;
   const int64_t kept_for_prompts = std::min(prompt_tokens, KeptForPrompts(budget));
@@ -154,6 +154,7 @@ StepPlan StepPlanner::Plan(std::vector<bool>* blocked) {
     decodes_before += sequence.decoding ? 1 : 0;
     int64_t tokens = std::min(sequence.left, prompt_budget);
     if (sequence.decoding) tokens = runs[i] ? 1 : 0;
+    if (sequence.paused) tokens = 0;
     if (tokens == 0 || !MayStart(i, decodes_before)) continue;
     const int64_t wanted = tokens;
     MakeRoom(i, [&](const BlockBook& book) { return book.free() >= book.Need(sequence, wanted); });
@@ -174,7 +175,8 @@ StepPlan StepPlanner::Plan(std::vector<bool>* blocked) {
 StepPlan PlanStep(const SchedulerState& state) {
   ALUDEL_CHECK(state.token_budget > 0);
   // A decode without a block would have waited longest in the next step, too, and keep its turn from others.
-  std::vector<bool> blocked(state.sequences.size(), false);
+  std::vector<bool> blocked;
+  for (const SchedulerSequence& sequence : state.sequences) blocked.push_back(sequence.paused);
   while (true) {
     const std::vector<bool> before = blocked;
     StepPlan plan = StepPlanner(state).Plan(&blocked);

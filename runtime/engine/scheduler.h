@@ -22,6 +22,7 @@ struct SchedulerSequence {
   uint64_t last_step = 0;  // it was part of; of a sequence that has not started, anything
   absl::Span<const BlockId> blocks;
   int64_t kept_blocks = 0;  // its first blocks, which came over the wire: preemption leaves them
+  bool paused = false;      // computes nothing in this step; its blocks may be taken as if it did
   bool spare = false;       // gets only tokens that the others leave; stands last in rank
 };
 

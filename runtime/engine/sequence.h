@@ -137,6 +137,7 @@ struct Sequence {
 
   Sampler sampler;
   std::unique_ptr<TokenAutomaton::Cursor> constraint;  // null: none; made on the engine thread
+  bool lacks_mask = false;                             // EngineMasks has not finished it
   StreamDecoder text;
   StopMatcher stops;
   bool started = false;  // the first token is out: times are final

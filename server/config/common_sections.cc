@@ -23,6 +23,12 @@ GrpcTlsOptions ReadGrpcTls(const ConfigSection& section, const v1::GrpcTlsConfig
           .reload_interval = absl::Seconds(tls.reload_interval_s())};
 }
 
+GrpcLimits ReadGrpcLimits(const ConfigSection& section, const v1::GrpcLimitsConfig& limits) {
+  section.CheckRange("max_calls", 1, 1 << 20);
+  section.CheckRange("memory_bytes", 16 << 20, kMaxBytes);
+  return {.max_calls = static_cast<int>(limits.max_calls()), .memory_bytes = limits.memory_bytes()};
+}
+
 TracingOptions ReadTracing(const ConfigSection& section, const v1::TracingConfig& tracing) {
   const std::string& endpoint = tracing.otlp_endpoint();
   const absl::Status parsed = ParseHttpUrl(endpoint).status();

@@ -8,6 +8,7 @@
 #include "aludel/v1/config.pb.h"
 #include "server/config/common_options.h"
 #include "server/config/config_file.h"
+#include "server/rpc/call_limit.h"
 #include "server/rpc/grpc_credentials.h"
 
 namespace aludel {
@@ -22,6 +23,7 @@ constexpr uint64_t kMaxTokens = 1ull << 24;
 
 LogOptions ReadLog(const ConfigSection& section, const v1::LogConfig& log);
 GrpcTlsOptions ReadGrpcTls(const ConfigSection& section, const v1::GrpcTlsConfig& tls);
+GrpcLimits ReadGrpcLimits(const ConfigSection& section, const v1::GrpcLimitsConfig& limits);
 TracingOptions ReadTracing(const ConfigSection& section, const v1::TracingConfig& tracing);
 void CheckListen(const ConfigSection& root, const std::string& admin_listen);
 std::vector<std::string> ReadTargets(const ConfigSection& section, absl::string_view field,

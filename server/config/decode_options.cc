@@ -105,6 +105,7 @@ absl::StatusOr<DecodeOptions> LoadDecodeOptions(const std::string& path) {
       .shadow = ReadShadow(root.Nested("shadow"), config.shadow()),
       .hedge = ReadHedge(root.Nested("hedge"), config.hedge()),
       .grpc_tls = ReadGrpcTls(root.Nested("grpc_tls"), config.grpc_tls()),
+      .grpc_limits = ReadGrpcLimits(root.Nested("grpc_limits"), config.grpc_limits()),
       .watchdog_timeout = absl::Milliseconds(config.watchdog_timeout_ms()),
       .encrypt_frames = config.encrypt_frames()};
   options.model.engine.max_hedges = options.hedge.max_running;

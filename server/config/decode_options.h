@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "server/config/common_options.h"
 #include "server/config/model_options.h"
+#include "server/rpc/call_limit.h"
 #include "server/rpc/grpc_credentials.h"
 #include "transport/transport_options.h"
 
@@ -65,6 +66,7 @@ struct DecodeOptions {
   ShadowOptions shadow;
   HedgeOptions hedge;
   GrpcTlsOptions grpc_tls;
+  GrpcLimits grpc_limits;
   absl::Duration watchdog_timeout;
   bool encrypt_frames = false;
   std::vector<std::string> gateway_identities;

@@ -18,13 +18,15 @@ HttpTlsOptions ReadHttpTls(const ConfigSection& section, const v1::HttpTlsConfig
 }
 
 HttpAccessOptions ReadHttpAccess(const ConfigSection& section, const v1::HttpAccessConfig& access) {
-  for (const char* field : {"requests_per_minute", "tokens_per_minute", "max_concurrent"}) {
+  for (const char* field : {"requests_per_minute", "tokens_per_minute", "max_concurrent", "max_n"}) {
     section.CheckRange(field, 0, 1000000000);
   }
   return {.keys_file = access.keys_file(),
           .requests_per_minute = access.requests_per_minute(),
           .tokens_per_minute = access.tokens_per_minute(),
-          .max_concurrent = static_cast<int>(access.max_concurrent())};
+          .max_concurrent = static_cast<int>(access.max_concurrent()),
+          .max_n = static_cast<int>(access.max_n()),
+          .may_set_priority = access.may_set_priority()};
 }
 
 }  // namespace
@@ -40,6 +42,7 @@ absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path) {
   root.Check(config.max_total_body_bytes() >= config.max_body_bytes(), "max_total_body_bytes",
              absl::StrCat(config.max_total_body_bytes()),
              absl::StrCat("at least max_body_bytes, ", config.max_body_bytes()));
+  root.CheckRange("watchdog_timeout_ms", 1000, kMaxMs);
   root.CheckRange("max_answer_bytes", 1024, 1ull << 32);
   root.CheckRange("max_header_bytes", 256, 1ull << 20);
   for (const char* field : {"max_connections", "max_requests", "max_stream_backlog"}) {
@@ -79,7 +82,8 @@ absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path) {
       .io_threads = static_cast<int>(config.io_threads()),
       .handler_threads = static_cast<int>(config.handler_threads()),
       .tracing = ReadTracing(root.Nested("tracing"), config.tracing()),
-      .grpc_tls = ReadGrpcTls(root.Nested("grpc_tls"), config.grpc_tls())};
+      .grpc_tls = ReadGrpcTls(root.Nested("grpc_tls"), config.grpc_tls()),
+      .watchdog_timeout = absl::Milliseconds(config.watchdog_timeout_ms())};
   for (int i = 0; i < config.models_size(); ++i) {
     const ConfigSection section = root.Nested("models", i);
     section.CheckNotEmpty("name");

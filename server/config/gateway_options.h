@@ -30,6 +30,8 @@ struct HttpAccessOptions {
   int64_t requests_per_minute = 0;
   int64_t tokens_per_minute = 0;
   int max_concurrent = 0;
+  int max_n = 0;
+  bool may_set_priority = true;
 };
 
 struct GatewayOptions {
@@ -60,6 +62,7 @@ struct GatewayOptions {
   int handler_threads = 0;
   TracingOptions tracing;
   GrpcTlsOptions grpc_tls;
+  absl::Duration watchdog_timeout;
 };
 
 absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path);

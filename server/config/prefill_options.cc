@@ -38,6 +38,7 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
       .drain_timeout = absl::Milliseconds(config.drain_timeout_ms()),
       .tracing = ReadTracing(root.Nested("tracing"), config.tracing()),
       .grpc_tls = ReadGrpcTls(root.Nested("grpc_tls"), config.grpc_tls()),
+      .grpc_limits = ReadGrpcLimits(root.Nested("grpc_limits"), config.grpc_limits()),
       .watchdog_timeout = absl::Milliseconds(config.watchdog_timeout_ms())};
   root.Nested("transport")
       .Check(config.transport().listen().empty(), "listen",

@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "server/config/common_options.h"
 #include "server/config/model_options.h"
+#include "server/rpc/call_limit.h"
 #include "server/rpc/grpc_credentials.h"
 #include "transport/address_pattern.h"
 #include "transport/transport_options.h"
@@ -33,6 +34,7 @@ struct PrefillOptions {
   absl::Duration drain_timeout;
   TracingOptions tracing;
   GrpcTlsOptions grpc_tls;
+  GrpcLimits grpc_limits;
   absl::Duration watchdog_timeout;
 };
 

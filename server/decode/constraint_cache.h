@@ -36,6 +36,7 @@ class ConstraintCache {
   void Begin(const std::shared_ptr<Wait>& wait, TextConstraint constraint, absl::Time deadline) {
     cache_.Begin(wait, std::move(constraint), deadline);
   }
+  absl::Duration Silence() const { return cache_.Silence(); }  // see WorkPool
 
  private:
   Cache::Result Compile(const TextConstraint& constraint);

@@ -18,6 +18,7 @@
 #include "server/observe/metrics.h"
 #include "server/observe/otlp_exporter.h"
 #include "server/process/timer.h"
+#include "server/process/work_clock.h"
 
 namespace aludel {
 
@@ -38,6 +39,7 @@ struct DecodeContext {
   std::atomic<int64_t>* sessions_open = nullptr;
   Trials* trials = nullptr;
   std::atomic<uint32_t>* handoff_traces = nullptr;  // written so far
+  WorkClock* handlers = nullptr;                    // of gRPC's threads, in methods of the service
   std::function<absl::Status()> health;             // reported to peers by Describe
 };
 

@@ -11,6 +11,7 @@ namespace aludel {
 grpc::ServerUnaryReactor* DecodeService::Describe(grpc::CallbackServerContext* call,
                                                   const v1::DescribeRequest* request,
                                                   v1::DecodeDescription* response) {
+  const WorkClock::Work work(context_.handlers);
   grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
   if (const absl::Status allowed = CheckCaller(*call, context_.options->gateway_identities); !allowed.ok()) {
     reactor->Finish(ToGrpc(allowed));
@@ -39,6 +40,7 @@ grpc::ServerUnaryReactor* DecodeService::Describe(grpc::CallbackServerContext* c
 
 grpc::ServerWriteReactor<v1::GenerateEvent>* DecodeService::Generate(grpc::CallbackServerContext* call,
                                                                      const v1::GenerateRequest* request) {
+  const WorkClock::Work work(context_.handlers);
   const absl::Time deadline = DeadlineOf(*call, context_.options->request_timeout);
   // The stream tells the session when its client goes; the session holds the stream.
   auto target = std::make_shared<std::weak_ptr<GenerateSession>>();
@@ -49,6 +51,12 @@ grpc::ServerWriteReactor<v1::GenerateEvent>* DecodeService::Generate(grpc::Callb
     stream->End(ToGrpc(allowed));
     return stream.get();
   }
+  std::shared_ptr<const CallLimit::Place> place = calls_.Take();
+  if (place == nullptr) {
+    stream->End(ToGrpc(calls_.Full()));
+    return stream.get();
+  }
+  stream->Hold(std::move(place));
   const auto session = std::make_shared<GenerateSession>(context_, stream, deadline, CallerTrace(*call));
   *target = session;  // gRPC reports a cancel only after this function has returned
   session->Start(*request);

@@ -2,6 +2,7 @@
 
 #include "aludel/v1/handoff.grpc.pb.h"
 #include "server/decode/generate_session.h"
+#include "server/rpc/call_limit.h"
 
 namespace aludel {
 
@@ -9,7 +10,8 @@ namespace aludel {
 class DecodeService : public v1::Decode::CallbackService {
  public:
   // `context` must outlive every session.
-  explicit DecodeService(const DecodeContext& context) : context_(context) {}
+  explicit DecodeService(const DecodeContext& context)
+      : context_(context), calls_(context.options->grpc_limits.max_calls) {}
 
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* call, const v1::DescribeRequest* request,
                                      v1::DecodeDescription* response) override;
@@ -18,6 +20,7 @@ class DecodeService : public v1::Decode::CallbackService {
 
  private:
   const DecodeContext& context_;
+  const CallLimit calls_;  // of Generate
 };
 
 }  // namespace aludel

@@ -371,10 +371,12 @@ void GenerateSession::Learn(const RequestTimeline::Started& started, const Seque
 }
 
 void GenerateSession::LearnOvertaken(const RequestTimeline::Started& started) {
-  // Where nothing is chosen by prediction, patience must not grow with every late handoff.
-  if (!context_.options->planner.fastest || !started.handoff) return;
+  if (!started.handoff) return;
   const Handoff::Report report = handoff_->report();
-  if (started.handoff->code != absl::StatusCode::kDeadlineExceeded || report.attempts != 1) return;
+  if (!WasOvertaken(started.handoff->code, report.attempts, context_.options->planner.fastest,
+                    context_.options->hedge)) {
+    return;
+  }
   context_.costs->ObserveOvertaken(CostTarget(target_), started.labels.format, handoff_->prompt(),
                                    handoff_->cache_salt(), report.begin, MonotonicNow());
 }

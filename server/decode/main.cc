@@ -20,6 +20,7 @@
 #include "server/process/exit_limit.h"
 #include "server/process/stop_signal.h"
 #include "server/process/timer.h"
+#include "server/process/work_clock.h"
 #include "server/rpc/grpc_server.h"
 #include "server/rpc/shutdown.h"
 #include "spdlog/spdlog.h"
@@ -103,8 +104,12 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   const std::unique_ptr<PinnedMemory> pinned = model->PinFrames(arena->memory(), *transport);
   const std::string receiver_address = transport->address();
   Timer timer;  // its callbacks use what stands above
+  ConstraintCache constraints(&model->tokenizer(), model->config().eos_ids, model->config().vocab);
+  WorkClock handlers;
   Watchdog watchdog({{"the engine", [&] { return model->EngineSilence(); }},
-                     {"the transport's progress thread", [&] { return transport->ProgressSilence(); }}},
+                     {"the transport's progress thread", [&] { return transport->ProgressSilence(); }},
+                     {"a thread that compiles schemas", [&] { return constraints.Silence(); }},
+                     {"a gRPC thread", [&] { return handlers.Longest(); }}},
                     options.watchdog_timeout, &timer);
 
   metrics.OnRender([&] {
@@ -124,7 +129,6 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   }
 
   PrefillPool pool(PoolOptions(options, *model, receiver_address), &timer, &metrics);
-  ConstraintCache constraints(&model->tokenizer(), model->config().eos_ids, model->config().vocab);
   ShadowChecker shadow(options.shadow, options.served_model_name, &model->engine(), &timer, &metrics);
   const DecodeContext context = {.options = &options,
                                  .model = model.get(),
@@ -141,10 +145,11 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                                  .sessions_open = &sessions_open,
                                  .trials = &trials,
                                  .handoff_traces = &handoff_traces,
+                                 .handlers = &handlers,
                                  .health = health};
   DecodeService service(context);
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<grpc::Server> server,
-                          StartGrpcServer(options.listen, options.grpc_tls, &service));
+                          StartGrpcServer(options.listen, options.grpc_tls, options.grpc_limits, &service));
   spdlog::info("serving {} from {} on {}, admin on {}", options.served_model_name, options.model.directory,
                options.listen, admin == nullptr ? "nothing" : options.admin_listen);
 

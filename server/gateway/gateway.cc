@@ -192,7 +192,15 @@ HttpResponse Gateway::Refuse(const HttpRequest& request, const HttpError& refuse
   return WithHeaders(error.ToResponse(), arrival.headers);
 }
 
+std::vector<Watchdog::Check> Gateway::Checks() const {
+  return {{"a handler thread", [this] { return handling_.Longest(); }},
+          {"a thread for large requests", [this] { return heavy_.Silence(); }},
+          {"a thread that compiles schemas", [this] { return completions_.Silence(); }},
+          {"a thread that takes events of answers", [this] { return router_->Silence(); }}};
+}
+
 void Gateway::Handle(HttpRequest request, HttpResponder responder) {
+  const WorkClock::Work work(&handling_);
   Arrival arrival = Receive(request);
   responder.AddHeaders(arrival.headers);
   const Route* const route = arrival.route;
@@ -204,7 +212,8 @@ void Gateway::Handle(HttpRequest request, HttpResponder responder) {
   if (!refusal && right_method && route->metered) refusal = access_->Admit(identity.client, &grant);
   if (refusal) metrics_->CountHttpRefusal(refusal->code);
   if (!refusal && right_method && route->completion) {
-    completions_.Serve(route->path == "/v1/chat/completions", std::move(request), identity,
+    const KeyLimits limits = grant->limits();
+    completions_.Serve(route->path == "/v1/chat/completions", std::move(request), identity, limits,
                        std::move(responder),
                        [this, identity, grant = std::move(grant)](const CompletionOutcome& outcome) mutable {
                          // Now, and not with the last reference to this call, which may outlive everything.
@@ -271,7 +280,9 @@ HttpResponse Gateway::Answer(const HttpRequest& request, absl::string_view route
     response.body = metrics_->Render();
     return response;
   }
-  return Json(200, {{"status", "ok"}});  // /health: the process answers
+  // /health: the process answers, and its threads move.
+  const absl::Status health = options_.health ? options_.health() : absl::OkStatus();
+  return Json(health.ok() ? 200 : 503, {{"status", health.ok() ? "ok" : std::string(health.message())}});
 }
 
 HttpResponse Gateway::Models() const {
@@ -291,6 +302,9 @@ HttpResponse Gateway::Model(absl::string_view id) const {
 // One broken model must not take the others out of rotation.
 absl::Status Gateway::CheckReady(absl::string_view model) const {
   if (draining_) return absl::UnavailableError("draining");
+  if (options_.health) {
+    if (absl::Status health = options_.health(); !health.ok()) return health;
+  }
   std::string reasons;
   for (const auto& served : models_->all()) {
     if (!model.empty() && model != served->name) continue;

@@ -20,7 +20,9 @@
 #include "server/http/http_server.h"
 #include "server/observe/metrics.h"
 #include "server/observe/otlp_exporter.h"
+#include "server/observe/watchdog.h"
 #include "server/pool/work_pool.h"
+#include "server/process/work_clock.h"
 
 namespace aludel {
 
@@ -34,6 +36,8 @@ class Gateway {
     std::vector<std::string> cors_allowed_origins;
     bool serves_metrics = true;  // GET /metrics
     double trace_share = 0;      // of requests that bring no traceparent
+    // Of the process; not OK: neither healthy nor ready. May be null.
+    std::function<absl::Status()> health;
   };
   // `traces` may be null.
   Gateway(Options options, Access* access, const ServedModels* models, Router* router, Metrics* metrics,
@@ -48,6 +52,8 @@ class Gateway {
   // OK as soon as one model can be served, or where `model` names one, when that can; else Unavailable with
   // the reasons. The rule of /ready.
   absl::Status CheckReady(absl::string_view model = {}) const;
+  // Threads that its requests run on, beside the HTTP server's own.
+  std::vector<Watchdog::Check> Checks() const;
   // Not ready from now on, so that load balancers look elsewhere. Requests are served as before.
   void Drain() { draining_ = true; }
 
@@ -86,7 +92,8 @@ class Gateway {
   Router* const router_;
   Metrics* const metrics_;
   RequestJournal journal_;
-  WorkPool heavy_;  // large bodies
+  WorkClock handling_;  // on the HTTP server's handler threads
+  WorkPool heavy_;      // large bodies
   Completions completions_;
   std::atomic<bool> draining_{false};
 };

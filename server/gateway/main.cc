@@ -1,6 +1,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -21,9 +22,11 @@
 #include "server/observe/admin.h"
 #include "server/observe/metrics.h"
 #include "server/observe/otlp_exporter.h"
+#include "server/observe/watchdog.h"
 #include "server/process/exit_limit.h"
 #include "server/process/reloader.h"
 #include "server/process/stop_signal.h"
+#include "server/process/timer.h"
 #include "spdlog/spdlog.h"
 
 namespace aludel {
@@ -99,7 +102,9 @@ std::vector<Router::Model> RouterModels(const GatewayOptions& options, const Ser
 KeyLimits DefaultLimits(const HttpAccessOptions& options) {
   return {.requests_per_minute = static_cast<double>(options.requests_per_minute),
           .tokens_per_minute = static_cast<double>(options.tokens_per_minute),
-          .max_concurrent = options.max_concurrent};
+          .max_concurrent = options.max_concurrent,
+          .max_n = options.max_n,
+          .may_set_priority = options.may_set_priority};
 }
 
 absl::Status LoadKeys(const HttpAccessOptions& options, Access* access) {
@@ -149,15 +154,25 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
   Router router(RouterModels(options, models),
                 {.probe_interval = options.probe_interval, .probe_timeout = options.probe_timeout}, &metrics,
                 MakeChannelCredentials(options.grpc_tls));
+  std::atomic<const Watchdog*> watching = nullptr;  // null until the server listens
+  const auto health = [&watching] {
+    const Watchdog* const watchdog = watching.load();
+    return watchdog == nullptr ? absl::OkStatus() : watchdog->status();
+  };
   Gateway gateway({.completions = {.max_requests = options.max_requests,
                                    .request_timeout = options.request_timeout,
                                    .max_answer_bytes = options.max_answer_bytes,
                                    .prefill_targets = options.prefill_targets},
                    .cors_allowed_origins = options.cors_allowed_origins,
                    .serves_metrics = options.admin_listen.empty(),
-                   .trace_share = options.tracing.sample_share},
+                   .trace_share = options.tracing.sample_share,
+                   .health = health},
                   &access, &models, &router, &metrics, &traces);
   ALUDEL_ASSIGN_OR_RETURN(const std::unique_ptr<HttpServer> server, gateway.Listen(http_options));
+  Timer timer;
+  std::vector<Watchdog::Check> checks = gateway.Checks();
+  checks.push_back({"an I/O thread", [&server] { return server->Silence(); }});
+  Watchdog watchdog(std::move(checks), options.watchdog_timeout, &timer);
   metrics.OnRender([&] {
     metrics.SetHttpConnections(server->open_connections());
     for (const auto& model : models.all())
@@ -165,10 +180,11 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
   });
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_listen.empty()) {
-    ALUDEL_ASSIGN_OR_RETURN(admin, AdminServer::Start(options.admin_listen, &metrics,
-                                                      {.health = [] { return absl::OkStatus(); },
-                                                       .ready = [&] { return gateway.CheckReady(); }}));
+    ALUDEL_ASSIGN_OR_RETURN(
+        admin, AdminServer::Start(options.admin_listen, &metrics,
+                                  {.health = health, .ready = [&] { return gateway.CheckReady(); }}));
   }
+  watching = &watchdog;
   Reloader reloader(std::move(watched), options.reload_interval);
   stop.OnHangup([&] { reloader.Poke(); });
   spdlog::info("listening on {}://{}:{}", tls == nullptr ? "http" : "https", http_options.address,
@@ -185,6 +201,8 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
   spdlog::info("{}: running requests have {:.1f} s to end", signal,
                absl::ToDoubleSeconds(options.drain_timeout));
   server->Shutdown(options.drain_timeout);
+  watching = nullptr;
+  watchdog.Stop();
   return absl::OkStatus();
 }
 

@@ -1,5 +1,7 @@
 #include "server/http/http_server.h"
 
+#include <algorithm>
+#include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
 #include <future>
@@ -103,6 +105,23 @@ class HttpServer::Impl {
     for (auto& loop : state_->loops) loop->thread.join();
   }
 
+  absl::Duration Silence() {
+    const int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
+    int64_t longest = 0;
+    pings_.resize(state_->loops.size());
+    for (size_t i = 0; i < pings_.size(); ++i) {
+      if (pings_[i] == nullptr) pings_[i] = std::make_shared<std::atomic<int64_t>>(0);
+      const int64_t asked = pings_[i]->load();
+      if (asked != 0) {
+        longest = std::max(longest, now - asked);
+        continue;
+      }
+      pings_[i]->store(now);
+      asio::post(state_->loops[i]->context, [ping = pings_[i]] { ping->store(0); });
+    }
+    return absl::FromChrono(std::chrono::steady_clock::duration(longest));
+  }
+
   uint16_t port() const { return port_; }
   int open_connections() const { return state_->open_connections.load(std::memory_order_relaxed); }
 
@@ -164,6 +183,7 @@ class HttpServer::Impl {
   std::vector<asio::executor_work_guard<asio::io_context::executor_type>> guards_;
   std::optional<tcp::acceptor> acceptor_;  // on the first loop
   std::optional<asio::steady_timer> accept_timer_;
+  std::vector<std::shared_ptr<std::atomic<int64_t>>> pings_;  // when each loop was asked; 0: it has answered
   size_t next_loop_ = 0;
   uint16_t port_ = 0;
   bool shut_down_ = false;
@@ -196,6 +216,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOp
   impl->Run();
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }
+
+absl::Duration HttpServer::Silence() { return impl_->Silence(); }
 
 uint16_t HttpServer::port() const { return impl_->port(); }
 int HttpServer::open_connections() const { return impl_->open_connections(); }

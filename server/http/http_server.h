@@ -96,6 +96,9 @@ class HttpServer {
 
   uint16_t port() const;
   int open_connections() const;
+  // For how long an I/O thread has not come round to what was posted to it; zero where all have. Call it regularly, from
+  // one thread, until Shutdown.
+  absl::Duration Silence();
 
   // Stops accepting, closes idle connections, lets running exchanges end within `grace`, then closes the
   // rest. Returns when every connection is closed. Idempotent.

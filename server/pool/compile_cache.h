@@ -111,6 +111,8 @@ class CompileCache {
 
   // Waits end with Unavailable. Idempotent.
   void Shutdown() { pool_.Shutdown(); }
+  // See WorkPool.
+  absl::Duration Silence() const { return pool_.Silence(); }
 
  private:
   using Entry = std::pair<std::string, Result>;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/files/stop_scope.h"
+#include "transport/monotonic_clock.h"
 
 namespace aludel {
 
@@ -27,6 +28,7 @@ void WorkPool::Task::Stop(absl::Status reason) {
     std::lock_guard<std::mutex> lock(shared_->mutex);
     if (!stopped_.ok() || state_ == State::kDone) return;
     stopped_ = std::move(reason);
+    stopped_at_ = MonotonicNow();
     if (state_ == State::kQueued) {
       state_ = State::kDone;
       job = std::move(job_);
@@ -121,6 +123,14 @@ void WorkPool::Run() {
     shared_->timer->Cancel(task->timer_id_);
     std::erase(shared_->running, task);
   }
+}
+
+absl::Duration WorkPool::Silence() const {
+  const absl::Time now = MonotonicNow();
+  absl::Duration silence = absl::ZeroDuration();
+  std::lock_guard<std::mutex> lock(shared_->mutex);
+  for (const auto& task : shared_->running) silence = std::max(silence, now - task->stopped_at_);
+  return silence;
 }
 
 void WorkPool::Shutdown() {

@@ -52,6 +52,7 @@ class WorkPool {
     std::function<void(Task&)> job_;
     State state_ = State::kNew;
     absl::Status stopped_;
+    absl::Time stopped_at_ = absl::InfiniteFuture();
     absl::Time deadline_ = absl::InfiniteFuture();
     Timer::Id timer_id_ = 0;
   };
@@ -69,6 +70,9 @@ class WorkPool {
   // Stops what runs and what waits (Unavailable), and returns when no job runs any more. Idempotent.
   void Shutdown();
   Timer& timer() { return timer_; }
+
+  // For how long a thread has gone on with a task that was to stop.
+  absl::Duration Silence() const;
 
  private:
   void Run();

@@ -21,6 +21,7 @@
 #include "server/process/exit_limit.h"
 #include "server/process/stop_signal.h"
 #include "server/process/timer.h"
+#include "server/process/work_clock.h"
 #include "server/rpc/grpc_server.h"
 #include "server/rpc/shutdown.h"
 #include "spdlog/spdlog.h"
@@ -70,16 +71,19 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<FrameArena> arena,
                           FrameArena::Create(transport.get(), options.send_arena_bytes));
   const std::unique_ptr<PinnedMemory> pinned = model->PinFrames(arena->memory(), *transport);
-  ConnectionCache connections(transport.get(), options.max_channels, options.connect_timeout);
   ALUDEL_ASSIGN_OR_RETURN(const AddressKind address_kind, AddressKindOf(options.transport.kind));
+  ConnectionCache connections(transport.get(), address_kind, options.max_channels, options.connect_timeout);
   const ReceiverPolicy receivers(address_kind, options.receiver_addresses);
   FrameCache frame_cache(options.frame_cache_bytes);
   PrefillLoad load;
   for (const PrefillSample& sample : model->prefill_samples()) load.Computed(sample.tokens, sample.seconds);
   RunRegistry runs;
   Timer timer;  // its callbacks use what stands above
+  WorkClock handlers;
   Watchdog watchdog({{"the engine", [&] { return model->EngineSilence(); }},
-                     {"the transport's progress thread", [&] { return transport->ProgressSilence(); }}},
+                     {"the transport's progress thread", [&] { return transport->ProgressSilence(); }},
+                     {"a thread that connects", [&] { return connections.Silence(); }},
+                     {"a gRPC thread", [&] { return handlers.Longest(); }}},
                     options.watchdog_timeout, &timer);
 
   metrics.OnRender([&] {
@@ -110,10 +114,11 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
                                   .runs_open = &runs_open,
                                   .runs = &runs,
                                   .load = &load,
+                                  .handlers = &handlers,
                                   .health = health};
   PrefillService service(context, RandomEpoch());
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<grpc::Server> server,
-                          StartGrpcServer(options.listen, options.grpc_tls, &service));
+                          StartGrpcServer(options.listen, options.grpc_tls, options.grpc_limits, &service));
   spdlog::info("serving the cache of {} on {}, admin on {}", options.model.directory, options.listen,
                admin == nullptr ? "nothing" : options.admin_listen);
 

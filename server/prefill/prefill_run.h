@@ -27,6 +27,7 @@
 #include "server/prefill/run_spec.h"
 #include "server/prefill/run_timeline.h"
 #include "server/process/timer.h"
+#include "server/process/work_clock.h"
 #include "server/rpc/event_stream.h"
 
 namespace aludel {
@@ -45,6 +46,7 @@ struct PrefillContext {
   std::atomic<int64_t>* runs_open = nullptr;
   RunRegistry* runs = nullptr;
   PrefillLoad* load = nullptr;
+  WorkClock* handlers = nullptr;         // of gRPC's threads, in methods of the service
   std::function<absl::Status()> health;  // reported to peers by Describe
 };
 

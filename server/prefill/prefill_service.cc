@@ -19,6 +19,7 @@ constexpr size_t kMaxBacklog = 4;
 grpc::ServerUnaryReactor* PrefillService::Describe(grpc::CallbackServerContext* call,
                                                    const v1::DescribeRequest* request,
                                                    v1::PrefillDescription* response) {
+  const WorkClock::Work work(context_.handlers);
   grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
   if (const absl::Status allowed = CheckCaller(*call, context_.options->decode_identities); !allowed.ok()) {
     reactor->Finish(ToGrpc(allowed));
@@ -61,6 +62,7 @@ grpc::ServerUnaryReactor* PrefillService::Describe(grpc::CallbackServerContext* 
 
 grpc::ServerUnaryReactor* PrefillService::Grant(grpc::CallbackServerContext* call,
                                                 const v1::GrantRequest* request, v1::GrantResponse*) {
+  const WorkClock::Work work(context_.handlers);
   grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
   if (const absl::Status allowed = CheckCaller(*call, context_.options->decode_identities); !allowed.ok()) {
     reactor->Finish(ToGrpc(allowed));
@@ -79,6 +81,7 @@ grpc::ServerUnaryReactor* PrefillService::Grant(grpc::CallbackServerContext* cal
 
 grpc::ServerWriteReactor<v1::RunEvent>* PrefillService::Run(grpc::CallbackServerContext* call,
                                                             const v1::RunRequest* request) {
+  const WorkClock::Work work(context_.handlers);
   const absl::Time deadline = DeadlineOf(*call, context_.options->run_timeout);
   // The stream tells the run when its client goes; the run holds the stream.
   auto target = std::make_shared<std::weak_ptr<PrefillRun>>();
@@ -89,6 +92,12 @@ grpc::ServerWriteReactor<v1::RunEvent>* PrefillService::Run(grpc::CallbackServer
     stream->End(ToGrpc(allowed));
     return stream.get();
   }
+  std::shared_ptr<const CallLimit::Place> place = calls_.Take();
+  if (place == nullptr) {
+    stream->End(ToGrpc(calls_.Full()));
+    return stream.get();
+  }
+  stream->Hold(std::move(place));
   const auto run = std::make_shared<PrefillRun>(context_, stream, deadline, CallerTrace(*call));
   *target = run;  // gRPC reports a cancel only after this function has returned
   run->Start(*request, context_.receivers->Admit(request->ticket().receiver_address(), call->peer()));

@@ -59,6 +59,12 @@ class EventStream : public grpc::ServerWriteReactor<Event> {
     Advance();
   }
 
+  // Keeps `held` until gRPC is done with the call.
+  void Hold(std::shared_ptr<const void> held) {
+    absl::MutexLock lock(&mutex_);
+    if (!done_) held_ = std::move(held);
+  }
+
   // Cancels the call if it is still open: for a client that neither reads nor goes.
   void Abort() {
     absl::MutexLock lock(&mutex_);
@@ -92,6 +98,7 @@ class EventStream : public grpc::ServerWriteReactor<Event> {
     const std::shared_ptr<EventStream> self = std::move(self_);  // may be the last owner
     absl::MutexLock lock(&mutex_);
     done_ = true;
+    held_.reset();
   }
 
   // gRPC starts operations without calling back into us on this thread, so the lock may be held.
@@ -118,6 +125,7 @@ class EventStream : public grpc::ServerWriteReactor<Event> {
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   bool done_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const void> held_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace aludel

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/resource_quota.h"
 #include "grpcpp/server_builder.h"
 
 namespace aludel {
@@ -11,10 +12,19 @@ namespace {
 // A prompt of a million tokens in varints, with room.
 constexpr int kMaxMessageBytes = 8 << 20;
 
+// Streams of one connection beyond the calls that the service takes: for probes, and for calls that are to hear that they
+// are too many.
+constexpr int kMoreStreams = 256;
+
+// A connection that has not finished TLS and HTTP/2's preface by then, and one that is without a call for so long, ends.
+constexpr int kHandshakeMs = 10000;
+constexpr int kIdleMs = 600000;
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<grpc::Server>> StartGrpcServer(const std::string& listen,
                                                               const GrpcTlsOptions& tls,
+                                                              const GrpcLimits& limits,
                                                               grpc::Service* service) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -23,6 +33,10 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> StartGrpcServer(const std::string&
   builder.AddListeningPort(listen, MakeServerCredentials(tls), &port);
   builder.RegisterService(service);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.SetResourceQuota(grpc::ResourceQuota("aludel").Resize(limits.memory_bytes));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.max_calls + kMoreStreams);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
   // Two servers on one port would share its connections at random.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // A decode server keeps many short probes and streams going.

@@ -1,6 +1,7 @@
 #include "runtime/text/constrain/token_automaton.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,10 @@ constexpr int32_t kAccept = INT32_MAX;
 constexpr int32_t kNoStack = -1;
 // Nodes that are passed on the way to one that waits for a byte: calls, splits and returns.
 constexpr size_t kMaxStepsPerConfig = 16;
+// Steps of what costs more than one.
+constexpr int64_t kConfigSteps = 4;  // to pass a node
+constexpr int64_t kStateSteps = 32;  // to make a state, and a quarter of one for each of its configurations
+constexpr size_t kConfigsAStep = 4;  // tried with a byte
 
 constexpr uint64_t Pair(int32_t high, int32_t low) {
   return static_cast<uint64_t>(static_cast<uint32_t>(high)) << 32 | static_cast<uint32_t>(low);
@@ -23,10 +28,14 @@ constexpr int32_t Low(uint64_t pair) { return static_cast<int32_t>(pair & 0xffff
 
 }  // namespace
 
+struct TokenMask {
+  std::vector<uint64_t> bits;  // none where it was given up
+  bool narrowed = false;       // a token was left out because too many ways are open behind it
+};
+
 TokenAutomaton::TokenAutomaton(Grammar grammar, std::shared_ptr<const TokenTable> table)
     : grammar_(std::move(grammar)), table_(std::move(table)) {
   FindByteClasses();
-  path_.reserve(table_->longest() + 1);
   Close(grammar_.start, kNoStack);
   start_ = Intern();
 }
@@ -69,7 +78,7 @@ void TokenAutomaton::Close(int32_t node, int32_t stack) {
   while (!pending_.empty()) {
     const Config config = pending_.back();
     pending_.pop_back();
-    ++steps_;
+    steps_ += kConfigSteps;
     if (closing_.size() > kMaxConfigs || seen_.size() > kMaxStepsPerConfig * kMaxConfigs) {
       too_wide_ = true;
       pending_.clear();
@@ -105,28 +114,38 @@ void TokenAutomaton::Close(int32_t node, int32_t stack) {
 }
 
 int32_t TokenAutomaton::Intern() {
-  ConfigSet configs = std::move(closing_);
+  State state;
+  state.configs = std::move(closing_);
   closing_.clear();
   seen_.clear();
   if (std::exchange(too_wide_, false)) return kTooWide;
-  if (configs.empty()) return kDead;
-  std::sort(configs.begin(), configs.end());
-  const auto [it, added] = state_ids_.try_emplace(std::move(configs), static_cast<int32_t>(states_.size()));
-  if (added) {
-    State state;
-    state.configs = it->first;
-    state.next.assign(byte_of_class_.size(), kUnknown);
-    state.accepts = std::binary_search(state.configs.begin(), state.configs.end(), Pair(kAccept, kNoStack));
-    held_configs_ += state.configs.size();
-    states_.push_back(std::move(state));
+  if (state.configs.empty()) return kDead;
+  std::sort(state.configs.begin(), state.configs.end());
+  steps_ += kStateSteps + static_cast<int64_t>(state.configs.size() / kConfigsAStep);
+  const auto known = state_ids_.find(absl::MakeConstSpan(state.configs));
+  if (known != state_ids_.end()) return known->second;
+  const auto id = static_cast<int32_t>(states_.size());
+  for (const Config config : state.configs) {
+    if (High(config) == kAccept) {
+      state.accepts = true;
+    } else {
+      state.live |= grammar_.sets[grammar_.nodes[High(config)].to];
+    }
   }
-  return it->second;
+  state.next.assign(byte_of_class_.size(), kUnknown);
+  held_configs_ += state.configs.size();
+  states_.push_back(std::move(state));
+  state_ids_.emplace(absl::MakeConstSpan(states_.back().configs), id);
+  return id;
 }
 
 int32_t TokenAutomaton::Step(int32_t state, uint8_t byte) {
   const uint8_t byte_class = class_of_[byte];
   const int32_t known = states_[state].next[byte_class];
   if (known != kUnknown) return known;
+  ++steps_;
+  if (!states_[state].live.test(byte)) return states_[state].next[byte_class] = kDead;
+  steps_ += static_cast<int64_t>(states_[state].configs.size() / kConfigsAStep);
   for (const Config config : states_[state].configs) {
     if (High(config) == kAccept) continue;
     const Grammar::Node& node = grammar_.nodes[High(config)];
@@ -137,39 +156,61 @@ int32_t TokenAutomaton::Step(int32_t state, uint8_t byte) {
   return next;
 }
 
-int32_t TokenAutomaton::MaskOf(int32_t state) {
-  if (states_[state].mask >= 0 || states_[state].mask == kGivenUp) return states_[state].mask;
-  const size_t words = table_->mask_words();
-  if ((masks_.size() + 1) * words * sizeof(uint64_t) > kMaxMaskBytes && !masks_.empty()) {
-    masks_.clear();
-    for (State& other : states_) other.mask = std::min(other.mask, -1);
-  }
+void TokenAutomaton::BeginWalk(int32_t state) {
   ++walks_;
-  std::vector<uint64_t> mask(words, 0);
-  const auto allow = [&mask](int32_t id) { mask[id / 64] |= uint64_t{1} << (id % 64); };
-  // path_[d]: the state after d bytes of the entry; entries that share a dead prefix are passed over.
-  path_.assign(1, state);
-  const int64_t last_step = steps_ + kMaxMaskSteps;
-  for (const TokenTable::Entry& entry : table_->entries()) {
-    if (entry.shared >= path_.size()) continue;  // the prefix that it shares is dead
-    path_.resize(entry.shared + 1);
+  walk_ = {.state = state, .path = {state}, .mask = std::make_shared<TokenMask>()};
+  walk_.path.reserve(table_->longest() + 1);
+  walk_.mask->bits.assign(table_->mask_words(), 0);
+}
+
+void TokenAutomaton::Continue(int64_t until) {
+  const auto allow = [this](int32_t id) { walk_.mask->bits[id / 64] |= uint64_t{1} << (id % 64); };
+  const int64_t begun = steps_;
+  const absl::Span<const TokenTable::Entry> entries = table_->entries();
+  for (; walk_.entry < entries.size(); ++walk_.entry) {
+    if (walk_.steps + steps_ - begun > kMaxMaskSteps) {
+      walk_.mask->bits.clear();
+      return EndWalk();
+    }
+    const TokenTable::Entry& entry = entries[walk_.entry];
+    ++steps_;
+    if (entry.shared >= walk_.path.size()) continue;  // the prefix that it shares is dead
+    walk_.path.resize(entry.shared + 1);
     const absl::string_view bytes = table_->bytes(entry);
-    int32_t at = path_.back();
+    int32_t at = walk_.path.back();
     for (size_t i = entry.shared; i < bytes.size(); ++i) {
+      if (steps_ >= until) break;
       at = Step(at, static_cast<uint8_t>(bytes[i]));
       if (at < 0) break;
-      path_.push_back(at);
+      walk_.path.push_back(at);
     }
-    if (at == kTooWide) states_[state].narrowed = true;
+    // What was found of the entry is known, so that beginning it again costs next to nothing.
+    if (at >= 0 && walk_.path.size() <= bytes.size()) break;
+    if (at == kTooWide) walk_.mask->narrowed = true;
     if (at >= 0) allow(entry.id);
-    if (steps_ > last_step) return states_[state].mask = kGivenUp;
   }
-  if (states_[state].accepts) {
+  walk_.steps += steps_ - begun;
+  if (walk_.entry < entries.size()) return;
+  if (states_[walk_.state].accepts) {
     for (const int id : table_->eos_ids()) allow(id);
   }
-  masks_.push_back(std::move(mask));
-  states_[state].mask = static_cast<int32_t>(masks_.size() - 1);
-  return states_[state].mask;
+  EndWalk();
+}
+
+void TokenAutomaton::EndWalk() {
+  if ((masks_ + 1) * table_->mask_words() * sizeof(uint64_t) > kMaxMaskBytes && masks_ > 0) {
+    masks_ = 0;
+    for (State& state : states_) state.mask = nullptr;
+  }
+  ++masks_;
+  states_[walk_.state].mask = std::move(walk_.mask);
+  walk_.state = kDead;
+}
+
+// What a restart has to keep may be more than the bounds: the next one comes when as much again was added.
+bool TokenAutomaton::TooLarge() const {
+  return states_.size() > kMaxStates + cursors_.size() || held_configs_ > kMaxHeldConfigs + kept_configs_ ||
+         frames_.size() > kMaxHeldConfigs + kept_frames_;
 }
 
 void TokenAutomaton::Restart() {
@@ -178,15 +219,16 @@ void TokenAutomaton::Restart() {
   const std::vector<State> states = std::exchange(states_, {});
   frame_ids_.clear();
   state_ids_.clear();
-  masks_.clear();
+  masks_ = 0;
   held_configs_ = 0;
   Close(grammar_.start, kNoStack);
   start_ = Intern();
   // Stacks are copied from the bottom, each frame once however many stand on it: below comes before above.
   std::vector<int32_t> moved(frames.size(), kNoStack);
   std::vector<bool> wanted(frames.size(), false);
+  std::vector<int32_t> kept(states.size(), kUnknown);
   for (const Cursor* cursor : cursors_) {
-    if (cursor->state_ < 0) continue;
+    if (cursor->state_ < 0 || std::exchange(kept[cursor->state_], kDead) == kDead) continue;
     for (const Config config : states[cursor->state_].configs) {
       for (int32_t at = Low(config); at != kNoStack && !wanted[at]; at = frames[at].parent) wanted[at] = true;
     }
@@ -196,14 +238,19 @@ void TokenAutomaton::Restart() {
     const int32_t parent = frames[id].parent;
     moved[id] = Push(frames[id].node, parent == kNoStack ? kNoStack : moved[parent]);
   }
-  for (Cursor* cursor : cursors_) {
-    if (cursor->state_ < 0) continue;
-    for (const Config config : states[cursor->state_].configs) {
+  for (size_t id = 0; id < states.size(); ++id) {
+    if (kept[id] == kUnknown) continue;
+    for (const Config config : states[id].configs) {
       const int32_t stack = Low(config);
       closing_.push_back(Pair(High(config), stack == kNoStack ? kNoStack : moved[stack]));
     }
-    cursor->state_ = Intern();
+    kept[id] = Intern();
   }
+  for (Cursor* cursor : cursors_) {
+    if (cursor->state_ >= 0) cursor->state_ = kept[cursor->state_];
+  }
+  kept_configs_ = held_configs_;
+  kept_frames_ = frames_.size();
 }
 
 absl::Status TokenAutomaton::CheckStart() const {
@@ -213,35 +260,64 @@ absl::Status TokenAutomaton::CheckStart() const {
 }
 
 TokenAutomaton::Counts TokenAutomaton::counts() const {
-  return {.states = states_.size(), .masks = masks_.size(), .walks = walks_, .restarts = restarts_};
+  return {.states = states_.size(), .masks = masks_, .walks = walks_, .restarts = restarts_, .steps = steps_};
 }
 
 TokenAutomaton::Cursor::Cursor(TokenAutomaton* automaton) : automaton_(automaton), state_(automaton->start_) {
   automaton_->cursors_.push_back(this);
 }
 
+TokenAutomaton::Cursor::Cursor(const Cursor& other)
+    : automaton_(other.automaton_), state_(other.state_), ahead_(other.ahead_), mask_(other.mask_) {
+  automaton_->cursors_.push_back(this);
+}
+
 TokenAutomaton::Cursor::~Cursor() { std::erase(automaton_->cursors_, this); }
 
-absl::Span<const uint64_t> TokenAutomaton::Cursor::Mask() {
-  if (state_ < 0) return {};
-  if (automaton_->states_.size() > kMaxStates || automaton_->held_configs_ > kMaxHeldConfigs ||
-      automaton_->frames_.size() > kMaxHeldConfigs) {
-    automaton_->Restart();
+bool TokenAutomaton::Cursor::Prepare(int64_t* steps) {
+  TokenAutomaton& automaton = *automaton_;
+  const int64_t begun = automaton.steps_;
+  const int64_t until = *steps > std::numeric_limits<int64_t>::max() - begun
+                            ? std::numeric_limits<int64_t>::max()
+                            : begun + *steps;
+  size_t passed = 0;
+  for (; passed < ahead_.size() && automaton.steps_ < until; ++passed) {
+    state_ = automaton.Step(state_, static_cast<uint8_t>(ahead_[passed]));
+    ALUDEL_CHECK(state_ >= 0);
   }
-  const int32_t mask = automaton_->MaskOf(state_);
-  if (mask < 0) return {};
-  return automaton_->masks_[mask];
+  ahead_.erase(0, passed);
+  Walk& walk = automaton.walk_;
+  while (ahead_.empty() && state_ >= 0 && mask_ == nullptr) {
+    mask_ = automaton.states_[state_].mask;
+    if (mask_ != nullptr || automaton.steps_ >= until) break;
+    const bool wanted = std::any_of(automaton.cursors_.begin(), automaton.cursors_.end(),
+                                    [&walk](const Cursor* cursor) { return cursor->state_ == walk.state; });
+    if (!wanted || walk.state == kDead) {
+      walk.state = kDead;
+      if (automaton.TooLarge()) automaton.Restart();
+      automaton.BeginWalk(state_);
+    }
+    automaton.Continue(until);
+  }
+  *steps -= automaton.steps_ - begun;
+  return state_ < 0 || mask_ != nullptr;
+}
+
+absl::Span<const uint64_t> TokenAutomaton::Cursor::Mask() {
+  int64_t steps = std::numeric_limits<int64_t>::max();
+  Prepare(&steps);
+  if (mask_ == nullptr) return {};
+  return mask_->bits;
 }
 
 absl::Status TokenAutomaton::Cursor::status() const {
-  if (state_ < 0) return automaton_->CheckStart();
-  const State& state = automaton_->states_[state_];
-  if (state.mask == kGivenUp) {
+  if (mask_ == nullptr) return automaton_->CheckStart();
+  if (mask_->bits.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the schema leaves so many ways open here that the tokens which may come next take more than ",
         kMaxMaskSteps, " steps to find"));
   }
-  if (state.narrowed) {
+  if (mask_->narrowed) {
     return absl::FailedPreconditionError(absl::StrCat("the schema leaves more than ", kMaxConfigs,
                                                       " ways open behind every token that may come next"));
   }
@@ -249,15 +325,22 @@ absl::Status TokenAutomaton::Cursor::status() const {
 }
 
 void TokenAutomaton::Cursor::Accept(int32_t token) {
-  for (const char byte : automaton_->table_->bytes(token)) {
-    ALUDEL_CHECK(state_ >= 0);
-    state_ = automaton_->Step(state_, static_cast<uint8_t>(byte));
-  }
   ALUDEL_CHECK(state_ >= 0);
+  mask_ = nullptr;
+  const absl::string_view bytes = automaton_->table_->bytes(token);
+  size_t passed = 0;
+  for (; ahead_.empty() && passed < bytes.size(); ++passed) {
+    const int32_t next =
+        automaton_->states_[state_].next[automaton_->class_of_[static_cast<uint8_t>(bytes[passed])]];
+    if (next == kUnknown) break;  // dropped since the mask was made
+    ALUDEL_CHECK(next >= 0);
+    state_ = next;
+  }
+  ahead_.append(bytes.substr(passed).data(), bytes.size() - passed);
 }
 
 bool TokenAutomaton::Cursor::complete() const {
-  if (state_ < 0) return false;
+  if (state_ < 0 || !ahead_.empty()) return false;
   const State& state = automaton_->states_[state_];
   return state.accepts && state.configs.size() == 1;
 }

@@ -129,11 +129,11 @@ void AddedTokenMatcher::Split(absl::string_view text, std::vector<TokenSection>*
       continue;
     if (token.lstrip) begin = SpaceBefore(text, begin, std::min(done, begin));
     if (token.rstrip) end = SpaceAfter(text, end);
-    if (begin > done) sections->push_back({{done, begin}, -1});
-    sections->push_back({{begin, end}, token.id});
+    if (begin > done) sections->push_back({Range(done, begin), -1});
+    sections->push_back({Range(begin, end), token.id});
     done = end;
   }
-  if (done < text.size()) sections->push_back({{done, text.size()}, -1});
+  if (done < text.size()) sections->push_back({Range(done, text.size()), -1});
 }
 
 }  // namespace aludel

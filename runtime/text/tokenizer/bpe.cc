@@ -1,8 +1,8 @@
 #include "runtime/text/tokenizer/bpe.h"
 
 #include <algorithm>
+#include <functional>
 #include <queue>
-#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -21,6 +21,8 @@ constexpr uint64_t kMaxVocabulary = 1u << 24;
 constexpr size_t kMaxMerges = 1u << 24;
 // Up to here a scan for the lowest rank beats a queue.
 constexpr size_t kShortPiece = 48;
+// What a thread keeps room for between texts.
+constexpr size_t kKeptSymbols = 16 << 10;
 constexpr char32_t kMetaspace = 0x2581;
 constexpr absl::string_view kMetaspaceUtf8 = "\xe2\x96\x81";
 constexpr char32_t kDirectCodePoints = 0x10000;
@@ -240,6 +242,7 @@ absl::Status Bpe::EncodeWhole(absl::string_view piece, std::vector<int32_t>* ids
     ALUDEL_RETURN_IF_ERROR(MergeLong(&symbols));
   }
   ids->insert(ids->end(), symbols.begin(), symbols.end());
+  if (symbols.capacity() > kKeptSymbols) symbols = {};
   return absl::OkStatus();
 }
 
@@ -318,47 +321,57 @@ void Bpe::MergeShort(std::vector<int32_t>* symbols) const {
   ids.resize(count);
 }
 
+// The pair of the lowest rank, leftmost first, by a queue. Symbols that were merged into their left neighbor stay where
+// they were as kGone, so that neighbors are found by walking over at most as many as a token has characters. In the
+// queue a pair is its rank and its place: 8 bytes for each byte of a text that no pre-tokenizer cuts.
 absl::Status Bpe::MergeLong(std::vector<int32_t>* symbols) const {
-  struct Candidate {
-    uint32_t rank;
-    uint32_t at;
-    int32_t left;
-    int32_t right;
-    int32_t merged;
-    bool operator<(const Candidate& other) const {
-      return std::tie(rank, at) > std::tie(other.rank, other.at);  // a max-heap's top is the lowest rank
+  constexpr int32_t kGone = -1;
+  constexpr size_t kEnd = SIZE_MAX;
+  std::vector<int32_t>& ids = *symbols;
+  const auto next = [&ids](size_t at) {
+    for (++at; at < ids.size(); ++at) {
+      if (ids[at] != kGone) return at;
     }
+    return kEnd;
   };
-  constexpr uint32_t kEnd = UINT32_MAX;
-  std::vector<int32_t>& ids = *symbols;  // -1: merged into its left neighbor
-  const auto count = static_cast<uint32_t>(ids.size());
-  std::vector<uint32_t> previous(count), next(count);
-  std::priority_queue<Candidate> queue;
-  const auto offer = [&](uint32_t at) {
-    if (at == kEnd || next[at] == kEnd) return;
-    const Merge* merge = FindMerge(ids[at], ids[next[at]]);
-    if (merge != nullptr) queue.push({merge->rank, at, ids[at], ids[next[at]], merge->merged});
+  const auto previous = [&ids](size_t at) {
+    while (at-- > 0) {
+      if (ids[at] != kGone) return at;
+    }
+    return kEnd;
   };
-  for (uint32_t i = 0; i < count; ++i) {
-    previous[i] = i == 0 ? kEnd : i - 1;
-    next[i] = i + 1 == count ? kEnd : i + 1;
+  std::vector<uint64_t> first;  // rank << 32 | place of the left one
+  first.reserve(ids.size());
+  for (size_t at = 0; at + 1 < ids.size(); ++at) {
+    if (const Merge* merge = FindMerge(ids[at], ids[at + 1]))
+      first.push_back(uint64_t{merge->rank} << 32 | at);
   }
-  for (uint32_t i = 0; i + 1 < count; ++i) offer(i);
+  std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> queue(std::greater<>(),
+                                                                             std::move(first));
+  const auto offer = [&](size_t at) {
+    if (at == kEnd) return;
+    const size_t right = next(at);
+    if (right == kEnd) return;
+    const Merge* merge = FindMerge(ids[at], ids[right]);
+    if (merge != nullptr) queue.push(uint64_t{merge->rank} << 32 | at);
+  };
   while (!queue.empty()) {
     ALUDEL_RETURN_IF_ERROR(CheckStop());
-    const Candidate top = queue.top();
+    const auto rank = static_cast<uint32_t>(queue.top() >> 32);
+    const size_t at = queue.top() & UINT32_MAX;
     queue.pop();
-    // Entries outlive the pair that they were made for.
-    if (ids[top.at] != top.left || next[top.at] == kEnd || ids[next[top.at]] != top.right) continue;
-    const uint32_t gone = next[top.at];
-    ids[top.at] = top.merged;
-    ids[gone] = -1;
-    next[top.at] = next[gone];
-    if (next[gone] != kEnd) previous[next[gone]] = top.at;
-    offer(previous[top.at]);
-    offer(top.at);
+    // Entries outlive the pair that they were made for; a rank belongs to one pair.
+    if (ids[at] == kGone) continue;
+    const size_t gone = next(at);
+    if (gone == kEnd) continue;
+    const Merge* merge = FindMerge(ids[at], ids[gone]);
+    if (merge == nullptr || merge->rank != rank) continue;
+    ids[at] = merge->merged;
+    ids[gone] = kGone;
+    offer(previous(at));
+    offer(at);
   }
-  ids.erase(std::remove(ids.begin(), ids.end(), -1), ids.end());
+  ids.erase(std::remove(ids.begin(), ids.end(), kGone), ids.end());
   return absl::OkStatus();
 }
 

@@ -100,16 +100,15 @@ class Replace : public Decoder::Step {
   Replace(Pattern pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
   void Apply(std::vector<std::string>* tokens) const override {
-    std::vector<TextRange> matches;
     for (std::string& token : *tokens) {
-      // A match that exceeds its bound leaves the token as it is: Decode has no way to fail.
-      if (!pattern_.FindAll(token, &matches).ok() || matches.empty()) continue;
       std::string result;
       size_t copied = 0;
-      for (const TextRange& match : matches) {
+      const absl::Status searched = pattern_.ForEach(token, [&](TextRange match) {
         result.append(token, copied, match.begin - copied).append(content_);
         copied = match.end;
-      }
+      });
+      // A match that exceeds its bound leaves the token as it is: Decode has no way to fail.
+      if (!searched.ok()) continue;
       token = result.append(token, copied, std::string::npos);
     }
   }

@@ -74,15 +74,12 @@ class Replace : public Normalizer::Step {
   Replace(Pattern pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
   absl::Status Apply(std::string* text) const override {
-    std::vector<TextRange> matches;
-    ALUDEL_RETURN_IF_ERROR(pattern_.FindAll(*text, &matches));
-    if (matches.empty()) return absl::OkStatus();
     std::string result;
     size_t copied = 0;
-    for (const TextRange& match : matches) {
+    ALUDEL_RETURN_IF_ERROR(pattern_.ForEach(*text, [&](TextRange match) {
       result.append(*text, copied, match.begin - copied).append(content_);
       copied = match.end;
-    }
+    }));
     *text = std::move(result.append(*text, copied, std::string::npos));
     return absl::OkStatus();
   }

@@ -31,12 +31,11 @@ absl::StatusOr<Pattern> Pattern::FromRegex(absl::string_view expression, const s
   return result;
 }
 
-absl::Status Pattern::FindAll(absl::string_view text, std::vector<TextRange>* matches) const {
-  if (regex_.has_value()) return regex_->FindAll(text, matches);
-  matches->clear();
+absl::Status Pattern::ForEach(absl::string_view text, absl::FunctionRef<void(TextRange)> found) const {
+  if (regex_.has_value()) return regex_->ForEach(text, found);
   for (size_t at = text.find(literal_); at != absl::string_view::npos;
        at = text.find(literal_, at + literal_.size())) {
-    matches->push_back({at, at + literal_.size()});
+    found(Range(at, at + literal_.size()));
   }
   return absl::OkStatus();
 }

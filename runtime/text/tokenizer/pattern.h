@@ -2,8 +2,8 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
@@ -19,8 +19,8 @@ class Pattern {
   static absl::StatusOr<Pattern> FromJson(const nlohmann::json* config, const std::string& origin);
   static absl::StatusOr<Pattern> FromRegex(absl::string_view expression, const std::string& origin);
 
-  // All occurrences in `text` from left to right, not overlapping.
-  absl::Status FindAll(absl::string_view text, std::vector<TextRange>* matches) const;
+  // Tells of all occurrences in `text` from left to right, not overlapping.
+  absl::Status ForEach(absl::string_view text, absl::FunctionRef<void(TextRange)> found) const;
 
  private:
   std::string literal_;

@@ -1,6 +1,8 @@
 #include "runtime/text/tokenizer/pre_tokenizer.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -23,86 +25,83 @@ constexpr char kGpt2Words[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\
 // What happens to the text that a pattern matches.
 enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
-struct Section {
-  TextRange range;
-  bool is_match = false;
+// Puts what a pattern matches, and what lies between its matches, together as `behavior` says, as it comes: a text may have
+// as many matches as bytes.
+class Joiner {
+ public:
+  Joiner(Behavior behavior, bool invert, std::vector<TextRange>* joined)
+      : behavior_(behavior), invert_(invert), joined_(joined) {}
+
+  // Begins a piece of the text.
+  void Begin(TextRange piece) {
+    piece_ = piece;
+    covered_ = 0;
+    held_.reset();
+  }
+  // Within the piece.
+  void Match(TextRange match) {
+    if (match.begin > covered_) Push({covered_, match.begin}, invert_);
+    Push(match, !invert_);
+    covered_ = match.end;
+  }
+  void End() {
+    if (covered_ < piece_.size()) Push(Range(covered_, piece_.size()), invert_);
+    Flush();
+  }
+
+ private:
+  // An empty match still ends the section before it.
+  void Push(TextRange section, bool is_match) {
+    const bool after_match = std::exchange(last_is_match_, is_match);
+    const bool removed = behavior_ == Behavior::kRemoved && is_match;
+    if (held_ && Joins(is_match, after_match)) {
+      held_->end = section.end;
+      return;
+    }
+    Flush();
+    if (!removed) held_ = section;
+  }
+  bool Joins(bool is_match, bool after_match) const {
+    switch (behavior_) {
+      case Behavior::kRemoved:
+      case Behavior::kIsolated:
+        return false;
+      case Behavior::kContiguous:
+        return is_match == after_match;
+      case Behavior::kMergedWithPrevious:
+        return is_match && !after_match;
+      case Behavior::kMergedWithNext:
+        return !is_match && after_match;
+    }
+    return false;
+  }
+  void Flush() {
+    if (held_ && held_->size() > 0)
+      joined_->push_back({piece_.begin + held_->begin, piece_.begin + held_->end});
+    held_.reset();
+  }
+
+  const Behavior behavior_;
+  const bool invert_;
+  std::vector<TextRange>* const joined_;
+  TextRange piece_;
+  uint32_t covered_ = 0;           // of the piece, by matches and gaps
+  std::optional<TextRange> held_;  // the last section, which the next may join
+  bool last_is_match_ = false;
 };
 
-// The matches of one piece and what lies between them, in order.
-void FillGaps(const std::vector<TextRange>& matches, size_t size, bool invert,
-              std::vector<Section>* sections) {
-  sections->clear();
-  size_t covered = 0;
-  for (const TextRange& match : matches) {
-    if (match.begin > covered) sections->push_back({{covered, match.begin}, invert});
-    sections->push_back({match, !invert});
-    covered = match.end;
-  }
-  if (covered < size) sections->push_back({{covered, size}, invert});
-}
-
-// Joins sections as `behavior` says. An empty match still ends the section before it.
-void Join(Behavior behavior, std::vector<Section>* sections) {
-  std::vector<Section>& all = *sections;
-  std::vector<Section> joined;
-  bool previous_match = false;
-  switch (behavior) {
-    case Behavior::kIsolated:
-      return;
-    case Behavior::kRemoved:
-      all.erase(std::remove_if(all.begin(), all.end(), [](const Section& s) { return s.is_match; }),
-                all.end());
-      return;
-    case Behavior::kContiguous:
-      for (const Section& section : all) {
-        if (!joined.empty() && section.is_match == previous_match) {
-          joined.back().range.end = section.range.end;
-        } else {
-          joined.push_back(section);
-        }
-        previous_match = section.is_match;
-      }
-      break;
-    case Behavior::kMergedWithPrevious:
-      for (const Section& section : all) {
-        if (!joined.empty() && section.is_match && !previous_match) {
-          joined.back().range.end = section.range.end;
-        } else {
-          joined.push_back(section);
-        }
-        previous_match = section.is_match;
-      }
-      break;
-    case Behavior::kMergedWithNext:
-      for (auto section = all.rbegin(); section != all.rend(); ++section) {
-        if (!joined.empty() && section->is_match && !previous_match) {
-          joined.back().range.begin = section->range.begin;
-        } else {
-          joined.push_back(*section);
-        }
-        previous_match = section->is_match;
-      }
-      std::reverse(joined.begin(), joined.end());
-      break;
-  }
-  all = std::move(joined);
-}
-
-// Cuts every piece at what `find(text, &matches)` finds in it.
+// Cuts every piece at what `find(text, found)` finds in it.
 template <typename Find>
 absl::Status Cut(const Find& find, Behavior behavior, bool invert, Pieces* pieces) {
   const absl::string_view text = pieces->text;
   std::vector<TextRange> result;
-  std::vector<TextRange> matches;
-  std::vector<Section> sections;
+  result.reserve(pieces->ranges.size());
+  Joiner joiner(behavior, invert, &result);
   for (const TextRange& piece : pieces->ranges) {
-    ALUDEL_RETURN_IF_ERROR(find(text.substr(piece.begin, piece.size()), &matches));
-    FillGaps(matches, piece.size(), invert, &sections);
-    Join(behavior, &sections);
-    for (const Section& section : sections) {
-      if (section.range.size() == 0) continue;
-      result.push_back({piece.begin + section.range.begin, piece.begin + section.range.end});
-    }
+    joiner.Begin(piece);
+    ALUDEL_RETURN_IF_ERROR(
+        find(text.substr(piece.begin, piece.size()), [&joiner](TextRange match) { joiner.Match(match); }));
+    joiner.End();
   }
   pieces->ranges = std::move(result);
   return absl::OkStatus();
@@ -118,7 +117,7 @@ void RewriteEach(const Rewrite& rewrite, Pieces* pieces) {
   for (TextRange& range : pieces->ranges) {
     const size_t begin = text.size();
     rewrite(absl::string_view(pieces->text).substr(range.begin, range.size()), at_start, &text);
-    range = {begin, text.size()};
+    range = Range(begin, text.size());
     at_start = false;
   }
   pieces->text = std::move(text);
@@ -129,8 +128,8 @@ class Split : public PreTokenizer::Step {
   Split(Pattern pattern, Behavior behavior, bool invert)
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
   absl::Status Apply(Pieces* pieces) const override {
-    const auto find = [&](absl::string_view text, std::vector<TextRange>* matches) {
-      return pattern_.FindAll(text, matches);
+    const auto find = [&](absl::string_view text, absl::FunctionRef<void(TextRange)> found) {
+      return pattern_.ForEach(text, found);
     };
     return Cut(find, behavior_, invert_, pieces);
   }
@@ -145,11 +144,11 @@ class Digits : public PreTokenizer::Step {
  public:
   explicit Digits(bool individual) : behavior_(individual ? Behavior::kIsolated : Behavior::kContiguous) {}
   absl::Status Apply(Pieces* pieces) const override {
-    const auto find = [](absl::string_view text, std::vector<TextRange>* matches) {
-      matches->clear();
+    const auto find = [](absl::string_view text, absl::FunctionRef<void(TextRange)> found) {
       for (size_t i = 0; i < text.size();) {
         const size_t begin = i;
-        if (IsNumeric(NextCodePoint(text, &i))) matches->push_back({begin, i});
+        if (!IsNumeric(NextCodePoint(text, &i))) continue;
+        found(Range(begin, i));
       }
       return absl::OkStatus();
     };
@@ -196,11 +195,10 @@ class Metaspace : public PreTokenizer::Step {
     };
     RewriteEach(rewrite, pieces);
     if (!split_) return absl::OkStatus();
-    const auto find = [&](absl::string_view text, std::vector<TextRange>* matches) {
-      matches->clear();
+    const auto find = [&](absl::string_view text, absl::FunctionRef<void(TextRange)> found) {
       for (size_t at = text.find(replacement_); at != absl::string_view::npos;
            at = text.find(replacement_, at + replacement_.size())) {
-        matches->push_back({at, at + replacement_.size()});
+        found(Range(at, at + replacement_.size()));
       }
       return absl::OkStatus();
     };

@@ -3,6 +3,8 @@
 
 #include <pcre2.h>
 
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 #include "runtime/files/stop_scope.h"
 #include "runtime/status_macros.h"
@@ -86,16 +88,15 @@ absl::StatusOr<Regex> Regex::Compile(absl::string_view pattern, absl::string_vie
   return regex;
 }
 
-absl::Status Regex::FindAll(absl::string_view text, std::vector<TextRange>* matches) const {
-  matches->clear();
+absl::Status Regex::ForEach(absl::string_view text, absl::FunctionRef<void(TextRange)> found) const {
   MatchState& state = ThreadMatchState();
   if (state.data == nullptr || state.context == nullptr || state.stack == nullptr) {
     return absl::ResourceExhaustedError("no memory to match a regex");
   }
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   const auto* code = static_cast<const pcre2_code*>(code_.get());
-  const PCRE2_SIZE* found = pcre2_get_ovector_pointer(state.data);
-  bool has_match = false;
+  const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(state.data);
+  std::optional<uint32_t> last_end;
   for (size_t at = 0; at <= text.size();) {
     ALUDEL_RETURN_IF_ERROR(CheckStop());
     const int rc = pcre2_match(code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, state.data, state.context);
@@ -104,14 +105,14 @@ absl::Status Regex::FindAll(absl::string_view text, std::vector<TextRange>* matc
       return absl::ResourceExhaustedError(
           absl::StrCat("regex /", pattern_, "/ on a text of ", text.size(), " bytes: ", ErrorText(rc)));
     }
-    const TextRange match = {found[0], found[1]};
-    if (match.size() == 0 && has_match && matches->back().end == match.end) {
+    const TextRange match = Range(bounds[0], bounds[1]);
+    if (match.size() == 0 && last_end == match.end) {
       if (at >= text.size()) break;
       NextCodePoint(text, &at);
       continue;
     }
-    matches->push_back(match);
-    has_match = true;
+    found(match);
+    last_end = match.end;
     at = match.end;
   }
   return absl::OkStatus();

@@ -1,21 +1,25 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace aludel {
 
-// Bytes [begin, end) of a text.
+// Bytes [begin, end) of a text of less than 4 GiB: a text may be cut into as many pieces as it has bytes.
 struct TextRange {
-  size_t begin = 0;
-  size_t end = 0;
+  uint32_t begin = 0;
+  uint32_t end = 0;
   size_t size() const { return end - begin; }
 };
+inline TextRange Range(size_t begin, size_t end) {
+  return {static_cast<uint32_t>(begin), static_cast<uint32_t>(end)};
+}
 
 // A regular expression of a tokenizer.json, compiled by PCRE2 (UTF, UCP, JIT). Such expressions are written
 // for Oniguruma in Ruby syntax, so the pattern is translated first: `\s` and `\w` to the Unicode properties
@@ -28,10 +32,10 @@ class Regex {
  public:
   static absl::StatusOr<Regex> Compile(absl::string_view pattern, absl::string_view origin);
 
-  // Matches all occurrences in `text` (well-formed UTF-8), from left to right; an empty match is skipped
+  // Tells of all occurrences in `text` (well-formed UTF-8), from left to right; an empty match is skipped
   // where it touches the match before it. ResourceExhausted where matching exceeds its bound on steps
-  // or stack.
-  absl::Status FindAll(absl::string_view text, std::vector<TextRange>* matches) const;
+  // or stack. `found` may not match on this thread.
+  absl::Status ForEach(absl::string_view text, absl::FunctionRef<void(TextRange)> found) const;
 
   const std::string& pattern() const { return pattern_; }
 

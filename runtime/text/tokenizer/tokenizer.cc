@@ -243,7 +243,7 @@ absl::Status BpeTokenizer::EncodePlain(absl::string_view text, bool at_start, ab
   // Where added tokens are looked for, the joints have done their work.
   pieces.text = joint.empty() ? std::string(text) : absl::StrReplaceAll(text, {{joint, ""}});
   if (pieces.text.empty()) return absl::OkStatus();
-  pieces.ranges = {{0, pieces.text.size()}};
+  pieces.ranges = {Range(0, pieces.text.size())};
   pieces.at_start = at_start;
   ALUDEL_RETURN_IF_ERROR(pre_tokenizer_.Apply(&pieces));
   const absl::string_view cut = pieces.text;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "server/config/decode_options.h"
 #include "server/decode/plan/plan.h"
@@ -32,6 +33,13 @@ inline Patience PatienceWith(const Plan& plan, const HedgeOptions& options) {
   if (!plan.predicted_ttft) return {};
   const absl::Duration late = LateBy(*plan.predicted_ttft, options);
   return {absl::Seconds(*plan.predicted_ttft) + late, late};
+}
+
+// Whether a handoff that ended with `code` after `attempts` was given up for local prefill that was sooner, which the
+// planner learns from. Where nothing is chosen by prediction, patience must not grow with every late handoff; without
+// hedges nothing overtakes, and a deadline that passed says nothing of how soon the plan would have been.
+inline bool WasOvertaken(absl::StatusCode code, int attempts, bool fastest, const HedgeOptions& options) {
+  return fastest && options.max_running > 0 && code == absl::StatusCode::kDeadlineExceeded && attempts == 1;
 }
 
 }  // namespace aludel

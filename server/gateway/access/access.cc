@@ -126,7 +126,7 @@ std::optional<ApiError> Access::Admit(const std::string& name, std::shared_ptr<G
     client.requests.level -= 1;
   }
   ++client.running;
-  grant->reset(new Grant(this, name));
+  grant->reset(new Grant(this, name, limits));
   return std::nullopt;
 }
 

@@ -41,12 +41,15 @@ class Access {
     Grant(const Grant&) = delete;
     Grant& operator=(const Grant&) = delete;
     void ChargeTokens(int64_t tokens);
+    const KeyLimits& limits() const { return limits_; }  // as they were when it was granted
 
    private:
     friend class Access;
-    Grant(Access* access, std::string client) : access_(access), client_(std::move(client)) {}
+    Grant(Access* access, std::string client, const KeyLimits& limits)
+        : access_(access), client_(std::move(client)), limits_(limits) {}
     Access* const access_;
     const std::string client_;
+    const KeyLimits limits_;
   };
   // 429 with Retry-After where `client`'s limits say so; `code` names the limit.
   std::optional<ApiError> Admit(const std::string& client, std::shared_ptr<Grant>* grant);

@@ -137,15 +137,18 @@ void CompletionExchange::Keep(uint32_t choice, const ChoiceDelta& delta) {
 }
 
 void CompletionExchange::CheckLength() {
-  if (options_.outcome.stream) return;
   size_t bytes = whole_bytes_;
   for (const CompletionChoice& choice : choices_) bytes += choice.held_bytes();
   if (bytes <= options_.max_answer_bytes) return;
-  too_long_ = Unprocessable(
-      "", absl::StrCat("the answer is longer than the ", options_.max_answer_bytes,
-                       " bytes that this gateway keeps of one that is not streamed, after ", tokens_,
-                       " tokens of ", options_.choices, options_.choices == 1 ? " choice" : " choices",
-                       ": stream it, or ask for fewer choices, tokens or log-probabilities"));
+  const char* const kept = options_.outcome.stream
+                               ? " bytes that this gateway keeps of what may become a tool call"
+                               : " bytes that this gateway keeps of one that is not streamed";
+  const char* const advice = options_.outcome.stream
+                                 ? "ask for fewer choices or tokens"
+                                 : "stream it, or ask for fewer choices, tokens or log-probabilities";
+  too_long_ = Unprocessable("", absl::StrCat("the answer is longer than the ", options_.max_answer_bytes,
+                                             kept, ", after ", tokens_, " tokens of ", options_.choices,
+                                             options_.choices == 1 ? " choice" : " choices", ": ", advice));
   whole_.assign(options_.choices, {});
 }
 

@@ -28,7 +28,7 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
     const Tokenizer* tokenizer = nullptr;  // outlives the exchange
     std::chrono::steady_clock::time_point received;
     CompletionOutcome outcome;           // as far as the request tells it
-    size_t max_answer_bytes = SIZE_MAX;  // not streamed: beyond, the answer is an error
+    size_t max_answer_bytes = SIZE_MAX;  // kept of it at a time: beyond, the answer is an error
     OnCompletionEnd on_end;              // once
   };
   CompletionExchange(Options options, HttpResponder responder, Metrics* metrics);
@@ -44,8 +44,8 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
   void Emit(uint32_t choice, const ChoiceDelta& delta);
   // Adds to an answer that is not streamed.
   void Keep(uint32_t choice, const ChoiceDelta& delta);
-  // An answer that is not streamed and too long, with what may be part of a call, is forgotten: its error follows at
-  // the end of the call.
+  // An answer of which too much is kept, what may be part of a call included, is forgotten: its error follows at the end
+  // of the call.
   void CheckLength();
   // Every choice has ended, `last` as the last one.
   void Complete(uint32_t last);

@@ -46,16 +46,19 @@ ApiError TooManyRequests(int max_requests) {
 }  // namespace
 
 struct Completions::Call {
-  Call(bool chat, HttpRequest http, RequestIdentity identity, HttpResponder responder, OnCompletionEnd on_end)
+  Call(bool chat, HttpRequest http, RequestIdentity identity, const KeyLimits& limits,
+       HttpResponder responder, OnCompletionEnd on_end)
       : chat(chat),
         http(std::move(http)),
         identity(std::move(identity)),
+        limits(limits),
         responder(std::move(responder)),
         on_end(std::move(on_end)) {}
 
   const bool chat;
   HttpRequest http;
   const RequestIdentity identity;
+  const KeyLimits limits;
   HttpResponder responder;
   OnCompletionEnd on_end;
   absl::Time deadline;  // of MonotonicNow()
@@ -114,6 +117,7 @@ std::optional<ApiError> Completions::Prepare(Call* call, WorkPool::Task* task) c
   }
   const ServedModel* model = models_->Find(request->model);
   if (model == nullptr) return ModelNotFound(request->model);
+  if (auto error = CheckKeyLimits(call->limits, *request)) return error;
   if (auto error = CheckModelLimits(*model, *router_, *request)) return error;
   if (auto error = Tokenize(*model, request, generate)) return error;
   *generate->mutable_sampling() = request->sampling;
@@ -129,12 +133,12 @@ std::optional<ApiError> Completions::Prepare(Call* call, WorkPool::Task* task) c
   return std::nullopt;
 }
 
-void Completions::Serve(bool chat, HttpRequest http, const RequestIdentity& identity, HttpResponder responder,
-                        OnCompletionEnd on_end) {
+void Completions::Serve(bool chat, HttpRequest http, const RequestIdentity& identity, const KeyLimits& limits,
+                        HttpResponder responder, OnCompletionEnd on_end) {
   const absl::Duration since = absl::FromChrono(std::chrono::steady_clock::now() - http.began);
   const bool light = http.body.size() <= kLightBodyBytes;
-  auto call =
-      std::make_shared<Call>(chat, std::move(http), identity, std::move(responder), std::move(on_end));
+  auto call = std::make_shared<Call>(chat, std::move(http), identity, limits, std::move(responder),
+                                     std::move(on_end));
   call->deadline = MonotonicNow() - since + options_.request_timeout;
   if (light) return Begin(call, /*task=*/nullptr);
   const auto task =

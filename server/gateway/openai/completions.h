@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "server/gateway/access/api_keys.h"
 #include "server/gateway/access/request_record.h"
 #include "server/gateway/openai/completion_request.h"
 #include "server/gateway/openai/served_models.h"
@@ -45,10 +46,12 @@ class Completions {
 
   // Ends what waits for its schema. Idempotent.
   void Shutdown() { schemas_.Shutdown(); }
+  // Of the threads that compile schemas; see WorkPool.
+  absl::Duration Silence() const { return schemas_.Silence(); }
 
   // Answers through `responder`, now or later; then `on_end`, once.
-  void Serve(bool chat, HttpRequest request, const RequestIdentity& identity, HttpResponder responder,
-             OnCompletionEnd on_end);
+  void Serve(bool chat, HttpRequest request, const RequestIdentity& identity, const KeyLimits& limits,
+             HttpResponder responder, OnCompletionEnd on_end);
 
  private:
   using Schemas = CompileCache<std::monostate>;

@@ -28,4 +28,16 @@ std::optional<ApiError> CheckModelLimits(const ServedModel& model, const Router&
                                                         "', want one of ", absl::StrJoin(formats, ", ")));
 }
 
+std::optional<ApiError> CheckKeyLimits(const KeyLimits& limits, const CompletionRequest& request) {
+  if (limits.max_n > 0 && request.sampling.choices() > static_cast<uint32_t>(limits.max_n)) {
+    return InvalidParameter("n", absl::StrCat("'n' is ", request.sampling.choices(),
+                                              "; this API key may ask for at most ", limits.max_n));
+  }
+  if (!limits.may_set_priority && request.priority != 0) {
+    return InvalidParameter(
+        "priority", absl::StrCat("'priority' is ", request.priority, "; this API key may not set it"));
+  }
+  return std::nullopt;
+}
+
 }  // namespace aludel

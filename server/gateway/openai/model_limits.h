@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "server/gateway/access/api_keys.h"
 #include "server/gateway/openai/api_error.h"
 #include "server/gateway/openai/completion_request.h"
 #include "server/gateway/openai/served_models.h"
@@ -14,5 +15,7 @@ namespace aludel {
 // the parameter.
 std::optional<ApiError> CheckModelLimits(const ServedModel& model, const Router& router,
                                          const CompletionRequest& request);
+// Whether the client's key allows what `request` asks for.
+std::optional<ApiError> CheckKeyLimits(const KeyLimits& limits, const CompletionRequest& request);
 
 }  // namespace aludel

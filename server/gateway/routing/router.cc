@@ -105,6 +105,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
     }
     void OnReadDone(bool ok) override {
       if (!ok) return;
+      const WorkClock::Work work(&call->router_->events_);
       call->OnEvent(event);
       StartRead(&event);
     }
@@ -275,8 +276,11 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
 
   void End(const grpc::Status& status) {
     if (IsCut()) router_->metrics_->CountCutAnswer(model_, IsWhole() ? outcome_ : "lost");
-    observer_->OnEnd(status);
-    observer_.reset();
+    {
+      const WorkClock::Work work(&router_->events_);
+      observer_->OnEnd(status);
+      observer_.reset();
+    }
     router_->CallEnded();
   }
 

@@ -17,6 +17,7 @@
 #include "server/config/gateway_options.h"
 #include "server/gateway/routing/decode_target.h"
 #include "server/observe/metrics.h"
+#include "server/process/work_clock.h"
 
 namespace aludel {
 
@@ -80,6 +81,8 @@ class Router {
   std::vector<std::string> Formats(const std::string& model) const;
   // Requests that its decode servers have not finished.
   int Outstanding(const std::string& model) const;
+  // For how long one of gRPC's threads has been at one event of an answer.
+  absl::Duration Silence() const { return events_.Longest(); }
 
   // `request.prefill_targets` etc. are passed on as they are, `traceparent` (where not empty) as metadata.
   // The observer is kept until OnEnd has returned.
@@ -103,6 +106,7 @@ class Router {
 
   const Timing timing_;
   Metrics* const metrics_;
+  WorkClock events_;
   absl::flat_hash_map<std::string, std::vector<std::shared_ptr<DecodeTarget>>> targets_;
   std::vector<std::unique_ptr<Probed>> probed_;
   std::mutex mutex_;

@@ -146,6 +146,7 @@ TEST_F(LateHandoffTest, IsOvertakenByLocalPrefillBesideIt) {
   EXPECT_EQ(engine_->stats().hedges_started, 1u);
   EXPECT_EQ(engine_->stats().hedges_won, 1u);
   EXPECT_EQ(engine_->stats().prompt_tokens, question.prompt.size());
+  EXPECT_EQ(engine_->stats().prefix_queries, question.prompt.size());
   ExpectNothingLeft();
 }
 
@@ -167,6 +168,7 @@ TEST_F(LateHandoffTest, WinsWhenItsFramesAreHereFirst) {
   EXPECT_FALSE(recorder->result().fell_back);
   EXPECT_EQ(engine_->stats().hedges_started, 1u);
   EXPECT_EQ(engine_->stats().hedges_lost, 1u);
+  EXPECT_EQ(engine_->stats().prefix_queries, question.prompt.size());  // once, though both asked
   ExpectNothingLeft();
 }
 
@@ -240,6 +242,7 @@ TEST_F(LateHandoffTest, GivesTheBlocksOfItsHedgeToARequestThatComes) {
   ASSERT_TRUE(late->WaitDone());
   EXPECT_TRUE(late->status().ok());
   EXPECT_EQ(engine_->stats().hedges_started, 1u);
+  EXPECT_EQ(engine_->stats().preemptions, 0u);  // of a request
   ExpectNothingLeft();
 }
 

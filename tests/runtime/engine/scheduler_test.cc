@@ -42,6 +42,11 @@ class Table {
     sequences_.back().spare = true;
     return *this;
   }
+  // The sequence added last computes nothing.
+  Table& Pause() {
+    sequences_.back().paused = true;
+    return *this;
+  }
   // A choice that shares all blocks of the sequence added last.
   Table& Fork(uint64_t id) {
     held_.push_back(held_.back());
@@ -260,6 +265,18 @@ TEST(Scheduler, GivesSpareSequencesOnlyWhatOthersLeave) {
               ElementsAre(StepItem{1, 1}, StepItem{2, 1}, StepItem{3, 1}, StepItem{4, 1}));
   EXPECT_THAT(spare.Plan(6).items,
               ElementsAre(StepItem{1, 1}, StepItem{2, 1}, StepItem{3, 1}, StepItem{4, 1}, StepItem{5, 2}));
+}
+
+TEST(Scheduler, PlansNothingForAPausedSequenceAndMayTakeItsBlocks) {
+  EXPECT_THAT(Table(9).Decode(1).Pause().Decode(2).Plan(8).items, ElementsAre(StepItem{2, 1}));
+  EXPECT_THAT(Table(9).Prompt(1, 4).Pause().Prompt(2, 9).Plan(8).items, ElementsAre(StepItem{2, 8}));
+  EXPECT_THAT(Table(9).Decode(1).Pause().Plan(8).items, IsEmpty());
+  // Nothing of the budget is kept for a prompt that is paused.
+  EXPECT_THAT(Table(9).Decode(1).Decode(2).Prompt(3, 9).Pause().Plan(2).items,
+              ElementsAre(StepItem{1, 1}, StepItem{2, 1}));
+  const StepPlan plan = Table(4).Decode(1, 8).Decode(2, 8).Pause().Plan(8);
+  EXPECT_THAT(plan.preempted, ElementsAre(2));
+  EXPECT_THAT(plan.items, ElementsAre(StepItem{1, 1}));
 }
 
 }  // namespace

@@ -220,6 +220,25 @@ TEST_F(GatewayAccess, TokenizingCountsAsARequest) {
   }
 }
 
+TEST_F(GatewayAccess, LimitsChoicesAndPriorityByKey) {
+  const auto ask = [this](absl::string_view more) {
+    return Send("POST", "/v1/completions", kKey,
+                absl::StrCat(R"({"model": "chat", "prompt": "hi")", more, "}"));
+  };
+  NeedKeys({.max_n = 2, .may_set_priority = false});
+  EXPECT_THAT(ask(R"(, "priority": 0)"), StartsWith("HTTP/1.1 200"));
+  const std::string choices = ask(R"(, "n": 3)");
+  EXPECT_THAT(choices, StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(choices, HasSubstr("'n' is 3; this API key may ask for at most 2"));
+  for (const int priority : {-1, 1}) {
+    const std::string refused = ask(absl::StrCat(", \"priority\": ", priority));
+    EXPECT_THAT(refused, StartsWith("HTTP/1.1 400"));
+    EXPECT_THAT(refused, HasSubstr("this API key may not set it"));
+  }
+  NeedKeys({});
+  EXPECT_THAT(ask(R"(, "priority": -16)"), StartsWith("HTTP/1.1 200"));
+}
+
 TEST_F(GatewayAccess, ChargesPromptAndAnswer) {
   NeedKeys({.tokens_per_minute = 4});
   const std::string too_long = absl::StrCat(R"({"model": "chat", "prompt": ")", std::string(100, 'a'), "\"}");

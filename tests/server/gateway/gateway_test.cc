@@ -208,8 +208,8 @@ grpc::Status Endless(grpc::ServerContext* context, const v1::GenerateRequest& re
     logprob->set_token(97);
     logprob->set_logprob(-0.5);
   }
-  while (writer->Write(token)) {
-  }
+  const uint32_t choices = std::max(1u, request.sampling().choices());
+  for (uint32_t i = 0; writer->Write(token); ++i) token.mutable_token()->set_choice((i + 1) % choices);
   return context->IsCancelled() ? grpc::Status::CANCELLED : grpc::Status::OK;
 }
 
@@ -225,9 +225,13 @@ TEST_F(GatewayTest, EndsAnAnswerThatIsTooLongToBeKept) {
   const Answer logprobs = Chat(R"(, "logprobs": true, "top_logprobs": 0)");
   EXPECT_EQ(logprobs.status, 422);
   EXPECT_THAT(logprobs.body, HasSubstr("after 156 tokens of 1 choice"));
+  // So do all choices together.
+  const Answer choices = Chat(R"(, "n": 3, "logprobs": true, "top_logprobs": 0)");
+  EXPECT_EQ(choices.status, 422);
+  EXPECT_THAT(choices.body, HasSubstr("after 155 tokens of 3 choices"));
   router_->AwaitCalls();
   EXPECT_THAT(metrics_->Render(),
-              HasSubstr("aludel_requests_total{model=\"chat\",outcome=\"failed_precondition\"} 2"));
+              HasSubstr("aludel_requests_total{model=\"chat\",outcome=\"failed_precondition\"} 3"));
 }
 
 TEST_F(GatewayTest, PassesConstraintsOn) {

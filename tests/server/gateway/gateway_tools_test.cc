@@ -48,6 +48,20 @@ TEST_F(GatewayTest, EndsAToolCallThatIsTooLongToBeKept) {
   EXPECT_THAT(call.body, HasSubstr("the answer is longer than the 10000 bytes"));
 }
 
+TEST_F(GatewayTest, EndsAStreamWhoseToolCallIsTooLongToBeKept) {
+  FakeDecode decode(EndlessCall);
+  StartGateway({&decode}, {.max_answer_bytes = 10000});
+  const Answer call =
+      Chat(R"(, "stream": true, "tools": [{"type": "function", "function": {"name": "weather"}}])");
+  EXPECT_EQ(call.status, 200);
+  ASSERT_FALSE(call.Events().empty());
+  EXPECT_THAT(
+      call.Events().back(),
+      HasSubstr("the answer is longer than the 10000 bytes that this gateway keeps of what may become "
+                "a tool call, after 2502 tokens of 1 choice"));
+  router_->AwaitCalls();
+}
+
 grpc::Status CallsWeather(grpc::ServerContext*, const v1::GenerateRequest& request,
                           FakeDecode::Writer* writer) {
   writer->Write(FakeDecode::Started());

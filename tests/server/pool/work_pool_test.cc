@@ -49,6 +49,25 @@ TEST(WorkPool, StopsWorkAtItsDeadline) {
   EXPECT_GE(MonotonicNow() - start, absl::Milliseconds(50));
 }
 
+TEST(WorkPool, SaysForHowLongATaskGoesOnThatWasToStop) {
+  WorkPool pool({.threads = 1});
+  absl::Notification running;
+  absl::Notification let_go;
+  const auto task = Submit(pool, [&](WorkPool::Task&) {
+    running.Notify();
+    let_go.WaitForNotification();
+  });
+  running.WaitForNotification();
+  absl::SleepFor(absl::Milliseconds(20));
+  EXPECT_EQ(pool.Silence(), absl::ZeroDuration());  // it may take as long as its request
+  task->Stop(absl::CancelledError("gone"));
+  absl::SleepFor(absl::Milliseconds(20));
+  EXPECT_GE(pool.Silence(), absl::Milliseconds(20));
+  let_go.Notify();
+  pool.Shutdown();
+  EXPECT_EQ(pool.Silence(), absl::ZeroDuration());
+}
+
 TEST(WorkPool, MovesADeadlineForwardOnly) {
   WorkPool pool({.threads = 1});
   std::promise<absl::Status> done;

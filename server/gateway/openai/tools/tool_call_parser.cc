@@ -116,9 +116,13 @@ ToolCallParser::Output ToolCallParser::Push(absl::string_view text) {
       break;
     case ToolDialect::kLlama: {
       // A call is the whole answer, so its first character decides.
-      const absl::string_view begin = absl::StripLeadingAsciiWhitespace(held_);
+      const absl::string_view begin =
+          absl::StripLeadingAsciiWhitespace(absl::string_view(held_).substr(searched_));
+      searched_ = held_.size() - begin.size();
       plain_ = plain_ || (!begin.empty() && begin[0] != '{');
-      if (plain_) output.text = std::exchange(held_, "");
+      if (!plain_) break;
+      output.text = std::exchange(held_, "");
+      searched_ = 0;
       break;
     }
     case ToolDialect::kMistral: {
@@ -135,18 +139,14 @@ ToolCallParser::Output ToolCallParser::Push(absl::string_view text) {
 }
 
 void ToolCallParser::PushHermes(Output* output) {
+  const absl::string_view held = held_;
+  size_t begin = 0;  // of what has not been taken
   while (true) {
     const absl::string_view marker = inside_ ? kClose : kOpen;
-    const size_t at = held_.find(marker.data(), 0, marker.size());
-    if (at == std::string::npos) {
-      if (inside_) return;
-      const size_t shown = held_.size() - HeldBack(held_, kOpen);
-      EmitText(absl::string_view(held_).substr(0, shown), output);
-      held_.erase(0, shown);
-      return;
-    }
-    const std::string before = held_.substr(0, at);
-    held_.erase(0, at + marker.size());
+    const size_t at = held.find(marker, std::max(begin, searched_));
+    if (at == absl::string_view::npos) break;
+    const absl::string_view before = held.substr(begin, at - begin);
+    begin = at + marker.size();
     if (!inside_) {
       EmitText(before, output);
     } else if (!TakeCalls(before, output)) {
@@ -154,6 +154,16 @@ void ToolCallParser::PushHermes(Output* output) {
     }
     inside_ = !inside_;
   }
+  if (inside_) {
+    // A marker may have begun in the last bytes.
+    searched_ = std::max(begin, held.size() - std::min(held.size(), kClose.size() - 1));
+  } else {
+    const size_t shown = held.size() - HeldBack(held.substr(begin), kOpen);
+    EmitText(held.substr(begin, shown - begin), output);
+    begin = searched_ = shown;
+  }
+  held_.erase(0, begin);
+  searched_ -= begin;
 }
 
 // White space behind a call is the model's typography, not an answer.
@@ -165,9 +175,10 @@ void ToolCallParser::EmitText(absl::string_view text, Output* output) {
 
 bool ToolCallParser::TakeCalls(absl::string_view text, Output* output) {
   std::vector<ToolCall> calls;
+  bool any = false;
   for (text = absl::StripAsciiWhitespace(text); !text.empty();
        text = absl::StripLeadingAsciiWhitespace(text)) {
-    if (!calls.empty() && (text[0] == ';' || text[0] == ',')) {
+    if (any && (text[0] == ';' || text[0] == ',')) {
       text.remove_prefix(1);
       continue;
     }
@@ -179,13 +190,13 @@ bool ToolCallParser::TakeCalls(absl::string_view text, Output* output) {
     for (const ordered_json& item : list) {
       std::optional<ToolCall> call = ReadCall(item, options_.names, options_.dialect);
       if (!call) return false;
-      calls.push_back(*std::move(call));
+      any = true;
+      if (calls_ + calls.size() < options_.max_calls) calls.push_back(*std::move(call));
     }
     text.remove_prefix(size);
   }
-  if (calls.empty()) return false;
+  if (!any) return false;
   for (ToolCall& call : calls) {
-    if (calls_ >= options_.max_calls) break;
     ++calls_;
     behind_call_ = true;
     output->calls.push_back(std::move(call));

@@ -12,7 +12,8 @@ namespace aludel {
 // Finds the tool calls in a model's text as it comes, wherever its pieces break. A call leaves in one piece,
 // when it is whole; text that may be the beginning of one waits. What looks like a call but is none (no JSON,
 // a function that was not offered) stays text: nothing of an answer is lost. Where a call is required, a call
-// that was cut off leaves with the arguments so far, or not at all if its name is cut. Not thread-safe.
+// that was cut off leaves with the arguments so far, or not at all if its name is cut. Linear in the text, however small
+// its pieces; what it holds is its caller's to bound. Not thread-safe.
 class ToolCallParser {
  public:
   struct Options {
@@ -42,6 +43,7 @@ class ToolCallParser {
 
   Options options_;
   std::string held_;
+  size_t searched_ = 0;       // bytes of held_ that need no second look
   bool inside_ = false;       // held_ begins behind an opening marker, or with a call
   bool plain_ = false;        // Llama: the answer turned out to be text
   bool behind_call_ = false;  // nothing but white space has come since the last call

@@ -171,5 +171,62 @@ TEST(TokenAutomaton, SaysThatATextCannotBeginInTooManyWays) {
   EXPECT_FALSE(cursor.complete());
 }
 
+// Strings that begin alike and are counted apart: hundreds of ways are open at every byte.
+std::string ManyWays() {
+  std::string schema = "{\"anyOf\":[{\"type\":\"boolean\"}";
+  for (int i = 0; i < 200; ++i)
+    absl::StrAppend(&schema, ",{\"type\":\"string\",\"minLength\":", 20 + i % 100, "}");
+  return schema + "]}";
+}
+
+TEST(TokenAutomaton, MakesAnExpensiveMaskInSlices) {
+  const auto tokenizer = Tokenizer::Load("deploy/demo/chat").value();
+  const auto table = Table(*tokenizer, 2);
+  const auto at_once = Automaton(ManyWays(), table);
+  const auto sliced = Automaton(ManyWays(), table);
+  TokenAutomaton::Cursor whole(at_once.get());
+  TokenAutomaton::Cursor cursor(sliced.get());
+  const int32_t quote = tokenizer->Encode("\"", false, "").value().back();
+  ASSERT_EQ(tokenizer->TokenBytes(quote), "\"");
+  whole.Mask();
+  whole.Accept(quote);
+  cursor.Mask();
+  cursor.Accept(quote);
+  constexpr int64_t kSlice = 1 << 12;
+  int slices = 1;
+  for (int64_t steps = kSlice; !cursor.Prepare(&steps); steps = kSlice, ++slices) {
+    ASSERT_LT(slices, 10000);
+    ASSERT_GE(steps, -TokenAutomaton::kMaxTransitionSteps);
+  }
+  EXPECT_GT(slices, 10);
+  const int64_t spent = sliced->counts().steps;
+  EXPECT_EQ(cursor.Mask(), whole.Mask());
+  EXPECT_EQ(sliced->counts().steps, spent);
+}
+
+TEST(TokenAutomaton, MakesTheMasksOfAllCursorsHoweverTheyTakeTurns) {
+  const ByteTokenizer tokenizer;
+  const auto automaton = Automaton(ManyWays(), Table(tokenizer, ByteTokenizer::kEnd));
+  auto gone = std::make_unique<TokenAutomaton::Cursor>(automaton.get());
+  TokenAutomaton::Cursor inside(automaton.get());
+  TokenAutomaton::Cursor copied_from(automaton.get());
+  inside.Accept('"');
+  bool ready[3] = {};
+  for (int turn = 0; turn < 1000000 && !(ready[0] && ready[1]); ++turn) {
+    int64_t few = 64;
+    if (gone != nullptr) gone->Prepare(&few);
+    if (turn == 1) gone = nullptr;
+    few = 64;
+    ready[0] = inside.Prepare(&few);
+    few = 64;
+    ready[1] = copied_from.Prepare(&few);
+  }
+  ASSERT_TRUE(ready[0] && ready[1]);
+  const TokenAutomaton::Cursor copy(copied_from);
+  EXPECT_TRUE(Allows(inside.Mask(), 'x'));
+  EXPECT_FALSE(Allows(copied_from.Mask(), 'x'));
+  EXPECT_TRUE(Allows(copied_from.Mask(), 't'));
+}
+
 }  // namespace
 }  // namespace aludel

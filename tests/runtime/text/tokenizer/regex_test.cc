@@ -12,11 +12,11 @@ using ::testing::HasSubstr;
 std::vector<std::string> Words(absl::string_view pattern, absl::string_view text) {
   auto regex = Regex::Compile(pattern, "test");
   EXPECT_TRUE(regex.ok()) << regex.status();
-  std::vector<TextRange> matches;
   if (!regex.ok()) return {};
-  EXPECT_TRUE(regex->FindAll(text, &matches).ok());
   std::vector<std::string> words;
-  for (const TextRange& match : matches) words.emplace_back(text.substr(match.begin, match.size()));
+  const absl::Status found = regex->ForEach(
+      text, [&](TextRange match) { words.emplace_back(text.substr(match.begin, match.size())); });
+  EXPECT_TRUE(found.ok()) << found;
   return words;
 }
 

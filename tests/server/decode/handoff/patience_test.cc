@@ -47,5 +47,16 @@ TEST(Patience, HasNoEndWhereNothingIsExpectedOrOneFormatIsAskedFor) {
   EXPECT_TRUE(endless(plan));
 }
 
+TEST(Patience, OnlyWhatAHedgeEndedWasOvertaken) {
+  HedgeOptions options = {.max_running = 1};
+  constexpr absl::StatusCode kLate = absl::StatusCode::kDeadlineExceeded;
+  EXPECT_TRUE(WasOvertaken(kLate, 1, /*fastest=*/true, options));
+  EXPECT_FALSE(WasOvertaken(absl::StatusCode::kUnavailable, 1, /*fastest=*/true, options));
+  EXPECT_FALSE(WasOvertaken(kLate, 2, /*fastest=*/true, options));
+  EXPECT_FALSE(WasOvertaken(kLate, 1, /*fastest=*/false, options));
+  options.max_running = 0;  // its deadline has passed
+  EXPECT_FALSE(WasOvertaken(kLate, 1, /*fastest=*/true, options));
+}
+
 }  // namespace
 }  // namespace aludel

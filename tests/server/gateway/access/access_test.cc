@@ -115,6 +115,21 @@ TEST(ApiKeys, ReadsNamesHashesAndLimits) {
   EXPECT_EQ((*keys)[0].limits.max_concurrent, 3);
   EXPECT_EQ((*keys)[0].limits.requests_per_minute, 7);
   EXPECT_EQ((*keys)[1].limits.max_concurrent, 0);
+  EXPECT_EQ((*keys)[1].limits.max_n, 0);
+  EXPECT_TRUE((*keys)[1].limits.may_set_priority);
+}
+
+TEST(ApiKeys, ReadsWhatARequestMayAskFor) {
+  const auto keys = ParseApiKeys(
+      absl::StrCat("alice ", Hex("one"), " max_n=3\nbob ", Hex("two"), " max_n=0 may_set_priority=1"), "keys",
+      {.max_n = 2, .may_set_priority = false});
+  ASSERT_TRUE(keys.ok()) << keys.status();
+  EXPECT_EQ((*keys)[0].limits.max_n, 3);
+  EXPECT_FALSE((*keys)[0].limits.may_set_priority);
+  EXPECT_EQ((*keys)[1].limits.max_n, 0);
+  EXPECT_TRUE((*keys)[1].limits.may_set_priority);
+  const auto wrong = ParseApiKeys(absl::StrCat("a ", Hex("x"), " may_set_priority=2"), "keys", {});
+  EXPECT_THAT(std::string(wrong.status().message()), HasSubstr("\"may_set_priority=2\", want 0 or 1"));
 }
 
 TEST(ApiKeys, NamesTheLineThatIsWrongAndNeverWhatMayBeAKey) {

@@ -4,8 +4,10 @@
 #include <sstream>
 #include <tuple>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/cpu_clock.h"
 
 namespace aludel {
 namespace {
@@ -156,6 +158,27 @@ TEST(ToolDialect, IsToldFromPublishedTemplates) {
   EXPECT_EQ(DetectToolDialect(source("qwen25")), ToolDialect::kHermes);
   EXPECT_EQ(DetectToolDialect("{{ messages }}"), ToolDialect::kNone);
   EXPECT_EQ(DetectToolDialect("{{ tools }}"), ToolDialect::kNone);
+}
+
+// Text that is held while it comes was searched again with every piece: over a minute for the first of these.
+TEST(ToolCallParser, TakesTimeInProportionToTheTextHoweverSmallItsPieces) {
+  const double start = ThreadCpuSeconds();
+  for (const auto& [dialect, head, piece] :
+       {std::tuple(ToolDialect::kHermes, "<tool_call>", "<abc"),
+        std::tuple(ToolDialect::kHermes, "", "<tool_call"), std::tuple(ToolDialect::kLlama, "", "    "),
+        std::tuple(ToolDialect::kLlama, "{", "    "),
+        std::tuple(ToolDialect::kMistral, "[TOOL_CALLS]", "[abc"),
+        std::tuple(ToolDialect::kMistral, "", "[TOO")}) {
+    ToolCallParser parser(With(dialect));
+    parser.Push(head);
+    for (int i = 0; i < 1 << 18; ++i) parser.Push(piece);
+    parser.Finish();
+  }
+  ToolCallParser parser(With(ToolDialect::kHermes));
+  std::string many;
+  for (int i = 0; i < 1 << 16; ++i) absl::StrAppend(&many, "<tool_call>", "x</tool_call>");
+  EXPECT_EQ(parser.Push(many).text, many);
+  EXPECT_LT(ThreadCpuSeconds() - start, 3);
 }
 
 }  // namespace
