@@ -35,13 +35,28 @@ absl::Status RequestReader::CheckSampling(const SamplingParams& sampling) const 
         absl::StrFormat("%d choices asked for, this engine runs at most %d at once", sampling.choices,
                         options_.max_num_seqs));
   }
-  for (const LogitBias& bias : sampling.logit_bias) {
-    if (bias.id < 0 || bias.id >= vocab_) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("logit_bias holds token id %d, the vocabulary has %d", bias.id, vocab_));
-    }
+  const auto check = [this](const char* field, int32_t id) {
+    if (id >= 0 && id < vocab_) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s holds token id %d, the vocabulary has %d", field, id, vocab_));
+  };
+  for (const LogitBias& bias : sampling.logit_bias) ALUDEL_RETURN_IF_ERROR(check("logit_bias", bias.id));
+  for (const int32_t id : sampling.stop_ids) ALUDEL_RETURN_IF_ERROR(check("stop_token_ids", id));
+  for (const int32_t id : sampling.rules.allowed) ALUDEL_RETURN_IF_ERROR(check("allowed_token_ids", id));
+  for (const std::vector<int32_t>& run : sampling.rules.never) {
+    if (run.empty()) return absl::InvalidArgumentError("bad_words holds a word of no token");
+    for (const int32_t id : run) ALUDEL_RETURN_IF_ERROR(check("bad_words", id));
   }
   return absl::OkStatus();
+}
+
+void RequestReader::HoldBackEnds(bool constrained, SamplingParams* sampling) const {
+  if (sampling->min_tokens <= 0) return;
+  sampling->rules.late_from = sampling->min_tokens;
+  sampling->rules.late = sampling->stop_ids;
+  // Where a grammar ends, its answer does, however short it is.
+  if (sampling->ignore_eos || constrained) return;
+  sampling->rules.late.insert(sampling->rules.late.end(), eos_ids_.begin(), eos_ids_.end());
 }
 
 absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadGenerate(
@@ -59,6 +74,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadGenerate(
   std::random_device random;
   group->seed = uint64_t{random()} << 32 | random();
   group->sampling = std::move(spec.sampling);
+  HoldBackEnds(spec.constraint != nullptr, &group->sampling);
   group->constraint = std::move(spec.constraint);
   group->open = group->sampling.choices;
   group->unforked = group->open - 1;

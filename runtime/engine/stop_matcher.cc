@@ -7,18 +7,23 @@
 
 namespace aludel {
 
-StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {
+StopMatcher::StopMatcher(std::vector<std::string> stops, bool include)
+    : stops_(std::move(stops)), include_(include) {
   stops_.erase(std::remove(stops_.begin(), stops_.end(), ""), stops_.end());
 }
 
 std::string StopMatcher::Push(absl::string_view text) {
-  if (matched_) return "";
+  if (matched()) return "";
   held_.append(text.data(), text.size());
   size_t first = std::string::npos;
-  for (const std::string& stop : stops_) first = std::min(first, held_.find(stop));
-  if (first != std::string::npos) {
-    matched_ = true;
-    held_.resize(first);
+  for (const std::string& stop : stops_) {
+    const size_t at = held_.find(stop);
+    if (at >= first) continue;
+    first = at;
+    matched_ = stop;
+  }
+  if (matched()) {
+    held_.resize(first + (include_ ? matched_.size() : 0));
     return std::exchange(held_, "");
   }
   // The longest tail that begins a stop string waits.

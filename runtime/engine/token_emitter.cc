@@ -1,6 +1,9 @@
 #include "runtime/engine/token_emitter.h"
 
 #include <algorithm>
+#include <cmath>
+
+#include "absl/algorithm/container.h"
 
 namespace aludel {
 
@@ -26,16 +29,24 @@ absl::StatusOr<std::optional<FinishReason>> TokenEmitter::Emit(Sequence& sequenc
     sequence.sampler.Accept(token);
   }
   if (token == kNoToken) {
+    if (std::any_of(logits.begin(), logits.end(), [](float logit) { return std::isfinite(logit); })) {
+      return absl::FailedPreconditionError(
+          "min_tokens, bad_words, allowed_token_ids and the format asked for leave no token to choose");
+    }
     return absl::InternalError("no token can be chosen: the model's logits are not finite numbers");
   }
   const bool eos_ends = !sampling.ignore_eos || sequence.constraint != nullptr;
   if (eos_ends && std::find(eos_ids_.begin(), eos_ids_.end(), token) != eos_ids_.end()) {
     return FinishReason::kStop;
   }
+  const bool stops = absl::c_linear_search(sampling.stop_ids, token);
+  if (stops) sequence.stop_id = token;
+  if (stops && !sampling.include_stop) return FinishReason::kStop;
   if (sequence.constraint != nullptr) sequence.constraint->Accept(token);
   sequence.tokens.push_back(token);
   TokenEvent event{.choice = sequence.choice, .id = token};
-  event.text = sequence.stops.Push(sequence.text.Push(token));
+  event.text = sequence.text.Push(token);
+  if (sequence.completion_tokens() > sampling.min_tokens) event.text = sequence.stops.Push(event.text);
   if (sampling.top_logprobs.has_value()) event.logprobs = Logprobs(logits, token, *sampling.top_logprobs);
   if (!sequence.started) {
     sequence.started = true;
@@ -50,7 +61,7 @@ absl::StatusOr<std::optional<FinishReason>> TokenEmitter::Emit(Sequence& sequenc
   event.fell_back = sequence.fell_back;
   event.fallback_reason = sequence.fallback_reason;
   sequence.listener->OnToken(event);
-  if (sequence.stops.matched()) return FinishReason::kStop;
+  if (stops || sequence.stops.matched()) return FinishReason::kStop;
   if (sequence.constraint != nullptr && sequence.constraint->complete()) return FinishReason::kStop;
   if (sequence.completion_tokens() >= sequence.max_completion) return FinishReason::kLength;
   return std::nullopt;

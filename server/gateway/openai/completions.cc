@@ -14,6 +14,7 @@
 #include "server/gateway/openai/prompt.h"
 #include "server/gateway/openai/response_format.h"
 #include "server/gateway/openai/sampling_fields.h"
+#include "server/gateway/openai/token_ids.h"
 #include "server/gateway/openai/tools/tools.h"
 #include "server/rpc/rpc_status.h"
 #include "transport/monotonic_clock.h"
@@ -96,6 +97,11 @@ std::optional<ApiError> Completions::Tokenize(const ServedModel& model, Completi
       return error;
     }
   }
+  if (const auto& last = request->truncate_prompt_tokens) {
+    const uint64_t fits = max_context > 0 ? max_context - 1 : ids.size();
+    const uint64_t wanted = *last < 0 ? fits : static_cast<uint64_t>(*last);
+    if (ids.size() > wanted) ids.erase(ids.begin(), ids.end() - static_cast<int64_t>(wanted));
+  }
   generate->mutable_prompt()->Assign(ids.begin(), ids.end());
   return CheckLength(*request, ids.size(), max_context);
 }
@@ -115,6 +121,7 @@ std::optional<ApiError> Completions::Prepare(Call* call, WorkPool::Task* task) c
   const ServedModel* model = models_->Find(request->model);
   if (model == nullptr) return ModelNotFound(request->model);
   if (auto error = CheckModelLimits(*model, *router_, *request)) return error;
+  if (auto error = SpellBadWords(*model->tokenizer, request->bad_words, &request->sampling)) return error;
   if (auto error = Tokenize(*model, request, generate)) return error;
   *generate->mutable_sampling() = request->sampling;
   FillSampling(model->defaults, generate->mutable_sampling());
@@ -215,7 +222,11 @@ void Completions::Send(const std::shared_ptr<Call>& call) {
                       .created = absl::ToUnixSeconds(absl::Now()),
                       .model = request.model,
                       .include_usage = request.include_usage,
-                      .may_call = request.tools.choice != Tools::Choice::kNone};
+                      .may_call = request.tools.choice != Tools::Choice::kNone,
+                      .return_token_ids = request.return_token_ids};
+  if (request.return_token_ids) {
+    options.identity.prompt_ids.assign(generate.prompt().begin(), generate.prompt().end());
+  }
   options.choices = static_cast<int>(generate.sampling().choices());
   options.tokenizer = models_->Find(request.model)->tokenizer.get();
   if (options.identity.may_call) {

@@ -2,12 +2,14 @@
 
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "runtime/files/stop_scope.h"
 #include "server/gateway/openai/chat_context.h"
 #include "server/gateway/openai/completion_request.h"
 #include "server/gateway/openai/json_fields.h"
+#include "server/gateway/openai/token_ids.h"
 
 namespace aludel {
 namespace {
@@ -72,6 +74,26 @@ std::optional<ApiError> Detokenize(const ServedModels& models, absl::string_view
   return std::nullopt;
 }
 
+// Cuts off what the template wrote behind the last message, which is to go on, as HuggingFace does: its content is the
+// last of its kind in the text, and templates may have stripped it.
+std::optional<ApiError> OpenLastMessage(const ordered_json& context, std::string* text) {
+  const auto& content = context["messages"].back()["content"].get_ref<const std::string&>();
+  const absl::string_view bare = absl::StripAsciiWhitespace(content);
+  const size_t at =
+      bare.empty() ? std::string::npos : text->rfind(bare.data(), std::string::npos, bare.size());
+  if (at == std::string::npos) {
+    return InvalidParameter("continue_final_message",
+                            bare.empty()
+                                ? "'continue_final_message' needs a last message with some text"
+                                : "'continue_final_message' is not possible: the model's chat template "
+                                  "does not write the last message as it is");
+  }
+  const absl::string_view whole = absl::StripLeadingAsciiWhitespace(content);
+  const bool kept = absl::string_view(*text).substr(at, whole.size()) == whole;
+  text->resize(at + (kept ? whole : bare).size());
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<ApiError> RenderChat(const ServedModel& model, const CompletionRequest& request,
@@ -91,7 +113,7 @@ std::optional<ApiError> RenderChat(const ServedModel& model, const CompletionReq
   auto rendered = model.chat_template->Render(context);
   if (!rendered.ok()) return FromStatus("messages", rendered.status());
   *text = *std::move(rendered);
-  return std::nullopt;
+  return request.continue_final_message ? OpenLastMessage(context, text) : std::nullopt;
 }
 
 std::optional<ApiError> CheckTextLength(const ServedModel& model, absl::string_view param,
@@ -108,18 +130,6 @@ std::optional<ApiError> TokenizeText(const ServedModel& model, absl::string_view
   auto encoded = model.tokenizer->Encode(text, add_special_tokens, joint);
   if (!encoded.ok()) return FromStatus(param, encoded.status());
   *ids = *std::move(encoded);
-  return std::nullopt;
-}
-
-std::optional<ApiError> CheckTokenIds(const ServedModel& model, absl::string_view param,
-                                      const std::vector<int32_t>& ids) {
-  const int vocab_size = model.tokenizer->vocab_size();
-  for (int32_t id : ids) {
-    if (id < 0 || id >= vocab_size) {
-      return InvalidParameter(param, absl::StrCat("'", param, "' holds token id ", id, "; model '",
-                                                  model.name, "' knows 0 to ", vocab_size - 1));
-    }
-  }
   return std::nullopt;
 }
 

@@ -31,7 +31,14 @@ TEST(StopMatcher, ReleasesWhatTurnedOutToBeOrdinary) {
 TEST(StopMatcher, TakesTheEarliestOfSeveral) {
   StopMatcher matcher({"cd", "b"});
   EXPECT_EQ(matcher.Push("abcd"), "a");
-  EXPECT_TRUE(matcher.matched());
+  EXPECT_EQ(matcher.match(), "b");
+}
+
+TEST(StopMatcher, IncludesWhatStopped) {
+  StopMatcher matcher({"END"}, /*include=*/true);
+  EXPECT_EQ(matcher.Push("one EN"), "one ");
+  EXPECT_EQ(matcher.Push("D two"), "END");
+  EXPECT_EQ(matcher.Push("three"), "");
 }
 
 }  // namespace
