@@ -32,8 +32,10 @@ class RequestReader {
   absl::Status CheckPrompt(const std::vector<int32_t>& prompt) const;
   absl::Status CheckSampling(const SamplingParams& sampling) const;
 
-  // Fills in the rule that min_tokens makes.
-  void HoldBackEnds(bool constrained, SamplingParams* sampling) const;
+  // Of min_tokens, allowed_ids and bad_words; null where they rule nothing out. InvalidArgument where they leave no
+  // first token.
+  absl::StatusOr<std::shared_ptr<const TokenRuleSet>> MakeRules(bool constrained,
+                                                                const SamplingParams& sampling) const;
 
   const int64_t vocab_;
   const std::vector<int> eos_ids_;

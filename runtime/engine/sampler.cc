@@ -70,12 +70,7 @@ absl::Span<const float> Sampler::Adjust(absl::Span<const float> logits, absl::Sp
       row[entry.id] = static_cast<float>(std::clamp(logit, -kMaxLogit, kMaxLogit));
     }
   }
-  if (!allowed.empty()) {
-    for (size_t i = 0; i < row.size(); ++i) {
-      // Added, so that what is no number stays none.
-      if ((allowed[i / 64] >> (i % 64) & 1) == 0) row[i] += -std::numeric_limits<float>::infinity();
-    }
-  }
+  if (!allowed.empty()) ApplyTokenMask(allowed, absl::MakeSpan(row));
   if (ruled) rules_.Apply(absl::MakeSpan(row));
   return row;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,13 +28,16 @@ struct SamplingParams {
   double presence_penalty = 0.0;    // of every token generated before
   double frequency_penalty = 0.0;   // times how often it was generated before
   std::vector<LogitBias> logit_bias;
-  TokenRuleSet rules;            // what the next token may not be; `late` is filled in by the engine
+
   std::optional<uint64_t> seed;  // unset: random
   int64_t max_tokens = 0;        // 0: as many as the context holds
   std::vector<std::string> stop;
-  std::vector<int32_t> stop_ids;  // tokens that end the answer
-  bool include_stop = false;      // what stopped an answer is the end of its text
-  int64_t min_tokens = 0;         // before them no end token, stop token or stop string ends the answer
+  std::vector<int32_t> stop_ids;     // tokens that end the answer
+  bool include_stop = false;         // what stopped an answer is the end of its text
+  int64_t min_tokens = 0;            // before them no end token, stop token or stop string ends the answer
+  std::vector<int32_t> allowed_ids;  // no other tokens; empty: all
+  std::vector<std::vector<int32_t>> bad_words;  // runs of tokens that never appear whole
+  std::shared_ptr<const TokenRuleSet> rules;    // what the last three rule out, made by the engine
   bool ignore_eos = false;
   int choices = 1;                  // independent answers to one prompt
   std::vector<int32_t> forced;      // the answer's first tokens, whatever the logits say; ids are in range

@@ -15,6 +15,8 @@ class StopMatcher {
   explicit StopMatcher(std::vector<std::string> stops, bool include = false);
   // The text that may be shown now. After a match everything is swallowed.
   std::string Push(absl::string_view text);
+  // Text that is shown whatever it holds: no stop string ends in it, but one may begin there. Before any Push.
+  std::string Pass(std::string text);
   // The text held back, at the end of the answer.
   std::string Flush();
   bool matched() const { return !matched_.empty(); }
@@ -23,6 +25,8 @@ class StopMatcher {
 
  private:
   std::vector<std::string> stops_;
+  size_t longest_ = 0;  // of stops_
+  std::string passed_;  // what was shown last, in which a stop string may begin
   std::string held_;
   bool include_;
   std::string matched_;

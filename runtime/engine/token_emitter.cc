@@ -1,11 +1,23 @@
 #include "runtime/engine/token_emitter.h"
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
+#include <utility>
 
 #include "absl/algorithm/container.h"
 
 namespace aludel {
+
+namespace {
+
+// Whether a row is what a model may give: numbers, or minus infinity for what it rules out, but not for all.
+bool AreLogits(absl::Span<const float> row) {
+  const float highest = std::numeric_limits<float>::max();
+  return absl::c_all_of(row, [&](float logit) { return logit <= highest; }) &&
+         absl::c_any_of(row, [&](float logit) { return logit >= -highest; });
+}
+
+}  // namespace
 
 absl::StatusOr<std::optional<FinishReason>> TokenEmitter::Emit(Sequence& sequence,
                                                                absl::Span<const float> logits,
@@ -29,8 +41,9 @@ absl::StatusOr<std::optional<FinishReason>> TokenEmitter::Emit(Sequence& sequenc
     sequence.sampler.Accept(token);
   }
   if (token == kNoToken) {
-    if (std::any_of(logits.begin(), logits.end(), [](float logit) { return std::isfinite(logit); })) {
-      return absl::FailedPreconditionError(
+    // InvalidArgument, as no other server would find one.
+    if (AreLogits(logits)) {
+      return absl::InvalidArgumentError(
           "min_tokens, bad_words, allowed_token_ids and the format asked for leave no token to choose");
     }
     return absl::InternalError("no token can be chosen: the model's logits are not finite numbers");
@@ -46,7 +59,9 @@ absl::StatusOr<std::optional<FinishReason>> TokenEmitter::Emit(Sequence& sequenc
   sequence.tokens.push_back(token);
   TokenEvent event{.choice = sequence.choice, .id = token};
   event.text = sequence.text.Push(token);
-  if (sequence.completion_tokens() > sampling.min_tokens) event.text = sequence.stops.Push(event.text);
+  event.text = sequence.completion_tokens() > sampling.min_tokens
+                   ? sequence.stops.Push(event.text)
+                   : sequence.stops.Pass(std::move(event.text));
   if (sampling.top_logprobs.has_value()) event.logprobs = Logprobs(logits, token, *sampling.top_logprobs);
   if (!sequence.started) {
     sequence.started = true;

@@ -12,27 +12,30 @@ void RuleOut(float* logit) { *logit += -std::numeric_limits<float>::infinity(); 
 
 }  // namespace
 
-TokenRules::TokenRules(TokenRuleSet rules) : rules_(std::move(rules)) {
-  for (const std::vector<int32_t>& run : rules_.never) longest_ = std::max(longest_, run.size());
+void ApplyTokenMask(absl::Span<const uint64_t> allowed, absl::Span<float> row) {
+  for (size_t i = 0; i < row.size(); ++i) {
+    if ((allowed[i / 64] >> (i % 64) & 1) == 0) RuleOut(&row[i]);
+  }
+}
+
+TokenRules::TokenRules(std::shared_ptr<const TokenRuleSet> rules) : rules_(std::move(rules)) {
+  if (rules_ == nullptr) return;
+  for (const std::vector<int32_t>& run : rules_->never) longest_ = std::max(longest_, run.size());
 }
 
 bool TokenRules::restrict_next() const {
-  return !rules_.allowed.empty() || !rules_.never.empty() ||
-         (!rules_.late.empty() && accepted_ < rules_.late_from);
+  if (rules_ == nullptr) return false;
+  return !rules_->allowed.empty() || !rules_->never.empty() ||
+         (!rules_->late.empty() && accepted_ < rules_->late_from);
 }
 
 void TokenRules::Apply(absl::Span<float> row) const {
-  if (!rules_.allowed.empty()) {
-    std::vector<bool> allowed(row.size());
-    for (const int32_t id : rules_.allowed) allowed[id] = true;
-    for (size_t i = 0; i < row.size(); ++i) {
-      if (!allowed[i]) RuleOut(&row[i]);
-    }
+  if (rules_ == nullptr) return;
+  if (!rules_->allowed.empty()) ApplyTokenMask(rules_->allowed, row);
+  if (accepted_ < rules_->late_from) {
+    for (const int32_t id : rules_->late) RuleOut(&row[id]);
   }
-  if (accepted_ < rules_.late_from) {
-    for (const int32_t id : rules_.late) RuleOut(&row[id]);
-  }
-  for (const std::vector<int32_t>& run : rules_.never) {
+  for (const std::vector<int32_t>& run : rules_->never) {
     const size_t before = run.size() - 1;
     if (before <= recent_.size() && std::equal(run.begin(), run.end() - 1, recent_.end() - before)) {
       RuleOut(&row[run.back()]);

@@ -41,11 +41,11 @@ absl::Status ReadLists(const v1::SamplingParams& wire, SamplingParams* params) {
   ALUDEL_RETURN_IF_ERROR(CheckRange("bad_words: words", wire.bad_words_size(), 0, kMaxBadWords));
   for (const v1::TokenRun& word : wire.bad_words()) {
     ALUDEL_RETURN_IF_ERROR(CheckRange("bad_words: tokens", word.ids_size(), 1, kMaxBadWordTokens));
-    params->rules.never.emplace_back(word.ids().begin(), word.ids().end());
+    params->bad_words.emplace_back(word.ids().begin(), word.ids().end());
   }
   ALUDEL_RETURN_IF_ERROR(
       CheckRange("allowed_token_ids: tokens", wire.allowed_token_ids_size(), 0, kMaxAllowedIds));
-  params->rules.allowed.assign(wire.allowed_token_ids().begin(), wire.allowed_token_ids().end());
+  params->allowed_ids.assign(wire.allowed_token_ids().begin(), wire.allowed_token_ids().end());
   return absl::OkStatus();
 }
 

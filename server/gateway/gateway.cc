@@ -105,7 +105,7 @@ std::optional<HttpResponse> RefuseBody(const HttpRequest& request, bool prefligh
   if (!route->Takes(request.method)) return WrongMethod(request, *route);
   if (!route->TakesBody()) return NoBodyHere(request);
   const absl::string_view encoding = request.Header("content-encoding");
-  if (!encoding.empty() && encoding != "identity") return CompressedBody(encoding);
+  if (!encoding.empty() && !absl::EqualsIgnoreCase(encoding, "identity")) return CompressedBody(encoding);
   return std::nullopt;
 }
 

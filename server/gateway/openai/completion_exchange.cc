@@ -97,8 +97,8 @@ void CompletionExchange::OnStarted(const v1::Started& started) {
   for (int choice = 0; choice < options_.choices; ++choice) {
     if (options_.identity.chat) {
       responder_.Write(SseEvent(RoleChunk(options_.identity, choice)));
-    } else if (options_.identity.return_token_ids) {
-      responder_.Write(SseEvent(PromptChunk(options_.identity, choice)));
+    } else if (options_.identity.return_token_ids && choice == 0) {
+      responder_.Write(SseEvent(PromptChunk(options_.identity)));
     }
   }
 }

@@ -104,12 +104,6 @@ void ParseMaxTokens(JsonFields& fields, const char* name, CompletionRequest* req
   request->max_tokens_param = name;
 }
 
-void CheckMinTokens(JsonFields& fields, const v1::SamplingParams& sampling) {
-  if (sampling.max_tokens() == 0 || sampling.min_tokens() <= sampling.max_tokens()) return;
-  fields.Fail("min_tokens", absl::StrCat("is ", sampling.min_tokens(), ", which is more than the ",
-                                         sampling.max_tokens(), " tokens that the answer may have"));
-}
-
 // A template that is to begin a message cannot leave the last one open.
 void ParseContinuation(JsonFields& fields, CompletionRequest* request) {
   request->continue_final_message = fields.Bool("continue_final_message").value_or(false);
@@ -188,7 +182,6 @@ std::optional<ApiError> ReadChatRequest(const ordered_json& object, CompletionRe
   // The newer name wins; both count the same tokens here, as nothing is generated that is not shown.
   ParseMaxTokens(fields, "max_tokens", request);
   ParseMaxTokens(fields, "max_completion_tokens", request);
-  CheckMinTokens(fields, request->sampling);
   if (fields.error()) return fields.error();
   const ordered_json* messages = fields.Find("messages");
   if (messages == nullptr) return InvalidParameter("messages", "'messages' is required");
@@ -206,7 +199,6 @@ std::optional<ApiError> ParseCompletionRequest(absl::string_view body, Completio
   RefuseBestOf(fields, request->sampling);
   request->sampling.set_max_tokens(kDefaultPlainMaxTokens);
   ParseMaxTokens(fields, "max_tokens", request);
-  CheckMinTokens(fields, request->sampling);
   ParsePrompt(fields, request);
   return fields.error();
 }

@@ -108,8 +108,8 @@ ordered_json RoleChunk(const CompletionIdentity& identity, int choice) {
   return json;
 }
 
-ordered_json PromptChunk(const CompletionIdentity& identity, int choice) {
-  ordered_json json = Chunk(identity, choice, ordered_json::object(), nullptr, nullptr);
+ordered_json PromptChunk(const CompletionIdentity& identity) {
+  ordered_json json = Chunk(identity, /*choice=*/0, ordered_json::object(), nullptr, nullptr);
   json["choices"][0]["prompt_token_ids"] = identity.prompt_ids;
   return json;
 }
@@ -170,7 +170,7 @@ std::string WholeBody(const CompletionIdentity& identity, const std::vector<Whol
     entry["finish_reason"] = choice.end.reason;
     entry["stop_reason"] = choice.end.stop;
     if (identity.return_token_ids) {
-      if (!identity.chat) entry["prompt_token_ids"] = identity.prompt_ids;
+      if (!identity.chat && i == 0) entry["prompt_token_ids"] = identity.prompt_ids;
       entry["token_ids"] = choice.token_ids;
     }
     absl::StrAppend(&body, i == 0 ? "" : ",", open(entry), ",\"logprobs\":");

@@ -52,7 +52,7 @@ struct CompletionReport {
 // Bodies in OpenAI's shape. A chunk is one server-sent event's data.
 nlohmann::ordered_json RoleChunk(const CompletionIdentity& identity, int choice);
 // The first of a plain completion where the prompt's token ids were asked for.
-nlohmann::ordered_json PromptChunk(const CompletionIdentity& identity, int choice);
+nlohmann::ordered_json PromptChunk(const CompletionIdentity& identity);
 nlohmann::ordered_json DeltaChunk(const CompletionIdentity& identity, int choice, const ChoiceDelta& delta);
 // The end of one choice; `report` comes with the last of them.
 nlohmann::ordered_json LastChunk(const CompletionIdentity& identity, int choice, const ChoiceEnd& end,

@@ -24,8 +24,19 @@ namespace {
 
 constexpr size_t kMaxKnownSchemas = 1024;
 constexpr size_t kMaxKnownSchemaBytes = 16 << 20;
+// As JSON in one event they must fit a connection's queue.
+constexpr size_t kMaxReturnedPrompt = 32768;
 
 absl::Status DeadlinePassed() { return absl::DeadlineExceededError("the request's deadline has passed"); }
+
+// Keeps the last tokens of a prompt: as many as asked for, or (-1) as leave room for the answer.
+void Truncate(const CompletionRequest& request, uint64_t max_context, std::vector<int32_t>* ids) {
+  const uint64_t answer = std::max<uint64_t>(request.sampling.max_tokens(), 1);
+  const uint64_t room = max_context > answer ? max_context - answer : ids->size();
+  const int64_t asked = *request.truncate_prompt_tokens;
+  const uint64_t kept = std::min<uint64_t>(asked < 0 ? room : static_cast<uint64_t>(asked), ids->size());
+  ids->erase(ids->begin(), ids->end() - static_cast<int64_t>(kept));
+}
 
 std::string MakeId(absl::string_view prefix) {
   thread_local absl::BitGen random;
@@ -91,16 +102,19 @@ std::optional<ApiError> Completions::Tokenize(const ServedModel& model, Completi
     if (request->chat) {
       if (auto error = RenderChat(model, *request, &text, &joint)) return error;
     }
-    if (auto error = CheckTextLength(model, param, text, max_context)) return error;
+    if (!request->truncate_prompt_tokens) {
+      if (auto error = CheckTextLength(model, param, text, max_context)) return error;
+    }
     // A chat template has written what stands in front of the prompt.
     if (auto error = TokenizeText(model, param, text, /*add_special_tokens=*/!request->chat, joint, &ids)) {
       return error;
     }
   }
-  if (const auto& last = request->truncate_prompt_tokens) {
-    const uint64_t fits = max_context > 0 ? max_context - 1 : ids.size();
-    const uint64_t wanted = *last < 0 ? fits : static_cast<uint64_t>(*last);
-    if (ids.size() > wanted) ids.erase(ids.begin(), ids.end() - static_cast<int64_t>(wanted));
+  if (request->truncate_prompt_tokens) Truncate(*request, max_context, &ids);
+  if (request->return_token_ids && ids.size() > kMaxReturnedPrompt) {
+    return Unprocessable("return_token_ids",
+                         absl::StrCat("'return_token_ids' is for prompts of at most ", kMaxReturnedPrompt,
+                                      " tokens; yours has ", ids.size(), ". /tokenize returns them all"));
   }
   generate->mutable_prompt()->Assign(ids.begin(), ids.end());
   return CheckLength(*request, ids.size(), max_context);
@@ -125,6 +139,7 @@ std::optional<ApiError> Completions::Prepare(Call* call, WorkPool::Task* task) c
   if (auto error = Tokenize(*model, request, generate)) return error;
   *generate->mutable_sampling() = request->sampling;
   FillSampling(model->defaults, generate->mutable_sampling());
+  if (auto error = CheckMinTokens(generate->sampling())) return error;
   std::optional<v1::TextConstraint> constraint = request->constraint;
   if (auto error = ConstrainToCall(request->tools, model->tool_dialect, &constraint)) return error;
   if (constraint) *generate->mutable_constraint() = *std::move(constraint);

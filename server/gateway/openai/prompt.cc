@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "runtime/files/stop_scope.h"
@@ -74,25 +73,11 @@ std::optional<ApiError> Detokenize(const ServedModels& models, absl::string_view
   return std::nullopt;
 }
 
-// Cuts off what the template wrote behind the last message, which is to go on, as HuggingFace does: its content is the
-// last of its kind in the text, and templates may have stripped it.
-std::optional<ApiError> OpenLastMessage(const ordered_json& context, std::string* text) {
-  const auto& content = context["messages"].back()["content"].get_ref<const std::string&>();
-  const absl::string_view bare = absl::StripAsciiWhitespace(content);
-  const size_t at =
-      bare.empty() ? std::string::npos : text->rfind(bare.data(), std::string::npos, bare.size());
-  if (at == std::string::npos) {
-    return InvalidParameter("continue_final_message",
-                            bare.empty()
-                                ? "'continue_final_message' needs a last message with some text"
-                                : "'continue_final_message' is not possible: the model's chat template "
-                                  "does not write the last message as it is");
-  }
-  const absl::string_view whole = absl::StripLeadingAsciiWhitespace(content);
-  const bool kept = absl::string_view(*text).substr(at, whole.size()) == whole;
-  text->resize(at + (kept ? whole : bare).size());
-  return std::nullopt;
-}
+// Stands behind the last message where it is to go on: what a template writes behind it is cut off. No joint, as it is
+// ASCII, and no white space, which templates strip.
+constexpr absl::string_view kOpenEnd =
+    "\x01"
+    "open end\x01";
 
 }  // namespace
 
@@ -110,10 +95,22 @@ std::optional<ApiError> RenderChat(const ServedModel& model, const CompletionReq
   if (model.special_tokens_as_text) {
     if (auto error = BreakSpecialTokens(*model.tokenizer, &context, joint)) return error;
   }
+  if (request.continue_final_message) {
+    absl::StrAppend(&context["messages"].back()["content"].get_ref<std::string&>(), kOpenEnd);
+  }
   auto rendered = model.chat_template->Render(context);
   if (!rendered.ok()) return FromStatus("messages", rendered.status());
   *text = *std::move(rendered);
-  return request.continue_final_message ? OpenLastMessage(context, text) : std::nullopt;
+  if (!request.continue_final_message) return std::nullopt;
+  const size_t end = text->rfind(kOpenEnd.data(), std::string::npos, kOpenEnd.size());
+  if (end == std::string::npos) {
+    return InvalidParameter(
+        "continue_final_message",
+        "'continue_final_message' is not possible: the model's chat template does not write the last "
+        "message as it is");
+  }
+  text->resize(end);
+  return std::nullopt;
 }
 
 std::optional<ApiError> CheckTextLength(const ServedModel& model, absl::string_view param,

@@ -88,6 +88,9 @@ void ParseEnds(JsonFields& fields, v1::SamplingParams* sampling) {
   sampling->set_include_stop(fields.Bool("include_stop_str_in_output").value_or(false));
   ParseIds(fields, "stop_token_ids", kMaxStopIds, sampling->mutable_stop_token_ids());
   ParseIds(fields, "allowed_token_ids", kMaxAllowedIds, sampling->mutable_allowed_token_ids());
+  if (fields.Find("allowed_token_ids") != nullptr && sampling->allowed_token_ids().empty()) {
+    fields.Fail("allowed_token_ids", "must hold one token at least");
+  }
 }
 
 }  // namespace
@@ -160,6 +163,13 @@ void FillSampling(const GenerationConfig& defaults, v1::SamplingParams* sampling
     sampling->set_repetition_penalty(*defaults.repetition_penalty);
   }
   if (sampling->max_tokens() == 0) sampling->set_max_tokens(defaults.max_new_tokens.value_or(0));
+}
+
+std::optional<ApiError> CheckMinTokens(const v1::SamplingParams& sampling) {
+  if (sampling.max_tokens() == 0 || sampling.min_tokens() <= sampling.max_tokens()) return std::nullopt;
+  return InvalidParameter("min_tokens",
+                          absl::StrCat("'min_tokens' is ", sampling.min_tokens(), ", which is more than the ",
+                                       sampling.max_tokens(), " tokens that the answer may have"));
 }
 
 void ParseChatLogprobs(JsonFields& fields, v1::SamplingParams* sampling) {

@@ -21,6 +21,8 @@ std::optional<ApiError> SpellBadWords(const Tokenizer& tokenizer, const std::vec
                                       v1::SamplingParams* sampling);
 // Fills in what is absent: the model's defaults, then OpenAI's.
 void FillSampling(const GenerationConfig& defaults, v1::SamplingParams* sampling);
+// Of a request whose lengths are filled in.
+std::optional<ApiError> CheckMinTokens(const v1::SamplingParams& sampling);
 // The two endpoints ask for log-probabilities in different ways.
 void ParseChatLogprobs(JsonFields& fields, v1::SamplingParams* sampling);
 void ParsePlainLogprobs(JsonFields& fields, v1::SamplingParams* sampling);

@@ -70,7 +70,7 @@ constexpr Unserved kUnserved[] = {
     // llama.cpp's
     {"grammar", kBoth, ": use 'response_format'"},
     {"json_schema", kBoth, ": use 'response_format'"},
-    {"n_predict", kBoth, ": use 'max_tokens'"},
+    {"n_predict", kBoth, ": use 'max_tokens'", "[-1]"},
     {"n_probs", kBoth, ": use 'logprobs'"},
     {"repeat_penalty", kBoth, ": use 'repetition_penalty'", "[1.0]"},
     {"typical_p", kBoth, "", "[1.0]"},

@@ -13,12 +13,18 @@ namespace {
 
 constexpr int kVocab = 8;
 
+std::vector<uint64_t> Mask(const std::vector<int32_t>& ids) {
+  std::vector<uint64_t> mask(1);
+  for (const int32_t id : ids) mask[0] |= uint64_t{1} << id;
+  return mask;
+}
+
 // The tokens that a rule set leaves, by its definition.
 bool MayFollow(const TokenRuleSet& rules, const std::vector<int32_t>& answer, int32_t token) {
   const auto holds = [](const std::vector<int32_t>& ids, int32_t id) {
     return std::find(ids.begin(), ids.end(), id) != ids.end();
   };
-  if (!rules.allowed.empty() && !holds(rules.allowed, token)) return false;
+  if (!rules.allowed.empty() && (rules.allowed[0] >> token & 1) == 0) return false;
   if (static_cast<int64_t>(answer.size()) < rules.late_from && holds(rules.late, token)) return false;
   std::vector<int32_t> longer = answer;
   longer.push_back(token);
@@ -36,10 +42,10 @@ TEST(TokenRules, LeaveWhatTheDefinitionLeaves) {
       rules.never.emplace_back();
       for (int length = 1 + below(3); length > 0; --length) rules.never.back().push_back(below(3));
     }
-    if (below(2) == 0) rules.allowed = {0, 1, 2, below(kVocab)};
+    if (below(2) == 0) rules.allowed = Mask({0, 1, 2, below(kVocab)});
     rules.late = {below(kVocab)};
     rules.late_from = below(6);
-    TokenRules subject(rules);
+    TokenRules subject(std::make_shared<const TokenRuleSet>(rules));
     std::vector<int32_t> answer;
     while (answer.size() < 20) {
       std::vector<float> row(kVocab, 1.0f);
@@ -55,8 +61,8 @@ TEST(TokenRules, LeaveWhatTheDefinitionLeaves) {
 }
 
 TEST(TokenRules, RestrictNothingWithoutRulesOrOnceTheyArePast) {
-  EXPECT_FALSE(TokenRules({}).restrict_next());
-  TokenRules rules({.late = {1}, .late_from = 2});
+  EXPECT_FALSE(TokenRules(nullptr).restrict_next());
+  TokenRules rules(std::make_shared<const TokenRuleSet>(TokenRuleSet{.late = {1}, .late_from = 2}));
   for (int i = 0; i < 2; ++i) {
     EXPECT_TRUE(rules.restrict_next());
     rules.Accept(0);
@@ -65,7 +71,7 @@ TEST(TokenRules, RestrictNothingWithoutRulesOrOnceTheyArePast) {
 }
 
 TEST(TokenRules, LeaveWhatIsNoNumber) {
-  TokenRules rules({.never = {{1}}});
+  TokenRules rules(std::make_shared<const TokenRuleSet>(TokenRuleSet{.never = {{1}}}));
   std::vector<float> row = {0, std::numeric_limits<float>::quiet_NaN()};
   rules.Apply(absl::MakeSpan(row));
   EXPECT_TRUE(std::isnan(row[1]));
