@@ -45,7 +45,7 @@ class Engine::Impl {
       : tokenizer_(tokenizer),
         options_(options),
         pool_(std::move(pool)),
-        reader_(model->config().vocab, options, tokenizer),
+        reader_(model->config(), options, tokenizer),
         admission_(pool_->layout(), options.max_num_seqs),
         blocks_(model->hash(), options, pool_.get(), &counters_),
         hedges_(pool_->layout(), options.max_hedges, tokenizer, &blocks_, &counters_),
@@ -386,6 +386,8 @@ void Engine::Impl::Finish(SequenceId id, const absl::Status& status, FinishReaso
   if (status.ok() && !sequence->stops.matched()) {
     result.tail_text = sequence->stops.Push(sequence->text.Flush()) + sequence->stops.Flush();
   }
+  result.stop = sequence->stops.match();
+  result.stop_id = sequence->stop_id;
   result.times = sequence->times;
   result.cached_tokens = sequence->cached_tokens;
   result.fell_back = sequence->fell_back;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,9 @@ struct SequenceResult {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   std::string tail_text;  // released at the end
+  // What of the request's own stops ended it, if one did.
+  std::string stop;
+  std::optional<int32_t> stop_id;
   SequenceTimes times;
   int64_t cached_tokens = 0;  // of the prompt, neither computed nor handed over for this request
   bool fell_back = false;

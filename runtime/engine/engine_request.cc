@@ -1,8 +1,10 @@
 #include "runtime/engine/engine_request.h"
 
 #include <algorithm>
+#include <iterator>
 #include <random>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
 #include "runtime/engine/encoding_observer.h"
 #include "runtime/engine/engine_options.h"
@@ -35,13 +37,43 @@ absl::Status RequestReader::CheckSampling(const SamplingParams& sampling) const 
         absl::StrFormat("%d choices asked for, this engine runs at most %d at once", sampling.choices,
                         options_.max_num_seqs));
   }
-  for (const LogitBias& bias : sampling.logit_bias) {
-    if (bias.id < 0 || bias.id >= vocab_) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("logit_bias holds token id %d, the vocabulary has %d", bias.id, vocab_));
-    }
+  const auto check = [this](const char* field, int32_t id) {
+    if (id >= 0 && id < vocab_) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s holds token id %d, the vocabulary has %d", field, id, vocab_));
+  };
+  for (const LogitBias& bias : sampling.logit_bias) ALUDEL_RETURN_IF_ERROR(check("logit_bias", bias.id));
+  for (const int32_t id : sampling.stop_ids) ALUDEL_RETURN_IF_ERROR(check("stop_token_ids", id));
+  for (const int32_t id : sampling.allowed_ids) ALUDEL_RETURN_IF_ERROR(check("allowed_token_ids", id));
+  for (const std::vector<int32_t>& run : sampling.bad_words) {
+    if (run.empty()) return absl::InvalidArgumentError("bad_words holds a word of no token");
+    for (const int32_t id : run) ALUDEL_RETURN_IF_ERROR(check("bad_words", id));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const TokenRuleSet>> RequestReader::MakeRules(
+    bool constrained, const SamplingParams& sampling) const {
+  auto rules = std::make_shared<TokenRuleSet>();
+  rules->never = sampling.bad_words;
+  if (sampling.min_tokens > 0) {
+    rules->late_from = sampling.min_tokens;
+    const auto ends = [this](int32_t id) { return absl::c_linear_search(eos_ids_, id); };
+    if (!sampling.ignore_eos) rules->late.assign(eos_ids_.begin(), eos_ids_.end());
+    absl::c_copy(sampling.stop_ids, std::back_inserter(rules->late));
+    // Where a grammar ends, its answer does, however short it is.
+    if (constrained) std::erase_if(rules->late, ends);
+  }
+  if (!sampling.allowed_ids.empty()) {
+    const auto held_back = [&](int32_t id) { return absl::c_linear_search(rules->late, id); };
+    if (absl::c_all_of(sampling.allowed_ids, held_back)) {
+      return absl::InvalidArgumentError("min_tokens holds back every token of allowed_token_ids");
+    }
+    rules->allowed.resize((vocab_ + 63) / 64);
+    for (const int32_t id : sampling.allowed_ids) rules->allowed[id / 64] |= uint64_t{1} << (id % 64);
+  }
+  if (rules->allowed.empty() && rules->never.empty() && rules->late.empty()) return nullptr;
+  return rules;
 }
 
 absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadGenerate(
@@ -58,6 +90,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadGenerate(
   auto group = std::make_shared<ChoiceGroup>();
   std::random_device random;
   group->seed = uint64_t{random()} << 32 | random();
+  ALUDEL_ASSIGN_OR_RETURN(spec.sampling.rules, MakeRules(spec.constraint != nullptr, spec.sampling));
   group->sampling = std::move(spec.sampling);
   group->constraint = std::move(spec.constraint);
   group->open = group->sampling.choices;

@@ -20,6 +20,7 @@ Sampler::Sampler(const SamplingParams& params, uint64_t seed, uint32_t choice,
       presence_penalty_(params.presence_penalty),
       frequency_penalty_(params.frequency_penalty),
       bias_(params.logit_bias),
+      rules_(params.rules),
       random_(params.seed.value_or(seed), choice) {
   if (repetition_penalty_ != 1.0 || presence_penalty_ != 0.0 || frequency_penalty_ != 0.0) {
     counts_.emplace(prompt, max_completion);
@@ -36,12 +37,13 @@ int32_t Sampler::Sample(absl::Span<const float> logits, absl::Span<const uint64_
 }
 
 std::optional<RowSampling> Sampler::PlainDraw() const {
-  if (!bias_.empty() || counts_.has_value()) return std::nullopt;
+  if (!bias_.empty() || counts_.has_value() || rules_.restrict_next()) return std::nullopt;
   return NextDraw();
 }
 
 void Sampler::Accept(int32_t token) {
   ++position_;
+  rules_.Accept(token);
   if (counts_.has_value()) counts_->Add(token);
 }
 
@@ -53,7 +55,8 @@ RowSampling Sampler::NextDraw() const {
 
 absl::Span<const float> Sampler::Adjust(absl::Span<const float> logits, absl::Span<const uint64_t> allowed,
                                         SamplerScratch* scratch) const {
-  if (bias_.empty() && !counts_.has_value() && allowed.empty()) return logits;
+  const bool ruled = rules_.restrict_next();
+  if (bias_.empty() && !counts_.has_value() && allowed.empty() && !ruled) return logits;
   std::vector<float>& row = scratch->row;
   std::copy(logits.begin(), logits.end(), row.begin());
   for (const LogitBias& bias : bias_) row[bias.id] += bias.bias;
@@ -67,12 +70,8 @@ absl::Span<const float> Sampler::Adjust(absl::Span<const float> logits, absl::Sp
       row[entry.id] = static_cast<float>(std::clamp(logit, -kMaxLogit, kMaxLogit));
     }
   }
-  if (!allowed.empty()) {
-    for (size_t i = 0; i < row.size(); ++i) {
-      // Added, so that what is no number stays none.
-      if ((allowed[i / 64] >> (i % 64) & 1) == 0) row[i] += -std::numeric_limits<float>::infinity();
-    }
-  }
+  if (!allowed.empty()) ApplyTokenMask(allowed, absl::MakeSpan(row));
+  if (ruled) rules_.Apply(absl::MakeSpan(row));
   return row;
 }
 

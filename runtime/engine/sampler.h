@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "kernels/sample.h"
 #include "runtime/engine/random_stream.h"
 #include "runtime/engine/token_counts.h"
+#include "runtime/engine/token_rules.h"
 
 namespace aludel {
 
@@ -26,9 +28,16 @@ struct SamplingParams {
   double presence_penalty = 0.0;    // of every token generated before
   double frequency_penalty = 0.0;   // times how often it was generated before
   std::vector<LogitBias> logit_bias;
+
   std::optional<uint64_t> seed;  // unset: random
   int64_t max_tokens = 0;        // 0: as many as the context holds
   std::vector<std::string> stop;
+  std::vector<int32_t> stop_ids;     // tokens that end the answer
+  bool include_stop = false;         // what stopped an answer is the end of its text
+  int64_t min_tokens = 0;            // before them no end token, stop token or stop string ends the answer
+  std::vector<int32_t> allowed_ids;  // no other tokens; empty: all
+  std::vector<std::vector<int32_t>> bad_words;  // runs of tokens that never appear whole
+  std::shared_ptr<const TokenRuleSet> rules;    // what the last three rule out, made by the engine
   bool ignore_eos = false;
   int choices = 1;                  // independent answers to one prompt
   std::vector<int32_t> forced;      // the answer's first tokens, whatever the logits say; ids are in range
@@ -48,7 +57,7 @@ struct SamplerScratch {
 
 // Chooses tokens for one choice of one request. In this order: logit_bias; repetition penalty (Keskar et al.
 // 2019: positive logits divided, others multiplied), frequency and presence penalty; the mask of tokens that
-// a constraint allows; then what kernels/sample.h defines: temperature and, as transformers orders them,
+// a constraint allows; the request's own rules (token_rules.h); then what kernels/sample.h defines: temperature and, as transformers orders them,
 // top-k, the smallest set whose probability reaches top-p, and min-p. The same seed, choice and logits give
 // the same tokens. Not thread-safe.
 class Sampler {
@@ -58,7 +67,7 @@ class Sampler {
           int64_t max_completion);
 
   // The next token, accepted. logits [vocab]; ids in `allowed` (a bit per token; empty: all) must include
-  // one. kNoToken, and nothing is accepted, where logits are no numbers.
+  // one. kNoToken, and nothing is accepted, where logits are no numbers or the rules leave no token.
   int32_t Sample(absl::Span<const float> logits, absl::Span<const uint64_t> allowed, SamplerScratch* scratch);
 
   // How the next token is drawn if nothing restricts it, where that takes the model's logits as they are:
@@ -78,6 +87,7 @@ class Sampler {
   double frequency_penalty_;
   std::vector<LogitBias> bias_;
   std::optional<TokenCounts> counts_;  // only where a penalty is asked for
+  TokenRules rules_;
   RandomStream random_;
   uint64_t position_ = 0;
 };

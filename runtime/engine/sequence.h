@@ -74,7 +74,7 @@ struct Sequence {
         sampler(this->group->sampling, this->group->seed, static_cast<uint32_t>(choice), tokens,
                 max_completion),
         text(tokenizer),
-        stops(this->group->sampling.stop),
+        stops(this->group->sampling.stop, this->group->sampling.include_stop),
         clock(SteadyClock::now()) {}
 
   bool awaiting() const { return receiving.has_value(); }
@@ -140,7 +140,8 @@ struct Sequence {
   bool lacks_mask = false;                             // EngineMasks has not finished it
   StreamDecoder text;
   StopMatcher stops;
-  bool started = false;  // the first token is out: times are final
+  std::optional<int32_t> stop_id;  // of sampling.stop_ids, that ended it
+  bool started = false;            // the first token is out: times are final
 
   StageClock clock;
   SequenceTimes times;

@@ -7,29 +7,47 @@
 
 namespace aludel {
 
-StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {
+StopMatcher::StopMatcher(std::vector<std::string> stops, bool include)
+    : stops_(std::move(stops)), include_(include) {
   stops_.erase(std::remove(stops_.begin(), stops_.end(), ""), stops_.end());
+  for (const std::string& stop : stops_) longest_ = std::max(longest_, stop.size());
+}
+
+std::string StopMatcher::Pass(std::string text) {
+  if (longest_ > 1) {
+    passed_ += text;
+    passed_.erase(0, passed_.size() - std::min(passed_.size(), longest_ - 1));
+  }
+  return text;
 }
 
 std::string StopMatcher::Push(absl::string_view text) {
-  if (matched_) return "";
+  if (matched()) return "";
   held_.append(text.data(), text.size());
+  const size_t passed = passed_.size();
+  const std::string all = passed == 0 ? "" : passed_ + held_;
+  const std::string& searched = passed == 0 ? held_ : all;
   size_t first = std::string::npos;
-  for (const std::string& stop : stops_) first = std::min(first, held_.find(stop));
-  if (first != std::string::npos) {
-    matched_ = true;
-    held_.resize(first);
+  for (const std::string& stop : stops_) {
+    const size_t at = searched.find(stop, passed - std::min(passed, stop.size() - 1));
+    if (at >= first) continue;
+    first = at;
+    matched_ = stop;
+  }
+  if (matched()) {
+    held_.resize(include_ ? first + matched_.size() - passed : std::max(first, passed) - passed);
     return std::exchange(held_, "");
   }
   // The longest tail that begins a stop string waits.
   size_t keep = 0;
   for (const std::string& stop : stops_) {
-    for (size_t size = std::min(stop.size() - 1, held_.size()); size > keep; --size) {
-      if (absl::EndsWith(held_, absl::string_view(stop.data(), size))) keep = size;
+    for (size_t size = std::min(stop.size() - 1, searched.size()); size > keep; --size) {
+      if (absl::EndsWith(searched, absl::string_view(stop.data(), size))) keep = size;
     }
   }
-  std::string shown = held_.substr(0, held_.size() - keep);
+  std::string shown = held_.substr(0, held_.size() - std::min(keep, held_.size()));
   held_.erase(0, shown.size());
+  if (!shown.empty()) passed_.clear();
   return shown;
 }
 

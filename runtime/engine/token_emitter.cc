@@ -1,8 +1,23 @@
 #include "runtime/engine/token_emitter.h"
 
 #include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/algorithm/container.h"
 
 namespace aludel {
+
+namespace {
+
+// Whether a row is what a model may give: numbers, or minus infinity for what it rules out, but not for all.
+bool AreLogits(absl::Span<const float> row) {
+  const float highest = std::numeric_limits<float>::max();
+  return absl::c_all_of(row, [&](float logit) { return logit <= highest; }) &&
+         absl::c_any_of(row, [&](float logit) { return logit >= -highest; });
+}
+
+}  // namespace
 
 absl::StatusOr<std::optional<FinishReason>> TokenEmitter::Emit(Sequence& sequence,
                                                                absl::Span<const float> logits,
@@ -26,16 +41,27 @@ absl::StatusOr<std::optional<FinishReason>> TokenEmitter::Emit(Sequence& sequenc
     sequence.sampler.Accept(token);
   }
   if (token == kNoToken) {
+    // InvalidArgument, as no other server would find one.
+    if (AreLogits(logits)) {
+      return absl::InvalidArgumentError(
+          "min_tokens, bad_words, allowed_token_ids and the format asked for leave no token to choose");
+    }
     return absl::InternalError("no token can be chosen: the model's logits are not finite numbers");
   }
   const bool eos_ends = !sampling.ignore_eos || sequence.constraint != nullptr;
   if (eos_ends && std::find(eos_ids_.begin(), eos_ids_.end(), token) != eos_ids_.end()) {
     return FinishReason::kStop;
   }
+  const bool stops = absl::c_linear_search(sampling.stop_ids, token);
+  if (stops) sequence.stop_id = token;
+  if (stops && !sampling.include_stop) return FinishReason::kStop;
   if (sequence.constraint != nullptr) sequence.constraint->Accept(token);
   sequence.tokens.push_back(token);
   TokenEvent event{.choice = sequence.choice, .id = token};
-  event.text = sequence.stops.Push(sequence.text.Push(token));
+  event.text = sequence.text.Push(token);
+  event.text = sequence.completion_tokens() > sampling.min_tokens
+                   ? sequence.stops.Push(event.text)
+                   : sequence.stops.Pass(std::move(event.text));
   if (sampling.top_logprobs.has_value()) event.logprobs = Logprobs(logits, token, *sampling.top_logprobs);
   if (!sequence.started) {
     sequence.started = true;
@@ -50,7 +76,7 @@ absl::StatusOr<std::optional<FinishReason>> TokenEmitter::Emit(Sequence& sequenc
   event.fell_back = sequence.fell_back;
   event.fallback_reason = sequence.fallback_reason;
   sequence.listener->OnToken(event);
-  if (sequence.stops.matched()) return FinishReason::kStop;
+  if (stops || sequence.stops.matched()) return FinishReason::kStop;
   if (sequence.constraint != nullptr && sequence.constraint->complete()) return FinishReason::kStop;
   if (sequence.completion_tokens() >= sequence.max_completion) return FinishReason::kLength;
   return std::nullopt;

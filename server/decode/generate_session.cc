@@ -431,6 +431,8 @@ void GenerateSession::OnDone(const absl::Status& status, const SequenceResult& r
     finished->set_completion_tokens(static_cast<uint32_t>(result.completion_tokens));
     finished->set_text(result.tail_text);
     finished->set_choice(static_cast<uint32_t>(result.choice));
+    if (!result.stop.empty()) finished->set_stop_string(result.stop);
+    if (result.stop_id) finished->set_stop_token(*result.stop_id);
     const absl::Status delivered = Deliver(std::move(out));
     if (!delivered.ok()) lost_ = delivered;
   } else {

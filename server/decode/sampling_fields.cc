@@ -8,11 +8,15 @@
 namespace aludel {
 namespace {
 
-constexpr int kMaxStopStrings = 16;  // the gateway takes OpenAI's 4
+constexpr int kMaxStopStrings = 16;
 constexpr size_t kMaxStopBytes = 1024;
 constexpr int kMaxBiases = 1024;
 constexpr uint32_t kMaxTopLogprobs = 20;
 constexpr uint32_t kMaxChoices = 128;
+constexpr int kMaxStopIds = 128;
+constexpr int kMaxBadWords = 256;
+constexpr int kMaxBadWordTokens = 64;
+constexpr int kMaxAllowedIds = 65536;
 
 absl::Status CheckRange(absl::string_view field, double value, double min, double max) {
   // A NaN fails every comparison, so the rule states what is allowed.
@@ -32,6 +36,16 @@ absl::Status ReadLists(const v1::SamplingParams& wire, SamplingParams* params) {
     ALUDEL_RETURN_IF_ERROR(CheckRange("logit_bias.bias", bias.bias(), -100, 100));
     params->logit_bias.push_back({bias.token(), bias.bias()});
   }
+  ALUDEL_RETURN_IF_ERROR(CheckRange("stop_token_ids: tokens", wire.stop_token_ids_size(), 0, kMaxStopIds));
+  params->stop_ids.assign(wire.stop_token_ids().begin(), wire.stop_token_ids().end());
+  ALUDEL_RETURN_IF_ERROR(CheckRange("bad_words: words", wire.bad_words_size(), 0, kMaxBadWords));
+  for (const v1::TokenRun& word : wire.bad_words()) {
+    ALUDEL_RETURN_IF_ERROR(CheckRange("bad_words: tokens", word.ids_size(), 1, kMaxBadWordTokens));
+    params->bad_words.emplace_back(word.ids().begin(), word.ids().end());
+  }
+  ALUDEL_RETURN_IF_ERROR(
+      CheckRange("allowed_token_ids: tokens", wire.allowed_token_ids_size(), 0, kMaxAllowedIds));
+  params->allowed_ids.assign(wire.allowed_token_ids().begin(), wire.allowed_token_ids().end());
   return absl::OkStatus();
 }
 
@@ -56,6 +70,12 @@ absl::StatusOr<SamplingParams> ReadSampling(const v1::SamplingParams& wire) {
   params.frequency_penalty = wire.frequency_penalty();
   if (wire.has_seed()) params.seed = wire.seed();
   params.max_tokens = wire.max_tokens();
+  params.min_tokens = wire.min_tokens();
+  if (params.max_tokens > 0 && params.min_tokens > params.max_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("sampling.min_tokens: found ", params.min_tokens,
+                                                   ", want at most max_tokens, ", params.max_tokens));
+  }
+  params.include_stop = wire.include_stop();
   params.ignore_eos = wire.ignore_eos();
   params.choices = std::max<int>(1, static_cast<int>(wire.choices()));
   if (wire.has_top_logprobs()) params.top_logprobs = static_cast<int>(wire.top_logprobs());

@@ -57,6 +57,8 @@ ordered_json ModelJson(const ServedModel& model, const Router& router) {
       {"id", model.name}, {"object", "model"}, {"created", model.created}, {"owned_by", "aludel"}};
   const uint64_t max_context = router.State(model.name).max_context;
   if (max_context > 0) json["max_model_len"] = max_context;
+  json["root"] = model.name;
+  json["parent"] = nullptr;
   json["aludel"] = {{"formats", router.Formats(model.name)}};
   return json;
 }
@@ -87,12 +89,23 @@ HttpResponse NoBodyHere(const HttpRequest& request) {
   return error.ToResponse();
 }
 
+HttpResponse CompressedBody(absl::string_view encoding) {
+  ApiError error;
+  error.status = 415;
+  error.message =
+      absl::StrCat("bodies are read as they are: Content-Encoding is '", encoding, "', want none");
+  error.code = "unsupported_content_encoding";
+  return error.ToResponse();
+}
+
 // Nothing where the body is worth reading.
 std::optional<HttpResponse> RefuseBody(const HttpRequest& request, bool preflight, const Route* route) {
   if (preflight) return NoBodyHere(request);
   if (route == nullptr) return NoSuchPath(request);
   if (!route->Takes(request.method)) return WrongMethod(request, *route);
   if (!route->TakesBody()) return NoBodyHere(request);
+  const absl::string_view encoding = request.Header("content-encoding");
+  if (!encoding.empty() && !absl::EqualsIgnoreCase(encoding, "identity")) return CompressedBody(encoding);
   return std::nullopt;
 }
 
@@ -266,7 +279,8 @@ void Gateway::AnswerOnPool(HttpRequest request, const Route& route, const Reques
 HttpResponse Gateway::Answer(const HttpRequest& request, absl::string_view route) {
   if (route == "/") return Page();
   if (route == "/v1/models") return Models();
-  if (route == "/v1/models/*") return Model(PercentDecode(absl::StripPrefix(request.path, "/v1/models/")));
+  if (route == "/v1/models/*")
+    return Model(PercentDecode(absl::StripPrefix(CanonicalPath(request.path), "/v1/models/")));
   if (route == "/tokenize") {
     return ServeTokenize(*models_, request.body,
                          [this](const std::string& name) { return router_->State(name).max_context; });

@@ -29,7 +29,17 @@ bool Route::Takes(absl::string_view asked) const {
 
 std::string Route::Allow() const { return method == "GET" ? "GET, HEAD" : std::string(method); }
 
-const Route* FindRoute(absl::string_view path) {
+std::string CanonicalPath(absl::string_view path) {
+  std::string canonical;
+  for (const char c : path) {
+    if (c != '/' || canonical.empty() || canonical.back() != '/') canonical += c;
+  }
+  if (canonical.size() > 1 && canonical.back() == '/') canonical.pop_back();
+  return canonical;
+}
+
+const Route* FindRoute(absl::string_view asked) {
+  const std::string path = CanonicalPath(asked);
   for (const Route& route : kRoutes) {
     absl::string_view prefix = route.path;
     if (absl::ConsumeSuffix(&prefix, "*") ? absl::StartsWith(path, prefix) && path.size() > prefix.size()

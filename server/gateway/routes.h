@@ -21,7 +21,9 @@ struct Route {
   std::string Allow() const;  // every method it takes, as the header has them
 };
 
-// Null: none of ours.
-const Route* FindRoute(absl::string_view path);
+// Without doubled slashes and without one at the end, which clients add where they join a base URL and a path.
+std::string CanonicalPath(absl::string_view path);
+// The route of a path as it was asked for; null: none of ours.
+const Route* FindRoute(absl::string_view asked);
 
 }  // namespace aludel

@@ -72,6 +72,24 @@ absl::StatusOr<int64_t> Count(const ordered_json& schema, const char* keyword, i
   return it->get<int64_t>();
 }
 
+// Whether an unsupported keyword says nothing here, as libraries write it: zod's records have a propertyNames of strings.
+bool RefusesNothing(const std::string& key, const ordered_json& value) {
+  if (key == "uniqueItems" || key == "not") return value == false;
+  if (key == "minProperties") return value == 0;
+  if (key == "unevaluatedItems" || key == "unevaluatedProperties" || key == "additionalItems")
+    return value == true;
+  if (key == "patternProperties" || key == "dependentSchemas" || key == "dependencies") {
+    return value.is_object() && value.empty();
+  }
+  if (key == "dependentRequired") {
+    return value.is_object() &&
+           absl::c_all_of(value, [](const ordered_json& names) { return names.is_array() && names.empty(); });
+  }
+  if (key != "propertyNames") return false;
+  static const ordered_json kStrings = {{"type", "string"}};
+  return value == true || value == kStrings || (value.is_object() && value.empty());
+}
+
 }  // namespace
 
 std::string SchemaPlace::Text() const {
@@ -90,8 +108,7 @@ absl::Status SchemaError(const SchemaPlace& where, absl::string_view message) {
 absl::Status CheckKeywords(const ordered_json& schema, const SchemaPlace& where) {
   absl::string_view whole;
   for (const auto& [key, value] : schema.items()) {
-    const bool off = (key == "uniqueItems" && value == false) || (key == "minProperties" && value == 0);
-    if (absl::c_linear_search(kUnsupported, key) && !off) {
+    if (absl::c_linear_search(kUnsupported, key) && !RefusesNothing(key, value)) {
       return SchemaError(where, absl::StrCat("keyword \"", key, "\" is not supported"));
     }
     if (!absl::c_linear_search(kWhole, key)) continue;

@@ -9,8 +9,9 @@ constexpr absl::string_view kMistralMarker = "[TOOL_CALLS]";
 
 }  // namespace
 
-CompletionChoice::CompletionChoice(bool chat, const Tokenizer* tokenizer, ToolCallParser::Options tools)
-    : logprobs_(chat, tokenizer), parser_(tools) {
+CompletionChoice::CompletionChoice(bool chat, const Tokenizer* tokenizer, ToolCallParser::Options tools,
+                                   bool token_ids)
+    : logprobs_(chat, tokenizer), parser_(tools), token_ids_(token_ids) {
   if (tools.dialect != ToolDialect::kMistral) return;
   const int32_t marker = tokenizer->TokenToId(kMistralMarker);
   if (marker >= 0 && tokenizer->IsSpecial(marker)) marker_ = marker;
@@ -21,6 +22,8 @@ ChoiceDelta CompletionChoice::OnToken(const v1::Token& token) {
   if (marker_ >= 0 && token.id() == marker_) Add(parser_.Push(kMistralMarker), &delta);
   Add(parser_.Push(token.text()), &delta);
   delta.logprobs = logprobs_.Make(token);
+  if (token_ids_) held_ids_.push_back(token.id());
+  if (!delta.empty()) delta.token_ids = std::exchange(held_ids_, {});
   return delta;
 }
 
@@ -28,7 +31,10 @@ ChoiceDelta CompletionChoice::OnFinished(const v1::Finished& finished) {
   ChoiceDelta delta;
   Add(parser_.Push(finished.text()), &delta);
   Add(parser_.Finish(), &delta);
-  finish_reason_ = parser_.calls() > 0 && finished.reason() == "stop" ? "tool_calls" : finished.reason();
+  delta.token_ids = std::exchange(held_ids_, {});
+  end_.reason = parser_.calls() > 0 && finished.reason() == "stop" ? "tool_calls" : finished.reason();
+  if (finished.has_stop_string()) end_.stop = finished.stop_string();
+  if (finished.has_stop_token()) end_.stop = finished.stop_token();
   return delta;
 }
 

@@ -19,20 +19,27 @@ struct ChoiceDelta {
   std::vector<ToolCall> calls;
   size_t first_call = 0;  // index of calls[0] among the choice's calls
   nlohmann::ordered_json logprobs = nullptr;
+  std::vector<int32_t> token_ids;  // of this delta and of what was held back before it
 
-  bool empty() const { return text.empty() && calls.empty() && logprobs.is_null(); }
+  bool empty() const { return text.empty() && calls.empty() && logprobs.is_null() && token_ids.empty(); }
+};
+
+// How a choice ended, in the words of the API.
+struct ChoiceEnd {
+  std::string reason;                     // "stop", "length" or "tool_calls"
+  nlohmann::ordered_json stop = nullptr;  // the request's own stop that did it: a string, or a token id
 };
 
 // One choice of an answer: turns the decode server's events into what a client sees of them. Not thread-safe.
 class CompletionChoice {
  public:
   // Without a dialect, text stays text.
-  CompletionChoice(bool chat, const Tokenizer* tokenizer, ToolCallParser::Options tools);
+  CompletionChoice(bool chat, const Tokenizer* tokenizer, ToolCallParser::Options tools, bool token_ids);
 
   ChoiceDelta OnToken(const v1::Token& token);
   ChoiceDelta OnFinished(const v1::Finished& finished);
-  // "stop", "length" or "tool_calls"; empty until OnFinished.
-  const std::string& finish_reason() const { return finish_reason_; }
+  // The reason is empty until OnFinished.
+  const ChoiceEnd& end() const { return end_; }
 
   // Of text that no delta has yet.
   size_t held_bytes() const { return parser_.held_bytes(); }
@@ -48,7 +55,9 @@ class CompletionChoice {
   ToolCallParser parser_;
   size_t calls_ = 0;
   int32_t marker_ = -1;  // a special token that opens calls, and that has no text
-  std::string finish_reason_;
+  const bool token_ids_;
+  std::vector<int32_t> held_ids_;  // of tokens that no delta has yet
+  ChoiceEnd end_;
 };
 
 }  // namespace aludel

@@ -40,6 +40,12 @@ ApiError FromGrpcStatus(const grpc::Status& status) {
       break;
     case grpc::StatusCode::DEADLINE_EXCEEDED:
       error.status = 504;
+      // gRPC's own words where its timer was first.
+      if (error.message == "Deadline Exceeded") {
+        error.message =
+            "the request was not answered before its deadline: 'aludel.timeout_ms', or the gateway's "
+            "request_timeout_ms";
+      }
       break;
     case grpc::StatusCode::UNAVAILABLE:
       error.status = 503;
@@ -62,7 +68,8 @@ CompletionExchange::CompletionExchange(Options options, HttpResponder responder,
 
 std::vector<CompletionChoice> CompletionExchange::NewChoices() const {
   return std::vector<CompletionChoice>(
-      options_.choices, CompletionChoice(options_.identity.chat, options_.tokenizer, options_.tools));
+      options_.choices, CompletionChoice(options_.identity.chat, options_.tokenizer, options_.tools,
+                                         options_.identity.return_token_ids));
 }
 
 bool CompletionExchange::Restart() {
@@ -87,9 +94,12 @@ void CompletionExchange::OnStarted(const v1::Started& started) {
   // last one.
   if (std::exchange(has_started_, true) || !options_.outcome.stream) return;
   responder_.StartStream(200, "text/event-stream; charset=utf-8", ReportHeaders(started_));
-  if (!options_.identity.chat) return;
   for (int choice = 0; choice < options_.choices; ++choice) {
-    responder_.Write(SseEvent(RoleChunk(options_.identity, choice)));
+    if (options_.identity.chat) {
+      responder_.Write(SseEvent(RoleChunk(options_.identity, choice)));
+    } else if (options_.identity.return_token_ids && choice == 0) {
+      responder_.Write(SseEvent(PromptChunk(options_.identity)));
+    }
   }
 }
 
@@ -132,7 +142,9 @@ void CompletionExchange::Keep(uint32_t choice, const ChoiceDelta& delta) {
   whole.text += delta.text;
   whole.calls.insert(whole.calls.end(), delta.calls.begin(), delta.calls.end());
   whole.logprobs.Append(delta.logprobs);
-  whole_bytes_ += delta.text.size() + whole.logprobs.size() - logprobs;
+  whole.token_ids.insert(whole.token_ids.end(), delta.token_ids.begin(), delta.token_ids.end());
+  whole_bytes_ +=
+      delta.text.size() + whole.logprobs.size() - logprobs + delta.token_ids.size() * sizeof(int32_t);
   for (const ToolCall& call : delta.calls) whole_bytes_ += call.name.size() + call.arguments.size();
 }
 
@@ -166,7 +178,7 @@ CompletionReport CompletionExchange::Report() {
 void CompletionExchange::OnFinished(const v1::Finished& finished) {
   if (finished.choice() >= choices_.size() || too_long_) return;
   CompletionChoice& choice = choices_[finished.choice()];
-  if (!choice.finish_reason().empty()) return;
+  if (!choice.end().reason.empty()) return;
   Emit(finished.choice(), choice.OnFinished(finished));
   CheckLength();
   usage_.prompt_tokens = finished.prompt_tokens();
@@ -176,8 +188,8 @@ void CompletionExchange::OnFinished(const v1::Finished& finished) {
     Complete(finished.choice());
   } else if (options_.outcome.stream) {
     has_content_ = true;
-    responder_.Write(SseEvent(
-        LastChunk(options_.identity, static_cast<int>(finished.choice()), choice.finish_reason(), nullptr)));
+    responder_.Write(
+        SseEvent(LastChunk(options_.identity, static_cast<int>(finished.choice()), choice.end(), nullptr)));
   }
 }
 
@@ -185,15 +197,15 @@ void CompletionExchange::Complete(uint32_t last) {
   has_finished_ = true;
   const CompletionReport report = Report();
   if (options_.outcome.stream) {
-    std::string tail = SseEvent(
-        LastChunk(options_.identity, static_cast<int>(last), choices_[last].finish_reason(), &report));
+    std::string tail =
+        SseEvent(LastChunk(options_.identity, static_cast<int>(last), choices_[last].end(), &report));
     if (options_.identity.include_usage) tail += SseEvent(UsageChunk(options_.identity, usage_, report));
     absl::StrAppend(&tail, kSseDone);
     responder_.Write(tail);
     responder_.Finish();
     return;
   }
-  for (size_t i = 0; i < choices_.size(); ++i) whole_[i].finish_reason = choices_[i].finish_reason();
+  for (size_t i = 0; i < choices_.size(); ++i) whole_[i].end = choices_[i].end();
   HttpResponse response;
   response.headers = ReportHeaders(started_);
   response.body = WholeBody(options_.identity, whole_, usage_, report);
@@ -239,7 +251,7 @@ void CompletionExchange::OnEnd(const grpc::Status& status) {
   outcome.name = OutcomeName(error.status);
   outcome.error = error.message;
   outcome.completion_id = options_.identity.id;
-  for (const CompletionChoice& choice : choices_) outcome.finish_reasons.push_back(choice.finish_reason());
+  for (const CompletionChoice& choice : choices_) outcome.finish_reasons.push_back(choice.end().reason);
   outcome.has_first_token = has_text_;
   outcome.completion_tokens = tokens_;
   outcome.started = started_;

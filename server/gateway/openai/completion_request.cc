@@ -12,6 +12,7 @@
 #include "server/gateway/openai/json_fields.h"
 #include "server/gateway/openai/response_format.h"
 #include "server/gateway/openai/sampling_fields.h"
+#include "server/gateway/openai/token_ids.h"
 #include "server/gateway/openai/unserved_fields.h"
 
 namespace aludel {
@@ -71,11 +72,16 @@ void ParseShared(JsonFields& fields, CompletionRequest* request) {
   request->model = fields.String("model").value_or("");
   if (!fields.error() && request->model.empty()) fields.Fail("model", "is required");
   ParseSampling(fields, &request->sampling);
+  ParseBadWords(fields, &request->bad_words);
+  request->return_token_ids = fields.Bool("return_token_ids").value_or(false);
+  request->truncate_prompt_tokens = fields.Integer("truncate_prompt_tokens", -1, kMaxTokens);
+  if (request->truncate_prompt_tokens == 0) request->truncate_prompt_tokens.reset();
   request->stream = fields.Bool("stream").value_or(false);
   if (const ordered_json* options = fields.Object("stream_options")) {
     if (!request->stream) fields.Fail("stream_options", "is only allowed when 'stream' is true");
     JsonFields stream_options(*options, "stream_options.");
     request->include_usage = stream_options.Bool("include_usage").value_or(false);
+    stream_options.Refuse("continuous_usage_stats", false, ": the last chunk has the usage");
     if (stream_options.error()) fields.Fail(*stream_options.error());
   }
   // As vLLM has them.
@@ -96,6 +102,18 @@ void ParseMaxTokens(JsonFields& fields, const char* name, CompletionRequest* req
   if (!max_tokens) return;
   request->sampling.set_max_tokens(static_cast<uint32_t>(*max_tokens));
   request->max_tokens_param = name;
+}
+
+// A template that is to begin a message cannot leave the last one open.
+void ParseContinuation(JsonFields& fields, CompletionRequest* request) {
+  request->continue_final_message = fields.Bool("continue_final_message").value_or(false);
+  const std::optional<bool> begin = fields.Bool("add_generation_prompt");
+  if (begin) request->template_arguments["add_generation_prompt"] = *begin;
+  if (!request->continue_final_message) return;
+  if (begin.value_or(false)) {
+    fields.Fail("continue_final_message", "cannot be true where 'add_generation_prompt' is");
+  }
+  request->template_arguments["add_generation_prompt"] = false;
 }
 
 void RefuseBestOf(JsonFields& fields, const v1::SamplingParams& sampling) {
@@ -138,21 +156,6 @@ std::optional<ApiError> ParseObject(absl::string_view body, ordered_json* object
   return error;
 }
 
-std::optional<ApiError> ParseTokenIds(const ordered_json& value, absl::string_view param,
-                                      std::vector<int32_t>* ids) {
-  const std::string expected = absl::StrCat("'", param, "' must be a list of token ids");
-  if (!value.is_array())
-    return InvalidParameter(param, absl::StrCat(expected, ", found ", value.type_name()));
-  ids->reserve(value.size());
-  for (const ordered_json& id : value) {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() > static_cast<uint64_t>(kMaxTokens)) {
-      return InvalidParameter(param, absl::StrCat(expected, "; element ", ids->size(), " is none"));
-    }
-    ids->push_back(id.get<int32_t>());
-  }
-  return std::nullopt;
-}
-
 std::optional<ApiError> ParseChatRequest(absl::string_view body, CompletionRequest* request) {
   ordered_json object;
   if (auto error = ParseObject(body, &object)) return error;
@@ -172,9 +175,7 @@ std::optional<ApiError> ReadChatRequest(const ordered_json& object, CompletionRe
   if (const ordered_json* arguments = fields.Object("chat_template_kwargs")) {
     request->template_arguments = *arguments;
   }
-  if (const auto begin = fields.Bool("add_generation_prompt")) {
-    request->template_arguments["add_generation_prompt"] = *begin;
-  }
+  ParseContinuation(fields, request);
   ParseChatLogprobs(fields, &request->sampling);
   RefuseUnserved(fields, Endpoint::kChat);
   RefuseBestOf(fields, request->sampling);

@@ -26,11 +26,17 @@ struct CompletionRequest {
   std::string prompt;
   std::vector<int32_t> prompt_ids;
   v1::SamplingParams sampling;
+  std::vector<std::string>
+      bad_words;                 // that the answer must not hold; the model's tokenizer makes them sampling's
   std::string max_tokens_param;  // the name by which the client gave max_tokens; "": it did not
   std::optional<v1::TextConstraint> constraint;  // of response_format
   std::string format_name;                       // its schema's name
   bool stream = false;
   bool include_usage = false;
+  bool return_token_ids = false;        // of the prompt and the answer
+  bool continue_final_message = false;  // chat: the last message goes on, no new one begins
+  std::optional<int64_t>
+      truncate_prompt_tokens;  // only the prompt's last ones are used; -1: what the context holds
   v1::Fidelity fidelity = v1::FIDELITY_UNSPECIFIED;
   std::string format;
   std::optional<int64_t> max_staleness_ms;
@@ -46,9 +52,6 @@ std::optional<ApiError> ParseChatRequest(absl::string_view body, CompletionReque
 std::optional<ApiError> ReadChatRequest(const nlohmann::ordered_json& object, CompletionRequest* request);
 std::optional<ApiError> ParseCompletionRequest(absl::string_view body, CompletionRequest* request);
 
-// A list of token ids named `param`, which may be empty.
-std::optional<ApiError> ParseTokenIds(const nlohmann::ordered_json& value, absl::string_view param,
-                                      std::vector<int32_t>* ids);
 // A body that is one JSON object. The error names what is wrong with it, e.g. a key that is there twice.
 std::optional<ApiError> ParseObject(absl::string_view body, nlohmann::ordered_json* object);
 

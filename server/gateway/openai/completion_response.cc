@@ -31,7 +31,7 @@ ordered_json Head(const CompletionIdentity& identity, bool chunk) {
 }
 
 ordered_json Chunk(const CompletionIdentity& identity, int choice, ordered_json delta, ordered_json logprobs,
-                   ordered_json finish_reason) {
+                   const ChoiceEnd* end) {
   ordered_json entry;
   entry["index"] = choice;
   if (identity.chat) {
@@ -40,7 +40,8 @@ ordered_json Chunk(const CompletionIdentity& identity, int choice, ordered_json 
     entry["text"] = delta.value("content", "");
   }
   entry["logprobs"] = std::move(logprobs);
-  entry["finish_reason"] = std::move(finish_reason);
+  entry["finish_reason"] = end == nullptr ? ordered_json(nullptr) : ordered_json(end->reason);
+  if (end != nullptr) entry["stop_reason"] = end->stop;
   ordered_json json = Head(identity, /*chunk=*/true);
   json["choices"] = ordered_json::array({std::move(entry)});
   if (identity.include_usage) json["usage"] = nullptr;
@@ -101,19 +102,30 @@ ordered_json Report(const CompletionReport& report) {
 }  // namespace
 
 ordered_json RoleChunk(const CompletionIdentity& identity, int choice) {
-  return Chunk(identity, choice, {{"role", "assistant"}, {"content", NoText(identity)}}, nullptr, nullptr);
+  ordered_json json =
+      Chunk(identity, choice, {{"role", "assistant"}, {"content", NoText(identity)}}, nullptr, nullptr);
+  if (identity.return_token_ids && choice == 0) json["prompt_token_ids"] = identity.prompt_ids;
+  return json;
+}
+
+ordered_json PromptChunk(const CompletionIdentity& identity) {
+  ordered_json json = Chunk(identity, /*choice=*/0, ordered_json::object(), nullptr, nullptr);
+  json["choices"][0]["prompt_token_ids"] = identity.prompt_ids;
+  return json;
 }
 
 ordered_json DeltaChunk(const CompletionIdentity& identity, int choice, const ChoiceDelta& delta) {
   ordered_json json = ordered_json::object();
   if (!delta.text.empty()) json["content"] = delta.text;
   if (!delta.calls.empty()) json["tool_calls"] = Calls(delta.calls, delta.first_call);
-  return Chunk(identity, choice, std::move(json), delta.logprobs, nullptr);
+  ordered_json chunk = Chunk(identity, choice, std::move(json), delta.logprobs, nullptr);
+  if (!delta.token_ids.empty()) chunk["choices"][0]["token_ids"] = delta.token_ids;
+  return chunk;
 }
 
-ordered_json LastChunk(const CompletionIdentity& identity, int choice, const std::string& finish_reason,
+ordered_json LastChunk(const CompletionIdentity& identity, int choice, const ChoiceEnd& end,
                        const CompletionReport* report) {
-  ordered_json json = Chunk(identity, choice, ordered_json::object(), nullptr, finish_reason);
+  ordered_json json = Chunk(identity, choice, ordered_json::object(), nullptr, &end);
   if (report != nullptr) json["aludel"] = Report(*report);
   return json;
 }
@@ -135,7 +147,9 @@ std::string WholeBody(const CompletionIdentity& identity, const std::vector<Whol
     text.pop_back();
     return text;
   };
-  std::string body = open(Head(identity, /*chunk=*/false));
+  ordered_json head = Head(identity, /*chunk=*/false);
+  if (identity.return_token_ids && identity.chat) head["prompt_token_ids"] = identity.prompt_ids;
+  std::string body = open(head);
   size_t bytes = 4096;
   for (const WholeChoice& choice : choices) bytes += 2 * choice.text.size() + choice.logprobs.size();
   body.reserve(bytes);
@@ -153,7 +167,12 @@ std::string WholeBody(const CompletionIdentity& identity, const std::vector<Whol
     } else {
       entry["text"] = choice.text;
     }
-    entry["finish_reason"] = choice.finish_reason;
+    entry["finish_reason"] = choice.end.reason;
+    entry["stop_reason"] = choice.end.stop;
+    if (identity.return_token_ids) {
+      if (!identity.chat && i == 0) entry["prompt_token_ids"] = identity.prompt_ids;
+      entry["token_ids"] = choice.token_ids;
+    }
     absl::StrAppend(&body, i == 0 ? "" : ",", open(entry), ",\"logprobs\":");
     choice.logprobs.AppendTo(&body);
     body += "}";

@@ -20,6 +20,8 @@ struct CompletionIdentity {
   std::string model;
   bool include_usage = false;  // streamed: every chunk has a "usage", null but for the last
   bool may_call = false;       // tools: an answer without text has null for content, whole or streamed
+  bool return_token_ids = false;
+  std::vector<int32_t> prompt_ids;  // where return_token_ids
 };
 
 struct TokenUsage {
@@ -32,7 +34,8 @@ struct WholeChoice {
   std::string text;
   std::vector<ToolCall> calls;
   LogprobsText logprobs;
-  std::string finish_reason;
+  std::vector<int32_t> token_ids;  // where they were asked for
+  ChoiceEnd end;
 };
 
 // How the answer came about: the decode server's report and the gateway's own clock.
@@ -48,10 +51,12 @@ struct CompletionReport {
 
 // Bodies in OpenAI's shape. A chunk is one server-sent event's data.
 nlohmann::ordered_json RoleChunk(const CompletionIdentity& identity, int choice);
+// The first of a plain completion where the prompt's token ids were asked for.
+nlohmann::ordered_json PromptChunk(const CompletionIdentity& identity);
 nlohmann::ordered_json DeltaChunk(const CompletionIdentity& identity, int choice, const ChoiceDelta& delta);
 // The end of one choice; `report` comes with the last of them.
-nlohmann::ordered_json LastChunk(const CompletionIdentity& identity, int choice,
-                                 const std::string& finish_reason, const CompletionReport* report);
+nlohmann::ordered_json LastChunk(const CompletionIdentity& identity, int choice, const ChoiceEnd& end,
+                                 const CompletionReport* report);
 nlohmann::ordered_json UsageChunk(const CompletionIdentity& identity, const TokenUsage& usage,
                                   const CompletionReport& report);
 // Serialized, as log-probabilities make it large.

@@ -14,6 +14,7 @@
 #include "server/gateway/openai/prompt.h"
 #include "server/gateway/openai/response_format.h"
 #include "server/gateway/openai/sampling_fields.h"
+#include "server/gateway/openai/token_ids.h"
 #include "server/gateway/openai/tools/tools.h"
 #include "server/rpc/rpc_status.h"
 #include "transport/monotonic_clock.h"
@@ -23,8 +24,19 @@ namespace {
 
 constexpr size_t kMaxKnownSchemas = 1024;
 constexpr size_t kMaxKnownSchemaBytes = 16 << 20;
+// As JSON in one event they must fit a connection's queue.
+constexpr size_t kMaxReturnedPrompt = 32768;
 
 absl::Status DeadlinePassed() { return absl::DeadlineExceededError("the request's deadline has passed"); }
+
+// Keeps the last tokens of a prompt: as many as asked for, or (-1) as leave room for the answer.
+void Truncate(const CompletionRequest& request, uint64_t max_context, std::vector<int32_t>* ids) {
+  const uint64_t answer = std::max<uint64_t>(request.sampling.max_tokens(), 1);
+  const uint64_t room = max_context > answer ? max_context - answer : ids->size();
+  const int64_t asked = *request.truncate_prompt_tokens;
+  const uint64_t kept = std::min<uint64_t>(asked < 0 ? room : static_cast<uint64_t>(asked), ids->size());
+  ids->erase(ids->begin(), ids->end() - static_cast<int64_t>(kept));
+}
 
 std::string MakeId(absl::string_view prefix) {
   thread_local absl::BitGen random;
@@ -93,11 +105,19 @@ std::optional<ApiError> Completions::Tokenize(const ServedModel& model, Completi
     if (request->chat) {
       if (auto error = RenderChat(model, *request, &text, &joint)) return error;
     }
-    if (auto error = CheckTextLength(model, param, text, max_context)) return error;
+    if (!request->truncate_prompt_tokens) {
+      if (auto error = CheckTextLength(model, param, text, max_context)) return error;
+    }
     // A chat template has written what stands in front of the prompt.
     if (auto error = TokenizeText(model, param, text, /*add_special_tokens=*/!request->chat, joint, &ids)) {
       return error;
     }
+  }
+  if (request->truncate_prompt_tokens) Truncate(*request, max_context, &ids);
+  if (request->return_token_ids && ids.size() > kMaxReturnedPrompt) {
+    return Unprocessable("return_token_ids",
+                         absl::StrCat("'return_token_ids' is for prompts of at most ", kMaxReturnedPrompt,
+                                      " tokens; yours has ", ids.size(), ". /tokenize returns them all"));
   }
   generate->mutable_prompt()->Assign(ids.begin(), ids.end());
   return CheckLength(*request, ids.size(), max_context);
@@ -119,9 +139,11 @@ std::optional<ApiError> Completions::Prepare(Call* call, WorkPool::Task* task) c
   if (model == nullptr) return ModelNotFound(request->model);
   if (auto error = CheckKeyLimits(call->limits, *request)) return error;
   if (auto error = CheckModelLimits(*model, *router_, *request)) return error;
+  if (auto error = SpellBadWords(*model->tokenizer, request->bad_words, &request->sampling)) return error;
   if (auto error = Tokenize(*model, request, generate)) return error;
   *generate->mutable_sampling() = request->sampling;
   FillSampling(model->defaults, generate->mutable_sampling());
+  if (auto error = CheckMinTokens(generate->sampling())) return error;
   std::optional<v1::TextConstraint> constraint = request->constraint;
   if (auto error = ConstrainToCall(request->tools, model->tool_dialect, &constraint)) return error;
   if (constraint) *generate->mutable_constraint() = *std::move(constraint);
@@ -219,7 +241,11 @@ void Completions::Send(const std::shared_ptr<Call>& call) {
                       .created = absl::ToUnixSeconds(absl::Now()),
                       .model = request.model,
                       .include_usage = request.include_usage,
-                      .may_call = request.tools.choice != Tools::Choice::kNone};
+                      .may_call = request.tools.choice != Tools::Choice::kNone,
+                      .return_token_ids = request.return_token_ids};
+  if (request.return_token_ids) {
+    options.identity.prompt_ids.assign(generate.prompt().begin(), generate.prompt().end());
+  }
   options.choices = static_cast<int>(generate.sampling().choices());
   options.tokenizer = models_->Find(request.model)->tokenizer.get();
   if (options.identity.may_call) {

@@ -3,19 +3,19 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "server/gateway/openai/token_ids.h"
 
 namespace aludel {
 
 std::optional<ApiError> CheckModelLimits(const ServedModel& model, const Router& router,
                                          const CompletionRequest& request) {
   const v1::SamplingParams& sampling = request.sampling;
-  const int vocab_size = model.tokenizer->vocab_size();
   for (const v1::LogitBias& bias : sampling.logit_bias()) {
-    if (bias.token() < vocab_size) continue;
-    return InvalidParameter(
-        "logit_bias", absl::StrCat("'logit_bias' holds token id ", bias.token(), "; model '", model.name,
-                                   "' knows 0 to ", vocab_size - 1));
+    const int32_t token = bias.token();
+    if (auto error = CheckTokenIds(model, "logit_bias", {&token, 1})) return error;
   }
+  if (auto error = CheckTokenIds(model, "stop_token_ids", sampling.stop_token_ids())) return error;
+  if (auto error = CheckTokenIds(model, "allowed_token_ids", sampling.allowed_token_ids())) return error;
   const uint32_t max_choices = router.State(model.name).max_choices;
   if (max_choices > 0 && sampling.choices() > max_choices) {
     return Unprocessable("n", absl::StrCat("'n' is ", sampling.choices(), "; no server of model '",

@@ -8,6 +8,7 @@
 #include "server/gateway/openai/chat_context.h"
 #include "server/gateway/openai/completion_request.h"
 #include "server/gateway/openai/json_fields.h"
+#include "server/gateway/openai/token_ids.h"
 
 namespace aludel {
 namespace {
@@ -72,6 +73,12 @@ std::optional<ApiError> Detokenize(const ServedModels& models, absl::string_view
   return std::nullopt;
 }
 
+// Stands behind the last message where it is to go on: what a template writes behind it is cut off. No joint, as it is
+// ASCII, and no white space, which templates strip.
+constexpr absl::string_view kOpenEnd =
+    "\x01"
+    "open end\x01";
+
 }  // namespace
 
 std::optional<ApiError> RenderChat(const ServedModel& model, const CompletionRequest& request,
@@ -88,9 +95,21 @@ std::optional<ApiError> RenderChat(const ServedModel& model, const CompletionReq
   if (model.special_tokens_as_text) {
     if (auto error = BreakSpecialTokens(*model.tokenizer, &context, joint)) return error;
   }
+  if (request.continue_final_message) {
+    absl::StrAppend(&context["messages"].back()["content"].get_ref<std::string&>(), kOpenEnd);
+  }
   auto rendered = model.chat_template->Render(context);
   if (!rendered.ok()) return FromStatus("messages", rendered.status());
   *text = *std::move(rendered);
+  if (!request.continue_final_message) return std::nullopt;
+  const size_t end = text->rfind(kOpenEnd.data(), std::string::npos, kOpenEnd.size());
+  if (end == std::string::npos) {
+    return InvalidParameter(
+        "continue_final_message",
+        "'continue_final_message' is not possible: the model's chat template does not write the last "
+        "message as it is");
+  }
+  text->resize(end);
   return std::nullopt;
 }
 
@@ -108,18 +127,6 @@ std::optional<ApiError> TokenizeText(const ServedModel& model, absl::string_view
   auto encoded = model.tokenizer->Encode(text, add_special_tokens, joint);
   if (!encoded.ok()) return FromStatus(param, encoded.status());
   *ids = *std::move(encoded);
-  return std::nullopt;
-}
-
-std::optional<ApiError> CheckTokenIds(const ServedModel& model, absl::string_view param,
-                                      const std::vector<int32_t>& ids) {
-  const int vocab_size = model.tokenizer->vocab_size();
-  for (int32_t id : ids) {
-    if (id < 0 || id >= vocab_size) {
-      return InvalidParameter(param, absl::StrCat("'", param, "' holds token id ", id, "; model '",
-                                                  model.name, "' knows 0 to ", vocab_size - 1));
-    }
-  }
   return std::nullopt;
 }
 

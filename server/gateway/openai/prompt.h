@@ -28,9 +28,6 @@ std::optional<ApiError> CheckTextLength(const ServedModel& model, absl::string_v
 std::optional<ApiError> TokenizeText(const ServedModel& model, absl::string_view param,
                                      absl::string_view text, bool add_special_tokens, absl::string_view joint,
                                      std::vector<int32_t>* ids);
-// Ids that a client made itself must be in the vocabulary.
-std::optional<ApiError> CheckTokenIds(const ServedModel& model, absl::string_view param,
-                                      const std::vector<int32_t>& ids);
 // 400 with the numbers where no token could be generated behind the prompt, or not as many as the client
 // asked for. `max_context` 0: not known yet.
 std::optional<ApiError> CheckLength(const CompletionRequest& request, size_t prompt_tokens,

@@ -3,20 +3,26 @@
 #include <algorithm>
 #include <limits>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "server/gateway/openai/token_ids.h"
 
 namespace aludel {
 namespace {
 
 using nlohmann::ordered_json;
 
-constexpr size_t kMaxStopStrings = 4;  // OpenAI's; the decode server takes 16
+constexpr size_t kMaxStopStrings = 16;
 constexpr size_t kMaxStopBytes = 1024;
 constexpr size_t kMaxBiases = 1024;
 constexpr int64_t kMaxTopLogprobs = 20;
 constexpr int64_t kMaxPlainLogprobs = 5;
 constexpr int64_t kMaxChoices = 128;
+constexpr size_t kMaxStopIds = 128;
+constexpr size_t kMaxBadWords = 128;
+constexpr size_t kMaxBadWordBytes = 60;  // the decode server takes 64 tokens
+constexpr size_t kMaxAllowedIds = 65536;
 
 // By pointer: copying what a client nested a million deep would use up the stack.
 void ParseStop(JsonFields& fields, v1::SamplingParams* sampling) {
@@ -62,6 +68,31 @@ void ParseLogitBias(JsonFields& fields, v1::SamplingParams* sampling) {
   }
 }
 
+using TokenIds = google::protobuf::RepeatedField<int32_t>;
+
+void ParseIds(JsonFields& fields, const char* name, size_t most, TokenIds* ids) {
+  const ordered_json* value = fields.Find(name);
+  if (value == nullptr) return;
+  std::vector<int32_t> read;
+  if (value->is_array() && value->size() > most) {
+    return fields.Fail(name, absl::StrCat("holds ", value->size(), " tokens, want at most ", most));
+  }
+  if (auto error = ParseTokenIds(*value, name, &read)) return fields.Fail(*std::move(error));
+  ids->Assign(read.begin(), read.end());
+}
+
+// vLLM's
+void ParseEnds(JsonFields& fields, v1::SamplingParams* sampling) {
+  sampling->set_min_tokens(static_cast<uint32_t>(
+      fields.Integer("min_tokens", 0, std::numeric_limits<int32_t>::max()).value_or(0)));
+  sampling->set_include_stop(fields.Bool("include_stop_str_in_output").value_or(false));
+  ParseIds(fields, "stop_token_ids", kMaxStopIds, sampling->mutable_stop_token_ids());
+  ParseIds(fields, "allowed_token_ids", kMaxAllowedIds, sampling->mutable_allowed_token_ids());
+  if (fields.Find("allowed_token_ids") != nullptr && sampling->allowed_token_ids().empty()) {
+    fields.Fail("allowed_token_ids", "must hold one token at least");
+  }
+}
+
 }  // namespace
 
 void ParseSampling(JsonFields& fields, v1::SamplingParams* sampling) {
@@ -86,7 +117,40 @@ void ParseSampling(JsonFields& fields, v1::SamplingParams* sampling) {
   sampling->set_ignore_eos(fields.Bool("ignore_eos").value_or(false));
   sampling->set_choices(static_cast<uint32_t>(fields.Integer("n", 1, kMaxChoices).value_or(1)));
   ParseStop(fields, sampling);
+  ParseEnds(fields, sampling);
   ParseLogitBias(fields, sampling);
+}
+
+void ParseBadWords(JsonFields& fields, std::vector<std::string>* words) {
+  const ordered_json* list = fields.Find("bad_words");
+  if (list == nullptr) return;
+  if (!list->is_array() || list->size() > kMaxBadWords) {
+    return fields.Fail("bad_words", absl::StrCat("must be a list of at most ", kMaxBadWords, " strings"));
+  }
+  for (const ordered_json& word : *list) {
+    const auto* text = word.get_ptr<const std::string*>();
+    if (text == nullptr || text->size() > kMaxBadWordBytes || absl::StripAsciiWhitespace(*text).empty()) {
+      return fields.Fail(
+          "bad_words", absl::StrCat("holds something else than a word of 1 to ", kMaxBadWordBytes, " bytes"));
+    }
+    words->push_back(*text);
+  }
+}
+
+std::optional<ApiError> SpellBadWords(const Tokenizer& tokenizer, const std::vector<std::string>& words,
+                                      v1::SamplingParams* sampling) {
+  for (const std::string& word : words) {
+    const absl::string_view bare = absl::StripLeadingAsciiWhitespace(word);
+    std::vector<int32_t> alone;
+    for (const absl::string_view before : {"", " "}) {
+      auto ids = tokenizer.Encode(absl::StrCat(before, bare), /*add_special_tokens=*/false);
+      if (!ids.ok()) return FromStatus("bad_words", ids.status());
+      if (ids->empty() || *ids == alone) continue;
+      sampling->add_bad_words()->mutable_ids()->Assign(ids->begin(), ids->end());
+      alone = *std::move(ids);
+    }
+  }
+  return std::nullopt;
 }
 
 void FillSampling(const GenerationConfig& defaults, v1::SamplingParams* sampling) {
@@ -99,6 +163,13 @@ void FillSampling(const GenerationConfig& defaults, v1::SamplingParams* sampling
     sampling->set_repetition_penalty(*defaults.repetition_penalty);
   }
   if (sampling->max_tokens() == 0) sampling->set_max_tokens(defaults.max_new_tokens.value_or(0));
+}
+
+std::optional<ApiError> CheckMinTokens(const v1::SamplingParams& sampling) {
+  if (sampling.max_tokens() == 0 || sampling.min_tokens() <= sampling.max_tokens()) return std::nullopt;
+  return InvalidParameter("min_tokens",
+                          absl::StrCat("'min_tokens' is ", sampling.min_tokens(), ", which is more than the ",
+                                       sampling.max_tokens(), " tokens that the answer may have"));
 }
 
 void ParseChatLogprobs(JsonFields& fields, v1::SamplingParams* sampling) {

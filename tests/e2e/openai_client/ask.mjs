@@ -29,8 +29,10 @@ export async function collect(stream) {
   return chunks;
 }
 
-// An endpoint's answer, however it came: { choices: [{ text, calls, finish_reason, logprobs }], usage, aludel }.
-// `text` is null where a chat message has no content; ids of calls, which are random, are left out.
+// An endpoint's answer, however it came:
+// { choices: [{ text, calls, finish_reason, stop_reason, logprobs, tokens }], prompt, usage, aludel }.
+// `text` is null where a chat message has no content; ids of calls, which are random, are left out. `prompt` and
+// `tokens` are token ids where they were asked for.
 class Endpoint {
   constructor(name, resource) {
     Object.assign(this, { name, resource });
@@ -42,30 +44,36 @@ class Endpoint {
     return this.#ofChunks(await collect(await this.resource().create(stream, options)));
   }
 
-  #ofBody({ choices, usage, aludel }) {
-    const read = ({ message, text, logprobs, finish_reason }) => ({
+  #ofBody({ choices, usage, aludel, prompt_token_ids: prompt }) {
+    const read = ({ message, text, logprobs, finish_reason, stop_reason, token_ids }) => ({
       text: message ? message.content : text,
       calls: (message?.tool_calls ?? []).map(({ type, function: call }) => ({ type, ...call })),
       logprobs: logprobs?.content ?? logprobs,
       finish_reason,
+      stop_reason,
+      tokens: token_ids ?? [],
     });
-    return { choices: choices.map(read), usage, aludel };
+    return { choices: choices.map(read), prompt: prompt ?? choices[0].prompt_token_ids, usage, aludel };
   }
 
   #ofChunks(chunks) {
     const choices = [];
-    for (const { index, delta, text, logprobs, finish_reason } of chunks.flatMap((chunk) => chunk.choices)) {
-      const choice = (choices[index] ??= { text: null, calls: [], logprobs: null, finish_reason: null });
+    for (const { index, delta, text, logprobs, ...rest } of chunks.flatMap((chunk) => chunk.choices)) {
+      const choice = (choices[index] ??= {
+        text: null, calls: [], logprobs: null, finish_reason: null, stop_reason: undefined, tokens: [] });
       assert.equal(choice.finish_reason, null, 'a chunk behind the end of its choice');
       const more = delta ? delta.content : text;
       if (typeof more === 'string') choice.text = (choice.text ?? '') + more;
       for (const { type, function: call } of delta?.tool_calls ?? []) choice.calls.push({ type, ...call });
       choice.logprobs = joined(choice.logprobs, logprobs?.content ?? logprobs);
-      choice.finish_reason = finish_reason;
+      choice.finish_reason = rest.finish_reason;
+      choice.stop_reason = rest.stop_reason;
+      choice.tokens.push(...(rest.token_ids ?? []));
     }
     const last = chunks.at(-1);
     assert.deepEqual(last.choices, []);
-    return { choices, usage: last.usage, aludel: chunks.at(-2).aludel };
+    const prompt = chunks[0].prompt_token_ids ?? chunks[0].choices[0].prompt_token_ids;
+    return { choices, prompt, usage: last.usage, aludel: chunks.at(-2).aludel };
   }
 }
 

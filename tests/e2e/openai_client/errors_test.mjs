@@ -43,7 +43,14 @@ testErrors(chat, greedy, OpenAI.BadRequestError, 400, [
   [{ top_p: -1 }, 'top_p'],
   [{ n: 0 }, 'n'],
   [{ n: 129 }, 'n'],
-  [{ stop: ['a', 'b', 'c', 'd', 'e'] }, 'stop'],
+  [{ stop: Array(17).fill('a') }, 'stop'],
+  [{ min_tokens: 25 }, 'min_tokens'],
+  [{ stop_token_ids: [999999] }, 'stop_token_ids'],
+  [{ allowed_token_ids: ['a'] }, 'allowed_token_ids'],
+  [{ bad_words: [' '] }, 'bad_words'],
+  [{ bad_words: 'a' }, 'bad_words'],
+  [{ continue_final_message: true, add_generation_prompt: true }, 'continue_final_message'],
+  [{ truncate_prompt_tokens: -2 }, 'truncate_prompt_tokens'],
   [{ seed: 'a' }, 'seed', 'invalid_type'],
   [{ logprobs: 'yes' }, 'logprobs', 'invalid_type'],
   [{ top_logprobs: 3 }, 'top_logprobs'],
@@ -69,10 +76,11 @@ testErrors(chat, greedy, OpenAI.BadRequestError, 400, [
   [{ aludel: { freshness: 1 } }, 'aludel.freshness'],
   ...[
     { functions: [{ name: 'f' }] }, { modalities: ['audio'] }, { audio: { voice: 'alloy', format: 'wav' } },
-    { prediction: { type: 'content', content: 'a' } }, { reasoning_effort: 'high' }, { stop_token_ids: [5] },
-    { min_tokens: 5 }, { bad_words: ['a'] }, { guided_json: { type: 'object' } }, { guided_regex: 'a+' },
+    { prediction: { type: 'content', content: 'a' } }, { reasoning_effort: 'high' },
+    { guided_json: { type: 'object' } }, { guided_regex: 'a+' },
     { guided_choice: ['a'] }, { guided_grammar: 'root ::= "a"' }, { structured_outputs: { regex: 'a' } },
-    { continue_final_message: true }, { echo: true }, { length_penalty: 0.5 }, { use_beam_search: true },
+    { echo: true }, { regex: 'a+' }, { grammar: 'root ::= "a"' }, { lora_path: 'a' }, { n_predict: 5 }, { mirostat: 2 },
+    { typical_p: 0.5 }, { dry_multiplier: 0.8 }, { xtc_probability: 0.5 }, { samplers: ['top_k'] }, { length_penalty: 0.5 }, { use_beam_search: true },
     { best_of: 2 },
   ].map((fields) => [fields, Object.keys(fields)[0], 'unsupported_parameter']),
 ]);
@@ -87,7 +95,7 @@ testErrors(plain, greedyPlain, OpenAI.BadRequestError, 400, [
   [{ aludel: { format: 'zip' } }, 'aludel.format'],
   ...[
     { echo: true }, { best_of: 3 }, { suffix: 'a' }, { max_completion_tokens: 5 }, { guided_regex: 'a+' },
-    { min_tokens: 5 },
+    { n_predict: 5 },
   ].map((fields) => [fields, Object.keys(fields)[0], 'unsupported_parameter']),
 ]);
 

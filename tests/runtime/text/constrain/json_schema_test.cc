@@ -205,6 +205,17 @@ TEST(JsonSchema, NamesWhatItDoesNotSupport) {
   }
 }
 
+TEST(JsonSchema, TakesUnsupportedKeywordsThatRefuseNothing) {
+  for (const char* keyword :
+       {R"("propertyNames": {"type": "string"})", R"("propertyNames": true)", R"("propertyNames": {})",
+        R"("minProperties": 0)", R"("dependentRequired": {})", R"("dependentRequired": {"a": []})",
+        R"("patternProperties": {})", R"("unevaluatedProperties": true)", R"("not": false)"}) {
+    const std::string schema =
+        absl::StrCat(R"({"type": "object", "additionalProperties": {"type": "null"}, )", keyword, "}");
+    Expect(schema, {"{}", R"({"a": null})"}, {R"({"a": 1})"});
+  }
+}
+
 TEST(JsonSchema, SaysWhatIsTooLargeApartFromWhatIsWrong) {
   const std::string names = absl::StrCat(R"({"enum": [")", std::string(kMaxSchemaBytes, 'a'), R"("]})");
   const std::pair<TextConstraint, const char*> cases[] = {
