@@ -174,7 +174,7 @@ absl::StatusOr<SequenceId> Engine::Impl::Admit(std::unique_ptr<Sequence> sequenc
 }
 
 void Engine::Impl::Loop() {
-  pthread_setname_np(pthread_self(), "aludel-engine");  // for those who look at a hanging process
+  pthread_setname_np(pthread_self(), "aludel-engine");  // shown by debuggers and top
   bool busy = false;
   while (true) {
     std::vector<std::function<void()>> commands;

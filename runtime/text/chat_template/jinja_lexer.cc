@@ -49,6 +49,71 @@ absl::string_view StripRight(absl::string_view text) {
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsNameStart(char c) { return std::isalpha(static_cast<unsigned char>(c)) || c == '_'; }
 
+// Behind the decimal integer or float at `begin`, which may have underscores between its digits.
+size_t NumberEnd(absl::string_view in, size_t begin, bool* is_float) {
+  const auto digits = [&](size_t from) {
+    while (from < in.size() && (IsDigit(in[from]) || (in[from] == '_' && from > begin))) ++from;
+    return from;
+  };
+  size_t end = digits(begin);
+  if (end + 1 < in.size() && in[end] == '.' && IsDigit(in[end + 1])) {
+    *is_float = true;
+    end = digits(end + 1);
+  }
+  if (end < in.size() && (in[end] == 'e' || in[end] == 'E')) {
+    size_t exponent = end + 1;
+    if (exponent < in.size() && (in[exponent] == '+' || in[exponent] == '-')) ++exponent;
+    if (exponent < in.size() && IsDigit(in[exponent])) {
+      *is_float = true;
+      end = digits(exponent);
+    }
+  }
+  return end;
+}
+
+// One escape of a Python string literal at in[*at], which moves behind it; an unknown one stays as it is.
+absl::Status UnescapeInto(absl::string_view in, int line, size_t* at, std::string* text) {
+  const char letter = *at + 1 < in.size() ? in[*at + 1] : '\0';
+  static constexpr absl::string_view kLetters = "\\'\"abfnrtv";
+  static constexpr absl::string_view kMeanings = "\\'\"\a\b\f\n\r\t\v";
+  if (const size_t found = kLetters.find(letter); letter != '\0' && found != absl::string_view::npos) {
+    *text += kMeanings[found];
+    *at += 2;
+    return absl::OkStatus();
+  }
+  if (letter == '\n') {
+    *at += 2;
+    return absl::OkStatus();
+  }
+  if (letter >= '0' && letter <= '7') {
+    uint32_t value = 0;
+    size_t i = *at + 1;
+    for (; i < *at + 4 && i < in.size() && in[i] >= '0' && in[i] <= '7'; ++i)
+      value = value * 8 + (in[i] - '0');
+    AppendUtf8(value, text);
+    *at = i;
+    return absl::OkStatus();
+  }
+  const size_t digits = letter == 'x' ? 2 : letter == 'u' ? 4 : letter == 'U' ? 8 : 0;
+  if (digits == 0) {
+    *text += '\\';
+    ++*at;
+    return absl::OkStatus();
+  }
+  const absl::string_view hex = in.substr(*at + 2, digits);
+  uint32_t value = 0;
+  const bool is_hex = hex.size() == digits && std::all_of(hex.begin(), hex.end(), [](char c) {
+                        return std::isxdigit(static_cast<unsigned char>(c)) != 0;
+                      });
+  if (!is_hex || !absl::SimpleHexAtoi(hex, &value) || value > 0x10ffff ||
+      (value >= 0xd800 && value < 0xe000)) {
+    return JinjaError(line, absl::StrCat("string escape \\", in.substr(*at + 1, 1), hex, " is no character"));
+  }
+  AppendUtf8(value, text);
+  *at += 2 + digits;
+  return absl::OkStatus();
+}
+
 class Lexer {
  public:
   explicit Lexer(absl::string_view source) : source_(NormalizeNewlines(source)), in_(source_) {}
@@ -182,7 +247,7 @@ class Lexer {
       }
       if (tokens_.size() > kMaxTokens) return JinjaError(line_, "the template is longer than is read");
       if (IsDigit(c)) {
-        ALUDEL_RETURN_IF_ERROR(Number());
+        Number();
       } else if (IsNameStart(c)) {
         size_t stop = at_;
         while (stop < in_.size() && (IsNameStart(in_[stop]) || IsDigit(in_[stop]))) ++stop;
@@ -219,31 +284,13 @@ class Lexer {
     return absl::OkStatus();
   }
 
-  // Decimal integers and floats, with underscores between digits.
-  absl::Status Number() {
-    const auto digits = [&](size_t from) {
-      while (from < in_.size() && (IsDigit(in_[from]) || (in_[from] == '_' && from > at_))) ++from;
-      return from;
-    };
-    size_t end = digits(at_);
+  void Number() {
     bool is_float = false;
-    if (end + 1 < in_.size() && in_[end] == '.' && IsDigit(in_[end + 1])) {
-      is_float = true;
-      end = digits(end + 1);
-    }
-    if (end < in_.size() && (in_[end] == 'e' || in_[end] == 'E')) {
-      size_t exponent = end + 1;
-      if (exponent < in_.size() && (in_[exponent] == '+' || in_[exponent] == '-')) ++exponent;
-      if (exponent < in_.size() && IsDigit(in_[exponent])) {
-        is_float = true;
-        end = digits(exponent);
-      }
-    }
+    const size_t end = NumberEnd(in_, at_, &is_float);
     std::string text(in_.substr(at_, end - at_));
     text.erase(std::remove(text.begin(), text.end(), '_'), text.end());
     Emit(is_float ? Kind::kFloat : Kind::kInteger, text);
     Advance(end);
-    return absl::OkStatus();
   }
 
   absl::Status QuotedString() {
@@ -255,55 +302,11 @@ class Lexer {
         text += in_[i++];
         continue;
       }
-      ALUDEL_RETURN_IF_ERROR(UnescapeInto(&i, &text));
+      ALUDEL_RETURN_IF_ERROR(UnescapeInto(in_, line_, &i, &text));
     }
     if (i >= in_.size()) return JinjaError(line_, "a string has no end");
     Emit(Kind::kString, text);
     Advance(i + 1);
-    return absl::OkStatus();
-  }
-
-  // One escape of a Python string literal; an unknown one stays as it is.
-  absl::Status UnescapeInto(size_t* at, std::string* text) {
-    const char letter = *at + 1 < in_.size() ? in_[*at + 1] : '\0';
-    static constexpr absl::string_view kLetters = "\\'\"abfnrtv";
-    static constexpr absl::string_view kMeanings = "\\'\"\a\b\f\n\r\t\v";
-    if (const size_t found = kLetters.find(letter); letter != '\0' && found != absl::string_view::npos) {
-      *text += kMeanings[found];
-      *at += 2;
-      return absl::OkStatus();
-    }
-    if (letter == '\n') {
-      *at += 2;
-      return absl::OkStatus();
-    }
-    if (letter >= '0' && letter <= '7') {
-      uint32_t value = 0;
-      size_t i = *at + 1;
-      for (; i < *at + 4 && i < in_.size() && in_[i] >= '0' && in_[i] <= '7'; ++i)
-        value = value * 8 + (in_[i] - '0');
-      AppendUtf8(value, text);
-      *at = i;
-      return absl::OkStatus();
-    }
-    const size_t digits = letter == 'x' ? 2 : letter == 'u' ? 4 : letter == 'U' ? 8 : 0;
-    if (digits == 0) {
-      *text += '\\';
-      ++*at;
-      return absl::OkStatus();
-    }
-    const absl::string_view hex = in_.substr(*at + 2, digits);
-    uint32_t value = 0;
-    const bool is_hex = hex.size() == digits && std::all_of(hex.begin(), hex.end(), [](char c) {
-                          return std::isxdigit(static_cast<unsigned char>(c)) != 0;
-                        });
-    if (!is_hex || !absl::SimpleHexAtoi(hex, &value) || value > 0x10ffff ||
-        (value >= 0xd800 && value < 0xe000)) {
-      return JinjaError(line_,
-                        absl::StrCat("string escape \\", in_.substr(*at + 1, 1), hex, " is no character"));
-    }
-    AppendUtf8(value, text);
-    *at += 2 + digits;
     return absl::OkStatus();
   }
 
