@@ -15,8 +15,8 @@ struct ServedModelOptions {
   std::string name;
   std::string directory;
   std::vector<std::string> decode_targets;
-  bool generation_defaults = true;
-  bool special_tokens_as_text = true;  // in what chat requests say
+  bool generation_defaults = false;
+  bool special_tokens_as_text = false;  // in what chat requests say
 };
 
 // Both empty: plain HTTP.

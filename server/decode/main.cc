@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "absl/time/time.h"
+#include "aludel/v1/config.pb.h"
 #include "runtime/codec/open_codec.h"
 #include "runtime/status_macros.h"
 #include "server/config/decode_options.h"
@@ -38,7 +39,8 @@ Where none can, it prefills by itself.
   aludel-decode --config configs/decode-chat.textproto
   aludel-decode --config my.textproto --check-config
 
-A minimal configuration names a model; every setting with its default is in proto/aludel/v1/config.proto:
+A minimal configuration names a model; every setting is listed by --settings, and explained in
+proto/aludel/v1/config.proto:
 
   listen: "127.0.0.1:7200"        # gRPC
   admin_listen: "127.0.0.1:7201"  # HTTP /metrics /health /ready
@@ -170,6 +172,6 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
 }  // namespace aludel
 
 int main(int argc, char** argv) {
-  return aludel::RunServer(argc, argv, "aludel-decode", aludel::kUsage, aludel::LoadDecodeOptions,
-                           aludel::Serve);
+  return aludel::RunServer(argc, argv, "aludel-decode", aludel::kUsage,
+                           aludel::v1::DecodeConfig::descriptor(), aludel::LoadDecodeOptions, aludel::Serve);
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "aludel/v1/config.pb.h"
 #include "runtime/status_macros.h"
 #include "server/config/gateway_options.h"
 #include "server/config/run_server.h"
@@ -35,7 +36,8 @@ constexpr char kUsage[] =
   aludel-gateway --config configs/gateway.textproto
   aludel-gateway --config my.textproto --check-config
 
-A minimal configuration names a model; every setting with its default is in proto/aludel/v1/config.proto:
+A minimal configuration names a model; every setting is listed by --settings, and explained in
+proto/aludel/v1/config.proto:
 
   listen: "127.0.0.1:8080"  # HTTP /v1 /metrics /health /ready
   models { name: "chat" directory: "deploy/demo/chat" decode_targets: "127.0.0.1:7200" }
@@ -192,6 +194,7 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
 }  // namespace aludel
 
 int main(int argc, char** argv) {
-  return aludel::RunServer(argc, argv, "aludel-gateway", aludel::kUsage, aludel::LoadGatewayOptions,
+  return aludel::RunServer(argc, argv, "aludel-gateway", aludel::kUsage,
+                           aludel::v1::GatewayConfig::descriptor(), aludel::LoadGatewayOptions,
                            aludel::Serve);
 }

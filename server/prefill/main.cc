@@ -1,6 +1,7 @@
 #include <atomic>
 #include <memory>
 
+#include "aludel/v1/config.pb.h"
 #include "runtime/codec/open_codec.h"
 #include "runtime/status_macros.h"
 #include "server/config/prefill_options.h"
@@ -36,7 +37,8 @@ constexpr char kUsage[] =
   aludel-prefill --config configs/prefill.textproto
   aludel-prefill --config my.textproto --check-config
 
-A minimal configuration names a model; every setting with its default is in proto/aludel/v1/config.proto:
+A minimal configuration names a model; every setting is listed by --settings, and explained in
+proto/aludel/v1/config.proto:
 
   listen: "127.0.0.1:7100"        # gRPC
   admin_listen: "127.0.0.1:7101"  # HTTP /metrics /health /ready
@@ -134,6 +136,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
 }  // namespace aludel
 
 int main(int argc, char** argv) {
-  return aludel::RunServer(argc, argv, "aludel-prefill", aludel::kUsage, aludel::LoadPrefillOptions,
+  return aludel::RunServer(argc, argv, "aludel-prefill", aludel::kUsage,
+                           aludel::v1::PrefillConfig::descriptor(), aludel::LoadPrefillOptions,
                            aludel::Serve);
 }

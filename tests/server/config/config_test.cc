@@ -241,9 +241,9 @@ TEST_F(Config, TestKeysOutOfRangeAreRefusedWithTheirPlace) {
        {std::pair("bytes_per_second: -1", "bytes_per_second: found -1, want 0 or more"),
         std::pair("bytes_per_second: nan", "bytes_per_second: found nan, want 0 or more"),
         std::pair("delay_ms: 60001", "delay_ms: found 60001, want 0 to 60000"),
-        std::pair("drop_rate: 0.4", "drop_rate: found 0.4, want 0 to 1/3"),
-        std::pair("corrupt_rate: -0.1", "corrupt_rate: found -0.1, want 0 to 1/3"),
-        std::pair("duplicate_rate: 1", "duplicate_rate: found 1, want 0 to 1/3")}) {
+        std::pair("drop_rate: 0.4", "drop_rate: found 0.4, want 0 to 0.333"),
+        std::pair("corrupt_rate: -0.1", "corrupt_rate: found -0.1, want 0 to 0.333"),
+        std::pair("duplicate_rate: 1", "duplicate_rate: found 1, want 0 to 0.333")}) {
     EXPECT_THAT(
         PrefillError(absl::StrCat("engine { directory: 'm' }\ntransport { testing { ", setting, " } }")),
         HasSubstr(absl::StrCat("config_test.textproto:2: transport.testing.", want)));
