@@ -320,7 +320,7 @@ void GenerateSession::SendStarted(const SequenceTimes& times, int64_t cached_tok
     spdlog::warn("request={} was prefilled here: {}", request_id_, fallback_reason.ToString());
   }
   CountHandoff(started.handoff);
-  context_.metrics->ObserveFirstToken(started.labels, started.stages);
+  context_.metrics->requests.ObserveFirstToken(started.labels, started.stages);
   Learn(started, times, cached_tokens);
 
   v1::GenerateEvent event;
@@ -339,7 +339,8 @@ void GenerateSession::SendStarted(const SequenceTimes& times, int64_t cached_tok
 }
 
 void GenerateSession::CountHandoff(const std::optional<RequestTimeline::HandoffOutcome>& handoff) {
-  if (handoff) context_.metrics->CountHandoff("received", StatusName(handoff->code), handoff->seconds);
+  if (handoff)
+    context_.metrics->handoffs.CountHandoff("received", StatusName(handoff->code), handoff->seconds);
 }
 
 void GenerateSession::Learn(const RequestTimeline::Started& started, const SequenceTimes& times,
@@ -399,7 +400,8 @@ void GenerateSession::OnToken(const TokenEvent& event) {
     absl::MutexLock lock(&mutex_);
     since_last = timeline_.Token(event.choice, event.first, now);
   }
-  if (since_last) context_.metrics->ObserveInterToken(context_.options->served_model_name, *since_last);
+  if (since_last)
+    context_.metrics->requests.ObserveInterToken(context_.options->served_model_name, *since_last);
   v1::GenerateEvent out;
   out.mutable_token()->set_id(event.id);
   out.mutable_token()->set_text(event.text);
@@ -452,8 +454,8 @@ void GenerateSession::End(const absl::Status& status) {
   }
   EndLocalWait();
   EndTrial();
-  context_.metrics->ObserveRequest(ended.labels, StatusName(ended.code), ended.seconds, ended.prompt_tokens,
-                                   ended.completion_tokens);
+  context_.metrics->requests.ObserveRequest(ended.labels, StatusName(ended.code), ended.seconds,
+                                            ended.prompt_tokens, ended.completion_tokens);
   CountHandoff(ended.handoff);  // of a request that ends before its first token
   spdlog::log(status.ok() ? spdlog::level::debug : spdlog::level::info,
               "request={} ended: {} (plan {} {}, {} + {} tokens, {:.3f} s)", request_id_, status.ToString(),

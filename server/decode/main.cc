@@ -11,7 +11,9 @@
 #include "server/decode/handoff/kv_receiver.h"
 #include "server/decode/plan/prefill_pool.h"
 #include "server/handoff/frame_arena.h"
+#include "server/handoff/handoff_metrics.h"
 #include "server/handoff/random.h"
+#include "server/host/engine_metrics.h"
 #include "server/host/loading.h"
 #include "server/host/model_host.h"
 #include "server/observe/admin.h"
@@ -109,13 +111,14 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                      {"the transport's progress thread", [&] { return transport->ProgressSilence(); }}},
                     options.watchdog_timeout, &timer);
 
+  const EngineMetrics engine_metrics(&metrics);
+  const DataPlaneMetrics data_plane_metrics(&metrics);
+  const DecodeMetrics session_metrics(&metrics);
   metrics.OnRender([&] {
-    metrics.SetEngine(options.served_model_name, model->Stats());
-    metrics.SetTransport(transport->stats());
-    metrics.SetArena(arena->bytes_total(), arena->bytes_reserved());
-    metrics.SetTicketsOpen(receiver.open_tickets());
+    engine_metrics.Set(options.served_model_name, model->Stats());
+    data_plane_metrics.Set(transport->stats(), *arena, receiver.open_tickets());
     for (const std::string& target : options.prefill_targets) {
-      metrics.SetLinkRate(target, costs.LinkRate(target));
+      session_metrics.SetLinkRate(target, costs.LinkRate(target));
     }
   });
   const auto health = [&watchdog] { return watchdog.status(); };
@@ -137,7 +140,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                                  .constraints = &constraints,
                                  .costs = &costs,
                                  .timer = &timer,
-                                 .metrics = &metrics,
+                                 .metrics = &session_metrics,
                                  .traces = &traces,
                                  .shadow = &shadow,
                                  .sessions_open = &sessions_open,

@@ -85,6 +85,7 @@ class Gateway {
   const ServedModels* const models_;
   Router* const router_;
   Metrics* const metrics_;
+  const CounterFamily refusals_;  // before any work, by the error's code
   RequestJournal journal_;
   WorkPool heavy_;  // large bodies
   Completions completions_;

@@ -22,6 +22,7 @@
 #include "server/observe/admin.h"
 #include "server/observe/metrics.h"
 #include "server/observe/otlp_exporter.h"
+#include "server/observe/request_metrics.h"
 #include "server/process/exit_limit.h"
 #include "server/process/reloader.h"
 #include "server/process/stop_signal.h"
@@ -143,7 +144,8 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
     watched.push_back({{options.access.keys_file}, [&] { return LoadKeys(options.access, &access); }});
   }
   Metrics metrics;
-  for (const auto& model : models.all()) metrics.ExpectUnanswered(model->name);
+  const RequestMetrics requests(&metrics);
+  for (const auto& model : models.all()) requests.ExpectUnanswered(model->name);
   OtlpExporter traces({.endpoint = options.tracing.otlp_endpoint,
                        .service = "aludel-gateway",
                        .max_queue = static_cast<size_t>(options.tracing.max_queue)},
@@ -160,10 +162,11 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
                    .trace_share = options.tracing.sample_share},
                   &access, &models, &router, &metrics, &traces);
   ALUDEL_ASSIGN_OR_RETURN(const std::unique_ptr<HttpServer> server, gateway.Listen(http_options));
+  const GaugeFamily connections = metrics.Gauge("aludel_http_connections", "Open client connections.");
   metrics.OnRender([&] {
-    metrics.SetHttpConnections(server->open_connections());
+    connections.Set({}, static_cast<double>(server->open_connections()));
     for (const auto& model : models.all())
-      metrics.SetRequests(model->name, router.Outstanding(model->name), 0);
+      requests.SetRequests(model->name, router.Outstanding(model->name), 0);
   });
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_listen.empty()) {

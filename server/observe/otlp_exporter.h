@@ -60,7 +60,7 @@ class OtlpExporter {
   void Loop();
 
   const Options options_;
-  Metrics* const metrics_;
+  const CounterFamily spans_;  // by what became of them
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Span> queue_ ABSL_GUARDED_BY(mutex_);

@@ -7,7 +7,9 @@
 #include "server/config/prefill_options.h"
 #include "server/config/run_server.h"
 #include "server/handoff/frame_arena.h"
+#include "server/handoff/handoff_metrics.h"
 #include "server/handoff/random.h"
+#include "server/host/engine_metrics.h"
 #include "server/host/loading.h"
 #include "server/host/model_host.h"
 #include "server/observe/admin.h"
@@ -84,14 +86,13 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
                      {"the transport's progress thread", [&] { return transport->ProgressSilence(); }}},
                     options.watchdog_timeout, &timer);
 
+  const EngineMetrics engine_metrics(&metrics);
+  const DataPlaneMetrics data_plane_metrics(&metrics);
+  const PrefillMetrics run_metrics(&metrics);
   metrics.OnRender([&] {
-    metrics.SetEngine(options.model_name, model->Stats());
-    metrics.SetTransport(transport->stats());
-    metrics.SetArena(arena->bytes_total(), arena->bytes_reserved());
-    metrics.SetTicketsOpen(runs_open.load());
-    const FrameCache::Stats cached = frame_cache.stats();
-    metrics.SetFrameCache(cached.hits, cached.partial_hits, cached.misses, cached.tokens, cached.evictions,
-                          cached.bytes);
+    engine_metrics.Set(options.model_name, model->Stats());
+    data_plane_metrics.Set(transport->stats(), *arena, runs_open.load());
+    run_metrics.SetFrameCache(frame_cache.stats());
   });
   const auto health = [&watchdog] { return watchdog.status(); };
   const auto ready = [&] { return draining ? absl::UnavailableError("draining") : watchdog.status(); };
@@ -107,7 +108,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
                                   .receivers = &receivers,
                                   .frame_cache = &frame_cache,
                                   .timer = &timer,
-                                  .metrics = &metrics,
+                                  .metrics = &run_metrics,
                                   .traces = &traces,
                                   .runs_open = &runs_open,
                                   .runs = &runs,

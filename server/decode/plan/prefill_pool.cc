@@ -72,7 +72,9 @@ absl::Status CheckCompatible(const v1::ModelIdentity& model, absl::Span<const v1
 }
 
 PrefillPool::PrefillPool(Options options, Timer* timer, Metrics* metrics)
-    : options_(std::move(options)), timer_(timer), metrics_(metrics) {
+    : options_(std::move(options)),
+      timer_(timer),
+      state_metric_(metrics->Gauge("aludel_prefill_target_state", "1 at the state a prefill server is in.")) {
   const auto credentials = MakeChannelCredentials(options_.grpc_tls);
   for (const std::string& name : options_.targets) {
     auto target = std::make_unique<Target>();
@@ -171,7 +173,9 @@ void PrefillPool::SetState(Target& target, State state, const std::string& reaso
   target.reason = reason;
   spdlog::log(state == State::kReady ? spdlog::level::info : spdlog::level::warn,
               "prefill server {} is {}: {}", target.name, Name(state), reason);
-  metrics_->SetPrefillTarget(target.name, Name(state));
+  for (const State other : {State::kReady, State::kDown, State::kRefused}) {
+    state_metric_.Set({{"target", target.name}, {"state", Name(other)}}, state == other ? 1 : 0);
+  }
 }
 
 std::vector<PlanTarget> PrefillPool::Snapshot() const {

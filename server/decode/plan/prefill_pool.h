@@ -72,7 +72,7 @@ class PrefillPool {
 
   const Options options_;
   Timer* const timer_;
-  Metrics* const metrics_;
+  const GaugeFamily state_metric_;
   mutable absl::Mutex mutex_;
   std::vector<std::unique_ptr<Target>> targets_;  // the vector is const after construction; fields guarded
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -13,7 +13,7 @@ namespace aludel {
 class RequestJournal {
  public:
   // `traces` may be null.
-  RequestJournal(Metrics* metrics, OtlpExporter* traces) : metrics_(metrics), traces_(traces) {}
+  RequestJournal(Metrics* metrics, OtlpExporter* traces);
 
   // One that was answered at once; `quiet`: counted only.
   void Answered(const RequestIdentity& identity, const HttpResponse& response, bool quiet);
@@ -25,9 +25,10 @@ class RequestJournal {
  private:
   static constexpr int kRefusalLinesPerSecond = 20;
 
+  void Count(const RequestIdentity& identity, int status);
   void ExportSpan(const RequestIdentity& identity, const CompletionOutcome& outcome);
 
-  Metrics* const metrics_;
+  const CounterFamily requests_;
   OtlpExporter* const traces_;
   LineBudget refusal_lines_{kRefusalLinesPerSecond};
 };

@@ -52,7 +52,8 @@ ApiError FromGrpcStatus(const grpc::Status& status) {
   return error;
 }
 
-CompletionExchange::CompletionExchange(Options options, HttpResponder responder, Metrics* metrics)
+CompletionExchange::CompletionExchange(Options options, HttpResponder responder,
+                                       const RequestMetrics* metrics)
     : options_(std::move(options)),
       responder_(std::move(responder)),
       metrics_(metrics),

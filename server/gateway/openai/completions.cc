@@ -231,7 +231,7 @@ void Completions::Send(const std::shared_ptr<Call>& call) {
     running_.fetch_sub(1);
     on_end(outcome);
   };
-  auto exchange = std::make_shared<CompletionExchange>(std::move(options), call->responder, metrics_);
+  auto exchange = std::make_shared<CompletionExchange>(std::move(options), call->responder, &metrics_);
   const std::shared_ptr<GenerateCall> sent =
       router_->Generate(request.model, std::move(generate), call->deadline, std::move(exchange),
                         call->identity.trace.ToTraceparent());

@@ -30,9 +30,9 @@ DecodeTarget::DecodeTarget(std::string target, DecodeExpectation expectation,
                            const std::shared_ptr<grpc::ChannelCredentials>& credentials, Metrics* metrics)
     : name_(std::move(target)),
       expectation_(std::move(expectation)),
-      metrics_(metrics),
+      ready_metric_(metrics->Gauge("aludel_decode_target_ready", "1 where a decode server is ready.")),
       stub_(v1::Decode::NewStub(OpenChannel(name_, credentials))) {
-  metrics_->SetDecodeTarget(expectation_.model, name_, false);
+  ready_metric_.Set({{"model", expectation_.model}, {"target", name_}}, 0);
 }
 
 std::string DecodeTarget::reason() const {
@@ -84,7 +84,7 @@ void DecodeTarget::SetState(bool ready, const std::string& reason) {
   if (ready == ready_.load(std::memory_order_relaxed) && reason == reason_) return;
   reason_ = reason;
   ready_.store(ready, std::memory_order_relaxed);
-  metrics_->SetDecodeTarget(expectation_.model, name_, ready);
+  ready_metric_.Set({{"model", expectation_.model}, {"target", name_}}, ready ? 1 : 0);
   if (ready) {
     spdlog::info("decode server {} is ready for model {}", name_, expectation_.model);
   } else {

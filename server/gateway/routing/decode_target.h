@@ -55,7 +55,7 @@ class DecodeTarget {
 
   const std::string name_;
   const DecodeExpectation expectation_;
-  Metrics* const metrics_;
+  const GaugeFamily ready_metric_;
   std::unique_ptr<v1::Decode::Stub> stub_;
   std::atomic<bool> ready_{false};
   std::atomic<uint64_t> max_context_{0};

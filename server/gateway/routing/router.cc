@@ -274,7 +274,9 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
   }
 
   void End(const grpc::Status& status) {
-    if (IsCut()) router_->metrics_->CountCutAnswer(model_, IsWhole() ? outcome_ : "lost");
+    if (IsCut()) {
+      router_->cut_answers_.Add({{"model", model_}, {"outcome", IsWhole() ? outcome_ : "lost"}});
+    }
     observer_->OnEnd(status);
     observer_.reset();
     router_->CallEnded();
@@ -316,7 +318,9 @@ struct Router::Probed {
 
 Router::Router(const std::vector<Model>& models, const Timing& timing, Metrics* metrics,
                const std::shared_ptr<grpc::ChannelCredentials>& credentials)
-    : timing_(timing), metrics_(metrics) {
+    : timing_(timing),
+      cut_answers_(metrics->Counter("aludel_cut_answers_total",
+                                    "Answers whose decode server was lost, by what became of them.")) {
   for (const Model& model : models) {
     for (const std::string& name : model.decode_targets) {
       auto target = std::make_shared<DecodeTarget>(name, model.expectation, credentials, metrics);

@@ -102,7 +102,8 @@ class Router {
   void CallEnded();
 
   const Timing timing_;
-  Metrics* const metrics_;
+  // Answers whose decode server was lost: "restarted" or "continued" on another one, or "lost".
+  const CounterFamily cut_answers_;
   absl::flat_hash_map<std::string, std::vector<std::shared_ptr<DecodeTarget>>> targets_;
   std::vector<std::unique_ptr<Probed>> probed_;
   std::mutex mutex_;
