@@ -20,7 +20,7 @@ PlannerOptions ReadPlanner(const ConfigSection& section, const v1::PlannerConfig
   PlannerOptions options{.format = planner.format(),
                          .min_remote_tokens = planner.min_remote_tokens(),
                          .recomputed_tail_tokens = planner.recomputed_tail_tokens(),
-                         .fastest = planner.policy() == "fastest",
+                         .by_prediction = planner.by_prediction(),
                          .high_kl = planner.high_kl(),
                          .balanced_kl = planner.balanced_kl()};
   const auto fidelity = kFidelities.find(planner.fidelity());

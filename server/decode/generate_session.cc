@@ -372,7 +372,7 @@ void GenerateSession::Learn(const RequestTimeline::Started& started, const Seque
 
 void GenerateSession::LearnOvertaken(const RequestTimeline::Started& started) {
   // Where nothing is chosen by prediction, patience must not grow with every late handoff.
-  if (!context_.options->planner.fastest || !started.handoff) return;
+  if (!context_.options->planner.by_prediction || !started.handoff) return;
   const Handoff::Report report = handoff_->report();
   if (started.handoff->code != absl::StatusCode::kDeadlineExceeded || report.attempts != 1) return;
   context_.costs->ObserveOvertaken(CostTarget(target_), started.labels.format, handoff_->prompt(),

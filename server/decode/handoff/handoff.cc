@@ -161,6 +161,7 @@ void Handoff::Start(size_t target, FrameExtent extent) {
     attempt_.deadline_timer = context_.timer->At(until_, [receiver] { receiver->Reap(); });
     tried_.push_back(target);
   }
+  context_.prefill_pool->BeginRun(target, static_cast<int64_t>(spec_.prompt.size()));
   const size_t bound = context_.model->HandoffBytesBound(*spec_.codec, spec_.prompt.size());
   const size_t window = extent.bytes().size();
   std::optional<uint64_t> credit;
@@ -402,6 +403,7 @@ void Handoff::End(TicketState end) {
 
 void Handoff::Release(Attempt attempt, TicketState end) {
   if (attempt.number == 0) return;
+  context_.prefill_pool->EndRun(attempt.target, static_cast<int64_t>(spec_.prompt.size()));
   context_.timer->Cancel(attempt.deadline_timer);
   context_.timer->Cancel(attempt.received_timer);
   if (attempt.run != nullptr && end == TicketState::kCompleted) {

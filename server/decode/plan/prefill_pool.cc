@@ -182,8 +182,8 @@ std::vector<PlanTarget> PrefillPool::Snapshot() const {
   absl::MutexLock lock(&mutex_);
   std::vector<PlanTarget> targets;
   for (const auto& target : targets_) {
-    targets.push_back({target->name, target->state == State::kReady, target->formats, target->waiting_tokens,
-                       target->tokens_per_second});
+    targets.push_back({target->name, target->state == State::kReady, target->formats,
+                       std::max(target->waiting_tokens, target->asked_tokens), target->tokens_per_second});
   }
   return targets;
 }
@@ -193,6 +193,16 @@ void PrefillPool::ReportRunFailure(size_t index, const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
   Target& target = *targets_[index];
   if (target.state == State::kReady) SetState(target, State::kDown, std::string(status.message()));
+}
+
+void PrefillPool::BeginRun(size_t index, int64_t tokens) {
+  absl::MutexLock lock(&mutex_);
+  targets_[index]->asked_tokens += tokens;
+}
+
+void PrefillPool::EndRun(size_t index, int64_t tokens) {
+  absl::MutexLock lock(&mutex_);
+  targets_[index]->asked_tokens -= tokens;
 }
 
 void PrefillPool::ReportLoad(size_t index, int64_t waiting_tokens, double tokens_per_second) {

@@ -45,6 +45,9 @@ class PrefillPool {
   // A run ended so: takes the target down until a probe succeeds, if the reason says that it is gone or
   // hangs. What it merely refuses says nothing about its health.
   void ReportRunFailure(size_t target, const absl::Status& status);
+  // A handoff of so many tokens has been asked for there, or has ended: work that its last report may not have.
+  void BeginRun(size_t target, int64_t tokens);
+  void EndRun(size_t target, int64_t tokens);
   // The load that a server reports at the end of a computation: fresher for planning than its last probe.
   void ReportLoad(size_t target, int64_t waiting_tokens, double tokens_per_second);
 
@@ -58,7 +61,8 @@ class PrefillPool {
     std::string reason;
     uint64_t epoch = 0;
     std::vector<std::string> formats;
-    int64_t waiting_tokens = 0;
+    int64_t waiting_tokens = 0;  // as it reported
+    int64_t asked_tokens = 0;    // of this server's handoffs from it
     double tokens_per_second = 0;
     absl::Duration retry;  // interval between the last two questions in vain; zero: the last was none
     Timer::Id timer = 0;

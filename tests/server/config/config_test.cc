@@ -203,6 +203,16 @@ TEST_F(Config, AFieldThatWasRenamedIsRefusedWithItsNewName) {
   EXPECT_THAT(PrefillError("handover_window_bytes: 5"), HasSubstr("Its name is handoff_window_bytes."));
 }
 
+TEST_F(Config, ThePlannersPolicyIsRefusedWithWhatToSayInstead) {
+  for (const std::string policy : {"first", "fastest"}) {
+    EXPECT_THAT(DecodeError("engine { directory: 'm' }\nplanner { policy: '" + policy + "' }"),
+                HasSubstr("\"policy\". Its name is by_prediction (\"fastest\" is true; \"first\" is false"));
+  }
+  EXPECT_FALSE(LoadDecodeOptions(Write("engine { directory: 'm' }"))->planner.by_prediction);
+  EXPECT_TRUE(LoadDecodeOptions(Write("engine { directory: 'm' } planner { by_prediction: true }"))
+                  ->planner.by_prediction);
+}
+
 TEST_F(Config, AFidelityIsOneOfFourAndItsFormerNameIsRefusedWithItsNewOne) {
   for (const auto& [planner, fidelity] :
        {std::pair("", Fidelity::kFast), std::pair("fidelity: 'exact'", Fidelity::kExact),

@@ -79,6 +79,29 @@ TEST(Planner, TakesTheFirstTargetThatIsReady) {
   EXPECT_EQ(Line(Options(), {}, Prompt(100)), "local no_target");
 }
 
+TEST(Planner, BalancesLoadOverServersThatShareTheFormat) {
+  std::vector<PlanTarget> three = {Ready("a"), Ready("b"), Ready("c", {"raw"})};
+  three[0].waiting_tokens = 500;
+  three[1].waiting_tokens = 400;
+  EXPECT_EQ(Line(Options(), three, Prompt(100)), "b aludel 99 coded");
+  EXPECT_EQ(Line(Options(), three, Prompt(100, "raw")), "c raw 99 forced");
+  three[0].waiting_tokens = 400;  // of equals the first
+  EXPECT_EQ(Line(Options(), three, Prompt(100)), "a aludel 99 coded");
+  EXPECT_EQ(Line(Options(), three, Preferring(Prompt(100), {"b", "a"})), "b aludel 99 coded");
+  // In seconds once all have said how fast they are.
+  three[0] = {.name = "a", .ready = true, .formats = kFormats, .waiting_tokens = 900, .tokens_per_second = 1000};
+  three[1].tokens_per_second = 100;
+  EXPECT_EQ(Line(Options(), three, Prompt(100)), "b aludel 99 coded") << "c has not said it";
+  three[2].tokens_per_second = 100;
+  EXPECT_EQ(Line(Options(), three, Prompt(100)), "a aludel 99 coded");
+  three[0].ready = false;
+  EXPECT_EQ(Line(Options(), three, Prompt(100)), "b aludel 99 coded");
+}
+
+TEST(Planner, TheBestFormatComesBeforeTheOrderOfServers) {
+  EXPECT_EQ(Line(Options(), {Ready("a", {"raw"}), Ready("b")}, Prompt(100)), "b aludel 99 coded");
+}
+
 TEST(Planner, TheCallerMayReorderTargetsButNotAddAny) {
   const std::vector<PlanTarget> two = {Ready("a"), Ready("b")};
   EXPECT_EQ(Line(Options(), two, Preferring(Prompt(100), {"b", "a"})), "b aludel 99 coded");
@@ -116,7 +139,7 @@ TEST(Planner, NeverLosesMoreThanTheFidelityAllows) {
 
 TEST(Planner, TakesThePlanThatIsPredictedToBeSoonest) {
   PlannerOptions options = Options();
-  options.fastest = true;
+  options.by_prediction = true;
   const std::vector<PlanTarget> two = {Ready("a"), Ready("b")};
   std::map<std::string, double> seconds = {
       {"local", 0.5}, {"a aludel", 0.3}, {"a raw", 0.9}, {"b aludel", 0.2}, {"b raw", 0.8}};
@@ -149,7 +172,7 @@ TEST(Planner, TakesThePlanThatIsPredictedToBeSoonest) {
 
 TEST(Planner, TriesAnotherPlanOnlyWhereItCostsAtMostTwiceTheBest) {
   PlannerOptions options = Options();
-  options.fastest = true;
+  options.by_prediction = true;
   const std::vector<PlanTarget> two = {Ready("a"), Ready("b")};
   std::map<std::string, Prediction> known;
   const Predict predict = [&](std::optional<size_t> target, const std::string& format) {
