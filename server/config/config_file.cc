@@ -29,7 +29,9 @@ std::string RenamedField(const std::string& message) {
       {"handover_timeout_ms", "handoff_timeout_ms"},
       {"handover_window_bytes", "handoff_window_bytes"},
       {"handover_trace_directory", "handoff_trace_directory"},
-      {"policy", "by_prediction (\"fastest\" is true; \"first\" is false, which balances load over all prefill servers)"},
+      {"policy",
+       "by_prediction (\"fastest\" is true; \"first\" is false, which balances load over all prefill "
+       "servers)"},
       {"native_tail_tokens", "recomputed_tail_tokens"},
       {"emulated_bytes_per_second", "testing { bytes_per_second }"},
       {"emulated_delay_ms", "testing { delay_ms }"},

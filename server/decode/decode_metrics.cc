@@ -2,10 +2,19 @@
 
 #include <vector>
 
+#include "absl/status/status.h"
+#include "server/decode/plan/plan.h"
+#include "server/rpc/rpc_status.h"
+
 namespace aludel {
 namespace {
 
 const std::vector<double> kRatioBuckets = {.25, .5, .7, .8, .9, .95, 1, 1.05, 1.1, 1.25, 1.5, 2, 4};
+
+// How handoffs fail: the prefill server is gone, is late, has no room, or its frames were lost.
+constexpr absl::StatusCode kHandoffErrors[] = {
+    absl::StatusCode::kUnavailable, absl::StatusCode::kDeadlineExceeded, absl::StatusCode::kResourceExhausted,
+    absl::StatusCode::kDataLoss};
 
 MetricLabels Of(const RequestLabels& labels) {
   return {{"model", labels.model}, {"plan", labels.plan}, {"format", labels.format}};
@@ -28,7 +37,16 @@ DecodeMetrics::DecodeMetrics(Metrics* metrics)
                                          "What the planner predicted for the plans that were carried out.",
                                          Metrics::TtftBuckets())),
       link_rate_(metrics->Gauge("aludel_link_bytes_per_second",
-                                "Rate of frames from a prefill server where its link was the limit.")) {}
+                                "Rate of frames from a prefill server where its link was the limit.")) {
+  // What alerts and dashboards ask for starts at 0, so that they see the first increase.
+  for (const absl::StatusCode reason : kHandoffErrors) {
+    fallbacks_.Add({{"reason", StatusName(reason)}}, 0);
+    replans_.Add({{"reason", StatusName(reason)}}, 0);
+    handoffs.ExpectHandoff("received", StatusName(reason));
+  }
+  handoffs.ExpectHandoff("received", StatusName(absl::StatusCode::kOk));
+  plans_.Add({{"plan", Name(PlanKind::kShed)}, {"reason", Name(PlanReason::kDeadline)}}, 0);
+}
 
 void DecodeMetrics::CountFallback(const std::string& reason) const { fallbacks_.Add({{"reason", reason}}); }
 

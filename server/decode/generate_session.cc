@@ -447,17 +447,22 @@ void GenerateSession::OnDone(const absl::Status& status, const SequenceResult& r
 
 void GenerateSession::End(const absl::Status& status) {
   RequestTimeline::Ended ended;
+  bool answering = false;
   {
     absl::MutexLock lock(&mutex_);
     ended_ = true;
     ended = timeline_.End(status.code(), MonotonicNow());
+    answering = timeline_.started();
   }
   EndLocalWait();
   EndTrial();
   context_.metrics->requests.ObserveRequest(ended.labels, StatusName(ended.code), ended.seconds,
                                             ended.prompt_tokens, ended.completion_tokens);
-  CountHandoff(ended.handoff);  // of a request that ends before its first token
-  spdlog::log(status.ok() ? spdlog::level::debug : spdlog::level::info,
+  // Of a request that ends before its first token. One that was refused has asked no prefill server.
+  if (handoff_ != nullptr && handoff_->report().attempts > 0) CountHandoff(ended.handoff);
+  // The gateway logs refusals, and no more of them than an operator can read.
+  const bool refused = absl::IsResourceExhausted(status) && !answering;
+  spdlog::log(status.ok() || refused ? spdlog::level::debug : spdlog::level::info,
               "request={} ended: {} (plan {} {}, {} + {} tokens, {:.3f} s)", request_id_, status.ToString(),
               ended.labels.plan, ended.labels.format, ended.prompt_tokens, ended.completion_tokens,
               ended.seconds);

@@ -145,7 +145,7 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
   }
   Metrics metrics;
   const RequestMetrics requests(&metrics);
-  for (const auto& model : models.all()) requests.ExpectUnanswered(model->name);
+  for (const auto& model : models.all()) requests.Expect(model->name);
   OtlpExporter traces({.endpoint = options.tracing.otlp_endpoint,
                        .service = "aludel-gateway",
                        .max_queue = static_cast<size_t>(options.tracing.max_queue)},

@@ -17,6 +17,10 @@ void HandoffMetrics::CountFrame(const std::string& direction, const std::string&
   frame_bytes_.Add(labels, static_cast<double>(bytes));
 }
 
+void HandoffMetrics::ExpectHandoff(const std::string& direction, const std::string& outcome) const {
+  handoff_time_.Expect({{"direction", direction}, {"outcome", outcome}});
+}
+
 void HandoffMetrics::CountHandoff(const std::string& direction, const std::string& outcome,
                                   double seconds) const {
   handoff_time_.Observe({{"direction", direction}, {"outcome", outcome}}, seconds);

@@ -16,6 +16,8 @@ class HandoffMetrics {
 
   // `direction` is "sent" or "received"; bytes include frame headers.
   void CountFrame(const std::string& direction, const std::string& format, uint64_t bytes) const;
+  // Makes the series of such handoffs start at 0, so that an alert sees the first one.
+  void ExpectHandoff(const std::string& direction, const std::string& outcome) const;
   void CountHandoff(const std::string& direction, const std::string& outcome, double seconds) const;
 
  private:

@@ -88,8 +88,12 @@ void RequestMetrics::ObserveUnanswered(const std::string& model, double seconds)
   unanswered_.Observe({{"model", model}}, seconds);
 }
 
-void RequestMetrics::ExpectUnanswered(const std::string& model) const {
+void RequestMetrics::Expect(const std::string& model) const {
   unanswered_.Expect({{"model", model}});
+  for (const char* outcome :
+       {"ok", "resource_exhausted", "unavailable", "deadline_exceeded", "cancelled", "internal"}) {
+    requests_.Add({{"model", model}, {"outcome", outcome}}, 0);
+  }
 }
 
 void RequestMetrics::ObserveInterToken(const std::string& model, double seconds) const {

@@ -265,6 +265,7 @@ void Handoff::SendGrant(int attempt, size_t target, const TicketId& ticket, uint
 }
 
 void Handoff::OnRunEvent(int attempt, size_t target, const v1::RunEvent& event) {
+  context_.prefill_pool->Heard(target);
   if (event.has_computed()) {
     context_.prefill_pool->ReportLoad(target, static_cast<int64_t>(event.computed().waiting_tokens()),
                                       event.computed().prefill_tokens_per_second());

@@ -164,7 +164,8 @@ absl::StatusOr<Plan> MakePlan(const PlannerOptions& options, absl::Span<const st
         std::any_of(targets.begin(), targets.end(), [](const PlanTarget& t) { return t.ready; });
     return Local(any_ready ? PlanReason::kNoFormat : PlanReason::kNoTarget);
   }
-  if (options.by_prediction && !forced && predict) return Fastest(std::move(candidates), options.hedged, predict);
+  if (options.by_prediction && !forced && predict)
+    return Fastest(std::move(candidates), options.hedged, predict);
   Plan plan = std::move(candidates.front());
   if (predict) plan.predicted_ttft = predict(plan.target, plan.format).ttft;
   return plan;

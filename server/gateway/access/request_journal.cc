@@ -44,7 +44,16 @@ void RequestJournal::Count(const RequestIdentity& identity, int status) {
 
 void RequestJournal::Answered(const RequestIdentity& identity, const HttpResponse& response, bool quiet) {
   Count(identity, response.status);
-  if (!quiet) LogEvent("request", Line(identity, response.status, response.error));
+  if (!quiet) Log(response.status, Line(identity, response.status, response.error));
+}
+
+void RequestJournal::Log(int status, ordered_json line) {
+  if (status == 429) {
+    const std::optional<int64_t> left_out = overload_lines_.Take();
+    if (!left_out) return;
+    if (*left_out > 0) line["left_out"] = *left_out;
+  }
+  LogEvent("request", line);
 }
 
 void RequestJournal::Refused(const RequestIdentity& identity, const HttpError& error) {
@@ -86,7 +95,7 @@ void RequestJournal::Completed(const RequestIdentity& identity, const Completion
                  {"gateway_ms", ms(outcome.gateway_seconds)}});
   }
   if (!started.fallback_reason().empty()) line["fallback_reason"] = started.fallback_reason();
-  LogEvent("request", line);
+  Log(outcome.status, std::move(line));
   if (traces_ != nullptr && identity.trace.sampled) ExportSpan(identity, outcome);
 }
 

@@ -105,6 +105,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
     }
     void OnReadDone(bool ok) override {
       if (!ok) return;
+      target->Heard();
       call->OnEvent(event);
       StartRead(&event);
     }
@@ -204,6 +205,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
     const grpc::StatusCode code = status.error_code();
     if (code == grpc::StatusCode::UNAVAILABLE) {
       target->Down(Describe(status));
+      router_->ProbeSoon(target);
       gone_.push_back(target);
     }
     if (diverged_ && !cancelled) {
@@ -322,6 +324,9 @@ Router::Router(const std::vector<Model>& models, const Timing& timing, Metrics* 
       cut_answers_(metrics->Counter("aludel_cut_answers_total",
                                     "Answers whose decode server was lost, by what became of them.")) {
   for (const Model& model : models) {
+    for (const char* outcome : {"restarted", "continued", "lost"}) {
+      cut_answers_.Add({{"model", model.expectation.model}, {"outcome", outcome}}, 0);
+    }
     for (const std::string& name : model.decode_targets) {
       auto target = std::make_shared<DecodeTarget>(name, model.expectation, credentials, metrics);
       targets_[model.expectation.model].push_back(target);
@@ -371,9 +376,11 @@ void Router::Probe(Probed* probed) {
   probed->request.set_protocol_version(kHandoffVersion);
   probed->target->stub()->async()->Describe(
       probed->context.get(), &probed->request, &probed->description,
-      [this, probed](const grpc::Status& status) {
+      [this, probed, sent = MonotonicNow()](const grpc::Status& status) {
         if (status.ok()) {
           probed->target->Described(probed->description);
+        } else if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+          probed->target->Missed(sent, ::aludel::Describe(status));
         } else {
           probed->target->Down(::aludel::Describe(status));
         }
@@ -389,6 +396,16 @@ void Router::Probe(Probed* probed) {
       });
 }
 
+void Router::ProbeSoon(const DecodeTarget* target) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& probed : probed_) {
+    if (probed->target.get() != target || probed->in_flight) continue;
+    probed->next = MonotonicNow();
+    answered_ = true;
+    changed_.notify_all();
+  }
+}
+
 Router::ModelState Router::State(const std::string& model) const {
   ModelState state;
   const auto it = targets_.find(model);
@@ -396,7 +413,7 @@ Router::ModelState Router::State(const std::string& model) const {
   for (const auto& target : it->second) {
     const uint64_t context = target->max_context();
     if (context > 0 && (state.max_context == 0 || context < state.max_context)) state.max_context = context;
-    if (target->ready()) {
+    if (target->usable()) {
       state.ready = true;
       state.max_choices = std::max(state.max_choices, target->max_choices());
     } else {
@@ -413,7 +430,7 @@ std::vector<std::string> Router::Formats(const std::string& model) const {
   if (it == targets_.end()) return formats;
   bool first = true;
   for (const auto& target : it->second) {
-    if (!target->ready()) continue;
+    if (!target->usable()) continue;
     const std::vector<std::string> own = target->formats();
     if (std::exchange(first, false)) formats = own;
     std::erase_if(formats, [&](const std::string& name) { return !absl::c_linear_search(own, name); });
@@ -432,12 +449,16 @@ int Router::Outstanding(const std::string& model) const {
 std::shared_ptr<DecodeTarget> Router::Pick(const std::string& model, const std::vector<DecodeTarget*>& tried,
                                            const std::string& numerics) const {
   std::shared_ptr<DecodeTarget> best;
+  std::pair<bool, int> best_rank;  // a slow server comes behind every one that is ready
   const auto it = targets_.find(model);
   if (it == targets_.end()) return best;
   for (const auto& target : it->second) {
-    if (!target->ready() || absl::c_linear_search(tried, target.get())) continue;
+    if (!target->usable() || absl::c_linear_search(tried, target.get())) continue;
     if (!numerics.empty() && target->numerics() != numerics) continue;
-    if (best == nullptr || target->outstanding.load() < best->outstanding.load()) best = target;
+    const std::pair<bool, int> rank = {!target->ready(), target->outstanding.load()};
+    if (best != nullptr && rank >= best_rank) continue;
+    best = target;
+    best_rank = rank;
   }
   return best;
 }

@@ -44,7 +44,7 @@ class GenerateCall {
   virtual void Cancel() = 0;
 };
 
-// Finds a decode server for each request and probes all of them with Describe. The server with the fewest
+// Finds a decode server for each request and probes all of them with Describe (PeerHealth says what follows). The server with the fewest
 // outstanding requests gets the next one; a request moves on to another server when the first cannot take it.
 // An answer whose server is lost begins again elsewhere while nothing of it has left; after that another
 // server of the same numerics computes it again, under the same seed, and goes on where the tokens end that
@@ -63,7 +63,7 @@ class Router {
     std::vector<std::string> decode_targets;
   };
   struct ModelState {
-    bool ready = false;
+    bool ready = false;        // a server is, or is slow at worst
     uint64_t max_context = 0;  // smallest of the ready servers; 0: none has been ready yet
     uint32_t max_choices = 0;  // largest of the ready servers; 0: none is
     std::string reason;        // why not ready, per server
@@ -93,7 +93,9 @@ class Router {
 
   void ProbeLoop();
   void Probe(Probed* probed);
-  // Ready, not in `tried`, of these numerics ("": of any), fewest outstanding; null if none.
+  // A call could not reach the server: whether it is gone is asked at once.
+  void ProbeSoon(const DecodeTarget* target);
+  // Not in `tried`, of these numerics ("": of any), ready, or slow if none is; fewest outstanding; null if none.
   std::shared_ptr<DecodeTarget> Pick(const std::string& model, const std::vector<DecodeTarget*>& tried,
                                      const std::string& numerics) const;
   // Whether a server that is not in `gone` may become ready that has these numerics ("": any).
@@ -111,7 +113,8 @@ class Router {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   int running_calls_ ABSL_GUARDED_BY(mutex_) = 0;
   int running_probes_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool answered_ ABSL_GUARDED_BY(mutex_) = false;  // a probe, since the prober thread last looked
+  bool answered_ ABSL_GUARDED_BY(mutex_) =
+      false;  // a probe, or one is due, since the prober thread last looked
   std::thread prober_;
 };
 

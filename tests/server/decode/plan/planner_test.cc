@@ -89,7 +89,8 @@ TEST(Planner, BalancesLoadOverServersThatShareTheFormat) {
   EXPECT_EQ(Line(Options(), three, Prompt(100)), "a aludel 99 coded");
   EXPECT_EQ(Line(Options(), three, Preferring(Prompt(100), {"b", "a"})), "b aludel 99 coded");
   // In seconds once all have said how fast they are.
-  three[0] = {.name = "a", .ready = true, .formats = kFormats, .waiting_tokens = 900, .tokens_per_second = 1000};
+  three[0] = {
+      .name = "a", .ready = true, .formats = kFormats, .waiting_tokens = 900, .tokens_per_second = 1000};
   three[1].tokens_per_second = 100;
   EXPECT_EQ(Line(Options(), three, Prompt(100)), "b aludel 99 coded") << "c has not said it";
   three[2].tokens_per_second = 100;
