@@ -61,7 +61,7 @@ class OtlpExporter {
 
   const Options options_;
   const CounterFamily spans_;  // by what became of them
-  std::mutex mutex_;
+  std::mutex mutex_;           // as in Timer
   std::condition_variable wake_;
   std::deque<Span> queue_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

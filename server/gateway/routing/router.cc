@@ -5,6 +5,7 @@
 #include <grpcpp/support/client_callback.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -75,7 +76,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
     auto* attempt = new Attempt(shared_from_this(), std::move(target));
     bool cancelled;
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      absl::MutexLock lock(&mutex_);
       attempt_ = attempt;
       cancelled = cancelled_;
     }
@@ -84,7 +85,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
   }
 
   void Cancel() override {
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     cancelled_ = true;
     if (attempt_ != nullptr) attempt_->context.TryCancel();
   }
@@ -182,7 +183,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
   // The running attempt gives another answer than the one that was begun.
   void Diverge() {
     diverged_ = true;
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     if (attempt_ != nullptr) attempt_->context.TryCancel();
   }
 
@@ -194,7 +195,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
   void OnAttemptDone(DecodeTarget* target, grpc::Status status) {
     bool cancelled;
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      absl::MutexLock lock(&mutex_);
       attempt_ = nullptr;
       cancelled = cancelled_;
     }
@@ -267,7 +268,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
     alarm_.reset();  // it holds this call by its callback
     bool cancelled;
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      absl::MutexLock lock(&mutex_);
       cancelled = cancelled_;
     }
     if (cancelled) return End(grpc::Status(grpc::StatusCode::CANCELLED, "the client has gone"));
@@ -302,7 +303,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
   std::string numerics_;  // that another server must have to go on; "": any
   const char* outcome_ = "lost";
   std::unique_ptr<grpc::Alarm> alarm_;  // of TryLater
-  std::mutex mutex_;
+  absl::Mutex mutex_;
   Attempt* attempt_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
 };
@@ -399,11 +400,10 @@ void Router::Probe(Probed* probed) {
 void Router::ProbeSoon(const DecodeTarget* target) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (auto& probed : probed_) {
-    if (probed->target.get() != target || probed->in_flight) continue;
-    probed->next = MonotonicNow();
-    answered_ = true;
-    changed_.notify_all();
+    if (probed->target.get() == target) probed->next = MonotonicNow();
   }
+  answered_ = true;
+  changed_.notify_all();
 }
 
 Router::ModelState Router::State(const std::string& model) const {
@@ -456,9 +456,7 @@ std::shared_ptr<DecodeTarget> Router::Pick(const std::string& model, const std::
     if (!target->usable() || absl::c_linear_search(tried, target.get())) continue;
     if (!numerics.empty() && target->numerics() != numerics) continue;
     const std::pair<bool, int> rank = {!target->ready(), target->outstanding.load()};
-    if (best != nullptr && rank >= best_rank) continue;
-    best = target;
-    best_rank = rank;
+    if (best == nullptr || rank < best_rank) std::tie(best, best_rank) = std::pair(target, rank);
   }
   return best;
 }

@@ -108,7 +108,7 @@ class Router {
   const CounterFamily cut_answers_;
   absl::flat_hash_map<std::string, std::vector<std::shared_ptr<DecodeTarget>>> targets_;
   std::vector<std::unique_ptr<Probed>> probed_;
-  std::mutex mutex_;
+  std::mutex mutex_;                 // not absl's, whose timed waits follow the clock that can be set
   std::condition_variable changed_;  // of what mutex_ guards
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   int running_calls_ ABSL_GUARDED_BY(mutex_) = 0;
