@@ -41,6 +41,8 @@ absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path) {
       .max_connections = static_cast<int>(config.max_connections()),
       .max_requests = static_cast<int>(config.max_requests()),
       .max_answer_bytes = config.max_answer_bytes(),
+      .max_waiting = static_cast<int>(config.max_waiting()),
+      .max_waiting_tokens = static_cast<int64_t>(config.max_waiting_tokens()),
       .read_timeout = absl::Milliseconds(config.read_timeout_ms()),
       .idle_timeout = absl::Milliseconds(config.idle_timeout_ms()),
       .request_timeout = absl::Milliseconds(config.request_timeout_ms()),

@@ -43,6 +43,8 @@ struct GatewayOptions {
   int max_connections = 0;
   int max_requests = 0;
   size_t max_answer_bytes = 0;
+  int max_waiting = 0;  // 0: none
+  int64_t max_waiting_tokens = 0;
   absl::Duration read_timeout;
   absl::Duration idle_timeout;
   absl::Duration request_timeout;

@@ -226,7 +226,6 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
     shadow_.emplace(ShadowAnswer{.format = plan.format, .cache_salt = cache_salt_, .prompt = spec.prompt});
     spec.sampling.top_logprobs = std::max(spec.sampling.top_logprobs.value_or(0), kShadowLogprobs);
   }
-  context_.metrics->CountPlan(Name(plan.kind), Name(plan.reason));
   if (plan.remote()) handoff_ = std::make_shared<Handoff>(context_, HandoffSpec(wanted, plan, spec));
   {
     const int64_t as_frames =
@@ -242,6 +241,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
   }
   ALUDEL_ASSIGN_OR_RETURN(const SequenceId sequence,
                           context_.model->engine().Generate(std::move(spec), shared_from_this()));
+  context_.metrics->CountPlan(Name(plan.kind), Name(plan.reason));
   absl::Status stopped;
   {
     absl::MutexLock lock(&mutex_);

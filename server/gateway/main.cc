@@ -152,7 +152,8 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
                       &metrics);
   Router router(RouterModels(options, models),
                 {.probe_interval = options.probe_interval, .probe_timeout = options.probe_timeout}, &metrics,
-                MakeChannelCredentials(options.grpc_tls));
+                MakeChannelCredentials(options.grpc_tls),
+                {.max_waiting = options.max_waiting, .max_waiting_tokens = options.max_waiting_tokens});
   Gateway gateway({.completions = {.max_requests = options.max_requests,
                                    .request_timeout = options.request_timeout,
                                    .max_answer_bytes = options.max_answer_bytes,
@@ -166,7 +167,7 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
   metrics.OnRender([&] {
     connections.Set({}, static_cast<double>(server->open_connections()));
     for (const auto& model : models.all())
-      requests.SetRequests(model->name, router.Outstanding(model->name), 0);
+      requests.SetRequests(model->name, router.Outstanding(model->name), router.Waiting(model->name));
   });
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_listen.empty()) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
@@ -81,9 +82,9 @@ class RouterHealth : public ::testing::Test {
   }
   std::shared_ptr<Answer> Ask() {
     auto answer = std::make_shared<Answer>();
-    v1::GenerateRequest request;
-    request.add_prompt(1);
-    router_->Generate("chat", request, MonotonicNow() + absl::Seconds(10), answer);
+    Router::Request request{.model = "chat", .deadline = MonotonicNow() + absl::Seconds(10)};
+    request.message.add_prompt(1);
+    router_->Generate(std::move(request), answer);
     return answer;
   }
   grpc::StatusCode Outcome() {
