@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Fails where a document names a file of this repository that does not exist, or where deploy/OPERATING.md and the metrics in the
-source, the alerts of deploy/prometheus or the settings of config.proto differ. Run from anywhere; prints one line a fault.
+"""Fails where a document names a file of this repository that does not exist, where deploy/OPERATING.md and the metrics in the
+source or the alerts of deploy/prometheus differ, or where a document or a comment in configs/ shows settings that
+proto/aludel/v1/config.proto does not have, gives them values that it does not allow, or calls values defaults that are not. Run from
+anywhere; prints one line a fault.
 
 Looked at are paths that begin with one of our folders, in backticks, links and code blocks of every *.md. Words in capitals stand
 for what a reader fills in.
@@ -10,7 +12,7 @@ import itertools
 import re
 import sys
 from pathlib import Path
-from typing import Iterator, List
+from typing import Dict, Iterator, List, Tuple
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = "proto|server|runtime|kernels|transport|configs|deploy|tests|cmake|\\.github"
@@ -56,8 +58,8 @@ def check_paths() -> Iterator[str]:
 
 
 def check_metrics() -> Iterator[str]:
-    source = next(ROOT.glob("server/**/metrics.cc"))
-    exported = set(re.findall(r'"(aludel_\w+)"', source.read_text()))
+    exported = {name for source in (ROOT / "server").rglob("*.cc")
+                for name in re.findall(r'(?:Counter|Gauge|Histogram)\(\s*"(aludel_\w+)"', source.read_text())}
     named = {name for span in re.findall(r"`([^`\n]+)`", (ROOT / "deploy/OPERATING.md").read_text())
              for text in re.findall(r"aludel_[\w{},]*", span) for name in expand(re.sub(r"\{\w+$", "", text))}
     # A label's value in braces, as in aludel_plans_total{reason="arena"}, ends a name.
@@ -65,7 +67,55 @@ def check_metrics() -> Iterator[str]:
     for name in sorted(exported - named):
         yield f"deploy/OPERATING.md: lacks the metric {name}"
     for name in sorted(named - exported):
-        yield f"deploy/OPERATING.md: {name} is no metric of {source.relative_to(ROOT)}"
+        yield f"deploy/OPERATING.md: {name} is registered nowhere in server/"
+
+
+FIELD = re.compile(r"(?:optional|repeated) ([\w.]+) (\w+) = \d+\s*(?:\[(.*?)\])?;", re.DOTALL)
+
+
+def settings() -> Dict[str, Dict[str, Tuple[str, str]]]:
+    """The type and the options of each field of each message of config.proto."""
+    text = re.sub(r"//.*", "", (ROOT / "proto/aludel/v1/config.proto").read_text())
+    return {name: {field: (kind, options) for kind, field, options in FIELD.findall(body)}
+            for name, body in re.findall(r"^message (\w+) \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL)}
+
+
+def check_value(field: str, value: str, options: str, is_default: bool) -> Iterator[str]:
+    value = value.strip('"')
+    one_of = re.search(r"one_of: \[(.*?)\]", options)
+    if one_of and value not in re.findall(r'"([^"]*)"', one_of.group(1)):
+        yield f"{field}: \"{value}\" is none of {one_of.group(1)}"
+    if re.fullmatch(r"-?[\d.]+", value):
+        low, high = (re.search(rf"\b{bound}: ([\d.]+)", options) for bound in ("min", "max"))
+        if (low and float(value) < float(low.group(1))) or (high and float(value) > float(high.group(1))):
+            yield f"{field}: {value} is out of its range"
+    default = re.search(r"\bdefault = \"?([^\",]*)", options)
+    if is_default and (not default or default.group(1) != value):
+        yield f"{field}: {value} is called the default, which is {default.group(1) if default else 'none'}"
+
+
+def check_section(message: str, body: str, is_default: bool, known: Dict[str, Dict[str, Tuple[str, str]]]) -> Iterator[str]:
+    """`body`: what stands in the braces, e.g. 'kind: "ucx" testing { delay_ms: 3 }'."""
+    for field, nested, value in re.findall(r'(\w+)(?: \{([^{}]*)\}|: ("[^"]*"|[\w.-]+))', body):
+        kind, options = known[message].get(field, ("", ""))
+        if not kind:
+            yield f"{message} has no {field}"
+        elif nested:
+            yield from check_section(kind, nested, is_default, known)
+        elif value not in ("...", ""):
+            yield from check_value(field, value, options, is_default)
+
+
+def check_settings() -> Iterator[str]:
+    known = settings()
+    sections = {field: kind for fields in known.values() for field, (kind, _) in fields.items() if kind in known}
+    shown = re.compile(rf"\b({'|'.join(sections)}) \{{((?:[^{{}}\n]|\{{[^{{}}\n]*\}})*)\}}")
+    for document in [*documents(), *sorted((ROOT / "configs").rglob("*.textproto"))]:
+        for line in document.read_text().splitlines():
+            for match in shown.finditer(line):
+                is_default = re.match(r"[`\s]*(?:\(the default\)|# the defaults)", line[match.end():]) is not None
+                for fault in check_section(sections[match.group(1)], match.group(2), is_default, known):
+                    yield f"{document.relative_to(ROOT)}: {match.group(0)}: {fault}"
 
 
 def check_alerts() -> Iterator[str]:
@@ -75,14 +125,14 @@ def check_alerts() -> Iterator[str]:
         yield f"deploy/OPERATING.md: {name} is {'no alert' if name in named else 'an alert that it lacks'}"
 
 
-def check_settings() -> Iterator[str]:
+def check_named_settings() -> Iterator[str]:
     """Words like `max_num_seqs`, alone in backticks: a setting, a field of an answer, or a test."""
-    settings = set(re.findall(r"\b([a-z][a-z0-9_]*) = \d+", (ROOT / "proto/aludel/v1/config.proto").read_text()))
+    fields = {field for message in settings().values() for field in message}
     tests = {name for path in [*ROOT.glob("tests/**/CMakeLists.txt"), ROOT / "cmake/AludelPackages.cmake", ROOT / "cmake/AludelImage.cmake"]
              for name in re.findall(r"NAME (\w+)", path.read_text())}
     tests |= {f"{path.stem}" for path in ROOT.glob("tests/deploy/kubernetes/*_test.py")}
     named = set(re.findall(r"`([a-z][a-z0-9]*(?:_[a-z0-9]+)+)`", (ROOT / "deploy/OPERATING.md").read_text()))
-    for name in sorted(named - settings - tests - NO_SETTINGS):
+    for name in sorted(named - fields - tests - NO_SETTINGS):
         if not re.match(r"aludel_|process_", name):
             yield f"deploy/OPERATING.md: {name} is no setting of config.proto and no test"
 
@@ -94,7 +144,7 @@ def check_readme() -> Iterator[str]:
 
 
 def main() -> int:
-    faults = [*check_paths(), *check_metrics(), *check_alerts(), *check_settings(), *check_readme()]
+    faults = [*check_paths(), *check_metrics(), *check_alerts(), *check_settings(), *check_named_settings(), *check_readme()]
     for fault in faults:
         print(fault)
     print(f"{len(documents())} documents, {len(faults)} faults")

@@ -43,7 +43,7 @@ holds; its metrics must say so, or the row says that it is not warm. The decode 
 a cap on the payload bytes of the prefill server's connection (transport { testing { bytes_per_second } }): on one
 machine the rest of the path is faster than any network. Rows are medians with the least and the most, the speed-up is
 local prefill's median over the row's, from the same rounds; the stages are those of the median request and sum to it.
-The format "planner" leaves the choice to the decode server (policy "fastest"), and is compared with the best option.
+The format "planner" leaves the choice to the decode server (planner { by_prediction: true }), and is compared with the best option.
 
 Both servers compute on the cores of this machine, so that cold rows pay twice unless each has cores of its own:
 

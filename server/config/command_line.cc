@@ -10,9 +10,12 @@
 #include "absl/flags/usage_config.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "server/config/setting_rules.h"
 
 ABSL_FLAG(std::string, config, "", "configuration file, protobuf text format; see configs/ for examples");
 ABSL_FLAG(bool, check_config, false, "read and check --config, say what is wrong with it, and exit");
+ABSL_FLAG(bool, settings, false,
+          "print every setting of --config with its default and allowed values, and exit");
 
 namespace aludel {
 namespace {
@@ -31,7 +34,8 @@ std::string WithUnderscores(const char* argument) {
 
 }  // namespace
 
-CommandLine ParseCommandLine(int argc, char** argv, const char* usage) {
+CommandLine ParseCommandLine(int argc, char** argv, const char* usage,
+                             const google::protobuf::Descriptor* settings) {
   static std::vector<std::string>* arguments = new std::vector<std::string>;  // absl keeps pointers into it
   std::vector<char*> pointers;
   arguments->reserve(argc);
@@ -49,6 +53,10 @@ CommandLine ParseCommandLine(int argc, char** argv, const char* usage) {
   if (rest.size() > 1) {
     std::fprintf(stderr, "%s: found argument \"%s\", want only flags (see --help)\n", argv[0], rest[1]);
     std::exit(2);
+  }
+  if (absl::GetFlag(FLAGS_settings)) {
+    std::fputs(SettingsTable(settings).c_str(), stdout);
+    std::exit(0);
   }
   CommandLine result{.config = absl::GetFlag(FLAGS_config),
                      .check_config = absl::GetFlag(FLAGS_check_config)};

@@ -1,22 +1,19 @@
 #include "server/config/config_file.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "kernels/check.h"
 #include "runtime/files/regular_file.h"
 #include "runtime/status_macros.h"
+#include "server/config/setting_rules.h"
 
 namespace aludel {
 namespace {
@@ -32,6 +29,9 @@ std::string RenamedField(const std::string& message) {
       {"handover_timeout_ms", "handoff_timeout_ms"},
       {"handover_window_bytes", "handoff_window_bytes"},
       {"handover_trace_directory", "handoff_trace_directory"},
+      {"policy",
+       "by_prediction (\"fastest\" is true; \"first\" is false, which balances load over all prefill "
+       "servers)"},
       {"native_tail_tokens", "recomputed_tail_tokens"},
       {"emulated_bytes_per_second", "testing { bytes_per_second }"},
       {"emulated_delay_ms", "testing { delay_ms }"},
@@ -66,18 +66,6 @@ class FirstParseError : public google::protobuf::io::ErrorCollector {
   const std::string& path_;
 };
 
-// "host:port" with a port from 0 to 65535; the host may be a name, an IPv4 address or a [bracketed] IPv6 one.
-bool IsHostPort(absl::string_view text) {
-  const size_t colon = text.rfind(':');
-  if (colon == absl::string_view::npos || colon == 0) return false;
-  const absl::string_view host = text.substr(0, colon);
-  const absl::string_view port = text.substr(colon + 1);
-  if (host.find(':') != absl::string_view::npos && (host.front() != '[' || host.back() != ']')) return false;
-  int number = 0;
-  return std::all_of(port.begin(), port.end(), [](char c) { return c >= '0' && c <= '9'; }) &&
-         absl::SimpleAtoi(port, &number) && number <= 65535;
-}
-
 }  // namespace
 
 absl::Status ConfigFile::Parse(Message* message) {
@@ -93,6 +81,7 @@ absl::Status ConfigFile::Parse(Message* message) {
   parser.RecordErrorsTo(&error);
   parser.WriteLocationsTo(&tree_);
   if (!parser.ParseFromString(text, message)) return absl::InvalidArgumentError(error.text);
+  Root().CheckFields();
   return absl::OkStatus();
 }
 
@@ -115,12 +104,6 @@ ConfigSection ConfigSection::Nested(absl::string_view name, int index) const {
   return ConfigSection(file_, &child, tree, std::move(prefix), first_error_);
 }
 
-std::string ConfigSection::String(absl::string_view name, int index) const {
-  const auto* reflection = message_->GetReflection();
-  return index < 0 ? reflection->GetString(*message_, Field(name))
-                   : reflection->GetRepeatedString(*message_, Field(name), index);
-}
-
 void ConfigSection::Check(bool ok, absl::string_view name, absl::string_view found, absl::string_view want,
                           int index) const {
   if (ok || !first_error_->ok()) return;
@@ -132,49 +115,21 @@ void ConfigSection::Check(bool ok, absl::string_view name, absl::string_view fou
                    index < 0 ? "" : absl::StrCat("[", index, "]"), ": found ", found, ", want ", want));
 }
 
-void ConfigSection::CheckHostPort(absl::string_view name) const {
-  const std::string value = String(name, -1);
-  Check(IsHostPort(value), name, absl::StrCat("\"", value, "\""), "host:port with a port from 0 to 65535");
-}
-
-void ConfigSection::CheckTarget(absl::string_view name, int index) const {
-  // Names with a scheme (dns:///, unix:) are gRPC's to resolve.
-  const std::string value = String(name, index);
-  const bool scheme =
-      value.find("://") != std::string::npos || value.rfind("unix:", 0) == 0 || value.rfind("dns:", 0) == 0;
-  Check(scheme || IsHostPort(value), name, absl::StrCat("\"", value, "\""),
-        "host:port or a gRPC target such as dns:///name:port", index);
-}
-
-void ConfigSection::CheckNotEmpty(absl::string_view name, int index) const {
-  Check(!String(name, index).empty(), name, "nothing", "a value", index);
-}
-
-void ConfigSection::CheckOneOf(absl::string_view name, const std::vector<std::string>& allowed) const {
-  const std::string value = String(name, -1);
-  Check(std::find(allowed.begin(), allowed.end(), value) != allowed.end(), name,
-        absl::StrCat("\"", value, "\""), absl::StrCat("one of ", absl::StrJoin(allowed, ", ")));
-}
-
-void ConfigSection::CheckRange(absl::string_view name, uint64_t low, uint64_t high) const {
-  const FieldDescriptor* field = Field(name);
+void ConfigSection::CheckFields() const {
+  const google::protobuf::Descriptor* descriptor = message_->GetDescriptor();
   const auto* reflection = message_->GetReflection();
-  const uint64_t value = field->cpp_type() == FieldDescriptor::CPPTYPE_UINT32
-                             ? reflection->GetUInt32(*message_, field)
-                             : reflection->GetUInt64(*message_, field);
-  Check(value >= low && value <= high, name, absl::StrCat(value), absl::StrCat(low, " to ", high));
-}
-
-void ConfigSection::CheckAtLeastOne(absl::string_view name) const {
-  Check(message_->GetReflection()->FieldSize(*message_, Field(name)) > 0, name, "none", "at least one");
-}
-
-void ConfigSection::CheckUnique(absl::string_view name) const {
-  std::set<std::string> seen;
-  const int size = message_->GetReflection()->FieldSize(*message_, Field(name));
-  for (int i = 0; i < size; ++i) {
-    const std::string value = String(name, i);
-    Check(seen.insert(value).second, name, absl::StrCat("\"", value, "\" twice"), "each value once", i);
+  for (int i = 0; i < descriptor->field_count(); ++i) {
+    const FieldDescriptor* field = descriptor->field(i);
+    const int size = field->is_repeated() ? reflection->FieldSize(*message_, field) : 0;
+    Check(size > 0 || !field->is_repeated() || !IsRequired(field), field->name(), "none", "at least one");
+    // A single value is at index -1.
+    for (int index = field->is_repeated() ? 0 : -1; index < size; ++index) {
+      if (field->message_type() != nullptr) {
+        Nested(field->name(), index).CheckFields();
+      } else if (const auto fault = FindFault(*message_, field, index); fault.has_value()) {
+        Check(false, field->name(), fault->found, fault->want, index);
+      }
+    }
   }
 }
 

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -20,15 +20,7 @@ class ConfigSection {
   // one at `index`.
   ConfigSection Nested(absl::string_view field, int index = -1) const;
 
-  // The value has an allowed form. `index` is for repeated fields.
-  void CheckHostPort(absl::string_view field) const;
-  void CheckTarget(absl::string_view field, int index) const;
-  void CheckNotEmpty(absl::string_view field, int index = -1) const;
-  void CheckOneOf(absl::string_view field, const std::vector<std::string>& allowed) const;
-  void CheckRange(absl::string_view field, uint64_t low, uint64_t high) const;
-  void CheckAtLeastOne(absl::string_view repeated_field) const;
-  void CheckUnique(absl::string_view repeated_field) const;
-  // For rules of more than one field: fails unless `ok`.
+  // For what the field's (setting) cannot say: fails unless `ok`. `index` is for repeated fields.
   void Check(bool ok, absl::string_view field, absl::string_view found, absl::string_view want,
              int index = -1) const;
 
@@ -39,7 +31,8 @@ class ConfigSection {
                 std::string prefix, absl::Status* first_error)
       : file_(file), message_(message), tree_(tree), prefix_(std::move(prefix)), first_error_(first_error) {}
   const google::protobuf::FieldDescriptor* Field(absl::string_view name) const;
-  std::string String(absl::string_view field, int index) const;
+  // Each field of this message and of those in it against its (setting).
+  void CheckFields() const;
 
   const std::string* file_;
   const google::protobuf::Message* message_;
@@ -53,7 +46,7 @@ class ConfigFile {
  public:
   explicit ConfigFile(std::string path) : path_(std::move(path)) {}
   // NotFound for a file that cannot be read; InvalidArgument with line and column for text that is not a
-  // `message`. `message` must outlive every section.
+  // `message`. Values that their (setting) does not allow are in status(). `message` must outlive every section.
   absl::Status Parse(google::protobuf::Message* message);
   ConfigSection Root();
   // The first check that failed, or Ok.

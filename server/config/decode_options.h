@@ -34,13 +34,13 @@ enum class Fidelity : uint8_t { kExact, kHigh, kBalanced, kFast };
 struct PlannerOptions {
   Fidelity fidelity = Fidelity::kFast;
   std::string format;  // "": the first shared one
-  int64_t min_remote_tokens = 32;
+  int64_t min_remote_tokens = 0;
   int64_t recomputed_tail_tokens = 1;
-  bool fastest = false;                  // by prediction; else the first format that fits
-  bool hedged = true;                    // a handoff that is late costs little more than local prefill
+  bool by_prediction = false;            // else the first format that fits, from the least busy server
+  bool hedged = false;                   // a handoff that is late costs little more than local prefill
   std::map<std::string, double> losses;  // format -> KL in nats; "raw" and others may be missing
-  double high_kl = 0.02;
-  double balanced_kl = 0.1;
+  double high_kl = 0;
+  double balanced_kl = 0;
 };
 
 struct DecodeOptions {

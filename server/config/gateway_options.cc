@@ -17,10 +17,7 @@ HttpTlsOptions ReadHttpTls(const ConfigSection& section, const v1::HttpTlsConfig
   return {.certificate_file = tls.certificate_file(), .key_file = tls.key_file()};
 }
 
-HttpAccessOptions ReadHttpAccess(const ConfigSection& section, const v1::HttpAccessConfig& access) {
-  for (const char* field : {"requests_per_minute", "tokens_per_minute", "max_concurrent", "max_n"}) {
-    section.CheckRange(field, 0, 1000000000);
-  }
+HttpAccessOptions ReadHttpAccess(const v1::HttpAccessConfig& access) {
   return {.keys_file = access.keys_file(),
           .requests_per_minute = access.requests_per_minute(),
           .tokens_per_minute = access.tokens_per_minute(),
@@ -36,36 +33,18 @@ absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path) {
   ConfigFile file(path);
   ALUDEL_RETURN_IF_ERROR(file.Parse(&config));
   const ConfigSection root = file.Root();
-  CheckListen(root, config.admin_listen());
-  root.CheckAtLeastOne("models");
-  root.CheckRange("max_body_bytes", 1, 1ull << 30);
-  root.Check(config.max_total_body_bytes() >= config.max_body_bytes(), "max_total_body_bytes",
-             absl::StrCat(config.max_total_body_bytes()),
-             absl::StrCat("at least max_body_bytes, ", config.max_body_bytes()));
-  root.CheckRange("watchdog_timeout_ms", 1000, kMaxMs);
-  root.CheckRange("max_answer_bytes", 1024, 1ull << 32);
-  root.CheckRange("max_header_bytes", 256, 1ull << 20);
-  for (const char* field : {"max_connections", "max_requests", "max_stream_backlog"}) {
-    root.CheckRange(field, 1, 1 << 24);
-  }
-  for (const char* field : {"read_timeout_ms", "idle_timeout_ms", "request_timeout_ms", "probe_timeout_ms",
-                            "probe_interval_ms"}) {
-    root.CheckRange(field, 1, kMaxMs);
-  }
-  for (const char* field : {"drain_timeout_ms", "lame_duck_ms"}) root.CheckRange(field, 0, kMaxMs);
-  root.CheckRange("reload_interval_ms", 10, kMaxMs);
-  for (const char* field : {"io_threads", "handler_threads"}) root.CheckRange(field, 1, 256);
-  root.CheckUnique("cors_allowed_origins");
   GatewayOptions options{
       .listen = config.listen(),
-      .log = ReadLog(root.Nested("log"), config.log()),
-      .prefill_targets = ReadTargets(root, "prefill_targets", config.prefill_targets()),
+      .log = ReadLog(config.log()),
+      .prefill_targets = {config.prefill_targets().begin(), config.prefill_targets().end()},
       .max_body_bytes = config.max_body_bytes(),
       .max_total_body_bytes = static_cast<int64_t>(config.max_total_body_bytes()),
       .max_header_bytes = config.max_header_bytes(),
       .max_connections = static_cast<int>(config.max_connections()),
       .max_requests = static_cast<int>(config.max_requests()),
       .max_answer_bytes = config.max_answer_bytes(),
+      .max_waiting = static_cast<int>(config.max_waiting()),
+      .max_waiting_tokens = static_cast<int64_t>(config.max_waiting_tokens()),
       .read_timeout = absl::Milliseconds(config.read_timeout_ms()),
       .idle_timeout = absl::Milliseconds(config.idle_timeout_ms()),
       .request_timeout = absl::Milliseconds(config.request_timeout_ms()),
@@ -75,7 +54,7 @@ absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path) {
       .drain_timeout = absl::Milliseconds(config.drain_timeout_ms()),
       .lame_duck = absl::Milliseconds(config.lame_duck_ms()),
       .tls = ReadHttpTls(root.Nested("tls"), config.tls()),
-      .access = ReadHttpAccess(root.Nested("access"), config.access()),
+      .access = ReadHttpAccess(config.access()),
       .cors_allowed_origins = {config.cors_allowed_origins().begin(), config.cors_allowed_origins().end()},
       .admin_listen = config.admin_listen(),
       .reload_interval = absl::Milliseconds(config.reload_interval_ms()),
@@ -86,10 +65,6 @@ absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path) {
       .watchdog_timeout = absl::Milliseconds(config.watchdog_timeout_ms())};
   for (int i = 0; i < config.models_size(); ++i) {
     const ConfigSection section = root.Nested("models", i);
-    section.CheckNotEmpty("name");
-    section.CheckNotEmpty("directory");
-    section.CheckAtLeastOne("decode_targets");
-    section.CheckOneOf("special_tokens_in_content", {"text", "control"});
     const v1::ServedModel& model = config.models(i);
     for (const ServedModelOptions& other : options.models) {
       section.Check(other.name != model.name(), "name", absl::StrCat("\"", model.name(), "\" twice"),
@@ -98,7 +73,7 @@ absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path) {
     options.models.push_back(
         {.name = model.name(),
          .directory = model.directory(),
-         .decode_targets = ReadTargets(section, "decode_targets", model.decode_targets()),
+         .decode_targets = {model.decode_targets().begin(), model.decode_targets().end()},
          .generation_defaults = model.generation_defaults(),
          .special_tokens_as_text = model.special_tokens_in_content() == "text"});
   }

@@ -15,8 +15,8 @@ struct ServedModelOptions {
   std::string name;
   std::string directory;
   std::vector<std::string> decode_targets;
-  bool generation_defaults = true;
-  bool special_tokens_as_text = true;  // in what chat requests say
+  bool generation_defaults = false;
+  bool special_tokens_as_text = false;  // in what chat requests say
 };
 
 // Both empty: plain HTTP.
@@ -45,6 +45,8 @@ struct GatewayOptions {
   int max_connections = 0;
   int max_requests = 0;
   size_t max_answer_bytes = 0;
+  int max_waiting = 0;  // 0: none
+  int64_t max_waiting_tokens = 0;
   absl::Duration read_timeout;
   absl::Duration idle_timeout;
   absl::Duration request_timeout;

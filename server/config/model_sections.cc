@@ -19,27 +19,14 @@ std::string AnyPortOf(const std::string& listen) { return listen.substr(0, liste
 }  // namespace
 
 ModelOptions ReadEngine(const ConfigSection& section, const v1::EngineConfig& engine) {
-  section.CheckNotEmpty("directory");
   section.Check(engine.device() == "cpu" || engine.device().rfind("cuda:", 0) == 0, "device",
                 absl::StrCat("\"", engine.device(), "\""), "cpu or cuda:N");
-  section.CheckRange("threads", 0, 1024);
-  section.CheckOneOf("compute_dtype", {"bf16", "f32"});
-  section.CheckOneOf("kv_dtype", {"bf16", "f32"});
-  section.CheckOneOf("weights", {"unrounded", "int8", "int4"});
   section.Check(engine.weights() == "unrounded" || engine.device() == "cpu", "weights",
                 absl::StrCat("\"", engine.weights(), "\""),
                 absl::StrCat("unrounded: device ", engine.device(), " keeps no integers"));
-  section.CheckRange("kv_blocks", 0, 1ull << 31);
-  section.CheckRange("kv_bytes", 0, kMaxBytes);
   section.Check(engine.kv_blocks() == 0 || engine.kv_bytes() == 0, "kv_bytes",
                 absl::StrCat(engine.kv_bytes(), " beside kv_blocks ", engine.kv_blocks()),
                 "at most one of kv_blocks and kv_bytes");
-  section.CheckRange("block_tokens", 1, 1024);
-  section.Check((engine.block_tokens() & (engine.block_tokens() - 1)) == 0, "block_tokens",
-                absl::StrCat(engine.block_tokens()), "a power of two");
-  section.CheckRange("max_context", 0, kMaxTokens);
-  section.CheckRange("max_num_batched_tokens", 1, 65536);
-  section.CheckRange("max_num_seqs", 1, 65536);
 
   ModelOptions options;
   options.directory = engine.directory();
@@ -67,25 +54,11 @@ ModelOptions ReadEngine(const ConfigSection& section, const v1::EngineConfig& en
   return options;
 }
 
-CodecOptions ReadCodec(const ConfigSection& section, const v1::CodecConfig& codec) {
-  section.CheckUnique("formats");
-  CodecOptions options{.artifact = codec.artifact()};
-  for (int i = 0; i < codec.formats_size(); ++i) {
-    section.CheckNotEmpty("formats", i);
-    options.formats.push_back(codec.formats(i));
-  }
-  return options;
+CodecOptions ReadCodec(const v1::CodecConfig& codec) {
+  return {.artifact = codec.artifact(), .formats = {codec.formats().begin(), codec.formats().end()}};
 }
 
-LinkEmulation ReadTransportTesting(const ConfigSection& section, const v1::TransportTesting& testing) {
-  section.Check(testing.bytes_per_second() >= 0, "bytes_per_second", absl::StrCat(testing.bytes_per_second()),
-                "0 or more");
-  section.CheckRange("delay_ms", 0, 60000);
-  for (const auto& [field, rate] :
-       {std::pair("drop_rate", testing.drop_rate()), std::pair("corrupt_rate", testing.corrupt_rate()),
-        std::pair("duplicate_rate", testing.duplicate_rate())}) {
-    section.Check(rate >= 0 && rate <= 1.0 / 3, field, absl::StrCat(rate), "0 to 1/3");
-  }
+LinkEmulation ReadTransportTesting(const v1::TransportTesting& testing) {
   return {.bytes_per_second = testing.bytes_per_second(),
           .delay = absl::Milliseconds(testing.delay_ms()),
           .drop_rate = testing.drop_rate(),
@@ -96,7 +69,6 @@ LinkEmulation ReadTransportTesting(const ConfigSection& section, const v1::Trans
 
 TransportOptions ReadTransport(const ConfigSection& section, const v1::TransportConfig& transport,
                                const std::string& grpc_listen) {
-  section.CheckOneOf("kind", {"tcp", "ucx", "loopback"});
   const bool ucx = transport.kind() == "ucx";
   section.Check(
       !ucx || transport.trusted_network(), "trusted_network", "false beside kind \"ucx\"",
@@ -110,14 +82,12 @@ TransportOptions ReadTransport(const ConfigSection& section, const v1::Transport
   section.Check(transport.listen().empty() || transport.kind() == "tcp", "listen",
                 absl::StrCat("\"", transport.listen(), "\" beside kind \"", transport.kind(), "\""),
                 "kind \"tcp\"");
-  if (!transport.listen().empty()) section.CheckHostPort("listen");
-  section.CheckRange("max_inflight_sends", 1, 1 << 20);
   return TransportOptions{.kind = transport.kind(),
                           .listen = transport.listen().empty() ? AnyPortOf(grpc_listen) : transport.listen(),
                           .ucx_transports = transport.ucx_transports(),
                           .ucx_devices = transport.ucx_devices(),
                           .max_inflight_sends = static_cast<int>(transport.max_inflight_sends()),
-                          .link = ReadTransportTesting(section.Nested("testing"), transport.testing())};
+                          .link = ReadTransportTesting(transport.testing())};
 }
 
 TransportTls DataPlaneTls(const GrpcTlsOptions& tls, std::vector<std::string> peer_identities) {
@@ -139,7 +109,6 @@ std::string ModelOptions::Name() const {
 std::vector<std::string> ReadIdentities(const ConfigSection& section, const char* field,
                                         const google::protobuf::RepeatedPtrField<std::string>& names,
                                         const GrpcTlsOptions& tls) {
-  section.CheckUnique(field);
   for (int i = 0; i < names.size(); ++i) {
     section.Check(IsIdentityPattern(names[i]), field, absl::StrCat("\"", names[i], "\""),
                   "a name or *.suffix", i);

@@ -14,7 +14,7 @@ namespace aludel {
 // Sections that prefill and decode servers have: see common_sections.h.
 
 ModelOptions ReadEngine(const ConfigSection& section, const v1::EngineConfig& engine);
-CodecOptions ReadCodec(const ConfigSection& section, const v1::CodecConfig& codec);
+CodecOptions ReadCodec(const v1::CodecConfig& codec);
 TransportOptions ReadTransport(const ConfigSection& section, const v1::TransportConfig& transport,
                                const std::string& grpc_listen);
 // The data plane shows and asks for the certificates of gRPC.

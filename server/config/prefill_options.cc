@@ -14,20 +14,12 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
   ConfigFile file(path);
   ALUDEL_RETURN_IF_ERROR(file.Parse(&config));
   const ConfigSection root = file.Root();
-  CheckListen(root, config.admin_listen());
-  root.CheckRange("send_arena_bytes", 4096, kMaxBytes);
-  root.CheckRange("handoff_window_bytes", 4096, kMaxBytes);
-  root.CheckRange("frame_cache_bytes", 0, kMaxBytes);
-  root.CheckRange("max_channels", 1, 65536);
-  for (const char* field : {"connect_timeout_ms", "run_timeout_ms"}) root.CheckRange(field, 1, kMaxMs);
-  root.CheckRange("drain_timeout_ms", 0, kMaxMs);
-  root.CheckRange("watchdog_timeout_ms", 1000, kMaxMs);
   PrefillOptions options{
       .listen = config.listen(),
       .admin_listen = config.admin_listen(),
-      .log = ReadLog(root.Nested("log"), config.log()),
+      .log = ReadLog(config.log()),
       .model = ReadEngine(root.Nested("engine"), config.engine()),
-      .codec = ReadCodec(root.Nested("codec"), config.codec()),
+      .codec = ReadCodec(config.codec()),
       .transport = ReadTransport(root.Nested("transport"), config.transport(), config.listen()),
       .send_arena_bytes = config.send_arena_bytes(),
       .handoff_window_bytes = config.handoff_window_bytes(),
@@ -38,7 +30,7 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
       .drain_timeout = absl::Milliseconds(config.drain_timeout_ms()),
       .tracing = ReadTracing(root.Nested("tracing"), config.tracing()),
       .grpc_tls = ReadGrpcTls(root.Nested("grpc_tls"), config.grpc_tls()),
-      .grpc_limits = ReadGrpcLimits(root.Nested("grpc_limits"), config.grpc_limits()),
+      .grpc_limits = ReadGrpcLimits(config.grpc_limits()),
       .watchdog_timeout = absl::Milliseconds(config.watchdog_timeout_ms())};
   root.Nested("transport")
       .Check(config.transport().listen().empty(), "listen",

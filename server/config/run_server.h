@@ -14,17 +14,18 @@
 
 namespace aludel {
 
-// The main function of a server called `name`: crash reports, stop signals, command line, configuration (`load`),
+// The main function of a server called `name`, configured by a message of config.proto (`settings`): crash reports, stop signals, command line, configuration (`load`),
 // logging, last words, then `serve`, which returns when the server has stopped. The result is the process's exit code. Options
 // has a member `log` (LogOptions).
 template <typename Options>
 int RunServer(int argc, char** argv, const char* name, const char* usage,
+              const google::protobuf::Descriptor* settings,
               absl::StatusOr<Options> (*load)(const std::string& path),
               absl::Status (*serve)(const Options& options, StopSignal& stop)) {
   absl::InitializeSymbolizer(argv[0]);
   absl::InstallFailureSignalHandler({});
   StopSignal stop;  // behind the failure handler, which takes SIGTERM too
-  const CommandLine command_line = ParseCommandLine(argc, argv, usage);
+  const CommandLine command_line = ParseCommandLine(argc, argv, usage, settings);
   const absl::StatusOr<Options> options = load(command_line.config);
   if (!options.ok() || command_line.check_config) return ReportConfig(command_line, options.status());
   StartLogging(options->log, name);

@@ -5,7 +5,7 @@
 namespace aludel {
 
 std::shared_ptr<const TokenTable> ConstraintCache::Table() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   if (table_ == nullptr) table_ = std::make_shared<const TokenTable>(*tokenizer_, eos_ids_, vocab_);
   return table_;
 }

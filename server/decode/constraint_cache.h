@@ -1,12 +1,12 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "runtime/text/constrain/json_schema.h"
 #include "runtime/text/constrain/token_automaton.h"
 #include "runtime/text/tokenizer/tokenizer.h"
@@ -45,7 +45,7 @@ class ConstraintCache {
   const Tokenizer* const tokenizer_;
   const std::vector<int> eos_ids_;
   const int vocab_;
-  std::mutex mutex_;
+  absl::Mutex mutex_;
   std::shared_ptr<const TokenTable> table_ ABSL_GUARDED_BY(mutex_);  // made for the first constraint
   Cache cache_;                                                      // last: its threads use the above
 };

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "server/config/decode_options.h"
 #include "server/decode/constraint_cache.h"
+#include "server/decode/decode_metrics.h"
 #include "server/decode/handoff/kv_receiver.h"
 #include "server/decode/plan/cost_model.h"
 #include "server/decode/plan/prefill_pool.h"
@@ -15,7 +16,6 @@
 #include "server/decode/shadow_checker.h"
 #include "server/handoff/frame_arena.h"
 #include "server/host/model_host.h"
-#include "server/observe/metrics.h"
 #include "server/observe/otlp_exporter.h"
 #include "server/process/timer.h"
 #include "server/process/work_clock.h"
@@ -33,7 +33,7 @@ struct DecodeContext {
   ConstraintCache* constraints = nullptr;
   CostModel* costs = nullptr;
   Timer* timer = nullptr;
-  Metrics* metrics = nullptr;
+  const DecodeMetrics* metrics = nullptr;
   OtlpExporter* traces = nullptr;   // may be null
   ShadowChecker* shadow = nullptr;  // may be null
   std::atomic<int64_t>* sessions_open = nullptr;

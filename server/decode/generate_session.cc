@@ -227,7 +227,6 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
     shadow_.emplace(ShadowAnswer{.format = plan.format, .cache_salt = cache_salt_, .prompt = spec.prompt});
     spec.sampling.top_logprobs = std::max(spec.sampling.top_logprobs.value_or(0), kShadowLogprobs);
   }
-  context_.metrics->CountPlan(Name(plan.kind), Name(plan.reason));
   if (plan.remote()) handoff_ = std::make_shared<Handoff>(context_, HandoffSpec(wanted, plan, spec));
   {
     const int64_t as_frames =
@@ -243,6 +242,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
   }
   ALUDEL_ASSIGN_OR_RETURN(const SequenceId sequence,
                           context_.model->engine().Generate(std::move(spec), shared_from_this()));
+  context_.metrics->CountPlan(Name(plan.kind), Name(plan.reason));
   absl::Status stopped;
   {
     absl::MutexLock lock(&mutex_);
@@ -321,7 +321,7 @@ void GenerateSession::SendStarted(const SequenceTimes& times, int64_t cached_tok
     spdlog::warn("request={} was prefilled here: {}", request_id_, fallback_reason.ToString());
   }
   CountHandoff(started.handoff);
-  context_.metrics->ObserveFirstToken(started.labels, started.stages);
+  context_.metrics->requests.ObserveFirstToken(started.labels, started.stages);
   Learn(started, times, cached_tokens);
 
   v1::GenerateEvent event;
@@ -340,7 +340,8 @@ void GenerateSession::SendStarted(const SequenceTimes& times, int64_t cached_tok
 }
 
 void GenerateSession::CountHandoff(const std::optional<RequestTimeline::HandoffOutcome>& handoff) {
-  if (handoff) context_.metrics->CountHandoff("received", StatusName(handoff->code), handoff->seconds);
+  if (handoff)
+    context_.metrics->handoffs.CountHandoff("received", StatusName(handoff->code), handoff->seconds);
 }
 
 void GenerateSession::Learn(const RequestTimeline::Started& started, const SequenceTimes& times,
@@ -373,7 +374,7 @@ void GenerateSession::Learn(const RequestTimeline::Started& started, const Seque
 void GenerateSession::LearnOvertaken(const RequestTimeline::Started& started) {
   if (!started.handoff) return;
   const Handoff::Report report = handoff_->report();
-  if (!WasOvertaken(started.handoff->code, report.attempts, context_.options->planner.fastest,
+  if (!WasOvertaken(started.handoff->code, report.attempts, context_.options->planner.by_prediction,
                     context_.options->hedge)) {
     return;
   }
@@ -402,7 +403,8 @@ void GenerateSession::OnToken(const TokenEvent& event) {
     absl::MutexLock lock(&mutex_);
     since_last = timeline_.Token(event.choice, event.first, now);
   }
-  if (since_last) context_.metrics->ObserveInterToken(context_.options->served_model_name, *since_last);
+  if (since_last)
+    context_.metrics->requests.ObserveInterToken(context_.options->served_model_name, *since_last);
   v1::GenerateEvent out;
   out.mutable_token()->set_id(event.id);
   out.mutable_token()->set_text(event.text);
@@ -450,17 +452,22 @@ void GenerateSession::OnDone(const absl::Status& status, const SequenceResult& r
 
 void GenerateSession::End(const absl::Status& status) {
   RequestTimeline::Ended ended;
+  bool answering = false;
   {
     absl::MutexLock lock(&mutex_);
     ended_ = true;
     ended = timeline_.End(status.code(), MonotonicNow());
+    answering = timeline_.started();
   }
   EndLocalWait();
   EndTrial();
-  context_.metrics->ObserveRequest(ended.labels, StatusName(ended.code), ended.seconds, ended.prompt_tokens,
-                                   ended.completion_tokens);
-  CountHandoff(ended.handoff);  // of a request that ends before its first token
-  spdlog::log(status.ok() ? spdlog::level::debug : spdlog::level::info,
+  context_.metrics->requests.ObserveRequest(ended.labels, StatusName(ended.code), ended.seconds,
+                                            ended.prompt_tokens, ended.completion_tokens);
+  // Of a request that ends before its first token. One that was refused has asked no prefill server.
+  if (handoff_ != nullptr && handoff_->report().attempts > 0) CountHandoff(ended.handoff);
+  // The gateway logs refusals, and no more of them than an operator can read.
+  const bool refused = absl::IsResourceExhausted(status) && !answering;
+  spdlog::log(status.ok() || refused ? spdlog::level::debug : spdlog::level::info,
               "request={} ended: {} (plan {} {}, {} + {} tokens, {:.3f} s)", request_id_, status.ToString(),
               ended.labels.plan, ended.labels.format, ended.prompt_tokens, ended.completion_tokens,
               ended.seconds);

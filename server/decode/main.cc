@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "absl/time/time.h"
+#include "aludel/v1/config.pb.h"
 #include "runtime/codec/open_codec.h"
 #include "runtime/status_macros.h"
 #include "server/config/decode_options.h"
@@ -10,7 +11,9 @@
 #include "server/decode/handoff/kv_receiver.h"
 #include "server/decode/plan/prefill_pool.h"
 #include "server/handoff/frame_arena.h"
+#include "server/handoff/handoff_metrics.h"
 #include "server/handoff/random.h"
+#include "server/host/engine_metrics.h"
 #include "server/host/loading.h"
 #include "server/host/model_host.h"
 #include "server/observe/admin.h"
@@ -39,7 +42,8 @@ Where none can, it prefills by itself.
   aludel-decode --config configs/decode-chat.textproto
   aludel-decode --config my.textproto --check-config
 
-A minimal configuration names a model; every setting with its default is in proto/aludel/v1/config.proto:
+A minimal configuration names a model; every setting is listed by --settings, and explained in
+proto/aludel/v1/config.proto:
 
   listen: "127.0.0.1:7200"        # gRPC
   admin_listen: "127.0.0.1:7201"  # HTTP /metrics /health /ready
@@ -112,13 +116,14 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                      {"a gRPC thread", [&] { return handlers.Longest(); }}},
                     options.watchdog_timeout, &timer);
 
+  const EngineMetrics engine_metrics(&metrics);
+  const DataPlaneMetrics data_plane_metrics(&metrics);
+  const DecodeMetrics session_metrics(&metrics);
   metrics.OnRender([&] {
-    metrics.SetEngine(options.served_model_name, model->Stats());
-    metrics.SetTransport(transport->stats());
-    metrics.SetArena(arena->bytes_total(), arena->bytes_reserved());
-    metrics.SetTicketsOpen(receiver.open_tickets());
+    engine_metrics.Set(options.served_model_name, model->Stats());
+    data_plane_metrics.Set(transport->stats(), *arena, receiver.open_tickets());
     for (const std::string& target : options.prefill_targets) {
-      metrics.SetLinkRate(target, costs.LinkRate(target));
+      session_metrics.SetLinkRate(target, costs.LinkRate(target));
     }
   });
   const auto health = [&watchdog] { return watchdog.status(); };
@@ -139,7 +144,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                                  .constraints = &constraints,
                                  .costs = &costs,
                                  .timer = &timer,
-                                 .metrics = &metrics,
+                                 .metrics = &session_metrics,
                                  .traces = &traces,
                                  .shadow = &shadow,
                                  .sessions_open = &sessions_open,
@@ -175,6 +180,6 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
 }  // namespace aludel
 
 int main(int argc, char** argv) {
-  return aludel::RunServer(argc, argv, "aludel-decode", aludel::kUsage, aludel::LoadDecodeOptions,
-                           aludel::Serve);
+  return aludel::RunServer(argc, argv, "aludel-decode", aludel::kUsage,
+                           aludel::v1::DecodeConfig::descriptor(), aludel::LoadDecodeOptions, aludel::Serve);
 }

@@ -10,8 +10,8 @@
 #include "runtime/engine/engine.h"
 #include "server/decode/handoff/handoff_report.h"
 #include "server/decode/plan/plan.h"
-#include "server/observe/metrics.h"
 #include "server/observe/otlp_exporter.h"
+#include "server/observe/request_metrics.h"
 #include "server/observe/trace_context.h"
 
 namespace aludel {

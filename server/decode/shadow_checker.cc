@@ -16,6 +16,8 @@ namespace {
 constexpr size_t kMaxTokens = 256;
 // How often the engine is looked at while answers wait, and how long a check may delay a request that comes.
 constexpr absl::Duration kLook = absl::Milliseconds(20);
+// Nats; two caches of one model that differ by rounding are near 1e-5.
+const std::vector<double> kDivergenceBuckets = {1e-5, 1e-4, 1e-3, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10};
 // Probability of "the rest" where rounding leaves none.
 constexpr double kLeastRest = 1e-9;
 
@@ -45,19 +47,45 @@ double PartitionKl(absl::Span<const TokenLogprob> p, absl::Span<const TokenLogpr
   return std::max(0.0, kl + rest_p * std::log(rest_p / rest_q));
 }
 
+ShadowMetrics::ShadowMetrics(Metrics* metrics)
+    : checks_(metrics->Counter("aludel_shadow_checks_total",
+                               "Answers computed again on the consumer's local prefill, by outcome.")),
+      tokens_(metrics->Counter("aludel_shadow_tokens_total",
+                               "Tokens of shadow checks, by whether local prefill would choose them.")),
+      kl_(metrics->Histogram("aludel_shadow_kl_nats",
+                             "KL(local prefill || answered) of one token's distribution.",
+                             kDivergenceBuckets)) {}
+
+void ShadowMetrics::CountCheck(const std::string& model, const std::string& format,
+                               const std::string& outcome) const {
+  checks_.Add({{"model", model}, {"format", format}, {"outcome", outcome}});
+}
+
+void ShadowMetrics::ObserveTokens(const std::string& model, const std::string& format, int64_t agreeing,
+                                  int64_t differing) const {
+  const std::pair<const char*, int64_t> parts[] = {{"agree", agreeing}, {"differ", differing}};
+  for (const auto& [verdict, tokens] : parts) {
+    tokens_.Add({{"model", model}, {"format", format}, {"verdict", verdict}}, static_cast<double>(tokens));
+  }
+}
+
+void ShadowMetrics::ObserveKl(const std::string& model, const std::string& format, double nats) const {
+  kl_.Observe({{"model", model}, {"format", format}}, nats);
+}
+
 // The second computation of one answer. Needs nothing but the metrics, so that the engine may end it late.
 class ShadowChecker::Check : public SequenceListener {
  public:
-  Check(ShadowAnswer answer, std::string model, Metrics* metrics)
+  Check(ShadowAnswer answer, std::string model, const ShadowMetrics& metrics)
       : answer_(std::move(answer)), model_(std::move(model)), metrics_(metrics) {}
 
   void OnToken(const TokenEvent& event) override { own_.push_back(event.logprobs); }
   void OnDone(const absl::Status& status, const SequenceResult&) override {
     const bool whole = status.ok() && own_.size() == answer_.tokens.size();
-    metrics_->CountShadowCheck(model_, answer_.format,
-                               whole                       ? "ok"
-                               : absl::IsCancelled(status) ? "interrupted"
-                                                           : StatusName(status.code()));
+    metrics_.CountCheck(model_, answer_.format,
+                        whole                       ? "ok"
+                        : absl::IsCancelled(status) ? "interrupted"
+                                                    : StatusName(status.code()));
     if (whole) Report();
     done_ = true;
   }
@@ -70,15 +98,14 @@ class ShadowChecker::Check : public SequenceListener {
     for (size_t i = 0; i < own_.size(); ++i) {
       // Entry 0 is the token itself, entry 1 the likeliest.
       agreeing += own_[i][1].id == answer_.logprobs[i][1].id ? 1 : 0;
-      metrics_->ObserveShadowKl(model_, answer_.format, PartitionKl(own_[i], answer_.logprobs[i]));
+      metrics_.ObserveKl(model_, answer_.format, PartitionKl(own_[i], answer_.logprobs[i]));
     }
-    metrics_->ObserveShadowTokens(model_, answer_.format, agreeing,
-                                  static_cast<int64_t>(own_.size()) - agreeing);
+    metrics_.ObserveTokens(model_, answer_.format, agreeing, static_cast<int64_t>(own_.size()) - agreeing);
   }
 
   const ShadowAnswer answer_;
   const std::string model_;
-  Metrics* const metrics_;
+  const ShadowMetrics metrics_;
   std::vector<std::vector<TokenLogprob>> own_;  // the engine's thread's
   std::atomic<bool> done_ = false;
 };
@@ -110,7 +137,7 @@ void ShadowChecker::Offer(ShadowAnswer answer) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return;
   if (queue_.size() >= static_cast<size_t>(options_.max_queue)) {
-    return metrics_->CountShadowCheck(model_, answer.format, "queue_full");
+    return metrics_.CountCheck(model_, answer.format, "queue_full");
   }
   queue_.push_back(std::move(answer));
   if (next_look_ == 0) next_look_ = timer_->At(MonotonicNow() + kLook, [this] { Look(); });
@@ -123,7 +150,7 @@ void ShadowChecker::Look() {
   if (stopping_) return;
   if (running_ != nullptr && running_->done()) running_.reset();
   while (!queue_.empty() && MonotonicNow() - queue_.front().ended > options_.max_wait) {
-    metrics_->CountShadowCheck(model_, queue_.front().format, "too_old");
+    metrics_.CountCheck(model_, queue_.front().format, "too_old");
     queue_.pop_front();
   }
   const EngineStats stats = engine_->stats();
@@ -145,7 +172,7 @@ void ShadowChecker::Look() {
       running_ = std::move(check);
       sequence_ = *sequence;
     } else {
-      metrics_->CountShadowCheck(model_, check->answer().format, StatusName(sequence.status().code()));
+      metrics_.CountCheck(model_, check->answer().format, StatusName(sequence.status().code()));
     }
   }
   if (running_ != nullptr || !queue_.empty())

@@ -37,6 +37,22 @@ struct ShadowAnswer {
 // the rest as one. No larger than the KL of the whole distributions. Lists are those of TokenEvent::logprobs.
 double PartitionKl(absl::Span<const TokenLogprob> p, absl::Span<const TokenLogprob> q);
 
+// What shadow checks export, by model and format.
+class ShadowMetrics {
+ public:
+  explicit ShadowMetrics(Metrics* metrics);
+  void CountCheck(const std::string& model, const std::string& format, const std::string& outcome) const;
+  void ObserveTokens(const std::string& model, const std::string& format, int64_t agreeing,
+                     int64_t differing) const;
+  // Of one token.
+  void ObserveKl(const std::string& model, const std::string& format, double nats) const;
+
+ private:
+  const CounterFamily checks_;
+  const CounterFamily tokens_;
+  const HistogramFamily kl_;
+};
+
 // Computes a share of the answers again in idle time: local prefill of the prompt, then the same tokens,
 // forced; exports how often its likeliest token differs, and the KL of its distributions to those that were
 // sampled from. One at a time, begun when the engine has nothing else to do and cancelled when something
@@ -62,7 +78,7 @@ class ShadowChecker {
   const std::string model_;
   Engine* const engine_;
   Timer* const timer_;
-  Metrics* const metrics_;
+  const ShadowMetrics metrics_;
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<ShadowAnswer> queue_ ABSL_GUARDED_BY(mutex_);

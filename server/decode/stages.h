@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "runtime/engine/engine.h"
-#include "server/observe/metrics.h"
+#include "server/observe/request_metrics.h"
 
 namespace aludel {
 

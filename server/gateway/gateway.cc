@@ -130,6 +130,8 @@ Gateway::Gateway(Options options, Access* access, const ServedModels* models, Ro
       models_(models),
       router_(router),
       metrics_(metrics),
+      refusals_(metrics->Counter("aludel_http_refusals_total",
+                                 "Requests turned away for their key or its limits, by reason.")),
       journal_(metrics, traces),
       heavy_({.name = "large requests", .threads = kHeavyThreads, .max_queue = kMaxQueuedHeavy}),
       completions_(options_.completions, models, router, metrics, &heavy_) {}
@@ -183,7 +185,7 @@ std::optional<HttpResponse> Gateway::CheckHead(const HttpRequest& request) {
   Arrival arrival = Receive(request);
   std::optional<HttpResponse> response;
   if (const std::optional<ApiError> stranger = CheckKey(request, &arrival)) {
-    metrics_->CountHttpRefusal(stranger->code);
+    refusals_.Add({{"reason", stranger->code}});
     response = stranger->ToResponse();
   } else {
     response = RefuseBody(request, arrival.preflight, arrival.route);
@@ -223,7 +225,7 @@ void Gateway::Handle(HttpRequest request, HttpResponder responder) {
   const bool stranger = refusal.has_value();
   const RequestIdentity& identity = arrival.identity;
   if (!refusal && right_method && route->metered) refusal = access_->Admit(identity.client, &grant);
-  if (refusal) metrics_->CountHttpRefusal(refusal->code);
+  if (refusal) refusals_.Add({{"reason", refusal->code}});
   if (!refusal && right_method && route->completion) {
     const KeyLimits limits = grant->limits();
     completions_.Serve(route->path == "/v1/chat/completions", std::move(request), identity, limits,

@@ -91,6 +91,7 @@ class Gateway {
   const ServedModels* const models_;
   Router* const router_;
   Metrics* const metrics_;
+  const CounterFamily refusals_;  // before any work, by the error's code
   RequestJournal journal_;
   WorkClock handling_;  // on the HTTP server's handler threads
   WorkPool heavy_;      // large bodies

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "aludel/v1/config.pb.h"
 #include "runtime/status_macros.h"
 #include "server/config/gateway_options.h"
 #include "server/config/run_server.h"
@@ -22,6 +23,7 @@
 #include "server/observe/admin.h"
 #include "server/observe/metrics.h"
 #include "server/observe/otlp_exporter.h"
+#include "server/observe/request_metrics.h"
 #include "server/observe/watchdog.h"
 #include "server/process/exit_limit.h"
 #include "server/process/reloader.h"
@@ -38,7 +40,8 @@ constexpr char kUsage[] =
   aludel-gateway --config configs/gateway.textproto
   aludel-gateway --config my.textproto --check-config
 
-A minimal configuration names a model; every setting with its default is in proto/aludel/v1/config.proto:
+A minimal configuration names a model; every setting is listed by --settings, and explained in
+proto/aludel/v1/config.proto:
 
   listen: "127.0.0.1:8080"  # HTTP /v1 /metrics /health /ready
   models { name: "chat" directory: "deploy/demo/chat" decode_targets: "127.0.0.1:7200" }
@@ -146,14 +149,16 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
     watched.push_back({{options.access.keys_file}, [&] { return LoadKeys(options.access, &access); }});
   }
   Metrics metrics;
-  for (const auto& model : models.all()) metrics.ExpectUnanswered(model->name);
+  const RequestMetrics requests(&metrics);
+  for (const auto& model : models.all()) requests.Expect(model->name);
   OtlpExporter traces({.endpoint = options.tracing.otlp_endpoint,
                        .service = "aludel-gateway",
                        .max_queue = static_cast<size_t>(options.tracing.max_queue)},
                       &metrics);
   Router router(RouterModels(options, models),
                 {.probe_interval = options.probe_interval, .probe_timeout = options.probe_timeout}, &metrics,
-                MakeChannelCredentials(options.grpc_tls));
+                MakeChannelCredentials(options.grpc_tls),
+                {.max_waiting = options.max_waiting, .max_waiting_tokens = options.max_waiting_tokens});
   std::atomic<const Watchdog*> watching = nullptr;  // null until the server listens
   const auto health = [&watching] {
     const Watchdog* const watchdog = watching.load();
@@ -173,10 +178,11 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
   std::vector<Watchdog::Check> checks = gateway.Checks();
   checks.push_back({"an I/O thread", [&server] { return server->Silence(); }});
   Watchdog watchdog(std::move(checks), options.watchdog_timeout, &timer);
+  const GaugeFamily connections = metrics.Gauge("aludel_http_connections", "Open client connections.");
   metrics.OnRender([&] {
-    metrics.SetHttpConnections(server->open_connections());
+    connections.Set({}, static_cast<double>(server->open_connections()));
     for (const auto& model : models.all())
-      metrics.SetRequests(model->name, router.Outstanding(model->name), 0);
+      requests.SetRequests(model->name, router.Outstanding(model->name), router.Waiting(model->name));
   });
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_listen.empty()) {
@@ -210,6 +216,7 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
 }  // namespace aludel
 
 int main(int argc, char** argv) {
-  return aludel::RunServer(argc, argv, "aludel-gateway", aludel::kUsage, aludel::LoadGatewayOptions,
+  return aludel::RunServer(argc, argv, "aludel-gateway", aludel::kUsage,
+                           aludel::v1::GatewayConfig::descriptor(), aludel::LoadGatewayOptions,
                            aludel::Serve);
 }

@@ -44,7 +44,7 @@ HttpClient::Impl::Impl(HttpClientOptions options) : options_(std::move(options))
 
 HttpClient::Impl::~Impl() {
   if (look_up_ != nullptr) {
-    std::lock_guard<std::mutex> lock(look_up_->mutex);
+    absl::MutexLock lock(&look_up_->mutex);
     look_up_->client = nullptr;
   }
   while (!connections_.empty()) (*connections_.begin())->Close();
@@ -119,7 +119,7 @@ void HttpClient::Impl::StartLookUp() {
     const auto found = resolver.resolve(host, absl::StrCat(port), tcp::resolver::numeric_service, ec);
     std::vector<tcp::endpoint> addresses;
     for (const auto& one : found) addresses.push_back(one.endpoint());
-    std::lock_guard<std::mutex> lock(look_up->mutex);
+    absl::MutexLock lock(&look_up->mutex);
     if (look_up->client == nullptr) return;
     asio::post(look_up->client->context_,
                [client = look_up->client, error = ec ? ec.message() : "", addresses = std::move(addresses)] {

@@ -8,13 +8,13 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_set>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "server/http/http_client.h"
 #include "server/http/http_socket.h"
 
@@ -48,7 +48,7 @@ class HttpClient::Impl {
   // getaddrinfo() cannot be stopped: it has a thread of its own, which is left behind when the caller
   // gives up.
   struct LookUp {
-    std::mutex mutex;
+    absl::Mutex mutex;
     Impl* client ABSL_GUARDED_BY(mutex);  // null: the caller has given up
   };
 

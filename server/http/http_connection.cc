@@ -77,7 +77,7 @@ void HttpConnection::Close() {
   write_timer_.cancel();
   socket_.Close();
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     closed_ = true;
     queued_.clear();
     queued_flushed_.clear();
@@ -94,7 +94,7 @@ void HttpConnection::Abort() {
 bool HttpConnection::Append(absl::string_view bytes, std::function<void()> flushed, bool end, bool bounded) {
   bool overflow = false;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     if (closed_) return false;
     overflow = bounded && queued_.size() + bytes.size() > state_->options.max_queued_bytes;
     if (!overflow) {
@@ -262,7 +262,7 @@ void HttpConnection::RespondAndClose(const HttpRequest& request, HttpResponse re
 
 void HttpConnection::Flush() {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     flush_posted_ = false;
     if (closed_ || writing_) return;
     in_flight_.swap(queued_);
@@ -319,7 +319,7 @@ void HttpConnection::OnWritten() {
   for (auto& flushed : std::exchange(in_flight_flushed_, {})) flushed();
   if (std::exchange(in_flight_end_, false)) return EndExchange();
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     if ((queued_.empty() && !queued_end_) || std::exchange(flush_posted_, true)) return;
   }
   // By the loop, not by recursion: a writer may be as fast as the socket.
@@ -341,7 +341,7 @@ void HttpConnection::EndExchange() {
     // An idle connection stays small. (Assigning an empty string would keep the capacity.)
     input_.shrink_to_fit();
     in_flight_.shrink_to_fit();
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     queued_.shrink_to_fit();
   }
   Read();

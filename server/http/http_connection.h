@@ -6,7 +6,6 @@
 #include <boost/asio/thread_pool.hpp>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "server/http/http_body_budget.h"
 #include "server/http/http_server.h"
 #include "server/http/http_socket.h"
@@ -128,8 +128,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::vector<std::function<void()>> in_flight_flushed_;
   bool in_flight_end_ = false;
 
-  // Not absl::Mutex: ThreadSanitizer cannot look into Debian's Abseil.
-  std::mutex mutex_;
+  absl::Mutex mutex_;
   std::string queued_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::function<void()>> queued_flushed_ ABSL_GUARDED_BY(mutex_);
   bool queued_end_ ABSL_GUARDED_BY(mutex_) = false;
@@ -169,7 +168,7 @@ class HttpExchange {
   const int version_;
   const bool keep_alive_;
   const bool head_only_;  // HEAD: no body
-  std::mutex mutex_;
+  absl::Mutex mutex_;
   Stage stage_ ABSL_GUARDED_BY(mutex_) = Stage::kNew;
   bool input_ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<HttpHeader> headers_ ABSL_GUARDED_BY(mutex_);  // of whatever response comes

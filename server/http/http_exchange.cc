@@ -19,7 +19,7 @@ HttpExchange::HttpExchange(const std::shared_ptr<HttpConnection>& connection, co
 HttpExchange::~HttpExchange() {
   Stage stage;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     stage = stage_;
   }
   if (stage == Stage::kNew) {
@@ -41,14 +41,14 @@ void HttpExchange::Abort() {
 }
 
 void HttpExchange::AddHeaders(std::vector<HttpHeader> headers) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   for (HttpHeader& header : headers) headers_.push_back(std::move(header));
 }
 
 void HttpExchange::Respond(HttpResponse response, std::function<void()> flushed) {
   std::vector<HttpHeader> added;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     if (stage_ != Stage::kNew) return;
     stage_ = Stage::kEnded;
     on_disconnect_ = nullptr;
@@ -75,7 +75,7 @@ void HttpExchange::Respond(HttpResponse response, std::function<void()> flushed)
 void HttpExchange::StartStream(int status, absl::string_view content_type, std::vector<HttpHeader> headers) {
   std::vector<HttpHeader> added;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     if (stage_ != Stage::kNew) return;
     stage_ = Stage::kStreaming;
     added = std::move(headers_);
@@ -95,7 +95,7 @@ void HttpExchange::StartStream(int status, absl::string_view content_type, std::
 
 bool HttpExchange::Write(absl::string_view bytes, std::function<void()> flushed) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     if (stage_ != Stage::kStreaming) return false;
   }
   if (head_only_ || bytes.empty()) return true;
@@ -107,7 +107,7 @@ bool HttpExchange::Write(absl::string_view bytes, std::function<void()> flushed)
 
 void HttpExchange::Finish() {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     if (stage_ != Stage::kStreaming) return;
     stage_ = Stage::kEnded;
     on_disconnect_ = nullptr;
@@ -119,7 +119,7 @@ void HttpExchange::Finish() {
 void HttpExchange::OnDisconnect(std::function<void()> callback) {
   bool abort = false;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     if (stage_ == Stage::kEnded) return;
     if (stage_ != Stage::kGone && !input_ended_) {
       on_disconnect_ = std::move(callback);
@@ -134,7 +134,7 @@ void HttpExchange::OnDisconnect(std::function<void()> callback) {
 bool HttpExchange::InputEnded() {
   std::function<void()> callback;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     input_ended_ = true;
     if (on_disconnect_ == nullptr) return false;
     stage_ = Stage::kGone;
@@ -147,7 +147,7 @@ bool HttpExchange::InputEnded() {
 void HttpExchange::Disconnected() {
   std::function<void()> callback;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     if (stage_ == Stage::kEnded || stage_ == Stage::kGone) return;
     stage_ = Stage::kGone;
     callback.swap(on_disconnect_);

@@ -76,13 +76,13 @@ absl::StatusOr<std::unique_ptr<TlsContext>> TlsContext::Load(TlsFiles files) {
 absl::Status TlsContext::Reload() {
   auto loaded = LoadFiles(files_);
   if (!loaded.ok()) return loaded.status();
-  std::lock_guard<std::mutex> lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   current_ = *std::move(loaded);
   return absl::OkStatus();
 }
 
 std::shared_ptr<SSL_CTX> TlsContext::current() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   return current_;
 }
 

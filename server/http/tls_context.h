@@ -6,9 +6,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "openssl/ossl_typ.h"
-
-#include <mutex>
 
 namespace aludel {
 
@@ -33,7 +32,7 @@ class TlsContext {
   explicit TlsContext(TlsFiles files) : files_(std::move(files)) {}
 
   const TlsFiles files_;
-  mutable std::mutex mutex_;
+  mutable absl::Mutex mutex_;
   std::shared_ptr<SSL_CTX> current_ ABSL_GUARDED_BY(mutex_);
 };
 

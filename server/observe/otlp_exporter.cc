@@ -82,7 +82,8 @@ std::string OtlpJson(const std::string& service, const std::vector<Span>& spans)
 }
 
 OtlpExporter::OtlpExporter(Options options, Metrics* metrics)
-    : options_(std::move(options)), metrics_(metrics) {
+    : options_(std::move(options)),
+      spans_(metrics->Counter("aludel_trace_spans_total", "Spans, by what became of them.")) {
   if (!enabled()) return;
   thread_ = std::thread([this] { Loop(); });
 }
@@ -107,7 +108,7 @@ void OtlpExporter::Export(Span span) {
     if (!full) queue_.push_back(std::move(span));
     if (!full && queue_.size() == options_.max_batch) wake_.notify_one();
   }
-  if (full) metrics_->CountSpans("dropped", 1);
+  if (full) spans_.Add({{"result", "dropped"}});
 }
 
 void OtlpExporter::Loop() {
@@ -123,7 +124,7 @@ void OtlpExporter::Loop() {
       if (stopping_) timeout = std::min(timeout, stop_by_ - MonotonicNow());
       // A collector that is down or slow must not delay the stop.
       if (stopping_ && (queue_.empty() || failing || timeout <= absl::ZeroDuration())) {
-        metrics_->CountSpans("dropped", static_cast<int64_t>(queue_.size()));
+        spans_.Add({{"result", "dropped"}}, static_cast<double>(queue_.size()));
         return;
       }
       const size_t count = std::min(queue_.size(), options_.max_batch);
@@ -132,7 +133,7 @@ void OtlpExporter::Loop() {
     }
     if (batch.empty()) continue;
     const std::string error = Post(&client, OtlpJson(options_.service, batch), timeout);
-    metrics_->CountSpans(error.empty() ? "exported" : "failed", static_cast<int64_t>(batch.size()));
+    spans_.Add({{"result", error.empty() ? "exported" : "failed"}}, static_cast<double>(batch.size()));
     if (!error.empty() && !failing)
       spdlog::warn("traces: {} does not take spans: {}", options_.endpoint, error);
     if (error.empty() && failing) spdlog::info("traces: {} takes spans again", options_.endpoint);

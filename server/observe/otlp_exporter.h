@@ -60,8 +60,8 @@ class OtlpExporter {
   void Loop();
 
   const Options options_;
-  Metrics* const metrics_;
-  std::mutex mutex_;
+  const CounterFamily spans_;  // by what became of them
+  std::mutex mutex_;           // as in Timer
   std::condition_variable wake_;
   std::deque<Span> queue_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -29,7 +29,7 @@ Watchdog::~Watchdog() { Stop(); }
 void Watchdog::Stop() {
   Timer::Id next = 0;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     stopping_ = true;
     next = next_;
   }
@@ -37,7 +37,7 @@ void Watchdog::Stop() {
 }
 
 absl::Status Watchdog::status() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   const absl::Duration blind = MonotonicNow() - looked_;
   return blind > limit_ + kInterval ? Silent("the timer", blind) : status_;
 }
@@ -50,7 +50,7 @@ void Watchdog::Look() {
   }
   // One that was not sent is missed by the service manager, which then restarts the process: no news is the news.
   if (found.ok()) NotifyServiceManager("WATCHDOG=1").IgnoreError();
-  std::lock_guard<std::mutex> lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   if (found.ok() != status_.ok()) {
     spdlog::log(found.ok() ? spdlog::level::info : spdlog::level::err, "watchdog: {}",
                 found.ok() ? "all threads make progress again" : std::string(found.message()));

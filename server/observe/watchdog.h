@@ -1,12 +1,12 @@
 #pragma once
 
 #include <functional>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/process/timer.h"
 
@@ -37,7 +37,7 @@ class Watchdog {
   const std::vector<Check> checks_;
   const absl::Duration limit_;
   Timer* const timer_;
-  mutable std::mutex mutex_;
+  mutable absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   absl::Time looked_ ABSL_GUARDED_BY(mutex_);

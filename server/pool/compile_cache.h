@@ -4,7 +4,6 @@
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "runtime/text/constrain/json_schema.h"
 #include "server/pool/work_pool.h"
 
@@ -76,7 +76,7 @@ class CompileCache {
     std::optional<Result> known;
     Done done;
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      absl::MutexLock lock(&mutex_);
       if (!wait->done_) return;  // stopped before it began
       if (const auto found = known_.find(key); found != known_.end()) {
         entries_.splice(entries_.begin(), entries_, found->second);
@@ -124,7 +124,7 @@ class CompileCache {
   void Land(const std::string& key, const WorkPool::Task* task, Result result) {
     std::vector<Done> dones;
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      absl::MutexLock lock(&mutex_);
       const auto flight = flights_.find(key);
       // A stopped one may have been replaced by another of the same text.
       if (flight == flights_.end() || flight->second.task.get() != task) return;
@@ -156,7 +156,7 @@ class CompileCache {
     Done done;
     std::shared_ptr<WorkPool::Task> unwanted;
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      absl::MutexLock lock(&mutex_);
       done = std::exchange(wait->done_, nullptr);
       if (!done) return;
       if (wait->timer_id_ != 0) pool_.timer().Cancel(wait->timer_id_);
@@ -175,7 +175,7 @@ class CompileCache {
 
   const Options options_;
   const Compiler compiler_;
-  std::mutex mutex_;
+  absl::Mutex mutex_;
   std::list<Entry> entries_ ABSL_GUARDED_BY(mutex_);  // the last used first
   absl::flat_hash_map<std::string, typename std::list<Entry>::iterator> known_ ABSL_GUARDED_BY(mutex_);
   size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;

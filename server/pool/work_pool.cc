@@ -1,10 +1,10 @@
 #include "server/pool/work_pool.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "runtime/files/stop_scope.h"
 #include "transport/monotonic_clock.h"
 
@@ -14,8 +14,7 @@ struct WorkPool::Task::Shared {
   explicit Shared(Timer* timer) : timer(timer) {}
 
   Timer* const timer;  // the pool's: not to be used once it is stopping, as tasks may outlive it
-  std::mutex mutex;
-  std::condition_variable changed;
+  absl::Mutex mutex;
   bool stopping ABSL_GUARDED_BY(mutex) = false;
   std::deque<std::shared_ptr<Task>> queue ABSL_GUARDED_BY(mutex);
   std::vector<std::shared_ptr<Task>> running ABSL_GUARDED_BY(mutex);
@@ -25,7 +24,7 @@ void WorkPool::Task::Stop(absl::Status reason) {
   std::function<void(Task&)> job;
   std::shared_ptr<Task> self;
   {
-    std::lock_guard<std::mutex> lock(shared_->mutex);
+    absl::MutexLock lock(&shared_->mutex);
     if (!stopped_.ok() || state_ == State::kDone) return;
     stopped_ = std::move(reason);
     stopped_at_ = MonotonicNow();
@@ -45,7 +44,7 @@ void WorkPool::Task::Stop(absl::Status reason) {
 }
 
 void WorkPool::Task::Tighten(absl::Time deadline) {
-  std::lock_guard<std::mutex> lock(shared_->mutex);
+  absl::MutexLock lock(&shared_->mutex);
   if (deadline >= deadline_ || state_ == State::kDone || shared_->stopping) return;
   deadline_ = deadline;
   if (timer_id_ != 0) shared_->timer->Cancel(timer_id_);
@@ -57,7 +56,7 @@ void WorkPool::Task::Tighten(absl::Time deadline) {
 }
 
 absl::Status WorkPool::Task::stopped() const {
-  std::lock_guard<std::mutex> lock(shared_->mutex);
+  absl::MutexLock lock(&shared_->mutex);
   return stopped_;
 }
 
@@ -78,7 +77,7 @@ std::shared_ptr<WorkPool::Task> WorkPool::Make(absl::Time deadline, Job job) {
 void WorkPool::Start(const std::shared_ptr<Task>& task) {
   Job job;
   {
-    std::lock_guard<std::mutex> lock(shared_->mutex);
+    absl::MutexLock lock(&shared_->mutex);
     if (task->stopped_.ok() && shared_->stopping) {
       task->stopped_ = absl::UnavailableError("the server is stopping");
     }
@@ -89,7 +88,6 @@ void WorkPool::Start(const std::shared_ptr<Task>& task) {
     if (task->stopped_.ok()) {
       task->state_ = Task::State::kQueued;
       shared_->queue.push_back(task);
-      shared_->changed.notify_one();
       return;
     }
     task->state_ = Task::State::kDone;
@@ -104,8 +102,9 @@ void WorkPool::Run() {
     std::shared_ptr<Task> task;
     Job job;
     {
-      std::unique_lock<std::mutex> lock(shared_->mutex);
-      shared_->changed.wait(lock, [this] { return shared_->stopping || !shared_->queue.empty(); });
+      absl::MutexLock lock(&shared_->mutex);
+      const auto has_work = [this] { return shared_->stopping || !shared_->queue.empty(); };
+      shared_->mutex.Await(absl::Condition(&has_work));
       if (shared_->queue.empty()) return;
       task = std::move(shared_->queue.front());
       shared_->queue.pop_front();
@@ -118,7 +117,7 @@ void WorkPool::Run() {
       job(*task);
       job = nullptr;  // what it holds ends with it, and not under the lock
     }
-    std::lock_guard<std::mutex> lock(shared_->mutex);
+    absl::MutexLock lock(&shared_->mutex);
     task->state_ = Task::State::kDone;
     shared_->timer->Cancel(task->timer_id_);
     std::erase(shared_->running, task);
@@ -136,11 +135,10 @@ absl::Duration WorkPool::Silence() const {
 void WorkPool::Shutdown() {
   std::vector<std::shared_ptr<Task>> tasks;
   {
-    std::lock_guard<std::mutex> lock(shared_->mutex);
+    absl::MutexLock lock(&shared_->mutex);
     shared_->stopping = true;
     tasks.assign(shared_->queue.begin(), shared_->queue.end());
     tasks.insert(tasks.end(), shared_->running.begin(), shared_->running.end());
-    shared_->changed.notify_all();
   }
   for (const auto& task : tasks) task->Stop(absl::UnavailableError("the server is stopping"));
   for (std::thread& thread : threads_) thread.join();

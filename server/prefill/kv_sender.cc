@@ -10,11 +10,11 @@
 
 namespace aludel {
 
-std::shared_ptr<KvSender> KvSender::Create(Spec spec, Metrics* metrics) {
+std::shared_ptr<KvSender> KvSender::Create(Spec spec, const PrefillMetrics* metrics) {
   return std::shared_ptr<KvSender>(new KvSender(std::move(spec), metrics));
 }
 
-KvSender::KvSender(Spec spec, Metrics* metrics)
+KvSender::KvSender(Spec spec, const PrefillMetrics* metrics)
     : connection_(std::move(spec.connection)),
       format_(spec.codec->name),
       cipher_(std::move(spec.cipher)),
@@ -40,7 +40,7 @@ bool KvSender::HasRoom(size_t weight, size_t frame) {
   absl::MutexLock lock(&mutex_);
   if (Fits(weight, frame)) return true;
   if (wanted_weight_ == 0) {
-    metrics_->CountStall(Name(credit_ && weight_ + weight > *credit_ ? Stall::kReceiver : Stall::kLink));
+    metrics_->CountStall(credit_ && weight_ + weight > *credit_ ? Stall::kReceiver : Stall::kLink);
   }
   wanted_weight_ = weight;
   wanted_frame_ = frame;
@@ -98,7 +98,7 @@ absl::Status KvSender::Commit(const FrameCoverage& coverage, size_t bytes) {
     ++outcome_.frames;
     outcome_.frame_bytes += header.size() + on_wire;
   }
-  metrics_->CountFrame("sent", format_, header.size() + on_wire);
+  metrics_->handoffs.CountFrame("sent", format_, header.size() + on_wire);
   if (record_times_) times_.push_back({coverage, encoded_from_, MonotonicNow()});
   connection_->Send(header, payload,
                     [self = shared_from_this(), place = payload.data()](const absl::Status& status) {

@@ -16,29 +16,10 @@
 #include "runtime/codec/frame.h"
 #include "server/handoff/frame_cipher.h"
 #include "server/handoff/frame_ring.h"
-#include "server/observe/metrics.h"
 #include "server/prefill/peer_connection.h"
+#include "server/prefill/prefill_metrics.h"
 
 namespace aludel {
-
-// What a run waits for before it can go on encoding: a label of metrics.
-enum class Stall : uint8_t {
-  kReceiver,  // to grant more credit
-  kLink,      // to take what was sent
-  kArena      // to have a window for the run
-};
-
-constexpr const char* Name(Stall stall) {
-  switch (stall) {
-    case Stall::kReceiver:
-      return "receiver";
-    case Stall::kLink:
-      return "link";
-    case Stall::kArena:
-      return "arena";
-  }
-  return "unknown";
-}
 
 // Ships one handoff's frames: the codec writes each payload straight into registered memory, and the frame
 // leaves as a message of the transport, its header as the message's header. A place is free again when its
@@ -68,7 +49,7 @@ class KvSender : public FrameSink, public std::enable_shared_from_this<KvSender>
   };
 
   // The codec and `metrics` must outlive the sender.
-  static std::shared_ptr<KvSender> Create(Spec spec, Metrics* metrics);
+  static std::shared_ptr<KvSender> Create(Spec spec, const PrefillMetrics* metrics);
 
   // Whether frames of this weight (FrameRing::Weight), each at most `frame`, can be reserved now. Also true
   // when a send has failed: Reserve returns its error. After false, `on_room` is called once, unless Finish
@@ -89,7 +70,7 @@ class KvSender : public FrameSink, public std::enable_shared_from_this<KvSender>
   void Finish(std::function<void(const Outcome&)> done);
 
  private:
-  KvSender(Spec spec, Metrics* metrics);
+  KvSender(Spec spec, const PrefillMetrics* metrics);
   void OnSent(const uint8_t* place, const absl::Status& status);
   bool Fits(size_t weight, size_t frame) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The callback to run after the lock is released, because there is room now; null: none.
@@ -99,7 +80,7 @@ class KvSender : public FrameSink, public std::enable_shared_from_this<KvSender>
   const std::string format_;
   const std::unique_ptr<FrameCipher> cipher_;  // may be null
   const std::function<void()> on_room_;
-  Metrics* const metrics_;
+  const PrefillMetrics* const metrics_;
   const bool record_times_;
   struct Times {
     FrameCoverage coverage;

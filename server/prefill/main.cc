@@ -1,12 +1,15 @@
 #include <atomic>
 #include <memory>
 
+#include "aludel/v1/config.pb.h"
 #include "runtime/codec/open_codec.h"
 #include "runtime/status_macros.h"
 #include "server/config/prefill_options.h"
 #include "server/config/run_server.h"
 #include "server/handoff/frame_arena.h"
+#include "server/handoff/handoff_metrics.h"
 #include "server/handoff/random.h"
+#include "server/host/engine_metrics.h"
 #include "server/host/loading.h"
 #include "server/host/model_host.h"
 #include "server/observe/admin.h"
@@ -37,7 +40,8 @@ constexpr char kUsage[] =
   aludel-prefill --config configs/prefill.textproto
   aludel-prefill --config my.textproto --check-config
 
-A minimal configuration names a model; every setting with its default is in proto/aludel/v1/config.proto:
+A minimal configuration names a model; every setting is listed by --settings, and explained in
+proto/aludel/v1/config.proto:
 
   listen: "127.0.0.1:7100"        # gRPC
   admin_listen: "127.0.0.1:7101"  # HTTP /metrics /health /ready
@@ -86,14 +90,13 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
                      {"a gRPC thread", [&] { return handlers.Longest(); }}},
                     options.watchdog_timeout, &timer);
 
+  const EngineMetrics engine_metrics(&metrics);
+  const DataPlaneMetrics data_plane_metrics(&metrics);
+  const PrefillMetrics run_metrics(&metrics);
   metrics.OnRender([&] {
-    metrics.SetEngine(options.model_name, model->Stats());
-    metrics.SetTransport(transport->stats());
-    metrics.SetArena(arena->bytes_total(), arena->bytes_reserved());
-    metrics.SetTicketsOpen(runs_open.load());
-    const FrameCache::Stats cached = frame_cache.stats();
-    metrics.SetFrameCache(cached.hits, cached.partial_hits, cached.misses, cached.tokens, cached.evictions,
-                          cached.bytes);
+    engine_metrics.Set(options.model_name, model->Stats());
+    data_plane_metrics.Set(transport->stats(), *arena, runs_open.load());
+    run_metrics.SetFrameCache(frame_cache.stats());
   });
   const auto health = [&watchdog] { return watchdog.status(); };
   const auto ready = [&] { return draining ? absl::UnavailableError("draining") : watchdog.status(); };
@@ -109,7 +112,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
                                   .receivers = &receivers,
                                   .frame_cache = &frame_cache,
                                   .timer = &timer,
-                                  .metrics = &metrics,
+                                  .metrics = &run_metrics,
                                   .traces = &traces,
                                   .runs_open = &runs_open,
                                   .runs = &runs,
@@ -139,6 +142,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
 }  // namespace aludel
 
 int main(int argc, char** argv) {
-  return aludel::RunServer(argc, argv, "aludel-prefill", aludel::kUsage, aludel::LoadPrefillOptions,
+  return aludel::RunServer(argc, argv, "aludel-prefill", aludel::kUsage,
+                           aludel::v1::PrefillConfig::descriptor(), aludel::LoadPrefillOptions,
                            aludel::Serve);
 }

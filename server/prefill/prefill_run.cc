@@ -93,7 +93,7 @@ void PrefillRun::Start(const v1::RunRequest& request, absl::StatusOr<std::string
   }
   absl::StatusOr<FrameExtent> extent = context_.arena->Reserve(window);
   if (!extent.ok()) {
-    context_.metrics->CountStall(Name(Stall::kArena));
+    context_.metrics->CountStall(Stall::kArena);
     return AwaitWindow(window);
   }
   extent_ = *std::move(extent);
@@ -353,7 +353,7 @@ void PrefillRun::End(const absl::Status& status, const KvSender::Outcome& outcom
     event.mutable_finished()->set_frame_bytes(outcome.frame_bytes);
     stream_->Push(std::move(event));
   }
-  context_.metrics->CountHandoff("sent", StatusName(ended.code), ended.seconds);
+  context_.metrics->handoffs.CountHandoff("sent", StatusName(ended.code), ended.seconds);
   spdlog::log(status.ok() ? spdlog::level::debug : spdlog::level::info,
               "request={} run ended: {} ({} frames, {} bytes, {:.3f} s)", spec_.request_id, status.ToString(),
               outcome.frames, outcome.frame_bytes, ended.seconds);

@@ -14,7 +14,6 @@
 #include "server/config/prefill_options.h"
 #include "server/handoff/frame_arena.h"
 #include "server/host/model_host.h"
-#include "server/observe/metrics.h"
 #include "server/observe/otlp_exporter.h"
 #include "server/prefill/cached_frames.h"
 #include "server/prefill/connection_cache.h"
@@ -22,6 +21,7 @@
 #include "server/prefill/frame_recorder.h"
 #include "server/prefill/kv_sender.h"
 #include "server/prefill/prefill_load.h"
+#include "server/prefill/prefill_metrics.h"
 #include "server/prefill/receiver_policy.h"
 #include "server/prefill/run_registry.h"
 #include "server/prefill/run_spec.h"
@@ -41,7 +41,7 @@ struct PrefillContext {
   const ReceiverPolicy* receivers = nullptr;
   FrameCache* frame_cache = nullptr;
   Timer* timer = nullptr;
-  Metrics* metrics = nullptr;
+  const PrefillMetrics* metrics = nullptr;
   OtlpExporter* traces = nullptr;  // may be null
   std::atomic<int64_t>* runs_open = nullptr;
   RunRegistry* runs = nullptr;

@@ -33,7 +33,7 @@ class Reloader {
 
   const std::vector<Watched> watched_;
   const absl::Duration interval_;
-  std::mutex mutex_;
+  std::mutex mutex_;  // as in Timer
   std::condition_variable wake_;
   bool poked_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

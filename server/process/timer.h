@@ -34,7 +34,7 @@ class Timer {
  private:
   void Run();
 
-  std::mutex mutex_;
+  std::mutex mutex_;  // not absl's, whose timed waits follow the clock that can be set
   std::condition_variable changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   Id next_id_ ABSL_GUARDED_BY(mutex_) = 1;

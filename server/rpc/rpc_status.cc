@@ -1,11 +1,13 @@
 #include "server/rpc/rpc_status.h"
 
 #include "absl/strings/ascii.h"
+#include "server/rpc/hopeless.h"
 
 namespace aludel {
 
 grpc::Status ToGrpc(const absl::Status& status) {
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()),
+                      status.GetPayload(kHopeless) ? kHopeless : "");
 }
 
 absl::Status FromGrpc(const grpc::Status& status) {

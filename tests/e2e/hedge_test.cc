@@ -143,7 +143,7 @@ TEST(Hedge, WaitForAPlaceAndNoneIsLostOrAnsweredTwice) {
 TEST(Hedge, BoundsWhatTryingASlowLinkCosts) {
   Fleet fleet({.bytes_per_second = k200kbit,
                .handoff_timeout_ms = kHandoffTimeoutMs,
-               .decode = "planner { policy: 'fastest' }\n"});
+               .decode = "planner { by_prediction: true }\n"});
   ASSERT_TRUE(fleet.Start());
   // What local prefill takes is known from this machine today, not from its warm-up alone.
   Answer local;
@@ -170,7 +170,7 @@ TEST(Hedge, APlanThatWasTriedLeavesItsPlaceToTheNext) {
   Fleet fleet({.bytes_per_second = k200kbit,
                .handoff_timeout_ms = kHandoffTimeoutMs,
                .second_prefill = true,
-               .decode = "planner { policy: 'fastest' }\nhedge { max_running: 1 }\n"});
+               .decode = "planner { by_prediction: true }\nhedge { max_running: 1 }\n"});
   ASSERT_TRUE(fleet.Start());
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(Local(fleet, i).status.ok());
   for (int i = 1; i <= 2; ++i) {
@@ -201,7 +201,7 @@ double Moves(Fleet& fleet) {
 
 TEST(Hedge, AServerThatIsTriedMayBeLate) {
   Fleet fleet(
-      {.second_prefill = true, .decode = "planner { policy: 'fastest' }\nhedge { late_min_ms: 20000 }\n"});
+      {.second_prefill = true, .decode = "planner { by_prediction: true }\nhedge { late_min_ms: 20000 }\n"});
   ASSERT_TRUE(fleet.Start());
   const Answer answer = fleet.Ask(TeachFirst(fleet));
   ASSERT_TRUE(answer.status.ok()) << answer.status;
@@ -215,7 +215,7 @@ TEST(Hedge, AServerThatIsTriedMayBeLate) {
 TEST(Hedge, TryingAServerThatSendsNothingEndsSoonAfterTheKnownOneWouldBeDone) {
   Fleet fleet({.handoff_timeout_ms = kHandoffTimeoutMs,
                .second_prefill = true,
-               .decode = "planner { policy: 'fastest' }\nhedge { late_min_ms: 1000 }\n"});
+               .decode = "planner { by_prediction: true }\nhedge { late_min_ms: 1000 }\n"});
   ASSERT_TRUE(fleet.Start());
   const v1::GenerateRequest request = TeachFirst(fleet);
   fleet.second_prefill().Signal(SIGSTOP);
@@ -232,7 +232,7 @@ TEST(Hedge, TryingAServerThatSendsNothingEndsSoonAfterTheKnownOneWouldBeDone) {
 TEST(Hedge, CanBeSwitchedOffAndLeavesNamedFormatsAlone) {
   Fleet fleet({.bytes_per_second = kSlowLink,
                .handoff_timeout_ms = 3000,
-               .decode = "hedge { max_running: 0 }\nplanner { policy: 'fastest' }\n"});
+               .decode = "hedge { max_running: 0 }\nplanner { by_prediction: true }\n"});
   ASSERT_TRUE(fleet.Start());
   const Answer answer = fleet.Ask(Request(0));
   EXPECT_TRUE(answer.status.ok()) << answer.status;

@@ -41,7 +41,7 @@ listen: "127.0.0.1:{ports[2]}" admin_listen: "127.0.0.1:{ports[3]}" served_model
 engine {{ directory: "deploy/demo/chat" threads: 1 prefix_cache: false }} codec {{ artifact: "deploy/demo/codec" }}
 transport {{ }} prefill_targets: "127.0.0.1:{ports[0]}"
 handoff_timeout_ms: 30000 probe_interval_ms: 200
-planner {{ policy: "fastest" min_remote_tokens: 1 }}
+planner {{ by_prediction: true min_remote_tokens: 1 }}
 """), "aludel-gateway": (ports[4], f"""
 listen: "127.0.0.1:{ports[4]}"
 models {{ name: "chat" directory: "deploy/demo/chat" decode_targets: "127.0.0.1:{ports[2]}" }}

@@ -139,7 +139,7 @@ absl::StatusOr<TtftConfigs> MakeTtftConfigs(const TtftServerOptions& options, co
   SetCodec(options, decode.mutable_codec());
   decode.add_prefill_targets(AtPort(ports.prefill));
   decode.mutable_planner()->set_min_remote_tokens(1);
-  decode.mutable_planner()->set_policy("fastest");  // for requests that leave it the choice
+  decode.mutable_planner()->set_by_prediction(true);  // for requests that leave it the choice
   decode.set_handoff_timeout_ms(limit);
   decode.set_request_timeout_ms(limit);
   decode.set_watchdog_timeout_ms(limit);

@@ -161,6 +161,7 @@ void Handoff::Start(size_t target, FrameExtent extent) {
     attempt_.deadline_timer = context_.timer->At(until_, [receiver] { receiver->Reap(); });
     tried_.push_back(target);
   }
+  context_.prefill_pool->BeginRun(target, static_cast<int64_t>(spec_.prompt.size()));
   const size_t bound = context_.model->HandoffBytesBound(*spec_.codec, spec_.prompt.size());
   const size_t window = extent.bytes().size();
   std::optional<uint64_t> credit;
@@ -264,6 +265,7 @@ void Handoff::SendGrant(int attempt, size_t target, const TicketId& ticket, uint
 }
 
 void Handoff::OnRunEvent(int attempt, size_t target, const v1::RunEvent& event) {
+  context_.prefill_pool->Heard(target);
   if (event.has_computed()) {
     context_.prefill_pool->ReportLoad(target, static_cast<int64_t>(event.computed().waiting_tokens()),
                                       event.computed().prefill_tokens_per_second());
@@ -402,6 +404,7 @@ void Handoff::End(TicketState end) {
 
 void Handoff::Release(Attempt attempt, TicketState end) {
   if (attempt.number == 0) return;
+  context_.prefill_pool->EndRun(attempt.target, static_cast<int64_t>(spec_.prompt.size()));
   context_.timer->Cancel(attempt.deadline_timer);
   context_.timer->Cancel(attempt.received_timer);
   if (attempt.run != nullptr && end == TicketState::kCompleted) {

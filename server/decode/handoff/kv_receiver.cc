@@ -28,11 +28,17 @@ void KvReceiver::Ticket::Release(const uint8_t* place) {
 }
 
 KvReceiver::KvReceiver(uint64_t epoch, Metrics* metrics, Clock clock)
-    : epoch_(epoch), metrics_(metrics), clock_(std::move(clock)) {
+    : epoch_(epoch),
+      handoffs_(metrics),
+      dropped_(metrics->Counter("aludel_frames_dropped_total", "Frames refused, by reason.")),
+      ended_tickets_(metrics->Counter("aludel_tickets_total", "Tickets that have ended, by how.")),
+      clock_(std::move(clock)) {
   for (uint8_t drop = 0; drop < kFrameDrops; ++drop) {
-    metrics_->CountDroppedFrame(Name(static_cast<FrameDrop>(drop)), 0);
+    CountDrop(static_cast<FrameDrop>(drop), 0);  // so that an alert sees the first one
   }
 }
+
+void KvReceiver::CountDrop(FrameDrop drop, int frames) { dropped_.Add({{"reason", Name(drop)}}, frames); }
 
 void KvReceiver::Open(TicketSpec spec) {
   auto ticket = std::make_shared<Ticket>(std::move(spec));
@@ -44,7 +50,7 @@ void KvReceiver::Open(TicketSpec spec) {
 
 void KvReceiver::CloseLocked(Ticket& ticket, TicketState end) {
   ticket.state = end;
-  metrics_->CountTicket(Name(end));
+  ended_tickets_.Add({{"end", Name(end)}});
   tickets_.erase(ticket.spec.id);
 }
 
@@ -149,7 +155,7 @@ absl::Span<uint8_t> KvReceiver::OnHeader(MessageId id, absl::Span<const uint8_t>
                                          size_t payload_bytes) {
   const absl::StatusOr<FrameHeader> header = DecodeFrameHeader(bytes);
   if (!header.ok()) {
-    metrics_->CountDroppedFrame(Name(FrameDrop::kMalformed));
+    CountDrop(FrameDrop::kMalformed);
     return {};
   }
   Verdict verdict;
@@ -163,7 +169,7 @@ absl::Span<uint8_t> KvReceiver::OnHeader(MessageId id, absl::Span<const uint8_t>
     }
     if (verdict.ticket != nullptr) CloseLocked(*verdict.ticket, TicketState::kRefused);
   }
-  metrics_->CountDroppedFrame(Name(*verdict.drop));
+  CountDrop(*verdict.drop);
   if (verdict.ticket != nullptr) TellLost(*verdict.ticket, verdict.lost);
   return {};
 }
@@ -218,15 +224,15 @@ void KvReceiver::OnPayload(MessageId id, absl::Status status) {
 
 void KvReceiver::Deliver(Incoming& frame, bool closed, FrameDrop drop, const absl::Status& status) {
   if (closed) {
-    metrics_->CountDroppedFrame(Name(FrameDrop::kLate));
+    CountDrop(FrameDrop::kLate);
     return;
   }
   if (!status.ok()) {
-    metrics_->CountDroppedFrame(Name(drop));
+    CountDrop(drop);
     TellLost(*frame.ticket, status);
     return;
   }
-  metrics_->CountFrame("received", frame.ticket->spec.codec->name,
+  handoffs_.CountFrame("received", frame.ticket->spec.codec->name,
                        frame.header_bytes.size() + frame.payload.size());
   const std::shared_ptr<TicketOwner> owner = frame.ticket->spec.owner.lock();
   if (owner == nullptr) return frame.ticket->Release(frame.payload.data());

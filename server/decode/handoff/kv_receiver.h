@@ -22,6 +22,7 @@
 #include "server/handoff/frame_arena.h"
 #include "server/handoff/frame_cipher.h"
 #include "server/handoff/frame_ring.h"
+#include "server/handoff/handoff_metrics.h"
 #include "server/observe/metrics.h"
 #include "transport/transport.h"
 
@@ -112,10 +113,13 @@ class KvReceiver : public MessageHandler {
 
   Verdict Judge(const FrameHeader& header, size_t payload_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void TellLost(const Ticket& ticket, const absl::Status& reason);
+  void CountDrop(FrameDrop drop, int frames = 1);
   void CloseLocked(Ticket& ticket, TicketState end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const uint64_t epoch_;
-  Metrics* const metrics_;
+  const HandoffMetrics handoffs_;
+  const CounterFamily dropped_;        // by FrameDrop
+  const CounterFamily ended_tickets_;  // by TicketState
   const Clock clock_;
   mutable absl::Mutex mutex_;
   std::map<TicketId, std::shared_ptr<Ticket>> tickets_ ABSL_GUARDED_BY(mutex_);

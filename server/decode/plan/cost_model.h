@@ -17,7 +17,7 @@
 #include "absl/types/span.h"
 #include "server/decode/plan/cost_fit.h"
 #include "server/decode/stages.h"
-#include "server/observe/metrics.h"
+#include "server/observe/request_metrics.h"
 
 namespace aludel {
 

@@ -38,7 +38,7 @@ enum class PlanReason : uint8_t {
   kShortPrompt,  // too little to hand over
   kNoTarget,     // no prefill server is ready
   kNoFormat,     // none that is ready has a format that the fidelity allows
-  kCoded,        // the first target and format that qualify
+  kCoded,        // the first format that qualifies, from the least busy target
   kForced,       // the request names its format
   kFastest,      // by prediction
   kExplore,      // without a prediction, or with an old one

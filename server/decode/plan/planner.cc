@@ -39,17 +39,34 @@ bool Allows(const PlannerOptions& options, Fidelity fidelity, const std::string&
   return loss->second <= (fidelity == Fidelity::kHigh ? options.high_kl : options.balanced_kl);
 }
 
-// Handoffs to choose from, best first.
-std::vector<Plan> Candidates(const PlannerOptions& options, absl::Span<const PlanTarget> targets,
-                             const PlanRequest& request, Fidelity fidelity, int64_t handed_over) {
+// The ready ones among the targets to consider, those with the least work waiting first.
+std::vector<size_t> LeastBusyFirst(absl::Span<const PlanTarget> targets,
+                                   const std::vector<std::string>& preferred) {
+  std::vector<size_t> order = Order(targets, preferred);
+  std::erase_if(order, [&](size_t i) { return !targets[i].ready; });
+  // In seconds where every server has said how fast it is.
+  const bool rates =
+      std::all_of(order.begin(), order.end(), [&](size_t i) { return targets[i].tokens_per_second > 0; });
+  const auto work = [&](size_t i) {
+    return static_cast<double>(targets[i].waiting_tokens) / (rates ? targets[i].tokens_per_second : 1);
+  };
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return work(a) < work(b); });
+  return order;
+}
+
+// Handoffs to choose from, best first: by format, then by the work that waits at their target.
+std::vector<Plan> Candidates(const PlannerOptions& options, absl::Span<const std::string> formats,
+                             absl::Span<const PlanTarget> targets, const PlanRequest& request,
+                             Fidelity fidelity, int64_t handed_over) {
   const bool forced = !request.format.empty();
   const std::string& wanted = forced ? request.format : options.format;
   std::vector<Plan> candidates;
-  for (const size_t i : Order(targets, request.targets)) {
-    if (!targets[i].ready) continue;
-    for (const std::string& format : targets[i].formats) {
-      if (!wanted.empty() && format != wanted) continue;
-      if (!forced && !Allows(options, fidelity, format)) continue;
+  const std::vector<size_t> order = LeastBusyFirst(targets, request.targets);
+  for (const std::string& format : formats) {
+    if (!wanted.empty() && format != wanted) continue;
+    if (!forced && !Allows(options, fidelity, format)) continue;
+    for (const size_t i : order) {
+      if (!Contains(targets[i].formats, format)) continue;
       candidates.push_back({.kind = PlanKind::kRemote,
                             .target = i,
                             .format = format,
@@ -141,14 +158,14 @@ absl::StatusOr<Plan> MakePlan(const PlannerOptions& options, absl::Span<const st
   if (handed_over < 1 || (!forced && request.prompt_tokens < options.min_remote_tokens)) {
     return Local(PlanReason::kShortPrompt);
   }
-  std::vector<Plan> candidates = Candidates(options, targets, request, fidelity, handed_over);
+  std::vector<Plan> candidates = Candidates(options, formats, targets, request, fidelity, handed_over);
   if (candidates.empty()) {
     const bool any_ready =
         std::any_of(targets.begin(), targets.end(), [](const PlanTarget& t) { return t.ready; });
     return Local(any_ready ? PlanReason::kNoFormat : PlanReason::kNoTarget);
   }
-  if (options.fastest && !forced && predict) return Fastest(std::move(candidates), options.hedged, predict);
-  // In the order of targets; where a format is named it is the only one.
+  if (options.by_prediction && !forced && predict)
+    return Fastest(std::move(candidates), options.hedged, predict);
   Plan plan = std::move(candidates.front());
   if (predict) plan.predicted_ttft = predict(plan.target, plan.format).ttft;
   return plan;

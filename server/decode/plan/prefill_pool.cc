@@ -72,7 +72,9 @@ absl::Status CheckCompatible(const v1::ModelIdentity& model, absl::Span<const v1
 }
 
 PrefillPool::PrefillPool(Options options, Timer* timer, Metrics* metrics)
-    : options_(std::move(options)), timer_(timer), metrics_(metrics) {
+    : options_(std::move(options)),
+      timer_(timer),
+      state_metric_(metrics->Gauge("aludel_prefill_target_state", "1 at the state a prefill server is in.")) {
   const auto credentials = MakeChannelCredentials(options_.grpc_tls);
   for (const std::string& name : options_.targets) {
     auto target = std::make_unique<Target>();
@@ -110,13 +112,14 @@ void PrefillPool::StartProbe(size_t index) {
     ++probes_in_flight_;
     targets_[index]->probe = &probe->context;
   }
-  targets_[index]->stub->async()->Describe(&probe->context, &probe->request, &probe->description,
-                                           [this, index, probe](const grpc::Status& status) {
-                                             OnProbe(index, FromGrpc(status), probe->description);
-                                           });
+  targets_[index]->stub->async()->Describe(
+      &probe->context, &probe->request, &probe->description,
+      [this, index, probe, sent = MonotonicNow()](const grpc::Status& status) {
+        OnProbe(index, sent, FromGrpc(status), probe->description);
+      });
 }
 
-void PrefillPool::OnProbe(size_t index, const absl::Status& status,
+void PrefillPool::OnProbe(size_t index, absl::Time sent, const absl::Status& status,
                           const v1::PrefillDescription& description) {
   std::vector<std::string> shared;
   absl::Status compatible;
@@ -127,16 +130,27 @@ void PrefillPool::OnProbe(size_t index, const absl::Status& status,
   Target& target = *targets_[index];
   target.probe = nullptr;
   if (stopping_) return;
-  target.formats = std::move(shared);
   const bool refused = absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status);
-  if (!status.ok() && !refused) {
+  if (absl::IsDeadlineExceeded(status)) {
+    target.health.Missed(sent, MonotonicNow());
+    const State state = StateOf(target.health);
+    if (state != State::kReady) {
+      SetState(target, state, std::string(status.message()));
+    } else if (target.state != State::kReady) {
+      SetState(target, state, absl::StrJoin(target.formats, ", "));
+    }
+  } else if (!status.ok() && !refused) {
+    target.health.Gone();
     SetState(target, State::kDown, std::string(status.message()));
   } else if (!status.ok() || !compatible.ok()) {
+    target.health.Gone();
     SetState(target, State::kRefused, std::string(status.ok() ? compatible.message() : status.message()));
   } else {
     if (target.state == State::kReady && target.epoch != description.epoch()) {
       spdlog::info("prefill server {} has restarted", target.name);
     }
+    target.health.Answered(MonotonicNow());
+    target.formats = std::move(shared);
     target.epoch = description.epoch();
     target.waiting_tokens = static_cast<int64_t>(description.waiting_tokens());
     target.tokens_per_second = description.prefill_tokens_per_second();
@@ -144,10 +158,10 @@ void PrefillPool::OnProbe(size_t index, const absl::Status& status,
     SetState(target, State::kReady,
              absl::StrCat(absl::StrJoin(target.formats, ", "), ropes.empty() ? "" : "; ", ropes));
   }
-  target.retry = target.state == State::kReady
-                     ? absl::ZeroDuration()
-                     : std::min(std::max(2 * target.retry, kFirstRetry), options_.probe_max_interval);
-  const absl::Duration interval = target.state == State::kReady ? options_.probe_interval : target.retry;
+  const bool well = target.state == State::kReady && target.health.misses() == 0;
+  target.retry = well ? absl::ZeroDuration()
+                      : std::min(std::max(2 * target.retry, kFirstRetry), options_.probe_max_interval);
+  const absl::Duration interval = well ? options_.probe_interval : target.retry;
   target.timer = timer_->At(MonotonicNow() + interval, [this, index] { StartProbe(index); });
 }
 
@@ -157,6 +171,8 @@ const char* PrefillPool::Name(State state) {
       break;
     case State::kReady:
       return "ready";
+    case State::kSlow:
+      return "slow";
     case State::kDown:
       return "down";
     case State::kRefused:
@@ -165,21 +181,40 @@ const char* PrefillPool::Name(State state) {
   return "unknown";
 }
 
+PrefillPool::State PrefillPool::StateOf(const PeerHealth& health) {
+  switch (health.state()) {
+    case PeerHealth::State::kUnknown:
+      break;
+    case PeerHealth::State::kReady:
+      return State::kReady;
+    case PeerHealth::State::kSlow:
+      return State::kSlow;
+    case PeerHealth::State::kDown:
+      return State::kDown;
+  }
+  return State::kUnknown;
+}
+
 void PrefillPool::SetState(Target& target, State state, const std::string& reason) {
   if (target.state == state && target.reason == reason) return;
   target.state = state;
   target.reason = reason;
   spdlog::log(state == State::kReady ? spdlog::level::info : spdlog::level::warn,
               "prefill server {} is {}: {}", target.name, Name(state), reason);
-  metrics_->SetPrefillTarget(target.name, Name(state));
+  for (const State other : {State::kReady, State::kSlow, State::kDown, State::kRefused}) {
+    state_metric_.Set({{"target", target.name}, {"state", Name(other)}}, state == other ? 1 : 0);
+  }
 }
 
 std::vector<PlanTarget> PrefillPool::Snapshot() const {
   absl::MutexLock lock(&mutex_);
+  const bool any_ready = std::any_of(targets_.begin(), targets_.end(),
+                                     [](const auto& target) { return target->state == State::kReady; });
   std::vector<PlanTarget> targets;
   for (const auto& target : targets_) {
-    targets.push_back({target->name, target->state == State::kReady, target->formats, target->waiting_tokens,
-                       target->tokens_per_second});
+    const bool usable = target->state == State::kReady || (!any_ready && target->state == State::kSlow);
+    targets.push_back({target->name, usable, target->formats,
+                       std::max(target->waiting_tokens, target->asked_tokens), target->tokens_per_second});
   }
   return targets;
 }
@@ -188,7 +223,28 @@ void PrefillPool::ReportRunFailure(size_t index, const absl::Status& status) {
   if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return;
   absl::MutexLock lock(&mutex_);
   Target& target = *targets_[index];
-  if (target.state == State::kReady) SetState(target, State::kDown, std::string(status.message()));
+  if (!target.health.usable()) return;
+  if (absl::IsUnavailable(status)) {
+    target.health.Gone();
+  } else {
+    target.health.Late();
+  }
+  SetState(target, StateOf(target.health), std::string(status.message()));
+}
+
+void PrefillPool::Heard(size_t index) {
+  absl::MutexLock lock(&mutex_);
+  targets_[index]->health.Heard(MonotonicNow());
+}
+
+void PrefillPool::BeginRun(size_t index, int64_t tokens) {
+  absl::MutexLock lock(&mutex_);
+  targets_[index]->asked_tokens += tokens;
+}
+
+void PrefillPool::EndRun(size_t index, int64_t tokens) {
+  absl::MutexLock lock(&mutex_);
+  targets_[index]->asked_tokens -= tokens;
 }
 
 void PrefillPool::ReportLoad(size_t index, int64_t waiting_tokens, double tokens_per_second) {

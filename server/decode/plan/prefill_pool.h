@@ -12,6 +12,7 @@
 #include "server/decode/plan/planner.h"
 #include "server/observe/metrics.h"
 #include "server/process/timer.h"
+#include "server/rpc/peer_health.h"
 
 namespace aludel {
 
@@ -19,8 +20,8 @@ namespace aludel {
 // model (logged and exported with the reason), and knows which are usable now. One that is not is probed
 // again at once, then with a doubling interval, so that a server that (re)starts is used soon. Thread-safe.
 //
-//   unknown -> ready <-> down (no answer, or a run failed)      refused (wrong version, model or formats)
-// Every answer to a probe moves a target to any of the three.
+//   unknown -> ready <-> slow -> down (PeerHealth)      refused (wrong version, model or formats)
+// Every answer to a probe moves a target to ready or refused. Slow ones are used where none is ready.
 class PrefillPool {
  public:
   struct Options {
@@ -42,23 +43,30 @@ class PrefillPool {
   // In the order of options.targets.
   std::vector<PlanTarget> Snapshot() const;
   v1::Prefill::Stub& stub(size_t target) { return *targets_[target]->stub; }
-  // A run ended so: takes the target down until a probe succeeds, if the reason says that it is gone or
-  // hangs. What it merely refuses says nothing about its health.
+  // A run ended so: takes the target down until a probe succeeds if the reason says that it is gone, and has others
+  // preferred if it took too long. What it merely refuses says nothing about its health.
   void ReportRunFailure(size_t target, const absl::Status& status);
+  // A handoff of so many tokens has been asked for there, or has ended: work that its last report may not have.
+  void BeginRun(size_t target, int64_t tokens);
+  void EndRun(size_t target, int64_t tokens);
+  // Something of a run came from there.
+  void Heard(size_t target);
   // The load that a server reports at the end of a computation: fresher for planning than its last probe.
   void ReportLoad(size_t target, int64_t waiting_tokens, double tokens_per_second);
 
  private:
-  enum class State : uint8_t { kUnknown, kReady, kDown, kRefused };
+  enum class State : uint8_t { kUnknown, kReady, kSlow, kDown, kRefused };
   static const char* Name(State state);  // a label of metrics
   struct Target {
     std::string name;
     std::unique_ptr<v1::Prefill::Stub> stub;
-    State state = State::kUnknown;
+    State state = State::kUnknown;  // exported; of what health says unless it is kRefused
+    PeerHealth health;
     std::string reason;
     uint64_t epoch = 0;
     std::vector<std::string> formats;
-    int64_t waiting_tokens = 0;
+    int64_t waiting_tokens = 0;  // as it reported
+    int64_t asked_tokens = 0;    // of this server's handoffs from it
     double tokens_per_second = 0;
     absl::Duration retry;  // interval between the last two questions in vain; zero: the last was none
     Timer::Id timer = 0;
@@ -67,12 +75,14 @@ class PrefillPool {
   struct Probe;
 
   void StartProbe(size_t index);
-  void OnProbe(size_t index, const absl::Status& status, const v1::PrefillDescription& description);
+  void OnProbe(size_t index, absl::Time sent, const absl::Status& status,
+               const v1::PrefillDescription& description);
+  static State StateOf(const PeerHealth& health);
   void SetState(Target& target, State state, const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   Timer* const timer_;
-  Metrics* const metrics_;
+  const GaugeFamily state_metric_;
   mutable absl::Mutex mutex_;
   std::vector<std::unique_ptr<Target>> targets_;  // the vector is const after construction; fields guarded
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

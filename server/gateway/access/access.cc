@@ -50,7 +50,7 @@ Access::Access(const KeyLimits& anonymous, Clock clock) : clock_(std::move(clock
 }
 
 void Access::SetKeys(std::vector<ApiKey> keys) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   keys_needed_ = true;
   std::map<std::string, Client> clients;
   for (const ApiKey& key : keys) {
@@ -72,7 +72,7 @@ std::optional<ApiError> Access::Identify(absl::string_view authorization, std::s
   client->clear();
   std::shared_ptr<const std::vector<ApiKey>> keys;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     if (!keys_needed_) return std::nullopt;
     keys = keys_;
   }
@@ -98,7 +98,7 @@ std::optional<ApiError> Access::Identify(absl::string_view authorization, std::s
 std::optional<ApiError> Access::Admit(const std::string& name, std::shared_ptr<Grant>* grant) {
   const absl::Time now = clock_();
   grant->reset();  // one that it still held takes the lock to die
-  std::lock_guard<std::mutex> lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   const auto it = clients_.find(name);
   if (it == clients_.end()) return Unauthorized("Incorrect API key provided.");  // taken away meanwhile
   Client& client = it->second;
@@ -131,14 +131,14 @@ std::optional<ApiError> Access::Admit(const std::string& name, std::shared_ptr<G
 }
 
 Access::Grant::~Grant() {
-  std::lock_guard<std::mutex> lock(access_->mutex_);
+  absl::MutexLock lock(&access_->mutex_);
   const auto it = access_->clients_.find(client_);
   if (it != access_->clients_.end()) --it->second.running;
 }
 
 void Access::Grant::ChargeTokens(int64_t tokens) {
   const absl::Time now = access_->clock_();
-  std::lock_guard<std::mutex> lock(access_->mutex_);
+  absl::MutexLock lock(&access_->mutex_);
   const auto it = access_->clients_.find(client_);
   if (it == access_->clients_.end() || it->second.limits.tokens_per_minute <= 0) return;
   it->second.tokens.Fill(it->second.limits.tokens_per_minute, now);

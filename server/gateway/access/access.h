@@ -3,13 +3,13 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "server/gateway/access/api_keys.h"
@@ -71,7 +71,7 @@ class Access {
   };
 
   const Clock clock_;
-  mutable std::mutex mutex_;
+  mutable absl::Mutex mutex_;
   bool keys_needed_ ABSL_GUARDED_BY(mutex_) = false;
   std::shared_ptr<const std::vector<ApiKey>> keys_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Client> clients_ ABSL_GUARDED_BY(mutex_);

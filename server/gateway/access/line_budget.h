@@ -2,11 +2,11 @@
 
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
@@ -22,7 +22,7 @@ class LineBudget {
   // nullopt: not this one. Else how many there were without a line since the last that had one.
   std::optional<int64_t> Take() {
     const int64_t now = absl::ToUnixSeconds(clock_());
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     if (now != second_) {
       second_ = now;
       taken_ = 0;
@@ -38,7 +38,7 @@ class LineBudget {
  private:
   const int lines_per_second_;
   const Clock clock_;
-  std::mutex mutex_;
+  absl::Mutex mutex_;
   int64_t second_ ABSL_GUARDED_BY(mutex_) = 0;
   int taken_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t left_out_ ABSL_GUARDED_BY(mutex_) = 0;

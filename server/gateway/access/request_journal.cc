@@ -34,13 +34,30 @@ ordered_json Line(const RequestIdentity& identity, int status, const std::string
 
 }  // namespace
 
+RequestJournal::RequestJournal(Metrics* metrics, OtlpExporter* traces)
+    : requests_(metrics->Counter("aludel_http_requests_total", "HTTP requests, by path and status.")),
+      traces_(traces) {}
+
+void RequestJournal::Count(const RequestIdentity& identity, int status) {
+  requests_.Add({{"path", identity.route}, {"status", std::to_string(status)}});
+}
+
 void RequestJournal::Answered(const RequestIdentity& identity, const HttpResponse& response, bool quiet) {
-  metrics_->CountHttpRequest(identity.route, response.status);
-  if (!quiet) LogEvent("request", Line(identity, response.status, response.error));
+  Count(identity, response.status);
+  if (!quiet) Log(response.status, Line(identity, response.status, response.error));
+}
+
+void RequestJournal::Log(int status, ordered_json line) {
+  if (status == 429) {
+    const std::optional<int64_t> left_out = overload_lines_.Take();
+    if (!left_out) return;
+    if (*left_out > 0) line["left_out"] = *left_out;
+  }
+  LogEvent("request", line);
 }
 
 void RequestJournal::Refused(const RequestIdentity& identity, const HttpError& error) {
-  metrics_->CountHttpRequest(identity.route, error.status);
+  Count(identity, error.status);
   const std::optional<int64_t> left_out = refusal_lines_.Take();
   if (!left_out) return;
   ordered_json line = Line(identity, error.status, error.message);
@@ -49,7 +66,7 @@ void RequestJournal::Refused(const RequestIdentity& identity, const HttpError& e
 }
 
 void RequestJournal::Completed(const RequestIdentity& identity, const CompletionOutcome& outcome) {
-  metrics_->CountHttpRequest(identity.route, outcome.status);
+  Count(identity, outcome.status);
   const v1::Started& started = outcome.started;
   const v1::Stages& stages = started.stages();
   const auto ms = [](double seconds) { return std::round(seconds * 1e6) / 1e3; };
@@ -78,7 +95,7 @@ void RequestJournal::Completed(const RequestIdentity& identity, const Completion
                  {"gateway_ms", ms(outcome.gateway_seconds)}});
   }
   if (!started.fallback_reason().empty()) line["fallback_reason"] = started.fallback_reason();
-  LogEvent("request", line);
+  Log(outcome.status, std::move(line));
   if (traces_ != nullptr && identity.trace.sampled) ExportSpan(identity, outcome);
 }
 

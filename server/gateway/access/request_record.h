@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "aludel/v1/handoff.pb.h"
-#include "server/observe/metrics.h"
+#include "server/observe/request_metrics.h"
 #include "server/observe/trace_context.h"
 
 namespace aludel {

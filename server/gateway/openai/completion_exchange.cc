@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 namespace aludel {
@@ -33,7 +34,9 @@ ApiError FromGrpcStatus(const grpc::Status& status) {
     case grpc::StatusCode::RESOURCE_EXHAUSTED:
       error.status = 429;
       error.type = "rate_limit_error";
-      error.retry_after_seconds = 1;
+      // The waiting room says when; a decode server does not.
+      if (!absl::SimpleAtoi(status.error_details(), &error.retry_after_seconds))
+        error.retry_after_seconds = 1;
       break;
     case grpc::StatusCode::CANCELLED:
       error.status = 499;
@@ -58,7 +61,8 @@ ApiError FromGrpcStatus(const grpc::Status& status) {
   return error;
 }
 
-CompletionExchange::CompletionExchange(Options options, HttpResponder responder, Metrics* metrics)
+CompletionExchange::CompletionExchange(Options options, HttpResponder responder,
+                                       const RequestMetrics* metrics)
     : options_(std::move(options)),
       responder_(std::move(responder)),
       metrics_(metrics),

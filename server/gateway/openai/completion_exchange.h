@@ -13,7 +13,7 @@
 #include "server/gateway/openai/completion_response.h"
 #include "server/gateway/routing/router.h"
 #include "server/http/http_server.h"
-#include "server/observe/metrics.h"
+#include "server/observe/request_metrics.h"
 
 namespace aludel {
 
@@ -31,7 +31,7 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
     size_t max_answer_bytes = SIZE_MAX;  // kept of it at a time: beyond, the answer is an error
     OnCompletionEnd on_end;              // once
   };
-  CompletionExchange(Options options, HttpResponder responder, Metrics* metrics);
+  CompletionExchange(Options options, HttpResponder responder, const RequestMetrics* metrics);
 
   void OnStarted(const v1::Started& started) override;
   bool OnToken(const v1::Token& token) override;
@@ -54,7 +54,7 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
 
   const Options options_;
   HttpResponder responder_;
-  Metrics* const metrics_;
+  const RequestMetrics* const metrics_;
   v1::Started started_;
   std::vector<CompletionChoice> choices_;
   std::vector<WholeChoice> whole_;  // not streamed: the answer so far

@@ -139,6 +139,10 @@ std::optional<ApiError> Completions::Prepare(Call* call, WorkPool::Task* task) c
   if (model == nullptr) return ModelNotFound(request->model);
   if (auto error = CheckKeyLimits(call->limits, *request)) return error;
   if (auto error = CheckModelLimits(*model, *router_, *request)) return error;
+  // Before the work of a prompt that would be refused.
+  if (const auto full = router_->CheckRoom(model->name, call->identity.client, call->deadline)) {
+    return FromGrpcStatus(*full);
+  }
   if (auto error = SpellBadWords(*model->tokenizer, request->bad_words, &request->sampling)) return error;
   if (auto error = Tokenize(*model, request, generate)) return error;
   *generate->mutable_sampling() = request->sampling;
@@ -261,10 +265,14 @@ void Completions::Send(const std::shared_ptr<Call>& call) {
     running_.fetch_sub(1);
     on_end(outcome);
   };
-  auto exchange = std::make_shared<CompletionExchange>(std::move(options), call->responder, metrics_);
+  auto exchange = std::make_shared<CompletionExchange>(std::move(options), call->responder, &metrics_);
   const std::shared_ptr<GenerateCall> sent =
-      router_->Generate(request.model, std::move(generate), call->deadline, std::move(exchange),
-                        call->identity.trace.ToTraceparent());
+      router_->Generate({.model = request.model,
+                         .tenant = call->identity.client,
+                         .message = std::move(generate),
+                         .deadline = call->deadline,
+                         .traceparent = call->identity.trace.ToTraceparent()},
+                        std::move(exchange));
   call->responder.OnDisconnect([weak = std::weak_ptr<GenerateCall>(sent)] {
     if (auto running = weak.lock()) running->Cancel();
   });

@@ -15,6 +15,7 @@
 #include "server/gateway/routing/router.h"
 #include "server/http/http_server.h"
 #include "server/observe/metrics.h"
+#include "server/observe/request_metrics.h"
 #include "server/pool/compile_cache.h"
 #include "server/pool/work_pool.h"
 
@@ -73,7 +74,7 @@ class Completions {
   const Options options_;
   const ServedModels* const models_;
   Router* const router_;
-  Metrics* const metrics_;
+  const RequestMetrics metrics_;
   WorkPool* const heavy_;
   std::atomic<int> running_{0};
   Schemas schemas_;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
+#include "transport/monotonic_clock.h"
 
 namespace aludel {
 namespace {
@@ -30,65 +31,79 @@ DecodeTarget::DecodeTarget(std::string target, DecodeExpectation expectation,
                            const std::shared_ptr<grpc::ChannelCredentials>& credentials, Metrics* metrics)
     : name_(std::move(target)),
       expectation_(std::move(expectation)),
-      metrics_(metrics),
+      ready_metric_(metrics->Gauge("aludel_decode_target_ready", "1 where a decode server is ready.")),
       stub_(v1::Decode::NewStub(OpenChannel(name_, credentials))) {
-  metrics_->SetDecodeTarget(expectation_.model, name_, false);
+  ready_metric_.Set({{"model", expectation_.model}, {"target", name_}}, 0);
 }
 
 std::string DecodeTarget::reason() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   return reason_;
 }
 
 std::vector<std::string> DecodeTarget::formats() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   return formats_;
 }
 
 void DecodeTarget::Described(const v1::DecodeDescription& description) {
   const std::string& fingerprint = description.model().tokenizer_fingerprint();
   if (description.protocol_version() != kHandoffVersion) {
-    return SetState(false, absl::StrCat("speaks protocol version ", description.protocol_version(), ", want ",
-                                        kHandoffVersion));
+    return Down(
+        absl::StrCat("speaks protocol version ", description.protocol_version(), ", want ", kHandoffVersion));
   }
   if (description.served_model_name() != expectation_.model) {
-    return SetState(false, absl::StrCat("serves model \"", description.served_model_name(), "\", want \"",
-                                        expectation_.model, "\""));
+    return Down(absl::StrCat("serves model \"", description.served_model_name(), "\", want \"",
+                             expectation_.model, "\""));
   }
   if (!expectation_.tokenizer_fingerprint.empty() && fingerprint != expectation_.tokenizer_fingerprint) {
-    return SetState(false, absl::StrCat("has tokenizer ", fingerprint, ", the gateway's model directory has ",
-                                        expectation_.tokenizer_fingerprint));
+    return Down(absl::StrCat("has tokenizer ", fingerprint, ", the gateway's model directory has ",
+                             expectation_.tokenizer_fingerprint));
   }
   max_context_.store(description.max_context(), std::memory_order_relaxed);
   max_choices_.store(description.max_choices(), std::memory_order_relaxed);
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    formats_.assign(description.formats().begin(), description.formats().end());
-    numerics_ = description.numerics().empty()
-                    ? ""
-                    : absl::StrCat(description.model().weights_hash(), " ", description.model().rope(), " ",
-                                   description.numerics());
-  }
-  SetState(true, "");
+  absl::MutexLock lock(&mutex_);
+  formats_.assign(description.formats().begin(), description.formats().end());
+  numerics_ = description.numerics().empty()
+                  ? ""
+                  : absl::StrCat(description.model().weights_hash(), " ", description.model().rope(), " ",
+                                 description.numerics());
+  health_.Answered(MonotonicNow());
+  Publish("");
 }
 
 std::string DecodeTarget::numerics() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   return numerics_;
 }
 
-void DecodeTarget::Down(const std::string& reason) { SetState(false, reason); }
+void DecodeTarget::Heard() { heard_ns_.store(absl::ToUnixNanos(MonotonicNow()), std::memory_order_relaxed); }
 
-void DecodeTarget::SetState(bool ready, const std::string& reason) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (ready == ready_.load(std::memory_order_relaxed) && reason == reason_) return;
+void DecodeTarget::Missed(absl::Time sent, const std::string& reason) {
+  absl::MutexLock lock(&mutex_);
+  health_.Heard(absl::FromUnixNanos(heard_ns_.load(std::memory_order_relaxed)));
+  health_.Missed(sent, MonotonicNow());
+  Publish(health_.state() == PeerHealth::State::kReady ? "" : reason);
+}
+
+void DecodeTarget::Down(const std::string& reason) {
+  absl::MutexLock lock(&mutex_);
+  health_.Gone();
+  Publish(reason);
+}
+
+void DecodeTarget::Publish(const std::string& reason) {
+  const PeerHealth::State state = health_.state();
+  if (state == state_.load(std::memory_order_relaxed) && reason == reason_) return;
   reason_ = reason;
-  ready_.store(ready, std::memory_order_relaxed);
-  metrics_->SetDecodeTarget(expectation_.model, name_, ready);
+  state_.store(state, std::memory_order_relaxed);
+  const bool ready = state == PeerHealth::State::kReady;
+  ready_metric_.Set({{"model", expectation_.model}, {"target", name_}}, ready ? 1 : 0);
   if (ready) {
     spdlog::info("decode server {} is ready for model {}", name_, expectation_.model);
   } else {
-    spdlog::warn("decode server {} is not ready for model {}: {}", name_, expectation_.model, reason);
+    spdlog::warn("decode server {} is {} for model {}: {}", name_,
+                 state == PeerHealth::State::kSlow ? "slow" : "not ready", expectation_.model, reason);
   }
 }
 

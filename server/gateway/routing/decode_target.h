@@ -3,16 +3,17 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "aludel/v1/handoff.grpc.pb.h"
 #include "grpcpp/security/credentials.h"
 #include "server/observe/metrics.h"
 #include "server/rpc/handoff_version.h"
+#include "server/rpc/peer_health.h"
 
 namespace aludel {
 
@@ -30,7 +31,11 @@ class DecodeTarget {
 
   const std::string& name() const { return name_; }
   v1::Decode::Stub* stub() const { return stub_.get(); }
-  bool ready() const { return ready_.load(std::memory_order_relaxed); }
+  bool ready() const { return state_.load(std::memory_order_relaxed) == PeerHealth::State::kReady; }
+  // It answered a probe once, and may only be slow: for requests that no other server can take.
+  bool usable() const {
+    return ready() || state_.load(std::memory_order_relaxed) == PeerHealth::State::kSlow;
+  }
   uint64_t max_context() const { return max_context_.load(std::memory_order_relaxed); }
   uint32_t max_choices() const { return max_choices_.load(std::memory_order_relaxed); }
   // That a request may force.
@@ -47,20 +52,27 @@ class DecodeTarget {
 
   // A probe's answer.
   void Described(const v1::DecodeDescription& description);
+  // A part of an answer came from it, which is as good as a probe's.
+  void Heard();
+  // A probe that was sent at `sent` was not answered in time.
+  void Missed(absl::Time sent, const std::string& reason);
   // A probe or a call found it unreachable: no requests until a probe succeeds.
   void Down(const std::string& reason);
 
  private:
-  void SetState(bool ready, const std::string& reason);
+  // What health_ says now.
+  void Publish(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string name_;
   const DecodeExpectation expectation_;
-  Metrics* const metrics_;
+  const GaugeFamily ready_metric_;
   std::unique_ptr<v1::Decode::Stub> stub_;
-  std::atomic<bool> ready_{false};
+  std::atomic<PeerHealth::State> state_{PeerHealth::State::kUnknown};
+  std::atomic<int64_t> heard_ns_{0};  // of MonotonicNow()
   std::atomic<uint64_t> max_context_{0};
   std::atomic<uint32_t> max_choices_{0};
-  mutable std::mutex mutex_;
+  mutable absl::Mutex mutex_;
+  PeerHealth health_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> formats_ ABSL_GUARDED_BY(mutex_);
   std::string numerics_ ABSL_GUARDED_BY(mutex_);
   std::string reason_ ABSL_GUARDED_BY(mutex_) = "not probed yet";

@@ -5,6 +5,7 @@
 #include <grpcpp/support/client_callback.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -12,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/observe/trace_context.h"
 #include "server/rpc/deadline.h"
+#include "server/rpc/hopeless.h"
 #include "spdlog/spdlog.h"
 
 namespace aludel {
@@ -19,9 +21,6 @@ namespace {
 
 // Servers tried for one request.
 constexpr size_t kMaxAttempts = 3;
-// Probes of a server that is down start soon and back off, up to this many intervals apart.
-constexpr absl::Duration kFirstRetry = absl::Milliseconds(50);
-constexpr int kMaxBackoff = 8;
 // A cut answer for which no other server is ready, or has room, asks again so often.
 constexpr absl::Duration kRescueLook = absl::Milliseconds(100);
 constexpr uint64_t kAnyAgeMs = uint64_t{1} << 40;
@@ -54,17 +53,43 @@ void AskForPlan(const v1::Started& started, v1::GenerateRequest* request) {
 
 // One request over its attempts. Owned by the running attempt; the exchange holds a weak reference to
 // cancel it.
-class Router::Call : public GenerateCall, public std::enable_shared_from_this<Router::Call> {
+class Router::Call : public GenerateCall,
+                     public WaitingRoom::Guest,
+                     public std::enable_shared_from_this<Router::Call> {
  public:
-  Call(Router* router, std::string model, v1::GenerateRequest request, absl::Time deadline,
-       std::shared_ptr<GenerateObserver> observer, std::string traceparent)
+  Call(Router* router, Request request, std::shared_ptr<GenerateObserver> observer)
       : router_(router),
-        model_(std::move(model)),
-        request_(std::move(request)),
-        deadline_(deadline),
+        model_(std::move(request.model)),
+        request_(std::move(request.message)),
+        deadline_(request.deadline),
         observer_(std::move(observer)),
-        traceparent_(std::move(traceparent)),
-        choices_(std::max<uint32_t>(1, request_.sampling().choices())) {}
+        traceparent_(std::move(request.traceparent)),
+        choices_(std::max<uint32_t>(1, request_.sampling().choices())),
+        visit_{.model = model_,
+               .tenant = std::move(request.tenant),
+               .tokens = request_.prompt_size(),
+               .places = static_cast<int>(choices_.size()),
+               .priority = request_.priority(),
+               .deadline = deadline_} {}
+
+  void Start() { router_->room_->Enter(&visit_, shared_from_this()); }
+
+  void Cancel() override {
+    {
+      absl::MutexLock lock(&mutex_);
+      cancelled_ = true;
+      if (attempt_ != nullptr) attempt_->context.TryCancel();
+    }
+    if (router_->room_->Leave(visit_)) End(grpc::Status(grpc::StatusCode::CANCELLED, "the client has gone"));
+  }
+
+ private:
+  void Admitted() override {
+    admitted_ = true;
+    Try(grpc::Status(grpc::StatusCode::UNAVAILABLE,
+                     absl::StrCat("no decode server for model \"", model_, "\" is ready")));
+  }
+  void Refused(const grpc::Status& status) override { End(status); }
 
   // Starts the next attempt; if there is no server left to try, the request ends with `otherwise`.
   void Try(const grpc::Status& otherwise) {
@@ -75,7 +100,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
     auto* attempt = new Attempt(shared_from_this(), std::move(target));
     bool cancelled;
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      absl::MutexLock lock(&mutex_);
       attempt_ = attempt;
       cancelled = cancelled_;
     }
@@ -83,13 +108,6 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
     attempt->Start();
   }
 
-  void Cancel() override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    cancelled_ = true;
-    if (attempt_ != nullptr) attempt_->context.TryCancel();
-  }
-
- private:
   // One call to one server; deletes itself when gRPC is done with it.
   struct Attempt : public grpc::ClientReadReactor<v1::GenerateEvent> {
     Attempt(std::shared_ptr<Call> call, std::shared_ptr<DecodeTarget> target)
@@ -106,6 +124,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
     void OnReadDone(bool ok) override {
       if (!ok) return;
       const WorkClock::Work work(&call->router_->events_);
+      target->Heard();
       call->OnEvent(event);
       StartRead(&event);
     }
@@ -182,7 +201,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
   // The running attempt gives another answer than the one that was begun.
   void Diverge() {
     diverged_ = true;
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     if (attempt_ != nullptr) attempt_->context.TryCancel();
   }
 
@@ -194,7 +213,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
   void OnAttemptDone(DecodeTarget* target, grpc::Status status) {
     bool cancelled;
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      absl::MutexLock lock(&mutex_);
       attempt_ = nullptr;
       cancelled = cancelled_;
     }
@@ -205,6 +224,7 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
     const grpc::StatusCode code = status.error_code();
     if (code == grpc::StatusCode::UNAVAILABLE) {
       target->Down(Describe(status));
+      router_->prober_->ProbeSoon(target);
       gone_.push_back(target);
     }
     if (diverged_ && !cancelled) {
@@ -256,17 +276,32 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
 
   // No server can take the request now. One whose answer was cut may wait for that.
   void TryLater(const grpc::Status& otherwise) {
+    if (WaitsAgain(otherwise)) return;
     if (MonotonicNow() >= rescue_until_ || !router_->HasOther(model_, gone_, numerics_))
       return End(otherwise);
     alarm_ = std::make_unique<grpc::Alarm>();
     alarm_->Set(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(kRescueLook),
                 [self = shared_from_this(), otherwise](bool) { self->TryAgain(otherwise); });
   }
+  // Whether the request waits for a place again, as every server was full. One that is refused because its deadline is
+  // lost does not.
+  bool WaitsAgain(const grpc::Status& refusal) {
+    if (refusal.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED ||
+        refusal.error_details() == kHopeless || committed_ || IsCut()) {
+      return false;
+    }
+    // Before it may be admitted, on another thread.
+    admitted_ = false;
+    tried_.clear();
+    if (router_->room_->Return(&visit_, shared_from_this())) return true;
+    admitted_ = true;
+    return false;
+  }
   void TryAgain(const grpc::Status& otherwise) {
     alarm_.reset();  // it holds this call by its callback
     bool cancelled;
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      absl::MutexLock lock(&mutex_);
       cancelled = cancelled_;
     }
     if (cancelled) return End(grpc::Status(grpc::StatusCode::CANCELLED, "the client has gone"));
@@ -275,12 +310,15 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
   }
 
   void End(const grpc::Status& status) {
-    if (IsCut()) router_->metrics_->CountCutAnswer(model_, IsWhole() ? outcome_ : "lost");
+    if (IsCut()) {
+      router_->cut_answers_.Add({{"model", model_}, {"outcome", IsWhole() ? outcome_ : "lost"}});
+    }
     {
       const WorkClock::Work work(&router_->events_);
       observer_->OnEnd(status);
       observer_.reset();
     }
+    if (admitted_) router_->room_->Ended(visit_, status.ok());
     router_->CallEnded();
   }
 
@@ -302,91 +340,53 @@ class Router::Call : public GenerateCall, public std::enable_shared_from_this<Ro
   std::string numerics_;  // that another server must have to go on; "": any
   const char* outcome_ = "lost";
   std::unique_ptr<grpc::Alarm> alarm_;  // of TryLater
-  std::mutex mutex_;
+  WaitingRoom::Visit visit_;
+  bool admitted_ = false;
+  absl::Mutex mutex_;
   Attempt* attempt_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// A target's probing state; touched by the prober thread, except by a probe in flight.
-struct Router::Probed {
-  std::shared_ptr<DecodeTarget> target;
-  absl::Time next = absl::InfinitePast();
-  absl::Duration retry;    // interval between the last two probes in vain; zero: the last was none
-  bool in_flight = false;  // under mutex_
-  std::unique_ptr<grpc::ClientContext> context;
-  v1::DescribeRequest request;
-  v1::DecodeDescription description;
-};
-
 Router::Router(const std::vector<Model>& models, const Timing& timing, Metrics* metrics,
-               const std::shared_ptr<grpc::ChannelCredentials>& credentials)
-    : timing_(timing), metrics_(metrics) {
+               const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+               const WaitingQueue::Options& waiting)
+    : cut_answers_(metrics->Counter("aludel_cut_answers_total",
+                                    "Answers whose decode server was lost, by what became of them.")) {
+  std::vector<std::string> names;
+  std::vector<std::shared_ptr<DecodeTarget>> targets;
   for (const Model& model : models) {
+    names.push_back(model.expectation.model);
+    for (const char* outcome : {"restarted", "continued", "lost"}) {
+      cut_answers_.Add({{"model", model.expectation.model}, {"outcome", outcome}}, 0);
+    }
     for (const std::string& name : model.decode_targets) {
-      auto target = std::make_shared<DecodeTarget>(name, model.expectation, credentials, metrics);
-      targets_[model.expectation.model].push_back(target);
-      probed_.push_back(std::make_unique<Probed>());
-      probed_.back()->target = std::move(target);
+      targets.push_back(std::make_shared<DecodeTarget>(name, model.expectation, credentials, metrics));
+      targets_[model.expectation.model].push_back(targets.back());
     }
   }
-  prober_ = std::thread([this] { ProbeLoop(); });
+  room_ = std::make_unique<WaitingRoom>(
+      waiting, names, [this](const std::string& model) { return Places(model); }, metrics);
+  prober_ = std::make_unique<DecodeProber>(
+      std::move(targets),
+      DecodeProber::Timing{.interval = timing.probe_interval, .timeout = timing.probe_timeout});
 }
 
-Router::~Router() {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    stopping_ = true;
-    changed_.notify_all();
-  }
-  prober_.join();
-  std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return running_calls_ == 0 && running_probes_ == 0; });
-}
+Router::~Router() { AwaitCalls(); }
 
 void Router::AwaitCalls() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return running_calls_ == 0; });
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(
+      +[](int* calls) { return *calls == 0; }, &running_calls_));
 }
 
-void Router::ProbeLoop() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  while (!stopping_) {
-    answered_ = false;
-    absl::Time wake = MonotonicNow() + kMaxBackoff * timing_.probe_interval;
-    for (auto& probed : probed_) {
-      if (!probed->in_flight && probed->next <= MonotonicNow()) Probe(probed.get());
-      if (!probed->in_flight) wake = std::min(wake, probed->next);
-    }
-    changed_.wait_for(lock, absl::ToChronoNanoseconds(wake - MonotonicNow()),
-                      [this] { return stopping_ || answered_; });
+int Router::Places(const std::string& model) const {
+  const auto it = targets_.find(model);
+  if (it == targets_.end()) return 0;
+  uint32_t places = 0;
+  for (const auto& target : it->second) {
+    if (target->usable()) places += target->max_choices();
   }
-}
-
-// Under mutex_; the answer comes on a gRPC thread.
-void Router::Probe(Probed* probed) {
-  probed->in_flight = true;
-  ++running_probes_;
-  probed->context = std::make_unique<grpc::ClientContext>();
-  probed->context->set_deadline(ToGrpcDeadline(MonotonicNow() + timing_.probe_timeout));
-  probed->request.set_protocol_version(kHandoffVersion);
-  probed->target->stub()->async()->Describe(
-      probed->context.get(), &probed->request, &probed->description,
-      [this, probed](const grpc::Status& status) {
-        if (status.ok()) {
-          probed->target->Described(probed->description);
-        } else {
-          probed->target->Down(::aludel::Describe(status));
-        }
-        std::lock_guard<std::mutex> lock(mutex_);
-        probed->retry = status.ok() ? absl::ZeroDuration()
-                                    : std::min(std::max(2 * probed->retry, kFirstRetry),
-                                               kMaxBackoff * timing_.probe_interval);
-        probed->next = MonotonicNow() + (status.ok() ? timing_.probe_interval : probed->retry);
-        probed->in_flight = false;
-        answered_ = true;
-        --running_probes_;
-        changed_.notify_all();
-      });
+  return static_cast<int>(places);
 }
 
 Router::ModelState Router::State(const std::string& model) const {
@@ -396,7 +396,7 @@ Router::ModelState Router::State(const std::string& model) const {
   for (const auto& target : it->second) {
     const uint64_t context = target->max_context();
     if (context > 0 && (state.max_context == 0 || context < state.max_context)) state.max_context = context;
-    if (target->ready()) {
+    if (target->usable()) {
       state.ready = true;
       state.max_choices = std::max(state.max_choices, target->max_choices());
     } else {
@@ -413,7 +413,7 @@ std::vector<std::string> Router::Formats(const std::string& model) const {
   if (it == targets_.end()) return formats;
   bool first = true;
   for (const auto& target : it->second) {
-    if (!target->ready()) continue;
+    if (!target->usable()) continue;
     const std::vector<std::string> own = target->formats();
     if (std::exchange(first, false)) formats = own;
     std::erase_if(formats, [&](const std::string& name) { return !absl::c_linear_search(own, name); });
@@ -422,9 +422,9 @@ std::vector<std::string> Router::Formats(const std::string& model) const {
 }
 
 int Router::Outstanding(const std::string& model) const {
-  int sum = 0;
   const auto it = targets_.find(model);
-  if (it == targets_.end()) return sum;
+  if (it == targets_.end()) return 0;
+  int sum = 0;
   for (const auto& target : it->second) sum += target->outstanding.load(std::memory_order_relaxed);
   return sum;
 }
@@ -432,33 +432,30 @@ int Router::Outstanding(const std::string& model) const {
 std::shared_ptr<DecodeTarget> Router::Pick(const std::string& model, const std::vector<DecodeTarget*>& tried,
                                            const std::string& numerics) const {
   std::shared_ptr<DecodeTarget> best;
+  std::pair<bool, int> best_rank;  // a slow server comes behind every one that is ready
   const auto it = targets_.find(model);
   if (it == targets_.end()) return best;
   for (const auto& target : it->second) {
-    if (!target->ready() || absl::c_linear_search(tried, target.get())) continue;
+    if (!target->usable() || absl::c_linear_search(tried, target.get())) continue;
     if (!numerics.empty() && target->numerics() != numerics) continue;
-    if (best == nullptr || target->outstanding.load() < best->outstanding.load()) best = target;
+    const std::pair<bool, int> rank = {!target->ready(), target->outstanding.load()};
+    if (best == nullptr || rank < best_rank) std::tie(best, best_rank) = std::pair(target, rank);
   }
   return best;
 }
 
-std::shared_ptr<GenerateCall> Router::Generate(const std::string& model, v1::GenerateRequest request,
-                                               absl::Time deadline,
-                                               std::shared_ptr<GenerateObserver> observer,
-                                               const std::string& traceparent) {
+std::shared_ptr<GenerateCall> Router::Generate(Request request, std::shared_ptr<GenerateObserver> observer) {
   // Chosen here, so that every server draws the same tokens.
-  if (!request.sampling().has_seed()) {
+  if (!request.message.sampling().has_seed()) {
     thread_local absl::BitGen random;
-    request.mutable_sampling()->set_seed(absl::Uniform<uint64_t>(random));
+    request.message.mutable_sampling()->set_seed(absl::Uniform<uint64_t>(random));
   }
-  auto call =
-      std::make_shared<Call>(this, model, std::move(request), deadline, std::move(observer), traceparent);
+  auto call = std::make_shared<Call>(this, std::move(request), std::move(observer));
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    absl::MutexLock lock(&mutex_);
     ++running_calls_;
   }
-  call->Try(grpc::Status(grpc::StatusCode::UNAVAILABLE,
-                         absl::StrCat("no decode server for model \"", model, "\" is ready")));
+  call->Start();
   return call;
 }
 
@@ -473,9 +470,8 @@ bool Router::HasOther(const std::string& model, const std::vector<DecodeTarget*>
 }
 
 void Router::CallEnded() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   --running_calls_;
-  changed_.notify_all();
 }
 
 }  // namespace aludel

@@ -1,21 +1,22 @@
 #pragma once
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "aludel/v1/handoff.pb.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/status.h"
 #include "server/config/gateway_options.h"
+#include "server/gateway/routing/decode_prober.h"
 #include "server/gateway/routing/decode_target.h"
+#include "server/gateway/routing/waiting_room.h"
 #include "server/observe/metrics.h"
 #include "server/process/work_clock.h"
 
@@ -45,8 +46,9 @@ class GenerateCall {
   virtual void Cancel() = 0;
 };
 
-// Finds a decode server for each request and probes all of them with Describe. The server with the fewest
-// outstanding requests gets the next one; a request moves on to another server when the first cannot take it.
+// Finds a decode server for each request and probes all of them (DecodeProber). A request waits until there is a place for it
+// (WaitingRoom). The server with the fewest outstanding requests gets it; it moves on to another server when the first
+// cannot take it.
 // An answer whose server is lost begins again elsewhere while nothing of it has left; after that another
 // server of the same numerics computes it again, under the same seed, and goes on where the tokens end that
 // were told, as long as its tokens are the same. For that it waits up to kRescue where the others are full or
@@ -59,19 +61,28 @@ class Router {
     absl::Duration probe_interval = absl::Seconds(1);
     absl::Duration probe_timeout = absl::Seconds(1);
   };
+  // One request. `message.prefill_targets` etc. are passed on as they are, `traceparent` (where not empty) as metadata.
+  struct Request {
+    std::string model;
+    std::string tenant;  // whose share of the places it takes
+    v1::GenerateRequest message;
+    absl::Time deadline;  // of MonotonicNow()
+    std::string traceparent;
+  };
   struct Model {
     DecodeExpectation expectation;
     std::vector<std::string> decode_targets;
   };
   struct ModelState {
-    bool ready = false;
+    bool ready = false;        // a server is, or is slow at worst
     uint64_t max_context = 0;  // smallest of the ready servers; 0: none has been ready yet
     uint32_t max_choices = 0;  // largest of the ready servers; 0: none is
     std::string reason;        // why not ready, per server
   };
 
   Router(const std::vector<Model>& models, const Timing& timing, Metrics* metrics,
-         const std::shared_ptr<grpc::ChannelCredentials>& credentials = grpc::InsecureChannelCredentials());
+         const std::shared_ptr<grpc::ChannelCredentials>& credentials = grpc::InsecureChannelCredentials(),
+         const WaitingQueue::Options& waiting = {});
   ~Router();  // waits for calls to end: cancel them first
   void AwaitCalls();
 
@@ -84,38 +95,38 @@ class Router {
   // For how long one of gRPC's threads has been at one event of an answer.
   absl::Duration Silence() const { return events_.Longest(); }
 
-  // `request.prefill_targets` etc. are passed on as they are, `traceparent` (where not empty) as metadata.
+  // Of the model, that wait for a place.
+  int Waiting(const std::string& model) const { return room_->waiting(model); }
+  // Whether a request that comes now would be refused, whatever its prompt.
+  std::optional<grpc::Status> CheckRoom(const std::string& model, const std::string& tenant,
+                                        absl::Time deadline) {
+    return room_->Check(model, tenant, deadline);
+  }
+
   // The observer is kept until OnEnd has returned.
-  std::shared_ptr<GenerateCall> Generate(const std::string& model, v1::GenerateRequest request,
-                                         absl::Time deadline, std::shared_ptr<GenerateObserver> observer,
-                                         const std::string& traceparent = "");
+  std::shared_ptr<GenerateCall> Generate(Request request, std::shared_ptr<GenerateObserver> observer);
 
  private:
   class Call;
-  struct Probed;
 
-  void ProbeLoop();
-  void Probe(Probed* probed);
-  // Ready, not in `tried`, of these numerics ("": of any), fewest outstanding; null if none.
+  // Not in `tried`, of these numerics ("": of any), ready, or slow if none is; fewest outstanding; null if none.
   std::shared_ptr<DecodeTarget> Pick(const std::string& model, const std::vector<DecodeTarget*>& tried,
                                      const std::string& numerics) const;
   // Whether a server that is not in `gone` may become ready that has these numerics ("": any).
   bool HasOther(const std::string& model, const std::vector<DecodeTarget*>& gone,
                 const std::string& numerics) const;
+  // What its usable servers take at once; 0: not known.
+  int Places(const std::string& model) const;
   void CallEnded();
 
-  const Timing timing_;
-  Metrics* const metrics_;
   WorkClock events_;
+  // Answers whose decode server was lost: "restarted" or "continued" on another one, or "lost".
+  const CounterFamily cut_answers_;
   absl::flat_hash_map<std::string, std::vector<std::shared_ptr<DecodeTarget>>> targets_;
-  std::vector<std::unique_ptr<Probed>> probed_;
-  std::mutex mutex_;
-  std::condition_variable changed_;  // of what mutex_ guards
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Mutex mutex_;
   int running_calls_ ABSL_GUARDED_BY(mutex_) = 0;
-  int running_probes_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool answered_ ABSL_GUARDED_BY(mutex_) = false;  // a probe, since the prober thread last looked
-  std::thread prober_;
+  std::unique_ptr<WaitingRoom> room_;
+  std::unique_ptr<DecodeProber> prober_;
 };
 
 }  // namespace aludel

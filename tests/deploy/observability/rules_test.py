@@ -16,10 +16,10 @@ PROMETHEUS_OWN = {"up"}
 
 
 def exported() -> Set[str]:
-    """Names of series that server/observe/metrics.cc can export."""
-    source = (ROOT / "server" / "observe" / "metrics.cc").read_text()
+    """Names of series that classes of server/ register."""
+    source = "".join(file.read_text() for file in (ROOT / "server").rglob("*.cc"))
     names = set()
-    for kind, name in re.findall(r'Make<(\w+)>\(\s*"(\w+)"', source):
+    for kind, name in re.findall(r'\b(Counter|Gauge|Histogram)\(\s*"(\w+)"', source):
         names |= {name + suffix for suffix in ("_bucket", "_sum", "_count")} if kind == "Histogram" else {name}
     return names
 

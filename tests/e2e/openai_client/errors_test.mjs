@@ -1,13 +1,14 @@
 // What is refused, as the client's typed errors tell it. Before a stream begins, a streamed request fails like
 // another.
 import assert from 'node:assert/strict';
-import test from 'node:test';
+import test, { after, before } from 'node:test';
 
 import OpenAI from 'openai';
 
 import {
   chat, client, exact, fails, greedy, greedyPlain, messages, modes, plain, schemaFormat, tokenize,
 } from './ask.mjs';
+import { answers, Server, until } from './servers.mjs';
 
 function testErrors(endpoint, base, type, status, rows) {
   for (const [fields, param, code] of rows) {
@@ -115,6 +116,16 @@ testErrors(chat, greedy, OpenAI.UnprocessableEntityError, 422, [
 const patient = client.withOptions({ maxRetries: 8 });
 const everySequenceIsFree = () => patient.chat.completions.create({ ...greedy, n: 16, max_tokens: 1 });
 
+// Another gateway to the same decode servers, at which nothing waits.
+let gateway, impatient;
+before(async () => {
+  gateway = await Server.start('aludel-gateway', 'gateway', (config) => `${config}max_waiting: 0\n`);
+  const url = `http://${gateway.address}`;
+  await until('ready', () => answers(`${url}/ready?model=chat`, 200));
+  impatient = new OpenAI({ baseURL: `${url}/v1`, apiKey: 'unused', maxRetries: 0, timeout: 60_000 });
+});
+after(() => gateway?.remove());
+
 for (const mode of modes) {
   test(`chat, ${mode}: says both numbers for a prompt that is too long`, async () => {
     const long = [{ role: 'user', content: 'river '.repeat(3000) }];
@@ -131,19 +142,21 @@ for (const mode of modes) {
     });
   });
 
-  test(`chat, ${mode}: 429 with Retry-After while all sequences run`, async () => {
+  test(`chat, ${mode}: waits while all sequences run, and 429 with Retry-After where none may wait`, async () => {
     await everySequenceIsFree();
     const full = await client.chat.completions.create({
       ...greedy, n: 16, max_tokens: 900, ignore_eos: true, stream: true,
     });
     // Its first token is there: so are its sequences.
-    await assert.rejects(chat.ask(greedy, mode), (error) => {
+    let answered = false;
+    const waiting = chat.ask(greedy, mode).finally(() => { answered = true; });
+    await assert.rejects(impatient.chat.completions.create({ ...greedy, stream: mode === 'stream' }), (error) => {
       fails(OpenAI.RateLimitError, { status: 429, code: 'resource_exhausted', type: 'rate_limit_error' })(error);
       return Number(error.headers.get('retry-after')) > 0;
     });
+    assert.equal(answered, false);
     full.controller.abort();
-    // The client's own retries find room again.
-    assert.match((await patient.chat.completions.create(greedy)).choices[0].message.content, /\w/);
+    assert.match((await waiting).choices[0].text, /\w/);
   });
 
   test(`chat, ${mode}: 504 at aludel.timeout_ms`, async () => {

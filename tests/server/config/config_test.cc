@@ -203,6 +203,16 @@ TEST_F(Config, AFieldThatWasRenamedIsRefusedWithItsNewName) {
   EXPECT_THAT(PrefillError("handover_window_bytes: 5"), HasSubstr("Its name is handoff_window_bytes."));
 }
 
+TEST_F(Config, ThePlannersPolicyIsRefusedWithWhatToSayInstead) {
+  for (const std::string policy : {"first", "fastest"}) {
+    EXPECT_THAT(DecodeError("engine { directory: 'm' }\nplanner { policy: '" + policy + "' }"),
+                HasSubstr("\"policy\". Its name is by_prediction (\"fastest\" is true; \"first\" is false"));
+  }
+  EXPECT_FALSE(LoadDecodeOptions(Write("engine { directory: 'm' }"))->planner.by_prediction);
+  EXPECT_TRUE(LoadDecodeOptions(Write("engine { directory: 'm' } planner { by_prediction: true }"))
+                  ->planner.by_prediction);
+}
+
 TEST_F(Config, AFidelityIsOneOfFourAndItsFormerNameIsRefusedWithItsNewOne) {
   for (const auto& [planner, fidelity] :
        {std::pair("", Fidelity::kFast), std::pair("fidelity: 'exact'", Fidelity::kExact),
@@ -241,9 +251,9 @@ TEST_F(Config, TestKeysOutOfRangeAreRefusedWithTheirPlace) {
        {std::pair("bytes_per_second: -1", "bytes_per_second: found -1, want 0 or more"),
         std::pair("bytes_per_second: nan", "bytes_per_second: found nan, want 0 or more"),
         std::pair("delay_ms: 60001", "delay_ms: found 60001, want 0 to 60000"),
-        std::pair("drop_rate: 0.4", "drop_rate: found 0.4, want 0 to 1/3"),
-        std::pair("corrupt_rate: -0.1", "corrupt_rate: found -0.1, want 0 to 1/3"),
-        std::pair("duplicate_rate: 1", "duplicate_rate: found 1, want 0 to 1/3")}) {
+        std::pair("drop_rate: 0.4", "drop_rate: found 0.4, want 0 to 0.333"),
+        std::pair("corrupt_rate: -0.1", "corrupt_rate: found -0.1, want 0 to 0.333"),
+        std::pair("duplicate_rate: 1", "duplicate_rate: found 1, want 0 to 0.333")}) {
     EXPECT_THAT(
         PrefillError(absl::StrCat("engine { directory: 'm' }\ntransport { testing { ", setting, " } }")),
         HasSubstr(absl::StrCat("config_test.textproto:2: transport.testing.", want)));

@@ -49,7 +49,7 @@ class Admin : public ::testing::Test {
 };
 
 TEST_F(Admin, ServesMetrics) {
-  metrics_.SetTicketsOpen(3);
+  metrics_.Gauge("aludel_tickets_open", "Tickets issued and not closed.").Set({}, 3);
   const std::string answer = Ask(server_->port(), "GET", "/metrics");
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
   EXPECT_THAT(answer, HasSubstr("aludel_tickets_open 3"));

@@ -1,8 +1,11 @@
 #include "server/observe/metrics.h"
 
+#include <string>
+#include <vector>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/engine/engine_stats.h"
+#include "server/observe/request_metrics.h"
 
 namespace aludel {
 namespace {
@@ -10,10 +13,70 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TEST(Metrics, FirstTokenIsSplitByStage) {
+TEST(Metrics, LabelValuesAreBounded) {
   Metrics metrics;
-  metrics.ObserveFirstToken({.model = "chat", .plan = "remote", .format = "raw"},
-                            {.queue = .001, .transfer = .25, .held = .5, .ttft = .751});
+  const CounterFamily frames = metrics.Counter("aludel_frames_total", "Frames.");
+  for (int i = 0; i < 1000; ++i) frames.Add({{"reason", std::to_string(i)}});
+  const std::string text = metrics.Render();
+  EXPECT_THAT(text, HasSubstr("aludel_frames_total{reason=\"63\"} 1"));
+  EXPECT_THAT(text, HasSubstr("aludel_frames_total{reason=\"other\"} 936"));
+  EXPECT_THAT(text, Not(HasSubstr("reason=\"64\"")));
+}
+
+TEST(Metrics, ANameRegisteredTwiceIsOneMetric) {
+  Metrics metrics;
+  metrics.Counter("aludel_frames_total", "Frames.").Add({{"way", "out"}}, 2);
+  metrics.Counter("aludel_frames_total", "Frames.").Add({{"way", "out"}}, 3);
+  EXPECT_THAT(metrics.Render(), HasSubstr("aludel_frames_total{way=\"out\"} 5"));
+}
+
+TEST(Metrics, SnapshotsRaiseCountersAndNeverLowerThem) {
+  Metrics metrics;
+  const CounterFamily steps = metrics.Counter("aludel_steps_total", "Steps.");
+  steps.Raise({}, 5);
+  steps.Raise({}, 7);
+  EXPECT_THAT(metrics.Render(), HasSubstr("aludel_steps_total 7\n"));
+  steps.Raise({}, 2);  // what is counted has begun again
+  steps.Raise({}, 3);
+  EXPECT_THAT(metrics.Render(), HasSubstr("aludel_steps_total 8\n"));
+}
+
+TEST(Metrics, SeriesThatAreExpectedStartAtZero) {
+  Metrics metrics;
+  const std::vector<double> buckets = {1, 10};
+  metrics.Counter("aludel_lost_total", "Lost.").Add({{"reason", "link"}}, 0);
+  metrics.Histogram("aludel_wait_seconds", "Wait.", buckets).Expect({{"model", "m"}});
+  metrics.Counter("aludel_unused_total", "Registered, and without a series.");
+  const std::string text = metrics.Render();
+  EXPECT_THAT(text, HasSubstr("aludel_lost_total{reason=\"link\"} 0"));
+  EXPECT_THAT(text, HasSubstr("aludel_wait_seconds_count{model=\"m\"} 0"));
+  EXPECT_THAT(text, HasSubstr("aludel_wait_seconds_bucket{model=\"m\",le=\"10\"} 0"));
+  EXPECT_THAT(text, Not(HasSubstr("aludel_unused_total")));
+}
+
+TEST(Metrics, CollectorsRunBeforeEachRender) {
+  Metrics metrics;
+  const GaugeFamily open = metrics.Gauge("aludel_open", "Open.");
+  int calls = 0;
+  metrics.OnRender([&] { open.Set({}, ++calls); });
+  EXPECT_THAT(metrics.Render(), HasSubstr("aludel_open 1"));
+  EXPECT_THAT(metrics.Render(), HasSubstr("aludel_open 2"));
+}
+
+TEST(Metrics, EveryProcessSaysItsVersionAndWhatItUses) {
+  Metrics metrics;
+  const std::string text = metrics.Render();
+  EXPECT_THAT(text, HasSubstr("aludel_build_info{version=\""));
+  EXPECT_THAT(text, HasSubstr("\nprocess_cpu_seconds_total "));
+  EXPECT_THAT(text, HasSubstr("\nprocess_resident_memory_bytes "));
+  EXPECT_THAT(text, HasSubstr("\nprocess_open_fds "));
+  EXPECT_THAT(text, HasSubstr("\nprocess_start_time_seconds "));
+}
+
+TEST(RequestMetrics, FirstTokenIsSplitByStage) {
+  Metrics metrics;
+  RequestMetrics(&metrics).ObserveFirstToken({.model = "chat", .plan = "remote", .format = "raw"},
+                                             {.queue = .001, .transfer = .25, .held = .5, .ttft = .751});
   const std::string text = metrics.Render();
   EXPECT_THAT(text, HasSubstr("aludel_time_to_first_token_seconds_sum{format=\"raw\",model=\"chat\","
                               "plan=\"remote\"} 0.751"));
@@ -24,41 +87,6 @@ TEST(Metrics, FirstTokenIsSplitByStage) {
                               "plan=\"remote\",stage=\"transfer\"} 0.25"));
   EXPECT_THAT(text, HasSubstr("stage=\"held\"} 0.5"));
   EXPECT_THAT(text, HasSubstr("le=\"2560\""));
-}
-
-TEST(Metrics, LabelValuesAreBounded) {
-  Metrics metrics;
-  for (int i = 0; i < 1000; ++i) metrics.CountDroppedFrame(std::to_string(i));
-  const std::string text = metrics.Render();
-  EXPECT_THAT(text, HasSubstr("aludel_frames_dropped_total{reason=\"63\"} 1"));
-  EXPECT_THAT(text, HasSubstr("aludel_frames_dropped_total{reason=\"other\"} 936"));
-  EXPECT_THAT(text, Not(HasSubstr("reason=\"64\"")));
-}
-
-TEST(Metrics, SnapshotsRaiseCountersAndSetGauges) {
-  Metrics metrics;
-  EngineStats stats{.running = 1, .waiting = 2, .kv_blocks_total = 8, .kv_blocks_used = 2, .steps = 5};
-  metrics.SetEngine("chat", stats);
-  stats.steps = 7;
-  stats.replays = {.eager = 2, .captured = 4, .replayed = 3, .changed = 1};
-  metrics.SetEngine("chat", stats);
-  const std::string text = metrics.Render();
-  EXPECT_THAT(text, HasSubstr("aludel_num_requests_waiting{model=\"chat\"} 2"));
-  EXPECT_THAT(text, HasSubstr("aludel_kv_cache_usage_perc{model=\"chat\"} 0.25"));
-  EXPECT_THAT(text, HasSubstr("aludel_kv_blocks{model=\"chat\",state=\"reserved\"} 0"));
-  EXPECT_THAT(text, HasSubstr("aludel_engine_events_total{event=\"step\",model=\"chat\"} 7"));
-  EXPECT_THAT(text, HasSubstr("aludel_engine_events_total{event=\"graph_eager\",model=\"chat\"} 2"));
-  EXPECT_THAT(text, HasSubstr("aludel_engine_events_total{event=\"graph_captured\",model=\"chat\"} 4"));
-  EXPECT_THAT(text, HasSubstr("aludel_engine_events_total{event=\"graph_replayed\",model=\"chat\"} 3"));
-  EXPECT_THAT(text, HasSubstr("aludel_engine_events_total{event=\"graph_changed\",model=\"chat\"} 1"));
-}
-
-TEST(Metrics, CollectorsRunBeforeEachRender) {
-  Metrics metrics;
-  int calls = 0;
-  metrics.OnRender([&] { metrics.SetTicketsOpen(++calls); });
-  EXPECT_THAT(metrics.Render(), HasSubstr("aludel_tickets_open 1"));
-  EXPECT_THAT(metrics.Render(), HasSubstr("aludel_tickets_open 2"));
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ class Sender : public ::testing::Test {
                              .codec = &codec_,
                              .credit = credit,
                              .on_room = [this] { ++rooms_; }},
-                            &metrics_);
+                            &run_metrics_);
   }
   void TearDown() override {
     sender_.reset();
@@ -81,6 +81,7 @@ class Sender : public ::testing::Test {
   }
 
   Metrics metrics_;
+  PrefillMetrics run_metrics_{&metrics_};
   const CodecSpec codec_ = FakeSpec();
   Inbox inbox_;
   Inbox unused_;

@@ -13,6 +13,14 @@ using ::testing::HasSubstr;
 
 const std::vector<std::string> kFormats = {"aludel", "raw"};
 
+PlannerOptions Options() {
+  return {.min_remote_tokens = 32,
+          .recomputed_tail_tokens = 1,
+          .hedged = true,
+          .high_kl = 0.02,
+          .balanced_kl = 0.1};
+}
+
 PlanTarget Ready(const std::string& name, std::vector<std::string> formats = kFormats) {
   return {.name = name, .ready = true, .formats = std::move(formats)};
 }
@@ -46,7 +54,7 @@ std::string Line(const PlannerOptions& options, const std::vector<PlanTarget>& t
 
 TEST(Planner, LongPromptsAreHandedOverAndShortOnesStay) {
   const std::vector<PlanTarget> two = {Ready("a"), Ready("b")};
-  PlannerOptions options;
+  PlannerOptions options = Options();
   EXPECT_EQ(Line(options, two, Prompt(100)), "a aludel 99 coded");
   EXPECT_EQ(Line(options, two, Prompt(32)), "a aludel 31 coded");
   EXPECT_EQ(Line(options, two, Prompt(31)), "local short_prompt");
@@ -56,47 +64,71 @@ TEST(Planner, LongPromptsAreHandedOverAndShortOnesStay) {
 
 TEST(Planner, AForcedFormatOverridesTheThresholdButNotArithmetic) {
   const std::vector<PlanTarget> two = {Ready("a"), Ready("b")};
-  EXPECT_EQ(Line({}, two, Prompt(31, "raw")), "a raw 30 forced");
-  EXPECT_EQ(Line({}, two, Prompt(1, "raw")), "local short_prompt");
-  EXPECT_EQ(Line({}, {Ready("a", {"aludel"})}, Prompt(100, "raw")), "local no_format");
-  PlannerOptions options;
+  EXPECT_EQ(Line(Options(), two, Prompt(31, "raw")), "a raw 30 forced");
+  EXPECT_EQ(Line(Options(), two, Prompt(1, "raw")), "local short_prompt");
+  EXPECT_EQ(Line(Options(), {Ready("a", {"aludel"})}, Prompt(100, "raw")), "local no_format");
+  PlannerOptions options = Options();
   options.format = "raw";
   EXPECT_EQ(Line(options, two, Prompt(100)), "a raw 99 coded");
 }
 
 TEST(Planner, TakesTheFirstTargetThatIsReady) {
   const PlanTarget down = {.name = "a"};
-  EXPECT_EQ(Line({}, {down, Ready("b")}, Prompt(100)), "b aludel 99 coded");
-  EXPECT_EQ(Line({}, {down}, Prompt(100)), "local no_target");
-  EXPECT_EQ(Line({}, {}, Prompt(100)), "local no_target");
+  EXPECT_EQ(Line(Options(), {down, Ready("b")}, Prompt(100)), "b aludel 99 coded");
+  EXPECT_EQ(Line(Options(), {down}, Prompt(100)), "local no_target");
+  EXPECT_EQ(Line(Options(), {}, Prompt(100)), "local no_target");
+}
+
+TEST(Planner, BalancesLoadOverServersThatShareTheFormat) {
+  std::vector<PlanTarget> three = {Ready("a"), Ready("b"), Ready("c", {"raw"})};
+  three[0].waiting_tokens = 500;
+  three[1].waiting_tokens = 400;
+  EXPECT_EQ(Line(Options(), three, Prompt(100)), "b aludel 99 coded");
+  EXPECT_EQ(Line(Options(), three, Prompt(100, "raw")), "c raw 99 forced");
+  three[0].waiting_tokens = 400;  // of equals the first
+  EXPECT_EQ(Line(Options(), three, Prompt(100)), "a aludel 99 coded");
+  EXPECT_EQ(Line(Options(), three, Preferring(Prompt(100), {"b", "a"})), "b aludel 99 coded");
+  // In seconds once all have said how fast they are.
+  three[0] = {
+      .name = "a", .ready = true, .formats = kFormats, .waiting_tokens = 900, .tokens_per_second = 1000};
+  three[1].tokens_per_second = 100;
+  EXPECT_EQ(Line(Options(), three, Prompt(100)), "b aludel 99 coded") << "c has not said it";
+  three[2].tokens_per_second = 100;
+  EXPECT_EQ(Line(Options(), three, Prompt(100)), "a aludel 99 coded");
+  three[0].ready = false;
+  EXPECT_EQ(Line(Options(), three, Prompt(100)), "b aludel 99 coded");
+}
+
+TEST(Planner, TheBestFormatComesBeforeTheOrderOfServers) {
+  EXPECT_EQ(Line(Options(), {Ready("a", {"raw"}), Ready("b")}, Prompt(100)), "b aludel 99 coded");
 }
 
 TEST(Planner, TheCallerMayReorderTargetsButNotAddAny) {
   const std::vector<PlanTarget> two = {Ready("a"), Ready("b")};
-  EXPECT_EQ(Line({}, two, Preferring(Prompt(100), {"b", "a"})), "b aludel 99 coded");
-  EXPECT_EQ(Line({}, two, Preferring(Prompt(100), {"evil:1"})), "a aludel 99 coded");
+  EXPECT_EQ(Line(Options(), two, Preferring(Prompt(100), {"b", "a"})), "b aludel 99 coded");
+  EXPECT_EQ(Line(Options(), two, Preferring(Prompt(100), {"evil:1"})), "a aludel 99 coded");
 }
 
 TEST(Planner, TheRequestsFidelityOverridesTheServers) {
   const std::vector<PlanTarget> one = {Ready("a")};
-  PlannerOptions exact;
+  PlannerOptions exact = Options();
   exact.fidelity = Fidelity::kExact;
   EXPECT_EQ(Line(exact, one, Prompt(100)), "local fidelity");
-  EXPECT_EQ(Line({}, one, Wishing(Prompt(100), Fidelity::kExact)), "local fidelity");
+  EXPECT_EQ(Line(Options(), one, Wishing(Prompt(100), Fidelity::kExact)), "local fidelity");
   EXPECT_EQ(Line(exact, one, Wishing(Prompt(100), Fidelity::kFast)), "a aludel 99 coded");
   EXPECT_EQ(Line(exact, one, Prompt(100, "raw")), "a raw 99 forced");
 }
 
 TEST(Planner, RefusesWhatItCannotDo) {
-  EXPECT_THAT(Line({}, {}, Prompt(100, "zip")), HasSubstr("found \"zip\", want one of aludel, raw"));
-  EXPECT_THAT(Line({}, {}, Wishing(Prompt(100, "raw"), Fidelity::kExact)),
+  EXPECT_THAT(Line(Options(), {}, Prompt(100, "zip")), HasSubstr("found \"zip\", want one of aludel, raw"));
+  EXPECT_THAT(Line(Options(), {}, Wishing(Prompt(100, "raw"), Fidelity::kExact)),
               HasSubstr("found \"raw\" with fidelity exact"));
-  EXPECT_EQ(MakePlan({}, kFormats, {}, Prompt(100, "zip")).status().code(),
+  EXPECT_EQ(MakePlan(Options(), kFormats, {}, Prompt(100, "zip")).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
 TEST(Planner, NeverLosesMoreThanTheFidelityAllows) {
-  PlannerOptions options;
+  PlannerOptions options = Options();
   options.losses = {{"aludel", 0.05}, {"raw", 0.001}};
   const std::vector<PlanTarget> one = {Ready("a")};
   EXPECT_EQ(Line(options, one, Wishing(Prompt(100), Fidelity::kHigh)), "a raw 99 coded");
@@ -107,8 +139,8 @@ TEST(Planner, NeverLosesMoreThanTheFidelityAllows) {
 }
 
 TEST(Planner, TakesThePlanThatIsPredictedToBeSoonest) {
-  PlannerOptions options;
-  options.fastest = true;
+  PlannerOptions options = Options();
+  options.by_prediction = true;
   const std::vector<PlanTarget> two = {Ready("a"), Ready("b")};
   std::map<std::string, double> seconds = {
       {"local", 0.5}, {"a aludel", 0.3}, {"a raw", 0.9}, {"b aludel", 0.2}, {"b raw", 0.8}};
@@ -140,8 +172,8 @@ TEST(Planner, TakesThePlanThatIsPredictedToBeSoonest) {
 }
 
 TEST(Planner, TriesAnotherPlanOnlyWhereItCostsAtMostTwiceTheBest) {
-  PlannerOptions options;
-  options.fastest = true;
+  PlannerOptions options = Options();
+  options.by_prediction = true;
   const std::vector<PlanTarget> two = {Ready("a"), Ready("b")};
   std::map<std::string, Prediction> known;
   const Predict predict = [&](std::optional<size_t> target, const std::string& format) {

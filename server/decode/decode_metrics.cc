@@ -1,0 +1,69 @@
+#include "server/decode/decode_metrics.h"
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "server/decode/plan/plan.h"
+#include "server/rpc/rpc_status.h"
+
+namespace aludel {
+namespace {
+
+const std::vector<double> kRatioBuckets = {.25, .5, .7, .8, .9, .95, 1, 1.05, 1.1, 1.25, 1.5, 2, 4};
+
+// How handoffs fail: the prefill server is gone, is late, has no room, or its frames were lost.
+constexpr absl::StatusCode kHandoffErrors[] = {
+    absl::StatusCode::kUnavailable, absl::StatusCode::kDeadlineExceeded, absl::StatusCode::kResourceExhausted,
+    absl::StatusCode::kDataLoss};
+
+MetricLabels Of(const RequestLabels& labels) {
+  return {{"model", labels.model}, {"plan", labels.plan}, {"format", labels.format}};
+}
+
+}  // namespace
+
+DecodeMetrics::DecodeMetrics(Metrics* metrics)
+    : requests(metrics),
+      handoffs(metrics),
+      fallbacks_(
+          metrics->Counter("aludel_fallbacks_total", "Handoffs replaced by local prefill, by reason.")),
+      plans_(metrics->Counter("aludel_plans_total", "Planner decisions, by plan and reason.")),
+      replans_(metrics->Counter("aludel_replans_total",
+                                "Failed handoffs that went on with another prefill server, by reason.")),
+      prediction_(metrics->Histogram("aludel_ttft_prediction_ratio",
+                                     "Time to the first token over what the planner predicted.",
+                                     kRatioBuckets)),
+      predicted_ttft_(metrics->Histogram("aludel_predicted_ttft_seconds",
+                                         "What the planner predicted for the plans that were carried out.",
+                                         Metrics::TtftBuckets())),
+      link_rate_(metrics->Gauge("aludel_link_bytes_per_second",
+                                "Rate of frames from a prefill server where its link was the limit.")) {
+  // What alerts and dashboards ask for starts at 0, so that they see the first increase.
+  for (const absl::StatusCode reason : kHandoffErrors) {
+    fallbacks_.Add({{"reason", StatusName(reason)}}, 0);
+    replans_.Add({{"reason", StatusName(reason)}}, 0);
+    handoffs.ExpectHandoff("received", StatusName(reason));
+  }
+  handoffs.ExpectHandoff("received", StatusName(absl::StatusCode::kOk));
+  plans_.Add({{"plan", Name(PlanKind::kShed)}, {"reason", Name(PlanReason::kDeadline)}}, 0);
+}
+
+void DecodeMetrics::CountFallback(const std::string& reason) const { fallbacks_.Add({{"reason", reason}}); }
+
+void DecodeMetrics::CountPlan(const std::string& plan, const std::string& reason) const {
+  plans_.Add({{"plan", plan}, {"reason", reason}});
+}
+
+void DecodeMetrics::CountReplan(const std::string& reason) const { replans_.Add({{"reason", reason}}); }
+
+void DecodeMetrics::ObservePrediction(const RequestLabels& request, double predicted, double actual) const {
+  const MetricLabels labels = Of(request);
+  predicted_ttft_.Observe(labels, predicted);
+  if (predicted > 0) prediction_.Observe(labels, actual / predicted);
+}
+
+void DecodeMetrics::SetLinkRate(const std::string& target, double bytes_per_second) const {
+  link_rate_.Set({{"target", target}}, bytes_per_second);
+}
+
+}  // namespace aludel

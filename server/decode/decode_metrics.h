@@ -1,0 +1,37 @@
+#pragma once
+
+#include <string>
+
+#include "server/handoff/handoff_metrics.h"
+#include "server/observe/metrics.h"
+#include "server/observe/request_metrics.h"
+
+namespace aludel {
+
+// What sessions and handoffs of a decode server export. Thread-safe.
+class DecodeMetrics {
+ public:
+  explicit DecodeMetrics(Metrics* metrics);
+
+  const RequestMetrics requests;
+  const HandoffMetrics handoffs;
+
+  void CountFallback(const std::string& reason) const;
+  void CountPlan(const std::string& plan, const std::string& reason) const;
+  // A handoff that failed goes on with another prefill server.
+  void CountReplan(const std::string& reason) const;
+  // The planner's prediction for a plan that was carried out, and the truth: seconds to the first token.
+  void ObservePrediction(const RequestLabels& labels, double predicted, double actual) const;
+  // Bytes a second from a prefill server; 0 where its link was never the bottleneck.
+  void SetLinkRate(const std::string& target, double bytes_per_second) const;
+
+ private:
+  const CounterFamily fallbacks_;
+  const CounterFamily plans_;
+  const CounterFamily replans_;
+  const HistogramFamily prediction_;
+  const HistogramFamily predicted_ttft_;
+  const GaugeFamily link_rate_;
+};
+
+}  // namespace aludel

@@ -1,0 +1,105 @@
+#include "server/gateway/routing/decode_prober.h"
+
+#include <grpcpp/client_context.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/rpc/deadline.h"
+
+namespace aludel {
+namespace {
+
+// Probes of a server that is down start soon and back off, up to this many intervals apart.
+constexpr absl::Duration kFirstRetry = absl::Milliseconds(50);
+constexpr int kMaxBackoff = 8;
+
+}  // namespace
+
+// A target's probing state; touched by the prober's thread, except by a probe in flight.
+struct DecodeProber::Probed {
+  std::shared_ptr<DecodeTarget> target;
+  absl::Time next = absl::InfinitePast();
+  absl::Duration retry;    // interval between the last two probes in vain; zero: the last was none
+  bool in_flight = false;  // under mutex_
+  std::unique_ptr<grpc::ClientContext> context;
+  v1::DescribeRequest request;
+  v1::DecodeDescription description;
+};
+
+DecodeProber::DecodeProber(std::vector<std::shared_ptr<DecodeTarget>> targets, const Timing& timing)
+    : timing_(timing) {
+  for (auto& target : targets) {
+    probed_.push_back(std::make_unique<Probed>());
+    probed_.back()->target = std::move(target);
+  }
+  thread_ = std::thread([this] { Loop(); });
+}
+
+DecodeProber::~DecodeProber() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return running_ == 0; });
+}
+
+void DecodeProber::Loop() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!stopping_) {
+    answered_ = false;
+    absl::Time wake = MonotonicNow() + kMaxBackoff * timing_.interval;
+    for (auto& probed : probed_) {
+      if (!probed->in_flight && probed->next <= MonotonicNow()) Probe(probed.get());
+      if (!probed->in_flight) wake = std::min(wake, probed->next);
+    }
+    changed_.wait_for(lock, absl::ToChronoNanoseconds(wake - MonotonicNow()),
+                      [this] { return stopping_ || answered_; });
+  }
+}
+
+// Under mutex_; the answer comes on a gRPC thread.
+void DecodeProber::Probe(Probed* probed) {
+  probed->in_flight = true;
+  ++running_;
+  probed->context = std::make_unique<grpc::ClientContext>();
+  probed->context->set_deadline(ToGrpcDeadline(MonotonicNow() + timing_.timeout));
+  probed->request.set_protocol_version(kHandoffVersion);
+  probed->target->stub()->async()->Describe(
+      probed->context.get(), &probed->request, &probed->description,
+      [this, probed, sent = MonotonicNow()](const grpc::Status& status) {
+        const std::string reason =
+            absl::StrCat("code ", static_cast<int>(status.error_code()), ": ", status.error_message());
+        if (status.ok()) {
+          probed->target->Described(probed->description);
+        } else if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+          probed->target->Missed(sent, reason);
+        } else {
+          probed->target->Down(reason);
+        }
+        std::lock_guard<std::mutex> lock(mutex_);
+        probed->retry =
+            status.ok() ? absl::ZeroDuration()
+                        : std::min(std::max(2 * probed->retry, kFirstRetry), kMaxBackoff * timing_.interval);
+        probed->next = MonotonicNow() + (status.ok() ? timing_.interval : probed->retry);
+        probed->in_flight = false;
+        answered_ = true;
+        --running_;
+        changed_.notify_all();
+      });
+}
+
+void DecodeProber::ProbeSoon(const DecodeTarget* target) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& probed : probed_) {
+    if (probed->target.get() == target) probed->next = MonotonicNow();
+  }
+  answered_ = true;
+  changed_.notify_all();
+}
+
+}  // namespace aludel

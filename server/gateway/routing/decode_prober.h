@@ -1,0 +1,46 @@
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/time/time.h"
+#include "server/gateway/routing/decode_target.h"
+
+namespace aludel {
+
+// Asks each decode server with Describe how it is, from one thread: once per interval, and one that does not answer again
+// after 50 ms, then with an interval that doubles up to eight of them. What follows from answers is the target's.
+// Thread-safe.
+class DecodeProber {
+ public:
+  struct Timing {
+    absl::Duration interval = absl::Seconds(1);
+    absl::Duration timeout = absl::Seconds(1);
+  };
+  DecodeProber(std::vector<std::shared_ptr<DecodeTarget>> targets, const Timing& timing);
+  ~DecodeProber();  // waits for probes in flight
+
+  // A call could not reach the server: whether it is gone is asked at once.
+  void ProbeSoon(const DecodeTarget* target);
+
+ private:
+  struct Probed;
+
+  void Loop();
+  void Probe(Probed* probed);
+
+  const Timing timing_;
+  std::vector<std::unique_ptr<Probed>> probed_;
+  std::mutex mutex_;                 // not absl's, whose timed waits follow the clock that can be set
+  std::condition_variable changed_;  // of what mutex_ guards
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  int running_ ABSL_GUARDED_BY(mutex_) = 0;        // probes
+  bool answered_ ABSL_GUARDED_BY(mutex_) = false;  // a probe, or one is due, since the thread last looked
+  std::thread thread_;
+};
+
+}  // namespace aludel

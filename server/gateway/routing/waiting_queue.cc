@@ -1,0 +1,140 @@
+#include "server/gateway/routing/waiting_queue.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "kernels/check.h"
+
+namespace aludel {
+namespace {
+
+constexpr int kMaxRetryAfterSeconds = 600;
+
+int RetryAfter(absl::Duration wait) {
+  return static_cast<int>(
+      std::clamp(std::ceil(absl::ToDoubleSeconds(wait)), 1.0, 1.0 * kMaxRetryAfterSeconds));
+}
+
+}  // namespace
+
+void WaitingQueue::Mean::Add(double sample) {
+  ++samples;
+  value += std::max(kLeastWeight, 1.0 / samples) * (sample - value);
+}
+
+std::optional<absl::Duration> WaitingQueue::PredictWait(const std::string& tenant) const {
+  if (index_.empty()) return absl::ZeroDuration();
+  if (seconds_a_place_.samples == 0) return std::nullopt;
+  const auto own = tenants_.find(tenant);
+  // The others get their turns beside those of this tenant that came before.
+  const int before = own == tenants_.end() ? 0 : own->second.waiting_places;
+  int64_t ahead = before + 1;
+  for (const auto& [name, other] : tenants_) {
+    if (name != tenant) ahead += std::min(other.waiting_places, before + 1);
+  }
+  return absl::Seconds(static_cast<double>(ahead) * seconds_a_place_.value);
+}
+
+std::optional<WaitingQueue::Refusal> WaitingQueue::TooLate(absl::Duration wait, absl::Time now,
+                                                           absl::Time deadline) const {
+  if (service_seconds_.samples == 0) return std::nullopt;
+  const absl::Duration end = wait + absl::Seconds(service_seconds_.value);
+  if (now + end <= deadline) return std::nullopt;
+  return Refusal{
+      .reason = "deadline",
+      .message = absl::StrFormat("overloaded: the answer is expected in %.1f s, the deadline is in %.1f s",
+                                 absl::ToDoubleSeconds(end), absl::ToDoubleSeconds(deadline - now)),
+      .retry_after_seconds = RetryAfter(now + end - deadline)};
+}
+
+std::optional<WaitingQueue::Refusal> WaitingQueue::Check(const std::string& tenant, int64_t tokens,
+                                                         absl::Time now, absl::Time deadline) const {
+  const std::optional<absl::Duration> wait = PredictWait(tenant);
+  const int retry_after = RetryAfter(wait.value_or(absl::ZeroDuration()));
+  if (size() >= options_.max_waiting) {
+    return Refusal{"full", absl::StrCat("overloaded: ", size(), " requests wait already"), retry_after};
+  }
+  if (size() > 0 && tokens_ + tokens > options_.max_waiting_tokens) {
+    return Refusal{"tokens", absl::StrCat("overloaded: requests of ", tokens_, " prompt tokens wait already"),
+                   retry_after};
+  }
+  if (size() == 0 || !wait) return std::nullopt;
+  return TooLate(*wait, now, deadline);
+}
+
+void WaitingQueue::Push(Entry entry) {
+  if (index_.empty()) last_place_.reset();  // the time until now was no wait
+  const Rank rank = {entry.priority, entry.id};
+  tokens_ += entry.tokens;
+  ALUDEL_CHECK(index_.emplace(entry.id, std::pair(entry.tenant, rank)).second);
+  Tenant& tenant = tenants_[entry.tenant];
+  tenant.waiting_places += entry.places;
+  tenant.waiting.emplace(rank, std::move(entry));
+}
+
+const WaitingQueue::Entry* WaitingQueue::Next() const {
+  const Tenant* next = nullptr;
+  for (const auto& [name, tenant] : tenants_) {
+    if (tenant.waiting.empty()) continue;
+    const auto rank = [](const Tenant& one) { return std::pair(one.taken, one.waiting.begin()->second.id); };
+    if (next == nullptr || rank(tenant) < rank(*next)) next = &tenant;
+  }
+  return next == nullptr ? nullptr : &next->waiting.begin()->second;
+}
+
+bool WaitingQueue::Remove(uint64_t id) {
+  const auto found = index_.find(id);
+  if (found == index_.end()) return false;
+  const auto [name, rank] = found->second;
+  index_.erase(found);
+  Tenant& tenant = tenants_.at(name);
+  const auto entry = tenant.waiting.find(rank);
+  tokens_ -= entry->second.tokens;
+  tenant.waiting_places -= entry->second.places;
+  tenant.waiting.erase(entry);
+  Forget(name);
+  return true;
+}
+
+std::vector<std::pair<uint64_t, WaitingQueue::Refusal>> WaitingQueue::RemoveHopeless(absl::Time now) {
+  std::vector<std::pair<uint64_t, Refusal>> hopeless;
+  for (const auto& [name, tenant] : tenants_) {
+    for (const auto& [rank, entry] : tenant.waiting) {
+      if (auto refusal = TooLate(absl::ZeroDuration(), now, entry.deadline)) {
+        hopeless.emplace_back(entry.id, *std::move(refusal));
+      }
+    }
+  }
+  for (const auto& [id, refusal] : hopeless) Remove(id);
+  return hopeless;
+}
+
+void WaitingQueue::Started(const std::string& tenant, int places, absl::Time now, bool waited) {
+  tenants_[tenant].taken += places;
+  places_taken_ += places;
+  if (!waited) return;
+  if (last_place_) {
+    const double seconds = absl::ToDoubleSeconds(now - *last_place_) / places;
+    for (int i = 0; i < places; ++i) seconds_a_place_.Add(seconds);
+  }
+  last_place_ = index_.empty() ? std::nullopt : std::optional(now);
+}
+
+void WaitingQueue::Ended(const std::string& tenant, int places, std::optional<absl::Duration> served) {
+  Tenant& one = tenants_[tenant];
+  one.taken -= places;
+  places_taken_ -= places;
+  ALUDEL_CHECK(one.taken >= 0);
+  Forget(tenant);
+  if (served) service_seconds_.Add(absl::ToDoubleSeconds(*served));
+}
+
+void WaitingQueue::Forget(const std::string& tenant) {
+  const auto found = tenants_.find(tenant);
+  if (found != tenants_.end() && found->second.taken == 0 && found->second.waiting.empty())
+    tenants_.erase(found);
+}
+
+}  // namespace aludel

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace aludel {
+
+// The requests of one model that wait for a place at its decode servers: which is next, and which are refused. Bounded in
+// requests and in prompt tokens. Fair between tenants: the next request is of the tenant with the fewest places, and of equals
+// the one that has waited longest; within a tenant by priority, then by arrival. A request is refused where what was
+// measured says that its answer would come too late: the waits so far predict its wait, the answers so far how long it
+// takes then. Without such figures nothing is refused for its deadline. Pure: times of MonotonicNow() are passed in. Not
+// thread-safe.
+class WaitingQueue {
+ public:
+  struct Options {
+    int max_waiting = 0;  // requests; 0: nothing waits
+    int64_t max_waiting_tokens = 0;
+  };
+  struct Entry {
+    uint64_t id = 0;  // in order of arrival
+    std::string tenant;
+    int64_t tokens = 0;   // of the prompt
+    int places = 1;       // that it takes: its choices
+    int priority = 0;     // lower goes first
+    absl::Time deadline;  // of the whole answer
+  };
+  struct Refusal {
+    const char* reason;  // a label of metrics: "full", "tokens" or "deadline"
+    std::string message;
+    int retry_after_seconds = 1;  // when, as predicted, a request would not be refused
+  };
+
+  explicit WaitingQueue(const Options& options) : options_(options) {}
+
+  // Whether a request that comes now would be refused. `tokens` 0: not known yet.
+  std::optional<Refusal> Check(const std::string& tenant, int64_t tokens, absl::Time now,
+                               absl::Time deadline) const;
+  void Push(Entry entry);
+  // The entry that gets the next place; null where none waits. Valid until the next Push or Remove.
+  const Entry* Next() const;
+  // False where it does not wait.
+  bool Remove(uint64_t id);
+  // Removes those whose answer cannot come in time any more, and says why.
+  std::vector<std::pair<uint64_t, Refusal>> RemoveHopeless(absl::Time now);
+
+  // A request has got places: straight away, or (`waited`) out of this queue, from which it was removed before.
+  void Started(const std::string& tenant, int places, absl::Time now, bool waited);
+  // And has given them back; `served`: after so long, with a whole answer.
+  void Ended(const std::string& tenant, int places, std::optional<absl::Duration> served);
+
+  int size() const { return static_cast<int>(index_.size()); }
+  int64_t tokens() const { return tokens_; }
+  int places_taken() const { return places_taken_; }
+  // Of a request of this tenant that comes now; nothing where no wait was measured.
+  std::optional<absl::Duration> PredictWait(const std::string& tenant) const;
+
+ private:
+  using Rank = std::pair<int, uint64_t>;  // priority and arrival
+  struct Tenant {
+    std::map<Rank, Entry> waiting;
+    int waiting_places = 0;
+    int taken = 0;
+  };
+  // A mean that follows; the first samples count alike.
+  struct Mean {
+    void Add(double sample);
+    double value = 0;
+    int samples = 0;
+  };
+  static constexpr double kLeastWeight = 0.05;
+
+  std::optional<Refusal> TooLate(absl::Duration wait, absl::Time now, absl::Time deadline) const;
+  void Forget(const std::string& tenant);
+
+  const Options options_;
+  std::map<std::string, Tenant> tenants_;  // with something waiting or taken
+  std::map<uint64_t, std::pair<std::string, Rank>> index_;
+  int64_t tokens_ = 0;
+  int places_taken_ = 0;
+  Mean seconds_a_place_;  // between places given to entries while others wait
+  Mean service_seconds_;
+  std::optional<absl::Time> last_place_;  // while something has waited since
+};
+
+}  // namespace aludel

@@ -1,0 +1,197 @@
+// Requests that wait for a place at a decode server.
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/gateway/routing/router.h"
+#include "server/rpc/hopeless.h"
+#include "server/rpc/rpc_status.h"
+#include "tests/server/gateway/fake_decode.h"
+#include "transport/monotonic_clock.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kPlaces = 8;  // of a FakeDecode
+
+class Answer : public GenerateObserver {
+ public:
+  void OnStarted(const v1::Started&) override {}
+  bool OnToken(const v1::Token&) override { return true; }
+  void OnFinished(const v1::Finished&) override {}
+  void OnEnd(const grpc::Status& end) override {
+    status = end;
+    done.Notify();
+  }
+  bool Restart() override { return false; }
+  grpc::StatusCode Wait() {
+    done.WaitForNotification();
+    return status.error_code();
+  }
+  grpc::Status status;
+  absl::Notification done;
+};
+
+// A decode server that answers when it is told to, and remembers the prompts that it was asked in order.
+class HeldDecode {
+ public:
+  HeldDecode()
+      : decode_([this](grpc::ServerContext* context, const v1::GenerateRequest& request,
+                       FakeDecode::Writer* writer) {
+          absl::MutexLock lock(&mutex_);
+          asked_.push_back(request.prompt(0));
+          if (!refusal_.ok()) return refusal_;
+          const auto may_go = [this] { return allowed_ > 0; };
+          mutex_.AwaitWithTimeout(absl::Condition(&may_go), absl::Seconds(20));
+          --allowed_;
+          return FakeDecode::Hello(context, request, writer);
+        }) {}
+  void Allow(int answers) {
+    absl::MutexLock lock(&mutex_);
+    allowed_ += answers;
+  }
+  std::vector<int> asked() {
+    absl::MutexLock lock(&mutex_);
+    return asked_;
+  }
+  void WaitAsked(size_t calls) {
+    const absl::Time limit = absl::Now() + absl::Seconds(10);
+    while (asked().size() < calls && absl::Now() < limit) absl::SleepFor(absl::Milliseconds(2));
+    ASSERT_EQ(asked().size(), calls);
+  }
+  void Refuse(const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    refusal_ = ToGrpc(status);
+  }
+  FakeDecode& server() { return decode_; }
+
+ private:
+  absl::Mutex mutex_;
+  int allowed_ = 0;
+  grpc::Status refusal_;
+  std::vector<int> asked_;
+  FakeDecode decode_;
+};
+
+class RouterQueue : public ::testing::Test {
+ protected:
+  void Start(const WaitingQueue::Options& waiting) {
+    Router::Model model{.expectation = {.model = "chat", .tokenizer_fingerprint = ""},
+                        .decode_targets = {decode_.server().target()}};
+    router_ = std::make_unique<Router>(
+        std::vector<Router::Model>{model},
+        Router::Timing{.probe_interval = absl::Milliseconds(20), .probe_timeout = absl::Seconds(5)},
+        &metrics_, grpc::InsecureChannelCredentials(), waiting);
+    const absl::Time limit = absl::Now() + absl::Seconds(10);
+    while (!router_->State("chat").ready && absl::Now() < limit) absl::SleepFor(absl::Milliseconds(5));
+  }
+  std::shared_ptr<Answer> Ask(int prompt, const std::string& tenant = "") {
+    auto answer = std::make_shared<Answer>();
+    Router::Request request{
+        .model = "chat", .tenant = tenant, .deadline = MonotonicNow() + absl::Seconds(30)};
+    request.message.add_prompt(prompt);
+    calls_.push_back(router_->Generate(std::move(request), answer));
+    return answer;
+  }
+  void WaitWaiting(int requests) {
+    const absl::Time limit = absl::Now() + absl::Seconds(10);
+    while (router_->Waiting("chat") != requests && absl::Now() < limit) absl::SleepFor(absl::Milliseconds(2));
+    ASSERT_EQ(router_->Waiting("chat"), requests);
+  }
+
+  Metrics metrics_;
+  HeldDecode decode_;
+  std::unique_ptr<Router> router_;
+  std::vector<std::shared_ptr<GenerateCall>> calls_;
+};
+
+TEST_F(RouterQueue, WhatHasNoPlaceWaitsAndIsServedInTurn) {
+  Start({.max_waiting = 10, .max_waiting_tokens = 100});
+  std::vector<std::shared_ptr<Answer>> answers;
+  for (int i = 0; i < kPlaces; ++i) answers.push_back(Ask(i, "a"));
+  for (int i = 0; i < 3; ++i) answers.push_back(Ask(100 + i, "a"));
+  answers.push_back(Ask(200, "b"));
+  decode_.WaitAsked(kPlaces);
+  EXPECT_EQ(router_->Waiting("chat"), 4);
+  for (int i = 1; i <= 4; ++i) {
+    decode_.Allow(1);
+    decode_.WaitAsked(kPlaces + i);
+  }
+  const std::vector<int> asked = decode_.asked();
+  EXPECT_EQ(std::vector<int>(asked.begin() + kPlaces, asked.end()), (std::vector<int>{200, 100, 101, 102}))
+      << "the key without a place first";
+  decode_.Allow(kPlaces);
+  for (const auto& answer : answers) EXPECT_EQ(answer->Wait(), grpc::StatusCode::OK);
+  EXPECT_EQ(router_->Waiting("chat"), 0);
+  EXPECT_THAT(metrics_.Render(), HasSubstr("aludel_request_wait_seconds_count{model=\"chat\"} 4"));
+}
+
+TEST_F(RouterQueue, RefusesBeyondItsBoundWithAPredictedWait) {
+  Start({.max_waiting = 2, .max_waiting_tokens = 100});
+  std::vector<std::shared_ptr<Answer>> answers;
+  for (int i = 0; i < kPlaces + 2; ++i) answers.push_back(Ask(i));
+  const auto refused = Ask(99);
+  EXPECT_EQ(refused->Wait(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused->status.error_message(), HasSubstr("2 requests wait already"));
+  EXPECT_EQ(refused->status.error_details(), "1");
+  EXPECT_TRUE(router_->CheckRoom("chat", "", MonotonicNow() + absl::Seconds(30)).has_value());
+  EXPECT_THAT(metrics_.Render(), HasSubstr("aludel_wait_refusals_total{model=\"chat\",reason=\"full\"} 2"));
+  decode_.Allow(kPlaces + 2);
+  for (const auto& answer : answers) EXPECT_EQ(answer->Wait(), grpc::StatusCode::OK);
+  EXPECT_FALSE(router_->CheckRoom("chat", "", MonotonicNow() + absl::Seconds(30)).has_value());
+}
+
+TEST_F(RouterQueue, AClientThatGoesLeavesTheQueueAtOnce) {
+  Start({.max_waiting = 2, .max_waiting_tokens = 100});
+  std::vector<std::shared_ptr<Answer>> answers;
+  for (int i = 0; i < kPlaces + 1; ++i) answers.push_back(Ask(i));
+  WaitWaiting(1);
+  calls_.back()->Cancel();
+  EXPECT_EQ(answers.back()->Wait(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(router_->Waiting("chat"), 0);
+  decode_.Allow(kPlaces);
+  for (int i = 0; i < kPlaces; ++i) EXPECT_EQ(answers[i]->Wait(), grpc::StatusCode::OK);
+  EXPECT_EQ(decode_.asked().size(), kPlaces) << "it was never asked";
+}
+
+TEST_F(RouterQueue, ARefusalWaitsWhileOthersRun) {
+  Start({.max_waiting = 2, .max_waiting_tokens = 100});
+  const auto running = Ask(1);
+  decode_.WaitAsked(1);
+  decode_.Refuse(absl::ResourceExhaustedError("no block is free"));
+  const auto bounced = Ask(2);
+  const absl::Time limit = absl::Now() + absl::Seconds(10);
+  while (decode_.asked().size() < 3 && absl::Now() < limit) absl::SleepFor(absl::Milliseconds(2));
+  EXPECT_GE(decode_.asked().size(), 3) << "refused, and asked again";
+  decode_.Refuse(absl::OkStatus());
+  decode_.Allow(2);
+  EXPECT_EQ(running->Wait(), grpc::StatusCode::OK);
+  EXPECT_EQ(bounced->Wait(), grpc::StatusCode::OK);
+  decode_.Refuse(absl::ResourceExhaustedError("no block is free"));
+  EXPECT_EQ(Ask(3)->Wait(), grpc::StatusCode::RESOURCE_EXHAUSTED) << "nothing runs that could make room";
+}
+
+TEST_F(RouterQueue, ARefusalForTheDeadlineIsFinal) {
+  Start({.max_waiting = 2, .max_waiting_tokens = 100});
+  const auto running = Ask(1);
+  decode_.WaitAsked(1);
+  absl::Status hopeless = absl::ResourceExhaustedError("overloaded");
+  hopeless.SetPayload(kHopeless, absl::Cord());
+  decode_.Refuse(hopeless);
+  EXPECT_EQ(Ask(2)->Wait(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  decode_.Allow(1);
+  EXPECT_EQ(running->Wait(), grpc::StatusCode::OK);
+}
+
+}  // namespace
+}  // namespace aludel
