@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "runtime/calibrate/aludel/sensitivity_file.h"
 #include "runtime/calibrate/aludel_candidate.h"
 #include "runtime/calibrate/calibration_setup.h"
 #include "runtime/calibrate/handoff_probe.h"
@@ -146,11 +147,13 @@ class AludelCalibration {
     const size_t count = std::min(prompts_.train.size(), static_cast<size_t>(job_.sensitivity_prompts));
     const auto prompts = absl::MakeConstSpan(prompts_.train).first(count);
     for (size_t c = 0; c < consumers_.size(); ++c) {
-      ALUDEL_ASSIGN_OR_RETURN(const auto gradients,
-                              CacheGradient::Load(ModelPath::Parse(job_.base.consumers[c])));
-      ALUDEL_ASSIGN_OR_RETURN(
-          Sensitivity sensitivity,
-          MeasureSensitivity(*consumers_[c], *gradients, prompts, states_.ranges, options, Progress()));
+      const auto measure = [&]() -> absl::StatusOr<Sensitivity> {
+        ALUDEL_ASSIGN_OR_RETURN(const auto gradients,
+                                CacheGradient::Load(ModelPath::Parse(job_.base.consumers[c])));
+        return MeasureSensitivity(*consumers_[c], *gradients, prompts, states_.ranges, options, Progress());
+      };
+      ALUDEL_ASSIGN_OR_RETURN(Sensitivity sensitivity, OpenSensitivity(work_, *consumers_[c], prompts,
+                                                                       states_.ranges, options, measure));
       states_.sensitivities.push_back(std::move(sensitivity));
     }
     return absl::OkStatus();
