@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "runtime/calibrate/aludel/sensitivity_file.h"
 #include "runtime/calibrate/calibration_setup.h"
 #include "runtime/calibrate/tune_aludel.h"
 #include "runtime/status_macros.h"
@@ -61,11 +62,14 @@ absl::Status CollectSensitivities(const AludelJob& job, const CalibrationProgres
   const size_t count = std::min(inputs.prompts.train.size(), static_cast<size_t>(job.sensitivity_prompts));
   const auto prompts = absl::MakeConstSpan(inputs.prompts.train).first(count);
   for (size_t c = 0; c < inputs.consumers.size(); ++c) {
-    ALUDEL_ASSIGN_OR_RETURN(const auto gradients,
-                            CacheGradient::Load(ModelPath::Parse(job.base.consumers[c])));
-    ALUDEL_ASSIGN_OR_RETURN(Sensitivity sensitivity,
-                            MeasureSensitivity(*inputs.consumers[c], *gradients, prompts,
-                                               inputs.states.ranges, options, progress));
+    const auto measure = [&]() -> absl::StatusOr<Sensitivity> {
+      ALUDEL_ASSIGN_OR_RETURN(const auto gradients,
+                              CacheGradient::Load(ModelPath::Parse(job.base.consumers[c])));
+      return MeasureSensitivity(*inputs.consumers[c], *gradients, prompts, inputs.states.ranges, options,
+                                progress);
+    };
+    ALUDEL_ASSIGN_OR_RETURN(Sensitivity sensitivity, OpenSensitivity(inputs.work, *inputs.consumers[c], prompts,
+                                                                     inputs.states.ranges, options, measure));
     inputs.states.sensitivities.push_back(std::move(sensitivity));
   }
   return absl::OkStatus();

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <utility>
 
+#include "kernels/check.h"
 #include "runtime/calibrate/fit/dense.h"
 #include "runtime/status_macros.h"
 
@@ -78,10 +80,13 @@ double RelativeError(const DecoderNet& net, const DecoderData& data) {
   return energy > 0 ? error / energy : error;
 }
 
-absl::StatusOr<DecoderNet> FitLinear(const DecoderData& data, double ridge) {
-  const int64_t inputs = data.inputs + 1;  // and a constant
-  Moments xx = Moments::Zeros(inputs, inputs);
-  Moments xy = Moments::Zeros(inputs, data.outputs);
+struct LinearMoments {
+  Moments xx, xy;  // of the inputs, with a constant behind them, and the targets
+};
+
+LinearMoments MeasureMoments(const DecoderData& data) {
+  const int64_t inputs = data.inputs + 1;
+  LinearMoments moments{Moments::Zeros(inputs, inputs), Moments::Zeros(inputs, data.outputs)};
   std::vector<float> x(kChunk * inputs), y(kChunk * data.outputs);
   for (int64_t begin = 0; begin < data.rows; begin += kChunk) {
     const int64_t count = std::min(kChunk, data.rows - begin);
@@ -94,17 +99,38 @@ absl::StatusOr<DecoderNet> FitLinear(const DecoderData& data, double ridge) {
       for (int64_t j = 0; j < inputs; ++j) x[t * inputs + j] *= root;
       for (int64_t j = 0; j < data.outputs; ++j) y[t * data.outputs + j] *= root;
     }
-    AddGram(x.data(), count, &xx);
-    AddProduct(x.data(), y.data(), count, &xy);
+    AddGram(x.data(), count, &moments.xx);
+    AddProduct(x.data(), y.data(), count, &moments.xy);
   }
-  ALUDEL_ASSIGN_OR_RETURN(const HostMatrix fit, FitRidge(xx, xy, ridge));
+  return moments;
+}
+
+absl::StatusOr<DecoderNet> FitLinear(const LinearMoments& moments, double ridge) {
+  ALUDEL_ASSIGN_OR_RETURN(const HostMatrix fit, FitRidge(moments.xx, moments.xy, ridge));
+  const int64_t inputs = fit.cols - 1;
   DecoderNet net;
-  net.linear = HostMatrix::Zeros(data.outputs, data.inputs);
-  for (int64_t i = 0; i < data.outputs; ++i) {
-    std::copy_n(fit.row(i), data.inputs, net.linear.row(i));
-    net.bias.push_back(fit.row(i)[data.inputs]);
+  net.linear = HostMatrix::Zeros(fit.rows, inputs);
+  for (int64_t i = 0; i < fit.rows; ++i) {
+    std::copy_n(fit.row(i), inputs, net.linear.row(i));
+    net.bias.push_back(fit.row(i)[inputs]);
   }
   return net;
+}
+
+// With the ridge that loses least on held-out rows.
+absl::StatusOr<DecoderFit> TrainLinear(const DecoderData& train, const DecoderData& held_out,
+                                       const std::vector<double>& ridges) {
+  ALUDEL_CHECK(!ridges.empty());
+  const LinearMoments moments = MeasureMoments(train);
+  DecoderFit best;
+  for (const double ridge : ridges) {
+    ALUDEL_ASSIGN_OR_RETURN(DecoderNet net, FitLinear(moments, ridge));
+    const double error = RelativeError(net, held_out);
+    if (best.ridge > 0 && error >= best.held_out_error) continue;
+    best = {std::move(net), 0, error, ridge};
+  }
+  best.train_error = RelativeError(best.net, train);
+  return best;
 }
 
 }  // namespace
@@ -129,13 +155,8 @@ double DecoderLoss(const DecoderNet& net, const float* u, const float* y, int64_
 absl::StatusOr<DecoderFit> TrainDecoder(const DecoderData& train, const DecoderData& held_out,
                                         const DecoderTraining& options,
                                         const std::function<bool(int64_t, int64_t)>& progress) {
+  if (options.width == 0) return TrainLinear(train, held_out, options.ridges);
   DecoderFit fit;
-  if (options.width == 0) {
-    ALUDEL_ASSIGN_OR_RETURN(fit.net, FitLinear(train, options.ridge));
-    fit.train_error = RelativeError(fit.net, train);
-    fit.held_out_error = RelativeError(fit.net, held_out);
-    return fit;
-  }
   fit.net = StartMlp(train.inputs, train.outputs, options);
   Adam adam(fit.net);
   DecoderNet gradient;

@@ -1,9 +1,13 @@
 #include "runtime/calibrate/aludel/sensitivity.h"
 
 #include <cmath>
+#include <filesystem>
+#include <iterator>
+#include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/calibrate/aludel/sensitivity_file.h"
 #include "tests/testing/test_model.h"
 
 namespace aludel {
@@ -96,6 +100,47 @@ TEST_F(MeasuredSensitivity, RefusesWhatDoesNotFitAndStopsWhenAsked) {
   EXPECT_EQ(Measure({all_}).status().code(), absl::StatusCode::kCancelled);
   prompts_[1] = {1};
   EXPECT_THAT(message(all_), HasSubstr("calibration prompt 1 has 1 tokens, want 2 to 64"));
+}
+
+TEST_F(MeasuredSensitivity, IsMeasuredOnceForAllRates) {
+  const std::string directory = ::testing::TempDir() + "/sensitivity";
+  std::filesystem::remove_all(directory);
+  std::filesystem::create_directories(directory);
+  const std::vector<CacheColumns> ranges = {CacheColumns::OfLayers(0, 1, gradients_->config().kv_dim()),
+                                            all_};
+  int measured = 0;
+  const auto open = [&] {
+    return OpenSensitivity(directory, consumer_.model(), prompts_, ranges, options_, [&] {
+      ++measured;
+      return Measure(ranges);
+    });
+  };
+  const auto first = open(), second = open();
+  ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
+  EXPECT_EQ(measured, 1);
+  EXPECT_EQ(second->prompts, first->prompts);
+  EXPECT_EQ(second->tokens, first->tokens);
+  EXPECT_EQ(second->limited, first->limited);
+  ASSERT_EQ(second->by_id.size(), first->by_id.size());
+  for (const auto& [id, sum] : first->by_id) {
+    EXPECT_EQ(second->by_id.at(id).energy, sum.energy);
+    EXPECT_EQ(second->by_id.at(id).count, sum.count);
+  }
+  ASSERT_EQ(second->ranges.size(), 2u);
+  for (size_t r = 0; r < 2; ++r) EXPECT_EQ(second->ranges[r].values, first->ranges[r].values);
+
+  for (const auto& file : std::filesystem::directory_iterator(directory)) {
+    std::filesystem::resize_file(file.path(), 40);  // torn
+  }
+  ASSERT_TRUE(open().ok());
+  EXPECT_EQ(measured, 2);
+  options_.seed = 4;
+  ASSERT_TRUE(open().ok());
+  EXPECT_EQ(measured, 3);
+  going_ = false;
+  prompts_.pop_back();
+  EXPECT_EQ(open().status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory), {}), 2);
 }
 
 }  // namespace

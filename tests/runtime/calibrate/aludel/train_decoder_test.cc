@@ -97,6 +97,23 @@ TEST(TrainDecoder, FindsALinearMapInClosedForm) {
   EXPECT_EQ(fit->net.hidden.rows, 0);
 }
 
+TEST(TrainDecoder, ShrinksALinearMapOfFewRowsAsHeldOutRowsLikeIt) {
+  std::mt19937_64 random(11);
+  const DecoderNet truth{RandomMatrix(random, 3, 40), Noise(random, 3), {}, {}, {}};
+  DecoderData train = MakeData(random, 60, truth);
+  const std::vector<float> noise = Noise(random, 60 * 3);
+  for (size_t i = 0; i < noise.size(); ++i) train.y[i] = ToBf16(ToFloat(train.y[i]) + 6 * noise[i]);
+  const DecoderData held_out = MakeData(random, 500, truth);
+  const auto fit = TrainDecoder(train, held_out, DecoderTraining{}, Always);
+  const auto least = TrainDecoder(train, held_out, {.ridges = {1e-6}}, Always);
+  ASSERT_TRUE(fit.ok() && least.ok());
+  EXPECT_GT(fit->ridge, 1e-6);
+  EXPECT_LT(fit->held_out_error, 0.95 * least->held_out_error);
+  EXPECT_GT(fit->train_error, least->train_error);
+  const DecoderData plenty = MakeData(random, 4000, truth);
+  EXPECT_EQ(TrainDecoder(plenty, held_out, DecoderTraining{}, Always)->ridge, 1e-6) << "nothing to shrink";
+}
+
 TEST(TrainDecoder, LearnsWhatALinearMapCannot) {
   std::mt19937_64 random(8);
   const DecoderNet truth = RandomNet(random, 6, 12, 5);
