@@ -15,7 +15,8 @@ struct CommandLine {
 };
 
 // Parses argv; `usage` is the text that --help prints above the flags (what the program is, and an example).
-// --help, --version and --settings (`settings`, by reflection) print and exit 0; a mistake prints what was expected and exits 2.
+// --help, --version and --settings (`settings`, by reflection) print and exit 0; a mistake prints what was expected
+// and exits 2.
 CommandLine ParseCommandLine(int argc, char** argv, const char* usage,
                              const google::protobuf::Descriptor* settings);
 

@@ -14,7 +14,8 @@
 
 namespace aludel {
 
-// The main function of a server called `name`, configured by a message of config.proto (`settings`): crash reports, stop signals, command line, configuration (`load`),
+// The main function of a server called `name`, configured by a message of config.proto (`settings`): crash reports,
+// stop signals, command line, configuration (`load`),
 // logging, last words, then `serve`, which returns when the server has stopped. The result is the process's exit code. Options
 // has a member `log` (LogOptions).
 template <typename Options>

@@ -36,7 +36,8 @@ class RequestMetrics {
   void ObserveFirstToken(const RequestLabels& labels, const StageSeconds& stages) const;
   // A request that ended with an error and without a token, and how long that took.
   void ObserveUnanswered(const std::string& model, double seconds) const;
-  // Makes the model's series of requests without an answer, and by outcome, start at 0, so that an alert sees the first one.
+  // Makes the model's series of requests without an answer, and by outcome, start at 0, so that an alert sees the
+  // first one.
   void Expect(const std::string& model) const;
   void ObserveInterToken(const std::string& model, double seconds) const;
   // `outcome` is "ok" or a status code's name in lower case.

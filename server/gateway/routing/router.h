@@ -46,7 +46,8 @@ class GenerateCall {
   virtual void Cancel() = 0;
 };
 
-// Finds a decode server for each request and probes all of them (DecodeProber). A request waits until there is a place for it
+// Finds a decode server for each request and probes all of them (DecodeProber). A request waits until there is a
+// place for it
 // (WaitingRoom). The server with the fewest outstanding requests gets it; it moves on to another server when the first
 // cannot take it.
 // An answer whose server is lost begins again elsewhere while nothing of it has left; after that another

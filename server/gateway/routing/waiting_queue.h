@@ -11,11 +11,14 @@
 
 namespace aludel {
 
-// The requests of one model that wait for a place at its decode servers: which is next, and which are refused. Bounded in
-// requests and in prompt tokens. Fair between tenants: the next request is of the tenant with the fewest places, and of equals
+// The requests of one model that wait for a place at its decode servers: which is next, and which are refused.
+// Bounded in
+// requests and in prompt tokens. Fair between tenants: the next request is of the tenant with the fewest places, and
+// of equals
 // the one that has waited longest; within a tenant by priority, then by arrival. A request is refused where what was
 // measured says that its answer would come too late: the waits so far predict its wait, the answers so far how long it
-// takes then. Without such figures nothing is refused for its deadline. Pure: times of MonotonicNow() are passed in. Not
+// takes then. Without such figures nothing is refused for its deadline. Pure: times of MonotonicNow() are passed in.
+// Not
 // thread-safe.
 class WaitingQueue {
  public:

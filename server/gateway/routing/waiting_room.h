@@ -19,13 +19,17 @@
 
 namespace aludel {
 
-// Where requests wait for places at their model's decode servers (WaitingQueue says in which order, and which are refused).
-// A server has a place for each sequence that it takes at once; the room gives no more away than the usable servers have
-// together. Where they refuse all the same, because memory is short or other gateways use them too, a request goes back to
+// Where requests wait for places at their model's decode servers (WaitingQueue says in which order, and which are
+// refused).
+// A server has a place for each sequence that it takes at once; the room gives no more away than the usable servers
+// have
+// together. Where they refuse all the same, because memory is short or other gateways use them too, a request goes
+// back to
 // its rank. Thread-safe.
 class WaitingRoom {
  public:
-  // What waits. Each Enter or true Return is followed by one of the calls, unless Leave returns true: perhaps inside the
+  // What waits. Each Enter or true Return is followed by one of the calls, unless Leave returns true: perhaps
+  // inside the
   // call, perhaps on another thread; never under a lock of the room.
   class Guest {
    public:
@@ -59,7 +63,8 @@ class WaitingRoom {
   std::optional<grpc::Status> Check(const std::string& model, const std::string& tenant, absl::Time deadline);
   // `visit` must stay where it is until the visit has ended.
   void Enter(Visit* visit, std::shared_ptr<Guest> guest);
-  // Its servers have no room for an admitted guest. False, and nothing done, where no other is admitted, so that no end of
+  // Its servers have no room for an admitted guest. False, and nothing done, where no other is admitted, so that
+  // no end of
   // one would make room.
   bool Return(Visit* visit, std::shared_ptr<Guest> guest);
   // It waits no longer. False where it does not wait.
