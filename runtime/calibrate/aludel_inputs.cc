@@ -68,8 +68,9 @@ absl::Status CollectSensitivities(const AludelJob& job, const CalibrationProgres
       return MeasureSensitivity(*inputs.consumers[c], *gradients, prompts, inputs.states.ranges, options,
                                 progress);
     };
-    ALUDEL_ASSIGN_OR_RETURN(Sensitivity sensitivity, OpenSensitivity(inputs.work, *inputs.consumers[c], prompts,
-                                                                     inputs.states.ranges, options, measure));
+    ALUDEL_ASSIGN_OR_RETURN(
+        Sensitivity sensitivity,
+        OpenSensitivity(inputs.work, *inputs.consumers[c], prompts, inputs.states.ranges, options, measure));
     inputs.states.sensitivities.push_back(std::move(sensitivity));
   }
   return absl::OkStatus();

@@ -38,8 +38,10 @@ inline Patience PatienceWith(const Plan& plan, const HedgeOptions& options) {
 // Whether a handoff that ended with `code` after `attempts` was given up for local prefill that was sooner, which the
 // planner learns from. Where nothing is chosen by prediction, patience must not grow with every late handoff; without
 // hedges nothing overtakes, and a deadline that passed says nothing of how soon the plan would have been.
-inline bool WasOvertaken(absl::StatusCode code, int attempts, bool by_prediction, const HedgeOptions& options) {
-  return by_prediction && options.max_running > 0 && code == absl::StatusCode::kDeadlineExceeded && attempts == 1;
+inline bool WasOvertaken(absl::StatusCode code, int attempts, bool by_prediction,
+                         const HedgeOptions& options) {
+  return by_prediction && options.max_running > 0 && code == absl::StatusCode::kDeadlineExceeded &&
+         attempts == 1;
 }
 
 }  // namespace aludel
