@@ -22,12 +22,12 @@ absl::StatusOr<RunSpec> ReadRunRequest(const v1::RunRequest& request,
     return absl::InvalidArgumentError("prompt: found no tokens, want at least one");
   spec.codec = find_codec(ticket.format().name());
   if (spec.codec == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("ticket.format: \"", ticket.format().name(), "\" is not a format of this server"));
+    return absl::FailedPreconditionError(absl::StrCat("ticket.format: \"", Quotable(ticket.format().name()),
+                                                      "\" is not a format of this server"));
   }
   if (spec.codec->artifact_hash() != ticket.format().artifact_hash()) {
     return absl::FailedPreconditionError(absl::StrCat("ticket.format: artifact of \"", spec.codec->name(),
-                                                      "\" is ", ticket.format().artifact_hash(),
+                                                      "\" is ", Quotable(ticket.format().artifact_hash()),
                                                       ", this server has ", spec.codec->artifact_hash()));
   }
   ALUDEL_ASSIGN_OR_RETURN(spec.cipher, FrameCipher::FromTicket(ticket.frame_key()));

@@ -131,7 +131,7 @@ probe_interval_ms: 200 probe_max_interval_ms: 400 probe_timeout_ms: 1000
 listen: "127.0.0.1:{listen}"
 models {{ name: "chat" directory: "deploy/demo/chat" {" ".join(
     f'decode_targets: "127.0.0.1:{grpc[name]}"' for name in ("decode-1", "decode-2"))} }}
-probe_interval_ms: 200 probe_timeout_ms: 1000
+probe_interval_ms: 200 probe_timeout_ms: 5000
 """)
 
     def add(self, name: str, binary: str, binaries: Path, folder: Path, admin: int, config: str) -> None:

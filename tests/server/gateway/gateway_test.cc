@@ -951,6 +951,19 @@ TEST_F(LostServerTest, StopsWaitingWhenTheClientLeaves) {
   EXPECT_LT(absl::Now() - left, absl::Seconds(3));
 }
 
+TEST_F(GatewayTest, QuotesLittleOfALongPath) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  for (const char* method : {"GET", "OPTIONS"}) {
+    for (const char* body : {"", "a body"}) {
+      const Answer answer = Send(method, "/" + std::string(10000, 'a'), body);
+      EXPECT_EQ(answer.status, 404);
+      EXPECT_LT(answer.body.size(), 1000);
+      EXPECT_THAT(answer.body, HasSubstr(std::string(500, 'a')));
+    }
+  }
+}
+
 TEST_F(GatewayTest, SaysThatNoDecodeServerIsReady) {
   FakeDecode decode(FakeDecode::Hello);
   StartGateway({&decode});
