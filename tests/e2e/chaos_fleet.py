@@ -90,10 +90,10 @@ class Server:
 
 class Fleet:
     """All servers. `faults` is put into the prefill servers' transport.testing settings; a decode server has room for
-    `room` sequences."""
+    `room` sequences, and is taken for down where it does not answer the gateway for `probe_timeout_ms`."""
 
     def __init__(self, binaries: Path, folder: Path, faults: str, seed: int, handoff_timeout_ms: int = 2000,
-                 room: int = 8) -> None:
+                 room: int = 8, probe_timeout_ms: int = 1000) -> None:
         ports = iter(free_ports(10))
         grpc: Dict[str, int] = {}
         self.servers: Dict[str, Server] = {}
@@ -131,7 +131,7 @@ probe_interval_ms: 200 probe_max_interval_ms: 400 probe_timeout_ms: 1000
 listen: "127.0.0.1:{listen}"
 models {{ name: "chat" directory: "deploy/demo/chat" {" ".join(
     f'decode_targets: "127.0.0.1:{grpc[name]}"' for name in ("decode-1", "decode-2"))} }}
-probe_interval_ms: 200 probe_timeout_ms: 5000
+probe_interval_ms: 200 probe_timeout_ms: {probe_timeout_ms}
 """)
 
     def add(self, name: str, binary: str, binaries: Path, folder: Path, admin: int, config: str) -> None:
