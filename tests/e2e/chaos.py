@@ -7,9 +7,9 @@ doubles frames, with clients that leave and deadlines that pass; and checks that
 
 Two prefill servers, two decode servers of "chat" and a gateway. First the same servers, undisturbed, answer every
 prompt in every format, handed over and from the cache, greedily. Then each request of the run must end in time: with
-that very answer of the plan and format that its response names, or with its deadline. Decode servers end in the midst
-of their answers, one at a time: no request may fail of which nothing was sent, and a stream that breaks off has sent
-the beginning of an answer. (With --tight, clean errors are ends, too.) Every --every requests the servers are left
+that very answer of the plan and format that its response names, or, where its deadline is short, with a clean error.
+Decode servers end in the midst of their answers, one at a time: no request with time left may fail of which nothing
+was sent, and a stream that breaks off has sent the beginning of an answer. (With --tight, clean errors are ends, too.) Every --every requests the servers are left
 alone until they are idle: no block, ticket, run or frame memory may be left, and memory and descriptors are noted.
 Everything that happens is drawn from the seed and the request's number: --seed 7 --start 4000 repeats what happens
 from there, and --state goes on where an interrupted run ended. Exits with 1 and the finding's seed and number when a
@@ -152,7 +152,7 @@ class Chaos:
         elif status != 0:
             if status not in CLEAN_ERRORS or "message" not in answer.get("error", {}):
                 self.find(number, f"status {status}: {answer}")
-            elif not self.options.tight and not (hurried and is_deadline(answer)):
+            elif not self.options.tight and not hurried:
                 self.find(number, f"failed although nothing was sent: {status} {answer}")
         with self.lock:
             self.counts[outcome] += 1
@@ -172,7 +172,7 @@ class Chaos:
             self.find(number, f"prompt {prompt}: broken off after {told!r}, which begins no answer")
         if hurried and is_deadline(answer):
             return "error 504 in a stream"
-        if not told and not self.options.tight:
+        if not told and not hurried and not self.options.tight:
             self.find(number, f"failed although nothing was sent: {answer}")
         with self.lock:
             self.reasons[re.sub(r"\d+", "N", error["message"])[:120]] += 1
