@@ -9,11 +9,11 @@ Two prefill servers, two decode servers of "chat" and a gateway. First the same 
 prompt in every format, handed over and from the cache, greedily. Then each request of the run must end in time: with
 that very answer of the plan and format that its response names, or, where its deadline is short, with a clean error.
 Decode servers end in the midst of their answers, one at a time: no request with time left may fail of which nothing
-was sent, and a stream that breaks off has sent the beginning of an answer. (With --tight, clean errors are ends, too.) Every --every requests the servers are left
-alone until they are idle: no block, ticket, run or frame memory may be left, and memory and descriptors are noted.
-Everything that happens is drawn from the seed and the request's number: --seed 7 --start 4000 repeats what happens
-from there, and --state goes on where an interrupted run ended. Exits with 1 and the finding's seed and number when a
-check fails.
+was sent, and a stream that breaks off has sent the beginning of an answer. (With --tight, clean errors are ends,
+too.) Every --every requests the servers are left alone until they are idle: no block, ticket, run or frame memory may
+be left, and memory and descriptors are noted. Everything that happens is drawn from the seed and the request's
+number: --seed 7 --start 4000 repeats what happens from there, and --state goes on where an interrupted run ended.
+Exits with 1 and the finding's seed and number when a check fails.
 """
 
 import argparse
