@@ -63,10 +63,12 @@ ordered_json ModelJson(const ServedModel& model, const Router& router) {
   return json;
 }
 
+// Paths and methods are quoted in part: they need no key to be as long as a header.
 HttpResponse NoSuchPath(const HttpRequest& request) {
   ApiError error;
   error.status = 404;
-  error.message = absl::StrCat("Unknown request URL: ", request.method, " ", request.path);
+  error.message =
+      absl::StrCat("Unknown request URL: ", Quotable(request.method), " ", Quotable(request.path));
   error.code = "unknown_url";
   return error.ToResponse();
 }
@@ -74,7 +76,8 @@ HttpResponse NoSuchPath(const HttpRequest& request) {
 HttpResponse WrongMethod(const HttpRequest& request, const Route& route) {
   ApiError error;
   error.status = 405;
-  error.message = absl::StrCat(request.path, " takes ", route.method, ", not ", request.method);
+  error.message =
+      absl::StrCat(Quotable(request.path), " takes ", route.method, ", not ", Quotable(request.method));
   error.code = "method_not_allowed";
   HttpResponse response = error.ToResponse();
   response.headers.push_back({"Allow", route.Allow()});
@@ -84,7 +87,7 @@ HttpResponse WrongMethod(const HttpRequest& request, const Route& route) {
 HttpResponse NoBodyHere(const HttpRequest& request) {
   ApiError error;
   error.status = 413;
-  error.message = absl::StrCat(request.method, " ", request.path, " takes no body");
+  error.message = absl::StrCat(Quotable(request.method), " ", Quotable(request.path), " takes no body");
   error.code = "body_not_taken";
   return error.ToResponse();
 }

@@ -127,7 +127,7 @@ void WorkPool::Run() {
 absl::Duration WorkPool::Silence() const {
   const absl::Time now = MonotonicNow();
   absl::Duration silence = absl::ZeroDuration();
-  std::lock_guard<std::mutex> lock(shared_->mutex);
+  absl::MutexLock lock(&shared_->mutex);
   for (const auto& task : shared_->running) silence = std::max(silence, now - task->stopped_at_);
   return silence;
 }

@@ -22,13 +22,13 @@ absl::StatusOr<RunSpec> ReadRunRequest(
     return absl::InvalidArgumentError("prompt: found no tokens, want at least one");
   spec.codec = find_codec(ticket.format().name());
   if (spec.codec == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("ticket.format: \"", ticket.format().name(), "\" is not a format of this server"));
+    return absl::FailedPreconditionError(absl::StrCat("ticket.format: \"", Quotable(ticket.format().name()),
+                                                      "\" is not a format of this server"));
   }
   if (spec.codec->spec().artifact_hash != ticket.format().artifact_hash()) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "ticket.format: artifact of \"", spec.codec->spec().name, "\" is ", ticket.format().artifact_hash(),
-        ", this server has ", spec.codec->spec().artifact_hash));
+        "ticket.format: artifact of \"", spec.codec->spec().name, "\" is ",
+        Quotable(ticket.format().artifact_hash()), ", this server has ", spec.codec->spec().artifact_hash));
   }
   ALUDEL_ASSIGN_OR_RETURN(spec.cipher, FrameCipher::FromTicket(ticket.frame_key()));
   std::copy(ticket.id().begin(), ticket.id().end(), spec.ticket.begin());

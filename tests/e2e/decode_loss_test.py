@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Dict, List, Tuple
 
-from chaos import Server, load_prompts
+from chaos_fleet import Server, load_prompts
 from stack import free_ports
 
 WORKERS = 6  # one server has room for all of them

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import List
 
-from chaos import Fleet, ask, load_prompts, request_body
+from chaos_fleet import Fleet, ask, load_prompts, request_body
 
 LIMIT_BYTES = 100_000
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Callable, List
 
-from chaos import Fleet, ask, load_prompts, request_body
+from chaos_fleet import Fleet, ask, load_prompts, request_body
 
 DOWN_WITHIN_S = 7.0  # three probes of a second without an answer, and some slack
 BACK_WITHIN_S = 10.0

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Dict, Tuple
 
-from chaos import Server, ask
+from chaos_fleet import Server, ask
 from stack import free_ports
 
 WORDS = "river garden piano red blue Orla Igor drives plays the a car harp house sings quick north mill bridge stone".split()

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Dict, List, Tuple
 
-from chaos import Server, ask
+from chaos_fleet import Server, ask
 from stack import free_ports
 
 OPTIONS = ("local", "aludel-p2", "aludel-p0", "scd", "reuse-only", "raw")

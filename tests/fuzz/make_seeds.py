@@ -1,5 +1,5 @@
-"""Writes the seeds of safetensors_fuzz, model_config_fuzz and tokenizer_fuzz, from the models and tokenizers that the
-tests of runtime/model have: files that load, so that a target starts behind the first checks of its format.
+"""Writes the seeds of safetensors_fuzz, adapter_fuzz, model_config_fuzz and tokenizer_fuzz, from the models and tokenizers
+that the tests of runtime/model have: files that load, so that a target starts behind the first checks of its format.
 
     python3 tests/fuzz/make_seeds.py
 """
@@ -40,7 +40,7 @@ def safetensors(tensors: Dict[str, List[Any]], metadata: bool = False) -> bytes:
         offset += size
     text = compact(header).encode()
     text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text + bytes(range(offset))
+    return struct.pack("<Q", len(text)) + text + bytes(i % 256 for i in range(offset))
 
 
 def safetensors_seeds() -> None:
@@ -55,6 +55,24 @@ def safetensors_seeds() -> None:
     shard = safetensors({"a": ["F32", [2], 8]}, metadata=True)
     write("safetensors", "two-shards", compact(index).encode() + b"\n" + shard)
     write("safetensors", "missing-shard", compact({"weight_map": {"a": "c.safetensors"}}).encode() + b"\n" + shard)
+
+
+def adapter_seeds() -> None:
+    """Adapters that fit the fuzzer's model: of one module, of two with their own ranks, and one scaled otherwise."""
+    module = "base_model.model.model.layers.0.self_attn."
+
+    def pair(name: str, rank: int, rows: int, dtype: str, size: int) -> Dict[str, List[Any]]:
+        return {f"{module}{name}.lora_A.weight": [dtype, [rank, 64], rank * 64 * size],
+                f"{module}{name}.lora_B.weight": [dtype, [rows, rank], rows * rank * size]}
+
+    config = {"peft_type": "LORA", "r": 1, "lora_alpha": 2, "target_modules": ["q_proj"], "layers_to_transform": [0]}
+    write("adapter", "one", f"{compact(config)}\n".encode() + safetensors(pair("q_proj", 1, 64, "BF16", 2)))
+    write("adapter", "rslora", f"{compact({**config, 'use_rslora': True})}\n".encode()
+          + safetensors(pair("q_proj", 1, 64, "F32", 4), metadata=True))
+    two = {**config, "target_modules": ["q_proj", "k_proj"], "rank_pattern": {"k_proj": 2},
+           "alpha_pattern": {"k_proj": 8}}
+    write("adapter", "two-ranks", f"{compact(two)}\n".encode()
+          + safetensors({**pair("q_proj", 1, 64, "BF16", 2), **pair("k_proj", 2, 32, "F16", 2)}))
 
 
 def config_seeds() -> None:
@@ -89,7 +107,7 @@ def trimmed(tokenizer: Dict[str, Any]) -> Dict[str, Any]:
 
 def tokenizer_seeds() -> None:
     """The families and some of their variants, each with a line of text."""
-    reference = MODEL_TESTS / "reference"
+    reference = FUZZ.parent / "runtime/text/reference"
     families = {path.parent.name: json.loads(path.read_text()) for path in sorted(reference.glob("*/tokenizer.json"))}
     seeds = dict(families)
     variants = json.loads((reference / "variants.json").read_text())
@@ -103,10 +121,11 @@ def tokenizer_seeds() -> None:
 
 
 def main() -> None:
-    """Replaces the three targets' seeds."""
-    for target in ("safetensors", "model_config", "tokenizer"):
+    """Replaces these targets' seeds."""
+    for target in ("safetensors", "adapter", "model_config", "tokenizer"):
         shutil.rmtree(FUZZ / "seeds" / target, ignore_errors=True)
     safetensors_seeds()
+    adapter_seeds()
     config_seeds()
     tokenizer_seeds()
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "server/rpc/rpc_fields.h"
 
 namespace aludel {
 namespace {
@@ -145,14 +146,14 @@ absl::StatusOr<Plan> MakePlan(const PlannerOptions& options, absl::Span<const st
                               const Predict& predict) {
   const bool forced = !request.format.empty();
   if (forced && !Contains(formats, request.format)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("format: found \"", request.format, "\", want one of ", absl::StrJoin(formats, ", ")));
+    return absl::InvalidArgumentError(absl::StrCat("format: found \"", Quotable(request.format),
+                                                   "\", want one of ", absl::StrJoin(formats, ", ")));
   }
   const Fidelity fidelity = request.fidelity.value_or(forced ? Fidelity::kFast : options.fidelity);
   if (fidelity == Fidelity::kExact) {
     if (!forced) return Local(PlanReason::kFidelity);
     return absl::InvalidArgumentError(
-        absl::StrCat("format: found \"", request.format, "\" with fidelity exact, want no format"));
+        absl::StrCat("format: found \"", Quotable(request.format), "\" with fidelity exact, want no format"));
   }
   const int64_t handed_over = request.prompt_tokens - options.recomputed_tail_tokens;
   if (handed_over < 1 || (!forced && request.prompt_tokens < options.min_remote_tokens)) {

@@ -217,8 +217,9 @@ class Router::Call : public GenerateCall,
       attempt_ = nullptr;
       cancelled = cancelled_;
     }
-    // A server that shuts down cancels its calls: not the client's doing, so the call may move on.
-    if (status.error_code() == grpc::StatusCode::CANCELLED && !cancelled) {
+    // A server that shuts down cancels its calls: not the client's doing, so the call may move on. One whose
+    // answer diverged was cancelled from here: it is well, and others may be asking it.
+    if (status.error_code() == grpc::StatusCode::CANCELLED && !cancelled && !diverged_) {
       status = grpc::Status(grpc::StatusCode::UNAVAILABLE, "the decode server has given the call up");
     }
     const grpc::StatusCode code = status.error_code();

@@ -185,6 +185,20 @@ TEST_F(LostServerTest, NeverGoesOnWithAnotherAnswer) {
   }
 }
 
+TEST_F(LostServerTest, AServerWhoseAnswerDivergesStaysInUse) {
+  FakeDecode first(Lost({{"Hel", 1}, {"lo", 2}}));
+  FakeDecode second([](grpc::ServerContext* context, const v1::GenerateRequest&, FakeDecode::Writer* writer) {
+    writer->Write(FakeDecode::Started());
+    writer->Write(FakeDecode::Token("Bye", 9));
+    while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
+    return grpc::Status::CANCELLED;
+  });
+  Start(first, second);
+  EXPECT_EQ(Stream().second, "the decode server was lost, and another one gives another answer");
+  router_->AwaitCalls();
+  EXPECT_THAT(router_->State("chat").reason, Not(HasSubstr(second.target())));
+}
+
 TEST_F(LostServerTest, GoesOnOnlyWhereTokensAreTheSame) {
   FakeDecode first(Lost({{"Hel", 1}})), second(Whole({{"Hel", 1}, {"lo", 2}}), "chat", "", "another GPU");
   Start(first, second);

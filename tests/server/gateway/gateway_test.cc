@@ -262,6 +262,19 @@ TEST_F(GatewayTest, PassesPriorityOn) {
   EXPECT_EQ(decode.last_request().priority(), -2);
 }
 
+TEST_F(GatewayTest, QuotesLittleOfALongPath) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  for (const char* method : {"GET", "OPTIONS"}) {
+    for (const char* body : {"", "a body"}) {
+      const Answer answer = Send(method, "/" + std::string(10000, 'a'), body);
+      EXPECT_EQ(answer.status, 404);
+      EXPECT_LT(answer.body.size(), 1000);
+      EXPECT_THAT(answer.body, HasSubstr(std::string(500, 'a')));
+    }
+  }
+}
+
 TEST_F(GatewayTest, SaysThatNoDecodeServerIsReady) {
   FakeDecode decode(FakeDecode::Hello);
   StartGateway({&decode});
