@@ -96,7 +96,7 @@ HttpResponse CompressedBody(absl::string_view encoding) {
   ApiError error;
   error.status = 415;
   error.message =
-      absl::StrCat("bodies are read as they are: Content-Encoding is '", encoding, "', want none");
+      absl::StrCat("bodies are read as they are: Content-Encoding is '", Quotable(encoding), "', want none");
   error.code = "unsupported_content_encoding";
   return error.ToResponse();
 }
