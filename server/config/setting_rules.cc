@@ -44,6 +44,8 @@ double NumberOf(const Message& message, const FieldDescriptor* field) {
 // Digits as a reader would type them.
 std::string Spell(const FieldDescriptor* field, double number) {
   if (field->cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE) return absl::StrCat(number);
+  // The largest uint64 is no double.
+  if (number >= 0x1p64) return absl::StrCat(std::numeric_limits<uint64_t>::max());
   return absl::StrCat(static_cast<uint64_t>(number));
 }
 

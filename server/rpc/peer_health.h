@@ -25,17 +25,18 @@ class PeerHealth {
   void Answered(absl::Time now) {
     Heard(now);
     misses_ = 0;
+    refused_ = false;
     state_ = State::kReady;
   }
   // Something else came, e.g. a token of an answer.
   void Heard(absl::Time now) { heard_ = std::max(heard_, now); }
   // A probe that was sent at `sent` had no answer in time.
   void Missed(absl::Time sent, absl::Time now) {
-    if (!usable()) return Gone();
-    if (heard_ >= sent) return Answered(heard_);
+    if (state_ == State::kUnknown || refused_) return Gone();
+    if (heard_ >= sent) return Answered(heard_);  // also of one that was down for its silence
     ++misses_;
-    if (now - heard_ >= kSilence) return Gone();
-    if (misses_ >= kMisses) state_ = State::kSlow;
+    if (now - heard_ >= kSilence) return Fall();
+    if (misses_ >= kMisses && usable()) state_ = State::kSlow;
   }
   // A call took longer than it may: others are better until a probe is answered.
   void Late() {
@@ -43,8 +44,8 @@ class PeerHealth {
   }
   // Nothing listens there, or it must not be used.
   void Gone() {
-    misses_ = 0;
-    state_ = State::kDown;
+    Fall();
+    refused_ = true;
   }
 
   State state() const { return state_; }
@@ -53,7 +54,13 @@ class PeerHealth {
   int misses() const { return misses_; }
 
  private:
+  void Fall() {
+    misses_ = 0;
+    state_ = State::kDown;
+  }
+
   State state_ = State::kUnknown;
+  bool refused_ = false;  // down, and not for its silence alone
   int misses_ = 0;
   absl::Time heard_ = absl::InfinitePast();
 };

@@ -140,7 +140,8 @@ std::optional<ApiError> Completions::Prepare(Call* call, WorkPool::Task* task) c
   if (auto error = CheckKeyLimits(call->limits, *request)) return error;
   if (auto error = CheckModelLimits(*model, *router_, *request)) return error;
   // Before the work of a prompt that would be refused.
-  if (const auto full = router_->CheckRoom(model->name, call->identity.client, call->deadline)) {
+  if (const auto full =
+          router_->CheckRoom(model->name, call->identity.client, call->deadline, request->priority)) {
     return FromGrpcStatus(*full);
   }
   if (auto error = SpellBadWords(*model->tokenizer, request->bad_words, &request->sampling)) return error;

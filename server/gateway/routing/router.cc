@@ -223,6 +223,7 @@ class Router::Call : public GenerateCall,
       status = grpc::Status(grpc::StatusCode::UNAVAILABLE, "the decode server has given the call up");
     }
     const grpc::StatusCode code = status.error_code();
+    found_full_ |= code == grpc::StatusCode::RESOURCE_EXHAUSTED && status.error_details() != kHopeless;
     if (code == grpc::StatusCode::UNAVAILABLE) {
       target->Down(Describe(status));
       router_->prober_->ProbeSoon(target);
@@ -284,19 +285,29 @@ class Router::Call : public GenerateCall,
     alarm_->Set(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(kRescueLook),
                 [self = shared_from_this(), otherwise](bool) { self->TryAgain(otherwise); });
   }
-  // Whether the request waits for a place again, as every server was full. One that is refused because its deadline is
-  // lost does not.
+  // Whether the request waits for a place again, as a server was full. One that is refused because its deadline is lost
+  // does not.
   bool WaitsAgain(const grpc::Status& refusal) {
-    if (refusal.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED ||
-        refusal.error_details() == kHopeless || committed_ || IsCut()) {
-      return false;
-    }
+    if (!found_full_ || refusal.error_details() == kHopeless || committed_ || IsCut()) return false;
     // Before it may be admitted, on another thread.
     admitted_ = false;
+    found_full_ = false;
     tried_.clear();
-    if (router_->room_->Return(&visit_, shared_from_this())) return true;
-    admitted_ = true;
-    return false;
+    const auto self = shared_from_this();  // which may end meanwhile
+    if (!router_->room_->Return(&visit_, self)) {
+      admitted_ = true;
+      return false;
+    }
+    // A client that left before it waited again was told to no one.
+    bool cancelled;
+    {
+      absl::MutexLock lock(&mutex_);
+      cancelled = cancelled_;
+    }
+    if (cancelled && router_->room_->Leave(visit_)) {
+      End(grpc::Status(grpc::StatusCode::CANCELLED, "the client has gone"));
+    }
+    return true;
   }
   void TryAgain(const grpc::Status& otherwise) {
     alarm_.reset();  // it holds this call by its callback
@@ -343,6 +354,7 @@ class Router::Call : public GenerateCall,
   std::unique_ptr<grpc::Alarm> alarm_;  // of TryLater
   WaitingRoom::Visit visit_;
   bool admitted_ = false;
+  bool found_full_ = false;  // a server, since the request was admitted
   absl::Mutex mutex_;
   Attempt* attempt_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
@@ -380,14 +392,14 @@ void Router::AwaitCalls() {
       +[](int* calls) { return *calls == 0; }, &running_calls_));
 }
 
-int Router::Places(const std::string& model) const {
+std::optional<int> Router::Places(const std::string& model) const {
   const auto it = targets_.find(model);
-  if (it == targets_.end()) return 0;
-  uint32_t places = 0;
+  if (it == targets_.end()) return std::nullopt;
+  std::optional<int> places;
   for (const auto& target : it->second) {
-    if (target->usable()) places += target->max_choices();
+    if (target->usable()) places = places.value_or(0) + static_cast<int>(target->max_choices());
   }
-  return static_cast<int>(places);
+  return places;
 }
 
 Router::ModelState Router::State(const std::string& model) const {

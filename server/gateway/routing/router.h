@@ -100,8 +100,8 @@ class Router {
   int Waiting(const std::string& model) const { return room_->waiting(model); }
   // Whether a request that comes now would be refused, whatever its prompt.
   std::optional<grpc::Status> CheckRoom(const std::string& model, const std::string& tenant,
-                                        absl::Time deadline) {
-    return room_->Check(model, tenant, deadline);
+                                        absl::Time deadline, int priority) {
+    return room_->Check(model, tenant, deadline, priority);
   }
 
   // The observer is kept until OnEnd has returned.
@@ -116,8 +116,8 @@ class Router {
   // Whether a server that is not in `gone` may become ready that has these numerics ("": any).
   bool HasOther(const std::string& model, const std::vector<DecodeTarget*>& gone,
                 const std::string& numerics) const;
-  // What its usable servers take at once; 0: not known.
-  int Places(const std::string& model) const;
+  // What its usable servers take at once; 0: not known. Nothing: none is usable.
+  std::optional<int> Places(const std::string& model) const;
   void CallEnded();
 
   WorkClock events_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -11,6 +12,7 @@ namespace aludel {
 namespace {
 
 constexpr int kMaxRetryAfterSeconds = 600;
+constexpr double kPaceSeconds = 30;  // after which what was measured counts a third
 
 int RetryAfter(absl::Duration wait) {
   return static_cast<int>(
@@ -24,21 +26,42 @@ void WaitingQueue::Mean::Add(double sample) {
   value += std::max(kLeastWeight, 1.0 / samples) * (sample - value);
 }
 
-std::optional<absl::Duration> WaitingQueue::PredictWait(const std::string& tenant) const {
+void WaitingQueue::Pace::Add(double more_seconds, int more_places) {
+  const double kept = std::exp(-more_seconds / kPaceSeconds);
+  seconds = kept * seconds + more_seconds;
+  places = kept * places + more_places;
+}
+
+std::optional<double> WaitingQueue::Pace::seconds_a_place() const {
+  // What was returned has left no whole place.
+  if (places < 0.5) return std::nullopt;
+  return seconds / places;
+}
+
+std::optional<absl::Duration> WaitingQueue::PredictWait(const std::string& tenant, int priority) const {
   if (index_.empty()) return absl::ZeroDuration();
-  if (seconds_a_place_.samples == 0) return std::nullopt;
-  const auto own = tenants_.find(tenant);
-  // The others get their turns beside those of this tenant that came before.
-  const int before = own == tenants_.end() ? 0 : own->second.waiting_places;
+  const std::optional<double> seconds_a_place = pace_.seconds_a_place();
+  if (!seconds_a_place) return std::nullopt;
+  // The others get their turns beside those of this tenant that go before it.
+  int before = 0;
+  if (const auto own = tenants_.find(tenant); own != tenants_.end()) {
+    for (const auto& [rank, entry] : own->second.waiting) {
+      if (rank.first <= priority) before += entry.places;
+    }
+  }
   int64_t ahead = before + 1;
   for (const auto& [name, other] : tenants_) {
     if (name != tenant) ahead += std::min(other.waiting_places, before + 1);
   }
-  return absl::Seconds(static_cast<double>(ahead) * seconds_a_place_.value);
+  return absl::Seconds(static_cast<double>(ahead) * *seconds_a_place);
 }
 
 std::optional<WaitingQueue::Refusal> WaitingQueue::TooLate(absl::Duration wait, absl::Time now,
                                                            absl::Time deadline) const {
+  if (now >= deadline) {
+    return Refusal{"deadline", "overloaded: the deadline passed before a decode server had room",
+                   RetryAfter(wait)};
+  }
   if (service_seconds_.samples == 0) return std::nullopt;
   const absl::Duration end = wait + absl::Seconds(service_seconds_.value);
   if (now + end <= deadline) return std::nullopt;
@@ -50,8 +73,9 @@ std::optional<WaitingQueue::Refusal> WaitingQueue::TooLate(absl::Duration wait, 
 }
 
 std::optional<WaitingQueue::Refusal> WaitingQueue::Check(const std::string& tenant, int64_t tokens,
-                                                         absl::Time now, absl::Time deadline) const {
-  const std::optional<absl::Duration> wait = PredictWait(tenant);
+                                                         absl::Time now, absl::Time deadline,
+                                                         int priority) const {
+  const std::optional<absl::Duration> wait = PredictWait(tenant, priority);
   const int retry_after = RetryAfter(wait.value_or(absl::ZeroDuration()));
   if (size() >= options_.max_waiting) {
     return Refusal{"full", absl::StrCat("overloaded: ", size(), " requests wait already"), retry_after};
@@ -78,7 +102,9 @@ const WaitingQueue::Entry* WaitingQueue::Next() const {
   const Tenant* next = nullptr;
   for (const auto& [name, tenant] : tenants_) {
     if (tenant.waiting.empty()) continue;
-    const auto rank = [](const Tenant& one) { return std::pair(one.taken, one.waiting.begin()->second.id); };
+    const auto rank = [](const Tenant& one) {
+      return std::tuple(one.taken, one.last_turn, one.waiting.begin()->second.id);
+    };
     if (next == nullptr || rank(tenant) < rank(*next)) next = &tenant;
   }
   return next == nullptr ? nullptr : &next->waiting.begin()->second;
@@ -112,14 +138,18 @@ std::vector<std::pair<uint64_t, WaitingQueue::Refusal>> WaitingQueue::RemoveHope
 }
 
 void WaitingQueue::Started(const std::string& tenant, int places, absl::Time now, bool waited) {
-  tenants_[tenant].taken += places;
+  Tenant& one = tenants_[tenant];
+  one.taken += places;
+  one.last_turn = ++turns_;
   places_taken_ += places;
   if (!waited) return;
-  if (last_place_) {
-    const double seconds = absl::ToDoubleSeconds(now - *last_place_) / places;
-    for (int i = 0; i < places; ++i) seconds_a_place_.Add(seconds);
-  }
+  if (last_place_) pace_.Add(absl::ToDoubleSeconds(now - *last_place_), places);
   last_place_ = index_.empty() ? std::nullopt : std::optional(now);
+}
+
+void WaitingQueue::Returned(const std::string& tenant, int places) {
+  pace_.places = std::max(0.0, pace_.places - places);
+  Ended(tenant, places, std::nullopt);
 }
 
 void WaitingQueue::Ended(const std::string& tenant, int places, std::optional<absl::Duration> served) {

@@ -11,15 +11,12 @@
 
 namespace aludel {
 
-// The requests of one model that wait for a place at its decode servers: which is next, and which are refused.
-// Bounded in
-// requests and in prompt tokens. Fair between tenants: the next request is of the tenant with the fewest places, and
-// of equals
-// the one that has waited longest; within a tenant by priority, then by arrival. A request is refused where what was
-// measured says that its answer would come too late: the waits so far predict its wait, the answers so far how long it
-// takes then. Without such figures nothing is refused for its deadline. Pure: times of MonotonicNow() are passed in.
-// Not
-// thread-safe.
+// The requests of one model that wait for a place at its decode servers: which is next, and which are refused. Bounded in
+// requests and in prompt tokens. Fair between tenants: the next request is of the tenant with the fewest places, of equals
+// the one whose last turn is longest ago; within a tenant by priority, then by arrival. A request is refused where what was
+// measured says that its answer would come too late: the places given while others waited predict its wait, the answers so
+// far how long it takes then. Without such figures a request waits until its deadline. Pure: times of MonotonicNow() are
+// passed in. Not thread-safe.
 class WaitingQueue {
  public:
   struct Options {
@@ -43,8 +40,8 @@ class WaitingQueue {
   explicit WaitingQueue(const Options& options) : options_(options) {}
 
   // Whether a request that comes now would be refused. `tokens` 0: not known yet.
-  std::optional<Refusal> Check(const std::string& tenant, int64_t tokens, absl::Time now,
-                               absl::Time deadline) const;
+  std::optional<Refusal> Check(const std::string& tenant, int64_t tokens, absl::Time now, absl::Time deadline,
+                               int priority = 0) const;
   void Push(Entry entry);
   // The entry that gets the next place; null where none waits. Valid until the next Push or Remove.
   const Entry* Next() const;
@@ -55,14 +52,16 @@ class WaitingQueue {
 
   // A request has got places: straight away, or (`waited`) out of this queue, from which it was removed before.
   void Started(const std::string& tenant, int places, absl::Time now, bool waited);
-  // And has given them back; `served`: after so long, with a whole answer.
+  // It had them for nothing: its servers have no room.
+  void Returned(const std::string& tenant, int places);
+  // It has given them back; `served`: after so long, with a whole answer.
   void Ended(const std::string& tenant, int places, std::optional<absl::Duration> served);
 
   int size() const { return static_cast<int>(index_.size()); }
   int64_t tokens() const { return tokens_; }
   int places_taken() const { return places_taken_; }
   // Of a request of this tenant that comes now; nothing where no wait was measured.
-  std::optional<absl::Duration> PredictWait(const std::string& tenant) const;
+  std::optional<absl::Duration> PredictWait(const std::string& tenant, int priority = 0) const;
 
  private:
   using Rank = std::pair<int, uint64_t>;  // priority and arrival
@@ -70,6 +69,7 @@ class WaitingQueue {
     std::map<Rank, Entry> waiting;
     int waiting_places = 0;
     int taken = 0;
+    uint64_t last_turn = 0;  // 0: none yet
   };
   // A mean that follows; the first samples count alike.
   struct Mean {
@@ -78,6 +78,13 @@ class WaitingQueue {
     int samples = 0;
   };
   static constexpr double kLeastWeight = 0.05;
+  // How many places were given in how much time, both forgotten alike: sequences that end in one step are one event.
+  struct Pace {
+    void Add(double more_seconds, int more_places);
+    std::optional<double> seconds_a_place() const;
+    double seconds = 0;
+    double places = 0;
+  };
 
   std::optional<Refusal> TooLate(absl::Duration wait, absl::Time now, absl::Time deadline) const;
   void Forget(const std::string& tenant);
@@ -87,7 +94,8 @@ class WaitingQueue {
   std::map<uint64_t, std::pair<std::string, Rank>> index_;
   int64_t tokens_ = 0;
   int places_taken_ = 0;
-  Mean seconds_a_place_;  // between places given to entries while others wait
+  uint64_t turns_ = 0;
+  Pace pace_;  // of places given to entries while others wait
   Mean service_seconds_;
   std::optional<absl::Time> last_place_;  // while something has waited since
 };

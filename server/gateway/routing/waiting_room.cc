@@ -10,6 +10,8 @@ namespace {
 
 // How often is looked at what waits: deadlines pass, servers come and go, and other gateways leave room.
 constexpr absl::Duration kTick = absl::Milliseconds(50);
+// How long what waits is kept when no server is usable: a server that was lost may be back.
+constexpr absl::Duration kGrace = absl::Seconds(10);
 
 }  // namespace
 
@@ -41,7 +43,7 @@ WaitingRoom::Lane& WaitingRoom::LaneOf(const std::string& model) {
 }
 
 bool WaitingRoom::HasRoom(const std::string& model, const Lane& lane, int places) const {
-  const int all = places_(model);
+  const int all = places_(model).value_or(0);
   return all == 0 || lane.queue.places_taken() + places <= all;
 }
 
@@ -52,11 +54,11 @@ grpc::Status WaitingRoom::Refuse(const std::string& model, const WaitingQueue::R
 }
 
 std::optional<grpc::Status> WaitingRoom::Check(const std::string& model, const std::string& tenant,
-                                               absl::Time deadline) {
+                                               absl::Time deadline, int priority) {
   absl::MutexLock lock(&mutex_);
   const WaitingQueue& queue = LaneOf(model).queue;
   if (options_.max_waiting == 0 || queue.size() == 0) return std::nullopt;
-  const auto refusal = queue.Check(tenant, /*tokens=*/0, MonotonicNow(), deadline);
+  const auto refusal = queue.Check(tenant, /*tokens=*/0, MonotonicNow(), deadline, priority);
   if (!refusal) return std::nullopt;
   return Refuse(model, *refusal);
 }
@@ -85,8 +87,8 @@ void WaitingRoom::Enter(Visit* visit, std::shared_ptr<Guest> guest) {
     if (admitted) {
       visit->admitted = visit->arrived;
       lane.queue.Started(visit->tenant, visit->places, visit->arrived, /*waited=*/false);
-    } else if (const auto refusal =
-                   lane.queue.Check(visit->tenant, visit->tokens, visit->arrived, visit->deadline)) {
+    } else if (const auto refusal = lane.queue.Check(visit->tenant, visit->tokens, visit->arrived,
+                                                     visit->deadline, visit->priority)) {
       refused = Refuse(visit->model, *refusal);
     } else {
       Push(&lane, visit, guest);
@@ -99,8 +101,8 @@ void WaitingRoom::Enter(Visit* visit, std::shared_ptr<Guest> guest) {
 bool WaitingRoom::Return(Visit* visit, std::shared_ptr<Guest> guest) {
   absl::MutexLock lock(&mutex_);
   Lane& lane = LaneOf(visit->model);
-  if (options_.max_waiting == 0 || lane.queue.places_taken() <= visit->places) return false;
-  lane.queue.Ended(visit->tenant, visit->places, std::nullopt);
+  if (options_.max_waiting == 0) return false;
+  lane.queue.Returned(visit->tenant, visit->places);
   lane.full = true;
   Push(&lane, visit, std::move(guest));
   return true;
@@ -135,6 +137,17 @@ int WaitingRoom::waiting(const std::string& model) const {
   return lane == lanes_.end() ? 0 : lane->second.queue.size();
 }
 
+bool WaitingRoom::MayAdmit(const std::string& model, Lane* lane, const WaitingQueue::Entry& next,
+                           absl::Time now) const {
+  if (!places_(model).has_value()) {
+    if (!lane->lost) lane->lost = now;
+    return now - *lane->lost >= kGrace;  // and is told that none is ready
+  }
+  lane->lost.reset();
+  if (lane->full && !std::exchange(lane->trial, false)) return false;
+  return HasRoom(model, *lane, next.places);
+}
+
 WaitingRoom::Calls WaitingRoom::Collect(const std::string& model, Lane* lane) {
   Calls calls;
   const absl::Time now = MonotonicNow();
@@ -143,15 +156,15 @@ WaitingRoom::Calls WaitingRoom::Collect(const std::string& model, Lane* lane) {
     calls.refused.emplace_back(std::move(found->second.guest), Refuse(model, refusal));
     lane->guests.erase(found);
   }
-  while (!lane->full) {
+  while (true) {
     const WaitingQueue::Entry* next = lane->queue.Next();
-    if (next == nullptr || !HasRoom(model, *lane, next->places)) break;
+    if (next == nullptr || !MayAdmit(model, lane, *next, now)) break;
     const auto found = lane->guests.find(next->id);
     Visit* const visit = found->second.visit;
     calls.admitted.push_back(std::move(found->second.guest));
     lane->guests.erase(found);
     lane->queue.Remove(visit->id);
-    lane->queue.Started(visit->tenant, visit->places, now, /*waited=*/true);
+    lane->queue.Started(visit->tenant, visit->places, now, /*waited=*/!lane->lost);
     visit->admitted = now;
     wait_seconds_.Observe({{"model", model}}, absl::ToDoubleSeconds(now - visit->arrived));
   }
@@ -188,7 +201,7 @@ void WaitingRoom::Tick() {
     tick_ = 0;
     if (stopping_) return;
     for (auto& [model, lane] : lanes_) {
-      lane.full = false;
+      lane.trial = true;
       if (lane.queue.size() > 0) models.push_back(model);
     }
     if (!models.empty()) tick_ = timer_.At(MonotonicNow() + kTick, [this] { Tick(); });

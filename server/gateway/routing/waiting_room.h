@@ -20,16 +20,13 @@
 namespace aludel {
 
 // Where requests wait for places at their model's decode servers (WaitingQueue says in which order, and which are
-// refused).
-// A server has a place for each sequence that it takes at once; the room gives no more away than the usable servers
-// have
-// together. Where they refuse all the same, because memory is short or other gateways use them too, a request goes
-// back to
-// its rank. Thread-safe.
+// refused). A server has a place for each sequence that it takes at once; the room gives no more away than the usable
+// servers have together. Where they refuse all the same, because memory is short or other gateways use them too, a request
+// goes back to its rank, and one of those that wait is tried at a time until a place is given back. What waits when the last
+// usable server is lost is kept for a while. Thread-safe.
 class WaitingRoom {
  public:
-  // What waits. Each Enter or true Return is followed by one of the calls, unless Leave returns true: perhaps
-  // inside the
+  // What waits. Each Enter or true Return is followed by one of the calls, unless Leave returns true: perhaps inside the
   // call, perhaps on another thread; never under a lock of the room.
   class Guest {
    public:
@@ -51,8 +48,9 @@ class WaitingRoom {
     absl::Time arrived;
     absl::Time admitted;
   };
-  // The places that the model's usable servers have; 0 where that is not known: nothing waits then.
-  using Places = std::function<int(const std::string& model)>;
+  // The places that the model's usable servers have; 0 where that is not known. Nothing: none is usable. In both cases what
+  // comes does not begin to wait.
+  using Places = std::function<std::optional<int>(const std::string& model)>;
 
   // `metrics` must outlive the room.
   WaitingRoom(const WaitingQueue::Options& options, const std::vector<std::string>& models, Places places,
@@ -60,12 +58,11 @@ class WaitingRoom {
   ~WaitingRoom();
 
   // Whether a request that comes now would be refused, whatever its prompt.
-  std::optional<grpc::Status> Check(const std::string& model, const std::string& tenant, absl::Time deadline);
+  std::optional<grpc::Status> Check(const std::string& model, const std::string& tenant, absl::Time deadline,
+                                    int priority);
   // `visit` must stay where it is until the visit has ended.
   void Enter(Visit* visit, std::shared_ptr<Guest> guest);
-  // Its servers have no room for an admitted guest. False, and nothing done, where no other is admitted, so that
-  // no end of
-  // one would make room.
+  // Its servers have no room for an admitted guest. False, and nothing done, where nothing waits by configuration.
   bool Return(Visit* visit, std::shared_ptr<Guest> guest);
   // It waits no longer. False where it does not wait.
   bool Leave(const Visit& visit);
@@ -84,6 +81,8 @@ class WaitingRoom {
     WaitingQueue queue;
     std::map<uint64_t, Waiting> guests;  // in queue
     bool full = false;                   // servers have refused since a place was given back
+    bool trial = false;                  // while full: one may be admitted
+    std::optional<absl::Time> lost;      // since when no server is usable
     bool pumping = false;                // a thread is admitting guests
     bool changed = false;                // meanwhile
   };
@@ -95,6 +94,8 @@ class WaitingRoom {
 
   Lane& LaneOf(const std::string& model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasRoom(const std::string& model, const Lane& lane, int places) const;
+  // Whether the next entry may be admitted now.
+  bool MayAdmit(const std::string& model, Lane* lane, const WaitingQueue::Entry& next, absl::Time now) const;
   void Push(Lane* lane, Visit* visit, std::shared_ptr<Guest> guest) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   grpc::Status Refuse(const std::string& model, const WaitingQueue::Refusal& refusal);
   Calls Collect(const std::string& model, Lane* lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

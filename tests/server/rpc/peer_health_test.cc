@@ -58,6 +58,19 @@ TEST(PeerHealth, APeerThatIsSilentForLongIsDownUntilAProbeIsAnswered) {
   EXPECT_EQ(health.state(), State::kReady);
 }
 
+TEST(PeerHealth, APeerThatWasSilentIsReadyAgainWhenItsAnswersGoOn) {
+  PeerHealth health = Ready(0);
+  health.Missed(At(5), At(6));
+  EXPECT_EQ(health.state(), State::kDown);
+  health.Heard(At(7.5));
+  health.Missed(At(7), At(8));
+  EXPECT_EQ(health.state(), State::kReady);
+  health.Gone();
+  health.Heard(At(9.5));
+  health.Missed(At(9), At(10));
+  EXPECT_EQ(health.state(), State::kDown) << "it was refused, and has to answer";
+}
+
 TEST(PeerHealth, ARefusedConnectionCountsAtOnceAndAnUnknownPeerIsNotUsed) {
   PeerHealth health;
   EXPECT_FALSE(health.usable());

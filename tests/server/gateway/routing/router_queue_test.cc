@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -51,14 +52,20 @@ class HeldDecode {
           absl::MutexLock lock(&mutex_);
           asked_.push_back(request.prompt(0));
           if (!refusal_.ok()) return refusal_;
-          const auto may_go = [this] { return allowed_ > 0; };
+          const auto may_go = [this] { return allowed_ > 0 || lose_; };
           mutex_.AwaitWithTimeout(absl::Condition(&may_go), absl::Seconds(20));
+          if (std::exchange(lose_, false)) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "reset");
           --allowed_;
           return FakeDecode::Hello(context, request, writer);
         }) {}
   void Allow(int answers) {
     absl::MutexLock lock(&mutex_);
     allowed_ += answers;
+  }
+  // One call that is held ends as if the connection broke.
+  void LoseOne() {
+    absl::MutexLock lock(&mutex_);
+    lose_ = true;
   }
   std::vector<int> asked() {
     absl::MutexLock lock(&mutex_);
@@ -78,6 +85,7 @@ class HeldDecode {
  private:
   absl::Mutex mutex_;
   int allowed_ = 0;
+  bool lose_ = false;
   grpc::Status refusal_;
   std::vector<int> asked_;
   FakeDecode decode_;
@@ -95,10 +103,10 @@ class RouterQueue : public ::testing::Test {
     const absl::Time limit = absl::Now() + absl::Seconds(10);
     while (!router_->State("chat").ready && absl::Now() < limit) absl::SleepFor(absl::Milliseconds(5));
   }
-  std::shared_ptr<Answer> Ask(int prompt, const std::string& tenant = "") {
+  std::shared_ptr<Answer> Ask(int prompt, const std::string& tenant = "",
+                              absl::Duration patience = absl::Seconds(30)) {
     auto answer = std::make_shared<Answer>();
-    Router::Request request{
-        .model = "chat", .tenant = tenant, .deadline = MonotonicNow() + absl::Seconds(30)};
+    Router::Request request{.model = "chat", .tenant = tenant, .deadline = MonotonicNow() + patience};
     request.message.add_prompt(prompt);
     calls_.push_back(router_->Generate(std::move(request), answer));
     return answer;
@@ -144,11 +152,11 @@ TEST_F(RouterQueue, RefusesBeyondItsBoundWithAPredictedWait) {
   EXPECT_EQ(refused->Wait(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused->status.error_message(), HasSubstr("2 requests wait already"));
   EXPECT_EQ(refused->status.error_details(), "1");
-  EXPECT_TRUE(router_->CheckRoom("chat", "", MonotonicNow() + absl::Seconds(30)).has_value());
+  EXPECT_TRUE(router_->CheckRoom("chat", "", MonotonicNow() + absl::Seconds(30), 0).has_value());
   EXPECT_THAT(metrics_.Render(), HasSubstr("aludel_wait_refusals_total{model=\"chat\",reason=\"full\"} 2"));
   decode_.Allow(kPlaces + 2);
   for (const auto& answer : answers) EXPECT_EQ(answer->Wait(), grpc::StatusCode::OK);
-  EXPECT_FALSE(router_->CheckRoom("chat", "", MonotonicNow() + absl::Seconds(30)).has_value());
+  EXPECT_FALSE(router_->CheckRoom("chat", "", MonotonicNow() + absl::Seconds(30), 0).has_value());
 }
 
 TEST_F(RouterQueue, AClientThatGoesLeavesTheQueueAtOnce) {
@@ -164,21 +172,43 @@ TEST_F(RouterQueue, AClientThatGoesLeavesTheQueueAtOnce) {
   EXPECT_EQ(decode_.asked().size(), kPlaces) << "it was never asked";
 }
 
-TEST_F(RouterQueue, ARefusalWaitsWhileOthersRun) {
-  Start({.max_waiting = 2, .max_waiting_tokens = 100});
-  const auto running = Ask(1);
-  decode_.WaitAsked(1);
+TEST_F(RouterQueue, ARefusedRequestWaitsAndIsAskedAgain) {
+  Start({.max_waiting = 20, .max_waiting_tokens = 100});
   decode_.Refuse(absl::ResourceExhaustedError("no block is free"));
-  const auto bounced = Ask(2);
-  const absl::Time limit = absl::Now() + absl::Seconds(10);
-  while (decode_.asked().size() < 3 && absl::Now() < limit) absl::SleepFor(absl::Milliseconds(2));
-  EXPECT_GE(decode_.asked().size(), 3) << "refused, and asked again";
+  // Nothing of this gateway runs: others may hold the server's room.
+  std::vector<std::shared_ptr<Answer>> bounced;
+  for (int i = 0; i < 12; ++i) bounced.push_back(Ask(i));
+  WaitWaiting(12);
+  const size_t before = decode_.asked().size();
+  absl::SleepFor(absl::Milliseconds(500));
+  const size_t asked = decode_.asked().size() - before;
+  EXPECT_GE(asked, 1);
+  EXPECT_LE(asked, 20) << "one of them at a time";
   decode_.Refuse(absl::OkStatus());
-  decode_.Allow(2);
-  EXPECT_EQ(running->Wait(), grpc::StatusCode::OK);
-  EXPECT_EQ(bounced->Wait(), grpc::StatusCode::OK);
+  decode_.Allow(12);
+  for (const auto& answer : bounced) EXPECT_EQ(answer->Wait(), grpc::StatusCode::OK);
+}
+
+TEST_F(RouterQueue, ARefusedRequestWaitsNoLongerThanItsDeadline) {
+  Start({.max_waiting = 2, .max_waiting_tokens = 100});
   decode_.Refuse(absl::ResourceExhaustedError("no block is free"));
-  EXPECT_EQ(Ask(3)->Wait(), grpc::StatusCode::RESOURCE_EXHAUSTED) << "nothing runs that could make room";
+  const auto answer = Ask(1, "", absl::Milliseconds(300));
+  EXPECT_EQ(answer->Wait(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(answer->status.error_message(),
+              HasSubstr("the deadline passed before a decode server had room"));
+}
+
+TEST_F(RouterQueue, WhatWaitsOutlivesTheLossOfItsServer) {
+  Start({.max_waiting = 20, .max_waiting_tokens = 100});
+  std::vector<std::shared_ptr<Answer>> answers;
+  for (int i = 0; i < kPlaces + 4; ++i) answers.push_back(Ask(i));
+  WaitWaiting(4);
+  // One call is given up by the server, which is taken out until a probe finds it well.
+  decode_.LoseOne();
+  decode_.Allow(kPlaces + 4);
+  int lost = 0;
+  for (const auto& answer : answers) lost += answer->Wait() == grpc::StatusCode::OK ? 0 : 1;
+  EXPECT_LE(lost, 1);
 }
 
 TEST_F(RouterQueue, ARefusalForTheDeadlineIsFinal) {

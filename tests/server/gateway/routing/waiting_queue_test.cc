@@ -111,7 +111,7 @@ TEST_F(Waiting, TimeInWhichNoneWaitedIsNoWait) {
 TEST_F(Waiting, WhatCannotBeInTimeAnyMoreIsRefusedWhereItWaits) {
   const uint64_t early = Push("a", 0, 10);
   Push("a", 0, 20);
-  EXPECT_TRUE(queue_.RemoveHopeless(At(50)).empty()) << "nothing was measured";
+  EXPECT_TRUE(queue_.RemoveHopeless(At(9.9)).empty()) << "nothing was measured";
   queue_.Started("b", 1, At(0), /*waited=*/false);
   queue_.Ended("b", 1, absl::Seconds(4));
   EXPECT_TRUE(queue_.RemoveHopeless(At(5.9)).empty());
@@ -121,6 +121,51 @@ TEST_F(Waiting, WhatCannotBeInTimeAnyMoreIsRefusedWhereItWaits) {
   EXPECT_STREQ(hopeless[0].second.reason, "deadline");
   EXPECT_EQ(queue_.size(), 1);
   EXPECT_FALSE(queue_.Remove(early));
+}
+
+TEST_F(Waiting, WhatHasPassedItsDeadlineIsRefusedWithoutAnyFigures) {
+  Push("a", 0, 10);
+  const auto hopeless = queue_.RemoveHopeless(At(10));
+  ASSERT_EQ(hopeless.size(), 1);
+  EXPECT_THAT(hopeless[0].second.message, HasSubstr("the deadline passed"));
+}
+
+TEST_F(Waiting, TenantsTakeTurnsAtOnePlace) {
+  for (int i = 0; i < 3; ++i) Push("a");
+  EXPECT_EQ(Start(0), "a1");
+  Push("b");
+  Push("b");
+  for (const char* next : {"b4", "a2", "b5", "a3"}) {
+    queue_.Ended(next[0] == 'b' ? "a" : "b", 1, std::nullopt);
+    EXPECT_EQ(Start(1), next);
+  }
+}
+
+TEST_F(Waiting, PlacesThatEndTogetherAreOneEventOfItsTime) {
+  WaitingQueue queue({.max_waiting = 1000, .max_waiting_tokens = 10000});
+  for (uint64_t id = 1; id <= 200; ++id)
+    queue.Push({.id = id, .tenant = "a", .tokens = 1, .deadline = At(1000)});
+  const auto batch = [&queue](double at) {
+    for (int i = 0; i < 16; ++i) {
+      const Entry next = *queue.Next();
+      queue.Remove(next.id);
+      queue.Started("a", 1, At(at), /*waited=*/true);
+    }
+  };
+  for (double at : {0.0, 8.0, 16.0, 24.0}) batch(at);
+  const double expected = 8.0 / 16 * (queue.size() + 1);
+  EXPECT_NEAR(absl::ToDoubleSeconds(*queue.PredictWait("a")), expected, .25 * expected);
+  // What came back was no place.
+  batch(24.1);
+  for (int i = 0; i < 16; ++i) queue.Returned("a", 1);
+  EXPECT_NEAR(absl::ToDoubleSeconds(*queue.PredictWait("a")), 8.0 / 16 * (queue.size() + 1), .25 * expected);
+}
+
+TEST_F(Waiting, OneThatGoesFirstIsPredictedToGoFirst) {
+  for (int i = 0; i < 5; ++i) Push("a");
+  for (double at : {0.0, 1.0}) Start(at);
+  EXPECT_EQ(queue_.PredictWait("a", /*priority=*/0), absl::Seconds(4));
+  EXPECT_EQ(queue_.PredictWait("a", /*priority=*/-1), absl::Seconds(1));
 }
 
 TEST_F(Waiting, RequestsOfSeveralChoicesTakeAsManyPlaces) {
