@@ -112,7 +112,6 @@ spec:
           {{- if .enabled }}
           env:
             - {name: UCX_NET_DEVICES, value: {{ .devices | quote }}}
-            - {name: UCX_TCP_PORT_RANGE, value: "{{ .firstPort }}-{{ .lastPort }}"}
           {{- end }}
           {{- end }}
           ports:
