@@ -2,7 +2,7 @@
 network that its manifest asks for. Waits on the probes, asks through the Service, looks at metrics where the PodMonitors look, holds
 the connections against the NetworkPolicies, and rolls every workload under load.
 
-    manifests_test.py --packages build/release/packages [--previous FOLDER]
+    manifests_test.py --packages build/release/packages --build build/release/tests/deploy [--previous FOLDER]
 
 With --previous the pods run the programs in FOLDER, of another commit, until they are rolled: an upgrade.
 
@@ -15,17 +15,17 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Dict, Set, Tuple
 
 ROOT = Path(__file__).resolve().parents[3]
-OVERLAY = ROOT / "deploy/kubernetes/overlays/cpu-demo"
+OVERLAY = "cpu-demo"
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import pods as emulated  # noqa: E402
-from cluster import Cluster, Load, main_in_namespaces, render, unpack  # noqa: E402
+from cluster import Cluster, Load, main_in_namespaces, unpack  # noqa: E402
+from kustomize import render  # noqa: E402
 from pods import matches  # noqa: E402
 
 REQUESTS = 1000
@@ -40,7 +40,7 @@ class Manifests(unittest.TestCase):
         subprocess.run(["mount", "-t", "tmpfs", "none", str(cls.folder)], check=True)
         image = cls.folder / "image"
         unpack(options.packages, image)
-        cls.cluster = Cluster(render(OVERLAY, options.packages.parent), cls.folder, image)
+        cls.cluster = Cluster(render(OVERLAY, options.build), cls.folder, image)
         cls.first_image = image
         if options.previous:
             cls.first_image = cls.folder / "previous"
@@ -119,8 +119,7 @@ class Manifests(unittest.TestCase):
         with Load(self.cluster) as load, ThreadPoolExecutor(len(workloads)) as pool:
             codes = list(pool.map(self.cluster.roll, workloads))
             rolled = len(load.answered)
-            while len(load.answered) < REQUESTS and not load.errors:
-                time.sleep(0.1)
+            load.await_answered(REQUESTS)
         self.assertEqual(codes, [[0, 0]] * len(workloads))
         self.assertTrue(all(pod.runs_from(self.cluster.image) for pod in self.cluster.pods()))
         print(f"{rolled} requests answered while every workload was rolled, {len(load.answered) - rolled} after it, "
