@@ -27,8 +27,8 @@ from root_files import DEMO, LIBRARIES, SERVERS, USER, File, RootFiles  # noqa: 
 
 HERE = Path(__file__).resolve().parent
 DESCRIPTION = "Disaggregated prefill and decode servers for language models, with their gateway"
-# What NVIDIA's container runtime mounts.
-CUDA_ENVIRONMENT = ["NVIDIA_DRIVER_CAPABILITIES=compute,utility", "NVIDIA_VISIBLE_DEVICES=all"]
+# What NVIDIA's container runtime mounts of the driver. Which cards is for the device plugin or --gpus to say: the gateway gets none.
+CUDA_ENVIRONMENT = ["NVIDIA_DRIVER_CAPABILITIES=compute,utility"]
 
 
 def of_commit(form: str) -> str:
@@ -87,7 +87,7 @@ class Layout:
 
 
 def configuration(version: str, revision: str, created: str, variant: str) -> Dict[str, Any]:
-    """What a container starts with: no entry point, the command picks the program; nobody's but the user's rights."""
+    """What a container starts with: no entry point, because the command picks the program; a user without rights."""
     return {"User": f"{USER}:{USER}", "WorkingDir": "/", "Env": ["PATH=/usr/bin", *(CUDA_ENVIRONMENT if variant == "cuda" else [])],
             "Cmd": ["/usr/bin/aludel-gateway", "--help"], "StopSignal": "SIGTERM",
             "Labels": {"org.opencontainers.image.title": "aludel", "org.opencontainers.image.description": DESCRIPTION,
