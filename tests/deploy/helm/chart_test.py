@@ -79,6 +79,17 @@ class Chart(unittest.TestCase):
         changed = {one["metadata"]["name"] for one, other in zip(before, after) if one != other and one["kind"] != "ConfigMap"}
         self.assertEqual(changed, {"decode-chat"})
 
+    def test_a_claim_that_exists_is_mounted_and_not_made(self) -> None:
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            file.write("modelsVolume: {enabled: true, claim: filled}\n")
+            file.flush()
+            objects = renderer.chart([file.name])
+        workloads = [one for one in objects if one["kind"] in ("Deployment", "StatefulSet")]
+        claims = [volume["persistentVolumeClaim"]["claimName"] for one in workloads
+                  for volume in one["spec"]["template"]["spec"]["volumes"] if "persistentVolumeClaim" in volume]
+        self.assertEqual(claims, ["filled"] * len(workloads))
+        self.assertNotIn("PersistentVolumeClaim", {one["kind"] for one in objects})
+
     def test_the_namespace_is_the_release_s(self) -> None:
         text = json.dumps(renderer.chart([str(EXAMPLES / "two-models-one-pool.yaml")], namespace="elsewhere"))
         self.assertIn("decode-chat-0.decode-chat.elsewhere.svc:7200", text)

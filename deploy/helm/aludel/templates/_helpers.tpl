@@ -141,7 +141,7 @@ spec:
         {{- end }}
         {{- if $root.Values.modelsVolume.enabled }}
         - name: models
-          persistentVolumeClaim: {claimName: models, readOnly: true}
+          persistentVolumeClaim: {claimName: {{ $root.Values.modelsVolume.claim | default "models" }}, readOnly: true}
         {{- end }}
         {{- if $root.Values.servers.rdma.enabled }}
         - name: shared-memory
