@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Fails where a document names a file of this repository that does not exist, or where deploy/OPERATING.md and the metrics in the
-source, the alerts of deploy/prometheus or the settings of config.proto differ. Run from anywhere; prints one line a fault.
+"""Fails where a document names a file of this repository that does not exist, or where deploy/OPERATING.md and the
+metrics in the source, the alerts of deploy/prometheus or the settings of config.proto differ. Run from anywhere;
+prints one line a fault.
 
-Looked at are paths that begin with one of our folders, in backticks, links and code blocks of every *.md. Words in capitals stand
-for what a reader fills in.
+Looked at are paths that begin with one of our folders, in backticks, links and code blocks of every *.md. Words in
+capitals stand for what a reader fills in.
 """
 
 import itertools

@@ -3,8 +3,9 @@
 
     deploy/image/make_image.py --packages build/release/packages --out build/release/image/aludel.oci.tar
 
-The archive is an OCI image layout, which `podman load`, `skopeo copy oci-archive:` and containerd read. Prints its digest, by which
-manifests name it. The same packages on the same Debian give the same bytes; the time is SOURCE_DATE_EPOCH, else the commit's.
+The archive is an OCI image layout, which `podman load`, `skopeo copy oci-archive:` and containerd read. Prints its
+digest, by which manifests name it. The same packages on the same Debian give the same bytes; the time is
+SOURCE_DATE_EPOCH, else the commit's.
 """
 
 import argparse
@@ -27,7 +28,8 @@ from root_files import DEMO, LIBRARIES, SERVERS, USER, File, RootFiles  # noqa: 
 
 HERE = Path(__file__).resolve().parent
 DESCRIPTION = "Disaggregated prefill and decode servers for language models, with their gateway"
-# What NVIDIA's container runtime mounts of the driver. Which cards is for the device plugin or --gpus to say: the gateway gets none.
+# What NVIDIA's container runtime mounts of the driver. Which cards is for the device plugin or --gpus to say: the
+# gateway gets none.
 CUDA_ENVIRONMENT = ["NVIDIA_DRIVER_CAPABILITIES=compute,utility"]
 
 

@@ -1,5 +1,6 @@
-"""The files of Aludel's image: our packages, the shared libraries that their programs load as Debian built them, and the few lines
-of /etc without which a C library does not work. No shell, no package manager, nothing that is set-user-id.
+"""The files of Aludel's image: our packages, the shared libraries that their programs load as Debian built them, and
+the few lines of /etc without which a C library does not work. No shell, no package manager, nothing that is
+set-user-id.
 """
 
 import json

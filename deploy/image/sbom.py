@@ -1,5 +1,5 @@
-"""The image's bill of materials, as SPDX 2.3 in JSON: every file with its hashes, the Debian package that it is of, and the
-libraries that are compiled in from headers.
+"""The image's bill of materials, as SPDX 2.3 in JSON: every file with its hashes, the Debian package that it is of,
+and the libraries that are compiled in from headers.
 """
 
 import hashlib

@@ -1,5 +1,5 @@
-"""Servers of two protocol versions, as during an upgrade, refuse each other with words and go on: a proxy makes one side's Describe
-messages say the version before this one.
+"""Servers of two protocol versions, as during an upgrade, refuse each other with words and go on: a proxy makes one
+side's Describe messages say the version before this one.
 
     versions_test.py --bin build/release/bin
 """

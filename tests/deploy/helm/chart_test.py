@@ -1,9 +1,10 @@
-"""The chart deploy/helm/aludel, rendered by render.go, is object by object what kubectl makes of the overlays; its schema admits
-the examples and refuses what is wrong.
+"""The chart deploy/helm/aludel, rendered by render.go, is object by object what kubectl makes of the overlays; its
+schema admits the examples and refuses what is wrong.
 
     chart_test.py --build build/release/tests/deploy
 
-Exits with 77 and a reason where go, Sprig, python3-yaml or python3-jsonschema is missing; without kubectl nothing is compared.
+Exits with 77 and a reason where go, Sprig, python3-yaml or python3-jsonschema is missing; without kubectl nothing is
+compared.
 """
 
 import argparse
@@ -26,8 +27,8 @@ Object = Dict[str, Any]
 
 
 def plain(value: Any) -> Any:
-    """Without what may differ: the hash in a ConfigMap's name, comments and lines of a configuration, the order of named items, and
-    how long expressions are folded."""
+    """Without what may differ: the hash in a ConfigMap's name, comments and lines of a configuration, the order of
+    named items, and how long expressions are folded."""
     if isinstance(value, dict):
         return {name: plain(one) for name, one in value.items()}
     if isinstance(value, list):

@@ -1,5 +1,5 @@
-"""The container image: what is in it, that two builds give one digest, and that the demo's four servers run from its files alone,
-as a user without rights over a read-only root, and answer.
+"""The container image: what is in it, that two builds give one digest, and that the demo's four servers run from its
+files alone, as a user without rights over a read-only root, and answer.
 
     image_test.py --image build/release/image/aludel.oci.tar --packages build/release/packages
 

@@ -37,7 +37,9 @@ def missing(overlay: str) -> str:
 
 
 def main_in_namespaces(script: str, document: str, overlay: str) -> argparse.Namespace:
-    """The options of a test, once it is in namespaces of its own; before that it does not return. Unittest's are in `rest`."""
+    """The options of a test, once it is in namespaces of its own; before that it does not return. Unittest's are in
+    `rest`.
+    """
     parser = argparse.ArgumentParser(description=document.splitlines()[0])
     parser.add_argument("--packages", type=lambda path: Path(path).resolve(), required=True,
                         help="folder of the .deb files")

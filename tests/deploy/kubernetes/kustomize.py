@@ -1,5 +1,5 @@
-"""Objects of the overlays in deploy/kubernetes, rendered by kubectl; or by the chart, where kubectl is missing or too old for them
-(Debian 12's is) and the chart makes the same.
+"""Objects of the overlays in deploy/kubernetes, rendered by kubectl; or by the chart, where kubectl is missing or too
+old for them (Debian 12's is) and the chart makes the same.
 """
 
 import functools
@@ -17,7 +17,8 @@ import renderer  # noqa: E402
 from renderer import PAIRS, Renderer  # noqa: E402
 
 Object = Dict[str, Any]
-# What the manifests use and kustomize 3 does not know. The repository's own files are no measure: a mistake in them must fail.
+# What the manifests use and kustomize 3 does not know. The repository's own files are no measure: a mistake in them
+# must fail.
 PROBE = """
 apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization

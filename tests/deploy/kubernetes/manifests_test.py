@@ -1,13 +1,13 @@
-"""The manifests of deploy/kubernetes/overlays/cpu-demo, rendered by kubectl and run: every pod a process with the user, root and
-network that its manifest asks for. Waits on the probes, asks through the Service, looks at metrics where the PodMonitors look, holds
-the connections against the NetworkPolicies, and rolls every workload under load.
+"""The manifests of deploy/kubernetes/overlays/cpu-demo, rendered by kubectl and run: every pod a process with the
+user, root and network that its manifest asks for. Waits on the probes, asks through the Service, looks at metrics
+where the PodMonitors look, holds the connections against the NetworkPolicies, and rolls every workload under load.
 
     manifests_test.py --packages build/release/packages --build build/release/tests/deploy [--previous FOLDER]
 
 With --previous the pods run the programs in FOLDER, of another commit, until they are rolled: an upgrade.
 
-The image is this machine's root with the .deb files of --packages unpacked over it. Needs root; exits with 77 and a reason where
-something is missing.
+The image is this machine's root with the .deb files of --packages unpacked over it. Needs root; exits with 77 and a
+reason where something is missing.
 """
 
 import argparse

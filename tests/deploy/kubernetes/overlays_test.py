@@ -1,5 +1,5 @@
-"""What the overlays of deploy/kubernetes promise, looked up in what kubectl renders (or the chart): configurations that the servers accept,
-devices, volumes, certificates for the names that peers call, autoscaling on series that exist.
+"""What the overlays of deploy/kubernetes promise, looked up in what kubectl renders (or the chart): configurations
+that the servers accept, devices, volumes, certificates for the names that peers call, autoscaling on series that exist.
 
     overlays_test.py --packages build/release/packages --build build/release/tests/deploy
 """
@@ -129,7 +129,9 @@ class Overlays(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_autoscaling_counts_right(self) -> None:
-        """Six prompts wait for prefill servers, which take .25 s for one: 1.5 s of queue, or three servers at .5 s each."""
+        """Six prompts wait for prefill servers, which take .25 s for one: 1.5 s of queue, or three servers at .5 s
+        each.
+        """
         if shutil.which("promtool") is None:
             self.skipTest("promtool is not installed (Debian: prometheus)")
         (scaled,) = [one for one in self.of("two-models-one-pool", "ScaledObject") if one["metadata"]["name"] == "prefill-base"]

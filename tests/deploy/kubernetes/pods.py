@@ -1,8 +1,8 @@
-"""Pods of rendered manifests as processes of this machine, each with a root, a user and a network of its own, as a kubelet would
-start them: the image below (read-only), its config maps and /etc/hosts above, the address on a bridge.
+"""Pods of rendered manifests as processes of this machine, each with a root, a user and a network of its own, as a
+kubelet would start them: the image below (read-only), its config maps and /etc/hosts above, the address on a bridge.
 
-To be used in a process that has its own mount and network namespace (unshare --mount --net), where join() makes the bridge. Not
-here: limits of memory and CPU, seccomp, and addresses that change when a pod comes back.
+To be used in a process that has its own mount and network namespace (unshare --mount --net), where join() makes the
+bridge. Not here: limits of memory and CPU, seccomp, and addresses that change when a pod comes back.
 """
 
 import hashlib
@@ -91,7 +91,9 @@ class Pod:
             subprocess.run(line.split(), check=True)
 
     def put_secret(self, name: str, files: Dict[str, bytes]) -> None:
-        """As the kubelet writes one, at first and when it changes: files are links through ..data, which is replaced at once."""
+        """As the kubelet writes one, at first and when it changes: files are links through ..data, which is replaced
+        at once.
+        """
         folder = self.secrets[name]
         folder.mkdir(exist_ok=True)
         fresh = folder / f"..{time.monotonic_ns()}"

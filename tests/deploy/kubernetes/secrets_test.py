@@ -1,10 +1,10 @@
-"""The overlay two-models-one-pool, run: mutual TLS between the servers, HTTPS and keys at the gateway, from secrets that change
-under load as the kubelet changes them.
+"""The overlay two-models-one-pool, run: mutual TLS between the servers, HTTPS and keys at the gateway, from secrets
+that change under load as the kubelet changes them.
 
     secrets_test.py --packages build/release/packages --build build/release/tests/deploy
 
-Certificates are made from the manifests' own Certificate objects. Needs root; exits with 77 and a reason where something is
-missing.
+Certificates are made from the manifests' own Certificate objects. Needs root; exits with 77 and a reason where
+something is missing.
 """
 
 import argparse
@@ -190,8 +190,8 @@ class RotatedSecrets(unittest.TestCase):
         type(self).authority = other
 
     def test_6_a_stranger_is_refused(self) -> None:
-        """With a certificate HTTP/2's first byte comes; without one the same call gets no byte. In TLS 1.3 the client's handshake
-        is over before the server refuses, so only reading tells."""
+        """With a certificate HTTP/2's first byte comes; without one the same call gets no byte. In TLS 1.3 the
+        client's handshake is over before the server refuses, so only reading tells."""
         decode = self.cluster.workloads["decode-chat"][0]
         issued = self.authority.issue(self.certificates["gateway-tls"])
         member = self.authority.folder / "member.pem"

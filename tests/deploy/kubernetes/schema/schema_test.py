@@ -1,9 +1,10 @@
-"""Every object that deploy/kubernetes renders, held against the Kubernetes API of npm's kubernetes-models: its JSON schemas find
-wrong values and missing fields, and its TypeScript types find fields that do not exist.
+"""Every object that deploy/kubernetes renders, held against the Kubernetes API of npm's kubernetes-models: its JSON
+schemas find wrong values and missing fields, and its TypeScript types find fields that do not exist.
 
     schema_test.py --build build/release/tests/deploy
 
-Exits with 77 and a reason where node, npm, python3-jsonschema or what renders the overlays is missing, or npm reaches no registry.
+Exits with 77 and a reason where node, npm, python3-jsonschema or what renders the overlays is missing, or npm reaches
+no registry.
 """
 
 import argparse
