@@ -28,7 +28,8 @@ ACCOUNTS = {
 LINKS = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64"}
 # Of the demo's codec: what servers choose by themselves. The others are for comparison (deploy/demo/RESULTS.md).
 SERVED = re.compile(r"^aludel-")
-FOLDERS = ("dev", "proc", "sys", "tmp", "etc", "var/lib/aludel/models")  # what runtimes mount over, and where volumes go
+# What runtimes mount over, and where volumes go.
+FOLDERS = ("dev", "proc", "sys", "tmp", "etc", "var/lib/aludel/models")
 
 
 @dataclass
@@ -87,8 +88,8 @@ def packages_of(names: List[str]) -> Dict[str, Package]:
     found = {}
     for name in names:
         package, version, architecture, source, maintainer = said[name]
-        fields = (f"Package: {package}\nStatus: install ok installed\nMaintainer: {maintainer}\nArchitecture: {architecture}\n"
-                  f"Source: {source}\nVersion: {version}\n")
+        fields = (f"Package: {package}\nStatus: install ok installed\nMaintainer: {maintainer}\n"
+                  f"Architecture: {architecture}\nSource: {source}\nVersion: {version}\n")
         found[name] = Package(package, version, architecture, source, fields)
     return found
 
@@ -149,7 +150,8 @@ class RootFiles:
         for name in ("aludel-server", "aludel-gateway"):
             found = sorted(packages.glob(f"{name}_*.deb"))
             if len(found) != 1:
-                raise SystemExit(f"image: {len(found)} packages {name} in {packages}, want one (ninja packages makes them)")
+                raise SystemExit(f"image: {len(found)} packages {name} in {packages}, want one "
+                                 "(ninja packages makes them)")
             output_of("dpkg-deb", "--extract", str(found[0]), str(folder))
             self.version = output_of("dpkg-deb", "-f", str(found[0]), "Version").strip()
         keep_served_formats(folder / "usr/share/aludel/demo/codec")

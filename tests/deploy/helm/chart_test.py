@@ -70,14 +70,16 @@ class Chart(unittest.TestCase):
             print(f"{name}: {len(theirs)} objects agree", flush=True)
 
     def test_every_example_is_compared(self) -> None:
-        self.assertEqual({path.name for path in EXAMPLES.iterdir()}, {one for values in PAIRS.values() for one in values})
+        self.assertEqual({path.name for path in EXAMPLES.iterdir()},
+                         {one for values in PAIRS.values() for one in values})
 
     def test_a_change_of_a_configuration_rolls_its_pods_alone(self) -> None:
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
             file.write("models: {chat: {config: 'drain_timeout_ms: 20000'}}\n")
             file.flush()
             before, after = renderer.chart([]), renderer.chart([file.name])
-        changed = {one["metadata"]["name"] for one, other in zip(before, after) if one != other and one["kind"] != "ConfigMap"}
+        changed = {one["metadata"]["name"] for one, other in zip(before, after)
+                   if one != other and one["kind"] != "ConfigMap"}
         self.assertEqual(changed, {"decode-chat"})
 
     def test_a_claim_that_exists_is_mounted_and_not_made(self) -> None:
@@ -134,7 +136,8 @@ class Schema(unittest.TestCase):
 
     def test_wrong_values_are_refused(self) -> None:
         for over, said in [({"image": {"digest": "latest"}}, "latest"), ({"image": {"tag": "1"}}, "tag"),
-                           ({"replicas": 2}, "replicas"), ({"gateway": {"replicas": "two"}}, "two"), ({"gateway": {"replicas": 0}}, "0"),
+                           ({"replicas": 2}, "replicas"), ({"gateway": {"replicas": "two"}}, "two"),
+                           ({"gateway": {"replicas": 0}}, "0"),
                            ({"models": {"Chat_1": self.values["models"]["chat"]}}, "Chat_1"),
                            ({"models": {"chat": {"directory": "models/chat"}}}, "models/chat"),
                            ({"models": {"chat": {"engine": {"threads": 1}}}}, "threads"),

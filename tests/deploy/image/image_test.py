@@ -62,7 +62,8 @@ class Image:
 
     def __init__(self, path: Path) -> None:
         with tarfile.open(path) as archive:
-            self.blobs = {member.name: archive.extractfile(member).read() for member in archive if member.isfile()}  # type: ignore
+            self.blobs = {member.name: archive.extractfile(member).read()  # type: ignore
+                          for member in archive if member.isfile()}
         (self.entry,) = json.loads(self.blobs["index.json"])["manifests"]
         self.manifest = self.blob(self.entry)
         self.config = self.blob(self.manifest["config"])
@@ -106,7 +107,8 @@ class Contents(unittest.TestCase):
             artifact = json.load(archive.extractfile(f"{folder}artifact.json"))  # type: ignore
         self.assertEqual([one["name"] for one in artifact["formats"]], ["aludel-p2", "aludel-p0"])
         named = set(re.findall(r'"file": "([^"]+)"', json.dumps(artifact)))
-        self.assertEqual({name[len(folder):] for name in self.files if name.startswith(folder)}, {*named, "artifact.json"})
+        self.assertEqual({name[len(folder):] for name in self.files if name.startswith(folder)},
+                         {*named, "artifact.json"})
 
     def test_there_is_no_shell_and_nothing_that_raises_rights(self) -> None:
         programs = {name for name in self.files if "/bin/" in name or "/sbin/" in name}
@@ -152,7 +154,8 @@ class Contents(unittest.TestCase):
         self.assertEqual(bill["spdxVersion"], "SPDX-2.3")
         listed = {one["fileName"][2:]: {sum["algorithm"]: sum["checksumValue"] for sum in one["checksums"]}
                   for one in bill["files"]}
-        written_here = {name for name in self.files if name.startswith("var/lib/dpkg/") or name.endswith("sbom.spdx.json")}
+        written_here = {name for name in self.files if name.startswith("var/lib/dpkg/")
+                        or name.endswith("sbom.spdx.json")}
         written_here |= {"etc/passwd", "etc/group", "etc/nsswitch.conf"}
         regular = {member.name for member in self.members if member.isfile()}
         self.assertEqual(set(listed), regular - written_here)
@@ -166,7 +169,8 @@ class Contents(unittest.TestCase):
         self.assertEqual(len(ids), len(set(ids)))
         for one in bill["relationships"]:
             self.assertLessEqual({one["spdxElementId"], one["relatedSpdxElement"]}, {*ids, "SPDXRef-DOCUMENT"})
-        contained = [one["relatedSpdxElement"] for one in bill["relationships"] if one["relationshipType"] == "CONTAINS"]
+        contained = [one["relatedSpdxElement"] for one in bill["relationships"]
+                     if one["relationshipType"] == "CONTAINS"]
         self.assertEqual(sorted(contained), sorted(one["SPDXID"] for one in bill["files"]))
         scanned = {name.rsplit("/", 1)[1] for name in self.files if name.startswith("var/lib/dpkg/status.d/")}
         linked = {one["relatedSpdxElement"][len("SPDXRef-Package-"):] for one in bill["relationships"]
@@ -177,10 +181,12 @@ class Contents(unittest.TestCase):
 
     def test_two_builds_give_one_digest(self) -> None:
         with tempfile.TemporaryDirectory() as other:
-            said = subprocess.run([sys.executable, str(ROOT / "deploy/image/make_image.py"), "--packages", str(given.packages),
+            said = subprocess.run([sys.executable, str(ROOT / "deploy/image/make_image.py"), "--packages",
+                                   str(given.packages),
                                    "--out", f"{other}/again.tar", "--revision",
                                    self.image.config["config"]["Labels"]["org.opencontainers.image.revision"]],
-                                  cwd="/", env={**os.environ, "SOURCE_DATE_EPOCH": str(self.members[0].mtime), "TZ": "Asia/Tokyo"},
+                                  cwd="/", env={**os.environ, "SOURCE_DATE_EPOCH": str(self.members[0].mtime),
+                                                "TZ": "Asia/Tokyo"},
                                   capture_output=True, text=True, check=True).stdout
             self.assertEqual(said.split(": ")[0], self.image.entry["digest"])
             self.assertEqual(Path(f"{other}/again.tar").read_bytes(), given.image.read_bytes())
@@ -267,7 +273,8 @@ class Running(unittest.TestCase):
 
 def enter_command() -> List[str]:
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    return ["unshare", *user, "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", ENTER, "bash"]
+    return ["unshare", *user, "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c",
+            ENTER, "bash"]
 
 
 def run_inside(arguments: List[str]) -> int:
@@ -280,7 +287,8 @@ def run_inside(arguments: List[str]) -> int:
                 archive.extractall(Path(place) / "root")
         print(f"unpacked in {time.monotonic() - began:.2f} s", flush=True)
         os.chmod(place, 0o755)
-        done = subprocess.run([*enter_command(), place, sys.executable, __file__, "--inside", place, *arguments, "Running"],
+        done = subprocess.run([*enter_command(), place, sys.executable, __file__, "--inside", place, *arguments,
+                               "Running"],
                               check=False)
         return done.returncode
 
@@ -291,14 +299,16 @@ def why_not() -> str:
         (Path(place) / "root/proc").mkdir()
         os.chmod(place, 0o755)
         as_user = AS_USER if os.geteuid() == 0 else []
-        tried = subprocess.run([*enter_command(), place, *as_user, *RUN, "/", "true"], capture_output=True, text=True, check=False)
+        tried = subprocess.run([*enter_command(), place, *as_user, *RUN, "/", "true"], capture_output=True, text=True,
+                               check=False)
     return "" if tried.returncode == 0 else f"no namespaces for users: {tried.stderr.strip()}"
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--image", type=lambda path: Path(path).resolve(), required=True)
-    parser.add_argument("--packages", type=lambda path: Path(path).resolve(), required=True, help="folder of the .deb files")
+    parser.add_argument("--packages", type=lambda path: Path(path).resolve(), required=True,
+                        help="folder of the .deb files")
     parser.add_argument("--scratch", type=Path, help="where the image is unpacked, default TMPDIR")
     parser.add_argument("--by-root", action="store_true", help="the namespaces are this machine's root's")
     parser.add_argument("--inside", type=Path, help="namespaces have been made over this folder")

@@ -54,7 +54,8 @@ def main_in_namespaces(script: str, document: str, overlay: str) -> argparse.Nam
         if reason:
             print(f"skipped: {reason}")
             sys.exit(77)
-        os.execvp("unshare", ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable,
+        os.execvp("unshare",
+                  ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable,
                               script, "--inside", *sys.argv[1:]])
     options.rest = rest
     return options
@@ -83,7 +84,8 @@ class Cluster:
         return workload["spec"].get("replicas", scaled)
 
     def make(self, workload: Object, number: int) -> Pod:
-        return Pod(f"{workload['metadata']['name']}-{number}", workload["spec"]["template"], self.config_maps, self.secrets,
+        return Pod(f"{workload['metadata']['name']}-{number}", workload["spec"]["template"], self.config_maps,
+                   self.secrets,
                    self.folder, self.image)
 
     def pods(self) -> List[Pod]:
@@ -110,7 +112,8 @@ class Cluster:
         """One question through the gateways' Service, of a ready pod."""
         (service,) = [one for one in self.of("Service") if one["metadata"]["name"] == "gateway"]
         (port,) = service["spec"]["ports"]
-        ready = [pod for pod in self.pods() if pod.ready and matches({"matchLabels": service["spec"]["selector"]}, pod.labels)]
+        ready = [pod for pod in self.pods() if pod.ready
+                 and matches({"matchLabels": service["spec"]["selector"]}, pod.labels)]
         pod = ready[number % len(ready)]
         questions = (ROOT / "deploy/demo/questions.jsonl").read_text().splitlines()
         question = json.loads(questions[number % len(questions)])
@@ -118,7 +121,8 @@ class Cluster:
                 "messages": [{"role": "user", "content": f"{question['context']}\n{question['question']}"}]}
         scheme = "https" if self.tls else "http"
         request = urllib.request.Request(f"{scheme}://{pod.ip}:{pod.ports[port['targetPort']]}/v1/chat/completions",
-                                         json.dumps(body).encode(), {"Content-Type": "application/json", **self.headers})
+                                         json.dumps(body).encode(),
+                                         {"Content-Type": "application/json", **self.headers})
         with urllib.request.urlopen(request, timeout=60, context=self.tls) as reply:
             return json.loads(reply.read())
 

@@ -58,7 +58,8 @@ def why_not(overlay: str) -> str:
 
 def by_kubectl(overlay: str) -> List[Object]:
     import yaml
-    done = subprocess.run(["kubectl", "kustomize", str(OVERLAYS / overlay)], capture_output=True, text=True, check=False)
+    done = subprocess.run(["kubectl", "kustomize", str(OVERLAYS / overlay)], capture_output=True, text=True,
+                          check=False)
     if done.returncode != 0:
         raise RuntimeError(f"kubectl kustomize {overlay}: {done.stderr}")
     return [one for one in yaml.safe_load_all(done.stdout) if one]

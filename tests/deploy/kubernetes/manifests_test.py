@@ -36,7 +36,8 @@ class Manifests(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
         emulated.join()
-        cls.folder = Path("/mnt")  # of this namespace only, and no part of the root below the pods: overlays must not overlap
+        # Of this namespace only, and no part of the root below the pods: overlays must not overlap.
+        cls.folder = Path("/mnt")
         subprocess.run(["mount", "-t", "tmpfs", "none", str(cls.folder)], check=True)
         image = cls.folder / "image"
         unpack(options.packages, image)
@@ -61,7 +62,8 @@ class Manifests(unittest.TestCase):
 
     def test_2_pods_are_restricted(self) -> None:
         for pod in self.cluster.pods():
-            status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pod.process.pid}/status").read_text().splitlines()
+            status = dict(line.split(":\t", 1)
+                          for line in Path(f"/proc/{pod.process.pid}/status").read_text().splitlines()
                           if ":\t" in line)
             self.assertEqual(set(status["Uid"].split()), {"65532"}, pod.name)
             self.assertEqual(int(status["CapBnd"], 16), 0)
@@ -97,7 +99,8 @@ class Manifests(unittest.TestCase):
                         allowed[way] |= {(*pair, port["port"]) for port in rule["ports"]}
         self.assertEqual(allowed["ingress"], allowed["egress"])
         by_ip = {pod.ip: pod for pod in self.cluster.pods()}
-        called = {(pod.labels[name], other.labels[name], port) for pod in by_ip.values() for other, port in pod.calls(by_ip)}
+        called = {(pod.labels[name], other.labels[name], port) for pod in by_ip.values()
+                  for other, port in pod.calls(by_ip)}
         self.assertEqual(called, allowed["egress"])
 
     def test_5_budgets_and_services_select_pods(self) -> None:
@@ -105,7 +108,8 @@ class Manifests(unittest.TestCase):
             chosen = [pod for pod in self.cluster.pods() if matches(one["spec"]["selector"], pod.labels)]
             self.assertEqual({pod.name.rsplit("-", 1)[0] for pod in chosen}, {one["metadata"]["name"]})
         for one in self.cluster.of("Service"):
-            chosen = [pod for pod in self.cluster.pods() if matches({"matchLabels": one["spec"]["selector"]}, pod.labels)]
+            chosen = [pod for pod in self.cluster.pods()
+                      if matches({"matchLabels": one["spec"]["selector"]}, pod.labels)]
             self.assertEqual({pod.name.rsplit("-", 1)[0] for pod in chosen}, {one["metadata"]["name"]})
             for port in one["spec"]["ports"]:
                 self.assertTrue(all(port["targetPort"] in pod.ports for pod in chosen))

@@ -31,7 +31,8 @@ class Overlays(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
         names = sorted(path.name for path in OVERLAYS.iterdir())
-        cls.rendered: Dict[str, List[Object]] = {name: render(name, options.build) for name in names if not why_not(name)}
+        cls.rendered: Dict[str, List[Object]] = {
+            name: render(name, options.build) for name in names if not why_not(name)}
 
     def of(self, overlay: str, *kinds: str) -> List[Object]:
         return [one for one in self.rendered[overlay] if one["kind"] in kinds]
@@ -58,7 +59,8 @@ class Overlays(unittest.TestCase):
                 for one in self.servers(overlay):
                     config = Path(folder) / "config"
                     config.write_text(self.text_of(overlay, one))
-                    done = subprocess.run([folder + one["container"]["command"][0], "--check-config", "--config", str(config)],
+                    done = subprocess.run([folder + one["container"]["command"][0], "--check-config", "--config",
+                                           str(config)],
                                           capture_output=True, text=True, check=False)
                     self.assertEqual(done.returncode, 0, f"{overlay} {one['name']}: {done.stdout}{done.stderr}")
 
@@ -69,7 +71,8 @@ class Overlays(unittest.TestCase):
                 self.assertEqual(namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"], "restricted")
             for one in self.servers(overlay):
                 context = one["container"]["securityContext"]
-                self.assertEqual((context["capabilities"], context["allowPrivilegeEscalation"]), ({"drop": ["ALL"]}, False))
+                self.assertEqual((context["capabilities"], context["allowPrivilegeEscalation"]),
+                                 ({"drop": ["ALL"]}, False))
                 self.assertTrue(one["spec"]["securityContext"]["runAsNonRoot"] and context["readOnlyRootFilesystem"])
                 kinds = {key for volume in one["spec"]["volumes"] for key in volume} - {"name"}
                 self.assertLessEqual(kinds, {"configMap", "secret", "emptyDir", "persistentVolumeClaim"})
@@ -79,12 +82,14 @@ class Overlays(unittest.TestCase):
             for one in self.servers(overlay):
                 mounts = [mount["mountPath"] for mount in one["container"]["volumeMounts"]]
                 for path in re.findall(r'"(/(?:var/lib|run|etc)/[^"]+)"', self.text_of(overlay, one)):
-                    self.assertTrue(any(path.startswith(mount + "/") for mount in mounts), f"{overlay} {one['name']}: {path}")
+                    self.assertTrue(any(path.startswith(mount + "/") for mount in mounts),
+                                    f"{overlay} {one['name']}: {path}")
         self.assertIn("/var/lib/aludel/models", self.text_of("gpu", next(self.servers("gpu"))))
 
     def test_gpu_servers_have_a_card_each(self) -> None:
         for overlay in ("gpu", "rdma"):
-            cards = {one["name"]: one["container"]["resources"]["limits"].get("nvidia.com/gpu") for one in self.servers(overlay)}
+            cards = {one["name"]: one["container"]["resources"]["limits"].get("nvidia.com/gpu")
+                     for one in self.servers(overlay)}
             self.assertEqual(cards, {"gateway": None, "prefill-base": 1, "decode-assistant": 1})
 
     def test_rdma_is_let_through(self) -> None:
@@ -125,7 +130,8 @@ class Overlays(unittest.TestCase):
             with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
                 json.dump(rules, file)
                 file.flush()
-                done = subprocess.run(["promtool", "check", "rules", file.name], capture_output=True, text=True, check=False)
+                done = subprocess.run(["promtool", "check", "rules", file.name], capture_output=True, text=True,
+                                      check=False)
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_autoscaling_counts_right(self) -> None:
@@ -134,7 +140,8 @@ class Overlays(unittest.TestCase):
         """
         if shutil.which("promtool") is None:
             self.skipTest("promtool is not installed (Debian: prometheus)")
-        (scaled,) = [one for one in self.of("two-models-one-pool", "ScaledObject") if one["metadata"]["name"] == "prefill-base"]
+        (scaled,) = [one for one in self.of("two-models-one-pool", "ScaledObject")
+                     if one["metadata"]["name"] == "prefill-base"]
         queue = scaled["spec"]["triggers"][0]
         self.assertEqual(queue["metadata"]["threshold"], "0.5")
         stage = 'job="aludel-decode",namespace="aludel",pod="decode-chat-0",stage="prefill",plan="remote"'
@@ -172,7 +179,8 @@ class Overlays(unittest.TestCase):
         for one in self.servers(overlay):
             text = self.text_of(overlay, one)
             for target in re.findall(r'_targets: "([^":]+):', text):
-                self.assertTrue(any(fnmatch.fnmatch(target, name) for name in names[f"{target.split('-')[0]}-tls"]), target)
+                self.assertTrue(any(fnmatch.fnmatch(target, name) for name in names[f"{target.split('-')[0]}-tls"]),
+                                target)
             for role, identity in re.findall(r'(\w+)_identities: "([^"]+)"', text):
                 self.assertIn(identity, names[f"{role}-tls"])
             for volume in one["spec"]["volumes"]:
@@ -190,7 +198,8 @@ class Overlays(unittest.TestCase):
         # kubectl folds long expressions in another way.
         self.assertEqual(" ".join(json.dumps(rule["spec"]["groups"], sort_keys=True).replace("\\n", " ").split()),
                          " ".join(json.dumps(groups, sort_keys=True).replace("\\n", " ").split()))
-        (dashboard,) = [one for one in self.of("cpu-demo", "ConfigMap") if one["metadata"]["name"] == "aludel-dashboard"]
+        (dashboard,) = [one for one in self.of("cpu-demo", "ConfigMap")
+                        if one["metadata"]["name"] == "aludel-dashboard"]
         self.assertEqual(dashboard["data"], {"aludel.json": (ROOT / "deploy/grafana/aludel.json").read_text()})
 
     def test_the_inference_pool_is_the_gateways(self) -> None:

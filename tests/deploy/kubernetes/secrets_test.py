@@ -53,7 +53,8 @@ class Authority:
         names = ",".join(f"DNS:{name}" for name in spec["dnsNames"])
         (self.folder / "extensions").write_text(f"subjectAltName={names}\nextendedKeyUsage={usages}\n")
         self.run("req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=any -keyout tls.key -out tls.csr")
-        self.run("x509 -req -in tls.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 1 -extfile extensions -out tls.crt")
+        self.run("x509 -req -in tls.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 1 -extfile extensions "
+                 "-out tls.crt")
         return {name: (self.folder / name).read_bytes() for name in ("tls.crt", "tls.key", "ca.crt")}
 
 
@@ -100,8 +101,9 @@ class RotatedSecrets(unittest.TestCase):
         context = ssl.create_default_context(cafile=str(self.authority.folder / "ca.crt"))
         context.check_hostname = False
         context.set_alpn_protocols(["h2"])
-        (self.authority.folder / "caller.pem").write_bytes(self.secrets[role]["tls.key"] + self.secrets[role]["tls.crt"])
-        context.load_cert_chain(str(self.authority.folder / "caller.pem"))
+        caller = self.authority.folder / "caller.pem"
+        caller.write_bytes(self.secrets[role]["tls.key"] + self.secrets[role]["tls.crt"])
+        context.load_cert_chain(str(caller))
         with socket.create_connection((pod.ip, pod.ports[port]), timeout=10) as plain:
             with context.wrap_socket(plain) as tls:
                 return ssl.DER_cert_to_PEM_cert(tls.getpeercert(binary_form=True)).encode()  # type: ignore[arg-type]
@@ -143,12 +145,14 @@ class RotatedSecrets(unittest.TestCase):
             type(self).secrets = fresh
             while waiting and time.monotonic() < ends:
                 waiting = [(pod, port, secret) for pod, port, secret in waiting
-                           if self.served(pod, port, "decode-tls" if pod.name.startswith("prefill") else "gateway-tls").split()
+                           if self.served(pod, port,
+                                          "decode-tls" if pod.name.startswith("prefill") else "gateway-tls").split()
                            != fresh[secret]["tls.crt"].split()]
                 time.sleep(0.2)
             self.assertEqual([pod.name for pod, _, _ in waiting], [])
             load.await_answered(ANSWERED)
-        print(f"{len(load.answered)} requests answered while every secret changed, {len(load.errors)} failed", flush=True)
+        print(f"{len(load.answered)} requests answered while every secret changed, {len(load.errors)} failed",
+              flush=True)
         self.assertEqual(load.errors, [])
         self.assertEqual(self.code_of("bob-key"), 200)
 
@@ -184,7 +188,8 @@ class RotatedSecrets(unittest.TestCase):
                         pod.put_secret(name, {**leaves[name], "ca.crt": trusted})
                 time.sleep(RELOADED_S)
             load.await_answered(ANSWERED)
-        print(f"{len(load.answered)} requests answered while the authority changed, {len(load.errors)} failed", flush=True)
+        print(f"{len(load.answered)} requests answered while the authority changed, {len(load.errors)} failed",
+              flush=True)
         self.assertEqual(load.errors, [])
         self.cluster.await_plan("chat", "remote")
         type(self).authority = other

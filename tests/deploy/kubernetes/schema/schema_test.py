@@ -22,13 +22,15 @@ sys.path.insert(0, str(HERE.parent))
 from kustomize import OVERLAYS, render, why_not  # noqa: E402
 
 MODULES = {api: f"@kubernetes-models/{package}/{api}" for package, api in [
-    ("cert-manager", "cert-manager.io/v1"), ("gateway-api", "gateway.networking.k8s.io/v1"), ("keda", "keda.sh/v1alpha1"),
+    ("cert-manager", "cert-manager.io/v1"), ("gateway-api", "gateway.networking.k8s.io/v1"),
+    ("keda", "keda.sh/v1alpha1"),
     ("prometheus-operator", "monitoring.coreos.com/v1")]}
 # npm has no types for the inference extension: what we use of its InferencePool.
 INFERENCE_POOL = {
     "type": "object", "required": ["apiVersion", "kind", "metadata", "spec"], "additionalProperties": False,
     "properties": {"apiVersion": {}, "kind": {"const": "InferencePool"}, "metadata": {"type": "object"}, "spec": {
-        "type": "object", "required": ["selector", "targetPorts", "endpointPickerRef"], "additionalProperties": False, "properties": {
+        "type": "object", "required": ["selector", "targetPorts", "endpointPickerRef"], "additionalProperties": False,
+        "properties": {
             "selector": {"type": "object", "required": ["matchLabels"], "additionalProperties": False,
                          "properties": {"matchLabels": {"type": "object", "minProperties": 1}}},
             "targetPorts": {"type": "array", "minItems": 1, "maxItems": 8, "items": {
@@ -56,9 +58,11 @@ def faults(objects: List[Dict[str, Any]]) -> str:
         f"export const o{i}: T{i} = {json.dumps(one['object'], indent=1)};\n" for i, one in enumerate(listed)))
     said = ""
     for command in (["node", "validate.mjs", "objects.json"],
-                    ["node_modules/.bin/tsc", "--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext", "--target", "es2022",
+                    ["node_modules/.bin/tsc", "--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext",
+                     "--target", "es2022",
                      "objects.ts"]):
-        done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              check=False)
         said += done.stdout if done.returncode != 0 else ""
     return said
 
@@ -98,7 +102,8 @@ def missing() -> str:
         shutil.copy(HERE / file, folder)
     if not (folder / "node_modules/@kubernetes-models/keda").is_dir():
         with open(folder / "npm.log", "wb") as log:
-            done = subprocess.run(["timeout", "120", "npm", "install", "--no-audit", "--no-fund", "--no-package-lock"], cwd=folder,
+            done = subprocess.run(["timeout", "120", "npm", "install", "--no-audit", "--no-fund", "--no-package-lock"],
+                                  cwd=folder,
                                   stdout=log, stderr=log, check=False)
         if done.returncode != 0:
             shutil.rmtree(folder / "node_modules", ignore_errors=True)
