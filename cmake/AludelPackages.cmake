@@ -140,6 +140,7 @@ if(ALUDEL_TESTS)
   foreach(test manifests overlays secrets)
     add_test(NAME ${test}_test
              COMMAND ${Python3_EXECUTABLE} tests/deploy/kubernetes/${test}_test.py --packages ${made}
+                     --build ${CMAKE_BINARY_DIR}/tests/deploy
              WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     aludel_test_settings(${test}_test TIMEOUT 300 FIXTURES_REQUIRED packages SKIP_RETURN_CODE 77 LABELS e2e)
   endforeach()

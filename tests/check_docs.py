@@ -4,8 +4,8 @@ source or the alerts of deploy/prometheus differ, or where a document or a comme
 proto/aludel/v1/config.proto does not have, gives them values that it does not allow, or calls values defaults that are not. Run from
 anywhere; prints one line a fault.
 
-Looked at are paths that begin with one of our folders, in backticks, links and code blocks of every *.md. Words in capitals stand
-for what a reader fills in.
+Looked at are paths that begin with one of our folders, in backticks, links and code blocks of every *.md. Words in
+capitals stand for what a reader fills in.
 """
 
 import itertools
@@ -38,7 +38,8 @@ def expand(path: str) -> Iterator[str]:
 def named_paths(text: str) -> Iterator[str]:
     words = [word for span in re.findall(r"`([^`\n]+)`", text) for word in span.split()]
     words += [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text)]
-    words += [word for block in re.findall(r"```\w*\n(.*?)```", text, re.DOTALL) for word in re.split(r"[\s=\"]", block)]
+    words += [word for block in re.findall(r"```\w*\n(.*?)```", text, re.DOTALL)
+              for word in re.split(r"[\s=\"]", block)]
     for word in words:
         word = word.strip("().,;:")
         if not PATH.match(word):
@@ -128,7 +129,8 @@ def check_alerts() -> Iterator[str]:
 def check_named_settings() -> Iterator[str]:
     """Words like `max_num_seqs`, alone in backticks: a setting, a field of an answer, or a test."""
     fields = {field for message in settings().values() for field in message}
-    tests = {name for path in [*ROOT.glob("tests/**/CMakeLists.txt"), ROOT / "cmake/AludelPackages.cmake", ROOT / "cmake/AludelImage.cmake"]
+    tests = {name for path in [*ROOT.glob("tests/**/CMakeLists.txt"), ROOT / "cmake/AludelPackages.cmake",
+                               ROOT / "cmake/AludelImage.cmake"]
              for name in re.findall(r"NAME (\w+)", path.read_text())}
     tests |= {f"{path.stem}" for path in ROOT.glob("tests/deploy/kubernetes/*_test.py")}
     named = set(re.findall(r"`([a-z][a-z0-9]*(?:_[a-z0-9]+)+)`", (ROOT / "deploy/OPERATING.md").read_text()))

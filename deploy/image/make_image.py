@@ -3,8 +3,9 @@
 
     deploy/image/make_image.py --packages build/release/packages --out build/release/image/aludel.oci.tar
 
-The archive is an OCI image layout, which `podman load`, `skopeo copy oci-archive:` and containerd read. Prints its digest, by which
-manifests name it. The same packages on the same Debian give the same bytes; the time is SOURCE_DATE_EPOCH, else the commit's.
+The archive is an OCI image layout, which `podman load`, `skopeo copy oci-archive:` and containerd read. Prints its
+digest, by which manifests name it. The same packages on the same Debian give the same bytes; the time is
+SOURCE_DATE_EPOCH, else the commit's.
 """
 
 import argparse
@@ -27,12 +28,14 @@ from root_files import DEMO, LIBRARIES, SERVERS, USER, File, RootFiles  # noqa: 
 
 HERE = Path(__file__).resolve().parent
 DESCRIPTION = "Disaggregated prefill and decode servers for language models, with their gateway"
-# What NVIDIA's container runtime mounts.
-CUDA_ENVIRONMENT = ["NVIDIA_DRIVER_CAPABILITIES=compute,utility", "NVIDIA_VISIBLE_DEVICES=all"]
+# What NVIDIA's container runtime mounts of the driver. Which cards is for the device plugin or --gpus to say: the
+# gateway gets none.
+CUDA_ENVIRONMENT = ["NVIDIA_DRIVER_CAPABILITIES=compute,utility"]
 
 
 def of_commit(form: str) -> str:
-    done = subprocess.run(["git", "log", "-1", f"--format={form}"], cwd=HERE, capture_output=True, text=True, check=False)
+    done = subprocess.run(["git", "log", "-1", f"--format={form}"], cwd=HERE, capture_output=True, text=True,
+                          check=False)
     return done.stdout.strip()
 
 
@@ -78,7 +81,8 @@ class Layout:
     def write(self, out: Path, manifest: Dict[str, Any], name: str, epoch: int) -> None:
         index = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json",
                  "manifests": [{**manifest, "annotations": {"org.opencontainers.image.ref.name": name}}]}
-        files = [File("oci-layout", "", text='{"imageLayoutVersion":"1.0.0"}'), File("index.json", "", text=json.dumps(index))]
+        files = [File("oci-layout", "", text='{"imageLayoutVersion":"1.0.0"}'),
+                 File("index.json", "", text=json.dumps(index))]
         with tempfile.TemporaryDirectory() as folder:
             for digest, data in self.blobs.items():
                 (Path(folder) / digest).write_bytes(data)
@@ -87,8 +91,9 @@ class Layout:
 
 
 def configuration(version: str, revision: str, created: str, variant: str) -> Dict[str, Any]:
-    """What a container starts with: no entry point, the command picks the program; nobody's but the user's rights."""
-    return {"User": f"{USER}:{USER}", "WorkingDir": "/", "Env": ["PATH=/usr/bin", *(CUDA_ENVIRONMENT if variant == "cuda" else [])],
+    """What a container starts with: no entry point, because the command picks the program; a user without rights."""
+    return {"User": f"{USER}:{USER}", "WorkingDir": "/",
+            "Env": ["PATH=/usr/bin", *(CUDA_ENVIRONMENT if variant == "cuda" else [])],
             "Cmd": ["/usr/bin/aludel-gateway", "--help"], "StopSignal": "SIGTERM",
             "Labels": {"org.opencontainers.image.title": "aludel", "org.opencontainers.image.description": DESCRIPTION,
                        "org.opencontainers.image.version": version, "org.opencontainers.image.revision": revision,
@@ -107,7 +112,8 @@ def make(root: RootFiles, revision: str, epoch: int, variant: str, out: Path) ->
             layers.append(layout.add("layer.v1.tar+gzip", gzip.compress(plain, 6, mtime=0)))
     created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch))
     described = {"created": created, "architecture": "amd64", "os": "linux",
-                 "config": configuration(root.version, revision, created, variant), "rootfs": {"type": "layers", "diff_ids": diffs}}
+                 "config": configuration(root.version, revision, created, variant),
+                 "rootfs": {"type": "layers", "diff_ids": diffs}}
     manifest = layout.add("manifest.v1+json", json.dumps({
         "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
         "config": layout.add("config.v1+json", json.dumps(described).encode()), "layers": layers}).encode())
@@ -125,7 +131,8 @@ def main() -> None:
     parser.add_argument("--library", type=Path, action="append", default=[],
                         help="one more library of a Debian package (libcublasLt)")
     parser.add_argument("--no-demo", action="store_true", help="without the demo's models and configurations")
-    parser.add_argument("--revision", default=of_commit("%H") or "unknown", help="the commit that the packages were built from")
+    parser.add_argument("--revision", default=of_commit("%H") or "unknown",
+                        help="the commit that the packages were built from")
     wanted = parser.parse_args()
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or of_commit("%ct") or 0)
     with tempfile.TemporaryDirectory() as folder:
@@ -138,7 +145,8 @@ def main() -> None:
             wanted.out.parent.mkdir(parents=True, exist_ok=True)
             digest, packed, unpacked = make(root, wanted.revision, epoch, wanted.variant, wanted.out)
             wanted.out.with_name(wanted.out.name + ".spdx.json").write_text(bill)
-            print(f"{digest}: {packed / 1e6:.1f} MB packed, {unpacked / 1e6:.1f} MB unpacked, {len(root.packages)} Debian packages")
+            print(f"{digest}: {packed / 1e6:.1f} MB packed, {unpacked / 1e6:.1f} MB unpacked, "
+                  f"{len(root.packages)} Debian packages")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""The files of Aludel's image: our packages, the shared libraries that their programs load as Debian built them, and the few lines
-of /etc without which a C library does not work. No shell, no package manager, nothing that is set-user-id.
+"""The files of Aludel's image: our packages, the shared libraries that their programs load as Debian built them, and
+the few lines of /etc without which a C library does not work. No shell, no package manager, nothing that is
+set-user-id.
 """
 
+import json
 import re
 import shutil
 import subprocess
@@ -24,7 +26,10 @@ ACCOUNTS = {
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
 LINKS = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64"}
-FOLDERS = ("dev", "proc", "sys", "tmp", "etc", "var/lib/aludel/models")  # what runtimes mount over, and where volumes go
+# Of the demo's codec: what servers choose by themselves. The others are for comparison (deploy/demo/RESULTS.md).
+SERVED = re.compile(r"^aludel-")
+# What runtimes mount over, and where volumes go.
+FOLDERS = ("dev", "proc", "sys", "tmp", "etc", "var/lib/aludel/models")
 
 
 @dataclass
@@ -74,15 +79,31 @@ def owners() -> Dict[str, str]:
 
 
 def packages_of(names: List[str]) -> Dict[str, Package]:
-    form = "${Package}\t${Version}\t${Architecture}\t${source:Package}\t${Maintainer}\n"
+    form = "${binary:Package}\t${Package}\t${Version}\t${Architecture}\t${source:Package}\t${Maintainer}\n"
     text = output_of("dpkg-query", "-W", "-f", form, *names)
+    said = {}
+    for line in text.splitlines():  # in an order of dpkg-query's own
+        binary, *rest = line.split("\t")
+        said[binary] = said[binary.split(":")[0]] = rest
     found = {}
-    for name, line in zip(names, text.splitlines(), strict=True):
-        package, version, architecture, source, maintainer = line.split("\t")
-        fields = (f"Package: {package}\nStatus: install ok installed\nMaintainer: {maintainer}\nArchitecture: {architecture}\n"
-                  f"Source: {source}\nVersion: {version}\n")
+    for name in names:
+        package, version, architecture, source, maintainer = said[name]
+        fields = (f"Package: {package}\nStatus: install ok installed\nMaintainer: {maintainer}\n"
+                  f"Architecture: {architecture}\nSource: {source}\nVersion: {version}\n")
         found[name] = Package(package, version, architecture, source, fields)
     return found
+
+
+def keep_served_formats(codec: Path) -> None:
+    """Takes the formats that are not SERVED out of an artifact."""
+    artifact = json.loads((codec / "artifact.json").read_text())
+    artifact["formats"] = [one for one in artifact["formats"] if SERVED.match(one["name"])]
+    artifact["controls"] = []
+    (codec / "artifact.json").write_text(json.dumps(artifact, indent=1) + "\n")
+    named = set(re.findall(r'"file": "([^"]+)"', (codec / "artifact.json").read_text()))
+    for path in codec.glob("*.safetensors"):
+        if path.name not in named:
+            path.unlink()
 
 
 def needed(binaries: Iterable[Path]) -> List[Path]:
@@ -129,9 +150,11 @@ class RootFiles:
         for name in ("aludel-server", "aludel-gateway"):
             found = sorted(packages.glob(f"{name}_*.deb"))
             if len(found) != 1:
-                raise SystemExit(f"image: {len(found)} packages {name} in {packages}, want one (ninja packages makes them)")
+                raise SystemExit(f"image: {len(found)} packages {name} in {packages}, want one "
+                                 "(ninja packages makes them)")
             output_of("dpkg-deb", "--extract", str(found[0]), str(folder))
             self.version = output_of("dpkg-deb", "-f", str(found[0]), "Version").strip()
+        keep_served_formats(folder / "usr/share/aludel/demo/codec")
         for path in sorted(folder.rglob("*")):
             name = str(path.relative_to(folder))
             if path.is_dir() or not TAKEN.match(name):

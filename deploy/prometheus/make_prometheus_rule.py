@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes deploy/kubernetes/components/monitoring/prometheus-rule.yaml from rules.yml and alerts.yml, word for word; with --check only
-says whether it is what they make.
+"""Writes deploy/kubernetes/components/monitoring/prometheus-rule.yaml from rules.yml and alerts.yml, word for word;
+with --check only says whether it is what they make.
 """
 
 import sys

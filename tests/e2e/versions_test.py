@@ -1,5 +1,5 @@
-"""Servers of two protocol versions, as during an upgrade, refuse each other with words and go on: a proxy makes one side's Describe
-messages say the version before this one.
+"""Servers of two protocol versions, as during an upgrade, refuse each other with words and go on: a proxy makes one
+side's Describe messages say the version before this one.
 
     versions_test.py --bin build/release/bin
 """
@@ -21,7 +21,8 @@ from typing import Any, Callable, Dict, Tuple
 
 from stack import ROOT, Stack, free_ports
 
-VERSION = int(re.search(r"kHandoffVersion = (\d+);", (ROOT / "server/rpc/handoff_version.h").read_text()).group(1))  # type: ignore
+HEADER = (ROOT / "server/rpc/handoff_version.h").read_text()
+VERSION = int(re.search(r"kHandoffVersion = (\d+);", HEADER).group(1))  # type: ignore
 OURS, BEFORE = bytes([8, VERSION]), bytes([8, VERSION - 1])  # field 1 of every Describe message
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA = 0

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -36,12 +37,17 @@ class Renderer:
     def __init__(self, build: Path) -> None:
         build.mkdir(parents=True, exist_ok=True)
         self.program = build / "render"
-        environment = {**os.environ, "GO111MODULE": "off", "GOPATH": str(GOPATH), "GOCACHE": str(build / "cache"), "GOFLAGS": ""}
-        subprocess.run(["go", "build", "-o", str(self.program), str(HERE / "render.go")], env=environment, check=True)
+        environment = {**os.environ, "GO111MODULE": "off", "GOPATH": str(GOPATH), "GOCACHE": str(build / "cache"),
+                       "GOFLAGS": ""}
+        with tempfile.TemporaryDirectory(dir=build) as fresh:  # other tests may build and run it now
+            subprocess.run(["go", "build", "-o", f"{fresh}/render", str(HERE / "render.go")], env=environment,
+                           check=True)
+            os.replace(f"{fresh}/render", self.program)
 
     def chart(self, values: List[str], namespace: str = "aludel") -> List[Object]:
         import yaml
-        done = subprocess.run([str(self.program), "-namespace", namespace, str(CHART), *values], capture_output=True, text=True,
+        done = subprocess.run([str(self.program), "-namespace", namespace, str(CHART), *values], capture_output=True,
+                              text=True,
                               check=False)
         if done.returncode != 0:
             raise RuntimeError(done.stderr)

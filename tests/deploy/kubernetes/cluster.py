@@ -15,30 +15,11 @@ import urllib.request
 from pathlib import Path
 from typing import Dict, List, Optional
 
+import kustomize
 from pods import Object, Pod, hosts_of, matches, why_not
 
 ROOT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "tests/deploy/helm"))
-import renderer  # noqa: E402
-from renderer import Renderer  # noqa: E402
-
 Secrets = Dict[str, Dict[str, bytes]]  # by the secret's name and the file's
-
-
-def kubectl_renders(overlay: Path) -> bool:
-    return shutil.which("kubectl") is not None and \
-        subprocess.run(["kubectl", "kustomize", str(overlay)], capture_output=True, check=False).returncode == 0
-
-
-def render(overlay: Path, build: Path) -> List[Object]:
-    """The overlay's objects; from the chart, whose renderer is built in `build`, where there is no kubectl that could (Debian
-    12's is too old)."""
-    import yaml
-    if not kubectl_renders(overlay):
-        print(f"{overlay.name}: from the chart", flush=True)
-        return Renderer(build / "tests/deploy/chart").overlay(overlay.name)
-    text = subprocess.run(["kubectl", "kustomize", str(overlay)], capture_output=True, text=True, check=True).stdout
-    return [one for one in yaml.safe_load_all(text) if one]
 
 
 def unpack(packages: Path, image: Path) -> None:
@@ -47,20 +28,23 @@ def unpack(packages: Path, image: Path) -> None:
         subprocess.run(["dpkg-deb", "--extract", str(package), str(image)], check=True)
 
 
-def missing(overlay: Path) -> str:
+def missing(overlay: str) -> str:
     """What keeps an overlay from running here; empty where nothing does."""
     for program in ("dpkg-deb", "ip", "setpriv", "unshare", "openssl"):
         if shutil.which(program) is None:
             return f"{program} is missing"
-    if not kubectl_renders(overlay) and renderer.why_not():
-        return f"no kubectl that renders the manifests (1.21 or newer), and no chart instead: {renderer.why_not()}"
-    return why_not()
+    return kustomize.why_not(overlay) or why_not()
 
 
-def main_in_namespaces(script: str, document: str, overlay: Path) -> argparse.Namespace:
-    """The options of a test, once it is in namespaces of its own; before that it does not return. Unittest's are in `rest`."""
+def main_in_namespaces(script: str, document: str, overlay: str) -> argparse.Namespace:
+    """The options of a test, once it is in namespaces of its own; before that it does not return. Unittest's are in
+    `rest`.
+    """
     parser = argparse.ArgumentParser(description=document.splitlines()[0])
-    parser.add_argument("--packages", type=lambda path: Path(path).resolve(), required=True, help="folder of the .deb files")
+    parser.add_argument("--packages", type=lambda path: Path(path).resolve(), required=True,
+                        help="folder of the .deb files")
+    parser.add_argument("--build", type=lambda path: Path(path).resolve(), required=True,
+                        help="folder for the chart's renderer")
     parser.add_argument("--previous", type=lambda path: Path(path).resolve(),
                         help="programs of another commit, which pods run until they are rolled")
     parser.add_argument("--inside", action="store_true", help="namespaces have been made")
@@ -70,7 +54,8 @@ def main_in_namespaces(script: str, document: str, overlay: Path) -> argparse.Na
         if reason:
             print(f"skipped: {reason}")
             sys.exit(77)
-        os.execvp("unshare", ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable,
+        os.execvp("unshare",
+                  ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable,
                               script, "--inside", *sys.argv[1:]])
     options.rest = rest
     return options
@@ -99,7 +84,8 @@ class Cluster:
         return workload["spec"].get("replicas", scaled)
 
     def make(self, workload: Object, number: int) -> Pod:
-        return Pod(f"{workload['metadata']['name']}-{number}", workload["spec"]["template"], self.config_maps, self.secrets,
+        return Pod(f"{workload['metadata']['name']}-{number}", workload["spec"]["template"], self.config_maps,
+                   self.secrets,
                    self.folder, self.image)
 
     def pods(self) -> List[Pod]:
@@ -126,7 +112,8 @@ class Cluster:
         """One question through the gateways' Service, of a ready pod."""
         (service,) = [one for one in self.of("Service") if one["metadata"]["name"] == "gateway"]
         (port,) = service["spec"]["ports"]
-        ready = [pod for pod in self.pods() if pod.ready and matches({"matchLabels": service["spec"]["selector"]}, pod.labels)]
+        ready = [pod for pod in self.pods() if pod.ready
+                 and matches({"matchLabels": service["spec"]["selector"]}, pod.labels)]
         pod = ready[number % len(ready)]
         questions = (ROOT / "deploy/demo/questions.jsonl").read_text().splitlines()
         question = json.loads(questions[number % len(questions)])
@@ -134,7 +121,8 @@ class Cluster:
                 "messages": [{"role": "user", "content": f"{question['context']}\n{question['question']}"}]}
         scheme = "https" if self.tls else "http"
         request = urllib.request.Request(f"{scheme}://{pod.ip}:{pod.ports[port['targetPort']]}/v1/chat/completions",
-                                         json.dumps(body).encode(), {"Content-Type": "application/json", **self.headers})
+                                         json.dumps(body).encode(),
+                                         {"Content-Type": "application/json", **self.headers})
         with urllib.request.urlopen(request, timeout=60, context=self.tls) as reply:
             return json.loads(reply.read())
 
@@ -200,6 +188,14 @@ class Load:
                 self.errors.append(f"question {number}: {error.code} {error.read().decode()}")
             except (OSError, ValueError) as error:  # whatever else a client would have seen
                 self.errors.append(f"question {number}: {error!r}")
+
+    def await_answered(self, count: int) -> None:
+        """Until so many were answered; an error ends the wait, and is the test's to report."""
+        deadline = time.monotonic() + 120
+        while len(self.answered) < count and not self.errors:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{len(self.answered)} requests answered within two minutes, not {count}")
+            time.sleep(0.1)
 
     def __enter__(self) -> "Load":
         for thread in self.threads:

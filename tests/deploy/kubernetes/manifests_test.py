@@ -1,13 +1,13 @@
-"""The manifests of deploy/kubernetes/overlays/cpu-demo, rendered by kubectl and run: every pod a process with the user, root and
-network that its manifest asks for. Waits on the probes, asks through the Service, looks at metrics where the PodMonitors look, holds
-the connections against the NetworkPolicies, and rolls every workload under load.
+"""The manifests of deploy/kubernetes/overlays/cpu-demo, rendered by kubectl and run: every pod a process with the
+user, root and network that its manifest asks for. Waits on the probes, asks through the Service, looks at metrics
+where the PodMonitors look, holds the connections against the NetworkPolicies, and rolls every workload under load.
 
-    manifests_test.py --packages build/release/packages [--previous FOLDER]
+    manifests_test.py --packages build/release/packages --build build/release/tests/deploy [--previous FOLDER]
 
 With --previous the pods run the programs in FOLDER, of another commit, until they are rolled: an upgrade.
 
-The image is this machine's root with the .deb files of --packages unpacked over it. Needs root; exits with 77 and a reason where
-something is missing.
+The image is this machine's root with the .deb files of --packages unpacked over it. Needs root; exits with 77 and a
+reason where something is missing.
 """
 
 import argparse
@@ -15,17 +15,17 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Dict, Set, Tuple
 
 ROOT = Path(__file__).resolve().parents[3]
-OVERLAY = ROOT / "deploy/kubernetes/overlays/cpu-demo"
+OVERLAY = "cpu-demo"
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import pods as emulated  # noqa: E402
-from cluster import Cluster, Load, main_in_namespaces, render, unpack  # noqa: E402
+from cluster import Cluster, Load, main_in_namespaces, unpack  # noqa: E402
+from kustomize import render  # noqa: E402
 from pods import matches  # noqa: E402
 
 REQUESTS = 1000
@@ -36,11 +36,12 @@ class Manifests(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
         emulated.join()
-        cls.folder = Path("/mnt")  # of this namespace only, and no part of the root below the pods: overlays must not overlap
+        # Of this namespace only, and no part of the root below the pods: overlays must not overlap.
+        cls.folder = Path("/mnt")
         subprocess.run(["mount", "-t", "tmpfs", "none", str(cls.folder)], check=True)
         image = cls.folder / "image"
         unpack(options.packages, image)
-        cls.cluster = Cluster(render(OVERLAY, options.packages.parent), cls.folder, image)
+        cls.cluster = Cluster(render(OVERLAY, options.build), cls.folder, image)
         cls.first_image = image
         if options.previous:
             cls.first_image = cls.folder / "previous"
@@ -61,7 +62,8 @@ class Manifests(unittest.TestCase):
 
     def test_2_pods_are_restricted(self) -> None:
         for pod in self.cluster.pods():
-            status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pod.process.pid}/status").read_text().splitlines()
+            status = dict(line.split(":\t", 1)
+                          for line in Path(f"/proc/{pod.process.pid}/status").read_text().splitlines()
                           if ":\t" in line)
             self.assertEqual(set(status["Uid"].split()), {"65532"}, pod.name)
             self.assertEqual(int(status["CapBnd"], 16), 0)
@@ -97,7 +99,8 @@ class Manifests(unittest.TestCase):
                         allowed[way] |= {(*pair, port["port"]) for port in rule["ports"]}
         self.assertEqual(allowed["ingress"], allowed["egress"])
         by_ip = {pod.ip: pod for pod in self.cluster.pods()}
-        called = {(pod.labels[name], other.labels[name], port) for pod in by_ip.values() for other, port in pod.calls(by_ip)}
+        called = {(pod.labels[name], other.labels[name], port) for pod in by_ip.values()
+                  for other, port in pod.calls(by_ip)}
         self.assertEqual(called, allowed["egress"])
 
     def test_5_budgets_and_services_select_pods(self) -> None:
@@ -105,7 +108,8 @@ class Manifests(unittest.TestCase):
             chosen = [pod for pod in self.cluster.pods() if matches(one["spec"]["selector"], pod.labels)]
             self.assertEqual({pod.name.rsplit("-", 1)[0] for pod in chosen}, {one["metadata"]["name"]})
         for one in self.cluster.of("Service"):
-            chosen = [pod for pod in self.cluster.pods() if matches({"matchLabels": one["spec"]["selector"]}, pod.labels)]
+            chosen = [pod for pod in self.cluster.pods()
+                      if matches({"matchLabels": one["spec"]["selector"]}, pod.labels)]
             self.assertEqual({pod.name.rsplit("-", 1)[0] for pod in chosen}, {one["metadata"]["name"]})
             for port in one["spec"]["ports"]:
                 self.assertTrue(all(port["targetPort"] in pod.ports for pod in chosen))
@@ -119,8 +123,7 @@ class Manifests(unittest.TestCase):
         with Load(self.cluster) as load, ThreadPoolExecutor(len(workloads)) as pool:
             codes = list(pool.map(self.cluster.roll, workloads))
             rolled = len(load.answered)
-            while len(load.answered) < REQUESTS and not load.errors:
-                time.sleep(0.1)
+            load.await_answered(REQUESTS)
         self.assertEqual(codes, [[0, 0]] * len(workloads))
         self.assertTrue(all(pod.runs_from(self.cluster.image) for pod in self.cluster.pods()))
         print(f"{rolled} requests answered while every workload was rolled, {len(load.answered) - rolled} after it, "

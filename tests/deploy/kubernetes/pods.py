@@ -1,8 +1,8 @@
-"""Pods of rendered manifests as processes of this machine, each with a root, a user and a network of its own, as a kubelet would
-start them: the image below (read-only), its config maps and /etc/hosts above, the address on a bridge.
+"""Pods of rendered manifests as processes of this machine, each with a root, a user and a network of its own, as a
+kubelet would start them: the image below (read-only), its config maps and /etc/hosts above, the address on a bridge.
 
-To be used in a process that has its own mount and network namespace (unshare --mount --net), where join() makes the bridge. Not
-here: limits of memory and CPU, seccomp, and addresses that change when a pod comes back.
+To be used in a process that has its own mount and network namespace (unshare --mount --net), where join() makes the
+bridge. Not here: limits of memory and CPU, seccomp, and addresses that change when a pod comes back.
 """
 
 import hashlib
@@ -36,13 +36,15 @@ for device in null zero urandom random; do
   mount --bind /dev/$device "$folder/root/dev/$device"
 done
 cd /
-exec chroot "$folder/root" setpriv --reuid "$uid" --regid "$gid" --groups "$gid" --no-new-privs --bounding-set=-all -- "$@"
+exec chroot "$folder/root" setpriv --reuid "$uid" --regid "$gid" --groups "$gid" --no-new-privs \\
+  --bounding-set=-all -- "$@"
 """
 
 
 def join() -> None:
     """This process's network is the node's from here on."""
-    for line in ("mount --make-rprivate /", "mkdir -p /run/netns", "mount -t tmpfs none /run/netns", "ip link set lo up",
+    for line in ("mount --make-rprivate /", "mkdir -p /run/netns", "mount -t tmpfs none /run/netns",
+                 "ip link set lo up",
                  "ip link add pods type bridge", f"ip addr add {NETWORK}.1/24 dev pods", "ip link set pods up"):
         subprocess.run(line.split(), check=True)
 
@@ -91,7 +93,9 @@ class Pod:
             subprocess.run(line.split(), check=True)
 
     def put_secret(self, name: str, files: Dict[str, bytes]) -> None:
-        """As the kubelet writes one, at first and when it changes: files are links through ..data, which is replaced at once."""
+        """As the kubelet writes one, at first and when it changes: files are links through ..data, which is replaced
+        at once.
+        """
         folder = self.secrets[name]
         folder.mkdir(exist_ok=True)
         fresh = folder / f"..{time.monotonic_ns()}"
@@ -116,12 +120,14 @@ class Pod:
         values = [f"{one['name']}={one['value']}" for one in self.container.get("env", [])]
         with open(self.folder / "log", "ab") as log:
             self.process = subprocess.Popen(
-                ["ip", "netns", "exec", f"pod{self.number}", "unshare", "--mount", "bash", "-c", RUN, "bash", str(self.folder),
+                ["ip", "netns", "exec", f"pod{self.number}", "unshare", "--mount", "bash", "-c", RUN, "bash",
+                 str(self.folder),
                  str(self.image), str(user["runAsUser"]), str(user["runAsGroup"]), "env", "-i", *values,
                  *self.container["command"], *self.container["args"]], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.ending = False
         probe = self.container["startupProbe"]
-        self._await(lambda: self.probe("startupProbe"), probe["periodSeconds"] * probe["failureThreshold"], "startup probe")
+        self._await(lambda: self.probe("startupProbe"), probe["periodSeconds"] * probe["failureThreshold"],
+                    "startup probe")
         threading.Thread(target=self._watch, args=(self.process,), daemon=True).start()
         self._await(lambda: self.ready, 90, "readiness")
 
@@ -194,7 +200,8 @@ def hosts_of(pods: List[Pod], services: List[Object]) -> Dict[str, str]:
     found = {}
     for service in services:
         for pod in pods:
-            if service["spec"].get("clusterIP") == "None" and matches({"matchLabels": service["spec"]["selector"]}, pod.labels):
+            chosen = matches({"matchLabels": service["spec"]["selector"]}, pod.labels)
+            if service["spec"].get("clusterIP") == "None" and chosen:
                 name = f"{pod.name}.{service['metadata']['name']}"
                 found[name] = found[f"{name}.{service['metadata']['namespace']}.svc"] = pod.ip
     return found
@@ -204,6 +211,7 @@ def why_not() -> str:
     if os.geteuid() != 0:
         return "this is not root"
     tried = subprocess.run(["unshare", "--mount", "--net", "bash", "-c",
-                            "mount --make-rprivate / && ip link add pods type bridge && ip link add veth0 type veth peer name veth1"],
+                            "mount --make-rprivate / && ip link add pods type bridge && "
+                            "ip link add veth0 type veth peer name veth1"],
                            capture_output=True, text=True, check=False)
     return "" if tried.returncode == 0 else f"no networks of its own: {tried.stderr.strip()}"

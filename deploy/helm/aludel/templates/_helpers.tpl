@@ -112,7 +112,6 @@ spec:
           {{- if .enabled }}
           env:
             - {name: UCX_NET_DEVICES, value: {{ .devices | quote }}}
-            - {name: UCX_TCP_PORT_RANGE, value: "{{ .firstPort }}-{{ .lastPort }}"}
           {{- end }}
           {{- end }}
           ports:
@@ -142,7 +141,7 @@ spec:
         {{- end }}
         {{- if $root.Values.modelsVolume.enabled }}
         - name: models
-          persistentVolumeClaim: {claimName: models, readOnly: true}
+          persistentVolumeClaim: {claimName: {{ $root.Values.modelsVolume.claim | default "models" }}, readOnly: true}
         {{- end }}
         {{- if $root.Values.servers.rdma.enabled }}
         - name: shared-memory

@@ -1,9 +1,10 @@
-"""Every object that deploy/kubernetes renders, held against the Kubernetes API of npm's kubernetes-models: its JSON schemas find
-wrong values and missing fields, and its TypeScript types find fields that do not exist.
+"""Every object that deploy/kubernetes renders, held against the Kubernetes API of npm's kubernetes-models: its JSON
+schemas find wrong values and missing fields, and its TypeScript types find fields that do not exist.
 
     schema_test.py --build build/release/tests/deploy
 
-Exits with 77 and a reason where kubectl, node, npm or python3-yaml is missing, or npm reaches no registry.
+Exits with 77 and a reason where node, npm, python3-jsonschema or what renders the overlays is missing, or npm reaches
+no registry.
 """
 
 import argparse
@@ -17,15 +18,19 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 HERE = Path(__file__).resolve().parent
-OVERLAYS = HERE.parents[3] / "deploy/kubernetes/overlays"
+sys.path.insert(0, str(HERE.parent))
+from kustomize import OVERLAYS, render, why_not  # noqa: E402
+
 MODULES = {api: f"@kubernetes-models/{package}/{api}" for package, api in [
-    ("cert-manager", "cert-manager.io/v1"), ("gateway-api", "gateway.networking.k8s.io/v1"), ("keda", "keda.sh/v1alpha1"),
+    ("cert-manager", "cert-manager.io/v1"), ("gateway-api", "gateway.networking.k8s.io/v1"),
+    ("keda", "keda.sh/v1alpha1"),
     ("prometheus-operator", "monitoring.coreos.com/v1")]}
 # npm has no types for the inference extension: what we use of its InferencePool.
 INFERENCE_POOL = {
     "type": "object", "required": ["apiVersion", "kind", "metadata", "spec"], "additionalProperties": False,
     "properties": {"apiVersion": {}, "kind": {"const": "InferencePool"}, "metadata": {"type": "object"}, "spec": {
-        "type": "object", "required": ["selector", "targetPorts", "endpointPickerRef"], "additionalProperties": False, "properties": {
+        "type": "object", "required": ["selector", "targetPorts", "endpointPickerRef"], "additionalProperties": False,
+        "properties": {
             "selector": {"type": "object", "required": ["matchLabels"], "additionalProperties": False,
                          "properties": {"matchLabels": {"type": "object", "minProperties": 1}}},
             "targetPorts": {"type": "array", "minItems": 1, "maxItems": 8, "items": {
@@ -36,12 +41,6 @@ INFERENCE_POOL = {
                 "port": {"type": "object", "required": ["number"], "properties": {"number": {"type": "integer"}}},
                 "failureMode": {"enum": ["FailOpen", "FailClose"]}}}}}}}
 folder = Path()
-
-
-def rendered(overlay: Path) -> List[Dict[str, Any]]:
-    import yaml
-    text = subprocess.run(["kubectl", "kustomize", str(overlay)], capture_output=True, text=True, check=True).stdout
-    return [one for one in yaml.safe_load_all(text) if one]
 
 
 def faults(objects: List[Dict[str, Any]]) -> str:
@@ -59,24 +58,26 @@ def faults(objects: List[Dict[str, Any]]) -> str:
         f"export const o{i}: T{i} = {json.dumps(one['object'], indent=1)};\n" for i, one in enumerate(listed)))
     said = ""
     for command in (["node", "validate.mjs", "objects.json"],
-                    ["node_modules/.bin/tsc", "--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext", "--target", "es2022",
+                    ["node_modules/.bin/tsc", "--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext",
+                     "--target", "es2022",
                      "objects.ts"]):
-        done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              check=False)
         said += done.stdout if done.returncode != 0 else ""
     return said
 
 
 class Schema(unittest.TestCase):
     def test_every_overlay_is_valid(self) -> None:
-        overlays = sorted(OVERLAYS.iterdir())
-        self.assertEqual({one.name for one in overlays},
-                         {"cpu-demo", "gpu", "inference-gateway", "rdma", "two-models-one-pool"})
+        names = sorted(path.name for path in OVERLAYS.iterdir())
+        self.assertEqual(names, ["cpu-demo", "gpu", "inference-gateway", "rdma", "two-models-one-pool"])
         # Each object once, and all in one run of the compiler: reading the types is what takes its time.
-        objects = {json.dumps(one, sort_keys=True): one for overlay in overlays for one in rendered(overlay)}
+        objects = {json.dumps(one, sort_keys=True): one for name in names if not why_not(name)
+                   for one in render(name, folder.parent)}
         self.assertEqual(faults(list(objects.values())), "")
 
     def test_wrong_values_and_unknown_fields_are_found(self) -> None:
-        (right,) = [one for one in rendered(OVERLAYS / "cpu-demo") if one["kind"] == "Deployment"]
+        (right,) = [one for one in render("cpu-demo", folder.parent) if one["kind"] == "Deployment"]
         value, field = copy.deepcopy(right), copy.deepcopy(right)
         value["spec"]["replicas"] = "two"
         field["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
@@ -86,7 +87,7 @@ class Schema(unittest.TestCase):
 
 
 def missing() -> str:
-    for program in ("kubectl", "node", "npm"):
+    for program in ("node", "npm"):
         if shutil.which(program) is None:
             return f"{program} is missing"
     try:
@@ -94,14 +95,15 @@ def missing() -> str:
         import yaml  # noqa: F401
     except ImportError:
         return "python3-yaml or python3-jsonschema is missing"
-    if subprocess.run(["kubectl", "kustomize", str(OVERLAYS / "cpu-demo")], capture_output=True, check=False).returncode != 0:
-        return "this kubectl is too old to render the manifests: it wants kustomize 4 (kubectl 1.21 or newer)"
+    if why_not("cpu-demo"):
+        return why_not("cpu-demo")
     folder.mkdir(parents=True, exist_ok=True)
     for file in ("package.json", "validate.mjs"):
         shutil.copy(HERE / file, folder)
     if not (folder / "node_modules/@kubernetes-models/keda").is_dir():
         with open(folder / "npm.log", "wb") as log:
-            done = subprocess.run(["timeout", "120", "npm", "install", "--no-audit", "--no-fund", "--no-package-lock"], cwd=folder,
+            done = subprocess.run(["timeout", "120", "npm", "install", "--no-audit", "--no-fund", "--no-package-lock"],
+                                  cwd=folder,
                                   stdout=log, stderr=log, check=False)
         if done.returncode != 0:
             shutil.rmtree(folder / "node_modules", ignore_errors=True)
