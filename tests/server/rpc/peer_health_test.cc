@@ -51,7 +51,6 @@ TEST(PeerHealth, APeerThatIsSilentForLongIsDownUntilAProbeIsAnswered) {
   EXPECT_EQ(health.state(), State::kSlow);
   health.Missed(At(4.1), At(5.1));
   EXPECT_EQ(health.state(), State::kDown);
-  health.Heard(At(6));  // the end of a call that was cut
   health.Missed(At(5.5), At(6.5));
   EXPECT_EQ(health.state(), State::kDown);
   health.Answered(At(7));
