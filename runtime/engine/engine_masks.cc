@@ -8,7 +8,8 @@ namespace aludel {
 
 void EngineMasks::Prepare(const SequenceMap& sequences) {
   pending_ = false;
-  // All sequences of a constraint share its steps, so that a request of many choices gets no more than others.
+  // All sequences of a constraint share its steps, so that a request of many choices gets no more than others. What one
+  // takes beyond its share is missing for all.
   std::map<const TokenAutomaton*, std::vector<Sequence*>> waiting;
   for (const auto& [id, sequence] : sequences) {
     if (sequence->constraint == nullptr) continue;
@@ -18,8 +19,13 @@ void EngineMasks::Prepare(const SequenceMap& sequences) {
   }
   if (waiting.empty()) return;
   const int64_t share = std::max(kSteps / static_cast<int64_t>(waiting.size()), kLeastSteps);
+  int64_t left = kSteps;
   for (const auto& [automaton, group] : waiting) {
-    int64_t steps = share;
+    if (left <= 0) {
+      pending_ = true;
+      break;
+    }
+    int64_t steps = std::min(share, left);
     // Those that have waited longest go first.
     std::vector<Sequence*> turns = group;
     std::stable_sort(turns.begin(), turns.end(),
@@ -27,6 +33,7 @@ void EngineMasks::Prepare(const SequenceMap& sequences) {
     for (Sequence* sequence : turns) {
       sequence->lacks_mask = !sequence->constraint->Prepare(&steps);
       pending_ = pending_ || sequence->lacks_mask;
+      left -= std::min(share, left) - steps;
       steps = std::max<int64_t>(steps, 0);
     }
   }

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -165,12 +166,26 @@ void ConnectionCache::KeepConnecting() {
         entries_.pop_back();
       }
     }
-    const std::vector<Waiter> waiters = std::move(next->waiters);
+    std::vector<Waiter> waiters = std::move(next->waiters);
+    next->waiters.clear();
+    if (!made.ok() && !stopping_ && deadline < next->begun + connect_timeout_) {
+      // Those that came meanwhile, and have more time than the attempt had, get one of their own.
+      const auto later =
+          std::stable_partition(waiters.begin(), waiters.end(),
+                                [deadline](const Waiter& waiter) { return waiter.deadline <= deadline; });
+      std::move(later, waiters.end(), std::back_inserter(next->waiters));
+      waiters.erase(later, waiters.end());
+    }
     waiting_ -= waiters.size();
-    wanted_.erase(next);
+    if (next->waiters.empty()) {
+      wanted_.erase(next);
+    } else {
+      next->begun = absl::InfiniteFuture();
+    }
     wanted_changed_.Signal();  // another address of this host
     mutex_.Unlock();
     for (const Waiter& waiter : waiters) waiter.callback(made);
+    waiters.clear();  // a run that ends with its callback may hold the last handle of a connection
     evicted.clear();
     made = absl::UnknownError("");  // its handle may be the last one
     mutex_.Lock();

@@ -124,7 +124,7 @@ TEST(CompletionRequest, NamesTheParameterThatIsWrong) {
       {R"("max_tokens": 1.5)", "max_tokens"},
       {R"("max_tokens": 99999999999999999999)", "max_tokens"},
       {R"("seed": 18446744073709551615)", "seed"},
-      {R"("stop": ["a", "b", "c", "d", "e"])", "stop"},
+      {R"("stop": ["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o","p","q"])", "stop"},
       {R"("stop": [""])", "stop"},
       {R"("stop": 7)", "stop"},
       {R"("stream": "yes")", "stream"},
