@@ -255,7 +255,7 @@ def capped(fleet: Fleet) -> None:
 def run(binaries: Path) -> int:
     link = Link()
     with tempfile.TemporaryDirectory(prefix="aludel-link-") as folder:
-        scenarios = [(cut_in_mid_transfer, ""), (capped, 'planner { policy: "fastest" }')]
+        scenarios = [(cut_in_mid_transfer, ""), (capped, 'planner { by_prediction: true }')]
         try:
             for number, (scenario, planner) in enumerate(scenarios):
                 fleet = Fleet(link, binaries, Path(folder) / str(number), planner)
