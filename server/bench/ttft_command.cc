@@ -31,7 +31,7 @@ using nlohmann::ordered_json;
 
 constexpr char kUsage[] =
     R"(aludel-bench ttft measures the time to the first token through real servers: it starts a gateway, a decode and a
-prefill server on this machine, asks for one token of prompts that nobody has seen, over each wire format and by local
+prefill server on this machine, asks for one token of prompts that are new to all servers, over each wire format and by local
 prefill in turns, and ends the servers.
 
   aludel-bench ttft --producer deploy/demo/base --consumer deploy/demo/chat --codec deploy/demo/codec

@@ -16,7 +16,7 @@ constexpr std::chrono::seconds kLogTime(1);
 
 void ExitWithin(absl::Duration limit) {
   const auto end = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(limit);
-  // Nobody reads the log, or the wedged thread holds it: this one needs nothing.
+  // The log is not read, or the wedged thread holds it: this one needs nothing.
   std::thread([end] {
     std::this_thread::sleep_until(end + kLogTime);
     std::_Exit(1);

@@ -38,7 +38,7 @@ std::string Reason() {
 }
 
 [[noreturn]] void End() noexcept {
-  // Nobody may read the log, and there may be no thread to start.
+  // The log may have no reader, and there may be no thread to start.
   std::signal(SIGALRM, [](int) { ::_exit(1); });
   ::alarm(1);
   try {

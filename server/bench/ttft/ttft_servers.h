@@ -64,7 +64,7 @@ class TtftServers : public TtftTarget {
   // Unavailable where a server has ended, Cancelled where the user stops.
   absl::Status Check();
   absl::Status AwaitUntil(const char* what, const std::function<bool()>& condition);
-  // Body of a GET on a port of ours; "" where nobody answers with 200.
+  // Body of a GET on a port of ours; "" where none answers with 200.
   std::string Get(int port, const std::string& path);
   // Value of one line of the prefill server's metrics; -1 where it is not there.
   double PrefillMetric(const std::string& sample);
