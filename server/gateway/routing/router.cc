@@ -292,7 +292,7 @@ class Router::Call : public GenerateCall,
     // Before it may be admitted, on another thread.
     admitted_ = false;
     found_full_ = false;
-    tried_.clear();
+    tried_ = gone_;
     const auto self = shared_from_this();  // which may end meanwhile
     if (!router_->room_->Return(&visit_, self)) {
       admitted_ = true;
