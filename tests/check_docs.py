@@ -139,6 +139,13 @@ def check_named_settings() -> Iterator[str]:
             yield f"deploy/OPERATING.md: {name} is no setting of config.proto and no test"
 
 
+def check_merges() -> Iterator[str]:
+    for document in documents():
+        for number, line in enumerate(document.read_text().splitlines(), 1):
+            if re.match(r"(<{7}|>{7}) ", line):
+                yield f"{document.relative_to(ROOT)}:{number}: a merge left its marker"
+
+
 def check_readme() -> Iterator[str]:
     lines = len((ROOT / "README.md").read_text().splitlines())
     if lines > README_LINES:
@@ -146,7 +153,8 @@ def check_readme() -> Iterator[str]:
 
 
 def main() -> int:
-    faults = [*check_paths(), *check_metrics(), *check_alerts(), *check_settings(), *check_named_settings(), *check_readme()]
+    faults = [*check_paths(), *check_metrics(), *check_alerts(), *check_settings(), *check_named_settings(),
+              *check_merges(), *check_readme()]
     for fault in faults:
         print(fault)
     print(f"{len(documents())} documents, {len(faults)} faults")
