@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--root", type=Path, help="writes the files as a folder (what the Containerfile copies)")
     parser.add_argument("--variant", choices=("cpu", "cuda"), default="cpu",
                         help="cuda: programs built with CUDA; the driver is mounted")
-    parser.add_argument("--library", type=Path, action="append", default=[],
+    parser.add_argument("--library", dest="libraries", type=Path, action="append", default=[],
                         help="one more library of a Debian package (libcublasLt)")
     parser.add_argument("--no-demo", action="store_true", help="without the demo's models and configurations")
     parser.add_argument("--revision", default=of_commit("%H") or "unknown",
@@ -136,7 +136,7 @@ def main() -> None:
     wanted = parser.parse_args()
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or of_commit("%ct") or 0)
     with tempfile.TemporaryDirectory() as folder:
-        root = RootFiles(wanted.packages, Path(folder), not wanted.no_demo, wanted.library)
+        root = RootFiles(wanted.packages, Path(folder), not wanted.no_demo, wanted.libraries)
         bill = sbom.bill_of(root, epoch)
         root.files[sbom.PATH] = File(sbom.PATH, SERVERS, text=bill)
         if wanted.root:

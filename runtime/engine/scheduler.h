@@ -49,11 +49,10 @@ struct StepPlan {
 // Chooses what one forward pass computes, and which sequences give up blocks for it. Pure: the same state
 // gives the same plan, and the plan's items find the blocks they need.
 //
-// Tokens. Decodes come first, one token each, because clients are reading them; while a prompt waits, a
-// quarter of the budget is reserved for it. Of more decodes than fit, those that have waited longest run:
-// with never more than D, each runs at least once in MostStepsToAToken(D, budget) steps. Prompts get at least
-// a quarter of the budget in every step (every second), in order of rank. Nothing is reserved for spare
-// sequences.
+// Tokens. Decodes come first, one token each, because clients are reading them; while a prompt waits, a quarter of the
+// budget is reserved for it. Of more decodes than fit, those that have waited longest run: with never more than D, each
+// runs at least once in MostStepsToAToken(D, budget) steps. Prompts get at least a quarter of the budget in every step
+// (every second), in order of rank. Nothing is reserved for spare sequences.
 //
 // Blocks. A sequence that needs blocks that are not free takes them from sequences of lower rank, the last
 // first. These compute again what they lose. A sequence starts only when all of it fits beside one more block

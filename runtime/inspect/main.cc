@@ -1,5 +1,4 @@
-// aludel-inspect: what a model directory, a pair of them, an adapter or a codec artifact is, before a server
-// starts.
+// aludel-inspect: what a model directory, a pair of them, an adapter or a codec artifact is, before a server starts.
 
 #include <cstdio>
 #include <filesystem>

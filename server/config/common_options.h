@@ -4,11 +4,10 @@
 
 namespace aludel {
 
-// Settings of the three servers as plain values, read from a textproto of proto/aludel/v1/config.proto, where
-// every setting has its default, range and unit, and the person who changes it. Defaults are only there. Loading
-// checks everything
-// that needs no other file: an error names the file, the line where there is one, the field, what was found and
-// what was expected. An unknown field is an error.
+// Settings of the three servers as plain values, read from a textproto of proto/aludel/v1/config.proto, where every
+// setting has its default, range and unit, and the person who changes it. Defaults are only there. Loading checks
+// everything that needs no other file: an error names the file, the line where there is one, the field, what was found
+// and what was expected. An unknown field is an error.
 
 struct LogOptions {
   std::string level;

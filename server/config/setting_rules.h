@@ -16,8 +16,7 @@ struct SettingFault {
 };
 
 // What is wrong with the value of `field` in `message`, a number or a string; with the element at `index` where the
-// field
-// is a list. An element of a list is never empty, and is there once where the setting asks for that.
+// field is a list. An element of a list is never empty, and is there once where the setting asks for that.
 std::optional<SettingFault> FindFault(const google::protobuf::Message& message,
                                       const google::protobuf::FieldDescriptor* field, int index = -1);
 

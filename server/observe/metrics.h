@@ -21,9 +21,9 @@ class Metrics;
 // Values of a series' labels, by name.
 using MetricLabels = std::map<std::string, std::string>;
 
-// A metric of one name, with a series for each set of label values. Copies name the same metric, which lives as long as
-// its Metrics. Thread-safe; a call costs a lock and a hash look-up, so once per token is fine and once per layer is
-// not.
+// A metric of one name, with a series for each set of label values. Copies name the same metric, which lives as long
+// as its Metrics. Thread-safe; a call costs a lock and a hash look-up, so once per token is fine and once per layer
+// is not.
 class CounterFamily {
  public:
   // An increment of 0 makes the series start at 0, so that an alert sees the first increase.
@@ -70,12 +70,10 @@ class HistogramFamily {
 };
 
 // The metrics of a process, and the only code that knows Prometheus: each class registers its own here, under the
-// prefix
-// aludel_ with vLLM's stems and buckets, and gets a handle. Registered again under the same name and help, a metric
-// is the
-// same one. A label takes at most kMaxLabelValues distinct values over all metrics; what comes after is counted as
-// "other",
-// so that no peer can grow our memory. One per process; thread-safe; must outlive its handles' users.
+// prefix aludel_ with vLLM's stems and buckets, and gets a handle. Registered again under the same name and help, a
+// metric is the same one. A label takes at most kMaxLabelValues distinct values over all metrics; what comes after
+// is counted as "other", so that no peer can grow our memory. One per process; thread-safe; must outlive its
+// handles' users.
 class Metrics {
  public:
   static constexpr int kMaxLabelValues = 64;

@@ -9,10 +9,8 @@ namespace aludel {
 
 // Whether a peer may be used, from what probes and calls show of it. A peer that is merely slow is not gone: it takes
 // kMisses probes in a row without an answer to call it slow, something that came from it while a probe was waiting
-// counts
-// as an answer, and a slow peer is still used where no other is ready. A peer that refuses connections is down at
-// once, and
-// one of which nothing was heard for kSilence too. Times are MonotonicNow()'s. Not thread-safe.
+// counts as an answer, and a slow peer is still used where no other is ready. A peer that refuses connections is down
+// at once, and one of which nothing was heard for kSilence too. Times are MonotonicNow()'s. Not thread-safe.
 //
 //   unknown -> ready <-> slow -> down       every answer leads to ready, and Gone() to down
 class PeerHealth {

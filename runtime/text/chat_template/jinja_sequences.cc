@@ -197,8 +197,7 @@ Arguments Rest(const Arguments& arguments, size_t count) {
   return rest;
 }
 
-// select, reject, selectattr, rejectattr: items for which the test (truth, where none is named) gives
-// `wanted`.
+// select, reject, selectattr, rejectattr: items for which the test (truth, where none is named) gives `wanted`.
 template <bool kByAttribute, bool kWanted>
 Result Choose(const JinjaValue& value, const Arguments& arguments, JinjaBudget* budget) {
   constexpr size_t kTestIndex = kByAttribute ? 1 : 0;

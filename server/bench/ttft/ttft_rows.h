@@ -50,8 +50,7 @@ const TtftSample& MedianSample(const std::vector<TtftSample>& samples);
 // handoffs; 0 where either lacks samples.
 double PlannerOfBest(const TtftRow& planner, const std::vector<TtftRow>& rows);
 
-// How many times sooner than local prefill over the same link in the same rounds; 0 where either lacks
-// samples.
+// How many times sooner than local prefill over the same link in the same rounds; 0 where either lacks samples.
 double SpeedupOf(const TtftRow& row, const std::vector<TtftRow>& rows);
 
 // The format, and behind an "@" the artifact where several are measured.

@@ -39,9 +39,8 @@ struct TtftPorts {
   int prefill = 0, prefill_admin = 0, decode = 0, decode_admin = 0, gateway = 0;
 };
 
-// Decode server without a prefix cache, prefill server behind the link and with room for the frames of the
-// longest prompt, gateway. InvalidArgument names the line of settings that are no PrefillConfig or
-// DecodeConfig.
+// Decode server without a prefix cache, prefill server behind the link and with room for the frames of the longest
+// prompt, gateway. InvalidArgument names the line of settings that are no PrefillConfig or DecodeConfig.
 absl::StatusOr<TtftConfigs> MakeTtftConfigs(const TtftServerOptions& options, const TtftPorts& ports);
 
 // Gateway, decode and prefill server as child processes, from Start() until the object dies. One thread.

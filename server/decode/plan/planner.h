@@ -41,16 +41,14 @@ struct Prediction {
 // Of local prefill (no target), or of a handoff.
 using Predict = std::function<Prediction(std::optional<size_t> target, const std::string& format)>;
 
-// InvalidArgument for a format that is not in `formats` (this server's), or one forced together with exact
-// fidelity. A forced format overrides the length threshold; where no server can deliver it the plan is local.
-// Never a format that loses more than the fidelity allows. Of the first format in `formats` that a ready target
-// shares, the
-// target with the least work waiting; of equals the one that comes first. Under options.by_prediction the plan that
-// `predict` expects soonest, or a stale one that is tried instead. No request pays for that with more than twice
-// what its
-// best plan is expected to take: what is tried is expected within that, or is replaced early enough
-// (Plan::hedge_after, Plan::move; the latter with the patience that any handoff has). Without options.hedged
-// nothing is replaced: plans that were never measured are tried regardless, and those expected later are not.
+// InvalidArgument for a format that is not in `formats` (this server's), or one forced together with exact fidelity. A
+// forced format overrides the length threshold; where no server can deliver it the plan is local. Never a format that
+// loses more than the fidelity allows. Of the first format in `formats` that a ready target shares, the target with the
+// least work waiting; of equals the one that comes first. Under options.by_prediction the plan that `predict` expects
+// soonest, or a stale one that is tried instead. No request pays for that with more than twice what its best plan is
+// expected to take: what is tried is expected within that, or is replaced early enough (Plan::hedge_after, Plan::move;
+// the latter with the patience that any handoff has). Without options.hedged nothing is replaced: plans that were never
+// measured are tried regardless, and those expected later are not.
 absl::StatusOr<Plan> MakePlan(const PlannerOptions& options, absl::Span<const std::string> formats,
                               absl::Span<const PlanTarget> targets, const PlanRequest& request,
                               const Predict& predict = nullptr);

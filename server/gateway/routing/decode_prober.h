@@ -13,9 +13,8 @@
 namespace aludel {
 
 // Asks each decode server with Describe how it is, from one thread: once per interval, and one that does not answer
-// again
-// after 50 ms, then with an interval that doubles up to eight of them. What follows from answers is the target's.
-// Thread-safe.
+// again after 50 ms, then with an interval that doubles up to eight of them. What follows from answers is the
+// target's. Thread-safe.
 class DecodeProber {
  public:
   struct Timing {
