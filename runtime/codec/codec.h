@@ -56,8 +56,9 @@ struct KvTarget {
 class KvDecoder {
  public:
   virtual ~KvDecoder() = default;
-  // Computes what this codec leaves to the consumer (recomputed shallow layers); before the first Apply. The
-  // pages of tokens [0, target.begin) hold the consumer's own K and V already (BeginHandoff).
+  // Computes what this codec leaves to the consumer (recomputed shallow layers), from token 0 on; before the
+  // first Apply. The pages of tokens [0, target.begin) may be empty: their K and V in all layers are needed by
+  // what attends to the whole prompt, not here.
   virtual absl::Status Begin(const KvTarget& target) = 0;
   // Reconstructs one frame, whose header and checksum have been verified, into the target's pages.
   virtual absl::Status Apply(const FrameCoverage& coverage, absl::Span<const uint8_t> payload,
@@ -74,8 +75,8 @@ struct CodecSpec {
   std::vector<bool> shipped_layers;
   // Consumer layers that the decoder runs by itself over every token, in Begin or as frames arrive.
   int recomputed_layers = 0;
-  // Recomputed tokens, which never travel. The consumer computes a prompt's first `head` tokens before any
-  // frame (attention sinks; they depend on almost nothing), and its last `tail` + 1 tokens over the
+  // Recomputed tokens, which never travel. The consumer computes a prompt's first `head` tokens itself
+  // (attention sinks; they depend on nothing that travels), and its last `tail` + 1 tokens over the
   // reconstructed cache: tokens [head, prompt - 1 - tail) are handed over.
   int64_t recomputed_head_tokens = 0;
   int64_t recomputed_tail_tokens = 0;

@@ -32,9 +32,9 @@ TokenRange HandedOver(const CodecSpec& codec, int64_t prompt_tokens) {
 }
 
 absl::Status BeginHandoff(KvDecoder& decoder, const KvTarget& target) {
-  ALUDEL_RETURN_IF_ERROR(RunTokens(*target.model, *target.pool, target.blocks, target.prompt, 0, target.begin,
-                                   nullptr, nullptr));
-  return decoder.Begin(target);
+  ALUDEL_RETURN_IF_ERROR(decoder.Begin(target));
+  return RunTokens(*target.model, *target.pool, target.blocks, target.prompt, 0, target.begin, nullptr,
+                   nullptr);
 }
 
 }  // namespace aludel

@@ -23,8 +23,8 @@ struct TokenRange {
 };
 TokenRange HandedOver(const CodecSpec& codec, int64_t prompt_tokens);
 
-// What a consumer does before the first frame: it computes its recomputed head tokens, then lets the
-// decoder begin.
+// What a consumer does before the first frame: it lets the decoder begin, and computes its recomputed head
+// tokens. (An engine computes these later, in the pass of the prompt's end: engine_step.h.)
 absl::Status BeginHandoff(KvDecoder& decoder, const KvTarget& target);
 
 }  // namespace aludel

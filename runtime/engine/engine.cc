@@ -105,7 +105,7 @@ class Engine::Impl {
   void Loop();
   void Begin(std::unique_ptr<Sequence> sequence);
   bool Step();
-  void AfterStep(Sequence& sequence, const StepResult& result, int64_t step_tokens);
+  void AfterStep(Sequence& sequence, const StepResult& result, int64_t step_rows);
   void Emit(Sequence& sequence, const StepResult& result);
   void Fork(Sequence& sequence);
   void Expire();
@@ -278,21 +278,21 @@ bool Engine::Impl::Step() {
   if (!status.ok()) {
     for (const StepItem& item : plan) Finish(item.id, status, FinishReason::kStop);
   }
-  int64_t tokens = 0;
-  for (const StepResult& result : results) tokens += result.tokens;
-  pace_.Observe(tokens, std::chrono::duration<double>(SteadyClock::now() - begun).count(),
+  int64_t rows = 0;
+  for (const StepResult& result : results) rows += result.rows;
+  pace_.Observe(rows, std::chrono::duration<double>(SteadyClock::now() - begun).count(),
                 sequences_.size() > 1);
   blocks_.SetTokenBudget(pace_.budget());
-  for (const StepResult& result : results) AfterStep(*sequences_.at(result.id), result, tokens);
+  for (const StepResult& result : results) AfterStep(*sequences_.at(result.id), result, rows);
   return true;
 }
 
-void Engine::Impl::AfterStep(Sequence& sequence, const StepResult& result, int64_t step_tokens) {
+void Engine::Impl::AfterStep(Sequence& sequence, const StepResult& result, int64_t step_rows) {
   if (sequence.prompt_left() > 0) counters_.prompt_tokens += result.tokens;
   const double encode = sequence.encoder == nullptr ? 0 : sequence.encoder->TakeSeconds();
   const double computing = sequence.clock.Take() - encode;
   // Its own share of the step; the rest counts as waiting for others.
-  const double own = computing * static_cast<double>(result.tokens) / static_cast<double>(step_tokens);
+  const double own = computing * static_cast<double>(result.rows) / static_cast<double>(step_rows);
   (sequence.handed_over > 0 ? sequence.times.recompute : sequence.times.prefill) += own;
   sequence.times.encode += encode;
   sequence.times.queue += computing - own;

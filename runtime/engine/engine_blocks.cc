@@ -169,7 +169,7 @@ void EngineBlocks::Advance(Sequence& sequence, int64_t tokens) {
 
 void EngineBlocks::Insert(Sequence& sequence) {
   const size_t full = sequence.computed / block_tokens_;
-  if (cache_ == nullptr || full <= sequence.inserted_blocks) return;
+  if (cache_ == nullptr || sequence.owed_head > 0 || full <= sequence.inserted_blocks) return;
   const auto hashes =
       sequence.chain->Extend(absl::MakeConstSpan(sequence.tokens).subspan(0, sequence.computed));
   const size_t from = sequence.inserted_blocks;

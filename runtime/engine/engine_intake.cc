@@ -1,7 +1,6 @@
 #include "runtime/engine/engine_intake.h"
 
 #include "absl/strings/str_format.h"
-#include "runtime/codec/handoff.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -22,7 +21,8 @@ KvTarget EngineIntake::Target(const Sequence& sequence) const {
 
 absl::Status EngineIntake::Begin(Sequence& sequence) {
   sequence.clock.Charge(&sequence.times.queue);
-  absl::Status begun = BeginHandoff(*sequence.receiving->decoder, Target(sequence));
+  absl::Status begun = sequence.receiving->decoder->Begin(Target(sequence));
+  sequence.owed_head = sequence.receiving->codec->spec().recomputed_head_tokens;
   sequence.clock.Charge(&sequence.times.recompute);
   return begun;
 }
@@ -30,6 +30,7 @@ absl::Status EngineIntake::Begin(Sequence& sequence) {
 void EngineIntake::FallBack(Sequence& sequence, const absl::Status& reason) {
   sequence.clock.Charge(&sequence.times.await);
   sequence.receiving.reset();
+  sequence.owed_head = 0;
   blocks_->FallBack(sequence);
   sequence.fell_back = true;
   sequence.fallback_reason = reason;

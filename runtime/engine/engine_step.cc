@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "runtime/codec/handoff.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -24,15 +25,40 @@ BatchItem StepRunner::MakeItem(Sequence& sequence, int64_t tokens) {
   return item;
 }
 
+absl::Status StepRunner::PayHeads(absl::Span<const StepItem> plan, const SequenceMap& sequences,
+                                  std::vector<BatchItem>* items) {
+  int64_t rows = 0;
+  for (const StepItem& step : plan) rows += step.tokens;
+  for (const StepItem& step : plan) {
+    const Sequence& sequence = *sequences.at(step.id);
+    const int64_t head = sequence.owed_head;
+    if (head == 0) continue;
+    if (rows + head > model_->options().max_rows) {
+      ALUDEL_RETURN_IF_ERROR(RunTokens(*model_, *pool_, sequence.blocks.ids(), sequence.tokens, 0, head,
+                                       /*observer=*/nullptr, /*logits=*/nullptr));
+      continue;
+    }
+    rows += head;
+    items->push_back(
+        {.ids = absl::MakeConstSpan(sequence.tokens).subspan(0, head), .blocks = sequence.blocks.ids()});
+  }
+  return absl::OkStatus();
+}
+
 absl::Status StepRunner::Run(absl::Span<const StepItem> plan, const SequenceMap& sequences,
                              std::vector<StepResult>* results) {
   std::vector<BatchItem> items;
   for (const StepItem& step : plan) items.push_back(MakeItem(*sequences.at(step.id), step.tokens));
+  ALUDEL_RETURN_IF_ERROR(PayHeads(plan, sequences, &items));
   ALUDEL_RETURN_IF_ERROR(model_->Forward(absl::MakeSpan(items), *pool_, &logits_));
   const size_t vocab = model_->config().vocab;
   size_t next_logits = 0;
   for (size_t i = 0; i < plan.size(); ++i) {
-    StepResult result{plan[i].id, plan[i].tokens, std::move(items[i].observer_status), {}, {}};
+    const int64_t head = std::exchange(sequences.at(plan[i].id)->owed_head, 0);
+    StepResult result{.id = plan[i].id,
+                      .tokens = plan[i].tokens,
+                      .rows = plan[i].tokens + head,
+                      .observer_status = std::move(items[i].observer_status)};
     if (items[i].draw.has_value()) result.drawn = items[i].token;
     if (items[i].wants_logits) {
       result.logits = absl::MakeConstSpan(logits_).subspan(vocab * next_logits++, vocab);

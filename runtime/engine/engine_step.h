@@ -18,14 +18,16 @@ namespace aludel {
 struct StepResult {
   SequenceId id = 0;
   int64_t tokens = 0;
+  int64_t rows = 0;  // of the model's work: the tokens, and the head that the sequence owed
   absl::Status observer_status;
   // After its last token either of them, where the next one is to be chosen.
   absl::Span<const float> logits;  // until the next step
   std::optional<int32_t> drawn;    // or kNoToken
 };
 
-// Carries out plans: has every item's blocks prepared, lays the items out as one batch, runs the model. Owned
-// by the engine thread.
+// Carries out plans: has every item's blocks prepared, lays the items out as one batch, runs the model. The
+// head that a sequence owes joins the batch: a pass reads all weights, and one for a few tokens more costs
+// hardly more than without them. Owned by the engine thread.
 class StepRunner {
  public:
   // All must outlive the runner.
@@ -41,6 +43,9 @@ class StepRunner {
 
  private:
   BatchItem MakeItem(Sequence& sequence, int64_t tokens);
+  // Adds the heads that the plan's sequences owe to `items`, or where the batch has no room computes them.
+  absl::Status PayHeads(absl::Span<const StepItem> plan, const SequenceMap& sequences,
+                        std::vector<BatchItem>* items);
 
   Transformer* const model_;
   BlockPool* const pool_;

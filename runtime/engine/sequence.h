@@ -107,6 +107,9 @@ struct Sequence {
   int64_t prompt_end = 0;   // prefill server: tokens to compute; else prompt_tokens
   int64_t computed = 0;     // tokens [0, computed) are in the cache
   int64_t handed_over = 0;  // of them, tokens that came as codes; preemption leaves them
+  // The first ones of those, the codec's recomputed head, which its next step computes beside what follows
+  // the codes (engine_step.h): until then no other sequence may attend to its blocks.
+  int64_t owed_head = 0;
   int priority = 0;
   SteadyClock::time_point deadline = SteadyClock::time_point::max();
   std::shared_ptr<SequenceListener> listener;

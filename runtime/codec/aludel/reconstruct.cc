@@ -80,9 +80,8 @@ class AludelDecoder : public KvDecoder {
     if (!shape_.has_side()) return absl::OkStatus();
     const int64_t max_rows = model_.options().max_rows;
     const size_t row_bytes = model_.config().hidden * SizeOf(model_.options().compute);
-    first_ = target.begin;
-    ALUDEL_ASSIGN_OR_RETURN(side_, model_.device()->Allocate((target.tokens - first_) * row_bytes));
-    for (int64_t begin = first_; begin < target.tokens; begin += max_rows) {
+    ALUDEL_ASSIGN_OR_RETURN(side_, model_.device()->Allocate(target.tokens * row_bytes));
+    for (int64_t begin = 0; begin < target.tokens; begin += max_rows) {
       BatchItem item;
       item.ids = target.prompt.subspan(begin, std::min(max_rows, target.tokens - begin));
       item.position = begin;
@@ -153,8 +152,8 @@ class AludelDecoder : public KvDecoder {
   // H of tokens [position, position + rows).
   TensorView Side(int64_t position, int64_t rows) const {
     const int64_t hidden = model_.config().hidden;
-    const TensorView all{side_.data(), model_.options().compute, position - first_ + rows, hidden, hidden};
-    return all.Rows(position - first_, rows);
+    const TensorView all{side_.data(), model_.options().compute, position + rows, hidden, hidden};
+    return all.Rows(position, rows);
   }
 
   // `inputs` are the columns of u.
@@ -181,8 +180,7 @@ class AludelDecoder : public KvDecoder {
   const AludelShape& shape_;
   const std::vector<PackedGroup>& groups_;
   const DecoderMemory& work_;
-  int64_t first_ = 0;  // token of the first row of side_
-  Buffer side_;        // the model's compute type [handed-over tokens, hidden]
+  Buffer side_;  // the model's compute type [tokens up to the last that is handed over, hidden]
 };
 
 double FlopsPerToken(const AludelShape& shape, const std::vector<PackedGroup>& groups,

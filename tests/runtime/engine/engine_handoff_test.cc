@@ -64,6 +64,36 @@ TEST_F(EngineTest, ComputesRecomputedTokensAroundAHandoff) {
   }
 }
 
+TEST_F(EngineTest, ComputesTheHeadAloneWhereThePromptsEndFillsABatch) {
+  const auto rows = model_->options().max_rows;
+  const Question base = Questions(1)[0];
+  Question question;  // longer than a batch
+  while (static_cast<int64_t>(question.prompt.size()) < rows + 8) {
+    question.prompt.insert(question.prompt.end(), base.prompt.begin(), base.prompt.end());
+  }
+  const int64_t tail = rows - 1;
+  const RecomputedTokensEncoders encoders(OpenEncoders("raw", "", *model_).value(), 4, tail);
+  const RecomputedTokensDecoders decoders(OpenDecoders("raw", "", *model_).value(), 4, tail);
+  Restart({.kv_blocks = 256, .max_num_batched_tokens = rows, .prefix_cache = false});
+  const SamplingParams sampling = {.max_tokens = 6, .ignore_eos = true};
+  const auto alone = Ask(question, sampling);
+  ASSERT_TRUE(alone->WaitDone());
+  const int64_t end = static_cast<int64_t>(question.prompt.size()) - 1 - tail;
+  const auto frames = PrefillFrames(encoders, question, end);
+  auto recorder = std::make_shared<Recorder>();
+  const SequenceId id =
+      engine_->Generate({question.prompt, sampling, kNever, &decoders, end}, recorder).value();
+  const uint64_t steps = engine_->stats().steps;
+  for (const auto& frame : frames) {
+    engine_->ApplyFrame(id, DecodeFrameHeader(frame.header).value(), frame.header, frame.payload, [] {});
+  }
+  ASSERT_TRUE(recorder->WaitDone());
+  EXPECT_TRUE(recorder->status().ok());
+  EXPECT_EQ(recorder->tokens(), alone->tokens());
+  EXPECT_FALSE(recorder->result().fell_back);
+  EXPECT_EQ(engine_->stats().steps - steps, 6u) << "the prompt's end took one step";
+}
+
 TEST_F(EngineTest, FallsBackToItsOwnPrefillWhenAFrameIsCorruptOrTheProducerIsLost) {
   const auto codec = OpenDecoders("raw", "", *model_).value();
   const auto encoder = OpenEncoders("raw", "", *model_).value();
