@@ -87,7 +87,7 @@ class KvReceiver : public MessageHandler {
     TicketSpec spec;  // constant from here on
     std::array<uint8_t, 8> artifact = {};
     TicketState state = TicketState::kOpen;
-    std::set<uint32_t> sequences;  // seen; the owner ends a ticket whose frames cover anything twice
+    std::set<uint32_t> sequences;  // seen; a second one of a number is dropped
     Usage usage;
 
     absl::Mutex ring_mutex;  // held alone, or within the receiver's
