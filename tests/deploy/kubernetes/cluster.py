@@ -28,12 +28,12 @@ def unpack(packages: Path, image: Path) -> None:
         subprocess.run(["dpkg-deb", "--extract", str(package), str(image)], check=True)
 
 
-def missing(overlay: str) -> str:
+def missing(overlay: str, build: Path) -> str:
     """What keeps an overlay from running here; empty where nothing does."""
     for program in ("dpkg-deb", "ip", "setpriv", "unshare", "openssl"):
         if shutil.which(program) is None:
             return f"{program} is missing"
-    return kustomize.why_not(overlay) or why_not()
+    return kustomize.why_not(overlay, build) or why_not()
 
 
 def main_in_namespaces(script: str, document: str, overlay: str) -> argparse.Namespace:
@@ -50,7 +50,7 @@ def main_in_namespaces(script: str, document: str, overlay: str) -> argparse.Nam
     parser.add_argument("--inside", action="store_true", help="namespaces have been made")
     options, rest = parser.parse_known_args()
     if not options.inside:
-        reason = missing(overlay)
+        reason = missing(overlay, options.build)
         if reason:
             print(f"skipped: {reason}")
             sys.exit(77)

@@ -32,7 +32,7 @@ class Overlays(unittest.TestCase):
     def setUpClass(cls) -> None:
         names = sorted(path.name for path in OVERLAYS.iterdir())
         cls.rendered: Dict[str, List[Object]] = {
-            name: render(name, options.build) for name in names if not why_not(name)}
+            name: render(name, options.build) for name in names if not why_not(name, options.build)}
 
     def of(self, overlay: str, *kinds: str) -> List[Object]:
         return [one for one in self.rendered[overlay] if one["kind"] in kinds]
@@ -66,7 +66,7 @@ class Overlays(unittest.TestCase):
 
     def test_every_pod_is_restricted(self) -> None:
         for overlay in self.rendered:
-            if not kubectl_why_not():  # a release goes into a namespace that is there
+            if not kubectl_why_not(options.build):  # a release goes into a namespace that is there
                 (namespace,) = self.of(overlay, "Namespace")
                 self.assertEqual(namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"], "restricted")
             for one in self.servers(overlay):
@@ -203,8 +203,8 @@ class Overlays(unittest.TestCase):
         self.assertEqual(dashboard["data"], {"aludel.json": (ROOT / "deploy/grafana/aludel.json").read_text()})
 
     def test_the_inference_pool_is_the_gateways(self) -> None:
-        if why_not("inference-gateway"):
-            self.skipTest(why_not("inference-gateway"))
+        if why_not("inference-gateway", options.build):
+            self.skipTest(why_not("inference-gateway", options.build))
         (pool,) = self.of("inference-gateway", "InferencePool")
         chosen = [one for one in self.servers("inference-gateway") if matches(pool["spec"]["selector"], one["labels"])]
         self.assertEqual([one["name"] for one in chosen], ["gateway"])
@@ -221,7 +221,7 @@ if __name__ == "__main__":
     parser.add_argument("--build", type=lambda path: Path(path).resolve(), required=True,
                         help="folder for the chart's renderer")
     options, rest = parser.parse_known_args()
-    if why_not("cpu-demo"):
-        print(f"skipped: {why_not('cpu-demo')}")
+    if why_not("cpu-demo", options.build):
+        print(f"skipped: {why_not('cpu-demo', options.build)}")
         sys.exit(77)
     unittest.main(argv=[sys.argv[0], *rest], verbosity=2)
