@@ -183,7 +183,7 @@ class Schema(unittest.TestCase):
                            ({"models": {"chat": {"directory": "models/chat"}}}, "models/chat"),
                            ({"models": {"chat": {"engine": {"threads": 1}}}}, "threads"),
                            ({"models": {"chat": None, "json": None}}, "non-empty|enough properties"),
-                           ({"tls": {"issuer": {"kind": "Vault"}}}, "Vault")]:
+                           ({"autoscaling": {"by": "cpu"}}, "cpu"), ({"tls": {"issuer": {"kind": "Vault"}}}, "Vault")]:
             errors = [error.message for error in self.validator.iter_errors(self.merged(self.values, over))]
             self.assertEqual(len(errors), 1, over)
             self.assertRegex(errors[0], said)
