@@ -67,6 +67,7 @@ class Cluster:
     def __init__(self, objects: List[Object], folder: Path, image: Path, secrets: Optional[Secrets] = None) -> None:
         self.objects, self.folder, self.image, self.secrets = objects, folder, image, secrets or {}
         self.headers: Dict[str, str] = {}  # of every request
+        self.fresh = itertools.count(100)  # numbers of pods that come later
         self.tls: Optional[ssl.SSLContext] = None  # what clients trust, where the gateway speaks HTTPS
         self.config_maps = {one["metadata"]["name"]: one["data"] for one in self.of("ConfigMap")}
         self.workloads: Dict[str, List[Pod]] = {}
@@ -156,8 +157,8 @@ class Cluster:
             return codes
         update = workload["spec"]["strategy"]["rollingUpdate"]
         assert update == {"maxSurge": 1, "maxUnavailable": 0}, update
-        for number in range(len(running)):
-            fresh = self.make(workload, 100 + number)
+        for _ in range(len(running)):
+            fresh = self.make(workload, next(self.fresh))
             running.append(fresh)
             fresh.start(self.hosts)
             codes.append(running[0].end())
