@@ -2,8 +2,9 @@
 # machine runs, whose libraries they depend on. Units, users and folders are in deploy/systemd, scripts in deploy/packages.
 find_package(Python3 COMPONENTS Interpreter QUIET)
 find_program(ALUDEL_DPKG_SHLIBDEPS dpkg-shlibdeps)
-if(NOT Python3_FOUND OR NOT ALUDEL_DPKG_SHLIBDEPS OR ALUDEL_SANITIZE)
-  message(STATUS "No Python 3, no dpkg-dev, or sanitizers: the target packages is left out")
+find_program(ALUDEL_FILE file)  # CPack asks it which files are programs
+if(NOT Python3_FOUND OR NOT ALUDEL_DPKG_SHLIBDEPS OR NOT ALUDEL_FILE OR ALUDEL_SANITIZE)
+  message(STATUS "No Python 3, no dpkg-dev, no file, or sanitizers: the target packages is left out")
   return()
 endif()
 

@@ -3,14 +3,15 @@ schema admits the examples and refuses what is wrong.
 
     chart_test.py --build build/release/tests/deploy
 
-Exits with 77 and a reason where go, Sprig, python3-yaml or python3-jsonschema is missing; without kubectl nothing is
-compared.
+Exits with 77 and a reason where go, Sprig, python3-yaml or python3-jsonschema is missing; without kubectl and Helm, here
+or from npm, nothing is compared with theirs.
 """
 
 import argparse
 import copy
 import json
 import re
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -19,10 +20,12 @@ from typing import Any, Dict, List, Tuple
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(ROOT / "tests/deploy/kubernetes")]
+import tools  # noqa: E402
 from kustomize import by_kubectl, kubectl_why_not  # noqa: E402
 from renderer import CHART, EXAMPLES, PAIRS, Renderer, why_not  # noqa: E402
 
 renderer: Renderer
+build: Path
 Object = Dict[str, Any]
 
 
@@ -60,10 +63,11 @@ class Chart(unittest.TestCase):
     maxDiff = 4000
 
     def test_objects_are_those_of_the_overlays(self) -> None:
-        if kubectl_why_not():
-            self.skipTest(kubectl_why_not())
+        if kubectl_why_not(build):
+            self.skipTest(kubectl_why_not(build))
         for name, values in PAIRS.items():
-            ours, theirs = by_name(renderer.chart([str(EXAMPLES / one) for one in values])), by_name(by_kubectl(name))
+            ours = by_name(renderer.chart([str(EXAMPLES / one) for one in values]))
+            theirs = by_name(by_kubectl(name, build))
             self.assertEqual(set(ours), set(theirs), name)
             for key, one in theirs.items():
                 self.assertEqual(ours[key], one, f"{name}: {key}")
@@ -106,6 +110,43 @@ class Chart(unittest.TestCase):
                 renderer.chart([file.name])
 
 
+class ByHelm(unittest.TestCase):
+    """What render.go is held against: Helm itself."""
+
+    def setUp(self) -> None:
+        if tools.why_not("helm", build):
+            self.skipTest(tools.why_not("helm", build))
+
+    def helm(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run([tools.path("helm", build), *arguments], capture_output=True, text=True, check=False)
+
+    def values(self, names: List[str]) -> List[str]:
+        return [word for one in names for word in ("--values", str(EXAMPLES / one))]
+
+    def test_it_makes_the_same_objects(self) -> None:
+        import yaml
+        for name, values in PAIRS.items():
+            done = self.helm("template", "aludel", str(CHART), "--namespace", "aludel", *self.values(values))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            theirs = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(done.stdout) if one}
+            ours = {(one["kind"], one["metadata"]["name"]): one
+                    for one in renderer.chart([str(EXAMPLES / one) for one in values])}
+            self.assertEqual(theirs, ours, name)
+            print(f"{name}: {len(ours)} objects as Helm makes them", flush=True)
+
+    def test_it_finds_no_fault(self) -> None:
+        for values in PAIRS.values():
+            done = self.helm("lint", "--strict", str(CHART), "--namespace", "aludel", *self.values(values))
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_it_refuses_what_the_schema_does(self) -> None:
+        for setting, said in [("image.digest=latest", "digest"), ("gateway.replicas=0", "replicas"),
+                              ("image.tag=1", "tag"), ("models.chat.prefill=nowhere", "names no pool of prefill")]:
+            done = self.helm("template", "aludel", str(CHART), "--set", setting)
+            self.assertNotEqual(done.returncode, 0, setting)
+            self.assertIn(said, done.stderr)
+
+
 class Schema(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
@@ -142,7 +183,7 @@ class Schema(unittest.TestCase):
                            ({"models": {"chat": {"directory": "models/chat"}}}, "models/chat"),
                            ({"models": {"chat": {"engine": {"threads": 1}}}}, "threads"),
                            ({"models": {"chat": None, "json": None}}, "non-empty|enough properties"),
-                           ({"tls": {"issuer": {"kind": "Vault"}}}, "Vault")]:
+                           ({"autoscaling": {"by": "cpu"}}, "cpu"), ({"tls": {"issuer": {"kind": "Vault"}}}, "Vault")]:
             errors = [error.message for error in self.validator.iter_errors(self.merged(self.values, over))]
             self.assertEqual(len(errors), 1, over)
             self.assertRegex(errors[0], said)
@@ -164,5 +205,6 @@ if __name__ == "__main__":
     if reason:
         print(f"skipped: {reason}")
         sys.exit(77)
-    renderer = Renderer(options.build.resolve() / "chart")
+    build = options.build.resolve()
+    renderer = Renderer(build / "chart")
     unittest.main(argv=[sys.argv[0], *rest], verbosity=2)

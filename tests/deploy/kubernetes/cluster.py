@@ -28,12 +28,12 @@ def unpack(packages: Path, image: Path) -> None:
         subprocess.run(["dpkg-deb", "--extract", str(package), str(image)], check=True)
 
 
-def missing(overlay: str) -> str:
+def missing(overlay: str, build: Path) -> str:
     """What keeps an overlay from running here; empty where nothing does."""
     for program in ("dpkg-deb", "ip", "setpriv", "unshare", "openssl"):
         if shutil.which(program) is None:
             return f"{program} is missing"
-    return kustomize.why_not(overlay) or why_not()
+    return kustomize.why_not(overlay, build) or why_not()
 
 
 def main_in_namespaces(script: str, document: str, overlay: str) -> argparse.Namespace:
@@ -50,7 +50,7 @@ def main_in_namespaces(script: str, document: str, overlay: str) -> argparse.Nam
     parser.add_argument("--inside", action="store_true", help="namespaces have been made")
     options, rest = parser.parse_known_args()
     if not options.inside:
-        reason = missing(overlay)
+        reason = missing(overlay, options.build)
         if reason:
             print(f"skipped: {reason}")
             sys.exit(77)
@@ -67,6 +67,7 @@ class Cluster:
     def __init__(self, objects: List[Object], folder: Path, image: Path, secrets: Optional[Secrets] = None) -> None:
         self.objects, self.folder, self.image, self.secrets = objects, folder, image, secrets or {}
         self.headers: Dict[str, str] = {}  # of every request
+        self.fresh = itertools.count(100)  # numbers of pods that come later
         self.tls: Optional[ssl.SSLContext] = None  # what clients trust, where the gateway speaks HTTPS
         self.config_maps = {one["metadata"]["name"]: one["data"] for one in self.of("ConfigMap")}
         self.workloads: Dict[str, List[Pod]] = {}
@@ -156,8 +157,8 @@ class Cluster:
             return codes
         update = workload["spec"]["strategy"]["rollingUpdate"]
         assert update == {"maxSurge": 1, "maxUnavailable": 0}, update
-        for number in range(len(running)):
-            fresh = self.make(workload, 100 + number)
+        for _ in range(len(running)):
+            fresh = self.make(workload, next(self.fresh))
             running.append(fresh)
             fresh.start(self.hosts)
             codes.append(running[0].end())

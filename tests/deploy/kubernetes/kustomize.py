@@ -1,12 +1,9 @@
-"""Objects of the overlays in deploy/kubernetes, rendered by kubectl; or by the chart, where kubectl is missing or too
-old for them (Debian 12's is) and the chart makes the same.
+"""Objects of the overlays in deploy/kubernetes, rendered by kubectl; or by the chart, where there is no kubectl that
+knows kustomize 4 and the chart makes the same.
 """
 
-import functools
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -14,37 +11,20 @@ ROOT = Path(__file__).resolve().parents[3]
 OVERLAYS = ROOT / "deploy/kubernetes/overlays"
 sys.path.insert(0, str(ROOT / "tests/deploy/helm"))
 import renderer  # noqa: E402
+import tools  # noqa: E402
 from renderer import PAIRS, Renderer  # noqa: E402
 
 Object = Dict[str, Any]
-# What the manifests use and kustomize 3 does not know. The repository's own files are no measure: a mistake in them
-# must fail.
-PROBE = """
-apiVersion: kustomize.config.k8s.io/v1beta1
-kind: Kustomization
-labels: [{pairs: {a: b}, includeSelectors: true}]
-components: [component]
-configMapGenerator: [{name: probe, literals: [a=b]}]
-"""
 
 
-@functools.lru_cache(maxsize=None)
-def kubectl_why_not() -> str:
-    """What keeps kubectl from rendering kustomize's version 4; empty where nothing does."""
-    if shutil.which("kubectl") is None:
-        return "kubectl is missing"
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "component").mkdir()
-        (Path(folder) / "component/kustomization.yaml").write_text(
-            "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\nnamePrefix: a-\n")
-        (Path(folder) / "kustomization.yaml").write_text(PROBE)
-        done = subprocess.run(["kubectl", "kustomize", folder], capture_output=True, check=False)
-    return "" if done.returncode == 0 else "this kubectl is too old: it wants kustomize 4 (kubectl 1.21 or newer)"
+def kubectl_why_not(build: Path) -> str:
+    """What keeps kubectl from rendering overlays; empty where nothing does."""
+    return tools.why_not("kubectl", build)
 
 
-def why_not(overlay: str) -> str:
+def why_not(overlay: str, build: Path) -> str:
     """What keeps an overlay from being rendered here; empty where nothing does."""
-    reason = kubectl_why_not()
+    reason = kubectl_why_not(build)
     if not reason:
         try:
             import yaml  # noqa: F401
@@ -56,10 +36,10 @@ def why_not(overlay: str) -> str:
     return f"{reason}, and no chart instead: {renderer.why_not()}" if renderer.why_not() else ""
 
 
-def by_kubectl(overlay: str) -> List[Object]:
+def by_kubectl(overlay: str, build: Path) -> List[Object]:
     import yaml
-    done = subprocess.run(["kubectl", "kustomize", str(OVERLAYS / overlay)], capture_output=True, text=True,
-                          check=False)
+    done = subprocess.run([tools.path("kubectl", build), "kustomize", str(OVERLAYS / overlay)], capture_output=True,
+                          text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"kubectl kustomize {overlay}: {done.stderr}")
     return [one for one in yaml.safe_load_all(done.stdout) if one]
@@ -67,7 +47,7 @@ def by_kubectl(overlay: str) -> List[Object]:
 
 def render(overlay: str, build: Path) -> List[Object]:
     """The objects of an overlay for which why_not() says nothing; the chart's renderer is built in `build`."""
-    if not kubectl_why_not():
-        return by_kubectl(overlay)
+    if not kubectl_why_not(build):
+        return by_kubectl(overlay, build)
     print(f"{overlay}: from the chart", flush=True)
     return Renderer(build / "chart").overlay(overlay)

@@ -4,7 +4,8 @@ where the PodMonitors look, holds the connections against the NetworkPolicies, a
 
     manifests_test.py --packages build/release/packages --build build/release/tests/deploy [--previous FOLDER]
 
-With --previous the pods run the programs in FOLDER, of another commit, until they are rolled: an upgrade.
+With --previous the pods run the programs in FOLDER, of another commit (previous_build.py makes one), until they are
+rolled: an upgrade. Without it, or where there is no such folder, all rolling is a restart.
 
 The image is this machine's root with the .deb files of --packages unpacked over it. Needs root; exits with 77 and a
 reason where something is missing.
@@ -43,7 +44,9 @@ class Manifests(unittest.TestCase):
         unpack(options.packages, image)
         cls.cluster = Cluster(render(OVERLAY, options.build), cls.folder, image)
         cls.first_image = image
-        if options.previous:
+        if options.previous and not options.previous.is_dir():
+            print(f"skipped: an upgrade between two commits: there is no {options.previous}", flush=True)
+        elif options.previous:
             cls.first_image = cls.folder / "previous"
             shutil.copytree(image, cls.first_image)
             for pod in cls.cluster.pods():
@@ -114,21 +117,30 @@ class Manifests(unittest.TestCase):
             for port in one["spec"]["ports"]:
                 self.assertTrue(all(port["targetPort"] in pod.ports for pod in chosen))
 
-    def test_6_rolling_every_workload_loses_no_request(self) -> None:
+    def roll_all(self) -> str:
+        """Every workload at once, as after a new image, under load; what clients saw."""
         workloads = self.cluster.of("StatefulSet") + self.cluster.of("Deployment")
-        # All at once, as after a new image: that of --packages, where pods ran another one.
         for pod in self.cluster.pods():
-            self.assertTrue(pod.runs_from(self.first_image), pod.name)
             pod.image = self.cluster.image
         with Load(self.cluster) as load, ThreadPoolExecutor(len(workloads)) as pool:
             codes = list(pool.map(self.cluster.roll, workloads))
             rolled = len(load.answered)
             load.await_answered(REQUESTS)
         self.assertEqual(codes, [[0, 0]] * len(workloads))
-        self.assertTrue(all(pod.runs_from(self.cluster.image) for pod in self.cluster.pods()))
-        print(f"{rolled} requests answered while every workload was rolled, {len(load.answered) - rolled} after it, "
-              f"{len(load.errors)} failed", flush=True)
         self.assertEqual(load.errors, [])
+        self.assertTrue(all(pod.runs_from(self.cluster.image) for pod in self.cluster.pods()))
+        return f"{rolled} requests answered while every workload was rolled, {len(load.answered) - rolled} after it, 0 failed"
+
+    def test_6_an_upgrade_loses_no_request(self) -> None:
+        if self.first_image == self.cluster.image:
+            self.skipTest("no programs of another commit")
+        for pod in self.cluster.pods():
+            self.assertTrue(pod.runs_from(self.first_image), pod.name)
+            self.assertFalse(pod.runs_from(self.cluster.image), pod.name)
+        print(f"upgrade: {self.roll_all()}", flush=True)
+
+    def test_7_a_restart_loses_no_request(self) -> None:
+        print(f"restart: {self.roll_all()}", flush=True)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typing import Any, Dict, Iterator, List
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(ROOT / "tests/deploy/observability"))
+from autoscaling import query_of, rules  # noqa: E402
 from cluster import unpack  # noqa: E402
 from kustomize import OVERLAYS, kubectl_why_not, render, why_not  # noqa: E402
 from pods import Object, matches  # noqa: E402
@@ -32,7 +33,7 @@ class Overlays(unittest.TestCase):
     def setUpClass(cls) -> None:
         names = sorted(path.name for path in OVERLAYS.iterdir())
         cls.rendered: Dict[str, List[Object]] = {
-            name: render(name, options.build) for name in names if not why_not(name)}
+            name: render(name, options.build) for name in names if not why_not(name, options.build)}
 
     def of(self, overlay: str, *kinds: str) -> List[Object]:
         return [one for one in self.rendered[overlay] if one["kind"] in kinds]
@@ -66,7 +67,7 @@ class Overlays(unittest.TestCase):
 
     def test_every_pod_is_restricted(self) -> None:
         for overlay in self.rendered:
-            if not kubectl_why_not():  # a release goes into a namespace that is there
+            if not kubectl_why_not(options.build):  # a release goes into a namespace that is there
                 (namespace,) = self.of(overlay, "Namespace")
                 self.assertEqual(namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"], "restricted")
             for one in self.servers(overlay):
@@ -134,6 +135,31 @@ class Overlays(unittest.TestCase):
                                       check=False)
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
+    def test_autoscalers_without_keda_ask_for_the_same(self) -> None:
+        """The same workloads, bounds and thresholds, by metrics that the adapter has rules for."""
+        by_keda = {one["metadata"]["name"]: one["spec"] for one in self.of("two-models-one-pool", "ScaledObject")}
+        autoscalers = {one["metadata"]["name"]: one["spec"]
+                       for one in self.of("two-models-one-pool-hpa", "HorizontalPodAutoscaler")}
+        self.assertEqual(set(autoscalers), set(by_keda))
+        self.assertEqual(self.of("two-models-one-pool-hpa", "ScaledObject"), [])
+        used = set()
+        for name, spec in autoscalers.items():
+            keda = by_keda[name]
+            self.assertEqual(spec["scaleTargetRef"], keda["scaleTargetRef"])
+            self.assertEqual((spec["minReplicas"], spec["maxReplicas"]),
+                             (keda["minReplicaCount"], keda["maxReplicaCount"]))
+            self.assertEqual(spec["behavior"], keda["advanced"]["horizontalPodAutoscalerConfig"]["behavior"])
+            for metric, trigger in zip(spec["metrics"], keda["triggers"], strict=True):
+                self.assertEqual((metric["type"], metric["pods"]["target"]["type"]), ("Pods", trigger["metricType"]))
+                mean = metric["pods"]["target"]["averageValue"]
+                value = float(mean[:-1]) / 1000 if mean.endswith("m") else float(mean)
+                self.assertEqual(value, float(trigger["metadata"]["threshold"]), f"{name} {trigger['name']}")
+                used.add(metric["pods"]["metric"]["name"])
+        self.assertEqual(used, set(rules()))
+        for rule in rules().values():
+            query = query_of(rule, ["a", "b"])
+            self.assertLessEqual(series_of(query) - {"avg_over_time"}, exported(), query)
+
     def test_autoscaling_counts_right(self) -> None:
         """Six prompts wait for prefill servers, which take .25 s for one: 1.5 s of queue, or three servers at .5 s
         each.
@@ -150,11 +176,17 @@ class Overlays(unittest.TestCase):
         series = "aludel_num_requests_waiting{{job=\"aludel-{}\",namespace=\"aludel\",pod=\"{}\"}} {}x60"
         waiting = [series.format("prefill", f"prefill-base-{i}", i) for i in (2, 4)]
         others = [series.format("decode", "decode-chat-5", 100), series.format("prefill", "prefill-other-0", 100)]
+        # Without KEDA the same for each pod: two prompts wait for one, four for the other.
+        each = query_of(rules()["aludel_prefill_queue_seconds"], ["prefill-base-2", "prefill-base-4"])
         tests = [{"interval": "15s",
                   "input_series": [dict(zip(("series", "values"), one.rsplit(" ", 1))) for one in inputs],
-                  "promql_expr_test": [{"expr": queue["metadata"]["query"], "eval_time": "10m", "exp_samples": [
-                      {"labels": "{}", "value": value}]}]}
-                 for inputs, value in ((busy + waiting + others, 1.5), (busy + others, 0), (waiting, 0))]
+                  "promql_expr_test": [
+                      {"expr": queue["metadata"]["query"], "eval_time": "10m", "exp_samples": [
+                          {"labels": "{}", "value": sum(values)}]},
+                      {"expr": each, "eval_time": "10m", "exp_samples": [
+                          {"labels": f'{{namespace="aludel",pod="prefill-base-{i}"}}', "value": value}
+                          for i, value in zip((2, 4), values)]}]}
+                 for inputs, values in ((busy + waiting + others, (0.5, 1)), (busy + others, ()), (waiting, (0, 0)))]
         with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
             json.dump({"rule_files": [], "tests": tests}, file)
             file.flush()
@@ -203,8 +235,8 @@ class Overlays(unittest.TestCase):
         self.assertEqual(dashboard["data"], {"aludel.json": (ROOT / "deploy/grafana/aludel.json").read_text()})
 
     def test_the_inference_pool_is_the_gateways(self) -> None:
-        if why_not("inference-gateway"):
-            self.skipTest(why_not("inference-gateway"))
+        if why_not("inference-gateway", options.build):
+            self.skipTest(why_not("inference-gateway", options.build))
         (pool,) = self.of("inference-gateway", "InferencePool")
         chosen = [one for one in self.servers("inference-gateway") if matches(pool["spec"]["selector"], one["labels"])]
         self.assertEqual([one["name"] for one in chosen], ["gateway"])
@@ -221,7 +253,7 @@ if __name__ == "__main__":
     parser.add_argument("--build", type=lambda path: Path(path).resolve(), required=True,
                         help="folder for the chart's renderer")
     options, rest = parser.parse_known_args()
-    if why_not("cpu-demo"):
-        print(f"skipped: {why_not('cpu-demo')}")
+    if why_not("cpu-demo", options.build):
+        print(f"skipped: {why_not('cpu-demo', options.build)}")
         sys.exit(77)
     unittest.main(argv=[sys.argv[0], *rest], verbosity=2)

@@ -10,6 +10,7 @@ something is missing.
 import argparse
 import hashlib
 import re
+import shutil
 import socket
 import ssl
 import subprocess
@@ -24,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[3]
 OVERLAY = "two-models-one-pool"
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import pods as emulated  # noqa: E402
+from autoscaling import Prometheus, query_of, rules  # noqa: E402
 from cluster import Cluster, Load, Secrets, main_in_namespaces, unpack  # noqa: E402
 from kustomize import render  # noqa: E402
 from pods import Object  # noqa: E402
@@ -128,6 +130,40 @@ class RotatedSecrets(unittest.TestCase):
                     series = [dict(re.findall(r'(\w+)="([^"]*)"', one))
                               for one in re.findall(rf"^{name}(?:\{{(.*)\}})? ", text, re.MULTILINE)]
                     self.assertTrue(any(wanted.items() <= one.items() for one in series), f"{job}: {name}{wanted}")
+
+    def test_1_autoscalers_read_the_same_of_prometheus(self) -> None:
+        """KEDA's triggers and the metrics of HorizontalPodAutoscalers, of one Prometheus at one moment under load."""
+        if shutil.which("prometheus") is None:
+            self.skipTest("prometheus is not installed")
+        scaled = {one["metadata"]["name"]: one["spec"]["triggers"] for one in self.cluster.of("ScaledObject")}
+        autoscalers = [one for one in render(f"{OVERLAY}-hpa", options.build)
+                       if one["kind"] == "HorizontalPodAutoscaler"]
+        self.assertEqual({one["spec"]["scaleTargetRef"]["name"] for one in autoscalers}, set(scaled))
+        with Prometheus(self.cluster, Path("/mnt/prometheus")) as prometheus, Load(self.cluster) as load:
+            load.await_answered(ANSWERED)
+            at = time.time()
+            ends = at + 30
+            while prometheus.number(scaled["gateway"][1]["metadata"]["query"], at) == 0:
+                self.assertLess(at, ends, "no answer in progress was seen")
+                time.sleep(0.3)
+                at = time.time()
+            seen = {}
+            for one in autoscalers:
+                name = one["spec"]["scaleTargetRef"]["name"]
+                pods = [pod.name for pod in self.cluster.workloads[name]]
+                for metric, trigger in zip(one["spec"]["metrics"], scaled[name], strict=True):
+                    asked = metric["pods"]["metric"]["name"]
+                    samples = prometheus.ask(query_of(rules()[asked], pods), at)
+                    self.assertEqual(sorted(sample["metric"]["pod"] for sample in samples), sorted(pods), asked)
+                    total = sum(float(sample["value"][1]) for sample in samples)
+                    self.assertAlmostEqual(total, prometheus.number(trigger["metadata"]["query"], at), msg=asked)
+                    seen[f"{name} {trigger['name']}"] = round(total, 3)
+            prefill_s = prometheus.number(
+                'sum(rate(aludel_time_to_first_token_stage_seconds_sum{stage="prefill",plan="remote"}[5m]))', at)
+        print(f"seen under load: {seen}", flush=True)
+        self.assertEqual(load.errors, [])
+        self.assertGreater(seen["gateway connections"], 0)
+        self.assertGreater(prefill_s, 0)
 
     def test_2_secrets_change_under_load(self) -> None:
         fresh: Secrets = {name: self.authority.issue(one) for name, one in self.certificates.items()}

@@ -70,9 +70,10 @@ def faults(objects: List[Dict[str, Any]]) -> str:
 class Schema(unittest.TestCase):
     def test_every_overlay_is_valid(self) -> None:
         names = sorted(path.name for path in OVERLAYS.iterdir())
-        self.assertEqual(names, ["cpu-demo", "gpu", "inference-gateway", "rdma", "two-models-one-pool"])
+        self.assertEqual(names, ["cpu-demo", "gpu", "inference-gateway", "rdma", "two-models-one-pool",
+                                 "two-models-one-pool-hpa"])
         # Each object once, and all in one run of the compiler: reading the types is what takes its time.
-        objects = {json.dumps(one, sort_keys=True): one for name in names if not why_not(name)
+        objects = {json.dumps(one, sort_keys=True): one for name in names if not why_not(name, folder.parent)
                    for one in render(name, folder.parent)}
         self.assertEqual(faults(list(objects.values())), "")
 
@@ -95,8 +96,8 @@ def missing() -> str:
         import yaml  # noqa: F401
     except ImportError:
         return "python3-yaml or python3-jsonschema is missing"
-    if why_not("cpu-demo"):
-        return why_not("cpu-demo")
+    if why_not("cpu-demo", folder.parent):
+        return why_not("cpu-demo", folder.parent)
     folder.mkdir(parents=True, exist_ok=True)
     for file in ("package.json", "validate.mjs"):
         shutil.copy(HERE / file, folder)
