@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import List, Tuple
 
 FLAG = re.compile(r"^  (--\S+(?: [A-Z]+)?|[A-Z]+(?: \[[A-Z]+\])?) +(.*)$")
-ABSL_FLAG = re.compile(r"^    --(\w+) \((.*?)\); default: (.*?);$", re.MULTILINE | re.DOTALL)
 
 
 def help_of(program: Path, *command: str) -> str:
     done = subprocess.run([str(program), *command, "--help"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           timeout=60, check=False)
-    if done.returncode not in (0, 1) or len(done.stdout) < 20:  # Abseil's --help exits with 1
+    if done.returncode != 0 or len(done.stdout) < 20:
         sys.exit(f"make_man_page: {program} {' '.join(command)} --help: exit code {done.returncode}: {done.stdout}")
     return done.stdout
 
@@ -37,9 +36,8 @@ def escape(text: str) -> str:
 def split(text: str, name: str) -> Tuple[str, List[Tuple[str, str]]]:
     """The prose of a help text, and its flags with what each means."""
     text = text.removeprefix(f"{name}: ")
-    flags = [(f"--{flag.replace('_', '-')}", " ".join(meaning.split()))
-             for flag, meaning, _ in ABSL_FLAG.findall(text)]
-    prose, *rest = re.split(r"^(?:  Flags from .*|Flags:|Arguments:)$", text, flags=re.MULTILINE)
+    flags = []
+    prose, *rest = re.split(r"^(?:Flags:|Arguments:)$", text, flags=re.MULTILINE)
     for line in "\n".join(rest).splitlines():
         if match := FLAG.match(line):
             flags.append((match.group(1), match.group(2)))

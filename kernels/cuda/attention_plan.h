@@ -19,8 +19,7 @@ struct AttentionKernel {
   int64_t blocks = 0;          // that run at the same time on the whole GPU
   int64_t least_keys = 0;      // a split of fewer costs more to join than it saves
   int64_t partial_floats = 0;  // room for the results of splits
-  // Above 0: the launches shall be the same for all batches with as many tiles whose sequences end there
-  // or before.
+  // Above 0: launches are the same for all batches of as many tiles whose sequences end there or before.
   int64_t positions = 0;
 };
 

@@ -56,7 +56,7 @@ class CudaDevice final : public Device {
 
  private:
   CudaStream& StateOf(Stream stream) const;
-  // The same, with this GPU made current for the calling thread.
+  // As above, and makes this GPU current for the calling thread.
   CudaStream& Enter(Stream stream);
 
   int ordinal_;

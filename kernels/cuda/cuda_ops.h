@@ -19,8 +19,7 @@ class GemmEngine;
 // and returned by Synchronize; after a failure the stream's results are undefined until then.
 class CudaOps final : public Ops {
  public:
-  // `device` owns this; `default_stream` stands for Stream{}. `wgmma`: prefill attention uses it where
-  // it can.
+  // `device` owns this; `default_stream` stands for Stream{}. `wgmma`: prefill attention uses it where it can.
   static absl::StatusOr<std::unique_ptr<CudaOps>> Create(Device* device, int ordinal, bool wgmma,
                                                          CudaStream* default_stream);
   ~CudaOps() override;

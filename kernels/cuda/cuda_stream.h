@@ -56,7 +56,7 @@ class CudaStream {
   // More of it, allocated in stream order by the first op that asks and kept; kScratchBytes. Null, with the
   // error collected, where there is no memory left.
   void* Scratch() { return OnDemand(&scratch_, kScratchBytes); }
-  // The same beside it; kSumsBytes.
+  // As above, beside it; kSumsBytes.
   void* Sums() { return OnDemand(&sums_, kSumsBytes); }
 
   // See Device::Replay.
@@ -80,7 +80,7 @@ class CudaStream {
   // What was staged lately is recognized and not sent again: all layers of a step share their tables. Null,
   // with the error collected, where bytes exceed a segment or CUDA fails.
   const void* Stage(const void* host, size_t bytes);
-  // The same for `bytes` that `write` makes from what lies at `of`. In repeated work, where that stays as it
+  // As Stage, for `bytes` that `write` makes from what lies at `of`. In repeated work, where that stays as it
   // is, they are made once, and their number may differ from one Replay to the next.
   const void* StageTable(const void* of, size_t bytes, absl::FunctionRef<void(char*)> write);
 

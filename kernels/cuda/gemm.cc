@@ -34,8 +34,8 @@ bool Set(cublasLtMatmulPreferenceOpaque_t* preference, cublasLtMatmulPreferenceA
          CUBLAS_STATUS_SUCCESS;
 }
 
-// What SkinnyGemm loads 16 bytes at once of. Rows of W are as long as those of `a`, from an
-// allocation's start.
+// Whether SkinnyGemm can load 16 bytes of a row at once. W needs no look: its rows are as long as those of `a`, and it
+// begins where an allocation does.
 bool SkinnyReads(const TensorView& a) {
   constexpr int64_t kPiece = 16 / sizeof(Bf16);
   return a.dtype == DType::kBf16 && a.cols % kPiece == 0 && a.stride % kPiece == 0 &&
@@ -261,7 +261,7 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaOps::NewPacked(int64_t out, in
   return std::make_unique<CudaPackedMatrix>(*std::move(memory), out, in, format);
 }
 
-// Copies what the format's row looks like, and waits: rows may be a caller's temporary.
+// Copies the rows as the format stores them, and waits: host_rows may be a caller's temporary.
 absl::Status CudaOps::PackRows(const TensorView& host_rows, int64_t row_begin, PackedMatrix& w) {
   ALUDEL_CHECK(host_rows.contiguous() && host_rows.cols == w.in_features());
   ALUDEL_CHECK(row_begin >= 0 && row_begin + host_rows.rows <= w.out_features());

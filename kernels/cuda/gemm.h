@@ -93,7 +93,7 @@ class GemmEngine {
   // W [out.cols, a.cols] row-major, in a's type.
   void Multiply(const TensorView& a, const void* w, const float* bias, bool accumulate, const TensorView& out,
                 CudaStream& stream);
-  // The same where cuBLASLt cannot add the bias: of bf16 results.
+  // As above where cuBLASLt cannot add the bias: bf16 results.
   void MultiplyRoundingOnce(const TensorView& a, const void* w, const float* bias, const TensorView& out,
                             CudaStream& stream);
   void MultiplyScaled(const TensorView& a, const CudaPackedMatrix& w, const float* bias, bool accumulate,

@@ -52,8 +52,7 @@ inline int64_t PositionBucket(int64_t positions) {
 // The repeated work of one stream (Device::Replay), with a graph for each key and bucket of positions: the
 // first time work is enqueued call by call, which also loads its kernels; the second time it is captured;
 // from then on the calls are made without launches, are compared with those that were captured, and the graph
-// runs. Whatever goes wrong on that way ends with the work enqueued call by call. Belongs to its
-// stream's thread.
+// runs. Whatever goes wrong on that way ends with the work enqueued call by call. Belongs to its stream's thread.
 //
 // At most kMostGraphs graphs: one that is captured takes the place of the least recently used, and keys that
 // were met once do not count. Work whose graph could not be made, or that has changed under its key
@@ -163,7 +162,7 @@ inline GraphReplay::Entry* GraphReplay::Find(uint64_t calls, int64_t positions) 
   return &entries_.emplace_front(Entry{calls, positions});
 }
 
-// Forgets those that were.
+// Whether they were met once before, which is then forgotten; else notes them.
 inline bool GraphReplay::Seen(uint64_t calls, int64_t positions) {
   const std::pair key(calls, positions);
   const auto found = std::find(seen_.begin(), seen_.end(), key);

@@ -53,7 +53,7 @@ constexpr int kMmaDecodeBlocksPerSm = 3;
 // of 16 bytes that are aligned to it, positions below 2^31. `units` as in args.work.
 cudaError_t LaunchMmaAttention(const AttentionArgs& args, int64_t units, bool decode, cudaStream_t stream);
 
-// The same for prefill on a GPU of compute capability 9.0, for heads that WgmmaTakes: tiles of kWgmmaQueries,
+// As above for prefill on a GPU of compute capability 9.0, for heads that WgmmaTakes: tiles of kWgmmaQueries,
 // key tiles of kWgmmaKeyTile, a block on an SM at a time.
 constexpr int kWgmmaQueries = 128;
 constexpr int kWgmmaKeyTile = 128;

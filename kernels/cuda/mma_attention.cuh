@@ -248,7 +248,7 @@ __device__ void AttendUnit(const AttentionArgs& args, char* shared) {
 
   WarpSums<Shape> state;
   Clear(unit, first_query, state);
-  // The same for the whole warp. -1: it has no queries, so that every key lies beyond.
+  // One value for the whole warp. -1: it has no queries, so that every key lies beyond.
   const int first_position = PositionOf(unit, first_query);
   const int last_position =
       first_query < unit.count ? PositionOf(unit, first_query + Shape::kWarpQueries - 1) : -1;

@@ -71,8 +71,8 @@ __device__ inline float Share(float own, float maximum) {
   return own == -INFINITY ? 0.0f : Exp2(own - maximum);
 }
 
-// Several groups of keys: their warps' sums are joined in shared memory. All threads have passed the
-// last key tile.
+// Several groups of keys: their warps' sums are joined in shared memory. All
+// threads have passed the last key tile.
 template <typename Shape>
 __device__ void JoinSums(const AttentionArgs& args, const AttentionUnit& unit, int64_t unit_index,
                          float scale, const WarpSums<Shape>& state, float* shared) {

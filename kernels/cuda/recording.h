@@ -16,8 +16,7 @@ namespace aludel::cuda {
 // What a graph was captured from: a digest of all that each launch was given, and where each host array lies
 // in the arena, memory at one address whose bytes go to the device before every launch of the graph. The
 // first pass over the calls writes this down; later passes make none of the launches, fill the arena again,
-// and are held against it. A pass that departs from the first is broken, and nothing of it may reach
-// the device.
+// and are held against it. A pass that departs from the first is broken, and nothing of it may reach the device.
 //
 // The arena's front holds arrays of one size each, in the order in which the first pass named them, equal
 // ones once. Behind it lies the one array whose size may differ from pass to pass, the table of sequences.
@@ -36,8 +35,8 @@ class Recording {
   void Launch(uint64_t digest);
   // Where in the arena a copy of the bytes lies. Nothing once the pass is broken.
   std::optional<size_t> Stage(const void* host, size_t bytes);
-  // The same for the table that `write` makes from what lies at `of`, which stays as it is during a pass: a
-  // pass writes it once.
+  // As Stage, for the table that `write` makes from what lies at `of`, which stays as it is during a pass: a pass
+  // writes it once.
   std::optional<size_t> StageTable(const void* of, size_t bytes, absl::FunctionRef<void(char*)> write);
 
   void Break(std::string reason);

@@ -7,8 +7,8 @@
 
 // Draws tokens as sample.h defines it, to the bit: a block per row. Bound by passes over the row, which stays
 // in the L2 cache: one for the largest logit, one for the weights, and where there are top_k or top_p three
-// for each, that find the distance of the last token kept digit by digit. Nothing is sorted and no memory is
-// needed but a histogram.
+// for each, that find the distance of the last token kept digit by digit. Nothing is sorted, and a histogram is the only
+// memory needed.
 //
 // Bodies only, see mma_attention.cuh.
 namespace aludel::cuda {
@@ -35,8 +35,8 @@ struct SampleShared {
   uint64_t sums[32];  // by warp
 };
 
-// Adds to a sum of 64 bits in two halves. The thread whose addition makes the lower half overflow adds
-// the carry, so the sum is right when all have added.
+// Adds to a sum of 64 bits in two halves. The thread whose addition makes the lower half overflow adds the carry,
+// so the sum is right when all have added.
 __device__ inline void AddTo(uint32_t* low, uint32_t* high, uint64_t value) {
   const auto lower = static_cast<uint32_t>(value);
   const uint32_t before = atomicAdd(low, lower);

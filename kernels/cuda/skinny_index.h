@@ -39,7 +39,7 @@ constexpr int kSkinnyRows = 16;  // of `a`, at most
 constexpr int kSkinnyOuts = 16;  // of a block
 
 struct SkinnyArgs {
-  const void* w;          // bf16: [out, in]; else rows as in skinny_index.h
+  const void* w;          // bf16: [out, in]; else rows in runs, as above
   const Bf16* w_scales;   // [out, groups], whole runs
   const void* a;          // bf16: [rows, a_stride]; else int8 [rows, runs * kRunInputs] in Int8Byte's order
   const float* a_scales;  // [groups, kSkinnyRows]

@@ -5,8 +5,8 @@
 #include "kernels/cuda/warp.cuh"
 
 // What Hopper adds to warp.cuh: products of a warpgroup (four warps, the first one's number a multiple of
-// four), barriers in shared memory, and how many registers a warp has. All of it is sm_90a's. As there,
-// tests supply these names for the host: tests/kernels/cuda/simt_warpgroup.h.
+// four), barriers in shared memory, and how many registers a warp has. All of it is sm_90a's. As there, tests supply
+// these names for the host: tests/kernels/cuda/simt_warpgroup.h.
 namespace aludel::cuda {
 
 constexpr int kWarpgroupThreads = 128;
@@ -43,8 +43,8 @@ __device__ inline void BarrierWait(uint64_t* barrier, uint32_t parity) {
       : "memory");
 }
 
-// The block's numbered barriers, of which 0 is __syncthreads. kThreads: those that wait and those that
-// only arrive.
+// The block's numbered barriers, of which 0 is __syncthreads. kThreads: those
+// that wait and those that only arrive.
 template <int kThreads>
 __device__ inline void NumberedSync(int id) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");

@@ -287,7 +287,7 @@ __device__ void AttendUnitInGroups(const AttentionArgs& args, char* shared) {
   const Ring<Shape> ring{shared};
   if (threadIdx.x == 0) ring.Init();
   __syncthreads();
-  // The same in all lanes, also to the compiler.
+  // One value in all lanes, and known as such to the compiler.
   const int warpgroup = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x / kWarpgroupThreads), 0);
   if (warpgroup == 0) {
     LowerRegisters<Shape::kFetchRegisters>();

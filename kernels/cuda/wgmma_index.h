@@ -18,8 +18,8 @@ constexpr int kPanelRowBytes = 128;
 constexpr int kPatternRows = 8;
 constexpr int kPatternBytes = kPatternRows * kPanelRowBytes;
 
-// Where chunk `chunk` (16 bytes, counted through the row's panels) of row `row` begins in a tile of
-// kRows rows.
+// Where chunk `chunk` (16 bytes, counted through the row's panels) of row `row`
+// begins in a tile of kRows rows.
 template <int kRows>
 ALUDEL_HOST_DEVICE constexpr int SwizzledByte(int row, int chunk) {
   static_assert(kRows % kPatternRows == 0);
@@ -39,8 +39,8 @@ ALUDEL_HOST_DEVICE constexpr uint64_t SwizzledMatrix(uint32_t address, uint32_t 
 ALUDEL_HOST_DEVICE constexpr uint64_t RowsByDimensions(uint32_t tile) {
   return SwizzledMatrix(tile, 16, kPatternBytes);
 }
-// To the next 16 dimensions, in the descriptor's units: inside of a panel's row, or to the next panel. The
-// swizzle is of addresses, so that beginning inside of a pattern is all right.
+// To the next 16 dimensions, in the descriptor's units: within a panel's row, or to the next panel. The
+// swizzle is of addresses, so that beginning within a pattern is all right.
 template <int kRows>
 ALUDEL_HOST_DEVICE constexpr uint64_t DimensionStep(int step) {
   return (step / 4 * (kRows * kPanelRowBytes) + step % 4 * 32) / 16;

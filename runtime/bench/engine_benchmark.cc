@@ -9,10 +9,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "runtime/bench/forward_benchmark.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/engine_stats.h"
 #include "runtime/engine/scheduler.h"
-#include "runtime/kv/block_pool.h"
 #include "runtime/model/transformer.h"
 #include "runtime/model/transformer_options.h"
 #include "runtime/status_macros.h"
@@ -88,14 +88,20 @@ class Benchmark {
     ALUDEL_RETURN_IF_ERROR(Load());
     EngineBenchmark result;
     std::vector<std::vector<int32_t>> together, alone;
+    ForwardBenchmark forward(device_, model_.get(),
+                             {.shared_tokens = options_.shared_tokens,
+                              .own_tokens = options_.own_tokens,
+                              .output_tokens = options_.output_tokens,
+                              .block_tokens = kBlockTokens,
+                              .step_tokens = options_.max_num_batched_tokens});
     // Once in vain, so that memory and caches are warm for both.
-    ALUDEL_RETURN_IF_ERROR(ForwardSeconds(options_.requests, 2).status());
+    ALUDEL_RETURN_IF_ERROR(
+        forward.Seconds(options_.requests, std::min<int64_t>(2, options_.output_tokens)).status());
     ALUDEL_ASSIGN_OR_RETURN(result.together, RunTogether(&together));
     ALUDEL_ASSIGN_OR_RETURN(result.alone, RunAlone(&alone));
-    ALUDEL_ASSIGN_OR_RETURN(result.together.forward_seconds,
-                            BestForwardSeconds(options_.requests, options_.output_tokens));
-    ALUDEL_ASSIGN_OR_RETURN(const double one, BestForwardSeconds(1, options_.output_tokens));
-    ALUDEL_ASSIGN_OR_RETURN(const double shared, BestForwardSeconds(0, 0));
+    ALUDEL_ASSIGN_OR_RETURN(result.together.forward_seconds, Best(&forward, options_.requests));
+    ALUDEL_ASSIGN_OR_RETURN(const double one, Best(&forward, 1));
+    ALUDEL_ASSIGN_OR_RETURN(const double shared, Best(&forward, 0));
     result.alone.forward_seconds = shared + static_cast<double>(alone_) * (one - shared);
     for (size_t i = 0; i < alone.size(); ++i) result.same_answers += alone[i] == together[i] ? 1 : 0;
     result.step_bound = MostStepsToAToken(options_.requests, options_.max_num_batched_tokens);
@@ -212,71 +218,13 @@ class Benchmark {
     return run;
   }
 
-  absl::StatusOr<double> BestForwardSeconds(int64_t requests, int64_t output_tokens) {
+  absl::StatusOr<double> Best(ForwardBenchmark* forward, int64_t requests) const {
     double best = 0;
     for (int i = 0; i < kRepeats; ++i) {
-      ALUDEL_ASSIGN_OR_RETURN(const double seconds, ForwardSeconds(requests, output_tokens));
+      ALUDEL_ASSIGN_OR_RETURN(const double seconds, forward->Seconds(requests, options_.output_tokens));
       best = i == 0 ? seconds : std::min(best, seconds);
     }
     return best;
-  }
-
-  // The model's forward passes alone: what requests share once, what each has of its own in full chunks, then
-  // `output_tokens` of all of them in step.
-  absl::StatusOr<double> ForwardSeconds(int64_t requests, int64_t output_tokens) {
-    const int64_t shared_blocks = options_.shared_tokens / kBlockTokens;
-    const int64_t own_blocks = (Length() + kBlockTokens - 1) / kBlockTokens - shared_blocks;
-    ALUDEL_ASSIGN_OR_RETURN(
-        const auto pool,
-        BlockPool::Create(device_,
-                          model_->MakeKvLayout(shared_blocks + own_blocks * std::max<int64_t>(requests, 1),
-                                               kBlockTokens, DType::kBf16)));
-    const Clock::time_point begun = Clock::now();
-    std::vector<BlockTable> tables(1);
-    ALUDEL_RETURN_IF_ERROR(tables[0].Grow(*pool, shared_blocks * kBlockTokens));
-    ALUDEL_RETURN_IF_ERROR(Forward(*pool, tables, 0, shared_blocks * kBlockTokens));
-    if (requests == 0) return Seconds(begun, Clock::now());
-    const BlockTable shared = std::move(tables[0]);
-    tables = std::vector<BlockTable>(requests);
-    for (BlockTable& table : tables) {
-      for (const BlockRef& block : shared.blocks()) table.Append(block);
-      ALUDEL_RETURN_IF_ERROR(table.Grow(*pool, Length()));
-    }
-    const int64_t prompt = options_.shared_tokens + options_.own_tokens;
-    ALUDEL_RETURN_IF_ERROR(Forward(*pool, tables, shared_blocks * kBlockTokens, prompt));
-    // The prompt's last token has brought the first one.
-    for (int64_t i = 0; i + 1 < output_tokens; ++i) {
-      ALUDEL_RETURN_IF_ERROR(Forward(*pool, tables, prompt + i, prompt + i + 1));
-    }
-    return Seconds(begun, Clock::now());
-  }
-
-  // Tokens [begin, end) of every table, one table after the other, in steps of as many tokens as fit.
-  absl::Status Forward(BlockPool& pool, const std::vector<BlockTable>& tables, int64_t begin, int64_t end) {
-    std::vector<BatchItem> items;
-    int64_t room = options_.max_num_batched_tokens;
-    const auto flush = [&]() -> absl::Status {
-      room = options_.max_num_batched_tokens;
-      const absl::Status status = model_->Forward(absl::MakeSpan(items), pool, &logits_);
-      items.clear();
-      return status;
-    };
-    ids_.resize(std::max<size_t>(ids_.size(), end - begin), 1);
-    for (const BlockTable& table : tables) {
-      for (int64_t at = begin; at < end;) {
-        const int64_t tokens = std::min(room, end - at);
-        BatchItem item;
-        item.ids = absl::MakeConstSpan(ids_).subspan(0, tokens);
-        item.position = at;
-        item.blocks = table.ids();
-        item.wants_logits = at + tokens == end;
-        items.push_back(item);
-        at += tokens;
-        room -= tokens;
-        if (room == 0) ALUDEL_RETURN_IF_ERROR(flush());
-      }
-    }
-    return items.empty() ? absl::OkStatus() : flush();
   }
 
   const EngineBenchmarkOptions options_;
@@ -286,8 +234,6 @@ class Benchmark {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<Transformer> model_;
   std::vector<std::vector<int32_t>> prompts_;
-  std::vector<int32_t> ids_;
-  std::vector<float> logits_;
 };
 
 }  // namespace

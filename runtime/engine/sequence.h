@@ -93,6 +93,9 @@ struct Sequence {
     }
     return sampler.PlainDraw();
   }
+  // Charges the time since the last charge, a step of `step_rows` rows: the encoder's own, then its share by rows; the
+  // rest counts as waiting for others.
+  void ChargeStep(int64_t own_rows, int64_t step_rows);
   int64_t rank() const {
     if (hedge_of != 0) return std::numeric_limits<int64_t>::max();
     return static_cast<int64_t>(id) + kPriorityStride * priority;
@@ -149,6 +152,12 @@ struct Sequence {
   StageClock clock;
   SequenceTimes times;
 };
+
+// Another choice of the request, where choice 0 is now: its id follows from that of `first`, and it has the same mask for its
+// first token. Its blocks are EngineBlocks::Fork's.
+std::unique_ptr<Sequence> ForkChoice(const Sequence& first, int choice, const Tokenizer* tokenizer);
+// What the listener is told at the end: with the text that was held back, if it ends well.
+SequenceResult EndSequence(Sequence& sequence, bool ok, FinishReason reason);
 
 using SequenceMap = std::map<SequenceId, std::unique_ptr<Sequence>>;
 

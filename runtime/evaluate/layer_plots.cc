@@ -102,7 +102,7 @@ std::string LayerErrorSvg(const std::vector<FormatResult>& formats, ErrorMetric 
           EscapeHtml(formats[i].name), layer, value);
     }
     absl::StrAppendFormat(&svg,
-                          "<g data-format=\"%s\" style=\"color:%s\"><path d=\"%s\" class=\"series\" "
+                          "<g data-format=\"%s\" color=\"%s\"><path d=\"%s\" class=\"series\" "
                           "stroke-dasharray=\"%s\"/>%s</g>\n",
                           EscapeHtml(formats[i].name), styles[i].color, path, styles[i].dashes, dots);
   }
@@ -159,10 +159,10 @@ std::string FormatSwitches(const std::vector<FormatResult>& formats) {
   for (size_t i = 0; i < names.size(); ++i) {
     absl::StrAppendFormat(
         &html,
-        "<label style=\"color:%s\"><input type=\"checkbox\" checked value=\"%s\"><svg "
+        "<label><input type=\"checkbox\" checked value=\"%s\"><svg color=\"%s\" "
         "viewBox=\"0 0 26 8\"><path d=\"M0 4H26\" class=\"series\" stroke-dasharray=\"%s\"/>"
         "</svg><span>%s</span></label>\n",
-        styles[i].color, EscapeHtml(names[i]), styles[i].dashes, EscapeHtml(names[i]));
+        EscapeHtml(names[i]), styles[i].color, styles[i].dashes, EscapeHtml(names[i]));
   }
   return html + "</div>\n";
 }
@@ -176,8 +176,9 @@ std::string AllocationLegend() {
                                                                {"header", "frame headers"}};
   std::string html = "<p class=\"legend\">";
   for (const auto& [part, color] : kParts) {
-    absl::StrAppendFormat(&html, "<span><i style=\"background:%s\"></i>%s</span> ", color,
-                          kMeanings.at(part));
+    absl::StrAppendFormat(
+        &html, "<span><svg viewBox=\"0 0 1 1\"><rect width=\"1\" height=\"1\" fill=\"%s\"/></svg>%s</span> ",
+        color, kMeanings.at(part));
   }
   return html + "</p>\n";
 }

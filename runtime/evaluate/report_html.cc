@@ -41,7 +41,7 @@ h2.part { margin: 2.2rem 0 .2rem; }
 .switches span { color: var(--ink); }
 .switches svg { width: 26px; height: 8px; }
 .legend span { margin-right: 1rem; white-space: nowrap; }
-.legend i { display: inline-block; width: 11px; height: 11px; border-radius: 2px; margin-right: .35rem; }
+.legend svg { width: 11px; height: 11px; margin-right: .35rem; }
 .errors section { flex-basis: 400px; }
 )";
 

@@ -10,7 +10,7 @@
 
 namespace aludel {
 
-// Command-line flags of the offline tools, over getopt_long: dashes in names, "--flag value" or
+// Command-line flags of every program, over getopt_long: dashes in names, "--flag value" or
 // "--flag=value", lists by repetition, and arguments without a flag where a tool wants some. Variables hold
 // the defaults, which --help shows.
 class FlagSet {

@@ -4,10 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/codec/handoff.h"
 #include "runtime/status_macros.h"
+#include "server/decode/generate_events.h"
 #include "server/decode/sampling_fields.h"
-#include "server/host/shedding.h"
 #include "server/rpc/deadline.h"
 #include "server/rpc/rpc_fields.h"
 #include "server/rpc/rpc_status.h"
@@ -25,44 +24,6 @@ std::optional<RequestTrace> TraceWithin(const std::optional<TraceContext>& calle
   return RequestTrace{*caller, request, request.NewChild()};
 }
 
-// As Finished.reason has it.
-const char* Name(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-  }
-  return "unknown";
-}
-
-void FillStages(const StageSeconds& stages, v1::Stages* wire) {
-  wire->set_queue(stages.queue);
-  wire->set_prefill(stages.prefill);
-  wire->set_encode(stages.encode);
-  wire->set_transfer(stages.transfer);
-  wire->set_reconstruct(stages.reconstruct);
-  wire->set_recompute(stages.recompute);
-  wire->set_first_decode(stages.first_decode);
-  wire->set_ttft(stages.ttft);
-}
-
-constexpr char kOwnPrefill[] = "";  // in place of a target's name
-
-CostModel::Target CostTarget(const PlanTarget& target) {
-  return {target.name, target.waiting_tokens, target.tokens_per_second};
-}
-
-PlanRequest ReadPlanRequest(const v1::GenerateRequest& request) {
-  PlanRequest wanted{.prompt_tokens = request.prompt_size(), .format = request.format()};
-  if (request.fidelity() == v1::FIDELITY_EXACT) wanted.fidelity = Fidelity::kExact;
-  if (request.fidelity() == v1::FIDELITY_HIGH) wanted.fidelity = Fidelity::kHigh;
-  if (request.fidelity() == v1::FIDELITY_BALANCED) wanted.fidelity = Fidelity::kBalanced;
-  if (request.fidelity() == v1::FIDELITY_FAST) wanted.fidelity = Fidelity::kFast;
-  wanted.targets.assign(request.prefill_targets().begin(), request.prefill_targets().end());
-  return wanted;
-}
-
 }  // namespace
 
 GenerateSession::GenerateSession(const DecodeContext& context, std::shared_ptr<Stream> stream,
@@ -71,29 +32,14 @@ GenerateSession::GenerateSession(const DecodeContext& context, std::shared_ptr<S
       stream_(std::move(stream)),
       deadline_(deadline),
       trace_(TraceWithin(caller)),
+      planner_(context),
       timeline_(context.options->served_model_name, MonotonicNow()) {
   context_.sessions_open->fetch_add(1);
 }
 
 GenerateSession::~GenerateSession() {
-  EndLocalWait();
-  EndTrial();
+  planner_.Release();
   context_.sessions_open->fetch_sub(1);  // last: the context may go
-}
-
-void GenerateSession::EndLocalWait() {
-  if (const int64_t tokens = local_tokens_.exchange(0); tokens > 0) context_.costs->EndLocal(tokens);
-}
-
-bool GenerateSession::BeginTrial() {
-  const EngineStats engine = context_.model->engine().stats();
-  const auto running = static_cast<int64_t>(engine.hedges_started - engine.hedges_won - engine.hedges_lost);
-  trial_ = context_.trials->Begin(running, context_.options->hedge.max_running);
-  return trial_;
-}
-
-void GenerateSession::EndTrial() {
-  if (trial_.exchange(false)) context_.trials->End();
 }
 
 void GenerateSession::Start(const v1::GenerateRequest& request) {
@@ -126,60 +72,10 @@ void GenerateSession::Start(const v1::GenerateRequest& request) {
 
 void GenerateSession::Begin(const v1::GenerateRequest& request, std::shared_ptr<TokenAutomaton> constraint) {
   const PlanRequest wanted = ReadPlanRequest(request);
-  absl::StatusOr<Plan> plan = ChoosePlan(wanted, request.prompt());
+  absl::StatusOr<Plan> plan = planner_.Choose(wanted, request.prompt(), cache_salt_);
   const absl::Status status =
       plan.ok() ? Admit(request, wanted, *plan, std::move(constraint)) : plan.status();
   if (!status.ok()) End(status);
-}
-
-absl::StatusOr<Plan> GenerateSession::ChoosePlan(const PlanRequest& wanted,
-                                                 absl::Span<const int32_t> prompt) {
-  CostModel& costs = *context_.costs;
-  const std::vector<PlanTarget> targets = context_.prefill_pool->Snapshot();
-  const int64_t cached = context_.model->engine().CachedTokens(prompt, /*codec=*/nullptr, cache_salt_);
-  const std::optional<double> local = costs.PredictLocal(wanted.prompt_tokens - cached);
-  const auto shipped = prompt.first(prompt.size() - std::min<size_t>(prompt.size(), 1));
-  const absl::Time now = MonotonicNow();
-  const bool may_try = !context_.options->planner.hedged || BeginTrial();
-  const auto predict = [&](std::optional<size_t> target, const std::string& format) -> Prediction {
-    if (!target) return {local, may_try && costs.IsStale(kOwnPrefill, "", now)};
-    const PlanTarget& server = targets[*target];
-    return {costs.PredictRemote(CostTarget(server), format, shipped, cache_salt_),
-            may_try && costs.IsStale(server.name, format, now)};
-  };
-  ALUDEL_ASSIGN_OR_RETURN(
-      Plan plan, MakePlan(context_.options->planner, FormatNames(context_), targets, wanted, predict));
-  if (!plan.hedge_after) EndTrial();
-  costs.Chosen(plan.remote() ? targets[plan.target].name : kOwnPrefill, plan.format, now);
-  if (!plan.remote()) {
-    plan.predicted_ttft = local;
-    plan.cached_tokens = cached;
-    return plan;
-  }
-  // The format's own recomputed tokens, beside what the operator wants computed here.
-  const TokenRange range = HandedOver(context_.model->FindCodec(plan.format)->spec(), wanted.prompt_tokens);
-  plan.handed_over_tokens = std::min(plan.handed_over_tokens, range.end);
-  if (plan.handed_over_tokens <= range.begin) return Plan{.reason = PlanReason::kShortPrompt};
-  return plan;
-}
-
-int64_t GenerateSession::CachedEnough(const Plan& plan, absl::Span<const int32_t> prompt) const {
-  // The age of codes is not known here.
-  if (max_staleness_ms_) return 0;
-  const Engine& engine = context_.model->engine();
-  const int64_t cached =
-      engine.CachedTokens(prompt, &context_.model->FindCodec(plan.format)->spec(), cache_salt_);
-  const int64_t worth_asking =
-      std::max<int64_t>(context_.options->planner.min_remote_tokens, engine.options().block_tokens);
-  return plan.handed_over_tokens - cached < worth_asking ? cached : 0;
-}
-
-absl::Status GenerateSession::CheckDeadline(const Plan& plan) const {
-  const bool others =
-      context_.costs->local_busy() || (plan.remote() && context_.receiver->open_tickets() > 0);
-  absl::Status shed = ShedIfHopeless(plan.predicted_ttft, others, MonotonicNow(), deadline_);
-  if (!shed.ok()) context_.metrics->CountPlan(Name(PlanKind::kShed), Name(PlanReason::kDeadline));
-  return shed;
 }
 
 absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const PlanRequest& wanted,
@@ -197,7 +93,10 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
                     .cache_salt = cache_salt_};
   spec.constraint = std::move(constraint);
   FrameExtent extent;
-  spec.cached_tokens = plan.remote() ? CachedEnough(plan, spec.prompt) : 0;
+  // The age of cached codes is not known here.
+  if (plan.remote() && !max_staleness_ms_) {
+    spec.cached_tokens = planner_.CachedEnough(plan, spec.prompt, cache_salt_);
+  }
   const bool cached = spec.cached_tokens > 0;
   if (cached) {
     spec.codec = context_.model->FindCodec(plan.format);
@@ -206,7 +105,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
                 .cached_tokens = spec.cached_tokens,
                 .reason = PlanReason::kCached};
   } else {
-    ALUDEL_RETURN_IF_ERROR(CheckDeadline(plan));
+    ALUDEL_RETURN_IF_ERROR(planner_.CheckDeadline(plan, deadline_));
   }
   if (plan.remote()) {
     const DecoderFactory* codec = context_.model->FindCodec(plan.format);
@@ -234,12 +133,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
     absl::MutexLock lock(&mutex_);
     timeline_.Planned(plan, as_frames, spec.sampling.choices, MonotonicNow());
   }
-  if (plan.remote()) {
-    target_ = context_.prefill_pool->Snapshot()[plan.target];
-  } else {
-    local_tokens_ = request.prompt_size() - plan.cached_tokens;
-    context_.costs->BeginLocal(local_tokens_);
-  }
+  planner_.Begin(plan, request.prompt_size());
   ALUDEL_ASSIGN_OR_RETURN(const SequenceId sequence,
                           context_.model->engine().Generate(std::move(spec), shared_from_this()));
   context_.metrics->CountPlan(Name(plan.kind), Name(plan.reason));
@@ -322,64 +216,20 @@ void GenerateSession::SendStarted(const SequenceTimes& times, int64_t cached_tok
   }
   CountHandoff(started.handoff);
   context_.metrics->requests.ObserveFirstToken(started.labels, started.stages);
-  Learn(started, times, cached_tokens);
+  planner_.Learn(started, times, cached_tokens, handoff_.get());
 
-  v1::GenerateEvent event;
-  v1::Started* out = event.mutable_started();
-  out->set_plan(started.labels.plan);
-  out->set_format(started.labels.format);
-  out->set_payload_bytes(handoff.usage.bytes);
-  out->set_predicted_ttft(predicted_ttft);
   const ModelConfig& config = context_.model->config();
-  out->set_handed_over_tokens(static_cast<uint32_t>(started.handed_over_tokens));
-  out->set_raw_bytes(uint64_t{2} * config.layers * config.kv_dim() * 2 * started.handed_over_tokens);
-  out->set_cached_tokens(static_cast<uint32_t>(cached_tokens));
-  if (fell_back) out->set_fallback_reason(fallback_reason.ToString());
-  FillStages(started.stages, out->mutable_stages());
-  stream_->Push(std::move(event));
+  StartedFigures figures{.predicted_ttft = predicted_ttft,
+                         .payload_bytes = handoff.usage.bytes,
+                         .raw_bytes_per_token = uint64_t{2} * config.layers * config.kv_dim() * 2,
+                         .cached_tokens = cached_tokens};
+  if (fell_back) figures.fallback_reason = fallback_reason.ToString();
+  stream_->Push(StartedEvent(started, figures));
 }
 
 void GenerateSession::CountHandoff(const std::optional<RequestTimeline::HandoffOutcome>& handoff) {
   if (handoff)
     context_.metrics->handoffs.CountHandoff("received", StatusName(handoff->code), handoff->seconds);
-}
-
-void GenerateSession::Learn(const RequestTimeline::Started& started, const SequenceTimes& times,
-                            int64_t cached_tokens) {
-  EndLocalWait();
-  EndTrial();
-  if (started.predicted_ttft) {
-    context_.metrics->ObservePrediction(started.labels, *started.predicted_ttft, started.stages.ttft);
-  }
-  if (started.plan == PlanKind::kLocal) {
-    context_.costs->ObserveLocal(started.prompt_tokens, cached_tokens, started.stages);
-  }
-  if (started.plan == PlanKind::kFallback) LearnOvertaken(started);
-  if (started.plan != PlanKind::kRemote) return;
-  // The prefill server's account travels beside its frames: after a short prompt it comes after the
-  // first token.
-  handoff_->WhenAccounted(
-      [costs = context_.costs, target = CostTarget(target_), format = started.labels.format, times,
-       queued = started.before_admission](const Handoff& handoff, const Handoff::Report& report) {
-        if (report.attempts != 1) return;
-        costs->ObserveRemote(
-            target, format, handoff.prompt(), handoff.cache_salt(),
-            SplitFirstToken(times, report.producer, queued), *report.producer,
-            {.bytes = report.usage.bytes,
-             .first_bytes = report.usage.first_bytes,
-             .seconds = absl::ToDoubleSeconds(report.usage.last_received - report.usage.first_received)});
-      });
-}
-
-void GenerateSession::LearnOvertaken(const RequestTimeline::Started& started) {
-  if (!started.handoff) return;
-  const Handoff::Report report = handoff_->report();
-  if (!WasOvertaken(started.handoff->code, report.attempts, context_.options->planner.by_prediction,
-                    context_.options->hedge)) {
-    return;
-  }
-  context_.costs->ObserveOvertaken(CostTarget(target_), started.labels.format, handoff_->prompt(),
-                                   handoff_->cache_salt(), report.begin, MonotonicNow());
 }
 
 absl::Status GenerateSession::Deliver(v1::GenerateEvent event) {
@@ -405,18 +255,8 @@ void GenerateSession::OnToken(const TokenEvent& event) {
   }
   if (since_last)
     context_.metrics->requests.ObserveInterToken(context_.options->served_model_name, *since_last);
-  v1::GenerateEvent out;
-  out.mutable_token()->set_id(event.id);
-  out.mutable_token()->set_text(event.text);
-  out.mutable_token()->set_choice(static_cast<uint32_t>(event.choice));
   if (shadow_) shadow_->Keep(event);
-  for (size_t i = 0; i < std::min(shown_logprobs_, event.logprobs.size()); ++i) {
-    const TokenLogprob& entry = event.logprobs[i];
-    v1::TokenLogprob* logprob = out.mutable_token()->add_logprobs();
-    logprob->set_token(entry.id);
-    logprob->set_logprob(entry.logprob);
-  }
-  const absl::Status delivered = Deliver(std::move(out));
+  const absl::Status delivered = Deliver(AnswerEvent(event, shown_logprobs_));
   if (!delivered.ok()) Stop(delivered);
 }
 
@@ -426,16 +266,7 @@ void GenerateSession::OnDone(const absl::Status& status, const SequenceResult& r
   if (status.ok()) {
     // An answer may have no token at all.
     SendStarted(result.times, result.cached_tokens, result.fell_back, result.fallback_reason);
-    v1::GenerateEvent out;
-    v1::Finished* finished = out.mutable_finished();
-    finished->set_reason(Name(result.reason));
-    finished->set_prompt_tokens(static_cast<uint32_t>(result.prompt_tokens));
-    finished->set_completion_tokens(static_cast<uint32_t>(result.completion_tokens));
-    finished->set_text(result.tail_text);
-    finished->set_choice(static_cast<uint32_t>(result.choice));
-    if (!result.stop.empty()) finished->set_stop_string(result.stop);
-    if (result.stop_id) finished->set_stop_token(*result.stop_id);
-    const absl::Status delivered = Deliver(std::move(out));
+    const absl::Status delivered = Deliver(AnswerEvent(result));
     if (!delivered.ok()) lost_ = delivered;
   } else {
     if (lost_.ok()) lost_ = status;
@@ -459,8 +290,7 @@ void GenerateSession::End(const absl::Status& status) {
     ended = timeline_.End(status.code(), MonotonicNow());
     answering = timeline_.started();
   }
-  EndLocalWait();
-  EndTrial();
+  planner_.Release();
   context_.metrics->requests.ObserveRequest(ended.labels, StatusName(ended.code), ended.seconds,
                                             ended.prompt_tokens, ended.completion_tokens);
   // Of a request that ends before its first token. One that was refused has asked no prefill server.

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,12 +7,12 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/types/span.h"
 #include "aludel/v1/handoff.pb.h"
 #include "runtime/engine/engine.h"
 #include "server/decode/decode_context.h"
 #include "server/decode/handoff/handoff.h"
 #include "server/decode/plan/planner.h"
+#include "server/decode/request_planner.h"
 #include "server/decode/request_timeline.h"
 #include "server/decode/shadow_checker.h"
 #include "server/observe/trace_context.h"
@@ -31,7 +30,8 @@ namespace aludel {
 //
 // Beside a late handoff local prefill begins (the engine's hedge), and the first to be complete goes on.
 //
-// What it decides is here; what is observed of it, and exported, is the RequestTimeline's.
+// How it goes is here; what is planned, and learnt from it, is the RequestPlanner's, what is observed and exported the
+// RequestTimeline's.
 // Thread-safe; calls into the engine, the handoff and gRPC are made without the lock.
 class GenerateSession : public SequenceListener, public std::enable_shared_from_this<GenerateSession> {
  public:
@@ -46,28 +46,14 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   void Stop(const absl::Status& reason);
 
  private:
-  // Tokens of the prompt that earlier handoffs of the plan's format have left here, where computing the rest
-  // is sooner than asking for it; else 0. Also 0 where the age of codes is bounded.
-  int64_t CachedEnough(const Plan& plan, absl::Span<const int32_t> prompt) const;
-  // Begins a trial where the plan is one.
-  absl::StatusOr<Plan> ChoosePlan(const PlanRequest& wanted, absl::Span<const int32_t> prompt);
-  // A place for a trial, so that a hedge has one if it is needed. False, and none taken, where all are.
-  bool BeginTrial();
-  void EndTrial();
   // With its constraint compiled, where it has one.
   void Begin(const v1::GenerateRequest& request, std::shared_ptr<TokenAutomaton> constraint);
   absl::Status Admit(const v1::GenerateRequest& request, const PlanRequest& wanted, const Plan& plan,
                      std::shared_ptr<TokenAutomaton> constraint);
   Handoff::Spec HandoffSpec(const PlanRequest& wanted, const Plan& plan, const GenerateSpec& spec) const;
   void EndHandoff(TicketState end);
-  void EndLocalWait();
-  // Reports the plan's outcome to the cost model.
-  void Learn(const RequestTimeline::Started& started, const SequenceTimes& times, int64_t cached_tokens);
-  // Of a handoff that local prefill beside it, or after its time was up, was sooner than.
-  void LearnOvertaken(const RequestTimeline::Started& started);
   void OnToken(const TokenEvent& event) override;
   void OnDone(const absl::Status& status, const SequenceResult& result) override;
-  absl::Status CheckDeadline(const Plan& plan) const;
   absl::Status Deliver(v1::GenerateEvent event);
   // Of the first token, or of an answer without one: ends the handoff, sends Started. Later calls
   // do nothing.
@@ -81,8 +67,7 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   const std::shared_ptr<Stream> stream_;
   const absl::Time deadline_;
   const std::optional<RequestTrace> trace_;  // where the caller has one
-  std::atomic<int64_t> local_tokens_{0};     // of this session's local prefill, that others wait for
-  std::atomic<bool> trial_{false};           // this session has a place among the trials
+  RequestPlanner planner_;
 
   // Set by Start before others see the session, then constant.
   std::string request_id_;
@@ -90,7 +75,6 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   std::string cache_salt_;
 
   // Set before the engine has the sequence, then constant.
-  PlanTarget target_;                 // of a remote plan
   std::shared_ptr<Handoff> handoff_;  // of a remote plan
   size_t shown_logprobs_ = 0;         // entries of a token's that the client asked for
 

@@ -38,9 +38,10 @@ void PlaceInTrace(const HttpRequest& request, double share, RequestIdentity* ide
 }
 
 HttpResponse Page() {
+  static const std::string* const policy = new std::string(PagePolicy());
   HttpResponse response;
   response.content_type = "text/html; charset=utf-8";
-  response.headers = {{"Content-Security-Policy", kPagePolicy}, {"X-Content-Type-Options", "nosniff"}};
+  response.headers = {{"Content-Security-Policy", *policy}, {"X-Content-Type-Options", "nosniff"}};
   response.body = std::string(kPage);
   return response;
 }

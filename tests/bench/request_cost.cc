@@ -3,7 +3,7 @@
 // route go over a connection to a gateway in this process; of those the costliest per byte are changed and tried
 // again, a hill climb. Reports CPU seconds and memory, and what is far from the median per byte. Exits with 1 where
 // a request breaks a bound that the servers rely on.
-//   build/release/bin/request_cost --seed 1 --seconds 3600 --max_bytes 1000000 --save FOLDER
+//   build/release/bin/request_cost --seed 1 --seconds 3600 --max-bytes 1000000 --save FOLDER
 
 #include <algorithm>
 #include <cstdio>
@@ -13,25 +13,16 @@
 #include <string>
 #include <utility>
 
-#include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "runtime/tool/flag_set.h"
 #include "server/gateway/openai/served_models.h"
 #include "tests/bench/cost_tally.h"
 #include "tests/bench/gateway_meter.h"
 #include "tests/bench/request_bodies.h"
 #include "tests/bench/stage_meter.h"
 #include "tests/bench/whole_requests.h"
-
-ABSL_FLAG(uint64_t, seed, 1, "of the requests");
-ABSL_FLAG(double, seconds, 3, "how long to go on");
-ABSL_FLAG(uint64_t, max_bytes, 1 << 20, "of a body, about");
-ABSL_FLAG(std::string, model, "deploy/demo/chat", "directory of a model with a chat template");
-ABSL_FLAG(int, worst, 12, "how many to list");
-ABSL_FLAG(double, slack, 1, "by how much the bounds are widened, for builds and machines that are slow");
-ABSL_FLAG(std::string, save, "", "directory for the worst requests");
 
 namespace aludel {
 namespace {
@@ -131,8 +122,18 @@ class Search {
   Kept by_time_, by_memory_;
 };
 
-int Run() {
-  const auto models = ServedModels::Load({{.name = "chat", .directory = absl::GetFlag(FLAGS_model)}});
+struct Wanted {
+  int64_t seed = 1;
+  double seconds = 3;
+  int64_t max_bytes = 1 << 20;
+  std::string model = "deploy/demo/chat";
+  int64_t worst = 12;
+  double slack = 1;
+  std::string save;
+};
+
+int Run(const Wanted& wanted) {
+  const auto models = ServedModels::Load({{.name = "chat", .directory = wanted.model}});
   if (!models.ok()) {
     std::fprintf(stderr, "%s\n", models.status().ToString().c_str());
     return 2;
@@ -142,14 +143,14 @@ int Run() {
     std::fprintf(stderr, "%s\n", gateway.status().ToString().c_str());
     return 2;
   }
-  const uint64_t seed = absl::GetFlag(FLAGS_seed);
-  const size_t max_bytes = absl::GetFlag(FLAGS_max_bytes);
-  const double slack = absl::GetFlag(FLAGS_slack);
+  const auto seed = static_cast<uint64_t>(wanted.seed);
+  const auto max_bytes = static_cast<size_t>(wanted.max_bytes);
+  const double slack = wanted.slack;
   const auto stages = StageMeter::Open(models->Find("chat"));
   RequestBodies bodies(seed, max_bytes);
   Search search(gateway->get(), seed, max_bytes);
-  CostTally of_stages("stages", absl::GetFlag(FLAGS_save)), of_gateway("gateway", absl::GetFlag(FLAGS_save));
-  const absl::Time end = absl::Now() + absl::Seconds(absl::GetFlag(FLAGS_seconds));
+  CostTally of_stages("stages", wanted.save), of_gateway("gateway", wanted.save);
+  const absl::Time end = absl::Now() + absl::Seconds(wanted.seconds);
   for (absl::Time told = absl::Now(); absl::Now() < end;) {
     const RequestBody body = bodies.Next();
     of_stages.Add(LeastOf(of_stages, [&] { return stages->Measure(body, slack); }), body.text);
@@ -159,15 +160,35 @@ int Run() {
     of_gateway.Print(3);
     std::fflush(stdout);
   }
-  of_stages.Print(absl::GetFlag(FLAGS_worst));
-  of_gateway.Print(absl::GetFlag(FLAGS_worst));
+  of_stages.Print(static_cast<int>(wanted.worst));
+  of_gateway.Print(static_cast<int>(wanted.worst));
   return of_stages.broken() + of_gateway.broken() == 0 ? 0 : 1;
+}
+
+int Main(int argc, char** argv) {
+  Wanted wanted;
+  FlagSet flags("request_cost measures what the worst of many requests costs.");
+  flags.Add("seed", "N", &wanted.seed, "of the requests");
+  flags.Add("seconds", "S", &wanted.seconds, "how long to go on");
+  flags.Add("max-bytes", "N", &wanted.max_bytes, "of a body, about");
+  flags.Add("model", "DIR", &wanted.model, "a model with a chat template");
+  flags.Add("worst", "N", &wanted.worst, "how many to list");
+  flags.Add("slack", "X", &wanted.slack,
+            "by how much the bounds are widened, for builds and machines that are slow");
+  flags.Add("save", "DIR", &wanted.save, "for the worst requests");
+  const absl::Status parsed = flags.Parse(argc, argv);
+  if (const auto answer = flags.Answer()) {
+    std::fputs(answer->c_str(), stdout);
+    return 0;
+  }
+  if (!parsed.ok()) {
+    std::fprintf(stderr, "request_cost: %s\n", std::string(parsed.message()).c_str());
+    return 2;
+  }
+  return Run(wanted);
 }
 
 }  // namespace
 }  // namespace aludel
 
-int main(int argc, char** argv) {
-  absl::ParseCommandLine(argc, argv);
-  return aludel::Run();
-}
+int main(int argc, char** argv) { return aludel::Main(argc, argv); }

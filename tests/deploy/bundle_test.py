@@ -60,7 +60,7 @@ class Bundle(unittest.TestCase):
 
     def test_programs_say_who_they_are(self) -> None:
         for name in ("aludel-prefill", "aludel-decode", "aludel-gateway"):
-            self.assertRegex(self.run_it(str(self.root / "bin" / name), "--version"), r"^aludel \d")
+            self.assertRegex(self.run_it(str(self.root / "bin" / name), "--version"), rf"^{name} \d")
         for name in ("aludel-bench", "aludel-inspect", "aludel-eval"):
             self.assertIn(name, self.run_it(str(self.root / "bin" / name), "--help"))
 

@@ -4,6 +4,8 @@ prefill, and shows what came of both. PAGE_SCREENSHOTS=FOLDER keeps pictures.
 Exit code 77: Chromium is not installed.
 """
 
+import base64
+import hashlib
 import json
 import os
 import re
@@ -228,15 +230,29 @@ def fits_every_screen(page: Page) -> None:
     page.click("Theme: light")
 
 
-def main() -> int:
-    program = find_chromium()
-    if program is None:
-        print("skipped: page_e2e: chromium is not installed")
-        return 77
-    url = os.environ["GATEWAY_URL"]
+def says_what_it_may_run(url: str) -> None:
+    """The policy names the script and the style of this very page, and nothing else that runs."""
     with urllib.request.urlopen(url + "/", timeout=10) as reply:
         assert reply.headers["Content-Type"] == "text/html; charset=utf-8"
-        assert "default-src 'none'" in reply.headers["Content-Security-Policy"]
+        policy = dict(part.split(" ", 1) for part in reply.headers["Content-Security-Policy"].split("; "))
+        html = reply.read().decode()
+    assert policy["default-src"] == "'none'", policy
+    for tag in ("script", "style"):
+        texts = re.findall(rf"<{tag}[^>]*>(.*?)</{tag}>", html, re.DOTALL)
+        digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts]
+        assert policy[f"{tag}-src"] == " ".join(f"'sha256-{digest}'" for digest in digests), policy
+        assert len(texts) == 1, tag
+    markup = re.sub(r"<(script|style)>.*?</\1>", "", html, flags=re.DOTALL)
+    assert not re.search(r"<[^>]*\s(style|on[a-z]+)\s*=", markup), "no style or handler in an attribute"
+
+
+def main() -> int:
+    url = os.environ["GATEWAY_URL"]
+    says_what_it_may_run(url)
+    program = find_chromium()
+    if program is None:
+        print("skipped: page_e2e: the policy is right; the rest needs chromium, which is not installed")
+        return 77
     with Browser(program) as browser:
         page = Page(browser)
         browser.resize(*WIDE)

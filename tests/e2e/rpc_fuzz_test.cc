@@ -14,8 +14,6 @@
 #include <thread>
 #include <vector>
 
-#include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -24,16 +22,17 @@
 #include "grpcpp/create_channel.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
+#include "runtime/tool/flag_set.h"
 #include "server/rpc/handoff_version.h"
 #include "tests/e2e/fleet.h"
 #include "tests/e2e/hostile_messages.h"
 #include "transport/wire.h"
 
-ABSL_FLAG(double, seconds, 8, "how long to go on");
-ABSL_FLAG(uint64_t, seed, 0, "of all calls; 0: another one each time");
-
 namespace aludel {
 namespace {
+
+double wanted_seconds = 8;
+int64_t wanted_seed = 0;
 
 using google::protobuf::Message;
 
@@ -235,14 +234,14 @@ class RpcFuzz : public ::testing::Test {
 };
 
 TEST_F(RpcFuzz, ServersSurviveHostileCallsAndKeepNothingOfThem) {
-  uint64_t seed = absl::GetFlag(FLAGS_seed);
+  auto seed = static_cast<uint64_t>(wanted_seed);
   if (seed == 0) seed = std::random_device{}();
   std::cout << "seed " << seed << std::endl;
   for (ServerProcess* server : {&fleet_.decode(), &fleet_.prefill()}) {
     descriptors_[server] = OpenDescriptors(server->pid());
   }
   std::mt19937_64 random(seed);
-  const absl::Time end = absl::Now() + absl::Seconds(absl::GetFlag(FLAGS_seconds));
+  const absl::Time end = absl::Now() + absl::Seconds(wanted_seconds);
   while (absl::Now() < end && !HasFailure()) {
     std::vector<std::thread> callers;
     for (int i = 0; i < kCallers; ++i) {
@@ -260,11 +259,24 @@ TEST_F(RpcFuzz, ServersSurviveHostileCallsAndKeepNothingOfThem) {
   std::cout << calls << " calls; by status" << listed << std::endl;
 }
 
+int Main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);  // takes its own flags away
+  FlagSet flags("rpc_fuzz_test calls every gRPC method of the servers in hostile ways.");
+  flags.Add("seconds", "S", &wanted_seconds, "how long to go on");
+  flags.Add("seed", "N", &wanted_seed, "of all calls; 0: another one each time");
+  const absl::Status parsed = flags.Parse(argc, argv);
+  if (const auto answer = flags.Answer()) {
+    std::cout << *answer;
+    return 0;
+  }
+  if (!parsed.ok()) {
+    std::cerr << "rpc_fuzz_test: " << parsed.message() << "\n";
+    return 2;
+  }
+  return RUN_ALL_TESTS();
+}
+
 }  // namespace
 }  // namespace aludel
 
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  absl::ParseCommandLine(argc, argv);
-  return RUN_ALL_TESTS();
-}
+int main(int argc, char** argv) { return aludel::Main(argc, argv); }

@@ -4,9 +4,9 @@
 #include <cctype>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/status_macros.h"
+#include "runtime/text/chat_template/jinja_literals.h"
 #include "runtime/text/chat_template/jinja_value.h"
 #include "runtime/text/tokenizer/utf8.h"
 
@@ -48,71 +48,6 @@ absl::string_view StripRight(absl::string_view text) {
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsNameStart(char c) { return std::isalpha(static_cast<unsigned char>(c)) || c == '_'; }
-
-// Behind the decimal integer or float at `begin`, which may have underscores between its digits.
-size_t NumberEnd(absl::string_view in, size_t begin, bool* is_float) {
-  const auto digits = [&](size_t from) {
-    while (from < in.size() && (IsDigit(in[from]) || (in[from] == '_' && from > begin))) ++from;
-    return from;
-  };
-  size_t end = digits(begin);
-  if (end + 1 < in.size() && in[end] == '.' && IsDigit(in[end + 1])) {
-    *is_float = true;
-    end = digits(end + 1);
-  }
-  if (end < in.size() && (in[end] == 'e' || in[end] == 'E')) {
-    size_t exponent = end + 1;
-    if (exponent < in.size() && (in[exponent] == '+' || in[exponent] == '-')) ++exponent;
-    if (exponent < in.size() && IsDigit(in[exponent])) {
-      *is_float = true;
-      end = digits(exponent);
-    }
-  }
-  return end;
-}
-
-// One escape of a Python string literal at in[*at], which moves behind it; an unknown one stays as it is.
-absl::Status UnescapeInto(absl::string_view in, int line, size_t* at, std::string* text) {
-  const char letter = *at + 1 < in.size() ? in[*at + 1] : '\0';
-  static constexpr absl::string_view kLetters = "\\'\"abfnrtv";
-  static constexpr absl::string_view kMeanings = "\\'\"\a\b\f\n\r\t\v";
-  if (const size_t found = kLetters.find(letter); letter != '\0' && found != absl::string_view::npos) {
-    *text += kMeanings[found];
-    *at += 2;
-    return absl::OkStatus();
-  }
-  if (letter == '\n') {
-    *at += 2;
-    return absl::OkStatus();
-  }
-  if (letter >= '0' && letter <= '7') {
-    uint32_t value = 0;
-    size_t i = *at + 1;
-    for (; i < *at + 4 && i < in.size() && in[i] >= '0' && in[i] <= '7'; ++i)
-      value = value * 8 + (in[i] - '0');
-    AppendUtf8(value, text);
-    *at = i;
-    return absl::OkStatus();
-  }
-  const size_t digits = letter == 'x' ? 2 : letter == 'u' ? 4 : letter == 'U' ? 8 : 0;
-  if (digits == 0) {
-    *text += '\\';
-    ++*at;
-    return absl::OkStatus();
-  }
-  const absl::string_view hex = in.substr(*at + 2, digits);
-  uint32_t value = 0;
-  const bool is_hex = hex.size() == digits && std::all_of(hex.begin(), hex.end(), [](char c) {
-                        return std::isxdigit(static_cast<unsigned char>(c)) != 0;
-                      });
-  if (!is_hex || !absl::SimpleHexAtoi(hex, &value) || value > 0x10ffff ||
-      (value >= 0xd800 && value < 0xe000)) {
-    return JinjaError(line, absl::StrCat("string escape \\", in.substr(*at + 1, 1), hex, " is no character"));
-  }
-  AppendUtf8(value, text);
-  *at += 2 + digits;
-  return absl::OkStatus();
-}
 
 class Lexer {
  public:
@@ -247,14 +182,19 @@ class Lexer {
       }
       if (tokens_.size() > kMaxTokens) return JinjaError(line_, "the template is longer than is read");
       if (IsDigit(c)) {
-        Number();
+        const JinjaNumber number = ReadJinjaNumber(in_, at_);
+        Emit(number.is_float ? Kind::kFloat : Kind::kInteger, number.digits);
+        Advance(number.end);
       } else if (IsNameStart(c)) {
         size_t stop = at_;
         while (stop < in_.size() && (IsNameStart(in_[stop]) || IsDigit(in_[stop]))) ++stop;
         Emit(Kind::kName, in_.substr(at_, stop - at_));
         Advance(stop);
       } else if (c == '"' || c == '\'') {
-        ALUDEL_RETURN_IF_ERROR(QuotedString());
+        size_t behind = at_;
+        ALUDEL_ASSIGN_OR_RETURN(const std::string text, ReadJinjaString(in_, line_, &behind));
+        Emit(Kind::kString, text);
+        Advance(behind);
       } else {
         ALUDEL_RETURN_IF_ERROR(Operator(&open_brackets));
       }
@@ -281,32 +221,6 @@ class Lexer {
     }
     Emit(Kind::kOperator, in_.substr(at_, 1));
     Advance(at_ + 1);
-    return absl::OkStatus();
-  }
-
-  void Number() {
-    bool is_float = false;
-    const size_t end = NumberEnd(in_, at_, &is_float);
-    std::string text(in_.substr(at_, end - at_));
-    text.erase(std::remove(text.begin(), text.end(), '_'), text.end());
-    Emit(is_float ? Kind::kFloat : Kind::kInteger, text);
-    Advance(end);
-  }
-
-  absl::Status QuotedString() {
-    const char quote = in_[at_];
-    std::string text;
-    size_t i = at_ + 1;
-    while (i < in_.size() && in_[i] != quote) {
-      if (in_[i] != '\\') {
-        text += in_[i++];
-        continue;
-      }
-      ALUDEL_RETURN_IF_ERROR(UnescapeInto(in_, line_, &i, &text));
-    }
-    if (i >= in_.size()) return JinjaError(line_, "a string has no end");
-    Emit(Kind::kString, text);
-    Advance(i + 1);
     return absl::OkStatus();
   }
 

@@ -109,8 +109,8 @@ std::string DrawSeries(const Series& series, const SeriesStyle& style, const Plo
   }
   if (path.empty()) return "";
   return absl::StrFormat(
-      "<g class=\"series\" style=\"color:%s\"><path d=\"%s\" stroke-dasharray=\"%s\"/>\n%s</g>\n",
-      style.color, path, style.dashes, marks);
+      "<g class=\"series\" color=\"%s\"><path d=\"%s\" stroke-dasharray=\"%s\"/>\n%s</g>\n", style.color,
+      path, style.dashes, marks);
 }
 
 // `x_name` says what stands along the bottom; `tick` writes one of its values.
@@ -153,7 +153,7 @@ std::string Key(const std::vector<std::string>& names, const std::vector<SeriesS
   for (size_t i = 0; i < names.size(); ++i) {
     absl::StrAppendFormat(
         &text,
-        "<span class=\"key\"><svg viewBox=\"0 0 30 10\" class=\"series\" style=\"color:%s\"><path "
+        "<span class=\"key\"><svg viewBox=\"0 0 30 10\" class=\"series\" color=\"%s\"><path "
         "d=\"M0 5L30 5\" stroke-dasharray=\"%s\"/></svg>%s</span>\n",
         styles[i].color, styles[i].dashes, EscapeHtml(names[i]));
   }

@@ -1,8 +1,6 @@
 #include "server/decode/handoff/handoff.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -36,12 +34,6 @@ absl::Status Late(const Patience& patience, absl::Duration taken) {
                 "was sooner",
                 absl::ToDoubleSeconds(patience.silence), absl::ToDoubleSeconds(taken)));
 }
-
-struct GrantCall {
-  grpc::ClientContext context;
-  v1::GrantRequest request;
-  v1::GrantResponse response;
-};
 
 }  // namespace
 
@@ -158,6 +150,9 @@ void Handoff::Start(size_t target, FrameExtent extent) {
     if (over_) return;
     number = ++report_.attempts;
     attempt_ = {.number = number, .target = target, .ticket = ticket};
+    attempt_.grants = std::make_shared<CreditGrants>(
+        &context_.prefill_pool->stub(target), ticket, until_,
+        [self = shared_from_this(), number](const absl::Status& lost) { self->Fail(number, lost); });
     attempt_.deadline_timer = context_.timer->At(until_, [receiver] { receiver->Reap(); });
     tried_.push_back(target);
   }
@@ -227,41 +222,13 @@ void Handoff::OnTicketLost(const TicketId& ticket, const absl::Status& reason) {
 }
 
 void Handoff::OnCreditRaised(const TicketId& ticket, uint64_t credit) {
-  size_t target = 0;
-  int attempt = 0;
+  std::shared_ptr<CreditGrants> grants;
   {
     absl::MutexLock lock(&mutex_);
     if (over_ || attempt_.ticket != ticket) return;
-    attempt_.credit = std::max(attempt_.credit, credit);
-    if (std::exchange(attempt_.granting, true)) return;  // sent when the call in flight has ended
-    credit = attempt_.credit;
-    target = attempt_.target;
-    attempt = attempt_.number;
+    grants = attempt_.grants;
   }
-  SendGrant(attempt, target, ticket, credit);
-}
-
-void Handoff::SendGrant(int attempt, size_t target, const TicketId& ticket, uint64_t credit) {
-  auto call = std::make_shared<GrantCall>();
-  call->context.set_deadline(ToGrpcDeadline(until_));
-  call->request.set_ticket_id(std::string(ticket.begin(), ticket.end()));
-  call->request.set_credit_bytes(credit);
-  v1::Prefill::Stub& stub = context_.prefill_pool->stub(target);
-  stub.async()->Grant(
-      &call->context, &call->request, &call->response,
-      [self = shared_from_this(), call, attempt, target, ticket, credit](const grpc::Status& status) {
-        // A run that is gone needs no grant; its own stream reports how it ended.
-        const bool lost = !status.ok() && status.error_code() != grpc::StatusCode::NOT_FOUND;
-        if (lost) return self->Fail(attempt, FromGrpc(status));
-        uint64_t next = 0;
-        {
-          absl::MutexLock lock(&self->mutex_);
-          if (self->over_ || self->attempt_.number != attempt) return;
-          next = self->attempt_.credit;
-          if (next == credit) self->attempt_.granting = false;
-        }
-        if (next != credit) self->SendGrant(attempt, target, ticket, next);
-      });
+  if (grants != nullptr) grants->Raise(credit);
 }
 
 void Handoff::OnRunEvent(int attempt, size_t target, const v1::RunEvent& event) {
@@ -384,12 +351,8 @@ void Handoff::WriteTrace() const {
                       number = context_.handoff_traces->fetch_add(1) % kMaxTraces, id = spec_.request_id,
                       format = spec_.codec->name] {
                        const std::string path = absl::StrFormat("%s/handoff-%03d.json", directory, number);
-                       const std::string part = absl::StrCat(path, ".part");  // a reader sees whole files
-                       std::ofstream file(part);
-                       file << trace->ToJson(id, format);
-                       file.close();
-                       if (!file || std::rename(part.c_str(), path.c_str()) != 0)
-                         spdlog::warn("request={} its trace cannot be written to {}", id, path);
+                       const absl::Status written = trace->WriteTo(path, id, format);
+                       if (!written.ok()) spdlog::warn("request={} {}", id, std::string(written.message()));
                      });
 }
 
@@ -405,6 +368,7 @@ void Handoff::End(TicketState end) {
 void Handoff::Release(Attempt attempt, TicketState end) {
   if (attempt.number == 0) return;
   context_.prefill_pool->EndRun(attempt.target, static_cast<int64_t>(spec_.prompt.size()));
+  if (attempt.grants != nullptr) attempt.grants->Stop();
   context_.timer->Cancel(attempt.deadline_timer);
   context_.timer->Cancel(attempt.received_timer);
   if (attempt.run != nullptr && end == TicketState::kCompleted) {

@@ -14,6 +14,7 @@
 #include "aludel/v1/handoff.pb.h"
 #include "runtime/engine/engine.h"
 #include "server/decode/decode_context.h"
+#include "server/decode/handoff/credit_grants.h"
 #include "server/decode/handoff/handoff_report.h"
 #include "server/decode/handoff/handoff_trace.h"
 #include "server/decode/handoff/kv_receiver.h"
@@ -84,8 +85,7 @@ class Handoff : public TicketOwner, public std::enable_shared_from_this<Handoff>
     Timer::Id deadline_timer = 0;
     Timer::Id received_timer = 0;
     uint64_t announced_frames = 0;  // once the run has finished
-    uint64_t credit = 0;            // to be granted, or granted
-    bool granting = false;          // one call at a time
+    std::shared_ptr<CreditGrants> grants;
     absl::Time last_frame = absl::InfiniteFuture();
   };
 
@@ -95,9 +95,7 @@ class Handoff : public TicketOwner, public std::enable_shared_from_this<Handoff>
   void OnFrameReceived(const FrameHeader& header, std::vector<uint8_t> header_bytes,
                        absl::Span<const uint8_t> payload, std::function<void()> release) override;
   void OnTicketLost(const TicketId& ticket, const absl::Status& reason) override;
-  // Grants the prefill server the room that its frames have now: the latest figure, one call at a time.
   void OnCreditRaised(const TicketId& ticket, uint64_t credit) override;
-  void SendGrant(int attempt, size_t target, const TicketId& ticket, uint64_t credit);
   void OnRunEvent(int attempt, size_t target, const v1::RunEvent& event);
   void OnRunEnd(int attempt, const absl::Status& status);
   // Checks for frames that a finished run has sent and that no longer arrive: they were lost.

@@ -1,6 +1,8 @@
 #include "server/decode/handoff/handoff_trace.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -98,6 +100,18 @@ std::string HandoffTrace::ToJson(const std::string& request_id, const std::strin
                                 {"traceEvents", std::move(events)}};
   // A request's id is whatever its client sent.
   return trace.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+absl::Status HandoffTrace::WriteTo(const std::string& path, const std::string& request_id,
+                                   const std::string& format) const {
+  const std::string part = absl::StrCat(path, ".part");
+  std::ofstream file(part);
+  file << ToJson(request_id, format);
+  file.close();
+  if (!file || std::rename(part.c_str(), path.c_str()) != 0) {
+    return absl::UnavailableError(absl::StrCat("its trace cannot be written to ", path));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace aludel

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "aludel/v1/handoff.pb.h"
@@ -28,6 +29,9 @@ class HandoffTrace {
   void FirstToken(absl::Time now);
 
   std::string ToJson(const std::string& request_id, const std::string& format) const;
+  // The same as a file, which a reader sees whole or not at all. The error names `path`.
+  absl::Status WriteTo(const std::string& path, const std::string& request_id,
+                       const std::string& format) const;
 
  private:
   struct Frame {
@@ -40,8 +44,8 @@ class HandoffTrace {
   absl::Time begin_ ABSL_GUARDED_BY(mutex_);
   absl::Time first_token_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   std::vector<v1::FrameTimes> producer_ ABSL_GUARDED_BY(mutex_);
-  std::map<uint32_t, Frame> frames_
-      ABSL_GUARDED_BY(mutex_);  // by sequence; bounded by what the ticket lets in
+  // By sequence; bounded by what the ticket lets in.
+  std::map<uint32_t, Frame> frames_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace aludel

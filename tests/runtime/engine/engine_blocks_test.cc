@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <utility>
 
 #include "gtest/gtest.h"
 #include "kernels/open_device.h"
@@ -16,6 +17,7 @@ namespace {
 constexpr int kBlockTokens = 4;
 constexpr int64_t kBlocks = 64;
 constexpr int64_t kMaxSequences = 16;
+constexpr const char* kFormats[] = {"codes", "int8"};
 
 class FakeDecoders : public DecoderFactory {
  public:
@@ -28,29 +30,127 @@ class FakeDecoders : public DecoderFactory {
   absl::StatusOr<std::unique_ptr<KvDecoder>> NewDecoder() const override { return nullptr; }
 };
 
-class Nobody : public SequenceListener {
+class Deaf : public SequenceListener {
  public:
   void OnToken(const TokenEvent&) override {}
   void OnDone(const absl::Status&, const SequenceResult&) override {}
 };
 
-// The engine without its model: what a forward pass would write into a slot of the cache is a fingerprint of
-// everything the slot's content depends on, so that a block that serves the wrong sequence, or the wrong
-// provenance, is seen.
+// A cache without a model: what a forward pass would write into a slot is a fingerprint of everything the slot's content
+// depends on, so that a block that serves the wrong sequence, or the wrong provenance, is seen.
+class FingerprintCache {
+ public:
+  BlockPool* pool() { return pool_.get(); }
+
+  // Tokens [begin, end), into blocks that are the sequence's own.
+  void Write(const Sequence& sequence, int64_t begin, int64_t end) {
+    ForEachToken(sequence, end, [&](int64_t i, uint64_t print) {
+      if (i < begin) return;
+      ASSERT_EQ(pool_->references()[sequence.blocks.ids()[i / kBlockTokens]], 1)
+          << "writes into a shared block";
+      *Slot(sequence, i) = print;
+    });
+  }
+  void Check(const Sequence& sequence) {
+    if (sequence.awaiting()) return;
+    ASSERT_LE(sequence.computed, static_cast<int64_t>(sequence.blocks.ids().size()) * kBlockTokens);
+    ForEachToken(sequence, sequence.computed, [&](int64_t i, uint64_t print) {
+      if (i < sequence.owed_head) return;
+      ASSERT_EQ(*Slot(sequence, i), print) << "sequence " << sequence.id << " reads another's token " << i;
+    });
+  }
+
+ private:
+  uint64_t* Slot(const Sequence& sequence, int64_t token) {
+    const BlockId block = sequence.blocks.ids()[token / kBlockTokens];
+    return static_cast<uint64_t*>(pool_->Layer(0).k) + block * kBlockTokens + token % kBlockTokens;
+  }
+  // Of tokens [0, end) one after the other.
+  template <typename Visit>
+  void ForEachToken(const Sequence& sequence, int64_t end, const Visit& visit) {
+    uint64_t print = 1;
+    if (sequence.format != nullptr) print = sequence.format->name == kFormats[0] ? 2 : 3;
+    if (!sequence.cache_salt.empty()) print += 3;
+    for (int64_t i = 0; i < end; ++i) {
+      print = (print ^ static_cast<uint64_t>(sequence.tokens[i] + 7)) * 0x9E3779B97F4A7C15u;
+      visit(i, print);
+    }
+  }
+
+  std::unique_ptr<Device> device_ = OpenDevice({.threads = 1}).value();
+  std::unique_ptr<BlockPool> pool_ = BlockPool::Create(device_.get(), {.layers = 1,
+                                                                       .kv_heads = 1,
+                                                                       .head_dim = 2,
+                                                                       .block_tokens = kBlockTokens,
+                                                                       .blocks = kBlocks,
+                                                                       .dtype = DType::kF32})
+                                         .value();
+};
+
+// The sequence that is first in rank is never preempted, and runs again within a bounded number of steps.
+class FirstInRank {
+ public:
+  void BeforeStep(const SequenceMap& sequences) {
+    first_ = nullptr;
+    for (const auto& [id, sequence] : sequences) {
+      if (sequence->hedge_of != 0) continue;  // nothing is promised to it
+      if (!sequence->awaiting() && (first_ == nullptr || sequence->rank() < first_->rank()))
+        first_ = sequence.get();
+    }
+    ran_ = first_ != nullptr && first_->running;
+  }
+  void Check(const std::vector<StepItem>& plan) {
+    ASSERT_TRUE(!ran_ || first_->running) << "the first in rank was preempted";
+    const SequenceId id = first_ == nullptr ? 0 : first_->id;
+    bool runs = false;
+    for (const StepItem& item : plan) runs |= item.id == id;
+    // It may have to wait for its turn where decodes are more than the budget.
+    since_it_ran_ = runs || id != last_ || id == 0 ? 0 : since_it_ran_ + 1;
+    last_ = id;
+    ASSERT_LE(since_it_ran_, 2 * kMaxSequences) << "the first in rank starves";
+  }
+
+ private:
+  const Sequence* first_ = nullptr;
+  bool ran_ = false;
+  SequenceId last_ = 0;
+  int64_t since_it_ran_ = 0;
+};
+
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : random_(seed) {}
+
+  int64_t Below(int64_t bound) { return static_cast<int64_t>(random_() % bound); }
+
+  // Few beginnings and few tokens, so that sequences meet in the cache.
+  std::vector<int32_t> Prompt() {
+    std::vector<int32_t> prompt(1 + Below(24), static_cast<int32_t>(Below(2)));
+    for (size_t i = prompt.size() - Below(prompt.size()); i < prompt.size(); ++i) {
+      prompt[i] = static_cast<int32_t>(Below(2));
+    }
+    return prompt;
+  }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+// The engine without its model, over a FingerprintCache.
 class World {
  public:
   World(uint64_t seed, bool prefix_cache, int64_t token_budget)
-      : random_(seed),
+      : dice_(seed),
         budget_(token_budget),
         blocks_("model",
                 {.block_tokens = kBlockTokens,
                  .max_num_batched_tokens = token_budget,
                  .prefix_cache = prefix_cache},
-                pool_.get(), &counters_) {}
+                pool_, &counters_) {}
   ~World() { sequences_.clear(); }
 
   void RandomEvent() {
-    const int64_t kind = Below(100);
+    const int64_t kind = dice_.Below(100);
     if (kind < 14) {
       Arrive();
     } else if (kind < 20) {
@@ -85,27 +185,16 @@ class World {
   int64_t admitted() const { return admitted_; }
 
  private:
-  int64_t Below(int64_t bound) { return static_cast<int64_t>(random_() % bound); }
-
-  // Few beginnings and few tokens, so that sequences meet in the cache.
-  std::vector<int32_t> Prompt() {
-    std::vector<int32_t> prompt(1 + Below(24), static_cast<int32_t>(Below(2)));
-    for (size_t i = prompt.size() - Below(prompt.size()); i < prompt.size(); ++i) {
-      prompt[i] = static_cast<int32_t>(Below(2));
-    }
-    return prompt;
-  }
-
   void Arrive() {
-    std::vector<int32_t> prompt = Prompt();
+    std::vector<int32_t> prompt = dice_.Prompt();
     const auto tokens = static_cast<int64_t>(prompt.size());
-    const bool prefill = Below(6) == 0;
-    RequestSize size{.prompt_tokens = tokens, .max_completion = prefill ? 0 : 1 + Below(160)};
-    const int64_t how = Below(4);
-    const FakeDecoders* format = prefill || how < 2 ? nullptr : &formats_[Below(2)];
+    const bool prefill = dice_.Below(6) == 0;
+    RequestSize size{.prompt_tokens = tokens, .max_completion = prefill ? 0 : 1 + dice_.Below(160)};
+    const int64_t how = dice_.Below(4);
+    const FakeDecoders* format = prefill || how < 2 ? nullptr : &formats_[dice_.Below(2)];
     const bool lands = format != nullptr && how == 2 && tokens > 1;
-    if (format != nullptr) size.handed_over = lands ? 1 + Below(tokens - 1) : tokens;
-    size.choices = !prefill && Below(5) == 0 ? 3 : 1;
+    if (format != nullptr) size.handed_over = lands ? 1 + dice_.Below(tokens - 1) : tokens;
+    size.choices = !prefill && dice_.Below(5) == 0 ? 3 : 1;
     if (!admission_.Admit(next_id_, size).ok()) return;
 
     auto group = std::make_shared<ChoiceGroup>();
@@ -113,14 +202,15 @@ class World {
     group->sampling.choices = group->open = size.choices;
     group->unforked = size.choices - 1;
     auto sequence =
-        std::make_unique<Sequence>(std::move(prompt), size.max_completion, nobody_, group, 0, nullptr);
+        std::make_unique<Sequence>(std::move(prompt), size.max_completion, listener_, group, 0, nullptr);
     sequence->id = next_id_;
     next_id_ += size.choices;
-    if (Below(3) == 0) sequence->cache_salt = "tenant";
-    sequence->priority = Below(4) == 0 ? static_cast<int>(Below(3)) - 1 : 0;
+    if (dice_.Below(3) == 0) sequence->cache_salt = "tenant";
+    sequence->priority = dice_.Below(4) == 0 ? static_cast<int>(dice_.Below(3)) - 1 : 0;
     sequence->prompt_end = tokens;
     if (format != nullptr) sequence->format = &format->spec();
-    if (prefill) sequence->encoder = std::make_unique<EncodingObserver>(Below(tokens), nullptr, nullptr);
+    if (prefill)
+      sequence->encoder = std::make_unique<EncodingObserver>(dice_.Below(tokens), nullptr, nullptr);
     if (lands) {
       sequence->handed_over = size.handed_over;
       sequence->receiving.emplace(
@@ -136,14 +226,16 @@ class World {
     for (const auto& [id, sequence] : sequences_) {
       if (sequence->awaiting()) awaiting.push_back(sequence.get());
     }
-    return awaiting.empty() ? nullptr : awaiting[Below(awaiting.size())];
+    return awaiting.empty() ? nullptr : awaiting[dice_.Below(awaiting.size())];
   }
 
   bool Land() {
     Sequence* sequence = PickAwaiting();
     if (sequence == nullptr) return false;
-    if (Below(2) == 0) sequence->owed_head = Below(std::min<int64_t>(sequence->handed_over, 6) + 1);
-    Write(*sequence, sequence->owed_head, sequence->handed_over);
+    if (dice_.Below(2) == 0) {
+      sequence->owed_head = dice_.Below(std::min<int64_t>(sequence->handed_over, 6) + 1);
+    }
+    cache_.Write(*sequence, sequence->owed_head, sequence->handed_over);
     sequence->receiving.reset();
     blocks_.Received(*sequence);
     hedges_.DropNeedless(sequences_);
@@ -170,7 +262,7 @@ class World {
 
   void CancelOne() {
     if (sequences_.empty()) return;
-    const Sequence& one = *std::next(sequences_.begin(), Below(sequences_.size()))->second;
+    const Sequence& one = *std::next(sequences_.begin(), dice_.Below(sequences_.size()))->second;
     const uint64_t request = one.hedge_of != 0 ? one.hedge_of : one.group->request;
     std::vector<SequenceId> ids;
     for (const auto& [id, sequence] : sequences_) {
@@ -183,44 +275,29 @@ class World {
     hedges_.Drop(*sequences_.at(id), sequences_);
     const std::unique_ptr<Sequence> sequence = std::move(sequences_.at(id));
     sequences_.erase(id);
-    Check(*sequence);
+    cache_.Check(*sequence);
     const int ended = 1 + std::exchange(sequence->group->unforked, 0);
     admission_.End(sequence->group->request, ended);
     ended_ += ended;
   }
 
   void Step() {
-    const Sequence* first = nullptr;
-    for (const auto& [id, sequence] : sequences_) {
-      if (sequence->hedge_of != 0) continue;  // nothing is promised to it
-      if (!sequence->awaiting() && (first == nullptr || sequence->rank() < first->rank()))
-        first = sequence.get();
-    }
-    const bool first_ran = first != nullptr && first->running;
+    first_.BeforeStep(sequences_);
     const std::vector<StepItem> plan = blocks_.Plan(sequences_);
     ++counters_.steps;
-    ASSERT_TRUE(!first_ran || first->running) << "the first in rank was preempted";
-    const SequenceId first_id = first == nullptr ? 0 : first->id;
+    first_.Check(plan);
     int64_t tokens = 0;
-    bool first_runs = false;
-    for (const StepItem& item : plan) {
-      tokens += item.tokens;
-      first_runs |= item.id == first_id;
-    }
+    for (const StepItem& item : plan) tokens += item.tokens;
     ASSERT_LE(tokens, budget_);
-    // It may have to wait for its turn where decodes are more than the budget.
-    since_first_ran_ = first_runs || first_id != last_first_ || first_id == 0 ? 0 : since_first_ran_ + 1;
-    last_first_ = first_id;
-    ASSERT_LE(since_first_ran_, 2 * kMaxSequences) << "the first in rank starves";
     for (const StepItem& item : plan) blocks_.Prepare(*sequences_.at(item.id), item.tokens, {});
     for (const StepItem& item : plan) {
       Sequence& sequence = *sequences_.at(item.id);
-      Write(sequence, 0, std::exchange(sequence.owed_head, 0));
-      Write(sequence, sequence.computed, sequence.computed + item.tokens);
+      cache_.Write(sequence, 0, std::exchange(sequence.owed_head, 0));
+      cache_.Write(sequence, sequence.computed, sequence.computed + item.tokens);
     }
     for (const StepItem& item : plan) Advance(item);
     if (counters_.steps % 16 == 0) {
-      for (const auto& [id, sequence] : sequences_) Check(*sequence);
+      for (const auto& [id, sequence] : sequences_) cache_.Check(*sequence);
     }
   }
 
@@ -234,73 +311,31 @@ class World {
     const bool first = sequence.choice == 0 && sequence.completion_tokens() == 0;
     ChoiceGroup& group = *sequence.group;
     for (int choice = 1; group.unforked > 0; ++choice, --group.unforked) {
-      auto fork = std::make_unique<Sequence>(sequence.tokens, sequence.max_completion, nobody_,
-                                             sequence.group, choice, nullptr);
-      fork->id = sequence.id + choice;
-      fork->priority = sequence.priority;
-      fork->prompt_end = sequence.prompt_end;
+      std::unique_ptr<Sequence> fork = ForkChoice(sequence, choice, nullptr);
       EngineBlocks::Fork(sequence, *fork);
       sequences_.emplace(fork->id, std::move(fork));
     }
     const SequenceId end = item.id + (first ? group.sampling.choices : 1);
     for (SequenceId id = item.id; id < end; ++id) {
       Sequence& choice = *sequences_.at(id);
-      choice.tokens.push_back(static_cast<int32_t>(Below(2)));
-      if (choice.completion_tokens() >= choice.max_completion || Below(100) == 0) Finish(id);
+      choice.tokens.push_back(static_cast<int32_t>(dice_.Below(2)));
+      if (choice.completion_tokens() >= choice.max_completion || dice_.Below(100) == 0) Finish(id);
     }
   }
 
-  uint64_t* Slot(const Sequence& sequence, int64_t token) {
-    const BlockId block = sequence.blocks.ids()[token / kBlockTokens];
-    return static_cast<uint64_t*>(pool_->Layer(0).k) + block * kBlockTokens + token % kBlockTokens;
-  }
-  // Of tokens [0, end) one after the other.
-  template <typename Visit>
-  void ForEachToken(const Sequence& sequence, int64_t end, const Visit& visit) {
-    uint64_t print = sequence.format == nullptr ? 1 : sequence.format == &formats_[0].spec() ? 2 : 3;
-    if (!sequence.cache_salt.empty()) print += 3;
-    for (int64_t i = 0; i < end; ++i) {
-      print = (print ^ static_cast<uint64_t>(sequence.tokens[i] + 7)) * 0x9E3779B97F4A7C15u;
-      visit(i, print);
-    }
-  }
-  void Write(const Sequence& sequence, int64_t begin, int64_t end) {
-    ForEachToken(sequence, end, [&](int64_t i, uint64_t print) {
-      if (i < begin) return;
-      ASSERT_EQ(pool_->references()[sequence.blocks.ids()[i / kBlockTokens]], 1)
-          << "writes into a shared block";
-      *Slot(sequence, i) = print;
-    });
-  }
-  void Check(const Sequence& sequence) {
-    if (sequence.awaiting()) return;
-    ASSERT_LE(sequence.computed, static_cast<int64_t>(sequence.blocks.ids().size()) * kBlockTokens);
-    ForEachToken(sequence, sequence.computed, [&](int64_t i, uint64_t print) {
-      if (i < sequence.owed_head) return;
-      ASSERT_EQ(*Slot(sequence, i), print) << "sequence " << sequence.id << " reads another's token " << i;
-    });
-  }
-
-  std::mt19937_64 random_;
+  Dice dice_;
   const int64_t budget_;
-  const FakeDecoders formats_[2] = {FakeDecoders("codes"), FakeDecoders("int8")};
-  const std::shared_ptr<Nobody> nobody_ = std::make_shared<Nobody>();
-  std::unique_ptr<Device> device_ = OpenDevice({.threads = 1}).value();
-  std::unique_ptr<BlockPool> pool_ = BlockPool::Create(device_.get(), {.layers = 1,
-                                                                       .kv_heads = 1,
-                                                                       .head_dim = 2,
-                                                                       .block_tokens = kBlockTokens,
-                                                                       .blocks = kBlocks,
-                                                                       .dtype = DType::kF32})
-                                         .value();
+  const FakeDecoders formats_[2] = {FakeDecoders(kFormats[0]), FakeDecoders(kFormats[1])};
+  const std::shared_ptr<Deaf> listener_ = std::make_shared<Deaf>();
+  FingerprintCache cache_;
+  BlockPool* const pool_ = cache_.pool();
   Admission admission_{pool_->layout(), kMaxSequences};
   EngineStats counters_;
   EngineBlocks blocks_;
   EngineHedges hedges_{pool_->layout(), /*max_hedges=*/3, /*tokenizer=*/nullptr, &blocks_, &counters_};
   SequenceMap sequences_;
   SequenceId next_id_ = 1;
-  SequenceId last_first_ = 0;
-  int64_t since_first_ran_ = 0;
+  FirstInRank first_;
   int64_t admitted_ = 0;
   int64_t ended_ = 0;
 };

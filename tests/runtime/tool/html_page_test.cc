@@ -4,6 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/tool/html_policy.h"
 
 namespace aludel {
 namespace {
@@ -26,6 +27,26 @@ TEST(HtmlPage, EscapesItsTitleAndKeepsTheRest) {
 TEST(HtmlPage, LoadsNothingFromAnywhere) {
   const std::string html = RenderPage({.title = "t", .width = "1px", .body = ""});
   EXPECT_THAT(html, AllOf(Not(HasSubstr("http")), Not(HasSubstr("src=")), Not(HasSubstr("url("))));
+}
+
+TEST(HtmlPage, AllowsWhatItIsMadeWith) {
+  const std::string html =
+      RenderPage({.title = "t", .width = "1px", .body = "<script>alert('Hello, world.');</script>"});
+  EXPECT_THAT(html,
+              HasSubstr("script-src 'sha256-qznLcsROx4GACP2dm0UCKCzCG+HiZ1guq6ZZDob/Tng='; style-src '"));
+  EXPECT_THAT(html, Not(HasSubstr("unsafe-inline")));
+  const size_t policy = html.find("Content-Security-Policy");
+  EXPECT_LT(policy, html.find("<style>"));
+  EXPECT_THAT(html, HasSubstr("style-src " + InlineSources(html, "style") + ";"));
+  EXPECT_THAT(RenderPage({.title = "t", .width = "1px"}), HasSubstr("script-src 'none'; style-src 'sha256-"));
+}
+
+TEST(HtmlPolicy, NamesEveryInlineElement) {
+  EXPECT_EQ(InlineSources("<p>no</p>", "script"), "'none'");
+  // As `printf %s TEXT | openssl dgst -sha256 -binary | base64` says.
+  EXPECT_EQ(InlineSources("<style>a</style><script>b</script><style></style>", "style"),
+            "'sha256-ypeBEsobvcr6wjGzmiPcTaeG7/gUfE5yuYB3ha/uSLs=' "
+            "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='");
 }
 
 }  // namespace

@@ -1,0 +1,136 @@
+#include "server/decode/request_planner.h"
+
+#include <algorithm>
+
+#include "runtime/codec/handoff.h"
+#include "runtime/status_macros.h"
+#include "server/host/shedding.h"
+#include "transport/monotonic_clock.h"
+
+namespace aludel {
+namespace {
+
+constexpr char kLocalPrefill[] = "";  // in place of a target's name
+
+CostModel::Target CostTarget(const PlanTarget& target) {
+  return {target.name, target.waiting_tokens, target.tokens_per_second};
+}
+
+}  // namespace
+
+void RequestPlanner::EndLocalWait() {
+  if (const int64_t tokens = local_tokens_.exchange(0); tokens > 0) context_.costs->EndLocal(tokens);
+}
+
+bool RequestPlanner::BeginTrial() {
+  const EngineStats engine = context_.model->engine().stats();
+  const auto running = static_cast<int64_t>(engine.hedges_started - engine.hedges_won - engine.hedges_lost);
+  trial_ = context_.trials->Begin(running, context_.options->hedge.max_running);
+  return trial_;
+}
+
+void RequestPlanner::EndTrial() {
+  if (trial_.exchange(false)) context_.trials->End();
+}
+
+absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Span<const int32_t> prompt,
+                                            const std::string& cache_salt) {
+  CostModel& costs = *context_.costs;
+  const std::vector<PlanTarget> targets = context_.prefill_pool->Snapshot();
+  const int64_t cached = context_.model->engine().CachedTokens(prompt, /*codec=*/nullptr, cache_salt);
+  const std::optional<double> local = costs.PredictLocal(wanted.prompt_tokens - cached);
+  const auto shipped = prompt.first(prompt.size() - std::min<size_t>(prompt.size(), 1));
+  const absl::Time now = MonotonicNow();
+  const bool may_try = !context_.options->planner.hedged || BeginTrial();
+  const auto predict = [&](std::optional<size_t> target, const std::string& format) -> Prediction {
+    if (!target) return {local, may_try && costs.IsStale(kLocalPrefill, "", now)};
+    const PlanTarget& server = targets[*target];
+    return {costs.PredictRemote(CostTarget(server), format, shipped, cache_salt),
+            may_try && costs.IsStale(server.name, format, now)};
+  };
+  ALUDEL_ASSIGN_OR_RETURN(
+      Plan plan, MakePlan(context_.options->planner, FormatNames(context_), targets, wanted, predict));
+  if (!plan.hedge_after) EndTrial();
+  costs.Chosen(plan.remote() ? targets[plan.target].name : kLocalPrefill, plan.format, now);
+  if (!plan.remote()) {
+    plan.predicted_ttft = local;
+    plan.cached_tokens = cached;
+    return plan;
+  }
+  // The format's own recomputed tokens, beside what the operator wants computed here.
+  const TokenRange range = HandedOver(context_.model->FindCodec(plan.format)->spec(), wanted.prompt_tokens);
+  plan.handed_over_tokens = std::min(plan.handed_over_tokens, range.end);
+  if (plan.handed_over_tokens <= range.begin) return Plan{.reason = PlanReason::kShortPrompt};
+  return plan;
+}
+
+int64_t RequestPlanner::CachedEnough(const Plan& plan, absl::Span<const int32_t> prompt,
+                                     const std::string& cache_salt) const {
+  const Engine& engine = context_.model->engine();
+  const int64_t cached =
+      engine.CachedTokens(prompt, &context_.model->FindCodec(plan.format)->spec(), cache_salt);
+  const int64_t worth_asking =
+      std::max<int64_t>(context_.options->planner.min_remote_tokens, engine.options().block_tokens);
+  return plan.handed_over_tokens - cached < worth_asking ? cached : 0;
+}
+
+absl::Status RequestPlanner::CheckDeadline(const Plan& plan, absl::Time deadline) const {
+  const bool others =
+      context_.costs->local_busy() || (plan.remote() && context_.receiver->open_tickets() > 0);
+  absl::Status shed = ShedIfHopeless(plan.predicted_ttft, others, MonotonicNow(), deadline);
+  if (!shed.ok()) context_.metrics->CountPlan(Name(PlanKind::kShed), Name(PlanReason::kDeadline));
+  return shed;
+}
+
+void RequestPlanner::Begin(const Plan& plan, int64_t prompt_tokens) {
+  if (plan.remote()) {
+    target_ = context_.prefill_pool->Snapshot()[plan.target];
+  } else {
+    local_tokens_ = prompt_tokens - plan.cached_tokens;
+    context_.costs->BeginLocal(local_tokens_);
+  }
+}
+
+void RequestPlanner::Release() {
+  EndLocalWait();
+  EndTrial();
+}
+
+void RequestPlanner::Learn(const RequestTimeline::Started& started, const SequenceTimes& times,
+                           int64_t cached_tokens, Handoff* handoff) {
+  Release();
+  if (started.predicted_ttft) {
+    context_.metrics->ObservePrediction(started.labels, *started.predicted_ttft, started.stages.ttft);
+  }
+  if (started.plan == PlanKind::kLocal) {
+    context_.costs->ObserveLocal(started.prompt_tokens, cached_tokens, started.stages);
+  }
+  if (started.plan == PlanKind::kFallback) LearnOvertaken(started, handoff);
+  if (started.plan != PlanKind::kRemote) return;
+  // The prefill server's account travels beside its frames: after a short prompt it comes after the
+  // first token.
+  handoff->WhenAccounted(
+      [costs = context_.costs, target = CostTarget(target_), format = started.labels.format, times,
+       queued = started.before_admission](const Handoff& handoff, const Handoff::Report& report) {
+        if (report.attempts != 1) return;
+        costs->ObserveRemote(
+            target, format, handoff.prompt(), handoff.cache_salt(),
+            SplitFirstToken(times, report.producer, queued), *report.producer,
+            {.bytes = report.usage.bytes,
+             .first_bytes = report.usage.first_bytes,
+             .seconds = absl::ToDoubleSeconds(report.usage.last_received - report.usage.first_received)});
+      });
+}
+
+void RequestPlanner::LearnOvertaken(const RequestTimeline::Started& started, const Handoff* handoff) {
+  if (!started.handoff) return;
+  const Handoff::Report report = handoff->report();
+  if (!WasOvertaken(started.handoff->code, report.attempts, context_.options->planner.by_prediction,
+                    context_.options->hedge)) {
+    return;
+  }
+  context_.costs->ObserveOvertaken(CostTarget(target_), started.labels.format, handoff->prompt(),
+                                   handoff->cache_salt(), report.begin, MonotonicNow());
+}
+
+}  // namespace aludel

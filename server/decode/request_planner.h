@@ -1,0 +1,59 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "runtime/engine/engine.h"
+#include "server/decode/decode_context.h"
+#include "server/decode/handoff/handoff.h"
+#include "server/decode/plan/planner.h"
+#include "server/decode/request_timeline.h"
+
+namespace aludel {
+
+// Plans one request and learns from it: reads what the decode server predicts, and holds what the request takes of the
+// planner's shared state, a place among the trials and the tokens of local prefill that others wait for, until Release.
+// Calls follow each other; Release may come from any thread and more than once.
+class RequestPlanner {
+ public:
+  // `context` must outlive it.
+  explicit RequestPlanner(const DecodeContext& context) : context_(context) {}
+
+  // Begins a trial where the plan is one.
+  absl::StatusOr<Plan> Choose(const PlanRequest& wanted, absl::Span<const int32_t> prompt,
+                              const std::string& cache_salt);
+  // Tokens of the prompt that earlier handoffs of the plan's format have left here, where computing the rest
+  // is sooner than asking for it; else 0.
+  int64_t CachedEnough(const Plan& plan, absl::Span<const int32_t> prompt,
+                       const std::string& cache_salt) const;
+  // ResourceExhausted where the first token cannot come in time. `deadline` is one of MonotonicNow().
+  absl::Status CheckDeadline(const Plan& plan, absl::Time deadline) const;
+  // The plan is carried out.
+  void Begin(const Plan& plan, int64_t prompt_tokens);
+  // The first token is out, or the end of an answer without one: reports the plan's outcome to the cost model, and
+  // releases. `handoff` is a remote plan's, else null; what its prefill server reports later is learnt when it comes.
+  void Learn(const RequestTimeline::Started& started, const SequenceTimes& times, int64_t cached_tokens,
+             Handoff* handoff);
+  void Release();
+
+ private:
+  void EndLocalWait();
+  // A place for a trial, so that a hedge has one if it is needed. False, and none taken, where all are.
+  bool BeginTrial();
+  void EndTrial();
+  // Of a handoff that local prefill beside it, or after its time was up, was sooner than. Null where what was cached
+  // is not any more.
+  void LearnOvertaken(const RequestTimeline::Started& started, const Handoff* handoff);
+
+  const DecodeContext& context_;
+  std::atomic<int64_t> local_tokens_{0};
+  std::atomic<bool> trial_{false};
+  PlanTarget target_;  // of a remote plan, once begun
+};
+
+}  // namespace aludel

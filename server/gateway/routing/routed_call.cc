@@ -1,0 +1,223 @@
+#include "server/gateway/routing/routed_call.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/rpc/hopeless.h"
+#include "spdlog/spdlog.h"
+
+namespace aludel {
+namespace {
+
+// Servers tried for one request.
+constexpr size_t kMaxAttempts = 3;
+// A cut answer for which no other server is ready, or has room, asks again so often.
+constexpr absl::Duration kRescueLook = absl::Milliseconds(100);
+
+std::string Describe(const grpc::Status& status) {
+  return absl::StrCat("code ", static_cast<int>(status.error_code()), ": ", status.error_message());
+}
+
+grpc::Status ClientHasGone() { return {grpc::StatusCode::CANCELLED, "the client has gone"}; }
+
+}  // namespace
+
+RoutedCall::RoutedCall(const Routing& routing, RoutedRequest request,
+                       std::shared_ptr<GenerateObserver> observer)
+    : routing_(routing),
+      model_(std::move(request.model)),
+      request_(std::move(request.message)),
+      deadline_(request.deadline),
+      observer_(std::move(observer)),
+      traceparent_(std::move(request.traceparent)),
+      told_(std::max<uint32_t>(1, request_.sampling().choices())),
+      visit_{.model = model_,
+             .tenant = std::move(request.tenant),
+             .tokens = request_.prompt_size(),
+             .places = static_cast<int>(std::max<uint32_t>(1, request_.sampling().choices())),
+             .priority = request_.priority(),
+             .deadline = deadline_} {}
+
+void RoutedCall::Cancel() {
+  {
+    absl::MutexLock lock(&mutex_);
+    cancelled_ = true;
+    if (attempt_ != nullptr) attempt_->Cancel();
+  }
+  if (routing_.room->Leave(visit_)) End(ClientHasGone());
+}
+
+bool RoutedCall::cancelled() {
+  absl::MutexLock lock(&mutex_);
+  return cancelled_;
+}
+
+void RoutedCall::Admitted() {
+  admitted_ = true;
+  Try(grpc::Status(grpc::StatusCode::UNAVAILABLE,
+                   absl::StrCat("no decode server for model \"", model_, "\" is ready")));
+}
+
+void RoutedCall::Try(const grpc::Status& otherwise) {
+  std::shared_ptr<DecodeTarget> target =
+      tried_.size() < kMaxAttempts ? routing_.targets->Pick(model_, tried_, numerics_) : nullptr;
+  if (target == nullptr) return TryLater(otherwise);
+  tried_.push_back(target.get());
+  auto* attempt =
+      new GenerateAttempt(shared_from_this(), std::move(target), deadline_, traceparent_, routing_.events);
+  bool cancelled;
+  {
+    absl::MutexLock lock(&mutex_);
+    attempt_ = attempt;
+    cancelled = cancelled_;
+  }
+  if (cancelled) attempt->Cancel();
+  attempt->Start(&request_);
+}
+
+void RoutedCall::OnEvent(const v1::GenerateEvent& event) {
+  if (diverged_) return;
+  switch (event.event_case()) {
+    case v1::GenerateEvent::kStarted:
+      if (!committed_) {
+        told_.Started(event.started());  // sent with the first token: until then another server may take over
+      } else if (!told_.SamePlan(event.started())) {
+        Diverge();
+      }
+      break;
+    case v1::GenerateEvent::kToken:
+      if (!IsNews(told_.Hear(event.token()))) break;
+      TellStarted();
+      if (!observer_->OnToken(event.token())) Cancel();
+      break;
+    case v1::GenerateEvent::kFinished:
+      if (!IsNews(told_.Hear(event.finished()))) break;
+      TellStarted();
+      observer_->OnFinished(event.finished());
+      break;
+    case v1::GenerateEvent::EVENT_NOT_SET:
+      break;
+  }
+}
+
+bool RoutedCall::IsNews(ToldAnswer::Verdict verdict) {
+  if (verdict == ToldAnswer::Verdict::kDiverged) Diverge();
+  return verdict == ToldAnswer::Verdict::kNews;
+}
+
+void RoutedCall::Diverge() {
+  diverged_ = true;
+  absl::MutexLock lock(&mutex_);
+  if (attempt_ != nullptr) attempt_->Cancel();
+}
+
+void RoutedCall::TellStarted() {
+  if (std::exchange(committed_, true)) return;
+  observer_->OnStarted(told_.started());
+}
+
+void RoutedCall::OnAttemptDone(DecodeTarget* target, grpc::Status status) {
+  bool cancelled;
+  {
+    absl::MutexLock lock(&mutex_);
+    attempt_ = nullptr;
+    cancelled = cancelled_;
+  }
+  // A server that shuts down cancels its calls: not the client's doing, so the call may move on. One whose
+  // answer diverged was cancelled from here: it is well, and others may be asking it.
+  if (status.error_code() == grpc::StatusCode::CANCELLED && !cancelled && !diverged_) {
+    status = grpc::Status(grpc::StatusCode::UNAVAILABLE, "the decode server has given the call up");
+  }
+  const grpc::StatusCode code = status.error_code();
+  found_full_ |= code == grpc::StatusCode::RESOURCE_EXHAUSTED && status.error_details() != kHopeless;
+  if (code == grpc::StatusCode::UNAVAILABLE) {
+    target->Down(Describe(status));
+    routing_.prober->ProbeSoon(target);
+    gone_.push_back(target);
+  }
+  if (diverged_ && !cancelled) {
+    return End(grpc::Status(grpc::StatusCode::UNAVAILABLE,
+                            "the decode server was lost, and another one gives another answer"));
+  }
+  // Another server may be up, have room now, or be larger.
+  const bool elsewhere = code == grpc::StatusCode::UNAVAILABLE ||
+                         code == grpc::StatusCode::RESOURCE_EXHAUSTED ||
+                         code == grpc::StatusCode::FAILED_PRECONDITION;
+  if (!elsewhere || cancelled || MonotonicNow() >= deadline_) return End(status);
+  if (!committed_) return Try(IsCut() ? lost_ : status);
+  if (told_.whole()) return End(status);
+  // In the midst of an answer only a server that is gone is a reason to ask another one: of one that
+  // refuses to go on, the reader is too slow. One that repeats may also have had no room.
+  if (code != grpc::StatusCode::UNAVAILABLE && !told_.repeating()) return End(status);
+  GoOnElsewhere(*target, status);
+}
+
+void RoutedCall::GoOnElsewhere(const DecodeTarget& target, const grpc::Status& status) {
+  if (!IsCut()) {
+    rescue_until_ = std::min(deadline_, MonotonicNow() + routing_.rescue);
+    lost_ = status;
+    spdlog::warn("request={} decode server {} was lost in the midst of its answer: {}", request_.request_id(),
+                 target.name(), status.error_message());
+  }
+  if (observer_->Restart()) {
+    outcome_ = "restarted";
+    committed_ = false;
+    told_.Forget();
+  } else {
+    outcome_ = "continued";
+    if (numerics_.empty()) numerics_ = target.numerics();
+    if (numerics_.empty()) return End(status);
+    told_.Repeat();
+    told_.AskForPlan(&request_);
+  }
+  Try(lost_);
+}
+
+void RoutedCall::TryLater(const grpc::Status& otherwise) {
+  if (WaitsAgain(otherwise)) return;
+  if (MonotonicNow() >= rescue_until_ || !routing_.targets->HasOther(model_, gone_, numerics_))
+    return End(otherwise);
+  alarm_ = std::make_unique<grpc::Alarm>();
+  alarm_->Set(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(kRescueLook),
+              [self = shared_from_this(), otherwise](bool) { self->TryAgain(otherwise); });
+}
+
+bool RoutedCall::WaitsAgain(const grpc::Status& refusal) {
+  if (!found_full_ || refusal.error_details() == kHopeless || committed_ || IsCut()) return false;
+  // Before it may be admitted, on another thread.
+  admitted_ = false;
+  found_full_ = false;
+  tried_ = gone_;
+  const auto self = shared_from_this();  // which may end meanwhile
+  if (!routing_.room->Return(&visit_, self)) {
+    admitted_ = true;
+    return false;
+  }
+  // A client that left before it waited again was not taken from the room.
+  if (cancelled() && routing_.room->Leave(visit_)) End(ClientHasGone());
+  return true;
+}
+
+void RoutedCall::TryAgain(const grpc::Status& otherwise) {
+  alarm_.reset();  // it holds this call by its callback
+  if (cancelled()) return End(ClientHasGone());
+  tried_ = gone_;  // those are not asked twice: what ended them may have been this request
+  Try(otherwise);
+}
+
+void RoutedCall::End(const grpc::Status& status) {
+  if (IsCut()) {
+    routing_.cut_answers->Add({{"model", model_}, {"outcome", told_.whole() ? outcome_ : "lost"}});
+  }
+  {
+    const WorkClock::Work work(routing_.events);
+    observer_->OnEnd(status);
+    observer_.reset();
+  }
+  if (admitted_) routing_.room->Ended(visit_, status.ok());
+  routing_.calls->End();
+}
+
+}  // namespace aludel

@@ -1,0 +1,109 @@
+#include "server/gateway/routing/decode_targets.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// Three servers of one model and one of another, that no probe asks.
+class DecodeTargetsTest : public ::testing::Test {
+ protected:
+  DecodeTargetsTest()
+      : targets_({{.expectation = {.model = "chat", .tokenizer_fingerprint = ""},
+                   .decode_targets = {"a:1", "b:1", "c:1"}},
+                  {.expectation = {.model = "json", .tokenizer_fingerprint = ""}, .decode_targets = {"d:1"}}},
+                 grpc::InsecureChannelCredentials(), &metrics_) {}
+
+  DecodeTarget* Find(const std::string& name) {
+    for (const auto& target : targets_.all()) {
+      if (target->name() == name) return target.get();
+    }
+    return nullptr;
+  }
+  DecodeTarget* Ready(const std::string& name, uint64_t context, uint32_t choices,
+                      const std::vector<std::string>& formats = {}, const std::string& numerics = "n1",
+                      const std::string& model = "chat") {
+    v1::DecodeDescription description;
+    description.set_protocol_version(kHandoffVersion);
+    description.set_served_model_name(model);
+    description.set_max_context(context);
+    description.set_max_choices(choices);
+    description.set_numerics(numerics);
+    for (const std::string& format : formats) description.add_formats(format);
+    Find(name)->Described(description);
+    return Find(name);
+  }
+  std::string Picked(const std::vector<DecodeTarget*>& tried = {}, const std::string& numerics = "") {
+    const auto target = targets_.Pick("chat", tried, numerics);
+    return target == nullptr ? "" : target->name();
+  }
+
+  Metrics metrics_;
+  DecodeTargets targets_;
+};
+
+TEST_F(DecodeTargetsTest, NoneIsPickedBeforeItHasAnswered) {
+  EXPECT_THAT(targets_.all(), SizeIs(4));
+  EXPECT_EQ(Picked(), "");
+  EXPECT_FALSE(targets_.StateOf("chat").ready);
+  EXPECT_THAT(targets_.StateOf("chat").reason, HasSubstr("a:1: not probed yet; b:1"));
+  EXPECT_EQ(targets_.Places("chat"), std::nullopt);
+}
+
+TEST_F(DecodeTargetsTest, PicksTheOneWithTheFewestRequests) {
+  DecodeTarget* a = Ready("a:1", 100, 4);
+  DecodeTarget* b = Ready("b:1", 100, 4);
+  a->outstanding = 3;
+  b->outstanding = 2;
+  EXPECT_EQ(Picked(), "b:1");
+  EXPECT_EQ(Picked({b}), "a:1");
+  EXPECT_EQ(Picked({a, b}), "");
+  EXPECT_EQ(targets_.Outstanding("chat"), 5);
+  EXPECT_EQ(targets_.Outstanding("json"), 0);
+}
+
+TEST_F(DecodeTargetsTest, OnlyAServerOfTheSameNumericsGoesOn) {
+  DecodeTarget* a = Ready("a:1", 100, 4, {}, "n1");
+  DecodeTarget* b = Ready("b:1", 100, 4, {}, "n2");
+  a->outstanding = 9;
+  EXPECT_EQ(Picked({}, a->numerics()), "a:1");
+  EXPECT_FALSE(targets_.HasOther("chat", {a, Find("c:1")}, a->numerics()));
+  EXPECT_TRUE(targets_.HasOther("chat", {a}, a->numerics()));  // c may turn out to be one
+  EXPECT_TRUE(targets_.HasOther("chat", {b, Find("c:1")}, ""));
+  EXPECT_FALSE(targets_.HasOther("chat", {a, b, Find("c:1")}, ""));
+}
+
+TEST_F(DecodeTargetsTest, SaysWhatItsReadyServersHaveInCommon) {
+  Ready("a:1", 100, 4, {"aludel", "int8", "raw"});
+  Ready("b:1", 80, 16, {"raw", "aludel"});
+  const DecodeTargets::State state = targets_.StateOf("chat");
+  EXPECT_TRUE(state.ready);
+  EXPECT_EQ(state.max_context, 80);
+  EXPECT_EQ(state.max_choices, 16);
+  EXPECT_EQ(state.reason, "c:1: not probed yet");
+  EXPECT_THAT(targets_.Formats("chat"), ElementsAre("aludel", "raw"));
+  EXPECT_EQ(targets_.Places("chat"), 20);
+  Find("b:1")->Down("gone");
+  EXPECT_THAT(targets_.Formats("chat"), ElementsAre("aludel", "int8", "raw"));
+  EXPECT_EQ(targets_.StateOf("chat").max_context, 80);  // it may come back
+  EXPECT_EQ(targets_.Places("chat"), 4);
+}
+
+TEST_F(DecodeTargetsTest, KnowsNothingOfAnotherModel) {
+  Ready("d:1", 100, 4, {"raw"}, "n1", "json");
+  EXPECT_EQ(Picked(), "");
+  EXPECT_FALSE(targets_.StateOf("none").ready);
+  EXPECT_THAT(targets_.Formats("none"), IsEmpty());
+  EXPECT_EQ(targets_.Places("none"), std::nullopt);
+  EXPECT_EQ(targets_.Pick("none", {}, ""), nullptr);
+  EXPECT_FALSE(targets_.HasOther("none", {}, ""));
+}
+
+}  // namespace
+}  // namespace aludel
