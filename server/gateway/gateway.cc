@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "server/gateway/openai/completion_exchange.h"
+#include "server/gateway/openai/openai_dialect.h"
 #include "server/gateway/openai/prompt.h"
 #include "server/gateway/page/page.h"
 #include "server/rpc/rpc_fields.h"
@@ -110,6 +111,10 @@ std::optional<HttpResponse> RefuseBody(const HttpRequest& request, bool prefligh
   const absl::string_view encoding = request.Header("content-encoding");
   if (!encoding.empty() && !absl::EqualsIgnoreCase(encoding, "identity")) return CompressedBody(encoding);
   return std::nullopt;
+}
+
+std::unique_ptr<Dialect> MakeDialect(const Route& route) {
+  return std::make_unique<OpenAiDialect>(route.path == "/v1/chat/completions");
 }
 
 HttpResponse NoContent() {
@@ -231,7 +236,7 @@ void Gateway::Handle(HttpRequest request, HttpResponder responder) {
   if (refusal) refusals_.Add({{"reason", refusal->code}});
   if (!refusal && right_method && route->completion) {
     const KeyLimits limits = grant->limits();
-    completions_.Serve(route->path == "/v1/chat/completions", std::move(request), identity, limits,
+    completions_.Serve(MakeDialect(*route), std::move(request), identity, limits,
                        std::move(responder),
                        [this, identity, grant = std::move(grant)](const CompletionOutcome& outcome) mutable {
                          // Now, and not with the last reference to this call, which may outlive everything.

@@ -21,6 +21,7 @@ struct CompletionIdentity {
   bool include_usage = false;  // streamed: every chunk has a "usage", null but for the last
   bool may_call = false;       // tools: an answer without text has null for content, whole or streamed
   bool return_token_ids = false;
+  int64_t prompt_tokens = 0;
   std::vector<int32_t> prompt_ids;  // where return_token_ids
 };
 
