@@ -50,6 +50,11 @@ struct CompletionReport {
   double gateway_seconds() const { return ttft_seconds - held_seconds - started.stages().ttft(); }
 };
 
+// Prompt tokens that the decode server neither computed nor had to.
+uint32_t CachedTokens(const v1::Started& started);
+// The "aludel" object of an answer.
+nlohmann::ordered_json ReportJson(const CompletionReport& report);
+
 // Bodies in OpenAI's shape. A chunk is one server-sent event's data.
 nlohmann::ordered_json RoleChunk(const CompletionIdentity& identity, int choice);
 // The first of a plain completion where the prompt's token ids were asked for.

@@ -94,7 +94,7 @@ Completions::Completions(Options options, const ServedModels* models, Router* ro
 
 std::optional<ApiError> Completions::Tokenize(const ServedModel& model, CompletionRequest* request,
                                               v1::GenerateRequest* generate) const {
-  const absl::string_view param = request->chat ? "messages" : "prompt";
+  const absl::string_view param = request->prompt_param;
   const uint64_t max_context = router_->State(model.name).max_context;
   std::vector<int32_t> ids = std::move(request->prompt_ids);
   if (!ids.empty()) {
@@ -161,7 +161,7 @@ std::optional<ApiError> Completions::Prepare(Call* call, WorkPool::Task* task) c
 void Completions::Serve(std::unique_ptr<Dialect> dialect, HttpRequest http, const RequestIdentity& identity, const KeyLimits& limits,
                         HttpResponder responder, OnCompletionEnd on_end) {
   const absl::Duration since = absl::FromChrono(std::chrono::steady_clock::now() - http.began);
-  const bool light = http.body.size() <= kLightBodyBytes;
+  const bool light = dialect->Weigh(http.body) <= kLightBodyBytes;
   auto call = std::make_shared<Call>(std::move(dialect), std::move(http), identity, limits, std::move(responder),
                                      std::move(on_end));
   call->deadline = MonotonicNow() - since + options_.request_timeout;
@@ -193,7 +193,7 @@ void Completions::CheckSchema(const std::shared_ptr<Call>& call) {
     if (status.ok()) return Send(call);
     const bool fault = absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status);
     Fail(call.get(), !fault                     ? FromGrpcStatus(ToGrpc(status))
-                     : call->request.constraint ? FormatRefused(call->request.format_name, status)
+                     : call->request.constraint ? FormatRefused(call->request.format_param, call->request.format_name, status)
                                                 : ToolsRefused(status));
   });
   call->responder.OnDisconnect([weak = std::weak_ptr<Schemas::Wait>(wait)] {

@@ -38,6 +38,8 @@ class Dialect {
  public:
   virtual ~Dialect() = default;
 
+  // What reading the body costs, in bytes to read: itself, and what is stored that it refers to.
+  virtual size_t Weigh(absl::string_view body) = 0;
   // Fills in `request`, or says what is wrong with the body.
   virtual std::optional<ApiError> Read(absl::string_view body, CompletionRequest* request) = 0;
   // Of the answer to the request that was read. Called once; the writer keeps what it needs.

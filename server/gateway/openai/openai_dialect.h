@@ -14,6 +14,7 @@ class OpenAiDialect final : public Dialect {
  public:
   explicit OpenAiDialect(bool chat) : chat_(chat) {}
 
+  size_t Weigh(absl::string_view body) override { return body.size(); }
   std::optional<ApiError> Read(absl::string_view body, CompletionRequest* request) override;
   std::unique_ptr<AnswerWriter> Writer(const CompletionRequest& request,
                                        CompletionIdentity identity) override;
