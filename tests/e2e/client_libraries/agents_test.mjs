@@ -37,7 +37,7 @@ for (const stream of [false, true]) {
     });
     const agent = new Agent({
       name: 'finder', instructions: 'Use the tool.', model: 'chat', tools: [findTown],
-      modelSettings: { temperature: 0, maxTokens: 64, toolChoice: 'required', parallelToolCalls: false },
+      modelSettings: { temperature: 0, maxTokens: 200, toolChoice: 'required', parallelToolCalls: false },
     });
     const result = await runner.run(agent, question, { stream, maxTurns: 2 });
     if (stream) {

@@ -12,13 +12,15 @@ const tools = [{
   type: 'function', name: findTown.name, description: findTown.description, parameters: findTown.schema, strict: true,
 }];
 
+const textOf = ({ output }) => output.flatMap(({ content }) => content ?? []).map(({ text }) => text).join('');
+
 test('answers, whole and streamed, with the same words and counts', async () => {
   const whole = await client.responses.create(greedy);
   assert.match(whole.output_text, /\w/);
   assert.ok(['completed', 'incomplete'].includes(whole.status));
   assert.equal(whole.usage.total_tokens, whole.usage.input_tokens + whole.usage.output_tokens);
   const streamed = await client.responses.stream(greedy).finalResponse();
-  assert.equal(streamed.output_text, whole.output_text);
+  assert.equal(textOf(streamed), whole.output_text);
   assert.equal(streamed.usage.output_tokens, whole.usage.output_tokens);
   const chat = await client.chat.completions.create({
     model: 'chat', messages: [{ role: 'user', content: question }], max_tokens: 24, temperature: 0, ...exact,
@@ -27,7 +29,7 @@ test('answers, whole and streamed, with the same words and counts', async () => 
 });
 
 test('streams the events that the API has, numbered', async () => {
-  const events = await collect(await client.responses.create({ ...greedy, max_output_tokens: 4, stream: true }));
+  const events = await collect(await client.responses.create({ ...greedy, max_output_tokens: 1, stream: true }));
   events.forEach((event, i) => assert.equal(event.sequence_number, i));
   assert.deepEqual(events.map(({ type }) => type).filter((type) => type !== 'response.output_text.delta'), [
     'response.created', 'response.in_progress', 'response.output_item.added', 'response.content_part.added',
@@ -69,8 +71,8 @@ for (const mode of ['whole', 'streamed']) {
     const kept = await ask({
       input: [output], previous_response_id: asked.id, max_output_tokens: 16, tool_choice: 'none',
     });
-    assert.match(kept.output_text, /\w/);
-    assert.equal(kept.output_text, sent.output_text);
+    assert.match(textOf(kept), /\w/);
+    assert.equal(textOf(kept), textOf(sent));
   });
 
   test(`${mode}: may be allowed a part of its functions`, async () => {
