@@ -72,11 +72,10 @@ ordered_json ModelJson(const ServedModel& model, const Router& router) {
 HttpResponse NoSuchPath(const HttpRequest& request) {
   ApiError error;
   error.status = 404;
-  error.message =
-      absl::StrCat("Unknown request URL: ", Quotable(request.method), " ", Quotable(request.path),
-                   CanonicalPath(request.path) == "/v1/embeddings"
-                       ? "; the models that are served here generate text, and make no embeddings"
-                       : "");
+  error.message = absl::StrCat("Unknown request URL: ", Quotable(request.method), " ", Quotable(request.path),
+                               CanonicalPath(request.path) == "/v1/embeddings"
+                                   ? "; the models that are served here generate text, and make no embeddings"
+                                   : "");
   error.code = "unknown_url";
   return error.ToResponse();
 }

@@ -35,8 +35,8 @@ class Gateway {
   struct Options {
     Completions::Options completions;
     std::vector<std::string> cors_allowed_origins;
-    bool serves_metrics = true;  // GET /metrics
-    double trace_share = 0;      // of requests that bring no traceparent
+    bool serves_metrics = true;        // GET /metrics
+    double trace_share = 0;            // of requests that bring no traceparent
     ResponseStore::Options responses;  // what is kept of the answers of /v1/responses
     // Of the process; not OK: neither healthy nor ready. May be null.
     std::function<absl::Status()> health;

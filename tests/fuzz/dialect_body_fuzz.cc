@@ -51,7 +51,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
             absl::UnixEpoch());
   CompletionRequest request;
   ResponsesRequest responses;
-  Check(ParseResponsesRequest(body, {.store = &store, .now = absl::UnixEpoch()}, &request, &responses), request);
+  Check(ParseResponsesRequest(body, {.store = &store, .now = absl::UnixEpoch()}, &request, &responses),
+        request);
   ResponsesDialect dialect(&store, "");
   if (dialect.Weigh(body) < size) std::abort();
   return 0;

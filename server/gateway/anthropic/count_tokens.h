@@ -10,6 +10,7 @@
 namespace aludel {
 
 // POST /v1/messages/count_tokens: the prompt of such a message in tokens, template and tools included.
-std::optional<ApiError> CountTokens(const ServedModels& models, absl::string_view body, HttpResponse* response);
+std::optional<ApiError> CountTokens(const ServedModels& models, absl::string_view body,
+                                    HttpResponse* response);
 
 }  // namespace aludel

@@ -29,7 +29,8 @@ ordered_json& MessageOf(absl::string_view role, ordered_json* parsed) {
 // What stands in a list of blocks, one at a time.
 class Block {
  public:
-  Block(const ordered_json& json, std::string where) : where_(std::move(where)), json_(json), fields_(Safe(), where_ + ".") {
+  Block(const ordered_json& json, std::string where)
+      : where_(std::move(where)), json_(json), fields_(Safe(), where_ + ".") {
     const auto type = json.is_object() ? json.find("type") : json.end();
     if (type == json.end() || !type->is_string()) {
       fields_.Fail(InvalidParameter(where_, absl::StrCat("'", where_, "' must be an object with a 'type'")));
@@ -49,8 +50,9 @@ class Block {
   }
 
   std::optional<ApiError> Unsupported(absl::string_view served) const {
-    return UnsupportedParameter(where_ + ".type", absl::StrCat("'", where_, "': blocks of type '", type_,
-                                                              "' are not supported here; expected ", served));
+    return UnsupportedParameter(where_ + ".type",
+                                absl::StrCat("'", where_, "': blocks of type '", type_,
+                                             "' are not supported here; expected ", served));
   }
 
  private:
@@ -126,7 +128,8 @@ std::optional<ApiError> ParseBlock(const ordered_json& json, const std::string& 
   return block.Unsupported(assistant ? "'text', 'tool_use' or 'thinking'" : "'text' or 'tool_result'");
 }
 
-std::optional<ApiError> ParseTurn(const ordered_json& message, const std::string& where, ordered_json* parsed) {
+std::optional<ApiError> ParseTurn(const ordered_json& message, const std::string& where,
+                                  ordered_json* parsed) {
   if (!message.is_object()) return InvalidParameter(where, absl::StrCat("'", where, "' must be an object"));
   JsonFields fields(message, where + ".");
   const std::string role = fields.String("role").value_or("");
@@ -140,7 +143,8 @@ std::optional<ApiError> ParseTurn(const ordered_json& message, const std::string
   const std::string content_at = where + ".content";
   if (content->is_array()) {
     for (size_t i = 0; i < content->size(); ++i) {
-      if (auto error = ParseBlock((*content)[i], At(content_at, i), role == "assistant", parsed)) return error;
+      if (auto error = ParseBlock((*content)[i], At(content_at, i), role == "assistant", parsed))
+        return error;
     }
     return std::nullopt;
   }

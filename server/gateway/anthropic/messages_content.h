@@ -15,6 +15,7 @@ namespace aludel {
 // "system": a string or blocks of text. Nothing is added where it is empty.
 std::optional<ApiError> ParseSystem(const nlohmann::ordered_json& system, nlohmann::ordered_json* parsed);
 // Adds to `parsed`.
-std::optional<ApiError> ParseConversation(const nlohmann::ordered_json& messages, nlohmann::ordered_json* parsed);
+std::optional<ApiError> ParseConversation(const nlohmann::ordered_json& messages,
+                                          nlohmann::ordered_json* parsed);
 
 }  // namespace aludel

@@ -23,8 +23,10 @@ void ReadTool(JsonFields& fields, const ordered_json& tool, const std::string& w
   const ordered_json type = tool.value("type", ordered_json());
   if (!type.is_null() && type != "custom") {
     return fields.Fail(UnsupportedParameter(
-        where + ".type", absl::StrCat("'", where, ".type': the tools of Anthropic's own servers are not served, only "
-                                      "'custom' ones with an 'input_schema', found ", Dump(type))));
+        where + ".type", absl::StrCat("'", where,
+                                      ".type': the tools of Anthropic's own servers are not served, only "
+                                      "'custom' ones with an 'input_schema', found ",
+                                      Dump(type))));
   }
   JsonFields members(tool, where + ".");
   const std::string name = members.String("name").value_or("");
@@ -112,9 +114,10 @@ void RefuseOthers(JsonFields& fields) {
   }
   if (const ordered_json* management = fields.Object("context_management")) {
     if (!ClearsOnlyThinking(*management)) {
-      fields.Fail(UnsupportedParameter("context_management.edits",
-                                       "'context_management.edits' can only clear thinking: the gateway leaves "
-                                       "everything else in the conversation"));
+      fields.Fail(
+          UnsupportedParameter("context_management.edits",
+                               "'context_management.edits' can only clear thinking: the gateway leaves "
+                               "everything else in the conversation"));
     }
   }
   RefuseUnserved(fields, Endpoint::kChat);

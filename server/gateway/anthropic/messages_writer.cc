@@ -45,9 +45,12 @@ MessagesWriter::MessagesWriter(CompletionIdentity identity, std::string request_
     : identity_(std::move(identity)), request_id_(std::move(request_id)) {}
 
 ordered_json MessagesWriter::Message() const {
-  return {{"id", identity_.id},          {"type", "message"},
-          {"role", "assistant"},         {"model", identity_.model},
-          {"content", ordered_json::array()}, {"stop_reason", nullptr},
+  return {{"id", identity_.id},
+          {"type", "message"},
+          {"role", "assistant"},
+          {"model", identity_.model},
+          {"content", ordered_json::array()},
+          {"stop_reason", nullptr},
           {"stop_sequence", nullptr}};
 }
 

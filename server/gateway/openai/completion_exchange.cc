@@ -72,7 +72,8 @@ CompletionExchange::CompletionExchange(Options options, HttpResponder responder,
 
 std::vector<CompletionChoice> CompletionExchange::NewChoices() const {
   return std::vector<CompletionChoice>(
-      options_.choices, CompletionChoice(options_.chat, options_.tokenizer, options_.tools, options_.return_token_ids));
+      options_.choices,
+      CompletionChoice(options_.chat, options_.tokenizer, options_.tools, options_.return_token_ids));
 }
 
 bool CompletionExchange::Restart() {
@@ -192,8 +193,7 @@ void CompletionExchange::Complete(uint32_t last) {
   has_finished_ = true;
   const CompletionReport report = Report();
   if (options_.outcome.stream) {
-    responder_.Write(
-        options_.writer->Complete(static_cast<int>(last), choices_[last].end(), usage_, report));
+    responder_.Write(options_.writer->Complete(static_cast<int>(last), choices_[last].end(), usage_, report));
     responder_.Finish();
     return;
   }

@@ -158,12 +158,12 @@ std::optional<ApiError> Completions::Prepare(Call* call, WorkPool::Task* task) c
   return std::nullopt;
 }
 
-void Completions::Serve(std::unique_ptr<Dialect> dialect, HttpRequest http, const RequestIdentity& identity, const KeyLimits& limits,
-                        HttpResponder responder, OnCompletionEnd on_end) {
+void Completions::Serve(std::unique_ptr<Dialect> dialect, HttpRequest http, const RequestIdentity& identity,
+                        const KeyLimits& limits, HttpResponder responder, OnCompletionEnd on_end) {
   const absl::Duration since = absl::FromChrono(std::chrono::steady_clock::now() - http.began);
   const bool light = dialect->Weigh(http.body) <= kLightBodyBytes;
-  auto call = std::make_shared<Call>(std::move(dialect), std::move(http), identity, limits, std::move(responder),
-                                     std::move(on_end));
+  auto call = std::make_shared<Call>(std::move(dialect), std::move(http), identity, limits,
+                                     std::move(responder), std::move(on_end));
   call->deadline = MonotonicNow() - since + options_.request_timeout;
   if (light) return Begin(call, /*task=*/nullptr);
   const auto task =
@@ -192,9 +192,10 @@ void Completions::CheckSchema(const std::shared_ptr<Call>& call) {
     const absl::Status& status = checked.status();
     if (status.ok()) return Send(call);
     const bool fault = absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status);
-    Fail(call.get(), !fault                     ? FromGrpcStatus(ToGrpc(status))
-                     : call->request.constraint ? FormatRefused(call->request.format_param, call->request.format_name, status)
-                                                : ToolsRefused(status));
+    Fail(call.get(), !fault ? FromGrpcStatus(ToGrpc(status))
+                     : call->request.constraint
+                         ? FormatRefused(call->request.format_param, call->request.format_name, status)
+                         : ToolsRefused(status));
   });
   call->responder.OnDisconnect([weak = std::weak_ptr<Schemas::Wait>(wait)] {
     if (const auto waiting = weak.lock()) waiting->Stop(absl::CancelledError("the client has gone"));

@@ -52,8 +52,8 @@ class Completions {
   absl::Duration Silence() const { return schemas_.Silence(); }
 
   // Answers through `responder`, now or later; then `on_end`, once.
-  void Serve(std::unique_ptr<Dialect> dialect, HttpRequest request, const RequestIdentity& identity, const KeyLimits& limits,
-             HttpResponder responder, OnCompletionEnd on_end);
+  void Serve(std::unique_ptr<Dialect> dialect, HttpRequest request, const RequestIdentity& identity,
+             const KeyLimits& limits, HttpResponder responder, OnCompletionEnd on_end);
 
  private:
   using Schemas = CompileCache<std::monostate>;

@@ -56,9 +56,8 @@ void ParseFlatFormat(JsonFields& fields, absl::string_view member, bool plain_ty
 }
 
 ApiError FormatRefused(absl::string_view param, absl::string_view name, const absl::Status& status) {
-  return FromStatus(param,
-                    absl::Status(status.code(), absl::StrCat("Invalid schema for ", param, " '", name,
-                                                             "': ", std::string(status.message()))));
+  return FromStatus(param, absl::Status(status.code(), absl::StrCat("Invalid schema for ", param, " '", name,
+                                                                    "': ", std::string(status.message()))));
 }
 
 }  // namespace aludel

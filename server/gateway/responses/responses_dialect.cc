@@ -24,7 +24,8 @@ ordered_json AsMessage(const ordered_json& output) {
   for (const ordered_json& item : output) {
     if (item["type"] == "message") {
       auto& text = message["content"].get_ref<std::string&>();
-      absl::StrAppend(&text, text.empty() ? "" : "\n", item["content"][0]["text"].get_ref<const std::string&>());
+      absl::StrAppend(&text, text.empty() ? "" : "\n",
+                      item["content"][0]["text"].get_ref<const std::string&>());
       continue;
     }
     auto arguments = ParseOrdered(item["arguments"].get_ref<const std::string&>());

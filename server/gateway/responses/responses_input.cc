@@ -22,8 +22,9 @@ std::optional<ApiError> ParseText(const ordered_json& content, const std::string
     return std::nullopt;
   }
   if (!content.is_array()) {
-    return InvalidParameter(where, absl::StrCat("'", where, "' must be a string or a list of content parts, found ",
-                                                content.type_name()));
+    return InvalidParameter(where,
+                            absl::StrCat("'", where, "' must be a string or a list of content parts, found ",
+                                         content.type_name()));
   }
   for (size_t i = 0; i < content.size(); ++i) {
     const ordered_json& part = content[i];
@@ -34,8 +35,10 @@ std::optional<ApiError> ParseText(const ordered_json& content, const std::string
     }
     if (*type != "input_text" && *type != "output_text" && *type != "refusal") {
       return UnsupportedParameter(
-          at + ".type", absl::StrCat("'", at, "': only parts of type 'input_text', 'output_text' and 'refusal' are "
-                                     "supported, found '", type->get<std::string>(), "'"));
+          at + ".type", absl::StrCat("'", at,
+                                     "': only parts of type 'input_text', 'output_text' and 'refusal' are "
+                                     "supported, found '",
+                                     type->get<std::string>(), "'"));
     }
     const char* const field = *type == "refusal" ? "refusal" : "text";
     const auto part_text = part.find(field);
@@ -58,7 +61,8 @@ class Item {
     static constexpr std::array<absl::string_view, 4> kRoles = {"system", "developer", "user", "assistant"};
     const std::string role = fields_.String("role").value_or("");
     if (!absl::c_linear_search(kRoles, role)) {
-      fields_.Fail("role", absl::StrCat("must be 'system', 'developer', 'user' or 'assistant', found '", role, "'"));
+      fields_.Fail("role",
+                   absl::StrCat("must be 'system', 'developer', 'user' or 'assistant', found '", role, "'"));
     }
     const ordered_json* content = fields_.Find("content");
     if (content == nullptr) fields_.Fail("content", "is required");
@@ -86,7 +90,9 @@ class Item {
     ordered_json arguments = read.ok() && read->is_object() ? *read : ordered_json(text);
     if (!LastIsAssistant()) parsed_->push_back({{"role", "assistant"}, {"content", ""}});
     parsed_->back()["tool_calls"].push_back(
-        {{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", std::move(arguments)}}}});
+        {{"id", id},
+         {"type", "function"},
+         {"function", {{"name", name}, {"arguments", std::move(arguments)}}}});
     return std::nullopt;
   }
 
@@ -131,7 +137,8 @@ std::optional<ApiError> ParseItem(const ordered_json& json, const std::string& w
     const std::string id = fields.String("id").value_or("");
     const std::optional<std::string> found = (*find)(id);
     if (!found) {
-      return InvalidParameter(where + ".id", absl::StrCat("'", where, ".id': no item '", id, "' is kept here, or no "
+      return InvalidParameter(where + ".id", absl::StrCat("'", where, ".id': no item '", id,
+                                                          "' is kept here, or no "
                                                           "longer; send the item itself"));
     }
     const auto stored = ParseOrdered(*found);
@@ -139,8 +146,10 @@ std::optional<ApiError> ParseItem(const ordered_json& json, const std::string& w
   }
   return UnsupportedParameter(
       where + ".type",
-      absl::StrCat("'", where, "': only items of type 'message', 'function_call', 'function_call_output', 'reasoning' "
-                   "and 'item_reference' are supported, found '", type, "'"));
+      absl::StrCat("'", where,
+                   "': only items of type 'message', 'function_call', 'function_call_output', 'reasoning' "
+                   "and 'item_reference' are supported, found '",
+                   type, "'"));
 }
 
 }  // namespace

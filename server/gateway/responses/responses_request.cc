@@ -33,8 +33,10 @@ void ReadTool(JsonFields& fields, const ordered_json& tool, const std::string& w
   const std::string type = members.String("type").value_or("");
   if (!members.error() && type != "function") {
     members.Fail(UnsupportedParameter(
-        where + ".type", absl::StrCat("'", where, ".type': hosted and custom tools are not served, only 'function', "
-                                      "found '", type, "'")));
+        where + ".type", absl::StrCat("'", where,
+                                      ".type': hosted and custom tools are not served, only 'function', "
+                                      "found '",
+                                      type, "'")));
   }
   const std::string name = members.String("name").value_or("");
   if (!IsFunctionName(name)) members.Fail("name", kFunctionNameForm);
@@ -74,7 +76,8 @@ void ReadTools(JsonFields& fields, Tools* tools) {
       ReadTool(fields, (*list)[i], absl::StrCat("tools[", i, "]"), &converted["tools"]);
     }
   }
-  if (const ordered_json* choice = fields.Find("tool_choice")) converted["tool_choice"] = ConvertedChoice(*choice);
+  if (const ordered_json* choice = fields.Find("tool_choice"))
+    converted["tool_choice"] = ConvertedChoice(*choice);
   if (const ordered_json* parallel = fields.Find("parallel_tool_calls")) {
     converted["parallel_tool_calls"] = *parallel;
   }
@@ -122,30 +125,33 @@ void RefuseOthers(JsonFields& fields) {
     for (const ordered_json& wanted : include->is_array() ? *include : ordered_json::array()) {
       // No answer has items of reasoning, so nothing of them is missing.
       if (wanted == "reasoning.encrypted_content") continue;
-      fields.Fail(UnsupportedParameter("include", absl::StrCat("'include' asks for ", Dump(wanted),
-                                                               ", which is not served")));
+      fields.Fail(UnsupportedParameter(
+          "include", absl::StrCat("'include' asks for ", Dump(wanted), ", which is not served")));
     }
   }
   RefuseUnserved(fields, Endpoint::kChat);
 }
 
 ApiError TooMuchCarried(absl::string_view param, size_t most) {
-  return InvalidParameter(param, absl::StrCat("'", param, "' brings more than ", most,
-                                              " bytes of what is kept of earlier answers; send them in 'input'"));
+  return InvalidParameter(param,
+                          absl::StrCat("'", param, "' brings more than ", most,
+                                       " bytes of what is kept of earlier answers; send them in 'input'"));
 }
 
 std::optional<ApiError> ReadPrevious(const std::string& id, const ResponsesContext& context,
                                      ordered_json* messages) {
   const absl::string_view param = "previous_response_id";
   if (!context.store->enabled()) {
-    return UnsupportedParameter(param, "'previous_response_id' is not supported: this gateway keeps no responses "
-                                       "(max_stored_responses is 0); send the conversation in 'input'");
+    return UnsupportedParameter(param,
+                                "'previous_response_id' is not supported: this gateway keeps no responses "
+                                "(max_stored_responses is 0); send the conversation in 'input'");
   }
   const std::shared_ptr<const StoredResponse> previous = context.store->Find(context.client, id, context.now);
   if (previous == nullptr) {
-    ApiError error = InvalidParameter(
-        param, absl::StrCat("Previous response with id '", id, "' not found: it was not stored, is no longer kept, or was "
-                            "made by another gateway; send the conversation in 'input'"));
+    ApiError error =
+        InvalidParameter(param, absl::StrCat("Previous response with id '", id,
+                                             "' not found: it was not stored, is no longer kept, or was "
+                                             "made by another gateway; send the conversation in 'input'"));
     error.code = "previous_response_not_found";
     return error;
   }

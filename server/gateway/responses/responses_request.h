@@ -23,8 +23,8 @@ struct ResponsesRequest {
 struct ResponsesContext {
   ResponseStore* store = nullptr;
   std::string client;
-  absl::Time now;                  // the store's clock
-  size_t max_carried = SIZE_MAX;   // bytes of what is stored that a request may bring along
+  absl::Time now;                 // the store's clock
+  size_t max_carried = SIZE_MAX;  // bytes of what is stored that a request may bring along
 };
 
 // Reads a body of POST /v1/responses as OpenAI's API defines it. Fields that cannot change the answer are ignored;

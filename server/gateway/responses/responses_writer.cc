@@ -50,10 +50,14 @@ std::string ResponsesWriter::Event(const char* type, ordered_json members) {
 }
 
 ordered_json ResponsesWriter::Response(const char* status) const {
-  ordered_json response = {{"id", identity_.id},           {"object", "response"},
-                           {"created_at", identity_.created}, {"status", status},
-                           {"background", false},           {"error", nullptr},
-                           {"incomplete_details", nullptr}, {"model", identity_.model},
+  ordered_json response = {{"id", identity_.id},
+                           {"object", "response"},
+                           {"created_at", identity_.created},
+                           {"status", status},
+                           {"background", false},
+                           {"error", nullptr},
+                           {"incomplete_details", nullptr},
+                           {"model", identity_.model},
                            {"output", ordered_json::array()}};
   for (const auto& [name, value] : repeats_.items()) response[name] = value;
   response["usage"] = nullptr;
@@ -61,7 +65,8 @@ ordered_json ResponsesWriter::Response(const char* status) const {
 }
 
 std::string ResponsesWriter::NextItemId(const char* prefix) const {
-  return absl::StrCat(prefix, absl::StripPrefix(identity_.id, "resp_"), absl::Dec(output_.size(), absl::kZeroPad2));
+  return absl::StrCat(prefix, absl::StripPrefix(identity_.id, "resp_"),
+                      absl::Dec(output_.size(), absl::kZeroPad2));
 }
 
 std::string ResponsesWriter::Start(const v1::Started&) {
@@ -91,10 +96,9 @@ std::string ResponsesWriter::CloseMessage() {
                                                            {"content_index", 0},
                                                            {"text", text},
                                                            {"logprobs", ordered_json::array()}});
-  events += Event("response.content_part.done", {{"item_id", message_id_},
-                                                 {"output_index", index},
-                                                 {"content_index", 0},
-                                                 {"part", TextPart(text)}});
+  events += Event(
+      "response.content_part.done",
+      {{"item_id", message_id_}, {"output_index", index}, {"content_index", 0}, {"part", TextPart(text)}});
   output_.push_back(Message(message_id_, "completed", ordered_json::array({TextPart(text)})));
   return events + Event("response.output_item.done", {{"output_index", index}, {"item", output_.back()}});
 }
@@ -107,9 +111,9 @@ std::string ResponsesWriter::Call(const ToolCall& call) {
             {{"output_index", index}, {"item", CallItem(id, "in_progress", call, /*arguments=*/"")}});
   events += Event("response.function_call_arguments.delta",
                   {{"item_id", id}, {"output_index", index}, {"delta", call.arguments}});
-  events += Event(
-      "response.function_call_arguments.done",
-      {{"item_id", id}, {"output_index", index}, {"name", call.name}, {"arguments", call.arguments}});
+  events +=
+      Event("response.function_call_arguments.done",
+            {{"item_id", id}, {"output_index", index}, {"name", call.name}, {"arguments", call.arguments}});
   output_.push_back(CallItem(id, StatusOf(call), call, call.arguments));
   return events + Event("response.output_item.done", {{"output_index", index}, {"item", output_.back()}});
 }
@@ -172,8 +176,7 @@ std::string ResponsesWriter::Whole(const std::vector<WholeChoice>& choices, cons
                                    const CompletionReport& report) {
   const WholeChoice& choice = choices[0];
   if (!choice.text.empty()) {
-    output_.push_back(
-        Message(NextItemId("msg_"), "completed", ordered_json::array({TextPart(choice.text)})));
+    output_.push_back(Message(NextItemId("msg_"), "completed", ordered_json::array({TextPart(choice.text)})));
   }
   for (const ToolCall& call : choice.calls) {
     output_.push_back(CallItem(NextItemId("fc_"), StatusOf(call), call, call.arguments));

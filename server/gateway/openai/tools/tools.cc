@@ -85,8 +85,9 @@ void ParseChoice(JsonFields& fields, const ordered_json& choice, Tools* tools) {
     tools->choice = Tools::Choice::kRequired;
     tools->names = {*name};
   } else {
-    fields.Fail("tool_choice",
-                "must be 'none', 'auto', 'required', or an object that names a function or those that are allowed");
+    fields.Fail(
+        "tool_choice",
+        "must be 'none', 'auto', 'required', or an object that names a function or those that are allowed");
   }
 }
 

@@ -25,16 +25,18 @@ class GatewayMessagesTest : public GatewayTest {
  protected:
   Answer Messages(const std::string& fields, const std::string& headers = "",
                   const std::string& path = "/v1/messages") {
-    return Send("POST", path,
-                absl::StrCat(R"({"model": "chat", "max_tokens": 20, "messages": [{"role": "user", "content": "hi"}])",
-                             fields, "}"),
-                headers);
+    return Send(
+        "POST", path,
+        absl::StrCat(R"({"model": "chat", "max_tokens": 20, "messages": [{"role": "user", "content": "hi"}])",
+                     fields, "}"),
+        headers);
   }
 
   // The data of each event, whose type is the event's name.
   static std::vector<json> Events(const Answer& answer) {
     std::vector<json> events;
-    for (const std::string& event : std::vector<std::string>(absl::StrSplit(answer.body, "\n\n", absl::SkipEmpty()))) {
+    for (const std::string& event :
+         std::vector<std::string>(absl::StrSplit(answer.body, "\n\n", absl::SkipEmpty()))) {
       const std::vector<std::string> lines = absl::StrSplit(event, '\n');
       EXPECT_EQ(lines.size(), 2) << event;
       events.push_back(json::parse(lines.back().substr(6)));
@@ -75,9 +77,9 @@ TEST_F(GatewayMessagesTest, StreamsEventsInTheirOrder) {
   FakeDecode decode(FakeDecode::Hello);
   StartGateway({&decode});
   const std::vector<json> events = Events(Messages(R"(, "stream": true)", "", "/v1/messages?beta=true"));
-  EXPECT_THAT(Types(events),
-              ElementsAre("message_start", "ping", "content_block_start", "content_block_delta", "content_block_delta",
-                          "content_block_delta", "content_block_stop", "message_delta", "message_stop"));
+  EXPECT_THAT(Types(events), ElementsAre("message_start", "ping", "content_block_start",
+                                         "content_block_delta", "content_block_delta", "content_block_delta",
+                                         "content_block_stop", "message_delta", "message_stop"));
   EXPECT_EQ(events[0]["message"]["usage"]["input_tokens"], 3);
   EXPECT_TRUE(events[0]["message"]["stop_reason"].is_null());
   EXPECT_EQ(events[3]["delta"]["text"], "Hello");
@@ -86,12 +88,14 @@ TEST_F(GatewayMessagesTest, StreamsEventsInTheirOrder) {
   EXPECT_EQ(events[7]["usage"]["output_tokens"], 3);
 }
 
-grpc::Status CallsWeather(grpc::ServerContext*, const v1::GenerateRequest& request, FakeDecode::Writer* writer) {
+grpc::Status CallsWeather(grpc::ServerContext*, const v1::GenerateRequest& request,
+                          FakeDecode::Writer* writer) {
   v1::GenerateEvent started = FakeDecode::Started();
   started.mutable_started()->set_cached_tokens(2);
   writer->Write(started);
-  for (const char* text : {"Well", ".<tool", "_call>{\"name\": \"weather\", \"arguments\": {\"b\": 1, \"a\": 2}}",
-                           "</tool_call>"}) {
+  for (const char* text :
+       {"Well", ".<tool", "_call>{\"name\": \"weather\", \"arguments\": {\"b\": 1, \"a\": 2}}",
+        "</tool_call>"}) {
     writer->Write(FakeDecode::Token(text));
   }
   writer->Write(FakeDecode::Finished(request, 5));
@@ -115,8 +119,9 @@ TEST_F(GatewayMessagesTest, AnswersWithToolUse) {
 
   const std::vector<json> events = Events(Messages(absl::StrCat(kTools, R"(, "stream": true)")));
   const std::vector<json> blocks(events.end() - 7, events.end());
-  EXPECT_THAT(Types(blocks), ElementsAre("content_block_delta", "content_block_stop", "content_block_start",
-                                         "content_block_delta", "content_block_stop", "message_delta", "message_stop"));
+  EXPECT_THAT(Types(blocks),
+              ElementsAre("content_block_delta", "content_block_stop", "content_block_start",
+                          "content_block_delta", "content_block_stop", "message_delta", "message_stop"));
   EXPECT_EQ(blocks[1]["index"], 0);
   EXPECT_EQ(blocks[2]["index"], 1);
   EXPECT_EQ(blocks[2]["content_block"]["input"], json::object());
@@ -128,14 +133,15 @@ TEST_F(GatewayMessagesTest, AnswersWithToolUse) {
 TEST_F(GatewayMessagesTest, SaysWhatEndedTheAnswer) {
   std::string reason = "length";
   std::string stop;
-  FakeDecode decode([&](grpc::ServerContext*, const v1::GenerateRequest& request, FakeDecode::Writer* writer) {
-    writer->Write(FakeDecode::Started());
-    v1::GenerateEvent event = FakeDecode::Finished(request, 1, "x");
-    event.mutable_finished()->set_reason(reason);
-    if (!stop.empty()) event.mutable_finished()->set_stop_string(stop);
-    writer->Write(event);
-    return grpc::Status::OK;
-  });
+  FakeDecode decode(
+      [&](grpc::ServerContext*, const v1::GenerateRequest& request, FakeDecode::Writer* writer) {
+        writer->Write(FakeDecode::Started());
+        v1::GenerateEvent event = FakeDecode::Finished(request, 1, "x");
+        event.mutable_finished()->set_reason(reason);
+        if (!stop.empty()) event.mutable_finished()->set_stop_string(stop);
+        writer->Write(event);
+        return grpc::Status::OK;
+      });
   StartGateway({&decode});
   EXPECT_EQ(Messages("").Json()["stop_reason"], "max_tokens");
   reason = "stop";
@@ -164,7 +170,8 @@ TEST_F(GatewayMessagesTest, AnswersErrorsInAnthropicsShape) {
   check(Messages(R"(, "model": "chat")"), 400, "invalid_request_error");
   check(Messages("", "Content-Encoding: gzip\r\n"), 415, "invalid_request_error");
   check(Send("GET", "/v1/messages", ""), 405, "invalid_request_error");
-  check(Send("POST", "/v1/messages", R"({"model": "no", "max_tokens": 1, "messages": [{"role": "user", "content": "a"}]})"),
+  check(Send("POST", "/v1/messages",
+             R"({"model": "no", "max_tokens": 1, "messages": [{"role": "user", "content": "a"}]})"),
         404, "not_found_error");
   check(Messages(""), 500, "api_error");
   const std::vector<json> events = Events(Messages(R"(, "stream": true)"));
@@ -177,7 +184,9 @@ TEST_F(GatewayMessagesTest, TakesAKeyInEitherHeader) {
   FakeDecode decode(FakeDecode::Hello);
   StartGateway({&decode});
   access_.SetKeys({{.name = "ann", .sha256 = HashApiKey("sk-a"), .limits = {}}});
-  EXPECT_EQ(Messages("", "x-api-key: sk-a\r\nanthropic-version: 2023-06-01\r\nanthropic-beta: a,b\r\n").status, 200);
+  EXPECT_EQ(
+      Messages("", "x-api-key: sk-a\r\nanthropic-version: 2023-06-01\r\nanthropic-beta: a,b\r\n").status,
+      200);
   EXPECT_EQ(Messages("", "Authorization: Bearer sk-a\r\n").status, 200);
   for (const char* wrong : {"", "x-api-key: sk-b\r\n", "Authorization: Bearer sk-b\r\nx-api-key: sk-a\r\n"}) {
     const Answer refused = Messages("", wrong);

@@ -87,7 +87,9 @@ TEST(MessagesRequest, GivesToolsTheFormThatTemplatesKnow) {
     {"type": "function", "function": {"name": "wait", "parameters": {"type": "object"}}}])"));
   EXPECT_EQ(request.tools.choice, Tools::Choice::kAuto);
   EXPECT_TRUE(request.tools.parallel);
-  const auto choice = [&](const std::string& json) { return Parsed(tools + R"(, "tool_choice": )" + json).tools; };
+  const auto choice = [&](const std::string& json) {
+    return Parsed(tools + R"(, "tool_choice": )" + json).tools;
+  };
   EXPECT_EQ(choice(R"({"type": "any"})").choice, Tools::Choice::kRequired);
   EXPECT_EQ(choice(R"({"type": "none"})").choice, Tools::Choice::kNone);
   EXPECT_FALSE(choice(R"({"type": "auto", "disable_parallel_tool_use": true})").parallel);
@@ -125,7 +127,8 @@ TEST(MessagesRequest, NamesWhatItRefuses) {
       {R"(, "messages": [{"role": "user", "content": 3}])", "messages[0].content"},
       {R"(, "messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}])",
        "messages[0].content[0].type"},
-      {R"(, "messages": [{"role": "user", "content": [{"type": "document"}]}])", "messages[0].content[0].type"},
+      {R"(, "messages": [{"role": "user", "content": [{"type": "document"}]}])",
+       "messages[0].content[0].type"},
       {R"(, "messages": [{"role": "assistant", "content": [{"type": "server_tool_use"}]}])",
        "messages[0].content[0].type"},
       {R"(, "messages": [{"role": "user", "content": [{"type": "text"}]}])", "messages[0].content[0].text"},
@@ -138,10 +141,12 @@ TEST(MessagesRequest, NamesWhatItRefuses) {
       {R"(, "messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f"}]}])",
        "messages[0].content[0].input"},
       {absl::StrCat(kHi, R"(, "system": [{"type": "image"}])"), "system[0].type"},
-      {absl::StrCat(kHi, R"(, "tools": [{"type": "web_search_20250305", "name": "web_search"}])"), "tools[0].type"},
+      {absl::StrCat(kHi, R"(, "tools": [{"type": "web_search_20250305", "name": "web_search"}])"),
+       "tools[0].type"},
       {absl::StrCat(kHi, R"(, "tools": [{"name": "f"}])"), "tools[0].input_schema"},
       {absl::StrCat(kHi, R"(, "tools": [{"name": "f g", "input_schema": {}}])"), "tools[0].name"},
-      {absl::StrCat(kHi, R"(, "tools": [{"name": "f", "input_schema": {}}, {"name": "f", "input_schema": {}}])"),
+      {absl::StrCat(kHi,
+                    R"(, "tools": [{"name": "f", "input_schema": {}}, {"name": "f", "input_schema": {}}])"),
        "tools[1].name"},
       {absl::StrCat(kHi, R"(, "tool_choice": {"type": "any"})"), "tool_choice"},
       {absl::StrCat(kHi, R"(, "tool_choice": {"type": "all"})"), "tool_choice.type"},

@@ -17,19 +17,22 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr char kTools[] = R"(, "tools": [{"type": "function", "name": "weather", "parameters": {"type": "object"}}])";
+constexpr char kTools[] =
+    R"(, "tools": [{"type": "function", "name": "weather", "parameters": {"type": "object"}}])";
 
 class GatewayResponsesTest : public GatewayTest {
  protected:
-  Answer Respond(const std::string& fields, const std::string& headers = "", const std::string& input = "hi") {
-    return Send("POST", "/v1/responses", absl::StrCat(R"({"model": "chat", "input": ")", input, "\"", fields, "}"),
-                headers);
+  Answer Respond(const std::string& fields, const std::string& headers = "",
+                 const std::string& input = "hi") {
+    return Send("POST", "/v1/responses",
+                absl::StrCat(R"({"model": "chat", "input": ")", input, "\"", fields, "}"), headers);
   }
 
   // The data of each event, whose type is the event's name, numbered from 0 on.
   static std::vector<json> Events(const Answer& answer) {
     std::vector<json> events;
-    for (const std::string& event : std::vector<std::string>(absl::StrSplit(answer.body, "\n\n", absl::SkipEmpty()))) {
+    for (const std::string& event :
+         std::vector<std::string>(absl::StrSplit(answer.body, "\n\n", absl::SkipEmpty()))) {
       const std::vector<std::string> lines = absl::StrSplit(event, '\n');
       events.push_back(json::parse(lines.back().substr(6)));
       EXPECT_EQ(lines[0], absl::StrCat("event: ", events.back()["type"].get<std::string>()));
@@ -73,11 +76,12 @@ TEST_F(GatewayResponsesTest, StreamsEventsInTheirOrder) {
   FakeDecode decode(FakeDecode::Hello);
   StartGateway({&decode});
   const std::vector<json> events = Events(Respond(R"(, "stream": true)"));
-  EXPECT_THAT(Types(events),
-              ElementsAre("response.created", "response.in_progress", "response.output_item.added",
-                          "response.content_part.added", "response.output_text.delta", "response.output_text.delta",
-                          "response.output_text.delta", "response.output_text.done", "response.content_part.done",
-                          "response.output_item.done", "response.completed"));
+  EXPECT_THAT(
+      Types(events),
+      ElementsAre("response.created", "response.in_progress", "response.output_item.added",
+                  "response.content_part.added", "response.output_text.delta", "response.output_text.delta",
+                  "response.output_text.delta", "response.output_text.done", "response.content_part.done",
+                  "response.output_item.done", "response.completed"));
   EXPECT_EQ(events[0]["response"]["status"], "in_progress");
   EXPECT_EQ(events[4]["delta"], "Hello");
   EXPECT_EQ(events[7]["text"], "Hello wörld!");
@@ -86,9 +90,11 @@ TEST_F(GatewayResponsesTest, StreamsEventsInTheirOrder) {
   EXPECT_EQ(events[10]["response"]["usage"]["output_tokens"], 3);
 }
 
-grpc::Status CallsWeather(grpc::ServerContext*, const v1::GenerateRequest& request, FakeDecode::Writer* writer) {
+grpc::Status CallsWeather(grpc::ServerContext*, const v1::GenerateRequest& request,
+                          FakeDecode::Writer* writer) {
   writer->Write(FakeDecode::Started());
-  for (const char* text : {"Well.", "<tool_call>{\"name\": \"weather\", \"arguments\": {\"b\": 1}}</tool_call>"}) {
+  for (const char* text :
+       {"Well.", "<tool_call>{\"name\": \"weather\", \"arguments\": {\"b\": 1}}</tool_call>"}) {
     writer->Write(FakeDecode::Token(text));
   }
   writer->Write(FakeDecode::Finished(request, 5));
@@ -153,8 +159,9 @@ TEST_F(GatewayResponsesTest, BoundsWhatAStreamRepeatsAtItsEnd) {
     return context->IsCancelled() ? grpc::Status::CANCELLED : grpc::Status::OK;
   });
   StartGateway({&decode}, {.max_answer_bytes = 10000});
-  EXPECT_THAT(Events(Respond(R"(, "stream": true)")).back()["response"]["error"]["message"].get<std::string>(),
-              HasSubstr("10000 bytes"));
+  EXPECT_THAT(
+      Events(Respond(R"(, "stream": true)")).back()["response"]["error"]["message"].get<std::string>(),
+      HasSubstr("10000 bytes"));
   router_->AwaitCalls();
 }
 
@@ -197,8 +204,9 @@ TEST_F(GatewayResponsesTest, ShowsAKeyItsOwnAnswersOnly) {
 TEST_F(GatewayResponsesTest, NamesTheFormatThatItCannotEnforce) {
   FakeDecode decode(FakeDecode::Hello);
   StartGateway({&decode});
-  const json error = Respond(R"(, "text": {"format": {"type": "json_schema", "name": "n", "schema": {"not": {}}}})")
-                         .Json()["error"];
+  const json error =
+      Respond(R"(, "text": {"format": {"type": "json_schema", "name": "n", "schema": {"not": {}}}})")
+          .Json()["error"];
   EXPECT_EQ(error["param"], "text.format");
   EXPECT_EQ(Respond("", "", std::string(100, 'x')).Json()["error"]["param"], "input");
 }

@@ -19,7 +19,8 @@ class ResponsesRequestTest : public ::testing::Test {
   std::optional<ApiError> Parse(const std::string& fields) {
     request_ = {};
     responses_ = {};
-    return ParseResponsesRequest(absl::StrCat(R"({"model": "m")", fields, "}"), context_, &request_, &responses_);
+    return ParseResponsesRequest(absl::StrCat(R"({"model": "m")", fields, "}"), context_, &request_,
+                                 &responses_);
   }
   const CompletionRequest& Parsed(const std::string& fields) {
     const auto error = Parse(fields);
@@ -34,8 +35,8 @@ class ResponsesRequestTest : public ::testing::Test {
 };
 
 TEST_F(ResponsesRequestTest, ReadsAStringAndInstructions) {
-  const CompletionRequest& request =
-      Parsed(R"(, "instructions": "Be brief.", "input": "hi", "max_output_tokens": 7, "metadata": {"a": "b"})");
+  const CompletionRequest& request = Parsed(
+      R"(, "instructions": "Be brief.", "input": "hi", "max_output_tokens": 7, "metadata": {"a": "b"})");
   EXPECT_EQ(request.messages, ordered_json::parse(R"([{"role": "system", "content": "Be brief."},
                                                       {"role": "user", "content": "hi"}])"));
   EXPECT_EQ(request.sampling.max_tokens(), 7);
@@ -49,7 +50,8 @@ TEST_F(ResponsesRequestTest, ReadsAStringAndInstructions) {
 }
 
 TEST_F(ResponsesRequestTest, ReadsItems) {
-  EXPECT_EQ(Parsed(R"(, "input": [
+  EXPECT_EQ(
+      Parsed(R"(, "input": [
       {"role": "developer", "content": "Be kind."},
       {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
       {"type": "reasoning", "id": "rs", "summary": []},
@@ -59,8 +61,8 @@ TEST_F(ResponsesRequestTest, ReadsItems) {
       {"type": "function_call", "call_id": "c2", "name": "look", "arguments": "{"},
       {"type": "function_call_output", "call_id": "c1", "output": "seen"},
       {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "no"}]}])")
-                .messages,
-            ordered_json::parse(R"([{"role": "system", "content": "Be kind."}, {"role": "user", "content": "ab"},
+          .messages,
+      ordered_json::parse(R"([{"role": "system", "content": "Be kind."}, {"role": "user", "content": "ab"},
       {"role": "assistant", "content": "I look.", "tool_calls": [
         {"id": "c1", "type": "function", "function": {"name": "look", "arguments": {"b": 1, "a": 2}}},
         {"id": "c2", "type": "function", "function": {"name": "look", "arguments": "{"}}]},
@@ -88,7 +90,8 @@ TEST_F(ResponsesRequestTest, GivesToolsTheFormThatTemplatesKnow) {
 }
 
 TEST_F(ResponsesRequestTest, EnforcesAFormatOfTheText) {
-  const CompletionRequest& request = Parsed(R"(, "input": "hi", "text": {"format": {"type": "json_schema", "name": "n",
+  const CompletionRequest& request =
+      Parsed(R"(, "input": "hi", "text": {"format": {"type": "json_schema", "name": "n",
       "strict": true, "schema": {"type": "object"}}})");
   EXPECT_EQ(request.constraint->json_schema(), R"({"type":"object"})");
   EXPECT_EQ(request.format_name, "n");
@@ -112,9 +115,10 @@ TEST_F(ResponsesRequestTest, GoesOnFromAStoredAnswerWithoutItsInstructions) {
 }
 
 TEST_F(ResponsesRequestTest, FindsItemsThatAreReferredTo) {
-  store_.Put("ann", "resp_1",
-             {.items = {{"fc_1", R"({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"})"}}},
-             context_.now);
+  store_.Put(
+      "ann", "resp_1",
+      {.items = {{"fc_1", R"({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"})"}}},
+      context_.now);
   const std::string ask = R"(, "input": [{"type": "item_reference", "id": "fc_1"},
                                          {"type": "function_call_output", "call_id": "c", "output": "x"}])";
   EXPECT_EQ(Parsed(ask).messages[0]["tool_calls"][0]["function"]["name"], "f");
@@ -147,7 +151,8 @@ TEST_F(ResponsesRequestTest, NamesWhatItRefuses) {
       {R"(, "input": "hi", "instructions": ["x"])", "instructions"},
       {R"(, "input": "hi", "tools": [{"type": "web_search"}])", "tools[0].type"},
       {R"(, "input": "hi", "tools": [{"type": "function", "name": ""}])", "tools[0].name"},
-      {R"(, "input": "hi", "tools": [{"type": "function", "name": "f", "parameters": 3}])", "tools[0].parameters"},
+      {R"(, "input": "hi", "tools": [{"type": "function", "name": "f", "parameters": 3}])",
+       "tools[0].parameters"},
       {R"(, "input": "hi", "tool_choice": {"type": "file_search"})", "tool_choice"},
       {R"(, "input": "hi", "tools": [{"type": "function", "name": "f"}], "tool_choice": {"type": "allowed_tools"})",
        "tool_choice"},
