@@ -1,5 +1,5 @@
-// Bodies of /v1/messages, its count_tokens and /v1/responses: what is accepted must be fit for a decode server and for a
-// template, and a refusal must be JSON in the shape of its API with a status of the client's.
+// Bodies of /v1/messages, its count_tokens and /v1/responses: what is accepted must be fit for a decode server and
+// for a template, and a refusal must be JSON in the shape of its API with a status of the client's.
 #include <cstdint>
 #include <cstdlib>
 #include <string>

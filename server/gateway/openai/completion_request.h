@@ -55,8 +55,8 @@ std::optional<ApiError> ParseChatRequest(absl::string_view body, CompletionReque
 std::optional<ApiError> ReadChatRequest(const nlohmann::ordered_json& object, CompletionRequest* request);
 std::optional<ApiError> ParseCompletionRequest(absl::string_view body, CompletionRequest* request);
 
-// What every API's dialect reads with the same names: the model, sampling, "stream", "priority", "cache_salt", "aludel". A
-// fault is left in `fields`.
+// What every API's dialect reads with the same names: the model, sampling, "stream", "priority", "cache_salt",
+// "aludel". A fault is left in `fields`.
 void ParseCommon(JsonFields& fields, CompletionRequest* request);
 // The longest answer, by the name that the API has for it.
 void ParseMaxTokens(JsonFields& fields, const char* name, CompletionRequest* request);

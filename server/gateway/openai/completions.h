@@ -22,8 +22,8 @@
 
 namespace aludel {
 
-// POST /v1/chat/completions and the other paths that ask a model, each by its dialect: from the body to a request for a decode server, whose answer
-// a CompletionExchange writes.
+// POST /v1/chat/completions and the other paths that ask a model, each by its dialect: from the body to a request for
+// a decode server, whose answer a CompletionExchange writes.
 //
 //   handler thread --body is small--> read, render, tokenize --has a schema--> checked once per text, by the
 //        \--body is large--> the same, on the work pool --'        \           schemas' own threads --> sent

@@ -27,9 +27,9 @@ struct StoredResponse {
 };
 
 // Keeps answers for `previous_response_id` and GET, in memory, for a time. A client (a key; all together where no
-// keys are set) sees its own only. Bounded in answers and bytes over all clients: what does not fit pushes out the oldest of
-// the client that holds most bytes, so that no client can push out more than its own where others hold less. One
-// that is larger than all of it is not kept. Thread-safe.
+// keys are set) sees its own only. Bounded in answers and bytes over all clients: what does not fit pushes out the
+// oldest of the client that holds most bytes, so that no client can push out more than its own where others hold
+// less. One that is larger than all of it is not kept. Thread-safe.
 class ResponseStore {
  public:
   struct Options {

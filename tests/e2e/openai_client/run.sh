@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs client libraries against real servers: run.sh BINARIES BUILD_FOLDER [TESTS], where TESTS is a folder beside this one
-# with a package.json and *_test.mjs; without it, this one, the official OpenAI client. Exit code 77 says that it
+# Runs client libraries against real servers: run.sh BINARIES BUILD_FOLDER [TESTS], where TESTS is a folder beside this
+# one with a package.json and *_test.mjs; without it, this one, the official OpenAI client. Exit code 77 says that it
 # could not run here, with the reason on its last line.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
