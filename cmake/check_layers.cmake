@@ -1,5 +1,5 @@
 # Who may include whom, as a test: cmake -P cmake/check_layers.cmake from the repository root.
-# One row a room, most special first: a file belongs to the first row whose folder it lies in. Headers without a library
+# One row a room, most special last: a file belongs to the last row whose folder it lies in. Headers without a library
 # (plain options, stats, checks and clocks) may be named one by one.
 set(files "runtime/files/|runtime/status_macros\\.h")
 set(plain "kernels/(check|core_list|replay_stats|device_options|tensor|weight_format)\\.h|transport/monotonic_clock\\.h|runtime/(status_macros|files/regular_file)\\.h")
@@ -12,7 +12,7 @@ set(rooms
   runtime/files runtime/text runtime/kv runtime/model runtime/codec runtime/engine runtime/tool
   runtime/evaluate runtime/calibrate runtime/inspect runtime/bench
   server/http server/process server/pool server/observe server/rpc server/config server/handoff server/host
-  server/gateway server/decode server/prefill server/bench)
+  server/gateway server/gateway/openai server/gateway/anthropic server/gateway/responses server/decode server/prefill server/bench)
 set(may_kernels "kernels/")
 set(may_transport "transport/")
 set(may_runtime/files "${files}")
@@ -35,6 +35,11 @@ set(may_server/config "server/(config|http|observe|process|rpc)/|runtime/tool/(f
 set(may_server/handoff "server/handoff/|${shared}|transport/|runtime/(codec|model)/|${plain}")
 set(may_server/host "server/(host|handoff)/|${shared}|transport/|${computing}")
 set(may_server/gateway "server/gateway/|runtime/tool/html_policy\\.h|${shared}|runtime/text/|${files}|${options}")
+# The APIs: one does not know another, and what they share is where chat completions are.
+set(in_gateway "${shared}|runtime/text/|${files}|${options}")
+set(may_server/gateway/openai "server/gateway/(openai|access|routing)/|${in_gateway}")
+set(may_server/gateway/anthropic "server/gateway/(anthropic|openai)/|${in_gateway}")
+set(may_server/gateway/responses "server/gateway/(responses|openai)/|${in_gateway}")
 set(may_server/decode "server/(decode|handoff|host|store)/|${shared}|transport/|${computing}")
 set(may_server/prefill "server/(prefill|handoff|host|store)/|${shared}|transport/|${computing}")
 set(may_server/bench "server/(bench|http)/|aludel/v1/|transport/|runtime/(bench|evaluate)/|${computing}")

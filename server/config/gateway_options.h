@@ -45,6 +45,9 @@ struct GatewayOptions {
   int max_connections = 0;
   int max_requests = 0;
   size_t max_answer_bytes = 0;
+  size_t max_stored_responses = 0;  // 0: none
+  size_t max_stored_response_bytes = 0;
+  absl::Duration stored_response_ttl;
   int max_waiting = 0;  // 0: none
   int64_t max_waiting_tokens = 0;
   absl::Duration read_timeout;

@@ -5,9 +5,14 @@
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "server/gateway/anthropic/anthropic_error.h"
+#include "server/gateway/anthropic/count_tokens.h"
+#include "server/gateway/anthropic/messages_dialect.h"
 #include "server/gateway/openai/completion_exchange.h"
+#include "server/gateway/openai/openai_dialect.h"
 #include "server/gateway/openai/prompt.h"
 #include "server/gateway/page/page.h"
+#include "server/gateway/responses/responses_dialect.h"
 #include "server/rpc/rpc_fields.h"
 #include "server/rpc/rpc_status.h"
 #include "transport/monotonic_clock.h"
@@ -68,8 +73,10 @@ ordered_json ModelJson(const ServedModel& model, const Router& router) {
 HttpResponse NoSuchPath(const HttpRequest& request) {
   ApiError error;
   error.status = 404;
-  error.message =
-      absl::StrCat("Unknown request URL: ", Quotable(request.method), " ", Quotable(request.path));
+  error.message = absl::StrCat("Unknown request URL: ", Quotable(request.method), " ", Quotable(request.path),
+                               CanonicalPath(request.path) == "/v1/embeddings"
+                                   ? "; the models that are served here generate text, and make no embeddings"
+                                   : "");
   error.code = "unknown_url";
   return error.ToResponse();
 }
@@ -119,6 +126,21 @@ HttpResponse NoContent() {
   return response;
 }
 
+// An error that was written in OpenAI's shape, in that of its route.
+HttpResponse InShapeOf(const Route* route, const RequestIdentity& identity, HttpResponse response) {
+  if (route != nullptr && route->anthropic && !response.error.empty()) {
+    response.body = Dump(AnthropicErrorJson(response.status, response.error, identity.id));
+  }
+  return response;
+}
+
+// As OpenAI's clients send it, or as Anthropic's do.
+std::string Authorization(const HttpRequest& request) {
+  const absl::string_view authorization = request.Header("authorization");
+  const absl::string_view key = request.Header("x-api-key");
+  return authorization.empty() && !key.empty() ? absl::StrCat("Bearer ", key) : std::string(authorization);
+}
+
 HttpResponse WithHeaders(HttpResponse response, const std::vector<HttpHeader>& more) {
   response.headers.insert(response.headers.end(), more.begin(), more.end());
   return response;
@@ -138,6 +160,7 @@ Gateway::Gateway(Options options, Access* access, const ServedModels* models, Ro
                                  "Requests turned away for their key or its limits, by reason.")),
       journal_(metrics, traces),
       heavy_({.name = "large requests", .threads = kHeavyThreads, .max_queue = kMaxQueuedHeavy}),
+      responses_(options_.responses),
       completions_(options_.completions, models, router, metrics, &heavy_) {}
 
 Gateway::~Gateway() {
@@ -176,13 +199,16 @@ Gateway::Arrival Gateway::Receive(const HttpRequest& request) const {
   PlaceInTrace(request, options_.trace_share, &identity);
   arrival.headers = cors_.HeadersFor(request);
   arrival.headers.push_back({"x-request-id", identity.id});
+  if (arrival.route != nullptr && arrival.route->anthropic) {
+    arrival.headers.push_back({"request-id", identity.id});
+  }
   arrival.headers.push_back({kTraceparent, identity.trace.ToTraceparent()});
   return arrival;
 }
 
 std::optional<ApiError> Gateway::CheckKey(const HttpRequest& request, Arrival* arrival) const {
   if (arrival->preflight || (arrival->route != nullptr && arrival->route->open)) return std::nullopt;
-  return access_->Identify(request.Header("authorization"), &arrival->identity.client);
+  return access_->Identify(Authorization(request), &arrival->identity.client);
 }
 
 std::optional<HttpResponse> Gateway::CheckHead(const HttpRequest& request) {
@@ -196,7 +222,7 @@ std::optional<HttpResponse> Gateway::CheckHead(const HttpRequest& request) {
   }
   if (!response) return std::nullopt;
   journal_.Refused(arrival.identity, {.status = response->status, .message = response->error});
-  return WithHeaders(*std::move(response), arrival.headers);
+  return WithHeaders(InShapeOf(arrival.route, arrival.identity, *std::move(response)), arrival.headers);
 }
 
 HttpResponse Gateway::Refuse(const HttpRequest& request, const HttpError& refused) {
@@ -208,7 +234,7 @@ HttpResponse Gateway::Refuse(const HttpRequest& request, const HttpError& refuse
   error.retry_after_seconds = refused.retry_after_seconds;
   if (refused.status >= 500) error.type = "server_error";
   if (refused.status == 503) error.code = "overloaded";
-  return WithHeaders(error.ToResponse(), arrival.headers);
+  return WithHeaders(InShapeOf(arrival.route, arrival.identity, error.ToResponse()), arrival.headers);
 }
 
 std::vector<Watchdog::Check> Gateway::Checks() const {
@@ -216,6 +242,12 @@ std::vector<Watchdog::Check> Gateway::Checks() const {
           {"a thread for large requests", [this] { return heavy_.Silence(); }},
           {"a thread that compiles schemas", [this] { return completions_.Silence(); }},
           {"a thread that takes events of answers", [this] { return router_->Silence(); }}};
+}
+
+std::unique_ptr<Dialect> Gateway::MakeDialect(const Route& route, const RequestIdentity& identity) {
+  if (route.path == "/v1/messages") return std::make_unique<MessagesDialect>(identity.id);
+  if (route.path == "/v1/responses") return std::make_unique<ResponsesDialect>(&responses_, identity.client);
+  return std::make_unique<OpenAiDialect>(route.path == "/v1/chat/completions");
 }
 
 void Gateway::Handle(HttpRequest request, HttpResponder responder) {
@@ -232,7 +264,7 @@ void Gateway::Handle(HttpRequest request, HttpResponder responder) {
   if (refusal) refusals_.Add({{"reason", refusal->code}});
   if (!refusal && right_method && route->completion) {
     const KeyLimits limits = grant->limits();
-    completions_.Serve(route->path == "/v1/chat/completions", std::move(request), identity, limits,
+    completions_.Serve(MakeDialect(*route, identity), std::move(request), identity, limits,
                        std::move(responder),
                        [this, identity, grant = std::move(grant)](const CompletionOutcome& outcome) mutable {
                          // Now, and not with the last reference to this call, which may outlive everything.
@@ -251,14 +283,14 @@ void Gateway::Handle(HttpRequest request, HttpResponder responder) {
                           : refusal          ? refusal->ToResponse()
                           : route == nullptr ? NoSuchPath(request)
                           : !right_method    ? WrongMethod(request, *route)
-                                             : Answer(request, route->path);
+                                             : Answer(request, *route, identity);
   if (stranger) {
     journal_.Refused(identity, {.status = refusal->status, .message = refusal->message});
   } else {
     journal_.Answered(identity, response, route != nullptr && route->quiet);
   }
   grant.reset();  // before the answer: a client that has it may ask again
-  responder.Respond(std::move(response));
+  responder.Respond(InShapeOf(route, identity, std::move(response)));
 }
 
 void Gateway::AnswerOnPool(HttpRequest request, const Route& route, const RequestIdentity& identity,
@@ -268,13 +300,13 @@ void Gateway::AnswerOnPool(HttpRequest request, const Route& route, const Reques
   const auto task = heavy_.Make(deadline, [this, &route, identity, responder, request = std::move(request),
                                            grant = std::move(grant)](WorkPool::Task& running) mutable {
     HttpResponse response;
-    if (running.stopped().ok()) response = Answer(request, route.path);
+    if (running.stopped().ok()) response = Answer(request, route, identity);
     if (const absl::Status stopped = running.stopped(); !stopped.ok()) {
       response = FromGrpcStatus(ToGrpc(stopped)).ToResponse();
     }
     journal_.Answered(identity, response, route.quiet);
     grant.reset();
-    responder.Respond(std::move(response));
+    responder.Respond(InShapeOf(&route, identity, std::move(response)));
   });
   responder.OnDisconnect([weak = std::weak_ptr<WorkPool::Task>(task)] {
     if (const auto waiting = weak.lock()) waiting->Stop(absl::CancelledError("the client has gone"));
@@ -282,7 +314,9 @@ void Gateway::AnswerOnPool(HttpRequest request, const Route& route, const Reques
   heavy_.Start(task);
 }
 
-HttpResponse Gateway::Answer(const HttpRequest& request, absl::string_view route) {
+HttpResponse Gateway::Answer(const HttpRequest& request, const Route& asked,
+                             const RequestIdentity& identity) {
+  const absl::string_view route = asked.path;
   if (route == "/") return Page();
   if (route == "/v1/models") return Models();
   if (route == "/v1/models/*")
@@ -290,6 +324,16 @@ HttpResponse Gateway::Answer(const HttpRequest& request, absl::string_view route
   if (route == "/tokenize") {
     return ServeTokenize(*models_, request.body,
                          [this](const std::string& name) { return router_->State(name).max_context; });
+  }
+  if (route == "/v1/responses/*") {
+    const std::string id = PercentDecode(absl::StripPrefix(CanonicalPath(request.path), "/v1/responses/"));
+    return request.method == "DELETE" ? DeleteResponse(&responses_, identity.client, id)
+                                      : GetResponse(&responses_, identity.client, id);
+  }
+  if (route == "/v1/messages/count_tokens") {
+    HttpResponse response;
+    const std::optional<ApiError> error = CountTokens(*models_, request.body, &response);
+    return error ? error->ToResponse() : response;
   }
   if (route == "/detokenize") return ServeDetokenize(*models_, request.body);
   if (route == "/ready") return Ready(request);

@@ -15,6 +15,7 @@
 #include "server/gateway/access/request_record.h"
 #include "server/gateway/openai/completions.h"
 #include "server/gateway/openai/served_models.h"
+#include "server/gateway/responses/response_store.h"
 #include "server/gateway/routes.h"
 #include "server/gateway/routing/router.h"
 #include "server/http/http_server.h"
@@ -34,8 +35,9 @@ class Gateway {
   struct Options {
     Completions::Options completions;
     std::vector<std::string> cors_allowed_origins;
-    bool serves_metrics = true;  // GET /metrics
-    double trace_share = 0;      // of requests that bring no traceparent
+    bool serves_metrics = true;        // GET /metrics
+    double trace_share = 0;            // of requests that bring no traceparent
+    ResponseStore::Options responses;  // what is kept of the answers of /v1/responses
     // Of the process; not OK: neither healthy nor ready. May be null.
     std::function<absl::Status()> health;
   };
@@ -79,8 +81,9 @@ class Gateway {
   // The same as Handle's last steps, on the work pool.
   void AnswerOnPool(HttpRequest request, const Route& route, const RequestIdentity& identity,
                     std::shared_ptr<Access::Grant> grant, HttpResponder responder);
+  std::unique_ptr<Dialect> MakeDialect(const Route& route, const RequestIdentity& identity);
   // An answer made at once.
-  HttpResponse Answer(const HttpRequest& request, absl::string_view route);
+  HttpResponse Answer(const HttpRequest& request, const Route& asked, const RequestIdentity& identity);
   HttpResponse Models() const;
   HttpResponse Model(absl::string_view id) const;
   HttpResponse Ready(const HttpRequest& request) const;
@@ -95,6 +98,7 @@ class Gateway {
   RequestJournal journal_;
   WorkClock handling_;  // on the HTTP server's handler threads
   WorkPool heavy_;      // large bodies
+  ResponseStore responses_;
   Completions completions_;
   std::atomic<bool> draining_{false};
 };

@@ -171,6 +171,9 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
                    .cors_allowed_origins = options.cors_allowed_origins,
                    .serves_metrics = options.admin_listen.empty(),
                    .trace_share = options.tracing.sample_share,
+                   .responses = {.max_responses = options.max_stored_responses,
+                                 .max_bytes = options.max_stored_response_bytes,
+                                 .max_age = options.stored_response_ttl},
                    .health = health},
                   &access, &models, &router, &metrics, &traces);
   ALUDEL_ASSIGN_OR_RETURN(const std::unique_ptr<HttpServer> server, gateway.Listen(http_options));

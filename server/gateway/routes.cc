@@ -11,6 +11,10 @@ constexpr Route kRoutes[] = {
     {.path = "/", .method = "GET", .open = true},
     {.path = "/v1/chat/completions", .method = "POST", .metered = true, .completion = true},
     {.path = "/v1/completions", .method = "POST", .metered = true, .completion = true},
+    {.path = "/v1/messages", .method = "POST", .metered = true, .completion = true, .anthropic = true},
+    {.path = "/v1/messages/count_tokens", .method = "POST", .metered = true, .anthropic = true},
+    {.path = "/v1/responses", .method = "POST", .metered = true, .completion = true},
+    {.path = "/v1/responses/*", .method = "GET", .deletes = true},
     {.path = "/v1/models", .method = "GET"},
     {.path = "/v1/models/*", .method = "GET"},
     {.path = "/tokenize", .method = "POST", .metered = true},
@@ -24,10 +28,12 @@ constexpr Route kRoutes[] = {
 }  // namespace
 
 bool Route::Takes(absl::string_view asked) const {
-  return asked == method || (asked == "HEAD" && method == "GET");
+  return asked == method || (asked == "HEAD" && method == "GET") || (asked == "DELETE" && deletes);
 }
 
-std::string Route::Allow() const { return method == "GET" ? "GET, HEAD" : std::string(method); }
+std::string Route::Allow() const {
+  return absl::StrCat(method, method == "GET" ? ", HEAD" : "", deletes ? ", DELETE" : "");
+}
 
 std::string CanonicalPath(absl::string_view path) {
   std::string canonical;

@@ -15,6 +15,8 @@ struct Route {
   bool at_once = false;      // takes microseconds: answered whatever waits for a handler thread
   bool metered = false;      // costs enough to count against its client's limits
   bool completion = false;   // work for a decode server
+  bool deletes = false;      // takes DELETE too
+  bool anthropic = false;    // errors in the shape of Anthropic's API, not of OpenAI's
 
   bool Takes(absl::string_view asked) const;
   bool TakesBody() const { return method == "POST"; }

@@ -13,7 +13,7 @@ namespace {
 
 // Browsers hide every other header of an answer from the page.
 constexpr char kExposed[] =
-    "x-request-id, traceparent, x-aludel-plan, x-aludel-format, x-aludel-payload-bytes, "
+    "x-request-id, request-id, traceparent, x-aludel-plan, x-aludel-format, x-aludel-payload-bytes, "
     "x-aludel-cached-tokens, "
     "Server-Timing, Retry-After, WWW-Authenticate, Allow, Date";
 // Far above what a client sends of its own (the official one, 300 bytes); beyond it no header is allowed.
@@ -53,7 +53,7 @@ std::vector<HttpHeader> Cors::HeadersFor(const HttpRequest& request) const {
   headers.push_back({"Access-Control-Allow-Origin", any ? "*" : std::string(origin)});
   headers.push_back({"Access-Control-Expose-Headers", kExposed});
   if (!preflight) return headers;
-  headers.push_back({"Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS"});
+  headers.push_back({"Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE, OPTIONS"});
   headers.push_back({"Access-Control-Max-Age", "600"});
   if (std::string names = RequestedHeaders(request); !names.empty()) {
     headers.push_back({"Access-Control-Allow-Headers", std::move(names)});

@@ -72,8 +72,8 @@ CompletionExchange::CompletionExchange(Options options, HttpResponder responder,
 
 std::vector<CompletionChoice> CompletionExchange::NewChoices() const {
   return std::vector<CompletionChoice>(
-      options_.choices, CompletionChoice(options_.identity.chat, options_.tokenizer, options_.tools,
-                                         options_.identity.return_token_ids));
+      options_.choices,
+      CompletionChoice(options_.chat, options_.tokenizer, options_.tools, options_.return_token_ids));
 }
 
 bool CompletionExchange::Restart() {
@@ -98,13 +98,7 @@ void CompletionExchange::OnStarted(const v1::Started& started) {
   // last one.
   if (std::exchange(has_started_, true) || !options_.outcome.stream) return;
   responder_.StartStream(200, "text/event-stream; charset=utf-8", ReportHeaders(started_));
-  for (int choice = 0; choice < options_.choices; ++choice) {
-    if (options_.identity.chat) {
-      responder_.Write(SseEvent(RoleChunk(options_.identity, choice)));
-    } else if (options_.identity.return_token_ids && choice == 0) {
-      responder_.Write(SseEvent(PromptChunk(options_.identity)));
-    }
-  }
+  if (const std::string events = options_.writer->Start(started_); !events.empty()) responder_.Write(events);
 }
 
 bool CompletionExchange::OnToken(const v1::Token& token) {
@@ -114,7 +108,7 @@ bool CompletionExchange::OnToken(const v1::Token& token) {
   CompletionChoice& choice = choices_[token.choice()];
   const Clock::time_point now = Clock::now();
   if (choice.tokens++ > 0) {
-    metrics_->ObserveInterToken(options_.identity.model, Seconds(now - choice.last_token));
+    metrics_->ObserveInterToken(options_.model, Seconds(now - choice.last_token));
   }
   choice.last_token = now;
   ++tokens_;
@@ -136,8 +130,7 @@ void CompletionExchange::Emit(uint32_t choice, const ChoiceDelta& delta) {
     };
   }
   // A client that is gone cancels the call through OnDisconnect; what is still on its way is dropped here.
-  responder_.Write(SseEvent(DeltaChunk(options_.identity, static_cast<int>(choice), delta)),
-                   std::move(flushed));
+  responder_.Write(options_.writer->Delta(static_cast<int>(choice), delta), std::move(flushed));
 }
 
 void CompletionExchange::Keep(uint32_t choice, const ChoiceDelta& delta) {
@@ -153,7 +146,7 @@ void CompletionExchange::Keep(uint32_t choice, const ChoiceDelta& delta) {
 }
 
 void CompletionExchange::CheckLength() {
-  size_t bytes = whole_bytes_;
+  size_t bytes = whole_bytes_ + options_.writer->kept_bytes();
   for (const CompletionChoice& choice : choices_) bytes += choice.held_bytes();
   if (bytes <= options_.max_answer_bytes) return;
   const char* const kept = options_.outcome.stream
@@ -192,8 +185,7 @@ void CompletionExchange::OnFinished(const v1::Finished& finished) {
     Complete(finished.choice());
   } else if (options_.outcome.stream) {
     has_content_ = true;
-    responder_.Write(
-        SseEvent(LastChunk(options_.identity, static_cast<int>(finished.choice()), choice.end(), nullptr)));
+    responder_.Write(options_.writer->End(static_cast<int>(finished.choice()), choice.end()));
   }
 }
 
@@ -201,18 +193,14 @@ void CompletionExchange::Complete(uint32_t last) {
   has_finished_ = true;
   const CompletionReport report = Report();
   if (options_.outcome.stream) {
-    std::string tail =
-        SseEvent(LastChunk(options_.identity, static_cast<int>(last), choices_[last].end(), &report));
-    if (options_.identity.include_usage) tail += SseEvent(UsageChunk(options_.identity, usage_, report));
-    absl::StrAppend(&tail, kSseDone);
-    responder_.Write(tail);
+    responder_.Write(options_.writer->Complete(static_cast<int>(last), choices_[last].end(), usage_, report));
     responder_.Finish();
     return;
   }
   for (size_t i = 0; i < choices_.size(); ++i) whole_[i].end = choices_[i].end();
   HttpResponse response;
   response.headers = ReportHeaders(started_);
-  response.body = WholeBody(options_.identity, whole_, usage_, report);
+  response.body = options_.writer->Whole(whole_, usage_, report);
   whole_.clear();
   responder_.Respond(std::move(response));
 }
@@ -226,14 +214,14 @@ void CompletionExchange::OnEnd(const grpc::Status& status) {
                                                                   "the decode server ended its answer early")
                                                    : status);
     if (options_.outcome.stream && has_started_) {
-      // The status line has been sent: the error goes into the stream, which then ends without [DONE].
-      responder_.Write(SseEvent(error.ToJson()));
+      // The status line has been sent: the error goes into the stream, which then ends.
+      responder_.Write(options_.writer->Fail(error));
       responder_.Finish();
     } else {
-      responder_.Respond(error.ToResponse());
+      responder_.Respond(options_.dialect->Refusal(error));
     }
   }
-  const RequestLabels labels = {options_.identity.model, started_.plan(), started_.format()};
+  const RequestLabels labels = {options_.model, started_.plan(), started_.format()};
   const CompletionReport report = Report();
   if (has_text_) {
     const v1::Stages& stages = started_.stages();
@@ -248,13 +236,13 @@ void CompletionExchange::OnEnd(const grpc::Status& status) {
                                          .gateway = report.gateway_seconds(),
                                          .ttft = report.ttft_seconds});
   } else if (!has_finished_) {
-    metrics_->ObserveUnanswered(options_.identity.model, SecondsSinceReceived());
+    metrics_->ObserveUnanswered(options_.model, SecondsSinceReceived());
   }
   CompletionOutcome outcome = options_.outcome;
   outcome.status = error.status;
   outcome.name = OutcomeName(error.status);
   outcome.error = error.message;
-  outcome.completion_id = options_.identity.id;
+  outcome.completion_id = options_.id;
   for (const CompletionChoice& choice : choices_) outcome.finish_reasons.push_back(choice.end().reason);
   outcome.has_first_token = has_text_;
   outcome.completion_tokens = tokens_;

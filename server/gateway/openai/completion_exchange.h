@@ -11,6 +11,7 @@
 #include "server/gateway/access/request_record.h"
 #include "server/gateway/openai/api_error.h"
 #include "server/gateway/openai/completion_response.h"
+#include "server/gateway/openai/dialect.h"
 #include "server/gateway/routing/router.h"
 #include "server/http/http_server.h"
 #include "server/observe/request_metrics.h"
@@ -22,7 +23,12 @@ namespace aludel {
 class CompletionExchange : public GenerateObserver, public std::enable_shared_from_this<CompletionExchange> {
  public:
   struct Options {
-    CompletionIdentity identity;
+    std::unique_ptr<Dialect> dialect;
+    std::unique_ptr<AnswerWriter> writer;
+    bool chat = true;
+    bool return_token_ids = false;
+    std::string id;  // of the answer
+    std::string model;
     int choices = 1;
     ToolCallParser::Options tools;
     const Tokenizer* tokenizer = nullptr;  // outlives the exchange

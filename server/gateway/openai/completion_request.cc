@@ -69,14 +69,8 @@ void ParseExtensions(JsonFields& fields, CompletionRequest* request) {
 
 // What both endpoints share.
 void ParseShared(JsonFields& fields, CompletionRequest* request) {
-  request->model = fields.String("model").value_or("");
-  if (!fields.error() && request->model.empty()) fields.Fail("model", "is required");
-  ParseSampling(fields, &request->sampling);
-  ParseBadWords(fields, &request->bad_words);
+  ParseCommon(fields, request);
   request->return_token_ids = fields.Bool("return_token_ids").value_or(false);
-  request->truncate_prompt_tokens = fields.Integer("truncate_prompt_tokens", -1, kMaxTokens);
-  if (request->truncate_prompt_tokens == 0) request->truncate_prompt_tokens.reset();
-  request->stream = fields.Bool("stream").value_or(false);
   if (const ordered_json* options = fields.Object("stream_options")) {
     if (!request->stream) fields.Fail("stream_options", "is only allowed when 'stream' is true");
     JsonFields stream_options(*options, "stream_options.");
@@ -84,24 +78,7 @@ void ParseShared(JsonFields& fields, CompletionRequest* request) {
     stream_options.Refuse("continuous_usage_stats", false, ": the last chunk has the usage");
     if (stream_options.error()) fields.Fail(*stream_options.error());
   }
-  // As vLLM has them.
-  request->priority = static_cast<int>(fields.Integer("priority", -kMaxPriority, kMaxPriority).value_or(0));
-  if (const auto salt = fields.String("cache_salt")) {
-    if (salt->empty() || salt->size() > kMaxSaltBytes) {
-      fields.Fail("cache_salt",
-                  absl::StrCat("must have 1 to ", kMaxSaltBytes, " bytes, found ", salt->size()));
-    }
-    request->cache_salt = *salt;
-  }
-  ParseExtensions(fields, request);
   ParseResponseFormat(fields, &request->constraint, &request->format_name);
-}
-
-void ParseMaxTokens(JsonFields& fields, const char* name, CompletionRequest* request) {
-  const auto max_tokens = fields.Integer(name, 1, kMaxTokens);
-  if (!max_tokens) return;
-  request->sampling.set_max_tokens(static_cast<uint32_t>(*max_tokens));
-  request->max_tokens_param = name;
 }
 
 // A template that is to begin a message cannot leave the last one open.
@@ -138,6 +115,33 @@ void ParsePrompt(JsonFields& fields, CompletionRequest* request) {
 }
 
 }  // namespace
+
+void ParseCommon(JsonFields& fields, CompletionRequest* request) {
+  request->model = fields.String("model").value_or("");
+  if (!fields.error() && request->model.empty()) fields.Fail("model", "is required");
+  ParseSampling(fields, &request->sampling);
+  ParseBadWords(fields, &request->bad_words);
+  request->truncate_prompt_tokens = fields.Integer("truncate_prompt_tokens", -1, kMaxTokens);
+  if (request->truncate_prompt_tokens == 0) request->truncate_prompt_tokens.reset();
+  request->stream = fields.Bool("stream").value_or(false);
+  // As vLLM has them.
+  request->priority = static_cast<int>(fields.Integer("priority", -kMaxPriority, kMaxPriority).value_or(0));
+  if (const auto salt = fields.String("cache_salt")) {
+    if (salt->empty() || salt->size() > kMaxSaltBytes) {
+      fields.Fail("cache_salt",
+                  absl::StrCat("must have 1 to ", kMaxSaltBytes, " bytes, found ", salt->size()));
+    }
+    request->cache_salt = *salt;
+  }
+  ParseExtensions(fields, request);
+}
+
+void ParseMaxTokens(JsonFields& fields, const char* name, CompletionRequest* request) {
+  const auto max_tokens = fields.Integer(name, 1, kMaxTokens);
+  if (!max_tokens) return;
+  request->sampling.set_max_tokens(static_cast<uint32_t>(*max_tokens));
+  request->max_tokens_param = name;
+}
 
 std::optional<ApiError> ParseObject(absl::string_view body, ordered_json* object) {
   absl::StatusOr<ordered_json> parsed = ParseOrdered(body, kMaxBodyDepth);
@@ -193,6 +197,7 @@ std::optional<ApiError> ParseCompletionRequest(absl::string_view body, Completio
   if (auto error = ParseObject(body, &object)) return error;
   JsonFields fields(object);
   request->chat = false;
+  request->prompt_param = "prompt";
   ParseShared(fields, request);
   ParsePlainLogprobs(fields, &request->sampling);
   RefuseUnserved(fields, Endpoint::kPlain);

@@ -10,6 +10,7 @@
 #include "aludel/v1/handoff.pb.h"
 #include "nlohmann/json.hpp"
 #include "server/gateway/openai/api_error.h"
+#include "server/gateway/openai/json_fields.h"
 #include "server/gateway/openai/tools/tools.h"
 
 namespace aludel {
@@ -17,6 +18,7 @@ namespace aludel {
 // What a client asked for at /v1/chat/completions or /v1/completions, checked as far as no model is needed.
 struct CompletionRequest {
   bool chat = true;
+  std::string prompt_param = "messages";  // what the client calls its prompt, for errors that are found later
   std::string model;
   // Chat: as chat_messages.h makes them.
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
@@ -31,6 +33,7 @@ struct CompletionRequest {
   std::string max_tokens_param;  // the name by which the client gave max_tokens; "": it did not
   std::optional<v1::TextConstraint> constraint;  // of response_format
   std::string format_name;                       // its schema's name
+  std::string format_param = "response_format";  // what the client calls it
   bool stream = false;
   bool include_usage = false;
   bool return_token_ids = false;        // of the prompt and the answer
@@ -51,6 +54,12 @@ struct CompletionRequest {
 std::optional<ApiError> ParseChatRequest(absl::string_view body, CompletionRequest* request);
 std::optional<ApiError> ReadChatRequest(const nlohmann::ordered_json& object, CompletionRequest* request);
 std::optional<ApiError> ParseCompletionRequest(absl::string_view body, CompletionRequest* request);
+
+// What every API's dialect reads with the same names: the model, sampling, "stream", "priority", "cache_salt",
+// "aludel". A fault is left in `fields`.
+void ParseCommon(JsonFields& fields, CompletionRequest* request);
+// The longest answer, by the name that the API has for it.
+void ParseMaxTokens(JsonFields& fields, const char* name, CompletionRequest* request);
 
 // A body that is one JSON object. The error names what is wrong with it, e.g. a key that is there twice.
 std::optional<ApiError> ParseObject(absl::string_view body, nlohmann::ordered_json* object);

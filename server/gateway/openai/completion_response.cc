@@ -8,6 +8,11 @@
 #include "server/gateway/openai/api_error.h"
 
 namespace aludel {
+
+uint32_t CachedTokens(const v1::Started& started) {
+  return started.handed_over_tokens() + started.cached_tokens();
+}
+
 namespace {
 
 using nlohmann::ordered_json;
@@ -53,11 +58,6 @@ ordered_json NoText(const CompletionIdentity& identity) {
   return identity.may_call ? ordered_json(nullptr) : ordered_json("");
 }
 
-// Prompt tokens that the decode server neither computed nor had to.
-uint32_t CachedTokens(const v1::Started& started) {
-  return started.handed_over_tokens() + started.cached_tokens();
-}
-
 ordered_json Usage(const TokenUsage& usage, const v1::Started& started) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},
@@ -79,7 +79,9 @@ ordered_json Calls(const std::vector<ToolCall>& calls, std::optional<size_t> fir
   return list;
 }
 
-ordered_json Report(const CompletionReport& report) {
+}  // namespace
+
+ordered_json ReportJson(const CompletionReport& report) {
   const v1::Started& started = report.started;
   ordered_json json;
   json["plan"] = started.plan();
@@ -98,8 +100,6 @@ ordered_json Report(const CompletionReport& report) {
       started.fallback_reason().empty() ? ordered_json(nullptr) : ordered_json(started.fallback_reason());
   return json;
 }
-
-}  // namespace
 
 ordered_json RoleChunk(const CompletionIdentity& identity, int choice) {
   ordered_json json =
@@ -126,7 +126,7 @@ ordered_json DeltaChunk(const CompletionIdentity& identity, int choice, const Ch
 ordered_json LastChunk(const CompletionIdentity& identity, int choice, const ChoiceEnd& end,
                        const CompletionReport* report) {
   ordered_json json = Chunk(identity, choice, ordered_json::object(), nullptr, &end);
-  if (report != nullptr) json["aludel"] = Report(*report);
+  if (report != nullptr) json["aludel"] = ReportJson(*report);
   return json;
 }
 
@@ -178,7 +178,7 @@ std::string WholeBody(const CompletionIdentity& identity, const std::vector<Whol
     body += "}";
   }
   absl::StrAppend(&body, "],\"usage\":", Dump(Usage(usage, report.started)),
-                  ",\"aludel\":", Dump(Report(report)), "}");
+                  ",\"aludel\":", Dump(ReportJson(report)), "}");
   return body;
 }
 

@@ -21,6 +21,7 @@ struct CompletionIdentity {
   bool include_usage = false;  // streamed: every chunk has a "usage", null but for the last
   bool may_call = false;       // tools: an answer without text has null for content, whole or streamed
   bool return_token_ids = false;
+  int64_t prompt_tokens = 0;
   std::vector<int32_t> prompt_ids;  // where return_token_ids
 };
 
@@ -48,6 +49,11 @@ struct CompletionReport {
   // And what else passed outside the decode server: parsing, rendering, tokenizing, routing, the socket.
   double gateway_seconds() const { return ttft_seconds - held_seconds - started.stages().ttft(); }
 };
+
+// Prompt tokens that the decode server neither computed nor had to.
+uint32_t CachedTokens(const v1::Started& started);
+// The "aludel" object of an answer.
+nlohmann::ordered_json ReportJson(const CompletionReport& report);
 
 // Bodies in OpenAI's shape. A chunk is one server-sent event's data.
 nlohmann::ordered_json RoleChunk(const CompletionIdentity& identity, int choice);

@@ -58,16 +58,16 @@ ApiError TooManyRequests(int max_requests) {
 }  // namespace
 
 struct Completions::Call {
-  Call(bool chat, HttpRequest http, RequestIdentity identity, const KeyLimits& limits,
+  Call(std::unique_ptr<Dialect> dialect, HttpRequest http, RequestIdentity identity, const KeyLimits& limits,
        HttpResponder responder, OnCompletionEnd on_end)
-      : chat(chat),
+      : dialect(std::move(dialect)),
         http(std::move(http)),
         identity(std::move(identity)),
         limits(limits),
         responder(std::move(responder)),
         on_end(std::move(on_end)) {}
 
-  const bool chat;
+  std::unique_ptr<Dialect> dialect;
   HttpRequest http;
   const RequestIdentity identity;
   const KeyLimits limits;
@@ -94,7 +94,7 @@ Completions::Completions(Options options, const ServedModels* models, Router* ro
 
 std::optional<ApiError> Completions::Tokenize(const ServedModel& model, CompletionRequest* request,
                                               v1::GenerateRequest* generate) const {
-  const absl::string_view param = request->chat ? "messages" : "prompt";
+  const absl::string_view param = request->prompt_param;
   const uint64_t max_context = router_->State(model.name).max_context;
   std::vector<int32_t> ids = std::move(request->prompt_ids);
   if (!ids.empty()) {
@@ -128,9 +128,7 @@ std::optional<ApiError> Completions::Prepare(Call* call, WorkPool::Task* task) c
   v1::GenerateRequest* const generate = &call->generate;
   const std::string body = std::move(call->http.body);  // neither is kept while the answer is made
   const std::shared_ptr<void> body_share = std::move(call->http.body_share);
-  if (auto error = call->chat ? ParseChatRequest(body, request) : ParseCompletionRequest(body, request)) {
-    return error;
-  }
+  if (auto error = call->dialect->Read(body, request)) return error;
   if (request->timeout < options_.request_timeout) {
     call->deadline += request->timeout - options_.request_timeout;
     if (task != nullptr) task->Tighten(call->deadline);
@@ -160,12 +158,12 @@ std::optional<ApiError> Completions::Prepare(Call* call, WorkPool::Task* task) c
   return std::nullopt;
 }
 
-void Completions::Serve(bool chat, HttpRequest http, const RequestIdentity& identity, const KeyLimits& limits,
-                        HttpResponder responder, OnCompletionEnd on_end) {
+void Completions::Serve(std::unique_ptr<Dialect> dialect, HttpRequest http, const RequestIdentity& identity,
+                        const KeyLimits& limits, HttpResponder responder, OnCompletionEnd on_end) {
   const absl::Duration since = absl::FromChrono(std::chrono::steady_clock::now() - http.began);
-  const bool light = http.body.size() <= kLightBodyBytes;
-  auto call = std::make_shared<Call>(chat, std::move(http), identity, limits, std::move(responder),
-                                     std::move(on_end));
+  const bool light = dialect->Weigh(http.body) <= kLightBodyBytes;
+  auto call = std::make_shared<Call>(std::move(dialect), std::move(http), identity, limits,
+                                     std::move(responder), std::move(on_end));
   call->deadline = MonotonicNow() - since + options_.request_timeout;
   if (light) return Begin(call, /*task=*/nullptr);
   const auto task =
@@ -194,9 +192,10 @@ void Completions::CheckSchema(const std::shared_ptr<Call>& call) {
     const absl::Status& status = checked.status();
     if (status.ok()) return Send(call);
     const bool fault = absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status);
-    Fail(call.get(), !fault                     ? FromGrpcStatus(ToGrpc(status))
-                     : call->request.constraint ? FormatRefused(call->request.format_name, status)
-                                                : ToolsRefused(status));
+    Fail(call.get(), !fault ? FromGrpcStatus(ToGrpc(status))
+                     : call->request.constraint
+                         ? FormatRefused(call->request.format_param, call->request.format_name, status)
+                         : ToolsRefused(status));
   });
   call->responder.OnDisconnect([weak = std::weak_ptr<Schemas::Wait>(wait)] {
     if (const auto waiting = weak.lock()) waiting->Stop(absl::CancelledError("the client has gone"));
@@ -208,7 +207,7 @@ void Completions::CheckSchema(const std::shared_ptr<Call>& call) {
 CompletionOutcome Completions::OutcomeOf(const Call& call) const {
   const CompletionRequest& request = call.request;
   CompletionOutcome outcome;
-  outcome.operation = call.chat ? "chat" : "text_completion";
+  outcome.operation = call.dialect->operation();
   if (models_->Find(request.model) != nullptr) outcome.model = request.model;
   outcome.stream = request.stream;
   if (!request.max_tokens_param.empty()) outcome.max_tokens = request.sampling.max_tokens();
@@ -225,7 +224,7 @@ void Completions::Fail(Call* call, const ApiError& error) {
   outcome.error = error.message;
   outcome.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - call->http.received).count();
-  call->responder.Respond(error.ToResponse());
+  call->responder.Respond(call->dialect->Refusal(error));
   call->on_end(outcome);
 }
 
@@ -234,31 +233,37 @@ void Completions::Send(const std::shared_ptr<Call>& call) {
     running_.fetch_sub(1);
     return Fail(call.get(), TooManyRequests(options_.max_requests));
   }
-  const bool chat = call->chat;
   const CompletionRequest& request = call->request;
   v1::GenerateRequest& generate = call->generate;
   CompletionOutcome outcome = OutcomeOf(*call);
   generate.set_request_id(call->identity.id);
   generate.set_cache_salt(MakeCacheSalt(call->identity.client, request.cache_salt));
   CompletionExchange::Options options;
-  options.identity = {.chat = chat,
-                      .id = MakeId(chat ? "chatcmpl-" : "cmpl-"),
-                      .created = absl::ToUnixSeconds(absl::Now()),
-                      .model = request.model,
-                      .include_usage = request.include_usage,
-                      .may_call = request.tools.choice != Tools::Choice::kNone,
-                      .return_token_ids = request.return_token_ids};
+  CompletionIdentity identity = {.chat = request.chat,
+                                 .id = MakeId(call->dialect->id_prefix()),
+                                 .created = absl::ToUnixSeconds(absl::Now()),
+                                 .model = request.model,
+                                 .include_usage = request.include_usage,
+                                 .may_call = request.tools.choice != Tools::Choice::kNone,
+                                 .return_token_ids = request.return_token_ids,
+                                 .prompt_tokens = generate.prompt_size()};
   if (request.return_token_ids) {
-    options.identity.prompt_ids.assign(generate.prompt().begin(), generate.prompt().end());
+    identity.prompt_ids.assign(generate.prompt().begin(), generate.prompt().end());
   }
+  options.chat = request.chat;
+  options.return_token_ids = request.return_token_ids;
+  options.id = identity.id;
+  options.model = request.model;
   options.choices = static_cast<int>(generate.sampling().choices());
   options.tokenizer = models_->Find(request.model)->tokenizer.get();
-  if (options.identity.may_call) {
+  if (identity.may_call) {
     options.tools = {.dialect = models_->Find(request.model)->tool_dialect,
                      .names = request.tools.names,
                      .required = request.tools.choice == Tools::Choice::kRequired};
     if (!request.tools.parallel) options.tools.max_calls = 1;
   }
+  options.writer = call->dialect->Writer(request, std::move(identity));
+  options.dialect = std::move(call->dialect);
   options.max_answer_bytes = options_.max_answer_bytes;
   options.received = call->http.received;
   options.outcome = std::move(outcome);

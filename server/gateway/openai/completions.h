@@ -11,6 +11,7 @@
 #include "server/gateway/access/api_keys.h"
 #include "server/gateway/access/request_record.h"
 #include "server/gateway/openai/completion_request.h"
+#include "server/gateway/openai/dialect.h"
 #include "server/gateway/openai/served_models.h"
 #include "server/gateway/routing/router.h"
 #include "server/http/http_server.h"
@@ -21,8 +22,8 @@
 
 namespace aludel {
 
-// POST /v1/chat/completions and /v1/completions: from the body to a request for a decode server, whose answer
-// a CompletionExchange writes.
+// POST /v1/chat/completions and the other paths that ask a model, each by its dialect: from the body to a request for
+// a decode server, whose answer a CompletionExchange writes.
 //
 //   handler thread --body is small--> read, render, tokenize --has a schema--> checked once per text, by the
 //        \--body is large--> the same, on the work pool --'        \           schemas' own threads --> sent
@@ -51,8 +52,8 @@ class Completions {
   absl::Duration Silence() const { return schemas_.Silence(); }
 
   // Answers through `responder`, now or later; then `on_end`, once.
-  void Serve(bool chat, HttpRequest request, const RequestIdentity& identity, const KeyLimits& limits,
-             HttpResponder responder, OnCompletionEnd on_end);
+  void Serve(std::unique_ptr<Dialect> dialect, HttpRequest request, const RequestIdentity& identity,
+             const KeyLimits& limits, HttpResponder responder, OnCompletionEnd on_end);
 
  private:
   using Schemas = CompileCache<std::monostate>;

@@ -99,7 +99,7 @@ std::optional<ApiError> RenderChat(const ServedModel& model, const CompletionReq
     absl::StrAppend(&context["messages"].back()["content"].get_ref<std::string&>(), kOpenEnd);
   }
   auto rendered = model.chat_template->Render(context);
-  if (!rendered.ok()) return FromStatus("messages", rendered.status());
+  if (!rendered.ok()) return FromStatus(request.prompt_param, rendered.status());
   *text = *std::move(rendered);
   if (!request.continue_final_message) return std::nullopt;
   const size_t end = text->rfind(kOpenEnd.data(), std::string::npos, kOpenEnd.size());
@@ -132,7 +132,7 @@ std::optional<ApiError> TokenizeText(const ServedModel& model, absl::string_view
 
 std::optional<ApiError> CheckLength(const CompletionRequest& request, size_t prompt_tokens,
                                     uint64_t max_context) {
-  const absl::string_view param = request.chat ? "messages" : "prompt";
+  const absl::string_view param = request.prompt_param;
   if (prompt_tokens == 0) return InvalidParameter(param, absl::StrCat("'", param, "' holds no token"));
   if (max_context == 0) return std::nullopt;
   const std::string limit = absl::StrCat("This model's maximum context length is ", max_context, " tokens");

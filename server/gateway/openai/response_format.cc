@@ -31,10 +31,33 @@ void ParseResponseFormat(JsonFields& fields, std::optional<v1::TextConstraint>* 
   constraint->emplace().set_json_schema(Dump((*wrapper)["schema"]));
 }
 
-ApiError FormatRefused(absl::string_view name, const absl::Status& status) {
-  return FromStatus("response_format",
-                    absl::Status(status.code(), absl::StrCat("Invalid schema for response_format '", name,
-                                                             "': ", std::string(status.message()))));
+void ParseFlatFormat(JsonFields& fields, absl::string_view member, bool plain_types,
+                     std::optional<v1::TextConstraint>* constraint, std::string* name) {
+  const ordered_json* format = fields.Object(member);
+  if (format == nullptr) return;
+  const ordered_json type = format->value("type", ordered_json());
+  if (plain_types && type == "text") return;
+  if (plain_types && type == "json_object") {
+    constraint->emplace().set_json_schema(R"({"type":"object"})");
+    return;
+  }
+  if (type != "json_schema") {
+    return fields.Fail(absl::StrCat(member, ".type"), plain_types
+                                                          ? "must be 'text', 'json_object' or 'json_schema'"
+                                                          : "must be 'json_schema'");
+  }
+  const auto schema = format->find("schema");
+  if (schema == format->end() || !schema->is_structured()) {
+    return fields.Fail(absl::StrCat(member, ".schema"), "must be a JSON schema");
+  }
+  const ordered_json title = format->value("name", ordered_json());
+  if (title.is_string()) *name = title;
+  constraint->emplace().set_json_schema(Dump(*schema));
+}
+
+ApiError FormatRefused(absl::string_view param, absl::string_view name, const absl::Status& status) {
+  return FromStatus(param, absl::Status(status.code(), absl::StrCat("Invalid schema for ", param, " '", name,
+                                                                    "': ", std::string(status.message()))));
 }
 
 }  // namespace aludel

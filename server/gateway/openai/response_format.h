@@ -14,7 +14,12 @@ namespace aludel {
 // enforced is not known yet.
 void ParseResponseFormat(JsonFields& fields, std::optional<v1::TextConstraint>* constraint,
                          std::string* name);
-// What a client hears of a schema that cannot be enforced: the place and the keyword, or the limit.
-ApiError FormatRefused(absl::string_view name, const absl::Status& status);
+// The same of a newer API, where the format itself holds the schema and its name. `fields` is the reader of the
+// object whose member `name` it is. "text" and "json_object" are served where `plain_types`.
+void ParseFlatFormat(JsonFields& fields, absl::string_view member, bool plain_types,
+                     std::optional<v1::TextConstraint>* constraint, std::string* name);
+// What a client hears of a schema that cannot be enforced: the place and the keyword, or the limit. `param` is what
+// the client calls the format.
+ApiError FormatRefused(absl::string_view param, absl::string_view name, const absl::Status& status);
 
 }  // namespace aludel

@@ -24,26 +24,6 @@ constexpr size_t kMaxBadWords = 128;
 constexpr size_t kMaxBadWordBytes = 60;  // the decode server takes 64 tokens
 constexpr size_t kMaxAllowedIds = 65536;
 
-// By pointer: copying what a client nested a million deep would use up the stack.
-void ParseStop(JsonFields& fields, v1::SamplingParams* sampling) {
-  const ordered_json* stop = fields.Find("stop");
-  if (stop == nullptr) return;
-  const size_t count = stop->is_array() ? stop->size() : 1;
-  if (!(stop->is_string() || stop->is_array()) || count > kMaxStopStrings) {
-    return fields.Fail("stop",
-                       absl::StrCat("must be a string or a list of at most ", kMaxStopStrings, " strings"));
-  }
-  for (size_t i = 0; i < count; ++i) {
-    const ordered_json& item = stop->is_array() ? (*stop)[i] : *stop;
-    if (!item.is_string() || item.get_ref<const std::string&>().empty() ||
-        item.get_ref<const std::string&>().size() > kMaxStopBytes) {
-      return fields.Fail(
-          "stop", absl::StrCat("holds something else than a string of 1 to ", kMaxStopBytes, " bytes"));
-    }
-    sampling->add_stop(item.get<std::string>());
-  }
-}
-
 // {"token id": bias}
 void ParseLogitBias(JsonFields& fields, v1::SamplingParams* sampling) {
   const ordered_json* biases = fields.Object("logit_bias");
@@ -95,6 +75,26 @@ void ParseEnds(JsonFields& fields, v1::SamplingParams* sampling) {
 
 }  // namespace
 
+// By pointer: copying what a client nested a million deep would use up the stack.
+void ParseStop(JsonFields& fields, absl::string_view name, v1::SamplingParams* sampling) {
+  const ordered_json* stop = fields.Find(name);
+  if (stop == nullptr) return;
+  const size_t count = stop->is_array() ? stop->size() : 1;
+  if (!(stop->is_string() || stop->is_array()) || count > kMaxStopStrings) {
+    return fields.Fail(name,
+                       absl::StrCat("must be a string or a list of at most ", kMaxStopStrings, " strings"));
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const ordered_json& item = stop->is_array() ? (*stop)[i] : *stop;
+    if (!item.is_string() || item.get_ref<const std::string&>().empty() ||
+        item.get_ref<const std::string&>().size() > kMaxStopBytes) {
+      return fields.Fail(
+          name, absl::StrCat("holds something else than a string of 1 to ", kMaxStopBytes, " bytes"));
+    }
+    sampling->add_stop(item.get<std::string>());
+  }
+}
+
 void ParseSampling(JsonFields& fields, v1::SamplingParams* sampling) {
   if (const auto temperature = fields.Number("temperature", 0, 2)) sampling->set_temperature(*temperature);
   // top_p 0 keeps the likeliest token alone; the decode server's 0 would switch the filter off.
@@ -116,7 +116,7 @@ void ParseSampling(JsonFields& fields, v1::SamplingParams* sampling) {
   }
   sampling->set_ignore_eos(fields.Bool("ignore_eos").value_or(false));
   sampling->set_choices(static_cast<uint32_t>(fields.Integer("n", 1, kMaxChoices).value_or(1)));
-  ParseStop(fields, sampling);
+  ParseStop(fields, "stop", sampling);
   ParseEnds(fields, sampling);
   ParseLogitBias(fields, sampling);
 }

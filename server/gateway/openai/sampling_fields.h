@@ -15,6 +15,8 @@ namespace aludel {
 // min_tokens, stop_token_ids, allowed_token_ids, include_stop_str_in_output). A fault is left in `fields`. What has a
 // default of the model's own stays absent where the request leaves it out.
 void ParseSampling(JsonFields& fields, v1::SamplingParams* sampling);
+// What ends the answer, by the name that the API has for it: a string, or a list of some.
+void ParseStop(JsonFields& fields, absl::string_view name, v1::SamplingParams* sampling);
 // "bad_words", and what they are in tokens: as the beginning of a text and as its next word, as vLLM does.
 void ParseBadWords(JsonFields& fields, std::vector<std::string>* words);
 std::optional<ApiError> SpellBadWords(const Tokenizer& tokenizer, const std::vector<std::string>& words,

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Runs the official OpenAI client against real servers: run.sh BINARIES BUILD_FOLDER. Exit code 77 says that it
+# Runs client libraries against real servers: run.sh BINARIES BUILD_FOLDER [TESTS], where TESTS is a folder beside this
+# one with a package.json and *_test.mjs; without it, this one, the official OpenAI client. Exit code 77 says that it
 # could not run here, with the reason on its last line.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-binaries=$1 folder=$2/openai_client
+binaries=$1 name=${3:-openai_client}
+folder=$2/$name source=$here/../$name
 
 skip() {
-  echo "skipped: openai_client: $1"
+  echo "skipped: $name: $1"
   exit 77
 }
 for tool in node npm; do
@@ -16,11 +18,14 @@ done
 
 mkdir -p "$folder"
 rm -f "$folder"/*.mjs
-cp "$here/package.json" "$here"/*.mjs "$folder/"
+cp "$source"/*.mjs "$folder/"
+# Packages of another list are not these.
+cmp -s "$source/package.json" "$folder/package.json" || rm -rf "$folder/node_modules"
+cp "$source/package.json" "$folder/"
 if [[ ! -d $folder/node_modules/openai ]]; then
   (cd "$folder" && timeout 120 npm install --no-audit --no-fund --no-package-lock > npm.log 2>&1) || {
     rm -rf "$folder/node_modules"  # what is there of it would pass for all of it the next time
-    skip "npm could not fetch the client (see $folder/npm.log)"
+    skip "npm could not fetch the clients (see $folder/npm.log)"
   }
 fi
 export BINARIES=$binaries  # for servers that a test starts itself

@@ -12,17 +12,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr size_t kMaxTools = 128;
-constexpr size_t kMaxNameBytes = 64;
-
-bool IsFunctionName(const ordered_json& name) {
-  if (!name.is_string()) return false;
-  const std::string& text = name.get_ref<const std::string&>();
-  return !text.empty() && text.size() <= kMaxNameBytes && absl::c_all_of(text, [](char c) {
-    return absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.';
-  });
-}
-
 void CheckTool(JsonFields& fields, const ordered_json& tool, size_t index, Tools* tools) {
   const std::string where = absl::StrCat("tools[", index, "]");
   if (!tool.is_object() || tool.value("type", ordered_json()) != "function") {
@@ -32,9 +21,9 @@ void CheckTool(JsonFields& fields, const ordered_json& tool, size_t index, Tools
   if (function == tool.end() || !function->is_object()) {
     return fields.Fail(where + ".function", "must be an object");
   }
-  if (!IsFunctionName(function->value("name", ordered_json()))) {
-    return fields.Fail(where + ".function.name",
-                       absl::StrCat("must be 1 to ", kMaxNameBytes, " letters, digits, '_', '-' or '.'"));
+  const ordered_json given = function->value("name", ordered_json());
+  if (!given.is_string() || !IsFunctionName(given.get_ref<const std::string&>())) {
+    return fields.Fail(where + ".function.name", kFunctionNameForm);
   }
   const auto parameters = function->find("parameters");
   if (parameters != function->end() && !parameters->is_object() && !parameters->is_null()) {
@@ -47,7 +36,38 @@ void CheckTool(JsonFields& fields, const ordered_json& tool, size_t index, Tools
   tools->names.push_back(name);
 }
 
-// "none", "auto", "required", or {"type": "function", "function": {"name"}}.
+// The name of {"type": "function", "function": {"name"}} where it is one of `names`.
+std::optional<std::string> NamedFunction(const ordered_json& json, const std::vector<std::string>& names) {
+  if (!json.is_object() || json.value("type", ordered_json()) != "function") return std::nullopt;
+  const auto function = json.find("function");
+  if (function == json.end() || !function->is_object()) return std::nullopt;
+  const ordered_json name = function->value("name", ordered_json());
+  if (!name.is_string() || !absl::c_linear_search(names, name.get<std::string>())) return std::nullopt;
+  return name.get<std::string>();
+}
+
+// {"mode": "auto" | "required", "tools": [...]}: all tools are shown to the model, and only these may be called.
+void ParseAllowed(JsonFields& fields, const ordered_json& allowed, Tools* tools) {
+  const ordered_json mode = allowed.value("mode", ordered_json());
+  const ordered_json list = allowed.value("tools", ordered_json());
+  if (mode != "auto" && mode != "required") {
+    return fields.Fail("tool_choice", "of type 'allowed_tools' needs a 'mode', 'auto' or 'required'");
+  }
+  if (!list.is_array() || list.empty()) {
+    return fields.Fail("tool_choice", "of type 'allowed_tools' needs 'tools', a list of at least one");
+  }
+  std::vector<std::string> names;
+  for (const ordered_json& tool : list) {
+    const std::optional<std::string> name = NamedFunction(tool, tools->names);
+    if (!name) return fields.Fail("tool_choice", "allows something else than a function that is in 'tools'");
+    names.push_back(*name);
+  }
+  tools->choice = mode == "auto" ? Tools::Choice::kAuto : Tools::Choice::kRequired;
+  tools->names = std::move(names);
+}
+
+// "none", "auto", "required", {"type": "function", "function": {"name"}}, or
+// {"type": "allowed_tools", "allowed_tools": {"mode", "tools"}}.
 void ParseChoice(JsonFields& fields, const ordered_json& choice, Tools* tools) {
   if (choice == "auto") {
     tools->choice = Tools::Choice::kAuto;
@@ -55,16 +75,19 @@ void ParseChoice(JsonFields& fields, const ordered_json& choice, Tools* tools) {
     tools->choice = Tools::Choice::kNone;
   } else if (choice == "required") {
     tools->choice = Tools::Choice::kRequired;
+  } else if (choice.is_object() && choice.value("type", ordered_json()) == "allowed_tools" &&
+             choice.contains("allowed_tools") && choice["allowed_tools"].is_object()) {
+    ParseAllowed(fields, choice["allowed_tools"], tools);
   } else if (choice.is_object() && choice.value("type", ordered_json()) == "function" &&
              choice.contains("function") && choice["function"].is_object()) {
-    const ordered_json name = choice["function"].value("name", ordered_json());
-    if (!name.is_string() || !absl::c_linear_search(tools->names, name.get<std::string>())) {
-      return fields.Fail("tool_choice", "names a function that is not in 'tools'");
-    }
+    const std::optional<std::string> name = NamedFunction(choice, tools->names);
+    if (!name) return fields.Fail("tool_choice", "names a function that is not in 'tools'");
     tools->choice = Tools::Choice::kRequired;
-    tools->names = {name.get<std::string>()};
+    tools->names = {*name};
   } else {
-    fields.Fail("tool_choice", "must be 'none', 'auto', 'required' or an object that names a function");
+    fields.Fail(
+        "tool_choice",
+        "must be 'none', 'auto', 'required', or an object that names a function or those that are allowed");
   }
 }
 
@@ -82,6 +105,12 @@ void MoveReferences(const std::string& to, ordered_json* schema) {
 }
 
 }  // namespace
+
+bool IsFunctionName(absl::string_view name) {
+  return !name.empty() && name.size() <= 64 && absl::c_all_of(name, [](char c) {
+    return absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.';
+  });
+}
 
 void ParseTools(JsonFields& fields, Tools* tools) {
   tools->parallel = fields.Bool("parallel_tool_calls").value_or(true);

@@ -22,6 +22,11 @@ struct Tools {
   bool parallel = true;  // more than one call in an answer
 };
 
+inline constexpr size_t kMaxTools = 128;  // of a request
+// What a function may be called, and how an error says so.
+bool IsFunctionName(absl::string_view name);
+inline constexpr absl::string_view kFunctionNameForm = "must be 1 to 64 letters, digits, '_', '-' or '.'";
+
 // Reads tools, tool_choice and parallel_tool_calls. A fault is left in `fields`.
 void ParseTools(JsonFields& fields, Tools* tools);
 

@@ -1,0 +1,118 @@
+#include "server/gateway/responses/responses_dialect.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/text/constrain/ordered_json.h"
+#include "server/gateway/responses/responses_writer.h"
+#include "transport/monotonic_clock.h"
+
+namespace aludel {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr absl::string_view kPrevious = "\"previous_response_id\"";
+// What a request may bring of earlier answers: several times what fits into the body of one.
+constexpr size_t kMaxCarried = 16 << 20;
+// Of a request that was not weighed as one that brings something: little enough to be read on the thread that it came
+// on.
+constexpr size_t kMaxCarriedUnseen = 16 << 10;
+
+// The answer as the next request's conversation has it.
+ordered_json AsMessage(const ordered_json& output) {
+  ordered_json message = {{"role", "assistant"}, {"content", ""}};
+  for (const ordered_json& item : output) {
+    if (item["type"] == "message") {
+      auto& text = message["content"].get_ref<std::string&>();
+      absl::StrAppend(&text, text.empty() ? "" : "\n",
+                      item["content"][0]["text"].get_ref<const std::string&>());
+      continue;
+    }
+    auto arguments = ParseOrdered(item["arguments"].get_ref<const std::string&>());
+    const bool object = arguments.ok() && arguments->is_object();
+    message["tool_calls"].push_back(
+        {{"id", item["call_id"]},
+         {"type", "function"},
+         {"function",
+          {{"name", item["name"]}, {"arguments", object ? *std::move(arguments) : item["arguments"]}}}});
+  }
+  return message;
+}
+
+HttpResponse NotFound(const std::string& id) {
+  ApiError error;
+  error.status = 404;
+  error.message = absl::StrCat("Response with id '", id, "' not found.");
+  error.param = "id";
+  error.code = "response_not_found";
+  return error.ToResponse();
+}
+
+}  // namespace
+
+ResponsesDialect::ResponsesDialect(ResponseStore* store, std::string client) {
+  context_.store = store;
+  context_.client = std::move(client);
+  context_.now = MonotonicNow();
+  context_.max_carried = kMaxCarriedUnseen;
+}
+
+size_t ResponsesDialect::Weigh(absl::string_view body) {
+  size_t weight = body.size();
+  // Looked for and not parsed: one that is written in another way brings little, or is refused.
+  const size_t name = body.find(kPrevious);
+  const size_t begin = name == absl::string_view::npos ? name : body.find('"', name + kPrevious.size());
+  const size_t end = begin == absl::string_view::npos ? begin : body.find('"', begin + 1);
+  if (end != absl::string_view::npos) {
+    const std::string id(body.substr(begin + 1, end - begin - 1));
+    if (const auto stored = context_.store->Find(context_.client, id, context_.now)) {
+      weight += stored->messages.size();
+    }
+  }
+  const bool refers = body.find("\"item_reference\"") != absl::string_view::npos;
+  if (refers) weight += kMaxCarriedUnseen;
+  if (weight > body.size()) context_.max_carried = kMaxCarried;
+  return weight;
+}
+
+std::optional<ApiError> ResponsesDialect::Read(absl::string_view body, CompletionRequest* request) {
+  return ParseResponsesRequest(body, context_, request, &request_);
+}
+
+std::unique_ptr<AnswerWriter> ResponsesDialect::Writer(const CompletionRequest& request,
+                                                       CompletionIdentity identity) {
+  std::string conversation;  // a JSON list that is left open
+  if (request_.store) {
+    for (size_t i = request_.instructions; i < request.messages.size(); ++i) {
+      absl::StrAppend(&conversation, conversation.empty() ? "[" : ",", Dump(request.messages[i]));
+    }
+  }
+  const auto keep = [store = request_.store ? context_.store : nullptr, client = context_.client,
+                     conversation = std::move(conversation)](const ordered_json& response) {
+    if (store == nullptr) return;
+    StoredResponse stored;
+    stored.body = Dump(response);
+    stored.messages = absl::StrCat(conversation, ",", Dump(AsMessage(response["output"])), "]");
+    for (const ordered_json& item : response["output"]) stored.items.emplace_back(item["id"], Dump(item));
+    store->Put(client, response["id"], std::move(stored), MonotonicNow());
+  };
+  return std::make_unique<ResponsesWriter>(std::move(identity), std::move(request_.repeats), keep);
+}
+
+HttpResponse GetResponse(ResponseStore* store, const std::string& client, const std::string& id) {
+  const std::shared_ptr<const StoredResponse> found = store->Find(client, id, MonotonicNow());
+  if (found == nullptr) return NotFound(id);
+  HttpResponse response;
+  response.body = found->body;
+  return response;
+}
+
+HttpResponse DeleteResponse(ResponseStore* store, const std::string& client, const std::string& id) {
+  if (!store->Erase(client, id, MonotonicNow())) return NotFound(id);
+  HttpResponse response;
+  response.body = Dump({{"id", id}, {"object", "response"}, {"deleted", true}});
+  return response;
+}
+
+}  // namespace aludel

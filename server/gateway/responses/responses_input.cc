@@ -1,0 +1,171 @@
+#include "server/gateway/responses/responses_input.h"
+
+#include <array>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/text/constrain/ordered_json.h"
+#include "server/gateway/openai/json_fields.h"
+
+namespace aludel {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string At(absl::string_view list, size_t index) { return absl::StrCat(list, "[", index, "]"); }
+
+// A string, or parts of text.
+std::optional<ApiError> ParseText(const ordered_json& content, const std::string& where, std::string* text) {
+  if (content.is_string()) {
+    *text = content;
+    return std::nullopt;
+  }
+  if (!content.is_array()) {
+    return InvalidParameter(where,
+                            absl::StrCat("'", where, "' must be a string or a list of content parts, found ",
+                                         content.type_name()));
+  }
+  for (size_t i = 0; i < content.size(); ++i) {
+    const ordered_json& part = content[i];
+    const std::string at = At(where, i);
+    const auto type = part.is_object() ? part.find("type") : part.end();
+    if (type == part.end() || !type->is_string()) {
+      return InvalidParameter(at, absl::StrCat("'", at, "' must be an object with a 'type'"));
+    }
+    if (*type != "input_text" && *type != "output_text" && *type != "refusal") {
+      return UnsupportedParameter(
+          at + ".type", absl::StrCat("'", at,
+                                     "': only parts of type 'input_text', 'output_text' and 'refusal' are "
+                                     "supported, found '",
+                                     type->get<std::string>(), "'"));
+    }
+    const char* const field = *type == "refusal" ? "refusal" : "text";
+    const auto part_text = part.find(field);
+    if (part_text == part.end() || !part_text->is_string()) {
+      return InvalidParameter(absl::StrCat(at, ".", field),
+                              absl::StrCat("'", at, "' needs a string '", field, "'"));
+    }
+    *text += part_text->get_ref<const std::string&>();
+  }
+  return std::nullopt;
+}
+
+// One item of the input.
+class Item {
+ public:
+  Item(const ordered_json& json, std::string where, ordered_json* parsed)
+      : where_(std::move(where)), fields_(json, where_ + "."), parsed_(parsed) {}
+
+  std::optional<ApiError> Message() {
+    static constexpr std::array<absl::string_view, 4> kRoles = {"system", "developer", "user", "assistant"};
+    const std::string role = fields_.String("role").value_or("");
+    if (!absl::c_linear_search(kRoles, role)) {
+      fields_.Fail("role",
+                   absl::StrCat("must be 'system', 'developer', 'user' or 'assistant', found '", role, "'"));
+    }
+    const ordered_json* content = fields_.Find("content");
+    if (content == nullptr) fields_.Fail("content", "is required");
+    if (fields_.error()) return fields_.error();
+    std::string text;
+    if (auto error = ParseText(*content, where_ + ".content", &text)) return error;
+    // What an assistant says beside its calls is one message with them.
+    if (role == "assistant" && LastIsAssistant()) {
+      auto& said = parsed_->back()["content"].get_ref<std::string&>();
+      absl::StrAppend(&said, said.empty() ? "" : "\n", text);
+    } else {
+      // Templates know the older name of the same role.
+      parsed_->push_back({{"role", role == "developer" ? "system" : role}, {"content", std::move(text)}});
+    }
+    return std::nullopt;
+  }
+
+  std::optional<ApiError> Call() {
+    const std::string id = Needs("call_id");
+    const std::string name = Needs("name");
+    const std::string text = fields_.String("arguments").value_or("");
+    if (fields_.error()) return fields_.error();
+    const auto read = ParseOrdered(text.empty() ? "{}" : text);
+    // What a model got wrong stays as it is, so that it sees its fault beside the tool's complaint.
+    ordered_json arguments = read.ok() && read->is_object() ? *read : ordered_json(text);
+    if (!LastIsAssistant()) parsed_->push_back({{"role", "assistant"}, {"content", ""}});
+    parsed_->back()["tool_calls"].push_back(
+        {{"id", id},
+         {"type", "function"},
+         {"function", {{"name", name}, {"arguments", std::move(arguments)}}}});
+    return std::nullopt;
+  }
+
+  std::optional<ApiError> CallOutput() {
+    const std::string id = Needs("call_id");
+    const ordered_json* output = fields_.Find("output");
+    if (output == nullptr) fields_.Fail("output", "is required");
+    if (fields_.error()) return fields_.error();
+    std::string text;
+    if (auto error = ParseText(*output, where_ + ".output", &text)) return error;
+    parsed_->push_back({{"role", "tool"}, {"content", std::move(text)}, {"tool_call_id", id}});
+    return std::nullopt;
+  }
+
+ private:
+  bool LastIsAssistant() const { return !parsed_->empty() && parsed_->back()["role"] == "assistant"; }
+
+  // A field that must be there.
+  std::string Needs(absl::string_view name) {
+    const auto value = fields_.String(name);
+    if (!value && !fields_.error()) fields_.Fail(name, "is required");
+    return value.value_or("");
+  }
+
+  const std::string where_;
+  JsonFields fields_;
+  ordered_json* const parsed_;
+};
+
+std::optional<ApiError> ParseItem(const ordered_json& json, const std::string& where, const FindItem* find,
+                                  ordered_json* parsed) {
+  if (!json.is_object()) return InvalidParameter(where, absl::StrCat("'", where, "' must be an object"));
+  JsonFields fields(json, where + ".");
+  const std::string type = fields.String("type").value_or("message");
+  if (fields.error()) return fields.error();
+  Item item(json, where, parsed);
+  if (type == "message") return item.Message();
+  if (type == "function_call") return item.Call();
+  if (type == "function_call_output") return item.CallOutput();
+  if (type == "reasoning") return std::nullopt;
+  if (type == "item_reference" && find != nullptr) {
+    const std::string id = fields.String("id").value_or("");
+    const std::optional<std::string> found = (*find)(id);
+    if (!found) {
+      return InvalidParameter(where + ".id", absl::StrCat("'", where, ".id': no item '", id,
+                                                          "' is kept here, or no "
+                                                          "longer; send the item itself"));
+    }
+    const auto stored = ParseOrdered(*found);
+    return stored.ok() ? ParseItem(*stored, where, nullptr, parsed) : FromStatus(where, stored.status());
+  }
+  return UnsupportedParameter(
+      where + ".type",
+      absl::StrCat("'", where,
+                   "': only items of type 'message', 'function_call', 'function_call_output', 'reasoning' "
+                   "and 'item_reference' are supported, found '",
+                   type, "'"));
+}
+
+}  // namespace
+
+std::optional<ApiError> ParseInput(const ordered_json& input, const FindItem& find, ordered_json* parsed) {
+  if (input.is_string()) {
+    parsed->push_back({{"role", "user"}, {"content", input}});
+    return std::nullopt;
+  }
+  if (!input.is_array() || input.empty()) {
+    return InvalidParameter("input", "'input' must be a string or a list of at least one item");
+  }
+  for (size_t i = 0; i < input.size(); ++i) {
+    if (auto error = ParseItem(input[i], At("input", i), &find, parsed)) return error;
+  }
+  return std::nullopt;
+}
+
+}  // namespace aludel

@@ -1,0 +1,243 @@
+#include "server/gateway/responses/responses_request.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/text/constrain/ordered_json.h"
+#include "server/gateway/openai/json_fields.h"
+#include "server/gateway/openai/response_format.h"
+#include "server/gateway/openai/unserved_fields.h"
+#include "server/gateway/responses/responses_input.h"
+
+namespace aludel {
+namespace {
+
+using nlohmann::ordered_json;
+
+// Arguments of a call may be nested as deeply as a body, and lie in a message.
+constexpr int kMaxStoredDepth = 128;
+
+// {"type": "function", "name"} as chat completions have it: {"type": "function", "function": {"name"}}.
+ordered_json Nested(const ordered_json& flat) {
+  ordered_json function = ordered_json::object();
+  for (const auto& [name, value] : flat.items()) {
+    if (name != "type") function[name] = value;
+  }
+  return {{"type", "function"}, {"function", std::move(function)}};
+}
+
+void ReadTool(JsonFields& fields, const ordered_json& tool, const std::string& where, ordered_json* list) {
+  if (!tool.is_object()) return fields.Fail(where, "must be an object");
+  JsonFields members(tool, where + ".");
+  const std::string type = members.String("type").value_or("");
+  if (!members.error() && type != "function") {
+    members.Fail(UnsupportedParameter(
+        where + ".type", absl::StrCat("'", where,
+                                      ".type': hosted and custom tools are not served, only 'function', "
+                                      "found '",
+                                      type, "'")));
+  }
+  const std::string name = members.String("name").value_or("");
+  if (!IsFunctionName(name)) members.Fail("name", kFunctionNameForm);
+  members.Object("parameters");
+  if (members.error()) return fields.Fail(*members.error());
+  for (const ordered_json& other : *list) {
+    if (other["function"]["name"] == name) {
+      return fields.Fail(where + ".name", absl::StrCat("names '", name, "' for the second time"));
+    }
+  }
+  list->push_back(Nested(tool));
+}
+
+// "none", "auto", "required", {"type": "function", "name"}, or {"type": "allowed_tools", "mode", "tools"}.
+ordered_json ConvertedChoice(const ordered_json& choice) {
+  if (!choice.is_object()) return choice;
+  const ordered_json type = choice.value("type", ordered_json());
+  if (type == "function") return Nested(choice);
+  if (type != "allowed_tools") return choice;
+  ordered_json allowed = {{"mode", choice.value("mode", ordered_json())}, {"tools", ordered_json::array()}};
+  const ordered_json tools = choice.value("tools", ordered_json());
+  for (const ordered_json& tool : tools.is_array() ? tools : ordered_json::array()) {
+    allowed["tools"].push_back(tool.is_object() ? Nested(tool) : tool);
+  }
+  return {{"type", "allowed_tools"}, {"allowed_tools", std::move(allowed)}};
+}
+
+void ReadTools(JsonFields& fields, Tools* tools) {
+  ordered_json converted = ordered_json::object();
+  const ordered_json* list = fields.Find("tools");
+  if (list != nullptr) {
+    if (!list->is_array() || list->size() > kMaxTools) {
+      return fields.Fail("tools", absl::StrCat("must be a list of at most ", kMaxTools, " tools"));
+    }
+    converted["tools"] = ordered_json::array();
+    for (size_t i = 0; i < list->size(); ++i) {
+      ReadTool(fields, (*list)[i], absl::StrCat("tools[", i, "]"), &converted["tools"]);
+    }
+  }
+  if (const ordered_json* choice = fields.Find("tool_choice"))
+    converted["tool_choice"] = ConvertedChoice(*choice);
+  if (const ordered_json* parallel = fields.Find("parallel_tool_calls")) {
+    converted["parallel_tool_calls"] = *parallel;
+  }
+  if (fields.error()) return;
+  JsonFields read(converted);
+  ParseTools(read, tools);
+  if (read.error()) fields.Fail(*read.error());
+}
+
+// {"format", "verbosity"}
+void ReadText(JsonFields& fields, CompletionRequest* request) {
+  request->format_param = "text.format";
+  const ordered_json* text = fields.Object("text");
+  if (text == nullptr) return;
+  JsonFields members(*text, "text.");
+  ParseFlatFormat(members, "format", /*plain_types=*/true, &request->constraint, &request->format_name);
+  members.Refuse("verbosity", "medium", ": the model has no verbosity to vary");
+  if (members.error()) return fields.Fail(*members.error());
+  if (request->constraint && request->tools.choice != Tools::Choice::kNone) {
+    fields.Fail(UnsupportedParameter(
+        "text.format", "'text.format' is not supported beside 'tools', unless 'tool_choice' is 'none'"));
+  }
+}
+
+void RefuseOthers(JsonFields& fields) {
+  fields.Refuse("background", false, ": an answer is made while its request waits");
+  fields.Refuse("conversation", nullptr, ": use 'previous_response_id', or send the conversation in 'input'");
+  fields.Refuse("context_management", nullptr, "");
+  fields.Refuse("prompt", nullptr, ": the gateway keeps no prompt templates");
+  fields.Refuse("truncation", "disabled", ": use 'truncate_prompt_tokens'");
+  fields.Refuse("messages", nullptr, ": use 'input'");
+  fields.Refuse("max_tokens", nullptr, ": use 'max_output_tokens'");
+  fields.Refuse("response_format", nullptr, ": use 'text.format'");
+  fields.Refuse("n", 1, ": a response is one answer");
+  fields.Refuse("logprobs", false, ": use /v1/chat/completions");
+  fields.Refuse("top_logprobs", 0, ": use /v1/chat/completions");
+  fields.Refuse("return_token_ids", false, ": use /v1/chat/completions");
+  if (const ordered_json* reasoning = fields.Object("reasoning")) {
+    JsonFields members(*reasoning, "reasoning.");
+    members.Refuse("effort", "none", ": see 'chat_template_kwargs' for what the model's template knows");
+    if (members.error()) fields.Fail(*members.error());
+  }
+  if (const ordered_json* include = fields.Find("include")) {
+    if (!include->is_array()) fields.Fail("include", "must be a list of strings");
+    for (const ordered_json& wanted : include->is_array() ? *include : ordered_json::array()) {
+      // No answer has items of reasoning, so nothing of them is missing.
+      if (wanted == "reasoning.encrypted_content") continue;
+      fields.Fail(UnsupportedParameter(
+          "include", absl::StrCat("'include' asks for ", Dump(wanted), ", which is not served")));
+    }
+  }
+  RefuseUnserved(fields, Endpoint::kChat);
+}
+
+ApiError TooMuchCarried(absl::string_view param, size_t most) {
+  return InvalidParameter(param,
+                          absl::StrCat("'", param, "' brings more than ", most,
+                                       " bytes of what is kept of earlier answers; send them in 'input'"));
+}
+
+std::optional<ApiError> ReadPrevious(const std::string& id, const ResponsesContext& context,
+                                     ordered_json* messages) {
+  const absl::string_view param = "previous_response_id";
+  if (!context.store->enabled()) {
+    return UnsupportedParameter(param,
+                                "'previous_response_id' is not supported: this gateway keeps no responses "
+                                "(max_stored_responses is 0); send the conversation in 'input'");
+  }
+  const std::shared_ptr<const StoredResponse> previous = context.store->Find(context.client, id, context.now);
+  if (previous == nullptr) {
+    ApiError error =
+        InvalidParameter(param, absl::StrCat("Previous response with id '", id,
+                                             "' not found: it was not stored, is no longer kept, or was "
+                                             "made by another gateway; send the conversation in 'input'"));
+    error.code = "previous_response_not_found";
+    return error;
+  }
+  if (previous->messages.size() > context.max_carried) return TooMuchCarried(param, context.max_carried);
+  const auto stored = ParseOrdered(previous->messages, kMaxStoredDepth);
+  if (!stored.ok()) return FromStatus(param, stored.status());
+  for (const ordered_json& message : *stored) messages->push_back(message);
+  return std::nullopt;
+}
+
+std::optional<ApiError> ReadConversation(JsonFields& fields, const ResponsesContext& context,
+                                         CompletionRequest* request, ResponsesRequest* responses) {
+  if (const auto instructions = fields.String("instructions"); instructions && !instructions->empty()) {
+    request->messages.push_back({{"role", "system"}, {"content", *instructions}});
+    responses->instructions = 1;
+  }
+  const std::string previous = fields.String("previous_response_id").value_or("");
+  const ordered_json* input = fields.Find("input");
+  if (input == nullptr) fields.Fail("input", "is required");
+  if (fields.error()) return fields.error();
+  if (!previous.empty()) {
+    if (auto error = ReadPrevious(previous, context, &request->messages)) return error;
+  }
+  size_t carried = 0;
+  const auto find = [&](const std::string& id) {
+    std::optional<std::string> item;
+    if (carried <= context.max_carried) item = context.store->FindItem(context.client, id, context.now);
+    if (item) carried += item->size();
+    return item;
+  };
+  const std::optional<ApiError> error = ParseInput(*input, find, &request->messages);
+  if (carried > context.max_carried) return TooMuchCarried("input", context.max_carried);
+  if (!error && request->messages.size() == responses->instructions) {
+    return InvalidParameter("input", "'input' says nothing");
+  }
+  return error;
+}
+
+// What the response object says of its request.
+ordered_json Repeats(const ordered_json& object, const CompletionRequest& request,
+                     const ResponsesRequest& responses) {
+  const auto given = [&](const char* name, ordered_json otherwise) {
+    const auto it = object.find(name);
+    return it == object.end() || it->is_null() ? std::move(otherwise) : ordered_json(*it);
+  };
+  ordered_json text = given("text", ordered_json::object());
+  if (!text.contains("format") || text["format"].is_null()) text["format"] = {{"type", "text"}};
+  return {{"instructions", given("instructions", nullptr)},
+          {"max_output_tokens", given("max_output_tokens", nullptr)},
+          {"metadata", given("metadata", ordered_json::object())},
+          {"parallel_tool_calls", request.tools.parallel},
+          {"previous_response_id", given("previous_response_id", nullptr)},
+          {"reasoning", {{"effort", nullptr}, {"summary", nullptr}}},
+          {"store", responses.store},
+          {"temperature", given("temperature", nullptr)},
+          {"text", std::move(text)},
+          {"tool_choice", given("tool_choice", "auto")},
+          {"tools", given("tools", ordered_json::array())},
+          {"top_p", given("top_p", nullptr)},
+          {"truncation", "disabled"},
+          {"user", given("user", nullptr)}};
+}
+
+}  // namespace
+
+std::optional<ApiError> ParseResponsesRequest(absl::string_view body, const ResponsesContext& context,
+                                              CompletionRequest* request, ResponsesRequest* responses) {
+  ordered_json object;
+  if (auto error = ParseObject(body, &object)) return error;
+  JsonFields fields(object);
+  request->chat = true;
+  request->prompt_param = "input";
+  RefuseOthers(fields);
+  ParseCommon(fields, request);
+  ReadTools(fields, &request->tools);
+  ReadText(fields, request);
+  if (const ordered_json* arguments = fields.Object("chat_template_kwargs")) {
+    request->template_arguments = *arguments;
+  }
+  ParseMaxTokens(fields, "max_output_tokens", request);
+  fields.Object("metadata");
+  responses->store = fields.Bool("store").value_or(true) && context.store->enabled();
+  if (fields.error()) return fields.error();
+  if (auto error = ReadConversation(fields, context, request, responses)) return error;
+  responses->repeats = Repeats(object, *request, *responses);
+  return std::nullopt;
+}
+
+}  // namespace aludel

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+#include "server/gateway/openai/dialect.h"
+
+namespace aludel {
+
+// Writes a response object of OpenAI's newer API. Streamed: response.created and response.in_progress; for each item of
+// the output, a message or a call, response.output_item.added, the events of its parts, and response.output_item.done;
+// then response.completed, .incomplete or .failed with the whole object. Events are numbered. One choice.
+class ResponsesWriter final : public AnswerWriter {
+ public:
+  // Told once of an answer that has ended, with the response object and its output items.
+  using OnResponse = std::function<void(const nlohmann::ordered_json& response)>;
+
+  // `repeats`: what the object says of its request (ResponsesRequest).
+  ResponsesWriter(CompletionIdentity identity, nlohmann::ordered_json repeats, OnResponse on_response);
+
+  std::string Start(const v1::Started& started) override;
+  std::string Delta(int choice, const ChoiceDelta& delta) override;
+  std::string End(int choice, const ChoiceEnd& end) override;
+  std::string Complete(int last_choice, const ChoiceEnd& end, const TokenUsage& usage,
+                       const CompletionReport& report) override;
+  std::string Fail(const ApiError& error) override;
+  std::string Whole(const std::vector<WholeChoice>& choices, const TokenUsage& usage,
+                    const CompletionReport& report) override;
+  size_t kept_bytes() const override { return kept_bytes_; }
+
+ private:
+  std::string Event(const char* type, nlohmann::ordered_json members);
+  nlohmann::ordered_json Response(const char* status) const;
+  // With the output so far, and told to on_response_.
+  nlohmann::ordered_json Ended(const ChoiceEnd& end, const TokenUsage& usage, const CompletionReport& report);
+  std::string NextItemId(const char* prefix) const;
+  std::string OpenMessage();
+  std::string CloseMessage();
+  std::string Call(const ToolCall& call);
+
+  const CompletionIdentity identity_;
+  const nlohmann::ordered_json repeats_;
+  const OnResponse on_response_;
+  int64_t events_ = 0;
+  nlohmann::ordered_json output_ = nlohmann::ordered_json::array();  // items that are whole
+  bool message_open_ = false;
+  std::string message_id_;
+  std::string text_;  // of the open message
+  size_t kept_bytes_ = 0;
+};
+
+}  // namespace aludel
