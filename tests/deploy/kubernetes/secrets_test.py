@@ -134,6 +134,7 @@ class RotatedSecrets(unittest.TestCase):
     def test_1_autoscalers_read_the_same_of_prometheus(self) -> None:
         """KEDA's triggers and the metrics of HorizontalPodAutoscalers, of one Prometheus at one moment under load."""
         if shutil.which("prometheus") is None:
+            print("\nskipped: what autoscalers read: prometheus is not installed (Debian: prometheus)", flush=True)
             self.skipTest("prometheus is not installed")
         scaled = {one["metadata"]["name"]: one["spec"]["triggers"] for one in self.cluster.of("ScaledObject")}
         autoscalers = [one for one in render(f"{OVERLAY}-hpa", options.build)
