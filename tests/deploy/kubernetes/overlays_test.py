@@ -165,7 +165,7 @@ class Overlays(unittest.TestCase):
         each.
         """
         if shutil.which("promtool") is None:
-            print("\nskipped: autoscaling's queries over made-up series: promtool is not installed (Debian: prometheus)",
+            print("\nskipped: autoscaling's queries over series: promtool is not installed (Debian: prometheus)",
                   flush=True)
             self.skipTest("promtool is not installed")
         (scaled,) = [one for one in self.of("two-models-one-pool", "ScaledObject")

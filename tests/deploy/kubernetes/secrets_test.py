@@ -31,6 +31,7 @@ from kustomize import render  # noqa: E402
 from pods import Object  # noqa: E402
 
 RELOADED_S = 4.0  # more than reload_interval_s
+SCRAPED_S = 2.0  # a scrape that began before a moment is read by queries of that moment
 ANSWERED = 100  # requests beside each change, at least
 options = argparse.Namespace()
 
@@ -148,6 +149,7 @@ class RotatedSecrets(unittest.TestCase):
                 self.assertLess(at, ends, "no answer in progress was seen")
                 time.sleep(0.3)
                 at = time.time()
+            time.sleep(SCRAPED_S)
             seen = {}
             for one in autoscalers:
                 name = one["spec"]["scaleTargetRef"]["name"]
