@@ -142,7 +142,9 @@ if(ALUDEL_TESTS)
   add_test(NAME make_previous
            COMMAND ${Python3_EXECUTABLE} tests/deploy/kubernetes/previous_build.py --build ${CMAKE_BINARY_DIR} --out ${previous}
            WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  aludel_test_settings(make_previous TIMEOUT 900 FIXTURES_REQUIRED packages FIXTURES_SETUP previous LABELS e2e)
+  # It compiles on every core: not beside tests with time bounds.
+  aludel_test_settings(make_previous TIMEOUT 900 FIXTURES_REQUIRED packages FIXTURES_SETUP previous RUN_SERIAL TRUE
+                       LABELS e2e)
   # The packages, unpacked, are the image that pods run.
   set(manifests_arguments --previous ${previous}/bin)
   foreach(test manifests overlays secrets)

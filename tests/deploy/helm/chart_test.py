@@ -63,8 +63,10 @@ class Chart(unittest.TestCase):
     maxDiff = 4000
 
     def test_objects_are_those_of_the_overlays(self) -> None:
-        if kubectl_why_not(build):
-            self.skipTest(kubectl_why_not(build))
+        reason = kubectl_why_not(build)
+        if reason:
+            print(f"\nskipped: the chart beside what kubectl makes of the overlays: {reason}", flush=True)
+            self.skipTest(reason)
         for name, values in PAIRS.items():
             ours = by_name(renderer.chart([str(EXAMPLES / one) for one in values]))
             theirs = by_name(by_kubectl(name, build))
@@ -97,6 +99,14 @@ class Chart(unittest.TestCase):
         self.assertEqual(claims, ["filled"] * len(workloads))
         self.assertNotIn("PersistentVolumeClaim", {one["kind"] for one in objects})
 
+    def test_values_of_a_release_that_knew_keda_alone_go_on(self) -> None:
+        """As `helm upgrade --reuse-values` has them: without `autoscaling.by`."""
+        values = str(EXAMPLES / "two-models-one-pool.yaml")
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            file.write("autoscaling: {by: null}\n")
+            file.flush()
+            self.assertEqual(renderer.chart([values, file.name]), renderer.chart([values]))
+
     def test_the_namespace_is_the_release_s(self) -> None:
         text = json.dumps(renderer.chart([str(EXAMPLES / "two-models-one-pool.yaml")], namespace="elsewhere"))
         self.assertIn("decode-chat-0.decode-chat.elsewhere.svc:7200", text)
@@ -114,8 +124,10 @@ class ByHelm(unittest.TestCase):
     """What render.go is held against: Helm itself."""
 
     def setUp(self) -> None:
-        if tools.why_not("helm", build):
-            self.skipTest(tools.why_not("helm", build))
+        reason = tools.why_not("helm", build)
+        if reason:
+            print(f"\nskipped: the chart by Helm itself: {reason}", flush=True)
+            self.skipTest(reason)
 
     def helm(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run([tools.path("helm", build), *arguments], capture_output=True, text=True, check=False)
@@ -174,6 +186,8 @@ class Schema(unittest.TestCase):
             for one in values:
                 merged = self.merged(merged, yaml.safe_load((EXAMPLES / one).read_text()))
             self.assertEqual([error.message for error in self.validator.iter_errors(merged)], [])
+        without = self.merged(self.values, {"autoscaling": {"by": None}})
+        self.assertEqual([error.message for error in self.validator.iter_errors(without)], [])
 
     def test_wrong_values_are_refused(self) -> None:
         for over, said in [({"image": {"digest": "latest"}}, "latest"), ({"image": {"tag": "1"}}, "tag"),

@@ -86,6 +86,7 @@ class Prometheus:
             return json.loads(reply.read())["data"]["result"]
 
     def number(self, query: str, at: Optional[float] = None) -> float:
-        """Of a query that has one sample; what KEDA reads."""
-        (sample,) = self.ask(query, at)
-        return float(sample["value"][1])
+        """Of a query that has one sample or, as 0, none; what KEDA reads."""
+        samples = self.ask(query, at)
+        assert len(samples) <= 1, query
+        return sum(float(sample["value"][1]) for sample in samples)

@@ -165,7 +165,9 @@ class Overlays(unittest.TestCase):
         each.
         """
         if shutil.which("promtool") is None:
-            self.skipTest("promtool is not installed (Debian: prometheus)")
+            print("\nskipped: autoscaling's queries over series: promtool is not installed (Debian: prometheus)",
+                  flush=True)
+            self.skipTest("promtool is not installed")
         (scaled,) = [one for one in self.of("two-models-one-pool", "ScaledObject")
                      if one["metadata"]["name"] == "prefill-base"]
         queue = scaled["spec"]["triggers"][0]
@@ -235,8 +237,10 @@ class Overlays(unittest.TestCase):
         self.assertEqual(dashboard["data"], {"aludel.json": (ROOT / "deploy/grafana/aludel.json").read_text()})
 
     def test_the_inference_pool_is_the_gateways(self) -> None:
-        if why_not("inference-gateway", options.build):
-            self.skipTest(why_not("inference-gateway", options.build))
+        reason = why_not("inference-gateway", options.build)
+        if reason:
+            print(f"\nskipped: the overlay inference-gateway: {reason}", flush=True)
+            self.skipTest(reason)
         (pool,) = self.of("inference-gateway", "InferencePool")
         chosen = [one for one in self.servers("inference-gateway") if matches(pool["spec"]["selector"], one["labels"])]
         self.assertEqual([one["name"] for one in chosen], ["gateway"])

@@ -8,16 +8,17 @@ is nothing of the kind, it says so ("skipped: ...") and leaves no OUT/bin.
 """
 
 import argparse
-import filecmp
+import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Dict, List, Optional, Set
+from typing import IO, Dict, List, Optional, Set
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAMS = ["aludel-prefill", "aludel-decode", "aludel-gateway"]
@@ -25,11 +26,42 @@ CONFIGURATIONS = ROOT / "deploy/kubernetes/overlays/cpu-demo"
 COMMITS = 40  # looked at, at most
 COMPILATIONS = 80  # at some seconds each where the cache has none
 BUILD_S = 180  # all tries together
+ENDS_S = 10
+COMPILATION_KB = 1048576  # what the hungriest file takes, as in tests/run.sh
 
 
 def output_of(*command: str, cwd: Path = ROOT) -> str:
     return subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
                           check=True).stdout
+
+
+def jobs() -> int:
+    """As many compilations at a time as cores and memory allow."""
+    cores = len(os.sched_getaffinity(0))
+    (available,) = re.findall(r"^MemAvailable: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return max(1, min(cores, int(available) // COMPILATION_KB))
+
+
+def run_group(command: List[str], log: IO[bytes], limit_s: Optional[float]) -> int:
+    """The exit code; after `limit_s`, TimeoutExpired. Whatever ends this ends the compilers below it, too."""
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True) as process:
+        try:
+            return process.wait(limit_s)
+        except BaseException:
+            # Ninja passes SIGTERM on to its compilers, which have groups of their own, and SIGKILL it could not.
+            for sent in (signal.SIGTERM, signal.SIGKILL):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, sent)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(ENDS_S)
+            raise
+
+
+def without_names(program: Path) -> bytes:
+    """A program without what differs between two builds of the same sources: commit and build ID."""
+    with tempfile.NamedTemporaryFile() as file:
+        subprocess.run(["strip", "--remove-section=.note.gnu.build-id", "-o", file.name, str(program)], check=True)
+        return re.sub(rb"\(commit [0-9a-f]+\)", b"(commit)", Path(file.name).read_bytes())
 
 
 def read_by(build: Path) -> Dict[str, Set[str]]:
@@ -65,42 +97,51 @@ class Builder:
 
     def __init__(self, build: Path, out: Path) -> None:
         self.build, self.out = build, out
-        self.source = out / "source"
+        self.source, self.fresh = out / "source", out / "fresh"
         cache = (build / "CMakeCache.txt").read_text()
         self.cuda = re.search(r"^ALUDEL_CUDA:\w+=(\w+)$", cache, re.MULTILINE)
 
     def make(self, commit: str, limit_s: Optional[float]) -> str:
         """Leaves stripped programs in out/bin; what went wrong, or nothing."""
-        shutil.rmtree(self.source, ignore_errors=True)
-        self.source.mkdir(parents=True)
-        subprocess.run(f"git archive {commit} | tar -x -C '{self.source}'", shell=True, cwd=ROOT, check=True)
+        try:
+            return self.make_in_source(commit, limit_s)
+        finally:
+            for folder in (self.source, self.fresh):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def make_in_source(self, commit: str, limit_s: Optional[float]) -> str:
+        began = time.monotonic()
+        # A clone, because programs name the commit of the work tree that they are built in.
+        for command in (["git", "clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(self.source)],
+                        ["git", "-C", str(self.source), "checkout", "--quiet", "--detach", commit]):
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  text=True, check=False)
+            if done.returncode != 0:
+                return f"{commit[:9]} could not be checked out: {done.stdout.strip()[-300:]}"
         # The same place below its root as ours below ours: paths are relative where the cache hashes them.
         made = self.source / os.path.relpath(self.build, ROOT)
         settings = [f"-DALUDEL_CUDA={self.cuda.group(1)}"] if self.cuda else []
-        began = time.monotonic()
         with open(self.out / "log", "wb") as log:
             for command in (["cmake", "-G", "Ninja", "-S", str(self.source), "-B", str(made), "-DALUDEL_TESTS=OFF",
                              "-DCMAKE_BUILD_TYPE=Release", *settings],
-                            ["ninja", "-C", str(made), *PROGRAMS]):
+                            ["ninja", "-C", str(made), "-j", str(jobs()), *PROGRAMS]):
                 left = None if limit_s is None else limit_s - (time.monotonic() - began)
                 try:
-                    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=left,
-                                          check=False)
+                    code = run_group(command, log, left)
                 except subprocess.TimeoutExpired:
                     return f"{commit[:9]} was not built within {limit_s:.0f} s"
-                if done.returncode != 0:
+                if code != 0:
                     return f"{commit[:9]} does not build here: {self.out}/log"
-        fresh = self.out / "fresh"
-        shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir()
+        if self.same(made / "bin"):
+            return f"{commit[:9]}: its programs are the same"
+        self.fresh.mkdir()
         for program in PROGRAMS:
-            subprocess.run(["strip", "-o", str(fresh / program), str(made / "bin" / program)], check=True)
-        reason = self.refuses(fresh) or self.same(fresh)
+            subprocess.run(["strip", "-o", str(self.fresh / program), str(made / "bin" / program)], check=True)
+        reason = self.refuses(self.fresh)
         if reason:
             return f"{commit[:9]}: {reason}"
-        fresh.rename(self.out / "bin")
+        self.fresh.rename(self.out / "bin")
         (self.out / "commit").write_text(commit + "\n")
-        shutil.rmtree(self.source)
         return ""
 
     def refuses(self, programs: Path) -> str:
@@ -112,13 +153,9 @@ class Builder:
                 return f"refuses {path.relative_to(ROOT)}"
         return ""
 
-    def same(self, programs: Path) -> str:
-        with tempfile.TemporaryDirectory() as folder:
-            for program in PROGRAMS:
-                subprocess.run(["strip", "-o", f"{folder}/{program}", str(self.build / "bin" / program)], check=True)
-                if not filecmp.cmp(f"{folder}/{program}", programs / program, shallow=False):
-                    return ""
-        return "its programs are the same"
+    def same(self, programs: Path) -> bool:
+        return all(without_names(self.build / "bin" / program) == without_names(programs / program)
+                   for program in PROGRAMS)
 
 
 def main() -> str:
@@ -128,7 +165,10 @@ def main() -> str:
     parser.add_argument("--commit")
     options = parser.parse_args()
     shutil.rmtree(options.out, ignore_errors=True)
+    if ROOT not in options.build.parents:
+        return f"{options.build} is not below {ROOT}, as the earlier commit's would be below its own"
     options.out.mkdir(parents=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # which cleans up
     builder = Builder(options.build, options.out)
     if options.commit:
         (commit,) = output_of("git", "rev-parse", options.commit).split()

@@ -31,6 +31,7 @@ from kustomize import render  # noqa: E402
 from pods import Object  # noqa: E402
 
 RELOADED_S = 4.0  # more than reload_interval_s
+SCRAPED_S = 2.0  # a scrape that began before a moment is read by queries of that moment
 ANSWERED = 100  # requests beside each change, at least
 options = argparse.Namespace()
 
@@ -134,6 +135,7 @@ class RotatedSecrets(unittest.TestCase):
     def test_1_autoscalers_read_the_same_of_prometheus(self) -> None:
         """KEDA's triggers and the metrics of HorizontalPodAutoscalers, of one Prometheus at one moment under load."""
         if shutil.which("prometheus") is None:
+            print("\nskipped: what autoscalers read: prometheus is not installed (Debian: prometheus)", flush=True)
             self.skipTest("prometheus is not installed")
         scaled = {one["metadata"]["name"]: one["spec"]["triggers"] for one in self.cluster.of("ScaledObject")}
         autoscalers = [one for one in render(f"{OVERLAY}-hpa", options.build)
@@ -147,6 +149,7 @@ class RotatedSecrets(unittest.TestCase):
                 self.assertLess(at, ends, "no answer in progress was seen")
                 time.sleep(0.3)
                 at = time.time()
+            time.sleep(SCRAPED_S)
             seen = {}
             for one in autoscalers:
                 name = one["spec"]["scaleTargetRef"]["name"]

@@ -48,7 +48,8 @@ def queries(panels) -> Iterator[str]:
 class RulesTest(unittest.TestCase):
     def promtool(self, *arguments: str) -> None:
         if shutil.which("promtool") is None:
-            self.skipTest("promtool is not installed (Debian: prometheus)")
+            print("\nskipped: promtool on the rules: promtool is not installed (Debian: prometheus)", flush=True)
+            self.skipTest("promtool is not installed")
         done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, cwd=ROOT, check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 

@@ -40,7 +40,7 @@ def packages() -> Dict[str, Path]:
 
 def needs(program: str) -> None:
     if shutil.which(program) is None:
-        print(f"skipped: {program} is missing", flush=True)
+        print(f"\nskipped: {program} is missing", flush=True)
         raise unittest.SkipTest(f"{program} is missing")
 
 
@@ -102,7 +102,7 @@ class Life(unittest.TestCase):
     def setUp(self) -> None:
         reason = why_not()
         if reason:
-            print(f"skipped: {reason}", flush=True)
+            print(f"\nskipped: {reason}", flush=True)
             self.skipTest(reason)
         self.temporary = tempfile.TemporaryDirectory()
         self.addCleanup(self.temporary.cleanup)
