@@ -328,7 +328,7 @@ HttpResponse Gateway::Answer(const HttpRequest& request, const Route& asked,
   if (route == "/v1/responses/*") {
     const std::string id = PercentDecode(absl::StripPrefix(CanonicalPath(request.path), "/v1/responses/"));
     return request.method == "DELETE" ? DeleteResponse(&responses_, identity.client, id)
-                                      : GetResponse(&responses_, identity.client, id);
+                                      : GetResponse(&responses_, identity.client, id, request.query);
   }
   if (route == "/v1/messages/count_tokens") {
     HttpResponse response;

@@ -14,7 +14,7 @@ constexpr Route kRoutes[] = {
     {.path = "/v1/messages", .method = "POST", .metered = true, .completion = true, .anthropic = true},
     {.path = "/v1/messages/count_tokens", .method = "POST", .metered = true, .anthropic = true},
     {.path = "/v1/responses", .method = "POST", .metered = true, .completion = true},
-    {.path = "/v1/responses/*", .method = "GET", .deletes = true},
+    {.path = "/v1/responses/*", .method = "GET", .metered = true, .deletes = true},
     {.path = "/v1/models", .method = "GET"},
     {.path = "/v1/models/*", .method = "GET"},
     {.path = "/tokenize", .method = "POST", .metered = true},

@@ -96,8 +96,11 @@ bool HttpConnection::Append(absl::string_view bytes, std::function<void()> flush
   {
     absl::MutexLock lock(&mutex_);
     if (closed_) return false;
-    overflow = bounded && queued_.size() + bytes.size() > state_->options.max_queued_bytes;
+    // One write, however large, says nothing of how fast its reader is.
+    const size_t largest = std::max(queued_largest_, bytes.size());
+    overflow = bounded && queued_.size() + bytes.size() - largest > state_->options.max_queued_bytes;
     if (!overflow) {
+      queued_largest_ = largest;
       queued_.append(bytes.data(), bytes.size());
       if (flushed) queued_flushed_.push_back(std::move(flushed));
       queued_end_ = queued_end_ || end;
@@ -268,6 +271,7 @@ void HttpConnection::Flush() {
     in_flight_.swap(queued_);
     in_flight_flushed_.swap(queued_flushed_);
     in_flight_end_ = std::exchange(queued_end_, false);
+    queued_largest_ = 0;
   }
   if (in_flight_.empty()) {
     if (in_flight_end_) EndExchange();

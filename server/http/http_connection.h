@@ -70,7 +70,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void Close();
 
   // From any thread: queues bytes of the current exchange's response. `end`: the response is complete with
-  // them. False if the connection is closed, or closes because `bounded` bytes would exceed the queue.
+  // them. False if the connection is closed, or closes because `bounded` bytes, beside the largest of what is
+  // queued, would exceed the queue.
   bool Append(absl::string_view bytes, std::function<void()> flushed, bool end, bool bounded);
   // From any thread: closes without a complete response.
   void Abort();
@@ -130,6 +131,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   absl::Mutex mutex_;
   std::string queued_ ABSL_GUARDED_BY(mutex_);
+  size_t queued_largest_ ABSL_GUARDED_BY(mutex_) = 0;  // of the writes in it
   std::vector<std::function<void()>> queued_flushed_ ABSL_GUARDED_BY(mutex_);
   bool queued_end_ ABSL_GUARDED_BY(mutex_) = false;
   bool flush_posted_ ABSL_GUARDED_BY(mutex_) = false;

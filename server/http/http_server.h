@@ -36,7 +36,8 @@ struct HttpServerOptions {
   absl::Duration body_timeout = absl::Seconds(30);
   absl::Duration idle_timeout = absl::Seconds(75);   // kept-alive connection without a request
   absl::Duration write_timeout = absl::Seconds(30);  // for a full write queue to reach the socket
-  // A reader that is slower than its stream is cut off when this many bytes wait for it.
+  // A reader that is slower than its stream is cut off when more bytes than this wait for it, beside the largest one of
+  // the writes that wait: one write is taken whole, whatever its size.
   size_t max_queued_bytes = 1 << 20;
   // Called once a header has been read whose body has not: an answer ends the request there, and its
   // connection. null: every body is read. On an I/O thread: must not block.

@@ -98,6 +98,7 @@ void RefuseOthers(JsonFields& fields) {
   fields.Refuse("n", 1, ": an answer has one message");
   fields.Refuse("stop", nullptr, ": use 'stop_sequences'");
   fields.Refuse("response_format", nullptr, ": use 'output_config.format'");
+  fields.Refuse("output_format", nullptr, ": use 'output_config.format'");
   fields.Refuse("logprobs", false, ": use /v1/chat/completions");
   fields.Refuse("top_logprobs", 0, ": use /v1/chat/completions");
   fields.Refuse("return_token_ids", false, ": use /v1/chat/completions");
@@ -105,11 +106,13 @@ void RefuseOthers(JsonFields& fields) {
   fields.Refuse("container", nullptr, ": the gateway runs no tools");
   if (const ordered_json* thinking = fields.Object("thinking")) {
     const ordered_json type = thinking->value("type", ordered_json());
-    if (type != "disabled") {
+    // 'adaptive' leaves it to the model whether it thinks.
+    if (type != "disabled" && type != "adaptive") {
       fields.Fail(UnsupportedParameter(
-          "thinking.type", absl::StrCat("'thinking.type' can only be 'disabled', found ", Dump(type),
-                                        ": thinking is not served apart from the answer, see "
-                                        "'chat_template_kwargs' for what the model's template knows")));
+          "thinking.type",
+          absl::StrCat("'thinking.type' can only be 'disabled' or 'adaptive', found ", Dump(type),
+                       ": thinking is not served apart from the answer, see "
+                       "'chat_template_kwargs' for what the model's template knows")));
     }
   }
   if (const ordered_json* management = fields.Object("context_management")) {
@@ -154,6 +157,7 @@ std::optional<ApiError> ReadMessages(JsonFields& fields, CompletionRequest* requ
                             "'messages' end with a 'tool_use' block; its 'tool_result' must follow it");
   }
   request->continue_final_message = true;
+  request->continue_param = "messages";
   request->template_arguments["add_generation_prompt"] = false;
   return std::nullopt;
 }
@@ -174,7 +178,7 @@ std::optional<ApiError> Read(absl::string_view body, bool count, CompletionReque
   ParseMaxTokens(fields, "max_tokens", request);
   if (!count && request->max_tokens_param.empty()) fields.Fail("max_tokens", "is required");
   // Clients must name a length, and name the largest that they know of: an answer ends where the context does.
-  request->max_tokens_param = "";
+  request->max_tokens_yields = true;
   if (fields.error()) return fields.error();
   return ReadMessages(fields, request);
 }

@@ -74,7 +74,7 @@ std::string MessagesWriter::Delta(int, const ChoiceDelta& delta) {
                      {"delta", {{"type", "text_delta"}, {"text", delta.text}}}});
   }
   for (const ToolCall& call : delta.calls) {
-    events += CloseText();  // first: its index comes before the call's
+    events += CloseText();  // counts its block before the call's
     events += ToolUse(call);
   }
   return events;

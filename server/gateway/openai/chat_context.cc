@@ -90,7 +90,7 @@ std::optional<ApiError> BreakSpecialTokens(const Tokenizer& tokenizer, ordered_j
   while (free < kJoints && used[free]) ++free;
   if (free == kJoints) {
     return InvalidParameter("messages",
-                            "'messages' spell a special token and hold every character of U+100000 to "
+                            "the messages spell a special token and hold every character of U+100000 to "
                             "U+10FFFD; at least one must be left");
   }
   *joint = Joint(free);

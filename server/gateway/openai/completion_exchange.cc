@@ -149,9 +149,10 @@ void CompletionExchange::CheckLength() {
   size_t bytes = whole_bytes_ + options_.writer->kept_bytes();
   for (const CompletionChoice& choice : choices_) bytes += choice.held_bytes();
   if (bytes <= options_.max_answer_bytes) return;
-  const char* const kept = options_.outcome.stream
-                               ? " bytes that this gateway keeps of what may become a tool call"
-                               : " bytes that this gateway keeps of one that is not streamed";
+  const char* const kept =
+      options_.writer->kept_bytes() > 0 ? " bytes that this gateway keeps of one whose last event repeats it"
+      : options_.outcome.stream         ? " bytes that this gateway keeps of what may become a tool call"
+                                        : " bytes that this gateway keeps of one that is not streamed";
   const char* const advice = options_.outcome.stream
                                  ? "ask for fewer choices or tokens"
                                  : "stream it, or ask for fewer choices, tokens or log-probabilities";

@@ -31,13 +31,16 @@ struct CompletionRequest {
   std::vector<std::string>
       bad_words;                 // that the answer must not hold; the model's tokenizer makes them sampling's
   std::string max_tokens_param;  // the name by which the client gave max_tokens; "": it did not
+  bool max_tokens_yields =
+      false;  // to the end of the context, where the API has clients name a length in any case
   std::optional<v1::TextConstraint> constraint;  // of response_format
   std::string format_name;                       // its schema's name
   std::string format_param = "response_format";  // what the client calls it
   bool stream = false;
   bool include_usage = false;
-  bool return_token_ids = false;        // of the prompt and the answer
-  bool continue_final_message = false;  // chat: the last message goes on, no new one begins
+  bool return_token_ids = false;                          // of the prompt and the answer
+  bool continue_final_message = false;                    // chat: the last message goes on, no new one begins
+  std::string continue_param = "continue_final_message";  // what says so
   std::optional<int64_t>
       truncate_prompt_tokens;  // only the prompt's last ones are used; -1: what the context holds
   v1::Fidelity fidelity = v1::FIDELITY_UNSPECIFIED;

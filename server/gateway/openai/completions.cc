@@ -1,13 +1,16 @@
 #include "server/gateway/openai/completions.h"
 
+#include <openssl/rand.h>
+
 #include <algorithm>
 #include <chrono>
 #include <memory>
 #include <utility>
 
-#include "absl/random/random.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "kernels/check.h"
 #include "server/gateway/access/cache_salt.h"
 #include "server/gateway/openai/completion_exchange.h"
 #include "server/gateway/openai/model_limits.h"
@@ -29,9 +32,11 @@ constexpr size_t kMaxReturnedPrompt = 32768;
 
 absl::Status DeadlinePassed() { return absl::DeadlineExceededError("the request's deadline has passed"); }
 
-// Keeps the last tokens of a prompt: as many as asked for, or (-1) as leave room for the answer.
+// Keeps the last tokens of a prompt: as many as asked for, or (-1) as leave room for the answer. An answer that would
+// take the whole context is refused later, or yields: all but one token of the context are the prompt's.
 void Truncate(const CompletionRequest& request, uint64_t max_context, std::vector<int32_t>* ids) {
-  const uint64_t answer = std::max<uint64_t>(request.sampling.max_tokens(), 1);
+  uint64_t answer = std::max<uint64_t>(request.sampling.max_tokens(), 1);
+  if (request.max_tokens_yields && answer >= max_context) answer = 1;
   const uint64_t room = max_context > answer ? max_context - answer : ids->size();
   const int64_t asked = *request.truncate_prompt_tokens;
   const uint64_t kept = std::min<uint64_t>(asked < 0 ? room : static_cast<uint64_t>(asked), ids->size());
@@ -39,9 +44,11 @@ void Truncate(const CompletionRequest& request, uint64_t max_context, std::vecto
 }
 
 std::string MakeId(absl::string_view prefix) {
-  thread_local absl::BitGen random;
-  return absl::StrCat(prefix, absl::Hex(absl::Uniform<uint64_t>(random), absl::kZeroPad16),
-                      absl::Hex(absl::Uniform<uint64_t>(random), absl::kZeroPad16));
+  // Where no keys are set, the id of a stored answer is all that protects it.
+  std::string random(16, '\0');
+  ALUDEL_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(random.data()), static_cast<int>(random.size())) ==
+               1);
+  return absl::StrCat(prefix, absl::BytesToHexString(random));
 }
 
 ApiError TooManyRequests(int max_requests) {
@@ -126,8 +133,9 @@ std::optional<ApiError> Completions::Tokenize(const ServedModel& model, Completi
 std::optional<ApiError> Completions::Prepare(Call* call, WorkPool::Task* task) const {
   CompletionRequest* const request = &call->request;
   v1::GenerateRequest* const generate = &call->generate;
-  const std::string body = std::move(call->http.body);  // neither is kept while the answer is made
+  const std::string body = std::move(call->http.body);  // not kept while the answer is made
   const std::shared_ptr<void> body_share = std::move(call->http.body_share);
+  call->dialect->TakeShare(body_share);
   if (auto error = call->dialect->Read(body, request)) return error;
   if (request->timeout < options_.request_timeout) {
     call->deadline += request->timeout - options_.request_timeout;

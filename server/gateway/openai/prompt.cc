@@ -93,7 +93,10 @@ std::optional<ApiError> RenderChat(const ServedModel& model, const CompletionReq
   context["messages"] = request.messages;
   if (!request.tools.list.is_null()) context["tools"] = request.tools.list;
   if (model.special_tokens_as_text) {
-    if (auto error = BreakSpecialTokens(*model.tokenizer, &context, joint)) return error;
+    if (auto error = BreakSpecialTokens(*model.tokenizer, &context, joint)) {
+      error->param = request.prompt_param;
+      return error;
+    }
   }
   if (request.continue_final_message) {
     absl::StrAppend(&context["messages"].back()["content"].get_ref<std::string&>(), kOpenEnd);
@@ -105,9 +108,10 @@ std::optional<ApiError> RenderChat(const ServedModel& model, const CompletionReq
   const size_t end = text->rfind(kOpenEnd.data(), std::string::npos, kOpenEnd.size());
   if (end == std::string::npos) {
     return InvalidParameter(
-        "continue_final_message",
-        "'continue_final_message' is not possible: the model's chat template does not write the last "
-        "message as it is");
+        request.continue_param,
+        absl::StrCat("'", request.continue_param,
+                     "' asks for the last message to go on, which is not possible: the model's chat template "
+                     "does not write it as it is"));
   }
   text->resize(end);
   return std::nullopt;
@@ -141,7 +145,8 @@ std::optional<ApiError> CheckLength(const CompletionRequest& request, size_t pro
         param, absl::StrCat(limit, ", of which at least one is for the answer. However, your ", param,
                             " resulted in ", prompt_tokens, " tokens. Please shorten them."));
   }
-  const uint64_t answer_tokens = request.max_tokens_param.empty() ? 0 : request.sampling.max_tokens();
+  const uint64_t answer_tokens =
+      request.max_tokens_param.empty() || request.max_tokens_yields ? 0 : request.sampling.max_tokens();
   if (prompt_tokens + answer_tokens <= max_context) return std::nullopt;
   return ContextExceeded(request.max_tokens_param,
                          absl::StrCat(limit, ". However, you requested ", prompt_tokens + answer_tokens,

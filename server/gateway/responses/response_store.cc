@@ -45,16 +45,16 @@ std::shared_ptr<const StoredResponse> ResponseStore::Find(const std::string& cli
   return found == owner->second.by_id.end() ? nullptr : found->second->response;
 }
 
-std::optional<std::string> ResponseStore::FindItem(const std::string& client, const std::string& item,
-                                                   absl::Time now) {
+std::shared_ptr<const std::string> ResponseStore::FindItem(const std::string& client, const std::string& item,
+                                                           absl::Time now) {
   absl::MutexLock lock(&mutex_);
   DropOld(now);
   const auto owner = clients_.find(client);
-  if (owner == clients_.end()) return std::nullopt;
+  if (owner == clients_.end()) return nullptr;
   const auto found = owner->second.by_item.find(item);
-  if (found == owner->second.by_item.end()) return std::nullopt;
+  if (found == owner->second.by_item.end()) return nullptr;
   const auto& [entry, place] = found->second;
-  return entry->response->items[place].second;
+  return {entry->response, &entry->response->items[place].second};
 }
 
 bool ResponseStore::Erase(const std::string& client, const std::string& id, absl::Time now) {
@@ -90,9 +90,12 @@ void ResponseStore::DropOld(absl::Time now) {
 
 void ResponseStore::MakeRoom() {
   while (size_ > options_.max_responses || bytes_ > options_.max_bytes) {
+    const bool too_many = size_ > options_.max_responses;
     const auto heaviest =
-        std::max_element(clients_.begin(), clients_.end(),
-                         [](const auto& a, const auto& b) { return a.second.bytes < b.second.bytes; });
+        std::max_element(clients_.begin(), clients_.end(), [too_many](const auto& a, const auto& b) {
+          return too_many ? a.second.entries.size() < b.second.entries.size()
+                          : a.second.bytes < b.second.bytes;
+        });
     Remove(&heaviest->second, heaviest->second.entries.begin());
     if (heaviest->second.entries.empty()) clients_.erase(heaviest);
   }

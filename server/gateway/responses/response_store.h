@@ -5,7 +5,6 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,8 +27,8 @@ struct StoredResponse {
 
 // Keeps answers for `previous_response_id` and GET, in memory, for a time. A client (a key; all together where no
 // keys are set) sees its own only. Bounded in answers and bytes over all clients: what does not fit pushes out the
-// oldest of the client that holds most bytes, so that no client can push out more than its own where others hold
-// less. One that is larger than all of it is not kept. Thread-safe.
+// oldest of the client that holds most of what there is too much of, answers or bytes, so that no client can push out
+// more than its own where others hold less. One that is larger than all of it is not kept. Thread-safe.
 class ResponseStore {
  public:
   struct Options {
@@ -46,8 +45,9 @@ class ResponseStore {
   // Null where there is none, or none of this client's.
   std::shared_ptr<const StoredResponse> Find(const std::string& client, const std::string& id,
                                              absl::Time now);
-  // The JSON of an output item of one of the client's answers.
-  std::optional<std::string> FindItem(const std::string& client, const std::string& item, absl::Time now);
+  // The JSON of an output item of one of the client's answers; null where there is none.
+  std::shared_ptr<const std::string> FindItem(const std::string& client, const std::string& item,
+                                              absl::Time now);
   // Whether there was one.
   bool Erase(const std::string& client, const std::string& id, absl::Time now);
 

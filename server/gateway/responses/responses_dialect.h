@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "nlohmann/json.hpp"
 #include "server/gateway/openai/dialect.h"
@@ -18,6 +19,7 @@ class ResponsesDialect final : public Dialect {
   ResponsesDialect(ResponseStore* store, std::string client);
 
   size_t Weigh(absl::string_view body) override;
+  void TakeShare(std::shared_ptr<void> share) override { share_ = std::move(share); }
   std::optional<ApiError> Read(absl::string_view body, CompletionRequest* request) override;
   std::unique_ptr<AnswerWriter> Writer(const CompletionRequest& request,
                                        CompletionIdentity identity) override;
@@ -28,10 +30,12 @@ class ResponsesDialect final : public Dialect {
  private:
   ResponsesContext context_;
   ResponsesRequest request_;
+  std::shared_ptr<void> share_;  // of the memory for bodies: the writer keeps much of this one
 };
 
-// GET and DELETE /v1/responses/{id}.
-HttpResponse GetResponse(ResponseStore* store, const std::string& client, const std::string& id);
+// GET and DELETE /v1/responses/{id}. `query`: the URL's, behind its "?".
+HttpResponse GetResponse(ResponseStore* store, const std::string& client, const std::string& id,
+                         absl::string_view query);
 HttpResponse DeleteResponse(ResponseStore* store, const std::string& client, const std::string& id);
 
 }  // namespace aludel

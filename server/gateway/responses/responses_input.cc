@@ -1,6 +1,7 @@
 #include "server/gateway/responses/responses_input.h"
 
 #include <array>
+#include <memory>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -135,8 +136,8 @@ std::optional<ApiError> ParseItem(const ordered_json& json, const std::string& w
   if (type == "reasoning") return std::nullopt;
   if (type == "item_reference" && find != nullptr) {
     const std::string id = fields.String("id").value_or("");
-    const std::optional<std::string> found = (*find)(id);
-    if (!found) {
+    const std::shared_ptr<const std::string> found = (*find)(id);
+    if (found == nullptr) {
       return InvalidParameter(where + ".id", absl::StrCat("'", where, ".id': no item '", id,
                                                           "' is kept here, or no "
                                                           "longer; send the item itself"));

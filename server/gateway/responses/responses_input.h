@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -9,8 +10,8 @@
 
 namespace aludel {
 
-// The JSON of an output item of an earlier answer, by its id; nothing where it is not known.
-using FindItem = std::function<std::optional<std::string>(const std::string& id)>;
+// The JSON of an output item of an earlier answer, by its id; null where it is not known.
+using FindItem = std::function<std::shared_ptr<const std::string>(const std::string& id)>;
 
 // "input" of /v1/responses, a string or items, to messages as chat templates take them (chat_messages.h has their
 // form), behind those that are in `parsed`: `function_call` becomes a call of the assistant's message before it,

@@ -17,6 +17,9 @@ using nlohmann::ordered_json;
 
 // Arguments of a call may be nested as deeply as a body, and lie in a message.
 constexpr int kMaxStoredDepth = 128;
+constexpr size_t kMaxMetadata = 16;
+constexpr size_t kMaxMetadataKey = 64;
+constexpr size_t kMaxMetadataValue = 512;
 
 // {"type": "function", "name"} as chat completions have it: {"type": "function", "function": {"name"}}.
 ordered_json Nested(const ordered_json& flat) {
@@ -132,6 +135,23 @@ void RefuseOthers(JsonFields& fields) {
   RefuseUnserved(fields, Endpoint::kChat);
 }
 
+// As OpenAI has it: the answer repeats it.
+void CheckMetadata(JsonFields& fields) {
+  const ordered_json* metadata = fields.Object("metadata");
+  if (metadata == nullptr) return;
+  if (metadata->size() > kMaxMetadata) {
+    return fields.Fail("metadata",
+                       absl::StrCat("must have at most ", kMaxMetadata, " pairs, found ", metadata->size()));
+  }
+  for (const auto& [key, value] : metadata->items()) {
+    if (key.size() > kMaxMetadataKey || !value.is_string() ||
+        value.get_ref<const std::string&>().size() > kMaxMetadataValue) {
+      return fields.Fail("metadata", absl::StrCat("must have keys of at most ", kMaxMetadataKey,
+                                                  " bytes, and strings of at most ", kMaxMetadataValue));
+    }
+  }
+}
+
 ApiError TooMuchCarried(absl::string_view param, size_t most) {
   return InvalidParameter(param,
                           absl::StrCat("'", param, "' brings more than ", most,
@@ -156,9 +176,9 @@ std::optional<ApiError> ReadPrevious(const std::string& id, const ResponsesConte
     return error;
   }
   if (previous->messages.size() > context.max_carried) return TooMuchCarried(param, context.max_carried);
-  const auto stored = ParseOrdered(previous->messages, kMaxStoredDepth);
+  auto stored = ParseOrdered(previous->messages, kMaxStoredDepth);
   if (!stored.ok()) return FromStatus(param, stored.status());
-  for (const ordered_json& message : *stored) messages->push_back(message);
+  for (ordered_json& message : *stored) messages->push_back(std::move(message));
   return std::nullopt;
 }
 
@@ -177,10 +197,9 @@ std::optional<ApiError> ReadConversation(JsonFields& fields, const ResponsesCont
   }
   size_t carried = 0;
   const auto find = [&](const std::string& id) {
-    std::optional<std::string> item;
-    if (carried <= context.max_carried) item = context.store->FindItem(context.client, id, context.now);
-    if (item) carried += item->size();
-    return item;
+    std::shared_ptr<const std::string> item = context.store->FindItem(context.client, id, context.now);
+    if (item != nullptr) carried += item->size();
+    return carried <= context.max_carried ? item : nullptr;
   };
   const std::optional<ApiError> error = ParseInput(*input, find, &request->messages);
   if (carried > context.max_carried) return TooMuchCarried("input", context.max_carried);
@@ -191,28 +210,28 @@ std::optional<ApiError> ReadConversation(JsonFields& fields, const ResponsesCont
 }
 
 // What the response object says of its request.
-ordered_json Repeats(const ordered_json& object, const CompletionRequest& request,
-                     const ResponsesRequest& responses) {
+std::string Repeats(const ordered_json& object, const CompletionRequest& request,
+                    const ResponsesRequest& responses) {
   const auto given = [&](const char* name, ordered_json otherwise) {
     const auto it = object.find(name);
     return it == object.end() || it->is_null() ? std::move(otherwise) : ordered_json(*it);
   };
   ordered_json text = given("text", ordered_json::object());
   if (!text.contains("format") || text["format"].is_null()) text["format"] = {{"type", "text"}};
-  return {{"instructions", given("instructions", nullptr)},
-          {"max_output_tokens", given("max_output_tokens", nullptr)},
-          {"metadata", given("metadata", ordered_json::object())},
-          {"parallel_tool_calls", request.tools.parallel},
-          {"previous_response_id", given("previous_response_id", nullptr)},
-          {"reasoning", {{"effort", nullptr}, {"summary", nullptr}}},
-          {"store", responses.store},
-          {"temperature", given("temperature", nullptr)},
-          {"text", std::move(text)},
-          {"tool_choice", given("tool_choice", "auto")},
-          {"tools", given("tools", ordered_json::array())},
-          {"top_p", given("top_p", nullptr)},
-          {"truncation", "disabled"},
-          {"user", given("user", nullptr)}};
+  return Dump({{"instructions", given("instructions", nullptr)},
+               {"max_output_tokens", given("max_output_tokens", nullptr)},
+               {"metadata", given("metadata", ordered_json::object())},
+               {"parallel_tool_calls", request.tools.parallel},
+               {"previous_response_id", given("previous_response_id", nullptr)},
+               {"reasoning", {{"effort", nullptr}, {"summary", nullptr}}},
+               {"store", responses.store},
+               {"temperature", given("temperature", nullptr)},
+               {"text", std::move(text)},
+               {"tool_choice", given("tool_choice", "auto")},
+               {"tools", given("tools", ordered_json::array())},
+               {"top_p", given("top_p", nullptr)},
+               {"truncation", "disabled"},
+               {"user", given("user", nullptr)}});
 }
 
 }  // namespace
@@ -232,7 +251,8 @@ std::optional<ApiError> ParseResponsesRequest(absl::string_view body, const Resp
     request->template_arguments = *arguments;
   }
   ParseMaxTokens(fields, "max_output_tokens", request);
-  fields.Object("metadata");
+  CheckMetadata(fields);
+  fields.String("user");
   responses->store = fields.Bool("store").value_or(true) && context.store->enabled();
   if (fields.error()) return fields.error();
   if (auto error = ReadConversation(fields, context, request, responses)) return error;

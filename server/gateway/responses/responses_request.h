@@ -5,7 +5,6 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "nlohmann/json.hpp"
 #include "server/gateway/openai/api_error.h"
 #include "server/gateway/openai/completion_request.h"
 #include "server/gateway/responses/response_store.h"
@@ -14,9 +13,9 @@ namespace aludel {
 
 // What a body of /v1/responses holds beside the chat request.
 struct ResponsesRequest {
-  bool store = false;              // wanted, and possible here
-  size_t instructions = 0;         // messages at the beginning that are not part of the conversation
-  nlohmann::ordered_json repeats;  // members that the response object repeats, with their defaults
+  bool store = false;       // wanted, and possible here
+  size_t instructions = 0;  // messages at the beginning that are not part of the conversation
+  std::string repeats;      // members that the response object repeats, with their defaults; a JSON object
 };
 
 // Whose request it is, and what the gateway keeps of the answers before it.

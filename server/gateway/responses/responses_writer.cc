@@ -38,9 +38,14 @@ const char* StatusOf(const ToolCall& call) {
   return arguments.ok() && arguments->is_object() ? "completed" : "incomplete";
 }
 
+bool IsCut(const ChoiceEnd& end) { return end.reason == "length"; }
+
+// Of the answer, and of what the limit cut.
+const char* StatusOf(const ChoiceEnd& end) { return IsCut(end) ? "incomplete" : "completed"; }
+
 }  // namespace
 
-ResponsesWriter::ResponsesWriter(CompletionIdentity identity, ordered_json repeats, OnResponse on_response)
+ResponsesWriter::ResponsesWriter(CompletionIdentity identity, std::string repeats, OnResponse on_response)
     : identity_(std::move(identity)), repeats_(std::move(repeats)), on_response_(std::move(on_response)) {}
 
 std::string ResponsesWriter::Event(const char* type, ordered_json members) {
@@ -49,18 +54,28 @@ std::string ResponsesWriter::Event(const char* type, ordered_json members) {
   return absl::StrCat("event: ", type, "\ndata: ", Dump(data), "\n\n");
 }
 
-ordered_json ResponsesWriter::Response(const char* status) const {
-  ordered_json response = {{"id", identity_.id},
-                           {"object", "response"},
-                           {"created_at", identity_.created},
-                           {"status", status},
-                           {"background", false},
-                           {"error", nullptr},
-                           {"incomplete_details", nullptr},
-                           {"model", identity_.model},
-                           {"output", ordered_json::array()}};
-  for (const auto& [name, value] : repeats_.items()) response[name] = value;
-  response["usage"] = nullptr;
+std::string ResponsesWriter::ResponseEvent(const char* type, absl::string_view response) {
+  return absl::StrCat("event: ", type, "\ndata: {\"type\":\"", type, "\",\"sequence_number\":", events_++,
+                      ",\"response\":", response, "}\n\n");
+}
+
+std::string ResponsesWriter::Response(const char* status, const ordered_json& members) const {
+  ordered_json head = {{"id", identity_.id},
+                       {"object", "response"},
+                       {"created_at", identity_.created},
+                       {"status", status},
+                       {"background", false},
+                       {"error", nullptr},
+                       {"incomplete_details", nullptr},
+                       {"model", identity_.model},
+                       {"output", output_}};
+  ordered_json tail = {{"usage", nullptr}};
+  for (const auto& [name, value] : members.items()) (head.contains(name) ? head : tail)[name] = value;
+  // Three objects become one.
+  std::string response = Dump(head);
+  response.back() = ',';
+  absl::StrAppend(&response, absl::string_view(repeats_).substr(1, repeats_.size() - 2), ",",
+                  absl::string_view(Dump(tail)).substr(1));
   return response;
 }
 
@@ -70,9 +85,9 @@ std::string ResponsesWriter::NextItemId(const char* prefix) const {
 }
 
 std::string ResponsesWriter::Start(const v1::Started&) {
-  const ordered_json response = Response("in_progress");
-  std::string events = Event("response.created", {{"response", response}});
-  return events + Event("response.in_progress", {{"response", response}});
+  const std::string response = Response("in_progress", ordered_json::object());
+  std::string events = ResponseEvent("response.created", response);
+  return events + ResponseEvent("response.in_progress", response);
 }
 
 std::string ResponsesWriter::OpenMessage() {
@@ -87,7 +102,7 @@ std::string ResponsesWriter::OpenMessage() {
                                                         {"part", TextPart("")}});
 }
 
-std::string ResponsesWriter::CloseMessage() {
+std::string ResponsesWriter::CloseMessage(const char* status) {
   if (!std::exchange(message_open_, false)) return "";
   const std::string text = std::exchange(text_, "");
   const size_t index = output_.size();
@@ -99,7 +114,7 @@ std::string ResponsesWriter::CloseMessage() {
   events += Event(
       "response.content_part.done",
       {{"item_id", message_id_}, {"output_index", index}, {"content_index", 0}, {"part", TextPart(text)}});
-  output_.push_back(Message(message_id_, "completed", ordered_json::array({TextPart(text)})));
+  output_.push_back(Message(message_id_, status, ordered_json::array({TextPart(text)})));
   return events + Event("response.output_item.done", {{"output_index", index}, {"item", output_.back()}});
 }
 
@@ -132,7 +147,7 @@ std::string ResponsesWriter::Delta(int, const ChoiceDelta& delta) {
   }
   for (const ToolCall& call : delta.calls) {
     kept_bytes_ += call.name.size() + call.arguments.size();
-    events += CloseMessage();
+    events += CloseMessage("completed");
     events += Call(call);
   }
   return events;
@@ -140,48 +155,47 @@ std::string ResponsesWriter::Delta(int, const ChoiceDelta& delta) {
 
 std::string ResponsesWriter::End(int, const ChoiceEnd&) { return ""; }
 
-ordered_json ResponsesWriter::Ended(const ChoiceEnd& end, const TokenUsage& usage,
-                                    const CompletionReport& report) {
-  const bool cut = end.reason == "length";
-  ordered_json response = Response(cut ? "incomplete" : "completed");
-  if (cut) response["incomplete_details"] = {{"reason", "max_output_tokens"}};
-  if (cut && !output_.empty()) output_.back()["status"] = "incomplete";
-  response["output"] = output_;
-  response["usage"] = {{"input_tokens", usage.prompt_tokens},
-                       {"input_tokens_details", {{"cached_tokens", CachedTokens(report.started)}}},
-                       {"output_tokens", usage.completion_tokens},
-                       {"output_tokens_details", {{"reasoning_tokens", 0}}},
-                       {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
-  response["aludel"] = ReportJson(report);
-  on_response_(response);
+std::string ResponsesWriter::Ended(const ChoiceEnd& end, const TokenUsage& usage,
+                                   const CompletionReport& report) {
+  ordered_json members = {{"usage",
+                           {{"input_tokens", usage.prompt_tokens},
+                            {"input_tokens_details", {{"cached_tokens", CachedTokens(report.started)}}},
+                            {"output_tokens", usage.completion_tokens},
+                            {"output_tokens_details", {{"reasoning_tokens", 0}}},
+                            {"total_tokens", usage.prompt_tokens + usage.completion_tokens}}},
+                          {"aludel", ReportJson(report)}};
+  if (IsCut(end)) members["incomplete_details"] = {{"reason", "max_output_tokens"}};
+  std::string response = Response(StatusOf(end), members);
+  on_response_(identity_.id, response, output_);
   return response;
 }
 
 std::string ResponsesWriter::Complete(int, const ChoiceEnd& end, const TokenUsage& usage,
                                       const CompletionReport& report) {
-  std::string events = CloseMessage();
-  const ordered_json response = Ended(end, usage, report);
-  const bool cut = response["status"] == "incomplete";
-  return events + Event(cut ? "response.incomplete" : "response.completed", {{"response", response}});
+  std::string events = CloseMessage(StatusOf(end));
+  const std::string response = Ended(end, usage, report);
+  return events + ResponseEvent(IsCut(end) ? "response.incomplete" : "response.completed", response);
 }
 
 std::string ResponsesWriter::Fail(const ApiError& error) {
-  ordered_json response = Response("failed");
-  response["error"] = {{"code", error.code.empty() ? error.type : error.code}, {"message", error.message}};
-  response["output"] = output_;
-  return Event("response.failed", {{"response", std::move(response)}});
+  return ResponseEvent(
+      "response.failed",
+      Response(
+          "failed",
+          {{"error", {{"code", error.code.empty() ? error.type : error.code}, {"message", error.message}}}}));
 }
 
 std::string ResponsesWriter::Whole(const std::vector<WholeChoice>& choices, const TokenUsage& usage,
                                    const CompletionReport& report) {
   const WholeChoice& choice = choices[0];
   if (!choice.text.empty()) {
-    output_.push_back(Message(NextItemId("msg_"), "completed", ordered_json::array({TextPart(choice.text)})));
+    const char* const status = choice.calls.empty() ? StatusOf(choice.end) : "completed";
+    output_.push_back(Message(NextItemId("msg_"), status, ordered_json::array({TextPart(choice.text)})));
   }
   for (const ToolCall& call : choice.calls) {
     output_.push_back(CallItem(NextItemId("fc_"), StatusOf(call), call, call.arguments));
   }
-  return Dump(Ended(choice.end, usage, report));
+  return Ended(choice.end, usage, report);
 }
 
 }  // namespace aludel

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
 #include "server/gateway/openai/dialect.h"
 
@@ -14,11 +15,12 @@ namespace aludel {
 // then response.completed, .incomplete or .failed with the whole object. Events are numbered. One choice.
 class ResponsesWriter final : public AnswerWriter {
  public:
-  // Told once of an answer that has ended, with the response object and its output items.
-  using OnResponse = std::function<void(const nlohmann::ordered_json& response)>;
+  // Told once of an answer that has ended, with its id, the response object and its output items.
+  using OnResponse =
+      std::function<void(const std::string& id, std::string response, const nlohmann::ordered_json& output)>;
 
   // `repeats`: what the object says of its request (ResponsesRequest).
-  ResponsesWriter(CompletionIdentity identity, nlohmann::ordered_json repeats, OnResponse on_response);
+  ResponsesWriter(CompletionIdentity identity, std::string repeats, OnResponse on_response);
 
   std::string Start(const v1::Started& started) override;
   std::string Delta(int choice, const ChoiceDelta& delta) override;
@@ -32,16 +34,19 @@ class ResponsesWriter final : public AnswerWriter {
 
  private:
   std::string Event(const char* type, nlohmann::ordered_json members);
-  nlohmann::ordered_json Response(const char* status) const;
-  // With the output so far, and told to on_response_.
-  nlohmann::ordered_json Ended(const ChoiceEnd& end, const TokenUsage& usage, const CompletionReport& report);
+  // Of one that carries the response object.
+  std::string ResponseEvent(const char* type, absl::string_view response);
+  // The response object with the output so far; `members` take the place of those that it has, or stand at its end.
+  std::string Response(const char* status, const nlohmann::ordered_json& members) const;
+  // With the output, and told to on_response_.
+  std::string Ended(const ChoiceEnd& end, const TokenUsage& usage, const CompletionReport& report);
   std::string NextItemId(const char* prefix) const;
   std::string OpenMessage();
-  std::string CloseMessage();
+  std::string CloseMessage(const char* status);
   std::string Call(const ToolCall& call);
 
   const CompletionIdentity identity_;
-  const nlohmann::ordered_json repeats_;
+  const std::string repeats_;
   const OnResponse on_response_;
   int64_t events_ = 0;
   nlohmann::ordered_json output_ = nlohmann::ordered_json::array();  // items that are whole

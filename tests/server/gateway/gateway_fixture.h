@@ -53,7 +53,7 @@ inline std::string Unchunk(absl::string_view text) {
 class GatewayTest : public ::testing::Test {
  protected:
   void StartGateway(const std::vector<FakeDecode*>& decodes, Completions::Options options = {},
-                    bool wait_until_ready = true) {
+                    bool wait_until_ready = true, const HttpServerOptions& http = {}) {
     models_ = std::make_unique<ServedModels>(PlainModels());
     Router::Model routed{.expectation = {.model = "chat", .tokenizer_fingerprint = ""}, .decode_targets = {}};
     for (FakeDecode* decode : decodes) routed.decode_targets.push_back(decode->target());
@@ -64,7 +64,7 @@ class GatewayTest : public ::testing::Test {
         metrics_.get());
     gateway_ = std::make_unique<Gateway>(Gateway::Options{.completions = std::move(options)}, &access_,
                                          models_.get(), router_.get(), metrics_.get());
-    auto server = gateway_->Listen({});
+    auto server = gateway_->Listen(http);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     if (wait_until_ready) WaitForReady(200);

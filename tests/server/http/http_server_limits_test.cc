@@ -129,6 +129,24 @@ TEST_F(HttpServerTest, CutsOffAReaderThatIsSlowerThanItsStream) {
   EXPECT_TRUE(flood_stopped_.Wait());
 }
 
+TEST_F(HttpServerTest, WritesAPartThatIsLargerThanTheQueueWhole) {
+  HttpServerOptions options;
+  options.max_queued_bytes = 64 << 10;
+  auto server = HttpServer::Start(options, [](const HttpRequest&, HttpResponder responder) {
+    responder.StartStream(200, "text/event-stream", {});
+    EXPECT_TRUE(responder.Write("small"));
+    EXPECT_TRUE(responder.Write(std::string(4 << 20, 'x')));
+    EXPECT_TRUE(responder.Write("end"));
+    responder.Finish();
+  });
+  ASSERT_TRUE(server.ok());
+  RawClient client((*server)->port(), /*receive_buffer_bytes=*/4096);
+  client.Send(kGet);
+  const std::string answer = client.ReadUntil("\r\n0\r\n\r\n", absl::Seconds(20));
+  EXPECT_GT(answer.size(), 4 << 20);
+  EXPECT_TRUE(absl::EndsWith(answer, "3\r\nend\r\n0\r\n\r\n"));
+}
+
 TEST_F(HttpServerTest, ClosesAReaderThatStopsReading) {
   HttpServerOptions options;
   options.write_timeout = absl::Milliseconds(200);

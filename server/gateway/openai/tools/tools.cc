@@ -53,14 +53,15 @@ void ParseAllowed(JsonFields& fields, const ordered_json& allowed, Tools* tools)
   if (mode != "auto" && mode != "required") {
     return fields.Fail("tool_choice", "of type 'allowed_tools' needs a 'mode', 'auto' or 'required'");
   }
-  if (!list.is_array() || list.empty()) {
-    return fields.Fail("tool_choice", "of type 'allowed_tools' needs 'tools', a list of at least one");
+  if (!list.is_array() || list.empty() || list.size() > kMaxTools) {
+    return fields.Fail("tool_choice",
+                       absl::StrCat("of type 'allowed_tools' needs 'tools', a list of 1 to ", kMaxTools));
   }
   std::vector<std::string> names;
   for (const ordered_json& tool : list) {
     const std::optional<std::string> name = NamedFunction(tool, tools->names);
     if (!name) return fields.Fail("tool_choice", "allows something else than a function that is in 'tools'");
-    names.push_back(*name);
+    if (!absl::c_linear_search(names, *name)) names.push_back(*name);
   }
   tools->choice = mode == "auto" ? Tools::Choice::kAuto : Tools::Choice::kRequired;
   tools->names = std::move(names);

@@ -151,6 +151,44 @@ TEST_F(GatewayMessagesTest, SaysWhatEndedTheAnswer) {
   EXPECT_EQ(stopped["stop_sequence"], "END");
 }
 
+TEST_F(GatewayMessagesTest, ShowsACallThatWasCut) {
+  FakeDecode decode([](grpc::ServerContext*, const v1::GenerateRequest& request, FakeDecode::Writer* writer) {
+    writer->Write(FakeDecode::Started());
+    writer->Write(FakeDecode::Token(R"(<tool_call>{"name": "weather", "arguments": {"b": )"));
+    v1::GenerateEvent event = FakeDecode::Finished(request, 1);
+    event.mutable_finished()->set_reason("length");
+    writer->Write(event);
+    return grpc::Status::OK;
+  });
+  StartGateway({&decode});
+  const std::string tools = absl::StrCat(kTools, R"(, "tool_choice": {"type": "any"})");
+  const json whole = Messages(tools).Json();
+  EXPECT_EQ(whole["stop_reason"], "max_tokens");
+  ASSERT_EQ(whole["content"].size(), 1);
+  EXPECT_EQ(whole["content"][0]["name"], "weather");
+  EXPECT_EQ(whole["content"][0]["input"], json::object());
+  const std::vector<json> events = Events(Messages(absl::StrCat(tools, R"(, "stream": true)")));
+  EXPECT_EQ(events[events.size() - 2]["delta"]["stop_reason"], "max_tokens");
+  // The client that puts the parts together sees that they are no JSON.
+  EXPECT_EQ(events[events.size() - 4]["delta"]["partial_json"], "{\"b\": ");
+}
+
+TEST_F(GatewayMessagesTest, EndsTheAnswerWhereTheContextDoes) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  const std::string ask =
+      R"({"model": "chat", "max_tokens": 32000, "messages": [{"role": "user", "content": "hi"}])";
+  EXPECT_EQ(Send("POST", "/v1/messages", ask + "}").status, 200);
+  EXPECT_EQ(decode.last_request().sampling().max_tokens(), 32000);
+  // The context is 64: one token of it is left for the answer.
+  const std::string text(100, 'x');
+  const std::string cut = absl::StrCat(
+      R"({"model": "chat", "max_tokens": 32000, "messages": [{"role": "user", "content": ")", text, "\"}]");
+  EXPECT_EQ(Send("POST", "/v1/messages", cut + "}").status, 400);
+  EXPECT_EQ(Send("POST", "/v1/messages", cut + R"(, "truncate_prompt_tokens": -1})").status, 200);
+  EXPECT_EQ(decode.last_request().prompt_size(), 63);
+}
+
 TEST_F(GatewayMessagesTest, AnswersErrorsInAnthropicsShape) {
   FakeDecode decode([](grpc::ServerContext*, const v1::GenerateRequest&, FakeDecode::Writer* writer) {
     writer->Write(FakeDecode::Started());

@@ -105,9 +105,14 @@ TEST(MessagesRequest, ReadsSamplingUnderItsOwnNamesAndLeavesTheContextToEndTheAn
   EXPECT_EQ(request.sampling.temperature(), 0.5);
   EXPECT_EQ(request.sampling.top_k(), 3);
   EXPECT_EQ(request.sampling.max_tokens(), 9);
-  EXPECT_EQ(request.max_tokens_param, "");
+  EXPECT_EQ(request.max_tokens_param, "max_tokens");
+  EXPECT_TRUE(request.max_tokens_yields);
   EXPECT_TRUE(request.stream);
   EXPECT_EQ(request.timeout, absl::Milliseconds(7));
+}
+
+TEST(MessagesRequest, LeavesItToTheModelWhetherItThinks) {
+  Parsed(absl::StrCat(kHi, R"(, "thinking": {"type": "adaptive"}, "output_config": {"effort": "high"})"));
 }
 
 TEST(MessagesRequest, EnforcesAFormatOfTheOutput) {
@@ -153,6 +158,8 @@ TEST(MessagesRequest, NamesWhatItRefuses) {
       {absl::StrCat(kHi, R"(, "stop_sequences": [1])"), "stop_sequences"},
       {absl::StrCat(kHi, R"(, "stop": "x")"), "stop"},
       {absl::StrCat(kHi, R"(, "n": 2)"), "n"},
+      {absl::StrCat(kHi, R"(, "output_format": {"type": "json_schema", "schema": {}})"), "output_format"},
+      {absl::StrCat(kHi, R"(, "output_config": {"effort": "low"})"), "output_config.effort"},
       {absl::StrCat(kHi, R"(, "temperature": 3)"), "temperature"},
       {absl::StrCat(kHi, R"(, "thinking": {"type": "enabled", "budget_tokens": 1024})"), "thinking.type"},
       {absl::StrCat(kHi, R"(, "mcp_servers": [{}])"), "mcp_servers"},

@@ -135,7 +135,9 @@ TEST_F(GatewayResponsesTest, SaysThatTheLengthLimitCutTheAnswer) {
   EXPECT_EQ(body["status"], "incomplete");
   EXPECT_EQ(body["incomplete_details"]["reason"], "max_output_tokens");
   EXPECT_EQ(body["output"][0]["status"], "incomplete");
-  EXPECT_EQ(Events(Respond(R"(, "stream": true)")).back()["type"], "response.incomplete");
+  const std::vector<json> events = Events(Respond(R"(, "stream": true)"));
+  EXPECT_EQ(events.back()["type"], "response.incomplete");
+  EXPECT_EQ(events[events.size() - 2]["item"], events.back()["response"]["output"][0]);
 }
 
 TEST_F(GatewayResponsesTest, EndsAStreamThatFails) {
@@ -163,6 +165,77 @@ TEST_F(GatewayResponsesTest, BoundsWhatAStreamRepeatsAtItsEnd) {
       Events(Respond(R"(, "stream": true)")).back()["response"]["error"]["message"].get<std::string>(),
       HasSubstr("10000 bytes"));
   router_->AwaitCalls();
+}
+
+// More than the connection's queue takes, twice, and four times.
+TEST_F(GatewayResponsesTest, StreamsWhatIsLargeToItsEnd) {
+  const std::string text(200 << 10, 'a');
+  FakeDecode decode(
+      [&](grpc::ServerContext*, const v1::GenerateRequest& request, FakeDecode::Writer* writer) {
+        writer->Write(FakeDecode::Started());
+        for (int i = 0; i < 4; ++i) writer->Write(FakeDecode::Token(text.substr(0, text.size() / 4)));
+        writer->Write(FakeDecode::Finished(request, 4));
+        return grpc::Status::OK;
+      });
+  StartGateway({&decode}, {}, /*wait_until_ready=*/true, {.max_queued_bytes = 256 << 10});
+  const std::vector<json> events = Events(Respond(
+      absl::StrCat(R"(, "stream": true, "tools": [{"type": "function", "name": "weather", "description": ")",
+                   text, "\"}]")));
+  ASSERT_EQ(Types(events).back(), "response.completed");
+  EXPECT_EQ(events[0]["response"]["tools"][0]["description"], text);
+  EXPECT_EQ(events[1]["response"], events[0]["response"]);
+  EXPECT_EQ(events.back()["response"]["tools"][0]["description"], text);
+  EXPECT_EQ(events.back()["response"]["output"][0]["content"][0]["text"], text);
+}
+
+TEST_F(GatewayResponsesTest, TellsACallThatWasCutFromOneThatIsWhole) {
+  std::string text = R"(<tool_call>{"name": "weather", "arguments": {"b": )";
+  FakeDecode decode(
+      [&](grpc::ServerContext*, const v1::GenerateRequest& request, FakeDecode::Writer* writer) {
+        writer->Write(FakeDecode::Started());
+        writer->Write(FakeDecode::Token(text));
+        v1::GenerateEvent event = FakeDecode::Finished(request, 1);
+        event.mutable_finished()->set_reason("length");
+        writer->Write(event);
+        return grpc::Status::OK;
+      });
+  StartGateway({&decode});
+  const std::string tools = absl::StrCat(kTools, R"(, "tool_choice": "required")");
+  for (const char* status : {"incomplete", "completed"}) {
+    const std::vector<json> events = Events(Respond(absl::StrCat(tools, R"(, "stream": true)")));
+    const json last = events.back()["response"];
+    EXPECT_EQ(last["status"], "incomplete");
+    ASSERT_EQ(last["output"].size(), 1) << last;
+    EXPECT_EQ(last["output"][0]["type"], "function_call");
+    EXPECT_EQ(last["output"][0]["status"], status);
+    EXPECT_EQ(last["output"][0], events[events.size() - 2]["item"]);
+    const json whole = Respond(tools).Json();
+    EXPECT_EQ(whole["status"], "incomplete");
+    EXPECT_EQ(whole["output"][0]["status"], status);
+    EXPECT_EQ(whole["output"][0]["arguments"], last["output"][0]["arguments"]);
+    text += "1}}</tool_call>";
+  }
+}
+
+TEST_F(GatewayResponsesTest, MetersWhatIsKept) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  access_.SetKeys({{.name = "ann", .sha256 = HashApiKey("sk-a"), .limits = {.requests_per_minute = 2}}});
+  const std::string ann = "Authorization: Bearer sk-a\r\n";
+  const std::string path = "/v1/responses/" + Respond("", ann).Json()["id"].get<std::string>();
+  EXPECT_EQ(Send("GET", path, "", ann).status, 200);
+  EXPECT_EQ(Send("GET", path, "", ann).status, 429);
+}
+
+TEST_F(GatewayResponsesTest, SaysWhatIsNotServedOfAnAnswer) {
+  FakeDecode decode(FakeDecode::Hello);
+  StartGateway({&decode});
+  const std::string path = "/v1/responses/" + Respond("").Json()["id"].get<std::string>();
+  const Answer items = Get(path + "/input_items");
+  EXPECT_EQ(items.status, 404);
+  EXPECT_THAT(items.body, HasSubstr("is not served"));
+  EXPECT_EQ(Get(path + "?stream=true").error_param(), "stream");
+  EXPECT_EQ(Get(path + "?stream=false").status, 200);
 }
 
 TEST_F(GatewayResponsesTest, GoesOnFromAnAnswerThatIsKept) {

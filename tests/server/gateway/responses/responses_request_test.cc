@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <optional>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -15,13 +15,20 @@ namespace {
 using nlohmann::ordered_json;
 using ::testing::ElementsAre;
 
+// Members of an object.
+std::string Pairs(int count) {
+  std::string pairs;
+  for (int i = 0; i < count; ++i) absl::StrAppend(&pairs, i == 0 ? "" : ", ", "\"k", i, "\": \"v\"");
+  return pairs;
+}
+
 class ResponsesRequestTest : public ::testing::Test {
  protected:
   std::optional<ApiError> Parse(const std::string& fields) {
-    request_.emplace();
-    responses_.emplace();
-    return ParseResponsesRequest(absl::StrCat(R"({"model": "m")", fields, "}"), context_, &*request_,
-                                 &*responses_);
+    request_ = std::make_unique<CompletionRequest>();
+    responses_ = {};
+    return ParseResponsesRequest(absl::StrCat(R"({"model": "m")", fields, "}"), context_, request_.get(),
+                                 &responses_);
   }
   const CompletionRequest& Parsed(const std::string& fields) {
     const auto error = Parse(fields);
@@ -29,10 +36,12 @@ class ResponsesRequestTest : public ::testing::Test {
     return *request_;
   }
 
+  ordered_json Repeats() const { return ordered_json::parse(responses_.repeats); }
+
   ResponseStore store_{ResponseStore::Options{}};
   ResponsesContext context_{.store = &store_, .client = "ann"};
-  std::optional<CompletionRequest> request_;
-  std::optional<ResponsesRequest> responses_;
+  std::unique_ptr<CompletionRequest> request_;
+  ResponsesRequest responses_;
 };
 
 TEST_F(ResponsesRequestTest, ReadsAStringAndInstructions) {
@@ -43,11 +52,11 @@ TEST_F(ResponsesRequestTest, ReadsAStringAndInstructions) {
   EXPECT_EQ(request.sampling.max_tokens(), 7);
   EXPECT_EQ(request.max_tokens_param, "max_output_tokens");
   EXPECT_EQ(request.prompt_param, "input");
-  EXPECT_EQ(responses_->instructions, 1);
-  EXPECT_TRUE(responses_->store);
-  EXPECT_EQ(responses_->repeats["instructions"], "Be brief.");
-  EXPECT_EQ(responses_->repeats["metadata"]["a"], "b");
-  EXPECT_EQ(responses_->repeats["text"]["format"]["type"], "text");
+  EXPECT_EQ(responses_.instructions, 1);
+  EXPECT_TRUE(responses_.store);
+  EXPECT_EQ(Repeats()["instructions"], "Be brief.");
+  EXPECT_EQ(Repeats()["metadata"]["a"], "b");
+  EXPECT_EQ(Repeats()["text"]["format"]["type"], "text");
 }
 
 TEST_F(ResponsesRequestTest, ReadsItems) {
@@ -78,7 +87,7 @@ TEST_F(ResponsesRequestTest, GivesToolsTheFormThatTemplatesKnow) {
   EXPECT_EQ(Parsed(tools).tools.list[0],
             ordered_json::parse(R"({"type": "function", "function": {"name": "look", "description": "d",
                                     "parameters": {"type": "object"}, "strict": true}})"));
-  EXPECT_EQ(responses_->repeats["tools"][0]["name"], "look");
+  EXPECT_EQ(Repeats()["tools"][0]["name"], "look");
   EXPECT_THAT(Parsed(tools + R"(, "tool_choice": {"type": "function", "name": "wait"})").tools.names,
               ElementsAre("wait"));
   const Tools allowed = Parsed(tools + R"(, "tool_choice": {"type": "allowed_tools", "mode": "auto",
@@ -128,12 +137,32 @@ TEST_F(ResponsesRequestTest, FindsItemsThatAreReferredTo) {
   EXPECT_EQ(Parse(R"(, "input": [{"type": "item_reference", "id": "fc_1"}])")->param, "input");
 }
 
+TEST_F(ResponsesRequestTest, TakesAsMuchMetadataAsOpenAi) {
+  Parsed(absl::StrCat(R"(, "input": "hi", "user": "u", "metadata": {)", Pairs(16), "}"));
+  EXPECT_EQ(Repeats()["metadata"].size(), 16);
+  EXPECT_EQ(Repeats()["user"], "u");
+}
+
+TEST_F(ResponsesRequestTest, AllowsNoMoreToolsThanThereMayBe) {
+  const std::string tools = R"(, "input": "hi", "tools": [{"type": "function", "name": "wait"}],
+      "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [)";
+  const auto wait = [](int count) {
+    std::string list;
+    for (int i = 0; i < count; ++i) {
+      absl::StrAppend(&list, i == 0 ? "" : ", ", R"({"type": "function", "name": "wait"})");
+    }
+    return list + "]}";
+  };
+  EXPECT_THAT(Parsed(tools + wait(kMaxTools)).tools.names, ElementsAre("wait"));
+  EXPECT_EQ(Parse(tools + wait(kMaxTools + 1))->param, "tool_choice");
+}
+
 TEST_F(ResponsesRequestTest, SaysSoWhereNothingIsKept) {
   ResponseStore none({.max_responses = 0});
   context_.store = &none;
   EXPECT_EQ(Parse(R"(, "input": "c", "previous_response_id": "resp_1")")->code, "unsupported_parameter");
   Parsed(R"(, "input": "c")");
-  EXPECT_FALSE(responses_->store);
+  EXPECT_FALSE(responses_.store);
 }
 
 TEST_F(ResponsesRequestTest, NamesWhatItRefuses) {
@@ -168,6 +197,11 @@ TEST_F(ResponsesRequestTest, NamesWhatItRefuses) {
       {R"(, "input": "hi", "max_output_tokens": 0)", "max_output_tokens"},
       {R"(, "input": "hi", "max_tokens": 3)", "max_tokens"},
       {R"(, "input": "hi", "previous_response_id": 3)", "previous_response_id"},
+      {R"(, "input": "hi", "user": {"a": 1})", "user"},
+      {R"(, "input": "hi", "metadata": {"a": 1})", "metadata"},
+      {absl::StrCat(R"(, "input": "hi", "metadata": {")", std::string(65, 'k'), R"(": "v"})"), "metadata"},
+      {absl::StrCat(R"(, "input": "hi", "metadata": {"k": ")", std::string(513, 'v'), R"("})"), "metadata"},
+      {absl::StrCat(R"(, "input": "hi", "metadata": {)", Pairs(17), "}"), "metadata"},
   };
   for (const auto& [fields, param] : cases) {
     const auto error = Parse(fields);
