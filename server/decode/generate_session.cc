@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/codec/handoff.h"
 #include "runtime/status_macros.h"
+#include "server/decode/generate_wire.h"
 #include "server/decode/sampling_fields.h"
 #include "server/host/shedding.h"
 #include "server/rpc/deadline.h"
@@ -25,42 +26,10 @@ std::optional<RequestTrace> TraceWithin(const std::optional<TraceContext>& calle
   return RequestTrace{*caller, request, request.NewChild()};
 }
 
-// As Finished.reason has it.
-const char* Name(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-  }
-  return "unknown";
-}
-
-void FillStages(const StageSeconds& stages, v1::Stages* wire) {
-  wire->set_queue(stages.queue);
-  wire->set_prefill(stages.prefill);
-  wire->set_encode(stages.encode);
-  wire->set_transfer(stages.transfer);
-  wire->set_reconstruct(stages.reconstruct);
-  wire->set_recompute(stages.recompute);
-  wire->set_first_decode(stages.first_decode);
-  wire->set_ttft(stages.ttft);
-}
-
 constexpr char kOwnPrefill[] = "";  // in place of a target's name
 
 CostModel::Target CostTarget(const PlanTarget& target) {
   return {target.name, target.waiting_tokens, target.tokens_per_second};
-}
-
-PlanRequest ReadPlanRequest(const v1::GenerateRequest& request) {
-  PlanRequest wanted{.prompt_tokens = request.prompt_size(), .format = request.format()};
-  if (request.fidelity() == v1::FIDELITY_EXACT) wanted.fidelity = Fidelity::kExact;
-  if (request.fidelity() == v1::FIDELITY_HIGH) wanted.fidelity = Fidelity::kHigh;
-  if (request.fidelity() == v1::FIDELITY_BALANCED) wanted.fidelity = Fidelity::kBalanced;
-  if (request.fidelity() == v1::FIDELITY_FAST) wanted.fidelity = Fidelity::kFast;
-  wanted.targets.assign(request.prefill_targets().begin(), request.prefill_targets().end());
-  return wanted;
 }
 
 }  // namespace
@@ -136,7 +105,8 @@ absl::StatusOr<Plan> GenerateSession::ChoosePlan(const PlanRequest& wanted,
                                                  absl::Span<const int32_t> prompt) {
   CostModel& costs = *context_.costs;
   const std::vector<PlanTarget> targets = context_.prefill_pool->Snapshot();
-  const int64_t cached = context_.model->engine().CachedTokens(prompt, /*codec=*/nullptr, cache_salt_);
+  const int64_t cached =
+      wanted.whole ? 0 : context_.model->engine().CachedTokens(prompt, /*codec=*/nullptr, cache_salt_);
   const std::optional<double> local = costs.PredictLocal(wanted.prompt_tokens - cached);
   const auto shipped = prompt.first(prompt.size() - std::min<size_t>(prompt.size(), 1));
   const absl::Time now = MonotonicNow();
@@ -220,6 +190,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
       plan = Plan{.reason = PlanReason::kArena};
     }
   }
+  scored_ = wanted.whole;
   if (spec.sampling.top_logprobs) shown_logprobs_ = 1 + static_cast<size_t>(*spec.sampling.top_logprobs);
   // Only a single, unconstrained answer can be compared with a second computation.
   if ((plan.remote() || cached) && context_.shadow != nullptr && spec.sampling.choices == 1 &&
@@ -351,7 +322,7 @@ void GenerateSession::Learn(const RequestTimeline::Started& started, const Seque
   if (started.predicted_ttft) {
     context_.metrics->ObservePrediction(started.labels, *started.predicted_ttft, started.stages.ttft);
   }
-  if (started.plan == PlanKind::kLocal) {
+  if (started.plan == PlanKind::kLocal && !scored_) {
     context_.costs->ObserveLocal(started.prompt_tokens, cached_tokens, started.stages);
   }
   if (started.plan == PlanKind::kFallback) LearnOvertaken(started);
@@ -410,12 +381,14 @@ void GenerateSession::OnToken(const TokenEvent& event) {
   out.mutable_token()->set_text(event.text);
   out.mutable_token()->set_choice(static_cast<uint32_t>(event.choice));
   if (shadow_) shadow_->Keep(event);
-  for (size_t i = 0; i < std::min(shown_logprobs_, event.logprobs.size()); ++i) {
-    const TokenLogprob& entry = event.logprobs[i];
-    v1::TokenLogprob* logprob = out.mutable_token()->add_logprobs();
-    logprob->set_token(entry.id);
-    logprob->set_logprob(entry.logprob);
-  }
+  FillLogprobs(event.logprobs, shown_logprobs_, out.mutable_token());
+  const absl::Status delivered = Deliver(std::move(out));
+  if (!delivered.ok()) Stop(delivered);
+}
+
+void GenerateSession::OnPromptScores(const PromptScores& scores) {
+  v1::GenerateEvent out;
+  FillPromptLogprobs(scores, out.mutable_prompt_logprobs());
   const absl::Status delivered = Deliver(std::move(out));
   if (!delivered.ok()) Stop(delivered);
 }
@@ -427,14 +400,7 @@ void GenerateSession::OnDone(const absl::Status& status, const SequenceResult& r
     // An answer may have no token at all.
     SendStarted(result.times, result.cached_tokens, result.fell_back, result.fallback_reason);
     v1::GenerateEvent out;
-    v1::Finished* finished = out.mutable_finished();
-    finished->set_reason(Name(result.reason));
-    finished->set_prompt_tokens(static_cast<uint32_t>(result.prompt_tokens));
-    finished->set_completion_tokens(static_cast<uint32_t>(result.completion_tokens));
-    finished->set_text(result.tail_text);
-    finished->set_choice(static_cast<uint32_t>(result.choice));
-    if (!result.stop.empty()) finished->set_stop_string(result.stop);
-    if (result.stop_id) finished->set_stop_token(*result.stop_id);
+    FillFinished(result, out.mutable_finished());
     const absl::Status delivered = Deliver(std::move(out));
     if (!delivered.ok()) lost_ = delivered;
   } else {

@@ -66,6 +66,7 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   // Of a handoff that local prefill beside it, or after its time was up, was sooner than.
   void LearnOvertaken(const RequestTimeline::Started& started);
   void OnToken(const TokenEvent& event) override;
+  void OnPromptScores(const PromptScores& scores) override;
   void OnDone(const absl::Status& status, const SequenceResult& result) override;
   absl::Status CheckDeadline(const Plan& plan) const;
   absl::Status Deliver(v1::GenerateEvent event);
@@ -92,6 +93,7 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   // Set before the engine has the sequence, then constant.
   PlanTarget target_;                 // of a remote plan
   std::shared_ptr<Handoff> handoff_;  // of a remote plan
+  bool scored_ = false;               // its prompt is: slower than others, so that nothing is learned from it
   size_t shown_logprobs_ = 0;         // entries of a token's that the client asked for
 
   // The engine thread's, once it has the sequence.

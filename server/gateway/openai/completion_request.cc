@@ -28,6 +28,7 @@ constexpr uint32_t kDefaultPlainMaxTokens = 16;
 constexpr int64_t kMaxTimeoutMs = 24 * 60 * 60 * 1000;
 constexpr int64_t kMaxStalenessMs = int64_t{1} << 40;
 constexpr size_t kMaxSaltBytes = 256;
+constexpr int64_t kMaxPromptLogprobs = 20;
 
 constexpr std::pair<absl::string_view, v1::Fidelity> kFidelities[] = {{"exact", v1::FIDELITY_EXACT},
                                                                       {"high", v1::FIDELITY_HIGH},
@@ -120,20 +121,68 @@ void RefuseBestOf(JsonFields& fields, const v1::SamplingParams& sampling) {
   fields.Refuse("best_of", sampling.choices(), ": every choice is returned, so it can only be 'n'");
 }
 
-void ParsePrompt(JsonFields& fields, CompletionRequest* request) {
+void ParseOnePrompt(JsonFields& fields, const ordered_json& prompt, const std::string& name,
+                    CompletionRequest* request) {
+  PlainPrompt& parsed = request->prompts.emplace_back();
+  if (prompt.is_string()) {
+    parsed.text = prompt.get<std::string>();
+  } else if (!prompt.is_array() || prompt.empty()) {
+    fields.Fail(InvalidParameter(
+        name, absl::StrCat("'", name, "' must be a string or a list of token ids, with one at least")));
+  } else if (auto error = ParseTokenIds(prompt, name, &parsed.ids)) {
+    fields.Fail(*std::move(error));
+  }
+}
+
+void ParsePrompts(JsonFields& fields, CompletionRequest* request) {
   const ordered_json* prompt = fields.Find("prompt");
   if (prompt == nullptr) return fields.Fail("prompt", "is required");
-  // A list of one prompt is that prompt; a list of numbers is a prompt of token ids.
-  if (prompt->is_array() && prompt->size() == 1 && !prompt->front().is_number()) prompt = &prompt->front();
-  if (prompt->is_string()) {
-    request->prompt = prompt->get<std::string>();
-  } else if (prompt->is_array() && !prompt->empty() && !prompt->front().is_number()) {
-    fields.Fail(UnsupportedParameter(
-        "prompt", absl::StrCat("'prompt' holds ", prompt->size(), " prompts; one per request is served")));
-  } else if (!prompt->is_array() || prompt->empty()) {
-    fields.Fail("prompt", "must be a string or a list of token ids, with one at least");
-  } else if (auto error = ParseTokenIds(*prompt, "prompt", &request->prompt_ids)) {
-    fields.Fail(*std::move(error));
+  // A list of numbers is one prompt.
+  if (!prompt->is_array() || prompt->empty() || prompt->front().is_number()) {
+    return ParseOnePrompt(fields, *prompt, "prompt", request);
+  }
+  const size_t choices = prompt->size() * request->sampling.choices();
+  if (prompt->size() > kMaxPrompts || choices > kMaxPromptChoices) {
+    return fields.Fail("prompt", absl::StrCat("holds ", prompt->size(), " prompts, of ",
+                                              request->sampling.choices(), " choices each; want at most ",
+                                              kMaxPrompts, " prompts and ", kMaxPromptChoices, " choices"));
+  }
+  for (size_t i = 0; i < prompt->size() && !fields.error(); ++i) {
+    const std::string name = prompt->size() == 1 ? "prompt" : absl::StrCat("prompt[", i, "]");
+    ParseOnePrompt(fields, (*prompt)[i], name, request);
+  }
+}
+
+// The model's numbers for the prompt, which a handoff does not bring.
+void ParsePromptLogprobs(JsonFields& fields, CompletionRequest* request) {
+  if (const auto top = fields.Integer("prompt_logprobs", 0, kMaxPromptLogprobs)) {
+    request->prompt_logprobs = static_cast<int>(*top);
+    // As in vLLM.
+    if (request->stream) fields.Fail("prompt_logprobs", "is not served where 'stream' is true");
+  }
+  v1::SamplingParams& sampling = request->sampling;
+  const bool echoed = request->echo && sampling.has_top_logprobs();
+  if (!request->prompt_logprobs && !echoed) return;
+  const uint32_t in_echo = echoed ? sampling.top_logprobs() : 0;
+  sampling.set_prompt_logprobs(std::max(in_echo, static_cast<uint32_t>(request->prompt_logprobs.value_or(0))));
+  request->fidelity = v1::FIDELITY_EXACT;
+  if (!request->format.empty()) {
+    fields.Fail(InvalidParameter("aludel.format",
+                                 "'aludel.format' cannot be forced where log-probabilities of the prompt are "
+                                 "asked for: these take the decode server's own prefill"));
+  }
+}
+
+// 0 is for what the prompt alone gives.
+void ParsePlainMaxTokens(JsonFields& fields, CompletionRequest* request) {
+  const auto max_tokens = fields.Integer("max_tokens", 0, kMaxTokens);
+  request->sampling.set_max_tokens(static_cast<uint32_t>(max_tokens.value_or(kDefaultPlainMaxTokens)));
+  if (!max_tokens) return;
+  request->max_tokens_param = "max_tokens";
+  if (*max_tokens > 0) return;
+  request->sampling.set_no_answer(true);
+  if (!request->echo && !request->prompt_logprobs) {
+    fields.Fail("max_tokens", "must be at least 1, or 0 beside 'echo' or 'prompt_logprobs'; found 0");
   }
 }
 
@@ -177,6 +226,7 @@ std::optional<ApiError> ReadChatRequest(const ordered_json& object, CompletionRe
   }
   ParseContinuation(fields, request);
   ParseChatLogprobs(fields, &request->sampling);
+  ParsePromptLogprobs(fields, request);
   RefuseUnserved(fields, Endpoint::kChat);
   RefuseBestOf(fields, request->sampling);
   // The newer name wins; both count the same tokens here, as nothing is generated that is not shown.
@@ -194,12 +244,13 @@ std::optional<ApiError> ParseCompletionRequest(absl::string_view body, Completio
   JsonFields fields(object);
   request->chat = false;
   ParseShared(fields, request);
+  request->echo = fields.Bool("echo").value_or(false);
   ParsePlainLogprobs(fields, &request->sampling);
+  ParsePromptLogprobs(fields, request);
   RefuseUnserved(fields, Endpoint::kPlain);
   RefuseBestOf(fields, request->sampling);
-  request->sampling.set_max_tokens(kDefaultPlainMaxTokens);
-  ParseMaxTokens(fields, "max_tokens", request);
-  ParsePrompt(fields, request);
+  ParsePlainMaxTokens(fields, request);
+  ParsePrompts(fields, request);
   return fields.error();
 }
 

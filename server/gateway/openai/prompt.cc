@@ -130,9 +130,8 @@ std::optional<ApiError> TokenizeText(const ServedModel& model, absl::string_view
   return std::nullopt;
 }
 
-std::optional<ApiError> CheckLength(const CompletionRequest& request, size_t prompt_tokens,
-                                    uint64_t max_context) {
-  const absl::string_view param = request.chat ? "messages" : "prompt";
+std::optional<ApiError> CheckLength(const CompletionRequest& request, absl::string_view param,
+                                    size_t prompt_tokens, uint64_t max_context) {
   if (prompt_tokens == 0) return InvalidParameter(param, absl::StrCat("'", param, "' holds no token"));
   if (max_context == 0) return std::nullopt;
   const std::string limit = absl::StrCat("This model's maximum context length is ", max_context, " tokens");

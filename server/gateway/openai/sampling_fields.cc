@@ -162,11 +162,13 @@ void FillSampling(const GenerationConfig& defaults, v1::SamplingParams* sampling
   if (!sampling->has_repetition_penalty() && defaults.repetition_penalty) {
     sampling->set_repetition_penalty(*defaults.repetition_penalty);
   }
-  if (sampling->max_tokens() == 0) sampling->set_max_tokens(defaults.max_new_tokens.value_or(0));
+  if (sampling->max_tokens() == 0 && !sampling->no_answer()) {
+    sampling->set_max_tokens(defaults.max_new_tokens.value_or(0));
+  }
 }
 
 std::optional<ApiError> CheckMinTokens(const v1::SamplingParams& sampling) {
-  if (sampling.max_tokens() == 0 || sampling.min_tokens() <= sampling.max_tokens()) return std::nullopt;
+  if ((sampling.max_tokens() == 0 && !sampling.no_answer()) || sampling.min_tokens() <= sampling.max_tokens()) return std::nullopt;
   return InvalidParameter("min_tokens",
                           absl::StrCat("'min_tokens' is ", sampling.min_tokens(), ", which is more than the ",
                                        sampling.max_tokens(), " tokens that the answer may have"));

@@ -157,6 +157,9 @@ class Router::Call : public GenerateCall,
           started_ = event.started();  // sent with the first token: until then another server may take over
         }
         break;
+      case v1::GenerateEvent::kPromptLogprobs:
+        if (!committed_) observer_->OnPromptLogprobs(event.prompt_logprobs());
+        break;
       case v1::GenerateEvent::kToken:
         if (!IsNews(event.token())) break;
         TellStarted();
