@@ -78,7 +78,7 @@ CompletionExchange::CompletionExchange(Options options, HttpResponder responder,
 std::vector<CompletionChoice> CompletionExchange::NewChoices() const {
   return std::vector<CompletionChoice>(
       all_choices(), CompletionChoice(options_.identity.chat, options_.tokenizer, options_.tools,
-                                         options_.identity.return_token_ids));
+                                      options_.identity.return_token_ids));
 }
 
 bool CompletionExchange::Restart() {

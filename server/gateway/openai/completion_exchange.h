@@ -24,7 +24,7 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
  public:
   struct Options {
     CompletionIdentity identity;
-    int choices = 1;                          // of each prompt
+    int choices = 1;                           // of each prompt
     std::vector<PromptEcho::Options> prompts;  // one at least
     ToolCallParser::Options tools;
     const Tokenizer* tokenizer = nullptr;  // outlives the exchange

@@ -19,8 +19,8 @@ namespace aludel {
 class CompletionFan : public GenerateCall, public std::enable_shared_from_this<CompletionFan> {
  public:
   // `router` must outlive the fan. `request` lacks the prompt.
-  CompletionFan(Router* router, Router::Request request, std::vector<std::vector<int32_t>> prompts, int at_once,
-                std::shared_ptr<CompletionExchange> exchange);
+  CompletionFan(Router* router, Router::Request request, std::vector<std::vector<int32_t>> prompts,
+                int at_once, std::shared_ptr<CompletionExchange> exchange);
   void Start() { Advance(); }
   // The exchange's OnEnd follows soon.
   void Cancel() override;

@@ -35,17 +35,23 @@ constexpr std::pair<absl::string_view, v1::Fidelity> kFidelities[] = {{"exact", 
                                                                       {"balanced", v1::FIDELITY_BALANCED},
                                                                       {"fast", v1::FIDELITY_FAST}};
 
-void ParseExtensions(JsonFields& fields, CompletionRequest* request) {
-  const ordered_json* object = fields.Object("aludel");
-  if (object == nullptr) return;
-  JsonFields extension(*object, "aludel.");
-  for (const auto& item : object->items()) {
+void CheckExtensionNames(const ordered_json& object, JsonFields& extension) {
+  for (const auto& item : object.items()) {
     if (item.key() != "fidelity" && item.key() != "format" && item.key() != "timeout_ms" &&
         item.key() != "max_staleness_ms") {
       extension.Fail(item.key(),
                      "is not known; expected 'fidelity', 'format', 'max_staleness_ms' or 'timeout_ms'");
     }
   }
+}
+
+void ReadExtensions(JsonFields& extension, FieldSchema* schema, CompletionRequest* request) {
+  schema->Close();
+  extension.Describe("fidelity", [] {
+    ordered_json names = ordered_json::array();
+    for (const auto& [name, fidelity] : kFidelities) names.push_back(std::string(name));
+    return ordered_json{{"enum", std::move(names)}};
+  });
   if (const auto fidelity = extension.String("fidelity")) {
     const auto known = std::find_if(std::begin(kFidelities), std::end(kFidelities),
                                     [&](const auto& one) { return *fidelity == one.first; });
@@ -65,11 +71,19 @@ void ParseExtensions(JsonFields& fields, CompletionRequest* request) {
   if (const auto timeout = extension.Integer("timeout_ms", 1, kMaxTimeoutMs)) {
     request->timeout = absl::Milliseconds(*timeout);
   }
-  if (extension.error()) fields.Fail(*extension.error());
+}
+
+void ParseExtensions(JsonFields& fields, CompletionRequest* request) {
+  fields.Nested("aludel", [&](JsonFields& extension, FieldSchema* schema) {
+    const ordered_json* object = fields.Find("aludel");
+    if (object != nullptr) CheckExtensionNames(*object, extension);
+    ReadExtensions(extension, schema, request);
+  });
 }
 
 // What both endpoints share.
 void ParseShared(JsonFields& fields, CompletionRequest* request) {
+  fields.Require("model");
   request->model = fields.String("model").value_or("");
   if (!fields.error() && request->model.empty()) fields.Fail("model", "is required");
   ParseSampling(fields, &request->sampling);
@@ -78,15 +92,18 @@ void ParseShared(JsonFields& fields, CompletionRequest* request) {
   request->truncate_prompt_tokens = fields.Integer("truncate_prompt_tokens", -1, kMaxTokens);
   if (request->truncate_prompt_tokens == 0) request->truncate_prompt_tokens.reset();
   request->stream = fields.Bool("stream").value_or(false);
-  if (const ordered_json* options = fields.Object("stream_options")) {
-    if (!request->stream) fields.Fail("stream_options", "is only allowed when 'stream' is true");
-    JsonFields stream_options(*options, "stream_options.");
-    request->include_usage = stream_options.Bool("include_usage").value_or(false);
-    stream_options.Refuse("continuous_usage_stats", false, ": the last chunk has the usage");
-    if (stream_options.error()) fields.Fail(*stream_options.error());
+  if (!request->stream && fields.Find("stream_options") != nullptr) {
+    fields.Fail("stream_options", "is only allowed when 'stream' is true");
   }
+  fields.Nested("stream_options", [&](JsonFields& options, FieldSchema*) {
+    request->include_usage = options.Bool("include_usage").value_or(false);
+    options.Refuse("continuous_usage_stats", false, ": the last chunk has the usage");
+  });
   // As vLLM has them.
   request->priority = static_cast<int>(fields.Integer("priority", -kMaxPriority, kMaxPriority).value_or(0));
+  fields.Describe("cache_salt", [] {
+    return ordered_json{{"type", "string"}, {"minLength", 1}, {"maxLength", kMaxSaltBytes}};
+  });
   if (const auto salt = fields.String("cache_salt")) {
     if (salt->empty() || salt->size() > kMaxSaltBytes) {
       fields.Fail("cache_salt",
@@ -135,6 +152,16 @@ void ParseOnePrompt(JsonFields& fields, const ordered_json& prompt, const std::s
 }
 
 void ParsePrompts(JsonFields& fields, CompletionRequest* request) {
+  fields.Require("prompt");
+  fields.Describe("prompt", [] {
+    const ordered_json text = {{"type", "string"}};
+    const ordered_json ids = {{"type", "array"}, {"items", TokenIdSchema()}, {"minItems", 1}};
+    const ordered_json several = {{"type", "array"},
+                                  {"items", {{"anyOf", ordered_json::array({text, ids})}}},
+                                  {"minItems", 1},
+                                  {"maxItems", kMaxPrompts}};
+    return ordered_json{{"anyOf", ordered_json::array({text, ids, several})}};
+  });
   const ordered_json* prompt = fields.Find("prompt");
   if (prompt == nullptr) return fields.Fail("prompt", "is required");
   // A list of numbers is one prompt.
@@ -164,7 +191,8 @@ void ParsePromptLogprobs(JsonFields& fields, CompletionRequest* request) {
   const bool echoed = request->echo && sampling.has_top_logprobs();
   if (!request->prompt_logprobs && !echoed) return;
   const uint32_t in_echo = echoed ? sampling.top_logprobs() : 0;
-  sampling.set_prompt_logprobs(std::max(in_echo, static_cast<uint32_t>(request->prompt_logprobs.value_or(0))));
+  sampling.set_prompt_logprobs(
+      std::max(in_echo, static_cast<uint32_t>(request->prompt_logprobs.value_or(0))));
   request->fidelity = v1::FIDELITY_EXACT;
   if (!request->format.empty()) {
     fields.Fail(InvalidParameter("aludel.format",
@@ -211,9 +239,12 @@ std::optional<ApiError> ParseChatRequest(absl::string_view body, CompletionReque
   return ReadChatRequest(object, request);
 }
 
-std::optional<ApiError> ReadChatRequest(const ordered_json& object, CompletionRequest* request) {
-  JsonFields fields(object);
+namespace {
+
+std::optional<ApiError> ReadChat(JsonFields& fields, CompletionRequest* request) {
   request->chat = true;
+  fields.Require("messages");
+  fields.Describe("messages", MessagesSchema);
   ParseShared(fields, request);
   ParseTools(fields, &request->tools);
   if (request->constraint && request->tools.choice != Tools::Choice::kNone) {
@@ -238,10 +269,7 @@ std::optional<ApiError> ReadChatRequest(const ordered_json& object, CompletionRe
   return ParseMessages(*messages, &request->messages);
 }
 
-std::optional<ApiError> ParseCompletionRequest(absl::string_view body, CompletionRequest* request) {
-  ordered_json object;
-  if (auto error = ParseObject(body, &object)) return error;
-  JsonFields fields(object);
+std::optional<ApiError> ReadPlain(JsonFields& fields, CompletionRequest* request) {
   request->chat = false;
   ParseShared(fields, request);
   request->echo = fields.Bool("echo").value_or(false);
@@ -252,6 +280,34 @@ std::optional<ApiError> ParseCompletionRequest(absl::string_view body, Completio
   ParsePlainMaxTokens(fields, request);
   ParsePrompts(fields, request);
   return fields.error();
+}
+
+}  // namespace
+
+std::optional<ApiError> ReadChatRequest(const ordered_json& object, CompletionRequest* request) {
+  JsonFields fields(object);
+  return ReadChat(fields, request);
+}
+
+ordered_json DescribeCompletionBody(bool chat) {
+  const ordered_json nothing = ordered_json::object();
+  FieldSchema schema;
+  JsonFields fields(nothing, "", &schema);
+  CompletionRequest request;
+  // Its faults are those of an empty body.
+  if (chat) {
+    static_cast<void>(ReadChat(fields, &request));
+  } else {
+    static_cast<void>(ReadPlain(fields, &request));
+  }
+  return schema.ToJson();
+}
+
+std::optional<ApiError> ParseCompletionRequest(absl::string_view body, CompletionRequest* request) {
+  ordered_json object;
+  if (auto error = ParseObject(body, &object)) return error;
+  JsonFields fields(object);
+  return ReadPlain(fields, request);
 }
 
 }  // namespace aludel

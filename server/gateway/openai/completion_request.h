@@ -33,9 +33,10 @@ struct CompletionRequest {
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
   Tools tools;
   nlohmann::ordered_json template_arguments = nlohmann::ordered_json::object();  // chat_template_kwargs
-  std::vector<PlainPrompt> prompts;    // plain completion: one at least
-  bool echo = false;                   // plain: the answer begins with its prompt
-  std::optional<int> prompt_logprobs;  // of each prompt token, with so many others; sampling's covers an echo's, too
+  std::vector<PlainPrompt> prompts;  // plain completion: one at least
+  bool echo = false;                 // plain: the answer begins with its prompt
+  std::optional<int>
+      prompt_logprobs;  // of each prompt token, with so many others; sampling's covers an echo's, too
   v1::SamplingParams sampling;
   std::vector<std::string>
       bad_words;                 // that the answer must not hold; the model's tokenizer makes them sampling's
@@ -62,6 +63,9 @@ struct CompletionRequest {
 std::optional<ApiError> ParseChatRequest(absl::string_view body, CompletionRequest* request);
 std::optional<ApiError> ReadChatRequest(const nlohmann::ordered_json& object, CompletionRequest* request);
 std::optional<ApiError> ParseCompletionRequest(absl::string_view body, CompletionRequest* request);
+
+// What those two take, as a JSON schema, by their own code.
+nlohmann::ordered_json DescribeCompletionBody(bool chat);
 
 // A body that is one JSON object. The error names what is wrong with it, e.g. a key that is there twice.
 std::optional<ApiError> ParseObject(absl::string_view body, nlohmann::ordered_json* object);

@@ -155,9 +155,9 @@ std::optional<ApiError> Completions::TokenizeAll(const ServedModel& model, Call*
     if (prompt.echo_logprobs) echoed += prompt.ids.size() * (2 + *prompt.echo_logprobs);
   }
   if (tokens > kMaxPromptTokens && call->prompts.size() > 1) {
-    return InvalidParameter("prompt", absl::StrCat("'prompt' holds ", tokens, " tokens in ",
-                                                   call->prompts.size(), " prompts; want at most ",
-                                                   kMaxPromptTokens, " in one request"));
+    return InvalidParameter("prompt",
+                            absl::StrCat("'prompt' holds ", tokens, " tokens in ", call->prompts.size(),
+                                         " prompts; want at most ", kMaxPromptTokens, " in one request"));
   }
   echoed *= request.sampling.choices();
   if (request.stream && echoed > kMaxStreamedEcho) {

@@ -36,7 +36,8 @@ ordered_json LogprobsJson::MakePlain(const v1::Token& token) {
   const bool inside = !bytes.empty() && Continues(bytes[0]) && characters_ > 0;
   const int64_t offset = inside ? characters_ - 1 : characters_;
   characters_ += std::count_if(bytes.begin(), bytes.end(), [](char byte) { return !Continues(byte); });
-  return PlainEntry(id, std::vector<v1::TokenLogprob>(token.logprobs().begin(), token.logprobs().end()), offset);
+  return PlainEntry(id, std::vector<v1::TokenLogprob>(token.logprobs().begin(), token.logprobs().end()),
+                    offset);
 }
 
 ordered_json LogprobsJson::PlainEntry(int32_t token, absl::Span<const v1::TokenLogprob> entries,
@@ -51,7 +52,7 @@ ordered_json LogprobsJson::PlainEntry(int32_t token, absl::Span<const v1::TokenL
     for (const v1::TokenLogprob& entry : entries.subspan(1)) {
       top.emplace(PlainSpelling(entry.token()), Finite(entry.logprob()));
     }
-    top.emplace(spelling, own);
+    top.emplace(spelling, ordered_json(own));
   }
   return {{"tokens", ordered_json::array({spelling})},
           {"token_logprobs", ordered_json::array({own})},

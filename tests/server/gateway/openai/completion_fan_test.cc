@@ -130,8 +130,9 @@ TEST_F(CompletionFanTest, LoglikelihoodRequestsOfLmEvalFindWhatTheyRead) {
     size_t tokens;
   } kCases[] = {{"[[97, 98, 99], [100, 101]]", 3}, {R"(["bc", "e"])", 3}};
   for (const auto& [prompt, tokens] : kCases) {
-    const Answer answer = Complete(absl::StrCat(
-        R"("prompt": )", prompt, R"(, "temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": true)"));
+    const Answer answer = Complete(
+        absl::StrCat(R"("prompt": )", prompt,
+                     R"(, "temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": true)"));
     ASSERT_EQ(answer.status, 200) << answer.body;
     const json logprobs = answer.Json()["choices"][0]["logprobs"];
     EXPECT_EQ(logprobs["token_logprobs"], json({nullptr, -1.0, -2.0, -0.25}));
@@ -220,8 +221,8 @@ TEST_F(CompletionFanTest, AClientThatGoesEndsAllCalls) {
   {
     RawClient client(server_->port());
     const std::string body = R"({"model": "chat", "prompt": ["a", "b", "c"]})";
-    client.Send(absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: ", body.size(), "\r\n\r\n",
-                             body));
+    client.Send(absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: ", body.size(),
+                             "\r\n\r\n", body));
     const absl::Time deadline = absl::Now() + absl::Seconds(10);
     while (begun < 3 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(5));
   }
@@ -243,7 +244,8 @@ TEST_F(CompletionFanTest, RefusalsSayWhatWasFound) {
       {many, "prompt", "holds 257 prompts, of 1 choices each; want at most 256 prompts and 1024 choices"},
       {R"("prompt": ["a", 3])", "prompt[1]", "a string or a list of token ids"},
       {R"("prompt": ["a", [3, 999]])", "prompt[1]", "holds token id 999"},
-      {absl::StrCat(R"("prompt": ["a", ")", std::string(70, 'x'), "\"]"), "prompt[1]", "maximum context length is 64"},
+      {absl::StrCat(R"("prompt": ["a", ")", std::string(70, 'x'), "\"]"), "prompt[1]",
+       "maximum context length is 64"},
       {R"("prompt": "a", "max_tokens": 0)", "max_tokens", "or 0 beside 'echo' or 'prompt_logprobs'"},
       {R"("prompt": "a", "max_tokens": 0, "echo": true, "min_tokens": 1)", "min_tokens", "more than the 0"},
       {R"("prompt": "a", "prompt_logprobs": 1, "stream": true)", "prompt_logprobs", "'stream'"},

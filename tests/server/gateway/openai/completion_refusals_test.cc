@@ -72,6 +72,7 @@ constexpr Unserved kOfBoth[] = {
 
 TEST(CompletionRequest, NamesTheParameterItDoesNotServe) {
   constexpr Unserved kOfChat[] = {
+      {"echo", "true", "false"},
       {"functions", R"([{"name": "f"}])", "[]"},
       {"function_call", R"({"name": "f"})", R"("none")"},
       {"modalities", R"(["audio"])", R"(["text"])"},

@@ -240,7 +240,8 @@ TEST(CompletionRequest, ReadsPromptsAsTextOrTokens) {
     ASSERT_EQ(request.prompts.size(), 1);
     EXPECT_THAT(request.prompts[0].ids, ElementsAre(1, 2));
   }
-  for (const char* prompt : {"null", "[]", "[[]]", "[-1]", "[1.5]", "{}", R"(["a", 1])", R"(["a", []])", "[4294967296]"}) {
+  for (const char* prompt :
+       {"null", "[]", "[[]]", "[-1]", "[1.5]", "{}", R"(["a", 1])", R"(["a", []])", "[4294967296]"}) {
     CompletionRequest request;
     const auto error =
         ParseCompletionRequest(absl::StrCat(R"({"model": "m", "prompt": )", prompt, "}"), &request);

@@ -78,7 +78,9 @@ TEST_F(PromptEchoTest, HasTheTextInItsFirstDeltaAndEveryTokenOnce) {
 }
 
 TEST_F(PromptEchoTest, OffsetsCountCharactersAndNotBytes) {
-  Use("a\xe2\x82\xac" "b", /*begins_special=*/false);
+  Use("a\xe2\x82\xac"
+      "b",
+      /*begins_special=*/false);
   AddAll();
   EXPECT_EQ(Lists()["text_offset"], json({0, 1, 1, 1, 2}));
   EXPECT_EQ(echo_->characters(), 3);
@@ -87,8 +89,7 @@ TEST_F(PromptEchoTest, OffsetsCountCharactersAndNotBytes) {
 TEST_F(PromptEchoTest, IsVllmsListToo) {
   Use("ab", /*begins_special=*/true);
   AddAll();
-  EXPECT_EQ(json::parse(echo_->PromptLogprobsJson()),
-            json::parse(R"([null,
+  EXPECT_EQ(json::parse(echo_->PromptLogprobsJson()), json::parse(R"([null,
                 {"97": {"logprob": -1.0, "rank": 2, "decoded_token": "a"},
                  "113": {"logprob": -0.5, "rank": 1, "decoded_token": "q"}},
                 {"98": {"logprob": -2.0, "rank": 2, "decoded_token": "b"},
