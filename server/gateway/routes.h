@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace aludel {
 
@@ -15,6 +16,7 @@ struct Route {
   bool at_once = false;      // takes microseconds: answered whatever waits for a handler thread
   bool metered = false;      // costs enough to count against its client's limits
   bool completion = false;   // work for a decode server
+  bool admin = false;        // the operator's: not there where admin_listen has it
 
   bool Takes(absl::string_view asked) const;
   bool TakesBody() const { return method == "POST"; }
@@ -23,6 +25,9 @@ struct Route {
 
 // Without doubled slashes and without one at the end, which clients add where they join a base URL and a path.
 std::string CanonicalPath(absl::string_view path);
+absl::Span<const Route> Routes();
+// Of a path of OpenAI's that is no route: why; "" for one that means nothing here.
+absl::string_view WhyNotServed(absl::string_view path);
 // The route of a path as it was asked for; null: none of ours.
 const Route* FindRoute(absl::string_view asked);
 
