@@ -38,7 +38,7 @@ ordered_json FieldSchema::ToJson() const {
 void JsonFields::Nested(absl::string_view name,
                         const std::function<void(JsonFields& fields, FieldSchema* schema)>& read) {
   static const auto* const kNothing = new ordered_json(ordered_json::object());
-  const ordered_json* object = Object(name);
+  const ordered_json* object = FindObject(name);
   if (object == nullptr && schema_ == nullptr) return;
   FieldSchema nested;
   JsonFields fields(object == nullptr ? *kNothing : *object, absl::StrCat(prefix_, name, "."),
@@ -109,6 +109,11 @@ std::optional<std::string> JsonFields::String(absl::string_view name) {
 }
 
 const ordered_json* JsonFields::Object(absl::string_view name) {
+  Describe(name, [] { return ordered_json{{"type", "object"}}; });
+  return FindObject(name);
+}
+
+const ordered_json* JsonFields::FindObject(absl::string_view name) {
   const ordered_json* value = Find(name);
   if (value != nullptr && !value->is_object()) {
     WrongType(name, *value, "an object");

@@ -66,6 +66,7 @@ class JsonFields {
   const std::optional<ApiError>& error() const { return error_; }
 
  private:
+  const nlohmann::ordered_json* FindObject(absl::string_view name);
   void WrongType(absl::string_view name, const nlohmann::ordered_json& found, absl::string_view expected);
 
   const nlohmann::ordered_json& object_;
