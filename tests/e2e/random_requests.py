@@ -251,7 +251,7 @@ def main() -> int:
     statuses: Dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
     for number in range(options.count):
         path, method, operation = maker.random.choices(operations, weights)[0]
-        target = path.replace("{id}", urllib.parse.quote(maker.value({"type": "string"}, "model"), safe=""))
+        target = path.replace("{id}", urllib.parse.quote(maker.value({"type": "string"}, "model") or "none", safe=""))
         body = None
         if "requestBody" in operation:
             schema = operation["requestBody"]["content"]["application/json"]["schema"]
