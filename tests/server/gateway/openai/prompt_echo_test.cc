@@ -46,7 +46,7 @@ class PromptEchoTest : public ::testing::Test {
     json all;
     for (const ChoiceDelta& delta : echo_->Deltas()) {
       for (const auto& [name, list] : delta.logprobs.items()) {
-        for (const auto& value : list) all[name].push_back(value);
+        for (const auto& value : list) all[name].push_back(json(value));
       }
     }
     return all;

@@ -17,10 +17,13 @@ using ::testing::ElementsAre;
 class ResponsesRequestTest : public ::testing::Test {
  protected:
   std::optional<ApiError> Parse(const std::string& fields) {
-    request_ = {};
-    responses_ = {};
-    return ParseResponsesRequest(absl::StrCat(R"({"model": "m")", fields, "}"), context_, &request_,
-                                 &responses_);
+    CompletionRequest request;
+    ResponsesRequest responses;
+    auto error =
+        ParseResponsesRequest(absl::StrCat(R"({"model": "m")", fields, "}"), context_, &request, &responses);
+    std::swap(request_, request);
+    std::swap(responses_, responses);
+    return error;
   }
   const CompletionRequest& Parsed(const std::string& fields) {
     const auto error = Parse(fields);
