@@ -15,4 +15,8 @@ if(ALUDEL_TESTS)
            COMMAND ${Python3_EXECUTABLE} tests/deploy/image/image_test.py --image ${image} --packages ${CMAKE_BINARY_DIR}/packages
            WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   aludel_test_settings(image_test TIMEOUT 240 FIXTURES_REQUIRED image SKIP_RETURN_CODE 77 LABELS e2e)
+  add_test(NAME containerfile_test
+           COMMAND ${Python3_EXECUTABLE} tests/deploy/image/containerfile_test.py --image ${image} --packages ${CMAKE_BINARY_DIR}/packages
+           WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  aludel_test_settings(containerfile_test TIMEOUT 300 FIXTURES_REQUIRED image SKIP_RETURN_CODE 77 LABELS e2e)
 endif()

@@ -137,12 +137,20 @@ if(ALUDEL_TESTS)
            COMMAND ${Python3_EXECUTABLE} tests/deploy/packages/packages_test.py --packages ${made}
            WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   aludel_test_settings(packages_test TIMEOUT 300 FIXTURES_REQUIRED packages LABELS e2e)
+  # Programs of an earlier commit, where they are cheap to build: manifests_test upgrades from them.
+  set(previous ${CMAKE_BINARY_DIR}/previous)
+  add_test(NAME make_previous
+           COMMAND ${Python3_EXECUTABLE} tests/deploy/kubernetes/previous_build.py --build ${CMAKE_BINARY_DIR} --out ${previous}
+           WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  aludel_test_settings(make_previous TIMEOUT 900 FIXTURES_REQUIRED packages FIXTURES_SETUP previous LABELS e2e)
   # The packages, unpacked, are the image that pods run.
+  set(manifests_arguments --previous ${previous}/bin)
   foreach(test manifests overlays secrets)
     add_test(NAME ${test}_test
              COMMAND ${Python3_EXECUTABLE} tests/deploy/kubernetes/${test}_test.py --packages ${made}
-                     --build ${CMAKE_BINARY_DIR}/tests/deploy
+                     --build ${CMAKE_BINARY_DIR}/tests/deploy ${${test}_arguments}
              WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     aludel_test_settings(${test}_test TIMEOUT 300 FIXTURES_REQUIRED packages SKIP_RETURN_CODE 77 LABELS e2e)
   endforeach()
+  set_property(TEST manifests_test APPEND PROPERTY FIXTURES_REQUIRED previous)
 endif()

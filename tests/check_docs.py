@@ -131,7 +131,7 @@ def check_named_settings() -> Iterator[str]:
     fields = {field for message in settings().values() for field in message}
     tests = {name for path in [*ROOT.glob("tests/**/CMakeLists.txt"), ROOT / "cmake/AludelPackages.cmake",
                                ROOT / "cmake/AludelImage.cmake"]
-             for name in re.findall(r"NAME (\w+)", path.read_text())}
+             for name in re.findall(r"(?:NAME |aludel_(?:stack_)?script\()(\w+)", path.read_text())}
     tests |= {f"{path.stem}" for path in ROOT.glob("tests/deploy/kubernetes/*_test.py")}
     named = set(re.findall(r"`([a-z][a-z0-9]*(?:_[a-z0-9]+)+)`", (ROOT / "deploy/OPERATING.md").read_text()))
     for name in sorted(named - fields - tests - NO_SETTINGS):

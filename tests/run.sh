@@ -6,7 +6,7 @@
 #
 #   --preset      release (default), asan (AddressSanitizer and UBSan) or tsan; built in build/PRESET
 #   --filter      only tests whose ctest name matches
-#   --tidy        clang-tidy over our sources as well (minutes)
+#   --tidy        clang-tidy and clang's -Wthread-safety over our sources as well (minutes)
 #   --no-install  take the machine as it is
 #   -j            parallel compilations; default: as many as cores and memory allow
 set -euo pipefail
@@ -62,7 +62,7 @@ if $tidy; then
   step "clang-tidy"
   # clang 14 cannot read this CUDA toolkit's headers; nvcc warns about kernels/cuda itself.
   find kernels transport runtime server -name '*.cc' -not -path 'kernels/cuda/*' -print0 |
-    xargs -0 -n 1 -P "$jobs" clang-tidy --quiet -p "$build" 2> >(grep -v 'warnings generated' >&2)
+    xargs -0 -n 1 -P "$jobs" clang-tidy --quiet -p "$build" --extra-arg=-Wthread-safety 2> >(grep -v 'warnings generated' >&2)
 fi
 
 step "Tests"

@@ -26,9 +26,10 @@ absl::Status NoteRetuning(const AludelJob& job, const AludelOutcome& outcome,
   std::vector<std::string> parts;
   for (const std::string& directory : job.base.consumers) parts.push_back(ModelName(directory));
   std::string note = absl::StrJoin(parts, ", ");
-  if (job.options.tuning.passes > 0) {
+  const int64_t passes = TuningPasses(job.options);
+  if (passes > 0) {
     ALUDEL_ASSIGN_OR_RETURN(const std::string data, DescribeData(job.base.data));
-    absl::StrAppendFormat(&note, ": %d passes over %s", job.options.tuning.passes, data);
+    absl::StrAppendFormat(&note, ": %d passes over %s", passes, data);
   }
   if (outcome.tuning_prompts > 0) {
     ALUDEL_ASSIGN_OR_RETURN(const std::string more, DescribeTuningData(job, outcome));
@@ -37,6 +38,11 @@ absl::Status NoteRetuning(const AludelJob& job, const AludelOutcome& outcome,
   std::string& all = (*notes)["retuned"];
   all = absl::StrCat(all, all.empty() ? "" : "; ", note);
   return absl::OkStatus();
+}
+
+std::string Linear(int64_t passes, const AludelOutcome& outcome) {
+  if (passes == 0 && outcome.tuning_prompts == 0) return "linear, closed form";
+  return absl::StrCat("linear, tuned, ", passes, " passes over its prompts");
 }
 
 // How the format was made; `old` is what the job extends, or null.
@@ -57,7 +63,7 @@ absl::Status FillNotes(const AludelJob& job, const ArtifactFormat* old, const Al
   }
   const FittedDecoder& decoder = outcome.chosen.decoders.front();
   format->notes["decoder"] = decoder.width == 0
-                                 ? std::string("linear, closed form")
+                                 ? Linear(TuningPasses(job.options), outcome)
                                  : absl::StrFormat("MLP of width %d, %d steps of %d tokens, seed %d",
                                                    decoder.width, job.options.training.steps,
                                                    job.options.training.batch, job.options.training.seed);
@@ -115,11 +121,6 @@ absl::StatusOr<OldFormat> LoadOldFormat(const AludelJob& job, const std::optiona
                             FindDecoder(*old, format->name, format->decoders, consumer));
     ALUDEL_ASSIGN_OR_RETURN(AludelDecoderWeights weights,
                             LoadAludelDecoder(*old, *format, *entry, config.kv_dim(), config.hidden));
-    if (weights.empty() || weights.front().hidden.rows == 0) {
-      return absl::FailedPreconditionError(absl::StrCat("--retune: format \"", format->name,
-                                                        "\" decodes for \"", entry->consumer,
-                                                        "\" without a network to tune"));
-    }
     found.decoders.push_back(std::move(weights));
   }
   return found;

@@ -95,9 +95,7 @@ class AludelFitter : public CandidateFitter {
   }
 
  private:
-  bool tunes() const {
-    return (job_.options.tuning.passes > 0 || !inputs_.more_prompts.empty()) && !job_.options.linear;
-  }
+  bool tunes() const { return TuningPasses(job_.options) > 0 || !inputs_.more_prompts.empty(); }
 
   // With water-filling analysis depends on the recomputed layers alone, and every rate tried shares it; with
   // uniform bits the rate is the rank.
@@ -163,6 +161,7 @@ class AludelFitter : public CandidateFitter {
     tuning.side_layers = inputs_.states.producer->layout().side_layers;
     tuning.max_answer_tokens = job_.base.scd.max_answer_tokens;
     tuning.options = job_.options.tuning;
+    tuning.options.passes = TuningPasses(job_.options);
     return tuning;
   }
 

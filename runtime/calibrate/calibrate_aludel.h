@@ -40,8 +40,14 @@ struct AludelOptions {
   BitAllocation allocation = BitAllocation::kWaterFilling;
   bool linear = false;       // closed-form decoders, without an MLP
   DecoderTraining training;  // width is set from compute_share
-  DecoderTuning tuning;      // of MLPs, after their training
+  DecoderTuning tuning;      // after that
 };
+
+// Two for networks and for decoders that are there; none for linear ones of a new fit, which are made to be fast.
+inline int64_t TuningPasses(const AludelOptions& options) {
+  if (options.tuning.passes >= 0) return options.tuning.passes;
+  return options.linear ? 0 : 2;
+}
 
 // Wider groups cost covariances that no host holds (8B, all layers: 17 GB each).
 inline constexpr int64_t kMaxGroupColumns = 8192;

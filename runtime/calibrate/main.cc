@@ -89,15 +89,19 @@ void AddAludelFlags(FlagSet* flags, AludelJob* job, AludelFlags* raw) {
              "aludel: waterfill (bits follow each latent's energy) or uniform (four bits each)");
   flags->Add("linear", &job->options.linear, "aludel: closed-form decoders instead of small networks");
   flags->Add("steps", "N", &job->options.training.steps, "aludel: training steps of a decoder");
-  flags->Add("tuning", "N", &job->options.tuning.passes,
-             "aludel: passes over the prompts that then tune it to their answers; 0: none");
+  flags->Add(
+      "tuning", "N", &job->options.tuning.passes,
+      "aludel: passes over the prompts that then tune it to their answers; 0: none; -1: 2, with --linear 0");
   flags->Add("tuning-data", "FILE", &job->tuning_data,
              "aludel: more prompts to tune on, each once; the more, the lower the loss");
   flags->Add(
       "retune", &job->retune,
       "aludel: tune decoders of the format in --out further; its encoder stays as it is. --data should "
       "be prompts that they were not fitted to");
-  flags->Add("tuning-rate", "X", &job->options.tuning.learning_rate, "aludel: learning rate of tuning");
+  flags->Add("tuning-rate", "X", &job->options.tuning.learning_rate,
+             "aludel: learning rate of tuning; 0: 3e-4, of linear decoders 3e-5");
+  flags->Add("tuning-batch", "N", &job->options.tuning.batch,
+             "aludel: prompts a step of tuning; with few prompts take less");
   flags->Add("tuning-stretch", "X", &job->options.tuning.stretch_weight,
              "aludel: how much a token of a prompt counts in tuning beside one of its answer");
   flags->Add(
@@ -120,15 +124,19 @@ absl::Status ReadAludelFlags(const AludelFlags& raw, int64_t seed, AludelJob* jo
   if (raw.max_kl < 0 || raw.bytes_per_token < 0 || raw.group_layers < 0 || job->sensitivity_prompts < 0 ||
       job->head_tokens < -1 || job->head_tokens > UINT16_MAX || job->tail_tokens < -1 ||
       job->tail_tokens > UINT16_MAX || job->options.training.steps < 1 ||
-      !(job->options.compute_share >= 0) || job->options.tuning.passes < 0 ||
-      !(job->options.tuning.learning_rate > 0) || !(job->options.tuning.stretch_weight >= 0)) {
+      !(job->options.compute_share >= 0) || job->options.tuning.passes < -1 ||
+      !(job->options.tuning.learning_rate >= 0) || job->options.tuning.batch < 1 ||
+      !(job->options.tuning.stretch_weight >= 0)) {
     return absl::InvalidArgumentError(
-        "want --max-kl, --bytes-per-token, --group-layers, --compute-share, --tuning and --tuning-stretch at "
-        "least 0, --head-tokens and --tail-tokens -1 to 65535, --steps and --tuning-rate above 0");
+        "want --max-kl, --bytes-per-token, --group-layers, --compute-share, --tuning-rate and "
+        "--tuning-stretch at "
+        "least 0, --tuning at least -1, --head-tokens and --tail-tokens -1 to 65535, --steps and "
+        "--tuning-batch "
+        "above 0");
   }
-  if (job->options.linear && (job->retune || !job->tuning_data.empty())) {
+  if (job->options.linear && job->retune) {
     return absl::InvalidArgumentError(
-        "--retune and --tuning-data tune networks; with --linear there is none");
+        "--retune tunes decoders as they are, linear or not: it goes without --linear");
   }
   if (job->retune && (job->base.add || raw.max_kl > 0 || raw.bytes_per_token > 0)) {
     return absl::InvalidArgumentError(

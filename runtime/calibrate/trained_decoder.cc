@@ -51,17 +51,20 @@ AludelDecoderGroup Fold(DecoderNet net, const InputScale& scale, const TargetMet
   return out;
 }
 
-DecoderNet Unfold(AludelDecoderGroup group, const InputScale& scale, const TargetMetric& metric) {
-  DecoderNet net;
-  net.hidden = std::move(group.hidden);
-  net.hidden_bias = std::move(group.hidden_bias);
-  Rescale(scale, &net.hidden, &net.hidden_bias);
-  net.out = std::move(group.out);
-  net.bias = std::move(group.bias);
-  for (int64_t i = 0; i < net.out.rows; ++i) {
-    for (int64_t j = 0; j < net.out.cols; ++j) net.out.row(i)[j] /= metric.scale[i];
-    net.bias[i] = (net.bias[i] - metric.mean[i]) / metric.scale[i];
+void DivideRows(const std::vector<float>& scale, HostMatrix* matrix) {
+  for (int64_t i = 0; i < matrix->rows; ++i) {
+    for (int64_t j = 0; j < matrix->cols; ++j) matrix->row(i)[j] /= scale[i];
   }
+}
+
+DecoderNet Unfold(AludelDecoderGroup group, const InputScale& scale, const TargetMetric& metric) {
+  DecoderNet net{std::move(group.linear), std::move(group.bias), std::move(group.hidden),
+                 std::move(group.hidden_bias), std::move(group.out)};
+  for (size_t j = 0; j < net.bias.size(); ++j) net.bias[j] = (net.bias[j] - metric.mean[j]) / metric.scale[j];
+  DivideRows(metric.scale, &net.linear);
+  DivideRows(metric.scale, &net.out);
+  if (net.linear.rows > 0) Rescale(scale, &net.linear, &net.bias);
+  if (net.hidden.rows > 0) Rescale(scale, &net.hidden, &net.hidden_bias);
   return net;
 }
 

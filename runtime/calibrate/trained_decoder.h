@@ -30,7 +30,7 @@ struct TrainedDecoder {
 AludelDecoderWeights FoldDecoder(TrainedDecoder decoder, const AludelEncoderWeights& encoder,
                                  const std::vector<TargetMetric>& metrics);
 
-// The way back, for decoders of an artifact that are networks.
+// The way back.
 TrainedDecoder UnfoldDecoder(AludelDecoderWeights weights, std::vector<InputScale> scales,
                              const std::vector<TargetMetric>& metrics);
 

@@ -13,7 +13,7 @@ namespace aludel {
 // Prompts of more text whose states are on disk at a time.
 inline constexpr size_t kTuningChunk = 400;
 
-// Tunes trained decoders of all consumers to their answers (aludel/tune_decoder.h): on the prompts that
+// Tunes the decoders of all consumers to their answers (aludel/tune_decoder.h): on the prompts that
 // they were trained on, then on more text, each of whose prompts is seen once. More text needs disk for a few
 // hundred prompts at a time: its states are computed, used for every consumer and removed again.
 struct AludelTuning {
@@ -36,7 +36,7 @@ struct TuningResult {
   double last_kl = 0;
 };
 
-// `decoders` [consumers] have MLPs. Deterministic for a seed.
+// Changes `decoders` [consumers]. Deterministic for a seed.
 absl::StatusOr<std::vector<TuningResult>> TuneAludelDecoders(
     const AludelTuning& tuning, const AludelEncoderWeights& encoder, const AludelShape& shape,
     const std::vector<std::vector<TargetMetric>>& metrics, const CalibrationProgress& progress,

@@ -128,9 +128,11 @@ void EngineBlocks::Attach(Sequence& sequence) {
   const int64_t usable = sequence.encoder == nullptr ? end : std::min(end, sequence.encoder->token_begin());
   if (usable < sequence.computed + block_tokens_) return;
   const auto hashes = sequence.chain->Extend(sequence.tokens);
+  // Where it still owes its head, the cache does not know the blocks that came over the wire.
+  const bool known = sequence.inserted_blocks == sequence.blocks.ids().size();
   cache_->Attach(hashes, usable / block_tokens_, &sequence.blocks);
   sequence.computed = static_cast<int64_t>(sequence.blocks.ids().size()) * block_tokens_;
-  sequence.inserted_blocks = sequence.blocks.ids().size();
+  if (known) sequence.inserted_blocks = sequence.blocks.ids().size();
 }
 
 void EngineBlocks::Preempt(Sequence& sequence) {

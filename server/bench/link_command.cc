@@ -61,7 +61,7 @@ class Sink : public MessageHandler {
   // False where it takes longer.
   bool AwaitReceived(int64_t count, absl::Duration limit) {
     absl::MutexLock lock(&mutex_);
-    const auto enough = [&] { return received_ >= count; };
+    const auto enough = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return received_ >= count; };
     return mutex_.AwaitWithTimeout(absl::Condition(&enough), limit);
   }
   void Close() { region_.reset(); }
@@ -150,7 +150,8 @@ class Source {
     int64_t sent = 0;
     {
       absl::MutexLock lock(&mutex_);
-      const auto nothing_under_way = [this] { return under_way_ == 0; };
+      const auto nothing_under_way = [this]()
+                                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return under_way_ == 0; };
       mutex_.Await(absl::Condition(&nothing_under_way));
       if (!failed_.ok()) return failed_;
       sent = sent_;

@@ -11,7 +11,6 @@
 #include <variant>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
 #include "server/observe/metrics.h"
 #include "server/observe/trace_context.h"
@@ -61,11 +60,11 @@ class OtlpExporter {
 
   const Options options_;
   const CounterFamily spans_;  // by what became of them
-  std::mutex mutex_;           // as in Timer
+  std::mutex mutex_;           // as in Timer; guards what follows
   std::condition_variable wake_;
-  std::deque<Span> queue_ ABSL_GUARDED_BY(mutex_);
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Time stop_by_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Span> queue_;
+  bool stopping_ = false;
+  absl::Time stop_by_;
   std::thread thread_;
 };
 

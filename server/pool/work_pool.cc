@@ -103,7 +103,9 @@ void WorkPool::Run() {
     Job job;
     {
       absl::MutexLock lock(&shared_->mutex);
-      const auto has_work = [this] { return shared_->stopping || !shared_->queue.empty(); };
+      const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex) {
+        return shared_->stopping || !shared_->queue.empty();
+      };
       shared_->mutex.Await(absl::Condition(&has_work));
       if (shared_->queue.empty()) return;
       task = std::move(shared_->queue.front());

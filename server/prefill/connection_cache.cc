@@ -105,12 +105,13 @@ std::shared_ptr<PeerConnection> ConnectionCache::Find(const std::string& address
 }
 
 ConnectionCache::WantedList::iterator ConnectionCache::Next() {
-  return std::find_if(wanted_.begin(), wanted_.end(), [this](const Wanted& one) {
-    if (one.running()) return false;
-    return std::count_if(wanted_.begin(), wanted_.end(), [&one](const Wanted& other) {
-             return other.running() && other.host == one.host;
-           }) < kThreadsPerHost;
-  });
+  return std::find_if(wanted_.begin(), wanted_.end(),
+                      [this](const Wanted& one) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                        if (one.running()) return false;
+                        return std::count_if(wanted_.begin(), wanted_.end(), [&one](const Wanted& other) {
+                                 return other.running() && other.host == one.host;
+                               }) < kThreadsPerHost;
+                      });
 }
 
 absl::StatusOr<std::shared_ptr<PeerConnection>> ConnectionCache::Connect(const std::string& address,

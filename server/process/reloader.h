@@ -7,7 +7,6 @@
 #include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
@@ -33,10 +32,10 @@ class Reloader {
 
   const std::vector<Watched> watched_;
   const absl::Duration interval_;
-  std::mutex mutex_;  // as in Timer
+  std::mutex mutex_;  // as in Timer; guards what follows
   std::condition_variable wake_;
-  bool poked_ ABSL_GUARDED_BY(mutex_) = false;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool poked_ = false;
+  bool stopping_ = false;
   std::thread thread_;
 };
 

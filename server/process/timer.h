@@ -8,7 +8,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
 
 namespace aludel {
@@ -34,13 +33,13 @@ class Timer {
  private:
   void Run();
 
-  std::mutex mutex_;  // not absl's, whose timed waits follow the clock that can be set
-  std::condition_variable changed_;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  Id next_id_ ABSL_GUARDED_BY(mutex_) = 1;
-  Id running_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<std::pair<absl::Time, Id>, std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
-  std::map<Id, absl::Time> times_ ABSL_GUARDED_BY(mutex_);
+  std::mutex mutex_;                 // not absl's, whose timed waits follow the clock that can be set
+  std::condition_variable changed_;  // of what mutex_ guards:
+  bool stopping_ = false;
+  Id next_id_ = 1;
+  Id running_ = 0;
+  std::map<std::pair<absl::Time, Id>, std::function<void()>> queue_;
+  std::map<Id, absl::Time> times_;
   std::thread thread_;
 };
 

@@ -11,9 +11,9 @@ namespace {
 constexpr double kMeanDecay = 0.9;
 constexpr double kSquareDecay = 0.98;
 
-// Every weight vector of an MLP in one order, to walk several nets side by side.
+// Every weight vector of a net in one order, to walk several nets side by side.
 std::vector<std::vector<float>*> Parameters(DecoderNet* net) {
-  return {&net->hidden.values, &net->hidden_bias, &net->out.values, &net->bias};
+  return {&net->linear.values, &net->hidden.values, &net->hidden_bias, &net->out.values, &net->bias};
 }
 
 void Repeat(const std::vector<float>& row, int64_t rows, std::vector<float>* out) {
@@ -58,33 +58,30 @@ DecoderNet ZerosLike(const DecoderNet& net) {
 }
 
 std::vector<float> RunDecoder(const DecoderNet& net, const float* u, int64_t rows) {
-  std::vector<float> y;
-  if (net.hidden.rows > 0) {
-    y = DecoderPass().Forward(net, u, rows);
-  } else {
-    Repeat(net.bias, rows, &y);
-  }
-  if (net.linear.rows > 0) Multiply(u, rows, net.linear, &y);
-  return y;
+  return DecoderPass().Forward(net, u, rows);
 }
 
 std::vector<float> DecoderPass::Forward(const DecoderNet& net, const float* u, int64_t rows) {
   u_ = u;
   rows_ = rows;
+  std::vector<float> y;
+  Repeat(net.bias, rows, &y);
+  if (net.linear.rows > 0) Multiply(u, rows, net.linear, &y);
+  if (net.hidden.rows == 0) return y;
   Repeat(net.hidden_bias, rows, &before_);
   Multiply(u, rows, net.hidden, &before_);
   after_.resize(before_.size());
   for (size_t i = 0; i < before_.size(); ++i) after_[i] = before_[i] / (1.0f + std::exp(-before_[i]));
-  std::vector<float> y;
-  Repeat(net.bias, rows, &y);
   Multiply(after_.data(), rows, net.out, &y);
   return y;
 }
 
 void DecoderPass::Backward(const DecoderNet& net, const std::vector<float>& slope, DecoderNet* gradient) {
   const int64_t width = net.hidden.rows;
-  const int64_t outputs = net.out.rows;
+  const auto outputs = static_cast<int64_t>(net.bias.size());
   AddRows(slope.data(), rows_, outputs, &gradient->bias);
+  if (net.linear.rows > 0) AddOuter(slope.data(), u_, rows_, &gradient->linear);
+  if (width == 0) return;
   AddOuter(slope.data(), after_.data(), rows_, &gradient->out);
   Sgemm(false, false, rows_, width, outputs, slope.data(), outputs, net.out.values.data(), width, 0.0f,
         after_.data(), width);
@@ -108,8 +105,8 @@ void Adam::Step(double rate, DecoderNet* gradient, DecoderNet* net) {
   }
 }
 
-double CosineRate(double highest, int64_t step, int64_t steps) {
-  const double warm = std::min(1.0, static_cast<double>(step + 1) / 100.0);
+double CosineRate(double highest, int64_t step, int64_t steps, int64_t rise) {
+  const double warm = std::min(1.0, static_cast<double>(step + 1) / static_cast<double>(rise));
   const double done = static_cast<double>(step) / static_cast<double>(steps);
   return highest * warm * 0.5 * (1.0 + std::cos(M_PI * done));
 }

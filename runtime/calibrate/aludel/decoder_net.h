@@ -15,6 +15,8 @@ struct DecoderNet {
   HostMatrix hidden;
   std::vector<float> hidden_bias;
   HostMatrix out;
+
+  int64_t inputs() const { return linear.rows > 0 ? linear.cols : hidden.cols; }
 };
 
 DecoderNet ZerosLike(const DecoderNet& net);
@@ -22,7 +24,7 @@ DecoderNet ZerosLike(const DecoderNet& net);
 // net(u) for `rows` rows. [rows, outputs]
 std::vector<float> RunDecoder(const DecoderNet& net, const float* u, int64_t rows);
 
-// One pass through an MLP and back.
+// One pass through a net and back.
 class DecoderPass {
  public:
   // net(u) [rows, outputs]. `u` [rows, inputs] must live until Backward.
@@ -36,7 +38,7 @@ class DecoderPass {
   std::vector<float> before_, after_;  // the activation of the hidden layer
 };
 
-// Steps of Adam (Kingma & Ba 2015) with b1 = .9, b2 = .98, for the MLP of a net.
+// Steps of Adam (Kingma & Ba 2015) with b1 = .9, b2 = .98, for all weights of a net.
 class Adam {
  public:
   explicit Adam(const DecoderNet& net) : mean_(ZerosLike(net)), square_(ZerosLike(net)) {}
@@ -48,7 +50,7 @@ class Adam {
   int64_t steps_ = 0;
 };
 
-// The rate of step `step` of `steps`: up from 0 over the first hundred, down to 0 along a cosine.
-double CosineRate(double highest, int64_t step, int64_t steps);
+// The rate of step `step` of `steps`: up from 0 over the first `rise`, down to 0 along a cosine.
+double CosineRate(double highest, int64_t step, int64_t steps, int64_t rise = 100);
 
 }  // namespace aludel

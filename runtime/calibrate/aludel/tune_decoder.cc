@@ -11,6 +11,8 @@
 namespace aludel {
 namespace {
 
+constexpr int64_t kMostRise = 100;  // steps
+
 // [tokens, columns]
 void ReadCache(const StateFile& own, const TuningPrompt& prompt, int64_t tokens, int64_t columns,
                std::vector<float>* cache) {
@@ -155,7 +157,7 @@ void DecoderTuner::Decode(const TuningText& text, const TuningPrompt& prompt, in
   const int64_t coded = cached - prompt.head;
   for (size_t g = 0; g < groups_.size(); ++g) {
     const TunedGroup& group = groups_[g];
-    u_[g].resize(coded * group.net.hidden.cols);
+    u_[g].resize(coded * group.net.inputs());
     text.inputs[g](prompt.first_row, coded, u_[g].data());
     const std::vector<float> y = passes_[g].Forward(group.net, u_[g].data(), coded);
     const auto outputs = static_cast<int64_t>(group.mean.size());
@@ -181,10 +183,17 @@ void DecoderTuner::Backward(int64_t head, int64_t cached, float factor) {
   }
 }
 
+double DecoderTuner::Rate(const DecoderNet& net) const {
+  if (tuning_.learning_rate > 0) return tuning_.learning_rate;
+  return net.hidden.rows > 0 ? kNetworkRate : kLinearRate;
+}
+
 void DecoderTuner::Step() {
-  const double rate = CosineRate(tuning_.learning_rate, std::min(step_, steps_ - 1), steps_);
+  // Few prompts make few steps, most of which the whole rise would take.
+  const double course =
+      CosineRate(1.0, std::min(step_, steps_ - 1), steps_, std::clamp<int64_t>(steps_ / 10, 1, kMostRise));
   for (size_t g = 0; g < groups_.size(); ++g) {
-    adams_[g].Step(rate, &gradients_[g], &groups_[g].net);
+    adams_[g].Step(course * Rate(groups_[g].net), &gradients_[g], &groups_[g].net);
     gradients_[g] = ZerosLike(groups_[g].net);
   }
   ++step_;

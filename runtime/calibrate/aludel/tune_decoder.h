@@ -43,7 +43,7 @@ absl::StatusOr<std::vector<TuningPrompt>> AnswerPrompts(CacheGradient& consumer,
 struct TunedGroup {
   int64_t first_column = 0;        // in a cache row
   std::vector<float> mean, scale;  // [outputs]
-  DecoderNet net;                  // an MLP
+  DecoderNet net;
 };
 
 // Prompts to tune on, and the states that they lie in.
@@ -56,10 +56,14 @@ struct TuningText {
   absl::Span<const TuningPrompt> prompts;
 };
 
+inline constexpr double kNetworkRate = 3e-4;
+// A linear decoder has thousands of inputs: a step moves what it says of a token by about as many rates.
+inline constexpr double kLinearRate = 3e-5;
+
 struct DecoderTuning {
-  int64_t passes = 2;           // over the prompts of training; 0: none
-  int64_t batch = 16;           // prompts a step
-  double learning_rate = 3e-4;  // of Adam, down to 0 along a cosine
+  int64_t passes = -1;       // over the prompts of training; 0: none, -1: see TuningPasses
+  int64_t batch = 16;        // prompts a step
+  double learning_rate = 0;  // of Adam, down to 0 along a cosine; 0: kNetworkRate or kLinearRate
   // A stretch of every prompt counts beside its answer, so that few answers are not learnt by heart.
   int64_t stretch = 16;         // tokens
   double stretch_weight = 0.5;  // of one of its tokens, beside an answer's
@@ -90,6 +94,7 @@ class DecoderTuner {
   void Decode(const TuningText& text, const TuningPrompt& prompt, int64_t cached);
   // Slopes of tokens [head, cached).
   void Backward(int64_t head, int64_t cached, float factor);
+  double Rate(const DecoderNet& net) const;
   void Step();
 
   int64_t columns_ = 0;  // of a cache row

@@ -28,7 +28,7 @@ class ControlDecoder : public KvDecoder {
         kv_(std::move(kv)) {}
 
   absl::Status Begin(const KvTarget& target) override {
-    ALUDEL_CHECK(target.model == &model_);
+    ALUDEL_CHECK(target.model == &model_ && target.begin == 0);  // it attends to every page before
     const int64_t max_rows = model_.options().max_rows;
     for (int64_t begin = target.begin; begin < target.tokens; begin += max_rows) {
       ALUDEL_RETURN_IF_ERROR(Fill(begin, std::min(max_rows, target.tokens - begin), target));

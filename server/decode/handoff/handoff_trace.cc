@@ -75,7 +75,7 @@ std::string HandoffTrace::ToJson(const std::string& request_id, const std::strin
     events.push_back(Bar(kEncode, name, times.encoded_from_us(), times.sent_us(), nlohmann::json::object()));
     computed_until = times.sent_us();
   }
-  const auto at = [&](absl::Time time) { return absl::ToDoubleMicroseconds(time - begin_); };
+  const auto at = [begin = begin_](absl::Time time) { return absl::ToDoubleMicroseconds(time - begin); };
   double reconstructed_until = 0;
   for (const auto& [sequence, frame] : frames_) {
     const std::string name =

@@ -187,7 +187,7 @@ int64_t CostModel::CachedTokens(const std::string& target, const std::string& fo
 void CostModel::RememberPrefixes(const std::string& target, const std::string& format, absl::string_view salt,
                                  absl::Span<const int32_t> prompt) {
   const std::string key = Key(target, format);
-  const auto remember = [&](absl::Span<const int32_t> prefix) {
+  const auto remember = [&](absl::Span<const int32_t> prefix) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const uint64_t hash = HashPrefix(key, salt, prefix);
     if (!prefixes_.insert(hash).second) return;
     prefix_order_.push_back(hash);

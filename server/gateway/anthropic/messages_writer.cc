@@ -73,7 +73,10 @@ std::string MessagesWriter::Delta(int, const ChoiceDelta& delta) {
                      {"index", blocks_},
                      {"delta", {{"type", "text_delta"}, {"text", delta.text}}}});
   }
-  for (const ToolCall& call : delta.calls) events += CloseText() + ToolUse(call);
+  for (const ToolCall& call : delta.calls) {
+    events += CloseText();  // first: its index comes before the call's
+    events += ToolUse(call);
+  }
   return events;
 }
 

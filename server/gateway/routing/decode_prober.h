@@ -6,7 +6,6 @@
 #include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
 #include "server/gateway/routing/decode_target.h"
 
@@ -36,10 +35,10 @@ class DecodeProber {
   const Timing timing_;
   std::vector<std::unique_ptr<Probed>> probed_;
   std::mutex mutex_;                 // not absl's, whose timed waits follow the clock that can be set
-  std::condition_variable changed_;  // of what mutex_ guards
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  int running_ ABSL_GUARDED_BY(mutex_) = 0;        // probes
-  bool answered_ ABSL_GUARDED_BY(mutex_) = false;  // a probe, or one is due, since the thread last looked
+  std::condition_variable changed_;  // of what mutex_ guards:
+  bool stopping_ = false;
+  int running_ = 0;        // probes
+  bool answered_ = false;  // a probe, or one is due, since the thread last looked
   std::thread thread_;
 };
 

@@ -3,8 +3,8 @@ schema admits the examples and refuses what is wrong.
 
     chart_test.py --build build/release/tests/deploy
 
-Exits with 77 and a reason where go, Sprig, python3-yaml or python3-jsonschema is missing; without kubectl and Helm, here
-or from npm, nothing is compared with theirs.
+Exits with 77 and a reason where go, Sprig, python3-yaml or python3-jsonschema is missing; without kubectl and Helm,
+here or from npm, nothing is compared with theirs.
 """
 
 import argparse

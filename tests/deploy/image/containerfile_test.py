@@ -92,7 +92,8 @@ class Containerfile(unittest.TestCase):
         build(str(cls.theirs.members()[0].mtime))
         cls.archive = storage / "aludel.oci.tar"
         # Its default compresses less than others do: 64 MB.
-        buildah("push", "--quiet", "--format", "oci", "--compression-format", "gzip", "--compression-level", "9", BUILT, f"oci-archive:{cls.archive}:aludel")
+        buildah("push", "--quiet", "--format", "oci", "--compression-format", "gzip", "--compression-level", "9", BUILT,
+                f"oci-archive:{cls.archive}:aludel")
         cls.ours = Image(cls.archive)
 
     def test_it_starts_as_the_archive_of_make_image(self) -> None:
@@ -140,7 +141,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--packages", type=lambda path: Path(path).resolve(), required=True,
                         help="folder of the .deb files")
-    parser.add_argument("--image", type=lambda path: Path(path).resolve(), required=True, help="what make_image.py made")
+    parser.add_argument("--image", type=lambda path: Path(path).resolve(), required=True,
+                        help="what make_image.py made")
     parser.add_argument("--full", action="store_true", help="the first stage as well")
     given, rest = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as place:

@@ -33,6 +33,7 @@ FIRST_ANSWER_S = 5.0
 STARTS = 3  # the best counts: other tests may run beside this one
 SERVERS = {"prefill-demo": "aludel-prefill", "decode-chat": "aludel-decode", "decode-json": "aludel-decode",
            "gateway-demo": "aludel-gateway"}
+FOR_CARDS = "prefill-card.textproto"  # the demo's, of a machine with a card
 given: Any = None
 folder = Path()
 
@@ -271,6 +272,16 @@ class Running(unittest.TestCase):
         self.assertLessEqual(min(took), FIRST_ANSWER_S)
 
 
+    def test_without_a_card_a_server_says_what_is_missing(self) -> None:
+        """Both where its programs have CUDA's kernels and where they have not; never a crash, never a silent CPU."""
+        command = ["/usr/bin/aludel-prefill", "--config", f"/etc/aludel/{FOR_CARDS}"]
+        done = subprocess.run([*(AS_USER if given.by_root else []), *RUN, str(folder / "root"), "--wd", "/", *command],
+                              env={"PATH": os.environ["PATH"]}, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
+        self.assertIn(done.returncode, (1, 2), done.stdout)
+        self.assertRegex(done.stdout, r"cuda:0.*(install an NVIDIA driver|without CUDA|no CUDA)")
+
+
 def enter_command() -> List[str]:
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     return ["unshare", *user, "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c",
@@ -286,6 +297,9 @@ def run_inside(arguments: List[str]) -> int:
             with tarfile.open(fileobj=io.BytesIO(layer)) as archive:
                 archive.extractall(Path(place) / "root")
         print(f"unpacked in {time.monotonic() - began:.2f} s", flush=True)
+        configurations = Path(place) / "root/etc/aludel"
+        text = (configurations / "prefill-demo.textproto").read_text()
+        (configurations / FOR_CARDS).write_text(text.replace("engine {", 'engine {\n  device: "cuda:0"', 1))
         os.chmod(place, 0o755)
         done = subprocess.run([*enter_command(), place, sys.executable, __file__, "--inside", place, *arguments,
                                "Running"],

@@ -129,7 +129,8 @@ class Manifests(unittest.TestCase):
         self.assertEqual(codes, [[0, 0]] * len(workloads))
         self.assertEqual(load.errors, [])
         self.assertTrue(all(pod.runs_from(self.cluster.image) for pod in self.cluster.pods()))
-        return f"{rolled} requests answered while every workload was rolled, {len(load.answered) - rolled} after it, 0 failed"
+        after = len(load.answered) - rolled
+        return f"{rolled} requests answered while every workload was rolled, {after} after it, 0 failed"
 
     def test_6_an_upgrade_loses_no_request(self) -> None:
         if self.first_image == self.cluster.image:

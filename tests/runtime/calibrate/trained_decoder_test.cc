@@ -7,9 +7,9 @@
 namespace aludel {
 namespace {
 
-constexpr int64_t kInputs = 7, kWidth = 5, kOutputs = 6;
+constexpr int64_t kInputs = 7, kOutputs = 6;
 
-class TrainedDecoderTest : public ::testing::Test {
+class TrainedDecoderTest : public ::testing::TestWithParam<int64_t> {
  protected:
   std::vector<float> Random(int64_t count, float from, float to) {
     std::uniform_real_distribution<float> values(from, to);
@@ -22,14 +22,19 @@ class TrainedDecoderTest : public ::testing::Test {
   std::mt19937_64 random_{std::random_device{}()};
 };
 
-TEST_F(TrainedDecoderTest, FoldingGivesWhatTheConsumerComputesAndUnfoldingTheNetAgain) {
+// The parameter: without a network, the decoder is linear.
+TEST_P(TrainedDecoderTest, FoldingGivesWhatTheConsumerComputesAndUnfoldingTheNetAgain) {
   TrainedDecoder decoder;
   decoder.scales = {{Random(kInputs, -1, 1), Random(kInputs, 0.2F, 4)}};
-  decoder.nets = {{{},
-                   Random(kOutputs, -1, 1),
-                   Matrix(kWidth, kInputs),
-                   Random(kWidth, -1, 1),
-                   Matrix(kOutputs, kWidth)}};
+  const int64_t width = GetParam();
+  decoder.nets = {{.bias = Random(kOutputs, -1, 1)}};
+  if (width == 0) {
+    decoder.nets[0].linear = Matrix(kOutputs, kInputs);
+  } else {
+    decoder.nets[0].hidden = Matrix(width, kInputs);
+    decoder.nets[0].hidden_bias = Random(width, -1, 1);
+    decoder.nets[0].out = Matrix(kOutputs, width);
+  }
   TargetMetric metric;
   metric.mean = Random(kOutputs, -2, 2);
   metric.scale = Random(kOutputs, 0.1F, 3);
@@ -43,21 +48,25 @@ TEST_F(TrainedDecoderTest, FoldingGivesWhatTheConsumerComputesAndUnfoldingTheNet
   AludelEncoderWeights encoder(1);
   const std::vector<InputScale> scales = decoder.scales;
   const AludelDecoderWeights folded = FoldDecoder(decoder, encoder, {metric});
-  const DecoderNet consumer{{}, folded[0].bias, folded[0].hidden, folded[0].hidden_bias, folded[0].out};
+  const DecoderNet consumer{folded[0].linear, folded[0].bias, folded[0].hidden, folded[0].hidden_bias,
+                            folded[0].out};
   const std::vector<float> y = RunDecoder(consumer, raw.data(), 1);
   for (int64_t j = 0; j < kOutputs; ++j) EXPECT_NEAR(y[j], expected[j], 1e-4) << "output " << j;
 
   const TrainedDecoder again = UnfoldDecoder(folded, scales, {metric});
-  EXPECT_EQ(again.width, kWidth);
+  EXPECT_EQ(again.width, width);
   const auto expect_near = [](const std::vector<float>& a, const std::vector<float>& b) {
     ASSERT_EQ(a.size(), b.size());
     for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-4) << "value " << i;
   };
+  expect_near(again.nets[0].linear.values, net.linear.values);
   expect_near(again.nets[0].hidden.values, net.hidden.values);
   expect_near(again.nets[0].hidden_bias, net.hidden_bias);
   expect_near(again.nets[0].out.values, net.out.values);
   expect_near(again.nets[0].bias, net.bias);
 }
+
+INSTANTIATE_TEST_SUITE_P(Width, TrainedDecoderTest, ::testing::Values(0, 5));
 
 }  // namespace
 }  // namespace aludel

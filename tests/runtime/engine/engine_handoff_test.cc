@@ -64,6 +64,24 @@ TEST_F(EngineTest, ComputesRecomputedTokensAroundAHandoff) {
   }
 }
 
+TEST_F(EngineTest, SharesWhatCameAroundARecomputedHead) {
+  const Question question = Questions(1)[0];
+  const auto tokens = static_cast<int64_t>(question.prompt.size());
+  const int64_t end = (tokens - 20) / 16 * 16;  // whole blocks travel, and more than one follows
+  const RecomputedTokensEncoders encoders(OpenEncoders("raw", "", *model_).value(), 4, tokens - 1 - end);
+  const RecomputedTokensDecoders decoders(OpenDecoders("raw", "", *model_).value(), 4, tokens - 1 - end);
+  const auto frames = PrefillFrames(encoders, question, end);
+  auto recorder = std::make_shared<Recorder>();
+  const SequenceId id =
+      engine_->Generate({question.prompt, {.max_tokens = 24}, kNever, &decoders, end}, recorder).value();
+  EXPECT_EQ(engine_->CachedTokens(question.prompt, &decoders.spec(), ""), 0);
+  for (const auto& frame : frames) {
+    engine_->ApplyFrame(id, DecodeFrameHeader(frame.header).value(), frame.header, frame.payload, [] {});
+  }
+  ASSERT_TRUE(recorder->WaitDone());
+  EXPECT_EQ(engine_->CachedTokens(question.prompt, &decoders.spec(), ""), (tokens - 1) / 16 * 16);
+}
+
 TEST_F(EngineTest, ComputesTheHeadAloneWhereThePromptsEndFillsABatch) {
   const auto rows = model_->options().max_rows;
   const Question base = Questions(1)[0];

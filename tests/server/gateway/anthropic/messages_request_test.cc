@@ -40,7 +40,7 @@ TEST(MessagesRequest, ReadsSystemAndTextAsStringsOrBlocks) {
     "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}},
                {"type": "text", "text": "Be kind."}],
     "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-                 {"role": "user", "content": "c"}]})");
+                 {"role": "user", "content": "c"}])");
   EXPECT_EQ(request.messages, ordered_json::parse(R"([{"role": "system", "content": "Be brief.\nBe kind."},
                                                       {"role": "user", "content": "a\nb\nc"}])"));
 }
@@ -100,7 +100,7 @@ TEST(MessagesRequest, ReadsSamplingUnderItsOwnNamesAndLeavesTheContextToEndTheAn
   const CompletionRequest request = Parsed(absl::StrCat(
       kHi, R"(, "stop_sequences": ["x", "y"], "temperature": 0.5, "top_k": 3, "top_p": 0.25, "stream": true,
               "metadata": {"user_id": "u"}, "service_tier": "auto", "thinking": {"type": "disabled"},
-              "aludel": {"timeout_ms": 7}})"));
+              "aludel": {"timeout_ms": 7})"));
   EXPECT_THAT(request.sampling.stop(), ElementsAre("x", "y"));
   EXPECT_EQ(request.sampling.temperature(), 0.5);
   EXPECT_EQ(request.sampling.top_k(), 3);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -17,24 +18,21 @@ using ::testing::ElementsAre;
 class ResponsesRequestTest : public ::testing::Test {
  protected:
   std::optional<ApiError> Parse(const std::string& fields) {
-    CompletionRequest request;
-    ResponsesRequest responses;
-    auto error =
-        ParseResponsesRequest(absl::StrCat(R"({"model": "m")", fields, "}"), context_, &request, &responses);
-    std::swap(request_, request);
-    std::swap(responses_, responses);
-    return error;
+    request_.emplace();
+    responses_.emplace();
+    return ParseResponsesRequest(absl::StrCat(R"({"model": "m")", fields, "}"), context_, &*request_,
+                                 &*responses_);
   }
   const CompletionRequest& Parsed(const std::string& fields) {
     const auto error = Parse(fields);
     EXPECT_FALSE(error) << error->message;
-    return request_;
+    return *request_;
   }
 
   ResponseStore store_{ResponseStore::Options{}};
   ResponsesContext context_{.store = &store_, .client = "ann"};
-  CompletionRequest request_;
-  ResponsesRequest responses_;
+  std::optional<CompletionRequest> request_;
+  std::optional<ResponsesRequest> responses_;
 };
 
 TEST_F(ResponsesRequestTest, ReadsAStringAndInstructions) {
@@ -45,11 +43,11 @@ TEST_F(ResponsesRequestTest, ReadsAStringAndInstructions) {
   EXPECT_EQ(request.sampling.max_tokens(), 7);
   EXPECT_EQ(request.max_tokens_param, "max_output_tokens");
   EXPECT_EQ(request.prompt_param, "input");
-  EXPECT_EQ(responses_.instructions, 1);
-  EXPECT_TRUE(responses_.store);
-  EXPECT_EQ(responses_.repeats["instructions"], "Be brief.");
-  EXPECT_EQ(responses_.repeats["metadata"]["a"], "b");
-  EXPECT_EQ(responses_.repeats["text"]["format"]["type"], "text");
+  EXPECT_EQ(responses_->instructions, 1);
+  EXPECT_TRUE(responses_->store);
+  EXPECT_EQ(responses_->repeats["instructions"], "Be brief.");
+  EXPECT_EQ(responses_->repeats["metadata"]["a"], "b");
+  EXPECT_EQ(responses_->repeats["text"]["format"]["type"], "text");
 }
 
 TEST_F(ResponsesRequestTest, ReadsItems) {
@@ -80,7 +78,7 @@ TEST_F(ResponsesRequestTest, GivesToolsTheFormThatTemplatesKnow) {
   EXPECT_EQ(Parsed(tools).tools.list[0],
             ordered_json::parse(R"({"type": "function", "function": {"name": "look", "description": "d",
                                     "parameters": {"type": "object"}, "strict": true}})"));
-  EXPECT_EQ(responses_.repeats["tools"][0]["name"], "look");
+  EXPECT_EQ(responses_->repeats["tools"][0]["name"], "look");
   EXPECT_THAT(Parsed(tools + R"(, "tool_choice": {"type": "function", "name": "wait"})").tools.names,
               ElementsAre("wait"));
   const Tools allowed = Parsed(tools + R"(, "tool_choice": {"type": "allowed_tools", "mode": "auto",
@@ -135,7 +133,7 @@ TEST_F(ResponsesRequestTest, SaysSoWhereNothingIsKept) {
   context_.store = &none;
   EXPECT_EQ(Parse(R"(, "input": "c", "previous_response_id": "resp_1")")->code, "unsupported_parameter");
   Parsed(R"(, "input": "c")");
-  EXPECT_FALSE(responses_.store);
+  EXPECT_FALSE(responses_->store);
 }
 
 TEST_F(ResponsesRequestTest, NamesWhatItRefuses) {

@@ -106,7 +106,7 @@ TEST(ToldAnswer, AsksForACacheLikeTheFirst) {
 
   told.Started(Started("remote", "int8"));
   told.AskForPlan(&request);
-  EXPECT_FALSE(request.has_fidelity());
+  EXPECT_EQ(request.fidelity(), v1::FIDELITY_UNSPECIFIED);
   EXPECT_EQ(request.format(), "int8");
   EXPECT_GT(request.max_staleness_ms(), uint64_t{365} * 24 * 3600 * 1000);
   // A bound that the client set stands.
