@@ -53,6 +53,16 @@ struct TokenEvent {
   absl::Status fallback_reason;
 };
 
+// Of consecutive tokens of a prompt, what the model gave them before it saw them.
+struct PromptScores {
+  struct Token {
+    std::vector<TokenLogprob> logprobs;  // this token's, then the likeliest ones'
+    int32_t rank = 1;                    // among the whole vocabulary; 1: the likeliest
+  };
+  int64_t begin = 1;  // position of the first; nothing stands before token 0
+  std::vector<Token> tokens;
+};
+
 struct SequenceResult {
   int choice = 0;
   FinishReason reason = FinishReason::kStop;
@@ -68,12 +78,14 @@ struct SequenceResult {
   absl::Status fallback_reason;
 };
 
-// Both calls come from the engine thread and must not block. OnDone comes exactly once for every choice of a
+// The calls come from the engine thread and must not block. OnDone comes exactly once for every choice of a
 // request that was admitted (sampling.choices, usually one); nothing follows it for that choice.
 class SequenceListener {
  public:
   virtual ~SequenceListener() = default;
   virtual void OnToken(const TokenEvent& event) = 0;
+  // Where sampling.prompt_logprobs is set: every token of the prompt but the first, in order, before the first OnToken.
+  virtual void OnPromptScores(const PromptScores& /*scores*/) {}
   virtual void OnDone(const absl::Status& status, const SequenceResult& result) = 0;
 };
 

@@ -107,7 +107,8 @@ SchedulerState EngineBlocks::MakeState(const std::vector<Sequence*>& ranked,
          .kept_blocks = pool_->layout().BlocksFor(sequence->handed_over),
          // Its next token could not be chosen yet.
          .paused = sequence->lacks_mask && sequence->left() <= token_budget_,
-         .spare = sequence->hedge_of != 0});
+         .spare = sequence->hedge_of != 0,
+         .scored = sequence->scoring()});
   }
   return {.sequences = *entries,
           .references = pool_->references(),
@@ -118,8 +119,8 @@ SchedulerState EngineBlocks::MakeState(const std::vector<Sequence*>& ranked,
 }
 
 void EngineBlocks::Attach(Sequence& sequence) {
-  // A partly written block is not shared as a prefix.
-  if (cache_ == nullptr || sequence.computed % block_tokens_ != 0 ||
+  // Of what was cached nothing can be scored. A partly written block is not shared as a prefix.
+  if (cache_ == nullptr || sequence.scoring() || sequence.computed % block_tokens_ != 0 ||
       sequence.computed / block_tokens_ != static_cast<int64_t>(sequence.blocks.ids().size())) {
     return;
   }

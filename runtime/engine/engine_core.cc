@@ -115,13 +115,17 @@ void EngineCore::AfterStep(Sequence& sequence, const StepResult& result, int64_t
     sequence.encoder->Encoded(sequence.computed + result.tokens);
   }
   blocks_.Advance(sequence, result.tokens);
+  if (sequence.scorer != nullptr) {
+    const absl::Status told = sequence.scorer->Tell(*sequence.listener);
+    if (!told.ok()) return Finish(sequence.id, told, FinishReason::kStop);
+  }
   if (sequence.hedge_of != 0 && sequence.prompt_left() == 0) {
     const absl::Status reason = sequences_.at(sequence.hedge_of)->hedge_reason;
     return FallBack(sequence.hedge_of, reason);
   }
   if (!result.logits.empty() || result.drawn.has_value()) return Emit(sequence, result);
   if (sequence.max_completion == 0 && sequence.prompt_left() == 0) {
-    Finish(sequence.id, absl::OkStatus(), FinishReason::kStop);
+    Finish(sequence.id, absl::OkStatus(), FinishReason::kLength);
   }
 }
 

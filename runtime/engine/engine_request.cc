@@ -85,8 +85,11 @@ absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadGenerate(
         absl::StrFormat("priority is %d, want %d to %d", spec.priority, -kMaxPriority, kMaxPriority));
   }
   const int64_t room = options_.max_context - static_cast<int64_t>(spec.prompt.size());
-  const int64_t max_completion =
-      spec.sampling.max_tokens > 0 ? std::min(spec.sampling.max_tokens, room) : room;
+  const int64_t wanted = spec.sampling.max_tokens > 0 ? std::min(spec.sampling.max_tokens, room) : room;
+  const int64_t max_completion = spec.sampling.no_answer ? 0 : wanted;
+  if (spec.sampling.prompt_logprobs.has_value() && spec.codec != nullptr) {
+    return absl::InvalidArgumentError("log-probabilities of a prompt whose cache comes from a codec");
+  }
   auto group = std::make_shared<ChoiceGroup>();
   std::random_device random;
   group->seed = uint64_t{random()} << 32 | random();
@@ -97,6 +100,10 @@ absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadGenerate(
   group->unforked = group->open - 1;
   auto sequence = std::make_unique<Sequence>(std::move(spec.prompt), max_completion, std::move(listener),
                                              std::move(group), /*choice=*/0, tokenizer_);
+  if (const auto& top = sequence->group->sampling.prompt_logprobs) {
+    sequence->scorer = std::make_unique<PromptScorer>(sequence->tokens, vocab_, *top);
+    sequence->queried = true;  // the prefix cache is not asked
+  }
   if (spec.codec != nullptr) sequence->format = &spec.codec->spec();
   sequence->priority = spec.priority;
   sequence->cache_salt = std::move(spec.cache_salt);

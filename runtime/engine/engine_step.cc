@@ -18,6 +18,7 @@ BatchItem StepRunner::MakeItem(Sequence& sequence, int64_t tokens) {
                  .position = sequence.computed,
                  .blocks = sequence.blocks.ids(),
                  .observer = sequence.encoder.get()};
+  if (sequence.scoring()) item.all_logits = sequence.scorer.get();
   if (last && sequence.max_completion > 0) {
     item.draw = sequence.DeviceDraw();
     item.wants_logits = !item.draw.has_value();

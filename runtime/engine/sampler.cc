@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "absl/algorithm/container.h"
 #include "kernels/check.h"
 
 namespace aludel {
@@ -73,6 +74,12 @@ absl::Span<const float> Sampler::Adjust(absl::Span<const float> logits, absl::Sp
   if (!allowed.empty()) ApplyTokenMask(allowed, absl::MakeSpan(row));
   if (ruled) rules_.Apply(absl::MakeSpan(row));
   return row;
+}
+
+bool AreLogits(absl::Span<const float> row) {
+  const float highest = std::numeric_limits<float>::max();
+  return absl::c_all_of(row, [&](float logit) { return logit <= highest; }) &&
+         absl::c_any_of(row, [&](float logit) { return logit >= -highest; });
 }
 
 std::vector<TokenLogprob> Logprobs(absl::Span<const float> logits, int32_t chosen, int top) {

@@ -42,6 +42,10 @@ struct SamplingParams {
   int choices = 1;                  // independent answers to one prompt
   std::vector<int32_t> forced;      // the answer's first tokens, whatever the logits say; ids are in range
   std::optional<int> top_logprobs;  // set: every token comes with its log-probability and this many others
+  // Set: the prompt's tokens, too, but the first (SequenceListener::OnPromptScores). All of the prompt is computed then:
+  // no codec, and nothing of the prefix cache.
+  std::optional<int> prompt_logprobs;
+  bool no_answer = false;  // the request ends with its prompt, by length
 };
 
 struct TokenLogprob {
@@ -91,6 +95,9 @@ class Sampler {
   RandomStream random_;
   uint64_t position_ = 0;
 };
+
+// Whether a row is what a model may give: numbers, or minus infinity for what it rules out, but not for all.
+bool AreLogits(absl::Span<const float> row);
 
 // Log-probabilities as the model gave them, before bias, penalties, mask and temperature: `chosen`'s first,
 // then those of the `top` likeliest tokens, in falling order.

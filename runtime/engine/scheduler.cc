@@ -136,7 +136,8 @@ StepPlan StepPlanner::Plan(std::vector<bool>* blocked) {
   for (size_t i = 0; i < state_.sequences.size(); ++i) {
     const SchedulerSequence& sequence = state_.sequences[i];
     decodes += sequence.decoding && !(*blocked)[i] ? 1 : 0;
-    prompt_tokens += sequence.decoding || sequence.spare || sequence.paused ? 0 : sequence.left;
+    if (sequence.decoding || sequence.spare || sequence.paused) continue;
+    prompt_tokens += sequence.scored ? std::min(sequence.left, kMostScoredTokens) : sequence.left;
   }
   const int64_t budget = state_.token_budget;
   const int64_t kept_for_prompts = std::min(prompt_tokens, KeptForPrompts(budget));
@@ -146,6 +147,7 @@ StepPlan StepPlanner::Plan(std::vector<bool>* blocked) {
   const int64_t chosen = std::min(decodes, decode_slots);
   const std::vector<bool> runs = ChooseDecodes(state_.sequences, *blocked, chosen);
   int64_t prompt_budget = budget - chosen;
+  int64_t scored_budget = kMostScoredTokens;
 
   int64_t decodes_before = 0;
   for (size_t i = 0; i < state_.sequences.size(); ++i) {
@@ -153,6 +155,7 @@ StepPlan StepPlanner::Plan(std::vector<bool>* blocked) {
     if (gone_[i]) continue;
     decodes_before += sequence.decoding ? 1 : 0;
     int64_t tokens = std::min(sequence.left, prompt_budget);
+    if (sequence.scored) tokens = std::min(tokens, scored_budget);
     if (sequence.decoding) tokens = runs[i] ? 1 : 0;
     if (sequence.paused) tokens = 0;
     if (tokens == 0 || !MayStart(i, decodes_before)) continue;
@@ -165,6 +168,7 @@ StepPlan StepPlanner::Plan(std::vector<bool>* blocked) {
     }
     book_.Take(sequence, tokens);
     if (!sequence.decoding) prompt_budget -= tokens;
+    if (sequence.scored) scored_budget -= tokens;
     plan_.items.push_back({sequence.id, tokens});
   }
   return std::move(plan_);

@@ -12,6 +12,10 @@ namespace aludel {
 // One step of priority lets a request pass at most this many that came before it.
 constexpr int64_t kPriorityStride = 64;
 
+// Tokens of one step, over all sequences, whose logits go to the host, which takes some tenths of a millisecond each with
+// a vocabulary of 100,000: decodes are not to wait for more of them.
+constexpr int64_t kMostScoredTokens = 64;
+
 // What the scheduler needs to know of one sequence. Sequences that wait for frames are not listed.
 struct SchedulerSequence {
   uint64_t id = 0;
@@ -24,6 +28,7 @@ struct SchedulerSequence {
   int64_t kept_blocks = 0;  // its first blocks, which came over the wire: preemption leaves them
   bool paused = false;      // computes nothing in this step; its blocks may be taken as if it did
   bool spare = false;       // gets only tokens that the others leave; stands last in rank
+  bool scored = false;      // every token's logits go to the host: see kMostScoredTokens
 };
 
 // Everything that a plan depends on.

@@ -14,6 +14,7 @@
 #include "runtime/codec/codec.h"
 #include "runtime/engine/encoding_observer.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/prompt_scorer.h"
 #include "runtime/engine/sampler.h"
 #include "runtime/engine/scheduler.h"
 #include "runtime/engine/stop_matcher.h"
@@ -78,6 +79,8 @@ struct Sequence {
         clock(SteadyClock::now()) {}
 
   bool awaiting() const { return receiving.has_value(); }
+  // Tokens of the prompt are still to be scored: what is computed is computed for that.
+  bool scoring() const { return scorer != nullptr && !scorer->done(); }
   int64_t completion_tokens() const { return static_cast<int64_t>(tokens.size()) - prompt_tokens; }
   // Prompt tokens still to be computed here.
   int64_t prompt_left() const { return std::max<int64_t>(0, prompt_end - computed); }
@@ -106,7 +109,7 @@ struct Sequence {
   int choice = 0;
   std::vector<int32_t> tokens;  // prompt, then what was sampled
   int64_t prompt_tokens;
-  int64_t max_completion;   // 0: a prefill server's sequence, which ends with its prompt
+  int64_t max_completion;   // 0: the sequence ends with its prompt, as a prefill server's does
   int64_t prompt_end = 0;   // prefill server: tokens to compute; else prompt_tokens
   int64_t computed = 0;     // tokens [0, computed) are in the cache
   int64_t handed_over = 0;  // of them, tokens that came as codes; preemption leaves them
@@ -140,6 +143,8 @@ struct Sequence {
   std::unique_ptr<EncodingObserver> encoder;  // prefill server
   std::function<bool()> has_room;             // for its next step's frames; null: always
   bool lacked_room = false;                   // since its last step
+
+  std::unique_ptr<PromptScorer> scorer;  // null: no log-probabilities of the prompt are asked for
 
   Sampler sampler;
   std::unique_ptr<TokenAutomaton::Cursor> constraint;  // null: none; made on the engine thread

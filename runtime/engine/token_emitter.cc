@@ -1,23 +1,11 @@
 #include "runtime/engine/token_emitter.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 
 namespace aludel {
-
-namespace {
-
-// Whether a row is what a model may give: numbers, or minus infinity for what it rules out, but not for all.
-bool AreLogits(absl::Span<const float> row) {
-  const float highest = std::numeric_limits<float>::max();
-  return absl::c_all_of(row, [&](float logit) { return logit <= highest; }) &&
-         absl::c_any_of(row, [&](float logit) { return logit >= -highest; });
-}
-
-}  // namespace
 
 absl::StatusOr<std::optional<FinishReason>> TokenEmitter::Emit(Sequence& sequence,
                                                                absl::Span<const float> logits,

@@ -16,6 +16,14 @@ namespace {
 // leftovers and never read.
 int64_t GemmRows(int64_t rows) { return rows <= 16 ? rows : (rows + 15) / 16 * 16; }
 
+// Rows of logits in host memory at a time, where every token's are wanted: 20 MB with a vocabulary of 150,000.
+constexpr int64_t kLogitRows = 32;
+
+bool WantsAllLogits(absl::Span<const BatchItem> items) {
+  return std::any_of(items.begin(), items.end(),
+                     [](const BatchItem& item) { return item.all_logits != nullptr; });
+}
+
 }  // namespace
 
 // One allocation per activation, sized for the largest batch.
@@ -234,12 +242,13 @@ void Transformer::Head(const Batch& batch, const Output& output) {
 
 void Transformer::RunStep(const Batch& batch, const Output& output, absl::Span<BatchItem> items,
                           BlockPool& pool) {
+  const bool all_logits = WantsAllLogits(items);
   const auto run = [&] {
     Embed(batch);
     for (int layer = 0; layer < config_.layers; ++layer) {
       AttendInput(layer, batch.rows, batch.count(), items, pool);
       // Where no row is asked for, its K and V are all that anybody reads of the last layer.
-      if (layer + 1 < config_.layers || !output.rows.empty()) {
+      if (layer + 1 < config_.layers || !output.rows.empty() || all_logits) {
         FinishLayer(layer, batch.rows, batch.count(), pool);
       }
     }
@@ -247,12 +256,32 @@ void Transformer::RunStep(const Batch& batch, const Output& output, absl::Span<B
   };
   int64_t positions = 0;
   for (const BatchItem& item : items) {
-    if (item.ids.size() != 1 || item.observer != nullptr) return run();
+    if (item.ids.size() != 1 || item.observer != nullptr || all_logits) return run();
     positions = std::max(positions, item.position + 1);
   }
   const ReplayKey key{absl::HashOf(items.size(), output.rows.size(), output.draws.size(), pool.Layer(0).k),
                       positions};
   device_->Replay(key, stream_, run);
+}
+
+absl::Status Transformer::GiveAllLogits(const Batch& batch, absl::Span<const BatchItem> items) {
+  std::vector<float> logits;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (items[i].all_logits == nullptr) continue;
+    const SequenceRows& rows = batch.rows[i];
+    for (int64_t begin = 0; begin < rows.rows; begin += kLogitRows) {
+      Output piece;
+      for (int64_t row = begin; row < std::min(rows.rows, begin + kLogitRows); ++row) {
+        piece.rows.push_back(rows.row_begin + row);
+      }
+      Head(batch, piece);
+      logits.resize(piece.rows.size() * config_.vocab);
+      device_->CopyToHost(logits.data(), work_->logits.data(), logits.size() * sizeof(float), stream_);
+      ALUDEL_RETURN_IF_ERROR(device_->Synchronize(stream_));
+      items[i].all_logits->OnLogits(items[i].position + begin, logits);
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Transformer::Forward(absl::Span<BatchItem> items, BlockPool& pool, std::vector<float>* logits) {
@@ -279,7 +308,7 @@ absl::Status Transformer::Forward(absl::Span<BatchItem> items, BlockPool& pool, 
   for (BatchItem& item : items) {
     if (item.draw.has_value()) item.token = tokens[next++];
   }
-  return absl::OkStatus();
+  return WantsAllLogits(items) ? GiveAllLogits(batch, items) : absl::OkStatus();
 }
 
 absl::Status Transformer::ForwardShallow(absl::Span<BatchItem> items, int layers, BlockPool& pool,

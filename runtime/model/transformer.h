@@ -47,6 +47,15 @@ class LayerObserver {
   virtual absl::Status OnLayer(const LayerSlice& slice) = 0;
 };
 
+// Takes the logits of consecutive tokens of one sequence, in pieces of a few rows. Called on the thread that runs the
+// forward.
+class LogitsSink {
+ public:
+  virtual ~LogitsSink() = default;
+  // logits [rows, vocab], f32 host memory that is valid during the call; row 0 is of the token at `position`.
+  virtual void OnLogits(int64_t position, absl::Span<const float> logits) = 0;
+};
+
 // One sequence's share of a batch: tokens at positions [position, position + ids.size()), whose cache pages
 // are `blocks` (they must already cover the last position).
 struct BatchItem {
@@ -60,6 +69,7 @@ struct BatchItem {
   // leaves it in `token` (kNoToken: the logits are no numbers).
   std::optional<RowSampling> draw = std::nullopt;
   int32_t token = kNoToken;
+  LogitsSink* all_logits = nullptr;  // set: gets the logits of every token
 };
 
 // What loading cost.
@@ -148,6 +158,8 @@ class Transformer {
   absl::Status BeginBatch(absl::Span<const BatchItem> items, Batch* batch) const;
   void Embed(const Batch& batch);
   void Head(const Batch& batch, const Output& output);
+  // Logits of every row of the items that have a sink, kLogitRows rows at a time. Behind RunStep.
+  absl::Status GiveAllLogits(const Batch& batch, absl::Span<const BatchItem> items);
   // Steps that only decode are all alike: a device may remember them.
   void RunStep(const Batch& batch, const Output& output, absl::Span<BatchItem> items, BlockPool& pool);
   // What goes into a layer's cache, until the next layer begins.

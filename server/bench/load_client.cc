@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -20,15 +22,18 @@ constexpr size_t kMaxErrorBytes = 300;
 // A line of a stream that is longer is no event of a completion's.
 constexpr size_t kMaxLineBytes = 4 << 20;
 constexpr double kProgressSeconds = 0.1;  // at least so often
+// Pieces that come one after the other faster are of one read: the parser hands over every chunk by itself, some
+// microseconds apart.
+constexpr double kOneRead = 100e-6;
 
 double Since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // One request on its way: cuts the stream into events and takes the time of each piece of text.
 class Transfer {
  public:
-  Transfer(const LoadRequest& request, Clock::time_point start, LoadResult* result)
-      : request_(&request), start_(start), result_(result) {
-    result_->arrival = request.arrival;
+  Transfer(const LoadRequest& request, double arrival, Clock::time_point start, LoadResult* result)
+      : start_(start), result_(result) {
+    result_->arrival = arrival;
     result_->asked_tokens = request.max_tokens;
   }
 
@@ -50,6 +55,7 @@ class Transfer {
   void End(int status, const absl::Status& error) {
     result_->status = status;
     result_->e2e = Now();
+    CloseRead();
     if (result_->completion_tokens == 0) result_->completion_tokens = pieces_;
     if (!result_->error.empty()) return;
     if (!error.ok()) {
@@ -64,7 +70,7 @@ class Transfer {
   }
 
  private:
-  double Now() const { return Since(start_) - request_->arrival; }
+  double Now() const { return Since(start_) - result_->arrival; }
 
   // Events are one "data:" line each, ended by "\n" or "\r\n"; other fields and comments mean nothing here.
   void TakeLine(absl::string_view line, double now) {
@@ -109,19 +115,31 @@ class Transfer {
 
   void TakePiece(double now) {
     if (pieces_++ == 0) {
-      result_->ttft = now;
-    } else {
-      result_->inter_token.push_back(now - last_piece_);
+      result_->ttft = read_began_ = last_piece_ = now;
+      return;
     }
+    if (now - last_piece_ > kOneRead) {
+      CloseRead();
+      before_ = std::exchange(read_began_, now);
+    }
+    ++read_pieces_;
     last_piece_ = now;
   }
+  // Nothing more comes of one read; its pieces share the time since the read before it. There is none before the first.
+  void CloseRead() {
+    if (!before_ || read_pieces_ == 0) return;
+    const double share = (read_began_ - *before_) / static_cast<double>(read_pieces_);
+    result_->inter_token.insert(result_->inter_token.end(), std::exchange(read_pieces_, 0), share);
+  }
 
-  const LoadRequest* const request_;
   const Clock::time_point start_;
   LoadResult* const result_;
   std::string beginning_;  // of the body: what an error says
   std::string unread_;
+  double read_began_ = 0;
   double last_piece_ = 0;
+  std::optional<double> before_;  // when the read before this one began
+  size_t read_pieces_ = 0;  // without a time yet: of this read, and of the first but for its first piece
   int64_t pieces_ = 0;
   bool done_ = false;
 };
@@ -144,9 +162,15 @@ absl::StatusOr<std::vector<LoadResult>> RunLoad(const LoadTarget& target,
   size_t next = 0;
   int64_t done = 0;
   while (done < static_cast<int64_t>(requests.size())) {
-    for (; next < requests.size() && requests[next].arrival <= Since(start); ++next) {
+    const auto may_send = [&] {
+      if (next >= requests.size()) return false;
+      if (target.concurrency > 0) return static_cast<int64_t>(next) - done < target.concurrency;
+      return requests[next].arrival <= Since(start);
+    };
+    for (; may_send(); ++next) {
+      const double arrival = target.concurrency > 0 ? Since(start) : requests[next].arrival;
       std::unique_ptr<Transfer>& transfer = transfers[next];
-      transfer = std::make_unique<Transfer>(requests[next], start, &results[next]);
+      transfer = std::make_unique<Transfer>(requests[next], arrival, start, &results[next]);
       client.Post(
           requests[next].body, absl::Seconds(target.timeout_seconds),
           [&transfer](absl::string_view bytes) { return transfer->Take(bytes); },
@@ -157,7 +181,8 @@ absl::StatusOr<std::vector<LoadResult>> RunLoad(const LoadTarget& target,
           });
     }
     if (!progress(done)) break;
-    const double wait = next < requests.size() ? requests[next].arrival - Since(start) : kProgressSeconds;
+    const bool timed = target.concurrency == 0 && next < requests.size();
+    const double wait = timed ? requests[next].arrival - Since(start) : kProgressSeconds;
     client.RunFor(absl::Seconds(std::clamp(wait, 0.0, kProgressSeconds)));
   }
   client.EndAll(absl::CancelledError("stopped before its end"));

@@ -24,10 +24,12 @@ struct LoadResult {
   std::string error;  // "" where a whole answer came
   double ttft = 0;    // to the first text
   double e2e = 0;
-  std::vector<double> inter_token;  // between pieces of text
-  int64_t asked_tokens = 0;         // its max_tokens
-  int64_t prompt_tokens = 0;        // as the server counts them; 0: it does not say
-  int64_t completion_tokens = 0;    // as the server counts them, else pieces of text
+  // Between pieces of text, one entry for each but the first. Pieces that arrive together share the time since those before
+  // them; what comes with the first piece shares the next time.
+  std::vector<double> inter_token;
+  int64_t asked_tokens = 0;       // its max_tokens
+  int64_t prompt_tokens = 0;      // as the server counts them; 0: it does not say
+  int64_t completion_tokens = 0;  // as the server counts them, else pieces of text
   bool ok() const { return error.empty(); }
 };
 
@@ -37,10 +39,11 @@ struct LoadTarget {
   bool insecure = false;  // do not verify the server's certificate
   double timeout_seconds = 120;
   int64_t max_connections = 1024;
+  int64_t concurrency = 0;  // 0: an open loop; else a closed one, with so many requests under way
 };
 
-// Sends every request at its arrival time whether or not earlier ones have ended (open loop), over kept
-// connections, from one thread. `progress(done)` is called as requests end; false stops: requests that have
+// Sends every request at its arrival time whether or not earlier ones have ended (open loop), or, in order and whatever
+// their arrival times, one as soon as another has ended (closed loop); over kept connections, from one thread. `progress(done)` is called as requests end; false stops: requests that have
 // not ended are errors, and those that were not sent yet have no result. Fails only where HTTP itself cannot
 // be set up.
 absl::StatusOr<std::vector<LoadResult>> RunLoad(const LoadTarget& target,

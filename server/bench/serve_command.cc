@@ -27,11 +27,12 @@ constexpr char kUsage[] =
 would see: time to first token, time between tokens, whole requests, and goodput at an objective.
 
   aludel-bench serve --url http://127.0.0.1:8080 --model chat --qa deploy/demo/questions.jsonl --rate 5 --requests 200
+  aludel-bench serve --url http://127.0.0.1:8080 --model chat --concurrency 16 --requests 200
   aludel-bench serve --url http://127.0.0.1:8080 --model chat --trace trace.jsonl --slo-ttft-ms 500 --html load.html
 
 Requests arrive as a Poisson process of --rate, or as a trace says: JSON lines with "timestamp" (ms), and "prompt" or
 "input_length" (words are made up), and "output_length" or "max_tokens". They are sent at their time whether or not
-earlier ones have ended. A trace's lengths are tokens: with --tokenizer prompts have so many (beside what the chat
+earlier ones have ended; with --concurrency N requests are under way instead, and one is sent when another ends. A trace's lengths are tokens: with --tokenizer prompts have so many (beside what the chat
 template adds; words otherwise), with --ignore-eos answers, too. The report says how many there were.)";
 
 constexpr int64_t kPoissonRequests = 100;
@@ -49,7 +50,8 @@ struct Flags {
   std::string html;
   double rate = 1;
   double speed = 1;
-  int64_t requests = 0;  // 0: 100, or all of a trace
+  int64_t concurrency = 0;  // 0: an open loop
+  int64_t requests = 0;     // 0: 100, or all of a trace
   int64_t max_tokens = 32;
   int64_t seed = 1;
   int64_t deadline_ms = 0;
@@ -180,7 +182,8 @@ absl::Status Load(const Flags& flags) {
                     .api_key = flags.api_key,
                     .insecure = flags.insecure,
                     .timeout_seconds = flags.timeout,
-                    .max_connections = flags.connections};
+                    .max_connections = std::max(flags.connections, flags.concurrency),
+                    .concurrency = flags.concurrency};
   StopOnSignals();
   std::signal(SIGPIPE, SIG_IGN);  // OpenSSL writes to closed sockets
   ProgressBar bar;
@@ -197,7 +200,9 @@ absl::Status Load(const Flags& flags) {
   const std::string json = summary.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
   if (!flags.json.empty()) ALUDEL_RETURN_IF_ERROR(Write(flags.json, json));
   if (!flags.html.empty()) {
-    const std::string load = flags.trace.empty() ? absl::StrCat(flags.rate, " requests/s") : flags.trace;
+    const std::string load = flags.concurrency > 0 ? absl::StrCat(flags.concurrency, " requests at once")
+                             : flags.trace.empty() ? absl::StrCat(flags.rate, " requests/s")
+                                                   : flags.trace;
     ALUDEL_RETURN_IF_ERROR(
         Write(flags.html, LoadHtml(summary, results, absl::StrCat(flags.model, " under ", load))));
   }
@@ -218,6 +223,7 @@ absl::Status ServeCommand(int argc, char** argv) {
   flags.Add("qa", "FILE", &values.qa,
             "JSON lines with context and question as prompts (default: made-up words)");
   flags.Add("trace", "FILE", &values.trace, "arrivals from a trace instead of --rate");
+  flags.Add("concurrency", "N", &values.concurrency, "requests under way, instead of arrivals; 0: arrivals");
   flags.Add("speed", "N", &values.speed, "play the trace N times as fast");
   flags.Add("tokenizer", "DIR", &values.tokenizer, "model whose tokens a trace's input_length counts");
   flags.Add("ignore-eos", &values.ignore_eos, "answers as long as they may be (Aludel, vLLM)");
@@ -237,6 +243,7 @@ absl::Status ServeCommand(int argc, char** argv) {
   flags.Add("insecure", &values.insecure, "accept any certificate");
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
   if (values.requests < 0) return absl::InvalidArgumentError("--requests is negative");
+  if (values.concurrency < 0) return absl::InvalidArgumentError("--concurrency is negative");
   if (values.connections < 1) return absl::InvalidArgumentError("--connections wants at least 1");
   if (flags.help_asked()) {
     std::fputs(flags.Help().c_str(), stdout);

@@ -31,10 +31,13 @@ void FillStages(const StageSeconds& stages, v1::Stages* wire) {
 
 PlanRequest ReadPlanRequest(const v1::GenerateRequest& request) {
   PlanRequest wanted{.prompt_tokens = request.prompt_size(), .format = request.format()};
+  const v1::SamplingParams& sampling = request.sampling();
+  wanted.whole = sampling.has_prompt_logprobs();
   if (request.fidelity() == v1::FIDELITY_EXACT) wanted.fidelity = Fidelity::kExact;
   if (request.fidelity() == v1::FIDELITY_HIGH) wanted.fidelity = Fidelity::kHigh;
   if (request.fidelity() == v1::FIDELITY_BALANCED) wanted.fidelity = Fidelity::kBalanced;
   if (request.fidelity() == v1::FIDELITY_FAST) wanted.fidelity = Fidelity::kFast;
+  if (wanted.whole || sampling.no_answer()) wanted.fidelity = Fidelity::kExact;
   wanted.targets.assign(request.prefill_targets().begin(), request.prefill_targets().end());
   return wanted;
 }
@@ -64,6 +67,21 @@ v1::GenerateEvent AnswerEvent(const TokenEvent& token, size_t shown_logprobs) {
     v1::TokenLogprob* logprob = out->add_logprobs();
     logprob->set_token(token.logprobs[i].id);
     logprob->set_logprob(token.logprobs[i].logprob);
+  }
+  return event;
+}
+
+v1::GenerateEvent AnswerEvent(const PromptScores& scores) {
+  v1::GenerateEvent event;
+  v1::PromptLogprobs* out = event.mutable_prompt_logprobs();
+  out->set_begin(static_cast<uint32_t>(scores.begin));
+  out->set_top(static_cast<uint32_t>(scores.tokens.empty() ? 0 : scores.tokens[0].logprobs.size() - 1));
+  for (const PromptScores::Token& token : scores.tokens) {
+    out->add_ranks(static_cast<uint32_t>(token.rank));
+    for (const TokenLogprob& entry : token.logprobs) {
+      out->add_tokens(entry.id);
+      out->add_logprobs(entry.logprob);
+    }
   }
   return event;
 }

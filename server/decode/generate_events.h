@@ -13,6 +13,7 @@ namespace aludel {
 
 // What Decode.Generate's messages say, read and written. Pure.
 
+// A request whose prompt's log-probabilities are asked for, or no answer, is planned as an exact one.
 PlanRequest ReadPlanRequest(const v1::GenerateRequest& request);
 
 // Of Started, beside what the timeline knows.
@@ -27,6 +28,7 @@ v1::GenerateEvent StartedEvent(const RequestTimeline::Started& started, const St
 
 // With the first `shown_logprobs` of its log probabilities.
 v1::GenerateEvent AnswerEvent(const TokenEvent& token, size_t shown_logprobs);
+v1::GenerateEvent AnswerEvent(const PromptScores& scores);
 v1::GenerateEvent AnswerEvent(const SequenceResult& result);
 
 }  // namespace aludel

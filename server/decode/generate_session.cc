@@ -260,6 +260,11 @@ void GenerateSession::OnToken(const TokenEvent& event) {
   if (!delivered.ok()) Stop(delivered);
 }
 
+void GenerateSession::OnPromptScores(const PromptScores& scores) {
+  const absl::Status delivered = Deliver(AnswerEvent(scores));
+  if (!delivered.ok()) Stop(delivered);
+}
+
 void GenerateSession::OnDone(const absl::Status& status, const SequenceResult& result) {
   EndHandoff(TicketState::kAbandoned);
   if (shadow_ && status.ok() && !result.fell_back) context_.shadow->Offer(*std::move(shadow_));

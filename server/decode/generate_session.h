@@ -53,6 +53,7 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   Handoff::Spec HandoffSpec(const PlanRequest& wanted, const Plan& plan, const GenerateSpec& spec) const;
   void EndHandoff(TicketState end);
   void OnToken(const TokenEvent& event) override;
+  void OnPromptScores(const PromptScores& scores) override;
   void OnDone(const absl::Status& status, const SequenceResult& result) override;
   absl::Status Deliver(v1::GenerateEvent event);
   // Of the first token, or of an answer without one: ends the handoff, sends Started. Later calls

@@ -37,7 +37,9 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
                                             const std::string& cache_salt) {
   CostModel& costs = *context_.costs;
   const std::vector<PlanTarget> targets = context_.prefill_pool->Snapshot();
-  const int64_t cached = context_.model->engine().CachedTokens(prompt, /*codec=*/nullptr, cache_salt);
+  whole_ = wanted.whole;
+  const int64_t cached =
+      whole_ ? 0 : context_.model->engine().CachedTokens(prompt, /*codec=*/nullptr, cache_salt);
   const std::optional<double> local = costs.PredictLocal(wanted.prompt_tokens - cached);
   const auto shipped = prompt.first(prompt.size() - std::min<size_t>(prompt.size(), 1));
   const absl::Time now = MonotonicNow();
@@ -102,7 +104,7 @@ void RequestPlanner::Learn(const RequestTimeline::Started& started, const Sequen
   if (started.predicted_ttft) {
     context_.metrics->ObservePrediction(started.labels, *started.predicted_ttft, started.stages.ttft);
   }
-  if (started.plan == PlanKind::kLocal) {
+  if (started.plan == PlanKind::kLocal && !whole_) {
     context_.costs->ObserveLocal(started.prompt_tokens, cached_tokens, started.stages);
   }
   if (started.plan == PlanKind::kFallback) LearnOvertaken(started, handoff);

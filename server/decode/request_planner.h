@@ -53,7 +53,8 @@ class RequestPlanner {
   const DecodeContext& context_;
   std::atomic<int64_t> local_tokens_{0};
   std::atomic<bool> trial_{false};
-  PlanTarget target_;  // of a remote plan, once begun
+  bool whole_ = false;  // all of the prompt is scored: slower than others, so that nothing is learned from it
+  PlanTarget target_;   // of a remote plan, once begun
 };
 
 }  // namespace aludel

@@ -59,6 +59,7 @@ absl::StatusOr<SamplingParams> ReadSampling(const v1::SamplingParams& wire) {
   ALUDEL_RETURN_IF_ERROR(CheckRange("presence_penalty", wire.presence_penalty(), -2, 2));
   ALUDEL_RETURN_IF_ERROR(CheckRange("frequency_penalty", wire.frequency_penalty(), -2, 2));
   ALUDEL_RETURN_IF_ERROR(CheckRange("top_logprobs", wire.top_logprobs(), 0, kMaxTopLogprobs));
+  ALUDEL_RETURN_IF_ERROR(CheckRange("prompt_logprobs", wire.prompt_logprobs(), 0, kMaxTopLogprobs));
   ALUDEL_RETURN_IF_ERROR(CheckRange("choices", wire.choices(), 0, kMaxChoices));
   SamplingParams params;
   params.temperature = wire.temperature();
@@ -79,6 +80,12 @@ absl::StatusOr<SamplingParams> ReadSampling(const v1::SamplingParams& wire) {
   params.ignore_eos = wire.ignore_eos();
   params.choices = std::max<int>(1, static_cast<int>(wire.choices()));
   if (wire.has_top_logprobs()) params.top_logprobs = static_cast<int>(wire.top_logprobs());
+  if (wire.has_prompt_logprobs()) params.prompt_logprobs = static_cast<int>(wire.prompt_logprobs());
+  params.no_answer = wire.no_answer();
+  if (params.no_answer && params.max_tokens > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.max_tokens: found ", params.max_tokens, ", want 0 beside no_answer"));
+  }
   ALUDEL_RETURN_IF_ERROR(ReadLists(wire, &params));
   return params;
 }

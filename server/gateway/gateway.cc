@@ -11,6 +11,8 @@
 #include "server/gateway/openai/completion_exchange.h"
 #include "server/gateway/openai/openai_dialect.h"
 #include "server/gateway/openai/prompt.h"
+#include "server/gateway/openapi/docs_page.h"
+#include "server/gateway/openapi/openapi.h"
 #include "server/gateway/page/page.h"
 #include "server/gateway/responses/responses_dialect.h"
 #include "server/rpc/rpc_fields.h"
@@ -73,10 +75,11 @@ ordered_json ModelJson(const ServedModel& model, const Router& router) {
 HttpResponse NoSuchPath(const HttpRequest& request) {
   ApiError error;
   error.status = 404;
-  error.message = absl::StrCat("Unknown request URL: ", Quotable(request.method), " ", Quotable(request.path),
-                               CanonicalPath(request.path) == "/v1/embeddings"
-                                   ? "; the models that are served here generate text, and make no embeddings"
-                                   : "");
+  error.message =
+      absl::StrCat("Unknown request URL: ", Quotable(request.method), " ", Quotable(request.path));
+  if (const absl::string_view why = WhyNotServed(request.path); !why.empty()) {
+    absl::StrAppend(&error.message, ". The models of this gateway generate text, ", why);
+  }
   error.code = "unknown_url";
   return error.ToResponse();
 }
@@ -169,26 +172,29 @@ Gateway::~Gateway() {
   router_->AwaitCalls();
 }
 
-absl::StatusOr<std::unique_ptr<HttpServer>> Gateway::Listen(HttpServerOptions options) {
-  options.check_head = [this](const HttpRequest& request) { return CheckHead(request); };
-  options.refuse = [this](const HttpRequest& request, const HttpError& error) {
+HttpServer::Handler Gateway::Bind(HttpServerOptions* options) {
+  options->check_head = [this](const HttpRequest& request) { return CheckHead(request); };
+  options->refuse = [this](const HttpRequest& request, const HttpError& error) {
     return Refuse(request, error);
   };
-  options.at_once = [](const HttpRequest& request) {
+  options->at_once = [](const HttpRequest& request) {
     const Route* route = FindRoute(request.path);
     return route != nullptr && route->at_once;
   };
-  return HttpServer::Start(options, [this](HttpRequest request, HttpResponder responder) {
+  return [this](HttpRequest request, HttpResponder responder) {
     Handle(std::move(request), std::move(responder));
-  });
+  };
+}
+
+absl::StatusOr<std::unique_ptr<HttpServer>> Gateway::Listen(HttpServerOptions options) {
+  HttpServer::Handler handler = Bind(&options);
+  return HttpServer::Start(options, std::move(handler));
 }
 
 Gateway::Arrival Gateway::Receive(const HttpRequest& request) const {
   Arrival arrival;
   arrival.route = FindRoute(request.path);
-  if (arrival.route != nullptr && arrival.route->path == "/metrics" && !options_.serves_metrics) {
-    arrival.route = nullptr;
-  }
+  if (arrival.route != nullptr && arrival.route->admin && !options_.serves_admin) arrival.route = nullptr;
   arrival.preflight = Cors::IsPreflight(request);
   RequestIdentity& identity = arrival.identity;
   identity.id = RequestId(request);
@@ -344,7 +350,15 @@ HttpResponse Gateway::Answer(const HttpRequest& request, const Route& asked,
     response.body = metrics_->Render();
     return response;
   }
-  // /health: the process answers, and its threads move.
+  if (route == "/openapi.json") return Json(200, OpenApi());
+  if (route == "/docs") return DocsPage();
+  if (const auto admin = AnswerAdmin(request)) return *admin;
+  if (route == "/health") return Health();
+  return FromGrpcStatus({grpc::StatusCode::INTERNAL, absl::StrCat("nothing answers the route ", route)})
+      .ToResponse();
+}
+
+HttpResponse Gateway::Health() const {
   const absl::Status health = options_.health ? options_.health() : absl::OkStatus();
   return Json(health.ok() ? 200 : 503, {{"status", health.ok() ? "ok" : std::string(health.message())}});
 }
@@ -361,6 +375,44 @@ HttpResponse Gateway::Model(absl::string_view id) const {
   const ServedModel* model = models_->Find(id);
   if (model == nullptr) return ModelNotFound(id).ToResponse();
   return Json(200, ModelJson(*model, *router_));
+}
+
+std::optional<HttpResponse> Gateway::AnswerAdmin(const HttpRequest& request) const {
+  const std::string path = CanonicalPath(request.path);
+  if (path == "/load") return Load();
+  if (path == "/server_info") return ServerInfo();
+  return std::nullopt;
+}
+
+// "server_load" is vLLM's.
+HttpResponse Gateway::Load() const {
+  ordered_json models = ordered_json::object();
+  int all = 0;
+  for (const auto& model : models_->all()) {
+    const int running = router_->Outstanding(model->name);
+    const int waiting = router_->Waiting(model->name);
+    models[model->name] = {{"running", running}, {"waiting", waiting}};
+    all += running + waiting;
+  }
+  return Json(200, {{"server_load", all}, {"models", std::move(models)}});
+}
+
+HttpResponse Gateway::ServerInfo() const {
+  ordered_json models = ordered_json::object();
+  for (const auto& model : models_->all()) {
+    const Router::ModelState state = router_->State(model->name);
+    models[model->name] = {{"ready", state.ready},
+                           {"max_model_len", state.max_context},
+                           {"max_choices", state.max_choices},
+                           {"formats", router_->Formats(model->name)},
+                           {"tokenizer_fingerprint", model->tokenizer->fingerprint()},
+                           {"chat_template", model->chat_template != nullptr}};
+  }
+  return Json(200, {{"version", ALUDEL_VERSION},
+                    {"draining", draining_.load()},
+                    {"max_requests", options_.completions.max_requests},
+                    {"request_timeout_s", absl::ToDoubleSeconds(options_.completions.request_timeout)},
+                    {"models", std::move(models)}});
 }
 
 // One broken model must not take the others out of rotation.

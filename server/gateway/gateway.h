@@ -35,7 +35,7 @@ class Gateway {
   struct Options {
     Completions::Options completions;
     std::vector<std::string> cors_allowed_origins;
-    bool serves_metrics = true;        // GET /metrics
+    bool serves_admin = true;          // the operator's paths: no other port has them
     double trace_share = 0;            // of requests that bring no traceparent
     ResponseStore::Options responses;  // what is kept of the answers of /v1/responses
     // Of the process; not OK: neither healthy nor ready. May be null.
@@ -48,7 +48,9 @@ class Gateway {
   // Waits for requests to end: cancel them first (HttpServer::Shutdown does).
   ~Gateway();
 
-  // A server whose requests come here, which must not outlive this.
+  // Sets the callbacks of a server whose requests come here, and returns its handler; they must not outlive this.
+  HttpServer::Handler Bind(HttpServerOptions* options);
+  // Such a server.
   absl::StatusOr<std::unique_ptr<HttpServer>> Listen(HttpServerOptions options);
 
   // OK as soon as one model can be served, or where `model` names one, when that can; else Unavailable with
@@ -56,6 +58,8 @@ class Gateway {
   absl::Status CheckReady(absl::string_view model = {}) const;
   // Threads that its requests run on, beside the HTTP server's own.
   std::vector<Watchdog::Check> Checks() const;
+  // GET /load and /server_info, as the admin port answers them; nothing for other paths.
+  std::optional<HttpResponse> AnswerAdmin(const HttpRequest& request) const;
   // Not ready from now on, so that load balancers look elsewhere. Requests are served as before.
   void Drain() { draining_ = true; }
 
@@ -86,7 +90,11 @@ class Gateway {
   HttpResponse Answer(const HttpRequest& request, const Route& asked, const RequestIdentity& identity);
   HttpResponse Models() const;
   HttpResponse Model(absl::string_view id) const;
+  // The process answers, and its threads move.
+  HttpResponse Health() const;
   HttpResponse Ready(const HttpRequest& request) const;
+  HttpResponse Load() const;
+  HttpResponse ServerInfo() const;
 
   const Options options_;
   const Cors cors_;

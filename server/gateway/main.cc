@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/time/clock.h"
 #include "aludel/v1/config.pb.h"
 #include "runtime/status_macros.h"
@@ -15,6 +16,7 @@
 #include "server/config/run_server.h"
 #include "server/gateway/access/access.h"
 #include "server/gateway/access/api_keys.h"
+#include "server/gateway/front.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/openai/served_models.h"
 #include "server/gateway/routing/router.h"
@@ -91,6 +93,12 @@ absl::StatusOr<HttpServerOptions> HttpOptions(const GatewayOptions& options) {
   return http;
 }
 
+std::vector<std::string> ModelNames(const GatewayOptions& options) {
+  std::vector<std::string> names;
+  for (const ServedModelOptions& model : options.models) names.push_back(model.name);
+  return names;
+}
+
 std::vector<Router::Model> RouterModels(const GatewayOptions& options, const ServedModels& models) {
   std::vector<Router::Model> result;
   for (const ServedModelOptions& model : options.models) {
@@ -133,8 +141,6 @@ void LogSamplingDefaults(const ServedModels& models) {
 absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
   RaiseDescriptorLimit();
   ALUDEL_ASSIGN_OR_RETURN(HttpServerOptions http_options, HttpOptions(options));
-  ALUDEL_ASSIGN_OR_RETURN(const ServedModels models, ServedModels::Load(options.models));
-  LogSamplingDefaults(models);
   std::vector<Reloader::Watched> watched;
   std::unique_ptr<TlsContext> tls;
   if (!options.tls.certificate_file.empty()) {
@@ -148,6 +154,10 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
     ALUDEL_RETURN_IF_ERROR(LoadKeys(options.access, &access));
     watched.push_back({{options.access.keys_file}, [&] { return LoadKeys(options.access, &access); }});
   }
+  Front front(ModelNames(options));
+  ALUDEL_ASSIGN_OR_RETURN(const std::unique_ptr<HttpServer> server, front.Listen(http_options));
+  ALUDEL_ASSIGN_OR_RETURN(const ServedModels models, ServedModels::Load(options.models));
+  LogSamplingDefaults(models);
   Metrics metrics;
   const RequestMetrics requests(&metrics);
   for (const auto& model : models.all()) requests.Expect(model->name);
@@ -169,14 +179,16 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
                                    .max_answer_bytes = options.max_answer_bytes,
                                    .prefill_targets = options.prefill_targets},
                    .cors_allowed_origins = options.cors_allowed_origins,
-                   .serves_metrics = options.admin_listen.empty(),
+                   .serves_admin = options.admin_listen.empty(),
                    .trace_share = options.tracing.sample_share,
                    .responses = {.max_responses = options.max_stored_responses,
                                  .max_bytes = options.max_stored_response_bytes,
                                  .max_age = options.stored_response_ttl},
                    .health = health},
                   &access, &models, &router, &metrics, &traces);
-  ALUDEL_ASSIGN_OR_RETURN(const std::unique_ptr<HttpServer> server, gateway.Listen(http_options));
+  front.Open(&gateway);
+  // Whatever fails from here on: its requests end before it does.
+  const absl::Cleanup close = [&server] { server->Shutdown(absl::ZeroDuration()); };
   Timer timer;
   std::vector<Watchdog::Check> checks = gateway.Checks();
   checks.push_back({"an I/O thread", [&server] { return server->Silence(); }});
@@ -190,8 +202,11 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_listen.empty()) {
     ALUDEL_ASSIGN_OR_RETURN(
-        admin, AdminServer::Start(options.admin_listen, &metrics,
-                                  {.health = health, .ready = [&] { return gateway.CheckReady(); }}));
+        admin, AdminServer::Start(
+                   options.admin_listen, &metrics,
+                   {.health = health,
+                    .ready = [&] { return gateway.CheckReady(); },
+                    .more = [&](const HttpRequest& request) { return gateway.AnswerAdmin(request); }}));
   }
   watching = &watchdog;
   Reloader reloader(std::move(watched), options.reload_interval);

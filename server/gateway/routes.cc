@@ -1,5 +1,7 @@
 #include "server/gateway/routes.h"
 
+#include <utility>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -22,7 +24,23 @@ constexpr Route kRoutes[] = {
     {.path = "/health", .method = "GET", .open = true, .quiet = true, .at_once = true},
     {.path = "/ready", .method = "GET", .open = true, .quiet = true, .at_once = true},
     {.path = "/version", .method = "GET", .open = true, .at_once = true},
-    {.path = "/metrics", .method = "GET", .open = true, .quiet = true},
+    {.path = "/openapi.json", .method = "GET", .open = true},
+    {.path = "/docs", .method = "GET", .open = true},
+    {.path = "/metrics", .method = "GET", .open = true, .quiet = true, .admin = true},
+    {.path = "/load", .method = "GET", .admin = true},
+    {.path = "/server_info", .method = "GET", .admin = true},
+};
+
+constexpr std::pair<absl::string_view, absl::string_view> kNotServed[] = {
+    {"/v1/embeddings", "and none of them makes embeddings: ask a server of an embedding model"},
+    {"/v1/moderations", "and none of them moderates"},
+    {"/v1/images", "and none of them makes images"},
+    {"/v1/audio", "and none of them hears or speaks"},
+    {"/v1/files", "and nothing is kept for later"},
+    {"/v1/batches", "and nothing is kept for later: send requests as they come, they wait in a queue"},
+    {"/v1/fine_tuning", "and are fine-tuned elsewhere"},
+    {"/v1/assistants", "and nothing is kept for later"},
+    {"/v1/threads", "and nothing is kept for later"},
 };
 
 }  // namespace
@@ -42,6 +60,16 @@ std::string CanonicalPath(absl::string_view path) {
   }
   if (canonical.size() > 1 && canonical.back() == '/') canonical.pop_back();
   return canonical;
+}
+
+absl::Span<const Route> Routes() { return kRoutes; }
+
+absl::string_view WhyNotServed(absl::string_view path) {
+  const std::string canonical = CanonicalPath(path);
+  for (const auto& [prefix, why] : kNotServed) {
+    if (canonical == prefix || absl::StartsWith(canonical, absl::StrCat(prefix, "/"))) return why;
+  }
+  return "";
 }
 
 const Route* FindRoute(absl::string_view asked) {

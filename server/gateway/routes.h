@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace aludel {
 
@@ -17,6 +18,7 @@ struct Route {
   bool completion = false;   // work for a decode server
   bool deletes = false;      // takes DELETE too
   bool anthropic = false;    // errors in the shape of Anthropic's API, not of OpenAI's
+  bool admin = false;        // the operator's: not there where admin_listen has it
 
   bool Takes(absl::string_view asked) const;
   bool TakesBody() const { return method == "POST"; }
@@ -25,6 +27,9 @@ struct Route {
 
 // Without doubled slashes and without one at the end, which clients add where they join a base URL and a path.
 std::string CanonicalPath(absl::string_view path);
+absl::Span<const Route> Routes();
+// Of a path of OpenAI's that is no route: why; "" for one that means nothing here.
+absl::string_view WhyNotServed(absl::string_view path);
 // The route of a path as it was asked for; null: none of ours.
 const Route* FindRoute(absl::string_view asked);
 

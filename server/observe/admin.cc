@@ -23,6 +23,9 @@ HttpResponse AnswerCheck(const absl::Status& status) {
 }  // namespace
 
 HttpResponse AdminServer::Answer(const HttpRequest& request) const {
+  if (checks_.more != nullptr && (request.method == "GET" || request.method == "HEAD")) {
+    if (auto more = checks_.more(request)) return *std::move(more);
+  }
   const bool known = request.path == "/metrics" || request.path == "/health" || request.path == "/ready";
   if (!known) return Text(404, "want /metrics, /health or /ready\n");
   if (request.method != "GET" && request.method != "HEAD") {

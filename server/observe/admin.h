@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -19,6 +20,8 @@ class AdminServer {
   struct Checks {
     std::function<absl::Status()> health;
     std::function<absl::Status()> ready;
+    // Other GET paths; nothing for one that is not there. May be null.
+    std::function<std::optional<HttpResponse>(const HttpRequest&)> more = nullptr;
   };
 
   // `listen` is host:port; Unavailable where the port is taken. `metrics` must outlive the server.

@@ -173,11 +173,12 @@ absl::StatusOr<DecoderFit> TrainDecoder(const DecoderData& train, const DecoderD
       Widen(train.u, row, train.inputs, u.data() + t * train.inputs);
       Widen(train.y, row, train.outputs, y.data() + t * train.outputs);
     }
-    const double loss = DecoderLoss(fit.net, u.data(), y.data(), batch, &gradient);
-    fit.train_error = step == 0 ? loss : 0.99 * fit.train_error + 0.01 * loss;
+    DecoderLoss(fit.net, u.data(), y.data(), batch, &gradient);
     adam.Step(CosineRate(options.learning_rate, step, options.steps), &gradient, &fit.net);
   }
   progress(options.steps, options.steps);
+  // Of the result: a mean over the steps would tell of a short training's beginning.
+  fit.train_error = RelativeError(fit.net, train);
   fit.held_out_error = RelativeError(fit.net, held_out);
   return fit;
 }

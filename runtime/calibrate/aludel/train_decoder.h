@@ -38,7 +38,7 @@ struct DecoderTraining {
 struct DecoderFit {
   DecoderNet net;
   // Mean squared error per component, over the mean square of the targets.
-  double train_error = 0;  // over the last epoch's batches of an MLP
+  double train_error = 0;
   double held_out_error = 0;
   double ridge = 0;  // taken; 0 for an MLP
 };

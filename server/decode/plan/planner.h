@@ -20,6 +20,7 @@ struct PlanRequest {
   int64_t prompt_tokens = 0;
   std::optional<Fidelity> fidelity;  // unset: the server's default
   std::string format;                // "": the server's choice
+  bool whole = false;                // computed here from its first token: nothing that is cached is taken
   std::vector<std::string> targets;  // preferred prefill servers, best first; empty: the configured order
 };
 

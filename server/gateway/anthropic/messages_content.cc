@@ -154,7 +154,43 @@ std::optional<ApiError> ParseTurn(const ordered_json& message, const std::string
   return std::nullopt;
 }
 
+// A string, or blocks of these kinds.
+ordered_json ContentSchema(ordered_json blocks) {
+  const ordered_json list = {{"type", "array"}, {"items", {{"anyOf", std::move(blocks)}}}};
+  return {{"anyOf", ordered_json::array({ordered_json{{"type", "string"}}, list})}};
+}
+
+ordered_json TextBlockSchema() {
+  return ordered_json::parse(R"({"type": "object", "required": ["type", "text"], "properties": {
+      "type": {"const": "text"}, "text": {"type": "string"}}})");
+}
+
+ordered_json TurnSchema(const char* role, ordered_json blocks) {
+  return {{"type", "object"},
+          {"required", ordered_json::array({"role", "content"})},
+          {"properties", {{"role", {{"const", role}}}, {"content", ContentSchema(std::move(blocks))}}}};
+}
+
 }  // namespace
+
+ordered_json SystemSchema() { return ContentSchema(ordered_json::array({TextBlockSchema()})); }
+
+ordered_json ConversationSchema() {
+  ordered_json result =
+      ordered_json::parse(R"({"type": "object", "required": ["type", "tool_use_id"], "properties": {
+      "type": {"const": "tool_result"}, "tool_use_id": {"type": "string"}, "is_error": {"type": "boolean"}}})");
+  result["properties"]["content"] = SystemSchema();
+  const ordered_json use =
+      ordered_json::parse(R"({"type": "object", "required": ["type", "id", "name", "input"],
+      "properties": {"type": {"const": "tool_use"}, "id": {"type": "string"}, "name": {"type": "string"},
+      "input": {"type": "object"}}})");
+  const ordered_json thought = ordered_json::parse(R"({"type": "object", "required": ["type"], "properties": {
+      "type": {"enum": ["thinking", "redacted_thinking"]}}})");
+  const ordered_json turns =
+      ordered_json::array({TurnSchema("user", ordered_json::array({TextBlockSchema(), std::move(result)})),
+                           TurnSchema("assistant", ordered_json::array({TextBlockSchema(), use, thought}))});
+  return {{"type", "array"}, {"items", {{"anyOf", turns}}}, {"minItems", 1}};
+}
 
 std::optional<ApiError> ParseSystem(const ordered_json& system, ordered_json* parsed) {
   std::string text;

@@ -14,8 +14,11 @@ namespace aludel {
 
 // "system": a string or blocks of text. Nothing is added where it is empty.
 std::optional<ApiError> ParseSystem(const nlohmann::ordered_json& system, nlohmann::ordered_json* parsed);
+nlohmann::ordered_json SystemSchema();
 // Adds to `parsed`.
 std::optional<ApiError> ParseConversation(const nlohmann::ordered_json& messages,
                                           nlohmann::ordered_json* parsed);
+// What it takes, as a JSON schema.
+nlohmann::ordered_json ConversationSchema();
 
 }  // namespace aludel

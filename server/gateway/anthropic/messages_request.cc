@@ -17,6 +17,20 @@ namespace {
 
 using nlohmann::ordered_json;
 
+ordered_json ToolsSchema() {
+  ordered_json tool =
+      ordered_json::parse(R"({"type": "object", "required": ["name", "input_schema"], "properties": {
+      "type": {"const": "custom"}, "description": {"type": "string"}, "input_schema": {"type": "object"}}})");
+  tool["properties"]["name"] = FunctionNameSchema();
+  return {{"type", "array"}, {"items", std::move(tool)}, {"maxItems", kMaxTools}};
+}
+
+ordered_json ChoiceSchema() {
+  return ordered_json::parse(R"({"type": "object", "required": ["type"], "properties": {
+      "type": {"enum": ["auto", "any", "tool", "none"]}, "name": {"type": "string"},
+      "disable_parallel_tool_use": {"type": "boolean"}}})");
+}
+
 // {"name", "description", "input_schema"} as chat templates know it: {"type": "function", "function": {...}}.
 void ReadTool(JsonFields& fields, const ordered_json& tool, const std::string& where, ordered_json* list) {
   if (!tool.is_object()) return fields.Fail(where, "must be an object");
@@ -66,6 +80,8 @@ void ReadChoice(JsonFields& fields, const ordered_json& choice, ordered_json* co
 }
 
 void ReadTools(JsonFields& fields, Tools* tools) {
+  fields.Describe("tools", ToolsSchema);
+  fields.Describe("tool_choice", ChoiceSchema);
   ordered_json converted = ordered_json::object();
   const ordered_json* list = fields.Find("tools");
   if (list != nullptr && !list->is_array()) return fields.Fail("tools", "must be a list of tools");
@@ -101,9 +117,14 @@ void RefuseOthers(JsonFields& fields) {
   fields.Refuse("output_format", nullptr, ": use 'output_config.format'");
   fields.Refuse("logprobs", false, ": use /v1/chat/completions");
   fields.Refuse("top_logprobs", 0, ": use /v1/chat/completions");
+  fields.Refuse("prompt_logprobs", false, ": use /v1/chat/completions");
   fields.Refuse("return_token_ids", false, ": use /v1/chat/completions");
   fields.Refuse("mcp_servers", nullptr, ": the gateway calls no servers of tools");
   fields.Refuse("container", nullptr, ": the gateway runs no tools");
+  fields.Describe("thinking", [] {
+    return ordered_json::parse(
+        R"({"type": "object", "required": ["type"], "properties": {"type": {"const": "disabled"}}})");
+  });
   if (const ordered_json* thinking = fields.Object("thinking")) {
     const ordered_json type = thinking->value("type", ordered_json());
     // 'adaptive' leaves it to the model whether it thinks.
@@ -129,12 +150,10 @@ void RefuseOthers(JsonFields& fields) {
 // {"format": {"type": "json_schema", "schema"}, "effort"}
 void ReadOutputConfig(JsonFields& fields, CompletionRequest* request) {
   request->format_param = "output_config.format";
-  const ordered_json* config = fields.Object("output_config");
-  if (config == nullptr) return;
-  JsonFields members(*config, "output_config.");
-  ParseFlatFormat(members, "format", /*plain_types=*/false, &request->constraint, &request->format_name);
-  members.Refuse("effort", "high", ": the model has no effort to vary");
-  if (members.error()) return fields.Fail(*members.error());
+  fields.Nested("output_config", [&](JsonFields& members, FieldSchema*) {
+    ParseFlatFormat(members, "format", /*plain_types=*/false, &request->constraint, &request->format_name);
+    members.Refuse("effort", "high", ": the model has no effort to vary");
+  });
   if (request->constraint && request->tools.choice != Tools::Choice::kNone) {
     fields.Fail(UnsupportedParameter("output_config.format",
                                      "'output_config.format' is not supported beside 'tools', unless "
@@ -162,11 +181,12 @@ std::optional<ApiError> ReadMessages(JsonFields& fields, CompletionRequest* requ
   return std::nullopt;
 }
 
-std::optional<ApiError> Read(absl::string_view body, bool count, CompletionRequest* request) {
-  ordered_json object;
-  if (auto error = ParseObject(body, &object)) return error;
-  JsonFields fields(object);
+std::optional<ApiError> ReadFields(JsonFields& fields, bool count, CompletionRequest* request) {
   request->chat = true;
+  fields.Require("messages");
+  fields.Describe("messages", ConversationSchema);
+  fields.Describe("system", SystemSchema);
+  if (!count) fields.Require("max_tokens");
   RefuseOthers(fields);
   ParseCommon(fields, request);
   ParseStop(fields, "stop_sequences", &request->sampling);
@@ -183,6 +203,13 @@ std::optional<ApiError> Read(absl::string_view body, bool count, CompletionReque
   return ReadMessages(fields, request);
 }
 
+std::optional<ApiError> Read(absl::string_view body, bool count, CompletionRequest* request) {
+  ordered_json object;
+  if (auto error = ParseObject(body, &object)) return error;
+  JsonFields fields(object);
+  return ReadFields(fields, count, request);
+}
+
 }  // namespace
 
 std::optional<ApiError> ParseMessagesRequest(absl::string_view body, CompletionRequest* request) {
@@ -191,6 +218,13 @@ std::optional<ApiError> ParseMessagesRequest(absl::string_view body, CompletionR
 
 std::optional<ApiError> ParseCountRequest(absl::string_view body, CompletionRequest* request) {
   return Read(body, /*count=*/true, request);
+}
+
+ordered_json DescribeMessagesBody(bool count) {
+  return DescribeFields([&](JsonFields& fields) {
+    CompletionRequest request;
+    static_cast<void>(ReadFields(fields, count, &request));
+  });
 }
 
 }  // namespace aludel

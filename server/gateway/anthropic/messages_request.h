@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "absl/strings/string_view.h"
+#include "nlohmann/json.hpp"
 #include "server/gateway/openai/api_error.h"
 #include "server/gateway/openai/completion_request.h"
 
@@ -15,5 +16,8 @@ namespace aludel {
 std::optional<ApiError> ParseMessagesRequest(absl::string_view body, CompletionRequest* request);
 // The same of POST /v1/messages/count_tokens, which takes what makes the prompt.
 std::optional<ApiError> ParseCountRequest(absl::string_view body, CompletionRequest* request);
+
+// What the two take, as a JSON schema, by their own code.
+nlohmann::ordered_json DescribeMessagesBody(bool count);
 
 }  // namespace aludel

@@ -16,6 +16,7 @@ class MessagesWriter final : public AnswerWriter {
   MessagesWriter(CompletionIdentity identity, std::string request_id);
 
   std::string Start(const v1::Started& started) override;
+  std::string StartPrompt(size_t /*prompt*/) override { return ""; }
   std::string Delta(int choice, const ChoiceDelta& delta) override;
   std::string End(int choice, const ChoiceEnd& end) override;
   std::string Complete(int last_choice, const ChoiceEnd& end, const TokenUsage& usage,

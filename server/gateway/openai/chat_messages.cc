@@ -83,9 +83,9 @@ std::optional<ApiError> ParseCalls(const ordered_json& calls, const std::string&
   return std::nullopt;
 }
 
+constexpr std::array<absl::string_view, 5> kRoles = {"system", "developer", "user", "assistant", "tool"};
+
 std::optional<ApiError> ParseMessage(const ordered_json& message, size_t index, ordered_json* parsed) {
-  static constexpr std::array<absl::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
-                                                              "tool"};
   const std::string where = At("messages", index);
   if (!message.is_object()) return InvalidParameter(where, absl::StrCat("'", where, "' must be an object"));
   JsonFields fields(message, absl::StrCat(where, "."));
@@ -123,6 +123,21 @@ std::optional<ApiError> ParseMessage(const ordered_json& message, size_t index, 
 }
 
 }  // namespace
+
+ordered_json MessagesSchema() {
+  const ordered_json text = {{"type", "string"}};
+  ordered_json roles = ordered_json::array();
+  for (const absl::string_view role : kRoles) roles.push_back(std::string(role));
+  const ordered_json part = {{"type", "object"},
+                             {"properties", {{"type", {{"const", "text"}}}, {"text", text}}},
+                             {"required", ordered_json::array({"type", "text"})}};
+  const ordered_json content = {
+      {"anyOf", ordered_json::array({text, ordered_json{{"type", "array"}, {"items", part}}})}};
+  const ordered_json message = {{"type", "object"},
+                                {"properties", {{"role", {{"enum", roles}}}, {"content", content}}},
+                                {"required", ordered_json::array({"role", "content"})}};
+  return {{"type", "array"}, {"items", message}, {"minItems", 1}};
+}
 
 std::optional<ApiError> ParseMessages(const ordered_json& messages, ordered_json* parsed) {
   if (!messages.is_array() || messages.empty()) {

@@ -36,6 +36,8 @@ class CompletionChoice {
   // Without a dialect, text stays text.
   CompletionChoice(bool chat, const Tokenizer* tokenizer, ToolCallParser::Options tools, bool token_ids);
 
+  // Offsets of its tokens go on behind an echo of so many characters.
+  void StartAt(int64_t characters) { logprobs_.StartAt(characters); }
   ChoiceDelta OnToken(const v1::Token& token);
   ChoiceDelta OnFinished(const v1::Finished& finished);
   // The reason is empty until OnFinished.

@@ -67,12 +67,16 @@ CompletionExchange::CompletionExchange(Options options, HttpResponder responder,
       responder_(std::move(responder)),
       metrics_(metrics),
       choices_(NewChoices()),
-      whole_(options_.choices),
-      open_choices_(options_.choices) {}
+      whole_(all_choices()),
+      open_choices_(all_choices()) {
+  for (const PromptEcho::Options& prompt : options_.prompts) {
+    echoes_.emplace_back(&prompt, options_.tokenizer);
+  }
+}
 
 std::vector<CompletionChoice> CompletionExchange::NewChoices() const {
   return std::vector<CompletionChoice>(
-      options_.choices,
+      all_choices(),
       CompletionChoice(options_.chat, options_.tokenizer, options_.tools, options_.return_token_ids));
 }
 
@@ -80,9 +84,9 @@ bool CompletionExchange::Restart() {
   if (has_content_) return false;
   started_.Clear();
   choices_ = NewChoices();
-  whole_ = std::vector<WholeChoice>(options_.choices);
+  whole_ = std::vector<WholeChoice>(all_choices());
   whole_bytes_ = 0;
-  open_choices_ = options_.choices;
+  open_choices_ = all_choices();
   usage_ = {};
   has_text_ = false;
   tokens_ = 0;
@@ -91,14 +95,38 @@ bool CompletionExchange::Restart() {
 
 double CompletionExchange::SecondsSinceReceived() const { return Seconds(Clock::now() - options_.received); }
 
-void CompletionExchange::OnStarted(const v1::Started& started) {
+void CompletionExchange::OnStarted(size_t prompt, const v1::Started& started) {
   started_ = started;
-  first_token_seconds_ = SecondsSinceReceived();
+  if (!has_text_) first_token_seconds_ = SecondsSinceReceived();
   // The head of an answer that began anew has left: it tells of the first plan, the last chunk of the
   // last one.
-  if (std::exchange(has_started_, true) || !options_.outcome.stream) return;
-  responder_.StartStream(200, "text/event-stream; charset=utf-8", ReportHeaders(started_));
-  if (const std::string events = options_.writer->Start(started_); !events.empty()) responder_.Write(events);
+  if (!std::exchange(has_started_, true) && options_.outcome.stream) {
+    responder_.StartStream(200, "text/event-stream; charset=utf-8", ReportHeaders(started_));
+    if (const std::string events = options_.writer->Start(started_); !events.empty())
+      responder_.Write(events);
+  }
+  TellPrompt(prompt);
+}
+
+void CompletionExchange::TellPrompt(size_t prompt) {
+  const PromptEcho& echo = echoes_[prompt];
+  const bool stream = options_.outcome.stream;
+  if (stream) {
+    const std::string events = options_.writer->StartPrompt(prompt);
+    if (!events.empty()) responder_.Write(events);
+  }
+  const std::vector<ChoiceDelta> deltas = echo.Deltas();
+  const std::string logprobs = echo.PromptLogprobsJson();
+  const auto begin = static_cast<uint32_t>(prompt * options_.choices);
+  for (uint32_t choice = begin; choice < begin + options_.choices && !too_long_; ++choice) {
+    choices_[choice].StartAt(echo.characters());
+    for (const ChoiceDelta& delta : deltas) Emit(choice, delta);
+    if (!stream && (choice == 0 || !options_.chat)) {
+      whole_[choice].prompt_logprobs = logprobs;
+      whole_bytes_ += logprobs.size();
+    }
+    CheckLength();
+  }
 }
 
 bool CompletionExchange::OnToken(const v1::Token& token) {
@@ -157,9 +185,9 @@ void CompletionExchange::CheckLength() {
                                  ? "ask for fewer choices or tokens"
                                  : "stream it, or ask for fewer choices, tokens or log-probabilities";
   too_long_ = Unprocessable("", absl::StrCat("the answer is longer than the ", options_.max_answer_bytes,
-                                             kept, ", after ", tokens_, " tokens of ", options_.choices,
-                                             options_.choices == 1 ? " choice" : " choices", ": ", advice));
-  whole_.assign(options_.choices, {});
+                                             kept, ", after ", tokens_, " tokens of ", all_choices(),
+                                             all_choices() == 1 ? " choice" : " choices", ": ", advice));
+  whole_.assign(all_choices(), {});
 }
 
 CompletionReport CompletionExchange::Report() {
@@ -179,7 +207,8 @@ void CompletionExchange::OnFinished(const v1::Finished& finished) {
   if (!choice.end().reason.empty()) return;
   Emit(finished.choice(), choice.OnFinished(finished));
   CheckLength();
-  usage_.prompt_tokens = finished.prompt_tokens();
+  // Choices of one prompt share it.
+  if (finished.choice() % options_.choices == 0) usage_.prompt_tokens += finished.prompt_tokens();
   usage_.completion_tokens += finished.completion_tokens();
   if (too_long_) return;  // by its last text
   if (--open_choices_ == 0) {

@@ -12,6 +12,7 @@
 #include "server/gateway/openai/api_error.h"
 #include "server/gateway/openai/completion_response.h"
 #include "server/gateway/openai/dialect.h"
+#include "server/gateway/openai/prompt_echo.h"
 #include "server/gateway/routing/router.h"
 #include "server/http/http_server.h"
 #include "server/observe/request_metrics.h"
@@ -29,7 +30,8 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
     bool return_token_ids = false;
     std::string id;  // of the answer
     std::string model;
-    int choices = 1;
+    int choices = 1;                           // of each prompt
+    std::vector<PromptEcho::Options> prompts;  // one at least
     ToolCallParser::Options tools;
     const Tokenizer* tokenizer = nullptr;  // outlives the exchange
     std::chrono::steady_clock::time_point received;
@@ -39,7 +41,12 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
   };
   CompletionExchange(Options options, HttpResponder responder, const RequestMetrics* metrics);
 
-  void OnStarted(const v1::Started& started) override;
+  void OnStarted(const v1::Started& started) override { OnStarted(0, started); }
+  void OnPromptLogprobs(const v1::PromptLogprobs& piece) override { OnPromptLogprobs(0, piece); }
+  // The same for one of several prompts, whose choices follow those of the prompts before it. `started` is of all
+  // prompts that have started.
+  void OnStarted(size_t prompt, const v1::Started& started);
+  void OnPromptLogprobs(size_t prompt, const v1::PromptLogprobs& piece) { echoes_[prompt].Add(piece); }
   bool OnToken(const v1::Token& token) override;
   void OnFinished(const v1::Finished& finished) override;
   void OnEnd(const grpc::Status& status) override;
@@ -47,6 +54,9 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
 
  private:
   std::vector<CompletionChoice> NewChoices() const;
+  int all_choices() const { return options_.choices * static_cast<int>(options_.prompts.size()); }
+  // What is told of a prompt in front of its choices' first tokens.
+  void TellPrompt(size_t prompt);
   void Emit(uint32_t choice, const ChoiceDelta& delta);
   // Adds to an answer that is not streamed.
   void Keep(uint32_t choice, const ChoiceDelta& delta);
@@ -62,6 +72,7 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
   HttpResponder responder_;
   const RequestMetrics* const metrics_;
   v1::Started started_;
+  std::vector<PromptEcho> echoes_;
   std::vector<CompletionChoice> choices_;
   std::vector<WholeChoice> whole_;  // not streamed: the answer so far
   size_t whole_bytes_ = 0;          // of it

@@ -28,23 +28,30 @@ constexpr uint32_t kDefaultPlainMaxTokens = 16;
 constexpr int64_t kMaxTimeoutMs = 24 * 60 * 60 * 1000;
 constexpr int64_t kMaxStalenessMs = int64_t{1} << 40;
 constexpr size_t kMaxSaltBytes = 256;
+constexpr int64_t kMaxPromptLogprobs = 20;
 
 constexpr std::pair<absl::string_view, v1::Fidelity> kFidelities[] = {{"exact", v1::FIDELITY_EXACT},
                                                                       {"high", v1::FIDELITY_HIGH},
                                                                       {"balanced", v1::FIDELITY_BALANCED},
                                                                       {"fast", v1::FIDELITY_FAST}};
 
-void ParseExtensions(JsonFields& fields, CompletionRequest* request) {
-  const ordered_json* object = fields.Object("aludel");
-  if (object == nullptr) return;
-  JsonFields extension(*object, "aludel.");
-  for (const auto& item : object->items()) {
+void CheckExtensionNames(const ordered_json& object, JsonFields& extension) {
+  for (const auto& item : object.items()) {
     if (item.key() != "fidelity" && item.key() != "format" && item.key() != "timeout_ms" &&
         item.key() != "max_staleness_ms") {
       extension.Fail(item.key(),
                      "is not known; expected 'fidelity', 'format', 'max_staleness_ms' or 'timeout_ms'");
     }
   }
+}
+
+void ReadExtensions(JsonFields& extension, FieldSchema* schema, CompletionRequest* request) {
+  schema->Close();
+  extension.Describe("fidelity", [] {
+    ordered_json names = ordered_json::array();
+    for (const auto& [name, fidelity] : kFidelities) names.push_back(std::string(name));
+    return ordered_json{{"enum", std::move(names)}};
+  });
   if (const auto fidelity = extension.String("fidelity")) {
     const auto known = std::find_if(std::begin(kFidelities), std::end(kFidelities),
                                     [&](const auto& one) { return *fidelity == one.first; });
@@ -64,20 +71,27 @@ void ParseExtensions(JsonFields& fields, CompletionRequest* request) {
   if (const auto timeout = extension.Integer("timeout_ms", 1, kMaxTimeoutMs)) {
     request->timeout = absl::Milliseconds(*timeout);
   }
-  if (extension.error()) fields.Fail(*extension.error());
+}
+
+void ParseExtensions(JsonFields& fields, CompletionRequest* request) {
+  fields.Nested("aludel", [&](JsonFields& extension, FieldSchema* schema) {
+    const ordered_json* object = fields.Find("aludel");
+    if (object != nullptr) CheckExtensionNames(*object, extension);
+    ReadExtensions(extension, schema, request);
+  });
 }
 
 // What both endpoints share.
 void ParseShared(JsonFields& fields, CompletionRequest* request) {
   ParseCommon(fields, request);
   request->return_token_ids = fields.Bool("return_token_ids").value_or(false);
-  if (const ordered_json* options = fields.Object("stream_options")) {
-    if (!request->stream) fields.Fail("stream_options", "is only allowed when 'stream' is true");
-    JsonFields stream_options(*options, "stream_options.");
-    request->include_usage = stream_options.Bool("include_usage").value_or(false);
-    stream_options.Refuse("continuous_usage_stats", false, ": the last chunk has the usage");
-    if (stream_options.error()) fields.Fail(*stream_options.error());
+  if (!request->stream && fields.Find("stream_options") != nullptr) {
+    fields.Fail("stream_options", "is only allowed when 'stream' is true");
   }
+  fields.Nested("stream_options", [&](JsonFields& options, FieldSchema*) {
+    request->include_usage = options.Bool("include_usage").value_or(false);
+    options.Refuse("continuous_usage_stats", false, ": the last chunk has the usage");
+  });
   ParseResponseFormat(fields, &request->constraint, &request->format_name);
 }
 
@@ -97,26 +111,86 @@ void RefuseBestOf(JsonFields& fields, const v1::SamplingParams& sampling) {
   fields.Refuse("best_of", sampling.choices(), ": every choice is returned, so it can only be 'n'");
 }
 
-void ParsePrompt(JsonFields& fields, CompletionRequest* request) {
+void ParseOnePrompt(JsonFields& fields, const ordered_json& prompt, const std::string& name,
+                    CompletionRequest* request) {
+  PlainPrompt& parsed = request->prompts.emplace_back();
+  if (prompt.is_string()) {
+    parsed.text = prompt.get<std::string>();
+  } else if (!prompt.is_array() || prompt.empty()) {
+    fields.Fail(InvalidParameter(
+        name, absl::StrCat("'", name, "' must be a string or a list of token ids, with one at least")));
+  } else if (auto error = ParseTokenIds(prompt, name, &parsed.ids)) {
+    fields.Fail(*std::move(error));
+  }
+}
+
+void ParsePrompts(JsonFields& fields, CompletionRequest* request) {
+  fields.Require("prompt");
+  fields.Describe("prompt", [] {
+    const ordered_json text = {{"type", "string"}};
+    const ordered_json ids = {{"type", "array"}, {"items", TokenIdSchema()}, {"minItems", 1}};
+    const ordered_json several = {{"type", "array"},
+                                  {"items", {{"anyOf", ordered_json::array({text, ids})}}},
+                                  {"minItems", 1},
+                                  {"maxItems", kMaxPrompts}};
+    return ordered_json{{"anyOf", ordered_json::array({text, ids, several})}};
+  });
   const ordered_json* prompt = fields.Find("prompt");
   if (prompt == nullptr) return fields.Fail("prompt", "is required");
-  // A list of one prompt is that prompt; a list of numbers is a prompt of token ids.
-  if (prompt->is_array() && prompt->size() == 1 && !prompt->front().is_number()) prompt = &prompt->front();
-  if (prompt->is_string()) {
-    request->prompt = prompt->get<std::string>();
-  } else if (prompt->is_array() && !prompt->empty() && !prompt->front().is_number()) {
-    fields.Fail(UnsupportedParameter(
-        "prompt", absl::StrCat("'prompt' holds ", prompt->size(), " prompts; one per request is served")));
-  } else if (!prompt->is_array() || prompt->empty()) {
-    fields.Fail("prompt", "must be a string or a list of token ids, with one at least");
-  } else if (auto error = ParseTokenIds(*prompt, "prompt", &request->prompt_ids)) {
-    fields.Fail(*std::move(error));
+  // A list of numbers is one prompt.
+  if (!prompt->is_array() || prompt->empty() || prompt->front().is_number()) {
+    return ParseOnePrompt(fields, *prompt, "prompt", request);
+  }
+  const size_t choices = prompt->size() * request->sampling.choices();
+  if (prompt->size() > kMaxPrompts || choices > kMaxPromptChoices) {
+    return fields.Fail("prompt", absl::StrCat("holds ", prompt->size(), " prompts, of ",
+                                              request->sampling.choices(), " choices each; want at most ",
+                                              kMaxPrompts, " prompts and ", kMaxPromptChoices, " choices"));
+  }
+  for (size_t i = 0; i < prompt->size() && !fields.error(); ++i) {
+    const std::string name = prompt->size() == 1 ? "prompt" : absl::StrCat("prompt[", i, "]");
+    ParseOnePrompt(fields, (*prompt)[i], name, request);
+  }
+}
+
+// The model's numbers for the prompt, which a handoff does not bring.
+void ParsePromptLogprobs(JsonFields& fields, CompletionRequest* request) {
+  if (const auto top = fields.Integer("prompt_logprobs", 0, kMaxPromptLogprobs)) {
+    request->prompt_logprobs = static_cast<int>(*top);
+    // As in vLLM.
+    if (request->stream) fields.Fail("prompt_logprobs", "is not served where 'stream' is true");
+  }
+  v1::SamplingParams& sampling = request->sampling;
+  const bool echoed = request->echo && sampling.has_top_logprobs();
+  if (!request->prompt_logprobs && !echoed) return;
+  const uint32_t in_echo = echoed ? sampling.top_logprobs() : 0;
+  sampling.set_prompt_logprobs(
+      std::max(in_echo, static_cast<uint32_t>(request->prompt_logprobs.value_or(0))));
+  request->fidelity = v1::FIDELITY_EXACT;
+  if (!request->format.empty()) {
+    fields.Fail(InvalidParameter("aludel.format",
+                                 "'aludel.format' cannot be forced where log-probabilities of the prompt are "
+                                 "asked for: these take the decode server's own prefill"));
+  }
+}
+
+// 0 is for what the prompt alone gives.
+void ParsePlainMaxTokens(JsonFields& fields, CompletionRequest* request) {
+  const auto max_tokens = fields.Integer("max_tokens", 0, kMaxTokens);
+  request->sampling.set_max_tokens(static_cast<uint32_t>(max_tokens.value_or(kDefaultPlainMaxTokens)));
+  if (!max_tokens) return;
+  request->max_tokens_param = "max_tokens";
+  if (*max_tokens > 0) return;
+  request->sampling.set_no_answer(true);
+  if (!request->echo && !request->prompt_logprobs) {
+    fields.Fail("max_tokens", "must be at least 1, or 0 beside 'echo' or 'prompt_logprobs'; found 0");
   }
 }
 
 }  // namespace
 
 void ParseCommon(JsonFields& fields, CompletionRequest* request) {
+  fields.Require("model");
   request->model = fields.String("model").value_or("");
   if (!fields.error() && request->model.empty()) fields.Fail("model", "is required");
   ParseSampling(fields, &request->sampling);
@@ -126,6 +200,9 @@ void ParseCommon(JsonFields& fields, CompletionRequest* request) {
   request->stream = fields.Bool("stream").value_or(false);
   // As vLLM has them.
   request->priority = static_cast<int>(fields.Integer("priority", -kMaxPriority, kMaxPriority).value_or(0));
+  fields.Describe("cache_salt", [] {
+    return ordered_json{{"type", "string"}, {"minLength", 1}, {"maxLength", kMaxSaltBytes}};
+  });
   if (const auto salt = fields.String("cache_salt")) {
     if (salt->empty() || salt->size() > kMaxSaltBytes) {
       fields.Fail("cache_salt",
@@ -166,9 +243,12 @@ std::optional<ApiError> ParseChatRequest(absl::string_view body, CompletionReque
   return ReadChatRequest(object, request);
 }
 
-std::optional<ApiError> ReadChatRequest(const ordered_json& object, CompletionRequest* request) {
-  JsonFields fields(object);
+namespace {
+
+std::optional<ApiError> ReadChat(JsonFields& fields, CompletionRequest* request) {
   request->chat = true;
+  fields.Require("messages");
+  fields.Describe("messages", MessagesSchema);
   ParseShared(fields, request);
   ParseTools(fields, &request->tools);
   if (request->constraint && request->tools.choice != Tools::Choice::kNone) {
@@ -181,6 +261,7 @@ std::optional<ApiError> ReadChatRequest(const ordered_json& object, CompletionRe
   }
   ParseContinuation(fields, request);
   ParseChatLogprobs(fields, &request->sampling);
+  ParsePromptLogprobs(fields, request);
   RefuseUnserved(fields, Endpoint::kChat);
   RefuseBestOf(fields, request->sampling);
   // The newer name wins; both count the same tokens here, as nothing is generated that is not shown.
@@ -192,20 +273,39 @@ std::optional<ApiError> ReadChatRequest(const ordered_json& object, CompletionRe
   return ParseMessages(*messages, &request->messages);
 }
 
+std::optional<ApiError> ReadPlain(JsonFields& fields, CompletionRequest* request) {
+  request->chat = false;
+  request->prompt_param = "prompt";
+  ParseShared(fields, request);
+  request->echo = fields.Bool("echo").value_or(false);
+  ParsePlainLogprobs(fields, &request->sampling);
+  ParsePromptLogprobs(fields, request);
+  RefuseUnserved(fields, Endpoint::kPlain);
+  RefuseBestOf(fields, request->sampling);
+  ParsePlainMaxTokens(fields, request);
+  ParsePrompts(fields, request);
+  return fields.error();
+}
+
+}  // namespace
+
+std::optional<ApiError> ReadChatRequest(const ordered_json& object, CompletionRequest* request) {
+  JsonFields fields(object);
+  return ReadChat(fields, request);
+}
+
+ordered_json DescribeCompletionBody(bool chat) {
+  return DescribeFields([&](JsonFields& fields) {
+    CompletionRequest request;
+    static_cast<void>(chat ? ReadChat(fields, &request) : ReadPlain(fields, &request));
+  });
+}
+
 std::optional<ApiError> ParseCompletionRequest(absl::string_view body, CompletionRequest* request) {
   ordered_json object;
   if (auto error = ParseObject(body, &object)) return error;
   JsonFields fields(object);
-  request->chat = false;
-  request->prompt_param = "prompt";
-  ParseShared(fields, request);
-  ParsePlainLogprobs(fields, &request->sampling);
-  RefuseUnserved(fields, Endpoint::kPlain);
-  RefuseBestOf(fields, request->sampling);
-  request->sampling.set_max_tokens(kDefaultPlainMaxTokens);
-  ParseMaxTokens(fields, "max_tokens", request);
-  ParsePrompt(fields, request);
-  return fields.error();
+  return ReadPlain(fields, request);
 }
 
 }  // namespace aludel

@@ -15,6 +15,17 @@
 
 namespace aludel {
 
+// Of one request. As many tokens as the prompts may have together are computed in minutes.
+inline constexpr size_t kMaxPrompts = 256;
+inline constexpr size_t kMaxPromptChoices = 1024;
+inline constexpr size_t kMaxPromptTokens = size_t{1} << 20;
+
+// A prompt of /v1/completions: a text, or token ids.
+struct PlainPrompt {
+  std::string text;
+  std::vector<int32_t> ids;  // empty: the text is meant
+};
+
 // What a client asked for at /v1/chat/completions or /v1/completions, checked as far as no model is needed.
 struct CompletionRequest {
   bool chat = true;
@@ -24,9 +35,10 @@ struct CompletionRequest {
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
   Tools tools;
   nlohmann::ordered_json template_arguments = nlohmann::ordered_json::object();  // chat_template_kwargs
-  // Plain completion: text, or token ids.
-  std::string prompt;
-  std::vector<int32_t> prompt_ids;
+  std::vector<PlainPrompt> prompts;  // plain completion: one at least
+  bool echo = false;                 // plain: the answer begins with its prompt
+  std::optional<int>
+      prompt_logprobs;  // of each prompt token, with so many others; sampling's covers an echo's, too
   v1::SamplingParams sampling;
   std::vector<std::string>
       bad_words;                 // that the answer must not hold; the model's tokenizer makes them sampling's
@@ -57,6 +69,9 @@ struct CompletionRequest {
 std::optional<ApiError> ParseChatRequest(absl::string_view body, CompletionRequest* request);
 std::optional<ApiError> ReadChatRequest(const nlohmann::ordered_json& object, CompletionRequest* request);
 std::optional<ApiError> ParseCompletionRequest(absl::string_view body, CompletionRequest* request);
+
+// What those two take, as a JSON schema, by their own code.
+nlohmann::ordered_json DescribeCompletionBody(bool chat);
 
 // What every API's dialect reads with the same names: the model, sampling, "stream", "priority", "cache_salt",
 // "aludel". A fault is left in `fields`.

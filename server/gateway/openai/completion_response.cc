@@ -104,13 +104,14 @@ ordered_json ReportJson(const CompletionReport& report) {
 ordered_json RoleChunk(const CompletionIdentity& identity, int choice) {
   ordered_json json =
       Chunk(identity, choice, {{"role", "assistant"}, {"content", NoText(identity)}}, nullptr, nullptr);
-  if (identity.return_token_ids && choice == 0) json["prompt_token_ids"] = identity.prompt_ids;
+  if (identity.return_token_ids && choice == 0) json["prompt_token_ids"] = identity.prompt_ids[0];
   return json;
 }
 
-ordered_json PromptChunk(const CompletionIdentity& identity) {
-  ordered_json json = Chunk(identity, /*choice=*/0, ordered_json::object(), nullptr, nullptr);
-  json["choices"][0]["prompt_token_ids"] = identity.prompt_ids;
+ordered_json PromptChunk(const CompletionIdentity& identity, size_t prompt) {
+  const int choice = static_cast<int>(prompt) * identity.choices_per_prompt;
+  ordered_json json = Chunk(identity, choice, ordered_json::object(), nullptr, nullptr);
+  json["choices"][0]["prompt_token_ids"] = identity.prompt_ids[prompt];
   return json;
 }
 
@@ -148,10 +149,15 @@ std::string WholeBody(const CompletionIdentity& identity, const std::vector<Whol
     return text;
   };
   ordered_json head = Head(identity, /*chunk=*/false);
-  if (identity.return_token_ids && identity.chat) head["prompt_token_ids"] = identity.prompt_ids;
+  if (identity.return_token_ids && identity.chat) head["prompt_token_ids"] = identity.prompt_ids[0];
   std::string body = open(head);
+  if (identity.chat && !choices[0].prompt_logprobs.empty()) {
+    absl::StrAppend(&body, ",\"prompt_logprobs\":", choices[0].prompt_logprobs);
+  }
   size_t bytes = 4096;
-  for (const WholeChoice& choice : choices) bytes += 2 * choice.text.size() + choice.logprobs.size();
+  for (const WholeChoice& choice : choices) {
+    bytes += 2 * choice.text.size() + choice.logprobs.size() + choice.prompt_logprobs.size();
+  }
   body.reserve(bytes);
   body += ",\"choices\":[";
   for (size_t i = 0; i < choices.size(); ++i) {
@@ -170,11 +176,16 @@ std::string WholeBody(const CompletionIdentity& identity, const std::vector<Whol
     entry["finish_reason"] = choice.end.reason;
     entry["stop_reason"] = choice.end.stop;
     if (identity.return_token_ids) {
-      if (!identity.chat && i == 0) entry["prompt_token_ids"] = identity.prompt_ids;
+      if (!identity.chat && i % identity.choices_per_prompt == 0) {
+        entry["prompt_token_ids"] = identity.prompt_ids[i / identity.choices_per_prompt];
+      }
       entry["token_ids"] = choice.token_ids;
     }
     absl::StrAppend(&body, i == 0 ? "" : ",", open(entry), ",\"logprobs\":");
     choice.logprobs.AppendTo(&body);
+    if (!identity.chat && !choice.prompt_logprobs.empty()) {
+      absl::StrAppend(&body, ",\"prompt_logprobs\":", choice.prompt_logprobs);
+    }
     body += "}";
   }
   absl::StrAppend(&body, "],\"usage\":", Dump(Usage(usage, report.started)),

@@ -21,8 +21,9 @@ struct CompletionIdentity {
   bool include_usage = false;  // streamed: every chunk has a "usage", null but for the last
   bool may_call = false;       // tools: an answer without text has null for content, whole or streamed
   bool return_token_ids = false;
-  int64_t prompt_tokens = 0;
-  std::vector<int32_t> prompt_ids;  // where return_token_ids
+  int64_t prompt_tokens = 0;                     // of all prompts
+  std::vector<std::vector<int32_t>> prompt_ids;  // of each prompt, where return_token_ids
+  int choices_per_prompt = 1;
 };
 
 struct TokenUsage {
@@ -36,6 +37,7 @@ struct WholeChoice {
   std::vector<ToolCall> calls;
   LogprobsText logprobs;
   std::vector<int32_t> token_ids;  // where they were asked for
+  std::string prompt_logprobs;     // JSON, of its prompt, where they were asked for
   ChoiceEnd end;
 };
 
@@ -57,8 +59,8 @@ nlohmann::ordered_json ReportJson(const CompletionReport& report);
 
 // Bodies in OpenAI's shape. A chunk is one server-sent event's data.
 nlohmann::ordered_json RoleChunk(const CompletionIdentity& identity, int choice);
-// The first of a plain completion where the prompt's token ids were asked for.
-nlohmann::ordered_json PromptChunk(const CompletionIdentity& identity);
+// The first of a plain completion's prompt where its token ids were asked for.
+nlohmann::ordered_json PromptChunk(const CompletionIdentity& identity, size_t prompt);
 nlohmann::ordered_json DeltaChunk(const CompletionIdentity& identity, int choice, const ChoiceDelta& delta);
 // The end of one choice; `report` comes with the last of them.
 nlohmann::ordered_json LastChunk(const CompletionIdentity& identity, int choice, const ChoiceEnd& end,

@@ -11,8 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "kernels/check.h"
+#include "runtime/files/stop_scope.h"
 #include "server/gateway/access/cache_salt.h"
 #include "server/gateway/openai/completion_exchange.h"
+#include "server/gateway/openai/completion_fan.h"
 #include "server/gateway/openai/model_limits.h"
 #include "server/gateway/openai/prompt.h"
 #include "server/gateway/openai/response_format.h"
@@ -29,6 +31,10 @@ constexpr size_t kMaxKnownSchemas = 1024;
 constexpr size_t kMaxKnownSchemaBytes = 16 << 20;
 // As JSON in one event they must fit a connection's queue.
 constexpr size_t kMaxReturnedPrompt = 32768;
+// As JSON in a burst of events they must, too.
+constexpr size_t kMaxStreamedEcho = 8192;
+// Of one request; the others follow as these end.
+constexpr int kPromptsAtOnce = 8;
 
 absl::Status DeadlinePassed() { return absl::DeadlineExceededError("the request's deadline has passed"); }
 
@@ -82,7 +88,8 @@ struct Completions::Call {
   OnCompletionEnd on_end;
   absl::Time deadline;  // of MonotonicNow()
   CompletionRequest request;
-  v1::GenerateRequest generate;
+  std::vector<PromptEcho::Options> prompts;  // one at least
+  v1::GenerateRequest generate;              // but for the prompt
 };
 
 Completions::Completions(Options options, const ServedModels* models, Router* router, Metrics* metrics,
@@ -99,35 +106,73 @@ Completions::Completions(Options options, const ServedModels* models, Router* ro
                  return std::monostate();
                }) {}
 
-std::optional<ApiError> Completions::Tokenize(const ServedModel& model, CompletionRequest* request,
-                                              v1::GenerateRequest* generate) const {
-  const absl::string_view param = request->prompt_param;
+std::optional<ApiError> Completions::Tokenize(const ServedModel& model, const CompletionRequest& request,
+                                              absl::string_view param, PlainPrompt prompt,
+                                              PromptEcho::Options* tokens) const {
   const uint64_t max_context = router_->State(model.name).max_context;
-  std::vector<int32_t> ids = std::move(request->prompt_ids);
-  if (!ids.empty()) {
+  std::vector<int32_t>& ids = tokens->ids = std::move(prompt.ids);
+  const bool is_text = ids.empty();
+  if (!is_text) {
     if (auto error = CheckTokenIds(model, param, ids)) return error;
   } else {
-    std::string text = std::move(request->prompt);
     std::string joint;
-    if (request->chat) {
-      if (auto error = RenderChat(model, *request, &text, &joint)) return error;
+    if (request.chat) {
+      if (auto error = RenderChat(model, request, &prompt.text, &joint)) return error;
     }
-    if (!request->truncate_prompt_tokens) {
-      if (auto error = CheckTextLength(model, param, text, max_context)) return error;
+    if (!request.truncate_prompt_tokens) {
+      if (auto error = CheckTextLength(model, param, prompt.text, max_context)) return error;
     }
     // A chat template has written what stands in front of the prompt.
-    if (auto error = TokenizeText(model, param, text, /*add_special_tokens=*/!request->chat, joint, &ids)) {
+    if (auto error =
+            TokenizeText(model, param, prompt.text, /*add_special_tokens=*/!request.chat, joint, &ids)) {
       return error;
     }
   }
-  if (request->truncate_prompt_tokens) Truncate(*request, max_context, &ids);
-  if (request->return_token_ids && ids.size() > kMaxReturnedPrompt) {
+  const size_t whole = ids.size();
+  if (request.truncate_prompt_tokens) Truncate(request, max_context, &ids);
+  if (request.return_token_ids && ids.size() > kMaxReturnedPrompt) {
     return Unprocessable("return_token_ids",
                          absl::StrCat("'return_token_ids' is for prompts of at most ", kMaxReturnedPrompt,
                                       " tokens; yours has ", ids.size(), ". /tokenize returns them all"));
   }
-  generate->mutable_prompt()->Assign(ids.begin(), ids.end());
-  return CheckLength(*request, ids.size(), max_context);
+  tokens->prompt_logprobs = request.prompt_logprobs;
+  tokens->echo = request.echo;
+  if (request.echo) {
+    tokens->text = is_text && ids.size() == whole
+                       ? std::move(prompt.text)
+                       : model.tokenizer->Decode(ids, /*skip_special_tokens=*/false);
+    if (request.sampling.has_top_logprobs()) {
+      tokens->echo_logprobs = static_cast<int>(request.sampling.top_logprobs());
+    }
+  }
+  return CheckLength(request, param, ids.size(), max_context);
+}
+
+std::optional<ApiError> Completions::TokenizeAll(const ServedModel& model, Call* call) const {
+  CompletionRequest& request = call->request;
+  if (request.chat) return Tokenize(model, request, request.prompt_param, {}, &call->prompts.emplace_back());
+  size_t tokens = 0;
+  size_t echoed = 0;
+  for (size_t i = 0; i < request.prompts.size(); ++i) {
+    if (const absl::Status stopped = CheckStop(); !stopped.ok()) return FromStatus("prompt", stopped);
+    const std::string param = request.prompts.size() == 1 ? "prompt" : absl::StrCat("prompt[", i, "]");
+    PromptEcho::Options& prompt = call->prompts.emplace_back();
+    if (auto error = Tokenize(model, request, param, std::move(request.prompts[i]), &prompt)) return error;
+    tokens += prompt.ids.size();
+    if (prompt.echo_logprobs) echoed += prompt.ids.size() * (2 + *prompt.echo_logprobs);
+  }
+  if (tokens > kMaxPromptTokens && call->prompts.size() > 1) {
+    return InvalidParameter("prompt",
+                            absl::StrCat("'prompt' holds ", tokens, " tokens in ", call->prompts.size(),
+                                         " prompts; want at most ", kMaxPromptTokens, " in one request"));
+  }
+  echoed *= request.sampling.choices();
+  if (request.stream && echoed > kMaxStreamedEcho) {
+    return Unprocessable("stream", absl::StrCat("'stream' is for echoes of at most ", kMaxStreamedEcho,
+                                                " log-probabilities and offsets; yours would have ", echoed,
+                                                ": ask without 'stream', or for fewer"));
+  }
+  return std::nullopt;
 }
 
 std::optional<ApiError> Completions::Prepare(Call* call, WorkPool::Task* task) const {
@@ -151,7 +196,7 @@ std::optional<ApiError> Completions::Prepare(Call* call, WorkPool::Task* task) c
     return FromGrpcStatus(*full);
   }
   if (auto error = SpellBadWords(*model->tokenizer, request->bad_words, &request->sampling)) return error;
-  if (auto error = Tokenize(*model, request, generate)) return error;
+  if (auto error = TokenizeAll(*model, call)) return error;
   *generate->mutable_sampling() = request->sampling;
   FillSampling(model->defaults, generate->mutable_sampling());
   if (auto error = CheckMinTokens(generate->sampling())) return error;
@@ -220,7 +265,9 @@ CompletionOutcome Completions::OutcomeOf(const Call& call) const {
   outcome.stream = request.stream;
   if (!request.max_tokens_param.empty()) outcome.max_tokens = request.sampling.max_tokens();
   if (request.sampling.has_temperature()) outcome.temperature = request.sampling.temperature();
-  outcome.prompt_tokens = call.generate.prompt_size();
+  for (const PromptEcho::Options& prompt : call.prompts) {
+    outcome.prompt_tokens += static_cast<int64_t>(prompt.ids.size());
+  }
   return outcome;
 }
 
@@ -241,29 +288,63 @@ void Completions::Send(const std::shared_ptr<Call>& call) {
     running_.fetch_sub(1);
     return Fail(call.get(), TooManyRequests(options_.max_requests));
   }
-  const CompletionRequest& request = call->request;
   v1::GenerateRequest& generate = call->generate;
-  CompletionOutcome outcome = OutcomeOf(*call);
   generate.set_request_id(call->identity.id);
-  generate.set_cache_salt(MakeCacheSalt(call->identity.client, request.cache_salt));
+  generate.set_cache_salt(MakeCacheSalt(call->identity.client, call->request.cache_salt));
+  CompletionExchange::Options options = ExchangeOptions(call.get());
+  options.on_end = [this, on_end = std::move(call->on_end)](const CompletionOutcome& outcome) {
+    running_.fetch_sub(1);
+    on_end(outcome);
+  };
+  Router::Request request{.model = call->request.model,
+                          .tenant = call->identity.client,
+                          .message = std::move(generate),
+                          .deadline = call->deadline,
+                          .traceparent = call->identity.trace.ToTraceparent()};
+  std::vector<std::vector<int32_t>> prompts;
+  for (const PromptEcho::Options& prompt : options.prompts) prompts.push_back(prompt.ids);
+  // Choices at once: those of some prompts, and not more than the key may ask for.
+  int at_once = kPromptsAtOnce;
+  if (call->limits.max_n > 0) at_once = std::clamp(call->limits.max_n / options.choices, 1, at_once);
+  auto exchange = std::make_shared<CompletionExchange>(std::move(options), call->responder, &metrics_);
+  const auto cancel_with = [&](const std::shared_ptr<GenerateCall>& sent) {
+    call->responder.OnDisconnect([weak = std::weak_ptr<GenerateCall>(sent)] {
+      if (auto running = weak.lock()) running->Cancel();
+    });
+  };
+  if (prompts.size() == 1) {
+    request.message.mutable_prompt()->Assign(prompts[0].begin(), prompts[0].end());
+    return cancel_with(router_->Generate(std::move(request), std::move(exchange)));
+  }
+  const auto fan = std::make_shared<CompletionFan>(router_, std::move(request), std::move(prompts), at_once,
+                                                   std::move(exchange));
+  fan->Start();
+  cancel_with(fan);
+}
+
+CompletionExchange::Options Completions::ExchangeOptions(Call* call) const {
+  const CompletionRequest& request = call->request;
   CompletionExchange::Options options;
+  options.outcome = OutcomeOf(*call);
+  options.chat = request.chat;
+  options.return_token_ids = request.return_token_ids;
+  options.id = MakeId(call->dialect->id_prefix());
+  options.model = request.model;
+  options.choices = static_cast<int>(call->generate.sampling().choices());
+  options.tokenizer = models_->Find(request.model)->tokenizer.get();
+  options.prompts = std::move(call->prompts);
   CompletionIdentity identity = {.chat = request.chat,
-                                 .id = MakeId(call->dialect->id_prefix()),
+                                 .id = options.id,
                                  .created = absl::ToUnixSeconds(absl::Now()),
                                  .model = request.model,
                                  .include_usage = request.include_usage,
                                  .may_call = request.tools.choice != Tools::Choice::kNone,
                                  .return_token_ids = request.return_token_ids,
-                                 .prompt_tokens = generate.prompt_size()};
+                                 .prompt_tokens = options.outcome.prompt_tokens,
+                                 .choices_per_prompt = options.choices};
   if (request.return_token_ids) {
-    identity.prompt_ids.assign(generate.prompt().begin(), generate.prompt().end());
+    for (const PromptEcho::Options& prompt : options.prompts) identity.prompt_ids.push_back(prompt.ids);
   }
-  options.chat = request.chat;
-  options.return_token_ids = request.return_token_ids;
-  options.id = identity.id;
-  options.model = request.model;
-  options.choices = static_cast<int>(generate.sampling().choices());
-  options.tokenizer = models_->Find(request.model)->tokenizer.get();
   if (identity.may_call) {
     options.tools = {.dialect = models_->Find(request.model)->tool_dialect,
                      .names = request.tools.names,
@@ -274,22 +355,7 @@ void Completions::Send(const std::shared_ptr<Call>& call) {
   options.dialect = std::move(call->dialect);
   options.max_answer_bytes = options_.max_answer_bytes;
   options.received = call->http.received;
-  options.outcome = std::move(outcome);
-  options.on_end = [this, on_end = std::move(call->on_end)](const CompletionOutcome& outcome) {
-    running_.fetch_sub(1);
-    on_end(outcome);
-  };
-  auto exchange = std::make_shared<CompletionExchange>(std::move(options), call->responder, &metrics_);
-  const std::shared_ptr<GenerateCall> sent =
-      router_->Generate({.model = request.model,
-                         .tenant = call->identity.client,
-                         .message = std::move(generate),
-                         .deadline = call->deadline,
-                         .traceparent = call->identity.trace.ToTraceparent()},
-                        std::move(exchange));
-  call->responder.OnDisconnect([weak = std::weak_ptr<GenerateCall>(sent)] {
-    if (auto running = weak.lock()) running->Cancel();
-  });
+  return options;
 }
 
 }  // namespace aludel

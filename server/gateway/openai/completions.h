@@ -10,8 +10,10 @@
 #include "absl/time/time.h"
 #include "server/gateway/access/api_keys.h"
 #include "server/gateway/access/request_record.h"
+#include "server/gateway/openai/completion_exchange.h"
 #include "server/gateway/openai/completion_request.h"
 #include "server/gateway/openai/dialect.h"
+#include "server/gateway/openai/prompt_echo.h"
 #include "server/gateway/openai/served_models.h"
 #include "server/gateway/routing/router.h"
 #include "server/http/http_server.h"
@@ -60,9 +62,11 @@ class Completions {
   // One request until it is sent.
   struct Call;
 
-  // Its prompt as tokens, or the error to answer.
-  std::optional<ApiError> Tokenize(const ServedModel& model, CompletionRequest* request,
-                                   v1::GenerateRequest* generate) const;
+  // One of its prompts as tokens, or the error to answer; `prompt` is unused in a chat.
+  std::optional<ApiError> Tokenize(const ServedModel& model, const CompletionRequest& request,
+                                   absl::string_view param, PlainPrompt prompt,
+                                   PromptEcho::Options* tokens) const;
+  std::optional<ApiError> TokenizeAll(const ServedModel& model, Call* call) const;
   // A parsed request and its tokens, or the error to answer. `task` is told the request's deadline as soon as
   // that is known; null on a handler thread.
   std::optional<ApiError> Prepare(Call* call, WorkPool::Task* task) const;
@@ -71,6 +75,7 @@ class Completions {
   void Send(const std::shared_ptr<Call>& call);
   void Fail(Call* call, const ApiError& error);
   CompletionOutcome OutcomeOf(const Call& call) const;
+  CompletionExchange::Options ExchangeOptions(Call* call) const;
 
   const Options options_;
   const ServedModels* const models_;

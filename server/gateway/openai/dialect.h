@@ -12,14 +12,16 @@
 
 namespace aludel {
 
-// Writes one answer in one API's shape. Streamed: Start, then a delta for what each event adds, an end for every
-// choice but the last, and Complete or Fail; each gives the server-sent events to write, which may be none. Not
+// Writes one answer in one API's shape. Streamed: Start, then StartPrompt before what comes of a prompt's choices, a delta
+// for what each event adds, an end for every choice but the last, and Complete or Fail; each gives the server-sent events to write, which may be none. Not
 // streamed: Whole. A choice that starts anew comes before anything of it was written. Used by one thread at a time.
 class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;
 
   virtual std::string Start(const v1::Started& started) = 0;
+  // Again where the prompt's answer starts anew.
+  virtual std::string StartPrompt(size_t prompt) = 0;
   virtual std::string Delta(int choice, const ChoiceDelta& delta) = 0;
   virtual std::string End(int choice, const ChoiceEnd& end) = 0;
   virtual std::string Complete(int last_choice, const ChoiceEnd& end, const TokenUsage& usage,

@@ -2,11 +2,52 @@
 
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 
 namespace aludel {
 
 using nlohmann::ordered_json;
+
+void FieldSchema::Add(absl::string_view name, ordered_json schema) {
+  const std::string key(name);
+  if (properties_.contains(key) || absl::c_linear_search(left_out_, key)) return;
+  if (schema.contains("type") && schema["type"].is_string() && !schema.contains("enum")) {
+    schema["type"] = ordered_json::array({schema["type"], "null"});
+  } else {
+    schema = {{"anyOf", ordered_json::array({std::move(schema), {{"type", "null"}}})}};
+  }
+  properties_[key] = std::move(schema);
+}
+
+ordered_json FieldSchema::ToJson() const {
+  ordered_json json = {{"type", "object"}, {"properties", properties_}};
+  if (!required_.empty()) json["required"] = required_;
+  if (closed_) json["additionalProperties"] = false;
+  // What must be there is not null.
+  for (const std::string& name : required_) {
+    ordered_json& schema = json["properties"][name];
+    if (schema.contains("anyOf")) {
+      schema = ordered_json(schema["anyOf"][0]);
+    } else {
+      schema["type"] = ordered_json(schema["type"][0]);
+    }
+  }
+  return json;
+}
+
+void JsonFields::Nested(absl::string_view name,
+                        const std::function<void(JsonFields& fields, FieldSchema* schema)>& read) {
+  static const auto* const kNothing = new ordered_json(ordered_json::object());
+  const ordered_json* object = FindObject(name);
+  if (object == nullptr && schema_ == nullptr) return;
+  FieldSchema nested;
+  JsonFields fields(object == nullptr ? *kNothing : *object, absl::StrCat(prefix_, name, "."),
+                    schema_ == nullptr ? nullptr : &nested);
+  read(fields, &nested);
+  if (schema_ != nullptr) schema_->Add(name, nested.ToJson());
+  if (fields.error()) Fail(*fields.error());
+}
 
 const ordered_json* JsonFields::Find(absl::string_view name) const {
   const auto it = object_.find(std::string(name));
@@ -14,6 +55,7 @@ const ordered_json* JsonFields::Find(absl::string_view name) const {
 }
 
 std::optional<double> JsonFields::Number(absl::string_view name, double min, double max) {
+  Describe(name, [&] { return ordered_json{{"type", "number"}, {"minimum", min}, {"maximum", max}}; });
   const ordered_json* value = Find(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_number()) {
@@ -29,6 +71,7 @@ std::optional<double> JsonFields::Number(absl::string_view name, double min, dou
 }
 
 std::optional<int64_t> JsonFields::Integer(absl::string_view name, int64_t min, int64_t max) {
+  Describe(name, [&] { return ordered_json{{"type", "integer"}, {"minimum", min}, {"maximum", max}}; });
   const ordered_json* value = Find(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_number_integer()) {
@@ -45,6 +88,7 @@ std::optional<int64_t> JsonFields::Integer(absl::string_view name, int64_t min, 
 }
 
 std::optional<bool> JsonFields::Bool(absl::string_view name) {
+  Describe(name, [] { return ordered_json{{"type", "boolean"}}; });
   const ordered_json* value = Find(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_boolean()) {
@@ -55,6 +99,7 @@ std::optional<bool> JsonFields::Bool(absl::string_view name) {
 }
 
 std::optional<std::string> JsonFields::String(absl::string_view name) {
+  Describe(name, [] { return ordered_json{{"type", "string"}}; });
   const ordered_json* value = Find(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_string()) {
@@ -65,6 +110,11 @@ std::optional<std::string> JsonFields::String(absl::string_view name) {
 }
 
 const ordered_json* JsonFields::Object(absl::string_view name) {
+  Describe(name, [] { return ordered_json{{"type", "object"}}; });
+  return FindObject(name);
+}
+
+const ordered_json* JsonFields::FindObject(absl::string_view name) {
   const ordered_json* value = Find(name);
   if (value != nullptr && !value->is_object()) {
     WrongType(name, *value, "an object");
@@ -74,6 +124,7 @@ const ordered_json* JsonFields::Object(absl::string_view name) {
 }
 
 void JsonFields::Refuse(absl::string_view name, const ordered_json& harmless, absl::string_view instead) {
+  if (schema_ != nullptr) schema_->LeaveOut(name);
   const ordered_json* value = Find(name);
   if (value == nullptr || *value == harmless) return;
   if ((value->is_array() || value->is_object()) && value->empty()) return;
@@ -96,6 +147,14 @@ void JsonFields::WrongType(absl::string_view name, const ordered_json& found, ab
                                                         ", but found ", found.type_name(), " instead."));
   error.code = "invalid_type";
   Fail(std::move(error));
+}
+
+ordered_json DescribeFields(const std::function<void(JsonFields& fields)>& read) {
+  const ordered_json nothing = ordered_json::object();
+  FieldSchema schema;
+  JsonFields fields(nothing, "", &schema);
+  read(fields);
+  return schema.ToJson();
 }
 
 }  // namespace aludel

@@ -30,21 +30,32 @@ ordered_json LogprobsJson::MakeChat(const v1::Token& token) const {
 }
 
 ordered_json LogprobsJson::MakePlain(const v1::Token& token) {
-  const v1::TokenLogprob& own = token.logprobs(0);
-  // The token that was drawn is among its alternatives, be it likely or not.
-  ordered_json top = ordered_json::object();
-  for (int i = 1; i < token.logprobs_size(); ++i) {
-    top.emplace(PlainSpelling(token.logprobs(i).token()), token.logprobs(i).logprob());
-  }
-  const std::string spelling = PlainSpelling(own.token());
-  top.emplace(spelling, own.logprob());
   // A token that begins inside a character stands where that character does; one without text adds none.
-  const std::string bytes = tokenizer_->TokenBytes(own.token());
+  const int32_t id = token.logprobs(0).token();
+  const std::string bytes = tokenizer_->TokenBytes(id);
   const bool inside = !bytes.empty() && Continues(bytes[0]) && characters_ > 0;
   const int64_t offset = inside ? characters_ - 1 : characters_;
   characters_ += std::count_if(bytes.begin(), bytes.end(), [](char byte) { return !Continues(byte); });
+  return PlainEntry(id, std::vector<v1::TokenLogprob>(token.logprobs().begin(), token.logprobs().end()),
+                    offset);
+}
+
+ordered_json LogprobsJson::PlainEntry(int32_t token, absl::Span<const v1::TokenLogprob> entries,
+                                      int64_t offset) const {
+  const std::string spelling = PlainSpelling(token);
+  ordered_json own = nullptr;
+  ordered_json top = nullptr;
+  if (!entries.empty()) {
+    own = Finite(entries[0].logprob());
+    top = ordered_json::object();
+    // The token that was drawn is among its alternatives, be it likely or not.
+    for (const v1::TokenLogprob& entry : entries.subspan(1)) {
+      top.emplace(PlainSpelling(entry.token()), Finite(entry.logprob()));
+    }
+    top.emplace(spelling, ordered_json(own));
+  }
   return {{"tokens", ordered_json::array({spelling})},
-          {"token_logprobs", ordered_json::array({own.logprob()})},
+          {"token_logprobs", ordered_json::array({own})},
           {"top_logprobs", ordered_json::array({std::move(top)})},
           {"text_offset", ordered_json::array({offset})}};
 }
@@ -71,7 +82,7 @@ ordered_json LogprobsJson::ChatEntry(const v1::TokenLogprob& entry) const {
   const std::string text = Bytes(entry.token());
   ordered_json bytes = ordered_json::array();
   for (const char byte : text) bytes.push_back(static_cast<uint8_t>(byte));
-  return {{"token", Spelling(text)}, {"logprob", entry.logprob()}, {"bytes", std::move(bytes)}};
+  return {{"token", Spelling(text)}, {"logprob", Finite(entry.logprob())}, {"bytes", std::move(bytes)}};
 }
 
 void LogprobsText::Append(const ordered_json& one) {

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "aludel/v1/handoff.pb.h"
 #include "nlohmann/json.hpp"
 #include "runtime/text/tokenizer/tokenizer.h"
@@ -19,13 +21,23 @@ class LogprobsJson {
 
   // The "logprobs" of a chunk with this token; null where none were asked for.
   nlohmann::ordered_json Make(const v1::Token& token);
+  // In the older endpoint's shape: one token whose entries are its own and its alternatives; null where there are none.
+  nlohmann::ordered_json PlainEntry(int32_t token, absl::Span<const v1::TokenLogprob> entries,
+                                    int64_t offset) const;
+  // Tokens of the older endpoint go on behind so many characters.
+  void StartAt(int64_t characters) { characters_ = characters; }
+
+  // Special tokens by their name.
+  std::string Bytes(int32_t token) const;
+  // The same as JSON has it.
+  std::string Spelling(int32_t token) const { return Spelling(Bytes(token)); }
+  // JSON has no infinities; vLLM writes this for what a model rules out.
+  static float Finite(float logprob) { return std::max(logprob, -9999.0f); }
 
  private:
   nlohmann::ordered_json MakeChat(const v1::Token& token) const;
   nlohmann::ordered_json MakePlain(const v1::Token& token);
   nlohmann::ordered_json ChatEntry(const v1::TokenLogprob& entry) const;
-  // Special tokens by their name.
-  std::string Bytes(int32_t token) const;
   // As OpenAI writes tokens that are part of a character, so that each has a name of its own: "\xe2\x82", and
   // "bytes:\xe2\x82" in the older lists.
   static std::string Spelling(const std::string& bytes);

@@ -8,18 +8,20 @@ namespace {
 class OpenAiWriter final : public AnswerWriter {
  public:
   OpenAiWriter(CompletionIdentity identity, int choices)
-      : identity_(std::move(identity)), choices_(choices) {}
+      : identity_(std::move(identity)), choices_(choices), introduced_(identity_.prompt_ids.size()) {}
 
   std::string Start(const v1::Started&) override {
     std::string events;
-    for (int choice = 0; choice < choices_; ++choice) {
-      if (identity_.chat) {
-        events += SseEvent(RoleChunk(identity_, choice));
-      } else if (identity_.return_token_ids && choice == 0) {
-        events += SseEvent(PromptChunk(identity_));
-      }
+    for (int choice = 0; choice < choices_ && identity_.chat; ++choice) {
+      events += SseEvent(RoleChunk(identity_, choice));
     }
     return events;
+  }
+
+  std::string StartPrompt(size_t prompt) override {
+    if (!identity_.return_token_ids || identity_.chat || introduced_[prompt]) return "";
+    introduced_[prompt] = true;
+    return SseEvent(PromptChunk(identity_, prompt));
   }
 
   std::string Delta(int choice, const ChoiceDelta& delta) override {
@@ -50,7 +52,8 @@ class OpenAiWriter final : public AnswerWriter {
 
  private:
   const CompletionIdentity identity_;
-  const int choices_;
+  const int choices_;             // of each prompt
+  std::vector<bool> introduced_;  // of each prompt, whether its token ids have left
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "runtime/files/stop_scope.h"
 #include "server/gateway/openai/chat_context.h"
+#include "server/gateway/openai/chat_messages.h"
 #include "server/gateway/openai/completion_request.h"
 #include "server/gateway/openai/json_fields.h"
 #include "server/gateway/openai/token_ids.h"
@@ -29,6 +30,7 @@ ApiError ContextExceeded(absl::string_view param, absl::string_view message) {
 
 // The model that a body names.
 std::optional<ApiError> FindModel(const ServedModels& models, JsonFields& fields, const ServedModel** model) {
+  fields.Require("model");
   const std::string name = fields.String("model").value_or("");
   if (!fields.error() && name.empty()) fields.Fail("model", "is required");
   if (fields.error()) return fields.error();
@@ -37,15 +39,28 @@ std::optional<ApiError> FindModel(const ServedModels& models, JsonFields& fields
   return std::nullopt;
 }
 
+// The text, where one is given.
+std::optional<std::string> ReadTokenizeFields(JsonFields& fields, bool* add_special_tokens, bool* spellings) {
+  *add_special_tokens = fields.Bool("add_special_tokens").value_or(true);
+  *spellings = fields.Bool("return_token_strs").value_or(false);
+  fields.Describe("messages", MessagesSchema);
+  return fields.String("prompt");
+}
+
+const ordered_json* FindTokens(JsonFields& fields) {
+  fields.Require("tokens");
+  fields.Describe("tokens", [] { return ordered_json{{"type", "array"}, {"items", TokenIdSchema()}}; });
+  return fields.Find("tokens");
+}
+
 std::optional<ApiError> Tokenize(const ServedModels& models, absl::string_view body,
                                  const ServedModel** model, bool* spellings, std::vector<int32_t>* ids) {
   ordered_json object;
   if (auto error = ParseObject(body, &object)) return error;
   JsonFields fields(object);
   if (auto error = FindModel(models, fields, model)) return error;
-  const bool add_special_tokens = fields.Bool("add_special_tokens").value_or(true);
-  *spellings = fields.Bool("return_token_strs").value_or(false);
-  const auto prompt = fields.String("prompt");
+  bool add_special_tokens = true;
+  const auto prompt = ReadTokenizeFields(fields, &add_special_tokens, spellings);
   if (fields.error()) return fields.error();
   if (prompt) return TokenizeText(**model, "prompt", *prompt, add_special_tokens, /*joint=*/"", ids);
   if (fields.Find("messages") == nullptr)
@@ -64,7 +79,7 @@ std::optional<ApiError> Detokenize(const ServedModels& models, absl::string_view
   JsonFields fields(object);
   const ServedModel* model = nullptr;
   if (auto error = FindModel(models, fields, &model)) return error;
-  const ordered_json* tokens = fields.Find("tokens");
+  const ordered_json* tokens = FindTokens(fields);
   std::vector<int32_t> ids;
   if (tokens == nullptr) return InvalidParameter("tokens", "'tokens' is required");
   if (auto error = ParseTokenIds(*tokens, "tokens", &ids)) return error;
@@ -134,9 +149,8 @@ std::optional<ApiError> TokenizeText(const ServedModel& model, absl::string_view
   return std::nullopt;
 }
 
-std::optional<ApiError> CheckLength(const CompletionRequest& request, size_t prompt_tokens,
-                                    uint64_t max_context) {
-  const absl::string_view param = request.prompt_param;
+std::optional<ApiError> CheckLength(const CompletionRequest& request, absl::string_view param,
+                                    size_t prompt_tokens, uint64_t max_context) {
   if (prompt_tokens == 0) return InvalidParameter(param, absl::StrCat("'", param, "' holds no token"));
   if (max_context == 0) return std::nullopt;
   const std::string limit = absl::StrCat("This model's maximum context length is ", max_context, " tokens");
@@ -186,6 +200,23 @@ HttpResponse ServeTokenize(const ServedModels& models, absl::string_view body,
   }
   reply += "}";
   return response;
+}
+
+ordered_json DescribeTokenizeBody() {
+  return DescribeFields([](JsonFields& fields) {
+    const ServedModel* model = nullptr;
+    bool unused = false;
+    static_cast<void>(FindModel(ServedModels({}), fields, &model));
+    static_cast<void>(ReadTokenizeFields(fields, &unused, &unused));
+  });
+}
+
+ordered_json DescribeDetokenizeBody() {
+  return DescribeFields([](JsonFields& fields) {
+    const ServedModel* model = nullptr;
+    static_cast<void>(FindModel(ServedModels({}), fields, &model));
+    static_cast<void>(FindTokens(fields));
+  });
 }
 
 HttpResponse ServeDetokenize(const ServedModels& models, absl::string_view body) {

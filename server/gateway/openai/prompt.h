@@ -29,9 +29,9 @@ std::optional<ApiError> TokenizeText(const ServedModel& model, absl::string_view
                                      absl::string_view text, bool add_special_tokens, absl::string_view joint,
                                      std::vector<int32_t>* ids);
 // 400 with the numbers where no token could be generated behind the prompt, or not as many as the client
-// asked for. `max_context` 0: not known yet.
-std::optional<ApiError> CheckLength(const CompletionRequest& request, size_t prompt_tokens,
-                                    uint64_t max_context);
+// asked for. `param` is the prompt's name, `max_context` 0: not known yet.
+std::optional<ApiError> CheckLength(const CompletionRequest& request, absl::string_view param,
+                                    size_t prompt_tokens, uint64_t max_context);
 
 ApiError ModelNotFound(absl::string_view name);
 
@@ -40,6 +40,9 @@ ApiError ModelNotFound(absl::string_view name);
 // where it is not known yet.
 HttpResponse ServeTokenize(const ServedModels& models, absl::string_view body,
                            const std::function<uint64_t(const std::string&)>& max_context);
+// What they take, as JSON schemas, by their own code.
+nlohmann::ordered_json DescribeTokenizeBody();
+nlohmann::ordered_json DescribeDetokenizeBody();
 HttpResponse ServeDetokenize(const ServedModels& models, absl::string_view body);
 
 }  // namespace aludel

@@ -1,5 +1,7 @@
 #include "server/gateway/openai/response_format.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 
 namespace aludel {
@@ -8,6 +10,20 @@ using nlohmann::ordered_json;
 
 void ParseResponseFormat(JsonFields& fields, std::optional<v1::TextConstraint>* constraint,
                          std::string* name) {
+  fields.Describe("response_format", [] {
+    const ordered_json plain = {{"type", "object"},
+                                {"properties", {{"type", {{"enum", {"text", "json_object"}}}}}},
+                                {"required", ordered_json::array({"type"})}};
+    const ordered_json wrapper = {
+        {"type", "object"},
+        {"properties", {{"name", {{"type", "string"}}}, {"schema", {{"type", "object"}}}}},
+        {"required", ordered_json::array({"name", "schema"})}};
+    const ordered_json schema = {
+        {"type", "object"},
+        {"properties", {{"type", {{"const", "json_schema"}}}, {"json_schema", wrapper}}},
+        {"required", ordered_json::array({"type", "json_schema"})}};
+    return ordered_json{{"anyOf", ordered_json::array({plain, schema})}};
+  });
   const ordered_json* format = fields.Object("response_format");
   if (format == nullptr) return;
   const ordered_json type = format->value("type", ordered_json());
@@ -33,6 +49,15 @@ void ParseResponseFormat(JsonFields& fields, std::optional<v1::TextConstraint>* 
 
 void ParseFlatFormat(JsonFields& fields, absl::string_view member, bool plain_types,
                      std::optional<v1::TextConstraint>* constraint, std::string* name) {
+  fields.Describe(member, [&] {
+    ordered_json schema =
+        ordered_json::parse(R"({"type": "object", "required": ["type", "schema"], "properties": {
+        "type": {"const": "json_schema"}, "name": {"type": "string"}, "schema": {"type": "object"}}})");
+    if (!plain_types) return schema;
+    const ordered_json plain = ordered_json::parse(R"({"type": "object", "required": ["type"], "properties": {
+        "type": {"enum": ["text", "json_object"]}}})");
+    return ordered_json{{"anyOf", ordered_json::array({plain, std::move(schema)})}};
+  });
   const ordered_json* format = fields.Object(member);
   if (format == nullptr) return;
   const ordered_json type = format->value("type", ordered_json());

@@ -26,6 +26,12 @@ constexpr size_t kMaxAllowedIds = 65536;
 
 // {"token id": bias}
 void ParseLogitBias(JsonFields& fields, v1::SamplingParams* sampling) {
+  fields.Describe("logit_bias", [] {
+    return ordered_json{{"type", "object"},
+                        {"propertyNames", {{"pattern", "^[0-9]+$"}}},
+                        {"additionalProperties", {{"type", "number"}, {"minimum", -100}, {"maximum", 100}}},
+                        {"maxProperties", kMaxBiases}};
+  });
   const ordered_json* biases = fields.Object("logit_bias");
   if (biases == nullptr) return;
   if (biases->size() > kMaxBiases) {
@@ -50,7 +56,11 @@ void ParseLogitBias(JsonFields& fields, v1::SamplingParams* sampling) {
 
 using TokenIds = google::protobuf::RepeatedField<int32_t>;
 
-void ParseIds(JsonFields& fields, const char* name, size_t most, TokenIds* ids) {
+void ParseIds(JsonFields& fields, const char* name, size_t least, size_t most, TokenIds* ids) {
+  fields.Describe(name, [&] {
+    return ordered_json{
+        {"type", "array"}, {"items", TokenIdSchema()}, {"minItems", least}, {"maxItems", most}};
+  });
   const ordered_json* value = fields.Find(name);
   if (value == nullptr) return;
   std::vector<int32_t> read;
@@ -66,8 +76,8 @@ void ParseEnds(JsonFields& fields, v1::SamplingParams* sampling) {
   sampling->set_min_tokens(static_cast<uint32_t>(
       fields.Integer("min_tokens", 0, std::numeric_limits<int32_t>::max()).value_or(0)));
   sampling->set_include_stop(fields.Bool("include_stop_str_in_output").value_or(false));
-  ParseIds(fields, "stop_token_ids", kMaxStopIds, sampling->mutable_stop_token_ids());
-  ParseIds(fields, "allowed_token_ids", kMaxAllowedIds, sampling->mutable_allowed_token_ids());
+  ParseIds(fields, "stop_token_ids", 0, kMaxStopIds, sampling->mutable_stop_token_ids());
+  ParseIds(fields, "allowed_token_ids", 1, kMaxAllowedIds, sampling->mutable_allowed_token_ids());
   if (fields.Find("allowed_token_ids") != nullptr && sampling->allowed_token_ids().empty()) {
     fields.Fail("allowed_token_ids", "must hold one token at least");
   }
@@ -77,6 +87,11 @@ void ParseEnds(JsonFields& fields, v1::SamplingParams* sampling) {
 
 // By pointer: copying what a client nested a million deep would use up the stack.
 void ParseStop(JsonFields& fields, absl::string_view name, v1::SamplingParams* sampling) {
+  fields.Describe(name, [] {
+    const ordered_json text = {{"type", "string"}, {"minLength", 1}, {"maxLength", kMaxStopBytes}};
+    const ordered_json list = {{"type", "array"}, {"items", text}, {"maxItems", kMaxStopStrings}};
+    return ordered_json{{"anyOf", ordered_json::array({text, list})}};
+  });
   const ordered_json* stop = fields.Find(name);
   if (stop == nullptr) return;
   const size_t count = stop->is_array() ? stop->size() : 1;
@@ -122,6 +137,10 @@ void ParseSampling(JsonFields& fields, v1::SamplingParams* sampling) {
 }
 
 void ParseBadWords(JsonFields& fields, std::vector<std::string>* words) {
+  fields.Describe("bad_words", [] {
+    const ordered_json word = {{"type", "string"}, {"minLength", 1}, {"maxLength", kMaxBadWordBytes}};
+    return ordered_json{{"type", "array"}, {"items", word}, {"maxItems", kMaxBadWords}};
+  });
   const ordered_json* list = fields.Find("bad_words");
   if (list == nullptr) return;
   if (!list->is_array() || list->size() > kMaxBadWords) {
@@ -162,11 +181,14 @@ void FillSampling(const GenerationConfig& defaults, v1::SamplingParams* sampling
   if (!sampling->has_repetition_penalty() && defaults.repetition_penalty) {
     sampling->set_repetition_penalty(*defaults.repetition_penalty);
   }
-  if (sampling->max_tokens() == 0) sampling->set_max_tokens(defaults.max_new_tokens.value_or(0));
+  if (sampling->max_tokens() == 0 && !sampling->no_answer()) {
+    sampling->set_max_tokens(defaults.max_new_tokens.value_or(0));
+  }
 }
 
 std::optional<ApiError> CheckMinTokens(const v1::SamplingParams& sampling) {
-  if (sampling.max_tokens() == 0 || sampling.min_tokens() <= sampling.max_tokens()) return std::nullopt;
+  if ((sampling.max_tokens() == 0 && !sampling.no_answer()) || sampling.min_tokens() <= sampling.max_tokens())
+    return std::nullopt;
   return InvalidParameter("min_tokens",
                           absl::StrCat("'min_tokens' is ", sampling.min_tokens(), ", which is more than the ",
                                        sampling.max_tokens(), " tokens that the answer may have"));

@@ -3,6 +3,8 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
+#include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -42,33 +44,52 @@ size_t LongestTokenBytes(const Tokenizer& tokenizer) {
   return longest;
 }
 
+namespace {
+
+absl::StatusOr<std::unique_ptr<ServedModel>> LoadOne(const ServedModelOptions& option) {
+  auto model = std::make_unique<ServedModel>();
+  model->name = option.name;
+  std::vector<std::string> warnings;
+  auto tokenizer = Tokenizer::Load(option.directory, &warnings);
+  if (!tokenizer.ok()) return At(option, tokenizer.status());
+  for (const std::string& warning : warnings) spdlog::warn("model \"{}\": {}", option.name, warning);
+  model->tokenizer = *std::move(tokenizer);
+  model->longest_token_bytes = LongestTokenBytes(*model->tokenizer);
+  auto chat_template = ChatTemplate::Load(option.directory);
+  if (chat_template.ok()) {
+    model->chat_template = *std::move(chat_template);
+    model->tool_dialect = DetectToolDialect(model->chat_template->tool_source());
+    if (option.special_tokens_as_text) ProtectTurns(model.get());
+  } else if (!absl::IsNotFound(chat_template.status())) {
+    return At(option, chat_template.status());
+  }
+  if (option.generation_defaults) {
+    auto defaults = GenerationConfig::Load(option.directory);
+    if (!defaults.ok()) return At(option, defaults.status());
+    model->defaults = *std::move(defaults);
+  }
+  struct stat info = {};
+  if (stat((option.directory + "/tokenizer.json").c_str(), &info) == 0) model->created = info.st_mtime;
+  return model;
+}
+
+}  // namespace
+
 absl::StatusOr<ServedModels> ServedModels::Load(const std::vector<ServedModelOptions>& options) {
+  std::vector<absl::StatusOr<std::unique_ptr<ServedModel>>> loaded(options.size());
+  std::atomic<size_t> next = 0;
+  const auto load_some = [&] {
+    for (size_t at; (at = next.fetch_add(1)) < options.size();) loaded[at] = LoadOne(options[at]);
+  };
+  std::vector<std::thread> threads;
+  const size_t cores = std::max(1u, std::thread::hardware_concurrency());
+  while (threads.size() + 1 < std::min(options.size(), cores)) threads.emplace_back(load_some);
+  load_some();
+  for (std::thread& thread : threads) thread.join();
   std::vector<std::unique_ptr<ServedModel>> models;
-  for (const ServedModelOptions& option : options) {
-    auto model = std::make_unique<ServedModel>();
-    model->name = option.name;
-    std::vector<std::string> warnings;
-    auto tokenizer = Tokenizer::Load(option.directory, &warnings);
-    if (!tokenizer.ok()) return At(option, tokenizer.status());
-    for (const std::string& warning : warnings) spdlog::warn("model \"{}\": {}", option.name, warning);
-    model->tokenizer = *std::move(tokenizer);
-    model->longest_token_bytes = LongestTokenBytes(*model->tokenizer);
-    auto chat_template = ChatTemplate::Load(option.directory);
-    if (chat_template.ok()) {
-      model->chat_template = *std::move(chat_template);
-      model->tool_dialect = DetectToolDialect(model->chat_template->tool_source());
-      if (option.special_tokens_as_text) ProtectTurns(model.get());
-    } else if (!absl::IsNotFound(chat_template.status())) {
-      return At(option, chat_template.status());
-    }
-    if (option.generation_defaults) {
-      auto defaults = GenerationConfig::Load(option.directory);
-      if (!defaults.ok()) return At(option, defaults.status());
-      model->defaults = *std::move(defaults);
-    }
-    struct stat info = {};
-    if (stat((option.directory + "/tokenizer.json").c_str(), &info) == 0) model->created = info.st_mtime;
-    models.push_back(std::move(model));
+  for (auto& model : loaded) {
+    if (!model.ok()) return model.status();
+    models.push_back(*std::move(model));
   }
   return ServedModels(std::move(models));
 }

@@ -33,7 +33,7 @@ size_t LongestTokenBytes(const Tokenizer& tokenizer);
 // The models of a configuration, loaded once at start. Immutable and thread-safe.
 class ServedModels {
  public:
-  // Fails with the model's name, the file and its fault.
+  // On as many threads as there are cores. Fails with the name of the first model that has a fault, the file and the fault.
   static absl::StatusOr<ServedModels> Load(const std::vector<ServedModelOptions>& options);
   explicit ServedModels(std::vector<std::unique_ptr<ServedModel>> models) : models_(std::move(models)) {}
 

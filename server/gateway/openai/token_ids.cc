@@ -22,6 +22,10 @@ std::optional<ApiError> ParseTokenIds(const nlohmann::ordered_json& value, absl:
   return std::nullopt;
 }
 
+nlohmann::ordered_json TokenIdSchema() {
+  return {{"type", "integer"}, {"minimum", 0}, {"maximum", std::numeric_limits<int32_t>::max()}};
+}
+
 std::optional<ApiError> CheckTokenIds(const ServedModel& model, absl::string_view param,
                                       absl::Span<const int32_t> ids) {
   const int vocab_size = model.tokenizer->vocab_size();

@@ -31,7 +31,7 @@ constexpr Unserved kUnserved[] = {
     {"reasoning_effort", kChat, ": see 'chat_template_kwargs' for what the model's template knows",
      R"(["none"])"},
     {"verbosity", kChat, "", R"(["medium"])"},
-    {"echo", kBoth},
+    {"echo", kChat},
     {"suffix", kPlain},
     // Of the other endpoint
     {"messages", kPlain, ": use /v1/chat/completions"},
@@ -55,7 +55,6 @@ constexpr Unserved kUnserved[] = {
     {"add_special_tokens", kChat, ": the template writes them"},
     {"add_special_tokens", kPlain, ": give token ids", "[true]", /*zero_asks=*/true},
     {"skip_special_tokens", kBoth, "", "[true]", /*zero_asks=*/true},
-    {"prompt_logprobs", kBoth, "", "[false]", /*zero_asks=*/true},
     {"prompt_embeds", kBoth},
     {"return_tokens_as_token_ids", kBoth},
     {"kv_transfer_params", kBoth, ": the servers plan handoffs themselves, see 'aludel'"},

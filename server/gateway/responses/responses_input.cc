@@ -155,6 +155,30 @@ std::optional<ApiError> ParseItem(const ordered_json& json, const std::string& w
 
 }  // namespace
 
+ordered_json InputSchema() {
+  const ordered_json text =
+      ordered_json::parse(R"({"anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": [
+      {"type": "object", "required": ["type", "text"], "properties": {
+        "type": {"enum": ["input_text", "output_text"]}, "text": {"type": "string"}}},
+      {"type": "object", "required": ["type", "refusal"], "properties": {
+        "type": {"const": "refusal"}, "refusal": {"type": "string"}}}]}}]})");
+  ordered_json items = ordered_json::parse(R"([
+      {"type": "object", "required": ["role", "content"], "properties": {
+        "type": {"const": "message"}, "role": {"enum": ["system", "developer", "user", "assistant"]}}},
+      {"type": "object", "required": ["type", "call_id", "output"], "properties": {
+        "type": {"const": "function_call_output"}, "call_id": {"type": "string"}}},
+      {"type": "object", "required": ["type", "call_id", "name"], "properties": {
+        "type": {"const": "function_call"}, "call_id": {"type": "string"}, "name": {"type": "string"},
+        "arguments": {"type": "string"}}},
+      {"type": "object", "required": ["type"], "properties": {"type": {"const": "reasoning"}}},
+      {"type": "object", "required": ["type", "id"], "properties": {
+        "type": {"const": "item_reference"}, "id": {"type": "string"}}}])");
+  items[0]["properties"]["content"] = text;
+  items[1]["properties"]["output"] = text;
+  const ordered_json list = {{"type", "array"}, {"items", {{"anyOf", std::move(items)}}}, {"minItems", 1}};
+  return {{"anyOf", ordered_json::array({ordered_json{{"type", "string"}}, list})}};
+}
+
 std::optional<ApiError> ParseInput(const ordered_json& input, const FindItem& find, ordered_json* parsed) {
   if (input.is_string()) {
     parsed->push_back({{"role", "user"}, {"content", input}});

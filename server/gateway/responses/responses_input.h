@@ -20,5 +20,7 @@ using FindItem = std::function<std::shared_ptr<const std::string>(const std::str
 // "input[2].content[0].type".
 std::optional<ApiError> ParseInput(const nlohmann::ordered_json& input, const FindItem& find,
                                    nlohmann::ordered_json* parsed);
+// What it takes, as a JSON schema.
+nlohmann::ordered_json InputSchema();
 
 }  // namespace aludel

@@ -30,6 +30,17 @@ ordered_json Nested(const ordered_json& flat) {
   return {{"type", "function"}, {"function", std::move(function)}};
 }
 
+ordered_json ToolsSchema() {
+  ordered_json tool = ordered_json::parse(R"({"type": "object", "required": ["type", "name"], "properties": {
+      "type": {"const": "function"}, "description": {"type": "string"}, "parameters": {"type": "object"}}})");
+  tool["properties"]["name"] = FunctionNameSchema();
+  return {{"type", "array"}, {"items", std::move(tool)}, {"maxItems", kMaxTools}};
+}
+
+ordered_json ChoiceSchema() {
+  return ordered_json::parse(R"({"anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object"}]})");
+}
+
 void ReadTool(JsonFields& fields, const ordered_json& tool, const std::string& where, ordered_json* list) {
   if (!tool.is_object()) return fields.Fail(where, "must be an object");
   JsonFields members(tool, where + ".");
@@ -68,6 +79,9 @@ ordered_json ConvertedChoice(const ordered_json& choice) {
 }
 
 void ReadTools(JsonFields& fields, Tools* tools) {
+  fields.Describe("tools", ToolsSchema);
+  fields.Describe("tool_choice", ChoiceSchema);
+  fields.Describe("parallel_tool_calls", [] { return ordered_json{{"type", "boolean"}}; });
   ordered_json converted = ordered_json::object();
   const ordered_json* list = fields.Find("tools");
   if (list != nullptr) {
@@ -93,12 +107,10 @@ void ReadTools(JsonFields& fields, Tools* tools) {
 // {"format", "verbosity"}
 void ReadText(JsonFields& fields, CompletionRequest* request) {
   request->format_param = "text.format";
-  const ordered_json* text = fields.Object("text");
-  if (text == nullptr) return;
-  JsonFields members(*text, "text.");
-  ParseFlatFormat(members, "format", /*plain_types=*/true, &request->constraint, &request->format_name);
-  members.Refuse("verbosity", "medium", ": the model has no verbosity to vary");
-  if (members.error()) return fields.Fail(*members.error());
+  fields.Nested("text", [&](JsonFields& members, FieldSchema*) {
+    ParseFlatFormat(members, "format", /*plain_types=*/true, &request->constraint, &request->format_name);
+    members.Refuse("verbosity", "medium", ": the model has no verbosity to vary");
+  });
   if (request->constraint && request->tools.choice != Tools::Choice::kNone) {
     fields.Fail(UnsupportedParameter(
         "text.format", "'text.format' is not supported beside 'tools', unless 'tool_choice' is 'none'"));
@@ -117,12 +129,14 @@ void RefuseOthers(JsonFields& fields) {
   fields.Refuse("n", 1, ": a response is one answer");
   fields.Refuse("logprobs", false, ": use /v1/chat/completions");
   fields.Refuse("top_logprobs", 0, ": use /v1/chat/completions");
+  fields.Refuse("prompt_logprobs", false, ": use /v1/chat/completions");
   fields.Refuse("return_token_ids", false, ": use /v1/chat/completions");
-  if (const ordered_json* reasoning = fields.Object("reasoning")) {
-    JsonFields members(*reasoning, "reasoning.");
+  fields.Nested("reasoning", [](JsonFields& members, FieldSchema*) {
     members.Refuse("effort", "none", ": see 'chat_template_kwargs' for what the model's template knows");
-    if (members.error()) fields.Fail(*members.error());
-  }
+  });
+  fields.Describe("include", [] {
+    return ordered_json{{"type", "array"}, {"items", {{"const", "reasoning.encrypted_content"}}}};
+  });
   if (const ordered_json* include = fields.Find("include")) {
     if (!include->is_array()) fields.Fail("include", "must be a list of strings");
     for (const ordered_json& wanted : include->is_array() ? *include : ordered_json::array()) {
@@ -189,6 +203,8 @@ std::optional<ApiError> ReadConversation(JsonFields& fields, const ResponsesCont
     responses->instructions = 1;
   }
   const std::string previous = fields.String("previous_response_id").value_or("");
+  fields.Require("input");
+  fields.Describe("input", InputSchema);
   const ordered_json* input = fields.Find("input");
   if (input == nullptr) fields.Fail("input", "is required");
   if (fields.error()) return fields.error();
@@ -234,13 +250,8 @@ std::string Repeats(const ordered_json& object, const CompletionRequest& request
                {"user", given("user", nullptr)}});
 }
 
-}  // namespace
-
-std::optional<ApiError> ParseResponsesRequest(absl::string_view body, const ResponsesContext& context,
-                                              CompletionRequest* request, ResponsesRequest* responses) {
-  ordered_json object;
-  if (auto error = ParseObject(body, &object)) return error;
-  JsonFields fields(object);
+std::optional<ApiError> ReadFields(JsonFields& fields, const ResponsesContext& context,
+                                   CompletionRequest* request, ResponsesRequest* responses) {
   request->chat = true;
   request->prompt_param = "input";
   RefuseOthers(fields);
@@ -254,10 +265,28 @@ std::optional<ApiError> ParseResponsesRequest(absl::string_view body, const Resp
   CheckMetadata(fields);
   fields.String("user");
   responses->store = fields.Bool("store").value_or(true) && context.store->enabled();
-  if (fields.error()) return fields.error();
-  if (auto error = ReadConversation(fields, context, request, responses)) return error;
+  return ReadConversation(fields, context, request, responses);
+}
+
+}  // namespace
+
+std::optional<ApiError> ParseResponsesRequest(absl::string_view body, const ResponsesContext& context,
+                                              CompletionRequest* request, ResponsesRequest* responses) {
+  ordered_json object;
+  if (auto error = ParseObject(body, &object)) return error;
+  JsonFields fields(object);
+  if (auto error = ReadFields(fields, context, request, responses)) return error;
   responses->repeats = Repeats(object, *request, *responses);
   return std::nullopt;
+}
+
+ordered_json DescribeResponsesBody() {
+  return DescribeFields([](JsonFields& fields) {
+    ResponseStore store({});
+    CompletionRequest request;
+    ResponsesRequest responses;
+    static_cast<void>(ReadFields(fields, {.store = &store}, &request, &responses));
+  });
 }
 
 }  // namespace aludel

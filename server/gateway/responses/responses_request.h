@@ -32,4 +32,7 @@ struct ResponsesContext {
 std::optional<ApiError> ParseResponsesRequest(absl::string_view body, const ResponsesContext& context,
                                               CompletionRequest* request, ResponsesRequest* responses);
 
+// What it takes, as a JSON schema, by its own code.
+nlohmann::ordered_json DescribeResponsesBody();
+
 }  // namespace aludel

@@ -23,6 +23,7 @@ class ResponsesWriter final : public AnswerWriter {
   ResponsesWriter(CompletionIdentity identity, std::string repeats, OnResponse on_response);
 
   std::string Start(const v1::Started& started) override;
+  std::string StartPrompt(size_t /*prompt*/) override { return ""; }
   std::string Delta(int choice, const ChoiceDelta& delta) override;
   std::string End(int choice, const ChoiceEnd& end) override;
   std::string Complete(int last_choice, const ChoiceEnd& end, const TokenUsage& usage,

@@ -87,6 +87,9 @@ void RoutedCall::OnEvent(const v1::GenerateEvent& event) {
         Diverge();
       }
       break;
+    case v1::GenerateEvent::kPromptLogprobs:
+      if (!committed_) observer_->OnPromptLogprobs(event.prompt_logprobs());
+      break;
     case v1::GenerateEvent::kToken:
       if (!IsNews(told_.Hear(event.token()))) break;
       TellStarted();

@@ -87,7 +87,7 @@ testErrors(chat, greedy, OpenAI.BadRequestError, 400, [
 ]);
 
 testErrors(plain, greedyPlain, OpenAI.BadRequestError, 400, [
-  [{ prompt: ['a', 'b'] }, 'prompt', 'unsupported_parameter'],
+  [{ prompt: ['a', 1] }, 'prompt[1]'],
   [{ prompt: [999999] }, 'prompt'],
   [{ prompt: 'river '.repeat(3000) }, 'prompt', 'context_length_exceeded'],
   [{ max_tokens: 1020 }, 'max_tokens', 'context_length_exceeded'],
@@ -95,7 +95,7 @@ testErrors(plain, greedyPlain, OpenAI.BadRequestError, 400, [
   [{ logit_bias: { 999999: 1 } }, 'logit_bias'],
   [{ aludel: { format: 'zip' } }, 'aludel.format'],
   ...[
-    { echo: true }, { best_of: 3 }, { suffix: 'a' }, { max_completion_tokens: 5 }, { guided_regex: 'a+' },
+    { best_of: 3 }, { suffix: 'a' }, { max_completion_tokens: 5 }, { guided_regex: 'a+' },
     { n_predict: 5 },
   ].map((fields) => [fields, Object.keys(fields)[0], 'unsupported_parameter']),
 ]);

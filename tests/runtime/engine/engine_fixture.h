@@ -32,6 +32,13 @@ class Recorder : public SequenceListener {
     events_.push_back(event);
     changed_.notify_all();
   }
+  void OnPromptScores(const PromptScores& scores) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    EXPECT_EQ(scores.begin, static_cast<int64_t>(scores_.size()) + 1);
+    EXPECT_TRUE(events_.empty());
+    largest_piece_ = std::max(largest_piece_, scores.tokens.size());
+    scores_.insert(scores_.end(), scores.tokens.begin(), scores.tokens.end());
+  }
   void OnDone(const absl::Status& status, const SequenceResult& result) override {
     std::lock_guard<std::mutex> lock(mutex_);
     EXPECT_GT(open_, 0) << "OnDone came too often";
@@ -64,6 +71,8 @@ class Recorder : public SequenceListener {
     return text + result_.tail_text;
   }
   const absl::Status& status() const { return status_; }
+  const std::vector<PromptScores::Token>& scores() const { return scores_; }  // once it has ended
+  size_t largest_piece() const { return largest_piece_; }
   const SequenceResult& result() const { return result_; }
   std::chrono::steady_clock::time_point began() const { return began_; }  // its first token
   std::chrono::steady_clock::time_point ended_at() const { return ended_at_; }
@@ -80,6 +89,8 @@ class Recorder : public SequenceListener {
   absl::Status status_;
   SequenceResult result_;
   std::vector<TokenEvent> events_;
+  std::vector<PromptScores::Token> scores_;
+  size_t largest_piece_ = 0;
   std::chrono::steady_clock::time_point began_, ended_at_;
 };
 

@@ -1,5 +1,6 @@
 #include "server/bench/load_client.h"
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -39,6 +40,13 @@ class LoadClient : public ::testing::Test {
             std::lock_guard<std::mutex> lock(Held().mutex);
             return Held().responders.push_back(std::move(responder));
           }
+          if (request.body == "paced") {
+            for (const int pieces : {2, 3, 1}) {
+              for (int i = 0; i < pieces; ++i) responder.Write(kText);
+              absl::SleepFor(absl::Milliseconds(60));
+            }
+            request.body = "data: [DONE]\n\n";
+          }
           responder.Write(request.body);
           responder.Finish();
         });
@@ -77,8 +85,40 @@ TEST_F(LoadClient, CountsTextAndTakesTheServersWordForTokens) {
   EXPECT_EQ(result.status, 200);
   EXPECT_GT(result.ttft, 0);
   EXPECT_GE(result.e2e, result.ttft);
-  EXPECT_EQ(result.inter_token.size(), 2u);
+  EXPECT_THAT(result.inter_token, IsEmpty());  // all of them came at once
   EXPECT_EQ(result.completion_tokens, 17);
+}
+
+TEST_F(LoadClient, PiecesOfOneReadShareTheTimeSinceTheOneBefore) {
+  const LoadResult result = Ask("paced");
+  ASSERT_EQ(result.error, "");
+  ASSERT_EQ(result.inter_token.size(), 5u);
+  double sum = 0;
+  for (const double gap : result.inter_token) {
+    EXPECT_GT(gap, 0.005);
+    sum += gap;
+  }
+  EXPECT_NEAR(result.inter_token[0], result.inter_token[4] / 4, 0.03);
+  EXPECT_GE(sum, 0.119);
+  EXPECT_LE(sum, result.e2e);
+}
+
+TEST_F(LoadClient, AClosedLoopHasSoManyRequestsUnderWay) {
+  target_.concurrency = 2;
+  const auto results =
+      RunLoad(target_, std::vector<LoadRequest>(5, {3600, "paced"}), [](int64_t) { return true; });
+  ASSERT_EQ(results->size(), 5u);
+  size_t most = 0;
+  for (const LoadResult& one : *results) {
+    EXPECT_TRUE(one.ok()) << one.error;
+    EXPECT_LT(one.e2e, 1.0);
+    size_t under_way = 0;
+    for (const LoadResult& other : *results) {
+      under_way += other.arrival <= one.arrival && one.arrival < other.arrival + other.e2e ? 1 : 0;
+    }
+    most = std::max(most, under_way);
+  }
+  EXPECT_EQ(most, 2u);
 }
 
 TEST_F(LoadClient, ReadsStreamsOfOtherServers) {

@@ -28,6 +28,32 @@ TEST(GenerateEvents, ReadWhatTheRequestWantsOfThePlan) {
   }
 }
 
+TEST(GenerateEvents, RequestsThatAreScoredOrUnansweredArePlannedAsExact) {
+  v1::GenerateRequest request;
+  request.set_fidelity(v1::FIDELITY_FAST);
+  EXPECT_FALSE(ReadPlanRequest(request).whole);
+  request.mutable_sampling()->set_no_answer(true);
+  EXPECT_EQ(ReadPlanRequest(request).fidelity, Fidelity::kExact);
+  EXPECT_FALSE(ReadPlanRequest(request).whole);
+  request.mutable_sampling()->set_no_answer(false);
+  request.mutable_sampling()->set_prompt_logprobs(0);
+  EXPECT_EQ(ReadPlanRequest(request).fidelity, Fidelity::kExact);
+  EXPECT_TRUE(ReadPlanRequest(request).whole);
+}
+
+TEST(GenerateEvents, ShowLogprobsOfThePrompt) {
+  const v1::PromptLogprobs piece =
+      AnswerEvent(PromptScores{.begin = 3,
+                               .tokens = {{.logprobs = {{7, -0.5f}, {8, -0.25f}}, .rank = 2},
+                                          {.logprobs = {{9, -1.5f}, {9, -1.5f}}, .rank = 1}}})
+          .prompt_logprobs();
+  EXPECT_EQ(piece.begin(), 3);
+  EXPECT_EQ(piece.top(), 1);
+  EXPECT_THAT(piece.ranks(), ElementsAre(2, 1));
+  EXPECT_THAT(piece.tokens(), ElementsAre(7, 8, 9, 9));
+  EXPECT_THAT(piece.logprobs(), ElementsAre(-0.5f, -0.25f, -1.5f, -1.5f));
+}
+
 TEST(GenerateEvents, SayHowTheAnswerStarted) {
   RequestTimeline::Started started;
   started.labels = {.model = "chat", .plan = "remote", .format = "aludel"};

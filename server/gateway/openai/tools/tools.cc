@@ -12,6 +12,19 @@ namespace {
 
 using nlohmann::ordered_json;
 
+ordered_json ToolsSchema() {
+  const ordered_json function = {{"type", "object"},
+                                 {"properties",
+                                  {{"name", FunctionNameSchema()},
+                                   {"description", {{"type", "string"}}},
+                                   {"parameters", {{"type", "object"}}}}},
+                                 {"required", ordered_json::array({"name"})}};
+  const ordered_json tool = {{"type", "object"},
+                             {"properties", {{"type", {{"const", "function"}}}, {"function", function}}},
+                             {"required", ordered_json::array({"type", "function"})}};
+  return {{"type", "array"}, {"items", tool}, {"maxItems", kMaxTools}};
+}
+
 void CheckTool(JsonFields& fields, const ordered_json& tool, size_t index, Tools* tools) {
   const std::string where = absl::StrCat("tools[", index, "]");
   if (!tool.is_object() || tool.value("type", ordered_json()) != "function") {
@@ -108,13 +121,22 @@ void MoveReferences(const std::string& to, ordered_json* schema) {
 }  // namespace
 
 bool IsFunctionName(absl::string_view name) {
-  return !name.empty() && name.size() <= 64 && absl::c_all_of(name, [](char c) {
+  return !name.empty() && name.size() <= kMaxFunctionNameBytes && absl::c_all_of(name, [](char c) {
     return absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.';
   });
 }
 
+ordered_json FunctionNameSchema() {
+  return {{"type", "string"}, {"pattern", "^[A-Za-z0-9_.-]+$"}, {"maxLength", kMaxFunctionNameBytes}};
+}
+
 void ParseTools(JsonFields& fields, Tools* tools) {
   tools->parallel = fields.Bool("parallel_tool_calls").value_or(true);
+  fields.Describe("tools", ToolsSchema);
+  fields.Describe("tool_choice", [] {
+    const ordered_json words = {{"enum", ordered_json::array({"none", "auto", "required"})}};
+    return ordered_json{{"anyOf", ordered_json::array({words, ordered_json{{"type", "object"}}})}};
+  });
   const ordered_json* list = fields.Find("tools");
   const ordered_json* choice = fields.Find("tool_choice");
   if (list != nullptr && (!list->is_array() || list->size() > kMaxTools)) {

@@ -23,8 +23,10 @@ struct Tools {
 };
 
 inline constexpr size_t kMaxTools = 128;  // of a request
+inline constexpr size_t kMaxFunctionNameBytes = 64;
 // What a function may be called, and how an error says so.
 bool IsFunctionName(absl::string_view name);
+nlohmann::ordered_json FunctionNameSchema();
 inline constexpr absl::string_view kFunctionNameForm = "must be 1 to 64 letters, digits, '_', '-' or '.'";
 
 // Reads tools, tool_choice and parallel_tool_calls. A fault is left in `fields`.

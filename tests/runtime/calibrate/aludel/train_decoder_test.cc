@@ -131,6 +131,19 @@ TEST(TrainDecoder, LearnsWhatALinearMapCannot) {
   EXPECT_EQ(fit->net.out.values, again->net.out.values) << "same seed, same bytes";
 }
 
+TEST(TrainDecoder, AShortTrainingReportsItsEndAndNotItsBeginning) {
+  std::mt19937_64 random(12);
+  DecoderNet truth = RandomNet(random, 6, 12, 5);
+  for (float& weight : truth.out.values)
+    weight *= 10;  // errors are relative to the targets, whatever their scale
+  const DecoderData train = MakeData(random, 2000, truth), held_out = MakeData(random, 2000, truth);
+  const auto fit =
+      TrainDecoder(train, held_out, {.width = 48, .steps = 30, .batch = 128, .learning_rate = 1e-2}, Always);
+  ASSERT_TRUE(fit.ok());
+  EXPECT_GT(fit->train_error, 0.5 * fit->held_out_error);
+  EXPECT_LT(fit->train_error, 1.5 * fit->held_out_error);
+}
+
 TEST(TrainDecoder, StopsWhenAsked) {
   std::mt19937_64 random(9);
   const DecoderNet truth = RandomNet(random, 3, 2, 2);

@@ -44,7 +44,6 @@ void ExpectRefused(const Unserved& field,
 }
 
 constexpr Unserved kOfBoth[] = {
-    {"echo", "true", "false"},
     {"best_of", "3", "1"},
     {"logits_processors", R"(["a.b"])", "[]"},
     {"guided_json", R"({"type": "object"})", R"("")"},
@@ -56,7 +55,6 @@ constexpr Unserved kOfBoth[] = {
     {"use_beam_search", "true", "false"},
     {"length_penalty", "0.8", "1.0"},
     {"early_stopping", "true", "false"},
-    {"prompt_logprobs", "0", "false"},
     {"prompt_embeds", R"("AAAA")", R"("")"},
     {"skip_special_tokens", "false", "true"},
     {"return_tokens_as_token_ids", "true", "false"},
@@ -74,6 +72,7 @@ constexpr Unserved kOfBoth[] = {
 
 TEST(CompletionRequest, NamesTheParameterItDoesNotServe) {
   constexpr Unserved kOfChat[] = {
+      {"echo", "true", "false"},
       {"functions", R"([{"name": "f"}])", "[]"},
       {"function_call", R"({"name": "f"})", R"("none")"},
       {"modalities", R"(["audio"])", R"(["text"])"},

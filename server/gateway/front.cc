@@ -1,0 +1,79 @@
+#include "server/gateway/front.h"
+
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
+#include "server/gateway/anthropic/anthropic_error.h"
+#include "server/gateway/openai/api_error.h"
+#include "server/gateway/routes.h"
+
+namespace aludel {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr int kRetrySeconds = 2;
+
+HttpResponse Json(int status, const ordered_json& body) {
+  HttpResponse response;
+  response.status = status;
+  response.body = Dump(body);
+  return response;
+}
+
+}  // namespace
+
+std::shared_ptr<const Front::Behind> Front::behind() const {
+  absl::MutexLock lock(&mutex_);
+  return behind_;
+}
+
+void Front::Open(Gateway* gateway) {
+  auto behind = std::make_shared<Behind>();
+  behind->handle = gateway->Bind(&behind->callbacks);
+  absl::MutexLock lock(&mutex_);
+  behind_ = std::move(behind);
+}
+
+absl::StatusOr<std::unique_ptr<HttpServer>> Front::Listen(HttpServerOptions options) {
+  options.check_head = [this](const HttpRequest& request) -> std::optional<HttpResponse> {
+    if (const auto open = behind()) return open->callbacks.check_head(request);
+    return AnswerLoading(request);
+  };
+  options.refuse = [this](const HttpRequest& request, const HttpError& error) {
+    if (const auto open = behind()) return open->callbacks.refuse(request, error);
+    return AnswerLoading(request);
+  };
+  options.at_once = [this](const HttpRequest& request) {
+    const auto open = behind();
+    return open == nullptr || open->callbacks.at_once(request);
+  };
+  return HttpServer::Start(options, [this](HttpRequest request, HttpResponder responder) {
+    if (const auto open = behind()) return open->handle(std::move(request), std::move(responder));
+    responder.Respond(AnswerLoading(request));
+  });
+}
+
+HttpResponse Front::AnswerLoading(const HttpRequest& request) const {
+  const std::string path = CanonicalPath(request.path);
+  if (path == "/health") return Json(200, {{"status", "ok"}});
+  if (path == "/ready") {
+    ordered_json states = ordered_json::object();
+    for (const std::string& model : models_) states[model] = "loading";
+    return Json(503, {{"status", "loading"}, {"models", std::move(states)}});
+  }
+  ApiError error;
+  error.status = 503;
+  error.type = "server_error";
+  error.code = "loading";
+  error.message = absl::StrCat("The gateway has just started and loads the tokenizers of ",
+                               absl::StrJoin(models_, ", "), "; ask again soon");
+  error.retry_after_seconds = kRetrySeconds;
+  const Route* const route = FindRoute(path);
+  return route != nullptr && route->anthropic ? AnthropicRefusal(error, /*request_id=*/"")
+                                              : error.ToResponse();
+}
+
+}  // namespace aludel
