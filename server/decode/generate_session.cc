@@ -51,7 +51,7 @@ GenerateSession::~GenerateSession() {
 }
 
 void GenerateSession::EndLocalWait() {
-  if (const int64_t tokens = local_tokens_.exchange(0); tokens > 0) context_.costs->EndLocal(tokens);
+  if (const int64_t tokens = local_tokens_.exchange(-1); tokens >= 0) context_.costs->EndLocal(tokens);
 }
 
 bool GenerateSession::BeginTrial() {
@@ -208,7 +208,8 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
   if (plan.remote()) {
     target_ = context_.prefill_pool->Snapshot()[plan.target];
   } else {
-    local_tokens_ = request.prompt_size() - plan.cached_tokens;
+    // A scored prompt has a small part of each step: others hardly wait for it.
+    local_tokens_ = scored_ ? 0 : request.prompt_size() - plan.cached_tokens;
     context_.costs->BeginLocal(local_tokens_);
   }
   ALUDEL_ASSIGN_OR_RETURN(const SequenceId sequence,
@@ -319,7 +320,7 @@ void GenerateSession::Learn(const RequestTimeline::Started& started, const Seque
                             int64_t cached_tokens) {
   EndLocalWait();
   EndTrial();
-  if (started.predicted_ttft) {
+  if (started.predicted_ttft && !scored_) {
     context_.metrics->ObservePrediction(started.labels, *started.predicted_ttft, started.stages.ttft);
   }
   if (started.plan == PlanKind::kLocal && !scored_) {

@@ -1,5 +1,6 @@
 #include "server/gateway/openai/completion_exchange.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -87,6 +88,7 @@ bool CompletionExchange::Restart() {
   choices_ = NewChoices();
   whole_ = std::vector<WholeChoice>(all_choices());
   whole_bytes_ = 0;
+  held_bytes_ = 0;
   open_choices_ = all_choices();
   usage_ = {};
   has_text_ = false;
@@ -112,25 +114,48 @@ void CompletionExchange::StartStream() {
   }
 }
 
+void CompletionExchange::OnPromptLogprobs(size_t prompt, const v1::PromptLogprobs& piece) {
+  if (too_long_) return;
+  PromptEcho& echo = echoes_[prompt];
+  score_bytes_ -= echo.bytes();
+  echo.Add(piece);
+  score_bytes_ += echo.bytes();
+  CheckLength();
+}
+
+void CompletionExchange::ForgetScores(PromptEcho* echo) {
+  score_bytes_ -= echo->bytes();
+  echo->Forget();
+}
+
 void CompletionExchange::TellPrompt(size_t prompt) {
-  const PromptEcho& echo = echoes_[prompt];
+  PromptEcho& echo = echoes_[prompt];
   const bool stream = options_.outcome.stream;
   if (stream && options_.identity.return_token_ids && !options_.identity.chat &&
       !std::exchange(introduced_[prompt], 1)) {
     responder_.Write(SseEvent(PromptChunk(options_.identity, prompt)));
   }
-  const std::vector<ChoiceDelta> deltas = echo.Deltas();
-  const std::string logprobs = echo.PromptLogprobsJson();
   const auto begin = static_cast<uint32_t>(prompt * options_.choices);
-  for (uint32_t choice = begin; choice < begin + options_.choices && !too_long_; ++choice) {
-    choices_[choice].StartAt(echo.characters());
-    for (const ChoiceDelta& delta : deltas) Emit(choice, delta);
-    if (!stream && (choice == 0 || !options_.identity.chat)) {
-      whole_[choice].prompt_logprobs = logprobs;
-      whole_bytes_ += logprobs.size();
+  const uint32_t end = begin + options_.choices;
+  const int64_t characters = echo.characters();
+  for (uint32_t choice = begin; choice < end; ++choice) choices_[choice].StartAt(characters);
+  // Piece by piece, as all of it may be more than is kept.
+  echo.ForEachDelta([&](const ChoiceDelta& delta) {
+    for (uint32_t choice = begin; choice < end && !too_long_; ++choice) {
+      Emit(choice, delta);
+      CheckLength();
     }
+    return !too_long_.has_value();
+  });
+  if (stream || too_long_) return ForgetScores(&echo);
+  const std::string logprobs =
+      echo.PromptLogprobsJson(options_.max_answer_bytes - std::min(whole_bytes_, options_.max_answer_bytes));
+  for (uint32_t choice = begin; choice < (options_.identity.chat ? begin + 1 : end) && !too_long_; ++choice) {
+    whole_[choice].prompt_logprobs = logprobs;
+    whole_bytes_ += logprobs.size();
     CheckLength();
   }
+  ForgetScores(&echo);
 }
 
 bool CompletionExchange::OnToken(const v1::Token& token) {
@@ -144,7 +169,9 @@ bool CompletionExchange::OnToken(const v1::Token& token) {
   }
   choice.last_token = now;
   ++tokens_;
+  held_bytes_ -= choice.held_bytes();
   Emit(token.choice(), choice.OnToken(token));
+  held_bytes_ += choice.held_bytes();
   CheckLength();
   return !too_long_;
 }
@@ -179,9 +206,7 @@ void CompletionExchange::Keep(uint32_t choice, const ChoiceDelta& delta) {
 }
 
 void CompletionExchange::CheckLength() {
-  size_t bytes = whole_bytes_;
-  for (const CompletionChoice& choice : choices_) bytes += choice.held_bytes();
-  if (bytes <= options_.max_answer_bytes) return;
+  if (too_long_ || whole_bytes_ + held_bytes_ + score_bytes_ <= options_.max_answer_bytes) return;
   const char* const kept = options_.outcome.stream
                                ? " bytes that this gateway keeps of what may become a tool call"
                                : " bytes that this gateway keeps of one that is not streamed";
@@ -192,6 +217,7 @@ void CompletionExchange::CheckLength() {
                                              kept, ", after ", tokens_, " tokens of ", all_choices(),
                                              all_choices() == 1 ? " choice" : " choices", ": ", advice));
   whole_.assign(all_choices(), {});
+  for (PromptEcho& echo : echoes_) ForgetScores(&echo);
 }
 
 CompletionReport CompletionExchange::Report() {
@@ -209,7 +235,9 @@ void CompletionExchange::OnFinished(const v1::Finished& finished) {
   if (finished.choice() >= choices_.size() || too_long_) return;
   CompletionChoice& choice = choices_[finished.choice()];
   if (!choice.end().reason.empty()) return;
+  held_bytes_ -= choice.held_bytes();
   Emit(finished.choice(), choice.OnFinished(finished));
+  held_bytes_ += choice.held_bytes();
   CheckLength();
   // Choices of one prompt share it.
   if (finished.choice() % options_.choices == 0) usage_.prompt_tokens += finished.prompt_tokens();
