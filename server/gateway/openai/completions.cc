@@ -206,7 +206,8 @@ std::optional<ApiError> Completions::Tokenize(const ServedModel& model, const Co
 std::optional<ApiError> Completions::TokenizeAll(const ServedModel& model, Call* call) const {
   CompletionRequest& request = call->request;
   if (request.chat) {
-    if (auto error = Tokenize(model, request, request.prompt_param, {}, &call->prompts.emplace_back())) return error;
+    if (auto error = Tokenize(model, request, request.prompt_param, {}, &call->prompts.emplace_back()))
+      return error;
     return CheckTold(request, call->prompts, options_.max_answer_bytes);
   }
   size_t tokens = 0;
