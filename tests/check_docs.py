@@ -20,7 +20,8 @@ PATH = re.compile(rf"^(?:{FOLDERS})/[\w./{{}},-]*$")
 MADE_LATER = {"tests/gpu/results/"}  # by a run on a card
 README_LINES = 190
 # Words of deploy/OPERATING.md that look like settings: fields of answers, labels and their values.
-NO_SETTINGS = {"fallback_reason", "first_decode", "hedge_lost", "hedge_refused", "hedge_started", "hedge_won"}
+NO_SETTINGS = {"fallback_reason", "first_decode", "hedge_lost", "hedge_refused", "hedge_started", "hedge_won",
+               "prompt_logprobs"}
 
 
 def documents() -> List[Path]:

@@ -19,7 +19,7 @@ CostModel::Target CostTarget(const PlanTarget& target) {
 }  // namespace
 
 void RequestPlanner::EndLocalWait() {
-  if (const int64_t tokens = local_tokens_.exchange(0); tokens > 0) context_.costs->EndLocal(tokens);
+  if (const int64_t tokens = local_tokens_.exchange(-1); tokens >= 0) context_.costs->EndLocal(tokens);
 }
 
 bool RequestPlanner::BeginTrial() {
@@ -88,7 +88,8 @@ void RequestPlanner::Begin(const Plan& plan, int64_t prompt_tokens) {
   if (plan.remote()) {
     target_ = context_.prefill_pool->Snapshot()[plan.target];
   } else {
-    local_tokens_ = prompt_tokens - plan.cached_tokens;
+    // A scored prompt has a small part of each step: others hardly wait for it.
+    local_tokens_ = whole_ ? 0 : prompt_tokens - plan.cached_tokens;
     context_.costs->BeginLocal(local_tokens_);
   }
 }
@@ -101,7 +102,7 @@ void RequestPlanner::Release() {
 void RequestPlanner::Learn(const RequestTimeline::Started& started, const SequenceTimes& times,
                            int64_t cached_tokens, Handoff* handoff) {
   Release();
-  if (started.predicted_ttft) {
+  if (started.predicted_ttft && !whole_) {
     context_.metrics->ObservePrediction(started.labels, *started.predicted_ttft, started.stages.ttft);
   }
   if (started.plan == PlanKind::kLocal && !whole_) {

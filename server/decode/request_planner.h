@@ -51,7 +51,7 @@ class RequestPlanner {
   void LearnOvertaken(const RequestTimeline::Started& started, const Handoff* handoff);
 
   const DecodeContext& context_;
-  std::atomic<int64_t> local_tokens_{0};
+  std::atomic<int64_t> local_tokens_{-1};  // of local prefill, that others wait for; -1: none runs
   std::atomic<bool> trial_{false};
   bool whole_ = false;  // all of the prompt is scored: slower than others, so that nothing is learned from it
   PlanTarget target_;   // of a remote plan, once begun

@@ -277,6 +277,7 @@ void Gateway::Handle(HttpRequest request, HttpResponder responder) {
                          const std::shared_ptr<Access::Grant> ended = std::move(grant);
                          if (!outcome.refused) {
                            ended->ChargeTokens(outcome.prompt_tokens + outcome.completion_tokens);
+                           ended->ChargeRequests(outcome.prompts - 1);
                          }
                          journal_.Completed(identity, outcome);
                        });

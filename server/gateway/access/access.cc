@@ -145,4 +145,14 @@ void Access::Grant::ChargeTokens(int64_t tokens) {
   it->second.tokens.level -= static_cast<double>(tokens);
 }
 
+void Access::Grant::ChargeRequests(int64_t requests) {
+  if (requests <= 0) return;
+  const absl::Time now = access_->clock_();
+  absl::MutexLock lock(&access_->mutex_);
+  const auto it = access_->clients_.find(client_);
+  if (it == access_->clients_.end() || it->second.limits.requests_per_minute <= 0) return;
+  it->second.requests.Fill(it->second.limits.requests_per_minute, now);
+  it->second.requests.level -= static_cast<double>(requests);
+}
+
 }  // namespace aludel

@@ -19,8 +19,8 @@ namespace aludel {
 
 // API keys and their limits. Each client (a key; all together where no keys are set) has a bucket of requests
 // and one of tokens that fill up evenly and hold a minute's worth, and a number of requests at once. Tokens
-// are known when an answer ends: they are charged then, so a bucket may go below zero, and the next request
-// waits until it is above. A client's state outlives a reload of the keys. Thread-safe.
+// are known when an answer ends: they are charged then, and so are a request's prompts beyond the first, as if each were a
+// request. So a bucket may go below zero, and the next request waits until it is above. A client's state outlives a reload of the keys. Thread-safe.
 class Access {
  public:
   using Clock = std::function<absl::Time()>;
@@ -41,6 +41,8 @@ class Access {
     Grant(const Grant&) = delete;
     Grant& operator=(const Grant&) = delete;
     void ChargeTokens(int64_t tokens);
+    // Beyond the one that was granted.
+    void ChargeRequests(int64_t requests);
     const KeyLimits& limits() const { return limits_; }  // as they were when it was granted
 
    private:

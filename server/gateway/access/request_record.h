@@ -39,6 +39,7 @@ struct CompletionOutcome {
   bool has_first_token = false;
   std::optional<int64_t> max_tokens;  // what the request says of these
   std::optional<double> temperature;
+  int64_t prompts = 0;  // 0 where the request never came to them
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   v1::Started started;         // the decode server's report; empty where no token came

@@ -3,6 +3,7 @@
 #include <array>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -125,18 +126,50 @@ std::optional<ApiError> ParseMessage(const ordered_json& message, size_t index, 
 }  // namespace
 
 ordered_json MessagesSchema() {
+  const auto object = [](const ordered_json& properties, const std::vector<std::string>& required) {
+    return ordered_json{{"type", "object"}, {"properties", properties}, {"required", required}};
+  };
+  const auto or_null = [](ordered_json schema) {
+    return ordered_json{{"anyOf", ordered_json::array({std::move(schema), {{"type", "null"}}})}};
+  };
   const ordered_json text = {{"type", "string"}};
-  ordered_json roles = ordered_json::array();
-  for (const absl::string_view role : kRoles) roles.push_back(std::string(role));
-  const ordered_json part = {{"type", "object"},
-                             {"properties", {{"type", {{"const", "text"}}}, {"text", text}}},
-                             {"required", ordered_json::array({"type", "text"})}};
-  const ordered_json content = {
-      {"anyOf", ordered_json::array({text, ordered_json{{"type", "array"}, {"items", part}}})}};
-  const ordered_json message = {{"type", "object"},
-                                {"properties", {{"role", {{"enum", roles}}}, {"content", content}}},
-                                {"required", ordered_json::array({"role", "content"})}};
-  return {{"type", "array"}, {"items", message}, {"minItems", 1}};
+  const auto part = [&](const char* type) {
+    return object({{"type", {{"const", type}}}, {type, text}}, {"type", type});
+  };
+  const ordered_json parts = {{"type", "array"},
+                              {"items", {{"anyOf", ordered_json::array({part("text"), part("refusal")})}}}};
+  const ordered_json content = {{"anyOf", ordered_json::array({text, parts})}};
+  const ordered_json function = object({{"name", text}, {"arguments", or_null(text)}}, {"name"});
+  const ordered_json call =
+      object({{"id", text}, {"type", {{"const", "function"}}}, {"function", function}}, {"id", "function"});
+  const ordered_json calls = {{"type", "array"}, {"items", call}};
+  ordered_json some_calls = calls;
+  some_calls["minItems"] = 1;
+  const ordered_json assistant = {{"const", "assistant"}};
+  const ordered_json refusal = or_null(text);
+  // By role, and of an assistant's by what they must have.
+  const ordered_json kinds = ordered_json::array(
+      {object({{"role", {{"enum", {"system", "developer", "user"}}}}, {"content", content}},
+              {"role", "content"}),
+       object(
+           {{"role", assistant}, {"content", content}, {"refusal", refusal}, {"tool_calls", or_null(calls)}},
+           {"role", "content"}),
+       object({{"role", assistant},
+               {"content", or_null(content)},
+               {"refusal", refusal},
+               {"tool_calls", some_calls}},
+              {"role", "tool_calls"}),
+       object({{"role", assistant},
+               {"content", {{"type", "null"}}},
+               {"refusal", text},
+               {"tool_calls", or_null(calls)}},
+              {"role", "refusal"}),
+       object({{"role", {{"const", "tool"}}},
+               {"content", content},
+               {"tool_call_id", text},
+               {"name", or_null(text)}},
+              {"role", "content", "tool_call_id"})});
+  return {{"type", "array"}, {"items", {{"anyOf", kinds}}}, {"minItems", 1}};
 }
 
 std::optional<ApiError> ParseMessages(const ordered_json& messages, ordered_json* parsed) {

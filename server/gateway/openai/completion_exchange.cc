@@ -1,5 +1,6 @@
 #include "server/gateway/openai/completion_exchange.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -86,6 +87,7 @@ bool CompletionExchange::Restart() {
   choices_ = NewChoices();
   whole_ = std::vector<WholeChoice>(all_choices());
   whole_bytes_ = 0;
+  held_bytes_ = 0;
   open_choices_ = all_choices();
   usage_ = {};
   has_text_ = false;
@@ -108,25 +110,48 @@ void CompletionExchange::OnStarted(size_t prompt, const v1::Started& started) {
   TellPrompt(prompt);
 }
 
+void CompletionExchange::OnPromptLogprobs(size_t prompt, const v1::PromptLogprobs& piece) {
+  if (too_long_) return;
+  PromptEcho& echo = echoes_[prompt];
+  score_bytes_ -= echo.bytes();
+  echo.Add(piece);
+  score_bytes_ += echo.bytes();
+  CheckLength();
+}
+
+void CompletionExchange::ForgetScores(PromptEcho* echo) {
+  score_bytes_ -= echo->bytes();
+  echo->Forget();
+}
+
 void CompletionExchange::TellPrompt(size_t prompt) {
-  const PromptEcho& echo = echoes_[prompt];
+  PromptEcho& echo = echoes_[prompt];
   const bool stream = options_.outcome.stream;
   if (stream) {
     const std::string events = options_.writer->StartPrompt(prompt);
     if (!events.empty()) responder_.Write(events);
   }
-  const std::vector<ChoiceDelta> deltas = echo.Deltas();
-  const std::string logprobs = echo.PromptLogprobsJson();
   const auto begin = static_cast<uint32_t>(prompt * options_.choices);
-  for (uint32_t choice = begin; choice < begin + options_.choices && !too_long_; ++choice) {
-    choices_[choice].StartAt(echo.characters());
-    for (const ChoiceDelta& delta : deltas) Emit(choice, delta);
-    if (!stream && (choice == 0 || !options_.chat)) {
-      whole_[choice].prompt_logprobs = logprobs;
-      whole_bytes_ += logprobs.size();
+  const uint32_t end = begin + options_.choices;
+  const int64_t characters = echo.characters();
+  for (uint32_t choice = begin; choice < end; ++choice) choices_[choice].StartAt(characters);
+  // Piece by piece, as all of it may be more than is kept.
+  echo.ForEachDelta([&](const ChoiceDelta& delta) {
+    for (uint32_t choice = begin; choice < end && !too_long_; ++choice) {
+      Emit(choice, delta);
+      CheckLength();
     }
+    return !too_long_.has_value();
+  });
+  if (stream || too_long_) return ForgetScores(&echo);
+  const std::string logprobs =
+      echo.PromptLogprobsJson(options_.max_answer_bytes - std::min(whole_bytes_, options_.max_answer_bytes));
+  for (uint32_t choice = begin; choice < (options_.chat ? begin + 1 : end) && !too_long_; ++choice) {
+    whole_[choice].prompt_logprobs = logprobs;
+    whole_bytes_ += logprobs.size();
     CheckLength();
   }
+  ForgetScores(&echo);
 }
 
 bool CompletionExchange::OnToken(const v1::Token& token) {
@@ -140,7 +165,9 @@ bool CompletionExchange::OnToken(const v1::Token& token) {
   }
   choice.last_token = now;
   ++tokens_;
+  held_bytes_ -= choice.held_bytes();
   Emit(token.choice(), choice.OnToken(token));
+  held_bytes_ += choice.held_bytes();
   CheckLength();
   return !too_long_;
 }
@@ -174,9 +201,8 @@ void CompletionExchange::Keep(uint32_t choice, const ChoiceDelta& delta) {
 }
 
 void CompletionExchange::CheckLength() {
-  size_t bytes = whole_bytes_ + options_.writer->kept_bytes();
-  for (const CompletionChoice& choice : choices_) bytes += choice.held_bytes();
-  if (bytes <= options_.max_answer_bytes) return;
+  const size_t bytes = whole_bytes_ + held_bytes_ + score_bytes_ + options_.writer->kept_bytes();
+  if (too_long_ || bytes <= options_.max_answer_bytes) return;
   const char* const kept =
       options_.writer->kept_bytes() > 0 ? " bytes that this gateway keeps of one whose last event repeats it"
       : options_.outcome.stream         ? " bytes that this gateway keeps of what may become a tool call"
@@ -188,6 +214,7 @@ void CompletionExchange::CheckLength() {
                                              kept, ", after ", tokens_, " tokens of ", all_choices(),
                                              all_choices() == 1 ? " choice" : " choices", ": ", advice));
   whole_.assign(all_choices(), {});
+  for (PromptEcho& echo : echoes_) ForgetScores(&echo);
 }
 
 CompletionReport CompletionExchange::Report() {
@@ -205,7 +232,9 @@ void CompletionExchange::OnFinished(const v1::Finished& finished) {
   if (finished.choice() >= choices_.size() || too_long_) return;
   CompletionChoice& choice = choices_[finished.choice()];
   if (!choice.end().reason.empty()) return;
+  held_bytes_ -= choice.held_bytes();
   Emit(finished.choice(), choice.OnFinished(finished));
+  held_bytes_ += choice.held_bytes();
   CheckLength();
   // Choices of one prompt share it.
   if (finished.choice() % options_.choices == 0) usage_.prompt_tokens += finished.prompt_tokens();

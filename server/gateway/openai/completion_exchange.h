@@ -46,7 +46,9 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
   // The same for one of several prompts, whose choices follow those of the prompts before it. `started` is of all
   // prompts that have started.
   void OnStarted(size_t prompt, const v1::Started& started);
-  void OnPromptLogprobs(size_t prompt, const v1::PromptLogprobs& piece) { echoes_[prompt].Add(piece); }
+  void OnPromptLogprobs(size_t prompt, const v1::PromptLogprobs& piece);
+  // The answer is an error already, for its length.
+  bool too_long() const { return too_long_.has_value(); }
   bool OnToken(const v1::Token& token) override;
   void OnFinished(const v1::Finished& finished) override;
   void OnEnd(const grpc::Status& status) override;
@@ -63,6 +65,8 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
   // An answer of which too much is kept, what may be part of a call included, is forgotten: its error follows at the end
   // of the call.
   void CheckLength();
+  // Of one prompt.
+  void ForgetScores(PromptEcho* echo);
   // Every choice has ended, `last` as the last one.
   void Complete(uint32_t last);
   double SecondsSinceReceived() const;
@@ -76,6 +80,8 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
   std::vector<CompletionChoice> choices_;
   std::vector<WholeChoice> whole_;  // not streamed: the answer so far
   size_t whole_bytes_ = 0;          // of it
+  size_t held_bytes_ = 0;           // of all choices
+  size_t score_bytes_ = 0;          // of all echoes
   std::optional<ApiError> too_long_;
   int open_choices_;
   TokenUsage usage_;

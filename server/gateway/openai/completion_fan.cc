@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/rpc/hopeless.h"
+
 namespace aludel {
 namespace {
 
@@ -26,17 +28,28 @@ class CompletionFan::Part : public GenerateObserver {
       : fan_(std::move(fan)), prompt_(prompt), choices_(choices) {}
 
   void OnStarted(const v1::Started& started) override {
-    absl::MutexLock lock(&fan_->exchange_mutex_);
-    if (std::exchange(fan_->any_started_, true)) {
-      Merge(started, &fan_->started_);
-    } else {
-      fan_->started_ = started;
+    begun_ = true;
+    bool too_long;
+    {
+      absl::MutexLock lock(&fan_->exchange_mutex_);
+      if (std::exchange(fan_->any_started_, true)) {
+        Merge(started, &fan_->started_);
+      } else {
+        fan_->started_ = started;
+      }
+      fan_->exchange_->OnStarted(prompt_, fan_->started_);
+      too_long = fan_->exchange_->too_long();
     }
-    fan_->exchange_->OnStarted(prompt_, fan_->started_);
+    fan_->CancelIf(too_long);
   }
   void OnPromptLogprobs(const v1::PromptLogprobs& piece) override {
-    absl::MutexLock lock(&fan_->exchange_mutex_);
-    fan_->exchange_->OnPromptLogprobs(prompt_, piece);
+    bool too_long;
+    {
+      absl::MutexLock lock(&fan_->exchange_mutex_);
+      fan_->exchange_->OnPromptLogprobs(prompt_, piece);
+      too_long = fan_->exchange_->too_long();
+    }
+    fan_->CancelIf(too_long);
   }
   bool OnToken(const v1::Token& token) override {
     if (token.choice() >= choices_) return true;  // from a server that breaks the protocol
@@ -49,10 +62,15 @@ class CompletionFan::Part : public GenerateObserver {
     if (finished.choice() >= choices_) return;
     v1::Finished moved = finished;
     moved.set_choice(Moved(finished.choice()));
-    absl::MutexLock lock(&fan_->exchange_mutex_);
-    fan_->exchange_->OnFinished(moved);
+    bool too_long;
+    {
+      absl::MutexLock lock(&fan_->exchange_mutex_);
+      fan_->exchange_->OnFinished(moved);
+      too_long = fan_->exchange_->too_long();
+    }
+    fan_->CancelIf(too_long);
   }
-  void OnEnd(const grpc::Status& status) override { fan_->Ended(prompt_, status); }
+  void OnEnd(const grpc::Status& status) override { fan_->Ended(prompt_, status, begun_); }
   bool Restart() override { return false; }
 
  private:
@@ -61,6 +79,7 @@ class CompletionFan::Part : public GenerateObserver {
   const std::shared_ptr<CompletionFan> fan_;
   const size_t prompt_;
   const uint32_t choices_;
+  bool begun_ = false;
 };
 
 CompletionFan::CompletionFan(Router* router, Router::Request request,
@@ -68,52 +87,81 @@ CompletionFan::CompletionFan(Router* router, Router::Request request,
                              std::shared_ptr<CompletionExchange> exchange)
     : router_(router),
       request_(std::move(request)),
-      prompts_(std::move(prompts)),
-      at_once_(at_once),
+      most_at_once_(at_once),
       exchange_(std::move(exchange)),
-      calls_(prompts_.size()),
-      ended_(prompts_.size()) {}
+      prompts_(std::move(prompts)),
+      parts_(prompts_.size()),
+      at_once_(at_once) {}
 
 Router::Request CompletionFan::RequestOf(size_t prompt) {
   Router::Request request = request_;
-  const std::vector<int32_t> ids = std::exchange(prompts_[prompt], {});
-  request.message.mutable_prompt()->Assign(ids.begin(), ids.end());
+  request.message.mutable_prompt()->Assign(prompts_[prompt].begin(), prompts_[prompt].end());
   return request;
 }
 
+std::optional<size_t> CompletionFan::Next() {
+  if (cancelled_ || running_ >= at_once_) return std::nullopt;
+  if (put_back_.empty()) return next_ < parts_.size() ? std::optional(next_++) : std::nullopt;
+  const size_t prompt = put_back_.back();
+  put_back_.pop_back();
+  return prompt;
+}
+
 void CompletionFan::Advance() {
+  const uint32_t choices = std::max<uint32_t>(1, request_.message.sampling().choices());
   for (;;) {
-    size_t prompt;
+    std::optional<size_t> prompt;
+    uint64_t attempt = 0;
+    Router::Request request;
     {
       absl::MutexLock lock(&mutex_);
-      if (cancelled_ || running_ >= at_once_ || next_ >= calls_.size()) return;
-      prompt = next_++;
+      prompt = Next();
+      if (!prompt) return;
       ++running_;
+      attempt = ++attempts_;
+      parts_[*prompt] = {.attempt = attempt, .answered = answered_, .call = nullptr};
+      request = RequestOf(*prompt);
     }
-    const uint32_t choices = std::max<uint32_t>(1, request_.message.sampling().choices());
     auto call =
-        router_->Generate(RequestOf(prompt), std::make_shared<Part>(shared_from_this(), prompt, choices));
+        router_->Generate(std::move(request), std::make_shared<Part>(shared_from_this(), *prompt, choices));
     bool cancelled;
     {
       absl::MutexLock lock(&mutex_);
-      // It may have ended already, on another thread.
-      if (ended_[prompt] == 0) calls_[prompt] = call;
+      // It may have ended already, on another thread, and another one may run in its place.
+      if (parts_[*prompt].attempt == attempt) parts_[*prompt].call = call;
       cancelled = cancelled_;
     }
     if (cancelled) call->Cancel();
   }
 }
 
-void CompletionFan::Ended(size_t prompt, const grpc::Status& status) {
-  bool last;
+bool CompletionFan::IsPutBack(const Running& part, const grpc::Status& status, bool begun) const {
+  if (status.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED || status.error_details() == kHopeless) {
+    return false;
+  }
+  // The request's own calls took the room, or may have.
+  return !begun && !cancelled_ && (running_ > 0 || answered_ > part.answered);
+}
+
+void CompletionFan::Ended(size_t prompt, const grpc::Status& status, bool begun) {
+  bool again = false;
   {
     absl::MutexLock lock(&mutex_);
-    ended_[prompt] = 1;
-    calls_[prompt].reset();
     --running_;
-    if (!status.ok() && status_.ok()) status_ = status;
+    const Running part = std::exchange(parts_[prompt], {});
+    again = IsPutBack(part, status, begun);
+    if (again) {
+      put_back_.push_back(prompt);
+      at_once_ = std::max<size_t>(1, running_);
+    } else if (status.ok()) {
+      ++answered_;
+      prompts_[prompt] = {};
+      at_once_ = std::min(at_once_ + 1, most_at_once_);
+    } else if (status_.ok()) {
+      status_ = status;
+    }
   }
-  if (status.ok()) {
+  if (status.ok() || again) {
     Advance();
   } else {
     Cancel();
@@ -121,13 +169,11 @@ void CompletionFan::Ended(size_t prompt, const grpc::Status& status) {
   grpc::Status all;
   {
     absl::MutexLock lock(&mutex_);
-    last = running_ == 0 && (cancelled_ || next_ == calls_.size()) && !std::exchange(finished_, true);
+    const bool open = next_ < parts_.size() || !put_back_.empty();
+    if (running_ > 0 || (open && !cancelled_) || std::exchange(finished_, true)) return;
     all = status_;
-    if (all.ok() && next_ < calls_.size()) {
-      all = grpc::Status(grpc::StatusCode::CANCELLED, "the client has gone");
-    }
+    if (all.ok() && open) all = grpc::Status(grpc::StatusCode::CANCELLED, "the client has gone");
   }
-  if (!last) return;
   absl::MutexLock lock(&exchange_mutex_);
   exchange_->OnEnd(all);
 }
@@ -137,7 +183,7 @@ void CompletionFan::Cancel() {
   {
     absl::MutexLock lock(&mutex_);
     cancelled_ = true;
-    running = calls_;
+    for (const Running& part : parts_) running.push_back(part.call);
   }
   for (const auto& call : running) {
     if (call != nullptr) call->Cancel();

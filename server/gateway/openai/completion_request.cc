@@ -155,7 +155,9 @@ void ParsePrompts(JsonFields& fields, CompletionRequest* request) {
 
 // The model's numbers for the prompt, which a handoff does not bring.
 void ParsePromptLogprobs(JsonFields& fields, CompletionRequest* request) {
-  if (const auto top = fields.Integer("prompt_logprobs", 0, kMaxPromptLogprobs)) {
+  const ordered_json* const asked = fields.Find("prompt_logprobs");
+  const bool off = asked != nullptr && *asked == false;
+  if (const auto top = off ? std::nullopt : fields.Integer("prompt_logprobs", 0, kMaxPromptLogprobs)) {
     request->prompt_logprobs = static_cast<int>(*top);
     // As in vLLM.
     if (request->stream) fields.Fail("prompt_logprobs", "is not served where 'stream' is true");

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "kernels/check.h"
@@ -33,6 +34,11 @@ constexpr size_t kMaxKnownSchemaBytes = 16 << 20;
 constexpr size_t kMaxReturnedPrompt = 32768;
 // As JSON in a burst of events they must, too.
 constexpr size_t kMaxStreamedEcho = 8192;
+constexpr size_t kMaxStreamedEchoBytes = 128 << 10;
+// What an answer has of a prompt's token, about: in an echo's lists for the token and each of its alternatives, and
+// in "prompt_logprobs".
+constexpr size_t kEchoEntryBytes = 30;
+constexpr size_t kPromptLogprobBytes = 60;
 // Of one request; the others follow as these end.
 constexpr int kPromptsAtOnce = 8;
 
@@ -55,6 +61,62 @@ std::string MakeId(absl::string_view prefix) {
   ALUDEL_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(random.data()), static_cast<int>(random.size())) ==
                1);
   return absl::StrCat(prefix, absl::BytesToHexString(random));
+}
+
+// Of a text in JSON, without its quotes.
+size_t JsonBytes(absl::string_view text) {
+  size_t bytes = text.size();
+  for (const char byte : text) {
+    if (absl::StrContains("\"\\\b\f\n\r\t", byte)) {
+      bytes += 1;
+    } else if (static_cast<unsigned char>(byte) < 0x20) {
+      bytes += 5;
+    }
+  }
+  return bytes;
+}
+
+// What is told of prompts must fit what a gateway keeps of an answer, or of a stream.
+std::optional<ApiError> CheckTold(const CompletionRequest& request,
+                                  const std::vector<PromptEcho::Options>& prompts, size_t max_answer_bytes) {
+  const size_t choices = request.sampling.choices();
+  size_t tokens = 0;
+  size_t echoed = 0;  // log-probabilities and offsets
+  size_t text = 0;
+  size_t bytes = 0;  // of all that is told, about
+  for (const PromptEcho::Options& prompt : prompts) {
+    tokens += prompt.ids.size();
+    if (prompt.echo) text += JsonBytes(prompt.text) * choices;
+    if (prompt.echo_logprobs) echoed += prompt.ids.size() * (2 + *prompt.echo_logprobs) * choices;
+    if (prompt.prompt_logprobs) {
+      bytes += prompt.ids.size() * (1 + *prompt.prompt_logprobs) * kPromptLogprobBytes *
+               (request.chat ? 1 : choices);
+    }
+  }
+  bytes += echoed * kEchoEntryBytes + text;
+  if (!request.stream) {
+    if (bytes <= max_answer_bytes) return std::nullopt;
+    return Unprocessable(request.prompt_logprobs ? "prompt_logprobs" : "echo",
+                         absl::StrCat("what is asked for of ", tokens, " prompt tokens takes about ", bytes,
+                                      " bytes of an answer, of which this gateway keeps ", max_answer_bytes,
+                                      ": ask for fewer log-probabilities, choices or prompts"));
+  }
+  if (echoed > kMaxStreamedEcho) {
+    return Unprocessable("stream", absl::StrCat("'stream' is for echoes of at most ", kMaxStreamedEcho,
+                                                " log-probabilities and offsets; yours would have ", echoed,
+                                                ": ask without 'stream', or for fewer"));
+  }
+  if (text > kMaxStreamedEchoBytes) {
+    return Unprocessable(
+        "stream", absl::StrCat("'stream' is for echoes of at most ", kMaxStreamedEchoBytes,
+                               " bytes; yours would have ", text, ": ask without 'stream', or for fewer"));
+  }
+  if (request.return_token_ids && tokens > kMaxReturnedPrompt) {
+    return Unprocessable("stream", absl::StrCat("'stream' is for 'return_token_ids' of prompts of at most ",
+                                                kMaxReturnedPrompt, " tokens together; yours have ", tokens,
+                                                ": ask without 'stream', or for fewer"));
+  }
+  return std::nullopt;
 }
 
 ApiError TooManyRequests(int max_requests) {
@@ -150,29 +212,25 @@ std::optional<ApiError> Completions::Tokenize(const ServedModel& model, const Co
 
 std::optional<ApiError> Completions::TokenizeAll(const ServedModel& model, Call* call) const {
   CompletionRequest& request = call->request;
-  if (request.chat) return Tokenize(model, request, request.prompt_param, {}, &call->prompts.emplace_back());
+  if (request.chat) {
+    if (auto error = Tokenize(model, request, request.prompt_param, {}, &call->prompts.emplace_back()))
+      return error;
+    return CheckTold(request, call->prompts, options_.max_answer_bytes);
+  }
   size_t tokens = 0;
-  size_t echoed = 0;
   for (size_t i = 0; i < request.prompts.size(); ++i) {
     if (const absl::Status stopped = CheckStop(); !stopped.ok()) return FromStatus("prompt", stopped);
     const std::string param = request.prompts.size() == 1 ? "prompt" : absl::StrCat("prompt[", i, "]");
     PromptEcho::Options& prompt = call->prompts.emplace_back();
     if (auto error = Tokenize(model, request, param, std::move(request.prompts[i]), &prompt)) return error;
     tokens += prompt.ids.size();
-    if (prompt.echo_logprobs) echoed += prompt.ids.size() * (2 + *prompt.echo_logprobs);
   }
   if (tokens > kMaxPromptTokens && call->prompts.size() > 1) {
     return InvalidParameter("prompt",
                             absl::StrCat("'prompt' holds ", tokens, " tokens in ", call->prompts.size(),
                                          " prompts; want at most ", kMaxPromptTokens, " in one request"));
   }
-  echoed *= request.sampling.choices();
-  if (request.stream && echoed > kMaxStreamedEcho) {
-    return Unprocessable("stream", absl::StrCat("'stream' is for echoes of at most ", kMaxStreamedEcho,
-                                                " log-probabilities and offsets; yours would have ", echoed,
-                                                ": ask without 'stream', or for fewer"));
-  }
-  return std::nullopt;
+  return CheckTold(request, call->prompts, options_.max_answer_bytes);
 }
 
 std::optional<ApiError> Completions::Prepare(Call* call, WorkPool::Task* task) const {
@@ -265,6 +323,7 @@ CompletionOutcome Completions::OutcomeOf(const Call& call) const {
   outcome.stream = request.stream;
   if (!request.max_tokens_param.empty()) outcome.max_tokens = request.sampling.max_tokens();
   if (request.sampling.has_temperature()) outcome.temperature = request.sampling.temperature();
+  outcome.prompts = static_cast<int64_t>(call.prompts.size());
   for (const PromptEcho::Options& prompt : call.prompts) {
     outcome.prompt_tokens += static_cast<int64_t>(prompt.ids.size());
   }
@@ -303,9 +362,14 @@ void Completions::Send(const std::shared_ptr<Call>& call) {
                           .traceparent = call->identity.trace.ToTraceparent()};
   std::vector<std::vector<int32_t>> prompts;
   for (const PromptEcho::Options& prompt : options.prompts) prompts.push_back(prompt.ids);
-  // Choices at once: those of some prompts, and not more than the key may ask for.
+  // Choices at once: those of some prompts, and not more than the key may ask for, or than a server takes.
   int at_once = kPromptsAtOnce;
-  if (call->limits.max_n > 0) at_once = std::clamp(call->limits.max_n / options.choices, 1, at_once);
+  const KeyLimits& limits = call->limits;
+  const auto most_choices = static_cast<int>(router_->State(call->request.model).max_choices);
+  for (const int most : {limits.max_n, most_choices}) {
+    if (most > 0) at_once = std::clamp(most / options.choices, 1, at_once);
+  }
+  if (limits.max_concurrent > 0) at_once = std::min(at_once, limits.max_concurrent);
   auto exchange = std::make_shared<CompletionExchange>(std::move(options), call->responder, &metrics_);
   const auto cancel_with = [&](const std::shared_ptr<GenerateCall>& sent) {
     call->responder.OnDisconnect([weak = std::weak_ptr<GenerateCall>(sent)] {

@@ -75,11 +75,14 @@ std::vector<v1::TokenLogprob> PromptEcho::Entries(size_t at, int top) const {
   return entries;
 }
 
-std::vector<ChoiceDelta> PromptEcho::Deltas() const {
-  if (!options_.echo) return {};
-  std::vector<ChoiceDelta> deltas(1);
-  deltas[0].text = options_.text;
-  if (!options_.echo_logprobs) return deltas;
+void PromptEcho::ForEachDelta(absl::FunctionRef<bool(const ChoiceDelta&)> take) const {
+  if (!options_.echo) return;
+  ChoiceDelta delta;
+  delta.text = options_.text;
+  if (!options_.echo_logprobs) {
+    take(delta);
+    return;
+  }
   const LogprobsJson logprobs(/*chat=*/false, tokenizer_);
   TextPlace place(options_.text);
   for (size_t begin = 0; begin < options_.ids.size(); begin += kPieceTokens) {
@@ -91,19 +94,19 @@ std::vector<ChoiceDelta> PromptEcho::Deltas() const {
       const ordered_json one = logprobs.PlainEntry(id, Entries(i, *options_.echo_logprobs), offset);
       for (const auto& [name, list] : one.items()) piece[name].push_back(list[0]);
     }
-    if (begin > 0) deltas.emplace_back();
-    deltas.back().logprobs = std::move(piece);
+    delta.logprobs = std::move(piece);
+    if (!take(delta)) return;
+    delta.text.clear();
   }
-  return deltas;
 }
 
 int64_t PromptEcho::characters() const { return options_.echo ? Characters(options_.text) : 0; }
 
-std::string PromptEcho::PromptLogprobsJson() const {
+std::string PromptEcho::PromptLogprobsJson(size_t max_bytes) const {
   if (!options_.prompt_logprobs) return "";
   const LogprobsJson logprobs(/*chat=*/false, tokenizer_);
   std::string json = "[null";
-  for (size_t i = 1; i < options_.ids.size(); ++i) {
+  for (size_t i = 1; i < options_.ids.size() && json.size() <= max_bytes; ++i) {
     ordered_json one = nullptr;
     int rank = static_cast<int>(i) <= scores_.ranks_size() ? static_cast<int>(scores_.ranks(i - 1)) : 0;
     int next_rank = 1;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "aludel/v1/handoff.pb.h"
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "server/gateway/openai/completion_choice.h"
@@ -30,12 +31,20 @@ class PromptEcho {
   // The next piece; one that begins with token 1 stands for all before. Pieces of a server that breaks the protocol are
   // dropped, and so are missing from what follows.
   void Add(const v1::PromptLogprobs& piece);
-  // What comes in front of each choice's first token: the text in the first, log-probabilities in pieces.
-  std::vector<ChoiceDelta> Deltas() const;
+  // Bytes that are kept of the pieces.
+  size_t bytes() const {
+    return sizeof(int32_t) * scores_.ranks_size() + 2 * sizeof(int32_t) * scores_.tokens_size();
+  }
+  // The pieces, once they are told.
+  void Forget() { scores_ = v1::PromptLogprobs(); }
+  // What comes in front of each choice's first token: the text in the first, log-probabilities in pieces. Ends where `take`
+  // returns false.
+  void ForEachDelta(absl::FunctionRef<bool(const ChoiceDelta&)> take) const;
   // Of the echoed text.
   int64_t characters() const;
-  // vLLM's list as JSON; "": not asked for. Token 0 has null, the others an object by token id.
-  std::string PromptLogprobsJson() const;
+  // vLLM's list as JSON; "": not asked for. Token 0 has null, the others an object by token id. A list of more than
+  // `max_bytes` is cut a little behind them.
+  std::string PromptLogprobsJson(size_t max_bytes) const;
 
  private:
   // What is known of token `at`, its own entry first and at most `top` others; empty for the first.

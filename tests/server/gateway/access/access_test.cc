@@ -82,6 +82,21 @@ TEST_F(AccessTest, ChargesTokensWhenTheyAreKnown) {
   EXPECT_FALSE(Admit("a"));
 }
 
+TEST_F(AccessTest, ChargesPromptsBeyondTheFirstAsRequests) {
+  SetLimits({.requests_per_minute = 60});
+  ASSERT_FALSE(Admit("a"));
+  grant_->ChargeRequests(-1);
+  grant_->ChargeRequests(0);
+  ASSERT_FALSE(Admit("a"));
+  grant_->ChargeRequests(88);  // 30 below zero
+  const auto error = Admit("a");
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code, "rate_limit_exceeded");
+  EXPECT_EQ(error->retry_after_seconds, 31);
+  now_ += absl::Seconds(31);
+  EXPECT_FALSE(Admit("a"));
+}
+
 TEST_F(AccessTest, CountsRequestsInProgress) {
   SetLimits({.max_concurrent = 1});
   ASSERT_FALSE(Admit("a"));

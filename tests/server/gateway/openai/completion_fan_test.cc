@@ -22,21 +22,24 @@ std::string PromptText(const v1::GenerateRequest& request) {
   return text;
 }
 
+// Of each token of the prompt but the first, its place with a minus and less `fraction`.
+void Score(const v1::GenerateRequest& request, float fraction, FakeDecode::Writer* writer) {
+  v1::GenerateEvent event;
+  v1::PromptLogprobs& piece = *event.mutable_prompt_logprobs();
+  piece.set_begin(1);
+  for (int i = 1; i < request.prompt_size(); ++i) {
+    piece.add_ranks(1);
+    piece.add_tokens(request.prompt(i));
+    piece.add_logprobs(-static_cast<float>(i) - fraction);
+  }
+  writer->Write(event);
+}
+
 // Repeats the prompt's first letter in every choice, with the choice's number behind it; scores the prompt where that is
 // asked for.
 grpc::Status Repeat(grpc::ServerContext*, const v1::GenerateRequest& request, FakeDecode::Writer* writer) {
   const v1::SamplingParams& sampling = request.sampling();
-  if (sampling.has_prompt_logprobs()) {
-    v1::GenerateEvent event;
-    v1::PromptLogprobs& piece = *event.mutable_prompt_logprobs();
-    piece.set_begin(1);
-    for (int i = 1; i < request.prompt_size(); ++i) {
-      piece.add_ranks(1);
-      piece.add_tokens(request.prompt(i));
-      piece.add_logprobs(-static_cast<float>(i));
-    }
-    writer->Write(event);
-  }
+  if (sampling.has_prompt_logprobs()) Score(request, /*fraction=*/0, writer);
   writer->Write(FakeDecode::Started());
   for (uint32_t choice = 0; choice < sampling.choices(); ++choice) {
     v1::GenerateEvent token = FakeDecode::Token(absl::StrCat(PromptText(request).substr(0, 1), choice), 'x');
@@ -53,6 +56,23 @@ grpc::Status Repeat(grpc::ServerContext*, const v1::GenerateRequest& request, Fa
     writer->Write(finished);
   }
   return grpc::Status::OK;
+}
+
+// How many calls run, and did at most.
+struct Load {
+  int Enter() {
+    const int now = ++running;
+    for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
+    }
+    return now;
+  }
+  std::atomic<int> running = 0;
+  std::atomic<int> most = 0;
+};
+
+std::string Prompts(int count, const std::string& text = "p") {
+  return absl::StrCat("\"prompt\": [",
+                      absl::StrJoin(std::vector<std::string>(count, "\"" + text + "\""), ","), "]");
 }
 
 class CompletionFanTest : public GatewayTest {
@@ -172,23 +192,139 @@ TEST_F(CompletionFanTest, PromptLogprobsAreThoseOfVllm) {
 }
 
 TEST_F(CompletionFanTest, NoMoreThanSomePromptsRunAtOnce) {
-  std::atomic<int> running = 0;
-  std::atomic<int> most = 0;
+  Load load;
   FakeDecode decode([&](grpc::ServerContext* context, const v1::GenerateRequest& request, auto* writer) {
-    const int now = ++running;
-    for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
-    }
+    load.Enter();
     absl::SleepFor(absl::Milliseconds(20));
-    --running;
+    --load.running;
     return Repeat(context, request, writer);
   });
   StartGateway({&decode});
-  std::vector<std::string> prompts(40, "\"p\"");
-  const Answer answer = Complete(absl::StrCat("\"prompt\": [", absl::StrJoin(prompts, ","), "]"));
+  const Answer answer = Complete(Prompts(40));
   EXPECT_EQ(answer.status, 200) << answer.body;
   EXPECT_EQ(answer.Json()["choices"].size(), 40);
-  EXPECT_LE(most, 8);
-  EXPECT_GE(most, 2);
+  EXPECT_LE(load.most, 8);
+  EXPECT_GE(load.most, 2);
+  // A server takes 8 choices.
+  load.most = 0;
+  EXPECT_EQ(Complete(Prompts(20) + ", \"n\": 4").status, 200);
+  EXPECT_LE(load.most, 2);
+}
+
+TEST_F(CompletionFanTest, APromptThatFindsNoRoomIsAskedAgain) {
+  std::atomic<int> places = 3;
+  std::atomic<int> refused = 0;
+  FakeDecode decode([&](grpc::ServerContext* context, const v1::GenerateRequest& request, auto* writer) {
+    int free = places;
+    while (free > 0 && !places.compare_exchange_weak(free, free - 1)) {
+    }
+    if (free == 0) {
+      ++refused;
+      return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "full");
+    }
+    absl::SleepFor(absl::Milliseconds(20));
+    ++places;
+    return Repeat(context, request, writer);
+  });
+  StartGateway({&decode});
+  const Answer answer = Complete(Prompts(30));
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  EXPECT_GT(refused, 0);
+  for (const json& choice : answer.Json()["choices"]) EXPECT_EQ(choice["text"], "p0");
+  EXPECT_EQ(answer.Json()["choices"].size(), 30);
+  EXPECT_EQ(answer.Json()["usage"]["prompt_tokens"], 60);
+}
+
+TEST_F(CompletionFanTest, WithoutAnyRoomIsRefused) {
+  FakeDecode decode([&](grpc::ServerContext*, const v1::GenerateRequest&, auto*) {
+    return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "full");
+  });
+  StartGateway({&decode});
+  const Answer answer = Complete(Prompts(30));
+  EXPECT_EQ(answer.status, 429);
+  EXPECT_THAT(answer.body, HasSubstr("full"));
+  EXPECT_LE(decode.calls(), 8);
+}
+
+TEST_F(CompletionFanTest, KeepsToTheLimitsOfAKey) {
+  Load load;
+  FakeDecode decode([&](grpc::ServerContext* context, const v1::GenerateRequest& request, auto* writer) {
+    load.Enter();
+    absl::SleepFor(absl::Milliseconds(20));
+    --load.running;
+    return Repeat(context, request, writer);
+  });
+  StartGateway({&decode});
+  access_.SetKeys({{.name = "a",
+                    .sha256 = HashApiKey("key"),
+                    .limits = {.requests_per_minute = 10, .max_concurrent = 2}}});
+  const auto complete = [&](int prompts) {
+    return Send("POST", "/v1/completions", absl::StrCat(R"({"model": "chat", )", Prompts(prompts), "}"),
+                "Authorization: Bearer key\r\n");
+  };
+  EXPECT_EQ(complete(12).status, 200);
+  EXPECT_LE(load.most, 2);
+  EXPECT_EQ(decode.calls(), 12);
+  const Answer next = complete(1);
+  EXPECT_EQ(next.status, 429);
+  EXPECT_THAT(next.body, HasSubstr("requests per minute"));
+}
+
+TEST_F(CompletionFanTest, EndsWhereItsAnswerIsTooLong) {
+  FakeDecode decode([&](grpc::ServerContext*, const v1::GenerateRequest& request, auto* writer) {
+    Score(request, /*fraction=*/0.1f, writer);  // more digits than most
+    writer->Write(FakeDecode::Started());
+    v1::GenerateEvent finished = FakeDecode::Finished(request, 0);
+    finished.mutable_finished()->set_reason("length");
+    writer->Write(finished);
+    return grpc::Status::OK;
+  });
+  StartGateway({&decode}, {.max_answer_bytes = 155000});
+  const std::string fields = R"(, "max_tokens": 0, "prompt_logprobs": 0)";
+  const Answer answer = Complete(Prompts(50, std::string(50, 'p')) + fields);
+  EXPECT_EQ(answer.status, 422);
+  EXPECT_THAT(answer.body, HasSubstr("the answer is longer than the 155000 bytes"));
+  const int calls = decode.calls();
+  EXPECT_GT(calls, 20);
+  // A part of them fits.
+  EXPECT_EQ(Complete(Prompts(30, std::string(50, 'p')) + fields).status, 200);
+  // More of them are refused before a server is asked.
+  const int before = decode.calls();
+  const Answer refused = Complete(Prompts(60, std::string(50, 'p')) + fields);
+  EXPECT_EQ(refused.status, 422);
+  EXPECT_EQ(refused.error_param(), "prompt_logprobs");
+  EXPECT_THAT(refused.body, HasSubstr("3060 prompt tokens takes about 183600 bytes of an answer"));
+  EXPECT_EQ(decode.calls(), before);
+}
+
+// With no token, nothing else would end the rest.
+TEST_F(CompletionFanTest, AsksNoFurtherPromptsOnceItsAnswerIsTooLong) {
+  FakeDecode decode([&](grpc::ServerContext*, const v1::GenerateRequest& request, auto* writer) {
+    writer->Write(FakeDecode::Started());
+    v1::GenerateEvent finished = FakeDecode::Finished(request, 0);
+    finished.mutable_finished()->set_text(std::string(1000, 'x'));
+    finished.mutable_finished()->set_reason("length");
+    writer->Write(finished);
+    return grpc::Status::OK;
+  });
+  StartGateway({&decode}, {.max_answer_bytes = 5000});
+  const Answer answer = Complete(Prompts(200) + R"(, "max_tokens": 0, "echo": true)");
+  EXPECT_EQ(answer.status, 422);
+  EXPECT_THAT(answer.body, HasSubstr("the answer is longer than the 5000 bytes"));
+  EXPECT_LE(decode.calls(), 40);
+}
+
+TEST_F(CompletionFanTest, ALongEchoIsNotStreamed) {
+  FakeDecode decode(Repeat);
+  StartGateway({&decode});
+  std::string text;
+  for (int i = 0; i < 60; ++i) text += "\\u0001";
+  const std::string fields = Prompts(256, text) + R"(, "echo": true, "n": 2)";
+  const Answer streamed = Complete(fields + R"(, "stream": true)");
+  EXPECT_EQ(streamed.status, 422);
+  EXPECT_EQ(streamed.error_param(), "stream");
+  EXPECT_THAT(streamed.body, HasSubstr("at most 131072 bytes; yours would have 184320"));
+  EXPECT_EQ(Complete(fields).status, 200);
 }
 
 TEST_F(CompletionFanTest, TheFirstPromptThatFailsEndsTheRequest) {

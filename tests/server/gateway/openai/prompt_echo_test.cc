@@ -41,10 +41,18 @@ class PromptEchoTest : public ::testing::Test {
     echo_->Add(Piece(options_.ids, 1, size / 2, 'q'));
     echo_->Add(Piece(options_.ids, size / 2, size, 'q'));
   }
+  std::vector<ChoiceDelta> Deltas(size_t most = SIZE_MAX) {
+    std::vector<ChoiceDelta> deltas;
+    echo_->ForEachDelta([&](const ChoiceDelta& delta) {
+      deltas.push_back(delta);
+      return deltas.size() < most;
+    });
+    return deltas;
+  }
   // The echo's lists, joined.
   json Lists() {
     json all;
-    for (const ChoiceDelta& delta : echo_->Deltas()) {
+    for (const ChoiceDelta& delta : Deltas()) {
       for (const auto& [name, list] : delta.logprobs.items()) {
         for (const auto& value : list) all[name].push_back(json(value));
       }
@@ -60,7 +68,7 @@ class PromptEchoTest : public ::testing::Test {
 TEST_F(PromptEchoTest, HasTheTextInItsFirstDeltaAndEveryTokenOnce) {
   Use(std::string(300, 'a'), /*begins_special=*/true);
   AddAll();
-  const std::vector<ChoiceDelta> deltas = echo_->Deltas();
+  const std::vector<ChoiceDelta> deltas = Deltas();
   ASSERT_EQ(deltas.size(), 3);
   EXPECT_EQ(deltas[0].text, std::string(300, 'a'));
   EXPECT_EQ(deltas[1].text + deltas[2].text, "");
@@ -77,6 +85,28 @@ TEST_F(PromptEchoTest, HasTheTextInItsFirstDeltaAndEveryTokenOnce) {
   EXPECT_EQ(echo_->characters(), 300);
 }
 
+TEST_F(PromptEchoTest, EndsWhereNoMoreIsTaken) {
+  Use(std::string(3000, 'a'), /*begins_special=*/true);
+  AddAll();
+  EXPECT_EQ(Deltas(/*most=*/2).size(), 2);
+  const std::string whole = echo_->PromptLogprobsJson(SIZE_MAX);
+  const std::string cut = echo_->PromptLogprobsJson(1000);
+  EXPECT_GT(whole.size(), 100000);
+  EXPECT_GT(cut.size(), 1000);
+  EXPECT_LT(cut.size(), 1300);
+}
+
+TEST_F(PromptEchoTest, KeepsPiecesUntilTheyAreForgotten) {
+  Use(std::string(100, 'a'), /*begins_special=*/true);
+  EXPECT_EQ(echo_->bytes(), 0);
+  AddAll();
+  EXPECT_EQ(echo_->bytes(), 100 * (4 + 2 * 8));
+  echo_->Forget();
+  EXPECT_EQ(echo_->bytes(), 0);
+  AddAll();  // of another server
+  EXPECT_EQ(Lists()["token_logprobs"][100], -100);
+}
+
 TEST_F(PromptEchoTest, OffsetsCountCharactersAndNotBytes) {
   Use("a\xe2\x82\xac"
       "b",
@@ -89,7 +119,7 @@ TEST_F(PromptEchoTest, OffsetsCountCharactersAndNotBytes) {
 TEST_F(PromptEchoTest, IsVllmsListToo) {
   Use("ab", /*begins_special=*/true);
   AddAll();
-  EXPECT_EQ(json::parse(echo_->PromptLogprobsJson()), json::parse(R"([null,
+  EXPECT_EQ(json::parse(echo_->PromptLogprobsJson(SIZE_MAX)), json::parse(R"([null,
                 {"97": {"logprob": -1.0, "rank": 2, "decoded_token": "a"},
                  "113": {"logprob": -0.5, "rank": 1, "decoded_token": "q"}},
                 {"98": {"logprob": -2.0, "rank": 2, "decoded_token": "b"},
@@ -102,7 +132,7 @@ TEST_F(PromptEchoTest, WhatAModelRulesOutIsANumberInJson) {
   piece.set_logprobs(0, -std::numeric_limits<float>::infinity());
   echo_->Add(piece);
   EXPECT_EQ(Lists()["token_logprobs"][1], -9999.0);
-  EXPECT_EQ(json::parse(echo_->PromptLogprobsJson())[1]["98"]["logprob"], -9999.0);
+  EXPECT_EQ(json::parse(echo_->PromptLogprobsJson(SIZE_MAX))[1]["98"]["logprob"], -9999.0);
 }
 
 TEST_F(PromptEchoTest, BeginsAnewWhereAnotherServerTakesOver) {
@@ -124,7 +154,7 @@ TEST_F(PromptEchoTest, PiecesOfAServerThatBreaksTheProtocolAreDropped) {
     echo_->Add(broken);
     EXPECT_TRUE(Lists()["token_logprobs"][1].is_null());
     EXPECT_EQ(Lists()["tokens"].size(), 7);
-    EXPECT_TRUE(json::parse(echo_->PromptLogprobsJson())[1].is_null());
+    EXPECT_TRUE(json::parse(echo_->PromptLogprobsJson(SIZE_MAX))[1].is_null());
   }
 }
 

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "server/gateway/openai/chat_messages.h"
 #include "server/gateway/openapi/docs_page.h"
 #include "server/gateway/routes.h"
 
@@ -22,6 +23,22 @@ const ordered_json& Body(const char* path) {
 TEST(OpenApi, HasEveryRoute) {
   EXPECT_EQ(OpenApi()["openapi"], "3.1.0");
   EXPECT_EQ(OpenApi()["paths"].size(), Routes().size());
+  for (const auto& [path, methods] : OpenApi()["paths"].items()) {
+    EXPECT_FALSE(methods.empty()) << path;
+    for (const auto& [method, operation] : methods.items()) {
+      EXPECT_GT(operation.value("summary", "").size(), 8u) << path;
+      EXPECT_TRUE(operation["responses"].contains("default")) << path;
+      EXPECT_EQ(operation.contains("requestBody"), method == "post") << path;
+      const bool bare = method == "post" && Body(path.c_str())["properties"].empty();
+      EXPECT_FALSE(bare) << path;
+      for (const auto& [status, answer] : operation["responses"].items()) {
+        if (!answer.contains("content")) continue;
+        for (const auto& [type, content] : answer["content"].items()) {
+          EXPECT_FALSE(content["schema"].empty()) << path << " " << status << " " << type;
+        }
+      }
+    }
+  }
   EXPECT_TRUE(OpenApi()["paths"].contains("/v1/models/{id}"));
   EXPECT_TRUE(OpenApi()["paths"]["/v1/models"]["get"].contains("security"));
   EXPECT_FALSE(OpenApi()["paths"]["/health"]["get"].contains("security"));
@@ -84,6 +101,34 @@ TEST(OpenApi, FieldsAreWhatTheParsersRead) {
   EXPECT_FALSE(chat["properties"].contains("echo"));
   EXPECT_TRUE(Body("/tokenize")["properties"].contains("return_token_strs"));
   EXPECT_EQ(Body("/detokenize")["required"], ordered_json::array({"model", "tokens"}));
+}
+
+TEST(OpenApi, MessagesAreThoseThatTheParserTakes) {
+  const ordered_json& kinds = Body("/v1/chat/completions")["properties"]["messages"]["items"]["anyOf"];
+  ASSERT_EQ(kinds.size(), 5);
+  EXPECT_EQ(kinds[0]["properties"]["role"]["enum"],
+            ordered_json::parse(R"(["system", "developer", "user"])"));
+  const char* const kMessages[] = {
+      R"({"role": "user", "content": [{"type": "text", "text": "a"}]})",
+      R"({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}], "tool_calls": null})",
+      R"({"role": "assistant", "content": null,
+          "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]})",
+      R"({"role": "assistant", "refusal": "no"})",
+      R"({"role": "tool", "content": "4", "tool_call_id": "1", "name": "f"})",
+  };
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    const ordered_json message = ordered_json::parse(kMessages[i]);
+    ordered_json parsed = ordered_json::array();
+    EXPECT_FALSE(ParseMessages(ordered_json::array({message}), &parsed)) << kMessages[i];
+    for (const auto& [name, value] : message.items())
+      EXPECT_TRUE(kinds[i]["properties"].contains(name)) << name;
+    // Without what the schema requires, the parser refuses it, too.
+    for (const auto& name : kinds[i]["required"]) {
+      ordered_json lacking = message;
+      lacking.erase(name.get<std::string>());
+      EXPECT_TRUE(ParseMessages(ordered_json::array({lacking}), &parsed)) << i << " without " << name;
+    }
+  }
 }
 
 void CollectReferences(const ordered_json& value, std::set<std::string>* references) {
