@@ -82,9 +82,8 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   const std::shared_ptr<Stream> stream_;
   const absl::Time deadline_;
   const std::optional<RequestTrace> trace_;  // where the caller has one
-  std::atomic<int64_t> local_tokens_{
-      -1};                          // of this session's local prefill, that others wait for; -1: none runs
-  std::atomic<bool> trial_{false};  // this session has a place among the trials
+  std::atomic<int64_t> local_tokens_{-1};  // of this session's local prefill, that others wait for; -1: none
+  std::atomic<bool> trial_{false};         // this session has a place among the trials
 
   // Set by Start before others see the session, then constant.
   std::string request_id_;
