@@ -56,7 +56,11 @@ test('goes on where the assistant\'s message ends', async () => {
   const begin = content[0].text.slice(0, 3);
   const messages = [...greedy.messages, { role: 'assistant', content: begin }];
   const on = await client.messages.create({ ...greedy, messages });
-  assert.ok(!on.content[0]?.text.startsWith(content[0].text));
+  const body = JSON.stringify({ ...greedy, messages, continue_final_message: true });
+  const chat = await (await fetch(`${url}/v1/chat/completions`, { method: 'POST', body })).json();
+  assert.match(chat.choices[0].message.content, /\w/);
+  assert.equal(on.content[0].text, chat.choices[0].message.content);
+  assert.equal(on.usage.input_tokens + on.usage.cache_read_input_tokens, chat.usage.prompt_tokens);
 });
 
 for (const mode of ['whole', 'streamed']) {
@@ -96,9 +100,13 @@ test('runs the client\'s own loop of tools', async () => {
     ...greedy, max_tokens: 200, max_iterations: 1, tool_choice: { type: 'any' },
     tools: [{ ...tools[0], run: (input) => { calls += 1; checkArguments(input); return 'Kingfield'; } }],
   });
-  const messages = await collect(runner);
-  assert.equal(messages[0].stop_reason, 'tool_use');
-  assert.ok(calls <= 1);
+  for await (const message of runner) {
+    assert.equal(message.stop_reason, 'tool_use');
+    const { content } = await runner.generateToolResponse();
+    assert.equal(calls, message.content.filter(({ type }) => type === 'tool_use').length);
+    assert.equal(content[0].tool_use_id, message.content.find(({ type }) => type === 'tool_use').id);
+  }
+  assert.ok(calls >= 1);
 });
 
 test('follows a schema of the output', async () => {
@@ -121,6 +129,8 @@ test('refuses with the client\'s own errors', async () => {
   await rejects({ temperature: 3 }, Anthropic.BadRequestError, /'temperature' must be between 0 and 2, found 3/);
   await rejects({ model: 'none' }, Anthropic.NotFoundError, /'none' does not exist/);
   await rejects({ thinking: { type: 'enabled', budget_tokens: 1024 } }, Anthropic.BadRequestError, /thinking/);
+  const format = { type: 'json_schema', schema: findTown.schema };
+  await rejects({ output_format: format }, Anthropic.BadRequestError, /use 'output_config\.format'/);
   const image = { type: 'image', source: { type: 'base64', media_type: 'image/png', data: 'AAAA' } };
   await rejects({ messages: [{ role: 'user', content: [image] }] }, Anthropic.BadRequestError,
                 /messages\[0\]\.content\[0\].*'image' are not supported/);
@@ -137,6 +147,7 @@ test('serves what Claude Code sends', async () => {
     temperature: 1,
     betas: ['claude-code-20250219', 'fine-grained-tool-streaming-2025-05-14'],
     metadata: { user_id: 'user_0123_account__session_4567' },
+    thinking: { type: 'adaptive' },
     system: [
       { type: 'text', text: 'You are a coding assistant.', ...cached },
       { type: 'text', text: 'Work in /tmp.', ...cached },
