@@ -280,8 +280,8 @@ def main() -> int:
     cases = [case for i in range(options.count) for case in Cases(options.seed + i).all()]
     lines = [json.dumps({**constraint, "walks": 8, "seed": i, "texts": texts})
              for i, (constraint, texts, _) in enumerate(cases)]
-    run = subprocess.run([options.walker], input="\n".join(lines) + "\n", capture_output=True, text=True, check=True)
-    answers = [json.loads(line) for line in run.stdout.splitlines()]
+    run = subprocess.run([options.walker], input="\n".join(lines) + "\n", capture_output=True, encoding="utf-8", check=True)
+    answers = [json.loads(line) for line in run.stdout.split("\n") if line]
     faults = [fault for fault in map(judge, cases, answers) if fault is not None]
     refused = sum("error" in answer for answer in answers)
     walks = sum(len(answer.get("walks", [])) for answer in answers)
