@@ -7,7 +7,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "runtime/text/constrain/json_schema.h"
+#include "runtime/text/constrain/text_constraint.h"
 #include "runtime/text/constrain/token_automaton.h"
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "server/pool/compile_cache.h"

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "runtime/text/constrain/json_schema.h"
+#include "runtime/text/constrain/text_constraint.h"
 #include "server/pool/work_pool.h"
 
 namespace aludel {
@@ -70,8 +70,10 @@ class CompileCache {
   }
 
   void Begin(const std::shared_ptr<Wait>& wait, TextConstraint constraint, absl::Time deadline) {
-    std::string key = absl::StrCat(constraint.prefix.size(), ",", constraint.suffix.size(), ",",
-                                   constraint.prefix, constraint.suffix, constraint.json_schema);
+    std::string key =
+        absl::StrCat(constraint.prefix.size(), ",", constraint.suffix.size(), ",", constraint.regex.size(),
+                     ",", constraint.grammar.size(), ",", constraint.prefix, constraint.suffix,
+                     constraint.regex, constraint.grammar, constraint.json_schema);
     std::shared_ptr<WorkPool::Task> task;
     std::optional<Result> known;
     Done done;

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "runtime/text/constrain/json_schema.h"
+#include "runtime/text/constrain/text_constraint.h"
 #include "runtime/text/constrain/token_automaton.h"
 #include "server/gateway/openai/completion_request.h"
 #include "server/gateway/openai/completions.h"

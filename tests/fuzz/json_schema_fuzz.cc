@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "nlohmann/json.hpp"
-#include "runtime/text/constrain/json_schema.h"
+#include "runtime/text/constrain/text_constraint.h"
 #include "runtime/text/constrain/token_automaton.h"
 #include "tests/runtime/text/constrain/byte_tokenizer.h"
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "kernels/check.h"
-#include "nlohmann/json.hpp"
 #include "runtime/text/constrain/byte_tree.h"
 
 namespace aludel {
@@ -128,17 +127,23 @@ NodeId JsonRules::Integer(int64_t min, int64_t max, NodeId next) {
 
 NodeId JsonRules::BoundedNumber(int64_t min, int64_t max, bool integers_at_min, bool integers_at_max,
                                 NodeId next) {
-  GrammarBuilder& b = *builder_;
   std::vector<NodeId> ways;
   const int64_t first = integers_at_min ? min : min + 1;
   const int64_t last = integers_at_max ? max : max - 1;
   if (first <= last) ways.push_back(Integer(first, last, next));
+  if (min < max) ways.push_back(Fractions(min, max, next));
+  return builder_->OneOf(ways);
+}
+
+NodeId JsonRules::Fractions(int64_t min, int64_t max, NodeId next) {
+  ALUDEL_CHECK(min < max);
+  std::vector<NodeId> ways;
   // n.f lies between n and n + 1, and -n.f between -(n + 1) and -n.
-  if (max >= 1 && min < max) ways.push_back(Natural(std::max<int64_t>(min, 0), max - 1, Fraction(next)));
-  if (min <= -1 && min < max) {
-    ways.push_back(b.Literal("-", Natural(std::max<int64_t>(0, -max), -min - 1, Fraction(next))));
+  if (max >= 1) ways.push_back(Natural(std::max<int64_t>(min, 0), max - 1, Fraction(next)));
+  if (min <= -1) {
+    ways.push_back(builder_->Literal("-", Natural(std::max<int64_t>(0, -max), -min - 1, Fraction(next))));
   }
-  return b.OneOf(ways);
+  return builder_->OneOf(ways);
 }
 
 // Numbers of [min, max] without leading zeros, 0 <= min <= max: of each length apart, digit by digit; a digit
@@ -189,33 +194,6 @@ NodeId JsonRules::Array(Rule item, int64_t min_items, int64_t max_items, NodeId 
   }
   if (min_items == 0) ways.push_back(b.Literal("]", next));
   return b.Literal("[", Space(b.OneOf(ways)));
-}
-
-JsonRules::NodeId JsonRules::Object(const std::vector<Member>& members, std::optional<Rule> other,
-                                    NodeId next) {
-  const NodeId close = builder_->Literal("}", next);
-  // What follows when a member has been written, and when none has.
-  NodeId after = Space(close);
-  NodeId empty = close;
-  if (other.has_value()) {
-    std::vector<std::string> names;
-    for (const Member& member : members) names.push_back(member.name);
-    const NodeId end = builder_->ReturnNode();
-    const NodeId value = builder_->Literal(":", Space(builder_->Call(*other, end)));
-    const Rule member = builder_->MakeRule(StringExcept(names, value));
-    const Rule more = builder_->MakeRule(builder_->Literal(",", Space(builder_->Call(member, end))));
-    after = builder_->Repeat(more, 0, -1, after);
-    empty = builder_->OneOf({builder_->Call(member, after), close});
-  }
-  for (auto member = members.rbegin(); member != members.rend(); ++member) {
-    const std::string key =
-        nlohmann::json(member->name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-    const NodeId first = builder_->Literal(key + ":", Space(builder_->Call(member->value, after)));
-    const NodeId another = builder_->Literal(",", Space(first));
-    after = member->needed ? another : builder_->OneOf({another, after});
-    empty = member->needed ? first : builder_->OneOf({first, empty});
-  }
-  return builder_->Literal("{", Space(empty));
 }
 
 void JsonRules::DefineAny() {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,7 +22,8 @@ class JsonRules {
 
   explicit JsonRules(GrammarBuilder* builder);
 
-  NodeId Space(NodeId next) { return builder_->Call(space_, next); }
+  NodeId Space(NodeId next) const { return builder_->Call(space_, next); }
+  NodeId Quote(NodeId next) const { return builder_->Literal("\"", next); }
   // A string of `min` to `max` characters (max < 0: any), quotes included.
   NodeId String(int64_t min, int64_t max, NodeId next);
   // A string whose text is none of `names`, written without escapes.
@@ -33,16 +33,10 @@ class JsonRules {
   NodeId Integer(int64_t min, int64_t max, NodeId next);
   // Numbers of [min, max] written without exponent: the integers, and what lies between two of them.
   NodeId BoundedNumber(int64_t min, int64_t max, bool integers_at_min, bool integers_at_max, NodeId next);
+  // The same without the integers; min < max.
+  NodeId Fractions(int64_t min, int64_t max, NodeId next);
   // [item, item, ...], with between min_items and max_items items (max_items < 0: any).
   NodeId Array(Rule item, int64_t min_items, int64_t max_items, NodeId next);
-  struct Member {
-    std::string name;
-    Rule value;
-    bool needed = false;
-  };
-  // {"name": value, ...}, members in this order, of which those that are not needed may be left out; then, where
-  // `other` is given, members with other names and values of this rule.
-  NodeId Object(const std::vector<Member>& members, std::optional<Rule> other, NodeId next);
   // Any JSON value; any JSON object.
   Rule any() const { return any_; }
   Rule any_object() const { return any_object_; }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -10,8 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/status_macros.h"
 #include "runtime/text/constrain/json_rules.h"
-#include "runtime/text/constrain/ordered_json.h"
+#include "runtime/text/constrain/regex/character_rules.h"
+#include "runtime/text/constrain/schema_exclusions.h"
 #include "runtime/text/constrain/schema_keywords.h"
+#include "runtime/text/constrain/schema_strings.h"
+#include "runtime/text/constrain/schema_tools.h"
 #include "runtime/text/constrain/schema_values.h"
 #include "runtime/text/constrain/step_budget.h"
 
@@ -30,7 +32,20 @@ using Place = SchemaPlace;
 class SchemaCompiler {
  public:
   SchemaCompiler(const ordered_json& root, StepBudget* budget)
-      : root_(root), budget_(budget), values_(&root, budget), json_(&builder_) {}
+      : root_(root),
+        budget_(budget),
+        values_(&root, budget),
+        json_(&builder_),
+        characters_(&builder_, budget),
+        strings_(&json_, &characters_, budget),
+        tools_{
+            .builder = &builder_,
+            .json = &json_,
+            .strings = &strings_,
+            .values = &values_,
+            .budget = budget,
+            .compile = [this](const ordered_json& schema, const Place& where) { return At(schema, where); }} {
+  }
 
   absl::StatusOr<Grammar> Compile(absl::string_view prefix, absl::string_view suffix) {
     ALUDEL_ASSIGN_OR_RETURN(const Rule value, At(root_, Place{nullptr, "#"}));
@@ -63,9 +78,10 @@ class SchemaCompiler {
     if (++depth_ > kMaxCompileDepth) {
       return SchemaError(where, "the way there has too many levels and references");
     }
-    ALUDEL_ASSIGN_OR_RETURN(const NodeId start, Start(schema, where));
+    const absl::StatusOr<NodeId> start = Start(schema, where);
+    if (!start.ok()) return Over(where, start.status());
     --depth_;
-    builder_.Define(rule, start);
+    builder_.Define(rule, *start);
     // A node costs a step, too: what a few bytes ask for may be many.
     const auto nodes = static_cast<int64_t>(builder_.size());
     ALUDEL_RETURN_IF_ERROR(Spend((nodes - std::exchange(nodes_spent_, nodes)) / kNodesPerStep, where));
@@ -108,10 +124,13 @@ class SchemaCompiler {
     const auto values = ListedValues(schema);
     if (!values || values->empty()) return SchemaError(where, "lists no value of its type");
     ALUDEL_RETURN_IF_ERROR(Spend(static_cast<int64_t>(values->size()), where));
+    ALUDEL_ASSIGN_OR_RETURN(const Exclusions refused, ReadExclusions(schema, where));
     std::vector<std::string> texts;
     for (const ordered_json* value : *values) {
-      texts.push_back(value->dump(-1, ' ', false, ordered_json::error_handler_t::replace));
+      ALUDEL_ASSIGN_OR_RETURN(const bool allowed, strings_.Allows(refused, *value, where));
+      if (allowed) texts.push_back(WriteValue(*value));
     }
+    if (texts.empty()) return SchemaError(where, "\"not\" refuses every listed value");
     return builder_.OneOfLiterals(std::move(texts), builder_.ReturnNode());
   }
 
@@ -141,80 +160,36 @@ class SchemaCompiler {
   absl::StatusOr<NodeId> Typed(const ordered_json& schema, const Place& where) {
     const absl::StatusOr<TypeSet> types = TypesOf(schema);
     if (!types.ok()) return SchemaError(where, types.status().message());
+    ALUDEL_ASSIGN_OR_RETURN(const Exclusions refused, ReadExclusions(schema, where));
     const NodeId end = builder_.ReturnNode();
-    if (*types == kAnyType && !schema.contains("type")) return builder_.Call(json_.any(), end);
+    if (*types == kAnyType && !schema.contains("type") && refused.empty())
+      return builder_.Call(json_.any(), end);
+    const auto left = static_cast<TypeSet>(*types & ~refused.types);
+    if (left == 0) return SchemaError(where, "\"not\" refuses every value of its type");
+    if (!refused.ValuesOf(left & (kArray | kObject)).empty()) {
+      return SchemaError(where, "\"not\" of a listed array or object is not supported");
+    }
     std::vector<NodeId> ways;
     const auto add = [&ways](absl::StatusOr<NodeId> start) {
       if (start.ok()) ways.push_back(*start);
       return start.status();
     };
-    if ((*types & kObject) != 0) ALUDEL_RETURN_IF_ERROR(add(Object(schema, where)));
-    if ((*types & kArray) != 0) ALUDEL_RETURN_IF_ERROR(add(Array(schema, where)));
-    if ((*types & kString) != 0) ALUDEL_RETURN_IF_ERROR(add(String(schema, where)));
-    if ((*types & kInteger) != 0) {
-      ALUDEL_RETURN_IF_ERROR(add(Number(schema, (*types & kFraction) != 0, where)));
+    if ((left & kObject) != 0) ALUDEL_RETURN_IF_ERROR(add(CompileObject(tools_, schema, refused, where)));
+    if ((left & kArray) != 0) ALUDEL_RETURN_IF_ERROR(add(CompileArray(tools_, schema, where)));
+    if ((left & kString) != 0) ALUDEL_RETURN_IF_ERROR(add(strings_.String(schema, refused, where, end)));
+    if ((left & (kInteger | kFraction)) != 0) {
+      ALUDEL_RETURN_IF_ERROR(add(CompileNumber(tools_, schema, left, refused, where)));
     }
-    if ((*types & kBoolean) != 0) {
-      ways.push_back(builder_.Literal("true", end));
-      ways.push_back(builder_.Literal("false", end));
-    }
-    if ((*types & kNull) != 0) ways.push_back(builder_.Literal("null", end));
-    return builder_.OneOf(ways);
-  }
-
-  absl::StatusOr<NodeId> String(const ordered_json& schema, const Place& where) {
-    ALUDEL_ASSIGN_OR_RETURN(const auto bounds, ReadCounts(schema, "minLength", "maxLength", where));
-    return json_.String(bounds.least, bounds.most, builder_.ReturnNode());
-  }
-
-  absl::StatusOr<NodeId> Array(const ordered_json& schema, const Place& where) {
-    ALUDEL_ASSIGN_OR_RETURN(const auto bounds, ReadCounts(schema, "minItems", "maxItems", where));
-    Rule item = json_.any();
-    if (schema.contains("items")) {
-      ALUDEL_ASSIGN_OR_RETURN(item, At(schema["items"], Place{&where, "items"}));
-    }
-    return json_.Array(item, bounds.least, bounds.most, builder_.ReturnNode());
-  }
-
-  absl::StatusOr<NodeId> Number(const ordered_json& schema, bool fractions, const Place& where) {
-    ALUDEL_ASSIGN_OR_RETURN(const NumberBounds bounds, ReadNumberBounds(schema, fractions, where));
-    const NodeId end = builder_.ReturnNode();
-    if (!fractions) return json_.Integer(bounds.min, bounds.max, end);
-    if (!bounds.given) return json_.Number(end);
-    return json_.BoundedNumber(bounds.min, bounds.max, bounds.at_min, bounds.at_max, end);
-  }
-
-  absl::StatusOr<NodeId> Object(const ordered_json& schema, const Place& where) {
-    ALUDEL_ASSIGN_OR_RETURN(const ObjectKeywords object, ReadObject(schema, where));
-    if (object.any()) return builder_.Call(json_.any_object(), builder_.ReturnNode());
-    Rule other = json_.any();
-    if (object.additional != nullptr && !object.additional->is_boolean()) {
-      ALUDEL_ASSIGN_OR_RETURN(other, At(*object.additional, Place{&where, "additionalProperties"}));
-    }
-    std::vector<JsonRules::Member> members;
-    std::set<std::string> known;
-    const Place inside{&where, "properties"};
-    // By reference into the schema, whose places are the keys of the rules.
-    for (const auto& [name, property] : object.properties.get_ref<const ordered_json::object_t&>()) {
-      ALUDEL_ASSIGN_OR_RETURN(const Rule rule, At(property, Place{&inside, name}));
-      members.push_back({.name = name, .value = rule});
-      known.insert(name);
-    }
-    ALUDEL_RETURN_IF_ERROR(Spend(static_cast<int64_t>(object.required.size()), where));
-    std::set<std::string> needed;
-    for (const ordered_json& item : object.required) {
-      if (!item.is_string()) return SchemaError(where, "required holds something else than strings");
-      const auto& name = item.get_ref<const std::string&>();
-      if (!needed.insert(name).second || !known.insert(name).second) continue;
-      if (object.additional != nullptr && *object.additional == false) {
-        return SchemaError(
-            where, absl::StrCat("requires \"", Shown(name), "\", which is no property, and allows no other"));
+    for (const auto& [type, values] : {std::pair(kBoolean, std::vector<ordered_json>{true, false}),
+                                       std::pair(kNull, std::vector<ordered_json>{nullptr})}) {
+      for (const ordered_json& value : values) {
+        if ((left & type) == 0) continue;
+        ALUDEL_ASSIGN_OR_RETURN(const bool allowed, strings_.Allows(refused, value, where));
+        if (allowed) ways.push_back(builder_.Literal(value.dump(), end));
       }
-      members.push_back({.name = name, .value = other});
     }
-    for (JsonRules::Member& member : members) member.needed = needed.count(member.name) > 0;
-    return json_.Object(members, object.open() ? std::optional<Rule>(other) : std::nullopt,
-                        builder_.ReturnNode());
+    if (ways.empty()) return SchemaError(where, "\"not\" refuses every value of its type");
+    return builder_.OneOf(ways);
   }
 
   const ordered_json& root_;
@@ -222,6 +197,9 @@ class SchemaCompiler {
   SchemaValues values_;
   GrammarBuilder builder_;
   JsonRules json_;
+  CharacterRules characters_;
+  SchemaStrings strings_;
+  const SchemaTools tools_;
   absl::flat_hash_map<const ordered_json*, Rule> rules_;
   int depth_ = 0;  // of places being compiled
   int64_t nodes_spent_ = 0;
@@ -233,21 +211,6 @@ absl::StatusOr<Grammar> CompileJsonSchema(const ordered_json& schema, absl::stri
                                           absl::string_view suffix) {
   StepBudget budget(kMaxCompileSteps);
   return SchemaCompiler(schema, &budget).Compile(prefix, suffix);
-}
-
-absl::StatusOr<Grammar> CompileConstraint(const TextConstraint& constraint) {
-  if (const size_t bytes = constraint.json_schema.size(); bytes > kMaxSchemaBytes) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the schema has ", bytes, " bytes, want at most ", kMaxSchemaBytes));
-  }
-  if (const size_t bytes = constraint.prefix.size() + constraint.suffix.size(); bytes > kMaxLiteralBytes) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the constraint's literals have ", bytes, " bytes, want at most ", kMaxLiteralBytes));
-  }
-  const absl::StatusOr<ordered_json> schema = ParseOrdered(constraint.json_schema);
-  if (absl::IsCancelled(schema.status())) return schema.status();
-  if (!schema.ok()) return absl::InvalidArgumentError(absl::StrCat("the schema ", schema.status().message()));
-  return CompileJsonSchema(*schema, constraint.prefix, constraint.suffix);
 }
 
 }  // namespace aludel

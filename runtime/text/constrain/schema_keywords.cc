@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "runtime/status_macros.h"
 #include "runtime/text/constrain/json_rules.h"
+#include "runtime/text/constrain/multiple_rules.h"
 #include "runtime/text/constrain/schema_values.h"
 
 namespace aludel {
@@ -19,46 +20,39 @@ namespace {
 using nlohmann::ordered_json;
 
 // Keywords that refuse values and that we do not turn into a grammar.
-constexpr std::array<absl::string_view, 26> kUnsupported = {"pattern",
-                                                            "format",
-                                                            "multipleOf",
-                                                            "uniqueItems",
-                                                            "minProperties",
-                                                            "maxProperties",
-                                                            "patternProperties",
-                                                            "propertyNames",
-                                                            "dependentRequired",
-                                                            "dependentSchemas",
-                                                            "dependencies",
-                                                            "not",
-                                                            "if",
-                                                            "then",
-                                                            "else",
-                                                            "prefixItems",
-                                                            "contains",
-                                                            "minContains",
-                                                            "maxContains",
-                                                            "unevaluatedItems",
-                                                            "unevaluatedProperties",
-                                                            "additionalItems",
-                                                            "$dynamicRef",
-                                                            "$recursiveRef",
-                                                            "contentSchema",
-                                                            "contentEncoding"};
+constexpr absl::string_view kUnsupported[] = {
+    "dependentSchemas", "dependencies",          "if",          "then",          "else",
+    "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef", "contentSchema",
+    "contentEncoding"};
 // Those that we do, beside the ones that stand for a whole schema.
-constexpr std::array<absl::string_view, 13> kConstraints = {"type",
-                                                            "properties",
-                                                            "required",
-                                                            "additionalProperties",
-                                                            "items",
-                                                            "minItems",
-                                                            "maxItems",
-                                                            "minLength",
-                                                            "maxLength",
-                                                            "minimum",
-                                                            "maximum",
-                                                            "exclusiveMinimum",
-                                                            "exclusiveMaximum"};
+constexpr absl::string_view kConstraints[] = {"type",
+                                              "not",
+                                              "properties",
+                                              "required",
+                                              "additionalProperties",
+                                              "items",
+                                              "minItems",
+                                              "maxItems",
+                                              "patternProperties",
+                                              "propertyNames",
+                                              "prefixItems",
+                                              "minProperties",
+                                              "maxProperties",
+                                              "dependentRequired",
+                                              "additionalItems",
+                                              "uniqueItems",
+                                              "contains",
+                                              "minContains",
+                                              "maxContains",
+                                              "minLength",
+                                              "maxLength",
+                                              "pattern",
+                                              "format",
+                                              "minimum",
+                                              "maximum",
+                                              "multipleOf",
+                                              "exclusiveMinimum",
+                                              "exclusiveMaximum"};
 constexpr std::array<absl::string_view, 6> kWhole = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
 
 // A bound that counts something; `fallback` where it is absent.
@@ -72,22 +66,31 @@ absl::StatusOr<int64_t> Count(const ordered_json& schema, const char* keyword, i
   return it->get<int64_t>();
 }
 
-// Whether an unsupported keyword says nothing here, as libraries write it: zod's records have a propertyNames of strings.
+// Whether an unsupported keyword says nothing here, as libraries write it.
 bool RefusesNothing(const std::string& key, const ordered_json& value) {
-  if (key == "uniqueItems" || key == "not") return value == false;
-  if (key == "minProperties") return value == 0;
-  if (key == "unevaluatedItems" || key == "unevaluatedProperties" || key == "additionalItems")
-    return value == true;
-  if (key == "patternProperties" || key == "dependentSchemas" || key == "dependencies") {
-    return value.is_object() && value.empty();
-  }
-  if (key == "dependentRequired") {
-    return value.is_object() &&
-           absl::c_all_of(value, [](const ordered_json& names) { return names.is_array() && names.empty(); });
-  }
-  if (key != "propertyNames") return false;
+  if (key == "unevaluatedItems" || key == "unevaluatedProperties") return value == true;
+  return (key == "dependentSchemas" || key == "dependencies") && value.is_object() && value.empty();
+}
+
+// Whether an object has a keyword beside properties, required and additionalProperties that refuses something. zod's
+// records have a propertyNames of strings.
+bool SaysMore(const ordered_json& schema) {
   static const ordered_json kStrings = {{"type", "string"}};
-  return value == true || value == kStrings || (value.is_object() && value.empty());
+  for (const auto& [key, value] : schema.items()) {
+    if (key == "maxProperties" || (key == "minProperties" && value != 0)) return true;
+    if (key == "patternProperties" && !(value.is_object() && value.empty())) return true;
+    if (key == "propertyNames" && value != true && value != kStrings &&
+        !(value.is_object() && value.empty())) {
+      return true;
+    }
+    if (key == "dependentRequired" &&
+        !(value.is_object() && absl::c_all_of(value, [](const ordered_json& names) {
+            return names.is_array() && names.empty();
+          }))) {
+      return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace
@@ -105,6 +108,11 @@ absl::Status SchemaError(const SchemaPlace& where, absl::string_view message) {
   return absl::InvalidArgumentError(absl::StrCat(where.Text(), ": ", message));
 }
 
+bool IsConstraint(absl::string_view keyword) {
+  return absl::c_linear_search(kConstraints, keyword) || absl::c_linear_search(kWhole, keyword) ||
+         absl::c_linear_search(kUnsupported, keyword);
+}
+
 absl::Status CheckKeywords(const ordered_json& schema, const SchemaPlace& where) {
   absl::string_view whole;
   for (const auto& [key, value] : schema.items()) {
@@ -118,8 +126,8 @@ absl::Status CheckKeywords(const ordered_json& schema, const SchemaPlace& where)
   }
   if (whole.empty()) return absl::OkStatus();
   for (const auto& [key, value] : schema.items()) {
-    // A type beside a list of values picks from them.
-    if (key == "type" && (whole == "const" || whole == "enum")) continue;
+    // These two beside a list of values pick from them.
+    if ((key == "type" || key == "not") && (whole == "const" || whole == "enum")) continue;
     if (absl::c_linear_search(kConstraints, key)) {
       return SchemaError(where, absl::StrCat("\"", key, "\" beside \"", whole, "\" is not supported"));
     }
@@ -174,12 +182,25 @@ absl::StatusOr<NumberBounds> ReadNumberBounds(const ordered_json& schema, bool f
   return NumberBounds{min, max, at_min, at_max, given};
 }
 
+absl::StatusOr<int64_t> ReadDivisor(const ordered_json& schema, const SchemaPlace& where) {
+  const auto it = schema.find("multipleOf");
+  if (it == schema.end()) return 1;
+  const double value = it->is_number() ? it->get<double>() : 0;
+  if (value >= 1 && value <= static_cast<double>(JsonRules::kMaxInteger) && std::floor(value) == value &&
+      MultipleRules::CanDivideBy(static_cast<int64_t>(value))) {
+    return static_cast<int64_t>(value);
+  }
+  return SchemaError(where,
+                     absl::StrCat("multipleOf is ", Shown(it->dump()), ", want a whole number of at most ",
+                                  MultipleRules::kMaxDivisor, ", zeros at its end not counted"));
+}
+
 bool ObjectKeywords::open() const {
   return additional == nullptr ? properties.empty() : *additional != false;
 }
 
 bool ObjectKeywords::any() const {
-  return properties.empty() && required.empty() && (additional == nullptr || *additional == true);
+  return !more && properties.empty() && required.empty() && (additional == nullptr || *additional == true);
 }
 
 absl::StatusOr<ObjectKeywords> ReadObject(const ordered_json& schema, const SchemaPlace& where) {
@@ -190,7 +211,8 @@ absl::StatusOr<ObjectKeywords> ReadObject(const ordered_json& schema, const Sche
   const auto additional = schema.find("additionalProperties");
   const ObjectKeywords found{.properties = properties == schema.end() ? *kNoProperties : *properties,
                              .required = required == schema.end() ? *kNoneRequired : *required,
-                             .additional = additional == schema.end() ? nullptr : &*additional};
+                             .additional = additional == schema.end() ? nullptr : &*additional,
+                             .more = SaysMore(schema)};
   if (!found.properties.is_object()) return SchemaError(where, "properties is no object");
   if (!found.required.is_array()) return SchemaError(where, "required is no list");
   return found;

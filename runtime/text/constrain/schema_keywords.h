@@ -25,6 +25,9 @@ struct SchemaPlace {
 
 absl::Status SchemaError(const SchemaPlace& where, absl::string_view message);
 
+// Whether a keyword of this name may refuse values, supported or not.
+bool IsConstraint(absl::string_view keyword);
+
 // Fails where an object holds a keyword that is not supported, or two that are not supported together.
 absl::Status CheckKeywords(const nlohmann::ordered_json& schema, const SchemaPlace& where);
 
@@ -48,11 +51,15 @@ struct NumberBounds {
 absl::StatusOr<NumberBounds> ReadNumberBounds(const nlohmann::ordered_json& schema, bool fractions,
                                               const SchemaPlace& where);
 
+// What numbers must be a multiple of: 1 where nothing is said. MultipleRules can divide by it.
+absl::StatusOr<int64_t> ReadDivisor(const nlohmann::ordered_json& schema, const SchemaPlace& where);
+
 // Of an object; into the schema, or into empty values.
 struct ObjectKeywords {
   const nlohmann::ordered_json& properties;  // an object
   const nlohmann::ordered_json& required;    // a list
   const nlohmann::ordered_json* additional;  // null: absent
+  bool more = false;                         // others say something, too
 
   // Whether members may be generated that are not listed.
   bool open() const;

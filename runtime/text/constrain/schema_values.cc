@@ -11,6 +11,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "runtime/status_macros.h"
+#include "runtime/text/constrain/regex/string_formats.h"
 
 namespace aludel {
 namespace {
@@ -29,11 +30,21 @@ constexpr std::pair<const char*, TypeSet> kTypeNames[] = {
 constexpr std::pair<const char*, TypeSet> kTypedKeywords[] = {{"properties", kObject},
                                                               {"required", kObject},
                                                               {"additionalProperties", kObject},
+                                                              {"patternProperties", kObject},
+                                                              {"propertyNames", kObject},
+                                                              {"minProperties", kObject},
+                                                              {"maxProperties", kObject},
+                                                              {"dependentRequired", kObject},
                                                               {"items", kArray},
+                                                              {"prefixItems", kArray},
+                                                              {"uniqueItems", kArray},
+                                                              {"contains", kArray},
                                                               {"minItems", kArray},
                                                               {"maxItems", kArray},
                                                               {"minLength", kString},
                                                               {"maxLength", kString},
+                                                              {"pattern", kString},
+                                                              {"multipleOf", kInteger | kFraction},
                                                               {"minimum", kInteger | kFraction},
                                                               {"maximum", kInteger | kFraction},
                                                               {"exclusiveMinimum", kInteger | kFraction},
@@ -49,8 +60,7 @@ absl::StatusOr<TypeSet> TypeByName(const ordered_json& name) {
       ", want null, boolean, integer, number, string, array or object"));
 }
 
-// Equal values have equal texts: members by name, integers without a fraction. Values nest as deep as their
-// schema, which is bounded.
+// Values nest as deep as their schema, which is bounded.
 void AppendCanonical(const ordered_json& value, std::string* text) {
   if (value.is_object()) {
     std::vector<const ordered_json::object_t::value_type*> members;
@@ -95,6 +105,9 @@ absl::StatusOr<TypeSet> TypesOf(const ordered_json& schema) {
     TypeSet types = 0;
     for (const auto& [keyword, implied] : kTypedKeywords) {
       if (schema.contains(keyword)) types |= implied;
+    }
+    if (const auto format = schema.find("format"); format != schema.end() && format->is_string()) {
+      if (!FormatPattern(format->get_ref<const std::string&>()).empty()) types |= kString;
     }
     return types == 0 ? kAnyType : types;
   }
@@ -143,6 +156,12 @@ std::optional<ValueList> ListedValues(const ordered_json& schema) {
     std::erase_if(values, [types](const ordered_json* value) { return (TypeOfValue(*value) & types) == 0; });
   }
   return values;
+}
+
+std::string CanonicalText(const ordered_json& value) {
+  std::string text;
+  AppendCanonical(value, &text);
+  return text;
 }
 
 std::string Shown(absl::string_view text) {
@@ -211,12 +230,10 @@ absl::StatusOr<TypeSet> SchemaValues::PossibleTypes(const ordered_json& unresolv
 
 absl::StatusOr<SchemaValues::ValueIds> SchemaValues::Number(const ValueList& values) {
   ValueIds ids;
-  std::string text;
   for (const ordered_json* value : values) {
     ALUDEL_RETURN_IF_ERROR(budget_->Spend(CountSteps(*value)));
-    text.clear();
-    AppendCanonical(*value, &text);
-    ids.push_back(numbers_.try_emplace(text, static_cast<int32_t>(numbers_.size())).first->second);
+    ids.push_back(
+        numbers_.try_emplace(CanonicalText(*value), static_cast<int32_t>(numbers_.size())).first->second);
   }
   std::sort(ids.begin(), ids.end());
   return ids;

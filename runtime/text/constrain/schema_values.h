@@ -30,6 +30,9 @@ TypeSet TypeOfValue(const nlohmann::ordered_json& value);
 using ValueList = std::vector<const nlohmann::ordered_json*>;
 std::optional<ValueList> ListedValues(const nlohmann::ordered_json& schema);
 
+// A text that equal values share, and no others: members by name, integers without a fraction.
+std::string CanonicalText(const nlohmann::ordered_json& value);
+
 // Up to 128 bytes of what a client wrote, for messages.
 std::string Shown(absl::string_view text);
 
@@ -42,6 +45,9 @@ class SchemaValues {
 
   // The schema at "#/a/b", null where there is none.
   absl::StatusOr<const nlohmann::ordered_json*> Resolve(const std::string& reference);
+
+  // The schema that references lead to; null where they name no place.
+  absl::StatusOr<const nlohmann::ordered_json*> Follow(const nlohmann::ordered_json* schema);
 
   // True where no value can match both schemas, as far as types, listed values and properties that both
   // require tell. False where it cannot be told.
@@ -58,7 +64,6 @@ class SchemaValues {
     std::vector<std::pair<absl::string_view, ValueIds>> tags;
   };
 
-  absl::StatusOr<const Json*> Follow(const Json* schema);
   // Types that any branch may have; all where it cannot be told.
   absl::StatusOr<TypeSet> PossibleTypes(const Json& schema, int depth);
   absl::StatusOr<const Facts*> FactsOf(const Json& schema);

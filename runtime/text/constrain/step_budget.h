@@ -6,6 +6,8 @@
 
 namespace aludel {
 
+inline constexpr int64_t kMaxCompileSteps = 1 << 20;
+
 // What one compilation may still do, in steps of some ten nanoseconds. Everything whose cost a schema's
 // author chooses spends from it, so that a few kilobytes never cost more than a tenth of a second.
 class StepBudget {

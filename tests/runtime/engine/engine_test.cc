@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "runtime/codec/open_codec.h"
 #include "runtime/engine/engine_options.h"
-#include "runtime/text/constrain/json_schema.h"
+#include "runtime/text/constrain/text_constraint.h"
 #include "tests/runtime/engine/engine_fixture.h"
 
 namespace aludel::engine_testing {

@@ -249,14 +249,14 @@ TEST_F(GatewayTest, SaysWhatOfASchemaCannotBeEnforced) {
                         "parameters": )",
         schema, "}}]");
   };
-  const std::string pattern = R"({"properties": {"b": {"type": "string", "pattern": "a"}}})";
+  const std::string pattern = R"({"properties": {"b": {"type": "string", "if": true}}})";
   // Twice: the second time it is known.
   for (int i = 0; i < 2; ++i) {
     const Answer refused = Chat(format(pattern));
     EXPECT_EQ(refused.status, 400);
     EXPECT_EQ(refused.error_param(), "response_format");
     EXPECT_EQ(refused.Json()["error"]["message"],
-              "Invalid schema for response_format 'x': #/properties/b: keyword \"pattern\" is not supported");
+              "Invalid schema for response_format 'x': #/properties/b: keyword \"if\" is not supported");
     const Answer tool = Chat(tools(pattern));
     EXPECT_EQ(tool.status, 400);
     EXPECT_EQ(tool.error_param(), "tools");

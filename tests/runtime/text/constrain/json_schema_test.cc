@@ -1,4 +1,4 @@
-#include "runtime/text/constrain/json_schema.h"
+#include "runtime/text/constrain/text_constraint.h"
 
 #include <string>
 #include <vector>
@@ -8,42 +8,13 @@
 #include "gtest/gtest.h"
 #include "runtime/files/stop_scope.h"
 #include "runtime/text/constrain/ordered_json.h"
-#include "runtime/text/constrain/token_automaton.h"
-#include "tests/runtime/text/constrain/byte_tokenizer.h"
+#include "tests/runtime/text/constrain/language.h"
 #include "tests/testing/cpu_clock.h"
 
 namespace aludel {
 namespace {
 
 using ::testing::HasSubstr;
-
-const std::vector<int> kEos = {ByteTokenizer::kEnd};
-
-// The language of a schema, byte by byte.
-class Language {
- public:
-  explicit Language(absl::string_view schema, absl::string_view prefix = "", absl::string_view suffix = "") {
-    auto grammar = CompileConstraint({std::string(prefix), std::string(schema), std::string(suffix)});
-    EXPECT_TRUE(grammar.ok()) << schema << ": " << grammar.status();
-    if (!grammar.ok()) return;
-    const ByteTokenizer tokenizer;
-    automaton_ = std::make_unique<TokenAutomaton>(
-        *std::move(grammar), std::make_shared<TokenTable>(tokenizer, kEos, tokenizer.vocab_size()));
-  }
-  bool Has(absl::string_view text) {
-    if (automaton_ == nullptr) return false;
-    TokenAutomaton::Cursor cursor(automaton_.get());
-    for (const char byte : text) {
-      const auto id = static_cast<uint8_t>(byte);
-      if ((cursor.Mask()[id / 64] >> (id % 64) & 1) == 0) return false;
-      cursor.Accept(id);
-    }
-    return (cursor.Mask()[ByteTokenizer::kEnd / 64] >> (ByteTokenizer::kEnd % 64) & 1) != 0;
-  }
-
- private:
-  std::unique_ptr<TokenAutomaton> automaton_;
-};
 
 void Expect(absl::string_view schema, const std::vector<std::string>& in,
             const std::vector<std::string>& out) {
@@ -167,12 +138,25 @@ TEST(JsonSchema, StandsBetweenLiterals) {
 
 TEST(JsonSchema, NamesWhatItDoesNotSupport) {
   const std::pair<const char*, const char*> cases[] = {
-      {R"({"type": "string", "pattern": "^a"})", "#: keyword \"pattern\""},
-      {R"({"properties": {"a": {"type": "string", "format": "date"}}})",
-       "#/properties/a: keyword \"format\""},
-      {R"({"items": {"not": {}}})", "#/items: keyword \"not\""},
-      {R"({"anyOf": [{}, {"uniqueItems": true}]})", "#/anyOf/1: keyword \"uniqueItems\""},
-      {R"({"type": "integer", "multipleOf": 3})", "multipleOf"},
+      {R"x({"type": "string", "pattern": "a(?=b)"})x", "#/pattern: the pattern has lookaround"},
+      {R"({"properties": {"a": {"if": true}}})", "#/properties/a: keyword \"if\" is not supported"},
+      {R"({"items": {"not": {}}})", "#/items/not: \"not\" of a schema that allows every value"},
+      {R"({"not": {"minLength": 3}})", "#/not: \"not\" is supported with type"},
+      {R"({"type": "array", "not": {"const": []}})", "\"not\" of a listed array"},
+      {R"({"type": "string", "not": {"type": "string"}})", "refuses every value"},
+      {R"({"anyOf": [{}, {"uniqueItems": true}]})",
+       "#/anyOf/1: \"uniqueItems\" is supported where items lists"},
+      {R"({"type": "integer", "multipleOf": 0.5})", "#: multipleOf is 0.5"},
+      {R"({"type": "integer", "multipleOf": 1025})", "at most 1024"},
+      {R"({"type": "integer", "multipleOf": 7, "minimum": 1, "maximum": 6})", "leave no number"},
+      {R"({"pattern": "a{65536}b{65536}"})", "steps to compile"},
+      {R"({"pattern": "^a$", "minLength": 2})", "leave no string"},
+      {R"({"contains": {"type": "string"}, "items": {"minLength": 2}})", "\"contains\" is supported where"},
+      {R"({"contains": {"type": "string"}, "maxContains": 1})", "\"maxContains\" is supported where"},
+      {R"({"properties": {"ab": {"type": "string"}}, "patternProperties": {"^a": {"type": "null"}}})",
+       "#/properties/ab: \"ab\" matches a pattern"},
+      {R"({"type": "object", "minProperties": 2})", "only one counts for minProperties"},
+      {R"({"type": "object", "propertyNames": {"anyOf": [{}]}})", "#/propertyNames: \"anyOf\""},
       {R"({"type": "object", "anyOf": [{}]})", "\"type\" beside \"anyOf\""},
       {R"({"$ref": "#/a", "const": 1})", "\"const\" beside \"$ref\""},
       {R"({"$ref": "other.json"})", "other.json"},
@@ -194,7 +178,7 @@ TEST(JsonSchema, NamesWhatItDoesNotSupport) {
       {R"({"type": "integer", "minimum": "a"})", "want a number"},
       {R"({"type": "object", "required": ["a"], "additionalProperties": false})", "requires \"a\""},
       {R"({"properties": []})", "properties is no object"},
-      {R"({"items": false})", "#/items: false"},
+      {R"({"anyOf": [false]})", "#/anyOf/0: false"},
       {"3", "want a schema"},
       {"{", "no JSON"},
   };
@@ -205,7 +189,7 @@ TEST(JsonSchema, NamesWhatItDoesNotSupport) {
   }
 }
 
-TEST(JsonSchema, TakesUnsupportedKeywordsThatRefuseNothing) {
+TEST(JsonSchema, TakesKeywordsThatRefuseNothing) {
   for (const char* keyword :
        {R"("propertyNames": {"type": "string"})", R"("propertyNames": true)", R"("propertyNames": {})",
         R"("minProperties": 0)", R"("dependentRequired": {})", R"("dependentRequired": {"a": []})",
@@ -214,6 +198,63 @@ TEST(JsonSchema, TakesUnsupportedKeywordsThatRefuseNothing) {
         absl::StrCat(R"({"type": "object", "additionalProperties": {"type": "null"}, )", keyword, "}");
     Expect(schema, {"{}", R"({"a": null})"}, {R"({"a": 1})"});
   }
+}
+
+TEST(JsonSchema, WritesStringsOfAPattern) {
+  Expect(R"({"type": "string", "pattern": "^[A-Z]{2}-\\d+$", "maxLength": 6})", {"\"AB-1\"", "\"AB-123\""},
+         {"\"AB-\"", "\"AB-1234\"", "\"xAB-1\"", "\"AB-1x\"", "1"});
+  // Each character in one way: escaped where it must be.
+  Expect(R"({"pattern": "^[\"\\\\\\n\\u0001/é]+$"})",
+         {R"("\"\\\n\u0001/)"
+          "\xc3\xa9\""},
+         {R"("\u000a")", R"("\/")", R"("\u00e9")"});
+  Expect(R"({"type": "string", "format": "date", "not": {"pattern": "^2"}})", {"\"1999-12-31\""},
+         {"\"2000-01-01\"", "\"1999-02-29\""});
+  Expect(R"({"type": "string", "format": "int32"})", {"\"x\""}, {"1"});
+  Expect(R"({"type": "string", "not": {"enum": ["a", "b", 1]}})", {"\"\"", "\"ab\"", "\"c\""},
+         {"\"a\"", "\"b\""});
+}
+
+TEST(JsonSchema, DividesIntegers) {
+  Expect(R"({"type": "integer", "multipleOf": 86400})", {"0", "86400", "-172800"}, {"86401", "8640", "-0"});
+  Expect(R"({"type": "number", "multipleOf": 1024, "minimum": 2000, "not": {"const": 3072}})",
+         {"2048", "4096"}, {"1024", "3072", "2048.0", "2050"});
+  Expect(R"({"type": "number", "not": {"type": "integer"}})", {"0.5", "-7.25"}, {"1", "1.0", "0"});
+  Expect(R"({"type": "number", "minimum": 0, "maximum": 2, "not": {"const": 1}})", {"0", "2", "0.5", "1.5"},
+         {"1", "2.5"});
+}
+
+TEST(JsonSchema, WritesTuplesAndSets) {
+  Expect(R"({"prefixItems": [{"type": "integer"}, {"type": "null"}]})", {"[]", "[1]", "[1, null]"},
+         {"[null]", "[1,null,3]"});
+  Expect(R"({"items": [{"type": "integer"}], "additionalItems": {"type": "null"}, "minItems": 1})",
+         {"[1]", "[1,null,null]"}, {"[]", "[null]"});
+  Expect(R"({"items": false})", {"[]"}, {"[1]"});
+  Expect(R"({"items": {"enum": ["a", "b", "c"]}, "uniqueItems": true, "minItems": 1})",
+         {"[\"a\"]", "[\"c\", \"a\",\"b\"]"}, {"[]", "[\"a\",\"a\"]"});
+  Expect(R"({"items": {"type": "boolean"}, "uniqueItems": true})", {"[]", "[true,false]"}, {"[true,true]"});
+  Expect(R"({"contains": {"type": "null"}, "maxItems": 2})", {"[null]", "[1,null]", "[null,null]"},
+         {"[]", "[1,2]"});
+  Expect(R"({"items": {"type": "string"}, "contains": {"const": "x"}})", {"[\"x\"]", "[\"a\",\"x\"]"},
+         {"[\"a\"]", "[1,\"x\"]"});
+}
+
+TEST(JsonSchema, CountsMembersAndTheirDependencies) {
+  Expect(
+      R"({"properties": {"a": {"type": "null"}, "b": {"type": "null"}, "c": {"type": "null"}}, "minProperties": 1,
+             "maxProperties": 2, "dependentRequired": {"a": ["c"]}})",
+      {R"({"b":null})", R"({"a":null,"c":null})"},
+      {"{}", R"({"a":null})", R"({"a":null,"b":null})", R"({"a":null,"b":null,"c":null})"});
+  Expect(
+      R"({"type": "object", "minProperties": 1, "maxProperties": 2, "additionalProperties": {"type": "null"}})",
+      {R"({"x":null})", R"({"x":null,"y":null})"}, {"{}", R"({"x":null,"y":null,"z":null})"});
+  Expect(R"({"patternProperties": {"^n_": {"type": "integer"}}, "additionalProperties": false})",
+         {"{}", R"({"n_a":1,"n_":2})"}, {R"({"n_a":"x"})", R"({"m":1})"});
+  Expect(
+      R"({"type": "object", "propertyNames": {"enum": ["x", "y"]}, "additionalProperties": {"type": "null"}})",
+      {"{}", R"({"x":null})", R"({"x":null,"y":null})"}, {R"({"z":null})", R"({"y":null,"x":null})"});
+  Expect(R"({"type": "object", "properties": {"a": {}, "b": {}}, "not": {"required": ["a", "b"]}})",
+         {"{}", R"({"a":1})", R"({"b":1})"}, {R"({"a":1,"b":1})"});
 }
 
 TEST(JsonSchema, SaysWhatIsTooLargeApartFromWhatIsWrong) {

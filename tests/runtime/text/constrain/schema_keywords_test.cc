@@ -33,10 +33,21 @@ TEST(SchemaKeywords, TwoThatStandForAWholeSchemaExcludeEachOtherAndAllConstraint
 }
 
 TEST(SchemaKeywords, ThatRefuseNothingAreNoFault) {
-  EXPECT_TRUE(CheckKeywords({{"uniqueItems", false}, {"minProperties", 0}}, kRoot).ok());
-  EXPECT_THAT(Message(CheckKeywords({{"uniqueItems", true}}, kRoot)),
-              HasSubstr("keyword \"uniqueItems\" is not supported"));
-  EXPECT_FALSE(CheckKeywords({{"minProperties", 1}}, kRoot).ok());
+  EXPECT_TRUE(
+      CheckKeywords({{"unevaluatedItems", true}, {"dependencies", ordered_json::object()}}, kRoot).ok());
+  EXPECT_THAT(Message(CheckKeywords({{"if", true}}, kRoot)), HasSubstr("keyword \"if\" is not supported"));
+  EXPECT_FALSE(CheckKeywords({{"unevaluatedProperties", false}}, kRoot).ok());
+}
+
+TEST(SchemaKeywords, DivisorsAreWholeAndSmallButForZerosAtTheirEnd) {
+  const auto read = [](const ordered_json& value) { return ReadDivisor({{"multipleOf", value}}, kRoot); };
+  EXPECT_EQ(*ReadDivisor(ordered_json::object(), kRoot), 1);
+  EXPECT_EQ(*read(3.0), 3);
+  EXPECT_EQ(*read(102400), 102400);
+  for (const ordered_json& value :
+       {ordered_json(0), ordered_json(-3), ordered_json(0.01), ordered_json(1025), ordered_json("3")}) {
+    EXPECT_THAT(Message(read(value).status()), HasSubstr("want a whole number of at most 1024")) << value;
+  }
 }
 
 TEST(SchemaKeywords, CountsAreWholeAndInOrder) {

@@ -5,7 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "runtime/text/constrain/json_schema.h"
+#include "runtime/text/constrain/text_constraint.h"
 #include "tests/runtime/text/constrain/byte_tokenizer.h"
 #include "tests/runtime/text/constrain/random_schema.h"
 #include "tests/testing/cpu_clock.h"
