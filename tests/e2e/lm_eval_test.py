@@ -15,7 +15,6 @@ from typing import Dict, List, Tuple
 URL = os.environ["GATEWAY_URL"]
 MODEL = "chat"
 TOLERANCE = 2e-3  # of one token, between a prefill of many rows and steps of one
-SUM_TOLERANCE = 1e-2  # of a continuation of a few tokens, between forward passes that were shared differently
 QUESTIONS = 6
 
 
@@ -46,7 +45,7 @@ def read(reply: Dict, contexts: List[int], end: int = -1) -> List[Tuple[float, b
     """Sum over the continuation, and whether all of it is what greedy decoding would say. The last token was generated."""
     results = []
     for choice, context in zip(sorted(reply["choices"], key=itemgetter("index")), contexts):
-        stop = len(choice["logprobs"]["tokens"]) + end + 1
+        stop = len(choice["logprobs"]["tokens"]) + end
         own = choice["logprobs"]["token_logprobs"][context:stop]
         tops = choice["logprobs"]["top_logprobs"][context:stop]
         results.append((sum(own), all(one == max(top.values()) for one, top in zip(own, tops))))
@@ -86,7 +85,7 @@ def loglikelihoods_are_the_models_own() -> None:
             assert abs(found - wanted) < TOLERANCE, (found, wanted, prompt)
     by_text = ask(texts)
     for one, other in zip(read(by_ids, contexts), read(by_text, contexts)):
-        assert abs(one[0] - other[0]) < SUM_TOLERANCE and one[1] == other[1], (one, other)
+        assert abs(one[0] - other[0]) < 1e-6 and one[1] == other[1], (one, other)
     # Alone, again (the prefix cache has all of them by now), and with no token generated.
     for prompt, context, wanted in zip(ids, contexts, read(by_ids, contexts)):
         alone = ask([prompt], max_tokens=0)
@@ -94,7 +93,7 @@ def loglikelihoods_are_the_models_own() -> None:
         assert len(alone["choices"][0]["logprobs"]["tokens"]) == len(prompt)
         found = read(alone, [context], end=0)
         found = [(sum(alone["choices"][0]["logprobs"]["token_logprobs"][context:]), found[0][1])]
-        assert abs(found[0][0] - wanted[0]) < SUM_TOLERANCE, (found, wanted)
+        assert abs(found[0][0] - wanted[0]) < 1e-6, (found, wanted)
 
 
 def greedy_answers_are_told_from_others() -> None:

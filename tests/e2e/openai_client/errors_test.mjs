@@ -61,7 +61,7 @@ testErrors(chat, greedy, OpenAI.BadRequestError, 400, [
   [{ presence_penalty: 3 }, 'presence_penalty'],
   [{ frequency_penalty: -3 }, 'frequency_penalty'],
   [{ response_format: { type: 'xml' } }, 'response_format.type'],
-  [{ response_format: schemaFormat({ type: 'string', pattern: 'a' }) }, 'response_format'],
+  [{ response_format: schemaFormat({ type: 'string', pattern: 'a(?=b)' }) }, 'response_format'],
   [{ response_format: { type: 'json_object' }, tools: [tool] }, 'response_format', 'unsupported_parameter'],
   [{ tools: [{ type: 'function', function: { name: 'a b' } }] }, 'tools[0].function.name'],
   [{ tools: [tool], model: 'json' }, 'tools', 'unsupported_parameter'],
