@@ -32,6 +32,7 @@ from pods import Object  # noqa: E402
 
 RELOADED_S = 4.0  # more than reload_interval_s
 SCRAPED_S = 2.0  # a scrape that began before a moment is read by queries of that moment
+PREFILL_S = 'sum(rate(aludel_time_to_first_token_stage_seconds_sum{stage="prefill",plan="remote"}[5m]))'
 ANSWERED = 100  # requests beside each change, at least
 options = argparse.Namespace()
 
@@ -143,10 +144,19 @@ class RotatedSecrets(unittest.TestCase):
         self.assertEqual({one["spec"]["scaleTargetRef"]["name"] for one in autoscalers}, set(scaled))
         with Prometheus(self.cluster, Path("/mnt/prometheus")) as prometheus, Load(self.cluster) as load:
             load.await_answered(ANSWERED)
+            asks = [(one["spec"]["scaleTargetRef"]["name"], metric["pods"]["metric"]["name"])
+                    for one in autoscalers for metric in one["spec"]["metrics"]]
+            busy = scaled["gateway"][1]["metadata"]["query"]
+
+            def scraped(at: float) -> bool:
+                """Whether every pod has been seen often enough for every metric, and an answer in progress."""
+                return prometheus.number(busy, at) > 0 and prometheus.number(PREFILL_S, at) > 0 and all(
+                    len(prometheus.ask(query_of(rules()[asked], [pod.name for pod in self.cluster.workloads[name]]), at))
+                    == len(self.cluster.workloads[name]) for name, asked in asks)
+
             at = time.time()
-            ends = at + 30
-            while prometheus.number(scaled["gateway"][1]["metadata"]["query"], at) == 0:
-                self.assertLess(at, ends, "no answer in progress was seen")
+            ends = at + 60
+            while not scraped(at) and at < ends:
                 time.sleep(0.3)
                 at = time.time()
             time.sleep(SCRAPED_S)
@@ -161,8 +171,7 @@ class RotatedSecrets(unittest.TestCase):
                     total = sum(float(sample["value"][1]) for sample in samples)
                     self.assertAlmostEqual(total, prometheus.number(trigger["metadata"]["query"], at), msg=asked)
                     seen[f"{name} {trigger['name']}"] = round(total, 3)
-            prefill_s = prometheus.number(
-                'sum(rate(aludel_time_to_first_token_stage_seconds_sum{stage="prefill",plan="remote"}[5m]))', at)
+            prefill_s = prometheus.number(PREFILL_S, at)
         print(f"seen under load: {seen}", flush=True)
         self.assertEqual(load.errors, [])
         self.assertGreater(seen["gateway connections"], 0)
