@@ -47,8 +47,7 @@ class LayerObserver {
   virtual absl::Status OnLayer(const LayerSlice& slice) = 0;
 };
 
-// Takes the logits of consecutive tokens of one sequence, in pieces of a few rows. Called on the thread that runs the
-// forward.
+// Takes the logits of consecutive tokens of one sequence, in pieces of a few rows, on the thread that runs the forward.
 class LogitsSink {
  public:
   virtual ~LogitsSink() = default;

@@ -30,8 +30,8 @@ namespace aludel {
 //
 // Beside a late handoff local prefill begins (the engine's hedge), and the first to be complete goes on.
 //
-// How it goes is here; what is planned, and learnt from it, is the RequestPlanner's, what is observed and exported the
-// RequestTimeline's.
+// How it goes is here; what is planned, and learnt from it, is RequestPlanner's; what is observed and exported is the
+// concern of RequestTimeline.
 // Thread-safe; calls into the engine, the handoff and gRPC are made without the lock.
 class GenerateSession : public SequenceListener, public std::enable_shared_from_this<GenerateSession> {
  public:

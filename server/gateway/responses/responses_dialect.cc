@@ -20,8 +20,7 @@ constexpr absl::string_view kPrevious = "\"previous_response_id\"";
 // What a request may bring of earlier answers: several times what fits into the body of one.
 constexpr size_t kMaxCarried = 16 << 20;
 constexpr int kMaxLookups = 16;
-// Of a request that was not weighed as one that brings something: little enough to be read on the thread that it came
-// on.
+// Of a request that was not weighed as one that brings something: little enough for the thread that it came on.
 constexpr size_t kMaxCarriedUnseen = 16 << 10;
 
 // The answer as the next request's conversation has it.

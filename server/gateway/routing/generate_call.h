@@ -35,8 +35,8 @@ class GenerateCall {
   virtual void Cancel() = 0;
 };
 
-// What Router is asked. `message.prefill_targets` etc. are passed on as they are, `traceparent` (where not empty) as
-// metadata.
+// What Router is asked. `message.prefill_targets` etc. are passed on as they are, and `traceparent`, where it is not
+// empty, as gRPC metadata.
 struct RoutedRequest {
   std::string model;
   std::string tenant;  // whose share of the places it takes

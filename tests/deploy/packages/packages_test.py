@@ -152,7 +152,7 @@ class Life(unittest.TestCase):
             self.assertEqual(self.root.show(unit, "ActiveState"), "inactive", "a package starts nothing by itself")
 
     def start(self) -> None:
-        """READY=1 is what `systemctl start` waits for: nobody waits here."""
+        """READY=1 is what `systemctl start` waits for: the servers are ready when it returns."""
         self.root.run("systemctl", "start", *UNITS)
         for port in (7101, 7201, 7211):
             self.root.run("curl", "-fsS", f"http://127.0.0.1:{port}/ready")
