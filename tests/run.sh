@@ -49,7 +49,9 @@ echo "$format"
 
 step "Configure $build"
 mkdir -p "$build"
-if ! cmake --preset "$preset" -DALUDEL_TESTS=ON > "$build/configure.log" 2>&1; then
+unity=ON
+if $tidy; then unity=OFF; fi  # clang-tidy wants a command of each file's own
+if ! cmake --preset "$preset" -DALUDEL_TESTS=ON -DALUDEL_UNITY=$unity > "$build/configure.log" 2>&1; then
   tail -n 30 "$build/configure.log"
   exit 1
 fi

@@ -16,13 +16,6 @@ using nlohmann::ordered_json;
 
 constexpr int kRetrySeconds = 2;
 
-HttpResponse Json(int status, const ordered_json& body) {
-  HttpResponse response;
-  response.status = status;
-  response.body = Dump(body);
-  return response;
-}
-
 }  // namespace
 
 std::shared_ptr<const Front::Behind> Front::behind() const {
@@ -58,11 +51,11 @@ absl::StatusOr<std::unique_ptr<HttpServer>> Front::Listen(HttpServerOptions opti
 
 HttpResponse Front::AnswerLoading(const HttpRequest& request) const {
   const std::string path = CanonicalPath(request.path);
-  if (path == "/health") return Json(200, {{"status", "ok"}});
+  if (path == "/health") return JsonResponse(200, {{"status", "ok"}});
   if (path == "/ready") {
     ordered_json states = ordered_json::object();
     for (const std::string& model : models_) states[model] = "loading";
-    return Json(503, {{"status", "loading"}, {"models", std::move(states)}});
+    return JsonResponse(503, {{"status", "loading"}, {"models", std::move(states)}});
   }
   ApiError error;
   error.status = 503;

@@ -53,13 +53,6 @@ HttpResponse Page() {
   return response;
 }
 
-HttpResponse Json(int status, const ordered_json& body) {
-  HttpResponse response;
-  response.status = status;
-  response.body = Dump(body);
-  return response;
-}
-
 ordered_json ModelJson(const ServedModel& model, const Router& router) {
   ordered_json json = {
       {"id", model.name}, {"object", "model"}, {"created", model.created}, {"owned_by", "aludel"}};
@@ -344,14 +337,14 @@ HttpResponse Gateway::Answer(const HttpRequest& request, const Route& asked,
   }
   if (route == "/detokenize") return ServeDetokenize(*models_, request.body);
   if (route == "/ready") return Ready(request);
-  if (route == "/version") return Json(200, {{"version", ALUDEL_VERSION}});
+  if (route == "/version") return JsonResponse(200, {{"version", ALUDEL_VERSION}});
   if (route == "/metrics") {
     HttpResponse response;
     response.content_type = Metrics::kContentType;
     response.body = metrics_->Render();
     return response;
   }
-  if (route == "/openapi.json") return Json(200, OpenApi());
+  if (route == "/openapi.json") return JsonResponse(200, OpenApi());
   if (route == "/docs") return DocsPage();
   if (const auto admin = AnswerAdmin(request)) return *admin;
   if (route == "/health") return Health();
@@ -361,7 +354,8 @@ HttpResponse Gateway::Answer(const HttpRequest& request, const Route& asked,
 
 HttpResponse Gateway::Health() const {
   const absl::Status health = options_.health ? options_.health() : absl::OkStatus();
-  return Json(health.ok() ? 200 : 503, {{"status", health.ok() ? "ok" : std::string(health.message())}});
+  return JsonResponse(health.ok() ? 200 : 503,
+                      {{"status", health.ok() ? "ok" : std::string(health.message())}});
 }
 
 HttpResponse Gateway::Models() const {
@@ -369,13 +363,13 @@ HttpResponse Gateway::Models() const {
   for (const auto& model : models_->all()) {
     list.push_back(ModelJson(*model, *router_));
   }
-  return Json(200, {{"object", "list"}, {"data", std::move(list)}});
+  return JsonResponse(200, {{"object", "list"}, {"data", std::move(list)}});
 }
 
 HttpResponse Gateway::Model(absl::string_view id) const {
   const ServedModel* model = models_->Find(id);
   if (model == nullptr) return ModelNotFound(id).ToResponse();
-  return Json(200, ModelJson(*model, *router_));
+  return JsonResponse(200, ModelJson(*model, *router_));
 }
 
 std::optional<HttpResponse> Gateway::AnswerAdmin(const HttpRequest& request) const {
@@ -395,7 +389,7 @@ HttpResponse Gateway::Load() const {
     models[model->name] = {{"running", running}, {"waiting", waiting}};
     all += running + waiting;
   }
-  return Json(200, {{"server_load", all}, {"models", std::move(models)}});
+  return JsonResponse(200, {{"server_load", all}, {"models", std::move(models)}});
 }
 
 HttpResponse Gateway::ServerInfo() const {
@@ -409,11 +403,12 @@ HttpResponse Gateway::ServerInfo() const {
                            {"tokenizer_fingerprint", model->tokenizer->fingerprint()},
                            {"chat_template", model->chat_template != nullptr}};
   }
-  return Json(200, {{"version", ALUDEL_VERSION},
-                    {"draining", draining_.load()},
-                    {"max_requests", options_.completions.max_requests},
-                    {"request_timeout_s", absl::ToDoubleSeconds(options_.completions.request_timeout)},
-                    {"models", std::move(models)}});
+  return JsonResponse(200,
+                      {{"version", ALUDEL_VERSION},
+                       {"draining", draining_.load()},
+                       {"max_requests", options_.completions.max_requests},
+                       {"request_timeout_s", absl::ToDoubleSeconds(options_.completions.request_timeout)},
+                       {"models", std::move(models)}});
 }
 
 // One broken model must not take the others out of rotation.
@@ -439,10 +434,10 @@ HttpResponse Gateway::Ready(const HttpRequest& request) const {
     const Router::ModelState state = router_->State(model->name);
     states[model->name] = state.ready ? std::string("ready") : state.reason;
   }
-  return Json(ready ? 200 : 503, {{"status", ready       ? "ready"
-                                             : draining_ ? "draining"
-                                                         : "not ready"},
-                                  {"models", std::move(states)}});
+  return JsonResponse(ready ? 200 : 503, {{"status", ready       ? "ready"
+                                                     : draining_ ? "draining"
+                                                                 : "not ready"},
+                                          {"models", std::move(states)}});
 }
 
 }  // namespace aludel

@@ -69,4 +69,11 @@ std::string Dump(const ordered_json& json) {
   return json.dump(-1, ' ', /*ensure_ascii=*/false, ordered_json::error_handler_t::replace);
 }
 
+HttpResponse JsonResponse(int status, const ordered_json& body) {
+  HttpResponse response;
+  response.status = status;
+  response.body = Dump(body);
+  return response;
+}
+
 }  // namespace aludel

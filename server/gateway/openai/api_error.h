@@ -36,5 +36,7 @@ ApiError FromStatus(absl::string_view param, const absl::Status& status);
 
 // Serializes for the wire: compact, and bytes that are not UTF-8 as U+FFFD.
 std::string Dump(const nlohmann::ordered_json& json);
+// An answer of this status with that body.
+HttpResponse JsonResponse(int status, const nlohmann::ordered_json& body);
 
 }  // namespace aludel

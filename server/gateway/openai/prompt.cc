@@ -16,12 +16,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-HttpResponse Ok(const ordered_json& body) {
-  HttpResponse response;
-  response.body = Dump(body);
-  return response;
-}
-
 ApiError ContextExceeded(absl::string_view param, absl::string_view message) {
   ApiError error = InvalidParameter(param, message);
   error.code = "context_length_exceeded";
@@ -222,7 +216,7 @@ ordered_json DescribeDetokenizeBody() {
 HttpResponse ServeDetokenize(const ServedModels& models, absl::string_view body) {
   std::string text;
   if (auto error = Detokenize(models, body, &text)) return error->ToResponse();
-  return Ok({{"prompt", std::move(text)}});
+  return JsonResponse(200, {{"prompt", std::move(text)}});
 }
 
 }  // namespace aludel

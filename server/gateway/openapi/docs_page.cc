@@ -26,7 +26,7 @@ void AddFields(const ordered_json& schema, std::string* html) {
   *html += "</tbody></table>\n";
 }
 
-std::string Make() {
+std::string MakePage() {
   const ordered_json& api = OpenApi();
   std::string html =
       "<!DOCTYPE html>\n<html lang=en><head><meta charset=utf-8><meta name=viewport "
@@ -52,7 +52,7 @@ std::string Make() {
 }  // namespace
 
 HttpResponse DocsPage() {
-  static const auto* const made = new std::string(Make());
+  static const auto* const made = new std::string(MakePage());
   HttpResponse response;
   response.content_type = "text/html; charset=utf-8";
   response.headers = {

@@ -124,7 +124,7 @@ ordered_json Operation(const Route& route, absl::string_view method = "") {
   return operation;
 }
 
-ordered_json Make() {
+ordered_json MakeDocument() {
   ordered_json json;
   json["openapi"] = "3.1.0";
   json["info"] = {{"title", "aludel-gateway"}, {"version", ALUDEL_VERSION}};
@@ -143,7 +143,7 @@ ordered_json Make() {
 }  // namespace
 
 const ordered_json& OpenApi() {
-  static const auto* const made = new ordered_json(Make());
+  static const auto* const made = new ordered_json(MakeDocument());
   return *made;
 }
 
