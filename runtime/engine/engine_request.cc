@@ -45,6 +45,11 @@ absl::Status RequestReader::CheckSampling(const SamplingParams& sampling) const 
   for (const LogitBias& bias : sampling.logit_bias) ALUDEL_RETURN_IF_ERROR(check("logit_bias", bias.id));
   for (const int32_t id : sampling.stop_ids) ALUDEL_RETURN_IF_ERROR(check("stop_token_ids", id));
   for (const int32_t id : sampling.allowed_ids) ALUDEL_RETURN_IF_ERROR(check("allowed_token_ids", id));
+  if (const auto& thinking = sampling.thinking) {
+    if (thinking->begin != ThinkingLimit::kNoBegin)
+      ALUDEL_RETURN_IF_ERROR(check("thinking", thinking->begin));
+    ALUDEL_RETURN_IF_ERROR(check("thinking", thinking->end));
+  }
   for (const std::vector<int32_t>& run : sampling.bad_words) {
     if (run.empty()) return absl::InvalidArgumentError("bad_words holds a word of no token");
     for (const int32_t id : run) ALUDEL_RETURN_IF_ERROR(check("bad_words", id));
@@ -56,6 +61,7 @@ absl::StatusOr<std::shared_ptr<const TokenRuleSet>> RequestReader::MakeRules(
     bool constrained, const SamplingParams& sampling) const {
   auto rules = std::make_shared<TokenRuleSet>();
   rules->never = sampling.bad_words;
+  rules->thinking = sampling.thinking;
   if (sampling.min_tokens > 0) {
     rules->late_from = sampling.min_tokens;
     const auto ends = [this](int32_t id) { return absl::c_linear_search(eos_ids_, id); };
@@ -72,7 +78,8 @@ absl::StatusOr<std::shared_ptr<const TokenRuleSet>> RequestReader::MakeRules(
     rules->allowed.resize((vocab_ + 63) / 64);
     for (const int32_t id : sampling.allowed_ids) rules->allowed[id / 64] |= uint64_t{1} << (id % 64);
   }
-  if (rules->allowed.empty() && rules->never.empty() && rules->late.empty()) return nullptr;
+  if (rules->allowed.empty() && rules->never.empty() && rules->late.empty() && !rules->thinking)
+    return nullptr;
   return rules;
 }
 

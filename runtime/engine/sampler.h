@@ -37,7 +37,8 @@ struct SamplingParams {
   int64_t min_tokens = 0;            // before them no end token, stop token or stop string ends the answer
   std::vector<int32_t> allowed_ids;  // no other tokens; empty: all
   std::vector<std::vector<int32_t>> bad_words;  // runs of tokens that never appear whole
-  std::shared_ptr<const TokenRuleSet> rules;    // what the last three rule out, made by the engine
+  std::optional<ThinkingLimit> thinking;
+  std::shared_ptr<const TokenRuleSet> rules;  // what the last four rule out, made by the engine
   bool ignore_eos = false;
   int choices = 1;                  // independent answers to one prompt
   std::vector<int32_t> forced;      // the answer's first tokens, whatever the logits say; ids are in range

@@ -14,6 +14,7 @@
 #include "server/decode/plan/prefill_pool.h"
 #include "server/decode/plan/trials.h"
 #include "server/decode/shadow_checker.h"
+#include "server/handoff/cache_epoch.h"
 #include "server/handoff/frame_arena.h"
 #include "server/host/model_host.h"
 #include "server/observe/otlp_exporter.h"
@@ -31,6 +32,7 @@ struct DecodeContext {
   std::string receiver_address;
   PrefillPool* prefill_pool = nullptr;
   ConstraintCache* constraints = nullptr;
+  CacheEpoch* cache_epoch = nullptr;
   CostModel* costs = nullptr;
   Timer* timer = nullptr;
   const DecodeMetrics* metrics = nullptr;

@@ -1,12 +1,23 @@
 #include "server/decode/decode_service.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "server/handoff/caller_identity.h"
 #include "server/rpc/deadline.h"
+#include "server/rpc/reset_caches.h"
 #include "server/rpc/rpc_status.h"
 #include "server/rpc/rpc_trace.h"
+#include "spdlog/spdlog.h"
 
 namespace aludel {
+namespace {
+
+// For prefill servers to confirm it.
+constexpr absl::Duration kResetTimeout = absl::Seconds(5);
+
+}  // namespace
 
 grpc::ServerUnaryReactor* DecodeService::Describe(grpc::CallbackServerContext* call,
                                                   const v1::DescribeRequest* request,
@@ -61,6 +72,32 @@ grpc::ServerWriteReactor<v1::GenerateEvent>* DecodeService::Generate(grpc::Callb
   *target = session;  // gRPC reports a cancel only after this function has returned
   session->Start(*request);
   return stream.get();
+}
+
+grpc::ServerUnaryReactor* DecodeService::ResetCache(grpc::CallbackServerContext* call,
+                                                    const v1::ResetCacheRequest*, v1::ResetCacheResponse*) {
+  const WorkClock::Work work(context_.handlers);
+  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
+  if (const absl::Status allowed = CheckCaller(*call, context_.options->gateway_identities); !allowed.ok()) {
+    reactor->Finish(ToGrpc(allowed));
+    return reactor;
+  }
+  std::shared_ptr<const CallLimit::Place> place = calls_.Take();
+  if (place == nullptr) {
+    reactor->Finish(ToGrpc(calls_.Full()));
+    return reactor;
+  }
+  context_.cache_epoch->Reset();
+  spdlog::info("the prefix cache was reset for {}", call->peer());
+  const absl::Time deadline = std::min(DeadlineOf(*call, kResetTimeout), MonotonicNow() + kResetTimeout);
+  std::vector<std::pair<std::string, v1::Prefill::Stub*>> servers;
+  for (const std::string& target : context_.options->prefill_targets) {
+    servers.emplace_back(target, &context_.prefill_pool->stub(servers.size()));
+  }
+  ResetCaches(servers, deadline, [reactor, place = std::move(place)](const absl::Status& status) {
+    reactor->Finish(ToGrpc(status));
+  });
+  return reactor;
 }
 
 }  // namespace aludel

@@ -17,10 +17,13 @@ class DecodeService : public v1::Decode::CallbackService {
                                      v1::DecodeDescription* response) override;
   grpc::ServerWriteReactor<v1::GenerateEvent>* Generate(grpc::CallbackServerContext* call,
                                                         const v1::GenerateRequest* request) override;
+  grpc::ServerUnaryReactor* ResetCache(grpc::CallbackServerContext* call,
+                                       const v1::ResetCacheRequest* request,
+                                       v1::ResetCacheResponse* response) override;
 
  private:
   const DecodeContext& context_;
-  const CallLimit calls_;  // of Generate
+  const CallLimit calls_;  // of Generate and ResetCache
 };
 
 }  // namespace aludel

@@ -47,7 +47,8 @@ void GenerateSession::Start(const v1::GenerateRequest& request) {
   absl::Status status = CheckRequestId(request.request_id());
   if (status.ok()) status = CheckCacheSalt(request.cache_salt());
   if (status.ok()) request_id_ = request.request_id();
-  cache_salt_ = request.cache_salt();
+  cache_salt_ = context_.cache_epoch->Salt(request.cache_salt());
+  tenant_ = request.cache_salt();
   if (request.has_max_staleness_ms()) max_staleness_ms_ = request.max_staleness_ms();
   {
     absl::MutexLock lock(&mutex_);
@@ -66,8 +67,7 @@ void GenerateSession::Start(const v1::GenerateRequest& request) {
     absl::MutexLock lock(&mutex_);
     constraint_wait_ = wait;
   }
-  const v1::TextConstraint& wire = kept->constraint();
-  context_.constraints->Begin(wait, {wire.prefix(), wire.json_schema(), wire.suffix()}, deadline_);
+  context_.constraints->Begin(wait, ConstraintOf(kept->constraint()), deadline_);
 }
 
 void GenerateSession::Begin(const v1::GenerateRequest& request, std::shared_ptr<TokenAutomaton> constraint) {
@@ -158,6 +158,7 @@ Handoff::Spec GenerateSession::HandoffSpec(const PlanRequest& wanted, const Plan
                         .prompt = {spec.prompt.begin(), spec.prompt.begin() + plan.handed_over_tokens},
                         .codec = &spec.codec->spec(),
                         .cache_salt = cache_salt_,
+                        .tenant = tenant_,
                         .max_staleness_ms = max_staleness_ms_,
                         .wanted = wanted,
                         .deadline = deadline_,

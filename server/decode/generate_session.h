@@ -73,7 +73,8 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   // Set by Start before others see the session, then constant.
   std::string request_id_;
   std::optional<uint64_t> max_staleness_ms_;
-  std::string cache_salt_;
+  std::string tenant_;      // the request's salt
+  std::string cache_salt_;  // of what is cached here: the tenant's since the last reset
 
   // Set before the engine has the sequence, then constant.
   std::shared_ptr<Handoff> handoff_;  // of a remote plan

@@ -109,6 +109,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   const std::string receiver_address = transport->address();
   Timer timer;  // its callbacks use what stands above
   ConstraintCache constraints(&model->tokenizer(), model->config().eos_ids, model->config().vocab);
+  CacheEpoch cache_epoch;
   WorkClock handlers;
   Watchdog watchdog({{"the engine", [&] { return model->EngineSilence(); }},
                      {"the transport's progress thread", [&] { return transport->ProgressSilence(); }},
@@ -142,6 +143,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                                  .receiver_address = receiver_address,
                                  .prefill_pool = &pool,
                                  .constraints = &constraints,
+                                 .cache_epoch = &cache_epoch,
                                  .costs = &costs,
                                  .timer = &timer,
                                  .metrics = &session_metrics,

@@ -46,6 +46,14 @@ absl::Status ReadLists(const v1::SamplingParams& wire, SamplingParams* params) {
   ALUDEL_RETURN_IF_ERROR(
       CheckRange("allowed_token_ids: tokens", wire.allowed_token_ids_size(), 0, kMaxAllowedIds));
   params->allowed_ids.assign(wire.allowed_token_ids().begin(), wire.allowed_token_ids().end());
+  if (wire.has_thinking()) {
+    const v1::ThinkingBudget& budget = wire.thinking();
+    params->thinking = {.tokens = budget.tokens(), .end = budget.end_token()};
+    if (budget.has_begin_token()) {
+      ALUDEL_RETURN_IF_ERROR(CheckRange("thinking.begin_token", budget.begin_token(), 0, INT32_MAX));
+      params->thinking->begin = budget.begin_token();
+    }
+  }
   return absl::OkStatus();
 }
 

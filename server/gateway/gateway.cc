@@ -5,6 +5,7 @@
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/synchronization/notification.h"
 #include "server/gateway/anthropic/anthropic_error.h"
 #include "server/gateway/anthropic/count_tokens.h"
 #include "server/gateway/anthropic/messages_dialect.h"
@@ -15,6 +16,7 @@
 #include "server/gateway/openapi/openapi.h"
 #include "server/gateway/page/page.h"
 #include "server/gateway/responses/responses_dialect.h"
+#include "server/rpc/reset_caches.h"
 #include "server/rpc/rpc_fields.h"
 #include "server/rpc/rpc_status.h"
 #include "transport/monotonic_clock.h"
@@ -28,6 +30,8 @@ using nlohmann::ordered_json;
 // 250 MB.
 constexpr int kHeavyThreads = 2;
 constexpr size_t kMaxQueuedHeavy = 64;
+// For all decode servers to reset their caches; they wait less for their prefill servers.
+constexpr absl::Duration kResetTimeout = absl::Seconds(10);
 
 // The client's own id where it is fit for logs and headers, else a new one.
 std::string RequestId(const HttpRequest& request) {
@@ -86,6 +90,15 @@ HttpResponse WrongMethod(const HttpRequest& request, const Route& route) {
   HttpResponse response = error.ToResponse();
   response.headers.push_back({"Allow", route.Allow()});
   return response;
+}
+
+ApiError NotForThisKey(const Route& route) {
+  ApiError error;
+  error.status = 403;
+  error.type = "permission_error";
+  error.message = absl::StrCat(route.path, " is for keys with may_reset_cache=1");
+  error.code = "permission_denied";
+  return error;
 }
 
 HttpResponse NoBodyHere(const HttpRequest& request) {
@@ -260,10 +273,14 @@ void Gateway::Handle(HttpRequest request, HttpResponder responder) {
   const bool stranger = refusal.has_value();
   const RequestIdentity& identity = arrival.identity;
   if (!refusal && right_method && route->metered) refusal = access_->Admit(identity.client, &grant);
+  // Without keys every client may all.
+  if (grant != nullptr && route->waits && !identity.client.empty() && !grant->limits().may_reset_cache) {
+    refusal = NotForThisKey(*route);
+  }
   if (refusal) refusals_.Add({{"reason", refusal->code}});
   if (!refusal && right_method && route->completion) {
-    const KeyLimits limits = grant->limits();
-    completions_.Serve(MakeDialect(*route, identity), std::move(request), identity, limits,
+    const std::weak_ptr<Access::Grant> place = grant;
+    completions_.Serve(MakeDialect(*route, identity), std::move(request), identity, place,
                        std::move(responder),
                        [this, identity, grant = std::move(grant)](const CompletionOutcome& outcome) mutable {
                          // Now, and not with the last reference to this call, which may outlive everything.
@@ -276,7 +293,8 @@ void Gateway::Handle(HttpRequest request, HttpResponder responder) {
                        });
     return;
   }
-  if (!refusal && right_method && route->metered && request.body.size() > Completions::kLightBodyBytes) {
+  if (!refusal && right_method && route->metered &&
+      (route->waits || request.body.size() > Completions::kLightBodyBytes)) {
     return AnswerOnPool(std::move(request), *route, identity, std::move(grant), std::move(responder));
   }
   HttpResponse response = arrival.preflight  ? NoContent()
@@ -373,10 +391,29 @@ HttpResponse Gateway::Model(absl::string_view id) const {
 }
 
 std::optional<HttpResponse> Gateway::AnswerAdmin(const HttpRequest& request) const {
-  const std::string path = CanonicalPath(request.path);
-  if (path == "/load") return Load();
-  if (path == "/server_info") return ServerInfo();
-  return std::nullopt;
+  const Route* const route = FindRoute(request.path);
+  if (route == nullptr || !route->admin || route->path == "/metrics") return std::nullopt;
+  if (!route->Takes(request.method)) return WrongMethod(request, *route);
+  if (route->path == "/load") return Load();
+  if (route->path == "/server_info") return ServerInfo();
+  return ResetCache();
+}
+
+HttpResponse Gateway::ResetCache() const {
+  const std::vector<std::shared_ptr<DecodeTarget>> targets = router_->decode_targets();
+  std::vector<std::pair<std::string, v1::Decode::Stub*>> servers;
+  for (const auto& target : targets) servers.emplace_back(target->name(), target->stub());
+  absl::Notification ended;
+  absl::Status reset;
+  ResetCaches(servers, MonotonicNow() + kResetTimeout, [&](const absl::Status& status) {
+    reset = status;
+    ended.Notify();
+  });
+  ended.WaitForNotification();
+  if (reset.ok()) return Json(200, {{"status", "reset"}});
+  ApiError error = FromGrpcStatus(ToGrpc(reset));
+  error.message = absl::StrCat("not reset everywhere: ", error.message);
+  return error.ToResponse();
 }
 
 // "server_load" is vLLM's.

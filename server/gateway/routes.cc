@@ -29,6 +29,7 @@ constexpr Route kRoutes[] = {
     {.path = "/metrics", .method = "GET", .open = true, .quiet = true, .admin = true},
     {.path = "/load", .method = "GET", .admin = true},
     {.path = "/server_info", .method = "GET", .admin = true},
+    {.path = "/reset_prefix_cache", .method = "POST", .metered = true, .admin = true, .waits = true},
 };
 
 constexpr std::pair<absl::string_view, absl::string_view> kNotServed[] = {

@@ -19,9 +19,10 @@ struct Route {
   bool deletes = false;      // takes DELETE too
   bool anthropic = false;    // errors in the shape of Anthropic's API, not of OpenAI's
   bool admin = false;        // the operator's: not there where admin_listen has it
+  bool waits = false;  // for other servers, and is for keys that may reset caches: answered on the work pool
 
   bool Takes(absl::string_view asked) const;
-  bool TakesBody() const { return method == "POST"; }
+  bool TakesBody() const { return method == "POST" && !waits; }
   std::string Allow() const;  // every method it takes, as the header has them
 };
 

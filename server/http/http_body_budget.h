@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <memory>
 #include <utility>
 
 namespace aludel {
@@ -40,6 +41,8 @@ class HttpBodyBudget {
       return true;
     }
 
+    size_t bytes() const { return bytes_; }
+
    private:
     HttpBodyBudget* budget_ = nullptr;
     size_t bytes_ = 0;
@@ -50,6 +53,12 @@ class HttpBodyBudget {
  private:
   const size_t max_bytes_;
   std::atomic<size_t> used_bytes_{0};
+};
+
+// A share that goes along with its body, and lives on where parts of that do.
+struct HttpBodyHold {
+  std::shared_ptr<void> owner;  // of the budget
+  HttpBodyBudget::Share share;
 };
 
 }  // namespace aludel

@@ -215,8 +215,7 @@ void HttpConnection::Dispatch() {
   parser_.reset();
   if (!request.body.empty()) {
     // The budget lives as long as its share.
-    request.body_share = std::make_shared<std::pair<std::shared_ptr<HttpServerState>, HttpBodyBudget::Share>>(
-        state_, std::move(body_share_));
+    request.body_share = std::make_shared<HttpBodyHold>(HttpBodyHold{state_, std::move(body_share_)});
   }
   request.peer = peer_;
   request.began = request_began_;

@@ -8,6 +8,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "server/http/http_body_budget.h"
 
 namespace aludel {
 
@@ -23,8 +24,8 @@ struct HttpRequest {
   std::string query;  // behind '?', still percent-encoded
   std::vector<HttpHeader> headers;
   std::string body;
-  std::shared_ptr<void> body_share;  // the body's part of max_total_body_bytes, as long as this lives
-  int version = 11;                  // 10 or 11
+  std::shared_ptr<HttpBodyHold> body_share;  // the body's part of max_total_body_bytes, as long as this lives
+  int version = 11;                          // 10 or 11
   bool keep_alive = true;
   std::string peer;                                // "address:port"
   std::chrono::steady_clock::time_point began;     // when its first byte was read: deadlines count from here

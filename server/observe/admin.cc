@@ -23,7 +23,7 @@ HttpResponse AnswerCheck(const absl::Status& status) {
 }  // namespace
 
 HttpResponse AdminServer::Answer(const HttpRequest& request) const {
-  if (checks_.more != nullptr && (request.method == "GET" || request.method == "HEAD")) {
+  if (checks_.more != nullptr) {
     if (auto more = checks_.more(request)) return *std::move(more);
   }
   const bool known = request.path == "/metrics" || request.path == "/health" || request.path == "/ready";
@@ -51,7 +51,9 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(const std::strin
   options->header_timeout = kIdleTimeout;
   options->idle_timeout = kIdleTimeout;
   // A probe does not wait for a scrape.
-  options->at_once = [](const HttpRequest& request) { return request.path != "/metrics"; };
+  options->at_once = [](const HttpRequest& request) {
+    return request.path != "/metrics" && request.method != "POST";
+  };
   absl::StatusOr<std::unique_ptr<HttpServer>> server =
       HttpServer::Start(*options, [admin = admin.get()](HttpRequest request, HttpResponder responder) {
         responder.Respond(admin->Answer(request));

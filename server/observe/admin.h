@@ -20,7 +20,7 @@ class AdminServer {
   struct Checks {
     std::function<absl::Status()> health;
     std::function<absl::Status()> ready;
-    // Other GET paths; nothing for one that is not there. May be null.
+    // Other paths; nothing for one that is not there. What a POST asks for may take some seconds. May be null.
     std::function<std::optional<HttpResponse>(const HttpRequest&)> more = nullptr;
   };
 

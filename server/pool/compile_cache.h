@@ -70,10 +70,8 @@ class CompileCache {
   }
 
   void Begin(const std::shared_ptr<Wait>& wait, TextConstraint constraint, absl::Time deadline) {
-    std::string key =
-        absl::StrCat(constraint.prefix.size(), ",", constraint.suffix.size(), ",", constraint.regex.size(),
-                     ",", constraint.grammar.size(), ",", constraint.prefix, constraint.suffix,
-                     constraint.regex, constraint.grammar, constraint.json_schema);
+    std::string key;
+    for (const std::string* part : constraint.parts()) absl::StrAppend(&key, part->size(), ",", *part);
     std::shared_ptr<WorkPool::Task> task;
     std::optional<Result> known;
     Done done;

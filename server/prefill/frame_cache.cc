@@ -140,6 +140,13 @@ void FrameCache::Insert(const CodecSpec& codec, absl::string_view salt, absl::Sp
   Evict();
 }
 
+void FrameCache::Clear() {
+  absl::MutexLock lock(&mutex_);
+  by_before_.clear();
+  chunks_.clear();
+  stats_.bytes = 0;
+}
+
 void FrameCache::Evict() {
   while (stats_.bytes > max_bytes_) {
     const auto last = std::prev(chunks_.end());

@@ -52,6 +52,9 @@ class FrameCache {
   void Insert(const CodecSpec& codec, absl::string_view salt, absl::Span<const int32_t> prompt, int64_t begin,
               std::vector<CachedFrame> frames);
 
+  // Drops all chunks. Frames that a Match holds stay with it.
+  void Clear();
+
   size_t max_bytes() const { return max_bytes_; }
 
   struct Stats {

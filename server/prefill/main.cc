@@ -79,6 +79,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   ConnectionCache connections(transport.get(), address_kind, options.max_channels, options.connect_timeout);
   const ReceiverPolicy receivers(address_kind, options.receiver_addresses);
   FrameCache frame_cache(options.frame_cache_bytes);
+  CacheEpoch cache_epoch;
   PrefillLoad load;
   for (const PrefillSample& sample : model->prefill_samples()) load.Computed(sample.tokens, sample.seconds);
   RunRegistry runs;
@@ -111,6 +112,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
                                   .connections = &connections,
                                   .receivers = &receivers,
                                   .frame_cache = &frame_cache,
+                                  .cache_epoch = &cache_epoch,
                                   .timer = &timer,
                                   .metrics = &run_metrics,
                                   .traces = &traces,

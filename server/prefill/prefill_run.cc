@@ -41,6 +41,7 @@ absl::Status PrefillRun::Admit(const v1::RunRequest& request) {
   ALUDEL_ASSIGN_OR_RETURN(spec_, ReadRunRequest(request, [this](absl::string_view name) {
                             return context_.model->FindCodec(name);
                           }));
+  spec_.cache_salt = context_.cache_epoch->Salt(spec_.cache_salt);
   const PrefillLoad& load = *context_.load;
   const int64_t waiting = load.waiting_tokens();
   SetLoad(static_cast<int64_t>(spec_.prompt.size()));

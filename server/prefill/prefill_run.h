@@ -12,6 +12,7 @@
 #include "aludel/v1/handoff.pb.h"
 #include "runtime/engine/engine.h"
 #include "server/config/prefill_options.h"
+#include "server/handoff/cache_epoch.h"
 #include "server/handoff/frame_arena.h"
 #include "server/host/model_host.h"
 #include "server/observe/otlp_exporter.h"
@@ -40,6 +41,7 @@ struct PrefillContext {
   ConnectionCache* connections = nullptr;
   const ReceiverPolicy* receivers = nullptr;
   FrameCache* frame_cache = nullptr;
+  CacheEpoch* cache_epoch = nullptr;
   Timer* timer = nullptr;
   const PrefillMetrics* metrics = nullptr;
   OtlpExporter* traces = nullptr;  // may be null

@@ -7,6 +7,7 @@
 #include "server/rpc/deadline.h"
 #include "server/rpc/rpc_status.h"
 #include "server/rpc/rpc_trace.h"
+#include "spdlog/spdlog.h"
 
 namespace aludel {
 namespace {
@@ -76,6 +77,20 @@ grpc::ServerUnaryReactor* PrefillService::Grant(grpc::CallbackServerContext* cal
   }
   if (run != nullptr) run->Grant(request->credit_bytes());
   reactor->Finish(run != nullptr ? grpc::Status::OK : ToGrpc(absl::NotFoundError("no such run")));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* PrefillService::ResetCache(grpc::CallbackServerContext* call,
+                                                     const v1::ResetCacheRequest*, v1::ResetCacheResponse*) {
+  const WorkClock::Work work(context_.handlers);
+  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
+  const absl::Status allowed = CheckCaller(*call, context_.options->decode_identities);
+  if (allowed.ok()) {
+    context_.cache_epoch->Reset();
+    context_.frame_cache->Clear();
+    spdlog::info("the caches of frames and prefixes were reset for {}", call->peer());
+  }
+  reactor->Finish(ToGrpc(allowed));
   return reactor;
 }
 

@@ -22,6 +22,9 @@ class PrefillService : public v1::Prefill::CallbackService {
 
   grpc::ServerUnaryReactor* Grant(grpc::CallbackServerContext* call, const v1::GrantRequest* request,
                                   v1::GrantResponse* response) override;
+  grpc::ServerUnaryReactor* ResetCache(grpc::CallbackServerContext* call,
+                                       const v1::ResetCacheRequest* request,
+                                       v1::ResetCacheResponse* response) override;
 
  private:
   const PrefillContext& context_;

@@ -104,7 +104,7 @@ class Meter : public StageMeter {
     std::optional<Grammar> grammar;
     {
       const Timed timed(&stages->seconds[kCompile]);
-      auto compiled = CompileConstraint({wire->prefix(), wire->json_schema(), wire->suffix()});
+      auto compiled = CompileConstraint(ConstraintOf(*wire));
       if (!compiled.ok()) return FromStatus("schema", compiled.status());
       grammar = *std::move(compiled);
     }

@@ -55,7 +55,7 @@ class PublicGateway:
         self.folder = folder
         self.port, self.admin_port = free_ports(2)
         certificate(folder, "first")
-        self.set_keys({"alice": "requests_per_minute=600", "bob": "requests_per_minute=2", "carol": "max_concurrent=1"})
+        self.set_keys({"alice": "requests_per_minute=600", "bob": "requests_per_minute=2", "carol": "max_concurrent=4"})
         moved = dict(zip(re.findall(r"127\.0\.0\.1:(\d+)", (ROOT / "configs/gateway.textproto").read_text()),
                          re.findall(r"127\.0\.0\.1:(\d+)", (stack / "gateway.textproto").read_text())))
         text = (ROOT / "configs/gateway-public.textproto").read_text()
@@ -96,9 +96,9 @@ class PublicGateway:
     def chat(self, key: str, **more: object) -> "Reply":
         return self.ask("POST", "/v1/chat/completions", key, chat_body(**more))
 
-    def ask_admin(self, path: str) -> "Reply":
+    def ask_admin(self, path: str, method: str = "GET") -> "Reply":
         connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=30)
-        connection.request("GET", path)
+        connection.request(method, path)
         return Reply(connection.getresponse())
 
     def log_lines(self) -> List[Dict]:
@@ -143,6 +143,10 @@ def check_keys(gateway: PublicGateway) -> None:
     reply = gateway.chat("alice")
     assert reply.status == 200 and reply.headers["x-request-id"] == "test-alice", reply.text
     assert gateway.ask("GET", "/metrics", "alice").status == 404, "metrics on the public port"
+    assert gateway.ask("POST", "/reset_prefix_cache", "alice").status == 404, "a reset on the public port"
+    assert gateway.ask_admin("/reset_prefix_cache", "POST").status == 200
+    assert gateway.ask_admin("/reset_prefix_cache").status == 405
+    assert gateway.ask_admin("/load", "POST").status == 405 and gateway.ask_admin("/load").status == 200
 
 
 def check_limits(gateway: PublicGateway) -> None:

@@ -18,7 +18,8 @@ constexpr size_t kMaxText = 256;
 
 }  // namespace
 
-// The first byte says which of the two; the text ends at the first zero byte; choices follow.
+// The first byte says which of the two (1), and whether thoughts may stand in front of it (4), or a call in its place (8); the
+// text ends at the first zero byte; choices follow.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   using namespace aludel;
   static const auto* const kTable = new std::shared_ptr<const TokenTable>(std::make_shared<TokenTable>(
@@ -27,8 +28,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   const bool regex = bytes[0] % 2 == 0;
   const uint8_t* const end = std::find(bytes + 1, bytes + size, 0);
   const std::string constraint(bytes + 1, end);
-  absl::StatusOr<Grammar> grammar =
-      CompileConstraint(regex ? TextConstraint{.regex = constraint} : TextConstraint{.grammar = constraint});
+  TextConstraint whole = regex ? TextConstraint{.regex = constraint} : TextConstraint{.grammar = constraint};
+  if ((bytes[0] & 4) != 0) {
+    whole.think_begin = (bytes[0] & 16) != 0 ? "" : "<t>";
+    whole.think_end = "</t>";
+  }
+  if ((bytes[0] & 8) != 0) whole.call_schema = R"({"enum": ["f", {"a": 1}]})";
+  const bool alone = whole.think_end.empty() && whole.call_schema.empty();
+  absl::StatusOr<Grammar> grammar = CompileConstraint(whole);
   if (!grammar.ok()) return 0;
   TokenAutomaton automaton(*std::move(grammar), *kTable);
   TokenAutomaton::Cursor cursor(&automaton);
@@ -46,7 +53,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
     const uint8_t pick = choice < bytes + size ? *choice++ : 255;
     const int32_t id = pick == 255 ? allowed.back() : allowed[pick % allowed.size()];
     if (id == ByteTokenizer::kEnd) {
-      if (!regex) return 0;
+      if (!regex || !alone) return 0;
       StepBudget budget(kMaxCompileSteps);
       const auto dfa = CharDfa::Make(*ParseRegex(constraint, &budget), CharDfa::Match::kWhole, &budget);
       if (!dfa->Has(text)) std::abort();

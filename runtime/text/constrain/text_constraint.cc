@@ -1,5 +1,8 @@
 #include "runtime/text/constrain/text_constraint.h"
 
+#include <utility>
+
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
@@ -10,6 +13,7 @@
 #include "runtime/text/constrain/regex/char_dfa.h"
 #include "runtime/text/constrain/regex/character_rules.h"
 #include "runtime/text/constrain/step_budget.h"
+#include "runtime/text/constrain/thinking_rules.h"
 
 namespace aludel {
 namespace {
@@ -45,7 +49,10 @@ absl::StatusOr<Grammar> Named(absl::string_view what, int64_t spent, absl::Statu
 
 }  // namespace
 
-absl::StatusOr<Grammar> CompileConstraint(const TextConstraint& constraint) {
+namespace {
+
+// Without the thoughts in front.
+absl::StatusOr<Grammar> CompileAnswer(const TextConstraint& constraint) {
   const bool regex = !constraint.regex.empty(), grammar = !constraint.grammar.empty();
   const absl::string_view what = regex ? "regex" : grammar ? "grammar" : "schema";
   if (regex + grammar + !constraint.json_schema.empty() > 1) {
@@ -57,9 +64,10 @@ absl::StatusOr<Grammar> CompileConstraint(const TextConstraint& constraint) {
         absl::StrCat("the ", what, " has ", text.size(), " bytes, want at most ", kMaxSchemaBytes));
   }
   const size_t literals = constraint.prefix.size() + constraint.suffix.size();
-  if (literals > kMaxLiteralBytes) {
+  const size_t bytes = literals + constraint.think_begin.size() + constraint.think_end.size();
+  if (bytes > kMaxLiteralBytes) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the constraint's literals have ", literals, " bytes, want at most ", kMaxLiteralBytes));
+        absl::StrCat("the constraint's literals have ", bytes, " bytes, want at most ", kMaxLiteralBytes));
   }
   if (!regex && !grammar) return CompileSchema(constraint);
   if (literals > 0) {
@@ -68,6 +76,25 @@ absl::StatusOr<Grammar> CompileConstraint(const TextConstraint& constraint) {
   StepBudget budget(kMaxCompileSteps);
   absl::StatusOr<Grammar> compiled = regex ? CompileRegex(text, &budget) : CompileGbnf(text, &budget);
   return Named(what, budget.spent(), std::move(compiled));
+}
+
+}  // namespace
+
+absl::StatusOr<Grammar> CompileConstraint(const TextConstraint& constraint) {
+  ALUDEL_ASSIGN_OR_RETURN(Grammar answer, CompileAnswer(constraint));
+  if (!constraint.call_schema.empty()) {
+    absl::StatusOr<Grammar> call = CompileAnswer({.prefix = constraint.call_prefix,
+                                                  .json_schema = constraint.call_schema,
+                                                  .suffix = constraint.call_suffix});
+    if (!call.ok()) {
+      absl::Status status = call.status();
+      status.SetPayload(kOfCall, absl::Cord());
+      return status;
+    }
+    answer = EitherOf(std::move(answer), *call);
+  }
+  if (constraint.think_end.empty()) return answer;
+  return WithThoughts(std::move(answer), constraint.think_begin, constraint.think_end);
 }
 
 }  // namespace aludel

@@ -121,7 +121,7 @@ v1::RunRequest Handoff::MakeRun(const TicketId& id, const std::string& frame_key
   v1::RunRequest run;
   run.set_request_id(spec_.request_id);
   run.set_frame_times(trace_ != nullptr);
-  run.set_cache_salt(spec_.cache_salt);
+  run.set_cache_salt(spec_.tenant);
   run.mutable_prompt()->Add(spec_.prompt.begin(), spec_.prompt.end());
   if (spec_.max_staleness_ms) run.set_max_staleness_ms(*spec_.max_staleness_ms);
   v1::Ticket* ticket = run.mutable_ticket();

@@ -46,7 +46,8 @@ class Handoff : public TicketOwner, public std::enable_shared_from_this<Handoff>
     std::string traceparent;      // "": none
     std::vector<int32_t> prompt;  // up to the last token that is handed over
     const CodecSpec* codec = nullptr;
-    std::string cache_salt;
+    std::string cache_salt;                    // of what is known here
+    std::string tenant;                        // the request's salt, for the prefill server
     std::optional<uint64_t> max_staleness_ms;  // of codes from the prefill server's cache
     PlanRequest wanted;                        // what the request asked for, its format being the codec's
     absl::Time deadline;                       // of the request; MonotonicNow()

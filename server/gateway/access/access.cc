@@ -33,6 +33,13 @@ ApiError TooMuch(const std::string& message, const char* code, int retry_after_s
   return error;
 }
 
+ApiError TooManyAtOnce(int max_concurrent) {
+  return TooMuch(
+      absl::StrCat("Too many requests at once: limit ", max_concurrent,
+                   ", of which each choice of each prompt takes one. Try again when some have ended."),
+      "concurrency_limit_exceeded", 1);
+}
+
 }  // namespace
 
 void Access::Bucket::Fill(double per_minute, absl::Time now) {
@@ -104,9 +111,7 @@ std::optional<ApiError> Access::Admit(const std::string& name, std::shared_ptr<G
   Client& client = it->second;
   const KeyLimits& limits = client.limits;
   if (limits.max_concurrent > 0 && client.running >= limits.max_concurrent) {
-    return TooMuch(absl::StrCat("Too many requests at once: limit ", limits.max_concurrent,
-                                ". Try again when one of them has ended."),
-                   "concurrency_limit_exceeded", 1);
+    return TooManyAtOnce(limits.max_concurrent);
   }
   if (limits.tokens_per_minute > 0) {
     client.tokens.Fill(limits.tokens_per_minute, now);
@@ -133,7 +138,21 @@ std::optional<ApiError> Access::Admit(const std::string& name, std::shared_ptr<G
 Access::Grant::~Grant() {
   absl::MutexLock lock(&access_->mutex_);
   const auto it = access_->clients_.find(client_);
-  if (it != access_->clients_.end()) --it->second.running;
+  if (it != access_->clients_.end()) it->second.running -= places_;
+}
+
+std::optional<ApiError> Access::Grant::Widen(int least, int most) {
+  if (limits_.max_concurrent <= 0) return std::nullopt;
+  absl::MutexLock lock(&access_->mutex_);
+  const auto it = access_->clients_.find(client_);
+  if (it == access_->clients_.end()) return std::nullopt;  // taken away meanwhile: what it has asked may end
+  const int others = it->second.running - places_;
+  const int free = limits_.max_concurrent - others;
+  if (free < least) return TooManyAtOnce(limits_.max_concurrent);
+  it->second.running -= places_;
+  places_ = std::min(free, most);
+  it->second.running += places_;
+  return std::nullopt;
 }
 
 void Access::Grant::ChargeTokens(int64_t tokens) {

@@ -20,7 +20,7 @@ namespace aludel {
 // API keys and their limits. Each client (a key; all together where no keys are set) has a bucket of requests
 // and one of tokens that fill up evenly and hold a minute's worth, and a number of requests at once. Tokens
 // are known when an answer ends: they are charged then, and so are a request's prompts beyond the first, as if each were a
-// request. So a bucket may go below zero, and the next request waits until it is above. A client's state outlives a reload of the keys. Thread-safe.
+// request. Answers at once are counted when it is known how many a request asks for (Grant::Widen). So a bucket may go below zero, and the next request waits until it is above. A client's state outlives a reload of the keys. Thread-safe.
 class Access {
  public:
   using Clock = std::function<absl::Time()>;
@@ -44,6 +44,10 @@ class Access {
     // Beyond the one that was granted.
     void ChargeRequests(int64_t requests);
     const KeyLimits& limits() const { return limits_; }  // as they were when it was granted
+    // Takes places for `most` answers in all, the one that was granted among them, or as many as there are; 429 where
+    // there are fewer than `least`, and nothing changes. Called once, by one thread.
+    std::optional<ApiError> Widen(int least, int most);
+    int places() const { return places_; }
 
    private:
     friend class Access;
@@ -52,6 +56,7 @@ class Access {
     Access* const access_;
     const std::string client_;
     const KeyLimits limits_;
+    int places_ = 1;
   };
   // 429 with Retry-After where `client`'s limits say so; `code` names the limit.
   std::optional<ApiError> Admit(const std::string& client, std::shared_ptr<Grant>* grant);

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/gateway/openai/content/call_entry.h"
+#include "server/gateway/openai/content/text_parts.h"
 #include "server/gateway/openai/json_fields.h"
 
 namespace aludel {
@@ -11,7 +13,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-std::string At(absl::string_view list, size_t index) { return absl::StrCat(list, "[", index, "]"); }
+constexpr TextParts::Kind kKinds[] = {{"text", "text"}};
+constexpr TextParts kBlocks = {.kinds = kKinds, .noun = "blocks", .separator = "\n"};
 
 void AppendText(absl::string_view more, ordered_json* text) {
   auto& string = text->get_ref<std::string&>();
@@ -68,36 +71,13 @@ class Block {
   std::string type_;
 };
 
-// A string, or blocks of text.
-std::optional<ApiError> ParseText(const ordered_json& content, const std::string& where, std::string* text) {
-  if (content.is_string()) {
-    *text = content;
-    return std::nullopt;
-  }
-  if (!content.is_array()) {
-    return InvalidParameter(where, absl::StrCat("'", where, "' must be a string or a list of blocks, found ",
-                                                content.type_name()));
-  }
-  ordered_json joined = "";
-  for (size_t i = 0; i < content.size(); ++i) {
-    Block block(content[i], At(where, i));
-    if (block.fields().error()) return block.fields().error();
-    if (block.type() != "text") return block.Unsupported("'text'");
-    AppendText(block.Needs("text"), &joined);
-    if (block.fields().error()) return block.fields().error();
-  }
-  *text = joined;
-  return std::nullopt;
-}
-
 std::optional<ApiError> ParseToolUse(Block* block, ordered_json* parsed) {
   const std::string id = block->Needs("id");
   const std::string name = block->Needs("name");
   const ordered_json* input = block->fields().Object("input");
   if (input == nullptr) block->fields().Fail("input", "is required, as an object");
   if (block->fields().error()) return block->fields().error();
-  MessageOf("assistant", parsed)["tool_calls"].push_back(
-      {{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", *input}}}});
+  MessageOf("assistant", parsed)["tool_calls"].push_back(CallEntry(id, name, *input));
   return std::nullopt;
 }
 
@@ -106,7 +86,7 @@ std::optional<ApiError> ParseToolResult(Block* block, const std::string& where, 
   block->fields().Bool("is_error");
   std::string text;
   if (const ordered_json* content = block->fields().Find("content")) {
-    if (auto error = ParseText(*content, where + ".content", &text)) return error;
+    if (auto error = ReadText(*content, where + ".content", kBlocks, &text)) return error;
   }
   if (block->fields().error()) return block->fields().error();
   parsed->push_back({{"role", "tool"}, {"content", std::move(text)}, {"tool_call_id", id}});
@@ -123,7 +103,13 @@ std::optional<ApiError> ParseBlock(const ordered_json& json, const std::string& 
     return block.fields().error();
   }
   if (assistant && type == "tool_use") return ParseToolUse(&block, parsed);
-  if (assistant && (type == "thinking" || type == "redacted_thinking")) return std::nullopt;
+  if (assistant && type == "thinking") {
+    ordered_json& message = MessageOf("assistant", parsed);
+    if (!message.contains("reasoning_content")) message["reasoning_content"] = "";
+    AppendText(block.Needs("thinking"), &message["reasoning_content"]);
+    return block.fields().error();
+  }
+  if (assistant && type == "redacted_thinking") return std::nullopt;
   if (!assistant && type == "tool_result") return ParseToolResult(&block, where, parsed);
   return block.Unsupported(assistant ? "'text', 'tool_use' or 'thinking'" : "'text' or 'tool_result'");
 }
@@ -149,7 +135,7 @@ std::optional<ApiError> ParseTurn(const ordered_json& message, const std::string
     return std::nullopt;
   }
   std::string text;
-  if (auto error = ParseText(*content, content_at, &text)) return error;
+  if (auto error = ReadText(*content, content_at, kBlocks, &text)) return error;
   AppendText(text, &MessageOf(role, parsed)["content"]);
   return std::nullopt;
 }
@@ -184,17 +170,21 @@ ordered_json ConversationSchema() {
       ordered_json::parse(R"({"type": "object", "required": ["type", "id", "name", "input"],
       "properties": {"type": {"const": "tool_use"}, "id": {"type": "string"}, "name": {"type": "string"},
       "input": {"type": "object"}}})");
-  const ordered_json thought = ordered_json::parse(R"({"type": "object", "required": ["type"], "properties": {
-      "type": {"enum": ["thinking", "redacted_thinking"]}}})");
-  const ordered_json turns =
-      ordered_json::array({TurnSchema("user", ordered_json::array({TextBlockSchema(), std::move(result)})),
-                           TurnSchema("assistant", ordered_json::array({TextBlockSchema(), use, thought}))});
+  const ordered_json thought =
+      ordered_json::parse(R"({"type": "object", "required": ["type", "thinking"], "properties": {
+      "type": {"const": "thinking"}, "thinking": {"type": "string"}}})");
+  const ordered_json redacted =
+      ordered_json::parse(R"({"type": "object", "required": ["type"], "properties": {
+      "type": {"const": "redacted_thinking"}}})");
+  const ordered_json turns = ordered_json::array(
+      {TurnSchema("user", ordered_json::array({TextBlockSchema(), std::move(result)})),
+       TurnSchema("assistant", ordered_json::array({TextBlockSchema(), use, thought, redacted}))});
   return {{"type", "array"}, {"items", {{"anyOf", turns}}}, {"minItems", 1}};
 }
 
 std::optional<ApiError> ParseSystem(const ordered_json& system, ordered_json* parsed) {
   std::string text;
-  if (auto error = ParseText(system, "system", &text)) return error;
+  if (auto error = ReadText(system, "system", kBlocks, &text)) return error;
   if (!text.empty()) parsed->push_back({{"role", "system"}, {"content", std::move(text)}});
   return std::nullopt;
 }

@@ -10,6 +10,7 @@
 #include "server/gateway/openai/json_fields.h"
 #include "server/gateway/openai/response_format.h"
 #include "server/gateway/openai/sampling_fields.h"
+#include "server/gateway/openai/structured_outputs.h"
 #include "server/gateway/openai/unserved_fields.h"
 
 namespace aludel {
@@ -101,13 +102,31 @@ void ReadTools(JsonFields& fields, Tools* tools) {
   if (read.error()) fields.Fail(*read.error());
 }
 
-// What has been thought in earlier turns is left out here in any case, so that clearing it changes nothing.
 bool ClearsOnlyThinking(const ordered_json& management) {
   const ordered_json edits = management.value("edits", ordered_json::array());
   return edits.is_array() && absl::c_all_of(edits, [](const ordered_json& edit) {
            const ordered_json type = edit.is_object() ? edit.value("type", ordered_json()) : ordered_json();
            return type.is_string() && absl::StartsWith(type.get<std::string>(), "clear_thinking_");
          });
+}
+
+// Drops what was thought in earlier turns, but for the last ones that an edit says to keep: one, {"type": "thinking_turns",
+// "value": N}, or "all".
+void ClearThinking(const ordered_json& management, ordered_json* messages) {
+  for (const ordered_json& edit : management.value("edits", ordered_json::array())) {
+    const ordered_json keep = edit.value("keep", ordered_json());
+    if (keep == "all") continue;
+    const ordered_json value = keep.is_object() ? keep.value("value", ordered_json()) : ordered_json();
+    uint64_t kept = value.is_number_unsigned() ? value.get<uint64_t>() : 1;
+    for (auto message = messages->rbegin(); message != messages->rend(); ++message) {
+      if (!message->contains("reasoning_content")) continue;
+      if (kept > 0) {
+        --kept;
+      } else {
+        message->erase("reasoning_content");
+      }
+    }
+  }
 }
 
 void RefuseOthers(JsonFields& fields) {
@@ -121,21 +140,6 @@ void RefuseOthers(JsonFields& fields) {
   fields.Refuse("return_token_ids", false, ": use /v1/chat/completions");
   fields.Refuse("mcp_servers", nullptr, ": the gateway calls no servers of tools");
   fields.Refuse("container", nullptr, ": the gateway runs no tools");
-  fields.Describe("thinking", [] {
-    return ordered_json::parse(
-        R"({"type": "object", "required": ["type"], "properties": {"type": {"const": "disabled"}}})");
-  });
-  if (const ordered_json* thinking = fields.Object("thinking")) {
-    const ordered_json type = thinking->value("type", ordered_json());
-    // 'adaptive' leaves it to the model whether it thinks.
-    if (type != "disabled" && type != "adaptive") {
-      fields.Fail(UnsupportedParameter(
-          "thinking.type",
-          absl::StrCat("'thinking.type' can only be 'disabled' or 'adaptive', found ", Dump(type),
-                       ": thinking is not served apart from the answer, see "
-                       "'chat_template_kwargs' for what the model's template knows")));
-    }
-  }
   if (const ordered_json* management = fields.Object("context_management")) {
     if (!ClearsOnlyThinking(*management)) {
       fields.Fail(
@@ -147,18 +151,47 @@ void RefuseOthers(JsonFields& fields) {
   RefuseUnserved(fields, Endpoint::kChat);
 }
 
+// {"type": "enabled", "budget_tokens"}, {"type": "adaptive"} or {"type": "disabled"}
+void ReadThinking(JsonFields& fields, ThinkingWish* wish) {
+  fields.Nested("thinking", [&](JsonFields& members, FieldSchema* schema) {
+    schema->Require("type");
+    members.Describe("type", [] {
+      return ordered_json{{"enum", ordered_json::array({"enabled", "adaptive", "disabled"})}};
+    });
+    const std::string type = members.String("type").value_or("");
+    ParseThinkingBudget(members, "budget_tokens", "thinking.budget_tokens", /*least=*/1, wish);
+    if (fields.Find("thinking") == nullptr) return;
+    if (type != "enabled" && type != "adaptive" && type != "disabled") {
+      members.Fail("type", absl::StrCat("must be 'enabled', 'adaptive' or 'disabled', found '", type, "'"));
+    }
+    // 'adaptive' leaves it to the model whether it thinks.
+    if (type == "adaptive") return;
+    if (type == "disabled" || wish->effort.empty()) {
+      wish->effort = type == "disabled" ? "none" : "high";
+      wish->param = "thinking.type";
+    }
+    // Clients that want no thoughts do without them where a model has them nonetheless.
+    wish->lenient = type == "disabled";
+    if (type == "disabled") wish->budget.reset();
+  });
+}
+
+// "high" is what a client sends that asks for nothing.
+void ReadEffort(JsonFields& members, ThinkingWish* wish) {
+  ThinkingWish effort;
+  ParseEffort(members, "effort", "output_config.effort", &effort);
+  if (effort.effort.empty() || effort.effort == "high") return;
+  *wish = std::move(effort);
+}
+
 // {"format": {"type": "json_schema", "schema"}, "effort"}
 void ReadOutputConfig(JsonFields& fields, CompletionRequest* request) {
   request->format_param = "output_config.format";
   fields.Nested("output_config", [&](JsonFields& members, FieldSchema*) {
     ParseFlatFormat(members, "format", /*plain_types=*/false, &request->constraint, &request->format_name);
-    members.Refuse("effort", "high", ": the model has no effort to vary");
+    ReadEffort(members, &request->thinking);
   });
-  if (request->constraint && request->tools.choice != Tools::Choice::kNone) {
-    fields.Fail(UnsupportedParameter("output_config.format",
-                                     "'output_config.format' is not supported beside 'tools', unless "
-                                     "'tool_choice.type' is 'none'"));
-  }
+  ParseStructuredOutputs(fields, &request->constraint, &request->format_param);
 }
 
 // The messages, and whether the last one is to go on.
@@ -169,6 +202,9 @@ std::optional<ApiError> ReadMessages(JsonFields& fields, CompletionRequest* requ
   const ordered_json* messages = fields.Find("messages");
   if (messages == nullptr) return InvalidParameter("messages", "'messages' is required");
   if (auto error = ParseConversation(*messages, &request->messages)) return error;
+  if (const ordered_json* management = fields.Find("context_management")) {
+    ClearThinking(*management, &request->messages);
+  }
   const ordered_json& last = request->messages.back();
   if (last["role"] != "assistant") return std::nullopt;
   if (last.contains("tool_calls")) {
@@ -192,6 +228,7 @@ std::optional<ApiError> ReadFields(JsonFields& fields, bool count, CompletionReq
   ParseStop(fields, "stop_sequences", &request->sampling);
   ReadTools(fields, &request->tools);
   ReadOutputConfig(fields, request);
+  ReadThinking(fields, &request->thinking);
   if (const ordered_json* arguments = fields.Object("chat_template_kwargs")) {
     request->template_arguments = *arguments;
   }

@@ -63,25 +63,32 @@ std::string MessagesWriter::Start(const v1::Started& started) {
 
 std::string MessagesWriter::Delta(int, const ChoiceDelta& delta) {
   std::string events;
-  if (!delta.text.empty()) {
-    if (!std::exchange(text_open_, true)) {
-      events = Event({{"type", "content_block_start"},
-                      {"index", blocks_},
-                      {"content_block", {{"type", "text"}, {"text", ""}}}});
-    }
-    events += Event({{"type", "content_block_delta"},
-                     {"index", blocks_},
-                     {"delta", {{"type", "text_delta"}, {"text", delta.text}}}});
-  }
+  if (!delta.reasoning.empty()) events += Piece("thinking", delta.reasoning);
+  if (!delta.text.empty()) events += Piece("text", delta.text);
   for (const ToolCall& call : delta.calls) {
-    events += CloseText();  // counts its block before the call's
+    events += CloseBlock();  // counts its block before the call's
     events += ToolUse(call);
   }
   return events;
 }
 
-std::string MessagesWriter::CloseText() {
-  if (!std::exchange(text_open_, false)) return "";
+std::string MessagesWriter::Piece(const char* type, const std::string& text) {
+  std::string events;
+  if (open_ != type) {
+    events = CloseBlock();
+    open_ = type;
+    ordered_json block = {{"type", type}, {type, ""}};
+    if (open_ == "thinking") block["signature"] = "";
+    events +=
+        Event({{"type", "content_block_start"}, {"index", blocks_}, {"content_block", std::move(block)}});
+  }
+  return events + Event({{"type", "content_block_delta"},
+                         {"index", blocks_},
+                         {"delta", {{"type", absl::StrCat(type, "_delta")}, {type, text}}}});
+}
+
+std::string MessagesWriter::CloseBlock() {
+  if (std::exchange(open_, "").empty()) return "";
   return Event({{"type", "content_block_stop"}, {"index", blocks_++}});
 }
 
@@ -107,7 +114,7 @@ std::string MessagesWriter::Complete(int, const ChoiceEnd& end, const TokenUsage
   ordered_json delta;
   SetEnd(end, &delta);
   return absl::StrCat(
-      CloseText(),
+      CloseBlock(),
       Event({{"type", "message_delta"},
              {"delta", std::move(delta)},
              {"usage", Usage(usage.prompt_tokens, CachedTokens(report.started), usage.completion_tokens)},
@@ -124,6 +131,9 @@ std::string MessagesWriter::Whole(const std::vector<WholeChoice>& choices, const
   const WholeChoice& choice = choices[0];
   ordered_json message = Message();
   ordered_json& content = message["content"];
+  if (!choice.reasoning.empty()) {
+    content.push_back({{"type", "thinking"}, {"thinking", choice.reasoning}, {"signature", ""}});
+  }
   if (!choice.text.empty()) content.push_back({{"type", "text"}, {"text", choice.text}});
   for (const ToolCall& call : choice.calls) {
     content.push_back({{"type", "tool_use"}, {"id", call.id}, {"name", call.name}, {"input", Input(call)}});

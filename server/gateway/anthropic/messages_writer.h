@@ -8,7 +8,7 @@
 
 namespace aludel {
 
-// Writes a message of Anthropic's API. Streamed: message_start and ping; then for each block of text or tool use
+// Writes a message of Anthropic's API. Streamed: message_start and ping; then for each block of thinking, text or tool use
 // content_block_start, content_block_delta and content_block_stop; then message_delta with the reason of the end and
 // the usage, and message_stop. One choice.
 class MessagesWriter final : public AnswerWriter {
@@ -28,15 +28,17 @@ class MessagesWriter final : public AnswerWriter {
 
  private:
   nlohmann::ordered_json Message() const;
-  // Ends the block of text, if one is open.
-  std::string CloseText();
+  // Adds to a block of that type, "text" or "thinking", which begins where another one is open or none.
+  std::string Piece(const char* type, const std::string& text);
+  // Ends the block that is open, if one is.
+  std::string CloseBlock();
   // A whole block of its own.
   std::string ToolUse(const ToolCall& call);
 
   const CompletionIdentity identity_;
   const std::string request_id_;
-  int blocks_ = 0;  // that have ended
-  bool text_open_ = false;
+  int blocks_ = 0;    // that have ended
+  std::string open_;  // the type of the block that is open; "": none is
 };
 
 }  // namespace aludel

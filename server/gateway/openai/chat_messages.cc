@@ -7,7 +7,8 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/text/constrain/ordered_json.h"
+#include "server/gateway/openai/content/call_entry.h"
+#include "server/gateway/openai/content/text_parts.h"
 #include "server/gateway/openai/json_fields.h"
 
 namespace aludel {
@@ -15,45 +16,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Where in the body a value stands, e.g. "messages[3].content".
-std::string At(absl::string_view list, size_t index, absl::string_view field = "") {
-  return absl::StrCat(list, "[", index, "]", field.empty() ? "" : ".", field);
-}
-
-// A message's content: a string, or a list of parts, of text or an assistant's refusal.
-std::optional<ApiError> ParseContent(const ordered_json& content, const std::string& where,
-                                     std::string* text) {
-  if (content.is_string()) {
-    *text = content.get<std::string>();
-    return std::nullopt;
-  }
-  if (!content.is_array()) {
-    return InvalidParameter(where, absl::StrCat("'", where, "' must be a string or a list of content parts, ",
-                                                "found ", content.type_name()));
-  }
-  for (size_t i = 0; i < content.size(); ++i) {
-    const ordered_json& part = content[i];
-    const std::string part_at = At(where, i);
-    const auto type = part.is_object() ? part.find("type") : part.end();
-    if (type == part.end() || !type->is_string()) {
-      return InvalidParameter(part_at, absl::StrCat("'", part_at, "' must be an object with a 'type'"));
-    }
-    if (*type != "text" && *type != "refusal") {
-      return UnsupportedParameter(
-          At(where, i, "type"),
-          absl::StrCat("'", part_at, "': only parts of type 'text' and 'refusal' are supported, found '",
-                       type->get<std::string>(), "'"));
-    }
-    const std::string field = *type;  // its text is in the field of that name
-    const auto part_text = part.find(field);
-    if (part_text == part.end() || !part_text->is_string()) {
-      return InvalidParameter(At(where, i, field),
-                              absl::StrCat("'", part_at, "' needs a string '", field, "'"));
-    }
-    *text += part_text->get_ref<const std::string&>();
-  }
-  return std::nullopt;
-}
+constexpr TextParts::Kind kKinds[] = {{"text", "text"}, {"refusal", "refusal"}};
+constexpr TextParts kParts = {.kinds = kKinds, .noun = "content parts", .separator = ""};
 
 // [{"id", "type": "function", "function": {"name", "arguments": "{...}"}}, ...]
 std::optional<ApiError> ParseCalls(const ordered_json& calls, const std::string& where,
@@ -74,12 +38,7 @@ std::optional<ApiError> ParseCalls(const ordered_json& calls, const std::string&
     // A string, as the API has it: an object would have lost the order of its members by now.
     const std::string text = fields.String("arguments").value_or("");
     if (fields.error()) return fields.error();
-    const auto parsed_text = ParseOrdered(text.empty() ? "{}" : text);
-    // What a model got wrong stays as it is, so that it sees its fault beside the tool's complaint.
-    ordered_json arguments = parsed_text.ok() && parsed_text->is_object() ? *parsed_text : ordered_json(text);
-    parsed->push_back({{"id", id},
-                       {"type", "function"},
-                       {"function", {{"name", function["name"]}, {"arguments", std::move(arguments)}}}});
+    parsed->push_back(CallEntry(id, function["name"], CallArguments(text)));
   }
   return std::nullopt;
 }
@@ -102,14 +61,18 @@ std::optional<ApiError> ParseMessage(const ordered_json& message, size_t index, 
   *parsed = {{"role", role == "developer" ? "system" : role}, {"content", ""}};
   const ordered_json* calls = fields.Find("tool_calls");
   if (calls != nullptr && !(calls->is_array() && calls->empty())) {
-    if (auto error = ParseCalls(*calls, At("messages", index, "tool_calls"), &(*parsed)["tool_calls"]))
-      return error;
+    if (auto error = ParseCalls(*calls, where + ".tool_calls", &(*parsed)["tool_calls"])) return error;
+  }
+  // What was thought before an answer: templates keep it while tools are called.
+  if (role == "assistant") {
+    const auto reasoning = fields.String("reasoning_content");
+    if (reasoning && !reasoning->empty()) (*parsed)["reasoning_content"] = *reasoning;
   }
   const ordered_json* content = fields.Find("content");
   if (content == nullptr && role == "assistant") content = fields.Find("refusal");
   if (content != nullptr) {
     std::string text;
-    if (auto error = ParseContent(*content, At("messages", index, "content"), &text)) return error;
+    if (auto error = ReadText(*content, where + ".content", kParts, &text)) return error;
     (*parsed)["content"] = std::move(text);
   } else if (!parsed->contains("tool_calls")) {
     fields.Fail("content", "is required");
@@ -146,22 +109,27 @@ ordered_json MessagesSchema() {
   ordered_json some_calls = calls;
   some_calls["minItems"] = 1;
   const ordered_json assistant = {{"const", "assistant"}};
-  const ordered_json refusal = or_null(text);
+  const ordered_json refusal = or_null(text), thoughts = or_null(text);
   // By role, and of an assistant's by what they must have.
   const ordered_json kinds = ordered_json::array(
       {object({{"role", {{"enum", {"system", "developer", "user"}}}}, {"content", content}},
               {"role", "content"}),
-       object(
-           {{"role", assistant}, {"content", content}, {"refusal", refusal}, {"tool_calls", or_null(calls)}},
-           {"role", "content"}),
+       object({{"role", assistant},
+               {"content", content},
+               {"refusal", refusal},
+               {"reasoning_content", thoughts},
+               {"tool_calls", or_null(calls)}},
+              {"role", "content"}),
        object({{"role", assistant},
                {"content", or_null(content)},
                {"refusal", refusal},
+               {"reasoning_content", thoughts},
                {"tool_calls", some_calls}},
               {"role", "tool_calls"}),
        object({{"role", assistant},
                {"content", {{"type", "null"}}},
                {"refusal", text},
+               {"reasoning_content", thoughts},
                {"tool_calls", or_null(calls)}},
               {"role", "refusal"}),
        object({{"role", {{"const", "tool"}}},

@@ -76,9 +76,9 @@ CompletionExchange::CompletionExchange(Options options, HttpResponder responder,
 }
 
 std::vector<CompletionChoice> CompletionExchange::NewChoices() const {
-  return std::vector<CompletionChoice>(
-      all_choices(),
-      CompletionChoice(options_.chat, options_.tokenizer, options_.tools, options_.return_token_ids));
+  return std::vector<CompletionChoice>(all_choices(),
+                                       CompletionChoice(options_.chat, options_.tokenizer, options_.tools,
+                                                        options_.return_token_ids, options_.reasoning));
 }
 
 bool CompletionExchange::Restart() {
@@ -191,12 +191,13 @@ void CompletionExchange::Emit(uint32_t choice, const ChoiceDelta& delta) {
 void CompletionExchange::Keep(uint32_t choice, const ChoiceDelta& delta) {
   WholeChoice& whole = whole_[choice];
   const size_t logprobs = whole.logprobs.size();
+  whole.reasoning += delta.reasoning;
   whole.text += delta.text;
   whole.calls.insert(whole.calls.end(), delta.calls.begin(), delta.calls.end());
   whole.logprobs.Append(delta.logprobs);
   whole.token_ids.insert(whole.token_ids.end(), delta.token_ids.begin(), delta.token_ids.end());
-  whole_bytes_ +=
-      delta.text.size() + whole.logprobs.size() - logprobs + delta.token_ids.size() * sizeof(int32_t);
+  whole_bytes_ += delta.reasoning.size() + delta.text.size() + whole.logprobs.size() - logprobs +
+                  delta.token_ids.size() * sizeof(int32_t);
   for (const ToolCall& call : delta.calls) whole_bytes_ += call.name.size() + call.arguments.size();
 }
 
@@ -239,6 +240,7 @@ void CompletionExchange::OnFinished(const v1::Finished& finished) {
   // Choices of one prompt share it.
   if (finished.choice() % options_.choices == 0) usage_.prompt_tokens += finished.prompt_tokens();
   usage_.completion_tokens += finished.completion_tokens();
+  usage_.reasoning_tokens += choice.reasoning_tokens;
   if (too_long_) return;  // by its last text
   if (--open_choices_ == 0) {
     Complete(finished.choice());

@@ -33,6 +33,7 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
     int choices = 1;                           // of each prompt
     std::vector<PromptEcho::Options> prompts;  // one at least
     ToolCallParser::Options tools;
+    ReasoningSplitter::Mode reasoning = ReasoningSplitter::Mode::kOff;
     const Tokenizer* tokenizer = nullptr;  // outlives the exchange
     std::chrono::steady_clock::time_point received;
     CompletionOutcome outcome;           // as far as the request tells it

@@ -12,6 +12,7 @@
 #include "server/gateway/openai/json_fields.h"
 #include "server/gateway/openai/response_format.h"
 #include "server/gateway/openai/sampling_fields.h"
+#include "server/gateway/openai/structured_outputs.h"
 #include "server/gateway/openai/token_ids.h"
 #include "server/gateway/openai/unserved_fields.h"
 
@@ -93,6 +94,7 @@ void ParseShared(JsonFields& fields, CompletionRequest* request) {
     options.Refuse("continuous_usage_stats", false, ": the last chunk has the usage");
   });
   ParseResponseFormat(fields, &request->constraint, &request->format_name);
+  ParseStructuredOutputs(fields, &request->constraint, &request->format_param);
 }
 
 // A template that is to begin a message cannot leave the last one open.
@@ -253,15 +255,13 @@ std::optional<ApiError> ReadChat(JsonFields& fields, CompletionRequest* request)
   fields.Describe("messages", MessagesSchema);
   ParseShared(fields, request);
   ParseTools(fields, &request->tools);
-  if (request->constraint && request->tools.choice != Tools::Choice::kNone) {
-    fields.Fail(UnsupportedParameter("response_format",
-                                     "'response_format' is not supported beside 'tools', unless "
-                                     "'tool_choice' is 'none'"));
-  }
   if (const ordered_json* arguments = fields.Object("chat_template_kwargs")) {
     request->template_arguments = *arguments;
   }
   ParseContinuation(fields, request);
+  ParseEffort(fields, "reasoning_effort", "reasoning_effort", &request->thinking);
+  ParseThinkingBudget(fields, "thinking_token_budget", "thinking_token_budget", /*least=*/0,
+                      &request->thinking);
   ParseChatLogprobs(fields, &request->sampling);
   ParsePromptLogprobs(fields, request);
   RefuseUnserved(fields, Endpoint::kChat);

@@ -11,6 +11,7 @@
 #include "nlohmann/json.hpp"
 #include "server/gateway/openai/api_error.h"
 #include "server/gateway/openai/json_fields.h"
+#include "server/gateway/openai/reasoning/thinking.h"
 #include "server/gateway/openai/tools/tools.h"
 
 namespace aludel {
@@ -45,9 +46,10 @@ struct CompletionRequest {
   std::string max_tokens_param;  // the name by which the client gave max_tokens; "": it did not
   bool max_tokens_yields =
       false;  // to the end of the context, where the API has clients name a length in any case
-  std::optional<v1::TextConstraint> constraint;  // of response_format
-  std::string format_name;                       // its schema's name
-  std::string format_param = "response_format";  // what the client calls it
+  std::optional<v1::TextConstraint> constraint;  // of response_format, or of a field in its place
+  std::string format_name;                       // the name of response_format's schema
+  std::string format_param = "response_format";  // what the client calls that field
+  ThinkingWish thinking;                         // chat
   bool stream = false;
   bool include_usage = false;
   bool return_token_ids = false;                          // of the prompt and the answer

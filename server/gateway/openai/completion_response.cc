@@ -32,6 +32,7 @@ ordered_json Head(const CompletionIdentity& identity, bool chunk) {
   json["object"] = !identity.chat ? "text_completion" : chunk ? "chat.completion.chunk" : "chat.completion";
   json["created"] = identity.created;
   json["model"] = identity.model;
+  json["system_fingerprint"] = identity.system_fingerprint;
   return json;
 }
 
@@ -59,10 +60,14 @@ ordered_json NoText(const CompletionIdentity& identity) {
 }
 
 ordered_json Usage(const TokenUsage& usage, const v1::Started& started) {
-  return {{"prompt_tokens", usage.prompt_tokens},
-          {"completion_tokens", usage.completion_tokens},
-          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", CachedTokens(started)}}}};
+  ordered_json json = {{"prompt_tokens", usage.prompt_tokens},
+                       {"completion_tokens", usage.completion_tokens},
+                       {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+                       {"prompt_tokens_details", {{"cached_tokens", CachedTokens(started)}}}};
+  if (usage.reasoning_tokens > 0) {
+    json["completion_tokens_details"] = {{"reasoning_tokens", usage.reasoning_tokens}};
+  }
+  return json;
 }
 
 // `first_index`: streamed, of the first of them among the choice's calls.
@@ -117,6 +122,7 @@ ordered_json PromptChunk(const CompletionIdentity& identity, size_t prompt) {
 
 ordered_json DeltaChunk(const CompletionIdentity& identity, int choice, const ChoiceDelta& delta) {
   ordered_json json = ordered_json::object();
+  if (!delta.reasoning.empty()) json["reasoning_content"] = delta.reasoning;
   if (!delta.text.empty()) json["content"] = delta.text;
   if (!delta.calls.empty()) json["tool_calls"] = Calls(delta.calls, delta.first_call);
   ordered_json chunk = Chunk(identity, choice, std::move(json), delta.logprobs, nullptr);
@@ -156,7 +162,8 @@ std::string WholeBody(const CompletionIdentity& identity, const std::vector<Whol
   }
   size_t bytes = 4096;
   for (const WholeChoice& choice : choices) {
-    bytes += 2 * choice.text.size() + choice.logprobs.size() + choice.prompt_logprobs.size();
+    bytes += 2 * (choice.reasoning.size() + choice.text.size()) + choice.logprobs.size() +
+             choice.prompt_logprobs.size();
   }
   body.reserve(bytes);
   body += ",\"choices\":[";
@@ -169,6 +176,7 @@ std::string WholeBody(const CompletionIdentity& identity, const std::vector<Whol
       message = {{"role", "assistant"},
                  {"content", choice.text.empty() ? NoText(identity) : ordered_json(choice.text)},
                  {"refusal", nullptr}};
+      if (!choice.reasoning.empty()) message["reasoning_content"] = choice.reasoning;
       if (!choice.calls.empty()) message["tool_calls"] = Calls(choice.calls, std::nullopt);
     } else {
       entry["text"] = choice.text;

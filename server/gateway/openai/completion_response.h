@@ -18,6 +18,7 @@ struct CompletionIdentity {
   std::string id;  // "chatcmpl-..." or "cmpl-..."
   int64_t created = 0;
   std::string model;
+  std::string system_fingerprint;
   bool include_usage = false;  // streamed: every chunk has a "usage", null but for the last
   bool may_call = false;       // tools: an answer without text has null for content, whole or streamed
   bool return_token_ids = false;
@@ -29,10 +30,12 @@ struct CompletionIdentity {
 struct TokenUsage {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;  // of all choices
+  int64_t reasoning_tokens = 0;   // of them
 };
 
 // One choice of an answer that is not streamed.
 struct WholeChoice {
+  std::string reasoning;
   std::string text;
   std::vector<ToolCall> calls;
   LogprobsText logprobs;

@@ -20,6 +20,7 @@
 #include "server/gateway/openai/prompt.h"
 #include "server/gateway/openai/response_format.h"
 #include "server/gateway/openai/sampling_fields.h"
+#include "server/gateway/openai/system_fingerprint.h"
 #include "server/gateway/openai/token_ids.h"
 #include "server/gateway/openai/tools/tools.h"
 #include "server/rpc/rpc_status.h"
@@ -133,12 +134,13 @@ ApiError TooManyRequests(int max_requests) {
 }  // namespace
 
 struct Completions::Call {
-  Call(std::unique_ptr<Dialect> dialect, HttpRequest http, RequestIdentity identity, const KeyLimits& limits,
-       HttpResponder responder, OnCompletionEnd on_end)
+  Call(std::unique_ptr<Dialect> dialect, HttpRequest http, RequestIdentity identity,
+       const std::weak_ptr<Access::Grant>& grant, HttpResponder responder, OnCompletionEnd on_end)
       : dialect(std::move(dialect)),
         http(std::move(http)),
         identity(std::move(identity)),
-        limits(limits),
+        limits(grant.lock()->limits()),
+        grant(grant),
         responder(std::move(responder)),
         on_end(std::move(on_end)) {}
 
@@ -146,13 +148,26 @@ struct Completions::Call {
   HttpRequest http;
   const RequestIdentity identity;
   const KeyLimits limits;
+  const std::weak_ptr<Access::Grant> grant;  // on_end's, which gives it back
   HttpResponder responder;
   OnCompletionEnd on_end;
   absl::Time deadline;  // of MonotonicNow()
   CompletionRequest request;
+  int places = 1;                            // that the grant has; where it is bounded
   std::vector<PromptEcho::Options> prompts;  // one at least
-  v1::GenerateRequest generate;              // but for the prompt
+  ReasoningSplitter::Mode thoughts = ReasoningSplitter::Mode::kOff;
+  v1::GenerateRequest generate;  // but for the prompt
 };
+
+std::optional<ApiError> Completions::TakePlaces(Call* call) {
+  const std::shared_ptr<Access::Grant> grant = call->grant.lock();
+  if (grant == nullptr) return std::nullopt;
+  const auto choices = static_cast<int>(call->request.sampling.choices());
+  const size_t prompts = std::clamp<size_t>(call->request.prompts.size(), 1, kPromptsAtOnce);
+  if (auto error = grant->Widen(choices, choices * static_cast<int>(prompts))) return error;
+  call->places = grant->places();
+  return std::nullopt;
+}
 
 Completions::Completions(Options options, const ServedModels* models, Router* router, Metrics* metrics,
                          WorkPool* heavy)
@@ -170,7 +185,8 @@ Completions::Completions(Options options, const ServedModels* models, Router* ro
 
 std::optional<ApiError> Completions::Tokenize(const ServedModel& model, const CompletionRequest& request,
                                               absl::string_view param, PlainPrompt prompt,
-                                              PromptEcho::Options* tokens) const {
+                                              PromptEcho::Options* tokens,
+                                              ReasoningSplitter::Mode* thoughts) const {
   const uint64_t max_context = router_->State(model.name).max_context;
   std::vector<int32_t>& ids = tokens->ids = std::move(prompt.ids);
   const bool is_text = ids.empty();
@@ -180,6 +196,8 @@ std::optional<ApiError> Completions::Tokenize(const ServedModel& model, const Co
     std::string joint;
     if (request.chat) {
       if (auto error = RenderChat(model, request, &prompt.text, &joint)) return error;
+      *thoughts = ThoughtsBehind(model.thinking, prompt.text,
+                                 request.continue_final_message ? &request.messages.back() : nullptr);
     }
     if (!request.truncate_prompt_tokens) {
       if (auto error = CheckTextLength(model, param, prompt.text, max_context)) return error;
@@ -213,8 +231,10 @@ std::optional<ApiError> Completions::Tokenize(const ServedModel& model, const Co
 std::optional<ApiError> Completions::TokenizeAll(const ServedModel& model, Call* call) const {
   CompletionRequest& request = call->request;
   if (request.chat) {
-    if (auto error = Tokenize(model, request, request.prompt_param, {}, &call->prompts.emplace_back()))
+    if (auto error = Tokenize(model, request, request.prompt_param, {}, &call->prompts.emplace_back(),
+                              &call->thoughts)) {
       return error;
+    }
     return CheckTold(request, call->prompts, options_.max_answer_bytes);
   }
   size_t tokens = 0;
@@ -222,7 +242,10 @@ std::optional<ApiError> Completions::TokenizeAll(const ServedModel& model, Call*
     if (const absl::Status stopped = CheckStop(); !stopped.ok()) return FromStatus("prompt", stopped);
     const std::string param = request.prompts.size() == 1 ? "prompt" : absl::StrCat("prompt[", i, "]");
     PromptEcho::Options& prompt = call->prompts.emplace_back();
-    if (auto error = Tokenize(model, request, param, std::move(request.prompts[i]), &prompt)) return error;
+    if (auto error =
+            Tokenize(model, request, param, std::move(request.prompts[i]), &prompt, &call->thoughts)) {
+      return error;
+    }
     tokens += prompt.ids.size();
   }
   if (tokens > kMaxPromptTokens && call->prompts.size() > 1) {
@@ -237,7 +260,7 @@ std::optional<ApiError> Completions::Prepare(Call* call, WorkPool::Task* task) c
   CompletionRequest* const request = &call->request;
   v1::GenerateRequest* const generate = &call->generate;
   const std::string body = std::move(call->http.body);  // not kept while the answer is made
-  const std::shared_ptr<void> body_share = std::move(call->http.body_share);
+  const std::shared_ptr<HttpBodyHold> body_share = std::move(call->http.body_share);
   call->dialect->TakeShare(body_share);
   if (auto error = call->dialect->Read(body, request)) return error;
   if (request->timeout < options_.request_timeout) {
@@ -247,6 +270,7 @@ std::optional<ApiError> Completions::Prepare(Call* call, WorkPool::Task* task) c
   const ServedModel* model = models_->Find(request->model);
   if (model == nullptr) return ModelNotFound(request->model);
   if (auto error = CheckKeyLimits(call->limits, *request)) return error;
+  if (auto error = TakePlaces(call)) return error;
   if (auto error = CheckModelLimits(*model, *router_, *request)) return error;
   // Before the work of a prompt that would be refused.
   if (const auto full =
@@ -261,6 +285,10 @@ std::optional<ApiError> Completions::Prepare(Call* call, WorkPool::Task* task) c
   std::optional<v1::TextConstraint> constraint = request->constraint;
   if (auto error = ConstrainToCall(request->tools, model->tool_dialect, &constraint)) return error;
   if (constraint) *generate->mutable_constraint() = *std::move(constraint);
+  if (auto error = LetThink(call->thoughts, model->thinking, model->name, *model->tokenizer,
+                            request->thinking, generate)) {
+    return error;
+  }
   generate->set_fidelity(request->fidelity);
   generate->set_format(request->format);
   generate->set_priority(request->priority);
@@ -270,10 +298,11 @@ std::optional<ApiError> Completions::Prepare(Call* call, WorkPool::Task* task) c
 }
 
 void Completions::Serve(std::unique_ptr<Dialect> dialect, HttpRequest http, const RequestIdentity& identity,
-                        const KeyLimits& limits, HttpResponder responder, OnCompletionEnd on_end) {
+                        const std::weak_ptr<Access::Grant>& grant, HttpResponder responder,
+                        OnCompletionEnd on_end) {
   const absl::Duration since = absl::FromChrono(std::chrono::steady_clock::now() - http.began);
   const bool light = dialect->Weigh(http.body) <= kLightBodyBytes;
-  auto call = std::make_shared<Call>(std::move(dialect), std::move(http), identity, limits,
+  auto call = std::make_shared<Call>(std::move(dialect), std::move(http), identity, grant,
                                      std::move(responder), std::move(on_end));
   call->deadline = MonotonicNow() - since + options_.request_timeout;
   if (light) return Begin(call, /*task=*/nullptr);
@@ -303,16 +332,17 @@ void Completions::CheckSchema(const std::shared_ptr<Call>& call) {
     const absl::Status& status = checked.status();
     if (status.ok()) return Send(call);
     const bool fault = absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status);
-    Fail(call.get(), !fault ? FromGrpcStatus(ToGrpc(status))
-                     : call->request.constraint
-                         ? FormatRefused(call->request.format_param, call->request.format_name, status)
-                         : ToolsRefused(status));
+    const CompletionRequest& request = call->request;
+    // Where a call is required, the format has no say.
+    const bool of_call = request.tools.choice == Tools::Choice::kRequired || status.GetPayload(kOfCall);
+    Fail(call.get(), !fault    ? FromGrpcStatus(ToGrpc(status))
+                     : of_call ? ToolsRefused(status)
+                               : FormatRefused(request.format_param, request.format_name, status));
   });
   call->responder.OnDisconnect([weak = std::weak_ptr<Schemas::Wait>(wait)] {
     if (const auto waiting = weak.lock()) waiting->Stop(absl::CancelledError("the client has gone"));
   });
-  const v1::TextConstraint& wire = call->generate.constraint();
-  schemas_.Begin(wait, {wire.prefix(), wire.json_schema(), wire.suffix()}, call->deadline);
+  schemas_.Begin(wait, ConstraintOf(call->generate.constraint()), call->deadline);
 }
 
 CompletionOutcome Completions::OutcomeOf(const Call& call) const {
@@ -369,7 +399,7 @@ void Completions::Send(const std::shared_ptr<Call>& call) {
   for (const int most : {limits.max_n, most_choices}) {
     if (most > 0) at_once = std::clamp(most / options.choices, 1, at_once);
   }
-  if (limits.max_concurrent > 0) at_once = std::min(at_once, limits.max_concurrent);
+  if (limits.max_concurrent > 0) at_once = std::clamp(call->places / options.choices, 1, at_once);
   auto exchange = std::make_shared<CompletionExchange>(std::move(options), call->responder, &metrics_);
   const auto cancel_with = [&](const std::shared_ptr<GenerateCall>& sent) {
     call->responder.OnDisconnect([weak = std::weak_ptr<GenerateCall>(sent)] {
@@ -401,6 +431,7 @@ CompletionExchange::Options Completions::ExchangeOptions(Call* call) const {
                                  .id = options.id,
                                  .created = absl::ToUnixSeconds(absl::Now()),
                                  .model = request.model,
+                                 .system_fingerprint = SystemFingerprint(router_->Numerics(request.model)),
                                  .include_usage = request.include_usage,
                                  .may_call = request.tools.choice != Tools::Choice::kNone,
                                  .return_token_ids = request.return_token_ids,
@@ -412,9 +443,11 @@ CompletionExchange::Options Completions::ExchangeOptions(Call* call) const {
   if (identity.may_call) {
     options.tools = {.dialect = models_->Find(request.model)->tool_dialect,
                      .names = request.tools.names,
-                     .required = request.tools.choice == Tools::Choice::kRequired};
+                     .required = request.tools.choice == Tools::Choice::kRequired,
+                     .bare = request.constraint.has_value()};
     if (!request.tools.parallel) options.tools.max_calls = 1;
   }
+  options.reasoning = call->thoughts;
   options.writer = call->dialect->Writer(request, std::move(identity));
   options.dialect = std::move(call->dialect);
   options.max_answer_bytes = options_.max_answer_bytes;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "server/gateway/access/api_keys.h"
+#include "server/gateway/access/access.h"
 #include "server/gateway/access/request_record.h"
 #include "server/gateway/openai/completion_exchange.h"
 #include "server/gateway/openai/completion_request.h"
@@ -53,9 +53,10 @@ class Completions {
   // Of the threads that compile schemas; see WorkPool.
   absl::Duration Silence() const { return schemas_.Silence(); }
 
-  // Answers through `responder`, now or later; then `on_end`, once.
+  // Answers through `responder`, now or later; then `on_end`, once. `grant` is the request's, which
+  // `on_end` holds: it is widened to the request's choices and prompts.
   void Serve(std::unique_ptr<Dialect> dialect, HttpRequest request, const RequestIdentity& identity,
-             const KeyLimits& limits, HttpResponder responder, OnCompletionEnd on_end);
+             const std::weak_ptr<Access::Grant>& grant, HttpResponder responder, OnCompletionEnd on_end);
 
  private:
   using Schemas = CompileCache<std::monostate>;
@@ -64,12 +65,14 @@ class Completions {
 
   // One of its prompts as tokens, or the error to answer; `prompt` is unused in a chat.
   std::optional<ApiError> Tokenize(const ServedModel& model, const CompletionRequest& request,
-                                   absl::string_view param, PlainPrompt prompt,
-                                   PromptEcho::Options* tokens) const;
+                                   absl::string_view param, PlainPrompt prompt, PromptEcho::Options* tokens,
+                                   ReasoningSplitter::Mode* thoughts) const;
   std::optional<ApiError> TokenizeAll(const ServedModel& model, Call* call) const;
   // A parsed request and its tokens, or the error to answer. `task` is told the request's deadline as soon as
   // that is known; null on a handler thread.
   std::optional<ApiError> Prepare(Call* call, WorkPool::Task* task) const;
+  // For all choices of the prompts that are asked about at once, or of one prompt at least.
+  static std::optional<ApiError> TakePlaces(Call* call);
   void Begin(const std::shared_ptr<Call>& call, WorkPool::Task* task);
   void CheckSchema(const std::shared_ptr<Call>& call);
   void Send(const std::shared_ptr<Call>& call);

@@ -43,7 +43,7 @@ class Dialect {
   // What reading the body costs, in bytes to read: itself, and what is stored that it refers to.
   virtual size_t Weigh(absl::string_view body) = 0;
   // Before Read: the body's part of the memory for bodies, for a dialect whose writer keeps parts of the body.
-  virtual void TakeShare(std::shared_ptr<void>) {}
+  virtual void TakeShare(std::shared_ptr<HttpBodyHold>) {}
   // Fills in `request`, or says what is wrong with the body.
   virtual std::optional<ApiError> Read(absl::string_view body, CompletionRequest* request) = 0;
   // Of the answer to the request that was read. Called once; the writer keeps what it needs.

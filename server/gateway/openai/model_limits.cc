@@ -33,6 +33,12 @@ std::optional<ApiError> CheckKeyLimits(const KeyLimits& limits, const Completion
     return InvalidParameter("n", absl::StrCat("'n' is ", request.sampling.choices(),
                                               "; this API key may ask for at most ", limits.max_n));
   }
+  if (limits.max_concurrent > 0 &&
+      request.sampling.choices() > static_cast<uint32_t>(limits.max_concurrent)) {
+    return InvalidParameter(
+        "n", absl::StrCat("'n' is ", request.sampling.choices(), "; this API key may have at most ",
+                          limits.max_concurrent, " answers made at once"));
+  }
   if (!limits.may_set_priority && request.priority != 0) {
     return InvalidParameter(
         "priority", absl::StrCat("'priority' is ", request.priority, "; this API key may not set it"));

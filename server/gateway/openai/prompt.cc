@@ -100,6 +100,7 @@ std::optional<ApiError> RenderChat(const ServedModel& model, const CompletionReq
   ordered_json context = request.template_arguments;
   if (!context.contains("add_generation_prompt")) context["add_generation_prompt"] = true;
   context["messages"] = request.messages;
+  if (auto error = SetEffort(model.thinking, model.name, request.thinking, &context)) return error;
   if (!request.tools.list.is_null()) context["tools"] = request.tools.list;
   if (model.special_tokens_as_text) {
     if (auto error = BreakSpecialTokens(*model.tokenizer, &context, joint)) {

@@ -59,6 +59,7 @@ absl::StatusOr<std::unique_ptr<ServedModel>> LoadOne(const ServedModelOptions& o
   if (chat_template.ok()) {
     model->chat_template = *std::move(chat_template);
     model->tool_dialect = DetectToolDialect(model->chat_template->tool_source());
+    model->thinking = DetectThinking(model->chat_template->tool_source());
     if (option.special_tokens_as_text) ProtectTurns(model.get());
   } else if (!absl::IsNotFound(chat_template.status())) {
     return At(option, chat_template.status());

@@ -11,6 +11,7 @@
 #include "runtime/text/generation_config.h"
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "server/config/gateway_options.h"
+#include "server/gateway/openai/reasoning/thinking.h"
 #include "server/gateway/openai/tools/tool_dialect.h"
 
 namespace aludel {
@@ -22,6 +23,7 @@ struct ServedModel {
   std::unique_ptr<ChatTemplate> chat_template;  // null: no chat
   bool special_tokens_as_text = false;          // where chat requests spell them (chat_context.h)
   ToolDialect tool_dialect = ToolDialect::kNone;
+  Thinking thinking;
   size_t longest_token_bytes = 0;
   GenerationConfig defaults;  // of sampling; empty where the configuration switches them off
   int64_t created = 0;        // unix seconds, of the directory's tokenizer

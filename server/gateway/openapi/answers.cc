@@ -11,7 +11,9 @@ const absl::string_view kAnswerSchemas = R"json({
     "properties": {"prompt_tokens": {"type": "integer", "minimum": 1}, "completion_tokens": {"type": "integer", "minimum": 0},
       "total_tokens": {"type": "integer", "minimum": 1},
       "prompt_tokens_details": {"type": "object", "required": ["cached_tokens"],
-        "properties": {"cached_tokens": {"type": "integer", "minimum": 0}}}}},
+        "properties": {"cached_tokens": {"type": "integer", "minimum": 0}}},
+      "completion_tokens_details": {"type": "object", "required": ["reasoning_tokens"],
+        "properties": {"reasoning_tokens": {"type": "integer", "minimum": 1}}}}},
   "Report": {"type": "object", "required": ["plan", "format", "payload_bytes", "raw_bytes", "handed_over_tokens", "ttft",
       "stages", "fallback_reason"],
     "properties": {"plan": {"enum": ["local", "remote", "cached", "fallback", "mixed"]}, "format": {"type": "string"},
@@ -39,9 +41,10 @@ const absl::string_view kAnswerSchemas = R"json({
       "top_logprobs": {"type": "array", "items": {"type": ["object", "null"],
         "additionalProperties": {"type": "number", "maximum": 0}}},
       "text_offset": {"type": "array", "items": {"type": "integer", "minimum": 0}}}},
-  "ChatCompletion": {"type": "object", "required": ["id", "object", "created", "model", "choices", "usage", "aludel"],
+  "ChatCompletion": {"type": "object", "required": ["id", "object", "created", "model", "system_fingerprint", "choices", "usage",
+      "aludel"],
     "properties": {"id": {"type": "string"}, "object": {"const": "chat.completion"}, "created": {"type": "integer"},
-      "model": {"type": "string"}, "usage": {"$ref": "#/components/schemas/Usage"},
+      "model": {"type": "string"}, "system_fingerprint": {"type": "string"}, "usage": {"$ref": "#/components/schemas/Usage"},
       "aludel": {"$ref": "#/components/schemas/Report"}, "prompt_token_ids": {"$ref": "#/components/schemas/TokenIds"},
       "prompt_logprobs": {"$ref": "#/components/schemas/PromptLogprobs"},
       "choices": {"type": "array", "minItems": 1, "items": {"type": "object",
@@ -52,10 +55,12 @@ const absl::string_view kAnswerSchemas = R"json({
           "token_ids": {"$ref": "#/components/schemas/TokenIds"},
           "message": {"type": "object", "required": ["role", "content", "refusal"], "properties": {
             "role": {"const": "assistant"}, "content": {"type": ["string", "null"]}, "refusal": {"type": "null"},
+            "reasoning_content": {"type": "string", "minLength": 1},
             "tool_calls": {"type": "array", "items": {"$ref": "#/components/schemas/ToolCall"}}}}}}}}},
-  "Completion": {"type": "object", "required": ["id", "object", "created", "model", "choices", "usage", "aludel"],
+  "Completion": {"type": "object", "required": ["id", "object", "created", "model", "system_fingerprint", "choices", "usage",
+      "aludel"],
     "properties": {"id": {"type": "string"}, "object": {"const": "text_completion"}, "created": {"type": "integer"},
-      "model": {"type": "string"}, "usage": {"$ref": "#/components/schemas/Usage"},
+      "model": {"type": "string"}, "system_fingerprint": {"type": "string"}, "usage": {"$ref": "#/components/schemas/Usage"},
       "aludel": {"$ref": "#/components/schemas/Report"},
       "choices": {"type": "array", "minItems": 1, "items": {"type": "object",
         "required": ["index", "text", "finish_reason", "stop_reason", "logprobs"], "properties": {
@@ -73,6 +78,8 @@ const absl::string_view kAnswerSchemas = R"json({
     "properties": {"id": {"type": "string"}, "type": {"const": "message"}, "role": {"const": "assistant"},
       "model": {"type": "string"}, "aludel": {"$ref": "#/components/schemas/Report"},
       "content": {"type": "array", "items": {"anyOf": [
+        {"type": "object", "required": ["type", "thinking", "signature"], "properties": {"type": {"const": "thinking"},
+          "thinking": {"type": "string", "minLength": 1}, "signature": {"const": ""}}},
         {"type": "object", "required": ["type", "text"], "properties": {"type": {"const": "text"}, "text": {"type": "string"}}},
         {"type": "object", "required": ["type", "id", "name", "input"], "properties": {"type": {"const": "tool_use"},
           "id": {"type": "string"}, "name": {"type": "string"}, "input": {"type": "object"}}}]}},
@@ -90,6 +97,10 @@ const absl::string_view kAnswerSchemas = R"json({
       "incomplete_details": {"type": ["object", "null"], "properties": {"reason": {"const": "max_output_tokens"}}},
       "aludel": {"$ref": "#/components/schemas/Report"},
       "output": {"type": "array", "items": {"anyOf": [
+        {"type": "object", "required": ["id", "type", "status", "summary", "content"], "properties": {
+          "id": {"type": "string"}, "type": {"const": "reasoning"}, "status": {"enum": ["completed", "incomplete"]},
+          "summary": {"type": "array", "maxItems": 0}, "content": {"type": "array", "items": {"type": "object",
+            "required": ["type", "text"], "properties": {"type": {"const": "reasoning_text"}, "text": {"type": "string"}}}}}},
         {"type": "object", "required": ["id", "type", "status", "role", "content"], "properties": {"id": {"type": "string"},
           "type": {"const": "message"}, "status": {"enum": ["completed", "incomplete"]}, "role": {"const": "assistant"},
           "content": {"type": "array", "items": {"type": "object", "required": ["type", "text", "annotations"], "properties": {

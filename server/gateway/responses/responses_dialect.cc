@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "runtime/text/constrain/ordered_json.h"
+#include "server/gateway/openai/content/call_entry.h"
 #include "server/gateway/responses/responses_writer.h"
 #include "transport/monotonic_clock.h"
 
@@ -33,13 +34,12 @@ ordered_json AsMessage(const ordered_json& output) {
                       item["content"][0]["text"].get_ref<const std::string&>());
       continue;
     }
-    auto arguments = ParseOrdered(item["arguments"].get_ref<const std::string&>());
-    const bool object = arguments.ok() && arguments->is_object();
-    message["tool_calls"].push_back(
-        {{"id", item["call_id"]},
-         {"type", "function"},
-         {"function",
-          {{"name", item["name"]}, {"arguments", object ? *std::move(arguments) : item["arguments"]}}}});
+    if (item["type"] == "reasoning") {
+      message["reasoning_content"] = item["content"][0]["text"];
+      continue;
+    }
+    message["tool_calls"].push_back(CallEntry(
+        item["call_id"], item["name"], CallArguments(item["arguments"].get_ref<const std::string&>())));
   }
   return message;
 }
@@ -89,7 +89,19 @@ size_t ResponsesDialect::Weigh(absl::string_view body) {
 }
 
 std::optional<ApiError> ResponsesDialect::Read(absl::string_view body, CompletionRequest* request) {
-  return ParseResponsesRequest(body, context_, request, &request_);
+  if (auto error = ParseResponsesRequest(body, context_, request, &request_)) return error;
+  if (share_ == nullptr || request_.carried == 0) return std::nullopt;
+  if (share_->share.GrowTo(share_->share.bytes() + request_.carried)) return std::nullopt;
+  ApiError error;
+  error.status = 503;
+  error.type = "server_error";
+  error.code = "overloaded";
+  error.message =
+      "the gateway holds as many bytes of requests as it may (max_total_body_bytes), and the conversation "
+      "that this one "
+      "brings along does not fit; try again soon";
+  error.retry_after_seconds = 1;
+  return error;
 }
 
 std::unique_ptr<AnswerWriter> ResponsesDialect::Writer(const CompletionRequest& request,

@@ -19,7 +19,7 @@ class ResponsesDialect final : public Dialect {
   ResponsesDialect(ResponseStore* store, std::string client);
 
   size_t Weigh(absl::string_view body) override;
-  void TakeShare(std::shared_ptr<void> share) override { share_ = std::move(share); }
+  void TakeShare(std::shared_ptr<HttpBodyHold> share) override { share_ = std::move(share); }
   std::optional<ApiError> Read(absl::string_view body, CompletionRequest* request) override;
   std::unique_ptr<AnswerWriter> Writer(const CompletionRequest& request,
                                        CompletionIdentity identity) override;
@@ -30,7 +30,8 @@ class ResponsesDialect final : public Dialect {
  private:
   ResponsesContext context_;
   ResponsesRequest request_;
-  std::shared_ptr<void> share_;  // of the memory for bodies: the writer keeps much of this one
+  // Of the memory for bodies: the writer keeps much of this one, and what it brings along.
+  std::shared_ptr<HttpBodyHold> share_;
 };
 
 // GET and DELETE /v1/responses/{id}. `query`: the URL's, behind its "?".

@@ -7,6 +7,8 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/text/constrain/ordered_json.h"
+#include "server/gateway/openai/content/call_entry.h"
+#include "server/gateway/openai/content/text_parts.h"
 #include "server/gateway/openai/json_fields.h"
 
 namespace aludel {
@@ -14,43 +16,9 @@ namespace {
 
 using nlohmann::ordered_json;
 
-std::string At(absl::string_view list, size_t index) { return absl::StrCat(list, "[", index, "]"); }
-
-// A string, or parts of text.
-std::optional<ApiError> ParseText(const ordered_json& content, const std::string& where, std::string* text) {
-  if (content.is_string()) {
-    *text = content;
-    return std::nullopt;
-  }
-  if (!content.is_array()) {
-    return InvalidParameter(where,
-                            absl::StrCat("'", where, "' must be a string or a list of content parts, found ",
-                                         content.type_name()));
-  }
-  for (size_t i = 0; i < content.size(); ++i) {
-    const ordered_json& part = content[i];
-    const std::string at = At(where, i);
-    const auto type = part.is_object() ? part.find("type") : part.end();
-    if (type == part.end() || !type->is_string()) {
-      return InvalidParameter(at, absl::StrCat("'", at, "' must be an object with a 'type'"));
-    }
-    if (*type != "input_text" && *type != "output_text" && *type != "refusal") {
-      return UnsupportedParameter(
-          at + ".type", absl::StrCat("'", at,
-                                     "': only parts of type 'input_text', 'output_text' and 'refusal' are "
-                                     "supported, found '",
-                                     type->get<std::string>(), "'"));
-    }
-    const char* const field = *type == "refusal" ? "refusal" : "text";
-    const auto part_text = part.find(field);
-    if (part_text == part.end() || !part_text->is_string()) {
-      return InvalidParameter(absl::StrCat(at, ".", field),
-                              absl::StrCat("'", at, "' needs a string '", field, "'"));
-    }
-    *text += part_text->get_ref<const std::string&>();
-  }
-  return std::nullopt;
-}
+constexpr TextParts::Kind kKinds[] = {
+    {"input_text", "text"}, {"output_text", "text"}, {"reasoning_text", "text"}, {"refusal", "refusal"}};
+constexpr TextParts kParts = {.kinds = kKinds, .noun = "content parts", .separator = ""};
 
 // One item of the input.
 class Item {
@@ -69,7 +37,7 @@ class Item {
     if (content == nullptr) fields_.Fail("content", "is required");
     if (fields_.error()) return fields_.error();
     std::string text;
-    if (auto error = ParseText(*content, where_ + ".content", &text)) return error;
+    if (auto error = ReadText(*content, where_ + ".content", kParts, &text)) return error;
     // What an assistant says beside its calls is one message with them.
     if (role == "assistant" && LastIsAssistant()) {
       auto& said = parsed_->back()["content"].get_ref<std::string&>();
@@ -81,19 +49,27 @@ class Item {
     return std::nullopt;
   }
 
+  // What was thought, where the item says it: an encrypted one does not.
+  std::optional<ApiError> Reasoning() {
+    const ordered_json* content = fields_.Find("content");
+    std::string text;
+    if (content != nullptr) {
+      if (auto error = ReadText(*content, where_ + ".content", kParts, &text)) return error;
+    }
+    if (text.empty()) return std::nullopt;
+    if (!LastIsAssistant()) parsed_->push_back({{"role", "assistant"}, {"content", ""}});
+    ordered_json& thoughts = parsed_->back()["reasoning_content"];
+    thoughts = thoughts.is_null() ? text : absl::StrCat(thoughts.get_ref<const std::string&>(), "\n", text);
+    return std::nullopt;
+  }
+
   std::optional<ApiError> Call() {
     const std::string id = Needs("call_id");
     const std::string name = Needs("name");
     const std::string text = fields_.String("arguments").value_or("");
     if (fields_.error()) return fields_.error();
-    const auto read = ParseOrdered(text.empty() ? "{}" : text);
-    // What a model got wrong stays as it is, so that it sees its fault beside the tool's complaint.
-    ordered_json arguments = read.ok() && read->is_object() ? *read : ordered_json(text);
     if (!LastIsAssistant()) parsed_->push_back({{"role", "assistant"}, {"content", ""}});
-    parsed_->back()["tool_calls"].push_back(
-        {{"id", id},
-         {"type", "function"},
-         {"function", {{"name", name}, {"arguments", std::move(arguments)}}}});
+    parsed_->back()["tool_calls"].push_back(CallEntry(id, name, CallArguments(text)));
     return std::nullopt;
   }
 
@@ -103,7 +79,7 @@ class Item {
     if (output == nullptr) fields_.Fail("output", "is required");
     if (fields_.error()) return fields_.error();
     std::string text;
-    if (auto error = ParseText(*output, where_ + ".output", &text)) return error;
+    if (auto error = ReadText(*output, where_ + ".output", kParts, &text)) return error;
     parsed_->push_back({{"role", "tool"}, {"content", std::move(text)}, {"tool_call_id", id}});
     return std::nullopt;
   }
@@ -133,7 +109,7 @@ std::optional<ApiError> ParseItem(const ordered_json& json, const std::string& w
   if (type == "message") return item.Message();
   if (type == "function_call") return item.Call();
   if (type == "function_call_output") return item.CallOutput();
-  if (type == "reasoning") return std::nullopt;
+  if (type == "reasoning") return item.Reasoning();
   if (type == "item_reference" && find != nullptr) {
     const std::string id = fields.String("id").value_or("");
     const std::shared_ptr<const std::string> found = (*find)(id);
@@ -159,7 +135,7 @@ ordered_json InputSchema() {
   const ordered_json text =
       ordered_json::parse(R"({"anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": [
       {"type": "object", "required": ["type", "text"], "properties": {
-        "type": {"enum": ["input_text", "output_text"]}, "text": {"type": "string"}}},
+        "type": {"enum": ["input_text", "output_text", "reasoning_text"]}, "text": {"type": "string"}}},
       {"type": "object", "required": ["type", "refusal"], "properties": {
         "type": {"const": "refusal"}, "refusal": {"type": "string"}}}]}}]})");
   ordered_json items = ordered_json::parse(R"([
@@ -175,6 +151,8 @@ ordered_json InputSchema() {
         "type": {"const": "item_reference"}, "id": {"type": "string"}}}])");
   items[0]["properties"]["content"] = text;
   items[1]["properties"]["output"] = text;
+  items[3]["properties"]["content"] = {
+      {"anyOf", ordered_json::array({text, ordered_json{{"type", "null"}}})}};
   const ordered_json list = {{"type", "array"}, {"items", {{"anyOf", std::move(items)}}}, {"minItems", 1}};
   return {{"anyOf", ordered_json::array({ordered_json{{"type", "string"}}, list})}};
 }

@@ -16,7 +16,7 @@ using FindItem = std::function<std::shared_ptr<const std::string>(const std::str
 // "input" of /v1/responses, a string or items, to messages as chat templates take them (chat_messages.h has their
 // form), behind those that are in `parsed`: `function_call` becomes a call of the assistant's message before it,
 // `function_call_output` a message of the role "tool"; `item_reference` stands for what `find` gives. Items of
-// reasoning are left out, as templates leave out what was thought before. A fault names its place, e.g.
+// reasoning become `reasoning_content`, which templates show where they want it. A fault names its place, e.g.
 // "input[2].content[0].type".
 std::optional<ApiError> ParseInput(const nlohmann::ordered_json& input, const FindItem& find,
                                    nlohmann::ordered_json* parsed);

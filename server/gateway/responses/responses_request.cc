@@ -7,6 +7,7 @@
 #include "runtime/text/constrain/ordered_json.h"
 #include "server/gateway/openai/json_fields.h"
 #include "server/gateway/openai/response_format.h"
+#include "server/gateway/openai/structured_outputs.h"
 #include "server/gateway/openai/unserved_fields.h"
 #include "server/gateway/responses/responses_input.h"
 
@@ -111,10 +112,7 @@ void ReadText(JsonFields& fields, CompletionRequest* request) {
     ParseFlatFormat(members, "format", /*plain_types=*/true, &request->constraint, &request->format_name);
     members.Refuse("verbosity", "medium", ": the model has no verbosity to vary");
   });
-  if (request->constraint && request->tools.choice != Tools::Choice::kNone) {
-    fields.Fail(UnsupportedParameter(
-        "text.format", "'text.format' is not supported beside 'tools', unless 'tool_choice' is 'none'"));
-  }
+  ParseStructuredOutputs(fields, &request->constraint, &request->format_param);
 }
 
 void RefuseOthers(JsonFields& fields) {
@@ -131,16 +129,13 @@ void RefuseOthers(JsonFields& fields) {
   fields.Refuse("top_logprobs", 0, ": use /v1/chat/completions");
   fields.Refuse("prompt_logprobs", false, ": use /v1/chat/completions");
   fields.Refuse("return_token_ids", false, ": use /v1/chat/completions");
-  fields.Nested("reasoning", [](JsonFields& members, FieldSchema*) {
-    members.Refuse("effort", "none", ": see 'chat_template_kwargs' for what the model's template knows");
-  });
   fields.Describe("include", [] {
     return ordered_json{{"type", "array"}, {"items", {{"const", "reasoning.encrypted_content"}}}};
   });
   if (const ordered_json* include = fields.Find("include")) {
     if (!include->is_array()) fields.Fail("include", "must be a list of strings");
     for (const ordered_json& wanted : include->is_array() ? *include : ordered_json::array()) {
-      // No answer has items of reasoning, so nothing of them is missing.
+      // Items of reasoning hold their text, which needs no encryption to be sent back.
       if (wanted == "reasoning.encrypted_content") continue;
       fields.Fail(UnsupportedParameter(
           "include", absl::StrCat("'include' asks for ", Dump(wanted), ", which is not served")));
@@ -173,7 +168,7 @@ ApiError TooMuchCarried(absl::string_view param, size_t most) {
 }
 
 std::optional<ApiError> ReadPrevious(const std::string& id, const ResponsesContext& context,
-                                     ordered_json* messages) {
+                                     ordered_json* messages, size_t* carried) {
   const absl::string_view param = "previous_response_id";
   if (!context.store->enabled()) {
     return UnsupportedParameter(param,
@@ -190,6 +185,7 @@ std::optional<ApiError> ReadPrevious(const std::string& id, const ResponsesConte
     return error;
   }
   if (previous->messages.size() > context.max_carried) return TooMuchCarried(param, context.max_carried);
+  *carried += previous->messages.size();
   auto stored = ParseOrdered(previous->messages, kMaxStoredDepth);
   if (!stored.ok()) return FromStatus(param, stored.status());
   for (ordered_json& message : *stored) messages->push_back(std::move(message));
@@ -209,7 +205,7 @@ std::optional<ApiError> ReadConversation(JsonFields& fields, const ResponsesCont
   if (input == nullptr) fields.Fail("input", "is required");
   if (fields.error()) return fields.error();
   if (!previous.empty()) {
-    if (auto error = ReadPrevious(previous, context, &request->messages)) return error;
+    if (auto error = ReadPrevious(previous, context, &request->messages, &responses->carried)) return error;
   }
   size_t carried = 0;
   const auto find = [&](const std::string& id) {
@@ -218,6 +214,7 @@ std::optional<ApiError> ReadConversation(JsonFields& fields, const ResponsesCont
     return carried <= context.max_carried ? item : nullptr;
   };
   const std::optional<ApiError> error = ParseInput(*input, find, &request->messages);
+  responses->carried += carried;
   if (carried > context.max_carried) return TooMuchCarried("input", context.max_carried);
   if (!error && request->messages.size() == responses->instructions) {
     return InvalidParameter("input", "'input' says nothing");
@@ -233,21 +230,24 @@ std::string Repeats(const ordered_json& object, const CompletionRequest& request
     return it == object.end() || it->is_null() ? std::move(otherwise) : ordered_json(*it);
   };
   ordered_json text = given("text", ordered_json::object());
+  const std::string& effort = request.thinking.effort;
   if (!text.contains("format") || text["format"].is_null()) text["format"] = {{"type", "text"}};
-  return Dump({{"instructions", given("instructions", nullptr)},
-               {"max_output_tokens", given("max_output_tokens", nullptr)},
-               {"metadata", given("metadata", ordered_json::object())},
-               {"parallel_tool_calls", request.tools.parallel},
-               {"previous_response_id", given("previous_response_id", nullptr)},
-               {"reasoning", {{"effort", nullptr}, {"summary", nullptr}}},
-               {"store", responses.store},
-               {"temperature", given("temperature", nullptr)},
-               {"text", std::move(text)},
-               {"tool_choice", given("tool_choice", "auto")},
-               {"tools", given("tools", ordered_json::array())},
-               {"top_p", given("top_p", nullptr)},
-               {"truncation", "disabled"},
-               {"user", given("user", nullptr)}});
+  return Dump(
+      {{"instructions", given("instructions", nullptr)},
+       {"max_output_tokens", given("max_output_tokens", nullptr)},
+       {"metadata", given("metadata", ordered_json::object())},
+       {"parallel_tool_calls", request.tools.parallel},
+       {"previous_response_id", given("previous_response_id", nullptr)},
+       {"reasoning",
+        {{"effort", effort.empty() ? ordered_json(nullptr) : ordered_json(effort)}, {"summary", nullptr}}},
+       {"store", responses.store},
+       {"temperature", given("temperature", nullptr)},
+       {"text", std::move(text)},
+       {"tool_choice", given("tool_choice", "auto")},
+       {"tools", given("tools", ordered_json::array())},
+       {"top_p", given("top_p", nullptr)},
+       {"truncation", "disabled"},
+       {"user", given("user", nullptr)}});
 }
 
 std::optional<ApiError> ReadFields(JsonFields& fields, const ResponsesContext& context,
@@ -261,6 +261,11 @@ std::optional<ApiError> ReadFields(JsonFields& fields, const ResponsesContext& c
   if (const ordered_json* arguments = fields.Object("chat_template_kwargs")) {
     request->template_arguments = *arguments;
   }
+  fields.Nested("reasoning", [&](JsonFields& members, FieldSchema*) {
+    ParseEffort(members, "effort", "reasoning.effort", &request->thinking);
+  });
+  ParseThinkingBudget(fields, "thinking_token_budget", "thinking_token_budget", /*least=*/0,
+                      &request->thinking);
   ParseMaxTokens(fields, "max_output_tokens", request);
   CheckMetadata(fields);
   fields.String("user");

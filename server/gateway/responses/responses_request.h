@@ -15,6 +15,7 @@ namespace aludel {
 struct ResponsesRequest {
   bool store = false;       // wanted, and possible here
   size_t instructions = 0;  // messages at the beginning that are not part of the conversation
+  size_t carried = 0;       // bytes that were stored, and are part of the conversation
   std::string repeats;      // members that the response object repeats, with their defaults; a JSON object
 };
 

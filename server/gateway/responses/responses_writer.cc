@@ -26,6 +26,16 @@ ordered_json Message(const std::string& id, const char* status, ordered_json con
           {"content", std::move(content)}};
 }
 
+ordered_json ThoughtPart(const std::string& text) { return {{"type", "reasoning_text"}, {"text", text}}; }
+
+ordered_json Reasoning(const std::string& id, const char* status, ordered_json content) {
+  return {{"id", id},
+          {"type", "reasoning"},
+          {"status", status},
+          {"summary", ordered_json::array()},
+          {"content", std::move(content)}};
+}
+
 ordered_json CallItem(const std::string& id, const char* status, const ToolCall& call,
                       const std::string& arguments) {
   return {{"id", id},           {"type", "function_call"}, {"status", status},
@@ -44,6 +54,18 @@ bool IsCut(const ChoiceEnd& end) { return end.reason == "length"; }
 const char* StatusOf(const ChoiceEnd& end) { return IsCut(end) ? "incomplete" : "completed"; }
 
 }  // namespace
+
+const char* ResponsesWriter::PrefixOf(Open kind) { return kind == Open::kMessage ? "msg_" : "rs_"; }
+
+ordered_json ResponsesWriter::PartOf(Open kind, const std::string& text) {
+  return kind == Open::kMessage ? TextPart(text) : ThoughtPart(text);
+}
+
+ordered_json ResponsesWriter::ItemOf(Open kind, const std::string& id, const char* status,
+                                     ordered_json content) {
+  return kind == Open::kMessage ? Message(id, status, std::move(content))
+                                : Reasoning(id, status, std::move(content));
+}
 
 ResponsesWriter::ResponsesWriter(CompletionIdentity identity, std::string repeats, OnResponse on_response)
     : identity_(std::move(identity)), repeats_(std::move(repeats)), on_response_(std::move(on_response)) {}
@@ -90,31 +112,49 @@ std::string ResponsesWriter::Start(const v1::Started&) {
   return events + ResponseEvent("response.in_progress", response);
 }
 
-std::string ResponsesWriter::OpenMessage() {
-  message_open_ = true;
-  message_id_ = NextItemId("msg_");
-  std::string events = Event("response.output_item.added",
-                             {{"output_index", output_.size()},
-                              {"item", Message(message_id_, "in_progress", ordered_json::array())}});
-  return events + Event("response.content_part.added", {{"item_id", message_id_},
-                                                        {"output_index", output_.size()},
-                                                        {"content_index", 0},
-                                                        {"part", TextPart("")}});
+ordered_json ResponsesWriter::Place() const {
+  return {{"item_id", item_id_}, {"output_index", output_.size()}, {"content_index", 0}};
 }
 
-std::string ResponsesWriter::CloseMessage(const char* status) {
-  if (!std::exchange(message_open_, false)) return "";
+std::string ResponsesWriter::OpenItem(Open kind) {
+  std::string events = CloseItem("completed");
+  open_ = kind;
+  item_id_ = NextItemId(PrefixOf(kind));
+  const ordered_json empty = ordered_json::array();
+  events += Event("response.output_item.added",
+                  {{"output_index", output_.size()}, {"item", ItemOf(kind, item_id_, "in_progress", empty)}});
+  ordered_json added = Place();
+  added["part"] = PartOf(kind, "");
+  return events + Event("response.content_part.added", std::move(added));
+}
+
+std::string ResponsesWriter::AddText(Open kind, const std::string& text) {
+  std::string events;
+  if (open_ != kind) events = OpenItem(kind);
+  text_ += text;
+  kept_bytes_ += text.size();
+  ordered_json delta = Place();
+  delta["delta"] = text;
+  if (kind == Open::kMessage) delta["logprobs"] = ordered_json::array();
+  return events +
+         Event(kind == Open::kMessage ? "response.output_text.delta" : "response.reasoning_text.delta",
+               std::move(delta));
+}
+
+std::string ResponsesWriter::CloseItem(const char* status) {
+  const Open kind = std::exchange(open_, Open::kNothing);
+  if (kind == Open::kNothing) return "";
   const std::string text = std::exchange(text_, "");
+  ordered_json done = Place();
+  done["text"] = text;
+  if (kind == Open::kMessage) done["logprobs"] = ordered_json::array();
+  std::string events = Event(
+      kind == Open::kMessage ? "response.output_text.done" : "response.reasoning_text.done", std::move(done));
+  ordered_json part = Place();
+  part["part"] = PartOf(kind, text);
+  events += Event("response.content_part.done", std::move(part));
   const size_t index = output_.size();
-  std::string events = Event("response.output_text.done", {{"item_id", message_id_},
-                                                           {"output_index", index},
-                                                           {"content_index", 0},
-                                                           {"text", text},
-                                                           {"logprobs", ordered_json::array()}});
-  events += Event(
-      "response.content_part.done",
-      {{"item_id", message_id_}, {"output_index", index}, {"content_index", 0}, {"part", TextPart(text)}});
-  output_.push_back(Message(message_id_, status, ordered_json::array({TextPart(text)})));
+  output_.push_back(ItemOf(kind, item_id_, status, ordered_json::array({PartOf(kind, text)})));
   return events + Event("response.output_item.done", {{"output_index", index}, {"item", output_.back()}});
 }
 
@@ -135,19 +175,11 @@ std::string ResponsesWriter::Call(const ToolCall& call) {
 
 std::string ResponsesWriter::Delta(int, const ChoiceDelta& delta) {
   std::string events;
-  if (!delta.text.empty()) {
-    if (!message_open_) events = OpenMessage();
-    text_ += delta.text;
-    kept_bytes_ += delta.text.size();
-    events += Event("response.output_text.delta", {{"item_id", message_id_},
-                                                   {"output_index", output_.size()},
-                                                   {"content_index", 0},
-                                                   {"delta", delta.text},
-                                                   {"logprobs", ordered_json::array()}});
-  }
+  if (!delta.reasoning.empty()) events += AddText(Open::kReasoning, delta.reasoning);
+  if (!delta.text.empty()) events += AddText(Open::kMessage, delta.text);
   for (const ToolCall& call : delta.calls) {
     kept_bytes_ += call.name.size() + call.arguments.size();
-    events += CloseMessage("completed");
+    events += CloseItem("completed");
     events += Call(call);
   }
   return events;
@@ -161,7 +193,7 @@ std::string ResponsesWriter::Ended(const ChoiceEnd& end, const TokenUsage& usage
                            {{"input_tokens", usage.prompt_tokens},
                             {"input_tokens_details", {{"cached_tokens", CachedTokens(report.started)}}},
                             {"output_tokens", usage.completion_tokens},
-                            {"output_tokens_details", {{"reasoning_tokens", 0}}},
+                            {"output_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens}}},
                             {"total_tokens", usage.prompt_tokens + usage.completion_tokens}}},
                           {"aludel", ReportJson(report)}};
   if (IsCut(end)) members["incomplete_details"] = {{"reason", "max_output_tokens"}};
@@ -172,7 +204,7 @@ std::string ResponsesWriter::Ended(const ChoiceEnd& end, const TokenUsage& usage
 
 std::string ResponsesWriter::Complete(int, const ChoiceEnd& end, const TokenUsage& usage,
                                       const CompletionReport& report) {
-  std::string events = CloseMessage(StatusOf(end));
+  std::string events = CloseItem(StatusOf(end));
   const std::string response = Ended(end, usage, report);
   return events + ResponseEvent(IsCut(end) ? "response.incomplete" : "response.completed", response);
 }
@@ -188,6 +220,12 @@ std::string ResponsesWriter::Fail(const ApiError& error) {
 std::string ResponsesWriter::Whole(const std::vector<WholeChoice>& choices, const TokenUsage& usage,
                                    const CompletionReport& report) {
   const WholeChoice& choice = choices[0];
+  if (!choice.reasoning.empty()) {
+    const bool last = choice.text.empty() && choice.calls.empty();
+    const char* const status = last ? StatusOf(choice.end) : "completed";
+    output_.push_back(
+        Reasoning(NextItemId("rs_"), status, ordered_json::array({ThoughtPart(choice.reasoning)})));
+  }
   if (!choice.text.empty()) {
     const char* const status = choice.calls.empty() ? StatusOf(choice.end) : "completed";
     output_.push_back(Message(NextItemId("msg_"), status, ordered_json::array({TextPart(choice.text)})));

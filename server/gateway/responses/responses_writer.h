@@ -11,8 +11,8 @@
 namespace aludel {
 
 // Writes a response object of OpenAI's newer API. Streamed: response.created and response.in_progress; for each item of
-// the output, a message or a call, response.output_item.added, the events of its parts, and response.output_item.done;
-// then response.completed, .incomplete or .failed with the whole object. Events are numbered. One choice.
+// the output, thoughts, a message or a call, response.output_item.added, the events of its parts, and
+// response.output_item.done; then response.completed, .incomplete or .failed with the whole object. Events are numbered. One choice.
 class ResponsesWriter final : public AnswerWriter {
  public:
   // Told once of an answer that has ended, with its id, the response object and its output items.
@@ -42,8 +42,16 @@ class ResponsesWriter final : public AnswerWriter {
   // With the output, and told to on_response_.
   std::string Ended(const ChoiceEnd& end, const TokenUsage& usage, const CompletionReport& report);
   std::string NextItemId(const char* prefix) const;
-  std::string OpenMessage();
-  std::string CloseMessage(const char* status);
+  // Items whose text comes in pieces, one at a time; the next one closes it.
+  enum class Open { kNothing, kReasoning, kMessage };
+  static const char* PrefixOf(Open kind);
+  static nlohmann::ordered_json PartOf(Open kind, const std::string& text);
+  static nlohmann::ordered_json ItemOf(Open kind, const std::string& id, const char* status,
+                                       nlohmann::ordered_json content);
+  nlohmann::ordered_json Place() const;
+  std::string OpenItem(Open kind);
+  std::string AddText(Open kind, const std::string& text);
+  std::string CloseItem(const char* status);
   std::string Call(const ToolCall& call);
 
   const CompletionIdentity identity_;
@@ -51,9 +59,9 @@ class ResponsesWriter final : public AnswerWriter {
   const OnResponse on_response_;
   int64_t events_ = 0;
   nlohmann::ordered_json output_ = nlohmann::ordered_json::array();  // items that are whole
-  bool message_open_ = false;
-  std::string message_id_;
-  std::string text_;  // of the open message
+  Open open_ = Open::kNothing;
+  std::string item_id_;  // of the open item
+  std::string text_;     // of it
   size_t kept_bytes_ = 0;
 };
 

@@ -1,11 +1,13 @@
 #include "server/gateway/routing/decode_targets.h"
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace aludel {
 
@@ -53,6 +55,14 @@ DecodeTargets::State DecodeTargets::StateOf(const std::string& model) const {
     }
   }
   return state;
+}
+
+std::string DecodeTargets::Numerics(const std::string& model) const {
+  std::set<std::string> numerics;
+  for (const auto& target : Of(model)) {
+    if (target->usable()) numerics.insert(target->numerics());
+  }
+  return absl::StrJoin(numerics, "\n");
 }
 
 std::vector<std::string> DecodeTargets::Formats(const std::string& model) const {

@@ -35,6 +35,8 @@ class DecodeTargets {
   State StateOf(const std::string& model) const;
   // Wire formats that every ready server of the model offers, in the first one's order.
   std::vector<std::string> Formats(const std::string& model) const;
+  // Those of its usable servers, each once and in order, a line each.
+  std::string Numerics(const std::string& model) const;
   // Requests that its servers have not finished.
   int Outstanding(const std::string& model) const;
   // What its usable servers take at once; 0: not known. Nothing: none is usable.

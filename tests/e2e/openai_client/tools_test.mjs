@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { chat, client, collect, greedy, messages, testFields } from './ask.mjs';
+import { chat, client, collect, greedy, messages, schemaFormat, testFields, tokenize } from './ask.mjs';
 
 const object = (properties) => ({
   type: 'object', properties, required: Object.keys(properties), additionalProperties: false,
@@ -48,6 +48,16 @@ function text({ choices: [choice], usage }) {
   assert.ok(usage.prompt_tokens > plainAnswer.usage.prompt_tokens + 50, 'the template got no tools');
 }
 
+// A text of a format that was asked for beside tools.
+function sure({ choices }) {
+  for (const { text: said, calls: list, finish_reason } of choices) {
+    assert.equal(finish_reason, 'stop');
+    assert.deepEqual(list, []);
+    assert.equal(typeof JSON.parse(said).sure, 'boolean');
+    assert.deepEqual(Object.keys(JSON.parse(said)), ['sure']);
+  }
+}
+
 // A required call of find_town that `max_tokens` cut off.
 function cutCall({ choices: [{ text, calls: list, finish_reason }] }) {
   assert.equal(finish_reason, 'length');
@@ -60,6 +70,17 @@ function cutCall({ choices: [{ text, calls: list, finish_reason }] }) {
 }
 
 const base = { ...greedy, max_tokens: 200, tools };
+// The model is led to the one or the other by its first character.
+const [less] = await tokenize('<');
+const beside = {
+  tools, response_format: schemaFormat(object({ sure: { type: 'boolean' } })), max_tokens: 200, temperature: 1, seed: 4, n: 3,
+};
+testFields(chat, greedy, [
+  ['a format beside tools may be a call', { ...beside, logit_bias: { [less]: 100 } }, calls('find_town', 'wait')],
+  ['a format beside tools may be a text of it', { ...beside, logit_bias: { [less]: -100 } }, sure],
+  ['a required call beside a format', { ...beside, tool_choice: 'required' }, calls('find_town', 'wait')],
+]);
+
 testFields(chat, base, [
   ['tools, no tool_choice', { max_tokens: 24 }, text],
   ['tool_choice auto', { max_tokens: 24, tool_choice: 'auto' }, text],

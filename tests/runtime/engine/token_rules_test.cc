@@ -77,5 +77,51 @@ TEST(TokenRules, LeaveWhatIsNoNumber) {
   EXPECT_TRUE(std::isnan(row[1]));
 }
 
+// Which tokens a row of zeros leaves.
+std::vector<int32_t> Left(const TokenRules& rules) {
+  std::vector<float> row(kVocab);
+  if (rules.restrict_next()) rules.Apply(absl::MakeSpan(row));
+  std::vector<int32_t> left;
+  for (int32_t id = 0; id < kVocab; ++id) {
+    if (row[id] == 0) left.push_back(id);
+  }
+  return left;
+}
+
+TEST(TokenRules, ThoughtsEndWithTheirBudget) {
+  TokenRuleSet set;
+  set.allowed = Mask({1, 2, 3, 6});
+  set.thinking = {.tokens = 2, .begin = 6, .end = 7};
+  const std::vector<int32_t> free = {1, 2, 3, 6};
+  TokenRules thinks(std::make_shared<const TokenRuleSet>(set));
+  for (const int32_t token : {6, 1, 2}) {
+    EXPECT_EQ(Left(thinks), free);
+    thinks.Accept(token);
+  }
+  EXPECT_EQ(Left(thinks), std::vector<int32_t>{7});  // although it is not allowed
+  thinks.Accept(7);
+  EXPECT_EQ(Left(thinks), free);
+  thinks.Accept(6);  // no second time
+  thinks.Accept(1);
+  thinks.Accept(2);
+  EXPECT_EQ(Left(thinks), free);
+}
+
+TEST(TokenRules, ABudgetIsOfThoughtsAlone) {
+  TokenRuleSet set;
+  set.thinking = {.tokens = 1, .begin = 6, .end = 7};
+  TokenRules answers(std::make_shared<const TokenRuleSet>(set));
+  for (const int32_t token : {1, 6, 2, 3}) answers.Accept(token);
+  EXPECT_FALSE(answers.restrict_next());
+  set.thinking->begin = ThinkingLimit::kNoBegin;
+  set.thinking->tokens = 0;
+  TokenRules begun(std::make_shared<const TokenRuleSet>(set));
+  EXPECT_EQ(Left(begun), std::vector<int32_t>{7});
+  set.thinking->tokens = 3;
+  TokenRules ends(std::make_shared<const TokenRuleSet>(set));
+  for (const int32_t token : {1, 7, 2, 3, 4}) ends.Accept(token);
+  EXPECT_FALSE(ends.restrict_next());
+}
+
 }  // namespace
 }  // namespace aludel

@@ -4,6 +4,7 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -93,6 +94,13 @@ class FakeDecode : public v1::Decode::Service {
     return script_(context, *request, writer);
   }
 
+  grpc::Status ResetCache(grpc::ServerContext*, const v1::ResetCacheRequest*,
+                          v1::ResetCacheResponse*) override {
+    ++resets_;
+    return grpc::Status::OK;
+  }
+  int resets() const { return resets_; }
+
   // Vocabulary of scripts.
   static v1::GenerateEvent Started() {
     v1::GenerateEvent event;
@@ -137,6 +145,7 @@ class FakeDecode : public v1::Decode::Service {
   std::mutex mutex_;
   v1::GenerateRequest last_request_;
   int calls_ = 0;
+  std::atomic<int> resets_{0};
 };
 
 }  // namespace aludel

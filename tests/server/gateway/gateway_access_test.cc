@@ -220,6 +220,39 @@ TEST_F(GatewayAccess, TokenizingCountsAsARequest) {
   }
 }
 
+TEST_F(GatewayAccess, CountsEveryChoiceAsAnAnswerAtOnce) {
+  const auto ask = [this](absl::string_view fields) {
+    return Send("POST", "/v1/completions", kKey, absl::StrCat(R"({"model": "chat", )", fields, "}"));
+  };
+  NeedKeys({.max_concurrent = 2});
+  EXPECT_THAT(ask(R"("prompt": "hi", "n": 2)"), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(ask(R"("prompt": ["a", "b", "c", "d"])"), StartsWith("HTTP/1.1 200"));
+  const std::string many = ask(R"("prompt": "hi", "n": 3)");
+  EXPECT_THAT(many, StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(many, HasSubstr("'n' is 3; this API key may have at most 2 answers made at once"));
+}
+
+TEST_F(GatewayAccess, ResetsCachesForKeysThatMay) {
+  NeedKeys({});
+  const std::string refused = Send("POST", "/reset_prefix_cache", kKey, "");
+  EXPECT_THAT(refused, StartsWith("HTTP/1.1 403"));
+  EXPECT_THAT(refused, HasSubstr("may_reset_cache=1"));
+  EXPECT_THAT(Send("POST", "/reset_prefix_cache", "", ""), StartsWith("HTTP/1.1 401"));
+  EXPECT_EQ(decode_.resets(), 0);
+  NeedKeys({.may_reset_cache = true});
+  EXPECT_THAT(Send("POST", "/reset_prefix_cache", kKey, ""), StartsWith("HTTP/1.1 200"));
+  EXPECT_EQ(decode_.resets(), 1);
+  EXPECT_THAT(Send("GET", "/reset_prefix_cache", kKey, ""), StartsWith("HTTP/1.1 405"));
+}
+
+TEST_F(GatewayAccess, NamesServersThatDidNotReset) {
+  NeedKeys({.may_reset_cache = true});
+  decode_.Stop();
+  const std::string answer = Send("POST", "/reset_prefix_cache", kKey, "");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 503"));
+  EXPECT_THAT(answer, HasSubstr(decode_.target()));
+}
+
 TEST_F(GatewayAccess, LimitsChoicesAndPriorityByKey) {
   const auto ask = [this](absl::string_view more) {
     return Send("POST", "/v1/completions", kKey,

@@ -108,6 +108,72 @@ TEST_F(GatewayTest, GivesToolsToTheTemplateAndReadsCallsBack) {
   EXPECT_THAT(decode.last_request().prompt(), ElementsAre('h', 'i', '|'));
 }
 
+TEST_F(GatewayTest, AFormatBesideToolsIsACallOrATextOfIt) {
+  FakeDecode decode(CallsWeather);
+  StartGateway({&decode});
+  const std::string both =
+      R"(, "response_format": {"type": "json_object"}, "tools": [{"type": "function", "function": {"name": "weather"}}])";
+  const json called = Chat(both).Json()["choices"][0];
+  EXPECT_EQ(called["message"]["tool_calls"][0]["function"]["name"], "weather");
+  const v1::TextConstraint either = decode.last_request().constraint();
+  EXPECT_EQ(either.json_schema(), R"({"type":"object"})");
+  EXPECT_EQ(either.prefix(), "");
+  EXPECT_EQ(either.call_prefix(), "<tool_call>\n");
+  EXPECT_THAT(either.call_schema(), HasSubstr("\"const\":\"weather\""));
+  EXPECT_EQ(Chat(both + R"(, "tool_choice": "required")").status, 200);
+  EXPECT_EQ(decode.last_request().constraint().call_schema(), "");
+  EXPECT_EQ(decode.last_request().constraint().prefix(), "<tool_call>\n");
+  EXPECT_EQ(Chat(both + R"(, "tool_choice": "none")").status, 200);
+  EXPECT_EQ(decode.last_request().constraint().call_schema(), "");
+  EXPECT_EQ(decode.last_request().constraint().json_schema(), R"({"type":"object"})");
+  // What of the two cannot be enforced is named.
+  const std::string pattern = R"({"type": "object", "properties": {"a": {"pattern": "("}}})";
+  const Answer of_tool = Chat(absl::StrCat(
+      R"(, "guided_choice": ["a"], "tools": [{"type": "function", "function": {"name": "f", "parameters": )",
+      pattern, "}}]"));
+  EXPECT_EQ(of_tool.status, 400);
+  EXPECT_EQ(of_tool.error_param(), "tools");
+  const Answer of_format = Chat(absl::StrCat(
+      R"(, "guided_json": )", pattern, R"(, "tools": [{"type": "function", "function": {"name": "f"}}])"));
+  EXPECT_EQ(of_format.error_param(), "guided_json");
+}
+
+TEST_F(GatewayTest, AllowedToolsAreThoseThatACallMayName) {
+  FakeDecode decode(CallsWeather);
+  StartGateway({&decode});
+  const auto ask = [this](const char* mode, const char* name) {
+    return Chat(absl::StrCat(
+        R"(, "tools": [{"type": "function", "function": {"name": "weather"}},
+           {"type": "function", "function": {"name": "clock"}}],
+           "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": ")",
+        mode, R"(", "tools": [{"type": "function", "function": {"name": ")", name, "\"}}]}}"));
+  };
+  EXPECT_EQ(ask("auto", "weather").Json()["choices"][0]["message"]["tool_calls"].size(), 1);
+  const json other = ask("auto", "clock").Json()["choices"][0]["message"];
+  EXPECT_FALSE(other.contains("tool_calls"));
+  EXPECT_THAT(other["content"].get<std::string>(), HasSubstr("<tool_call>"));
+  ask("required", "clock");
+  EXPECT_THAT(decode.last_request().constraint().json_schema(), HasSubstr("clock"));
+  EXPECT_THAT(decode.last_request().constraint().json_schema(), Not(HasSubstr("weather")));
+}
+
+TEST_F(GatewayTest, FingerprintsTellTheServersNumerics) {
+  std::string fingerprints[2];
+  for (int i = 0; i < 2; ++i) {
+    FakeDecode decode(FakeDecode::Hello, "chat", "", i == 0 ? "fake" : "other");
+    StartGateway({&decode});
+    const json whole = Chat("").Json();
+    fingerprints[i] = whole["system_fingerprint"];
+    EXPECT_THAT(fingerprints[i], StartsWith("fp_"));
+    EXPECT_EQ(Chat("").Json()["system_fingerprint"], fingerprints[i]);
+    EXPECT_EQ(json::parse(Chat(R"(, "stream": true)").Events()[0])["system_fingerprint"], fingerprints[i]);
+    server_.reset();
+    gateway_.reset();
+    router_.reset();
+  }
+  EXPECT_NE(fingerprints[0], fingerprints[1]);
+}
+
 // A call that comes in two pieces, kPause apart, and nothing before it. Half of that may pass before a busy
 // machine lets the gateway look.
 constexpr absl::Duration kPause = absl::Milliseconds(400);

@@ -114,18 +114,14 @@ ToolCallParser::Output ToolCallParser::Push(absl::string_view text) {
     case ToolDialect::kHermes:
       PushHermes(&output);
       break;
-    case ToolDialect::kLlama: {
-      // A call is the whole answer, so its first character decides.
-      const absl::string_view begin =
-          absl::StripLeadingAsciiWhitespace(absl::string_view(held_).substr(searched_));
-      searched_ = held_.size() - begin.size();
-      plain_ = plain_ || (!begin.empty() && begin[0] != '{');
-      if (!plain_) break;
-      output.text = std::exchange(held_, "");
-      searched_ = 0;
+    case ToolDialect::kLlama:
+      PushWhole('{', &output);
       break;
-    }
     case ToolDialect::kMistral: {
+      if (options_.bare && !options_.required) {
+        PushWhole('[', &output);
+        break;
+      }
       if (inside_ || options_.required) break;
       const size_t at = held_.find(kMistralOpen.data(), 0, kMistralOpen.size());
       inside_ = at != std::string::npos;
@@ -136,6 +132,16 @@ ToolCallParser::Output ToolCallParser::Push(absl::string_view text) {
     }
   }
   return output;
+}
+
+void ToolCallParser::PushWhole(char first, Output* output) {
+  const absl::string_view begin =
+      absl::StripLeadingAsciiWhitespace(absl::string_view(held_).substr(searched_));
+  searched_ = held_.size() - begin.size();
+  plain_ = plain_ || (!begin.empty() && begin[0] != first);
+  if (!plain_) return;
+  output->text = std::exchange(held_, "");
+  searched_ = 0;
 }
 
 void ToolCallParser::PushHermes(Output* output) {
@@ -207,7 +213,8 @@ bool ToolCallParser::TakeCalls(absl::string_view text, Output* output) {
 ToolCallParser::Output ToolCallParser::Finish() {
   Output output;
   const std::string held = std::exchange(held_, "");
-  const bool maybe_call = inside_ || options_.required || options_.dialect == ToolDialect::kLlama;
+  const bool maybe_call =
+      inside_ || options_.required || options_.bare || options_.dialect == ToolDialect::kLlama;
   if (maybe_call && TakeCalls(held, &output)) return output;
   if (options_.required) {
     if (auto call = ReadCutCall(held, options_.names, options_.dialect)) {

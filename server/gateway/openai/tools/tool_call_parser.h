@@ -20,6 +20,7 @@ class ToolCallParser {
     ToolDialect dialect = ToolDialect::kNone;
     std::vector<std::string> names;  // of the functions that may be called
     bool required = false;           // the text is a call from its first character on
+    bool bare = false;               // a call may come without its marker: the answer is one, or of a format
     size_t max_calls = 128;          // calls beyond are dropped
   };
   struct Output {
@@ -36,6 +37,8 @@ class ToolCallParser {
   size_t held_bytes() const { return held_.size(); }  // of text that may be part of a call
 
  private:
+  // Where a call is the whole answer, its first character decides.
+  void PushWhole(char first, Output* output);
   void PushHermes(Output* output);
   void EmitText(absl::string_view text, Output* output);
   // Adds the calls that `text` holds, one or several JSON values; false where it holds anything else.

@@ -163,7 +163,8 @@ std::optional<ApiError> ConstrainToCall(const Tools& tools, ToolDialect dialect,
                                 "'tools' is not supported for this model: its chat template has none of the "
                                 "known forms of a tool call (Hermes and Qwen, Llama 3.1, Mistral)");
   }
-  if (tools.choice != Tools::Choice::kRequired) return std::nullopt;
+  const bool required = tools.choice == Tools::Choice::kRequired;
+  if (!required && !*constraint) return std::nullopt;
   const char* arguments = dialect == ToolDialect::kLlama ? "parameters" : "arguments";
   ordered_json calls = ordered_json::array();
   std::vector<std::string> places;
@@ -182,14 +183,20 @@ std::optional<ApiError> ConstrainToCall(const Tools& tools, ToolDialect dialect,
                      {"required", ordered_json::array({"name", arguments})},
                      {"additionalProperties", false}});
   }
-  v1::TextConstraint& wire = constraint->emplace();
-  wire.set_json_schema(Dump({{"anyOf", std::move(calls)}}));
-  if (dialect == ToolDialect::kHermes) {
-    wire.set_prefix("<tool_call>\n");
-    wire.set_suffix("\n</tool_call>");
-  } else if (dialect == ToolDialect::kMistral) {
-    wire.set_prefix("[");
-    wire.set_suffix("]");
+  const std::string schema = Dump({{"anyOf", std::move(calls)}});
+  const bool hermes = dialect == ToolDialect::kHermes, mistral = dialect == ToolDialect::kMistral;
+  const char* const prefix = hermes ? "<tool_call>\n" : mistral ? "[" : "";
+  const char* const suffix = hermes ? "\n</tool_call>" : mistral ? "]" : "";
+  if (required) {
+    v1::TextConstraint& wire = constraint->emplace();
+    wire.set_json_schema(schema);
+    wire.set_prefix(prefix);
+    wire.set_suffix(suffix);
+  } else {
+    v1::TextConstraint& wire = **constraint;
+    wire.set_call_schema(schema);
+    wire.set_call_prefix(prefix);
+    wire.set_call_suffix(suffix);
   }
   return std::nullopt;
 }

@@ -33,7 +33,8 @@ inline constexpr absl::string_view kFunctionNameForm = "must be 1 to 64 letters,
 void ParseTools(JsonFields& fields, Tools* tools);
 
 // What the answer must look like where a call is required: one call of one of the functions in the dialect,
-// whose arguments validate. Otherwise nothing. Whether they can be enforced is not known yet.
+// whose arguments validate; what the format asks for has no say then. Where a call is left to the model, and there is a
+// format: such a call, or the format. Otherwise nothing more. Whether they can be enforced is not known yet.
 std::optional<ApiError> ConstrainToCall(const Tools& tools, ToolDialect dialect,
                                         std::optional<v1::TextConstraint>* constraint);
 // What a client hears of parameters that cannot be enforced.

@@ -106,6 +106,27 @@ TEST_F(AccessTest, CountsRequestsInProgress) {
   EXPECT_FALSE(access_.Admit("a", &second));
 }
 
+TEST_F(AccessTest, WidensAGrantToTheAnswersOfItsRequest) {
+  SetLimits({.max_concurrent = 4});
+  ASSERT_FALSE(Admit("a"));
+  EXPECT_FALSE(grant_->Widen(2, 8));
+  EXPECT_EQ(grant_->places(), 4);
+  std::shared_ptr<Access::Grant> second;
+  EXPECT_EQ(Status(access_.Admit("a", &second)), 429);
+  grant_.reset();
+  std::shared_ptr<Access::Grant> third;
+  ASSERT_FALSE(access_.Admit("a", &second));
+  ASSERT_FALSE(access_.Admit("a", &third));
+  EXPECT_FALSE(third->Widen(2, 2));
+  EXPECT_EQ(Status(second->Widen(3, 3)), 429);
+  EXPECT_EQ(second->places(), 1);
+  EXPECT_FALSE(second->Widen(2, 2));
+  std::shared_ptr<Access::Grant> fourth;
+  EXPECT_EQ(Status(access_.Admit("a", &fourth)), 429);
+  third.reset();
+  EXPECT_FALSE(access_.Admit("a", &fourth));
+}
+
 TEST_F(AccessTest, KeepsWhatAClientUsedThroughAReloadAndForgetsAKeyThatIsGone) {
   SetLimits({.requests_per_minute = 1});
   ASSERT_FALSE(Admit("a"));

@@ -57,7 +57,7 @@ TEST(MessagesRequest, ReadsToolUseAndItsResults) {
        "content": [{"type": "text", "text": "no"}, {"type": "text", "text": "luck"}]},
       {"type": "text", "text": "and?"}]}])");
   EXPECT_EQ(request.messages, ordered_json::parse(R"([{"role": "user", "content": "hi"},
-    {"role": "assistant", "content": "I look.", "tool_calls": [
+    {"role": "assistant", "content": "I look.", "reasoning_content": "hm", "tool_calls": [
       {"id": "t1", "type": "function", "function": {"name": "look", "arguments": {"b": 1, "a": 2}}},
       {"id": "t2", "type": "function", "function": {"name": "look", "arguments": {}}}]},
     {"role": "tool", "content": "seen", "tool_call_id": "t1"},
@@ -159,11 +159,13 @@ TEST(MessagesRequest, NamesWhatItRefuses) {
       {absl::StrCat(kHi, R"(, "stop": "x")"), "stop"},
       {absl::StrCat(kHi, R"(, "n": 2)"), "n"},
       {absl::StrCat(kHi, R"(, "output_format": {"type": "json_schema", "schema": {}})"), "output_format"},
-      {absl::StrCat(kHi, R"(, "output_config": {"effort": "low"})"), "output_config.effort"},
+      {absl::StrCat(kHi, R"(, "output_config": {"effort": "much"})"), "output_config.effort"},
       {absl::StrCat(kHi, R"(, "temperature": 3)"), "temperature"},
-      {absl::StrCat(kHi, R"(, "thinking": {"type": "enabled", "budget_tokens": 1024})"), "thinking.type"},
+      {absl::StrCat(kHi, R"(, "thinking": {"type": "maybe"})"), "thinking.type"},
       {absl::StrCat(kHi, R"(, "mcp_servers": [{}])"), "mcp_servers"},
-      {absl::StrCat(kHi, R"(, "regex": "a+")"), "regex"},
+      {absl::StrCat(kHi, R"(, "thinking": {"type": "enabled", "budget_tokens": 0})"),
+       "thinking.budget_tokens"},
+      {absl::StrCat(kHi, R"(, "lora_path": "a")"), "lora_path"},
       {absl::StrCat(kHi, R"(, "context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]})"),
        "context_management.edits"},
   };

@@ -196,6 +196,67 @@ TEST(CompletionRequest, ReadsResponseFormats) {
       "x");
 }
 
+TEST(CompletionRequest, ReadsConstraintsOfOtherServers) {
+  EXPECT_EQ(Chat(R"(, "response_format": {"type": "json_object", "schema": {"type": "null"}})")
+                .constraint->json_schema(),
+            R"({"type":"null"})");
+  EXPECT_EQ(Chat(R"(, "response_format": {"type": "regex", "pattern": "a+"})").constraint->regex(), "a+");
+  EXPECT_EQ(
+      Chat(R"(, "response_format": {"type": "grammar", "grammar": "root ::= \"a\""})").constraint->grammar(),
+      "root ::= \"a\"");
+  for (const char* field : {"guided_json", "json_schema"}) {
+    EXPECT_EQ(Chat(absl::StrCat(", \"", field, R"(": {"type": "null"})")).constraint->json_schema(),
+              R"({"type":"null"})");
+    EXPECT_EQ(Chat(absl::StrCat(", \"", field, R"(": "{\"a\": 1}")")).constraint->json_schema(),
+              R"({"a": 1})");
+  }
+  for (const char* field : {"guided_regex", "regex"}) {
+    const CompletionRequest request = Chat(absl::StrCat(", \"", field, R"(": "a+")"));
+    EXPECT_EQ(request.constraint->regex(), "a+");
+    EXPECT_EQ(request.format_param, field);
+  }
+  for (const char* field : {"guided_grammar", "ebnf", "grammar"}) {
+    EXPECT_EQ(Chat(absl::StrCat(", \"", field, R"(": "root ::= [a]")")).constraint->grammar(),
+              "root ::= [a]");
+  }
+  EXPECT_EQ(Chat(R"(, "guided_choice": ["a\"\\", "b\nc"])").constraint->grammar(),
+            R"(root ::= "a\"\\" | "b\nc")");
+  EXPECT_EQ(Chat(R"(, "structured_outputs": {"json_object": true})").constraint->json_schema(),
+            R"({"type":"object"})");
+  const CompletionRequest choice = Chat(R"(, "structured_outputs": {"choice": ["a"]})");
+  EXPECT_EQ(choice.constraint->grammar(), R"(root ::= "a")");
+  EXPECT_EQ(choice.format_param, "structured_outputs.choice");
+  EXPECT_FALSE(
+      Chat(R"(, "guided_regex": "", "guided_json": "", "structured_outputs": {"choice": []}, "ebnf": null)")
+          .constraint);
+  EXPECT_EQ(Chat(R"(, "guided_json": {})").constraint->json_schema(), "{}");
+}
+
+TEST(CompletionRequest, HasOneConstraint) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("guided_regex": "a", "regex": "a")", "regex"},
+      {R"("response_format": {"type": "json_object"}, "guided_choice": ["a"])", "guided_choice"},
+      {R"("structured_outputs": {"json": {"a": 1}, "grammar": "root ::= [a]"})",
+       "structured_outputs.grammar"},
+      {R"("structured_outputs": {"json_object": true}, "ebnf": "root ::= [a]")",
+       "structured_outputs.json_object"},
+      {R"("structured_outputs": {"whitespace_pattern": " "})", "structured_outputs.whitespace_pattern"},
+      {R"("structured_outputs": {"regexp": "a"})", "structured_outputs.regexp"},
+      {R"("guided_choice": "a")", "guided_choice"},
+      {R"("guided_choice": ["a", 1])", "guided_choice"},
+      {R"("guided_regex": 1)", "guided_regex"},
+      {R"("response_format": {"type": "regex"})", "response_format.pattern"}};
+  for (const auto& [fields, param] : cases) {
+    CompletionRequest request;
+    const auto error = ParseChatRequest(
+        absl::StrCat(R"({"model": "m", "messages": [{"role": "user", "content": "hi"}], )", fields, "}"),
+        &request);
+    ASSERT_TRUE(error) << fields;
+    EXPECT_EQ(error->status, 400);
+    EXPECT_EQ(error->param, param);
+  }
+}
+
 TEST(CompletionRequest, ReadsToolCallsAndTheirAnswers) {
   CompletionRequest request;
   const auto error = ParseChatRequest(R"({"model": "m", "messages": [{"role": "user", "content": "w?"},

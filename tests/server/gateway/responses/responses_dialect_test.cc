@@ -70,8 +70,9 @@ TEST_F(ResponsesDialectTest, BringsNoMoreThanWasWeighed) {
 }
 
 TEST_F(ResponsesDialectTest, HoldsTheShareOfTheBodyAsLongAsTheWriterDoes) {
-  auto share = std::make_shared<int>();
-  const std::weak_ptr<int> held = share;
+  HttpBodyBudget budget(1 << 20);
+  auto share = std::make_shared<HttpBodyHold>(HttpBodyHold{nullptr, HttpBodyBudget::Share(&budget)});
+  const std::weak_ptr<HttpBodyHold> held = share;
   auto dialect = std::make_unique<ResponsesDialect>(&store_, "ann");
   dialect->TakeShare(std::move(share));
   CompletionRequest request;
@@ -81,6 +82,38 @@ TEST_F(ResponsesDialectTest, HoldsTheShareOfTheBodyAsLongAsTheWriterDoes) {
   EXPECT_FALSE(held.expired());
   writer.reset();
   EXPECT_TRUE(held.expired());
+}
+
+TEST_F(ResponsesDialectTest, CountsTheConversationThatItBringsAlong) {
+  Keep("large", 100000);
+  HttpBodyBudget budget(150000);
+  const auto hold = [&] {
+    return std::make_shared<HttpBodyHold>(HttpBodyHold{nullptr, HttpBodyBudget::Share(&budget)});
+  };
+  const std::string body = Body(R"(, "previous_response_id": "large")");
+  const auto read = [&](ResponsesDialect* dialect, CompletionRequest* request) {
+    dialect->Weigh(body);
+    dialect->TakeShare(hold());
+    return dialect->Read(body, request);
+  };
+  auto first = std::make_unique<ResponsesDialect>(&store_, "ann");
+  CompletionRequest request;
+  ASSERT_FALSE(read(first.get(), &request));
+  auto writer = first->Writer(request, {.id = "resp_1"});
+  first.reset();
+  EXPECT_GE(budget.used_bytes(), 100000);
+  // Another one does not fit beside it, and fits when it has ended.
+  ResponsesDialect second(&store_, "ann");
+  CompletionRequest again;
+  const auto refused = read(&second, &again);
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->status, 503);
+  EXPECT_GT(refused->retry_after_seconds, 0);
+  writer.reset();
+  EXPECT_EQ(budget.used_bytes(), 0);
+  ResponsesDialect third(&store_, "ann");
+  CompletionRequest last;
+  EXPECT_FALSE(read(&third, &last));
 }
 
 }  // namespace

@@ -192,7 +192,7 @@ TEST_F(ResponsesRequestTest, NamesWhatItRefuses) {
       {R"(, "input": "hi", "background": true)", "background"},
       {R"(, "input": "hi", "conversation": "conv_1")", "conversation"},
       {R"(, "input": "hi", "include": ["file_search_call.results"])", "include"},
-      {R"(, "input": "hi", "reasoning": {"effort": "high"})", "reasoning.effort"},
+      {R"(, "input": "hi", "reasoning": {"effort": "much"})", "reasoning.effort"},
       {R"(, "input": "hi", "truncation": "auto")", "truncation"},
       {R"(, "input": "hi", "max_output_tokens": 0)", "max_output_tokens"},
       {R"(, "input": "hi", "max_tokens": 3)", "max_tokens"},

@@ -43,6 +43,27 @@ ToolCallParser::Options With(ToolDialect dialect) {
   return {.dialect = dialect, .names = {"weather", "clock"}};
 }
 
+TEST(ToolCallParser, ABareMistralCallIsOneWithoutItsMarker) {
+  ToolCallParser::Options options = With(ToolDialect::kMistral);
+  options.bare = true;
+  const Parsed call = Parse(options, R"([{"name": "clock", "arguments": {"a": 1}}])");
+  ASSERT_EQ(call.calls.size(), 1u);
+  EXPECT_EQ(call.calls[0].arguments, R"({"a":1})");
+  EXPECT_EQ(call.text, "");
+  for (const char* text : {R"([1, 2])", R"({"name": "clock"})", R"([{"name": "other"}])", "[", ""}) {
+    const Parsed parsed = Parse(options, text);
+    EXPECT_EQ(parsed.text, text);
+    EXPECT_TRUE(parsed.calls.empty());
+  }
+}
+
+TEST(ToolCallParser, ABareHermesAnswerIsAFormatOrACall) {
+  ToolCallParser::Options options = With(ToolDialect::kHermes);
+  options.bare = true;
+  EXPECT_EQ(Parse(options, R"({"name": "clock"})").text, R"({"name": "clock"})");
+  EXPECT_EQ(Parse(options, "<tool_call>\n{\"name\": \"clock\"}\n</tool_call>").calls.size(), 1u);
+}
+
 TEST(ToolCallParser, ReadsHermesCallsWithTextAround) {
   const Parsed parsed =
       Parse(With(ToolDialect::kHermes),
