@@ -48,6 +48,7 @@ class Handoff : public TicketOwner, public std::enable_shared_from_this<Handoff>
     const CodecSpec* codec = nullptr;
     std::string cache_salt;
     std::optional<uint64_t> max_staleness_ms;  // of codes from the prefill server's cache
+    bool trace = false;                        // the request asks for it
     PlanRequest wanted;                        // what the request asked for, its format being the codec's
     absl::Time deadline;                       // of the request; MonotonicNow()
     Patience patience;
@@ -73,7 +74,7 @@ class Handoff : public TicketOwner, public std::enable_shared_from_this<Handoff>
   void WhenAccounted(std::function<void(const Handoff&, const Report&)> then);
   // The first token is out. Null where nothing is traced.
   HandoffTrace* trace() const { return trace_.get(); }
-  // Writes the trace, where there is one, to a file of its own; not in the caller's time.
+  // Writes the trace, where traces have a folder, to a file of its own; not in the caller's time.
   void WriteTrace() const;
 
  private:
