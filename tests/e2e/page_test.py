@@ -34,7 +34,7 @@ CONTRAST = """(() => {
   };
   const bad = [];
   for (const one of document.querySelectorAll("body *")) {
-    const own = [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim()) || "value" in one && one.value;
+    const own = [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim()) || "value" in one && one.value && !["range", "checkbox"].includes(one.type);
     if (!own || !one.checkVisibility() || one.closest("script")) continue;
     const behind = [];
     for (let at = one; at; at = at.parentElement) behind.unshift(getComputedStyle(at).backgroundColor);
