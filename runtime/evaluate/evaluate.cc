@@ -1,6 +1,7 @@
 #include "runtime/evaluate/evaluate.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <memory>
@@ -26,6 +27,22 @@ namespace {
 constexpr int kBlockTokens = 16;
 constexpr size_t kMaxFileBytes = size_t{1} << 30;
 
+constexpr size_t kMaxShownBytes = 600;  // of an example's prompt
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// Of a long text its end, from a character's first byte.
+std::string EndOf(const std::string& text) {
+  if (text.size() <= kMaxShownBytes) return text;
+  size_t begin = text.size() - kMaxShownBytes;
+  while (begin < text.size() && (static_cast<uint8_t>(text[begin]) & 0xc0) == 0x80) ++begin;
+  return "\u2026 " + text.substr(begin);
+}
+
 uint32_t Checksum(const std::string& text) {
   return Crc32c(0, absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
 }
@@ -47,12 +64,12 @@ class Evaluation {
     }
     const auto total = static_cast<int64_t>(questions_.size());
     records.resize(std::min(records.size(), questions_.size()));
-    for (const QuestionRecord& record : records) ALUDEL_RETURN_IF_ERROR(Add(record));
+    for (size_t i = 0; i < records.size(); ++i) ALUDEL_RETURN_IF_ERROR(Add(i, records[i]));
     for (auto i = static_cast<int64_t>(records.size()); i < total; ++i) {
       if (!progress_("questions", i, total, tally_->Scores())) return Cancelled();
       ALUDEL_ASSIGN_OR_RETURN(const QuestionRecord record, AskQuestion(questions_[i]));
       if (log != nullptr) ALUDEL_RETURN_IF_ERROR(log->Append(record));
-      ALUDEL_RETURN_IF_ERROR(Add(record));
+      ALUDEL_RETURN_IF_ERROR(Add(i, record));
     }
     progress_("questions", total, total, tally_->Scores());
     ALUDEL_RETURN_IF_ERROR(ScoreTexts());
@@ -86,7 +103,7 @@ class Evaluation {
     std::vector<std::string> names;
     for (const FormatUnderTest& format : pair_->formats()) names.push_back(format.name);
     return absl::StrFormat(
-        "producer %s consumer %s codec %08x questions %08x %s chunk %d answers %d formats %s",
+        "records 2 producer %s consumer %s codec %08x questions %08x %s chunk %d answers %d formats %s",
         pair_->producer().hash(), pair_->consumer().hash(), Checksum(manifest), Checksum(qa),
         Name(job_.weights.value_or(FormatOf(job_.compute))), job_.max_num_batched_tokens,
         job_.max_answer_tokens, absl::StrJoin(names, ","));
@@ -107,17 +124,23 @@ class Evaluation {
     }
     BlockTable table;
     ALUDEL_RETURN_IF_ERROR(table.Grow(pair_->consumer_pool(), room));
+    QuestionRecord record;
+    const Clock::time_point begin = Clock::now();
     ALUDEL_RETURN_IF_ERROR(RunTokens(pair_->consumer(), pair_->consumer_pool(), table.ids(), prompt, 0,
                                      tokens, nullptr, nullptr));
+    record.local_seconds = SecondsSince(begin);
     ALUDEL_ASSIGN_OR_RETURN(const Answer oracle, AnswerGreedily(pair_->consumer(), pair_->consumer_pool(),
                                                                 table.ids(), prompt, job_.max_answer_tokens));
     ALUDEL_RETURN_IF_ERROR(meter_->RememberOracle(table.ids(), prompt, oracle));
-    QuestionRecord record;
+    record.answer = oracle.tokens;
     record.prompt_tokens = static_cast<int64_t>(prompt.size());
     record.f1 = AnswerF1(Text(oracle.tokens), question.answers);
     record.em = AnswerExactMatch(Text(oracle.tokens), question.answers);
 
+    const Clock::time_point produced = Clock::now();
     ALUDEL_ASSIGN_OR_RETURN(const std::vector<EncodedPrompt> encoded, pair_->EncodeAll(prompt, tokens));
+    record.producer_seconds = SecondsSince(produced);
+    for (const EncodedPrompt& one : encoded) record.producer_seconds -= one.seconds;
     for (size_t i = 0; i < encoded.size(); ++i) {
       ALUDEL_ASSIGN_OR_RETURN(FormatRecord shown, TryFormat(pair_->formats()[i], encoded[i], question, prompt,
                                                             tokens, oracle, table));
@@ -151,13 +174,42 @@ class Evaluation {
     return record;
   }
 
-  absl::Status Add(const QuestionRecord& record) {
+  absl::Status Add(size_t question, const QuestionRecord& record) {
     if (record.formats.size() != pair_->formats().size()) {
       return absl::DataLossError(absl::StrFormat("%s: a record holds %d formats, want %d", job_.log,
                                                  record.formats.size(), pair_->formats().size()));
     }
     tally_->Add(record);
+    Show(question, record);
     return absl::OkStatus();
+  }
+
+  void Show(size_t question, const QuestionRecord& record) {
+    const auto plain = [&](const std::vector<int32_t>& tokens) {
+      return pair_->writer().tokenizer().Decode(tokens, /*skip_special_tokens=*/true);
+    };
+    Example example{.number = static_cast<int64_t>(question) + 1,
+                    .prompt = EndOf(questions_[question].Message()),
+                    .oracle = plain(record.answer),
+                    .oracle_f1 = record.f1};
+    for (const FormatRecord& format : record.formats) {
+      example.formats.push_back({plain(format.answer), format.f1, Mean(format.kl)});
+    }
+    examples_.push_back(std::move(example));
+  }
+
+  // Those on which some format is furthest from the oracle.
+  std::vector<Example> MostDifferent() const {
+    const auto distance = [](const Example& example) {
+      double most = 0;
+      for (const Example::Shown& shown : example.formats) most = std::max(most, shown.kl);
+      return most;
+    };
+    std::vector<Example> sorted = examples_;
+    std::stable_sort(sorted.begin(), sorted.end(),
+                     [&](const Example& a, const Example& b) { return distance(a) > distance(b); });
+    sorted.resize(std::min(sorted.size(), kMaxExamples));
+    return sorted;
   }
 
   absl::Status ScoreTexts() {
@@ -213,6 +265,7 @@ class Evaluation {
     report.compute = Name(job_.compute);
     report.questions = static_cast<int64_t>(questions_.size());
     report.texts = texts_;
+    report.examples = MostDifferent();
     const KvLayout layout = pair_->consumer().MakeKvLayout(1, kBlockTokens, DType::kBf16);
     tally_->Fill(static_cast<double>(layout.bytes_per_token()), &report);
     for (size_t i = 0; i < report.formats.size(); ++i) {
@@ -229,6 +282,7 @@ class Evaluation {
   std::unique_ptr<PairUnderTest> pair_;
   std::optional<EvaluationTally> tally_;
   std::unique_ptr<LayerErrorMeter> meter_;
+  std::vector<Example> examples_;  // of all questions
   std::vector<TextResult> texts_;
   std::vector<std::vector<double>> ppl_;  // [formats][texts]
 };

@@ -65,6 +65,20 @@ struct FormatResult {
   std::vector<Share> shares;             // of bytes_per_token
 };
 
+// One question as a reader wants to see it: what each format answered beside the oracle.
+struct Example {
+  struct Shown {
+    std::string text;
+    double f1 = 0;
+    double kl = 0;  // mean over the oracle's answer tokens
+  };
+  int64_t number = 0;  // from 1
+  std::string prompt;  // its message; of a long one the end
+  std::string oracle;
+  double oracle_f1 = 0;
+  std::vector<Shown> formats;  // as EvaluateReport::formats
+};
+
 // Perplexity of a text on the consumer's own cache.
 struct TextResult {
   std::string name;  // of the file
@@ -76,12 +90,19 @@ struct EvaluateReport {
   int64_t questions = 0;
   int64_t prompt_tokens = 0;
   int64_t answer_tokens = 0;  // of the oracle, end tokens counted
+  // Of whole prompts in the consumer's and the producer's prefill.
+  double local_tokens_per_s = 0;
+  double producer_tokens_per_s = 0;
   double oracle_f1 = 0;
   Interval oracle_f1_ci95;
   double oracle_em = 0;
   std::vector<TextResult> texts;
   std::vector<FormatResult> formats;
+  std::vector<Example> examples;       // at most kMaxExamples, those that differ most first
+  std::string command, machine, date;  // set by the tool; may be empty
 };
+
+inline constexpr size_t kMaxExamples = 200;
 
 // Called as work proceeds, with the scores so far in words; false ends with Cancelled.
 using EvaluateProgress =
@@ -93,10 +114,14 @@ absl::StatusOr<EvaluateReport> Evaluate(const EvaluateJob& job, Device* device,
 // A line for each format whose loss on these questions is above what its calibration was asked for (the lower
 // end of its 95 % interval is).
 std::vector<std::string> LossWarnings(const EvaluateReport& report);
+// What the figures come to, in sentences: which format to take, and how sure that is.
+std::vector<std::string> Verdict(const EvaluateReport& report);
+// The report as JSON text.
+std::string ReportJson(const EvaluateReport& report);
 // Writes report.json, report.md and report.html into `directory`, which is created where it does not exist.
 absl::Status WriteReport(const EvaluateReport& report, const std::string& directory);
 std::string ReportMarkdown(const EvaluateReport& report);
-// A page that needs nothing else: plots of quality against bytes, and the table.
+// A page that needs nothing else: the verdict, plots of quality against bytes, tables and examples.
 std::string ReportHtml(const EvaluateReport& report);
 
 }  // namespace aludel

@@ -39,8 +39,13 @@ Json ToJson(const FormatRecord& record) {
 Json ToJson(const QuestionRecord& record) {
   Json formats = Json::array();
   for (const FormatRecord& format : record.formats) formats.push_back(ToJson(format));
-  return {
-      {"prompt_tokens", record.prompt_tokens}, {"f1", record.f1}, {"em", record.em}, {"formats", formats}};
+  return {{"prompt_tokens", record.prompt_tokens},
+          {"f1", record.f1},
+          {"em", record.em},
+          {"answer", record.answer},
+          {"local_seconds", record.local_seconds},
+          {"producer_seconds", record.producer_seconds},
+          {"formats", formats}};
 }
 
 // These throw nlohmann's exceptions; ParseRecord catches them.
@@ -75,6 +80,9 @@ absl::StatusOr<QuestionRecord> ParseRecord(const std::string& line, const std::s
     json.at("prompt_tokens").get_to(record.prompt_tokens);
     json.at("f1").get_to(record.f1);
     json.at("em").get_to(record.em);
+    json.at("answer").get_to(record.answer);
+    json.at("local_seconds").get_to(record.local_seconds);
+    json.at("producer_seconds").get_to(record.producer_seconds);
     for (const Json& format : json.at("formats")) record.formats.push_back(FormatFrom(format));
     return record;
   } catch (const Json::exception& failure) {

@@ -31,6 +31,9 @@ struct QuestionRecord {
   int64_t prompt_tokens = 0;
   double f1 = 0;  // of the oracle, as is em
   double em = 0;
+  std::vector<int32_t> answer;        // the oracle's, as a format's
+  double local_seconds = 0;           // of the consumer's prefill of the prompt
+  double producer_seconds = 0;        // of the producer's, encoding not counted
   std::vector<FormatRecord> formats;  // in the order of the evaluation's list
 };
 

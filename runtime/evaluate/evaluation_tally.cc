@@ -41,6 +41,8 @@ void EvaluationTally::Add(const QuestionRecord& record) {
   oracle_f1_.push_back(record.f1);
   oracle_em_.push_back(record.em);
   prompt_lengths_.push_back(static_cast<double>(record.prompt_tokens));
+  local_seconds_ += record.local_seconds;
+  producer_seconds_ += record.producer_seconds;
   for (size_t i = 0; i < formats_.size(); ++i) formats_[i].Add(record.formats[i]);
 }
 
@@ -85,6 +87,8 @@ void EvaluationTally::Fill(double raw_bytes_per_token, EvaluateReport* report) c
   report->oracle_f1 = Mean(oracle_f1_);
   report->oracle_f1_ci95 = BootstrapMean(oracle_f1_, {}, seed_);
   report->oracle_em = Mean(oracle_em_);
+  if (local_seconds_ > 0) report->local_tokens_per_s = prompt_tokens / local_seconds_;
+  if (producer_seconds_ > 0) report->producer_tokens_per_s = prompt_tokens / producer_seconds_;
   report->formats.clear();
   for (const Format& format : formats_) {
     report->formats.push_back(Result(format, prompt_tokens, prompt_tokens * raw_bytes_per_token));

@@ -46,6 +46,7 @@ class EvaluationTally {
   const uint64_t seed_;
   std::vector<Format> formats_;
   std::vector<double> oracle_f1_, oracle_em_, prompt_lengths_;
+  double local_seconds_ = 0, producer_seconds_ = 0;
 };
 
 }  // namespace aludel

@@ -1,8 +1,20 @@
 // aludel-eval: what each handoff format costs in bytes and computing, and what it loses.
 
+#include <algorithm>
 #include <cstdio>
+#include <fstream>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "runtime/evaluate/evaluate.h"
 #include "runtime/status_macros.h"
 #include "runtime/tool/flag_set.h"
@@ -22,6 +34,30 @@ format is decoded from its serialized frames. The zero-byte controls of the arti
 
 Questions are lines of {"context": ..., "question": ..., "answers": [...]}. Writes report.json, report.md and report.html,
 and records.jsonl question by question, from which --resume goes on.)";
+
+// As a shell would take it.
+std::string CommandLine(int argc, char** argv) {
+  std::vector<std::string> words;
+  for (int i = 0; i < argc; ++i) {
+    const absl::string_view word = argv[i];
+    const bool plain = !word.empty() && absl::c_all_of(word, [](char c) {
+      return absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::StrContains("-_./=,:+@%", c);
+    });
+    words.push_back(plain ? std::string(word)
+                          : absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'"));
+  }
+  return absl::StrJoin(words, " ");
+}
+
+std::string Machine(const Device& device) {
+  std::ifstream in("/proc/cpuinfo");
+  std::string model;
+  for (std::string line; model.empty() && std::getline(in, line);) {
+    if (absl::StartsWith(line, "model name")) model = line.substr(std::min(line.size(), line.find(':') + 2));
+  }
+  return absl::StrCat(device.name(), " on ", model.empty() ? "an unnamed processor" : model, ", ",
+                      std::thread::hardware_concurrency(), " threads");
+}
 
 absl::Status Run(int argc, char** argv) {
   EvaluateJob job;
@@ -78,7 +114,10 @@ absl::Status Run(int argc, char** argv) {
     bar.Update(stage, done, total, scores);
     return !StopAsked();
   };
-  ALUDEL_ASSIGN_OR_RETURN(const EvaluateReport report, Evaluate(job, device.get(), progress));
+  ALUDEL_ASSIGN_OR_RETURN(EvaluateReport report, Evaluate(job, device.get(), progress));
+  report.command = CommandLine(argc, argv);
+  report.machine = Machine(*device);
+  report.date = absl::FormatTime("%Y-%m-%d %H:%M UTC", absl::Now(), absl::UTCTimeZone());
   bar.Break();
   ALUDEL_RETURN_IF_ERROR(WriteReport(report, out));
   std::fputs(ReportMarkdown(report).c_str(), stdout);

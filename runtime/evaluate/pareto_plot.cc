@@ -120,7 +120,8 @@ class Drawing {
       const PlotPoint& point = plot_.points[i];
       const double x = x_.At(point.bytes), y = y_.At(point.value);
       const double low = y_.At(point.ci95.low), high = y_.At(point.ci95.high);
-      absl::StrAppendFormat(&svg_, "<g color=\"%s\">", styles[i].color);
+      absl::StrAppendFormat(&svg_, "<g data-of=\"%s\" color=\"%s\">", EscapeHtml(point.label),
+                            styles[i].color);
       Line(x, low, x, high, "whisker");
       Line(x - 3, low, x + 3, low, "whisker");
       Line(x - 3, high, x + 3, high, "whisker");

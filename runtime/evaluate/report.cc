@@ -65,6 +65,18 @@ Json ToJson(const FormatResult& f, const std::vector<TextResult>& texts) {
   return json;
 }
 
+Json ToJson(const Example& example) {
+  Json formats = Json::array();
+  for (const Example::Shown& shown : example.formats) {
+    formats.push_back({{"text", shown.text}, {"f1", shown.f1}, {"kl", shown.kl}});
+  }
+  return {{"number", example.number},
+          {"prompt", example.prompt},
+          {"oracle", example.oracle},
+          {"oracle_f1", example.oracle_f1},
+          {"formats", std::move(formats)}};
+}
+
 Json ToJson(const EvaluateReport& report) {
   Json json;
   json["producer"] = {{"path", report.producer}, {"hash", report.producer_hash}};
@@ -73,6 +85,12 @@ Json ToJson(const EvaluateReport& report) {
   json["questions"] = report.questions;
   json["prompt_tokens"] = report.prompt_tokens;
   json["answer_tokens"] = report.answer_tokens;
+  json["local_tokens_per_s"] = report.local_tokens_per_s;
+  json["producer_tokens_per_s"] = report.producer_tokens_per_s;
+  json["command"] = report.command;
+  json["machine"] = report.machine;
+  json["date"] = report.date;
+  json["verdict"] = Verdict(report);
   json["oracle"] = {{"f1", report.oracle_f1},
                     {"em", report.oracle_em},
                     {"f1_ci95", ToJson(report.oracle_f1_ci95)},
@@ -80,6 +98,8 @@ Json ToJson(const EvaluateReport& report) {
   for (const TextResult& text : report.texts) json["oracle"]["ppl"][text.name] = text.oracle_ppl;
   json["formats"] = Json::array();
   for (const FormatResult& format : report.formats) json["formats"].push_back(ToJson(format, report.texts));
+  json["examples"] = Json::array();
+  for (const Example& example : report.examples) json["examples"].push_back(ToJson(example));
   return json;
 }
 
@@ -115,13 +135,15 @@ std::string TextTable(const EvaluateReport& report) {
 }  // namespace
 
 std::string ReportMarkdown(const EvaluateReport& report) {
-  std::string text = absl::StrFormat(
-      "# %s -> %s\n\n%d questions, %d prompt tokens (all but the last of each handed over), %d oracle answer "
+  std::string text = absl::StrFormat("# %s -> %s\n\n", report.producer, report.consumer);
+  for (const std::string& sentence : Verdict(report)) absl::StrAppend(&text, sentence, "\n\n");
+  absl::StrAppendFormat(
+      &text,
+      "%d questions, %d prompt tokens (all but the last of each handed over), %d oracle answer "
       "tokens, %s arithmetic.\nF1 and exact match as in SQuAD; KL(oracle || format) in nats over the "
       "oracle's "
       "answer tokens; intervals are 95 %% bootstrap.\n\n",
-      report.producer, report.consumer, report.questions, report.prompt_tokens, report.answer_tokens,
-      report.compute);
+      report.questions, report.prompt_tokens, report.answer_tokens, report.compute);
   absl::StrAppend(&text,
                   "| format | bytes/token | vs raw | F1 | EM | KL | KL p95 | TV | consumer compute | "
                   "encode tok/s | reconstruct tok/s |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
@@ -138,6 +160,9 @@ std::string ReportMarkdown(const EvaluateReport& report) {
   }
   absl::StrAppend(&text, TextTable(report));
   for (const std::string& warning : LossWarnings(report)) absl::StrAppend(&text, "\n", warning, "\n");
+  if (!report.command.empty()) {
+    absl::StrAppend(&text, "\n`", report.command, "`\n\n", report.machine, ", ", report.date, "\n");
+  }
   return text;
 }
 
@@ -154,17 +179,16 @@ std::vector<std::string> LossWarnings(const EvaluateReport& report) {
   return warnings;
 }
 
+std::string ReportJson(const EvaluateReport& report) {
+  // A cut answer may end within a character.
+  return ToJson(report).dump(1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
 absl::Status WriteReport(const EvaluateReport& report, const std::string& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) return absl::UnavailableError(absl::StrCat(directory, ": ", error.message()));
-  std::string json;
-  try {
-    json = ToJson(report).dump(1) + "\n";
-  } catch (const nlohmann::json::exception& failure) {
-    return absl::InvalidArgumentError(absl::StrCat("report: ", failure.what()));
-  }
-  ALUDEL_RETURN_IF_ERROR(WriteText(absl::StrCat(directory, "/report.json"), json));
+  ALUDEL_RETURN_IF_ERROR(WriteText(absl::StrCat(directory, "/report.json"), ReportJson(report) + "\n"));
   ALUDEL_RETURN_IF_ERROR(WriteText(absl::StrCat(directory, "/report.md"), ReportMarkdown(report)));
   return WriteText(absl::StrCat(directory, "/report.html"), ReportHtml(report));
 }

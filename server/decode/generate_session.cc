@@ -73,6 +73,12 @@ void GenerateSession::Start(const v1::GenerateRequest& request) {
 void GenerateSession::Begin(const v1::GenerateRequest& request, std::shared_ptr<TokenAutomaton> constraint) {
   const PlanRequest wanted = ReadPlanRequest(request);
   absl::StatusOr<Plan> plan = planner_.Choose(wanted, request.prompt(), cache_salt_);
+  if (request.trace()) {
+    answer_trace_ = std::make_unique<v1::RequestTrace>();
+    for (v1::PlanOption& option : planner_.Options(request.prompt(), cache_salt_)) {
+      *answer_trace_->add_options() = std::move(option);
+    }
+  }
   const absl::Status status =
       plan.ok() ? Admit(request, wanted, *plan, std::move(constraint)) : plan.status();
   if (!status.ok()) End(status);
@@ -126,6 +132,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
     shadow_.emplace(ShadowAnswer{.format = plan.format, .cache_salt = cache_salt_, .prompt = spec.prompt});
     spec.sampling.top_logprobs = std::max(spec.sampling.top_logprobs.value_or(0), kShadowLogprobs);
   }
+  if (answer_trace_ != nullptr) answer_trace_->set_reason(Name(plan.reason));
   if (plan.remote()) handoff_ = std::make_shared<Handoff>(context_, HandoffSpec(wanted, plan, spec));
   {
     const int64_t as_frames =
@@ -160,6 +167,7 @@ Handoff::Spec GenerateSession::HandoffSpec(const PlanRequest& wanted, const Plan
                         .cache_salt = cache_salt_,
                         .tenant = tenant_,
                         .max_staleness_ms = max_staleness_ms_,
+                        .trace = answer_trace_ != nullptr,
                         .wanted = wanted,
                         .deadline = deadline_,
                         .patience = PatienceWith(plan, context_.options->hedge)};
@@ -266,13 +274,26 @@ void GenerateSession::OnPromptScores(const PromptScores& scores) {
   if (!delivered.ok()) Stop(delivered);
 }
 
+absl::Status GenerateSession::DeliverTrace() {
+  if (answer_trace_ == nullptr) return absl::OkStatus();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (open_choices_ > 1) return absl::OkStatus();
+  }
+  v1::GenerateEvent event;
+  event.mutable_trace()->Swap(answer_trace_.get());
+  if (handoff_ != nullptr && handoff_->trace() != nullptr) handoff_->trace()->Fill(event.mutable_trace());
+  return Deliver(std::move(event));
+}
+
 void GenerateSession::OnDone(const absl::Status& status, const SequenceResult& result) {
   EndHandoff(TicketState::kAbandoned);
   if (shadow_ && status.ok() && !result.fell_back) context_.shadow->Offer(*std::move(shadow_));
   if (status.ok()) {
     // An answer may have no token at all.
     SendStarted(result.times, result.cached_tokens, result.fell_back, result.fallback_reason);
-    const absl::Status delivered = Deliver(AnswerEvent(result));
+    absl::Status delivered = DeliverTrace();
+    if (delivered.ok()) delivered = Deliver(AnswerEvent(result));
     if (!delivered.ok()) lost_ = delivered;
   } else {
     if (lost_.ok()) lost_ = status;

@@ -56,6 +56,8 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   void OnPromptScores(const PromptScores& scores) override;
   void OnDone(const absl::Status& status, const SequenceResult& result) override;
   absl::Status Deliver(v1::GenerateEvent event);
+  // Before the end of the last choice.
+  absl::Status DeliverTrace();
   // Of the first token, or of an answer without one: ends the handoff, sends Started. Later calls
   // do nothing.
   void SendStarted(const SequenceTimes& times, int64_t cached_tokens, bool fell_back,
@@ -77,8 +79,9 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   std::string cache_salt_;  // of what is cached here: the tenant's since the last reset
 
   // Set before the engine has the sequence, then constant.
-  std::shared_ptr<Handoff> handoff_;  // of a remote plan
-  size_t shown_logprobs_ = 0;         // entries of a token's that the client asked for
+  std::shared_ptr<Handoff> handoff_;                // of a remote plan
+  size_t shown_logprobs_ = 0;                       // entries of a token's that the client asked for
+  std::unique_ptr<v1::RequestTrace> answer_trace_;  // where it was asked for; frames come into it at the end
 
   // The engine thread's, once it has the sequence.
   std::optional<ShadowAnswer> shadow_;

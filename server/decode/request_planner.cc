@@ -66,6 +66,35 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
   return plan;
 }
 
+std::vector<v1::PlanOption> RequestPlanner::Options(absl::Span<const int32_t> prompt,
+                                                    const std::string& cache_salt) const {
+  const CostModel& costs = *context_.costs;
+  const auto tokens = static_cast<int64_t>(prompt.size());
+  const int64_t cached = context_.model->engine().CachedTokens(prompt, /*codec=*/nullptr, cache_salt);
+  std::vector<v1::PlanOption> options(1);
+  options[0].set_predicted_ttft(costs.PredictLocal(tokens - cached).value_or(0));
+  const auto shipped = prompt.first(prompt.size() - std::min<size_t>(prompt.size(), 1));
+  const std::vector<PlanTarget> targets = context_.prefill_pool->Snapshot();
+  for (const std::string& format : FormatNames(context_)) {
+    std::optional<double> soonest;
+    bool ready = false;
+    for (const PlanTarget& target : targets) {
+      if (!target.ready ||
+          std::find(target.formats.begin(), target.formats.end(), format) == target.formats.end())
+        continue;
+      ready = true;
+      const std::optional<double> ttft = costs.PredictRemote(CostTarget(target), format, shipped, cache_salt);
+      if (ttft) soonest = std::min(*ttft, soonest.value_or(*ttft));
+    }
+    if (!ready) continue;
+    v1::PlanOption& option = options.emplace_back();
+    option.set_format(format);
+    option.set_predicted_ttft(soonest.value_or(0));
+    option.set_bytes_per_token(costs.BytesPerToken(format, tokens));
+  }
+  return options;
+}
+
 int64_t RequestPlanner::CachedEnough(const Plan& plan, absl::Span<const int32_t> prompt,
                                      const std::string& cache_salt) const {
   const Engine& engine = context_.model->engine();

@@ -3,11 +3,13 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "aludel/v1/handoff.pb.h"
 #include "runtime/engine/engine.h"
 #include "server/decode/decode_context.h"
 #include "server/decode/handoff/handoff.h"
@@ -27,6 +29,8 @@ class RequestPlanner {
   // Begins a trial where the plan is one.
   absl::StatusOr<Plan> Choose(const PlanRequest& wanted, absl::Span<const int32_t> prompt,
                               const std::string& cache_salt);
+  // Local prefill and every format that a ready prefill server has, as they are predicted now, whatever the request allows.
+  std::vector<v1::PlanOption> Options(absl::Span<const int32_t> prompt, const std::string& cache_salt) const;
   // Tokens of the prompt that earlier handoffs of the plan's format have left here, where computing the rest
   // is sooner than asking for it; else 0.
   int64_t CachedEnough(const Plan& plan, absl::Span<const int32_t> prompt,

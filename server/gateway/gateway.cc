@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/random/random.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/notification.h"
@@ -78,7 +79,10 @@ HttpResponse NoSuchPath(const HttpRequest& request) {
     absl::StrAppend(&error.message, ". The models of this gateway generate text, ", why);
   }
   error.code = "unknown_url";
-  return error.ToResponse();
+  HttpResponse response = error.ToResponse();
+  // Ollama's clients show a text, and of anything else nothing.
+  if (absl::StartsWith(request.path, "/api/")) response.body = Dump({{"error", error.message}});
+  return response;
 }
 
 HttpResponse WrongMethod(const HttpRequest& request, const Route& route) {

@@ -42,6 +42,7 @@ constexpr std::pair<absl::string_view, absl::string_view> kNotServed[] = {
     {"/v1/fine_tuning", "and are fine-tuned elsewhere"},
     {"/v1/assistants", "and nothing is kept for later"},
     {"/v1/threads", "and nothing is kept for later"},
+    {"/api", "and speak OpenAI's and Anthropic's APIs, below /v1; Ollama's own is not served"},
 };
 
 }  // namespace

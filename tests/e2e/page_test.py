@@ -34,7 +34,7 @@ CONTRAST = """(() => {
   };
   const bad = [];
   for (const one of document.querySelectorAll("body *")) {
-    const own = [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim()) || "value" in one && one.value;
+    const own = [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim()) || "value" in one && one.value && !["range", "checkbox"].includes(one.type);
     if (!own || !one.checkVisibility() || one.closest("script")) continue;
     const behind = [];
     for (let at = one; at; at = at.parentElement) behind.unshift(getComputedStyle(at).backgroundColor);
@@ -110,8 +110,62 @@ def answers_both_ways(page: Page) -> None:
     widths = page.browser.run(f"[...{NEWEST}.querySelectorAll('.ttft .track > div')].map((one) => parseFloat(one.style.width))")
     assert max(widths) == 100 and min(widths) > 0, widths
     sent, raw = page.texts(".bytes b")
+    formats = page.browser.run("[...document.getElementById('format').options].map((one) => one.text)")
+    assert any(re.fullmatch(r"raw · [\d,]+ B/token", one) for one in formats), formats
+    assert any(re.fullmatch(r"aludel-p2 · [\d.]+ B/token", one) for one in formats), formats
     assert sent.endswith(" KiB") and re.fullmatch(r"480\.0 KiB", raw), (sent, raw)
     assert "instead of 480.0 KiB" in page.text("document.querySelector('.story')")
+
+
+def shows_the_trace(page: Page) -> None:
+    """The waterfall's bars are in order and within the chart, and the planner's table has what ran."""
+    labels = page.texts(".waterfall > span")
+    assert labels[-1] == "first token" and len(labels) > 1 and all(one.startswith("layer") for one in labels[:-1]), labels
+    marks = page.browser.run(f"""[...{NEWEST}.querySelectorAll('.lane')].map((lane) => [...lane.querySelectorAll('i')].map((one) =>
+        [one.className, parseFloat(one.style.left), parseFloat(one.style.width)]))""")
+    for lane in marks:
+        for name, left, width in lane:
+            assert left >= 0 and width >= 0 and left + width < 100.01, (name, left, width)
+    names = {name for lane in marks for name, _, _ in lane}
+    assert {"transfer", "reconstruct", "first_decode"} <= names, names
+    rows = page.browser.run(f"[...{NEWEST}.querySelectorAll('table')].at(-1).innerText").split("\n")
+    plans = {row.split("\t")[0]: row.split("\t")[1:] for row in rows[1:]}
+    assert set(plans) >= {"local prefill", "aludel-p2 ✓"}, plans
+    took = re.fullmatch(r"([\d.]+) (ms|s)", plans["aludel-p2 ✓"][1])
+    assert took and re.fullmatch(r"[\d.]+ m?s", plans["local prefill"][1]), plans
+    assert re.fullmatch(r"[\d.]+", plans["aludel-p2 ✓"][2]), plans
+    assert "This page asked for the format." in page.text(), page.text()
+
+
+HOSTILE = """# A *title*
+<img src=x onerror=alert(1)> and [a](javascript:alert(1)) **bold _nested_** `<b>`
+
+1. one
+2. two
+
+- snake_case_name
+
+> said
+
+```html
+<script>alert(1)</script>
+**not bold**
+"""
+
+
+def draws_markdown_safely(page: Page) -> None:
+    made = page.browser.run(f"(() => {{ const box = document.createElement('div'); box.append(...markdown({json.dumps(HOSTILE)}));"
+                            "return [box.innerHTML, [...box.querySelectorAll('*')].map((one) => one.tagName + one.attributes.length)]; })()")
+    html, names = made
+    assert names == ["H30", "EM0", "P0", "STRONG0", "EM0", "CODE0", "OL1", "LI0", "LI0", "UL0", "LI0", "BLOCKQUOTE0", "PRE0", "CODE0"], names
+    assert html.startswith("<h3>A <em>title</em></h3><p>&lt;img src=x onerror=alert(1)&gt; and [a](javascript:alert(1)) "
+                           "<strong>bold <em>nested</em></strong> <code>&lt;b&gt;</code></p>"), html
+    assert "<li>snake_case_name</li>" in html and "&lt;script&gt;alert(1)&lt;/script&gt;\n**not bold**\n" in html, html
+    assert page.browser.run("markdown('*'.repeat(3000) + 'a_'.repeat(2000)).length") == 1
+    # No way around it either: the browser refuses markup made of text.
+    assert page.browser.run("(() => { try { document.body.insertAdjacentHTML('beforeend', '<p>'); return 'made'; } "
+                            "catch (error) { return error.name; } })()") == "TypeError"
+    page.browser.problems.clear()
 
 
 def link_estimate_follows_its_slider(page: Page) -> None:
@@ -210,11 +264,12 @@ def shows_errors(page: Page) -> None:
 
 
 def fits_every_screen(page: Page) -> None:
+    page.browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     for scheme in ("light", "dark"):
         page.browser.prefer(scheme)
         for name, size in (("wide", WIDE), ("narrow", NARROW)):
             page.browser.resize(*size)
-            assert page.browser.run("document.documentElement.scrollWidth") <= size[0]
+            assert page.browser.run("document.documentElement.scrollWidth") <= size[0], page.browser.run(OUTSIDE)
             for fault in (OUTSIDE, CONTRAST):
                 found = page.browser.run(fault)
                 assert found == [], (scheme, name, found)
@@ -264,6 +319,8 @@ def main() -> int:
         page.choose("format", "aludel-p2")
         page.ask()
         answers_both_ways(page)
+        shows_the_trace(page)
+        draws_markdown_safely(page)
         link_estimate_follows_its_slider(page)
         says_what_was_cached(page)
         compares_honestly(page)

@@ -1,5 +1,5 @@
-"""A real Prometheus scrapes the running stack, under stack.py: rules load, every target is up, and what its TTFT
-histogram says agrees with this client's own clock (mean within 5 %, quantiles within one bucket), over handoffs and
+"""A real Prometheus scrapes the running stack, under stack.py: rules load, every target is up, the dashboard has data, and what
+its TTFT histogram says agrees with this client's own clock (mean within 5 %, quantiles within one bucket), over handoffs and
 the consumer's local prefills. On a busy machine the client itself may read late: it has three attempts.
 
 Exit code 77: Prometheus is not installed.
@@ -148,6 +148,22 @@ def check_rules(prometheus: Prometheus) -> None:
         time.sleep(0.2)
 
 
+# Nothing is checked in the shadow, no traces are exported, no request has to wait, and no run stalls.
+NOT_MEASURED = {"Tokens that local prefill would not have chosen", "KL to local prefill", "Checks", "Tokens checked", "Exported spans",
+                "Wait for a place at a decode server", "Stalls"}
+
+
+def check_dashboard(prometheus: Prometheus) -> None:
+    """Prometheus takes every query of the dashboard, and each panel has something to show."""
+    empty = set()
+    for panel in json.loads((ROOT / "deploy/grafana/aludel.json").read_text())["panels"]:
+        queries = [target["expr"].replace("$model", ".*").replace("$__rate_interval", "30s") for target in panel.get("targets", [])]
+        assert not any("$" in query for query in queries), queries
+        if queries and not any([prometheus.get("query", query=query)["result"] for query in queries]):
+            empty.add(panel["title"])
+    assert empty <= NOT_MEASURED, empty
+
+
 def check_ttft(prometheus: Prometheus, begin: float, seconds: List[float]) -> None:
     """What Prometheus saw since its time `begin`."""
     name = 'aludel_time_to_first_token_seconds{part}{{job="aludel-gateway", model="chat"}}'
@@ -199,6 +215,7 @@ def main() -> int:
             handed_over = prometheus.value('sum(aludel_plans_total{plan="remote"})')
             assert handed_over > 0, handed_over
             check_rules(prometheus)
+            check_dashboard(prometheus)
         except Exception:
             prometheus.log.flush()
             sys.stderr.write((Path(folder) / "log").read_text()[-3000:])

@@ -40,8 +40,9 @@ absl::Status Late(const Patience& patience, absl::Duration taken) {
 Handoff::Handoff(const DecodeContext& context, Spec spec)
     : context_(context),
       spec_(std::move(spec)),
-      trace_(context.options->tracing.handoff_trace_directory.empty() ? nullptr
-                                                                      : std::make_shared<HandoffTrace>()) {
+      trace_(spec_.trace || !context.options->tracing.handoff_trace_directory.empty()
+                 ? std::make_shared<HandoffTrace>()
+                 : nullptr) {
   context_.sessions_open->fetch_add(1);  // a run that ends late still needs everything
 }
 
@@ -344,7 +345,7 @@ bool Handoff::TryElsewhere(const absl::Status& reason) {
 }
 
 void Handoff::WriteTrace() const {
-  if (trace_ == nullptr) return;
+  if (context_.options->tracing.handoff_trace_directory.empty()) return;
   // The prefill server's last event may still be in flight.
   context_.timer->At(MonotonicNow() + kTraceDelay,
                      [trace = trace_, directory = context_.options->tracing.handoff_trace_directory,

@@ -49,6 +49,7 @@ class Handoff : public TicketOwner, public std::enable_shared_from_this<Handoff>
     std::string cache_salt;                    // of what is known here
     std::string tenant;                        // the request's salt, for the prefill server
     std::optional<uint64_t> max_staleness_ms;  // of codes from the prefill server's cache
+    bool trace = false;                        // the request asks for it
     PlanRequest wanted;                        // what the request asked for, its format being the codec's
     absl::Time deadline;                       // of the request; MonotonicNow()
     Patience patience;
@@ -74,7 +75,7 @@ class Handoff : public TicketOwner, public std::enable_shared_from_this<Handoff>
   void WhenAccounted(std::function<void(const Handoff&, const Report&)> then);
   // The first token is out. Null where nothing is traced.
   HandoffTrace* trace() const { return trace_.get(); }
-  // Writes the trace, where there is one, to a file of its own; not in the caller's time.
+  // Writes the trace, where traces have a folder, to a file of its own; not in the caller's time.
   void WriteTrace() const;
 
  private:

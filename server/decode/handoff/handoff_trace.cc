@@ -102,6 +102,32 @@ std::string HandoffTrace::ToJson(const std::string& request_id, const std::strin
   return trace.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+void HandoffTrace::Fill(v1::RequestTrace* trace) const {
+  absl::MutexLock lock(&mutex_);
+  const auto at = [begin = begin_](absl::Time time) {
+    return time == absl::InfiniteFuture() ? 0 : absl::ToDoubleSeconds(time - begin);
+  };
+  trace->set_first_token(at(first_token_));
+  for (const auto& [sequence, frame] : frames_) {
+    if (static_cast<size_t>(trace->frames_size()) == kMaxFrames) {
+      trace->set_frames_left_out(static_cast<uint32_t>(frames_.size() - kMaxFrames));
+      return;
+    }
+    v1::FrameTrace* out = trace->add_frames();
+    out->set_first_layer(frame.coverage.first_layer);
+    out->set_layers(frame.coverage.layers);
+    out->set_token_begin(frame.coverage.token_begin);
+    out->set_tokens(frame.coverage.tokens);
+    out->set_bytes(frame.payload_bytes);
+    if (sequence < producer_.size()) {
+      out->set_encoded_from(producer_[sequence].encoded_from_us() * 1e-6);
+      out->set_sent(producer_[sequence].sent_us() * 1e-6);
+    }
+    out->set_received(at(frame.received));
+    out->set_applied(at(frame.applied));
+  }
+}
+
 absl::Status HandoffTrace::WriteTo(const std::string& path, const std::string& request_id,
                                    const std::string& format) const {
   const std::string part = absl::StrCat(path, ".part");

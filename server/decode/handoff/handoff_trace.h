@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -20,6 +21,9 @@ namespace aludel {
 // may be early by as long as that call took. Thread-safe.
 class HandoffTrace {
  public:
+  // In a message.
+  static constexpr size_t kMaxFrames = 1024;
+
   // An attempt begins; what an earlier one left is forgotten.
   void Begin(absl::Time now);
   void Producer(const v1::RunComputed& computed);
@@ -29,6 +33,8 @@ class HandoffTrace {
   void FirstToken(absl::Time now);
 
   std::string ToJson(const std::string& request_id, const std::string& format) const;
+  // The first kMaxFrames of them, and the first token.
+  void Fill(v1::RequestTrace* trace) const;
   // The same as a file, which a reader sees whole or not at all. The error names `path`.
   absl::Status WriteTo(const std::string& path, const std::string& request_id,
                        const std::string& format) const;

@@ -165,6 +165,13 @@ bool CostModel::IsStale(const std::string& target, const std::string& format, ab
   return chosen == chosen_.end() || now - chosen->second.at > kStale * (1 << chosen->second.overtaken);
 }
 
+double CostModel::BytesPerToken(const std::string& format, int64_t tokens) const {
+  absl::MutexLock lock(&mutex_);
+  const auto known = formats_.find(format);
+  if (known == formats_.end() || tokens < 1) return 0;
+  return known->second.bytes.At(static_cast<double>(tokens)).value_or(0) / static_cast<double>(tokens);
+}
+
 double CostModel::LinkRate(const std::string& target) const {
   absl::MutexLock lock(&mutex_);
   const auto link = links_.find(target);

@@ -70,6 +70,9 @@ class CostModel {
   void Chosen(const std::string& target, const std::string& format, absl::Time now);
   bool IsStale(const std::string& target, const std::string& format, absl::Time now) const;
 
+  // Of a handoff of so many tokens, all frames together; 0: not known.
+  double BytesPerToken(const std::string& format, int64_t tokens) const;
+
   // For metrics; 0: not known.
   double LinkRate(const std::string& target) const;
 

@@ -84,6 +84,7 @@ std::vector<CompletionChoice> CompletionExchange::NewChoices() const {
 bool CompletionExchange::Restart() {
   if (has_content_) return false;
   started_.Clear();
+  trace_.reset();
   choices_ = NewChoices();
   whole_ = std::vector<WholeChoice>(all_choices());
   whole_bytes_ = 0;
@@ -221,6 +222,7 @@ void CompletionExchange::CheckLength() {
 CompletionReport CompletionExchange::Report() {
   CompletionReport report;
   report.started = started_;
+  if (trace_) report.trace = &*trace_;
   // An answer may end before the I/O thread has reported its first flush; then the token's arrival here
   // is used.
   const double flushed = first_flush_seconds_;

@@ -43,6 +43,7 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
   CompletionExchange(Options options, HttpResponder responder, const RequestMetrics* metrics);
 
   void OnStarted(const v1::Started& started) override { OnStarted(0, started); }
+  void OnTrace(const v1::RequestTrace& trace) override { trace_ = trace; }
   void OnPromptLogprobs(const v1::PromptLogprobs& piece) override { OnPromptLogprobs(0, piece); }
   // The same for one of several prompts, whose choices follow those of the prompts before it. `started` is of all
   // prompts that have started.
@@ -77,6 +78,7 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
   HttpResponder responder_;
   const RequestMetrics* const metrics_;
   v1::Started started_;
+  std::optional<v1::RequestTrace> trace_;
   std::vector<PromptEcho> echoes_;
   std::vector<CompletionChoice> choices_;
   std::vector<WholeChoice> whole_;  // not streamed: the answer so far

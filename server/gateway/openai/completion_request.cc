@@ -39,9 +39,10 @@ constexpr std::pair<absl::string_view, v1::Fidelity> kFidelities[] = {{"exact", 
 void CheckExtensionNames(const ordered_json& object, JsonFields& extension) {
   for (const auto& item : object.items()) {
     if (item.key() != "fidelity" && item.key() != "format" && item.key() != "timeout_ms" &&
-        item.key() != "max_staleness_ms") {
-      extension.Fail(item.key(),
-                     "is not known; expected 'fidelity', 'format', 'max_staleness_ms' or 'timeout_ms'");
+        item.key() != "max_staleness_ms" && item.key() != "trace") {
+      extension.Fail(
+          item.key(),
+          "is not known; expected 'fidelity', 'format', 'max_staleness_ms', 'timeout_ms' or 'trace'");
     }
   }
 }
@@ -72,6 +73,7 @@ void ReadExtensions(JsonFields& extension, FieldSchema* schema, CompletionReques
   if (const auto timeout = extension.Integer("timeout_ms", 1, kMaxTimeoutMs)) {
     request->timeout = absl::Milliseconds(*timeout);
   }
+  request->trace = extension.Bool("trace").value_or(false);
 }
 
 void ParseExtensions(JsonFields& fields, CompletionRequest* request) {

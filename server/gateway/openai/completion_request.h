@@ -60,8 +60,9 @@ struct CompletionRequest {
   v1::Fidelity fidelity = v1::FIDELITY_UNSPECIFIED;
   std::string format;
   std::optional<int64_t> max_staleness_ms;
-  int priority = 0;                                   // lower goes first
-  std::string cache_salt;                             // of the client's own, beside its key's; "": none
+  bool trace = false;      // the answer tells of its plan's alternatives and of its frames
+  int priority = 0;        // lower goes first
+  std::string cache_salt;  // of the client's own, beside its key's; "": none
   absl::Duration timeout = absl::InfiniteDuration();  // the client's own limit
 };
 

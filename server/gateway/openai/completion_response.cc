@@ -84,6 +84,34 @@ ordered_json Calls(const std::vector<ToolCall>& calls, std::optional<size_t> fir
   return list;
 }
 
+ordered_json TraceJson(const v1::RequestTrace& trace) {
+  const auto known = [](double value) { return value > 0 ? ordered_json(value) : ordered_json(nullptr); };
+  ordered_json options = ordered_json::array();
+  for (const v1::PlanOption& option : trace.options()) {
+    options.push_back({{"plan", option.format().empty() ? "local" : "remote"},
+                       {"format", option.format()},
+                       {"predicted_ttft", known(option.predicted_ttft())},
+                       {"bytes_per_token", known(option.bytes_per_token())}});
+  }
+  ordered_json frames = ordered_json::array();
+  for (const v1::FrameTrace& frame : trace.frames()) {
+    frames.push_back({{"first_layer", frame.first_layer()},
+                      {"layers", frame.layers()},
+                      {"token_begin", frame.token_begin()},
+                      {"tokens", frame.tokens()},
+                      {"bytes", frame.bytes()},
+                      {"encoded_from", known(frame.encoded_from())},
+                      {"sent", known(frame.sent())},
+                      {"received", frame.received()},
+                      {"applied", known(frame.applied())}});
+  }
+  return {{"reason", trace.reason()},
+          {"options", std::move(options)},
+          {"frames", std::move(frames)},
+          {"frames_left_out", trace.frames_left_out()},
+          {"first_token", known(trace.first_token())}};
+}
+
 }  // namespace
 
 ordered_json ReportJson(const CompletionReport& report) {
@@ -103,6 +131,7 @@ ordered_json ReportJson(const CompletionReport& report) {
   json["stages"] = std::move(stages);
   json["fallback_reason"] =
       started.fallback_reason().empty() ? ordered_json(nullptr) : ordered_json(started.fallback_reason());
+  if (report.trace != nullptr) json["trace"] = TraceJson(*report.trace);
   return json;
 }
 

@@ -47,7 +47,8 @@ struct WholeChoice {
 // How the answer came about: the decode server's report and the gateway's own clock.
 struct CompletionReport {
   v1::Started started;
-  double ttft_seconds = 0;  // request body read -> first text in the client's socket
+  const v1::RequestTrace* trace = nullptr;  // where it was asked for; of the exchange
+  double ttft_seconds = 0;                  // request body read -> first text in the client's socket
   // What of it passed from the first token to the first text: what may become a tool call or a stop string is
   // held back, and more is generated meanwhile.
   double held_seconds = 0;

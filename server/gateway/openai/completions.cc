@@ -292,6 +292,7 @@ std::optional<ApiError> Completions::Prepare(Call* call, WorkPool::Task* task) c
   generate->set_fidelity(request->fidelity);
   generate->set_format(request->format);
   generate->set_priority(request->priority);
+  generate->set_trace(request->trace);
   if (request->max_staleness_ms) generate->set_max_staleness_ms(*request->max_staleness_ms);
   for (const std::string& target : options_.prefill_targets) generate->add_prefill_targets(target);
   return std::nullopt;

@@ -21,7 +21,19 @@ const absl::string_view kAnswerSchemas = R"json({
       "handed_over_tokens": {"type": "integer", "minimum": 0}, "ttft": {"type": "number"},
       "predicted_ttft": {"type": "number", "minimum": 0},
       "stages": {"type": "object", "additionalProperties": {"type": "number"}},
-      "fallback_reason": {"type": ["string", "null"]}}},
+      "fallback_reason": {"type": ["string", "null"]}, "trace": {"$ref": "#/components/schemas/Trace"}}},
+  "Trace": {"type": "object", "required": ["reason", "options", "frames", "frames_left_out", "first_token"], "properties": {
+    "reason": {"type": "string"}, "frames_left_out": {"type": "integer", "minimum": 0},
+    "first_token": {"type": ["number", "null"], "minimum": 0},
+    "options": {"type": "array", "items": {"type": "object", "required": ["plan", "format", "predicted_ttft", "bytes_per_token"],
+      "properties": {"plan": {"enum": ["local", "remote"]}, "format": {"type": "string"},
+        "predicted_ttft": {"type": ["number", "null"]}, "bytes_per_token": {"type": ["number", "null"]}}}},
+    "frames": {"type": "array", "items": {"type": "object", "required": ["first_layer", "layers", "token_begin", "tokens",
+        "bytes", "encoded_from", "sent", "received", "applied"], "properties": {
+      "first_layer": {"type": "integer", "minimum": 0}, "layers": {"type": "integer", "minimum": 1},
+      "token_begin": {"type": "integer", "minimum": 0}, "tokens": {"type": "integer", "minimum": 1},
+      "bytes": {"type": "integer", "minimum": 0}, "encoded_from": {"type": ["number", "null"]},
+      "sent": {"type": ["number", "null"]}, "received": {"type": "number"}, "applied": {"type": ["number", "null"]}}}}}},
   "TokenIds": {"type": "array", "items": {"type": "integer", "minimum": 0}},
   "PromptLogprobs": {"type": "array", "items": {"type": ["object", "null"], "additionalProperties": {
     "type": "object", "required": ["logprob", "rank", "decoded_token"], "properties": {

@@ -96,6 +96,36 @@ ordered_json Reference(absl::string_view name) {
   return {{"$ref", absl::StrCat("#/components/schemas/", name)}};
 }
 
+// Errors, and which routes give them. 500 is none of them: it would be our fault.
+struct Failure {
+  const char* status;
+  const char* description;
+  bool (*given)(const Route& route);
+};
+
+bool Always(const Route&) { return true; }
+bool NeedsKey(const Route& route) { return !route.open; }
+bool NamesAThing(const Route& route) {
+  return route.TakesBody() || absl::EndsWith(route.path, "*") || route.path == "/ready";
+}
+bool TakesBody(const Route& route) { return route.TakesBody(); }
+bool Metered(const Route& route) { return route.metered || route.completion; }
+
+constexpr Failure kFailures[] = {
+    {"400", "Malformed, out of range, or not served", Always},
+    {"401", "No key, or a wrong one", NeedsKey},
+    {"404", "No such model or answer", NamesAThing},
+    {"408", "The request is too slow", Always},
+    {"413", "The body is too long, or there should be none", Always},
+    {"415", "The body is compressed", Always},
+    {"422", "Valid, but larger than any server can hold", TakesBody},
+    {"429", "More than the key may, or than can be served in time", Metered},
+    {"431", "The header is too long", Always},
+    {"501", "A transfer encoding other than chunked", Always},
+    {"503", "No server is ready for it, or the gateway is full", Always},
+    {"504", "The deadline passed", TakesBody},
+};
+
 ordered_json Operation(const Route& route, absl::string_view method = "") {
   const Described& described = DescriptionOf(route.path, method);
   ordered_json operation;
@@ -114,14 +144,18 @@ ordered_json Operation(const Route& route, absl::string_view method = "") {
   if (!described.answer.empty()) answer["content"] = Content(Reference(described.answer));
   if (described.streams) answer["content"]["text/event-stream"] = {{"schema", {{"type", "string"}}}};
   operation["responses"]["200"] = std::move(answer);
-  // Those that say how the process is have their own words for 503.
-  if (route.at_once) {
-    ordered_json same = operation["responses"]["200"];
-    operation["responses"]["503"] = std::move(same);
+  for (const Failure& failure : kFailures) {
+    if (!failure.given(route)) continue;
+    // Those that say how the process is have their own words for 503.
+    if (route.at_once && absl::string_view(failure.status) == "503") {
+      ordered_json same = operation["responses"]["200"];
+      operation["responses"]["503"] = std::move(same);
+      continue;
+    }
+    operation["responses"][failure.status] = {
+        {"description", failure.description},
+        {"content", Content(Reference(route.anthropic ? "AnthropicError" : "Error"))}};
   }
-  operation["responses"]["default"] = {
-      {"description", "An error"},
-      {"content", Content(Reference(route.anthropic ? "AnthropicError" : "Error"))}};
   return operation;
 }
 

@@ -8,16 +8,17 @@
 
 namespace aludel {
 
-// The web page at `/`: page.html with page.css and page.js in it, built into the binary.
+// The web page at `/`: page.html with page.css and this folder's scripts in it, built into the binary.
 extern const absl::string_view kPage;
 
-// Its Content-Security-Policy: it runs its own script, talks to its own origin, and cannot be framed.
+// Its Content-Security-Policy: it runs its own script, talks to its own origin, cannot be framed, and
+// never makes markup of text.
 inline std::string PagePolicy() {
   return absl::StrCat(
       "default-src 'none'; script-src ", InlineSources(kPage, "script"), "; style-src ",
       InlineSources(kPage, "style"),
       "; img-src data:; connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri "
-      "'none'");
+      "'none'; require-trusted-types-for 'script'; trusted-types 'none'");
 }
 
 }  // namespace aludel

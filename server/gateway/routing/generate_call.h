@@ -18,6 +18,8 @@ class GenerateObserver {
   // Before OnStarted, where sampling.prompt_logprobs is set: consecutive pieces from `begin` 1 on. Where another server
   // takes over, they come again from 1.
   virtual void OnPromptLogprobs(const v1::PromptLogprobs& /*piece*/) {}
+  // Before the last OnFinished, where it was asked for.
+  virtual void OnTrace(const v1::RequestTrace& /*trace*/) {}
   // False: no more of the answer is wanted, and OnEnd comes with CANCELLED.
   virtual bool OnToken(const v1::Token& token) = 0;
   virtual void OnFinished(const v1::Finished& finished) = 0;

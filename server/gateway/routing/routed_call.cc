@@ -100,6 +100,9 @@ void RoutedCall::OnEvent(const v1::GenerateEvent& event) {
       TellStarted();
       observer_->OnFinished(event.finished());
       break;
+    case v1::GenerateEvent::kTrace:
+      observer_->OnTrace(event.trace());
+      break;
     case v1::GenerateEvent::EVENT_NOT_SET:
       break;
   }

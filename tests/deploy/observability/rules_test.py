@@ -85,6 +85,21 @@ class RulesTest(unittest.TestCase):
         ids = [panel["id"] for panel in dashboard["panels"]]
         self.assertEqual(len(ids), len(set(ids)))
 
+    def test_dashboard_shows_every_family_that_the_servers_export(self) -> None:
+        """On a panel, or in what a rule records for one."""
+        rules = dict(re.findall(r"- record: (\S+)\n +expr: ((?:.+\n)(?: {10,}.+\n)*)", (PROMETHEUS / "rules.yml").read_text()))
+        self.assertEqual(set(rules), recorded())
+        waiting = list(queries(json.loads(DASHBOARD.read_text())["panels"]))
+        shown: Set[str] = set()
+        while waiting:
+            found = series_of(waiting.pop()) - shown
+            shown |= found
+            waiting += [rules[name] for name in found if name in rules]
+        histograms = {name[: -len("_bucket")] for name in exported() if name.endswith("_bucket")}
+        hidden = {name for name in exported() - shown if not name.endswith(("_bucket", "_sum", "_count"))}
+        hidden |= {name for name in histograms if not {name + "_bucket", name + "_sum", name + "_count"} & shown}
+        self.assertEqual(hidden, set())
+
     def test_dashboard_panels_do_not_overlap(self) -> None:
         taken = set()
         for panel in json.loads(DASHBOARD.read_text())["panels"]:

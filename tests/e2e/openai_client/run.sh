@@ -22,8 +22,10 @@ cp "$source"/*.mjs "$folder/"
 # Packages of another list are not these.
 cmp -s "$source/package.json" "$folder/package.json" || rm -rf "$folder/node_modules"
 cp "$source/package.json" "$folder/"
-if [[ ! -d $folder/node_modules/openai ]]; then
-  (cd "$folder" && timeout 120 npm install --no-audit --no-fund --no-package-lock > npm.log 2>&1) || {
+[[ ! -f $source/.npmrc ]] || cp "$source/.npmrc" "$folder/"
+if [[ ! -f $folder/node_modules/.complete ]]; then
+  (cd "$folder" && timeout 240 npm install --no-audit --no-fund --no-package-lock > npm.log 2>&1 &&
+    touch node_modules/.complete) || {
     rm -rf "$folder/node_modules"  # what is there of it would pass for all of it the next time
     skip "npm could not fetch the clients (see $folder/npm.log)"
   }

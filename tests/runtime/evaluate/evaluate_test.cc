@@ -143,6 +143,14 @@ TEST(Evaluate, ReportHasTheKeysThatScriptsRelyOn) {
         "reconstruct_tokens_per_s", "layer_error", "allocation"}) {
     EXPECT_TRUE(json["formats"][0].contains(key)) << key;
   }
+  EXPECT_GT(json["local_tokens_per_s"], 0);
+  EXPECT_GT(json["producer_tokens_per_s"], 0);
+  ASSERT_EQ(json["examples"].size(), 2);
+  for (const auto& example : json["examples"]) {
+    EXPECT_FALSE(example["prompt"].get<std::string>().empty());
+    EXPECT_FALSE(example["oracle"].get<std::string>().empty());
+    EXPECT_EQ(example["formats"].size(), json["formats"].size());
+  }
   EXPECT_TRUE(json["formats"][0]["ppl"].empty());
 }
 

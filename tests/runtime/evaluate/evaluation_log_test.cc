@@ -21,7 +21,13 @@ class Log : public ::testing::Test {
     format.bytes = 4096;
     format.errors = {{{1, 2}, {3, 4}, {5, 6}, {7, 8}}};
     format.shares = {{0, 2, "code", 40}, {0, 1, "header", 80}};
-    return {17, f1, 1, {format}};
+    return {.prompt_tokens = 17,
+            .f1 = f1,
+            .em = 1,
+            .answer = {7, 2},
+            .local_seconds = 0.25,
+            .producer_seconds = 0.5,
+            .formats = {format}};
   }
 
   void Write(int records) {
@@ -42,6 +48,9 @@ TEST_F(Log, GivesBackExactlyWhatItTook) {
   ASSERT_EQ(records.size(), 2);
   EXPECT_EQ(records[1].prompt_tokens, 17);
   EXPECT_EQ(records[1].f1, 0.25);
+  EXPECT_THAT(records[1].answer, ::testing::ElementsAre(7, 2));
+  EXPECT_EQ(records[1].local_seconds, 0.25);
+  EXPECT_EQ(records[1].producer_seconds, 0.5);
   const FormatRecord& format = records[0].formats[0];
   EXPECT_THAT(format.answer, ::testing::ElementsAre(5, 2));
   EXPECT_EQ(format.kl[1], 1.0 / 3.0);

@@ -55,9 +55,16 @@ TEST(ReportHtml, IsSelfContainedAndEscapesNames) {
   format.kl = .1;
   format.kl_ci95 = {.05, .2};
   report.formats.push_back(format);
+  report.examples.push_back(
+      {.number = 1, .prompt = "</script><b>", .oracle = "<i>", .formats = {{.text = "cut \xc3"}}});
+  report.command = "aludel-eval --qa '<b>'";
   const std::string html = ReportHtml(report);
   EXPECT_THAT(html, AllOf(HasSubstr("base&lt;script&gt; \u2192 chat"), HasSubstr("a&quot;&amp;b"),
                           HasSubstr("40.0x"), HasSubstr("0.500 <small>[0.400, 0.600]</small>")));
+  // What models wrote is data for the script, which cannot end its element, and what is no text becomes some.
+  EXPECT_THAT(html,
+              AllOf(HasSubstr(R"("prompt": "\u003c/script>\u003cb>")"), HasSubstr("cut \xef\xbf\xbd"),
+                    Not(HasSubstr("<i>")), Not(HasSubstr("<b>")), HasSubstr("aludel-eval --qa '&lt;b&gt;'")));
   EXPECT_THAT(html, AllOf(Not(HasSubstr("base<script")), Not(HasSubstr("http:")), Not(HasSubstr("https:")),
                           Not(HasSubstr("src="))));
 }

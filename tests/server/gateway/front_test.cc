@@ -52,6 +52,7 @@ TEST_F(FrontTest, PathsThatNoModelCouldAnswerSayWhy) {
   EXPECT_EQ(embeddings.status, 404);
   EXPECT_EQ(embeddings.Json()["error"]["code"], "unknown_url");
   EXPECT_THAT(embeddings.body, HasSubstr("generate text, and none of them makes embeddings"));
+  EXPECT_THAT(Send("POST", "/api/chat", "{}").body, HasSubstr("Ollama's own is not served"));
   EXPECT_THAT(Get("/v1/files/abc").body, HasSubstr("nothing is kept for later"));
   EXPECT_THAT(Get("/v1/embedding").body, Not(HasSubstr("generate text")));
 }

@@ -68,6 +68,45 @@ TEST_F(GatewayTest, AnswersAChatInOneBody) {
   EXPECT_EQ(request.format(), "scd");
 }
 
+TEST_F(GatewayTest, TellsOfPlansAndFramesWhereThatIsAskedFor) {
+  FakeDecode decode([](grpc::ServerContext*, const v1::GenerateRequest& request, FakeDecode::Writer* writer) {
+    v1::GenerateEvent event;
+    event.mutable_started()->set_plan("remote");
+    writer->Write(event);
+    event.mutable_token()->set_text("Hello");
+    writer->Write(event);
+    if (request.trace()) {
+      v1::RequestTrace* trace = event.mutable_trace();
+      trace->set_reason("fastest");
+      trace->add_options()->set_predicted_ttft(0.5);
+      trace->add_options()->set_format("scd");
+      v1::FrameTrace* frame = trace->add_frames();
+      frame->set_first_layer(4);
+      frame->set_layers(2);
+      frame->set_received(0.25);
+      trace->set_first_token(0.375);
+      writer->Write(event);
+    }
+    event.mutable_finished()->set_reason("stop");
+    writer->Write(event);
+    return grpc::Status::OK;
+  });
+  StartGateway({&decode});
+  EXPECT_FALSE(Chat("").Json()["aludel"].contains("trace"));
+  const json trace = Chat(R"(, "aludel": {"trace": true})").Json()["aludel"]["trace"];
+  EXPECT_EQ(trace["reason"], "fastest");
+  EXPECT_EQ(trace["options"],
+            json::parse(R"([{"plan": "local", "format": "", "predicted_ttft": 0.5, "bytes_per_token": null},
+                            {"plan": "remote", "format": "scd", "predicted_ttft": null, "bytes_per_token": null}])"));
+  EXPECT_EQ(trace["frames"][0]["first_layer"], 4);
+  EXPECT_EQ(trace["frames"][0]["received"], 0.25);
+  EXPECT_TRUE(trace["frames"][0]["applied"].is_null());
+  EXPECT_EQ(trace["first_token"], 0.375);
+  // The last chunk of a stream has it, too.
+  EXPECT_THAT(Chat(R"(, "stream": true, "aludel": {"trace": true})").body,
+              HasSubstr(R"("reason":"fastest")"));
+}
+
 TEST_F(GatewayTest, StagesSumToTheTimeThatTheGatewayMeasured) {
   FakeDecode decode(FakeDecode::Hello);
   StartGateway({&decode});

@@ -31,7 +31,12 @@ TEST(OpenApi, HasEveryRoute) {
     EXPECT_FALSE(methods.empty()) << path;
     for (const auto& [method, operation] : methods.items()) {
       EXPECT_GT(operation.value("summary", "").size(), 8u) << path;
-      EXPECT_TRUE(operation["responses"].contains("default")) << path;
+      for (const char* status : {"200", "400", "503"}) {
+        EXPECT_TRUE(operation["responses"].contains(status)) << path << " " << status;
+      }
+      EXPECT_EQ(operation["responses"].contains("401"), operation.contains("security")) << path;
+      EXPECT_FALSE(operation["responses"].contains("500")) << path;
+      EXPECT_FALSE(operation["responses"].contains("default")) << path;
       EXPECT_EQ(operation.contains("requestBody"), TakesBody(method, path)) << path;
       const bool bare = TakesBody(method, path) && Body(path.c_str())["properties"].empty();
       EXPECT_FALSE(bare) << path;
@@ -80,8 +85,8 @@ TEST(OpenApi, OtherDialectsNameTheirOwnFields) {
     EXPECT_FALSE(messages["properties"].contains(name)) << name;
   }
   EXPECT_FALSE(responses["properties"].contains("n"));
-  const ordered_json& default_answer = OpenApi()["paths"]["/v1/messages"]["post"]["responses"]["default"];
-  EXPECT_THAT(default_answer.dump(), HasSubstr("AnthropicError"));
+  const ordered_json& refusal = OpenApi()["paths"]["/v1/messages"]["post"]["responses"]["400"];
+  EXPECT_THAT(refusal.dump(), HasSubstr("AnthropicError"));
 }
 
 TEST(OpenApi, FieldsAreWhatTheParsersRead) {
