@@ -79,7 +79,8 @@ TEST_F(Flags, NamesTheArgumentThatItRefuses) {
   EXPECT_THAT(Complaint({"-config", "file"}), HasSubstr("unknown flag -config (see"));
   EXPECT_THAT(Complaint({"--out-dir", "-c", "-count", "3"}), HasSubstr("unknown flag -count (see"));
   EXPECT_THAT(Complaint({"stray", "-c"}), HasSubstr("unknown flag -c (see"));
-  EXPECT_THAT(Complaint({"stray", "--color=red", "--count", "3"}), HasSubstr("unknown flag --color=red (see"));
+  EXPECT_THAT(Complaint({"stray", "--color=red", "--count", "3"}),
+              HasSubstr("unknown flag --color=red (see"));
   EXPECT_THAT(Complaint({"stray", "--count"}), HasSubstr("--count needs a value"));
   ASSERT_TRUE(Parse({"--count", "4"}).ok()) << "what was refused is forgotten";
   EXPECT_EQ(count_, 4);
