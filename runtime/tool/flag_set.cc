@@ -2,6 +2,8 @@
 
 #include <getopt.h>
 
+#include <algorithm>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -69,30 +71,39 @@ absl::Status FlagSet::Parse(int argc, char** argv) {
     options.push_back({flags_[i].name.c_str(), argument, nullptr, kFirst + static_cast<int>(i)});
   }
   options.push_back({nullptr, 0, nullptr, 0});
-  optind = 1;
+  optind = 0;  // glibc forgets the rest of an argument that an earlier call has refused
   opterr = 0;
-  int which = 0;
-  while ((which = getopt_long(argc, argv, ":", options.data(), nullptr)) != -1) {
+  std::vector<const char*> arguments;
+  for (;;) {
+    const char* const found = argv[std::max(optind, 1)];
+    // "-": arguments come in their order (as 1), so that `found` is what this call looks at.
+    const int which = getopt_long(argc, argv, "-:", options.data(), nullptr);
+    if (which == -1) break;
+    if (which == 1) {
+      arguments.push_back(optarg);
+      continue;
+    }
     if (which == kHelp || which == kVersionAsked) {
       (which == kHelp ? help_ : version_asked_) = true;
       return absl::OkStatus();
     }
-    if (which == ':') return absl::InvalidArgumentError(absl::StrCat(argv[optind - 1], " needs a value"));
+    if (which == ':') return absl::InvalidArgumentError(absl::StrCat(found, " needs a value"));
     if (which < kFirst) {
-      return absl::InvalidArgumentError(absl::StrCat("unknown flag ", argv[optind - 1], " (see --help)"));
+      return absl::InvalidArgumentError(absl::StrCat("unknown flag ", found, " (see --help)"));
     }
     ALUDEL_RETURN_IF_ERROR(Set(flags_[which - kFirst], optarg));
   }
-  for (int i = optind; i < argc; ++i) {
+  arguments.insert(arguments.end(), argv + optind, argv + argc);  // behind "--"
+  for (const char* argument : arguments) {
     if (arguments_ == nullptr) {
       return absl::InvalidArgumentError(
-          absl::StrCat("found argument \"", argv[i], "\", want only flags (see --help)"));
+          absl::StrCat("found argument \"", argument, "\", want only flags (see --help)"));
     }
     if (arguments_->size() == max_arguments_) {
-      return absl::InvalidArgumentError(absl::StrCat("found argument \"", argv[i], "\", want only ",
+      return absl::InvalidArgumentError(absl::StrCat("found argument \"", argument, "\", want only ",
                                                      arguments_placeholder_, " (see --help)"));
     }
-    arguments_->push_back(argv[i]);
+    arguments_->push_back(argument);
   }
   return absl::OkStatus();
 }

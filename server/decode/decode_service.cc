@@ -55,7 +55,7 @@ grpc::ServerWriteReactor<v1::GenerateEvent>* DecodeService::Generate(grpc::Callb
   const absl::Time deadline = DeadlineOf(*call, context_.options->request_timeout);
   // The stream tells the session when its client goes; the session holds the stream.
   auto target = std::make_shared<std::weak_ptr<GenerateSession>>();
-  auto stream = GenerateSession::Stream::Create(call, context_.options->max_stream_backlog, [target] {
+  auto stream = AnswerStream::Stream::Create(call, context_.options->max_stream_backlog, [target] {
     if (const auto session = target->lock()) session->Stop(absl::CancelledError("the client has gone"));
   });
   if (const absl::Status allowed = CheckCaller(*call, context_.options->gateway_identities); !allowed.ok()) {

@@ -1,12 +1,10 @@
 #include "server/decode/generate_session.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "runtime/status_macros.h"
 #include "server/decode/generate_events.h"
-#include "server/decode/sampling_fields.h"
+#include "server/decode/generate_setup.h"
 #include "server/rpc/deadline.h"
 #include "server/rpc/rpc_fields.h"
 #include "server/rpc/rpc_status.h"
@@ -14,9 +12,6 @@
 
 namespace aludel {
 namespace {
-
-// Time for a slow reader to take the rest after the end.
-constexpr absl::Duration kReaderGrace = absl::Seconds(10);
 
 std::optional<RequestTrace> TraceWithin(const std::optional<TraceContext>& caller) {
   if (!caller) return std::nullopt;
@@ -26,10 +21,10 @@ std::optional<RequestTrace> TraceWithin(const std::optional<TraceContext>& calle
 
 }  // namespace
 
-GenerateSession::GenerateSession(const DecodeContext& context, std::shared_ptr<Stream> stream,
+GenerateSession::GenerateSession(const DecodeContext& context, std::shared_ptr<AnswerStream::Stream> stream,
                                  absl::Time deadline, const std::optional<TraceContext>& caller)
     : context_(context),
-      stream_(std::move(stream)),
+      answer_(std::move(stream), context.options->max_stream_backlog, context.timer),
       deadline_(deadline),
       trace_(TraceWithin(caller)),
       planner_(context),
@@ -48,8 +43,6 @@ void GenerateSession::Start(const v1::GenerateRequest& request) {
   if (status.ok()) status = CheckCacheSalt(request.cache_salt());
   if (status.ok()) request_id_ = request.request_id();
   cache_salt_ = context_.cache_epoch->Salt(request.cache_salt());
-  tenant_ = request.cache_salt();
-  if (request.has_max_staleness_ms()) max_staleness_ms_ = request.max_staleness_ms();
   {
     absl::MutexLock lock(&mutex_);
     timeline_.Received(request_id_, request.prompt_size());
@@ -86,63 +79,26 @@ void GenerateSession::Begin(const v1::GenerateRequest& request, std::shared_ptr<
 
 absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const PlanRequest& wanted,
                                     const Plan& chosen, std::shared_ptr<TokenAutomaton> constraint) {
-  Plan plan = chosen;
-  ALUDEL_ASSIGN_OR_RETURN(SamplingParams sampling, ReadSampling(request.sampling()));
-  {
-    absl::MutexLock lock(&mutex_);
-    open_choices_ = sampling.choices;
-  }
-  GenerateSpec spec{.prompt = {request.prompt().begin(), request.prompt().end()},
-                    .sampling = std::move(sampling),
-                    .deadline = ToSteadyTime(deadline_),
-                    .priority = request.priority(),
-                    .cache_salt = cache_salt_};
-  spec.constraint = std::move(constraint);
-  FrameExtent extent;
-  // The age of cached codes is not known here.
-  if (plan.remote() && !max_staleness_ms_) {
-    spec.cached_tokens = planner_.CachedEnough(plan, spec.prompt, cache_salt_);
-  }
-  const bool cached = spec.cached_tokens > 0;
-  if (cached) {
-    spec.codec = context_.model->FindCodec(plan.format);
-    plan = Plan{.kind = PlanKind::kCached,
-                .format = plan.format,
-                .cached_tokens = spec.cached_tokens,
-                .reason = PlanReason::kCached};
-  } else {
-    ALUDEL_RETURN_IF_ERROR(planner_.CheckDeadline(plan, deadline_));
-  }
-  if (plan.remote()) {
-    const DecoderFactory* codec = context_.model->FindCodec(plan.format);
-    absl::StatusOr<FrameExtent> reserved = context_.arena->Reserve(context_.model->HandoffWindow(
-        codec->spec(), plan.handed_over_tokens, context_.options->handoff_window_bytes));
-    if (reserved.ok()) {
-      extent = *std::move(reserved);
-      spec.codec = codec;
-      spec.handed_over_tokens = plan.handed_over_tokens;
-    } else {
-      plan = Plan{.reason = PlanReason::kArena};
-    }
-  }
-  if (spec.sampling.top_logprobs) shown_logprobs_ = 1 + static_cast<size_t>(*spec.sampling.top_logprobs);
-  // Only a single, unconstrained answer can be compared with a second computation.
-  if ((plan.remote() || cached) && context_.shadow != nullptr && spec.sampling.choices == 1 &&
-      spec.constraint == nullptr && context_.shadow->Choose()) {
-    shadow_.emplace(ShadowAnswer{.format = plan.format, .cache_salt = cache_salt_, .prompt = spec.prompt});
-    spec.sampling.top_logprobs = std::max(spec.sampling.top_logprobs.value_or(0), kShadowLogprobs);
-  }
+  ALUDEL_ASSIGN_OR_RETURN(GenerateSetup setup, SetUpGenerate(context_, planner_, request, cache_salt_, chosen,
+                                                             deadline_, std::move(constraint)));
+  const Plan& plan = setup.plan;
+  shown_logprobs_ = setup.shown_logprobs;
+  shadow_ = std::move(setup.shadow);
   if (answer_trace_ != nullptr) answer_trace_->set_reason(Name(plan.reason));
-  if (plan.remote()) handoff_ = std::make_shared<Handoff>(context_, HandoffSpec(wanted, plan, spec));
+  if (plan.remote()) {
+    handoff_ =
+        std::make_shared<Handoff>(context_, MakeHandoffSpec(context_, request, wanted, setup, deadline_,
+                                                            trace_ ? trace_->handoff.ToTraceparent() : ""));
+  }
   {
-    const int64_t as_frames =
-        plan.remote() ? plan.handed_over_tokens - spec.codec->spec().recomputed_head_tokens : 0;
+    const int choices = setup.spec.sampling.choices;
     absl::MutexLock lock(&mutex_);
-    timeline_.Planned(plan, as_frames, spec.sampling.choices, MonotonicNow());
+    open_choices_ = choices;
+    timeline_.Planned(plan, setup.framed_tokens(), choices, MonotonicNow());
   }
   planner_.Begin(plan, request.prompt_size());
   ALUDEL_ASSIGN_OR_RETURN(const SequenceId sequence,
-                          context_.model->engine().Generate(std::move(spec), shared_from_this()));
+                          context_.model->engine().Generate(std::move(setup.spec), shared_from_this()));
   context_.metrics->CountPlan(Name(plan.kind), Name(plan.reason));
   absl::Status stopped;
   {
@@ -153,33 +109,9 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
   if (!stopped.ok()) {
     context_.model->engine().Cancel(sequence, stopped);
   } else if (plan.remote()) {
-    handoff_->Begin(sequence, plan.target, std::move(extent));
+    handoff_->Begin(sequence, plan.target, std::move(setup.extent));
   }
   return absl::OkStatus();
-}
-
-Handoff::Spec GenerateSession::HandoffSpec(const PlanRequest& wanted, const Plan& plan,
-                                           const GenerateSpec& spec) const {
-  Handoff::Spec handoff{.request_id = request_id_,
-                        .traceparent = trace_ ? trace_->handoff.ToTraceparent() : "",
-                        .prompt = {spec.prompt.begin(), spec.prompt.begin() + plan.handed_over_tokens},
-                        .codec = &spec.codec->spec(),
-                        .cache_salt = cache_salt_,
-                        .tenant = tenant_,
-                        .max_staleness_ms = max_staleness_ms_,
-                        .trace = answer_trace_ != nullptr,
-                        .wanted = wanted,
-                        .deadline = deadline_,
-                        .patience = PatienceWith(plan, context_.options->hedge)};
-  handoff.wanted.format = plan.format;  // what the engine expects from now on
-  if (plan.move) {
-    handoff.move_silence = LateBy(plan.move->after, context_.options->hedge);
-    handoff.move_after = absl::Seconds(plan.move->after) + handoff.move_silence;
-    handoff.patience.whole = 2 * handoff.move_after;  // the next server may be as late
-    handoff.wanted.targets =
-        RankedAfter(plan.move->target, context_.prefill_pool->Snapshot(), wanted.targets);
-  }
-  return handoff;
 }
 
 void GenerateSession::EndHandoff(TicketState end) {
@@ -233,25 +165,12 @@ void GenerateSession::SendStarted(const SequenceTimes& times, int64_t cached_tok
                          .raw_bytes_per_token = uint64_t{2} * config.layers * config.kv_dim() * 2,
                          .cached_tokens = cached_tokens};
   if (fell_back) figures.fallback_reason = fallback_reason.ToString();
-  stream_->Push(StartedEvent(started, figures));
+  answer_.Push(StartedEvent(started, figures)).IgnoreError();  // its first token hears of it
 }
 
 void GenerateSession::CountHandoff(const std::optional<RequestTimeline::HandoffOutcome>& handoff) {
   if (handoff)
     context_.metrics->handoffs.CountHandoff("received", StatusName(handoff->code), handoff->seconds);
-}
-
-absl::Status GenerateSession::Deliver(v1::GenerateEvent event) {
-  switch (stream_->Push(std::move(event))) {
-    case Pushed::kTaken:
-      return absl::OkStatus();
-    case Pushed::kGone:
-      return absl::CancelledError("the client has gone");
-    case Pushed::kFull:
-      break;
-  }
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the reader is more than ", context_.options->max_stream_backlog, " tokens behind"));
 }
 
 void GenerateSession::OnToken(const TokenEvent& event) {
@@ -265,12 +184,12 @@ void GenerateSession::OnToken(const TokenEvent& event) {
   if (since_last)
     context_.metrics->requests.ObserveInterToken(context_.options->served_model_name, *since_last);
   if (shadow_) shadow_->Keep(event);
-  const absl::Status delivered = Deliver(AnswerEvent(event, shown_logprobs_));
+  const absl::Status delivered = answer_.Push(AnswerEvent(event, shown_logprobs_));
   if (!delivered.ok()) Stop(delivered);
 }
 
 void GenerateSession::OnPromptScores(const PromptScores& scores) {
-  const absl::Status delivered = Deliver(AnswerEvent(scores));
+  const absl::Status delivered = answer_.Push(AnswerEvent(scores));
   if (!delivered.ok()) Stop(delivered);
 }
 
@@ -283,7 +202,7 @@ absl::Status GenerateSession::DeliverTrace() {
   v1::GenerateEvent event;
   event.mutable_trace()->Swap(answer_trace_.get());
   if (handoff_ != nullptr && handoff_->trace() != nullptr) handoff_->trace()->Fill(event.mutable_trace());
-  return Deliver(std::move(event));
+  return answer_.Push(std::move(event));
 }
 
 void GenerateSession::OnDone(const absl::Status& status, const SequenceResult& result) {
@@ -293,7 +212,7 @@ void GenerateSession::OnDone(const absl::Status& status, const SequenceResult& r
     // An answer may have no token at all.
     SendStarted(result.times, result.cached_tokens, result.fell_back, result.fallback_reason);
     absl::Status delivered = DeliverTrace();
-    if (delivered.ok()) delivered = Deliver(AnswerEvent(result));
+    if (delivered.ok()) delivered = answer_.Push(AnswerEvent(result));
     if (!delivered.ok()) lost_ = delivered;
   } else {
     if (lost_.ok()) lost_ = status;
@@ -330,11 +249,7 @@ void GenerateSession::End(const absl::Status& status) {
               ended.seconds);
   if (context_.traces != nullptr && trace_ && trace_->request.sampled) ExportSpans(status);
   if (handoff_ != nullptr) handoff_->WriteTrace();
-  stream_->End(ToGrpc(status));
-  // A backlog that is not read must not keep the call open for ever.
-  context_.timer->At(MonotonicNow() + kReaderGrace, [weak = std::weak_ptr<Stream>(stream_)] {
-    if (const auto stream = weak.lock()) stream->Abort();
-  });
+  answer_.End(status);
 }
 
 void GenerateSession::ExportSpans(const absl::Status& status) {

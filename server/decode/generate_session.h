@@ -9,6 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "aludel/v1/handoff.pb.h"
 #include "runtime/engine/engine.h"
+#include "server/decode/answer_stream.h"
 #include "server/decode/decode_context.h"
 #include "server/decode/handoff/handoff.h"
 #include "server/decode/plan/planner.h"
@@ -16,7 +17,6 @@
 #include "server/decode/request_timeline.h"
 #include "server/decode/shadow_checker.h"
 #include "server/observe/trace_context.h"
-#include "server/rpc/event_stream.h"
 
 namespace aludel {
 
@@ -30,16 +30,14 @@ namespace aludel {
 //
 // Beside a late handoff local prefill begins (the engine's hedge), and the first to be complete goes on.
 //
-// How it goes is here; what is planned, and learnt from it, is RequestPlanner's; what is observed and exported is the
-// concern of RequestTimeline.
+// How it goes is here; what is planned, and learnt from it, is RequestPlanner's; what the engine and the handoff are
+// asked for is made in generate_setup.h; what is observed and exported is the concern of RequestTimeline.
 // Thread-safe; calls into the engine, the handoff and gRPC are made without the lock.
 class GenerateSession : public SequenceListener, public std::enable_shared_from_this<GenerateSession> {
  public:
-  using Stream = EventStream<v1::GenerateEvent>;
-
   // `stream` shall call Stop when the client goes.
-  GenerateSession(const DecodeContext& context, std::shared_ptr<Stream> stream, absl::Time deadline,
-                  const std::optional<TraceContext>& caller);
+  GenerateSession(const DecodeContext& context, std::shared_ptr<AnswerStream::Stream> stream,
+                  absl::Time deadline, const std::optional<TraceContext>& caller);
   ~GenerateSession() override;
 
   void Start(const v1::GenerateRequest& request);
@@ -50,12 +48,10 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   void Begin(const v1::GenerateRequest& request, std::shared_ptr<TokenAutomaton> constraint);
   absl::Status Admit(const v1::GenerateRequest& request, const PlanRequest& wanted, const Plan& plan,
                      std::shared_ptr<TokenAutomaton> constraint);
-  Handoff::Spec HandoffSpec(const PlanRequest& wanted, const Plan& plan, const GenerateSpec& spec) const;
   void EndHandoff(TicketState end);
   void OnToken(const TokenEvent& event) override;
   void OnPromptScores(const PromptScores& scores) override;
   void OnDone(const absl::Status& status, const SequenceResult& result) override;
-  absl::Status Deliver(v1::GenerateEvent event);
   // Before the end of the last choice.
   absl::Status DeliverTrace();
   // Of the first token, or of an answer without one: ends the handoff, sends Started. Later calls
@@ -67,16 +63,14 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   void ExportSpans(const absl::Status& status);
 
   const DecodeContext& context_;
-  const std::shared_ptr<Stream> stream_;
+  AnswerStream answer_;
   const absl::Time deadline_;
   const std::optional<RequestTrace> trace_;  // where the caller has one
   RequestPlanner planner_;
 
   // Set by Start before others see the session, then constant.
   std::string request_id_;
-  std::optional<uint64_t> max_staleness_ms_;
-  std::string tenant_;      // the request's salt
-  std::string cache_salt_;  // of what is cached here: the tenant's since the last reset
+  std::string cache_salt_;  // of what is cached here: the request's since the last reset
 
   // Set before the engine has the sequence, then constant.
   std::shared_ptr<Handoff> handoff_;                // of a remote plan

@@ -4,8 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "server/handoff/frame_cipher.h"
-#include "server/handoff/random.h"
+#include "server/decode/plan/planner.h"
 #include "server/rpc/deadline.h"
 #include "server/rpc/rpc_status.h"
 #include "spdlog/spdlog.h"
@@ -13,15 +12,11 @@
 namespace aludel {
 namespace {
 
-// If nothing is received for this long after the run's end, the rest was lost.
-absl::Duration ReceivePatience(absl::Duration handoff_timeout) {
-  return std::clamp(handoff_timeout / 4, absl::Milliseconds(250), absl::Seconds(2));
-}
 constexpr uint32_t kMaxTraces = 256;
-constexpr absl::Duration kReceiveLook = absl::Milliseconds(125);
+// With less time left no other server is asked.
+constexpr absl::Duration kLeastAttempt = absl::Milliseconds(125);
 // A late handoff whose hedge found no place asks for one again.
 constexpr absl::Duration kHedgeRetry = absl::Milliseconds(100);
-constexpr absl::Duration kRunGrace = absl::Seconds(1);
 constexpr absl::Duration kTraceDelay = absl::Milliseconds(300);
 
 absl::Status Late(const Patience& patience, absl::Duration taken) {
@@ -54,62 +49,53 @@ void Handoff::Begin(SequenceId sequence, size_t target, FrameExtent extent) {
   const absl::Time now = MonotonicNow();
   sequence_ = sequence;
   until_ = std::min(spec_.deadline, now + context_.options->handoff_timeout);
-  {
-    absl::MutexLock lock(&mutex_);
-    report_.begin = now;
-  }
+  account_.Begin(now);
   Start(target, std::move(extent));
   CheckLate();
-  if (spec_.move_after == absl::InfiniteDuration()) return;
-  context_.timer->At(now + spec_.move_after, [weak = weak_from_this()] {
+  if (!spec_.move.ever()) return;
+  context_.timer->At(now + spec_.move.after, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->CheckMove();
   });
 }
 
+std::shared_ptr<HandoffAttempt> Handoff::Running(int attempt) const {
+  absl::MutexLock lock(&mutex_);
+  return attempt_ != nullptr && attempt_->number() == attempt ? attempt_ : nullptr;
+}
+
 void Handoff::CheckMove() {
   const absl::Time now = MonotonicNow();
-  absl::Time begin;
-  absl::Time move_at = now;
-  size_t target = 0;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (over_ || attempt_.number != 1 || AllHere()) return;
-    begin = report_.begin;
-    target = attempt_.target;
-    const bool coming = attempt_.last_frame != absl::InfiniteFuture();
-    if (coming) move_at = std::min(attempt_.last_frame + spec_.move_silence, begin + spec_.patience.whole);
-  }
+  const std::shared_ptr<HandoffAttempt> first = Running(1);
+  if (first == nullptr || first->AllHere()) return;
+  const absl::Time begin = account_.report().begin;
+  const absl::Time move_at = spec_.move.MoveAt(begin, first->last_frame(), spec_.patience);
   if (now < move_at) {
     context_.timer->At(move_at, [weak = weak_from_this()] {
       if (const auto self = weak.lock()) self->CheckMove();
     });
     return;
   }
-  context_.costs->ObserveOvertaken({.name = context_.prefill_pool->Snapshot()[target].name},
+  context_.costs->ObserveOvertaken({.name = context_.prefill_pool->Snapshot()[first->target()].name},
                                    spec_.codec->name, spec_.prompt, spec_.cache_salt, begin, now);
   Fail(/*attempt=*/1, absl::AbortedError("another prefill server is expected to be sooner"));
 }
 
-bool Handoff::AllHere() const {
-  const uint64_t announced = attempt_.announced_frames;
-  return announced > 0 && context_.receiver->Received(attempt_.ticket).value_or(announced) >= announced;
-}
-
 void Handoff::CheckLate() {
   const absl::Time now = MonotonicNow();
-  absl::Time last_frame;
-  absl::Duration taken;
+  std::shared_ptr<HandoffAttempt> attempt;
   {
     absl::MutexLock lock(&mutex_);
     if (over_) return;
-    // Frames that are here wait for the engine, not for the prefill server.
-    last_frame = AllHere() ? absl::InfiniteFuture() : attempt_.last_frame;
-    taken = now - report_.begin;
+    attempt = attempt_;
   }
-  const absl::Time late_at = spec_.patience.LateAt(now - taken, last_frame);
+  // Frames that are here wait for the engine, not for the prefill server.
+  const bool waiting = attempt != nullptr && !attempt->AllHere();
+  const absl::Time begin = account_.report().begin;
+  const absl::Time late_at =
+      spec_.patience.LateAt(begin, waiting ? attempt->last_frame() : absl::InfiniteFuture());
   absl::Time next = std::min(late_at, now + spec_.patience.silence);
   if (now >= late_at) {
-    context_.model->engine().Hedge(sequence_, Late(spec_.patience, taken));
+    context_.model->engine().Hedge(sequence_, Late(spec_.patience, now - begin));
     next = now + kHedgeRetry;
   }
   if (next >= until_) return;
@@ -118,81 +104,22 @@ void Handoff::CheckLate() {
   });
 }
 
-v1::RunRequest Handoff::MakeRun(const TicketId& id, const std::string& frame_key) const {
-  v1::RunRequest run;
-  run.set_request_id(spec_.request_id);
-  run.set_frame_times(trace_ != nullptr);
-  run.set_cache_salt(spec_.tenant);
-  run.mutable_prompt()->Add(spec_.prompt.begin(), spec_.prompt.end());
-  if (spec_.max_staleness_ms) run.set_max_staleness_ms(*spec_.max_staleness_ms);
-  v1::Ticket* ticket = run.mutable_ticket();
-  ticket->set_id(std::string(id.begin(), id.end()));
-  ticket->set_epoch(context_.receiver->epoch());
-  ticket->set_receiver_address(context_.receiver_address);
-  ticket->set_frame_key(frame_key);
-  ticket->mutable_format()->set_name(spec_.codec->name);
-  ticket->mutable_format()->set_artifact_hash(spec_.codec->artifact_hash);
-  return run;
-}
-
 void Handoff::Start(size_t target, FrameExtent extent) {
-  const TicketId ticket = RandomTicketId();
-  std::string frame_key;
-  std::shared_ptr<const FrameCipher> cipher;
-  if (context_.options->encrypt_frames) {
-    const FrameCipher::Key key = RandomFrameKey();
-    frame_key.assign(key.begin(), key.end());
-    cipher = std::make_shared<const FrameCipher>(key);
-  }
-  KvReceiver* const receiver = context_.receiver;
-  int number = 0;
+  std::shared_ptr<HandoffAttempt> attempt;
   {
     absl::MutexLock lock(&mutex_);
     if (over_) return;
-    number = ++report_.attempts;
-    attempt_ = {.number = number, .target = target, .ticket = ticket};
-    attempt_.grants = std::make_shared<CreditGrants>(
-        &context_.prefill_pool->stub(target), ticket, until_,
-        [self = shared_from_this(), number](const absl::Status& lost) { self->Fail(number, lost); });
-    attempt_.deadline_timer = context_.timer->At(until_, [receiver] { receiver->Reap(); });
+    attempt = std::make_shared<HandoffAttempt>(context_, spec_, account_.BeginAttempt(), target, until_);
+    attempt_ = attempt;
     tried_.push_back(target);
   }
-  context_.prefill_pool->BeginRun(target, static_cast<int64_t>(spec_.prompt.size()));
-  const size_t bound = context_.model->HandoffBytesBound(*spec_.codec, spec_.prompt.size());
-  const size_t window = extent.bytes().size();
-  std::optional<uint64_t> credit;
-  // The last quarter is what the ring's end may waste: HandoffWindow leaves room for a step there.
-  if (window < bound) credit = window / 4 * 3;
-  v1::RunRequest run = MakeRun(ticket, frame_key);
-  if (credit) {
-    run.mutable_ticket()->set_window_bytes(window);
-    run.mutable_ticket()->set_credit_bytes(*credit);
-  }
   if (trace_ != nullptr) trace_->Begin(MonotonicNow());
-  receiver->Open({.id = ticket,
-                  .deadline = until_,
-                  .codec = spec_.codec,
-                  .tokens = static_cast<uint32_t>(spec_.prompt.size()),
-                  .extent = std::move(extent),
-                  .credit = credit,
-                  .cipher = std::move(cipher),
-                  .owner = weak_from_this()});
-  std::shared_ptr<RunCall> call = RunCall::Start(
-      context_.prefill_pool->stub(target), std::move(run), until_,
+  const int number = attempt->number();
+  attempt->Start(
+      shared_from_this(), std::move(extent), /*frame_times=*/trace_ != nullptr,
       {.on_event = [self = shared_from_this(), number,
                     target](const v1::RunEvent& e) { self->OnRunEvent(number, target, e); },
-       .on_end = [self = shared_from_this(), number](const absl::Status& s) { self->OnRunEnd(number, s); }},
-      spec_.traceparent);
-  bool over = false;
-  {
-    absl::MutexLock lock(&mutex_);
-    over = over_ || attempt_.number != number;
-    if (!over) attempt_.run = call;
-  }
-  if (!over) return;
-  // It ended meanwhile, perhaps before there was a ticket to close or a run to cancel.
-  receiver->Close(ticket, TicketState::kAbandoned);
-  call->Cancel();
+       .on_end = [self = shared_from_this(), number](const absl::Status& s) { self->OnRunEnd(number, s); }});
 }
 
 void Handoff::OnFrameReceived(const FrameHeader& header, std::vector<uint8_t> header_bytes,
@@ -204,10 +131,12 @@ void Handoff::OnFrameReceived(const FrameHeader& header, std::vector<uint8_t> he
       release();
     };
   }
+  std::shared_ptr<HandoffAttempt> attempt;
   {
     absl::MutexLock lock(&mutex_);
-    attempt_.last_frame = MonotonicNow();
+    attempt = attempt_;
   }
+  if (attempt != nullptr) attempt->FrameReceived(MonotonicNow());
   context_.model->engine().ApplyFrame(sequence_, header, std::move(header_bytes), payload,
                                       std::move(release));
 }
@@ -216,104 +145,59 @@ void Handoff::OnTicketLost(const TicketId& ticket, const absl::Status& reason) {
   int attempt = 0;
   {
     absl::MutexLock lock(&mutex_);
-    if (attempt_.ticket != ticket) return;  // an earlier attempt's
-    attempt = attempt_.number;
+    if (attempt_ == nullptr || attempt_->ticket() != ticket) return;  // an earlier attempt's
+    attempt = attempt_->number();
   }
   Fail(attempt, reason);
 }
 
 void Handoff::OnCreditRaised(const TicketId& ticket, uint64_t credit) {
-  std::shared_ptr<CreditGrants> grants;
+  std::shared_ptr<HandoffAttempt> attempt;
   {
     absl::MutexLock lock(&mutex_);
-    if (over_ || attempt_.ticket != ticket) return;
-    grants = attempt_.grants;
+    if (attempt_ == nullptr || attempt_->ticket() != ticket) return;
+    attempt = attempt_;
   }
-  if (grants != nullptr) grants->Raise(credit);
+  attempt->RaiseCredit(credit);
 }
 
 void Handoff::OnRunEvent(int attempt, size_t target, const v1::RunEvent& event) {
   context_.prefill_pool->Heard(target);
-  if (event.has_computed()) {
-    context_.prefill_pool->ReportLoad(target, static_cast<int64_t>(event.computed().waiting_tokens()),
-                                      event.computed().prefill_tokens_per_second());
+  if (event.has_finished()) {
+    if (const auto running = Running(attempt)) running->Announced(event.finished().frames());
   }
-  std::function<void(const Handoff&, const Report&)> then;
-  Report report;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (report_.attempts != attempt) return;
-    if (event.has_finished()) attempt_.announced_frames = event.finished().frames();
-    if (!event.has_computed()) return;
-    if (trace_ != nullptr) trace_->Producer(event.computed());
-    report_.producer = ProducerSeconds{.queue = event.computed().queue_seconds(),
-                                       .prefill = event.computed().prefill_seconds(),
-                                       .encode = event.computed().encode_seconds()};
-    then = std::exchange(when_accounted_, nullptr);
-    report = report_;
-  }
-  if (then) then(*this, report);
+  if (!event.has_computed()) return;
+  const v1::RunComputed& computed = event.computed();
+  context_.prefill_pool->ReportLoad(target, static_cast<int64_t>(computed.waiting_tokens()),
+                                    computed.prefill_tokens_per_second());
+  const bool last = account_.Computed(attempt, {.queue = computed.queue_seconds(),
+                                                .prefill = computed.prefill_seconds(),
+                                                .encode = computed.encode_seconds()});
+  if (last && trace_ != nullptr) trace_->Producer(computed);
 }
 
 void Handoff::WhenAccounted(std::function<void(const Handoff&, const Report&)> then) {
-  Report report;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!report_.producer) {
-      when_accounted_ = std::move(then);
-      return;
-    }
-    report = report_;
-  }
-  then(*this, report);
+  account_.WhenComputed([this, then = std::move(then)](const Report& report) { then(*this, report); });
 }
 
 void Handoff::OnRunEnd(int attempt, const absl::Status& status) {
-  size_t target = 0;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (over_ || attempt_.number != attempt) return;  // a cancelled attempt's end means nothing
-    attempt_.run.reset();
-    target = attempt_.target;
-  }
-  // A run that ended well may still have frames on the link.
-  if (status.ok()) return CheckReceived(attempt, /*received_before=*/0, absl::ZeroDuration());
-  BlameTarget(target, status);
+  const std::shared_ptr<HandoffAttempt> running = Running(attempt);
+  if (running == nullptr) return;  // a cancelled attempt's end means nothing
+  running->RunEnded();
+  if (status.ok()) return running->AwaitFrames();
+  BlameTarget(running->target(), status);
   Fail(attempt, status);
 }
 
-void Handoff::CheckReceived(int attempt, uint64_t received_before, absl::Duration idle) {
-  uint64_t announced = 0;
-  std::optional<uint64_t> received;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (over_ || attempt_.number != attempt) return;
-    announced = attempt_.announced_frames;
-    received = context_.receiver->Received(attempt_.ticket);
-    if (!received || *received >= announced) return;
-    idle = *received == received_before ? idle + kReceiveLook : absl::ZeroDuration();
-    if (idle <= ReceivePatience(context_.options->handoff_timeout)) {
-      attempt_.received_timer = context_.timer->At(MonotonicNow() + kReceiveLook,
-                                                   [weak = weak_from_this(), attempt, received, idle] {
-                                                     if (const auto self = weak.lock())
-                                                       self->CheckReceived(attempt, *received, idle);
-                                                   });
-      return;
-    }
-  }
-  Fail(attempt, absl::DataLossError(
-                    absl::StrFormat("%d of %d frames have arrived and no more come", *received, announced)));
-}
-
 void Handoff::Fail(int attempt, const absl::Status& reason) {
-  Attempt failed;
+  std::shared_ptr<HandoffAttempt> failed;
   {
     absl::MutexLock lock(&mutex_);
-    if (over_ || attempt_.number != attempt) return;
-    failed = std::exchange(attempt_, {});
+    if (attempt_ == nullptr || attempt_->number() != attempt) return;
+    failed = std::exchange(attempt_, nullptr);
   }
-  if (absl::IsDeadlineExceeded(reason)) BlameTarget(failed.target, reason);
-  Release(std::move(failed), TicketState::kAbandoned);
+  if (absl::IsDeadlineExceeded(reason)) BlameTarget(failed->target(), reason);
+  Close(*failed, TicketState::kAbandoned);
   if (TryElsewhere(reason)) return;
   {
     absl::MutexLock lock(&mutex_);
@@ -324,7 +208,7 @@ void Handoff::Fail(int attempt, const absl::Status& reason) {
 }
 
 bool Handoff::TryElsewhere(const absl::Status& reason) {
-  if (MonotonicNow() + kReceiveLook >= until_) return false;
+  if (MonotonicNow() + kLeastAttempt >= until_) return false;
   std::vector<PlanTarget> targets = context_.prefill_pool->Snapshot();
   {
     absl::MutexLock lock(&mutex_);
@@ -358,43 +242,22 @@ void Handoff::WriteTrace() const {
 }
 
 void Handoff::End(TicketState end) {
-  Attempt last;
+  std::shared_ptr<HandoffAttempt> last;
   {
     absl::MutexLock lock(&mutex_);
-    if (!std::exchange(over_, true)) last = std::exchange(attempt_, {});
+    if (!std::exchange(over_, true)) last = std::exchange(attempt_, nullptr);
   }
-  Release(std::move(last), end);
+  if (last != nullptr) Close(*last, end);
 }
 
-void Handoff::Release(Attempt attempt, TicketState end) {
-  if (attempt.number == 0) return;
-  context_.prefill_pool->EndRun(attempt.target, static_cast<int64_t>(spec_.prompt.size()));
-  if (attempt.grants != nullptr) attempt.grants->Stop();
-  context_.timer->Cancel(attempt.deadline_timer);
-  context_.timer->Cancel(attempt.received_timer);
-  if (attempt.run != nullptr && end == TicketState::kCompleted) {
-    // All frames are here before the prefill server has reported its end: give it time to.
-    context_.timer->At(MonotonicNow() + kRunGrace, [weak = std::weak_ptr<RunCall>(attempt.run)] {
-      if (const auto run = weak.lock()) run->Cancel();
-    });
-  } else if (attempt.run != nullptr) {
-    attempt.run->Cancel();
-  }
-  const KvReceiver::Usage usage = context_.receiver->Close(attempt.ticket, end);
-  absl::MutexLock lock(&mutex_);
-  report_.usage = usage;
-  report_.end = MonotonicNow();
+void Handoff::Close(HandoffAttempt& attempt, TicketState end) {
+  if (const auto usage = attempt.Close(end)) account_.Closed(*usage, MonotonicNow());
 }
 
 void Handoff::BlameTarget(size_t target, const absl::Status& status) {
   // If the client's own deadline came first, the prefill server is not to blame.
   if (absl::IsDeadlineExceeded(status) && MonotonicNow() + absl::Milliseconds(50) >= spec_.deadline) return;
   context_.prefill_pool->ReportRunFailure(target, status);
-}
-
-Handoff::Report Handoff::report() const {
-  absl::MutexLock lock(&mutex_);
-  return report_;
 }
 
 }  // namespace aludel

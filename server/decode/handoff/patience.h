@@ -20,6 +20,20 @@ struct Patience {
   }
 };
 
+// When the next prefill server is asked in place of the first.
+struct MoveRule {
+  absl::Duration after = absl::InfiniteDuration();  // since the handoff began
+  absl::Duration silence;                           // since the last frame, once they come
+
+  bool ever() const { return after < absl::InfiniteDuration(); }
+  // `last_frame` is InfiniteFuture() where none has come. While frames come the first server has until the patience
+  // is over.
+  absl::Time MoveAt(absl::Time begin, absl::Time last_frame, const Patience& patience) const {
+    if (last_frame == absl::InfiniteFuture()) return begin + after;
+    return std::max(begin + after, std::min(last_frame + silence, begin + patience.whole));
+  }
+};
+
 // How much later than predicted is late.
 inline absl::Duration LateBy(double predicted_seconds, const HedgeOptions& options) {
   return std::max(options.late_share * absl::Seconds(predicted_seconds), options.late_min);

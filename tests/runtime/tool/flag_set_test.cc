@@ -75,6 +75,24 @@ TEST_F(Flags, NamesWhatIsWrong) {
   EXPECT_THAT(Complaint({"stray"}), HasSubstr("found argument \"stray\""));
 }
 
+TEST_F(Flags, NamesTheArgumentThatItRefuses) {
+  EXPECT_THAT(Complaint({"-config", "file"}), HasSubstr("unknown flag -config (see"));
+  EXPECT_THAT(Complaint({"--out-dir", "-c", "-count", "3"}), HasSubstr("unknown flag -count (see"));
+  EXPECT_THAT(Complaint({"stray", "-c"}), HasSubstr("unknown flag -c (see"));
+  EXPECT_THAT(Complaint({"stray", "--color=red", "--count", "3"}),
+              HasSubstr("unknown flag --color=red (see"));
+  EXPECT_THAT(Complaint({"stray", "--count"}), HasSubstr("--count needs a value"));
+  ASSERT_TRUE(Parse({"--count", "4"}).ok()) << "what was refused is forgotten";
+  EXPECT_EQ(count_, 4);
+}
+
+TEST_F(Flags, TakesWhatLooksLikeAFlagAsAnArgumentBehindTwoHyphens) {
+  std::vector<std::string> directories;
+  flags_.AddArguments("DIR [DIR]", 2, &directories, "one or two models");
+  ASSERT_TRUE(Parse({"one", "--count", "4", "--", "--count"}).ok());
+  EXPECT_THAT(directories, ElementsAre("one", "--count"));
+}
+
 TEST_F(Flags, AnswersForItsVersionWhereItHasOne) {
   EXPECT_THAT(Complaint({"--version"}), HasSubstr("unknown flag --version"));
   EXPECT_THAT(flags_.Help(), Not(HasSubstr("--version")));

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -22,12 +23,9 @@ class Language {
     auto grammar = CompileConstraint(constraint);
     EXPECT_TRUE(grammar.ok()) << constraint.json_schema << constraint.regex << constraint.grammar << ": "
                               << grammar.status();
-    if (!grammar.ok()) return;
-    const ByteTokenizer tokenizer;
-    automaton_ = std::make_unique<TokenAutomaton>(
-        *std::move(grammar), std::make_shared<TokenTable>(tokenizer, std::vector<int>{ByteTokenizer::kEnd},
-                                                          tokenizer.vocab_size()));
+    if (grammar.ok()) Run(*std::move(grammar));
   }
+  explicit Language(Grammar grammar) { Run(std::move(grammar)); }
   bool Has(absl::string_view text) {
     if (automaton_ == nullptr) return false;
     TokenAutomaton::Cursor cursor(automaton_.get());
@@ -40,6 +38,12 @@ class Language {
   }
 
  private:
+  void Run(Grammar grammar) {
+    const ByteTokenizer tokenizer;
+    automaton_ = std::make_unique<TokenAutomaton>(
+        std::move(grammar), std::make_shared<TokenTable>(tokenizer, std::vector<int>{ByteTokenizer::kEnd},
+                                                         tokenizer.vocab_size()));
+  }
   // A mask is empty where nothing may come.
   static bool Allows(absl::Span<const uint64_t> mask, int id) {
     return !mask.empty() && (mask[id / 64] >> (id % 64) & 1) != 0;

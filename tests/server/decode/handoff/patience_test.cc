@@ -58,5 +58,20 @@ TEST(Patience, OnlyWhatAHedgeEndedWasOvertaken) {
   EXPECT_FALSE(WasOvertaken(kLate, 1, /*fastest=*/true, options));
 }
 
+TEST(MoveRule, LeavesTheFirstServerTheWholePatienceWhileItsFramesCome) {
+  EXPECT_FALSE(MoveRule().ever());
+  const MoveRule rule = {.after = absl::Milliseconds(300), .silence = absl::Milliseconds(100)};
+  EXPECT_TRUE(rule.ever());
+  const Patience patience = {.whole = absl::Milliseconds(600)};
+  const absl::Time begin = absl::UnixEpoch();
+  const auto move_after = [&](absl::Duration last_frame) {
+    return rule.MoveAt(begin, begin + last_frame, patience) - begin;
+  };
+  EXPECT_EQ(rule.MoveAt(begin, kNone, patience) - begin, absl::Milliseconds(300));
+  EXPECT_EQ(move_after(absl::Milliseconds(50)), absl::Milliseconds(300)) << "they have stopped";
+  EXPECT_EQ(move_after(absl::Milliseconds(290)), absl::Milliseconds(390));
+  EXPECT_EQ(move_after(absl::Milliseconds(590)), absl::Milliseconds(600));
+}
+
 }  // namespace
 }  // namespace aludel

@@ -1,6 +1,7 @@
 // Requests that wait for a place at a decode server.
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -52,9 +53,9 @@ class HeldDecode {
           absl::MutexLock lock(&mutex_);
           asked_.push_back(request.prompt(0));
           if (!refusal_.ok()) return refusal_;
-          const auto may_go = [this] { return allowed_ > 0 || lose_; };
+          const auto may_go = [this] { return allowed_ > 0 || end_.has_value(); };
           mutex_.AwaitWithTimeout(absl::Condition(&may_go), absl::Seconds(20));
-          if (std::exchange(lose_, false)) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "reset");
+          if (end_.has_value()) return *std::exchange(end_, std::nullopt);
           --allowed_;
           return FakeDecode::Hello(context, request, writer);
         }) {}
@@ -62,10 +63,10 @@ class HeldDecode {
     absl::MutexLock lock(&mutex_);
     allowed_ += answers;
   }
-  // One call that is held ends as if the connection broke.
-  void LoseOne() {
+  // One call that is held ends so.
+  void EndOne(const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
-    lose_ = true;
+    end_ = ToGrpc(status);
   }
   std::vector<int> asked() {
     absl::MutexLock lock(&mutex_);
@@ -85,7 +86,7 @@ class HeldDecode {
  private:
   absl::Mutex mutex_;
   int allowed_ = 0;
-  bool lose_ = false;
+  std::optional<grpc::Status> end_;
   grpc::Status refusal_;
   std::vector<int> asked_;
   FakeDecode decode_;
@@ -103,11 +104,16 @@ class RouterQueue : public ::testing::Test {
     const absl::Time limit = absl::Now() + absl::Seconds(10);
     while (!router_->State("chat").ready && absl::Now() < limit) absl::SleepFor(absl::Milliseconds(5));
   }
-  std::shared_ptr<Answer> Ask(int prompt, const std::string& tenant = "",
-                              absl::Duration patience = absl::Seconds(30)) {
+  std::shared_ptr<Answer> Ask(int prompt, const std::string& tenant = "") {
+    v1::GenerateRequest message;
+    message.add_prompt(prompt);
+    return Ask(message, tenant, absl::Seconds(30));
+  }
+  std::shared_ptr<Answer> Ask(const v1::GenerateRequest& message, const std::string& tenant,
+                              absl::Duration patience) {
     auto answer = std::make_shared<Answer>();
     Router::Request request{.model = "chat", .tenant = tenant, .deadline = MonotonicNow() + patience};
-    request.message.add_prompt(prompt);
+    request.message = message;
     calls_.push_back(router_->Generate(std::move(request), answer));
     return answer;
   }
@@ -191,11 +197,25 @@ TEST_F(RouterQueue, ARefusedRequestWaitsAndIsAskedAgain) {
 
 TEST_F(RouterQueue, ARefusedRequestWaitsNoLongerThanItsDeadline) {
   Start({.max_waiting = 2, .max_waiting_tokens = 100});
-  decode_.Refuse(absl::ResourceExhaustedError("no block is free"));
-  const auto answer = Ask(1, "", absl::Milliseconds(300));
-  EXPECT_EQ(answer->Wait(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_THAT(answer->status.error_message(),
+  v1::GenerateRequest wide;
+  wide.add_prompt(1);
+  wide.mutable_sampling()->set_choices(kPlaces);
+  v1::GenerateRequest urgent;
+  urgent.add_prompt(2);
+  urgent.set_priority(-1);
+  const auto refused = Ask(wide, "", absl::Seconds(3));
+  decode_.WaitAsked(1);
+  const auto running = Ask(urgent, "", absl::Seconds(30));
+  WaitWaiting(1);
+  // What is urgent takes a place, so that the refused request, which wants all of them, is not asked again: a call that
+  // is under way when the deadline passes would end as gRPC has it.
+  decode_.EndOne(absl::ResourceExhaustedError("no block is free"));
+  EXPECT_EQ(refused->Wait(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused->status.error_message(),
               HasSubstr("the deadline passed before a decode server had room"));
+  EXPECT_EQ(decode_.asked(), (std::vector<int>{1, 2}));
+  decode_.Allow(1);
+  EXPECT_EQ(running->Wait(), grpc::StatusCode::OK);
 }
 
 TEST_F(RouterQueue, WhatWaitsOutlivesTheLossOfItsServer) {
@@ -204,7 +224,7 @@ TEST_F(RouterQueue, WhatWaitsOutlivesTheLossOfItsServer) {
   for (int i = 0; i < kPlaces + 4; ++i) answers.push_back(Ask(i));
   WaitWaiting(4);
   // One call is given up by the server, which is taken out until a probe finds it well.
-  decode_.LoseOne();
+  decode_.EndOne(absl::UnavailableError("reset"));
   decode_.Allow(kPlaces + 4);
   int lost = 0;
   for (const auto& answer : answers) lost += answer->Wait() == grpc::StatusCode::OK ? 0 : 1;

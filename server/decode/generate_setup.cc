@@ -1,0 +1,91 @@
+#include "server/decode/generate_setup.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/status_macros.h"
+#include "server/decode/sampling_fields.h"
+#include "server/rpc/deadline.h"
+
+namespace aludel {
+
+absl::StatusOr<GenerateSetup> SetUpGenerate(const DecodeContext& context, const RequestPlanner& planner,
+                                            const v1::GenerateRequest& request, const std::string& cache_salt,
+                                            const Plan& chosen, absl::Time deadline,
+                                            std::shared_ptr<TokenAutomaton> constraint) {
+  GenerateSetup setup{.plan = chosen};
+  Plan& plan = setup.plan;
+  ALUDEL_ASSIGN_OR_RETURN(SamplingParams sampling, ReadSampling(request.sampling()));
+  setup.spec = {.prompt = {request.prompt().begin(), request.prompt().end()},
+                .sampling = std::move(sampling),
+                .deadline = ToSteadyTime(deadline),
+                .priority = request.priority(),
+                .cache_salt = cache_salt};
+  GenerateSpec& spec = setup.spec;
+  spec.constraint = std::move(constraint);
+  // The age of cached codes is not known here.
+  if (plan.remote() && !request.has_max_staleness_ms()) {
+    spec.cached_tokens = planner.CachedEnough(plan, spec.prompt, spec.cache_salt);
+  }
+  const bool cached = spec.cached_tokens > 0;
+  if (cached) {
+    spec.codec = context.model->FindCodec(plan.format);
+    plan = Plan{.kind = PlanKind::kCached,
+                .format = plan.format,
+                .cached_tokens = spec.cached_tokens,
+                .reason = PlanReason::kCached};
+  } else {
+    ALUDEL_RETURN_IF_ERROR(planner.CheckDeadline(plan, deadline));
+  }
+  if (plan.remote()) {
+    const DecoderFactory* codec = context.model->FindCodec(plan.format);
+    absl::StatusOr<FrameExtent> reserved = context.arena->Reserve(context.model->HandoffWindow(
+        codec->spec(), plan.handed_over_tokens, context.options->handoff_window_bytes));
+    if (reserved.ok()) {
+      setup.extent = *std::move(reserved);
+      spec.codec = codec;
+      spec.handed_over_tokens = plan.handed_over_tokens;
+    } else {
+      plan = Plan{.reason = PlanReason::kArena};
+    }
+  }
+  if (spec.sampling.top_logprobs) {
+    setup.shown_logprobs = 1 + static_cast<size_t>(*spec.sampling.top_logprobs);
+  }
+  // Only a single, unconstrained answer can be compared with a second computation.
+  if ((plan.remote() || cached) && context.shadow != nullptr && spec.sampling.choices == 1 &&
+      spec.constraint == nullptr && context.shadow->Choose()) {
+    setup.shadow.emplace(
+        ShadowAnswer{.format = plan.format, .cache_salt = spec.cache_salt, .prompt = spec.prompt});
+    spec.sampling.top_logprobs = std::max(spec.sampling.top_logprobs.value_or(0), kShadowLogprobs);
+  }
+  return setup;
+}
+
+HandoffSpec MakeHandoffSpec(const DecodeContext& context, const v1::GenerateRequest& request,
+                            const PlanRequest& wanted, const GenerateSetup& setup, absl::Time deadline,
+                            std::string traceparent) {
+  const Plan& plan = setup.plan;
+  const std::vector<int32_t>& prompt = setup.spec.prompt;
+  HandoffSpec handoff{.request_id = request.request_id(),
+                      .traceparent = std::move(traceparent),
+                      .prompt = {prompt.begin(), prompt.begin() + plan.handed_over_tokens},
+                      .codec = &setup.spec.codec->spec(),
+                      .cache_salt = setup.spec.cache_salt,
+                      .tenant = request.cache_salt(),
+                      .trace = request.trace(),
+                      .wanted = wanted,
+                      .deadline = deadline,
+                      .patience = PatienceWith(plan, context.options->hedge)};
+  if (request.has_max_staleness_ms()) handoff.max_staleness_ms = request.max_staleness_ms();
+  handoff.wanted.format = plan.format;  // what the engine expects from now on
+  if (plan.move) {
+    handoff.move.silence = LateBy(plan.move->after, context.options->hedge);
+    handoff.move.after = absl::Seconds(plan.move->after) + handoff.move.silence;
+    handoff.patience.whole = 2 * handoff.move.after;  // the next server may be as late
+    handoff.wanted.targets = RankedAfter(plan.move->target, context.prefill_pool->Snapshot(), wanted.targets);
+  }
+  return handoff;
+}
+
+}  // namespace aludel

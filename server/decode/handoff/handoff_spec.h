@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "runtime/codec/codec.h"
+#include "server/decode/handoff/patience.h"
+#include "server/decode/plan/planner.h"
+
+namespace aludel {
+
+// What one handoff shall bring, and how long it is waited for.
+struct HandoffSpec {
+  std::string request_id;
+  std::string traceparent;      // "": none
+  std::vector<int32_t> prompt;  // up to the last token that is handed over
+  const CodecSpec* codec = nullptr;
+  std::string cache_salt;                    // of what is known here
+  std::string tenant;                        // the request's salt, for the prefill server
+  std::optional<uint64_t> max_staleness_ms;  // of codes from the prefill server's cache
+  bool trace = false;                        // the request asks for it
+  PlanRequest wanted;                        // what the request asked for, its format being the codec's
+  absl::Time deadline;                       // of the request; MonotonicNow()
+  Patience patience;
+  MoveRule move;
+};
+
+}  // namespace aludel
