@@ -414,7 +414,7 @@ HttpResponse Gateway::ResetCache() const {
     ended.Notify();
   });
   ended.WaitForNotification();
-  if (reset.ok()) return Json(200, {{"status", "reset"}});
+  if (reset.ok()) return JsonResponse(200, {{"status", "reset"}});
   ApiError error = FromGrpcStatus(ToGrpc(reset));
   error.message = absl::StrCat("not reset everywhere: ", error.message);
   return error.ToResponse();
