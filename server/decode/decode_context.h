@@ -15,6 +15,7 @@
 #include "server/decode/plan/trials.h"
 #include "server/decode/shadow_checker.h"
 #include "server/handoff/frame_arena.h"
+#include "server/host/adapter_pool.h"
 #include "server/host/model_host.h"
 #include "server/observe/otlp_exporter.h"
 #include "server/process/timer.h"
@@ -26,6 +27,7 @@ namespace aludel {
 struct DecodeContext {
   const DecodeOptions* options = nullptr;
   DecodeHost* model = nullptr;
+  AdapterPool* adapters = nullptr;
   KvReceiver* receiver = nullptr;
   FrameArena* arena = nullptr;
   std::string receiver_address;

@@ -6,7 +6,8 @@
 
 namespace aludel {
 
-// The Decode service: describes this server, and starts a GenerateSession for each Generate. Thread-safe.
+// The Decode service: describes this server, starts a GenerateSession for each Generate, and adds and removes
+// adapters. Thread-safe.
 class DecodeService : public v1::Decode::CallbackService {
  public:
   // `context` must outlive every session.
@@ -17,6 +18,12 @@ class DecodeService : public v1::Decode::CallbackService {
                                      v1::DecodeDescription* response) override;
   grpc::ServerWriteReactor<v1::GenerateEvent>* Generate(grpc::CallbackServerContext* call,
                                                         const v1::GenerateRequest* request) override;
+  grpc::ServerUnaryReactor* LoadAdapter(grpc::CallbackServerContext* call,
+                                        const v1::LoadAdapterRequest* request,
+                                        v1::LoadAdapterResponse* response) override;
+  grpc::ServerUnaryReactor* UnloadAdapter(grpc::CallbackServerContext* call,
+                                          const v1::UnloadAdapterRequest* request,
+                                          v1::UnloadAdapterResponse* response) override;
 
  private:
   const DecodeContext& context_;

@@ -27,6 +27,9 @@ class RequestPlanner {
   // Begins a trial where the plan is one.
   absl::StatusOr<Plan> Choose(const PlanRequest& wanted, absl::Span<const int32_t> prompt,
                               const std::string& cache_salt);
+  // The plan of a prompt that only this server can compute, as it is an adapter's.
+  Plan ChooseLocal(const PlanRequest& wanted, absl::Span<const int32_t> prompt, const std::string& cache_salt,
+                   const LoraWeights& adapter);
   // Tokens of the prompt that earlier handoffs of the plan's format have left here, where computing the rest
   // is sooner than asking for it; else 0.
   int64_t CachedEnough(const Plan& plan, absl::Span<const int32_t> prompt,

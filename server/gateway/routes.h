@@ -19,6 +19,7 @@ struct Route {
   bool deletes = false;      // takes DELETE too
   bool anthropic = false;    // errors in the shape of Anthropic's API, not of OpenAI's
   bool admin = false;        // the operator's: not there where admin_listen has it
+  bool manages = false;      // for keys with admin=1 alone, and slow: waits for decode servers
 
   bool Takes(absl::string_view asked) const;
   bool TakesBody() const { return method == "POST"; }

@@ -50,6 +50,7 @@ absl::Status AdapterPool::Add(const std::string& name, const std::string& direct
   absl::MutexLock lock(&mutex_);
   ALUDEL_RETURN_IF_ERROR(check());
   known_.emplace(name, std::make_shared<Entry>(Entry{.name = name, .directory = directory}));
+  ++changes_;
   return absl::OkStatus();
 }
 
@@ -59,6 +60,7 @@ absl::Status AdapterPool::Remove(const std::string& name) {
   if (found == known_.end()) return absl::NotFoundError(absl::StrCat("no adapter ", name));
   found->second->removed = true;
   known_.erase(found);
+  ++changes_;
   dirty_ = true;
   changed_.Signal();
   return absl::OkStatus();
@@ -222,16 +224,11 @@ void AdapterPool::Load(const EntryRef& entry) {
   for (const Ready& ready : failed) ready(loaded.status());
 }
 
-std::vector<std::string> AdapterPool::names() const {
+AdapterPool::Known AdapterPool::known() const {
   absl::MutexLock lock(&mutex_);
-  std::vector<std::string> names;
-  for (const auto& [name, entry] : known_) names.push_back(name);
-  return names;
-}
-
-bool AdapterPool::empty() const {
-  absl::MutexLock lock(&mutex_);
-  return known_.empty();
+  Known known{.changes = changes_};
+  for (const auto& [name, entry] : known_) known.names.push_back(name);
+  return known;
 }
 
 AdapterStats AdapterPool::stats() const {

@@ -66,8 +66,11 @@ class AdapterPool {
   // Ends a wait with `reason`, unless it has ended.
   void GiveUp(uint64_t wait, const absl::Status& reason);
 
-  std::vector<std::string> names() const;  // in order
-  bool empty() const;
+  struct Known {
+    std::vector<std::string> names;  // in order
+    uint64_t changes = 0;            // of them, since the pool was made
+  };
+  Known known() const;
   AdapterStats stats() const;
 
  private:
@@ -114,6 +117,7 @@ class AdapterPool {
   std::vector<EntryRef> resident_ ABSL_GUARDED_BY(mutex_);
   std::deque<Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_wait_ ABSL_GUARDED_BY(mutex_) = 1;
+  uint64_t changes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t clock_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t loads_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t evictions_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -62,7 +62,7 @@ constexpr Unserved kUnserved[] = {
     // SGLang's
     {"regex", kBoth, ": use 'response_format'"},
     {"ebnf", kBoth, ": use 'response_format'"},
-    {"lora_path", kBoth, ": a fine-tune is a model of its own, see /v1/models"},
+    {"lora_path", kBoth, ": an adapter is a model of its own, see /v1/models"},
     {"session_params", kBoth},
     {"custom_logit_processor", kBoth},
     {"stop_regex", kBoth, ": use 'stop'"},
@@ -79,7 +79,7 @@ constexpr Unserved kUnserved[] = {
     {"dry_multiplier", kBoth},
     {"xtc_probability", kBoth},
     {"samplers", kBoth},
-    {"lora", kBoth, ": a fine-tune is a model of its own, see /v1/models"},
+    {"lora", kBoth, ": an adapter is a model of its own, see /v1/models"},
 };
 
 bool AsksForNothing(const Unserved& field, const ordered_json& value) {

@@ -49,6 +49,8 @@ class Router {
   ModelState State(const std::string& model) const { return targets_.StateOf(model); }
   // Wire formats that every ready server of the model offers, in the first one's order.
   std::vector<std::string> Formats(const std::string& model) const { return targets_.Formats(model); }
+  // The decode servers of its models.
+  const DecodeTargets& targets() const { return targets_; }
   // Requests that its decode servers have not finished.
   int Outstanding(const std::string& model) const { return targets_.Outstanding(model); }
   // For how long one of gRPC's threads has been at one event of an answer.

@@ -87,7 +87,7 @@ class AdapterPoolTest : public ::testing::Test {
 
 TEST_F(AdapterPoolTest, LoadsOnDemandAndEvictsTheLeastRecentlyUsed) {
   Open(3, 2);
-  EXPECT_THAT(pool_->names(), ElementsAre("a0", "a1", "a2"));
+  EXPECT_THAT(pool_->known().names, ElementsAre("a0", "a1", "a2"));
   EXPECT_EQ(pool_->stats().resident, 0);
   const std::string first = Get(0)->hash();
   EXPECT_NE(Get(1)->hash(), first);
