@@ -25,6 +25,30 @@ class PackedMatrix {
   virtual int64_t row_block() const = 0;
 };
 
+// Low-rank updates of some of the rows of a weight matrix W [out, in] (Hu et al. 2021), in the layout that the
+// device multiplies fastest. Opaque; belongs to one device.
+class PackedLowRank {
+ public:
+  virtual ~PackedLowRank() = default;
+  virtual int64_t out_features() const = 0;
+  virtual int64_t in_features() const = 0;
+  virtual size_t bytes() const = 0;
+};
+
+// One of them: rows [out_begin, out_begin + b.rows) of W get scale * B A.
+struct LowRankPart {
+  TensorView a;  // [rank, in], host memory, f32 or bf16, contiguous
+  TensorView b;  // [outputs, rank], likewise
+  float scale = 0;
+  int64_t out_begin = 0;
+};
+
+// The rows of a batch that take one update.
+struct LowRankRows {
+  const PackedLowRank* update = nullptr;
+  absl::Span<const int32_t> rows;
+};
+
 // One layer's paged cache. Block b holds tokens [b * block_tokens, ...) of whichever sequence lists it.
 struct PagedKv {
   void* k = nullptr;  // [blocks, kv_heads, block_tokens, head_dim], rotated keys
@@ -103,6 +127,18 @@ class Ops {
   // each kScaleInputs inputs, so that products within are exact integers (on CUDA where there are few rows).
   virtual void Gemm(const TensorView& a, const PackedMatrix& w, const float* bias, bool accumulate,
                     const TensorView& out, Stream stream) = 0;
+
+  // Memory for the updates `parts` of a matrix [out, in], whose rows do not overlap, kept in `dtype`.
+  // Unimplemented where the device has no AddLowRank.
+  virtual absl::StatusOr<std::unique_ptr<PackedLowRank>> PackLowRank(absl::Span<const LowRankPart> parts,
+                                                                     int64_t out, int64_t in,
+                                                                     DType dtype) = 0;
+
+  // out[t, :] += scale * B (A x[t, :]) for every row t of every group: what the weights of a row's own adapter
+  // add to the product with W. Sums in f32; A x is not rounded between. x has the updates' dtype. No row is in
+  // two groups. A row's result does not depend on what other rows there are.
+  virtual void AddLowRank(const TensorView& x, absl::Span<const LowRankRows> groups, const TensorView& out,
+                          Stream stream) = 0;
 
   // Per head RMSNorm of x [rows, heads * head_dim] in place (Qwen3's q and k norm). weight f32 [head_dim].
   virtual void HeadNorm(const TensorView& x, int head_dim, const float* weight, float eps, Stream stream) = 0;

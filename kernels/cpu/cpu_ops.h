@@ -28,6 +28,10 @@ class CpuOps final : public Ops {
   void RmsNorm(const TensorView& x, const float* weight, float eps, const TensorView& out, Stream) override;
   void Gemm(const TensorView& a, const PackedMatrix& w, const float* bias, bool accumulate,
             const TensorView& out, Stream) override;
+  absl::StatusOr<std::unique_ptr<PackedLowRank>> PackLowRank(absl::Span<const LowRankPart> parts, int64_t out,
+                                                             int64_t in, DType dtype) override;
+  void AddLowRank(const TensorView& x, absl::Span<const LowRankRows> groups, const TensorView& out,
+                  Stream) override;
   void HeadNorm(const TensorView& x, int head_dim, const float* weight, float eps, Stream) override;
   void Rope(const TensorView& q, int head_dim, const RopeTable& rope,
             absl::Span<const SequenceRows> sequences, Stream) override;

@@ -33,6 +33,10 @@ class CudaOps final : public Ops {
                Stream stream) override;
   void Gemm(const TensorView& a, const PackedMatrix& w, const float* bias, bool accumulate,
             const TensorView& out, Stream stream) override;
+  absl::StatusOr<std::unique_ptr<PackedLowRank>> PackLowRank(absl::Span<const LowRankPart> parts, int64_t out,
+                                                             int64_t in, DType dtype) override;
+  void AddLowRank(const TensorView& x, absl::Span<const LowRankRows> groups, const TensorView& out,
+                  Stream stream) override;
   void HeadNorm(const TensorView& x, int head_dim, const float* weight, float eps, Stream stream) override;
   void Rope(const TensorView& q, int head_dim, const RopeTable& rope,
             absl::Span<const SequenceRows> sequences, Stream stream) override;

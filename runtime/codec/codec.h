@@ -45,10 +45,11 @@ class KvEncoder {
 struct KvTarget {
   Transformer* model = nullptr;
   BlockPool* pool = nullptr;
-  absl::Span<const BlockId> blocks;  // cover every handed-over token
-  absl::Span<const int32_t> prompt;  // token ids, known on both sides at no byte cost
-  int64_t tokens = 0;                // tokens [begin, tokens) are handed over
-  int64_t begin = 0;                 // tokens before it the consumer computes itself, exactly
+  absl::Span<const BlockId> blocks;      // cover every handed-over token
+  absl::Span<const int32_t> prompt;      // token ids, known on both sides at no byte cost
+  int64_t tokens = 0;                    // tokens [begin, tokens) are handed over
+  int64_t begin = 0;                     // tokens before it the consumer computes itself, exactly
+  const LoraWeights* adapter = nullptr;  // over the model, for this sequence; null: none
 };
 
 // The consumer's half of one handoff. Frames may come in any order; each decodes alone. One per handoff;

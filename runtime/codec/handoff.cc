@@ -8,7 +8,7 @@ namespace aludel {
 
 absl::Status RunTokens(Transformer& model, BlockPool& pool, absl::Span<const BlockId> blocks,
                        absl::Span<const int32_t> ids, int64_t begin, int64_t end, LayerObserver* observer,
-                       std::vector<float>* logits) {
+                       std::vector<float>* logits, const LoraWeights* adapter) {
   std::vector<float> ignored;
   for (int64_t at = begin; at < end; at += model.options().max_rows) {
     const int64_t count = std::min(model.options().max_rows, end - at);
@@ -18,6 +18,7 @@ absl::Status RunTokens(Transformer& model, BlockPool& pool, absl::Span<const Blo
     item.blocks = blocks;
     item.wants_logits = logits != nullptr && at + count == end;
     item.observer = observer;
+    item.adapter = adapter;
     ALUDEL_RETURN_IF_ERROR(
         model.Forward(absl::MakeSpan(&item, 1), pool, item.wants_logits ? logits : &ignored));
     ALUDEL_RETURN_IF_ERROR(item.observer_status);
@@ -34,7 +35,7 @@ TokenRange HandedOver(const CodecSpec& codec, int64_t prompt_tokens) {
 absl::Status BeginHandoff(KvDecoder& decoder, const KvTarget& target) {
   ALUDEL_RETURN_IF_ERROR(decoder.Begin(target));
   return RunTokens(*target.model, *target.pool, target.blocks, target.prompt, 0, target.begin, nullptr,
-                   nullptr);
+                   nullptr, target.adapter);
 }
 
 }  // namespace aludel

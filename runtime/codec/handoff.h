@@ -10,10 +10,10 @@
 namespace aludel {
 
 // Computes tokens [begin, end) of `ids` into `blocks`, in steps of the model's max_rows. `observer` may be
-// null. With `logits`, those of token end - 1 come back.
+// null, and so may `adapter`. With `logits`, those of token end - 1 come back.
 absl::Status RunTokens(Transformer& model, BlockPool& pool, absl::Span<const BlockId> blocks,
                        absl::Span<const int32_t> ids, int64_t begin, int64_t end, LayerObserver* observer,
-                       std::vector<float>* logits);
+                       std::vector<float>* logits, const LoraWeights* adapter = nullptr);
 
 // Which tokens of a prompt travel: [begin, end), both 0 where the recomputed tokens leave nothing.
 struct TokenRange {

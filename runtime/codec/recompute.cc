@@ -131,6 +131,7 @@ class RecomputeDecoder : public KvDecoder {
       item.ids = target.prompt.subspan(done_, std::min(end - done_, target.model->options().max_rows));
       item.position = done_;
       item.blocks = target.blocks;
+      item.adapter = target.adapter;
       const absl::Span<const float> rows =
           absl::MakeConstSpan(x).subspan((done_ - begin) * hidden, item.ids.size() * hidden);
       ALUDEL_RETURN_IF_ERROR(target.model->ForwardLayers(item, group_.first, group_.end, rows, *target.pool));

@@ -107,6 +107,9 @@ struct GenerateSpec {
   std::shared_ptr<TokenAutomaton> constraint = nullptr;
   // Prefixes are shared with requests of the same salt only.
   std::string cache_salt = {};
+  // Over the engine's model, for this request; null: none. Held until the request ends, and released on the engine's
+  // thread. A codec is then one for the model with this adapter. Prefixes are shared under the same adapter only.
+  std::shared_ptr<const LoraWeights> adapter = nullptr;
 };
 
 struct PrefillSpec {
@@ -162,10 +165,10 @@ class Engine {
   // OnDone follows with `status` for every choice that has not ended; unknown ids are ignored.
   void Cancel(SequenceId id, absl::Status status);
 
-  // Tokens at the start of a prompt that the prefix cache holds in this format (null: exact) for this salt
-  // now, at most all but the last.
+  // Tokens at the start of a prompt that the prefix cache holds in this format (null: exact) for this salt and
+  // adapter (null: none) now, at most all but the last.
   int64_t CachedTokens(absl::Span<const int32_t> prompt, const CodecSpec* codec,
-                       const std::string& cache_salt) const;
+                       const std::string& cache_salt, const LoraWeights* adapter = nullptr) const;
 
   EngineStats stats() const;
   const EngineOptions& options() const;

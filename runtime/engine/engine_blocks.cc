@@ -18,13 +18,16 @@ EngineBlocks::EngineBlocks(const std::string& model_hash, const EngineOptions& o
       counters_(counters),
       cache_(options.prefix_cache ? std::make_unique<PrefixCache>(pool) : nullptr) {}
 
-Provenance EngineBlocks::ProvenanceOf(const CodecSpec* codec, const std::string& cache_salt) const {
-  if (codec == nullptr) return {.model_hash = model_hash_, .salt = cache_salt};
-  return {model_hash_, codec->name, codec->artifact_hash, codec->recomputed_head_tokens, cache_salt};
+Provenance EngineBlocks::ProvenanceOf(const CodecSpec* codec, const std::string& cache_salt,
+                                      const std::string& adapter) const {
+  const std::string& model = adapter.empty() ? model_hash_ : adapter;
+  if (codec == nullptr) return {.model_hash = model, .salt = cache_salt};
+  return {model, codec->name, codec->artifact_hash, codec->recomputed_head_tokens, cache_salt};
 }
 
 void EngineBlocks::Begin(Sequence& sequence, const SequenceMap& sequences) {
-  sequence.chain.emplace(ProvenanceOf(sequence.format, sequence.cache_salt), block_tokens_);
+  sequence.chain.emplace(ProvenanceOf(sequence.format, sequence.cache_salt, sequence.adapter_hash()),
+                         block_tokens_);
   if (sequence.awaiting()) {
     const int64_t blocks = pool_->layout().BlocksFor(sequence.handed_over);
     std::vector<Sequence*> ranked = Ranked(sequences);
@@ -54,7 +57,7 @@ void EngineBlocks::FallBack(Sequence& sequence) {
   sequence.handed_over = 0;
   sequence.computed = 0;
   sequence.format = nullptr;
-  sequence.chain.emplace(ProvenanceOf(nullptr, sequence.cache_salt), block_tokens_);
+  sequence.chain.emplace(ProvenanceOf(nullptr, sequence.cache_salt, sequence.adapter_hash()), block_tokens_);
 }
 
 void EngineBlocks::Fork(const Sequence& sequence, Sequence& fork) {
@@ -64,6 +67,7 @@ void EngineBlocks::Fork(const Sequence& sequence, Sequence& fork) {
   fork.last_step = sequence.last_step;
   fork.format = sequence.format;
   fork.cache_salt = sequence.cache_salt;
+  fork.adapter = sequence.adapter;
   fork.chain = sequence.chain;
   fork.inserted_blocks = sequence.inserted_blocks;
   fork.queried = true;
@@ -193,9 +197,9 @@ void EngineBlocks::RaiseQueries(const Sequence& sequence) {
 }
 
 int64_t EngineBlocks::MatchedTokens(absl::Span<const int32_t> prompt, const CodecSpec* codec,
-                                    const std::string& cache_salt) const {
+                                    const std::string& cache_salt, const std::string& adapter) const {
   if (cache_ == nullptr || prompt.empty()) return 0;
-  PrefixChain chain(ProvenanceOf(codec, cache_salt), block_tokens_);
+  PrefixChain chain(ProvenanceOf(codec, cache_salt, adapter), block_tokens_);
   return cache_->MatchedBlocks(chain.Extend(prompt.subspan(0, prompt.size() - 1))) * block_tokens_;
 }
 

@@ -16,7 +16,8 @@ KvTarget EngineIntake::Target(const Sequence& sequence) const {
           sequence.blocks.ids(),
           absl::MakeConstSpan(sequence.tokens).subspan(0, sequence.prompt_tokens),
           sequence.handed_over,
-          sequence.receiving->codec->spec().recomputed_head_tokens};
+          sequence.receiving->codec->spec().recomputed_head_tokens,
+          sequence.adapter.get()};
 }
 
 absl::Status EngineIntake::Begin(Sequence& sequence) {

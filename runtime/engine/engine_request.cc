@@ -114,6 +114,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadGenerate(
   if (spec.codec != nullptr) sequence->format = &spec.codec->spec();
   sequence->priority = spec.priority;
   sequence->cache_salt = std::move(spec.cache_salt);
+  sequence->adapter = std::move(spec.adapter);
   if (spec.codec != nullptr && spec.handed_over_tokens == 0) sequence->cached_wanted = spec.cached_tokens;
   if (spec.codec != nullptr && spec.handed_over_tokens > 0) {
     const int64_t head = spec.codec->spec().recomputed_head_tokens;

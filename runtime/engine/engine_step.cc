@@ -17,7 +17,8 @@ BatchItem StepRunner::MakeItem(Sequence& sequence, int64_t tokens) {
   BatchItem item{.ids = ids,
                  .position = sequence.computed,
                  .blocks = sequence.blocks.ids(),
-                 .observer = sequence.encoder.get()};
+                 .observer = sequence.encoder.get(),
+                 .adapter = sequence.adapter.get()};
   if (sequence.scoring()) item.all_logits = sequence.scorer.get();
   if (last && sequence.max_completion > 0) {
     item.draw = sequence.DeviceDraw();
@@ -36,12 +37,13 @@ absl::Status StepRunner::PayHeads(absl::Span<const StepItem> plan, const Sequenc
     if (head == 0) continue;
     if (rows + head > model_->options().max_rows) {
       ALUDEL_RETURN_IF_ERROR(RunTokens(*model_, *pool_, sequence.blocks.ids(), sequence.tokens, 0, head,
-                                       /*observer=*/nullptr, /*logits=*/nullptr));
+                                       /*observer=*/nullptr, /*logits=*/nullptr, sequence.adapter.get()));
       continue;
     }
     rows += head;
-    items->push_back(
-        {.ids = absl::MakeConstSpan(sequence.tokens).subspan(0, head), .blocks = sequence.blocks.ids()});
+    items->push_back({.ids = absl::MakeConstSpan(sequence.tokens).subspan(0, head),
+                      .blocks = sequence.blocks.ids(),
+                      .adapter = sequence.adapter.get()});
   }
   return absl::OkStatus();
 }

@@ -82,6 +82,8 @@ struct Sequence {
   // Tokens of the prompt are still to be scored: what is computed is computed for that.
   bool scoring() const { return scorer != nullptr && !scorer->done(); }
   int64_t completion_tokens() const { return static_cast<int64_t>(tokens.size()) - prompt_tokens; }
+  // Of the model that computes it; "": the engine's own.
+  std::string adapter_hash() const { return adapter == nullptr ? "" : adapter->hash(); }
   // Prompt tokens still to be computed here.
   int64_t prompt_left() const { return std::max<int64_t>(0, prompt_end - computed); }
   // Tokens to be computed before the next one is chosen, or before a prefill server's sequence ends.
@@ -121,10 +123,11 @@ struct Sequence {
   std::shared_ptr<SequenceListener> listener;
 
   BlockTable blocks;
-  bool running = false;               // has computed something since it was admitted or preempted
-  uint64_t last_step = 0;             // it was part of
-  const CodecSpec* format = nullptr;  // whose tokens its cache begins with; null: exact
-  std::string cache_salt;             // the tenant whose cached prefixes it shares
+  bool running = false;                        // has computed something since it was admitted or preempted
+  uint64_t last_step = 0;                      // it was part of
+  const CodecSpec* format = nullptr;           // whose tokens its cache begins with; null: exact
+  std::string cache_salt;                      // the tenant whose cached prefixes it shares
+  std::shared_ptr<const LoraWeights> adapter;  // over the model; null: none
   std::optional<PrefixChain> chain;
   size_t inserted_blocks = 0;  // of `blocks`, those that the prefix cache knows
   bool queried = false;        // the prefix cache's counters know of it

@@ -24,6 +24,14 @@ bool WantsAllLogits(absl::Span<const BatchItem> items) {
                      [](const BatchItem& item) { return item.all_logits != nullptr; });
 }
 
+// The adapter of the item that `row` of the batch belongs to.
+const LoraWeights* AdapterOf(absl::Span<const SequenceRows> rows, absl::Span<const BatchItem> items,
+                             int64_t row) {
+  const auto* after = std::upper_bound(rows.begin(), rows.end(), row,
+                                       [](int64_t at, const SequenceRows& r) { return at < r.row_begin; });
+  return items[after - rows.begin() - 1].adapter;
+}
+
 }  // namespace
 
 // One allocation per activation, sized for the largest batch.
@@ -121,7 +129,8 @@ KvLayout Transformer::MakeKvLayout(int64_t blocks, int block_tokens, DType dtype
   return {config_.layers, config_.kv_heads, config_.head_dim, block_tokens, blocks, dtype};
 }
 
-absl::Status Transformer::BeginBatch(absl::Span<const BatchItem> items, Batch* batch) const {
+absl::Status Transformer::BeginBatch(absl::Span<const BatchItem> items, Batch* batch) {
+  adapter_rows_.Clear();
   for (const BatchItem& item : items) {
     const auto size = static_cast<int64_t>(item.ids.size());
     for (const int32_t id : item.ids) {
@@ -135,6 +144,7 @@ absl::Status Transformer::BeginBatch(absl::Span<const BatchItem> items, Batch* b
           absl::StrFormat("position %d is beyond the model's context of %d tokens", item.position + size - 1,
                           config_.max_positions));
     }
+    adapter_rows_.Add(item.adapter, batch->count(), size);
     batch->rows.push_back({batch->count(), size, item.position, item.blocks});
     batch->ids.insert(batch->ids.end(), item.ids.begin(), item.ids.end());
   }
@@ -150,6 +160,15 @@ void Transformer::Embed(const Batch& batch) {
   device_->ops().Embed(batch.ids, *weights_->embedding, x, stream_);
 }
 
+void Transformer::Multiply(const TensorView& a, int layer,
+                           std::unique_ptr<PackedMatrix> LayerWeights::*matrix,
+                           std::unique_ptr<PackedLowRank> LayerUpdates::*update, const float* bias,
+                           bool accumulate, const TensorView& out) {
+  device_->ops().Gemm(a, *(weights_->layers[layer].*matrix), bias, accumulate, out, stream_);
+  if (adapter_rows_.empty()) return;
+  device_->ops().AddLowRank(a, adapter_rows_.OfLayer(layer, update), out, stream_);
+}
+
 Transformer::CacheRows Transformer::CacheInput(int layer, absl::Span<const SequenceRows> rows, int64_t count,
                                                BlockPool& pool) {
   Ops& ops = device_->ops();
@@ -162,8 +181,8 @@ Transformer::CacheRows Transformer::CacheInput(int layer, absl::Span<const Seque
   const TensorView all_kv = TensorView::Of(work_->kv.as<float>(), gemm_rows, 2 * kv_dim);
   ops.RmsNorm(x, w.input_norm.as<float>(), eps, h.Rows(0, count), stream_);
   const float* bias = w.qkv_bias.as<float>();
-  ops.Gemm(h, *w.kv, bias == nullptr ? nullptr : bias + config_.q_dim(), /*accumulate=*/false, all_kv,
-           stream_);
+  Multiply(h, layer, &LayerWeights::kv, &LayerUpdates::kv, bias == nullptr ? nullptr : bias + config_.q_dim(),
+           /*accumulate=*/false, all_kv);
   const TensorView k = all_kv.Rows(0, count).Cols(0, kv_dim);
   const TensorView v = all_kv.Rows(0, count).Cols(kv_dim, kv_dim);
   if (config_.qk_norm) ops.HeadNorm(k, config_.head_dim, w.k_norm.as<float>(), eps, stream_);
@@ -180,7 +199,7 @@ void Transformer::AttendInput(int layer, absl::Span<const SequenceRows> rows, in
   const auto [h, k, v] = CacheInput(layer, rows, count, pool);
   const TensorView x = TensorView::Of(work_->x.as<float>(), count, config_.hidden);
   const TensorView all_q = TensorView::Of(work_->q.as<float>(), h.rows, config_.q_dim());
-  ops.Gemm(h, *w.q, w.qkv_bias.as<float>(), /*accumulate=*/false, all_q, stream_);
+  Multiply(h, layer, &LayerWeights::q, &LayerUpdates::q, w.qkv_bias.as<float>(), /*accumulate=*/false, all_q);
   const TensorView q = all_q.Rows(0, count);
   if (config_.qk_norm) {
     const float eps = static_cast<float>(config_.rms_norm_eps);
@@ -218,14 +237,16 @@ void Transformer::FinishLayer(int layer, absl::Span<const SequenceRows> rows, in
 
   ops.Rope(q, config_.head_dim, rope, rows, stream_);
   ops.Attention(q, params, rows, pool.Layer(layer), attended.Rows(0, count), stream_);
-  ops.Gemm(attended, *w.o, w.o_bias.as<float>(), /*accumulate=*/true, x, stream_);
+  Multiply(attended, layer, &LayerWeights::o, &LayerUpdates::o, w.o_bias.as<float>(), /*accumulate=*/true, x);
   ops.RmsNorm(x.Rows(0, count), w.post_norm.as<float>(), eps, h.Rows(0, count), stream_);
-  ops.Gemm(h, *w.gate_up, w.gate_up_bias.as<float>(), /*accumulate=*/false, gate_up, stream_);
+  Multiply(h, layer, &LayerWeights::gate_up, &LayerUpdates::gate_up, w.gate_up_bias.as<float>(),
+           /*accumulate=*/false, gate_up);
   ops.SiluMul(gate_up.Rows(0, count), activated.Rows(0, count), stream_);
-  ops.Gemm(activated, *w.down, w.down_bias.as<float>(), /*accumulate=*/true, x, stream_);
+  Multiply(activated, layer, &LayerWeights::down, &LayerUpdates::down, w.down_bias.as<float>(),
+           /*accumulate=*/true, x);
 }
 
-void Transformer::Head(const Batch& batch, const Output& output) {
+void Transformer::Head(const Batch& batch, absl::Span<const BatchItem> items, const Output& output) {
   Ops& ops = device_->ops();
   const auto n = static_cast<int64_t>(output.rows.size());
   const auto drawn = static_cast<int64_t>(output.draws.size());
@@ -236,6 +257,11 @@ void Transformer::Head(const Batch& batch, const Output& output) {
   ops.GatherRows(x, output.rows, last, stream_);
   ops.RmsNorm(last, weights_->final_norm.as<float>(), static_cast<float>(config_.rms_norm_eps), h, stream_);
   ops.Gemm(h, weights_->head(), nullptr, /*accumulate=*/false, logits, stream_);
+  if (!adapter_rows_.empty()) {
+    head_rows_.Clear();
+    for (int64_t i = 0; i < n; ++i) head_rows_.Add(AdapterOf(batch.rows, items, output.rows[i]), i, 1);
+    ops.AddLowRank(h, head_rows_.OfHead(), logits, stream_);
+  }
   if (drawn == 0) return;
   ops.SampleRows(logits.Rows(n - drawn, drawn), output.draws, work_->tokens.as<int32_t>(), stream_);
 }
@@ -252,9 +278,10 @@ void Transformer::RunStep(const Batch& batch, const Output& output, absl::Span<B
         FinishLayer(layer, batch.rows, batch.count(), pool);
       }
     }
-    if (!output.rows.empty()) Head(batch, output);
+    if (!output.rows.empty()) Head(batch, items, output);
   };
   int64_t positions = 0;
+  if (!adapter_rows_.empty()) return run();  // no two steps have the same rows of each
   for (const BatchItem& item : items) {
     if (item.ids.size() != 1 || item.observer != nullptr || all_logits) return run();
     positions = std::max(positions, item.position + 1);
@@ -274,7 +301,7 @@ absl::Status Transformer::GiveAllLogits(const Batch& batch, absl::Span<const Bat
       for (int64_t row = begin; row < std::min(rows.rows, begin + kLogitRows); ++row) {
         piece.rows.push_back(rows.row_begin + row);
       }
-      Head(batch, piece);
+      Head(batch, items, piece);
       logits.resize(piece.rows.size() * config_.vocab);
       device_->CopyToHost(logits.data(), work_->logits.data(), logits.size() * sizeof(float), stream_);
       ALUDEL_RETURN_IF_ERROR(device_->Synchronize(stream_));
@@ -347,7 +374,8 @@ absl::Status Transformer::ForwardLayers(const BatchItem& item, int first, int en
   return device_->Synchronize(stream_);
 }
 
-void Transformer::ProjectKv(int layer, const TensorView& h, const TensorView& k, const TensorView& v) {
+void Transformer::ProjectKv(int layer, const TensorView& h, const TensorView& k, const TensorView& v,
+                            const LoraWeights* adapter) {
   ALUDEL_CHECK(h.rows <= options_.max_rows && h.rows == k.rows && h.rows == v.rows);
   Ops& ops = device_->ops();
   const LayerWeights& w = weights_->layers[layer];
@@ -357,7 +385,9 @@ void Transformer::ProjectKv(int layer, const TensorView& h, const TensorView& k,
   const TensorView kv = TensorView::Of(work_->kv.as<float>(), gemm_rows, 2 * kv_dim);
   ops.Convert(h, narrow.Rows(0, h.rows), stream_);
   const float* bias = w.qkv_bias.data() == nullptr ? nullptr : w.qkv_bias.as<float>() + config_.q_dim();
-  ops.Gemm(narrow, *w.kv, bias, /*accumulate=*/false, kv, stream_);
+  adapter_rows_.Clear();
+  adapter_rows_.Add(adapter, 0, h.rows);
+  Multiply(narrow, layer, &LayerWeights::kv, &LayerUpdates::kv, bias, /*accumulate=*/false, kv);
   const TensorView keys = kv.Rows(0, h.rows).Cols(0, kv_dim);
   if (config_.qk_norm) {
     ops.HeadNorm(keys, config_.head_dim, w.k_norm.as<float>(), static_cast<float>(config_.rms_norm_eps),

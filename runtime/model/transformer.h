@@ -13,6 +13,8 @@
 #include "kernels/device.h"
 #include "kernels/ops.h"
 #include "runtime/kv/block_pool.h"
+#include "runtime/model/adapters/adapter_rows.h"
+#include "runtime/model/adapters/lora_weights.h"
 #include "runtime/model/model_config.h"
 #include "runtime/model/model_path.h"
 #include "runtime/model/transformer_options.h"
@@ -20,6 +22,7 @@
 
 namespace aludel {
 
+struct LayerWeights;
 struct Weights;
 struct Workspace;
 
@@ -68,7 +71,8 @@ struct BatchItem {
   // leaves it in `token` (kNoToken: the logits are no numbers).
   std::optional<RowSampling> draw = std::nullopt;
   int32_t token = kNoToken;
-  LogitsSink* all_logits = nullptr;  // set: gets the logits of every token
+  LogitsSink* all_logits = nullptr;      // set: gets the logits of every token
+  const LoraWeights* adapter = nullptr;  // of this model; null: the base alone. Must live through the call
 };
 
 // What loading cost.
@@ -79,7 +83,7 @@ struct LoadReport {
 };
 
 // A decoder-only transformer (Llama, Mistral, Qwen2, Qwen3 are one class with other numbers) and its weights
-// on one device. Owns its workspace, therefore one Forward at a time: it belongs to one engine thread.
+// on one device. Items of one batch may have different adapters over them, or none. Owns its workspace, therefore one Forward at a time: it belongs to one engine thread.
 class Transformer {
  public:
   // Reads a HuggingFace model directory and the adapter that is merged into it; `progress` hears of bytes
@@ -126,9 +130,10 @@ class Transformer {
   absl::Status ForwardLayers(const BatchItem& item, int first, int end, absl::Span<const float> x,
                              BlockPool& pool);
 
-  // k, v [rows, kv_dim] = this model's own projections of h [rows, hidden] at `layer`, bias and k-norm
-  // included, before RoPE. f32 device memory. At most max_rows rows.
-  void ProjectKv(int layer, const TensorView& h, const TensorView& k, const TensorView& v);
+  // k, v [rows, kv_dim] = this model's own projections of h [rows, hidden] at `layer`, bias, k-norm and the
+  // adapter's updates included, before RoPE. f32 device memory. At most max_rows rows.
+  void ProjectKv(int layer, const TensorView& h, const TensorView& k, const TensorView& v,
+                 const LoraWeights* adapter = nullptr);
 
   // out [rows, hidden] = attended [rows, q_dim] through this model's output projection of `layer`. f32 device
   // memory. At most max_rows rows.
@@ -141,7 +146,7 @@ class Transformer {
  private:
   Transformer(Device* device, ModelConfig config, const TransformerOptions& options);
 
-  // A batch laid out as consecutive rows.
+  // A batch laid out as consecutive rows; adapter_rows_ are the latest one's.
   struct Batch {
     std::vector<int32_t> ids;
     std::vector<SequenceRows> rows;
@@ -154,9 +159,14 @@ class Transformer {
     std::vector<RowSampling> draws;
   };
   // Validates ids.
-  absl::Status BeginBatch(absl::Span<const BatchItem> items, Batch* batch) const;
+  absl::Status BeginBatch(absl::Span<const BatchItem> items, Batch* batch);
+  // out = a W^T [+ bias], or out += that, with what the rows' adapters add to one of a layer's matrices.
+  void Multiply(const TensorView& a, int layer, std::unique_ptr<PackedMatrix> LayerWeights::*matrix,
+                std::unique_ptr<PackedLowRank> LayerUpdates::*update, const float* bias, bool accumulate,
+                const TensorView& out);
   void Embed(const Batch& batch);
-  void Head(const Batch& batch, const Output& output);
+  // `items` are the batch's.
+  void Head(const Batch& batch, absl::Span<const BatchItem> items, const Output& output);
   // Logits of every row of the items that have a sink, kLogitRows rows at a time. Behind RunStep.
   absl::Status GiveAllLogits(const Batch& batch, absl::Span<const BatchItem> items);
   // Steps that only decode are all alike: a device may remember them.
@@ -184,6 +194,8 @@ class Transformer {
   Stream copy_stream_;
   std::unique_ptr<Weights> weights_;
   std::unique_ptr<Workspace> work_;
+  AdapterRows adapter_rows_;  // of the latest batch
+  AdapterRows head_rows_;     // of the rows of logits
 };
 
 }  // namespace aludel

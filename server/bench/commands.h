@@ -11,6 +11,7 @@ absl::Status CodecCommand(int argc, char** argv);
 absl::Status EngineCommand(int argc, char** argv);
 absl::Status LinkCommand(int argc, char** argv);
 absl::Status LoadCommand(int argc, char** argv);
+absl::Status MakeAdapterCommand(int argc, char** argv);
 absl::Status MakeCodecCommand(int argc, char** argv);
 absl::Status MakeModelCommand(int argc, char** argv);
 absl::Status ServeCommand(int argc, char** argv);

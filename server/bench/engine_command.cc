@@ -1,6 +1,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_format.h"
+#include "runtime/bench/adapter_benchmark.h"
 #include "runtime/bench/engine_benchmark.h"
 #include "runtime/evaluate/score.h"
 #include "runtime/status_macros.h"
@@ -20,7 +21,12 @@ random ids; answers are greedy and have a fixed length.
 
 "Of the forward passes": the time that the same tokens take through the model alone, in the fewest passes (what requests
 share once, the rest of their prompts in full chunks, then all answers in step), measured in the same run, over the
-engine's time. Models of make-model have no tokenizer: --tokenizer deploy/demo/base will do.)";
+engine's time. Models of make-model have no tokenizer: --tokenizer deploy/demo/base will do.
+
+With --adapters N it measures in its place what N LoRA adapters in one batch cost a step of the model: requests that
+decode, each with one of N random adapters of --rank over every linear layer, against the same step of the base alone.
+
+  aludel-bench engine --model /tmp/llama-1b --adapters 8 --rank 16 --requests 8)";
 
 constexpr double kMilli = 1e3;
 
@@ -57,6 +63,41 @@ void Print(const EngineBenchmark& result, const EngineBenchmarkOptions& options)
                result.alone.requests);
 }
 
+void Print(const AdapterBenchmark& result, const AdapterBenchmarkOptions& options) {
+  const auto line = [](const std::string& name, double seconds, double base) {
+    absl::PrintF("| %s | %.2f | %.3f |\n", name, kMilli * seconds, seconds / base);
+  };
+  absl::PrintF("| step (median of %d) | ms | over the base's |\n|---|---|---|\n", options.steps);
+  line(absl::StrFormat("%d rows decode, base alone", options.rows), result.base_seconds, result.base_seconds);
+  line(absl::StrFormat("%d rows over %d adapters of rank %d", options.rows, options.adapters, options.rank),
+       result.adapters_seconds, result.base_seconds);
+  line(absl::StrFormat("%d rows of one adapter", options.rows), result.same_seconds, result.base_seconds);
+  line(absl::StrFormat("%d tokens of a prompt, base alone", options.prefill), result.base_prefill_seconds,
+       result.base_prefill_seconds);
+  line(absl::StrFormat("%d tokens of a prompt, one adapter", options.prefill), result.adapter_prefill_seconds,
+       result.base_prefill_seconds);
+  absl::PrintF("\nan adapter: %.1f MB on the device, loaded in %.0f ms\n",
+               static_cast<double>(result.adapter_bytes) / 1e6, kMilli * result.load_seconds);
+}
+
+absl::Status MeasureAdapters(AdapterBenchmarkOptions options, const EngineBenchmarkOptions& engine,
+                             Device* device) {
+  options.model = engine.model;
+  options.rows = engine.requests;
+  options.prefill = engine.max_num_batched_tokens;
+  options.compute = engine.compute;
+  options.weights = engine.weights;
+  ProgressBar bar;
+  ALUDEL_ASSIGN_OR_RETURN(const AdapterBenchmark result,
+                          BenchmarkAdapters(options, device, [&](int64_t done, int64_t total) {
+                            bar.Update("steps", done, total);
+                            return !StopAsked();
+                          }));
+  bar.Break();
+  Print(result, options);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status EngineCommand(int argc, char** argv) {
@@ -72,6 +113,10 @@ absl::Status EngineCommand(int argc, char** argv) {
   flags.Add("output-tokens", "N", &options.output_tokens, "of each answer");
   flags.Add("max-num-batched-tokens", "N", &options.max_num_batched_tokens,
             "of one engine step, as engine.max_num_batched_tokens of the servers");
+  AdapterBenchmarkOptions adapters{.adapters = 0};
+  flags.Add("adapters", "N", &adapters.adapters, "in one batch; 0: measure the engine without any");
+  flags.Add("rank", "N", &adapters.rank, "of each adapter");
+  flags.Add("steps", "N", &adapters.steps, "of each kind, with --adapters");
   machine.AddCompute(&flags, options.compute, "arithmetic of the model");
   machine.AddWeights(&flags);
   machine.AddDevice(&flags);
@@ -86,6 +131,7 @@ absl::Status EngineCommand(int argc, char** argv) {
   ALUDEL_ASSIGN_OR_RETURN(options.weights, machine.Weights());
   ALUDEL_ASSIGN_OR_RETURN(const auto device, machine.Open());
   StopOnSignals();
+  if (adapters.adapters > 0) return MeasureAdapters(adapters, options, device.get());
   ProgressBar bar;
   ALUDEL_ASSIGN_OR_RETURN(const EngineBenchmark result,
                           BenchmarkEngine(options, device.get(), [&](int64_t done, int64_t total) {

@@ -23,6 +23,7 @@ constexpr SubCommand kSubCommands[] = {
      EngineCommand},
     {"link", "measure the data plane between two processes of this machine", LinkCommand},
     {"load", "measure loading a model from a cold disk against the disk itself", LoadCommand},
+    {"make-adapter", "write a random LoRA adapter for a model", MakeAdapterCommand},
     {"make-codec", "write a random artifact for two models, where only its speed matters", MakeCodecCommand},
     {"make-model", "write a checkpoint of a published shape with random weights", MakeModelCommand},
     {"serve", "load an OpenAI-compatible endpoint and measure what its users would see", ServeCommand},

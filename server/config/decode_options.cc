@@ -1,5 +1,6 @@
 #include "server/config/decode_options.h"
 
+#include <algorithm>
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -45,6 +46,26 @@ HedgeOptions ReadHedge(const v1::HedgeConfig& hedge) {
           .late_min = absl::Milliseconds(hedge.late_min_ms())};
 }
 
+std::vector<NamedAdapter> ReadAdapters(const ConfigSection& root, const v1::DecodeConfig& config,
+                                       const ModelOptions& model, const std::string& served_name) {
+  std::vector<NamedAdapter> adapters;
+  for (int i = 0; i < config.adapters_size(); ++i) {
+    const ConfigSection section = root.Nested("adapters", i);
+    const v1::NamedAdapter& adapter = config.adapters(i);
+    const bool taken = adapter.name() == served_name ||
+                       std::any_of(adapters.begin(), adapters.end(),
+                                   [&](const NamedAdapter& other) { return other.name == adapter.name(); });
+    section.Check(!taken, "name", absl::StrCat("\"", adapter.name(), "\" twice"),
+                  "each name once, and another one than the model's");
+    adapters.push_back({adapter.name(), adapter.directory()});
+  }
+  root.Check(adapters.empty() || model.adapter.empty(), "adapters", "some beside engine.adapter",
+             "one or the other");
+  root.Check((adapters.empty() && config.adapter_root().empty()) || model.device.name == "cpu", "adapters",
+             absl::StrCat("some, or adapter_root, on device ", model.device.name), "device cpu");
+  return adapters;
+}
+
 }  // namespace
 
 absl::StatusOr<DecodeOptions> LoadDecodeOptions(const std::string& path) {
@@ -58,6 +79,8 @@ absl::StatusOr<DecodeOptions> LoadDecodeOptions(const std::string& path) {
       .log = ReadLog(config.log()),
       .model = ReadEngine(root.Nested("engine"), config.engine()),
       .served_model_name = config.served_model_name(),
+      .max_resident_adapters = static_cast<int>(config.max_resident_adapters()),
+      .adapter_root = config.adapter_root(),
       .codec = ReadCodec(config.codec()),
       .transport = ReadTransport(root.Nested("transport"), config.transport(), config.listen()),
       .receive_arena_bytes = config.receive_arena_bytes(),
@@ -93,9 +116,10 @@ absl::StatusOr<DecodeOptions> LoadDecodeOptions(const std::string& path) {
   options.transport.tls =
       DataPlaneTls(options.grpc_tls,
                    ReadIdentities(root, "prefill_identities", config.prefill_identities(), options.grpc_tls));
+  if (options.served_model_name.empty()) options.served_model_name = options.model.Name();
+  options.adapters = ReadAdapters(root, config, options.model, options.served_model_name);
   ALUDEL_RETURN_IF_ERROR(file.status());
   ALUDEL_RETURN_IF_ERROR(CheckGrpcTls(options.grpc_tls));
-  if (options.served_model_name.empty()) options.served_model_name = options.model.Name();
   return options;
 }
 

@@ -43,12 +43,20 @@ struct PlannerOptions {
   double balanced_kl = 0;
 };
 
+struct NamedAdapter {
+  std::string name;
+  std::string directory;
+};
+
 struct DecodeOptions {
   std::string listen;
   std::string admin_listen;  // "": none
   LogOptions log;
   ModelOptions model;
-  std::string served_model_name;  // never empty
+  std::string served_model_name;       // never empty
+  std::vector<NamedAdapter> adapters;  // each name once, and not the model's
+  int max_resident_adapters = 0;
+  std::string adapter_root;  // "": none are loaded at run time
   CodecOptions codec;
   TransportOptions transport;
   uint64_t receive_arena_bytes = 0;

@@ -16,6 +16,7 @@
 #include "server/decode/shadow_checker.h"
 #include "server/handoff/cache_epoch.h"
 #include "server/handoff/frame_arena.h"
+#include "server/host/adapter_pool.h"
 #include "server/host/model_host.h"
 #include "server/observe/otlp_exporter.h"
 #include "server/process/timer.h"
@@ -27,6 +28,7 @@ namespace aludel {
 struct DecodeContext {
   const DecodeOptions* options = nullptr;
   DecodeHost* model = nullptr;
+  AdapterPool* adapters = nullptr;
   KvReceiver* receiver = nullptr;
   FrameArena* arena = nullptr;
   std::string receiver_address;

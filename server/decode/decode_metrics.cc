@@ -37,7 +37,13 @@ DecodeMetrics::DecodeMetrics(Metrics* metrics)
                                          "What the planner predicted for the plans that were carried out.",
                                          Metrics::TtftBuckets())),
       link_rate_(metrics->Gauge("aludel_link_bytes_per_second",
-                                "Rate of frames from a prefill server where its link was the limit.")) {
+                                "Rate of frames from a prefill server where its link was the limit.")),
+      adapters_(metrics->Gauge("aludel_adapters", "LoRA adapters by state: known, resident.")),
+      adapter_bytes_(metrics->Gauge("aludel_adapter_bytes", "Memory of the resident LoRA adapters.")),
+      adapter_waiting_(metrics->Gauge("aludel_adapter_requests_waiting",
+                                      "Requests that wait for their LoRA adapter to be resident.")),
+      adapter_events_(
+          metrics->Counter("aludel_adapter_events_total", "LoRA adapters by event: load, evict.")) {
   // What alerts and dashboards ask for starts at 0, so that they see the first increase.
   for (const absl::StatusCode reason : kHandoffErrors) {
     fallbacks_.Add({{"reason", StatusName(reason)}}, 0);
@@ -60,6 +66,15 @@ void DecodeMetrics::ObservePrediction(const RequestLabels& request, double predi
   const MetricLabels labels = Of(request);
   predicted_ttft_.Observe(labels, predicted);
   if (predicted > 0) prediction_.Observe(labels, actual / predicted);
+}
+
+void DecodeMetrics::SetAdapters(const std::string& model, const AdapterStats& stats) const {
+  adapters_.Set({{"model", model}, {"state", "known"}}, static_cast<double>(stats.known));
+  adapters_.Set({{"model", model}, {"state", "resident"}}, static_cast<double>(stats.resident));
+  adapter_bytes_.Set({{"model", model}}, static_cast<double>(stats.resident_bytes));
+  adapter_waiting_.Set({{"model", model}}, static_cast<double>(stats.waiting));
+  adapter_events_.Raise({{"model", model}, {"event", "load"}}, static_cast<double>(stats.loads));
+  adapter_events_.Raise({{"model", model}, {"event", "evict"}}, static_cast<double>(stats.evictions));
 }
 
 void DecodeMetrics::SetLinkRate(const std::string& target, double bytes_per_second) const {

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "server/handoff/handoff_metrics.h"
+#include "server/host/adapter_pool.h"
 #include "server/observe/metrics.h"
 #include "server/observe/request_metrics.h"
 
@@ -24,6 +25,8 @@ class DecodeMetrics {
   void ObservePrediction(const RequestLabels& labels, double predicted, double actual) const;
   // Bytes a second from a prefill server; 0 where its link was never the bottleneck.
   void SetLinkRate(const std::string& target, double bytes_per_second) const;
+  // Of the adapters over `model`.
+  void SetAdapters(const std::string& model, const AdapterStats& stats) const;
 
  private:
   const CounterFamily fallbacks_;
@@ -32,6 +35,10 @@ class DecodeMetrics {
   const HistogramFamily prediction_;
   const HistogramFamily predicted_ttft_;
   const GaugeFamily link_rate_;
+  const GaugeFamily adapters_;
+  const GaugeFamily adapter_bytes_;
+  const GaugeFamily adapter_waiting_;
+  const CounterFamily adapter_events_;
 };
 
 }  // namespace aludel

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/decode/run_time_adapters.h"
 #include "server/handoff/caller_identity.h"
 #include "server/rpc/deadline.h"
 #include "server/rpc/reset_caches.h"
@@ -45,7 +46,32 @@ grpc::ServerUnaryReactor* DecodeService::Describe(grpc::CallbackServerContext* c
   for (const auto& codec : context_.model->codecs()) response->add_formats(codec->spec().name);
   response->set_max_choices(static_cast<uint32_t>(context_.model->engine().options().max_num_seqs));
   response->set_numerics(context_.model->Numerics());
+  AdapterPool::Known adapters = context_.adapters->known();
+  for (std::string& name : adapters.names) response->add_adapters(std::move(name));
+  response->set_adapter_changes(adapters.changes);
   reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* DecodeService::LoadAdapter(grpc::CallbackServerContext* call,
+                                                     const v1::LoadAdapterRequest* request,
+                                                     v1::LoadAdapterResponse* /*response*/) {
+  const WorkClock::Work work(context_.handlers);
+  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
+  absl::Status status = CheckCaller(*call, context_.options->gateway_identities);
+  if (status.ok()) status = AddAdapter(context_, request->name(), request->directory());
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* DecodeService::UnloadAdapter(grpc::CallbackServerContext* call,
+                                                       const v1::UnloadAdapterRequest* request,
+                                                       v1::UnloadAdapterResponse* /*response*/) {
+  const WorkClock::Work work(context_.handlers);
+  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
+  absl::Status status = CheckCaller(*call, context_.options->gateway_identities);
+  if (status.ok()) status = RemoveAdapter(context_, request->name());
+  reactor->Finish(ToGrpc(status));
   return reactor;
 }
 

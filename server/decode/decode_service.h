@@ -6,7 +6,8 @@
 
 namespace aludel {
 
-// The Decode service: describes this server, and starts a GenerateSession for each Generate. Thread-safe.
+// The Decode service: describes this server, starts a GenerateSession for each Generate, and adds and removes
+// adapters. Thread-safe.
 class DecodeService : public v1::Decode::CallbackService {
  public:
   // `context` must outlive every session.
@@ -20,6 +21,12 @@ class DecodeService : public v1::Decode::CallbackService {
   grpc::ServerUnaryReactor* ResetCache(grpc::CallbackServerContext* call,
                                        const v1::ResetCacheRequest* request,
                                        v1::ResetCacheResponse* response) override;
+  grpc::ServerUnaryReactor* LoadAdapter(grpc::CallbackServerContext* call,
+                                        const v1::LoadAdapterRequest* request,
+                                        v1::LoadAdapterResponse* response) override;
+  grpc::ServerUnaryReactor* UnloadAdapter(grpc::CallbackServerContext* call,
+                                          const v1::UnloadAdapterRequest* request,
+                                          v1::UnloadAdapterResponse* response) override;
 
  private:
   const DecodeContext& context_;

@@ -34,6 +34,7 @@ GenerateSession::GenerateSession(const DecodeContext& context, std::shared_ptr<A
 
 GenerateSession::~GenerateSession() {
   planner_.Release();
+  adapter_.reset();
   context_.sessions_open->fetch_sub(1);  // last: the context may go
 }
 
@@ -48,6 +49,29 @@ void GenerateSession::Start(const v1::GenerateRequest& request) {
     timeline_.Received(request_id_, request.prompt_size());
   }
   if (!status.ok()) return End(status);
+  if (request.adapter().empty()) return Constrain(request);
+  const auto kept = std::make_shared<const v1::GenerateRequest>(request);
+  const uint64_t wait = context_.adapters->Acquire(
+      request.adapter(), deadline_,
+      [self = shared_from_this(), kept](absl::StatusOr<AdapterPool::Handle> adapter) {
+        if (!adapter.ok()) return self->End(adapter.status());
+        self->adapter_ = *std::move(adapter);
+        {
+          absl::MutexLock lock(&self->mutex_);
+          self->timeline_.Adapted(kept->adapter());
+        }
+        self->Constrain(*kept);
+      });
+  absl::Status stopped;
+  {
+    absl::MutexLock lock(&mutex_);
+    adapter_wait_ = wait;
+    stopped = stopped_;
+  }
+  if (!stopped.ok()) context_.adapters->GiveUp(wait, stopped);
+}
+
+void GenerateSession::Constrain(const v1::GenerateRequest& request) {
   if (!request.has_constraint()) return Begin(request, /*constraint=*/nullptr);
   // gRPC's copy of the request is not ours to keep.
   const auto kept = std::make_shared<const v1::GenerateRequest>(request);
@@ -65,7 +89,9 @@ void GenerateSession::Start(const v1::GenerateRequest& request) {
 
 void GenerateSession::Begin(const v1::GenerateRequest& request, std::shared_ptr<TokenAutomaton> constraint) {
   const PlanRequest wanted = ReadPlanRequest(request);
-  absl::StatusOr<Plan> plan = planner_.Choose(wanted, request.prompt(), cache_salt_);
+  absl::StatusOr<Plan> plan = adapter_ == nullptr
+                                  ? planner_.Choose(wanted, request.prompt(), cache_salt_)
+                                  : planner_.ChooseLocal(wanted, request.prompt(), cache_salt_, *adapter_);
   if (request.trace()) {
     answer_trace_ = std::make_unique<v1::RequestTrace>();
     for (v1::PlanOption& option : planner_.Options(request.prompt(), cache_salt_)) {
@@ -81,6 +107,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
                                     const Plan& chosen, std::shared_ptr<TokenAutomaton> constraint) {
   ALUDEL_ASSIGN_OR_RETURN(GenerateSetup setup, SetUpGenerate(context_, planner_, request, cache_salt_, chosen,
                                                              deadline_, std::move(constraint)));
+  setup.spec.adapter = std::move(adapter_);
   const Plan& plan = setup.plan;
   shown_logprobs_ = setup.shown_logprobs;
   shadow_ = std::move(setup.shadow);
@@ -120,15 +147,18 @@ void GenerateSession::EndHandoff(TicketState end) {
 
 void GenerateSession::Stop(const absl::Status& reason) {
   SequenceId sequence = 0;
+  uint64_t adapter_wait = 0;
   std::shared_ptr<ConstraintCache::Wait> wait;
   {
     absl::MutexLock lock(&mutex_);
     if (ended_ || !stopped_.ok()) return;
     stopped_ = reason;
     sequence = sequence_;
+    adapter_wait = adapter_wait_;
     wait = constraint_wait_.lock();
   }
-  if (wait != nullptr) wait->Stop(reason);  // the session ends with it
+  if (adapter_wait != 0) context_.adapters->GiveUp(adapter_wait, reason);  // the session ends with it
+  if (wait != nullptr) wait->Stop(reason);                                 // the session ends with it
   if (sequence != 0) context_.model->engine().Cancel(sequence, reason);
 }
 
@@ -244,9 +274,9 @@ void GenerateSession::End(const absl::Status& status) {
   // The gateway logs refusals, and no more of them than an operator can read.
   const bool refused = absl::IsResourceExhausted(status) && !answering;
   spdlog::log(status.ok() || refused ? spdlog::level::debug : spdlog::level::info,
-              "request={} ended: {} (plan {} {}, {} + {} tokens, {:.3f} s)", request_id_, status.ToString(),
-              ended.labels.plan, ended.labels.format, ended.prompt_tokens, ended.completion_tokens,
-              ended.seconds);
+              "request={} ended: {} (model {}, plan {} {}, {} + {} tokens, {:.3f} s)", request_id_,
+              status.ToString(), ended.labels.model, ended.labels.plan, ended.labels.format,
+              ended.prompt_tokens, ended.completion_tokens, ended.seconds);
   if (context_.traces != nullptr && trace_ && trace_->request.sampled) ExportSpans(status);
   if (handoff_ != nullptr) handoff_->WriteTrace();
   answer_.End(status);

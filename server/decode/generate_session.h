@@ -44,6 +44,8 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   void Stop(const absl::Status& reason);
 
  private:
+  // With its adapter on the device, where it names one.
+  void Constrain(const v1::GenerateRequest& request);
   // With its constraint compiled, where it has one.
   void Begin(const v1::GenerateRequest& request, std::shared_ptr<TokenAutomaton> constraint);
   absl::Status Admit(const v1::GenerateRequest& request, const PlanRequest& wanted, const Plan& plan,
@@ -70,7 +72,8 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
 
   // Set by Start before others see the session, then constant.
   std::string request_id_;
-  std::string cache_salt_;  // of what is cached here: the request's since the last reset
+  std::string cache_salt_;       // of what is cached here: the request's since the last reset
+  AdapterPool::Handle adapter_;  // the engine's, once it has the sequence
 
   // Set before the engine has the sequence, then constant.
   std::shared_ptr<Handoff> handoff_;                // of a remote plan
@@ -83,6 +86,7 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
 
   absl::Mutex mutex_;
   RequestTimeline timeline_ ABSL_GUARDED_BY(mutex_);
+  uint64_t adapter_wait_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: none
   std::weak_ptr<ConstraintCache::Wait> constraint_wait_ ABSL_GUARDED_BY(mutex_);
   SequenceId sequence_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: not yet with the engine
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);

@@ -1,6 +1,7 @@
 #include <atomic>
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "aludel/v1/config.pb.h"
 #include "runtime/codec/open_codec.h"
@@ -94,6 +95,14 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
     costs.ObserveLocal(sample.tokens, /*cached=*/0, {.prefill = sample.seconds, .ttft = sample.seconds});
   }
   ALUDEL_RETURN_IF_ERROR(CheckPlanner(options, *model));
+  const std::unique_ptr<AdapterPool> adapters =
+      model->MakeAdapterPool(options.model.directory, options.max_resident_adapters);
+  for (const NamedAdapter& adapter : options.adapters) {
+    const absl::Status added = adapters->Add(adapter.name, adapter.directory);
+    if (!added.ok()) {
+      return absl::Status(added.code(), absl::StrCat("adapter ", adapter.name, ": ", added.message()));
+    }
+  }
   OtlpExporter traces({.endpoint = options.tracing.otlp_endpoint,
                        .service = "aludel-decode",
                        .max_queue = static_cast<size_t>(options.tracing.max_queue)},
@@ -122,6 +131,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   const DecodeMetrics session_metrics(&metrics);
   metrics.OnRender([&] {
     engine_metrics.Set(options.served_model_name, model->Stats());
+    session_metrics.SetAdapters(options.served_model_name, adapters->stats());
     data_plane_metrics.Set(transport->stats(), *arena, receiver.open_tickets());
     for (const std::string& target : options.prefill_targets) {
       session_metrics.SetLinkRate(target, costs.LinkRate(target));
@@ -138,6 +148,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   ShadowChecker shadow(options.shadow, options.served_model_name, &model->engine(), &timer, &metrics);
   const DecodeContext context = {.options = &options,
                                  .model = model.get(),
+                                 .adapters = adapters.get(),
                                  .receiver = &receiver,
                                  .arena = arena.get(),
                                  .receiver_address = receiver_address,

@@ -95,6 +95,19 @@ std::vector<v1::PlanOption> RequestPlanner::Options(absl::Span<const int32_t> pr
   return options;
 }
 
+Plan RequestPlanner::ChooseLocal(const PlanRequest& wanted, absl::Span<const int32_t> prompt,
+                                 const std::string& cache_salt, const LoraWeights& adapter) {
+  whole_ = wanted.whole;
+  Plan plan{.reason = PlanReason::kAdapter};
+  if (!whole_) {
+    plan.cached_tokens =
+        context_.model->engine().CachedTokens(prompt, /*codec=*/nullptr, cache_salt, &adapter);
+  }
+  plan.predicted_ttft = context_.costs->PredictLocal(wanted.prompt_tokens - plan.cached_tokens);
+  context_.costs->Chosen(kLocalPrefill, plan.format, MonotonicNow());
+  return plan;
+}
+
 int64_t RequestPlanner::CachedEnough(const Plan& plan, absl::Span<const int32_t> prompt,
                                      const std::string& cache_salt) const {
   const Engine& engine = context_.model->engine();

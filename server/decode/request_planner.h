@@ -31,6 +31,9 @@ class RequestPlanner {
                               const std::string& cache_salt);
   // Local prefill and every format that a ready prefill server has, as they are predicted now, whatever the request allows.
   std::vector<v1::PlanOption> Options(absl::Span<const int32_t> prompt, const std::string& cache_salt) const;
+  // The plan of a prompt that only this server can compute, as it is an adapter's.
+  Plan ChooseLocal(const PlanRequest& wanted, absl::Span<const int32_t> prompt, const std::string& cache_salt,
+                   const LoraWeights& adapter);
   // Tokens of the prompt that earlier handoffs of the plan's format have left here, where computing the rest
   // is sooner than asking for it; else 0.
   int64_t CachedEnough(const Plan& plan, absl::Span<const int32_t> prompt,

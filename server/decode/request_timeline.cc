@@ -14,6 +14,8 @@ void RequestTimeline::Received(std::string request_id, int64_t prompt_tokens) {
   prompt_tokens_ = prompt_tokens;
 }
 
+void RequestTimeline::Adapted(std::string model) { model_ = std::move(model); }
+
 void RequestTimeline::Planned(const Plan& plan, int64_t handed_over_tokens, int choices, absl::Time now) {
   admitted_ = now;
   plan_ = plan.kind;

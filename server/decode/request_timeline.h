@@ -58,6 +58,8 @@ class RequestTimeline {
   RequestTimeline(std::string model, absl::Time received);
 
   void Received(std::string request_id, int64_t prompt_tokens);
+  // The model that answers is not the one that it was received for, but an adapter over it.
+  void Adapted(std::string model);
   // The engine gets the sequence. `handed_over_tokens` of a remote plan come as frames.
   void Planned(const Plan& plan, int64_t handed_over_tokens, int choices, absl::Time now);
   // `fallback` is why a remote plan's handoff failed; ok where it did not.
@@ -77,7 +79,7 @@ class RequestTimeline {
  private:
   RequestLabels Labels() const { return {.model = model_, .plan = Name(plan_), .format = format_}; }
 
-  const std::string model_;
+  std::string model_;
   const absl::Time received_;
   std::string request_id_;
   int64_t prompt_tokens_ = 0;

@@ -10,6 +10,7 @@
 #include "server/gateway/anthropic/anthropic_error.h"
 #include "server/gateway/anthropic/count_tokens.h"
 #include "server/gateway/anthropic/messages_dialect.h"
+#include "server/gateway/openai/adapter_requests.h"
 #include "server/gateway/openai/completion_exchange.h"
 #include "server/gateway/openai/openai_dialect.h"
 #include "server/gateway/openai/prompt.h"
@@ -58,13 +59,14 @@ HttpResponse Page() {
   return response;
 }
 
-ordered_json ModelJson(const ServedModel& model, const Router& router) {
-  ordered_json json = {
-      {"id", model.name}, {"object", "model"}, {"created", model.created}, {"owned_by", "aludel"}};
+// `id`: the model's name, or that of an adapter over it.
+ordered_json ModelJson(const std::string& id, const ServedModel& model, const Router& router) {
+  ordered_json json = {{"id", id}, {"object", "model"}, {"created", model.created}, {"owned_by", "aludel"}};
   const uint64_t max_context = router.State(model.name).max_context;
   if (max_context > 0) json["max_model_len"] = max_context;
-  json["root"] = model.name;
+  json["root"] = id;
   json["parent"] = nullptr;
+  if (id != model.name) json["parent"] = model.name;
   json["aludel"] = {{"formats", router.Formats(model.name)}};
   return json;
 }
@@ -96,15 +98,6 @@ HttpResponse WrongMethod(const HttpRequest& request, const Route& route) {
   return response;
 }
 
-ApiError NotForThisKey(const Route& route) {
-  ApiError error;
-  error.status = 403;
-  error.type = "permission_error";
-  error.message = absl::StrCat(route.path, " is for keys with may_reset_cache=1");
-  error.code = "permission_denied";
-  return error;
-}
-
 HttpResponse NoBodyHere(const HttpRequest& request) {
   ApiError error;
   error.status = 413;
@@ -120,6 +113,14 @@ HttpResponse CompressedBody(absl::string_view encoding) {
       absl::StrCat("bodies are read as they are: Content-Encoding is '", Quotable(encoding), "', want none");
   error.code = "unsupported_content_encoding";
   return error.ToResponse();
+}
+
+ApiError NoAdmin() {
+  ApiError error;
+  error.status = 403;
+  error.message = "this path is for API keys with admin=1 in access.keys_file";
+  error.code = "admin_key_required";
+  return error;
 }
 
 // Nothing where the body is worth reading.
@@ -277,9 +278,10 @@ void Gateway::Handle(HttpRequest request, HttpResponder responder) {
   const bool stranger = refusal.has_value();
   const RequestIdentity& identity = arrival.identity;
   if (!refusal && right_method && route->metered) refusal = access_->Admit(identity.client, &grant);
-  // Without keys every client may all.
-  if (grant != nullptr && route->waits && !identity.client.empty() && !grant->limits().may_reset_cache) {
-    refusal = NotForThisKey(*route);
+  // What needs an administrator; where there are no keys, all clients may what is the operator's anyway.
+  if (!refusal && right_method && route->manages && !grant->limits().admin &&
+      !(route->admin && identity.client.empty())) {
+    refusal = NoAdmin();
   }
   if (refusal) refusals_.Add({{"reason", refusal->code}});
   if (!refusal && right_method && route->completion) {
@@ -297,8 +299,9 @@ void Gateway::Handle(HttpRequest request, HttpResponder responder) {
                        });
     return;
   }
-  if (!refusal && right_method && route->metered &&
-      (route->waits || request.body.size() > Completions::kLightBodyBytes)) {
+  const bool slow =
+      route != nullptr && (route->manages || request.body.size() > Completions::kLightBodyBytes);
+  if (!refusal && right_method && route->metered && slow) {
     return AnswerOnPool(std::move(request), *route, identity, std::move(grant), std::move(responder));
   }
   HttpResponse response = arrival.preflight  ? NoContent()
@@ -357,6 +360,8 @@ HttpResponse Gateway::Answer(const HttpRequest& request, const Route& asked,
     const std::optional<ApiError> error = CountTokens(*models_, request.body, &response);
     return error ? error->ToResponse() : response;
   }
+  if (route == "/v1/load_lora_adapter") return ServeLoadAdapter(*models_, *router_, request.body);
+  if (route == "/v1/unload_lora_adapter") return ServeUnloadAdapter(*models_, *router_, request.body);
   if (route == "/detokenize") return ServeDetokenize(*models_, request.body);
   if (route == "/ready") return Ready(request);
   if (route == "/version") return JsonResponse(200, {{"version", ALUDEL_VERSION}});
@@ -383,7 +388,10 @@ HttpResponse Gateway::Health() const {
 HttpResponse Gateway::Models() const {
   ordered_json list = ordered_json::array();
   for (const auto& model : models_->all()) {
-    list.push_back(ModelJson(*model, *router_));
+    list.push_back(ModelJson(model->name, *model, *router_));
+    for (const std::string& adapter : router_->targets().Adapters(model->name)) {
+      if (models_->Find(adapter) == model.get()) list.push_back(ModelJson(adapter, *model, *router_));
+    }
   }
   return JsonResponse(200, {{"object", "list"}, {"data", std::move(list)}});
 }
@@ -391,7 +399,7 @@ HttpResponse Gateway::Models() const {
 HttpResponse Gateway::Model(absl::string_view id) const {
   const ServedModel* model = models_->Find(id);
   if (model == nullptr) return ModelNotFound(id).ToResponse();
-  return JsonResponse(200, ModelJson(*model, *router_));
+  return JsonResponse(200, ModelJson(std::string(id), *model, *router_));
 }
 
 std::optional<HttpResponse> Gateway::AnswerAdmin(const HttpRequest& request) const {
@@ -404,7 +412,7 @@ std::optional<HttpResponse> Gateway::AnswerAdmin(const HttpRequest& request) con
 }
 
 HttpResponse Gateway::ResetCache() const {
-  const std::vector<std::shared_ptr<DecodeTarget>> targets = router_->decode_targets();
+  const std::vector<std::shared_ptr<DecodeTarget>> targets = router_->targets().all();
   std::vector<std::pair<std::string, v1::Decode::Stub*>> servers;
   for (const auto& target : targets) servers.emplace_back(target->name(), target->stub());
   absl::Notification ended;

@@ -156,7 +156,7 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
   }
   Front front(ModelNames(options));
   ALUDEL_ASSIGN_OR_RETURN(const std::unique_ptr<HttpServer> server, front.Listen(http_options));
-  ALUDEL_ASSIGN_OR_RETURN(const ServedModels models, ServedModels::Load(options.models));
+  ALUDEL_ASSIGN_OR_RETURN(ServedModels models, ServedModels::Load(options.models));
   LogSamplingDefaults(models);
   Metrics metrics;
   const RequestMetrics requests(&metrics);
@@ -169,6 +169,7 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
                 {.probe_interval = options.probe_interval, .probe_timeout = options.probe_timeout}, &metrics,
                 MakeChannelCredentials(options.grpc_tls),
                 {.max_waiting = options.max_waiting, .max_waiting_tokens = options.max_waiting_tokens});
+  models.FindAdaptersWith([&router](const std::string& name) { return router.targets().BaseOf(name); });
   std::atomic<const Watchdog*> watching = nullptr;  // null until the server listens
   const auto health = [&watching] {
     const Watchdog* const watchdog = watching.load();

@@ -19,6 +19,8 @@ constexpr Route kRoutes[] = {
     {.path = "/v1/responses/*", .method = "GET", .metered = true, .deletes = true},
     {.path = "/v1/models", .method = "GET"},
     {.path = "/v1/models/*", .method = "GET"},
+    {.path = "/v1/load_lora_adapter", .method = "POST", .metered = true, .manages = true},
+    {.path = "/v1/unload_lora_adapter", .method = "POST", .metered = true, .manages = true},
     {.path = "/tokenize", .method = "POST", .metered = true},
     {.path = "/detokenize", .method = "POST", .metered = true},
     {.path = "/health", .method = "GET", .open = true, .quiet = true, .at_once = true},
@@ -29,7 +31,7 @@ constexpr Route kRoutes[] = {
     {.path = "/metrics", .method = "GET", .open = true, .quiet = true, .admin = true},
     {.path = "/load", .method = "GET", .admin = true},
     {.path = "/server_info", .method = "GET", .admin = true},
-    {.path = "/reset_prefix_cache", .method = "POST", .metered = true, .admin = true, .waits = true},
+    {.path = "/reset_prefix_cache", .method = "POST", .metered = true, .admin = true, .manages = true},
 };
 
 constexpr std::pair<absl::string_view, absl::string_view> kNotServed[] = {

@@ -19,7 +19,7 @@ struct Route {
   bool deletes = false;      // takes DELETE too
   bool anthropic = false;    // errors in the shape of Anthropic's API, not of OpenAI's
   bool admin = false;        // the operator's: not there where admin_listen has it
-  bool waits = false;  // for other servers, and is for keys that may reset caches: answered on the work pool
+  bool manages = false;      // for keys with admin=1, and slow: waits for other servers
 
   bool Takes(absl::string_view asked) const;
   bool TakesBody() const { return method == "POST" && !waits; }

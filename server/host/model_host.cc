@@ -120,6 +120,14 @@ absl::Status ModelHost::OpenFormats(const std::vector<std::string>& formats, con
   return any_fits ? absl::OkStatus() : refused;
 }
 
+std::unique_ptr<AdapterPool> ModelHost::MakeAdapterPool(const std::string& directory,
+                                                        int max_resident) const {
+  return std::make_unique<AdapterPool>(
+      device_.get(),
+      LoraWeights::Base{directory, model_->hash(), model_->config(), model_->options().compute},
+      max_resident);
+}
+
 v1::ModelIdentity ModelHost::Identity() const {
   return ToProto(IdentityOf(model_->config(), model_->hash(),
                             {tokenizer_->fingerprint(), tokenizer_->vocabulary_fingerprint()},

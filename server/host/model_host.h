@@ -19,6 +19,7 @@
 #include "runtime/model/transformer.h"
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "server/config/model_options.h"
+#include "server/host/adapter_pool.h"
 #include "server/host/warm_up.h"
 #include "server/rpc/handoff_version.h"
 #include "transport/transport.h"
@@ -35,6 +36,8 @@ class ModelHost {
   const Engine& engine() const { return *engine_; }
   const ModelConfig& config() const { return model_->config(); }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
+  // Adapters over this model, none known yet. Must be gone before this is, and the engine stopped before that.
+  std::unique_ptr<AdapterPool> MakeAdapterPool(const std::string& directory, int max_resident) const;
   // What prefill took when the model was warmed up.
   const std::vector<PrefillSample>& prefill_samples() const { return prefill_samples_; }
   // How this model is identified to peers.

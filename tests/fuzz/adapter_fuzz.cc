@@ -1,8 +1,13 @@
 // The files of a LoRA adapter, over a tiny model: adapter_config.json up to the first newline, and
-// adapter_model.safetensors behind it. Every number that an accepted adapter updates is computed.
+// adapter_model.safetensors behind it. Every number that an accepted adapter updates is computed, and the adapter is
+// loaded beside its base, which takes and refuses the same files.
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "kernels/check.h"
+#include "kernels/open_device.h"
+#include "runtime/model/adapters/lora_weights.h"
 #include "runtime/model/weights/stored_matrix.h"
 #include "runtime/model/weights/weights.h"
 #include "tests/fuzz/scratch_directory.h"
@@ -18,7 +23,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   directory.Write("adapter_model.safetensors",
                   newline == absl::string_view::npos ? "" : input.substr(newline + 1));
   const auto files = ModelFiles::Open({kBase, directory.path()});
-  if (!files.ok() || !CheckWeights(*files, config).ok()) return 0;
+  const bool merges = files.ok() && CheckWeights(*files, config).ok();
+  static const std::unique_ptr<Device> device = OpenDevice({.name = "cpu", .threads = 1}).value();
+  const auto beside = LoraWeights::Load(device.get(), directory.path(), {kBase, "hash", config, DType::kF32});
+  ALUDEL_CHECK(beside.ok() == merges);
+  if (!merges) return 0;
   const auto matrix = StoredMatrix::Open(*files, config.quantization, "model.layers.0.self_attn.q_proj",
                                          config.q_dim(), config.hidden);
   std::vector<float> values(static_cast<size_t>(config.q_dim() * config.hidden));

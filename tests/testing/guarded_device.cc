@@ -86,6 +86,25 @@ class GuardedOps final : public Ops {
     if (InVain("Gemm", a, &w, bias, accumulate, out)) return;
     enqueue_(stream, [=, this, &w] { ops_->Gemm(a, w, bias, accumulate, out, {}); });
   }
+  absl::StatusOr<std::unique_ptr<PackedLowRank>> PackLowRank(absl::Span<const LowRankPart> parts, int64_t out,
+                                                             int64_t in, DType dtype) override {
+    return ops_->PackLowRank(parts, out, in, dtype);
+  }
+  void AddLowRank(const TensorView& x, absl::Span<const LowRankRows> groups, const TensorView& out,
+                  Stream stream) override {
+    Check({x, out});
+    // No part of a step that is repeated: the rows of each adapter differ from step to step.
+    ALUDEL_CHECK(current_trace == nullptr);
+    std::vector<std::pair<const PackedLowRank*, std::vector<int32_t>>> lists;
+    for (const LowRankRows& group : groups) {
+      lists.emplace_back(group.update, std::vector<int32_t>(group.rows.begin(), group.rows.end()));
+    }
+    enqueue_(stream, [this, x, lists = std::move(lists), out] {
+      std::vector<LowRankRows> kept;
+      for (const auto& [update, rows] : lists) kept.push_back({update, rows});
+      ops_->AddLowRank(x, kept, out, {});
+    });
+  }
   void HeadNorm(const TensorView& x, int head_dim, const float* weight, float eps, Stream stream) override {
     Check({x});
     CheckPointer(weight);

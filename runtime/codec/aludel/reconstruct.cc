@@ -86,6 +86,7 @@ class AludelDecoder : public KvDecoder {
       item.ids = target.prompt.subspan(begin, std::min(max_rows, target.tokens - begin));
       item.position = begin;
       item.blocks = target.blocks;
+      item.adapter = target.adapter;
       ALUDEL_RETURN_IF_ERROR(
           target.model->ForwardShallow(absl::MakeSpan(&item, 1), shape_.recomputed_layers, *target.pool,
                                        Side(begin, static_cast<int64_t>(item.ids.size()))));

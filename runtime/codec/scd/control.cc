@@ -48,6 +48,7 @@ class ControlDecoder : public KvDecoder {
     item.ids = target.prompt.subspan(begin, rows);
     item.position = begin;
     item.blocks = target.blocks;
+    item.adapter = target.adapter;
     const TensorView h{h_.data(), model_.options().compute, rows, config.hidden, config.hidden};
     ALUDEL_RETURN_IF_ERROR(
         target.model->ForwardShallow(absl::MakeSpan(&item, 1), recomputed_layers_, *target.pool, h));

@@ -95,7 +95,7 @@ class ScdDecoder : public KvDecoder {
       const int64_t rows = std::min<int64_t>(max_rows, coverage.tokens - begin);
       const TensorView z_k = Upload(payload.data(), begin, rows, layer.rank_k, 0);
       const TensorView z_v = Upload(second, begin, rows, layer.rank_v, rows * layer.rank_k);
-      Reconstruct(coverage.first_layer, z_k, z_v, *target.model);
+      Reconstruct(coverage.first_layer, z_k, z_v, target);
       const int kv_dim = model_.config().kv_dim();
       target.model->WriteKv(coverage.first_layer, coverage.token_begin + begin, target.blocks,
                             TensorView::Of(work_.k.as<float>(), rows, kv_dim),
@@ -116,7 +116,7 @@ class ScdDecoder : public KvDecoder {
   }
 
   // Fills k and v of the decoder's memory.
-  void Reconstruct(int index, const TensorView& z_k, const TensorView& z_v, Transformer& model) {
+  void Reconstruct(int index, const TensorView& z_k, const TensorView& z_v, const KvTarget& target) {
     const PackedLayer& layer = layers_[index];
     float* k = work_.k.as<float>();
     float* v = work_.v.as<float>();
@@ -128,7 +128,8 @@ class ScdDecoder : public KvDecoder {
     const TensorView h =
         layer.aligner->Apply(model_, z_k, *work_.projector, work_.scratch.as<float>(), work_.h.as<float>());
     const int kv_dim = model_.config().kv_dim();
-    model.ProjectKv(index, h, TensorView::Of(k, h.rows, kv_dim), TensorView::Of(v, h.rows, kv_dim));
+    target.model->ProjectKv(index, h, TensorView::Of(k, h.rows, kv_dim), TensorView::Of(v, h.rows, kv_dim),
+                            target.adapter);
   }
 
   const Transformer& model_;

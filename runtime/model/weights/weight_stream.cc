@@ -157,7 +157,7 @@ absl::StatusOr<StreamedFiles> WeightStream::Run() {
     ALUDEL_RETURN_IF_ERROR(status_);
   }
   if (progress_) progress_(static_cast<int64_t>(total_), static_cast<int64_t>(total_));
-  result.hash = hash_.Hex();
+  result.hash = files_.adapter() == nullptr ? hash_.Hex() : HashAdapted(*files_.adapter(), hash_.Hex());
   return result;
 }
 
@@ -186,7 +186,6 @@ absl::Status WeightStream::ReadAll() {
     config_hashed = true;
   };
   const LoraAdapter* adapter = files_.adapter();
-  if (adapter != nullptr) hash_.Update(adapter->config_text().data(), adapter->config_text().size());
   const std::vector<FileBytes> pieces = Pieces();
   std::vector<FilePiece> to_read;
   for (const auto& [file, range] : pieces) {
@@ -198,7 +197,7 @@ absl::Status WeightStream::ReadAll() {
     const bool of_adapter = adapter != nullptr && &map == &adapter->file().map();
     if (!of_adapter && config_path < map.path()) hash_config();
     ALUDEL_RETURN_IF_ERROR(reader.AwaitNext());
-    hash_.Update(map.data() + range.begin, range.end - range.begin);
+    if (!of_adapter) hash_.Update(map.data() + range.begin, range.end - range.begin);
     readers_[file]->Done(range);
     ALUDEL_RETURN_IF_ERROR(Advance(range.end - range.begin));
   }
@@ -251,6 +250,15 @@ void WeightStream::RunTasks() {
 absl::StatusOr<StreamedFiles> StreamWeights(const ModelFiles& files, std::vector<LoadTask> tasks,
                                             const StreamOptions& options, const LoadProgress& progress) {
   return WeightStream(files, std::move(tasks), options, progress).Run();
+}
+
+std::string HashAdapted(const LoraAdapter& adapter, const std::string& base_hash) {
+  const FileMap& map = adapter.file().map();
+  ModelHash hash;
+  hash.Update(adapter.config_text().data(), adapter.config_text().size());
+  hash.Update(map.data(), map.size());
+  hash.Update(base_hash.data(), base_hash.size());
+  return hash.Hex();
 }
 
 absl::StatusOr<std::string> HashModel(const ModelPath& path) {

@@ -12,6 +12,8 @@
 
 namespace aludel {
 
+class LoraAdapter;
+
 // Bytes [begin, end) of a tensor.
 struct TensorBytes {
   const SafetensorsEntry* tensor = nullptr;
@@ -29,8 +31,8 @@ struct LoadTask {
 using LoadProgress = std::function<void(int64_t done, int64_t total)>;
 
 struct StreamedFiles {
-  // Of the model: XXH3 (128 bits), hex, over config.json and the files in name order; with an adapter over
-  // adapter_config.json and adapter_model.safetensors before these.
+  // Of the model: XXH3 (128 bits), hex, over config.json and the files in name order; with an adapter
+  // HashAdapted's of that.
   std::string hash;
   bool past_cache = false;  // whether a file bypassed the page cache
 };
@@ -43,6 +45,10 @@ struct StreamedFiles {
 // task or of the disk ends it.
 absl::StatusOr<StreamedFiles> StreamWeights(const ModelFiles& files, std::vector<LoadTask> tasks,
                                             const StreamOptions& options, const LoadProgress& progress);
+
+// Of the base that has this hash with an adapter: over adapter_config.json, adapter_model.safetensors and the
+// base's hash, so that an adapter is identified without reading its base again.
+std::string HashAdapted(const LoraAdapter& adapter, const std::string& base_hash);
 
 // The same hash without loading anything.
 absl::StatusOr<std::string> HashModel(const ModelPath& path);

@@ -44,7 +44,8 @@ enum class PlanReason : uint8_t {
   kExplore,      // without a prediction, or with an old one
   kCached,       // earlier handoffs have left enough of the prompt here
   kArena,        // no receive memory for a handoff
-  kDeadline      // its first token cannot come in time
+  kDeadline,     // its first token cannot come in time
+  kAdapter       // no prefill server makes caches of the adapter
 };
 
 constexpr const char* Name(PlanReason reason) {
@@ -71,6 +72,8 @@ constexpr const char* Name(PlanReason reason) {
       return "arena";
     case PlanReason::kDeadline:
       return "deadline";
+    case PlanReason::kAdapter:
+      return "adapter";
   }
   return "unknown";
 }

@@ -43,15 +43,14 @@ absl::Status ReadLimit(absl::string_view word, const std::string& where, KeyLimi
     limits->max_concurrent = static_cast<int>(value);
   } else if (parts.first == "max_n") {
     limits->max_n = static_cast<int>(value);
-  } else if (parts.first == "may_set_priority" || parts.first == "may_reset_cache") {
+  } else if (parts.first == "may_set_priority" || parts.first == "admin") {
     if (value > 1)
       return absl::InvalidArgumentError(absl::StrCat(where, ": found \"", word, "\", want 0 or 1"));
-    (parts.first == "may_set_priority" ? limits->may_set_priority : limits->may_reset_cache) = value == 1;
+    (parts.first == "admin" ? limits->admin : limits->may_set_priority) = value == 1;
   } else {
     return absl::InvalidArgumentError(absl::StrCat(
         where, ": found \"", parts.first,
-        "\", want requests_per_minute, tokens_per_minute, max_concurrent, max_n, may_set_priority or "
-        "may_reset_cache"));
+        "\", want requests_per_minute, tokens_per_minute, max_concurrent, max_n, may_set_priority or admin"));
   }
   return absl::OkStatus();
 }

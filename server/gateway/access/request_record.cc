@@ -12,6 +12,8 @@ const char* OutcomeName(int status) {
       return "invalid_argument";
     case 401:
       return "unauthenticated";
+    case 403:
+      return "permission_denied";
     case 404:
       return "not_found";
     case 422:

@@ -154,6 +154,7 @@ struct Completions::Call {
   absl::Time deadline;  // of MonotonicNow()
   CompletionRequest request;
   int places = 1;                            // that the grant has; where it is bounded
+  const ServedModel* model = nullptr;        // that request.model names, or is an adapter over
   std::vector<PromptEcho::Options> prompts;  // one at least
   ReasoningSplitter::Mode thoughts = ReasoningSplitter::Mode::kOff;
   v1::GenerateRequest generate;  // but for the prompt
@@ -267,8 +268,9 @@ std::optional<ApiError> Completions::Prepare(Call* call, WorkPool::Task* task) c
     call->deadline += request->timeout - options_.request_timeout;
     if (task != nullptr) task->Tighten(call->deadline);
   }
-  const ServedModel* model = models_->Find(request->model);
+  const ServedModel* model = call->model = models_->Find(request->model);
   if (model == nullptr) return ModelNotFound(request->model);
+  if (request->model != model->name) generate->set_adapter(request->model);
   if (auto error = CheckKeyLimits(call->limits, *request)) return error;
   if (auto error = TakePlaces(call)) return error;
   if (auto error = CheckModelLimits(*model, *router_, *request)) return error;
@@ -350,7 +352,7 @@ CompletionOutcome Completions::OutcomeOf(const Call& call) const {
   const CompletionRequest& request = call.request;
   CompletionOutcome outcome;
   outcome.operation = call.dialect->operation();
-  if (models_->Find(request.model) != nullptr) outcome.model = request.model;
+  if (call.model != nullptr || models_->Find(request.model) != nullptr) outcome.model = request.model;
   outcome.stream = request.stream;
   if (!request.max_tokens_param.empty()) outcome.max_tokens = request.sampling.max_tokens();
   if (request.sampling.has_temperature()) outcome.temperature = request.sampling.temperature();
@@ -386,7 +388,7 @@ void Completions::Send(const std::shared_ptr<Call>& call) {
     running_.fetch_sub(1);
     on_end(outcome);
   };
-  Router::Request request{.model = call->request.model,
+  Router::Request request{.model = call->model->name,
                           .tenant = call->identity.client,
                           .message = std::move(generate),
                           .deadline = call->deadline,
@@ -396,7 +398,7 @@ void Completions::Send(const std::shared_ptr<Call>& call) {
   // Choices at once: those of some prompts, and not more than the key may ask for, or than a server takes.
   int at_once = kPromptsAtOnce;
   const KeyLimits& limits = call->limits;
-  const auto most_choices = static_cast<int>(router_->State(call->request.model).max_choices);
+  const auto most_choices = static_cast<int>(router_->State(call->model->name).max_choices);
   for (const int most : {limits.max_n, most_choices}) {
     if (most > 0) at_once = std::clamp(most / options.choices, 1, at_once);
   }
@@ -426,7 +428,7 @@ CompletionExchange::Options Completions::ExchangeOptions(Call* call) const {
   options.id = MakeId(call->dialect->id_prefix());
   options.model = request.model;
   options.choices = static_cast<int>(call->generate.sampling().choices());
-  options.tokenizer = models_->Find(request.model)->tokenizer.get();
+  options.tokenizer = call->model->tokenizer.get();
   options.prompts = std::move(call->prompts);
   CompletionIdentity identity = {.chat = request.chat,
                                  .id = options.id,
@@ -442,7 +444,7 @@ CompletionExchange::Options Completions::ExchangeOptions(Call* call) const {
     for (const PromptEcho::Options& prompt : options.prompts) identity.prompt_ids.push_back(prompt.ids);
   }
   if (identity.may_call) {
-    options.tools = {.dialect = models_->Find(request.model)->tool_dialect,
+    options.tools = {.dialect = call->model->tool_dialect,
                      .names = request.tools.names,
                      .required = request.tools.choice == Tools::Choice::kRequired,
                      .bare = request.constraint.has_value()};

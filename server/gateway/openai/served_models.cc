@@ -99,6 +99,11 @@ const ServedModel* ServedModels::Find(absl::string_view name) const {
   for (const auto& model : models_) {
     if (model->name == name) return model.get();
   }
+  if (base_of_ == nullptr) return nullptr;
+  const std::optional<std::string> base = base_of_(std::string(name));
+  for (const auto& model : models_) {
+    if (base == model->name) return model.get();
+  }
   return nullptr;
 }
 

@@ -1,8 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -32,18 +35,26 @@ struct ServedModel {
 // Of all tokens, as they stand in a text.
 size_t LongestTokenBytes(const Tokenizer& tokenizer);
 
-// The models of a configuration, loaded once at start. Immutable and thread-safe.
+// The models of a configuration, loaded once at start, and the LoRA adapters over them, which come and go. Thread-safe once
+// it is told where those are.
 class ServedModels {
  public:
   // On as many threads as there are cores. Fails with the name of the first model that has a fault, the file and the fault.
   static absl::StatusOr<ServedModels> Load(const std::vector<ServedModelOptions>& options);
   explicit ServedModels(std::vector<std::unique_ptr<ServedModel>> models) : models_(std::move(models)) {}
 
-  const ServedModel* Find(absl::string_view name) const;  // null if there is none
+  // Of an adapter's name its base, or nothing. Before the first Find.
+  using BaseOf = std::function<std::optional<std::string>(const std::string& adapter)>;
+  void FindAdaptersWith(BaseOf base_of) { base_of_ = std::move(base_of); }
+
+  // Of an adapter, the model that it is over; null if there is none. The model stays; an adapter may be gone by the next
+  // call.
+  const ServedModel* Find(absl::string_view name) const;
   const std::vector<std::unique_ptr<ServedModel>>& all() const { return models_; }
 
  private:
   std::vector<std::unique_ptr<ServedModel>> models_;
+  BaseOf base_of_;  // null: no adapters
 };
 
 }  // namespace aludel

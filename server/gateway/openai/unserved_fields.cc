@@ -55,7 +55,7 @@ constexpr Unserved kUnserved[] = {
     {"reasoning_format", kBoth, ": thoughts are 'reasoning_content'", R"(["auto", "deepseek"])"},
     {"include_reasoning", kChat, ": switch it off by 'reasoning_effort'", "[true]", /*zero_asks=*/true},
     // SGLang's
-    {"lora_path", kBoth, ": a fine-tune is a model of its own, see /v1/models"},
+    {"lora_path", kBoth, ": an adapter is a model of its own, see /v1/models"},
     {"session_params", kBoth},
     {"custom_logit_processor", kBoth},
     {"stop_regex", kBoth, ": use 'stop'"},
@@ -75,7 +75,7 @@ constexpr Unserved kUnserved[] = {
     {"samplers", kBoth},
     {"tfs_z", kBoth, "", "[1.0]"},
     {"t_max_predict_ms", kBoth, ": use 'aludel.timeout_ms'", "[-1]"},
-    {"lora", kBoth, ": a fine-tune is a model of its own, see /v1/models"},
+    {"lora", kBoth, ": an adapter is a model of its own, see /v1/models"},
 };
 
 bool AsksForNothing(const Unserved& field, const ordered_json& value) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "server/gateway/anthropic/messages_request.h"
+#include "server/gateway/openai/adapter_requests.h"
 #include "server/gateway/openai/completion_request.h"
 #include "server/gateway/openai/prompt.h"
 #include "server/gateway/responses/responses_request.h"
@@ -62,6 +63,12 @@ const Described kDescribed[] = {
      .answer = "Deleted"},
     {.path = "/v1/models", .summary = "The models", .answer = "Models"},
     {.path = "/v1/models/*", .summary = "One model", .answer = "Model"},
+    {.path = "/v1/load_lora_adapter",
+     .summary = "Serves a LoRA adapter from now on; for administrators' keys",
+     .body = DescribeLoadAdapterBody},
+    {.path = "/v1/unload_lora_adapter",
+     .summary = "Serves a LoRA adapter no more; for administrators' keys",
+     .body = DescribeUnloadAdapterBody},
     {.path = "/tokenize",
      .summary = "A text or a conversation as token ids",
      .answer = "Tokens",

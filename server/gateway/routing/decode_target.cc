@@ -68,8 +68,24 @@ void DecodeTarget::Described(const v1::DecodeDescription& description) {
                   ? ""
                   : absl::StrCat(description.model().weights_hash(), " ", description.model().rope(), " ",
                                  description.numerics());
+  // Answers may overtake each other.
+  if (description.epoch() != epoch_ || description.adapter_changes() >= adapter_changes_) {
+    adapters_ = {description.adapters().begin(), description.adapters().end()};
+    epoch_ = description.epoch();
+    adapter_changes_ = description.adapter_changes();
+  }
   health_.Answered(MonotonicNow());
   Publish("");
+}
+
+std::vector<std::string> DecodeTarget::adapters() const {
+  absl::MutexLock lock(&mutex_);
+  return {adapters_.begin(), adapters_.end()};
+}
+
+bool DecodeTarget::ServesAdapter(const std::string& name) const {
+  absl::MutexLock lock(&mutex_);
+  return adapters_.contains(name);
 }
 
 std::string DecodeTarget::numerics() const {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,9 @@ class DecodeTarget {
   // answers.
   // "": it has not said so.
   std::string numerics() const;
+  // LoRA adapters over the model that it serves, in order.
+  std::vector<std::string> adapters() const;
+  bool ServesAdapter(const std::string& name) const;
   // Why it is not ready; "" when it is.
   std::string reason() const;
 
@@ -75,6 +79,9 @@ class DecodeTarget {
   PeerHealth health_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> formats_ ABSL_GUARDED_BY(mutex_);
   std::string numerics_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> adapters_ ABSL_GUARDED_BY(mutex_);
+  uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t adapter_changes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::string reason_ ABSL_GUARDED_BY(mutex_) = "not probed yet";
 };
 

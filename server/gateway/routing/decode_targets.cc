@@ -77,6 +77,24 @@ std::vector<std::string> DecodeTargets::Formats(const std::string& model) const 
   return formats;
 }
 
+std::vector<std::string> DecodeTargets::Adapters(const std::string& model) const {
+  std::set<std::string> adapters;
+  for (const auto& target : Of(model)) {
+    if (!target->usable()) continue;
+    for (std::string& name : target->adapters()) adapters.insert(std::move(name));
+  }
+  return {adapters.begin(), adapters.end()};
+}
+
+std::optional<std::string> DecodeTargets::BaseOf(const std::string& adapter) const {
+  for (const auto& [model, targets] : targets_) {
+    for (const auto& target : targets) {
+      if (target->usable() && target->ServesAdapter(adapter)) return model;
+    }
+  }
+  return std::nullopt;
+}
+
 int DecodeTargets::Outstanding(const std::string& model) const {
   int sum = 0;
   for (const auto& target : Of(model)) sum += target->outstanding.load(std::memory_order_relaxed);
@@ -85,12 +103,14 @@ int DecodeTargets::Outstanding(const std::string& model) const {
 
 std::shared_ptr<DecodeTarget> DecodeTargets::Pick(const std::string& model,
                                                   const std::vector<DecodeTarget*>& tried,
-                                                  const std::string& numerics) const {
+                                                  const std::string& numerics,
+                                                  const std::string& adapter) const {
   std::shared_ptr<DecodeTarget> best;
   std::pair<bool, int> best_rank;  // a slow server comes behind every one that is ready
   for (const auto& target : Of(model)) {
     if (!target->usable() || absl::c_linear_search(tried, target.get())) continue;
     if (!numerics.empty() && target->numerics() != numerics) continue;
+    if (!adapter.empty() && !target->ServesAdapter(adapter)) continue;
     const std::pair<bool, int> rank = {!target->ready(), target->outstanding.load()};
     if (best == nullptr || rank < best_rank) std::tie(best, best_rank) = std::pair(target, rank);
   }

@@ -37,21 +37,26 @@ class DecodeTargets {
   std::vector<std::string> Formats(const std::string& model) const;
   // Those of its usable servers, each once and in order, a line each.
   std::string Numerics(const std::string& model) const;
+  // LoRA adapters over the model that a usable server has, in order.
+  std::vector<std::string> Adapters(const std::string& model) const;
+  // The model that an adapter is over, where a usable server has it.
+  std::optional<std::string> BaseOf(const std::string& adapter) const;
+  // The model's servers.
+  const std::vector<std::shared_ptr<DecodeTarget>>& Of(const std::string& model) const;
   // Requests that its servers have not finished.
   int Outstanding(const std::string& model) const;
   // What its usable servers take at once; 0: not known. Nothing: none is usable.
   std::optional<int> Places(const std::string& model) const;
 
-  // Not in `tried`, of these numerics ("": of any), ready, or slow if none is; fewest outstanding; null if none.
+  // Not in `tried`, of these numerics ("": of any), with this adapter ("": with any), ready, or slow if none is; fewest
+  // outstanding; null if none.
   std::shared_ptr<DecodeTarget> Pick(const std::string& model, const std::vector<DecodeTarget*>& tried,
-                                     const std::string& numerics) const;
+                                     const std::string& numerics, const std::string& adapter = "") const;
   // Whether a server that is not in `gone` may become ready that has these numerics ("": any).
   bool HasOther(const std::string& model, const std::vector<DecodeTarget*>& gone,
                 const std::string& numerics) const;
 
  private:
-  const std::vector<std::shared_ptr<DecodeTarget>>& Of(const std::string& model) const;
-
   absl::flat_hash_map<std::string, std::vector<std::shared_ptr<DecodeTarget>>> targets_;
 };
 

@@ -62,7 +62,8 @@ void RoutedCall::Admitted() {
 
 void RoutedCall::Try(const grpc::Status& otherwise) {
   std::shared_ptr<DecodeTarget> target =
-      tried_.size() < kMaxAttempts ? routing_.targets->Pick(model_, tried_, numerics_) : nullptr;
+      tried_.size() < kMaxAttempts ? routing_.targets->Pick(model_, tried_, numerics_, request_.adapter())
+                                   : nullptr;
   if (target == nullptr) return TryLater(otherwise);
   tried_.push_back(target.get());
   auto* attempt =

@@ -51,8 +51,8 @@ class Router {
   std::vector<std::string> Formats(const std::string& model) const { return targets_.Formats(model); }
   // What the tokens of its usable servers depend on beside a request, each once, a line each.
   std::string Numerics(const std::string& model) const { return targets_.Numerics(model); }
-  // Of all models.
-  std::vector<std::shared_ptr<DecodeTarget>> decode_targets() const { return targets_.all(); }
+  // The decode servers of its models.
+  const DecodeTargets& targets() const { return targets_; }
   // Requests that its decode servers have not finished.
   int Outstanding(const std::string& model) const { return targets_.Outstanding(model); }
   // For how long one of gRPC's threads has been at one event of an answer.

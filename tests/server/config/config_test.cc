@@ -97,6 +97,32 @@ TEST_F(Config, AnAdapterGivesTheModelItsName) {
   EXPECT_EQ(LoadPrefillOptions(Write("engine { directory: 'm' adapter: 'a' }"))->model_name, "m+a");
 }
 
+TEST_F(Config, AdaptersStandBesideTheModel) {
+  const auto decode =
+      LoadDecodeOptions(Write("engine { directory: 'base' } adapters { name: 'a' directory: 'tunes/a' } "
+                              "adapters { name: 'b' directory: "
+                              "'tunes/b' } max_resident_adapters: 3 adapter_root: 'tunes'"));
+  ASSERT_TRUE(decode.ok()) << decode.status();
+  ASSERT_EQ(decode->adapters.size(), 2);
+  EXPECT_EQ(decode->adapters[1].name, "b");
+  EXPECT_EQ(decode->adapters[1].directory, "tunes/b");
+  EXPECT_EQ(decode->max_resident_adapters, 3);
+  EXPECT_EQ(decode->adapter_root, "tunes");
+  EXPECT_EQ(LoadDecodeOptions(Write("engine { directory: 'base' }"))->max_resident_adapters, 8);
+  const auto error = [&](const std::string& text) {
+    return std::string(LoadDecodeOptions(Write(text)).status().message());
+  };
+  EXPECT_THAT(error("engine { directory: 'm' } adapters { name: 'a' directory: 'x' } adapters { name: 'a' "
+                    "directory: 'y' }"),
+              HasSubstr("each name once"));
+  EXPECT_THAT(error("engine { directory: 'm' } adapters { name: 'm' directory: 'x' }"),
+              HasSubstr("\"m\" twice"));
+  EXPECT_THAT(error("engine { directory: 'm' adapter: 'x' } adapters { name: 'a' directory: 'x' }"),
+              HasSubstr("one or the other"));
+  EXPECT_THAT(error("engine { directory: 'm' device: 'cuda:0' } adapter_root: 'x'"), HasSubstr("device cpu"));
+  EXPECT_THAT(error("engine { directory: 'm' } adapters { name: 'a' }"), HasSubstr("directory"));
+}
+
 TEST_F(Config, TheDataPlaneIsTcpAtTheHostOfGrpc) {
   const auto decode = LoadDecodeOptions(Write("listen: '0.0.0.0:7200' engine { directory: 'm' }"));
   ASSERT_TRUE(decode.ok()) << decode.status();

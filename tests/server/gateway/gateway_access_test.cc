@@ -242,17 +242,17 @@ TEST_F(GatewayAccess, ResetsCachesForKeysThatMay) {
   NeedKeys({});
   const std::string refused = Send("POST", "/reset_prefix_cache", kKey, "");
   EXPECT_THAT(refused, StartsWith("HTTP/1.1 403"));
-  EXPECT_THAT(refused, HasSubstr("may_reset_cache=1"));
+  EXPECT_THAT(refused, HasSubstr("admin=1"));
   EXPECT_THAT(Send("POST", "/reset_prefix_cache", "", ""), StartsWith("HTTP/1.1 401"));
   EXPECT_EQ(decode_.resets(), 0);
-  NeedKeys({.may_reset_cache = true});
+  NeedKeys({.admin = true});
   EXPECT_THAT(Send("POST", "/reset_prefix_cache", kKey, ""), StartsWith("HTTP/1.1 200"));
   EXPECT_EQ(decode_.resets(), 1);
   EXPECT_THAT(Send("GET", "/reset_prefix_cache", kKey, ""), StartsWith("HTTP/1.1 405"));
 }
 
 TEST_F(GatewayAccess, NamesServersThatDidNotReset) {
-  NeedKeys({.may_reset_cache = true});
+  NeedKeys({.admin = true});
   decode_.Stop();
   const std::string answer = Send("POST", "/reset_prefix_cache", kKey, "");
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 503"));

@@ -168,6 +168,14 @@ TEST(ApiKeys, ReadsWhatARequestMayAskFor) {
   EXPECT_THAT(std::string(wrong.status().message()), HasSubstr("\"may_set_priority=2\", want 0 or 1"));
 }
 
+TEST(ApiKeys, AdministratorsAreNamed) {
+  const auto keys =
+      ParseApiKeys(absl::StrCat("alice ", Hex("one"), " admin=1\nbob ", Hex("two")), "keys", {});
+  ASSERT_TRUE(keys.ok()) << keys.status();
+  EXPECT_TRUE((*keys)[0].limits.admin);
+  EXPECT_FALSE((*keys)[1].limits.admin);
+}
+
 TEST(ApiKeys, NamesTheLineThatIsWrongAndNeverWhatMayBeAKey) {
   const auto error = [](const std::string& text) {
     return std::string(ParseApiKeys(text, "keys", {}).status().message());

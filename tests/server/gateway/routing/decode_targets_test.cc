@@ -28,7 +28,8 @@ class DecodeTargetsTest : public ::testing::Test {
   }
   DecodeTarget* Ready(const std::string& name, uint64_t context, uint32_t choices,
                       const std::vector<std::string>& formats = {}, const std::string& numerics = "n1",
-                      const std::string& model = "chat") {
+                      const std::string& model = "chat", const std::vector<std::string>& adapters = {},
+                      uint64_t adapter_changes = 0) {
     v1::DecodeDescription description;
     description.set_protocol_version(kHandoffVersion);
     description.set_served_model_name(model);
@@ -36,6 +37,8 @@ class DecodeTargetsTest : public ::testing::Test {
     description.set_max_choices(choices);
     description.set_numerics(numerics);
     for (const std::string& format : formats) description.add_formats(format);
+    for (const std::string& adapter : adapters) description.add_adapters(adapter);
+    description.set_adapter_changes(adapter_changes);
     Find(name)->Described(description);
     return Find(name);
   }
@@ -77,6 +80,28 @@ TEST_F(DecodeTargetsTest, OnlyAServerOfTheSameNumericsGoesOn) {
   EXPECT_TRUE(targets_.HasOther("chat", {a}, a->numerics()));  // c may turn out to be one
   EXPECT_TRUE(targets_.HasOther("chat", {b, Find("c:1")}, ""));
   EXPECT_FALSE(targets_.HasOther("chat", {a, b, Find("c:1")}, ""));
+}
+
+TEST_F(DecodeTargetsTest, AnAdaptersRequestsGoToServersThatHaveIt) {
+  Ready("a:1", 100, 4, {}, "n1", "chat", {"x"}, 1)->outstanding = 5;
+  Ready("b:1", 100, 4, {}, "n1", "chat", {"y", "z"}, 2);
+  EXPECT_EQ(targets_.Pick("chat", {}, "", "x")->name(), "a:1");
+  EXPECT_EQ(targets_.Pick("chat", {}, "", "y")->name(), "b:1");
+  EXPECT_EQ(targets_.Pick("chat", {}, "", "w"), nullptr);
+  EXPECT_EQ(Picked(), "b:1");
+  EXPECT_THAT(targets_.Adapters("chat"), ElementsAre("x", "y", "z"));
+  EXPECT_EQ(targets_.BaseOf("z"), "chat");
+  EXPECT_EQ(targets_.BaseOf("chat"), std::nullopt);
+  Find("b:1")->Down("gone");
+  EXPECT_EQ(targets_.BaseOf("z"), std::nullopt);
+}
+
+TEST_F(DecodeTargetsTest, AnOlderAnswerDoesNotBringAnAdapterBack) {
+  Ready("a:1", 100, 4, {}, "n1", "chat", {"x"}, 2);
+  Ready("a:1", 100, 4, {}, "n1", "chat", {"x", "y"}, 1);
+  EXPECT_THAT(targets_.Adapters("chat"), ElementsAre("x"));
+  Ready("a:1", 100, 4, {}, "n1", "chat", {}, 3);
+  EXPECT_THAT(targets_.Adapters("chat"), IsEmpty());
 }
 
 TEST_F(DecodeTargetsTest, SaysWhatItsReadyServersHaveInCommon) {

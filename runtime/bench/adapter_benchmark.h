@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "kernels/device.h"
+#include "kernels/weight_format.h"
+
+namespace aludel {
+
+// What LoRA adapters beside their base cost a step (runtime/model/adapters/lora_weights.h).
+struct AdapterBenchmarkOptions {
+  std::string model;     // directory
+  int64_t adapters = 8;  // in one batch, random, over every linear layer but the head
+  int64_t rank = 16;
+  int64_t rows = 8;       // that decode, dealt out over the adapters
+  int64_t context = 256;  // tokens in the cache of each
+  int64_t prefill = 256;  // tokens of a prompt's chunk
+  int64_t steps = 30;     // of each kind
+  DType compute = DType::kBf16;
+  std::optional<WeightFormat> weights;
+};
+
+// Medians over steps that take turns, so that what else the machine does strikes all alike.
+struct AdapterBenchmark {
+  double base_seconds = 0;      // rows of the base alone
+  double adapters_seconds = 0;  // the same rows, each of an adapter
+  double same_seconds = 0;      // the same rows, all of one adapter
+  double base_prefill_seconds = 0;
+  double adapter_prefill_seconds = 0;  // the same chunk with one adapter
+  int64_t adapter_bytes = 0;           // of one, on the device
+  double load_seconds = 0;             // of one, from the page cache
+};
+
+// Writes the adapters to a directory of their own among temporary files, and removes it. `progress` hears of steps
+// done; false ends with Cancelled.
+absl::StatusOr<AdapterBenchmark> BenchmarkAdapters(
+    const AdapterBenchmarkOptions& options, Device* device,
+    const std::function<bool(int64_t done, int64_t total)>& progress);
+
+}  // namespace aludel

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "server/decode/decode_context.h"
+
+namespace aludel {
+
+// Makes an adapter known while the server runs, from a directory below adapter_root, links resolved; errors are those of
+// LoadAdapter (handoff.proto).
+absl::Status AddAdapter(const DecodeContext& context, const std::string& name, const std::string& directory);
+
+// Forgets an adapter, whether it came so or from the configuration.
+absl::Status RemoveAdapter(const DecodeContext& context, const std::string& name);
+
+}  // namespace aludel

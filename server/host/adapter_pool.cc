@@ -1,0 +1,246 @@
+#include "server/host/adapter_pool.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "runtime/status_macros.h"
+#include "transport/monotonic_clock.h"
+
+namespace aludel {
+
+AdapterPool::AdapterPool(Device* device, LoraWeights::Base base, int max_resident)
+    : device_(device), base_(std::move(base)), max_resident_(max_resident), thread_([this] { Loop(); }) {}
+
+AdapterPool::~AdapterPool() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    changed_.Signal();
+  }
+  thread_.join();
+  for (Waiter& waiter : waiters_) waiter.ready(absl::UnavailableError("the server is stopping"));
+  for (const EntryRef& entry : resident_) ALUDEL_CHECK(entry->users == 0);
+}
+
+absl::Status AdapterPool::Add(const std::string& name, const std::string& directory) {
+  if (name.empty() || name.size() > kMaxNameBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an adapter's name has ", name.size(), " bytes, want 1 to ", kMaxNameBytes));
+  }
+  // Before the files are looked at, which takes a while, and again behind that.
+  const auto check = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
+    const auto found = known_.find(name);
+    if (found != known_.end()) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("adapter ", name, " is there already, from ", found->second->directory));
+    }
+    if (known_.size() < kMaxKnown) return absl::OkStatus();
+    return absl::ResourceExhaustedError(
+        absl::StrCat(known_.size(), " adapters are known, at most as many may be"));
+  };
+  {
+    absl::MutexLock lock(&mutex_);
+    ALUDEL_RETURN_IF_ERROR(check());
+  }
+  ALUDEL_RETURN_IF_ERROR(LoraWeights::Check(directory, base_));
+  absl::MutexLock lock(&mutex_);
+  ALUDEL_RETURN_IF_ERROR(check());
+  known_.emplace(name, std::make_shared<Entry>(Entry{.name = name, .directory = directory}));
+  ++changes_;
+  return absl::OkStatus();
+}
+
+absl::Status AdapterPool::Remove(const std::string& name) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = known_.find(name);
+  if (found == known_.end()) return absl::NotFoundError(absl::StrCat("no adapter ", name));
+  found->second->removed = true;
+  known_.erase(found);
+  ++changes_;
+  dirty_ = true;
+  changed_.Signal();
+  return absl::OkStatus();
+}
+
+uint64_t AdapterPool::Acquire(const std::string& name, absl::Time deadline, Ready ready) {
+  absl::StatusOr<Handle> now = absl::NotFoundError(absl::StrCat("no adapter ", name));
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto found = known_.find(name);
+    if (found != known_.end()) {
+      const EntryRef& entry = found->second;
+      const absl::Time time = MonotonicNow();
+      const bool turn = waiters_.empty() || time - waiters_.front().since < kPatience;
+      if (entry->weights != nullptr && turn) {
+        now = Take(entry);
+      } else if (waiters_.size() >= kMaxWaiting) {
+        now = absl::ResourceExhaustedError(absl::StrCat(waiters_.size(), " requests wait for adapters"));
+      } else {
+        waiters_.push_back({next_wait_, entry, time, deadline, std::move(ready)});
+        dirty_ = true;
+        changed_.Signal();
+        return next_wait_++;
+      }
+    }
+  }
+  ready(std::move(now));
+  return 0;
+}
+
+void AdapterPool::GiveUp(uint64_t wait, const absl::Status& reason) {
+  Ready ready;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto found = std::find_if(waiters_.begin(), waiters_.end(),
+                                    [&](const Waiter& waiter) { return waiter.id == wait; });
+    if (found == waiters_.end()) return;
+    ready = std::move(found->ready);
+    waiters_.erase(found);
+    dirty_ = true;  // others may wait behind it
+    changed_.Signal();
+  }
+  ready(reason);
+}
+
+AdapterPool::Handle AdapterPool::Take(const EntryRef& entry) {
+  ++entry->users;
+  entry->last_used = ++clock_;
+  return {entry->weights.get(), [this, entry](const LoraWeights*) { Release(entry); }};
+}
+
+// On the engine's thread, mostly: nothing is freed here.
+void AdapterPool::Release(const EntryRef& entry) {
+  absl::MutexLock lock(&mutex_);
+  entry->last_used = ++clock_;
+  if (--entry->users > 0) return;
+  if (waiters_.empty() && !entry->removed) return;
+  dirty_ = true;
+  changed_.Signal();
+}
+
+void AdapterPool::Loop() {
+  pthread_setname_np(pthread_self(), "aludel-adapters");
+  while (true) {
+    Work work;
+    {
+      absl::MutexLock lock(&mutex_);
+      while (!stopping_ && !std::exchange(dirty_, false)) {
+        absl::Time next = absl::InfiniteFuture();
+        for (const Waiter& waiter : waiters_) next = std::min(next, waiter.deadline);
+        const absl::Duration wait = next - MonotonicNow();
+        if (wait <= absl::ZeroDuration()) break;
+        changed_.WaitWithTimeout(&mutex_, wait);
+      }
+      if (stopping_) return;
+      work = NextWork();
+    }
+    work.dropped.clear();
+    for (auto& [ready, answer] : work.answers) ready(std::move(answer));
+    if (work.load != nullptr) Load(work.load);
+  }
+}
+
+AdapterPool::Work AdapterPool::NextWork() {
+  Work work;
+  for (auto entry = resident_.begin(); entry != resident_.end();) {
+    if (!(*entry)->removed || (*entry)->users > 0) {
+      ++entry;
+      continue;
+    }
+    work.dropped.push_back(std::move((*entry)->weights));
+    entry = resident_.erase(entry);
+  }
+  Answer(&work);
+  // Those who are left wait for what is not there.
+  if (!waiters_.empty() && MakeRoom(&work)) work.load = waiters_.front().entry;
+  return work;
+}
+
+void AdapterPool::Answer(Work* work) {
+  const absl::Time now = MonotonicNow();
+  // A waiter that has lost its patience lets none behind it go first.
+  bool blocked = false;
+  std::deque<Waiter> left;
+  for (Waiter& waiter : waiters_) {
+    if (waiter.entry->removed) {
+      work->answers.emplace_back(
+          std::move(waiter.ready),
+          absl::NotFoundError(absl::StrCat("adapter ", waiter.entry->name, " was removed")));
+    } else if (now >= waiter.deadline) {
+      work->answers.emplace_back(
+          std::move(waiter.ready),
+          absl::DeadlineExceededError(absl::StrCat("adapter ", waiter.entry->name, ": none of the ",
+                                                   max_resident_, " on the device came free in time")));
+    } else if (waiter.entry->weights != nullptr && !blocked) {
+      work->answers.emplace_back(std::move(waiter.ready), Take(waiter.entry));
+    } else {
+      blocked = blocked || (waiter.entry->weights == nullptr && now - waiter.since >= kPatience);
+      left.push_back(std::move(waiter));
+    }
+  }
+  waiters_ = std::move(left);
+}
+
+bool AdapterPool::MakeRoom(Work* work) {
+  if (static_cast<int>(resident_.size()) < max_resident_) return true;
+  auto oldest = resident_.end();
+  for (auto entry = resident_.begin(); entry != resident_.end(); ++entry) {
+    if ((*entry)->users > 0) continue;
+    if (oldest == resident_.end() || (*entry)->last_used < (*oldest)->last_used) oldest = entry;
+  }
+  if (oldest == resident_.end()) return false;
+  work->dropped.push_back(std::move((*oldest)->weights));
+  resident_.erase(oldest);
+  ++evictions_;
+  return true;
+}
+
+void AdapterPool::Load(const EntryRef& entry) {
+  absl::StatusOr<std::unique_ptr<LoraWeights>> loaded = LoraWeights::Load(device_, entry->directory, base_);
+  std::vector<Ready> failed;
+  {
+    absl::MutexLock lock(&mutex_);
+    dirty_ = true;
+    ++loads_;
+    if (loaded.ok()) {
+      entry->weights = *std::move(loaded);
+      resident_.push_back(entry);
+      return;
+    }
+    std::deque<Waiter> left;
+    for (Waiter& waiter : waiters_) {
+      if (waiter.entry == entry) {
+        failed.push_back(std::move(waiter.ready));
+      } else {
+        left.push_back(std::move(waiter));
+      }
+    }
+    waiters_ = std::move(left);
+  }
+  for (const Ready& ready : failed) ready(loaded.status());
+}
+
+AdapterPool::Known AdapterPool::known() const {
+  absl::MutexLock lock(&mutex_);
+  Known known{.changes = changes_};
+  for (const auto& [name, entry] : known_) known.names.push_back(name);
+  return known;
+}
+
+AdapterStats AdapterPool::stats() const {
+  absl::MutexLock lock(&mutex_);
+  AdapterStats stats{.known = static_cast<int64_t>(known_.size()),
+                     .resident = static_cast<int64_t>(resident_.size()),
+                     .waiting = static_cast<int64_t>(waiters_.size()),
+                     .loads = loads_,
+                     .evictions = evictions_};
+  for (const EntryRef& entry : resident_)
+    stats.resident_bytes += static_cast<int64_t>(entry->weights->bytes());
+  return stats;
+}
+
+}  // namespace aludel

@@ -1,0 +1,250 @@
+"""Sixty-four LoRA adapters over one decode server with room for eight: every answer is that of its adapter alone, while
+others come and go. Starts a decode server and a gateway with keys of its own; prints memory and throughput. Only Python's
+standard library."""
+
+import argparse
+import hashlib
+import http.client
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple
+
+from stack import ROOT, free_ports
+
+ADAPTERS = 64
+RESIDENT = 8
+THREADS = 12
+WAIT_S = 60
+TOKENS = 12
+PROMPTS = ["Which color is the bike?", "Count to five.", "Who keeps the lighthouse?"]
+KEYS = {"operator": " admin=1", "client": ""}
+
+
+class Servers:
+    """One decode server and the gateway in front of it, from start to stop."""
+
+    def __init__(self, binaries: Path, folder: Path, configured: List[str]) -> None:
+        self.folder = folder
+        grpc, self.admin, self.port = free_ports(3)
+        adapters = "".join(f'adapters {{ name: "{name}" directory: "{folder}/adapters/{name}" }}\n'
+                           for name in configured)
+        (folder / "decode.textproto").write_text(
+            f'listen: "127.0.0.1:{grpc}"\nadmin_listen: "127.0.0.1:{self.admin}"\nserved_model_name: "chat"\n'
+            'engine { directory: "deploy/demo/chat" threads: 1 max_num_seqs: 16 compute_dtype: "f32" kv_dtype: "f32" }\n'
+            f'{adapters}max_resident_adapters: {RESIDENT}\nadapter_root: "{folder}/adapters"\n')
+        keys = folder / "keys"
+        keys.write_text("".join(f"{name} {hashlib.sha256(f'sk-{name}'.encode()).hexdigest()}{more}\n"
+                                for name, more in KEYS.items()))
+        (folder / "gateway.textproto").write_text(
+            f'listen: "127.0.0.1:{self.port}"\n'
+            f'models {{ name: "chat" directory: "deploy/demo/chat" decode_targets: "127.0.0.1:{grpc}" }}\n'
+            f'access {{ keys_file: "{keys}" }}\n')
+        self.processes: List[subprocess.Popen] = []
+        for name in ("decode", "gateway"):
+            with open(folder / f"{name}.log", "wb") as log:
+                self.processes.append(subprocess.Popen(
+                    [str(binaries / f"aludel-{name}"), "--config", str(folder / f"{name}.textproto")], cwd=ROOT,
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ready?model=chat", timeout=2):
+                    return
+            except OSError:
+                assert time.monotonic() < deadline, f"not ready\n{self.logs()}"
+                assert all(process.poll() is None for process in self.processes), self.logs()
+                time.sleep(0.05)
+
+    def logs(self) -> str:
+        return "\n".join((self.folder / f"{name}.log").read_text()[-2000:] for name in ("decode", "gateway"))
+
+    def call(self, path: str, body: Optional[Dict[str, Any]] = None, key: str = "client") -> Tuple[int, Any]:
+        """Status and answer: JSON, or a text."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body),
+                           {"Authorization": f"Bearer sk-{key}"})
+        response = connection.getresponse()
+        text = response.read().decode()
+        connection.close()
+        return response.status, json.loads(text) if "json" in response.headers["content-type"] else text
+
+    def ask(self, model: str, prompt: str) -> Dict[str, Any]:
+        status, reply = self.call("/v1/completions", {"model": model, "prompt": prompt, "max_tokens": TOKENS,
+                                                      "temperature": 0, "ignore_eos": True, "return_token_ids": True})
+        assert status == 200, (model, status, reply)
+        assert reply["model"] == model, reply
+        return reply
+
+    def answer(self, model: str, prompt: str) -> List[int]:
+        return self.ask(model, prompt)["choices"][0]["token_ids"]
+
+    def load(self, name: str, path: str, key: str = "operator") -> Tuple[int, Any]:
+        return self.call("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path}, key)
+
+    def unload(self, name: str, key: str = "operator") -> Tuple[int, Any]:
+        return self.call("/v1/unload_lora_adapter", {"lora_name": name}, key)
+
+    def models(self) -> Dict[str, Optional[str]]:
+        return {model["id"]: model["parent"] for model in self.call("/v1/models")[1]["data"]}
+
+    def metric(self, name: str) -> float:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}/metrics", timeout=5) as reply:
+            found = re.search(rf"^{re.escape(name)} (\S+)$", reply.read().decode(), re.MULTILINE)
+        assert found is not None, name
+        return float(found.group(1))
+
+    def resident_mb(self) -> float:
+        status = Path(f"/proc/{self.processes[0].pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+)", status).group(1)) / 1024  # type: ignore[union-attr]
+
+    def stop(self) -> None:
+        for process in reversed(self.processes):
+            process.terminate()
+        for process in self.processes:
+            assert process.wait(30) == 0, self.logs()
+
+
+def make_adapter(binaries: Path, out: Path, seed: int) -> None:
+    subprocess.run([str(binaries / "aludel-bench"), "make-adapter", "--base", "deploy/demo/chat", "--out", str(out),
+                    "--rank", "4", "--seed", str(seed), "--strength", "1"], cwd=ROOT, check=True)
+
+
+def check_errors(servers: Servers, folder: Path) -> None:
+    """What is refused, and how that is said."""
+    status, reply = servers.load("x", "a0", key="client")
+    assert status == 403 and reply["error"]["code"] == "admin_key_required", reply
+    for path in ("/etc", "../keys", "..", ".", "missing"):
+        status, reply = servers.load("x", path)
+        assert status == 400 and "below adapter_root" in reply["error"]["message"], (path, reply)
+    for name in ("chat", "a0"):
+        status, reply = servers.load(name, "a0")
+        assert status == 400 and reply["error"]["param"] == "lora_name", reply
+    bad = folder / "adapters" / "bad"
+    bad.mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (bad / name).write_bytes((folder / "adapters/a0" / name).read_bytes()[:300])
+    status, reply = servers.load("x", "bad")
+    assert status == 400 and "adapter_" in reply["error"]["message"], reply
+    status, reply = servers.unload("nothing")
+    assert status == 404, reply
+    status, reply = servers.call("/v1/completions", {"model": "nothing", "prompt": "a"})
+    assert status == 404 and reply["error"]["code"] == "model_not_found", reply
+
+
+def come_and_go(servers: Servers, expected: Dict[Tuple[str, str], List[int]], stop: threading.Event,
+                faults: List[str]) -> None:
+    """Adds an adapter, uses it, removes it, over and over."""
+    rounds = 0
+    while not stop.is_set():
+        name = f"guest{rounds}"
+        status, reply = servers.load(name, "a5")
+        if status != 200:
+            faults.append(f"load {name}: {reply}")
+        # The same weights under another name.
+        if servers.answer(name, PROMPTS[0]) != expected["a5", PROMPTS[0]]:
+            faults.append(f"{name} does not answer as a5")
+        status, reply = servers.unload(name)
+        if status != 200:
+            faults.append(f"unload {name}: {reply}")
+        rounds += 1
+    if rounds < 3:
+        faults.append(f"{rounds} adapters came and went")
+
+
+def under_load(servers: Servers, names: List[str], expected: Dict[Tuple[str, str], List[int]], seconds: float) -> None:
+    """Every answer is the one that its adapter gave alone."""
+    faults: List[str] = []
+    stop = threading.Event()
+    counts = [0] * THREADS
+
+    def client(number: int) -> None:
+        chosen = random.Random(number)
+        while not stop.is_set():
+            name, prompt = chosen.choice(names), chosen.choice(PROMPTS)
+            try:
+                found = servers.answer(name, prompt)
+            except AssertionError as error:
+                faults.append(str(error))
+                continue
+            if found != expected[name, prompt]:
+                faults.append(f"{name}: {found}, want {expected[name, prompt]}")
+            counts[number] += 1
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(THREADS)]
+    threads.append(threading.Thread(target=come_and_go, args=(servers, expected, stop, faults)))
+    begun = time.monotonic()
+    for thread in threads:
+        thread.start()
+    most = 0.0
+    while time.monotonic() - begun < seconds:
+        time.sleep(0.1)
+        most = max(most, servers.metric('aludel_adapters{model="chat",state="resident"}'))
+    stop.set()
+    for thread in threads:
+        thread.join()
+    spent = time.monotonic() - begun
+    assert not faults, f"{len(faults)} faults, the first: {faults[0]}"
+    assert 0 < most <= RESIDENT, f"{most} adapters were resident"
+    evictions = servers.metric('aludel_adapter_events_total{event="evict",model="chat"}')
+    assert evictions > ADAPTERS - RESIDENT, evictions
+    print(f"{sum(counts)} answers of {TOKENS} tokens over {len(names) - 1} adapters in {spent:.1f} s: "
+          f"{sum(counts) * TOKENS / spent:.0f} tokens/s, {evictions:.0f} evictions, "
+          f"{servers.resident_mb():.0f} MB, of which adapters "
+          f"{servers.metric('aludel_adapter_bytes{model=%s}' % json.dumps('chat')) / 1e6:.1f} MB")
+
+
+def check(binaries: Path, folder: Path, seconds: float) -> None:
+    names = [f"a{i}" for i in range(ADAPTERS)]
+    for i, name in enumerate(names):
+        make_adapter(binaries, folder / "adapters" / name, i + 1)
+    servers = Servers(binaries, folder, names[:-1])
+    try:
+        status, reply = servers.load(names[-1], names[-1])
+        assert status == 200 and "added successfully" in reply, reply
+        models = servers.models()
+        assert models == {"chat": None, **{name: "chat" for name in names}}, models
+        assert servers.call(f"/v1/models/{names[0]}")[1]["parent"] == "chat"
+        check_errors(servers, folder)
+        asked = ["chat", *names]
+        expected = {(name, prompt): servers.answer(name, prompt) for prompt in PROMPTS for name in asked}
+        for prompt in PROMPTS:
+            different = {tuple(expected[name, prompt]) for name in asked}
+            assert len(different) > ADAPTERS // 2, f"{len(different)} different answers show little"
+        long = "The keeper of the lighthouse wrote a number into the log every night. " * 8
+        cached = [servers.ask(name, long)["usage"]["prompt_tokens_details"]["cached_tokens"]
+                  for name in ("a0", "a1", "chat", "a0", "a1", "chat")]
+        assert cached[:3] == [0, 0, 0] and min(cached[3:]) > 50, cached
+        under_load(servers, asked, expected, seconds)
+        status, reply = servers.unload("a0")
+        assert status == 200, reply
+        status, reply = servers.call("/v1/completions", {"model": "a0", "prompt": "a"})
+        assert status == 404 and "a0" not in servers.models(), reply
+    except AssertionError:
+        print(servers.logs(), file=sys.stderr)
+        raise
+    finally:
+        servers.stop()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bin", type=Path, required=True, help="folder of the binaries")
+    parser.add_argument("--seconds", type=float, default=10, help="of load")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="aludel-adapters-") as folder:
+        os.makedirs(Path(folder) / "adapters")
+        check(options.bin.resolve(), Path(folder), options.seconds)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

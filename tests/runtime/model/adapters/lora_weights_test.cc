@@ -1,0 +1,214 @@
+#include "runtime/model/adapters/lora_weights.h"
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/model/transformer.h"
+#include "runtime/model/weights/safetensors.h"
+#include "runtime/model/weights/weight_stream.h"
+#include "tests/runtime/model/temporary_directory.h"
+#include "tests/testing/test_model.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kGolden[] = "tests/runtime/model/golden/";
+
+std::string AdapterDirectory(const std::string& name) { return absl::StrCat(kGolden, "adapters/", name); }
+
+float Largest(absl::Span<const float> values) {
+  float largest = 0;
+  for (const float value : values) largest = std::max(largest, std::fabs(value));
+  return largest;
+}
+
+float MaxDifference(absl::Span<const float> a, absl::Span<const float> b) {
+  EXPECT_EQ(a.size(), b.size());
+  float worst = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (!(std::fabs(a[i] - b[i]) <= worst)) worst = std::fabs(a[i] - b[i]);  // a NaN stays
+  }
+  return worst;
+}
+
+// A base on a device of its own, with adapters beside it.
+class Server {
+ public:
+  Server(const std::string& base, const TransformerOptions& options)
+      : base_(base), model_(base, options, options.compute, /*tokens=*/512) {}
+
+  Transformer& model() { return model_.model(); }
+  LoraWeights::Base Base() { return {base_, model().hash(), model().config(), model().options().compute}; }
+  std::unique_ptr<LoraWeights> Load(const std::string& directory) {
+    auto adapter = LoraWeights::Load(model_.device(), directory, Base());
+    if (!adapter.ok()) ADD_FAILURE() << adapter.status().message();
+    return *std::move(adapter);
+  }
+
+  // A sequence of these ids with an adapter, or with none.
+  struct Row {
+    const std::vector<int32_t>* ids;
+    const LoraWeights* adapter;
+  };
+  // Logits of the last token of each, all in one batch whose blocks begin anew.
+  std::vector<std::vector<float>> Run(const std::vector<Row>& rows) {
+    std::vector<BlockTable> tables(rows.size());
+    std::vector<BatchItem> items(rows.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_TRUE(tables[i].Grow(pool(), static_cast<int64_t>(rows[i].ids->size())).ok());
+      items[i].ids = *rows[i].ids;
+      items[i].blocks = tables[i].ids();
+      items[i].wants_logits = true;
+      items[i].adapter = rows[i].adapter;
+    }
+    return Forward(items);
+  }
+  std::vector<std::vector<float>> Forward(std::vector<BatchItem>& items) {
+    std::vector<float> logits;
+    const absl::Status status = model().Forward(absl::MakeSpan(items), pool(), &logits);
+    EXPECT_TRUE(status.ok()) << status.message();
+    std::vector<std::vector<float>> of;
+    for (size_t i = 0; i < items.size(); ++i) {
+      const auto* at = logits.data() + i * model().config().vocab;
+      of.emplace_back(at, at + model().config().vocab);
+    }
+    return of;
+  }
+  BlockPool& pool() {
+    if (pool_ == nullptr) {
+      pool_ =
+          BlockPool::Create(model_.device(), model().MakeKvLayout(64, 16, model().options().compute)).value();
+    }
+    return *pool_;
+  }
+
+ private:
+  const std::string base_;
+  TestModel model_;
+  std::unique_ptr<BlockPool> pool_;
+};
+
+struct Golden {
+  explicit Golden(const std::string& name) : directory(AdapterDirectory(name)) {
+    const auto file = SafetensorsFile::Open(directory + "/golden.safetensors").value();
+    base = absl::StrCat(kGolden, "tiny/", file->metadata().at("base"));
+    const SafetensorsEntry& stored = *file->Find("ids").value();
+    ids.resize(static_cast<size_t>(stored.elements()));
+    std::memcpy(ids.data(), stored.data.data(), stored.data.size());
+    const SafetensorsEntry& all = *file->Find("logits").value();
+    const auto vocab = static_cast<size_t>(all.shape[1]);
+    const auto* values = reinterpret_cast<const float*>(all.data.data());
+    logits.assign(values + (ids.size() - 1) * vocab, values + ids.size() * vocab);
+  }
+  std::string directory, base;
+  std::vector<int32_t> ids;
+  std::vector<float> logits;  // of the last token, by an unmerged pass in float64
+};
+
+class UnmergedAdapter : public ::testing::TestWithParam<const char*> {
+ protected:
+  const Golden golden_{GetParam()};
+};
+
+TEST_P(UnmergedAdapter, IsTheReferenceAndTheMergedModel) {
+  for (const auto& [compute, bound] : std::map<DType, float>{{DType::kF32, 1e-5f}, {DType::kBf16, 0.03f}}) {
+    Server server(golden_.base, {.compute = compute});
+    const auto adapter = server.Load(golden_.directory);
+    const auto found = server.Run({{&golden_.ids, adapter.get()}})[0];
+    EXPECT_LT(MaxDifference(found, golden_.logits) / Largest(golden_.logits), bound) << Name(compute);
+    TestModel merged({golden_.base, golden_.directory}, {.compute = compute}, compute, 64);
+    EXPECT_LT(MaxDifference(found, merged.Run(golden_.ids)) / Largest(golden_.logits), bound)
+        << Name(compute);
+    EXPECT_EQ(adapter->hash(), merged.model().hash());
+    EXPECT_NE(adapter->hash(), server.model().hash());
+    EXPECT_GT(adapter->bytes(), 0);
+  }
+}
+
+TEST_P(UnmergedAdapter, StandsBesideABaseOfIntegers) {
+  Server exact(golden_.base, {.compute = DType::kF32});
+  const auto base = exact.Run({{&golden_.ids, nullptr}})[0];
+  for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
+    Server server(golden_.base, {.compute = DType::kF32, .weights = format});
+    const auto adapter = server.Load(golden_.directory);
+    const auto found = server.Run({{&golden_.ids, adapter.get()}, {&golden_.ids, nullptr}});
+    // What is lost is what rounding the base loses.
+    const float lost = MaxDifference(found[1], base) / Largest(base);
+    EXPECT_LT(MaxDifference(found[0], golden_.logits) / Largest(golden_.logits), 3 * lost) << Name(format);
+    EXPECT_GT(MaxDifference(found[0], found[1]), 0.01f * Largest(base)) << Name(format);
+  }
+}
+
+// With the base and with another adapter before, between and behind.
+TEST_P(UnmergedAdapter, InAMixedBatchEveryRowIsWhatItIsAlone) {
+  for (const DType compute : {DType::kF32, DType::kBf16}) {
+    Server server(golden_.base, {.compute = compute});
+    const auto one = server.Load(golden_.directory);
+    const auto two = server.Load(golden_.directory);  // equal numbers, another group
+    const std::vector<int32_t> shorter(golden_.ids.begin(), golden_.ids.begin() + 7);
+    const std::vector<int32_t> single(golden_.ids.begin(), golden_.ids.begin() + 1);
+    const std::vector<Server::Row> rows = {
+        {&shorter, nullptr},     {&golden_.ids, one.get()}, {&single, two.get()},     {&shorter, one.get()},
+        {&golden_.ids, nullptr}, {&shorter, two.get()},     {&golden_.ids, one.get()}};
+    const auto together = server.Run(rows);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const auto alone = server.Run({rows[i]})[0];
+      EXPECT_LT(MaxDifference(together[i], alone) / Largest(alone), 1e-5f)
+          << "row " << i << ", " << Name(compute);
+    }
+    EXPECT_GT(MaxDifference(together[1], together[4]) / Largest(together[1]), 0.01f);
+  }
+}
+
+TEST_P(UnmergedAdapter, TokenByTokenIsAtOnce) {
+  Server server(golden_.base, {.compute = DType::kF32});
+  const auto adapter = server.Load(golden_.directory);
+  BlockTable table;
+  ASSERT_TRUE(table.Grow(server.pool(), static_cast<int64_t>(golden_.ids.size())).ok());
+  std::vector<float> last;
+  for (size_t i = 0; i < golden_.ids.size(); ++i) {
+    std::vector<BatchItem> items(1);
+    items[0].ids = absl::MakeConstSpan(golden_.ids).subspan(i, 1);
+    items[0].position = static_cast<int64_t>(i);
+    items[0].blocks = table.ids();
+    items[0].wants_logits = true;
+    items[0].adapter = adapter.get();
+    last = server.Forward(items)[0];
+  }
+  EXPECT_LT(MaxDifference(last, golden_.logits) / Largest(golden_.logits), 1e-5f);
+}
+
+INSTANTIATE_TEST_SUITE_P(Peft, UnmergedAdapter,
+                         ::testing::Values("llama_list", "llama_all_linear", "llama_head", "mistral_layers",
+                                           "qwen2_rslora", "qwen3_regex", "fp8_list"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(LoraWeights, ErrorsAreThoseOfTheMerge) {
+  Server server(absl::StrCat(kGolden, "tiny/llama_sharded"), {.compute = DType::kF32});
+  // Made for a base of other shapes.
+  const std::string other = AdapterDirectory("llama_head");
+  EXPECT_THAT(std::string(LoraWeights::Check(other, server.Base()).message()), HasSubstr("want ["));
+  EXPECT_THAT(std::string(LoraWeights::Check("tests/no-such", server.Base()).message()),
+              HasSubstr("adapter_model.safetensors"));
+  EXPECT_TRUE(LoraWeights::Check(AdapterDirectory("llama_list"), server.Base()).ok());
+  const TemporaryDirectory cut;
+  const std::string source = AdapterDirectory("llama_list");
+  std::filesystem::copy_file(source + "/adapter_config.json", cut.File("adapter_config.json"));
+  std::filesystem::copy_file(source + "/adapter_model.safetensors", cut.File("adapter_model.safetensors"));
+  std::filesystem::resize_file(cut.File("adapter_model.safetensors"), 1000);
+  EXPECT_THAT(std::string(LoraWeights::Check(cut.path(), server.Base()).message()),
+              HasSubstr("adapter_model.safetensors"));
+}
+
+}  // namespace
+}  // namespace aludel

@@ -1,0 +1,238 @@
+#include "server/host/adapter_pool.h"
+
+#include <atomic>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/open_device.h"
+#include "runtime/bench/make_adapter.h"
+#include "tests/runtime/model/temporary_directory.h"
+#include "transport/monotonic_clock.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr char kBase[] = "tests/runtime/model/golden/tiny/llama_sharded";
+constexpr absl::Duration kLong = absl::Minutes(2);
+
+// An answer of the pool, awaited.
+class Asked {
+ public:
+  AdapterPool::Ready ready() {
+    return [this](absl::StatusOr<AdapterPool::Handle> handle) {
+      answer_ = std::move(handle);
+      done_.Notify();
+    };
+  }
+  bool answered() const { return done_.HasBeenNotified(); }
+  // False: none within `limit`.
+  bool Wait(absl::Duration limit = kLong) { return done_.WaitForNotificationWithTimeout(limit); }
+  absl::Status status() {
+    EXPECT_TRUE(Wait());
+    return answer_.status();
+  }
+  AdapterPool::Handle Take() {
+    EXPECT_TRUE(Wait());
+    EXPECT_TRUE(answer_.ok()) << answer_.status();
+    return answer_.ok() ? *std::exchange(answer_, nullptr) : nullptr;
+  }
+
+ private:
+  absl::StatusOr<AdapterPool::Handle> answer_ = nullptr;
+  absl::Notification done_;
+};
+
+class AdapterPoolTest : public ::testing::Test {
+ protected:
+  void Open(int adapters, int resident) {
+    const LoraWeights::Base base{kBase, "base-hash", ModelConfig::Load(kBase).value(), DType::kF32};
+    pool_ = std::make_unique<AdapterPool>(device_.get(), base, resident);
+    for (int i = 0; i < adapters; ++i) {
+      Make(i);
+      const absl::Status added = pool_->Add(NameOf(i), Directory(i));
+      ASSERT_TRUE(added.ok()) << added;
+    }
+  }
+  static std::string NameOf(int i) { return absl::StrCat("a", i); }
+  std::string Directory(int i) const { return files_.File(NameOf(i)); }
+  void Make(int i) const {
+    if (std::filesystem::exists(Directory(i))) return;
+    ASSERT_TRUE(
+        MakeAdapter({.base = kBase, .out = Directory(i), .rank = 2, .seed = static_cast<uint64_t>(i)}).ok());
+  }
+  void Ask(int i, Asked& asked, absl::Duration limit = kLong) {
+    pool_->Acquire(NameOf(i), MonotonicNow() + limit, asked.ready());
+  }
+  AdapterPool::Handle Get(int i) {
+    Asked asked;
+    Ask(i, asked);
+    return asked.Take();
+  }
+
+  const TemporaryDirectory files_;
+  const std::unique_ptr<Device> device_ = OpenDevice({.name = "cpu", .threads = 1}).value();
+  std::unique_ptr<AdapterPool> pool_;
+};
+
+TEST_F(AdapterPoolTest, LoadsOnDemandAndEvictsTheLeastRecentlyUsed) {
+  Open(3, 2);
+  EXPECT_THAT(pool_->known().names, ElementsAre("a0", "a1", "a2"));
+  EXPECT_EQ(pool_->stats().resident, 0);
+  const std::string first = Get(0)->hash();
+  EXPECT_NE(Get(1)->hash(), first);
+  EXPECT_EQ(Get(0)->hash(), first);  // used again: a1 is the older one now
+  EXPECT_EQ(pool_->stats().loads, 2);
+  Get(2);
+  EXPECT_EQ(pool_->stats().evictions, 1);
+  EXPECT_EQ(Get(0)->hash(), first);
+  EXPECT_EQ(pool_->stats().loads, 3);  // a0 had stayed
+  Get(1);
+  const AdapterStats stats = pool_->stats();
+  EXPECT_EQ(stats.loads, 4);
+  EXPECT_EQ(stats.known, 3);
+  EXPECT_EQ(stats.resident, 2);
+  EXPECT_GT(stats.resident_bytes, 0);
+}
+
+TEST_F(AdapterPoolTest, NeverEvictsOneThatIsHeld) {
+  Open(3, 1);
+  AdapterPool::Handle held = Get(0);
+  Asked one, two;
+  Ask(1, one);
+  Ask(2, two);
+  EXPECT_FALSE(one.Wait(absl::Milliseconds(50)));
+  EXPECT_EQ(pool_->stats().waiting, 2);
+  held.reset();
+  AdapterPool::Handle next = one.Take();
+  EXPECT_FALSE(two.Wait(absl::Milliseconds(50)));
+  next.reset();
+  EXPECT_NE(two.Take(), nullptr);
+  EXPECT_EQ(pool_->stats().resident, 1);
+}
+
+TEST_F(AdapterPoolTest, ARequestThatWaitsTooLongGoesBeforeThoseForWhatIsThere) {
+  Open(2, 1);
+  AdapterPool::Handle held = Get(0);
+  Asked waiting, same;
+  Ask(1, waiting);
+  EXPECT_NE(Get(0), nullptr);  // at once, for now
+  absl::SleepFor(AdapterPool::kPatience + absl::Milliseconds(50));
+  Ask(0, same);
+  EXPECT_FALSE(same.answered());
+  held.reset();
+  waiting.Take().reset();
+  EXPECT_NE(same.Take(), nullptr);
+}
+
+TEST_F(AdapterPoolTest, AWaitThatIsGivenUpEndsAndLetsOthersGo) {
+  Open(2, 1);
+  const AdapterPool::Handle held = Get(0);
+  Asked waiting, same;
+  const uint64_t wait = pool_->Acquire("a1", MonotonicNow() + kLong, waiting.ready());
+  ASSERT_NE(wait, 0);
+  absl::SleepFor(AdapterPool::kPatience + absl::Milliseconds(50));
+  Ask(0, same);
+  EXPECT_FALSE(same.answered());
+  pool_->GiveUp(wait, absl::CancelledError("gone"));
+  EXPECT_EQ(waiting.status().code(), absl::StatusCode::kCancelled);
+  EXPECT_NE(same.Take(), nullptr);
+  pool_->GiveUp(wait, absl::CancelledError("gone"));
+}
+
+TEST_F(AdapterPoolTest, WaitingEndsAtTheDeadline) {
+  Open(2, 1);
+  const AdapterPool::Handle held = Get(0);
+  Asked late;
+  Ask(1, late, absl::Milliseconds(30));
+  EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(pool_->stats().waiting, 0);
+}
+
+TEST_F(AdapterPoolTest, ARemovedOneEndsWithItsLastRequest) {
+  Open(2, 1);
+  AdapterPool::Handle held = Get(0);
+  ASSERT_TRUE(pool_->Remove("a0").ok());
+  EXPECT_EQ(pool_->Remove("a0").code(), absl::StatusCode::kNotFound);
+  Asked gone, other;
+  Ask(0, gone);
+  EXPECT_THAT(std::string(gone.status().message()), HasSubstr("no adapter a0"));
+  Ask(1, other);
+  EXPECT_FALSE(other.Wait(absl::Milliseconds(50)));
+  EXPECT_FALSE(held->hash().empty());
+  held.reset();
+  EXPECT_NE(other.Take(), nullptr);
+  EXPECT_TRUE(pool_->Add("a0", Directory(0)).ok());
+}
+
+TEST_F(AdapterPoolTest, ThoseWhoWaitForARemovedOneAreTold) {
+  Open(2, 1);
+  const AdapterPool::Handle held = Get(0);
+  Asked waiting;
+  Ask(1, waiting);
+  ASSERT_TRUE(pool_->Remove("a1").ok());
+  EXPECT_EQ(waiting.status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(AdapterPoolTest, BadAdaptersAreNamedWhenTheyAreAddedOrLoaded) {
+  Open(2, 2);
+  EXPECT_EQ(pool_->Add("a0", Directory(1)).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(pool_->Add("x", files_.File("none")).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(pool_->Add("", Directory(0)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(pool_->Add("x", "tests/runtime/model/golden/adapters/llama_head").message()),
+              HasSubstr("has shape"));
+  // Broken after it was added.
+  std::filesystem::remove(Directory(0) + "/adapter_config.json");
+  Asked broken;
+  Ask(0, broken);
+  EXPECT_THAT(std::string(broken.status().message()), HasSubstr("adapter_config.json"));
+  EXPECT_NE(Get(1), nullptr);
+}
+
+TEST_F(AdapterPoolTest, TheEndOfThePoolAnswersThoseWhoWait) {
+  Open(2, 1);
+  AdapterPool::Handle held = Get(0);
+  Asked waiting;
+  Ask(1, waiting);
+  std::thread end([&] {
+    absl::SleepFor(absl::Milliseconds(20));
+    held.reset();
+  });
+  end.join();
+  pool_.reset();
+  EXPECT_TRUE(waiting.answered());
+}
+
+TEST_F(AdapterPoolTest, ManyThreadsGetWhatTheyNameAndNoMoreAreResident) {
+  constexpr int kAdapters = 64, kThreads = 6, kRounds = 60;
+  Open(kAdapters, 8);
+  std::vector<std::string> hashes;
+  for (int i = 0; i < kAdapters; ++i) hashes.push_back(Get(i)->hash());
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int round = 0; round < kRounds; ++round) {
+        const int i = (t * 31 + round * 17 + round * round) % kAdapters;
+        const AdapterPool::Handle handle = Get(i);
+        if (handle == nullptr || handle->hash() != hashes[i] || pool_->stats().resident > 8) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(pool_->stats().evictions, 0);
+}
+
+}  // namespace
+}  // namespace aludel
