@@ -1,5 +1,6 @@
 #include "server/decode/generate_session.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/status_macros.h"
@@ -12,6 +13,10 @@
 
 namespace aludel {
 namespace {
+
+// The prefill server's account of a short prompt may come after a short answer; a trace waits for it.
+constexpr absl::Duration kAccountPatience = absl::Milliseconds(300);
+constexpr absl::Duration kAccountLook = absl::Milliseconds(5);
 
 std::optional<RequestTrace> TraceWithin(const std::optional<TraceContext>& caller) {
   if (!caller) return std::nullopt;
@@ -241,6 +246,28 @@ void GenerateSession::OnDone(const absl::Status& status, const SequenceResult& r
   if (status.ok()) {
     // An answer may have no token at all.
     SendStarted(result.times, result.cached_tokens, result.fell_back, result.fallback_reason);
+    if (!result.fell_back && LacksAccount()) return AwaitAccount(result, MonotonicNow() + kAccountPatience);
+  }
+  Conclude(status, result);
+}
+
+bool GenerateSession::LacksAccount() {
+  if (answer_trace_ == nullptr || handoff_ == nullptr || handoff_->report().producer) return false;
+  absl::MutexLock lock(&mutex_);
+  return open_choices_ == 1 && stopped_.ok();
+}
+
+void GenerateSession::AwaitAccount(const SequenceResult& result, absl::Time until) {
+  context_.timer->At(std::min(until, MonotonicNow() + kAccountLook),
+                     [self = shared_from_this(), result, until] {
+                       if (MonotonicNow() < until && self->LacksAccount())
+                         return self->AwaitAccount(result, until);
+                       self->Conclude(absl::OkStatus(), result);
+                     });
+}
+
+void GenerateSession::Conclude(const absl::Status& status, const SequenceResult& result) {
+  if (status.ok()) {
     absl::Status delivered = DeliverTrace();
     if (delivered.ok()) delivered = answer_.Push(AnswerEvent(result));
     if (!delivered.ok()) lost_ = delivered;

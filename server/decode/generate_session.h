@@ -54,6 +54,11 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   void OnToken(const TokenEvent& event) override;
   void OnPromptScores(const PromptScores& scores) override;
   void OnDone(const absl::Status& status, const SequenceResult& result) override;
+  // A trace is asked for, and all but the prefill server's account of the handoff is here.
+  bool LacksAccount();
+  void AwaitAccount(const SequenceResult& result, absl::Time until);
+  // Of a choice that is over: its last events.
+  void Conclude(const absl::Status& status, const SequenceResult& result);
   // Before the end of the last choice.
   absl::Status DeliverTrace();
   // Of the first token, or of an answer without one: ends the handoff, sends Started. Later calls
@@ -80,7 +85,7 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   size_t shown_logprobs_ = 0;                       // entries of a token's that the client asked for
   std::unique_ptr<v1::RequestTrace> answer_trace_;  // where it was asked for; frames come into it at the end
 
-  // The engine thread's, once it has the sequence.
+  // The engine thread's, once it has the sequence; Conclude's of the last choice, when the engine is done with it.
   std::optional<ShadowAnswer> shadow_;
   absl::Status lost_;  // why a choice failed
 

@@ -34,7 +34,8 @@ CONTRAST = """(() => {
   };
   const bad = [];
   for (const one of document.querySelectorAll("body *")) {
-    const own = [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim()) || "value" in one && one.value && !["range", "checkbox"].includes(one.type);
+    const own = [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim()) 
+        || "value" in one && one.value && !["range", "checkbox"].includes(one.type);
     if (!own || !one.checkVisibility() || one.closest("script")) continue;
     const behind = [];
     for (let at = one; at; at = at.parentElement) behind.unshift(getComputedStyle(at).backgroundColor);
@@ -157,7 +158,8 @@ def draws_markdown_safely(page: Page) -> None:
     made = page.browser.run(f"(() => {{ const box = document.createElement('div'); box.append(...markdown({json.dumps(HOSTILE)}));"
                             "return [box.innerHTML, [...box.querySelectorAll('*')].map((one) => one.tagName + one.attributes.length)]; })()")
     html, names = made
-    assert names == ["H30", "EM0", "P0", "STRONG0", "EM0", "CODE0", "OL1", "LI0", "LI0", "UL0", "LI0", "BLOCKQUOTE0", "PRE0", "CODE0"], names
+    assert names == ["H30", "EM0", "P0", "STRONG0", "EM0", "CODE0", "OL1", "LI0", "LI0", "UL0", "LI0", "BLOCKQUOTE0", "PRE0",
+                     "CODE0"], names
     assert html.startswith("<h3>A <em>title</em></h3><p>&lt;img src=x onerror=alert(1)&gt; and [a](javascript:alert(1)) "
                            "<strong>bold <em>nested</em></strong> <code>&lt;b&gt;</code></p>"), html
     assert "<li>snake_case_name</li>" in html and "&lt;script&gt;alert(1)&lt;/script&gt;\n**not bold**\n" in html, html
@@ -191,6 +193,9 @@ def says_what_was_cached(page: Page) -> None:
     for _ in range(2):
         assert "Cold: the prefill server computed them for this answer." in page.ask(), page.text()
         assert "none of them cached: cold." in page.text()
+        # The prefill server's account has come, although the answer is short.
+        lanes = page.browser.run(f"[...{NEWEST}.querySelectorAll('.lane i')].map((one) => one.className)")
+        assert {"prefill", "encode"} <= set(lanes), lanes
     page.choose("caches", "all")
     page.ask_until("found in its prefix cache: warm.")
     assert "from an earlier handoff (aludel-p2): nothing was sent." in page.text(), page.text()

@@ -45,7 +45,8 @@ document.querySelectorAll("table.sortable").forEach(sortable);
 
 // ---- Time to the first token over a link, from this machine's speeds; nothing overlaps ----
 function links(panel) {
-  const tokens = data.prompt_tokens / data.questions, slider = element("input"), label = element("label"), bars = element("div", "links");
+  const tokens = data.prompt_tokens / data.questions, slider = element("input"), label = element("label");
+  const bars = element("div", "links");
   Object.assign(slider, {type: "range", min: 7, max: 11, step: .05, value: 9});  // powers of ten, bits a second
   const cached = element("input");
   cached.type = "checkbox";
@@ -70,8 +71,8 @@ function links(panel) {
   slider.addEventListener("input", draw);
   cached.addEventListener("change", draw);
   const held = element("label", "", cached, " the prefill server has the frames cached");
-  panel.append(element("p", "", `Estimates for a prompt of ${Math.round(tokens)} tokens: the speeds measured here, one step after the ` +
-                                "other, and the bytes at that rate; no queue and no round trips."),
+  panel.append(element("p", "", `Estimates for a prompt of ${Math.round(tokens)} tokens: the speeds measured here, one step ` +
+                                "after the other, and the bytes at that rate; no queue and no round trips."),
                element("div", "tools", slider, label, held), bars);
   draw();
 }
@@ -88,9 +89,11 @@ function examples(panel) {
     const of = (example) => example.formats[choice.value];
     const sorted = [...data.examples].sort((a, b) => of(b).kl - of(a).kl);
     const rows = sorted.slice(0, shown).map((example) => {
-      const prompt = element("details", "", element("summary", "", `Question ${example.number}`), element("pre", "", example.prompt));
-      return element("tr", "", ...[prompt, of(example).kl.toFixed(3), `${example.oracle_f1.toFixed(2)} → ${of(example).f1.toFixed(2)}`,
-                                   example.oracle, of(example).text].map((cell) => element("td", "", cell)));
+      const prompt = element("details", "", element("summary", "", `Question ${example.number}`),
+                             element("pre", "", example.prompt));
+      const f1 = `${example.oracle_f1.toFixed(2)} → ${of(example).f1.toFixed(2)}`;
+      return element("tr", "", ...[prompt, of(example).kl.toFixed(3), f1, example.oracle, of(example).text]
+          .map((cell) => element("td", "", cell)));
     });
     const heads = ["question", "KL, nats a token", "F1", "local prefill answers", `${data.formats[choice.value].name} answers`];
     table.replaceChildren(element("thead", "", element("tr", "", ...heads.map((name) => element("th", "", name)))),

@@ -84,6 +84,6 @@ function linkPanel({ttft, stages, format, payload_bytes, raw_bytes}, own) {
   limits.textContent = said.join(" ") + " The measured time and these bytes at this rate; round trips left out.";
   slider.addEventListener("input", show);
   show();
-  return element("div", "panel", title, slider, element("p", "ends", element("span", "", "10 Mb/s"), element("span", "", "100 Gb/s")),
-                 bars, limits);
+  const ends = element("p", "ends", element("span", "", "10 Mb/s"), element("span", "", "100 Gb/s"));
+  return element("div", "panel", title, slider, ends, bars, limits);
 }

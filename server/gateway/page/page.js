@@ -53,7 +53,8 @@ function learnBytes({payload_bytes, raw_bytes, format, handed_over_tokens, plan,
     measuredBytes.raw = raw_bytes / handed_over_tokens;
     measuredBytes[format] = payload_bytes / handed_over_tokens;
     if (payload_bytes < raw_bytes) {
-      $("story-bytes").textContent = `carry that cache over the wire: last time ${bytes(payload_bytes)} instead of ${bytes(raw_bytes)}.`;
+      $("story-bytes").textContent =
+          `carry that cache over the wire: last time ${bytes(payload_bytes)} instead of ${bytes(raw_bytes)}.`;
     }
   }
   showFormats();

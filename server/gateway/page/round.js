@@ -13,7 +13,8 @@ class Round {
     this.left = element("div", "stack", this.times);
     this.figures = element("div", "pair", this.left);
     const lines = messages.at(-1).content.trim().split("\n");
-    this.section.append(element("p", "question", (lines.length > 1 ? "… " : "") + lines.at(-1)), this.verdict, this.texts, this.figures);
+    this.section.append(element("p", "question", (lines.length > 1 ? "… " : "") + lines.at(-1)),
+                        this.verdict, this.texts, this.figures);
     $("rounds").prepend(this.section);
     this.texts.append(...this.answers.map((answer) => {
       answer.box = element("div", "text");
@@ -42,7 +43,8 @@ class Round {
     const longest = Math.max(...this.answers.map((one) => one.ttft()));
     this.bars.replaceChildren(...this.answers.map((one) => {
       const parts = Object.keys(STAGES).map((name) => [name, (one.report?.stages[name] ?? 0) / (one.report?.ttft || 1)]);
-      return bar("", one.name, one.ttft(), longest, one.ttft() ? time(one.ttft()) : one.state, parts.filter(([, share]) => share > 0));
+      return bar("", one.name, one.ttft(), longest, one.ttft() ? time(one.ttft()) : one.state,
+                 parts.filter(([, share]) => share > 0));
     }));
     for (const one of this.answers) {
       const failed = one.state === "failed", text = failed ? one.error : one.text;

@@ -36,7 +36,8 @@ function lanes({frames, first_token}) {
 
 function waterfall({trace, predicted_ttft}) {
   const rows = lanes(trace), end = Math.max(...rows.flatMap(([, spans]) => spans.map((span) => span[2])));
-  const scale = Math.max(end, predicted_ttft ?? 0), chart = element("div", rows.length > THIN ? "waterfall thin" : "waterfall");
+  const inside = predicted_ttft && predicted_ttft <= 1.25 * end, scale = inside ? Math.max(end, predicted_ttft) : end;
+  const chart = element("div", rows.length > THIN ? "waterfall thin" : "waterfall");
   const place = (mark, begin, length) => {
     mark.style.left = 100 * begin / scale + "%";
     mark.style.width = 100 * length / scale + "%";
@@ -49,13 +50,15 @@ function waterfall({trace, predicted_ttft}) {
       mark.title = `${label}: ${LANES[lane]}, ${time(from)} to ${time(to)}`;
       track.append(mark);
     }
-    if (predicted_ttft) track.append(place(element("i", "predicted"), predicted_ttft, 0));
+    if (inside) track.append(place(element("i", "predicted"), predicted_ttft, 0));
     chart.append(element("span", "", label), track);
   }
   chart.role = "img";
   chart.ariaLabel = `${trace.frames.length} frames, from the handoff’s begin to the first token after ${time(end)}`;
-  const legend = element("p", "legend soft", ...Object.entries(LANES).map(([lane, label]) => element("span", "", element("i", lane), label)));
-  if (predicted_ttft) legend.append(element("span", "", element("i", "predicted"), "first token as predicted"));
+  const legend = element("p", "legend soft", ...Object.entries(LANES).map(([lane, label]) =>
+      element("span", "", element("i", lane), label)));
+  if (inside) legend.append(element("span", "", element("i", "predicted"), "first token as predicted"));
+  else if (predicted_ttft) legend.append(element("span", "", `first token predicted after ${time(predicted_ttft)}: not in sight`));
   const more = trace.frames_left_out ? ` ${trace.frames_left_out} later frames are left out.` : "";
   return element("div", "panel", element("h2", "", `The handoff, layer by layer: ${time(end)}`), chart, legend,
                  element("p", "soft", "Two servers’ clocks: the prefill server’s bars may be early by one call." + more));
@@ -76,6 +79,6 @@ function planPanel(codes, local) {
     option.format === "" ? "0" : measuredBytes[option.format] ? each(measuredBytes[option.format]) : "–"]);
   return element("div", "panel plan", element("h2", "", "What the planner had to choose from"),
                  table(["cache by", "predicted", "measured", "B/token"], rows),
-                 element("p", "soft", `✓ is what ran. ${REASONS[trace.reason] ?? ""} Times to the first token, at the decode server.` +
-                     (others.length ? ` Not yet measured there: ${others.join(", ")}.` : "")));
+                 element("p", "soft", `✓ is what ran. ${REASONS[trace.reason] ?? ""} ` +
+                     "Times to the first token, at the decode server." + (others.length ? ` Not yet measured there: ${others.join(", ")}.` : "")));
 }

@@ -17,7 +17,8 @@ const settings = {
 const model = new ChatOpenAI(settings);
 
 test('a chain of template, model and parser answers, whole, streamed and in a batch', async () => {
-  const chain = ChatPromptTemplate.fromMessages([['system', 'Be brief.'], ['human', '{asked}']]).pipe(model).pipe(new StringOutputParser());
+  const prompt = ChatPromptTemplate.fromMessages([['system', 'Be brief.'], ['human', '{asked}']]);
+  const chain = prompt.pipe(model).pipe(new StringOutputParser());
   const whole = await chain.invoke({ asked: question });
   assert.match(whole, /\w/);
   assert.equal((await collect(await chain.stream({ asked: question }))).join(''), whole);
