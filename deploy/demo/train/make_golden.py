@@ -3,24 +3,26 @@
 For each checkpoint NAME of the demo pair:
 
 NAME.safetensors holds six prompts: `prompt.I.ids`; `prompt.I.positions`, five with the last one
-included; `prompt.I.logits` [5, vocab] in mode exact; `prompt.I.logits_bf16_kv` [vocab] of the last
-position in mode bf16-kv. For prompt 0 in mode exact there is also `hidden` [layers, 2, hidden],
+included, less those that an earlier prompt has with the same ids up to there; `prompt.I.logits`
+[positions, vocab] in mode exact; `prompt.I.logits_bf16_kv` [vocab] of the last position in mode
+bf16-kv. For prompt 0 in mode exact there is also `hidden` [layers, 2, hidden],
 the residual after each layer at the last two positions, and for two layers L `layer.L.k` and `.v`
 (before rotation) and `.h` (normalized attention input) at `layer.positions`. All is computed in
 float64 and stored as float32, so that a test's tolerance need only cover the implementation under
 test.
 
-NAME.greedy.jsonl holds 200 prompts, computed in float32: {"question": line of questions.jsonl,
-from 0, "prompt": ids, "exact": {...}, "bf16_kv": {...}}. Each mode has the greedy "tokens" (the
-eos included, at most 24) and each step's "gaps" between the two best logits. Where a gap is small,
-an implementation that adds in another order may rightly choose the other token, and differ from
-there on.
+NAME.greedy.jsonl holds a line for each question of questions.jsonl, computed in float32: what
+stands "before" and "behind" its context in the prompt, a hash of the prompt's ids ("prompt_hash"),
+and "answers" by mode, of chat in both, of base in bf16-kv. Each has the greedy "tokens" (the eos
+included, at most 24) and the "near_ties": [step, gap] where the gap between the two best logits is
+small, so that an implementation that adds in another order may rightly choose the other token, and
+differ from there on.
 """
 
 import argparse
 import json
 from pathlib import Path
-from typing import Callable, Dict, List, Sequence
+from typing import Callable, Dict, List, Sequence, Set, Tuple
 
 import torch
 
@@ -35,6 +37,9 @@ GOLDEN = DEMO.parent.parent / "tests/runtime/model/golden"
 LOGIT_PROMPTS = 6
 MAX_NEW = 24
 PROBED_LAYERS = (0, 5)  # the first, and one that reads the work of many others
+
+NEAR_TIE = 0.02  # more than a test's tolerance
+MODES = {"base": ("bf16_kv",), "chat": ("exact", "bf16_kv")}  # that a test compares with
 
 PROMPTS: Dict[str, Callable[[Entry], str]] = {
     "base": questions.base_prompt,
@@ -53,10 +58,13 @@ def logit_golden(name: str, prompts: Sequence[List[int]]) -> Dict[str, torch.Ten
     exact = Reference(str(DEMO / name), torch.float64)
     rounded = Reference(str(DEMO / name), torch.float64, kv="bf16-kv")
     tensors: Dict[str, torch.Tensor] = {}
+    seen: Set[Tuple[int, ...]] = set()
     for index, ids in enumerate(prompts):
         probe = Probe()
         logits, _ = exact.forward(ids, probe=probe)
         positions = [0, 1, len(ids) // 3, 2 * len(ids) // 3, len(ids) - 1]
+        positions = [at for at in positions if tuple(ids[: at + 1]) not in seen]
+        seen.update(tuple(ids[: at + 1]) for at in positions)
         prefix = f"prompt.{index}."
         tensors[prefix + "ids"] = torch.tensor(ids, dtype=torch.int32)
         tensors[prefix + "positions"] = torch.tensor(positions, dtype=torch.int32)
@@ -81,30 +89,45 @@ def layer_golden(probe: Probe, length: int) -> Dict[str, torch.Tensor]:
     return tensors
 
 
-def write_greedy(name: str, prompts: Sequence[List[int]], path: Path) -> None:
+def prompt_hash(ids: Sequence[int]) -> str:
+    """FNV-1a of 64 bits, an id a step; tests/testing/greedy_golden.h has the same."""
+    value = 0xCBF29CE484222325
+    for token in ids:
+        value = ((value ^ token) * 0x100000001B3) & (2**64 - 1)
+    return f"{value:x}"
+
+
+def write_greedy(
+    name: str, entries: Sequence[Entry], prompts: Sequence[List[int]], path: Path
+) -> None:
     """Writes NAME.greedy.jsonl and prints how many steps are near ties."""
     models = {
-        "exact": Reference(str(DEMO / name)),
-        "bf16_kv": Reference(str(DEMO / name), kv="bf16-kv"),
+        mode: Reference(str(DEMO / name), kv="bf16-kv" if mode == "bf16_kv" else "exact")
+        for mode in MODES[name]
     }
-    ties = steps = differ = 0
+    ties = steps = 0
     with open(path, "w", encoding="utf8") as out:
-        for index, ids in enumerate(prompts):
-            record: Dict[str, object] = {"question": index, "prompt": ids}
-            outputs = []
+        for index, (entry, ids) in enumerate(zip(entries, prompts)):
+            before, behind = PROMPTS[name](entry).split(entry.context)
+            answers: Dict[str, object] = {}
             for mode, model in models.items():
                 tokens, gaps = model.greedy(ids, MAX_NEW, END)
-                record[mode] = {"tokens": tokens, "gaps": [float(f"{gap:.3g}") for gap in gaps]}
-                outputs.append(tokens)
+                near = [
+                    [step, float(f"{gap:.3g}")] for step, gap in enumerate(gaps) if gap < NEAR_TIE
+                ]
+                answers[mode] = {"tokens": tokens, "near_ties": near}
                 steps += len(gaps)
-                ties += sum(gap < 1e-3 for gap in gaps)
-            differ += outputs[0] != outputs[1]
+                ties += len(near)
+            record = {
+                "before": before,
+                "behind": behind,
+                "prompt_hash": prompt_hash(ids),
+                "answers": answers,
+            }
             out.write(json.dumps(record, separators=(",", ":")) + "\n")
             if (index + 1) % 50 == 0:
                 print(f"{name}: {index + 1} of {len(prompts)} prompts", flush=True)
-    print(
-        f"{name}: {ties} of {steps} steps have a gap below 1e-3; modes differ on {differ} prompts"
-    )
+    print(f"{name}: {ties} of {steps} steps have a gap below {NEAR_TIE}")
 
 
 def main() -> None:
@@ -122,7 +145,7 @@ def main() -> None:
         write_safetensors(args.out / f"{name}.safetensors", tensors)
         print(f"{name}: logits of {LOGIT_PROMPTS} prompts", flush=True)
         if not args.skip_greedy:
-            write_greedy(name, prompts, args.out / f"{name}.greedy.jsonl")
+            write_greedy(name, entries, prompts, args.out / f"{name}.greedy.jsonl")
 
 
 if __name__ == "__main__":

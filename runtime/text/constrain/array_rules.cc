@@ -6,8 +6,11 @@
 #include "runtime/status_macros.h"
 
 namespace aludel {
+namespace {
 
 using NodeId = ArrayRules::NodeId;
+
+}  // namespace
 
 NodeId ArrayRules::Listed(absl::Span<const Rule> listed, Rule more, int64_t least, int64_t most) {
   const auto count = static_cast<int64_t>(listed.size());

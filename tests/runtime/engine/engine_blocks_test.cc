@@ -136,6 +136,51 @@ class Dice {
   std::mt19937_64 random_;
 };
 
+// A request, and the sequence that the engine makes of it.
+struct Arrival {
+  RequestSize size;
+  std::unique_ptr<Sequence> sequence;
+};
+
+// Draws requests of every kind: prefill, local and handed over, cached or to come.
+class Arrivals {
+ public:
+  Arrival Draw(Dice& dice, SequenceId id) const {
+    std::vector<int32_t> prompt = dice.Prompt();
+    const auto tokens = static_cast<int64_t>(prompt.size());
+    const bool prefill = dice.Below(6) == 0;
+    RequestSize size{.prompt_tokens = tokens, .max_completion = prefill ? 0 : 1 + dice.Below(160)};
+    const int64_t how = dice.Below(4);
+    const FakeDecoders* format = prefill || how < 2 ? nullptr : &formats_[dice.Below(2)];
+    const bool lands = format != nullptr && how == 2 && tokens > 1;
+    if (format != nullptr) size.handed_over = lands ? 1 + dice.Below(tokens - 1) : tokens;
+    size.choices = !prefill && dice.Below(5) == 0 ? 3 : 1;
+
+    auto group = std::make_shared<ChoiceGroup>();
+    group->request = id;
+    group->sampling.choices = group->open = size.choices;
+    group->unforked = size.choices - 1;
+    auto sequence =
+        std::make_unique<Sequence>(std::move(prompt), size.max_completion, listener_, group, 0, nullptr);
+    sequence->id = id;
+    if (dice.Below(3) == 0) sequence->cache_salt = "tenant";
+    sequence->priority = dice.Below(4) == 0 ? static_cast<int>(dice.Below(3)) - 1 : 0;
+    sequence->prompt_end = tokens;
+    if (format != nullptr) sequence->format = &format->spec();
+    if (prefill) sequence->encoder = std::make_unique<EncodingObserver>(dice.Below(tokens), nullptr, nullptr);
+    if (lands) {
+      sequence->handed_over = size.handed_over;
+      sequence->receiving.emplace(
+          Receiving{format, nullptr, FrameLedger({true}, 0, static_cast<uint32_t>(size.handed_over))});
+    }
+    return {size, std::move(sequence)};
+  }
+
+ private:
+  const FakeDecoders formats_[2] = {FakeDecoders(kFormats[0]), FakeDecoders(kFormats[1])};
+  const std::shared_ptr<Deaf> listener_ = std::make_shared<Deaf>();
+};
+
 // The engine without its model, over a FingerprintCache.
 class World {
  public:
@@ -186,39 +231,12 @@ class World {
 
  private:
   void Arrive() {
-    std::vector<int32_t> prompt = dice_.Prompt();
-    const auto tokens = static_cast<int64_t>(prompt.size());
-    const bool prefill = dice_.Below(6) == 0;
-    RequestSize size{.prompt_tokens = tokens, .max_completion = prefill ? 0 : 1 + dice_.Below(160)};
-    const int64_t how = dice_.Below(4);
-    const FakeDecoders* format = prefill || how < 2 ? nullptr : &formats_[dice_.Below(2)];
-    const bool lands = format != nullptr && how == 2 && tokens > 1;
-    if (format != nullptr) size.handed_over = lands ? 1 + dice_.Below(tokens - 1) : tokens;
-    size.choices = !prefill && dice_.Below(5) == 0 ? 3 : 1;
-    if (!admission_.Admit(next_id_, size).ok()) return;
-
-    auto group = std::make_shared<ChoiceGroup>();
-    group->request = next_id_;
-    group->sampling.choices = group->open = size.choices;
-    group->unforked = size.choices - 1;
-    auto sequence =
-        std::make_unique<Sequence>(std::move(prompt), size.max_completion, listener_, group, 0, nullptr);
-    sequence->id = next_id_;
-    next_id_ += size.choices;
-    if (dice_.Below(3) == 0) sequence->cache_salt = "tenant";
-    sequence->priority = dice_.Below(4) == 0 ? static_cast<int>(dice_.Below(3)) - 1 : 0;
-    sequence->prompt_end = tokens;
-    if (format != nullptr) sequence->format = &format->spec();
-    if (prefill)
-      sequence->encoder = std::make_unique<EncodingObserver>(dice_.Below(tokens), nullptr, nullptr);
-    if (lands) {
-      sequence->handed_over = size.handed_over;
-      sequence->receiving.emplace(
-          Receiving{format, nullptr, FrameLedger({true}, 0, static_cast<uint32_t>(size.handed_over))});
-    }
-    admitted_ += size.choices;
-    blocks_.Begin(*sequence, sequences_);
-    sequences_.emplace(sequence->id, std::move(sequence));
+    Arrival arrival = arrivals_.Draw(dice_, next_id_);
+    if (!admission_.Admit(next_id_, arrival.size).ok()) return;
+    next_id_ += arrival.size.choices;
+    admitted_ += arrival.size.choices;
+    blocks_.Begin(*arrival.sequence, sequences_);
+    sequences_.emplace(arrival.sequence->id, std::move(arrival.sequence));
   }
 
   Sequence* PickAwaiting() {
@@ -325,8 +343,7 @@ class World {
 
   Dice dice_;
   const int64_t budget_;
-  const FakeDecoders formats_[2] = {FakeDecoders(kFormats[0]), FakeDecoders(kFormats[1])};
-  const std::shared_ptr<Deaf> listener_ = std::make_shared<Deaf>();
+  const Arrivals arrivals_;
   FingerprintCache cache_;
   BlockPool* const pool_ = cache_.pool();
   Admission admission_{pool_->layout(), kMaxSequences};

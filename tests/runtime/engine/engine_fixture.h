@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <fstream>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -10,10 +9,10 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "nlohmann/json.hpp"
 #include "runtime/codec/codec.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/engine_options.h"
+#include "tests/testing/greedy_golden.h"
 #include "tests/testing/test_device.h"
 
 namespace aludel::engine_testing {
@@ -127,12 +126,9 @@ struct Question {
 };
 
 inline std::vector<Question> Questions(size_t count) {
-  std::ifstream file("tests/runtime/model/golden/chat.greedy.jsonl");
   std::vector<Question> questions;
-  std::string line;
-  while (questions.size() < count && std::getline(file, line)) {
-    const auto golden = nlohmann::json::parse(line);
-    questions.push_back({golden["prompt"], golden["bf16_kv"]["tokens"]});
+  for (const GreedyGolden& golden : LoadGreedyGoldens("chat", count)) {
+    questions.push_back({golden.prompt, golden.answers.at("bf16_kv").tokens});
   }
   return questions;
 }

@@ -3,16 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "nlohmann/json.hpp"
 #include "runtime/model/weights/safetensors.h"
 #include "tests/kernels/device_array.h"
+#include "tests/testing/greedy_golden.h"
 #include "tests/testing/test_model.h"
 
 namespace aludel {
@@ -324,27 +323,20 @@ TEST_P(Greedy, ChoosesTheReferenceTokensOn200Prompts) {
   // Where the cache is rounded, a value now and then falls to the other side: between float32 and float64 the
   // reference itself moves a gap by a few thousandths (deploy/demo/train/README.md has the bound).
   const float tie = param.kv == DType::kBf16 ? 8e-3f : 4e-3f;
-  std::ifstream file(absl::StrCat(kGolden, param.model, ".greedy.jsonl"));
-  std::string line;
-  int prompts = 0;
-  while (std::getline(file, line)) {
-    const auto golden = nlohmann::json::parse(line);
-    const auto prompt = golden["prompt"].get<std::vector<int32_t>>();
-    const auto expected = golden[param.mode]["tokens"].get<std::vector<int32_t>>();
-    const auto gaps = golden[param.mode]["gaps"].get<std::vector<float>>();
+  const std::vector<GreedyGolden> goldens = LoadGreedyGoldens(param.model, 200);
+  EXPECT_EQ(goldens.size(), 200);
+  for (size_t question = 0; question < goldens.size(); ++question) {
+    const GreedyGolden::Answer& expected = goldens[question].answers.at(param.mode);
     model.Rewind(0);
-    std::vector<float> logits = model.Run(prompt);
-    for (size_t i = 0; i < expected.size(); ++i) {
+    std::vector<float> logits = model.Run(goldens[question].prompt);
+    for (size_t i = 0; i < expected.tokens.size(); ++i) {
       const auto best = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
       // Two logits closer than our tolerance are a tie, and what follows a tie is another text.
-      if (best != expected[i] && gaps[i] < tie) break;
-      ASSERT_EQ(best, expected[i]) << "question " << golden["question"] << " token " << i << " gap "
-                                   << gaps[i];
-      if (i + 1 < expected.size()) logits = model.Run({&expected[i], 1});
+      if (best != expected.tokens[i] && expected.gap(i) < tie) break;
+      ASSERT_EQ(best, expected.tokens[i]) << "question " << question << " token " << i;
+      if (i + 1 < expected.tokens.size()) logits = model.Run({&expected.tokens[i], 1});
     }
-    ++prompts;
   }
-  EXPECT_EQ(prompts, 200);
 }
 
 INSTANTIATE_TEST_SUITE_P(Demo, Greedy,

@@ -6,8 +6,8 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
-#include "runtime/text/constrain/schema_keywords.h"
-#include "runtime/text/constrain/schema_values.h"
+#include "runtime/text/constrain/schema/schema_keywords.h"
+#include "runtime/text/constrain/schema/schema_values.h"
 
 namespace aludel {
 

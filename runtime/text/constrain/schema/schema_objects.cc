@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/status_macros.h"
 #include "runtime/text/constrain/object_rules.h"
-#include "runtime/text/constrain/other_members.h"
-#include "runtime/text/constrain/schema_tools.h"
+#include "runtime/text/constrain/schema/other_members.h"
+#include "runtime/text/constrain/schema/schema_tools.h"
 #include "runtime/text/tokenizer/utf8.h"
 
 namespace aludel {

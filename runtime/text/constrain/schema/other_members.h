@@ -8,8 +8,8 @@
 #include "nlohmann/json.hpp"
 #include "runtime/text/constrain/object_rules.h"
 #include "runtime/text/constrain/regex/char_dfa.h"
-#include "runtime/text/constrain/schema_keywords.h"
-#include "runtime/text/constrain/schema_tools.h"
+#include "runtime/text/constrain/schema/schema_keywords.h"
+#include "runtime/text/constrain/schema/schema_tools.h"
 
 namespace aludel {
 

@@ -1,4 +1,4 @@
-#include "runtime/text/constrain/schema_exclusions.h"
+#include "runtime/text/constrain/schema/schema_exclusions.h"
 
 #include <set>
 #include <string>

@@ -1,4 +1,4 @@
-#include "runtime/text/constrain/schema_values.h"
+#include "runtime/text/constrain/schema/schema_values.h"
 
 #include <algorithm>
 #include <cmath>

@@ -9,8 +9,8 @@
 #include "runtime/text/constrain/json_rules.h"
 #include "runtime/text/constrain/regex/char_dfa.h"
 #include "runtime/text/constrain/regex/character_rules.h"
-#include "runtime/text/constrain/schema_exclusions.h"
-#include "runtime/text/constrain/schema_keywords.h"
+#include "runtime/text/constrain/schema/schema_exclusions.h"
+#include "runtime/text/constrain/schema/schema_keywords.h"
 #include "runtime/text/constrain/step_budget.h"
 
 namespace aludel {

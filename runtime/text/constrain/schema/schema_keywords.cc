@@ -1,4 +1,4 @@
-#include "runtime/text/constrain/schema_keywords.h"
+#include "runtime/text/constrain/schema/schema_keywords.h"
 
 #include <algorithm>
 #include <array>
@@ -12,7 +12,7 @@
 #include "runtime/status_macros.h"
 #include "runtime/text/constrain/json_rules.h"
 #include "runtime/text/constrain/multiple_rules.h"
-#include "runtime/text/constrain/schema_values.h"
+#include "runtime/text/constrain/schema/schema_values.h"
 
 namespace aludel {
 namespace {

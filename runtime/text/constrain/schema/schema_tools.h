@@ -7,10 +7,10 @@
 #include "nlohmann/json.hpp"
 #include "runtime/text/constrain/grammar.h"
 #include "runtime/text/constrain/json_rules.h"
-#include "runtime/text/constrain/schema_exclusions.h"
-#include "runtime/text/constrain/schema_keywords.h"
-#include "runtime/text/constrain/schema_strings.h"
-#include "runtime/text/constrain/schema_values.h"
+#include "runtime/text/constrain/schema/schema_exclusions.h"
+#include "runtime/text/constrain/schema/schema_keywords.h"
+#include "runtime/text/constrain/schema/schema_strings.h"
+#include "runtime/text/constrain/schema/schema_values.h"
 #include "runtime/text/constrain/step_budget.h"
 
 namespace aludel {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/status_macros.h"
 #include "runtime/text/constrain/array_rules.h"
-#include "runtime/text/constrain/schema_tools.h"
+#include "runtime/text/constrain/schema/schema_tools.h"
 
 namespace aludel {
 namespace {

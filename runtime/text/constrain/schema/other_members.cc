@@ -1,4 +1,4 @@
-#include "runtime/text/constrain/other_members.h"
+#include "runtime/text/constrain/schema/other_members.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "runtime/text/constrain/schema_strings.h"
+#include "runtime/text/constrain/schema/schema_strings.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "runtime/text/constrain/schema_keywords.h"
+#include "runtime/text/constrain/schema/schema_keywords.h"
 
 #include <string>
 
