@@ -20,9 +20,10 @@ struct Route {
   bool anthropic = false;    // errors in the shape of Anthropic's API, not of OpenAI's
   bool admin = false;        // the operator's: not there where admin_listen has it
   bool manages = false;      // for keys with admin=1, and slow: waits for other servers
+  bool bare = false;         // a POST without a body
 
   bool Takes(absl::string_view asked) const;
-  bool TakesBody() const { return method == "POST" && !waits; }
+  bool TakesBody() const { return method == "POST" && !bare; }
   std::string Allow() const;  // every method it takes, as the header has them
 };
 
