@@ -5,6 +5,7 @@
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "server/gateway/access/cache_salt.h"
 #include "server/gateway/anthropic/anthropic_error.h"
 #include "server/gateway/anthropic/count_tokens.h"
 #include "server/gateway/anthropic/messages_dialect.h"
@@ -15,6 +16,7 @@
 #include "server/gateway/openapi/openapi.h"
 #include "server/gateway/page/page.h"
 #include "server/gateway/responses/responses_dialect.h"
+#include "server/gateway/routing/routing_json.h"
 #include "server/rpc/rpc_fields.h"
 #include "server/rpc/rpc_status.h"
 #include "transport/monotonic_clock.h"
@@ -382,6 +384,7 @@ std::optional<HttpResponse> Gateway::AnswerAdmin(const HttpRequest& request) con
   const std::string path = CanonicalPath(request.path);
   if (path == "/load") return Load();
   if (path == "/server_info") return ServerInfo();
+  if (path == "/admin/routing") return Routing(request.query);
   return std::nullopt;
 }
 
@@ -414,6 +417,19 @@ HttpResponse Gateway::ServerInfo() const {
                     {"max_requests", options_.completions.max_requests},
                     {"request_timeout_s", absl::ToDoubleSeconds(options_.completions.request_timeout)},
                     {"models", std::move(models)}});
+}
+
+HttpResponse Gateway::Routing(absl::string_view query) const {
+  const std::string name = QueryParameter(query, "model").value_or(models_->all()[0]->name);
+  const ServedModel* model = models_->Find(name);
+  if (model == nullptr) return ModelNotFound(name).ToResponse();
+  const auto tokens = model->tokenizer->Encode(QueryParameter(query, "prompt").value_or(""), true);
+  if (!tokens.ok()) return FromGrpcStatus(ToGrpc(tokens.status())).ToResponse();
+  const std::string salt = MakeCacheSalt(QueryParameter(query, "key").value_or(""),
+                                         QueryParameter(query, "cache_salt").value_or(""));
+  const auto explanation = router_->Explain(name, salt, *tokens);
+  if (!explanation) return ModelNotFound(name).ToResponse();
+  return Json(200, RoutingJson(name, static_cast<int64_t>(tokens->size()), *explanation));
 }
 
 // One broken model must not take the others out of rotation.

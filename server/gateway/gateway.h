@@ -58,7 +58,7 @@ class Gateway {
   absl::Status CheckReady(absl::string_view model = {}) const;
   // Threads that its requests run on, beside the HTTP server's own.
   std::vector<Watchdog::Check> Checks() const;
-  // GET /load and /server_info, as the admin port answers them; nothing for other paths.
+  // GET /load, /server_info and /admin/routing, as the admin port answers them; nothing for other paths.
   std::optional<HttpResponse> AnswerAdmin(const HttpRequest& request) const;
   // Not ready from now on, so that load balancers look elsewhere. Requests are served as before.
   void Drain() { draining_ = true; }
@@ -95,6 +95,7 @@ class Gateway {
   HttpResponse Ready(const HttpRequest& request) const;
   HttpResponse Load() const;
   HttpResponse ServerInfo() const;
+  HttpResponse Routing(absl::string_view query) const;
 
   const Options options_;
   const Cors cors_;

@@ -75,6 +75,7 @@ const Described kDescribed[] = {
     {.path = "/version", .summary = "The version", .answer = "Version"},
     {.path = "/load", .summary = "Requests that run and that wait", .answer = "Load"},
     {.path = "/server_info", .summary = "The models' limits and states", .answer = "ServerInfo"},
+    {.path = "/admin/routing", .summary = "Where a prompt would go, and why", .answer = "Routing"},
     {.path = "/metrics", .summary = "Figures for Prometheus"},
     {.path = "/openapi.json", .summary = "This description"},
     {.path = "/docs", .summary = "The same as a page"},
