@@ -55,6 +55,7 @@ absl::StatusOr<std::vector<TraceRequest>> LoadTrace(const std::string& path) {
     if (!request.ok()) {
       return absl::InvalidArgumentError(absl::StrCat(path, ":", number, ": ", request.status().message()));
     }
+    request->line = number;
     trace.push_back(*std::move(request));
   }
   if (trace.empty()) return absl::InvalidArgumentError(absl::StrCat(path, ": holds no requests"));

@@ -13,6 +13,7 @@ namespace aludel {
 // prompts that begin alike (Mooncake's format).
 struct TraceRequest {
   double arrival = 0;  // seconds after the first
+  int64_t line = 0;    // of the file, from 1
   std::string prompt;  // "": not said
   int64_t input_tokens = 0;
   int64_t output_tokens = 0;  // 0: not said
