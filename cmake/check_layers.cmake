@@ -12,7 +12,7 @@ set(rooms
   runtime/files runtime/text runtime/kv runtime/model runtime/codec runtime/engine runtime/tool
   runtime/evaluate runtime/calibrate runtime/inspect runtime/bench
   server/http server/process server/pool server/observe server/rpc server/config server/handoff server/host
-  server/gateway server/gateway/openai server/gateway/anthropic server/gateway/responses server/decode server/prefill server/bench)
+  server/gateway server/gateway/openai server/gateway/anthropic server/gateway/responses server/gateway/routing/policy server/decode server/prefill server/bench)
 set(may_kernels "kernels/")
 set(may_transport "transport/")
 set(may_runtime/files "${files}")
@@ -40,9 +40,11 @@ set(in_gateway "${shared}|runtime/text/|${files}|${options}")
 set(may_server/gateway/openai "server/gateway/(openai|access|routing)/|${in_gateway}")
 set(may_server/gateway/anthropic "server/gateway/(anthropic|openai)/|${in_gateway}")
 set(may_server/gateway/responses "server/gateway/(responses|openai)/|${in_gateway}")
+# Pure: the simulator runs it.
+set(may_server/gateway/routing/policy "server/gateway/routing/policy/")
 set(may_server/decode "server/(decode|handoff|host|store)/|${shared}|transport/|${computing}")
 set(may_server/prefill "server/(prefill|handoff|host|store)/|${shared}|transport/|${computing}")
-set(may_server/bench "server/(bench|http)/|aludel/v1/|transport/|runtime/(bench|evaluate)/|${computing}")
+set(may_server/bench "server/(bench|http|gateway/routing/policy)/|aludel/v1/|transport/|runtime/(bench|evaluate)/|${computing}")
 
 # Outside headers that belong to few rooms.
 set(only_cuda "cuda|cublas|cudnn|cub/")

@@ -14,6 +14,7 @@ absl::Status LoadCommand(int argc, char** argv);
 absl::Status MakeAdapterCommand(int argc, char** argv);
 absl::Status MakeCodecCommand(int argc, char** argv);
 absl::Status MakeModelCommand(int argc, char** argv);
+absl::Status RouteSimCommand(int argc, char** argv);
 absl::Status ServeCommand(int argc, char** argv);
 absl::Status TtftCommand(int argc, char** argv);
 

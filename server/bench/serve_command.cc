@@ -2,7 +2,7 @@
 #include <csignal>
 #include <cstdio>
 #include <fstream>
-#include <iterator>
+#include <map>
 #include <memory>
 #include <random>
 
@@ -16,6 +16,7 @@
 #include "server/bench/commands.h"
 #include "server/bench/load_client.h"
 #include "server/bench/load_report.h"
+#include "server/bench/request_trace.h"
 
 namespace aludel {
 namespace {
@@ -31,7 +32,9 @@ would see: time to first token, time between tokens, whole requests, and goodput
   aludel-bench serve --url http://127.0.0.1:8080 --model chat --trace trace.jsonl --slo-ttft-ms 500 --html load.html
 
 Requests arrive as a Poisson process of --rate, or as a trace says: JSON lines with "timestamp" (ms), and "prompt" or
-"input_length" (words are made up), and "output_length" or "max_tokens". They are sent at their time whether or not
+"input_length" (words are made up), and "output_length" or "max_tokens". With "hash_ids", one for each 512 tokens, prompts
+begin alike where their ids do, and requests that share a timestamp are spread until the next one; --block-tokens 64 makes
+each block, and all lengths with it, an eighth as long, for models of a short context. They are sent at their time whether or not
 earlier ones have ended; with --concurrency N requests are under way instead, and one is sent when another ends. A trace's lengths are tokens: with --tokenizer prompts have so many (beside what the chat
 template adds; words otherwise), with --ignore-eos answers, too. The report says how many there were.)";
 
@@ -54,6 +57,7 @@ struct Flags {
   int64_t requests = 0;     // 0: 100, or all of a trace
   int64_t max_tokens = 32;
   int64_t seed = 1;
+  int64_t block_tokens = kTraceBlock;
   int64_t deadline_ms = 0;
   double timeout = 120;
   int64_t connections = 1024;
@@ -120,51 +124,72 @@ absl::StatusOr<std::vector<LoadRequest>> PoissonRequests(const Flags& flags) {
   return requests;
 }
 
+// Prompts that begin alike where their ids do: each id stands for the same made-up text wherever it comes.
+class BlockTexts {
+ public:
+  BlockTexts(const Tokenizer* tokenizer, int64_t block_tokens, int64_t seed)
+      : tokenizer_(tokenizer), block_tokens_(block_tokens), seed_(seed) {}
+
+  absl::StatusOr<std::string> Prompt(const TraceRequest& request) {
+    std::string prompt;
+    int64_t left = Scaled(request.input_tokens);
+    for (const int64_t id : request.blocks) {
+      const int64_t tokens = std::min(left, block_tokens_);
+      if (tokens <= 0) break;
+      const auto seed = static_cast<uint64_t>(seed_) * 1'000'000'007 + static_cast<uint64_t>(id);
+      // The last block of a prompt may be shorter; it is no other's then.
+      std::string& whole = texts_[id];
+      if (whole.empty()) {
+        ALUDEL_ASSIGN_OR_RETURN(whole, MadeUpPrompt(tokenizer_, block_tokens_, seed));
+      }
+      if (tokens == block_tokens_) {
+        prompt += whole;
+      } else {
+        ALUDEL_ASSIGN_OR_RETURN(const std::string part, MadeUpPrompt(tokenizer_, tokens, seed));
+        prompt += part;
+      }
+      left -= tokens;
+    }
+    return prompt;
+  }
+  int64_t Scaled(int64_t tokens) const {
+    return tokens == 0 ? 0 : std::max<int64_t>(1, tokens * block_tokens_ / kTraceBlock);
+  }
+
+ private:
+  const Tokenizer* const tokenizer_;
+  const int64_t block_tokens_;
+  const int64_t seed_;
+  std::map<int64_t, std::string> texts_;
+};
+
 absl::StatusOr<std::vector<LoadRequest>> TraceRequests(const Flags& flags) {
-  std::ifstream in(flags.trace);
-  if (!in.is_open()) return absl::NotFoundError(absl::StrCat(flags.trace, ": cannot be read"));
   if (flags.speed <= 0) return absl::InvalidArgumentError("--speed wants a positive number");
+  if (flags.block_tokens < 1) return absl::InvalidArgumentError("--block-tokens wants at least 1");
+  ALUDEL_ASSIGN_OR_RETURN(std::vector<TraceRequest> trace, LoadTrace(flags.trace));
+  const bool blocks = std::any_of(trace.begin(), trace.end(),
+                                  [](const TraceRequest& request) { return !request.blocks.empty(); });
+  if (blocks) SpreadArrivals(static_cast<uint64_t>(flags.seed), &trace);
+  if (flags.requests > 0 && trace.size() > static_cast<size_t>(flags.requests)) trace.resize(flags.requests);
   std::unique_ptr<Tokenizer> tokenizer;
   if (!flags.tokenizer.empty()) {
     ALUDEL_ASSIGN_OR_RETURN(tokenizer, Tokenizer::Load(flags.tokenizer));
   }
+  BlockTexts texts(tokenizer.get(), flags.block_tokens, flags.seed);
   std::vector<LoadRequest> requests;
-  std::string line;
-  for (int64_t number = 1; std::getline(in, line); ++number) {
-    if (line.empty()) continue;
-    const std::string where = absl::StrCat(flags.trace, ":", number);
-    const auto entry = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!entry.is_object() || !entry.contains("timestamp") || !entry["timestamp"].is_number()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(where, ": want a JSON object with a number \"timestamp\""));
+  for (const TraceRequest& request : trace) {
+    std::string prompt = request.prompt;
+    int64_t tokens = request.output_tokens > 0 ? request.output_tokens : flags.max_tokens;
+    if (!request.blocks.empty() && prompt.empty()) {
+      ALUDEL_ASSIGN_OR_RETURN(prompt, texts.Prompt(request));
+      tokens = request.output_tokens > 0 ? texts.Scaled(tokens) : tokens;
+    } else if (prompt.empty()) {
+      const auto seed = static_cast<uint64_t>(flags.seed + request.line);
+      ALUDEL_ASSIGN_OR_RETURN(prompt, MadeUpPrompt(tokenizer.get(), request.input_tokens, seed));
     }
-    const auto whole = [&entry](const char* name, int64_t otherwise) {
-      const auto it = entry.find(name);
-      return it != entry.end() && it->is_number_integer() ? it->get<int64_t>() : otherwise;
-    };
-    const auto prompt = entry.find("prompt");
-    const int64_t length = std::clamp<int64_t>(whole("input_length", 0), 0, 10'000'000);
-    if ((prompt == entry.end() || !prompt->is_string()) && length == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(where, ": want \"prompt\" or \"input_length\""));
-    }
-    std::string text;
-    if (prompt != entry.end() && prompt->is_string()) {
-      text = prompt->get<std::string>();
-    } else {
-      const auto seed = static_cast<uint64_t>(flags.seed + number);
-      ALUDEL_ASSIGN_OR_RETURN(text, MadeUpPrompt(tokenizer.get(), length, seed));
-    }
-    const int64_t tokens = whole("max_tokens", whole("output_length", flags.max_tokens));
     requests.push_back(
-        {entry["timestamp"].get<double>() / 1e3 / flags.speed, Body(flags, text, tokens), tokens});
+        {(request.arrival - trace.front().arrival) / flags.speed, Body(flags, prompt, tokens), tokens});
   }
-  if (requests.empty()) return absl::InvalidArgumentError(absl::StrCat(flags.trace, ": holds no requests"));
-  std::stable_sort(requests.begin(), requests.end(),
-                   [](const LoadRequest& a, const LoadRequest& b) { return a.arrival < b.arrival; });
-  if (flags.requests > 0 && requests.size() > static_cast<size_t>(flags.requests))
-    requests.resize(flags.requests);
-  const double first = requests.front().arrival;
-  for (LoadRequest& request : requests) request.arrival -= first;
   return requests;
 }
 
@@ -225,6 +250,7 @@ absl::Status ServeCommand(int argc, char** argv) {
   flags.Add("trace", "FILE", &values.trace, "arrivals from a trace instead of --rate");
   flags.Add("concurrency", "N", &values.concurrency, "requests under way, instead of arrivals; 0: arrivals");
   flags.Add("speed", "N", &values.speed, "play the trace N times as fast");
+  flags.Add("block-tokens", "N", &values.block_tokens, "that a block of a trace's hash_ids becomes");
   flags.Add("tokenizer", "DIR", &values.tokenizer, "model whose tokens a trace's input_length counts");
   flags.Add("ignore-eos", &values.ignore_eos, "answers as long as they may be (Aludel, vLLM)");
   flags.Add("max-tokens", "N", &values.max_tokens, "tokens of an answer, at most");

@@ -34,6 +34,11 @@ struct HttpAccessOptions {
   bool may_set_priority = true;
 };
 
+struct RoutingOptions {
+  std::string policy;  // as config.proto has it
+  absl::Duration objective_ttft;
+};
+
 struct GatewayOptions {
   std::string listen;
   LogOptions log;
@@ -65,6 +70,7 @@ struct GatewayOptions {
   absl::Duration reload_interval;
   int io_threads = 0;
   int handler_threads = 0;
+  RoutingOptions routing;
   TracingOptions tracing;
   GrpcTlsOptions grpc_tls;
   absl::Duration watchdog_timeout;

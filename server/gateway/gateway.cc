@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/notification.h"
+#include "server/gateway/access/cache_salt.h"
 #include "server/gateway/anthropic/anthropic_error.h"
 #include "server/gateway/anthropic/count_tokens.h"
 #include "server/gateway/anthropic/messages_dialect.h"
@@ -18,6 +19,7 @@
 #include "server/gateway/openapi/openapi.h"
 #include "server/gateway/page/page.h"
 #include "server/gateway/responses/responses_dialect.h"
+#include "server/gateway/routing/routing_json.h"
 #include "server/rpc/reset_caches.h"
 #include "server/rpc/rpc_fields.h"
 #include "server/rpc/rpc_status.h"
@@ -408,6 +410,7 @@ std::optional<HttpResponse> Gateway::AnswerAdmin(const HttpRequest& request) con
   if (!route->Takes(request.method)) return WrongMethod(request, *route);
   if (route->path == "/load") return Load();
   if (route->path == "/server_info") return ServerInfo();
+  if (route->path == "/admin/routing") return Routing(request.query);
   return ResetCache();
 }
 
@@ -458,6 +461,19 @@ HttpResponse Gateway::ServerInfo() const {
                        {"max_requests", options_.completions.max_requests},
                        {"request_timeout_s", absl::ToDoubleSeconds(options_.completions.request_timeout)},
                        {"models", std::move(models)}});
+}
+
+HttpResponse Gateway::Routing(absl::string_view query) const {
+  const std::string name = QueryParameter(query, "model").value_or(models_->all()[0]->name);
+  const ServedModel* model = models_->Find(name);
+  if (model == nullptr) return ModelNotFound(name).ToResponse();
+  const auto tokens = model->tokenizer->Encode(QueryParameter(query, "prompt").value_or(""), true);
+  if (!tokens.ok()) return FromGrpcStatus(ToGrpc(tokens.status())).ToResponse();
+  const std::string salt = MakeCacheSalt(QueryParameter(query, "key").value_or(""),
+                                         QueryParameter(query, "cache_salt").value_or(""));
+  const auto explanation = router_->Explain(name, salt, *tokens);
+  if (!explanation) return ModelNotFound(name).ToResponse();
+  return JsonResponse(200, RoutingJson(name, static_cast<int64_t>(tokens->size()), *explanation));
 }
 
 // One broken model must not take the others out of rotation.

@@ -58,7 +58,7 @@ class Gateway {
   absl::Status CheckReady(absl::string_view model = {}) const;
   // Threads that its requests run on, beside the HTTP server's own.
   std::vector<Watchdog::Check> Checks() const;
-  // /load, /server_info and /reset_prefix_cache, as the admin port answers them; nothing for other paths.
+  // /load, /server_info, /admin/routing and /reset_prefix_cache, as the admin port answers them; nothing for other paths.
   std::optional<HttpResponse> AnswerAdmin(const HttpRequest& request) const;
   // Not ready from now on, so that load balancers look elsewhere. Requests are served as before.
   void Drain() { draining_ = true; }
@@ -97,6 +97,7 @@ class Gateway {
   HttpResponse ServerInfo() const;
   // Waits for the decode servers.
   HttpResponse ResetCache() const;
+  HttpResponse Routing(absl::string_view query) const;
 
   const Options options_;
   const Cors cors_;

@@ -110,6 +110,11 @@ std::vector<Router::Model> RouterModels(const GatewayOptions& options, const Ser
   return result;
 }
 
+Fleet::Options FleetOptions(const RoutingOptions& options) {
+  return {.policy = ParseRoutingPolicy(options.policy).value_or(RoutingPolicy::kPrefix),
+          .objective_seconds = absl::ToDoubleSeconds(options.objective_ttft)};
+}
+
 KeyLimits DefaultLimits(const HttpAccessOptions& options) {
   return {.requests_per_minute = static_cast<double>(options.requests_per_minute),
           .tokens_per_minute = static_cast<double>(options.tokens_per_minute),
@@ -168,7 +173,8 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
   Router router(RouterModels(options, models),
                 {.probe_interval = options.probe_interval, .probe_timeout = options.probe_timeout}, &metrics,
                 MakeChannelCredentials(options.grpc_tls),
-                {.max_waiting = options.max_waiting, .max_waiting_tokens = options.max_waiting_tokens});
+                {.max_waiting = options.max_waiting, .max_waiting_tokens = options.max_waiting_tokens},
+                FleetOptions(options.routing));
   models.FindAdaptersWith([&router](const std::string& name) { return router.targets().BaseOf(name); });
   std::atomic<const Watchdog*> watching = nullptr;  // null until the server listens
   const auto health = [&watching] {
@@ -195,10 +201,15 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
   checks.push_back({"an I/O thread", [&server] { return server->Silence(); }});
   Watchdog watchdog(std::move(checks), options.watchdog_timeout, &timer);
   const GaugeFamily connections = metrics.Gauge("aludel_http_connections", "Open client connections.");
+  const GaugeFamily imbalance =
+      metrics.Gauge("aludel_routing_imbalance",
+                    "The longest predicted wait of a model's ready decode servers over their mean.");
   metrics.OnRender([&] {
     connections.Set({}, static_cast<double>(server->open_connections()));
-    for (const auto& model : models.all())
+    for (const auto& model : models.all()) {
       requests.SetRequests(model->name, router.Outstanding(model->name), router.Waiting(model->name));
+      imbalance.Set({{"model", model->name}}, router.Imbalance(model->name));
+    }
   });
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_listen.empty()) {

@@ -31,7 +31,13 @@ constexpr Route kRoutes[] = {
     {.path = "/metrics", .method = "GET", .open = true, .quiet = true, .admin = true},
     {.path = "/load", .method = "GET", .admin = true},
     {.path = "/server_info", .method = "GET", .admin = true},
-    {.path = "/reset_prefix_cache", .method = "POST", .metered = true, .admin = true, .manages = true, .bare = true},
+    {.path = "/reset_prefix_cache",
+     .method = "POST",
+     .metered = true,
+     .admin = true,
+     .manages = true,
+     .bare = true},
+    {.path = "/admin/routing", .method = "GET", .admin = true},
 };
 
 constexpr std::pair<absl::string_view, absl::string_view> kNotServed[] = {

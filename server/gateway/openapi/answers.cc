@@ -151,7 +151,18 @@ const absl::string_view kAnswerSchemas = R"json({
       "type": "object", "required": ["running", "waiting"], "properties": {
         "running": {"type": "integer", "minimum": 0}, "waiting": {"type": "integer", "minimum": 0}}}}}},
   "ServerInfo": {"type": "object", "required": ["version", "draining", "models"], "properties": {
-    "version": {"type": "string"}, "draining": {"type": "boolean"}, "models": {"type": "object"}}}
+    "version": {"type": "string"}, "draining": {"type": "boolean"}, "models": {"type": "object"}}},
+  "Routing": {"type": "object", "required": ["model", "prompt_tokens", "key_tokens", "first", "second", "chosen", "reason",
+      "targets"], "properties": {
+    "model": {"type": "string"}, "prompt_tokens": {"type": "integer", "minimum": 0},
+    "key_tokens": {"type": "integer", "minimum": 0}, "first": {"type": ["string", "null"]},
+    "second": {"type": ["string", "null"]}, "chosen": {"type": ["string", "null"]},
+    "reason": {"enum": ["none", "first", "second", "cached", "spill", "least_pending", "round_robin"]},
+    "targets": {"type": "array", "items": {"type": "object",
+      "required": ["target", "standing", "weight", "requests", "wait_s", "cached_tokens", "predicted_ttft_s"], "properties": {
+        "target": {"type": "string"}, "standing": {"enum": ["ready", "spare", "out"]}, "weight": {"type": "number"},
+        "requests": {"type": "integer"}, "wait_s": {"type": ["number", "null"]}, "cached_tokens": {"type": "integer"},
+        "predicted_ttft_s": {"type": ["number", "null"]}}}}}}
 })json";
 
 }  // namespace aludel

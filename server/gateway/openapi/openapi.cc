@@ -83,6 +83,7 @@ const Described kDescribed[] = {
     {.path = "/load", .summary = "Requests that run and that wait", .answer = "Load"},
     {.path = "/server_info", .summary = "The models' limits and states", .answer = "ServerInfo"},
     {.path = "/reset_prefix_cache", .summary = "Forgets all cached prefixes", .answer = "Status"},
+    {.path = "/admin/routing", .summary = "Where a prompt would go, and why", .answer = "Routing"},
     {.path = "/metrics", .summary = "Figures for Prometheus"},
     {.path = "/openapi.json", .summary = "This description"},
     {.path = "/docs", .summary = "The same as a page"},

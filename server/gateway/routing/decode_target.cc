@@ -25,13 +25,22 @@ std::shared_ptr<grpc::Channel> OpenChannel(const std::string& target,
   return grpc::CreateCustomChannel(target, credentials, arguments);
 }
 
+std::string NumericsOf(const v1::DecodeDescription& description) {
+  if (description.numerics().empty()) return "";
+  return absl::StrCat(description.model().weights_hash(), " ", description.model().rope(), " ",
+                      description.numerics());
+}
+
 }  // namespace
 
 DecodeTarget::DecodeTarget(std::string target, DecodeExpectation expectation,
-                           const std::shared_ptr<grpc::ChannelCredentials>& credentials, Metrics* metrics)
+                           const std::shared_ptr<grpc::ChannelCredentials>& credentials, Metrics* metrics,
+                           std::shared_ptr<ModelFleet> fleet)
     : name_(std::move(target)),
       expectation_(std::move(expectation)),
       ready_metric_(metrics->Gauge("aludel_decode_target_ready", "1 where a decode server is ready.")),
+      fleet_(std::move(fleet)),
+      slot_(fleet_->Add(name_)),
       stub_(v1::Decode::NewStub(OpenChannel(name_, credentials))) {
   ready_metric_.Set({{"model", expectation_.model}, {"target", name_}}, 0);
 }
@@ -44,6 +53,17 @@ std::string DecodeTarget::reason() const {
 std::vector<std::string> DecodeTarget::formats() const {
   absl::MutexLock lock(&mutex_);
   return formats_;
+}
+
+bool DecodeTarget::IsAnother(const v1::DecodeDescription& description) {
+  absl::MutexLock lock(&mutex_);
+  const uint64_t before = std::exchange(epoch_, description.epoch());
+  if (before == 0 || before == epoch_) return false;
+  adapter_changes_ = 0;
+  const std::string numerics = NumericsOf(description);
+  spdlog::info("decode server {} has started again{}", name_,
+               numerics == numerics_ ? "" : ", and is another one: it gives other tokens");
+  return true;
 }
 
 void DecodeTarget::Described(const v1::DecodeDescription& description) {
@@ -62,16 +82,14 @@ void DecodeTarget::Described(const v1::DecodeDescription& description) {
   }
   max_context_.store(description.max_context(), std::memory_order_relaxed);
   max_choices_.store(description.max_choices(), std::memory_order_relaxed);
+  fleet_->SetPlaces(slot_, static_cast<int>(description.max_choices()));
+  if (IsAnother(description)) fleet_->Restarted(slot_);  // without the lock, which the fleet's is held around
   absl::MutexLock lock(&mutex_);
   formats_.assign(description.formats().begin(), description.formats().end());
-  numerics_ = description.numerics().empty()
-                  ? ""
-                  : absl::StrCat(description.model().weights_hash(), " ", description.model().rope(), " ",
-                                 description.numerics());
+  numerics_ = NumericsOf(description);
   // Answers may overtake each other.
-  if (description.epoch() != epoch_ || description.adapter_changes() >= adapter_changes_) {
+  if (description.adapter_changes() >= adapter_changes_) {
     adapters_ = {description.adapters().begin(), description.adapters().end()};
-    epoch_ = description.epoch();
     adapter_changes_ = description.adapter_changes();
   }
   health_.Answered(MonotonicNow());

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "aludel/v1/handoff.grpc.pb.h"
 #include "grpcpp/security/credentials.h"
+#include "server/gateway/routing/model_fleet.h"
 #include "server/observe/metrics.h"
 #include "server/rpc/handoff_version.h"
 #include "server/rpc/peer_health.h"
@@ -28,7 +29,8 @@ struct DecodeExpectation {
 class DecodeTarget {
  public:
   DecodeTarget(std::string target, DecodeExpectation expectation,
-               const std::shared_ptr<grpc::ChannelCredentials>& credentials, Metrics* metrics);
+               const std::shared_ptr<grpc::ChannelCredentials>& credentials, Metrics* metrics,
+               std::shared_ptr<ModelFleet> fleet);
 
   const std::string& name() const { return name_; }
   v1::Decode::Stub* stub() const { return stub_.get(); }
@@ -51,8 +53,13 @@ class DecodeTarget {
   // Why it is not ready; "" when it is.
   std::string reason() const;
 
-  // Unfinished calls: the server with the fewest gets the next request.
+  // Unfinished calls.
   std::atomic<int> outstanding{0};
+  // What becomes of a request that ModelFleet::Pick has counted here.
+  void Started(absl::Time sent, const v1::Started& started, int64_t prompt_tokens) {
+    fleet_->Started(slot_, sent, started, prompt_tokens);
+  }
+  void Ended(const grpc::Status& status) { fleet_->Ended(slot_, status); }
 
   // A probe's answer.
   void Described(const v1::DecodeDescription& description);
@@ -64,12 +71,16 @@ class DecodeTarget {
   void Down(const std::string& reason);
 
  private:
+  // Whether another process answers there than before.
+  bool IsAnother(const v1::DecodeDescription& description);
   // What health_ says now.
   void Publish(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string name_;
   const DecodeExpectation expectation_;
   const GaugeFamily ready_metric_;
+  const std::shared_ptr<ModelFleet> fleet_;
+  const size_t slot_;  // in fleet_
   std::unique_ptr<v1::Decode::Stub> stub_;
   std::atomic<PeerHealth::State> state_{PeerHealth::State::kUnknown};
   std::atomic<int64_t> heard_ns_{0};  // of MonotonicNow()
@@ -80,8 +91,8 @@ class DecodeTarget {
   std::vector<std::string> formats_ ABSL_GUARDED_BY(mutex_);
   std::string numerics_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string> adapters_ ABSL_GUARDED_BY(mutex_);
-  uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t adapter_changes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;            // 0: it has not said so
+  uint64_t adapter_changes_ ABSL_GUARDED_BY(mutex_) = 0;  // in this epoch
   std::string reason_ ABSL_GUARDED_BY(mutex_) = "not probed yet";
 };
 

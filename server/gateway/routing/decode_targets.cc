@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -10,26 +9,38 @@
 #include "absl/strings/str_join.h"
 
 namespace aludel {
+namespace {
+
+ModelFleet::Standing StandingOf(const DecodeTarget& target) {
+  if (target.ready()) return ModelFleet::Standing::kReady;
+  return target.usable() ? ModelFleet::Standing::kSpare : ModelFleet::Standing::kOut;
+}
+
+}  // namespace
 
 DecodeTargets::DecodeTargets(const std::vector<Model>& models,
-                             const std::shared_ptr<grpc::ChannelCredentials>& credentials, Metrics* metrics) {
+                             const std::shared_ptr<grpc::ChannelCredentials>& credentials, Metrics* metrics,
+                             const Fleet::Options& routing) {
   for (const Model& model : models) {
+    const std::string& served = model.expectation.model;
+    Pool& pool = pools_[served];
+    if (pool.fleet == nullptr) pool.fleet = std::make_shared<ModelFleet>(served, routing, metrics);
     for (const std::string& name : model.decode_targets) {
-      targets_[model.expectation.model].push_back(
-          std::make_shared<DecodeTarget>(name, model.expectation, credentials, metrics));
+      pool.targets.push_back(
+          std::make_shared<DecodeTarget>(name, model.expectation, credentials, metrics, pool.fleet));
     }
   }
 }
 
 const std::vector<std::shared_ptr<DecodeTarget>>& DecodeTargets::Of(const std::string& model) const {
   static const std::vector<std::shared_ptr<DecodeTarget>> none;
-  const auto it = targets_.find(model);
-  return it == targets_.end() ? none : it->second;
+  const auto it = pools_.find(model);
+  return it == pools_.end() ? none : it->second.targets;
 }
 
 std::vector<std::shared_ptr<DecodeTarget>> DecodeTargets::all() const {
   std::vector<std::shared_ptr<DecodeTarget>> all;
-  for (const auto& [model, targets] : targets_) all.insert(all.end(), targets.begin(), targets.end());
+  for (const auto& [model, pool] : pools_) all.insert(all.end(), pool.targets.begin(), pool.targets.end());
   return all;
 }
 
@@ -87,8 +98,8 @@ std::vector<std::string> DecodeTargets::Adapters(const std::string& model) const
 }
 
 std::optional<std::string> DecodeTargets::BaseOf(const std::string& adapter) const {
-  for (const auto& [model, targets] : targets_) {
-    for (const auto& target : targets) {
+  for (const auto& [model, pool] : pools_) {
+    for (const auto& target : pool.targets) {
       if (target->usable() && target->ServesAdapter(adapter)) return model;
     }
   }
@@ -101,20 +112,36 @@ int DecodeTargets::Outstanding(const std::string& model) const {
   return sum;
 }
 
-std::shared_ptr<DecodeTarget> DecodeTargets::Pick(const std::string& model,
-                                                  const std::vector<DecodeTarget*>& tried,
-                                                  const std::string& numerics,
-                                                  const std::string& adapter) const {
-  std::shared_ptr<DecodeTarget> best;
-  std::pair<bool, int> best_rank;  // a slow server comes behind every one that is ready
-  for (const auto& target : Of(model)) {
-    if (!target->usable() || absl::c_linear_search(tried, target.get())) continue;
-    if (!numerics.empty() && target->numerics() != numerics) continue;
-    if (!adapter.empty() && !target->ServesAdapter(adapter)) continue;
-    const std::pair<bool, int> rank = {!target->ready(), target->outstanding.load()};
-    if (best == nullptr || rank < best_rank) std::tie(best, best_rank) = std::pair(target, rank);
-  }
-  return best;
+std::shared_ptr<DecodeTarget> DecodeTargets::Pick(const Wanted& wanted) const {
+  const auto pool = pools_.find(wanted.model);
+  if (pool == pools_.end()) return nullptr;
+  const auto& targets = pool->second.targets;
+  const std::optional<size_t> slot = pool->second.fleet->Pick(
+      wanted.keys,
+      [&](size_t at) {
+        const bool out = absl::c_linear_search(wanted.tried, targets[at].get()) ||
+                         (!wanted.numerics.empty() && targets[at]->numerics() != wanted.numerics) ||
+                         (!wanted.adapter.empty() && !targets[at]->ServesAdapter(wanted.adapter));
+        return out ? ModelFleet::Standing::kOut : StandingOf(*targets[at]);
+      },
+      wanted.again);
+  return slot ? targets[*slot] : nullptr;
+}
+
+std::optional<DecodeTargets::Explanation> DecodeTargets::Explain(const std::string& model,
+                                                                 const PrefixKeys& keys) const {
+  const auto pool = pools_.find(model);
+  if (pool == pools_.end()) return std::nullopt;
+  Explanation explanation{.choice = pool->second.fleet->Explain(
+                              keys, [&](size_t slot) { return StandingOf(*pool->second.targets[slot]); })};
+  for (const auto& target : pool->second.targets) explanation.names.push_back(target->name());
+  return explanation;
+}
+
+double DecodeTargets::Imbalance(const std::string& model) const {
+  const auto pool = pools_.find(model);
+  if (pool == pools_.end()) return 1;
+  return pool->second.fleet->Imbalance([&](size_t slot) { return StandingOf(*pool->second.targets[slot]); });
 }
 
 bool DecodeTargets::HasOther(const std::string& model, const std::vector<DecodeTarget*>& gone,

@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "grpcpp/security/credentials.h"
 #include "server/gateway/routing/decode_target.h"
+#include "server/gateway/routing/model_fleet.h"
 #include "server/observe/metrics.h"
 
 namespace aludel {
@@ -29,7 +30,8 @@ class DecodeTargets {
   };
 
   DecodeTargets(const std::vector<Model>& models,
-                const std::shared_ptr<grpc::ChannelCredentials>& credentials, Metrics* metrics);
+                const std::shared_ptr<grpc::ChannelCredentials>& credentials, Metrics* metrics,
+                const Fleet::Options& routing = {});
 
   std::vector<std::shared_ptr<DecodeTarget>> all() const;
   State StateOf(const std::string& model) const;
@@ -48,16 +50,35 @@ class DecodeTargets {
   // What its usable servers take at once; 0: not known. Nothing: none is usable.
   std::optional<int> Places(const std::string& model) const;
 
-  // Not in `tried`, of these numerics ("": of any), with this adapter ("": with any), ready, or slow if none is; fewest
-  // outstanding; null if none.
-  std::shared_ptr<DecodeTarget> Pick(const std::string& model, const std::vector<DecodeTarget*>& tried,
-                                     const std::string& numerics, const std::string& adapter = "") const;
+  struct Wanted {
+    const std::string& model;
+    const PrefixKeys& keys;                   // of the prompt
+    const std::vector<DecodeTarget*>& tried;  // no more
+    const std::string& numerics;              // "": any
+    const std::string& adapter;               // that the server has; "": any
+    bool again = false;                       // a server was picked before
+  };
+  // The server that the policy chooses (ModelFleet): one that is ready, or else slow; null if none. It counts the request
+  // until DecodeTarget::Ended.
+  std::shared_ptr<DecodeTarget> Pick(const Wanted& wanted) const;
+  // What Pick would do with a request that no server was asked for; nothing for a model that is not known.
+  struct Explanation {
+    ModelFleet::Explanation choice;
+    std::vector<std::string> names;  // by slot
+  };
+  std::optional<Explanation> Explain(const std::string& model, const PrefixKeys& keys) const;
+  double Imbalance(const std::string& model) const;
   // Whether a server that is not in `gone` may become ready that has these numerics ("": any).
   bool HasOther(const std::string& model, const std::vector<DecodeTarget*>& gone,
                 const std::string& numerics) const;
 
  private:
-  absl::flat_hash_map<std::string, std::vector<std::shared_ptr<DecodeTarget>>> targets_;
+  struct Pool {
+    std::vector<std::shared_ptr<DecodeTarget>> targets;  // by their slot in
+    std::shared_ptr<ModelFleet> fleet;
+  };
+
+  absl::flat_hash_map<std::string, Pool> pools_;
 };
 
 }  // namespace aludel

@@ -28,7 +28,8 @@ class GenerateAttempt : public grpc::ClientReadReactor<v1::GenerateEvent> {
     virtual void OnAttemptDone(DecodeTarget* target, grpc::Status status) = 0;
   };
 
-  // `deadline` is one of MonotonicNow(); `events` counts the time in OnEvent and must outlive it.
+  // To a server that Pick has chosen. `deadline` is one of MonotonicNow(); `events` counts the time in OnEvent and must
+  // outlive it.
   GenerateAttempt(std::shared_ptr<Owner> owner, std::shared_ptr<DecodeTarget> target, absl::Time deadline,
                   const std::string& traceparent, WorkClock* events)
       : owner_(std::move(owner)), target_(std::move(target)), events_(events) {
@@ -38,6 +39,8 @@ class GenerateAttempt : public grpc::ClientReadReactor<v1::GenerateEvent> {
   }
   // `request` must stay until OnAttemptDone.
   void Start(const v1::GenerateRequest* request) {
+    prompt_tokens_ = request->prompt_size();
+    sent_ = MonotonicNow();
     target_->stub()->async()->Generate(&context_, request, this);
     StartRead(&event_);
     StartCall();
@@ -50,11 +53,13 @@ class GenerateAttempt : public grpc::ClientReadReactor<v1::GenerateEvent> {
     if (!ok) return;
     const WorkClock::Work work(events_);
     target_->Heard();
+    if (event_.has_started()) target_->Started(sent_, event_.started(), prompt_tokens_);
     owner_->OnEvent(event_);
     StartRead(&event_);
   }
   void OnDone(const grpc::Status& status) override {
     target_->outstanding.fetch_sub(1, std::memory_order_relaxed);
+    target_->Ended(status);
     owner_->OnAttemptDone(target_.get(), status);
     delete this;
   }
@@ -64,6 +69,8 @@ class GenerateAttempt : public grpc::ClientReadReactor<v1::GenerateEvent> {
   WorkClock* const events_;
   grpc::ClientContext context_;
   v1::GenerateEvent event_;
+  int64_t prompt_tokens_ = 0;
+  absl::Time sent_;
 };
 
 }  // namespace aludel

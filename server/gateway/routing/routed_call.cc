@@ -24,15 +24,15 @@ grpc::Status ClientHasGone() { return {grpc::StatusCode::CANCELLED, "the client 
 
 }  // namespace
 
-RoutedCall::RoutedCall(const Routing& routing, RoutedRequest request,
+RoutedCall::RoutedCall(const Routing& routing, RoutedRequest request, PrefixKeys keys,
                        std::shared_ptr<GenerateObserver> observer)
     : routing_(routing),
       model_(std::move(request.model)),
       request_(std::move(request.message)),
       deadline_(request.deadline),
-      observer_(std::move(observer)),
+      relay_(std::move(observer), std::max<uint32_t>(1, request_.sampling().choices())),
       traceparent_(std::move(request.traceparent)),
-      told_(std::max<uint32_t>(1, request_.sampling().choices())),
+      keys_(std::move(keys)),
       visit_{.model = model_,
              .tenant = std::move(request.tenant),
              .tokens = request_.prompt_size(),
@@ -61,9 +61,16 @@ void RoutedCall::Admitted() {
 }
 
 void RoutedCall::Try(const grpc::Status& otherwise) {
-  std::shared_ptr<DecodeTarget> target =
-      tried_.size() < kMaxAttempts ? routing_.targets->Pick(model_, tried_, numerics_, request_.adapter())
-                                   : nullptr;
+  std::shared_ptr<DecodeTarget> target;
+  if (tried_.size() < kMaxAttempts) {
+    const bool again = std::exchange(picked_, true);
+    target = routing_.targets->Pick({.model = model_,
+                                     .keys = keys_,
+                                     .tried = tried_,
+                                     .numerics = numerics_,
+                                     .adapter = request_.adapter(),
+                                     .again = again});
+  }
   if (target == nullptr) return TryLater(otherwise);
   tried_.push_back(target.get());
   auto* attempt =
@@ -79,50 +86,15 @@ void RoutedCall::Try(const grpc::Status& otherwise) {
 }
 
 void RoutedCall::OnEvent(const v1::GenerateEvent& event) {
-  if (diverged_) return;
-  switch (event.event_case()) {
-    case v1::GenerateEvent::kStarted:
-      if (!committed_) {
-        told_.Started(event.started());  // sent with the first token: until then another server may take over
-      } else if (!told_.SamePlan(event.started())) {
-        Diverge();
-      }
-      break;
-    case v1::GenerateEvent::kPromptLogprobs:
-      if (!committed_) observer_->OnPromptLogprobs(event.prompt_logprobs());
-      break;
-    case v1::GenerateEvent::kToken:
-      if (!IsNews(told_.Hear(event.token()))) break;
-      TellStarted();
-      if (!observer_->OnToken(event.token())) Cancel();
-      break;
-    case v1::GenerateEvent::kFinished:
-      if (!IsNews(told_.Hear(event.finished()))) break;
-      TellStarted();
-      observer_->OnFinished(event.finished());
-      break;
-    case v1::GenerateEvent::kTrace:
-      observer_->OnTrace(event.trace());
-      break;
-    case v1::GenerateEvent::EVENT_NOT_SET:
-      break;
+  switch (relay_.Hear(event)) {
+    case AnswerRelay::Verdict::kGoOn:
+      return;
+    case AnswerRelay::Verdict::kUnwanted:
+      return Cancel();
+    case AnswerRelay::Verdict::kDiverged:
+      absl::MutexLock lock(&mutex_);
+      if (attempt_ != nullptr) attempt_->Cancel();
   }
-}
-
-bool RoutedCall::IsNews(ToldAnswer::Verdict verdict) {
-  if (verdict == ToldAnswer::Verdict::kDiverged) Diverge();
-  return verdict == ToldAnswer::Verdict::kNews;
-}
-
-void RoutedCall::Diverge() {
-  diverged_ = true;
-  absl::MutexLock lock(&mutex_);
-  if (attempt_ != nullptr) attempt_->Cancel();
-}
-
-void RoutedCall::TellStarted() {
-  if (std::exchange(committed_, true)) return;
-  observer_->OnStarted(told_.started());
 }
 
 void RoutedCall::OnAttemptDone(DecodeTarget* target, grpc::Status status) {
@@ -134,7 +106,7 @@ void RoutedCall::OnAttemptDone(DecodeTarget* target, grpc::Status status) {
   }
   // A server that shuts down cancels its calls: not the client's doing, so the call may move on. One whose
   // answer diverged was cancelled from here: it is well, and others may be asking it.
-  if (status.error_code() == grpc::StatusCode::CANCELLED && !cancelled && !diverged_) {
+  if (status.error_code() == grpc::StatusCode::CANCELLED && !cancelled && !relay_.diverged()) {
     status = grpc::Status(grpc::StatusCode::UNAVAILABLE, "the decode server has given the call up");
   }
   const grpc::StatusCode code = status.error_code();
@@ -144,7 +116,7 @@ void RoutedCall::OnAttemptDone(DecodeTarget* target, grpc::Status status) {
     routing_.prober->ProbeSoon(target);
     gone_.push_back(target);
   }
-  if (diverged_ && !cancelled) {
+  if (relay_.diverged() && !cancelled) {
     return End(grpc::Status(grpc::StatusCode::UNAVAILABLE,
                             "the decode server was lost, and another one gives another answer"));
   }
@@ -153,11 +125,11 @@ void RoutedCall::OnAttemptDone(DecodeTarget* target, grpc::Status status) {
                          code == grpc::StatusCode::RESOURCE_EXHAUSTED ||
                          code == grpc::StatusCode::FAILED_PRECONDITION;
   if (!elsewhere || cancelled || MonotonicNow() >= deadline_) return End(status);
-  if (!committed_) return Try(IsCut() ? lost_ : status);
-  if (told_.whole()) return End(status);
+  if (!relay_.committed()) return Try(IsCut() ? lost_ : status);
+  if (relay_.whole()) return End(status);
   // In the midst of an answer only a server that is gone is a reason to ask another one: of one that
   // refuses to go on, the reader is too slow. One that repeats may also have had no room.
-  if (code != grpc::StatusCode::UNAVAILABLE && !told_.repeating()) return End(status);
+  if (code != grpc::StatusCode::UNAVAILABLE && !relay_.repeating()) return End(status);
   GoOnElsewhere(*target, status);
 }
 
@@ -168,16 +140,13 @@ void RoutedCall::GoOnElsewhere(const DecodeTarget& target, const grpc::Status& s
     spdlog::warn("request={} decode server {} was lost in the midst of its answer: {}", request_.request_id(),
                  target.name(), status.error_message());
   }
-  if (observer_->Restart()) {
+  if (relay_.Restart()) {
     outcome_ = "restarted";
-    committed_ = false;
-    told_.Forget();
   } else {
     outcome_ = "continued";
     if (numerics_.empty()) numerics_ = target.numerics();
     if (numerics_.empty()) return End(status);
-    told_.Repeat();
-    told_.AskForPlan(&request_);
+    relay_.Repeat(&request_);
   }
   Try(lost_);
 }
@@ -192,7 +161,7 @@ void RoutedCall::TryLater(const grpc::Status& otherwise) {
 }
 
 bool RoutedCall::WaitsAgain(const grpc::Status& refusal) {
-  if (!found_full_ || refusal.error_details() == kHopeless || committed_ || IsCut()) return false;
+  if (!found_full_ || refusal.error_details() == kHopeless || relay_.committed() || IsCut()) return false;
   // Before it may be admitted, on another thread.
   admitted_ = false;
   found_full_ = false;
@@ -216,12 +185,11 @@ void RoutedCall::TryAgain(const grpc::Status& otherwise) {
 
 void RoutedCall::End(const grpc::Status& status) {
   if (IsCut()) {
-    routing_.cut_answers->Add({{"model", model_}, {"outcome", told_.whole() ? outcome_ : "lost"}});
+    routing_.cut_answers->Add({{"model", model_}, {"outcome", relay_.whole() ? outcome_ : "lost"}});
   }
   {
     const WorkClock::Work work(routing_.events);
-    observer_->OnEnd(status);
-    observer_.reset();
+    relay_.End(status);
   }
   if (admitted_) routing_.room->Ended(visit_, status.ok());
   routing_.calls->End();

@@ -9,12 +9,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "server/gateway/routing/answer_relay.h"
 #include "server/gateway/routing/decode_prober.h"
 #include "server/gateway/routing/decode_targets.h"
 #include "server/gateway/routing/generate_attempt.h"
 #include "server/gateway/routing/generate_call.h"
 #include "server/gateway/routing/running_calls.h"
-#include "server/gateway/routing/told_answer.h"
 #include "server/gateway/routing/waiting_room.h"
 #include "server/observe/metrics.h"
 #include "server/process/work_clock.h"
@@ -45,7 +45,9 @@ class RoutedCall : public GenerateCall,
     RunningCalls* calls = nullptr;
   };
 
-  RoutedCall(const Routing& routing, RoutedRequest request, std::shared_ptr<GenerateObserver> observer);
+  // `keys`: of the prompt.
+  RoutedCall(const Routing& routing, RoutedRequest request, PrefixKeys keys,
+             std::shared_ptr<GenerateObserver> observer);
 
   void Start() {
     routing_.calls->Begin();
@@ -62,10 +64,6 @@ class RoutedCall : public GenerateCall,
   bool cancelled();
   // Starts the next attempt; if there is no server left to try, the request ends with `otherwise`.
   void Try(const grpc::Status& otherwise);
-  // Whether the observer has not been told of it.
-  bool IsNews(ToldAnswer::Verdict verdict);
-  void Diverge();
-  void TellStarted();
   // A server was lost in the midst of the answer.
   bool IsCut() const { return rescue_until_ != absl::InfinitePast(); }
   void GoOnElsewhere(const DecodeTarget& target, const grpc::Status& status);
@@ -81,13 +79,12 @@ class RoutedCall : public GenerateCall,
   const std::string model_;
   v1::GenerateRequest request_;  // of the running attempt, or the next one
   const absl::Time deadline_;
-  std::shared_ptr<GenerateObserver> observer_;
+  AnswerRelay relay_;
   const std::string traceparent_;
   std::vector<DecodeTarget*> tried_;
   std::vector<DecodeTarget*> gone_;  // of them, that could not be reached, or not to the end
-  ToldAnswer told_;
-  bool committed_ = false;  // the observer was told something
-  bool diverged_ = false;   // the running attempt gives another answer than the one that was begun
+  const PrefixKeys keys_;
+  bool picked_ = false;  // a server was, once
   // Since a server was lost in the midst of the answer:
   absl::Time rescue_until_ = absl::InfinitePast();  // when others are no longer waited for
   grpc::Status lost_;

@@ -3,15 +3,37 @@
 #include <utility>
 
 #include "absl/random/random.h"
+#include "server/gateway/routing/policy/prefix_keys.h"
+#include "server/gateway/routing/policy/rendezvous.h"
 
 namespace aludel {
+namespace {
+
+// Prefill servers serve several models with what they compute once: their keys do not depend on the model.
+uint64_t SeedOf(const std::string& cache_salt) { return HashTexts({cache_salt}); }
+
+// `model`: or the adapter over it, whose cache is its own.
+PrefixKeys OfModel(const std::string& model, PrefixKeys keys) {
+  const uint64_t hash = HashTexts({model});
+  for (uint64_t& key : keys.keys) key = MixBits(key ^ hash);
+  return keys;
+}
+
+// Of equally busy prefill servers the first is asked: for prompts that begin alike, the same one.
+void OrderPrefillTargets(uint64_t key, v1::GenerateRequest* request) {
+  const std::vector<std::string> names(request->prefill_targets().begin(), request->prefill_targets().end());
+  request->clear_prefill_targets();
+  for (const std::string& name : RendezvousOrder(key, names)) request->add_prefill_targets(name);
+}
+
+}  // namespace
 
 Router::Router(const std::vector<Model>& models, const Timing& timing, Metrics* metrics,
                const std::shared_ptr<grpc::ChannelCredentials>& credentials,
-               const WaitingQueue::Options& waiting)
+               const WaitingQueue::Options& waiting, const Fleet::Options& routing)
     : cut_answers_(metrics->Counter("aludel_cut_answers_total",
                                     "Answers whose decode server was lost, by what became of them.")),
-      targets_(models, credentials, metrics) {
+      targets_(models, credentials, metrics, routing) {
   std::vector<std::string> names;
   for (const Model& model : models) {
     names.push_back(model.expectation.model);
@@ -33,6 +55,12 @@ Router::Router(const std::vector<Model>& models, const Timing& timing, Metrics* 
               .calls = &calls_};
 }
 
+std::optional<DecodeTargets::Explanation> Router::Explain(const std::string& model,
+                                                          const std::string& cache_salt,
+                                                          absl::Span<const int32_t> prompt) const {
+  return targets_.Explain(model, OfModel(model, MakePrefixKeys(SeedOf(cache_salt), prompt)));
+}
+
 Router::~Router() { AwaitCalls(); }
 
 std::shared_ptr<GenerateCall> Router::Generate(Request request, std::shared_ptr<GenerateObserver> observer) {
@@ -41,7 +69,14 @@ std::shared_ptr<GenerateCall> Router::Generate(Request request, std::shared_ptr<
     thread_local absl::BitGen random;
     request.message.mutable_sampling()->set_seed(absl::Uniform<uint64_t>(random));
   }
-  auto call = std::make_shared<RoutedCall>(routing_, std::move(request), std::move(observer));
+  PrefixKeys keys = MakePrefixKeys(SeedOf(request.message.cache_salt()), request.message.prompt());
+  if (request.message.prefill_targets_size() > 1 && keys.size() > 0) {
+    OrderPrefillTargets(keys.keys[0], &request.message);
+  }
+  const std::string& adapter = request.message.adapter();
+  keys = OfModel(adapter.empty() ? request.model : adapter, std::move(keys));
+  auto call =
+      std::make_shared<RoutedCall>(routing_, std::move(request), std::move(keys), std::move(observer));
   call->Start();
   return call;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/status.h"
 #include "server/config/gateway_options.h"
@@ -21,8 +22,8 @@
 namespace aludel {
 
 // Finds a decode server for each request (RoutedCall) and probes all of them (DecodeProber). A request waits until there is
-// a place for it (WaitingRoom). The server with the fewest outstanding requests gets it (DecodeTargets); it moves on to
-// another server when the first cannot take it.
+// a place for it (WaitingRoom). The server that the policy chooses gets it (DecodeTargets); it moves on to another server
+// when the first cannot take it. Prefill servers are suggested in an order that depends on the prompt's beginning.
 // An answer whose server is lost begins again elsewhere while nothing of it has left; after that another
 // server of the same numerics computes it again, under the same seed, and goes on where the tokens end that
 // were told, as long as its tokens are the same. For that it waits up to kRescue where the others are full or
@@ -41,7 +42,7 @@ class Router {
 
   Router(const std::vector<Model>& models, const Timing& timing, Metrics* metrics,
          const std::shared_ptr<grpc::ChannelCredentials>& credentials = grpc::InsecureChannelCredentials(),
-         const WaitingQueue::Options& waiting = {});
+         const WaitingQueue::Options& waiting = {}, const Fleet::Options& routing = {});
   ~Router();  // waits for calls to end: cancel them first
   void AwaitCalls() { calls_.Await(); }
 
@@ -57,6 +58,12 @@ class Router {
   int Outstanding(const std::string& model) const { return targets_.Outstanding(model); }
   // For how long one of gRPC's threads has been at one event of an answer.
   absl::Duration Silence() const { return events_.Longest(); }
+
+  // What the policy would do with a prompt; nothing for a model that is not known.
+  std::optional<DecodeTargets::Explanation> Explain(const std::string& model, const std::string& cache_salt,
+                                                    absl::Span<const int32_t> prompt) const;
+  // The longest predicted wait of the model's servers over their mean.
+  double Imbalance(const std::string& model) const { return targets_.Imbalance(model); }
 
   // Of the model, that wait for a place.
   int Waiting(const std::string& model) const { return room_->waiting(model); }

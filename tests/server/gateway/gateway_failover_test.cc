@@ -126,13 +126,11 @@ FakeDecode::Script Whole(std::vector<std::pair<std::string, int32_t>> tokens,
 
 class LostServerTest : public GatewayTest {
  protected:
-  // In front of both, in this order.
+  // In front of both, which are asked in this order.
   void Start(FakeDecode& first, FakeDecode& second) {
+    routing_.policy = RoutingPolicy::kLeastPending;
     StartGateway({&first, &second});
-    const absl::Time deadline = absl::Now() + absl::Seconds(10);
-    while (!router_->State("chat").reason.empty() && absl::Now() < deadline) {
-      absl::SleepFor(absl::Milliseconds(5));
-    }
+    WaitForAll();
   }
   // Of a stream: its text, and the message of the error that ended it, or "[DONE]".
   std::pair<std::string, std::string> Stream(const std::string& fields = "") {

@@ -61,7 +61,7 @@ class GatewayTest : public ::testing::Test {
     router_ = std::make_unique<Router>(
         std::vector<Router::Model>{routed},
         Router::Timing{.probe_interval = absl::Milliseconds(20), .probe_timeout = absl::Seconds(5)},
-        metrics_.get());
+        metrics_.get(), grpc::InsecureChannelCredentials(), WaitingQueue::Options(), routing_);
     gateway_ = std::make_unique<Gateway>(Gateway::Options{.completions = std::move(options)}, &access_,
                                          models_.get(), router_.get(), metrics_.get());
     auto server = gateway_->Listen(http);
@@ -73,6 +73,13 @@ class GatewayTest : public ::testing::Test {
     server_.reset();
     gateway_.reset();
     router_.reset();
+  }
+
+  // Until every server is.
+  void WaitForAll() {
+    const absl::Time deadline = absl::Now() + absl::Seconds(10);
+    while (!router_->State("chat").reason.empty() && absl::Now() < deadline)
+      absl::SleepFor(absl::Milliseconds(5));
   }
 
   void WaitForReady(int status) {
@@ -106,6 +113,7 @@ class GatewayTest : public ::testing::Test {
   Access access_{KeyLimits{}};
   std::unique_ptr<ServedModels> models_;
   std::unique_ptr<Metrics> metrics_;
+  Fleet::Options routing_;  // of gateways that are started from now on
   std::unique_ptr<Router> router_;
   std::unique_ptr<Gateway> gateway_;
   std::unique_ptr<HttpServer> server_;

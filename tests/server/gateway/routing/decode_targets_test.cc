@@ -18,7 +18,7 @@ class DecodeTargetsTest : public ::testing::Test {
       : targets_({{.expectation = {.model = "chat", .tokenizer_fingerprint = ""},
                    .decode_targets = {"a:1", "b:1", "c:1"}},
                   {.expectation = {.model = "json", .tokenizer_fingerprint = ""}, .decode_targets = {"d:1"}}},
-                 grpc::InsecureChannelCredentials(), &metrics_) {}
+                 grpc::InsecureChannelCredentials(), &metrics_, {.policy = RoutingPolicy::kLeastPending}) {}
 
   DecodeTarget* Find(const std::string& name) {
     for (const auto& target : targets_.all()) {
@@ -42,9 +42,26 @@ class DecodeTargetsTest : public ::testing::Test {
     Find(name)->Described(description);
     return Find(name);
   }
-  std::string Picked(const std::vector<DecodeTarget*>& tried = {}, const std::string& numerics = "") {
-    const auto target = targets_.Pick("chat", tried, numerics);
-    return target == nullptr ? "" : target->name();
+  std::string Picked(const std::vector<DecodeTarget*>& tried = {}, const std::string& numerics = "",
+                     const std::string& adapter = "") {
+    const auto target = targets_.Pick(
+        {.model = "chat", .keys = {}, .tried = tried, .numerics = numerics, .adapter = adapter});
+    if (target == nullptr) return "";
+    target->Ended(grpc::Status::OK);
+    return target->name();
+  }
+  // So many requests that do not end.
+  void Load(const std::string& name, int requests) {
+    std::vector<DecodeTarget*> others;
+    for (const auto& target : targets_.all()) {
+      if (target->name() != name) others.push_back(target.get());
+    }
+    for (int i = 0; i < requests; ++i) {
+      const auto target =
+          targets_.Pick({.model = "chat", .keys = {}, .tried = others, .numerics = "", .adapter = ""});
+      ASSERT_NE(target, nullptr);
+      target->outstanding.fetch_add(1);
+    }
   }
 
   Metrics metrics_;
@@ -62,8 +79,8 @@ TEST_F(DecodeTargetsTest, NoneIsPickedBeforeItHasAnswered) {
 TEST_F(DecodeTargetsTest, PicksTheOneWithTheFewestRequests) {
   DecodeTarget* a = Ready("a:1", 100, 4);
   DecodeTarget* b = Ready("b:1", 100, 4);
-  a->outstanding = 3;
-  b->outstanding = 2;
+  Load("a:1", 3);
+  Load("b:1", 2);
   EXPECT_EQ(Picked(), "b:1");
   EXPECT_EQ(Picked({b}), "a:1");
   EXPECT_EQ(Picked({a, b}), "");
@@ -74,7 +91,7 @@ TEST_F(DecodeTargetsTest, PicksTheOneWithTheFewestRequests) {
 TEST_F(DecodeTargetsTest, OnlyAServerOfTheSameNumericsGoesOn) {
   DecodeTarget* a = Ready("a:1", 100, 4, {}, "n1");
   DecodeTarget* b = Ready("b:1", 100, 4, {}, "n2");
-  a->outstanding = 9;
+  Load("a:1", 3);
   EXPECT_EQ(Picked({}, a->numerics()), "a:1");
   EXPECT_FALSE(targets_.HasOther("chat", {a, Find("c:1")}, a->numerics()));
   EXPECT_TRUE(targets_.HasOther("chat", {a}, a->numerics()));  // c may turn out to be one
@@ -83,11 +100,12 @@ TEST_F(DecodeTargetsTest, OnlyAServerOfTheSameNumericsGoesOn) {
 }
 
 TEST_F(DecodeTargetsTest, AnAdaptersRequestsGoToServersThatHaveIt) {
-  Ready("a:1", 100, 4, {}, "n1", "chat", {"x"}, 1)->outstanding = 5;
+  Ready("a:1", 100, 4, {}, "n1", "chat", {"x"}, 1);
   Ready("b:1", 100, 4, {}, "n1", "chat", {"y", "z"}, 2);
-  EXPECT_EQ(targets_.Pick("chat", {}, "", "x")->name(), "a:1");
-  EXPECT_EQ(targets_.Pick("chat", {}, "", "y")->name(), "b:1");
-  EXPECT_EQ(targets_.Pick("chat", {}, "", "w"), nullptr);
+  Load("a:1", 5);
+  EXPECT_EQ(Picked({}, "", "x"), "a:1");
+  EXPECT_EQ(Picked({}, "", "y"), "b:1");
+  EXPECT_EQ(Picked({}, "", "w"), "");
   EXPECT_EQ(Picked(), "b:1");
   EXPECT_THAT(targets_.Adapters("chat"), ElementsAre("x", "y", "z"));
   EXPECT_EQ(targets_.BaseOf("z"), "chat");
@@ -126,7 +144,8 @@ TEST_F(DecodeTargetsTest, KnowsNothingOfAnotherModel) {
   EXPECT_FALSE(targets_.StateOf("none").ready);
   EXPECT_THAT(targets_.Formats("none"), IsEmpty());
   EXPECT_EQ(targets_.Places("none"), std::nullopt);
-  EXPECT_EQ(targets_.Pick("none", {}, ""), nullptr);
+  EXPECT_EQ(targets_.Pick({.model = "none", .keys = {}, .tried = {}, .numerics = "", .adapter = ""}),
+            nullptr);
   EXPECT_FALSE(targets_.HasOther("none", {}, ""));
 }
 

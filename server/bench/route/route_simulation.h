@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/bench/request_trace.h"
+#include "server/bench/route/sim_replica.h"
+#include "server/gateway/routing/policy/fleet.h"
+
+namespace aludel {
+
+struct SimRequest {
+  double arrival = 0;
+  PrefixKeys keys;
+  int64_t output_tokens = 1;
+};
+// One key a block. A request without blocks has a prompt that no other shares.
+std::vector<SimRequest> ToSimRequests(const std::vector<TraceRequest>& trace);
+// The share of prompt tokens that one cache without bounds would have.
+double IdealHits(const std::vector<SimRequest>& requests);
+
+// What happens to the servers meanwhile.
+struct SimChange {
+  enum class Kind { kAdd, kFail, kDrain };
+  double at = 0;  // seconds
+  Kind kind = Kind::kAdd;
+  size_t replica = 0;      // of kFail and kDrain
+  double for_seconds = 0;  // of kFail: then it is back, with nothing in its cache
+};
+// "600 add", "900 fail 2 60" or "1200 drain 0".
+absl::StatusOr<SimChange> ParseSimChange(absl::string_view text);
+
+struct SimOptions {
+  // The gateway's own: prefix, least_pending, round_robin. For comparison: hash (where the prefix lives, whatever the load),
+  // dualmap (ICLR 2026), lmetric (2603.15202), least_ttft (of all servers), and least_ttft_exact, which knows every queue and
+  // every cache as it is.
+  std::string policy = "prefix";
+  int replicas = 8;
+  int gateways = 1;
+  double probe_seconds = 0.2;  // between two reports of a server
+  double stale_seconds = 0;    // from a report to the gateways
+  double objective_seconds = 5;
+  uint64_t seed = 1;
+  SimCosts costs;
+  std::vector<SimChange> changes;
+};
+absl::Status CheckSimPolicy(const std::string& policy);
+
+struct SimResult {
+  std::vector<double> ttft;  // seconds, of every request
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;
+  double imbalance = 0;                 // prefill work of the busiest server over the mean, mean over minutes
+  std::vector<double> decision_micros;  // real time
+  std::map<std::string, int64_t> reasons;
+  int64_t retried = 0;  // requests whose server failed
+};
+
+// Discrete events: requests come as the trace says to gateways at random; each gateway knows what it has sent itself, and of
+// the rest what reports say, which are `stale_seconds` old. The same seed gives the same run.
+SimResult Simulate(const std::vector<SimRequest>& requests, const SimOptions& options);
+
+}  // namespace aludel

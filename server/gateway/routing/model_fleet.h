@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "aludel/v1/handoff.pb.h"
+#include "grpcpp/support/status.h"
+#include "server/gateway/routing/policy/fleet.h"
+#include "server/observe/metrics.h"
+
+namespace aludel {
+
+// What this gateway believes of one model's decode servers (Fleet), for the threads of its requests, on the clock of
+// MonotonicNow(): how long their queues are and what they have cached, from what it sends them and from what their replies
+// say. Thread-safe.
+class ModelFleet {
+ public:
+  using Standing = Fleet::Standing;
+  using StandingOf = absl::FunctionRef<Standing(size_t slot)>;
+
+  // `metrics` must outlive the fleet.
+  ModelFleet(std::string model, const Fleet::Options& options, Metrics* metrics);
+
+  size_t Add(const std::string& name);
+  // Another process answers there now: its cache is empty.
+  void Restarted(size_t slot);
+  void SetPlaces(size_t slot, int places);
+
+  // The server for a request with these beginnings, which counts there until Ended; nothing where there is none. `again`:
+  // another server was picked for it before.
+  std::optional<size_t> Pick(const PrefixKeys& keys, StandingOf standing, bool again);
+  // The first token of a request that was sent at `sent` is out.
+  void Started(size_t slot, absl::Time sent, const v1::Started& started, int64_t prompt_tokens);
+  void Ended(size_t slot, const grpc::Status& status);
+
+  // What Pick would do now, and nothing is counted.
+  struct Explanation {
+    RoutingDecision decision;        // of slots
+    std::vector<ReplicaView> views;  // by slot
+    int64_t key_tokens = 0;          // of the beginning that is routed by
+  };
+  Explanation Explain(const PrefixKeys& keys, StandingOf standing);
+  // For metrics: the longest of the queues that are `ready` over their mean; 1 where all are empty.
+  double Imbalance(StandingOf standing) const;
+
+ private:
+  // Seconds and tokens of prefill, later ones weighing more.
+  struct Pace {
+    double seconds = 0;
+    double tokens = 0;
+  };
+
+  const std::string model_;
+  const RoutingPolicy policy_;
+  const CounterFamily decisions_;
+  const CounterFamily hit_tokens_;
+  const CounterFamily ejections_;
+  const HistogramFamily decision_seconds_;
+  mutable absl::Mutex mutex_;
+  Fleet fleet_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Pace> paces_ ABSL_GUARDED_BY(mutex_);  // by slot
+};
+
+}  // namespace aludel

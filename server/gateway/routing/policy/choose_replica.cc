@@ -1,0 +1,144 @@
+#include "server/gateway/routing/policy/choose_replica.h"
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+
+#include "server/gateway/routing/policy/prefix_keys.h"
+
+namespace aludel {
+namespace {
+
+RoutingDecision LeastPending(absl::Span<const ReplicaView> views, ReplicaView::Standing standing) {
+  RoutingDecision decision{.reason = RoutingReason::kLeastPending};
+  for (size_t i = 0; i < views.size(); ++i) {
+    if (views[i].standing != standing) continue;
+    if (!decision.replica || views[i].pending < views[*decision.replica].pending) decision.replica = i;
+  }
+  return decision;
+}
+
+RoutingDecision RoundRobin(uint64_t turn, absl::Span<const ReplicaView> views,
+                           ReplicaView::Standing standing) {
+  uint64_t left = turn % static_cast<uint64_t>(std::count_if(
+                             views.begin(), views.end(),
+                             [standing](const ReplicaView& view) { return view.standing == standing; }));
+  for (size_t i = 0; i < views.size(); ++i) {
+    if (views[i].standing == standing && left-- == 0)
+      return {.replica = i, .reason = RoutingReason::kRoundRobin};
+  }
+  return {};
+}
+
+// Of equals the one with fewer requests, then by the key, so that gateways do not all take the same one.
+size_t SoonestOfAll(const RoutingQuery& query, absl::Span<const ReplicaView> views,
+                    ReplicaView::Standing standing) {
+  using Rank = std::tuple<double, int, uint64_t>;
+  size_t best = 0;
+  std::optional<Rank> best_rank;
+  for (size_t i = 0; i < views.size(); ++i) {
+    if (views[i].standing != standing) continue;
+    const double ttft = PredictTtft(views[i], query.prompt_tokens);
+    if (best_rank && ttft > std::get<0>(*best_rank)) continue;
+    const Rank rank = {ttft, views[i].pending, ~MixBits(query.key ^ views[i].id)};
+    if (!best_rank || rank < *best_rank) {
+      best = i;
+      best_rank = rank;
+    }
+  }
+  return best;
+}
+
+// The one with most of the prompt; nothing where none has any of it.
+std::optional<size_t> MostCached(absl::Span<const ReplicaView> views, ReplicaView::Standing standing) {
+  std::optional<size_t> best;
+  int64_t most = 0;
+  for (size_t i = 0; i < views.size(); ++i) {
+    if (views[i].cached_tokens <= most || views[i].standing != standing) continue;
+    best = i;
+    most = views[i].cached_tokens;
+  }
+  return best;
+}
+
+RoutingDecision ByPrefix(const RoutingQuery& query, absl::Span<const ReplicaView> views,
+                         ReplicaView::Standing standing) {
+  RoutingDecision decision;
+  decision.predicted_ttft = std::numeric_limits<double>::infinity();
+  decision.candidates = PickPair(query.key, views.size(), [&](size_t i) {
+    return RendezvousMember{views[i].id, views[i].standing == standing ? views[i].weight : 0};
+  });
+  const auto offer = [&](std::optional<size_t> i, RoutingReason reason) {
+    if (!i) return;
+    const double ttft = PredictTtft(views[*i], query.prompt_tokens);
+    if (decision.replica && !(ttft < decision.predicted_ttft)) return;
+    decision.replica = i;
+    decision.reason = reason;
+    decision.predicted_ttft = ttft;
+  };
+  offer(decision.candidates.first, RoutingReason::kFirst);
+  offer(decision.candidates.second, RoutingReason::kSecond);
+  offer(MostCached(views, standing), RoutingReason::kCached);
+  // Also where weights that are not numbers leave no pair.
+  if (!decision.replica || decision.predicted_ttft > query.objective_seconds) {
+    offer(SoonestOfAll(query, views, standing), RoutingReason::kSpill);
+  }
+  return decision;
+}
+
+}  // namespace
+
+std::optional<RoutingPolicy> ParseRoutingPolicy(absl::string_view name) {
+  if (name == "prefix") return RoutingPolicy::kPrefix;
+  if (name == "least_pending") return RoutingPolicy::kLeastPending;
+  if (name == "round_robin") return RoutingPolicy::kRoundRobin;
+  return std::nullopt;
+}
+
+const char* Name(RoutingReason reason) {
+  switch (reason) {
+    case RoutingReason::kNone:
+      return "none";
+    case RoutingReason::kFirst:
+      return "first";
+    case RoutingReason::kSecond:
+      return "second";
+    case RoutingReason::kCached:
+      return "cached";
+    case RoutingReason::kSpill:
+      return "spill";
+    case RoutingReason::kLeastPending:
+      return "least_pending";
+    case RoutingReason::kRoundRobin:
+      return "round_robin";
+  }
+  return "unknown";
+}
+
+double PredictTtft(const ReplicaView& view, int64_t prompt_tokens) {
+  const int64_t cached = std::clamp<int64_t>(view.cached_tokens, 0, std::max<int64_t>(0, prompt_tokens - 1));
+  const double seconds =
+      (view.wait_seconds + view.transfer_seconds + view.costs.Seconds(prompt_tokens, cached)) / view.weight;
+  return seconds >= 0 ? seconds : std::numeric_limits<double>::infinity();
+}
+
+RoutingDecision ChooseReplica(const RoutingQuery& query, absl::Span<const ReplicaView> views) {
+  const auto has = [&](ReplicaView::Standing standing) {
+    return std::any_of(views.begin(), views.end(),
+                       [standing](const ReplicaView& view) { return view.standing == standing; });
+  };
+  const ReplicaView::Standing standing =
+      has(ReplicaView::Standing::kReady) ? ReplicaView::Standing::kReady : ReplicaView::Standing::kSpare;
+  if (!has(standing)) return {};
+  switch (query.policy) {
+    case RoutingPolicy::kPrefix:
+      return ByPrefix(query, views, standing);
+    case RoutingPolicy::kLeastPending:
+      return LeastPending(views, standing);
+    case RoutingPolicy::kRoundRobin:
+      return RoundRobin(query.turn, views, standing);
+  }
+  return {};
+}
+
+}  // namespace aludel

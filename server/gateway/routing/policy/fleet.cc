@@ -1,0 +1,135 @@
+#include "server/gateway/routing/policy/fleet.h"
+
+#include <algorithm>
+
+namespace aludel {
+namespace {
+
+// Tokens of all replicas' caches that the index holds, some bytes each.
+constexpr int64_t kIndexTokens = 64'000'000;
+
+}  // namespace
+
+size_t Fleet::Add(const std::string& name) {
+  const auto free =
+      std::find_if(replicas_.begin(), replicas_.end(), [](const Replica& it) { return !it.used; });
+  const auto slot = static_cast<size_t>(free - replicas_.begin());
+  if (free == replicas_.end()) replicas_.emplace_back();
+  replicas_[slot] = {.used = true, .id = RendezvousId(name)};
+  index_.Reset(slot, 0);
+  BoundIndex(slot);
+  return slot;
+}
+
+void Fleet::BoundIndex(size_t slot) {
+  const int64_t said = replicas_[slot].report.cache_tokens;
+  index_.SetCapacity(slot, std::min(said > 0 ? said : options_.cache_tokens,
+                                    kIndexTokens / static_cast<int64_t>(replicas_.size())));
+}
+
+void Fleet::Remove(size_t slot) {
+  index_.Reset(slot, 0);
+  replicas_[slot] = Replica();
+}
+
+void Fleet::Forget(size_t slot, double now) {
+  index_.Reset(slot, 0);
+  Replica& replica = replicas_[slot];
+  // What was sent still ends.
+  replica = {.used = true,
+             .id = replica.id,
+             .report = {.places = replica.report.places},
+             .reported_at = now,
+             .sent = replica.sent};
+  BoundIndex(slot);
+}
+
+void Fleet::Report(size_t slot, const ReplicaReport& report, double as_of) {
+  Replica& replica = replicas_[slot];
+  if (as_of < replica.reported_at) return;  // overtaken
+  replica.report = report;
+  replica.reported_at = as_of;
+  replica.others = std::max(0, report.running - replica.sent);
+  replica.load.Report(report.waiting_seconds, as_of);
+  BoundIndex(slot);
+}
+
+void Fleet::Learn(size_t slot, const PrefixKeys& keys) { index_.Insert(slot, keys, keys.size()); }
+
+double Fleet::WeightOf(const Replica& replica, double now) const {
+  if (options_.slow_start_seconds <= 0 || replica.reported_at < 0) return 1;
+  const double age = replica.report.age_seconds + std::max(0.0, now - replica.reported_at);
+  return std::clamp(age / options_.slow_start_seconds, kLeastWeight, 1.0);
+}
+
+void Fleet::MakeViews(const PrefixKeys& keys, absl::FunctionRef<Standing(size_t slot)> standing, double now) {
+  index_.Match(keys, &cached_);
+  views_.resize(replicas_.size());
+  size_t ready = 0, ejected = 0;
+  double most = 0;  // weight
+  for (size_t slot = 0; slot < replicas_.size(); ++slot) {
+    const Replica& replica = replicas_[slot];
+    ReplicaView& view = views_[slot];
+    view.standing = replica.used ? standing(slot) : Standing::kOut;
+    if (view.standing == Standing::kOut) {
+      view = {.standing = Standing::kOut};
+      continue;
+    }
+    view.id = replica.id;
+    view.weight = WeightOf(replica, now);
+    view.wait_seconds = replica.load.At(now);
+    view.cached_tokens = cached_[slot];
+    view.pending = replica.pending();
+    view.costs = replica.report.costs;
+    if (view.standing != Standing::kReady) continue;
+    ++ready;
+    most = std::max(most, view.weight);
+    if (replica.outlier.ejected(now)) ++ejected;
+    if (replica.report.places > 0 && view.pending >= replica.report.places) view.standing = Standing::kSpare;
+  }
+  // Where all are new, none is; where most fail, it is not for what they are.
+  const bool scale = most > 0 && most<1, eject = ejected> 0 && 2 * ejected <= ready;
+  if (!scale && !eject) return;
+  for (size_t slot = 0; slot < replicas_.size(); ++slot) {
+    if (scale) views_[slot].weight /= most;
+    if (eject && views_[slot].standing == Standing::kReady && replicas_[slot].outlier.ejected(now)) {
+      views_[slot].standing = Standing::kSpare;
+    }
+  }
+}
+
+RoutingDecision Fleet::Choose(const PrefixKeys& keys, absl::FunctionRef<Standing(size_t slot)> standing,
+                              double now, bool again) {
+  MakeViews(keys, standing, now);
+  const auto alive = std::count_if(views_.begin(), views_.end(),
+                                   [](const ReplicaView& view) { return view.standing != Standing::kOut; });
+  depth_ = again ? key_depth_.Of(keys) : key_depth_.Count(keys, static_cast<int>(alive));
+  return ChooseReplica({.policy = options_.policy,
+                        .key = keys.size() == 0 ? 0 : keys.keys[depth_],
+                        .prompt_tokens = keys.tokens,
+                        .objective_seconds = options_.objective_seconds,
+                        .turn = again ? turn_ : turn_++},
+                       views_);
+}
+
+double Fleet::ExpectedPrefill(size_t slot, int64_t prompt_tokens) const {
+  const ReplicaView& view = views_[slot];
+  return view.costs.Seconds(prompt_tokens, std::min(view.cached_tokens, prompt_tokens));
+}
+
+void Fleet::Sent(size_t slot, const PrefixKeys& keys, double prefill_seconds, double now) {
+  Replica& replica = replicas_[slot];
+  ++replica.sent;
+  replica.load.Add(prefill_seconds, now);
+  index_.Insert(slot, keys, keys.size());
+}
+
+bool Fleet::Ended(size_t slot, Outcome outcome, double now) {
+  Replica& replica = replicas_[slot];
+  if (replica.sent > 0) --replica.sent;
+  if (outcome == Outcome::kFailed) return replica.outlier.Failed(now);
+  if (outcome == Outcome::kServed) replica.outlier.Succeeded();
+  return false;
+}
+
+}  // namespace aludel

@@ -1,0 +1,117 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
+#include "server/gateway/routing/policy/choose_replica.h"
+#include "server/gateway/routing/policy/key_depth.h"
+#include "server/gateway/routing/policy/outlier.h"
+#include "server/gateway/routing/policy/prefix_index.h"
+#include "server/gateway/routing/policy/prefix_keys.h"
+#include "server/gateway/routing/policy/replica_load.h"
+
+namespace aludel {
+
+// What a replica says of itself.
+struct ReplicaReport {
+  double waiting_seconds = 0;  // of prefill that is queued or begun
+  int running = 0;             // requests, of all gateways
+  int places = 0;              // for requests; 0: not known
+  int64_t cache_tokens = 0;    // that its prefix cache holds; 0: not known
+  double age_seconds = 0;      // since it started
+  PrefillCosts costs;
+};
+
+// What one gateway believes of the replicas of one model, and whom it chooses by that. The gateway and the simulator run
+// this class. Knows no clock: `now` and the like are seconds of one that never goes back. Not thread-safe.
+//
+// A request is sent in three steps: Choose, Sent, Ended. Other gateways' requests show in reports, and what they left in
+// caches in Learn; so gateways need nothing of each other.
+class Fleet {
+ public:
+  struct Options {
+    RoutingPolicy policy = RoutingPolicy::kPrefix;
+    double objective_seconds = 2;
+    // A replica that started less than this ago gets the smaller a share of keys the younger it is, and no more than
+    // kLeastWeight in its first moment.
+    double slow_start_seconds = 30;
+    // What a replica is believed to hold that does not say.
+    int64_t cache_tokens = 1 << 20;
+  };
+  static constexpr double kLeastWeight = 0.1;
+  using Standing = ReplicaView::Standing;
+
+  explicit Fleet(const Options& options) : options_(options) {}
+
+  // Its slot, which is its own until Remove.
+  size_t Add(const std::string& name);
+  void Remove(size_t slot);
+  // Another process is there now, which is new: nothing that was believed holds.
+  void Forget(size_t slot, double now);
+
+  // `as_of`: when it was made, or a moment before.
+  void Report(size_t slot, const ReplicaReport& report, double as_of);
+  // As Report, of parts of it.
+  void SetPlaces(size_t slot, int places) { replicas_[slot].report.places = places; }
+  void SetCosts(size_t slot, const PrefillCosts& costs) { replicas_[slot].report.costs = costs; }
+  void Measured(size_t slot, double waiting_seconds, double as_of) {
+    replicas_[slot].load.Report(waiting_seconds, as_of);
+  }
+  // Another gateway's request with these beginnings went there.
+  void Learn(size_t slot, const PrefixKeys& keys);
+
+  // `standing` of each slot; a replica where requests fail, or that is full, is a spare at best. `again`: the request was
+  // asked about before. The decision's index is a slot.
+  RoutingDecision Choose(const PrefixKeys& keys, absl::FunctionRef<Standing(size_t slot)> standing,
+                         double now, bool again = false);
+  // What Choose made its last decision of, by slot.
+  absl::Span<const ReplicaView> views() const { return views_; }
+  // Index into the keys of that decision: of the one routed by.
+  size_t depth() const { return depth_; }
+
+  // The request goes there. Its prefill is expected to take `prefill_seconds` (ExpectedPrefill).
+  void Sent(size_t slot, const PrefixKeys& keys, double prefill_seconds, double now);
+  // Of the last Choose's request at a slot.
+  double ExpectedPrefill(size_t slot, int64_t prompt_tokens) const;
+  enum class Outcome { kServed, kRefused, kFailed };
+  // True where it is left out from now on because requests fail there.
+  bool Ended(size_t slot, Outcome outcome, double now);
+
+  double wait_seconds(size_t slot, double now) const { return replicas_[slot].load.At(now); }
+  // Seconds since its last report was made; infinite before the first.
+  double report_age(size_t slot, double now) const { return now - replicas_[slot].reported_at; }
+  size_t index_keys() const { return index_.keys(); }
+
+ private:
+  struct Replica {
+    bool used = false;
+    uint64_t id = 0;
+    ReplicaReport report;
+    double reported_at = -1e300;
+    ReplicaLoad load;
+    Outlier outlier;
+    int sent = 0;    // by this gateway, that have not ended
+    int others = 0;  // of other gateways, by the last report
+    int pending() const { return sent + others; }
+  };
+
+  // How much of the replicas' caches is believed in, at most: with a thousand replicas less of each.
+  void BoundIndex(size_t slot);
+  double WeightOf(const Replica& replica, double now) const;
+  void MakeViews(const PrefixKeys& keys, absl::FunctionRef<Standing(size_t slot)> standing, double now);
+
+  const Options options_;
+  std::vector<Replica> replicas_;  // by slot
+  PrefixIndex index_;
+  KeyDepth key_depth_;
+  uint64_t turn_ = 0;
+  std::vector<ReplicaView> views_;
+  std::vector<int64_t> cached_;  // of MakeViews, kept for its memory
+  size_t depth_ = 0;
+};
+
+}  // namespace aludel

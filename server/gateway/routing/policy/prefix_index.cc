@@ -1,0 +1,118 @@
+#include "server/gateway/routing/policy/prefix_index.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace aludel {
+namespace {
+
+constexpr size_t kWordBits = 64;
+
+}  // namespace
+
+void PrefixLru::Unlink(uint32_t at) {
+  const Node& node = nodes_[at];
+  (node.older == kNone ? oldest_ : nodes_[node.older].newer) = node.newer;
+  (node.newer == kNone ? newest_ : nodes_[node.newer].older) = node.older;
+}
+
+void PrefixLru::LinkNewest(uint32_t at) {
+  nodes_[at].older = newest_;
+  nodes_[at].newer = kNone;
+  (newest_ == kNone ? oldest_ : nodes_[newest_].newer) = at;
+  newest_ = at;
+}
+
+void PrefixLru::Touch(const PrefixKeys& keys, size_t count, std::vector<uint64_t>* added,
+                      std::vector<uint64_t>* evicted) {
+  // The longest first: what goes later is then the end of a beginning and not its start.
+  for (size_t i = std::min(count, keys.size()); i-- > 0;) {
+    const auto [entry, is_new] = index_.try_emplace(keys.keys[i], 0);
+    if (!is_new) {
+      Unlink(entry->second);
+      LinkNewest(entry->second);
+      continue;
+    }
+    if (free_.empty()) {
+      free_.push_back(static_cast<uint32_t>(nodes_.size()));
+      nodes_.emplace_back();
+    }
+    const uint32_t at = entry->second = free_.back();
+    free_.pop_back();
+    nodes_[at].key = keys.keys[i];
+    nodes_[at].tokens = keys.ends[i] - (i == 0 ? 0 : keys.ends[i - 1]);
+    tokens_ += nodes_[at].tokens;
+    LinkNewest(at);
+    added->push_back(keys.keys[i]);
+  }
+  while (tokens_ > capacity_ && oldest_ != kNone) {
+    const uint32_t at = oldest_;
+    Unlink(at);
+    tokens_ -= nodes_[at].tokens;
+    index_.erase(nodes_[at].key);
+    evicted->push_back(nodes_[at].key);
+    free_.push_back(at);
+  }
+}
+
+int64_t PrefixLru::Match(const PrefixKeys& keys) const {
+  // What is here is here from its start on, for longer beginnings go first.
+  const auto end = std::partition_point(keys.keys.begin(), keys.keys.end(),
+                                        [this](uint64_t key) { return index_.contains(key); });
+  return end == keys.keys.begin() ? 0 : keys.ends[static_cast<size_t>(end - keys.keys.begin()) - 1];
+}
+
+void PrefixIndex::Forget(size_t slot, absl::Span<const uint64_t> keys) {
+  for (const uint64_t key : keys) {
+    const auto found = holders_.find(key);
+    if (found == holders_.end() || slot / kWordBits >= found->second.size()) continue;
+    Bits& bits = found->second;
+    bits[slot / kWordBits] &= ~(uint64_t{1} << (slot % kWordBits));
+    if (std::all_of(bits.begin(), bits.end(), [](uint64_t word) { return word == 0; })) holders_.erase(found);
+  }
+}
+
+void PrefixIndex::Reset(size_t slot, int64_t capacity_tokens) {
+  while (caches_.size() <= slot) caches_.emplace_back(0);
+  if (caches_[slot].size() > 0) {
+    // Rare, and the only time that all keys are looked at.
+    std::vector<uint64_t> all;
+    for (const auto& [key, bits] : holders_) all.push_back(key);
+    Forget(slot, all);
+  }
+  caches_[slot] = PrefixLru(capacity_tokens);
+}
+
+void PrefixIndex::SetCapacity(size_t slot, int64_t capacity_tokens) {
+  caches_[slot].SetCapacity(capacity_tokens);
+}
+
+void PrefixIndex::Insert(size_t slot, const PrefixKeys& keys, size_t count) {
+  added_.clear();
+  evicted_.clear();
+  caches_[slot].Touch(keys, count, &added_, &evicted_);
+  for (const uint64_t key : added_) {
+    Bits& bits = holders_[key];
+    if (bits.size() <= slot / kWordBits) bits.resize(slot / kWordBits + 1);
+    bits[slot / kWordBits] |= uint64_t{1} << (slot % kWordBits);
+  }
+  Forget(slot, evicted_);
+}
+
+void PrefixIndex::Match(const PrefixKeys& keys, std::vector<int64_t>* tokens) const {
+  tokens->assign(caches_.size(), 0);
+  Bits seen((caches_.size() + kWordBits - 1) / kWordBits);
+  for (size_t i = keys.size(); i-- > 0;) {
+    const auto found = holders_.find(keys.keys[i]);
+    if (found == holders_.end()) continue;
+    for (size_t word = 0; word < found->second.size(); ++word) {
+      uint64_t fresh = found->second[word] & ~seen[word];
+      seen[word] |= fresh;
+      for (; fresh != 0; fresh &= fresh - 1) {
+        (*tokens)[word * kWordBits + static_cast<size_t>(std::countr_zero(fresh))] = keys.ends[i];
+      }
+    }
+  }
+}
+
+}  // namespace aludel

@@ -1,0 +1,122 @@
+#include "server/bench/route/route_simulation.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/bench/route/route_report.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Conversations of some turns, each a block longer, over a system prompt of one block.
+std::vector<SimRequest> Conversations(int count, int turns, double seconds_between) {
+  std::vector<TraceRequest> trace;
+  for (int turn = 0; turn < turns; ++turn) {
+    for (int i = 0; i < count; ++i) {
+      TraceRequest request{.arrival = (turn * count + i) * seconds_between, .output_tokens = 20};
+      request.blocks.push_back(0);
+      for (int block = 0; block <= 4 * (turn + 1); ++block) request.blocks.push_back(1000 * (i + 1) + block);
+      request.input_tokens = kTraceBlock * static_cast<int64_t>(request.blocks.size());
+      trace.push_back(request);
+    }
+  }
+  return ToSimRequests(trace);
+}
+
+double Within(const SimResult& result, double seconds) {
+  return static_cast<double>(std::count_if(result.ttft.begin(), result.ttft.end(),
+                                           [=](double ttft) { return ttft <= seconds; })) /
+         static_cast<double>(result.ttft.size());
+}
+
+double Hits(const SimResult& result) {
+  return static_cast<double>(result.cached_tokens) / static_cast<double>(result.prompt_tokens);
+}
+
+TEST(RouteSimulation, TheSameSeedGivesTheSameRun) {
+  const std::vector<SimRequest> requests = Conversations(50, 4, 0.1);
+  const SimOptions options{.gateways = 3, .stale_seconds = 0.5, .seed = 5};
+  EXPECT_EQ(Simulate(requests, options).ttft, Simulate(requests, options).ttft);
+}
+
+TEST(RouteSimulation, EveryPolicyServesEveryRequest) {
+  const std::vector<SimRequest> requests = Conversations(40, 3, 0.1);
+  for (const char* policy : {"prefix", "least_pending", "round_robin", "hash", "dualmap", "lmetric",
+                             "least_ttft", "least_ttft_exact"}) {
+    ASSERT_TRUE(CheckSimPolicy(policy).ok());
+    const SimResult result = Simulate(requests, {.policy = policy, .gateways = 2});
+    for (const double ttft : result.ttft) EXPECT_TRUE(ttft > 0 && ttft < 60) << policy;
+    EXPECT_EQ(result.decision_micros.size(), requests.size());
+  }
+  EXPECT_FALSE(CheckSimPolicy("fastest").ok());
+}
+
+TEST(RouteSimulation, AtLowLoadConversationsFindTheirCaches) {
+  const std::vector<SimRequest> requests = Conversations(61, 6, 1.0);
+  const double ideal = IdealHits(requests);
+  for (const int gateways : {1, 4}) {
+    const SimResult result = Simulate(requests, {.gateways = gateways, .stale_seconds = 1});
+    EXPECT_GT(Hits(result), 0.9 * ideal);
+  }
+  EXPECT_LT(Hits(Simulate(requests, {.policy = "round_robin"})), 0.5 * ideal);
+}
+
+TEST(RouteSimulation, UnderLoadItBeatsWhatKnowsNothingOfPrefixes) {
+  const std::vector<SimRequest> requests = Conversations(301, 6, 0.08);
+  const double prefix =
+      Within(Simulate(requests, {.gateways = 2, .stale_seconds = 1, .objective_seconds = 2}), 2);
+  const double pending = Within(Simulate(requests, {.policy = "least_pending", .objective_seconds = 2}), 2);
+  const double turns = Within(Simulate(requests, {.policy = "round_robin", .objective_seconds = 2}), 2);
+  EXPECT_GT(prefix, pending + 0.1);
+  EXPECT_GT(prefix, turns + 0.1);
+}
+
+TEST(RouteSimulation, ServersThatFailComeAndGoLoseNoRequest) {
+  const std::vector<SimRequest> requests = Conversations(100, 4, 0.1);
+  SimOptions options{.replicas = 4, .gateways = 2, .stale_seconds = 0.5};
+  for (const char* text : {"5 fail 1 10", "8 add", "12 drain 0", "20 fail 2 1"}) {
+    const auto change = ParseSimChange(text);
+    ASSERT_TRUE(change.ok()) << change.status();
+    options.changes.push_back(*change);
+  }
+  const SimResult result = Simulate(requests, options);
+  EXPECT_GT(result.retried, 0);
+  for (const double ttft : result.ttft) EXPECT_TRUE(std::isfinite(ttft));
+}
+
+TEST(RouteSimulation, WhereAllAreDownRequestsWait) {
+  const std::vector<SimRequest> requests = Conversations(5, 1, 0.1);
+  const SimOptions options{.replicas = 1,
+                           .changes = {{.at = 0, .kind = SimChange::Kind::kFail, .for_seconds = 30}}};
+  for (const double ttft : Simulate(requests, options).ttft) EXPECT_TRUE(ttft > 29 && ttft < 60);
+}
+
+TEST(RouteSimulation, ChangesAreReadOrRefused) {
+  EXPECT_EQ(ParseSimChange("900 fail 2 60")->replica, 2u);
+  EXPECT_EQ(ParseSimChange("900 fail 2 60")->for_seconds, 60);
+  for (const char* text :
+       {"", "add", "-1 add", "5 add 3", "5 fail 1", "5 fail 1 -2", "5 drain", "5 burn 1", "nan add"}) {
+    EXPECT_THAT(ParseSimChange(text).status().message(), HasSubstr("want \"SECOND add\"")) << text;
+  }
+}
+
+TEST(RouteSimulation, TheReportNamesEveryPolicy) {
+  const std::vector<SimRequest> requests = Conversations(20, 2, 0.1);
+  std::vector<RouteRuns> runs;
+  for (const char* policy : {"prefix", "hash"}) {
+    runs.push_back({.policy = policy, .runs = {Simulate(requests, {.policy = policy})}});
+  }
+  const auto summary = SummarizeRoutes(runs, 5);
+  EXPECT_EQ(summary["policies"][1]["policy"], "hash");
+  EXPECT_EQ(summary["policies"][0]["within_objective"], 1);
+  EXPECT_THAT(DescribeRoutes(summary), HasSubstr("prefix"));
+  EXPECT_THAT(RouteHtml(summary, runs, "title"), HasSubstr("<svg"));
+}
+
+}  // namespace
+}  // namespace aludel

@@ -1,0 +1,102 @@
+// Which of several decode servers gets a request, over HTTP.
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/server/gateway/gateway_fixture.h"
+
+namespace aludel::gateway_testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class GatewayRoutingTest : public GatewayTest {
+ protected:
+  // The status of a completion of this prompt.
+  int Ask(const std::string& prompt) {
+    return Send("POST", "/v1/completions", json({{"model", "chat"}, {"prompt", prompt}}).dump()).status;
+  }
+  std::vector<int> Calls() { return {a_.calls(), b_.calls(), c_.calls()}; }
+  json Routing(const std::string& query) { return Get(absl::StrCat("/admin/routing?", query)).Json(); }
+
+  FakeDecode a_{FakeDecode::Hello}, b_{FakeDecode::Hello}, c_{FakeDecode::Hello};
+};
+
+TEST_F(GatewayRoutingTest, APromptGoesWhereItsBeginningLives) {
+  StartGateway({&a_, &b_, &c_});
+  WaitForAll();
+  const json told = Routing("prompt=hello");
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(Ask("hello"), 200);
+  std::vector<int> calls = Calls();
+  const std::vector<std::string> names = {a_.target(), b_.target(), c_.target()};
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(calls[i], told["chosen"] == names[i] ? 5 : 0) << told;
+  EXPECT_EQ(told["reason"], "first");
+  EXPECT_EQ(told["model"], "chat");
+  EXPECT_EQ(told["targets"].size(), 3u);
+  EXPECT_EQ(told["first"], told["chosen"]);
+  EXPECT_NE(told["second"], told["chosen"]);
+}
+
+TEST_F(GatewayRoutingTest, PromptsSpreadOverServers) {
+  StartGateway({&a_, &b_, &c_});
+  WaitForAll();
+  for (int i = 0; i < 40; ++i) EXPECT_EQ(Ask(absl::StrCat(i, " begins so")), 200);
+  for (const int calls : Calls()) EXPECT_GT(calls, 3);
+}
+
+TEST_F(GatewayRoutingTest, TheSaltOfARequestIsPartOfItsKey) {
+  StartGateway({&a_, &b_, &c_});
+  WaitForAll();
+  std::set<std::string> chosen;
+  for (int i = 0; i < 30; ++i) {
+    chosen.insert(Routing(absl::StrCat("prompt=hello&cache_salt=", i))["chosen"].get<std::string>());
+  }
+  EXPECT_EQ(chosen.size(), 3u);
+}
+
+TEST_F(GatewayRoutingTest, WhatItsHomeLosesAnotherTakes) {
+  StartGateway({&a_, &b_, &c_});
+  WaitForAll();
+  const json told = Routing("prompt=hello");
+  for (FakeDecode* decode : {&a_, &b_, &c_}) {
+    if (told["chosen"] == decode->target()) decode->Stop();
+  }
+  EXPECT_EQ(Ask("hello"), 200);
+  const json after = Routing("prompt=hello");
+  EXPECT_EQ(after["chosen"], told["second"]);
+}
+
+TEST_F(GatewayRoutingTest, PrefillServersAreSuggestedInAnOrderOfThePrompts) {
+  StartGateway({&a_}, {.prefill_targets = {"p1:1", "p2:1", "p3:1"}});
+  std::set<std::string> firsts;
+  for (int i = 0; i < 30; ++i) {
+    EXPECT_EQ(Ask(absl::StrCat(i, " begins so")), 200);
+    const v1::GenerateRequest once = a_.last_request();
+    ASSERT_EQ(once.prefill_targets_size(), 3);
+    EXPECT_EQ(Ask(absl::StrCat(i, " begins so")), 200);
+    EXPECT_EQ(a_.last_request().prefill_targets(0), once.prefill_targets(0));
+    firsts.insert(once.prefill_targets(0));
+  }
+  EXPECT_EQ(firsts.size(), 3u);
+}
+
+TEST_F(GatewayRoutingTest, ExplanationsNameWhatIsWrong) {
+  StartGateway({&a_});
+  EXPECT_EQ(Get("/admin/routing?model=none").status, 404);
+  EXPECT_EQ(Get("/admin/routing").Json()["prompt_tokens"], 1);  // the one that begins every prompt
+}
+
+TEST_F(GatewayRoutingTest, DecisionsAreCounted) {
+  StartGateway({&a_, &b_});
+  WaitForAll();
+  EXPECT_EQ(Ask("hello"), 200);
+  const std::string metrics = Get("/metrics").body;
+  EXPECT_THAT(metrics, HasSubstr("aludel_routing_decisions_total{model=\"chat\",reason=\"first\"} 1"));
+  EXPECT_THAT(metrics, HasSubstr("aludel_routing_decision_seconds_count{model=\"chat\"} 1"));
+}
+
+}  // namespace
+}  // namespace aludel::gateway_testing

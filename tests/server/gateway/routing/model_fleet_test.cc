@@ -1,0 +1,127 @@
+#include "server/gateway/routing/model_fleet.h"
+
+#include <numeric>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "transport/monotonic_clock.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::HasSubstr;
+
+PrefixKeys Prompt(int64_t tokens, int32_t first = 0) {
+  std::vector<int32_t> prompt(static_cast<size_t>(tokens));
+  std::iota(prompt.begin(), prompt.end(), first);
+  return MakePrefixKeys(1, prompt);
+}
+
+class ModelFleetTest : public ::testing::Test {
+ protected:
+  ModelFleetTest() {
+    for (const char* name : {"a:1", "b:1", "c:1"}) fleet_.Add(name);
+  }
+  static Fleet::Standing AllReady(size_t) { return Fleet::Standing::kReady; }
+  // Seconds in its queue, and of its prefill, as a reply says.
+  static v1::Started Reply(double queued, double computed, uint32_t cached = 0) {
+    v1::Started started;
+    started.set_cached_tokens(cached);
+    started.mutable_stages()->set_queue(queued);
+    started.mutable_stages()->set_ttft(queued + computed);
+    return started;
+  }
+  const ReplicaView View(size_t slot, const PrefixKeys& keys) {
+    return fleet_.Explain(keys, AllReady).views[slot];
+  }
+
+  Metrics metrics_;
+  ModelFleet fleet_{"chat", {.objective_seconds = 1}, &metrics_};
+};
+
+TEST_F(ModelFleetTest, RepliesTellWhatPrefillCostsAndHowLongTheQueueWas) {
+  const PrefixKeys keys = Prompt(1000);
+  const size_t home = *fleet_.Pick(keys, AllReady, false);
+  fleet_.Started(home, MonotonicNow(), Reply(30, 2), 1000);
+  const ReplicaView view = View(home, keys);
+  EXPECT_NEAR(view.costs.per_token, 2e-3, 1e-6);
+  EXPECT_NEAR(view.wait_seconds, 32, 1);
+  EXPECT_EQ(view.pending, 1);
+  fleet_.Ended(home, grpc::Status::OK);
+  EXPECT_EQ(View(home, keys).pending, 0);
+  // The other one is idle.
+  EXPECT_NE(*fleet_.Pick(keys, AllReady, false), home);
+}
+
+TEST_F(ModelFleetTest, OnlyWhatWasComputedCounts) {
+  const PrefixKeys keys = Prompt(1000);
+  const size_t home = *fleet_.Pick(keys, AllReady, false);
+  fleet_.Started(home, MonotonicNow(), Reply(0, 0.1, 960), 1000);
+  EXPECT_NEAR(View(home, keys).costs.per_token, 0.1 / 40, 1e-6);
+  EXPECT_THAT(metrics_.Render(),
+              HasSubstr("aludel_routing_hit_tokens_total{kind=\"actual\",model=\"chat\"} 960"));
+  // Nonsense is not believed.
+  fleet_.Started(home, MonotonicNow(), Reply(-5, 1), 1000);
+  fleet_.Started(home, MonotonicNow(), Reply(0, 1, 5000), 1000);
+  EXPECT_NEAR(View(home, keys).costs.per_token, 0.1 / 40, 1e-6);
+}
+
+TEST_F(ModelFleetTest, ServersThatAreAboutAlikeCountAsAlike) {
+  const auto reply = [&](size_t slot, double computed) {
+    for (int i = 0; i < 20; ++i) fleet_.Started(slot, MonotonicNow(), Reply(0, computed), 1000);
+  };
+  const PrefixKeys keys = Prompt(1000);
+  reply(0, 0.10);
+  // Of the others nothing was heard.
+  for (size_t slot = 0; slot < 3; ++slot) EXPECT_NEAR(View(slot, keys).costs.per_token, 1e-4, 1e-6);
+  reply(1, 0.12);
+  for (size_t slot = 0; slot < 3; ++slot) EXPECT_NEAR(View(slot, keys).costs.per_token, 1.1e-4, 1e-6);
+  reply(2, 0.50);
+  EXPECT_NEAR(View(2, keys).costs.per_token, 5e-4, 1e-6);
+}
+
+TEST_F(ModelFleetTest, AProcessThatStartedAgainHasNothingCached) {
+  const PrefixKeys keys = Prompt(640);
+  const size_t home = *fleet_.Pick(keys, AllReady, false);
+  EXPECT_EQ(View(home, keys).cached_tokens, 640);
+  fleet_.SetPlaces(home, 5);
+  fleet_.Restarted(home);
+  EXPECT_EQ(View(home, keys).cached_tokens, 0);
+}
+
+TEST_F(ModelFleetTest, AServerThatFailsRequestsIsLeftOut) {
+  const PrefixKeys keys = Prompt(640);
+  const size_t home = *fleet_.Pick(keys, AllReady, false);
+  fleet_.Ended(home, grpc::Status::OK);
+  const auto end = [&](grpc::StatusCode code) {
+    for (int i = 0; i < 3; ++i) fleet_.Ended(*fleet_.Pick(keys, AllReady, false), grpc::Status(code, "x"));
+  };
+  // The request's fault, or a full server's, is not the server's.
+  end(grpc::StatusCode::INVALID_ARGUMENT);
+  end(grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(*fleet_.Pick(keys, AllReady, false), home);
+  end(grpc::StatusCode::INTERNAL);
+  EXPECT_NE(*fleet_.Pick(keys, AllReady, false), home);
+  EXPECT_THAT(metrics_.Render(), HasSubstr("aludel_routing_ejections_total{model=\"chat\"} 1"));
+}
+
+TEST_F(ModelFleetTest, ExplainingCountsNothing) {
+  const PrefixKeys keys = Prompt(640);
+  const ModelFleet::Explanation before = fleet_.Explain(keys, AllReady);
+  EXPECT_EQ(before.key_tokens, 64);
+  EXPECT_EQ(before.decision.reason, RoutingReason::kFirst);
+  EXPECT_EQ(View(*before.decision.replica, keys).pending, 0);
+  EXPECT_EQ(*fleet_.Pick(keys, AllReady, false), *before.decision.replica);
+  EXPECT_THAT(metrics_.Render(),
+              HasSubstr("aludel_routing_decisions_total{model=\"chat\",reason=\"first\"} 1"));
+}
+
+TEST_F(ModelFleetTest, ImbalanceIsTheLongestQueueOverTheMean) {
+  EXPECT_EQ(fleet_.Imbalance(AllReady), 1);
+  const size_t home = *fleet_.Pick(Prompt(640), AllReady, false);
+  fleet_.Started(home, MonotonicNow(), Reply(100, 1), 640);
+  EXPECT_NEAR(fleet_.Imbalance(AllReady), 3, 0.01);
+}
+
+}  // namespace
+}  // namespace aludel

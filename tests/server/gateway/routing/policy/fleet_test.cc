@@ -1,0 +1,190 @@
+#include "server/gateway/routing/policy/fleet.h"
+
+#include <numeric>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+
+namespace aludel {
+namespace {
+
+using Standing = ReplicaView::Standing;
+
+Standing AllReady(size_t) { return Standing::kReady; }
+
+PrefixKeys Prompt(int64_t tokens, int32_t first) {
+  std::vector<int32_t> prompt(static_cast<size_t>(tokens));
+  std::iota(prompt.begin(), prompt.end(), first);
+  return MakePrefixKeys(1, prompt);
+}
+
+class FleetTest : public ::testing::Test {
+ protected:
+  // Replicas that have run for long, and prefill 1,000 tokens in .1 s.
+  Fleet Make(int replicas, const Fleet::Options& options = {}) {
+    Fleet fleet(options);
+    for (int i = 0; i < replicas; ++i) fleet.Report(fleet.Add(absl::StrCat("d", i)), kGrown, 0);
+    return fleet;
+  }
+  static size_t Chosen(Fleet* fleet, const PrefixKeys& keys, double now) {
+    return *fleet->Choose(keys, AllReady, now).replica;
+  }
+  // Chooses, and sends.
+  static size_t Send(Fleet* fleet, const PrefixKeys& keys, double now) {
+    const size_t slot = Chosen(fleet, keys, now);
+    fleet->Sent(slot, keys, fleet->ExpectedPrefill(slot, keys.tokens), now);
+    return slot;
+  }
+
+  static constexpr ReplicaReport kGrown = {.places = 64, .age_seconds = 1000};
+};
+
+TEST_F(FleetTest, AConversationStaysWithItsServer) {
+  Fleet fleet = Make(8);
+  const size_t home = Send(&fleet, Prompt(640, 0), 1);
+  fleet.Ended(home, Fleet::Outcome::kServed, 2);
+  for (int turn = 2; turn < 10; ++turn) {
+    const PrefixKeys keys = Prompt(640 * turn, 0);
+    EXPECT_EQ(Send(&fleet, keys, turn), home);
+    EXPECT_GE(fleet.views()[home].cached_tokens, 640 * (turn - 1) * 15 / 16);
+    fleet.Ended(home, Fleet::Outcome::kServed, turn + 0.5);
+  }
+}
+
+TEST_F(FleetTest, GatewaysThatShareNothingAgree) {
+  Fleet one = Make(8), other = Make(8);
+  for (int32_t i = 0; i < 100; ++i) {
+    EXPECT_EQ(Chosen(&one, Prompt(640, i * 10'000), 1), Chosen(&other, Prompt(640, i * 10'000), 1));
+  }
+}
+
+TEST_F(FleetTest, OwnRequestsCountAtOnce) {
+  Fleet fleet = Make(4, {.objective_seconds = 0.15});
+  std::vector<int> counts(4);
+  // One prompt that all ask for, not cached yet anywhere in the servers' reports, and no time to answer.
+  for (int i = 0; i < 40; ++i) ++counts[Send(&fleet, Prompt(1000, i * 100'000), 1)];
+  for (const int count : counts) EXPECT_NEAR(count, 10, 2);
+}
+
+TEST_F(FleetTest, AReportTakesWhatWasSentBeforeItAndNoMore) {
+  Fleet fleet = Make(1);
+  const PrefixKeys keys = Prompt(1000, 0);
+  fleet.Sent(0, keys, 0.5, 1.0);
+  fleet.Sent(0, keys, 0.5, 1.2);
+  EXPECT_NEAR(fleet.wait_seconds(0, 1.2), 0.8, 1e-9);
+  // Made between the two: the server had done part of the first.
+  ReplicaReport report = kGrown;
+  report.waiting_seconds = 0.3;
+  fleet.Report(0, report, 1.1);
+  EXPECT_NEAR(fleet.wait_seconds(0, 1.2), 0.7, 1e-9);
+  EXPECT_NEAR(fleet.wait_seconds(0, 1.5), 0.4, 1e-9);
+  EXPECT_NEAR(fleet.wait_seconds(0, 9), 0, 1e-9);
+  // One that was overtaken says nothing.
+  report.waiting_seconds = 100;
+  fleet.Report(0, report, 1.05);
+  EXPECT_NEAR(fleet.wait_seconds(0, 1.5), 0.4, 1e-9);
+}
+
+TEST_F(FleetTest, WhatOthersLeftInCachesIsLearned) {
+  Fleet fleet = Make(8);
+  const PrefixKeys keys = Prompt(6400, 0);
+  size_t home = Chosen(&fleet, keys, 1);
+  const auto pair = fleet.Choose(keys, AllReady, 1).candidates;
+  ASSERT_EQ(home, *pair.first);
+  fleet.Learn(*pair.second, keys);
+  EXPECT_EQ(Chosen(&fleet, keys, 1), *pair.second);
+  fleet.Forget(*pair.second, 1);
+  EXPECT_EQ(Chosen(&fleet, keys, 1), home);
+}
+
+TEST_F(FleetTest, ANewServerStartsSlowly) {
+  Fleet fleet = Make(8);
+  std::vector<size_t> before;
+  const auto key = [](int32_t i) { return Prompt(64, i * 1000); };
+  for (int32_t i = 0; i < 1000; ++i) before.push_back(Chosen(&fleet, key(i), 100));
+  const size_t added = fleet.Add("new");
+  ReplicaReport young = kGrown;
+  young.age_seconds = 0;
+  fleet.Report(added, young, 100);
+  const auto share = [&](double now) {
+    int moved = 0;
+    for (int32_t i = 0; i < 1000; ++i) {
+      const size_t chosen = Chosen(&fleet, key(i), now);
+      EXPECT_TRUE(chosen == added || chosen == before[static_cast<size_t>(i)]) << i;
+      moved += chosen == added ? 1 : 0;
+    }
+    return moved / 1000.0;
+  };
+  EXPECT_LT(share(100), 0.03);
+  EXPECT_NEAR(share(200), 1 / 9.0, 0.03);
+}
+
+TEST_F(FleetTest, WhereAllAreNewNoneIs) {
+  Fleet fleet = Make(0);
+  for (int i = 0; i < 4; ++i) fleet.Report(fleet.Add(absl::StrCat("d", i)), {.places = 64}, 0);
+  fleet.Choose(Prompt(64, 0), AllReady, 0);
+  for (const ReplicaView& view : fleet.views()) EXPECT_EQ(view.weight, 1);
+}
+
+TEST_F(FleetTest, WhereRequestsFailIsLeftOutForAWhile) {
+  Fleet fleet = Make(4);
+  const PrefixKeys keys = Prompt(64, 0);
+  const size_t home = Chosen(&fleet, keys, 1);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(Send(&fleet, keys, 0.1 * i), home);
+    EXPECT_EQ(fleet.Ended(home, Fleet::Outcome::kFailed, 1), i == 2);
+  }
+  EXPECT_NE(Chosen(&fleet, keys, 1.1), home);
+  EXPECT_EQ(Chosen(&fleet, keys, 7), home);
+  // The next failure leaves it out for longer, a success clears it.
+  EXPECT_TRUE(fleet.Ended(home, Fleet::Outcome::kFailed, 7));
+  EXPECT_NE(Chosen(&fleet, keys, 16), home);
+  EXPECT_EQ(Chosen(&fleet, keys, 18), home);
+  fleet.Ended(home, Fleet::Outcome::kServed, 18);
+  EXPECT_FALSE(fleet.Ended(home, Fleet::Outcome::kFailed, 19));
+}
+
+TEST_F(FleetTest, WhereMostFailNoneIsLeftOut) {
+  Fleet fleet = Make(3);
+  const PrefixKeys keys = Prompt(64, 0);
+  const size_t home = Chosen(&fleet, keys, 1);
+  for (size_t slot = 0; slot < 3; ++slot) {
+    for (int i = 0; i < 3; ++i) fleet.Ended(slot, Fleet::Outcome::kFailed, 1);
+  }
+  EXPECT_EQ(Chosen(&fleet, keys, 1.1), home);
+}
+
+TEST_F(FleetTest, AFullServerIsASpare) {
+  Fleet fleet = Make(2);
+  ReplicaReport small = kGrown;
+  small.places = 2;
+  const PrefixKeys keys = Prompt(64, 0);
+  const size_t home = Chosen(&fleet, keys, 1);
+  fleet.Report(home, small, 1);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(Send(&fleet, keys, 1 + i), home);
+  EXPECT_NE(Chosen(&fleet, keys, 10), home);
+  fleet.Ended(home, Fleet::Outcome::kServed, 11);
+  EXPECT_EQ(Chosen(&fleet, keys, 12), home);
+  // By other gateways' requests, too.
+  small.running = 9;
+  fleet.Report(home, small, 13);
+  EXPECT_NE(Chosen(&fleet, keys, 13), home);
+}
+
+TEST_F(FleetTest, ASlotIsUsedAgainWithoutItsPast) {
+  Fleet fleet = Make(3);
+  const PrefixKeys keys = Prompt(6400, 0);
+  fleet.Sent(1, keys, 5, 1);
+  fleet.Remove(1);
+  EXPECT_NE(Chosen(&fleet, keys, 1), 1u);
+  EXPECT_EQ(fleet.views()[1].standing, Standing::kOut);
+  EXPECT_EQ(fleet.Add("other"), 1u);
+  fleet.Choose(keys, AllReady, 1);
+  EXPECT_EQ(fleet.views()[1].cached_tokens, 0);
+  EXPECT_EQ(fleet.views()[1].wait_seconds, 0);
+  EXPECT_EQ(fleet.views()[1].pending, 0);
+}
+
+}  // namespace
+}  // namespace aludel
