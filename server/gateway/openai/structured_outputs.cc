@@ -24,8 +24,8 @@ constexpr Field kFields[] = {{"guided_json", Kind::kJson},     {"guided_regex", 
 constexpr Field kMembers[] = {
     {"json", Kind::kJson}, {"regex", Kind::kRegex}, {"choice", Kind::kChoice}, {"grammar", Kind::kGrammar}};
 // Members of structured_outputs that would change the answer, or how it is written.
-constexpr const char* kUnserved[] = {"structural_tag", "whitespace_pattern", "disable_any_whitespace",
-                                     "disable_additional_properties"};
+constexpr const char* kUnservedMembers[] = {"structural_tag", "whitespace_pattern", "disable_any_whitespace",
+                                            "disable_additional_properties"};
 // Members that change nothing here.
 constexpr const char* kIgnored[] = {"json_object", "disable_fallback", "backend"};
 
@@ -105,7 +105,7 @@ void CheckMembers(const ordered_json& object, JsonFields& members) {
     const auto same = [&](const char* one) { return name == one; };
     return std::any_of(std::begin(kMembers), std::end(kMembers),
                        [&](const Field& one) { return same(one.name); }) ||
-           std::any_of(std::begin(kUnserved), std::end(kUnserved), same) ||
+           std::any_of(std::begin(kUnservedMembers), std::end(kUnservedMembers), same) ||
            std::any_of(std::begin(kIgnored), std::end(kIgnored), same);
   };
   for (const auto& item : object.items()) {
@@ -133,7 +133,7 @@ void ParseStructuredOutputs(JsonFields& fields, std::optional<v1::TextConstraint
         reader.Begin(members, "json_object", "structured_outputs.json_object")) {
       (*constraint)->set_json_schema(R"({"type":"object"})");
     }
-    for (const char* name : kUnserved) members.Refuse(name, false, "");
+    for (const char* name : kUnservedMembers) members.Refuse(name, false, "");
   });
 }
 
