@@ -34,7 +34,8 @@ bool TokenRules::restrict_next() const {
 
 void TokenRules::Apply(absl::Span<float> row) const {
   if (rules_ == nullptr) return;
-  if (must_end_thinking()) {
+  // A constraint that does not allow the end there has the last word.
+  if (must_end_thinking() && row[rules_->thinking->end] > -std::numeric_limits<float>::infinity()) {
     for (size_t id = 0; id < row.size(); ++id) {
       if (static_cast<int32_t>(id) != rules_->thinking->end) RuleOut(&row[id]);
     }

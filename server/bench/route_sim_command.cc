@@ -1,5 +1,6 @@
 #include <cstdio>
 #include <fstream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -107,6 +108,16 @@ absl::Status Run(const Flags& flags) {
   for (const std::string& text : flags.changes) {
     ALUDEL_ASSIGN_OR_RETURN(const SimChange change, ParseSimChange(text));
     options.changes.push_back(change);
+  }
+  // Requests would wait for ever.
+  int64_t left = flags.replicas;
+  std::set<size_t> drained;
+  for (const SimChange& change : options.changes) {
+    if (change.kind == SimChange::Kind::kAdd) ++left;
+    if (change.kind == SimChange::Kind::kDrain) drained.insert(change.replica);
+  }
+  if (static_cast<int64_t>(drained.size()) >= left) {
+    return absl::InvalidArgumentError("--change drains every server");
   }
   std::vector<RouteRuns> policies;
   for (const std::string& name : flags.policies) policies.push_back({.policy = name});

@@ -59,8 +59,8 @@ std::vector<NamedAdapter> ReadAdapters(const ConfigSection& root, const v1::Deco
                   "each name once, and another one than the model's");
     adapters.push_back({adapter.name(), adapter.directory()});
   }
-  root.Check(adapters.empty() || model.adapter.empty(), "adapters", "some beside engine.adapter",
-             "one or the other");
+  root.Check((adapters.empty() && config.adapter_root().empty()) || model.adapter.empty(), "adapters",
+             "some, or adapter_root, beside engine.adapter", "one or the other");
   root.Check((adapters.empty() && config.adapter_root().empty()) || model.device.name == "cpu", "adapters",
              absl::StrCat("some, or adapter_root, on device ", model.device.name), "device cpu");
   return adapters;

@@ -471,7 +471,7 @@ HttpResponse Gateway::Routing(absl::string_view query) const {
   if (!tokens.ok()) return FromGrpcStatus(ToGrpc(tokens.status())).ToResponse();
   const std::string salt = MakeCacheSalt(QueryParameter(query, "key").value_or(""),
                                          QueryParameter(query, "cache_salt").value_or(""));
-  const auto explanation = router_->Explain(name, salt, *tokens);
+  const auto explanation = router_->Explain(model->name, name == model->name ? "" : name, salt, *tokens);
   if (!explanation) return ModelNotFound(name).ToResponse();
   return JsonResponse(200, RoutingJson(name, static_cast<int64_t>(tokens->size()), *explanation));
 }

@@ -37,7 +37,7 @@ constexpr Route kRoutes[] = {
      .admin = true,
      .manages = true,
      .bare = true},
-    {.path = "/admin/routing", .method = "GET", .admin = true},
+    {.path = "/admin/routing", .method = "GET", .metered = true, .admin = true, .manages = true},
 };
 
 constexpr std::pair<absl::string_view, absl::string_view> kNotServed[] = {

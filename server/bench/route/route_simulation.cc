@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <deque>
 #include <functional>
 #include <limits>
@@ -310,7 +311,10 @@ absl::StatusOr<SimChange> ParseSimChange(absl::string_view text) {
         "\"", text, "\": want \"SECOND add\", \"SECOND fail REPLICA SECONDS\" or \"SECOND drain REPLICA\""));
   };
   SimChange change;
-  if (parts.size() < 2 || !absl::SimpleAtod(parts[0], &change.at) || !(change.at >= 0)) return bad();
+  if (parts.size() < 2 || !absl::SimpleAtod(parts[0], &change.at) || !(change.at >= 0) ||
+      !std::isfinite(change.at)) {
+    return bad();
+  }
   if (parts[1] == "add" && parts.size() == 2) return change;
   uint64_t replica = 0;
   if (parts.size() < 3 || !absl::SimpleAtoi(parts[2], &replica)) return bad();
@@ -321,7 +325,7 @@ absl::StatusOr<SimChange> ParseSimChange(absl::string_view text) {
   }
   change.kind = SimChange::Kind::kFail;
   if (parts[1] != "fail" || parts.size() != 4 || !absl::SimpleAtod(parts[3], &change.for_seconds) ||
-      !(change.for_seconds >= 0)) {
+      !(change.for_seconds >= 0) || !std::isfinite(change.for_seconds)) {
     return bad();
   }
   return change;

@@ -170,10 +170,11 @@ void Handoff::OnRunEvent(int attempt, size_t target, const v1::RunEvent& event) 
   const v1::RunComputed& computed = event.computed();
   context_.prefill_pool->ReportLoad(target, static_cast<int64_t>(computed.waiting_tokens()),
                                     computed.prefill_tokens_per_second());
-  const bool last = account_.Computed(attempt, {.queue = computed.queue_seconds(),
-                                                .prefill = computed.prefill_seconds(),
-                                                .encode = computed.encode_seconds()});
-  if (last && trace_ != nullptr) trace_->Producer(computed);
+  // First: a session that finds the account there delivers the trace.
+  if (trace_ != nullptr && account_.report().attempts == attempt) trace_->Producer(computed);
+  account_.Computed(attempt, {.queue = computed.queue_seconds(),
+                              .prefill = computed.prefill_seconds(),
+                              .encode = computed.encode_seconds()});
 }
 
 void Handoff::WhenAccounted(std::function<void(const Handoff&, const Report&)> then) {

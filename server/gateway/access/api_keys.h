@@ -17,7 +17,7 @@ struct KeyLimits {
   int max_concurrent = 0;        // answers: every choice of every prompt that is asked about is one
   int max_n = 0;                 // choices of one request
   bool may_set_priority = true;
-  bool admin = false;  // may add and remove adapters, and reset caches
+  bool admin = false;  // may add and remove adapters, reset caches, and see where others' prompts are cached
 };
 
 struct ApiKey {

@@ -1,5 +1,7 @@
 #include "server/gateway/anthropic/messages_request.h"
 
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -113,18 +115,21 @@ bool ClearsOnlyThinking(const ordered_json& management) {
 // Drops what was thought in earlier turns, but for the last ones that an edit says to keep: one, {"type": "thinking_turns",
 // "value": N}, or "all".
 void ClearThinking(const ordered_json& management, ordered_json* messages) {
+  std::optional<uint64_t> kept;  // by the edit that keeps least
   for (const ordered_json& edit : management.value("edits", ordered_json::array())) {
     const ordered_json keep = edit.value("keep", ordered_json());
     if (keep == "all") continue;
     const ordered_json value = keep.is_object() ? keep.value("value", ordered_json()) : ordered_json();
-    uint64_t kept = value.is_number_unsigned() ? value.get<uint64_t>() : 1;
-    for (auto message = messages->rbegin(); message != messages->rend(); ++message) {
-      if (!message->contains("reasoning_content")) continue;
-      if (kept > 0) {
-        --kept;
-      } else {
-        message->erase("reasoning_content");
-      }
+    const uint64_t turns = value.is_number_unsigned() ? value.get<uint64_t>() : 1;
+    kept = std::min(kept.value_or(turns), turns);
+  }
+  if (!kept) return;
+  for (auto message = messages->rbegin(); message != messages->rend(); ++message) {
+    if (!message->contains("reasoning_content")) continue;
+    if (*kept > 0) {
+      --*kept;
+    } else {
+      message->erase("reasoning_content");
     }
   }
 }

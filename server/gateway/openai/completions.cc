@@ -434,7 +434,7 @@ CompletionExchange::Options Completions::ExchangeOptions(Call* call) const {
                                  .id = options.id,
                                  .created = absl::ToUnixSeconds(absl::Now()),
                                  .model = request.model,
-                                 .system_fingerprint = SystemFingerprint(router_->Numerics(request.model)),
+                                 .system_fingerprint = SystemFingerprint(router_->Numerics(call->model->name)),
                                  .include_usage = request.include_usage,
                                  .may_call = request.tools.choice != Tools::Choice::kNone,
                                  .return_token_ids = request.return_token_ids,

@@ -59,7 +59,9 @@ class Item {
     if (text.empty()) return std::nullopt;
     if (!LastIsAssistant()) parsed_->push_back({{"role", "assistant"}, {"content", ""}});
     ordered_json& thoughts = parsed_->back()["reasoning_content"];
-    thoughts = thoughts.is_null() ? text : absl::StrCat(thoughts.get_ref<const std::string&>(), "\n", text);
+    if (thoughts.is_null()) thoughts = "";
+    auto& said = thoughts.get_ref<std::string&>();
+    absl::StrAppend(&said, said.empty() ? "" : "\n", text);
     return std::nullopt;
   }
 

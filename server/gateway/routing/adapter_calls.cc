@@ -3,6 +3,8 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/files/stop_scope.h"
+#include "runtime/status_macros.h"
 #include "absl/time/clock.h"
 #include "server/rpc/handoff_version.h"
 #include "server/rpc/rpc_status.h"
@@ -21,6 +23,7 @@ absl::Status OnServer(const DecodeTarget& target, const absl::Status& status) {
 
 // What the server serves now: the next request may name it, or does not find it.
 void Ask(DecodeTarget& target) {
+  if (!CheckStop().ok()) return;
   grpc::ClientContext context;
   LimitTime(&context);
   v1::DescribeRequest request;
@@ -39,6 +42,7 @@ absl::Status LoadAdapter(const DecodeTargets& targets, const std::string& model,
   absl::Status known = absl::OkStatus();
   bool added = false;
   for (const std::shared_ptr<DecodeTarget>& target : targets.Of(model)) {
+    ALUDEL_RETURN_IF_ERROR(CheckStop());  // the client has gone
     grpc::ClientContext context;
     LimitTime(&context);
     v1::LoadAdapterResponse response;
@@ -63,6 +67,7 @@ absl::Status UnloadAdapter(const DecodeTargets& targets, const std::string& mode
   absl::Status unknown = absl::OkStatus();
   bool removed = false;
   for (const std::shared_ptr<DecodeTarget>& target : targets.Of(model)) {
+    ALUDEL_RETURN_IF_ERROR(CheckStop());
     grpc::ClientContext context;
     LimitTime(&context);
     v1::UnloadAdapterResponse response;

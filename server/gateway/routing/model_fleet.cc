@@ -13,6 +13,8 @@ constexpr double kMemory = 0.9;
 
 // Of a server's pace, to the mean of all.
 constexpr double kAlike = 1.5;
+// Fewer tokens take as long as a step does: they say little of the cost of one.
+constexpr double kTellingTokens = 256;
 
 double Seconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
 
@@ -109,6 +111,12 @@ void ModelFleet::Started(size_t slot, absl::Time sent, const v1::Started& starte
   const auto tokens = static_cast<double>(prompt_tokens - static_cast<int64_t>(started.cached_tokens()));
   if (!(queued >= 0) || !(computed > 0) || tokens < 1) return;
   absl::MutexLock lock(&mutex_);
+  if (tokens >= kTellingTokens || paces_[slot].tokens < kTellingTokens) Learn(slot, computed, tokens);
+  // What it had to do when the request came, with it; what was sent there since counts on top.
+  fleet_.Measured(slot, queued + computed, Seconds(sent));
+}
+
+void ModelFleet::Learn(size_t slot, double computed, double tokens) {
   Pace& pace = paces_[slot];
   pace.seconds = kMemory * pace.seconds + computed;
   pace.tokens = kMemory * pace.tokens + tokens;
@@ -125,8 +133,6 @@ void ModelFleet::Started(size_t slot, absl::Time sent, const v1::Started& starte
     const bool alike = own < kAlike * common && own > common / kAlike;
     fleet_.SetCosts(i, {.per_token = alike ? common : own});
   }
-  // What it had to do when the request came, with it; what was sent there since counts on top.
-  fleet_.Measured(slot, queued + computed, Seconds(sent));
 }
 
 void ModelFleet::Ended(size_t slot, const grpc::Status& status) {

@@ -57,6 +57,9 @@ class ModelFleet {
     double tokens = 0;
   };
 
+  // From an answer whose tokens took so many seconds of computing.
+  void Learn(size_t slot, double computed, double tokens) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   const std::string model_;
   const RoutingPolicy policy_;
   const CounterFamily decisions_;

@@ -56,9 +56,10 @@ Router::Router(const std::vector<Model>& models, const Timing& timing, Metrics* 
 }
 
 std::optional<DecodeTargets::Explanation> Router::Explain(const std::string& model,
+                                                          const std::string& adapter,
                                                           const std::string& cache_salt,
                                                           absl::Span<const int32_t> prompt) const {
-  return targets_.Explain(model, OfModel(model, MakePrefixKeys(SeedOf(cache_salt), prompt)));
+  return targets_.Explain(model, OfModel(adapter.empty() ? model : adapter, MakePrefixKeys(SeedOf(cache_salt), prompt)));
 }
 
 Router::~Router() { AwaitCalls(); }

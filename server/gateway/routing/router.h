@@ -59,8 +59,9 @@ class Router {
   // For how long one of gRPC's threads has been at one event of an answer.
   absl::Duration Silence() const { return events_.Longest(); }
 
-  // What the policy would do with a prompt; nothing for a model that is not known.
-  std::optional<DecodeTargets::Explanation> Explain(const std::string& model, const std::string& cache_salt,
+  // What the policy would do with a prompt of `adapter`, or of the model where that is ""; nothing for a model that is not known.
+  std::optional<DecodeTargets::Explanation> Explain(const std::string& model, const std::string& adapter,
+                                                    const std::string& cache_salt,
                                                     absl::Span<const int32_t> prompt) const;
   // The longest predicted wait of the model's servers over their mean.
   double Imbalance(const std::string& model) const { return targets_.Imbalance(model); }

@@ -104,8 +104,10 @@ std::optional<ApiError> LetThink(Mode mode, const Thinking& thinking, absl::stri
   if (!wish.budget) return std::nullopt;
   const int32_t begin = tokenizer.TokenToId(kThinkBegin);
   const int32_t end = tokenizer.TokenToId(kThinkEnd);
-  if (end < 0 || (begin < 0 && mode == Mode::kMayBegin)) {
-    return Unable(wish.budget_param, model, "thoughts do not begin and end with one token each");
+  if (end < 0 || (begin < 0 && mode == Mode::kMayBegin) ||
+      (generate->has_constraint() && tokenizer.IsSpecial(end))) {
+    return Unable(wish.budget_param, model,
+                  "thoughts do not begin and end with one token each that a format allows");
   }
   v1::ThinkingBudget* const budget = generate->mutable_sampling()->mutable_thinking();
   budget->set_tokens(*wish.budget);

@@ -1,5 +1,6 @@
 #include "server/decode/plan/prefill_pool.h"
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/host/model_host.h"
@@ -51,7 +52,7 @@ TEST_F(Compatible, AFormatOfAnotherArtifactIsNotShared) {
 
 TEST_F(Compatible, AMismatchIsRefusedWithFoundAndExpected) {
   peer_.set_protocol_version(kHandoffVersion + 1);
-  EXPECT_EQ(Refusal(), "protocol version is 3, want 2");
+  EXPECT_EQ(Refusal(), absl::StrCat("protocol version is ", kHandoffVersion + 1, ", want ", kHandoffVersion));
   peer_.set_protocol_version(kHandoffVersion);
   peer_.mutable_model()->set_tokenizer_fingerprint("t1");
   EXPECT_EQ(Refusal(), "") << "of another tokenizer with the same vocabulary";
