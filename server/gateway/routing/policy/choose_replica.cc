@@ -96,9 +96,8 @@ RoutingDecision ByPrefix(const RoutingQuery& query, absl::Span<const ReplicaView
   offer(decision.candidates.first, RoutingReason::kFirst);
   offer(decision.candidates.second, RoutingReason::kSecond);
   offer(MostCached(views, standing), RoutingReason::kCached);
-  // Not only once those miss the objective: servers that idle until then leave work undone that no later request gets back,
-  // and at capacity all queues then grow to the objective and stay there. Also where weights that are not numbers leave no
-  // pair.
+  // Not only once those miss the objective: at capacity nothing makes up for servers that idle until then. Also where weights
+  // that are not numbers leave no pair.
   const bool late = decision.predicted_ttft > query.objective_seconds;
   offer(LeastCostly(query, views, standing), RoutingReason::kSpill,
         late ? 0 : kSpillMargin * query.objective_seconds);
