@@ -9,6 +9,22 @@
 namespace aludel {
 namespace {
 
+// Of the objective: by how much less another server must cost to take a request from where its prompt's beginning lives.
+// What is believed of queues is a little wrong, and conversations should not move for that.
+constexpr double kSpillMargin = 0.1;
+
+double PrefillSeconds(const ReplicaView& view, int64_t prompt_tokens) {
+  return view.costs.Seconds(
+      prompt_tokens, std::clamp<int64_t>(view.cached_tokens, 0, std::max<int64_t>(0, prompt_tokens - 1)));
+}
+
+// Its TTFT, and its prefill once more, because what is queued after it waits for that. By TTFT alone a conversation leaves
+// its cache for a queue that is a little shorter; at capacity the work of computing it again makes all queues longer.
+double Cost(const ReplicaView& view, int64_t prompt_tokens) {
+  const double seconds = PredictTtft(view, prompt_tokens) + PrefillSeconds(view, prompt_tokens) / view.weight;
+  return seconds >= 0 ? seconds : std::numeric_limits<double>::infinity();
+}
+
 RoutingDecision LeastPending(absl::Span<const ReplicaView> views, ReplicaView::Standing standing) {
   RoutingDecision decision{.reason = RoutingReason::kLeastPending};
   for (size_t i = 0; i < views.size(); ++i) {
@@ -31,16 +47,16 @@ RoutingDecision RoundRobin(uint64_t turn, absl::Span<const ReplicaView> views,
 }
 
 // Of equals the one with fewer requests, then by the key, so that gateways do not all take the same one.
-size_t SoonestOfAll(const RoutingQuery& query, absl::Span<const ReplicaView> views,
-                    ReplicaView::Standing standing) {
+size_t LeastCostly(const RoutingQuery& query, absl::Span<const ReplicaView> views,
+                   ReplicaView::Standing standing) {
   using Rank = std::tuple<double, int, uint64_t>;
   size_t best = 0;
   std::optional<Rank> best_rank;
   for (size_t i = 0; i < views.size(); ++i) {
     if (views[i].standing != standing) continue;
-    const double ttft = PredictTtft(views[i], query.prompt_tokens);
-    if (best_rank && ttft > std::get<0>(*best_rank)) continue;
-    const Rank rank = {ttft, views[i].pending, ~MixBits(query.key ^ views[i].id)};
+    const double cost = Cost(views[i], query.prompt_tokens);
+    if (best_rank && cost > std::get<0>(*best_rank)) continue;
+    const Rank rank = {cost, views[i].pending, ~MixBits(query.key ^ views[i].id)};
     if (!best_rank || rank < *best_rank) {
       best = i;
       best_rank = rank;
@@ -64,25 +80,27 @@ std::optional<size_t> MostCached(absl::Span<const ReplicaView> views, ReplicaVie
 RoutingDecision ByPrefix(const RoutingQuery& query, absl::Span<const ReplicaView> views,
                          ReplicaView::Standing standing) {
   RoutingDecision decision;
-  decision.predicted_ttft = std::numeric_limits<double>::infinity();
+  double least = std::numeric_limits<double>::infinity();
   decision.candidates = PickPair(query.key, views.size(), [&](size_t i) {
     return RendezvousMember{views[i].id, views[i].standing == standing ? views[i].weight : 0};
   });
-  const auto offer = [&](std::optional<size_t> i, RoutingReason reason) {
+  const auto offer = [&](std::optional<size_t> i, RoutingReason reason, double margin = 0) {
     if (!i) return;
-    const double ttft = PredictTtft(views[*i], query.prompt_tokens);
-    if (decision.replica && !(ttft < decision.predicted_ttft)) return;
+    const double cost = Cost(views[*i], query.prompt_tokens);
+    if (decision.replica && !(cost + margin < least)) return;
     decision.replica = i;
     decision.reason = reason;
-    decision.predicted_ttft = ttft;
+    decision.predicted_ttft = PredictTtft(views[*i], query.prompt_tokens);
+    least = cost;
   };
   offer(decision.candidates.first, RoutingReason::kFirst);
   offer(decision.candidates.second, RoutingReason::kSecond);
   offer(MostCached(views, standing), RoutingReason::kCached);
-  // Also where weights that are not numbers leave no pair.
-  if (!decision.replica || decision.predicted_ttft > query.objective_seconds) {
-    offer(SoonestOfAll(query, views, standing), RoutingReason::kSpill);
-  }
+  // Not only once those miss the objective: at capacity nothing makes up for servers that idle until then. Also where weights
+  // that are not numbers leave no pair.
+  const bool late = decision.predicted_ttft > query.objective_seconds;
+  offer(LeastCostly(query, views, standing), RoutingReason::kSpill,
+        late ? 0 : kSpillMargin * query.objective_seconds);
   return decision;
 }
 
@@ -116,9 +134,8 @@ const char* Name(RoutingReason reason) {
 }
 
 double PredictTtft(const ReplicaView& view, int64_t prompt_tokens) {
-  const int64_t cached = std::clamp<int64_t>(view.cached_tokens, 0, std::max<int64_t>(0, prompt_tokens - 1));
   const double seconds =
-      (view.wait_seconds + view.transfer_seconds + view.costs.Seconds(prompt_tokens, cached)) / view.weight;
+      (view.wait_seconds + view.transfer_seconds + PrefillSeconds(view, prompt_tokens)) / view.weight;
   return seconds >= 0 ? seconds : std::numeric_limits<double>::infinity();
 }
 

@@ -25,9 +25,9 @@ std::optional<RoutingPolicy> ParseRoutingPolicy(absl::string_view name);
 enum class RoutingReason : uint8_t {
   kNone,          // there is no replica
   kFirst,         // the prompt's beginning lives there
-  kSecond,        // would live there next, and is expected to answer sooner
-  kCached,        // has most of the prompt in its cache, and is expected to answer sooner than the two
-  kSpill,         // none of them meets the objective: it is expected to answer soonest of all
+  kSecond,        // would live there next, and costs less there
+  kCached,        // has most of the prompt in its cache, and costs less than the two
+  kSpill,         // costs least of all, and less than those by a margin unless they miss the objective
   kLeastPending,  // of the policy of that name
   kRoundRobin,
 };

@@ -76,6 +76,26 @@ TEST(RouteSimulation, UnderLoadItBeatsWhatKnowsNothingOfPrefixes) {
   EXPECT_GT(prefix, turns + 0.1);
 }
 
+// Where servers idle until others' queues are as long as the objective, the fleet is short of that work from then on.
+TEST(RouteSimulation, AtCapacityOneSystemPromptIsServedAsByLeastTtft) {
+  const std::vector<SimRequest> requests = Conversations(301, 6, 0.055);
+  for (const char* policy : {"least_ttft", "prefix"}) {
+    EXPECT_GT(Within(Simulate(requests, {.policy = policy, .objective_seconds = 2}), 2), 0.95) << policy;
+  }
+}
+
+// What gateways believe of queues is wrong by what the others sent. Conversations that move for that are computed again.
+TEST(RouteSimulation, NearCapacityOldStateDoesNotMoveConversations) {
+  const std::vector<SimRequest> requests = Conversations(301, 6, 0.062);
+  const double ideal = IdealHits(requests);
+  for (const uint64_t seed : {1, 2, 3, 4, 5}) {
+    const SimResult result =
+        Simulate(requests, {.gateways = 4, .stale_seconds = 1, .objective_seconds = 2, .seed = seed});
+    EXPECT_GT(Within(result, 2), 0.8) << seed;
+    EXPECT_GT(Hits(result), 0.97 * ideal) << seed;
+  }
+}
+
 TEST(RouteSimulation, ServersThatFailComeAndGoLoseNoRequest) {
   const std::vector<SimRequest> requests = Conversations(100, 4, 0.1);
   SimOptions options{.replicas = 4, .gateways = 2, .stale_seconds = 0.5};
