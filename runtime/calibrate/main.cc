@@ -112,6 +112,8 @@ void AddAludelFlags(FlagSet* flags, AludelJob* job, AludelFlags* raw) {
              "aludel: times that corrections see every passage of --tuning-data");
   flags->Add("tuning-stretch", "X", &job->options.tuning.stretch_weight,
              "aludel: how much a token of a prompt counts in tuning beside one of its answer");
+  flags->Add("tuning-minutes", "X", &job->options.passages.minutes,
+             "aludel: corrections learn no longer than that, and the best so far is kept; 0: no limit");
   flags->Add(
       "head-tokens", "N", &job->head_tokens,
       "aludel, kvtc: tokens at the prompt's head, where attention sinks are, that the consumer computes "
@@ -134,10 +136,12 @@ absl::Status ReadAludelFlags(const AludelFlags& raw, int64_t seed, AludelJob* jo
       job->tail_tokens > UINT16_MAX || job->options.training.steps < 1 ||
       !(job->options.compute_share >= 0) || job->options.tuning.passes < -1 ||
       !(job->options.tuning.learning_rate >= 0) || raw.tuning_batch < 0 || job->options.passages.rank < 0 ||
-      job->options.passages.epochs < 1 || !(job->options.tuning.stretch_weight >= 0)) {
+      !(job->options.passages.minutes >= 0) || job->options.passages.epochs < 1 ||
+      !(job->options.tuning.stretch_weight >= 0)) {
     return absl::InvalidArgumentError(
         "want --max-kl, --bytes-per-token, --group-layers, --compute-share, --tuning-rate, --tuning-batch, "
-        "--tuning-rank and --tuning-stretch at least 0, --tuning at least -1, --head-tokens and "
+        "--tuning-rank, --tuning-minutes and --tuning-stretch at least 0, --tuning at least -1, "
+        "--head-tokens and "
         "--tail-tokens -1 "
         "to 65535, --steps and --tuning-epochs above 0");
   }

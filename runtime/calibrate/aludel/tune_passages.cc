@@ -182,6 +182,8 @@ absl::StatusOr<TuningState> PassageTuner::Run(CacheGradient& consumer,
   const auto passages = static_cast<int64_t>(train.size());
   state_.steps = std::max<int64_t>(1, passages * tuning_.epochs / tuning_.batch);
   const int64_t between = std::max<int64_t>(1, state_.steps / tuning_.judgements);
+  const auto begin = Clock::now();
+  bool over = false;  // its time
   double judge_seconds = 0, step_seconds = 0;
   int64_t steps_timed = 0;
   Kl seen;
@@ -201,7 +203,7 @@ absl::StatusOr<TuningState> PassageTuner::Run(CacheGradient& consumer,
     return Save();
   };
   if (!Restore()) ALUDEL_RETURN_IF_ERROR(judge());
-  while (state_.step < state_.steps && worse_ < tuning_.patience) {
+  while (state_.step < state_.steps && worse_ < tuning_.patience && !over) {
     if (!progress("tune the decoder", state_.step, state_.steps)) {
       return absl::CancelledError("calibration was interrupted");
     }
@@ -209,7 +211,10 @@ absl::StatusOr<TuningState> PassageTuner::Run(CacheGradient& consumer,
     ALUDEL_RETURN_IF_ERROR(Step(consumer, train, &seen));
     step_seconds += Seconds(start);
     ++steps_timed;
-    if (state_.step % between == 0 || state_.step == state_.steps) ALUDEL_RETURN_IF_ERROR(judge());
+    over = tuning_.minutes > 0 && Seconds(begin) > 60 * tuning_.minutes;
+    if (state_.step % between == 0 || state_.step == state_.steps || over) {
+      ALUDEL_RETURN_IF_ERROR(judge());
+    }
   }
   progress("tune the decoder", state_.steps, state_.steps);
   return state_;

@@ -36,6 +36,8 @@ struct PassageTuning {
   int64_t head = 0;             // tokens at a passage's head that the consumer computes itself
   int64_t judgements = 8;       // of the held-out passages on the way, beside the first
   int64_t patience = 4;         // judgements without a better one that end it early
+  // Of this run; then the best step so far is kept. 0: as long as it takes. An interrupted run has them anew.
+  double minutes = 0;
   uint64_t seed = 1;
 };
 

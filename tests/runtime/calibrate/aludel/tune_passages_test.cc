@@ -315,6 +315,17 @@ TEST_P(TunePassages, AnInterruptedRunEndsWithTheBytesOfAnUninterruptedOne) {
   EXPECT_GE(interruptions, 2);
 }
 
+TEST_P(TunePassages, EndsWhenItsTimeIsOver) {
+  const std::vector<TuningPassage> train(text_.begin(), text_.begin() + 2),
+      held_out(text_.begin() + 2, text_.end());
+  PassageTuner tuner =
+      Tuner({.rank = 2, .epochs = 1000, .batch = 1, .head = kHead, .patience = 1000, .minutes = 1e-4});
+  const auto state = tuner.Run(*consumer_, train, held_out, Always);
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_LT(state->step, state->steps);
+  EXPECT_EQ(seen_.back().step, state->step) << "its last step is judged, too";
+}
+
 // Matrices in bf16 say nearly the same, forward and back.
 TEST_P(TunePassages, RunsWithMatricesInBf16) {
   const auto narrow = CacheGradient::Load(GetParam(), 0, DType::kBf16).value();
