@@ -216,7 +216,7 @@ absl::StatusOr<TuningState> PassageTuner::Run(CacheGradient& consumer,
       ALUDEL_RETURN_IF_ERROR(judge());
     }
   }
-  progress("tune the decoder", state_.steps, state_.steps);
+  progress("tune the decoder", state_.step, state_.step);  // it may have ended early
   return state_;
 }
 
