@@ -40,8 +40,9 @@ absl::Status NoteRetuning(const AludelJob& job, const AludelOutcome& outcome,
   return absl::OkStatus();
 }
 
-std::string Linear(int64_t passes, const AludelOutcome& outcome) {
+std::string Linear(int64_t passes, int64_t rank, const AludelOutcome& outcome) {
   if (passes == 0 && outcome.tuning_prompts == 0) return "linear, closed form";
+  if (passes == 0 && rank > 0) return absl::StrCat("linear, tuned by corrections of rank ", rank);
   return absl::StrCat("linear, tuned, ", passes, " passes over its prompts");
 }
 
@@ -63,7 +64,7 @@ absl::Status FillNotes(const AludelJob& job, const ArtifactFormat* old, const Al
   }
   const FittedDecoder& decoder = outcome.chosen.decoders.front();
   format->notes["decoder"] = decoder.width == 0
-                                 ? Linear(TuningPasses(job.options), outcome)
+                                 ? Linear(TuningPasses(job.options), job.options.passages.rank, outcome)
                                  : absl::StrFormat("MLP of width %d, %d steps of %d tokens, seed %d",
                                                    decoder.width, job.options.training.steps,
                                                    job.options.training.batch, job.options.training.seed);

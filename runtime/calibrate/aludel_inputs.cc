@@ -1,6 +1,7 @@
 #include "runtime/calibrate/aludel_inputs.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <utility>
 
@@ -9,17 +10,26 @@
 #include "absl/strings/str_join.h"
 #include "runtime/calibrate/aludel/sensitivity_file.h"
 #include "runtime/calibrate/calibration_setup.h"
-#include "runtime/calibrate/tune_aludel.h"
+#include "runtime/calibrate/tune_passages_job.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
 namespace {
 
+void PrintPassagePlan(const PassagePlan& plan) {
+  PrintLine(
+      absl::StrFormat("tuning: %d prompts about %d passages with %d tokens; %s more of memory, %s more of "
+                      "disk, about %.0f min as "
+                      "fast as this machine multiplies now",
+                      plan.prompts, plan.passages, plan.tokens, MiB(plan.memory), MiB(plan.disk),
+                      std::ceil(plan.seconds / 60)));
+}
+
 void PrintPlan(const AludelJob& job, const AludelInputs& inputs) {
   const ModelConfig& config = inputs.producer->config();
   const int64_t tokens = TokenCount(inputs.prompts.train);
   int64_t chunk = 0;  // of the text for tuning
-  for (size_t i = 0; i < std::min(inputs.more_prompts.size(), kTuningChunk); ++i) {
+  for (size_t i = 0; !inputs.by_passages && i < std::min(inputs.more_prompts.size(), kTuningChunk); ++i) {
     chunk += static_cast<int64_t>(inputs.more_prompts[i].size());
   }
   const size_t disk =
@@ -36,6 +46,7 @@ void PrintPlan(const AludelJob& job, const AludelInputs& inputs) {
       job.base.producer, absl::StrJoin(job.base.consumers, ", "), inputs.prompts.train.size(), tokens,
       inputs.prompts.held_out.size(), MiB(std::max(moments, static_cast<size_t>(tokens) * columns * 2)),
       MiB(disk), inputs.work));
+  if (inputs.by_passages) PrintPassagePlan(PlanPassages(TuningOf(job, inputs), inputs.most_recomputed));
   const int64_t unknowns = config.hidden + groups.front().layers * 2 * config.kv_dim();
   if (tokens < 20 * unknowns) {
     PrintLine(absl::StrFormat("warning: %d tokens to fit maps of %d inputs; want at least %d, use more text",
@@ -101,11 +112,29 @@ absl::StatusOr<AludelInputs> LoadInputs(const AludelJob& job, Device* device) {
   return inputs;
 }
 
+AludelTuning TuningOf(const AludelJob& job, const AludelInputs& inputs) {
+  AludelTuning tuning;
+  tuning.producer = inputs.producer.get();
+  tuning.consumers = inputs.consumers;
+  tuning.directories = job.base.consumers;
+  tuning.states = &inputs.states;
+  tuning.prompts = inputs.prompts.train;
+  tuning.more_prompts = inputs.more_prompts;
+  tuning.work = inputs.work;
+  tuning.side_layers = std::max(inputs.most_recomputed, inputs.producer->config().layers / 4) + 1;
+  tuning.max_answer_tokens = job.base.scd.max_answer_tokens;
+  tuning.options = job.options.tuning;
+  tuning.options.passes = TuningPasses(job.options);
+  tuning.passages = job.options.passages;
+  tuning.matrices = job.base.compute == DType::kF32 ? DType::kF32 : DType::kBf16;
+  return tuning;
+}
+
 absl::Status CollectStates(const AludelJob& job, const CalibrationProgress& progress, AludelInputs* into) {
   AludelInputs& inputs = *into;
   PrintPlan(job, inputs);
   // As many for every structure that a search may try, so that all runs share the files.
-  const int sides = std::max(inputs.most_recomputed, inputs.producer->config().layers / 4) + 1;
+  const int sides = TuningOf(job, inputs).side_layers;
   ALUDEL_ASSIGN_OR_RETURN(inputs.states.producer,
                           OpenStates(inputs.work, *inputs.producer, inputs.prompts.train, sides,
                                      inputs.head_tokens, "producer prefills", progress));

@@ -10,6 +10,7 @@
 #include "runtime/calibrate/aludel_job.h"
 #include "runtime/calibrate/calibrate_aludel.h"
 #include "runtime/calibrate/handoff_probe.h"
+#include "runtime/calibrate/tune_aludel.h"
 #include "runtime/model/transformer.h"
 
 namespace aludel {
@@ -24,6 +25,7 @@ struct AludelInputs {
   std::string work;                                // directory of intermediate files
   int64_t head_tokens = 0;                         // recomputed ones
   int most_recomputed = 0;                         // layers that any structure tried may recompute
+  bool by_passages = false;                        // how tuning learns from more_prompts: TuneByPassages
   AludelStates states;
   std::vector<std::unique_ptr<HandoffProbe>> probes;  // [consumers]
 
@@ -35,5 +37,8 @@ absl::StatusOr<AludelInputs> LoadInputs(const AludelJob& job, Device* device);
 
 // The rest: runs every model over the prompts. Says what it needs of memory and disk first.
 absl::Status CollectStates(const AludelJob& job, const CalibrationProgress& progress, AludelInputs* inputs);
+
+// The tuning that the job asks for, over inputs that must live as long.
+AludelTuning TuningOf(const AludelJob& job, const AludelInputs& inputs);
 
 }  // namespace aludel

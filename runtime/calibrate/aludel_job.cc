@@ -15,6 +15,7 @@
 #include "runtime/calibrate/candidate_search.h"
 #include "runtime/calibrate/handoff_probe.h"
 #include "runtime/calibrate/tune_aludel.h"
+#include "runtime/calibrate/tune_passages_job.h"
 #include "runtime/codec/aludel/encode.h"
 #include "runtime/codec/aludel/reconstruct.h"
 #include "runtime/codec/artifact/artifact.h"
@@ -128,8 +129,9 @@ class AludelFitter : public CandidateFitter {
     }
     std::vector<TuningResult> tuned;
     if (tunes()) {
-      ALUDEL_ASSIGN_OR_RETURN(tuned, TuneAludelDecoders(Tuning(), candidate->encoder, candidate->shape,
-                                                        analysis.metrics, ProgressOf(bar_), &trained));
+      const auto tune = inputs_.by_passages ? TuneByPassages : TuneAludelDecoders;
+      ALUDEL_ASSIGN_OR_RETURN(tuned, tune(TuningOf(job_, inputs_), candidate->encoder, candidate->shape,
+                                          analysis.metrics, ProgressOf(bar_), &trained));
     }
     for (size_t c = 0; c < inputs_.consumers.size(); ++c) {
       FittedDecoder fitted{{}, trained[c].train_error, trained[c].held_out_error, trained[c].width, {}};
@@ -147,22 +149,6 @@ class AludelFitter : public CandidateFitter {
                          MeasureDecoderInputs(candidate.encoder, candidate.shape, *inputs_.states.producer,
                                               *inputs_.states.consumers[consumer]),
                          metrics);
-  }
-
-  AludelTuning Tuning() const {
-    AludelTuning tuning;
-    tuning.producer = inputs_.producer.get();
-    tuning.consumers = inputs_.consumers;
-    tuning.directories = job_.base.consumers;
-    tuning.states = &inputs_.states;
-    tuning.prompts = inputs_.prompts.train;
-    tuning.more_prompts = inputs_.more_prompts;
-    tuning.work = inputs_.work;
-    tuning.side_layers = inputs_.states.producer->layout().side_layers;
-    tuning.max_answer_tokens = job_.base.scd.max_answer_tokens;
-    tuning.options = job_.options.tuning;
-    tuning.options.passes = TuningPasses(job_.options);
-    return tuning;
   }
 
   void Report(const AludelCandidate& candidate) {
@@ -194,10 +180,21 @@ absl::StatusOr<AludelCandidate> Search(const AludelJob& job, const AludelInputs&
   return chosen;
 }
 
+// Linear decoders learn from more prompts by corrections of low rank, unless all weights are asked for.
+bool TunesByPassages(const AludelJob& job, const OldFormat& old, const AludelInputs& inputs) {
+  const auto linear = [](const AludelDecoderWeights& decoder) {
+    return std::all_of(decoder.begin(), decoder.end(),
+                       [](const AludelDecoderGroup& group) { return group.hidden.rows == 0; });
+  };
+  return !inputs.more_prompts.empty() && job.options.passages.rank > 0 && job.options.tuning.passes <= 0 &&
+         (job.retune ? std::all_of(old.decoders.begin(), old.decoders.end(), linear) : job.options.linear);
+}
+
 }  // namespace
 
-absl::Status RunAludelJob(const AludelJob& job, Device* device) {
+absl::Status RunAludelJob(const AludelJob& asked, Device* device) {
   ProgressBar bar;
+  AludelJob job = asked;
   ALUDEL_ASSIGN_OR_RETURN(AludelInputs inputs, LoadInputs(job, device));
   ModelHashes models{.producer = inputs.producer->hash()};
   for (const auto& consumer : inputs.consumers) models.consumers.push_back(consumer->hash());
@@ -214,6 +211,8 @@ absl::Status RunAludelJob(const AludelJob& job, Device* device) {
     return absl::InvalidArgumentError(absl::StrFormat("--recomputed-layers is %d, want -1 to %d",
                                                       inputs.most_recomputed, config.layers - 2));
   }
+  inputs.by_passages = TunesByPassages(job, extended, inputs);
+  if (inputs.by_passages) job.options.tuning.passes = 0;
   ALUDEL_RETURN_IF_ERROR(CollectStates(job, ProgressOf(bar), &inputs));
 
   AludelFitter fitter(job, inputs, bar);

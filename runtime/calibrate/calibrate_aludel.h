@@ -12,6 +12,7 @@
 #include "runtime/calibrate/aludel/state_file.h"
 #include "runtime/calibrate/aludel/train_decoder.h"
 #include "runtime/calibrate/aludel/tune_decoder.h"
+#include "runtime/calibrate/aludel/tune_passages.h"
 #include "runtime/calibrate/fit/statistics.h"
 #include "runtime/calibrate/trained_decoder.h"
 #include "runtime/codec/aludel/weights.h"
@@ -41,6 +42,7 @@ struct AludelOptions {
   bool linear = false;       // closed-form decoders, without an MLP
   DecoderTraining training;  // width is set from compute_share
   DecoderTuning tuning;      // after that
+  PassageTuning passages;    // or that, for linear decoders and more prompts; rank 0: never
 };
 
 // Two for networks and for decoders that are there; none for linear ones of a new fit, which are made to be fast.

@@ -39,7 +39,8 @@ small network from them and from what its own first layers know. State a loss or
 The network is trained to resemble the consumer's cache and then tuned to make the consumer say what it says on its
 own cache. Tuning learns more from more prompts, which cost no fit and little disk:
 
-  aludel-calibrate ... --tuning-data more.jsonl               each of its prompts is seen once
+  aludel-calibrate ... --tuning-data more.jsonl               each of its prompts is seen once; with --linear give
+                                                              several questions about each passage, line by line
   aludel-calibrate ... --retune --tuning-data traffic.jsonl   tunes the decoders in --out further, nothing else
 
 --max-kl ends with an error and the measured floor where it cannot be met. Intermediate files (OUT.work) let an
@@ -62,6 +63,7 @@ struct AludelFlags {
   std::string encoder_for = "consumers";
   std::string allocation = "waterfill";
   int64_t group_layers = 0;
+  int64_t tuning_batch = 0;
 };
 
 void AddAludelFlags(FlagSet* flags, AludelJob* job, AludelFlags* raw) {
@@ -98,12 +100,20 @@ void AddAludelFlags(FlagSet* flags, AludelJob* job, AludelFlags* raw) {
       "retune", &job->retune,
       "aludel: tune decoders of the format in --out further; its encoder stays as it is. --data should "
       "be prompts that they were not fitted to");
-  flags->Add("tuning-rate", "X", &job->options.tuning.learning_rate,
-             "aludel: learning rate of tuning; 0: 3e-4, of linear decoders 3e-5");
-  flags->Add("tuning-batch", "N", &job->options.tuning.batch,
-             "aludel: prompts a step of tuning; with few prompts take less");
+  flags->Add(
+      "tuning-rate", "X", &job->options.tuning.learning_rate,
+      "aludel: learning rate of tuning; 0: 3e-4, of linear decoders 3e-5, of corrections to them 1e-3");
+  flags->Add(
+      "tuning-batch", "N", &raw->tuning_batch,
+      "aludel: prompts a step of tuning; with few prompts take less; 0: 16, of corrections 2 passages");
+  flags->Add("tuning-rank", "N", &job->options.passages.rank,
+             "aludel: rank of the corrections by which --tuning-data tunes linear decoders; 0: all weights");
+  flags->Add("tuning-epochs", "N", &job->options.passages.epochs,
+             "aludel: times that corrections see every passage of --tuning-data");
   flags->Add("tuning-stretch", "X", &job->options.tuning.stretch_weight,
              "aludel: how much a token of a prompt counts in tuning beside one of its answer");
+  flags->Add("tuning-minutes", "X", &job->options.passages.minutes,
+             "aludel: corrections learn no longer than that, and the best so far is kept; 0: no limit");
   flags->Add(
       "head-tokens", "N", &job->head_tokens,
       "aludel, kvtc: tokens at the prompt's head, where attention sinks are, that the consumer computes "
@@ -125,14 +135,15 @@ absl::Status ReadAludelFlags(const AludelFlags& raw, int64_t seed, AludelJob* jo
       job->head_tokens < -1 || job->head_tokens > UINT16_MAX || job->tail_tokens < -1 ||
       job->tail_tokens > UINT16_MAX || job->options.training.steps < 1 ||
       !(job->options.compute_share >= 0) || job->options.tuning.passes < -1 ||
-      !(job->options.tuning.learning_rate >= 0) || job->options.tuning.batch < 1 ||
+      !(job->options.tuning.learning_rate >= 0) || raw.tuning_batch < 0 || job->options.passages.rank < 0 ||
+      !(job->options.passages.minutes >= 0) || job->options.passages.epochs < 1 ||
       !(job->options.tuning.stretch_weight >= 0)) {
     return absl::InvalidArgumentError(
-        "want --max-kl, --bytes-per-token, --group-layers, --compute-share, --tuning-rate and "
-        "--tuning-stretch at "
-        "least 0, --tuning at least -1, --head-tokens and --tail-tokens -1 to 65535, --steps and "
-        "--tuning-batch "
-        "above 0");
+        "want --max-kl, --bytes-per-token, --group-layers, --compute-share, --tuning-rate, --tuning-batch, "
+        "--tuning-rank, --tuning-minutes and --tuning-stretch at least 0, --tuning at least -1, "
+        "--head-tokens and "
+        "--tail-tokens -1 "
+        "to 65535, --steps and --tuning-epochs above 0");
   }
   if (job->options.linear && job->retune) {
     return absl::InvalidArgumentError(
@@ -172,6 +183,14 @@ absl::Status ReadAludelFlags(const AludelFlags& raw, int64_t seed, AludelJob* jo
   job->options.group_layers = static_cast<int>(raw.group_layers);
   job->options.training.seed = static_cast<uint64_t>(seed);
   job->options.tuning.seed = static_cast<uint64_t>(seed);
+  job->options.passages.seed = static_cast<uint64_t>(seed);
+  if (raw.tuning_batch > 0) {
+    job->options.tuning.batch = raw.tuning_batch;
+    job->options.passages.batch = raw.tuning_batch;
+  }
+  if (job->options.tuning.learning_rate > 0) {
+    job->options.passages.learning_rate = job->options.tuning.learning_rate;
+  }
   return absl::OkStatus();
 }
 

@@ -27,10 +27,12 @@ struct AludelTuning {
   int side_layers = 1;                                  // of those, see StateLayout
   int max_answer_tokens = 16;
   DecoderTuning options;
+  PassageTuning passages;        // see TuneByPassages, as the next
+  DType matrices = DType::kF32;  // of the consumer on the way back
 };
 
 // Mean KL per answer token over the first and the last prompts that tuning saw, each before it learnt from
-// them, in nats.
+// them, in nats; where passages are held out, of those before it and at its best step.
 struct TuningResult {
   double first_kl = 0;
   double last_kl = 0;

@@ -29,11 +29,12 @@ fit() { # FORMAT FLAG...
     --data $models/texts/calibration.jsonl --out $out --format "$@" --compute bf16 --group-layers 5 \
     --sensitivity-prompts 0 --linear --work $models/tinyllama-states --keep-work
 }
-[[ -f $models/texts/calibration.jsonl ]] || deploy/demo/tinyllama/texts.py --out $models/texts
+[[ -f $models/texts/calibration.jsonl && -f $models/texts/tuning.jsonl ]] ||
+  deploy/demo/tinyllama/texts.py --out $models/texts
 if [[ "${1:-}" == --all ]]; then
   fit aludel-p0 --recomputed-layers 0 --bytes-per-token 1500
   fit aludel-p4 --recomputed-layers 4 --bytes-per-token 380
 fi
 # Last, so that servers offer it first.
-fit aludel-p2 --recomputed-layers 2 --bytes-per-token 780
+fit aludel-p2 --recomputed-layers 2 --bytes-per-token 780 --tuning-data $models/texts/tuning.jsonl
 rm -rf $models/tinyllama-states

@@ -3,12 +3,13 @@
 
     texts.py --out build/texts
 
-writes calibration.jsonl, to measure questions.jsonl (passages of 60 to 350 tokens), long.jsonl (about 1,000),
-english.txt, code.txt and languages.txt.
+writes calibration.jsonl, tuning.jsonl, to measure questions.jsonl (passages of 60 to 350 tokens), long.jsonl (about
+1,000), english.txt, code.txt and languages.txt.
 
 Half of the calibration prompts are questions about generated passages, a sixth each English prose, program code
 and other languages. They come from Debian's packages (debian-faq and its translations, python3's library, licenses),
-so their text follows from what is installed. Of every source the last fifth is kept for measuring.
+so their text follows from what is installed. Of every source the last fifth is kept for measuring. tuning.jsonl asks
+several questions about each of its passages, one line behind the other, and has a text for every fifth of them.
 """
 
 import argparse
@@ -85,6 +86,21 @@ def questions(count: int, seed: int, least: int, most: int) -> List[Dict[str, ob
     return lines
 
 
+def several(count: int, seed: int, most: int) -> List[List[Dict[str, object]]]:
+    """At most `most` questions about each of `count` passages."""
+    passages = []
+    for i in range(count):
+        generator = Generator(seed * 1_000_003 + i)
+        facts = generator.world(generator.random.randint(4, 24))
+        passage = generator.passage(facts, generator.random.randint(0, 6))
+        asked = generator.questions(facts, "chat", 0.5)
+        random.Random(i).shuffle(asked)
+        passages.append(
+            [{"context": passage, "question": q.text, "answers": [q.answer]} for q in asked[:most]]
+        )
+    return passages
+
+
 def write(path: Path, text: str) -> None:
     """A reader sees the whole file or none."""
     partial = path.with_name(path.name + ".partial")
@@ -96,8 +112,20 @@ def write_lines(path: Path, lines: Sequence[Dict[str, object]]) -> None:
     write(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 
-def make(out: Path, prompts: int, asked: int, seed: int) -> None:
-    """Writes all files; `prompts` to calibrate, `asked` questions to evaluate."""
+def tuning(passages: int, seed: int) -> List[Dict[str, object]]:
+    """Passages with their questions and texts between them, in random order."""
+    draw = random.Random(seed)
+    groups = several(passages, seed, 9)
+    for texts in sources().values():
+        fitted = [split(text)[0] for text in texts]
+        for _ in range(passages // 15):
+            groups.append([{"text": pieces(draw.choice(fitted), 1, draw, 1200)[0]}])
+    draw.shuffle(groups)
+    return [line for group in groups for line in group]
+
+
+def make(out: Path, prompts: int, asked: int, passages: int, seed: int) -> None:
+    """Writes all files; `prompts` to calibrate, `passages` to tune, `asked` questions to evaluate."""
     out.mkdir(parents=True, exist_ok=True)
     draw = random.Random(seed)
     lines = questions(prompts // 2, seed, 4, 24)
@@ -110,6 +138,7 @@ def make(out: Path, prompts: int, asked: int, seed: int) -> None:
             lines += [{"text": piece} for piece in pieces(fitted, count, draw, 1600)]
     draw.shuffle(lines)
     write_lines(out / "questions.jsonl", questions(asked, seed + 1, 4, 24))
+    write_lines(out / "tuning.jsonl", tuning(passages, seed + 4))
     write_lines(out / "long.jsonl", questions(20, seed + 2, 80, 100))
     write_lines(out / "calibration.jsonl", lines)  # last: where it is, the others are
 
@@ -121,10 +150,11 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="directory to write")
     parser.add_argument("--prompts", type=int, default=240, help="prompts to calibrate with (default 240)")
     parser.add_argument("--questions", type=int, default=500, help="questions to evaluate with (default 500)")
+    parser.add_argument("--passages", type=int, default=120, help="passages to tune on (default 120)")
     parser.add_argument("--seed", type=int, default=7, help="seed of what is drawn (default 7)")
     options = parser.parse_args(arguments)
     try:
-        make(options.out, options.prompts, options.questions, options.seed)
+        make(options.out, options.prompts, options.questions, options.passages, options.seed)
     except FileNotFoundError as error:
         print(f"texts: {error.filename} is missing; install {' '.join(PACKAGES)}. Images that leave out"
               " /usr/share/doc (path-exclude in /etc/dpkg/dpkg.cfg.d) install them without their texts",

@@ -15,17 +15,36 @@ bool AllFinite(absl::Span<const float> values) {
   return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
 }
 
+// Where the last token stands, or why the branches do not fit.
+absl::StatusOr<int64_t> LastPosition(const CachedTail& input) {
+  const auto tail = static_cast<int64_t>(input.tail.size());
+  if (input.branches.empty()) return input.tokens + tail - 1;
+  int64_t last = 0, tails = 0;
+  for (const TailBranch& branch : input.branches) {
+    if (branch.rows < 0 || branch.first_row < input.trunk || branch.first_row + branch.rows > input.tokens ||
+        branch.tail < 1) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "a branch of rows %d to %d and a tail of %d on a trunk of %d tokens, the cache has %d",
+          branch.first_row, branch.first_row + branch.rows, branch.tail, input.trunk, input.tokens));
+    }
+    last = std::max(last, input.trunk + branch.rows + branch.tail - 1);
+    tails += branch.tail;
+  }
+  if (tails == tail && input.trunk >= 0) return last;
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "the branches' tails have %d tokens behind a trunk of %d, the input has %d", tails, input.trunk, tail));
+}
+
 absl::Status Check(const CachedTail& input, const ModelConfig& config, int64_t columns) {
-  if (input.tokens < 0 || input.tokens > config.max_positions ||
-      static_cast<int64_t>(input.cache.size()) != input.tokens * columns) {
+  if (input.tokens < 0 || static_cast<int64_t>(input.cache.size()) != input.tokens * columns) {
     return absl::InvalidArgumentError(absl::StrFormat("a cache of %d tokens has %d numbers, want %d each",
                                                       input.tokens, input.cache.size(), columns));
   }
   if (input.tail.empty()) return absl::InvalidArgumentError("the tail is empty, want at least one token");
-  const int64_t end = input.tokens + static_cast<int64_t>(input.tail.size());
-  if (end > config.max_positions) {
+  ALUDEL_ASSIGN_OR_RETURN(const int64_t last, LastPosition(input));
+  if (last >= config.max_positions) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "position %d is beyond the model's context of %d tokens", end - 1, config.max_positions));
+        "position %d is beyond the model's context of %d tokens", last, config.max_positions));
   }
   for (const int32_t id : input.tail) {
     if (id < 0 || id >= config.vocab) {
@@ -62,9 +81,9 @@ int64_t Draw(absl::Span<const float> logits, double log_sum, std::mt19937_64& ra
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CacheGradient>> CacheGradient::Load(const ModelPath& path,
-                                                                   int64_t rope_length) {
-  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<HostModel> model, HostModel::Load(path));
+absl::StatusOr<std::unique_ptr<CacheGradient>> CacheGradient::Load(const ModelPath& path, int64_t rope_length,
+                                                                   DType matrices) {
+  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<HostModel> model, HostModel::Load(path, matrices));
   return std::unique_ptr<CacheGradient>(new CacheGradient(std::move(model), rope_length));
 }
 

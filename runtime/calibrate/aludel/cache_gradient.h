@@ -15,6 +15,14 @@ namespace aludel {
 
 struct TailPass;
 
+// One of several continuations of a common trunk.
+struct TailBranch {
+  // Rows [first_row, first_row + rows) of the cache are what it has behind the trunk.
+  int64_t first_row = 0;
+  int64_t rows = 0;
+  int64_t tail = 0;  // tokens of its tail
+};
+
 // A prompt's cache in a model's coordinates, and the tokens that are fed on it.
 struct CachedTail {
   // K (after bias and k-norm, before RoPE) and V of every layer: [tokens, layers * 2 * kv_dim], columns
@@ -23,10 +31,15 @@ struct CachedTail {
   int64_t tokens = 0;
   // Ids at positions tokens, tokens + 1, ...: the prompt's last token, then the answer so far.
   absl::Span<const int32_t> tail;
+  // Several prompts that begin alike, in one pass: rows [0, trunk) of the cache are common, each branch has
+  // rows of its own, and no branch sees another's. Tails lie one behind the other. Rows that no branch names
+  // are not seen. Empty: all rows are the trunk's, and one tail follows.
+  absl::Span<const TailBranch> branches = {};
+  int64_t trunk = 0;  // read where there are branches
 };
 
 // How a model's next-token distributions depend on the KV cache that it was given: forward over the tail and
-// backward to the cache, in f32 on the host. For every architecture that Transformer runs. For calibration:
+// backward to the cache, on the host, in f32 or with the matrices in bf16. For every architecture that Transformer runs. For calibration:
 // owns a copy of the weights (HostModel) and the activations of one pass (2 caches, and attention weights
 // [layers, heads, tail, tokens + tail]), which the next call reuses. Not thread-safe; matrix products use the
 // threads that SetProductThreads allows.
@@ -35,8 +48,9 @@ struct CachedTail {
 // target or the result holds a number that is not finite.
 class CacheGradient {
  public:
-  // `rope_length` as in TransformerOptions.
-  static absl::StatusOr<std::unique_ptr<CacheGradient>> Load(const ModelPath& path, int64_t rope_length = 0);
+  // `rope_length` as in TransformerOptions; `matrices`: see HostModel.
+  static absl::StatusOr<std::unique_ptr<CacheGradient>> Load(const ModelPath& path, int64_t rope_length = 0,
+                                                             DType matrices = DType::kF32);
   ~CacheGradient();
 
   const ModelConfig& config() const { return model_->config; }

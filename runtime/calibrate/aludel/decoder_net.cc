@@ -11,11 +11,6 @@ namespace {
 constexpr double kMeanDecay = 0.9;
 constexpr double kSquareDecay = 0.98;
 
-// Every weight vector of a net in one order, to walk several nets side by side.
-std::vector<std::vector<float>*> Parameters(DecoderNet* net) {
-  return {&net->linear.values, &net->hidden.values, &net->hidden_bias, &net->out.values, &net->bias};
-}
-
 void Repeat(const std::vector<float>& row, int64_t rows, std::vector<float>* out) {
   out->resize(rows * row.size());
   for (int64_t t = 0; t < rows; ++t) std::copy(row.begin(), row.end(), out->data() + t * row.size());
@@ -94,15 +89,30 @@ void DecoderPass::Backward(const DecoderNet& net, const std::vector<float>& slop
   AddOuter(after_.data(), u_, rows_, &gradient->hidden);
 }
 
-void Adam::Step(double rate, DecoderNet* gradient, DecoderNet* net) {
+WeightList WeightsOf(DecoderNet* net) {
+  return {&net->linear.values, &net->hidden.values, &net->hidden_bias, &net->out.values, &net->bias};
+}
+
+Adam::Adam(const WeightList& weights) {
+  for (const std::vector<float>* values : weights) mean_.emplace_back(values->size());
+  square_ = mean_;
+}
+
+void Adam::Step(double rate, const WeightList& gradient, const WeightList& weights) {
   ++steps_;
   const auto mean_scale = static_cast<float>(rate / (1.0 - std::pow(kMeanDecay, steps_)));
   const auto square_scale = static_cast<float>(1.0 / (1.0 - std::pow(kSquareDecay, steps_)));
-  const auto g = Parameters(gradient), m = Parameters(&mean_), s = Parameters(&square_);
-  const auto w = Parameters(net);
-  for (size_t p = 0; p < w.size(); ++p) {
-    UpdateWeights(mean_scale, square_scale, *g[p], m[p]->data(), s[p]->data(), w[p]->data());
+  for (size_t p = 0; p < weights.size(); ++p) {
+    UpdateWeights(mean_scale, square_scale, *gradient[p], mean_[p].data(), square_[p].data(),
+                  weights[p]->data());
   }
+}
+
+WeightList Adam::Moments() {
+  WeightList all;
+  for (std::vector<float>& values : mean_) all.push_back(&values);
+  for (std::vector<float>& values : square_) all.push_back(&values);
+  return all;
 }
 
 double CosineRate(double highest, int64_t step, int64_t steps, int64_t rise) {

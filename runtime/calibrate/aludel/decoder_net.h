@@ -38,15 +38,24 @@ class DecoderPass {
   std::vector<float> before_, after_;  // the activation of the hidden layer
 };
 
-// Steps of Adam (Kingma & Ba 2015) with b1 = .9, b2 = .98, for all weights of a net.
+// Every weight vector of something that is trained, in one order, to walk its gradient beside it.
+using WeightList = std::vector<std::vector<float>*>;
+WeightList WeightsOf(DecoderNet* net);
+
+// Steps of Adam (Kingma & Ba 2015) with b1 = .9, b2 = .98, for all weights of a list.
 class Adam {
  public:
-  explicit Adam(const DecoderNet& net) : mean_(ZerosLike(net)), square_(ZerosLike(net)) {}
+  // For lists of vectors as long as these.
+  explicit Adam(const WeightList& weights);
 
-  void Step(double rate, DecoderNet* gradient, DecoderNet* net);
+  void Step(double rate, const WeightList& gradient, const WeightList& weights);
+
+  // What a run of it is resumed from: its moments, and how many steps they come from.
+  WeightList Moments();
+  void Resume(int64_t steps) { steps_ = steps; }
 
  private:
-  DecoderNet mean_, square_;
+  std::vector<std::vector<float>> mean_, square_;
   int64_t steps_ = 0;
 };
 

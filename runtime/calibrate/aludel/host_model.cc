@@ -1,5 +1,6 @@
 #include "runtime/calibrate/aludel/host_model.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,10 +11,13 @@
 namespace aludel {
 namespace {
 
-// Reads tensors of one checkpoint as f32, their shapes checked.
+constexpr int64_t kPiece = 512;  // rows read at a time
+
+// Reads tensors of one checkpoint, their shapes checked.
 class Reader {
  public:
-  Reader(const ModelFiles& files, const ModelConfig& config) : files_(files), config_(config) {}
+  Reader(const ModelFiles& files, const ModelConfig& config, DType matrices)
+      : files_(files), config_(config), matrices_(matrices) {}
 
   absl::Status Append(const std::string& name, int64_t size, std::vector<float>* out) {
     ALUDEL_ASSIGN_OR_RETURN(const SafetensorsEntry* entry, FindShaped(files_, name, {size}));
@@ -29,14 +33,20 @@ class Reader {
 
   // Matrices of modules with the same number of columns, one below the other.
   absl::Status Stack(const std::vector<std::pair<std::string, int64_t>>& modules, int64_t cols,
-                     HostMatrix* out) {
-    out->cols = cols;
+                     ModelMatrix* out) {
+    *out = ModelMatrix(matrices_);
+    int64_t total = 0;
+    for (const auto& [module, rows] : modules) total += rows;
+    out->Reserve(total, cols);
+    std::vector<float> values(kPiece * cols);
     for (const auto& [module, rows] : modules) {
       ALUDEL_ASSIGN_OR_RETURN(const auto matrix,
                               StoredMatrix::Open(files_, config_.quantization, module, rows, cols));
-      out->values.resize(static_cast<size_t>((out->rows + rows) * cols));
-      matrix->Read(0, rows, out->row(out->rows));
-      out->rows += rows;
+      for (int64_t begin = 0; begin < rows; begin += kPiece) {
+        const int64_t count = std::min(kPiece, rows - begin);
+        matrix->Read(begin, begin + count, values.data());
+        out->Append(values.data(), count, cols);
+      }
     }
     return absl::OkStatus();
   }
@@ -44,6 +54,7 @@ class Reader {
  private:
   const ModelFiles& files_;
   const ModelConfig& config_;
+  const DType matrices_;
 };
 
 absl::Status ReadLayer(Reader& reader, const ModelConfig& config, int index, HostLayer* layer) {
@@ -82,12 +93,12 @@ absl::Status ReadLayer(Reader& reader, const ModelConfig& config, int index, Hos
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<HostModel>> HostModel::Load(const ModelPath& path) {
+absl::StatusOr<std::unique_ptr<HostModel>> HostModel::Load(const ModelPath& path, DType matrices) {
   auto model = std::make_unique<HostModel>();
   ALUDEL_ASSIGN_OR_RETURN(model->config, ModelConfig::Load(path.base));
   const ModelConfig& config = model->config;
   ALUDEL_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(path));
-  Reader reader(files, config);
+  Reader reader(files, config, matrices);
   ALUDEL_RETURN_IF_ERROR(
       reader.Stack({{"model.embed_tokens", config.vocab}}, config.hidden, &model->embedding));
   model->layers.resize(config.layers);

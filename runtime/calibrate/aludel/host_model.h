@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "runtime/codec/scd/weights.h"
+#include "runtime/calibrate/aludel/model_matrix.h"
 #include "runtime/model/model_config.h"
 #include "runtime/model/model_path.h"
 
@@ -14,32 +14,32 @@ namespace aludel {
 
 struct HostLayer {
   std::vector<float> input_norm;      // [hidden]
-  HostMatrix qkv;                     // [q_dim + 2 kv_dim, hidden]
+  ModelMatrix qkv;                    // [q_dim + 2 kv_dim, hidden]
   std::vector<float> qkv_bias;        // [q_dim + 2 kv_dim], or empty, like all biases
   std::vector<float> q_norm, k_norm;  // [head_dim], or empty
-  HostMatrix o;                       // [hidden, q_dim]
+  ModelMatrix o;                      // [hidden, q_dim]
   std::vector<float> o_bias;          // [hidden]
   std::vector<float> post_norm;       // [hidden]
-  HostMatrix gate_up;                 // [2 ffn, hidden]
+  ModelMatrix gate_up;                // [2 ffn, hidden]
   std::vector<float> gate_up_bias;    // [2 ffn]
-  HostMatrix down;                    // [hidden, ffn]
+  ModelMatrix down;                   // [hidden, ffn]
   std::vector<float> down_bias;       // [hidden]
 };
 
-// A checkpoint in host memory as plain f32 rows, for passes that the serving runtime, whose matrices are
-// packed for one direction, cannot run. Takes 4 bytes per parameter. Immutable.
+// A checkpoint in host memory as plain rows, for passes that the serving runtime, whose matrices are packed for
+// one direction, cannot run. Takes 4 bytes a parameter, 2 where its matrices are bf16. Immutable.
 struct HostModel {
   ModelConfig config;
-  HostMatrix embedding;  // [vocab, hidden]
+  ModelMatrix embedding;  // [vocab, hidden]
   std::vector<HostLayer> layers;
   std::vector<float> final_norm;  // [hidden]
-  HostMatrix untied_head;         // [vocab, hidden], empty where the embedding is the head
+  ModelMatrix untied_head;        // [vocab, hidden], empty where the embedding is the head
 
-  const HostMatrix& head() const { return config.tied_embeddings ? embedding : untied_head; }
+  const ModelMatrix& head() const { return config.tied_embeddings ? embedding : untied_head; }
 
   // Reads a HuggingFace model directory and its adapter. Errors name the directory, the tensor, what was found
-  // and what was expected.
-  static absl::StatusOr<std::unique_ptr<HostModel>> Load(const ModelPath& path);
+  // and what was expected. `matrices`: kF32 or kBf16.
+  static absl::StatusOr<std::unique_ptr<HostModel>> Load(const ModelPath& path, DType matrices);
 };
 
 }  // namespace aludel

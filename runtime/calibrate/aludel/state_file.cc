@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "runtime/calibrate/fit/capture.h"
 #include "runtime/codec/artifact/weight_file.h"
 #include "runtime/status_macros.h"
@@ -26,24 +27,32 @@ absl::Status Errno(const std::string& path) {
   return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(errno)));
 }
 
-// Tokens behind each prompt's first `head`.
-int64_t CountRows(absl::Span<const std::vector<int32_t>> prompts, int64_t head) {
-  int64_t rows = 0;
-  for (const std::vector<int32_t>& prompt : prompts) {
-    rows += std::max<int64_t>(0, static_cast<int64_t>(prompt.size()) - head);
+// What a file is made of.
+struct StateText {
+  std::vector<absl::Span<const int32_t>> ids;       // [prompts or passages]
+  std::vector<absl::Span<const int64_t>> branches;  // [passages], empty for prompts
+  int64_t head = 0;
+
+  // Tokens behind the first `head` of each.
+  int64_t Rows(int64_t head) const {
+    int64_t rows = 0;
+    for (const auto& prompt : ids) rows += std::max<int64_t>(0, static_cast<int64_t>(prompt.size()) - head);
+    return rows;
   }
-  return rows;
-}
+  absl::Span<const int64_t> Branches(size_t i) const {
+    return branches.empty() ? absl::Span<const int64_t>() : branches[i];
+  }
+};
 
 // Names what a file holds: the model, the arithmetic, the prompts, the columns.
-std::string FileName(const Transformer& model, absl::Span<const std::vector<int32_t>> prompts,
-                     const StateLayout& layout, int64_t head) {
+std::string FileName(const Transformer& model, const StateText& text, const StateLayout& layout) {
   std::string key = absl::StrCat("states 2 ", model.hash(), " ", Name(model.options().compute), " ",
-                                 layout.columns(), " ", head, "\n");
-  for (const std::vector<int32_t>& prompt : prompts) {
+                                 layout.columns(), " ", text.head, "\n");
+  for (const auto& prompt : text.ids) {
     const auto* bytes = reinterpret_cast<const char*>(prompt.data());
     absl::StrAppend(&key, prompt.size(), ":", absl::string_view(bytes, prompt.size() * sizeof(int32_t)));
   }
+  for (const auto& branches : text.branches) absl::StrAppend(&key, "\n", absl::StrJoin(branches, " "));
   return Sha256Hex({reinterpret_cast<const uint8_t*>(key.data()), key.size()}).substr(0, 24) + ".states";
 }
 
@@ -84,27 +93,27 @@ absl::Status WritePrompt(const std::vector<CapturedLayer>& captured, const State
   return absl::OkStatus();
 }
 
-absl::Status WriteStates(const std::string& path, Transformer& model,
-                         absl::Span<const std::vector<int32_t>> prompts, const StateLayout& layout,
-                         int64_t head, absl::string_view stage, const CalibrationProgress& progress) {
+absl::Status WriteStates(const std::string& path, Transformer& model, const StateText& text,
+                         const StateLayout& layout, absl::string_view stage,
+                         const CalibrationProgress& progress) {
   const std::string partial = path + ".partial";
   const int64_t row_bytes = layout.columns() * static_cast<int64_t>(sizeof(Bf16));
-  ALUDEL_ASSIGN_OR_RETURN(const RowWriter writer, OpenWriter(partial, CountRows(prompts, head) * row_bytes));
-  size_t longest = 1;
-  for (const std::vector<int32_t>& prompt : prompts) longest = std::max(longest, prompt.size());
-  std::vector<CapturedLayer> captured(layout.layers);
-  ALUDEL_ASSIGN_OR_RETURN(
-      const auto capture,
-      PromptCapture::Create(model, CaptureHalf::kWhole, static_cast<int64_t>(longest), &captured));
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    if (!progress(stage, static_cast<int64_t>(i), static_cast<int64_t>(prompts.size()))) {
-      return absl::CancelledError("calibration was interrupted");
-    }
-    ALUDEL_RETURN_IF_ERROR(capture->Run(prompts[i]));
-    ALUDEL_RETURN_IF_ERROR(
-        WritePrompt(captured, layout, static_cast<int64_t>(prompts[i].size()), head, writer, partial));
+  ALUDEL_ASSIGN_OR_RETURN(const RowWriter writer, OpenWriter(partial, text.Rows(text.head) * row_bytes));
+  int64_t longest = 1;
+  for (size_t i = 0; i < text.ids.size(); ++i) {
+    longest = std::max(longest, PromptCapture::PageTokens(text.ids[i].size(), text.Branches(i).size()));
   }
-  progress(stage, static_cast<int64_t>(prompts.size()), static_cast<int64_t>(prompts.size()));
+  std::vector<CapturedLayer> captured(layout.layers);
+  ALUDEL_ASSIGN_OR_RETURN(const auto capture,
+                          PromptCapture::Create(model, CaptureHalf::kWhole, longest, &captured));
+  const auto count = static_cast<int64_t>(text.ids.size());
+  for (int64_t i = 0; i < count; ++i) {
+    if (!progress(stage, i, count)) return absl::CancelledError("calibration was interrupted");
+    ALUDEL_RETURN_IF_ERROR(capture->Run(text.ids[i], text.Branches(i)));
+    const auto tokens = static_cast<int64_t>(text.ids[i].size());
+    ALUDEL_RETURN_IF_ERROR(WritePrompt(captured, layout, tokens, text.head, writer, partial));
+  }
+  progress(stage, count, count);
   if (std::fflush(writer.head.get()) != 0 || std::fflush(writer.travelling.get()) != 0) return Errno(partial);
   if (std::rename(partial.c_str(), path.c_str()) != 0) return Errno(path);
   return absl::OkStatus();
@@ -122,39 +131,62 @@ void StateFile::Read(int64_t row, int64_t begin, int64_t count, float* out) cons
   }
 }
 
+class StateJob {
+ public:
+  static absl::StatusOr<std::unique_ptr<StateFile>> Open(const std::string& directory, Transformer& model,
+                                                         const StateText& text, int side_layers,
+                                                         absl::string_view stage,
+                                                         const CalibrationProgress& progress) {
+    const ModelConfig& config = model.config();
+    const StateLayout layout{config.layers, side_layers, config.kv_dim(), config.hidden};
+    std::error_code error;
+    std::filesystem::create_directories(directory, error);
+    if (error) return absl::UnavailableError(absl::StrCat(directory, ": ", error.message()));
+    const std::string path = absl::StrCat(directory, "/", FileName(model, text, layout));
+    if (!std::filesystem::exists(path, error)) {
+      ALUDEL_RETURN_IF_ERROR(WriteStates(path, model, text, layout, stage, progress));
+    }
+    const size_t bytes = StateBytes(config, side_layers, text.Rows(0));
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return Errno(path);
+    struct stat status = {};
+    const bool whole = ::fstat(fd, &status) == 0 && static_cast<size_t>(status.st_size) == bytes;
+    void* map = whole ? ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
+    ::close(fd);
+    if (!whole) {
+      return absl::DataLossError(
+          absl::StrFormat("%s is %d bytes, want %d: delete it and run again", path, status.st_size, bytes));
+    }
+    if (map == MAP_FAILED) return Errno(path);
+    return std::unique_ptr<StateFile>(
+        new StateFile(layout, text.Rows(text.head), text.head, static_cast<const uint8_t*>(map), bytes));
+  }
+};
+
 absl::StatusOr<std::unique_ptr<StateFile>> OpenStates(const std::string& directory, Transformer& model,
                                                       absl::Span<const std::vector<int32_t>> prompts,
                                                       int side_layers, int64_t head, absl::string_view stage,
                                                       const CalibrationProgress& progress) {
-  const ModelConfig& config = model.config();
-  const StateLayout layout{config.layers, side_layers, config.kv_dim(), config.hidden};
-  if (CountRows(prompts, head) == 0) {
+  const StateText text{{prompts.begin(), prompts.end()}, {}, head};
+  if (text.Rows(head) == 0) {
     return absl::InvalidArgumentError(
         absl::StrFormat("no calibration prompt is longer than the %d tokens at its head that are left to the "
                         "consumer: give longer prompts or fewer --head-tokens",
                         head));
   }
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  if (error) return absl::UnavailableError(absl::StrCat(directory, ": ", error.message()));
-  const std::string path = absl::StrCat(directory, "/", FileName(model, prompts, layout, head));
-  if (!std::filesystem::exists(path, error)) {
-    ALUDEL_RETURN_IF_ERROR(WriteStates(path, model, prompts, layout, head, stage, progress));
+  return StateJob::Open(directory, model, text, side_layers, stage, progress);
+}
+
+absl::StatusOr<std::unique_ptr<StateFile>> OpenPassageStates(const std::string& directory, Transformer& model,
+                                                             absl::Span<const Passage> passages,
+                                                             int side_layers, absl::string_view stage,
+                                                             const CalibrationProgress& progress) {
+  StateText text;
+  for (const Passage& passage : passages) {
+    text.ids.push_back(passage.ids);
+    text.branches.push_back(passage.branches);
   }
-  const size_t bytes = StateBytes(config, side_layers, CountRows(prompts, 0));
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return Errno(path);
-  struct stat status = {};
-  const bool whole = ::fstat(fd, &status) == 0 && static_cast<size_t>(status.st_size) == bytes;
-  void* map = whole ? ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
-  ::close(fd);
-  if (!whole) {
-    return absl::DataLossError(
-        absl::StrFormat("%s is %d bytes, want %d: delete it and run again", path, status.st_size, bytes));
-  }
-  if (map == MAP_FAILED) return Errno(path);
-  return std::unique_ptr<StateFile>(
-      new StateFile(layout, CountRows(prompts, head), head, static_cast<const uint8_t*>(map), bytes));
+  return StateJob::Open(directory, model, text, side_layers, stage, progress);
 }
 
 std::vector<int32_t> RowIds(absl::Span<const std::vector<int32_t>> prompts, int64_t head) {

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "kernels/tensor.h"
+#include "runtime/calibrate/aludel/passage.h"
 #include "runtime/calibrate/fit/statistics.h"
 #include "runtime/model/transformer.h"
 
@@ -52,10 +53,7 @@ class StateFile {
   void Read(int64_t row, int64_t begin, int64_t count, float* out) const;
 
  private:
-  friend absl::StatusOr<std::unique_ptr<StateFile>> OpenStates(const std::string&, Transformer&,
-                                                               absl::Span<const std::vector<int32_t>>, int,
-                                                               int64_t, absl::string_view,
-                                                               const CalibrationProgress&);
+  friend class StateJob;
   StateFile(StateLayout layout, int64_t rows, int64_t head, const uint8_t* map, size_t bytes)
       : layout_(layout), rows_(rows), head_(head), map_(map), bytes_(bytes) {}
 
@@ -72,6 +70,12 @@ absl::StatusOr<std::unique_ptr<StateFile>> OpenStates(const std::string& directo
                                                       absl::Span<const std::vector<int32_t>> prompts,
                                                       int side_layers, int64_t head, absl::string_view stage,
                                                       const CalibrationProgress& progress);
+
+// The same for passages: row by row their tokens, in the order of their ids; no head lies apart.
+absl::StatusOr<std::unique_ptr<StateFile>> OpenPassageStates(const std::string& directory, Transformer& model,
+                                                             absl::Span<const Passage> passages,
+                                                             int side_layers, absl::string_view stage,
+                                                             const CalibrationProgress& progress);
 
 // Token ids of rows [0, rows()) of a file of these prompts.
 std::vector<int32_t> RowIds(absl::Span<const std::vector<int32_t>> prompts, int64_t head);

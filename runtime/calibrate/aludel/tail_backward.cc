@@ -7,11 +7,10 @@
 namespace aludel {
 namespace {
 
-// dx [rows, w.cols] = dy w, for y = x w^T.
-void MultiplyBack(const std::vector<float>& dy, int64_t rows, const HostMatrix& w, std::vector<float>* dx) {
-  dx->resize(static_cast<size_t>(rows * w.cols));
-  Sgemm(false, false, rows, w.cols, w.rows, dy.data(), w.rows, w.values.data(), w.cols, 0.0f, dx->data(),
-        w.cols);
+// dx [rows, w.cols()] = dy w, for y = x w^T.
+void MultiplyBack(const std::vector<float>& dy, int64_t rows, const ModelMatrix& w, std::vector<float>* dx) {
+  dx->resize(static_cast<size_t>(rows * w.cols()));
+  w.MultiplyBack(dy.data(), rows, dx->data());
 }
 
 void AddNormGradients(const std::vector<float>& x, const std::vector<float>& weight, double eps,
@@ -92,7 +91,7 @@ void ProjectBack(const HostLayer& w, const ModelConfig& config, const TailPass& 
     float* out = g->qkv.data() + i * qkv_dim;
     float* q = g->q.data() + i * q_dim;
     const float* k = g->k.data() + (pass.tokens + i) * kv_dim;
-    pass.rotations.ApplyTransposed(pass.tokens + i, config.heads, q);
+    pass.rotations.ApplyTransposed(pass.positions[pass.tokens + i], config.heads, q);
     std::copy_n(g->v.data() + (pass.tokens + i) * kv_dim, kv_dim, out + q_dim + kv_dim);
     if (!config.qk_norm) {
       std::copy_n(q, q_dim, out);
@@ -129,7 +128,7 @@ void RunTailBackward(const HostModel& model, const std::vector<float>& d_logits,
     MultiplyBack(g.x, pass->tail, w.o, &g.wide);
     AttendBack(config, *pass, layer, &g);
     for (int64_t s = 0; s < pass->length(); ++s) {
-      pass->rotations.ApplyTransposed(s, config.kv_heads, g.k.data() + s * kv_dim);
+      pass->rotations.ApplyTransposed(pass->positions[s], config.kv_heads, g.k.data() + s * kv_dim);
     }
     for (int64_t t = 0; t < pass->tokens; ++t) {
       float* row = gradient->data() + t * width + l * 2 * kv_dim;

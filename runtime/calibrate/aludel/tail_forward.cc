@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
 
 #include "runtime/calibrate/aludel/tail_pass.h"
 #include "runtime/calibrate/fit/dense.h"
@@ -7,12 +9,11 @@
 namespace aludel {
 namespace {
 
-// out [rows, w.rows] = beta out + x w^T.
-void Multiply(const std::vector<float>& x, int64_t rows, const HostMatrix& w, float beta,
+// out [rows, w.rows()] = beta out + x w^T.
+void Multiply(const std::vector<float>& x, int64_t rows, const ModelMatrix& w, float beta,
               std::vector<float>* out) {
-  out->resize(static_cast<size_t>(rows * w.rows));
-  Sgemm(false, true, rows, w.rows, w.cols, x.data(), w.cols, w.values.data(), w.cols, beta, out->data(),
-        w.rows);
+  out->resize(static_cast<size_t>(rows * w.rows()));
+  w.Multiply(x.data(), rows, beta, out->data());
 }
 
 // Adds the bias, if there is one, to every row.
@@ -66,25 +67,33 @@ void Project(const HostLayer& w, const ModelConfig& config, const CachedTail& in
         NormRow(row + q_dim + c, w.k_norm.data(), head_dim, config.rms_norm_eps, k + c);
       }
     }
-    pass->rotations.Apply(pass->tokens + i, config.heads, q);
+    pass->rotations.Apply(pass->positions[pass->tokens + i], config.heads, q);
   }
   for (int64_t s = 0; s < pass->length(); ++s) {
-    pass->rotations.Apply(s, config.kv_heads, layer.k.data() + s * kv_dim);
+    pass->rotations.Apply(pass->positions[s], config.kv_heads, layer.k.data() + s * kv_dim);
   }
 }
 
-// Softmax of scale * scores over positions [first, last]; zero elsewhere, as the backward pass wants it.
-void Softmax(float scale, int64_t first, int64_t last, int64_t size, float* scores) {
-  std::fill_n(scores, first, 0.0f);
-  std::fill(scores + last + 1, scores + size, 0.0f);
-  const float top = *std::max_element(scores + first, scores + last + 1);
-  double sum = 0;
-  for (int64_t s = first; s <= last; ++s) {
-    scores[s] = std::exp(scale * (scores[s] - top));
-    sum += scores[s];
+// Softmax of scale * scores over what is visible; zero elsewhere, as the backward pass wants it.
+void Softmax(float scale, const VisibleKeys& visible, int64_t size, float* scores) {
+  float top = -std::numeric_limits<float>::infinity();
+  for (const KeyRange& range : visible) {
+    for (int64_t s = range.begin; s < range.end; ++s) top = std::max(top, scores[s]);
   }
+  double sum = 0;
+  int64_t hidden = 0;  // the ranges ascend
+  for (const KeyRange& range : visible) {
+    if (range.begin >= range.end) continue;
+    std::fill(scores + hidden, scores + range.begin, 0.0f);
+    for (int64_t s = range.begin; s < range.end; ++s) {
+      scores[s] = std::exp(scale * (scores[s] - top));
+      sum += scores[s];
+    }
+    hidden = range.end;
+  }
+  std::fill(scores + hidden, scores + size, 0.0f);
   const auto inverse = static_cast<float>(1.0 / sum);
-  for (int64_t s = first; s <= last; ++s) scores[s] *= inverse;
+  for (int64_t s = 0; s < size; ++s) scores[s] *= inverse;
 }
 
 // attended [n, q_dim].
@@ -102,12 +111,7 @@ void Attend(const ModelConfig& config, const TailPass& pass, TailLayer* layer, s
     float* p = layer->probabilities.data() + head * n * length;
     Sgemm(false, true, n, length, head_dim, layer->q.data() + head * head_dim, q_dim,
           layer->k.data() + kv_column, kv_dim, 0.0f, p, length);
-    for (int64_t i = 0; i < n; ++i) {
-      const int64_t position = pass.tokens + i;
-      const int64_t first =
-          config.sliding_window > 0 ? std::max<int64_t>(0, position - config.sliding_window + 1) : 0;
-      Softmax(scale, first, position, length, p + i * length);
-    }
+    for (int64_t i = 0; i < n; ++i) Softmax(scale, pass.visible[i], length, p + i * length);
     Sgemm(false, false, n, head_dim, length, p, length, layer->v.data() + kv_column, kv_dim, 0.0f,
           attended->data() + head * head_dim, q_dim);
   }
@@ -131,15 +135,44 @@ void Feed(const HostLayer& w, const ModelConfig& config, TailPass* pass, TailLay
 
 }  // namespace
 
+void PlaceTail(const CachedTail& input, int64_t sliding_window, TailPass* pass) {
+  const int64_t trunk = input.branches.empty() ? input.tokens : input.trunk;
+  const auto window_begin = [&](int64_t position) {
+    return sliding_window > 0 ? std::max<int64_t>(0, position - sliding_window + 1) : 0;
+  };
+  const TailBranch whole{trunk, 0, static_cast<int64_t>(input.tail.size())};
+  const auto branches = input.branches.empty() ? absl::MakeConstSpan(&whole, 1) : input.branches;
+  pass->positions.assign(pass->length(), 0);  // of rows that no token sees, too
+  std::iota(pass->positions.begin(), pass->positions.begin() + trunk, int64_t{0});
+  pass->visible.clear();
+  int64_t tail_begin = pass->tokens;
+  for (const TailBranch& branch : branches) {
+    std::iota(pass->positions.begin() + branch.first_row,
+              pass->positions.begin() + branch.first_row + branch.rows, trunk);
+    const int64_t behind = trunk + branch.rows;
+    for (int64_t i = 0; i < branch.tail; ++i) {
+      const int64_t position = behind + i;
+      const int64_t first = window_begin(position);
+      pass->positions[tail_begin + i] = position;
+      pass->visible.push_back({{{std::min(first, trunk), trunk},
+                                {branch.first_row + std::clamp<int64_t>(first - trunk, 0, branch.rows),
+                                 branch.first_row + branch.rows},
+                                {tail_begin + std::max<int64_t>(0, first - behind), tail_begin + i + 1}}});
+    }
+    tail_begin += branch.tail;
+  }
+}
+
 void RunTail(const HostModel& model, const CachedTail& input, TailPass* pass) {
   const ModelConfig& config = model.config;
   pass->tokens = input.tokens;
   pass->tail = static_cast<int64_t>(input.tail.size());
-  pass->rotations.Grow(pass->length());
+  PlaceTail(input, config.sliding_window, pass);
+  pass->rotations.Grow(1 + *std::max_element(pass->positions.begin(), pass->positions.end()));
   pass->layers.resize(config.layers);
   pass->x.resize(pass->tail * config.hidden);
   for (int64_t i = 0; i < pass->tail; ++i) {
-    std::copy_n(model.embedding.row(input.tail[i]), config.hidden, pass->x.data() + i * config.hidden);
+    model.embedding.ReadRow(input.tail[i], pass->x.data() + i * config.hidden);
   }
   for (int l = 0; l < config.layers; ++l) {
     const HostLayer& w = model.layers[l];

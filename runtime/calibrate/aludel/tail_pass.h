@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -25,6 +26,15 @@ class Rotations {
   RopeFrequencies rope_;
   std::vector<float> cosine_, sine_;  // [positions, head_dim / 2]
 };
+
+// Rows of keys [begin, end), cached ones first, the tail's behind them.
+struct KeyRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// What a token of the tail attends to: of the trunk, of its branch, of its tail.
+using VisibleKeys = std::array<KeyRange, 3>;
 
 // What the backward pass of one layer needs again. n tokens of tail, s = cached tokens + n.
 struct TailLayer {
@@ -55,6 +65,8 @@ struct TailPass {
   Rotations rotations;
   int64_t tokens = 0;
   int64_t tail = 0;
+  std::vector<int64_t> positions;    // [length]
+  std::vector<VisibleKeys> visible;  // [tail]
   std::vector<TailLayer> layers;
   std::vector<float> x;        // [n, hidden] after the last layer
   std::vector<float> logits;   // [n, vocab]
@@ -63,6 +75,9 @@ struct TailPass {
 
   int64_t length() const { return tokens + tail; }
 };
+
+// Positions of all keys, and what each token of the tail sees of them.
+void PlaceTail(const CachedTail& input, int64_t sliding_window, TailPass* pass);
 
 // Fills `pass`. The input has been checked.
 void RunTail(const HostModel& model, const CachedTail& input, TailPass* pass);

@@ -158,7 +158,7 @@ absl::StatusOr<DecoderFit> TrainDecoder(const DecoderData& train, const DecoderD
   if (options.width == 0) return TrainLinear(train, held_out, options.ridges);
   DecoderFit fit;
   fit.net = StartMlp(train.inputs, train.outputs, options);
-  Adam adam(fit.net);
+  Adam adam(WeightsOf(&fit.net));
   DecoderNet gradient;
   std::mt19937_64 random(options.seed ^ 0x9e3779b97f4a7c15u);
   const RowDraw draw(train);
@@ -174,7 +174,8 @@ absl::StatusOr<DecoderFit> TrainDecoder(const DecoderData& train, const DecoderD
       Widen(train.y, row, train.outputs, y.data() + t * train.outputs);
     }
     DecoderLoss(fit.net, u.data(), y.data(), batch, &gradient);
-    adam.Step(CosineRate(options.learning_rate, step, options.steps), &gradient, &fit.net);
+    adam.Step(CosineRate(options.learning_rate, step, options.steps), WeightsOf(&gradient),
+              WeightsOf(&fit.net));
   }
   progress(options.steps, options.steps);
   // Of the result: a mean over the steps would tell of a short training's beginning.

@@ -99,9 +99,9 @@ DecoderTuner::DecoderTuner(std::vector<TunedGroup> groups, const DecoderTuning& 
       random_(tuning.seed),
       passes_(groups_.size()),
       u_(groups_.size()) {
-  for (const TunedGroup& group : groups_) {
+  for (TunedGroup& group : groups_) {
     gradients_.push_back(ZerosLike(group.net));
-    adams_.emplace_back(group.net);
+    adams_.emplace_back(WeightsOf(&group.net));
   }
 }
 
@@ -193,7 +193,7 @@ void DecoderTuner::Step() {
   const double course =
       CosineRate(1.0, std::min(step_, steps_ - 1), steps_, std::clamp<int64_t>(steps_ / 10, 1, kMostRise));
   for (size_t g = 0; g < groups_.size(); ++g) {
-    adams_[g].Step(course * Rate(groups_[g].net), &gradients_[g], &groups_[g].net);
+    adams_[g].Step(course * Rate(groups_[g].net), WeightsOf(&gradients_[g]), WeightsOf(&groups_[g].net));
     gradients_[g] = ZerosLike(groups_[g].net);
   }
   ++step_;

@@ -31,6 +31,11 @@ class PromptCapture : public LayerObserver {
                                                                std::vector<CapturedLayer>* layers);
 
   absl::Status Run(absl::Span<const int32_t> prompt);
+  // Several prompts that begin alike (see Passage), whose rows come out in the order of `ids`: the trunk runs once,
+  // and of the prompts what follows it, `branches` saying where each begins.
+  absl::Status Run(absl::Span<const int32_t> ids, absl::Span<const int64_t> branches);
+  // What Create's `max_tokens` must be for that: pages are not shared within.
+  static int64_t PageTokens(size_t ids, size_t branches);
 
   absl::Status OnLayer(const LayerSlice& slice) override;
 
@@ -39,6 +44,8 @@ class PromptCapture : public LayerObserver {
                 std::unique_ptr<BlockPool> pool, Buffer staging)
       : model_(model), half_(half), layers_(layers), pool_(std::move(pool)), staging_(std::move(staging)) {}
 
+  absl::Status RunBranches(absl::Span<const int32_t> ids, absl::Span<const int64_t> branches,
+                           const BlockTable& trunk, int64_t position);
   absl::Status Copy(const TensorView& x, int64_t token_begin, std::vector<float>* rows);
 
   Transformer& model_;

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "kernels/tensor.h"
 #include "runtime/calibrate/fit/linear_fit.h"
 
 namespace aludel {
@@ -17,6 +18,14 @@ void SetProductThreads(int threads);
 // its transpose.
 void Sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
            const float* b, int64_t ldb, float beta, float* c, int64_t ldc);
+
+// c [m, n] = beta c + a op(b) for beta 0 or 1, a [m, k] in f32, b in bf16, [k, n] itself or the transpose of [n, k].
+// Where the CPU multiplies bf16, `a` is rounded to it and sums are f32; elsewhere b is widened, piece by piece.
+void Bgemm(bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a, const Bf16* b, float beta,
+           float* c);
+// The second way, on any CPU.
+void WideningGemm(bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a, const Bf16* b,
+                  float beta, float* c);
 
 // moments += x^T x for x [rows, moments.rows]. Sums of at most 512 rows are formed in f32 and added in
 // double: rounding then averages out over chunks instead of growing with the token count.

@@ -1,5 +1,6 @@
 #include "runtime/calibrate/aludel_job.h"
 
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -142,6 +143,61 @@ TEST_F(AludelJobTest, LinearDecodersAreTunedWhereThatIsAskedFor) {
   EXPECT_EQ(again.encoder.sha256, plain.encoder.sha256);
   EXPECT_NE(again.decoders[0].file.sha256, tuned.decoders[0].file.sha256);
   EXPECT_THAT(again.notes.at("retuned"), StartsWith("chat: 1 passes over calibration.jsonl sha256 "));
+}
+
+// Two questions each about some passages of the demo's calibration prompts; the second has no answer there.
+void WritePassages(const std::string& path, int first, int count) {
+  std::ifstream from("deploy/demo/calibration.jsonl");
+  std::ofstream to(path);
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(from, line);) lines.push_back(nlohmann::json::parse(line));
+  for (int i = first; i < first + count; ++i) {
+    for (const int asked : {i, i + 1}) {
+      nlohmann::json line = lines[i];
+      line["question"] = lines[asked]["question"];
+      to << line.dump() << "\n";
+    }
+  }
+}
+
+TEST_F(AludelJobTest, CorrectionsOfLowRankLowerTheKlOfPassagesThatTheyHaveNotSeen) {
+  job_.recomputed_layers = 0;
+  job_.bytes_per_token = 200;
+  job_.sensitivity_prompts = 0;
+  job_.tuning_data = directory_ + "/passages.jsonl";
+  job_.options.passages.epochs = 4;
+  job_.options.passages.learning_rate = 3e-3;
+  job_.keep_work = true;
+  WritePassages(job_.tuning_data, /*first=*/20, /*count=*/40);
+  const auto run = [&](double* first, double* best) {
+    ::testing::internal::CaptureStdout();
+    const absl::Status status = Run();
+    const std::string said = ::testing::internal::GetCapturedStdout();
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_THAT(said, HasSubstr("80 prompts about 40 passages"));
+    const size_t at = said.find("KL tuned from ");
+    EXPECT_NE(at, std::string::npos) << said;
+    EXPECT_EQ(std::sscanf(said.c_str() + at, "KL tuned from %lf to %lf", first, best), 2);
+  };
+  double first = 0, best = 0;
+  run(&first, &best);
+  EXPECT_LT(best, 0.95 * first);
+  const ArtifactFormat tuned = Manifest().formats[0];
+  EXPECT_EQ(tuned.notes.at("decoder"), "linear, tuned by corrections of rank 32");
+
+  // As after an interruption at the end: everything is found again.
+  run(&first, &best);
+  EXPECT_EQ(Manifest().formats[0].decoders[0].file.sha256, tuned.decoders[0].file.sha256);
+
+  // The decoders as they are now are where a second tuning starts.
+  job_.options.linear = false;
+  job_.retune = true;
+  double again = 0;
+  run(&again, &best);
+  EXPECT_LT(again, 0.97 * first);
+  EXPECT_LE(best, again);
+  EXPECT_THAT(Manifest().formats[0].notes.at("retuned"),
+              StartsWith("chat: 80 prompts of passages.jsonl sha256 "));
 }
 
 TEST_F(AludelJobTest, AConsumerMayBeABaseWithAnAdapter) {

@@ -28,7 +28,7 @@ class TextsTest(unittest.TestCase):
 
     def make(self, out: Path, seed: int = 7) -> None:
         with mock.patch.object(texts, "sources", lambda: SOURCES):
-            texts.make(out, 24, 5, seed)
+            texts.make(out, 24, 5, 15, seed)
 
     def test_half_are_questions_and_a_sixth_each_kind_of_text(self) -> None:
         self.make(self.out)
@@ -52,11 +52,27 @@ class TextsTest(unittest.TestCase):
         for line in asked:
             self.assertNotIn(json.loads(line)["context"], fitted)
 
+    def test_passages_to_tune_on_have_several_questions_one_behind_the_other(self) -> None:
+        self.make(self.out)
+        lines = [json.loads(line) for line in (self.out / "tuning.jsonl").read_text().splitlines()]
+        asked = [line["context"] for line in lines if "question" in line]
+        runs = [context for i, context in enumerate(asked) if i == 0 or asked[i - 1] != context]
+        self.assertEqual(len(set(asked)), 15)
+        self.assertEqual(len(runs), 15, "a passage's questions stand together")
+        self.assertGreater(len(asked), 60)
+        self.assertEqual(sum("text" in line for line in lines), 3, "one of each kind for every fifteen passages")
+        fitted = (self.out / "calibration.jsonl").read_text()
+        measured = (self.out / "questions.jsonl").read_text()
+        kept = {line for kind in SOURCES for line in (self.out / f"{kind}.txt").read_text().splitlines()}
+        for line in lines:
+            self.assertNotIn(json.dumps(line.get("context", "-"))[1:-1], fitted + measured)
+            self.assertFalse(kept & set(line.get("text", "").splitlines()))
+
     def test_a_seed_decides_everything(self) -> None:
         self.make(self.out / "a")
         self.make(self.out / "b")
         self.make(self.out / "c", seed=8)
-        for name in ("calibration.jsonl", "questions.jsonl", "long.jsonl", "english.txt"):
+        for name in ("calibration.jsonl", "tuning.jsonl", "questions.jsonl", "long.jsonl", "english.txt"):
             first = (self.out / "a" / name).read_bytes()
             self.assertEqual(first, (self.out / "b" / name).read_bytes(), name)
         self.assertNotEqual((self.out / "a/calibration.jsonl").read_bytes(),

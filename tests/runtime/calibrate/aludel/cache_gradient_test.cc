@@ -188,6 +188,53 @@ TEST_P(TinyCacheGradient, IsZeroOnTheExactCache) {
   EXPECT_LT(Norm(gradient), 1e-5);
 }
 
+// Two branches on one trunk, one of them of noise, and rows that neither names: the other has the logits and the gradient
+// that it has alone, and moves nothing of the noise.
+TEST_P(TinyCacheGradient, KeepsBranchesApart) {
+  constexpr int64_t kCached = 14, kTrunk = 9, kOther = 3, kUnseen = 2;
+  const Scenario s(directory_, ids_, kCached);
+  const int64_t columns = s.gradients->columns();
+  const auto vocab = static_cast<size_t>(s.gradients->config().vocab);
+  std::mt19937_64 random(4);
+  const std::vector<float> noise = Noise(random, (kOther + kUnseen) * columns, 1.0);
+  std::vector<float> cache(s.cache.begin(), s.cache.begin() + kTrunk * columns);
+  cache.insert(cache.end(), noise.begin(), noise.end());
+  cache.insert(cache.end(), s.cache.begin() + kTrunk * columns, s.cache.end());
+  std::vector<int32_t> tail = {7, 3};
+  tail.insert(tail.end(), s.tail.begin(), s.tail.end());
+  const auto own_tail = static_cast<int64_t>(s.tail.size());
+  const std::vector<TailBranch> branches = {{kTrunk, kOther, 2},
+                                            {kTrunk + kOther + kUnseen, kCached - kTrunk, own_tail}};
+  const CachedTail input{cache, kCached + kOther + kUnseen, tail, branches, kTrunk};
+
+  std::vector<float> logits, alone;
+  ASSERT_TRUE(s.gradients->Logits(input, &logits).ok());
+  ASSERT_TRUE(s.gradients->Logits(s.On(s.cache), &alone).ok());
+  ASSERT_EQ(logits.size(), alone.size() + 2 * vocab);
+  for (size_t i = 0; i < alone.size(); ++i) {
+    ASSERT_NEAR(logits[2 * vocab + i], alone[i], 1e-4 * (1 + std::abs(alone[i]))) << i;
+  }
+  // The other branch's targets are what it says itself, so that it has no slope of its own.
+  const std::vector<float> target = s.RandomLogProbabilities(random);
+  std::vector<float> targets = s.Normalized(logits);
+  std::copy(target.begin(), target.end(), targets.begin() + static_cast<int64_t>(2 * vocab));
+  std::vector<float> gradient, want;
+  const auto kl = s.gradients->Kl(input, targets, &gradient);
+  const auto kl_alone = s.gradients->Kl(s.On(s.cache), target, &want);
+  ASSERT_TRUE(kl.ok() && kl_alone.ok()) << kl.status();
+  const double share = static_cast<double>(own_tail) / static_cast<double>(tail.size());
+  EXPECT_NEAR(*kl, share * *kl_alone, 1e-4 * *kl_alone);
+  const double largest = Rms(want) * 100;
+  for (int64_t row = 0; row < kCached + kOther + kUnseen; ++row) {
+    const bool noise_row = row >= kTrunk && row < kTrunk + kOther + kUnseen;
+    const int64_t from = row < kTrunk ? row : row - kOther - kUnseen;
+    for (int64_t j = 0; j < columns; ++j) {
+      const double wanted = noise_row ? 0 : share * want[from * columns + j];
+      ASSERT_NEAR(gradient[row * columns + j], wanted, 1e-5 * largest) << "row " << row;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Architectures, TinyCacheGradient,
                          ::testing::Values("llama_llama3", "llama_linear", "llama_dynamic", "llama_yarn",
                                            "llama_tied", "llama_head_dim", "llama_sharded", "mistral_sliding",
@@ -308,6 +355,16 @@ TEST(CacheGradient, RefusesWhatDoesNotFit) {
   EXPECT_THAT(message({s.cache, s.tokens, tail}, target), HasSubstr("token id 48, vocabulary has 48"));
   tail.assign(51, 1);
   EXPECT_THAT(message({s.cache, s.tokens, tail}, std::vector<float>(51 * 48)), HasSubstr("context of 64"));
+  std::vector<TailBranch> branches = {{10, 5, 10}};
+  EXPECT_THAT(
+      message({s.cache, s.tokens, s.tail, branches, 10}, target),
+      HasSubstr("a branch of rows 10 to 15 and a tail of 10 on a trunk of 10 tokens, the cache has 14"));
+  branches = {{9, 5, 10}};
+  EXPECT_THAT(message({s.cache, s.tokens, s.tail, branches, 10}, target),
+              HasSubstr("a branch of rows 9 to 14"));
+  branches = {{10, 4, 9}};
+  EXPECT_THAT(message({s.cache, s.tokens, s.tail, branches, 10}, target),
+              HasSubstr("tails have 9 tokens behind a trunk of 10, the input has 10"));
   EXPECT_FALSE(CacheGradient::Load("tests/no/such/model").ok());
 }
 

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace aludel {
+
+// Prompts that begin alike, such as several questions about one text: models compute what they share once.
+struct Passage {
+  // The common trunk, then of each prompt what follows it, one behind the other: a branch of at least one token.
+  std::vector<int32_t> ids;
+  std::vector<int64_t> branches;  // where each begins in `ids`
+
+  int64_t trunk() const { return branches.front(); }
+  int64_t tokens() const { return static_cast<int64_t>(ids.size()); }
+  // Where branch `b` ends in `ids`.
+  int64_t end(size_t b) const { return b + 1 < branches.size() ? branches[b + 1] : tokens(); }
+};
+
+// One behind the other, prompts that share at least half of each other become a passage, of at most
+// `most_branches`. Every prompt has a token.
+std::vector<Passage> GroupPassages(absl::Span<const std::vector<int32_t>> prompts, size_t most_branches);
+
+}  // namespace aludel

@@ -1,0 +1,241 @@
+#include "runtime/calibrate/tune_passages_job.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "runtime/calibrate/calibration_setup.h"
+#include "runtime/calibrate/fit/dense.h"
+#include "runtime/codec/artifact/weight_file.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+constexpr size_t kMostBranches = 12;  // of a passage: they share the memory of one pass
+constexpr size_t kChunk = 16;         // passages whose states are a file, the most that an interruption loses
+constexpr double kHeldOut = 0.1;      // of the passages, but
+constexpr size_t kFewestHeldOut = 8;  // where that is no more than a quarter of them
+constexpr int64_t kAnswerTokens = 6;  // what an answer is expected to have, before any is known
+
+size_t HeldOut(size_t passages) {
+  const size_t share = static_cast<size_t>(kHeldOut * static_cast<double>(passages));
+  return std::max({size_t{1}, share, std::min(kFewestHeldOut, passages / 4)});
+}
+
+// Decoders read H of the layer at which recomputation ends, and none deeper.
+int SideLayers(int recomputed_layers) { return recomputed_layers + 1; }
+
+// A stage that is done in pieces, counted as one.
+CalibrationProgress PieceOf(const CalibrationProgress& progress, size_t before, size_t total) {
+  return [&progress, before, total](absl::string_view stage, int64_t done, int64_t) {
+    return progress(stage, static_cast<int64_t>(before) + done, static_cast<int64_t>(total));
+  };
+}
+
+std::string ModelKey(const Transformer& model) {
+  return absl::StrCat(model.hash(), " ", Name(model.options().compute));
+}
+
+// What a run of the tuner depends on beside the answers.
+std::string CheckpointName(const Transformer& consumer, const PassageTuning& options,
+                           absl::Span<const Passage> passages, const std::vector<TunedGroup>& groups,
+                           int max_answer_tokens) {
+  std::string key =
+      absl::StrCat("tuning 1 ", ModelKey(consumer), " ", options.rank, " ", options.epochs, " ",
+                   options.batch, " ", options.learning_rate, " ", options.head, " ", options.judgements, " ",
+                   options.patience, " ", options.seed, " ", max_answer_tokens);
+  const auto add = [&key](const auto& values) {
+    const auto* bytes = reinterpret_cast<const uint8_t*>(values.data());
+    absl::StrAppend(&key, " ", Sha256Hex({bytes, values.size() * sizeof(values[0])}));
+  };
+  for (const Passage& passage : passages) {
+    add(passage.ids);
+    add(passage.branches);
+  }
+  for (const TunedGroup& group : groups) {
+    add(group.net.linear.values);
+    add(group.net.bias);
+    add(group.scale);
+  }
+  return Sha256Hex({reinterpret_cast<const uint8_t*>(key.data()), key.size()}).substr(0, 24) + ".tuning";
+}
+
+void PrintState(const TuningState& state) {
+  std::string line = absl::StrFormat("tuning, step %d of %d: KL %.4f on held-out passages", state.step,
+                                     state.steps, state.held_out_kl);
+  if (state.step > 0) {
+    absl::StrAppendFormat(&line, " (best %.4f at step %d, first %.4f), %.4f on those learnt", state.best_kl,
+                          state.best_step, state.first_kl, state.train_kl);
+  }
+  if (state.seconds_left > 0) absl::StrAppendFormat(&line, "; at most %.0f s left", state.seconds_left);
+  PrintLine(line);
+  std::fflush(stdout);
+}
+
+// The passages of a job with their states and, for one consumer at a time, answers and decoder inputs.
+class Stage {
+ public:
+  Stage(const AludelTuning& tuning, const AludelEncoderWeights& encoder, const AludelShape& shape,
+        const CalibrationProgress& progress)
+      : tuning_(tuning),
+        encoder_(encoder),
+        shape_(shape),
+        progress_(progress),
+        directory_(tuning.work + "/tuning"),
+        passages_(TuningPassages(tuning.more_prompts, shape.head_tokens)) {}
+
+  absl::Status Prepare() {
+    if (passages_.size() < 2) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("tuning learns from some passages and watches others: %d of the tuning data's are "
+                          "longer than the %d "
+                          "tokens at their head that the consumer computes, want at least 2",
+                          passages_.size(), shape_.head_tokens));
+    }
+    return OpenFiles(*tuning_.producer, "producer prefills passages", &producer_);
+  }
+
+  absl::StatusOr<TuningResult> Tune(size_t consumer, const std::vector<TargetMetric>& metrics,
+                                    TrainedDecoder* decoder) {
+    Transformer& model = *tuning_.consumers[consumer];
+    std::vector<std::unique_ptr<StateFile>> own;
+    ALUDEL_RETURN_IF_ERROR(OpenFiles(model, "consumer prefills passages", &own));
+    ALUDEL_ASSIGN_OR_RETURN(const auto weights,
+                            CacheGradient::Load(ModelPath::Parse(tuning_.directories[consumer]),
+                                                /*rope_length=*/0, tuning_.matrices));
+    std::vector<std::vector<PassageAnswers>> answers;
+    std::vector<std::vector<TuningText::Inputs>> inputs;
+    for (size_t c = 0; c < chunks(); ++c) {
+      const size_t begin = c * kChunk;
+      if (!progress_("answer the questions", static_cast<int64_t>(begin),
+                     static_cast<int64_t>(passages_.size()))) {
+        return absl::CancelledError("calibration was interrupted");
+      }
+      ALUDEL_ASSIGN_OR_RETURN(auto answered,
+                              OpenPassageAnswers(directory_, ModelKey(model), *weights, *own[c], Chunk(c),
+                                                 tuning_.max_answer_tokens, progress_));
+      answers.push_back(std::move(answered));
+      inputs.push_back(DecoderInputs(encoder_, shape_, *decoder, *producer_[c], *own[c]));
+    }
+    progress_("answer the questions", static_cast<int64_t>(passages_.size()),
+              static_cast<int64_t>(passages_.size()));
+    std::vector<TuningPassage> train, held_out;
+    for (size_t c = 0; c < chunks(); ++c) {
+      int64_t row = 0;
+      for (size_t i = 0; i < answers[c].size(); ++i) {
+        const Passage& passage = passages_[c * kChunk + i];
+        const bool learnt = c * kChunk + i < passages_.size() - HeldOut(passages_.size());
+        (learnt ? train : held_out).push_back({own[c].get(), &inputs[c], &passage, &answers[c][i], row});
+        row += passage.tokens();
+      }
+    }
+    PassageTuning options = tuning_.passages;
+    options.head = shape_.head_tokens;
+    std::vector<TunedGroup> groups = ToTuned(shape_, own.front()->layout(), metrics, decoder);
+    const std::string checkpoint = absl::StrCat(
+        directory_, "/", CheckpointName(model, options, passages_, groups, tuning_.max_answer_tokens));
+    PassageTuner tuner(std::move(groups), options, checkpoint, PrintState);
+    ALUDEL_ASSIGN_OR_RETURN(const TuningState state, tuner.Run(*weights, train, held_out, progress_));
+    FromTuned(std::move(tuner).TakeGroups(), decoder);
+    return TuningResult{state.first_kl, state.best_kl};
+  }
+
+ private:
+  size_t chunks() const { return (passages_.size() + kChunk - 1) / kChunk; }
+  absl::Span<const Passage> Chunk(size_t c) const {
+    return absl::MakeConstSpan(passages_).subspan(c * kChunk, kChunk);
+  }
+
+  absl::Status OpenFiles(Transformer& model, absl::string_view stage,
+                         std::vector<std::unique_ptr<StateFile>>* files) {
+    for (size_t c = 0; c < chunks(); ++c) {
+      ALUDEL_ASSIGN_OR_RETURN(
+          auto file, OpenPassageStates(directory_, model, Chunk(c), SideLayers(shape_.recomputed_layers),
+                                       stage, PieceOf(progress_, c * kChunk, passages_.size())));
+      files->push_back(std::move(file));
+    }
+    return absl::OkStatus();
+  }
+
+  const AludelTuning& tuning_;
+  const AludelEncoderWeights& encoder_;
+  const AludelShape& shape_;
+  const CalibrationProgress& progress_;
+  const std::string directory_;
+  const std::vector<Passage> passages_;
+  std::vector<std::unique_ptr<StateFile>> producer_;  // [chunks]
+};
+
+// Multiply-adds of a product as the passes through a model make them, a second.
+double ProductRate(const ModelConfig& config, DType matrices) {
+  constexpr int64_t kRows = 64;
+  constexpr int kTimes = 3;
+  const int64_t m = config.hidden, n = config.ffn;
+  std::vector<float> x(kRows * m, 0.5f), y(kRows * n);
+  ModelMatrix matrix(matrices);
+  matrix.Append(std::vector<float>(m * n, 0.25f).data(), n, m);
+  double best = 0;
+  for (int i = 0; i < kTimes; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    matrix.Multiply(x.data(), kRows, 0.0f, y.data());
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    best = std::max(best, static_cast<double>(kRows * m * n) / took.count());
+  }
+  return best;
+}
+
+}  // namespace
+
+std::vector<Passage> TuningPassages(absl::Span<const std::vector<int32_t>> prompts, int64_t head_tokens) {
+  std::vector<Passage> passages = GroupPassages(prompts, kMostBranches);
+  passages.erase(std::remove_if(passages.begin(), passages.end(),
+                                [&](const Passage& passage) { return passage.trunk() <= head_tokens; }),
+                 passages.end());
+  return passages;
+}
+
+PassagePlan PlanPassages(const AludelTuning& tuning, int recomputed_layers) {
+  const ModelConfig& config = tuning.producer->config();
+  PassagePlan plan;
+  for (const Passage& passage : TuningPassages(tuning.more_prompts, /*head_tokens=*/0)) {
+    ++plan.passages;
+    plan.prompts += static_cast<int64_t>(passage.branches.size());
+    plan.tokens += passage.tokens();
+  }
+  const auto models = static_cast<int64_t>(1 + tuning.consumers.size());
+  const int64_t layer = int64_t{config.hidden} * (2 * config.q_dim() + 2 * config.kv_dim() + 3 * config.ffn);
+  const int64_t head = int64_t{config.vocab} * config.hidden;
+  const int64_t inner = config.layers * layer;
+  plan.disk = StateBytes(config, SideLayers(recomputed_layers), plan.tokens) * static_cast<size_t>(models);
+  const int64_t parameters = inner + head * (config.tied_embeddings ? 1 : 2);
+  plan.memory = static_cast<size_t>(parameters) * (tuning.matrices == DType::kF32 ? 4 : 2);
+  // Prefills; the answers, whose passes grow by a token; then forward and back, judgements among them.
+  const int64_t tail = plan.prompts * kAnswerTokens;
+  const double work = static_cast<double>(plan.tokens * models * inner) +
+                      static_cast<double>((models - 1) * (inner + head) * tail) *
+                          (0.5 * kAnswerTokens + 2.0 * static_cast<double>(tuning.passages.epochs) +
+                           kHeldOut * static_cast<double>(tuning.passages.judgements));
+  plan.seconds = work / ProductRate(config, tuning.matrices);
+  return plan;
+}
+
+absl::StatusOr<std::vector<TuningResult>> TuneByPassages(
+    const AludelTuning& tuning, const AludelEncoderWeights& encoder, const AludelShape& shape,
+    const std::vector<std::vector<TargetMetric>>& metrics, const CalibrationProgress& progress,
+    std::vector<TrainedDecoder>* decoders) {
+  Stage stage(tuning, encoder, shape, progress);
+  ALUDEL_RETURN_IF_ERROR(stage.Prepare());
+  std::vector<TuningResult> results;
+  for (size_t c = 0; c < decoders->size(); ++c) {
+    ALUDEL_ASSIGN_OR_RETURN(const TuningResult result, stage.Tune(c, metrics[c], &(*decoders)[c]));
+    results.push_back(result);
+  }
+  return results;
+}
+
+}  // namespace aludel

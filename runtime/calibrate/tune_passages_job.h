@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "runtime/calibrate/tune_aludel.h"
+
+namespace aludel {
+
+// Tuning of linear decoders by the answers to questions about passages (aludel/tune_passages.h), as a stage of a
+// job: states of both sides and answers lie in `AludelTuning::work` until the job removes it, so that an interrupted
+// run finds them, and the step that it had come to.
+
+// What the stage will take, said before it starts.
+struct PassagePlan {
+  int64_t passages = 0;
+  int64_t prompts = 0;
+  int64_t tokens = 0;  // of the passages
+  size_t disk = 0;     // bytes
+  size_t memory = 0;   // bytes beside the models that calibration holds anyway
+  double seconds = 0;  // as fast as this machine multiplies at the moment
+};
+PassagePlan PlanPassages(const AludelTuning& tuning, int recomputed_layers);
+
+// Passages of `prompts` that something is decoded of.
+std::vector<Passage> TuningPassages(absl::Span<const std::vector<int32_t>> prompts, int64_t head_tokens);
+
+// Like TuneAludelDecoders, on `more_prompts` alone.
+absl::StatusOr<std::vector<TuningResult>> TuneByPassages(
+    const AludelTuning& tuning, const AludelEncoderWeights& encoder, const AludelShape& shape,
+    const std::vector<std::vector<TargetMetric>>& metrics, const CalibrationProgress& progress,
+    std::vector<TrainedDecoder>* decoders);
+
+}  // namespace aludel
