@@ -425,6 +425,7 @@ HttpResponse Gateway::ResetCache() const {
     ended.Notify();
   });
   ended.WaitForNotification();
+  for (const auto& target : targets) target->CacheWasReset();
   if (reset.ok()) return JsonResponse(200, {{"status", "reset"}});
   ApiError error = FromGrpcStatus(ToGrpc(reset));
   error.message = absl::StrCat("not reset everywhere: ", error.message);

@@ -430,16 +430,17 @@ CompletionExchange::Options Completions::ExchangeOptions(Call* call) const {
   options.choices = static_cast<int>(call->generate.sampling().choices());
   options.tokenizer = call->model->tokenizer.get();
   options.prompts = std::move(call->prompts);
-  CompletionIdentity identity = {.chat = request.chat,
-                                 .id = options.id,
-                                 .created = absl::ToUnixSeconds(absl::Now()),
-                                 .model = request.model,
-                                 .system_fingerprint = SystemFingerprint(router_->Numerics(call->model->name)),
-                                 .include_usage = request.include_usage,
-                                 .may_call = request.tools.choice != Tools::Choice::kNone,
-                                 .return_token_ids = request.return_token_ids,
-                                 .prompt_tokens = options.outcome.prompt_tokens,
-                                 .choices_per_prompt = options.choices};
+  CompletionIdentity identity = {
+      .chat = request.chat,
+      .id = options.id,
+      .created = absl::ToUnixSeconds(absl::Now()),
+      .model = request.model,
+      .system_fingerprint = SystemFingerprint(router_->Numerics(call->model->name)),
+      .include_usage = request.include_usage,
+      .may_call = request.tools.choice != Tools::Choice::kNone,
+      .return_token_ids = request.return_token_ids,
+      .prompt_tokens = options.outcome.prompt_tokens,
+      .choices_per_prompt = options.choices};
   if (request.return_token_ids) {
     for (const PromptEcho::Options& prompt : options.prompts) identity.prompt_ids.push_back(prompt.ids);
   }

@@ -3,9 +3,9 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "runtime/files/stop_scope.h"
 #include "runtime/status_macros.h"
-#include "absl/time/clock.h"
 #include "server/rpc/handoff_version.h"
 #include "server/rpc/rpc_status.h"
 

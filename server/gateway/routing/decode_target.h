@@ -59,7 +59,8 @@ class DecodeTarget {
   void Started(absl::Time sent, const v1::Started& started, int64_t prompt_tokens) {
     fleet_->Started(slot_, sent, started, prompt_tokens);
   }
-  void Ended(const grpc::Status& status) { fleet_->Ended(slot_, status); }
+  void Ended(const grpc::Status& status, int places = 1) { fleet_->Ended(slot_, status, places); }
+  void CacheWasReset() { fleet_->ForgetCache(slot_); }
 
   // A probe's answer.
   void Described(const v1::DecodeDescription& description);

@@ -124,7 +124,7 @@ std::shared_ptr<DecodeTarget> DecodeTargets::Pick(const Wanted& wanted) const {
                          (!wanted.adapter.empty() && !targets[at]->ServesAdapter(wanted.adapter));
         return out ? ModelFleet::Standing::kOut : StandingOf(*targets[at]);
       },
-      wanted.again);
+      wanted.again, wanted.places);
   return slot ? targets[*slot] : nullptr;
 }
 

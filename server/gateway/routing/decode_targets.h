@@ -57,6 +57,7 @@ class DecodeTargets {
     const std::string& numerics;              // "": any
     const std::string& adapter;               // that the server has; "": any
     bool again = false;                       // a server was picked before
+    int places = 1;                           // choices
   };
   // The server that the policy chooses (ModelFleet): one that is ready, or else slow; null if none. It counts the request
   // until DecodeTarget::Ended.

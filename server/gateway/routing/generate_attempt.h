@@ -3,6 +3,7 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/support/client_callback.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -40,6 +41,7 @@ class GenerateAttempt : public grpc::ClientReadReactor<v1::GenerateEvent> {
   // `request` must stay until OnAttemptDone.
   void Start(const v1::GenerateRequest* request) {
     prompt_tokens_ = request->prompt_size();
+    places_ = static_cast<int>(std::max<uint32_t>(1, request->sampling().choices()));
     sent_ = MonotonicNow();
     target_->stub()->async()->Generate(&context_, request, this);
     StartRead(&event_);
@@ -59,7 +61,7 @@ class GenerateAttempt : public grpc::ClientReadReactor<v1::GenerateEvent> {
   }
   void OnDone(const grpc::Status& status) override {
     target_->outstanding.fetch_sub(1, std::memory_order_relaxed);
-    target_->Ended(status);
+    target_->Ended(status, places_);
     owner_->OnAttemptDone(target_.get(), status);
     delete this;
   }
@@ -70,6 +72,7 @@ class GenerateAttempt : public grpc::ClientReadReactor<v1::GenerateEvent> {
   grpc::ClientContext context_;
   v1::GenerateEvent event_;
   int64_t prompt_tokens_ = 0;
+  int places_ = 1;
   absl::Time sent_;
 };
 

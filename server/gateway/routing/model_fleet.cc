@@ -84,7 +84,7 @@ void ModelFleet::SetPlaces(size_t slot, int places) {
   fleet_.SetPlaces(slot, places);
 }
 
-std::optional<size_t> ModelFleet::Pick(const PrefixKeys& keys, StandingOf standing, bool again) {
+std::optional<size_t> ModelFleet::Pick(const PrefixKeys& keys, StandingOf standing, bool again, int places) {
   const absl::Time begin = MonotonicNow();
   RoutingDecision decision;
   int64_t hits = 0;
@@ -94,7 +94,7 @@ std::optional<size_t> ModelFleet::Pick(const PrefixKeys& keys, StandingOf standi
     if (decision.replica) {
       hits = fleet_.views()[*decision.replica].cached_tokens;
       fleet_.Sent(*decision.replica, keys, fleet_.ExpectedPrefill(*decision.replica, keys.tokens),
-                  Seconds(begin));
+                  Seconds(begin), places);
     }
   }
   decision_seconds_.Observe({{"model", model_}}, absl::ToDoubleSeconds(MonotonicNow() - begin));
@@ -135,11 +135,16 @@ void ModelFleet::Learn(size_t slot, double computed, double tokens) {
   }
 }
 
-void ModelFleet::Ended(size_t slot, const grpc::Status& status) {
+void ModelFleet::ForgetCache(size_t slot) {
+  absl::MutexLock lock(&mutex_);
+  fleet_.ForgetCache(slot);
+}
+
+void ModelFleet::Ended(size_t slot, const grpc::Status& status, int places) {
   bool ejected;
   {
     absl::MutexLock lock(&mutex_);
-    ejected = fleet_.Ended(slot, OutcomeOf(status), Seconds(MonotonicNow()));
+    ejected = fleet_.Ended(slot, OutcomeOf(status), Seconds(MonotonicNow()), places);
   }
   if (ejected) ejections_.Add({{"model", model_}});
 }

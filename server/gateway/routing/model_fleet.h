@@ -33,12 +33,14 @@ class ModelFleet {
   void Restarted(size_t slot);
   void SetPlaces(size_t slot, int places);
 
-  // The server for a request with these beginnings, which counts there until Ended; nothing where there is none. `again`:
+  // The server for a request with these beginnings, which counts there as so many `places` until Ended; nothing where there is none. `again`:
   // another server was picked for it before.
-  std::optional<size_t> Pick(const PrefixKeys& keys, StandingOf standing, bool again);
+  std::optional<size_t> Pick(const PrefixKeys& keys, StandingOf standing, bool again, int places = 1);
   // The first token of a request that was sent at `sent` is out.
   void Started(size_t slot, absl::Time sent, const v1::Started& started, int64_t prompt_tokens);
-  void Ended(size_t slot, const grpc::Status& status);
+  void Ended(size_t slot, const grpc::Status& status, int places = 1);
+  // Its prefixes are cached no more.
+  void ForgetCache(size_t slot);
 
   // What Pick would do now, and nothing is counted.
   struct Explanation {

@@ -69,7 +69,8 @@ void RoutedCall::Try(const grpc::Status& otherwise) {
                                      .tried = tried_,
                                      .numerics = numerics_,
                                      .adapter = request_.adapter(),
-                                     .again = again});
+                                     .again = again,
+                                     .places = visit_.places});
   }
   if (target == nullptr) return TryLater(otherwise);
   tried_.push_back(target.get());

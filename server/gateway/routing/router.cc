@@ -59,7 +59,8 @@ std::optional<DecodeTargets::Explanation> Router::Explain(const std::string& mod
                                                           const std::string& adapter,
                                                           const std::string& cache_salt,
                                                           absl::Span<const int32_t> prompt) const {
-  return targets_.Explain(model, OfModel(adapter.empty() ? model : adapter, MakePrefixKeys(SeedOf(cache_salt), prompt)));
+  return targets_.Explain(
+      model, OfModel(adapter.empty() ? model : adapter, MakePrefixKeys(SeedOf(cache_salt), prompt)));
 }
 
 Router::~Router() { AwaitCalls(); }

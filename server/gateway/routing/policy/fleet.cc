@@ -7,6 +7,9 @@ namespace {
 
 // Tokens of all replicas' caches that the index holds, some bytes each.
 constexpr int64_t kIndexTokens = 64'000'000;
+// Times the mean of unfinished requests, and some more: a server with more is crowded.
+constexpr double kCrowded = 1.5;
+constexpr double kFew = 4;
 
 }  // namespace
 
@@ -87,12 +90,34 @@ void Fleet::MakeViews(const PrefixKeys& keys, absl::FunctionRef<Standing(size_t 
     if (replica.outlier.ejected(now)) ++ejected;
     if (replica.report.places > 0 && view.pending >= replica.report.places) view.standing = Standing::kSpare;
   }
+  if (options_.policy == RoutingPolicy::kPrefix) SpareCrowded(now);
   // Where all are new, none is; where most fail, it is not for what they are.
-  const bool scale = most > 0 && most<1, eject = ejected> 0 && 2 * ejected <= ready;
+  const bool scale = most > 0 && most < 1;
+  const bool eject = ejected > 0 && 2 * ejected <= ready;
   if (!scale && !eject) return;
   for (size_t slot = 0; slot < replicas_.size(); ++slot) {
     if (scale) views_[slot].weight /= most;
     if (eject && views_[slot].standing == Standing::kReady && replicas_[slot].outlier.ejected(now)) {
+      views_[slot].standing = Standing::kSpare;
+    }
+  }
+}
+
+void Fleet::SpareCrowded(double now) {
+  const auto shares = [&](size_t slot) {
+    return views_[slot].standing == Standing::kReady && !replicas_[slot].outlier.ejected(now);
+  };
+  int64_t pending = 0;
+  int64_t sharing = 0;
+  for (size_t slot = 0; slot < views_.size(); ++slot) {
+    if (!shares(slot)) continue;
+    pending += views_[slot].pending;
+    ++sharing;
+  }
+  for (size_t slot = 0; slot < views_.size(); ++slot) {
+    const double fair =
+        kCrowded * static_cast<double>(pending) / static_cast<double>(std::max<int64_t>(sharing, 1));
+    if (shares(slot) && static_cast<double>(views_[slot].pending) > fair + kFew) {
       views_[slot].standing = Standing::kSpare;
     }
   }
@@ -117,16 +142,21 @@ double Fleet::ExpectedPrefill(size_t slot, int64_t prompt_tokens) const {
   return view.costs.Seconds(prompt_tokens, std::min(view.cached_tokens, prompt_tokens));
 }
 
-void Fleet::Sent(size_t slot, const PrefixKeys& keys, double prefill_seconds, double now) {
+void Fleet::Sent(size_t slot, const PrefixKeys& keys, double prefill_seconds, double now, int places) {
   Replica& replica = replicas_[slot];
-  ++replica.sent;
+  replica.sent += places;
   replica.load.Add(prefill_seconds, now);
   index_.Insert(slot, keys, keys.size());
 }
 
-bool Fleet::Ended(size_t slot, Outcome outcome, double now) {
+void Fleet::ForgetCache(size_t slot) {
+  index_.Reset(slot, 0);
+  BoundIndex(slot);
+}
+
+bool Fleet::Ended(size_t slot, Outcome outcome, double now, int places) {
   Replica& replica = replicas_[slot];
-  if (replica.sent > 0) --replica.sent;
+  replica.sent = std::max(0, replica.sent - places);
   if (outcome == Outcome::kFailed) return replica.outlier.Failed(now);
   if (outcome == Outcome::kServed) replica.outlier.Succeeded();
   return false;

@@ -73,13 +73,16 @@ class Fleet {
   // Index into the keys of that decision: of the one routed by.
   size_t depth() const { return depth_; }
 
-  // The request goes there. Its prefill is expected to take `prefill_seconds` (ExpectedPrefill).
-  void Sent(size_t slot, const PrefixKeys& keys, double prefill_seconds, double now);
+  // The request goes there. Its prefill is expected to take `prefill_seconds` (ExpectedPrefill); it takes `places`, one for
+  // each of its choices.
+  void Sent(size_t slot, const PrefixKeys& keys, double prefill_seconds, double now, int places = 1);
   // Of the last Choose's request at a slot.
   double ExpectedPrefill(size_t slot, int64_t prompt_tokens) const;
   enum class Outcome { kServed, kRefused, kFailed };
   // True where it is left out from now on because requests fail there.
-  bool Ended(size_t slot, Outcome outcome, double now);
+  bool Ended(size_t slot, Outcome outcome, double now, int places = 1);
+  // Its prefixes are cached no more.
+  void ForgetCache(size_t slot);
 
   double wait_seconds(size_t slot, double now) const { return replicas_[slot].load.At(now); }
   // Seconds since its last report was made; infinite before the first.
@@ -102,6 +105,8 @@ class Fleet {
   // How much of the replicas' caches is believed in, at most: with a thousand replicas less of each.
   void BoundIndex(size_t slot);
   double WeightOf(const Replica& replica, double now) const;
+  // Scores tell of prefill: a server that decodes for many more requests than its share shall not get the next.
+  void SpareCrowded(double now);
   void MakeViews(const PrefixKeys& keys, absl::FunctionRef<Standing(size_t slot)> standing, double now);
 
   const Options options_;

@@ -67,6 +67,38 @@ TEST_F(FleetTest, OwnRequestsCountAtOnce) {
   for (const int count : counts) EXPECT_NEAR(count, 10, 2);
 }
 
+TEST_F(FleetTest, WhatDecodesDoesNotGatherAtOneServer) {
+  for (const int replicas : {2, 5}) {
+    Fleet fleet = Make(replicas);
+    std::vector<int> counts(static_cast<size_t>(replicas));
+    // One beginning, cached after the first of them, and answers that take longer than all of this.
+    for (int i = 0; i < 60; ++i) ++counts[Send(&fleet, Prompt(1000, 0), i)];
+    for (const int count : counts) EXPECT_LE(count, 60 / replicas * 1.5 + 6) << replicas;
+  }
+}
+
+TEST_F(FleetTest, EveryChoiceOfARequestTakesAPlace) {
+  Fleet fleet = Make(2);
+  const PrefixKeys keys = Prompt(640, 0);
+  const size_t home = Chosen(&fleet, keys, 1);
+  fleet.Sent(home, keys, 0, 1, /*places=*/16);
+  EXPECT_NE(Chosen(&fleet, keys, 2), home);
+  fleet.Ended(home, Fleet::Outcome::kServed, 3, /*places=*/16);
+  EXPECT_EQ(Chosen(&fleet, keys, 4), home);
+}
+
+TEST_F(FleetTest, ACacheThatWasResetIsNotBelievedIn) {
+  Fleet fleet = Make(2);
+  const PrefixKeys keys = Prompt(640, 0);
+  const size_t home = Send(&fleet, keys, 1);
+  fleet.Ended(home, Fleet::Outcome::kServed, 2);
+  Chosen(&fleet, keys, 3);
+  EXPECT_GT(fleet.views()[home].cached_tokens, 0);
+  fleet.ForgetCache(home);
+  Chosen(&fleet, keys, 4);
+  EXPECT_EQ(fleet.views()[home].cached_tokens, 0);
+}
+
 TEST_F(FleetTest, AReportTakesWhatWasSentBeforeItAndNoMore) {
   Fleet fleet = Make(1);
   const PrefixKeys keys = Prompt(1000, 0);
