@@ -113,7 +113,7 @@ TEST_F(AludelFormat, SaysHowItWasMadeAndWhatItLoses) {
   EXPECT_EQ(format.decoders[0].expected->kl, 0.25);
   job_.options.linear = true;
   Save(/*width=*/0);
-  EXPECT_EQ(Old()->formats[0].notes.at("decoder"), "linear, tuned, 0 passes over its prompts");
+  EXPECT_EQ(Old()->formats[0].notes.at("decoder"), "linear, tuned by corrections of rank 32");
   tuning_prompts_ = 0;
   Save(/*width=*/0);
   EXPECT_EQ(Old()->formats[0].notes.at("decoder"), "linear, closed form");

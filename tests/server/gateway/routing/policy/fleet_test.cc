@@ -81,9 +81,9 @@ TEST_F(FleetTest, EveryChoiceOfARequestTakesAPlace) {
   Fleet fleet = Make(2);
   const PrefixKeys keys = Prompt(640, 0);
   const size_t home = Chosen(&fleet, keys, 1);
-  fleet.Sent(home, keys, 0, 1, /*places=*/16);
+  fleet.Sent(home, keys, 0, 1, /*places=*/32);
   EXPECT_NE(Chosen(&fleet, keys, 2), home);
-  fleet.Ended(home, Fleet::Outcome::kServed, 3, /*places=*/16);
+  fleet.Ended(home, Fleet::Outcome::kServed, 3, /*places=*/32);
   EXPECT_EQ(Chosen(&fleet, keys, 4), home);
 }
 
