@@ -155,7 +155,7 @@ AdapterPool::Work AdapterPool::NextWork() {
     entry = resident_.erase(entry);
   }
   Answer(&work);
-  // Those who are left wait for what is not there.
+  // Waiters that are left want what is not there.
   if (!waiters_.empty() && MakeRoom(&work)) work.load = waiters_.front().entry;
   return work;
 }

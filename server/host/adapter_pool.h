@@ -47,7 +47,7 @@ class AdapterPool {
 
   // `device` must outlive it.
   AdapterPool(Device* device, LoraWeights::Base base, int max_resident);
-  // Ends those who wait with Unavailable. No handle may be left.
+  // Waiters end with Unavailable. No handle may be left.
   ~AdapterPool();
   AdapterPool(const AdapterPool&) = delete;
   AdapterPool& operator=(const AdapterPool&) = delete;

@@ -21,7 +21,7 @@
 
 namespace aludel {
 
-// One try of a handoff: a ticket at the receiver, and a run at a prefill server that has it. The ticket's owner, who
+// One try of a handoff: a ticket at the receiver, and a run at a prefill server that has it. The ticket's owner, which
 // owns the attempt, too, hears of its loss through TicketOwner: from the receiver, and from here where a grant did not
 // reach the prefill server, or a run has ended and the frames that it announced no longer come.
 //

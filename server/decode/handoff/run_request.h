@@ -20,8 +20,8 @@ struct TicketTerms {
   std::optional<uint64_t> credit_bytes;  // set where the window does not hold all frames
 };
 
-// The credit of a ticket whose frames have `window_bytes` for what may come to `bound_bytes`; nothing where they all
-// fit.
+// The credit of a ticket whose frames have `window_bytes` for what may come to `bound_bytes`; nothing where all of them
+// have room.
 std::optional<uint64_t> FirstCredit(uint64_t window_bytes, uint64_t bound_bytes);
 
 v1::RunRequest MakeRunRequest(const HandoffSpec& spec, const TicketTerms& terms, bool frame_times);

@@ -47,8 +47,8 @@ class ServedModels {
   using BaseOf = std::function<std::optional<std::string>(const std::string& adapter)>;
   void FindAdaptersWith(BaseOf base_of) { base_of_ = std::move(base_of); }
 
-  // Of an adapter, the model that it is over; null if there is none. The model stays; an adapter may be gone by the next
-  // call.
+  // Of an adapter, the model that it is over; null if there is none. The model stays; an adapter may be
+  // gone by the next call.
   const ServedModel* Find(absl::string_view name) const;
   const std::vector<std::unique_ptr<ServedModel>>& all() const { return models_; }
 
