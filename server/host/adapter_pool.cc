@@ -11,6 +11,17 @@
 #include "transport/monotonic_clock.h"
 
 namespace aludel {
+namespace {
+
+// A caller's name goes into answers and logs: a long one is not repeated.
+absl::Status NotKnown(const std::string& name) {
+  if (name.size() > AdapterPool::kMaxNameBytes) {
+    return absl::NotFoundError(absl::StrCat("no adapter has a name of ", name.size(), " bytes"));
+  }
+  return absl::NotFoundError(absl::StrCat("no adapter ", name));
+}
+
+}  // namespace
 
 AdapterPool::AdapterPool(Device* device, LoraWeights::Base base, int max_resident)
     : device_(device), base_(std::move(base)), max_resident_(max_resident), thread_([this] { Loop(); }) {}
@@ -57,7 +68,7 @@ absl::Status AdapterPool::Add(const std::string& name, const std::string& direct
 absl::Status AdapterPool::Remove(const std::string& name) {
   absl::MutexLock lock(&mutex_);
   const auto found = known_.find(name);
-  if (found == known_.end()) return absl::NotFoundError(absl::StrCat("no adapter ", name));
+  if (found == known_.end()) return NotKnown(name);
   found->second->removed = true;
   known_.erase(found);
   ++changes_;
@@ -67,7 +78,7 @@ absl::Status AdapterPool::Remove(const std::string& name) {
 }
 
 uint64_t AdapterPool::Acquire(const std::string& name, absl::Time deadline, Ready ready) {
-  absl::StatusOr<Handle> now = absl::NotFoundError(absl::StrCat("no adapter ", name));
+  absl::StatusOr<Handle> now = NotKnown(name);
   {
     absl::MutexLock lock(&mutex_);
     const auto found = known_.find(name);

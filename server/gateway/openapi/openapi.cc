@@ -114,14 +114,17 @@ struct Failure {
 bool Always(const Route&) { return true; }
 bool NeedsKey(const Route& route) { return !route.open; }
 bool NamesAThing(const Route& route) {
-  return route.TakesBody() || absl::EndsWith(route.path, "*") || route.path == "/ready";
+  return route.TakesBody() || absl::EndsWith(route.path, "*") || route.path == "/ready" ||
+         route.path == "/admin/routing";
 }
+bool Manages(const Route& route) { return route.manages; }
 bool TakesBody(const Route& route) { return route.TakesBody(); }
 bool Metered(const Route& route) { return route.metered || route.completion; }
 
 constexpr Failure kFailures[] = {
     {"400", "Malformed, out of range, or not served", Always},
     {"401", "No key, or a wrong one", NeedsKey},
+    {"403", "The key is none of an administrator's", Manages},
     {"404", "No such model or answer", NamesAThing},
     {"408", "The request is too slow", Always},
     {"413", "The body is too long, or there should be none", Always},

@@ -250,6 +250,15 @@ TEST_F(GatewayAccess, ResetsCachesForKeysThatMay) {
   EXPECT_THAT(Send("GET", "/reset_prefix_cache", kKey, ""), StartsWith("HTTP/1.1 405"));
 }
 
+TEST_F(GatewayAccess, TellsAdministratorsAloneWhereAPromptIsCached) {
+  NeedKeys({});
+  EXPECT_THAT(Send("GET", "/admin/routing?key=other&prompt=hi", kKey, ""), StartsWith("HTTP/1.1 403"));
+  NeedKeys({.admin = true});
+  const std::string told = Send("GET", "/admin/routing?key=other&prompt=hi", kKey, "");
+  EXPECT_THAT(told, StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(told, HasSubstr(decode_.target()));
+}
+
 TEST_F(GatewayAccess, NamesServersThatDidNotReset) {
   NeedKeys({.admin = true});
   decode_.Stop();
