@@ -42,6 +42,7 @@ Handoff::Handoff(const DecodeContext& context, Spec spec)
 }
 
 Handoff::~Handoff() {
+  attempt_.reset();                      // it uses the context, too
   context_.sessions_open->fetch_sub(1);  // last: the context may go
 }
 
