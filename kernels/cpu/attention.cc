@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/rows.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/vector/simd.h"
 
 namespace aludel {
 namespace {

@@ -10,8 +10,8 @@
 #include "kernels/core_list.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/host_memory.h"
-#include "kernels/cpu/instructions.h"
 #include "kernels/cpu/onednn_loader.h"
+#include "kernels/cpu/vector/instructions.h"
 #include "kernels/device_options.h"
 
 namespace aludel {

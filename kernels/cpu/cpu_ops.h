@@ -3,8 +3,8 @@
 #include <memory>
 
 #include "kernels/cpu/library_gemm.h"
-#include "kernels/cpu/micro_kernels.h"
 #include "kernels/cpu/thread_team.h"
+#include "kernels/cpu/vector/micro_kernels.h"
 #include "kernels/ops.h"
 
 namespace aludel {

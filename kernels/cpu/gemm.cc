@@ -7,7 +7,7 @@
 #include "kernels/cpu/packed_matrix.h"
 #include "kernels/cpu/quantize.h"
 #include "kernels/cpu/rows.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/vector/simd.h"
 
 namespace aludel {
 namespace {

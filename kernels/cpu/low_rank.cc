@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/host_memory.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/vector/simd.h"
 
 // Two products in a row, both bound by reading A and B where few rows have the same adapter: A is kept by
 // rows and B in panels of outputs, so that each task reads one stream. Every row is summed in the same order

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "kernels/cpu/host_memory.h"
-#include "kernels/cpu/micro_kernels.h"
+#include "kernels/cpu/vector/micro_kernels.h"
 #include "kernels/ops.h"
 
 namespace aludel::cpu {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/cpu/rows.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/vector/simd.h"
 
 namespace aludel::cpu {
 namespace {

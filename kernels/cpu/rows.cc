@@ -2,8 +2,8 @@
 
 #include <cstring>
 
-#include "kernels/cpu/instructions.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/vector/instructions.h"
+#include "kernels/cpu/vector/simd.h"
 
 namespace aludel::cpu {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/vector/simd.h"
 #include "kernels/sample_terms.h"
 
 namespace aludel {

@@ -14,7 +14,7 @@
 #include "runtime/codec/frame.h"
 #include "runtime/engine/engine_options.h"
 #include "runtime/engine/engine_stats.h"
-#include "runtime/engine/sampler.h"
+#include "runtime/engine/sampling/sampler.h"
 #include "runtime/engine/scheduler.h"
 #include "runtime/model/transformer.h"
 #include "runtime/text/constrain/token_automaton.h"

@@ -14,9 +14,9 @@
 #include "runtime/engine/engine_intake.h"
 #include "runtime/engine/engine_masks.h"
 #include "runtime/engine/engine_step.h"
+#include "runtime/engine/sampling/token_emitter.h"
 #include "runtime/engine/sequence.h"
 #include "runtime/engine/step_pace.h"
-#include "runtime/engine/token_emitter.h"
 
 namespace aludel {
 

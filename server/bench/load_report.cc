@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "runtime/evaluate/plot.h"
+#include "runtime/evaluate/report/plot.h"
 #include "runtime/evaluate/score.h"
 #include "runtime/tool/html_page.h"
 

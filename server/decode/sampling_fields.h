@@ -2,7 +2,7 @@
 
 #include "absl/status/statusor.h"
 #include "aludel/v1/handoff.pb.h"
-#include "runtime/engine/sampler.h"
+#include "runtime/engine/sampling/sampler.h"
 
 namespace aludel {
 

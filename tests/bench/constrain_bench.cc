@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "runtime/engine/sampler.h"
+#include "runtime/engine/sampling/sampler.h"
 #include "runtime/text/constrain/text_constraint.h"
 #include "runtime/text/constrain/token_automaton.h"
 #include "tests/runtime/text/constrain/byte_tokenizer.h"

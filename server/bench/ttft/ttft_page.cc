@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
-#include "runtime/evaluate/plot.h"
+#include "runtime/evaluate/report/plot.h"
 #include "runtime/tool/html_page.h"
 
 namespace aludel {

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "kernels/cpu/micro_kernels.h"
+#include "kernels/cpu/vector/micro_kernels.h"
 
 namespace aludel::cpu {
 

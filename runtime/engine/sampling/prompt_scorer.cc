@@ -1,4 +1,4 @@
-#include "runtime/engine/prompt_scorer.h"
+#include "runtime/engine/sampling/prompt_scorer.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "runtime/engine/random_stream.h"
+#include "runtime/engine/sampling/random_stream.h"
 
 namespace aludel {
 

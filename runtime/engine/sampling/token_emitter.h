@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "runtime/engine/engine.h"
-#include "runtime/engine/sampler.h"
+#include "runtime/engine/sampling/sampler.h"
 #include "runtime/engine/sequence.h"
 
 namespace aludel {

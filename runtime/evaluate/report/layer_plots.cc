@@ -1,4 +1,4 @@
-#include "runtime/evaluate/layer_plots.h"
+#include "runtime/evaluate/report/layer_plots.h"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "runtime/evaluate/plot.h"
+#include "runtime/evaluate/report/plot.h"
 #include "runtime/tool/html_page.h"
 
 namespace aludel {

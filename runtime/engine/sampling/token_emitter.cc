@@ -1,4 +1,4 @@
-#include "runtime/engine/token_emitter.h"
+#include "runtime/engine/sampling/token_emitter.h"
 
 #include <algorithm>
 #include <utility>

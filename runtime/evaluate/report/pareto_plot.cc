@@ -1,11 +1,11 @@
-#include "runtime/evaluate/pareto_plot.h"
+#include "runtime/evaluate/report/pareto_plot.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "runtime/evaluate/plot.h"
+#include "runtime/evaluate/report/plot.h"
 #include "runtime/tool/html_page.h"
 
 namespace aludel {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "kernels/cpu/micro_kernels.h"
+#include "kernels/cpu/vector/micro_kernels.h"
 
 namespace aludel::cpu {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/engine/stop_matcher.h"
+#include "runtime/engine/sampling/stop_matcher.h"
 
 #include "gtest/gtest.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/evaluate/pareto_plot.h"
+#include "runtime/evaluate/report/pareto_plot.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,4 +1,4 @@
-#include "runtime/engine/token_rules.h"
+#include "runtime/engine/sampling/token_rules.h"
 
 #include <algorithm>
 #include <cmath>

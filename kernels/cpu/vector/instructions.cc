@@ -1,4 +1,4 @@
-#include "kernels/cpu/instructions.h"
+#include "kernels/cpu/vector/instructions.h"
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "runtime/engine/sampler.h"
+#include "runtime/engine/sampling/sampler.h"
 
 #include <algorithm>
 #include <cmath>

@@ -8,9 +8,9 @@
 
 #include "absl/types/span.h"
 #include "kernels/sample.h"
-#include "runtime/engine/random_stream.h"
-#include "runtime/engine/token_counts.h"
-#include "runtime/engine/token_rules.h"
+#include "runtime/engine/sampling/random_stream.h"
+#include "runtime/engine/sampling/token_counts.h"
+#include "runtime/engine/sampling/token_rules.h"
 
 namespace aludel {
 

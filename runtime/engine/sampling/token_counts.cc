@@ -1,4 +1,4 @@
-#include "runtime/engine/token_counts.h"
+#include "runtime/engine/sampling/token_counts.h"
 
 #include <algorithm>
 

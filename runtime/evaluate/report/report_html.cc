@@ -4,11 +4,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "runtime/evaluate/evaluate.h"
-#include "runtime/evaluate/layer_plots.h"
-#include "runtime/evaluate/page/report_page.h"
-#include "runtime/evaluate/paired_plot.h"
-#include "runtime/evaluate/pareto_plot.h"
-#include "runtime/evaluate/plot.h"
+#include "runtime/evaluate/report/layer_plots.h"
+#include "runtime/evaluate/report/page/report_page.h"
+#include "runtime/evaluate/report/paired_plot.h"
+#include "runtime/evaluate/report/pareto_plot.h"
+#include "runtime/evaluate/report/plot.h"
 #include "runtime/tool/html_page.h"
 
 namespace aludel {

@@ -1,4 +1,4 @@
-#include "runtime/evaluate/plot.h"
+#include "runtime/evaluate/report/plot.h"
 
 #include <algorithm>
 #include <array>
