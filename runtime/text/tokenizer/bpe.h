@@ -3,12 +3,15 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
+#include "runtime/text/tokenizer/bpe_merges.h"
+#include "runtime/text/tokenizer/bpe_vocabulary.h"
 
 namespace aludel {
 
@@ -17,11 +20,6 @@ namespace aludel {
 // token until no pair merges. Immutable and thread-safe; it caches nothing.
 class Bpe {
  public:
-  struct Merge {
-    uint32_t rank = 0;
-    int32_t merged = 0;
-  };
-
   // `byte_level`: pieces are bytes, vocabulary and merges spell them as characters.
   static absl::StatusOr<std::unique_ptr<Bpe>> FromJson(const nlohmann::json& model, bool byte_level,
                                                        const std::string& origin);
@@ -31,24 +29,19 @@ class Bpe {
   absl::Status Encode(absl::string_view piece, std::vector<int32_t>* ids) const;
 
   // -1 where the vocabulary does not hold `spelling`.
-  int32_t Find(absl::string_view spelling) const;
+  int32_t Find(absl::string_view spelling) const { return vocabulary_.Find(spelling); }
   // Spelling by id; empty for ids that the vocabulary leaves out.
-  const std::vector<std::string>& spellings() const { return spellings_; }
+  const std::vector<std::string>& spellings() const { return vocabulary_.spellings(); }
   // Left and right id of every merge, lowest rank first.
-  const std::vector<std::pair<int32_t, int32_t>>& merge_list() const { return merge_list_; }
+  const std::vector<std::pair<int32_t, int32_t>>& merge_list() const { return merges_.list(); }
 
  private:
   Bpe() = default;
-  absl::Status ReadVocabulary(const nlohmann::json& model, const std::string& origin);
-  absl::Status ReadMerges(const nlohmann::json& model, const std::string& origin);
   absl::Status PrepareBytes(const std::string& origin);
   void PrepareCharacters();
 
   absl::Status EncodeWhole(absl::string_view piece, std::vector<int32_t>* ids) const;
   absl::Status StartSymbols(absl::string_view piece, std::vector<int32_t>* symbols) const;
-  const Merge* FindMerge(int32_t left, int32_t right) const;
-  void MergeShort(std::vector<int32_t>* symbols) const;
-  absl::Status MergeLong(std::vector<int32_t>* symbols) const;
 
   bool byte_level_ = false;
   bool ignore_merges_ = false;
@@ -58,11 +51,9 @@ class Bpe {
   // the same, and a long text without pre-tokenizer costs no long queue.
   bool cuts_at_metaspace_ = false;
   int32_t unk_id_ = -1;
-  std::vector<std::string> spellings_;
-  absl::flat_hash_map<absl::string_view, int32_t> ids_;     // spelling -> id, into spellings_
+  BpeVocabulary vocabulary_;
+  BpeMerges merges_;
   absl::flat_hash_map<std::string, int32_t> whole_pieces_;  // with ignore_merges: bytes -> id
-  absl::flat_hash_map<uint64_t, Merge> merges_;             // left << 32 | right
-  std::vector<std::pair<int32_t, int32_t>> merge_list_;
   std::vector<int32_t> start_ids_;  // by byte, or by code point below start_ids_.size(); -1: none
   std::vector<int32_t> byte_ids_;   // with byte_fallback: id of <0xNN>; -1: none
 };
