@@ -8,8 +8,6 @@
 namespace aludel {
 namespace {
 
-// A new sample's share of a moving average.
-constexpr double kWeight = 0.3;
 // Prefixes are remembered at multiples of this many tokens, and whole.
 constexpr int64_t kPrefixStep = 64;
 // The link was the bottleneck if sending took this many times as long as producing.
@@ -65,7 +63,8 @@ CostModel::Parts CostModel::PartsOf(const Link& link, const Format& format, int6
   Parts parts;
   if (tokens != cached) parts.producer = link.producer.At(static_cast<double>(tokens - cached)).value_or(0);
   const double bytes = format.bytes.At(static_cast<double>(tokens)).value_or(0);
-  if (link.bytes_per_second > 0) parts.transfer = bytes / link.bytes_per_second;
+  const double rate = link.rate.bytes_per_second();
+  if (rate > 0) parts.transfer = bytes / rate;
   parts.consumer = format.consumer.At(static_cast<double>(tokens)).value_or(0);
   return parts;
 }
@@ -115,14 +114,9 @@ void CostModel::ObserveRemote(const Target& target, const std::string& format,
   if (tokens > cached || !link.caches) {
     Learn(static_cast<double>(link.caches ? tokens - cached : tokens), made_in, &link.producer);
   }
-  if (arrival.seconds > 0 && arrival.bytes > arrival.first_bytes) {
-    const double rate = static_cast<double>(arrival.bytes - arrival.first_bytes) / arrival.seconds;
-    if (arrival.seconds > kLinkBound * made_in) {
-      // The link was what they waited for: this is its rate.
-      link.bytes_per_second += (link.bytes_per_second == 0 ? 1 : kWeight) * (rate - link.bytes_per_second);
-    } else if (link.bytes_per_second > 0) {
-      link.bytes_per_second = std::max(link.bytes_per_second, rate);  // it carries at least that
-    }
+  if (arrival.bytes > arrival.first_bytes) {
+    link.rate.Observe(static_cast<double>(arrival.bytes - arrival.first_bytes), arrival.seconds,
+                      arrival.seconds > kLinkBound * made_in);
   }
   const int64_t spared = link.caches ? cached : 0;
   const Parts parts = PartsOf(link, known, tokens, spared);
@@ -175,7 +169,7 @@ double CostModel::BytesPerToken(const std::string& format, int64_t tokens) const
 double CostModel::LinkRate(const std::string& target) const {
   absl::MutexLock lock(&mutex_);
   const auto link = links_.find(target);
-  return link == links_.end() ? 0 : link->second.bytes_per_second;
+  return link == links_.end() ? 0 : link->second.rate.bytes_per_second();
 }
 
 int64_t CostModel::CachedTokens(const std::string& target, const std::string& format, absl::string_view salt,

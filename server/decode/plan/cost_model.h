@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "server/decode/plan/cost_fit.h"
+#include "server/decode/plan/link_estimate.h"
 #include "server/decode/stages.h"
 #include "server/observe/request_metrics.h"
 
@@ -86,8 +87,8 @@ class CostModel {
     CostFit consumer;  // seconds of this server's own work, by tokens
   };
   struct Link {
-    double bytes_per_second = 0;  // 0: faster than anything that was sent
-    CostFit producer;             // seconds of prefill and encoding, by tokens that it did not have cached
+    LinkEstimate rate;
+    CostFit producer;  // seconds of prefill and encoding, by tokens that it did not have cached
     // Seconds to add to the sum of the parts, or to take off because they overlap, by tokens: for each
     // format, and apart for prompts that it had cached whole.
     std::map<std::pair<std::string, bool>, CostFit> rest;

@@ -148,6 +148,24 @@ TEST(CostModel, PredictsWhatItHasSeenAtOtherLengths) {
   }
 }
 
+TEST(CostModel, APauseIsNotASlowLink) {
+  CostModel model;
+  const World codes{.link = 1e9, .bytes_per_token = 10};
+  const World raw{.link = 1e9, .bytes_per_token = 4000};
+  codes.Show(model, "aludel-p2", Prompt(250));
+  raw.Show(model, "raw", Prompt(250, 1000));
+  const World few{.link = 1e4, .bytes_per_token = 10};  // a quarter of a second for 2.5 kB
+  for (int i = 0; i < 5; ++i) few.Show(model, "aludel-p2", Prompt(250, 2000 + 1000 * i));
+  EXPECT_LT(*model.PredictRemote({.name = "a"}, "raw", Prompt(250, 77777), ""), 1);
+  const World once{.link = 1e5, .bytes_per_token = 4000};  // ten seconds, once
+  once.Show(model, "raw", Prompt(250, 90000));
+  raw.Show(model, "raw", Prompt(250, 91000));
+  EXPECT_EQ(model.LinkRate("a"), 0);
+  for (int i = 0; i < 3; ++i)
+    once.Show(model, "raw", Prompt(250, 92000 + 1000 * i));  // from now on it is the link
+  EXPECT_NEAR(model.LinkRate("a"), 1e5, 1e3);
+}
+
 TEST(CostModel, LearnsWhatOverlapsWithTheOtherSideAndWhatDoesNotWhenThatHasItCached) {
   // Half of the own work runs beside the prefill server's; nothing does where that only sends.
   const auto ttft = [](double tokens, bool cached) { return 0.002 + tokens * (cached ? 4e-5 : 1e-4 + 2e-5); };
