@@ -254,6 +254,9 @@ void CompletionExchange::OnFinished(const v1::Finished& finished) {
 
 void CompletionExchange::Complete(uint32_t last) {
   has_finished_ = true;
+  ApiError none;
+  none.status = 200;
+  Account(none);
   const CompletionReport report = Report();
   if (options_.outcome.stream) {
     responder_.Write(options_.writer->Complete(static_cast<int>(last), choices_[last].end(), usage_, report));
@@ -269,21 +272,23 @@ void CompletionExchange::Complete(uint32_t last) {
 }
 
 void CompletionExchange::OnEnd(const grpc::Status& status) {
-  ApiError error;
-  error.status = 200;
-  if (!has_finished_) {
-    error = too_long_ ? *too_long_
-                      : FromGrpcStatus(status.ok() ? grpc::Status(grpc::StatusCode::INTERNAL,
-                                                                  "the decode server ended its answer early")
-                                                   : status);
-    if (options_.outcome.stream && has_started_) {
-      // The status line has been sent: the error goes into the stream, which then ends.
-      responder_.Write(options_.writer->Fail(error));
-      responder_.Finish();
-    } else {
-      responder_.Respond(options_.dialect->Refusal(error));
-    }
+  if (has_finished_) return;
+  const ApiError error =
+      too_long_ ? *too_long_
+                : FromGrpcStatus(status.ok() ? grpc::Status(grpc::StatusCode::INTERNAL,
+                                                            "the decode server ended its answer early")
+                                             : status);
+  Account(error);
+  if (options_.outcome.stream && has_started_) {
+    // The status line has been sent: the error goes into the stream, which then ends.
+    responder_.Write(options_.writer->Fail(error));
+    responder_.Finish();
+  } else {
+    responder_.Respond(options_.dialect->Refusal(error));
   }
+}
+
+void CompletionExchange::Account(const ApiError& error) {
   const RequestLabels labels = {options_.model, started_.plan(), started_.format()};
   const CompletionReport report = Report();
   if (has_text_) {

@@ -38,7 +38,7 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
     std::chrono::steady_clock::time_point received;
     CompletionOutcome outcome;           // as far as the request tells it
     size_t max_answer_bytes = SIZE_MAX;  // kept of it at a time: beyond, the answer is an error
-    OnCompletionEnd on_end;              // once
+    OnCompletionEnd on_end;              // once, before the last bytes of the answer
   };
   CompletionExchange(Options options, HttpResponder responder, const RequestMetrics* metrics);
 
@@ -71,6 +71,8 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
   void ForgetScores(PromptEcho* echo);
   // Every choice has ended, `last` as the last one.
   void Complete(uint32_t last);
+  // Measures the request and tells on_end, before the client has the last bytes: it may ask again at once.
+  void Account(const ApiError& error);
   double SecondsSinceReceived() const;
   CompletionReport Report();
 

@@ -371,8 +371,9 @@ void Completions::Fail(Call* call, const ApiError& error) {
   outcome.error = error.message;
   outcome.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - call->http.received).count();
-  call->responder.Respond(call->dialect->Refusal(error));
+  // Before the answer: a client that has it may ask again.
   call->on_end(outcome);
+  call->responder.Respond(call->dialect->Refusal(error));
 }
 
 void Completions::Send(const std::shared_ptr<Call>& call) {

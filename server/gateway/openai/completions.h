@@ -53,8 +53,8 @@ class Completions {
   // Of the threads that compile schemas; see WorkPool.
   absl::Duration Silence() const { return schemas_.Silence(); }
 
-  // Answers through `responder`, now or later; then `on_end`, once. `grant` is the request's, which
-  // `on_end` holds: it is widened to the request's choices and prompts.
+  // Answers through `responder`, now or later; `on_end` is called once, before the last bytes of the answer. `grant` is the
+  // request's, which `on_end` holds: it is widened to the request's choices and prompts.
   void Serve(std::unique_ptr<Dialect> dialect, HttpRequest request, const RequestIdentity& identity,
              const std::weak_ptr<Access::Grant>& grant, HttpResponder responder, OnCompletionEnd on_end);
 

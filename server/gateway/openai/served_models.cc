@@ -76,14 +76,20 @@ absl::StatusOr<std::unique_ptr<ServedModel>> LoadOne(const ServedModelOptions& o
 
 }  // namespace
 
-absl::StatusOr<ServedModels> ServedModels::Load(const std::vector<ServedModelOptions>& options) {
+absl::StatusOr<ServedModels> ServedModels::Load(const std::vector<ServedModelOptions>& options,
+                                                const Progress& progress) {
   std::vector<absl::StatusOr<std::unique_ptr<ServedModel>>> loaded(options.size());
   std::atomic<size_t> next = 0;
   const auto load_some = [&] {
-    for (size_t at; (at = next.fetch_add(1)) < options.size();) loaded[at] = LoadOne(options[at]);
+    for (size_t at; (at = next.fetch_add(1)) < options.size();) {
+      progress(options[at].name, /*loaded=*/false);
+      loaded[at] = LoadOne(options[at]);
+      if (loaded[at].ok()) progress(options[at].name, /*loaded=*/true);
+    }
   };
   std::vector<std::thread> threads;
-  const size_t cores = std::max(1u, std::thread::hardware_concurrency());
+  // One that waits for a slow disk does not keep the next one from its turn.
+  const size_t cores = std::max(2u, std::thread::hardware_concurrency());
   while (threads.size() + 1 < std::min(options.size(), cores)) threads.emplace_back(load_some);
   load_some();
   for (std::thread& thread : threads) thread.join();

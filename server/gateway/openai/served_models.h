@@ -39,8 +39,12 @@ size_t LongestTokenBytes(const Tokenizer& tokenizer);
 // it is told where those are.
 class ServedModels {
  public:
-  // On as many threads as there are cores. Fails with the name of the first model that has a fault, the file and the fault.
-  static absl::StatusOr<ServedModels> Load(const std::vector<ServedModelOptions>& options);
+  // Called on the threads that load: when a model's turn has come, and when it has been loaded without a fault.
+  using Progress = std::function<void(const std::string& model, bool loaded)>;
+  // On as many threads as there are cores, two at least. Fails with the name of the first model that has a fault, the file
+  // and the fault.
+  static absl::StatusOr<ServedModels> Load(const std::vector<ServedModelOptions>& options,
+                                           const Progress& progress = [](const std::string&, bool) {});
   explicit ServedModels(std::vector<std::unique_ptr<ServedModel>> models) : models_(std::move(models)) {}
 
   // Of an adapter's name its base, or nothing. Before the first Find.

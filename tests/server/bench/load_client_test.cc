@@ -101,6 +101,7 @@ TEST_F(LoadClient, PiecesOfOneReadShareTheTimeSinceTheOneBefore) {
   EXPECT_NEAR(result.inter_token[0], result.inter_token[4] / 4, 0.03);
   EXPECT_GE(sum, 0.119);
   EXPECT_LE(sum, result.e2e);
+  EXPECT_EQ(result.coalesced, 5);  // all but the last one
 }
 
 TEST_F(LoadClient, AClosedLoopHasSoManyRequestsUnderWay) {
