@@ -48,8 +48,9 @@ class Front {
 
   Metrics* const metrics_;
   mutable absl::Mutex mutex_;
-  std::map<std::string, const char*> states_ ABSL_GUARDED_BY(mutex_);  // "waiting", "loading" or "loaded", by model
-  std::shared_ptr<const Behind> behind_ ABSL_GUARDED_BY(mutex_);       // null: still loading
+  std::map<std::string, const char*> states_
+      ABSL_GUARDED_BY(mutex_);  // "waiting", "loading" or "loaded", by model
+  std::shared_ptr<const Behind> behind_ ABSL_GUARDED_BY(mutex_);  // null: still loading
 };
 
 }  // namespace aludel

@@ -176,11 +176,10 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
                     .ready = [&front] { return front.CheckReady(); },
                     .more = [&front](const HttpRequest& request) { return front.AnswerAdmin(request); }}));
   }
-  ALUDEL_ASSIGN_OR_RETURN(
-      ServedModels models,
-      ServedModels::Load(options.models, [&front](const std::string& model, bool loaded) {
-        front.Loads(model, loaded);
-      }));
+  ALUDEL_ASSIGN_OR_RETURN(ServedModels models,
+                          ServedModels::Load(options.models, [&front](const std::string& model, bool loaded) {
+                            front.Loads(model, loaded);
+                          }));
   LogSamplingDefaults(models);
   const RequestMetrics requests(&metrics);
   for (const auto& model : models.all()) requests.Expect(model->name);

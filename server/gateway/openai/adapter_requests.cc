@@ -4,8 +4,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "server/gateway/openai/completion_exchange.h"
 #include "server/gateway/openai/completion_request.h"
+#include "server/gateway/openai/grpc_error.h"
 #include "server/gateway/openai/json_fields.h"
 #include "server/gateway/openai/prompt.h"
 #include "server/gateway/routing/adapter_calls.h"

@@ -1,17 +1,16 @@
 #pragma once
 
-#include <atomic>
-#include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "server/gateway/access/request_record.h"
 #include "server/gateway/openai/api_error.h"
+#include "server/gateway/openai/completion_meter.h"
 #include "server/gateway/openai/completion_response.h"
 #include "server/gateway/openai/dialect.h"
+#include "server/gateway/openai/kept_answer.h"
 #include "server/gateway/openai/prompt_echo.h"
 #include "server/gateway/routing/router.h"
 #include "server/http/http_server.h"
@@ -19,7 +18,7 @@
 
 namespace aludel {
 
-// Turns one decode server's events into one HTTP answer, streamed or whole, and its measurements. Created by
+// Turns one decode server's events into one HTTP answer, streamed or whole. Created by
 // Completions, kept alive by the Router's call; its methods come from gRPC's threads, one at a time.
 class CompletionExchange : public GenerateObserver, public std::enable_shared_from_this<CompletionExchange> {
  public:
@@ -28,29 +27,26 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
     std::unique_ptr<AnswerWriter> writer;
     bool chat = true;
     bool return_token_ids = false;
-    std::string id;  // of the answer
-    std::string model;
     int choices = 1;                           // of each prompt
     std::vector<PromptEcho::Options> prompts;  // one at least
     ToolCallParser::Options tools;
     ReasoningSplitter::Mode reasoning = ReasoningSplitter::Mode::kOff;
     const Tokenizer* tokenizer = nullptr;  // outlives the exchange
-    std::chrono::steady_clock::time_point received;
-    CompletionOutcome outcome;           // as far as the request tells it
-    size_t max_answer_bytes = SIZE_MAX;  // kept of it at a time: beyond, the answer is an error
-    OnCompletionEnd on_end;              // once, before the last bytes of the answer
+    size_t max_answer_bytes = SIZE_MAX;    // kept of it at a time: beyond, the answer is an error
   };
-  CompletionExchange(Options options, HttpResponder responder, const RequestMetrics* metrics);
+  // `metrics` must outlive the exchange.
+  CompletionExchange(Options options, CompletionMeter::Options measured, HttpResponder responder,
+                     const RequestMetrics* metrics);
 
   void OnStarted(const v1::Started& started) override { OnStarted(0, started); }
-  void OnTrace(const v1::RequestTrace& trace) override { trace_ = trace; }
+  void OnTrace(const v1::RequestTrace& trace) override { meter_.OnTrace(trace); }
   void OnPromptLogprobs(const v1::PromptLogprobs& piece) override { OnPromptLogprobs(0, piece); }
   // The same for one of several prompts, whose choices follow those of the prompts before it. `started` is of all
   // prompts that have started.
   void OnStarted(size_t prompt, const v1::Started& started);
   void OnPromptLogprobs(size_t prompt, const v1::PromptLogprobs& piece);
   // The answer is an error already, for its length.
-  bool too_long() const { return too_long_.has_value(); }
+  bool too_long() const { return kept_.too_long().has_value(); }
   bool OnToken(const v1::Token& token) override;
   void OnFinished(const v1::Finished& finished) override;
   void OnEnd(const grpc::Status& status) override;
@@ -61,9 +57,9 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
   int all_choices() const { return options_.choices * static_cast<int>(options_.prompts.size()); }
   // What is told of a prompt in front of its choices' first tokens.
   void TellPrompt(size_t prompt);
+  // What an event made of a choice that held back `held` bytes before it.
+  void Tell(uint32_t choice, size_t held, const ChoiceDelta& delta);
   void Emit(uint32_t choice, const ChoiceDelta& delta);
-  // Adds to an answer that is not streamed.
-  void Keep(uint32_t choice, const ChoiceDelta& delta);
   // An answer of which too much is kept, what may be part of a call included, is forgotten: its error follows at the end
   // of the call.
   void CheckLength();
@@ -71,36 +67,18 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
   void ForgetScores(PromptEcho* echo);
   // Every choice has ended, `last` as the last one.
   void Complete(uint32_t last);
-  // Measures the request and tells on_end, before the client has the last bytes: it may ask again at once.
-  void Account(const ApiError& error);
-  double SecondsSinceReceived() const;
-  CompletionReport Report();
 
   const Options options_;
   HttpResponder responder_;
-  const RequestMetrics* const metrics_;
-  v1::Started started_;
-  std::optional<v1::RequestTrace> trace_;
+  CompletionMeter meter_;
+  KeptAnswer kept_;
   std::vector<PromptEcho> echoes_;
   std::vector<CompletionChoice> choices_;
-  std::vector<WholeChoice> whole_;  // not streamed: the answer so far
-  size_t whole_bytes_ = 0;          // of it
-  size_t held_bytes_ = 0;           // of all choices
-  size_t score_bytes_ = 0;          // of all echoes
-  std::optional<ApiError> too_long_;
   int open_choices_;
   TokenUsage usage_;
   bool has_started_ = false;  // streamed: the head has left
   bool has_content_ = false;  // streamed: something of a choice has left
   bool has_finished_ = false;
-  bool has_text_ = false;
-  int64_t tokens_ = 0;
-  double first_token_seconds_ = 0;                 // when the first token came here
-  double first_text_seconds_ = 0;                  // when the first text did that could be shown
-  std::atomic<double> first_flush_seconds_{-1.0};  // when it was in the client's socket
 };
-
-// What a failed call to a decode server means to an HTTP client.
-ApiError FromGrpcStatus(const grpc::Status& status);
 
 }  // namespace aludel

@@ -43,8 +43,9 @@ class ServedModels {
   using Progress = std::function<void(const std::string& model, bool loaded)>;
   // On as many threads as there are cores, two at least. Fails with the name of the first model that has a fault, the file
   // and the fault.
-  static absl::StatusOr<ServedModels> Load(const std::vector<ServedModelOptions>& options,
-                                           const Progress& progress = [](const std::string&, bool) {});
+  static absl::StatusOr<ServedModels> Load(
+      const std::vector<ServedModelOptions>& options,
+      const Progress& progress = [](const std::string&, bool) {});
   explicit ServedModels(std::vector<std::unique_ptr<ServedModel>> models) : models_(std::move(models)) {}
 
   // Of an adapter's name its base, or nothing. Before the first Find.

@@ -1,3 +1,5 @@
+#include "server/gateway/operator_api.h"
+
 #include <string>
 #include <utility>
 #include <vector>
@@ -5,14 +7,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "server/gateway/access/cache_salt.h"
-#include "server/gateway/gateway.h"
-#include "server/gateway/openai/completion_exchange.h"
+#include "server/gateway/openai/api_error.h"
+#include "server/gateway/openai/grpc_error.h"
+#include "server/gateway/openai/prompt.h"
+#include "server/gateway/route_refusals.h"
 #include "server/gateway/routing/routing_json.h"
 #include "server/rpc/reset_caches.h"
 #include "server/rpc/rpc_status.h"
 #include "transport/monotonic_clock.h"
 
-// What the operator asks of a gateway: its load, its models, its routing, and that caches are forgotten.
 namespace aludel {
 namespace {
 
@@ -23,7 +26,7 @@ constexpr absl::Duration kResetTimeout = absl::Seconds(10);
 
 }  // namespace
 
-HttpResponse Gateway::ResetCache() const {
+HttpResponse OperatorApi::ResetCache() const {
   const std::vector<std::shared_ptr<DecodeTarget>> targets = router_->targets().all();
   std::vector<std::pair<std::string, v1::Decode::Stub*>> servers;
   for (const auto& target : targets) servers.emplace_back(target->name(), target->stub());
@@ -42,7 +45,7 @@ HttpResponse Gateway::ResetCache() const {
 }
 
 // "server_load" is vLLM's.
-HttpResponse Gateway::Load() const {
+HttpResponse OperatorApi::Load() const {
   ordered_json models = ordered_json::object();
   int all = 0;
   for (const auto& model : models_->all()) {
@@ -54,7 +57,7 @@ HttpResponse Gateway::Load() const {
   return JsonResponse(200, {{"server_load", all}, {"models", std::move(models)}});
 }
 
-HttpResponse Gateway::ServerInfo() const {
+HttpResponse OperatorApi::ServerInfo() const {
   ordered_json models = ordered_json::object();
   for (const auto& model : models_->all()) {
     const Router::ModelState state = router_->State(model->name);
@@ -65,15 +68,14 @@ HttpResponse Gateway::ServerInfo() const {
                            {"tokenizer_fingerprint", model->tokenizer->fingerprint()},
                            {"chat_template", model->chat_template != nullptr}};
   }
-  return JsonResponse(200,
-                      {{"version", ALUDEL_VERSION},
-                       {"draining", draining_.load()},
-                       {"max_requests", options_.completions.max_requests},
-                       {"request_timeout_s", absl::ToDoubleSeconds(options_.completions.request_timeout)},
-                       {"models", std::move(models)}});
+  return JsonResponse(200, {{"version", ALUDEL_VERSION},
+                            {"draining", readiness_->draining()},
+                            {"max_requests", options_.max_requests},
+                            {"request_timeout_s", absl::ToDoubleSeconds(options_.request_timeout)},
+                            {"models", std::move(models)}});
 }
 
-HttpResponse Gateway::Routing(absl::string_view query) const {
+HttpResponse OperatorApi::Routing(absl::string_view query) const {
   const std::string name = QueryParameter(query, "model").value_or(models_->all()[0]->name);
   const ServedModel* model = models_->Find(name);
   if (model == nullptr) return ModelNotFound(name).ToResponse();
@@ -84,6 +86,16 @@ HttpResponse Gateway::Routing(absl::string_view query) const {
   const auto explanation = router_->Explain(model->name, name == model->name ? "" : name, salt, *tokens);
   if (!explanation) return ModelNotFound(name).ToResponse();
   return JsonResponse(200, RoutingJson(name, static_cast<int64_t>(tokens->size()), *explanation));
+}
+
+std::optional<HttpResponse> OperatorApi::Answer(const HttpRequest& request) const {
+  const Route* const route = FindRoute(request.path);
+  if (route == nullptr || !route->admin || route->path == "/metrics") return std::nullopt;
+  if (!route->Takes(request.method)) return WrongMethod(request, *route);
+  if (route->path == "/load") return Load();
+  if (route->path == "/server_info") return ServerInfo();
+  if (route->path == "/admin/routing") return Routing(request.query);
+  return ResetCache();
 }
 
 }  // namespace aludel
