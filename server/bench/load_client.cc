@@ -143,8 +143,8 @@ class Transfer {
   double read_began_ = 0;
   double last_piece_ = 0;
   std::optional<double> before_;  // when the read before this one began
-  int64_t came_together_ = 0;  // pieces of this read so far
-  size_t read_pieces_ = 0;     // without a time yet: of this read, and of the first but for its first piece
+  int64_t came_together_ = 0;     // pieces of this read so far
+  size_t read_pieces_ = 0;  // without a time yet: of this read, and of the first but for its first piece
   int64_t pieces_ = 0;
   bool done_ = false;
 };

@@ -130,7 +130,8 @@ std::string CoalescedLine(const ordered_json& summary) {
   const int64_t coalesced = summary["coalesced_pieces"].get<int64_t>();
   if (coalesced == 0) return "";
   return absl::StrFormat(
-      "%d pieces of text came together with others; those of one read share the time since the read before it",
+      "%d pieces of text came together with others; those of one read share the time since the read before "
+      "it",
       coalesced);
 }
 

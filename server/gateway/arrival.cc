@@ -1,12 +1,13 @@
 #include "server/gateway/arrival.h"
 
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "server/gateway/anthropic/anthropic_error.h"
-#include "server/gateway/openai/api_error.h"
+#include "server/gateway/route_refusals.h"
 #include "server/observe/trace_context.h"
 #include "server/rpc/rpc_fields.h"
 
@@ -26,6 +27,13 @@ void PlaceInTrace(const HttpRequest& request, double share, RequestIdentity* ide
   const std::optional<TraceContext> parent = TraceContext::Parse(request.Header(kTraceparent));
   identity->trace = parent ? parent->NewChild() : TraceContext::NewTrace(share);
   if (parent) identity->parent_span = parent->span_id;
+}
+
+// As OpenAI's clients send it, or as Anthropic's do.
+std::string Authorization(const HttpRequest& request) {
+  const absl::string_view authorization = request.Header("authorization");
+  const absl::string_view key = request.Header("x-api-key");
+  return authorization.empty() && !key.empty() ? absl::StrCat("Bearer ", key) : std::string(authorization);
 }
 
 }  // namespace
@@ -51,10 +59,19 @@ Arrival Receive(const HttpRequest& request, const Cors& cors, bool serves_admin,
   return arrival;
 }
 
-std::string AuthorizationOf(const HttpRequest& request) {
-  const absl::string_view authorization = request.Header("authorization");
-  const absl::string_view key = request.Header("x-api-key");
-  return authorization.empty() && !key.empty() ? absl::StrCat("Bearer ", key) : std::string(authorization);
+std::optional<ApiError> CheckKey(const Access& access, const HttpRequest& request, Arrival* arrival) {
+  if (arrival->preflight || (arrival->route != nullptr && arrival->route->open)) return std::nullopt;
+  return access.Identify(Authorization(request), &arrival->identity.client);
+}
+
+std::optional<ApiError> Admit(const Arrival& arrival, Access* access, std::shared_ptr<Access::Grant>* grant) {
+  const Route& route = *arrival.route;
+  if (!route.metered) return std::nullopt;
+  const std::string& client = arrival.identity.client;
+  if (auto refusal = access->Admit(client, grant)) return refusal;
+  // What needs an administrator; where there are no keys, all clients may what is the operator's anyway.
+  if (route.manages && !(*grant)->limits().admin && !(route.admin && client.empty())) return NoAdmin();
+  return std::nullopt;
 }
 
 HttpResponse InShapeOf(const Route* route, const RequestIdentity& identity, HttpResponse response) {

@@ -80,25 +80,10 @@ absl::StatusOr<std::unique_ptr<HttpServer>> Gateway::Listen(HttpServerOptions op
   return HttpServer::Start(options, std::move(handler));
 }
 
-std::optional<ApiError> Gateway::CheckKey(const HttpRequest& request, Arrival* arrival) const {
-  if (arrival->preflight || (arrival->route != nullptr && arrival->route->open)) return std::nullopt;
-  return access_->Identify(AuthorizationOf(request), &arrival->identity.client);
-}
-
-std::optional<ApiError> Gateway::Admit(const Arrival& arrival, std::shared_ptr<Access::Grant>* grant) const {
-  const Route& route = *arrival.route;
-  if (!route.metered) return std::nullopt;
-  const std::string& client = arrival.identity.client;
-  if (auto refusal = access_->Admit(client, grant)) return refusal;
-  // What needs an administrator; where there are no keys, all clients may what is the operator's anyway.
-  if (route.manages && !(*grant)->limits().admin && !(route.admin && client.empty())) return NoAdmin();
-  return std::nullopt;
-}
-
 std::optional<HttpResponse> Gateway::CheckHead(const HttpRequest& request) {
   Arrival arrival = Receive(request, cors_, options_.serves_admin, options_.trace_share);
   std::optional<HttpResponse> response;
-  if (const std::optional<ApiError> stranger = CheckKey(request, &arrival)) {
+  if (const std::optional<ApiError> stranger = CheckKey(*access_, request, &arrival)) {
     refusals_.Add({{"reason", stranger->code}});
     response = stranger->ToResponse();
   } else {
@@ -135,9 +120,9 @@ void Gateway::Handle(HttpRequest request, HttpResponder responder) {
   const Route* const route = arrival.route;
   const bool right_method = route != nullptr && route->Takes(request.method);
   std::shared_ptr<Access::Grant> grant;
-  std::optional<ApiError> refusal = CheckKey(request, &arrival);
+  std::optional<ApiError> refusal = CheckKey(*access_, request, &arrival);
   const bool stranger = refusal.has_value();
-  if (!refusal && right_method) refusal = Admit(arrival, &grant);
+  if (!refusal && right_method) refusal = Admit(arrival, access_, &grant);
   if (refusal) refusals_.Add({{"reason", refusal->code}});
   if (!refusal && right_method) {
     if (route->completion) {

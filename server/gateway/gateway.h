@@ -15,7 +15,7 @@
 #include "server/gateway/arrival.h"
 #include "server/gateway/local_answers.h"
 #include "server/gateway/openai/completions.h"
-#include "server/gateway/openai/served_models.h"
+#include "server/gateway/openai/model/served_models.h"
 #include "server/gateway/readiness.h"
 #include "server/gateway/responses/response_store.h"
 #include "server/gateway/routing/router.h"
@@ -66,11 +66,6 @@ class Gateway {
   void Drain() { readiness_.Drain(); }
 
  private:
-  // Says whose request it is; an error where it needs a key and has none.
-  std::optional<ApiError> CheckKey(const HttpRequest& request, Arrival* arrival) const;
-  // Takes a place for it among its client's requests; an error where the client's limits or its key are against that.
-  std::optional<ApiError> Admit(const Arrival& arrival, std::shared_ptr<Access::Grant>* grant) const;
-
   // HttpServer's three callbacks. Before a body: it is read only where the key is good and the route
   // takes one.
   std::optional<HttpResponse> CheckHead(const HttpRequest& request);

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "server/gateway/access/request_record.h"
-#include "server/gateway/openai/served_models.h"
+#include "server/gateway/openai/model/served_models.h"
 #include "server/gateway/operator_api.h"
 #include "server/gateway/readiness.h"
 #include "server/gateway/responses/response_store.h"

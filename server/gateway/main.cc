@@ -18,7 +18,7 @@
 #include "server/gateway/access/api_keys.h"
 #include "server/gateway/front.h"
 #include "server/gateway/gateway.h"
-#include "server/gateway/openai/served_models.h"
+#include "server/gateway/openai/model/served_models.h"
 #include "server/gateway/routing/router.h"
 #include "server/http/http_server.h"
 #include "server/http/tls_context.h"

@@ -4,7 +4,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "server/gateway/openai/served_models.h"
+#include "server/gateway/openai/model/served_models.h"
 #include "server/gateway/readiness.h"
 #include "server/gateway/routing/router.h"
 #include "server/http/http_message.h"

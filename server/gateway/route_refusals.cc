@@ -2,6 +2,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "server/rpc/rpc_fields.h"
 
 namespace aludel {
 namespace {

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "kernels/check.h"
-#include "server/gateway/openai/system_fingerprint.h"
+#include "server/gateway/openai/model/system_fingerprint.h"
 
 namespace aludel {
 namespace {

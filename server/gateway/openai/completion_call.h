@@ -9,11 +9,11 @@
 #include "aludel/v1/handoff.pb.h"
 #include "server/gateway/access/access.h"
 #include "server/gateway/access/request_record.h"
-#include "server/gateway/openai/completion_exchange.h"
+#include "server/gateway/openai/answer/completion_exchange.h"
+#include "server/gateway/openai/answer/prompt_echo.h"
 #include "server/gateway/openai/completion_request.h"
 #include "server/gateway/openai/dialect.h"
-#include "server/gateway/openai/prompt_echo.h"
-#include "server/gateway/openai/served_models.h"
+#include "server/gateway/openai/model/served_models.h"
 #include "server/http/http_server.h"
 
 namespace aludel {

@@ -7,11 +7,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/files/stop_scope.h"
+#include "server/gateway/openai/fields/sampling_fields.h"
+#include "server/gateway/openai/fields/token_ids.h"
 #include "server/gateway/openai/grpc_error.h"
-#include "server/gateway/openai/model_limits.h"
+#include "server/gateway/openai/model/model_limits.h"
 #include "server/gateway/openai/prompt.h"
-#include "server/gateway/openai/sampling_fields.h"
-#include "server/gateway/openai/token_ids.h"
 #include "server/gateway/openai/tools/tools.h"
 
 namespace aludel {

@@ -10,7 +10,7 @@
 #include "absl/time/time.h"
 #include "server/gateway/openai/api_error.h"
 #include "server/gateway/openai/completion_call.h"
-#include "server/gateway/openai/served_models.h"
+#include "server/gateway/openai/model/served_models.h"
 #include "server/gateway/routing/router.h"
 #include "server/pool/work_pool.h"
 

@@ -12,7 +12,7 @@
 #include "server/gateway/openai/completion_call.h"
 #include "server/gateway/openai/completion_preparer.h"
 #include "server/gateway/openai/dialect.h"
-#include "server/gateway/openai/served_models.h"
+#include "server/gateway/openai/model/served_models.h"
 #include "server/gateway/routing/router.h"
 #include "server/http/http_server.h"
 #include "server/observe/metrics.h"

@@ -49,7 +49,8 @@ TEST(LoadReport, SaysWhereTokensCameTogether) {
   results[2].coalesced = 3;
   const auto summary = SummarizeLoad(results, {});
   EXPECT_EQ(summary["coalesced_pieces"], 5);
-  EXPECT_THAT(DescribeLoad(summary), HasSubstr("5 pieces of text came together with others; those of one read"));
+  EXPECT_THAT(DescribeLoad(summary),
+              HasSubstr("5 pieces of text came together with others; those of one read"));
   EXPECT_THAT(LoadHtml(summary, results, "coalesced"), HasSubstr("share the time since the read before it"));
 }
 

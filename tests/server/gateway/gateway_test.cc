@@ -365,6 +365,10 @@ TEST_F(GatewayTest, ListsModelsWithTheirContext) {
   EXPECT_EQ(Get("/v1/models/org/plain").status, 200);
   EXPECT_EQ(Get("/v1/models/org%2Fplain").status, 200);
   EXPECT_EQ(Get("/v1/models/none").status, 404);
+  // As clients join a base URL and a path.
+  for (const char* path : {"/v1/models/", "//v1/models", "/v1//models/chat/"}) {
+    EXPECT_EQ(Get(path).status, 200) << path;
+  }
 }
 
 TEST_F(GatewayTest, TokenizesAndBack) {
