@@ -116,12 +116,16 @@ class Transfer {
   void TakePiece(double now) {
     if (pieces_++ == 0) {
       result_->ttft = read_began_ = last_piece_ = now;
+      came_together_ = 1;
       return;
     }
     if (now - last_piece_ > kOneRead) {
       CloseRead();
       before_ = std::exchange(read_began_, now);
+      came_together_ = 0;
     }
+    // With the second one of a read it is known that the first did not come alone either.
+    if (++came_together_ > 1) result_->coalesced += came_together_ == 2 ? 2 : 1;
     ++read_pieces_;
     last_piece_ = now;
   }
@@ -139,6 +143,7 @@ class Transfer {
   double read_began_ = 0;
   double last_piece_ = 0;
   std::optional<double> before_;  // when the read before this one began
+  int64_t came_together_ = 0;     // pieces of this read so far
   size_t read_pieces_ = 0;  // without a time yet: of this read, and of the first but for its first piece
   int64_t pieces_ = 0;
   bool done_ = false;

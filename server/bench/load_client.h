@@ -27,6 +27,7 @@ struct LoadResult {
   // Between pieces of text, one entry for each but the first. Pieces that arrive together share the time since those before
   // them; what comes with the first piece shares the next time.
   std::vector<double> inter_token;
+  int64_t coalesced = 0;          // pieces that did not come alone
   int64_t asked_tokens = 0;       // its max_tokens
   int64_t prompt_tokens = 0;      // as the server counts them; 0: it does not say
   int64_t completion_tokens = 0;  // as the server counts them, else pieces of text

@@ -125,6 +125,16 @@ std::string Svg(const std::vector<LoadResult>& results) {
   return svg + "</svg>\n";
 }
 
+// How times between tokens were told where tokens did not come one by one; "" where all did.
+std::string CoalescedLine(const ordered_json& summary) {
+  const int64_t coalesced = summary["coalesced_pieces"].get<int64_t>();
+  if (coalesced == 0) return "";
+  return absl::StrFormat(
+      "%d pieces of text came together with others; those of one read share the time since the read before "
+      "it",
+      coalesced);
+}
+
 constexpr char kStyle[] = R"(svg text { fill: var(--soft); font-size: 12px; }
 path { fill: none; stroke-width: 2; } .ttft { stroke: #d9822b; } .itl { stroke: #3f8f88; } .e2e { stroke: #7a6fb0; }
 b.ttft, b.itl, b.e2e { display: inline-block; width: 1.4em; height: 3px; vertical-align: middle; margin-right: .4em; }
@@ -142,6 +152,7 @@ ordered_json SummarizeLoad(const std::vector<LoadResult>& results, const LoadObj
   int64_t whole = 0;
   int64_t tokens = 0;
   int64_t asked = 0, prompt = 0, answer = 0;  // tokens of whole answers
+  int64_t coalesced = 0;                      // pieces of theirs that did not come alone
   double seconds = 0;                         // until the last answer ended
   for (const LoadResult& result : results) {
     good += IsGood(result, objective) ? 1 : 0;
@@ -152,6 +163,7 @@ ordered_json SummarizeLoad(const std::vector<LoadResult>& results, const LoadObj
       asked += result.asked_tokens;
       prompt += result.prompt_tokens;
       answer += result.completion_tokens;
+      coalesced += result.coalesced;
       continue;
     }
     const std::string kind = KindOf(result.error);
@@ -175,6 +187,7 @@ ordered_json SummarizeLoad(const std::vector<LoadResult>& results, const LoadObj
        {{"prompt", mean(prompt)}, {"answer", mean(answer)}, {"answer_asked_for", mean(asked)}}},
       {"ttft_ms", Distribution(curves[0].seconds)},
       {"inter_token_ms", Distribution(curves[1].seconds)},
+      {"coalesced_pieces", coalesced},
       {"e2e_ms", Distribution(curves[2].seconds)},
       {"objective_ms",
        {{"ttft", objective.ttft_ms}, {"inter_token", objective.inter_token_ms}, {"e2e", objective.e2e_ms}}},
@@ -203,6 +216,9 @@ std::string DescribeLoad(const ordered_json& summary) {
                           one["p50"].get<double>(), one["p90"].get<double>(), one["p99"].get<double>(),
                           one["max"].get<double>());
   }
+  if (const std::string shared = CoalescedLine(summary); !shared.empty()) {
+    absl::StrAppend(&text, "  ", shared, "\n");
+  }
   absl::StrAppendFormat(&text, "  goodput %.2f requests/s: %d of %d met the objective\n",
                         summary["goodput_per_second"].get<double>(), summary["good"].get<int64_t>(),
                         summary["requests"].get<int64_t>());
@@ -230,6 +246,9 @@ std::string LoadHtml(const ordered_json& summary, const std::vector<LoadResult>&
     html += "</tr>\n";
   }
   html += "</table>\n";
+  if (const std::string shared = CoalescedLine(summary); !shared.empty()) {
+    absl::StrAppend(&html, "<p>", EscapeHtml(shared), "</p>\n");
+  }
   return RenderPage({.title = title, .width = "46rem", .style = kStyle, .body = std::move(html)});
 }
 

@@ -36,7 +36,12 @@ Requests arrive as a Poisson process of --rate, or as a trace says: JSON lines w
 begin alike where their ids do, and requests that share a timestamp are spread until the next one; --block-tokens 64 makes
 each block, and all lengths with it, an eighth as long, for models of a short context. They are sent at their time whether or not
 earlier ones have ended; with --concurrency N requests are under way instead, and one is sent when another ends. A trace's lengths are tokens: with --tokenizer prompts have so many (beside what the chat
-template adds; words otherwise), with --ignore-eos answers, too. The report says how many there were.)";
+template adds; words otherwise), with --ignore-eos answers, too. The report says how many there were.
+
+Times between tokens are those between reads that bring text: pieces that one read brings share the time since the read
+before, so that tokens which the server or the network sends together do not pass for fast ones. The report counts them.
+Goodput is that of whole answers within the objective, of all requests from the first one's arrival to the last one's end;
+N prompts at once are --concurrency N --requests N, and the same C at a time --concurrency C.)";
 
 constexpr int64_t kPoissonRequests = 100;
 

@@ -15,8 +15,16 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr int kRetrySeconds = 2;
+constexpr char kWaiting[] = "waiting";
+constexpr char kLoading[] = "loading";
+constexpr char kLoaded[] = "loaded";
 
 }  // namespace
+
+Front::Front(const std::vector<std::string>& models, Metrics* metrics) : metrics_(metrics) {
+  absl::MutexLock lock(&mutex_);
+  for (const std::string& model : models) states_[model] = kWaiting;
+}
 
 std::shared_ptr<const Front::Behind> Front::behind() const {
   absl::MutexLock lock(&mutex_);
@@ -25,9 +33,36 @@ std::shared_ptr<const Front::Behind> Front::behind() const {
 
 void Front::Open(Gateway* gateway) {
   auto behind = std::make_shared<Behind>();
+  behind->gateway = gateway;
   behind->handle = gateway->Bind(&behind->callbacks);
   absl::MutexLock lock(&mutex_);
   behind_ = std::move(behind);
+}
+
+void Front::Loads(const std::string& model, bool loaded) {
+  absl::MutexLock lock(&mutex_);
+  states_[model] = loaded ? kLoaded : kLoading;
+}
+
+std::string Front::Missing() const {
+  std::vector<std::string> missing;
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [model, state] : states_) {
+    if (state != kLoaded) missing.push_back(model);
+  }
+  return absl::StrCat("the tokenizers of ", absl::StrJoin(missing, ", "));
+}
+
+absl::Status Front::CheckReady() const {
+  if (const auto open = behind()) return open->gateway->CheckReady();
+  return absl::UnavailableError(absl::StrCat("loading ", Missing()));
+}
+
+std::optional<HttpResponse> Front::AnswerAdmin(const HttpRequest& request) const {
+  if (const auto open = behind()) return open->gateway->AnswerAdmin(request);
+  const Route* const route = FindRoute(request.path);
+  if (route == nullptr || !route->admin || route->path == "/metrics") return std::nullopt;
+  return AnswerLoading(request);
 }
 
 absl::StatusOr<std::unique_ptr<HttpServer>> Front::Listen(HttpServerOptions options) {
@@ -54,15 +89,23 @@ HttpResponse Front::AnswerLoading(const HttpRequest& request) const {
   if (path == "/health") return JsonResponse(200, {{"status", "ok"}});
   if (path == "/ready") {
     ordered_json states = ordered_json::object();
-    for (const std::string& model : models_) states[model] = "loading";
+    {
+      absl::MutexLock lock(&mutex_);
+      for (const auto& [model, state] : states_) states[model] = state;
+    }
     return JsonResponse(503, {{"status", "loading"}, {"models", std::move(states)}});
+  }
+  if (path == "/metrics" && metrics_ != nullptr) {
+    HttpResponse response;
+    response.content_type = Metrics::kContentType;
+    response.body = metrics_->Render();
+    return response;
   }
   ApiError error;
   error.status = 503;
   error.type = "server_error";
   error.code = "loading";
-  error.message = absl::StrCat("The gateway has just started and loads the tokenizers of ",
-                               absl::StrJoin(models_, ", "), "; ask again soon");
+  error.message = absl::StrCat("The gateway has just started and loads ", Missing(), "; ask again soon");
   error.retry_after_seconds = kRetrySeconds;
   const Route* const route = FindRoute(path);
   return route != nullptr && route->anthropic ? AnthropicRefusal(error, /*request_id=*/"")

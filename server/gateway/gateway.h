@@ -1,6 +1,6 @@
 #pragma once
 
-#include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,11 +12,12 @@
 #include "server/gateway/access/access.h"
 #include "server/gateway/access/cors.h"
 #include "server/gateway/access/request_journal.h"
-#include "server/gateway/access/request_record.h"
+#include "server/gateway/arrival.h"
+#include "server/gateway/local_answers.h"
 #include "server/gateway/openai/completions.h"
-#include "server/gateway/openai/served_models.h"
+#include "server/gateway/openai/model/served_models.h"
+#include "server/gateway/readiness.h"
 #include "server/gateway/responses/response_store.h"
-#include "server/gateway/routes.h"
 #include "server/gateway/routing/router.h"
 #include "server/http/http_server.h"
 #include "server/observe/metrics.h"
@@ -53,28 +54,18 @@ class Gateway {
   // Such a server.
   absl::StatusOr<std::unique_ptr<HttpServer>> Listen(HttpServerOptions options);
 
-  // OK as soon as one model can be served, or where `model` names one, when that can; else Unavailable with
-  // the reasons. The rule of /ready.
-  absl::Status CheckReady(absl::string_view model = {}) const;
+  // The rule of /ready; see Readiness.
+  absl::Status CheckReady(absl::string_view model = {}) const { return readiness_.Check(model); }
   // Threads that its requests run on, beside the HTTP server's own.
   std::vector<Watchdog::Check> Checks() const;
-  // /load, /server_info, /admin/routing and /reset_prefix_cache, as the admin port answers them; nothing for other paths.
-  std::optional<HttpResponse> AnswerAdmin(const HttpRequest& request) const;
+  // As the admin port answers them; see OperatorApi.
+  std::optional<HttpResponse> AnswerAdmin(const HttpRequest& request) const {
+    return local_.AnswerAdmin(request);
+  }
   // Not ready from now on, so that load balancers look elsewhere. Requests are served as before.
-  void Drain() { draining_ = true; }
+  void Drain() { readiness_.Drain(); }
 
  private:
-  // A request as its head shows it.
-  struct Arrival {
-    const Route* route = nullptr;  // null: none of ours
-    bool preflight = false;
-    RequestIdentity identity;
-    std::vector<HttpHeader> headers;  // of its answer, whatever that is
-  };
-  Arrival Receive(const HttpRequest& request) const;
-  // Says whose request it is; an error where it needs a key and has none.
-  std::optional<ApiError> CheckKey(const HttpRequest& request, Arrival* arrival) const;
-
   // HttpServer's three callbacks. Before a body: it is read only where the key is good and the route
   // takes one.
   std::optional<HttpResponse> CheckHead(const HttpRequest& request);
@@ -82,36 +73,24 @@ class Gateway {
   HttpResponse Refuse(const HttpRequest& request, const HttpError& refused);
   void Handle(HttpRequest request, HttpResponder responder);
 
-  // The same as Handle's last steps, on the work pool.
-  void AnswerOnPool(HttpRequest request, const Route& route, const RequestIdentity& identity,
-                    std::shared_ptr<Access::Grant> grant, HttpResponder responder);
-  std::unique_ptr<Dialect> MakeDialect(const Route& route, const RequestIdentity& identity);
-  // An answer made at once.
-  HttpResponse Answer(const HttpRequest& request, const Route& asked, const RequestIdentity& identity);
-  HttpResponse Models() const;
-  HttpResponse Model(absl::string_view id) const;
-  // The process answers, and its threads move.
-  HttpResponse Health() const;
-  HttpResponse Ready(const HttpRequest& request) const;
-  HttpResponse Load() const;
-  HttpResponse ServerInfo() const;
-  // Waits for the decode servers.
-  HttpResponse ResetCache() const;
-  HttpResponse Routing(absl::string_view query) const;
+  // What Handle comes to: text of a model, an answer from the work pool, or one made at once.
+  void Complete(HttpRequest request, const Arrival& arrival, std::shared_ptr<Access::Grant> grant,
+                HttpResponder responder);
+  void AnswerOnPool(HttpRequest request, const Arrival& arrival, std::shared_ptr<Access::Grant> grant,
+                    HttpResponder responder);
 
   const Options options_;
   const Cors cors_;
   Access* const access_;
-  const ServedModels* const models_;
   Router* const router_;
-  Metrics* const metrics_;
   const CounterFamily refusals_;  // before any work, by the error's code
   RequestJournal journal_;
   WorkClock handling_;  // on the HTTP server's handler threads
   WorkPool heavy_;      // large bodies
+  Readiness readiness_;
   ResponseStore responses_;
+  const LocalAnswers local_;
   Completions completions_;
-  std::atomic<bool> draining_{false};
 };
 
 }  // namespace aludel

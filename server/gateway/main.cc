@@ -18,7 +18,7 @@
 #include "server/gateway/access/api_keys.h"
 #include "server/gateway/front.h"
 #include "server/gateway/gateway.h"
-#include "server/gateway/openai/served_models.h"
+#include "server/gateway/openai/model/served_models.h"
 #include "server/gateway/routing/router.h"
 #include "server/http/http_server.h"
 #include "server/http/tls_context.h"
@@ -159,11 +159,28 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
     ALUDEL_RETURN_IF_ERROR(LoadKeys(options.access, &access));
     watched.push_back({{options.access.keys_file}, [&] { return LoadKeys(options.access, &access); }});
   }
-  Front front(ModelNames(options));
-  ALUDEL_ASSIGN_OR_RETURN(const std::unique_ptr<HttpServer> server, front.Listen(http_options));
-  ALUDEL_ASSIGN_OR_RETURN(ServedModels models, ServedModels::Load(options.models));
-  LogSamplingDefaults(models);
   Metrics metrics;
+  std::atomic<const Watchdog*> watching = nullptr;  // null while models load
+  const auto health = [&watching] {
+    const Watchdog* const watchdog = watching.load();
+    return watchdog == nullptr ? absl::OkStatus() : watchdog->status();
+  };
+  Front front(ModelNames(options), options.admin_listen.empty() ? &metrics : nullptr);
+  ALUDEL_ASSIGN_OR_RETURN(const std::unique_ptr<HttpServer> server, front.Listen(http_options));
+  std::unique_ptr<AdminServer> admin;
+  if (!options.admin_listen.empty()) {
+    ALUDEL_ASSIGN_OR_RETURN(
+        admin, AdminServer::Start(
+                   options.admin_listen, &metrics,
+                   {.health = health,
+                    .ready = [&front] { return front.CheckReady(); },
+                    .more = [&front](const HttpRequest& request) { return front.AnswerAdmin(request); }}));
+  }
+  ALUDEL_ASSIGN_OR_RETURN(ServedModels models,
+                          ServedModels::Load(options.models, [&front](const std::string& model, bool loaded) {
+                            front.Loads(model, loaded);
+                          }));
+  LogSamplingDefaults(models);
   const RequestMetrics requests(&metrics);
   for (const auto& model : models.all()) requests.Expect(model->name);
   OtlpExporter traces({.endpoint = options.tracing.otlp_endpoint,
@@ -176,11 +193,6 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
                 {.max_waiting = options.max_waiting, .max_waiting_tokens = options.max_waiting_tokens},
                 FleetOptions(options.routing));
   models.FindAdaptersWith([&router](const std::string& name) { return router.targets().BaseOf(name); });
-  std::atomic<const Watchdog*> watching = nullptr;  // null until the server listens
-  const auto health = [&watching] {
-    const Watchdog* const watchdog = watching.load();
-    return watchdog == nullptr ? absl::OkStatus() : watchdog->status();
-  };
   Gateway gateway({.completions = {.max_requests = options.max_requests,
                                    .request_timeout = options.request_timeout,
                                    .max_answer_bytes = options.max_answer_bytes,
@@ -193,13 +205,6 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
                                  .max_age = options.stored_response_ttl},
                    .health = health},
                   &access, &models, &router, &metrics, &traces);
-  front.Open(&gateway);
-  // Whatever fails from here on: its requests end before it does.
-  const absl::Cleanup close = [&server] { server->Shutdown(absl::ZeroDuration()); };
-  Timer timer;
-  std::vector<Watchdog::Check> checks = gateway.Checks();
-  checks.push_back({"an I/O thread", [&server] { return server->Silence(); }});
-  Watchdog watchdog(std::move(checks), options.watchdog_timeout, &timer);
   const GaugeFamily connections = metrics.Gauge("aludel_http_connections", "Open client connections.");
   const GaugeFamily imbalance =
       metrics.Gauge("aludel_routing_imbalance",
@@ -211,15 +216,16 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
       imbalance.Set({{"model", model->name}}, router.Imbalance(model->name));
     }
   });
-  std::unique_ptr<AdminServer> admin;
-  if (!options.admin_listen.empty()) {
-    ALUDEL_ASSIGN_OR_RETURN(
-        admin, AdminServer::Start(
-                   options.admin_listen, &metrics,
-                   {.health = health,
-                    .ready = [&] { return gateway.CheckReady(); },
-                    .more = [&](const HttpRequest& request) { return gateway.AnswerAdmin(request); }}));
-  }
+  front.Open(&gateway);
+  // Whatever fails from here on: its requests end before it does.
+  const absl::Cleanup close = [&] {
+    admin.reset();
+    server->Shutdown(absl::ZeroDuration());
+  };
+  Timer timer;
+  std::vector<Watchdog::Check> checks = gateway.Checks();
+  checks.push_back({"an I/O thread", [&server] { return server->Silence(); }});
+  Watchdog watchdog(std::move(checks), options.watchdog_timeout, &timer);
   watching = &watchdog;
   Reloader reloader(std::move(watched), options.reload_interval);
   stop.OnHangup([&] { reloader.Poke(); });
@@ -237,6 +243,7 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
   spdlog::info("{}: running requests have {:.1f} s to end", signal,
                absl::ToDoubleSeconds(options.drain_timeout));
   server->Shutdown(options.drain_timeout);
+  admin.reset();
   watching = nullptr;
   watchdog.Stop();
   return absl::OkStatus();

@@ -1,3 +1,5 @@
+#include "server/http/http_exchange.h"
+
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -8,10 +10,11 @@
 
 namespace aludel {
 
-HttpExchange::HttpExchange(const std::shared_ptr<HttpConnection>& connection, const HttpRequest& request)
-    : connection_(connection),
-      state_(connection->state_),
-      peer_(connection->peer_),
+HttpExchange::HttpExchange(std::weak_ptr<HttpConnection> connection, std::shared_ptr<HttpServerState> state,
+                           const HttpRequest& request)
+    : connection_(std::move(connection)),
+      state_(std::move(state)),
+      peer_(request.peer),
       version_(request.version),
       keep_alive_(request.keep_alive),
       head_only_(request.method == "HEAD") {}

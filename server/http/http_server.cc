@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "server/http/http_connection.h"
+#include "server/http/http_server_state.h"
 #include "server/http/tls_context.h"
 
 namespace aludel {
@@ -27,18 +28,6 @@ constexpr std::chrono::milliseconds kAcceptPause{50};
 constexpr std::chrono::milliseconds kDrainPoll{5};
 
 }  // namespace
-
-HttpResponse HttpServerState::Refusal(const HttpRequest& request, const HttpError& error) const {
-  if (options.refuse) return options.refuse(request, error);
-  HttpResponse response;
-  response.status = error.status;
-  response.content_type = "text/plain";
-  response.body = error.message + "\n";
-  if (error.retry_after_seconds > 0) {
-    response.headers.push_back({"Retry-After", absl::StrCat(error.retry_after_seconds)});
-  }
-  return response;
-}
 
 class HttpServer::Impl {
  public:

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "server/gateway/openai/served_models.h"
+#include "server/gateway/openai/model/served_models.h"
 #include "tests/bench/whole_requests.h"
 
 namespace aludel {

@@ -17,7 +17,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "runtime/tool/flag_set.h"
-#include "server/gateway/openai/served_models.h"
+#include "server/gateway/openai/model/served_models.h"
 #include "tests/bench/cost_tally.h"
 #include "tests/bench/gateway_meter.h"
 #include "tests/bench/request_bodies.h"

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "server/gateway/openai/served_models.h"
+#include "server/gateway/openai/model/served_models.h"
 #include "tests/bench/request_bodies.h"
 #include "tests/bench/request_cost.h"
 

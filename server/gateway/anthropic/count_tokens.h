@@ -4,7 +4,7 @@
 
 #include "absl/strings/string_view.h"
 #include "server/gateway/openai/api_error.h"
-#include "server/gateway/openai/served_models.h"
+#include "server/gateway/openai/model/served_models.h"
 #include "server/http/http_message.h"
 
 namespace aludel {

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/gateway/openai/content/call_entry.h"
 #include "server/gateway/openai/content/text_parts.h"
-#include "server/gateway/openai/json_fields.h"
+#include "server/gateway/openai/fields/json_fields.h"
 
 namespace aludel {
 namespace {

@@ -9,11 +9,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/gateway/anthropic/messages_content.h"
-#include "server/gateway/openai/json_fields.h"
-#include "server/gateway/openai/response_format.h"
-#include "server/gateway/openai/sampling_fields.h"
-#include "server/gateway/openai/structured_outputs.h"
-#include "server/gateway/openai/unserved_fields.h"
+#include "server/gateway/openai/fields/json_fields.h"
+#include "server/gateway/openai/fields/response_format.h"
+#include "server/gateway/openai/fields/sampling_fields.h"
+#include "server/gateway/openai/fields/structured_outputs.h"
+#include "server/gateway/openai/fields/unserved_fields.h"
 
 namespace aludel {
 namespace {

@@ -9,12 +9,12 @@
 #include "runtime/engine/engine_options.h"
 #include "runtime/text/constrain/ordered_json.h"
 #include "server/gateway/openai/chat_messages.h"
-#include "server/gateway/openai/json_fields.h"
-#include "server/gateway/openai/response_format.h"
-#include "server/gateway/openai/sampling_fields.h"
-#include "server/gateway/openai/structured_outputs.h"
-#include "server/gateway/openai/token_ids.h"
-#include "server/gateway/openai/unserved_fields.h"
+#include "server/gateway/openai/fields/json_fields.h"
+#include "server/gateway/openai/fields/response_format.h"
+#include "server/gateway/openai/fields/sampling_fields.h"
+#include "server/gateway/openai/fields/structured_outputs.h"
+#include "server/gateway/openai/fields/token_ids.h"
+#include "server/gateway/openai/fields/unserved_fields.h"
 
 namespace aludel {
 namespace {

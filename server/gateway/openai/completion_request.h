@@ -10,7 +10,7 @@
 #include "aludel/v1/handoff.pb.h"
 #include "nlohmann/json.hpp"
 #include "server/gateway/openai/api_error.h"
-#include "server/gateway/openai/json_fields.h"
+#include "server/gateway/openai/fields/json_fields.h"
 #include "server/gateway/openai/reasoning/thinking.h"
 #include "server/gateway/openai/tools/tools.h"
 

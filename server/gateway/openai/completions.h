@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <memory>
-#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -10,11 +9,10 @@
 #include "absl/time/time.h"
 #include "server/gateway/access/access.h"
 #include "server/gateway/access/request_record.h"
-#include "server/gateway/openai/completion_exchange.h"
-#include "server/gateway/openai/completion_request.h"
+#include "server/gateway/openai/completion_call.h"
+#include "server/gateway/openai/completion_preparer.h"
 #include "server/gateway/openai/dialect.h"
-#include "server/gateway/openai/prompt_echo.h"
-#include "server/gateway/openai/served_models.h"
+#include "server/gateway/openai/model/served_models.h"
 #include "server/gateway/routing/router.h"
 #include "server/http/http_server.h"
 #include "server/observe/metrics.h"
@@ -53,36 +51,27 @@ class Completions {
   // Of the threads that compile schemas; see WorkPool.
   absl::Duration Silence() const { return schemas_.Silence(); }
 
-  // Answers through `responder`, now or later; then `on_end`, once. `grant` is the request's, which
-  // `on_end` holds: it is widened to the request's choices and prompts.
+  // Answers through `responder`, now or later; `on_end` is called once, before the last bytes of the answer. `grant` is the
+  // request's, which `on_end` holds: it is widened to the request's choices and prompts.
   void Serve(std::unique_ptr<Dialect> dialect, HttpRequest request, const RequestIdentity& identity,
              const std::weak_ptr<Access::Grant>& grant, HttpResponder responder, OnCompletionEnd on_end);
 
  private:
   using Schemas = CompileCache<std::monostate>;
-  // One request until it is sent.
-  struct Call;
+  using Call = CompletionCall;
 
-  // One of its prompts as tokens, or the error to answer; `prompt` is unused in a chat.
-  std::optional<ApiError> Tokenize(const ServedModel& model, const CompletionRequest& request,
-                                   absl::string_view param, PlainPrompt prompt, PromptEcho::Options* tokens,
-                                   ReasoningSplitter::Mode* thoughts) const;
-  std::optional<ApiError> TokenizeAll(const ServedModel& model, Call* call) const;
-  // A parsed request and its tokens, or the error to answer. `task` is told the request's deadline as soon as
-  // that is known; null on a handler thread.
-  std::optional<ApiError> Prepare(Call* call, WorkPool::Task* task) const;
-  // For all choices of the prompts that are asked about at once, or of one prompt at least.
-  static std::optional<ApiError> TakePlaces(Call* call);
   void Begin(const std::shared_ptr<Call>& call, WorkPool::Task* task);
   void CheckSchema(const std::shared_ptr<Call>& call);
   void Send(const std::shared_ptr<Call>& call);
+  // Prompts that are asked about at a time: those of some choices, and not more than the key may ask for, or than a server
+  // takes.
+  int PromptsAtOnce(const Call& call, int choices) const;
   void Fail(Call* call, const ApiError& error);
-  CompletionOutcome OutcomeOf(const Call& call) const;
-  CompletionExchange::Options ExchangeOptions(Call* call) const;
 
   const Options options_;
   const ServedModels* const models_;
   Router* const router_;
+  const CompletionPreparer preparer_;
   const RequestMetrics metrics_;
   WorkPool* const heavy_;
   std::atomic<int> running_{0};

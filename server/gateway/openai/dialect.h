@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "server/gateway/openai/answer/completion_response.h"
 #include "server/gateway/openai/api_error.h"
 #include "server/gateway/openai/completion_request.h"
-#include "server/gateway/openai/completion_response.h"
 
 namespace aludel {
 

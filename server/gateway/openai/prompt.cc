@@ -5,11 +5,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "runtime/files/stop_scope.h"
-#include "server/gateway/openai/chat_context.h"
 #include "server/gateway/openai/chat_messages.h"
 #include "server/gateway/openai/completion_request.h"
-#include "server/gateway/openai/json_fields.h"
-#include "server/gateway/openai/token_ids.h"
+#include "server/gateway/openai/fields/json_fields.h"
+#include "server/gateway/openai/fields/token_ids.h"
+#include "server/gateway/openai/model/chat_context.h"
 
 namespace aludel {
 namespace {

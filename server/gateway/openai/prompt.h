@@ -10,7 +10,7 @@
 #include "nlohmann/json.hpp"
 #include "server/gateway/openai/api_error.h"
 #include "server/gateway/openai/completion_request.h"
-#include "server/gateway/openai/served_models.h"
+#include "server/gateway/openai/model/served_models.h"
 
 namespace aludel {
 

@@ -9,7 +9,7 @@
 #include "runtime/text/constrain/ordered_json.h"
 #include "server/gateway/openai/content/call_entry.h"
 #include "server/gateway/openai/content/text_parts.h"
-#include "server/gateway/openai/json_fields.h"
+#include "server/gateway/openai/fields/json_fields.h"
 
 namespace aludel {
 namespace {

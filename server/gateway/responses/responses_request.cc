@@ -5,10 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/text/constrain/ordered_json.h"
-#include "server/gateway/openai/json_fields.h"
-#include "server/gateway/openai/response_format.h"
-#include "server/gateway/openai/structured_outputs.h"
-#include "server/gateway/openai/unserved_fields.h"
+#include "server/gateway/openai/fields/json_fields.h"
+#include "server/gateway/openai/fields/response_format.h"
+#include "server/gateway/openai/fields/structured_outputs.h"
+#include "server/gateway/openai/fields/unserved_fields.h"
 #include "server/gateway/responses/responses_input.h"
 
 namespace aludel {

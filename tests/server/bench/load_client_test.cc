@@ -86,6 +86,7 @@ TEST_F(LoadClient, CountsTextAndTakesTheServersWordForTokens) {
   EXPECT_GT(result.ttft, 0);
   EXPECT_GE(result.e2e, result.ttft);
   EXPECT_THAT(result.inter_token, IsEmpty());  // all of them came at once
+  EXPECT_EQ(result.coalesced, 3);
   EXPECT_EQ(result.completion_tokens, 17);
 }
 
@@ -99,7 +100,7 @@ TEST_F(LoadClient, PiecesOfOneReadShareTheTimeSinceTheOneBefore) {
     sum += gap;
   }
   EXPECT_NEAR(result.inter_token[0], result.inter_token[4] / 4, 0.03);
-  EXPECT_GE(sum, 0.119);
+  EXPECT_GE(sum, 0.09);  // of 0.12, where the first piece was read at once
   EXPECT_LE(sum, result.e2e);
 }
 

@@ -42,6 +42,18 @@ TEST(LoadReport, GivesPercentilesOfWholeAnswersAndGoodputOfAllThatWereSent) {
   EXPECT_THAT(DescribeLoad(summary), HasSubstr("505.0 prompt tokens and 3.0 of at most 4.0 answer tokens"));
 }
 
+TEST(LoadReport, SaysWhereTokensCameTogether) {
+  std::vector<LoadResult> results = Answers(3);
+  EXPECT_THAT(DescribeLoad(SummarizeLoad(results, {})), Not(HasSubstr("share the time")));
+  results[0].coalesced = 2;
+  results[2].coalesced = 3;
+  const auto summary = SummarizeLoad(results, {});
+  EXPECT_EQ(summary["coalesced_pieces"], 5);
+  EXPECT_THAT(DescribeLoad(summary),
+              HasSubstr("5 pieces of text came together with others; those of one read"));
+  EXPECT_THAT(LoadHtml(summary, results, "coalesced"), HasSubstr("share the time since the read before it"));
+}
+
 TEST(LoadReport, ErrorsThatDifferInFiguresAreOneKindAndStatusesAreNot) {
   const auto errors = SummarizeLoad({{.error = "HTTP 429: expected in 1.8 s"},
                                      {.error = "HTTP 429: expected in 12.25 s"},

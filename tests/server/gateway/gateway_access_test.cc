@@ -221,14 +221,8 @@ TEST_F(GatewayAccess, TokenizingCountsAsARequest) {
 }
 
 TEST_F(GatewayAccess, CountsEveryChoiceAsAnAnswerAtOnce) {
-  // An answer is here a moment before its places are given back.
   const auto ask = [this](absl::string_view fields) {
-    const absl::Time deadline = absl::Now() + absl::Seconds(5);
-    std::string answer;
-    do {
-      answer = Send("POST", "/v1/completions", kKey, absl::StrCat(R"({"model": "chat", )", fields, "}"));
-    } while (absl::StartsWith(answer, "HTTP/1.1 429") && absl::Now() < deadline);
-    return answer;
+    return Send("POST", "/v1/completions", kKey, absl::StrCat(R"({"model": "chat", )", fields, "}"));
   };
   NeedKeys({.max_concurrent = 2});
   EXPECT_THAT(ask(R"("prompt": ["a", "b", "c", "d"])"), StartsWith("HTTP/1.1 200"));
@@ -291,12 +285,7 @@ TEST_F(GatewayAccess, ChargesPromptAndAnswer) {
   const std::string too_long = absl::StrCat(R"({"model": "chat", "prompt": ")", std::string(100, 'a'), "\"}");
   EXPECT_THAT(Send("POST", "/v1/completions", kKey, too_long), StartsWith("HTTP/1.1 400"));  // costs nothing
   EXPECT_THAT(Chat(kKey), StartsWith("HTTP/1.1 200"));  // "hi|" and three tokens
-  const absl::Time deadline = absl::Now() + absl::Seconds(5);
-  std::string answer;
-  do {  // the account is settled when the call has ended, which may be after its answer has come
-    answer = Chat(kKey);
-  } while (!absl::StartsWith(answer, "HTTP/1.1 429") && absl::Now() < deadline);
-  EXPECT_THAT(answer, HasSubstr("tokens per minute"));
+  EXPECT_THAT(Chat(kKey), HasSubstr("tokens per minute"));
 }
 
 TEST_F(GatewayAccess, LinesOfRefusalsTellWhatWasRefusedAndWhy) {

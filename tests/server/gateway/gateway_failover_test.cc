@@ -37,7 +37,10 @@ TEST_F(GatewayTest, EndsARequestAtItsDeadline) {
   });
   StartGateway({&decode}, {.request_timeout = absl::Milliseconds(100)});
   const absl::Time start = absl::Now();
-  EXPECT_EQ(Chat("").status, 504);
+  const Answer answer = Chat("");
+  EXPECT_EQ(answer.status, 504);
+  EXPECT_THAT(answer.body,
+              HasSubstr("not answered before its deadline: 'aludel.timeout_ms', or the gateway's"));
   EXPECT_LT(absl::Now() - start, absl::Seconds(3));
 }
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/gateway/openai/served_models.h"
+#include "server/gateway/openai/model/served_models.h"
 
 namespace aludel {
 

@@ -9,7 +9,7 @@
 #include "nlohmann/json.hpp"
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "server/gateway/openai/api_error.h"
-#include "server/gateway/openai/json_fields.h"
+#include "server/gateway/openai/fields/json_fields.h"
 #include "server/gateway/openai/reasoning/reasoning_splitter.h"
 
 namespace aludel {

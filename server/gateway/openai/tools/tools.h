@@ -7,7 +7,7 @@
 #include "aludel/v1/handoff.pb.h"
 #include "nlohmann/json.hpp"
 #include "server/gateway/openai/api_error.h"
-#include "server/gateway/openai/json_fields.h"
+#include "server/gateway/openai/fields/json_fields.h"
 #include "server/gateway/openai/tools/tool_dialect.h"
 
 namespace aludel {

@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
-#include "server/gateway/openai/sampling_fields.h"
+#include "server/gateway/openai/fields/sampling_fields.h"
 #include "tests/server/gateway/openai/completion_request_fixture.h"
 #include "tests/testing/cpu_clock.h"
 

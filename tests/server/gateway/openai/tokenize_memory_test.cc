@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "server/gateway/openai/model/served_models.h"
 #include "server/gateway/openai/prompt.h"
-#include "server/gateway/openai/served_models.h"
 
 namespace {
 
