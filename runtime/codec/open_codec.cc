@@ -28,10 +28,11 @@ absl::Status CheckLayers(const ArtifactManifest& manifest, absl::string_view for
 
 absl::StatusOr<std::unique_ptr<DecoderFactory>> OpenControl(const ArtifactManifest& manifest,
                                                             const ArtifactControl& control,
-                                                            const Transformer& model) {
+                                                            const Transformer& model,
+                                                            absl::string_view consumer_hash) {
   ALUDEL_RETURN_IF_ERROR(CheckLayers(manifest, control.name, static_cast<size_t>(control.layers), model));
   ALUDEL_ASSIGN_OR_RETURN(const ArtifactDecoder* decoder,
-                          FindDecoder(manifest, control.name, control.decoders, model.hash()));
+                          FindDecoder(manifest, control.name, control.decoders, consumer_hash));
   ALUDEL_ASSIGN_OR_RETURN(
       const ControlWeights weights,
       LoadControl(manifest, control, *decoder, model.config().kv_dim(), model.config().hidden));
@@ -101,18 +102,20 @@ absl::StatusOr<std::unique_ptr<EncoderFactory>> OpenEncoders(absl::string_view f
 
 absl::StatusOr<std::unique_ptr<DecoderFactory>> OpenDecoders(absl::string_view format,
                                                              const std::string& artifact,
-                                                             const Transformer& consumer) {
+                                                             const Transformer& consumer,
+                                                             absl::string_view adapter_hash) {
   if (format == "raw") return MakeRawDecoders(consumer);
   if (format == "int8") return MakeQuantizedDecoders(8, consumer);
   if (format == "int4") return MakeQuantizedDecoders(4, consumer);
   if (IsRecomputeName(format)) return MakeRecomputeDecoders(format, consumer);
   ALUDEL_ASSIGN_OR_RETURN(const ArtifactManifest manifest, LoadManifest(format, artifact));
+  const std::string consumer_hash(adapter_hash.empty() ? consumer.hash() : adapter_hash);
   if (const ArtifactControl* control = FindControl(manifest, format); control != nullptr) {
-    return OpenControl(manifest, *control, consumer);
+    return OpenControl(manifest, *control, consumer, consumer_hash);
   }
   ALUDEL_ASSIGN_OR_RETURN(const ArtifactFormat* entry, FindFormat(manifest, format, consumer));
   ALUDEL_ASSIGN_OR_RETURN(const ArtifactDecoder* decoder,
-                          FindDecoder(manifest, entry->name, entry->decoders, consumer.hash()));
+                          FindDecoder(manifest, entry->name, entry->decoders, consumer_hash));
   const ModelConfig& config = consumer.config();
   const std::string& hash = entry->encoder.sha256;
   if (entry->kind == ArtifactKind::kAludel) {

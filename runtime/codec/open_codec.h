@@ -17,9 +17,11 @@ namespace aludel {
 absl::StatusOr<std::unique_ptr<EncoderFactory>> OpenEncoders(absl::string_view format,
                                                              const std::string& artifact,
                                                              const Transformer& producer);
+// `adapter_hash`: for sequences of that adapter over the model (LoraWeights::hash()); "": for the model alone.
 absl::StatusOr<std::unique_ptr<DecoderFactory>> OpenDecoders(absl::string_view format,
                                                              const std::string& artifact,
-                                                             const Transformer& consumer);
+                                                             const Transformer& consumer,
+                                                             absl::string_view adapter_hash = "");
 
 // Wire formats that a server offers with this artifact directory if not told otherwise, "raw" first.
 // With a consumer's model hash, only those that it has a decoder for.

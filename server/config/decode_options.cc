@@ -118,6 +118,7 @@ absl::StatusOr<DecodeOptions> LoadDecodeOptions(const std::string& path) {
                    ReadIdentities(root, "prefill_identities", config.prefill_identities(), options.grpc_tls));
   if (options.served_model_name.empty()) options.served_model_name = options.model.Name();
   options.adapters = ReadAdapters(root, config, options.model, options.served_model_name);
+  options.codec.adapters = !options.adapters.empty() || !options.adapter_root.empty();
   ALUDEL_RETURN_IF_ERROR(file.status());
   ALUDEL_RETURN_IF_ERROR(CheckGrpcTls(options.grpc_tls));
   return options;

@@ -27,6 +27,7 @@ struct ModelOptions {
 struct CodecOptions {
   std::string artifact;
   std::vector<std::string> formats;  // empty: all
+  bool adapters = false;             // some over the model may have decoders where the model itself has none
 };
 
 }  // namespace aludel

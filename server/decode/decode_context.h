@@ -3,7 +3,9 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "server/config/decode_options.h"
@@ -47,11 +49,41 @@ struct DecodeContext {
   std::function<absl::Status()> health;             // reported to peers by Describe
 };
 
-// The names of this server's wire formats, best first.
-inline std::vector<std::string> FormatNames(const DecodeContext& context) {
-  std::vector<std::string> names;
-  for (const auto& codec : context.model->codecs()) names.push_back(codec->spec().name);
-  return names;
+// The wire formats that a sequence of the model, or of an adapter over it, can come in.
+class SequenceCodecs {
+ public:
+  // `adapter`: null for none. Both must outlive it.
+  SequenceCodecs(const DecodeContext& context, const ServedAdapter* adapter)
+      : codecs_(adapter == nullptr ? context.model->codecs() : adapter->codecs()) {}
+
+  // Best first.
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    for (const auto& codec : codecs_) names.push_back(codec->spec().name);
+    return names;
+  }
+  // Null where it cannot.
+  const DecoderFactory* Find(const std::string& name) const {
+    for (const auto& codec : codecs_) {
+      if (codec->spec().name == name) return codec.get();
+    }
+    return nullptr;
+  }
+
+ private:
+  const std::vector<std::unique_ptr<DecoderFactory>>& codecs_;
+};
+
+// The wire formats that this server can take, for its model or for adapters over it, with their encoders' hashes.
+inline std::vector<AdapterCodecs::Format> ServerFormats(const DecodeHost& model,
+                                                        const AdapterPool& adapters) {
+  std::vector<AdapterCodecs::Format> formats;
+  for (const auto& codec : model.codecs())
+    formats.push_back({codec->spec().name, codec->spec().artifact_hash});
+  for (const AdapterCodecs::Format& format : adapters.formats()) {
+    if (model.FindCodec(format.name) == nullptr) formats.push_back(format);
+  }
+  return formats;
 }
 
 }  // namespace aludel

@@ -43,7 +43,9 @@ grpc::ServerUnaryReactor* DecodeService::Describe(grpc::CallbackServerContext* c
   response->set_served_model_name(context_.options->served_model_name);
   response->set_epoch(context_.receiver->epoch());
   response->set_max_context(context_.model->engine().options().max_context);
-  for (const auto& codec : context_.model->codecs()) response->add_formats(codec->spec().name);
+  for (AdapterCodecs::Format& format : ServerFormats(*context_.model, *context_.adapters)) {
+    response->add_formats(std::move(format.name));
+  }
   response->set_max_choices(static_cast<uint32_t>(context_.model->engine().options().max_num_seqs));
   response->set_numerics(context_.model->Numerics());
   AdapterPool::Known adapters = context_.adapters->known();

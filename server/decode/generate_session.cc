@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "runtime/status_macros.h"
 #include "server/decode/generate_events.h"
 #include "server/decode/generate_setup.h"
@@ -94,12 +95,10 @@ void GenerateSession::Constrain(const v1::GenerateRequest& request) {
 
 void GenerateSession::Begin(const v1::GenerateRequest& request, std::shared_ptr<TokenAutomaton> constraint) {
   const PlanRequest wanted = ReadPlanRequest(request);
-  absl::StatusOr<Plan> plan = adapter_ == nullptr
-                                  ? planner_.Choose(wanted, request.prompt(), cache_salt_)
-                                  : planner_.ChooseLocal(wanted, request.prompt(), cache_salt_, *adapter_);
+  absl::StatusOr<Plan> plan = planner_.Choose(wanted, request.prompt(), cache_salt_, adapter_.get());
   if (request.trace()) {
     answer_trace_ = std::make_unique<v1::RequestTrace>();
-    for (v1::PlanOption& option : planner_.Options(request.prompt(), cache_salt_)) {
+    for (v1::PlanOption& option : planner_.Options(request.prompt(), cache_salt_, adapter_.get())) {
       *answer_trace_->add_options() = std::move(option);
     }
   }
@@ -111,12 +110,15 @@ void GenerateSession::Begin(const v1::GenerateRequest& request, std::shared_ptr<
 absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const PlanRequest& wanted,
                                     const Plan& chosen, std::shared_ptr<TokenAutomaton> constraint) {
   ALUDEL_ASSIGN_OR_RETURN(GenerateSetup setup, SetUpGenerate(context_, planner_, request, cache_salt_, chosen,
-                                                             deadline_, std::move(constraint)));
-  setup.spec.adapter = std::move(adapter_);
+                                                             adapter_, deadline_, std::move(constraint)));
+  adapter_.reset();  // the engine holds it
   const Plan& plan = setup.plan;
   shown_logprobs_ = setup.shown_logprobs;
   shadow_ = std::move(setup.shadow);
   if (answer_trace_ != nullptr) answer_trace_->set_reason(Name(plan.reason));
+  if (plan.reason == PlanReason::kAdapter) {
+    local_reason_ = absl::StrCat("no decoder here is for adapter ", request.adapter());
+  }
   if (plan.remote()) {
     handoff_ =
         std::make_shared<Handoff>(context_, MakeHandoffSpec(context_, request, wanted, setup, deadline_,
@@ -199,7 +201,7 @@ void GenerateSession::SendStarted(const SequenceTimes& times, int64_t cached_tok
                          .payload_bytes = handoff.usage.bytes,
                          .raw_bytes_per_token = uint64_t{2} * config.layers * config.kv_dim() * 2,
                          .cached_tokens = cached_tokens};
-  if (fell_back) figures.fallback_reason = fallback_reason.ToString();
+  figures.fallback_reason = fell_back ? fallback_reason.ToString() : local_reason_;
   answer_.Push(StartedEvent(started, figures)).IgnoreError();  // its first token hears of it
 }
 

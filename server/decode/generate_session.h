@@ -81,8 +81,9 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   AdapterPool::Handle adapter_;  // the engine's, once it has the sequence
 
   // Set before the engine has the sequence, then constant.
-  std::shared_ptr<Handoff> handoff_;                // of a remote plan
-  size_t shown_logprobs_ = 0;                       // entries of a token's that the client asked for
+  std::shared_ptr<Handoff> handoff_;  // of a remote plan
+  std::string local_reason_;          // why an adapter's prompt cannot come as codes; "": it can
+  size_t shown_logprobs_ = 0;         // entries of a token's that the client asked for
   std::unique_ptr<v1::RequestTrace> answer_trace_;  // where it was asked for; frames come into it at the end
 
   // The engine thread's, once it has the sequence; Conclude's of the last choice, when the engine is done with it.

@@ -11,8 +11,9 @@ namespace aludel {
 
 absl::StatusOr<GenerateSetup> SetUpGenerate(const DecodeContext& context, const RequestPlanner& planner,
                                             const v1::GenerateRequest& request, const std::string& cache_salt,
-                                            const Plan& chosen, absl::Time deadline,
-                                            std::shared_ptr<TokenAutomaton> constraint) {
+                                            const Plan& chosen, const AdapterPool::Handle& adapter,
+                                            absl::Time deadline, std::shared_ptr<TokenAutomaton> constraint) {
+  const SequenceCodecs codecs(context, adapter.get());
   GenerateSetup setup{.plan = chosen};
   Plan& plan = setup.plan;
   ALUDEL_ASSIGN_OR_RETURN(SamplingParams sampling, ReadSampling(request.sampling()));
@@ -23,13 +24,14 @@ absl::StatusOr<GenerateSetup> SetUpGenerate(const DecodeContext& context, const 
                 .cache_salt = cache_salt};
   GenerateSpec& spec = setup.spec;
   spec.constraint = std::move(constraint);
+  if (adapter != nullptr) spec.adapter = {adapter, &adapter->weights()};
   // The age of cached codes is not known here.
   if (plan.remote() && !request.has_max_staleness_ms()) {
-    spec.cached_tokens = planner.CachedEnough(plan, spec.prompt, spec.cache_salt);
+    spec.cached_tokens = planner.CachedEnough(plan, spec.prompt, spec.cache_salt, adapter.get());
   }
   const bool cached = spec.cached_tokens > 0;
   if (cached) {
-    spec.codec = context.model->FindCodec(plan.format);
+    spec.codec = codecs.Find(plan.format);
     plan = Plan{.kind = PlanKind::kCached,
                 .format = plan.format,
                 .cached_tokens = spec.cached_tokens,
@@ -38,7 +40,7 @@ absl::StatusOr<GenerateSetup> SetUpGenerate(const DecodeContext& context, const 
     ALUDEL_RETURN_IF_ERROR(planner.CheckDeadline(plan, deadline));
   }
   if (plan.remote()) {
-    const DecoderFactory* codec = context.model->FindCodec(plan.format);
+    const DecoderFactory* codec = codecs.Find(plan.format);
     absl::StatusOr<FrameExtent> reserved = context.arena->Reserve(context.model->HandoffWindow(
         codec->spec(), plan.handed_over_tokens, context.options->handoff_window_bytes));
     if (reserved.ok()) {
@@ -52,9 +54,9 @@ absl::StatusOr<GenerateSetup> SetUpGenerate(const DecodeContext& context, const 
   if (spec.sampling.top_logprobs) {
     setup.shown_logprobs = 1 + static_cast<size_t>(*spec.sampling.top_logprobs);
   }
-  // Only a single, unconstrained answer can be compared with a second computation.
-  if ((plan.remote() || cached) && context.shadow != nullptr && spec.sampling.choices == 1 &&
-      spec.constraint == nullptr && context.shadow->Choose()) {
+  // Only a single, unconstrained answer of the model itself can be compared with a second computation.
+  if ((plan.remote() || cached) && adapter == nullptr && context.shadow != nullptr &&
+      spec.sampling.choices == 1 && spec.constraint == nullptr && context.shadow->Choose()) {
     setup.shadow.emplace(
         ShadowAnswer{.format = plan.format, .cache_salt = spec.cache_salt, .prompt = spec.prompt});
     spec.sampling.top_logprobs = std::max(spec.sampling.top_logprobs.value_or(0), kShadowLogprobs);
@@ -70,7 +72,7 @@ HandoffSpec MakeHandoffSpec(const DecodeContext& context, const v1::GenerateRequ
   HandoffSpec handoff{.request_id = request.request_id(),
                       .traceparent = std::move(traceparent),
                       .prompt = {prompt.begin(), prompt.begin() + plan.handed_over_tokens},
-                      .codec = &setup.spec.codec->spec(),
+                      .codec = std::make_shared<const CodecSpec>(setup.spec.codec->spec()),
                       .cache_salt = setup.spec.cache_salt,
                       .tenant = request.cache_salt(),
                       .trace = request.trace(),

@@ -54,7 +54,7 @@ proto/aludel/v1/config.proto:
 SIGTERM or SIGINT stops it gently, a second one at once.)";
 
 PrefillPool::Options PoolOptions(const DecodeOptions& options, const DecodeHost& model,
-                                 const std::string& receiver_address) {
+                                 const AdapterPool& adapters, const std::string& receiver_address) {
   PrefillPool::Options pool{.targets = options.prefill_targets,
                             .probe_interval = options.probe_interval,
                             .probe_max_interval = options.probe_max_interval,
@@ -62,18 +62,20 @@ PrefillPool::Options PoolOptions(const DecodeOptions& options, const DecodeHost&
                             .model = model.Identity(),
                             .receiver_address = receiver_address,
                             .grpc_tls = options.grpc_tls};
-  for (const auto& codec : model.codecs()) {
+  for (AdapterCodecs::Format& known : ServerFormats(model, adapters)) {
     v1::WireFormat format;
-    format.set_name(codec->spec().name);
-    format.set_artifact_hash(codec->spec().artifact_hash);
+    format.set_name(std::move(known.name));
+    format.set_artifact_hash(std::move(known.encoder_hash));
     pool.formats.push_back(std::move(format));
   }
   return pool;
 }
 
-absl::Status CheckPlanner(const DecodeOptions& options, const DecodeHost& model) {
-  if (options.planner.format.empty() || model.FindCodec(options.planner.format) != nullptr) {
-    return absl::OkStatus();
+absl::Status CheckPlanner(const DecodeOptions& options, const DecodeHost& model,
+                          const AdapterPool& adapters) {
+  if (options.planner.format.empty()) return absl::OkStatus();
+  for (const AdapterCodecs::Format& format : ServerFormats(model, adapters)) {
+    if (format.name == options.planner.format) return absl::OkStatus();
   }
   return absl::InvalidArgumentError("planner.format: \"" + options.planner.format +
                                     "\" is not a format of this server");
@@ -94,9 +96,10 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   for (const PrefillSample& sample : model->prefill_samples()) {
     costs.ObserveLocal(sample.tokens, /*cached=*/0, {.prefill = sample.seconds, .ttft = sample.seconds});
   }
-  ALUDEL_RETURN_IF_ERROR(CheckPlanner(options, *model));
-  const std::unique_ptr<AdapterPool> adapters =
-      model->MakeAdapterPool(options.model.directory, options.max_resident_adapters);
+  ALUDEL_ASSIGN_OR_RETURN(
+      const std::unique_ptr<AdapterPool> adapters,
+      model->MakeAdapterPool(options.model.directory, options.codec, options.max_resident_adapters));
+  ALUDEL_RETURN_IF_ERROR(CheckPlanner(options, *model, *adapters));
   for (const NamedAdapter& adapter : options.adapters) {
     const absl::Status added = adapters->Add(adapter.name, adapter.directory);
     if (!added.ok()) {
@@ -144,7 +147,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
     ALUDEL_ASSIGN_OR_RETURN(admin, AdminServer::Start(options.admin_listen, &metrics, {health, ready}));
   }
 
-  PrefillPool pool(PoolOptions(options, *model, receiver_address), &timer, &metrics);
+  PrefillPool pool(PoolOptions(options, *model, *adapters, receiver_address), &timer, &metrics);
   ShadowChecker shadow(options.shadow, options.served_model_name, &model->engine(), &timer, &metrics);
   const DecodeContext context = {.options = &options,
                                  .model = model.get(),

@@ -12,6 +12,35 @@ namespace {
 
 constexpr char kLocalPrefill[] = "";  // in place of a target's name
 
+const LoraWeights* WeightsOf(const ServedAdapter* adapter) {
+  return adapter == nullptr ? nullptr : &adapter->weights();
+}
+
+bool Contains(const std::vector<std::string>& all, const std::string& one) {
+  return std::find(all.begin(), all.end(), one) != all.end();
+}
+
+// As MakePlan, with the adapter's own formats and what calibration measured of them. A format that is forced and that
+// the server has, but not for this adapter, is as one that no prefill server has.
+absl::StatusOr<Plan> MakeAdapterPlan(const DecodeContext& context, const ServedAdapter& adapter,
+                                     absl::Span<const PlanTarget> targets, const PlanRequest& wanted,
+                                     const Predict& predict) {
+  const std::vector<std::string> names = SequenceCodecs(context, &adapter).Names();
+  const auto formats = ServerFormats(*context.model, *context.adapters);
+  const bool lacks_forced = !wanted.format.empty() && !Contains(names, wanted.format) &&
+                            std::any_of(formats.begin(), formats.end(),
+                                        [&](const auto& format) { return format.name == wanted.format; });
+  PlanRequest request = wanted;
+  if (lacks_forced) request.format.clear();
+  PlannerOptions options = context.options->planner;
+  options.losses = adapter.losses();
+  ALUDEL_ASSIGN_OR_RETURN(Plan plan, MakePlan(options, lacks_forced ? std::vector<std::string>{} : names,
+                                              targets, request, predict));
+  const bool nothing = plan.reason == PlanReason::kNoTarget || plan.reason == PlanReason::kNoFormat;
+  if (nothing && (names.empty() || lacks_forced)) plan.reason = PlanReason::kAdapter;
+  return plan;
+}
+
 CostModel::Target CostTarget(const PlanTarget& target) {
   return {target.name, target.waiting_tokens, target.tokens_per_second};
 }
@@ -33,13 +62,17 @@ void RequestPlanner::EndTrial() {
   if (trial_.exchange(false)) context_.trials->End();
 }
 
+int64_t RequestPlanner::CachedHere(absl::Span<const int32_t> prompt, const std::string& cache_salt,
+                                   const ServedAdapter* adapter) const {
+  return context_.model->engine().CachedTokens(prompt, /*codec=*/nullptr, cache_salt, WeightsOf(adapter));
+}
+
 absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Span<const int32_t> prompt,
-                                            const std::string& cache_salt) {
+                                            const std::string& cache_salt, const ServedAdapter* adapter) {
   CostModel& costs = *context_.costs;
   const std::vector<PlanTarget> targets = context_.prefill_pool->Snapshot();
   whole_ = wanted.whole;
-  const int64_t cached =
-      whole_ ? 0 : context_.model->engine().CachedTokens(prompt, /*codec=*/nullptr, cache_salt);
+  const int64_t cached = whole_ ? 0 : CachedHere(prompt, cache_salt, adapter);
   const std::optional<double> local = costs.PredictLocal(wanted.prompt_tokens - cached);
   const auto shipped = prompt.first(prompt.size() - std::min<size_t>(prompt.size(), 1));
   const absl::Time now = MonotonicNow();
@@ -50,8 +83,11 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
     return {costs.PredictRemote(CostTarget(server), format, shipped, cache_salt),
             may_try && costs.IsStale(server.name, format, now)};
   };
-  ALUDEL_ASSIGN_OR_RETURN(
-      Plan plan, MakePlan(context_.options->planner, FormatNames(context_), targets, wanted, predict));
+  const SequenceCodecs codecs(context_, adapter);
+  ALUDEL_ASSIGN_OR_RETURN(Plan plan,
+                          adapter == nullptr
+                              ? MakePlan(context_.options->planner, codecs.Names(), targets, wanted, predict)
+                              : MakeAdapterPlan(context_, *adapter, targets, wanted, predict));
   if (!plan.hedge_after) EndTrial();
   costs.Chosen(plan.remote() ? targets[plan.target].name : kLocalPrefill, plan.format, now);
   if (!plan.remote()) {
@@ -60,22 +96,23 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
     return plan;
   }
   // The format's own recomputed tokens, beside what the operator wants computed here.
-  const TokenRange range = HandedOver(context_.model->FindCodec(plan.format)->spec(), wanted.prompt_tokens);
+  const TokenRange range = HandedOver(codecs.Find(plan.format)->spec(), wanted.prompt_tokens);
   plan.handed_over_tokens = std::min(plan.handed_over_tokens, range.end);
   if (plan.handed_over_tokens <= range.begin) return Plan{.reason = PlanReason::kShortPrompt};
   return plan;
 }
 
 std::vector<v1::PlanOption> RequestPlanner::Options(absl::Span<const int32_t> prompt,
-                                                    const std::string& cache_salt) const {
+                                                    const std::string& cache_salt,
+                                                    const ServedAdapter* adapter) const {
   const CostModel& costs = *context_.costs;
   const auto tokens = static_cast<int64_t>(prompt.size());
-  const int64_t cached = context_.model->engine().CachedTokens(prompt, /*codec=*/nullptr, cache_salt);
+  const int64_t cached = CachedHere(prompt, cache_salt, adapter);
   std::vector<v1::PlanOption> options(1);
   options[0].set_predicted_ttft(costs.PredictLocal(tokens - cached).value_or(0));
   const auto shipped = prompt.first(prompt.size() - std::min<size_t>(prompt.size(), 1));
   const std::vector<PlanTarget> targets = context_.prefill_pool->Snapshot();
-  for (const std::string& format : FormatNames(context_)) {
+  for (const std::string& format : SequenceCodecs(context_, adapter).Names()) {
     std::optional<double> soonest;
     bool ready = false;
     for (const PlanTarget& target : targets) {
@@ -95,24 +132,11 @@ std::vector<v1::PlanOption> RequestPlanner::Options(absl::Span<const int32_t> pr
   return options;
 }
 
-Plan RequestPlanner::ChooseLocal(const PlanRequest& wanted, absl::Span<const int32_t> prompt,
-                                 const std::string& cache_salt, const LoraWeights& adapter) {
-  whole_ = wanted.whole;
-  Plan plan{.reason = PlanReason::kAdapter};
-  if (!whole_) {
-    plan.cached_tokens =
-        context_.model->engine().CachedTokens(prompt, /*codec=*/nullptr, cache_salt, &adapter);
-  }
-  plan.predicted_ttft = context_.costs->PredictLocal(wanted.prompt_tokens - plan.cached_tokens);
-  context_.costs->Chosen(kLocalPrefill, plan.format, MonotonicNow());
-  return plan;
-}
-
 int64_t RequestPlanner::CachedEnough(const Plan& plan, absl::Span<const int32_t> prompt,
-                                     const std::string& cache_salt) const {
+                                     const std::string& cache_salt, const ServedAdapter* adapter) const {
   const Engine& engine = context_.model->engine();
-  const int64_t cached =
-      engine.CachedTokens(prompt, &context_.model->FindCodec(plan.format)->spec(), cache_salt);
+  const CodecSpec& codec = SequenceCodecs(context_, adapter).Find(plan.format)->spec();
+  const int64_t cached = engine.CachedTokens(prompt, &codec, cache_salt, WeightsOf(adapter));
   const int64_t worth_asking =
       std::max<int64_t>(context_.options->planner.min_remote_tokens, engine.options().block_tokens);
   return plan.handed_over_tokens - cached < worth_asking ? cached : 0;

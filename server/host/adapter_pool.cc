@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "kernels/check.h"
 #include "runtime/status_macros.h"
+#include "spdlog/spdlog.h"
 #include "transport/monotonic_clock.h"
 
 namespace aludel {
@@ -23,8 +25,12 @@ absl::Status NotKnown(const std::string& name) {
 
 }  // namespace
 
-AdapterPool::AdapterPool(Device* device, LoraWeights::Base base, int max_resident)
-    : device_(device), base_(std::move(base)), max_resident_(max_resident), thread_([this] { Loop(); }) {}
+AdapterPool::AdapterPool(Device* device, LoraWeights::Base base, int max_resident, AdapterCodecs codecs)
+    : device_(device),
+      base_(std::move(base)),
+      max_resident_(max_resident),
+      codecs_(std::move(codecs)),
+      thread_([this] { Loop(); }) {}
 
 AdapterPool::~AdapterPool() {
   {
@@ -86,7 +92,7 @@ uint64_t AdapterPool::Acquire(const std::string& name, absl::Time deadline, Read
       const EntryRef& entry = found->second;
       const absl::Time time = MonotonicNow();
       const bool turn = waiters_.empty() || time - waiters_.front().since < kPatience;
-      if (entry->weights != nullptr && turn) {
+      if (entry->served != nullptr && turn) {
         now = Take(entry);
       } else if (waiters_.size() >= kMaxWaiting) {
         now = absl::ResourceExhaustedError(absl::StrCat(waiters_.size(), " requests wait for adapters"));
@@ -120,7 +126,7 @@ void AdapterPool::GiveUp(uint64_t wait, const absl::Status& reason) {
 AdapterPool::Handle AdapterPool::Take(const EntryRef& entry) {
   ++entry->users;
   entry->last_used = ++clock_;
-  return {entry->weights.get(), [this, entry](const LoraWeights*) { Release(entry); }};
+  return {entry->served.get(), [this, entry](const ServedAdapter*) { Release(entry); }};
 }
 
 // On the engine's thread, mostly: nothing is freed here.
@@ -162,7 +168,7 @@ AdapterPool::Work AdapterPool::NextWork() {
       ++entry;
       continue;
     }
-    work.dropped.push_back(std::move((*entry)->weights));
+    work.dropped.push_back(std::move((*entry)->served));
     entry = resident_.erase(entry);
   }
   Answer(&work);
@@ -186,10 +192,10 @@ void AdapterPool::Answer(Work* work) {
           std::move(waiter.ready),
           absl::DeadlineExceededError(absl::StrCat("adapter ", waiter.entry->name, ": none of the ",
                                                    max_resident_, " on the device came free in time")));
-    } else if (waiter.entry->weights != nullptr && !blocked) {
+    } else if (waiter.entry->served != nullptr && !blocked) {
       work->answers.emplace_back(std::move(waiter.ready), Take(waiter.entry));
     } else {
-      blocked = blocked || (waiter.entry->weights == nullptr && now - waiter.since >= kPatience);
+      blocked = blocked || (waiter.entry->served == nullptr && now - waiter.since >= kPatience);
       left.push_back(std::move(waiter));
     }
   }
@@ -204,7 +210,7 @@ bool AdapterPool::MakeRoom(Work* work) {
     if (oldest == resident_.end() || (*entry)->last_used < (*oldest)->last_used) oldest = entry;
   }
   if (oldest == resident_.end()) return false;
-  work->dropped.push_back(std::move((*oldest)->weights));
+  work->dropped.push_back(std::move((*oldest)->served));
   resident_.erase(oldest);
   ++evictions_;
   return true;
@@ -212,13 +218,19 @@ bool AdapterPool::MakeRoom(Work* work) {
 
 void AdapterPool::Load(const EntryRef& entry) {
   absl::StatusOr<std::unique_ptr<LoraWeights>> loaded = LoraWeights::Load(device_, entry->directory, base_);
+  std::unique_ptr<ServedAdapter> served;
+  if (loaded.ok()) {
+    AdapterCodecs::Opened codecs = codecs_.Open((*loaded)->hash());
+    served = std::make_unique<ServedAdapter>(*std::move(loaded), std::move(codecs));
+    Announce(*entry, *served);
+  }
   std::vector<Ready> failed;
   {
     absl::MutexLock lock(&mutex_);
     dirty_ = true;
     ++loads_;
-    if (loaded.ok()) {
-      entry->weights = *std::move(loaded);
+    if (served != nullptr) {
+      entry->served = std::move(served);
       resident_.push_back(entry);
       return;
     }
@@ -233,6 +245,18 @@ void AdapterPool::Load(const EntryRef& entry) {
     waiters_ = std::move(left);
   }
   for (const Ready& ready : failed) ready(loaded.status());
+}
+
+void AdapterPool::Announce(Entry& entry, const ServedAdapter& served) const {
+  if (codecs_.formats().empty() || std::exchange(entry.announced, true)) return;
+  if (served.codecs().empty()) {
+    spdlog::warn("adapter {}: {} has no decoder for it ({}); its prompts are prefilled here", entry.name,
+                 codecs_.artifact(), served.hash());
+    return;
+  }
+  std::vector<std::string> names;
+  for (const auto& codec : served.codecs()) names.push_back(codec->spec().name);
+  spdlog::info("adapter {}: its prompts may come as {}", entry.name, absl::StrJoin(names, ", "));
 }
 
 AdapterPool::Known AdapterPool::known() const {
@@ -250,7 +274,7 @@ AdapterStats AdapterPool::stats() const {
                      .loads = loads_,
                      .evictions = evictions_};
   for (const EntryRef& entry : resident_)
-    stats.resident_bytes += static_cast<int64_t>(entry->weights->bytes());
+    stats.resident_bytes += static_cast<int64_t>(entry->served->weights().bytes());
   return stats;
 }
 

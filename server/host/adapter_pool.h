@@ -16,15 +16,17 @@
 #include "absl/time/time.h"
 #include "kernels/device.h"
 #include "runtime/model/adapters/lora_weights.h"
+#include "server/host/adapter_codecs.h"
+#include "server/host/served_adapter.h"
 
 namespace aludel {
 
 // What a server says of its adapters.
 struct AdapterStats {
   int64_t known = 0;
-  int64_t resident = 0;  // on the device, those that were removed and still run included
-  int64_t resident_bytes = 0;
-  int64_t waiting = 0;  // requests
+  int64_t resident = 0;        // on the device, those that were removed and still run included
+  int64_t resident_bytes = 0;  // decoders not counted
+  int64_t waiting = 0;         // requests
   uint64_t loads = 0;
   uint64_t evictions = 0;
 };
@@ -36,7 +38,7 @@ struct AdapterStats {
 // Thread-safe.
 class AdapterPool {
  public:
-  using Handle = std::shared_ptr<const LoraWeights>;  // the adapter stays while one lives
+  using Handle = std::shared_ptr<const ServedAdapter>;  // the adapter stays while one lives
   // Called once, on the caller's thread or on the pool's, without a lock held.
   using Ready = std::function<void(absl::StatusOr<Handle>)>;
 
@@ -45,8 +47,8 @@ class AdapterPool {
   static constexpr size_t kMaxKnown = 4096;
   static constexpr size_t kMaxNameBytes = 256;
 
-  // `device` must outlive it.
-  AdapterPool(Device* device, LoraWeights::Base base, int max_resident);
+  // `device` must outlive it. An adapter comes with the decoders that `codecs` has for it.
+  AdapterPool(Device* device, LoraWeights::Base base, int max_resident, AdapterCodecs codecs = {});
   // Waiters end with Unavailable. No handle may be left.
   ~AdapterPool();
   AdapterPool(const AdapterPool&) = delete;
@@ -72,15 +74,18 @@ class AdapterPool {
   };
   Known known() const;
   AdapterStats stats() const;
+  // Those that some adapters may have.
+  const std::vector<AdapterCodecs::Format>& formats() const { return codecs_.formats(); }
 
  private:
   struct Entry {
     std::string name;
     std::string directory;
-    std::unique_ptr<LoraWeights> weights;  // null: not on the device
+    std::unique_ptr<ServedAdapter> served;  // null: not on the device
     int users = 0;
     uint64_t last_used = 0;
     bool removed = false;
+    bool announced = false;  // the pool's thread's: its formats were logged
   };
   using EntryRef = std::shared_ptr<Entry>;
   struct Waiter {
@@ -93,7 +98,7 @@ class AdapterPool {
   // What the pool's thread does next, once it has let go of the lock.
   struct Work {
     std::vector<std::pair<Ready, absl::StatusOr<Handle>>> answers;
-    std::vector<std::unique_ptr<LoraWeights>> dropped;
+    std::vector<std::unique_ptr<ServedAdapter>> dropped;
     EntryRef load;
   };
 
@@ -104,12 +109,15 @@ class AdapterPool {
   // Room for one more on the device: true with what was evicted for it in `work`.
   bool MakeRoom(Work* work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Load(const EntryRef& entry);
+  // Which formats it has, once.
+  void Announce(Entry& entry, const ServedAdapter& served) const;
   Handle Take(const EntryRef& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Release(const EntryRef& entry);
 
   Device* const device_;
   const LoraWeights::Base base_;
   const int max_resident_;
+  const AdapterCodecs codecs_;
 
   mutable absl::Mutex mutex_;
   absl::CondVar changed_;

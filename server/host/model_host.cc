@@ -104,28 +104,30 @@ absl::Status ModelHost::Load(const ModelOptions& options, const CodecOptions& co
 absl::Status ModelHost::OpenFormats(const std::vector<std::string>& formats, const CodecOptions& options,
                                     OpenFormat open) {
   // Where the list is the artifact's own, a format fitted to other consumers alone is no mistake; an artifact
-  // of which nothing fits this model is.
+  // of which nothing fits this model is, unless adapters over it may be what it is for.
   const bool named = !options.formats.empty();
   absl::Status refused;
   bool any_fits = options.artifact.empty();
   for (const std::string& format : formats) {
     if (const absl::Status opened = open(format, *model_); !opened.ok()) {
-      if (named || !absl::IsFailedPrecondition(opened)) return opened;
+      if ((named && !options.adapters) || !absl::IsFailedPrecondition(opened)) return opened;
       refused = opened;
       spdlog::warn("format {} is not offered: {}", format, std::string(refused.message()));
       continue;
     }
     any_fits = any_fits || named || format != "raw";
   }
-  return any_fits ? absl::OkStatus() : refused;
+  return any_fits || options.adapters ? absl::OkStatus() : refused;
 }
 
-std::unique_ptr<AdapterPool> ModelHost::MakeAdapterPool(const std::string& directory,
-                                                        int max_resident) const {
+absl::StatusOr<std::unique_ptr<AdapterPool>> ModelHost::MakeAdapterPool(const std::string& directory,
+                                                                        const CodecOptions& codecs,
+                                                                        int max_resident) const {
+  ALUDEL_ASSIGN_OR_RETURN(AdapterCodecs opener, AdapterCodecs::Create(codecs, model_.get()));
   return std::make_unique<AdapterPool>(
       device_.get(),
-      LoraWeights::Base{directory, model_->hash(), model_->config(), model_->options().compute},
-      max_resident);
+      LoraWeights::Base{directory, model_->hash(), model_->config(), model_->options().compute}, max_resident,
+      std::move(opener));
 }
 
 v1::ModelIdentity ModelHost::Identity() const {

@@ -36,8 +36,11 @@ class ModelHost {
   const Engine& engine() const { return *engine_; }
   const ModelConfig& config() const { return model_->config(); }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
-  // Adapters over this model, none known yet. Must be gone before this is, and the engine stopped before that.
-  std::unique_ptr<AdapterPool> MakeAdapterPool(const std::string& directory, int max_resident) const;
+  // Adapters over this model, none known yet, with the decoders that `codecs` has for them. Must be gone before
+  // this is, and the engine stopped before that.
+  absl::StatusOr<std::unique_ptr<AdapterPool>> MakeAdapterPool(const std::string& directory,
+                                                               const CodecOptions& codecs,
+                                                               int max_resident) const;
   // What prefill took when the model was warmed up.
   const std::vector<PrefillSample>& prefill_samples() const { return prefill_samples_; }
   // How this model is identified to peers.

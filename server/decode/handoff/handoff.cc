@@ -217,7 +217,7 @@ bool Handoff::TryElsewhere(const absl::Status& reason) {
     if (over_) return true;  // no longer wanted
     for (const size_t tried : tried_) targets[tried].ready = false;
   }
-  const auto plan = MakePlan(context_.options->planner, FormatNames(context_), targets, spec_.wanted);
+  const auto plan = MakePlan(context_.options->planner, {spec_.codec->name}, targets, spec_.wanted);
   if (!plan.ok() || !plan->remote()) return false;
   absl::StatusOr<FrameExtent> extent = context_.arena->Reserve(context_.model->HandoffWindow(
       *spec_.codec, static_cast<int64_t>(spec_.prompt.size()), context_.options->handoff_window_bytes));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,9 +18,10 @@ struct HandoffSpec {
   std::string request_id;
   std::string traceparent;      // "": none
   std::vector<int32_t> prompt;  // up to the last token that is handed over
-  const CodecSpec* codec = nullptr;
-  std::string cache_salt;                    // of what is known here
-  std::string tenant;                        // the request's salt, for the prefill server
+  std::shared_ptr<const CodecSpec>
+      codec;               // its own: an adapter's codec may go before the last frame has come
+  std::string cache_salt;  // of what is known here
+  std::string tenant;      // the request's salt, for the prefill server
   std::optional<uint64_t> max_staleness_ms;  // of codes from the prefill server's cache
   bool trace = false;                        // the request asks for it
   PlanRequest wanted;                        // what the request asked for, its format being the codec's

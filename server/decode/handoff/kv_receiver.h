@@ -32,7 +32,7 @@ namespace aludel {
 struct TicketSpec {
   TicketId id = {};
   absl::Time deadline;  // of the receiver's clock
-  const CodecSpec* codec = nullptr;
+  std::shared_ptr<const CodecSpec> codec;
   uint32_t tokens = 0;  // frames may cover tokens [0, tokens)
   FrameExtent extent;   // payloads go here; room comes back as they are released
   // Set where the extent is smaller than all frames: the weight that may be under way at the beginning
@@ -52,7 +52,7 @@ struct TicketSpec {
 //   Open -> open -> Close: completed (its owner has what it needs) or abandoned (it gave up)
 //                -> OnTicketLost: refused or failed (a frame), expired (Reap after the deadline)
 //
-// Thread-safe. Must outlive its transport; `metrics` and codecs must outlive it.
+// Thread-safe. Must outlive its transport, and `metrics` it.
 class KvReceiver : public MessageHandler {
  public:
   using Clock = std::function<absl::Time()>;

@@ -45,7 +45,7 @@ enum class PlanReason : uint8_t {
   kCached,       // earlier handoffs have left enough of the prompt here
   kArena,        // no receive memory for a handoff
   kDeadline,     // its first token cannot come in time
-  kAdapter       // no prefill server makes caches of the adapter
+  kAdapter       // no decoder that this server has is for the adapter
 };
 
 constexpr const char* Name(PlanReason reason) {

@@ -75,7 +75,7 @@ class GoldenAdapter : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(GoldenAdapter, IsTheUnmergedReference) {
-  EXPECT_LT(Error({.compute = DType::kF32}), 2e-5f);
+  EXPECT_LT(Error({.compute = DType::kF32}), 1e-5f);
   EXPECT_LT(Error({.compute = DType::kBf16}), 0.03f);
 }
 

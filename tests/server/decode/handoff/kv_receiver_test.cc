@@ -77,7 +77,7 @@ class Receiver : public ::testing::Test {
   void OpenTicket(size_t extent_bytes, std::optional<uint64_t> credit = {}, TicketId id = kTicket) {
     receiver_.Open({.id = id,
                     .deadline = now_ + absl::Seconds(5),
-                    .codec = &codec_,
+                    .codec = std::make_shared<const CodecSpec>(codec_),
                     .tokens = 16,
                     .extent = *arena_->Reserve(extent_bytes),
                     .credit = credit,

@@ -20,7 +20,7 @@ TEST(RunRequest, SaysWhatIsWantedAndWhereItGoes) {
   codec.artifact_hash = "hash";
   const HandoffSpec spec{.request_id = "r1",
                          .prompt = {7, 8, 9},
-                         .codec = &codec,
+                         .codec = std::make_shared<const CodecSpec>(codec),
                          .cache_salt = "salt/1",
                          .tenant = "salt",
                          .max_staleness_ms = 0};
@@ -42,7 +42,7 @@ TEST(RunRequest, SaysWhatIsWantedAndWhereItGoes) {
   EXPECT_EQ(run.ticket().window_bytes(), 0) << "all frames fit";
 
   terms.credit_bytes = 48;
-  run = MakeRunRequest({.codec = &codec}, terms, /*frame_times=*/false);
+  run = MakeRunRequest({.codec = std::make_shared<const CodecSpec>(codec)}, terms, /*frame_times=*/false);
   EXPECT_EQ(run.ticket().window_bytes(), 64);
   EXPECT_EQ(run.ticket().credit_bytes(), 48);
   EXPECT_FALSE(run.has_max_staleness_ms());

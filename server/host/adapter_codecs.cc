@@ -1,0 +1,69 @@
+#include "server/host/adapter_codecs.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/codec/artifact/artifact.h"
+#include "runtime/codec/open_codec.h"
+#include "runtime/status_macros.h"
+#include "spdlog/spdlog.h"
+
+namespace aludel {
+namespace {
+
+// Null where the format has none for this model.
+const ArtifactDecoder* DecoderOf(const ArtifactFormat& format, const std::string& hash) {
+  for (const ArtifactDecoder& decoder : format.decoders) {
+    if (decoder.consumer_hash == hash) return &decoder;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+absl::StatusOr<AdapterCodecs> AdapterCodecs::Create(const CodecOptions& options, const Transformer* model) {
+  AdapterCodecs codecs;
+  codecs.artifact_ = options.artifact;
+  codecs.model_ = model;
+  if (options.artifact.empty() || !options.adapters) return codecs;
+  ALUDEL_ASSIGN_OR_RETURN(const ArtifactManifest manifest, LoadArtifactManifest(options.artifact));
+  const std::vector<std::string>& wanted = options.formats;
+  for (const ArtifactFormat& format : manifest.formats) {
+    if (wanted.empty() || std::find(wanted.begin(), wanted.end(), format.name) != wanted.end()) {
+      codecs.formats_.push_back({format.name, format.encoder.sha256});
+    }
+  }
+  return codecs;
+}
+
+AdapterCodecs::Opened AdapterCodecs::Open(const std::string& adapter_hash) const {
+  Opened opened;
+  if (formats_.empty()) return opened;
+  const absl::StatusOr<ArtifactManifest> manifest = LoadArtifactManifest(artifact_);
+  if (!manifest.ok()) {
+    spdlog::warn("adapters have no decoders: {}", std::string(manifest.status().message()));
+    return opened;
+  }
+  for (const Format& format : formats_) {
+    const absl::StatusOr<const ArtifactFormat*> entry = manifest->Find(format.name);
+    if (!entry.ok()) continue;
+    const ArtifactDecoder* decoder = DecoderOf(**entry, adapter_hash);
+    if (decoder == nullptr) continue;
+    if ((*entry)->encoder.sha256 != format.encoder_hash) {
+      spdlog::warn("artifact {}, format {}: its encoder has changed since this server began; restart it",
+                   artifact_, format.name);
+      continue;
+    }
+    auto decoders = OpenDecoders(format.name, artifact_, *model_, adapter_hash);
+    if (!decoders.ok()) {
+      spdlog::warn("format {} is not offered to adapter {}: {}", format.name, decoder->consumer,
+                   std::string(decoders.status().message()));
+      continue;
+    }
+    opened.decoders.push_back(*std::move(decoders));
+    if (decoder->expected) opened.losses[format.name] = decoder->expected->kl;
+  }
+  return opened;
+}
+
+}  // namespace aludel
