@@ -38,7 +38,7 @@ prefill in turns, and ends the servers.
   aludel-bench ttft --producer MODEL --consumer TUNE --codec CODEC --formats aludel-p2,raw,int8,scd \
       --lengths 256,512,1024,2000 --links 10M,100M,1G,10G --repeats 5 --json ttft.json --html ttft.html
 
-Each prompt comes twice: "cold", when the prefill server computes it, and "warm", when it sends what its frame cache
+Each prompt comes twice: "cold", when the prefill server computes it, and "warm", when it sends what its store
 holds; its metrics must say so, or the row says that it is not warm. The decode server keeps no prefix cache. A link is
 a cap on the payload bytes of the prefill server's connection (transport { testing { bytes_per_second } }): on one
 machine the rest of the path is faster than any network. Rows are medians with the least and the most, the speed-up is

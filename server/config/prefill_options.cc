@@ -23,7 +23,7 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
       .transport = ReadTransport(root.Nested("transport"), config.transport(), config.listen()),
       .send_arena_bytes = config.send_arena_bytes(),
       .handoff_window_bytes = config.handoff_window_bytes(),
-      .frame_cache_bytes = config.frame_cache_bytes(),
+      .store = {.memory_bytes = config.store().memory_bytes()},
       .max_channels = static_cast<int>(config.max_channels()),
       .connect_timeout = absl::Milliseconds(config.connect_timeout_ms()),
       .run_timeout = absl::Milliseconds(config.run_timeout_ms()),

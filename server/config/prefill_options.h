@@ -15,6 +15,11 @@
 
 namespace aludel {
 
+// The prefix store.
+struct StoreOptions {
+  uint64_t memory_bytes = 0;  // 0: keeps nothing
+};
+
 struct PrefillOptions {
   std::string listen;
   std::string admin_listen;  // "": none
@@ -25,7 +30,7 @@ struct PrefillOptions {
   TransportOptions transport;
   uint64_t send_arena_bytes = 0;
   uint64_t handoff_window_bytes = 0;
-  uint64_t frame_cache_bytes = 0;  // 0: none
+  StoreOptions store;
   std::vector<std::string> decode_identities;
   std::vector<AddressPattern> receiver_addresses;
   int max_channels = 0;

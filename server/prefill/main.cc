@@ -1,6 +1,7 @@
 #include <atomic>
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "aludel/v1/config.pb.h"
 #include "runtime/codec/open_codec.h"
 #include "runtime/status_macros.h"
@@ -17,7 +18,6 @@
 #include "server/observe/otlp_exporter.h"
 #include "server/observe/watchdog.h"
 #include "server/prefill/connection_cache.h"
-#include "server/prefill/frame_cache.h"
 #include "server/prefill/prefill_load.h"
 #include "server/prefill/prefill_service.h"
 #include "server/prefill/receiver_policy.h"
@@ -27,6 +27,8 @@
 #include "server/process/work_clock.h"
 #include "server/rpc/grpc_server.h"
 #include "server/rpc/shutdown.h"
+#include "server/store/flights.h"
+#include "server/store/prefix_store.h"
 #include "spdlog/spdlog.h"
 #include "transport/open_transport.h"
 #include "transport/transport.h"
@@ -56,6 +58,14 @@ class RefuseAll : public MessageHandler {
   void OnPayload(MessageId, absl::Status) override {}
 };
 
+// All that the numbers in this server's frames depend on, but for the machine's instructions.
+std::string ProducerName(const PrefillHost& model, const ModelOptions& options) {
+  const v1::ModelIdentity identity = model.Identity();
+  return absl::StrCat(identity.weights_hash(), " ", identity.rope(),
+                      " compute=", Name(options.transformer.compute), " kv=", Name(options.engine.kv_dtype),
+                      " weights=", static_cast<int>(options.transformer.weight_format()));
+}
+
 // Everything in order of construction; destroyed in the reverse order.
 absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   Metrics metrics;
@@ -78,7 +88,9 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   ALUDEL_ASSIGN_OR_RETURN(const AddressKind address_kind, AddressKindOf(options.transport.kind));
   ConnectionCache connections(transport.get(), address_kind, options.max_channels, options.connect_timeout);
   const ReceiverPolicy receivers(address_kind, options.receiver_addresses);
-  FrameCache frame_cache(options.frame_cache_bytes);
+  PrefixStore store(
+      {.producer = ProducerName(*model, options.model), .memory_bytes = options.store.memory_bytes});
+  Flights flights(options.model.engine.max_num_batched_tokens);
   CacheEpoch cache_epoch;
   PrefillLoad load;
   for (const PrefillSample& sample : model->prefill_samples()) load.Computed(sample.tokens, sample.seconds);
@@ -97,7 +109,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   metrics.OnRender([&] {
     engine_metrics.Set(options.model_name, model->Stats());
     data_plane_metrics.Set(transport->stats(), *arena, runs_open.load());
-    run_metrics.SetFrameCache(frame_cache.stats());
+    run_metrics.SetStore(store.stats());
   });
   const auto health = [&watchdog] { return watchdog.status(); };
   const auto ready = [&] { return draining ? absl::UnavailableError("draining") : watchdog.status(); };
@@ -111,7 +123,8 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
                                   .arena = arena.get(),
                                   .connections = &connections,
                                   .receivers = &receivers,
-                                  .frame_cache = &frame_cache,
+                                  .store = &store,
+                                  .flights = &flights,
                                   .cache_epoch = &cache_epoch,
                                   .timer = &timer,
                                   .metrics = &run_metrics,

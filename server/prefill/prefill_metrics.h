@@ -4,7 +4,7 @@
 
 #include "server/handoff/handoff_metrics.h"
 #include "server/observe/metrics.h"
-#include "server/prefill/frame_cache.h"
+#include "server/store/prefix_store.h"
 
 namespace aludel {
 
@@ -15,7 +15,7 @@ enum class Stall : uint8_t {
   kArena      // to have a window for the run
 };
 
-// What the runs of a prefill server export, and snapshots of its frame cache. Thread-safe.
+// What the runs of a prefill server export, and snapshots of its prefix store. Thread-safe.
 class PrefillMetrics {
  public:
   explicit PrefillMetrics(Metrics* metrics);
@@ -23,14 +23,15 @@ class PrefillMetrics {
   const HandoffMetrics handoffs;
 
   void CountStall(Stall stall) const;
-  void SetFrameCache(const FrameCache::Stats& stats) const;
+  void SetStore(const PrefixStore::Stats& stats) const;
 
  private:
   const CounterFamily stalls_;
-  const CounterFamily frame_cache_lookups_;
-  const CounterFamily frame_cache_tokens_;
-  const CounterFamily frame_cache_evictions_;
-  const GaugeFamily frame_cache_bytes_;
+  const CounterFamily store_lookups_;
+  const CounterFamily store_hit_tokens_;
+  const CounterFamily store_evictions_;
+  const GaugeFamily store_bytes_;
+  const GaugeFamily store_entries_;
 };
 
 }  // namespace aludel

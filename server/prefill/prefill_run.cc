@@ -16,6 +16,11 @@ namespace {
 constexpr absl::Duration kSendGrace = absl::Seconds(1);
 // Interval of retries for a window in a full arena.
 constexpr absl::Duration kArenaLook = absl::Milliseconds(5);
+// How long a run waits for another that encodes the same: a few times what computing it here would take. That one may
+// be held up by its receiver, which is no business of this one's.
+constexpr double kPatienceFactor = 2;
+constexpr absl::Duration kPatienceSlack = absl::Milliseconds(100);
+constexpr absl::Duration kPatienceUnknown = absl::Seconds(1);  // while the speed of this server is not known
 
 }  // namespace
 
@@ -41,7 +46,7 @@ absl::Status PrefillRun::Admit(const v1::RunRequest& request) {
   ALUDEL_ASSIGN_OR_RETURN(spec_, ReadRunRequest(request, [this](absl::string_view name) {
                             return context_.model->FindCodec(name);
                           }));
-  spec_.cache_salt = context_.cache_epoch->Salt(spec_.cache_salt);
+  salt_ = context_.cache_epoch->Salt(spec_.cache_salt);
   const PrefillLoad& load = *context_.load;
   const int64_t waiting = load.waiting_tokens();
   SetLoad(static_cast<int64_t>(spec_.prompt.size()));
@@ -135,12 +140,19 @@ void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> con
                                                              if (const auto run = weak.lock()) run->OnRoom();
                                                            }},
                                                       context_.metrics);
+  const PrefixFeed::Context feeding = {context_.store, context_.flights, context_.timer};
+  const auto feed = std::make_shared<PrefixFeed>(feeding, PrefixFeed::Prompt{.codec = &spec_.codec->spec(),
+                                                                             .salt = spec_.cache_salt,
+                                                                             .tokens = spec_.prompt,
+                                                                             .max_age = spec_.max_staleness,
+                                                                             .patience = Patience()});
   absl::Status stopped;
   {
     absl::MutexLock lock(&mutex_);
     stopped = stopped_;
     connection_ = *std::move(connection);
     sender_ = sender;
+    if (stopped.ok()) feed_ = feed;
   }
   if (!stopped.ok()) return End(stopped, {});
 
@@ -152,64 +164,43 @@ void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> con
     absl::MutexLock lock(&mutex_);
     timeline_.SendingBegan(MonotonicNow());
   }
-  cached_ = CachedFrames(
-      context_.frame_cache->Find(spec_.codec->spec(), spec_.cache_salt, spec_.prompt, spec_.max_staleness));
-  SendCached();
+  const auto has_room = [windowed = windowed_, raw = sender.get()](size_t weight) {
+    return !windowed || raw->HasRoom(weight, weight);
+  };
+  feed->Start(sender, has_room, [self = shared_from_this()](absl::StatusOr<PrefixFeed::Sent> sent) {
+    self->OnFed(std::move(sent));
+  });
 }
 
-void PrefillRun::SendCached() {
-  std::shared_ptr<KvSender> sender;
-  absl::StatusOr<bool> all = false;
-  while (all.ok() && !*all) {
-    {
-      absl::MutexLock lock(&mutex_);
-      room_came_ = false;
-      sender = sender_;
-      all = stopped_.ok() ? absl::StatusOr<bool>(false) : stopped_;
-    }
-    if (all.ok()) {
-      all = cached_.SendTo(*sender,
-                           [&](size_t weight) { return !windowed_ || sender->HasRoom(weight, weight); });
-    }
-    if (!all.ok() || *all) break;
+absl::Duration PrefillRun::Patience() const {
+  const double rate = context_.load->tokens_per_second();
+  const auto tokens = static_cast<double>(spec_.prompt.size());
+  return rate > 0 ? kPatienceSlack + absl::Seconds(kPatienceFactor * tokens / rate) : kPatienceUnknown;
+}
+
+void PrefillRun::OnFed(absl::StatusOr<PrefixFeed::Sent> sent) {
+  if (!sent.ok()) return OnDone(sent.status(), {});
+  if (sent->end.tokens < static_cast<int64_t>(spec_.prompt.size())) return Compute(*std::move(sent));
+  SequenceResult nothing_computed;
+  {
     absl::MutexLock lock(&mutex_);
-    if (room_came_ || !stopped_.ok()) continue;
-    waiting_ = shared_from_this();  // continued by OnRoom or Stop
-    return;
+    timeline_.SentFromCache(MonotonicNow());
+    nothing_computed.times = timeline_.times();
   }
-  if (!all.ok()) {
-    OnDone(all.status(), {});
-  } else if (cached_.tokens() == static_cast<int64_t>(spec_.prompt.size())) {
-    SequenceResult nothing_computed;
-    {
-      absl::MutexLock lock(&mutex_);
-      timeline_.SentFromCache(MonotonicNow());
-      nothing_computed.times = timeline_.times();
-    }
-    OnDone(absl::OkStatus(), nothing_computed);
-  } else {
-    Compute(std::move(sender), cached_.tokens());
-  }
+  OnDone(absl::OkStatus(), nothing_computed);
 }
 
 // On the transport's or gRPC's thread.
 void PrefillRun::OnRoom() {
-  std::shared_ptr<PrefillRun> waiting;
+  std::shared_ptr<PrefixFeed> feed;
   {
     absl::MutexLock lock(&mutex_);
     if (computed_) return;
     // The engine ends its sequences before it goes, and then computed_ is set.
     if (recorder_ != nullptr) return context_.model->engine().Nudge();
-    room_came_ = true;
-    std::swap(waiting, waiting_);
+    feed = feed_;
   }
-  ResumeCached(std::move(waiting));
-}
-
-void PrefillRun::ResumeCached(std::shared_ptr<PrefillRun> self) {
-  if (self == nullptr) return;
-  // Copies a lot, so not on the caller's thread.
-  context_.timer->At(MonotonicNow(), [self = std::move(self)] { self->SendCached(); });
+  if (feed != nullptr) feed->Resume();
 }
 
 void PrefillRun::Grant(uint64_t credit) {
@@ -221,21 +212,25 @@ void PrefillRun::Grant(uint64_t credit) {
   if (sender != nullptr) sender->Grant(credit);
 }
 
-void PrefillRun::Compute(std::shared_ptr<KvSender> sender, int64_t cached_tokens) {
-  cached_tokens_ = cached_tokens;
-  cached_ = {};
-  SetLoad(static_cast<int64_t>(spec_.prompt.size()) - cached_tokens);
+void PrefillRun::Compute(PrefixFeed::Sent sent) {
+  SetLoad(static_cast<int64_t>(spec_.prompt.size()) - sent.end.tokens);
+  std::shared_ptr<ChunkRecorder> recorder;
   std::function<bool()> has_room;
-  if (windowed_) {
-    has_room = [sender, step = context_.model->StepBytesBound(spec_.codec->spec()),
-                frame = context_.model->StepFrameBound(spec_.codec->spec())] {
-      return sender->HasRoom(step, frame);
-    };
-  }
-  const auto recorder = std::make_shared<FrameRecorder>(std::move(sender), context_.frame_cache->max_bytes());
   {
     absl::MutexLock lock(&mutex_);
-    recorder_ = recorder;
+    if (windowed_) {
+      has_room = [sender = sender_, step = context_.model->StepBytesBound(spec_.codec->spec()),
+                  frame = context_.model->StepFrameBound(spec_.codec->spec())] {
+        return sender->HasRoom(step, frame);
+      };
+    }
+    recorder_ =
+        std::make_shared<ChunkRecorder>(sender_, ChunkRecorder::Spec{.store = context_.store,
+                                                                     .codec = &spec_.codec->spec(),
+                                                                     .prompt = spec_.prompt,
+                                                                     .begin = sent.end,
+                                                                     .flight = std::move(sent.flight)});
+    recorder = recorder_;
   }
   const absl::StatusOr<SequenceId> sequence =
       context_.model->engine().Prefill({.prompt = spec_.prompt,
@@ -243,9 +238,9 @@ void PrefillRun::Compute(std::shared_ptr<KvSender> sender, int64_t cached_tokens
                                         .deadline = ToSteadyTime(deadline_),
                                         .codec = spec_.codec,
                                         .sink = recorder.get(),
-                                        .encode_begin = cached_tokens,
+                                        .encode_begin = sent.end.tokens,
                                         .has_room = std::move(has_room),
-                                        .cache_salt = spec_.cache_salt},
+                                        .cache_salt = salt_},
                                        shared_from_this());
   if (!sequence.ok()) return OnDone(sequence.status(), {});
   absl::Status stopped;
@@ -258,18 +253,17 @@ void PrefillRun::Compute(std::shared_ptr<KvSender> sender, int64_t cached_tokens
 }
 
 void PrefillRun::OnDone(const absl::Status& status, const SequenceResult& result) {
-  std::shared_ptr<FrameRecorder> recorder;
+  std::shared_ptr<ChunkRecorder> recorder;
   {
     absl::MutexLock lock(&mutex_);
     computed_ = true;
     recorder = recorder_;
   }
   SetLoad(0);
+  if (recorder != nullptr) recorder->End();
   if (status.ok() && recorder != nullptr) {
     context_.load->Computed(static_cast<int64_t>(spec_.prompt.size()) - result.cached_tokens,
                             result.times.prefill + result.times.encode);
-    context_.frame_cache->Insert(spec_.codec->spec(), spec_.cache_salt, spec_.prompt, cached_tokens_,
-                                 recorder->TakeFrames());
   }
   std::shared_ptr<KvSender> sender;
   absl::Time received;
@@ -307,15 +301,15 @@ void PrefillRun::OnSent(const KvSender::Outcome& outcome) {
 
 void PrefillRun::Stop(const absl::Status& reason) {
   SequenceId sequence = 0;
-  std::shared_ptr<PrefillRun> waiting;
+  std::shared_ptr<PrefixFeed> feed;
   {
     absl::MutexLock lock(&mutex_);
     if (ended_ || !stopped_.ok()) return;
     stopped_ = reason;
     sequence = sequence_;
-    std::swap(waiting, waiting_);
+    feed = feed_;
   }
-  ResumeCached(std::move(waiting));
+  if (feed != nullptr) feed->Stop(reason);
   if (sequence != 0) context_.model->engine().Cancel(sequence, reason);
   context_.timer->At(MonotonicNow() + kSendGrace, [weak = weak_from_this()] {
     if (const auto run = weak.lock()) run->CloseConnection();

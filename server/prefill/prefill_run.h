@@ -16,13 +16,12 @@
 #include "server/handoff/frame_arena.h"
 #include "server/host/model_host.h"
 #include "server/observe/otlp_exporter.h"
-#include "server/prefill/cached_frames.h"
+#include "server/prefill/chunk_recorder.h"
 #include "server/prefill/connection_cache.h"
-#include "server/prefill/frame_cache.h"
-#include "server/prefill/frame_recorder.h"
 #include "server/prefill/kv_sender.h"
 #include "server/prefill/prefill_load.h"
 #include "server/prefill/prefill_metrics.h"
+#include "server/prefill/prefix_feed.h"
 #include "server/prefill/receiver_policy.h"
 #include "server/prefill/run_registry.h"
 #include "server/prefill/run_spec.h"
@@ -40,7 +39,8 @@ struct PrefillContext {
   FrameArena* arena = nullptr;
   ConnectionCache* connections = nullptr;
   const ReceiverPolicy* receivers = nullptr;
-  FrameCache* frame_cache = nullptr;
+  PrefixStore* store = nullptr;
+  Flights* flights = nullptr;
   CacheEpoch* cache_epoch = nullptr;
   Timer* timer = nullptr;
   const PrefillMetrics* metrics = nullptr;
@@ -53,8 +53,8 @@ struct PrefillContext {
 };
 
 // One Prefill.Run call, from its request to the end of its stream:
-//   waiting (for a window of send memory) -> connecting -> computing (the engine has it; or frames of the
-//   cache leave as there is room) -> sending (computed; frames on their way) -> ended
+//   waiting (for a window of send memory) -> connecting -> feeding (stored frames leave as there is room)
+//   -> computing (the engine has the rest) -> sending (computed; frames on their way) -> ended
 // Stop (client gone, deadline) leads from each of them to ended: a computation is cancelled, and sends that
 // do not end by themselves soon after are ended by closing their connection. The stream ends exactly once,
 // after the last send. What it decides is here; what is observed of it, and exported, is the RunTimeline's.
@@ -83,11 +83,12 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
   // Reserves it, now or when there is room, and connects.
   void AwaitWindow(size_t bytes);
   void OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> connection);
-  // Sends what the cache holds of the prompt as far as there is room, then has the rest computed.
-  void SendCached();
+  // How long to wait for another run that encodes this prompt.
+  absl::Duration Patience() const;
   void OnRoom();
-  void ResumeCached(std::shared_ptr<PrefillRun> self);
-  void Compute(std::shared_ptr<KvSender> sender, int64_t cached_tokens);
+  // Has what the store did not have of the prompt computed.
+  void OnFed(absl::StatusOr<PrefixFeed::Sent> sent);
+  void Compute(PrefixFeed::Sent sent);
   // Sets how many tokens of the prompt still wait to be computed.
   void SetLoad(int64_t tokens);
   void OnToken(const TokenEvent&) override {}
@@ -105,23 +106,19 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
 
   // Set by Start before others see the run, then constant but for what the sender takes.
   RunSpec spec_;
+  std::string salt_;  // of the engine's prefix cache
   std::string receiver_address_;
   bool windowed_ = false;  // there may be less room than frames
   FrameExtent extent_;     // until the sender takes it, as is the spec's cipher
 
-  // One step of the run at a time.
-  CachedFrames cached_;
-  int64_t cached_tokens_ = 0;  // of the prompt, sent from the frame cache
-
   absl::Mutex mutex_;
   RunTimeline timeline_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<FrameRecorder> recorder_ ABSL_GUARDED_BY(mutex_);  // what the engine encodes into
+  std::shared_ptr<PrefixFeed> feed_ ABSL_GUARDED_BY(mutex_);         // null before there is a connection
+  std::shared_ptr<ChunkRecorder> recorder_ ABSL_GUARDED_BY(mutex_);  // what the engine encodes into
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);                     // why Stop was called
   absl::Status engine_status_ ABSL_GUARDED_BY(mutex_);               // how the computation ended
   SequenceId sequence_ ABSL_GUARDED_BY(mutex_) = 0;                  // 0: not with the engine
-  std::shared_ptr<PrefillRun> waiting_ ABSL_GUARDED_BY(mutex_);  // this, while cached frames wait for room
-  bool room_came_ ABSL_GUARDED_BY(mutex_) = false;               // before waiting_ was set
-  bool computed_ ABSL_GUARDED_BY(mutex_) = false;                // the engine has ended the sequence
+  bool computed_ ABSL_GUARDED_BY(mutex_) = false;                    // the engine has ended the sequence
   std::shared_ptr<PeerConnection> connection_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<KvSender> sender_ ABSL_GUARDED_BY(mutex_);
   Timer::Id deadline_timer_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -87,7 +87,7 @@ grpc::ServerUnaryReactor* PrefillService::ResetCache(grpc::CallbackServerContext
   const absl::Status allowed = CheckCaller(*call, context_.options->decode_identities);
   if (allowed.ok()) {
     context_.cache_epoch->Reset();
-    context_.frame_cache->Clear();
+    context_.store->Clear();
     spdlog::info("the caches of frames and prefixes were reset for {}", call->peer());
   }
   reactor->Finish(ToGrpc(allowed));

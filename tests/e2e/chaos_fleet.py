@@ -106,7 +106,7 @@ listen: "127.0.0.1:{grpc[name]}" admin_listen: "127.0.0.1:{admin}"
 engine {{ directory: "deploy/demo/base" threads: 1 max_num_seqs: 8 kv_blocks: 512 }}
 codec {{ artifact: "deploy/demo/codec" }}
 transport {{ testing {{ seed: {seed + number} {faults} }} }}
-send_arena_bytes: 33554432 frame_cache_bytes: {0 if number == 1 else 4 << 20} drain_timeout_ms: 3000
+send_arena_bytes: 33554432 store {{ memory_bytes: {0 if number == 1 else 4 << 20} }} drain_timeout_ms: 3000
 """)
         for number in (1, 2):
             name = f"decode-{number}"

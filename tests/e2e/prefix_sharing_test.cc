@@ -81,7 +81,7 @@ TEST(PrefixCache, KeepsTenantsApartOnBothServers) {
   Fleet fleet(Options(true));
   ASSERT_TRUE(fleet.Start());
   const std::vector<int32_t> prompt = DemoPrompts(1)[0];
-  constexpr char kFrameHits[] = "aludel_frame_cache_lookups_total{result=\"hit\"}";
+  constexpr char kFrameHits[] = "aludel_store_lookups_total{result=\"hit\"}";
   constexpr char kPrefillHits[] = "aludel_prefix_cache_hits_total{model=\"base\"}";
   const auto ask = [&](const std::string& salt, const std::string& format) {
     v1::GenerateRequest request = Fleet::Request(prompt, kTokens, format);

@@ -178,7 +178,7 @@ TEST_F(Security, EncryptedFramesGiveTheSameAnswer) {
   EXPECT_TRUE(answer.status.ok()) << answer.status;
   EXPECT_EQ(answer.started.plan(), "remote") << answer.started.fallback_reason();
   EXPECT_EQ(answer.tokens, local.tokens);
-  const Answer again = fleet.Ask(Fleet::Request(Prompt(), 6));  // from the frame cache, under another key
+  const Answer again = fleet.Ask(Fleet::Request(Prompt(), 6));  // from the store, under another key
   EXPECT_EQ(again.started.plan(), "remote") << again.started.fallback_reason();
   EXPECT_EQ(again.tokens, local.tokens);
 }

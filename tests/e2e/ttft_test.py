@@ -115,7 +115,7 @@ class Ttft(unittest.TestCase):
 
     def test_a_row_that_is_not_warm_says_so(self) -> None:
         code, out, err = self.run_it(*PAIR, "--formats", "raw", "--lengths", "64", "--links", "none", "--repeats", "1",
-                                     "--prefill", "frame_cache_bytes: 0")
+                                     "--prefill", "store { memory_bytes: 0 }")
         self.assertEqual(code, 2, out + err)
         self.assertIn("not warm", out)
         self.assertIn("1 of 3 rows", err)

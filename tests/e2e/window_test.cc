@@ -42,7 +42,7 @@ TEST(Window, ALongPromptComesWholeThroughASmallOne) {
   // The link is slower than the computation, so that this has to wait for it.
   Fleet tight({.bytes_per_second = 8e6, .both = kSmallWindow, .engine = kSmallSteps});
   ASSERT_TRUE(tight.Start());
-  for (const char* computed : {"computed", "from the frame cache"}) {
+  for (const char* computed : {"computed", "from the store"}) {
     const Answer answer = tight.Ask(Fleet::Request(LongPrompt(0), 8));
     ASSERT_TRUE(answer.status.ok()) << computed << ": " << answer.status;
     EXPECT_EQ(answer.started.plan(), "remote") << computed << ": " << answer.started.fallback_reason();

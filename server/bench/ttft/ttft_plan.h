@@ -36,7 +36,7 @@ absl::StatusOr<std::vector<TtftSetup>> PlanSetups(const std::vector<std::string>
                                                   const std::vector<std::string>& formats);
 
 // Prompts that no server has seen: token ids, random, or cut out of a text at random places behind eight
-// random ids, which keep prefix and frame caches from knowing any of it.
+// random ids, which keep prefix caches and stores from knowing any of it.
 class TtftPrompts {
  public:
   // `text` holds token ids; empty: random prompts. Ids of special tokens, which are the first and last ones

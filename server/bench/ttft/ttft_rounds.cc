@@ -106,14 +106,14 @@ class Rounds {
   absl::Status TakeWarm(const std::vector<int32_t>& prompt, const Way& way) {
     TtftRow& warm = (*rows_)[way.row + 1];
     if (!warm.reason.empty()) return absl::OkStatus();
-    ALUDEL_ASSIGN_OR_RETURN(const int64_t before, target_->FrameCacheHits());
+    ALUDEL_ASSIGN_OR_RETURN(const int64_t before, target_->StoreHits());
     ALUDEL_RETURN_IF_ERROR(Take(prompt, way.format, way.row + 1));
-    ALUDEL_ASSIGN_OR_RETURN(const int64_t after, target_->FrameCacheHits());
+    ALUDEL_ASSIGN_OR_RETURN(const int64_t after, target_->StoreHits());
     if (after == before + 1) return absl::OkStatus();
     warm.samples.clear();
     warm.reason =
-        "not warm: the prompt came again, but not all of its frames were in the prefill server's frame cache "
-        "(frame_cache_bytes is too small, or this format is never cached)";
+        "not warm: the prompt came again, but not all of its frames were in the prefill server's store "
+        "(store.memory_bytes is too small, or this format is never cached)";
     return absl::OkStatus();
   }
 

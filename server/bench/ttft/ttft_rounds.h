@@ -26,7 +26,7 @@ class TtftTarget {
   // Returns when the prefill server has nothing under way: the frames of earlier prompts are in its cache.
   virtual absl::Status AwaitIdle() = 0;
   // Prompts so far whose frames the prefill server had all cached.
-  virtual absl::StatusOr<int64_t> FrameCacheHits() = 0;
+  virtual absl::StatusOr<int64_t> StoreHits() = 0;
 };
 
 inline constexpr char kLocalPrefill[] = "local";

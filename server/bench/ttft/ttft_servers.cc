@@ -126,8 +126,9 @@ absl::StatusOr<TtftConfigs> MakeTtftConfigs(const TtftServerOptions& options, co
   prefill.set_run_timeout_ms(limit);
   prefill.set_watchdog_timeout_ms(limit);
   // Frames of a prompt that comes again must still be there: twice the longest one's, uncoded.
-  prefill.set_frame_cache_bytes(std::max(
-      prefill.frame_cache_bytes(), 2 * static_cast<uint64_t>(options.longest * options.raw_bytes_per_token)));
+  v1::StoreConfig* store = prefill.mutable_store();
+  store->set_memory_bytes(std::max(store->memory_bytes(),
+                                   2 * static_cast<uint64_t>(options.longest * options.raw_bytes_per_token)));
   ALUDEL_RETURN_IF_ERROR(MergeSettings(options.prefill_settings, "--prefill", &prefill));
 
   v1::DecodeConfig decode;
@@ -251,10 +252,10 @@ absl::Status TtftServers::AwaitIdle() {
                     [this] { return PrefillMetric("aludel_tickets_open") == 0; });
 }
 
-absl::StatusOr<int64_t> TtftServers::FrameCacheHits() {
-  const double hits = PrefillMetric("aludel_frame_cache_lookups_total{result=\"hit\"}");
+absl::StatusOr<int64_t> TtftServers::StoreHits() {
+  const double hits = PrefillMetric("aludel_store_lookups_total{result=\"hit\"}");
   ALUDEL_RETURN_IF_ERROR(Check());
-  if (hits < 0) return absl::InternalError("aludel-prefill does not say how often its frame cache was hit");
+  if (hits < 0) return absl::InternalError("aludel-prefill does not say how often its store was hit");
   return static_cast<int64_t>(hits);
 }
 

@@ -55,7 +55,7 @@ class TtftServers : public TtftTarget {
   absl::StatusOr<TtftSample> FirstToken(const std::vector<int32_t>& prompt,
                                         const std::string& format) override;
   absl::Status AwaitIdle() override;
-  absl::StatusOr<int64_t> FrameCacheHits() override;
+  absl::StatusOr<int64_t> StoreHits() override;
 
  private:
   TtftServers(TtftServerOptions options, TtftPorts ports, std::function<bool()> stop);

@@ -41,7 +41,7 @@ class FakeServers : public TtftTarget {
     is_idle = true;
     return absl::OkStatus();
   }
-  absl::StatusOr<int64_t> FrameCacheHits() override { return hits; }
+  absl::StatusOr<int64_t> StoreHits() override { return hits; }
 
   std::vector<std::string> asked;
   std::set<std::pair<std::vector<int32_t>, std::string>> seen;
@@ -98,7 +98,7 @@ TEST_F(MeasureRoundsTest, TakesEveryWayOnceInEachRound) {
   EXPECT_GT(orders.size(), 1u);
 }
 
-TEST_F(MeasureRoundsTest, ARowThatTheFrameCacheDidNotServeSaysThatItIsNotWarm) {
+TEST_F(MeasureRoundsTest, ARowThatTheStoreDidNotServeSaysThatItIsNotWarm) {
   servers_.never_cached = "scd";
   ASSERT_TRUE(Measure().ok());
   const TtftRow& warm = Find(16, "scd", TtftState::kWarm);

@@ -42,7 +42,7 @@ TEST(TtftConfigs, TheLinkIsThePrefillServersAndItsCacheHoldsTheLongestPrompt) {
   ASSERT_TRUE(configs.ok()) << configs.status();
   const auto prefill = Parse<v1::PrefillConfig>(configs->prefill);
   EXPECT_EQ(prefill.transport().testing().bytes_per_second(), 1e6);
-  EXPECT_EQ(prefill.frame_cache_bytes(), 2'000'000'000u);
+  EXPECT_EQ(prefill.store().memory_bytes(), 2'000'000'000u);
   EXPECT_EQ(prefill.engine().directory(), "base");
   const auto decode = Parse<v1::DecodeConfig>(configs->decode);
   EXPECT_FALSE(decode.engine().prefix_cache());

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "runtime/codec/codec.h"
+#include "server/process/timer.h"
+#include "server/store/flights.h"
+#include "server/store/prefix_store.h"
+
+namespace aludel {
+
+// Sends what the prefix store has of one prompt, frame by frame as there is room, and waits where another run is
+// encoding more of it; then says what is left to compute. Never waits on a thread: it goes on when Resume is called, on
+// the timer's thread, since copying frames takes long. Thread-safe. The sink's calls come from one thread at a time,
+// all of them before `done`.
+class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
+ public:
+  struct Context {
+    PrefixStore* store = nullptr;
+    Flights* flights = nullptr;
+    Timer* timer = nullptr;
+  };
+  struct Prompt {
+    const CodecSpec* codec = nullptr;
+    std::string salt;
+    absl::Span<const int32_t> tokens;
+    absl::Duration max_age = absl::InfiniteDuration();
+    absl::Duration patience;  // for another run's encoding, in all
+  };
+  struct Sent {
+    StorePosition end;  // of what was sent
+    // Of what follows, for the caller to encode; null where the whole prompt was sent.
+    std::unique_ptr<Flights::Flight> flight;
+  };
+  // Whether there is room for a frame of this weight (FrameRing::Weight).
+  using HasRoom = std::function<bool(size_t weight)>;
+
+  // The context and the prompt's tokens and codec must live until `done`.
+  PrefixFeed(const Context& context, Prompt prompt) : context_(context), prompt_(std::move(prompt)) {}
+
+  // `done` runs once, perhaps inside the call. Its error is the sink's, or the one that Stop was given.
+  void Start(std::shared_ptr<FrameSink> sink, HasRoom has_room,
+             std::function<void(absl::StatusOr<Sent>)> done);
+  // There may be room now, or more in the store.
+  void Resume();
+  void Stop(const absl::Status& reason);
+
+ private:
+  void Run();
+  // True: all is sent that there is. False: Resume will be called.
+  absl::StatusOr<bool> Go();
+  absl::StatusOr<bool> SendFound();
+  // False: another run's chunks are worth waiting for.
+  bool Join();
+
+  const Context context_;
+  const Prompt prompt_;
+
+  // With Run, one call at a time.
+  std::shared_ptr<FrameSink> sink_;
+  HasRoom has_room_;
+  ChunkKey root_ = {};
+  StorePosition found_;             // the end of `chunks_`
+  std::deque<StoredChunk> chunks_;  // found and not sent; bounded by the prompt
+  size_t frame_ = 0;                // of the first of them
+  std::unique_ptr<Flights::Flight> flight_;
+  absl::Time waits_until_ = absl::InfiniteFuture();  // for others, from the first wait on
+
+  absl::Mutex mutex_;
+  bool running_ ABSL_GUARDED_BY(mutex_) = false;
+  bool resumed_ ABSL_GUARDED_BY(mutex_) = false;  // while running
+  absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
+  // Null once called. What it holds keeps this alive until then.
+  std::function<void(absl::StatusOr<Sent>)> done_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace aludel

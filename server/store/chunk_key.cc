@@ -1,0 +1,42 @@
+#include "server/store/chunk_key.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+
+namespace aludel {
+
+ChunkKey RootKey(absl::string_view producer, const CodecSpec& codec, absl::string_view salt) {
+  // Each field with its length in front, so that no two roots spell the same text.
+  std::string text;
+  for (const absl::string_view field :
+       {producer, absl::string_view(codec.name), absl::string_view(codec.artifact_hash), salt}) {
+    absl::StrAppend(&text, field.size(), ":", field, ":");
+  }
+  ChunkKey key;
+  ALUDEL_CHECK(EVP_Digest(text.data(), text.size(), key.data(), nullptr, EVP_sha256(), nullptr) == 1);
+  return key;
+}
+
+ChunkHasher::ChunkHasher() : fresh_(EVP_MD_CTX_new()), added_(EVP_MD_CTX_new()), ended_(EVP_MD_CTX_new()) {
+  ALUDEL_CHECK(EVP_DigestInit_ex(fresh_.get(), EVP_sha256(), nullptr) == 1);
+}
+
+void ChunkHasher::Start(const ChunkKey& before) {
+  ALUDEL_CHECK(EVP_MD_CTX_copy_ex(added_.get(), fresh_.get()) == 1);
+  ALUDEL_CHECK(EVP_DigestUpdate(added_.get(), before.data(), before.size()) == 1);
+}
+
+void ChunkHasher::Add(absl::Span<const int32_t> tokens) {
+  ALUDEL_CHECK(EVP_DigestUpdate(added_.get(), tokens.data(), tokens.size() * sizeof(int32_t)) == 1);
+}
+
+ChunkKey ChunkHasher::Key() {
+  ChunkKey key;
+  ALUDEL_CHECK(EVP_MD_CTX_copy_ex(ended_.get(), added_.get()) == 1);
+  ALUDEL_CHECK(EVP_DigestFinal_ex(ended_.get(), key.data(), nullptr) == 1);
+  return key;
+}
+
+}  // namespace aludel

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <openssl/evp.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "runtime/codec/codec.h"
+
+namespace aludel {
+
+// What a stored chunk is found by: SHA-256 of the chunk before it and of its own token ids. The first chunk of a prompt
+// follows a root, which names the tenant's salt, the producer and the encoder. Equal keys mean equal prompts up to the
+// chunk's end, in one format, of one tenant.
+using ChunkKey = std::array<uint8_t, 32>;
+
+// A key is random already.
+struct ChunkKeyHash {
+  size_t operator()(const ChunkKey& key) const {
+    size_t hash = 0;
+    std::memcpy(&hash, key.data(), sizeof(hash));
+    return hash;
+  }
+};
+
+// What stands before a prompt's first chunk. `producer` names the model that makes the cache, and all options that its
+// numbers depend on.
+ChunkKey RootKey(absl::string_view producer, const CodecSpec& codec, absl::string_view salt);
+
+// Keys of chunks that follow one key, for growing numbers of tokens: each token is hashed once however many lengths
+// are asked for. Not thread-safe.
+class ChunkHasher {
+ public:
+  ChunkHasher();
+
+  void Start(const ChunkKey& before);
+  void Add(absl::Span<const int32_t> tokens);
+  // Of the tokens added since Start; more may follow.
+  ChunkKey Key();
+
+ private:
+  struct Free {
+    void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
+  };
+  using Context = std::unique_ptr<EVP_MD_CTX, Free>;
+  const Context fresh_;  // copied, as setting up costs more than hashing a chunk
+  const Context added_;
+  const Context ended_;
+};
+
+}  // namespace aludel

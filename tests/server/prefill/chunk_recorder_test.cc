@@ -1,0 +1,101 @@
+#include "server/prefill/chunk_recorder.h"
+
+#include <algorithm>
+
+#include "gtest/gtest.h"
+#include "tests/server/prefill/memory_sink.h"
+#include "tests/testing/fake_codec.h"
+
+namespace aludel {
+namespace {
+
+class Recorder : public ::testing::Test {
+ protected:
+  ChunkRecorder Record(PrefixStore& store, std::unique_ptr<Flights::Flight> flight = nullptr) {
+    return ChunkRecorder(sink_, {.store = &store,
+                                 .codec = &codec_,
+                                 .prompt = prompt_,
+                                 .begin = store.Begin(codec_, ""),
+                                 .flight = std::move(flight)});
+  }
+  static void Frame(ChunkRecorder& recorder, uint16_t layer, uint32_t begin, uint32_t tokens) {
+    const absl::StatusOr<absl::Span<uint8_t>> payload = recorder.Reserve(8);
+    ASSERT_TRUE(payload.ok());
+    std::fill(payload->begin(), payload->end(), static_cast<uint8_t>(layer));
+    ASSERT_TRUE(recorder.Commit({layer, 1, 0, begin, tokens}, 5).ok());
+  }
+  int64_t Found(PrefixStore& store) {
+    StorePosition at = store.Begin(codec_, "");
+    store.Find(prompt_, absl::InfiniteDuration(), &at);
+    return at.tokens;
+  }
+
+  const std::shared_ptr<MemorySink> sink_ = std::make_shared<MemorySink>();
+  CodecSpec codec_ = FakeSpec();
+  const std::vector<int32_t> prompt_ = std::vector<int32_t>(12, 7);
+  PrefixStore store_{{.producer = "base", .memory_bytes = 1 << 20}};
+};
+
+TEST_F(Recorder, StoresEachChunkWithItsLastFrameAndPassesEverythingOn) {
+  ChunkRecorder recorder = Record(store_);
+  Frame(recorder, 0, 0, 4);
+  EXPECT_EQ(Found(store_), 0);
+  Frame(recorder, 1, 0, 4);
+  EXPECT_EQ(Found(store_), 4);
+  Frame(recorder, 0, 4, 8);
+  Frame(recorder, 1, 4, 8);
+  EXPECT_EQ(Found(store_), 12);
+  EXPECT_EQ(sink_->payloads.size(), 4u);
+  StorePosition at = store_.Begin(codec_, "");
+  const auto chunks = store_.Find(prompt_, absl::InfiniteDuration(), &at);
+  ASSERT_EQ(chunks.size(), 2u);
+  EXPECT_EQ(chunks[1].frames->at(1).payload, std::vector<uint8_t>(5, 1));
+  EXPECT_EQ(chunks[1].frames->at(1).coverage.token_begin, 4u);
+}
+
+TEST_F(Recorder, KeepsNothingFromAHoleOn) {
+  ChunkRecorder recorder = Record(store_);
+  Frame(recorder, 0, 0, 4);
+  Frame(recorder, 0, 4, 4);  // layer 1 of the first chunk is missing
+  Frame(recorder, 1, 4, 4);
+  Frame(recorder, 1, 0, 4);
+  EXPECT_EQ(Found(store_), 0);
+  EXPECT_EQ(sink_->payloads.size(), 4u);
+}
+
+TEST_F(Recorder, RecomputedHeadTokensBelongToTheFirstChunk) {
+  codec_.recomputed_head_tokens = 2;
+  ChunkRecorder recorder = Record(store_);
+  Frame(recorder, 0, 2, 2);
+  Frame(recorder, 1, 2, 2);
+  EXPECT_EQ(Found(store_), 4);
+}
+
+TEST_F(Recorder, LeavesOutWhatIsLargerThanTheStore) {
+  PrefixStore small({.producer = "base", .memory_bytes = 4});
+  ChunkRecorder recorder = Record(small);
+  Frame(recorder, 0, 0, 4);
+  Frame(recorder, 1, 0, 4);
+  EXPECT_EQ(small.stats().entries, 0u);
+  EXPECT_EQ(sink_->payloads.size(), 2u);
+}
+
+TEST_F(Recorder, TellsThoseWhoWaitOfEachChunkAndOfTheEnd) {
+  Flights flights(4);
+  int calls = 0;
+  const auto wait = [&] { return flights.Join({}, prompt_, 0, [&calls] { ++calls; }) == nullptr; };
+  ChunkRecorder recorder = Record(store_, flights.Begin({}, prompt_, 0));
+  ASSERT_TRUE(wait());
+  Frame(recorder, 0, 0, 4);
+  EXPECT_EQ(calls, 0);
+  Frame(recorder, 1, 0, 4);
+  EXPECT_EQ(calls, 1);
+  ASSERT_TRUE(wait());
+  Frame(recorder, 0, 4, 4);
+  Frame(recorder, 0, 8, 4);  // layer 1 is missing: the store gets no more of this
+  EXPECT_EQ(calls, 2);
+  EXPECT_FALSE(wait());
+}
+
+}  // namespace
+}  // namespace aludel

@@ -1,0 +1,153 @@
+#include "server/prefill/prefix_feed.h"
+
+#include <atomic>
+#include <future>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/server/prefill/memory_sink.h"
+#include "tests/server/store/store_fixture.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::ElementsAre;
+
+// The store has "abcdefgh" of prompts of letters, in two chunks of two frames each.
+class Feed : public ::testing::Test {
+ protected:
+  Feed() { PutLetters(store_, "abcdefgh"); }
+
+  void Start(const std::string& text, absl::Duration patience = absl::Seconds(20),
+             absl::Duration max_age = absl::InfiniteDuration()) {
+    prompt_ = Letters(text);
+    feed_ = std::make_shared<PrefixFeed>(PrefixFeed::Context{&store_, &flights_, &timer_},
+                                         PrefixFeed::Prompt{&codec_, "", prompt_, max_age, patience});
+    feed_->Start(
+        sink_,
+        [this](size_t weight) {
+          EXPECT_GE(weight, 4u);
+          return room_.fetch_sub(1) > 0;
+        },
+        [this](absl::StatusOr<PrefixFeed::Sent> sent) { done_.set_value(std::move(sent)); });
+  }
+  bool IsDone() { return result_.wait_for(std::chrono::milliseconds(50)) == std::future_status::ready; }
+  absl::StatusOr<PrefixFeed::Sent> Result() {
+    EXPECT_EQ(result_.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+    return result_.get();
+  }
+  std::vector<uint32_t> SentTokens() const {
+    std::vector<uint32_t> tokens;
+    for (const FrameCoverage& coverage : sink_->coverages) tokens.push_back(coverage.token_begin);
+    return tokens;
+  }
+
+  const CodecSpec codec_ = FakeSpec();
+  PrefixStore store_{{.producer = "base", .memory_bytes = 1 << 20}};
+  Flights flights_{4};
+  const std::shared_ptr<MemorySink> sink_ = std::make_shared<MemorySink>();
+  std::atomic<int> room_{100};
+  std::vector<int32_t> prompt_;
+  std::promise<absl::StatusOr<PrefixFeed::Sent>> done_;
+  std::future<absl::StatusOr<PrefixFeed::Sent>> result_ = done_.get_future();
+  std::shared_ptr<PrefixFeed> feed_;
+  Timer timer_;
+};
+
+TEST_F(Feed, SendsAWholePromptAndLeavesNothing) {
+  Start("abcdefgh");
+  const auto sent = Result();
+  ASSERT_TRUE(sent.ok());
+  EXPECT_EQ(sent->end.tokens, 8);
+  EXPECT_EQ(sent->flight, nullptr);
+  EXPECT_THAT(SentTokens(), ElementsAre(0, 0, 4, 4));
+  EXPECT_EQ(sink_->payloads[2], std::vector<uint8_t>({'e', 'f', 'g', 'h'}));
+  EXPECT_EQ(store_.stats().hits, 1u);
+}
+
+TEST_F(Feed, LeavesTheRestToItsCaller) {
+  Start("abcdefghijkl");
+  const auto sent = Result();
+  ASSERT_TRUE(sent.ok());
+  EXPECT_EQ(sent->end.tokens, 8);
+  EXPECT_NE(sent->flight, nullptr);
+  EXPECT_EQ(sink_->payloads.size(), 4u);
+  EXPECT_EQ(store_.stats().partial_hits, 1u);
+}
+
+TEST_F(Feed, GoesOnWithTheFrameThatHadNoRoom) {
+  room_ = 1;
+  Start("abcdefgh");
+  EXPECT_FALSE(IsDone());
+  EXPECT_THAT(SentTokens(), ElementsAre(0));
+  room_ = 1;
+  feed_->Resume();
+  EXPECT_FALSE(IsDone());
+  EXPECT_THAT(SentTokens(), ElementsAre(0, 0));
+  room_ = 2;
+  feed_->Resume();
+  EXPECT_TRUE(Result().ok());
+  EXPECT_THAT(SentTokens(), ElementsAre(0, 0, 4, 4));
+  feed_->Resume();  // too late to matter
+}
+
+TEST_F(Feed, EndsWithTheSinksError) {
+  sink_->fails_after = 2;
+  Start("abcdefgh");
+  EXPECT_TRUE(absl::IsUnavailable(Result().status()));
+}
+
+TEST_F(Feed, AStopEndsAWaitForRoom) {
+  room_ = 0;
+  Start("abcdefgh");
+  EXPECT_FALSE(IsDone());
+  feed_->Stop(absl::CancelledError("the caller has gone"));
+  EXPECT_TRUE(absl::IsCancelled(Result().status()));
+  EXPECT_TRUE(sink_->coverages.empty());
+}
+
+TEST_F(Feed, WaitsForTheChunksOfAnotherRun) {
+  std::unique_ptr<Flights::Flight> first =
+      flights_.Begin(store_.Begin(codec_, "").key, Letters("abcdefghijkl"), 8);
+  Start("abcdefghijkl");
+  EXPECT_FALSE(IsDone());
+  EXPECT_EQ(sink_->payloads.size(), 4u);
+  PutLetters(store_, "abcdefghijkl");
+  first->Advance(12);
+  const auto sent = Result();
+  ASSERT_TRUE(sent.ok());
+  EXPECT_EQ(sent->end.tokens, 12);
+  EXPECT_EQ(sink_->payloads.size(), 6u);
+}
+
+TEST_F(Feed, TakesOverFromARunThatFailed) {
+  std::unique_ptr<Flights::Flight> first =
+      flights_.Begin(store_.Begin(codec_, "").key, Letters("abcdefghijkl"), 8);
+  Start("abcdefghijkl");
+  EXPECT_FALSE(IsDone());
+  first = nullptr;
+  const auto sent = Result();
+  ASSERT_TRUE(sent.ok());
+  EXPECT_EQ(sent->end.tokens, 8);
+  EXPECT_NE(sent->flight, nullptr);
+}
+
+TEST_F(Feed, IsNotHeldUpForLongByARunThatIs) {
+  const auto first = flights_.Begin(store_.Begin(codec_, "").key, Letters("abcdefghijkl"), 8);
+  Start("abcdefghijkl", absl::Milliseconds(20));
+  const auto sent = Result();
+  ASSERT_TRUE(sent.ok());
+  EXPECT_NE(sent->flight, nullptr);
+}
+
+TEST_F(Feed, APromptThatNothingStoredMayServeWaitsForNothing) {
+  const auto first = flights_.Begin(store_.Begin(codec_, "").key, Letters("abcdefghijkl"), 8);
+  Start("abcdefghijkl", absl::Seconds(20), absl::ZeroDuration());
+  const auto sent = Result();
+  ASSERT_TRUE(sent.ok());
+  EXPECT_EQ(sent->end.tokens, 0);
+  EXPECT_TRUE(sink_->coverages.empty());
+}
+
+}  // namespace
+}  // namespace aludel
