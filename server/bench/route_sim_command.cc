@@ -41,6 +41,8 @@ struct Flags {
   double speed = 1;
   double stale_ms = 0;
   double probe_ms = 200;
+  int64_t reply_hints = 1;
+  int64_t turn_aways = 2;
   double objective_ms = 5000;
   std::string json;
   std::string html;
@@ -58,6 +60,11 @@ void Declare(FlagSet* flags, Flags* values) {
   flags->Add("speed", "N", &values->speed, "play the trace N times as fast");
   flags->Add("probe-ms", "N", &values->probe_ms, "between two reports of a server");
   flags->Add("stale-ms", "N", &values->stale_ms, "that a report takes to the gateways");
+  flags->Add("reply-hints", "0|1", &values->reply_hints,
+             "whether a reply reports its server's queue to its gateway");
+  flags->Add(
+      "turn-aways", "N", &values->turn_aways,
+      "times that a server may send a request back for a longer queue than its gateway believed (prefix)");
   flags->Add("slo-ttft-ms", "N", &values->objective_ms, "wanted time to first token");
   flags->AddList("change", "TEXT", &values->changes,
                  "\"SECOND add\", \"SECOND fail SERVER SECONDS\" or \"SECOND drain SERVER\"");
@@ -76,8 +83,8 @@ absl::Status Check(const Flags& flags) {
   if (flags.traces.empty()) return absl::InvalidArgumentError("a trace is needed (see --help)");
   const SimCosts& costs = flags.costs;
   if (flags.replicas < 1 || flags.gateways < 1 || flags.seeds < 1 || flags.requests < 0 ||
-      !(flags.speed > 0) || !(flags.probe_ms > 0) || !(flags.stale_ms >= 0) || !(costs.step > 0) ||
-      !(costs.per_token >= 0) || !(costs.per_pair >= 0) || !(costs.per_sequence >= 0) ||
+      flags.turn_aways < 0 || !(flags.speed > 0) || !(flags.probe_ms > 0) || !(flags.stale_ms >= 0) ||
+      !(costs.step > 0) || !(costs.per_token >= 0) || !(costs.per_pair >= 0) || !(costs.per_sequence >= 0) ||
       costs.chunk_tokens < 1 || flags.max_sequences < 1 || costs.cache_tokens < 0) {
     return absl::InvalidArgumentError(
         "a number is out of its range: none is negative, and counts are at least 1");
@@ -102,6 +109,8 @@ absl::Status Run(const Flags& flags) {
                      .gateways = static_cast<int>(flags.gateways),
                      .probe_seconds = flags.probe_ms / 1e3,
                      .stale_seconds = flags.stale_ms / 1e3,
+                     .reply_hints = flags.reply_hints != 0,
+                     .turn_aways = static_cast<int>(flags.turn_aways),
                      .objective_seconds = flags.objective_ms / 1e3,
                      .costs = flags.costs};
   options.costs.max_sequences = static_cast<int>(flags.max_sequences);

@@ -154,7 +154,10 @@ class Simulation {
     call.gateway = random_() % gateways_.size();
     Fleet& fleet = gateways_[call.gateway];
     const auto begin = std::chrono::steady_clock::now();
-    const std::optional<size_t> chosen = Decide(&fleet, keys, call.again);
+    std::optional<size_t> chosen = Decide(&fleet, keys, call.again);
+    for (int i = 0; chosen && i < options_.turn_aways && TurnsAway(&fleet, *chosen, keys); ++i) {
+      chosen = Decide(&fleet, keys, /*again=*/true);
+    }
     if (!chosen) return Push(now_ + 1, Kind::kArrive, request);  // none is up
     call.replica = *chosen;
     fleet.Sent(call.replica, keys, fleet.ExpectedPrefill(call.replica, keys.tokens), now_);
@@ -167,10 +170,36 @@ class Simulation {
     if (replica.server->next() != next) Push(replica.server->next(), Kind::kStep, call.replica);
   }
 
+  // Whether the server sends the request back, as RoutedCall has it done: with a report, and nothing that the gateway believed
+  // of this request is left.
+  bool TurnsAway(Fleet* fleet, size_t index, const PrefixKeys& keys) {
+    const Replica& replica = replicas_[index];
+    if (ParseRoutingPolicy(options_.policy) != RoutingPolicy::kPrefix || !replica.up) return false;
+    const double limit = fleet->WaitLimit(index, now_);
+    const int64_t cached = fleet->views()[index].cached_tokens;
+    const ReplicaReport truth = replica.server->Report(now_, now_ - replica.began);
+    if (truth.waiting_seconds <= limit) return false;
+    fleet->Sent(index, keys, fleet->ExpectedPrefill(index, keys.tokens), now_);
+    fleet->Report(index, truth, now_);
+    fleet->Ended(index, Fleet::Outcome::kRefused, now_);
+    fleet->TurnedAway(index, keys, cached);
+    ++result_.turned_away;
+    return true;
+  }
+
+  void Hint(size_t index, size_t request) {
+    const Replica& replica = replicas_[index];
+    if (options_.reply_hints) {
+      gateways_[calls_[request].gateway].Report(index, replica.server->Report(now_, now_ - replica.began),
+                                                now_);
+    }
+  }
+
   void StepOf(size_t index) {
     step_events_.clear();
     replicas_[index].server->Step(&step_events_);
     for (const SimReplica::Event& event : step_events_) {
+      Hint(index, event.request);
       if (!event.first_token) {
         gateways_[calls_[event.request].gateway].Ended(index, Fleet::Outcome::kServed, now_);
         ++ended_;

@@ -43,6 +43,9 @@ struct SimOptions {
   int gateways = 1;
   double probe_seconds = 0.2;  // between two reports of a server
   double stale_seconds = 0;    // from a report to the gateways
+  bool reply_hints = true;     // replies bring their server's report at once
+  // How often a server may send a request back that found a longer queue than its gateway believed; with it comes a report.
+  int turn_aways = 2;
   double objective_seconds = 5;
   uint64_t seed = 1;
   SimCosts costs;
@@ -57,11 +60,12 @@ struct SimResult {
   double imbalance = 0;                 // prefill work of the busiest server over the mean, mean over minutes
   std::vector<double> decision_micros;  // real time
   std::map<std::string, int64_t> reasons;
-  int64_t retried = 0;  // requests whose server failed
+  int64_t retried = 0;      // requests whose server failed
+  int64_t turned_away = 0;  // times that a request was sent back
 };
 
-// Discrete events: requests come as the trace says to gateways at random; each gateway knows what it has sent itself, and of
-// the rest what reports say, which are `stale_seconds` old. The same seed gives the same run.
+// Discrete events: requests come as the trace says to gateways at random; each gateway knows what it has sent itself, what its
+// own replies report, and of the rest what reports say that are `stale_seconds` old. The same seed gives the same run.
 SimResult Simulate(const std::vector<SimRequest>& requests, const SimOptions& options);
 
 }  // namespace aludel

@@ -9,10 +9,6 @@
 namespace aludel {
 namespace {
 
-// Of the objective: by how much less another server must cost to take a request from where its prompt's beginning lives.
-// What is believed of queues is a little wrong, and conversations should not move for that.
-constexpr double kSpillMargin = 0.1;
-
 double PrefillSeconds(const ReplicaView& view, int64_t prompt_tokens) {
   return view.costs.Seconds(
       prompt_tokens, std::clamp<int64_t>(view.cached_tokens, 0, std::max<int64_t>(0, prompt_tokens - 1)));
@@ -81,8 +77,12 @@ RoutingDecision ByPrefix(const RoutingQuery& query, absl::Span<const ReplicaView
                          ReplicaView::Standing standing) {
   RoutingDecision decision;
   double least = std::numeric_limits<double>::infinity();
+  const bool any_keeps = std::any_of(views.begin(), views.end(), [standing](const ReplicaView& view) {
+    return view.standing == standing && view.keeps_prefixes;
+  });
   decision.candidates = PickPair(query.key, views.size(), [&](size_t i) {
-    return RendezvousMember{views[i].id, views[i].standing == standing ? views[i].weight : 0};
+    const bool home = views[i].standing == standing && (views[i].keeps_prefixes || !any_keeps);
+    return RendezvousMember{views[i].id, home ? views[i].weight : 0};
   });
   const auto offer = [&](std::optional<size_t> i, RoutingReason reason, double margin = 0) {
     if (!i) return;

@@ -59,6 +59,7 @@ struct ReplicaView {
   double transfer_seconds = 0;  // from its prefill server, beyond computing
   int64_t cached_tokens = 0;    // of this request's prompt
   int pending = 0;              // requests
+  bool keeps_prefixes = true;   // false: nothing lives there as long as others keep prefixes
   PrefillCosts costs;
 };
 
@@ -79,6 +80,11 @@ struct RoutingDecision {
   double predicted_ttft = 0;  // seconds
   RendezvousPair candidates;  // of kPrefix
 };
+
+// Of the objective: by how much less another server must cost to take a request from where its prompt's beginning lives, and
+// by how much longer than believed a server's queue may be before it sends a request back. What is believed of queues is a
+// little wrong, and conversations should not move for that.
+inline constexpr double kSpillMargin = 0.1;
 
 // Chooses among the views that are ready, or else among the spare ones. A pure function. O(replicas).
 RoutingDecision ChooseReplica(const RoutingQuery& query, absl::Span<const ReplicaView> views);

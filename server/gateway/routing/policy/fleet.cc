@@ -25,8 +25,8 @@ size_t Fleet::Add(const std::string& name) {
 }
 
 void Fleet::BoundIndex(size_t slot) {
-  const int64_t said = replicas_[slot].report.cache_tokens;
-  index_.SetCapacity(slot, std::min(said > 0 ? said : options_.cache_tokens,
+  const std::optional<int64_t> said = replicas_[slot].report.cache_tokens;
+  index_.SetCapacity(slot, std::min(said.value_or(options_.cache_tokens),
                                     kIndexTokens / static_cast<int64_t>(replicas_.size())));
 }
 
@@ -84,6 +84,7 @@ void Fleet::MakeViews(const PrefixKeys& keys, absl::FunctionRef<Standing(size_t 
     view.cached_tokens = cached_[slot];
     view.pending = replica.pending();
     view.costs = replica.report.costs;
+    view.keeps_prefixes = replica.report.cache_tokens.value_or(1) > 0;
     if (view.standing != Standing::kReady) continue;
     ++ready;
     most = std::max(most, view.weight);

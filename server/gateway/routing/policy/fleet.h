@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,18 +19,19 @@ namespace aludel {
 
 // What a replica says of itself.
 struct ReplicaReport {
-  double waiting_seconds = 0;  // of prefill that is queued or begun
-  int running = 0;             // requests, of all gateways
-  int places = 0;              // for requests; 0: not known
-  int64_t cache_tokens = 0;    // that its prefix cache holds; 0: not known
-  double age_seconds = 0;      // since it started
+  double waiting_seconds = 0;           // of prefill that is queued or begun
+  int running = 0;                      // requests, of all gateways
+  int places = 0;                       // for requests; 0: not known
+  std::optional<int64_t> cache_tokens;  // that its prefix cache may hold; 0: it has none. Nothing: not known
+  double age_seconds = 0;               // since it started
   PrefillCosts costs;
 };
 
 // What one gateway believes of the replicas of one model, and whom it chooses by that. The gateway and the simulator run
 // this class. Knows no clock: `now` and the like are seconds of one that never goes back. Not thread-safe.
 //
-// A request is sent in three steps: Choose, Sent, Ended. Other gateways' requests show in reports, and what they left in
+// A request is sent in three steps: Choose, Sent, Ended. A replica whose queue is longer than WaitLimit sends it back, and it
+// begins anew after TurnedAway. Other gateways' requests show in reports, and what they left in
 // caches in Learn; so gateways need nothing of each other.
 class Fleet {
  public:
@@ -55,11 +57,11 @@ class Fleet {
 
   // `as_of`: when it was made, or a moment before.
   void Report(size_t slot, const ReplicaReport& report, double as_of);
-  // As Report, of parts of it.
+  // As Report, of parts of it. What is older than the last report says nothing.
   void SetPlaces(size_t slot, int places) { replicas_[slot].report.places = places; }
   void SetCosts(size_t slot, const PrefillCosts& costs) { replicas_[slot].report.costs = costs; }
   void Measured(size_t slot, double waiting_seconds, double as_of) {
-    replicas_[slot].load.Report(waiting_seconds, as_of);
+    if (as_of >= replicas_[slot].reported_at) replicas_[slot].load.Report(waiting_seconds, as_of);
   }
   // Another gateway's request with these beginnings went there.
   void Learn(size_t slot, const PrefixKeys& keys);
@@ -78,6 +80,14 @@ class Fleet {
   void Sent(size_t slot, const PrefixKeys& keys, double prefill_seconds, double now, int places = 1);
   // Of the last Choose's request at a slot.
   double ExpectedPrefill(size_t slot, int64_t prompt_tokens) const;
+  // With a longer queue the replica would not have been chosen. Before Sent.
+  double WaitLimit(size_t slot, double now) const {
+    return wait_seconds(slot, now) + kSpillMargin * options_.objective_seconds;
+  }
+  // It did not take the request, of which it had `cached_tokens` when it was chosen; after Ended.
+  void TurnedAway(size_t slot, const PrefixKeys& keys, int64_t cached_tokens) {
+    index_.Erase(slot, keys, cached_tokens);
+  }
   enum class Outcome { kServed, kRefused, kFailed };
   // True where it is left out from now on because requests fail there.
   bool Ended(size_t slot, Outcome outcome, double now, int places = 1);
@@ -85,7 +95,8 @@ class Fleet {
   void ForgetCache(size_t slot);
 
   double wait_seconds(size_t slot, double now) const { return replicas_[slot].load.At(now); }
-  // Seconds since its last report was made; infinite before the first.
+  const PrefillCosts& costs(size_t slot) const { return replicas_[slot].report.costs; }
+  // Seconds since its last report was made, or since it started anew; 1e300 before the first.
   double report_age(size_t slot, double now) const { return now - replicas_[slot].reported_at; }
   size_t index_keys() const { return index_.keys(); }
 

@@ -55,6 +55,16 @@ void PrefixLru::Touch(const PrefixKeys& keys, size_t count, std::vector<uint64_t
   }
 }
 
+void PrefixLru::Erase(uint64_t key) {
+  const auto found = index_.find(key);
+  if (found == index_.end()) return;
+  const uint32_t at = found->second;
+  Unlink(at);
+  tokens_ -= nodes_[at].tokens;
+  free_.push_back(at);
+  index_.erase(found);
+}
+
 int64_t PrefixLru::Match(const PrefixKeys& keys) const {
   // What is here is here from its start on, for longer beginnings go first.
   const auto end = std::partition_point(keys.keys.begin(), keys.keys.end(),
@@ -97,6 +107,13 @@ void PrefixIndex::Insert(size_t slot, const PrefixKeys& keys, size_t count) {
     bits[slot / kWordBits] |= uint64_t{1} << (slot % kWordBits);
   }
   Forget(slot, evicted_);
+}
+
+void PrefixIndex::Erase(size_t slot, const PrefixKeys& keys, int64_t tokens) {
+  const auto longer = std::upper_bound(keys.ends.begin(), keys.ends.end(), tokens) - keys.ends.begin();
+  const absl::Span<const uint64_t> gone = absl::MakeConstSpan(keys.keys).subspan(static_cast<size_t>(longer));
+  for (const uint64_t key : gone) caches_[slot].Erase(key);
+  Forget(slot, gone);
 }
 
 void PrefixIndex::Match(const PrefixKeys& keys, std::vector<int64_t>* tokens) const {

@@ -19,6 +19,8 @@ class PrefixLru {
   // The first `count` keys are used now. Appends keys that are new, and those that went for them.
   void Touch(const PrefixKeys& keys, size_t count, std::vector<uint64_t>* added,
              std::vector<uint64_t>* evicted);
+  // It is not here any more.
+  void Erase(uint64_t key);
   // Tokens of the longest beginning that is here.
   int64_t Match(const PrefixKeys& keys) const;
   void SetCapacity(int64_t tokens) { capacity_ = tokens; }
@@ -55,6 +57,8 @@ class PrefixIndex {
   void SetCapacity(size_t slot, int64_t capacity_tokens);
   // Its first `count` keys were used at `slot`.
   void Insert(size_t slot, const PrefixKeys& keys, size_t count);
+  // Of the keys, those of beginnings longer than `tokens` were not used there.
+  void Erase(size_t slot, const PrefixKeys& keys, int64_t tokens);
   // Into (*tokens)[slot]: of the longest beginning that each slot has, 0 for none. One look-up a key and a bit a server.
   void Match(const PrefixKeys& keys, std::vector<int64_t>* tokens) const;
 

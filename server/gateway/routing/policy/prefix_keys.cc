@@ -36,4 +36,15 @@ PrefixKeys MakePrefixKeys(uint64_t seed, absl::Span<const int32_t> prompt) {
   return result;
 }
 
+PrefixKeys WithEnds(absl::Span<const uint64_t> keys, int64_t tokens) {
+  PrefixKeys result{.tokens = tokens};
+  if (tokens <= 0) return result;
+  int64_t end = std::min(tokens, kPrefixStep);
+  for (size_t i = 0; i < keys.size() && end <= tokens; ++i, end = NextEnd(end)) {
+    result.keys.push_back(keys[i]);
+    result.ends.push_back(end);
+  }
+  return result;
+}
+
 }  // namespace aludel

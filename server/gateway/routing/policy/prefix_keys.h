@@ -39,4 +39,7 @@ constexpr int64_t kPrefixStep = 64;
 // have in common beside their tokens: HashTexts({model, salt}).
 PrefixKeys MakePrefixKeys(uint64_t seed, absl::Span<const int32_t> prompt);
 
+// What MakePrefixKeys gave for a prompt of so many tokens, whose keys are known. Keys beyond the prompt's are left out.
+PrefixKeys WithEnds(absl::Span<const uint64_t> keys, int64_t tokens);
+
 }  // namespace aludel

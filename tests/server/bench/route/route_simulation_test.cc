@@ -96,6 +96,19 @@ TEST(RouteSimulation, NearCapacityOldStateDoesNotMoveConversations) {
   }
 }
 
+// A server that sends a request back tells a queue as it is.
+TEST(RouteSimulation, FourGatewaysWithOldReportsServeNearlyWhatExactKnowledgeServes) {
+  const std::vector<SimRequest> requests = Conversations(301, 6, 0.062);
+  const auto share = [&](const SimOptions& options) { return Within(Simulate(requests, options), 2); };
+  const double exact = share({.policy = "least_ttft_exact", .objective_seconds = 2});
+  const SimOptions old{.gateways = 4, .stale_seconds = 1, .objective_seconds = 2};
+  EXPECT_GT(share(old), exact - 0.03);
+  SimOptions without = old;
+  without.turn_aways = 0;
+  EXPECT_LT(share(without), exact - 0.03);
+  EXPECT_GT(Simulate(requests, old).turned_away, 0);
+}
+
 TEST(RouteSimulation, ServersThatFailComeAndGoLoseNoRequest) {
   const std::vector<SimRequest> requests = Conversations(100, 4, 0.1);
   SimOptions options{.replicas = 4, .gateways = 2, .stale_seconds = 0.5};

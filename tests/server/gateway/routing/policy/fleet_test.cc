@@ -218,5 +218,58 @@ TEST_F(FleetTest, ASlotIsUsedAgainWithoutItsPast) {
   EXPECT_EQ(fleet.views()[1].pending, 0);
 }
 
+TEST_F(FleetTest, AReplicaWithoutACacheIsNoHomeWhereOthersHaveOne) {
+  Fleet fleet = Make(3);
+  ReplicaReport without = kGrown;
+  without.cache_tokens = 0;
+  fleet.Report(0, without, 1);
+  for (int32_t i = 0; i < 50; ++i) EXPECT_NE(Chosen(&fleet, Prompt(640, i * 10'000), 1), 0u);
+  for (const size_t slot : {1, 2}) fleet.Report(slot, without, 1);
+  std::vector<int> chosen(3);
+  for (int32_t i = 0; i < 50; ++i) ++chosen[Chosen(&fleet, Prompt(640, i * 10'000), 1)];
+  for (const int times : chosen) EXPECT_GT(times, 0);
+}
+
+TEST_F(FleetTest, ARequestThatWasTurnedAwayLeavesNothing) {
+  Fleet fleet = Make(2);
+  const PrefixKeys keys = Prompt(640, 0);
+  const size_t home = Chosen(&fleet, keys, 1);
+  EXPECT_NEAR(fleet.WaitLimit(home, 1), 0.2, 1e-9);  // a tenth of the objective
+  fleet.Sent(home, keys, 0.064, 1);
+  EXPECT_NEAR(fleet.WaitLimit(home, 1), 0.264, 1e-9);
+  ReplicaReport busy = kGrown;
+  busy.waiting_seconds = 9;
+  fleet.Report(home, busy, 1.001);
+  fleet.Ended(home, Fleet::Outcome::kRefused, 1.001);
+  fleet.TurnedAway(home, keys, 0);
+  EXPECT_NE(Chosen(&fleet, keys, 1.001), home);
+  EXPECT_EQ(fleet.views()[home].cached_tokens, 0);
+  EXPECT_EQ(fleet.views()[home].pending, 0);
+  EXPECT_EQ(fleet.wait_seconds(home, 1.001), 9);
+}
+
+TEST_F(FleetTest, WhatItHadBeforeItHasStill) {
+  Fleet fleet = Make(2);
+  const size_t home = Send(&fleet, Prompt(320, 0), 1);
+  const PrefixKeys longer = Prompt(640, 0);
+  EXPECT_EQ(Chosen(&fleet, longer, 2), home);
+  const int64_t cached = fleet.views()[home].cached_tokens;
+  EXPECT_EQ(cached, 320);
+  fleet.Sent(home, longer, 0.032, 2);
+  fleet.TurnedAway(home, longer, cached);
+  Chosen(&fleet, longer, 3);
+  EXPECT_EQ(fleet.views()[home].cached_tokens, cached);
+}
+
+TEST_F(FleetTest, WhatWasMeasuredBeforeAReportSaysNothing) {
+  Fleet fleet = Make(1);
+  ReplicaReport idle = kGrown;
+  fleet.Report(0, idle, 5);
+  fleet.Measured(0, 30, 4);
+  EXPECT_EQ(fleet.wait_seconds(0, 5), 0);
+  fleet.Measured(0, 30, 6);
+  EXPECT_EQ(fleet.wait_seconds(0, 6), 30);
+}
+
 }  // namespace
 }  // namespace aludel

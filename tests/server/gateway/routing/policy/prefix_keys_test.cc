@@ -58,5 +58,17 @@ TEST(PrefixKeys, AreTheSameInEveryRelease) {
   EXPECT_EQ(MakePrefixKeys(HashTexts({"chat", ""}), Prompt(64)).keys[0], 12032816689686444372u);
 }
 
+TEST(PrefixKeys, EndsFollowFromTheNumberOfKeys) {
+  for (const int64_t tokens : {0, 1, 63, 64, 65, 640, 5000}) {
+    const PrefixKeys keys = MakePrefixKeys(1, std::vector<int32_t>(static_cast<size_t>(tokens), 7));
+    EXPECT_EQ(WithEnds(keys.keys, tokens).ends, keys.ends) << tokens;
+    EXPECT_EQ(WithEnds(keys.keys, tokens).tokens, tokens);
+  }
+  // What a peer says that is wrong.
+  const std::vector<uint64_t> many(100);
+  EXPECT_EQ(WithEnds(many, 64).size(), 1u);
+  EXPECT_EQ(WithEnds(many, -1).size(), 0u);
+}
+
 }  // namespace
 }  // namespace aludel
