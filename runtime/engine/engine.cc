@@ -55,8 +55,9 @@ class Engine::Impl {
   EngineStats stats() const { return front_.stats(); }
   const EngineOptions& options() const { return options_; }
   int64_t CachedTokens(absl::Span<const int32_t> prompt, const CodecSpec* codec,
-                       const std::string& cache_salt, const LoraWeights* adapter) const {
-    return core_.CachedTokens(prompt, codec, cache_salt, adapter);
+                       const std::string& cache_salt, const LoraWeights* adapter,
+                       int64_t adapter_begin) const {
+    return core_.CachedTokens(prompt, codec, cache_salt, adapter, adapter_begin);
   }
 
  private:
@@ -169,8 +170,9 @@ void Engine::Cancel(SequenceId id, absl::Status status) {
   impl_->Post([id, status = std::move(status)](EngineCore& core) { core.Cancel(id, status); });
 }
 int64_t Engine::CachedTokens(absl::Span<const int32_t> prompt, const CodecSpec* codec,
-                             const std::string& cache_salt, const LoraWeights* adapter) const {
-  return impl_->CachedTokens(prompt, codec, cache_salt, adapter);
+                             const std::string& cache_salt, const LoraWeights* adapter,
+                             int64_t adapter_begin) const {
+  return impl_->CachedTokens(prompt, codec, cache_salt, adapter, adapter_begin);
 }
 EngineStats Engine::stats() const { return impl_->stats(); }
 const EngineOptions& Engine::options() const { return impl_->options(); }

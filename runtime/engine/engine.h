@@ -108,8 +108,11 @@ struct GenerateSpec {
   // Prefixes are shared with requests of the same salt only.
   std::string cache_salt = {};
   // Over the engine's model, for this request; null: none. Held until the request ends, and released on the engine's
-  // thread. A codec is then one for the model with this adapter. Prefixes are shared under the same adapter only.
+  // thread. Acts from the token `adapter_begin` on: the cache of those before is the model's own, and shared as such.
+  // From there on prefixes are shared under the same adapter only. With 0 a codec is one for the model with this adapter;
+  // else for the model alone, and handed_over_tokens is at most adapter_begin.
   std::shared_ptr<const LoraWeights> adapter = nullptr;
+  int64_t adapter_begin = 0;
 };
 
 struct PrefillSpec {
@@ -166,9 +169,10 @@ class Engine {
   void Cancel(SequenceId id, absl::Status status);
 
   // Tokens at the start of a prompt that the prefix cache holds in this format (null: exact) for this salt and
-  // adapter (null: none) now, at most all but the last.
+  // adapter (null: none; its begin as GenerateSpec has it) now, at most all but the last.
   int64_t CachedTokens(absl::Span<const int32_t> prompt, const CodecSpec* codec,
-                       const std::string& cache_salt, const LoraWeights* adapter = nullptr) const;
+                       const std::string& cache_salt, const LoraWeights* adapter = nullptr,
+                       int64_t adapter_begin = 0) const;
 
   EngineStats stats() const;
   const EngineOptions& options() const;

@@ -19,15 +19,23 @@ EngineBlocks::EngineBlocks(const std::string& model_hash, const EngineOptions& o
       cache_(options.prefix_cache ? std::make_unique<PrefixCache>(pool) : nullptr) {}
 
 Provenance EngineBlocks::ProvenanceOf(const CodecSpec* codec, const std::string& cache_salt,
-                                      const std::string& adapter) const {
-  const std::string& model = adapter.empty() ? model_hash_ : adapter;
-  if (codec == nullptr) return {.model_hash = model, .salt = cache_salt};
-  return {model, codec->name, codec->artifact_hash, codec->recomputed_head_tokens, cache_salt};
+                                      const AdapterTurn& turn) const {
+  const bool whole = !turn.hash.empty() && turn.begin == 0;
+  Provenance provenance{.model_hash = whole ? turn.hash : model_hash_, .salt = cache_salt};
+  if (codec != nullptr) {
+    provenance.format = codec->name;
+    provenance.artifact_hash = codec->artifact_hash;
+    provenance.recomputed_head = codec->recomputed_head_tokens;
+  }
+  if (!whole) {
+    provenance.turn_hash = turn.hash;
+    provenance.turn_begin = turn.begin;
+  }
+  return provenance;
 }
 
 void EngineBlocks::Begin(Sequence& sequence, const SequenceMap& sequences) {
-  sequence.chain.emplace(ProvenanceOf(sequence.format, sequence.cache_salt, sequence.adapter_hash()),
-                         block_tokens_);
+  sequence.chain.emplace(ProvenanceOf(sequence.format, sequence.cache_salt, sequence.turn()), block_tokens_);
   if (sequence.awaiting()) {
     const int64_t blocks = pool_->layout().BlocksFor(sequence.handed_over);
     std::vector<Sequence*> ranked = Ranked(sequences);
@@ -57,7 +65,7 @@ void EngineBlocks::FallBack(Sequence& sequence) {
   sequence.handed_over = 0;
   sequence.computed = 0;
   sequence.format = nullptr;
-  sequence.chain.emplace(ProvenanceOf(nullptr, sequence.cache_salt, sequence.adapter_hash()), block_tokens_);
+  sequence.chain.emplace(ProvenanceOf(nullptr, sequence.cache_salt, sequence.turn()), block_tokens_);
 }
 
 void EngineBlocks::Fork(const Sequence& sequence, Sequence& fork) {
@@ -68,6 +76,7 @@ void EngineBlocks::Fork(const Sequence& sequence, Sequence& fork) {
   fork.format = sequence.format;
   fork.cache_salt = sequence.cache_salt;
   fork.adapter = sequence.adapter;
+  fork.adapter_begin = sequence.adapter_begin;
   fork.chain = sequence.chain;
   fork.inserted_blocks = sequence.inserted_blocks;
   fork.queried = true;
@@ -197,9 +206,9 @@ void EngineBlocks::RaiseQueries(const Sequence& sequence) {
 }
 
 int64_t EngineBlocks::MatchedTokens(absl::Span<const int32_t> prompt, const CodecSpec* codec,
-                                    const std::string& cache_salt, const std::string& adapter) const {
+                                    const std::string& cache_salt, const AdapterTurn& turn) const {
   if (cache_ == nullptr || prompt.empty()) return 0;
-  PrefixChain chain(ProvenanceOf(codec, cache_salt, adapter), block_tokens_);
+  PrefixChain chain(ProvenanceOf(codec, cache_salt, turn), block_tokens_);
   return cache_->MatchedBlocks(chain.Extend(prompt.subspan(0, prompt.size() - 1))) * block_tokens_;
 }
 

@@ -47,14 +47,13 @@ class EngineBlocks {
   // They are computed.
   void Advance(Sequence& sequence, int64_t tokens);
 
-  // Tokens that a prompt of this format (null: exact), salt and adapter (its hash; "": none) begins with and that
-  // are in the cache now.
+  // Tokens that a prompt of this format (null: exact), salt and adapter begins with and that are in the cache now.
   int64_t MatchedTokens(absl::Span<const int32_t> prompt, const CodecSpec* codec,
-                        const std::string& cache_salt, const std::string& adapter) const;
+                        const std::string& cache_salt, const AdapterTurn& turn) const;
 
  private:
   Provenance ProvenanceOf(const CodecSpec* codec, const std::string& cache_salt,
-                          const std::string& adapter) const;
+                          const AdapterTurn& turn) const;
   std::vector<Sequence*> Ranked(const SequenceMap& sequences) const;
   SchedulerState MakeState(const std::vector<Sequence*>& ranked,
                            std::vector<SchedulerSequence>* entries) const;

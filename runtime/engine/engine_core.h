@@ -42,8 +42,10 @@ class EngineCore {
 
   // Thread-safe.
   int64_t CachedTokens(absl::Span<const int32_t> prompt, const CodecSpec* codec,
-                       const std::string& cache_salt, const LoraWeights* adapter) const {
-    return blocks_.MatchedTokens(prompt, codec, cache_salt, adapter == nullptr ? "" : adapter->hash());
+                       const std::string& cache_salt, const LoraWeights* adapter,
+                       int64_t adapter_begin) const {
+    return blocks_.MatchedTokens(prompt, codec, cache_salt,
+                                 {adapter == nullptr ? "" : adapter->hash(), adapter_begin});
   }
 
  private:

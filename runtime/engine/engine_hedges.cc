@@ -21,6 +21,7 @@ bool EngineHedges::Begin(Sequence& late, SequenceId id, const absl::Status& reas
   hedge->prompt_end = late.prompt_tokens - 1;
   hedge->cache_salt = late.cache_salt;
   hedge->adapter = late.adapter;
+  hedge->adapter_begin = late.adapter_begin;
   blocks_->Begin(*hedge, sequences);
   late.hedge = id;
   late.hedge_reason = reason;

@@ -17,7 +17,7 @@ KvTarget EngineIntake::Target(const Sequence& sequence) const {
           absl::MakeConstSpan(sequence.tokens).subspan(0, sequence.prompt_tokens),
           sequence.handed_over,
           sequence.receiving->codec->spec().recomputed_head_tokens,
-          sequence.adapter.get()};
+          sequence.AdapterAt(0)};
 }
 
 absl::Status EngineIntake::Begin(Sequence& sequence) {

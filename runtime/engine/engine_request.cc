@@ -115,6 +115,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadGenerate(
   sequence->priority = spec.priority;
   sequence->cache_salt = std::move(spec.cache_salt);
   sequence->adapter = std::move(spec.adapter);
+  if (sequence->adapter != nullptr) sequence->adapter_begin = spec.adapter_begin;
   if (spec.codec != nullptr && spec.handed_over_tokens == 0) sequence->cached_wanted = spec.cached_tokens;
   if (spec.codec != nullptr && spec.handed_over_tokens > 0) {
     const int64_t head = spec.codec->spec().recomputed_head_tokens;
@@ -122,6 +123,11 @@ absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadGenerate(
       return absl::InvalidArgumentError(absl::StrFormat(
           "tokens [%d, %d) of a prompt of %d handed over, want an end of %d to %d", head,
           spec.handed_over_tokens, sequence->prompt_tokens, head + 1, sequence->prompt_tokens - 1));
+    }
+    if (sequence->adapter_begin > 0 && spec.handed_over_tokens > sequence->adapter_begin) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%d tokens of the model handed over, want at most the %d before its adapter acts",
+                          spec.handed_over_tokens, sequence->adapter_begin));
     }
     ALUDEL_ASSIGN_OR_RETURN(auto decoder, spec.codec->NewDecoder());
     sequence->receiving.emplace(

@@ -62,6 +62,12 @@ struct ChoiceGroup {
   int open = 1;      // choices that have not ended
 };
 
+// From which token on another model than the engine's own computes a sequence.
+struct AdapterTurn {
+  std::string hash;  // of the model with the adapter; "": the sequence has none
+  int64_t begin = 0;
+};
+
 // Everything the engine knows of one choice of a request. Owned by the engine thread.
 struct Sequence {
   Sequence(std::vector<int32_t> prompt, int64_t max_completion, std::shared_ptr<SequenceListener> listener,
@@ -82,8 +88,11 @@ struct Sequence {
   // Tokens of the prompt are still to be scored: what is computed is computed for that.
   bool scoring() const { return scorer != nullptr && !scorer->done(); }
   int64_t completion_tokens() const { return static_cast<int64_t>(tokens.size()) - prompt_tokens; }
-  // Of the model that computes it; "": the engine's own.
-  std::string adapter_hash() const { return adapter == nullptr ? "" : adapter->hash(); }
+  AdapterTurn turn() const { return {adapter == nullptr ? "" : adapter->hash(), adapter_begin}; }
+  // What the token at `position` is computed with; null: the model alone.
+  const LoraWeights* AdapterAt(int64_t position) const {
+    return position < adapter_begin ? nullptr : adapter.get();
+  }
   // Prompt tokens still to be computed here.
   int64_t prompt_left() const { return std::max<int64_t>(0, prompt_end - computed); }
   // Tokens to be computed before the next one is chosen, or before a prefill server's sequence ends.
@@ -128,6 +137,7 @@ struct Sequence {
   const CodecSpec* format = nullptr;           // whose tokens its cache begins with; null: exact
   std::string cache_salt;                      // the tenant whose cached prefixes it shares
   std::shared_ptr<const LoraWeights> adapter;  // over the model; null: none
+  int64_t adapter_begin = 0;                   // tokens before it are the model's alone
   std::optional<PrefixChain> chain;
   size_t inserted_blocks = 0;  // of `blocks`, those that the prefix cache knows
   bool queried = false;        // the prefix cache's counters know of it

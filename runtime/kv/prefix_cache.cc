@@ -22,10 +22,12 @@ PrefixHash Root(const Provenance& provenance) {
   return hash;
 }
 
-PrefixHash Next(const PrefixHash& before, absl::Span<const int32_t> tokens) {
+// A turn makes the text longer than that of any block without one.
+PrefixHash Next(const PrefixHash& before, absl::Span<const int32_t> tokens, const std::string& turn) {
   std::vector<uint8_t> bytes(before.begin(), before.end());
   const auto* ids = reinterpret_cast<const uint8_t*>(tokens.data());
   bytes.insert(bytes.end(), ids, ids + tokens.size() * sizeof(int32_t));
+  bytes.insert(bytes.end(), turn.begin(), turn.end());
   PrefixHash hash;
   SHA256(bytes.data(), bytes.size(), hash.data());
   return hash;
@@ -34,13 +36,19 @@ PrefixHash Next(const PrefixHash& before, absl::Span<const int32_t> tokens) {
 }  // namespace
 
 PrefixChain::PrefixChain(const Provenance& provenance, int block_tokens)
-    : root_(Root(provenance)), block_tokens_(block_tokens) {}
+    : root_(Root(provenance)), turn_begin_(provenance.turn_begin), block_tokens_(block_tokens) {
+  // Where it begins counts: of two prompts that begin alike, one may turn later.
+  if (!provenance.turn_hash.empty()) turn_ = absl::StrCat(turn_begin_, ":", provenance.turn_hash);
+}
 
 absl::Span<const PrefixHash> PrefixChain::Extend(absl::Span<const int32_t> tokens) {
   const size_t blocks = tokens.size() / block_tokens_;
+  const std::string plain;
   while (hashes_.size() < blocks) {
-    hashes_.push_back(Next(hashes_.empty() ? root_ : hashes_.back(),
-                           tokens.subspan(hashes_.size() * block_tokens_, block_tokens_)));
+    const auto begin = static_cast<int64_t>(hashes_.size()) * block_tokens_;
+    const bool turns = begin + block_tokens_ > turn_begin_ && begin <= turn_begin_;
+    hashes_.push_back(Next(hashes_.empty() ? root_ : hashes_.back(), tokens.subspan(begin, block_tokens_),
+                           turns ? turn_ : plain));
   }
   return hashes_;
 }

@@ -21,13 +21,17 @@ struct Provenance {
   std::string artifact_hash;    // of the format's encoder
   int64_t recomputed_head = 0;  // tokens at the start that are the model's own all the same
   std::string salt = {};        // the tenant's: prefixes of two salts are never shared, equal as they may be
+  // Another model computes the tokens from `turn_begin` on, over the first one's; "": none does.
+  std::string turn_hash = {};
+  int64_t turn_begin = 0;
 };
 
 // Names a full block by everything its content depends on: provenance, all tokens before it and its own.
 // SHA-256, so that no prompt can be made that is taken for another.
 using PrefixHash = std::array<uint8_t, 32>;
 
-// The hashes of a token sequence's full blocks, made once as the sequence grows.
+// The hashes of a token sequence's full blocks, made once as the sequence grows. Blocks before a turn are named as if
+// there was none.
 class PrefixChain {
  public:
   PrefixChain(const Provenance& provenance, int block_tokens);
@@ -38,6 +42,9 @@ class PrefixChain {
 
  private:
   PrefixHash root_;
+  std::string
+      turn_;  // what the first block with tokens of the other model is named by, beside them; "": none is
+  int64_t turn_begin_;
   int block_tokens_;
   std::vector<PrefixHash> hashes_;
 };

@@ -15,6 +15,7 @@
 #include "server/decode/plan/cost_model.h"
 #include "server/decode/plan/prefill_pool.h"
 #include "server/decode/plan/trials.h"
+#include "server/decode/request_adapter.h"
 #include "server/decode/shadow_checker.h"
 #include "server/handoff/cache_epoch.h"
 #include "server/handoff/frame_arena.h"
@@ -52,9 +53,9 @@ struct DecodeContext {
 // The wire formats that a sequence of the model, or of an adapter over it, can come in.
 class SequenceCodecs {
  public:
-  // `adapter`: null for none. Both must outlive it.
-  SequenceCodecs(const DecodeContext& context, const ServedAdapter* adapter)
-      : codecs_(adapter == nullptr ? context.model->codecs() : adapter->codecs()) {}
+  // Both must outlive it.
+  SequenceCodecs(const DecodeContext& context, const RequestAdapter& adapter)
+      : codecs_(adapter.coded() == nullptr ? context.model->codecs() : adapter.coded()->codecs()) {}
 
   // Best first.
   std::vector<std::string> Names() const {

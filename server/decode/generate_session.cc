@@ -40,7 +40,7 @@ GenerateSession::GenerateSession(const DecodeContext& context, std::shared_ptr<A
 
 GenerateSession::~GenerateSession() {
   planner_.Release();
-  adapter_.reset();
+  adapter_ = {};
   context_.sessions_open->fetch_sub(1);  // last: the context may go
 }
 
@@ -61,7 +61,8 @@ void GenerateSession::Start(const v1::GenerateRequest& request) {
       request.adapter(), deadline_,
       [self = shared_from_this(), kept](absl::StatusOr<AdapterPool::Handle> adapter) {
         if (!adapter.ok()) return self->End(adapter.status());
-        self->adapter_ = *std::move(adapter);
+        const std::optional<int64_t> begin = (*adapter)->ActsFrom(kept->prompt());
+        if (begin) self->adapter_ = {*std::move(adapter), *begin};
         {
           absl::MutexLock lock(&self->mutex_);
           self->timeline_.Adapted(kept->adapter());
@@ -95,10 +96,10 @@ void GenerateSession::Constrain(const v1::GenerateRequest& request) {
 
 void GenerateSession::Begin(const v1::GenerateRequest& request, std::shared_ptr<TokenAutomaton> constraint) {
   const PlanRequest wanted = ReadPlanRequest(request);
-  absl::StatusOr<Plan> plan = planner_.Choose(wanted, request.prompt(), cache_salt_, adapter_.get());
+  absl::StatusOr<Plan> plan = planner_.Choose(wanted, request.prompt(), cache_salt_, adapter_);
   if (request.trace()) {
     answer_trace_ = std::make_unique<v1::RequestTrace>();
-    for (v1::PlanOption& option : planner_.Options(request.prompt(), cache_salt_, adapter_.get())) {
+    for (v1::PlanOption& option : planner_.Options(request.prompt(), cache_salt_, adapter_)) {
       *answer_trace_->add_options() = std::move(option);
     }
   }
@@ -111,7 +112,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
                                     const Plan& chosen, std::shared_ptr<TokenAutomaton> constraint) {
   ALUDEL_ASSIGN_OR_RETURN(GenerateSetup setup, SetUpGenerate(context_, planner_, request, cache_salt_, chosen,
                                                              adapter_, deadline_, std::move(constraint)));
-  adapter_.reset();  // the engine holds it
+  adapter_ = {};  // the engine holds it
   const Plan& plan = setup.plan;
   shown_logprobs_ = setup.shown_logprobs;
   shadow_ = std::move(setup.shadow);

@@ -77,8 +77,8 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
 
   // Set by Start before others see the session, then constant.
   std::string request_id_;
-  std::string cache_salt_;       // of what is cached here: the request's since the last reset
-  AdapterPool::Handle adapter_;  // the engine's, once it has the sequence
+  std::string cache_salt_;  // of what is cached here: the request's since the last reset
+  RequestAdapter adapter_;  // the engine's, once it has the sequence
 
   // Set before the engine has the sequence, then constant.
   std::shared_ptr<Handoff> handoff_;  // of a remote plan

@@ -11,9 +11,9 @@ namespace aludel {
 
 absl::StatusOr<GenerateSetup> SetUpGenerate(const DecodeContext& context, const RequestPlanner& planner,
                                             const v1::GenerateRequest& request, const std::string& cache_salt,
-                                            const Plan& chosen, const AdapterPool::Handle& adapter,
+                                            const Plan& chosen, const RequestAdapter& adapter,
                                             absl::Time deadline, std::shared_ptr<TokenAutomaton> constraint) {
-  const SequenceCodecs codecs(context, adapter.get());
+  const SequenceCodecs codecs(context, adapter);
   GenerateSetup setup{.plan = chosen};
   Plan& plan = setup.plan;
   ALUDEL_ASSIGN_OR_RETURN(SamplingParams sampling, ReadSampling(request.sampling()));
@@ -24,10 +24,13 @@ absl::StatusOr<GenerateSetup> SetUpGenerate(const DecodeContext& context, const 
                 .cache_salt = cache_salt};
   GenerateSpec& spec = setup.spec;
   spec.constraint = std::move(constraint);
-  if (adapter != nullptr) spec.adapter = {adapter, &adapter->weights()};
+  if (adapter.served != nullptr) {
+    spec.adapter = {adapter.served, adapter.weights()};
+    spec.adapter_begin = adapter.begin;
+  }
   // The age of cached codes is not known here.
   if (plan.remote() && !request.has_max_staleness_ms()) {
-    spec.cached_tokens = planner.CachedEnough(plan, spec.prompt, spec.cache_salt, adapter.get());
+    spec.cached_tokens = planner.CachedEnough(plan, spec.prompt, spec.cache_salt, adapter);
   }
   const bool cached = spec.cached_tokens > 0;
   if (cached) {
@@ -55,7 +58,7 @@ absl::StatusOr<GenerateSetup> SetUpGenerate(const DecodeContext& context, const 
     setup.shown_logprobs = 1 + static_cast<size_t>(*spec.sampling.top_logprobs);
   }
   // Only a single, unconstrained answer of the model itself can be compared with a second computation.
-  if ((plan.remote() || cached) && adapter == nullptr && context.shadow != nullptr &&
+  if ((plan.remote() || cached) && adapter.served == nullptr && context.shadow != nullptr &&
       spec.sampling.choices == 1 && spec.constraint == nullptr && context.shadow->Choose()) {
     setup.shadow.emplace(
         ShadowAnswer{.format = plan.format, .cache_salt = spec.cache_salt, .prompt = spec.prompt});

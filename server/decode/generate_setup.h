@@ -36,10 +36,10 @@ struct GenerateSetup {
 // Carries `chosen` out as far as memory allows: what earlier handoffs have left here is used where that is sooner, and
 // the prompt is prefilled here where its frames have no room. InvalidArgument for sampling that makes no sense,
 // ResourceExhausted where the first token cannot come before `deadline` (MonotonicNow()). `cache_salt`: of what is cached
-// here, the request's since the last reset. `adapter`: what the plan was made for, or null; the engine holds it.
+// here, the request's since the last reset. `adapter`: what the plan was made for; the engine holds it.
 absl::StatusOr<GenerateSetup> SetUpGenerate(const DecodeContext& context, const RequestPlanner& planner,
                                             const v1::GenerateRequest& request, const std::string& cache_salt,
-                                            const Plan& chosen, const AdapterPool::Handle& adapter,
+                                            const Plan& chosen, const RequestAdapter& adapter,
                                             absl::Time deadline, std::shared_ptr<TokenAutomaton> constraint);
 
 // Of a remote plan. `traceparent`: "" for none.

@@ -12,20 +12,29 @@ namespace {
 
 constexpr char kLocalPrefill[] = "";  // in place of a target's name
 
-const LoraWeights* WeightsOf(const ServedAdapter* adapter) {
-  return adapter == nullptr ? nullptr : &adapter->weights();
-}
-
 bool Contains(const std::vector<std::string>& all, const std::string& one) {
   return std::find(all.begin(), all.end(), one) != all.end();
 }
 
+// As MakePlan for the model, of whose cache the adapter takes what comes before it acts.
+absl::StatusOr<Plan> MakeBasePlan(const DecodeContext& context, const RequestAdapter& adapter,
+                                  absl::Span<const PlanTarget> targets, const PlanRequest& wanted,
+                                  const Predict& predict) {
+  const PlannerOptions& options = context.options->planner;
+  PlanRequest request = wanted;
+  if (adapter.begin > 0) {
+    request.prompt_tokens =
+        std::min<int64_t>(wanted.prompt_tokens, adapter.begin + options.recomputed_tail_tokens);
+  }
+  return MakePlan(options, SequenceCodecs(context, adapter).Names(), targets, request, predict);
+}
+
 // As MakePlan, with the adapter's own formats and what calibration measured of them. A format that is forced and that
 // the server has, but not for this adapter, is as one that no prefill server has.
-absl::StatusOr<Plan> MakeAdapterPlan(const DecodeContext& context, const ServedAdapter& adapter,
+absl::StatusOr<Plan> MakeAdapterPlan(const DecodeContext& context, const RequestAdapter& adapter,
                                      absl::Span<const PlanTarget> targets, const PlanRequest& wanted,
                                      const Predict& predict) {
-  const std::vector<std::string> names = SequenceCodecs(context, &adapter).Names();
+  const std::vector<std::string> names = SequenceCodecs(context, adapter).Names();
   const auto formats = ServerFormats(*context.model, *context.adapters);
   const bool lacks_forced = !wanted.format.empty() && !Contains(names, wanted.format) &&
                             std::any_of(formats.begin(), formats.end(),
@@ -33,7 +42,7 @@ absl::StatusOr<Plan> MakeAdapterPlan(const DecodeContext& context, const ServedA
   PlanRequest request = wanted;
   if (lacks_forced) request.format.clear();
   PlannerOptions options = context.options->planner;
-  options.losses = adapter.losses();
+  options.losses = adapter.coded()->losses();
   ALUDEL_ASSIGN_OR_RETURN(Plan plan, MakePlan(options, lacks_forced ? std::vector<std::string>{} : names,
                                               targets, request, predict));
   const bool nothing = plan.reason == PlanReason::kNoTarget || plan.reason == PlanReason::kNoFormat;
@@ -63,12 +72,13 @@ void RequestPlanner::EndTrial() {
 }
 
 int64_t RequestPlanner::CachedHere(absl::Span<const int32_t> prompt, const std::string& cache_salt,
-                                   const ServedAdapter* adapter) const {
-  return context_.model->engine().CachedTokens(prompt, /*codec=*/nullptr, cache_salt, WeightsOf(adapter));
+                                   const RequestAdapter& adapter) const {
+  return context_.model->engine().CachedTokens(prompt, /*codec=*/nullptr, cache_salt, adapter.weights(),
+                                               adapter.begin);
 }
 
 absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Span<const int32_t> prompt,
-                                            const std::string& cache_salt, const ServedAdapter* adapter) {
+                                            const std::string& cache_salt, const RequestAdapter& adapter) {
   CostModel& costs = *context_.costs;
   const std::vector<PlanTarget> targets = context_.prefill_pool->Snapshot();
   whole_ = wanted.whole;
@@ -84,10 +94,9 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
             may_try && costs.IsStale(server.name, format, now)};
   };
   const SequenceCodecs codecs(context_, adapter);
-  ALUDEL_ASSIGN_OR_RETURN(Plan plan,
-                          adapter == nullptr
-                              ? MakePlan(context_.options->planner, codecs.Names(), targets, wanted, predict)
-                              : MakeAdapterPlan(context_, *adapter, targets, wanted, predict));
+  ALUDEL_ASSIGN_OR_RETURN(Plan plan, adapter.coded() == nullptr
+                                         ? MakeBasePlan(context_, adapter, targets, wanted, predict)
+                                         : MakeAdapterPlan(context_, adapter, targets, wanted, predict));
   if (!plan.hedge_after) EndTrial();
   costs.Chosen(plan.remote() ? targets[plan.target].name : kLocalPrefill, plan.format, now);
   if (!plan.remote()) {
@@ -104,7 +113,7 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
 
 std::vector<v1::PlanOption> RequestPlanner::Options(absl::Span<const int32_t> prompt,
                                                     const std::string& cache_salt,
-                                                    const ServedAdapter* adapter) const {
+                                                    const RequestAdapter& adapter) const {
   const CostModel& costs = *context_.costs;
   const auto tokens = static_cast<int64_t>(prompt.size());
   const int64_t cached = CachedHere(prompt, cache_salt, adapter);
@@ -133,10 +142,10 @@ std::vector<v1::PlanOption> RequestPlanner::Options(absl::Span<const int32_t> pr
 }
 
 int64_t RequestPlanner::CachedEnough(const Plan& plan, absl::Span<const int32_t> prompt,
-                                     const std::string& cache_salt, const ServedAdapter* adapter) const {
+                                     const std::string& cache_salt, const RequestAdapter& adapter) const {
   const Engine& engine = context_.model->engine();
   const CodecSpec& codec = SequenceCodecs(context_, adapter).Find(plan.format)->spec();
-  const int64_t cached = engine.CachedTokens(prompt, &codec, cache_salt, WeightsOf(adapter));
+  const int64_t cached = engine.CachedTokens(prompt, &codec, cache_salt, adapter.weights(), adapter.begin);
   const int64_t worth_asking =
       std::max<int64_t>(context_.options->planner.min_remote_tokens, engine.options().block_tokens);
   return plan.handed_over_tokens - cached < worth_asking ? cached : 0;

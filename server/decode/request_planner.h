@@ -26,17 +26,17 @@ class RequestPlanner {
   // `context` must outlive it.
   explicit RequestPlanner(const DecodeContext& context) : context_(context) {}
 
-  // Begins a trial where the plan is one. `adapter`, here and below: the one over the model that answers, or null. One
+  // Begins a trial where the plan is one. `adapter`, here and below: what answers. One
   // that no codes can be decoded for has local plans, with reason kAdapter where there might be others.
   absl::StatusOr<Plan> Choose(const PlanRequest& wanted, absl::Span<const int32_t> prompt,
-                              const std::string& cache_salt, const ServedAdapter* adapter);
+                              const std::string& cache_salt, const RequestAdapter& adapter);
   // Local prefill and every format that a ready prefill server has, as they are predicted now, whatever the request allows.
   std::vector<v1::PlanOption> Options(absl::Span<const int32_t> prompt, const std::string& cache_salt,
-                                      const ServedAdapter* adapter) const;
+                                      const RequestAdapter& adapter) const;
   // Tokens of the prompt that earlier handoffs of the plan's format have left here, where computing the rest
   // is sooner than asking for it; else 0.
   int64_t CachedEnough(const Plan& plan, absl::Span<const int32_t> prompt, const std::string& cache_salt,
-                       const ServedAdapter* adapter) const;
+                       const RequestAdapter& adapter) const;
   // ResourceExhausted where the first token cannot come in time. `deadline` is one of MonotonicNow().
   absl::Status CheckDeadline(const Plan& plan, absl::Time deadline) const;
   // The plan is carried out.
@@ -54,7 +54,7 @@ class RequestPlanner {
   void EndTrial();
   // Tokens of the prompt that are cached here, exactly.
   int64_t CachedHere(absl::Span<const int32_t> prompt, const std::string& cache_salt,
-                     const ServedAdapter* adapter) const;
+                     const RequestAdapter& adapter) const;
   // Of a handoff that local prefill beside it, or after its time was up, was sooner than. Null where what was cached
   // is not any more.
   void LearnOvertaken(const RequestTimeline::Started& started, const Handoff* handoff);

@@ -217,20 +217,16 @@ bool AdapterPool::MakeRoom(Work* work) {
 }
 
 void AdapterPool::Load(const EntryRef& entry) {
-  absl::StatusOr<std::unique_ptr<LoraWeights>> loaded = LoraWeights::Load(device_, entry->directory, base_);
-  std::unique_ptr<ServedAdapter> served;
-  if (loaded.ok()) {
-    AdapterCodecs::Opened codecs = codecs_.Open((*loaded)->hash());
-    served = std::make_unique<ServedAdapter>(*std::move(loaded), std::move(codecs));
-    Announce(*entry, *served);
-  }
+  absl::StatusOr<std::unique_ptr<ServedAdapter>> loaded =
+      ServedAdapter::Load(device_, entry->directory, base_, codecs_);
+  if (loaded.ok()) Announce(*entry, **loaded);
   std::vector<Ready> failed;
   {
     absl::MutexLock lock(&mutex_);
     dirty_ = true;
     ++loads_;
-    if (served != nullptr) {
-      entry->served = std::move(served);
+    if (loaded.ok()) {
+      entry->served = *std::move(loaded);
       resident_.push_back(entry);
       return;
     }
@@ -249,6 +245,7 @@ void AdapterPool::Load(const EntryRef& entry) {
 
 void AdapterPool::Announce(Entry& entry, const ServedAdapter& served) const {
   if (codecs_.formats().empty() || std::exchange(entry.announced, true)) return;
+  if (served.activated()) return;  // it has the base's codes
   if (served.codecs().empty()) {
     spdlog::warn("adapter {}: {} has no decoder for it ({}); its prompts are prefilled here", entry.name,
                  codecs_.artifact(), served.hash());

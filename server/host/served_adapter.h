@@ -1,11 +1,16 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/device.h"
 #include "runtime/codec/codec.h"
 #include "runtime/model/adapters/lora_weights.h"
 #include "server/host/adapter_codecs.h"
@@ -16,18 +21,31 @@ namespace aludel {
 // thread-safe.
 class ServedAdapter {
  public:
-  ServedAdapter(std::unique_ptr<LoraWeights> weights, AdapterCodecs::Opened codecs)
-      : weights_(std::move(weights)), codecs_(std::move(codecs)) {}
+  // As LoraWeights::Load; Aborted where the files change meanwhile. `codecs` must outlive the call, what it opens from
+  // must outlive the adapter.
+  static absl::StatusOr<std::unique_ptr<ServedAdapter>> Load(Device* device, const std::string& directory,
+                                                             const LoraWeights::Base& base,
+                                                             const AdapterCodecs& codecs);
 
   const LoraWeights& weights() const { return *weights_; }
   const std::string& hash() const { return weights_->hash(); }
+  // It acts on a part of a prompt alone.
+  bool activated() const { return !invocation_.empty(); }
+  // The token of `prompt` from which on it acts: the first, or of an activated adapter the one that the last occurrence of
+  // its invocation begins with. Nothing where that does not occur: the base alone answers.
+  std::optional<int64_t> ActsFrom(absl::Span<const int32_t> prompt) const;
   // Wire formats, best first; empty: its prompts can only be prefilled where they are decoded.
   const std::vector<std::unique_ptr<DecoderFactory>>& codecs() const { return codecs_.decoders; }
   // PlannerOptions::losses.
   const std::map<std::string, double>& losses() const { return codecs_.losses; }
 
  private:
+  ServedAdapter(std::unique_ptr<LoraWeights> weights, std::vector<int32_t> invocation,
+                AdapterCodecs::Opened codecs)
+      : weights_(std::move(weights)), invocation_(std::move(invocation)), codecs_(std::move(codecs)) {}
+
   const std::unique_ptr<LoraWeights> weights_;
+  const std::vector<int32_t> invocation_;  // empty: it acts on every token
   const AdapterCodecs::Opened codecs_;
 };
 

@@ -69,6 +69,8 @@ def adapter_seeds() -> None:
     write("adapter", "one", f"{compact(config)}\n".encode() + safetensors(pair("q_proj", 1, 64, "BF16", 2)))
     write("adapter", "rslora", f"{compact({**config, 'use_rslora': True})}\n".encode()
           + safetensors(pair("q_proj", 1, 64, "F32", 4), metadata=True))
+    write("adapter", "activated", f"{compact({**config, 'alora_invocation_tokens': [1, 2]})}\n".encode()
+          + safetensors(pair("q_proj", 1, 64, "BF16", 2)))
     two = {**config, "target_modules": ["q_proj", "k_proj"], "rank_pattern": {"k_proj": 2},
            "alpha_pattern": {"k_proj": 8}}
     write("adapter", "two-ranks", f"{compact(two)}\n".encode()

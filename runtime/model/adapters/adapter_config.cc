@@ -25,6 +25,7 @@ constexpr int64_t kMaxRank = 1 << 14;
 constexpr double kMaxAlpha = 1e9;
 constexpr size_t kMaxNames = 100'000;
 constexpr size_t kMaxOverrides = 256;  // each is matched with every module
+constexpr size_t kMaxInvocation = 1024;
 
 // Fields that say how the adapter was made, or how PEFT should hold it, and change no number of it. How it was
 // initialized stands in init_lora_weights too, which is looked at.
@@ -33,7 +34,8 @@ constexpr absl::string_view kIgnored[] = {
     "lora_dropout",      "lora_ga_config", "megatron_config", "megatron_core",  "peft_version",
     "qalora_group_size", "revision",       "runtime_config"};
 
-constexpr absl::string_view kRead[] = {"alpha_pattern",
+constexpr absl::string_view kRead[] = {"alora_invocation_tokens",
+                                       "alpha_pattern",
                                        "base_model_name_or_path",
                                        "bias",
                                        "exclude_modules",
@@ -61,7 +63,6 @@ constexpr Refused kRefused[] = {
     {"fan_in_fan_out", "it is for Conv1D layers, which no served architecture has"},
     {"modules_to_save", "whole modules are not served: merge the adapter with PEFT (merge_and_unload)"},
     {"trainable_token_indices", "embeddings are not served: merge the adapter with PEFT (merge_and_unload)"},
-    {"alora_invocation_tokens", "activated LoRA, which acts on a part of the prompt, is not served"},
     {"layer_replication", "models with repeated layers are not served"},
     {"target_parameters", "only whole linear layers are updated (target_modules)"},
 };
@@ -136,6 +137,7 @@ class AdapterConfig::Reader {
       return Unsupported("target_modules", "a list of names, a regular expression, or \"all-linear\"");
     }
     ALUDEL_RETURN_IF_ERROR(ReadSelector("exclude_modules", &config->excluded_));
+    ALUDEL_RETURN_IF_ERROR(ReadInvocation(config));
     return ReadLayers(config);
   }
 
@@ -180,6 +182,23 @@ class AdapterConfig::Reader {
             absl::StrCat(origin_, ": ", name, " holds ", DescribeJson(item), ", want names of modules"));
       }
       selector->names.push_back(item.get<std::string>());
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadInvocation(AdapterConfig* config) const {
+    const json* tokens = FindMember(root_, "alora_invocation_tokens");
+    if (tokens == nullptr || IsEmpty(*tokens)) return absl::OkStatus();
+    if (!tokens->is_array() || tokens->size() > kMaxInvocation) {
+      return Unsupported("alora_invocation_tokens",
+                         absl::StrCat("a list of at most ", kMaxInvocation, " token ids"));
+    }
+    for (const json& token : *tokens) {
+      if (!token.is_number_unsigned() || token.get<uint64_t>() > static_cast<uint64_t>(INT32_MAX)) {
+        return absl::InvalidArgumentError(absl::StrCat(origin_, ": alora_invocation_tokens holds ",
+                                                       DescribeJson(token), ", want token ids"));
+      }
+      config->invocation_.push_back(token.get<int32_t>());
     }
     return absl::OkStatus();
   }

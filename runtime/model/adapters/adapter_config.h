@@ -39,6 +39,10 @@ class AdapterConfig {
   // comes first, an order that JSON does not keep.
   absl::StatusOr<LoraShape> ShapeOf(absl::string_view module) const;
 
+  // alora_invocation_tokens of an activated adapter (aLoRA): it acts from their last occurrence in a prompt on. Empty: on
+  // every token.
+  const std::vector<int32_t>& invocation() const { return invocation_; }
+
   // For people.
   const std::string& base() const { return base_; }  // base_model_name_or_path
   int64_t rank() const { return rank_; }
@@ -68,6 +72,7 @@ class AdapterConfig {
   std::vector<int64_t> layers_;  // layers_to_transform; empty: all
   Overrides<int64_t> ranks_;     // rank_pattern
   Overrides<double> alphas_;     // alpha_pattern
+  std::vector<int32_t> invocation_;
 };
 
 }  // namespace aludel

@@ -106,6 +106,12 @@ absl::StatusOr<ModelFiles> ModelFiles::Open(const ModelPath& path) {
 absl::Status ModelFiles::OpenAdapter(const std::string& directory) {
   ALUDEL_ASSIGN_OR_RETURN(auto file, LoraAdapter::OpenFile(directory));
   ALUDEL_ASSIGN_OR_RETURN(adapter_, LoraAdapter::Open(directory, file.get()));
+  if (!adapter_->config().invocation().empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        directory, "/", kAdapterConfigFile,
+        ": alora_invocation_tokens: what acts on a part of a prompt cannot be merged into a model, "
+        "want it among the adapters of a decode server"));
+  }
   for (const auto& [name, entry] : file->entries()) file_of_.emplace(&entry, files_.size());
   files_.push_back(std::move(file));
   return absl::OkStatus();

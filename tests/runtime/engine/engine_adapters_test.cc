@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "runtime/bench/make_adapter.h"
+#include "runtime/codec/open_codec.h"
 #include "runtime/engine/engine.h"
 #include "tests/runtime/engine/engine_fixture.h"
 #include "tests/runtime/model/temporary_directory.h"
@@ -101,6 +102,66 @@ TEST_F(EngineAdapters, NoBlockOfOneAnswersForAnother) {
     EXPECT_EQ(second->result().cached_tokens, cacheable) << "adapter " << i;
     EXPECT_EQ(second->tokens(), first->tokens());
   }
+}
+
+// An adapter that acts from a token on, as an activated LoRA does: over the model's own cache of what is before.
+TEST_F(EngineAdapters, OneThatActsFromATokenOnGoesOnFromTheCacheOfTheModel) {
+  const Question question = Questions(1)[0];
+  const auto tokens = static_cast<int64_t>(question.prompt.size());
+  const SamplingParams sampling = {.max_tokens = 24, .ignore_eos = true};
+  const auto ask = [&](const Adapter& adapter, int64_t begin) {
+    auto recorder = std::make_shared<Recorder>();
+    GenerateSpec spec{
+        .prompt = question.prompt, .sampling = sampling, .adapter = adapter, .adapter_begin = begin};
+    EXPECT_TRUE(engine_->Generate(std::move(spec), recorder).ok());
+    EXPECT_TRUE(recorder->WaitDone());
+    EXPECT_TRUE(recorder->status().ok()) << recorder->status();
+    return recorder;
+  };
+  // Within a block, at its edge, and before the last token; alone, in steps that hold both sides of it and in others.
+  std::vector<std::vector<int32_t>> answers;
+  for (const int64_t begin : {tokens / 2 / 16 * 16 + 5, tokens / 2 / 16 * 16, tokens - 1}) {
+    Restart({.kv_blocks = 256, .max_num_batched_tokens = 24, .prefix_cache = false});
+    const std::vector<int32_t> alone = ask(adapters_[1], begin)->tokens();
+    answers.push_back(alone);
+    Restart({.kv_blocks = 256, .max_num_batched_tokens = 128});
+    ask(nullptr, 0);  // the model's own request
+    for (const auto& [adapter, unshared] : {std::pair{adapters_[1], true}, {adapters_[2], false}}) {
+      EXPECT_EQ(engine_->CachedTokens(question.prompt, nullptr, "", adapter.get(), begin), begin / 16 * 16);
+      const auto first = ask(adapter, begin);
+      EXPECT_EQ(first->result().cached_tokens, begin / 16 * 16);
+      if (unshared) {
+        EXPECT_EQ(first->tokens(), alone) << "from token " << begin;
+      } else {
+        EXPECT_NE(first->tokens(), alone) << "from token " << begin;
+      }
+      const auto second = ask(adapter, begin);
+      EXPECT_EQ(second->result().cached_tokens, (tokens - 1) / 16 * 16);
+      EXPECT_EQ(second->tokens(), first->tokens());
+    }
+    // None of what they left is the model's, or that of the adapter that acts from elsewhere on.
+    EXPECT_EQ(engine_->CachedTokens(question.prompt, nullptr, "", adapters_[1].get()), 0);
+    EXPECT_EQ(engine_->CachedTokens(question.prompt, nullptr, "", adapters_[1].get(), begin - 1),
+              (begin - 1) / 16 * 16);
+    EXPECT_EQ(ask(adapters_[3], begin)->result().cached_tokens, begin / 16 * 16);
+  }
+  EXPECT_NE(answers[0], answers[2]);
+  // And what they left before it is the model's.
+  Restart({.kv_blocks = 256, .max_num_batched_tokens = 128});
+  ask(adapters_[1], tokens / 2);
+  EXPECT_EQ(engine_->CachedTokens(question.prompt, nullptr, ""), tokens / 2 / 16 * 16);
+}
+
+TEST_F(EngineAdapters, TheModelsFramesAreOnlyForWhatComesBeforeTheAdapter) {
+  const Question question = Questions(1)[0];
+  const auto raw = OpenDecoders("raw", "", *model_).value();
+  GenerateSpec spec{.prompt = question.prompt,
+                    .codec = raw.get(),
+                    .handed_over_tokens = 32,
+                    .adapter = adapters_[1],
+                    .adapter_begin = 31};
+  const absl::Status refused = engine_->Generate(std::move(spec), std::make_shared<Recorder>()).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
 }
 
 TEST_F(EngineAdapters, ChoicesGoOnWithTheAdapterOfTheirRequest) {

@@ -90,6 +90,22 @@ TEST_F(PrefixCacheTest, NeverSharesAcrossSalts) {
   EXPECT_THAT(Found(Tokens(8), alice).ids(), ElementsAre(hers.ids()[0], hers.ids()[1]));
 }
 
+TEST_F(PrefixCacheTest, SharesWhatComesBeforeAnotherModelTakesOver) {
+  const auto turned = [](int64_t begin, const std::string& hash = "a") {
+    return Provenance{.model_hash = "m", .turn_hash = hash, .turn_begin = begin};
+  };
+  const BlockTable own = Computed(Tokens(12));
+  EXPECT_EQ(Found(Tokens(12), turned(5)).ids().size(), 1u);
+  EXPECT_EQ(Found(Tokens(12), turned(8)).ids().size(), 2u);
+  EXPECT_EQ(Found(Tokens(12), turned(0)).ids().size(), 0u);
+  const BlockTable other = Computed(Tokens(12), turned(5));
+  EXPECT_THAT(Found(Tokens(12)).ids(), ElementsAre(own.ids()[0], own.ids()[1], own.ids()[2]));
+  EXPECT_THAT(Found(Tokens(12), turned(5)).ids(), ElementsAre(own.ids()[0], other.ids()[1], other.ids()[2]));
+  // Another place in the same block, and another model.
+  EXPECT_EQ(Found(Tokens(12), turned(6)).ids().size(), 1u);
+  EXPECT_EQ(Found(Tokens(12), turned(5, "b")).ids().size(), 1u);
+}
+
 TEST_F(PrefixCacheTest, GivesIdleBlocksAwayOldestFirstAndEndsBeforeBeginnings) {
   Computed(Tokens(8));
   Computed(Tokens(8, 50));

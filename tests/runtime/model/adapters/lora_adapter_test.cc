@@ -208,6 +208,13 @@ TEST_F(LoraAdapterFiles, ATiedHeadCannotBeUpdatedAlone) {
               HasSubstr("is its embedding"));
 }
 
+TEST_F(LoraAdapterFiles, OneThatActsOnAPartOfAPromptIsNotMerged) {
+  Replace("adapter_config.json", "\"lora_alpha\": 8",
+          "\"lora_alpha\": 8, \"alora_invocation_tokens\": [1, 2]");
+  EXPECT_THAT(Error(), AllOf(HasSubstr("adapter_config.json: alora_invocation_tokens"),
+                             HasSubstr("among the adapters of a decode server")));
+}
+
 TEST_F(LoraAdapterFiles, EmbeddingsAreRefused) {
   Replace("adapter_config.json", "\"v_proj\"", "\"v_proj\", \"embed_tokens\"");
   EXPECT_THAT(Error(), AllOf(HasSubstr("adapter_config.json: target_modules names model.embed_tokens"),
