@@ -11,7 +11,7 @@ set(rooms
   kernels transport
   runtime/files runtime/text runtime/kv runtime/model runtime/codec runtime/engine runtime/tool
   runtime/evaluate runtime/calibrate runtime/inspect runtime/bench
-  server/http server/process server/pool server/observe server/rpc server/config server/handoff server/store server/host
+  server/http server/process server/pool server/observe server/rpc server/config server/handoff server/store server/store/placement server/host
   server/gateway server/gateway/openai server/gateway/anthropic server/gateway/responses server/gateway/routing/policy server/decode server/prefill server/bench)
 set(may_kernels "kernels/")
 set(may_transport "transport/")
@@ -33,6 +33,8 @@ set(may_server/observe "server/(observe|http|process)/|server/config/common_opti
 set(may_server/rpc "server/(rpc|observe|process)/|aludel/v1/|${options}")
 set(may_server/config "server/(config|http|observe|process|rpc)/|runtime/tool/(flag_set|version)\\.h|aludel/v1/|${options}")
 set(may_server/handoff "server/handoff/|${shared}|transport/|runtime/(codec|model)/|${plain}")
+# Pure: the simulator runs it.
+set(may_server/store/placement "server/store/placement/")
 set(may_server/store "server/(store|process)/|runtime/codec/|${plain}")
 set(may_server/host "server/(host|handoff)/|${shared}|transport/|${computing}")
 set(may_server/gateway "server/gateway/|runtime/tool/html_policy\\.h|${shared}|runtime/text/|${files}|${options}")
@@ -45,7 +47,7 @@ set(may_server/gateway/responses "server/gateway/(responses|openai)/|${in_gatewa
 set(may_server/gateway/routing/policy "server/gateway/routing/policy/")
 set(may_server/decode "server/(decode|handoff|host|store)/|${shared}|transport/|${computing}")
 set(may_server/prefill "server/(prefill|handoff|host|store)/|${shared}|transport/|${computing}")
-set(may_server/bench "server/(bench|http|gateway/routing/policy)/|aludel/v1/|transport/|runtime/(bench|evaluate)/|${computing}")
+set(may_server/bench "server/(bench|http|store|gateway/routing/policy)/|aludel/v1/|transport/|runtime/(bench|evaluate)/|${computing}")
 
 # Outside headers that belong to few rooms.
 set(only_cuda "cuda|cublas|cudnn|cub/")

@@ -1,4 +1,5 @@
-// aludel-inspect: what a model directory, a pair of them, an adapter or a codec artifact is, before a server starts.
+// aludel-inspect: what a model directory, a pair of them, an adapter, a codec artifact or a prefix store is, before a
+// server starts.
 
 #include <cstdio>
 #include <filesystem>
@@ -8,6 +9,7 @@
 #include "runtime/inspect/inspect_adapter.h"
 #include "runtime/inspect/inspect_artifact.h"
 #include "runtime/inspect/inspect_model.h"
+#include "runtime/inspect/inspect_store.h"
 #include "runtime/inspect/inspect_text.h"
 #include "runtime/status_macros.h"
 #include "runtime/tool/flag_set.h"
@@ -27,12 +29,14 @@ constexpr char kUsage[] =
   aludel-inspect ADAPTER                                 what a LoRA adapter (PEFT) updates
   aludel-inspect CODEC                                   an artifact's formats, layer by layer, and its models
   aludel-inspect PRODUCER CONSUMER --codec CODEC         whether the artifact was made for this pair
+  aludel-inspect store DIR                               what a prefix store keeps on disk, its checksums verified
 
 MODEL, PRODUCER and CONSUMER are directories, or BASE+ADAPTER for a model with a LoRA adapter merged into it.
 The checks are those that servers make when they start and meet. The last form hashes both models, which reads all
 their weights. Exit code: 0 when all is well, 1 when a model does not load or things do not belong together (the
 problems are listed), 2 for a mistake on the command line or a directory that cannot be read.)";
 
+constexpr char kStore[] = "store";
 constexpr int kProblems = 1;
 constexpr int kMistake = 2;
 
@@ -57,6 +61,7 @@ absl::StatusOr<ordered_json> Inspect(const Request& request) {
     return InspectModel(ModelPath::Parse(directory), request.plan);
   }
   if (request.directories.empty()) return InspectArtifact(request.codec);
+  if (request.directories[0] == kStore) return InspectStore(request.directories[1]);
   const ModelPath producer = ModelPath::Parse(request.directories[0]);
   const ModelPath consumer = ModelPath::Parse(request.directories[1]);
   ALUDEL_ASSIGN_OR_RETURN(ordered_json report, InspectPair(producer, consumer));

@@ -29,6 +29,8 @@ constexpr SubCommand kSubCommands[] = {
     {"route-sim", "simulate how gateways route a trace over many servers, policy against policy",
      RouteSimCommand},
     {"serve", "load an OpenAI-compatible endpoint and measure what its users would see", ServeCommand},
+    {"store", "measure look-ups of a prefix store", StoreCommand},
+    {"store-sim", "simulate where a prefix store keeps what, over a trace", StoreSimCommand},
     {"ttft", "measure the time to the first token of handoffs and of local prefill through real servers",
      TtftCommand},
 };

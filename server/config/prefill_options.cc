@@ -23,7 +23,11 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
       .transport = ReadTransport(root.Nested("transport"), config.transport(), config.listen()),
       .send_arena_bytes = config.send_arena_bytes(),
       .handoff_window_bytes = config.handoff_window_bytes(),
-      .store = {.memory_bytes = config.store().memory_bytes()},
+      .store = {.memory_bytes = config.store().memory_bytes(),
+                .disk_path = config.store().disk().path(),
+                .disk_bytes = config.store().disk().bytes(),
+                .disk_min_requests = config.store().disk().min_requests(),
+                .disk_read_threads = config.store().disk().read_threads()},
       .max_channels = static_cast<int>(config.max_channels()),
       .connect_timeout = absl::Milliseconds(config.connect_timeout_ms()),
       .run_timeout = absl::Milliseconds(config.run_timeout_ms()),
@@ -32,6 +36,9 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
       .grpc_tls = ReadGrpcTls(root.Nested("grpc_tls"), config.grpc_tls()),
       .grpc_limits = ReadGrpcLimits(config.grpc_limits()),
       .watchdog_timeout = absl::Milliseconds(config.watchdog_timeout_ms())};
+  root.Nested("store").Check(options.store.disk_path.empty() || options.store.memory_bytes > 0,
+                             "memory_bytes", "0",
+                             "some memory where disk.path is set: chunks are written from it");
   root.Nested("transport")
       .Check(config.transport().listen().empty(), "listen",
              absl::StrCat("\"", config.transport().listen(), "\""),

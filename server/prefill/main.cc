@@ -66,6 +66,19 @@ std::string ProducerName(const PrefillHost& model, const ModelOptions& options) 
                       " weights=", static_cast<int>(options.transformer.weight_format()));
 }
 
+PrefixStore::Options ToStoreOptions(const PrefillOptions& options, const PrefillHost& model) {
+  PrefixStore::Options store{.producer = ProducerName(model, options.model),
+                             .memory_bytes = options.store.memory_bytes};
+  for (const auto& codec : model.codecs()) store.encoders.push_back(EncoderTag(codec->spec()));
+  if (!options.store.disk_path.empty()) {
+    store.disk = PrefixStore::Disk{.path = options.store.disk_path,
+                                   .bytes = options.store.disk_bytes,
+                                   .min_requests = options.store.disk_min_requests,
+                                   .read_threads = options.store.disk_read_threads};
+  }
+  return store;
+}
+
 // Everything in order of construction; destroyed in the reverse order.
 absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   Metrics metrics;
@@ -88,8 +101,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   ALUDEL_ASSIGN_OR_RETURN(const AddressKind address_kind, AddressKindOf(options.transport.kind));
   ConnectionCache connections(transport.get(), address_kind, options.max_channels, options.connect_timeout);
   const ReceiverPolicy receivers(address_kind, options.receiver_addresses);
-  PrefixStore store(
-      {.producer = ProducerName(*model, options.model), .memory_bytes = options.store.memory_bytes});
+  PrefixStore store(ToStoreOptions(options, *model));
   Flights flights(options.model.engine.max_num_batched_tokens);
   CacheEpoch cache_epoch;
   PrefillLoad load;

@@ -29,21 +29,44 @@ PrefillMetrics::PrefillMetrics(Metrics* metrics)
       store_evictions_(
           metrics->Counter("aludel_store_evictions_total", "Chunks that went to make room, by tier.")),
       store_bytes_(metrics->Gauge("aludel_store_bytes", "Bytes of stored chunks, by tier.")),
-      store_entries_(metrics->Gauge("aludel_store_entries", "Stored chunks, by tier.")) {}
+      store_entries_(metrics->Gauge("aludel_store_entries", "Stored chunks, by tier.")),
+      store_open_(metrics->Gauge("aludel_store_open", "1 for a tier that is in use, 0 for one that is not.")),
+      store_queued_bytes_(
+          metrics->Gauge("aludel_store_queued_bytes", "Chunks that wait to be written to disk.")),
+      store_written_bytes_(metrics->Counter("aludel_store_written_bytes_total", "Written to disk.")),
+      store_loads_(metrics->Counter("aludel_store_loads_total", "Chunks read from disk.")),
+      store_load_seconds_(
+          metrics->Counter("aludel_store_load_seconds_total", "Time that reading them took.")),
+      store_failures_(metrics->Counter("aludel_store_failures_total",
+                                       "Chunks that could not be written or read, by reason.")) {}
 
 void PrefillMetrics::CountStall(Stall stall) const { stalls_.Add({{"for", Name(stall)}}); }
 
-void PrefillMetrics::SetStore(const PrefixStore::Stats& stats) const {
+void PrefillMetrics::SetStore(const StoreStats& stats) const {
   const std::pair<const char*, uint64_t> lookups[] = {
       {"hit", stats.hits}, {"partial", stats.partial_hits}, {"miss", stats.misses}};
   for (const auto& [result, count] : lookups) {
     store_lookups_.Raise({{"result", result}}, static_cast<double>(count));
   }
-  const MetricLabels memory = {{"tier", "memory"}};
-  store_hit_tokens_.Raise(memory, static_cast<double>(stats.hit_tokens));
-  store_evictions_.Raise(memory, static_cast<double>(stats.evictions));
-  store_bytes_.Set(memory, static_cast<double>(stats.bytes));
-  store_entries_.Set(memory, static_cast<double>(stats.entries));
+  const std::pair<const char*, const TierStats*> tiers[] = {{"memory", &stats.memory}, {"disk", &stats.disk}};
+  for (const auto& [name, tier] : tiers) {
+    const MetricLabels labels = {{"tier", name}};
+    store_hit_tokens_.Raise(labels, static_cast<double>(tier->hit_tokens));
+    store_evictions_.Raise(labels, static_cast<double>(tier->evictions));
+    store_bytes_.Set(labels, static_cast<double>(tier->bytes));
+    store_entries_.Set(labels, static_cast<double>(tier->entries));
+    if (tier->configured) store_open_.Set(labels, tier->open ? 1 : 0);
+  }
+  store_queued_bytes_.Set({}, static_cast<double>(stats.queued_bytes));
+  store_written_bytes_.Raise({}, static_cast<double>(stats.written_bytes));
+  store_loads_.Raise({}, static_cast<double>(stats.loads));
+  store_load_seconds_.Raise({}, stats.load_seconds);
+  const std::pair<const char*, uint64_t> failures[] = {
+      {"queue_full", stats.queue_full},    {"reads_full", stats.reads_full},  {"no_room", stats.no_room},
+      {"write_error", stats.write_errors}, {"read_error", stats.read_errors}, {"damaged", stats.damaged}};
+  for (const auto& [reason, count] : failures) {
+    store_failures_.Raise({{"reason", reason}}, static_cast<double>(count));
+  }
 }
 
 }  // namespace aludel

@@ -4,7 +4,7 @@
 
 #include "server/handoff/handoff_metrics.h"
 #include "server/observe/metrics.h"
-#include "server/store/prefix_store.h"
+#include "server/store/store_stats.h"
 
 namespace aludel {
 
@@ -23,7 +23,7 @@ class PrefillMetrics {
   const HandoffMetrics handoffs;
 
   void CountStall(Stall stall) const;
-  void SetStore(const PrefixStore::Stats& stats) const;
+  void SetStore(const StoreStats& stats) const;
 
  private:
   const CounterFamily stalls_;
@@ -32,6 +32,12 @@ class PrefillMetrics {
   const CounterFamily store_evictions_;
   const GaugeFamily store_bytes_;
   const GaugeFamily store_entries_;
+  const GaugeFamily store_open_;
+  const GaugeFamily store_queued_bytes_;
+  const CounterFamily store_written_bytes_;
+  const CounterFamily store_loads_;
+  const CounterFamily store_load_seconds_;
+  const CounterFamily store_failures_;
 };
 
 }  // namespace aludel

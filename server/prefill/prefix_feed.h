@@ -20,10 +20,10 @@
 
 namespace aludel {
 
-// Sends what the prefix store has of one prompt, frame by frame as there is room, and waits where another run is
-// encoding more of it; then says what is left to compute. Never waits on a thread: it goes on when Resume is called, on
-// the timer's thread, since copying frames takes long. Thread-safe. The sink's calls come from one thread at a time,
-// all of them before `done`.
+// Sends what the prefix store has of one prompt, frame by frame as there is room, reads ahead what is on disk, and
+// waits where another run is encoding more of it; then says what is left to compute. Never waits on a thread: it goes
+// on when Resume is called, on the timer's thread, since copying frames takes long. Thread-safe. The sink's calls come
+// from one thread at a time, all of them before `done`.
 class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
  public:
   struct Context {
@@ -57,10 +57,22 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
   void Stop(const absl::Status& reason);
 
  private:
+  // A chunk that was found, and its way from the disk.
+  struct Item {
+    StoredChunk chunk;
+    bool from_disk = false;
+    absl::Time asked = absl::InfiniteFuture();  // when it was to be read
+    bool read = false;                          // with mutex_
+    StoredFrames frames;                        // null: not read, or it could not be; with mutex_
+  };
+
   void Run();
   // True: all is sent that there is. False: Resume will be called.
   absl::StatusOr<bool> Go();
   absl::StatusOr<bool> SendFound();
+  void ReadAhead();
+  // The frames of the first chunk; null: not yet. From a chunk on that cannot be read, all of them are dropped.
+  StoredFrames FirstFrames();
   // False: another run's chunks are worth waiting for.
   bool Join();
 
@@ -71,9 +83,12 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
   std::shared_ptr<FrameSink> sink_;
   HasRoom has_room_;
   ChunkKey root_ = {};
-  StorePosition found_;             // the end of `chunks_`
-  std::deque<StoredChunk> chunks_;  // found and not sent; bounded by the prompt
-  size_t frame_ = 0;                // of the first of them
+  StorePosition found_;  // the end of `chunks_`
+  StorePosition sent_;
+  std::deque<std::shared_ptr<Item>> chunks_;  // found and not sent; bounded by the prompt
+  size_t frame_ = 0;                          // of the first of them
+  int64_t disk_tokens_ = 0;                   // sent
+  bool gave_up_ = false;                      // on what the store has of the rest
   std::unique_ptr<Flights::Flight> flight_;
   absl::Time waits_until_ = absl::InfiniteFuture();  // for others, from the first wait on
 

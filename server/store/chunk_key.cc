@@ -1,5 +1,7 @@
 #include "server/store/chunk_key.h"
 
+#include <algorithm>
+#include <initializer_list>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -7,17 +9,36 @@
 
 namespace aludel {
 
-ChunkKey RootKey(absl::string_view producer, const CodecSpec& codec, absl::string_view salt) {
-  // Each field with its length in front, so that no two roots spell the same text.
+namespace {
+
+// Each field with its length in front, so that no two lists spell the same text.
+StoreKey HashFields(std::initializer_list<absl::string_view> fields) {
   std::string text;
-  for (const absl::string_view field :
-       {producer, absl::string_view(codec.name), absl::string_view(codec.artifact_hash), salt}) {
-    absl::StrAppend(&text, field.size(), ":", field, ":");
-  }
-  ChunkKey key;
+  for (const absl::string_view field : fields) absl::StrAppend(&text, field.size(), ":", field, ":");
+  StoreKey key;
   ALUDEL_CHECK(EVP_Digest(text.data(), text.size(), key.data(), nullptr, EVP_sha256(), nullptr) == 1);
   return key;
 }
+
+StoreTag Head(const StoreKey& key) {
+  StoreTag tag;
+  std::copy_n(key.begin(), tag.size(), tag.begin());
+  return tag;
+}
+
+}  // namespace
+
+ChunkKey RootKey(absl::string_view producer, const CodecSpec& codec, absl::string_view salt) {
+  return HashFields({producer, codec.name, codec.artifact_hash, salt});
+}
+
+StoreKey ProducerHash(absl::string_view producer) { return HashFields({"producer", producer}); }
+
+StoreTag EncoderTag(const CodecSpec& codec) {
+  return Head(HashFields({"encoder", codec.name, codec.artifact_hash}));
+}
+
+StoreTag SaltTag(absl::string_view salt) { return Head(HashFields({"salt", salt})); }
 
 ChunkHasher::ChunkHasher() : fresh_(EVP_MD_CTX_new()), added_(EVP_MD_CTX_new()), ended_(EVP_MD_CTX_new()) {
   ALUDEL_CHECK(EVP_DigestInit_ex(fresh_.get(), EVP_sha256(), nullptr) == 1);

@@ -11,13 +11,14 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "runtime/codec/codec.h"
+#include "runtime/codec/store/store_record.h"
 
 namespace aludel {
 
 // What a stored chunk is found by: SHA-256 of the chunk before it and of its own token ids. The first chunk of a prompt
 // follows a root, which names the tenant's salt, the producer and the encoder. Equal keys mean equal prompts up to the
 // chunk's end, in one format, of one tenant.
-using ChunkKey = std::array<uint8_t, 32>;
+using ChunkKey = StoreKey;
 
 // A key is random already.
 struct ChunkKeyHash {
@@ -31,6 +32,11 @@ struct ChunkKeyHash {
 // What stands before a prompt's first chunk. `producer` names the model that makes the cache, and all options that its
 // numbers depend on.
 ChunkKey RootKey(absl::string_view producer, const CodecSpec& codec, absl::string_view salt);
+
+// What records say of a producer, an encoder and a salt.
+StoreKey ProducerHash(absl::string_view producer);
+StoreTag EncoderTag(const CodecSpec& codec);
+StoreTag SaltTag(absl::string_view salt);
 
 // Keys of chunks that follow one key, for growing numbers of tokens: each token is hashed once however many lengths
 // are asked for. Not thread-safe.

@@ -1,15 +1,24 @@
 #include "server/store/prefix_store.h"
 
 #include <iterator>
-#include <memory>
 #include <utility>
 
 #include "transport/monotonic_clock.h"
 
 namespace aludel {
 
+PrefixStore::PrefixStore(Options options) : options_(std::move(options)) {
+  if (enabled() && options_.disk.has_value()) OpenDisk();
+}
+
+PrefixStore::~PrefixStore() {
+  readers_ = nullptr;
+  writer_ = nullptr;
+}
+
 StorePosition PrefixStore::Begin(const CodecSpec& codec, absl::string_view salt) const {
-  StorePosition position{.key = RootKey(options_.producer, codec, salt)};
+  StorePosition position{
+      .key = RootKey(options_.producer, codec, salt), .encoder = EncoderTag(codec), .salt = SaltTag(salt)};
   absl::MutexLock lock(&mutex_);
   position.generation = generation_;
   return position;
@@ -25,10 +34,14 @@ std::vector<StoredChunk> PrefixStore::Find(absl::Span<const int32_t> prompt, abs
   while (at->tokens < static_cast<int64_t>(prompt.size())) {
     Node* node = index_.FindNext(at->key, prompt.subspan(at->tokens), since);
     if (node == nullptr) break;
+    const int64_t begin = at->tokens;
     at->key = node->key;
     at->tokens += node->tokens;
-    chunks.push_back({*at, node->memory});
-    used.push_back(node);
+    ++node->requests;
+    node->wanted = true;
+    WriteLater(node, prompt, *at);
+    chunks.push_back({*at, begin, node->memory != nullptr ? node->memory : node->moving, node->disk});
+    if (node->memory != nullptr) used.push_back(node);
   }
   // From the last to the first: what lies in front is always the younger one.
   for (auto node = used.rbegin(); node != used.rend(); ++node) {
@@ -40,8 +53,7 @@ std::vector<StoredChunk> PrefixStore::Find(absl::Span<const int32_t> prompt, abs
 bool PrefixStore::Put(absl::Span<const int32_t> prompt, int64_t end, std::vector<StoredFrame> frames,
                       StorePosition* at) {
   const absl::Span<const int32_t> tokens = prompt.subspan(at->tokens, end - at->tokens);
-  const size_t bytes = StoredWeight(static_cast<int64_t>(tokens.size()), frames);
-  if (bytes > max_chunk_bytes()) return false;
+  if (StoredWeight(static_cast<int64_t>(tokens.size()), frames) > max_chunk_bytes()) return false;
   ChunkHasher hasher;
   hasher.Start(at->key);
   hasher.Add(tokens);
@@ -58,56 +70,57 @@ bool PrefixStore::Put(absl::Span<const int32_t> prompt, int64_t end, std::vector
   Node* node =
       index_.Add(key, at->key, static_cast<uint32_t>(at->tokens), static_cast<uint32_t>(tokens.size()));
   node->added = MonotonicNow();
-  if (node->memory == nullptr) KeepInMemory(node, std::move(kept), bytes);
-  *at = {key, end, at->generation};
+  ++node->requests;
+  if (node->memory == nullptr) KeepInMemory(node, std::move(kept));
+  at->key = key;
+  at->tokens = end;
+  WriteLater(node, prompt, *at);
   Evict();
   return true;
 }
 
-void PrefixStore::KeepInMemory(Node* node, StoredFrames frames, size_t bytes) {
+void PrefixStore::KeepInMemory(Node* node, StoredFrames frames) {
+  node->memory_bytes = StoredWeight(node->tokens, *frames);
   node->memory = std::move(frames);
-  node->memory_bytes = bytes;
   // As young as the chunk in front of it, and gone before that one is.
   const Node* before = index_.Find(node->before);
   const bool follows = before != nullptr && before->memory != nullptr;
   node->order = order_.insert(follows ? std::next(before->order) : order_.begin(), node);
-  stats_.bytes += bytes;
-  ++stats_.entries;
+  stats_.memory.bytes += node->memory_bytes;
+  ++stats_.memory.entries;
 }
 
 void PrefixStore::DropFromMemory(Node* node) {
-  stats_.bytes -= node->memory_bytes;
-  --stats_.entries;
+  stats_.memory.bytes -= node->memory_bytes;
+  --stats_.memory.entries;
   order_.erase(node->order);
   node->memory = nullptr;
   index_.Drop(node);
 }
 
 void PrefixStore::Evict() {
-  while (stats_.bytes > options_.memory_bytes) {
-    ++stats_.evictions;
+  while (stats_.memory.bytes > options_.memory_bytes) {
+    ++stats_.memory.evictions;
     DropFromMemory(order_.back());
   }
 }
 
-void PrefixStore::CountLookup(int64_t found_tokens, int64_t prompt_tokens) {
+void PrefixStore::CountLookup(int64_t memory_tokens, int64_t disk_tokens, int64_t prompt_tokens) {
+  const int64_t found = memory_tokens + disk_tokens;
   absl::MutexLock lock(&mutex_);
-  stats_.hit_tokens += static_cast<uint64_t>(found_tokens);
-  ++(found_tokens == prompt_tokens ? stats_.hits : found_tokens > 0 ? stats_.partial_hits : stats_.misses);
+  stats_.memory.hit_tokens += static_cast<uint64_t>(memory_tokens);
+  stats_.disk.hit_tokens += static_cast<uint64_t>(disk_tokens);
+  ++(found == prompt_tokens ? stats_.hits : found > 0 ? stats_.partial_hits : stats_.misses);
 }
 
-void PrefixStore::Clear() {
+StoreStats PrefixStore::stats() const {
+  const size_t queued = writer_ == nullptr ? 0 : writer_->bytes();
   absl::MutexLock lock(&mutex_);
-  ++generation_;
-  order_.clear();
-  index_.Clear();
-  stats_.bytes = 0;
-  stats_.entries = 0;
-}
-
-PrefixStore::Stats PrefixStore::stats() const {
-  absl::MutexLock lock(&mutex_);
-  return stats_;
+  StoreStats stats = stats_;
+  stats.queued_bytes = queued;
+  stats.memory.configured = stats.memory.open = enabled();
+  stats.disk.configured = options_.disk.has_value();
+  return stats;
 }
 
 }  // namespace aludel

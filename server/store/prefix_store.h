@@ -2,18 +2,26 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "runtime/codec/codec.h"
 #include "server/store/chunk_key.h"
+#include "server/store/disk_tier.h"
+#include "server/store/read_pool.h"
 #include "server/store/store_index.h"
+#include "server/store/store_stats.h"
 #include "server/store/stored_frames.h"
+#include "server/store/write_behind.h"
 
 namespace aludel {
 
@@ -22,35 +30,58 @@ struct StorePosition {
   ChunkKey key = {};        // of the chunk that ends here
   int64_t tokens = 0;       // of the prompt, from its start
   uint64_t generation = 0;  // of the store when the prompt was first looked up
+  StoreTag encoder = {};
+  StoreTag salt = {};
 };
 
-// A chunk that was found, and the lease on its frames.
+// A chunk that was found, and the lease on it.
 struct StoredChunk {
   StorePosition end;
-  StoredFrames frames;
+  int64_t token_begin = 0;
+  StoredFrames frames;  // null: on disk, see PrefixStore::Load
+  DiskPlace disk;
 };
 
-// Frames of prompts that were encoded here, so that the same prefix, asked for in the same format by whichever consumer,
-// is sent again without a forward pass. The unit is a chunk: the tokens that one step of the engine encoded, with the
-// frames of all their layers, found by its ChunkKey. Bounded in bytes; the chunk that was used least recently goes
-// first, and no chunk before those behind it. Thread-safe; nothing here waits but for a lock.
+// Frames of prompts that were encoded here, so that the same prefix, asked for in the same format by whichever
+// consumer, is sent again without a forward pass. The unit is a chunk: the tokens that one step of the engine encoded,
+// with the frames of all their layers, found by its ChunkKey. Two tiers, each bounded in bytes:
+//   memory   the chunk that was used least recently goes first, and no chunk before those behind it
+//   disk     written behind what memory takes, by one thread; the oldest segment goes first, and what was found in it
+//            since is written again
+// A chunk may be in both. Whatever fails on disk is a miss and a count, and nothing here waits but for a lock.
+// Thread-safe.
 //
 // A request can find out by its timing whether its prompt was asked for before with the same salt; two salts share
 // nothing.
 class PrefixStore {
  public:
+  struct Disk {
+    std::string path;
+    uint64_t bytes = 0;
+    uint32_t min_requests = 1;  // for a chunk, before it is written
+    size_t read_threads = 4;
+  };
   struct Options {
     std::string producer;     // see RootKey
-    size_t memory_bytes = 0;  // 0: keeps nothing
+    size_t memory_bytes = 0;  // 0: keeps nothing, on disk neither
+    std::optional<Disk> disk;
+    std::vector<StoreTag> encoders;  // of this server; chunks of others are dropped from the disk
   };
 
-  explicit PrefixStore(Options options) : options_(std::move(options)) {}
+  // A disk tier that cannot be opened is left out, and logged.
+  explicit PrefixStore(Options options);
+  // Writes what is on its way to the disk.
+  ~PrefixStore();
 
   // The start of a prompt in this format, of this tenant.
   StorePosition Begin(const CodecSpec& codec, absl::string_view salt) const;
   // The longest run of chunks from `at` on that the prompt has, none of them added longer ago than `max_age`; moves
   // `at` to its end.
   std::vector<StoredChunk> Find(absl::Span<const int32_t> prompt, absl::Duration max_age, StorePosition* at);
+  // Reads a chunk that is on disk. `done` is called once, with null where it could not be read, perhaps inside the
+  // call, perhaps on another thread.
+  void Load(const StoredChunk& chunk, absl::Span<const int32_t> prompt,
+            std::function<void(StoredFrames)> done);
   // Stores what an encoder made of prompt tokens [at->tokens, end), and moves `at` there. False where nothing is kept,
   // nor will be of what follows: the store was cleared since the prompt was looked up, or the chunk in front is gone.
   bool Put(absl::Span<const int32_t> prompt, int64_t end, std::vector<StoredFrame> frames, StorePosition* at);
@@ -58,36 +89,53 @@ class PrefixStore {
   bool enabled() const { return options_.memory_bytes > 0; }
   size_t max_chunk_bytes() const { return options_.memory_bytes; }
 
-  // Counts a look-up by how much of the prompt came from here in the end.
-  void CountLookup(int64_t found_tokens, int64_t prompt_tokens);
+  // Counts a look-up by how much of the prompt came from each tier in the end.
+  void CountLookup(int64_t memory_tokens, int64_t disk_tokens, int64_t prompt_tokens);
 
-  // Drops all chunks; what was looked up before is not stored any more. Frames that are leased stay.
+  // Drops all chunks, on disk too before it returns; what was looked up before is not stored any more. Frames that are
+  // leased stay.
   void Clear();
 
-  struct Stats {
-    uint64_t hits = 0;          // look-ups that found the whole prompt
-    uint64_t partial_hits = 0;  // that found some of it
-    uint64_t misses = 0;
-    uint64_t hit_tokens = 0;  // over all look-ups
-    uint64_t evictions = 0;
-    size_t bytes = 0;
-    size_t entries = 0;
-  };
-  Stats stats() const;
+  StoreStats stats() const;
 
  private:
   using Node = StoreIndex::Node;
 
-  void KeepInMemory(Node* node, StoredFrames frames, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void KeepInMemory(Node* node, StoredFrames frames) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropFromMemory(Node* node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Evict() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // The disk's side, in prefix_store_disk.cc.
+  void OpenDisk();
+  void Recover(const ChunkEntry& entry, const DiskPlace& place);
+  void WriteLater(Node* node, absl::Span<const int32_t> prompt, const StorePosition& of)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Write(const DiskWrite& write);
+  // Whether the chunk is still worth its write.
+  bool IsWanted(const DiskWrite& write) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool MakeRoom(uint64_t record_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mutex_);
+  absl::StatusOr<DiskPlace> Append(const DiskWrite& write) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mutex_);
+  // Moves what was found since it was written out of a segment that goes, as far as there is room; the rest is dropped.
+  void Retire(std::shared_ptr<SegmentFile> segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mutex_);
+  std::vector<ChunkEntry> Survivors(const SegmentFile& segment) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SetOnDisk(Node* node, const DiskPlace& place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropFromDisk(Node* node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnLoadFailed(const StoredChunk& chunk, const absl::Status& status);
+
   const Options options_;
+  absl::Mutex disk_mutex_;  // taken before mutex_; held while files change
+  std::unique_ptr<DiskTier> disk_ ABSL_PT_GUARDED_BY(disk_mutex_);  // null: none
+  absl::Time no_writes_before_ ABSL_GUARDED_BY(disk_mutex_) = absl::InfinitePast();
+
   mutable absl::Mutex mutex_;
   StoreIndex index_ ABSL_GUARDED_BY(mutex_);
   StoreIndex::Order order_ ABSL_GUARDED_BY(mutex_);  // of the memory tier, most recently used first
+  absl::flat_hash_map<uint64_t, std::vector<ChunkKey>> segments_ ABSL_GUARDED_BY(mutex_);  // what each holds
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;  // times that it was cleared
-  Stats stats_ ABSL_GUARDED_BY(mutex_);
+  StoreStats stats_ ABSL_GUARDED_BY(mutex_);
+
+  std::unique_ptr<WriteBehind> writer_;
+  std::unique_ptr<ReadPool> readers_;  // last: what it does uses the rest
 };
 
 }  // namespace aludel

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "server/store/chunk_key.h"
+#include "server/store/disk_place.h"
 #include "server/store/stored_frames.h"
 
 namespace aludel {
@@ -36,7 +37,13 @@ class StoreIndex {
     size_t memory_bytes = 0;
     Order::iterator order;  // in the memory tier's, where `memory` is
 
-    bool stored() const { return memory != nullptr; }
+    DiskPlace disk;
+    StoredFrames moving;    // while they are between two segments
+    bool writing = false;   // to the disk, or waiting for it
+    bool wanted = false;    // found since it lies where it does on disk
+    uint32_t requests = 0;  // since this process knows it
+
+    bool stored() const { return memory != nullptr || disk.segment != nullptr || moving != nullptr; }
   };
 
   // The longest chunk behind `before`, added at `since` or later, that `rest` begins with; null: none.

@@ -1,3 +1,7 @@
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -89,37 +93,79 @@ TEST(PrefixStore, SendsAKnownBeginningAndEncodesTheRest) {
   EXPECT_EQ(Ask(uncached, other, "scd").tokens, answer.tokens);
 }
 
-// Nine wait for the first one's chunks, and each adds what only its own prompt has.
+// The others wait for the first one's chunks.
 TEST(PrefixStore, ParallelRequestsOfOneNewPrefixEncodeItOnce) {
   constexpr size_t kParallel = 10;
   FleetOptions options = Consumer("chat");
-  options.engine = "prefix_cache: false";
   options.max_num_seqs = 16;
+  options.kv_blocks = 1024;
   Fleet fleet(options);
   ASSERT_TRUE(fleet.Start());
   std::vector<int32_t> prompt;
   for (const auto& part : DemoPrompts(3)) prompt.insert(prompt.end(), part.begin(), part.end());
   prompt.resize(550);
-  std::vector<std::vector<int32_t>> prompts(kParallel, prompt);
-  for (size_t i = 0; i < kParallel; ++i) prompts[i][540] = prompt[2 + i];
-  std::vector<Answer> answers(kParallel);
-  const auto ask_all = [&] {
+  const auto ask_all = [&](const std::vector<std::vector<int32_t>>& prompts) {
+    std::vector<Answer> answers(prompts.size());
     std::vector<std::thread> threads;
-    for (size_t i = 0; i < kParallel; ++i) {
+    for (size_t i = 0; i < prompts.size(); ++i) {
       threads.emplace_back([&, i] { answers[i] = Ask(fleet, prompts[i], "scd"); });
     }
     for (std::thread& thread : threads) thread.join();
+    return answers;
   };
-  ask_all();
+  const double computed = fleet.prefill().Metric(kComputed);
+  const std::vector<Answer> answers = ask_all(std::vector<std::vector<int32_t>>(kParallel, prompt));
+  for (const Answer& answer : answers) EXPECT_EQ(answer.tokens, answers[0].tokens);
   EXPECT_EQ(fleet.prefill().Metric(kMiss), 1);
-  EXPECT_EQ(fleet.prefill().Metric(kPartial), kParallel - 1);
-  EXPECT_EQ(fleet.prefill().Metric("aludel_store_hit_tokens_total{tier=\"memory\"}"), (kParallel - 1) * 512);
-  const std::vector<Answer> shared = answers;
-  // All of them are there now.
-  ask_all();
-  EXPECT_EQ(fleet.prefill().Metric(kHit), kParallel);
-  for (size_t i = 0; i < kParallel; ++i) EXPECT_EQ(answers[i].tokens, shared[i].tokens) << i;
+  EXPECT_EQ(fleet.prefill().Metric(kHit), kParallel - 1);
+  EXPECT_LE(fleet.prefill().Metric(kComputed) - computed, prompt.size());
+
+  // Of prompts that only begin alike, each is computed from where it differs. (The server takes four at a time.)
+  constexpr size_t kTails = 4;
+  std::vector<std::vector<int32_t>> tails(kTails, prompt);
+  for (size_t i = 0; i < kTails; ++i) {
+    tails[i][0] = prompt[1];
+    tails[i][540] = static_cast<int32_t>(100 + i);
+  }
+  ask_all(tails);
+  EXPECT_EQ(fleet.prefill().Metric(kMiss), 2);
+  EXPECT_EQ(fleet.prefill().Metric(kPartial), kTails - 1);
   EXPECT_TRUE(fleet.PrefillIsIdle());
+}
+
+// Whether it was stopped or killed, the server finds on disk what it had: no prompt is computed again.
+TEST(PrefixStore, ARestartedServerHasTheHitsThatItHad) {
+  const std::string directory = absl::StrCat(::testing::TempDir(), "/store-e2e-", getpid());
+  std::filesystem::remove_all(directory);
+  FleetOptions options = Consumer("chat");
+  options.prefill = absl::StrCat("store { disk { path: '", directory, "' bytes: 67108864 } }");
+  Fleet fleet(options);
+  ASSERT_TRUE(fleet.Start());
+  const auto prompts = DemoPrompts(kPrompts);
+  std::vector<Answer> fresh;
+  for (const auto& prompt : prompts) fresh.push_back(Ask(fleet, prompt, "aludel-p0"));
+  const double entries = fleet.prefill().Metric("aludel_store_entries{tier=\"memory\"}");
+  ASSERT_GE(entries, kPrompts);
+  ASSERT_TRUE(fleet.prefill().WaitMetric("aludel_store_entries{tier=\"disk\"}", entries));
+  for (const int signal : {SIGTERM, SIGKILL}) {
+    fleet.prefill().Signal(signal);
+    ASSERT_NE(fleet.prefill().WaitExit(), -1);
+    ASSERT_TRUE(fleet.WaitPrefillState("down"));
+    ASSERT_TRUE(fleet.StartPrefill());
+    ASSERT_TRUE(fleet.WaitPrefillState("ready"));
+    EXPECT_EQ(fleet.prefill().Metric("aludel_store_open{tier=\"disk\"}"), 1);
+    EXPECT_EQ(fleet.prefill().Metric("aludel_store_entries{tier=\"disk\"}"), entries);
+    const double computed = fleet.prefill().Metric(kComputed);
+    for (size_t i = 0; i < kPrompts; ++i) {
+      const Answer answer = Ask(fleet, prompts[i], "aludel-p0");
+      EXPECT_EQ(answer.tokens, fresh[i].tokens) << i;
+    }
+    EXPECT_EQ(fleet.prefill().Metric(kHit), kPrompts);
+    EXPECT_EQ(fleet.prefill().Metric(kComputed), computed) << "a forward pass";
+    EXPECT_GT(fleet.prefill().Metric("aludel_store_hit_tokens_total{tier=\"disk\"}"), 0);
+  }
+  EXPECT_TRUE(fleet.PrefillIsIdle());
+  std::filesystem::remove_all(directory);
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ def found_by_prefill() -> float:
     listen = re.search(r'^admin_listen: *"([^"]+)"', settings, re.MULTILINE)
     assert listen is not None, settings
     with urllib.request.urlopen(f"http://{listen.group(1)}/metrics", timeout=10) as reply:
-        figure = re.search(r"^aludel_store_hit_tokens_total\{tier="memory"\} (\S+)", reply.read().decode(), re.MULTILINE)
+        figure = re.search(r'^aludel_store_hit_tokens_total\{tier="memory"\} (\S+)', reply.read().decode(), re.MULTILINE)
     return float(figure.group(1)) if figure else 0.0
 
 

@@ -1,5 +1,8 @@
 // Runs the real aludel-inspect over the demo pair, its artifact and the tiny models.
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdio>
@@ -11,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "runtime/bench/make_model.h"
+#include "runtime/codec/store/segment_scan.h"
 #include "runtime/model/weights/safetensors.h"
 #include "tests/runtime/model/temporary_directory.h"
 
@@ -229,6 +233,39 @@ TEST(Inspect, DescribesAnAdapterAloneAndOverItsBase) {
   EXPECT_THAT(merged.text, AllOf(HasSubstr("tokenizer.json"), ::testing::Not(HasSubstr("lora_A"))));
   EXPECT_THAT(Inspect(absl::StrCat(kBase, "+", kAdapter)).text,
               HasSubstr("q_proj.lora_A.weight has shape [4, 64], want [4, 256]"));
+}
+
+// A segment of three chunks without a footer; a payload of the second is damaged.
+TEST(Inspect, ReadsAPrefixStoreAndVerifiesItsChecksums) {
+  const TemporaryDirectory store;
+  EXPECT_EQ(Inspect(absl::StrCat("store ", store.path())).code, 2) << "no store is there";
+  std::ofstream(store.path() + "/" + kStoreLock);
+  const auto head = EncodeSegmentHead({.number = 1});
+  std::string bytes(head.begin(), head.end());
+  bytes.resize(kStoreBlock);
+  const std::vector<uint8_t> payload(100, 7);
+  for (uint32_t block = 1; block <= 3; ++block) {
+    ChunkMeta meta{.tokens = {1, 2, 3}, .frames = {{{0, 1, 0, 0, 3}, 100}}};
+    meta.entry.tokens = 3;
+    meta.entry.key[0] = static_cast<uint8_t>(block);
+    const std::vector<uint8_t> record = EncodeChunkRecord(&meta, {1, block}, {payload});
+    bytes.append(record.begin(), record.end());
+    if (block == 2) bytes[2 * kStoreBlock + meta.entry.meta_bytes] ^= 1;
+  }
+  std::ofstream(store.path() + "/" + SegmentName(1), std::ios::binary) << bytes;
+  const Outcome outcome = Inspect(absl::StrCat("store ", store.path(), " --json"));
+  ASSERT_EQ(outcome.code, 0) << outcome.text;
+  const json report = json::parse(outcome.text);
+  EXPECT_EQ(report["store"]["chunks"], 2);
+  EXPECT_EQ(report["store"]["damaged"], 1);
+  EXPECT_EQ(report["store"]["tokens"], 6);
+  EXPECT_EQ(report["store"]["bytes"], 4 * kStoreBlock);
+  EXPECT_EQ(report["segments"][0]["state"], "not sealed");
+
+  const int lock = open((store.path() + "/" + kStoreLock).c_str(), O_RDWR);
+  ASSERT_EQ(flock(lock, LOCK_EX), 0);
+  EXPECT_THAT(Inspect(absl::StrCat("store ", store.path())).text, HasSubstr("a server has this store open"));
+  close(lock);
 }
 
 TEST(Inspect, TeachesAndRefusesMistakes) {

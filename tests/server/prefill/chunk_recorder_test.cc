@@ -76,7 +76,7 @@ TEST_F(Recorder, LeavesOutWhatIsLargerThanTheStore) {
   ChunkRecorder recorder = Record(small);
   Frame(recorder, 0, 0, 4);
   Frame(recorder, 1, 0, 4);
-  EXPECT_EQ(small.stats().entries, 0u);
+  EXPECT_EQ(small.stats().memory.entries, 0u);
   EXPECT_EQ(sink_->payloads.size(), 2u);
 }
 

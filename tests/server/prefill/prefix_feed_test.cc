@@ -1,8 +1,13 @@
 #include "server/prefill/prefix_feed.h"
 
+#include <unistd.h>
+
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <future>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/server/prefill/memory_sink.h"
@@ -19,10 +24,11 @@ class Feed : public ::testing::Test {
   Feed() { PutLetters(store_, "abcdefgh"); }
 
   void Start(const std::string& text, absl::Duration patience = absl::Seconds(20),
-             absl::Duration max_age = absl::InfiniteDuration()) {
+             absl::Duration max_age = absl::InfiniteDuration(), PrefixStore* store = nullptr) {
     prompt_ = Letters(text);
-    feed_ = std::make_shared<PrefixFeed>(PrefixFeed::Context{&store_, &flights_, &timer_},
-                                         PrefixFeed::Prompt{&codec_, "", prompt_, max_age, patience});
+    feed_ = std::make_shared<PrefixFeed>(
+        PrefixFeed::Context{store == nullptr ? &store_ : store, &flights_, &timer_},
+        PrefixFeed::Prompt{&codec_, "", prompt_, max_age, patience});
     feed_->Start(
         sink_,
         [this](size_t weight) {
@@ -147,6 +153,52 @@ TEST_F(Feed, APromptThatNothingStoredMayServeWaitsForNothing) {
   ASSERT_TRUE(sent.ok());
   EXPECT_EQ(sent->end.tokens, 0);
   EXPECT_TRUE(sink_->coverages.empty());
+}
+
+// A store that was closed and opened again, so that its chunks are on disk.
+class FeedFromDisk : public Feed {
+ protected:
+  FeedFromDisk() : directory_(absl::StrCat(::testing::TempDir(), "/feed-", getpid())) {
+    std::filesystem::remove_all(directory_);
+    PutLetters(*Open(), "abcdefghijkl");
+  }
+  ~FeedFromDisk() override { std::filesystem::remove_all(directory_); }
+  std::unique_ptr<PrefixStore> Open() const {
+    return std::make_unique<PrefixStore>(PrefixStore::Options{.producer = "base",
+                                                              .memory_bytes = 1 << 20,
+                                                              .disk = PrefixStore::Disk{directory_, 1 << 20},
+                                                              .encoders = {EncoderTag(codec_)}});
+  }
+
+  const std::string directory_;
+};
+
+TEST_F(FeedFromDisk, SendsInOrderWhatIsReadAhead) {
+  const auto store = Open();
+  Start("abcdefghijklm", absl::Seconds(20), absl::InfiniteDuration(), store.get());
+  const auto sent = Result();
+  ASSERT_TRUE(sent.ok());
+  EXPECT_EQ(sent->end.tokens, 12);
+  EXPECT_THAT(SentTokens(), ElementsAre(0, 0, 4, 4, 8, 8));
+  EXPECT_EQ(sink_->payloads[4], std::vector<uint8_t>({'i', 'j', 'k', 'l'}));
+  EXPECT_EQ(store->stats().disk.hit_tokens, 12u);
+}
+
+TEST_F(FeedFromDisk, LeavesWhatCannotBeReadToItsCaller) {
+  {
+    std::fstream file(absl::StrCat(directory_, "/", SegmentName(1)),
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(2 * kStoreBlock + ChunkMetaBytes(4, 2));  // the second chunk's first payload, an 'e'
+    file.put('x');
+  }
+  const auto store = Open();
+  Start("abcdefghijkl", absl::Seconds(20), absl::InfiniteDuration(), store.get());
+  const auto sent = Result();
+  ASSERT_TRUE(sent.ok());
+  EXPECT_EQ(sent->end.tokens, 4);
+  EXPECT_NE(sent->flight, nullptr);
+  EXPECT_THAT(SentTokens(), ElementsAre(0, 0));
+  EXPECT_EQ(store->stats().damaged, 1u);
 }
 
 }  // namespace

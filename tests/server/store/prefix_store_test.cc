@@ -35,20 +35,21 @@ TEST(PrefixStore, FindsWholePromptsAndPrefixesAtChunkBoundaries) {
   EXPECT_EQ(Found(store, "abcdefg"), "abcd");
   EXPECT_EQ(Found(store, "xbcdefghij"), "");
   EXPECT_EQ(Found(store, ""), "");
-  EXPECT_EQ(store.stats().entries, 3u);
+  EXPECT_EQ(store.stats().memory.entries, 3u);
 }
 
 TEST(PrefixStore, CountsLookupsByWhatCameOfThem) {
   PrefixStore store(Memory(1 << 20));
-  store.CountLookup(0, 10);
-  store.CountLookup(4, 10);
-  store.CountLookup(10, 10);
-  store.CountLookup(8, 10);
-  const PrefixStore::Stats stats = store.stats();
+  store.CountLookup(0, 0, 10);
+  store.CountLookup(4, 0, 10);
+  store.CountLookup(6, 4, 10);
+  store.CountLookup(0, 8, 10);
+  const StoreStats stats = store.stats();
   EXPECT_EQ(stats.misses, 1u);
   EXPECT_EQ(stats.partial_hits, 2u);
   EXPECT_EQ(stats.hits, 1u);
-  EXPECT_EQ(stats.hit_tokens, 22u);
+  EXPECT_EQ(stats.memory.hit_tokens, 10u);
+  EXPECT_EQ(stats.disk.hit_tokens, 12u);
 }
 
 TEST(PrefixStore, GrowsAConversationFromWhatItHas) {
@@ -56,9 +57,9 @@ TEST(PrefixStore, GrowsAConversationFromWhatItHas) {
   PutLetters(store, "abcdef");
   PutLetters(store, "abcdefghijk");
   EXPECT_EQ(Found(store, "abcdefghijk"), "abcdefghijk");
-  EXPECT_EQ(store.stats().entries, 4u);  // abcd ef ghij k
+  EXPECT_EQ(store.stats().memory.entries, 4u);  // abcd ef ghij k
   PutLetters(store, "abcdefg");
-  EXPECT_EQ(store.stats().entries, 5u);
+  EXPECT_EQ(store.stats().memory.entries, 5u);
   EXPECT_EQ(Found(store, "abcdefghijk"), "abcdefghijk") << "the longest chunk that fits, not the first";
 }
 
@@ -89,7 +90,7 @@ TEST(PrefixStore, NeverSharesAcrossSaltsFormatsAndProducers) {
   EXPECT_EQ(Found(store, "abcdefgh", kAnyAge, "bob"), "");
   EXPECT_EQ(Found(store, "abcdefgh", kAnyAge, "alice"), "abcdefgh");
   PutLetters(store, "abcdefgh", "bob");
-  EXPECT_EQ(store.stats().entries, 4u);
+  EXPECT_EQ(store.stats().memory.entries, 4u);
 
   CodecSpec refitted = FakeSpec();
   refitted.artifact_hash = "ff";
@@ -107,8 +108,8 @@ TEST(PrefixStore, StaysWithinItsBytesAndLosesTheEndOfAPromptFirst) {
   PrefixStore store(Memory(5 * 450));  // five chunks of four tokens, roughly
   PutLetters(store, "abcdefghijkl");
   PutLetters(store, "ABCDEFGHIJKL");
-  EXPECT_LE(store.stats().bytes, 5u * 450);
-  EXPECT_EQ(store.stats().evictions, 1u);
+  EXPECT_LE(store.stats().memory.bytes, 5u * 450);
+  EXPECT_EQ(store.stats().memory.evictions, 1u);
   EXPECT_EQ(Found(store, "abcdefghijkl"), "abcdefgh");
   EXPECT_EQ(Found(store, "ABCDEFGHIJKL"), "ABCDEFGHIJKL");
 }
@@ -135,7 +136,7 @@ TEST(PrefixStore, ARefusedChunkLeavesThePositionWhereItWas) {
   EXPECT_TRUE(store.Put(prompt, 4, LetterFrames(prompt, 0, 4), &other));
   EXPECT_FALSE(store.Put(prompt, 8, LetterFrames(prompt, 4, 8), &at)) << "what is in front has gone";
   EXPECT_EQ(at.tokens, 4);
-  EXPECT_EQ(store.stats().entries, 1u);
+  EXPECT_EQ(store.stats().memory.entries, 1u);
 }
 
 TEST(PrefixStore, OfNoBytesKeepsNothing) {
@@ -143,7 +144,7 @@ TEST(PrefixStore, OfNoBytesKeepsNothing) {
   EXPECT_FALSE(store.enabled());
   EXPECT_FALSE(PutLetters(store, "abcd"));
   EXPECT_EQ(Found(store, "abcd"), "");
-  EXPECT_EQ(store.stats().entries, 0u);
+  EXPECT_EQ(store.stats().memory.entries, 0u);
 }
 
 TEST(PrefixStore, AClearEndsWhatWasUnderWay) {
@@ -158,7 +159,7 @@ TEST(PrefixStore, AClearEndsWhatWasUnderWay) {
   EXPECT_EQ(Found(store, "abcdefgh"), "");
   EXPECT_FALSE(store.Put(prompt, 4, LetterFrames(prompt, 0, 4), &before)) << "made before the reset";
   EXPECT_TRUE(store.Find(prompt, kAnyAge, &before).empty());
-  EXPECT_EQ(store.stats().bytes, 0u);
+  EXPECT_EQ(store.stats().memory.bytes, 0u);
   EXPECT_TRUE(PutLetters(store, "abcd"));
   EXPECT_EQ(Found(store, "abcdefgh"), "abcd");
 }

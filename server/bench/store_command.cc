@@ -1,0 +1,114 @@
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "runtime/status_macros.h"
+#include "runtime/tool/flag_set.h"
+#include "runtime/tool/progress.h"
+#include "server/bench/commands.h"
+#include "server/store/prefix_store.h"
+#include "transport/monotonic_clock.h"
+
+namespace aludel {
+namespace {
+
+constexpr char kUsage[] =
+    R"(aludel-bench store fills a prefix store in memory and says what a look-up of a prompt takes: of prompts that are
+stored whole, that share a beginning with one, and that are not there.
+
+  aludel-bench store --entries 1000000
+  aludel-bench store --entries 1000000 --chunk-tokens 512 --chunks 64)";
+
+struct Flags {
+  int64_t entries = 1000000;
+  int64_t chunk_tokens = 256;
+  int64_t chunks = 16;
+  int64_t lookups = 20000;
+};
+
+CodecSpec Format() { return {.name = "bench", .shipped_layers = {true}}; }
+
+// The same tokens for the same seed.
+std::vector<int32_t> Prompt(uint64_t seed, int64_t tokens) {
+  std::mt19937_64 random(seed);
+  std::vector<int32_t> prompt(static_cast<size_t>(tokens));
+  for (int32_t& token : prompt) token = static_cast<int32_t>(random() % 100000);
+  return prompt;
+}
+
+void Print(const char* name, std::vector<double>* seconds) {
+  std::sort(seconds->begin(), seconds->end());
+  const auto at = [&](double share) {
+    return 1e6 * (*seconds)[static_cast<size_t>(share * static_cast<double>(seconds->size() - 1))];
+  };
+  absl::PrintF("%-10s p50 %7.1f us  p99 %7.1f us  p99.9 %7.1f us  max %7.1f us\n", name, at(0.5), at(0.99),
+               at(0.999), seconds->back() * 1e6);
+}
+
+absl::Status Run(const Flags& flags) {
+  PrefixStore store({.producer = "bench", .memory_bytes = size_t{1} << 40});
+  const int64_t tokens = flags.chunk_tokens * flags.chunks;
+  const int64_t prompts = std::max<int64_t>(1, flags.entries / flags.chunks);
+  ProgressBar bar;
+  for (int64_t i = 0; i < prompts; ++i) {
+    if (i % 1000 == 0) bar.Update("prompts", i, prompts);
+    const std::vector<int32_t> prompt = Prompt(static_cast<uint64_t>(i), tokens);
+    StorePosition at = store.Begin(Format(), "");
+    for (int64_t end = flags.chunk_tokens; end <= tokens; end += flags.chunk_tokens) {
+      const auto begin = static_cast<uint32_t>(at.tokens);
+      std::vector<StoredFrame> frames;
+      frames.push_back(
+          {{0, 1, 0, begin, static_cast<uint32_t>(flags.chunk_tokens)}, std::vector<uint8_t>(16)});
+      if (!store.Put(prompt, end, std::move(frames), &at))
+        return absl::InternalError("the store took no chunk");
+    }
+  }
+  bar.Break();
+  absl::PrintF("%d entries, prompts of %d tokens in %d chunks\n", store.stats().memory.entries, tokens,
+               flags.chunks);
+  std::mt19937_64 random(1);
+  for (const char* kind : {"whole", "beginning", "absent"}) {
+    std::vector<double> seconds;
+    for (int64_t i = 0; i < flags.lookups; ++i) {
+      std::vector<int32_t> prompt = Prompt(random() % static_cast<uint64_t>(prompts), tokens);
+      if (kind[0] == 'b') prompt[prompt.size() / 2] = -1;
+      if (kind[0] == 'a') prompt[0] = -1;
+      const absl::Time begun = MonotonicNow();
+      StorePosition at = store.Begin(Format(), "");
+      const std::vector<StoredChunk> found = store.Find(prompt, absl::InfiniteDuration(), &at);
+      seconds.push_back(absl::ToDoubleSeconds(MonotonicNow() - begun));
+      const size_t want = kind[0] == 'w'   ? static_cast<size_t>(flags.chunks)
+                          : kind[0] == 'b' ? static_cast<size_t>(flags.chunks) / 2
+                                           : 0;
+      if (found.size() != want) return absl::InternalError("a look-up found something else");
+    }
+    Print(kind, &seconds);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status StoreCommand(int argc, char** argv) {
+  Flags values;
+  FlagSet flags(kUsage);
+  flags.Add("entries", "N", &values.entries, "chunks in the store");
+  flags.Add("chunk-tokens", "N", &values.chunk_tokens, "tokens of each");
+  flags.Add("chunks", "N", &values.chunks, "of a prompt");
+  flags.Add("lookups", "N", &values.lookups, "of each kind");
+  ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
+  if (flags.help_asked()) {
+    std::fputs(flags.Help().c_str(), stdout);
+    return absl::OkStatus();
+  }
+  if (values.entries < 1 || values.chunk_tokens < 1 || values.chunks < 1 || values.lookups < 1) {
+    return absl::InvalidArgumentError("counts are at least 1");
+  }
+  return Run(values);
+}
+
+}  // namespace aludel

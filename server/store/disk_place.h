@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "server/store/segment_file.h"
+
+namespace aludel {
+
+// Where a chunk lies on disk, and the lease on it.
+struct DiskPlace {
+  std::shared_ptr<SegmentFile> segment;  // null: nowhere
+  uint32_t block = 0;
+  uint32_t meta_bytes = 0;
+  uint64_t payload_bytes = 0;
+};
+
+}  // namespace aludel

@@ -1,0 +1,312 @@
+// The disk's side of the prefix store: what is written when, and what becomes of its failures.
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "server/store/prefix_store.h"
+#include "spdlog/spdlog.h"
+#include "transport/monotonic_clock.h"
+
+namespace aludel {
+namespace {
+
+// Chunks that wait for the disk stay in memory beside the memory tier's.
+constexpr size_t kMaxQueuedBytes = 64 << 20;
+constexpr size_t kMaxQueuedReads = 1024;
+// What is written again of a segment that goes, at most: it waits in memory meanwhile.
+constexpr uint64_t kMaxSurvivors = 32 << 20;
+// After a write failed: a disk that is full is not asked again for each chunk.
+constexpr absl::Duration kWritePause = absl::Seconds(1);
+
+std::vector<absl::Span<const uint8_t>> Payloads(const std::vector<StoredFrame>& frames) {
+  std::vector<absl::Span<const uint8_t>> payloads;
+  for (const StoredFrame& frame : frames) payloads.emplace_back(frame.payload);
+  return payloads;
+}
+
+uint64_t RecordBytes(const DiskWrite& write) {
+  uint64_t bytes =
+      ChunkMetaBytes(write.meta.tokens.size(), write.frames == nullptr ? 1 : write.frames->size());
+  if (write.frames != nullptr) {
+    for (const StoredFrame& frame : *write.frames) bytes += frame.payload.size();
+  }
+  return RoundUpToBlock(bytes);
+}
+
+StoredFrames ToFrames(const LoadedChunk& chunk) {
+  auto frames = std::make_shared<std::vector<StoredFrame>>();
+  auto at = chunk.payloads.begin();
+  for (const StoredFrameHead& head : chunk.meta.frames) {
+    frames->push_back({head.coverage, {at, at + head.payload_bytes}});
+    at += head.payload_bytes;
+  }
+  return frames;
+}
+
+}  // namespace
+
+void PrefixStore::OpenDisk() {
+  DiskTier::Options options{.path = options_.disk->path,
+                            .bytes = options_.disk->bytes,
+                            .producer = ProducerHash(options_.producer)};
+  for (const StoreTag& tag : options_.encoders) options.encoders.emplace(tag.begin(), tag.end());
+  absl::MutexLock disk_lock(&disk_mutex_);
+  absl::StatusOr<std::unique_ptr<DiskTier>> disk = DiskTier::Open(
+      std::move(options), [this](const ChunkEntry& entry, const DiskPlace& place) { Recover(entry, place); });
+  if (!disk.ok()) {
+    spdlog::error("the prefix store keeps nothing on disk: {}", std::string(disk.status().message()));
+    return;
+  }
+  disk_ = *std::move(disk);
+  MakeRoom(0);  // the limit may have been higher before
+  absl::MutexLock lock(&mutex_);
+  stats_.disk.open = true;
+  stats_.disk.bytes = disk_->bytes();
+  spdlog::info("the prefix store has {} chunks in {} bytes at {}", stats_.disk.entries, stats_.disk.bytes,
+               options_.disk->path);
+  writer_ = std::make_unique<WriteBehind>(kMaxQueuedBytes, [this](const DiskWrite& write) { Write(write); });
+  readers_ = std::make_unique<ReadPool>(options_.disk->read_threads, kMaxQueuedReads);
+}
+
+void PrefixStore::Recover(const ChunkEntry& entry, const DiskPlace& place) {
+  absl::MutexLock lock(&mutex_);
+  Node* node = index_.Find(entry.key);
+  if (place.segment == nullptr) {
+    if (node != nullptr) DropFromDisk(node);
+    return;
+  }
+  node = index_.Add(entry.key, entry.before, entry.token_begin, entry.tokens);
+  // A wall clock that was set back since makes an age unknown, which is too old for any limit.
+  const absl::Duration age = absl::Now() - absl::FromUnixMillis(entry.added_unix_ms);
+  node->added = age < absl::ZeroDuration() ? absl::InfinitePast() : MonotonicNow() - age;
+  SetOnDisk(node, place);
+}
+
+void PrefixStore::SetOnDisk(Node* node, const DiskPlace& place) {
+  if (node->disk.segment == nullptr) ++stats_.disk.entries;
+  node->disk = place;
+  node->wanted = false;
+  segments_[place.segment->number()].push_back(node->key);
+}
+
+void PrefixStore::DropFromDisk(Node* node) {
+  if (node->disk.segment == nullptr) return;
+  --stats_.disk.entries;
+  node->disk = {};
+  index_.Drop(node);
+}
+
+void PrefixStore::WriteLater(Node* node, absl::Span<const int32_t> prompt, const StorePosition& of) {
+  if (writer_ == nullptr || node->writing || node->disk.segment != nullptr || node->memory == nullptr ||
+      node->requests < options_.disk->min_requests) {
+    return;
+  }
+  DiskWrite write{.frames = node->memory, .generation = generation_};
+  ChunkEntry& entry = write.meta.entry;
+  entry.key = node->key;
+  entry.before = node->before;
+  entry.encoder = of.encoder;
+  entry.salt = of.salt;
+  entry.token_begin = node->token_begin;
+  entry.tokens = node->tokens;
+  entry.added_unix_ms = absl::ToUnixMillis(absl::Now() - (MonotonicNow() - node->added));
+  const absl::Span<const int32_t> tokens = prompt.subspan(node->token_begin, node->tokens);
+  write.meta.tokens.assign(tokens.begin(), tokens.end());
+  for (const StoredFrame& frame : *node->memory) {
+    write.meta.frames.push_back({frame.coverage, static_cast<uint32_t>(frame.payload.size())});
+  }
+  node->writing = writer_->Push(std::move(write));
+  if (!node->writing) ++stats_.queue_full;
+}
+
+bool PrefixStore::IsWanted(const DiskWrite& write) {
+  absl::MutexLock lock(&mutex_);
+  if (write.generation != generation_) return false;
+  if (write.frames == nullptr) return true;
+  const Node* node = index_.Find(write.meta.entry.key);
+  if (node != nullptr && node->disk.segment != nullptr) return false;
+  if (write.meta.entry.token_begin == 0) return true;
+  const Node* before = index_.Find(write.meta.entry.before);
+  return before != nullptr && before->stored();
+}
+
+void PrefixStore::Write(const DiskWrite& write) {
+  absl::MutexLock disk_lock(&disk_mutex_);
+  const bool pausing = MonotonicNow() < no_writes_before_;
+  const bool wanted = IsWanted(write);
+  const bool fits = wanted && !pausing && MakeRoom(RecordBytes(write));
+  absl::StatusOr<DiskPlace> place = absl::CancelledError("not written");
+  if (fits) place = Append(write);
+  if (fits && !place.ok()) {
+    no_writes_before_ = MonotonicNow() + kWritePause;
+    spdlog::warn("the prefix store: {}", std::string(place.status().message()));
+  }
+  absl::MutexLock lock(&mutex_);
+  stats_.disk.bytes = disk_->bytes();
+  stats_.written_bytes = disk_->written_bytes();
+  if (wanted && (pausing || (fits && !place.ok()))) ++stats_.write_errors;
+  if (wanted && !pausing && !fits) ++stats_.no_room;
+  if (write.generation != generation_ || write.frames == nullptr) return;
+  const ChunkEntry& entry = write.meta.entry;
+  Node* node = index_.Find(entry.key);
+  if (node != nullptr) node->writing = false;
+  if (!place.ok()) return;
+  // It may have left the memory while it was written.
+  const absl::Duration age = absl::Now() - absl::FromUnixMillis(entry.added_unix_ms);
+  const bool is_new = node == nullptr || node->tokens == 0;
+  node = index_.Add(entry.key, entry.before, entry.token_begin, entry.tokens);
+  if (is_new) node->added = MonotonicNow() - std::max(age, absl::ZeroDuration());
+  SetOnDisk(node, *place);
+}
+
+absl::StatusOr<DiskPlace> PrefixStore::Append(const DiskWrite& write) {
+  if (write.frames != nullptr) return disk_->Append(write.meta, Payloads(*write.frames));
+  const absl::Status status = disk_->AppendTombstones({write.meta.entry.key});
+  if (!status.ok()) return status;
+  return DiskPlace();
+}
+
+bool PrefixStore::MakeRoom(uint64_t record_bytes) {
+  if (record_bytes > disk_->max_record_bytes()) return false;
+  while (!disk_->HasRoom(record_bytes)) {
+    if (disk_->empty()) return false;  // leases keep all that there is
+    Retire(disk_->DropOldest());
+  }
+  return true;
+}
+
+void PrefixStore::Retire(std::shared_ptr<SegmentFile> segment) {
+  absl::flat_hash_map<ChunkKey, StoredFrames> frames;
+  std::vector<ChunkMeta> moving;
+  for (const ChunkEntry& entry : Survivors(*segment)) {
+    absl::StatusOr<LoadedChunk> chunk = LoadChunk(segment->file(), segment->number(), entry);
+    if (!chunk.ok()) continue;
+    frames[entry.key] = ToFrames(*chunk);
+    moving.push_back(std::move(chunk->meta));
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    const std::vector<ChunkKey> held = std::exchange(segments_[segment->number()], {});
+    segments_.erase(segment->number());
+    for (const ChunkKey& key : held) {
+      Node* node = index_.Find(key);
+      if (node == nullptr || node->disk.segment != segment) continue;
+      if (const auto found = frames.find(key); found != frames.end()) {
+        node->moving = found->second;
+      } else {
+        ++stats_.disk.evictions;
+      }
+      DropFromDisk(node);
+    }
+  }
+  segment = nullptr;  // its bytes are free now, unless a reader still has it
+  for (const ChunkMeta& meta : moving) {
+    const ChunkEntry& entry = meta.entry;
+    absl::StatusOr<DiskPlace> place = absl::ResourceExhaustedError("no room");
+    if (disk_->HasRoom(entry.record_bytes())) place = disk_->Append(meta, Payloads(*frames[entry.key]));
+    absl::MutexLock lock(&mutex_);
+    Node* node = index_.Find(entry.key);
+    if (node == nullptr || node->moving == nullptr) continue;
+    if (place.ok()) {
+      SetOnDisk(node, *place);
+    } else {
+      ++stats_.disk.evictions;
+    }
+    node->moving = nullptr;
+    index_.Drop(node);
+  }
+}
+
+std::vector<ChunkEntry> PrefixStore::Survivors(const SegmentFile& segment) {
+  std::vector<ChunkEntry> survivors;
+  uint64_t bytes = 0;
+  absl::MutexLock lock(&mutex_);
+  for (const ChunkKey& key : segments_[segment.number()]) {
+    const Node* node = index_.Find(key);
+    if (node == nullptr || node->disk.segment.get() != &segment || !node->wanted) continue;
+    survivors.push_back({.key = key,
+                         .block = node->disk.block,
+                         .meta_bytes = node->disk.meta_bytes,
+                         .payload_bytes = node->disk.payload_bytes});
+    bytes += survivors.back().record_bytes();
+    if (bytes >= std::min(kMaxSurvivors, segment.bytes() / 2)) break;
+  }
+  return survivors;
+}
+
+void PrefixStore::Load(const StoredChunk& chunk, absl::Span<const int32_t> prompt,
+                       std::function<void(StoredFrames)> done) {
+  const absl::Span<const int32_t> own =
+      prompt.subspan(chunk.token_begin, chunk.end.tokens - chunk.token_begin);
+  auto read = [this, chunk, tokens = std::vector<int32_t>(own.begin(), own.end()), done] {
+    const absl::Time begun = MonotonicNow();
+    const ChunkEntry entry = {.key = chunk.end.key,
+                              .block = chunk.disk.block,
+                              .meta_bytes = chunk.disk.meta_bytes,
+                              .payload_bytes = chunk.disk.payload_bytes};
+    absl::StatusOr<LoadedChunk> loaded =
+        LoadChunk(chunk.disk.segment->file(), chunk.disk.segment->number(), entry);
+    if (loaded.ok() && loaded->meta.tokens != tokens) loaded = absl::DataLossError("record: of other tokens");
+    if (!loaded.ok()) {
+      OnLoadFailed(chunk, loaded.status());
+      return done(nullptr);
+    }
+    StoredFrames frames = ToFrames(*loaded);
+    {
+      absl::MutexLock lock(&mutex_);
+      ++stats_.loads;
+      stats_.load_seconds += absl::ToDoubleSeconds(MonotonicNow() - begun);
+      Node* node = chunk.end.generation == generation_ ? index_.Find(chunk.end.key) : nullptr;
+      if (node != nullptr && node->stored() && node->memory == nullptr &&
+          StoredWeight(node->tokens, *frames) <= max_chunk_bytes()) {
+        KeepInMemory(node, frames);
+        Evict();
+      }
+    }
+    done(std::move(frames));
+  };
+  if (readers_->Post(std::move(read))) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    ++stats_.reads_full;
+  }
+  done(nullptr);
+}
+
+void PrefixStore::OnLoadFailed(const StoredChunk& chunk, const absl::Status& status) {
+  spdlog::warn("the prefix store: a chunk could not be read: {}", std::string(status.message()));
+  const bool damaged = !absl::IsUnavailable(status);
+  absl::MutexLock lock(&mutex_);
+  ++(damaged ? stats_.damaged : stats_.read_errors);
+  Node* node = chunk.end.generation == generation_ ? index_.Find(chunk.end.key) : nullptr;
+  if (!damaged || node == nullptr || node->disk.segment != chunk.disk.segment) return;
+  DropFromDisk(node);
+  // Nor is it found after a restart.
+  DiskWrite tombstone{.generation = generation_};
+  tombstone.meta.entry.key = chunk.end.key;
+  if (!writer_->Push(std::move(tombstone))) ++stats_.queue_full;
+}
+
+void PrefixStore::Clear() {
+  absl::MutexLock disk_lock(&disk_mutex_);
+  {
+    absl::MutexLock lock(&mutex_);
+    ++generation_;
+    order_.clear();
+    index_.Clear();
+    segments_.clear();
+    stats_.memory.bytes = 0;
+    stats_.memory.entries = 0;
+    stats_.disk.entries = 0;
+  }
+  if (disk_ == nullptr) return;
+  if (const absl::Status cleared = disk_->Clear(); !cleared.ok()) {
+    spdlog::error("the prefix store: {}", std::string(cleared.message()));
+  }
+  absl::MutexLock lock(&mutex_);
+  stats_.disk.bytes = disk_->bytes();
+}
+
+}  // namespace aludel

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace aludel {
+
+// Of one tier.
+struct TierStats {
+  bool configured = false;
+  bool open = false;
+  uint64_t hit_tokens = 0;  // over all look-ups
+  uint64_t evictions = 0;   // chunks that went to make room
+  uint64_t bytes = 0;
+  size_t entries = 0;
+};
+
+// A snapshot of the prefix store. Counts only grow.
+struct StoreStats {
+  uint64_t hits = 0;          // look-ups that found the whole prompt
+  uint64_t partial_hits = 0;  // that found some of it
+  uint64_t misses = 0;
+  TierStats memory;
+  TierStats disk;
+  // Of the disk:
+  uint64_t queued_bytes = 0;   // that wait to be written
+  uint64_t written_bytes = 0;  // rewritten ones included
+  uint64_t loads = 0;
+  double load_seconds = 0;
+  // Writes and reads that came to nothing, and why.
+  uint64_t queue_full = 0;    // more to write than the disk takes
+  uint64_t reads_full = 0;    // more to read
+  uint64_t no_room = 0;       // larger than the tier, or all of it is leased
+  uint64_t write_errors = 0;  // the disk is full, or read-only, or fails
+  uint64_t read_errors = 0;
+  uint64_t damaged = 0;  // checksums that did not agree, or bytes that are no record
+};
+
+}  // namespace aludel

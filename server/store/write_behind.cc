@@ -1,0 +1,48 @@
+#include "server/store/write_behind.h"
+
+namespace aludel {
+
+WriteBehind::WriteBehind(size_t max_bytes, std::function<void(const DiskWrite&)> write)
+    : max_bytes_(max_bytes), write_(std::move(write)), thread_([this] { Run(); }) {}
+
+WriteBehind::~WriteBehind() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+bool WriteBehind::Push(DiskWrite write) {
+  const size_t weight = write.weight();
+  absl::MutexLock lock(&mutex_);
+  if (bytes_ + weight > max_bytes_) return false;
+  bytes_ += weight;
+  queue_.push_back(std::move(write));
+  return true;
+}
+
+size_t WriteBehind::bytes() const {
+  absl::MutexLock lock(&mutex_);
+  return bytes_;
+}
+
+void WriteBehind::Run() {
+  for (;;) {
+    DiskWrite write;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto woken = [this]()
+                             ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !queue_.empty(); };
+      mutex_.Await(absl::Condition(&woken));
+      if (queue_.empty()) return;
+      write = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    write_(write);
+    absl::MutexLock lock(&mutex_);
+    bytes_ -= write.weight();
+  }
+}
+
+}  // namespace aludel
