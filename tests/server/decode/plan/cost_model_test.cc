@@ -141,9 +141,9 @@ TEST(CostModel, PredictsWhatItHasSeenAtOtherLengths) {
                 0.05 * world.Ttft(900))
         << link;
     if (link < 1e7) {
-      EXPECT_NEAR(remote.LinkRate("a"), link, 0.01 * link);
+      EXPECT_NEAR(remote.LinkRates().at("a"), link, 0.01 * link);
     } else {
-      EXPECT_EQ(remote.LinkRate("a"), 0);  // never what took long
+      EXPECT_EQ(remote.LinkRates().at("a"), 0);  // never what took long
     }
   }
 }
