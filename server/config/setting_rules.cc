@@ -77,10 +77,10 @@ bool IsHostPort(absl::string_view text) {
          absl::SimpleAtoi(port, &number) && number <= 65535;
 }
 
-// Names with a scheme (dns:///, unix:) are gRPC's to resolve.
+// Names with a scheme (dns:///, file:, unix:) are resolved later.
 bool IsTarget(absl::string_view text) {
   return text.find("://") != absl::string_view::npos || text.rfind("unix:", 0) == 0 ||
-         text.rfind("dns:", 0) == 0 || IsHostPort(text);
+         text.rfind("dns:", 0) == 0 || (text.rfind("file:", 0) == 0 && text.size() > 5) || IsHostPort(text);
 }
 
 std::optional<SettingFault> FaultOfNumber(const Message& message, const FieldDescriptor* field) {
@@ -177,7 +177,8 @@ std::string AllowedValues(const FieldDescriptor* field) {
   const v1::Setting& setting = SettingOf(field);
   if (setting.one_of_size() > 0) return absl::StrCat("one of ", absl::StrJoin(setting.one_of(), ", "));
   if (setting.form() == v1::Setting::HOST_PORT) return "host:port with a port from 0 to 65535";
-  if (setting.form() == v1::Setting::TARGET) return "host:port or a gRPC target such as dns:///name:port";
+  if (setting.form() == v1::Setting::TARGET)
+    return "host:port, dns:///name:port, file:PATH or another gRPC target";
   if (!setting.has_min()) return "";
   return absl::StrCat(setting.power_of_two() ? "a power of two, " : "", Spell(field, setting.min()),
                       setting.has_max() ? absl::StrCat(" to ", Spell(field, setting.max())) : " or more",

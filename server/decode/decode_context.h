@@ -12,6 +12,7 @@
 #include "server/decode/constraint_cache.h"
 #include "server/decode/decode_metrics.h"
 #include "server/decode/handoff/kv_receiver.h"
+#include "server/decode/load/load_reporter.h"
 #include "server/decode/plan/cost_model.h"
 #include "server/decode/plan/prefill_pool.h"
 #include "server/decode/plan/trials.h"
@@ -41,6 +42,7 @@ struct DecodeContext {
   CostModel* costs = nullptr;
   Timer* timer = nullptr;
   const DecodeMetrics* metrics = nullptr;
+  LoadReporter* load = nullptr;
   OtlpExporter* traces = nullptr;   // may be null
   ShadowChecker* shadow = nullptr;  // may be null
   std::atomic<int64_t>* sessions_open = nullptr;

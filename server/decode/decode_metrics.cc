@@ -81,4 +81,6 @@ void DecodeMetrics::SetLinkRate(const std::string& target, double bytes_per_seco
   link_rate_.Set({{"target", target}}, bytes_per_second);
 }
 
+void DecodeMetrics::ForgetLink(const std::string& target) const { link_rate_.Remove({{"target", target}}); }
+
 }  // namespace aludel

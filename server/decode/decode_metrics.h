@@ -25,6 +25,7 @@ class DecodeMetrics {
   void ObservePrediction(const RequestLabels& labels, double predicted, double actual) const;
   // Bytes a second from a prefill server; 0 where its link was never the bottleneck.
   void SetLinkRate(const std::string& target, double bytes_per_second) const;
+  void ForgetLink(const std::string& target) const;
   // Of the adapters over `model`.
   void SetAdapters(const std::string& model, const AdapterStats& stats) const;
 

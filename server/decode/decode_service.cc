@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/decode/load/call_hints.h"
 #include "server/decode/run_time_adapters.h"
 #include "server/handoff/caller_identity.h"
 #include "server/rpc/deadline.h"
@@ -90,6 +91,7 @@ grpc::ServerWriteReactor<v1::GenerateEvent>* DecodeService::Generate(grpc::Callb
     stream->End(ToGrpc(allowed));
     return stream.get();
   }
+  if (!ExchangeHints(call, context_.load, stream.get())) return stream.get();
   std::shared_ptr<const CallLimit::Place> place = calls_.Take();
   if (place == nullptr) {
     stream->End(ToGrpc(calls_.Full()));
@@ -116,15 +118,12 @@ grpc::ServerUnaryReactor* DecodeService::ResetCache(grpc::CallbackServerContext*
     return reactor;
   }
   context_.cache_epoch->Reset();
+  context_.load->CacheWasReset();
   spdlog::info("the prefix cache was reset for {}", call->peer());
   const absl::Time deadline = std::min(DeadlineOf(*call, kResetTimeout), MonotonicNow() + kResetTimeout);
-  std::vector<std::pair<std::string, v1::Prefill::Stub*>> servers;
-  for (const std::string& target : context_.options->prefill_targets) {
-    servers.emplace_back(target, &context_.prefill_pool->stub(servers.size()));
-  }
-  ResetCaches(servers, deadline, [reactor, place = std::move(place)](const absl::Status& status) {
-    reactor->Finish(ToGrpc(status));
-  });
+  ResetCaches(
+      context_.prefill_pool->Servers(), deadline,
+      [reactor, place = std::move(place)](const absl::Status& status) { reactor->Finish(ToGrpc(status)); });
   return reactor;
 }
 

@@ -1,5 +1,6 @@
 #include <atomic>
 #include <memory>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -10,6 +11,8 @@
 #include "server/config/run_server.h"
 #include "server/decode/decode_service.h"
 #include "server/decode/handoff/kv_receiver.h"
+#include "server/decode/load/load_reporter.h"
+#include "server/decode/load/load_service.h"
 #include "server/decode/plan/prefill_pool.h"
 #include "server/handoff/frame_arena.h"
 #include "server/handoff/handoff_metrics.h"
@@ -25,6 +28,7 @@
 #include "server/process/stop_signal.h"
 #include "server/process/timer.h"
 #include "server/process/work_clock.h"
+#include "server/rpc/discovery/target_watch.h"
 #include "server/rpc/grpc_server.h"
 #include "server/rpc/shutdown.h"
 #include "spdlog/spdlog.h"
@@ -55,7 +59,8 @@ SIGTERM or SIGINT stops it gently, a second one at once.)";
 
 PrefillPool::Options PoolOptions(const DecodeOptions& options, const DecodeHost& model,
                                  const AdapterPool& adapters, const std::string& receiver_address) {
-  PrefillPool::Options pool{.targets = options.prefill_targets,
+  const bool watched = TargetWatch::Needed(options.prefill_targets);
+  PrefillPool::Options pool{.targets = watched ? std::vector<std::string>() : options.prefill_targets,
                             .probe_interval = options.probe_interval,
                             .probe_max_interval = options.probe_max_interval,
                             .probe_timeout = options.probe_timeout,
@@ -136,9 +141,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
     engine_metrics.Set(options.served_model_name, model->Stats());
     session_metrics.SetAdapters(options.served_model_name, adapters->stats());
     data_plane_metrics.Set(transport->stats(), *arena, receiver.open_tickets());
-    for (const std::string& target : options.prefill_targets) {
-      session_metrics.SetLinkRate(target, costs.LinkRate(target));
-    }
+    for (const auto& [target, rate] : costs.LinkRates()) session_metrics.SetLinkRate(target, rate);
   });
   const auto health = [&watchdog] { return watchdog.status(); };
   const auto ready = [&] { return draining ? absl::UnavailableError("draining") : watchdog.status(); };
@@ -148,7 +151,21 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   }
 
   PrefillPool pool(PoolOptions(options, *model, *adapters, receiver_address), &timer, &metrics);
+  std::optional<TargetWatch> watch;
+  if (TargetWatch::Needed(options.prefill_targets)) {
+    watch.emplace(options.prefill_targets, [&](const std::vector<ServerName>& servers) {
+      for (const std::string& target : pool.SetTargets(servers)) {
+        session_metrics.ForgetLink(target);
+        costs.Forget(target);
+      }
+    });
+  }
   ShadowChecker shadow(options.shadow, options.served_model_name, &model->engine(), &timer, &metrics);
+  LoadReporter load({.epoch = receiver.epoch(),
+                     .model = model.get(),
+                     .costs = &costs,
+                     .prefill_pool = &pool,
+                     .may_hand_over = options.planner.fidelity != Fidelity::kExact});
   const DecodeContext context = {.options = &options,
                                  .model = model.get(),
                                  .adapters = adapters.get(),
@@ -161,6 +178,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                                  .costs = &costs,
                                  .timer = &timer,
                                  .metrics = &session_metrics,
+                                 .load = &load,
                                  .traces = &traces,
                                  .shadow = &shadow,
                                  .sessions_open = &sessions_open,
@@ -169,8 +187,10 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                                  .handlers = &handlers,
                                  .health = health};
   DecodeService service(context);
-  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<grpc::Server> server,
-                          StartGrpcServer(options.listen, options.grpc_tls, options.grpc_limits, &service));
+  LoadService load_service(&load, &options.gateway_identities);
+  ALUDEL_ASSIGN_OR_RETURN(
+      std::unique_ptr<grpc::Server> server,
+      StartGrpcServer(options.listen, options.grpc_tls, options.grpc_limits, {&service, &load_service}));
   spdlog::info("serving {} from {} on {}, admin on {}", options.served_model_name, options.model.directory,
                options.listen, admin == nullptr ? "nothing" : options.admin_listen);
 

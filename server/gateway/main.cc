@@ -31,6 +31,7 @@
 #include "server/process/reloader.h"
 #include "server/process/stop_signal.h"
 #include "server/process/timer.h"
+#include "server/rpc/discovery/target_watch.h"
 #include "spdlog/spdlog.h"
 
 namespace aludel {
@@ -105,7 +106,8 @@ std::vector<Router::Model> RouterModels(const GatewayOptions& options, const Ser
     result.push_back(
         {.expectation = {.model = model.name,
                          .tokenizer_fingerprint = models.Find(model.name)->tokenizer->fingerprint()},
-         .decode_targets = model.decode_targets});
+         .decode_targets =
+             TargetWatch::Needed(model.decode_targets) ? std::vector<std::string>() : model.decode_targets});
   }
   return result;
 }
@@ -113,6 +115,24 @@ std::vector<Router::Model> RouterModels(const GatewayOptions& options, const Ser
 Fleet::Options FleetOptions(const RoutingOptions& options) {
   return {.policy = ParseRoutingPolicy(options.policy).value_or(RoutingPolicy::kPrefix),
           .objective_seconds = absl::ToDoubleSeconds(options.objective_ttft)};
+}
+
+// Has the router hear of servers that come and go, where their list is a DNS name or a file.
+std::vector<std::unique_ptr<TargetWatch>> WatchTargets(const GatewayOptions& options, Router* router) {
+  std::vector<std::unique_ptr<TargetWatch>> watches;
+  for (const ServedModelOptions& model : options.models) {
+    if (!TargetWatch::Needed(model.decode_targets)) continue;
+    watches.push_back(std::make_unique<TargetWatch>(
+        model.decode_targets, [router, name = model.name](const std::vector<ServerName>& servers) {
+          router->SetDecodeTargets(name, servers);
+        }));
+  }
+  if (TargetWatch::Needed(options.prefill_targets)) {
+    watches.push_back(std::make_unique<TargetWatch>(
+        options.prefill_targets,
+        [router](const std::vector<ServerName>& servers) { router->SetPrefillTargets(servers); }));
+  }
+  return watches;
 }
 
 KeyLimits DefaultLimits(const HttpAccessOptions& options) {
@@ -192,6 +212,7 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
                 MakeChannelCredentials(options.grpc_tls),
                 {.max_waiting = options.max_waiting, .max_waiting_tokens = options.max_waiting_tokens},
                 FleetOptions(options.routing));
+  const std::vector<std::unique_ptr<TargetWatch>> watches = WatchTargets(options, &router);
   models.FindAdaptersWith([&router](const std::string& name) { return router.targets().BaseOf(name); });
   Gateway gateway({.completions = {.max_requests = options.max_requests,
                                    .request_timeout = options.request_timeout,

@@ -73,6 +73,11 @@ MetricLabels Metrics::Bound(MetricLabels labels) {
   return labels;
 }
 
+void Metrics::Forget(const std::string& label, const std::string& value) {
+  absl::MutexLock lock(&state_->mutex);
+  state_->label_values[label].erase(value);
+}
+
 void Metrics::OnRender(std::function<void()> collect) {
   absl::MutexLock lock(&state_->mutex);
   state_->collectors.push_back(std::move(collect));
@@ -102,6 +107,10 @@ void CounterFamily::Raise(const MetricLabels& labels, double snapshot) const {
 
 void GaugeFamily::Set(const MetricLabels& labels, double value) const {
   family_->Add(metrics_->Bound(labels)).Set(value);
+}
+
+void GaugeFamily::Remove(const MetricLabels& labels) const {
+  family_->Remove(&family_->Add(metrics_->Bound(labels)));
 }
 
 void HistogramFamily::Observe(const MetricLabels& labels, double value) const {

@@ -43,6 +43,8 @@ class CounterFamily {
 class GaugeFamily {
  public:
   void Set(const MetricLabels& labels, double value) const;
+  // The series is gone until it is set again. Not beside a Set of the same labels.
+  void Remove(const MetricLabels& labels) const;
 
  private:
   friend class Metrics;
@@ -88,6 +90,8 @@ class Metrics {
 
   // Called before every Render, to take snapshots.
   void OnRender(std::function<void()> collect);
+  // No series has this value of the label any more: it counts no more among the label's values.
+  void Forget(const std::string& label, const std::string& value);
   // The text exposition format, for GET /metrics.
   std::string Render();
   static constexpr char kContentType[] = "text/plain; version=0.0.4; charset=utf-8";

@@ -148,7 +148,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
                                   .health = health};
   PrefillService service(context, RandomEpoch());
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<grpc::Server> server,
-                          StartGrpcServer(options.listen, options.grpc_tls, options.grpc_limits, &service));
+                          StartGrpcServer(options.listen, options.grpc_tls, options.grpc_limits, {&service}));
   spdlog::info("serving the cache of {} on {}, admin on {}", options.model.directory, options.listen,
                admin == nullptr ? "nothing" : options.admin_listen);
 

@@ -4,6 +4,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -59,6 +60,14 @@ class EventStream : public grpc::ServerWriteReactor<Event> {
     Advance();
   }
 
+  // What `report` returns goes as metadata of that key, once with the first event and once with the end. It is called under
+  // this stream's lock, and must outlive the call. Before the first Push and End.
+  void ReportWith(const char* key, std::function<std::string()> report) {
+    absl::MutexLock lock(&mutex_);
+    report_key_ = key;
+    report_ = std::move(report);
+  }
+
   // Keeps `held` until gRPC is done with the call.
   void Hold(std::shared_ptr<const void> held) {
     absl::MutexLock lock(&mutex_);
@@ -106,9 +115,11 @@ class EventStream : public grpc::ServerWriteReactor<Event> {
     if (writing_ || finished_) return;
     if (!queue_.empty()) {
       writing_ = true;
+      if (report_ && !std::exchange(began_, true)) call_->AddInitialMetadata(report_key_, report_());
       this->StartWrite(&queue_.front());
     } else if (ended_) {
       finished_ = true;
+      if (report_ && !broken_) call_->AddTrailingMetadata(report_key_, report_());
       this->Finish(status_);
     }
   }
@@ -119,6 +130,9 @@ class EventStream : public grpc::ServerWriteReactor<Event> {
   std::shared_ptr<EventStream> self_;
   absl::Mutex mutex_;
   std::deque<Event> queue_ ABSL_GUARDED_BY(mutex_);  // the front is being written while writing_
+  const char* report_key_ ABSL_GUARDED_BY(mutex_) = "";
+  std::function<std::string()> report_ ABSL_GUARDED_BY(mutex_);
+  bool began_ ABSL_GUARDED_BY(mutex_) = false;  // an event was written
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // the client is gone; only Finish remains
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;

@@ -22,16 +22,15 @@ constexpr int kIdleMs = 600000;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<grpc::Server>> StartGrpcServer(const std::string& listen,
-                                                              const GrpcTlsOptions& tls,
-                                                              const GrpcLimits& limits,
-                                                              grpc::Service* service) {
+absl::StatusOr<std::unique_ptr<grpc::Server>> StartGrpcServer(
+    const std::string& listen, const GrpcTlsOptions& tls, const GrpcLimits& limits,
+    std::initializer_list<grpc::Service*> services) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort(listen, MakeServerCredentials(tls), &port);
-  builder.RegisterService(service);
+  for (grpc::Service* const service : services) builder.RegisterService(service);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetResourceQuota(grpc::ResourceQuota("aludel").Resize(limits.memory_bytes));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.max_calls + kMoreStreams);

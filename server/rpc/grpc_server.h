@@ -1,5 +1,6 @@
 #pragma once
 
+#include <initializer_list>
 #include <memory>
 #include <string>
 
@@ -11,12 +12,13 @@
 
 namespace aludel {
 
-// Starts a gRPC server with the standard health service and reflection. Unavailable where the port is taken. Calls beyond
+// Starts a gRPC server with `services`, which must outlive it, and the standard health service and reflection. Unavailable
+// where the port is taken. Calls beyond
 // `limits` of one connection wait at the client; over all connections the service counts them (CallLimit). Under memory
 // pressure gRPC reads no more, and then ends calls and connections with RESOURCE_EXHAUSTED.
 absl::StatusOr<std::unique_ptr<grpc::Server>> StartGrpcServer(const std::string& listen,
                                                               const GrpcTlsOptions& tls,
                                                               const GrpcLimits& limits,
-                                                              grpc::Service* service);
+                                                              std::initializer_list<grpc::Service*> services);
 
 }  // namespace aludel

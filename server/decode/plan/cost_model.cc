@@ -36,10 +36,25 @@ uint64_t HashPrefix(const std::string& key, absl::string_view salt, absl::Span<c
 std::optional<double> CostModel::PredictLocal(int64_t tokens) const {
   absl::MutexLock lock(&mutex_);
   const std::optional<double> own = local_.At(static_cast<double>(tokens));
-  if (!own || local_prompts_ == 0) return own;
+  if (!own) return own;
+  return *own + Wait();
+}
+
+double CostModel::Wait() const {
+  if (local_prompts_ == 0) return 0;
   // Prompt by prompt: attention makes one of all their tokens far dearer. The first is half done, on average.
   const auto prompts = static_cast<double>(local_prompts_);
-  return *own + (prompts - 0.5) * *local_.At(static_cast<double>(local_tokens_) / prompts);
+  return (prompts - 0.5) * local_.At(static_cast<double>(local_tokens_) / prompts).value_or(0);
+}
+
+double CostModel::LocalWait() const {
+  absl::MutexLock lock(&mutex_);
+  return Wait();
+}
+
+std::optional<double> CostModel::LocalCompute(int64_t tokens) const {
+  absl::MutexLock lock(&mutex_);
+  return local_.At(static_cast<double>(tokens));
 }
 
 void CostModel::BeginLocal(int64_t tokens) {
@@ -148,6 +163,13 @@ void CostModel::ObserveOvertaken(const Target& target, const std::string& format
   if (waited > expected) rest.Add(static_cast<double>(tokens), waited - parts.Sum());
 }
 
+void CostModel::Forget(const std::string& target) {
+  absl::MutexLock lock(&mutex_);
+  links_.erase(target);
+  const std::string begin = Key(target, "");
+  std::erase_if(chosen_, [&begin](const auto& choice) { return choice.first.rfind(begin, 0) == 0; });
+}
+
 void CostModel::Chosen(const std::string& target, const std::string& format, absl::Time now) {
   absl::MutexLock lock(&mutex_);
   chosen_[Key(target, format)].at = now;
@@ -166,10 +188,11 @@ double CostModel::BytesPerToken(const std::string& format, int64_t tokens) const
   return known->second.bytes.At(static_cast<double>(tokens)).value_or(0) / static_cast<double>(tokens);
 }
 
-double CostModel::LinkRate(const std::string& target) const {
+std::map<std::string, double> CostModel::LinkRates() const {
+  std::map<std::string, double> rates;
   absl::MutexLock lock(&mutex_);
-  const auto link = links_.find(target);
-  return link == links_.end() ? 0 : link->second.rate.bytes_per_second();
+  for (const auto& [target, link] : links_) rates[target] = link.rate.bytes_per_second();
+  return rates;
 }
 
 int64_t CostModel::CachedTokens(const std::string& target, const std::string& format, absl::string_view salt,

@@ -38,6 +38,11 @@ class CostModel {
   // was seen.
   std::optional<double> PredictLocal(int64_t tokens) const;
 
+  // The part of it before the first of its tokens is computed: 0 where nothing has begun here.
+  double LocalWait() const;
+  // The rest of it.
+  std::optional<double> LocalCompute(int64_t tokens) const;
+
   struct Target {
     std::string name;
     int64_t waiting_tokens = 0;    // as it reported
@@ -61,6 +66,9 @@ class CostModel {
   void ObserveOvertaken(const Target& target, const std::string& format, absl::Span<const int32_t> prompt,
                         absl::string_view salt, absl::Time begin, absl::Time now);
 
+  // The prefill server has gone: nothing is known of it any more.
+  void Forget(const std::string& target);
+
   // A prompt of so many tokens is being prefilled here, or no longer.
   void BeginLocal(int64_t tokens);
   void EndLocal(int64_t tokens);
@@ -74,8 +82,8 @@ class CostModel {
   // Of a handoff of so many tokens, all frames together; 0: not known.
   double BytesPerToken(const std::string& format, int64_t tokens) const;
 
-  // For metrics; 0: not known.
-  double LinkRate(const std::string& target) const;
+  // For metrics: of the prefill servers that something came from; 0: not known.
+  std::map<std::string, double> LinkRates() const;
 
   static constexpr absl::Duration kStale = absl::Seconds(30);
   static constexpr int kMaxDoublings = 5;
@@ -120,6 +128,8 @@ class CostModel {
     double With(double rest) const { return std::max(Least(), Sum() + rest); }
   };
   static Parts PartsOf(const Link& link, const Format& format, int64_t tokens, int64_t cached);
+
+  double Wait() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;
   CostFit local_ ABSL_GUARDED_BY(mutex_);

@@ -20,7 +20,7 @@ namespace {
 // Of a server that does not answer. Servers of one machine often start together.
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(50);
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, absl::Duration max_backoff,
+std::shared_ptr<grpc::Channel> MakeChannel(const ServerName& server, absl::Duration max_backoff,
                                            const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
   // gRPC would wait two minutes between attempts; our probes set the pace.
@@ -29,7 +29,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, absl::Dura
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 500);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
                    static_cast<int>(absl::ToInt64Milliseconds(max_backoff)));
-  return grpc::CreateCustomChannel(target, credentials, arguments);
+  if (!server.tls_name.empty()) arguments.SetSslTargetNameOverride(server.tls_name);
+  return grpc::CreateCustomChannel(server.target, credentials, arguments);
 }
 
 }  // namespace
@@ -74,15 +75,75 @@ absl::Status CheckCompatible(const v1::ModelIdentity& model, absl::Span<const v1
 PrefillPool::PrefillPool(Options options, Timer* timer, Metrics* metrics)
     : options_(std::move(options)),
       timer_(timer),
-      state_metric_(metrics->Gauge("aludel_prefill_target_state", "1 at the state a prefill server is in.")) {
-  const auto credentials = MakeChannelCredentials(options_.grpc_tls);
-  for (const std::string& name : options_.targets) {
-    auto target = std::make_unique<Target>();
-    target->name = name;
-    target->stub = v1::Prefill::NewStub(MakeChannel(name, options_.probe_max_interval, credentials));
-    targets_.push_back(std::move(target));
+      metrics_(metrics),
+      state_metric_(metrics->Gauge("aludel_prefill_target_state", "1 at the state a prefill server is in.")),
+      credentials_(MakeChannelCredentials(options_.grpc_tls)) {
+  SetTargets({options_.targets.begin(), options_.targets.end()});
+}
+
+std::vector<std::string> PrefillPool::SetTargets(const std::vector<ServerName>& targets) {
+  std::vector<std::string> left;
+  std::vector<size_t> fresh;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& target : targets_) {
+      if (target->gone || std::find(targets.begin(), targets.end(), target->server) != targets.end())
+        continue;
+      Leave(*target);
+      left.push_back(target->server.target);
+    }
+    for (const ServerName& server : targets) {
+      const bool known = std::any_of(targets_.begin(), targets_.end(), [&server](const auto& target) {
+        return !target->gone && target->server == server;
+      });
+      if (!known) fresh.push_back(Place(server));
+    }
   }
-  for (size_t i = 0; i < targets_.size(); ++i) StartProbe(i);
+  for (const size_t index : fresh) StartProbe(index);
+  return left;
+}
+
+size_t PrefillPool::Place(const ServerName& server) {
+  const auto same = [&server](const auto& target) { return target->server == server; };
+  auto place = std::find_if(targets_.begin(), targets_.end(), same);
+  if (place != targets_.end()) {
+    (*place)->gone = false;
+    return static_cast<size_t>(place - targets_.begin());
+  }
+  place = std::find_if(targets_.begin(), targets_.end(), [](const auto& target) {
+    return target->gone && target->runs == 0 && target->probe == nullptr &&
+           MonotonicNow() - target->gone_at > kKept;
+  });
+  if (place == targets_.end()) place = targets_.insert(place, nullptr);
+  auto target = std::make_unique<Target>(Target{.server = server});
+  target->stub = v1::Prefill::NewStub(MakeChannel(server, options_.probe_max_interval, credentials_));
+  *place = std::move(target);
+  return static_cast<size_t>(place - targets_.begin());
+}
+
+void PrefillPool::Leave(Target& target) {
+  spdlog::info("prefill server {} is not one of this server's any more", target.server.target);
+  target.gone = true;
+  target.gone_at = MonotonicNow();
+  target.health = PeerHealth();
+  target.state = State::kUnknown;
+  target.reason.clear();
+  target.retry = absl::ZeroDuration();
+  timer_->Cancel(target.timer);
+  if (target.probe != nullptr) target.probe->TryCancel();
+  for (const State state : {State::kReady, State::kSlow, State::kDown, State::kRefused}) {
+    state_metric_.Remove({{"target", target.server.target}, {"state", Name(state)}});
+  }
+  metrics_->Forget("target", target.server.target);
+}
+
+std::vector<std::pair<std::string, v1::Prefill::Stub*>> PrefillPool::Servers() const {
+  std::vector<std::pair<std::string, v1::Prefill::Stub*>> servers;
+  absl::MutexLock lock(&mutex_);
+  for (const auto& target : targets_) {
+    if (!target->gone) servers.emplace_back(target->server.target, target->stub.get());
+  }
+  return servers;
 }
 
 PrefillPool::~PrefillPool() {
@@ -106,17 +167,19 @@ void PrefillPool::StartProbe(size_t index) {
   probe->request.set_protocol_version(kHandoffVersion);
   probe->request.set_receiver_address(options_.receiver_address);
   probe->context.set_deadline(ToGrpcDeadline(MonotonicNow() + options_.probe_timeout));
+  v1::Prefill::Stub* stub = nullptr;
   {
     absl::MutexLock lock(&mutex_);
-    if (stopping_) return;
+    Target& target = *targets_[index];
+    if (stopping_ || target.gone || target.probe != nullptr) return;
     ++probes_in_flight_;
-    targets_[index]->probe = &probe->context;
+    target.probe = &probe->context;
+    stub = target.stub.get();
   }
-  targets_[index]->stub->async()->Describe(
-      &probe->context, &probe->request, &probe->description,
-      [this, index, probe, sent = MonotonicNow()](const grpc::Status& status) {
-        OnProbe(index, sent, FromGrpc(status), probe->description);
-      });
+  stub->async()->Describe(&probe->context, &probe->request, &probe->description,
+                          [this, index, probe, sent = MonotonicNow()](const grpc::Status& status) {
+                            OnProbe(index, sent, FromGrpc(status), probe->description);
+                          });
 }
 
 void PrefillPool::OnProbe(size_t index, absl::Time sent, const absl::Status& status,
@@ -129,7 +192,7 @@ void PrefillPool::OnProbe(size_t index, absl::Time sent, const absl::Status& sta
   --probes_in_flight_;
   Target& target = *targets_[index];
   target.probe = nullptr;
-  if (stopping_) return;
+  if (stopping_ || target.gone) return;
   const bool refused = absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status);
   if (absl::IsDeadlineExceeded(status)) {
     target.health.Missed(sent, MonotonicNow());
@@ -147,7 +210,7 @@ void PrefillPool::OnProbe(size_t index, absl::Time sent, const absl::Status& sta
     SetState(target, State::kRefused, std::string(status.ok() ? compatible.message() : status.message()));
   } else {
     if (target.state == State::kReady && target.epoch != description.epoch()) {
-      spdlog::info("prefill server {} has restarted", target.name);
+      spdlog::info("prefill server {} has restarted", target.server.target);
     }
     target.health.Answered(MonotonicNow());
     target.formats = std::move(shared);
@@ -200,9 +263,9 @@ void PrefillPool::SetState(Target& target, State state, const std::string& reaso
   target.state = state;
   target.reason = reason;
   spdlog::log(state == State::kReady ? spdlog::level::info : spdlog::level::warn,
-              "prefill server {} is {}: {}", target.name, Name(state), reason);
+              "prefill server {} is {}: {}", target.server.target, Name(state), reason);
   for (const State other : {State::kReady, State::kSlow, State::kDown, State::kRefused}) {
-    state_metric_.Set({{"target", target.name}, {"state", Name(other)}}, state == other ? 1 : 0);
+    state_metric_.Set({{"target", target.server.target}, {"state", Name(other)}}, state == other ? 1 : 0);
   }
 }
 
@@ -212,8 +275,9 @@ std::vector<PlanTarget> PrefillPool::Snapshot() const {
                                      [](const auto& target) { return target->state == State::kReady; });
   std::vector<PlanTarget> targets;
   for (const auto& target : targets_) {
-    const bool usable = target->state == State::kReady || (!any_ready && target->state == State::kSlow);
-    targets.push_back({target->name, usable, target->formats,
+    const bool usable =
+        !target->gone && (target->state == State::kReady || (!any_ready && target->state == State::kSlow));
+    targets.push_back({target->server.target, usable, target->formats,
                        std::max(target->waiting_tokens, target->asked_tokens), target->tokens_per_second});
   }
   return targets;
@@ -223,7 +287,7 @@ void PrefillPool::ReportRunFailure(size_t index, const absl::Status& status) {
   if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return;
   absl::MutexLock lock(&mutex_);
   Target& target = *targets_[index];
-  if (!target.health.usable()) return;
+  if (target.gone || !target.health.usable()) return;
   if (absl::IsUnavailable(status)) {
     target.health.Gone();
   } else {
@@ -240,11 +304,13 @@ void PrefillPool::Heard(size_t index) {
 void PrefillPool::BeginRun(size_t index, int64_t tokens) {
   absl::MutexLock lock(&mutex_);
   targets_[index]->asked_tokens += tokens;
+  ++targets_[index]->runs;
 }
 
 void PrefillPool::EndRun(size_t index, int64_t tokens) {
   absl::MutexLock lock(&mutex_);
   targets_[index]->asked_tokens -= tokens;
+  --targets_[index]->runs;
 }
 
 void PrefillPool::ReportLoad(size_t index, int64_t waiting_tokens, double tokens_per_second) {

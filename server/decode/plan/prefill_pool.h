@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -13,12 +14,14 @@
 #include "server/observe/metrics.h"
 #include "server/process/timer.h"
 #include "server/rpc/peer_health.h"
+#include "server/rpc/server_name.h"
 
 namespace aludel {
 
 // The prefill servers of a decode server: probes each at a bounded rate, refuses those that cannot feed this
 // model (logged and exported with the reason), and knows which are usable now. One that is not is probed
-// again at once, then with a doubling interval, so that a server that (re)starts is used soon. Thread-safe.
+// again at once, then with a doubling interval, so that a server that (re)starts is used soon. Servers come and go
+// (SetTargets); a server's index is its own until kKept after it has gone and its last run has ended. Thread-safe.
 //
 //   unknown -> ready <-> slow -> down (PeerHealth)      refused (wrong version, model or formats)
 // Every answer to a probe moves a target to ready or refused. Slow ones are used where none is ready.
@@ -40,9 +43,20 @@ class PrefillPool {
   // Cancels probes and waits for them.
   ~PrefillPool();
 
-  // In the order of options.targets.
+  // How long a plan for a server that has gone may be kept.
+  static constexpr absl::Duration kKept = absl::Minutes(10);
+
+  // These are the servers from now on. Those that were there stay as they are. One that is not named any more is not ready,
+  // and its runs go on. Returns the names of those that have gone.
+  std::vector<std::string> SetTargets(const std::vector<ServerName>& targets);
+  // By index: the order of options.targets, and of their coming. What has gone is not ready.
   std::vector<PlanTarget> Snapshot() const;
-  v1::Prefill::Stub& stub(size_t target) { return *targets_[target]->stub; }
+  // Those that are there.
+  std::vector<std::pair<std::string, v1::Prefill::Stub*>> Servers() const;
+  v1::Prefill::Stub& stub(size_t target) const {
+    absl::MutexLock lock(&mutex_);
+    return *targets_[target]->stub;
+  }
   // A run ended so: takes the target down until a probe succeeds if the reason says that it is gone, and has others
   // preferred if it took too long. What it merely refuses says nothing about its health.
   void ReportRunFailure(size_t target, const absl::Status& status);
@@ -58,7 +72,10 @@ class PrefillPool {
   enum class State : uint8_t { kUnknown, kReady, kSlow, kDown, kRefused };
   static const char* Name(State state);  // a label of metrics
   struct Target {
-    std::string name;
+    ServerName server;
+    bool gone = false;
+    absl::Time gone_at;
+    int runs = 0;  // that have not ended
     std::unique_ptr<v1::Prefill::Stub> stub;
     State state = State::kUnknown;  // exported; of what health says unless it is kRefused
     PeerHealth health;
@@ -74,6 +91,9 @@ class PrefillPool {
   };
   struct Probe;
 
+  // The index of the server, which is new there.
+  size_t Place(const ServerName& server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Leave(Target& target) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartProbe(size_t index);
   void OnProbe(size_t index, absl::Time sent, const absl::Status& status,
                const v1::PrefillDescription& description);
@@ -82,9 +102,11 @@ class PrefillPool {
 
   const Options options_;
   Timer* const timer_;
+  Metrics* const metrics_;
   const GaugeFamily state_metric_;
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   mutable absl::Mutex mutex_;
-  std::vector<std::unique_ptr<Target>> targets_;  // the vector is const after construction; fields guarded
+  std::vector<std::unique_ptr<Target>> targets_ ABSL_GUARDED_BY(mutex_);  // by index
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   int probes_in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/rpc/deadline.h"
+#include "transport/monotonic_clock.h"
 
 namespace aludel {
 namespace {
@@ -14,10 +15,12 @@ namespace {
 // Probes of a server that is down start soon and back off, up to this many intervals apart.
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(50);
 constexpr int kMaxBackoff = 8;
+// A server without the Load service may be replaced by one that has it.
+constexpr absl::Duration kNoLoadRetry = absl::Seconds(30);
 
 }  // namespace
 
-// A target's probing state; touched by the prober's thread, except by a probe in flight.
+// A target's probing state; touched by the prober's thread, except by a call in flight.
 struct DecodeProber::Probed {
   std::shared_ptr<DecodeTarget> target;
   absl::Time next = absl::InfinitePast();
@@ -26,14 +29,17 @@ struct DecodeProber::Probed {
   std::unique_ptr<grpc::ClientContext> context;
   v1::DescribeRequest request;
   v1::DecodeDescription description;
+  // The same of load reports.
+  absl::Time next_load = absl::InfinitePast();
+  bool load_in_flight = false;
+  std::unique_ptr<grpc::ClientContext> load_context;
+  v1::LoadRequest load_request;
+  v1::LoadReport load;
 };
 
-DecodeProber::DecodeProber(std::vector<std::shared_ptr<DecodeTarget>> targets, const Timing& timing)
+DecodeProber::DecodeProber(const std::vector<std::shared_ptr<DecodeTarget>>& targets, const Timing& timing)
     : timing_(timing) {
-  for (auto& target : targets) {
-    probed_.push_back(std::make_unique<Probed>());
-    probed_.back()->target = std::move(target);
-  }
+  SetTargets(targets);
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -48,14 +54,31 @@ DecodeProber::~DecodeProber() {
   changed_.wait(lock, [this] { return running_ == 0; });
 }
 
+void DecodeProber::SetTargets(const std::vector<std::shared_ptr<DecodeTarget>>& targets) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<std::shared_ptr<Probed>> probed;
+  for (const auto& target : targets) {
+    const auto known = std::find_if(probed_.begin(), probed_.end(),
+                                    [&target](const auto& one) { return one->target == target; });
+    probed.push_back(known != probed_.end() ? *known : std::make_shared<Probed>());
+    probed.back()->target = target;
+  }
+  probed_ = std::move(probed);
+  answered_ = true;
+  changed_.notify_all();
+}
+
 void DecodeProber::Loop() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stopping_) {
     answered_ = false;
     absl::Time wake = MonotonicNow() + kMaxBackoff * timing_.interval;
-    for (auto& probed : probed_) {
-      if (!probed->in_flight && probed->next <= MonotonicNow()) Probe(probed.get());
+    for (const auto& probed : probed_) {
+      if (!probed->in_flight && probed->next <= MonotonicNow()) Probe(probed);
       if (!probed->in_flight) wake = std::min(wake, probed->next);
+      if (!probed->target->usable() || probed->load_in_flight) continue;
+      if (probed->next_load <= MonotonicNow()) AskLoad(probed);
+      if (!probed->load_in_flight) wake = std::min(wake, probed->next_load);
     }
     changed_.wait_for(lock, absl::ToChronoNanoseconds(wake - MonotonicNow()),
                       [this] { return stopping_ || answered_; });
@@ -63,7 +86,7 @@ void DecodeProber::Loop() {
 }
 
 // Under mutex_; the answer comes on a gRPC thread.
-void DecodeProber::Probe(Probed* probed) {
+void DecodeProber::Probe(const std::shared_ptr<Probed>& probed) {
   probed->in_flight = true;
   ++running_;
   probed->context = std::make_unique<grpc::ClientContext>();
@@ -93,9 +116,32 @@ void DecodeProber::Probe(Probed* probed) {
       });
 }
 
+// Likewise. Whether the server is well is not told from it.
+void DecodeProber::AskLoad(const std::shared_ptr<Probed>& probed) {
+  probed->load_in_flight = true;
+  ++running_;
+  probed->load_context = std::make_unique<grpc::ClientContext>();
+  probed->load_context->set_deadline(ToGrpcDeadline(MonotonicNow() + timing_.timeout));
+  probed->load_request = probed->target->WantedReport();
+  probed->load.Clear();
+  probed->target->load_stub()->async()->Report(
+      probed->load_context.get(), &probed->load_request, &probed->load,
+      [this, probed, sent = MonotonicNow()](const grpc::Status& status) {
+        // Of a moment after it was asked for: by this clock, however long the way took.
+        if (status.ok()) probed->target->Reported(probed->load, sent);
+        const bool unknown = status.error_code() == grpc::StatusCode::UNIMPLEMENTED;
+        std::lock_guard<std::mutex> lock(mutex_);
+        probed->next_load = sent + (unknown ? kNoLoadRetry : timing_.load_interval);
+        probed->load_in_flight = false;
+        answered_ = true;
+        --running_;
+        changed_.notify_all();
+      });
+}
+
 void DecodeProber::ProbeSoon(const DecodeTarget* target) {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (auto& probed : probed_) {
+  for (const auto& probed : probed_) {
     if (probed->target.get() == target) probed->next = MonotonicNow();
   }
   answered_ = true;

@@ -3,6 +3,7 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/support/channel_arguments.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,7 +13,7 @@
 namespace aludel {
 namespace {
 
-std::shared_ptr<grpc::Channel> OpenChannel(const std::string& target,
+std::shared_ptr<grpc::Channel> OpenChannel(const ServerName& server,
                                            const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
   // gRPC's own reconnects back off up to two minutes; a decode server that restarts should serve in seconds.
@@ -22,7 +23,8 @@ std::shared_ptr<grpc::Channel> OpenChannel(const std::string& target,
   // A peer that hangs, or a link that is down, sends no reset.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
-  return grpc::CreateCustomChannel(target, credentials, arguments);
+  if (!server.tls_name.empty()) arguments.SetSslTargetNameOverride(server.tls_name);
+  return grpc::CreateCustomChannel(server.target, credentials, arguments);
 }
 
 std::string NumericsOf(const v1::DecodeDescription& description) {
@@ -33,16 +35,27 @@ std::string NumericsOf(const v1::DecodeDescription& description) {
 
 }  // namespace
 
-DecodeTarget::DecodeTarget(std::string target, DecodeExpectation expectation,
+DecodeTarget::DecodeTarget(ServerName server, DecodeExpectation expectation,
                            const std::shared_ptr<grpc::ChannelCredentials>& credentials, Metrics* metrics,
                            std::shared_ptr<ModelFleet> fleet)
-    : name_(std::move(target)),
+    : server_(std::move(server)),
       expectation_(std::move(expectation)),
+      metrics_(metrics),
       ready_metric_(metrics->Gauge("aludel_decode_target_ready", "1 where a decode server is ready.")),
       fleet_(std::move(fleet)),
-      slot_(fleet_->Add(name_)),
-      stub_(v1::Decode::NewStub(OpenChannel(name_, credentials))) {
-  ready_metric_.Set({{"model", expectation_.model}, {"target", name_}}, 0);
+      slot_(fleet_->Add(server_.target)),
+      channel_(OpenChannel(server_, credentials)),
+      stub_(v1::Decode::NewStub(channel_)),
+      load_stub_(v1::Load::NewStub(channel_)) {
+  ready_metric_.Set({{"model", expectation_.model}, {"target", name()}}, 0);
+}
+
+void DecodeTarget::Retire() {
+  absl::MutexLock lock(&mutex_);
+  retired_ = true;
+  spdlog::info("decode server {} is not one of model {} any more", name(), expectation_.model);
+  ready_metric_.Remove({{"model", expectation_.model}, {"target", name()}});
+  metrics_->Forget("target", name());
 }
 
 std::string DecodeTarget::reason() const {
@@ -59,9 +72,9 @@ bool DecodeTarget::IsAnother(const v1::DecodeDescription& description) {
   absl::MutexLock lock(&mutex_);
   const uint64_t before = std::exchange(epoch_, description.epoch());
   if (before == 0 || before == epoch_) return false;
-  adapter_changes_ = 0;
+  adapter_changes_ = prefixes_end_ = cache_resets_ = 0;
   const std::string numerics = NumericsOf(description);
-  spdlog::info("decode server {} has started again{}", name_,
+  spdlog::info("decode server {} has started again{}", name(),
                numerics == numerics_ ? "" : ", and is another one: it gives other tokens");
   return true;
 }
@@ -96,6 +109,39 @@ void DecodeTarget::Described(const v1::DecodeDescription& description) {
   Publish("");
 }
 
+v1::LoadRequest DecodeTarget::WantedReport() const {
+  v1::LoadRequest request;
+  absl::MutexLock lock(&mutex_);
+  request.set_epoch(epoch_);
+  request.set_prefixes_end(prefixes_end_);
+  return request;
+}
+
+bool DecodeTarget::Accept(const v1::LoadReport& report) {
+  bool reset;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (report.epoch() == 0 || report.epoch() != epoch_) return false;
+    prefixes_end_ = std::max<uint64_t>(prefixes_end_, report.prefixes_end());
+    reset = report.cache_resets() > cache_resets_;
+    cache_resets_ = std::max<uint64_t>(cache_resets_, report.cache_resets());
+  }
+  if (reset) fleet_->ForgetCache(slot_);
+  return true;
+}
+
+void DecodeTarget::Reported(const v1::LoadReport& report, absl::Time as_of) {
+  if (Accept(report)) fleet_->Reported(slot_, report, as_of);
+}
+
+void DecodeTarget::Hinted(absl::string_view report) {
+  v1::LoadReport parsed;
+  if (!parsed.ParseFromArray(report.data(), static_cast<int>(report.size()))) return;
+  parsed.clear_prefixes();
+  // It is as old as its way here, which is short of what is sent meanwhile.
+  Reported(parsed, MonotonicNow());
+}
+
 std::vector<std::string> DecodeTarget::adapters() const {
   absl::MutexLock lock(&mutex_);
   return {adapters_.begin(), adapters_.end()};
@@ -128,15 +174,16 @@ void DecodeTarget::Down(const std::string& reason) {
 
 void DecodeTarget::Publish(const std::string& reason) {
   const PeerHealth::State state = health_.state();
+  if (retired_) return;
   if (state == state_.load(std::memory_order_relaxed) && reason == reason_) return;
   reason_ = reason;
   state_.store(state, std::memory_order_relaxed);
   const bool ready = state == PeerHealth::State::kReady;
-  ready_metric_.Set({{"model", expectation_.model}, {"target", name_}}, ready ? 1 : 0);
+  ready_metric_.Set({{"model", expectation_.model}, {"target", name()}}, ready ? 1 : 0);
   if (ready) {
-    spdlog::info("decode server {} is ready for model {}", name_, expectation_.model);
+    spdlog::info("decode server {} is ready for model {}", name(), expectation_.model);
   } else {
-    spdlog::warn("decode server {} is {} for model {}: {}", name_,
+    spdlog::warn("decode server {} is {} for model {}: {}", name(),
                  state == PeerHealth::State::kSlow ? "slow" : "not ready", expectation_.model, reason);
   }
 }

@@ -6,16 +6,19 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
 #include "grpcpp/security/credentials.h"
 #include "server/gateway/routing/decode_target.h"
 #include "server/gateway/routing/model_fleet.h"
 #include "server/observe/metrics.h"
+#include "server/rpc/server_name.h"
 
 namespace aludel {
 
-// The decode servers of every model: which one a request goes to, and what they say together. A model that was not given to
-// the constructor has none. Which servers there are is constant, what each says of itself is its own: thread-safe.
+// The decode servers of every model: which one a request goes to, and what they say together. Which models there are is
+// constant, and one that was not given to the constructor has no servers; servers come and go (SetTargets). Thread-safe.
 class DecodeTargets {
  public:
   struct Model {
@@ -33,6 +36,10 @@ class DecodeTargets {
                 const std::shared_ptr<grpc::ChannelCredentials>& credentials, Metrics* metrics,
                 const Fleet::Options& routing = {});
 
+  // These are the model's servers from now on. Those that it had stay as they are. One that is not named any more gets no
+  // new requests; those that run there end, and then it is forgotten.
+  void SetTargets(const std::string& model, const std::vector<ServerName>& targets);
+
   std::vector<std::shared_ptr<DecodeTarget>> all() const;
   State StateOf(const std::string& model) const;
   // Wire formats that every ready server of the model offers, in the first one's order.
@@ -44,7 +51,7 @@ class DecodeTargets {
   // The model that an adapter is over, where a usable server has it.
   std::optional<std::string> BaseOf(const std::string& adapter) const;
   // The model's servers.
-  const std::vector<std::shared_ptr<DecodeTarget>>& Of(const std::string& model) const;
+  std::vector<std::shared_ptr<DecodeTarget>> Of(const std::string& model) const;
   // Requests that its servers have not finished.
   int Outstanding(const std::string& model) const;
   // What its usable servers take at once; 0: not known. Nothing: none is usable.
@@ -61,11 +68,16 @@ class DecodeTargets {
   };
   // The server that the policy chooses (ModelFleet): one that is ready, or else slow; null if none. It counts the request
   // until DecodeTarget::Ended.
-  std::shared_ptr<DecodeTarget> Pick(const Wanted& wanted) const;
+  struct Picked {
+    std::shared_ptr<DecodeTarget> target;
+    std::optional<double> wait_limit;  // as ModelFleet::Picked's
+    int64_t cached_tokens = 0;         // likewise
+  };
+  Picked Pick(const Wanted& wanted) const;
   // What Pick would do with a request that no server was asked for; nothing for a model that is not known.
   struct Explanation {
     ModelFleet::Explanation choice;
-    std::vector<std::string> names;  // by slot
+    std::vector<std::string> names;  // by slot; "": none is there
   };
   std::optional<Explanation> Explain(const std::string& model, const PrefixKeys& keys) const;
   double Imbalance(const std::string& model) const;
@@ -74,12 +86,28 @@ class DecodeTargets {
                 const std::string& numerics) const;
 
  private:
+  // What does not change while it is looked at.
+  struct Members {
+    std::vector<std::shared_ptr<DecodeTarget>> targets;
+    std::vector<DecodeTarget*> by_slot;  // of them, in the fleet; null: none, or one that goes
+
+    DecodeTarget* At(size_t slot) const { return slot < by_slot.size() ? by_slot[slot] : nullptr; }
+    ModelFleet::Standing StandingOf(size_t slot) const;
+  };
+  using MembersPtr = std::shared_ptr<const Members>;
   struct Pool {
-    std::vector<std::shared_ptr<DecodeTarget>> targets;  // by their slot in
+    DecodeExpectation expectation;
     std::shared_ptr<ModelFleet> fleet;
+    MembersPtr members = std::make_shared<const Members>();  // under mutex_
   };
 
-  absl::flat_hash_map<std::string, Pool> pools_;
+  // Empty for a model that is not known.
+  MembersPtr MembersOf(const std::string& model) const;
+
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
+  Metrics* const metrics_;
+  mutable absl::Mutex mutex_;
+  absl::flat_hash_map<std::string, Pool> pools_;  // constant but for Pool::members
 };
 
 }  // namespace aludel

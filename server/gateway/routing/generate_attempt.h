@@ -4,6 +4,7 @@
 #include <grpcpp/support/client_callback.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,9 +12,11 @@
 #include "absl/time/time.h"
 #include "aludel/v1/handoff.grpc.pb.h"
 #include "server/gateway/routing/decode_target.h"
+#include "server/gateway/routing/decode_targets.h"
 #include "server/observe/trace_context.h"
 #include "server/process/work_clock.h"
 #include "server/rpc/deadline.h"
+#include "server/rpc/load_metadata.h"
 
 namespace aludel {
 
@@ -29,13 +32,21 @@ class GenerateAttempt : public grpc::ClientReadReactor<v1::GenerateEvent> {
     virtual void OnAttemptDone(DecodeTarget* target, grpc::Status status) = 0;
   };
 
-  // To a server that Pick has chosen. `deadline` is one of MonotonicNow(); `events` counts the time in OnEvent and must
-  // outlive it.
-  GenerateAttempt(std::shared_ptr<Owner> owner, std::shared_ptr<DecodeTarget> target, absl::Time deadline,
-                  const std::string& traceparent, WorkClock* events)
-      : owner_(std::move(owner)), target_(std::move(target)), events_(events) {
+  // To a server that Pick has chosen. `deadline` is one of MonotonicNow(); `prefixes` is PromptPrefixes, or nothing where the
+  // server need not hear of them; `events` counts the time in OnEvent and must outlive it.
+  GenerateAttempt(std::shared_ptr<Owner> owner, const DecodeTargets::Picked& picked, absl::Time deadline,
+                  const std::string& traceparent, const std::string& prefixes, WorkClock* events)
+      : owner_(std::move(owner)),
+        target_(picked.target),
+        cached_tokens_(picked.cached_tokens),
+        events_(events) {
     context_.set_deadline(ToGrpcDeadline(deadline));
     if (!traceparent.empty()) context_.AddMetadata(kTraceparent, traceparent);
+    if (!prefixes.empty()) context_.AddMetadata(kPrefixesKey, prefixes);
+    if (picked.wait_limit) {
+      const auto limit_ms = static_cast<uint32_t>(std::clamp(1e3 * *picked.wait_limit, 0.0, 1e9));
+      context_.AddMetadata(kWaitLimitKey, std::to_string(limit_ms));
+    }
     target_->outstanding.fetch_add(1, std::memory_order_relaxed);
   }
   // `request` must stay until OnAttemptDone.
@@ -51,23 +62,34 @@ class GenerateAttempt : public grpc::ClientReadReactor<v1::GenerateEvent> {
   void Cancel() { context_.TryCancel(); }
 
  private:
+  void OnReadInitialMetadataDone(bool ok) override {
+    if (ok) Hint(context_.GetServerInitialMetadata());
+  }
   void OnReadDone(bool ok) override {
     if (!ok) return;
     const WorkClock::Work work(events_);
     target_->Heard();
-    if (event_.has_started()) target_->Started(sent_, event_.started(), prompt_tokens_);
+    if (event_.has_started()) target_->Started(sent_, event_.started(), {prompt_tokens_, cached_tokens_});
     owner_->OnEvent(event_);
     StartRead(&event_);
   }
   void OnDone(const grpc::Status& status) override {
     target_->outstanding.fetch_sub(1, std::memory_order_relaxed);
     target_->Ended(status, places_);
+    Hint(context_.GetServerTrailingMetadata());
     owner_->OnAttemptDone(target_.get(), status);
     delete this;
   }
 
+  // A reply's report of its server's load.
+  void Hint(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata) {
+    const auto found = metadata.find(kLoadReportKey);
+    if (found != metadata.end()) target_->Hinted({found->second.data(), found->second.size()});
+  }
+
   const std::shared_ptr<Owner> owner_;
   const std::shared_ptr<DecodeTarget> target_;
+  const int64_t cached_tokens_;  // as is believed
   WorkClock* const events_;
   grpc::ClientContext context_;
   v1::GenerateEvent event_;

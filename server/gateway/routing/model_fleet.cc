@@ -13,6 +13,8 @@ constexpr double kMemory = 0.9;
 
 // Of a server's pace, to the mean of all.
 constexpr double kAlike = 1.5;
+// A server is asked five times a second: the state of one that has not answered for so long is old.
+constexpr double kStaleSeconds = 1;
 // Fewer tokens take as long as a step does: they say little of the cost of one.
 constexpr double kTellingTokens = 256;
 
@@ -51,6 +53,12 @@ ModelFleet::ModelFleet(std::string model, const Fleet::Options& options, Metrics
                            "gateway believed and as the server said.")),
       ejections_(metrics->Counter("aludel_routing_ejections_total",
                                   "Decode servers left out for a while because requests failed there.")),
+      turned_away_(
+          metrics->Counter("aludel_routing_turned_away_total",
+                           "Requests that a decode server sent back because its queue was longer than "
+                           "the gateway believed.")),
+      stale_(metrics->Counter("aludel_routing_stale_decisions_total",
+                              "Decode servers chosen whose last load report was more than a second old.")),
       decision_seconds_(metrics->Histogram("aludel_routing_decision_seconds",
                                            "How long the choice of a decode server took.",
                                            DecisionBuckets())),
@@ -62,7 +70,7 @@ ModelFleet::ModelFleet(std::string model, const Fleet::Options& options, Metrics
           : std::vector{RoutingReason::kNone};
   for (const RoutingReason reason : reasons) decisions_.Add({{"model", model_}, {"reason", Name(reason)}}, 0);
   for (const char* kind : {"predicted", "actual"}) hit_tokens_.Add({{"model", model_}, {"kind", kind}}, 0);
-  ejections_.Add({{"model", model_}}, 0);
+  for (const CounterFamily& counter : {ejections_, turned_away_, stale_}) counter.Add({{"model", model_}}, 0);
 }
 
 size_t ModelFleet::Add(const std::string& name) {
@@ -70,7 +78,16 @@ size_t ModelFleet::Add(const std::string& name) {
   const size_t slot = fleet_.Add(name);
   paces_.resize(std::max(paces_.size(), slot + 1));
   paces_[slot] = Pace();
+  reporting_.resize(paces_.size());
+  reporting_[slot] = false;
   return slot;
+}
+
+void ModelFleet::Remove(size_t slot) {
+  absl::MutexLock lock(&mutex_);
+  fleet_.Remove(slot);
+  paces_[slot] = Pace();
+  reporting_[slot] = false;
 }
 
 void ModelFleet::Restarted(size_t slot) {
@@ -84,31 +101,67 @@ void ModelFleet::SetPlaces(size_t slot, int places) {
   fleet_.SetPlaces(slot, places);
 }
 
-std::optional<size_t> ModelFleet::Pick(const PrefixKeys& keys, StandingOf standing, bool again, int places) {
+std::optional<ModelFleet::Picked> ModelFleet::Pick(const PrefixKeys& keys, StandingOf standing, bool again,
+                                                   int places) {
   const absl::Time begin = MonotonicNow();
   RoutingDecision decision;
-  int64_t hits = 0;
+  Picked picked;
+  bool stale = false;
   {
     absl::MutexLock lock(&mutex_);
     decision = fleet_.Choose(keys, standing, Seconds(begin), again);
     if (decision.replica) {
-      hits = fleet_.views()[*decision.replica].cached_tokens;
-      fleet_.Sent(*decision.replica, keys, fleet_.ExpectedPrefill(*decision.replica, keys.tokens),
-                  Seconds(begin), places);
+      const absl::Span<const ReplicaView> views = fleet_.views();
+      const double now = Seconds(begin);
+      const auto others = std::count_if(views.begin(), views.end(), [](const ReplicaView& view) {
+        return view.standing == ReplicaView::Standing::kReady;
+      });
+      picked = {.slot = *decision.replica, .cached_tokens = views[*decision.replica].cached_tokens};
+      if (by_prefix() && others > 1) picked.wait_limit = fleet_.WaitLimit(picked.slot, now);
+      const double age = fleet_.report_age(picked.slot, now);
+      stale = reporting_[picked.slot] && age > kStaleSeconds;
+      fleet_.Sent(picked.slot, keys, fleet_.ExpectedPrefill(picked.slot, keys.tokens), now, places);
     }
   }
   decision_seconds_.Observe({{"model", model_}}, absl::ToDoubleSeconds(MonotonicNow() - begin));
   decisions_.Add({{"model", model_}, {"reason", Name(decision.reason)}});
-  if (decision.replica)
-    hit_tokens_.Add({{"model", model_}, {"kind", "predicted"}}, static_cast<double>(hits));
-  return decision.replica;
+  if (!decision.replica) return std::nullopt;
+  if (stale) stale_.Add({{"model", model_}});
+  return picked;
 }
 
-void ModelFleet::Started(size_t slot, absl::Time sent, const v1::Started& started, int64_t prompt_tokens) {
+void ModelFleet::TurnedAway(size_t slot, const PrefixKeys& keys, int64_t cached_tokens) {
+  turned_away_.Add({{"model", model_}});
+  absl::MutexLock lock(&mutex_);
+  fleet_.TurnedAway(slot, keys, cached_tokens);
+}
+
+void ModelFleet::Reported(size_t slot, const v1::LoadReport& report, absl::Time as_of) {
+  absl::MutexLock lock(&mutex_);
+  reporting_[slot] = true;
+  if (report.prefill_seconds_per_token() > 0 && paces_[slot].tokens == 0) {
+    // Until answers tell; theirs have the handoff in them.
+    Learn(slot, kTellingTokens * report.prefill_seconds_per_token(), kTellingTokens);
+  }
+  ReplicaReport said{.waiting_seconds = report.waiting_seconds(),
+                     .running = static_cast<int>(report.running() + report.waiting()),
+                     .places = static_cast<int>(report.places()),
+                     .age_seconds = report.age_seconds(),
+                     .costs = fleet_.costs(slot)};
+  if (report.has_cache_tokens()) said.cache_tokens = static_cast<int64_t>(report.cache_tokens());
+  fleet_.Report(slot, said, Seconds(as_of));
+  for (const v1::PromptPrefixes& prompt : report.prefixes()) {
+    fleet_.Learn(slot, WithEnds(prompt.keys(), static_cast<int64_t>(prompt.tokens())));
+  }
+}
+
+void ModelFleet::Started(size_t slot, absl::Time sent, const v1::Started& started, const Asked& asked) {
+  hit_tokens_.Add({{"model", model_}, {"kind", "predicted"}}, static_cast<double>(asked.cached_tokens));
   hit_tokens_.Add({{"model", model_}, {"kind", "actual"}}, started.cached_tokens());
   const double queued = started.stages().queue();
   const double computed = started.stages().ttft() - queued;
-  const auto tokens = static_cast<double>(prompt_tokens - static_cast<int64_t>(started.cached_tokens()));
+  const auto tokens =
+      static_cast<double>(asked.prompt_tokens - static_cast<int64_t>(started.cached_tokens()));
   if (!(queued >= 0) || !(computed > 0) || tokens < 1) return;
   absl::MutexLock lock(&mutex_);
   if (tokens >= kTellingTokens || paces_[slot].tokens < kTellingTokens) Learn(slot, computed, tokens);

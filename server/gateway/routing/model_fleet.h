@@ -11,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "aludel/v1/handoff.pb.h"
+#include "aludel/v1/load.pb.h"
 #include "grpcpp/support/status.h"
 #include "server/gateway/routing/policy/fleet.h"
 #include "server/observe/metrics.h"
@@ -29,15 +30,33 @@ class ModelFleet {
   ModelFleet(std::string model, const Fleet::Options& options, Metrics* metrics);
 
   size_t Add(const std::string& name);
+  // Nothing of it is known any more, and its slot may be another's.
+  void Remove(size_t slot);
   // Another process answers there now: its cache is empty.
   void Restarted(size_t slot);
   void SetPlaces(size_t slot, int places);
 
-  // The server for a request with these beginnings, which counts there as so many `places` until Ended; nothing where there is none. `again`:
-  // another server was picked for it before.
-  std::optional<size_t> Pick(const PrefixKeys& keys, StandingOf standing, bool again, int places = 1);
+  struct Picked {
+    size_t slot = 0;
+    // What it was chosen for: with a longer queue the server shall send the request back, and it begins anew after
+    // TurnedAway. Nothing where no other server is better then.
+    std::optional<double> wait_limit;  // seconds
+    int64_t cached_tokens = 0;         // that it is believed to have
+  };
+  // The server for a request with these beginnings, which counts there as so many `places` until Ended; nothing where there
+  // is none. `again`: another server was picked for it before.
+  std::optional<Picked> Pick(const PrefixKeys& keys, StandingOf standing, bool again, int places = 1);
+  // After Ended.
+  void TurnedAway(size_t slot, const PrefixKeys& keys, int64_t cached_tokens);
+  // What a server says of itself, and what others have sent there. `as_of`: when it was made, or a moment before.
+  void Reported(size_t slot, const v1::LoadReport& report, absl::Time as_of);
+  bool by_prefix() const { return policy_ == RoutingPolicy::kPrefix; }
+  struct Asked {
+    int64_t prompt_tokens = 0;
+    int64_t cached_tokens = 0;  // as was believed
+  };
   // The first token of a request that was sent at `sent` is out.
-  void Started(size_t slot, absl::Time sent, const v1::Started& started, int64_t prompt_tokens);
+  void Started(size_t slot, absl::Time sent, const v1::Started& started, const Asked& asked);
   void Ended(size_t slot, const grpc::Status& status, int places = 1);
   // Its prefixes are cached no more.
   void ForgetCache(size_t slot);
@@ -67,10 +86,13 @@ class ModelFleet {
   const CounterFamily decisions_;
   const CounterFamily hit_tokens_;
   const CounterFamily ejections_;
+  const CounterFamily turned_away_;
+  const CounterFamily stale_;
   const HistogramFamily decision_seconds_;
   mutable absl::Mutex mutex_;
   Fleet fleet_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Pace> paces_ ABSL_GUARDED_BY(mutex_);  // by slot
+  std::vector<Pace> paces_ ABSL_GUARDED_BY(mutex_);      // by slot
+  std::vector<bool> reporting_ ABSL_GUARDED_BY(mutex_);  // likewise: it has reported its load once
 };
 
 }  // namespace aludel

@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "aludel/v1/load.pb.h"
 #include "server/rpc/hopeless.h"
+#include "server/rpc/load_metadata.h"
 #include "spdlog/spdlog.h"
 
 namespace aludel {
@@ -13,11 +15,20 @@ namespace {
 
 // Servers tried for one request.
 constexpr size_t kMaxAttempts = 3;
+// More queues that are longer than they were believed to be are not looked for.
+constexpr int kMaxTurnedAway = 2;
 // A cut answer for which no other server is ready, or has room, asks again so often.
 constexpr absl::Duration kRescueLook = absl::Milliseconds(100);
 
 std::string Describe(const grpc::Status& status) {
   return absl::StrCat("code ", static_cast<int>(status.error_code()), ": ", status.error_message());
+}
+
+std::string ToMetadata(const PrefixKeys& keys) {
+  v1::PromptPrefixes prefixes;
+  prefixes.mutable_keys()->Add(keys.keys.begin(), keys.keys.end());
+  prefixes.set_tokens(static_cast<uint64_t>(keys.tokens));
+  return prefixes.SerializeAsString();
 }
 
 grpc::Status ClientHasGone() { return {grpc::StatusCode::CANCELLED, "the client has gone"}; }
@@ -33,6 +44,7 @@ RoutedCall::RoutedCall(const Routing& routing, RoutedRequest request, PrefixKeys
       relay_(std::move(observer), std::max<uint32_t>(1, request_.sampling().choices())),
       traceparent_(std::move(request.traceparent)),
       keys_(std::move(keys)),
+      prefixes_(routing.by_prefix ? ToMetadata(keys_) : ""),
       visit_{.model = model_,
              .tenant = std::move(request.tenant),
              .tokens = request_.prompt_size(),
@@ -61,10 +73,10 @@ void RoutedCall::Admitted() {
 }
 
 void RoutedCall::Try(const grpc::Status& otherwise) {
-  std::shared_ptr<DecodeTarget> target;
+  DecodeTargets::Picked picked;
   if (tried_.size() < kMaxAttempts) {
     const bool again = std::exchange(picked_, true);
-    target = routing_.targets->Pick({.model = model_,
+    picked = routing_.targets->Pick({.model = model_,
                                      .keys = keys_,
                                      .tried = tried_,
                                      .numerics = numerics_,
@@ -72,10 +84,13 @@ void RoutedCall::Try(const grpc::Status& otherwise) {
                                      .again = again,
                                      .places = visit_.places});
   }
-  if (target == nullptr) return TryLater(otherwise);
-  tried_.push_back(target.get());
+  if (picked.target == nullptr) return TryLater(otherwise);
+  tried_.push_back(picked.target.get());
+  asked_.insert(picked.target);
+  cached_tokens_ = picked.cached_tokens;
+  if (turned_away_ == kMaxTurnedAway || IsCut()) picked.wait_limit.reset();
   auto* attempt =
-      new GenerateAttempt(shared_from_this(), std::move(target), deadline_, traceparent_, routing_.events);
+      new GenerateAttempt(shared_from_this(), picked, deadline_, traceparent_, prefixes_, routing_.events);
   bool cancelled;
   {
     absl::MutexLock lock(&mutex_);
@@ -111,6 +126,14 @@ void RoutedCall::OnAttemptDone(DecodeTarget* target, grpc::Status status) {
     status = grpc::Status(grpc::StatusCode::UNAVAILABLE, "the decode server has given the call up");
   }
   const grpc::StatusCode code = status.error_code();
+  if (code == grpc::StatusCode::RESOURCE_EXHAUSTED && status.error_details() == kTurnedAway) {
+    target->TurnedAway(keys_, cached_tokens_);
+    if (!cancelled && MonotonicNow() < deadline_ && turned_away_ < kMaxTurnedAway) {
+      ++turned_away_;
+      tried_.pop_back();  // with what it has reported it may be the best one still
+      return Try(status);
+    }
+  }
   found_full_ |= code == grpc::StatusCode::RESOURCE_EXHAUSTED && status.error_details() != kHopeless;
   if (code == grpc::StatusCode::UNAVAILABLE) {
     target->Down(Describe(status));

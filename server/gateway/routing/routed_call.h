@@ -3,6 +3,7 @@
 #include <grpcpp/alarm.h>
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,7 @@ namespace aludel {
 // attempt, the room or the alarm; the exchange holds a weak reference to cancel it. Calls on gRPC's and the room's threads
 // follow each other; only Cancel comes beside them.
 //
-//   waiting --admitted--> attempt --refused, not reached--> attempt ... --> ended
+//   waiting --admitted--> attempt --refused, not reached, turned away--> attempt ... --> ended
 //      ^                     |  '--lost in the midst--> attempt that repeats, perhaps after a wait --> ended
 //      '----every server is full
 class RoutedCall : public GenerateCall,
@@ -43,6 +44,7 @@ class RoutedCall : public GenerateCall,
     const CounterFamily* cut_answers = nullptr;
     absl::Duration rescue;  // how long an answer that was cut waits for another server
     RunningCalls* calls = nullptr;
+    bool by_prefix = false;  // servers hear of prompts' beginnings, and tell other gateways
   };
 
   // `keys`: of the prompt.
@@ -83,8 +85,13 @@ class RoutedCall : public GenerateCall,
   const std::string traceparent_;
   std::vector<DecodeTarget*> tried_;
   std::vector<DecodeTarget*> gone_;  // of them, that could not be reached, or not to the end
+  std::set<std::shared_ptr<DecodeTarget>>
+      asked_;  // all of them, so that no other one takes their place in memory
   const PrefixKeys keys_;
-  bool picked_ = false;  // a server was, once
+  const std::string prefixes_;  // of keys_, for the server
+  bool picked_ = false;         // a server was, once
+  int64_t cached_tokens_ = 0;   // that the last one picked is believed to have
+  int turned_away_ = 0;
   // Since a server was lost in the midst of the answer:
   absl::Time rescue_until_ = absl::InfinitePast();  // when others are no longer waited for
   grpc::Status lost_;

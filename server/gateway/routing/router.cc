@@ -52,7 +52,8 @@ Router::Router(const std::vector<Model>& models, const Timing& timing, Metrics* 
               .events = &events_,
               .cut_answers = &cut_answers_,
               .rescue = kRescue,
-              .calls = &calls_};
+              .calls = &calls_,
+              .by_prefix = routing.policy == RoutingPolicy::kPrefix};
 }
 
 std::optional<DecodeTargets::Explanation> Router::Explain(const std::string& model,
@@ -61,6 +62,18 @@ std::optional<DecodeTargets::Explanation> Router::Explain(const std::string& mod
                                                           absl::Span<const int32_t> prompt) const {
   return targets_.Explain(
       model, OfModel(adapter.empty() ? model : adapter, MakePrefixKeys(SeedOf(cache_salt), prompt)));
+}
+
+void Router::SetDecodeTargets(const std::string& model, const std::vector<ServerName>& targets) {
+  targets_.SetTargets(model, targets);
+  prober_->SetTargets(targets_.all());
+}
+
+void Router::SetPrefillTargets(const std::vector<ServerName>& targets) {
+  std::vector<std::string> names;
+  for (const ServerName& target : targets) names.push_back(target.target);
+  absl::MutexLock lock(&mutex_);
+  prefill_targets_ = std::move(names);
 }
 
 Router::~Router() { AwaitCalls(); }
@@ -72,6 +85,12 @@ std::shared_ptr<GenerateCall> Router::Generate(Request request, std::shared_ptr<
     request.message.mutable_sampling()->set_seed(absl::Uniform<uint64_t>(random));
   }
   PrefixKeys keys = MakePrefixKeys(SeedOf(request.message.cache_salt()), request.message.prompt());
+  if (request.message.prefill_targets_size() > 0) {
+    absl::MutexLock lock(&mutex_);
+    if (prefill_targets_) {
+      request.message.mutable_prefill_targets()->Assign(prefill_targets_->begin(), prefill_targets_->end());
+    }
+  }
   if (request.message.prefill_targets_size() > 1 && keys.size() > 0) {
     OrderPrefillTargets(keys.keys[0], &request.message);
   }

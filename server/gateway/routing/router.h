@@ -46,6 +46,11 @@ class Router {
   ~Router();  // waits for calls to end: cancel them first
   void AwaitCalls() { calls_.Await(); }
 
+  // These are the model's decode servers from now on (DecodeTargets::SetTargets).
+  void SetDecodeTargets(const std::string& model, const std::vector<ServerName>& targets);
+  // Requests that name prefill servers name these, from now on.
+  void SetPrefillTargets(const std::vector<ServerName>& targets);
+
   // The state of a model that was given to the constructor.
   ModelState State(const std::string& model) const { return targets_.StateOf(model); }
   // Wire formats that every ready server of the model offers, in the first one's order.
@@ -80,11 +85,14 @@ class Router {
  private:
   WorkClock events_;
   const CounterFamily cut_answers_;
-  const DecodeTargets targets_;
+  DecodeTargets targets_;
   RunningCalls calls_;
   std::unique_ptr<WaitingRoom> room_;
   std::unique_ptr<DecodeProber> prober_;
   RoutedCall::Routing routing_;
+  mutable absl::Mutex mutex_;
+  std::optional<std::vector<std::string>> prefill_targets_
+      ABSL_GUARDED_BY(mutex_);  // nothing: as requests have them
 };
 
 }  // namespace aludel

@@ -38,6 +38,7 @@ ordered_json RoutingJson(const std::string& model, int64_t prompt_tokens,
   };
   ordered_json targets = ordered_json::array();
   for (size_t slot = 0; slot < choice.views.size(); ++slot) {
+    if (explanation.names[slot].empty()) continue;
     const ReplicaView& view = choice.views[slot];
     targets.push_back({{"target", explanation.names[slot]},
                        {"standing", Name(view.standing)},

@@ -107,7 +107,7 @@ TEST(SettingRules, TextHasItsForm) {
   };
   EXPECT_EQ(fault("prefill_targets", 0), "");
   EXPECT_EQ(fault("prefill_targets", 1),
-            "\"h:65536\", want host:port or a gRPC target such as dns:///name:port");
+            "\"h:65536\", want host:port, dns:///name:port, file:PATH or another gRPC target");
   EXPECT_EQ(fault("prefill_targets", 2), "\"h:1\" twice, want each value once");
   EXPECT_EQ(fault("gateway_identities", 0), "nothing, want a value");
   EXPECT_EQ(fault("admin_listen", -1), "");

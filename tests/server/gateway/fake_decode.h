@@ -44,11 +44,12 @@ inline void KeepCallbackThreads() {
 // A decode server whose answers a test writes: real gRPC on a loopback port, no model behind it.
 class FakeDecode : public v1::Decode::Service {
  public:
+  static constexpr uint64_t kEpoch = 7;
   using Writer = grpc::ServerWriter<v1::GenerateEvent>;
   using Script = std::function<grpc::Status(grpc::ServerContext*, const v1::GenerateRequest&, Writer*)>;
 
   explicit FakeDecode(Script script, std::string model = "chat", std::string fingerprint = "",
-                      std::string numerics = "fake")
+                      std::string numerics = "fake", grpc::Service* also = nullptr)
       : script_(std::move(script)),
         model_(std::move(model)),
         fingerprint_(std::move(fingerprint)),
@@ -57,6 +58,7 @@ class FakeDecode : public v1::Decode::Service {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(this);
+    if (also != nullptr) builder.RegisterService(also);
     server_ = builder.BuildAndStart();
   }
   ~FakeDecode() override { Stop(); }
@@ -78,6 +80,7 @@ class FakeDecode : public v1::Decode::Service {
     reply->set_served_model_name(model_);
     reply->mutable_model()->set_tokenizer_fingerprint(fingerprint_);
     reply->set_numerics(numerics_);
+    reply->set_epoch(kEpoch);
     reply->set_max_context(64);
     reply->set_max_choices(8);
     for (const char* format : {"scd", "raw"}) reply->add_formats(format);

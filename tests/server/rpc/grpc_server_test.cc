@@ -94,7 +94,7 @@ class GrpcServerTest : public ::testing::Test {
   const std::string target_ = absl::StrCat("127.0.0.1:", FreePort());
   Keeper keeper_;
   const std::unique_ptr<grpc::Server> server_ =
-      StartGrpcServer(target_, {}, {.max_calls = kMaxCalls}, &keeper_).value();
+      StartGrpcServer(target_, {}, {.max_calls = kMaxCalls}, {&keeper_}).value();
 };
 
 TEST_F(GrpcServerTest, RefusesCallsBeyondItsLimitAndAnswersHealthChecks) {

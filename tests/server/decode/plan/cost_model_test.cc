@@ -141,9 +141,9 @@ TEST(CostModel, PredictsWhatItHasSeenAtOtherLengths) {
                 0.05 * world.Ttft(900))
         << link;
     if (link < 1e7) {
-      EXPECT_NEAR(remote.LinkRate("a"), link, 0.01 * link);
+      EXPECT_NEAR(remote.LinkRates().at("a"), link, 0.01 * link);
     } else {
-      EXPECT_EQ(remote.LinkRate("a"), 0);  // never what took long
+      EXPECT_EQ(remote.LinkRates().at("a"), 0);  // never what took long
     }
   }
 }
@@ -160,10 +160,10 @@ TEST(CostModel, APauseIsNotASlowLink) {
   const World once{.link = 1e5, .bytes_per_token = 4000};  // ten seconds, once
   once.Show(model, "raw", Prompt(250, 90000));
   raw.Show(model, "raw", Prompt(250, 91000));
-  EXPECT_EQ(model.LinkRate("a"), 0);
+  EXPECT_EQ(model.LinkRates().at("a"), 0);
   for (int i = 0; i < 3; ++i)
     once.Show(model, "raw", Prompt(250, 92000 + 1000 * i));  // from now on it is the link
-  EXPECT_NEAR(model.LinkRate("a"), 1e5, 1e3);
+  EXPECT_NEAR(model.LinkRates().at("a"), 1e5, 1e3);
 }
 
 TEST(CostModel, LearnsWhatOverlapsWithTheOtherSideAndWhatDoesNotWhenThatHasItCached) {

@@ -1,6 +1,9 @@
 #include "server/decode/plan/prefill_pool.h"
 
+#include <grpcpp/server_builder.h>
+
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/host/model_host.h"
@@ -66,6 +69,77 @@ TEST_F(Compatible, AMismatchIsRefusedWithFoundAndExpected) {
   *peer_.mutable_model() = model_;
   peer_.mutable_model()->set_rope("theta 10000");
   EXPECT_EQ(Refusal(), "") << "K travels before it is rotated";
+}
+
+// A prefill server that only describes itself.
+class FakePrefill : public v1::Prefill::Service {
+ public:
+  explicit FakePrefill(v1::PrefillDescription description) : description_(std::move(description)) {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+    target_ = absl::StrCat("127.0.0.1:", port);
+  }
+  ~FakePrefill() override { server_->Shutdown(); }
+  const std::string& target() const { return target_; }
+
+  grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest*,
+                        v1::PrefillDescription* reply) override {
+    *reply = description_;
+    return grpc::Status::OK;
+  }
+
+ private:
+  const v1::PrefillDescription description_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string target_;
+};
+
+class PrefillPoolTest : public Compatible {
+ protected:
+  void AwaitReady(const PrefillPool& pool, const std::vector<bool>& want) {
+    std::vector<bool> ready;
+    for (int i = 0; i < 1000 && ready != want; ++i) {
+      ready.clear();
+      for (const PlanTarget& target : pool.Snapshot()) ready.push_back(target.ready);
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+    EXPECT_EQ(ready, want);
+  }
+
+  FakePrefill a_{peer_}, b_{peer_};
+  Timer timer_;
+  Metrics metrics_;
+  PrefillPool pool_{{.targets = {a_.target()},
+                     .probe_interval = absl::Milliseconds(10),
+                     .probe_max_interval = absl::Milliseconds(20),
+                     .probe_timeout = absl::Seconds(5),
+                     .model = model_,
+                     .formats = formats_},
+                    &timer_,
+                    &metrics_};
+};
+
+TEST_F(PrefillPoolTest, ServersComeAndGo) {
+  AwaitReady(pool_, {true});
+  EXPECT_THAT(pool_.SetTargets({ServerName(a_.target()), ServerName(b_.target())}), ::testing::IsEmpty());
+  AwaitReady(pool_, {true, true});
+  // Its index stays its own, for a run that is there or a plan that is made for it.
+  EXPECT_THAT(pool_.SetTargets({ServerName(b_.target())}), ElementsAre(a_.target()));
+  AwaitReady(pool_, {false, true});
+  EXPECT_THAT(pool_.Servers(), ElementsAre(::testing::Pair(b_.target(), &pool_.stub(1))));
+  EXPECT_THAT(metrics_.Render(), ::testing::Not(HasSubstr(a_.target())));
+  pool_.BeginRun(0, 10);
+  pool_.ReportRunFailure(0, absl::UnavailableError("gone"));
+  pool_.EndRun(0, 10);
+  AwaitReady(pool_, {false, true});
+  EXPECT_THAT(metrics_.Render(), ::testing::Not(HasSubstr(a_.target())));
+  pool_.SetTargets({ServerName(b_.target()), ServerName(a_.target())});
+  AwaitReady(pool_, {true, true});
+  EXPECT_EQ(pool_.Snapshot()[0].name, a_.target());
+  EXPECT_THAT(metrics_.Render(), HasSubstr(a_.target()));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "server/gateway/routing/decode_targets.h"
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -9,6 +10,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 // Three servers of one model and one of another, that no probe asks.
@@ -44,8 +46,9 @@ class DecodeTargetsTest : public ::testing::Test {
   }
   std::string Picked(const std::vector<DecodeTarget*>& tried = {}, const std::string& numerics = "",
                      const std::string& adapter = "") {
-    const auto target = targets_.Pick(
-        {.model = "chat", .keys = {}, .tried = tried, .numerics = numerics, .adapter = adapter});
+    const auto target =
+        targets_.Pick({.model = "chat", .keys = {}, .tried = tried, .numerics = numerics, .adapter = adapter})
+            .target;
     if (target == nullptr) return "";
     target->Ended(grpc::Status::OK);
     return target->name();
@@ -58,7 +61,7 @@ class DecodeTargetsTest : public ::testing::Test {
     }
     for (int i = 0; i < requests; ++i) {
       const auto target =
-          targets_.Pick({.model = "chat", .keys = {}, .tried = others, .numerics = "", .adapter = ""});
+          targets_.Pick({.model = "chat", .keys = {}, .tried = others, .numerics = "", .adapter = ""}).target;
       ASSERT_NE(target, nullptr);
       target->outstanding.fetch_add(1);
     }
@@ -144,9 +147,52 @@ TEST_F(DecodeTargetsTest, KnowsNothingOfAnotherModel) {
   EXPECT_FALSE(targets_.StateOf("none").ready);
   EXPECT_THAT(targets_.Formats("none"), IsEmpty());
   EXPECT_EQ(targets_.Places("none"), std::nullopt);
-  EXPECT_EQ(targets_.Pick({.model = "none", .keys = {}, .tried = {}, .numerics = "", .adapter = ""}),
+  EXPECT_EQ(targets_.Pick({.model = "none", .keys = {}, .tried = {}, .numerics = "", .adapter = ""}).target,
             nullptr);
   EXPECT_FALSE(targets_.HasOther("none", {}, ""));
+}
+
+TEST_F(DecodeTargetsTest, ServersComeAndGo) {
+  Ready("a:1", 100, 4);
+  DecodeTarget* const b = Ready("b:1", 100, 4);
+  targets_.SetTargets("chat", {ServerName("b:1"), ServerName("e:1")});
+  EXPECT_EQ(Find("a:1"), nullptr);
+  EXPECT_EQ(Find("b:1"), b);  // as it was, and ready
+  EXPECT_EQ(Picked(), "b:1");
+  EXPECT_EQ(Picked({b}), "");
+  Ready("e:1", 100, 4);
+  EXPECT_EQ(Picked({b}), "e:1");
+  EXPECT_EQ(targets_.Places("chat"), 8);
+  EXPECT_THAT(targets_.Of("json"), SizeIs(1));
+}
+
+TEST_F(DecodeTargetsTest, AServerThatGoesEndsWhatItHasAndIsForgotten) {
+  Ready("a:1", 100, 4);
+  const auto running =
+      targets_.Pick({.model = "chat", .keys = {}, .tried = {}, .numerics = "", .adapter = ""}).target;
+  EXPECT_THAT(metrics_.Render(), HasSubstr("target=\"a:1\""));
+  targets_.SetTargets("chat", {ServerName("b:1")});
+  EXPECT_EQ(Picked(), "");
+  EXPECT_THAT(metrics_.Render(), Not(HasSubstr("target=\"a:1\"")));
+  // A probe that was under way.
+  v1::DecodeDescription late;
+  late.set_protocol_version(kHandoffVersion);
+  late.set_served_model_name("chat");
+  running->Described(late);
+  EXPECT_THAT(metrics_.Render(), Not(HasSubstr("target=\"a:1\"")));
+  // Its slot is not another's while it has a request.
+  targets_.SetTargets("chat", {ServerName("b:1"), ServerName("f:1")});
+  EXPECT_NE(Find("f:1")->slot(), running->slot());
+  running->Ended(grpc::Status::OK);
+}
+
+TEST_F(DecodeTargetsTest, ManyServersMayComeAndGo) {
+  for (int i = 0; i < 3 * Metrics::kMaxLabelValues; ++i) {
+    const std::string name = absl::StrCat("10.0.0.", i, ":1");
+    targets_.SetTargets("chat", {ServerName(name)});
+    EXPECT_LT(Find(name)->slot(), 5u);
+    EXPECT_THAT(metrics_.Render(), HasSubstr(absl::StrCat("target=\"", name, "\"")));
+  }
 }
 
 }  // namespace

@@ -41,8 +41,8 @@ class ModelFleetTest : public ::testing::Test {
 
 TEST_F(ModelFleetTest, RepliesTellWhatPrefillCostsAndHowLongTheQueueWas) {
   const PrefixKeys keys = Prompt(1000);
-  const size_t home = *fleet_.Pick(keys, AllReady, false);
-  fleet_.Started(home, MonotonicNow(), Reply(30, 2), 1000);
+  const size_t home = fleet_.Pick(keys, AllReady, false)->slot;
+  fleet_.Started(home, MonotonicNow(), Reply(30, 2), {1000});
   const ReplicaView view = View(home, keys);
   EXPECT_NEAR(view.costs.per_token, 2e-3, 1e-6);
   EXPECT_NEAR(view.wait_seconds, 32, 1);
@@ -50,25 +50,25 @@ TEST_F(ModelFleetTest, RepliesTellWhatPrefillCostsAndHowLongTheQueueWas) {
   fleet_.Ended(home, grpc::Status::OK);
   EXPECT_EQ(View(home, keys).pending, 0);
   // The other one is idle.
-  EXPECT_NE(*fleet_.Pick(keys, AllReady, false), home);
+  EXPECT_NE(fleet_.Pick(keys, AllReady, false)->slot, home);
 }
 
 TEST_F(ModelFleetTest, OnlyWhatWasComputedCounts) {
   const PrefixKeys keys = Prompt(1000);
-  const size_t home = *fleet_.Pick(keys, AllReady, false);
-  fleet_.Started(home, MonotonicNow(), Reply(0, 0.1, 960), 1000);
+  const size_t home = fleet_.Pick(keys, AllReady, false)->slot;
+  fleet_.Started(home, MonotonicNow(), Reply(0, 0.1, 960), {1000});
   EXPECT_NEAR(View(home, keys).costs.per_token, 0.1 / 40, 1e-6);
   EXPECT_THAT(metrics_.Render(),
               HasSubstr("aludel_routing_hit_tokens_total{kind=\"actual\",model=\"chat\"} 960"));
   // Nonsense is not believed.
-  fleet_.Started(home, MonotonicNow(), Reply(-5, 1), 1000);
-  fleet_.Started(home, MonotonicNow(), Reply(0, 1, 5000), 1000);
+  fleet_.Started(home, MonotonicNow(), Reply(-5, 1), {1000});
+  fleet_.Started(home, MonotonicNow(), Reply(0, 1, 5000), {1000});
   EXPECT_NEAR(View(home, keys).costs.per_token, 0.1 / 40, 1e-6);
 }
 
 TEST_F(ModelFleetTest, ServersThatAreAboutAlikeCountAsAlike) {
   const auto reply = [&](size_t slot, double computed) {
-    for (int i = 0; i < 20; ++i) fleet_.Started(slot, MonotonicNow(), Reply(0, computed), 1000);
+    for (int i = 0; i < 20; ++i) fleet_.Started(slot, MonotonicNow(), Reply(0, computed), {1000});
   };
   const PrefixKeys keys = Prompt(1000);
   reply(0, 0.10);
@@ -82,7 +82,7 @@ TEST_F(ModelFleetTest, ServersThatAreAboutAlikeCountAsAlike) {
 
 TEST_F(ModelFleetTest, AProcessThatStartedAgainHasNothingCached) {
   const PrefixKeys keys = Prompt(640);
-  const size_t home = *fleet_.Pick(keys, AllReady, false);
+  const size_t home = fleet_.Pick(keys, AllReady, false)->slot;
   EXPECT_EQ(View(home, keys).cached_tokens, 640);
   fleet_.SetPlaces(home, 5);
   fleet_.Restarted(home);
@@ -91,17 +91,18 @@ TEST_F(ModelFleetTest, AProcessThatStartedAgainHasNothingCached) {
 
 TEST_F(ModelFleetTest, AServerThatFailsRequestsIsLeftOut) {
   const PrefixKeys keys = Prompt(640);
-  const size_t home = *fleet_.Pick(keys, AllReady, false);
+  const size_t home = fleet_.Pick(keys, AllReady, false)->slot;
   fleet_.Ended(home, grpc::Status::OK);
   const auto end = [&](grpc::StatusCode code) {
-    for (int i = 0; i < 3; ++i) fleet_.Ended(*fleet_.Pick(keys, AllReady, false), grpc::Status(code, "x"));
+    for (int i = 0; i < 3; ++i)
+      fleet_.Ended(fleet_.Pick(keys, AllReady, false)->slot, grpc::Status(code, "x"));
   };
   // The request's fault, or a full server's, is not the server's.
   end(grpc::StatusCode::INVALID_ARGUMENT);
   end(grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(*fleet_.Pick(keys, AllReady, false), home);
+  EXPECT_EQ(fleet_.Pick(keys, AllReady, false)->slot, home);
   end(grpc::StatusCode::INTERNAL);
-  EXPECT_NE(*fleet_.Pick(keys, AllReady, false), home);
+  EXPECT_NE(fleet_.Pick(keys, AllReady, false)->slot, home);
   EXPECT_THAT(metrics_.Render(), HasSubstr("aludel_routing_ejections_total{model=\"chat\"} 1"));
 }
 
@@ -111,15 +112,15 @@ TEST_F(ModelFleetTest, ExplainingCountsNothing) {
   EXPECT_EQ(before.key_tokens, 64);
   EXPECT_EQ(before.decision.reason, RoutingReason::kFirst);
   EXPECT_EQ(View(*before.decision.replica, keys).pending, 0);
-  EXPECT_EQ(*fleet_.Pick(keys, AllReady, false), *before.decision.replica);
+  EXPECT_EQ(fleet_.Pick(keys, AllReady, false)->slot, *before.decision.replica);
   EXPECT_THAT(metrics_.Render(),
               HasSubstr("aludel_routing_decisions_total{model=\"chat\",reason=\"first\"} 1"));
 }
 
 TEST_F(ModelFleetTest, ImbalanceIsTheLongestQueueOverTheMean) {
   EXPECT_EQ(fleet_.Imbalance(AllReady), 1);
-  const size_t home = *fleet_.Pick(Prompt(640), AllReady, false);
-  fleet_.Started(home, MonotonicNow(), Reply(100, 1), 640);
+  const size_t home = fleet_.Pick(Prompt(640), AllReady, false)->slot;
+  fleet_.Started(home, MonotonicNow(), Reply(100, 1), {640});
   EXPECT_NEAR(fleet_.Imbalance(AllReady), 3, 0.01);
 }
 

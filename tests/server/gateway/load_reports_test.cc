@@ -1,0 +1,212 @@
+// What decode servers say of their load, and what a gateway makes of it, over gRPC and HTTP.
+#include <map>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "aludel/v1/load.grpc.pb.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/rpc/load_metadata.h"
+#include "tests/server/gateway/gateway_fixture.h"
+
+namespace aludel::gateway_testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+// The Load service of a FakeDecode.
+class FakeLoad : public v1::Load::Service {
+ public:
+  FakeLoad() {
+    report_.set_epoch(FakeDecode::kEpoch);
+    report_.set_age_seconds(1000);
+    report_.set_places(8);
+    report_.set_cache_tokens(100'000);
+  }
+  void Set(const std::function<void(v1::LoadReport*)>& change) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    change(&report_);
+    ++changes_;
+  }
+  v1::LoadReport report() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return report_;
+  }
+  grpc::Status Report(grpc::ServerContext*, const v1::LoadRequest* request, v1::LoadReport* reply) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    *reply = report_;
+    if (request->epoch() == report_.epoch() && request->prefixes_end() == report_.prefixes_end()) {
+      reply->clear_prefixes();
+    }
+    asked_at_ = changes_;
+    return grpc::Status::OK;
+  }
+  // Until a gateway has heard of the last Set.
+  void AwaitAsked() {
+    for (int i = 0; i < 2000; ++i) {
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (asked_at_ == changes_) break;
+      }
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+    absl::SleepFor(absl::Milliseconds(50));  // the reply's way
+  }
+
+ private:
+  std::mutex mutex_;
+  v1::LoadReport report_;
+  int changes_ = 1;
+  int asked_at_ = 0;
+};
+
+class LoadReportsTest : public GatewayTest {
+ protected:
+  struct Server {
+    explicit Server(FakeDecode::Script script) : decode(std::move(script), "chat", "", "fake", &load) {}
+    FakeLoad load;
+    FakeDecode decode;
+  };
+  void Start() {
+    StartGateway({&a_.decode, &b_.decode});
+    WaitForAll();
+    a_.load.AwaitAsked();
+    b_.load.AwaitAsked();
+  }
+  int Ask(const std::string& prompt) {
+    return Send("POST", "/v1/completions", json({{"model", "chat"}, {"prompt", prompt}}).dump()).status;
+  }
+  json Routing(const std::string& prompt) {
+    return Get(absl::StrCat("/admin/routing?prompt=", prompt)).Json();
+  }
+  Server& Home(const std::string& prompt) { return Routing(prompt)["first"] == a_.decode.target() ? a_ : b_; }
+  Server& Other(const Server& one) { return &one == &a_ ? b_ : a_; }
+
+  // Sends requests back as a server does whose queue is longer than they may wait, and notes what they come with.
+  grpc::Status Answer(Server* server, grpc::ServerContext* context, const v1::GenerateRequest& request,
+                      FakeDecode::Writer* writer) {
+    const v1::LoadReport report = server->load.report();
+    const auto limit = context->client_metadata().find(kWaitLimitKey);
+    const auto prefixes = context->client_metadata().find(kPrefixesKey);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (prefixes != context->client_metadata().end()) {
+        prefixes_.ParseFromArray(prefixes->second.data(), static_cast<int>(prefixes->second.size()));
+      }
+      if (limit == context->client_metadata().end()) ++unlimited_;
+    }
+    context->AddTrailingMetadata(kLoadReportKey, report.SerializeAsString());
+    if (limit != context->client_metadata().end() &&
+        std::stod(std::string(limit->second.data(), limit->second.size())) < 1e3 * wait_[server]) {
+      return {grpc::StatusCode::RESOURCE_EXHAUSTED, "longer", kTurnedAway};
+    }
+    return FakeDecode::Hello(context, request, writer);
+  }
+  std::mutex mutex_;
+  v1::PromptPrefixes prefixes_;
+  int unlimited_ = 0;
+  std::map<const Server*, double> wait_;
+  Server a_{[this](auto* context, const auto& request, auto* writer) {
+    return Answer(&a_, context, request, writer);
+  }};
+  Server b_{[this](auto* context, const auto& request, auto* writer) {
+    return Answer(&b_, context, request, writer);
+  }};
+};
+
+TEST_F(LoadReportsTest, AQueueThatOthersHaveFilledIsSeen) {
+  Start();
+  Server& home = Home("hello");
+  home.load.Set([](v1::LoadReport* report) { report->set_waiting_seconds(60); });
+  home.load.AwaitAsked();
+  EXPECT_EQ(Ask("hello"), 200);
+  EXPECT_EQ(home.decode.calls(), 0);
+  EXPECT_EQ(Routing("hello")["chosen"], Other(home).decode.target());
+}
+
+TEST_F(LoadReportsTest, AReportOfAnotherProcessIsIgnored) {
+  Start();
+  Server& home = Home("hello");
+  home.load.Set([](v1::LoadReport* report) {
+    report->set_waiting_seconds(60);
+    report->set_epoch(FakeDecode::kEpoch + 1);
+  });
+  home.load.AwaitAsked();
+  EXPECT_EQ(Ask("hello"), 200);
+  EXPECT_EQ(home.decode.calls(), 1);
+}
+
+TEST_F(LoadReportsTest, AServerThatKeepsNoPrefixesIsNoHome) {
+  Start();
+  a_.load.Set([](v1::LoadReport* report) { report->set_cache_tokens(0); });
+  a_.load.AwaitAsked();
+  for (int i = 0; i < 10; ++i) {
+    const json told = Routing(absl::StrCat(i));
+    EXPECT_EQ(told["chosen"], b_.decode.target()) << told;
+    EXPECT_EQ(told["second"], nullptr);
+  }
+}
+
+TEST_F(LoadReportsTest, WhatOtherGatewaysSentIsKnownToBeCached) {
+  Start();
+  const std::string prompt(200, 'x');
+  Server& other = Other(Home(prompt));
+  // As another gateway's request tells it: the same keys.
+  EXPECT_EQ(Ask(prompt), 200);
+  other.load.Set([&](v1::LoadReport* report) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ASSERT_GT(prefixes_.keys_size(), 0);
+    *report->add_prefixes() = prefixes_;
+    report->set_prefixes_end(1);
+  });
+  other.load.AwaitAsked();
+  const json told = Routing(prompt);
+  for (const json& target : told["targets"]) EXPECT_GT(target["cached_tokens"], 0) << told;
+  // A reset that this gateway was not asked for.
+  other.load.Set([](v1::LoadReport* report) {
+    report->clear_prefixes();
+    report->set_cache_resets(1);
+  });
+  other.load.AwaitAsked();
+  for (const json& target : Routing(prompt)["targets"]) {
+    if (target["target"] == other.decode.target()) EXPECT_EQ(target["cached_tokens"], 0);
+  }
+}
+
+TEST_F(LoadReportsTest, ARequestThatIsTurnedAwayGoesElsewhere) {
+  Start();
+  Server& home = Home("hello");
+  wait_[&home] = 60;  // which no probe tells, but the reply does
+  home.load.Set([](v1::LoadReport* report) { report->set_waiting_seconds(60); });
+  EXPECT_EQ(Ask("hello"), 200);
+  EXPECT_LE(home.decode.calls(), 1);
+  EXPECT_EQ(Other(home).decode.calls(), 1);
+  if (home.decode.calls() == 1) {
+    EXPECT_THAT(Get("/metrics").body, HasSubstr("aludel_routing_turned_away_total{model=\"chat\"} 1"));
+    for (const json& target : Routing("hello")["targets"]) {
+      if (target["target"] == home.decode.target()) EXPECT_EQ(target["cached_tokens"], 0);
+    }
+  }
+}
+
+TEST_F(LoadReportsTest, NoRequestIsTurnedAwayForEver) {
+  Start();
+  // Longer than either says: nothing that is reported explains it.
+  wait_[&a_] = wait_[&b_] = 60;
+  EXPECT_EQ(Ask("hello"), 200);
+  EXPECT_EQ(a_.decode.calls() + b_.decode.calls(), 3);
+  std::lock_guard<std::mutex> lock(mutex_);
+  EXPECT_EQ(unlimited_, 1);
+}
+
+TEST_F(LoadReportsTest, UnderOtherPoliciesServersHearNothing) {
+  routing_.policy = RoutingPolicy::kLeastPending;
+  Start();
+  EXPECT_EQ(Ask("hello"), 200);
+  std::lock_guard<std::mutex> lock(mutex_);
+  EXPECT_EQ(unlimited_, 1);
+  EXPECT_EQ(prefixes_.keys_size(), 0);
+}
+
+}  // namespace
+}  // namespace aludel::gateway_testing
