@@ -40,8 +40,8 @@ template adds; words otherwise), with --ignore-eos answers, too. The report says
 
 Times between tokens are those between reads that bring text: pieces that one read brings share the time since the read
 before, so that tokens which the server or the network sends together do not pass for fast ones. The report counts them.
-Goodput is that of whole answers within the objective, of all requests from the first one's arrival to the last one's end;
-N prompts at once are --concurrency N --requests N, and the same C at a time --concurrency C.)";
+Goodput counts whole answers within the objective, of all requests, from the first one's arrival to the last one's end; N
+prompts at once are --concurrency N --requests N, and the same C at a time --concurrency C.)";
 
 constexpr int64_t kPoissonRequests = 100;
 

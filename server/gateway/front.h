@@ -18,8 +18,8 @@
 namespace aludel {
 
 // Answers from the first moment on, while the models' tokenizers are loaded, which takes seconds for each: /health says that
-// the process lives, /ready how far each model is, /metrics what there is to measure, and all else is a 503 with Retry-After.
-// Then the gateway answers. Thread-safe; must outlive its servers.
+// the process lives, /ready how far each model is, /metrics what there is to measure, and all else is a 503 with
+// Retry-After. Then the gateway answers. Thread-safe; must outlive its servers.
 class Front {
  public:
   // `metrics`: of /metrics; null: another port has them.

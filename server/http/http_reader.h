@@ -11,8 +11,8 @@
 
 namespace aludel {
 
-// What one connection receives: the TLS handshake, then bytes while its owner has room for them. Between two reads it waits
-// for readiness without a buffer, so that an idle connection stays small. Lives on its loop's thread.
+// What one connection receives: the TLS handshake, then bytes while its owner has room for them. Between two reads it
+// waits for readiness without a buffer, so that an idle connection stays small. Lives on its loop's thread.
 class HttpReader {
  public:
   // Called on the loop's thread. Each may close the connection.

@@ -13,8 +13,8 @@
 
 namespace aludel {
 
-// Cuts what one client sends into requests, whose bodies are charged to a budget. Bytes behind a request wait here, up to a
-// bound, until the next one is begun. Not thread-safe.
+// Cuts what one client sends into requests, whose bodies are charged to a budget. Bytes behind a request wait here, up
+// to a bound, until the next one is begun. Not thread-safe.
 class HttpRequestReader {
  public:
   // Both must outlive this.
@@ -22,14 +22,15 @@ class HttpRequestReader {
 
   // All requests are of `peer`.
   void Start(std::string peer) { peer_ = std::move(peer); }
-  // How many bytes may be added now. Together with the parsed header less than 64 KiB wait, which is what a client costs
-  // before its key is checked.
+  // How many bytes may be added now. Together with the parsed header less than 64 KiB wait, which is what a client
+  // costs before its key is checked.
   size_t Room() const;
   void Add(absl::string_view bytes) { input_.append(bytes.data(), bytes.size()); }
 
   // Begins a request, where there is a byte of one.
   bool Begin();
-  // Goes on with the one that was begun. kDone: Take() it. kError: error() has the answer, and the connection cannot go on.
+  // Goes on with the one that was begun. kDone: Take() it. kError: error() has the answer, and the connection cannot go
+  // on.
   HttpParser::State Go();
   // After kHeaderDone: the client waits for "100 Continue" before it sends the body.
   bool ExpectsContinue() const { return parser_->ExpectsContinue(); }

@@ -16,9 +16,9 @@
 
 namespace aludel {
 
-// What one connection sends: bytes queue up from any thread, and the loop's thread writes them as the socket takes them. A
-// reader that is slower than what is written for it is cut off, by its queue and by time. Lives on the loop's thread, but
-// for Append and Abort.
+// What one connection sends: bytes queue up from any thread, and the loop's thread writes them as the socket takes
+// them. A reader that is slower than what is written for it is cut off, by its queue and by time. Lives on the loop's
+// thread, but for Append and Abort.
 class HttpWriter {
  public:
   // Called on the loop's thread.
@@ -37,8 +37,8 @@ class HttpWriter {
 
   // Before the first Append. This and `owner` live as long as `alive` does.
   void Start(std::weak_ptr<void> alive) { alive_ = std::move(alive); }
-  // `end`: the answer is complete with these bytes. False if the connection is closed, or fails because `bounded` bytes,
-  // beside the largest of the writes that wait, would exceed the queue. `flushed`: once they are in the socket.
+  // `end`: the answer is complete with these bytes. False if the connection is closed, or fails because `bounded`
+  // bytes, beside the largest of the writes that wait, would exceed the queue. `flushed`: once they are in the socket.
   bool Append(absl::string_view bytes, std::function<void()> flushed, bool end, bool bounded);
   // Fails soon.
   void Abort();

@@ -1,10 +1,11 @@
-"""Do N prompts at once fare as well as the same number sent a few at a time? Starts the stack, and for each count in turn
-prints the goodput (answers a second that came whole within --deadline-ms, which goes along with each request) of a client
-that sends all at once, and of one with --throttled under way, in --repeat pairs that change their order.
+"""Do N prompts at once fare as well as the same number sent a few at a time? Starts the stack, and for each count
+prints the goodput (answers a second that came whole within --deadline-ms, which goes along with each request) of a
+client that sends all at once, and of one with --throttled under way, in --repeat pairs that change their order.
 
     at_once.py --bin build/release/bin [--counts 64,640] [--throttled 16] [--deadline-ms 60000] [--repeat 3]
 
-Fails where the median of a count's ratios is below --bar, or where a request had no answer and no prediction for a reason.
+Fails where the median of a count's ratios is below --bar, or where a request was neither answered nor refused by
+prediction.
 Needs a machine that is otherwise idle; the clients run on it too.
 """
 
@@ -25,9 +26,9 @@ def load(binaries: Path, url: str, requests: int, concurrency: int, deadline: in
     """Prompts of their own for each seed, so that no cache has seen them."""
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
         subprocess.run([str(binaries / "aludel-bench"), "serve", "--url", url, "--model", "chat", "--requests",
-                        str(requests), "--concurrency", str(concurrency), "--max-tokens", "24", "--deadline-ms", str(deadline),
-                        "--slo-e2e-ms", str(deadline), "--timeout", str(2 * deadline / 1000), "--seed", str(seed), "--json",
-                        out.name], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                        str(requests), "--concurrency", str(concurrency), "--max-tokens", "24", "--deadline-ms",
+                        str(deadline), "--slo-e2e-ms", str(deadline), "--timeout", str(2 * deadline / 1000), "--seed",
+                        str(seed), "--json", out.name], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         return json.loads(Path(out.name).read_text())
 
 
@@ -57,12 +58,13 @@ def main() -> int:
                     for concurrency in (count, options.throttled)[::1 if turn % 2 == 0 else -1]:
                         seed += 1
                         figures[concurrency] = load(binaries, stack.url, count, concurrency, options.deadline_ms, seed)
-                    ratios.append(figures[count]["goodput_per_second"] / figures[options.throttled]["goodput_per_second"])
+                    at_once, throttled = figures[count], figures[options.throttled]
+                    ratios.append(at_once["goodput_per_second"] / throttled["goodput_per_second"])
                     cells = [f"{one['goodput_per_second']:.2f}, {one['completed']} of {one['requests']}, "
                              f"{one['ttft_ms']['p50']:.0f} and {one['ttft_ms']['p99']:.0f}"
-                             for one in (figures[count], figures[options.throttled])]
+                             for one in (at_once, throttled)]
                     print(f"{count} | {cells[0]} | {cells[1]} | {ratios[-1]:.3f}", flush=True)
-                    unpredicted = {error: times for error, times in figures[count]["errors"].items()
+                    unpredicted = {error: times for error, times in at_once["errors"].items()
                                    if not error.startswith("HTTP 429")}
                     if unpredicted:
                         print(f"  neither answered nor refused by prediction: {unpredicted}")

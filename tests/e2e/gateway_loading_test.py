@@ -1,6 +1,6 @@
-"""A gateway whose tokenizers take long to load, as ten real ones of 128,000 tokens do: from its first moment on it says that it
-lives, what it measures, and which models are still to come, on its own port or the operator's; what it is asked meanwhile is
-a 503 that names them. Needs no decode server."""
+"""A gateway whose tokenizers take long to load, as ten real ones of 128,000 tokens do: from its first moment on it says
+that it lives, what it measures, and which models are still to come, on its own port or the operator's; what it is asked
+meanwhile is a 503 that names them. Needs no decode server."""
 
 import argparse
 import json
@@ -45,7 +45,8 @@ def settings(folder: Path, slow: Path, admin: int) -> Tuple[int, Path]:
     models = "".join(f'models {{ name: "{name}" directory: "{slow if name in SLOW else ROOT / "deploy/demo/chat"}" '
                      'decode_targets: "127.0.0.1:1" }\n' for name in QUICK + SLOW)
     config = folder / "gateway.textproto"
-    config.write_text(f'listen: "127.0.0.1:{port}"\n{models}' + (f'admin_listen: "127.0.0.1:{admin}"\n' if admin else ""))
+    port_of_admin = f'admin_listen: "127.0.0.1:{admin}"\n' if admin else ""
+    config.write_text(f'listen: "127.0.0.1:{port}"\n{models}{port_of_admin}')
     return port, config
 
 

@@ -19,8 +19,8 @@ namespace aludel {
 // Of the prompts of one request; the others follow as these end.
 inline constexpr int kPromptsAtOnce = 8;
 
-// Makes of a body what a decode server is sent: reads it in its dialect, checks it against the limits of its key and its
-// model, renders and tokenizes its prompts. Thread-safe.
+// Makes of a body what a decode server is sent: reads it in its dialect, checks it against the limits of its key and
+// its model, renders and tokenizes its prompts. Thread-safe.
 class CompletionPreparer {
  public:
   struct Options {

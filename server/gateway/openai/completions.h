@@ -51,8 +51,8 @@ class Completions {
   // Of the threads that compile schemas; see WorkPool.
   absl::Duration Silence() const { return schemas_.Silence(); }
 
-  // Answers through `responder`, now or later; `on_end` is called once, before the last bytes of the answer. `grant` is the
-  // request's, which `on_end` holds: it is widened to the request's choices and prompts.
+  // Answers through `responder`, now or later; `on_end` is called once, before the last bytes of the answer. `grant` is
+  // the request's, which `on_end` holds: it is widened to the request's choices and prompts.
   void Serve(std::unique_ptr<Dialect> dialect, HttpRequest request, const RequestIdentity& identity,
              const std::weak_ptr<Access::Grant>& grant, HttpResponder responder, OnCompletionEnd on_end);
 
@@ -63,8 +63,8 @@ class Completions {
   void Begin(const std::shared_ptr<Call>& call, WorkPool::Task* task);
   void CheckSchema(const std::shared_ptr<Call>& call);
   void Send(const std::shared_ptr<Call>& call);
-  // Prompts that are asked about at a time: those of some choices, and not more than the key may ask for, or than a server
-  // takes.
+  // Prompts that are asked about at a time: those of some choices, and not more than the key may ask for, or than a
+  // server takes.
   int PromptsAtOnce(const Call& call, int choices) const;
   void Fail(Call* call, const ApiError& error);
 

@@ -397,8 +397,8 @@ TEST_F(GatewayTest, KeepsAClientsRequestIdIfItIsFit) {
   EXPECT_THAT(Send("GET", "/health", "", "X-Request-Id: a b\r\n").head, HasSubstr("x-request-id: req-"));
 }
 
-// A client with one request at a time is never over a limit of one, however long its decode server takes to end a call whose
-// answer is whole.
+// A client with one request at a time is never over a limit of one, however long its decode server takes to end a call
+// whose answer is whole.
 TEST_F(GatewayTest, GivesAPlaceBackBeforeTheAnswerEnds) {
   FakeDecode decode(
       [](grpc::ServerContext* context, const v1::GenerateRequest& request, FakeDecode::Writer* writer) {

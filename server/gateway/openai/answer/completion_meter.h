@@ -15,8 +15,8 @@
 
 namespace aludel {
 
-// Measures one completion: when its tokens and its text came, and from that what the answer, the metrics, the log line and the
-// client's account say of it. Used by one thread at a time, but for Flushed.
+// Measures one completion: when its tokens and its text came, and from that what the answer, the metrics, the log line
+// and the client's account say of it. Used by one thread at a time, but for Flushed.
 class CompletionMeter {
  public:
   struct Options {
@@ -46,8 +46,8 @@ class CompletionMeter {
   int64_t tokens() const { return tokens_; }
   // As of now. Its trace is this meter's.
   CompletionReport Report() const;
-  // Tells metrics and on_end, before the client has the last bytes: it may ask again at once. `error`: how it ended, null
-  // where the answer is whole.
+  // Tells metrics and on_end, before the client has the last bytes: it may ask again at once. `error`: how it ended,
+  // null where the answer is whole.
   void End(const ApiError* error, const std::vector<CompletionChoice>& choices) const;
 
  private:

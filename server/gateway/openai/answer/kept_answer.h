@@ -13,9 +13,9 @@
 
 namespace aludel {
 
-// What the gateway keeps of an answer, and its bound: of one that is not streamed all of it, of a stream what may become part
-// of a tool call, and of both what a server tells of the prompts. One of which too much is kept is forgotten, and becomes an
-// error. Not thread-safe.
+// What the gateway keeps of an answer, and its bound: of one that is not streamed all of it, of a stream what may
+// become part of a tool call, and of both what a server tells of the prompts. One of which too much is kept is
+// forgotten, and becomes an error. Not thread-safe.
 class KeptAnswer {
  public:
   KeptAnswer(size_t choices, bool stream, size_t max_bytes)
@@ -32,8 +32,8 @@ class KeptAnswer {
   void Hold(int64_t change) { held_bytes_ += change; }
   // Of max_bytes, beside the whole answer's.
   size_t room() const { return max_bytes_ - std::min(bytes_, max_bytes_); }
-  // Looks at what is kept, and `writer_bytes` of the writer's; false where that is too much for the first time. `tokens`: of
-  // the answer, for the error.
+  // Looks at what is kept, and `writer_bytes` of the writer's; false where that is too much for the first time.
+  // `tokens`: of the answer, for the error.
   bool Check(size_t writer_bytes, int64_t tokens);
   const std::optional<ApiError>& too_long() const { return too_long_; }
 

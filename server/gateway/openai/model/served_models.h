@@ -41,8 +41,8 @@ class ServedModels {
  public:
   // Called on the threads that load: when a model's turn has come, and when it has been loaded without a fault.
   using Progress = std::function<void(const std::string& model, bool loaded)>;
-  // On as many threads as there are cores, two at least. Fails with the name of the first model that has a fault, the file
-  // and the fault.
+  // On as many threads as there are cores, two at least. Fails with the name of the first model that has a fault, the
+  // file and the fault.
   static absl::StatusOr<ServedModels> Load(
       const std::vector<ServedModelOptions>& options,
       const Progress& progress = [](const std::string&, bool) {});
