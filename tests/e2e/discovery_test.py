@@ -6,12 +6,14 @@ goes, or another one goes on; and what has gone is forgotten, by metrics too.
 """
 
 import argparse
+import json
 import re
 import signal
 import sys
 import tempfile
 import threading
 import time
+import urllib.parse
 from pathlib import Path
 from typing import Callable, Dict, List, Optional
 
@@ -211,6 +213,23 @@ def steps(fleet: Fleet, load: Load) -> None:
     load.check("and is back")
 
 
+def restart(fleet: Fleet, prompt: str) -> None:
+    """A gateway that has just started knows where another one has sent a prompt."""
+    status, answer = ask(fleet.gateways[1].admin, request_body(prompt, "exact"), LIMIT_S)
+    assert status == 200, answer
+    gateway = fleet.gateways[0]
+    assert gateway.end() == 0
+    gateway.start()
+    fleet.await_targets({0: True, 1: True, 2: True})
+    path = "/admin/routing?prompt=" + urllib.parse.quote(prompt)
+
+    def cached() -> List[int]:
+        return sorted(target["cached_tokens"] for target in json.loads(gateway.get(path) or '{"targets": []}')["targets"])
+    wait_for(lambda: len(cached()) == 3 and cached()[-1] >= 64, lambda: f"cached tokens are {cached()}", limit=2)
+    assert cached()[0] == 0, f"a prompt that one server had is believed to be on all: {cached()}"
+    print(f"a gateway was started again and knows of {cached()[-1]} cached tokens", flush=True)
+
+
 def run(binaries: Path, folder: Path) -> None:
     fleet = Fleet(binaries, folder)
     load: Optional[Load] = None
@@ -223,6 +242,8 @@ def run(binaries: Path, folder: Path) -> None:
         fleet.await_targets({0: True, 1: True})
         load = Load(fleet.gateways, load_prompts(16, 600))
         steps(fleet, load)
+        load.stop()
+        restart(fleet, load_prompts(17, 600)[16])
     except AssertionError:
         for server in fleet.servers.values():
             print(f"--- {server.name}\n{server.log_tail()}", file=sys.stderr)

@@ -149,7 +149,7 @@ TEST_F(LoadReportsTest, AServerThatKeepsNoPrefixesIsNoHome) {
 
 TEST_F(LoadReportsTest, WhatOtherGatewaysSentIsKnownToBeCached) {
   Start();
-  const std::string prompt(200, 'x');
+  const std::string prompt(40, 'x');  // the server's context is 64
   Server& other = Other(Home(prompt));
   // As another gateway's request tells it: the same keys.
   EXPECT_EQ(Ask(prompt), 200);
@@ -169,7 +169,9 @@ TEST_F(LoadReportsTest, WhatOtherGatewaysSentIsKnownToBeCached) {
   });
   other.load.AwaitAsked();
   for (const json& target : Routing(prompt)["targets"]) {
-    if (target["target"] == other.decode.target()) EXPECT_EQ(target["cached_tokens"], 0);
+    if (target["target"] == other.decode.target()) {
+      EXPECT_EQ(target["cached_tokens"], 0);
+    }
   }
 }
 
@@ -184,7 +186,9 @@ TEST_F(LoadReportsTest, ARequestThatIsTurnedAwayGoesElsewhere) {
   if (home.decode.calls() == 1) {
     EXPECT_THAT(Get("/metrics").body, HasSubstr("aludel_routing_turned_away_total{model=\"chat\"} 1"));
     for (const json& target : Routing("hello")["targets"]) {
-      if (target["target"] == home.decode.target()) EXPECT_EQ(target["cached_tokens"], 0);
+      if (target["target"] == home.decode.target()) {
+        EXPECT_EQ(target["cached_tokens"], 0);
+      }
     }
   }
 }

@@ -98,7 +98,7 @@ TEST(RouteSimulation, NearCapacityOldStateDoesNotMoveConversations) {
 
 // A server that sends a request back tells a queue as it is.
 TEST(RouteSimulation, FourGatewaysWithOldReportsServeNearlyWhatExactKnowledgeServes) {
-  const std::vector<SimRequest> requests = Conversations(301, 6, 0.062);
+  const std::vector<SimRequest> requests = Conversations(301, 6, 0.055);
   const auto share = [&](const SimOptions& options) { return Within(Simulate(requests, options), 2); };
   const double exact = share({.policy = "least_ttft_exact", .objective_seconds = 2});
   const SimOptions old{.gateways = 4, .stale_seconds = 1, .objective_seconds = 2};
