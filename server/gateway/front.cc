@@ -50,6 +50,7 @@ std::string Front::Missing() const {
   for (const auto& [model, state] : states_) {
     if (state != kLoaded) missing.push_back(model);
   }
+  if (missing.empty()) return "its routes";  // which takes a moment
   return absl::StrCat("the tokenizers of ", absl::StrJoin(missing, ", "));
 }
 
@@ -72,7 +73,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> Front::Listen(HttpServerOptions opti
   };
   options.refuse = [this](const HttpRequest& request, const HttpError& error) {
     if (const auto open = behind()) return open->callbacks.refuse(request, error);
-    return AnswerLoading(request);
+    return RefuseLoading(request, error);
   };
   options.at_once = [this](const HttpRequest& request) {
     const auto open = behind();
@@ -108,6 +109,17 @@ HttpResponse Front::AnswerLoading(const HttpRequest& request) const {
   error.message = absl::StrCat("The gateway has just started and loads ", Missing(), "; ask again soon");
   error.retry_after_seconds = kRetrySeconds;
   const Route* const route = FindRoute(path);
+  return route != nullptr && route->anthropic ? AnthropicRefusal(error, /*request_id=*/"")
+                                              : error.ToResponse();
+}
+
+HttpResponse Front::RefuseLoading(const HttpRequest& request, const HttpError& refused) const {
+  ApiError error;
+  error.status = refused.status;
+  error.message = refused.message;
+  error.retry_after_seconds = refused.retry_after_seconds;
+  if (refused.status >= 500) error.type = "server_error";
+  const Route* const route = FindRoute(CanonicalPath(request.path));
   return route != nullptr && route->anthropic ? AnthropicRefusal(error, /*request_id=*/"")
                                               : error.ToResponse();
 }

@@ -45,6 +45,7 @@ class Front {
   // "the tokenizers of a, b", which are not loaded yet.
   std::string Missing() const;
   HttpResponse AnswerLoading(const HttpRequest& request) const;
+  HttpResponse RefuseLoading(const HttpRequest& request, const HttpError& refused) const;
 
   Metrics* const metrics_;
   mutable absl::Mutex mutex_;

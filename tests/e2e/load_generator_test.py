@@ -75,10 +75,12 @@ def check_trace(load: LoadGenerator) -> None:
 
 def check_closed_loop(load: LoadGenerator) -> None:
     """As at once as can be, and one at a time."""
-    for concurrency in ("20", "1"):
-        figures = load.figures("--qa", "deploy/demo/questions.jsonl", "--concurrency", concurrency, "--requests", "20",
+    for concurrency in (20, 1):
+        figures = load.figures("--qa", "deploy/demo/questions.jsonl", "--concurrency", str(concurrency), "--requests", "20",
                                "--max-tokens", "8")
         assert figures["requests"] == figures["completed"] == 20, figures
+        one_by_one = 20 * figures["e2e_ms"]["mean"] / 1e3
+        assert figures["seconds"] >= 0.95 * one_by_one if concurrency == 1 else figures["seconds"] < 0.5 * one_by_one, figures
 
 
 def answered_well() -> float:

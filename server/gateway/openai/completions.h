@@ -63,8 +63,8 @@ class Completions {
   void Begin(const std::shared_ptr<Call>& call, WorkPool::Task* task);
   void CheckSchema(const std::shared_ptr<Call>& call);
   void Send(const std::shared_ptr<Call>& call);
-  // Prompts that are asked about at a time: those of some choices, and not more than the key may ask for, or than a
-  // server takes.
+  // How many prompts are asked about at a time: as many as together have no more choices than the key may ask for, or than
+  // a server takes.
   int PromptsAtOnce(const Call& call, int choices) const;
   void Fail(Call* call, const ApiError& error);
 

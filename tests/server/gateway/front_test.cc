@@ -91,7 +91,9 @@ TEST_F(FrontTest, SaysWhichModelsStillLoad) {
   loading.join();
   ASSERT_TRUE(models.ok()) << models.status();
   EXPECT_EQ(models->all().size(), 3u);
-  for (const json& state : Get("/ready").Json()["models"]) EXPECT_EQ(state, "loaded");
+  EXPECT_EQ(Get("/ready").Json()["models"],
+            json::parse(R"({"quick": "loaded", "slow": "loaded", "slower": "loaded"})"));
+  EXPECT_THAT(Get("/v1/models").body, HasSubstr("loads its routes; ask again"));
   front.Open(gateway_.get());
   EXPECT_TRUE(front.CheckReady().ok());
   EXPECT_EQ(front.AnswerAdmin(load)->status, 200);

@@ -43,7 +43,7 @@ CompletionExchange::CompletionExchange(Options options, CompletionMeter::Options
 }
 
 bool CompletionExchange::Restart() {
-  if (has_content_) return false;
+  if (has_content_ || has_finished_) return false;
   meter_.Restart();
   kept_.Restart();
   for (const CompletionChoice& choice : choices_) kept_.Hold(-static_cast<int64_t>(choice.held_bytes()));
