@@ -109,8 +109,8 @@ struct GenerateSpec {
   std::string cache_salt = {};
   // Over the engine's model, for this request; null: none. Held until the request ends, and released on the engine's
   // thread. Acts from the token `adapter_begin` on: the cache of those before is the model's own, and shared as such.
-  // From there on prefixes are shared under the same adapter only. With 0 a codec is one for the model with this adapter;
-  // else for the model alone, and handed_over_tokens is at most adapter_begin.
+  // From there on prefixes are shared under the same adapter only. With 0 a codec is one for the model with this
+  // adapter; else for the model alone, and handed_over_tokens is at most adapter_begin.
   std::shared_ptr<const LoraWeights> adapter = nullptr;
   int64_t adapter_begin = 0;
 };

@@ -42,8 +42,8 @@ class StepRunner {
   ReplayStats replays() const { return model_->device()->replay_stats(model_->stream()); }
 
  private:
-  // Appends the sequence's next `tokens` tokens to `items`: those before its adapter acts as an item of their own. The last
-  // one is what the next token is chosen by.
+  // Appends the sequence's next `tokens` tokens to `items`: those before its adapter acts as an item of their own. The
+  // last one is what the next token is chosen by.
   void AddItems(Sequence& sequence, int64_t tokens, std::vector<BatchItem>* items);
   // Adds the heads that the plan's sequences owe to `items`, or where the batch has no room computes them.
   absl::Status PayHeads(absl::Span<const StepItem> plan, const SequenceMap& sequences,

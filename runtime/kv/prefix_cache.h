@@ -42,8 +42,8 @@ class PrefixChain {
 
  private:
   PrefixHash root_;
-  std::string
-      turn_;  // what the first block with tokens of the other model is named by, beside them; "": none is
+  // What the first block with tokens of the other model is named by, beside them; "": none is.
+  std::string turn_;
   int64_t turn_begin_;
   int block_tokens_;
   std::vector<PrefixHash> hashes_;

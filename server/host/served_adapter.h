@@ -31,8 +31,8 @@ class ServedAdapter {
   const std::string& hash() const { return weights_->hash(); }
   // It acts on a part of a prompt alone.
   bool activated() const { return !invocation_.empty(); }
-  // The token of `prompt` from which on it acts: the first, or of an activated adapter the one that the last occurrence of
-  // its invocation begins with. Nothing where that does not occur: the base alone answers.
+  // The token of `prompt` from which on it acts: the first, or of an activated adapter the one that the last occurrence
+  // of its invocation begins with. Nothing where that does not occur: the base alone answers.
   std::optional<int64_t> ActsFrom(absl::Span<const int32_t> prompt) const;
   // Wire formats, best first; empty: its prompts can only be prefilled where they are decoded.
   const std::vector<std::unique_ptr<DecoderFactory>>& codecs() const { return codecs_.decoders; }

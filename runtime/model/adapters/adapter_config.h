@@ -39,8 +39,8 @@ class AdapterConfig {
   // comes first, an order that JSON does not keep.
   absl::StatusOr<LoraShape> ShapeOf(absl::string_view module) const;
 
-  // alora_invocation_tokens of an activated adapter (aLoRA): it acts from their last occurrence in a prompt on. Empty: on
-  // every token.
+  // alora_invocation_tokens of an activated adapter (aLoRA): it acts from their last occurrence in a prompt on. Empty:
+  // on every token.
   const std::vector<int32_t>& invocation() const { return invocation_; }
 
   // For people.

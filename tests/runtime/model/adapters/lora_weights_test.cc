@@ -196,6 +196,34 @@ INSTANTIATE_TEST_SUITE_P(Peft, UnmergedAdapter,
                                            "qwen2_rslora", "qwen3_regex", "fp8_list"),
                          [](const auto& info) { return std::string(info.param); });
 
+// As the engine runs it: what stands before the invocation as the base's, in the same batch and in another.
+TEST(LoraWeights, OneThatIsActivatedIsTheReferenceOverTheBasesCache) {
+  const Golden golden("qwen2_activated");
+  constexpr int64_t kBegin = 13;  // golden/make_adapters.py
+  Server server(golden.base, {.compute = DType::kF32});
+  const auto adapter = server.Load(golden.directory);
+  const auto part = [&](BlockTable& table, int64_t begin, int64_t end, const LoraWeights* of) {
+    return BatchItem{.ids = absl::MakeConstSpan(golden.ids).subspan(begin, end - begin),
+                     .position = begin,
+                     .blocks = table.ids(),
+                     .wants_logits = true,
+                     .adapter = of};
+  };
+  const auto tokens = static_cast<int64_t>(golden.ids.size());
+  for (const bool together : {true, false}) {
+    BlockTable table;
+    ASSERT_TRUE(table.Grow(server.pool(), tokens).ok());
+    std::vector<BatchItem> items = {part(table, 0, kBegin, nullptr)};
+    if (!together) server.Forward(items);
+    if (!together) items.clear();
+    items.push_back(part(table, kBegin, tokens, adapter.get()));
+    EXPECT_LT(MaxDifference(server.Forward(items).back(), golden.logits) / Largest(golden.logits), 1e-5f);
+  }
+  // On every token it says something else.
+  const auto whole = server.Run({{&golden.ids, adapter.get()}})[0];
+  EXPECT_GT(MaxDifference(whole, golden.logits) / Largest(golden.logits), 0.01f);
+}
+
 TEST(LoraWeights, ErrorsAreThoseOfTheMerge) {
   Server server(absl::StrCat(kGolden, "tiny/llama_sharded"), {.compute = DType::kF32});
   // Made for a base of other shapes.

@@ -10,6 +10,8 @@ the team's reference (deploy/demo/train/reference.py), unmerged, as PEFT's layer
 Which modules an adapter updates is spelled out here for each, module by module, and not derived from
 its target_modules: reading those is what the test is about.
 
+An activated adapter (alora_invocation_tokens) does so from the last occurrence of its invocation on.
+
 An adapter that the test would not notice is worthless: each changes some logit by 0.05 at least, and
 so does each of its modules alone.
 """
@@ -28,6 +30,7 @@ sys.path.insert(0, str(GOLDEN.parents[3] / "deploy/demo/train"))
 from reference import Reference, write_safetensors  # noqa: E402
 
 TOKENS = 24
+ACTIVATED = 13  # where the last invocation of an activated adapter begins
 SMALLEST_EFFECT = 0.05
 ATTENTION = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"]
 LINEAR = ATTENTION + ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
@@ -112,15 +115,21 @@ CASES: Dict[str, Case] = {
         {"r": 4, "lora_alpha": 8, "target_modules": SHORT},
         in_layers([0, 1], LINEAR, 4, 2.0),
     ),
+    "qwen2_activated": Case(
+        "qwen2_bias",
+        {"r": 4, "lora_alpha": 8, "target_modules": SHORT, "alora_invocation_tokens": [3, 4]},
+        in_layers([0, 1], LINEAR, 4, 2.0),
+    ),
 }
 
 
 class Adapted(Reference):
-    """A base model with unmerged updates."""
+    """A base model with unmerged updates of the tokens from `begin` on."""
 
-    def __init__(self, directory: Path, updates: Dict[str, Update]) -> None:
+    def __init__(self, directory: Path, updates: Dict[str, Update], begin: int = 0) -> None:
         super().__init__(str(directory), torch.float64)
         self.updates = updates
+        self.begin = begin
         if "lm_head" in updates:
             update = updates["lm_head"]
             head = self.weights["lm_head.weight"]
@@ -131,7 +140,9 @@ class Adapted(Reference):
         if name not in self.updates:
             return y
         update = self.updates[name]
-        return y + update.scale * ((x @ update.a.T) @ update.b.T)
+        added = update.scale * ((x @ update.a.T) @ update.b.T)
+        added[:self.begin] = 0
+        return y + added
 
 
 def config_of(case: Case) -> Dict[str, Any]:
@@ -196,11 +207,16 @@ def make(name: str, case: Case, seed: int) -> None:
         for module, (_, scale) in case.modules.items()
     }
     ids = torch.randint(5, base.config.vocab, (TOKENS,)).tolist()
-    logits, _ = Adapted(base_directory, updates).forward(ids)
+    # Of two occurrences of the invocation an activated adapter acts from the last on.
+    invocation = case.config.get("alora_invocation_tokens", [])
+    begin = ACTIVATED if invocation else 0
+    for at in (ACTIVATED // 2, ACTIVATED):
+        ids[at:at + len(invocation)] = invocation
+    logits, _ = Adapted(base_directory, updates, begin).forward(ids)
     effects = []
     for module in updates:
         without = {other: update for other, update in updates.items() if other != module}
-        effects.append(float((Adapted(base_directory, without).forward(ids)[0] - logits).abs().max()))
+        effects.append(float((Adapted(base_directory, without, begin).forward(ids)[0] - logits).abs().max()))
     assert min(effects) > SMALLEST_EFFECT, f"{name}: a module changes logits by {min(effects)} at most"
     (directory / "adapter_config.json").write_text(json.dumps(config_of(case), indent=2) + "\n")
     write_safetensors(directory / "adapter_model.safetensors", tensors)
