@@ -14,6 +14,7 @@
 #include "server/handoff/frame_arena.h"
 #include "server/handoff/handoff_metrics.h"
 #include "server/handoff/random.h"
+#include "server/host/device_watch.h"
 #include "server/host/engine_metrics.h"
 #include "server/host/loading.h"
 #include "server/host/model_host.h"
@@ -125,6 +126,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                      {"a thread that compiles schemas", [&] { return constraints.Silence(); }},
                      {"a gRPC thread", [&] { return handlers.Longest(); }}},
                     options.watchdog_timeout, &timer);
+  const DeviceWatch device_watch(&timer, StopThisProcess);
 
   const EngineMetrics engine_metrics(&metrics);
   const DataPlaneMetrics data_plane_metrics(&metrics);
@@ -137,8 +139,11 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
       session_metrics.SetLinkRate(target, costs.LinkRate(target));
     }
   });
-  const auto health = [&watchdog] { return watchdog.status(); };
-  const auto ready = [&] { return draining ? absl::UnavailableError("draining") : watchdog.status(); };
+  const auto health = [&watchdog] {
+    const absl::Status lost = DeviceWatch::status();
+    return lost.ok() ? watchdog.status() : lost;
+  };
+  const auto ready = [&] { return draining ? absl::UnavailableError("draining") : health(); };
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_listen.empty()) {
     ALUDEL_ASSIGN_OR_RETURN(admin, AdminServer::Start(options.admin_listen, &metrics, {health, ready}));
@@ -186,7 +191,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   shadow.Stop();
   watchdog.Stop();
   model->StopEngine();
-  return absl::OkStatus();
+  return DeviceWatch::status();
 }
 
 }  // namespace
