@@ -227,6 +227,15 @@ absl::Status CheckCapability(const std::string& gpu, ComputeCapability capabilit
   return absl::OkStatus();
 }
 
+std::optional<int64_t> FreeCudaMemory(int ordinal) {
+  size_t free = 0, total = 0;
+  cudaError_t error = cudaSetDevice(ordinal);
+  if (error == cudaSuccess) error = cudaMemGetInfo(&free, &total);
+  if (error == cudaSuccess) return static_cast<int64_t>(free);
+  cudaGetLastError();  // no later launch should find it
+  return std::nullopt;
+}
+
 absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal, const DeviceOptions& options) {
   const std::string name = absl::StrCat("cuda:", ordinal);
   const std::string& instructions = options.instructions;

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -21,5 +23,8 @@ struct ComputeCapability {
 };
 absl::Status CheckCapability(const std::string& gpu, ComputeCapability capability,
                              const std::string& instructions);
+
+// Bytes that GPU `ordinal` has free, or nothing where it does not say.
+std::optional<int64_t> FreeCudaMemory(int ordinal);
 
 }  // namespace aludel

@@ -1,13 +1,43 @@
 #include "kernels/cuda/cuda_status.h"
 
 #include "absl/strings/str_cat.h"
+#include "kernels/device_health.h"
 
 namespace aludel::cuda {
+
+namespace {
+
+// Errors that the context keeps: every later call of the process returns them, whatever it asks for.
+bool IsLost(cudaError_t error) {
+  switch (error) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorContained:
+    case cudaErrorExternalDevice:
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorUnknown:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
 
 absl::Status FromCuda(cudaError_t error, absl::string_view what) {
   if (error == cudaSuccess) return absl::OkStatus();
   const std::string text =
       absl::StrCat(what, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
+  if (IsLost(error)) ReportLostDevice(absl::InternalError(text));
   switch (error) {
     case cudaErrorMemoryAllocation:
       return absl::ResourceExhaustedError(text);

@@ -1,10 +1,8 @@
+#include "kernels/cuda/elementwise.cuh"
+
 #include <type_traits>
 
-#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/vector.cuh"
-
-// Bound by memory. One block per row, so that nothing here divides and columns are read in order.
 
 namespace aludel::cuda {
 namespace {
@@ -14,67 +12,18 @@ unsigned ThreadsFor(int64_t cols) { return cols >= 1024 ? 256 : 64; }
 template <typename Src, typename Dst, typename Index, bool kVectors>
 __global__ void CopyRows(const Src* src, int64_t src_stride, const Index* rows, Dst* dst, int64_t dst_stride,
                          int64_t cols) {
-  const int64_t row = blockIdx.x;
-  src += (rows == nullptr ? row : static_cast<int64_t>(rows[row])) * src_stride;
-  dst += row * dst_stride;
-  if constexpr (kVectors) {
-    for (int64_t c = threadIdx.x * kVector; c < cols; c += blockDim.x * kVector) {
-      float x[kVector];
-      LoadVector(src + c, x);
-      StoreVector(dst + c, x);
-    }
-  } else {
-    for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) Store(dst + c, Load(src + c));
-  }
+  CopyRow<Src, Dst, Index, kVectors>(src, src_stride, rows, dst, dst_stride, cols);
 }
 
-// out = sums + bias, rounded.
 template <bool kVectors>
 __global__ void AddBias(const float* sums, int64_t sums_stride, const float* bias, Bf16* out,
                         int64_t out_stride, int64_t cols) {
-  const int64_t row = blockIdx.x;
-  sums += row * sums_stride;
-  out += row * out_stride;
-  if constexpr (kVectors) {
-    for (int64_t c = threadIdx.x * kVector; c < cols; c += blockDim.x * kVector) {
-      float x[kVector], b[kVector];
-      LoadVector(sums + c, x);
-      LoadVector(bias + c, b);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) x[i] += b[i];
-      StoreVector(out + c, x);
-    }
-  } else {
-    for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) Store(out + c, sums[c] + bias[c]);
-  }
+  AddBiasToRow<kVectors>(sums, sums_stride, bias, out, out_stride, cols);
 }
 
-__device__ float SiluOf(float x) {
-  // sigmoid through exp(-|x|), which cannot overflow.
-  const float e = expf(-fabsf(x));
-  return x * ((x < 0.0f ? e : 1.0f) / (1.0f + e));
-}
-
-// out = silu(x), times x[cols + c] where `gated`.
 template <typename In, typename Out, bool kVectors>
 __global__ void Silu(const In* x, int64_t in_stride, Out* out, int64_t out_stride, int64_t cols, bool gated) {
-  const int64_t row = blockIdx.x;
-  x += row * in_stride;
-  out += row * out_stride;
-  if constexpr (kVectors) {
-    for (int64_t c = threadIdx.x * kVector; c < cols; c += blockDim.x * kVector) {
-      float gate[kVector], up[kVector] = {};
-      LoadVector(x + c, gate);
-      if (gated) LoadVector(x + cols + c, up);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) gate[i] = SiluOf(gate[i]) * (gated ? up[i] : 1.0f);
-      StoreVector(out + c, gate);
-    }
-  } else {
-    for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) {
-      Store(out + c, SiluOf(Load(x + c)) * (gated ? Load(x + cols + c) : 1.0f));
-    }
-  }
+  SiluRow<In, Out, kVectors>(x, in_stride, out, out_stride, cols, gated);
 }
 
 template <typename Index>

@@ -8,6 +8,7 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/pack_scaled.h"
+#include "kernels/device_health.h"
 
 namespace aludel::cuda {
 namespace {
@@ -148,7 +149,17 @@ std::optional<GemmEngine::Plan> GemmEngine::PlanFor(const Key& key, const float*
   const auto found = plans_.find(key);
   if (found != plans_.end()) return found->second;
   if (plans_.size() >= kMaxPlans) plans_.clear();
-  return plans_.emplace(key, MakePlan(key, bias)).first->second;
+  const auto& [rows, out, in, a_stride, out_stride, a_type, out_type, accumulate, align_a, align_w, align_out,
+               align_bias] = key;
+  const auto& plan = plans_.emplace(key, MakePlan(key, bias)).first->second;
+  // With a bias there is another way, see Multiply.
+  if (!plan.has_value() && (align_bias == 0 || accumulate)) {
+    ReportSlowProduct(absl::StrFormat(
+        "[%d, %d] %s by %d x %d to %s, rows %d and %d apart, aligned to %d, %d and %d bytes%s%s", rows, in,
+        Name(a_type), out, in, Name(out_type), a_stride, out_stride, align_a, align_w, align_out,
+        align_bias == 0 ? "" : ", a bias", accumulate ? ", added" : ""));
+  }
+  return plan;
 }
 
 void GemmEngine::Run(const TensorView& a, const CudaPackedMatrix& w, const float* bias, bool accumulate,
@@ -226,6 +237,13 @@ void GemmEngine::Multiply(const TensorView& a, const void* w, const float* bias,
                 Alignment(out.data, out.dtype),
                 bias == nullptr ? 0 : Alignment(bias, DType::kF32)};
   const std::optional<Plan> plan = PlanFor(key, bias);
+  if (!plan.has_value() && bias != nullptr && !accumulate) {
+    // The bias in every row, and the product added to it.
+    const TensorView repeated{const_cast<float*>(bias), DType::kF32, out.rows, out.cols, /*stride=*/0};
+    const auto copy = [](const auto&... args) { return LaunchCopyRows(args...); };
+    stream.Launch("launch CopyRows", copy, repeated, static_cast<const int32_t*>(nullptr), out);
+    return Multiply(a, w, nullptr, /*accumulate=*/true, out, stream);
+  }
   if (!plan.has_value()) {
     stream.Launch("launch TileGemm", LaunchTileGemm, a, w, bias, accumulate, out);
     return;

@@ -26,11 +26,11 @@ __device__ ResultRow ResultRowOf(const AttentionArgs& args, const AttentionUnit&
 }
 
 __device__ inline void StoreResult(const AttentionArgs& args, const ResultRow& row, int d, float sum,
-                                   float weight) {
+                                   float inverse_weight) {
   if (row.partial != nullptr) {
     row.partial[d] = sum;
   } else {
-    StoreElement(args.out, row.out + d, sum / weight);
+    StoreElement(args.out, row.out + d, sum * inverse_weight);
   }
 }
 
@@ -54,12 +54,13 @@ __device__ void StoreSums(const AttentionArgs& args, const AttentionUnit& unit, 
       const int i = first_query + r * 16 + AccumulatorRow(lane, half);
       if (i >= unit.count) continue;
       const ResultRow row = ResultRowOf<Shape>(args, unit, unit_index, i);
+      const float inverse_weight = 1.0f / weight;
 #pragma unroll
       for (int d = 0; d < Shape::kDim / 8; ++d) {
         const int at = d * 8 + AccumulatorColumn(lane);
         if (at >= args.kv.head_dim) continue;
-        StoreResult(args, row, at, state.sums[r][d][2 * half], weight);
-        StoreResult(args, row, at + 1, state.sums[r][d][2 * half + 1], weight);
+        StoreResult(args, row, at, state.sums[r][d][2 * half], inverse_weight);
+        StoreResult(args, row, at + 1, state.sums[r][d][2 * half + 1], inverse_weight);
       }
       if (lane % 4 == 0) StoreWeight(row, args.kv.head_dim, state.maximum[r][half] * scale, weight);
     }
@@ -118,7 +119,7 @@ __device__ void JoinSums(const AttentionArgs& args, const AttentionUnit& unit, i
       float sum = 0.0f;
 #pragma unroll
       for (int w = 0; w < Shape::kKeyWarps; ++w) sum += share[w] * rows[w * kNext + d];
-      StoreResult(args, row, d, sum, weight);
+      StoreResult(args, row, d, sum, 1.0f / weight);
     }
     if (lane == 0) StoreWeight(row, args.kv.head_dim, maximum, weight);
   }

@@ -22,15 +22,10 @@ __global__ void __launch_bounds__(32)
   QuantizeRun(a, values, scales);
 }
 
-// A block per output.
 template <typename T>
 __global__ void Dequantize(const void* w, const Bf16* scales, int64_t in, WeightFormat format,
                            int64_t first_out, T* to) {
-  const int64_t out = first_out + blockIdx.x;
-  to += int64_t{blockIdx.x} * in;
-  for (int64_t k = threadIdx.x; k < in; k += blockDim.x) {
-    Store(to + k, ScaledWeight(w, scales, in, format, out, k));
-  }
+  DequantizeOut(w, scales, in, format, first_out, to);
 }
 
 }  // namespace

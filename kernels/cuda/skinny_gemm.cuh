@@ -266,4 +266,15 @@ __device__ inline float ScaledWeight(const void* w, const Bf16* scales, int64_t 
   return Load(scales + out * RunsOf(in) * kRunGroups + k / kScaleInputs) * static_cast<float>(value);
 }
 
+// A block per output.
+template <typename T>
+__device__ void DequantizeOut(const void* w, const Bf16* scales, int64_t in, WeightFormat format,
+                              int64_t first_out, T* to) {
+  const int64_t out = first_out + blockIdx.x;
+  to += static_cast<int64_t>(blockIdx.x) * in;
+  for (int64_t k = threadIdx.x; k < in; k += blockDim.x) {
+    Store(to + k, ScaledWeight(w, scales, in, format, out, k));
+  }
+}
+
 }  // namespace aludel::cuda

@@ -260,6 +260,9 @@ struct QueryGroup {
       WgmmaWait<1>(scores[0]);
       Release(keys.stage, kKeyPlane);
       Probabilities(first_key + t * Shape::kKeys, state, scores, correction);
+      // Long over, as the values were waited for above: it keeps the compiler from moving the wait for their product in
+      // front of the exponentials, which are to run beside it.
+      BarrierWait(ring.Full(values.stage, kValuePlane), values.parity);
       WgmmaWait<0>(state.sums[0], probabilities);
       Release(values.stage, kValuePlane);
       Rescale<Shape>(correction, state);

@@ -88,14 +88,16 @@ class QuantizedDecoder : public KvDecoder {
     ALUDEL_RETURN_IF_ERROR(CheckLayerFrame(coverage, model_.config().layers, target));
     ALUDEL_RETURN_IF_ERROR(CheckPayload(coverage, payload));
     Device& device = *model_.device();
-    ALUDEL_ASSIGN_OR_RETURN(const Buffer wire, device.Allocate(payload.size()));
-    device.CopyToDevice(wire.data(), payload.data(), payload.size(), model_.stream());
+    if (wire_.size() < payload.size()) {
+      ALUDEL_ASSIGN_OR_RETURN(wire_, device.Allocate(payload.size()));
+    }
+    device.CopyToDevice(wire_.data(), payload.data(), payload.size(), model_.stream());
     const int64_t max_rows = model_.options().max_rows;
     for (int64_t begin = 0; begin < coverage.tokens; begin += max_rows) {
       const int64_t tokens = std::min<int64_t>(max_rows, coverage.tokens - begin);
       const TensorView k = TensorView::Of(rows_.as<float>(), tokens, quantizer_.width());
       const TensorView v = TensorView::Of(rows_.as<float>() + max_rows * k.cols, tokens, k.cols);
-      const uint8_t* const plane = wire.as<uint8_t>();
+      const uint8_t* const plane = wire_.as<uint8_t>();
       Decode(plane, coverage.tokens, begin, k);
       Decode(plane + PlaneBytes(quantizer_, coverage.tokens), coverage.tokens, begin, v);
       target.model->WriteKv(coverage.first_layer, coverage.token_begin + begin, target.blocks, k, v,
@@ -132,6 +134,7 @@ class QuantizedDecoder : public KvDecoder {
   const TokenQuantizer& quantizer_;
   const Transformer& model_;
   Buffer rows_;  // f32 [2, max_rows, kv_dim]
+  Buffer wire_;  // a payload, as large as the largest so far
 };
 
 // What both sides are opened with.

@@ -23,17 +23,7 @@ class RawEncoder : public KvEncoder {
       : model_(model), outbox_(std::move(outbox)) {}
 
   absl::Status Encode(const LayerSlice& slice, FrameSink& sink) override {
-    const ModelConfig& config = model_.config();
-    const int64_t rows = slice.tokens();
-    const int64_t cols = config.kv_dim();
-    ALUDEL_CHECK(rows <= model_.options().max_rows && slice.k.cols == cols && slice.v.cols == cols);
-    ALUDEL_ASSIGN_OR_RETURN(uint8_t* const wire, outbox_->Next(sink));
-    Bf16* const k = reinterpret_cast<Bf16*>(wire);
-    Ops& ops = model_.device()->ops();
-    ops.Convert(slice.k, TensorView::Of(k, rows, cols), model_.stream());
-    ops.Convert(slice.v, TensorView::Of(k + rows * cols, rows, cols), model_.stream());
-    const bool last = slice.layer + 1 == config.layers;
-    return outbox_->Add(SliceCoverage(slice), rows * TokenBytes(config), last, sink);
+    return EncodeRaw(slice, model_, slice.layer + 1 == model_.config().layers, *outbox_, sink);
   }
 
  private:
@@ -130,6 +120,20 @@ class RawDecoderFactory : public DecoderFactory {
 };
 
 }  // namespace
+
+absl::Status EncodeRaw(const LayerSlice& slice, const Transformer& model, bool last, FrameOutbox& outbox,
+                       FrameSink& sink) {
+  const ModelConfig& config = model.config();
+  const int64_t rows = slice.tokens();
+  const int64_t cols = config.kv_dim();
+  ALUDEL_CHECK(rows <= model.options().max_rows && slice.k.cols == cols && slice.v.cols == cols);
+  ALUDEL_ASSIGN_OR_RETURN(uint8_t* const wire, outbox.Next(sink));
+  Bf16* const k = reinterpret_cast<Bf16*>(wire);
+  Ops& ops = model.device()->ops();
+  ops.Convert(slice.k, TensorView::Of(k, rows, cols), model.stream());
+  ops.Convert(slice.v, TensorView::Of(k + rows * cols, rows, cols), model.stream());
+  return outbox.Add(SliceCoverage(slice), rows * TokenBytes(config), last, sink);
+}
 
 std::unique_ptr<EncoderFactory> MakeRawEncoders(const Transformer& model) {
   return std::make_unique<RawEncoderFactory>(model);

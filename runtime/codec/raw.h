@@ -4,6 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "runtime/codec/codec.h"
+#include "runtime/codec/outbox.h"
 
 namespace aludel {
 
@@ -12,5 +13,10 @@ namespace aludel {
 // before they are rotated on both sides. Payload in FORMAT.md.
 std::unique_ptr<EncoderFactory> MakeRawEncoders(const Transformer& model);
 std::unique_ptr<DecoderFactory> MakeRawDecoders(const Transformer& model);
+
+// What its encoder does with a layer, for encoders whose other frames take the same way: a sink has one reservation at a
+// time, so that one outbox is all that a handoff may have. `last` as in FrameOutbox::Add.
+absl::Status EncodeRaw(const LayerSlice& slice, const Transformer& model, bool last, FrameOutbox& outbox,
+                       FrameSink& sink);
 
 }  // namespace aludel

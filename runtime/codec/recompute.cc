@@ -31,12 +31,14 @@ struct LayerGroup {
 
 class RecomputeEncoder : public KvEncoder {
  public:
-  RecomputeEncoder(LayerGroup group, const Transformer& model, std::unique_ptr<KvEncoder> raw,
-                   std::unique_ptr<FrameOutbox> outbox)
-      : group_(group), model_(model), raw_(std::move(raw)), outbox_(std::move(outbox)) {}
+  RecomputeEncoder(LayerGroup group, const Transformer& model, std::unique_ptr<FrameOutbox> outbox)
+      : group_(group), model_(model), outbox_(std::move(outbox)) {}
 
   absl::Status Encode(const LayerSlice& slice, FrameSink& sink) override {
-    if (slice.layer < group_.first || slice.layer >= group_.end) return raw_->Encode(slice, sink);
+    const int layers = model_.config().layers;
+    if (slice.layer < group_.first || slice.layer >= group_.end) {
+      return EncodeRaw(slice, model_, slice.layer + 1 == layers, *outbox_, sink);
+    }
     if (slice.layer > group_.first) return absl::OkStatus();
     const int64_t hidden = model_.config().hidden;
     ALUDEL_CHECK(slice.x.cols == hidden && slice.x.rows == slice.tokens());
@@ -45,14 +47,12 @@ class RecomputeEncoder : public KvEncoder {
     model_.device()->ops().Convert(slice.x, x, model_.stream());
     FrameCoverage coverage = SliceCoverage(slice);
     coverage.layers = static_cast<uint16_t>(group_.end - group_.first);
-    // The other layers' frames go their own way, so this one cannot wait for a next.
-    return outbox_->Add(coverage, x.rows * hidden * sizeof(Bf16), /*last=*/true, sink);
+    return outbox_->Add(coverage, x.rows * hidden * sizeof(Bf16), /*last=*/group_.end == layers, sink);
   }
 
  private:
   LayerGroup group_;
   const Transformer& model_;
-  std::unique_ptr<KvEncoder> raw_;
   std::unique_ptr<FrameOutbox> outbox_;
 };
 
@@ -169,24 +169,18 @@ CodecSpec RecomputeSpec(const RecomputeFormat& format, CodecSpec spec, const Tra
 
 class RecomputeEncoderFactory : public EncoderFactory {
  public:
-  RecomputeEncoderFactory(const RecomputeFormat& format, std::unique_ptr<EncoderFactory> raw,
-                          const Transformer& model)
-      : EncoderFactory(RecomputeSpec(format, raw->spec(), model), 0),
-        group_(format.group),
-        model_(model),
-        raw_(std::move(raw)) {}
+  RecomputeEncoderFactory(const RecomputeFormat& format, const CodecSpec& raw, const Transformer& model)
+      : EncoderFactory(RecomputeSpec(format, raw, model), 0), group_(format.group), model_(model) {}
 
   absl::StatusOr<std::unique_ptr<KvEncoder>> NewEncoder() const override {
-    ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<KvEncoder> raw, raw_->NewEncoder());
     ALUDEL_ASSIGN_OR_RETURN(auto outbox,
-                            FrameOutbox::Create(model_, model_.options().max_rows * HiddenBytes(model_)));
-    return std::make_unique<RecomputeEncoder>(group_, model_, std::move(raw), std::move(outbox));
+                            FrameOutbox::Create(model_, spec().max_frame_bytes(model_.options().max_rows)));
+    return std::make_unique<RecomputeEncoder>(group_, model_, std::move(outbox));
   }
 
  private:
   LayerGroup group_;
   const Transformer& model_;
-  std::unique_ptr<EncoderFactory> raw_;  // of the other layers
 };
 
 class RecomputeDecoderFactory : public DecoderFactory {
@@ -236,7 +230,7 @@ bool IsRecomputeName(absl::string_view format) {
 absl::StatusOr<std::unique_ptr<EncoderFactory>> MakeRecomputeEncoders(absl::string_view format,
                                                                       const Transformer& model) {
   ALUDEL_ASSIGN_OR_RETURN(const RecomputeFormat read, ReadName(format, model));
-  return std::make_unique<RecomputeEncoderFactory>(read, MakeRawEncoders(model), model);
+  return std::make_unique<RecomputeEncoderFactory>(read, MakeRawEncoders(model)->spec(), model);
 }
 
 absl::StatusOr<std::unique_ptr<DecoderFactory>> MakeRecomputeDecoders(absl::string_view format,

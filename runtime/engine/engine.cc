@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 #include <thread>
 
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "kernels/device_health.h"
 #include "runtime/engine/engine_core.h"
 #include "runtime/engine/engine_front.h"
 #include "runtime/engine/engine_request.h"
@@ -23,8 +25,11 @@ constexpr absl::Duration kHeartbeat = absl::Milliseconds(500);
 int64_t DefaultBlocks(const Transformer& model, const EngineOptions& options) {
   const KvLayout one = model.MakeKvLayout(1, options.block_tokens, options.kv_dtype);
   const int64_t wanted = options.max_num_seqs * one.BlocksFor(options.max_context);
+  // A device's own memory has the weights by now, and wants room for staging, codecs and graphs.
+  const std::optional<int64_t> free = FreeDeviceMemory(model.device()->name());
   const int64_t host = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
-  return std::max<int64_t>(1, std::min<int64_t>(wanted, host / 4 / static_cast<int64_t>(one.total_bytes())));
+  const int64_t bytes = free.has_value() ? *free / 10 * 8 : host / 4;
+  return std::max<int64_t>(1, std::min<int64_t>(wanted, bytes / static_cast<int64_t>(one.total_bytes())));
 }
 
 }  // namespace

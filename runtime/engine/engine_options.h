@@ -7,7 +7,8 @@
 namespace aludel {
 
 struct EngineOptions {
-  int64_t kv_blocks = 0;  // 0: enough for max_num_seqs full contexts, at most 1/4 of host memory
+  // 0: enough for max_num_seqs full contexts, at most 1/4 of host memory, or 4/5 of what a GPU has free
+  int64_t kv_blocks = 0;
   int block_tokens = 16;
   DType kv_dtype = DType::kBf16;
   int64_t max_context = 0;               // 0: the model's

@@ -16,6 +16,10 @@ namespace {
 // leftovers and never read.
 int64_t GemmRows(int64_t rows) { return rows <= 16 ? rows : (rows + 15) / 16 * 16; }
 
+// Rows of logits that a workspace begins with; a step that asks for more makes it larger. A step has far fewer sequences than
+// tokens: a row for each token of a chunk would take gigabytes with a large vocabulary.
+constexpr int64_t kFirstLogitRows = 64;
+
 // Rows of logits in host memory at a time, where every token's are wanted: 20 MB with a vocabulary of 150,000.
 constexpr int64_t kLogitRows = 32;
 
@@ -69,7 +73,7 @@ struct Workspace {
             {&Workspace::gate_up, rows * 2 * config.ffn * narrow},
             {&Workspace::activated, rows * config.ffn * narrow},
             {&Workspace::last, rows * config.hidden * std::max(narrow, sizeof(float))},
-            {&Workspace::logits, rows * config.vocab * sizeof(float)},
+            {&Workspace::logits, std::min<size_t>(rows, kFirstLogitRows) * config.vocab * sizeof(float)},
             {&Workspace::tokens, rows * sizeof(int32_t)}};
   }
 };
@@ -286,7 +290,8 @@ void Transformer::RunStep(const Batch& batch, const Output& output, absl::Span<B
     if (item.ids.size() != 1 || item.observer != nullptr || all_logits) return run();
     positions = std::max(positions, item.position + 1);
   }
-  const ReplayKey key{absl::HashOf(items.size(), output.rows.size(), output.draws.size(), pool.Layer(0).k),
+  const ReplayKey key{absl::HashOf(items.size(), output.rows.size(), output.draws.size(), pool.Layer(0).k,
+                                   work_->logits.data()),
                       positions};
   device_->Replay(key, stream_, run);
 }
@@ -325,6 +330,11 @@ absl::Status Transformer::Forward(absl::Span<BatchItem> items, BlockPool& pool, 
     ALUDEL_CHECK(!items[i].wants_logits);
     output.rows.push_back(last_row(i));
     output.draws.push_back(*items[i].draw);
+  }
+  const size_t logit_bytes = output.rows.size() * config_.vocab * sizeof(float);
+  if (logit_bytes > work_->logits.size()) {
+    work_->logits = Buffer();  // its memory first
+    ALUDEL_ASSIGN_OR_RETURN(work_->logits, device_->Allocate(2 * logit_bytes));
   }
   RunStep(batch, output, items, pool);
   device_->CopyToHost(logits->data(), work_->logits.data(), logits->size() * sizeof(float), stream_);

@@ -21,12 +21,15 @@ std::string AnyPortOf(const std::string& listen) { return listen.substr(0, liste
 ModelOptions ReadEngine(const ConfigSection& section, const v1::EngineConfig& engine) {
   section.Check(engine.device() == "cpu" || engine.device().rfind("cuda:", 0) == 0, "device",
                 absl::StrCat("\"", engine.device(), "\""), "cpu or cuda:N");
-  section.Check(engine.weights() == "unrounded" || engine.device() == "cpu", "weights",
-                absl::StrCat("\"", engine.weights(), "\""),
-                absl::StrCat("unrounded: device ", engine.device(), " keeps no integers"));
   section.Check(engine.kv_blocks() == 0 || engine.kv_bytes() == 0, "kv_bytes",
                 absl::StrCat(engine.kv_bytes(), " beside kv_blocks ", engine.kv_blocks()),
                 "at most one of kv_blocks and kv_bytes");
+
+  // A GPU's products are as fast as they get only with thousands of rows.
+  constexpr uint32_t kGpuStepTokens = 2048;
+  const bool on_cpu = engine.device() == "cpu";
+  const uint32_t step_tokens =
+      on_cpu || engine.has_max_num_batched_tokens() ? engine.max_num_batched_tokens() : kGpuStepTokens;
 
   ModelOptions options;
   options.directory = engine.directory();
@@ -42,12 +45,12 @@ ModelOptions ReadEngine(const ConfigSection& section, const v1::EngineConfig& en
                     .graphs = engine.cuda_graphs()};
   options.transformer = {.compute = ReadDType(engine.compute_dtype()),
                          .weights = ParseWeightFormat(engine.weights()),
-                         .max_rows = engine.max_num_batched_tokens()};
+                         .max_rows = step_tokens};
   options.engine = {.kv_blocks = static_cast<int64_t>(engine.kv_blocks()),
                     .block_tokens = static_cast<int>(engine.block_tokens()),
                     .kv_dtype = ReadDType(engine.kv_dtype()),
                     .max_context = static_cast<int64_t>(engine.max_context()),
-                    .max_num_batched_tokens = engine.max_num_batched_tokens(),
+                    .max_num_batched_tokens = step_tokens,
                     .max_num_seqs = static_cast<int>(engine.max_num_seqs()),
                     .prefix_cache = engine.prefix_cache()};
   options.kv_bytes = engine.kv_bytes();

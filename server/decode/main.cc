@@ -17,6 +17,7 @@
 #include "server/handoff/frame_arena.h"
 #include "server/handoff/handoff_metrics.h"
 #include "server/handoff/random.h"
+#include "server/host/device_watch.h"
 #include "server/host/engine_metrics.h"
 #include "server/host/loading.h"
 #include "server/host/model_host.h"
@@ -133,6 +134,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                      {"a thread that compiles schemas", [&] { return constraints.Silence(); }},
                      {"a gRPC thread", [&] { return handlers.Longest(); }}},
                     options.watchdog_timeout, &timer);
+  const DeviceWatch device_watch(&timer, StopThisProcess);
 
   const EngineMetrics engine_metrics(&metrics);
   const DataPlaneMetrics data_plane_metrics(&metrics);
@@ -143,8 +145,11 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
     data_plane_metrics.Set(transport->stats(), *arena, receiver.open_tickets());
     for (const auto& [target, rate] : costs.LinkRates()) session_metrics.SetLinkRate(target, rate);
   });
-  const auto health = [&watchdog] { return watchdog.status(); };
-  const auto ready = [&] { return draining ? absl::UnavailableError("draining") : watchdog.status(); };
+  const auto health = [&watchdog] {
+    const absl::Status lost = DeviceWatch::status();
+    return lost.ok() ? watchdog.status() : lost;
+  };
+  const auto ready = [&] { return draining ? absl::UnavailableError("draining") : health(); };
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_listen.empty()) {
     ALUDEL_ASSIGN_OR_RETURN(admin, AdminServer::Start(options.admin_listen, &metrics, {health, ready}));
@@ -209,7 +214,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   shadow.Stop();
   watchdog.Stop();
   model->StopEngine();
-  return absl::OkStatus();
+  return DeviceWatch::status();
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "kernels/device_health.h"
+
 namespace aludel {
 
 EngineMetrics::EngineMetrics(Metrics* metrics)
@@ -43,7 +45,8 @@ void EngineMetrics::Set(const std::string& model, const EngineStats& stats) cons
                                                      {"graph_eager", stats.replays.eager},
                                                      {"graph_captured", stats.replays.captured},
                                                      {"graph_replayed", stats.replays.replayed},
-                                                     {"graph_changed", stats.replays.changed}};
+                                                     {"graph_changed", stats.replays.changed},
+                                                     {"gemm_without_heuristic", SlowProductsMet().shapes}};
   for (const auto& [event, count] : events) {
     events_.Raise({{"model", model}, {"event", event}}, static_cast<double>(count));
   }

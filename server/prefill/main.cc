@@ -10,6 +10,7 @@
 #include "server/handoff/frame_arena.h"
 #include "server/handoff/handoff_metrics.h"
 #include "server/handoff/random.h"
+#include "server/host/device_watch.h"
 #include "server/host/engine_metrics.h"
 #include "server/host/loading.h"
 #include "server/host/model_host.h"
@@ -114,6 +115,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
                      {"a thread that connects", [&] { return connections.Silence(); }},
                      {"a gRPC thread", [&] { return handlers.Longest(); }}},
                     options.watchdog_timeout, &timer);
+  const DeviceWatch device_watch(&timer, StopThisProcess);
 
   const EngineMetrics engine_metrics(&metrics);
   const DataPlaneMetrics data_plane_metrics(&metrics);
@@ -123,8 +125,11 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
     data_plane_metrics.Set(transport->stats(), *arena, runs_open.load());
     run_metrics.SetStore(store.stats());
   });
-  const auto health = [&watchdog] { return watchdog.status(); };
-  const auto ready = [&] { return draining ? absl::UnavailableError("draining") : watchdog.status(); };
+  const auto health = [&watchdog] {
+    const absl::Status lost = DeviceWatch::status();
+    return lost.ok() ? watchdog.status() : lost;
+  };
+  const auto ready = [&] { return draining ? absl::UnavailableError("draining") : health(); };
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_listen.empty()) {
     ALUDEL_ASSIGN_OR_RETURN(admin, AdminServer::Start(options.admin_listen, &metrics, {health, ready}));
@@ -162,7 +167,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   model->StopEngine();
   AwaitNone(
       "runs", [&] { return runs_open.load(); }, absl::Seconds(5));
-  return absl::OkStatus();
+  return DeviceWatch::status();
 }
 
 }  // namespace

@@ -1,9 +1,8 @@
-"""Tests on the device, under compute-sanitizer too, and benchmarks of operations."""
+"""Tests on the device and benchmarks of operations."""
 
 import json
 import os
 import re
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
@@ -12,6 +11,8 @@ from machine import Bundle, Clock, Failed, run, say, text_of
 from report import Report
 
 SMALL_TESTS = ["ops_test", "device_test", "handoff_test"]
+# What the others rest on comes first.
+FIRST_TESTS = ["ops_test", "gemm_ops_test", "paged_ops_test", "device_test", "decode_graphs_test", "transformer_test"]
 
 
 def test_command(bundle: Bundle, only: str) -> List[str]:
@@ -61,59 +62,45 @@ def run_test(bundle: Bundle, report: Report, name: str, only: str, limit: float)
 def unit(bundle: Bundle, report: Report, clock: Clock) -> None:
     """A process for each file: an error that CUDA keeps, and a crash, are those of one file."""
     files = test_files(bundle)
-    names = [name for name in (SMALL_TESTS if bundle.small else sorted(files)) if report.value(f"failed_tests_{name}") is None]
+    ordered = [*(name for name in FIRST_TESTS if name in files), *sorted(set(files) - set(FIRST_TESTS))]
+    names = [name for name in (SMALL_TESTS if bundle.small else ordered) if report.value(f"failed_tests_{name}") is None]
     workers = 1 if bundle.small else min(4, os.cpu_count() or 1)
     with ThreadPoolExecutor(workers) as pool:
         list(pool.map(lambda name: run_test(bundle, report, name, files[name], clock.left()), names))
 
 
-def sanitize(bundle: Bundle, report: Report, tool: str, tests: str, row: str, limit: float) -> None:
-    what, bound = "errors", "== 0"
-    found = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
-    command = [found or "compute-sanitizer", "--tool", tool, *test_command(bundle, tests)]
-    described = text_of(command)
-    if not bundle.on_card:
-        report.missing(row, what, bound, described, "it checks CUDA kernels, and the device is not a card")
-        return
-    if found is None:
-        report.missing(row, what, bound, described, "compute-sanitizer is not installed")
-        return
-    try:
-        output = run(command, limit)
-    except Failed as error:
-        done = len(re.findall(r"\[ +(?:OK|FAILED) +\] .*\(\d+ ms\)", error.output))
-        report.missing(row, what, bound, described, f"{error}; {done} tests had run")
-        return
-    summary = re.search(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)", output)
-    if summary is None:
-        report.missing(row, what, bound, described, "its output has no summary: " + output.strip()[-200:])
-        return
-    report.add(row, int(summary.group(1) or summary.group(2)), what, bound, described)
-
-
-def sanitizer(bundle: Bundle, report: Report, clock: Clock) -> None:
-    limit = clock.left()
-    runs = [("memcheck", "*/Cuda", "sanitizer_memcheck"), ("racecheck", "*/Cuda", "sanitizer_racecheck"),
-            ("memcheck", "*Atten*/Cudawgmma", "sanitizer_memcheck_wgmma")]
-    with ThreadPoolExecutor(len(runs)) as pool:
-        list(pool.map(lambda one: sanitize(bundle, report, *one, limit), runs))
-
-
 def finished(output: str) -> Tuple[Dict[str, Any], Dict[str, Dict[str, Any]]]:
-    """Google Benchmark's JSON, which may end anywhere: its context, and what had been measured by name."""
+    """Google Benchmark's JSON, which may end anywhere: its context, and what had been measured by name: the mean of its
+    timings, and `spread`, by how much of that they are apart, where there are several."""
     head, begin, entries = output[output.find("{"):].partition('"benchmarks": [')
     if not begin:
         raise ValueError("no benchmark was begun")
     context = json.loads(head.rstrip().rstrip(",") + "}")["context"]
-    rows: Dict[str, Dict[str, Any]] = {}
+    timings: Dict[str, List[Dict[str, Any]]] = {}
     while True:
         entries = entries.lstrip(" \n,")
         try:
             row, end = json.JSONDecoder().raw_decode(entries)
         except ValueError:  # the end of the list, or of what was written
-            return context, rows
-        rows[re.sub(r"/real_time$", "", row["name"])] = row
+            return context, {name: together(rows) for name, rows in timings.items()}
+        if row.get("run_type") != "aggregate":
+            timings.setdefault(re.sub(r"/repeats:\d+|/real_time$", "", row["name"]), []).append(row)
         entries = entries[end:]
+
+
+def together(rows: List[Dict[str, Any]]) -> Dict[str, Any]:
+    """The mean of each figure of a benchmark's repetitions."""
+    mean = {key: sum(row[key] for row in rows) / len(rows) if isinstance(value, float) else value
+            for key, value in rows[0].items()}
+    if len(rows) > 1 and mean.get("real_time"):
+        times = [row["real_time"] for row in rows]
+        mean["spread"] = float(f"{(max(times) - min(times)) / mean['real_time']:.3g}")
+    return mean
+
+
+def spread_of(row: Dict[str, Any]) -> Dict[str, Any]:
+    """For a row of the report."""
+    return {"spread": row["spread"]} if "spread" in row else {}
 
 
 def benchmark(command: List[str], limit: float) -> Tuple[Dict[str, Any], Dict[str, Dict[str, Any]], Optional[str]]:
@@ -127,6 +114,8 @@ def benchmark(command: List[str], limit: float) -> Tuple[Dict[str, Any], Dict[st
             raise error from None
 
 
+REPETITIONS = "--benchmark_repetitions=2"
+
 # By length, and instructions where they are not the device's own choice.
 BOUNDS = {("8k", ""): ">= 0.35", ("8k", "wgmma"): ">= 0.5"}
 
@@ -134,7 +123,7 @@ BOUNDS = {("8k", ""): ">= 0.35", ("8k", "wgmma"): ">= 0.5"}
 def add_operation(report: Report, name: str, row: Dict[str, Any], described: str) -> None:
     share = "of_gemm" if "of_gemm" in row and not re.search(r"rows:(1|16)/", name) else "of_bandwidth"
     report.add(f"op {name}", row[share], share.replace("_", " "), None, described,
-               microseconds=float(f"{row['real_time'] / 1e3:.5g}"))
+               microseconds=float(f"{row['real_time'] / 1e3:.5g}"), **spread_of(row))
 
 
 def attention(bundle: Bundle, report: Report, clock: Clock) -> None:
@@ -158,7 +147,7 @@ def attention(bundle: Bundle, report: Report, clock: Clock) -> None:
                 if long:
                     length = f"{int(long.group(1)) // 1024}k"
                     report.add(f"attention_gemm_share_{length}{suffix}", row["of_gemm"], "share",
-                               BOUNDS.get((length, instructions)), described)
+                               BOUNDS.get((length, instructions)), described, **spread_of(row))
                 add_operation(report, f"{name} {instructions}".rstrip(), row, described)
         except Failed as error:
             lacking = str(error)
@@ -170,7 +159,7 @@ def attention(bundle: Bundle, report: Report, clock: Clock) -> None:
 def ops_command(bundle: Bundle, names: str) -> List[str]:
     command = [bundle.program("ops_bench"), f"--device={bundle.device}", f"--threads={bundle.threads}",
                f"--benchmark_filter={names}", "--benchmark_format=json",
-               f"--benchmark_min_time={0.01 if bundle.small else 0.1}"]
+               f"--benchmark_min_time={0.01 if bundle.small else 0.05}", REPETITIONS]
     return [*command, "--shape=8b"] if bundle.on_card and not bundle.small else command
 
 

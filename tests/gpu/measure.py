@@ -8,13 +8,16 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Callable, List, NamedTuple
+from typing import Callable, List, NamedTuple, Optional, Tuple
 
 import cublas
 import engine
 import kernels
 import parity
+import profile_kernels
+import sanitizer
 import ttft
+from card import Clocks, warm_peers
 from machine import ROOT, Bundle, Clock, Failed, describe_device, fail, say
 from model import Model
 from report import Report
@@ -34,23 +37,25 @@ def parts_of(bundle: Bundle, report: Report, model: Model) -> List[Part]:
              lambda clock: kernels.unit(bundle, report, clock)),
         Part("attention", 30, ["gemm_peak", "copy_bandwidth", "attention_gemm_share_8k", "attention_gemm_share_8k_wgmma"],
              lambda clock: kernels.attention(bundle, report, clock)),
-        Part("ops", 40, [], lambda clock: kernels.ops(bundle, report, clock)),
-        Part("engine", 75, ["prefill_gemm_share", "decode_bandwidth_share"],
-             lambda clock: engine.engine(bundle, report, model, clock)),
-        Part("peers", 55, [f"{what}_vs_{peer}" for peer in engine.PEERS for what in ("prefill", "decode")],
-             lambda clock: engine.peers(bundle, report, model, clock)),
         Part("parity", 30, ["greedy_parity"], lambda clock: parity.parity(bundle, report, clock)),
-        Part("codec", 30, ["codec_prefill_share"], lambda clock: engine.codec(bundle, report, model, clock)),
-        Part("ttft", 110, ttft.Study(bundle, report, model).names(),
+        Part("engine", 70, ["prefill_gemm_share", "decode_bandwidth_share"],
+             lambda clock: engine.engine(bundle, report, model, clock)),
+        Part("ttft", 100, ttft.Study(bundle, report, model).names(),
              lambda clock: ttft.ttft(bundle, report, model, clock)),
-        Part("sanitizer", 40, ["sanitizer_memcheck", "sanitizer_racecheck", "sanitizer_memcheck_wgmma"],
-             lambda clock: kernels.sanitizer(bundle, report, clock)),
+        Part("sanitizer", 60, [row for _, _, row in sanitizer.RUNS],
+             lambda clock: sanitizer.sanitizer(bundle, report, clock)),
+        Part("peers", 40, ["gemm_peak_vs_torch", *(f"{what}_vs_{peer}" for peer in engine.PEERS for what in ("prefill", "decode"))],
+             lambda clock: engine.peers(bundle, report, model, clock)),
+        Part("codec", 30, ["codec_prefill_share"], lambda clock: engine.codec(bundle, report, model, clock)),
         Part("graphs", 20, ["decode_rate_batch_1_without_graphs"],
              lambda clock: engine.graphs(bundle, report, model, clock)),
+        Part("ops", 30, [], lambda clock: kernels.ops(bundle, report, clock)),
+        Part("profile", 20, [f"profile_{phase}_{name}" for phase, names in profile_kernels.KERNELS.items() for name in names],
+             lambda clock: profile_kernels.profile(bundle, report, model, clock)),
     ]
 
 
-WITH_MODEL = {"engine", "peers", "codec", "ttft", "graphs"}
+WITH_MODEL = {"engine", "peers", "codec", "ttft", "graphs", "profile"}
 
 
 def limit(shares: List[float], index: int, whole: float, left: float) -> float:
@@ -59,9 +64,10 @@ def limit(shares: List[float], index: int, whole: float, left: float) -> float:
     return left - whole * sum(shares[index + 1:]) / sum(shares)
 
 
-def measure(part: Part, report: Report, seconds: float) -> None:
-    """Runs it; whatever happens, its rows are there afterwards and the file holds what is known."""
-    begin = time.monotonic()
+def measure(part: Part, report: Report, clocks: Clocks, seconds: float) -> None:
+    """Runs it; whatever happens, its rows are there afterwards, the card's clocks beside them, and the file holds what is
+    known."""
+    begin, before = time.monotonic(), set(report.now)
     say(f"== {part.name} (at most {seconds:.0f} s)")
     report.part = part.name
     reason = "its command printed no such row"
@@ -74,6 +80,9 @@ def measure(part: Part, report: Report, seconds: float) -> None:
         say(f"   failed: {reason}")
     for row in part.rows:
         report.missing(row, "", None, f"tests/gpu/run.sh --only {part.name}", reason)
+    beside = clocks.between(begin, time.monotonic())
+    for row in report.now - before:
+        report.rows[row].update(beside)
     report.write()
     say(f"   {time.monotonic() - begin:.0f} s")
 
@@ -92,6 +101,15 @@ def chosen_of(parts: List[Part], only: str, again: bool, report: Report) -> List
     if kept:
         say(f"kept from an earlier run, --again measures anew: {', '.join(kept)}")
     return [part for part in chosen if part.name not in kept]
+
+
+def results_of(named: Optional[Path], file: str) -> Tuple[Path, Optional[Path]]:
+    """The file that is gone on with, and a copy of it. $OUT, where it is set, is a folder whose files are carried back, and
+    may be empty again in the next run: that one goes on with the tree's."""
+    tree = ROOT / "tests/gpu/results" / file
+    if named is not None:
+        return named, None
+    return tree, Path(os.environ["OUT"]) / file if os.environ.get("OUT") else None
 
 
 def main() -> int:
@@ -120,19 +138,25 @@ def main() -> int:
         name, driver = describe_device(options.device)
         today = datetime.date.today().isoformat()
         plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-        out = options.out or ROOT / "tests/gpu/results" / f"{plain}-{today}.json"
-        report = Report(out, {"device": name, "driver": driver, "commit": bundle.commit(), "date": today})
+        kept, copy = results_of(options.out, f"{plain}-{today}.json")
+        report = Report(kept, {"device": name, "driver": driver, "commit": bundle.commit(), "date": today}, copy)
         model = Model(bundle)
+        clocks = Clocks(options.device)
         try:
+            report.write()  # also where nothing is left to measure, $OUT has it
             chosen = chosen_of(parts_of(bundle, report, model), options.only, options.again, report)
             if {part.name for part in chosen} & WITH_MODEL:
                 model.start(whole)
+            warming = warm_peers(bundle, sys.executable) if "peers" in {part.name for part in chosen} else None
             shares = [part.share for part in chosen]
             for index, part in enumerate(chosen):
-                measure(part, report, limit(shares, index, 60 * options.minutes, whole.left()))
+                if part.name == "peers" and warming is not None:
+                    warming.kill()
+                measure(part, report, clocks, limit(shares, index, 60 * options.minutes, whole.left()))
         finally:
+            clocks.stop()
             model.stop()
-    print(f"\n{report.table()}\n\n{out}")
+    print(f"\n{report.table()}\n\n{copy or kept}")
     return 0
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
 from pathlib import Path
 from typing import List, Optional
 
+from card import memory_folder
 from machine import ROOT, Bundle, Clock, Failed, run, say, text_of
 
 SHAPE = "llama-8b"
@@ -29,9 +30,7 @@ class Model:
         if bundle.small:
             self.consumer = ROOT / "deploy/demo/chat"
             return
-        memory = Path("/dev/shm")
-        roomy = memory.is_dir() and shutil.disk_usage(memory).free > 2 * SHAPE_BYTES
-        self.folder = (memory if roomy else bundle.work) / f"aludel-gpu-{os.getpid()}"
+        self.folder = (memory_folder(2 * SHAPE_BYTES) or bundle.work) / f"aludel-gpu-{os.getpid()}"
         self.folder.mkdir(parents=True)
         self.producer = self.consumer = self.folder / "model"
         self.codec = self.folder / "codec"

@@ -91,6 +91,15 @@ def measure_torch(torch: Any, device: str, layers: int) -> Dict[str, Any]:
     return {**found, "version": torch.__version__}
 
 
+def measure_gemm(torch: Any, device: str) -> Dict[str, float]:
+    """The rate of a bf16 product of random numbers, of two timings."""
+    a, b = (torch.randn(shape, device=device, dtype=torch.bfloat16) for shape in ((PREFILL, HIDDEN), (FFN, HIDDEN)))
+    with torch.inference_mode():
+        times = [timed(torch, device, lambda: torch.nn.functional.linear(a, b), 9) for _ in range(2)]
+    seconds = sum(times) / 2
+    return {"tflops": 2e-12 * PREFILL * HIDDEN * FFN / seconds, "spread": round(abs(times[0] - times[1]) / seconds, 4)}
+
+
 def measure_attention(torch: Any, device: str) -> Dict[str, float]:
     """Seconds of causal attention over 8,192 tokens, by the library that does it."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -137,6 +146,7 @@ def main() -> None:
     if options.small:
         HIDDEN, FFN, HEADS, KV_HEADS, HEAD_DIM, VOCAB, PREFILL, CONTEXT, STEPS, layers = 64, 128, 4, 2, 16, 256, 64, 16, 4, 2
     parts: List[Tuple[str, Callable[[Any], Any]]] = [
+        ("gemm", lambda torch: measure_gemm(torch, options.device)),
         ("torch", lambda torch: measure_torch(torch, options.device, layers)),
         ("attention_8k", lambda torch: measure_attention(torch, options.device)),
         ("transformers", lambda torch: measure_transformers(torch, options.device, layers))]
@@ -147,7 +157,7 @@ def main() -> None:
             if options.device == "cuda":
                 torch.cuda.empty_cache()
         except Exception as error:  # whatever a peer does is its reason, and the others go on
-            answer = {} if name == "attention_8k" else {"reason": f"{type(error).__name__}: {error}"[:300]}
+            answer = {} if name in ("gemm", "attention_8k") else {"reason": f"{type(error).__name__}: {error}"[:300]}
         print(json.dumps({name: answer}), flush=True)
 
 

@@ -1,10 +1,12 @@
-"""tests/gpu/run.sh on the CPU at small sizes: every part runs and leaves the rows that a run on a card leaves.
+"""What a machine with a GPU is given, unpacked in an empty folder, runs on the CPU at small sizes: every part leaves the rows
+that a run on a card leaves.
 
-    rehearsal_test.py --bundle build/release/aludel-0.1.0-linux-x86_64
+    rehearsal_test.py --pack build/release/aludel-gpu.tar.xz
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -12,10 +14,7 @@ import unittest
 from pathlib import Path
 from typing import Any, Dict
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from machine import ROOT  # noqa: E402
-
-bundle = Path()
+pack = Path()
 
 
 class Rehearsal(unittest.TestCase):
@@ -24,15 +23,19 @@ class Rehearsal(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            out = Path(folder) / "cpu.json"
-            command = [str(ROOT / "tests/gpu/run.sh"), "--bundle", str(bundle), "--device", "cpu", "--small",
-                       "--minutes", "20", "--out", str(out)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            zstd = pack.read_bytes()[:4] == b"\x28\xb5\x2f\xfd"
+            unpack = ["--use-compress-program=zstd --long=28"] if zstd else []
+            subprocess.run(["tar", *unpack, "-C", folder, "-xf", str(pack)], check=True)
+            first, second = Path(folder) / "out", Path(folder) / "again"
+            command = [f"{folder}/aludel-gpu/tests/gpu/run.sh", "--device", "cpu", "--small", "--minutes", "20"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder,
+                                  env={**os.environ, "OUT": str(first)})
             print(done.stdout, done.stderr)
-            cls.result = json.loads(out.read_text())
+            cls.printed, cls.log = done.stdout, (first / "gpu.log").read_text()
+            cls.result = json.loads(next(first.glob("*.json")).read_text())
             cls.kept = subprocess.run([*command, "--only", "engine,ttft,ops"], capture_output=True, text=True,
-                                      check=False).stdout
-            cls.result_after = json.loads(out.read_text())
+                                      check=False, cwd=folder, env={**os.environ, "OUT": str(second)}).stdout
+            cls.result_after = json.loads(next(second.glob("*.json")).read_text())
         cls.rows = {row["name"]: row for row in cls.result["benchmarks"]}
 
     def test_says_what_was_measured(self) -> None:
@@ -43,9 +46,16 @@ class Rehearsal(unittest.TestCase):
                 self.assertTrue(row["reason"], row)
 
     def test_what_is_there_is_not_measured_again(self) -> None:
-        self.assertIn("kept from an earlier run, --again measures anew: ops, engine, ttft\n", self.kept)
+        self.assertIn("kept from an earlier run, --again measures anew: engine, ttft, ops\n", self.kept)
         self.assertNotIn("==", self.kept.split("\n\n")[0])
         self.assertEqual(self.result_after, self.result)
+
+    def test_the_log_is_carried_back_beside_the_results(self) -> None:
+        self.assertEqual(self.log, self.printed)
+
+    def test_figures_are_of_two_timings(self) -> None:
+        for name in ("prefill_gemm_share", "decode_bandwidth_share", "decode_rate_batch_1_without_graphs"):
+            self.assertGreaterEqual(self.rows[name]["spread"], 0, self.rows[name])
 
     def test_every_part_has_figures(self) -> None:
         for name in ("gemm_peak", "copy_bandwidth", "prefill_gemm_share", "decode_bandwidth_share", "link_path",
@@ -68,11 +78,12 @@ class Rehearsal(unittest.TestCase):
     def test_what_only_a_card_says_is_null(self) -> None:
         for tool in ("memcheck", "racecheck", "memcheck_wgmma"):
             self.assertIsNone(self.rows[f"sanitizer_{tool}"]["value"])
+        self.assertEqual(self.rows["profile_decode_Bf16Product"]["reason"], "the device is not a card")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bundle", type=Path, required=True)
+    parser.add_argument("--pack", type=Path, required=True)
     options, rest = parser.parse_known_args()
-    bundle = options.bundle.resolve()
+    pack = options.pack.resolve()
     unittest.main(argv=[sys.argv[0], *rest], verbosity=2)

@@ -10,10 +10,11 @@ Value = Union[int, float, None]
 class Report:
     """`{device, driver, commit, date, benchmarks: [{name, value, unit, bound, command, part, ...}]}`. A value that could not
     be had is null, with a `reason`. What the file holds of the same device and commit stays until it is measured again, its
-    rows with their own `driver` where that was another; the rest is overwritten."""
+    rows with their own `driver` where that was another; the rest is overwritten. `copy` gets the same bytes."""
 
-    def __init__(self, path: Path, head: Dict[str, Any]) -> None:
+    def __init__(self, path: Path, head: Dict[str, Any], copy: Optional[Path] = None) -> None:
         self.path = path
+        self.copy = copy
         self.head = head
         self.part = ""  # that is measured now
         self.rows: Dict[str, Dict[str, Any]] = {}
@@ -55,15 +56,21 @@ class Report:
 
     def write(self) -> None:
         """In one step: a run that is cut short leaves the file of the part before."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_suffix(".partial")
-        partial.write_text(json.dumps({**self.head, "benchmarks": list(self.rows.values())}, indent=1) + "\n")
-        partial.replace(self.path)
+        text = json.dumps({**self.head, "benchmarks": list(self.rows.values())}, indent=1) + "\n"
+        for path in filter(None, (self.path, self.copy)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_suffix(".partial")
+            partial.write_text(text)
+            partial.replace(path)
 
     def table(self) -> str:
         lines = [f"{self.head['device']}, driver {self.head['driver']}, commit {self.head['commit'][:12]}", ""]
         for row in self.rows.values():
             value = "-" if row["value"] is None else f"{row['value']:.4g}"
             note = row.get("reason", "")
+            if "spread" in row:
+                note = f"+-{100 * row['spread']:.1f} % {note}"
+            if row.get("clocks", {}).get("held_back"):
+                note = f"held back by {', '.join(row['clocks']['held_back'])} {note}"
             lines.append(f"{row['name']:<44} {value:>10} {row['unit']:<12} {row['bound'] or '':<8} {note[:90]}".rstrip())
         return "\n".join(lines)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that only a GPU machine can say, from a bundle (cmake --build build/PRESET --target bundle) and this source
+# Everything that only a GPU machine can say, from a bundle (cmake --build build/PRESET --target gpu_pack) and this source
 # tree: tests of kernels and codecs on the device, compute-sanitizer, benchmarks of operations and of a model of an 8B shape
 # with random weights, time to first token against the consumer's local prefill, greedy tokens against the CPU's, and peers.
 # Writes a results file after every part and prints a table; a part that fails or takes too long is null with the reason.
@@ -7,11 +7,12 @@
 #
 #   tests/gpu/run.sh [--bundle FILE|FOLDER] [--device cuda:0] [--out FILE] [--minutes 8] [--only PART,PART] [--again] [--small]
 #
-#   --bundle   the tarball, or a folder it was unpacked to; default: the newest of build/*/aludel-*-linux-x86_64.tar.xz
+#   --bundle   the tarball, or a folder it was unpacked to; default: bundle/ beside these scripts' tests/ (as gpu_pack's archive
+#              has it), else the newest of build/*/aludel-*-linux-x86_64.tar.xz
 #   --device   cuda:N, or cpu to rehearse
-#   --out      default tests/gpu/results/DEVICE-DATE.json
+#   --out      default tests/gpu/results/DEVICE-DATE.json, copied to $OUT with the log where that names a folder
 #   --minutes  for all parts together; each has its share, and what those before it left
-#   --only     of: unit attention ops engine peers parity codec ttft sanitizer graphs
+#   --only     of: unit attention parity engine ttft sanitizer peers codec graphs ops profile
 #   --again    measures what the results file has, too
 #   --small    the demo models at small sizes: a rehearsal of seconds
 set -euo pipefail
@@ -26,6 +27,7 @@ while [[ $# -gt 0 ]]; do
   esac
   shift
 done
+[[ -z $bundle && -f bundle/MANIFEST ]] && bundle=bundle
 if [[ -z $bundle ]]; then
   # shellcheck disable=SC2012
   bundle=$(ls -t build/*/aludel-*-linux-x86_64.tar.xz 2> /dev/null | head -n 1)
@@ -44,4 +46,9 @@ if [[ $(printf '%s\n' "$needed" "${found:-0}" | sort -V | head -n 1) != "$needed
   echo "gpu: the bundle needs glibc $needed or newer, this machine has ${found:-none}: build it on an older system" >&2
   exit 2
 fi
-python3 tests/gpu/measure.py --bundle "$bundle" ${rest[@]+"${rest[@]}"}
+log=/dev/null
+if [[ -n ${OUT:-} ]]; then
+  mkdir -p "$OUT"
+  log=$OUT/gpu.log
+fi
+python3 tests/gpu/measure.py --bundle "$bundle" ${rest[@]+"${rest[@]}"} 2>&1 | tee -a "$log"

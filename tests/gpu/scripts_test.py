@@ -10,10 +10,13 @@ from typing import Any, Dict, Optional
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import card  # noqa: E402
 import cublas  # noqa: E402
 import engine  # noqa: E402
 import kernels  # noqa: E402
 import measure  # noqa: E402
+import profile_kernels  # noqa: E402
+import sanitizer  # noqa: E402
 import ttft  # noqa: E402
 from machine import Bundle, Failed, run  # noqa: E402
 from model import Model  # noqa: E402
@@ -126,6 +129,81 @@ class CutShort(unittest.TestCase):
             kernels.benchmark(["sh", "-c", "exit 3"], 1)
 
 
+    def test_repetitions_are_one_row_with_their_spread(self) -> None:
+        name = "Decode/batch:1"
+        rows = [{"name": name, "run_type": "iteration", "real_time": time, "tokens/s": rate} for time, rate in ((9.0, 4.0), (11.0, 2.0))]
+        rows.append({"name": f"{name}_mean", "run_type": "aggregate", "real_time": 10.0, "tokens/s": 3.0})
+        _, found = kernels.finished(json.dumps({"context": {}, "benchmarks": rows}, indent=2))
+        self.assertEqual(list(found), [name])
+        self.assertEqual((found[name]["real_time"], found[name]["tokens/s"], found[name]["spread"]), (10, 3, 0.2))
+
+
+class Sanitizers(unittest.TestCase):
+    TESTS = "[       OK ] Devices/OpsTest.Gemm/Cuda (12 ms)\n[       OK ] Devices/OpsTest.Rope/Cuda (3 ms)\n"
+
+    def test_a_summary_is_believed(self) -> None:
+        self.assertEqual(sanitizer.errors_of(self.TESTS + "========= ERROR SUMMARY: 0 errors\n"), (0, 2))
+        self.assertEqual(sanitizer.errors_of("========= RACECHECK SUMMARY: 3 hazards displayed\n"), (3, 0))
+
+    def test_what_was_cut_short_counts_for_the_tests_that_had_run(self) -> None:
+        self.assertEqual(sanitizer.errors_of(self.TESTS), (0, 2))
+        self.assertEqual(sanitizer.errors_of("========= Invalid __global__ read of size 4 bytes\n" + self.TESTS), (1, 2))
+        self.assertEqual(sanitizer.errors_of("=========     at Norm\n"), (None, 0))
+
+    def test_a_clean_partial_result_is_a_row(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "MANIFEST").write_text("")
+            bundle = Bundle(Path(folder), "cuda:0", False, Path(folder))
+            report = Report(Path(folder) / "results.json", HEAD)
+            with mock.patch.object(sanitizer, "run", side_effect=Failed("took longer than 5 s", self.TESTS)), \
+                    mock.patch.object(sanitizer.shutil, "which", return_value="/bin/compute-sanitizer"):
+                sanitizer.sanitizer(bundle, report, measure.Clock(5))
+            row = report.rows["sanitizer_racecheck"]
+            self.assertEqual((row["value"], row["tests"], row["partial"]), (0, 2, "took longer than 5 s"))
+
+
+class Card(unittest.TestCase):
+    def test_clocks_are_those_of_the_time_between(self) -> None:
+        clocks = card.Clocks("cpu")
+        self.assertEqual(clocks.between(0, 9), {})
+        clocks.samples = [(1, ["300", "2600", "90.0", "40", "0x1"]), (2, ["1980", "2600", "690", "60", "0x0"]),
+                          (3, ["1500", "2600", "700", "61", "0x4"]), (4, ["[N/A]"])]
+        self.assertEqual(clocks.between(2, 9)["clocks"],
+                         {"sm_mhz": [1500, 1980, 1980], "memory_mhz": 2600, "watts": 700, "celsius": 61,
+                          "held_back": {"power cap": 0.5}})
+
+    def test_profiles_are_read_by_kernel(self) -> None:
+        head = '"ID","Kernel Name","gpu__time_duration.sum","launch__registers_per_thread"\n"","","nsecond","register/thread"\n'
+        rows = '"0","void aludel::cuda::(anonymous namespace)::Bf16Product<1>(aludel::cuda::SkinnyArgs)","1,200","96"\n' \
+               '"1","void aludel::cuda::(anonymous namespace)::Bf16Product<1>(aludel::cuda::SkinnyArgs)","1,400","96"\n' \
+               '"2","void aludel::cuda::MmaAttention<aludel::cuda::DecodeShape<128>>(aludel::cuda::AttentionArgs)","900","128"\n'
+        found = profile_kernels.figures_of("==PROF== Connected\n" + head + rows)
+        self.assertEqual(found, {"Bf16Product": {"microseconds": 1300, "registers": 96, "launches": 2},
+                                 "MmaAttention": {"microseconds": 900, "registers": 128, "launches": 1}})
+
+    def test_memory_that_is_roomy_is_taken_as_it_is(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(card.memory_folder(1, Path(folder)), Path(folder))
+            with mock.patch.object(card, "available_memory", return_value=0):
+                self.assertIsNone(card.memory_folder(1 << 60, Path(folder)))
+
+
+class WhereResultsGo(unittest.TestCase):
+    def test_out_gets_a_copy_and_the_tree_is_gone_on_with(self) -> None:
+        tree = measure.ROOT / "tests/gpu/results/card.json"
+        with mock.patch.dict("os.environ", {"OUT": "/back"}):
+            self.assertEqual(measure.results_of(None, "card.json"), (tree, Path("/back/card.json")))
+            self.assertEqual(measure.results_of(Path("mine.json"), "card.json"), (Path("mine.json"), None))
+        with mock.patch.dict("os.environ", {"OUT": ""}):
+            self.assertEqual(measure.results_of(None, "card.json"), (tree, None))
+
+    def test_both_have_the_same_bytes(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            one, copy = Path(folder) / "one.json", Path(folder) / "out" / "copy.json"
+            Report(one, HEAD, copy).write()
+            self.assertEqual(one.read_bytes(), copy.read_bytes())
+
+
 class WhereCublasIs(unittest.TestCase):
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory()
@@ -212,11 +290,12 @@ class Peers(unittest.TestCase):
                 report.add("prefill_rate_128", 60, "tokens/s", None, "command")
                 report.add("decode_rate_batch_1", 8, "tokens/s", None, "command")
 
-            printed = 'a warning\n{"torch": {"prefill": 30, "decode": 2, "version": "2"}}\n'
+            printed = 'a warning\n{"gemm": {"tflops": 800.0, "spread": 0.01}}\n{"torch": {"prefill": 30, "decode": 2, "version": "2"}}\n'
             with mock.patch.object(engine, "run", side_effect=Failed("took longer", printed)), \
                     mock.patch.object(engine, "forward", side_effect=forward):
                 engine.peers(bundle, report, Model(bundle), measure.Clock(1))
             self.assertEqual([report.value(f"{what}_vs_torch") for what in ("prefill", "decode")], [2, 4])
+            self.assertEqual((report.value("gemm_peak_torch"), report.rows["gemm_peak_torch"]["spread"]), (800, 0.01))
             self.assertEqual(report.rows["decode_vs_transformers"]["reason"], "took longer")
 
 

@@ -11,6 +11,7 @@ import json
 import re
 from typing import Any, Dict, List, Optional
 
+from card import SharedCard
 from machine import Bundle, Clock, Failed, run, say, text_of
 from model import RECOMPUTED_LAYERS, Model
 from report import Report
@@ -32,6 +33,7 @@ class Study:
         self.links = [1, 4] if bundle.small else LINKS
         self.repeats = 1 if bundle.small else 3
         self.path_gbps: Optional[float] = None
+        self.card_shared_by: Optional[str] = None
         self.command = f"tests/gpu/run.sh --device {bundle.device} --only ttft"
 
     def name(self, state: str, tokens: int, link: float, form: str) -> str:
@@ -103,6 +105,7 @@ class Study:
             recomputed_tokens=row["recomputed_tokens"], link_measured_gbps=round(self.path_gbps or 0, 2),
             emulated=link > (self.path_gbps or 0), seconds=row["seconds"]["median"],
             oracle_seconds=oracle["seconds"]["median"], samples=row["samples"], stages=row["stages"],
+            card_shared_by=self.card_shared_by,
             # Else its report came after the first token, and what it did is in `transfer`.
             producer_reported=row["stages"]["prefill"] > 0 or state == "warm",
             operating_point=self.model.operating_point if recomputed else form,
@@ -123,4 +126,7 @@ def ttft(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None:
     study = Study(bundle, report, model)
     model.wait(clock, codecs=True)
     study.measure_path(clock)
-    study.add_all(study.bench(study.wanted(), clock))
+    with SharedCard(bundle) as shared:
+        rows = study.bench(study.wanted(), clock)
+    study.card_shared_by = "MPS" if shared.on else "time slices" if bundle.on_card else None
+    study.add_all(rows)

@@ -106,14 +106,16 @@ class AludelDecoder : public KvDecoder {
           absl::StrFormat("frame of layer %d: %s", coverage.first_layer, planes.status().message()));
     }
     Device& device = *model_.device();
-    ALUDEL_ASSIGN_OR_RETURN(const Buffer wire, device.Allocate(planes->size()));
-    device.CopyToDevice(wire.data(), planes->data(), planes->size(), model_.stream());
+    if (wire_.size() < planes->size()) {
+      ALUDEL_ASSIGN_OR_RETURN(wire_, device.Allocate(planes->size()));
+    }
+    device.CopyToDevice(wire_.data(), planes->data(), planes->size(), model_.stream());
     const std::vector<LatentPlane> layout = PlanesOf(bits, shape_.packing, coverage.tokens);
     for (int64_t begin = 0; begin < coverage.tokens; begin += work_.max_rows) {
       const int64_t rows = std::min<int64_t>(work_.max_rows, coverage.tokens - begin);
       const TensorView latents =
           TensorView::Of(work_.latents.as<float>(), rows, PaddedColumns(group->shape.rank));
-      device.ops().UnpackLatents(wire.as<uint8_t>(), layout, begin, group->grid.step,
+      device.ops().UnpackLatents(wire_.as<uint8_t>(), layout, begin, group->grid.step,
                                  latents.Cols(0, group->shape.rank), model_.stream());
       Reconstruct(*group, latents, coverage.token_begin + begin, target);
     }
@@ -182,6 +184,7 @@ class AludelDecoder : public KvDecoder {
   const std::vector<PackedGroup>& groups_;
   const DecoderMemory& work_;
   Buffer side_;  // the model's compute type [tokens up to the last that is handed over, hidden]
+  Buffer wire_;  // a payload, as large as the largest so far
 };
 
 double FlopsPerToken(const AludelShape& shape, const std::vector<PackedGroup>& groups,

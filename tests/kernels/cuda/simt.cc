@@ -4,13 +4,11 @@
 #include <cstdlib>
 
 #include "kernels/tensor.h"
+#include "tests/kernels/cuda/races.h"
 #include "tests/kernels/cuda/simt_block.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
-#endif
-#if defined(__SANITIZE_THREAD__)
-#include <sanitizer/tsan_interface.h>
 #endif
 
 namespace aludel::cuda::simt {
@@ -30,6 +28,22 @@ namespace {
 
 constexpr size_t kStackBytes = 256 << 10;
 
+using Stack = std::unique_ptr<char[]>;
+
+// Of launches before this one: mapping them anew would cost more than most kernels.
+std::vector<Stack>& Stacks() {
+  static std::vector<Stack> stacks;
+  return stacks;
+}
+
+Stack TakeStack() {
+  std::vector<Stack>& stacks = Stacks();
+  if (stacks.empty()) return Stack(new char[kStackBytes]);
+  Stack stack = std::move(stacks.back());
+  stacks.pop_back();
+  return stack;
+}
+
 void ArriveFromScheduler() {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(current->running->fake_stack, &current->scheduler_stack,
@@ -38,22 +52,25 @@ void ArriveFromScheduler() {
 }
 
 void ToScheduler(bool forever) {
+  if (current->alone) Fail("meets other threads, and was launched as a kernel whose threads never do");
   Fiber& fiber = *current->running;
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(forever ? nullptr : &fiber.fake_stack, current->scheduler_stack,
                                  current->scheduler_stack_bytes);
 #endif
-#if defined(__SANITIZE_THREAD__)
-  __tsan_switch_to_fiber(current->scheduler_tsan, 0);
+#if defined(ALUDEL_RACES)
+  __tsan_switch_to_fiber(current->scheduler_tsan, __tsan_switch_to_fiber_no_sync);
 #endif
   static_cast<void>(forever);
-  swapcontext(&fiber.context, &current->scheduler);
+  SwitchContext(&fiber.context, &current->scheduler);
   ArriveFromScheduler();
 }
 
 void Main() {
   ArriveFromScheduler();
+  Acquire(&current->index);
   (*current->body)(current->shared);
+  Release(&current->size);
   Fiber& fiber = *current->running;
   for (const auto& group : fiber.groups) {
     if (!group.empty()) Fail("ends with an asynchronous copy that it has not waited for");
@@ -69,10 +86,10 @@ void Resume(Fiber& fiber) {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(&current->scheduler_fake_stack, fiber.stack.get(), kStackBytes);
 #endif
-#if defined(__SANITIZE_THREAD__)
-  __tsan_switch_to_fiber(fiber.tsan, 0);
+#if defined(ALUDEL_RACES)
+  __tsan_switch_to_fiber(fiber.tsan, __tsan_switch_to_fiber_no_sync);
 #endif
-  swapcontext(&current->scheduler, &fiber.context);
+  SwitchContext(&current->scheduler, &fiber.context);
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(current->scheduler_fake_stack, nullptr, nullptr);
 #endif
@@ -121,8 +138,8 @@ void Start(Fiber& fiber, int index) {
   fiber.index = index;
   fiber.thread = {index % current->size.x, index / current->size.x % current->size.y,
                   index / current->size.x / current->size.y};
-  if (fiber.stack == nullptr) fiber.stack = std::make_unique<char[]>(kStackBytes);
-#if defined(__SANITIZE_THREAD__)
+  if (fiber.stack == nullptr) fiber.stack = TakeStack();
+#if defined(ALUDEL_RACES)
   fiber.tsan = __tsan_create_fiber(0);
 #endif
   fiber.wait = Wait::kNothing;
@@ -130,11 +147,7 @@ void Start(Fiber& fiber, int index) {
   fiber.open.clear();
   fiber.written.clear();
   fiber.fenced.clear();
-  getcontext(&fiber.context);
-  fiber.context.uc_stack.ss_sp = fiber.stack.get();
-  fiber.context.uc_stack.ss_size = kStackBytes;
-  fiber.context.uc_link = nullptr;
-  makecontext(&fiber.context, Main, 0);
+  MakeContext(&fiber.context, fiber.stack.get(), kStackBytes, Main);
 }
 
 // Nobody can go on: lets those go on who wait for just that, or else everyone past the block's barrier.
@@ -175,6 +188,7 @@ void RunBlock() {
   current->warps.assign(current->fibers.size() / kLanes, {});
   std::vector<int> warps(current->warps.size());
   for (size_t i = 0; i < warps.size(); ++i) warps[i] = static_cast<int>(i);
+  Release(&current->index);
   while (true) {
     std::shuffle(warps.begin(), warps.end(), *current->random);
     current->lateness = static_cast<Lateness>((*current->random)() % 3);
@@ -186,8 +200,9 @@ void RunBlock() {
     if (done == current->fibers.size()) break;
     Unblock();
   }
+  Acquire(&current->size);
   CheckProductsDone();
-#if defined(__SANITIZE_THREAD__)
+#if defined(ALUDEL_RACES)
   for (Fiber& fiber : current->fibers) __tsan_destroy_fiber(fiber.tsan);
 #endif
 }
@@ -329,7 +344,7 @@ void Launch(Dim3 grid, Dim3 block, size_t shared_bytes, uint64_t seed,
   state.size = block;
   state.grid = grid;
   state.body = &body;
-#if defined(__SANITIZE_THREAD__)
+#if defined(ALUDEL_RACES)
   state.scheduler_tsan = __tsan_get_current_fiber();
 #endif
   current = &state;
@@ -343,6 +358,7 @@ void Launch(Dim3 grid, Dim3 block, size_t shared_bytes, uint64_t seed,
       }
     }
   }
+  for (Fiber& fiber : state.fibers) Stacks().push_back(std::move(fiber.stack));
   current = nullptr;
 }
 
@@ -352,9 +368,31 @@ const Dim3& BlockSize() { return current->size; }
 const Dim3& GridSize() { return current->grid; }
 int Lane() { return current->running->index % kLanes; }
 
+void LaunchAlone(Dim3 grid, Dim3 block, const std::function<void(char* shared)>& body) {
+  Block state;
+  state.alone = true;
+  state.size = block;
+  state.grid = grid;
+  state.fibers.resize(1);
+  state.running = state.fibers.data();
+  current = &state;
+  const unsigned threads = block.x * block.y * block.z;
+  for (unsigned i = 0; i < grid.x * grid.y * grid.z; ++i) {
+    state.index = {i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y};
+    for (unsigned t = 0; t < threads; ++t) {
+      state.running->index = static_cast<int>(t);
+      state.running->thread = {t % block.x, t / block.x % block.y, t / block.x / block.y};
+      body(nullptr);
+    }
+  }
+  current = nullptr;
+}
+
 void SyncThreads() {
   current->running->wait = Wait::kBlock;
+  Release(&current->shared);
   ToScheduler(/*forever=*/false);
+  Acquire(&current->shared);
 }
 
 void Collective(const char* name, WarpWork work, void* operands) {
@@ -363,7 +401,11 @@ void Collective(const char* name, WarpWork work, void* operands) {
   fiber.collective = name;
   fiber.work = work;
   fiber.operands = operands;
+  const bool orders = std::strcmp(name, "syncwarp") == 0;
+  const Warp* const warp = &current->warps[fiber.index / kLanes];
+  if (orders) Release(warp);
   ToScheduler(/*forever=*/false);
+  if (orders) Acquire(warp);
 }
 
 }  // namespace aludel::cuda::simt
@@ -376,6 +418,8 @@ void CpAsync16(void* shared, const void* global, bool there) {
   simt::CheckShared(shared);
   if (reinterpret_cast<uintptr_t>(global) % 16 != 0) simt::Fail("misaligned address in global memory");
   simt::Undefine(static_cast<char*>(shared), simt::kPiece);
+  simt::Writes16(shared);
+  if (there) simt::Reads16(global);
   simt::current->running->open.push_back({static_cast<char*>(shared), there ? global : nullptr});
 }
 
@@ -403,11 +447,13 @@ void CpAsyncWaitFor(int pending) {
 
 void LdMatrix(uint32_t (&to)[4], const void* row) {
   simt::LdMatrixOperands operands{row, to};
+  simt::Reads16(row);
   Collective("ldmatrix", simt::RunLdMatrix<false>, &operands);
 }
 
 void LdMatrixTransposed(uint32_t (&to)[4], const void* row) {
   simt::LdMatrixOperands operands{row, to};
+  simt::Reads16(row);
   Collective("ldmatrix.trans", simt::RunLdMatrix<true>, &operands);
 }
 
@@ -423,6 +469,7 @@ void MmaInt8(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) 
 
 uint4 LoadOnce(const void* global) {
   if (reinterpret_cast<uintptr_t>(global) % 16 != 0) simt::Fail("misaligned address in global memory");
+  simt::Reads16(global);
   uint4 value;
   std::memcpy(&value, global, sizeof(value));
   return value;

@@ -16,6 +16,8 @@
 // corrupt a GPU (divergence at a collective, a barrier that not everyone reaches, copies that nobody waited
 // for, a misaligned address) ends the test with a message.
 //
+// Built with ThreadSanitizer it is a race detector, see races.h.
+//
 // Not simulated: memory models within a warp, the rounding of tensor cores' sums, speed.
 namespace aludel::cuda::simt {
 
@@ -29,6 +31,9 @@ struct Dim3 {
 // whose address it gets. `seed` orders the warps.
 void Launch(Dim3 grid, Dim3 block, size_t shared_bytes, uint64_t seed,
             const std::function<void(char* shared)>& body);
+
+// As Launch, for kernels whose threads never meet: no barrier, no collective. They run one after the other, without fibers.
+void LaunchAlone(Dim3 grid, Dim3 block, const std::function<void(char* shared)>& body);
 
 // Of the running thread.
 const Dim3& ThreadIndex();
@@ -52,7 +57,8 @@ T Exchange(const char* name, T value, int source) {
     T result;
   };
   Operands mine{value, source, value};
-  const WarpWork work = [](void* const* lanes) {
+  // Registers meet here, which no race is about.
+  const WarpWork work = [](void* const* lanes) __attribute__((no_sanitize("thread"))) {
     for (int lane = 0; lane < 32; ++lane) {
       auto& own = *static_cast<Operands*>(lanes[lane]);
       own.result = static_cast<Operands*>(lanes[own.source % 32])->value;
@@ -83,17 +89,18 @@ int Lane();
 
 namespace aludel::cuda {
 
-struct uint4 {
+struct alignas(16) uint4 {
   uint32_t x, y, z, w;
 };
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
 
-// No other fiber runs between the two halves, so this is one step.
 inline uint32_t atomicAdd(uint32_t* address, uint32_t value) {
-  const uint32_t before = *address;
-  *address += value;
-  return before;
+  return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
 }
 inline float __uint_as_float(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+inline float __fdividef(float a, float b) { return a / b; }
 inline uint32_t __float_as_uint(float value) { return __builtin_bit_cast(uint32_t, value); }
 using std::fmaxf;
 using std::max;

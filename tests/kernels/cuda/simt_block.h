@@ -1,7 +1,5 @@
 #pragma once
 
-#include <ucontext.h>
-
 #include <deque>
 #include <functional>
 #include <map>
@@ -10,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/kernels/cuda/context.h"
 #include "tests/kernels/cuda/simt.h"
 
 // What simt's own files share: the state of the block that runs.
@@ -31,7 +30,7 @@ struct AsyncCopy {
 };
 
 struct Fiber {
-  ucontext_t context;
+  Context context;
   std::unique_ptr<char[]> stack;
   Dim3 thread;
   int index = 0;  // in the block
@@ -92,7 +91,7 @@ struct NumberedBarrier {
 };
 
 struct Block {
-  ucontext_t scheduler;
+  Context scheduler;
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
   std::map<int, std::vector<Product>> begun;  // by warpgroup, in order
@@ -104,7 +103,8 @@ struct Block {
   std::vector<char> async_view;  // shared memory as the async proxy sees it
   const std::function<void(char*)>* body = nullptr;
   Fiber* running = nullptr;
-  int warp = -1;  // whose collective runs
+  int warp = -1;       // whose collective runs
+  bool alone = false;  // LaunchAlone's
   Lateness lateness = Lateness::kNone;
   std::mt19937_64* random = nullptr;
   void* scheduler_fake_stack = nullptr;

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "kernels/tensor.h"
+#include "tests/kernels/cuda/races.h"
 #include "tests/kernels/cuda/simt_block.h"
 
 namespace aludel::cuda::simt {
@@ -243,6 +244,7 @@ void Numbered(int id, int threads, bool wait) {
   if (barrier.arrived == 0) barrier.threads = threads;
   if (barrier.threads != threads) Fail("others expect another number of threads at a numbered barrier");
   const int generation = barrier.generation;
+  Release(&barrier);
   if (++barrier.arrived == threads) {
     barrier.arrived = 0;
     ++barrier.generation;
@@ -250,6 +252,7 @@ void Numbered(int id, int threads, bool wait) {
   if (!wait) return Linger();
   WaitUntil("numbered barrier " + std::to_string(id),
             [&barrier, generation] { return barrier.generation != generation; });
+  Acquire(&barrier);
 }
 
 void CheckProductsDone() {
@@ -281,6 +284,7 @@ void StoreShared(void* shared, const uint4& value) {
   simt::CheckShared(shared);
   simt::Undefine(static_cast<char*>(shared), sizeof(value));
   std::memcpy(shared, &value, sizeof(value));
+  simt::Writes16(shared);
   current->running->written.push_back(static_cast<char*>(shared) - current->shared);
 }
 
@@ -301,6 +305,7 @@ void BarrierInit(uint64_t* barrier, int arrivals) {
 
 void BarrierArrive(uint64_t* barrier) {
   simt::Barrier& state = simt::BarrierAt(barrier);
+  simt::Release(&state);
   if (--state.missing == 0) {
     state.missing = state.arrivals;
     ++state.phase;
@@ -313,6 +318,7 @@ void BarrierWait(uint64_t* barrier, uint32_t parity) {
   const auto at = reinterpret_cast<const char*>(barrier) - current->shared;
   simt::WaitUntil("parity " + std::to_string(parity) + " of the barrier at byte " + std::to_string(at),
                   [&state, parity] { return (state.phase & 1) != static_cast<int>(parity); });
+  simt::Acquire(&state);
 }
 
 void WgmmaCommit() { simt::Collective("wgmma.commit_group", simt::Commit, nullptr); }

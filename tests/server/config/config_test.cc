@@ -48,6 +48,21 @@ TEST_F(Config, DefaultsComeFromTheProto) {
   EXPECT_FALSE(options->log.json);
 }
 
+TEST_F(Config, GpuHasDefaultsOfItsOwn) {
+  const auto defaults =
+      LoadPrefillOptions(Write("engine { directory: 'model' device: 'cuda:0' weights: 'int8' }"));
+  ASSERT_TRUE(defaults.ok()) << defaults.status();
+  EXPECT_EQ(defaults->model.engine.max_num_batched_tokens, 2048);
+  EXPECT_EQ(defaults->model.transformer.max_rows, 2048);
+  EXPECT_EQ(defaults->model.transformer.weights, WeightFormat::kInt8);
+  const auto said =
+      LoadPrefillOptions(Write("engine { directory: 'm' device: 'cuda:0' max_num_batched_tokens: 256 }"));
+  ASSERT_TRUE(said.ok()) << said.status();
+  EXPECT_EQ(said->model.engine.max_num_batched_tokens, 256);
+  EXPECT_EQ(LoadPrefillOptions(Write("engine { directory: 'model' }"))->model.engine.max_num_batched_tokens,
+            256);
+}
+
 TEST_F(Config, EverySettingArrivesInItsStruct) {
   const auto options = LoadDecodeOptions(Write(R"(
       listen: "0.0.0.0:1"
@@ -314,8 +329,6 @@ TEST_F(Config, BadValueNamesFileLineFieldFoundAndExpected) {
               HasSubstr("engine.threads: found 3, want at most one for each of the cores"));
   EXPECT_THAT(PrefillError("engine { directory: 'm' weights: 'int3' }"),
               HasSubstr("engine.weights: found \"int3\", want one of unrounded, int8, int4"));
-  EXPECT_THAT(PrefillError("engine { directory: 'm' device: 'cuda:0' weights: 'int8' }"),
-              HasSubstr("engine.weights: found \"int8\", want unrounded: device cuda:0 keeps no integers"));
   EXPECT_THAT(PrefillError("engine {\n  directory: 'm'\n  compute_dtype: 'int3' }"),
               HasSubstr(":3: engine.compute_dtype: found \"int3\", want one of bf16, f32"));
   EXPECT_THAT(PrefillError("engine { directory: 'm' }\nlisten: 'nohost'"),

@@ -1,0 +1,225 @@
+#include <cublasLt.h>
+
+#include <cstring>
+#include <vector>
+
+#include "kernels/cuda/cublas_lt_loader.h"
+#include "kernels/tensor.h"
+#include "tests/kernels/cuda/fake/fake_world.h"
+
+// The calls of gemm.cc. Descriptors hold what they were given; a product is a loop over float sums.
+namespace aludel::cuda::fake {
+namespace {
+
+struct Operation {
+  cublasOperation_t transposed_w;
+  cublasLtEpilogue_t epilogue;
+  const float* bias;
+};
+struct Layout {
+  cudaDataType type;
+  uint64_t rows, cols;
+  int64_t stride;
+};
+struct Preference {
+  size_t workspace;
+  uint32_t alignment_w, alignment_a, alignment_out;
+};
+static_assert(sizeof(Operation) <= sizeof(cublasLtMatmulDescOpaque_t));
+static_assert(sizeof(Layout) <= sizeof(cublasLtMatrixLayoutOpaque_t));
+static_assert(sizeof(Preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t));
+
+template <typename T>
+void Put(void* opaque, const T& value) {
+  std::memcpy(opaque, &value, sizeof(value));
+}
+template <typename T>
+T Get(const void* opaque) {
+  T value;
+  std::memcpy(&value, opaque, sizeof(value));
+  return value;
+}
+
+size_t SizeOf(cudaDataType type) { return type == CUDA_R_32F ? sizeof(float) : sizeof(Bf16); }
+
+// [cols, rows] with rows side by side, as floats.
+std::vector<float> Floats(const void* data, const Layout& layout) {
+  std::vector<float> values(layout.rows * layout.cols);
+  for (uint64_t c = 0; c < layout.cols; ++c) {
+    for (uint64_t r = 0; r < layout.rows; ++r) {
+      const uint64_t at = c * layout.stride + r;
+      values[c * layout.rows + r] = layout.type == CUDA_R_32F ? static_cast<const float*>(data)[at]
+                                                              : ToFloat(static_cast<const Bf16*>(data)[at]);
+    }
+  }
+  return values;
+}
+
+float Dot(const float* a, const float* b, uint64_t count) {
+  constexpr int kSums = 16;
+  float sums[kSums] = {};
+  uint64_t k = 0;
+  for (; k + kSums <= count; k += kSums) {
+    for (int i = 0; i < kSums; ++i) sums[i] += a[k + i] * b[k + i];
+  }
+  float sum = 0.0f;
+  for (; k < count; ++k) sum += a[k] * b[k];
+  for (const float part : sums) sum += part;
+  return sum;
+}
+
+// out^T [out, rows] = W a^T + bias (+ out^T).
+void Multiply(const Operation& operation, const void* w, const Layout& w_layout, const void* a,
+              const Layout& a_layout, bool accumulate, void* out, const Layout& out_layout) {
+  const std::vector<float> weights = Floats(w, w_layout), inputs = Floats(a, a_layout);
+  const uint64_t depth = w_layout.rows;
+  for (uint64_t row = 0; row < out_layout.cols; ++row) {
+    for (uint64_t o = 0; o < out_layout.rows; ++o) {
+      const uint64_t at = row * out_layout.stride + o;
+      float sum = Dot(&weights[o * depth], &inputs[row * depth], depth);
+      if (operation.epilogue == CUBLASLT_EPILOGUE_BIAS) sum += operation.bias[o];
+      if (out_layout.type == CUDA_R_32F) {
+        float& element = static_cast<float*>(out)[at];
+        element = accumulate ? element + sum : sum;
+      } else {
+        Bf16& element = static_cast<Bf16*>(out)[at];
+        element = ToBf16(accumulate ? ToFloat(element) + sum : sum);
+      }
+    }
+  }
+}
+
+void CheckAligned(const void* data, uint32_t alignment, const char* what) {
+  if (reinterpret_cast<uintptr_t>(data) % alignment != 0)
+    Die(std::string(what) + " is not aligned as its plan was made for");
+}
+
+}  // namespace
+}  // namespace aludel::cuda::fake
+
+namespace aludel::cuda {
+absl::Status LoadCublasLt() { return absl::OkStatus(); }
+}  // namespace aludel::cuda
+
+using namespace aludel::cuda::fake;  // NOLINT: this file is the library's
+
+extern "C" {
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  static int one;
+  *handle = reinterpret_cast<cublasLtHandle_t>(&one);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t) { return CUBLAS_STATUS_SUCCESS; }
+const char* cublasLtGetStatusString(cublasStatus_t) { return "an error of the fake cuBLASLt"; }
+
+cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t operation, size_t,
+                                               cublasComputeType_t compute, cudaDataType_t scale) {
+  if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+  Put(operation, Operation{CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr});
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t opaque,
+                                              cublasLtMatmulDescAttributes_t attribute, const void* value,
+                                              size_t) {
+  auto operation = Get<Operation>(opaque);
+  if (attribute == CUBLASLT_MATMUL_DESC_TRANSA) operation.transposed_w = Get<cublasOperation_t>(value);
+  if (attribute == CUBLASLT_MATMUL_DESC_EPILOGUE) operation.epilogue = Get<cublasLtEpilogue_t>(value);
+  if (attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER) operation.bias = Get<const float*>(value);
+  Put(opaque, operation);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t layout, size_t, cudaDataType type,
+                                                 uint64_t rows, uint64_t cols, int64_t stride) {
+  if (stride < static_cast<int64_t>(rows)) return CUBLAS_STATUS_INVALID_VALUE;
+  Put(layout, Layout{type, rows, cols, stride});
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t preference, size_t) {
+  Put(preference, Preference{0, 256, 256, 256});
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t opaque,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void* value, size_t) {
+  auto preference = Get<Preference>(opaque);
+  if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) preference.workspace = Get<size_t>(value);
+  if (attribute == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES) preference.alignment_w = Get<uint32_t>(value);
+  if (attribute == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES) preference.alignment_a = Get<uint32_t>(value);
+  if (attribute == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES)
+    preference.alignment_out = Get<uint32_t>(value);
+  Put(opaque, preference);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+// The algorithm remembers what it was chosen for: a product must not promise less.
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t opaque,
+                                              cublasLtMatrixLayout_t w, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t out,
+                                              cublasLtMatmulPreference_t preference, int wanted,
+                                              cublasLtMatmulHeuristicResult_t results[], int* found) {
+  const std::lock_guard lock(TheWorld().mutex);
+  *found = 0;
+  const auto operation = Get<Operation>(opaque);
+  // As the library: it wants a bf16 result's bias in bf16, and multiplies transposed weights by rows as they lie.
+  if (operation.epilogue == CUBLASLT_EPILOGUE_BIAS && Get<Layout>(out).type != CUDA_R_32F)
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  const auto aligned = Get<Preference>(preference);
+  const uint32_t least = static_cast<uint32_t>(SizeOf(Get<Layout>(w).type)) == 2 ? 16 : 4;
+  if (TheWorld().no_heuristic || wanted < 1 || aligned.alignment_w < least || aligned.alignment_a < least) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  Put(&results[0].algo, aligned);
+  results[0].state = CUBLAS_STATUS_SUCCESS;
+  *found = 1;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t opaque, const void* alpha, const void* w,
+                              cublasLtMatrixLayout_t w_opaque, const void* a, cublasLtMatrixLayout_t a_opaque,
+                              const void* beta, const void* c, cublasLtMatrixLayout_t, void* out,
+                              cublasLtMatrixLayout_t out_opaque, const cublasLtMatmulAlgo_t* algorithm,
+                              void* workspace, size_t workspace_bytes, cudaStream_t stream) {
+  const std::lock_guard lock(TheWorld().mutex);
+  const auto operation = Get<Operation>(opaque);
+  const auto plan = Get<Preference>(algorithm);
+  const auto w_layout = Get<Layout>(w_opaque), a_layout = Get<Layout>(a_opaque),
+             out_layout = Get<Layout>(out_opaque);
+  const bool accumulate = Get<float>(beta) != 0.0f;
+  if (Get<float>(alpha) != 1.0f || operation.transposed_w != CUBLAS_OP_T || c != out)
+    Die("a product of another kind");
+  if (w_layout.rows != a_layout.rows || w_layout.cols != out_layout.rows ||
+      a_layout.cols != out_layout.cols || w_layout.type != a_layout.type) {
+    Die("a product of matrices that do not fit");
+  }
+  if (workspace_bytes < plan.workspace || !IsDeviceRange(workspace, workspace_bytes, "a workspace")) {
+    Die("a workspace that is not the device's, or smaller than its plan");
+  }
+  CheckAligned(w, plan.alignment_w, "W");
+  CheckAligned(a, plan.alignment_a, "a");
+  CheckAligned(out, plan.alignment_out, "out");
+  const auto check = [](const void* data, const Layout& layout, const char* what) {
+    if (!IsDeviceRange(data, ((layout.cols - 1) * layout.stride + layout.rows) * SizeOf(layout.type), what)) {
+      Die(std::string(what) + " of a product is not the device's");
+    }
+  };
+  check(w, w_layout, "W");
+  check(a, a_layout, "a");
+  check(out, out_layout, "out");
+  if (TheWorld().sticky != cudaSuccess || CountLaunch("cublasLtMatmul") != cudaSuccess)
+    return CUBLAS_STATUS_EXECUTION_FAILED;
+  Enqueue(stream, {"cublasLtMatmul",
+                   [=] {
+                     // Its scratch holds anything afterwards.
+                     std::memset(workspace, 0xff, 4096);
+                     Multiply(operation, w, w_layout, a, a_layout, accumulate, out, out_layout);
+                   },
+                   nullptr, nullptr});
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+}  // extern "C"

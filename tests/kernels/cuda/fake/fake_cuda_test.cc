@@ -1,0 +1,262 @@
+#include "tests/kernels/cuda/fake/fake_cuda.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/device_health.h"
+#include "kernels/device_options.h"
+#include "kernels/open_device.h"
+#include "kernels/ops.h"
+#include "runtime/codec/open_codec.h"
+#include "runtime/engine/engine.h"
+#include "runtime/evaluate/in_process_handoff.h"
+#include "runtime/text/tokenizer/tokenizer.h"
+#include "tests/kernels/cuda/fake/kernel_name.h"
+#include "tests/kernels/device_array.h"
+#include "tests/testing/test_model.h"
+
+namespace aludel::cuda::fake {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::unique_ptr<Device> Open() { return OpenDevice({.name = "cuda:0"}).value(); }
+
+TEST(KernelName, IsThatOfTheSource) {
+  EXPECT_EQ(
+      KernelName("void aludel::cuda::(anonymous namespace)::Rope<aludel::Bf16>(aludel::Bf16*, long, int)"),
+      "Rope<Bf16>");
+  EXPECT_EQ(KernelName("aludel::cuda::(anonymous namespace)::Pack(aludel::cuda::LatentArgs)"), "Pack");
+  EXPECT_EQ(
+      KernelName("void aludel::cuda::ScaledProduct<(aludel::WeightFormat)2, 1>(aludel::cuda::SkinnyArgs)"),
+      "ScaledProduct<(WeightFormat)2, 1>");
+}
+
+// What a GPU would refuse, or worse.
+using FakeCudaDeathTest = ::testing::Test;
+
+TEST(FakeCudaDeathTest, WorkIsDoneInAnOrderThatTheHostHasNotAskedFor) {
+  // A copy from memory that is written again before the stream is waited for brings what it holds then.
+  cudaStream_t stream;
+  int *device, *host;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(reinterpret_cast<void**>(&device), sizeof(int)), cudaSuccess);
+  ASSERT_EQ(cudaMallocHost(reinterpret_cast<void**>(&host), sizeof(int)), cudaSuccess);
+  bool late = false;
+  for (int i = 0; i < 200 && !late; ++i) {
+    *host = 1;
+    cudaMemcpyAsync(device, host, sizeof(int), cudaMemcpyHostToDevice, stream);
+    *host = 2;
+    cudaStreamSynchronize(stream);
+    late = *device == 2;
+  }
+  EXPECT_TRUE(late);
+  EXPECT_DEATH(cudaMemcpyAsync(device, host, 2 * sizeof(int), cudaMemcpyHostToDevice, stream),
+               "leaves an allocation");
+  EXPECT_DEATH(cudaMemcpyAsync(host, device, sizeof(int), cudaMemcpyHostToDevice, stream),
+               "kind is not that");
+  EXPECT_DEATH(
+      {
+        cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+        cudaStreamSynchronize(stream);
+      },
+      "cudaStreamSynchronize while the thread captures");
+  EXPECT_DEATH(
+      {
+        cudaFree(device);
+        *device = 1;
+      },
+      "");
+  cudaFree(device);
+  cudaFreeHost(host);
+  cudaStreamDestroy(stream);
+  EXPECT_DEATH(cudaStreamSynchronize(stream), "a stream that is no more");
+}
+
+TEST(FakeCuda, MemoryIsFreedBehindTheStreamsThatUseIt) {
+  const auto device = Open();
+  const Stream stream = device->CreateStream().value();
+  for (int i = 0; i < 100; ++i) {
+    const std::vector<float> ones(1000, 1.0f);
+    Buffer buffer = device->Allocate(4000).value();
+    device->CopyToDevice(buffer.data(), ones.data(), 4000, stream);
+    Buffer copy = device->Allocate(4000).value();
+    device->Copy(copy.data(), buffer.data(), 4000, stream);
+    // `buffer` goes while the copy from it may be under way.
+    buffer = Buffer();
+    std::vector<float> found(1000);
+    device->CopyToHost(found.data(), copy.data(), 4000, stream);
+    ASSERT_TRUE(device->Synchronize(stream).ok());
+    ASSERT_EQ(found, ones);
+  }
+  device->DestroyStream(stream);
+}
+
+TEST(FakeCuda, AProductWithoutAnAlgorithmIsRightAndCounted) {
+  constexpr int64_t kRows = 40, kIn = 64, kOut = 48;
+  for (const bool with_bias : {false, true}) {
+    const auto device = Open();
+    const std::vector<float> a(kRows * kIn, 0.5f), w(kOut * kIn, 0.25f), b(kOut, 3.0f);
+    const DeviceArray<float> in(*device, a), bias(*device, b), out(*device, std::vector<float>(kRows * kOut));
+    const auto packed = device->ops().NewPacked(kOut, kIn, WeightFormat::kF32).value();
+    std::vector<float> rows = w;
+    ASSERT_TRUE(device->ops().PackRows(TensorView::Of(rows.data(), kOut, kIn), 0, *packed).ok());
+    const int64_t before = SlowProductsMet().shapes;
+    WithholdHeuristics(true);
+    ResetCounts();
+    device->ops().Gemm(TensorView::Of(in.data(), kRows, kIn), *packed, with_bias ? bias.data() : nullptr,
+                       /*accumulate=*/false, TensorView::Of(out.data(), kRows, kOut), Stream{});
+    const std::vector<float> found = out.Read().value();
+    WithholdHeuristics(false);
+    for (const float value : found) ASSERT_EQ(value, kIn * 0.125f + (with_bias ? 3.0f : 0.0f));
+    EXPECT_EQ(SlowProductsMet().shapes, before + 1);
+    EXPECT_THAT(SlowProductsMet().latest, HasSubstr("[40, 64] f32 by 48 x 64"));
+    EXPECT_EQ(counts().launches["TileGemm<float, float>"], 1);
+  }
+}
+
+TEST(FakeCuda, MemoryThatIsNotThereIsAStatus) {
+  const auto device = Open();
+  FailAllocationsAbove(1 << 20);
+  EXPECT_EQ(device->Allocate(2 << 20).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(device->Allocate(1 << 20).ok());
+  Heal();
+  EXPECT_TRUE(device->Allocate(2 << 20).ok());
+  EXPECT_GT(FreeDeviceMemory("cuda:0").value_or(0), 1 << 30);
+  EXPECT_FALSE(FreeDeviceMemory("cpu").has_value());
+}
+
+// What a step of a decoder asks of the driver; the demo model has four layers.
+TEST(FakeCuda, StepsOfTheDemoModel) {
+  TestModel chat("deploy/demo/chat", {.max_rows = 64}, DType::kBf16, 256);
+  const int layers = chat.model().config().layers;
+  std::vector<int32_t> prompt(40);
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i * 7 % 500);
+  const auto step = [&](absl::Span<const int32_t> ids) {
+    ResetCounts();
+    chat.Run(ids);
+    return counts();
+  };
+  const Counts prefill = step(prompt);
+  const Counts eager = step({5});
+  const Counts captured = step({6});
+  const Counts replayed = step({7});
+  EXPECT_EQ(eager.graph_launches, 0);
+  EXPECT_EQ(captured.captured, 1);
+  EXPECT_EQ(replayed.graph_launches, 1);
+  EXPECT_EQ(replayed.captured, 0);
+  EXPECT_EQ(replayed.launches, eager.launches);
+  // Arrays, the graph, and the logits' way back.
+  EXPECT_LE(replayed.enqueued, 4);
+  EXPECT_EQ(replayed.waits, 2);
+  EXPECT_EQ(replayed.allocations, 0);
+  // Embedding, head (gather, norm, product), and so many for each layer.
+  constexpr int kAround = 4, kPerLayer = 12;
+  EXPECT_EQ(eager.kernels(), kAround + kPerLayer * layers);
+  std::printf("%-14s %8s %8s %10s %8s %8s\n", "step", "kernels", "enqueued", "bytes", "waits", "a layer");
+  const std::pair<const char*, const Counts*> rows[] = {
+      {"prefill of 40", &prefill}, {"eager", &eager}, {"captured", &captured}, {"replayed", &replayed}};
+  for (const auto& [name, counted] : rows) {
+    std::printf("%-14s %8ld %8ld %10ld %8ld %8.1f\n", name, counted->kernels(), counted->enqueued,
+                counted->copied_bytes, counted->waits,
+                static_cast<double>(counted->kernels() - kAround) / layers);
+  }
+  for (const auto& [name, count] : eager.launches) std::printf("  %-44s %4ld\n", name.c_str(), count);
+}
+
+// A step with more sequences than logits have room for at first makes room, and no graph goes on with what was there.
+TEST(FakeCuda, LogitsTakeRoomForTheSequencesOfAStep) {
+  TestModel chat("deploy/demo/chat", {.max_rows = 128}, DType::kBf16, 64);
+  const int64_t vocab = chat.model().config().vocab;
+  ModelConfig wide = chat.model().config();
+  wide.vocab = 150000;
+  const TransformerOptions options{.max_rows = 4096};
+  EXPECT_EQ(Transformer::WorkspaceBytes(wide, options) -
+                Transformer::WorkspaceBytes(chat.model().config(), options),
+            64 * (wide.vocab - vocab) * sizeof(float));
+  chat.Run({1, 2, 3, 4});
+  const auto step = [&](int sequences) {
+    const int32_t id = 5;
+    std::vector<BatchItem> items(sequences);
+    for (BatchItem& item : items) {
+      item.ids = absl::MakeConstSpan(&id, 1);
+      item.position = 4;
+      item.blocks = chat.table().ids();
+      item.wants_logits = true;
+    }
+    std::vector<float> logits;
+    const absl::Status status = chat.model().Forward(absl::MakeSpan(items), chat.pool(), &logits);
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(static_cast<int64_t>(logits.size()), sequences * vocab);
+    return logits;
+  };
+  const std::vector<float> before = step(2);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(step(2), before);
+  const std::vector<float> many = step(70);
+  EXPECT_EQ(std::vector<float>(many.begin(), many.begin() + vocab),
+            std::vector<float>(many.end() - vocab, many.end()));
+  EXPECT_EQ(step(2), before);
+}
+
+TEST(FakeCuda, TheCacheTakesWhatTheDeviceHasFree) {
+  TestModel chat("deploy/demo/chat", {.max_rows = 64}, DType::kBf16, 64);
+  const auto tokenizer = Tokenizer::Load("deploy/demo/chat").value();
+  const int64_t free = FreeDeviceMemory("cuda:0").value();
+  const auto engine =
+      Engine::Start(&chat.model(), tokenizer.get(), {.max_num_batched_tokens = 64, .max_num_seqs = 16384})
+          .value();
+  const EngineOptions& options = engine->options();
+  const KvLayout one = chat.model().MakeKvLayout(1, options.block_tokens, options.kv_dtype);
+  const int64_t bytes = options.kv_blocks * static_cast<int64_t>(one.total_bytes());
+  EXPECT_GT(bytes, free / 10 * 7);
+  EXPECT_LE(bytes, free / 10 * 8);
+}
+
+TEST(FakeCuda, OnlyTheFirstFrameOfAHandoffAllocates) {
+  TestModel chat("deploy/demo/chat", {.compute = DType::kF32, .max_rows = 16}, DType::kBf16, 64);
+  const auto encoders = OpenEncoders("int8", "", chat.model()).value();
+  const auto decoders = OpenDecoders("int8", "", chat.model()).value();
+  const int64_t width = chat.model().config().kv_dim();
+  const DeviceArray<float> k(*chat.device(), std::vector<float>(2 * width, 0.5f));
+  FrameStore store(encoders->spec());
+  LayerSlice slice;
+  slice.layer = 7;  // the last one waits for no other
+  slice.token_begin = 4;
+  slice.k = slice.v = k.View(2, width);
+  ASSERT_TRUE(encoders->NewEncoder().value()->Encode(slice, store).ok());
+  const std::vector<uint8_t>& payload = store.frames().at(0).payload;
+  const std::vector<int32_t> prompt(20, 7);
+  const KvTarget target{&chat.model(), &chat.pool(), chat.table().ids(), prompt, 19};
+  const auto decoder = decoders->NewDecoder().value();
+  ASSERT_TRUE(decoder->Apply({0, 1, 0, 4, 2}, payload, target).ok());
+  ResetCounts();
+  for (uint16_t layer = 1; layer < 4; ++layer)
+    ASSERT_TRUE(decoder->Apply({layer, 1, 0, 4, 2}, payload, target).ok());
+  EXPECT_EQ(counts().allocations, 0);
+}
+
+// The last test: what is lost stays lost.
+TEST(LostDevice, IsReportedByTheCallAndByTheProcess) {
+  const auto device = Open();
+  const DeviceArray<float> x(*device, std::vector<float>(64, 1.0f)), out(*device, std::vector<float>(64));
+  EXPECT_TRUE(LostDevice().ok());
+  FailAtLaunch(1, cudaErrorIllegalAddress);
+  for (int i = 0; i < 3; ++i) {
+    device->ops().Silu(TensorView::Of(x.data(), 1, 64), TensorView::Of(out.data(), 1, 64), Stream{});
+  }
+  const absl::Status failed = device->Synchronize(Stream{});
+  EXPECT_EQ(failed.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("illegal memory access"));
+  EXPECT_THAT(std::string(LostDevice().message()), HasSubstr("cuda:0: launch Silu"));
+  EXPECT_FALSE(device->Synchronize(Stream{}).ok());
+  EXPECT_FALSE(device->Allocate(1).ok());
+}
+
+}  // namespace
+}  // namespace aludel::cuda::fake

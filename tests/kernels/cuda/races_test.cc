@@ -1,0 +1,63 @@
+#include "tests/kernels/cuda/races.h"
+
+#include <functional>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/kernels/cuda/aligned_copy.h"
+#include "tests/kernels/cuda/simt.h"
+
+namespace aludel::cuda::simt {
+namespace {
+
+constexpr int kThreads = 64;
+
+// Threads write a number each and read that of another; `order` stands between.
+void Reverse(const std::function<void()>& order, std::vector<int>* to) {
+  to->assign(kThreads, 0);
+  Launch({1}, {kThreads}, kThreads * sizeof(int), 1, [&](char* shared) {
+    auto* const numbers = reinterpret_cast<int*>(shared);
+    const unsigned thread = threadIdx.x;
+    numbers[thread] = static_cast<int>(thread);
+    order();
+    (*to)[thread] = numbers[kThreads - 1 - thread];
+  });
+}
+
+TEST(Races, ABarrierOrdersABlock) {
+  std::vector<int> to;
+  Reverse([] { __syncthreads(); }, &to);
+  for (int i = 0; i < kThreads; ++i) EXPECT_EQ(to[i], kThreads - 1 - i);
+}
+
+#if defined(__SANITIZE_THREAD__)
+
+TEST(RacesDeathTest, WhatOrdersNothingIsReported) {
+  std::vector<int> to;
+  EXPECT_DEATH(Reverse([] {}, &to), "data race");
+  // Threads of two warps: neither a shuffle nor the warp's own barrier is enough.
+  EXPECT_DEATH(Reverse([] { __shfl_sync(0xffffffffu, 1, 0); }, &to), "data race");
+  EXPECT_DEATH(Reverse([] { __syncwarp(); }, &to), "data race");
+}
+
+TEST(RacesDeathTest, ACopyIsOthersBehindABarrierOnly) {
+  const AlignedCopy<int> from(std::vector<int>(kThreads * 4, 7));
+  const auto copy = [&](bool barrier) {
+    Launch({1}, {kThreads}, kThreads * 16, 1, [&](char* shared) {
+      const unsigned thread = threadIdx.x;
+      CpAsync16(shared + thread * 16, from.data() + thread * 4, true);
+      CpAsyncCommit();
+      CpAsyncWait<0>();
+      if (barrier) __syncthreads();
+      uint32_t rows[4];
+      LdMatrix(rows, shared + (kThreads - 1 - thread) * 16);
+    });
+  };
+  copy(true);
+  EXPECT_DEATH(copy(false), "data race");
+}
+
+#endif
+
+}  // namespace
+}  // namespace aludel::cuda::simt

@@ -1,0 +1,132 @@
+"""The machine code of the kernels, held against what they are written for: what spills, how wide they load and store, how
+many blocks an SM runs, what a loop calls. A figure here is what ptxas makes of them today; one that gets worse fails.
+
+    sass_test.py --archive build/release/kernels/libaludel_kernels.a [--table]
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+from typing import Dict, List
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from sass import Kernel, decode, kernels_of  # noqa: E402
+
+SM_REGISTERS = 65536
+kernels: Dict[str, Kernel] = {}
+
+
+def named(names: List[str]) -> List[str]:
+    """Demangled, without namespaces of ours, parameters and the anonymous one."""
+    lines = subprocess.run(["c++filt", "-p"], input="\n".join(names), text=True, capture_output=True, check=True).stdout
+    return [re.sub(r"\(anonymous namespace\)::|aludel::cuda::|aludel::|^void ", "", line).replace("> >", ">>")
+            for line in lines.splitlines()]
+
+
+def like(pattern: str) -> Dict[str, Kernel]:
+    found = {name: kernel for name, kernel in kernels.items() if re.fullmatch(pattern, name)}
+    if not found:
+        raise AssertionError(f"no kernel is called {pattern}: of {', '.join(sorted(kernels))}")
+    return found
+
+
+def blocks_per_sm(kernel: Kernel, threads: int) -> int:
+    """As registers bound it: they are handed out to warps, 256 at a time."""
+    of_warp = (kernel.registers * 32 + 255) // 256 * 256
+    return SM_REGISTERS // (of_warp * (threads // 32))
+
+
+class Decoder(unittest.TestCase):
+    def test_words_of_known_instructions(self) -> None:
+        # LDG.E.128, a branch 16 bytes back from the next instruction, EXIT.
+        load = 0x981 | 6 << 73
+        back = 0x947 | ((-16 // 4) & 0xff) << 16 | ((1 << 48) - 1) << 34
+        code = b"".join(word.to_bytes(16, "little") for word in (load, back, 0x94d))
+        found = decode(code)
+        self.assertEqual([one.name for one in found], ["LDG", "BRA", "EXIT"])
+        self.assertEqual((found[0].bits, found[1].target), (128, 1))
+
+
+class Sass(unittest.TestCase):
+    def test_no_loop_touches_local_memory(self) -> None:
+        # Accesses in loops: prefill on mma has more to hold than 255 registers; its successor on 9.0 is wgmma.
+        # What sincos does for arguments beyond its quick way is a store, once for a pair.
+        known = {"MmaAttention<MmaShape<96, 2, 4, 1, 64>>": 19, "MmaAttention<MmaShape<128, 2, 4, 1, 64>>": 23}
+        for name, kernel in like(".*").items():
+            most = 3 if re.fullmatch(r"Attention<.*, 1, 4>", name) else 1 if "Rope" in name else known.get(name, 0)
+            self.assertLessEqual(kernel.in_loops("LDL") + kernel.in_loops("STL"), most, name)
+
+    def test_vector_kernels_move_16_bytes_at_once(self) -> None:
+        for name, kernel in like(r"(Silu|Norm|AddBias)<.*true>").items():
+            self.assertEqual(set(kernel.widths("LDG")) | set(kernel.widths("STG")), {128}, name)
+        for _, kernel in like(r"CopyRows<.*true>").items():
+            # One row number, then vectors.
+            self.assertEqual(sorted(kernel.widths("LDG"))[1:], [128] * (kernel.count("LDG") - 1))
+            self.assertEqual(set(kernel.widths("STG")), {128})
+
+    def test_decode_products_read_weights_16_bytes_at_once_and_call_nothing(self) -> None:
+        for name, kernel in like(r"Bf16Product<\d>|ScaledProduct<.*>").items():
+            self.assertEqual(kernel.count("CALL"), 0, name)
+            wide = sum(bits == 128 for bits in kernel.widths("LDG"))
+            self.assertGreaterEqual(wide, 24 if name.startswith("Bf16") else 16)
+
+    def test_loops_of_rows_call_no_division(self) -> None:
+        for name, kernel in like(r"(Silu|CopyRows|AddBias)<.*>").items():
+            self.assertEqual(kernel.count("CALL"), 0, name)
+        for name, kernel in like(r"(Mma|Wgmma)Attention<.*>").items():
+            # One reciprocal for each query that a thread holds, and what the setting up divides.
+            self.assertLessEqual(kernel.count("CALL"), 12, name)
+
+    def test_blocks_that_run_at_once_on_an_sm(self) -> None:
+        # Threads of a block, and blocks that registers leave room for.
+        wanted = {r"Bf16Product<1>": (256, 2), r"Bf16Product<2>": (256, 1), r"ScaledProduct<.*>": (256, 2),
+                  r"MmaAttention<MmaShape<128, 2, 4, 1, 64>>": (128, 2), r"MmaAttention<MmaShape<128, 1, 1, 4, 16>>": (128, 4),
+                  r"WgmmaAttention<.*>": (384, 1), r"(Silu|Norm|CopyRows)<.*true>": (256, 6), r"Combine": (128, 16)}
+        for pattern, (threads, blocks) in wanted.items():
+            for name, kernel in like(pattern).items():
+                self.assertGreaterEqual(blocks_per_sm(kernel, threads), blocks, name)
+
+    def test_wgmma_multiplies_in_its_loop(self) -> None:
+        for name, kernel in like("WgmmaAttention<.*>").items():
+            # Scores over the head, values over 128 keys; before, in and behind the loop.
+            scores = int(re.findall(r"\d+", name)[0]) // 16
+            self.assertEqual(kernel.count("HGMMA"), 2 * scores + 2 * 8)
+
+    def test_softmax_runs_beside_the_product_before_it(self) -> None:
+        """Between the wait for all products but the last and the wait for that one."""
+        for name, kernel in like("WgmmaAttention<.*>").items():
+            # Bit 80 tells a wait from an arrival, bits 72 to 79 say how many groups may be left.
+            waits = [(at, one.code >> 72 & 0xff) for at, one in enumerate(kernel.code)
+                     if one.name == "WARPGROUP" and one.code >> 80 & 1]
+            begins = [i for i, (_, left) in enumerate(waits) if left == 1]
+            self.assertEqual(len(begins), 1, f"{name}: {waits}")
+            (begin, _), (end, left) = waits[begins[0]:begins[0] + 2]
+            self.assertEqual(left, 0)
+            self.assertGreaterEqual(kernel.count("MUFU", begin, end), 64, name)
+
+
+def table() -> None:
+    print(f"{'kernel':<58}{'registers':>10}{'code':>7}{'LDL':>5}{'CALL':>5}  loads                    stores")
+    for name, kernel in sorted(kernels.items()):
+        def widths(of: str) -> str:
+            found = kernel.widths(of)
+            return " ".join(f"{found.count(bits)}x{bits}" for bits in sorted(set(found)))
+        print(f"{name:<58}{kernel.registers:>10}{len(kernel.code):>7}{kernel.in_loops('LDL'):>5}{kernel.count('CALL'):>5}  "
+              f"{widths('LDG'):<25}{widths('STG')}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--archive", type=Path, required=True)
+    parser.add_argument("--table", action="store_true", help="prints the figures and tests nothing")
+    options, rest = parser.parse_known_args()
+    code = kernels_of(options.archive)
+    kernels.update(zip((name.split("(")[0] if not name.startswith("(") else name for name in
+                        (re.sub(r"\(WeightFormat\)", "", one) for one in named(list(code)))), code.values()))
+    if options.table:
+        table()
+    else:
+        unittest.main(argv=[sys.argv[0], *rest], verbosity=2)
