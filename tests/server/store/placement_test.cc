@@ -1,0 +1,110 @@
+#include "server/store/placement/placement.h"
+
+#include <algorithm>
+#include <functional>
+#include <random>
+
+#include "gtest/gtest.h"
+
+namespace aludel {
+namespace {
+
+using Entries = std::vector<std::vector<PlacementOption>>;
+
+// Every placement is tried.
+double BestOfAll(const Entries& entries, std::vector<double> room) {
+  std::function<double(size_t)> best = [&](size_t i) -> double {
+    if (i == entries.size()) return 0;
+    double found = best(i + 1);
+    for (const PlacementOption& option : entries[i]) {
+      if (option.bytes > room[option.device]) continue;
+      room[option.device] -= option.bytes;
+      found = std::max(found, option.utility + best(i + 1));
+      room[option.device] += option.bytes;
+    }
+    return found;
+  };
+  return best(0);
+}
+
+Entries Draw(std::mt19937* random, int entries, int devices) {
+  std::uniform_real_distribution<double> number(1, 10);
+  Entries drawn(entries);
+  for (auto& options : drawn) {
+    for (int device = 0; device < devices; ++device) {
+      for (int format = 0; format < 2; ++format) {
+        options.push_back({device, number(*random), number(*random) / (1 + device)});
+      }
+    }
+  }
+  return drawn;
+}
+
+TEST(Placement, NeverExceedsACapacityAndItsBoundIsOne) {
+  std::mt19937 random(3);
+  double share = 0;
+  constexpr int kDraws = 200;
+  for (int draw = 0; draw < kDraws; ++draw) {
+    const Entries entries = Draw(&random, 6, 2);
+    const std::vector<double> capacities = {12, 15};
+    const Placement placement = PlaceByUtility(entries, capacities);
+    std::vector<double> used(2);
+    for (size_t i = 0; i < entries.size(); ++i) {
+      if (placement.chosen[i] == Placement::kNowhere) continue;
+      const PlacementOption& option = entries[i][placement.chosen[i]];
+      used[option.device] += option.bytes;
+    }
+    EXPECT_LE(used[0], capacities[0]);
+    EXPECT_LE(used[1], capacities[1]);
+    const double best = BestOfAll(entries, capacities);
+    EXPECT_GE(placement.bound, best * (1 - 1e-9));
+    EXPECT_LE(placement.utility, best * (1 + 1e-9));
+    share += placement.utility / best / kDraws;
+  }
+  EXPECT_GT(share, 0.9);
+}
+
+TEST(Placement, OfManyEntriesComesCloseToItsBound) {
+  std::mt19937 random(5);
+  const Placement placement = PlaceByUtility(Draw(&random, 2000, 2), std::vector<double>{1500, 2500});
+  EXPECT_GT(placement.utility, 0.98 * placement.bound);
+}
+
+TEST(Placement, WithRoomForAllEveryEntryHasItsBestOption) {
+  std::mt19937 random(7);
+  const Entries entries = Draw(&random, 50, 2);
+  const Placement placement = PlaceByUtility(entries, std::vector<double>{1e6, 1e6});
+  EXPECT_NEAR(placement.utility, placement.bound, 1e-6);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const double chosen = entries[i][placement.chosen[i]].utility;
+    for (const PlacementOption& option : entries[i]) EXPECT_GE(chosen, option.utility);
+  }
+}
+
+TEST(Placement, WhatIsWorthNothingIsNotKept) {
+  const Entries entries = {{{0, 1, 0}, {0, 2, -5}}, {}};
+  const Placement placement = PlaceByUtility(entries, std::vector<double>{100});
+  EXPECT_EQ(placement.chosen, std::vector<int>({Placement::kNowhere, Placement::kNowhere}));
+  EXPECT_EQ(placement.utility, 0);
+}
+
+TEST(Placement, ASmallerFormatIsChosenWhereRoomIsShort) {
+  // Exact and large, or a code of a tenth that is worth nearly as much.
+  const Entries entries(10, {{0, 100, 10}, {0, 10, 9}});
+  EXPECT_EQ(PlaceByUtility(entries, std::vector<double>{1000}).utility, 100);
+  EXPECT_EQ(PlaceByUtility(entries, std::vector<double>{100}).utility, 90);
+}
+
+TEST(DecayedCount, HalvesInEachHalfLifeAndNeverOverflows) {
+  DecayedCount count;
+  EXPECT_EQ(count.At(0, 60), 0);
+  count.Add(0, 60);
+  count.Add(60, 60);
+  EXPECT_NEAR(count.At(60, 60), 1.5, 1e-12);
+  EXPECT_NEAR(count.At(120, 60), 0.75, 1e-12);
+  for (int i = 0; i < 1000; ++i) count.Add(1e9, 60);
+  EXPECT_NEAR(count.At(1e9, 60), 1000, 1e-3);
+}
+
+}  // namespace
+}  // namespace aludel
