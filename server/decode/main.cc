@@ -160,8 +160,8 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   if (TargetWatch::Needed(options.prefill_targets)) {
     watch.emplace(options.prefill_targets, [&](const std::vector<ServerName>& servers) {
       for (const std::string& target : pool.SetTargets(servers)) {
-        session_metrics.ForgetLink(target);
         costs.Forget(target);
+        session_metrics.ForgetLink(target);
       }
     });
   }

@@ -106,11 +106,15 @@ void CounterFamily::Raise(const MetricLabels& labels, double snapshot) const {
 }
 
 void GaugeFamily::Set(const MetricLabels& labels, double value) const {
-  family_->Add(metrics_->Bound(labels)).Set(value);
+  const MetricLabels bound = metrics_->Bound(labels);
+  absl::MutexLock lock(&metrics_->state_->mutex);  // against Remove
+  family_->Add(bound).Set(value);
 }
 
 void GaugeFamily::Remove(const MetricLabels& labels) const {
-  family_->Remove(&family_->Add(metrics_->Bound(labels)));
+  const MetricLabels bound = metrics_->Bound(labels);
+  absl::MutexLock lock(&metrics_->state_->mutex);
+  family_->Remove(&family_->Add(bound));
 }
 
 void HistogramFamily::Observe(const MetricLabels& labels, double value) const {

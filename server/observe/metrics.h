@@ -43,7 +43,7 @@ class CounterFamily {
 class GaugeFamily {
  public:
   void Set(const MetricLabels& labels, double value) const;
-  // The series is gone until it is set again. Not beside a Set of the same labels.
+  // The series is gone until it is set again.
   void Remove(const MetricLabels& labels) const;
 
  private:

@@ -26,6 +26,9 @@ const std::vector<double>& DecisionBuckets() {
   return *buckets;
 }
 
+// What a peer says may be anything.
+int ToInt(uint64_t count) { return static_cast<int>(std::min<uint64_t>(count, 1 << 20)); }
+
 // Whether the server, and not the request or the client, is why it failed. One that cannot be reached is down anyway.
 Fleet::Outcome OutcomeOf(const grpc::Status& status) {
   switch (status.error_code()) {
@@ -144,8 +147,8 @@ void ModelFleet::Reported(size_t slot, const v1::LoadReport& report, absl::Time 
     Learn(slot, kTellingTokens * report.prefill_seconds_per_token(), kTellingTokens);
   }
   ReplicaReport said{.waiting_seconds = report.waiting_seconds(),
-                     .running = static_cast<int>(report.running() + report.waiting()),
-                     .places = static_cast<int>(report.places()),
+                     .running = ToInt(uint64_t{report.running()} + report.waiting()),
+                     .places = ToInt(report.places()),
                      .age_seconds = report.age_seconds(),
                      .costs = fleet_.costs(slot)};
   if (report.has_cache_tokens()) said.cache_tokens = static_cast<int64_t>(report.cache_tokens());
