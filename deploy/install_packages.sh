@@ -9,7 +9,7 @@ set -euo pipefail
 
 build_packages=(
   ca-certificates ccache cmake curl g++ git ninja-build pkg-config python3
-  libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev  # control plane
+  libgrpc++-dev libc-ares-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev  # control plane
   libucx-dev                                                                          # data plane
   prometheus-cpp-dev libspdlog-dev libboost1.81-dev nlohmann-json3-dev
   libdnnl-dev ocl-icd-opencl-dev libeigen3-dev liblapacke-dev libopenblas-openmp-dev  # oneDNN's CMake package looks for OpenCL
