@@ -23,7 +23,7 @@ calibrate_both() {
 }
 # What only tables compare with is fitted for one consumer: the repository stays small.
 calibrate --preset scd --data "$(prompts calibration 1001 400)" --max-control 2 --threads 1
-calibrate_both --data "$(prompts calibration 1001 1600)" --work build/calibration --recomputed-layers 0 --bytes-per-token 254 \
+calibrate --data "$(prompts calibration 1001 1600)" --work build/calibration --recomputed-layers 0 --bytes-per-token 254 \
   --compute-share 0.445 --tuning 0 --threads 1
 # Last, so that it comes first: what servers use where nothing else is asked for.
 calibrate_both --data "$(prompts calibration 1001 3200)" --tuning-data "$(prompts tuning 3003 6400)" --work build/calibration \

@@ -40,17 +40,17 @@ TEST(PrefixStore, ServesASecondConsumerFromTheFirstOnesFrames) {
   {
     Fleet json(Consumer("json"));
     ASSERT_TRUE(json.Start());
-    for (const auto& prompt : prompts) fresh.push_back(Ask(json, prompt, "aludel-p0"));
+    for (const auto& prompt : prompts) fresh.push_back(Ask(json, prompt, "aludel-p2"));
     EXPECT_EQ(json.prefill().Metric(kHit), 0);
   }
   Fleet chat(Consumer("chat"));
   ASSERT_TRUE(chat.Start());
   Fleet json(Consumer("json", chat.prefill_port()));
   ASSERT_TRUE(json.Start());
-  for (const auto& prompt : prompts) Ask(chat, prompt, "aludel-p0");
+  for (const auto& prompt : prompts) Ask(chat, prompt, "aludel-p2");
   const double computed = chat.prefill().Metric(kComputed);
   for (size_t i = 0; i < kPrompts; ++i) {
-    const Answer answer = Ask(json, prompts[i], "aludel-p0");
+    const Answer answer = Ask(json, prompts[i], "aludel-p2");
     EXPECT_EQ(answer.tokens, fresh[i].tokens) << i;
     EXPECT_EQ(answer.started.payload_bytes(), fresh[i].started.payload_bytes()) << i;
   }
