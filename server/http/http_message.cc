@@ -6,6 +6,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 
@@ -99,7 +100,8 @@ std::optional<std::string> QueryParameter(absl::string_view query, absl::string_
   for (const absl::string_view parameter : absl::StrSplit(query, '&')) {
     const std::pair<absl::string_view, absl::string_view> parts =
         absl::StrSplit(parameter, absl::MaxSplits('=', 1));
-    if (PercentDecode(parts.first) == name) return PercentDecode(parts.second);
+    if (PercentDecode(parts.first) != name) continue;
+    return PercentDecode(absl::StrReplaceAll(parts.second, {{"+", " "}}));  // as forms and curl send a space
   }
   return std::nullopt;
 }

@@ -25,6 +25,7 @@ TEST(HttpMessage, FindsAParameterWhereverItStands) {
   EXPECT_EQ(QueryParameter("model=chat", "model"), "chat");
   EXPECT_EQ(QueryParameter("a=b&model=org%2Fplain&model=c", "model"), "org/plain");
   EXPECT_EQ(QueryParameter("mod%65l=a=b", "model"), "a=b");
+  EXPECT_EQ(QueryParameter("prompt=a+b%2Bc%20d", "prompt"), "a b+c d");
   EXPECT_EQ(QueryParameter("model", "model"), "");
   EXPECT_EQ(QueryParameter("amodel=x&b", "model"), std::nullopt);
   EXPECT_EQ(QueryParameter("", "model"), std::nullopt);
