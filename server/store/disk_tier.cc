@@ -112,6 +112,15 @@ bool DiskTier::HasRoom(uint64_t record_bytes) const {
   return bytes() + record_bytes + overhead <= options_.bytes && segments_.size() < kMaxSegments;
 }
 
+bool DiskTier::IsTight(uint64_t record_bytes) const {
+  if (segments_.empty()) return false;
+  if (segments_.size() >= kMaxSegments) return true;
+  uint64_t held = 0;
+  for (const std::shared_ptr<SegmentFile>& segment : segments_) held += segment->bytes();
+  const uint64_t overhead = 2 * kStoreBlock + 2 * FooterBytes(footer_.size() + 1);
+  return held + record_bytes + overhead + std::min(segment_bytes_, options_.bytes / 8) > options_.bytes;
+}
+
 std::shared_ptr<SegmentFile> DiskTier::DropOldest() {
   if (segments_.size() == 1) {
     open_ = false;

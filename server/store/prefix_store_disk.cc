@@ -170,11 +170,8 @@ absl::StatusOr<DiskPlace> PrefixStore::Append(const DiskWrite& write) {
 
 bool PrefixStore::MakeRoom(uint64_t record_bytes) {
   if (record_bytes > disk_->max_record_bytes()) return false;
-  while (!disk_->HasRoom(record_bytes)) {
-    if (disk_->empty()) return false;  // leases keep all that there is
-    Retire(disk_->DropOldest());
-  }
-  return true;
+  while (disk_->IsTight(record_bytes)) Retire(disk_->DropOldest());
+  return disk_->HasRoom(record_bytes);  // unless leases keep what was dropped
 }
 
 void PrefixStore::Retire(std::shared_ptr<SegmentFile> segment) {

@@ -132,16 +132,18 @@ TEST_F(DiskStore, ServesWhatMemoryHasNoRoomFor) {
   for (const char* text : {"abcdefgh", "ABCDEFGH", "12345678"}) EXPECT_EQ(Found(store, text), text);
 }
 
-TEST_F(DiskStore, StaysWithinItsBytes) {
+TEST_F(DiskStore, StaysWithinItsBytesAndKeepsWhatIsAskedFor) {
   constexpr uint64_t kLimit = 1 << 20;
   PrefixStore::Options options = Options(kLimit);
-  options.memory_bytes = 2048;
+  options.memory_bytes = 2048;  // so that it is served from the disk
   PrefixStore store(options);
+  PutLetters(store, "favorite");
   for (int i = 0; i < 1000; ++i) {
     PutLetters(store, absl::StrCat("prompt", i));
     EXPECT_LE(FileBytes(), kLimit);
     EXPECT_LE(store.stats().disk.bytes, kLimit);
     if (i % 20 != 0) continue;
+    EXPECT_EQ(Found(store, "favorite"), "favorite") << i;
     ASSERT_TRUE(Await(store, [](const StoreStats& stats) { return stats.queued_bytes == 0; }));
   }
   EXPECT_GT(store.stats().disk.evictions, 500u);
