@@ -12,11 +12,11 @@ class LinkEstimate {
  public:
   // `bytes` came in `seconds`. `waited`: they were what was waited for, and not their producer.
   void Observe(double bytes, double seconds, bool waited) {
-    if (!(seconds > 0)) return;
+    if (!(seconds > 0) || bytes < kTellingBytes) return;
     const double rate = bytes / seconds;
     if (!waited) {
       for (int i = 0; i < count_; ++i) rates_[i] = std::max(rates_[i], rate);  // it carries at least that
-    } else if (bytes >= kTellingBytes) {
+    } else {
       rates_[next_] = rate;
       next_ = (next_ + 1) % kLatest;
       count_ = std::min(count_ + 1, kLatest);

@@ -164,6 +164,8 @@ TEST(CostModel, APauseIsNotASlowLink) {
   for (int i = 0; i < 3; ++i)
     once.Show(model, "raw", Prompt(250, 92000 + 1000 * i));  // from now on it is the link
   EXPECT_NEAR(model.LinkRates().at("a"), 1e5, 1e3);
+  codes.Show(model, "aludel-p2", Prompt(250, 96000));  // a burst of little says nothing either
+  EXPECT_NEAR(model.LinkRates().at("a"), 1e5, 1e3);
 }
 
 TEST(CostModel, LearnsWhatOverlapsWithTheOtherSideAndWhatDoesNotWhenThatHasItCached) {
