@@ -16,6 +16,13 @@ bool Contains(const std::vector<std::string>& all, const std::string& one) {
   return std::find(all.begin(), all.end(), one) != all.end();
 }
 
+// What a prefill server is asked for: the last token's logits come from a forward pass here, and so does what an activated
+// adapter acts on.
+absl::Span<const int32_t> HandedOverPart(absl::Span<const int32_t> prompt, const RequestAdapter& adapter) {
+  const size_t all = prompt.size() - std::min<size_t>(prompt.size(), 1);
+  return prompt.first(adapter.begin > 0 ? std::min(all, static_cast<size_t>(adapter.begin)) : all);
+}
+
 // As MakePlan for the model, of whose cache the adapter takes what comes before it acts.
 absl::StatusOr<Plan> MakeBasePlan(const DecodeContext& context, const RequestAdapter& adapter,
                                   absl::Span<const PlanTarget> targets, const PlanRequest& wanted,
@@ -84,13 +91,14 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
   whole_ = wanted.whole;
   const int64_t cached = whole_ ? 0 : CachedHere(prompt, cache_salt, adapter);
   const std::optional<double> local = costs.PredictLocal(wanted.prompt_tokens - cached);
-  const auto shipped = prompt.first(prompt.size() - std::min<size_t>(prompt.size(), 1));
+  const auto shipped = HandedOverPart(prompt, adapter);
+  computes_rest_ = shipped.size() + 1 < prompt.size();
   const absl::Time now = MonotonicNow();
   const bool may_try = !context_.options->planner.hedged || BeginTrial();
   const auto predict = [&](std::optional<size_t> target, const std::string& format) -> Prediction {
     if (!target) return {local, may_try && costs.IsStale(kLocalPrefill, "", now)};
     const PlanTarget& server = targets[*target];
-    return {costs.PredictRemote(CostTarget(server), format, shipped, cache_salt),
+    return {PredictRemote(CostTarget(server), format, prompt, shipped, cache_salt),
             may_try && costs.IsStale(server.name, format, now)};
   };
   const SequenceCodecs codecs(context_, adapter);
@@ -111,6 +119,17 @@ absl::StatusOr<Plan> RequestPlanner::Choose(const PlanRequest& wanted, absl::Spa
   return plan;
 }
 
+std::optional<double> RequestPlanner::PredictRemote(const CostModel::Target& target,
+                                                    const std::string& format,
+                                                    absl::Span<const int32_t> prompt,
+                                                    absl::Span<const int32_t> shipped,
+                                                    const std::string& cache_salt) const {
+  std::optional<double> seconds = context_.costs->PredictRemote(target, format, shipped, cache_salt);
+  const auto rest = static_cast<int64_t>(prompt.size() - shipped.size());
+  if (seconds && rest > 1) *seconds += context_.costs->PredictLocal(rest).value_or(0);
+  return seconds;
+}
+
 std::vector<v1::PlanOption> RequestPlanner::Options(absl::Span<const int32_t> prompt,
                                                     const std::string& cache_salt,
                                                     const RequestAdapter& adapter) const {
@@ -119,7 +138,7 @@ std::vector<v1::PlanOption> RequestPlanner::Options(absl::Span<const int32_t> pr
   const int64_t cached = CachedHere(prompt, cache_salt, adapter);
   std::vector<v1::PlanOption> options(1);
   options[0].set_predicted_ttft(costs.PredictLocal(tokens - cached).value_or(0));
-  const auto shipped = prompt.first(prompt.size() - std::min<size_t>(prompt.size(), 1));
+  const auto shipped = HandedOverPart(prompt, adapter);
   const std::vector<PlanTarget> targets = context_.prefill_pool->Snapshot();
   for (const std::string& format : SequenceCodecs(context_, adapter).Names()) {
     std::optional<double> soonest;
@@ -129,7 +148,8 @@ std::vector<v1::PlanOption> RequestPlanner::Options(absl::Span<const int32_t> pr
           std::find(target.formats.begin(), target.formats.end(), format) == target.formats.end())
         continue;
       ready = true;
-      const std::optional<double> ttft = costs.PredictRemote(CostTarget(target), format, shipped, cache_salt);
+      const std::optional<double> ttft =
+          PredictRemote(CostTarget(target), format, prompt, shipped, cache_salt);
       if (ttft) soonest = std::min(*ttft, soonest.value_or(*ttft));
     }
     if (!ready) continue;
@@ -184,7 +204,8 @@ void RequestPlanner::Learn(const RequestTimeline::Started& started, const Sequen
     context_.costs->ObserveLocal(started.prompt_tokens, cached_tokens, started.stages);
   }
   if (started.plan == PlanKind::kFallback) LearnOvertaken(started, handoff);
-  if (started.plan != PlanKind::kRemote) return;
+  // Where much was computed here behind what came, the time says little of what came.
+  if (started.plan != PlanKind::kRemote || computes_rest_) return;
   // The prefill server's account travels beside its frames: after a short prompt it comes after the
   // first token.
   handoff->WhenAccounted(

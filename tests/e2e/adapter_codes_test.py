@@ -176,7 +176,7 @@ def check_codes(fleet: Fleet, prompts: List[str]) -> Dict[Tuple[str, str], Dict[
             assert 0 < about["payload_bytes"] < about["raw_bytes"] / 8, about
             expected[name, prompt] = {"remote": tokens}
         # One encode serves all of them.
-        lookups = {result: fleet.metric("prefill", f'aludel_frame_cache_lookups_total{{result="{result}"}}')
+        lookups = {result: fleet.metric("prefill", f'aludel_store_lookups_total{{result="{result}"}}')
                    for result in ("hit", "partial", "miss")}
         assert lookups["miss"] == number and lookups["hit"] >= number * (len(CODED) - 1), lookups
         for name in CODED:

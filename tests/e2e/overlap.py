@@ -54,7 +54,7 @@ models {{ name: "m" directory: "{model}" decode_targets: "127.0.0.1:{ports[2]}" 
 listen: "127.0.0.1:{self.ports[0]}" admin_listen: "127.0.0.1:{self.ports[1]}"
 engine {{ directory: "{self.options.model}" threads: 1 max_num_seqs: 2 max_context: 4096 }} {codec}
 transport {{ {f"testing {{ bytes_per_second: {rate} }}" if rate else ""} }}
-store { memory_bytes: 0 } run_timeout_ms: 120000
+store {{ memory_bytes: 0 }} run_timeout_ms: 120000
 """, self.folder, self.ports[1])
 
     def wait_for_prefill(self) -> None:
