@@ -180,7 +180,9 @@ absl::Duration ModelHost::EngineSilence() {
 }
 
 size_t ModelHost::HandoffBytesBound(const CodecSpec& codec, int64_t tokens) const {
-  const int64_t chunk = engine_->options().max_num_batched_tokens;
+  // A producer without our device may take steps of the default, however large ours are.
+  constexpr int64_t kDefaultStep = 256;
+  const int64_t chunk = std::min(engine_->options().max_num_batched_tokens, kDefaultStep);
   const int64_t chunks = 4 * ((tokens + chunk - 1) / chunk) + 4;
   const auto& shipped = codec.shipped_layers;
   const int64_t layers = std::count(shipped.begin(), shipped.end(), true);

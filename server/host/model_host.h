@@ -54,8 +54,8 @@ class ModelHost {
   absl::Duration EngineSilence();
 
   // Bound on the bytes of all frames of a handoff of `tokens` tokens, however the producer cuts its chunks
-  // (within reason: a producer that cuts finer than a quarter of our chunk runs out of room and the prompt is
-  // prefilled where it is decoded).
+  // (within reason: a producer that cuts finer than a quarter of our chunk, at most 64 tokens, runs out of room and the prompt
+  // is prefilled where it is decoded).
   size_t HandoffBytesBound(const CodecSpec& codec, int64_t tokens) const;
   // Bound on what one step of the producer's engine adds to a window (FrameRing::Weight), and on one frame
   // of it.
