@@ -198,8 +198,23 @@ size_t ModelHost::StepFrameBound(const CodecSpec& codec) const {
 }
 
 size_t ModelHost::StepBytesBound(const CodecSpec& codec) const {
+  return StepBytesBound(codec, engine_->options().max_num_batched_tokens);
+}
+
+size_t ModelHost::StepBytesBound(const CodecSpec& codec, int64_t tokens) const {
   const auto& shipped = codec.shipped_layers;
-  return std::count(shipped.begin(), shipped.end(), true) * StepFrameBound(codec);
+  return std::count(shipped.begin(), shipped.end(), true) *
+         FrameRing::Weight(codec.max_frame_bytes(tokens) + FrameCipher::kTagBytes);
+}
+
+std::optional<int64_t> ModelHost::StepTokens(const CodecSpec& codec, size_t credit) const {
+  constexpr int64_t kFewest = 64;
+  int64_t tokens = engine_->options().max_num_batched_tokens;
+  while (StepBytesBound(codec, tokens) > credit) {
+    if (tokens <= kFewest) return std::nullopt;
+    tokens = std::max(kFewest, tokens / 2);
+  }
+  return tokens;
 }
 
 size_t ModelHost::HandoffWindow(const CodecSpec& codec, int64_t tokens, size_t window) const {

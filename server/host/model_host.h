@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,11 @@ class ModelHost {
   // of it.
   size_t StepBytesBound(const CodecSpec& codec) const;
   size_t StepFrameBound(const CodecSpec& codec) const;
+  // Of a prompt's tokens in one step so that they add at most `credit`: the engine's own step, where that is too large half of
+  // it, and so on. Nothing where 64 tokens, or the engine's fewer, are too many.
+  std::optional<int64_t> StepTokens(const CodecSpec& codec, size_t credit) const;
+  // Of a step of so many tokens, as StepBytesBound.
+  size_t StepBytesBound(const CodecSpec& codec, int64_t tokens) const;
   // Frame memory of one handoff: room for all frames where that is at most `window`, else room for a few
   // steps at once.
   size_t HandoffWindow(const CodecSpec& codec, int64_t tokens, size_t window) const;

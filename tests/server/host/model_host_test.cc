@@ -74,6 +74,19 @@ TEST(ModelHost, AHandoffFromSmallerStepsThanItsOwnFits) {
   }
 }
 
+TEST(ModelHost, StepsAreAsSmallAsACreditIs) {
+  const auto host = Load(WithSteps(2048)).value();
+  const CodecSpec& codec = host->codecs().front()->spec();
+  const auto bytes = [&](int64_t tokens) { return host->StepBytesBound(codec, tokens); };
+  EXPECT_EQ(bytes(2048), host->StepBytesBound(codec));
+  EXPECT_EQ(host->StepTokens(codec, bytes(2048)), 2048);
+  EXPECT_EQ(host->StepTokens(codec, bytes(2048) - 1), 1024);
+  // What a server with a CPU's steps gives credit for: three of them.
+  EXPECT_EQ(host->StepTokens(codec, 3 * bytes(256)), 512);
+  EXPECT_EQ(host->StepTokens(codec, bytes(64)), 64);
+  EXPECT_EQ(host->StepTokens(codec, bytes(64) - 1), std::nullopt);
+}
+
 TEST(ModelHost, SaysWhichPromptsItsArenaIsTooSmallFor) {
   constexpr size_t kWindow = 4096;
   const auto host = Load(WithSteps(32)).value();
