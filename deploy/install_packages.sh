@@ -18,7 +18,7 @@ build_packages=(
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy nodejs npm
   prometheus chromium openssl python3-jsonschema python3-numpy python3-yaml
-  buildah dpkg-dev file iproute2 libopenblas0 lintian man-db systemd  # image, our own packages, what they depend on, and units
+  buildah dpkg-dev file iproute2 libopenblas0 lintian man-db systemd zstd  # image, our own packages, what they depend on, and units
   golang-go golang-github-masterminds-sprig-dev golang-gopkg-yaml.v3-dev  # renders the Helm chart
 )
 tinyllama_packages=(

@@ -1,12 +1,11 @@
 #include "kernels/device_health.h"
 
+#include <mutex>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "absl/synchronization/mutex.h"
 #ifdef ALUDEL_HAVE_CUDA
 #include "kernels/cuda/cuda_device.h"
 #endif
@@ -15,9 +14,9 @@ namespace aludel {
 namespace {
 
 struct Health {
-  absl::Mutex mutex;
-  absl::Status lost ABSL_GUARDED_BY(mutex);
-  SlowProducts slow ABSL_GUARDED_BY(mutex);
+  std::mutex mutex;  // guards all below
+  absl::Status lost;
+  SlowProducts slow;
 };
 
 Health& TheHealth() {
@@ -29,25 +28,25 @@ Health& TheHealth() {
 
 absl::Status LostDevice() {
   Health& health = TheHealth();
-  absl::MutexLock lock(&health.mutex);
+  const std::lock_guard lock(health.mutex);
   return health.lost;
 }
 
 void ReportLostDevice(const absl::Status& error) {
   Health& health = TheHealth();
-  absl::MutexLock lock(&health.mutex);
+  const std::lock_guard lock(health.mutex);
   if (health.lost.ok()) health.lost = error;
 }
 
 SlowProducts SlowProductsMet() {
   Health& health = TheHealth();
-  absl::MutexLock lock(&health.mutex);
+  const std::lock_guard lock(health.mutex);
   return health.slow;
 }
 
 void ReportSlowProduct(std::string shape) {
   Health& health = TheHealth();
-  absl::MutexLock lock(&health.mutex);
+  const std::lock_guard lock(health.mutex);
   ++health.slow.shapes;
   health.slow.latest = std::move(shape);
 }

@@ -16,7 +16,7 @@ absl::Status LostDevice();
 void ReportLostDevice(const absl::Status& error);
 
 // Products that the GPU's library had no algorithm for, which a kernel does that is many times slower. A shape counts once
-// for each device that met it.
+// for each device that met it, and of a device's the first 1,024.
 struct SlowProducts {
   int64_t shapes = 0;
   std::string latest;

@@ -24,6 +24,7 @@ bool IsLost(cudaError_t error) {
     case cudaErrorContained:
     case cudaErrorExternalDevice:
     case cudaErrorContextIsDestroyed:
+    case cudaErrorMpsClientTerminated:
     case cudaErrorUnknown:
       return true;
     default:

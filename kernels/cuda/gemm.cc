@@ -152,8 +152,10 @@ std::optional<GemmEngine::Plan> GemmEngine::PlanFor(const Key& key, const float*
   const auto& [rows, out, in, a_stride, out_stride, a_type, out_type, accumulate, align_a, align_w, align_out,
                align_bias] = key;
   const auto& plan = plans_.emplace(key, MakePlan(key, bias)).first->second;
-  // With a bias there is another way, see Multiply.
-  if (!plan.has_value() && (align_bias == 0 || accumulate)) {
+  // With a bias there is another way, see Multiply. Plans are forgotten, what was reported is not: once it is full, nothing
+  // new is counted either.
+  if (!plan.has_value() && (align_bias == 0 || accumulate) && reported_.size() < kMaxPlans &&
+      reported_.insert(key).second) {
     ReportSlowProduct(absl::StrFormat(
         "[%d, %d] %s by %d x %d to %s, rows %d and %d apart, aligned to %d, %d and %d bytes%s%s", rows, in,
         Name(a_type), out, in, Name(out_type), a_stride, out_stride, align_a, align_w, align_out,

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 
@@ -109,6 +110,7 @@ class GemmEngine {
   cublasLtHandle_t handle_;
   std::mutex mutex_;
   std::map<Key, std::optional<Plan>> plans_;  // guarded by mutex_
+  std::set<Key> reported_;                    // slow shapes, guarded by mutex_
 };
 
 }  // namespace aludel::cuda

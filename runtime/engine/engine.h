@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -126,6 +127,8 @@ struct PrefillSpec {
   // Set: called on the engine thread before each step. While it returns false, this sequence is left out of
   // steps and no other is. Call Nudge when that changes.
   std::function<bool()> has_room;
+  // At most so many of its tokens are computed in one step, positive: what has_room asks room for.
+  int64_t step_tokens = std::numeric_limits<int64_t>::max();
   std::string cache_salt = {};  // as in GenerateSpec
 };
 

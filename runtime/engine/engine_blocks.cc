@@ -121,6 +121,7 @@ SchedulerState EngineBlocks::MakeState(const std::vector<Sequence*>& ranked,
          // Its next token could not be chosen yet.
          .paused = sequence->lacks_mask && sequence->left() <= token_budget_,
          .spare = sequence->hedge_of != 0,
+         .most_tokens = sequence->step_tokens,
          .scored = sequence->scoring()});
   }
   return {.sequences = *entries,

@@ -156,6 +156,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadPrefill(
       std::max(spec.encode_begin, spec.codec->spec().recomputed_head_tokens), std::move(encoder), spec.sink);
   sequence->prompt_end = spec.token_end;
   sequence->has_room = std::move(spec.has_room);
+  sequence->step_tokens = spec.step_tokens;
   sequence->cache_salt = std::move(spec.cache_salt);
   sequence->deadline = spec.deadline;
   return sequence;

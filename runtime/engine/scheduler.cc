@@ -10,6 +10,11 @@ namespace {
 
 int64_t KeptForPrompts(int64_t budget) { return std::max<int64_t>(1, budget / 4); }
 
+int64_t MostOfAStep(const SchedulerSequence& sequence) {
+  const int64_t tokens = std::min(sequence.left, sequence.most_tokens);
+  return sequence.scored ? std::min(tokens, kMostScoredTokens) : tokens;
+}
+
 // Tracks which sequence holds which blocks while a plan is made: the state and the plan's changes so far.
 class BlockBook {
  public:
@@ -137,7 +142,7 @@ StepPlan StepPlanner::Plan(std::vector<bool>* blocked) {
     const SchedulerSequence& sequence = state_.sequences[i];
     decodes += sequence.decoding && !(*blocked)[i] ? 1 : 0;
     if (sequence.decoding || sequence.spare || sequence.paused) continue;
-    prompt_tokens += sequence.scored ? std::min(sequence.left, kMostScoredTokens) : sequence.left;
+    prompt_tokens += MostOfAStep(sequence);
   }
   const int64_t budget = state_.token_budget;
   const int64_t kept_for_prompts = std::min(prompt_tokens, KeptForPrompts(budget));
@@ -154,7 +159,7 @@ StepPlan StepPlanner::Plan(std::vector<bool>* blocked) {
     const SchedulerSequence& sequence = state_.sequences[i];
     if (gone_[i]) continue;
     decodes_before += sequence.decoding ? 1 : 0;
-    int64_t tokens = std::min(sequence.left, prompt_budget);
+    int64_t tokens = std::min(MostOfAStep(sequence), prompt_budget);
     if (sequence.scored) tokens = std::min(tokens, scored_budget);
     if (sequence.decoding) tokens = runs[i] ? 1 : 0;
     if (sequence.paused) tokens = 0;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -28,7 +29,8 @@ struct SchedulerSequence {
   int64_t kept_blocks = 0;  // its first blocks, which came over the wire: preemption leaves them
   bool paused = false;      // computes nothing in this step; its blocks may be taken as if it did
   bool spare = false;       // gets only tokens that the others leave; stands last in rank
-  bool scored = false;      // every token's logits go to the host: see kMostScoredTokens
+  int64_t most_tokens = std::numeric_limits<int64_t>::max();  // of one step
+  bool scored = false;  // every token's logits go to the host: see kMostScoredTokens
 };
 
 // Everything that a plan depends on.

@@ -153,9 +153,10 @@ struct Sequence {
   absl::Status hedge_reason;   // why it has one
   bool hedge_refused = false;  // once or more
 
-  std::unique_ptr<EncodingObserver> encoder;  // prefill server
-  std::function<bool()> has_room;             // for its next step's frames; null: always
-  bool lacked_room = false;                   // since its last step
+  std::unique_ptr<EncodingObserver> encoder;                  // prefill server
+  std::function<bool()> has_room;                             // for its next step's frames; null: always
+  int64_t step_tokens = std::numeric_limits<int64_t>::max();  // at most
+  bool lacked_room = false;                                   // since its last step
 
   std::unique_ptr<PromptScorer> scorer;  // null: no log-probabilities of the prompt are asked for
 

@@ -333,7 +333,7 @@ absl::Status Transformer::Forward(absl::Span<BatchItem> items, BlockPool& pool, 
   }
   const size_t logit_bytes = output.rows.size() * config_.vocab * sizeof(float);
   if (logit_bytes > work_->logits.size()) {
-    work_->logits = Buffer();  // its memory first
+    // Before the old one goes: a step that finds no memory leaves what the next ones need.
     ALUDEL_ASSIGN_OR_RETURN(work_->logits, device_->Allocate(2 * logit_bytes));
   }
   RunStep(batch, output, items, pool);

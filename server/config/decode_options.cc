@@ -83,7 +83,6 @@ absl::StatusOr<DecodeOptions> LoadDecodeOptions(const std::string& path) {
       .adapter_root = config.adapter_root(),
       .codec = ReadCodec(config.codec()),
       .transport = ReadTransport(root.Nested("transport"), config.transport(), config.listen()),
-      .receive_arena_bytes = config.receive_arena_bytes(),
       .handoff_window_bytes = config.handoff_window_bytes(),
       .prefill_targets = {config.prefill_targets().begin(), config.prefill_targets().end()},
       .planner = ReadPlanner(root.Nested("planner"), config.planner()),
@@ -101,6 +100,8 @@ absl::StatusOr<DecodeOptions> LoadDecodeOptions(const std::string& path) {
       .grpc_limits = ReadGrpcLimits(config.grpc_limits()),
       .watchdog_timeout = absl::Milliseconds(config.watchdog_timeout_ms()),
       .encrypt_frames = config.encrypt_frames()};
+  options.receive_arena_bytes =
+      ReadArenaBytes(options.model, config.has_receive_arena_bytes(), config.receive_arena_bytes());
   options.model.engine.max_hedges = options.hedge.max_running;
   options.planner.hedged = options.hedge.max_running > 0;
   root.Check(!options.encrypt_frames || options.grpc_tls.enabled(), "encrypt_frames", "true without grpc_tls",

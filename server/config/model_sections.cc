@@ -1,5 +1,6 @@
 #include "server/config/model_sections.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -55,6 +56,13 @@ ModelOptions ReadEngine(const ConfigSection& section, const v1::EngineConfig& en
                     .prefix_cache = engine.prefix_cache()};
   options.kv_bytes = engine.kv_bytes();
   return options;
+}
+
+uint64_t ReadArenaBytes(const ModelOptions& model, bool is_said, uint64_t said) {
+  // The proto's default over the proto's step: 128 MiB for 256 tokens. A window is four steps at least.
+  constexpr uint64_t kBytesPerToken = 512 << 10;
+  if (is_said || model.device.name == "cpu") return said;
+  return std::max(said, kBytesPerToken * static_cast<uint64_t>(model.engine.max_num_batched_tokens));
 }
 
 CodecOptions ReadCodec(const v1::CodecConfig& codec) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,8 @@ namespace aludel {
 // Sections that prefill and decode servers have: see common_sections.h.
 
 ModelOptions ReadEngine(const ConfigSection& section, const v1::EngineConfig& engine);
+// Of memory that frames wait in: `said`, or, where a file does not say it, what a GPU's larger steps need beyond that default.
+uint64_t ReadArenaBytes(const ModelOptions& model, bool is_said, uint64_t said);
 CodecOptions ReadCodec(const v1::CodecConfig& codec);
 TransportOptions ReadTransport(const ConfigSection& section, const v1::TransportConfig& transport,
                                const std::string& grpc_listen);

@@ -21,7 +21,6 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
       .model = ReadEngine(root.Nested("engine"), config.engine()),
       .codec = ReadCodec(config.codec()),
       .transport = ReadTransport(root.Nested("transport"), config.transport(), config.listen()),
-      .send_arena_bytes = config.send_arena_bytes(),
       .handoff_window_bytes = config.handoff_window_bytes(),
       .store = {.memory_bytes = config.store().memory_bytes(),
                 .disk_path = config.store().disk().path(),
@@ -51,6 +50,8 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
                "an IP address, address/bits or address:port", i);
     if (pattern.ok()) options.receiver_addresses.push_back(*pattern);
   }
+  options.send_arena_bytes =
+      ReadArenaBytes(options.model, config.has_send_arena_bytes(), config.send_arena_bytes());
   options.transport.accepts = false;
   options.transport.tls = DataPlaneTls(options.grpc_tls, options.decode_identities);
   ALUDEL_RETURN_IF_ERROR(file.status());

@@ -17,6 +17,7 @@
 #include "server/handoff/frame_arena.h"
 #include "server/handoff/handoff_metrics.h"
 #include "server/handoff/random.h"
+#include "server/host/arena_room.h"
 #include "server/host/device_watch.h"
 #include "server/host/engine_metrics.h"
 #include "server/host/loading.h"
@@ -123,6 +124,11 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, OpenTransport(transport_options, &receiver));
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<FrameArena> arena,
                           FrameArena::Create(transport.get(), options.receive_arena_bytes));
+  for (const auto& codec : model->codecs()) {
+    const std::string shortage = ArenaShortage(*model, codec->spec(), "receive_arena_bytes",
+                                               arena->bytes_total(), options.handoff_window_bytes);
+    if (!shortage.empty()) spdlog::warn("{}", shortage);
+  }
   const std::unique_ptr<PinnedMemory> pinned = model->PinFrames(arena->memory(), *transport);
   const std::string receiver_address = transport->address();
   Timer timer;  // its callbacks use what stands above
@@ -134,7 +140,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                      {"a thread that compiles schemas", [&] { return constraints.Silence(); }},
                      {"a gRPC thread", [&] { return handlers.Longest(); }}},
                     options.watchdog_timeout, &timer);
-  const DeviceWatch device_watch(&timer, StopThisProcess);
+  const DeviceWatch device_watch(&timer, StopSignal::Ask);
 
   const EngineMetrics engine_metrics(&metrics);
   const DataPlaneMetrics data_plane_metrics(&metrics);

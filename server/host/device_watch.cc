@@ -1,10 +1,7 @@
 #include "server/host/device_watch.h"
 
-#include <csignal>
 #include <string>
 #include <utility>
-
-#include <unistd.h>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -41,24 +38,18 @@ absl::Status DeviceWatch::status() {
 
 void DeviceWatch::Look() {
   const SlowProducts slow = SlowProductsMet();
-  const absl::Status found = status();
-  bool end = false;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (slow.shapes > slow_products_) {
-      spdlog::warn(
-          "cuBLASLt has no algorithm for {} shapes of products, the latest {}: a slower kernel computes them",
-          slow.shapes, slow.latest);
-      slow_products_ = slow.shapes;
-    }
-    end = !found.ok() && !std::exchange(ended_, true);
-    if (!stopping_) next_ = timer_->At(MonotonicNow() + kInterval, [this] { Look(); });
+  if (const absl::Status found = status(); !found.ok()) {
+    spdlog::critical("{}; this process ends, another one may find it again", std::string(found.message()));
+    return end_();  // the destructor waits for this call: no other is due
   }
-  if (!end) return;
-  spdlog::critical("{}; this process ends, another one may find it again", std::string(found.message()));
-  end_();
+  absl::MutexLock lock(&mutex_);
+  if (slow.shapes > slow_products_) {
+    spdlog::warn(
+        "cuBLASLt has no algorithm for {} shapes of products, the latest {}: a slower kernel computes them",
+        slow.shapes, slow.latest);
+    slow_products_ = slow.shapes;
+  }
+  if (!stopping_) next_ = timer_->At(MonotonicNow() + kInterval, [this] { Look(); });
 }
-
-void StopThisProcess() { kill(getpid(), SIGTERM); }
 
 }  // namespace aludel

@@ -15,7 +15,8 @@ namespace aludel {
 // and peers' health ask status(), which knows at once. Thread-safe.
 class DeviceWatch {
  public:
-  // `end` is called once, on the timer's thread, and begins the end of the process. `timer` must outlive the watch.
+  // `end` is called once, on the timer's thread (here where the GPU is lost already), and begins the end of the process: nothing
+  // is looked at behind it. `timer` must outlive the watch.
   DeviceWatch(Timer* timer, std::function<void()> end);
   ~DeviceWatch();
 
@@ -29,12 +30,8 @@ class DeviceWatch {
   const std::function<void()> end_;
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t slow_products_ ABSL_GUARDED_BY(mutex_) = 0;
   Timer::Id next_ ABSL_GUARDED_BY(mutex_) = 0;
 };
-
-// Asks this process to stop as its service manager would.
-void StopThisProcess();
 
 }  // namespace aludel

@@ -180,7 +180,9 @@ absl::Duration ModelHost::EngineSilence() {
 }
 
 size_t ModelHost::HandoffBytesBound(const CodecSpec& codec, int64_t tokens) const {
-  const int64_t chunk = engine_->options().max_num_batched_tokens;
+  // A producer without our device may take steps of the default, however large ours are.
+  constexpr int64_t kDefaultStep = 256;
+  const int64_t chunk = std::min(engine_->options().max_num_batched_tokens, kDefaultStep);
   const int64_t chunks = 4 * ((tokens + chunk - 1) / chunk) + 4;
   const auto& shipped = codec.shipped_layers;
   const int64_t layers = std::count(shipped.begin(), shipped.end(), true);
@@ -196,8 +198,23 @@ size_t ModelHost::StepFrameBound(const CodecSpec& codec) const {
 }
 
 size_t ModelHost::StepBytesBound(const CodecSpec& codec) const {
+  return StepBytesBound(codec, engine_->options().max_num_batched_tokens);
+}
+
+size_t ModelHost::StepBytesBound(const CodecSpec& codec, int64_t tokens) const {
   const auto& shipped = codec.shipped_layers;
-  return std::count(shipped.begin(), shipped.end(), true) * StepFrameBound(codec);
+  return std::count(shipped.begin(), shipped.end(), true) *
+         FrameRing::Weight(codec.max_frame_bytes(tokens) + FrameCipher::kTagBytes);
+}
+
+std::optional<int64_t> ModelHost::StepTokens(const CodecSpec& codec, size_t credit) const {
+  constexpr int64_t kFewest = 64;
+  int64_t tokens = engine_->options().max_num_batched_tokens;
+  while (StepBytesBound(codec, tokens) > credit) {
+    if (tokens <= kFewest) return std::nullopt;
+    tokens = std::max(kFewest, tokens / 2);
+  }
+  return tokens;
 }
 
 size_t ModelHost::HandoffWindow(const CodecSpec& codec, int64_t tokens, size_t window) const {

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,13 +55,18 @@ class ModelHost {
   absl::Duration EngineSilence();
 
   // Bound on the bytes of all frames of a handoff of `tokens` tokens, however the producer cuts its chunks
-  // (within reason: a producer that cuts finer than a quarter of our chunk runs out of room and the prompt is
-  // prefilled where it is decoded).
+  // (within reason: a producer that cuts finer than a quarter of our chunk, at most 64 tokens, runs out of room and the prompt
+  // is prefilled where it is decoded).
   size_t HandoffBytesBound(const CodecSpec& codec, int64_t tokens) const;
   // Bound on what one step of the producer's engine adds to a window (FrameRing::Weight), and on one frame
   // of it.
   size_t StepBytesBound(const CodecSpec& codec) const;
   size_t StepFrameBound(const CodecSpec& codec) const;
+  // Of a prompt's tokens in one step so that they add at most `credit`: the engine's own step, where that is too large half of
+  // it, and so on. Nothing where 64 tokens, or the engine's fewer, are too many.
+  std::optional<int64_t> StepTokens(const CodecSpec& codec, size_t credit) const;
+  // Of a step of so many tokens, as StepBytesBound.
+  size_t StepBytesBound(const CodecSpec& codec, int64_t tokens) const;
   // Frame memory of one handoff: room for all frames where that is at most `window`, else room for a few
   // steps at once.
   size_t HandoffWindow(const CodecSpec& codec, int64_t tokens, size_t window) const;

@@ -10,6 +10,7 @@
 #include "server/handoff/frame_arena.h"
 #include "server/handoff/handoff_metrics.h"
 #include "server/handoff/random.h"
+#include "server/host/arena_room.h"
 #include "server/host/device_watch.h"
 #include "server/host/engine_metrics.h"
 #include "server/host/loading.h"
@@ -98,6 +99,11 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
                           OpenTransport(options.transport, &refuse_all));
   ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<FrameArena> arena,
                           FrameArena::Create(transport.get(), options.send_arena_bytes));
+  for (const auto& codec : model->codecs()) {
+    const std::string shortage = ArenaShortage(*model, codec->spec(), "send_arena_bytes",
+                                               arena->bytes_total(), options.handoff_window_bytes);
+    if (!shortage.empty()) spdlog::warn("{}", shortage);
+  }
   const std::unique_ptr<PinnedMemory> pinned = model->PinFrames(arena->memory(), *transport);
   ALUDEL_ASSIGN_OR_RETURN(const AddressKind address_kind, AddressKindOf(options.transport.kind));
   ConnectionCache connections(transport.get(), address_kind, options.max_channels, options.connect_timeout);
@@ -115,7 +121,7 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
                      {"a thread that connects", [&] { return connections.Silence(); }},
                      {"a gRPC thread", [&] { return handlers.Longest(); }}},
                     options.watchdog_timeout, &timer);
-  const DeviceWatch device_watch(&timer, StopThisProcess);
+  const DeviceWatch device_watch(&timer, StopSignal::Ask);
 
   const EngineMetrics engine_metrics(&metrics);
   const DataPlaneMetrics data_plane_metrics(&metrics);

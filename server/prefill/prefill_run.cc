@@ -58,13 +58,19 @@ absl::Status PrefillRun::Admit(const v1::RunRequest& request) {
 absl::StatusOr<size_t> PrefillRun::ChooseWindow() {
   const ModelHost& model = *context_.model;
   const auto tokens = static_cast<int64_t>(spec_.prompt.size());
-  const size_t step = model.StepBytesBound(spec_.codec->spec());
-  const size_t frame = model.StepFrameBound(spec_.codec->spec());
-  size_t window = model.HandoffWindow(spec_.codec->spec(), tokens, context_.options->handoff_window_bytes);
-  windowed_ = window < model.HandoffBytesBound(spec_.codec->spec(), tokens);
+  const CodecSpec& codec = spec_.codec->spec();
+  // Those of the store, too, which are of the engine's own steps.
+  const size_t frame = model.StepFrameBound(codec);
+  step_tokens_ = model.engine().options().max_num_batched_tokens;
+  size_t window = model.HandoffWindow(codec, tokens, context_.options->handoff_window_bytes);
+  windowed_ = window < model.HandoffBytesBound(codec, tokens);
   if (spec_.credit) {
     windowed_ = true;
-    if (*spec_.credit < step || spec_.receiver_window_bytes < *spec_.credit + frame) {
+    // The receiver's own steps may be smaller than ours (a CPU's beside a GPU's): then ours are as small for its runs.
+    const std::optional<int64_t> fitting = model.StepTokens(codec, *spec_.credit);
+    step_tokens_ = fitting.value_or(step_tokens_);
+    const size_t step = model.StepBytesBound(codec, step_tokens_);
+    if (!fitting || spec_.receiver_window_bytes < *spec_.credit + frame) {
       return absl::FailedPreconditionError(absl::StrCat(
           "ticket: a window of ", spec_.receiver_window_bytes, " bytes and a credit of ", *spec_.credit,
           ", a step of this server may need ", step, " in frames of up to ", frame));
@@ -219,7 +225,7 @@ void PrefillRun::Compute(PrefixFeed::Sent sent) {
   {
     absl::MutexLock lock(&mutex_);
     if (windowed_) {
-      has_room = [sender = sender_, step = context_.model->StepBytesBound(spec_.codec->spec()),
+      has_room = [sender = sender_, step = context_.model->StepBytesBound(spec_.codec->spec(), step_tokens_),
                   frame = context_.model->StepFrameBound(spec_.codec->spec())] {
         return sender->HasRoom(step, frame);
       };
@@ -240,6 +246,7 @@ void PrefillRun::Compute(PrefixFeed::Sent sent) {
                                         .sink = recorder.get(),
                                         .encode_begin = sent.end.tokens,
                                         .has_room = std::move(has_room),
+                                        .step_tokens = step_tokens_,
                                         .cache_salt = salt_},
                                        shared_from_this());
   if (!sequence.ok()) return OnDone(sequence.status(), {});

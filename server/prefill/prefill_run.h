@@ -108,8 +108,9 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
   RunSpec spec_;
   std::string salt_;  // of the engine's prefix cache
   std::string receiver_address_;
-  bool windowed_ = false;  // there may be less room than frames
-  FrameExtent extent_;     // until the sender takes it, as is the spec's cipher
+  bool windowed_ = false;    // there may be less room than frames
+  int64_t step_tokens_ = 0;  // of one step: what the window has room for
+  FrameExtent extent_;       // until the sender takes it, as is the spec's cipher
 
   absl::Mutex mutex_;
   RunTimeline timeline_ ABSL_GUARDED_BY(mutex_);

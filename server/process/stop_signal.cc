@@ -1,7 +1,10 @@
 #include "server/process/stop_signal.h"
 
+#include <atomic>
 #include <csignal>
 #include <string>
+
+#include <unistd.h>
 
 #include "kernels/check.h"
 #include "server/process/service_manager.h"
@@ -18,6 +21,9 @@ sigset_t StopSet() {
   sigaddset(&set, SIGHUP);
   return set;
 }
+
+// A SIGHUP is Ask's: of all signals it is the one that a stop under way ignores.
+std::atomic<bool> asked = false;
 
 void Notify(const char* state) {
   if (const absl::Status status = NotifyServiceManager(state); !status.ok()) {
@@ -39,14 +45,19 @@ const char* StopSignal::Wait() {
   int signal = 0;
   do {
     ALUDEL_CHECK(sigwait(&set, &signal) == 0);
-    if (signal == SIGHUP && on_hangup_) on_hangup_();
-  } while (signal == SIGHUP);
+    if (signal == SIGHUP && !asked && on_hangup_) on_hangup_();
+  } while (signal == SIGHUP && !asked);
   Notify("STOPPING=1");
   std::signal(SIGHUP, SIG_IGN);  // there is nothing to reload any more
   std::signal(SIGTERM, SIG_DFL);
   std::signal(SIGINT, SIG_DFL);
   ALUDEL_CHECK(pthread_sigmask(SIG_UNBLOCK, &set, nullptr) == 0);
-  return signal == SIGTERM ? "SIGTERM" : "SIGINT";
+  return signal == SIGTERM ? "SIGTERM" : signal == SIGINT ? "SIGINT" : "asked by itself";
+}
+
+void StopSignal::Ask() {
+  asked = true;
+  kill(getpid(), SIGHUP);
 }
 
 }  // namespace aludel

@@ -18,6 +18,8 @@ class StopSignal {
   // Blocks until a signal to stop arrives; returns its name. A server calls it when it serves: the service manager
   // is told READY=1 then, and STOPPING=1 when the signal has come.
   const char* Wait();
+  // Has Wait() return, as if a service manager asked; while the process stops already it does nothing. Any thread may call it.
+  static void Ask();
 
  private:
   std::function<void()> on_hangup_;

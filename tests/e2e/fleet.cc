@@ -23,7 +23,8 @@ std::string Fleet::TransportSettings() const {
 std::string Fleet::PrefillConfig(int port, int admin_port) const {
   return absl::StrCat("listen: '127.0.0.1:", port, "' admin_listen: '127.0.0.1:", admin_port,
                       "'\nlog { level: 'debug' }\nengine { directory: '", options_.prefill_model,
-                      "' threads: 1 prefix_cache: true max_num_seqs: 4 kv_blocks: 256 ", options_.engine,
+                      "' threads: 1 prefix_cache: true max_num_seqs: 4 kv_blocks: 256 ",
+                      options_.prefill_engine.empty() ? options_.engine : options_.prefill_engine,
                       " }\ncodec { ", options_.codec, " }\n", "transport { ", TransportSettings(),
                       " testing { bytes_per_second: ", options_.bytes_per_second, " ", options_.link,
                       " } }\nsend_arena_bytes: ", options_.send_arena_bytes, "\ndrain_timeout_ms: 3000\n",

@@ -41,6 +41,7 @@ struct FleetOptions {
   std::string link;             // transport.testing settings of the prefill servers
   std::string both;             // settings of every server
   std::string engine;           // engine settings of every server
+  std::string prefill_engine;   // instead of it, where set, of the prefill servers
   std::string decode;           // of the decode server
   std::string prefill;          // of the prefill servers
   std::shared_ptr<grpc::ChannelCredentials> credentials =

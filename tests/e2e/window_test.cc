@@ -54,6 +54,25 @@ TEST(Window, ALongPromptComesWholeThroughASmallOne) {
   EXPECT_TRUE(tight.PrefillIsIdle());
 }
 
+// As a GPU's server beside one on a CPU: its steps are more than its receiver gives credit for.
+TEST(Window, AProducerOfLargerStepsTakesThemAsSmallAsItsReceiversWindow) {
+  Fleet roomy({.engine = kSmallSteps});
+  ASSERT_TRUE(roomy.Start());
+  const Answer expected = roomy.Ask(Fleet::Request(LongPrompt(0), 8));
+  ASSERT_TRUE(expected.status.ok()) << expected.status;
+
+  Fleet mixed({.both = kSmallWindow, .engine = kSmallSteps, .prefill_engine = "max_num_batched_tokens: 256"});
+  ASSERT_TRUE(mixed.Start());
+  for (const char* computed : {"computed", "from the store"}) {
+    const Answer answer = mixed.Ask(Fleet::Request(LongPrompt(0), 8));
+    ASSERT_TRUE(answer.status.ok()) << computed << ": " << answer.status;
+    EXPECT_EQ(answer.started.plan(), "remote") << computed << ": " << answer.started.fallback_reason();
+    EXPECT_EQ(answer.tokens, expected.tokens) << computed;
+  }
+  EXPECT_TRUE(mixed.DecodeIsIdle());
+  EXPECT_TRUE(mixed.PrefillIsIdle());
+}
+
 TEST(Window, ManyShareASmallArenaAndWaitForIt) {
   Fleet fleet({.bytes_per_second = 8e6,
                .send_arena_bytes = 3 * kWindowBytes / 2,

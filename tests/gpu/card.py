@@ -1,6 +1,7 @@
 """What stands beside figures of a card: its clocks, who shares it, and memory for 16 GB of weights."""
 
 import os
+import re
 import shutil
 import subprocess
 import threading
@@ -55,37 +56,52 @@ class Clocks:
 
 
 class SharedCard:
-    """NVIDIA's multi-process service while two servers are on one card, where it is installed: without it they take turns,
-    and the one's kernels wait for the other's slice to end."""
+    """NVIDIA's multi-process service while two servers are on one card, where it is installed and a program gets the card
+    through it: without it they take turns, and the one's kernels wait for the other's slice to end."""
 
     def __init__(self, bundle: Bundle) -> None:
         self.folder = bundle.work / "mps"
         self.environment: Dict[str, str] = {}
-        if not bundle.on_card or shutil.which("nvidia-cuda-mps-control") is None:
-            return
-        self.folder.mkdir(exist_ok=True)
-        wanted = {"CUDA_MPS_PIPE_DIRECTORY": str(self.folder), "CUDA_MPS_LOG_DIRECTORY": str(self.folder)}
-        try:
-            run(["nvidia-cuda-mps-control", "-d"], 10, wanted)
-            self.environment = wanted
-        except (Failed, OSError) as error:
-            say(f"   two servers will take turns on the card: {error}")
+        # A device test that takes a second.
+        self.probe = [bundle.program("gpu_tests"), "--gtest_filter=*OpsTest.Silu*/Cuda"]
+        self.wanted = bundle.on_card and shutil.which("nvidia-cuda-mps-control") is not None
 
     @property
     def on(self) -> bool:
         return bool(self.environment)
 
     def __enter__(self) -> "SharedCard":
+        if not self.wanted:
+            return self
+        self.folder.mkdir(exist_ok=True)
+        self.environment = {"CUDA_MPS_PIPE_DIRECTORY": str(self.folder), "CUDA_MPS_LOG_DIRECTORY": str(self.folder)}
         os.environ.update(self.environment)
+        try:
+            # Its daemon keeps what it is given open: a pipe would never end.
+            subprocess.run(["nvidia-cuda-mps-control", "-d"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                           stderr=subprocess.DEVNULL, timeout=10, check=True)
+            if not re.search(r"\[  PASSED  \] [1-9]", run(self.probe, 20)):
+                raise Failed("a program does not get the card through MPS")
+        except (Failed, OSError, subprocess.SubprocessError) as error:
+            say(f"   two servers will take turns on the card: {error}")
+            self.stop()
         return self
 
+    def stop(self) -> None:
+        """From here on programs get the card without it."""
+        try:
+            if self.on:
+                subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, timeout=10, check=False,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        except (OSError, subprocess.SubprocessError) as error:
+            say(f"   MPS does not end: {error}")
+        finally:
+            for name in self.environment:
+                os.environ.pop(name, None)
+            self.environment = {}
+
     def __exit__(self, *_: object) -> None:
-        if not self.on:
-            return
-        subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, timeout=30, check=False,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for name in self.environment:
-            os.environ.pop(name, None)
+        self.stop()
 
 
 def memory_folder(wanted: int, memory: Path = Path("/dev/shm")) -> Optional[Path]:
@@ -110,9 +126,10 @@ def available_memory() -> int:
 
 
 def warm_peers(bundle: Bundle, python: str) -> Optional[subprocess.Popen]:
-    """Brings PyTorch's gigabytes from disk while other parts run, so that the peers' time is for measuring."""
+    """Brings PyTorch's gigabytes from disk while the model is made, so that the peers' time is for measuring. Nothing of it is
+    on the card: other parts are timed there."""
     if not bundle.on_card or bundle.small:
         return None
-    return subprocess.Popen(["nice", "-n", "10", python, "-c", "import torch, transformers; torch.zeros(1, device='cuda')"],
+    return subprocess.Popen(["nice", "-n", "10", python, "-c", "import torch, transformers"],
                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                             env={**os.environ, "LD_LIBRARY_PATH": bundle.loader_path})

@@ -4,6 +4,7 @@ import argparse
 import datetime
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -55,6 +56,7 @@ def parts_of(bundle: Bundle, report: Report, model: Model) -> List[Part]:
     ]
 
 
+WARM_SECONDS = 40.0  # for reading PyTorch from disk
 WITH_MODEL = {"engine", "peers", "codec", "ttft", "graphs", "profile"}
 
 
@@ -103,6 +105,15 @@ def chosen_of(parts: List[Part], only: str, again: bool, report: Report) -> List
     return [part for part in chosen if part.name not in kept]
 
 
+def settle(process: subprocess.Popen, seconds: float) -> None:
+    """Waits for its end, and no longer than that."""
+    try:
+        process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def results_of(named: Optional[Path], file: str) -> Tuple[Path, Optional[Path]]:
     """The file that is gone on with, and a copy of it. $OUT, where it is set, is a folder whose files are carried back, and
     may be empty again in the next run: that one goes on with the tree's."""
@@ -142,6 +153,7 @@ def main() -> int:
         report = Report(kept, {"device": name, "driver": driver, "commit": bundle.commit(), "date": today}, copy)
         model = Model(bundle)
         clocks = Clocks(options.device)
+        warming = None
         try:
             report.write()  # also where nothing is left to measure, $OUT has it
             chosen = chosen_of(parts_of(bundle, report, model), options.only, options.again, report)
@@ -150,10 +162,13 @@ def main() -> int:
             warming = warm_peers(bundle, sys.executable) if "peers" in {part.name for part in chosen} else None
             shares = [part.share for part in chosen]
             for index, part in enumerate(chosen):
-                if part.name == "peers" and warming is not None:
-                    warming.kill()
+                if warming is not None and part.name != "unit":  # nothing that is timed runs beside it
+                    settle(warming, min(WARM_SECONDS, whole.left() / 8))
+                    warming = None
                 measure(part, report, clocks, limit(shares, index, 60 * options.minutes, whole.left()))
         finally:
+            if warming is not None:
+                settle(warming, 0)
             clocks.stop()
             model.stop()
     print(f"\n{report.table()}\n\n{copy or kept}")

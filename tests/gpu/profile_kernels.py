@@ -19,7 +19,8 @@ METRICS = {"gpu__time_duration.sum": "microseconds",
            "dram__throughput.avg.pct_of_peak_sustained_elapsed": "memory_percent",
            "sm__warps_active.avg.pct_of_peak_sustained_active": "warps_percent",
            "launch__registers_per_thread": "registers",
-           "smsp__inst_executed_op_local.sum": "local_accesses"}
+           "smsp__sass_inst_executed_op_local.sum": "local_accesses"}
+OPTIONAL = "smsp__sass_inst_executed_op_local.sum"  # not every version and card has it; an unknown name fails the whole pass
 LAUNCHES = 60
 
 
@@ -41,11 +42,23 @@ def figures_of(output: str) -> Dict[str, Dict[str, Any]]:
                    "launches": max(map(len, metrics.values()))} for name, metrics in found.items()}
 
 
+def measure(command: List[str], clock: Clock, passes: int) -> str:
+    """What the tool printed; where it failed early, without the metric that it may not know."""
+    begin = clock.left()
+    try:
+        return run(command, begin / passes)
+    except Failed as error:
+        if figures_of(error.output) or clock.left() < begin - begin / passes / 2:
+            raise
+        metrics = ",".join(metric for metric in METRICS if metric != OPTIONAL)
+        return run([metrics if part == ",".join(METRICS) else part for part in command], begin / passes - (begin - clock.left()))
+
+
 def profile(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None:
     tool = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
     for index, (phase, kernels) in enumerate(KERNELS.items()):
         command = [tool or "ncu", "--csv", "--page", "raw", "--print-units", "base", "--metrics", ",".join(METRICS),
-                   "-k", f"regex:^({'|'.join(kernels)})$", "--launch-count", str(LAUNCHES),
+                   "-k", f"regex:^({'|'.join(kernels)})$", "--launch-count", str(LAUNCHES), "--kill", "yes",
                    bundle.program("model_bench"), f"--model={model.consumer}", f"--device={bundle.device}", "--graphs=off",
                    "--prefill=1024" if phase == "prefill" else "--prefill=",
                    "--decode=1:512" if phase == "decode" else "--decode=", "--benchmark_min_time=0.01"]
@@ -56,7 +69,7 @@ def profile(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None:
         if not reason:
             model.wait(clock)
             try:
-                output = run(command, clock.left() / (len(KERNELS) - index))
+                output = measure(command, clock, len(KERNELS) - index)
             except Failed as error:
                 output, reason = error.output, str(error)
             found = figures_of(output)

@@ -2,11 +2,13 @@
 were cut short, where cuBLASLt is."""
 
 import json
+import os
+import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional, Tuple
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -180,6 +182,56 @@ class Card(unittest.TestCase):
         found = profile_kernels.figures_of("==PROF== Connected\n" + head + rows)
         self.assertEqual(found, {"Bf16Product": {"microseconds": 1300, "registers": 96, "launches": 2},
                                  "MmaAttention": {"microseconds": 900, "registers": 128, "launches": 1}})
+
+    def test_a_metric_that_the_profiler_does_not_know_is_left_out(self) -> None:
+        command = ["ncu", "--metrics", ",".join(profile_kernels.METRICS), "bench"]
+        tried: List[List[str]] = []
+
+        def run(command: List[str], _: float) -> str:
+            tried.append(command)
+            if profile_kernels.OPTIONAL in command[2]:
+                raise Failed("code 1", "==ERROR== Failed to find metric")
+            return "figures"
+
+        with mock.patch.object(profile_kernels, "run", run):
+            self.assertEqual(profile_kernels.measure(command, measure.Clock(60), 1), "figures")
+        self.assertEqual(len(tried), 2)
+        self.assertEqual(set(profile_kernels.METRICS) - set(tried[1][2].split(",")), {profile_kernels.OPTIONAL})
+
+    def share(self, probed: Any) -> Tuple[bool, bool, List[List[str]]]:
+        """Whether MPS is on inside, whether it is named outside, and the commands that were given to it."""
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "MANIFEST").write_text("")
+            bundle = Bundle(Path(folder), "cuda:0", False, Path(folder))
+            with mock.patch.object(card.shutil, "which", return_value="/bin/mps"), \
+                    mock.patch.object(card.subprocess, "run") as daemon, mock.patch.object(card, "run", side_effect=probed), \
+                    mock.patch.dict("os.environ"):
+                with card.SharedCard(bundle) as shared:
+                    inside = shared.on and os.environ["CUDA_MPS_PIPE_DIRECTORY"] == str(Path(folder) / "mps")
+                left = "CUDA_MPS_PIPE_DIRECTORY" in os.environ
+            return inside, left, [call.args[0] for call in daemon.call_args_list]
+
+    def test_mps_is_used_where_a_program_gets_the_card_through_it(self) -> None:
+        begin, end = ["nvidia-cuda-mps-control", "-d"], ["nvidia-cuda-mps-control"]
+        self.assertEqual(self.share(["[  PASSED  ] 3 tests."]), (True, False, [begin, end]))
+        self.assertEqual(self.share(["[  PASSED  ] 0 tests."]), (False, False, [begin, end]))
+        self.assertEqual(self.share(Failed("took longer")), (False, False, [begin, end]))
+
+    def test_servers_that_fail_under_mps_take_turns(self) -> None:
+        shared = mock.MagicMock(on=True)
+        shared.__enter__.return_value = shared
+        shared.stop.side_effect = lambda: setattr(shared, "on", False)
+        with mock.patch.object(ttft, "SharedCard", return_value=shared), mock.patch.object(ttft, "Study") as study:
+            study.return_value.bench.side_effect = [Failed("no device"), ["rows"]]
+            ttft.ttft(mock.MagicMock(on_card=True), mock.MagicMock(), mock.MagicMock(), measure.Clock(60))
+        self.assertEqual(study.return_value.card_shared_by, "time slices")
+        study.return_value.add_all.assert_called_once_with(["rows"])
+
+    def test_what_warms_up_is_waited_for_and_then_ended(self) -> None:
+        for command, code in (["true"], 0), (["sleep", "30"], -9):
+            process = subprocess.Popen(command)
+            measure.settle(process, 0.5)
+            self.assertEqual(process.returncode, code)
 
     def test_memory_that_is_roomy_is_taken_as_it_is(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

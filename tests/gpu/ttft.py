@@ -127,6 +127,13 @@ def ttft(bundle: Bundle, report: Report, model: Model, clock: Clock) -> None:
     model.wait(clock, codecs=True)
     study.measure_path(clock)
     with SharedCard(bundle) as shared:
-        rows = study.bench(study.wanted(), clock)
-    study.card_shared_by = "MPS" if shared.on else "time slices" if bundle.on_card else None
-    study.add_all(rows)
+        try:
+            rows = study.bench(study.wanted(), clock)
+        except Failed as error:
+            if not shared.on:
+                raise
+            say(f"   again without MPS: {error}")
+            shared.stop()
+            rows = study.bench(study.wanted(), clock)
+        study.card_shared_by = "MPS" if shared.on else "time slices" if bundle.on_card else None
+        study.add_all(rows)

@@ -47,6 +47,11 @@ class Table {
     sequences_.back().paused = true;
     return *this;
   }
+  // The sequence added last computes at most `tokens` in a step.
+  Table& Most(int64_t tokens) {
+    sequences_.back().most_tokens = tokens;
+    return *this;
+  }
   // A choice that shares all blocks of the sequence added last.
   Table& Fork(uint64_t id) {
     held_.push_back(held_.back());
@@ -93,6 +98,12 @@ TEST(Scheduler, PlansNothingForNobody) { EXPECT_THAT(Table(9).Plan(8).items, IsE
 
 TEST(Scheduler, CutsAPromptIntoChunksOfTheBudget) {
   EXPECT_THAT(Table(9).Prompt(1, 20).Plan(8).items, ElementsAre(StepItem{1, 8}));
+}
+
+TEST(Scheduler, LimitsWhatASequenceComputesInAStep) {
+  Table table(99);
+  table.Prompt(1, 20).Most(3).Prompt(2, 20);
+  EXPECT_THAT(table.Plan(8).items, ElementsAre(StepItem{1, 3}, StepItem{2, 5}));
 }
 
 TEST(Scheduler, DecodesFirstAndFillsTheRestWithPrompts) {

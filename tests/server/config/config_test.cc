@@ -55,10 +55,21 @@ TEST_F(Config, GpuHasDefaultsOfItsOwn) {
   EXPECT_EQ(defaults->model.engine.max_num_batched_tokens, 2048);
   EXPECT_EQ(defaults->model.transformer.max_rows, 2048);
   EXPECT_EQ(defaults->model.transformer.weights, WeightFormat::kInt8);
+  // As many steps as on a CPU.
+  EXPECT_EQ(defaults->send_arena_bytes, uint64_t{1} << 30);
   const auto said =
       LoadPrefillOptions(Write("engine { directory: 'm' device: 'cuda:0' max_num_batched_tokens: 256 }"));
   ASSERT_TRUE(said.ok()) << said.status();
   EXPECT_EQ(said->model.engine.max_num_batched_tokens, 256);
+  EXPECT_EQ(said->send_arena_bytes, uint64_t{128} << 20);
+  EXPECT_EQ(LoadDecodeOptions(Write("engine { directory: 'm' device: 'cuda:0' } receive_arena_bytes: 8192"))
+                ->receive_arena_bytes,
+            8192);
+  EXPECT_EQ(LoadDecodeOptions(Write("engine { directory: 'm' device: 'cuda:0' }"))->receive_arena_bytes,
+            uint64_t{1} << 30);
+  EXPECT_EQ(
+      LoadDecodeOptions(Write("engine { directory: 'm' max_num_batched_tokens: 2048 }"))->receive_arena_bytes,
+      uint64_t{128} << 20);
   EXPECT_EQ(LoadPrefillOptions(Write("engine { directory: 'model' }"))->model.engine.max_num_batched_tokens,
             256);
 }

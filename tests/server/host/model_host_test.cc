@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "runtime/codec/open_codec.h"
 #include "runtime/model/weights/weight_stream.h"
+#include "server/host/arena_room.h"
 #include "spdlog/sinks/ostream_sink.h"
 #include "spdlog/spdlog.h"
 #include "tests/runtime/model/temporary_directory.h"
@@ -56,6 +57,47 @@ TEST(ModelHost, SaysHowFastItLoaded) {
   ASSERT_TRUE(Load(Options(kChat)).ok());
   EXPECT_THAT(log.text(), ContainsRegex("loaded deploy/demo/chat/ .LlamaForCausalLM, fp8.: "
                                         "0\\.007 GB in [0-9]+\\.[0-9][0-9] s, [0-9]+\\.[0-9][0-9] GB/s"));
+}
+
+ModelOptions WithSteps(int64_t tokens) {
+  ModelOptions options = Options(kChat);
+  options.transformer.max_rows = options.engine.max_num_batched_tokens = tokens;
+  return options;
+}
+
+TEST(ModelHost, AHandoffFromSmallerStepsThanItsOwnFits) {
+  // A step of 2,048 tokens is a GPU's default, of 256 a CPU's.
+  const auto large = Load(WithSteps(2048)).value(), small = Load(WithSteps(256)).value();
+  const CodecSpec& codec = large->codecs().front()->spec();
+  for (const int64_t tokens : {100, 1000, 5000}) {
+    EXPECT_EQ(large->HandoffBytesBound(codec, tokens), small->HandoffBytesBound(codec, tokens));
+  }
+}
+
+TEST(ModelHost, StepsAreAsSmallAsACreditIs) {
+  const auto host = Load(WithSteps(2048)).value();
+  const CodecSpec& codec = host->codecs().front()->spec();
+  const auto bytes = [&](int64_t tokens) { return host->StepBytesBound(codec, tokens); };
+  EXPECT_EQ(bytes(2048), host->StepBytesBound(codec));
+  EXPECT_EQ(host->StepTokens(codec, bytes(2048)), 2048);
+  EXPECT_EQ(host->StepTokens(codec, bytes(2048) - 1), 1024);
+  // What a server with a CPU's steps gives credit for: three of them.
+  EXPECT_EQ(host->StepTokens(codec, 3 * bytes(256)), 512);
+  EXPECT_EQ(host->StepTokens(codec, bytes(64)), 64);
+  EXPECT_EQ(host->StepTokens(codec, bytes(64) - 1), std::nullopt);
+}
+
+TEST(ModelHost, SaysWhichPromptsItsArenaIsTooSmallFor) {
+  constexpr size_t kWindow = 4096;
+  const auto host = Load(WithSteps(32)).value();
+  const CodecSpec& codec = host->codecs().front()->spec();
+  const size_t needed = host->HandoffWindow(codec, host->engine().options().max_context, kWindow);
+  EXPECT_EQ(needed, 4 * host->StepBytesBound(codec));
+  EXPECT_EQ(ArenaShortage(*host, codec, "send_arena_bytes", needed, kWindow), "");
+  EXPECT_THAT(
+      ArenaShortage(*host, codec, "send_arena_bytes", needed - 1, kWindow),
+      ContainsRegex(absl::StrCat("send_arena_bytes is ", needed - 1, ", and a prompt of [0-9]+ tokens needs ",
+                                 needed, " in format raw with steps of 32 tokens")));
 }
 
 TEST(ModelHost, MissesATokenizerBeforeItLoadsWeights) {

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -39,8 +40,6 @@ TEST(KernelName, IsThatOfTheSource) {
 }
 
 // What a GPU would refuse, or worse.
-using FakeCudaDeathTest = ::testing::Test;
-
 TEST(FakeCudaDeathTest, WorkIsDoneInAnOrderThatTheHostHasNotAskedFor) {
   // A copy from memory that is written again before the stream is waited for brings what it holds then.
   cudaStream_t stream;
@@ -67,12 +66,13 @@ TEST(FakeCudaDeathTest, WorkIsDoneInAnOrderThatTheHostHasNotAskedFor) {
         cudaStreamSynchronize(stream);
       },
       "cudaStreamSynchronize while the thread captures");
-  EXPECT_DEATH(
+  EXPECT_EXIT(
       {
         cudaFree(device);
+        std::fprintf(stderr, "freed\n");
         *device = 1;
       },
-      "");
+      ::testing::KilledBySignal(SIGSEGV), "freed");
   cudaFree(device);
   cudaFreeHost(host);
   cudaStreamDestroy(stream);
@@ -121,6 +121,29 @@ TEST(FakeCuda, AProductWithoutAnAlgorithmIsRightAndCounted) {
   }
 }
 
+TEST(FakeCuda, AShapeIsCountedOnceThoughItsPlanIsForgotten) {
+  constexpr int64_t kWidth = 8, kShapes = 1024;  // as many as are remembered
+  const auto device = Open();
+  const DeviceArray<float> in(*device, std::vector<float>((kShapes + 1) * kWidth, 1.0f));
+  const DeviceArray<float> out(*device, std::vector<float>((kShapes + 1) * kWidth));
+  const auto packed = device->ops().NewPacked(kWidth, kWidth, WeightFormat::kF32).value();
+  std::vector<float> w(kWidth * kWidth, 1.0f);
+  ASSERT_TRUE(device->ops().PackRows(TensorView::Of(w.data(), kWidth, kWidth), 0, *packed).ok());
+  const auto multiply = [&](int64_t rows) {
+    device->ops().Gemm(TensorView::Of(in.data(), rows, kWidth), *packed, nullptr, /*accumulate=*/false,
+                       TensorView::Of(out.data(), rows, kWidth), Stream{});
+  };
+  const int64_t before = SlowProductsMet().shapes;
+  WithholdHeuristics(true);
+  for (int64_t rows = 1; rows <= kShapes; ++rows) multiply(rows);
+  EXPECT_EQ(SlowProductsMet().shapes, before + kShapes);
+  multiply(kShapes + 1);
+  multiply(1);
+  EXPECT_EQ(SlowProductsMet().shapes, before + kShapes);
+  EXPECT_TRUE(device->Synchronize(Stream{}).ok());
+  WithholdHeuristics(false);
+}
+
 TEST(FakeCuda, MemoryThatIsNotThereIsAStatus) {
   const auto device = Open();
   FailAllocationsAbove(1 << 20);
@@ -132,7 +155,7 @@ TEST(FakeCuda, MemoryThatIsNotThereIsAStatus) {
   EXPECT_FALSE(FreeDeviceMemory("cpu").has_value());
 }
 
-// What a step of a decoder asks of the driver; the demo model has four layers.
+// What a step of a decoder asks of the driver; the demo model has eight layers.
 TEST(FakeCuda, StepsOfTheDemoModel) {
   TestModel chat("deploy/demo/chat", {.max_rows = 64}, DType::kBf16, 256);
   const int layers = chat.model().config().layers;
@@ -170,7 +193,8 @@ TEST(FakeCuda, StepsOfTheDemoModel) {
   for (const auto& [name, count] : eager.launches) std::printf("  %-44s %4ld\n", name.c_str(), count);
 }
 
-// A step with more sequences than logits have room for at first makes room, and no graph goes on with what was there.
+// A step with more sequences than logits have room for at first makes room, and no graph goes on with what was there. Where
+// there is no memory for that, the step fails, and others go on with the room that they have.
 TEST(FakeCuda, LogitsTakeRoomForTheSequencesOfAStep) {
   TestModel chat("deploy/demo/chat", {.max_rows = 128}, DType::kBf16, 64);
   const int64_t vocab = chat.model().config().vocab;
@@ -181,6 +205,7 @@ TEST(FakeCuda, LogitsTakeRoomForTheSequencesOfAStep) {
                 Transformer::WorkspaceBytes(chat.model().config(), options),
             64 * (wide.vocab - vocab) * sizeof(float));
   chat.Run({1, 2, 3, 4});
+  absl::Status status;
   const auto step = [&](int sequences) {
     const int32_t id = 5;
     std::vector<BatchItem> items(sequences);
@@ -191,14 +216,19 @@ TEST(FakeCuda, LogitsTakeRoomForTheSequencesOfAStep) {
       item.wants_logits = true;
     }
     std::vector<float> logits;
-    const absl::Status status = chat.model().Forward(absl::MakeSpan(items), chat.pool(), &logits);
-    EXPECT_TRUE(status.ok()) << status;
+    status = chat.model().Forward(absl::MakeSpan(items), chat.pool(), &logits);
     EXPECT_EQ(static_cast<int64_t>(logits.size()), sequences * vocab);
     return logits;
   };
   const std::vector<float> before = step(2);
   for (int i = 0; i < 2; ++i) EXPECT_EQ(step(2), before);
+  FailAllocationsAbove(70 * vocab * sizeof(float));
+  step(70);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  Heal();
+  EXPECT_EQ(step(2), before);
   const std::vector<float> many = step(70);
+  EXPECT_TRUE(status.ok()) << status;
   EXPECT_EQ(std::vector<float>(many.begin(), many.begin() + vocab),
             std::vector<float>(many.end() - vocab, many.end()));
   EXPECT_EQ(step(2), before);

@@ -1,3 +1,4 @@
+#include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
@@ -21,11 +22,7 @@ bool Step(Queue& queue) {
   if (first.awaited != nullptr && !first.awaited->done) return false;
   const Work work = std::move(first);
   queue.work.pop_front();
-  if (work.run) {
-    TheWorld().running = true;
-    work.run();
-    TheWorld().running = false;
-  }
+  if (work.run) work.run();
   if (work.reached != nullptr) work.reached->done = true;
   return true;
 }
@@ -61,14 +58,16 @@ World& TheWorld() {
   static World* const world = [] {
     auto* made = new World;
     const char* const seed = std::getenv("ALUDEL_FAKE_CUDA_SEED");
-    made->random.seed(seed != nullptr ? std::strtoull(seed, nullptr, 10) : std::random_device{}());
+    made->seed = seed != nullptr ? std::strtoull(seed, nullptr, 10) : std::random_device{}();
+    made->random.seed(made->seed);
+    std::fprintf(stderr, "fake cuda: ALUDEL_FAKE_CUDA_SEED=%" PRIu64 "\n", made->seed);
     return made;
   }();
   return *world;
 }
 
 void Die(const std::string& what) {
-  std::fprintf(stderr, "fake cuda: %s\n", what.c_str());
+  std::fprintf(stderr, "fake cuda: %s (ALUDEL_FAKE_CUDA_SEED=%" PRIu64 ")\n", what.c_str(), TheWorld().seed);
   std::abort();
 }
 

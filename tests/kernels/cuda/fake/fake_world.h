@@ -56,6 +56,7 @@ struct Allocation {
 // Everything behind one lock.
 struct World {
   std::recursive_mutex mutex;
+  uint64_t seed = 0;  // what `random` began with
   std::mt19937_64 random;
   std::map<cudaStream_t, std::unique_ptr<Queue>> streams;
   std::map<cudaEvent_t, std::unique_ptr<Event>> events;
@@ -71,7 +72,6 @@ struct World {
   cudaError_t to_come = cudaSuccess;
   cudaError_t sticky = cudaSuccess;
   bool no_heuristic = false;
-  bool running = false;  // a kernel or copy runs now
 };
 World& TheWorld();
 
