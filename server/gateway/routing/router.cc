@@ -65,6 +65,7 @@ std::optional<DecodeTargets::Explanation> Router::Explain(const std::string& mod
 }
 
 void Router::SetDecodeTargets(const std::string& model, const std::vector<ServerName>& targets) {
+  absl::MutexLock lock(&listing_);
   targets_.SetTargets(model, targets);
   prober_->SetTargets(targets_.all());
 }
