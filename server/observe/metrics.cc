@@ -112,9 +112,13 @@ void GaugeFamily::Set(const MetricLabels& labels, double value) const {
 }
 
 void GaugeFamily::Remove(const MetricLabels& labels) const {
-  const MetricLabels bound = metrics_->Bound(labels);
   absl::MutexLock lock(&metrics_->state_->mutex);
-  family_->Remove(&family_->Add(bound));
+  for (const auto& [label, value] : labels) {
+    // A value that is not known has no series; one that was folded shares "other" with the rest.
+    const auto values = metrics_->state_->label_values.find(label);
+    if (values == metrics_->state_->label_values.end() || values->second.count(value) == 0) return;
+  }
+  family_->Remove(&family_->Add(labels));
 }
 
 void HistogramFamily::Observe(const MetricLabels& labels, double value) const {
