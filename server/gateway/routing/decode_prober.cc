@@ -39,8 +39,9 @@ struct DecodeProber::Probed {
   v1::LoadReport load;
 };
 
-DecodeProber::DecodeProber(const std::vector<std::shared_ptr<DecodeTarget>>& targets, const Timing& timing)
-    : timing_(timing) {
+DecodeProber::DecodeProber(const std::vector<std::shared_ptr<DecodeTarget>>& targets, const Timing& timing,
+                           Look look)
+    : timing_(timing), look_(std::move(look)) {
   SetTargets(targets);
   thread_ = std::thread([this] { Loop(); });
 }
@@ -84,6 +85,9 @@ void DecodeProber::Loop() {
     }
     changed_.wait_for(lock, absl::ToChronoNanoseconds(wake - MonotonicNow()),
                       [this] { return stopping_ || answered_; });
+    lock.unlock();
+    look_(this);
+    lock.lock();
   }
 }
 
