@@ -113,11 +113,8 @@ void GaugeFamily::Set(const MetricLabels& labels, double value) const {
 
 void GaugeFamily::Remove(const MetricLabels& labels) const {
   absl::MutexLock lock(&metrics_->state_->mutex);
-  for (const auto& [label, value] : labels) {
-    // A value that is not known has no series; one that was folded shares "other" with the rest.
-    const auto values = metrics_->state_->label_values.find(label);
-    if (values == metrics_->state_->label_values.end() || values->second.count(value) == 0) return;
-  }
+  // Not by Bound, which takes values in; one that was folded shares its series with the rest.
+  if (!family_->Has(labels)) return;
   family_->Remove(&family_->Add(labels));
 }
 
