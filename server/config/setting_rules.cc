@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "aludel/v1/setting.pb.h"
 #include "kernels/check.h"
+#include "server/rpc/discovery/dns_lookup.h"
 
 namespace aludel {
 namespace {
@@ -79,8 +80,9 @@ bool IsHostPort(absl::string_view text) {
 
 // Names with a scheme (dns:///, file:, unix:) are resolved later.
 bool IsTarget(absl::string_view text) {
+  if (text.rfind("dns:", 0) == 0) return ParseDnsName(text).ok();
   return text.find("://") != absl::string_view::npos || text.rfind("unix:", 0) == 0 ||
-         text.rfind("dns:", 0) == 0 || (text.rfind("file:", 0) == 0 && text.size() > 5) || IsHostPort(text);
+         (text.rfind("file:", 0) == 0 && text.size() > 5) || IsHostPort(text);
 }
 
 std::optional<SettingFault> FaultOfNumber(const Message& message, const FieldDescriptor* field) {

@@ -98,7 +98,8 @@ grpc::ServerWriteReactor<v1::GenerateEvent>* DecodeService::Generate(grpc::Callb
     return stream.get();
   }
   stream->Hold(std::move(place));
-  const auto session = std::make_shared<GenerateSession>(context_, stream, deadline, CallerTrace(*call));
+  const auto session =
+      std::make_shared<GenerateSession>(context_, stream, deadline, CallerTrace(*call), PrefixesOf(*call));
   *target = session;  // gRPC reports a cancel only after this function has returned
   session->Start(*request);
   return stream.get();

@@ -28,12 +28,14 @@ std::optional<RequestTrace> TraceWithin(const std::optional<TraceContext>& calle
 }  // namespace
 
 GenerateSession::GenerateSession(const DecodeContext& context, std::shared_ptr<AnswerStream::Stream> stream,
-                                 absl::Time deadline, const std::optional<TraceContext>& caller)
+                                 absl::Time deadline, const std::optional<TraceContext>& caller,
+                                 v1::PromptPrefixes prefixes)
     : context_(context),
       answer_(std::move(stream), context.options->max_stream_backlog, context.timer),
       deadline_(deadline),
       trace_(TraceWithin(caller)),
       planner_(context),
+      prefixes_(std::move(prefixes)),
       timeline_(context.options->served_model_name, MonotonicNow()) {
   context_.sessions_open->fetch_add(1);
 }
@@ -134,6 +136,7 @@ absl::Status GenerateSession::Admit(const v1::GenerateRequest& request, const Pl
   planner_.Begin(plan, request.prompt_size());
   ALUDEL_ASSIGN_OR_RETURN(const SequenceId sequence,
                           context_.model->engine().Generate(std::move(setup.spec), shared_from_this()));
+  if (prefixes_.keys_size() > 0) context_.load->prefixes().Add(std::move(prefixes_));
   context_.metrics->CountPlan(Name(plan.kind), Name(plan.reason));
   absl::Status stopped;
   {

@@ -35,9 +35,10 @@ namespace aludel {
 // Thread-safe; calls into the engine, the handoff and gRPC are made without the lock.
 class GenerateSession : public SequenceListener, public std::enable_shared_from_this<GenerateSession> {
  public:
-  // `stream` shall call Stop when the client goes.
+  // `stream` shall call Stop when the client goes; `prefixes` are the prompt's, as the gateway knows them.
   GenerateSession(const DecodeContext& context, std::shared_ptr<AnswerStream::Stream> stream,
-                  absl::Time deadline, const std::optional<TraceContext>& caller);
+                  absl::Time deadline, const std::optional<TraceContext>& caller,
+                  v1::PromptPrefixes prefixes);
   ~GenerateSession() override;
 
   void Start(const v1::GenerateRequest& request);
@@ -74,6 +75,7 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   const absl::Time deadline_;
   const std::optional<RequestTrace> trace_;  // where the caller has one
   RequestPlanner planner_;
+  v1::PromptPrefixes prefixes_;  // until the engine has the sequence
 
   // Set by Start before others see the session, then constant.
   std::string request_id_;

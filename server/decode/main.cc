@@ -1,8 +1,10 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "aludel/v1/config.pb.h"
 #include "runtime/codec/open_codec.h"
@@ -145,10 +147,12 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   const EngineMetrics engine_metrics(&metrics);
   const DataPlaneMetrics data_plane_metrics(&metrics);
   const DecodeMetrics session_metrics(&metrics);
+  absl::Mutex links;  // held from a look at their rates until they are exported, and while one is forgotten
   metrics.OnRender([&] {
     engine_metrics.Set(options.served_model_name, model->Stats());
     session_metrics.SetAdapters(options.served_model_name, adapters->stats());
     data_plane_metrics.Set(transport->stats(), *arena, receiver.open_tickets());
+    absl::MutexLock lock(&links);
     for (const auto& [target, rate] : costs.LinkRates()) session_metrics.SetLinkRate(target, rate);
   });
   const auto health = [&watchdog] {
@@ -165,9 +169,14 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   std::optional<TargetWatch> watch;
   if (TargetWatch::Needed(options.prefill_targets)) {
     watch.emplace(options.prefill_targets, [&](const std::vector<ServerName>& servers) {
-      for (const std::string& target : pool.SetTargets(servers)) {
-        costs.Forget(target);
+      const std::vector<std::string> left = pool.SetTargets(servers);
+      std::set<std::string> names;
+      for (const ServerName& server : servers) names.insert(server.target);
+      absl::MutexLock lock(&links);
+      costs.SetTargets(std::move(names));
+      for (const std::string& target : left) {
         session_metrics.ForgetLink(target);
+        metrics.Forget("target", target);  // last: none of its series is there any more
       }
     });
   }

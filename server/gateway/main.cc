@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "aludel/v1/config.pb.h"
 #include "runtime/status_macros.h"
@@ -107,7 +108,8 @@ std::vector<Router::Model> RouterModels(const GatewayOptions& options, const Ser
         {.expectation = {.model = model.name,
                          .tokenizer_fingerprint = models.Find(model.name)->tokenizer->fingerprint()},
          .decode_targets =
-             TargetWatch::Needed(model.decode_targets) ? std::vector<std::string>() : model.decode_targets});
+             TargetWatch::Needed(model.decode_targets) ? std::vector<std::string>() : model.decode_targets,
+         .list = absl::StrJoin(model.decode_targets, ", ")});
   }
   return result;
 }

@@ -112,9 +112,10 @@ void GaugeFamily::Set(const MetricLabels& labels, double value) const {
 }
 
 void GaugeFamily::Remove(const MetricLabels& labels) const {
-  const MetricLabels bound = metrics_->Bound(labels);
   absl::MutexLock lock(&metrics_->state_->mutex);
-  family_->Remove(&family_->Add(bound));
+  // Not by Bound, which takes values in; one that was folded shares its series with the rest.
+  if (!family_->Has(labels)) return;
+  family_->Remove(&family_->Add(labels));
 }
 
 void HistogramFamily::Observe(const MetricLabels& labels, double value) const {

@@ -225,7 +225,7 @@ def restart(fleet: Fleet, prompt: str) -> None:
 
     def cached() -> List[int]:
         return sorted(target["cached_tokens"] for target in json.loads(gateway.get(path) or '{"targets": []}')["targets"])
-    wait_for(lambda: len(cached()) == 3 and cached()[-1] >= 64, lambda: f"cached tokens are {cached()}", limit=2)
+    wait_for(lambda: len(cached()) == 3 and cached()[-1] >= 64, lambda: f"cached tokens are {cached()}")
     assert cached()[0] == 0, f"a prompt that one server had is believed to be on all: {cached()}"
     print(f"a gateway was started again and knows of {cached()[-1]} cached tokens", flush=True)
 

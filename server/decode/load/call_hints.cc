@@ -1,7 +1,6 @@
 #include "server/decode/load/call_hints.h"
 
 #include <cstdint>
-#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
@@ -19,6 +18,13 @@ absl::string_view Find(const grpc::CallbackServerContext& call, const char* key)
 
 }  // namespace
 
+v1::PromptPrefixes PrefixesOf(const grpc::CallbackServerContext& call) {
+  const absl::string_view bytes = Find(call, kPrefixesKey);
+  v1::PromptPrefixes prefixes;
+  if (!prefixes.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) prefixes.Clear();
+  return prefixes;
+}
+
 bool ExchangeHints(grpc::CallbackServerContext* call, LoadReporter* reporter,
                    EventStream<v1::GenerateEvent>* stream) {
   stream->ReportWith(kLoadReportKey, [reporter] { return reporter->Hint(); });
@@ -32,11 +38,6 @@ bool ExchangeHints(grpc::CallbackServerContext* call, LoadReporter* reporter,
            kTurnedAway});
       return false;
     }
-  }
-  const absl::string_view bytes = Find(*call, kPrefixesKey);
-  v1::PromptPrefixes prefixes;
-  if (!bytes.empty() && prefixes.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    reporter->prefixes().Add(std::move(prefixes));
   }
   return true;
 }

@@ -1,6 +1,7 @@
 #include "server/decode/plan/cost_model.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
@@ -115,6 +116,7 @@ void CostModel::ObserveRemote(const Target& target, const std::string& format,
   const auto tokens = static_cast<int64_t>(prompt.size());
   const double made_in = producer.prefill + producer.encode;
   absl::MutexLock lock(&mutex_);
+  if (!Knows(target.name)) return;
   const int64_t cached = CachedTokens(target.name, format, salt, prompt);
   RememberPrefixes(target.name, format, salt, prompt);
   Format& known = formats_[format];
@@ -145,6 +147,7 @@ void CostModel::ObserveOvertaken(const Target& target, const std::string& format
                                  absl::Span<const int32_t> prompt, absl::string_view salt, absl::Time begin,
                                  absl::Time now) {
   absl::MutexLock lock(&mutex_);
+  if (!Knows(target.name)) return;
   Choice& choice = chosen_[Key(target.name, format)];
   if (begin <= choice.overtaken_at) return;
   choice.overtaken_at = now;
@@ -163,16 +166,24 @@ void CostModel::ObserveOvertaken(const Target& target, const std::string& format
   if (waited > expected) rest.Add(static_cast<double>(tokens), waited - parts.Sum());
 }
 
-void CostModel::Forget(const std::string& target) {
+void CostModel::SetTargets(std::set<std::string> targets) {
   absl::MutexLock lock(&mutex_);
-  links_.erase(target);
-  const std::string begin = Key(target, "");
-  std::erase_if(chosen_, [&begin](const auto& choice) { return choice.first.rfind(begin, 0) == 0; });
+  targets_ = std::move(targets);
+  std::erase_if(
+      links_, [this](const auto& link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !Knows(link.first); });
+  std::erase_if(chosen_, [this](const auto& choice) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !Knows(choice.first.substr(0, choice.first.find(' ')));
+  });
+}
+
+// Local prefill has no name.
+bool CostModel::Knows(const std::string& target) const {
+  return !targets_ || target.empty() || targets_->contains(target);
 }
 
 void CostModel::Chosen(const std::string& target, const std::string& format, absl::Time now) {
   absl::MutexLock lock(&mutex_);
-  chosen_[Key(target, format)].at = now;
+  if (Knows(target)) chosen_[Key(target, format)].at = now;
 }
 
 bool CostModel::IsStale(const std::string& target, const std::string& format, absl::Time now) const {

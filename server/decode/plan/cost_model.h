@@ -66,8 +66,9 @@ class CostModel {
   void ObserveOvertaken(const Target& target, const std::string& format, absl::Span<const int32_t> prompt,
                         absl::string_view salt, absl::Time begin, absl::Time now);
 
-  // The prefill server has gone: nothing is known of it any more.
-  void Forget(const std::string& target);
+  // These are the prefill servers from now on: nothing is known, or learned from runs that still end, of others. Until
+  // then of all.
+  void SetTargets(std::set<std::string> targets);
 
   // A prompt of so many tokens is being prefilled here, or no longer.
   void BeginLocal(int64_t tokens);
@@ -129,12 +130,14 @@ class CostModel {
   };
   static Parts PartsOf(const Link& link, const Format& format, int64_t tokens, int64_t cached);
 
+  bool Knows(const std::string& target) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   double Wait() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;
   CostFit local_ ABSL_GUARDED_BY(mutex_);
-  int64_t local_prompts_ ABSL_GUARDED_BY(mutex_) = 0;  // being prefilled here
-  int64_t local_tokens_ ABSL_GUARDED_BY(mutex_) = 0;   // of all of them
+  int64_t local_prompts_ ABSL_GUARDED_BY(mutex_) = 0;                     // being prefilled here
+  int64_t local_tokens_ ABSL_GUARDED_BY(mutex_) = 0;                      // of all of them
+  std::optional<std::set<std::string>> targets_ ABSL_GUARDED_BY(mutex_);  // nothing: all there may be
   std::map<std::string, Format> formats_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Link> links_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Choice> chosen_ ABSL_GUARDED_BY(mutex_);

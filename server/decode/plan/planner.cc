@@ -1,7 +1,6 @@
 #include "server/decode/plan/planner.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -22,13 +21,14 @@ std::vector<size_t> Order(absl::Span<const PlanTarget> targets, const std::vecto
   std::vector<size_t> order;
   for (const std::string& name : preferred) {
     for (size_t i = 0; i < targets.size(); ++i) {
-      if (targets[i].name == name) order.push_back(i);
+      if (targets[i].name == name && !targets[i].gone) order.push_back(i);
     }
   }
   // None asked for, or none of them known here: our own order.
   if (order.empty()) {
-    order.resize(targets.size());
-    std::iota(order.begin(), order.end(), size_t{0});
+    for (size_t i = 0; i < targets.size(); ++i) {
+      if (!targets[i].gone) order.push_back(i);
+    }
   }
   return order;
 }

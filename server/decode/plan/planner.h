@@ -31,6 +31,7 @@ struct PlanTarget {
   std::vector<std::string> formats;  // shared with this server, in this server's order
   int64_t waiting_tokens = 0;        // as it reported last, or asked for by this server if that is more
   double tokens_per_second = 0;
+  bool gone = false;  // none of this server's any more, and never ready: its index is its own for a while yet
 };
 
 // What is known of a plan.

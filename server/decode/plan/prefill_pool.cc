@@ -75,7 +75,6 @@ absl::Status CheckCompatible(const v1::ModelIdentity& model, absl::Span<const v1
 PrefillPool::PrefillPool(Options options, Timer* timer, Metrics* metrics)
     : options_(std::move(options)),
       timer_(timer),
-      metrics_(metrics),
       state_metric_(metrics->Gauge("aludel_prefill_target_state", "1 at the state a prefill server is in.")),
       credentials_(MakeChannelCredentials(options_.grpc_tls)) {
   SetTargets({options_.targets.begin(), options_.targets.end()});
@@ -134,7 +133,6 @@ void PrefillPool::Leave(Target& target) {
   for (const State state : {State::kReady, State::kSlow, State::kDown, State::kRefused}) {
     state_metric_.Remove({{"target", target.server.target}, {"state", Name(state)}});
   }
-  metrics_->Forget("target", target.server.target);
 }
 
 std::vector<std::pair<std::string, v1::Prefill::Stub*>> PrefillPool::Servers() const {
@@ -278,7 +276,8 @@ std::vector<PlanTarget> PrefillPool::Snapshot() const {
     const bool usable =
         !target->gone && (target->state == State::kReady || (!any_ready && target->state == State::kSlow));
     targets.push_back({target->server.target, usable, target->formats,
-                       std::max(target->waiting_tokens, target->asked_tokens), target->tokens_per_second});
+                       std::max(target->waiting_tokens, target->asked_tokens), target->tokens_per_second,
+                       target->gone});
   }
   return targets;
 }

@@ -47,7 +47,7 @@ class PrefillPool {
   static constexpr absl::Duration kKept = absl::Minutes(10);
 
   // These are the servers from now on. Those that were there stay as they are. One that is not named any more is not ready,
-  // and its runs go on. Returns the names of those that have gone.
+  // and its runs go on. Returns the names of those that have gone, whose label values are the caller's to forget.
   std::vector<std::string> SetTargets(const std::vector<ServerName>& targets);
   // By index: the order of options.targets, and of their coming. What has gone is not ready.
   std::vector<PlanTarget> Snapshot() const;
@@ -102,7 +102,6 @@ class PrefillPool {
 
   const Options options_;
   Timer* const timer_;
-  Metrics* const metrics_;
   const GaugeFamily state_metric_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   mutable absl::Mutex mutex_;

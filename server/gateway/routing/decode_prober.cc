@@ -22,7 +22,9 @@ constexpr absl::Duration kNoLoadRetry = absl::Seconds(30);
 
 // A target's probing state; touched by the prober's thread, except by a call in flight.
 struct DecodeProber::Probed {
-  std::shared_ptr<DecodeTarget> target;
+  explicit Probed(std::shared_ptr<DecodeTarget> probed) : target(std::move(probed)) {}
+
+  const std::shared_ptr<DecodeTarget> target;
   absl::Time next = absl::InfinitePast();
   absl::Duration retry;    // interval between the last two probes in vain; zero: the last was none
   bool in_flight = false;  // under mutex_
@@ -37,8 +39,9 @@ struct DecodeProber::Probed {
   v1::LoadReport load;
 };
 
-DecodeProber::DecodeProber(const std::vector<std::shared_ptr<DecodeTarget>>& targets, const Timing& timing)
-    : timing_(timing) {
+DecodeProber::DecodeProber(const std::vector<std::shared_ptr<DecodeTarget>>& targets, const Timing& timing,
+                           Look look)
+    : timing_(timing), look_(std::move(look)) {
   SetTargets(targets);
   thread_ = std::thread([this] { Loop(); });
 }
@@ -60,8 +63,8 @@ void DecodeProber::SetTargets(const std::vector<std::shared_ptr<DecodeTarget>>& 
   for (const auto& target : targets) {
     const auto known = std::find_if(probed_.begin(), probed_.end(),
                                     [&target](const auto& one) { return one->target == target; });
-    probed.push_back(known != probed_.end() ? *known : std::make_shared<Probed>());
-    probed.back()->target = target;
+    // An entry's target is constant, as calls in flight read it.
+    probed.push_back(known != probed_.end() ? *known : std::make_shared<Probed>(target));
   }
   probed_ = std::move(probed);
   answered_ = true;
@@ -82,6 +85,9 @@ void DecodeProber::Loop() {
     }
     changed_.wait_for(lock, absl::ToChronoNanoseconds(wake - MonotonicNow()),
                       [this] { return stopping_ || answered_; });
+    lock.unlock();
+    look_(this);
+    lock.lock();
   }
 }
 

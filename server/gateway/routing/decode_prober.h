@@ -1,6 +1,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -21,7 +22,9 @@ class DecodeProber {
     absl::Duration timeout = absl::Seconds(1);
     absl::Duration load_interval = absl::Milliseconds(200);
   };
-  DecodeProber(const std::vector<std::shared_ptr<DecodeTarget>>& targets, const Timing& timing);
+  // Is called on the prober's thread after answers and once in a while; it may call SetTargets.
+  using Look = std::function<void(DecodeProber* prober)>;
+  DecodeProber(const std::vector<std::shared_ptr<DecodeTarget>>& targets, const Timing& timing, Look look);
   ~DecodeProber();  // waits for probes in flight
 
   // These are asked from now on, and no others; what is known of those that were asked before stays.
@@ -37,6 +40,7 @@ class DecodeProber {
   void AskLoad(const std::shared_ptr<Probed>& probed);
 
   const Timing timing_;
+  const Look look_;
   std::mutex mutex_;                 // not absl's, whose timed waits follow the clock that can be set
   std::condition_variable changed_;  // of what mutex_ guards:
   std::vector<std::shared_ptr<Probed>> probed_;

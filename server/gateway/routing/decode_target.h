@@ -68,6 +68,9 @@ class DecodeTarget {
   void TurnedAway(const PrefixKeys& keys, int64_t cached_tokens) {
     fleet_->TurnedAway(slot_, keys, cached_tokens);
   }
+  void NotTaken(const PrefixKeys& keys, int64_t cached_tokens) {
+    fleet_->NotTaken(slot_, keys, cached_tokens);
+  }
   void Ended(const grpc::Status& status, int places = 1) { fleet_->Ended(slot_, status, places); }
   void CacheWasReset() { fleet_->ForgetCache(slot_); }
 

@@ -7,13 +7,29 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "transport/monotonic_clock.h"
 
 namespace aludel {
 
 ModelFleet::Standing DecodeTargets::Members::StandingOf(size_t slot) const {
   const DecodeTarget* const target = At(slot);
   if (target == nullptr || !target->usable()) return ModelFleet::Standing::kOut;
-  return target->ready() ? ModelFleet::Standing::kReady : ModelFleet::Standing::kSpare;
+  return target->ready() && !IsSpare(target) ? ModelFleet::Standing::kReady : ModelFleet::Standing::kSpare;
+}
+
+void DecodeTargets::Members::Add(const std::shared_ptr<DecodeTarget>& target) {
+  targets.push_back(target);
+  if (by_slot.size() <= target->slot()) by_slot.resize(target->slot() + 1);
+  by_slot[target->slot()] = target.get();
+}
+
+bool DecodeTargets::Members::IsSpare(const DecodeTarget* target) const {
+  return absl::c_any_of(spares, [target](const Spare& spare) { return spare.target.get() == target; });
+}
+
+bool DecodeTargets::Members::NamedIsUsable() const {
+  return absl::c_any_of(targets,
+                        [this](const auto& target) { return target->usable() && !IsSpare(target.get()); });
 }
 
 DecodeTargets::DecodeTargets(const std::vector<Model>& models,
@@ -23,6 +39,7 @@ DecodeTargets::DecodeTargets(const std::vector<Model>& models,
   for (const Model& model : models) {
     const std::string& served = model.expectation.model;
     pools_[served] = {.expectation = model.expectation,
+                      .list = model.list,
                       .fleet = std::make_shared<ModelFleet>(served, routing, metrics)};
     SetTargets(served, {model.decode_targets.begin(), model.decode_targets.end()});
   }
@@ -37,17 +54,56 @@ void DecodeTargets::SetTargets(const std::string& model, const std::vector<Serve
   for (const ServerName& name : targets) {
     const auto same = [&name](const std::shared_ptr<DecodeTarget>& one) { return one->server() == name; };
     const auto kept = absl::c_find_if(before->targets, same);
-    after->targets.push_back(
+    after->Add(
         kept != before->targets.end()
             ? *kept
             : std::make_shared<DecodeTarget>(name, pool.expectation, credentials_, metrics_, pool.fleet));
-    const size_t slot = after->targets.back()->slot();
-    if (after->by_slot.size() <= slot) after->by_slot.resize(slot + 1);
-    after->by_slot[slot] = after->targets.back().get();
   }
+  if (!targets.empty() && !after->NamedIsUsable()) {
+    // What is named is not known yet: without the others there would be none meanwhile.
+    const absl::Time until = MonotonicNow() + kSpareTime;
+    for (const auto& target : before->targets) {
+      if (!target->usable() || absl::c_linear_search(after->targets, target)) continue;
+      const auto spare =
+          absl::c_find_if(before->spares, [&target](const Spare& one) { return one.target == target; });
+      after->Add(target);
+      after->spares.push_back({target, spare == before->spares.end() ? until : spare->until});
+    }
+  }
+  if (!after->spares.empty()) has_spares_ = true;
+  Replace(&pool, before, after);
+}
+
+bool DecodeTargets::Settle() {
+  if (!has_spares_) return false;
+  has_spares_ = false;
+  bool any_went = false;
+  for (auto& [model, pool] : pools_) {
+    const MembersPtr before = MembersOf(model);
+    if (before->spares.empty()) continue;
+    const bool usable = before->NamedIsUsable();
+    auto after = std::make_shared<Members>();
+    for (const auto& target : before->targets) {
+      const auto spare =
+          absl::c_find_if(before->spares, [&target](const Spare& one) { return one.target == target; });
+      if (spare != before->spares.end()) {
+        if (usable || !target->usable() || spare->until <= MonotonicNow()) continue;
+        after->spares.push_back(*spare);
+      }
+      after->Add(target);
+    }
+    if (!after->spares.empty()) has_spares_ = true;
+    if (after->targets.size() == before->targets.size()) continue;
+    any_went = true;
+    Replace(&pool, before, after);
+  }
+  return any_went;
+}
+
+void DecodeTargets::Replace(Pool* pool, const MembersPtr& before, const MembersPtr& after) {
   {
     absl::MutexLock lock(&mutex_);
-    pool.members = after;
+    pool->members = after;
   }
   for (const auto& target : before->targets) {
     if (!absl::c_linear_search(after->targets, target)) target->Retire();
@@ -87,6 +143,10 @@ std::optional<int> DecodeTargets::Places(const std::string& model) const {
 DecodeTargets::State DecodeTargets::StateOf(const std::string& model) const {
   const MembersPtr members = MembersOf(model);
   State state;
+  if (const auto pool = pools_.find(model); pool != pools_.end() && members->targets.empty()) {
+    const std::string& list = pool->second.list;
+    state.reason = absl::StrCat("no server is named", list.empty() ? "" : " by ", list);
+  }
   for (const auto& target : members->targets) {
     const uint64_t context = target->max_context();
     if (context > 0 && (state.max_context == 0 || context < state.max_context)) state.max_context = context;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -9,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "grpcpp/security/credentials.h"
 #include "server/gateway/routing/decode_target.h"
 #include "server/gateway/routing/model_fleet.h"
@@ -24,6 +26,7 @@ class DecodeTargets {
   struct Model {
     DecodeExpectation expectation;
     std::vector<std::string> decode_targets;
+    std::string list = "";  // what names them later, for messages
   };
   struct State {
     bool ready = false;        // a server is, or is slow at worst
@@ -36,9 +39,15 @@ class DecodeTargets {
                 const std::shared_ptr<grpc::ChannelCredentials>& credentials, Metrics* metrics,
                 const Fleet::Options& routing = {});
 
-  // These are the model's servers from now on. Those that it had stay as they are. One that is not named any more gets no
-  // new requests; those that run there end, and then it is forgotten.
+  // How long a server that is not named any more may be a spare.
+  static constexpr absl::Duration kSpareTime = absl::Seconds(30);
+
+  // These are the model's servers from now on, and one thread at a time says so, or settles. Those that it had stay as they
+  // are. One that is not named any more gets no new requests; those that run there end, and then it is forgotten. Where
+  // none of the named ones is usable yet, those that were stay as spares, until one is or for kSpareTime (Settle).
   void SetTargets(const std::string& model, const std::vector<ServerName>& targets);
+  // Lets spares go that are needed no more. Whether any went, so that all() is another.
+  bool Settle();
 
   std::vector<std::shared_ptr<DecodeTarget>> all() const;
   State StateOf(const std::string& model) const;
@@ -87,27 +96,39 @@ class DecodeTargets {
 
  private:
   // What does not change while it is looked at.
+  struct Spare {
+    std::shared_ptr<DecodeTarget> target;
+    absl::Time until;
+  };
   struct Members {
     std::vector<std::shared_ptr<DecodeTarget>> targets;
     std::vector<DecodeTarget*> by_slot;  // of them, in the fleet; null: none, or one that goes
+    std::vector<Spare> spares;           // of them, those that are not named any more
 
+    void Add(const std::shared_ptr<DecodeTarget>& target);
+    bool IsSpare(const DecodeTarget* target) const;
+    bool NamedIsUsable() const;
     DecodeTarget* At(size_t slot) const { return slot < by_slot.size() ? by_slot[slot] : nullptr; }
     ModelFleet::Standing StandingOf(size_t slot) const;
   };
   using MembersPtr = std::shared_ptr<const Members>;
   struct Pool {
     DecodeExpectation expectation;
+    std::string list;  // as Model's
     std::shared_ptr<ModelFleet> fleet;
     MembersPtr members = std::make_shared<const Members>();  // under mutex_
   };
 
   // Empty for a model that is not known.
   MembersPtr MembersOf(const std::string& model) const;
+  // Those of `before` that are not in `after` are no servers of the model any more.
+  void Replace(Pool* pool, const MembersPtr& before, const MembersPtr& after);
 
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   Metrics* const metrics_;
   mutable absl::Mutex mutex_;
   absl::flat_hash_map<std::string, Pool> pools_;  // constant but for Pool::members
+  std::atomic<bool> has_spares_ = false;
 };
 
 }  // namespace aludel

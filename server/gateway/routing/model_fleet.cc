@@ -135,6 +135,10 @@ std::optional<ModelFleet::Picked> ModelFleet::Pick(const PrefixKeys& keys, Stand
 
 void ModelFleet::TurnedAway(size_t slot, const PrefixKeys& keys, int64_t cached_tokens) {
   turned_away_.Add({{"model", model_}});
+  NotTaken(slot, keys, cached_tokens);
+}
+
+void ModelFleet::NotTaken(size_t slot, const PrefixKeys& keys, int64_t cached_tokens) {
   absl::MutexLock lock(&mutex_);
   fleet_.TurnedAway(slot, keys, cached_tokens);
 }

@@ -48,6 +48,8 @@ class ModelFleet {
   std::optional<Picked> Pick(const PrefixKeys& keys, StandingOf standing, bool again, int places = 1);
   // After Ended.
   void TurnedAway(size_t slot, const PrefixKeys& keys, int64_t cached_tokens);
+  // It ended otherwise, and nothing of an answer had come; after Ended.
+  void NotTaken(size_t slot, const PrefixKeys& keys, int64_t cached_tokens);
   // What a server says of itself, and what others have sent there. `as_of`: when it was made, or a moment before.
   void Reported(size_t slot, const v1::LoadReport& report, absl::Time as_of);
   bool by_prefix() const { return policy_ == RoutingPolicy::kPrefix; }

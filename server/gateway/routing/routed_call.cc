@@ -88,6 +88,7 @@ void RoutedCall::Try(const grpc::Status& otherwise) {
   tried_.push_back(picked.target.get());
   asked_.insert(picked.target);
   cached_tokens_ = picked.cached_tokens;
+  heard_ = false;
   if (turned_away_ == kMaxTurnedAway || IsCut()) picked.wait_limit.reset();
   auto* attempt =
       new GenerateAttempt(shared_from_this(), picked, deadline_, traceparent_, prefixes_, routing_.events);
@@ -102,6 +103,7 @@ void RoutedCall::Try(const grpc::Status& otherwise) {
 }
 
 void RoutedCall::OnEvent(const v1::GenerateEvent& event) {
+  heard_ = true;
   switch (relay_.Hear(event)) {
     case AnswerRelay::Verdict::kGoOn:
       return;
@@ -133,6 +135,8 @@ void RoutedCall::OnAttemptDone(DecodeTarget* target, grpc::Status status) {
       tried_.pop_back();  // with what it has reported it may be the best one still
       return Try(status);
     }
+  } else if (code != grpc::StatusCode::OK && !heard_) {
+    target->NotTaken(keys_, cached_tokens_);  // its cache has nothing of the prompt
   }
   found_full_ |= code == grpc::StatusCode::RESOURCE_EXHAUSTED && status.error_details() != kHopeless;
   if (code == grpc::StatusCode::UNAVAILABLE) {

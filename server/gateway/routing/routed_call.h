@@ -91,6 +91,7 @@ class RoutedCall : public GenerateCall,
   const std::string prefixes_;  // of keys_, for the server
   bool picked_ = false;         // a server was, once
   int64_t cached_tokens_ = 0;   // that the last one picked is believed to have
+  bool heard_ = false;          // something of the attempt's answer
   int turned_away_ = 0;
   // Since a server was lost in the midst of the answer:
   absl::Time rescue_until_ = absl::InfinitePast();  // when others are no longer waited for

@@ -45,7 +45,11 @@ Router::Router(const std::vector<Model>& models, const Timing& timing, Metrics* 
       waiting, names, [this](const std::string& model) { return targets_.Places(model); }, metrics);
   prober_ = std::make_unique<DecodeProber>(
       targets_.all(),
-      DecodeProber::Timing{.interval = timing.probe_interval, .timeout = timing.probe_timeout});
+      DecodeProber::Timing{.interval = timing.probe_interval, .timeout = timing.probe_timeout},
+      [this](DecodeProber* prober) {
+        absl::MutexLock lock(&listing_);
+        if (targets_.Settle()) prober->SetTargets(targets_.all());
+      });
   routing_ = {.targets = &targets_,
               .room = room_.get(),
               .prober = prober_.get(),
@@ -65,6 +69,7 @@ std::optional<DecodeTargets::Explanation> Router::Explain(const std::string& mod
 }
 
 void Router::SetDecodeTargets(const std::string& model, const std::vector<ServerName>& targets) {
+  absl::MutexLock lock(&listing_);
   targets_.SetTargets(model, targets);
   prober_->SetTargets(targets_.all());
 }

@@ -88,6 +88,8 @@ class Router {
   DecodeTargets targets_;
   RunningCalls calls_;
   std::unique_ptr<WaitingRoom> room_;
+  absl::Mutex
+      listing_;  // held while the prober is told of a change of targets_: each model's list comes on its own thread
   std::unique_ptr<DecodeProber> prober_;
   RoutedCall::Routing routing_;
   mutable absl::Mutex mutex_;

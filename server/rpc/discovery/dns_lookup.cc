@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -20,8 +21,6 @@ namespace {
 
 // How often is looked whether to stop.
 constexpr absl::Duration kLook = absl::Milliseconds(50);
-// Of an answer without one, as /etc/hosts'.
-constexpr int kNoTtlSeconds = 30;
 
 struct Channel {
   ares_channel channel = nullptr;
@@ -34,7 +33,7 @@ struct Result {
   bool done = false;
   int status = ARES_ETIMEOUT;
   std::set<std::string> addresses;
-  int ttl = kNoTtlSeconds;
+  int ttl = std::numeric_limits<int>::max();
 };
 
 std::string ToText(const sockaddr* address, const std::string& port) {
@@ -62,7 +61,7 @@ void OnAnswer(void* argument, int status, int /*timeouts*/, ares_addrinfo* found
     std::string text = ToText(node->ai_addr, query->port);
     if (text.empty()) continue;
     query->result.addresses.insert(std::move(text));
-    if (node->ai_ttl > 0) query->result.ttl = std::min(query->result.ttl, node->ai_ttl);
+    query->result.ttl = std::clamp(node->ai_ttl, 0, query->result.ttl);  // /etc/hosts has none: 0
   }
   ares_freeaddrinfo(found);
 }
@@ -103,7 +102,10 @@ absl::StatusOr<DnsName> ParseDnsName(absl::string_view target) {
   }
   const size_t colon = rest.rfind(':');
   if (colon == absl::string_view::npos || colon == 0 || colon + 1 == rest.size()) return bad();
-  name.host = std::string(rest.substr(0, colon));
+  absl::string_view host = rest.substr(0, colon);
+  if (absl::ConsumePrefix(&host, "[") && !absl::ConsumeSuffix(&host, "]")) return bad();
+  if (host.empty() || (host.size() == colon && host.find(':') != absl::string_view::npos)) return bad();
+  name.host = std::string(host);
   name.port = std::string(rest.substr(colon + 1));
   if (!std::all_of(name.port.begin(), name.port.end(), [](char c) { return c >= '0' && c <= '9'; }))
     return bad();
@@ -130,22 +132,29 @@ absl::StatusOr<DnsAnswer> LookUp(const DnsName& name, absl::Duration timeout,
           absl::StrCat("DNS server \"", name.server, "\": ", ares_strerror(status)));
     }
   }
-  Query query{.port = name.port};
-  ares_addrinfo_hints hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  ares_getaddrinfo(channel.channel, name.host.c_str(), nullptr, &hints, &OnAnswer, &query);
   const absl::Time until = MonotonicNow() + timeout;
-  while (!query.result.done && MonotonicNow() < until && !stopped()) Turn(channel.channel);
-  // OnAnswer is called before this returns, with what there is.
-  ares_destroy(std::exchange(channel.channel, nullptr));
-  const Result& result = query.result;
-  if (!result.addresses.empty()) {
-    return DnsAnswer{{result.addresses.begin(), result.addresses.end()}, absl::Seconds(result.ttl)};
+  // One family after the other: together, a family whose question fails would seem to have no addresses.
+  int status = ARES_ENOTFOUND;
+  for (const int family : {AF_INET, AF_INET6}) {
+    if (family == AF_INET && name.host.find(':') != std::string::npos) continue;  // an IPv6 address
+    Query query{.port = name.port};
+    ares_addrinfo_hints hints{};
+    hints.ai_family = family;
+    hints.ai_socktype = SOCK_STREAM;
+    ares_getaddrinfo(channel.channel, name.host.c_str(), nullptr, &hints, &OnAnswer, &query);
+    while (!query.result.done && MonotonicNow() < until && !stopped()) Turn(channel.channel);
+    // OnAnswer is called before this returns, with what there is.
+    if (!query.result.done) ares_cancel(channel.channel);
+    const Result& result = query.result;
+    if (!result.addresses.empty()) {
+      return DnsAnswer{{result.addresses.begin(), result.addresses.end()}, absl::Seconds(result.ttl)};
+    }
+    status = result.status;
+    if (status != ARES_ENOTFOUND && status != ARES_ENODATA) {
+      return absl::UnavailableError(absl::StrCat(name.host, ": ", ares_strerror(status)));
+    }
   }
-  const std::string why = absl::StrCat(name.host, ": ", ares_strerror(result.status));
-  const bool none = result.status == ARES_ENOTFOUND || result.status == ARES_ENODATA;
-  return none ? absl::NotFoundError(why) : absl::UnavailableError(why);
+  return absl::NotFoundError(absl::StrCat(name.host, ": ", ares_strerror(status)));
 }
 
 }  // namespace aludel

@@ -48,34 +48,57 @@ TargetWatch::~TargetWatch() {
 }
 
 void TargetWatch::Loop() {
-  std::vector<ServerName> told;
-  bool first = true;
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stopping_) {
     lock.unlock();
-    absl::Time next = absl::InfiniteFuture();
-    std::vector<ServerName> servers;
+    const bool first = !told_;
     for (Source& source : sources_) {
-      if (source.next <= MonotonicNow()) Read(&source);
-      next = std::min(next, source.next);
-      for (const ServerName& server : source.servers) {
-        const bool known = std::any_of(servers.begin(), servers.end(), [&server](const ServerName& one) {
-          return one.target == server.target;
-        });
-        if (!known && servers.size() < kMaxServers) servers.push_back(server);
-      }
+      if (!IsDns(source.target) && source.next <= MonotonicNow()) Read(&source);
+    }
+    for (Source& source : sources_) {
+      if (!IsDns(source.target) || source.next > MonotonicNow()) continue;
+      // It may not answer for long: what is known is told before. Nothing at all would be no list yet.
+      if (std::vector<ServerName> servers = Servers(); !first || !servers.empty()) Tell(std::move(servers));
+      Read(&source);
     }
     lock.lock();
     if (stopping_) return;
-    if (std::exchange(first, false) || servers != told) {
-      lock.unlock();
-      told = servers;
-      listen_(servers);
-      lock.lock();
-    }
+    lock.unlock();
+    Tell(Servers());
+    lock.lock();
+    absl::Time next = absl::InfiniteFuture();
+    for (const Source& source : sources_) next = std::min(next, source.next);
     const absl::Duration wait = std::min(next - MonotonicNow(), absl::Hours(1));
     changed_.wait_for(lock, absl::ToChronoNanoseconds(wait), [this] { return stopping_; });
   }
+}
+
+std::vector<ServerName> TargetWatch::Servers() {
+  std::vector<ServerName> servers;
+  size_t left_out = 0;
+  for (const Source& source : sources_) {
+    for (const ServerName& server : source.servers) {
+      const bool known = std::any_of(servers.begin(), servers.end(), [&server](const ServerName& one) {
+        return one.target == server.target;
+      });
+      if (known) continue;
+      if (servers.size() < kMaxServers) {
+        servers.push_back(server);
+      } else {
+        ++left_out;
+      }
+    }
+  }
+  if (std::exchange(left_out_, left_out) != left_out && left_out > 0) {
+    spdlog::warn("{} servers are left out: a list has at most {}", left_out, kMaxServers);
+  }
+  return servers;
+}
+
+void TargetWatch::Tell(std::vector<ServerName> servers) {
+  if (told_ == servers) return;
+  told_ = std::move(servers);
+  listen_(*told_);
 }
 
 void TargetWatch::Read(Source* source) {
@@ -96,9 +119,9 @@ void TargetWatch::ReadFile(Source* source) {
   if (static_cast<std::streamsize>(text.size()) > kMaxFileBytes)
     return Complain(source, absl::StrCat("the file is larger than ", kMaxFileBytes, " bytes"));
   source->trouble.clear();
-  if (text == source->read) return;
-  source->read = text;
-  source->servers.clear();
+  const bool twice = text == std::exchange(source->read, text);
+  if (twice && source->believed) return;
+  std::vector<ServerName> servers;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     line = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
     if (line.empty()) continue;
@@ -106,8 +129,14 @@ void TargetWatch::ReadFile(Source* source) {
       spdlog::warn("{}: a line is \"{}\", want host:port; it is left out", source->target, std::string(line));
       continue;
     }
-    source->servers.emplace_back(std::string(line));
+    servers.emplace_back(std::string(line));
   }
+  // It may be in the midst of being written.
+  const bool all_stay = std::all_of(
+      source->servers.begin(), source->servers.end(),
+      [&](const ServerName& one) { return std::find(servers.begin(), servers.end(), one) != servers.end(); });
+  source->believed = all_stay || twice;
+  if (source->believed) source->servers = std::move(servers);
 }
 
 void TargetWatch::ReadDns(Source* source) {

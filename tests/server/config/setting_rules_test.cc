@@ -109,6 +109,10 @@ TEST(SettingRules, TextHasItsForm) {
   EXPECT_EQ(fault("prefill_targets", 1),
             "\"h:65536\", want host:port, dns:///name:port, file:PATH or another gRPC target");
   EXPECT_EQ(fault("prefill_targets", 2), "\"h:1\" twice, want each value once");
+  config.add_prefill_targets("dns:///[fd00::1]:7");
+  EXPECT_EQ(fault("prefill_targets", 3), "");
+  config.add_prefill_targets("dns:///name");  // without its port
+  EXPECT_NE(fault("prefill_targets", 4), "");
   EXPECT_EQ(fault("gateway_identities", 0), "nothing, want a value");
   EXPECT_EQ(fault("admin_listen", -1), "");
   config.set_admin_listen("");  // switched off

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/observe/request_metrics.h"
@@ -21,6 +22,19 @@ TEST(Metrics, LabelValuesAreBounded) {
   EXPECT_THAT(text, HasSubstr("aludel_frames_total{reason=\"63\"} 1"));
   EXPECT_THAT(text, HasSubstr("aludel_frames_total{reason=\"other\"} 936"));
   EXPECT_THAT(text, Not(HasSubstr("reason=\"64\"")));
+}
+
+TEST(Metrics, WhatIsRemovedTakesNoPlaceAmongTheValues) {
+  Metrics metrics;
+  const GaugeFamily rate = metrics.Gauge("aludel_rate", "A rate.");
+  for (int i = 0; i < 2 * Metrics::kMaxLabelValues; ++i) rate.Remove({{"target", std::to_string(i)}});
+  for (int i = 0; i <= Metrics::kMaxLabelValues; ++i) rate.Set({{"target", absl::StrCat("t", i)}}, i);
+  EXPECT_THAT(metrics.Render(), HasSubstr("aludel_rate{target=\"t63\"} 63"));
+  // The last one is told with others.
+  rate.Remove({{"target", "t64"}});
+  EXPECT_THAT(metrics.Render(), HasSubstr("aludel_rate{target=\"other\"} 64"));
+  rate.Remove({{"target", "t63"}});
+  EXPECT_THAT(metrics.Render(), Not(HasSubstr("t63")));
 }
 
 TEST(Metrics, ANameRegisteredTwiceIsOneMetric) {

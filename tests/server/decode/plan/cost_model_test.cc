@@ -225,6 +225,29 @@ TEST(CostModel, DoesNotTellOneTenantWhatAServerHasCachedForAnother) {
   EXPECT_LT(*model.PredictRemote({.name = "a"}, "raw", Prompt(300, 50000), "alice"), fresh / 5);
 }
 
+TEST(CostModel, LearnsNothingOfAServerThatHasGone) {
+  CostModel model;
+  const World world;
+  const absl::Time now = absl::UnixEpoch();
+  model.SetTargets({"a", "b"});
+  for (int i = 0; i < 3; ++i) world.Show(model, "raw", Prompt(100, 1000 * i));
+  model.Chosen("a", "raw", now);
+  EXPECT_TRUE(model.LinkRates().contains("a"));
+  EXPECT_FALSE(model.IsStale("a", "raw", now));
+  model.SetTargets({"b"});
+  // A run that ends late.
+  world.Show(model, "raw", Prompt(100, 5000));
+  model.ObserveOvertaken({.name = "a"}, "raw", Prompt(100), "", now, now + absl::Seconds(1));
+  model.Chosen("a", "raw", now);
+  model.Chosen("", "", now);
+  EXPECT_TRUE(model.LinkRates().empty());
+  EXPECT_TRUE(model.IsStale("a", "raw", now));
+  EXPECT_FALSE(model.IsStale("", "", now));
+  model.SetTargets({"a"});
+  world.Show(model, "raw", Prompt(100, 6000));
+  EXPECT_TRUE(model.LinkRates().contains("a"));
+}
+
 TEST(CostModel, SaysWhatWasLongNotChosen) {
   CostModel model;
   const absl::Time now = absl::UnixEpoch();

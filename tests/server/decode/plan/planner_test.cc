@@ -109,6 +109,12 @@ TEST(Planner, TheCallerMayReorderTargetsButNotAddAny) {
   EXPECT_EQ(Line(Options(), two, Preferring(Prompt(100), {"evil:1"})), "a aludel 99 coded");
 }
 
+TEST(Planner, ASuggestionOfServersThatHaveGoneIsNone) {
+  const std::vector<PlanTarget> two = {{.name = "a", .gone = true}, Ready("b")};
+  EXPECT_EQ(Line(Options(), two, Preferring(Prompt(100), {"a"})), "b aludel 99 coded");
+  EXPECT_EQ(RankedAfter(1, two, {"a"}), std::vector<std::string>({"b"}));
+}
+
 TEST(Planner, TheRequestsFidelityOverridesTheServers) {
   const std::vector<PlanTarget> one = {Ready("a")};
   PlannerOptions exact = Options();

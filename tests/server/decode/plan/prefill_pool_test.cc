@@ -129,6 +129,8 @@ TEST_F(PrefillPoolTest, ServersComeAndGo) {
   // Its index stays its own, for a run that is there or a plan that is made for it.
   EXPECT_THAT(pool_.SetTargets({ServerName(b_.target())}), ElementsAre(a_.target()));
   AwaitReady(pool_, {false, true});
+  EXPECT_TRUE(pool_.Snapshot()[0].gone);
+  EXPECT_FALSE(pool_.Snapshot()[1].gone);
   EXPECT_THAT(pool_.Servers(), ElementsAre(::testing::Pair(b_.target(), &pool_.stub(1))));
   EXPECT_THAT(metrics_.Render(), ::testing::Not(HasSubstr(a_.target())));
   pool_.BeginRun(0, 10);

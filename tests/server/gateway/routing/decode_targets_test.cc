@@ -18,7 +18,8 @@ class DecodeTargetsTest : public ::testing::Test {
  protected:
   DecodeTargetsTest()
       : targets_({{.expectation = {.model = "chat", .tokenizer_fingerprint = ""},
-                   .decode_targets = {"a:1", "b:1", "c:1"}},
+                   .decode_targets = {"a:1", "b:1", "c:1"},
+                   .list = "file:list"},
                   {.expectation = {.model = "json", .tokenizer_fingerprint = ""}, .decode_targets = {"d:1"}}},
                  grpc::InsecureChannelCredentials(), &metrics_, {.policy = RoutingPolicy::kLeastPending}) {}
 
@@ -171,8 +172,9 @@ TEST_F(DecodeTargetsTest, AServerThatGoesEndsWhatItHasAndIsForgotten) {
   const auto running =
       targets_.Pick({.model = "chat", .keys = {}, .tried = {}, .numerics = "", .adapter = ""}).target;
   EXPECT_THAT(metrics_.Render(), HasSubstr("target=\"a:1\""));
+  Ready("b:1", 100, 4);
   targets_.SetTargets("chat", {ServerName("b:1")});
-  EXPECT_EQ(Picked(), "");
+  EXPECT_EQ(Picked(), "b:1");
   EXPECT_THAT(metrics_.Render(), Not(HasSubstr("target=\"a:1\"")));
   // A probe that was under way.
   v1::DecodeDescription late;
@@ -184,6 +186,45 @@ TEST_F(DecodeTargetsTest, AServerThatGoesEndsWhatItHasAndIsForgotten) {
   targets_.SetTargets("chat", {ServerName("b:1"), ServerName("f:1")});
   EXPECT_NE(Find("f:1")->slot(), running->slot());
   running->Ended(grpc::Status::OK);
+}
+
+TEST_F(DecodeTargetsTest, AListThatIsReplacedKeepsAServerUntilAnotherIsUsable) {
+  Ready("a:1", 100, 4);
+  targets_.SetTargets("chat", {ServerName("e:1"), ServerName("f:1")});
+  EXPECT_EQ(Find("b:1"), nullptr);  // which was of no use
+  EXPECT_EQ(Picked(), "a:1");
+  EXPECT_FALSE(targets_.Settle());
+  targets_.SetTargets("chat", {ServerName("e:1"), ServerName("g:1")});
+  EXPECT_TRUE(targets_.StateOf("chat").ready);
+  Ready("e:1", 100, 4);
+  Load("e:1", 3);
+  EXPECT_EQ(Picked(), "e:1");  // a spare is for want of others
+  EXPECT_TRUE(targets_.Settle());
+  EXPECT_EQ(Find("a:1"), nullptr);
+  EXPECT_THAT(metrics_.Render(), Not(HasSubstr("target=\"a:1\"")));
+  EXPECT_FALSE(targets_.Settle());
+}
+
+TEST_F(DecodeTargetsTest, ASpareThatIsGoneIsNoSpare) {
+  Ready("a:1", 100, 4);
+  targets_.SetTargets("chat", {ServerName("e:1")});
+  Find("a:1")->Down("gone");
+  EXPECT_TRUE(targets_.Settle());
+  EXPECT_EQ(Find("a:1"), nullptr);
+  // A list without a server wants none.
+  Ready("e:1", 100, 4);
+  targets_.SetTargets("chat", {});
+  EXPECT_THAT(targets_.Of("chat"), IsEmpty());
+  EXPECT_EQ(targets_.StateOf("chat").reason, "no server is named by file:list");
+}
+
+TEST_F(DecodeTargetsTest, ASpareThatIsNamedAgainIsNoSpare) {
+  Ready("a:1", 100, 4);
+  targets_.SetTargets("chat", {ServerName("e:1")});
+  targets_.SetTargets("chat", {ServerName("e:1"), ServerName("a:1")});
+  Ready("e:1", 100, 4);
+  EXPECT_FALSE(targets_.Settle());
+  EXPECT_NE(Find("a:1"), nullptr);
 }
 
 TEST_F(DecodeTargetsTest, ManyServersMayComeAndGo) {

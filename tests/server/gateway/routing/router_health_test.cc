@@ -2,6 +2,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -164,6 +165,50 @@ TEST_F(RouterHealth, ARefusedConnectionCountsAtOnce) {
   WaitMetric(decode, 0);
   EXPECT_FALSE(router_->State("chat").ready);
   EXPECT_EQ(Outcome(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST(RouterLists, EveryServerOfListsThatChangeTogetherIsProbed) {
+  Metrics metrics;
+  std::vector<Router::Model> models(2);
+  for (int i = 0; i < 2; ++i) models[i].expectation.model = absl::StrCat("m", i);
+  Router router(models, Router::Timing{.probe_interval = absl::Milliseconds(20)}, &metrics);
+  // Nothing listens there: a probe is answered at once.
+  const auto list = [&router](int model, int round) {
+    router.SetDecodeTargets(absl::StrCat("m", model),
+                            {ServerName(absl::StrCat("127.", model + 1, ".0.", round, ":1"))});
+  };
+  for (int round = 1; round <= 100; ++round) {
+    std::thread other([&] { list(0, round); });
+    list(1, round);
+    other.join();
+    const auto unprobed = [&router] {
+      return absl::StrContains(router.State("m0").reason + router.State("m1").reason, "not probed yet");
+    };
+    const absl::Time limit = MonotonicNow() + absl::Seconds(20);
+    while (unprobed() && MonotonicNow() < limit) absl::SleepFor(absl::Milliseconds(1));
+    ASSERT_FALSE(unprobed()) << "round " << round;
+  }
+}
+
+TEST(RouterLists, AServerThatIsReplacedServesUntilTheNewOneIsKnown) {
+  FakeDecode first(FakeDecode::Hello);
+  StuckDecode second(FakeDecode::Hello);
+  second.stuck = true;
+  Metrics metrics;
+  Router router(
+      {{.expectation = {.model = "chat", .tokenizer_fingerprint = ""}, .decode_targets = {first.target()}}},
+      Router::Timing{.probe_interval = absl::Milliseconds(20)}, &metrics);
+  const auto await = [](const auto& condition) {
+    const absl::Time limit = MonotonicNow() + absl::Seconds(20);
+    while (!condition() && MonotonicNow() < limit) absl::SleepFor(absl::Milliseconds(1));
+    return condition();
+  };
+  ASSERT_TRUE(await([&] { return router.State("chat").ready; }));
+  router.SetDecodeTargets("chat", {ServerName(second.target())});
+  EXPECT_TRUE(router.State("chat").ready);
+  second.stuck = false;
+  EXPECT_TRUE(await([&] { return !absl::StrContains(metrics.Render(), first.target()); }));
+  EXPECT_TRUE(router.State("chat").ready);
 }
 
 }  // namespace

@@ -17,7 +17,7 @@
 
 namespace aludel {
 
-// A DNS server on a loopback port, which answers what a test has told it: A records of a second, no others.
+// A DNS server on a loopback port, which answers what a test has told it: A and AAAA records, of a second unless told.
 class FakeDns {
  public:
   FakeDns() : socket_(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
@@ -45,6 +45,14 @@ class FakeDns {
     std::lock_guard<std::mutex> lock(mutex_);
     records_[name] = std::move(addresses);
   }
+  // The same of IPv6.
+  void SetV6(const std::string& name, std::vector<std::string> addresses) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    records_v6_[name] = std::move(addresses);
+  }
+  // To questions for A records it says that it has failed.
+  void FailV4(bool fail) { fail_v4_ = fail; }
+  void SetTtl(uint8_t seconds) { ttl_ = seconds; }
   // It answers nothing at all.
   void Mute(bool mute) { mute_ = mute; }
   int questions() const { return questions_; }
@@ -83,16 +91,22 @@ class FakeDns {
     const std::string question = query.substr(12, at + 5 - 12);
     const bool wants_a = query[at + 2] == 1;
     std::lock_guard<std::mutex> lock(mutex_);
-    const std::vector<std::string>& records = records_[name];
-    const size_t count = wants_a ? records.size() : 0;
+    const bool fails = wants_a && fail_v4_;
+    const std::vector<std::string> records = fails     ? std::vector<std::string>()
+                                             : wants_a ? records_[name]
+                                                       : records_v6_[name];
+    const bool none = records_[name].empty() && records_v6_[name].empty();
     std::string answer = query.substr(0, 2);
-    answer += {'\x85', records.empty() ? '\x83' : '\x80', 0, 1, 0, static_cast<char>(count), 0, 0, 0, 0};
+    const char code = fails ? '\x82' : none ? '\x83' : '\x80';
+    answer += {'\x85', code, 0, 1, 0, static_cast<char>(records.size()), 0, 0, 0, 0};
     answer += question;
-    for (size_t i = 0; i < count; ++i) {
-      answer += {'\xc0', 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4};
-      in_addr address{};
-      inet_pton(AF_INET, records[i].c_str(), &address);
-      answer.append(reinterpret_cast<const char*>(&address), 4);
+    const char type = wants_a ? 1 : 28;
+    const size_t size = wants_a ? 4 : 16;
+    for (const std::string& record : records) {
+      answer += {'\xc0', 12, 0, type, 0, 1, 0, 0, 0, static_cast<char>(ttl_), 0, static_cast<char>(size)};
+      in6_addr address{};
+      inet_pton(wants_a ? AF_INET : AF_INET6, record.c_str(), &address);
+      answer.append(reinterpret_cast<const char*>(&address), size);
     }
     return answer;
   }
@@ -101,9 +115,12 @@ class FakeDns {
   int port_ = 0;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> mute_{false};
+  std::atomic<bool> fail_v4_{false};
+  std::atomic<uint8_t> ttl_{1};
   std::atomic<int> questions_{0};
   std::mutex mutex_;
   std::map<std::string, std::vector<std::string>> records_;
+  std::map<std::string, std::vector<std::string>> records_v6_;
   std::thread thread_;
 };
 

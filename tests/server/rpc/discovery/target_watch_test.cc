@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -100,6 +101,21 @@ TEST_F(TargetWatchFile, OneThatIsGoneKeepsItsServers) {
   EXPECT_THAT(heard_.Await(1), ElementsAre("b:2"));
 }
 
+TEST_F(TargetWatchFile, OneThatIsBeingWrittenLosesNoServer) {
+  Write("a:1\nb:2\n");
+  const TargetWatch watch({"file:" + path_}, heard_.Listener(), {.file_interval = absl::Milliseconds(400)});
+  heard_.Await(2);
+  // Read three times at least, and never the same twice.
+  const absl::Time until = MonotonicNow() + absl::Milliseconds(1600);
+  for (int i = 0; MonotonicNow() < until; ++i) {
+    Write(absl::StrCat(i % 2 == 0 ? "a:1\n" : "", "# ", i));
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  EXPECT_EQ(heard_.times(), 1);
+  Write("a:1\n");
+  EXPECT_THAT(heard_.Await(1), ElementsAre("a:1"));
+}
+
 TEST_F(TargetWatchFile, OneThatNeverWasHasNone) {
   const TargetWatch watch({"file:/nothing/here"}, heard_.Listener(), kOften);
   EXPECT_THAT(heard_.Await(0), IsEmpty());
@@ -119,6 +135,59 @@ TEST(TargetWatchDns, EveryAddressIsAServerAndIsAskedForAgain) {
   EXPECT_THAT(heard.Await(1), ElementsAre("10.0.0.3:7200"));
 }
 
+bool AwaitQuestions(const FakeDns& dns, int questions) {
+  const absl::Time until = MonotonicNow() + absl::Seconds(30);
+  while (dns.questions() < questions && MonotonicNow() < until) absl::SleepFor(absl::Milliseconds(5));
+  return dns.questions() >= questions;
+}
+
+TEST(TargetWatchDns, AServerOfTwoFamiliesIsOneAndStaysWhereOneQuestionFails) {
+  FakeDns dns;
+  dns.Set("decode.test", {"10.0.0.1"});
+  dns.SetV6("decode.test", {"fd00::1"});
+  Heard heard;
+  const TargetWatch watch({dns.Target("decode.test", 7200)}, heard.Listener(), kOften);
+  EXPECT_THAT(heard.Await(1), ElementsAre("10.0.0.1:7200"));
+  dns.FailV4(true);
+  ASSERT_TRUE(AwaitQuestions(dns, dns.questions() + 6));
+  EXPECT_THAT(heard.targets(), ElementsAre("10.0.0.1:7200"));
+  EXPECT_EQ(heard.times(), 1);
+}
+
+TEST(TargetWatchDns, ANameMayHaveIpv6Alone) {
+  FakeDns dns;
+  dns.SetV6("decode.test", {"fd00::2", "fd00::1"});
+  Heard heard;
+  const TargetWatch watch({dns.Target("decode.test", 7200)}, heard.Listener(), kOften);
+  EXPECT_THAT(heard.Await(2), ElementsAre("[fd00::1]:7200", "[fd00::2]:7200"));
+}
+
+TEST(TargetWatchDns, AnAnswerOfNoTimeToLiveIsOld) {
+  FakeDns dns;
+  dns.Set("decode.test", {"10.0.0.1"});
+  const auto ttl = [&] {
+    const absl::StatusOr<DnsAnswer> answer =
+        LookUp(*ParseDnsName(dns.Target("decode.test", 1)), absl::Seconds(10), [] { return false; });
+    return answer.ok() ? answer->ttl : absl::InfiniteDuration();
+  };
+  dns.SetTtl(0);
+  EXPECT_EQ(ttl(), absl::ZeroDuration());
+  dns.SetTtl(7);
+  EXPECT_EQ(ttl(), absl::Seconds(7));
+}
+
+TEST(TargetWatchDns, ADeadNameHoldsNothingElseUp) {
+  FakeDns dead, dns;
+  dead.Mute(true);
+  dns.Set("decode.test", {"10.0.0.1"});
+  Heard heard;
+  const absl::Time begin = MonotonicNow();
+  const TargetWatch watch({dns.Target("decode.test", 1), dead.Target("decode.test", 1), "c:3"},
+                          heard.Listener(), kOften);
+  EXPECT_THAT(heard.Await(2), ElementsAre("10.0.0.1:1", "c:3"));
+  EXPECT_LT(MonotonicNow() - begin, absl::Seconds(3)) << "as long as a question to the dead one takes";
+}
+
 TEST(TargetWatchDns, AnOutageKeepsTheServers) {
   FakeDns dns;
   dns.Set("decode.test", {"10.0.0.1"});
@@ -127,7 +196,7 @@ TEST(TargetWatchDns, AnOutageKeepsTheServers) {
   heard.Await(1);
   dns.Set("decode.test", {});  // no such name
   const int questions = dns.questions();
-  while (dns.questions() < questions + 6) absl::SleepFor(absl::Milliseconds(5));
+  ASSERT_TRUE(AwaitQuestions(dns, questions + 6));
   EXPECT_THAT(heard.targets(), ElementsAre("10.0.0.1:7200"));
   EXPECT_EQ(heard.times(), 1);
   dns.Set("decode.test", {"10.0.0.1", "10.0.0.2"});
@@ -154,9 +223,10 @@ TEST(ParseDnsName, TakesGrpcsForms) {
   };
   EXPECT_EQ(parts("dns:///decode.svc:7200"), " decode.svc 7200");
   EXPECT_EQ(parts("dns:decode:7200"), " decode 7200");
+  EXPECT_EQ(parts("dns:///[fd00::1]:7200"), " fd00::1 7200");
   EXPECT_EQ(parts("dns://10.0.0.10:53/decode:7200"), "10.0.0.10:53 decode 7200");
-  for (const char* bad :
-       {"dns:///decode", "dns:///:1", "dns://decode:1", "dns:///decode:", "dns:///d:x", "d:1"}) {
+  for (const char* bad : {"dns:///decode", "dns:///fd00::1", "dns:///[fd00::1]", "dns:///[d:1", "dns:///:1",
+                          "dns://decode:1", "dns:///decode:", "dns:///d:x", "d:1"}) {
     EXPECT_EQ(parts(bad), "no") << bad;
   }
 }
