@@ -55,10 +55,13 @@ struct StoredChunk {
 // nothing.
 class PrefixStore {
  public:
+  // Of each, some 300 bytes are in memory.
+  static constexpr size_t kMaxDiskEntries = 1 << 20;
   struct Disk {
     std::string path;
     uint64_t bytes = 0;
     uint32_t min_requests = 1;  // for a chunk, before it is written
+    size_t max_entries = kMaxDiskEntries;
     size_t read_threads = 4;
   };
   struct Options {
@@ -92,9 +95,10 @@ class PrefixStore {
   // Counts a look-up by how much of the prompt came from each tier in the end.
   void CountLookup(int64_t memory_tokens, int64_t disk_tokens, int64_t prompt_tokens);
 
-  // Drops all chunks, on disk too before it returns; what was looked up before is not stored any more. Frames that are
-  // leased stay.
-  void Clear();
+  // Drops all chunks; what was looked up before is not found or stored any more when this returns. Frames that are leased
+  // stay. `done` is called once the files are gone too, perhaps inside the call, else on the thread that writes; its
+  // error says which may be found again after a restart.
+  void Clear(std::function<void(const absl::Status&)> done);
 
   StoreStats stats() const;
 
@@ -113,10 +117,13 @@ class PrefixStore {
   void Write(const DiskWrite& write);
   // Whether the chunk is still worth its write.
   bool IsWanted(const DiskWrite& write) ABSL_LOCKS_EXCLUDED(mutex_);
-  bool MakeRoom(uint64_t record_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mutex_);
+  // False: there is none. An error: what should go could not be removed.
+  absl::StatusOr<bool> MakeRoom(uint64_t record_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mutex_);
   absl::StatusOr<DiskPlace> Append(const DiskWrite& write) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mutex_);
   // Moves what was found since it was written out of a segment that goes, as far as there is room; the rest is dropped.
   void Retire(std::shared_ptr<SegmentFile> segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mutex_);
+  bool HasTooMany() const ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status ClearDisk();
   std::vector<ChunkEntry> Survivors(const SegmentFile& segment) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetOnDisk(Node* node, const DiskPlace& place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropFromDisk(Node* node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
