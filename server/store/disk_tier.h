@@ -46,8 +46,9 @@ class DiskTier {
   uint64_t max_record_bytes() const { return options_.bytes / 4; }
   // Whether a record of so many bytes fits without another segment's end.
   bool HasRoom(uint64_t record_bytes) const;
-  // Whether the oldest segment should go before such a record comes: there shall be room for what moves out of a segment
-  // while a reader still has it. What was dropped and is leased does not count here, or a long lease would empty the tier.
+  // Whether the oldest segment should go before such a record comes: there shall be room for what moves out of a
+  // segment while a reader still has it. What was dropped and is leased does not count here, or a long lease would
+  // empty the tier.
   bool IsTight(uint64_t record_bytes) const;
   // Whether there is a segment before the youngest.
   bool has_older() const { return segments_.size() > 1; }

@@ -19,6 +19,9 @@ constexpr size_t kMaxQueuedReads = 1024;
 constexpr uint64_t kMaxSurvivors = 32 << 20;
 // After a write failed: a disk that is full is not asked again for each chunk.
 constexpr absl::Duration kWritePause = absl::Seconds(1);
+// So many reads in a row that came too late, and a disk is left alone for a while.
+constexpr int kManyLateReads = 4;
+constexpr absl::Duration kReadPause = absl::Seconds(10);
 
 std::vector<absl::Span<const uint8_t>> Payloads(const std::vector<StoredFrame>& frames) {
   std::vector<absl::Span<const uint8_t>> payloads;
@@ -256,10 +259,12 @@ std::vector<ChunkEntry> PrefixStore::Survivors(const SegmentFile& segment) {
 }
 
 void PrefixStore::Load(const StoredChunk& chunk, absl::Span<const int32_t> prompt,
-                       std::function<void(StoredFrames)> done) {
+                       std::function<void(StoredFrames)> done, std::function<bool()> wanted) {
   const absl::Span<const int32_t> own =
       prompt.subspan(chunk.token_begin, chunk.end.tokens - chunk.token_begin);
-  auto read = [this, chunk, tokens = std::vector<int32_t>(own.begin(), own.end()), done] {
+  auto read = [this, chunk, tokens = std::vector<int32_t>(own.begin(), own.end()), done,
+               wanted = std::move(wanted)] {
+    if (!wanted()) return done(nullptr);
     const absl::Time begun = MonotonicNow();
     const ChunkEntry entry = {.key = chunk.end.key,
                               .block = chunk.disk.block,
@@ -276,6 +281,7 @@ void PrefixStore::Load(const StoredChunk& chunk, absl::Span<const int32_t> promp
     {
       absl::MutexLock lock(&mutex_);
       ++stats_.loads;
+      late_reads_ = 0;
       stats_.load_seconds += absl::ToDoubleSeconds(MonotonicNow() - begun);
       Node* node = chunk.end.generation == generation_ ? index_.Find(chunk.end.key) : nullptr;
       if (node != nullptr && node->stored() && node->memory == nullptr &&
@@ -292,6 +298,16 @@ void PrefixStore::Load(const StoredChunk& chunk, absl::Span<const int32_t> promp
     ++stats_.reads_full;
   }
   done(nullptr);
+}
+
+void PrefixStore::CountLateRead() {
+  absl::MutexLock lock(&mutex_);
+  ++stats_.reads_late;
+  if (++late_reads_ < kManyLateReads) return;
+  late_reads_ = 0;
+  no_reads_before_ = MonotonicNow() + kReadPause;
+  spdlog::warn("the prefix store: the disk is too slow, and is not read for {} s",
+               absl::ToInt64Seconds(kReadPause));
 }
 
 void PrefixStore::OnLoadFailed(const StoredChunk& chunk, const absl::Status& status) {
