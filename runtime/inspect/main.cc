@@ -32,7 +32,7 @@ constexpr char kUsage[] =
   aludel-inspect store DIR                               what a prefix store keeps on disk, its checksums verified
 
 MODEL, PRODUCER and CONSUMER are directories, or BASE+ADAPTER for a model with a LoRA adapter merged into it.
-The checks are those that servers make when they start and meet. The last form hashes both models, which reads all
+The checks are those that servers make when they start and meet. The form with --codec hashes both models, which reads all
 their weights. Exit code: 0 when all is well, 1 when a model does not load or things do not belong together (the
 problems are listed), 2 for a mistake on the command line or a directory that cannot be read.)";
 

@@ -62,8 +62,10 @@ void PrefillMetrics::SetStore(const StoreStats& stats) const {
   store_loads_.Raise({}, static_cast<double>(stats.loads));
   store_load_seconds_.Raise({}, stats.load_seconds);
   const std::pair<const char*, uint64_t> failures[] = {
-      {"queue_full", stats.queue_full},    {"reads_full", stats.reads_full},  {"no_room", stats.no_room},
-      {"write_error", stats.write_errors}, {"read_error", stats.read_errors}, {"damaged", stats.damaged}};
+      {"queue_full", stats.queue_full},    {"reads_full", stats.reads_full},
+      {"read_late", stats.reads_late},     {"no_room", stats.no_room},
+      {"write_error", stats.write_errors}, {"read_error", stats.read_errors},
+      {"damaged", stats.damaged}};
   for (const auto& [reason, count] : failures) {
     store_failures_.Raise({{"reason", reason}}, static_cast<double>(count));
   }

@@ -16,8 +16,8 @@ namespace {
 constexpr absl::Duration kSendGrace = absl::Seconds(1);
 // Interval of retries for a window in a full arena.
 constexpr absl::Duration kArenaLook = absl::Milliseconds(5);
-// How long a run waits for another that encodes the same: a few times what computing it here would take. That one may
-// be held up by its receiver, which is no business of this one's.
+// How long a run waits for another that encodes the same: a few times what computing all that waits here would take.
+// That one may be held up by its receiver, which is no business of this one's.
 constexpr double kPatienceFactor = 2;
 constexpr absl::Duration kPatienceSlack = absl::Milliseconds(100);
 constexpr absl::Duration kPatienceUnknown = absl::Seconds(1);  // while the speed of this server is not known
@@ -147,11 +147,18 @@ void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> con
                                                            }},
                                                       context_.metrics);
   const PrefixFeed::Context feeding = {context_.store, context_.flights, context_.timer};
-  const auto feed = std::make_shared<PrefixFeed>(feeding, PrefixFeed::Prompt{.codec = &spec_.codec->spec(),
-                                                                             .salt = spec_.cache_salt,
-                                                                             .tokens = spec_.prompt,
-                                                                             .max_age = spec_.max_staleness,
-                                                                             .patience = Patience()});
+  // What another run stores meanwhile is in that one's load; Compute counts what is left after all.
+  const auto on_wait = [weak = weak_from_this()](int64_t tokens) {
+    if (const auto run = weak.lock()) run->SetLoad(tokens);
+  };
+  const auto feed = std::make_shared<PrefixFeed>(
+      feeding, PrefixFeed::Prompt{.codec = &spec_.codec->spec(),
+                                  .salt = spec_.cache_salt,
+                                  .tokens = spec_.prompt,
+                                  .max_age = spec_.max_staleness,
+                                  .patience = Patience(),
+                                  .tokens_per_second = context_.load->tokens_per_second(),
+                                  .on_wait = on_wait});
   absl::Status stopped;
   {
     absl::MutexLock lock(&mutex_);
@@ -180,7 +187,8 @@ void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> con
 
 absl::Duration PrefillRun::Patience() const {
   const double rate = context_.load->tokens_per_second();
-  const auto tokens = static_cast<double>(spec_.prompt.size());
+  // That one may be last in the queue, of which this prompt is a part.
+  const auto tokens = static_cast<double>(context_.load->waiting_tokens());
   return rate > 0 ? kPatienceSlack + absl::Seconds(kPatienceFactor * tokens / rate) : kPatienceUnknown;
 }
 

@@ -85,12 +85,16 @@ grpc::ServerUnaryReactor* PrefillService::ResetCache(grpc::CallbackServerContext
   const WorkClock::Work work(context_.handlers);
   grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
   const absl::Status allowed = CheckCaller(*call, context_.options->decode_identities);
-  if (allowed.ok()) {
-    context_.cache_epoch->Reset();
-    context_.store->Clear();
-    spdlog::info("the caches of frames and prefixes were reset for {}", call->peer());
+  if (!allowed.ok()) {
+    reactor->Finish(ToGrpc(allowed));
+    return reactor;
   }
-  reactor->Finish(ToGrpc(allowed));
+  context_.cache_epoch->Reset();
+  // The call lives until it is finished, which may be on the thread that removes files.
+  context_.store->Clear([reactor, peer = call->peer()](const absl::Status& cleared) {
+    if (cleared.ok()) spdlog::info("the caches of frames and prefixes were reset for {}", peer);
+    reactor->Finish(ToGrpc(cleared));
+  });
   return reactor;
 }
 

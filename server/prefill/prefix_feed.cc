@@ -14,8 +14,10 @@ namespace {
 
 // Chunks that are read before their turn: enough to keep a disk busy, and few to have in memory for each run.
 constexpr size_t kReadAhead = 4;
-// How long a chunk may take to be read before its tokens are computed instead.
+// How long a chunk may take to be read before its tokens are computed instead, and how long all that is left of a
+// prompt may be waited for at least; beyond, as long as computing it would take.
 constexpr absl::Duration kReadLimit = absl::Seconds(1);
+constexpr absl::Duration kReadSlack = absl::Milliseconds(100);
 
 }  // namespace
 
@@ -55,6 +57,7 @@ void PrefixFeed::Run() {
     break;
   }
   sink_ = nullptr;
+  chunks_.clear();  // what is still to be read of them is not wanted
   if (!all.ok()) {
     flight_ = nullptr;
     return done(all.status());
@@ -128,38 +131,63 @@ absl::StatusOr<bool> PrefixFeed::SendFound() {
 }
 
 void PrefixFeed::ReadAhead() {
-  const auto resume = [weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->Resume();
-  };
   for (size_t i = 0; i < std::min(kReadAhead, chunks_.size()); ++i) {
     const std::shared_ptr<Item>& item = chunks_[i];
-    if (!item->from_disk || item->asked != absl::InfiniteFuture()) continue;
-    item->asked = MonotonicNow();
-    context_.store->Load(item->chunk, prompt_.tokens, [weak = weak_from_this(), item](StoredFrames frames) {
+    if (!item->from_disk || item->asked) continue;
+    item->asked = true;
+    const std::weak_ptr<Item> wanted = item;
+    const auto on_read = [weak = weak_from_this(), wanted](StoredFrames frames) {
       const auto self = weak.lock();
-      if (self == nullptr) return;
+      const auto item = wanted.lock();
+      if (self == nullptr || item == nullptr) return;
       {
         absl::MutexLock lock(&self->mutex_);
         item->read = true;
         item->frames = std::move(frames);
       }
       self->Resume();
-    });
-    context_.timer->At(item->asked + kReadLimit, resume);
+    };
+    context_.store->Load(item->chunk, prompt_.tokens, on_read, [wanted] { return !wanted.expired(); });
   }
 }
 
 StoredFrames PrefixFeed::FirstFrames() {
   const Item& item = *chunks_.front();
+  const absl::Time now = MonotonicNow();
+  StoredFrames frames;
+  bool read = false;
   {
     absl::MutexLock lock(&mutex_);
-    if (item.frames != nullptr) return item.frames;
-    if (!item.read && MonotonicNow() < item.asked + kReadLimit) return nullptr;
+    frames = item.frames;
+    read = item.read;
   }
+  if (frames == nullptr && !read) {
+    if (read_wait_since_ == absl::InfiniteFuture()) {
+      read_wait_since_ = now;
+      read_wait_until_ = now + ReadLimit();
+      context_.timer->At(read_wait_until_, [weak = weak_from_this()] {
+        if (const auto self = weak.lock()) self->Resume();
+      });
+    }
+    if (now < read_wait_until_) return nullptr;
+    context_.store->CountLateRead();
+  }
+  if (read_wait_since_ != absl::InfiniteFuture()) {
+    read_waited_ += now - read_wait_since_;
+    read_wait_since_ = absl::InfiniteFuture();
+  }
+  if (frames != nullptr) return frames;
   gave_up_ = true;
   found_ = sent_;
   chunks_.clear();
   return nullptr;
+}
+
+absl::Duration PrefixFeed::ReadLimit() const {
+  if (prompt_.tokens_per_second <= 0) return kReadLimit;
+  const auto left = static_cast<double>(static_cast<int64_t>(prompt_.tokens.size()) - sent_.tokens);
+  const absl::Duration all = kReadSlack + absl::Seconds(left / prompt_.tokens_per_second) - read_waited_;
+  return std::clamp(all, absl::ZeroDuration(), kReadLimit);
 }
 
 bool PrefixFeed::Join() {
@@ -173,8 +201,9 @@ bool PrefixFeed::Join() {
   const auto resume = [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->Resume();
   };
-  flight_ = context_.flights->Join(root_, prompt_.tokens, found_.tokens, resume);
+  flight_ = context_.flights->Join(root_, prompt_.tokens, found_.tokens, resume, &known_);
   if (flight_ != nullptr) return true;
+  prompt_.on_wait(static_cast<int64_t>(prompt_.tokens.size()) - known_.shared);
   if (waits_until_ == absl::InfiniteFuture()) {
     waits_until_ = now + prompt_.patience;
     context_.timer->At(waits_until_, resume);

@@ -36,7 +36,10 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
     std::string salt;
     absl::Span<const int32_t> tokens;
     absl::Duration max_age = absl::InfiniteDuration();
-    absl::Duration patience;  // for another run's encoding, in all
+    absl::Duration patience;       // for another run's encoding, in all
+    double tokens_per_second = 0;  // of computing, which a slow disk is measured by; 0: not known
+    // Called before a wait for another run, with how many tokens of the prompt that one will not store.
+    std::function<void(int64_t tokens)> on_wait = [](int64_t) {};
   };
   struct Sent {
     StorePosition end;  // of what was sent
@@ -61,9 +64,9 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
   struct Item {
     StoredChunk chunk;
     bool from_disk = false;
-    absl::Time asked = absl::InfiniteFuture();  // when it was to be read
-    bool read = false;                          // with mutex_
-    StoredFrames frames;                        // null: not read, or it could not be; with mutex_
+    bool asked = false;   // to be read
+    bool read = false;    // with mutex_
+    StoredFrames frames;  // null: not read, or it could not be; with mutex_
   };
 
   void Run();
@@ -73,6 +76,8 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
   void ReadAhead();
   // The frames of the first chunk; null: not yet. From a chunk on that cannot be read, all of them are dropped.
   StoredFrames FirstFrames();
+  // How long the first chunk may still be waited for, from now on.
+  absl::Duration ReadLimit() const;
   // False: another run's chunks are worth waiting for.
   bool Join();
 
@@ -85,11 +90,15 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
   ChunkKey root_ = {};
   StorePosition found_;  // the end of `chunks_`
   StorePosition sent_;
-  std::deque<std::shared_ptr<Item>> chunks_;  // found and not sent; bounded by the prompt
-  size_t frame_ = 0;                          // of the first of them
-  int64_t disk_tokens_ = 0;                   // sent
-  bool gave_up_ = false;                      // on what the store has of the rest
+  std::deque<std::shared_ptr<Item>> chunks_;             // found and not sent; bounded by the prompt
+  size_t frame_ = 0;                                     // of the first of them
+  int64_t disk_tokens_ = 0;                              // sent
+  bool gave_up_ = false;                                 // on what the store has of the rest
+  absl::Time read_wait_since_ = absl::InfiniteFuture();  // while the first chunk is not read
+  absl::Time read_wait_until_ = absl::InfiniteFuture();
+  absl::Duration read_waited_;  // before that, in all
   std::unique_ptr<Flights::Flight> flight_;
+  Flights::Known known_;
   absl::Time waits_until_ = absl::InfiniteFuture();  // for others, from the first wait on
 
   absl::Mutex mutex_;

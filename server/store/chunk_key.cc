@@ -6,10 +6,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "runtime/codec/frame.h"
 
 namespace aludel {
 
 namespace {
+
+// To be raised where a codec without an artifact lays its payloads out in another way.
+constexpr int kLayoutVersion = 1;
+
+// What stored bytes mean beside what names them.
+std::string Version() { return absl::StrCat(kFrameVersion, ".", kLayoutVersion); }
 
 // Each field with its length in front, so that no two lists spell the same text.
 StoreKey HashFields(std::initializer_list<absl::string_view> fields) {
@@ -29,10 +36,10 @@ StoreTag Head(const StoreKey& key) {
 }  // namespace
 
 ChunkKey RootKey(absl::string_view producer, const CodecSpec& codec, absl::string_view salt) {
-  return HashFields({producer, codec.name, codec.artifact_hash, salt});
+  return HashFields({Version(), producer, codec.name, codec.artifact_hash, salt});
 }
 
-StoreKey ProducerHash(absl::string_view producer) { return HashFields({"producer", producer}); }
+StoreKey ProducerHash(absl::string_view producer) { return HashFields({"producer", Version(), producer}); }
 
 StoreTag EncoderTag(const CodecSpec& codec) {
   return Head(HashFields({"encoder", codec.name, codec.artifact_hash}));

@@ -20,8 +20,8 @@ namespace {
 constexpr mode_t kLockMode = 0600;
 constexpr uint64_t kMinSegment = 64 * 1024;
 constexpr uint64_t kUsualSegment = 64 * 1024 * 1024;
-// Each is an open file.
-constexpr size_t kMaxSegments = 1024;
+// Each is an open file, of the 1,024 that a process usually may have.
+constexpr size_t kMaxSegments = 256;
 
 // Many segments, so that little is lost with each; but not too many files.
 uint64_t SegmentBytes(uint64_t limit) {
@@ -67,15 +67,26 @@ absl::Status DiskTier::Recover(const Found& found) {
   if (!numbers.empty()) next_number_ = static_cast<uint64_t>(numbers.back()) + 1;
   for (const int64_t number : numbers) {
     const std::string path = absl::StrCat(options_.path, "/", SegmentName(static_cast<uint64_t>(number)));
-    if (!Adopt(path, found)) unlink(path.c_str());
+    const absl::StatusOr<bool> adopted = Adopt(path, found);
+    if (adopted.ok() && *adopted) continue;
+    if (adopted.ok() && unlink(path.c_str()) == 0) continue;
+    const std::string why = adopted.ok() ? strerror(errno) : std::string(adopted.status().message());
+    spdlog::warn("{}: left alone until the next start: {}", path, why);
+    unread_.push_back(path);
+    const uint64_t bytes = std::filesystem::file_size(path, error);
+    if (error) continue;
+    unread_bytes_ += bytes;
+    total_->fetch_add(bytes);
   }
   return absl::OkStatus();
 }
 
-bool DiskTier::Adopt(const std::string& path, const Found& found) {
+absl::StatusOr<bool> DiskTier::Adopt(const std::string& path, const Found& found) {
   SegmentContents contents;
   absl::StatusOr<std::unique_ptr<SegmentFile>> file = SegmentFile::Open(path, &contents, total_);
   if (!file.ok()) {
+    // Anything else, such as too many open files, says nothing of what is in it.
+    if (!absl::IsDataLoss(file.status()) && !absl::IsFailedPrecondition(file.status())) return file.status();
     spdlog::warn("{}: not read, and removed: {}", path, std::string(file.status().message()));
     return false;
   }
@@ -115,20 +126,20 @@ bool DiskTier::HasRoom(uint64_t record_bytes) const {
 bool DiskTier::IsTight(uint64_t record_bytes) const {
   if (segments_.empty()) return false;
   if (segments_.size() >= kMaxSegments) return true;
-  uint64_t held = 0;
+  uint64_t held = unread_bytes_;
   for (const std::shared_ptr<SegmentFile>& segment : segments_) held += segment->bytes();
   const uint64_t overhead = 2 * kStoreBlock + 2 * FooterBytes(footer_.size() + 1);
   return held + record_bytes + overhead + std::min(segment_bytes_, options_.bytes / 8) > options_.bytes;
 }
 
-std::shared_ptr<SegmentFile> DiskTier::DropOldest() {
+absl::StatusOr<std::shared_ptr<SegmentFile>> DiskTier::DropOldest() {
+  ALUDEL_RETURN_IF_ERROR(segments_.front()->Unlink());
   if (segments_.size() == 1) {
     open_ = false;
     footer_.clear();
   }
   std::shared_ptr<SegmentFile> oldest = std::move(segments_.front());
   segments_.pop_front();
-  oldest->Unlink();
   return oldest;
 }
 
@@ -157,7 +168,12 @@ absl::Status DiskTier::Write(size_t bytes,
     open_ = true;
   }
   const std::vector<uint8_t> record = encode(segments_.back()->next());
-  ALUDEL_RETURN_IF_ERROR(segments_.back()->Append(record));
+  const absl::Status appended = segments_.back()->Append(record);
+  if (segments_.back()->is_torn()) {
+    open_ = false;  // no footer either: it is scanned up to here
+    footer_.clear();
+  }
+  ALUDEL_RETURN_IF_ERROR(appended);
   written_.fetch_add(record.size());
   return absl::OkStatus();
 }
@@ -182,8 +198,29 @@ absl::Status DiskTier::AppendTombstones(absl::Span<const StoreKey> keys) {
 }
 
 absl::Status DiskTier::Clear() {
-  while (!segments_.empty()) DropOldest();
-  return SyncDirectory();
+  open_ = false;
+  footer_.clear();
+  absl::Status status;
+  std::deque<std::shared_ptr<SegmentFile>> stay;
+  for (std::shared_ptr<SegmentFile>& segment : segments_) {
+    const absl::Status unlinked = segment->Unlink();
+    status.Update(unlinked);
+    if (!unlinked.ok()) stay.push_back(std::move(segment));
+  }
+  segments_ = std::move(stay);
+  absl::Status unread;
+  for (const std::string& path : unread_) {
+    if (unlink(path.c_str()) != 0 && errno != ENOENT) {
+      unread.Update(absl::UnavailableError(absl::StrCat(path, ": unlink: ", strerror(errno))));
+    }
+  }
+  if (unread.ok()) {
+    total_->fetch_sub(std::exchange(unread_bytes_, 0));
+    unread_.clear();
+  }
+  status.Update(unread);
+  status.Update(SyncDirectory());
+  return status;
 }
 
 absl::Status DiskTier::SyncDirectory() const {

@@ -46,16 +46,20 @@ class DiskTier {
   uint64_t max_record_bytes() const { return options_.bytes / 4; }
   // Whether a record of so many bytes fits without another segment's end.
   bool HasRoom(uint64_t record_bytes) const;
-  // Whether the oldest segment should go before such a record comes: there shall be room for what moves out of a segment
-  // while a reader still has it. What was dropped and is leased does not count here, or a long lease would empty the tier.
+  // Whether the oldest segment should go before such a record comes: there shall be room for what moves out of a
+  // segment while a reader still has it. What was dropped and is leased does not count here, or a long lease would
+  // empty the tier.
   bool IsTight(uint64_t record_bytes) const;
-  // The oldest segment, which is taken out and unlinked; its bytes are free when the last lease on it is gone.
-  std::shared_ptr<SegmentFile> DropOldest();
+  // Whether there is a segment before the youngest.
+  bool has_older() const { return segments_.size() > 1; }
+  // The oldest segment, which is taken out and unlinked; its bytes are free when the last lease on it is gone. Where it
+  // cannot be unlinked it stays.
+  absl::StatusOr<std::shared_ptr<SegmentFile>> DropOldest();
 
   // Where HasRoom. ResourceExhausted where the disk is full, Unavailable for other failures of it.
   absl::StatusOr<DiskPlace> Append(ChunkMeta meta, absl::Span<const absl::Span<const uint8_t>> payloads);
   absl::Status AppendTombstones(absl::Span<const StoreKey> keys);
-  // Drops all segments, for good when it returns.
+  // Drops all segments, for good where it returns OK: after an error some may be found again after a restart.
   absl::Status Clear();
 
   // From any thread.
@@ -65,8 +69,8 @@ class DiskTier {
  private:
   DiskTier(Options options, int lock_file);
   absl::Status Recover(const Found& found);
-  // Takes in one file; false: it is of no use.
-  bool Adopt(const std::string& path, const Found& found);
+  // Takes in one file. False: it is of no use. An error: it could not be read, which may pass.
+  absl::StatusOr<bool> Adopt(const std::string& path, const Found& found);
   // Appends to the youngest segment, or to a new one where it is full.
   absl::Status Write(size_t bytes, const std::function<std::vector<uint8_t>(const RecordPlace&)>& encode);
   uint64_t Footer() const;
@@ -80,6 +84,8 @@ class DiskTier {
   const std::shared_ptr<std::atomic<uint64_t>> total_ = std::make_shared<std::atomic<uint64_t>>(0);
   std::atomic<uint64_t> written_{0};
   std::deque<std::shared_ptr<SegmentFile>> segments_;  // oldest first
+  std::vector<std::string> unread_;                    // files that are left alone until the next start
+  uint64_t unread_bytes_ = 0;                          // of them; in total_ too
   bool open_ = false;                                  // the youngest is appended to
   std::vector<ChunkEntry> footer_;                     // of the youngest, while open
   uint64_t next_number_ = 1;

@@ -6,8 +6,8 @@
 namespace aludel {
 
 std::unique_ptr<Flights::Flight> Flights::Join(const ChunkKey& root, absl::Span<const int32_t> prompt,
-                                               int64_t have, std::function<void()> further) {
-  absl::MutexLock lock(&mutex_);
+                                               int64_t have, std::function<void()> further, Known* known) {
+  absl::ReleasableMutexLock lock(&mutex_);
   for (const std::shared_ptr<State>& state : flying_) {
     if (state->root != root) continue;
     const auto shared = static_cast<int64_t>(
@@ -16,6 +16,14 @@ std::unique_ptr<Flights::Flight> Flights::Join(const ChunkKey& root, absl::Span<
     const int64_t gain = shared - std::max(have, state->end);
     const bool whole = shared == static_cast<int64_t>(state->prompt.size());
     if (gain >= step_tokens_ || (whole && gain > 0)) {
+      if (have < state->end && state->end <= known->end) continue;
+      known->shared = shared;
+      if (have < state->end) {
+        known->end = state->end;
+        lock.Release();
+        further();  // it has got further already
+        return nullptr;
+      }
       state->waiting.push_back(std::move(further));
       return nullptr;
     }

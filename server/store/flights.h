@@ -40,11 +40,18 @@ class Flights {
   // nothing from it.
   explicit Flights(int64_t step_tokens) : step_tokens_(step_tokens) {}
 
+  // What a caller knows of flights, from one call of Join to the next.
+  struct Known {
+    int64_t end = 0;     // the furthest that one was, which the caller could not find: it has looked since
+    int64_t shared = 0;  // of the prompt, with the flight that is waited for
+  };
+
   // A flight for what follows the first `have` tokens of a prompt; or null where another flight will store more of it.
   // Then `further` is called once, when that one has got further or ended. Look the prompt up again either way: what
-  // ended a moment ago is found in the store.
+  // ended a moment ago is found in the store. A flight that is further than `have`, and was when the prompt was last
+  // looked up, has chunks that this prompt cannot use (too old for it, or gone), and is not waited for.
   std::unique_ptr<Flight> Join(const ChunkKey& root, absl::Span<const int32_t> prompt, int64_t have,
-                               std::function<void()> further);
+                               std::function<void()> further, Known* known);
   // As Join, without regard for other flights.
   std::unique_ptr<Flight> Begin(const ChunkKey& root, absl::Span<const int32_t> prompt, int64_t have);
 

@@ -34,6 +34,7 @@ std::vector<StoredChunk> PrefixStore::Find(absl::Span<const int32_t> prompt, abs
   while (at->tokens < static_cast<int64_t>(prompt.size())) {
     Node* node = index_.FindNext(at->key, prompt.subspan(at->tokens), since);
     if (node == nullptr) break;
+    if (node->memory == nullptr && node->moving == nullptr && MonotonicNow() < no_reads_before_) break;
     const int64_t begin = at->tokens;
     at->key = node->key;
     at->tokens += node->tokens;

@@ -55,10 +55,13 @@ struct StoredChunk {
 // nothing.
 class PrefixStore {
  public:
+  // Of each, some 300 bytes are in memory.
+  static constexpr size_t kMaxDiskEntries = 1 << 20;
   struct Disk {
     std::string path;
     uint64_t bytes = 0;
     uint32_t min_requests = 1;  // for a chunk, before it is written
+    size_t max_entries = kMaxDiskEntries;
     size_t read_threads = 4;
   };
   struct Options {
@@ -79,9 +82,12 @@ class PrefixStore {
   // `at` to its end.
   std::vector<StoredChunk> Find(absl::Span<const int32_t> prompt, absl::Duration max_age, StorePosition* at);
   // Reads a chunk that is on disk. `done` is called once, with null where it could not be read, perhaps inside the
-  // call, perhaps on another thread.
-  void Load(const StoredChunk& chunk, absl::Span<const int32_t> prompt,
-            std::function<void(StoredFrames)> done);
+  // call, perhaps on another thread. What is not `wanted` any more in its turn is not read.
+  void Load(
+      const StoredChunk& chunk, absl::Span<const int32_t> prompt, std::function<void(StoredFrames)> done,
+      std::function<bool()> wanted = [] { return true; });
+  // A read took so long that it is not waited for. After several in a row the disk is not looked into for a while.
+  void CountLateRead();
   // Stores what an encoder made of prompt tokens [at->tokens, end), and moves `at` there. False where nothing is kept,
   // nor will be of what follows: the store was cleared since the prompt was looked up, or the chunk in front is gone.
   bool Put(absl::Span<const int32_t> prompt, int64_t end, std::vector<StoredFrame> frames, StorePosition* at);
@@ -92,9 +98,10 @@ class PrefixStore {
   // Counts a look-up by how much of the prompt came from each tier in the end.
   void CountLookup(int64_t memory_tokens, int64_t disk_tokens, int64_t prompt_tokens);
 
-  // Drops all chunks, on disk too before it returns; what was looked up before is not stored any more. Frames that are
-  // leased stay.
-  void Clear();
+  // Drops all chunks; what was looked up before is not found or stored any more when this returns. Frames that are
+  // leased stay. `done` is called once the files are gone too, perhaps inside the call, else on the thread that writes;
+  // its error says which may be found again after a restart.
+  void Clear(std::function<void(const absl::Status&)> done);
 
   StoreStats stats() const;
 
@@ -113,10 +120,13 @@ class PrefixStore {
   void Write(const DiskWrite& write);
   // Whether the chunk is still worth its write.
   bool IsWanted(const DiskWrite& write) ABSL_LOCKS_EXCLUDED(mutex_);
-  bool MakeRoom(uint64_t record_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mutex_);
+  // False: there is none. An error: what should go could not be removed.
+  absl::StatusOr<bool> MakeRoom(uint64_t record_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mutex_);
   absl::StatusOr<DiskPlace> Append(const DiskWrite& write) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mutex_);
   // Moves what was found since it was written out of a segment that goes, as far as there is room; the rest is dropped.
   void Retire(std::shared_ptr<SegmentFile> segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mutex_);
+  bool HasTooMany() const ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status ClearDisk();
   std::vector<ChunkEntry> Survivors(const SegmentFile& segment) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetOnDisk(Node* node, const DiskPlace& place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropFromDisk(Node* node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -131,6 +141,8 @@ class PrefixStore {
   StoreIndex index_ ABSL_GUARDED_BY(mutex_);
   StoreIndex::Order order_ ABSL_GUARDED_BY(mutex_);  // of the memory tier, most recently used first
   absl::flat_hash_map<uint64_t, std::vector<ChunkKey>> segments_ ABSL_GUARDED_BY(mutex_);  // what each holds
+  int late_reads_ ABSL_GUARDED_BY(mutex_) = 0;                                             // in a row
+  absl::Time no_reads_before_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;  // times that it was cleared
   StoreStats stats_ ABSL_GUARDED_BY(mutex_);
 

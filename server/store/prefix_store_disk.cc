@@ -19,6 +19,9 @@ constexpr size_t kMaxQueuedReads = 1024;
 constexpr uint64_t kMaxSurvivors = 32 << 20;
 // After a write failed: a disk that is full is not asked again for each chunk.
 constexpr absl::Duration kWritePause = absl::Seconds(1);
+// So many reads in a row that came too late, and a disk is left alone for a while.
+constexpr int kManyLateReads = 4;
+constexpr absl::Duration kReadPause = absl::Seconds(10);
 
 std::vector<absl::Span<const uint8_t>> Payloads(const std::vector<StoredFrame>& frames) {
   std::vector<absl::Span<const uint8_t>> payloads;
@@ -60,7 +63,10 @@ void PrefixStore::OpenDisk() {
     return;
   }
   disk_ = *std::move(disk);
-  MakeRoom(0);  // the limit may have been higher before
+  // The limits may have been higher before.
+  if (const absl::StatusOr<bool> room = MakeRoom(0); !room.ok()) {
+    spdlog::warn("the prefix store: {}", std::string(room.status().message()));
+  }
   absl::MutexLock lock(&mutex_);
   stats_.disk.open = true;
   stats_.disk.bytes = disk_->bytes();
@@ -136,18 +142,20 @@ void PrefixStore::Write(const DiskWrite& write) {
   absl::MutexLock disk_lock(&disk_mutex_);
   const bool pausing = MonotonicNow() < no_writes_before_;
   const bool wanted = IsWanted(write);
-  const bool fits = wanted && !pausing && MakeRoom(RecordBytes(write));
-  absl::StatusOr<DiskPlace> place = absl::CancelledError("not written");
-  if (fits) place = Append(write);
-  if (fits && !place.ok()) {
+  absl::StatusOr<bool> fits = false;
+  if (wanted && !pausing) fits = MakeRoom(RecordBytes(write));
+  absl::StatusOr<DiskPlace> place = fits.ok() ? absl::CancelledError("not written") : fits.status();
+  if (fits.ok() && *fits) place = Append(write);
+  const bool failed = !fits.ok() || (*fits && !place.ok());
+  if (failed) {
     no_writes_before_ = MonotonicNow() + kWritePause;
     spdlog::warn("the prefix store: {}", std::string(place.status().message()));
   }
   absl::MutexLock lock(&mutex_);
   stats_.disk.bytes = disk_->bytes();
   stats_.written_bytes = disk_->written_bytes();
-  if (wanted && (pausing || (fits && !place.ok()))) ++stats_.write_errors;
-  if (wanted && !pausing && !fits) ++stats_.no_room;
+  if (wanted && (pausing || failed)) ++stats_.write_errors;
+  if (wanted && !pausing && !failed && !place.ok()) ++stats_.no_room;
   if (write.generation != generation_ || write.frames == nullptr) return;
   const ChunkEntry& entry = write.meta.entry;
   Node* node = index_.Find(entry.key);
@@ -162,15 +170,32 @@ void PrefixStore::Write(const DiskWrite& write) {
 }
 
 absl::StatusOr<DiskPlace> PrefixStore::Append(const DiskWrite& write) {
-  if (write.frames != nullptr) return disk_->Append(write.meta, Payloads(*write.frames));
+  if (write.frames != nullptr) {
+    absl::StatusOr<DiskPlace> place = disk_->Append(write.meta, Payloads(*write.frames));
+    if (!absl::IsResourceExhausted(place.status()) || !disk_->has_older()) return place;
+    // Others have filled the disk: what is oldest here goes for it.
+    absl::StatusOr<std::shared_ptr<SegmentFile>> oldest = disk_->DropOldest();
+    if (!oldest.ok()) return oldest.status();
+    Retire(*std::move(oldest));
+    return disk_->Append(write.meta, Payloads(*write.frames));
+  }
   const absl::Status status = disk_->AppendTombstones({write.meta.entry.key});
   if (!status.ok()) return status;
   return DiskPlace();
 }
 
-bool PrefixStore::MakeRoom(uint64_t record_bytes) {
+bool PrefixStore::HasTooMany() const {
+  absl::MutexLock lock(&mutex_);
+  return stats_.disk.entries >= options_.disk->max_entries;
+}
+
+absl::StatusOr<bool> PrefixStore::MakeRoom(uint64_t record_bytes) {
   if (record_bytes > disk_->max_record_bytes()) return false;
-  while (disk_->IsTight(record_bytes)) Retire(disk_->DropOldest());
+  while (disk_->IsTight(record_bytes) || HasTooMany()) {
+    absl::StatusOr<std::shared_ptr<SegmentFile>> oldest = disk_->DropOldest();
+    if (!oldest.ok()) return oldest.status();
+    Retire(*std::move(oldest));
+  }
   return disk_->HasRoom(record_bytes);  // unless leases keep what was dropped
 }
 
@@ -234,10 +259,12 @@ std::vector<ChunkEntry> PrefixStore::Survivors(const SegmentFile& segment) {
 }
 
 void PrefixStore::Load(const StoredChunk& chunk, absl::Span<const int32_t> prompt,
-                       std::function<void(StoredFrames)> done) {
+                       std::function<void(StoredFrames)> done, std::function<bool()> wanted) {
   const absl::Span<const int32_t> own =
       prompt.subspan(chunk.token_begin, chunk.end.tokens - chunk.token_begin);
-  auto read = [this, chunk, tokens = std::vector<int32_t>(own.begin(), own.end()), done] {
+  auto read = [this, chunk, tokens = std::vector<int32_t>(own.begin(), own.end()), done,
+               wanted = std::move(wanted)] {
+    if (!wanted()) return done(nullptr);
     const absl::Time begun = MonotonicNow();
     const ChunkEntry entry = {.key = chunk.end.key,
                               .block = chunk.disk.block,
@@ -254,6 +281,7 @@ void PrefixStore::Load(const StoredChunk& chunk, absl::Span<const int32_t> promp
     {
       absl::MutexLock lock(&mutex_);
       ++stats_.loads;
+      late_reads_ = 0;
       stats_.load_seconds += absl::ToDoubleSeconds(MonotonicNow() - begun);
       Node* node = chunk.end.generation == generation_ ? index_.Find(chunk.end.key) : nullptr;
       if (node != nullptr && node->stored() && node->memory == nullptr &&
@@ -272,6 +300,16 @@ void PrefixStore::Load(const StoredChunk& chunk, absl::Span<const int32_t> promp
   done(nullptr);
 }
 
+void PrefixStore::CountLateRead() {
+  absl::MutexLock lock(&mutex_);
+  ++stats_.reads_late;
+  if (++late_reads_ < kManyLateReads) return;
+  late_reads_ = 0;
+  no_reads_before_ = MonotonicNow() + kReadPause;
+  spdlog::warn("the prefix store: the disk is too slow, and is not read for {} s",
+               absl::ToInt64Seconds(kReadPause));
+}
+
 void PrefixStore::OnLoadFailed(const StoredChunk& chunk, const absl::Status& status) {
   spdlog::warn("the prefix store: a chunk could not be read: {}", std::string(status.message()));
   const bool damaged = !absl::IsUnavailable(status);
@@ -286,24 +324,38 @@ void PrefixStore::OnLoadFailed(const StoredChunk& chunk, const absl::Status& sta
   if (!writer_->Push(std::move(tombstone))) ++stats_.queue_full;
 }
 
-void PrefixStore::Clear() {
-  absl::MutexLock disk_lock(&disk_mutex_);
+void PrefixStore::Clear(std::function<void(const absl::Status&)> done) {
+  // Under the lock it all only changes hands: freeing a million nodes takes long.
+  auto nodes = std::make_shared<StoreIndex::Nodes>();
+  StoreIndex::Order order;
+  absl::flat_hash_map<uint64_t, std::vector<ChunkKey>> segments;
   {
     absl::MutexLock lock(&mutex_);
     ++generation_;
-    order_.clear();
-    index_.Clear();
-    segments_.clear();
+    order.swap(order_);
+    *nodes = index_.TakeAll();
+    segments.swap(segments_);
     stats_.memory.bytes = 0;
     stats_.memory.entries = 0;
     stats_.disk.entries = 0;
+    // Before whatever is stored from now on; and the leases in the nodes go before the files are counted.
+    if (writer_ != nullptr) {
+      writer_->Run([this, nodes, done]() mutable {
+        nodes = nullptr;
+        done(ClearDisk());
+      });
+    }
   }
-  if (disk_ == nullptr) return;
-  if (const absl::Status cleared = disk_->Clear(); !cleared.ok()) {
-    spdlog::error("the prefix store: {}", std::string(cleared.message()));
-  }
+  if (writer_ == nullptr) done(absl::OkStatus());
+}
+
+absl::Status PrefixStore::ClearDisk() {
+  absl::MutexLock disk_lock(&disk_mutex_);
+  const absl::Status cleared = disk_->Clear();
+  if (!cleared.ok()) spdlog::error("the prefix store: {}", std::string(cleared.message()));
   absl::MutexLock lock(&mutex_);
   stats_.disk.bytes = disk_->bytes();
+  return cleared;
 }
 
 }  // namespace aludel

@@ -36,9 +36,9 @@ absl::StatusOr<std::unique_ptr<SegmentFile>> SegmentFile::Create(
   const auto encoded = EncodeSegmentHead(head);
   std::vector<uint8_t> block(kStoreBlock);
   std::copy(encoded.begin(), encoded.end(), block.begin());
-  const absl::Status written = segment->Append(block);
+  absl::Status written = segment->Append(block);
   if (!written.ok()) {
-    segment->Unlink();
+    written.Update(segment->Unlink());
     return written;
   }
   return segment;
@@ -79,7 +79,10 @@ absl::Status SegmentFile::Append(absl::Span<const uint8_t> blocks) {
     if (put < 0 && errno == EINTR) continue;
     if (put <= 0) {
       const int error = put == 0 ? ENOSPC : errno;
-      if (ftruncate(file_, static_cast<off_t>(bytes_)) != 0) Grow(offset - bytes_);  // what is there counts
+      if (ftruncate(file_, static_cast<off_t>(bytes_)) != 0) {
+        torn_ = true;
+        Grow(offset - bytes_);  // what is there counts
+      }
       return Failed(path_, "write", error);
     }
     offset += static_cast<uint64_t>(put);
@@ -93,6 +96,8 @@ absl::Status SegmentFile::Sync() {
   return fdatasync(file_) == 0 ? absl::OkStatus() : Failed(path_, "fdatasync", errno);
 }
 
-void SegmentFile::Unlink() { unlink(path_.c_str()); }
+absl::Status SegmentFile::Unlink() {
+  return unlink(path_.c_str()) == 0 || errno == ENOENT ? absl::OkStatus() : Failed(path_, "unlink", errno);
+}
 
 }  // namespace aludel

@@ -36,11 +36,14 @@ class SegmentFile {
   // Where the next record goes.
   RecordPlace next() const { return {number_, static_cast<uint32_t>(bytes_ / kStoreBlock)}; }
 
-  // Appends whole blocks. After an error the file is as before.
+  // Appends whole blocks. After an error the file is as before, unless is_torn().
   absl::Status Append(absl::Span<const uint8_t> blocks);
   // fdatasync.
   absl::Status Sync();
-  void Unlink();
+  // Half a record is at the end and cannot be taken back: nothing may be appended.
+  bool is_torn() const { return torn_; }
+  // Takes it out of its directory. OK where it is gone already.
+  absl::Status Unlink();
 
  private:
   SegmentFile(std::string path, int file, std::shared_ptr<std::atomic<uint64_t>> total)
@@ -52,6 +55,7 @@ class SegmentFile {
   const std::shared_ptr<std::atomic<uint64_t>> total_;
   uint64_t number_ = 0;
   uint64_t bytes_ = 0;
+  bool torn_ = false;
 };
 
 }  // namespace aludel

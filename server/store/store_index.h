@@ -46,6 +46,8 @@ class StoreIndex {
     bool stored() const { return memory != nullptr || disk.segment != nullptr || moving != nullptr; }
   };
 
+  using Nodes = absl::node_hash_map<ChunkKey, Node, ChunkKeyHash>;
+
   // The longest chunk behind `before`, added at `since` or later, that `rest` begins with; null: none.
   Node* FindNext(const ChunkKey& before, absl::Span<const int32_t> rest, absl::Time since);
   // Null: neither stored nor in front of what is.
@@ -54,11 +56,12 @@ class StoreIndex {
   Node* Add(const ChunkKey& key, const ChunkKey& before, uint32_t token_begin, uint32_t tokens);
   // To be called when a node may be stored no more.
   void Drop(Node* node);
-  void Clear() { nodes_.clear(); }
+  // Empties the index; freeing what it had, which takes long, is the caller's.
+  Nodes TakeAll() { return std::exchange(nodes_, {}); }
 
  private:
   ChunkHasher hasher_;
-  absl::node_hash_map<ChunkKey, Node, ChunkKeyHash> nodes_;
+  Nodes nodes_;
 };
 
 }  // namespace aludel

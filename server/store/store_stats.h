@@ -30,6 +30,7 @@ struct StoreStats {
   // Writes and reads that came to nothing, and why.
   uint64_t queue_full = 0;    // more to write than the disk takes
   uint64_t reads_full = 0;    // more to read
+  uint64_t reads_late = 0;    // what was to be read was computed instead
   uint64_t no_room = 0;       // larger than the tier, or all of it is leased
   uint64_t write_errors = 0;  // the disk is full, or read-only, or fails
   uint64_t read_errors = 0;

@@ -3,7 +3,7 @@
 namespace aludel {
 
 WriteBehind::WriteBehind(size_t max_bytes, std::function<void(const DiskWrite&)> write)
-    : max_bytes_(max_bytes), write_(std::move(write)), thread_([this] { Run(); }) {}
+    : max_bytes_(max_bytes), write_(std::move(write)), thread_([this] { Loop(); }) {}
 
 WriteBehind::~WriteBehind() {
   {
@@ -16,10 +16,16 @@ WriteBehind::~WriteBehind() {
 bool WriteBehind::Push(DiskWrite write) {
   const size_t weight = write.weight();
   absl::MutexLock lock(&mutex_);
-  if (bytes_ + weight > max_bytes_) return false;
+  if (bytes_ > 0 && bytes_ + weight > max_bytes_) return false;
   bytes_ += weight;
   queue_.push_back(std::move(write));
   return true;
+}
+
+void WriteBehind::Run(std::function<void()> task) {
+  absl::MutexLock lock(&mutex_);
+  bytes_ += sizeof(DiskWrite);
+  queue_.push_back({.task = std::move(task)});
 }
 
 size_t WriteBehind::bytes() const {
@@ -27,7 +33,7 @@ size_t WriteBehind::bytes() const {
   return bytes_;
 }
 
-void WriteBehind::Run() {
+void WriteBehind::Loop() {
   for (;;) {
     DiskWrite write;
     {
@@ -39,9 +45,15 @@ void WriteBehind::Run() {
       write = std::move(queue_.front());
       queue_.pop_front();
     }
-    write_(write);
+    const size_t weight = write.weight();
+    if (write.task != nullptr) {
+      write.task();
+      write.task = nullptr;
+    } else {
+      write_(write);
+    }
     absl::MutexLock lock(&mutex_);
-    bytes_ -= write.weight();
+    bytes_ -= weight;
   }
 }
 

@@ -18,7 +18,8 @@ namespace aludel {
 struct DiskWrite {
   ChunkMeta meta;
   StoredFrames frames;
-  uint64_t generation = 0;  // of the store
+  uint64_t generation = 0;     // of the store
+  std::function<void()> task;  // to be run instead of a write
 
   size_t weight() const {
     return sizeof(DiskWrite) + (frames == nullptr ? 0 : StoredWeight(meta.entry.tokens, *frames));
@@ -26,7 +27,7 @@ struct DiskWrite {
 };
 
 // Writes in order on a thread of its own, so that no request waits for a disk. Bounded: what does not fit is not
-// written. Thread-safe.
+// written; one chunk fits always, whatever its size. Thread-safe.
 class WriteBehind {
  public:
   WriteBehind(size_t max_bytes, std::function<void(const DiskWrite&)> write);
@@ -35,11 +36,13 @@ class WriteBehind {
 
   // False: the queue is full.
   bool Push(DiskWrite write);
+  // Has the thread run this in its turn, whatever is queued.
+  void Run(std::function<void()> task);
   // Of all that is queued or being written.
   size_t bytes() const;
 
  private:
-  void Run();
+  void Loop();
 
   const size_t max_bytes_;
   const std::function<void(const DiskWrite&)> write_;

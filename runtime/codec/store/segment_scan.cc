@@ -72,13 +72,17 @@ absl::StatusOr<SegmentContents> ScanSegment(int file, uint64_t file_bytes) {
     contents.valid_bytes = file_bytes;
     return contents;
   }
+  // Of a disk that does not answer nothing is concluded.
+  if (absl::IsUnavailable(footer.status())) return footer.status();
   contents.valid_bytes = kStoreBlock;
   while (contents.valid_bytes / kStoreBlock < std::numeric_limits<uint32_t>::max()) {
     const RecordPlace place = {contents.head.number,
                                static_cast<uint32_t>(contents.valid_bytes / kStoreBlock)};
     const absl::StatusOr<RecordHead> head = ReadHead(file, place);
+    if (absl::IsUnavailable(head.status())) return head.status();
     if (!head.ok()) break;
     const absl::StatusOr<std::vector<uint8_t>> meta = ReadMeta(file, *head, file_bytes);
+    if (absl::IsUnavailable(meta.status())) return meta.status();
     if (!meta.ok()) break;
     if (head->kind == RecordKind::kChunk) {
       if (!DecodeChunkMeta(*head, *meta).ok()) break;

@@ -83,18 +83,22 @@ TEST_F(Recorder, LeavesOutWhatIsLargerThanTheStore) {
 TEST_F(Recorder, TellsThoseWhoWaitOfEachChunkAndOfTheEnd) {
   Flights flights(4);
   int calls = 0;
-  const auto wait = [&] { return flights.Join({}, prompt_, 0, [&calls] { ++calls; }) == nullptr; };
+  Flights::Known known;
+  const auto wait = [&](int64_t have) {
+    return flights.Join(
+               {}, prompt_, have, [&calls] { ++calls; }, &known) == nullptr;
+  };
   ChunkRecorder recorder = Record(store_, flights.Begin({}, prompt_, 0));
-  ASSERT_TRUE(wait());
+  ASSERT_TRUE(wait(0));
   Frame(recorder, 0, 0, 4);
   EXPECT_EQ(calls, 0);
   Frame(recorder, 1, 0, 4);
   EXPECT_EQ(calls, 1);
-  ASSERT_TRUE(wait());
+  ASSERT_TRUE(wait(4));
   Frame(recorder, 0, 4, 4);
   Frame(recorder, 0, 8, 4);  // layer 1 is missing: the store gets no more of this
   EXPECT_EQ(calls, 2);
-  EXPECT_FALSE(wait());
+  EXPECT_FALSE(wait(4));
 }
 
 }  // namespace

@@ -138,6 +138,21 @@ TEST_F(Feed, TakesOverFromARunThatFailed) {
   EXPECT_NE(sent->flight, nullptr);
 }
 
+TEST_F(Feed, DoesNotWaitForChunksThatItMayNotUse) {
+  prompt_ = Letters("abcdefghijkl");
+  const std::vector<int32_t> prompt = prompt_;
+  // Its beginning is stored under another salt only: as good as gone for this one.
+  const auto gone = flights_.Begin(store_.Begin(codec_, "mine").key, prompt, 8);
+  feed_ = std::make_shared<PrefixFeed>(
+      PrefixFeed::Context{&store_, &flights_, &timer_},
+      PrefixFeed::Prompt{&codec_, "mine", prompt_, absl::InfiniteDuration(), absl::Seconds(20)});
+  feed_->Start(
+      sink_, [](size_t) { return true; },
+      [this](absl::StatusOr<PrefixFeed::Sent> sent) { done_.set_value(std::move(sent)); });
+  ASSERT_TRUE(IsDone());
+  EXPECT_NE(Result()->flight, nullptr);
+}
+
 TEST_F(Feed, IsNotHeldUpForLongByARunThatIs) {
   const auto first = flights_.Begin(store_.Begin(codec_, "").key, Letters("abcdefghijkl"), 8);
   Start("abcdefghijkl", absl::Milliseconds(20));

@@ -154,7 +154,7 @@ TEST(PrefixStore, AClearEndsWhatWasUnderWay) {
   PutLetters(store, "abcdefgh");
   StorePosition at = store.Begin(FakeSpec(), "");
   const std::vector<StoredChunk> leased = store.Find(prompt, kAnyAge, &at);
-  store.Clear();
+  EXPECT_TRUE(ClearAndWait(store).ok());
   EXPECT_EQ(leased.front().frames->front().payload.front(), 'a');
   EXPECT_EQ(Found(store, "abcdefgh"), "");
   EXPECT_FALSE(store.Put(prompt, 4, LetterFrames(prompt, 0, 4), &before)) << "made before the reset";

@@ -29,7 +29,8 @@ namespace {
 
 constexpr uint64_t kLimit = 4 << 20;
 constexpr uint64_t kPrompts = 150;
-constexpr int kMaxStartMicroseconds = 40000;
+constexpr int kMaxMicroseconds = 40000;
+constexpr int kReady = 3;  // where a writer says that it has opened its store
 
 int kills = 40;
 std::string program;
@@ -88,6 +89,9 @@ int64_t Check(PrefixStore& store, const std::vector<int32_t>& prompt, StorePosit
 [[noreturn]] void WriteUntilKilled(const std::string& directory, uint64_t seed) {
   std::mt19937_64 random(seed);
   PrefixStore store(Options(directory));
+  // The parent may have gone on already.
+  signal(SIGPIPE, SIG_IGN);
+  [[maybe_unused]] const ssize_t told = write(kReady, "r", 1);
   for (;;) {
     const std::vector<int32_t> prompt = PromptOf(random() % kPrompts);
     StorePosition at;
@@ -96,7 +100,7 @@ int64_t Check(PrefixStore& store, const std::vector<int32_t>& prompt, StorePosit
       const int64_t end = std::min<int64_t>(at.tokens + 4, static_cast<int64_t>(prompt.size()));
       if (!store.Put(prompt, end, FramesOf(prompt, at.tokens, end), &at)) break;
     }
-    if (random() % 500 == 0) store.Clear();
+    if (random() % 500 == 0) store.Clear([](const absl::Status&) {});
   }
 }
 
@@ -111,11 +115,25 @@ uint64_t FileBytes(const std::string& directory) {
   return bytes;
 }
 
-pid_t StartWriter(const std::string& directory, const std::string& seed) {
+// Returns once it has opened its store, or before where `may_be_early`.
+pid_t StartWriter(const std::string& directory, const std::string& seed, bool may_be_early) {
+  int ready[2] = {};
+  EXPECT_EQ(pipe2(ready, O_CLOEXEC), 0);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  // Onto itself, which clears the close-on-exec flag, should the pipe's end be that one.
+  posix_spawn_file_actions_adddup2(&actions, ready[1], kReady);
   const char* arguments[] = {program.c_str(), "--writer", directory.c_str(), seed.c_str(), nullptr};
   pid_t pid = -1;
   EXPECT_EQ(
-      posix_spawn(&pid, program.c_str(), nullptr, nullptr, const_cast<char* const*>(arguments), environ), 0);
+      posix_spawn(&pid, program.c_str(), &actions, nullptr, const_cast<char* const*>(arguments), environ), 0);
+  posix_spawn_file_actions_destroy(&actions);
+  close(ready[1]);
+  char byte = 0;
+  if (!may_be_early) {
+    EXPECT_EQ(read(ready[0], &byte, 1), 1);
+  }
+  close(ready[0]);
   return pid;
 }
 
@@ -128,8 +146,8 @@ TEST(StoreCrash, AKillAtAnyPointLeavesNoWrongByteAndAStoreThatOpensWithinItsLimi
   uint64_t damaged = 0;
   int with_chunks = 0;
   for (int i = 0; i < kills; ++i) {
-    const pid_t writer = StartWriter(directory, absl::StrCat(random()));
-    absl::SleepFor(absl::Microseconds(random() % kMaxStartMicroseconds));
+    const pid_t writer = StartWriter(directory, absl::StrCat(random()), i % 4 == 0);
+    absl::SleepFor(absl::Microseconds(random() % kMaxMicroseconds));
     kill(writer, SIGKILL);
     int status = 0;
     ASSERT_EQ(waitpid(writer, &status, 0), writer);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <future>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,12 @@ inline std::vector<StoredFrame> LetterFrames(const std::vector<int32_t>& prompt,
   const auto from = static_cast<uint32_t>(begin);
   const auto tokens = static_cast<uint32_t>(end - begin);
   return {{{0, 1, 0, from, tokens}, payload}, {{1, 1, 0, from, tokens}, payload}};
+}
+
+inline absl::Status ClearAndWait(PrefixStore& store) {
+  std::promise<absl::Status> cleared;
+  store.Clear([&cleared](const absl::Status& status) { cleared.set_value(status); });
+  return cleared.get_future().get();
 }
 
 // Stores what is not stored yet from `begin` on, as a run does. False where the store refuses a chunk.
