@@ -21,8 +21,8 @@ struct Arrival {
   std::vector<HttpHeader> headers;  // of its answer, whatever that is
 };
 
-// `serves_admin`: the operator's paths are there. `trace_share`: of requests that bring no traceparent, how many are
-// traced.
+// `serves_admin`: the operator's paths are there. `trace_share`: of requests that bring no traceparent, how many
+// are traced.
 Arrival Receive(const HttpRequest& request, const Cors& cors, bool serves_admin, double trace_share);
 
 // Says whose request it is; an error where it needs a key and has none.

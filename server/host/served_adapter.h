@@ -17,8 +17,8 @@
 
 namespace aludel {
 
-// An adapter on the device beside its base, with the decoders that codes become its cache by. Immutable and
-// thread-safe.
+// An adapter on the device beside its base, with the decoders that codes become its cache by. Immutable
+// and thread-safe.
 class ServedAdapter {
  public:
   // As LoraWeights::Load; Aborted where the files change meanwhile. `codecs` must outlive the call, what it opens from

@@ -29,8 +29,8 @@ class HttpRequestReader {
 
   // Begins a request, where there is a byte of one.
   bool Begin();
-  // Goes on with the one that was begun. kDone: Take() it. kError: error() has the answer, and the connection cannot go
-  // on.
+  // Goes on with the one that was begun. kDone: Take() it. kError: error() has the answer, and the connection
+  // cannot go on.
   HttpParser::State Go();
   // After kHeaderDone: the client waits for "100 Continue" before it sends the body.
   bool ExpectsContinue() const { return parser_->ExpectsContinue(); }

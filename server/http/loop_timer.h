@@ -15,8 +15,8 @@ class LoopTimer {
  public:
   explicit LoopTimer(boost::asio::io_context& loop) : timer_(loop) {}
 
-  // Calls `expired` after `timeout`, unless this is set anew or stopped before. Never once `owner` has died, which owns
-  // this.
+  // Calls `expired` after `timeout`, unless this is set anew or stopped before. Never once `owner` has died, which
+  // owns this.
   template <typename F>
   void Set(absl::Duration timeout, std::weak_ptr<void> owner, F expired) {
     timer_.expires_after(absl::ToChronoNanoseconds(timeout));

@@ -51,8 +51,8 @@ struct StoredChunk {
 // A chunk may be in both. Whatever fails on disk is a miss and a count, and nothing here waits but for a lock.
 // Thread-safe.
 //
-// A request can find out by its timing whether its prompt was asked for before with the same salt; two salts share
-// nothing.
+// A request can find out by its timing whether its prompt was asked for before with the same salt; two
+// salts share nothing.
 class PrefixStore {
  public:
   // Of each, some 300 bytes are in memory.

@@ -15,8 +15,8 @@
 namespace aludel {
 
 // One open segment of the disk tier. Reading is thread-safe and goes on after Unlink; holding the segment is the lease.
-// Its bytes count until the last lease is gone, since until then the file system keeps them. The rest is for one
-// writer.
+// Its bytes count until the last lease is gone, since until then the file system keeps them. The rest is
+// for one writer.
 class SegmentFile {
  public:
   // A new one with its head written. `total` counts the bytes of all segments.

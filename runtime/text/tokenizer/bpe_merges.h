@@ -19,8 +19,8 @@ class BpeMerges {
   static absl::StatusOr<BpeMerges> FromJson(const nlohmann::json& model, const BpeVocabulary& vocabulary,
                                             const std::string& origin);
 
-  // Merges adjacent ids, the pair of the lowest rank and of these the leftmost first, until none merges. Cancelled: see
-  // StopScope.
+  // Merges adjacent ids, the pair of the lowest rank and of these the leftmost first, until none merges.
+  // Cancelled: see StopScope.
   absl::Status Apply(std::vector<int32_t>* symbols) const;
   // Left and right id of every merge, lowest rank first.
   const std::vector<std::pair<int32_t, int32_t>>& list() const { return list_; }

@@ -27,8 +27,8 @@ struct WatchTiming {
 //   anything else      itself
 // A name that has no address and a file that cannot be read keep the servers that they had: those that are gone are told by
 // probes. A file without a server has none. Owns one thread, on which `listen` is called with all servers, each once, at
-// first and whenever they change, where a name is slow to answer without its servers at first; the destructor waits for a
-// call.
+// first and whenever they change, where a name is slow to answer without its servers at first; the destructor waits
+// for a call.
 class TargetWatch {
  public:
   using Listener = std::function<void(const std::vector<ServerName>& servers)>;
