@@ -60,7 +60,7 @@ TEST(PrefixStore, ServesASecondConsumerFromTheFirstOnesFrames) {
   EXPECT_GT(chat.prefill().Metric("aludel_store_bytes{tier=\"memory\"}"), 0);
 
   // Another format's frames are others.
-  Ask(json, prompts[0], "aludel-p2");
+  Ask(chat, prompts[0], "scd");
   EXPECT_EQ(chat.prefill().Metric(kMiss), kPrompts + 1);
   EXPECT_TRUE(chat.PrefillIsIdle());
 }
