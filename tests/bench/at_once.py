@@ -26,7 +26,7 @@ def load(binaries: Path, url: str, requests: int, concurrency: int, deadline: in
     """Prompts of their own for each seed, so that no cache has seen them."""
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
         subprocess.run([str(binaries / "aludel-bench"), "serve", "--url", url, "--model", "chat", "--requests",
-                        str(requests), "--concurrency", str(concurrency), "--max-tokens", "24", "--deadline-ms",
+                        str(requests), "--concurrency", str(concurrency), "--max-tokens", "24", "--ignore-eos", "--deadline-ms",
                         str(deadline), "--slo-e2e-ms", str(deadline), "--timeout", str(2 * deadline / 1000), "--seed",
                         str(seed), "--json", out.name], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         return json.loads(Path(out.name).read_text())
