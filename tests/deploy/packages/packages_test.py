@@ -169,8 +169,9 @@ class Life(unittest.TestCase):
         question = json.loads((ROOT / "deploy/demo/questions.jsonl").read_text().splitlines()[number])
         body = {"model": "chat", "temperature": 0, "max_tokens": 8,
                 "messages": [{"role": "user", "content": f"{question['context']}\n{question['question']}"}]}
-        # Right after a restart the gateway may still see the old server: a 503 is asked again, as clients do.
-        answer = json.loads(self.root.run("curl", "-fsS", "--retry", "5", "http://127.0.0.1:8080/v1/chat/completions",
+        # Right after a restart the gateway may still see the old server: a 503 is asked again, as clients do (and -S would
+        # write that 503 before the answer).
+        answer = json.loads(self.root.run("curl", "-fs", "--retry", "5", "http://127.0.0.1:8080/v1/chat/completions",
                                           "-H", "Content-Type: application/json", "-d", json.dumps(body)))
         self.assertEqual(answer["aludel"]["plan"], "remote", answer)
         self.assertTrue(answer["choices"][0]["message"]["content"])
