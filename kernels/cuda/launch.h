@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/attention_args.h"
+#include "kernels/cuda/attention/attention_args.h"
+#include "kernels/cuda/gemm/skinny_index.h"
 #include "kernels/cuda/index.h"
-#include "kernels/cuda/skinny_index.h"
 #include "kernels/latents.h"
 #include "kernels/sample_terms.h"
 #include "kernels/tensor.h"

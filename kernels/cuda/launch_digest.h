@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "kernels/cuda/attention_args.h"
-#include "kernels/cuda/skinny_index.h"
+#include "kernels/cuda/attention/attention_args.h"
+#include "kernels/cuda/gemm/skinny_index.h"
 #include "kernels/tensor.h"
 
 // Every field of what launchers take, for absl::Hash. The bindings name all of them, so that a new one does

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "kernels/cpu/quantize.h"
-#include "kernels/cuda/skinny_index.h"
+#include "kernels/cuda/gemm/skinny_index.h"
 
 namespace aludel::cuda {
 

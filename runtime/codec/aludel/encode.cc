@@ -14,7 +14,7 @@
 namespace aludel {
 namespace {
 
-struct PackedGroup {
+struct EncoderGroup {
   AludelGroup shape;
   std::vector<std::unique_ptr<PackedMatrix>> kv;  // [layers] the encoder's columns of K and V
   std::unique_ptr<PackedMatrix> side;             // null without side information
@@ -33,7 +33,7 @@ HostMatrix Columns(const HostMatrix& matrix, int64_t begin, int64_t count) {
 
 class AludelEncoder : public KvEncoder {
  public:
-  AludelEncoder(const Transformer& model, const AludelShape& shape, const std::vector<PackedGroup>& groups,
+  AludelEncoder(const Transformer& model, const AludelShape& shape, const std::vector<EncoderGroup>& groups,
                 Projector& projector, std::vector<Buffer> latents, std::unique_ptr<FrameOutbox> outbox)
       : model_(model),
         shape_(shape),
@@ -60,7 +60,7 @@ class AludelEncoder : public KvEncoder {
   }
 
  private:
-  void AddLayer(const LayerSlice& slice, const PackedGroup& group, int at, float* latents) {
+  void AddLayer(const LayerSlice& slice, const EncoderGroup& group, int at, float* latents) {
     const bool started = at > 0 || shape_.has_side();
     const int64_t step = RowsAtATime(model_, 2 * model_.config().kv_dim() * SizeOf(model_.options().compute));
     for (int64_t begin = 0; begin < slice.tokens(); begin += step) {
@@ -71,7 +71,7 @@ class AludelEncoder : public KvEncoder {
     }
   }
 
-  absl::Status Ship(const LayerSlice& slice, const PackedGroup& group, const Buffer& latents,
+  absl::Status Ship(const LayerSlice& slice, const EncoderGroup& group, const Buffer& latents,
                     FrameSink& sink) {
     const int64_t tokens = slice.tokens();
     const std::vector<int>& bits = group.grid.bits;
@@ -92,7 +92,7 @@ class AludelEncoder : public KvEncoder {
 
   const Transformer& model_;
   const AludelShape& shape_;
-  const std::vector<PackedGroup>& groups_;
+  const std::vector<EncoderGroup>& groups_;
   Projector& projector_;
   std::vector<Buffer> latents_;  // per group f32 [PaddedRows(max_rows), stride()]
   std::unique_ptr<FrameOutbox> outbox_;
@@ -109,7 +109,7 @@ double FlopsPerToken(const AludelShape& shape, const ModelConfig& config) {
 
 class AludelEncoderFactory : public EncoderFactory {
  public:
-  AludelEncoderFactory(CodecSpec spec, AludelShape shape, std::vector<PackedGroup> groups,
+  AludelEncoderFactory(CodecSpec spec, AludelShape shape, std::vector<EncoderGroup> groups,
                        std::unique_ptr<Projector> projector, const Transformer& model)
       : EncoderFactory(std::move(spec), FlopsPerToken(shape, model.config())),
         shape_(std::move(shape)),
@@ -121,7 +121,7 @@ class AludelEncoderFactory : public EncoderFactory {
     const int64_t max_rows = model_.options().max_rows;
     std::vector<Buffer> latents;
     size_t bytes = 0;
-    for (const PackedGroup& group : groups_) {
+    for (const EncoderGroup& group : groups_) {
       bytes = std::max(bytes, PlaneBytes(group.grid.bits, shape_.packing, max_rows));
       // The first product of every slice writes its padding, too.
       const int64_t floats = PaddedRows(max_rows) * group.stride();
@@ -135,7 +135,7 @@ class AludelEncoderFactory : public EncoderFactory {
 
  private:
   AludelShape shape_;
-  std::vector<PackedGroup> groups_;
+  std::vector<EncoderGroup> groups_;
   std::unique_ptr<Projector> projector_;  // of all its encoders
   const Transformer& model_;
 };
@@ -150,9 +150,9 @@ absl::StatusOr<std::unique_ptr<EncoderFactory>> MakeAludelEncoders(std::string f
   ALUDEL_CHECK(weights.size() == shape.groups.size());
   const ModelConfig& config = model.config();
   const int64_t kv_dim = config.kv_dim();
-  std::vector<PackedGroup> groups(weights.size());
+  std::vector<EncoderGroup> groups(weights.size());
   for (size_t g = 0; g < weights.size(); ++g) {
-    PackedGroup& group = groups[g];
+    EncoderGroup& group = groups[g];
     group.shape = shape.groups[g];
     group.grid = weights[g].grid;
     for (int i = 0; i < group.shape.layers; ++i) {
@@ -171,7 +171,7 @@ absl::StatusOr<std::unique_ptr<EncoderFactory>> MakeAludelEncoders(std::string f
   ALUDEL_ASSIGN_OR_RETURN(auto projector,
                           Projector::Create(model, std::max<int64_t>(config.hidden, 2 * config.kv_dim())));
   std::vector<LatentGrid> grids;
-  for (const PackedGroup& group : groups) grids.push_back(group.grid);
+  for (const EncoderGroup& group : groups) grids.push_back(group.grid);
   return std::make_unique<AludelEncoderFactory>(
       AludelSpec(std::move(format), std::move(artifact_hash), shape, grids, config.layers), std::move(shape),
       std::move(groups), std::move(projector), model);

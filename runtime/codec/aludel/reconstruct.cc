@@ -15,7 +15,7 @@
 namespace aludel {
 namespace {
 
-struct PackedGroup {
+struct DecoderGroup {
   AludelGroup shape;
   LatentGrid grid;
   int64_t inputs = 0;                    // side + padded rank
@@ -46,10 +46,10 @@ struct DecoderMemory {
 };
 
 absl::StatusOr<DecoderMemory> MakeDecoderMemory(const Transformer& model,
-                                                const std::vector<PackedGroup>& groups) {
+                                                const std::vector<DecoderGroup>& groups) {
   int64_t inputs = 0, rank = 0, width = 0, outputs = 0;
   bool sums = false;
-  for (const PackedGroup& group : groups) {
+  for (const DecoderGroup& group : groups) {
     inputs = std::max(inputs, group.inputs);
     rank = std::max(rank, PaddedColumns(group.shape.rank));
     width = std::max(width, group.width);
@@ -71,7 +71,7 @@ absl::StatusOr<DecoderMemory> MakeDecoderMemory(const Transformer& model,
 
 class AludelDecoder : public KvDecoder {
  public:
-  AludelDecoder(const Transformer& model, const AludelShape& shape, const std::vector<PackedGroup>& groups,
+  AludelDecoder(const Transformer& model, const AludelShape& shape, const std::vector<DecoderGroup>& groups,
                 const DecoderMemory& work)
       : model_(model), shape_(shape), groups_(groups), work_(work) {}
 
@@ -96,7 +96,7 @@ class AludelDecoder : public KvDecoder {
 
   absl::Status Apply(const FrameCoverage& coverage, absl::Span<const uint8_t> payload,
                      const KvTarget& target) override {
-    ALUDEL_ASSIGN_OR_RETURN(const PackedGroup* group, GroupOf(coverage, target));
+    ALUDEL_ASSIGN_OR_RETURN(const DecoderGroup* group, GroupOf(coverage, target));
     const std::vector<int>& bits = group->grid.bits;
     std::vector<uint8_t> inflated;
     const absl::StatusOr<absl::Span<const uint8_t>> planes =
@@ -125,11 +125,11 @@ class AludelDecoder : public KvDecoder {
 
  private:
   // The group that a frame holds whole, after every check of its coverage.
-  absl::StatusOr<const PackedGroup*> GroupOf(const FrameCoverage& coverage, const KvTarget& target) const {
+  absl::StatusOr<const DecoderGroup*> GroupOf(const FrameCoverage& coverage, const KvTarget& target) const {
     FrameCoverage one_layer = coverage;
     one_layer.layers = 1;
     ALUDEL_RETURN_IF_ERROR(CheckLayerFrame(one_layer, model_.config().layers, target));
-    for (const PackedGroup& group : groups_) {
+    for (const DecoderGroup& group : groups_) {
       if (group.shape.first_layer == coverage.first_layer && group.shape.layers == coverage.layers) {
         return &group;
       }
@@ -139,7 +139,7 @@ class AludelDecoder : public KvDecoder {
                         coverage.first_layer + coverage.layers));
   }
 
-  void Reconstruct(const PackedGroup& group, const TensorView& latents, int64_t position,
+  void Reconstruct(const DecoderGroup& group, const TensorView& latents, int64_t position,
                    const KvTarget& target) {
     const std::array<TensorView, 2> inputs = {shape_.has_side() ? Side(position, latents.rows) : TensorView(),
                                               latents};
@@ -160,7 +160,7 @@ class AludelDecoder : public KvDecoder {
   }
 
   // `inputs` are the columns of u.
-  TensorView Decode(const PackedGroup& group, absl::Span<const TensorView> inputs) {
+  TensorView Decode(const DecoderGroup& group, absl::Span<const TensorView> inputs) {
     Projector& projector = *work_.projector;
     void* const outputs = work_.outputs.data();
     const float* bias = group.bias.as<float>();
@@ -181,24 +181,24 @@ class AludelDecoder : public KvDecoder {
 
   const Transformer& model_;
   const AludelShape& shape_;
-  const std::vector<PackedGroup>& groups_;
+  const std::vector<DecoderGroup>& groups_;
   const DecoderMemory& work_;
   Buffer side_;  // the model's compute type [tokens up to the last that is handed over, hidden]
   Buffer wire_;  // a payload, as large as the largest so far
 };
 
-double FlopsPerToken(const AludelShape& shape, const std::vector<PackedGroup>& groups,
+double FlopsPerToken(const AludelShape& shape, const std::vector<DecoderGroup>& groups,
                      const ModelConfig& config) {
   // K and V of the layer behind the recomputed ones come from the consumer's own projections.
   double flops = shape.has_side() ? 2.0 * config.hidden * 2.0 * config.kv_dim() : 0.0;
-  for (const PackedGroup& group : groups) flops += group.FlopsPerToken();
+  for (const DecoderGroup& group : groups) flops += group.FlopsPerToken();
   return flops;
 }
 
 class AludelDecoderFactory : public DecoderFactory {
  public:
-  AludelDecoderFactory(CodecSpec spec, AludelShape shape, std::vector<PackedGroup> groups, DecoderMemory work,
-                       const Transformer& model)
+  AludelDecoderFactory(CodecSpec spec, AludelShape shape, std::vector<DecoderGroup> groups,
+                       DecoderMemory work, const Transformer& model)
       : DecoderFactory(std::move(spec), FlopsPerToken(shape, groups, model.config())),
         shape_(std::move(shape)),
         groups_(std::move(groups)),
@@ -211,7 +211,7 @@ class AludelDecoderFactory : public DecoderFactory {
 
  private:
   AludelShape shape_;
-  std::vector<PackedGroup> groups_;
+  std::vector<DecoderGroup> groups_;
   DecoderMemory work_;
   const Transformer& model_;
 };
@@ -224,10 +224,10 @@ absl::StatusOr<std::unique_ptr<DecoderFactory>> MakeAludelDecoders(std::string f
                                                                    const AludelDecoderWeights& weights,
                                                                    const Transformer& model) {
   ALUDEL_CHECK(weights.size() == shape.groups.size());
-  std::vector<PackedGroup> groups(weights.size());
+  std::vector<DecoderGroup> groups(weights.size());
   for (size_t g = 0; g < weights.size(); ++g) {
     const AludelDecoderGroup& from = weights[g];
-    PackedGroup& group = groups[g];
+    DecoderGroup& group = groups[g];
     group.shape = shape.groups[g];
     group.grid = from.grid;
     group.inputs = PaddedColumns(group.shape.rank) + (shape.has_side() ? model.config().hidden : 0);
@@ -247,7 +247,7 @@ absl::StatusOr<std::unique_ptr<DecoderFactory>> MakeAludelDecoders(std::string f
   }
   ALUDEL_ASSIGN_OR_RETURN(DecoderMemory work, MakeDecoderMemory(model, groups));
   std::vector<LatentGrid> grids;
-  for (const PackedGroup& group : groups) grids.push_back(group.grid);
+  for (const DecoderGroup& group : groups) grids.push_back(group.grid);
   return std::make_unique<AludelDecoderFactory>(
       AludelSpec(std::move(format), std::move(artifact_hash), shape, grids, model.config().layers),
       std::move(shape), std::move(groups), std::move(work), model);

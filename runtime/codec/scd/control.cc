@@ -11,14 +11,14 @@
 namespace aludel {
 namespace {
 
-struct PackedLayer {
+struct PackedControl {
   std::unique_ptr<PackedMatrix> kv;
   Buffer bias;
 };
 
 class ControlDecoder : public KvDecoder {
  public:
-  ControlDecoder(const Transformer& model, int recomputed_layers, const std::vector<PackedLayer>& layers,
+  ControlDecoder(const Transformer& model, int recomputed_layers, const std::vector<PackedControl>& layers,
                  Projector& projector, Buffer h, Buffer kv)
       : model_(model),
         recomputed_layers_(recomputed_layers),
@@ -53,7 +53,7 @@ class ControlDecoder : public KvDecoder {
     ALUDEL_RETURN_IF_ERROR(
         target.model->ForwardShallow(absl::MakeSpan(&item, 1), recomputed_layers_, *target.pool, h));
     for (int layer = recomputed_layers_ + 1; layer < config.layers; ++layer) {
-      const PackedLayer& packed = layers_[layer];
+      const PackedControl& packed = layers_[layer];
       const TensorView kv = projector_.Multiply(h, *packed.kv, packed.bias.as<float>(),
                                                 /*accumulate=*/false, kv_.as<float>());
       target.model->WriteKv(layer, begin, target.blocks, kv.Cols(0, config.kv_dim()),
@@ -64,7 +64,7 @@ class ControlDecoder : public KvDecoder {
 
   const Transformer& model_;
   int recomputed_layers_;
-  const std::vector<PackedLayer>& layers_;
+  const std::vector<PackedControl>& layers_;
   Projector& projector_;
   Buffer h_;   // the model's compute type [max_rows, hidden]
   Buffer kv_;  // f32 [PaddedRows(max_rows), 2 kv_dim]
@@ -86,7 +86,7 @@ double FlopsPerToken(const ModelConfig& config, int recomputed_layers) {
 
 class ControlDecoderFactory : public DecoderFactory {
  public:
-  ControlDecoderFactory(std::string name, int recomputed_layers, std::vector<PackedLayer> layers,
+  ControlDecoderFactory(std::string name, int recomputed_layers, std::vector<PackedControl> layers,
                         std::unique_ptr<Projector> projector, const Transformer& model)
       : DecoderFactory(ControlSpec(std::move(name), recomputed_layers, layers.size()),
                        FlopsPerToken(model.config(), recomputed_layers)),
@@ -107,7 +107,7 @@ class ControlDecoderFactory : public DecoderFactory {
   }
 
  private:
-  std::vector<PackedLayer> layers_;
+  std::vector<PackedControl> layers_;
   std::unique_ptr<Projector> projector_;  // of all its decoders
   const Transformer& model_;
 };
@@ -117,7 +117,7 @@ class ControlDecoderFactory : public DecoderFactory {
 absl::StatusOr<std::unique_ptr<DecoderFactory>> MakeControlDecoders(std::string name,
                                                                     const ControlWeights& weights,
                                                                     const Transformer& model) {
-  std::vector<PackedLayer> layers(weights.layers.size());
+  std::vector<PackedControl> layers(weights.layers.size());
   for (size_t i = weights.recomputed_layers + 1; i < layers.size(); ++i) {
     ALUDEL_ASSIGN_OR_RETURN(layers[i].kv, PackFor(model, weights.layers[i].kv));
     ALUDEL_ASSIGN_OR_RETURN(layers[i].bias, UploadFor(model, weights.layers[i].bias));

@@ -13,7 +13,7 @@
 namespace aludel {
 namespace {
 
-struct PackedLayer {
+struct EncoderLayer {
   ScdMode mode = ScdMode::kReuse;
   std::unique_ptr<PackedMatrix> k, v, h;
 
@@ -25,9 +25,9 @@ struct PackedLayer {
   }
 };
 
-int64_t MaxRank(const std::vector<PackedLayer>& layers) {
+int64_t MaxRank(const std::vector<EncoderLayer>& layers) {
   int64_t rank = 0;
-  for (const PackedLayer& layer : layers) rank = std::max(rank, layer.rank());
+  for (const EncoderLayer& layer : layers) rank = std::max(rank, layer.rank());
   return rank;
 }
 
@@ -38,7 +38,7 @@ struct EncoderMemory {
 };
 
 absl::StatusOr<EncoderMemory> MakeEncoderMemory(const Transformer& model,
-                                                const std::vector<PackedLayer>& layers) {
+                                                const std::vector<EncoderLayer>& layers) {
   const ModelConfig& config = model.config();
   const int64_t floats = PaddedRows(model.options().max_rows) * MaxRank(layers);
   EncoderMemory work;
@@ -49,13 +49,13 @@ absl::StatusOr<EncoderMemory> MakeEncoderMemory(const Transformer& model,
 
 class ScdEncoder : public KvEncoder {
  public:
-  ScdEncoder(const Transformer& model, const std::vector<PackedLayer>& layers, const EncoderMemory& work,
+  ScdEncoder(const Transformer& model, const std::vector<EncoderLayer>& layers, const EncoderMemory& work,
              std::unique_ptr<FrameOutbox> outbox)
       : model_(model), layers_(layers), work_(work), outbox_(std::move(outbox)) {}
 
   absl::Status Encode(const LayerSlice& slice, FrameSink& sink) override {
     ALUDEL_CHECK(slice.layer >= 0 && slice.layer < static_cast<int>(layers_.size()));
-    const PackedLayer& layer = layers_[slice.layer];
+    const EncoderLayer& layer = layers_[slice.layer];
     ALUDEL_ASSIGN_OR_RETURN(uint8_t* const wire, outbox_->Next(sink));
     Bf16* const codes = reinterpret_cast<Bf16*>(wire);
     if (layer.mode == ScdMode::kPatch) {
@@ -78,21 +78,21 @@ class ScdEncoder : public KvEncoder {
   }
 
   const Transformer& model_;
-  const std::vector<PackedLayer>& layers_;
+  const std::vector<EncoderLayer>& layers_;
   const EncoderMemory& work_;
   std::unique_ptr<FrameOutbox> outbox_;
 };
 
-double FlopsPerToken(const std::vector<PackedLayer>& layers) {
+double FlopsPerToken(const std::vector<EncoderLayer>& layers) {
   double flops = 0;
-  for (const PackedLayer& layer : layers) flops += layer.flops_per_token();
+  for (const EncoderLayer& layer : layers) flops += layer.flops_per_token();
   return flops;
 }
 
 class ScdEncoderFactory : public EncoderFactory {
  public:
   ScdEncoderFactory(std::string name, std::string hash, const Transformer& model,
-                    std::vector<PackedLayer> layers, EncoderMemory work)
+                    std::vector<EncoderLayer> layers, EncoderMemory work)
       : EncoderFactory(ScdSpec(std::move(name), std::move(hash), layers.size(), MaxRank(layers)),
                        FlopsPerToken(layers)),
         model_(model),
@@ -107,7 +107,7 @@ class ScdEncoderFactory : public EncoderFactory {
 
  private:
   const Transformer& model_;
-  std::vector<PackedLayer> layers_;
+  std::vector<EncoderLayer> layers_;
   EncoderMemory work_;
 };
 
@@ -116,7 +116,7 @@ class ScdEncoderFactory : public EncoderFactory {
 absl::StatusOr<std::unique_ptr<EncoderFactory>> MakeScdEncoders(std::string format, std::string artifact_hash,
                                                                 const ScdEncoderWeights& weights,
                                                                 const Transformer& model) {
-  std::vector<PackedLayer> layers(weights.size());
+  std::vector<EncoderLayer> layers(weights.size());
   for (size_t i = 0; i < weights.size(); ++i) {
     layers[i].mode = weights[i].mode;
     if (weights[i].mode == ScdMode::kPatch) {

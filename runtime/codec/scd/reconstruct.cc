@@ -16,7 +16,7 @@
 namespace aludel {
 namespace {
 
-struct PackedLayer {
+struct DecoderLayer {
   ScdMode mode = ScdMode::kReuse;
   std::unique_ptr<PackedMatrix> k, v;
   std::optional<PackedAligner> aligner;
@@ -43,19 +43,19 @@ struct DecoderMemory {
   std::unique_ptr<Projector> projector;
 };
 
-int64_t MaxRank(const std::vector<PackedLayer>& layers) {
+int64_t MaxRank(const std::vector<DecoderLayer>& layers) {
   int64_t rank = 0;
-  for (const PackedLayer& layer : layers) rank = std::max(rank, layer.rank());
+  for (const DecoderLayer& layer : layers) rank = std::max(rank, layer.rank());
   return rank;
 }
 
 absl::StatusOr<DecoderMemory> MakeDecoderMemory(const Transformer& model,
-                                                const std::vector<PackedLayer>& layers) {
+                                                const std::vector<DecoderLayer>& layers) {
   const ModelConfig& config = model.config();
   const int64_t max_rows = model.options().max_rows;
   const int64_t padded = PaddedRows(max_rows);
   int64_t input = 0, scratch = 0;
-  for (const PackedLayer& layer : layers) {
+  for (const DecoderLayer& layer : layers) {
     input = std::max({input, layer.rank_k, layer.rank_v});
     if (!layer.aligner.has_value()) continue;
     input = std::max(input, layer.aligner->width());
@@ -73,7 +73,7 @@ absl::StatusOr<DecoderMemory> MakeDecoderMemory(const Transformer& model,
 
 class ScdDecoder : public KvDecoder {
  public:
-  ScdDecoder(const Transformer& model, const std::vector<PackedLayer>& layers, const DecoderMemory& work)
+  ScdDecoder(const Transformer& model, const std::vector<DecoderLayer>& layers, const DecoderMemory& work)
       : model_(model), layers_(layers), work_(work) {}
 
   absl::Status Begin(const KvTarget&) override { return absl::OkStatus(); }
@@ -82,7 +82,7 @@ class ScdDecoder : public KvDecoder {
                      const KvTarget& target) override {
     ALUDEL_RETURN_IF_ERROR(CheckLayerFrame(coverage, static_cast<int>(layers_.size()), target));
     ALUDEL_CHECK(target.model == &model_);
-    const PackedLayer& layer = layers_[coverage.first_layer];
+    const DecoderLayer& layer = layers_[coverage.first_layer];
     const size_t want = static_cast<size_t>(coverage.tokens * layer.rank()) * sizeof(Bf16);
     if (payload.size() != want) {
       return absl::DataLossError(
@@ -117,7 +117,7 @@ class ScdDecoder : public KvDecoder {
 
   // Fills k and v of the decoder's memory.
   void Reconstruct(int index, const TensorView& z_k, const TensorView& z_v, const KvTarget& target) {
-    const PackedLayer& layer = layers_[index];
+    const DecoderLayer& layer = layers_[index];
     float* k = work_.k.as<float>();
     float* v = work_.v.as<float>();
     if (layer.mode == ScdMode::kReuse) {
@@ -133,20 +133,20 @@ class ScdDecoder : public KvDecoder {
   }
 
   const Transformer& model_;
-  const std::vector<PackedLayer>& layers_;
+  const std::vector<DecoderLayer>& layers_;
   const DecoderMemory& work_;
 };
 
-double FlopsPerToken(const std::vector<PackedLayer>& layers, const ModelConfig& config) {
+double FlopsPerToken(const std::vector<DecoderLayer>& layers, const ModelConfig& config) {
   double flops = 0;
-  for (const PackedLayer& layer : layers) flops += layer.FlopsPerToken(config);
+  for (const DecoderLayer& layer : layers) flops += layer.FlopsPerToken(config);
   return flops;
 }
 
 class ScdDecoderFactory : public DecoderFactory {
  public:
   ScdDecoderFactory(std::string name, std::string hash, const Transformer& model,
-                    std::vector<PackedLayer> layers, DecoderMemory work)
+                    std::vector<DecoderLayer> layers, DecoderMemory work)
       : DecoderFactory(ScdSpec(std::move(name), std::move(hash), layers.size(), MaxRank(layers)),
                        FlopsPerToken(layers, model.config())),
         model_(model),
@@ -159,7 +159,7 @@ class ScdDecoderFactory : public DecoderFactory {
 
  private:
   const Transformer& model_;
-  std::vector<PackedLayer> layers_;
+  std::vector<DecoderLayer> layers_;
   DecoderMemory work_;
 };
 
@@ -168,9 +168,9 @@ class ScdDecoderFactory : public DecoderFactory {
 absl::StatusOr<std::unique_ptr<DecoderFactory>> MakeScdDecoders(std::string format, std::string artifact_hash,
                                                                 const ScdDecoderWeights& weights,
                                                                 const Transformer& model) {
-  std::vector<PackedLayer> layers(weights.size());
+  std::vector<DecoderLayer> layers(weights.size());
   for (size_t i = 0; i < weights.size(); ++i) {
-    PackedLayer& layer = layers[i];
+    DecoderLayer& layer = layers[i];
     layer.mode = weights[i].mode;
     if (layer.mode == ScdMode::kPatch) {
       layer.rank_k = weights[i].aligner.skip.cols;

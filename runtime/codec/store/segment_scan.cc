@@ -16,7 +16,7 @@
 namespace aludel {
 namespace {
 
-constexpr char kPrefix[] = "segment-";
+constexpr char kNamePrefix[] = "segment-";
 constexpr size_t kDigits = 16;
 
 absl::StatusOr<RecordHead> ReadHead(int file, const RecordPlace& place) {
@@ -120,12 +120,12 @@ absl::StatusOr<LoadedChunk> LoadChunk(int file, uint64_t segment, const ChunkEnt
   return chunk;
 }
 
-std::string SegmentName(uint64_t number) { return absl::StrFormat("%s%0*x", kPrefix, kDigits, number); }
+std::string SegmentName(uint64_t number) { return absl::StrFormat("%s%0*x", kNamePrefix, kDigits, number); }
 
 int64_t SegmentNumber(const std::string& name) {
   uint64_t number = 0;
-  if (name.size() != sizeof(kPrefix) - 1 + kDigits || name.rfind(kPrefix, 0) != 0 ||
-      !absl::SimpleHexAtoi(name.substr(sizeof(kPrefix) - 1), &number) ||
+  if (name.size() != sizeof(kNamePrefix) - 1 + kDigits || name.rfind(kNamePrefix, 0) != 0 ||
+      !absl::SimpleHexAtoi(name.substr(sizeof(kNamePrefix) - 1), &number) ||
       number > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
     return -1;
   }

@@ -34,7 +34,7 @@ size_t DtypeBytes(absl::string_view dtype) {
 }
 
 // A member of the header while its place among the others is not checked yet.
-struct ByteRange {
+struct TensorRange {
   uint64_t begin = 0;
   uint64_t end = 0;
   const std::string* tensor = nullptr;
@@ -58,7 +58,7 @@ absl::StatusOr<std::vector<int64_t>> ReadShape(const json& tensor, const std::st
   return result;
 }
 
-absl::StatusOr<ByteRange> ReadOffsets(const json& tensor, const std::string& where) {
+absl::StatusOr<TensorRange> ReadOffsets(const json& tensor, const std::string& where) {
   const json* offsets = FindMember(tensor, "data_offsets");
   if (offsets == nullptr || !offsets->is_array() || offsets->size() != 2 ||
       !(*offsets)[0].is_number_unsigned() || !(*offsets)[1].is_number_unsigned()) {
@@ -66,11 +66,11 @@ absl::StatusOr<ByteRange> ReadOffsets(const json& tensor, const std::string& whe
                                                    offsets == nullptr ? "missing" : offsets->dump(),
                                                    ", want [begin, end] as two non-negative integers"));
   }
-  return ByteRange{(*offsets)[0].get<uint64_t>(), (*offsets)[1].get<uint64_t>(), nullptr};
+  return TensorRange{(*offsets)[0].get<uint64_t>(), (*offsets)[1].get<uint64_t>(), nullptr};
 }
 
 // Elements times element size, or nullopt where that overflows.
-std::optional<uint64_t> TensorBytes(const std::vector<int64_t>& shape, size_t element_bytes) {
+std::optional<uint64_t> BytesOfTensor(const std::vector<int64_t>& shape, size_t element_bytes) {
   uint64_t bytes = element_bytes;
   for (const int64_t dimension : shape) {
     if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(dimension), &bytes)) return std::nullopt;
@@ -96,12 +96,12 @@ absl::Status ReadMetadata(const json& metadata, const std::string& path,
 
 // The format wants the tensors to cover the data without a hole and without sharing a byte: a hole hides
 // bytes from every reader, an overlap is a file that was cut or made up.
-absl::Status CheckCoverage(std::vector<ByteRange> ranges, uint64_t data_bytes, const std::string& path) {
-  std::sort(ranges.begin(), ranges.end(), [](const ByteRange& a, const ByteRange& b) {
+absl::Status CheckCoverage(std::vector<TensorRange> ranges, uint64_t data_bytes, const std::string& path) {
+  std::sort(ranges.begin(), ranges.end(), [](const TensorRange& a, const TensorRange& b) {
     return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
   });
   uint64_t covered = 0;
-  for (const ByteRange& range : ranges) {
+  for (const TensorRange& range : ranges) {
     if (range.begin != covered) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, ": tensor ", *range.tensor, ": data starts at byte ", range.begin, ", want ",
@@ -134,7 +134,7 @@ absl::Status ParseSafetensorsHeader(absl::string_view header, const uint8_t* dat
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": header is ", DescribeJson(root), ", want an object of tensors"));
   }
-  std::vector<ByteRange> ranges;
+  std::vector<TensorRange> ranges;
   for (const auto& [name, tensor] : root.items()) {
     if (name == "__metadata__") {
       ALUDEL_RETURN_IF_ERROR(ReadMetadata(tensor, path, metadata));
@@ -150,13 +150,13 @@ absl::Status ParseSafetensorsHeader(absl::string_view header, const uint8_t* dat
           "\", want one of BOOL, U8..U64, I8..I64, F16, BF16, F32, F64, ", "C64, F8_E4M3, F8_E5M2, F8_E8M0"));
     }
     ALUDEL_ASSIGN_OR_RETURN(entry.shape, ReadShape(tensor, where));
-    ALUDEL_ASSIGN_OR_RETURN(ByteRange range, ReadOffsets(tensor, where));
+    ALUDEL_ASSIGN_OR_RETURN(TensorRange range, ReadOffsets(tensor, where));
     if (range.begin > range.end || range.end > data_bytes) {
       return absl::InvalidArgumentError(absl::StrCat(where, ": data_offsets are [", range.begin, ", ",
                                                      range.end, "], want an ascending pair within the ",
                                                      data_bytes, " bytes of data in the file"));
     }
-    const std::optional<uint64_t> want_bytes = TensorBytes(entry.shape, element_bytes);
+    const std::optional<uint64_t> want_bytes = BytesOfTensor(entry.shape, element_bytes);
     if (!want_bytes.has_value() || *want_bytes != range.end - range.begin) {
       return absl::InvalidArgumentError(
           absl::StrCat(where, ": data is ", range.end - range.begin, " bytes, want ",

@@ -13,7 +13,7 @@
 namespace aludel {
 namespace {
 
-using Kind = JinjaToken::Kind;
+using TokenKind = JinjaToken::Kind;
 
 constexpr size_t kMaxTokens = 200'000;
 
@@ -58,12 +58,12 @@ class Lexer {
       ALUDEL_RETURN_IF_ERROR(TextAndOpening());
       if (tokens_.size() > kMaxTokens) return JinjaError(line_, "the template is longer than is read");
     }
-    Emit(Kind::kEnd, "");
+    Emit(TokenKind::kEnd, "");
     return std::move(tokens_);
   }
 
  private:
-  void Emit(Kind kind, absl::string_view text) { tokens_.push_back({kind, std::string(text), line_}); }
+  void Emit(TokenKind kind, absl::string_view text) { tokens_.push_back({kind, std::string(text), line_}); }
   void Advance(size_t to) {
     line_ += static_cast<int>(std::count(in_.begin() + at_, in_.begin() + to, '\n'));
     at_ = to;
@@ -91,7 +91,7 @@ class Lexer {
     Advance(inside);
     if (kind == '#') return Comment();
     if (kind == '%' && IsRaw()) return Raw();
-    Emit(kind == '{' ? Kind::kOutputBegin : Kind::kTagBegin, "");
+    Emit(kind == '{' ? TokenKind::kOutputBegin : TokenKind::kTagBegin, "");
     return Inside(kind == '{');
   }
 
@@ -105,7 +105,7 @@ class Lexer {
   }
 
   void EmitText(absl::string_view text) {
-    if (!text.empty()) Emit(Kind::kText, text);
+    if (!text.empty()) Emit(TokenKind::kText, text);
   }
 
   // Moves past a closing "X}" at `close`, its sign (if any) just before it, and the white space that goes
@@ -176,24 +176,24 @@ class Lexer {
       const bool has_sign = c == '-' || (c == '+' && !is_output);
       if (open_brackets.empty() && in_.substr(at_ + has_sign, 2) == end) {
         const size_t close = at_ + has_sign;
-        Emit(is_output ? Kind::kOutputEnd : Kind::kTagEnd, "");
+        Emit(is_output ? TokenKind::kOutputEnd : TokenKind::kTagEnd, "");
         Close(close, has_sign ? c : ' ', /*trims_newline=*/!is_output);
         return absl::OkStatus();
       }
       if (tokens_.size() > kMaxTokens) return JinjaError(line_, "the template is longer than is read");
       if (IsDigit(c)) {
         const JinjaNumber number = ReadJinjaNumber(in_, at_);
-        Emit(number.is_float ? Kind::kFloat : Kind::kInteger, number.digits);
+        Emit(number.is_float ? TokenKind::kFloat : TokenKind::kInteger, number.digits);
         Advance(number.end);
       } else if (IsNameStart(c)) {
         size_t stop = at_;
         while (stop < in_.size() && (IsNameStart(in_[stop]) || IsDigit(in_[stop]))) ++stop;
-        Emit(Kind::kName, in_.substr(at_, stop - at_));
+        Emit(TokenKind::kName, in_.substr(at_, stop - at_));
         Advance(stop);
       } else if (c == '"' || c == '\'') {
         size_t behind = at_;
         ALUDEL_ASSIGN_OR_RETURN(const std::string text, ReadJinjaString(in_, line_, &behind));
-        Emit(Kind::kString, text);
+        Emit(TokenKind::kString, text);
         Advance(behind);
       } else {
         ALUDEL_RETURN_IF_ERROR(Operator(&open_brackets));
@@ -204,7 +204,7 @@ class Lexer {
   absl::Status Operator(std::string* open_brackets) {
     for (const absl::string_view two : {"//", "**", "==", "!=", ">=", "<="}) {
       if (in_.substr(at_, 2) != two) continue;
-      Emit(Kind::kOperator, two);
+      Emit(TokenKind::kOperator, two);
       Advance(at_ + 2);
       return absl::OkStatus();
     }
@@ -219,7 +219,7 @@ class Lexer {
       }
       open_brackets->pop_back();
     }
-    Emit(Kind::kOperator, in_.substr(at_, 1));
+    Emit(TokenKind::kOperator, in_.substr(at_, 1));
     Advance(at_ + 1);
     return absl::OkStatus();
   }

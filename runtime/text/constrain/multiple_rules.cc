@@ -13,7 +13,7 @@ namespace {
 
 using NodeId = GrammarBuilder::NodeId;
 
-constexpr int64_t kStepsPerState = 16;
+constexpr int64_t kStepsPerMultipleState = 16;
 
 std::array<int64_t, JsonRules::kMaxDigits + 1> Powers() {
   std::array<int64_t, JsonRules::kMaxDigits + 1> powers = {1};
@@ -76,7 +76,7 @@ absl::StatusOr<NodeId> MultipleRules::Digits(int digits, int64_t rest, bool low,
   if (free) {
     if (const auto known = free_.find(key); known != free_.end()) return known->second;
   }
-  ALUDEL_RETURN_IF_ERROR(budget_->Spend(kStepsPerState));
+  ALUDEL_RETURN_IF_ERROR(budget_->Spend(kStepsPerMultipleState));
   const int64_t power = kPowers[digits - 1];
   const int first = low ? static_cast<int>(least_ / power % 10) : 0;
   const int last = high ? static_cast<int>(greatest_ / power % 10) : 9;

@@ -15,7 +15,7 @@ namespace {
 using NodeId = GrammarBuilder::NodeId;
 using Rule = GrammarBuilder::Rule;
 
-constexpr int64_t kStepsPerState = 4;
+constexpr int64_t kStepsPerMemberState = 4;
 
 // Where the members so far have led: how many there are, as far as that counts, and which clauses hold.
 struct Standing {
@@ -37,7 +37,7 @@ class ObjectBuilder {
     layers[0][Standing{}] = -1;
     for (size_t i = 0; i < plan_.members.size(); ++i) {
       for (const auto& [standing, node] : layers[i]) {
-        ALUDEL_RETURN_IF_ERROR(budget_->Spend(kStepsPerState));
+        ALUDEL_RETURN_IF_ERROR(budget_->Spend(kStepsPerMemberState));
         for (const bool present : {true, false}) {
           if (const auto after = After(standing, i, present)) layers[i + 1][*after] = -1;
         }
@@ -89,7 +89,7 @@ class ObjectBuilder {
         nlohmann::json(member.name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     absl::flat_hash_map<NodeId, NodeId> written;  // by what follows
     for (auto& [standing, node] : *layer) {
-      ALUDEL_RETURN_IF_ERROR(budget_->Spend(kStepsPerState + static_cast<int64_t>(key.size() / 4)));
+      ALUDEL_RETURN_IF_ERROR(budget_->Spend(kStepsPerMemberState + static_cast<int64_t>(key.size() / 4)));
       std::vector<NodeId> ways;
       if (const auto after = After(standing, index, true)) {
         if (const NodeId follows = behind.at(*after); follows >= 0) {
@@ -143,7 +143,7 @@ class ObjectBuilder {
     }
     // From the last that there may be, as far as that is known.
     while (static_cast<int64_t>(behind_.size()) <= plan_.max - count) {
-      ALUDEL_RETURN_IF_ERROR(budget_->Spend(kStepsPerState));
+      ALUDEL_RETURN_IF_ERROR(budget_->Spend(kStepsPerMemberState));
       behind_.push_back(behind_.empty() ? after
                                         : builder_.OneOf({builder_.Call(more_, behind_.back()), after}));
     }

@@ -8,6 +8,7 @@
 #include "runtime/files/json_reader.h"
 #include "runtime/status_macros.h"
 #include "runtime/text/tokenizer/byte_level.h"
+#include "runtime/text/tokenizer/nesting.h"
 #include "runtime/text/tokenizer/pattern.h"
 #include "runtime/text/tokenizer/utf8.h"
 
@@ -16,7 +17,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMaxNesting = 4;
 constexpr absl::string_view kReplacementCharacter = "\xef\xbf\xbd";
 
 class ByteLevel : public Decoder::Step {
@@ -95,9 +95,9 @@ class Metaspace : public Decoder::Step {
   bool prepended_;
 };
 
-class Replace : public Decoder::Step {
+class ReplaceInTokens : public Decoder::Step {
  public:
-  Replace(Pattern pattern, std::string content)
+  ReplaceInTokens(Pattern pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
   void Apply(std::vector<std::string>* tokens) const override {
     for (std::string& token : *tokens) {
@@ -119,9 +119,9 @@ class Replace : public Decoder::Step {
 };
 
 // Removes up to `start` leading and `stop` trailing characters `content` of every token.
-class Strip : public Decoder::Step {
+class StripTokens : public Decoder::Step {
  public:
-  Strip(std::string content, int64_t start, int64_t stop)
+  StripTokens(std::string content, int64_t start, int64_t stop)
       : content_(std::move(content)), start_(start), stop_(stop) {}
   void Apply(std::vector<std::string>* tokens) const override {
     const size_t width = content_.size();
@@ -168,7 +168,7 @@ absl::StatusOr<Decoder> Decoder::FromJson(const json* config, const std::string&
 absl::Status Decoder::Add(const json& config, const std::string& origin, int depth) {
   ALUDEL_ASSIGN_OR_RETURN(const std::string type, StringMember(config, "type", "", origin));
   const std::string where = absl::StrCat(origin, ": ", type);
-  if (type == "Sequence" && depth < kMaxNesting) {
+  if (type == "Sequence" && depth < kMaxSequenceNesting) {
     ALUDEL_RETURN_IF_ERROR(CheckMembers(config, {"type", "decoders"}, where));
     const json* list = FindMember(config, "decoders");
     if (list == nullptr || !list->is_array()) {
@@ -202,13 +202,13 @@ absl::Status Decoder::Add(const json& config, const std::string& origin, int dep
     ALUDEL_RETURN_IF_ERROR(CheckMembers(config, {"type", "pattern", "content"}, where));
     ALUDEL_ASSIGN_OR_RETURN(Pattern pattern, Pattern::FromJson(FindMember(config, "pattern"), where));
     ALUDEL_ASSIGN_OR_RETURN(std::string content, StringMember(config, "content", "", where));
-    steps_.push_back(std::make_unique<Replace>(std::move(pattern), std::move(content)));
+    steps_.push_back(std::make_unique<ReplaceInTokens>(std::move(pattern), std::move(content)));
   } else if (type == "Strip") {
     ALUDEL_RETURN_IF_ERROR(CheckMembers(config, {"type", "content", "start", "stop"}, where));
     ALUDEL_ASSIGN_OR_RETURN(std::string content, OneCharacter(config, "content", " ", where));
     ALUDEL_ASSIGN_OR_RETURN(const int64_t start, IntMember(config, "start", 0, 0, 1 << 20, where));
     ALUDEL_ASSIGN_OR_RETURN(const int64_t stop, IntMember(config, "stop", 0, 0, 1 << 20, where));
-    steps_.push_back(std::make_unique<Strip>(std::move(content), start, stop));
+    steps_.push_back(std::make_unique<StripTokens>(std::move(content), start, stop));
   } else {
     return absl::InvalidArgumentError(
         absl::StrCat(origin, ": type is \"", type,

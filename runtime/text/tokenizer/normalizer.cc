@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/files/json_reader.h"
 #include "runtime/status_macros.h"
+#include "runtime/text/tokenizer/nesting.h"
 #include "runtime/text/tokenizer/pattern.h"
 #include "runtime/text/tokenizer/utf8.h"
 
@@ -14,8 +15,6 @@ namespace aludel {
 namespace {
 
 using nlohmann::json;
-
-constexpr int kMaxNesting = 4;
 
 class UnicodeForm : public Normalizer::Step {
  public:
@@ -131,7 +130,7 @@ absl::StatusOr<Normalizer> Normalizer::FromJson(const json* config, const std::s
 absl::Status Normalizer::Add(const json& config, const std::string& origin, int depth) {
   ALUDEL_ASSIGN_OR_RETURN(const std::string type, StringMember(config, "type", "", origin));
   const std::string where = absl::StrCat(origin, ": ", type);
-  if (type == "Sequence" && depth < kMaxNesting) {
+  if (type == "Sequence" && depth < kMaxSequenceNesting) {
     ALUDEL_RETURN_IF_ERROR(CheckMembers(config, {"type", "normalizers"}, where));
     const json* list = FindMember(config, "normalizers");
     if (list == nullptr || !list->is_array()) {

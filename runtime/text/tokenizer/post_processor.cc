@@ -3,13 +3,13 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/files/json_reader.h"
 #include "runtime/status_macros.h"
+#include "runtime/text/tokenizer/nesting.h"
 
 namespace aludel {
 namespace {
 
 using nlohmann::json;
 
-constexpr int kMaxNesting = 4;
 constexpr uint64_t kMaxId = (1u << 24) - 1;
 
 // Appends the ids that `special_tokens` gives for the token `name` of a template.
@@ -65,7 +65,7 @@ absl::Status AddProcessor(const json& config, const std::string& origin, int dep
   const std::string where = absl::StrCat(origin, ": ", type);
   if (type == "TemplateProcessing") return ReadTemplate(config, where, result);
   if (type == "ByteLevel") return absl::OkStatus();  // it trims offsets, which are not used here
-  if (type != "Sequence" || depth >= kMaxNesting) {
+  if (type != "Sequence" || depth >= kMaxSequenceNesting) {
     return absl::InvalidArgumentError(
         absl::StrCat(origin, ": type is \"", type, "\", want TemplateProcessing, ByteLevel or Sequence"));
   }

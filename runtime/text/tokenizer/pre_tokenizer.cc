@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/files/json_reader.h"
 #include "runtime/status_macros.h"
+#include "runtime/text/tokenizer/nesting.h"
 #include "runtime/text/tokenizer/pattern.h"
 #include "runtime/text/tokenizer/utf8.h"
 
@@ -15,8 +16,6 @@ namespace aludel {
 namespace {
 
 using nlohmann::json;
-
-constexpr int kMaxNesting = 4;
 
 // GPT-2's words: contractions, then letters, numbers, other characters, each with one leading space, then
 // white space without the space that belongs to the next word.
@@ -173,9 +172,9 @@ class AddPrefixSpace : public PreTokenizer::Step {
 
 enum class PrependScheme { kAlways, kFirst, kNever };
 
-class Metaspace : public PreTokenizer::Step {
+class SplitAtSpaces : public PreTokenizer::Step {
  public:
-  Metaspace(std::string replacement, PrependScheme scheme, bool split)
+  SplitAtSpaces(std::string replacement, PrependScheme scheme, bool split)
       : replacement_(std::move(replacement)), scheme_(scheme), split_(split) {}
 
   absl::Status Apply(Pieces* pieces) const override {
@@ -238,7 +237,7 @@ absl::Status PreTokenizer::Add(const json& config, const std::string& origin, in
   // ByteLevel turns the text into spelled bytes; what comes after it would see those.
   if (byte_level_)
     return absl::InvalidArgumentError(absl::StrCat(where, " follows ByteLevel, want that last"));
-  if (type == "Sequence" && depth < kMaxNesting) {
+  if (type == "Sequence" && depth < kMaxSequenceNesting) {
     ALUDEL_RETURN_IF_ERROR(CheckMembers(config, {"type", "pretokenizers"}, where));
     const json* list = FindMember(config, "pretokenizers");
     if (list == nullptr || !list->is_array()) {
@@ -311,7 +310,7 @@ absl::Status PreTokenizer::AddMetaspace(const json& config, const std::string& w
     scheme = PrependScheme::kNever;
   }
   ALUDEL_ASSIGN_OR_RETURN(const bool split, BoolMember(config, "split", true, where));
-  steps_.push_back(std::make_unique<Metaspace>(std::move(replacement), scheme, split));
+  steps_.push_back(std::make_unique<SplitAtSpaces>(std::move(replacement), scheme, split));
   return absl::OkStatus();
 }
 

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/cuda/cublas_lt_loader.h"
+#include "kernels/cuda/gemm/cublas_lt_loader.h"
 #include "kernels/tensor.h"
 #include "tests/kernels/cuda/fake/fake_world.h"
 

@@ -1,18 +1,18 @@
 #include "tests/kernels/cuda/simt.h"
 // Kernels want CUDA's words defined.
-#include "tests/kernels/cuda/simt_warpgroup.h"
+#include "tests/kernels/cuda/attention/simt_warpgroup.h"
 
+#include "kernels/cuda/attention/mma_attention.cuh"
+#include "kernels/cuda/attention/scalar_attention.cuh"
+#include "kernels/cuda/attention/wgmma_attention.cuh"
 #include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/gemm/skinny_gemm.cuh"
+#include "kernels/cuda/gemm/tile_gemm.cuh"
 #include "kernels/cuda/latents.cuh"
-#include "kernels/cuda/mma_attention.cuh"
 #include "kernels/cuda/rms_norm.cuh"
 #include "kernels/cuda/rope.cuh"
 #include "kernels/cuda/sample.cuh"
-#include "kernels/cuda/scalar_attention.cuh"
-#include "kernels/cuda/skinny_gemm.cuh"
-#include "kernels/cuda/tile_gemm.cuh"
 #include "kernels/cuda/token_quantizer.cuh"
-#include "kernels/cuda/wgmma_attention.cuh"
 
 #include <cxxabi.h>
 

@@ -1,4 +1,4 @@
-#include "tests/kernels/cuda/simt_warpgroup.h"
+#include "tests/kernels/cuda/attention/simt_warpgroup.h"
 
 #include <cstring>
 #include <limits>

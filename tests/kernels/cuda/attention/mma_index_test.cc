@@ -1,4 +1,4 @@
-#include "kernels/cuda/mma_index.h"
+#include "kernels/cuda/attention/mma_index.h"
 
 #include <set>
 

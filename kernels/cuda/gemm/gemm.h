@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/cuda_stream.h"
-#include "kernels/cuda/skinny_index.h"
+#include "kernels/cuda/gemm/skinny_index.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
 

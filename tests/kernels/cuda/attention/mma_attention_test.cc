@@ -1,8 +1,8 @@
 #include "tests/kernels/cuda/simt.h"
 // Kernels want CUDA's words defined.
-#include "kernels/cuda/mma_attention.cuh"
+#include "kernels/cuda/attention/mma_attention.cuh"
 
-#include "tests/kernels/cuda/attention_check.h"
+#include "tests/kernels/cuda/attention/attention_check.h"
 
 namespace aludel::cuda {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
+#include "kernels/cuda/attention/mma_attention.cuh"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/mma_attention.cuh"
 
 // The __global__ half of mma_attention.cuh, shared by the files that each compile some head sizes.
 namespace aludel::cuda {

@@ -1,4 +1,4 @@
-#include "kernels/cuda/wgmma_index.h"
+#include "kernels/cuda/attention/wgmma_index.h"
 
 #include <set>
 

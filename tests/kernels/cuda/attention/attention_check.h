@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/attention/attention_plan.h"
 #include "tests/kernels/attention_problem.h"
 #include "tests/kernels/cuda/aligned_copy.h"
 #include "tests/kernels/cuda/simt.h"

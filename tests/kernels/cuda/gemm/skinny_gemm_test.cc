@@ -1,6 +1,6 @@
 #include "tests/kernels/cuda/simt.h"
 // Kernels want CUDA's words defined.
-#include "kernels/cuda/skinny_gemm.cuh"
+#include "kernels/cuda/gemm/skinny_gemm.cuh"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "kernels/cuda/tile_gemm.cuh"
+#include "kernels/cuda/gemm/tile_gemm.cuh"
 
 #include "kernels/cuda/launch.h"
 

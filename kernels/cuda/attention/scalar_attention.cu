@@ -1,4 +1,4 @@
-#include "kernels/cuda/scalar_attention.cuh"
+#include "kernels/cuda/attention/scalar_attention.cuh"
 
 #include "kernels/cuda/launch.h"
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/cuda/attention_args.h"
-#include "kernels/cuda/mma_index.h"
+#include "kernels/cuda/attention/attention_args.h"
+#include "kernels/cuda/attention/mma_index.h"
 #include "kernels/cuda/warp.cuh"
 
 // What a block of the tensor cores' attention kernels works on, and what its warps have gathered: the shape of

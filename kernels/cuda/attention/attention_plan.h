@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "kernels/cuda/attention_args.h"
+#include "kernels/cuda/attention/attention_args.h"
 #include "kernels/ops.h"
 
 // The host's half of an attention launch: which sequences it serves and how their work is cut.

@@ -1,4 +1,4 @@
-#include "kernels/cuda/wgmma_attention.cuh"
+#include "kernels/cuda/attention/wgmma_attention.cuh"
 
 #include "kernels/cuda/launch.h"
 

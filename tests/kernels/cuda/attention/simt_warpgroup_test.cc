@@ -1,7 +1,7 @@
-#include "tests/kernels/cuda/simt_warpgroup.h"
+#include "tests/kernels/cuda/attention/simt_warpgroup.h"
 // Kernels want CUDA's words defined.
-#include "kernels/cuda/warpgroup.cuh"
-#include "kernels/cuda/wgmma_index.h"
+#include "kernels/cuda/attention/warpgroup.cuh"
+#include "kernels/cuda/attention/wgmma_index.h"
 
 #include <random>
 #include <utility>

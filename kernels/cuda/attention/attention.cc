@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "kernels/check.h"
-#include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/attention/attention_plan.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/sequence_table.h"
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "kernels/cuda/attention_args.h"
-#include "kernels/cuda/mma_index.h"
-#include "kernels/cuda/mma_unit.cuh"
+#include "kernels/cuda/attention/attention_args.h"
+#include "kernels/cuda/attention/mma_index.h"
+#include "kernels/cuda/attention/mma_unit.cuh"
 #include "kernels/cuda/warp.cuh"
 
 // From the sums of warps to the output of an attention kernel: warps that share queries are joined in shared

@@ -1,4 +1,4 @@
-#include "kernels/cuda/skinny_gemm.cuh"
+#include "kernels/cuda/gemm/skinny_gemm.cuh"
 
 #include "kernels/cuda/launch.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/cuda/mma_attention_launch.cuh"
+#include "kernels/cuda/attention/mma_attention_launch.cuh"
 
 namespace aludel::cuda {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cuda/skinny_index.h"
+#include "kernels/cuda/gemm/skinny_index.h"
 #include "kernels/cuda/warp.cuh"
 
 // Products with few rows of `a`, as decode steps make them: bound by reading W once. A block computes 16

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "kernels/cuda/mma_attention.cuh"
-#include "kernels/cuda/warpgroup.cuh"
-#include "kernels/cuda/wgmma_index.h"
+#include "kernels/cuda/attention/mma_attention.cuh"
+#include "kernels/cuda/attention/warpgroup.cuh"
+#include "kernels/cuda/attention/wgmma_index.h"
 
 // Prefill attention on Hopper's warpgroup products (after FlashAttention-3, Shah et al. 2024). It computes
 // what mma_attention.cuh does and shares its units, mask, softmax and results. A block has one unit of 128

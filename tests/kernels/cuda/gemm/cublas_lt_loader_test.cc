@@ -1,4 +1,4 @@
-#include "kernels/cuda/cublas_lt_loader.h"
+#include "kernels/cuda/gemm/cublas_lt_loader.h"
 
 #include <cublasLt.h>
 

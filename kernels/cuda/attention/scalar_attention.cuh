@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cuda/attention_args.h"
+#include "kernels/cuda/attention/attention_args.h"
 #include "kernels/cuda/index.h"
 #include "kernels/cuda/warp.cuh"
 

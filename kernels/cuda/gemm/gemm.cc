@@ -1,12 +1,12 @@
-#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/gemm/gemm.h"
 
 #include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "kernels/cuda/cublas_lt_loader.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/gemm/cublas_lt_loader.h"
 #include "kernels/cuda/pack_scaled.h"
 #include "kernels/device_health.h"
 

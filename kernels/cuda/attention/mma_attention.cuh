@@ -1,9 +1,9 @@
 #pragma once
 
-#include "kernels/cuda/attention_args.h"
-#include "kernels/cuda/mma_index.h"
-#include "kernels/cuda/mma_result.cuh"
-#include "kernels/cuda/mma_unit.cuh"
+#include "kernels/cuda/attention/attention_args.h"
+#include "kernels/cuda/attention/mma_index.h"
+#include "kernels/cuda/attention/mma_result.cuh"
+#include "kernels/cuda/attention/mma_unit.cuh"
 #include "kernels/cuda/warp.cuh"
 
 // Attention over bf16 pages on tensor cores (FlashAttention-2, Dao 2023). A block owns one tile of queries of
