@@ -11,7 +11,7 @@
 #include "absl/strings/strip.h"
 #include "nlohmann/json.hpp"
 #include "runtime/status_macros.h"
-#include "server/http/http_client.h"
+#include "server/http/client/http_client.h"
 
 namespace aludel {
 namespace {

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
-#include "server/http/http_client.h"
+#include "server/http/client/http_client.h"
 #include "spdlog/spdlog.h"
 #include "transport/monotonic_clock.h"
 

@@ -55,43 +55,14 @@ absl::Status PrefillRun::Admit(const v1::RunRequest& request) {
                         deadline_);
 }
 
-absl::StatusOr<size_t> PrefillRun::ChooseWindow() {
-  const ModelHost& model = *context_.model;
-  const auto tokens = static_cast<int64_t>(spec_.prompt.size());
-  const CodecSpec& codec = spec_.codec->spec();
-  // Those of the store, too, which are of the engine's own steps.
-  const size_t frame = model.StepFrameBound(codec);
-  step_tokens_ = model.engine().options().max_num_batched_tokens;
-  size_t window = model.HandoffWindow(codec, tokens, context_.options->handoff_window_bytes);
-  windowed_ = window < model.HandoffBytesBound(codec, tokens);
-  if (spec_.credit) {
-    windowed_ = true;
-    // The receiver's own steps may be smaller than ours (a CPU's beside a GPU's): then ours are as small for its runs.
-    const std::optional<int64_t> fitting = model.StepTokens(codec, *spec_.credit);
-    step_tokens_ = fitting.value_or(step_tokens_);
-    const size_t step = model.StepBytesBound(codec, step_tokens_);
-    if (!fitting || spec_.receiver_window_bytes < *spec_.credit + frame) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "ticket: a window of ", spec_.receiver_window_bytes, " bytes and a credit of ", *spec_.credit,
-          ", a step of this server may need ", step, " in frames of up to ", frame));
-    }
-    window = std::max(window, step + frame);
-  }
-  if (window > context_.arena->bytes_total()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("send_arena_bytes is ", context_.arena->bytes_total(), ", this handoff needs ", window));
-  }
-  return window;
-}
-
 void PrefillRun::Start(const v1::RunRequest& request, absl::StatusOr<std::string> receiver) {
   absl::Status status = Admit(request);
   if (status.ok()) status = receiver.status();
-  size_t window = 0;
   if (status.ok()) {
-    const absl::StatusOr<size_t> chosen = ChooseWindow();
-    status = chosen.status();
-    if (chosen.ok()) window = *chosen;
+    absl::StatusOr<SendWindow> window = ChooseSendWindow(
+        spec_, *context_.model, context_.options->handoff_window_bytes, context_.arena->bytes_total());
+    status = window.status();
+    if (window.ok()) window_ = *window;
   }
   if (status.ok()) status = context_.runs->Add(spec_.ticket, shared_from_this());
   if (!status.ok()) return End(status, {});
@@ -103,31 +74,31 @@ void PrefillRun::Start(const v1::RunRequest& request, absl::StatusOr<std::string
         run->Stop(absl::DeadlineExceededError("the run's deadline has passed"));
     });
   }
-  absl::StatusOr<FrameExtent> extent = context_.arena->Reserve(window);
-  if (!extent.ok()) {
-    context_.metrics->CountStall(Stall::kArena);
-    return AwaitWindow(window);
-  }
+  if (ReserveWindow()) return;
+  context_.metrics->CountStall(Stall::kArena);
+  AwaitWindow();
+}
+
+bool PrefillRun::ReserveWindow() {
+  absl::StatusOr<FrameExtent> extent = context_.arena->Reserve(window_.bytes);
+  if (!extent.ok()) return false;
   extent_ = *std::move(extent);
   context_.connections->Get(receiver_address_, deadline_, [self = shared_from_this()](auto connection) {
     self->OnConnected(std::move(connection));
   });
+  return true;
 }
 
-void PrefillRun::AwaitWindow(size_t bytes) {
+void PrefillRun::AwaitWindow() {
   // Other runs free memory by their deadlines at the latest, and this one waits until its own.
-  context_.timer->At(MonotonicNow() + kArenaLook, [self = shared_from_this(), bytes] {
+  context_.timer->At(MonotonicNow() + kArenaLook, [self = shared_from_this()] {
     absl::Status stopped;
     {
       absl::MutexLock lock(&self->mutex_);
       stopped = self->stopped_;
     }
     if (!stopped.ok()) return self->End(stopped, {});
-    absl::StatusOr<FrameExtent> extent = self->context_.arena->Reserve(bytes);
-    if (!extent.ok()) return self->AwaitWindow(bytes);
-    self->extent_ = *std::move(extent);
-    self->context_.connections->Get(self->receiver_address_, self->deadline_,
-                                    [self](auto connection) { self->OnConnected(std::move(connection)); });
+    if (!self->ReserveWindow()) self->AwaitWindow();
   });
 }
 
@@ -177,7 +148,7 @@ void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> con
     absl::MutexLock lock(&mutex_);
     timeline_.SendingBegan(MonotonicNow());
   }
-  const auto has_room = [windowed = windowed_, raw = sender.get()](size_t weight) {
+  const auto has_room = [windowed = window_.limits, raw = sender.get()](size_t weight) {
     return !windowed || raw->HasRoom(weight, weight);
   };
   feed->Start(sender, has_room, [self = shared_from_this()](absl::StatusOr<PrefixFeed::Sent> sent) {
@@ -232,8 +203,9 @@ void PrefillRun::Compute(PrefixFeed::Sent sent) {
   std::function<bool()> has_room;
   {
     absl::MutexLock lock(&mutex_);
-    if (windowed_) {
-      has_room = [sender = sender_, step = context_.model->StepBytesBound(spec_.codec->spec(), step_tokens_),
+    if (window_.limits) {
+      has_room = [sender = sender_,
+                  step = context_.model->StepBytesBound(spec_.codec->spec(), window_.step_tokens),
                   frame = context_.model->StepFrameBound(spec_.codec->spec())] {
         return sender->HasRoom(step, frame);
       };
@@ -254,7 +226,7 @@ void PrefillRun::Compute(PrefixFeed::Sent sent) {
                                         .sink = recorder.get(),
                                         .encode_begin = sent.end.tokens,
                                         .has_room = std::move(has_room),
-                                        .step_tokens = step_tokens_,
+                                        .step_tokens = window_.step_tokens,
                                         .cache_salt = salt_},
                                        shared_from_this());
   if (!sequence.ok()) return OnDone(sequence.status(), {});

@@ -26,6 +26,7 @@
 #include "server/prefill/run_registry.h"
 #include "server/prefill/run_spec.h"
 #include "server/prefill/run_timeline.h"
+#include "server/prefill/send_window.h"
 #include "server/process/timer.h"
 #include "server/process/work_clock.h"
 #include "server/rpc/event_stream.h"
@@ -77,11 +78,10 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
  private:
   // Sets spec_, and counts the run's load unless it is hopeless.
   absl::Status Admit(const v1::RunRequest& request);
-  // How much send memory this run gets; FailedPrecondition where the receiver's window is too small for
-  // a step.
-  absl::StatusOr<size_t> ChooseWindow();
-  // Reserves it, now or when there is room, and connects.
-  void AwaitWindow(size_t bytes);
+  // Reserves its window and connects; false where there is no room.
+  bool ReserveWindow();
+  // Does so when there is.
+  void AwaitWindow();
   void OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> connection);
   // How long to wait for another run that encodes this prompt.
   absl::Duration Patience() const;
@@ -108,9 +108,8 @@ class PrefillRun : public SequenceListener, public std::enable_shared_from_this<
   RunSpec spec_;
   std::string salt_;  // of the engine's prefix cache
   std::string receiver_address_;
-  bool windowed_ = false;    // there may be less room than frames
-  int64_t step_tokens_ = 0;  // of one step: what the window has room for
-  FrameExtent extent_;       // until the sender takes it, as is the spec's cipher
+  SendWindow window_;
+  FrameExtent extent_;  // until the sender takes it, as is the spec's cipher
 
   absl::Mutex mutex_;
   RunTimeline timeline_ ABSL_GUARDED_BY(mutex_);

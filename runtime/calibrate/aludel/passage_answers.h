@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "runtime/calibrate/aludel/cache_gradient.h"
+#include "runtime/calibrate/aludel/gradient/cache_gradient.h"
 #include "runtime/calibrate/aludel/passage.h"
 #include "runtime/calibrate/aludel/state_file.h"
 #include "runtime/calibrate/fit/statistics.h"

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "runtime/calibrate/aludel/cache_gradient.h"
+#include "runtime/calibrate/aludel/gradient/cache_gradient.h"
 #include "runtime/calibrate/fit/linear_fit.h"
 #include "runtime/calibrate/fit/statistics.h"
 #include "runtime/model/transformer.h"

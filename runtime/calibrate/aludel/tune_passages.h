@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/calibrate/aludel/cache_gradient.h"
+#include "runtime/calibrate/aludel/gradient/cache_gradient.h"
 #include "runtime/calibrate/aludel/low_rank.h"
 #include "runtime/calibrate/aludel/passage.h"
 #include "runtime/calibrate/aludel/passage_answers.h"

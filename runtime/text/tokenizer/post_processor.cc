@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kMaxId = (1u << 24) - 1;
+constexpr uint64_t kMaxTemplateId = (1u << 24) - 1;
 
 // Appends the ids that `special_tokens` gives for the token `name` of a template.
 absl::Status AppendIds(const json& config, const std::string& name, const std::string& where,
@@ -22,7 +22,7 @@ absl::Status AppendIds(const json& config, const std::string& name, const std::s
     return absl::InvalidArgumentError(absl::StrCat(where, ": special_tokens has no ids for \"", name, "\""));
   }
   for (const json& id : *list) {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() > kMaxId) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() > kMaxTemplateId) {
       return absl::InvalidArgumentError(
           absl::StrCat(where, ": special_tokens: id of \"", name, "\" is ", DescribeJson(id)));
     }

@@ -12,7 +12,7 @@
 #include "runtime/files/stop_scope.h"
 #include "runtime/status_macros.h"
 #include "runtime/text/tokenizer/added_tokens.h"
-#include "runtime/text/tokenizer/bpe.h"
+#include "runtime/text/tokenizer/bpe/bpe.h"
 #include "runtime/text/tokenizer/decoder.h"
 #include "runtime/text/tokenizer/normalizer.h"
 #include "runtime/text/tokenizer/post_processor.h"

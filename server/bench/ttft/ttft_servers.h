@@ -11,7 +11,7 @@
 #include "absl/time/time.h"
 #include "server/bench/ttft/child_server.h"
 #include "server/bench/ttft/ttft_rounds.h"
-#include "server/http/http_client.h"
+#include "server/http/client/http_client.h"
 
 namespace aludel {
 

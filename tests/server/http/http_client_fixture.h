@@ -17,7 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "server/http/http_client.h"
+#include "server/http/client/http_client.h"
 
 namespace aludel::http_client_testing {
 

@@ -15,7 +15,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "server/http/http_client.h"
+#include "server/http/client/http_client.h"
 #include "server/http/http_socket.h"
 
 // The inside of HttpClient, for its own source files.

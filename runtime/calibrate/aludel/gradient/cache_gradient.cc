@@ -1,11 +1,11 @@
-#include "runtime/calibrate/aludel/cache_gradient.h"
+#include "runtime/calibrate/aludel/gradient/cache_gradient.h"
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "runtime/calibrate/aludel/tail_pass.h"
+#include "runtime/calibrate/aludel/gradient/tail_pass.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {

@@ -1,4 +1,4 @@
-#include "runtime/text/tokenizer/bpe_merges.h"
+#include "runtime/text/tokenizer/bpe/bpe_merges.h"
 
 #include <algorithm>
 #include <functional>

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "runtime/calibrate/aludel/model_matrix.h"
+#include "runtime/calibrate/aludel/gradient/model_matrix.h"
 #include "runtime/model/model_config.h"
 #include "runtime/model/model_path.h"
 

@@ -3,7 +3,7 @@
 #include <limits>
 #include <numeric>
 
-#include "runtime/calibrate/aludel/tail_pass.h"
+#include "runtime/calibrate/aludel/gradient/tail_pass.h"
 #include "runtime/calibrate/fit/dense.h"
 
 namespace aludel {

@@ -1,4 +1,4 @@
-#include "server/http/http_client.h"
+#include "server/http/client/http_client.h"
 
 #include <openssl/ssl.h>
 
@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
-#include "server/http/http_client_connection.h"
+#include "server/http/client/http_client_connection.h"
 
 namespace aludel {
 namespace {

@@ -1,4 +1,4 @@
-#include "server/http/http_client_connection.h"
+#include "server/http/client/http_client_connection.h"
 
 #include <algorithm>
 #include <boost/asio/buffer.hpp>

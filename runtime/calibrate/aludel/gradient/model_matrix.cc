@@ -1,4 +1,4 @@
-#include "runtime/calibrate/aludel/model_matrix.h"
+#include "runtime/calibrate/aludel/gradient/model_matrix.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "runtime/calibrate/aludel/tail_pass.h"
+#include "runtime/calibrate/aludel/gradient/tail_pass.h"
 
 namespace aludel {
 

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "runtime/calibrate/aludel/host_model.h"
+#include "runtime/calibrate/aludel/gradient/host_model.h"
 
 namespace aludel {
 

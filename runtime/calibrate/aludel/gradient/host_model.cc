@@ -1,4 +1,4 @@
-#include "runtime/calibrate/aludel/host_model.h"
+#include "runtime/calibrate/aludel/gradient/host_model.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/calibrate/aludel/tail_pass.h"
+#include "runtime/calibrate/aludel/gradient/tail_pass.h"
 #include "runtime/calibrate/fit/dense.h"
 
 namespace aludel {

@@ -1,4 +1,4 @@
-#include "runtime/text/tokenizer/bpe.h"
+#include "runtime/text/tokenizer/bpe/bpe.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "runtime/text/tokenizer/bpe_vocabulary.h"
+#include "runtime/text/tokenizer/bpe/bpe_vocabulary.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // The client over TLS, against the gateway's server.
-#include "server/http/http_client.h"
+#include "server/http/client/http_client.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-#include "runtime/calibrate/aludel/cache_gradient.h"
+#include "runtime/calibrate/aludel/gradient/cache_gradient.h"
 
 #include <algorithm>
 #include <cmath>

@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
-#include "runtime/text/tokenizer/bpe_merges.h"
-#include "runtime/text/tokenizer/bpe_vocabulary.h"
+#include "runtime/text/tokenizer/bpe/bpe_merges.h"
+#include "runtime/text/tokenizer/bpe/bpe_vocabulary.h"
 
 namespace aludel {
 

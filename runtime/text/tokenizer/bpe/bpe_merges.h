@@ -8,7 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
-#include "runtime/text/tokenizer/bpe_vocabulary.h"
+#include "runtime/text/tokenizer/bpe/bpe_vocabulary.h"
 
 namespace aludel {
 

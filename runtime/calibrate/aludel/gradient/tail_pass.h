@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/calibrate/aludel/cache_gradient.h"
-#include "runtime/calibrate/aludel/host_model.h"
+#include "runtime/calibrate/aludel/gradient/cache_gradient.h"
+#include "runtime/calibrate/aludel/gradient/host_model.h"
 #include "runtime/model/model_config.h"
 
 namespace aludel {

@@ -1,5 +1,5 @@
 // The client against servers that do as they are told.
-#include "server/http/http_client.h"
+#include "server/http/client/http_client.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
