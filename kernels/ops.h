@@ -129,7 +129,7 @@ class Ops {
                     const TensorView& out, Stream stream) = 0;
 
   // Memory for the updates `parts` of a matrix [out, in], whose rows do not overlap, kept in `dtype`.
-  // Unimplemented where the device has no AddLowRank.
+  // InvalidArgument where the device does not take so high a rank.
   virtual absl::StatusOr<std::unique_ptr<PackedLowRank>> PackLowRank(absl::Span<const LowRankPart> parts,
                                                                      int64_t out, int64_t in,
                                                                      DType dtype) = 0;

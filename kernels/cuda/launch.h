@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention/attention_args.h"
+#include "kernels/cuda/gemm/low_rank_index.h"
 #include "kernels/cuda/gemm/skinny_index.h"
 #include "kernels/cuda/index.h"
 #include "kernels/latents.h"
@@ -105,6 +106,10 @@ cudaError_t LaunchSkinnyGemm(const SkinnyArgs& args, WeightFormat format, cudaSt
 
 // At most kSkinnyRows rows of `a` to int8 for it: values [a.rows, whole runs], scales [groups, kSkinnyRows].
 cudaError_t LaunchQuantizeRows(const TensorView& a, int8_t* values, float* scales, cudaStream_t stream);
+
+// The two products of low_rank.cuh, the second behind the first. args.count >= 1.
+cudaError_t LaunchShrink(const LowRankArgs& args, cudaStream_t stream);
+cudaError_t LaunchExpand(const LowRankArgs& args, cudaStream_t stream);
 
 // Rows [first_out, first_out + to.rows) of a matrix with scales as numbers; `to` is contiguous.
 cudaError_t LaunchDequantize(const void* w, const Bf16* scales, WeightFormat format, int64_t first_out,

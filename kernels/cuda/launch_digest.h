@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kernels/cuda/attention/attention_args.h"
+#include "kernels/cuda/gemm/low_rank_index.h"
 #include "kernels/cuda/gemm/skinny_index.h"
 #include "kernels/tensor.h"
 
@@ -52,6 +53,12 @@ template <typename H>
 H AbslHashValue(H h, const SkinnyArgs& args) {
   const auto& [w, w_scales, a, a_scales, a_stride, in, bias, accumulate, out] = args;
   return H::combine(std::move(h), w, w_scales, a, a_scales, a_stride, in, bias, accumulate, out);
+}
+
+template <typename H>
+H AbslHashValue(H h, const LowRankArgs& args) {
+  const auto& [tiles, count, most_rank, most_out_tiles, x, out, sums] = args;
+  return H::combine(std::move(h), tiles, count, most_rank, most_out_tiles, x, out, sums);
 }
 
 }  // namespace cuda

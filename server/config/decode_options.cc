@@ -61,8 +61,6 @@ std::vector<NamedAdapter> ReadAdapters(const ConfigSection& root, const v1::Deco
   }
   root.Check((adapters.empty() && config.adapter_root().empty()) || model.adapter.empty(), "adapters",
              "some, or adapter_root, beside engine.adapter", "one or the other");
-  root.Check((adapters.empty() && config.adapter_root().empty()) || model.device.name == "cpu", "adapters",
-             absl::StrCat("some, or adapter_root, on device ", model.device.name), "device cpu");
   return adapters;
 }
 

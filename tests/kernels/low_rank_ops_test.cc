@@ -20,18 +20,6 @@ struct Update {
 
 class LowRankOps : public OpsTest {
  protected:
-  // Where a device has none, that is said when an update is packed.
-  void SetUp() override {
-    OpsTest::SetUp();
-    if (IsSkipped()) return;
-    float one = 1;
-    const TensorView tiny = TensorView::Of(&one, 1, 1);
-    const auto packed = ops_->PackLowRank({{tiny, tiny, 1.0f, 0}}, 1, 1, DType::kF32);
-    if (packed.ok()) return;
-    EXPECT_EQ(packed.status().code(), absl::StatusCode::kUnimplemented) << packed.status();
-    GTEST_SKIP() << packed.status().message();
-  }
-
   Update MakeUpdate(int64_t in, int64_t out, const std::vector<Update::Part>& shapes, DType dtype) {
     Update update{in, out, shapes};
     for (Update::Part& part : update.parts) {

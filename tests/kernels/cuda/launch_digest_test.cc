@@ -62,6 +62,10 @@ TEST(LaunchDigest, TellsEveryFieldOfWhatLaunchersTake) {
        [](auto& a) { a.a_stride = 1; }, [](auto& a) { a.in = 1; },
        [](auto& a) { a.bias = Address<float>(64); }, [](auto& a) { a.accumulate = true; },
        [](auto& a) { a.out.cols = 1; }});
+  ExpectAllDiffer<LowRankArgs>(
+      {[](auto& a) { a.tiles = Address<LowRankTile>(64); }, [](auto& a) { a.count = 1; },
+       [](auto& a) { a.most_rank = 1; }, [](auto& a) { a.most_out_tiles = 1; }, [](auto& a) { a.x.rows = 1; },
+       [](auto& a) { a.out.rows = 1; }, [](auto& a) { a.sums = Address<float>(64); }});
 }
 
 }  // namespace

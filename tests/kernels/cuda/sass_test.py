@@ -75,6 +75,13 @@ class Sass(unittest.TestCase):
             wide = sum(bits == 128 for bits in kernel.widths("LDG"))
             self.assertGreaterEqual(wide, 24 if name.startswith("Bf16") else 16)
 
+    def test_products_of_low_rank_read_inputs_16_bytes_at_once_and_call_nothing(self) -> None:
+        for name, kernel in {**like(r"Shrink<.*>"), **like(r"Expand<.*>")}.items():
+            self.assertEqual(kernel.count("CALL"), 0, name)
+        # Rows of A and of x, for tiles of one row and of eight.
+        for name, kernel in like(r"Shrink<.*true>").items():
+            self.assertEqual(kernel.widths("LDG").count(128), (4 + 1 + 4 + 8) * (1 if "Bf16" in name else 2), name)
+
     def test_loops_of_rows_call_no_division(self) -> None:
         for name, kernel in {**like(r"Silu<.*>"), **like(r"CopyRows<.*>"), **like(r"AddBias<.*>")}.items():
             self.assertEqual(kernel.count("CALL"), 0, name)
@@ -87,7 +94,7 @@ class Sass(unittest.TestCase):
         wanted = {r"Bf16Product<1>": (256, 2), r"Bf16Product<2>": (256, 1), r"ScaledProduct<.*>": (256, 2),
                   r"MmaAttention<MmaShape<128, 2, 4, 1, 64>>": (128, 2), r"MmaAttention<MmaShape<128, 1, 1, 4, 16>>": (128, 4),
                   r"WgmmaAttention<.*>": (384, 1), r"Silu<.*true>": (256, 6), r"Norm<.*true>": (256, 6),
-                  r"CopyRows<.*true>": (256, 6), r"Combine": (128, 16)}
+                  r"CopyRows<.*true>": (256, 6), r"Combine": (128, 16), r"Shrink<.*>": (256, 2), r"Expand<.*>": (128, 8)}
         for pattern, (threads, blocks) in wanted.items():
             for name, kernel in like(pattern).items():
                 self.assertGreaterEqual(blocks_per_sm(kernel, threads), blocks, name)

@@ -145,7 +145,6 @@ TEST_F(Config, AdaptersStandBesideTheModel) {
               HasSubstr("\"m\" twice"));
   EXPECT_THAT(error("engine { directory: 'm' adapter: 'x' } adapters { name: 'a' directory: 'x' }"),
               HasSubstr("one or the other"));
-  EXPECT_THAT(error("engine { directory: 'm' device: 'cuda:0' } adapter_root: 'x'"), HasSubstr("device cpu"));
   EXPECT_THAT(error("engine { directory: 'm' } adapters { name: 'a' }"), HasSubstr("directory"));
 }
 

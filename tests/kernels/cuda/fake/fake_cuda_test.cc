@@ -14,12 +14,15 @@
 #include "kernels/device_options.h"
 #include "kernels/open_device.h"
 #include "kernels/ops.h"
+#include "runtime/bench/make_adapter.h"
 #include "runtime/codec/open_codec.h"
 #include "runtime/engine/engine.h"
 #include "runtime/evaluate/in_process_handoff.h"
+#include "runtime/model/adapters/lora_weights.h"
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "tests/kernels/cuda/fake/kernel_name.h"
 #include "tests/kernels/device_array.h"
+#include "tests/runtime/model/temporary_directory.h"
 #include "tests/testing/test_model.h"
 
 namespace aludel::cuda::fake {
@@ -191,6 +194,48 @@ TEST(FakeCuda, StepsOfTheDemoModel) {
                 static_cast<double>(counted->kernels() - kAround) / layers);
   }
   for (const auto& [name, count] : eager.launches) std::printf("  %-44s %4ld\n", name.c_str(), count);
+}
+
+// However many adapters its rows have.
+TEST(FakeCuda, AdaptersOfAStepAreTwoLaunchesForEachProduct) {
+  TestModel chat("deploy/demo/chat", {.max_rows = 64}, DType::kBf16, 64);
+  const TemporaryDirectory files;
+  const LoraWeights::Base base{"deploy/demo/chat", chat.model().hash(), chat.model().config(), DType::kBf16};
+  std::vector<std::unique_ptr<LoraWeights>> adapters;
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    const std::string directory = files.File(std::to_string(seed));
+    ASSERT_TRUE(MakeAdapter({.base = base.directory, .out = directory, .seed = seed}).ok());
+    adapters.push_back(LoraWeights::Load(chat.device(), directory, base).value());
+  }
+  const std::vector<int32_t> id = {5};
+  // Rows in one block each, as no two have a position in common.
+  const auto step = [&](const std::vector<const LoraWeights*>& of) {
+    std::vector<BatchItem> items(of.size());
+    for (size_t i = 0; i < of.size(); ++i) {
+      items[i].ids = id;
+      items[i].position = static_cast<int64_t>(i);
+      items[i].blocks = chat.table().ids();
+      items[i].wants_logits = true;
+      items[i].adapter = of[i];
+    }
+    std::vector<float> logits;
+    ResetCounts();
+    EXPECT_TRUE(chat.model().Forward(absl::MakeSpan(items), chat.pool(), &logits).ok());
+    return counts();
+  };
+  step({nullptr});
+  const Counts none = step({nullptr, nullptr, nullptr, nullptr});
+  const Counts one = step({nullptr, adapters[0].get(), nullptr, nullptr});
+  const Counts mixed = step({adapters[0].get(), adapters[1].get(), nullptr, adapters[2].get()});
+  EXPECT_EQ(one.launches, mixed.launches);
+  // Queries, keys with values, outputs, and the two of the feed-forward network.
+  constexpr int kProducts = 5;
+  const int64_t products = int64_t{kProducts} * chat.model().config().layers;
+  EXPECT_EQ(mixed.launches.at("Shrink<Bf16, true>"), products);
+  EXPECT_EQ(mixed.launches.at("Expand<Bf16, float>") + mixed.launches.at("Expand<Bf16, Bf16>"), products);
+  EXPECT_EQ(mixed.kernels(), none.kernels() + 2 * products);
+  EXPECT_EQ(mixed.allocations, 0);
+  EXPECT_EQ(mixed.waits, none.waits);
 }
 
 // A step with more sequences than logits have room for at first makes room, and no graph goes on with what was there. Where

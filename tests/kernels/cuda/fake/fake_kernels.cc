@@ -6,6 +6,7 @@
 #include "kernels/cuda/attention/scalar_attention.cuh"
 #include "kernels/cuda/attention/wgmma_attention.cuh"
 #include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/gemm/low_rank.cuh"
 #include "kernels/cuda/gemm/skinny_gemm.cuh"
 #include "kernels/cuda/gemm/tile_gemm.cuh"
 #include "kernels/cuda/latents.cuh"
@@ -187,6 +188,34 @@ void AddProducts(Kernels& to) {
       0, 32};
 }
 
+template <typename T>
+void AddShrink(Kernels& to) {
+  ForBools([&](auto vectors) {
+    to[Name("Shrink", NameOf<T>(), vectors.value)] = {
+        Bind<LowRankArgs>([](char* shared, const LowRankArgs& args) {
+          ShrinkTile<T, decltype(vectors)::value>(args, reinterpret_cast<float*>(shared));
+        }),
+        kShrinkSharedBytes, kShrinkThreads};
+  });
+}
+
+template <typename T, typename Out>
+void AddExpand(Kernels& to) {
+  to[Name("Expand", NameOf<T>(), NameOf<Out>())] = {
+      Bind<LowRankArgs>([](char* shared, const LowRankArgs& args) {
+        ExpandTile<T, Out>(args, reinterpret_cast<float*>(shared));
+      }),
+      kExpandSharedBytes, kExpandThreads};
+}
+
+void AddLowRank(Kernels& to) {
+  AddShrink<float>(to);
+  AddShrink<Bf16>(to);
+  AddExpand<float, float>(to);
+  AddExpand<Bf16, float>(to);
+  AddExpand<Bf16, Bf16>(to);
+}
+
 template <typename Shape>
 void AddMma(Kernels& to) {
   to[Name("MmaAttention", NameOf<Shape>())] = {
@@ -212,6 +241,7 @@ Kernels MakeKernels() {
   Kernels to;
   AddTyped(to);
   AddProducts(to);
+  AddLowRank(to);
   AddAttention<64, 96, 128, 256>(to);
   AddWgmma<WgmmaShape<64>>(to);
   AddWgmma<WgmmaShape<128>>(to);
