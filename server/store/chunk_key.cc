@@ -67,4 +67,15 @@ ChunkKey ChunkHasher::Key() {
   return key;
 }
 
+ChunkHasher::Name ChunkHasher::NameOf(const ChunkKey& before, absl::Span<const int32_t> tokens) {
+  Name name;
+  const uint32_t stem_tokens = StemTokens(static_cast<uint32_t>(tokens.size()));
+  Start(before);
+  Add(tokens.first(stem_tokens));
+  if (stem_tokens > 0) name.stem = StemOf(Key());
+  Add(tokens.subspan(stem_tokens));
+  name.key = Key();
+  return name;
+}
+
 }  // namespace aludel

@@ -38,6 +38,16 @@ StoreKey ProducerHash(absl::string_view producer);
 StoreTag EncoderTag(const CodecSpec& codec);
 StoreTag SaltTag(absl::string_view salt);
 
+// How many of a chunk's tokens its stem is of.
+inline constexpr uint32_t kStemStep = 64;
+inline constexpr uint32_t StemTokens(uint32_t tokens) { return tokens / kStemStep * kStemStep; }
+// The stem of a chunk, of the key that a chunk of StemTokens has.
+inline uint32_t StemOf(const ChunkKey& key) {
+  uint32_t stem = 0;
+  std::memcpy(&stem, key.data(), sizeof(stem));
+  return stem;
+}
+
 // Keys of chunks that follow one key, for growing numbers of tokens: each token is hashed once however many lengths
 // are asked for. Not thread-safe.
 class ChunkHasher {
@@ -48,6 +58,13 @@ class ChunkHasher {
   void Add(absl::Span<const int32_t> tokens);
   // Of the tokens added since Start; more may follow.
   ChunkKey Key();
+
+  // The key of the chunk of these tokens, and its stem.
+  struct Name {
+    ChunkKey key;
+    uint32_t stem = 0;
+  };
+  Name NameOf(const ChunkKey& before, absl::Span<const int32_t> tokens);
 
  private:
   struct Free {

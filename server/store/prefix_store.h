@@ -55,7 +55,7 @@ struct StoredChunk {
 // salts share nothing.
 class PrefixStore {
  public:
-  // Of each, some 300 bytes are in memory.
+  // Of each, some 400 bytes are in memory.
   static constexpr size_t kMaxDiskEntries = 1 << 20;
   struct Disk {
     std::string path;
@@ -108,6 +108,12 @@ class PrefixStore {
  private:
   using Node = StoreIndex::Node;
 
+  // Keys of the chunks behind `before` that `rest` may begin with, the longest last. Hashes outside the lock.
+  std::vector<ChunkKey> Candidates(const ChunkKey& before, absl::Span<const int32_t> rest,
+                                   ChunkHasher& hasher) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes the longest of them that is stored, and moves `at` to its end. False: none is.
+  bool Take(absl::Span<const ChunkKey> candidates, absl::Span<const int32_t> prompt, absl::Time since,
+            StorePosition* at, std::vector<StoredChunk>* chunks) ABSL_LOCKS_EXCLUDED(mutex_);
   void KeepInMemory(Node* node, StoredFrames frames) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropFromMemory(Node* node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Evict() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

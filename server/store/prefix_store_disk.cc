@@ -83,7 +83,7 @@ void PrefixStore::Recover(const ChunkEntry& entry, const DiskPlace& place) {
     if (node != nullptr) DropFromDisk(node);
     return;
   }
-  node = index_.Add(entry.key, entry.before, entry.token_begin, entry.tokens);
+  node = index_.Add(entry);
   // A wall clock that was set back since makes an age unknown, which is too old for any limit.
   const absl::Duration age = absl::Now() - absl::FromUnixMillis(entry.added_unix_ms);
   node->added = age < absl::ZeroDuration() ? absl::InfinitePast() : MonotonicNow() - age;
@@ -117,6 +117,7 @@ void PrefixStore::WriteLater(Node* node, absl::Span<const int32_t> prompt, const
   entry.salt = of.salt;
   entry.token_begin = node->token_begin;
   entry.tokens = node->tokens;
+  entry.stem = node->stem;
   entry.added_unix_ms = absl::ToUnixMillis(absl::Now() - (MonotonicNow() - node->added));
   const absl::Span<const int32_t> tokens = prompt.subspan(node->token_begin, node->tokens);
   write.meta.tokens.assign(tokens.begin(), tokens.end());
@@ -164,7 +165,7 @@ void PrefixStore::Write(const DiskWrite& write) {
   // It may have left the memory while it was written.
   const absl::Duration age = absl::Now() - absl::FromUnixMillis(entry.added_unix_ms);
   const bool is_new = node == nullptr || node->tokens == 0;
-  node = index_.Add(entry.key, entry.before, entry.token_begin, entry.tokens);
+  node = index_.Add(entry);
   if (is_new) node->added = MonotonicNow() - std::max(age, absl::ZeroDuration());
   SetOnDisk(node, *place);
 }
@@ -326,7 +327,7 @@ void PrefixStore::OnLoadFailed(const StoredChunk& chunk, const absl::Status& sta
 
 void PrefixStore::Clear(std::function<void(const absl::Status&)> done) {
   // Under the lock it all only changes hands: freeing a million nodes takes long.
-  auto nodes = std::make_shared<StoreIndex::Nodes>();
+  auto nodes = std::make_shared<StoreIndex::All>();
   StoreIndex::Order order;
   absl::flat_hash_map<uint64_t, std::vector<ChunkKey>> segments;
   {
