@@ -15,6 +15,8 @@ namespace {
 // To be raised where a codec without an artifact lays its payloads out in another way.
 constexpr int kLayoutVersion = 1;
 
+constexpr size_t kTenantSaltBytes = 16;
+
 // What stored bytes mean beside what names them.
 std::string Version() { return absl::StrCat(kFrameVersion, ".", kLayoutVersion); }
 
@@ -45,7 +47,14 @@ StoreTag EncoderTag(const CodecSpec& codec) {
   return Head(HashFields({"encoder", codec.name, codec.artifact_hash}));
 }
 
-StoreTag SaltTag(absl::string_view salt) { return Head(HashFields({"salt", salt})); }
+StoreTag SaltTag(absl::string_view salt) {
+  absl::string_view tenant = salt.size() == 2 * kTenantSaltBytes ? salt.substr(0, kTenantSaltBytes) : salt;
+  if (tenant.find_first_not_of('\0') == absl::string_view::npos) tenant = "";
+  StoreTag tag = Head(HashFields({"tenant", tenant}));
+  const StoreTag own = Head(HashFields({"salt", salt}));
+  std::copy(own.begin() + sizeof(TenantTag), own.end(), tag.begin() + sizeof(TenantTag));
+  return tag;
+}
 
 ChunkHasher::ChunkHasher() : fresh_(EVP_MD_CTX_new()), added_(EVP_MD_CTX_new()), ended_(EVP_MD_CTX_new()) {
   ALUDEL_CHECK(EVP_DigestInit_ex(fresh_.get(), EVP_sha256(), nullptr) == 1);

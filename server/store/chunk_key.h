@@ -36,7 +36,16 @@ ChunkKey RootKey(absl::string_view producer, const CodecSpec& codec, absl::strin
 // What records say of a producer, an encoder and a salt.
 StoreKey ProducerHash(absl::string_view producer);
 StoreTag EncoderTag(const CodecSpec& codec);
+// Its first half names the salt's tenant: of a salt of 32 bytes the first 16 do (zeros are the salt "", too), and any other
+// salt is a tenant's only one.
 StoreTag SaltTag(absl::string_view salt);
+
+using TenantTag = uint64_t;
+inline TenantTag TenantOf(const StoreTag& salt) {
+  TenantTag tenant = 0;
+  std::memcpy(&tenant, salt.data(), sizeof(tenant));
+  return tenant;
+}
 
 // How many of a chunk's tokens its stem is of.
 inline constexpr uint32_t kStemStep = 64;

@@ -8,7 +8,7 @@
 
 namespace aludel {
 
-PrefixStore::PrefixStore(Options options) : options_(std::move(options)) {
+PrefixStore::PrefixStore(Options options) : options_(std::move(options)), tenants_(options_.quota) {
   if (enabled() && options_.disk.has_value()) OpenDisk();
 }
 
@@ -38,8 +38,10 @@ std::vector<StoredChunk> PrefixStore::Find(absl::Span<const int32_t> prompt, abs
   if (at->generation != generation_) return chunks;
   // From the last to the first: what lies in front is always the younger one.
   for (auto chunk = chunks.rbegin(); chunk != chunks.rend(); ++chunk) {
-    const Node* node = index_.Find(chunk->end.key);
-    if (node != nullptr && node->memory != nullptr) order_.splice(order_.begin(), order_, node->order);
+    Node* node = index_.Find(chunk->end.key);
+    if (node == nullptr || node->memory == nullptr) continue;
+    order_.splice(order_.begin(), order_, node->order);
+    tenants_.Touch(node);
   }
   return chunks;
 }
@@ -92,7 +94,7 @@ bool PrefixStore::Take(absl::Span<const ChunkKey> candidates, absl::Span<const i
   at->tokens += node->tokens;
   ++node->requests;
   node->wanted = true;
-  WriteLater(node, prompt, *at);
+  WriteLater(node, prompt);
   chunks->push_back({*at, begin, node->memory != nullptr ? node->memory : node->moving, node->disk});
   return true;
 }
@@ -113,6 +115,8 @@ bool PrefixStore::Put(absl::Span<const int32_t> prompt, int64_t end, std::vector
   }
   Node* node = index_.Add({.key = name.key,
                            .before = at->key,
+                           .encoder = at->encoder,
+                           .salt = at->salt,
                            .token_begin = static_cast<uint32_t>(at->tokens),
                            .tokens = static_cast<uint32_t>(tokens.size()),
                            .stem = name.stem});
@@ -121,8 +125,8 @@ bool PrefixStore::Put(absl::Span<const int32_t> prompt, int64_t end, std::vector
   if (node->memory == nullptr) KeepInMemory(node, std::move(kept));
   at->key = name.key;
   at->tokens = end;
-  WriteLater(node, prompt, *at);
-  Evict();
+  WriteLater(node, prompt);
+  Evict(at->salt);
   return true;
 }
 
@@ -133,6 +137,7 @@ void PrefixStore::KeepInMemory(Node* node, StoredFrames frames) {
   const Node* before = index_.Find(node->before);
   const bool follows = before != nullptr && before->memory != nullptr;
   node->order = order_.insert(follows ? std::next(before->order) : order_.begin(), node);
+  tenants_.AddMemory(node, follows ? before : nullptr);
   stats_.memory.bytes += node->memory_bytes;
   ++stats_.memory.entries;
 }
@@ -140,12 +145,17 @@ void PrefixStore::KeepInMemory(Node* node, StoredFrames frames) {
 void PrefixStore::DropFromMemory(Node* node) {
   stats_.memory.bytes -= node->memory_bytes;
   --stats_.memory.entries;
+  tenants_.RemoveMemory(node);
   order_.erase(node->order);
   node->memory = nullptr;
   index_.Drop(node);
 }
 
-void PrefixStore::Evict() {
+void PrefixStore::Evict(const StoreTag& salt) {
+  while (Node* node = tenants_.OverMemory(TenantOf(salt))) {
+    ++stats_.memory.over_quota;
+    DropFromMemory(node);
+  }
   while (stats_.memory.bytes > options_.memory_bytes) {
     ++stats_.memory.evictions;
     DropFromMemory(order_.back());

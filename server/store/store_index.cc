@@ -65,6 +65,8 @@ StoreIndex::Node* StoreIndex::Add(const ChunkEntry& entry) {
   node->token_begin = entry.token_begin;
   node->tokens = entry.tokens;
   node->stem = entry.stem;
+  node->encoder = entry.encoder;
+  node->salt = entry.salt;
   const auto [root, is_new_root] = nodes_.try_emplace(entry.before);
   if (is_new_root) root->second.key = entry.before;
   const uint32_t stem_tokens = StemTokens(entry.tokens);

@@ -34,18 +34,23 @@ class StoreIndex {
     uint32_t token_begin = 0;
     uint32_t tokens = 0;
     uint32_t stem = 0;
+    StoreTag encoder = {};
+    StoreTag salt = {};
     Counts next;       // how many chunks that follow have stems of so many tokens
     absl::Time added;  // MonotonicNow(); made again, which gives the same frames, it is newer
 
     StoredFrames memory;  // null: not in the memory tier
     size_t memory_bytes = 0;
-    Order::iterator order;  // in the memory tier's, where `memory` is
+    // Where `memory` is: in the memory tier's, and in its tenant's.
+    Order::iterator order;
+    Order::iterator tenant_memory;
 
     DiskPlace disk;
-    StoredFrames moving;    // while they are between two segments
-    bool writing = false;   // to the disk, or waiting for it
-    bool wanted = false;    // found since it lies where it does on disk
-    uint32_t requests = 0;  // since this process knows it
+    Order::iterator tenant_disk;  // where it is on disk
+    StoredFrames moving;          // while they are between two segments
+    bool writing = false;         // to the disk, or waiting for it
+    bool wanted = false;          // found since it lies where it does on disk
+    uint32_t requests = 0;        // since this process knows it
 
     bool stored() const { return memory != nullptr || disk.segment != nullptr || moving != nullptr; }
   };
