@@ -108,6 +108,7 @@ struct GenerateSpec {
   std::shared_ptr<TokenAutomaton> constraint = nullptr;
   // Prefixes are shared with requests of the same salt only.
   std::string cache_salt = {};
+  bool keep_prefix = true;  // false: cached prefixes are used, and none is left
   // Over the engine's model, for this request; null: none. Held until the request ends, and released on the engine's
   // thread. Acts from the token `adapter_begin` on: the cache of those before is the model's own, and shared as such.
   // From there on prefixes are shared under the same adapter only. With 0 a codec is one for the model with this
@@ -129,7 +130,8 @@ struct PrefillSpec {
   std::function<bool()> has_room;
   // At most so many of its tokens are computed in one step, positive: what has_room asks room for.
   int64_t step_tokens = std::numeric_limits<int64_t>::max();
-  std::string cache_salt = {};  // as in GenerateSpec
+  std::string cache_salt = {};  // as in GenerateSpec, and so is the next
+  bool keep_prefix = true;
 };
 
 // Runs sequences on one model: admits, plans steps (runtime/engine/scheduler.h), runs the forward, samples, emits.

@@ -75,6 +75,7 @@ void EngineBlocks::Fork(const Sequence& sequence, Sequence& fork) {
   fork.last_step = sequence.last_step;
   fork.format = sequence.format;
   fork.cache_salt = sequence.cache_salt;
+  fork.keep_prefix = sequence.keep_prefix;
   fork.adapter = sequence.adapter;
   fork.adapter_begin = sequence.adapter_begin;
   fork.chain = sequence.chain;
@@ -186,7 +187,9 @@ void EngineBlocks::Advance(Sequence& sequence, int64_t tokens) {
 
 void EngineBlocks::Insert(Sequence& sequence) {
   const size_t full = sequence.computed / block_tokens_;
-  if (cache_ == nullptr || sequence.owed_head > 0 || full <= sequence.inserted_blocks) return;
+  if (cache_ == nullptr || !sequence.keep_prefix || sequence.owed_head > 0 ||
+      full <= sequence.inserted_blocks)
+    return;
   const auto hashes =
       sequence.chain->Extend(absl::MakeConstSpan(sequence.tokens).subspan(0, sequence.computed));
   const size_t from = sequence.inserted_blocks;

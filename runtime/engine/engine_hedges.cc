@@ -20,6 +20,7 @@ bool EngineHedges::Begin(Sequence& late, SequenceId id, const absl::Status& reas
   hedge->hedge_of = late.id;
   hedge->prompt_end = late.prompt_tokens - 1;
   hedge->cache_salt = late.cache_salt;
+  hedge->keep_prefix = late.keep_prefix;
   hedge->adapter = late.adapter;
   hedge->adapter_begin = late.adapter_begin;
   blocks_->Begin(*hedge, sequences);

@@ -114,6 +114,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadGenerate(
   if (spec.codec != nullptr) sequence->format = &spec.codec->spec();
   sequence->priority = spec.priority;
   sequence->cache_salt = std::move(spec.cache_salt);
+  sequence->keep_prefix = spec.keep_prefix;
   sequence->adapter = std::move(spec.adapter);
   if (sequence->adapter != nullptr) sequence->adapter_begin = spec.adapter_begin;
   if (spec.codec != nullptr && spec.handed_over_tokens == 0) sequence->cached_wanted = spec.cached_tokens;
@@ -158,6 +159,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadPrefill(
   sequence->has_room = std::move(spec.has_room);
   sequence->step_tokens = spec.step_tokens;
   sequence->cache_salt = std::move(spec.cache_salt);
+  sequence->keep_prefix = spec.keep_prefix;
   sequence->deadline = spec.deadline;
   return sequence;
 }

@@ -136,6 +136,7 @@ struct Sequence {
   uint64_t last_step = 0;                      // it was part of
   const CodecSpec* format = nullptr;           // whose tokens its cache begins with; null: exact
   std::string cache_salt;                      // the tenant whose cached prefixes it shares
+  bool keep_prefix = true;                     // for others
   std::shared_ptr<const LoraWeights> adapter;  // over the model; null: none
   int64_t adapter_begin = 0;                   // tokens before it are the model's alone
   std::optional<PrefixChain> chain;

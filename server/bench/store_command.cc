@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "absl/types/span.h"
 #include "runtime/status_macros.h"
 #include "runtime/tool/flag_set.h"
 #include "runtime/tool/progress.h"
@@ -18,15 +19,19 @@ namespace {
 
 constexpr char kUsage[] =
     R"(aludel-bench store fills a prefix store in memory and says what a look-up of a prompt takes: of prompts that are
-stored whole, that share a beginning with one, and that are not there.
+stored whole, that share a beginning with one, and that are not there. With --lengths N it holds as many chunks again,
+each the first and only one of a prompt, of 1 to N tokens; half of them begin with the same N/2 tokens. "longest" looks
+up prompts that begin with one of them.
 
   aludel-bench store --entries 1000000
-  aludel-bench store --entries 1000000 --chunk-tokens 512 --chunks 64)";
+  aludel-bench store --entries 1000000 --chunk-tokens 512 --chunks 64
+  aludel-bench store --entries 500000 --lengths 2048)";
 
 struct Flags {
   int64_t entries = 1000000;
   int64_t chunk_tokens = 256;
   int64_t chunks = 16;
+  int64_t lengths = 0;
   int64_t lookups = 20000;
 };
 
@@ -49,6 +54,57 @@ void Print(const char* name, std::vector<double>* seconds) {
                at(0.999), seconds->back() * 1e6);
 }
 
+absl::Status PutChunk(PrefixStore& store, absl::Span<const int32_t> prompt, int64_t end, StorePosition* at) {
+  std::vector<StoredFrame> frames;
+  const auto begin = static_cast<uint32_t>(at->tokens);
+  frames.push_back({{0, 1, 0, begin, static_cast<uint32_t>(end) - begin}, std::vector<uint8_t>(16)});
+  return store.Put(prompt, end, std::move(frames), at) ? absl::OkStatus()
+                                                       : absl::InternalError("the store took no chunk");
+}
+
+constexpr uint64_t kSharedSeed = uint64_t{1} << 40;
+
+// A prompt that is one chunk: of 1 to `lengths` tokens, or of as many as `shared` and up to so many more.
+std::vector<int32_t> OneChunk(uint64_t i, int64_t lengths, absl::Span<const int32_t> shared) {
+  const bool shares = i % 2 == 1;
+  const int64_t most = shares ? lengths - static_cast<int64_t>(shared.size()) : lengths;
+  const int64_t own = 1 + static_cast<int64_t>(i / 2) % most;
+  std::vector<int32_t> prompt = Prompt(kSharedSeed + 1 + i, own);
+  prompt.back() = static_cast<int32_t>(i);
+  if (shares) prompt.insert(prompt.begin(), shared.begin(), shared.end());
+  return prompt;
+}
+
+// Fills the store with prompts of one chunk, and says what looking up a longer one takes.
+absl::Status RunLengths(const Flags& flags, PrefixStore& store) {
+  const std::vector<int32_t> shared = Prompt(kSharedSeed, flags.lengths / 2);
+  ProgressBar bar;
+  for (int64_t i = 0; i < flags.entries; ++i) {
+    if (i % 1000 == 0) bar.Update("chunks", i, flags.entries);
+    const std::vector<int32_t> prompt = OneChunk(static_cast<uint64_t>(i), flags.lengths, shared);
+    StorePosition at = store.Begin(Format(), "");
+    ALUDEL_RETURN_IF_ERROR(PutChunk(store, prompt, static_cast<int64_t>(prompt.size()), &at));
+  }
+  bar.Break();
+  absl::PrintF("%d entries, of which %d begin a prompt with 1 to %d tokens\n", store.stats().memory.entries,
+               flags.entries, flags.lengths);
+  std::mt19937_64 random(2);
+  std::vector<double> seconds;
+  for (int64_t i = 0; i < flags.lookups; ++i) {
+    const uint64_t which = random() % static_cast<uint64_t>(flags.entries);
+    std::vector<int32_t> prompt = OneChunk(which, flags.lengths, shared);
+    const auto want = static_cast<int64_t>(prompt.size());
+    prompt.resize(static_cast<size_t>(flags.lengths) + 1, -1);
+    const absl::Time begun = MonotonicNow();
+    StorePosition at = store.Begin(Format(), "");
+    const std::vector<StoredChunk> found = store.Find(prompt, absl::InfiniteDuration(), &at);
+    seconds.push_back(absl::ToDoubleSeconds(MonotonicNow() - begun));
+    if (found.size() != 1 || at.tokens != want) return absl::InternalError("a look-up found something else");
+  }
+  Print("longest", &seconds);
+  return absl::OkStatus();
+}
+
 absl::Status Run(const Flags& flags) {
   PrefixStore store({.producer = "bench", .memory_bytes = size_t{1} << 40});
   const int64_t tokens = flags.chunk_tokens * flags.chunks;
@@ -59,12 +115,7 @@ absl::Status Run(const Flags& flags) {
     const std::vector<int32_t> prompt = Prompt(static_cast<uint64_t>(i), tokens);
     StorePosition at = store.Begin(Format(), "");
     for (int64_t end = flags.chunk_tokens; end <= tokens; end += flags.chunk_tokens) {
-      const auto begin = static_cast<uint32_t>(at.tokens);
-      std::vector<StoredFrame> frames;
-      frames.push_back(
-          {{0, 1, 0, begin, static_cast<uint32_t>(flags.chunk_tokens)}, std::vector<uint8_t>(16)});
-      if (!store.Put(prompt, end, std::move(frames), &at))
-        return absl::InternalError("the store took no chunk");
+      ALUDEL_RETURN_IF_ERROR(PutChunk(store, prompt, end, &at));
     }
   }
   bar.Break();
@@ -88,7 +139,7 @@ absl::Status Run(const Flags& flags) {
     }
     Print(kind, &seconds);
   }
-  return absl::OkStatus();
+  return flags.lengths == 0 ? absl::OkStatus() : RunLengths(flags, store);
 }
 
 }  // namespace
@@ -99,13 +150,15 @@ absl::Status StoreCommand(int argc, char** argv) {
   flags.Add("entries", "N", &values.entries, "chunks in the store");
   flags.Add("chunk-tokens", "N", &values.chunk_tokens, "tokens of each");
   flags.Add("chunks", "N", &values.chunks, "of a prompt");
+  flags.Add("lengths", "N", &values.lengths, "as many chunks again, of 1 to N tokens; 0: none");
   flags.Add("lookups", "N", &values.lookups, "of each kind");
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
   if (flags.help_asked()) {
     std::fputs(flags.Help().c_str(), stdout);
     return absl::OkStatus();
   }
-  if (values.entries < 1 || values.chunk_tokens < 1 || values.chunks < 1 || values.lookups < 1) {
+  if (values.entries < 1 || values.chunk_tokens < 1 || values.chunks < 1 || values.lengths < 0 ||
+      values.lookups < 1) {
     return absl::InvalidArgumentError("counts are at least 1");
   }
   return Run(values);

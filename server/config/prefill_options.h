@@ -17,11 +17,13 @@ namespace aludel {
 
 // The prefix store.
 struct StoreOptions {
-  uint64_t memory_bytes = 0;  // 0: keeps nothing
-  std::string disk_path;      // "": nothing on disk
+  uint64_t memory_bytes = 0;         // 0: keeps nothing
+  uint64_t tenant_memory_bytes = 0;  // 0: no quota
+  std::string disk_path;             // "": nothing on disk
   uint64_t disk_bytes = 0;
   uint32_t disk_min_requests = 1;
   uint32_t disk_read_threads = 0;
+  uint64_t disk_tenant_bytes = 0;  // 0: no quota
 };
 
 struct PrefillOptions {

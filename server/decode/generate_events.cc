@@ -52,6 +52,7 @@ v1::GenerateEvent StartedEvent(const RequestTimeline::Started& started, const St
   out->set_handed_over_tokens(static_cast<uint32_t>(started.handed_over_tokens));
   out->set_raw_bytes(figures.raw_bytes_per_token * started.handed_over_tokens);
   out->set_cached_tokens(static_cast<uint32_t>(figures.cached_tokens));
+  out->set_stored_tokens(static_cast<uint32_t>(figures.stored_tokens));
   if (!figures.fallback_reason.empty()) out->set_fallback_reason(figures.fallback_reason);
   FillStages(started.stages, out->mutable_stages());
   return event;
@@ -86,7 +87,7 @@ v1::GenerateEvent AnswerEvent(const PromptScores& scores) {
   return event;
 }
 
-v1::GenerateEvent AnswerEvent(const SequenceResult& result) {
+v1::GenerateEvent AnswerEvent(const SequenceResult& result, int64_t stored_tokens) {
   v1::GenerateEvent event;
   v1::Finished* out = event.mutable_finished();
   out->set_reason(Name(result.reason));
@@ -94,6 +95,7 @@ v1::GenerateEvent AnswerEvent(const SequenceResult& result) {
   out->set_completion_tokens(static_cast<uint32_t>(result.completion_tokens));
   out->set_text(result.tail_text);
   out->set_choice(static_cast<uint32_t>(result.choice));
+  out->set_stored_tokens(static_cast<uint32_t>(stored_tokens));
   if (!result.stop.empty()) out->set_stop_string(result.stop);
   if (result.stop_id) out->set_stop_token(*result.stop_id);
   return event;

@@ -22,6 +22,7 @@ struct StartedFigures {
   uint64_t payload_bytes = 0;        // received
   uint64_t raw_bytes_per_token = 0;  // of bf16 K and V
   int64_t cached_tokens = 0;
+  int64_t stored_tokens = 0;
   std::string fallback_reason = {};  // "": it did not fall back
 };
 v1::GenerateEvent StartedEvent(const RequestTimeline::Started& started, const StartedFigures& figures);
@@ -29,6 +30,6 @@ v1::GenerateEvent StartedEvent(const RequestTimeline::Started& started, const St
 // With the first `shown_logprobs` of its log probabilities.
 v1::GenerateEvent AnswerEvent(const TokenEvent& token, size_t shown_logprobs);
 v1::GenerateEvent AnswerEvent(const PromptScores& scores);
-v1::GenerateEvent AnswerEvent(const SequenceResult& result);
+v1::GenerateEvent AnswerEvent(const SequenceResult& result, int64_t stored_tokens);
 
 }  // namespace aludel

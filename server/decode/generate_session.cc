@@ -204,7 +204,8 @@ void GenerateSession::SendStarted(const SequenceTimes& times, int64_t cached_tok
   StartedFigures figures{.predicted_ttft = predicted_ttft,
                          .payload_bytes = handoff.usage.bytes,
                          .raw_bytes_per_token = uint64_t{2} * config.layers * config.kv_dim() * 2,
-                         .cached_tokens = cached_tokens};
+                         .cached_tokens = cached_tokens,
+                         .stored_tokens = fell_back ? 0 : handoff.cached_tokens};
   figures.fallback_reason = fell_back ? fallback_reason.ToString() : local_reason_;
   answer_.Push(StartedEvent(started, figures)).IgnoreError();  // its first token hears of it
 }
@@ -258,9 +259,9 @@ void GenerateSession::OnDone(const absl::Status& status, const SequenceResult& r
 }
 
 bool GenerateSession::LacksAccount() {
-  if (answer_trace_ == nullptr || handoff_ == nullptr || handoff_->report().producer) return false;
+  if (handoff_ == nullptr || handoff_->report().producer) return false;
   absl::MutexLock lock(&mutex_);
-  return open_choices_ == 1 && stopped_.ok();
+  return stopped_.ok();
 }
 
 void GenerateSession::AwaitAccount(const SequenceResult& result, absl::Time until) {
@@ -275,7 +276,9 @@ void GenerateSession::AwaitAccount(const SequenceResult& result, absl::Time unti
 void GenerateSession::Conclude(const absl::Status& status, const SequenceResult& result) {
   if (status.ok()) {
     absl::Status delivered = DeliverTrace();
-    if (delivered.ok()) delivered = answer_.Push(AnswerEvent(result));
+    const bool handed_over = handoff_ != nullptr && !result.fell_back;
+    if (delivered.ok())
+      delivered = answer_.Push(AnswerEvent(result, handed_over ? handoff_->report().cached_tokens : 0));
     if (!delivered.ok()) lost_ = delivered;
   } else {
     if (lost_.ok()) lost_ = status;

@@ -21,7 +21,8 @@ absl::StatusOr<GenerateSetup> SetUpGenerate(const DecodeContext& context, const 
                 .sampling = std::move(sampling),
                 .deadline = ToSteadyTime(deadline),
                 .priority = request.priority(),
-                .cache_salt = cache_salt};
+                .cache_salt = cache_salt,
+                .keep_prefix = !request.no_store()};
   GenerateSpec& spec = setup.spec;
   spec.constraint = std::move(constraint);
   if (adapter.served != nullptr) {
@@ -57,9 +58,11 @@ absl::StatusOr<GenerateSetup> SetUpGenerate(const DecodeContext& context, const 
   if (spec.sampling.top_logprobs) {
     setup.shown_logprobs = 1 + static_cast<size_t>(*spec.sampling.top_logprobs);
   }
-  // Only a single, unconstrained answer of the model itself can be compared with a second computation.
-  if ((plan.remote() || cached) && adapter.served == nullptr && context.shadow != nullptr &&
-      spec.sampling.choices == 1 && spec.constraint == nullptr && context.shadow->Choose()) {
+  // Only a single, unconstrained answer of the model itself can be compared with a second computation, which keeps its
+  // prompt.
+  if ((plan.remote() || cached) && !request.no_store() && adapter.served == nullptr &&
+      context.shadow != nullptr && spec.sampling.choices == 1 && spec.constraint == nullptr &&
+      context.shadow->Choose()) {
     setup.shadow.emplace(
         ShadowAnswer{.format = plan.format, .cache_salt = spec.cache_salt, .prompt = spec.prompt});
     spec.sampling.top_logprobs = std::max(spec.sampling.top_logprobs.value_or(0), kShadowLogprobs);
@@ -78,6 +81,7 @@ HandoffSpec MakeHandoffSpec(const DecodeContext& context, const v1::GenerateRequ
                       .codec = std::make_shared<const CodecSpec>(setup.spec.codec->spec()),
                       .cache_salt = setup.spec.cache_salt,
                       .tenant = request.cache_salt(),
+                      .no_store = request.no_store(),
                       .trace = request.trace(),
                       .wanted = wanted,
                       .deadline = deadline,

@@ -217,7 +217,8 @@ void RequestPlanner::Learn(const RequestTimeline::Started& started, const Sequen
             SplitFirstToken(times, report.producer, queued), *report.producer,
             {.bytes = report.usage.bytes,
              .first_bytes = report.usage.first_bytes,
-             .seconds = absl::ToDoubleSeconds(report.usage.last_received - report.usage.first_received)});
+             .seconds = absl::ToDoubleSeconds(report.usage.last_received - report.usage.first_received),
+             .stored = !handoff.no_store()});
       });
 }
 

@@ -18,7 +18,7 @@ namespace aludel {
 class ChunkRecorder : public FrameSink {
  public:
   struct Spec {
-    PrefixStore* store = nullptr;
+    PrefixStore* store = nullptr;  // null: nothing is kept
     const CodecSpec* codec = nullptr;
     absl::Span<const int32_t> prompt;
     StorePosition begin;  // of what is encoded
@@ -27,7 +27,9 @@ class ChunkRecorder : public FrameSink {
 
   // What `spec` refers to must outlive the recorder.
   ChunkRecorder(std::shared_ptr<FrameSink> sink, Spec spec)
-      : sink_(std::move(sink)), spec_(std::move(spec)), keeps_(spec_.store->enabled()) {}
+      : sink_(std::move(sink)),
+        spec_(std::move(spec)),
+        keeps_(spec_.store != nullptr && spec_.store->enabled()) {}
 
   absl::StatusOr<absl::Span<uint8_t>> Reserve(size_t max_bytes) override;
   absl::Status Commit(const FrameCoverage& coverage, size_t bytes) override;

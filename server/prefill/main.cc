@@ -72,6 +72,8 @@ PrefixStore::Options ToStoreOptions(const PrefillOptions& options, const Prefill
   PrefixStore::Options store{.producer = ProducerName(model, options.model),
                              .memory_bytes = options.store.memory_bytes};
   for (const auto& codec : model.codecs()) store.encoders.push_back(EncoderTag(codec->spec()));
+  if (options.store.tenant_memory_bytes > 0) store.quota.memory_bytes = options.store.tenant_memory_bytes;
+  if (options.store.disk_tenant_bytes > 0) store.quota.disk_bytes = options.store.disk_tenant_bytes;
   if (!options.store.disk_path.empty()) {
     store.disk = PrefixStore::Disk{.path = options.store.disk_path,
                                    .bytes = options.store.disk_bytes,

@@ -28,6 +28,8 @@ PrefillMetrics::PrefillMetrics(Metrics* metrics)
                                          "Prompt tokens whose frames were stored, by tier.")),
       store_evictions_(
           metrics->Counter("aludel_store_evictions_total", "Chunks that went to make room, by tier.")),
+      store_over_quota_(metrics->Counter("aludel_store_over_quota_total",
+                                         "Chunks that went for their tenant's quota, by tier.")),
       store_bytes_(metrics->Gauge("aludel_store_bytes", "Bytes of stored chunks, by tier.")),
       store_entries_(metrics->Gauge("aludel_store_entries", "Stored chunks, by tier.")),
       store_open_(metrics->Gauge("aludel_store_open", "1 for a tier that is in use, 0 for one that is not.")),
@@ -53,6 +55,7 @@ void PrefillMetrics::SetStore(const StoreStats& stats) const {
     const MetricLabels labels = {{"tier", name}};
     store_hit_tokens_.Raise(labels, static_cast<double>(tier->hit_tokens));
     store_evictions_.Raise(labels, static_cast<double>(tier->evictions));
+    store_over_quota_.Raise(labels, static_cast<double>(tier->over_quota));
     store_bytes_.Set(labels, static_cast<double>(tier->bytes));
     store_entries_.Set(labels, static_cast<double>(tier->entries));
     if (tier->configured) store_open_.Set(labels, tier->open ? 1 : 0);

@@ -30,6 +30,7 @@ class PrefillMetrics {
   const CounterFamily store_lookups_;
   const CounterFamily store_hit_tokens_;
   const CounterFamily store_evictions_;
+  const CounterFamily store_over_quota_;
   const GaugeFamily store_bytes_;
   const GaugeFamily store_entries_;
   const GaugeFamily store_open_;

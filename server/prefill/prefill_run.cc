@@ -129,7 +129,8 @@ void PrefillRun::OnConnected(absl::StatusOr<std::shared_ptr<PeerConnection>> con
                                   .max_age = spec_.max_staleness,
                                   .patience = Patience(),
                                   .tokens_per_second = context_.load->tokens_per_second(),
-                                  .on_wait = on_wait});
+                                  .on_wait = on_wait,
+                                  .stores = !spec_.no_store});
   absl::Status stopped;
   {
     absl::MutexLock lock(&mutex_);
@@ -165,6 +166,10 @@ absl::Duration PrefillRun::Patience() const {
 
 void PrefillRun::OnFed(absl::StatusOr<PrefixFeed::Sent> sent) {
   if (!sent.ok()) return OnDone(sent.status(), {});
+  {
+    absl::MutexLock lock(&mutex_);
+    fed_tokens_ = sent->end.tokens;
+  }
   if (sent->end.tokens < static_cast<int64_t>(spec_.prompt.size())) return Compute(*std::move(sent));
   SequenceResult nothing_computed;
   {
@@ -210,12 +215,12 @@ void PrefillRun::Compute(PrefixFeed::Sent sent) {
         return sender->HasRoom(step, frame);
       };
     }
-    recorder_ =
-        std::make_shared<ChunkRecorder>(sender_, ChunkRecorder::Spec{.store = context_.store,
-                                                                     .codec = &spec_.codec->spec(),
-                                                                     .prompt = spec_.prompt,
-                                                                     .begin = sent.end,
-                                                                     .flight = std::move(sent.flight)});
+    recorder_ = std::make_shared<ChunkRecorder>(
+        sender_, ChunkRecorder::Spec{.store = spec_.no_store ? nullptr : context_.store,
+                                     .codec = &spec_.codec->spec(),
+                                     .prompt = spec_.prompt,
+                                     .begin = sent.end,
+                                     .flight = std::move(sent.flight)});
     recorder = recorder_;
   }
   const absl::StatusOr<SequenceId> sequence =
@@ -227,7 +232,8 @@ void PrefillRun::Compute(PrefixFeed::Sent sent) {
                                         .encode_begin = sent.end.tokens,
                                         .has_room = std::move(has_room),
                                         .step_tokens = window_.step_tokens,
-                                        .cache_salt = salt_},
+                                        .cache_salt = salt_,
+                                        .keep_prefix = !spec_.no_store},
                                        shared_from_this());
   if (!sequence.ok()) return OnDone(sequence.status(), {});
   absl::Status stopped;
@@ -254,8 +260,10 @@ void PrefillRun::OnDone(const absl::Status& status, const SequenceResult& result
   }
   std::shared_ptr<KvSender> sender;
   absl::Time received;
+  int64_t fed_tokens = 0;
   {
     absl::MutexLock lock(&mutex_);
+    fed_tokens = fed_tokens_;
     engine_status_ = status;
     timeline_.Computed(result.times);
     received = timeline_.received();
@@ -269,6 +277,7 @@ void PrefillRun::OnDone(const absl::Status& status, const SequenceResult& result
     computed->set_encode_seconds(result.times.encode);
     computed->set_waiting_tokens(static_cast<uint64_t>(context_.load->waiting_tokens()));
     computed->set_prefill_tokens_per_second(context_.load->tokens_per_second());
+    computed->set_cached_tokens(static_cast<uint64_t>(std::max(fed_tokens, result.cached_tokens)));
     if (spec_.frame_times) {
       for (v1::FrameTimes& times : sender->TakeTimes(received)) *computed->add_frames() = std::move(times);
     }

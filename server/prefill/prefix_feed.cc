@@ -99,11 +99,12 @@ absl::StatusOr<bool> PrefixFeed::Go() {
         chunks_.push_back(std::move(item));
       }
     }
-    if (flight_ != nullptr) {
+    if (joined_) {
       if (chunks_.empty()) return true;
-      flight_->Advance(found_.tokens);
-    } else if (chunks_.empty() && !Join()) {
-      return false;
+      if (flight_ != nullptr) flight_->Advance(found_.tokens);
+    } else if (chunks_.empty()) {
+      joined_ = Join();
+      if (!joined_) return false;
     }
   }
 }
@@ -191,6 +192,7 @@ absl::Duration PrefixFeed::ReadLimit() const {
 }
 
 bool PrefixFeed::Join() {
+  if (!prompt_.stores) return true;
   const absl::Time now = MonotonicNow();
   // What nothing stored may serve, nothing that another run stores may either.
   if (gave_up_ || now >= waits_until_ || prompt_.max_age <= absl::ZeroDuration() ||

@@ -40,10 +40,12 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
     double tokens_per_second = 0;  // of computing, which a slow disk is measured by; 0: not known
     // Called before a wait for another run, with how many tokens of the prompt that one will not store.
     std::function<void(int64_t tokens)> on_wait = [](int64_t) {};
+    // What is left to compute will be stored. False: no other run waits for it, nor it for others.
+    bool stores = true;
   };
   struct Sent {
     StorePosition end;  // of what was sent
-    // Of what follows, for the caller to encode; null where the whole prompt was sent.
+    // Of what follows, for the caller to encode; null where the whole prompt was sent, and where nothing is stored.
     std::unique_ptr<Flights::Flight> flight;
   };
   // Whether there is room for a frame of this weight (FrameRing::Weight).
@@ -78,7 +80,7 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
   StoredFrames FirstFrames();
   // How long the first chunk may still be waited for, from now on.
   absl::Duration ReadLimit() const;
-  // False: another run's chunks are worth waiting for.
+  // Sets flight_. False: another run's chunks are worth waiting for.
   bool Join();
 
   const Context context_;
@@ -97,6 +99,7 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
   absl::Time read_wait_since_ = absl::InfiniteFuture();  // while the first chunk is not read
   absl::Time read_wait_until_ = absl::InfiniteFuture();
   absl::Duration read_waited_;  // before that, in all
+  bool joined_ = false;         // what the store lacks is this run's to compute
   std::unique_ptr<Flights::Flight> flight_;
   Flights::Known known_;
   absl::Time waits_until_ = absl::InfiniteFuture();  // for others, from the first wait on

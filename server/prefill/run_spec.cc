@@ -39,6 +39,7 @@ absl::StatusOr<RunSpec> ReadRunRequest(
   }
   spec.request_id = request.request_id();
   spec.cache_salt = request.cache_salt();
+  spec.no_store = request.no_store();
   spec.frame_times = request.frame_times();
   spec.prompt.assign(request.prompt().begin(), request.prompt().end());
   if (request.has_max_staleness_ms()) spec.max_staleness = absl::Milliseconds(request.max_staleness_ms());

@@ -22,6 +22,7 @@ struct RunSpec {
   std::string request_id;
   std::vector<int32_t> prompt;
   std::string cache_salt;
+  bool no_store = false;                                    // nothing of it is kept for others
   absl::Duration max_staleness = absl::InfiniteDuration();  // of frames from the cache
   bool frame_times = false;  // the caller wants to know when each frame was sent
   TicketId ticket = {};

@@ -15,6 +15,8 @@ namespace {
 // To be raised where a codec without an artifact lays its payloads out in another way.
 constexpr int kLayoutVersion = 1;
 
+constexpr size_t kTenantSaltBytes = 16;
+
 // What stored bytes mean beside what names them.
 std::string Version() { return absl::StrCat(kFrameVersion, ".", kLayoutVersion); }
 
@@ -45,7 +47,14 @@ StoreTag EncoderTag(const CodecSpec& codec) {
   return Head(HashFields({"encoder", codec.name, codec.artifact_hash}));
 }
 
-StoreTag SaltTag(absl::string_view salt) { return Head(HashFields({"salt", salt})); }
+StoreTag SaltTag(absl::string_view salt) {
+  absl::string_view tenant = salt.size() == 2 * kTenantSaltBytes ? salt.substr(0, kTenantSaltBytes) : salt;
+  if (tenant.find_first_not_of('\0') == absl::string_view::npos) tenant = "";
+  StoreTag tag = Head(HashFields({"tenant", tenant}));
+  const StoreTag own = Head(HashFields({"salt", salt}));
+  std::copy(own.begin() + sizeof(TenantTag), own.end(), tag.begin() + sizeof(TenantTag));
+  return tag;
+}
 
 ChunkHasher::ChunkHasher() : fresh_(EVP_MD_CTX_new()), added_(EVP_MD_CTX_new()), ended_(EVP_MD_CTX_new()) {
   ALUDEL_CHECK(EVP_DigestInit_ex(fresh_.get(), EVP_sha256(), nullptr) == 1);
@@ -65,6 +74,17 @@ ChunkKey ChunkHasher::Key() {
   ALUDEL_CHECK(EVP_MD_CTX_copy_ex(ended_.get(), added_.get()) == 1);
   ALUDEL_CHECK(EVP_DigestFinal_ex(ended_.get(), key.data(), nullptr) == 1);
   return key;
+}
+
+ChunkHasher::Name ChunkHasher::NameOf(const ChunkKey& before, absl::Span<const int32_t> tokens) {
+  Name name;
+  const uint32_t stem_tokens = StemTokens(static_cast<uint32_t>(tokens.size()));
+  Start(before);
+  Add(tokens.first(stem_tokens));
+  if (stem_tokens > 0) name.stem = StemOf(Key());
+  Add(tokens.subspan(stem_tokens));
+  name.key = Key();
+  return name;
 }
 
 }  // namespace aludel

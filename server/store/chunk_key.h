@@ -36,7 +36,26 @@ ChunkKey RootKey(absl::string_view producer, const CodecSpec& codec, absl::strin
 // What records say of a producer, an encoder and a salt.
 StoreKey ProducerHash(absl::string_view producer);
 StoreTag EncoderTag(const CodecSpec& codec);
+// Its first half names the salt's tenant: of a salt of 32 bytes the first 16 do (zeros are the salt "", too), and any other
+// salt is a tenant's only one.
 StoreTag SaltTag(absl::string_view salt);
+
+using TenantTag = uint64_t;
+inline TenantTag TenantOf(const StoreTag& salt) {
+  TenantTag tenant = 0;
+  std::memcpy(&tenant, salt.data(), sizeof(tenant));
+  return tenant;
+}
+
+// How many of a chunk's tokens its stem is of.
+inline constexpr uint32_t kStemStep = 64;
+inline constexpr uint32_t StemTokens(uint32_t tokens) { return tokens / kStemStep * kStemStep; }
+// The stem of a chunk, of the key that a chunk of StemTokens has.
+inline uint32_t StemOf(const ChunkKey& key) {
+  uint32_t stem = 0;
+  std::memcpy(&stem, key.data(), sizeof(stem));
+  return stem;
+}
 
 // Keys of chunks that follow one key, for growing numbers of tokens: each token is hashed once however many lengths
 // are asked for. Not thread-safe.
@@ -48,6 +67,13 @@ class ChunkHasher {
   void Add(absl::Span<const int32_t> tokens);
   // Of the tokens added since Start; more may follow.
   ChunkKey Key();
+
+  // The key of the chunk of these tokens, and its stem.
+  struct Name {
+    ChunkKey key;
+    uint32_t stem = 0;
+  };
+  Name NameOf(const ChunkKey& before, absl::Span<const int32_t> tokens);
 
  private:
   struct Free {

@@ -13,6 +13,8 @@ struct DiskPlace {
   uint32_t block = 0;
   uint32_t meta_bytes = 0;
   uint64_t payload_bytes = 0;
+
+  uint64_t record_bytes() const { return RoundUpToBlock(meta_bytes + payload_bytes); }
 };
 
 }  // namespace aludel

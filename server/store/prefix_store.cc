@@ -1,5 +1,6 @@
 #include "server/store/prefix_store.h"
 
+#include <cstddef>
 #include <iterator>
 #include <utility>
 
@@ -7,7 +8,7 @@
 
 namespace aludel {
 
-PrefixStore::PrefixStore(Options options) : options_(std::move(options)) {
+PrefixStore::PrefixStore(Options options) : options_(std::move(options)), tenants_(options_.quota) {
   if (enabled() && options_.disk.has_value()) OpenDisk();
 }
 
@@ -28,37 +29,81 @@ std::vector<StoredChunk> PrefixStore::Find(absl::Span<const int32_t> prompt, abs
                                            StorePosition* at) {
   std::vector<StoredChunk> chunks;
   const absl::Time since = MonotonicNow() - max_age;
+  ChunkHasher hasher;
+  while (at->tokens < static_cast<int64_t>(prompt.size())) {
+    const std::vector<ChunkKey> candidates = Candidates(at->key, prompt.subspan(at->tokens), hasher);
+    if (!Take(candidates, prompt, since, at, &chunks)) break;
+  }
   absl::MutexLock lock(&mutex_);
   if (at->generation != generation_) return chunks;
-  std::vector<Node*> used;
-  while (at->tokens < static_cast<int64_t>(prompt.size())) {
-    Node* node = index_.FindNext(at->key, prompt.subspan(at->tokens), since);
-    if (node == nullptr) break;
-    if (node->memory == nullptr && node->moving == nullptr && MonotonicNow() < no_reads_before_) break;
-    const int64_t begin = at->tokens;
-    at->key = node->key;
-    at->tokens += node->tokens;
-    ++node->requests;
-    node->wanted = true;
-    WriteLater(node, prompt, *at);
-    chunks.push_back({*at, begin, node->memory != nullptr ? node->memory : node->moving, node->disk});
-    if (node->memory != nullptr) used.push_back(node);
-  }
   // From the last to the first: what lies in front is always the younger one.
-  for (auto node = used.rbegin(); node != used.rend(); ++node) {
-    order_.splice(order_.begin(), order_, (*node)->order);
+  for (auto chunk = chunks.rbegin(); chunk != chunks.rend(); ++chunk) {
+    Node* node = index_.Find(chunk->end.key);
+    if (node == nullptr || node->memory == nullptr) continue;
+    order_.splice(order_.begin(), order_, node->order);
+    tenants_.Touch(node);
   }
   return chunks;
+}
+
+std::vector<ChunkKey> PrefixStore::Candidates(const ChunkKey& before, absl::Span<const int32_t> rest,
+                                              ChunkHasher& hasher) {
+  std::vector<ChunkKey> candidates;
+  std::vector<uint32_t> stems;
+  {
+    absl::MutexLock lock(&mutex_);
+    stems = index_.StemsBehind(before);
+  }
+  if (stems.empty()) return candidates;
+  hasher.Start(before);
+  size_t hashed = 0;
+  const auto key_of = [&](size_t tokens) {
+    hasher.Add(rest.subspan(hashed, tokens - hashed));
+    hashed = tokens;
+    return hasher.Key();
+  };
+  for (const uint32_t stem_tokens : stems) {
+    if (stem_tokens > rest.size()) break;
+    const ChunkKey stem_key = stem_tokens == 0 ? ChunkKey() : key_of(stem_tokens);
+    std::vector<uint32_t> lengths;
+    {
+      absl::MutexLock lock(&mutex_);
+      lengths = index_.LengthsBehind(before, stem_tokens, StemOf(stem_key));
+    }
+    for (const uint32_t tokens : lengths) {
+      if (tokens > rest.size()) break;
+      candidates.push_back(tokens == stem_tokens ? stem_key : key_of(tokens));
+    }
+  }
+  return candidates;
+}
+
+bool PrefixStore::Take(absl::Span<const ChunkKey> candidates, absl::Span<const int32_t> prompt,
+                       absl::Time since, StorePosition* at, std::vector<StoredChunk>* chunks) {
+  absl::MutexLock lock(&mutex_);
+  if (at->generation != generation_) return false;
+  Node* node = nullptr;
+  for (auto key = candidates.rbegin(); key != candidates.rend() && node == nullptr; ++key) {
+    node = index_.Find(*key);
+    if (node != nullptr && (!node->stored() || node->added < since)) node = nullptr;
+  }
+  if (node == nullptr) return false;
+  if (node->memory == nullptr && node->moving == nullptr && MonotonicNow() < no_reads_before_) return false;
+  const int64_t begin = at->tokens;
+  at->key = node->key;
+  at->tokens += node->tokens;
+  ++node->requests;
+  node->wanted = true;
+  WriteLater(node, prompt);
+  chunks->push_back({*at, begin, node->memory != nullptr ? node->memory : node->moving, node->disk});
+  return true;
 }
 
 bool PrefixStore::Put(absl::Span<const int32_t> prompt, int64_t end, std::vector<StoredFrame> frames,
                       StorePosition* at) {
   const absl::Span<const int32_t> tokens = prompt.subspan(at->tokens, end - at->tokens);
   if (StoredWeight(static_cast<int64_t>(tokens.size()), frames) > max_chunk_bytes()) return false;
-  ChunkHasher hasher;
-  hasher.Start(at->key);
-  hasher.Add(tokens);
-  const ChunkKey key = hasher.Key();
+  const ChunkHasher::Name name = ChunkHasher().NameOf(at->key, tokens);
   auto kept = std::make_shared<const std::vector<StoredFrame>>(std::move(frames));
 
   absl::MutexLock lock(&mutex_);
@@ -68,15 +113,20 @@ bool PrefixStore::Put(absl::Span<const int32_t> prompt, int64_t end, std::vector
     const Node* before = index_.Find(at->key);
     if (before == nullptr || !before->stored()) return false;
   }
-  Node* node =
-      index_.Add(key, at->key, static_cast<uint32_t>(at->tokens), static_cast<uint32_t>(tokens.size()));
+  Node* node = index_.Add({.key = name.key,
+                           .before = at->key,
+                           .encoder = at->encoder,
+                           .salt = at->salt,
+                           .token_begin = static_cast<uint32_t>(at->tokens),
+                           .tokens = static_cast<uint32_t>(tokens.size()),
+                           .stem = name.stem});
   node->added = MonotonicNow();
   ++node->requests;
   if (node->memory == nullptr) KeepInMemory(node, std::move(kept));
-  at->key = key;
+  at->key = name.key;
   at->tokens = end;
-  WriteLater(node, prompt, *at);
-  Evict();
+  WriteLater(node, prompt);
+  Evict(at->salt);
   return true;
 }
 
@@ -87,6 +137,7 @@ void PrefixStore::KeepInMemory(Node* node, StoredFrames frames) {
   const Node* before = index_.Find(node->before);
   const bool follows = before != nullptr && before->memory != nullptr;
   node->order = order_.insert(follows ? std::next(before->order) : order_.begin(), node);
+  tenants_.AddMemory(node, follows ? before : nullptr);
   stats_.memory.bytes += node->memory_bytes;
   ++stats_.memory.entries;
 }
@@ -94,12 +145,17 @@ void PrefixStore::KeepInMemory(Node* node, StoredFrames frames) {
 void PrefixStore::DropFromMemory(Node* node) {
   stats_.memory.bytes -= node->memory_bytes;
   --stats_.memory.entries;
+  tenants_.RemoveMemory(node);
   order_.erase(node->order);
   node->memory = nullptr;
   index_.Drop(node);
 }
 
-void PrefixStore::Evict() {
+void PrefixStore::Evict(const StoreTag& salt) {
+  while (Node* node = tenants_.OverMemory(TenantOf(salt))) {
+    ++stats_.memory.over_quota;
+    DropFromMemory(node);
+  }
   while (stats_.memory.bytes > options_.memory_bytes) {
     ++stats_.memory.evictions;
     DropFromMemory(order_.back());

@@ -21,6 +21,7 @@
 #include "server/store/store_index.h"
 #include "server/store/store_stats.h"
 #include "server/store/stored_frames.h"
+#include "server/store/tenant_shares.h"
 #include "server/store/write_behind.h"
 
 namespace aludel {
@@ -48,14 +49,14 @@ struct StoredChunk {
 //   memory   the chunk that was used least recently goes first, and no chunk before those behind it
 //   disk     written behind what memory takes, by one thread; the oldest segment goes first, and what was found in it
 //            since is written again
-// A chunk may be in both. Whatever fails on disk is a miss and a count, and nothing here waits but for a lock.
+// A chunk may be in both. Each tenant (SaltTag) has a quota of each. Whatever fails on disk is a miss and a count, and nothing here waits but for a lock.
 // Thread-safe.
 //
 // A request can find out by its timing whether its prompt was asked for before with the same salt; two
 // salts share nothing.
 class PrefixStore {
  public:
-  // Of each, some 300 bytes are in memory.
+  // Of each, some 400 bytes are in memory.
   static constexpr size_t kMaxDiskEntries = 1 << 20;
   struct Disk {
     std::string path;
@@ -68,6 +69,7 @@ class PrefixStore {
     std::string producer;     // see RootKey
     size_t memory_bytes = 0;  // 0: keeps nothing, on disk neither
     std::optional<Disk> disk;
+    TenantShares::Quota quota;       // of each tenant
     std::vector<StoreTag> encoders;  // of this server; chunks of others are dropped from the disk
   };
 
@@ -108,15 +110,21 @@ class PrefixStore {
  private:
   using Node = StoreIndex::Node;
 
+  // Keys of the chunks behind `before` that `rest` may begin with, the longest last. Hashes outside the lock.
+  std::vector<ChunkKey> Candidates(const ChunkKey& before, absl::Span<const int32_t> rest,
+                                   ChunkHasher& hasher) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes the longest of them that is stored, and moves `at` to its end. False: none is.
+  bool Take(absl::Span<const ChunkKey> candidates, absl::Span<const int32_t> prompt, absl::Time since,
+            StorePosition* at, std::vector<StoredChunk>* chunks) ABSL_LOCKS_EXCLUDED(mutex_);
   void KeepInMemory(Node* node, StoredFrames frames) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropFromMemory(Node* node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Evict() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes room, first among what this tenant has over its quota.
+  void Evict(const StoreTag& salt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // The disk's side, in prefix_store_disk.cc.
   void OpenDisk();
   void Recover(const ChunkEntry& entry, const DiskPlace& place);
-  void WriteLater(Node* node, absl::Span<const int32_t> prompt, const StorePosition& of)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WriteLater(Node* node, absl::Span<const int32_t> prompt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Write(const DiskWrite& write);
   // Whether the chunk is still worth its write.
   bool IsWanted(const DiskWrite& write) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -139,6 +147,7 @@ class PrefixStore {
 
   mutable absl::Mutex mutex_;
   StoreIndex index_ ABSL_GUARDED_BY(mutex_);
+  TenantShares tenants_ ABSL_GUARDED_BY(mutex_);
   StoreIndex::Order order_ ABSL_GUARDED_BY(mutex_);  // of the memory tier, most recently used first
   absl::flat_hash_map<uint64_t, std::vector<ChunkKey>> segments_ ABSL_GUARDED_BY(mutex_);  // what each holds
   int late_reads_ ABSL_GUARDED_BY(mutex_) = 0;                                             // in a row

@@ -83,7 +83,7 @@ void PrefixStore::Recover(const ChunkEntry& entry, const DiskPlace& place) {
     if (node != nullptr) DropFromDisk(node);
     return;
   }
-  node = index_.Add(entry.key, entry.before, entry.token_begin, entry.tokens);
+  node = index_.Add(entry);
   // A wall clock that was set back since makes an age unknown, which is too old for any limit.
   const absl::Duration age = absl::Now() - absl::FromUnixMillis(entry.added_unix_ms);
   node->added = age < absl::ZeroDuration() ? absl::InfinitePast() : MonotonicNow() - age;
@@ -91,20 +91,32 @@ void PrefixStore::Recover(const ChunkEntry& entry, const DiskPlace& place) {
 }
 
 void PrefixStore::SetOnDisk(Node* node, const DiskPlace& place) {
-  if (node->disk.segment == nullptr) ++stats_.disk.entries;
+  if (node->disk.segment == nullptr) {
+    ++stats_.disk.entries;
+  } else {
+    tenants_.RemoveDisk(node);
+  }
   node->disk = place;
   node->wanted = false;
   segments_[place.segment->number()].push_back(node->key);
+  tenants_.AddDisk(node);
+  const TenantTag tenant = TenantOf(node->salt);
+  // Without a tombstone: where it is found again after a restart, so is what is younger, and the quota.
+  while (Node* over = tenants_.OverDisk(tenant)) {
+    ++stats_.disk.over_quota;
+    DropFromDisk(over);
+  }
 }
 
 void PrefixStore::DropFromDisk(Node* node) {
   if (node->disk.segment == nullptr) return;
   --stats_.disk.entries;
+  tenants_.RemoveDisk(node);
   node->disk = {};
   index_.Drop(node);
 }
 
-void PrefixStore::WriteLater(Node* node, absl::Span<const int32_t> prompt, const StorePosition& of) {
+void PrefixStore::WriteLater(Node* node, absl::Span<const int32_t> prompt) {
   if (writer_ == nullptr || node->writing || node->disk.segment != nullptr || node->memory == nullptr ||
       node->requests < options_.disk->min_requests) {
     return;
@@ -113,10 +125,11 @@ void PrefixStore::WriteLater(Node* node, absl::Span<const int32_t> prompt, const
   ChunkEntry& entry = write.meta.entry;
   entry.key = node->key;
   entry.before = node->before;
-  entry.encoder = of.encoder;
-  entry.salt = of.salt;
+  entry.encoder = node->encoder;
+  entry.salt = node->salt;
   entry.token_begin = node->token_begin;
   entry.tokens = node->tokens;
+  entry.stem = node->stem;
   entry.added_unix_ms = absl::ToUnixMillis(absl::Now() - (MonotonicNow() - node->added));
   const absl::Span<const int32_t> tokens = prompt.subspan(node->token_begin, node->tokens);
   write.meta.tokens.assign(tokens.begin(), tokens.end());
@@ -164,7 +177,7 @@ void PrefixStore::Write(const DiskWrite& write) {
   // It may have left the memory while it was written.
   const absl::Duration age = absl::Now() - absl::FromUnixMillis(entry.added_unix_ms);
   const bool is_new = node == nullptr || node->tokens == 0;
-  node = index_.Add(entry.key, entry.before, entry.token_begin, entry.tokens);
+  node = index_.Add(entry);
   if (is_new) node->added = MonotonicNow() - std::max(age, absl::ZeroDuration());
   SetOnDisk(node, *place);
 }
@@ -287,7 +300,7 @@ void PrefixStore::Load(const StoredChunk& chunk, absl::Span<const int32_t> promp
       if (node != nullptr && node->stored() && node->memory == nullptr &&
           StoredWeight(node->tokens, *frames) <= max_chunk_bytes()) {
         KeepInMemory(node, frames);
-        Evict();
+        Evict(node->salt);
       }
     }
     done(std::move(frames));
@@ -326,13 +339,15 @@ void PrefixStore::OnLoadFailed(const StoredChunk& chunk, const absl::Status& sta
 
 void PrefixStore::Clear(std::function<void(const absl::Status&)> done) {
   // Under the lock it all only changes hands: freeing a million nodes takes long.
-  auto nodes = std::make_shared<StoreIndex::Nodes>();
+  auto nodes = std::make_shared<StoreIndex::All>();
   StoreIndex::Order order;
+  TenantShares::Shares tenants;
   absl::flat_hash_map<uint64_t, std::vector<ChunkKey>> segments;
   {
     absl::MutexLock lock(&mutex_);
     ++generation_;
     order.swap(order_);
+    tenants = tenants_.TakeAll();
     *nodes = index_.TakeAll();
     segments.swap(segments_);
     stats_.memory.bytes = 0;

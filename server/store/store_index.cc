@@ -5,47 +5,73 @@
 #include "kernels/check.h"
 
 namespace aludel {
+namespace {
+
+// Of a stem behind a chunk. Two that have one id cost a look-up some hashing.
+uint64_t StemId(const ChunkKey& before, uint32_t stem_tokens, uint32_t stem) {
+  return (uint64_t{StemOf(before) ^ stem_tokens} << 32) | stem;
+}
+
+StoreIndex::Counts::iterator PlaceOf(StoreIndex::Counts& counts, uint32_t tokens) {
+  return std::lower_bound(counts.begin(), counts.end(), std::make_pair(tokens, 0u));
+}
+
+void Count(StoreIndex::Counts& counts, uint32_t tokens) {
+  const auto place = PlaceOf(counts, tokens);
+  if (place != counts.end() && place->first == tokens) {
+    ++place->second;
+  } else {
+    counts.insert(place, {tokens, 1});
+  }
+}
+
+void Uncount(StoreIndex::Counts& counts, uint32_t tokens) {
+  const auto place = PlaceOf(counts, tokens);
+  ALUDEL_CHECK(place != counts.end() && place->first == tokens);
+  if (--place->second == 0) counts.erase(place);
+}
+
+std::vector<uint32_t> Tokens(const StoreIndex::Counts& counts) {
+  std::vector<uint32_t> tokens;
+  tokens.reserve(counts.size());
+  for (const auto& count : counts) tokens.push_back(count.first);
+  return tokens;
+}
+
+}  // namespace
 
 StoreIndex::Node* StoreIndex::Find(const ChunkKey& key) {
   const auto found = nodes_.find(key);
   return found == nodes_.end() ? nullptr : &found->second;
 }
 
-StoreIndex::Node* StoreIndex::FindNext(const ChunkKey& before, absl::Span<const int32_t> rest,
-                                       absl::Time since) {
+std::vector<uint32_t> StoreIndex::StemsBehind(const ChunkKey& before) {
   const Node* node = Find(before);
-  if (node == nullptr || node->next.empty()) return nullptr;
-  Node* longest = nullptr;
-  hasher_.Start(before);
-  size_t hashed = 0;
-  for (const auto& [tokens, chunks] : node->next) {
-    if (tokens > rest.size()) break;
-    hasher_.Add(rest.subspan(hashed, tokens - hashed));
-    hashed = tokens;
-    Node* next = Find(hasher_.Key());
-    if (next != nullptr && next->stored() && next->added >= since) longest = next;
-  }
-  return longest;
+  return node == nullptr ? std::vector<uint32_t>() : Tokens(node->next);
 }
 
-StoreIndex::Node* StoreIndex::Add(const ChunkKey& key, const ChunkKey& before, uint32_t token_begin,
-                                  uint32_t tokens) {
-  Node* node = &nodes_.try_emplace(key).first->second;
+std::vector<uint32_t> StoreIndex::LengthsBehind(const ChunkKey& before, uint32_t stem_tokens,
+                                                uint32_t stem) const {
+  const auto found = stems_.find(StemId(before, stem_tokens, stem));
+  return found == stems_.end() ? std::vector<uint32_t>() : Tokens(found->second);
+}
+
+StoreIndex::Node* StoreIndex::Add(const ChunkEntry& entry) {
+  Node* node = &nodes_.try_emplace(entry.key).first->second;
   if (node->tokens != 0) return node;
   // New, or known so far only from what follows it.
-  node->key = key;
-  node->before = before;
-  node->token_begin = token_begin;
-  node->tokens = tokens;
-  const auto [root, is_new_root] = nodes_.try_emplace(before);
-  if (is_new_root) root->second.key = before;
-  auto& lengths = root->second.next;
-  const auto length = std::lower_bound(lengths.begin(), lengths.end(), std::make_pair(tokens, 0u));
-  if (length != lengths.end() && length->first == tokens) {
-    ++length->second;
-  } else {
-    lengths.insert(length, {tokens, 1});
-  }
+  node->key = entry.key;
+  node->before = entry.before;
+  node->token_begin = entry.token_begin;
+  node->tokens = entry.tokens;
+  node->stem = entry.stem;
+  node->encoder = entry.encoder;
+  node->salt = entry.salt;
+  const auto [root, is_new_root] = nodes_.try_emplace(entry.before);
+  if (is_new_root) root->second.key = entry.before;
+  const uint32_t stem_tokens = StemTokens(entry.tokens);
+  Count(root->second.next, stem_tokens);
+  Count(stems_[StemId(entry.before, stem_tokens, entry.stem)], entry.tokens);
   return node;
 }
 
@@ -54,14 +80,17 @@ void StoreIndex::Drop(Node* node) {
     const ChunkKey key = node->key;
     const ChunkKey before = node->before;
     const uint32_t tokens = node->tokens;
+    const uint32_t stem = node->stem;
     nodes_.erase(key);
     if (tokens == 0) return;  // a root
     node = Find(before);
     ALUDEL_CHECK(node != nullptr);
-    auto& lengths = node->next;
-    const auto length = std::lower_bound(lengths.begin(), lengths.end(), std::make_pair(tokens, 0u));
-    ALUDEL_CHECK(length != lengths.end() && length->first == tokens);
-    if (--length->second == 0) lengths.erase(length);
+    const uint32_t stem_tokens = StemTokens(tokens);
+    Uncount(node->next, stem_tokens);
+    const auto lengths = stems_.find(StemId(before, stem_tokens, stem));
+    ALUDEL_CHECK(lengths != stems_.end());
+    Uncount(lengths->second, tokens);
+    if (lengths->second.empty()) stems_.erase(lengths);
   }
 }
 

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/node_hash_map.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "server/store/chunk_key.h"
 #include "server/store/disk_place.h"
 #include "server/store/stored_frames.h"
@@ -16,12 +16,16 @@
 namespace aludel {
 
 // Which chunks are stored, where, and what follows what. Every tier's entries are here, so that one walk finds the
-// longest stored prefix over all of them. Token ids are not: a chunk's key stands for them. Some 300 bytes an entry,
-// and a look-up hashes each of a prompt's tokens once. Not thread-safe.
+// longest stored prefix over all of them. Token ids are not: a chunk's key stands for them, and its stem (FORMAT.md) for
+// those that it begins with. Whatever the number of lengths behind one chunk, a prompt is compared with those whose
+// stem it has: fewer than kStemStep lengths for each stem. Some 400 bytes an entry. Hashes nothing, so that a caller can
+// do that outside the lock that guards it. Not thread-safe.
 class StoreIndex {
  public:
   struct Node;
   using Order = std::list<Node*>;
+  // Numbers of tokens, ascending, and how many chunks have each.
+  using Counts = std::vector<std::pair<uint32_t, uint32_t>>;
 
   // A chunk that is stored somewhere; or a root, or one that was stored, before chunks that are.
   struct Node {
@@ -29,39 +33,51 @@ class StoreIndex {
     ChunkKey before = {};
     uint32_t token_begin = 0;
     uint32_t tokens = 0;
-    // The lengths of the chunks that follow, ascending, and how many chunks have each.
-    std::vector<std::pair<uint32_t, uint32_t>> next;
+    uint32_t stem = 0;
+    StoreTag encoder = {};
+    StoreTag salt = {};
+    Counts next;       // how many chunks that follow have stems of so many tokens
     absl::Time added;  // MonotonicNow(); made again, which gives the same frames, it is newer
 
     StoredFrames memory;  // null: not in the memory tier
     size_t memory_bytes = 0;
-    Order::iterator order;  // in the memory tier's, where `memory` is
+    // Where `memory` is: in the memory tier's, and in its tenant's.
+    Order::iterator order;
+    Order::iterator tenant_memory;
 
     DiskPlace disk;
-    StoredFrames moving;    // while they are between two segments
-    bool writing = false;   // to the disk, or waiting for it
-    bool wanted = false;    // found since it lies where it does on disk
-    uint32_t requests = 0;  // since this process knows it
+    Order::iterator tenant_disk;  // where it is on disk
+    StoredFrames moving;          // while they are between two segments
+    bool writing = false;         // to the disk, or waiting for it
+    bool wanted = false;          // found since it lies where it does on disk
+    uint32_t requests = 0;        // since this process knows it
 
     bool stored() const { return memory != nullptr || disk.segment != nullptr || moving != nullptr; }
   };
 
   using Nodes = absl::node_hash_map<ChunkKey, Node, ChunkKeyHash>;
+  using Stems =
+      absl::flat_hash_map<uint64_t, Counts>;  // lengths of the chunks with one stem behind one chunk
 
-  // The longest chunk behind `before`, added at `since` or later, that `rest` begins with; null: none.
-  Node* FindNext(const ChunkKey& before, absl::Span<const int32_t> rest, absl::Time since);
+  // How long the stems behind `before` are, and how long the chunks that have one of them: ascending.
+  std::vector<uint32_t> StemsBehind(const ChunkKey& before);
+  std::vector<uint32_t> LengthsBehind(const ChunkKey& before, uint32_t stem_tokens, uint32_t stem) const;
   // Null: neither stored nor in front of what is.
   Node* Find(const ChunkKey& key);
   // The chunk's node, made where there is none. The caller makes it stored before the next call.
-  Node* Add(const ChunkKey& key, const ChunkKey& before, uint32_t token_begin, uint32_t tokens);
+  Node* Add(const ChunkEntry& entry);
   // To be called when a node may be stored no more.
   void Drop(Node* node);
   // Empties the index; freeing what it had, which takes long, is the caller's.
-  Nodes TakeAll() { return std::exchange(nodes_, {}); }
+  struct All {
+    Nodes nodes;
+    Stems stems;
+  };
+  All TakeAll() { return {std::exchange(nodes_, {}), std::exchange(stems_, {})}; }
 
  private:
-  ChunkHasher hasher_;
   Nodes nodes_;
+  Stems stems_;
 };
 
 }  // namespace aludel

@@ -10,7 +10,8 @@ struct TierStats {
   bool configured = false;
   bool open = false;
   uint64_t hit_tokens = 0;  // over all look-ups
-  uint64_t evictions = 0;   // chunks that went to make room
+  uint64_t evictions = 0;   // chunks that went to make room, or for
+  uint64_t over_quota = 0;  // their tenant's quota
   uint64_t bytes = 0;
   size_t entries = 0;
 };

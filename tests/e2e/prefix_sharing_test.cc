@@ -117,6 +117,85 @@ TEST(PrefixCache, KeepsTenantsApartOnBothServers) {
   EXPECT_EQ(fleet.prefill().Metric(kFrameHits), 1);
 }
 
+// Of the prompt, that no server computed for the answer; as the gateway counts it.
+uint32_t KnownBefore(const Answer& answer) {
+  return answer.started.cached_tokens() + answer.finished.stored_tokens();
+}
+
+TEST(PrefixCache, ARequestThatAsksForItLeavesNothingOnEitherServer) {
+  Fleet fleet(Options(true));
+  ASSERT_TRUE(fleet.Start());
+  const auto prompts = DemoPrompts(2);
+  constexpr char kStored[] = "aludel_store_entries{tier=\"memory\"}";
+  constexpr char kPrefillHits[] = "aludel_prefix_cache_hits_total{model=\"base\"}";
+  const auto ask = [&](const std::vector<int32_t>& prompt, const std::string& format, bool no_store) {
+    v1::GenerateRequest request = Fleet::Request(prompt, kTokens, format);
+    if (format.empty()) request.set_fidelity(v1::FIDELITY_EXACT);
+    request.set_no_store(no_store);
+    Answer answer = fleet.Ask(request);
+    EXPECT_TRUE(answer.status.ok()) << answer.status;
+    return answer;
+  };
+  for (const std::string format : {"scd", ""}) {
+    std::vector<int32_t> tokens;
+    for (int i = 0; i < 3; ++i) {
+      const Answer answer = ask(prompts[0], format, /*no_store=*/true);
+      EXPECT_EQ(answer.started.plan(), format.empty() ? "local" : "remote");
+      EXPECT_EQ(KnownBefore(answer), 0u);
+      if (tokens.empty()) tokens = answer.tokens;
+      EXPECT_EQ(answer.tokens, tokens);
+    }
+  }
+  EXPECT_EQ(fleet.prefill().Metric(kStored), 0);
+  EXPECT_EQ(fleet.prefill().Metric(kPrefillHits), 0);
+  EXPECT_EQ(fleet.decode().Metric(kHits), 0);
+  // What another one has left it may use.
+  const Answer first = ask(prompts[1], "scd", /*no_store=*/false);
+  EXPECT_EQ(KnownBefore(first), 0u);
+  EXPECT_GT(fleet.prefill().Metric(kStored), 0);
+  const Answer reader = ask(prompts[1], "scd", /*no_store=*/true);
+  EXPECT_EQ(reader.started.plan(), "cached");
+  EXPECT_EQ(KnownBefore(reader), Cacheable(prompts[1]));
+  EXPECT_TRUE(fleet.DecodeIsIdle());
+}
+
+TEST(PrefixCache, TellsHowMuchOfAPromptThePrefillServerHad) {
+  Fleet fleet(Options(false));
+  ASSERT_TRUE(fleet.Start());
+  std::vector<int32_t> prompt;
+  for (const auto& part : DemoPrompts(3)) prompt.insert(prompt.end(), part.begin(), part.end());
+  prompt.resize(600);
+  std::vector<int32_t> other = prompt;
+  other[540] = prompt[2];  // behind two whole chunks of 256
+  const Answer fresh = Ask(fleet, prompt, "scd");
+  EXPECT_EQ(fresh.started.handed_over_tokens(), 599u);
+  EXPECT_EQ(fresh.finished.stored_tokens(), 0u) << "what was computed for it is not cached";
+  EXPECT_EQ(Ask(fleet, other, "scd").finished.stored_tokens(), 512u);
+  EXPECT_EQ(Ask(fleet, prompt, "scd").finished.stored_tokens(), 599u);
+}
+
+TEST(PrefixCache, ATenantOverItsQuotaCostsNoOther) {
+  FleetOptions options = Options(false);
+  options.prefill = "store { memory_bytes: 67108864 tenant_memory_bytes: 2500000 }";
+  Fleet fleet(options);
+  ASSERT_TRUE(fleet.Start());
+  const auto ask = [&](const std::vector<int32_t>& prompt, const std::string& salt) {
+    v1::GenerateRequest request = Fleet::Request(prompt, 2, "raw");
+    request.set_cache_salt(salt);
+    const Answer answer = fleet.Ask(request);
+    EXPECT_TRUE(answer.status.ok()) << answer.status;
+    return answer.finished.stored_tokens();
+  };
+  const auto prompts = DemoPrompts(12);
+  ask(prompts[0], "alice");
+  for (const auto& prompt : prompts) ask(prompt, "bob");
+  EXPECT_GT(fleet.prefill().Metric("aludel_store_over_quota_total{tier=\"memory\"}"), 0);
+  EXPECT_EQ(fleet.prefill().Metric("aludel_store_evictions_total{tier=\"memory\"}"), 0);
+  EXPECT_LE(fleet.prefill().Metric("aludel_store_bytes{tier=\"memory\"}"), 2 * 2500000);
+  EXPECT_EQ(ask(prompts[0], "alice"), prompts[0].size() - 1);
+  EXPECT_EQ(ask(prompts[0], "bob"), 0u);
+}
+
 TEST(PrefixCache, RefusesASaltOrARequestIdThatIsNone) {
   Fleet fleet(Options(true));
   ASSERT_TRUE(fleet.Start());

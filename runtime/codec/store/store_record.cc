@@ -66,7 +66,7 @@ void PutHead(RecordKind kind, const RecordPlace& place, const ChunkEntry& entry,
   writer.Put(entry.token_begin);
   writer.Put(entry.tokens);
   writer.Put(items);
-  writer.Put(uint32_t{0});
+  writer.Put(entry.stem);
   writer.Put(entry.added_unix_ms);
   writer.Put(payload_crc);
 }
@@ -189,7 +189,8 @@ std::vector<uint8_t> EncodeFooter(absl::Span<const ChunkEntry> entries, const Re
     writer.Put(entry.block);
     writer.Put(entry.meta_bytes);
     writer.Put(entry.payload_bytes);
-    writer.Put(uint64_t{0});
+    writer.Put(entry.stem);
+    writer.Put(uint32_t{0});
   }
   Seal(absl::MakeSpan(bytes).first(footer.meta_bytes));
   Writer trailer(bytes.data() + bytes.size() - kTrailerBytes);
@@ -224,7 +225,7 @@ absl::StatusOr<RecordHead> DecodeRecordHead(absl::Span<const uint8_t> bytes, con
   entry.token_begin = reader.Get<uint32_t>();
   entry.tokens = reader.Get<uint32_t>();
   head.items = reader.Get<uint32_t>();
-  reader.Get<uint32_t>();
+  entry.stem = reader.Get<uint32_t>();
   entry.added_unix_ms = reader.Get<int64_t>();
   head.payload_crc = reader.Get<uint32_t>();
   head.meta_crc = reader.Get<uint32_t>();
@@ -293,7 +294,8 @@ absl::StatusOr<std::vector<ChunkEntry>> DecodeFooter(const RecordHead& head, abs
     entry.block = reader.Get<uint32_t>();
     entry.meta_bytes = reader.Get<uint32_t>();
     entry.payload_bytes = reader.Get<uint64_t>();
-    reader.Get<uint64_t>();
+    entry.stem = reader.Get<uint32_t>();
+    reader.Get<uint32_t>();
     if (entry.block == 0) continue;
     if (entry.block >= head.entry.block) return Wrong("footer entry's block", entry.block, head.entry.block);
     if (entry.tokens == 0 || entry.tokens > kMaxStoredTokens || entry.payload_bytes > kMaxStoredPayload ||

@@ -18,7 +18,7 @@ using StoreKey = std::array<uint8_t, 32>;
 using StoreTag = std::array<uint8_t, 16>;  // head of a SHA-256: of an encoder, or of a salt
 
 inline constexpr size_t kStoreBlock = 4096;  // records start at multiples of it
-inline constexpr uint16_t kStoreVersion = 1;
+inline constexpr uint16_t kStoreVersion = 2;
 inline constexpr size_t kRecordHeadBytes = 160;
 inline constexpr size_t kSegmentHeadBytes = 64;
 inline constexpr size_t kStoredFrameBytes = 20;
@@ -53,6 +53,7 @@ struct ChunkEntry {
   StoreTag salt = {};
   uint32_t token_begin = 0;
   uint32_t tokens = 0;  // at least 1
+  uint32_t stem = 0;    // of the tokens that the chunk begins with, see FORMAT.md
   int64_t added_unix_ms = 0;
   uint32_t block = 0;  // 0: a tombstone, which has only its key
   uint32_t meta_bytes = 0;

@@ -49,6 +49,7 @@ class Handoff : public TicketOwner, public std::enable_shared_from_this<Handoff>
   Report report() const { return account_.report(); }
   const std::vector<int32_t>& prompt() const { return spec_.prompt; }
   const std::string& cache_salt() const { return spec_.cache_salt; }
+  bool no_store() const { return spec_.no_store; }
   // Calls `then` with the prefill server's own times, which may come after the last frame: at once, later on
   // gRPC's thread, or never if the run ends without them. After End, and once.
   void WhenAccounted(std::function<void(const Handoff&, const Report&)> then);

@@ -14,13 +14,14 @@ int HandoffAccount::BeginAttempt() {
   return ++report_.attempts;
 }
 
-bool HandoffAccount::Computed(int attempt, const ProducerSeconds& producer) {
+bool HandoffAccount::Computed(int attempt, const ProducerSeconds& producer, int64_t cached_tokens) {
   Listener then;
   HandoffReport report;
   {
     absl::MutexLock lock(&mutex_);
     if (report_.attempts != attempt) return false;
     report_.producer = producer;
+    report_.cached_tokens = cached_tokens;
     then = std::exchange(when_computed_, nullptr);
     report = report_;
   }

@@ -21,6 +21,7 @@ struct TicketUsage {
 struct HandoffReport {
   TicketUsage usage;  // of the last ticket when it was closed
   std::optional<ProducerSeconds> producer;
+  int64_t cached_tokens = 0;  // of the prompt, that the prefill server had from before; with `producer`
   absl::Time begin = absl::InfiniteFuture();  // MonotonicNow(); of the first attempt
   absl::Time end = absl::InfiniteFuture();
   int attempts = 0;

@@ -22,6 +22,7 @@ struct HandoffSpec {
       codec;               // its own: an adapter's codec may go before the last frame has come
   std::string cache_salt;  // of what is known here
   std::string tenant;      // the request's salt, for the prefill server
+  bool no_store = false;   // nothing of the prompt is kept there
   std::optional<uint64_t> max_staleness_ms;  // of codes from the prefill server's cache
   bool trace = false;                        // the request asks for it
   PlanRequest wanted;                        // what the request asked for, its format being the codec's

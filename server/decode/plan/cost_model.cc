@@ -118,7 +118,7 @@ void CostModel::ObserveRemote(const Target& target, const std::string& format,
   absl::MutexLock lock(&mutex_);
   if (!Knows(target.name)) return;
   const int64_t cached = CachedTokens(target.name, format, salt, prompt);
-  RememberPrefixes(target.name, format, salt, prompt);
+  if (arrival.stored) RememberPrefixes(target.name, format, salt, prompt);
   Format& known = formats_[format];
   known.bytes.Add(static_cast<double>(tokens), static_cast<double>(arrival.bytes));
   Learn(static_cast<double>(tokens), stages.reconstruct + stages.recompute + stages.first_decode,

@@ -27,6 +27,7 @@ struct Arrival {
   uint64_t bytes = 0;        // of all frames
   uint64_t first_bytes = 0;  // of the first one received
   double seconds = 0;        // from the first to the last
+  bool stored = true;        // the server keeps what it sent
 };
 
 // What the time to the first token is made of, learned from the requests that were served: seconds of prefill

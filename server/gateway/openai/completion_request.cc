@@ -39,10 +39,10 @@ constexpr std::pair<absl::string_view, v1::Fidelity> kFidelities[] = {{"exact", 
 void CheckExtensionNames(const ordered_json& object, JsonFields& extension) {
   for (const auto& item : object.items()) {
     if (item.key() != "fidelity" && item.key() != "format" && item.key() != "timeout_ms" &&
-        item.key() != "max_staleness_ms" && item.key() != "trace") {
-      extension.Fail(
-          item.key(),
-          "is not known; expected 'fidelity', 'format', 'max_staleness_ms', 'timeout_ms' or 'trace'");
+        item.key() != "max_staleness_ms" && item.key() != "store" && item.key() != "trace") {
+      extension.Fail(item.key(),
+                     "is not known; expected 'fidelity', 'format', 'max_staleness_ms', 'store', 'timeout_ms' "
+                     "or 'trace'");
     }
   }
 }
@@ -73,6 +73,7 @@ void ReadExtensions(JsonFields& extension, FieldSchema* schema, CompletionReques
   if (const auto timeout = extension.Integer("timeout_ms", 1, kMaxTimeoutMs)) {
     request->timeout = absl::Milliseconds(*timeout);
   }
+  request->no_store = !extension.Bool("store").value_or(true);
   request->trace = extension.Bool("trace").value_or(false);
 }
 
@@ -87,6 +88,8 @@ void ParseExtensions(JsonFields& fields, CompletionRequest* request) {
 // What both endpoints share.
 void ParseShared(JsonFields& fields, CompletionRequest* request) {
   ParseCommon(fields, request);
+  // The Responses API's own "store" is about answers, and clients that resend everything send false with each request.
+  if (!fields.Bool("store").value_or(true)) request->no_store = true;
   request->return_token_ids = fields.Bool("return_token_ids").value_or(false);
   if (!request->stream && fields.Find("stream_options") != nullptr) {
     fields.Fail("stream_options", "is only allowed when 'stream' is true");

@@ -63,6 +63,7 @@ struct CompletionRequest {
   bool trace = false;      // the answer tells of its plan's alternatives and of its frames
   int priority = 0;        // lower goes first
   std::string cache_salt;  // of the client's own, beside its key's; "": none
+  bool no_store = false;   // nothing of it is kept in caches of prefixes
   absl::Duration timeout = absl::InfiniteDuration();  // the client's own limit
 };
 

@@ -133,6 +133,7 @@ void Completions::Send(const std::shared_ptr<Call>& call) {
   v1::GenerateRequest& generate = call->generate;
   generate.set_request_id(call->identity.id);
   generate.set_cache_salt(MakeCacheSalt(call->identity.client, call->request.cache_salt));
+  generate.set_no_store(call->request.no_store);
   call->on_end = [this, on_end = std::move(call->on_end)](const CompletionOutcome& outcome) {
     running_.fetch_sub(1);
     on_end(outcome);

@@ -44,7 +44,7 @@ RoutedCall::RoutedCall(const Routing& routing, RoutedRequest request, PrefixKeys
       relay_(std::move(observer), std::max<uint32_t>(1, request_.sampling().choices())),
       traceparent_(std::move(request.traceparent)),
       keys_(std::move(keys)),
-      prefixes_(routing.by_prefix ? ToMetadata(keys_) : ""),
+      prefixes_(routing.by_prefix && !request_.no_store() ? ToMetadata(keys_) : ""),
       visit_{.model = model_,
              .tenant = std::move(request.tenant),
              .tokens = request_.prompt_size(),
@@ -88,6 +88,8 @@ void RoutedCall::Try(const grpc::Status& otherwise) {
   tried_.push_back(picked.target.get());
   asked_.insert(picked.target);
   cached_tokens_ = picked.cached_tokens;
+  if (request_.no_store())
+    picked.target->NotTaken(keys_, cached_tokens_);  // its cache gets nothing of the prompt
   heard_ = false;
   if (turned_away_ == kMaxTurnedAway || IsCut()) picked.wait_limit.reset();
   auto* attempt =

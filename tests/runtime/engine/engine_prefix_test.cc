@@ -82,6 +82,26 @@ TEST_F(EngineTest, SharesABeginningWithinASaltOnly) {
   for (const char* salt : {"alice", "bob", ""}) EXPECT_EQ(ask(salt), cacheable) << salt;
 }
 
+TEST_F(EngineTest, ARequestThatKeepsNoPrefixUsesWhatIsThereAndLeavesNothing) {
+  const Question question = Questions(1)[0];
+  const auto cacheable = (static_cast<int64_t>(question.prompt.size()) - 1) / 16 * 16;
+  const auto ask = [&](bool keep_prefix, int choices) {
+    const auto recorder = std::make_shared<Recorder>(choices);
+    GenerateSpec spec{.prompt = question.prompt, .keep_prefix = keep_prefix};
+    spec.sampling.max_tokens = 24;
+    spec.sampling.choices = choices;
+    EXPECT_TRUE(engine_->Generate(std::move(spec), recorder).ok());
+    EXPECT_TRUE(recorder->WaitDone());
+    return recorder->result().cached_tokens;
+  };
+  EXPECT_EQ(ask(false, 1), 0);
+  EXPECT_EQ(ask(false, 2), 0);
+  EXPECT_EQ(engine_->CachedTokens(question.prompt, nullptr, ""), 0);
+  EXPECT_EQ(engine_->stats().kv_blocks_cached, 0);
+  EXPECT_EQ(ask(true, 1), 0);
+  EXPECT_EQ(ask(false, 1), cacheable);
+}
+
 TEST_F(EngineTest, ServesLossyBlocksToTheirFormatAlone) {
   const auto codec = OpenDecoders("int4", "", *model_).value();
   const auto encoder = OpenEncoders("int4", "", *model_).value();

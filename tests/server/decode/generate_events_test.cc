@@ -60,8 +60,11 @@ TEST(GenerateEvents, SayHowTheAnswerStarted) {
   started.handed_over_tokens = 30;
   started.stages.transfer = 0.25;
   started.stages.ttft = 0.5;
-  const v1::GenerateEvent event = StartedEvent(
-      started, {.predicted_ttft = 0.4, .payload_bytes = 900, .raw_bytes_per_token = 64, .cached_tokens = 3});
+  const v1::GenerateEvent event = StartedEvent(started, {.predicted_ttft = 0.4,
+                                                         .payload_bytes = 900,
+                                                         .raw_bytes_per_token = 64,
+                                                         .cached_tokens = 3,
+                                                         .stored_tokens = 5});
   const v1::Started& out = event.started();
   EXPECT_EQ(out.plan(), "remote");
   EXPECT_EQ(out.format(), "aludel");
@@ -69,6 +72,7 @@ TEST(GenerateEvents, SayHowTheAnswerStarted) {
   EXPECT_EQ(out.raw_bytes(), 64 * 30);
   EXPECT_EQ(out.payload_bytes(), 900);
   EXPECT_EQ(out.cached_tokens(), 3);
+  EXPECT_EQ(out.stored_tokens(), 5);
   EXPECT_EQ(out.predicted_ttft(), 0.4);
   EXPECT_EQ(out.stages().transfer(), 0.25);
   EXPECT_EQ(out.stages().ttft(), 0.5);
@@ -93,7 +97,7 @@ TEST(GenerateEvents, SayHowTheAnswerEnded) {
   SequenceResult result{
       .choice = 1, .reason = FinishReason::kLength, .prompt_tokens = 5, .completion_tokens = 6};
   result.tail_text = "end";
-  v1::Finished out = AnswerEvent(result).finished();
+  v1::Finished out = AnswerEvent(result, /*stored_tokens=*/7).finished();
   EXPECT_EQ(out.reason(), "length");
   EXPECT_EQ(out.choice(), 1);
   EXPECT_EQ(out.prompt_tokens(), 5);
@@ -103,12 +107,12 @@ TEST(GenerateEvents, SayHowTheAnswerEnded) {
   EXPECT_FALSE(out.has_stop_token());
   result.reason = FinishReason::kStop;
   result.stop = "\n";
-  out = AnswerEvent(result).finished();
+  out = AnswerEvent(result, /*stored_tokens=*/7).finished();
   EXPECT_EQ(out.reason(), "stop");
   EXPECT_EQ(out.stop_string(), "\n");
   result.stop = "";
   result.stop_id = 3;
-  EXPECT_EQ(AnswerEvent(result).finished().stop_token(), 3);
+  EXPECT_EQ(AnswerEvent(result, /*stored_tokens=*/7).finished().stop_token(), 3);
 }
 
 }  // namespace

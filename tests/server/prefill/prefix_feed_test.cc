@@ -153,6 +153,23 @@ TEST_F(Feed, DoesNotWaitForChunksThatItMayNotUse) {
   EXPECT_NE(Result()->flight, nullptr);
 }
 
+TEST_F(Feed, WhatWillNotBeStoredWaitsForNoFlightAndHasNone) {
+  const auto first = flights_.Begin(store_.Begin(codec_, "").key, Letters("abcdefghijkl"), 8);
+  prompt_ = Letters("abcdefghijkl");
+  feed_ = std::make_shared<PrefixFeed>(
+      PrefixFeed::Context{&store_, &flights_, &timer_},
+      PrefixFeed::Prompt{
+          .codec = &codec_, .tokens = prompt_, .patience = absl::Seconds(20), .stores = false});
+  feed_->Start(
+      sink_, [](size_t) { return true; },
+      [this](absl::StatusOr<PrefixFeed::Sent> sent) { done_.set_value(std::move(sent)); });
+  ASSERT_TRUE(IsDone());
+  const auto sent = Result();
+  ASSERT_TRUE(sent.ok());
+  EXPECT_EQ(sent->end.tokens, 8) << "what is stored it uses";
+  EXPECT_EQ(sent->flight, nullptr);
+}
+
 TEST_F(Feed, IsNotHeldUpForLongByARunThatIs) {
   const auto first = flights_.Begin(store_.Begin(codec_, "").key, Letters("abcdefghijkl"), 8);
   Start("abcdefghijkl", absl::Milliseconds(20));

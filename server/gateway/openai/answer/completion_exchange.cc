@@ -141,7 +141,10 @@ void CompletionExchange::OnFinished(const v1::Finished& finished) {
   const size_t held = choice.held_bytes();
   Tell(finished.choice(), held, choice.OnFinished(finished));
   // Choices of one prompt share it.
-  if (finished.choice() % options_.choices == 0) usage_.prompt_tokens += finished.prompt_tokens();
+  if (finished.choice() % options_.choices == 0) {
+    usage_.prompt_tokens += finished.prompt_tokens();
+    stored_tokens_ += finished.stored_tokens();
+  }
   usage_.completion_tokens += finished.completion_tokens();
   usage_.reasoning_tokens += choice.reasoning_tokens;
   if (too_long()) return;  // by its last text
@@ -156,7 +159,8 @@ void CompletionExchange::OnFinished(const v1::Finished& finished) {
 void CompletionExchange::Complete(uint32_t last) {
   has_finished_ = true;
   meter_.End(/*error=*/nullptr, choices_);
-  const CompletionReport report = meter_.Report();
+  CompletionReport report = meter_.Report();
+  report.started.set_stored_tokens(stored_tokens_);  // the last word, where Started came too early
   if (meter_.stream()) {
     responder_.Write(options_.writer->Complete(static_cast<int>(last), choices_[last].end(), usage_, report));
     responder_.Finish();
@@ -164,7 +168,7 @@ void CompletionExchange::Complete(uint32_t last) {
   }
   for (size_t i = 0; i < choices_.size(); ++i) kept_.SetEnd(i, choices_[i].end());
   HttpResponse response;
-  response.headers = ReportHeaders(meter_.started());
+  response.headers = ReportHeaders(report.started);
   response.body = options_.writer->Whole(kept_.Take(), usage_, report);
   responder_.Respond(std::move(response));
 }

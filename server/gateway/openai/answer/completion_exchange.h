@@ -73,8 +73,9 @@ class CompletionExchange : public GenerateObserver, public std::enable_shared_fr
   std::vector<CompletionChoice> choices_;
   int open_choices_;
   TokenUsage usage_;
-  bool has_started_ = false;  // streamed: the head has left
-  bool has_content_ = false;  // streamed: something of a choice has left
+  uint32_t stored_tokens_ = 0;  // of the prompts that have ended
+  bool has_started_ = false;    // streamed: the head has left
+  bool has_content_ = false;    // streamed: something of a choice has left
   bool has_finished_ = false;
 };
 

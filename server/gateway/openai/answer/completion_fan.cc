@@ -16,6 +16,7 @@ void Merge(const v1::Started& one, v1::Started* all) {
   all->set_raw_bytes(all->raw_bytes() + one.raw_bytes());
   all->set_handed_over_tokens(all->handed_over_tokens() + one.handed_over_tokens());
   all->set_cached_tokens(all->cached_tokens() + one.cached_tokens());
+  all->set_stored_tokens(all->stored_tokens() + one.stored_tokens());
   if (all->fallback_reason().empty()) all->set_fallback_reason(one.fallback_reason());
 }
 

@@ -10,7 +10,7 @@
 namespace aludel {
 
 uint32_t CachedTokens(const v1::Started& started) {
-  return started.handed_over_tokens() + started.cached_tokens();
+  return started.cached_tokens() + started.stored_tokens();
 }
 
 namespace {

@@ -18,6 +18,7 @@ ChunkMeta SomeChunk() {
   meta.entry.salt.fill(4);
   meta.entry.token_begin = 256;
   meta.entry.tokens = 2;
+  meta.entry.stem = 0x01020304;
   meta.entry.added_unix_ms = 1234567890123;
   meta.tokens = {11, 12};
   meta.frames = {{{0, 1, 0, 256, 2}, 3}, {{1, 2, 0, 256, 2}, 1}};
@@ -47,6 +48,7 @@ TEST(StoreRecord, AChunkComesBackAsItWas) {
   EXPECT_EQ(chunk->entry.encoder, meta.entry.encoder);
   EXPECT_EQ(chunk->entry.salt, meta.entry.salt);
   EXPECT_EQ(chunk->entry.token_begin, 256u);
+  EXPECT_EQ(chunk->entry.stem, 0x01020304u);
   EXPECT_EQ(chunk->entry.added_unix_ms, 1234567890123);
   EXPECT_EQ(chunk->tokens, meta.tokens);
   ASSERT_EQ(chunk->frames.size(), 2u);
@@ -60,7 +62,7 @@ TEST(StoreRecord, AChunkComesBackAsItWas) {
 TEST(StoreRecord, HasTheBytesOfItsFormat) {
   ChunkMeta meta = SomeChunk();
   const std::vector<uint8_t> record = SomeRecord(&meta);
-  const std::vector<uint8_t> begin = {'A', 'L', 'D', 'R', 1,   0, 1, 0, 7, 0, 0, 0, 0, 0, 0, 0,
+  const std::vector<uint8_t> begin = {'A', 'L', 'D', 'R', 2,   0, 1, 0, 7, 0, 0, 0, 0, 0, 0, 0,
                                       3,   0,   0,   0,   208, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0};
   EXPECT_TRUE(std::equal(begin.begin(), begin.end(), record.begin()));
   EXPECT_EQ(Crc32c(0, absl::MakeConstSpan(record).subspan(208, 4)), meta.payload_crc);
@@ -113,6 +115,7 @@ TEST(StoreRecord, TombstonesAndFootersComeBack) {
   ASSERT_EQ(again->size(), 41u);
   EXPECT_EQ(again->front().block, 3u);
   EXPECT_EQ(again->front().before, meta.entry.before);
+  EXPECT_EQ(again->front().stem, 0x01020304u);
   EXPECT_EQ(again->back().block, 0u);
   EXPECT_EQ(again->back().key, key);
 }
@@ -123,7 +126,7 @@ TEST(StoreRecord, ASegmentOfAnotherVersionIsToldFromADamagedOne) {
   EXPECT_EQ(DecodeSegmentHead(bytes)->number, 5u);
   bytes[9] ^= 1;
   EXPECT_TRUE(absl::IsDataLoss(DecodeSegmentHead(bytes).status()));
-  bytes[4] = 2;
+  bytes[4] = 1;
   EXPECT_TRUE(absl::IsFailedPrecondition(DecodeSegmentHead(bytes).status()));
 }
 

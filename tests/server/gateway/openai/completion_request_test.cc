@@ -136,6 +136,14 @@ TEST(CompletionRequest, TakesNullAsAbsenceAndIgnoresHarmlessFields) {
   EXPECT_FALSE(request.sampling.has_temperature());
 }
 
+TEST(CompletionRequest, ReadsThatNothingShallBeStored) {
+  EXPECT_FALSE(Chat("").no_store);
+  EXPECT_FALSE(Chat(R"(, "store": true)").no_store);
+  EXPECT_TRUE(Chat(R"(, "store": false)").no_store);
+  EXPECT_TRUE(Chat(R"(, "aludel": {"store": false})").no_store);
+  EXPECT_TRUE(Chat(R"(, "store": true, "aludel": {"store": false})").no_store);
+}
+
 TEST(CompletionRequest, LeavesTheGenerationPromptToTheClient) {
   EXPECT_EQ(Chat("").template_arguments.count("add_generation_prompt"), 0);
   EXPECT_EQ(Chat(R"(, "add_generation_prompt": false)").template_arguments["add_generation_prompt"], false);

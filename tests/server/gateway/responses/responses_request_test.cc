@@ -44,6 +44,12 @@ class ResponsesRequestTest : public ::testing::Test {
   ResponsesRequest responses_;
 };
 
+TEST_F(ResponsesRequestTest, AnAnswerThatIsNotKeptSaysNothingOfCaches) {
+  EXPECT_FALSE(Parsed(R"(, "input": "hi", "store": false)").no_store);
+  EXPECT_FALSE(responses_.store);
+  EXPECT_TRUE(Parsed(R"(, "input": "hi", "aludel": {"store": false})").no_store);
+}
+
 TEST_F(ResponsesRequestTest, ReadsAStringAndInstructions) {
   const CompletionRequest& request = Parsed(
       R"(, "instructions": "Be brief.", "input": "hi", "max_output_tokens": 7, "metadata": {"a": "b"})");
