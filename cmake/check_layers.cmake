@@ -12,7 +12,7 @@ set(rooms
   runtime/files runtime/text runtime/kv runtime/model runtime/codec runtime/engine runtime/tool
   runtime/evaluate runtime/calibrate runtime/inspect runtime/bench
   server/http server/process server/pool server/observe server/rpc server/config server/handoff server/store server/store/placement server/host
-  server/gateway server/gateway/openai server/gateway/anthropic server/gateway/responses server/gateway/routing/policy server/decode server/prefill server/bench)
+  server/gateway server/gateway/openai server/gateway/anthropic server/gateway/responses server/gateway/routing/policy server/decode server/prefill server/bench server/inspect)
 set(may_kernels "kernels/")
 set(may_transport "transport/")
 set(may_runtime/files "${files}")
@@ -48,6 +48,8 @@ set(may_server/gateway/routing/policy "server/gateway/routing/policy/")
 set(may_server/decode "server/(decode|handoff|host|store)/|${shared}|transport/|${computing}")
 set(may_server/prefill "server/(prefill|handoff|host|store)/|${shared}|transport/|${computing}")
 set(may_server/bench "server/(bench|http|store|gateway/routing/policy)/|aludel/v1/|transport/|runtime/(bench|evaluate)/|${computing}")
+
+set(may_server/inspect "server/(inspect|bench)/|server/gateway/routing/policy/|runtime/(inspect|evaluate)/|${computing}")
 
 # Outside headers that belong to few rooms.
 set(only_cuda "cuda|cublas|cudnn|cub/")

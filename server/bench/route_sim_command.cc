@@ -13,6 +13,7 @@
 #include "server/bench/request_trace.h"
 #include "server/bench/route/route_report.h"
 #include "server/bench/route/route_simulation.h"
+#include "server/bench/route/sim_cost_flags.h"
 
 namespace aludel {
 namespace {
@@ -46,8 +47,13 @@ struct Flags {
   double objective_ms = 5000;
   std::string json;
   std::string html;
-  SimCosts costs;
-  int64_t max_sequences = 64;
+  SimCostFlags costs;
+  int64_t prefill_servers = 0;
+  int64_t threshold = 0;
+  double prefill_speed = 1;
+  double bytes_per_token = 0;
+  double link_gbps = 0;
+  double compute_share = 0;
 };
 
 void Declare(FlagSet* flags, Flags* values) {
@@ -68,26 +74,29 @@ void Declare(FlagSet* flags, Flags* values) {
   flags->Add("slo-ttft-ms", "N", &values->objective_ms, "wanted time to first token");
   flags->AddList("change", "TEXT", &values->changes,
                  "\"SECOND add\", \"SECOND fail SERVER SECONDS\" or \"SECOND drain SERVER\"");
-  flags->Add("step-s", "N", &values->costs.step, "of each step of a server");
-  flags->Add("token-s", "N", &values->costs.per_token, "of a token of prefill");
-  flags->Add("pair-s", "N", &values->costs.per_pair, "of a token of prefill and one before it");
-  flags->Add("sequence-s", "N", &values->costs.per_sequence, "of a sequence that decodes, in a step");
-  flags->Add("chunk-tokens", "N", &values->costs.chunk_tokens, "of prefill in a step");
-  flags->Add("max-num-seqs", "N", &values->max_sequences, "that a server takes at once");
-  flags->Add("cache-tokens", "N", &values->costs.cache_tokens, "that a server's prefix cache holds");
+  values->costs.Declare(flags);
+  flags->Add("prefill-servers", "N", &values->prefill_servers,
+             "beside the servers; 0: they prefill themselves");
+  flags->Add("offload-tokens", "N", &values->threshold,
+             "a prompt goes to a prefill server where its server's cache lacks more than N");
+  flags->Add("prefill-speed", "N", &values->prefill_speed, "of a prefill server, times a server's");
+  flags->Add("token-bytes", "N", &values->bytes_per_token, "that a prefill server sends for a token");
+  flags->Add("link-gbps", "N", &values->link_gbps, "of each prefill server, 1e9 bits a second; 0: no bound");
+  flags->Add("compute-share", "N", &values->compute_share,
+             "of a prompt's prefill, which a handoff leaves to the server");
   flags->Add("json", "FILE", &values->json, "write the figures");
   flags->Add("html", "FILE", &values->html, "write a page with a plot");
 }
 
 absl::Status Check(const Flags& flags) {
   if (flags.traces.empty()) return absl::InvalidArgumentError("a trace is needed (see --help)");
-  const SimCosts& costs = flags.costs;
   if (flags.replicas < 1 || flags.gateways < 1 || flags.seeds < 1 || flags.requests < 0 ||
       flags.turn_aways < 0 || !(flags.speed > 0) || !(flags.probe_ms > 0) || !(flags.stale_ms >= 0) ||
-      !(costs.step > 0) || !(costs.per_token >= 0) || !(costs.per_pair >= 0) || !(costs.per_sequence >= 0) ||
-      costs.chunk_tokens < 1 || flags.max_sequences < 1 || costs.cache_tokens < 0) {
+      flags.prefill_servers < 0 || flags.threshold < 0 || !(flags.prefill_speed > 0) ||
+      !(flags.bytes_per_token >= 0) || !(flags.link_gbps >= 0) || !(flags.compute_share >= 0) ||
+      flags.compute_share > 1) {
     return absl::InvalidArgumentError(
-        "a number is out of its range: none is negative, and counts are at least 1");
+        "a number is out of its range: none is negative, counts are at least 1, and a share at most 1");
   }
   for (const std::string& policy : flags.policies) ALUDEL_RETURN_IF_ERROR(CheckSimPolicy(policy));
   return absl::OkStatus();
@@ -112,8 +121,13 @@ absl::Status Run(const Flags& flags) {
                      .reply_hints = flags.reply_hints != 0,
                      .turn_aways = static_cast<int>(flags.turn_aways),
                      .objective_seconds = flags.objective_ms / 1e3,
-                     .costs = flags.costs};
-  options.costs.max_sequences = static_cast<int>(flags.max_sequences);
+                     .prefill = {.servers = static_cast<int>(flags.prefill_servers),
+                                 .threshold_tokens = flags.threshold,
+                                 .speed = flags.prefill_speed,
+                                 .bytes_per_token = flags.bytes_per_token,
+                                 .compute_share = flags.compute_share}};
+  if (flags.link_gbps > 0) options.prefill.link_bytes_per_second = flags.link_gbps * 1e9 / 8;
+  ALUDEL_ASSIGN_OR_RETURN(options.costs, flags.costs.Checked());
   for (const std::string& text : flags.changes) {
     ALUDEL_ASSIGN_OR_RETURN(const SimChange change, ParseSimChange(text));
     options.changes.push_back(change);

@@ -3,6 +3,7 @@
 #include <optional>
 #include <set>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -180,6 +181,13 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
       }
     });
   }
+  const GaugeFamily desired =
+      metrics.Gauge("aludel_desired_replicas", "Servers of a role that the load calls for.");
+  metrics.OnRender([&] {
+    desired.Set({{"role", "prefill"}, {"model", options.served_model_name}}, pool.Desired(MonotonicNow()));
+  });
+  // Whatever fails from here on: no metrics are asked for once the pool is gone.
+  const absl::Cleanup close_admin = [&admin] { admin.reset(); };
   ShadowChecker shadow(options.shadow, options.served_model_name, &model->engine(), &timer, &metrics);
   LoadReporter load({.epoch = receiver.epoch(),
                      .model = model.get(),

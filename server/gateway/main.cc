@@ -232,11 +232,14 @@ absl::Status Serve(const GatewayOptions& options, StopSignal& stop) {
   const GaugeFamily imbalance =
       metrics.Gauge("aludel_routing_imbalance",
                     "The longest predicted wait of a model's ready decode servers over their mean.");
+  const GaugeFamily desired =
+      metrics.Gauge("aludel_desired_replicas", "Servers of a role that the load calls for.");
   metrics.OnRender([&] {
     connections.Set({}, static_cast<double>(server->open_connections()));
     for (const auto& model : models.all()) {
       requests.SetRequests(model->name, router.Outstanding(model->name), router.Waiting(model->name));
       imbalance.Set({{"model", model->name}}, router.Imbalance(model->name));
+      desired.Set({{"role", "decode"}, {"model", model->name}}, router.Desired(model->name));
     }
   });
   front.Open(&gateway);

@@ -25,7 +25,10 @@ constexpr double kMinute = 60;
 class Simulation {
  public:
   Simulation(const std::vector<SimRequest>& requests, const SimOptions& options)
-      : requests_(requests), options_(options), random_(options.seed) {
+      : requests_(requests),
+        options_(options),
+        random_(options.seed),
+        prefill_(options.prefill, options.costs) {
     RoutingPolicy policy = ParseRoutingPolicy(options.policy).value_or(RoutingPolicy::kPrefix);
     for (int i = 0; i < options.gateways; ++i) {
       gateways_.emplace_back(Fleet::Options{.policy = policy,
@@ -34,6 +37,8 @@ class Simulation {
     }
     for (int i = 0; i < options.replicas; ++i) AddReplica(/*began=*/-1e6);
     result_.ttft.assign(requests.size(), std::numeric_limits<double>::infinity());
+    result_.itl.assign(requests.size(), 0);
+    result_.handed_over.assign(requests.size(), false);
     calls_.resize(requests.size());
   }
 
@@ -49,11 +54,12 @@ class Simulation {
       Handle(event);
     }
     if (minutes_ > 0) result_.imbalance /= minutes_;
+    if (now_ > 0) result_.link_bytes_per_second = prefill_.sent_bytes() / now_;
     return std::move(result_);
   }
 
  private:
-  enum class Kind { kArrive, kStep, kProbe, kDeliver, kChange, kReturn, kMinute };
+  enum class Kind { kArrive, kFrames, kStep, kProbe, kDeliver, kChange, kReturn, kMinute };
   struct Event {
     double at;
     uint64_t order;  // of equal times
@@ -66,6 +72,7 @@ class Simulation {
     double began = 0;
     bool up = true;
     bool draining = false;
+    int handed_over = 0;          // prompts that prefill servers compute for it
     std::vector<size_t> arrived;  // since the last probe
     double prefill_seconds = 0;   // at the last minute's end
   };
@@ -79,6 +86,9 @@ class Simulation {
     size_t gateway = 0;
     size_t replica = 0;
     bool again = false;
+    double sent_to = 0;  // the process that began then
+    int64_t prefill_cached = 0;
+    double first_token = 0;
   };
 
   void Push(double at, Kind kind, size_t index) { events_.push({at, order_++, kind, index}); }
@@ -102,6 +112,8 @@ class Simulation {
     switch (event.kind) {
       case Kind::kArrive:
         return Route(event.index);
+      case Kind::kFrames:
+        return Frames(event.index);
       case Kind::kStep:
         if (replicas_[event.index].server->next() == event.at) StepOf(event.index);
         return;
@@ -124,7 +136,7 @@ class Simulation {
   std::vector<ReplicaView> TrueViews(const PrefixKeys& keys) const {
     std::vector<ReplicaView> views;
     for (size_t i = 0; i < replicas_.size(); ++i) {
-      const ReplicaReport report = replicas_[i].server->Report(now_, 0);
+      const ReplicaReport report = ReportOf(replicas_[i]);
       views.push_back({.id = names_[i],
                        .standing = StandingOf(i),
                        .wait_seconds = report.waiting_seconds,
@@ -164,10 +176,46 @@ class Simulation {
     result_.decision_micros.push_back(
         std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
     Replica& replica = replicas_[call.replica];
-    const double next = replica.server->next();
-    replica.server->Arrive(request, keys, requests_[request].output_tokens, now_);
     replica.arrived.push_back(request);
-    if (replica.server->next() != next) Push(replica.server->next(), Kind::kStep, call.replica);
+    result_.handed_over[request] = prefill_.Takes(keys.tokens - replica.server->Match(keys));
+    if (!result_.handed_over[request]) return Compute(request, std::nullopt);
+    const SimPrefillPool::Handoff handoff = prefill_.Send(keys, now_);
+    ++replica.handed_over;
+    call.sent_to = replica.began;
+    call.prefill_cached = handoff.cached_tokens;
+    Push(handoff.at, Kind::kFrames, request);
+  }
+
+  void Compute(size_t request, std::optional<double> handed_over) {
+    const size_t index = calls_[request].replica;
+    SimReplica& server = *replicas_[index].server;
+    const double next = server.next();
+    server.Arrive(request, requests_[request].keys, requests_[request].output_tokens, now_, handed_over);
+    if (server.next() != next) Push(server.next(), Kind::kStep, index);
+  }
+
+  // The last frame of a handoff is there.
+  void Frames(size_t request) {
+    Replica& replica = replicas_[calls_[request].replica];
+    if (!replica.up || replica.began != calls_[request].sent_to) return Again(request);
+    --replica.handed_over;
+    Compute(request, options_.prefill.compute_share);
+  }
+
+  // Its server failed.
+  void Again(size_t request) {
+    Call& call = calls_[request];
+    gateways_[call.gateway].Ended(call.replica, Fleet::Outcome::kRefused, now_);
+    call.again = true;
+    ++result_.retried;
+    Push(now_, Kind::kArrive, request);
+  }
+
+  // What a server says of itself.
+  ReplicaReport ReportOf(const Replica& replica) const {
+    ReplicaReport report = replica.server->Report(now_, now_ - replica.began);
+    report.running += replica.handed_over;
+    return report;
   }
 
   // Whether the server sends the request back, as RoutedCall has it done: with a report, and nothing that the gateway believed
@@ -177,7 +225,7 @@ class Simulation {
     if (ParseRoutingPolicy(options_.policy) != RoutingPolicy::kPrefix || !replica.up) return false;
     const double limit = fleet->WaitLimit(index, now_);
     const int64_t cached = fleet->views()[index].cached_tokens;
-    const ReplicaReport truth = replica.server->Report(now_, now_ - replica.began);
+    const ReplicaReport truth = ReportOf(replica);
     if (truth.waiting_seconds <= limit) return false;
     fleet->Sent(index, keys, fleet->ExpectedPrefill(index, keys.tokens), now_);
     fleet->Report(index, truth, now_);
@@ -188,10 +236,8 @@ class Simulation {
   }
 
   void Hint(size_t index, size_t request) {
-    const Replica& replica = replicas_[index];
     if (options_.reply_hints) {
-      gateways_[calls_[request].gateway].Report(index, replica.server->Report(now_, now_ - replica.began),
-                                                now_);
+      gateways_[calls_[request].gateway].Report(index, ReportOf(replicas_[index]), now_);
     }
   }
 
@@ -202,14 +248,20 @@ class Simulation {
       Hint(index, event.request);
       if (!event.first_token) {
         gateways_[calls_[event.request].gateway].Ended(index, Fleet::Outcome::kServed, now_);
+        const int64_t gaps = requests_[event.request].output_tokens - 1;
+        if (gaps > 0) {
+          result_.itl[event.request] = (now_ - calls_[event.request].first_token) / static_cast<double>(gaps);
+        }
         ++ended_;
         continue;
       }
       // An answer that was cut is made again, and its client has had its first token.
       double& ttft = result_.ttft[event.request];
       ttft = std::min(ttft, now_ - requests_[event.request].arrival);
+      calls_[event.request].first_token = now_;
       result_.prompt_tokens += requests_[event.request].keys.tokens;
-      result_.cached_tokens += event.cached_tokens;
+      result_.cached_tokens +=
+          result_.handed_over[event.request] ? calls_[event.request].prefill_cached : event.cached_tokens;
     }
     if (replicas_[index].server->next() != SimReplica::kNever)
       Push(replicas_[index].server->next(), Kind::kStep, index);
@@ -218,7 +270,7 @@ class Simulation {
   void Probe() {
     Snapshot snapshot{.at = now_};
     for (Replica& replica : replicas_) {
-      snapshot.reports.push_back(replica.server->Report(now_, now_ - replica.began));
+      snapshot.reports.push_back(ReportOf(replica));
       snapshot.arrived.push_back(std::exchange(replica.arrived, {}));
       snapshot.began.push_back(replica.began);
     }
@@ -253,12 +305,9 @@ class Simulation {
     replica.up = false;
     replica.arrived.clear();
     for (Fleet& fleet : gateways_) fleet.Forget(change.replica, now_);
-    for (const size_t request : replica.server->Fail()) {
-      gateways_[calls_[request].gateway].Ended(change.replica, Fleet::Outcome::kRefused, now_);
-      calls_[request].again = true;
-      ++result_.retried;
-      Push(now_, Kind::kArrive, request);
-    }
+    // Requests whose frames are under way find out when those come.
+    replica.handed_over = 0;
+    for (const size_t request : replica.server->Fail()) Again(request);
     Push(now_ + change.for_seconds, Kind::kReturn, change.replica);
   }
 
@@ -280,6 +329,7 @@ class Simulation {
   const std::vector<SimRequest>& requests_;
   const SimOptions& options_;
   std::mt19937_64 random_;
+  SimPrefillPool prefill_;
   std::vector<Fleet> gateways_;
   std::vector<Replica> replicas_;
   std::vector<uint64_t> names_;  // hashes of them

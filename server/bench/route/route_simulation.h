@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "server/bench/request_trace.h"
+#include "server/bench/route/sim_prefill_pool.h"
 #include "server/bench/route/sim_replica.h"
 #include "server/gateway/routing/policy/fleet.h"
 
@@ -49,12 +50,16 @@ struct SimOptions {
   double objective_seconds = 5;
   uint64_t seed = 1;
   SimCosts costs;
+  SimPrefill prefill;
   std::vector<SimChange> changes;
 };
 absl::Status CheckSimPolicy(const std::string& policy);
 
 struct SimResult {
-  std::vector<double> ttft;  // seconds, of every request
+  std::vector<double> ttft;          // seconds, of every request
+  std::vector<double> itl;           // mean seconds between two tokens of its answer; 0 where that has one
+  std::vector<bool> handed_over;     // computed by a prefill server
+  double link_bytes_per_second = 0;  // of all prefill servers' links, mean over the trace
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
   double imbalance = 0;                 // prefill work of the busiest server over the mean, mean over minutes

@@ -1,6 +1,7 @@
 #include "server/bench/route/sim_replica.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace aludel {
 namespace {
@@ -13,13 +14,20 @@ SimReplica::SimReplica(const SimCosts& costs)
     : costs_(costs), cache_(costs.cache_tokens), promised_(costs.cache_tokens) {}
 
 void SimReplica::Queue(const Waiting& job, int sign) {
-  queued_tokens_ += sign * static_cast<double>(job.keys->tokens - job.at);
-  queued_pairs_ += sign * (Square(job.keys->tokens) - Square(job.at));
+  queued_tokens_ += sign * job.share * static_cast<double>(job.keys->tokens - job.at);
+  queued_pairs_ += sign * job.share * (Square(job.keys->tokens) - Square(job.at));
 }
 
-void SimReplica::Arrive(size_t request, const PrefixKeys& keys, int64_t output_tokens, double now) {
-  const int64_t cached = std::min(promised_.Match(keys), keys.tokens - 1);
-  waiting_.push_back({request, &keys, output_tokens, cached, cached});
+void SimReplica::Arrive(size_t request, const PrefixKeys& keys, int64_t output_tokens, double now,
+                        std::optional<double> handed_over) {
+  const int64_t cached = handed_over ? 0 : std::min(promised_.Match(keys), keys.tokens - 1);
+  waiting_.push_back({.request = request,
+                      .keys = &keys,
+                      .output_tokens = output_tokens,
+                      .cached = cached,
+                      .at = cached,
+                      .share = handed_over.value_or(1),
+                      .handed_over = handed_over.has_value()});
   Queue(waiting_.back(), 1);
   scratch_.clear();
   promised_.Touch(keys, keys.size(), &scratch_, &scratch_);
@@ -37,19 +45,23 @@ void SimReplica::BeginStep(double now) {
       if (static_cast<int>(active_.size() + i) >= costs_.max_sequences) break;
       Queue(job, -1);
       job.begun = true;
-      job.cached = job.at = std::min(cache_.Match(*job.keys), job.keys->tokens - 1);
+      if (!job.handed_over) job.cached = job.at = std::min(cache_.Match(*job.keys), job.keys->tokens - 1);
       Queue(job, 1);
     }
-    const int64_t tokens = std::min(room, job.keys->tokens - job.at);
+    const int64_t left = job.keys->tokens - job.at;
+    // A chunk is as much work as its tokens computed in full.
+    const bool all = job.share * static_cast<double>(left) <= static_cast<double>(room);
+    const int64_t tokens =
+        all ? left : static_cast<int64_t>(std::ceil(static_cast<double>(room) / job.share));
     Queue(job, -1);
-    prefill += costs_.per_token * static_cast<double>(tokens) +
-               costs_.per_pair * (Square(job.at + tokens) - Square(job.at));
+    prefill += job.share * (costs_.per_token * static_cast<double>(tokens) +
+                            costs_.per_pair * (Square(job.at + tokens) - Square(job.at)));
     job.at += tokens;
     Queue(job, 1);
-    room -= tokens;
+    room -= static_cast<int64_t>(std::ceil(job.share * static_cast<double>(tokens)));
     if (job.at == job.keys->tokens) ++ending_;
   }
-  if (prefill == 0 && active_.empty()) {
+  if (prefill == 0 && ending_ == 0 && active_.empty()) {
     step_end_ = kNever;
     return;
   }

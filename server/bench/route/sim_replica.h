@@ -4,6 +4,7 @@
 #include <deque>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <queue>
 #include <utility>
 #include <vector>
@@ -38,8 +39,10 @@ class SimReplica {
 
   explicit SimReplica(const SimCosts& costs);
 
-  // `keys` must outlive its place here.
-  void Arrive(size_t request, const PrefixKeys& keys, int64_t output_tokens, double now);
+  // `keys` must outlive its place here. `handed_over`: a prefill server has computed the prompt, and this share of the work
+  // is left to do here, whatever the cache has.
+  void Arrive(size_t request, const PrefixKeys& keys, int64_t output_tokens, double now,
+              std::optional<double> handed_over = std::nullopt);
   // When the running step ends; kNever while it idles.
   double next() const { return step_end_; }
   // Ends that step and begins the next.
@@ -60,8 +63,10 @@ class SimReplica {
     size_t request;
     const PrefixKeys* keys;
     int64_t output_tokens;
-    int64_t cached;  // while it has not begun, as expected
-    int64_t at;      // tokens computed or cached
+    int64_t cached;    // while it has not begun, as expected
+    int64_t at;        // tokens computed or cached
+    double share = 1;  // of each token's work
+    bool handed_over = false;
     bool begun = false;
   };
   struct Active {

@@ -303,7 +303,21 @@ void PrefillPool::Heard(size_t index) {
 void PrefillPool::BeginRun(size_t index, int64_t tokens) {
   absl::MutexLock lock(&mutex_);
   targets_[index]->asked_tokens += tokens;
+  asked_tokens_ += static_cast<double>(tokens);
   ++targets_[index]->runs;
+}
+
+double PrefillPool::Desired(absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  double sum = 0;
+  int known = 0;
+  for (const auto& target : targets_) {
+    if (target->state != State::kReady || !(target->tokens_per_second > 0)) continue;
+    sum += target->tokens_per_second;
+    ++known;
+  }
+  return demand_.At(asked_tokens_, known > 0 ? sum / known : 0,
+                    absl::ToDoubleSeconds(now - absl::UnixEpoch()));
 }
 
 void PrefillPool::EndRun(size_t index, int64_t tokens) {

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "aludel/v1/handoff.grpc.pb.h"
 #include "server/decode/plan/planner.h"
+#include "server/decode/plan/prefill_demand.h"
 #include "server/observe/metrics.h"
 #include "server/process/timer.h"
 #include "server/rpc/peer_health.h"
@@ -63,6 +64,8 @@ class PrefillPool {
   // A handoff of so many tokens has been asked for there, or has ended: work that its last report may not have.
   void BeginRun(size_t target, int64_t tokens);
   void EndRun(size_t target, int64_t tokens);
+  // For autoscalers: how many servers this one's handoffs keep busy (PrefillDemand).
+  double Desired(absl::Time now);
   // Something of a run came from there.
   void Heard(size_t target);
   // The load that a server reports at the end of a computation: fresher for planning than its last probe.
@@ -106,6 +109,8 @@ class PrefillPool {
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   mutable absl::Mutex mutex_;
   std::vector<std::unique_ptr<Target>> targets_ ABSL_GUARDED_BY(mutex_);  // by index
+  double asked_tokens_ ABSL_GUARDED_BY(mutex_) = 0;                       // of all handoffs so far
+  PrefillDemand demand_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   int probes_in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
 };

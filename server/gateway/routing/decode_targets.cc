@@ -251,6 +251,13 @@ double DecodeTargets::Imbalance(const std::string& model) const {
   return pool->second.fleet->Imbalance([&](size_t slot) { return members->StandingOf(slot); });
 }
 
+double DecodeTargets::Desired(const std::string& model) const {
+  const auto pool = pools_.find(model);
+  if (pool == pools_.end()) return 1;
+  const MembersPtr members = MembersOf(model);
+  return pool->second.fleet->Desired([&](size_t slot) { return members->StandingOf(slot); });
+}
+
 bool DecodeTargets::HasOther(const std::string& model, const std::vector<DecodeTarget*>& gone,
                              const std::string& numerics) const {
   return absl::c_any_of(MembersOf(model)->targets, [&](const std::shared_ptr<DecodeTarget>& target) {

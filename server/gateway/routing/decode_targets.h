@@ -90,6 +90,7 @@ class DecodeTargets {
   };
   std::optional<Explanation> Explain(const std::string& model, const PrefixKeys& keys) const;
   double Imbalance(const std::string& model) const;
+  double Desired(const std::string& model) const;
   // Whether a server that is not in `gone` may become ready that has these numerics ("": any).
   bool HasOther(const std::string& model, const std::vector<DecodeTarget*>& gone,
                 const std::string& numerics) const;

@@ -48,6 +48,7 @@ Fleet::Outcome OutcomeOf(const grpc::Status& status) {
 ModelFleet::ModelFleet(std::string model, const Fleet::Options& options, Metrics* metrics)
     : model_(std::move(model)),
       policy_(options.policy),
+      objective_seconds_(options.objective_seconds),
       decisions_(metrics->Counter("aludel_routing_decisions_total",
                                   "Decode servers chosen for requests, by reason.")),
       hit_tokens_(
@@ -230,6 +231,24 @@ double ModelFleet::Imbalance(StandingOf standing) const {
     ++count;
   }
   return sum > 0 ? most * count / sum : 1;
+}
+
+double ModelFleet::Desired(StandingOf standing) {
+  const double now = Seconds(MonotonicNow());
+  absl::MutexLock lock(&mutex_);
+  DesiredReplicas::Load load;
+  bool places_known = true;
+  for (size_t slot = 0; slot < paces_.size(); ++slot) {
+    if (standing(slot) == Standing::kOut) continue;
+    ++load.replicas;
+    load.pending += fleet_.pending(slot);
+    load.places += fleet_.places(slot);
+    places_known = places_known && fleet_.places(slot) > 0;
+    load.wait_seconds += fleet_.wait_seconds(slot, now);
+  }
+  if (!places_known) load.places = 0;
+  if (load.replicas > 0) load.wait_seconds /= load.replicas;
+  return desired_.At(load, objective_seconds_, now);
 }
 
 }  // namespace aludel

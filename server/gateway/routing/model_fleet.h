@@ -13,6 +13,7 @@
 #include "aludel/v1/handoff.pb.h"
 #include "aludel/v1/load.pb.h"
 #include "grpcpp/support/status.h"
+#include "server/gateway/routing/policy/desired_replicas.h"
 #include "server/gateway/routing/policy/fleet.h"
 #include "server/observe/metrics.h"
 
@@ -72,6 +73,8 @@ class ModelFleet {
   Explanation Explain(const PrefixKeys& keys, StandingOf standing);
   // For metrics: the longest of the queues that are `ready` over their mean; 1 where all are empty.
   double Imbalance(StandingOf standing) const;
+  // For autoscalers: how many servers the load of these calls for.
+  double Desired(StandingOf standing);
 
  private:
   // Seconds and tokens of prefill, later ones weighing more.
@@ -85,6 +88,7 @@ class ModelFleet {
 
   const std::string model_;
   const RoutingPolicy policy_;
+  const double objective_seconds_;
   const CounterFamily decisions_;
   const CounterFamily hit_tokens_;
   const CounterFamily ejections_;
@@ -93,6 +97,7 @@ class ModelFleet {
   const HistogramFamily decision_seconds_;
   mutable absl::Mutex mutex_;
   Fleet fleet_ ABSL_GUARDED_BY(mutex_);
+  DesiredReplicas desired_ ABSL_GUARDED_BY(mutex_);
   std::vector<Pace> paces_ ABSL_GUARDED_BY(mutex_);      // by slot
   std::vector<bool> reporting_ ABSL_GUARDED_BY(mutex_);  // likewise: it has reported its load once
 };

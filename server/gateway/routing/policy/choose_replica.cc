@@ -9,7 +9,8 @@
 namespace aludel {
 namespace {
 
-double PrefillSeconds(const ReplicaView& view, int64_t prompt_tokens) {
+// Inline: a decision computes it for each replica.
+inline double PrefillSeconds(const ReplicaView& view, int64_t prompt_tokens) {
   return view.costs.Seconds(
       prompt_tokens, std::clamp<int64_t>(view.cached_tokens, 0, std::max<int64_t>(0, prompt_tokens - 1)));
 }
@@ -17,7 +18,8 @@ double PrefillSeconds(const ReplicaView& view, int64_t prompt_tokens) {
 // Its TTFT, and its prefill once more, because what is queued after it waits for that. By TTFT alone a conversation leaves
 // its cache for a queue that is a little shorter; at capacity the work of computing it again makes all queues longer.
 double Cost(const ReplicaView& view, int64_t prompt_tokens) {
-  const double seconds = PredictTtft(view, prompt_tokens) + PrefillSeconds(view, prompt_tokens) / view.weight;
+  const double seconds =
+      (view.wait_seconds + view.transfer_seconds + 2 * PrefillSeconds(view, prompt_tokens)) / view.weight;
   return seconds >= 0 ? seconds : std::numeric_limits<double>::infinity();
 }
 

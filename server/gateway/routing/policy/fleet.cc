@@ -115,10 +115,10 @@ void Fleet::SpareCrowded(double now) {
     pending += views_[slot].pending;
     ++sharing;
   }
+  const double fair =
+      kCrowded * static_cast<double>(pending) / static_cast<double>(std::max<int64_t>(sharing, 1));
   for (size_t slot = 0; slot < views_.size(); ++slot) {
-    const double fair =
-        kCrowded * static_cast<double>(pending) / static_cast<double>(std::max<int64_t>(sharing, 1));
-    if (shares(slot) && static_cast<double>(views_[slot].pending) > fair + kFew) {
+    if (static_cast<double>(views_[slot].pending) > fair + kFew && shares(slot)) {
       views_[slot].standing = Standing::kSpare;
     }
   }

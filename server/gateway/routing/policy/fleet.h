@@ -95,6 +95,8 @@ class Fleet {
   void ForgetCache(size_t slot);
 
   double wait_seconds(size_t slot, double now) const { return replicas_[slot].load.At(now); }
+  int pending(size_t slot) const { return replicas_[slot].pending(); }
+  int places(size_t slot) const { return replicas_[slot].report.places; }  // 0: not known
   const PrefillCosts& costs(size_t slot) const { return replicas_[slot].report.costs; }
   // Seconds since its last report was made, or since it started anew; 1e300 before the first.
   double report_age(size_t slot, double now) const { return now - replicas_[slot].reported_at; }

@@ -1,15 +1,8 @@
 #include "server/gateway/routing/policy/prefix_index.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace aludel {
-namespace {
-
-constexpr size_t kWordBits = 64;
-
-}  // namespace
-
 void PrefixLru::Unlink(uint32_t at) {
   const Node& node = nodes_[at];
   (node.older == kNone ? oldest_ : nodes_[node.older].newer) = node.newer;
@@ -75,10 +68,7 @@ int64_t PrefixLru::Match(const PrefixKeys& keys) const {
 void PrefixIndex::Forget(size_t slot, absl::Span<const uint64_t> keys) {
   for (const uint64_t key : keys) {
     const auto found = holders_.find(key);
-    if (found == holders_.end() || slot / kWordBits >= found->second.size()) continue;
-    Bits& bits = found->second;
-    bits[slot / kWordBits] &= ~(uint64_t{1} << (slot % kWordBits));
-    if (std::all_of(bits.begin(), bits.end(), [](uint64_t word) { return word == 0; })) holders_.erase(found);
+    if (found != holders_.end() && found->second.Remove(slot) && found->second.empty()) holders_.erase(found);
   }
 }
 
@@ -87,7 +77,7 @@ void PrefixIndex::Reset(size_t slot, int64_t capacity_tokens) {
   if (caches_[slot].size() > 0) {
     // Rare, and the only time that all keys are looked at.
     std::vector<uint64_t> all;
-    for (const auto& [key, bits] : holders_) all.push_back(key);
+    for (const auto& [key, slots] : holders_) all.push_back(key);
     Forget(slot, all);
   }
   caches_[slot] = PrefixLru(capacity_tokens);
@@ -101,11 +91,7 @@ void PrefixIndex::Insert(size_t slot, const PrefixKeys& keys, size_t count) {
   added_.clear();
   evicted_.clear();
   caches_[slot].Touch(keys, count, &added_, &evicted_);
-  for (const uint64_t key : added_) {
-    Bits& bits = holders_[key];
-    if (bits.size() <= slot / kWordBits) bits.resize(slot / kWordBits + 1);
-    bits[slot / kWordBits] |= uint64_t{1} << (slot % kWordBits);
-  }
+  for (const uint64_t key : added_) holders_[key].Add(slot);
   Forget(slot, evicted_);
 }
 
@@ -118,17 +104,11 @@ void PrefixIndex::Erase(size_t slot, const PrefixKeys& keys, int64_t tokens) {
 
 void PrefixIndex::Match(const PrefixKeys& keys, std::vector<int64_t>* tokens) const {
   tokens->assign(caches_.size(), 0);
-  Bits seen((caches_.size() + kWordBits - 1) / kWordBits);
+  seen_.assign((caches_.size() + SlotSet::kWordBits - 1) / SlotSet::kWordBits, 0);
   for (size_t i = keys.size(); i-- > 0;) {
     const auto found = holders_.find(keys.keys[i]);
     if (found == holders_.end()) continue;
-    for (size_t word = 0; word < found->second.size(); ++word) {
-      uint64_t fresh = found->second[word] & ~seen[word];
-      seen[word] |= fresh;
-      for (; fresh != 0; fresh &= fresh - 1) {
-        (*tokens)[word * kWordBits + static_cast<size_t>(std::countr_zero(fresh))] = keys.ends[i];
-      }
-    }
+    found->second.AddTo(&seen_, [&](size_t slot) { (*tokens)[slot] = keys.ends[i]; });
   }
 }
 

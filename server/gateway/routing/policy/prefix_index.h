@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
 #include "server/gateway/routing/policy/prefix_keys.h"
+#include "server/gateway/routing/policy/slot_set.h"
 
 namespace aludel {
 
@@ -65,13 +66,12 @@ class PrefixIndex {
   size_t keys() const { return holders_.size(); }
 
  private:
-  using Bits = std::vector<uint64_t>;  // one a slot
-
   void Forget(size_t slot, absl::Span<const uint64_t> keys);
 
   std::vector<PrefixLru> caches_;  // by slot
-  absl::flat_hash_map<uint64_t, Bits> holders_;
+  absl::flat_hash_map<uint64_t, SlotSet> holders_;
   std::vector<uint64_t> added_, evicted_;  // of Insert, kept for their memory
+  mutable std::vector<uint64_t> seen_;     // of Match, likewise
 };
 
 }  // namespace aludel

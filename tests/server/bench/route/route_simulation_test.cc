@@ -122,6 +122,46 @@ TEST(RouteSimulation, ServersThatFailComeAndGoLoseNoRequest) {
   for (const double ttft : result.ttft) EXPECT_TRUE(std::isfinite(ttft));
 }
 
+TEST(RouteSimulation, PrefillServersComputeWhatIsLongEnough) {
+  const std::vector<SimRequest> requests = Conversations(40, 3, 0.2);
+  SimOptions options{
+      .replicas = 2,
+      .prefill = {.servers = 4, .threshold_tokens = 2100, .bytes_per_token = 100, .compute_share = 0}};
+  const SimResult result = Simulate(requests, options);
+  // A first turn has 3,072 tokens, and a later one 2,048 that its server does not have.
+  const auto handed_over = std::count(result.handed_over.begin(), result.handed_over.end(), true);
+  EXPECT_GE(handed_over, 40);
+  EXPECT_LT(handed_over, 60);
+  EXPECT_GT(result.link_bytes_per_second, 0);
+  for (const double ttft : result.ttft) EXPECT_TRUE(std::isfinite(ttft));
+  // What a handoff leaves to do takes time, and so does a slow link.
+  EXPECT_LT(result.ttft[0], 0.8);
+  options.prefill.compute_share = 1;
+  EXPECT_GT(Simulate(requests, options).ttft[0], 1.05);
+  options.prefill.compute_share = 0;
+  options.prefill.link_bytes_per_second = 1e5;
+  EXPECT_GT(Simulate(requests, options).ttft[0], 3);
+}
+
+TEST(RouteSimulation, ADecodeServerThatFailsDuringHandoffsLosesNoRequest) {
+  const std::vector<SimRequest> requests = Conversations(60, 3, 0.1);
+  const SimResult result = Simulate(
+      requests, {.replicas = 2,
+                 .prefill = {.servers = 4},
+                 .changes = {{.at = 2, .kind = SimChange::Kind::kFail, .replica = 1, .for_seconds = 0.1}}});
+  EXPECT_GT(result.retried, 0);
+  for (const double ttft : result.ttft) EXPECT_TRUE(std::isfinite(ttft));
+}
+
+TEST(RouteSimulation, TheTimeBetweenTokensHasTheStepsOfPrefillInIt) {
+  std::vector<TraceRequest> trace = {{.arrival = 0, .input_tokens = 512, .output_tokens = 11}};
+  EXPECT_NEAR(Simulate(ToSimRequests(trace), {.replicas = 1}).itl[0], 0.0082, 1e-9);
+  trace.push_back({.arrival = 0.15, .input_tokens = 1024, .output_tokens = 1});
+  const SimResult both = Simulate(ToSimRequests(trace), {.replicas = 1});
+  EXPECT_GT(both.itl[0], 0.0082 + 1024 * 1.6e-4 / 10);
+  EXPECT_EQ(both.itl[1], 0);
+}
+
 TEST(RouteSimulation, WhereAllAreDownRequestsWait) {
   const std::vector<SimRequest> requests = Conversations(5, 1, 0.1);
   const SimOptions options{.replicas = 1,

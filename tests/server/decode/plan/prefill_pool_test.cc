@@ -122,6 +122,19 @@ class PrefillPoolTest : public Compatible {
                     &metrics_};
 };
 
+TEST_F(PrefillPoolTest, HandoffsThatAreAskedForCallForServers) {
+  AwaitReady(pool_, {true});
+  const absl::Time begin = absl::UnixEpoch() + absl::Hours(1);
+  EXPECT_EQ(pool_.Desired(begin), 0);
+  for (int i = 0; i < 60; ++i) {
+    pool_.BeginRun(0, 3'500);
+    pool_.EndRun(0, 3'500);
+  }
+  pool_.ReportLoad(0, 0, 1'000);
+  // 3,500 a second for a minute, of 700 for a server, of which the mean has the part that a minute brings.
+  EXPECT_NEAR(pool_.Desired(begin + absl::Minutes(1)), 5 * (1 - std::exp(-1)), 0.01);
+}
+
 TEST_F(PrefillPoolTest, ServersComeAndGo) {
   AwaitReady(pool_, {true});
   EXPECT_THAT(pool_.SetTargets({ServerName(a_.target()), ServerName(b_.target())}), ::testing::IsEmpty());

@@ -53,6 +53,18 @@ TEST_F(ModelFleetTest, RepliesTellWhatPrefillCostsAndHowLongTheQueueWas) {
   EXPECT_NE(fleet_.Pick(keys, AllReady, false)->slot, home);
 }
 
+TEST_F(ModelFleetTest, TheLoadCallsForServers) {
+  for (const size_t slot : {0, 1, 2}) {
+    v1::LoadReport report;
+    report.set_running(12);
+    report.set_places(10);
+    fleet_.Reported(slot, report, MonotonicNow());
+  }
+  // 36 requests, at eight a server.
+  EXPECT_EQ(fleet_.Desired(AllReady), 5);
+  EXPECT_EQ(fleet_.Desired([](size_t) { return Fleet::Standing::kOut; }), 5);
+}
+
 TEST_F(ModelFleetTest, OnlyWhatWasComputedCounts) {
   const PrefixKeys keys = Prompt(1000);
   const size_t home = fleet_.Pick(keys, AllReady, false)->slot;

@@ -1,5 +1,5 @@
 // aludel-inspect: what a model directory, a pair of them, an adapter, a codec artifact or a prefix store is, before a
-// server starts.
+// server starts; and how many servers a trace needs.
 
 #include <cstdio>
 #include <filesystem>
@@ -15,6 +15,7 @@
 #include "runtime/tool/flag_set.h"
 #include "runtime/tool/machine_flags.h"
 #include "runtime/tool/version.h"
+#include "server/inspect/size_command.h"
 
 namespace aludel {
 namespace {
@@ -30,6 +31,7 @@ constexpr char kUsage[] =
   aludel-inspect CODEC                                   an artifact's formats, layer by layer, and its models
   aludel-inspect PRODUCER CONSUMER --codec CODEC         whether the artifact was made for this pair
   aludel-inspect store DIR                               what a prefix store keeps on disk, its checksums verified
+  aludel-inspect size --model MODEL --trace FILE ...     how many servers that needs (aludel-inspect size --help)
 
 MODEL, PRODUCER and CONSUMER are directories, or BASE+ADAPTER for a model with a LoRA adapter merged into it.
 The checks are those that servers make when they start and meet. The form with --codec hashes both models, which reads all
@@ -37,6 +39,7 @@ their weights. Exit code: 0 when all is well, 1 when a model does not load or th
 problems are listed), 2 for a mistake on the command line or a directory that cannot be read.)";
 
 constexpr char kStore[] = "store";
+constexpr char kSize[] = "size";
 constexpr int kProblems = 1;
 constexpr int kMistake = 2;
 
@@ -75,6 +78,10 @@ absl::StatusOr<ordered_json> Inspect(const Request& request) {
 }
 
 absl::StatusOr<int> Run(int argc, char** argv) {
+  if (argc > 1 && std::string(argv[1]) == kSize) {
+    ALUDEL_RETURN_IF_ERROR(SizeCommand(argc - 1, argv + 1));
+    return 0;
+  }
   Request request;
   bool as_json = false;
   MachineFlags machine;
