@@ -63,6 +63,7 @@ bool KnownKind(uint16_t kind) {
     case FrameKind::kInt4:
     case FrameKind::kRecompute:
     case FrameKind::kAludel:
+    case FrameKind::kLossless:
       return true;
   }
   return false;

@@ -23,6 +23,7 @@ enum class FrameKind : uint16_t {
   kInt4 = 4,
   kRecompute = 5,
   kAludel = 6,
+  kLossless = 7,
 };
 
 // Which part of the cache a payload holds: layers [first_layer, first_layer + layers), tokens

@@ -7,6 +7,7 @@
 #include "runtime/codec/aludel/reconstruct.h"
 #include "runtime/codec/aludel/weight_files.h"
 #include "runtime/codec/artifact/artifact.h"
+#include "runtime/codec/lossless/lossless.h"
 #include "runtime/codec/quantized.h"
 #include "runtime/codec/raw.h"
 #include "runtime/codec/recompute.h"
@@ -78,6 +79,7 @@ absl::StatusOr<std::unique_ptr<EncoderFactory>> OpenEncoders(absl::string_view f
                                                              const std::string& artifact,
                                                              const Transformer& producer) {
   if (format == "raw") return MakeRawEncoders(producer);
+  if (format == "lossless") return MakeLosslessEncoders(producer);
   if (format == "int8") return MakeQuantizedEncoders(8, producer);
   if (format == "int4") return MakeQuantizedEncoders(4, producer);
   if (IsRecomputeName(format)) return MakeRecomputeEncoders(format, producer);
@@ -105,6 +107,7 @@ absl::StatusOr<std::unique_ptr<DecoderFactory>> OpenDecoders(absl::string_view f
                                                              const Transformer& consumer,
                                                              absl::string_view adapter_hash) {
   if (format == "raw") return MakeRawDecoders(consumer);
+  if (format == "lossless") return MakeLosslessDecoders(consumer);
   if (format == "int8") return MakeQuantizedDecoders(8, consumer);
   if (format == "int4") return MakeQuantizedDecoders(4, consumer);
   if (IsRecomputeName(format)) return MakeRecomputeDecoders(format, consumer);
@@ -139,7 +142,7 @@ absl::StatusOr<std::vector<std::string>> ListFormats(const std::string& artifact
   return names;
 }
 
-std::vector<std::string> ListBaselines() { return {"int8", "int4", "recompute"}; }
+std::vector<std::string> ListBaselines() { return {"lossless", "int8", "int4", "recompute"}; }
 
 absl::StatusOr<std::vector<std::string>> ListControls(const std::string& artifact,
                                                       absl::string_view consumer_hash) {

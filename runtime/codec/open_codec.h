@@ -10,7 +10,7 @@
 
 namespace aludel {
 
-// One side of a wire format. `format` is "raw", a baseline ("int8", "int4", "recompute",
+// One side of a wire format. `format` is "raw", a baseline ("lossless", "int8", "int4", "recompute",
 // "recompute-FIRST-LAST") or a format of the artifact directory `artifact` (may be empty where no format needs
 // one). Loads this side only, and checks it against the model (hashes and shapes): FailedPrecondition names
 // both. The model must outlive the factory.
@@ -28,8 +28,8 @@ absl::StatusOr<std::unique_ptr<DecoderFactory>> OpenDecoders(absl::string_view f
 absl::StatusOr<std::vector<std::string>> ListFormats(const std::string& artifact,
                                                      absl::string_view consumer_hash = "");
 
-// Formats that need no artifact and lose something all the same. Both sides know them; evaluation shows them,
-// servers offer them only where they are named.
+// Formats beside "raw" that need no artifact. Both sides know them; evaluation shows them, servers offer them only
+// where they are named: most lose something, and "lossless" costs the host's time, which a fast link does not repay.
 std::vector<std::string> ListBaselines();
 
 // Controls of this artifact ("control-p0", ...): what the consumer's own shallow layers predict of the rest

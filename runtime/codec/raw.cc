@@ -122,7 +122,7 @@ class RawDecoderFactory : public DecoderFactory {
 }  // namespace
 
 absl::Status EncodeRaw(const LayerSlice& slice, const Transformer& model, bool last, FrameOutbox& outbox,
-                       FrameSink& sink) {
+                       FrameSink& sink, std::optional<FrameOutbox::Coding> coding) {
   const ModelConfig& config = model.config();
   const int64_t rows = slice.tokens();
   const int64_t cols = config.kv_dim();
@@ -132,7 +132,9 @@ absl::Status EncodeRaw(const LayerSlice& slice, const Transformer& model, bool l
   Ops& ops = model.device()->ops();
   ops.Convert(slice.k, TensorView::Of(k, rows, cols), model.stream());
   ops.Convert(slice.v, TensorView::Of(k + rows * cols, rows, cols), model.stream());
-  return outbox.Add(SliceCoverage(slice), rows * TokenBytes(config), last, sink);
+  const size_t bytes = rows * TokenBytes(config);
+  if (!coding.has_value()) return outbox.Add(SliceCoverage(slice), bytes, last, sink);
+  return outbox.Add(SliceCoverage(slice), bytes, *std::move(coding), last, sink);
 }
 
 std::unique_ptr<EncoderFactory> MakeRawEncoders(const Transformer& model) {

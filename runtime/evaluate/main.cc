@@ -68,7 +68,8 @@ absl::Status Run(int argc, char** argv) {
   FlagSet flags(kUsage);
   flags.Add("producer", "DIR", &job.producer, "model of the prefill side: its directory");
   flags.Add("consumer", "DIR", &job.consumer, "model of the decode side, BASE+ADAPTER with a LoRA adapter");
-  flags.Add("codec", "DIR", &job.codec, "artifact directory; without it raw, int8 and int4 can be measured");
+  flags.Add("codec", "DIR", &job.codec,
+            "artifact directory; without it raw, lossless, int8 and int4 can be measured");
   flags.Add("qa", "FILE", &job.qa, "questions, JSON lines");
   flags.AddList(
       "text", "FILE", &job.texts,

@@ -243,9 +243,9 @@ absl::Status TtftCommand(int argc, char** argv) {
   flags.Add("consumer", "DIR", &values.consumer,
             "model of the decode server, BASE+ADAPTER with a LoRA adapter");
   flags.AddList("codec", "DIR", &values.codecs, "artifact; several are measured in turns");
-  flags.Add(
-      "formats", "LIST", &values.formats,
-      "of the artifacts, raw, int8, int4, recompute, planner; default: all of the artifacts, raw, planner");
+  flags.Add("formats", "LIST", &values.formats,
+            "of the artifacts, raw, lossless, int8, int4, recompute, planner; default: all of the artifacts, "
+            "raw, planner");
   flags.Add("lengths", "LIST", &values.lengths, "tokens of prompts");
   flags.Add("links", "LIST", &values.links, "bits per second with k, M or G, or none for no cap");
   flags.Add("repeats", "N", &values.repeats, "rounds, each of everything in an order of its own");

@@ -76,7 +76,8 @@ struct Fixture {
     pool = BlockPool::Create(device.get(), model->MakeKvLayout(2, 16, DType::kBf16)).value();
     if (!table.Grow(*pool, kTokens + 1).ok()) std::abort();
     for (int i = 0; i <= kTokens; ++i) prompt.push_back(3 + i);
-    for (const char* name : {"raw", "int8", "int4", "recompute-0-0", "recompute-1-1", "recompute-0-1"}) {
+    for (const char* name :
+         {"raw", "lossless", "int8", "int4", "recompute-0-0", "recompute-1-1", "recompute-0-1"}) {
       codecs.push_back(OpenDecoders(name, "", *model).value());
     }
     codecs.push_back(MakeScdDecoders("scd", "", ScdWeights(model->config()), *model).value());

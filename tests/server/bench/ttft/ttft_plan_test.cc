@@ -59,7 +59,7 @@ TEST(TtftPlan, EachFormatGoesWithTheArtifactThatHoldsIt) {
 TEST(TtftPlan, AFormatThatNobodyHasIsNamed) {
   EXPECT_THAT(PlanSetups({kDemoCodec}, {"aludel-p7"}).status().message(),
               AllOf(HasSubstr("\"aludel-p7\" is in no --codec"), HasSubstr("raw, aludel-p2")));
-  EXPECT_THAT(PlanSetups({}, {"scd"}).status().message(), HasSubstr("raw, int8, int4"));
+  EXPECT_THAT(PlanSetups({}, {"scd"}).status().message(), HasSubstr("raw, lossless, int8, int4"));
   EXPECT_THAT(PlanSetups({"no/such"}, {}).status().message(), HasSubstr("no/such"));
 }
 
