@@ -27,8 +27,9 @@ the decode servers. Point both servers' `codec` at that directory.
   aludel-calibrate --producer base --consumer json --data calibration.jsonl --out codec --add
 
 Prompts are lines of {"context": ..., "question": ...}, rendered with the first consumer's chat template, and of
-{"text": ...}; use what is like the traffic you expect and several kinds of text, a few hundred prompts or more. The second command adds a consumer without touching
-the encoder, so running prefill servers and their cached frames stay valid.
+{"text": ...}; use what is like the traffic you expect and several kinds of text, a few hundred prompts or more. The
+second command adds a consumer without touching the encoder, so running prefill servers and their cached frames stay
+valid.
 
 Preset "aludel" (the default) sends quantized innovations of the producer's cache, which the consumer decodes with a
 small network from them and from what its own first layers know. State a loss or a rate:

@@ -26,8 +26,7 @@ struct ErrorSum {
 
 // How far one layer of a reconstructed cache is from the consumer's own.
 //   k, v    plain: ||K^ - K||^2 over ||K||^2 of the handed-over tokens, likewise V.
-//   logits  attention-aware: q.K^ against q.K, for the queries q that the consumer asks of its own cache.
-//   Both
+//   logits  attention-aware: q.K^ against q.K, for the queries q that the consumer asks of its own cache. Both
 //           sides are centered over the keys of a query, because the softmax does not see a constant.
 //   output  what attention then adds to the residual stream: (softmax(q K^) V^ - softmax(q K) V) W_o.
 // Every layer is judged for itself: queries, and the cache around the handed-over tokens, are the oracle's.

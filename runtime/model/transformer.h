@@ -82,8 +82,9 @@ struct LoadReport {
   bool past_cache = false;  // the page cache was bypassed
 };
 
-// A decoder-only transformer (Llama, Mistral, Qwen2, Qwen3 are one class with other numbers) and its weights
-// on one device. Items of one batch may have different adapters over them, or none. Owns its workspace, therefore one Forward at a time: it belongs to one engine thread.
+// A decoder-only transformer (Llama, Mistral, Qwen2, Qwen3 are one class with other numbers) and its weights on one
+// device. Items of one batch may have different adapters over them, or none. Owns its workspace, therefore one
+// Forward at a time: it belongs to one engine thread.
 class Transformer {
  public:
   // Reads a HuggingFace model directory and the adapter that is merged into it; `progress` hears of bytes

@@ -43,10 +43,10 @@ struct LoadTarget {
   int64_t concurrency = 0;  // 0: an open loop; else a closed one, with so many requests under way
 };
 
-// Sends every request at its arrival time whether or not earlier ones have ended (open loop), or, in order and whatever
-// their arrival times, one as soon as another has ended (closed loop); over kept connections, from one thread. `progress(done)` is called as requests end; false stops: requests that have
-// not ended are errors, and those that were not sent yet have no result. Fails only where HTTP itself cannot
-// be set up.
+// Sends every request at its arrival time whether or not earlier ones have ended (open loop), or, in order and
+// whatever their arrival times, one as soon as another has ended (closed loop); over kept connections, from one
+// thread. `progress(done)` is called as requests end; false stops: requests that have not ended are errors, and those
+// that were not sent yet have no result. Fails only where HTTP itself cannot be set up.
 absl::StatusOr<std::vector<LoadResult>> RunLoad(const LoadTarget& target,
                                                 const std::vector<LoadRequest>& requests,
                                                 const std::function<bool(int64_t done)>& progress);

@@ -32,11 +32,12 @@ would see: time to first token, time between tokens, whole requests, and goodput
   aludel-bench serve --url http://127.0.0.1:8080 --model chat --trace trace.jsonl --slo-ttft-ms 500 --html load.html
 
 Requests arrive as a Poisson process of --rate, or as a trace says: JSON lines with "timestamp" (ms), and "prompt" or
-"input_length" (words are made up), and "output_length" or "max_tokens". With "hash_ids", one for each 512 tokens, prompts
-begin alike where their ids do, and requests that share a timestamp are spread until the next one; --block-tokens 64 makes
-each block, and all lengths with it, an eighth as long, for models of a short context. They are sent at their time whether or not
-earlier ones have ended; with --concurrency N requests are under way instead, and one is sent when another ends. A trace's lengths are tokens: with --tokenizer prompts have so many (beside what the chat
-template adds; words otherwise), with --ignore-eos answers, too. The report says how many there were.
+"input_length" (words are made up), and "output_length" or "max_tokens". With "hash_ids", one for each 512 tokens,
+prompts begin alike where their ids do, and requests that share a timestamp are spread until the next one;
+--block-tokens 64 makes each block, and all lengths with it, an eighth as long, for models of a short context. They
+are sent at their time whether or not earlier ones have ended; with --concurrency N requests are under way instead,
+and one is sent when another ends. A trace's lengths are tokens: with --tokenizer prompts have so many (beside what
+the chat template adds; words otherwise), with --ignore-eos answers, too. The report says how many there were.
 
 Times between tokens are those between reads that bring text: pieces that one read brings share the time since the read
 before, so that tokens which the server or the network sends together do not pass for fast ones. The report counts them.

@@ -10,8 +10,8 @@
 namespace aludel {
 
 // Tells what was cached before a reset from what is cached since, by the salt that cached prefixes are found by: what was
-// cached before is found no more, and goes when its room is wanted. Work that was under way at the reset is of before it.
-// Thread-safe.
+// cached before is found no more, and goes when its room is wanted. Work that was under way
+// at the reset caches under the old one. Thread-safe.
 class CacheEpoch {
  public:
   void Reset() { epoch_.fetch_add(1); }

@@ -14,7 +14,7 @@ namespace aludel {
 
 // Opens the decoders that an artifact has for adapters over one model. The codes are those that the model's prefill
 // servers make for any of its consumers; the decoder is the adapter's own, found by the adapter's hash. Formats that
-// need no artifact are none of them: they bring the producer's cache as it is, which nothing has fitted to an adapter.
+// need no artifact are not among them: they bring the producer's cache as it is, which nothing has fitted to an adapter.
 // Thread-safe.
 class AdapterCodecs {
  public:

@@ -49,8 +49,8 @@ struct StoredChunk {
 //   memory   the chunk that was used least recently goes first, and no chunk before those behind it
 //   disk     written behind what memory takes, by one thread; the oldest segment goes first, and what was found in it
 //            since is written again
-// A chunk may be in both. Each tenant (SaltTag) has a quota of each. Whatever fails on disk is a miss and a count, and nothing here waits but for a lock.
-// Thread-safe.
+// A chunk may be in both. Each tenant (SaltTag) has a quota of each. Whatever fails on disk is a miss and a
+// count, and nothing here waits but for a lock. Thread-safe.
 //
 // A request can find out by its timing whether its prompt was asked for before with the same salt; two
 // salts share nothing.

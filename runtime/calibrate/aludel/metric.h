@@ -11,9 +11,10 @@
 
 namespace aludel {
 
-// The coordinates in which errors of a group's [K V] count alike: y' = ((y - mean) / scale) R. `scale` is one
-// number per layer and kind, so that no layer counts for its units; R R^T is a sensitivity matrix (E[g g^T],
-// g the gradient of the consumer's output in its cache), so that errors count as much as the output feels them. Without R every layer and kind counts the same.
+// The coordinates in which errors of a group's [K V] count alike: y' = ((y - mean) / scale) R. `scale` is one number
+// per layer and kind, so that no layer counts for its units; R R^T is a sensitivity matrix (E[g g^T], g the gradient
+// of the consumer's output in its cache), so that errors count as much as the output feels them. Without R every
+// layer and kind counts the same.
 struct TargetMetric {
   std::vector<float> mean;   // [outputs]
   std::vector<float> scale;  // [outputs]

@@ -51,7 +51,8 @@ inline constexpr size_t kMaxLiteralBytes = 4 << 10;   // all others together
 
 // Compiles it within kMaxCompileSteps. InvalidArgument says what is wrong, not supported, or takes more steps;
 // FailedPrecondition what is larger than the above or needs more states than a grammar may have. Cancelled where
-// CheckStop() says so. What is wrong with the call is an error with the payload kOfCall. See json_schema.h, regex/regex_tree.h and gbnf/gbnf_tree.h for what is supported.
+// CheckStop() says so. What is wrong with the call is an error with the payload kOfCall. See json_schema.h,
+// regex/regex_tree.h and gbnf/gbnf_tree.h for what is supported.
 inline constexpr char kOfCall[] = "aludel/call";
 absl::StatusOr<Grammar> CompileConstraint(const TextConstraint& constraint);
 

@@ -24,10 +24,9 @@ inline TextRange Range(size_t begin, size_t end) {
 // A regular expression of a tokenizer.json, compiled by PCRE2 (UTF, UCP, JIT). Such expressions are written
 // for Oniguruma in Ruby syntax, so the pattern is translated first: `\s` and `\w` to the Unicode properties
 // that Oniguruma gives them, script names to Script (PCRE2 takes Script_Extensions), `\v` and `\u` to code
-// points; constructs that mean something else in the two engines (possessive intervals, class intersections,
-// `\h`,
-// ...) are errors. What remains different is the Unicode version: PCRE2 10.42 knows 14.
-// Immutable and thread-safe.
+// points; constructs that mean something else in the two engines (possessive intervals, class
+// intersections, `\h`, ...) are errors. What remains different is the Unicode version: PCRE2 10.42 knows
+// 14. Immutable and thread-safe.
 class Regex {
  public:
   static absl::StatusOr<Regex> Compile(absl::string_view pattern, absl::string_view origin);

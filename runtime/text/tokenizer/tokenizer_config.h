@@ -28,8 +28,8 @@ absl::StatusOr<nlohmann::json> LoadTokenizerConfig(const std::string& directory)
 // Does to a tokenizer.json what transformers does when it loads the tokenizer_config.json beside it:
 //
 //   added_tokens_decoder       tokens that tokenizer.json lacks are added, and their flags replace its flags.
-//                              Ids are what they are: a token that transformers would give another id is an
-//                              error.
+//                              Ids are what they are: a token that transformers would give another id is
+//                              an error.
 //   bos_token, ..., mask_token are added where they are no added tokens yet: under the id that the vocabulary
 //   additional_special_tokens  gives them, else under the next free one. So are the extra_special_tokens of
 //                              newer files.

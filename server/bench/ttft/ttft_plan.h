@@ -11,12 +11,10 @@
 
 namespace aludel {
 
-// "256,512": positive numbers of tokens, ascending and each once in the result. InvalidArgument names
-// --lengths.
+// "256,512": positive numbers of tokens, ascending and each once in the result. InvalidArgument names --lengths.
 absl::StatusOr<std::vector<int64_t>> ParseLengths(absl::string_view list);
 
-// "10M,2.5G,none": bits per second with k, M or G; none is 0. In the order given. InvalidArgument names
-// --links.
+// "10M,2.5G,none": bits per second with k, M or G; none is 0. In the order given. InvalidArgument names --links.
 absl::StatusOr<std::vector<double>> ParseLinks(absl::string_view list);
 
 // InvalidArgument unless the longest prompt and one token fit into what both models can hold.

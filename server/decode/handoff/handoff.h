@@ -24,13 +24,12 @@
 
 namespace aludel {
 
-// Gets one sequence's cache from prefill servers, in attempts (HandoffAttempt). An attempt that fails before the handoff's time is up is followed by one at another server, with
-// a ticket of its own, where there is one that has the format; otherwise the engine is told to prefill the
-// prompt itself. Where it takes longer than its patience, the engine is told to prefill the prompt beside it.
-// The owner ends it when the cache is complete or no longer wanted.
+// Gets one sequence's cache from prefill servers, in attempts (HandoffAttempt). An attempt that fails before the
+// handoff's time is up is followed by one at another server, with a ticket of its own, where there is one that has the
+// format; otherwise the engine is told to prefill the prompt itself. Where it takes longer than its patience, the engine
+// is told to prefill the prompt beside it. The owner ends it when the cache is complete or no longer wanted.
 //
-//   new --Begin--> attempt 1 --failed--> attempt 2 ... --failed, or time is up--> given up (engine falls
-//   back)
+//   new --Begin--> attempt 1 --failed--> attempt 2 ... --failed, or time is up--> given up (engine falls back)
 //        '---------------------- End, from anywhere: completed or abandoned ---------------------'
 //
 // Thread-safe; calls into the engine, the receiver and gRPC are made without the lock.

@@ -17,10 +17,11 @@
 
 namespace aludel {
 
-// API keys and their limits. Each client (a key; all together where no keys are set) has a bucket of requests
-// and one of tokens that fill up evenly and hold a minute's worth, and a number of requests at once. Tokens
-// are known when an answer ends: they are charged then, and so are a request's prompts beyond the first, as if each were a
-// request. Answers at once are counted when it is known how many a request asks for (Grant::Widen). So a bucket may go below zero, and the next request waits until it is above. A client's state outlives a reload of the keys. Thread-safe.
+// API keys and their limits. Each client (a key; all together where no keys are set) has a bucket of requests and one
+// of tokens that fill up evenly and hold a minute's worth, and a number of requests at once. Tokens are known when an
+// answer ends: they are charged then, and so are a request's prompts beyond the first, as if each were a request.
+// Answers at once are counted when it is known how many a request asks for (Grant::Widen). So a bucket may go below
+// zero, and the next request waits until it is above. A client's state outlives a reload of the keys. Thread-safe.
 class Access {
  public:
   using Clock = std::function<absl::Time()>;

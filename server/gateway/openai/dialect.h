@@ -12,9 +12,10 @@
 
 namespace aludel {
 
-// Writes one answer in one API's shape. Streamed: Start, then StartPrompt before what comes of a prompt's choices, a delta
-// for what each event adds, an end for every choice but the last, and Complete or Fail; each gives the server-sent events to write, which may be none. Not
-// streamed: Whole. A choice that starts anew comes before anything of it was written. Used by one thread at a time.
+// Writes one answer in one API's shape. Streamed: Start, then StartPrompt before what comes of a prompt's choices, a
+// delta for what each event adds, an end for every choice but the last, and Complete or Fail; each gives the
+// server-sent events to write, which may be none. Not streamed: Whole. A choice that starts anew comes before
+// anything of it was written. Used by one thread at a time.
 class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;

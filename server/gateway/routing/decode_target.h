@@ -50,8 +50,7 @@ class DecodeTarget {
   // That a request may force.
   std::vector<std::string> formats() const;
   // The model's identity and what else its tokens depend on: two servers of equal texts continue each other's
-  // answers.
-  // "": it has not said so.
+  // answers. "": it has not said so.
   std::string numerics() const;
   // LoRA adapters over the model that it serves, in order.
   std::vector<std::string> adapters() const;
