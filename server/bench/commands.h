@@ -17,6 +17,7 @@ absl::Status MakeModelCommand(int argc, char** argv);
 absl::Status RouteSimCommand(int argc, char** argv);
 absl::Status ServeCommand(int argc, char** argv);
 absl::Status StoreCommand(int argc, char** argv);
+absl::Status StoreLoadCommand(int argc, char** argv);
 absl::Status StoreSimCommand(int argc, char** argv);
 absl::Status TtftCommand(int argc, char** argv);
 

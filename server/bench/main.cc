@@ -30,6 +30,7 @@ constexpr SubCommand kSubCommands[] = {
      RouteSimCommand},
     {"serve", "load an OpenAI-compatible endpoint and measure what its users would see", ServeCommand},
     {"store", "measure look-ups of a prefix store", StoreCommand},
+    {"store-load", "read a prefix store from a disk, to be compared with the disk", StoreLoadCommand},
     {"store-sim", "simulate where a prefix store keeps what, over a trace", StoreSimCommand},
     {"ttft", "measure the time to the first token of handoffs and of local prefill through real servers",
      TtftCommand},

@@ -1,5 +1,7 @@
 #include "server/config/prefill_options.h"
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "aludel/v1/config.pb.h"
 #include "runtime/status_macros.h"
@@ -24,6 +26,8 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
       .handoff_window_bytes = config.handoff_window_bytes(),
       .store = {.memory_bytes = config.store().memory_bytes(),
                 .tenant_memory_bytes = config.store().tenant_memory_bytes(),
+                .control_token_sha256 = config.store().control_token_sha256(),
+                .pinned_bytes = config.store().pinned_bytes(),
                 .disk_path = config.store().disk().path(),
                 .disk_bytes = config.store().disk().bytes(),
                 .disk_min_requests = config.store().disk().min_requests(),
@@ -40,6 +44,10 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
   root.Nested("store").Check(options.store.disk_path.empty() || options.store.memory_bytes > 0,
                              "memory_bytes", "0",
                              "some memory where disk.path is set: chunks are written from it");
+  const std::string& token = options.store.control_token_sha256;
+  root.Nested("store").Check(
+      token.empty() || (token.size() == 64 && absl::c_all_of(token, absl::ascii_isxdigit)),
+      "control_token_sha256", absl::StrCat("\"", token, "\""), "64 hexadecimal digits");
   root.Nested("transport")
       .Check(config.transport().listen().empty(), "listen",
              absl::StrCat("\"", config.transport().listen(), "\""),

@@ -19,7 +19,9 @@ namespace aludel {
 struct StoreOptions {
   uint64_t memory_bytes = 0;         // 0: keeps nothing
   uint64_t tenant_memory_bytes = 0;  // 0: no quota
-  std::string disk_path;             // "": nothing on disk
+  std::string control_token_sha256;  // 64 hexadecimal digits; "": no operator may control it
+  uint64_t pinned_bytes = 0;
+  std::string disk_path;  // "": nothing on disk
   uint64_t disk_bytes = 0;
   uint32_t disk_min_requests = 1;
   uint32_t disk_read_threads = 0;

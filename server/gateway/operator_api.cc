@@ -6,12 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "server/gateway/access/cache_salt.h"
 #include "server/gateway/openai/api_error.h"
 #include "server/gateway/openai/grpc_error.h"
 #include "server/gateway/openai/prompt.h"
 #include "server/gateway/route_refusals.h"
 #include "server/gateway/routing/routing_json.h"
+#include "server/rpc/cache_salt.h"
 #include "server/rpc/reset_caches.h"
 #include "server/rpc/rpc_status.h"
 #include "transport/monotonic_clock.h"

@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(const std::strin
   options->max_connections = kMaxConnections;
   options->max_queued_requests = kMaxConnections;
   options->limits.max_header_bytes = kMaxHeaderBytes;
-  options->limits.max_body_bytes = 0;
+  options->limits.max_body_bytes = admin->checks_.max_body_bytes;
   options->header_timeout = kIdleTimeout;
   options->idle_timeout = kIdleTimeout;
   // A probe does not wait for a scrape.

@@ -22,6 +22,7 @@ class AdminServer {
     std::function<absl::Status()> ready;
     // Other paths; nothing for one that is not there. What a POST asks for may take some seconds. May be null.
     std::function<std::optional<HttpResponse>(const HttpRequest&)> more = nullptr;
+    size_t max_body_bytes = 0;  // of a request
   };
 
   // `listen` is host:port; Unavailable where the port is taken. `metrics` must outlive the server.

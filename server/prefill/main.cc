@@ -23,6 +23,7 @@
 #include "server/prefill/prefill_load.h"
 #include "server/prefill/prefill_service.h"
 #include "server/prefill/receiver_policy.h"
+#include "server/prefill/store_api.h"
 #include "server/process/exit_limit.h"
 #include "server/process/stop_signal.h"
 #include "server/process/timer.h"
@@ -70,7 +71,8 @@ std::string ProducerName(const PrefillHost& model, const ModelOptions& options) 
 
 PrefixStore::Options ToStoreOptions(const PrefillOptions& options, const PrefillHost& model) {
   PrefixStore::Options store{.producer = ProducerName(model, options.model),
-                             .memory_bytes = options.store.memory_bytes};
+                             .memory_bytes = options.store.memory_bytes,
+                             .pinned_bytes = options.store.pinned_bytes};
   for (const auto& codec : model.codecs()) store.encoders.push_back(EncoderTag(codec->spec()));
   if (options.store.tenant_memory_bytes > 0) store.quota.memory_bytes = options.store.tenant_memory_bytes;
   if (options.store.disk_tenant_bytes > 0) store.quota.disk_bytes = options.store.disk_tenant_bytes;
@@ -140,7 +142,19 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   const auto ready = [&] { return draining ? absl::UnavailableError("draining") : health(); };
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_listen.empty()) {
-    ALUDEL_ASSIGN_OR_RETURN(admin, AdminServer::Start(options.admin_listen, &metrics, {health, ready}));
+    AdminServer::Checks checks{.health = health, .ready = ready};
+    if (!options.store.control_token_sha256.empty()) {
+      ALUDEL_ASSIGN_OR_RETURN(const auto token_sha256, ParseSha256(options.store.control_token_sha256));
+      const auto find_format = [&](absl::string_view name) {
+        const EncoderFactory* const codec = model->FindCodec(name);
+        return codec == nullptr ? nullptr : &codec->spec();
+      };
+      checks.more =
+          [api = StoreApi({.store = &store, .token_sha256 = token_sha256, .find_format = find_format})](
+              const HttpRequest& request) { return api.Answer(request); };
+      checks.max_body_bytes = StoreApi::kMaxBodyBytes;
+    }
+    ALUDEL_ASSIGN_OR_RETURN(admin, AdminServer::Start(options.admin_listen, &metrics, std::move(checks)));
   }
 
   const PrefillContext context = {.options = &options,

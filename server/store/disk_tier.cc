@@ -197,6 +197,8 @@ absl::Status DiskTier::AppendTombstones(absl::Span<const StoreKey> keys) {
   return absl::OkStatus();
 }
 
+absl::Status DiskTier::Sync() { return open_ ? segments_.back()->Sync() : absl::OkStatus(); }
+
 absl::Status DiskTier::Clear() {
   open_ = false;
   footer_.clear();

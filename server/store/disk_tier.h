@@ -59,6 +59,8 @@ class DiskTier {
   // Where HasRoom. ResourceExhausted where the disk is full, Unavailable for other failures of it.
   absl::StatusOr<DiskPlace> Append(ChunkMeta meta, absl::Span<const absl::Span<const uint8_t>> payloads);
   absl::Status AppendTombstones(absl::Span<const StoreKey> keys);
+  // Of what was appended last: it outlives a crash of the machine.
+  absl::Status Sync();
   // Drops all segments, for good where it returns OK: after an error some may be found again after a restart.
   absl::Status Clear();
 

@@ -1,5 +1,6 @@
 #include "server/store/prefix_store.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <iterator>
 #include <utility>
@@ -8,7 +9,10 @@
 
 namespace aludel {
 
-PrefixStore::PrefixStore(Options options) : options_(std::move(options)), tenants_(options_.quota) {
+PrefixStore::PrefixStore(Options options)
+    : options_(std::move(options)),
+      tenants_(options_.quota),
+      pins_(std::min(options_.pinned_bytes, options_.memory_bytes / 2)) {
   if (enabled() && options_.disk.has_value()) OpenDisk();
 }
 
@@ -21,7 +25,7 @@ StorePosition PrefixStore::Begin(const CodecSpec& codec, absl::string_view salt)
   StorePosition position{
       .key = RootKey(options_.producer, codec, salt), .encoder = EncoderTag(codec), .salt = SaltTag(salt)};
   absl::MutexLock lock(&mutex_);
-  position.generation = generation_;
+  position.generation = lookups_;
   return position;
 }
 
@@ -35,7 +39,7 @@ std::vector<StoredChunk> PrefixStore::Find(absl::Span<const int32_t> prompt, abs
     if (!Take(candidates, prompt, since, at, &chunks)) break;
   }
   absl::MutexLock lock(&mutex_);
-  if (at->generation != generation_) return chunks;
+  if (at->generation != lookups_) return chunks;
   // From the last to the first: what lies in front is always the younger one.
   for (auto chunk = chunks.rbegin(); chunk != chunks.rend(); ++chunk) {
     Node* node = index_.Find(chunk->end.key);
@@ -78,15 +82,19 @@ std::vector<ChunkKey> PrefixStore::Candidates(const ChunkKey& before, absl::Span
   return candidates;
 }
 
+PrefixStore::Node* PrefixStore::Longest(absl::Span<const ChunkKey> candidates, absl::Time since) {
+  for (auto key = candidates.rbegin(); key != candidates.rend(); ++key) {
+    Node* node = index_.Find(*key);
+    if (node != nullptr && node->stored() && node->added >= since) return node;
+  }
+  return nullptr;
+}
+
 bool PrefixStore::Take(absl::Span<const ChunkKey> candidates, absl::Span<const int32_t> prompt,
                        absl::Time since, StorePosition* at, std::vector<StoredChunk>* chunks) {
   absl::MutexLock lock(&mutex_);
-  if (at->generation != generation_) return false;
-  Node* node = nullptr;
-  for (auto key = candidates.rbegin(); key != candidates.rend() && node == nullptr; ++key) {
-    node = index_.Find(*key);
-    if (node != nullptr && (!node->stored() || node->added < since)) node = nullptr;
-  }
+  if (at->generation != lookups_) return false;
+  Node* node = Longest(candidates, since);
   if (node == nullptr) return false;
   if (node->memory == nullptr && node->moving == nullptr && MonotonicNow() < no_reads_before_) return false;
   const int64_t begin = at->tokens;
@@ -107,7 +115,7 @@ bool PrefixStore::Put(absl::Span<const int32_t> prompt, int64_t end, std::vector
   auto kept = std::make_shared<const std::vector<StoredFrame>>(std::move(frames));
 
   absl::MutexLock lock(&mutex_);
-  if (at->generation != generation_) return false;
+  if (at->generation != lookups_) return false;
   // Behind a chunk that is gone nothing would be found.
   if (at->tokens > 0) {
     const Node* before = index_.Find(at->key);
@@ -126,7 +134,7 @@ bool PrefixStore::Put(absl::Span<const int32_t> prompt, int64_t end, std::vector
   at->key = name.key;
   at->tokens = end;
   WriteLater(node, prompt);
-  Evict(at->salt);
+  Evict(TenantOf(at->salt));
   return true;
 }
 
@@ -151,14 +159,36 @@ void PrefixStore::DropFromMemory(Node* node) {
   index_.Drop(node);
 }
 
-void PrefixStore::Evict(const StoreTag& salt) {
-  while (Node* node = tenants_.OverMemory(TenantOf(salt))) {
+PrefixStore::Node* PrefixStore::LeastUsed(StoreIndex::Order& order) {
+  const absl::Time now = MonotonicNow();
+  for (size_t turns = order.size(); turns > 0; --turns) {
+    if (!pins_.IsPinned(order.back()->key, now)) return order.back();
+    order.splice(order.begin(), order, std::prev(order.end()));
+  }
+  return nullptr;
+}
+
+void PrefixStore::KeepQuota(TenantTag tenant) {
+  while (StoreIndex::Order* order = tenants_.OverMemory(tenant)) {
+    Node* node = LeastUsed(*order);
+    if (node == nullptr) break;
     ++stats_.memory.over_quota;
     DropFromMemory(node);
   }
+  // Without a tombstone: where it is found again after a restart, so is what is younger, and the quota.
+  while (Node* node = tenants_.OverDisk(tenant)) {
+    ++stats_.disk.over_quota;
+    DropFromDisk(node);
+  }
+}
+
+void PrefixStore::Evict(TenantTag tenant) {
+  KeepQuota(tenant);
   while (stats_.memory.bytes > options_.memory_bytes) {
+    Node* node = LeastUsed(order_);
+    if (node == nullptr) break;
     ++stats_.memory.evictions;
-    DropFromMemory(order_.back());
+    DropFromMemory(node);
   }
 }
 

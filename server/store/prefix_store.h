@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +11,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -17,7 +21,9 @@
 #include "runtime/codec/codec.h"
 #include "server/store/chunk_key.h"
 #include "server/store/disk_tier.h"
+#include "server/store/pins.h"
 #include "server/store/read_pool.h"
+#include "server/store/store_control.h"
 #include "server/store/store_index.h"
 #include "server/store/store_stats.h"
 #include "server/store/stored_frames.h"
@@ -30,7 +36,7 @@ namespace aludel {
 struct StorePosition {
   ChunkKey key = {};        // of the chunk that ends here
   int64_t tokens = 0;       // of the prompt, from its start
-  uint64_t generation = 0;  // of the store when the prompt was first looked up
+  uint64_t generation = 0;  // times that the store was cleared when the prompt was first looked up
   StoreTag encoder = {};
   StoreTag salt = {};
 };
@@ -70,6 +76,7 @@ class PrefixStore {
     size_t memory_bytes = 0;  // 0: keeps nothing, on disk neither
     std::optional<Disk> disk;
     TenantShares::Quota quota;       // of each tenant
+    size_t pinned_bytes = 0;         // at most half of memory_bytes
     std::vector<StoreTag> encoders;  // of this server; chunks of others are dropped from the disk
   };
 
@@ -107,19 +114,41 @@ class PrefixStore {
 
   StoreStats stats() const;
 
+  // An operator's part, in prefix_store_control.cc. None of it counts as a request.
+  // As Find, of any age.
+  std::vector<StoredChunk> Peek(absl::Span<const int32_t> prompt, StorePosition* at);
+  // Reads what is on disk of the prompt alone into memory, and returns without waiting: how many tokens that is.
+  int64_t Prefetch(absl::Span<const int32_t> prompt, StorePosition at);
+  // Keeps the stored beginning of the prompt in memory for so long, whatever else is used, and returns its tokens; what is
+  // on disk alone is read. Nothing where that is over pinned_bytes in all: ResourceExhausted. Not over a restart.
+  absl::StatusOr<int64_t> Pin(absl::Span<const int32_t> prompt, StorePosition at, absl::Duration ttl);
+  int64_t Unpin(absl::Span<const int32_t> prompt, StorePosition at);
+  // As Clear, of these chunks. Looks at every entry under the lock.
+  void ClearSome(const StoreFilter& filter, std::function<void(const absl::Status&)> done);
+  absl::Status SetQuota(TenantTag tenant, const TenantShares::Quota& quota);
+  std::vector<TenantReport> Tenants() const;
+  // Of each tenant those used most recently first.
+  std::vector<StoredChunkReport> List(const StoreFilter& filter, size_t limit) const;
+
  private:
   using Node = StoreIndex::Node;
 
   // Keys of the chunks behind `before` that `rest` may begin with, the longest last. Hashes outside the lock.
   std::vector<ChunkKey> Candidates(const ChunkKey& before, absl::Span<const int32_t> rest,
                                    ChunkHasher& hasher) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The longest of them that is stored, added at `since` or later; null: none is.
+  Node* Longest(absl::Span<const ChunkKey> candidates, absl::Time since)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes the longest of them that is stored, and moves `at` to its end. False: none is.
   bool Take(absl::Span<const ChunkKey> candidates, absl::Span<const int32_t> prompt, absl::Time since,
             StorePosition* at, std::vector<StoredChunk>* chunks) ABSL_LOCKS_EXCLUDED(mutex_);
   void KeepInMemory(Node* node, StoredFrames frames) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropFromMemory(Node* node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes room, first among what this tenant has over its quota.
-  void Evict(const StoreTag& salt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Evict(TenantTag tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void KeepQuota(TenantTag tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The last one that is not pinned; null: all are. Those behind it become the first ones, in their order.
+  Node* LeastUsed(StoreIndex::Order& order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // The disk's side, in prefix_store_disk.cc.
   void OpenDisk();
@@ -138,6 +167,18 @@ class PrefixStore {
   std::vector<ChunkEntry> Survivors(const SegmentFile& segment) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetOnDisk(Node* node, const DiskPlace& place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropFromDisk(Node* node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Chunks that are being cleared, until the writer has come to that.
+  struct Clearing {
+    StoreFilter filter;
+    absl::flat_hash_set<ChunkKey> keys;  // of what was there
+    // Whether a chunk that was on its way to the disk is one of them.
+    bool Has(const ChunkEntry& entry) const;
+  };
+  bool IsBeingCleared(const ChunkEntry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::flat_hash_set<ChunkKey> KeysOf(const StoreFilter& filter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // True: it was on disk.
+  bool DropEverywhere(const ChunkKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status ForgetOnDisk(std::vector<ChunkKey> keys);
   void OnLoadFailed(const StoredChunk& chunk, const absl::Status& status);
 
   const Options options_;
@@ -152,7 +193,10 @@ class PrefixStore {
   absl::flat_hash_map<uint64_t, std::vector<ChunkKey>> segments_ ABSL_GUARDED_BY(mutex_);  // what each holds
   int late_reads_ ABSL_GUARDED_BY(mutex_) = 0;                                             // in a row
   absl::Time no_reads_before_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;  // times that it was cleared
+  uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;  // times that all of it was cleared
+  uint64_t lookups_ ABSL_GUARDED_BY(mutex_) = 0;     // times that any of it was
+  std::list<Clearing> clearing_ ABSL_GUARDED_BY(mutex_);
+  Pins pins_ ABSL_GUARDED_BY(mutex_);
   StoreStats stats_ ABSL_GUARDED_BY(mutex_);
 
   std::unique_ptr<WriteBehind> writer_;

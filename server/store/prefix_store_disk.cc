@@ -100,12 +100,7 @@ void PrefixStore::SetOnDisk(Node* node, const DiskPlace& place) {
   node->wanted = false;
   segments_[place.segment->number()].push_back(node->key);
   tenants_.AddDisk(node);
-  const TenantTag tenant = TenantOf(node->salt);
-  // Without a tombstone: where it is found again after a restart, so is what is younger, and the quota.
-  while (Node* over = tenants_.OverDisk(tenant)) {
-    ++stats_.disk.over_quota;
-    DropFromDisk(over);
-  }
+  KeepQuota(TenantOf(node->salt));
 }
 
 void PrefixStore::DropFromDisk(Node* node) {
@@ -144,6 +139,7 @@ bool PrefixStore::IsWanted(const DiskWrite& write) {
   absl::MutexLock lock(&mutex_);
   if (write.generation != generation_) return false;
   if (write.frames == nullptr) return true;
+  if (IsBeingCleared(write.meta.entry)) return false;
   const Node* node = index_.Find(write.meta.entry.key);
   if (node != nullptr && node->disk.segment != nullptr) return false;
   if (write.meta.entry.token_begin == 0) return true;
@@ -174,6 +170,10 @@ void PrefixStore::Write(const DiskWrite& write) {
   Node* node = index_.Find(entry.key);
   if (node != nullptr) node->writing = false;
   if (!place.ok()) return;
+  if (IsBeingCleared(entry)) {
+    segments_[place->segment->number()].push_back(entry.key);  // for ForgetOnDisk
+    return;
+  }
   // It may have left the memory while it was written.
   const absl::Duration age = absl::Now() - absl::FromUnixMillis(entry.added_unix_ms);
   const bool is_new = node == nullptr || node->tokens == 0;
@@ -296,11 +296,11 @@ void PrefixStore::Load(const StoredChunk& chunk, absl::Span<const int32_t> promp
       ++stats_.loads;
       late_reads_ = 0;
       stats_.load_seconds += absl::ToDoubleSeconds(MonotonicNow() - begun);
-      Node* node = chunk.end.generation == generation_ ? index_.Find(chunk.end.key) : nullptr;
+      Node* node = chunk.end.generation == lookups_ ? index_.Find(chunk.end.key) : nullptr;
       if (node != nullptr && node->stored() && node->memory == nullptr &&
           StoredWeight(node->tokens, *frames) <= max_chunk_bytes()) {
         KeepInMemory(node, frames);
-        Evict(node->salt);
+        Evict(TenantOf(node->salt));
       }
     }
     done(std::move(frames));
@@ -328,7 +328,7 @@ void PrefixStore::OnLoadFailed(const StoredChunk& chunk, const absl::Status& sta
   const bool damaged = !absl::IsUnavailable(status);
   absl::MutexLock lock(&mutex_);
   ++(damaged ? stats_.damaged : stats_.read_errors);
-  Node* node = chunk.end.generation == generation_ ? index_.Find(chunk.end.key) : nullptr;
+  Node* node = chunk.end.generation == lookups_ ? index_.Find(chunk.end.key) : nullptr;
   if (!damaged || node == nullptr || node->disk.segment != chunk.disk.segment) return;
   DropFromDisk(node);
   // Nor is it found after a restart.
@@ -346,6 +346,8 @@ void PrefixStore::Clear(std::function<void(const absl::Status&)> done) {
   {
     absl::MutexLock lock(&mutex_);
     ++generation_;
+    ++lookups_;
+    pins_.Clear();
     order.swap(order_);
     tenants = tenants_.TakeAll();
     *nodes = index_.TakeAll();

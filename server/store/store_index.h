@@ -66,6 +66,11 @@ class StoreIndex {
   Node* Find(const ChunkKey& key);
   // The chunk's node, made where there is none. The caller makes it stored before the next call.
   Node* Add(const ChunkEntry& entry);
+  // In no order, roots included.
+  template <typename Visit>
+  void ForEach(const Visit& visit) const {
+    for (const auto& [key, node] : nodes_) visit(node);
+  }
   // To be called when a node may be stored no more.
   void Drop(Node* node);
   // Empties the index; freeing what it had, which takes long, is the caller's.

@@ -2,7 +2,14 @@
 
 #include <iterator>
 
+#include "absl/strings/str_cat.h"
+
 namespace aludel {
+namespace {
+
+constexpr size_t kMaxOwnQuotas = 65536;
+
+}  // namespace
 
 void TenantShares::AddMemory(Node* node, const Node* before) {
   Share& share = shares_[TenantOf(node->salt)];
@@ -36,15 +43,29 @@ void TenantShares::Touch(Node* node) {
   order.splice(order.begin(), order, node->tenant_memory);
 }
 
-StoreIndex::Node* TenantShares::OverMemory(TenantTag tenant) const {
+absl::Status TenantShares::SetQuota(TenantTag tenant, const Quota& quota) {
+  if (own_quotas_.size() >= kMaxOwnQuotas && !own_quotas_.contains(tenant)) {
+    return absl::ResourceExhaustedError(absl::StrCat(kMaxOwnQuotas, " tenants have quotas of their own"));
+  }
+  own_quotas_[tenant] = quota;
+  return absl::OkStatus();
+}
+
+TenantShares::Quota TenantShares::QuotaOf(TenantTag tenant) const {
+  if (own_quotas_.empty()) return quota_;
+  const auto own = own_quotas_.find(tenant);
+  return own == own_quotas_.end() ? quota_ : own->second;
+}
+
+TenantShares::Order* TenantShares::OverMemory(TenantTag tenant) {
   const auto share = shares_.find(tenant);
-  if (share == shares_.end() || share->second.memory_bytes <= quota_.memory_bytes) return nullptr;
-  return share->second.memory.back();
+  if (share == shares_.end() || share->second.memory_bytes <= QuotaOf(tenant).memory_bytes) return nullptr;
+  return &share->second.memory;
 }
 
 StoreIndex::Node* TenantShares::OverDisk(TenantTag tenant) const {
   const auto share = shares_.find(tenant);
-  if (share == shares_.end() || share->second.disk_bytes <= quota_.disk_bytes) return nullptr;
+  if (share == shares_.end() || share->second.disk_bytes <= QuotaOf(tenant).disk_bytes) return nullptr;
   return share->second.disk.front();
 }
 

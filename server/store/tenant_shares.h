@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/node_hash_map.h"
+#include "absl/status/status.h"
 #include "server/store/chunk_key.h"
 #include "server/store/store_index.h"
 
@@ -44,8 +46,12 @@ class TenantShares {
   // It is the most recently used one in memory.
   void Touch(Node* node);
 
+  // From now on, in place of every tenant's. ResourceExhausted: so many have one of their own already.
+  absl::Status SetQuota(TenantTag tenant, const Quota& quota);
+  Quota QuotaOf(TenantTag tenant) const;
+  // Whose last one shall go next; null: the tenant is within its quota.
+  Order* OverMemory(TenantTag tenant);
   // What shall go next of the tenant's; null: it is within its quota.
-  Node* OverMemory(TenantTag tenant) const;
   Node* OverDisk(TenantTag tenant) const;
 
   const Shares& shares() const { return shares_; }
@@ -56,6 +62,7 @@ class TenantShares {
   void Forget(TenantTag tenant);
 
   const Quota quota_;
+  absl::flat_hash_map<TenantTag, Quota> own_quotas_;
   Shares shares_;
 };
 

@@ -1,3 +1,6 @@
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -6,10 +9,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "server/rpc/cache_salt.h"
 #include "tests/e2e/fleet.h"
 
 namespace aludel {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 constexpr size_t kPrompts = 4;
 constexpr char kHit[] = "aludel_store_lookups_total{result=\"hit\"}";
@@ -29,6 +36,25 @@ Answer Ask(Fleet& fleet, const std::vector<int32_t>& prompt, const std::string& 
   const Answer answer = fleet.Ask(Fleet::Request(prompt, 12, format));
   EXPECT_TRUE(answer.status.ok()) << answer.status;
   EXPECT_EQ(answer.started.plan(), "remote") << answer.started.fallback_reason();
+  return answer;
+}
+
+// The answer to a POST on a server's admin port, head and body.
+std::string Post(int port, const std::string& path, const std::string& token, const std::string& body) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port))};
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::string answer;
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+    const std::string request =
+        absl::StrCat("POST ", path, " HTTP/1.1\r\nHost: test\r\nConnection: close\r\nAuthorization: Bearer ",
+                     token, "\r\nContent-Length: ", body.size(), "\r\n\r\n", body);
+    EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
+    char buffer[4096];
+    for (ssize_t n; (n = read(fd, buffer, sizeof(buffer))) > 0;)
+      answer.append(buffer, static_cast<size_t>(n));
+  }
+  close(fd);
   return answer;
 }
 
@@ -166,6 +192,43 @@ TEST(PrefixStore, ARestartedServerHasTheHitsThatItHad) {
   }
   EXPECT_TRUE(fleet.PrefillIsIdle());
   std::filesystem::remove_all(directory);
+}
+
+TEST(PrefixStore, ObeysAnOperatorWithTheToken) {
+  FleetOptions options = Consumer("chat");
+  // Of "operator".
+  options.prefill =
+      "store { memory_bytes: 67108864 control_token_sha256: "
+      "'06e55b633481f7bb072957eabcf110c972e86691c3cfedabe088024bffe42f23' }";
+  Fleet fleet(options);
+  ASSERT_TRUE(fleet.Start());
+  const auto prompts = DemoPrompts(1);
+  const auto ask = [&](const std::string& salt) {
+    v1::GenerateRequest request = Fleet::Request(prompts[0], 2, "aludel-p2");
+    request.set_cache_salt(salt);
+    return fleet.Ask(request).finished.stored_tokens();
+  };
+  const std::string known = MakeCacheSalt("alice", "");
+  for (const std::string& salt : {known, MakeCacheSalt("bob", "")}) {
+    EXPECT_EQ(ask(salt), 0u);
+    EXPECT_EQ(ask(salt), prompts[0].size() - 1);
+  }
+  const int port = fleet.prefill().admin_port();
+  EXPECT_THAT(Post(port, "/store/clear", "another", "{\"all\": true}"), StartsWith("HTTP/1.1 401 "));
+  EXPECT_EQ(ask(known), prompts[0].size() - 1);
+  EXPECT_THAT(Post(port, "/store/clear", "operator", "{\"key\": \"alice\"}"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_EQ(ask(MakeCacheSalt("bob", "")), prompts[0].size() - 1) << "another tenant's";
+  const std::string tenants = Post(port, "/store/tenants", "operator", "");
+  EXPECT_THAT(tenants, HasSubstr("memory_bytes"));
+  EXPECT_THAT(Post(port, "/store/list", "operator", "{\"key\": \"alice\"}"), HasSubstr("\"chunks\":[]"));
+}
+
+// Without the setting there is nothing to ask.
+TEST(PrefixStore, ObeysNoOperatorWithoutOne) {
+  Fleet fleet(Consumer("chat"));
+  ASSERT_TRUE(fleet.Start());
+  EXPECT_THAT(Post(fleet.prefill().admin_port(), "/store/tenants", "operator", ""),
+              StartsWith("HTTP/1.1 404 "));
 }
 
 }  // namespace

@@ -6,12 +6,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/gateway/access/cache_salt.h"
 #include "server/gateway/openai/answer/completion_exchange.h"
 #include "server/gateway/openai/answer/completion_fan.h"
 #include "server/gateway/openai/fields/response_format.h"
 #include "server/gateway/openai/grpc_error.h"
 #include "server/gateway/openai/tools/tools.h"
+#include "server/rpc/cache_salt.h"
 #include "server/rpc/rpc_status.h"
 #include "transport/monotonic_clock.h"
 

@@ -1,4 +1,4 @@
-#include "server/gateway/access/cache_salt.h"
+#include "server/rpc/cache_salt.h"
 
 #include "gtest/gtest.h"
 

@@ -1,0 +1,52 @@
+#include "server/store/pins.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace aludel {
+
+absl::Status Pins::Pin(absl::Span<const Wish> chunks, absl::Time until, absl::Time now) {
+  DropEnded(now);
+  size_t bytes = 0;
+  for (const Wish& wish : chunks) bytes += pins_.contains(wish.key) ? 0 : wish.bytes;
+  if (bytes_ + bytes > budget_) {
+    return absl::ResourceExhaustedError(absl::StrCat("pins: ", bytes, " bytes more, beside ", bytes_,
+                                                     " that are pinned; pinned_bytes is ", budget_));
+  }
+  for (const Wish& wish : chunks) {
+    const auto [pin, is_new] = pins_.try_emplace(wish.key, Pinned{until, wish.bytes});
+    pin->second.until = std::max(pin->second.until, until);
+    if (is_new) bytes_ += wish.bytes;
+  }
+  return absl::OkStatus();
+}
+
+bool Pins::Unpin(const ChunkKey& key) {
+  const auto pin = pins_.find(key);
+  if (pin == pins_.end()) return false;
+  bytes_ -= pin->second.bytes;
+  pins_.erase(pin);
+  return true;
+}
+
+absl::Time Pins::Until(const ChunkKey& key) const {
+  if (pins_.empty()) return absl::InfinitePast();
+  const auto pin = pins_.find(key);
+  return pin == pins_.end() ? absl::InfinitePast() : pin->second.until;
+}
+
+void Pins::Clear() {
+  pins_.clear();
+  bytes_ = 0;
+}
+
+void Pins::DropEnded(absl::Time now) {
+  absl::erase_if(pins_, [&](const auto& pin) {
+    if (pin.second.until > now) return false;
+    bytes_ -= pin.second.bytes;
+    return true;
+  });
+}
+
+}  // namespace aludel
