@@ -71,11 +71,21 @@ absl::Status FillNotes(const AludelJob& job, const ArtifactFormat* old, const Al
   return absl::OkStatus();
 }
 
-// Takes along what the format holds for consumers that are not the job's.
+// Takes along what the format holds for consumers that are not the job's, less what shares a decoder that the job replaces:
+// nothing was measured of it by the new one.
 absl::Status KeepOtherDecoders(const ArtifactManifest& old, const ArtifactFormat& old_format,
                                const ModelHashes& models, ArtifactFormat* format, ArtifactWriter* writer) {
+  const auto replaced = [&](const ArtifactDecoder& decoder) {
+    return absl::c_linear_search(models.consumers, decoder.consumer_hash);
+  };
   for (const ArtifactDecoder& decoder : old_format.decoders) {
-    if (absl::c_linear_search(models.consumers, decoder.consumer_hash)) continue;
+    if (replaced(decoder)) continue;
+    const ArtifactDecoder* const owner = SharedWith(old_format.decoders, decoder);
+    if (owner != nullptr && replaced(*owner)) {
+      PrintLine(absl::StrCat("format ", old_format.name, ": ", decoder.consumer,
+                             " has no decoder any more, as it shared one that is replaced: see --share"));
+      continue;
+    }
     ALUDEL_RETURN_IF_ERROR(writer->Keep(old, decoder.file));
     format->decoders.push_back(decoder);
   }

@@ -9,6 +9,7 @@
 #include "runtime/calibrate/calibrate_job.h"
 #include "runtime/calibrate/fit/dense.h"
 #include "runtime/calibrate/kvtc_job.h"
+#include "runtime/calibrate/share_job.h"
 #include "runtime/status_macros.h"
 #include "runtime/tool/flag_set.h"
 #include "runtime/tool/machine_flags.h"
@@ -44,6 +45,10 @@ own cache. Tuning learns more from more prompts, which cost no fit and little di
                                                               several questions about each passage, line by line
   aludel-calibrate ... --retune --tuning-data traffic.jsonl   tunes the decoders in --out further, nothing else
 
+An adapter whose answers are close enough to its base's by the base's own decoder needs none fitted:
+
+  aludel-calibrate ... --consumer base+adapter --share --max-kl 0.02    measures that, and writes it down where it holds
+
 --max-kl ends with an error and the measured floor where it cannot be met. Intermediate files (OUT.work) let an
 interrupted run resume. Each run adds its format, named aludel-pN for N recomputed layers, to the artifact in --out.
 
@@ -65,6 +70,7 @@ struct AludelFlags {
   std::string allocation = "waterfill";
   int64_t group_layers = 0;
   int64_t tuning_batch = 0;
+  bool share = false;
 };
 
 void AddAludelFlags(FlagSet* flags, AludelJob* job, AludelFlags* raw) {
@@ -101,6 +107,10 @@ void AddAludelFlags(FlagSet* flags, AludelJob* job, AludelFlags* raw) {
       "retune", &job->retune,
       "aludel: tune decoders of the format in --out further; its encoder stays as it is. --data should "
       "be prompts that they were not fitted to");
+  flags->Add("share", &raw->share,
+             "aludel: let adapters (--consumer BASE+ADAPTER) use the decoders that --out has for their base "
+             "where they "
+             "lose at most --max-kl by them; nothing is fitted");
   flags->Add(
       "tuning-rate", "X", &job->options.tuning.learning_rate,
       "aludel: learning rate of tuning; 0: 3e-4, of linear decoders 3e-5, of corrections to them 1e-3");
@@ -153,6 +163,9 @@ absl::Status ReadAludelFlags(const AludelFlags& raw, int64_t seed, AludelJob* jo
   if (job->retune && (job->base.add || raw.max_kl > 0 || raw.bytes_per_token > 0)) {
     return absl::InvalidArgumentError(
         "--retune keeps the encoder and its rate: it goes without --add, --max-kl and --bytes-per-token");
+  }
+  if (raw.share && (job->retune || job->base.add || raw.max_kl <= 0)) {
+    return absl::InvalidArgumentError("--share needs --max-kl, and goes without --add and --retune");
   }
   if (job->retune && job->options.tuning.passes == 0 && job->tuning_data.empty()) {
     return absl::InvalidArgumentError("--retune needs --tuning above 0 or --tuning-data");
@@ -269,6 +282,7 @@ absl::Status Run(int argc, char** argv) {
   aludel.base = job;
   ALUDEL_RETURN_IF_ERROR(ReadAludelFlags(aludel_flags, seed, &aludel));
   if (preset == "kvtc") return RunKvtcJob(aludel, device.get());
+  if (aludel_flags.share) return RunShareJob(aludel, device.get());
   return RunAludelJob(aludel, device.get());
 }
 

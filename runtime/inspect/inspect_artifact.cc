@@ -37,6 +37,8 @@ ordered_json DescribeDecoders(const std::vector<ArtifactDecoder>& decoders) {
   ordered_json lines = ordered_json::array();
   for (const ArtifactDecoder& decoder : decoders) {
     lines.push_back({{"consumer", decoder.consumer}, {"hash", decoder.consumer_hash}});
+    const ArtifactDecoder* const owner = SharedWith(decoders, decoder);
+    if (owner != nullptr) lines.back()["decoder_of"] = owner->consumer;
     if (!decoder.expected.has_value()) continue;
     lines.back()["expected_kl"] = decoder.expected->kl;
     lines.back()["expected_bytes_per_token"] = decoder.expected->bytes_per_token;

@@ -62,6 +62,8 @@ AdapterCodecs::Opened AdapterCodecs::Open(const std::string& adapter_hash) const
     }
     opened.decoders.push_back(*std::move(decoders));
     if (decoder->expected) opened.losses[format.name] = decoder->expected->kl;
+    const ArtifactDecoder* const owner = SharedWith((*entry)->decoders, *decoder);
+    if (owner != nullptr) opened.shared[format.name] = owner->consumer;
   }
   return opened;
 }

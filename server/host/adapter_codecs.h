@@ -26,6 +26,8 @@ class AdapterCodecs {
   struct Opened {
     std::vector<std::unique_ptr<DecoderFactory>> decoders;  // best first
     std::map<std::string, double> losses;  // format -> KL in nats, where calibration measured it
+    // Format -> whose decoder it is by: of those that calibration found close enough for this adapter, too.
+    std::map<std::string, std::string> shared;
   };
 
   // Of no artifact.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "kernels/check.h"
 #include "runtime/status_macros.h"
@@ -252,7 +253,14 @@ void AdapterPool::Announce(Entry& entry, const ServedAdapter& served) const {
     return;
   }
   std::vector<std::string> names;
-  for (const auto& codec : served.codecs()) names.push_back(codec->spec().name);
+  for (const auto& codec : served.codecs()) {
+    std::string& name = names.emplace_back(codec->spec().name);
+    const auto shared = served.shared_decoders().find(name);
+    if (shared == served.shared_decoders().end()) continue;
+    const auto loss = served.losses().find(name);
+    absl::StrAppend(&name, " by the decoder of ", shared->second);
+    if (loss != served.losses().end()) absl::StrAppendFormat(&name, " (measured loss %.4f)", loss->second);
+  }
   spdlog::info("adapter {}: its prompts may come as {}", entry.name, absl::StrJoin(names, ", "));
 }
 

@@ -36,6 +36,8 @@ class ServedAdapter {
   std::optional<int64_t> ActsFrom(absl::Span<const int32_t> prompt) const;
   // Wire formats, best first; empty: its prompts can only be prefilled where they are decoded.
   const std::vector<std::unique_ptr<DecoderFactory>>& codecs() const { return codecs_.decoders; }
+  // AdapterCodecs::Opened::shared.
+  const std::map<std::string, std::string>& shared_decoders() const { return codecs_.shared; }
   // PlannerOptions::losses.
   const std::map<std::string, double>& losses() const { return codecs_.losses; }
 

@@ -1,8 +1,8 @@
 """One prefill server, one encoder, many adapters: prompts for LoRA adapters come as the base's codes and are decoded with
 each adapter's own decoder. Calibrates decoders for three adapters of one model, and starts a prefill server, a decode server
 that shares the model among them and a fourth adapter without a decoder, decode servers that have two of them merged, and a
-gateway. Every answer of the shared server is that of the server of its own; one encode serves all. Only Python's standard
-library."""
+gateway. Every answer of the shared server is that of the server of its own; one encode serves all. In the end the fourth
+gets the decoder of the base. Only Python's standard library."""
 
 import argparse
 import json
@@ -38,14 +38,16 @@ def run(*command: str) -> None:
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}"
 
 
-def calibrate(binaries: Path, folder: Path) -> None:
+def calibrate(binaries: Path, folder: Path, *arguments: str) -> None:
+    run(str(binaries / "aludel-calibrate"), "--producer", PRODUCER, "--data", "deploy/demo/calibration.jsonl", "--prompts",
+        str(PROMPTS), "--held-out", "0.25", "--linear", "--tuning", "0", "--recomputed-layers", "1", "--out", f"{folder}/codec",
+        "--threads", "1", *arguments)
+
+
+def make_codec(binaries: Path, folder: Path) -> None:
     """Decoders of the first two adapters with the encoder, and then one more for the third."""
-    common = [str(binaries / "aludel-calibrate"), "--producer", PRODUCER, "--data", "deploy/demo/calibration.jsonl",
-              "--prompts", str(PROMPTS), "--held-out", "0.25", "--linear", "--tuning", "0", "--recomputed-layers", "1",
-              "--out", f"{folder}/codec", "--threads", "1"]
-    first = [argument for name in CODED[:2] for argument in ("--consumer", f"{BASE}+{folder}/{name}")]
-    run(*common, *first)
-    run(*common, "--add", "--consumer", f"{BASE}+{folder}/{CODED[2]}")
+    calibrate(binaries, folder, *(argument for name in CODED[:2] for argument in ("--consumer", f"{BASE}+{folder}/{name}")))
+    calibrate(binaries, folder, "--add", "--consumer", f"{BASE}+{folder}/{CODED[2]}")
     manifest = json.loads((folder / "codec/artifact.json").read_text())
     decoders = [decoder["consumer"] for decoder in manifest["formats"][0]["decoders"]]
     assert len(manifest["formats"]) == 1 and len(decoders) == len(CODED), manifest
@@ -199,6 +201,10 @@ def check_bare(fleet: Fleet, prompt: str) -> List[int]:
     assert about["trace"]["reason"] == "adapter", about["trace"]
     assert [option["plan"] for option in about["trace"]["options"]] == ["local"], about["trace"]
     assert fleet.metric("shared", 'aludel_plans_total{plan="local",reason="adapter"}') >= 1
+    # A client hears of it that asks for no trace, and for no format.
+    about, _ = fleet.answer(BARE, prompt, format=None)
+    assert about["plan"] == "local" and about["fallback_reason"] == f"no decoder here is for adapter {BARE}", about
+    assert "trace" not in about, about
     # The base has no decoder either, and takes what needs none.
     about, _ = fleet.answer("chat", prompt, format=None)
     assert about["format"] == "raw" and about["fallback_reason"] is None, about
@@ -210,6 +216,17 @@ def check_cache(fleet: Fleet, prompt: str) -> None:
     long = prompt * 2
     plans = [(name, fleet.answer(name, long)[0]["plan"]) for name in ("a1", "a2", "a1", "a2")]
     assert plans == [("a1", "remote"), ("a2", "remote"), ("a1", "cached"), ("a2", "cached")], plans
+
+
+def check_shared(fleet: Fleet, binaries: Path, prompt: str) -> None:
+    """The base's own decoder is that of an adapter, too, where calibration has found that it loses little enough by it: from
+    the next time on that the adapter is loaded."""
+    calibrate(binaries, fleet.folder, "--add", "--consumer", BASE)
+    calibrate(binaries, fleet.folder, "--share", "--max-kl", "100", "--consumer", f"{BASE}+{fleet.folder}/{BARE}")
+    for name in CODED:  # more than are resident
+        fleet.answer(name, prompt)
+    about, _ = fleet.answer(BARE, prompt)
+    assert (about["plan"], about["format"], about["fallback_reason"]) == ("remote", FORMAT, None), about
 
 
 def under_load(fleet: Fleet, expected: Dict[Tuple[str, str], Dict[str, List[int]]], seconds: float) -> None:
@@ -248,7 +265,7 @@ def check(binaries: Path, folder: Path, seconds: float) -> None:
     for seed, name in enumerate([*CODED, BARE], start=1):
         run(str(binaries / "aludel-bench"), "make-adapter", "--base", BASE, "--out", f"{folder}/{name}", "--rank", "4",
             "--seed", str(seed), "--strength", "0.3")
-    calibrate(binaries, folder)
+    make_codec(binaries, folder)
     evaluate(binaries, folder)
     questions = [json.loads(line) for line in (ROOT / "deploy/demo/questions.jsonl").read_text().splitlines()[:4]]
     prompts = [f'{question["context"]} {question["question"]}' for question in questions]
@@ -258,6 +275,7 @@ def check(binaries: Path, folder: Path, seconds: float) -> None:
         expected[BARE, prompts[0]] = {"local": check_bare(fleet, prompts[0])}
         check_cache(fleet, prompts[3])
         under_load(fleet, expected, seconds)
+        check_shared(fleet, binaries, prompts[1])
         log = fleet.log("shared")
         assert log.count("has no decoder for it") == 1, "an adapter without a decoder is logged once"
         assert log.count("its prompts may come as") == len(CODED), log[-1500:]

@@ -265,4 +265,13 @@ absl::StatusOr<const ArtifactDecoder*> FindDecoder(const ArtifactManifest& manif
                       manifest.directory, format, consumer_hash, known.empty() ? "none" : known));
 }
 
+const ArtifactDecoder* SharedWith(const std::vector<ArtifactDecoder>& decoders,
+                                  const ArtifactDecoder& decoder) {
+  for (const ArtifactDecoder& other : decoders) {
+    if (other.file.file != decoder.file.file) continue;
+    return other.consumer_hash == decoder.consumer_hash ? nullptr : &other;
+  }
+  return nullptr;
+}
+
 }  // namespace aludel

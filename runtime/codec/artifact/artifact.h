@@ -98,6 +98,11 @@ absl::StatusOr<const ArtifactDecoder*> FindDecoder(const ArtifactManifest& manif
                                                    const std::vector<ArtifactDecoder>& decoders,
                                                    absl::string_view consumer_hash);
 
+// Whose decoder this one of `decoders` is, too (aludel-calibrate --share): the first entry of its file. Null where that is
+// its own.
+const ArtifactDecoder* SharedWith(const std::vector<ArtifactDecoder>& decoders,
+                                  const ArtifactDecoder& decoder);
+
 // Reads one half, checked against the file's hash, the manifest's ranks and the model's dimensions.
 absl::StatusOr<ScdEncoderWeights> LoadScdEncoder(const ArtifactManifest& manifest,
                                                  const ArtifactFormat& format, int64_t kv_dim,

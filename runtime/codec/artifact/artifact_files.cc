@@ -244,7 +244,9 @@ absl::StatusOr<ArtifactFile> ArtifactWriter::AddDecoder(const std::string& forma
 absl::Status ArtifactWriter::Keep(const ArtifactManifest& from, const ArtifactFile& file) {
   const std::string source = absl::StrCat(from.directory, "/", file.file);
   std::error_code error;
-  std::filesystem::copy_file(source, absl::StrCat(partial_, "/", file.file), error);
+  // Decoders of several consumers may be one file.
+  std::filesystem::copy_file(source, absl::StrCat(partial_, "/", file.file),
+                             std::filesystem::copy_options::skip_existing, error);
   if (error) return absl::UnavailableError(absl::StrCat(source, ": ", error.message()));
   return absl::OkStatus();
 }

@@ -147,6 +147,45 @@ TEST_F(AludelFormat, ExtendedKeepsNotesAndTheDecodersOfOtherConsumers) {
   EXPECT_EQ(Old()->formats[0].decoders.size(), 1u) << "a new encoder fits no old decoder";
 }
 
+// What aludel-calibrate --share wrote was measured with the decoder that there was.
+TEST_F(AludelFormat, AReplacedDecoderIsNoLongerThoseOfAdaptersThatSharedIt) {
+  Save();
+  const std::string adapter(64, 'c');
+  const auto share = [&] {
+    ArtifactManifest manifest;
+    manifest.producer_hash = models_.producer;
+    ArtifactWriter writer = ArtifactWriter::Begin(job_.base.out).value();
+    ASSERT_TRUE(KeepFormats(*Old(), {}, /*replace_controls=*/false, &writer, &manifest).ok());
+    auto& decoders = manifest.formats[0].decoders;
+    decoders.resize(1);
+    decoders.push_back({"chat+tune", adapter, decoders[0].file, ExpectedLoss{0.5, 12}});
+    ASSERT_TRUE(writer.Publish(manifest).ok());
+  };
+  share();
+  job_.base.add = true;
+  job_.base.consumers = {"models/json"};
+  models_.consumers = {std::string(64, 'd')};
+  Save();
+  EXPECT_EQ(Old()->formats[0].decoders.size(), 3u);
+
+  // Its own takes the adapter's place and leaves the base its decoder.
+  share();
+  job_.base.consumers = {"models/chat+tune"};
+  models_.consumers = {adapter};
+  Save();
+  ArtifactFormat format = Old()->formats[0];
+  ASSERT_EQ(format.decoders.size(), 2u);
+  EXPECT_NE(format.decoders[0].file.file, format.decoders[1].file.file);
+
+  share();
+  job_.base.consumers = {"models/chat"};
+  models_.consumers = {std::string(64, 'b')};
+  Save();
+  format = Old()->formats[0];
+  ASSERT_EQ(format.decoders.size(), 1u);
+  EXPECT_EQ(format.decoders[0].consumer, "chat");
+}
+
 TEST_F(AludelFormat, IsReadBackWhereAJobExtendsIt) {
   Save();
   job_.base.add = true;

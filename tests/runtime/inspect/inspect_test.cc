@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "runtime/bench/make_model.h"
+#include "runtime/codec/artifact/artifact_files.h"
 #include "runtime/codec/store/segment_scan.h"
 #include "runtime/model/weights/safetensors.h"
 #include "tests/runtime/model/temporary_directory.h"
@@ -213,6 +214,25 @@ TEST(Inspect, ShowsAnArtifactLayerByLayer) {
     EXPECT_EQ(format["bytes_per_token"], bytes) << format["name"];
   }
   EXPECT_EQ(Inspect(absl::StrCat("--codec ", kCodec)).text, Inspect(kCodec).text);
+}
+
+// As aludel-calibrate --share leaves it.
+TEST(Inspect, SaysWhoseDecoderAnAdapterShares) {
+  const ArtifactManifest old = LoadArtifactManifest(kCodec).value();
+  const TemporaryDirectory files;
+  ArtifactManifest manifest;
+  manifest.producer = old.producer;
+  manifest.producer_hash = old.producer_hash;
+  ArtifactWriter writer = ArtifactWriter::Begin(files.File("codec")).value();
+  ASSERT_TRUE(KeepFormats(old, {}, /*replace_controls=*/false, &writer, &manifest).ok());
+  std::vector<ArtifactDecoder>& decoders = manifest.formats[0].decoders;
+  decoders.push_back({"tune", std::string(32, 'a'), decoders[0].file, ExpectedLoss{0.5, 60}});
+  ASSERT_TRUE(writer.Publish(manifest).ok());
+  const Outcome outcome = Inspect(absl::StrCat(files.File("codec"), " --json"));
+  ASSERT_EQ(outcome.code, 0) << outcome.text;
+  const json consumers = json::parse(outcome.text)["formats"][0]["consumers"];
+  EXPECT_EQ(consumers.back()["decoder_of"], decoders[0].consumer);
+  EXPECT_FALSE(consumers.front().contains("decoder_of"));
 }
 
 TEST(Inspect, DescribesAnAdapterAloneAndOverItsBase) {

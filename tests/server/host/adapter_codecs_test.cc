@@ -11,14 +11,17 @@
 #include "runtime/bench/make_adapter.h"
 #include "runtime/bench/make_codec.h"
 #include "runtime/codec/artifact/artifact.h"
+#include "runtime/codec/artifact/artifact_files.h"
 #include "runtime/model/weights/weight_stream.h"
 #include "tests/runtime/model/temporary_directory.h"
 
 namespace aludel {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 using ::testing::SizeIs;
 
 constexpr char kBase[] = "deploy/demo/chat";
@@ -80,6 +83,33 @@ TEST_F(AdapterCodecsTest, ADecoderThatIsAddedLaterCountsAndOneOfAnotherEncoderDo
   Calibrate(2, /*seed=*/2);
   EXPECT_THAT(codecs.Open(Hash(2)).decoders, IsEmpty()) << "prefill servers were asked for the other's codes";
   EXPECT_THAT(Create().Open(Hash(2)).decoders, SizeIs(1));
+}
+
+// As aludel-calibrate --share leaves it.
+TEST_F(AdapterCodecsTest, ADecoderOfTheBaseIsForTheAdaptersThatTheArtifactNames) {
+  ASSERT_TRUE(MakeCodec({.producer = "deploy/demo/base",
+                         .consumer = kBase,
+                         .out = Artifact(),
+                         .recomputed_layers = 1,
+                         .seed = 1})
+                  .ok());
+  const AdapterCodecs codecs = Create();
+  EXPECT_THAT(codecs.Open(Hash(1)).decoders, IsEmpty());
+  const ArtifactManifest old = LoadArtifactManifest(Artifact()).value();
+  ArtifactManifest manifest;
+  manifest.producer_hash = old.producer_hash;
+  ArtifactWriter writer = ArtifactWriter::Begin(Artifact()).value();
+  ASSERT_TRUE(KeepFormats(old, {}, /*replace_controls=*/false, &writer, &manifest).ok());
+  std::vector<ArtifactDecoder>& decoders = manifest.formats[0].decoders;
+  decoders.push_back({"chat+a1", Hash(1), decoders[0].file, ExpectedLoss{0.25, 60}});
+  ASSERT_TRUE(writer.Publish(manifest).ok());
+
+  const AdapterCodecs::Opened opened = codecs.Open(Hash(1));
+  ASSERT_THAT(opened.decoders, SizeIs(1));
+  EXPECT_THAT(opened.losses, ElementsAre(Pair(kFormat, 0.25)));
+  EXPECT_THAT(opened.shared, ElementsAre(Pair(kFormat, "chat")));
+  EXPECT_THAT(codecs.Open(model_->hash()).shared, IsEmpty());
+  EXPECT_THAT(codecs.Open(Hash(2)).decoders, IsEmpty()) << "only what was measured";
 }
 
 TEST_F(AdapterCodecsTest, WhatCannotBeOpenedIsLeftOut) {
