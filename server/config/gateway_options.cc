@@ -80,7 +80,9 @@ absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path) {
          .directory = model.directory(),
          .decode_targets = {model.decode_targets().begin(), model.decode_targets().end()},
          .generation_defaults = model.generation_defaults(),
-         .special_tokens_as_text = model.special_tokens_in_content() == "text"});
+         .special_tokens_as_text = model.special_tokens_in_content() == "text",
+         .max_ttft =
+             model.max_ttft_ms() == 0 ? absl::InfiniteDuration() : absl::Milliseconds(model.max_ttft_ms())});
   }
   ALUDEL_RETURN_IF_ERROR(file.status());
   ALUDEL_RETURN_IF_ERROR(CheckGrpcTls(options.grpc_tls));

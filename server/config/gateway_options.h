@@ -17,6 +17,7 @@ struct ServedModelOptions {
   std::vector<std::string> decode_targets;
   bool generation_defaults = false;
   bool special_tokens_as_text = false;  // in what chat requests say
+  absl::Duration max_ttft = absl::InfiniteDuration();
 };
 
 // Both empty: plain HTTP.

@@ -109,7 +109,8 @@ std::vector<Router::Model> RouterModels(const GatewayOptions& options, const Ser
                          .tokenizer_fingerprint = models.Find(model.name)->tokenizer->fingerprint()},
          .decode_targets =
              TargetWatch::Needed(model.decode_targets) ? std::vector<std::string>() : model.decode_targets,
-         .list = absl::StrJoin(model.decode_targets, ", ")});
+         .list = absl::StrJoin(model.decode_targets, ", "),
+         .max_ttft = model.max_ttft});
   }
   return result;
 }

@@ -147,9 +147,16 @@ class Simulation {
     return views;
   }
 
-  std::optional<size_t> Decide(Fleet* fleet, const PrefixKeys& keys, bool again) {
+  // `among`: those servers only, unless there are none.
+  std::optional<size_t> Decide(Fleet* fleet, const PrefixKeys& keys, bool again,
+                               const std::vector<size_t>& among = {}) {
     const RoutingDecision decision = fleet->Choose(
-        keys, [this](size_t slot) { return StandingOf(slot); }, now_, again);
+        keys,
+        [&](size_t slot) {
+          const bool asked = among.empty() || std::find(among.begin(), among.end(), slot) != among.end();
+          return asked ? StandingOf(slot) : ReplicaView::Standing::kOut;
+        },
+        now_, again);
     ++result_.reasons[ParseRoutingPolicy(options_.policy) ? Name(decision.reason) : options_.policy];
     if (!decision.replica || ParseRoutingPolicy(options_.policy)) return decision.replica;
     const uint64_t key = keys.keys[fleet->depth()];
@@ -167,10 +174,20 @@ class Simulation {
     Fleet& fleet = gateways_[call.gateway];
     const auto begin = std::chrono::steady_clock::now();
     std::optional<size_t> chosen = Decide(&fleet, keys, call.again);
-    for (int i = 0; chosen && i < options_.turn_aways && TurnsAway(&fleet, *chosen, keys); ++i) {
-      chosen = Decide(&fleet, keys, /*again=*/true);
+    std::vector<size_t> refused;
+    while (chosen && refused.size() < static_cast<size_t>(options_.turn_aways) &&
+           TurnsAway(&fleet, *chosen, keys)) {
+      refused.push_back(*chosen);
+      const bool last = refused.size() == static_cast<size_t>(options_.turn_aways);
+      chosen = Decide(&fleet, keys, /*again=*/true, last ? refused : std::vector<size_t>());
     }
     if (!chosen) return Push(now_ + 1, Kind::kArrive, request);  // none is up
+    if (options_.max_ttft_seconds > 0 && !call.again &&
+        fleet.LateBy(options_.max_ttft_seconds, keys.tokens)) {
+      ++result_.refused;
+      ++ended_;
+      return;
+    }
     call.replica = *chosen;
     fleet.Sent(call.replica, keys, fleet.ExpectedPrefill(call.replica, keys.tokens), now_);
     result_.decision_micros.push_back(

@@ -46,8 +46,10 @@ struct SimOptions {
   double stale_seconds = 0;    // from a report to the gateways
   bool reply_hints = true;     // replies bring their server's report at once
   // How often a server may send a request back that found a longer queue than its gateway believed; with it comes a report.
-  int turn_aways = 2;
+  int turn_aways = kMaxTurnAways;
   double objective_seconds = 5;
+  double max_ttft_seconds =
+      0;  // later first tokens are refused, where they are predicted (prefix); 0: none is
   uint64_t seed = 1;
   SimCosts costs;
   SimPrefill prefill;
@@ -66,6 +68,7 @@ struct SimResult {
   std::vector<double> decision_micros;  // real time
   std::map<std::string, int64_t> reasons;
   int64_t retried = 0;      // requests whose server failed
+  int64_t refused = 0;      // requests, for being late; their ttft is infinite
   int64_t turned_away = 0;  // times that a request was sent back
 };
 

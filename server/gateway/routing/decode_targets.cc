@@ -40,6 +40,7 @@ DecodeTargets::DecodeTargets(const std::vector<Model>& models,
     const std::string& served = model.expectation.model;
     pools_[served] = {.expectation = model.expectation,
                       .list = model.list,
+                      .max_ttft = model.max_ttft,
                       .fleet = std::make_shared<ModelFleet>(served, routing, metrics)};
     SetTargets(served, {model.decode_targets.begin(), model.decode_targets.end()});
   }
@@ -214,20 +215,26 @@ DecodeTargets::Picked DecodeTargets::Pick(const Wanted& wanted) const {
   const auto pool = pools_.find(wanted.model);
   if (pool == pools_.end()) return {};
   const MembersPtr members = MembersOf(wanted.model);
+  std::optional<double> max_ttft;
+  if (wanted.time_left && pool->second.max_ttft < absl::InfiniteDuration()) {
+    max_ttft = absl::ToDoubleSeconds(std::min(pool->second.max_ttft, *wanted.time_left));
+  }
   const std::optional<ModelFleet::Picked> picked = pool->second.fleet->Pick(
       wanted.keys,
       [&](size_t slot) {
         DecodeTarget* const target = members->At(slot);
         const bool out = target == nullptr || absl::c_linear_search(wanted.tried, target) ||
+                         (!wanted.among.empty() && !absl::c_linear_search(wanted.among, target)) ||
                          (!wanted.numerics.empty() && target->numerics() != wanted.numerics) ||
                          (!wanted.adapter.empty() && !target->ServesAdapter(wanted.adapter));
         return out ? ModelFleet::Standing::kOut : members->StandingOf(slot);
       },
-      wanted.again, wanted.places);
+      wanted.again, wanted.places, max_ttft);
   if (!picked) return {};
+  if (picked->late) return {.target = nullptr, .late = absl::Seconds(*picked->late)};
   const auto target = absl::c_find_if(
       members->targets, [&](const auto& one) { return one.get() == members->At(picked->slot); });
-  return {*target, picked->wait_limit, picked->cached_tokens};
+  return {.target = *target, .wait_limit = picked->wait_limit, .cached_tokens = picked->cached_tokens};
 }
 
 std::optional<DecodeTargets::Explanation> DecodeTargets::Explain(const std::string& model,

@@ -11,6 +11,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "grpcpp/security/credentials.h"
 #include "server/gateway/routing/decode_target.h"
 #include "server/gateway/routing/model_fleet.h"
@@ -27,6 +28,8 @@ class DecodeTargets {
     DecodeExpectation expectation;
     std::vector<std::string> decode_targets;
     std::string list = "";  // what names them later, for messages
+    // A request whose first token is predicted later, or after its deadline, wherever it goes, is refused.
+    absl::Duration max_ttft = absl::InfiniteDuration();
   };
   struct State {
     bool ready = false;        // a server is, or is slow at worst
@@ -74,6 +77,8 @@ class DecodeTargets {
     const std::string& adapter;               // that the server has; "": any
     bool again = false;                       // a server was picked before
     int places = 1;                           // choices
+    absl::Span<DecodeTarget* const> among;    // one of these; empty: any
+    std::optional<absl::Duration> time_left;  // until its deadline; nothing: it is not refused for being late
   };
   // The server that the policy chooses (ModelFleet): one that is ready, or else slow; null if none. It counts the request
   // until DecodeTarget::Ended.
@@ -81,6 +86,8 @@ class DecodeTargets {
     std::shared_ptr<DecodeTarget> target;
     std::optional<double> wait_limit;  // as ModelFleet::Picked's
     int64_t cached_tokens = 0;         // likewise
+    // There is no target: the first token is predicted to be so much later than the model's max_ttft, or the deadline, allows.
+    std::optional<absl::Duration> late;
   };
   Picked Pick(const Wanted& wanted) const;
   // What Pick would do with a request that no server was asked for; nothing for a model that is not known.
@@ -115,7 +122,8 @@ class DecodeTargets {
   using MembersPtr = std::shared_ptr<const Members>;
   struct Pool {
     DecodeExpectation expectation;
-    std::string list;  // as Model's
+    std::string list;         // as Model's
+    absl::Duration max_ttft;  // likewise
     std::shared_ptr<ModelFleet> fleet;
     MembersPtr members = std::make_shared<const Members>();  // under mutex_
   };

@@ -63,6 +63,8 @@ ModelFleet::ModelFleet(std::string model, const Fleet::Options& options, Metrics
                            "the gateway believed.")),
       stale_(metrics->Counter("aludel_routing_stale_decisions_total",
                               "Decode servers chosen whose last load report was more than a second old.")),
+      late_(metrics->Counter("aludel_wait_refusals_total",
+                             "Requests refused for what waits already, by reason.")),
       decision_seconds_(metrics->Histogram("aludel_routing_decision_seconds",
                                            "How long the choice of a decode server took.",
                                            DecisionBuckets())),
@@ -74,6 +76,7 @@ ModelFleet::ModelFleet(std::string model, const Fleet::Options& options, Metrics
           : std::vector{RoutingReason::kNone};
   for (const RoutingReason reason : reasons) decisions_.Add({{"model", model_}, {"reason", Name(reason)}}, 0);
   for (const char* kind : {"predicted", "actual"}) hit_tokens_.Add({{"model", model_}, {"kind", kind}}, 0);
+  late_.Add({{"model", model_}, {"reason", "ttft"}}, 0);
   for (const CounterFamily& counter : {ejections_, turned_away_, stale_}) counter.Add({{"model", model_}}, 0);
 }
 
@@ -106,7 +109,7 @@ void ModelFleet::SetPlaces(size_t slot, int places) {
 }
 
 std::optional<ModelFleet::Picked> ModelFleet::Pick(const PrefixKeys& keys, StandingOf standing, bool again,
-                                                   int places) {
+                                                   int places, std::optional<double> max_ttft) {
   const absl::Time begin = MonotonicNow();
   RoutingDecision decision;
   Picked picked;
@@ -114,7 +117,11 @@ std::optional<ModelFleet::Picked> ModelFleet::Pick(const PrefixKeys& keys, Stand
   {
     absl::MutexLock lock(&mutex_);
     decision = fleet_.Choose(keys, standing, Seconds(begin), again);
-    if (decision.replica) {
+    // A guess of what is new here shall not keep it from being measured.
+    if (decision.replica && by_prefix() && max_ttft && paces_[*decision.replica].tokens > 0) {
+      picked.late = fleet_.LateBy(*max_ttft, keys.tokens);
+    }
+    if (decision.replica && !picked.late) {
       const absl::Span<const ReplicaView> views = fleet_.views();
       const double now = Seconds(begin);
       const auto others = std::count_if(views.begin(), views.end(), [](const ReplicaView& view) {
@@ -126,6 +133,10 @@ std::optional<ModelFleet::Picked> ModelFleet::Pick(const PrefixKeys& keys, Stand
       stale = reporting_[picked.slot] && age > kStaleSeconds;
       fleet_.Sent(picked.slot, keys, fleet_.ExpectedPrefill(picked.slot, keys.tokens), now, places);
     }
+  }
+  if (picked.late) {
+    late_.Add({{"model", model_}, {"reason", "ttft"}});
+    return picked;
   }
   decision_seconds_.Observe({{"model", model_}}, absl::ToDoubleSeconds(MonotonicNow() - begin));
   decisions_.Add({{"model", model_}, {"reason", Name(decision.reason)}});

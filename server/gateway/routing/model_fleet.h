@@ -39,14 +39,18 @@ class ModelFleet {
 
   struct Picked {
     size_t slot = 0;
+    // Where it is set nothing was picked: so many seconds too late would the first token be (Fleet::LateBy).
+    std::optional<double> late;
     // What it was chosen for: with a longer queue the server shall send the request back, and it begins anew after
     // TurnedAway. Nothing where no other server is better then.
     std::optional<double> wait_limit;  // seconds
     int64_t cached_tokens = 0;         // that it is believed to have
   };
   // The server for a request with these beginnings, which counts there as so many `places` until Ended; nothing where there
-  // is none. `again`: another server was picked for it before.
-  std::optional<Picked> Pick(const PrefixKeys& keys, StandingOf standing, bool again, int places = 1);
+  // is none. `again`: another server was picked for it before. `max_ttft`: seconds; of the policy
+  // kPrefix, and where the server's costs were measured.
+  std::optional<Picked> Pick(const PrefixKeys& keys, StandingOf standing, bool again, int places = 1,
+                             std::optional<double> max_ttft = std::nullopt);
   // After Ended.
   void TurnedAway(size_t slot, const PrefixKeys& keys, int64_t cached_tokens);
   // It ended otherwise, and nothing of an answer had come; after Ended.
@@ -94,6 +98,7 @@ class ModelFleet {
   const CounterFamily ejections_;
   const CounterFamily turned_away_;
   const CounterFamily stale_;
+  const CounterFamily late_;
   const HistogramFamily decision_seconds_;
   mutable absl::Mutex mutex_;
   Fleet fleet_ ABSL_GUARDED_BY(mutex_);

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "aludel/v1/load.pb.h"
 #include "server/rpc/hopeless.h"
 #include "server/rpc/load_metadata.h"
@@ -15,8 +17,7 @@ namespace {
 
 // Servers tried for one request.
 constexpr size_t kMaxAttempts = 3;
-// More queues that are longer than they were believed to be are not looked for.
-constexpr int kMaxTurnedAway = 2;
+constexpr double kMaxRetryAfterSeconds = 600;
 // A cut answer for which no other server is ready, or has room, asks again so often.
 constexpr absl::Duration kRescueLook = absl::Milliseconds(100);
 
@@ -29,6 +30,17 @@ std::string ToMetadata(const PrefixKeys& keys) {
   prefixes.mutable_keys()->Add(keys.keys.begin(), keys.keys.end());
   prefixes.set_tokens(static_cast<uint64_t>(keys.tokens));
   return prefixes.SerializeAsString();
+}
+
+// As the waiting room refuses: with the seconds until a request may be in time.
+grpc::Status TooLate(absl::Duration late) {
+  const double seconds = std::clamp(std::ceil(absl::ToDoubleSeconds(late)), 1.0, kMaxRetryAfterSeconds);
+  return {grpc::StatusCode::RESOURCE_EXHAUSTED,
+          absl::StrFormat(
+              "overloaded: the first token is predicted %.1f s later than this model's max_ttft_ms, or the "
+              "request's deadline, allows",
+              absl::ToDoubleSeconds(late)),
+          absl::StrCat(static_cast<int>(seconds))};
 }
 
 grpc::Status ClientHasGone() { return {grpc::StatusCode::CANCELLED, "the client has gone"}; }
@@ -76,13 +88,23 @@ void RoutedCall::Try(const grpc::Status& otherwise) {
   DecodeTargets::Picked picked;
   if (tried_.size() < kMaxAttempts) {
     const bool again = std::exchange(picked_, true);
-    picked = routing_.targets->Pick({.model = model_,
-                                     .keys = keys_,
-                                     .tried = tried_,
-                                     .numerics = numerics_,
-                                     .adapter = request_.adapter(),
-                                     .again = again,
-                                     .places = visit_.places});
+    DecodeTargets::Wanted wanted = {.model = model_,
+                                    .keys = keys_,
+                                    .tried = tried_,
+                                    .numerics = numerics_,
+                                    .adapter = request_.adapter(),
+                                    .again = again,
+                                    .places = visit_.places};
+    if (TurnedAwayOften()) wanted.among = turned_away_by_;
+    // One that a server has failed is not refused for being late: it was taken.
+    if (tried_.empty() && !IsCut()) wanted.time_left = deadline_ - MonotonicNow();
+    picked = routing_.targets->Pick(wanted);
+    if (picked.late) return End(TooLate(*picked.late));
+    if (picked.target == nullptr && !wanted.among.empty()) {
+      wanted.among = {};
+      picked = routing_.targets->Pick(wanted);
+      if (picked.late) return End(TooLate(*picked.late));
+    }
   }
   if (picked.target == nullptr) return TryLater(otherwise);
   tried_.push_back(picked.target.get());
@@ -91,7 +113,7 @@ void RoutedCall::Try(const grpc::Status& otherwise) {
   if (request_.no_store())
     picked.target->NotTaken(keys_, cached_tokens_);  // its cache gets nothing of the prompt
   heard_ = false;
-  if (turned_away_ == kMaxTurnedAway || IsCut()) picked.wait_limit.reset();
+  if (TurnedAwayOften() || IsCut()) picked.wait_limit.reset();
   auto* attempt =
       new GenerateAttempt(shared_from_this(), picked, deadline_, traceparent_, prefixes_, routing_.events);
   bool cancelled;
@@ -132,8 +154,8 @@ void RoutedCall::OnAttemptDone(DecodeTarget* target, grpc::Status status) {
   const grpc::StatusCode code = status.error_code();
   if (code == grpc::StatusCode::RESOURCE_EXHAUSTED && status.error_details() == kTurnedAway) {
     target->TurnedAway(keys_, cached_tokens_);
-    if (!cancelled && MonotonicNow() < deadline_ && turned_away_ < kMaxTurnedAway) {
-      ++turned_away_;
+    if (!cancelled && MonotonicNow() < deadline_ && !TurnedAwayOften()) {
+      turned_away_by_.push_back(target);
       tried_.pop_back();  // with what it has reported it may be the best one still
       return Try(status);
     }

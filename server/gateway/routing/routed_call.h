@@ -64,6 +64,7 @@ class RoutedCall : public GenerateCall,
   void OnAttemptDone(DecodeTarget* target, grpc::Status status) override;
 
   bool cancelled();
+  bool TurnedAwayOften() const { return turned_away_by_.size() >= kMaxTurnAways; }
   // Starts the next attempt; if there is no server left to try, the request ends with `otherwise`.
   void Try(const grpc::Status& otherwise);
   // A server was lost in the midst of the answer.
@@ -88,11 +89,11 @@ class RoutedCall : public GenerateCall,
   std::set<std::shared_ptr<DecodeTarget>>
       asked_;  // all of them, so that no other one takes their place in memory
   const PrefixKeys keys_;
-  const std::string prefixes_;  // of keys_, for the server
-  bool picked_ = false;         // a server was, once
-  int64_t cached_tokens_ = 0;   // that the last one picked is believed to have
-  bool heard_ = false;          // something of the attempt's answer
-  int turned_away_ = 0;
+  const std::string prefixes_;                 // of keys_, for the server
+  bool picked_ = false;                        // a server was, once
+  int64_t cached_tokens_ = 0;                  // that the last one picked is believed to have
+  bool heard_ = false;                         // something of the attempt's answer
+  std::vector<DecodeTarget*> turned_away_by_;  // kMaxTurnAways at most
   // Since a server was lost in the midst of the answer:
   absl::Time rescue_until_ = absl::InfinitePast();  // when others are no longer waited for
   grpc::Status lost_;

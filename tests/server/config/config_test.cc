@@ -362,6 +362,9 @@ TEST_F(Config, SpecialTokensInContentAreTextUnlessSaidOtherwise) {
   EXPECT_FALSE(LoadGatewayOptions(Write(model + "special_tokens_in_content: 'control' }"))
                    ->models[0]
                    .special_tokens_as_text);
+  EXPECT_EQ(LoadGatewayOptions(Write(model + "}"))->models[0].max_ttft, absl::InfiniteDuration());
+  EXPECT_EQ(LoadGatewayOptions(Write(model + "max_ttft_ms: 1500 }"))->models[0].max_ttft,
+            absl::Milliseconds(1500));
   EXPECT_THAT(GatewayError(model + "special_tokens_in_content: 'tokens' }"),
               HasSubstr("models[0].special_tokens_in_content: found \"tokens\", want one of text, control"));
 }

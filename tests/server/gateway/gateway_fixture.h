@@ -56,6 +56,7 @@ class GatewayTest : public ::testing::Test {
                     bool wait_until_ready = true, const HttpServerOptions& http = {}) {
     models_ = std::make_unique<ServedModels>(PlainModels());
     Router::Model routed{.expectation = {.model = "chat", .tokenizer_fingerprint = ""}, .decode_targets = {}};
+    routed.max_ttft = max_ttft_;
     for (FakeDecode* decode : decodes) routed.decode_targets.push_back(decode->target());
     metrics_ = std::make_unique<Metrics>();
     router_ = std::make_unique<Router>(
@@ -114,6 +115,7 @@ class GatewayTest : public ::testing::Test {
   std::unique_ptr<ServedModels> models_;
   std::unique_ptr<Metrics> metrics_;
   Fleet::Options routing_;  // of gateways that are started from now on
+  absl::Duration max_ttft_ = absl::InfiniteDuration();
   std::unique_ptr<Router> router_;
   std::unique_ptr<Gateway> gateway_;
   std::unique_ptr<HttpServer> server_;

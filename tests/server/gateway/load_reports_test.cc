@@ -1,7 +1,10 @@
 // What decode servers say of their load, and what a gateway makes of it, over gRPC and HTTP.
+#include <array>
 #include <atomic>
 #include <map>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "aludel/v1/load.grpc.pb.h"
@@ -88,7 +91,7 @@ class LoadReportsTest : public GatewayTest {
   grpc::Status Answer(Server* server, grpc::ServerContext* context, const v1::GenerateRequest& request,
                       FakeDecode::Writer* writer) {
     v1::LoadReport report = server->load.report();
-    if (replies_ == server) report.set_waiting_seconds(60);
+    if (replies_ == server || all_reply_) report.set_waiting_seconds(60);
     const auto limit = context->client_metadata().find(kWaitLimitKey);
     const auto prefixes = context->client_metadata().find(kPrefixesKey);
     {
@@ -96,7 +99,11 @@ class LoadReportsTest : public GatewayTest {
       if (prefixes != context->client_metadata().end()) {
         prefixes_.ParseFromArray(prefixes->second.data(), static_cast<int>(prefixes->second.size()));
       }
-      if (limit == context->client_metadata().end()) ++unlimited_;
+      ++asked_[server];
+      if (limit == context->client_metadata().end()) {
+        ++unlimited_;
+        unlimited_again_ = asked_[server] > 1;
+      }
     }
     context->AddTrailingMetadata(kLoadReportKey, report.SerializeAsString());
     if (full_ == server) return {grpc::StatusCode::RESOURCE_EXHAUSTED, "full"};
@@ -109,8 +116,11 @@ class LoadReportsTest : public GatewayTest {
   std::mutex mutex_;
   v1::PromptPrefixes prefixes_;
   int unlimited_ = 0;
+  bool unlimited_again_ = false;  // by a server that was asked before
+  std::map<const Server*, int> asked_;
   std::map<const Server*, double> wait_;
   std::atomic<const Server*> replies_ = nullptr;
+  std::atomic<bool> all_reply_ = false;
   std::atomic<const Server*> full_ = nullptr;
   Server a_{[this](auto* context, const auto& request, auto* writer) {
     return Answer(&a_, context, request, writer);
@@ -216,9 +226,62 @@ TEST_F(LoadReportsTest, NoRequestIsTurnedAwayForEver) {
   // Longer than either says: nothing that is reported explains it.
   wait_[&a_] = wait_[&b_] = 60;
   EXPECT_EQ(Ask("hello"), 200);
-  EXPECT_EQ(a_.decode.calls() + b_.decode.calls(), 3);
+  EXPECT_EQ(a_.decode.calls() + b_.decode.calls(), 1 + kMaxTurnAways);
   std::lock_guard<std::mutex> lock(mutex_);
   EXPECT_EQ(unlimited_, 1);
+}
+
+TEST_F(LoadReportsTest, TheLastChoiceIsAmongServersThatHaveReported) {
+  const auto answer = [this](Server** server) {
+    return [this, server](auto* context, const auto& request, auto* writer) {
+      return Answer(*server, context, request, writer);
+    };
+  };
+  std::vector<std::unique_ptr<Server>> servers;
+  std::vector<FakeDecode*> decodes;
+  std::array<Server*, kMaxTurnAways + 3> pointers = {};
+  for (Server*& pointer : pointers) {
+    servers.push_back(std::make_unique<Server>(answer(&pointer)));
+    pointer = servers.back().get();
+    decodes.push_back(&pointer->decode);
+    wait_[pointer] = 60;
+  }
+  all_reply_ = true;
+  StartGateway(decodes);
+  WaitForAll();
+  for (const auto& server : servers) server->load.AwaitAsked();
+  EXPECT_EQ(Ask("hello"), 200);
+  std::lock_guard<std::mutex> lock(mutex_);
+  EXPECT_EQ(unlimited_, 1);
+  EXPECT_TRUE(unlimited_again_);
+}
+
+TEST_F(LoadReportsTest, ARequestThatWouldBeLateEverywhereIsRefusedBeforeItIsSent) {
+  max_ttft_ = absl::Seconds(20);
+  Start();
+  const auto report = [this](double waiting) {
+    for (Server* server : {&a_, &b_}) {
+      server->load.Set([waiting](v1::LoadReport* report) {
+        report->set_waiting_seconds(waiting);
+        report->set_prefill_seconds_per_token(1e-3);
+      });
+      server->load.AwaitAsked();
+    }
+  };
+  report(60);
+  const auto refused = Send("POST", "/v1/completions", R"({"model": "chat", "prompt": "hello"})");
+  EXPECT_EQ(refused.status, 429) << refused.body;
+  EXPECT_THAT(refused.body, HasSubstr("max_ttft_ms"));
+  const size_t header = refused.head.find("Retry-After: ");
+  ASSERT_NE(header, std::string::npos) << refused.head;
+  const int retry_after = std::stoi(refused.head.substr(header + 13));
+  EXPECT_GT(retry_after, 35);
+  EXPECT_LE(retry_after, 41);
+  EXPECT_EQ(a_.decode.calls() + b_.decode.calls(), 0);
+  EXPECT_THAT(Get("/metrics").body,
+              HasSubstr("aludel_wait_refusals_total{model=\"chat\",reason=\"ttft\"} 1\n"));
+  report(0);
+  EXPECT_EQ(Ask("hello"), 200);
 }
 
 TEST_F(LoadReportsTest, UnderOtherPoliciesServersHearNothing) {

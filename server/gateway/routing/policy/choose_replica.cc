@@ -98,11 +98,14 @@ RoutingDecision ByPrefix(const RoutingQuery& query, absl::Span<const ReplicaView
   offer(decision.candidates.first, RoutingReason::kFirst);
   offer(decision.candidates.second, RoutingReason::kSecond);
   offer(MostCached(views, standing), RoutingReason::kCached);
-  // Not only once those miss the objective: at capacity nothing makes up for servers that idle until then. Also where weights
-  // that are not numbers leave no pair.
-  const bool late = decision.predicted_ttft > query.objective_seconds;
-  offer(LeastCostly(query, views, standing), RoutingReason::kSpill,
-        late ? 0 : kSpillMargin * query.objective_seconds);
+  // Not only once those miss the objective: at capacity nothing makes up for servers that idle until then. Nor by less because
+  // they miss it, unless that meets it: past capacity all queues are long, what is believed of them is wrong by more than
+  // they differ, and a conversation that leaves its cache for that makes all of them longer. Also where weights that are not
+  // numbers leave no pair.
+  const size_t least_costly = LeastCostly(query, views, standing);
+  const bool saves = decision.predicted_ttft > query.objective_seconds &&
+                     PredictTtft(views[least_costly], query.prompt_tokens) <= query.objective_seconds;
+  offer(least_costly, RoutingReason::kSpill, saves ? 0 : kSpillMargin * query.objective_seconds);
   return decision;
 }
 

@@ -86,6 +86,10 @@ struct RoutingDecision {
 // little wrong, and conversations should not move for that.
 inline constexpr double kSpillMargin = 0.1;
 
+// How often a server may send a request back. Then the request goes to the best of those that did: their reports are new,
+// while the next server that old state prefers has a longer queue than believed, too, and the prompt not in its cache.
+inline constexpr int kMaxTurnAways = 3;
+
 // Chooses among the views that are ready, or else among the spare ones. A pure function. O(replicas).
 RoutingDecision ChooseReplica(const RoutingQuery& query, absl::Span<const ReplicaView> views);
 

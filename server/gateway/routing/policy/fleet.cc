@@ -1,6 +1,7 @@
 #include "server/gateway/routing/policy/fleet.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace aludel {
 namespace {
@@ -141,6 +142,17 @@ RoutingDecision Fleet::Choose(const PrefixKeys& keys, absl::FunctionRef<Standing
 double Fleet::ExpectedPrefill(size_t slot, int64_t prompt_tokens) const {
   const ReplicaView& view = views_[slot];
   return view.costs.Seconds(prompt_tokens, std::min(view.cached_tokens, prompt_tokens));
+}
+
+std::optional<double> Fleet::LateBy(double max_ttft, int64_t prompt_tokens) const {
+  double least = std::numeric_limits<double>::infinity();
+  for (const ReplicaView& view : views_) {
+    if (view.standing == Standing::kOut) continue;
+    const double ttft = PredictTtft(view, prompt_tokens), wait = view.wait_seconds / view.weight;
+    least = std::min(least, ttft - wait > max_ttft ? wait - max_ttft / 2 : ttft - max_ttft);
+  }
+  if (!(least > 0) || least == std::numeric_limits<double>::infinity()) return std::nullopt;
+  return least;
 }
 
 void Fleet::Sent(size_t slot, const PrefixKeys& keys, double prefill_seconds, double now, int places) {

@@ -75,6 +75,11 @@ class Fleet {
   // Index into the keys of that decision: of the one routed by.
   size_t depth() const { return depth_; }
 
+  // Of that decision's request, which shall have its first token within `max_ttft` seconds: by how much it is predicted to be
+  // late wherever it goes; nothing where it is in time. A prompt that takes longer by itself is late where it waits for more
+  // than half of that: it can have its answer when there is no queue.
+  std::optional<double> LateBy(double max_ttft, int64_t prompt_tokens) const;
+
   // The request goes there. Its prefill is expected to take `prefill_seconds` (ExpectedPrefill); it takes `places`, one for
   // each of its choices.
   void Sent(size_t slot, const PrefixKeys& keys, double prefill_seconds, double now, int places = 1);

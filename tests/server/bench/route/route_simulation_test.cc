@@ -109,6 +109,30 @@ TEST(RouteSimulation, FourGatewaysWithOldReportsServeNearlyWhatExactKnowledgeSer
   EXPECT_GT(Simulate(requests, old).turned_away, 0);
 }
 
+// All queues pass the objective in the end. What goes to the next server by a belief that is wrong, too, is computed again there.
+TEST(RouteSimulation, PastCapacityOldStateServesNearlyWhatExactKnowledgeServes) {
+  const std::vector<SimRequest> requests = Conversations(301, 6, 0.05);
+  const double exact = Within(Simulate(requests, {.policy = "least_ttft_exact", .objective_seconds = 2}), 2);
+  const double ideal = IdealHits(requests);
+  for (const uint64_t seed : {1, 2, 3}) {
+    const SimResult result =
+        Simulate(requests, {.gateways = 4, .stale_seconds = 1, .objective_seconds = 2, .seed = seed});
+    EXPECT_GT(Within(result, 2), exact - 0.1) << seed;
+    EXPECT_GT(Hits(result), 0.99 * ideal) << seed;
+  }
+}
+
+TEST(RouteSimulation, FarPastCapacityRefusingWhatWouldBeLateServesTheRestInTime) {
+  const std::vector<SimRequest> requests = Conversations(301, 6, 0.035);
+  SimOptions options{.gateways = 4, .stale_seconds = 1, .objective_seconds = 2};
+  const double all = Within(Simulate(requests, options), 2);
+  options.max_ttft_seconds = 2;
+  const SimResult some = Simulate(requests, options);
+  EXPECT_GT(Within(some, 2), all + 0.2);
+  const auto served = static_cast<double>(requests.size() - static_cast<size_t>(some.refused));
+  EXPECT_GT(Within(some, 2) * static_cast<double>(requests.size()), 0.85 * served);
+}
+
 TEST(RouteSimulation, ServersThatFailComeAndGoLoseNoRequest) {
   const std::vector<SimRequest> requests = Conversations(100, 4, 0.1);
   SimOptions options{.replicas = 4, .gateways = 2, .stale_seconds = 0.5};

@@ -53,6 +53,27 @@ TEST_F(ModelFleetTest, RepliesTellWhatPrefillCostsAndHowLongTheQueueWas) {
   EXPECT_NE(fleet_.Pick(keys, AllReady, false)->slot, home);
 }
 
+TEST_F(ModelFleetTest, WhatIsLateIsNotSentWhereCostsWereMeasured) {
+  const PrefixKeys keys = Prompt(1000);
+  v1::LoadReport report;
+  report.set_waiting_seconds(10);
+  const auto tell = [&] {
+    for (const size_t slot : {0, 1, 2}) fleet_.Reported(slot, report, MonotonicNow());
+  };
+  tell();
+  const auto guessed = fleet_.Pick(keys, AllReady, false, 1, /*max_ttft=*/2);
+  EXPECT_FALSE(guessed->late.has_value());
+  fleet_.Ended(guessed->slot, grpc::Status::OK);
+  report.set_prefill_seconds_per_token(1e-3);
+  tell();
+  const auto late = fleet_.Pick(keys, AllReady, false, 1, /*max_ttft=*/2);
+  ASSERT_TRUE(late->late.has_value());
+  EXPECT_NEAR(*late->late, 8.5, 0.6);  // of one that has some of it cached, or of another
+  for (const size_t slot : {0, 1, 2}) EXPECT_EQ(View(slot, keys).pending, 0);
+  EXPECT_FALSE(fleet_.Pick(keys, AllReady, false, 1, /*max_ttft=*/20)->late.has_value());
+  EXPECT_FALSE(fleet_.Pick(keys, AllReady, false)->late.has_value());
+}
+
 TEST_F(ModelFleetTest, TheLoadCallsForServers) {
   for (const size_t slot : {0, 1, 2}) {
     v1::LoadReport report;

@@ -67,6 +67,34 @@ TEST_F(FleetTest, OwnRequestsCountAtOnce) {
   for (const int count : counts) EXPECT_NEAR(count, 10, 2);
 }
 
+TEST_F(FleetTest, LateIsWhatIsLateAtEveryServer) {
+  Fleet fleet = Make(2);
+  const auto wait = [&](double first, double second, double now) {
+    ReplicaReport report = kGrown;
+    report.waiting_seconds = first;
+    fleet.Report(0, report, now);
+    report.waiting_seconds = second;
+    fleet.Report(1, report, now);
+  };
+  const auto late = [&](int64_t tokens, double now) {
+    fleet.Choose(Prompt(tokens, 0), AllReady, now);
+    return fleet.LateBy(/*max_ttft=*/1, tokens);
+  };
+  wait(5, 0.5, 1);
+  EXPECT_EQ(late(1000, 1), std::nullopt);
+  wait(5, 3, 2);
+  EXPECT_NEAR(late(1000, 2).value_or(0), 3.1 - 1, 1e-9);
+  // Two seconds by itself: it may wait for half a second.
+  wait(5, 0.4, 3);
+  EXPECT_EQ(late(20'000, 3), std::nullopt);
+  wait(5, 0.7, 4);
+  EXPECT_NEAR(late(20'000, 4).value_or(0), 0.2, 1e-9);
+  // Where none is there, nothing is late.
+  fleet.Choose(
+      Prompt(1000, 0), [](size_t) { return Standing::kOut; }, 5);
+  EXPECT_EQ(fleet.LateBy(1, 1000), std::nullopt);
+}
+
 TEST_F(FleetTest, WhatDecodesDoesNotGatherAtOneServer) {
   for (const int replicas : {2, 5}) {
     Fleet fleet = Make(replicas);
