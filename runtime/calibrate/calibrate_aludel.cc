@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/calibrate/aludel/fit_decays.h"
 #include "runtime/codec/aludel/latent_packing.h"
 #include "runtime/evaluate/compute_share.h"
 #include "runtime/status_macros.h"
@@ -233,6 +234,11 @@ AludelEncoderWeights QuantizeAt(float step, const AludelAnalysis& analysis, Alud
   for (size_t g = 0; g < shape->groups.size(); ++g) {
     encoder.push_back(Quantize(analysis.encoders[g], analysis.samples[g], step));
     shape->groups[g].rank = encoder.back().matrix.rows;
+    if (shape->packing != LatentPacking::kRans) continue;
+    const LatentSample& sample = analysis.samples[g];
+    SymbolCounts counts(encoder.back().grid);
+    counts.Add(sample.z.data(), sample.frames * sample.frame_tokens, sample.rank);
+    encoder.back().grid.decays = counts.FitDecays();
   }
   return encoder;
 }

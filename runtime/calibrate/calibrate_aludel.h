@@ -34,7 +34,7 @@ struct AludelOptions {
   // Of the consumer's prefill that encoding and decoding may cost together: bounds the rank and sets the
   // MLP's width. 0: see SensibleShare.
   double compute_share = 0;
-  LatentPacking packing = LatentPacking::kDeflate;
+  LatentPacking packing = LatentPacking::kRans;
   double sensitivity_blend = 0.2;  // see AddSensitivity
   EncoderOptions encoder;
   EncoderSource encoder_source = EncoderSource::kConsumers;

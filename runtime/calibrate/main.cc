@@ -1,6 +1,7 @@
 // aludel-calibrate: fits the codes by which one producer's cache becomes a consumer's cache.
 
 #include <cstdio>
+#include <optional>
 #include <string>
 
 #include "absl/strings/numbers.h"
@@ -9,6 +10,7 @@
 #include "runtime/calibrate/calibrate_job.h"
 #include "runtime/calibrate/fit/dense.h"
 #include "runtime/calibrate/kvtc_job.h"
+#include "runtime/calibrate/repack_job.h"
 #include "runtime/calibrate/share_job.h"
 #include "runtime/status_macros.h"
 #include "runtime/tool/flag_set.h"
@@ -44,6 +46,7 @@ own cache. Tuning learns more from more prompts, which cost no fit and little di
   aludel-calibrate ... --tuning-data more.jsonl               each of its prompts is seen once; with --linear give
                                                               several questions about each passage, line by line
   aludel-calibrate ... --retune --tuning-data traffic.jsonl   tunes the decoders in --out further, nothing else
+  aludel-calibrate ... --repack --packing rans                fits the scales of the codes in --out, nothing else
 
 An adapter whose answers are close enough to its base's by the base's own decoder needs none fitted:
 
@@ -65,7 +68,8 @@ struct AludelFlags {
   double bytes_per_token = 0;
   double max_kl = 0;
   std::string recomputed_layers = "auto";
-  std::string packing = "deflate";
+  std::string packing = "rans";
+  bool repack = false;
   std::string encoder_for = "consumers";
   std::string allocation = "waterfill";
   int64_t group_layers = 0;
@@ -133,7 +137,14 @@ void AddAludelFlags(FlagSet* flags, AludelJob* job, AludelFlags* raw) {
              "aludel, kvtc: the same at its tail, beside the last token; -1: none, kvtc 11");
   flags->Add("sensitivity-prompts", "N", &job->sensitivity_prompts,
              "aludel: prompts whose answers show where errors hurt; 0: all layers and tokens count alike");
-  flags->Add("packing", "NAME", &raw->packing, "aludel: deflate (entropy-coded) or fixed (bit widths)");
+  flags->Add(
+      "packing", "NAME", &raw->packing,
+      "aludel: rans (entropy-coded by scales in the artifact), deflate (by tables in every frame) or fixed "
+      "(bit widths)");
+  flags->Add("repack", &raw->repack,
+             "aludel: give the formats in --out, or the one that --format names, another --packing. Their "
+             "losses stay; "
+             "scales are fitted to --data");
   flags->Add("work", "DIR", &job->work, "aludel: intermediate files; default OUT.work");
   flags->Add("keep-work", &job->keep_work, "aludel: leave them for the next run");
 }
@@ -180,8 +191,14 @@ absl::Status ReadAludelFlags(const AludelFlags& raw, int64_t seed, AludelJob* jo
     }
     job->recomputed_layers = layers;
   }
-  if (raw.packing != "deflate" && raw.packing != "fixed") {
-    return absl::InvalidArgumentError("--packing is \"" + raw.packing + "\", want deflate or fixed");
+  const std::optional<LatentPacking> packing = ParseLatentPacking(raw.packing);
+  if (!packing.has_value()) {
+    return absl::InvalidArgumentError("--packing is \"" + raw.packing + "\", want rans, deflate or fixed");
+  }
+  if (raw.repack && (job->base.add || job->retune || raw.max_kl > 0 || raw.bytes_per_token > 0)) {
+    return absl::InvalidArgumentError(
+        "--repack keeps encoders and decoders: it goes without --add, --retune, --max-kl and "
+        "--bytes-per-token");
   }
   if (raw.encoder_for != "consumers" && raw.encoder_for != "producer") {
     return absl::InvalidArgumentError("--encoder-for is \"" + raw.encoder_for +
@@ -193,7 +210,7 @@ absl::Status ReadAludelFlags(const AludelFlags& raw, int64_t seed, AludelJob* jo
   }
   if (raw.encoder_for == "producer") job->options.encoder_source = EncoderSource::kProducer;
   if (raw.allocation == "uniform") job->options.allocation = BitAllocation::kUniform;
-  job->options.packing = raw.packing == "fixed" ? LatentPacking::kFixed : LatentPacking::kDeflate;
+  job->options.packing = *packing;
   job->options.group_layers = static_cast<int>(raw.group_layers);
   job->options.training.seed = static_cast<uint64_t>(seed);
   job->options.tuning.seed = static_cast<uint64_t>(seed);
@@ -281,6 +298,7 @@ absl::Status Run(int argc, char** argv) {
   if (preset == "scd") return RunCalibrateJob(job, device.get());
   aludel.base = job;
   ALUDEL_RETURN_IF_ERROR(ReadAludelFlags(aludel_flags, seed, &aludel));
+  if (aludel_flags.repack) return RunRepackJob(aludel, device.get());
   if (preset == "kvtc") return RunKvtcJob(aludel, device.get());
   if (aludel_flags.share) return RunShareJob(aludel, device.get());
   return RunAludelJob(aludel, device.get());

@@ -84,7 +84,7 @@ absl::Status DescribeAludel(const ArtifactManifest& manifest, const ArtifactForm
   (*report)["recomputed_layers"] = shape.recomputed_layers;
   (*report)["recomputed_head_tokens"] = shape.head_tokens;
   (*report)["recomputed_tail_tokens"] = shape.tail_tokens;
-  (*report)["packing"] = shape.packing == LatentPacking::kDeflate ? "deflate" : "fixed";
+  (*report)["packing"] = Name(shape.packing);
   (*report)["unpacked_bytes_per_token"] = bytes;
   (*report)["groups"] = groups;
   return absl::OkStatus();

@@ -20,6 +20,7 @@ struct EncoderGroup {
   std::unique_ptr<PackedMatrix> side;             // null without side information
   Buffer offset;
   LatentGrid grid;
+  std::unique_ptr<LatentCoder> coder;  // null unless it packs
 
   int64_t stride() const { return PaddedColumns(shape.rank); }  // of latents
 };
@@ -86,8 +87,14 @@ class AludelEncoder : public KvEncoder {
     const size_t bytes = PlaneBytes(bits, shape_.packing, tokens);
     const bool last = slice.layer + 1 == model_.config().layers;
     if (shape_.packing == LatentPacking::kFixed) return outbox_->Add(coverage, bytes, last, sink);
-    return outbox_->Add(coverage, bytes, {MaxPackedBytes(bits, shape_.packing, tokens), DeflatePlanes}, last,
-                        sink);
+    FrameOutbox::Coding coding{MaxPackedBytes(bits, shape_.packing, tokens), DeflatePlanes};
+    if (group.coder != nullptr) {
+      coding.code = [&coder = *group.coder, tokens](absl::Span<const uint8_t> from,
+                                                    absl::Span<uint8_t> payload) {
+        return coder.Encode(from, tokens, payload);
+      };
+    }
+    return outbox_->Add(coverage, bytes, std::move(coding), last, sink);
   }
 
   const Transformer& model_;
@@ -155,6 +162,7 @@ absl::StatusOr<std::unique_ptr<EncoderFactory>> MakeAludelEncoders(std::string f
     EncoderGroup& group = groups[g];
     group.shape = shape.groups[g];
     group.grid = weights[g].grid;
+    group.coder = MakeLatentCoder(group.grid, shape.packing);
     for (int i = 0; i < group.shape.layers; ++i) {
       HostMatrix columns = Columns(weights[g].matrix, 2 * i * kv_dim, 2 * kv_dim);
       ALUDEL_ASSIGN_OR_RETURN(auto kv, PackFor(model, PaddedTo(columns, group.stride(), columns.cols)));

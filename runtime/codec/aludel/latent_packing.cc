@@ -4,6 +4,7 @@
 #include <zlib.h>
 
 #include <limits>
+#include <memory>
 
 #include "absl/strings/str_format.h"
 #include "kernels/check.h"
@@ -60,6 +61,7 @@ size_t PlaneBytes(const std::vector<int>& bits, LatentPacking packing, int64_t t
 }
 
 size_t MaxPackedBytes(const std::vector<int>& bits, LatentPacking packing, int64_t tokens) {
+  if (packing == LatentPacking::kRans) return LatentCoder::MaxBytes(bits, tokens);
   const size_t planes = PlaneBytes(bits, packing, tokens);
   return packing == LatentPacking::kFixed ? planes : deflateBound(nullptr, planes);
 }
@@ -85,9 +87,14 @@ size_t DeflatePlanes(absl::Span<const uint8_t> planes, absl::Span<uint8_t> paylo
   return written;
 }
 
+std::unique_ptr<LatentCoder> MakeLatentCoder(const LatentGrid& grid, LatentPacking packing) {
+  return packing == LatentPacking::kRans ? std::make_unique<LatentCoder>(grid) : nullptr;
+}
+
 absl::StatusOr<absl::Span<const uint8_t>> OpenPlanes(absl::Span<const uint8_t> payload,
                                                      const std::vector<int>& bits, LatentPacking packing,
-                                                     int64_t tokens, std::vector<uint8_t>* inflated) {
+                                                     const LatentCoder* coder, int64_t tokens,
+                                                     std::vector<uint8_t>* opened) {
   const size_t want = PlaneBytes(bits, packing, tokens);
   if (want > kMostBytes) {
     return absl::DataLossError(
@@ -95,9 +102,14 @@ absl::StatusOr<absl::Span<const uint8_t>> OpenPlanes(absl::Span<const uint8_t> p
                         bits.size(), want, kMostBytes));
   }
   if (packing == LatentPacking::kDeflate) {
-    inflated->resize(want);
-    ALUDEL_RETURN_IF_ERROR(Inflate(payload, absl::MakeSpan(*inflated)));
-    return absl::MakeConstSpan(*inflated);
+    opened->resize(want);
+    ALUDEL_RETURN_IF_ERROR(Inflate(payload, absl::MakeSpan(*opened)));
+    return absl::MakeConstSpan(*opened);
+  }
+  if (packing == LatentPacking::kRans) {
+    opened->resize(want);
+    ALUDEL_RETURN_IF_ERROR(coder->Decode(payload, tokens, absl::MakeSpan(*opened)));
+    return absl::MakeConstSpan(*opened);
   }
   if (payload.size() == want) return payload;
   return absl::DataLossError(absl::StrFormat("latents are %d bytes, want %d (%d tokens of rank %d)",
@@ -108,19 +120,22 @@ size_t PackLatents(const float* z, int64_t tokens, const LatentGrid& grid, Laten
                    absl::Span<uint8_t> out) {
   ALUDEL_CHECK(out.size() >= MaxPackedBytes(grid.bits, packing, tokens));
   const bool fixed = packing == LatentPacking::kFixed;
-  std::vector<uint8_t> to_deflate(fixed ? 0 : PlaneBytes(grid.bits, packing, tokens));
-  uint8_t* const bytes = fixed ? out.data() : to_deflate.data();
+  std::vector<uint8_t> to_code(fixed ? 0 : PlaneBytes(grid.bits, packing, tokens));
+  uint8_t* const bytes = fixed ? out.data() : to_code.data();
   const std::vector<LatentPlane> planes = PlanesOf(grid.bits, packing, tokens);
   const auto rank = static_cast<int64_t>(planes.size());
   for (int64_t i = 0; i < rank; ++i) WriteLatent(z + i, rank, tokens, 1.0f / grid.step, planes[i], bytes);
-  return fixed ? PlaneBytes(grid.bits, packing, tokens) : DeflatePlanes(to_deflate, out);
+  if (fixed) return PlaneBytes(grid.bits, packing, tokens);
+  if (packing == LatentPacking::kDeflate) return DeflatePlanes(to_code, out);
+  return LatentCoder(grid).Encode(to_code, tokens, out);
 }
 
 absl::Status UnpackLatents(absl::Span<const uint8_t> bytes, int64_t tokens, const LatentGrid& grid,
                            LatentPacking packing, float* z) {
-  std::vector<uint8_t> inflated;
+  std::vector<uint8_t> opened;
+  const std::unique_ptr<LatentCoder> coder = MakeLatentCoder(grid, packing);
   ALUDEL_ASSIGN_OR_RETURN(const absl::Span<const uint8_t> codes,
-                          OpenPlanes(bytes, grid.bits, packing, tokens, &inflated));
+                          OpenPlanes(bytes, grid.bits, packing, coder.get(), tokens, &opened));
   const std::vector<LatentPlane> planes = PlanesOf(grid.bits, packing, tokens);
   const auto rank = static_cast<int64_t>(planes.size());
   for (int64_t i = 0; i < rank; ++i) ReadLatent(codes.data(), planes[i], 0, tokens, grid.step, z + i, rank);

@@ -2,24 +2,26 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/latents.h"
+#include "runtime/codec/aludel/latent_coder.h"
 #include "runtime/codec/aludel/weights.h"
 
 namespace aludel {
 
 // The payload bytes of quantized latents (FORMAT.md, kind aludel): planes of codes, which the operations
-// PackLatents and UnpackLatents write and read on a device, and with kDeflate their Huffman codes. Stateless.
+// PackLatents and UnpackLatents write and read on a device, and with kDeflate and kRans their codes. Stateless.
 
 // No latent is coded in more bits.
 inline constexpr int kMaxLatentBits = 16;
 
-// Where the codes of latents of so many bits lie. With kDeflate a code takes whole bytes, the lower ones of
-// all tokens first, so that Huffman codes see bytes of one kind together.
+// Where the codes of latents of so many bits lie. With kDeflate and kRans a code takes whole bytes, the lower ones of
+// all tokens first, so that what codes them sees bytes of one kind together.
 std::vector<LatentPlane> PlanesOf(const std::vector<int>& bits, LatentPacking packing, int64_t tokens);
 size_t PlaneBytes(const std::vector<int>& bits, LatentPacking packing, int64_t tokens);
 
@@ -29,11 +31,15 @@ size_t MaxPackedBytes(const std::vector<int>& bits, LatentPacking packing, int64
 // kDeflate's payload of `planes` in `payload` (at least MaxPackedBytes). Returns its bytes.
 size_t DeflatePlanes(absl::Span<const uint8_t> planes, absl::Span<uint8_t> payload);
 
-// The planes of `tokens` tokens that are in a payload: in `inflated`, or the payload itself with kFixed.
-// DataLoss where they are not exactly those.
+// What OpenPlanes takes with kRans; null with other packings.
+std::unique_ptr<LatentCoder> MakeLatentCoder(const LatentGrid& grid, LatentPacking packing);
+
+// The planes of `tokens` tokens that are in a payload: in `opened`, or the payload itself with kFixed.
+// DataLoss where they are not exactly those. `coder`: with kRans the grid's, else null.
 absl::StatusOr<absl::Span<const uint8_t>> OpenPlanes(absl::Span<const uint8_t> payload,
                                                      const std::vector<int>& bits, LatentPacking packing,
-                                                     int64_t tokens, std::vector<uint8_t>* inflated);
+                                                     const LatentCoder* coder, int64_t tokens,
+                                                     std::vector<uint8_t>* opened);
 
 // Both steps on the host: the payload of z [tokens, rank] (row-major) in `out` (at least MaxPackedBytes),
 // each latent rounded to a multiple of the step and clamped to its range. NaN becomes 0. Returns the

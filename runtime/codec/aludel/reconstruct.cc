@@ -18,6 +18,7 @@ namespace {
 struct DecoderGroup {
   AludelGroup shape;
   LatentGrid grid;
+  std::unique_ptr<LatentCoder> coder;    // null unless it packs
   int64_t inputs = 0;                    // side + padded rank
   int64_t outputs = 0;                   // layers * 2 * kv_dim
   int64_t width = 0;                     // of the MLP, 0 without one
@@ -98,9 +99,9 @@ class AludelDecoder : public KvDecoder {
                      const KvTarget& target) override {
     ALUDEL_ASSIGN_OR_RETURN(const DecoderGroup* group, GroupOf(coverage, target));
     const std::vector<int>& bits = group->grid.bits;
-    std::vector<uint8_t> inflated;
+    std::vector<uint8_t> opened;
     const absl::StatusOr<absl::Span<const uint8_t>> planes =
-        OpenPlanes(payload, bits, shape_.packing, coverage.tokens, &inflated);
+        OpenPlanes(payload, bits, shape_.packing, group->coder.get(), coverage.tokens, &opened);
     if (!planes.ok()) {
       return absl::DataLossError(
           absl::StrFormat("frame of layer %d: %s", coverage.first_layer, planes.status().message()));
@@ -230,6 +231,7 @@ absl::StatusOr<std::unique_ptr<DecoderFactory>> MakeAludelDecoders(std::string f
     DecoderGroup& group = groups[g];
     group.shape = shape.groups[g];
     group.grid = from.grid;
+    group.coder = MakeLatentCoder(group.grid, shape.packing);
     group.inputs = PaddedColumns(group.shape.rank) + (shape.has_side() ? model.config().hidden : 0);
     group.outputs = static_cast<int64_t>(from.bias.size());
     group.width = from.hidden.rows;

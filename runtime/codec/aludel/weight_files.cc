@@ -16,7 +16,18 @@ std::string GroupTensor(size_t group, const char* what) { return absl::StrCat("g
 
 std::vector<float> BitsAsFloats(const std::vector<int>& bits) { return {bits.begin(), bits.end()}; }
 
-absl::StatusOr<LatentGrid> LoadGrid(const WeightFile& file, size_t group, int64_t rank) {
+absl::StatusOr<std::vector<float>> LoadDecays(const WeightFile& file, size_t group, int64_t rank) {
+  ALUDEL_ASSIGN_OR_RETURN(std::vector<float> decays, file.Values(GroupTensor(group, "decays"), {rank}));
+  for (const float value : decays) {
+    if (value >= kMinDecay && value <= kMaxDecay) continue;
+    return absl::InvalidArgumentError(absl::StrFormat("%s: tensor %s holds %g, want values between 0 and 1",
+                                                      file.path(), GroupTensor(group, "decays"), value));
+  }
+  return decays;
+}
+
+absl::StatusOr<LatentGrid> LoadGrid(const WeightFile& file, size_t group, int64_t rank,
+                                    LatentPacking packing) {
   LatentGrid grid;
   ALUDEL_ASSIGN_OR_RETURN(const std::vector<float> step, file.Values(GroupTensor(group, "step"), {1}));
   grid.step = step[0];
@@ -35,12 +46,16 @@ absl::StatusOr<LatentGrid> LoadGrid(const WeightFile& file, size_t group, int64_
         absl::StrFormat("%s: tensor %s holds %g, want whole numbers from 1 to %d", file.path(),
                         GroupTensor(group, "bits"), value, kMaxLatentBits));
   }
+  if (packing == LatentPacking::kRans) {
+    ALUDEL_ASSIGN_OR_RETURN(grid.decays, LoadDecays(file, group, rank));
+  }
   return grid;
 }
 
 void AddGrid(size_t group, const LatentGrid& grid, TensorList* tensors) {
   tensors->AddVector(GroupTensor(group, "step"), {grid.step});
   tensors->AddVector(GroupTensor(group, "bits"), BitsAsFloats(grid.bits));
+  if (!grid.decays.empty()) tensors->AddVector(GroupTensor(group, "decays"), grid.decays);
 }
 
 }  // namespace
@@ -60,7 +75,7 @@ absl::StatusOr<AludelEncoderWeights> LoadAludelEncoder(const ArtifactManifest& m
       ALUDEL_ASSIGN_OR_RETURN(group.side, file.Matrix(GroupTensor(g, "side"), rank, hidden));
     }
     ALUDEL_ASSIGN_OR_RETURN(group.offset, file.Values(GroupTensor(g, "offset"), {rank}));
-    ALUDEL_ASSIGN_OR_RETURN(group.grid, LoadGrid(file, g, rank));
+    ALUDEL_ASSIGN_OR_RETURN(group.grid, LoadGrid(file, g, rank, shape.packing));
   }
   return weights;
 }
@@ -76,7 +91,7 @@ absl::StatusOr<AludelDecoderWeights> LoadAludelDecoder(const ArtifactManifest& m
     const int64_t inputs = shape.groups[g].rank + (shape.has_side() ? hidden : 0);
     const int64_t outputs = shape.groups[g].layers * 2 * kv_dim;
     AludelDecoderGroup& group = weights[g];
-    ALUDEL_ASSIGN_OR_RETURN(group.grid, LoadGrid(file, g, shape.groups[g].rank));
+    ALUDEL_ASSIGN_OR_RETURN(group.grid, LoadGrid(file, g, shape.groups[g].rank, shape.packing));
     ALUDEL_ASSIGN_OR_RETURN(group.bias, file.Values(GroupTensor(g, "bias"), {outputs}));
     const bool mlp = file.Has(GroupTensor(g, "hidden"));
     // A decoder has one of the two parts or both.

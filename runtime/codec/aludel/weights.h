@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "runtime/codec/scd/weights.h"
@@ -19,7 +21,27 @@ namespace aludel {
 enum class LatentPacking : uint8_t {
   kFixed,    // each latent in its own number of bits
   kDeflate,  // Huffman codes (RFC 1951) over planes of bytes
+  kRans,     // codes of tables that both sides have, by one scale a latent
 };
+
+constexpr const char* Name(LatentPacking packing) {
+  switch (packing) {
+    case LatentPacking::kFixed:
+      return "fixed";
+    case LatentPacking::kDeflate:
+      return "deflate";
+    case LatentPacking::kRans:
+      return "rans";
+  }
+  return "unknown";
+}
+
+constexpr std::optional<LatentPacking> ParseLatentPacking(std::string_view name) {
+  for (const LatentPacking packing : {LatentPacking::kFixed, LatentPacking::kDeflate, LatentPacking::kRans}) {
+    if (name == Name(packing)) return packing;
+  }
+  return std::nullopt;
+}
 
 struct AludelGroup {
   int first_layer = 0;
@@ -45,6 +67,8 @@ struct AludelShape {
 struct LatentGrid {
   float step = 0;         // of every latent: the encoder has put them on one scale
   std::vector<int> bits;  // [rank] codes lie in [-2^(bits-1), 2^(bits-1) - 1]
+  // [rank] of LatentPacking::kRans, else empty: exp(-1 / (2 s)), s the scale of codes' logistic distribution.
+  std::vector<float> decays;
 };
 
 struct AludelEncoderGroup {

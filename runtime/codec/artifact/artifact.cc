@@ -147,10 +147,12 @@ absl::StatusOr<AludelShape> ParseAludel(const Reader& reader) {
   ALUDEL_ASSIGN_OR_RETURN(shape.head_tokens, reader.Int("recomputed_head_tokens", 0, UINT16_MAX));
   ALUDEL_ASSIGN_OR_RETURN(shape.tail_tokens, reader.Int("recomputed_tail_tokens", 0, UINT16_MAX));
   ALUDEL_ASSIGN_OR_RETURN(const std::string packing, reader.String("packing"));
-  if (packing != "deflate" && packing != "fixed") {
-    return reader.Error(absl::StrCat("packing is \"", packing, "\", want \"deflate\" or \"fixed\""));
+  const std::optional<LatentPacking> known = ParseLatentPacking(packing);
+  if (!known.has_value()) {
+    return reader.Error(
+        absl::StrCat("packing is \"", packing, "\", want \"rans\", \"deflate\" or \"fixed\""));
   }
-  shape.packing = packing == "fixed" ? LatentPacking::kFixed : LatentPacking::kDeflate;
+  shape.packing = *known;
   ALUDEL_ASSIGN_OR_RETURN(const std::vector<Reader> groups, reader.Objects("groups"));
   if (groups.empty()) return reader.Error("groups is empty, want at least one");
   int64_t next = recomputed + 1;

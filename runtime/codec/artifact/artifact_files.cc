@@ -94,7 +94,7 @@ nlohmann::ordered_json ToJson(const ArtifactFormat& format) {
     json["recomputed_layers"] = shape.recomputed_layers;
     json["recomputed_head_tokens"] = shape.head_tokens;
     json["recomputed_tail_tokens"] = shape.tail_tokens;
-    json["packing"] = shape.packing == LatentPacking::kFixed ? "fixed" : "deflate";
+    json["packing"] = Name(shape.packing);
     for (const AludelGroup& group : shape.groups) {
       json["groups"].push_back(
           {{"first_layer", group.first_layer}, {"layers", group.layers}, {"rank", group.rank}});

@@ -151,8 +151,8 @@ absl::Status Decode(absl::Span<const RansRun> runs, absl::Span<const uint8_t> by
       std::all_of(states.begin(), states.end(), [](uint32_t x) { return x == FirstState(kLanes); });
   if (back && words == end) return absl::OkStatus();
   return absl::DataLossError(absl::StrFormat(
-      "%d coded bytes are not those of %d symbols: %d are left, and the states are %s at their end",
-      bytes.size(), symbols.size(), end - words, back ? "as they begin" : "not as they begin"));
+      "%d coded bytes are not those of %d symbols: %d are left, want none, and states end %s", bytes.size(),
+      symbols.size(), end - words, back ? "as they begin" : "otherwise than they begin"));
 }
 
 size_t SymbolsOf(absl::Span<const RansRun> runs) {

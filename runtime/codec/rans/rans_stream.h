@@ -25,9 +25,9 @@ struct RansRun {
 // least 1. A lane takes about 3 bytes beside its symbols'; where it is the only one, about 1.5.
 int RansLanes(size_t symbols, size_t symbols_per_lane);
 
-// Bound on a stream's bytes.
+// Bound on a stream's bytes. A symbol makes a state larger by a factor of at most 4096 (1 + 1/8): below 12.2 bits.
 constexpr size_t MaxRansBytes(size_t symbols, int lanes) {
-  return 2 * symbols + 4 * static_cast<size_t>(lanes);
+  return symbols + symbols / 2 + symbols / 32 + 4 * static_cast<size_t>(lanes) + 2;
 }
 
 // The stream of `symbols` in `out` (at least MaxRansBytes); returns its bytes. Runs cover the symbols, and no symbol has

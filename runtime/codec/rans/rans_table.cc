@@ -36,13 +36,13 @@ absl::StatusOr<RansTable> RansTable::Create(absl::Span<const uint16_t> frequenci
 
 std::vector<uint16_t> RansFrequencies(absl::Span<const uint64_t> counts) {
   const uint64_t total = std::accumulate(counts.begin(), counts.end(), uint64_t{0});
-  ALUDEL_CHECK(total > 0 && counts.size() <= kMaxRansSymbols);
+  ALUDEL_CHECK(total > 0 && total < uint64_t{1} << 50 && counts.size() <= kMaxRansSymbols);
   std::vector<uint16_t> frequencies(counts.size());
   int64_t missing = kRansTotal;
   for (size_t i = 0; i < counts.size(); ++i) {
     if (counts[i] == 0) continue;
-    const double share = static_cast<double>(counts[i]) / static_cast<double>(total) * kRansTotal;
-    frequencies[i] = static_cast<uint16_t>(std::max(1.0, share + 0.5));
+    const uint64_t rounded = (2 * counts[i] * kRansTotal + total) / (2 * total);
+    frequencies[i] = static_cast<uint16_t>(std::max<uint64_t>(1, rounded));
     missing -= frequencies[i];
   }
   // What rounding left over costs least where it is the smallest part.

@@ -52,8 +52,8 @@ class RansTable {
   std::vector<uint8_t> slot_symbols_;
 };
 
-// Frequencies for Create that come close to `counts` (at most kMaxRansSymbols, not all of them 0): at least 1 where
-// the count is.
+// Frequencies for Create that come close to `counts` (at most kMaxRansSymbols, together above 0 and below 2^50): at
+// least 1 where the count is. The same on every machine.
 std::vector<uint16_t> RansFrequencies(absl::Span<const uint64_t> counts);
 
 }  // namespace aludel

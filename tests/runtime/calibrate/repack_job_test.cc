@@ -1,0 +1,102 @@
+#include "runtime/calibrate/repack_job.h"
+
+#include <filesystem>
+#include <memory>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/open_device.h"
+#include "runtime/codec/artifact/artifact.h"
+#include "runtime/codec/handoff.h"
+#include "runtime/codec/open_codec.h"
+#include "runtime/evaluate/in_process_handoff.h"
+#include "runtime/evaluate/questions.h"
+#include "tests/testing/test_model.h"
+
+namespace aludel {
+namespace {
+
+using ::testing::HasSubstr;
+
+class RepackJobTest : public ::testing::Test {
+ protected:
+  RepackJobTest() {
+    std::filesystem::remove_all(out_);
+    std::filesystem::copy("deploy/demo/codec", out_);
+    job_.base.producer = "deploy/demo/base";
+    job_.base.consumers = {"deploy/demo/chat"};
+    job_.base.data = "deploy/demo/calibration.jsonl";
+    job_.base.out = out_;
+    job_.base.prompts = 20;
+    job_.base.storage = MatrixStorage::kInt8;
+    job_.format = "aludel-p2";
+    job_.options.packing = LatentPacking::kRans;
+    // Text like that of the scales: other text takes more bytes than deflate gives it.
+    const Question question = LoadQuestions("deploy/demo/questions.jsonl", 1).value().front();
+    prompt_ = PromptWriter::Load("deploy/demo/chat").value().Write(question).value();
+  }
+  ~RepackJobTest() override { std::filesystem::remove_all(out_); }
+
+  // What the consumer says after a handoff by the artifact, and the handoff's bytes.
+  std::vector<float> Logits(const std::string& artifact, size_t* bytes) {
+    const auto encoders = OpenEncoders("aludel-p2", artifact, producer_.model()).value();
+    const auto decoders = OpenDecoders("aludel-p2", artifact, consumer_.model()).value();
+    const auto tokens = static_cast<int64_t>(prompt_.size()) - 1;
+    FrameStore frames(encoders->spec());
+    EncodeTask task{encoders.get(), &frames};
+    EXPECT_TRUE(EncodePrompt(producer_.model(), *pool_, prompt_, tokens, absl::MakeSpan(&task, 1)).ok());
+    *bytes = frames.total_bytes();
+    const KvTarget target{&consumer_.model(), &consumer_.pool(), consumer_.table().ids(), prompt_, tokens};
+    EXPECT_TRUE(ApplyFrames(frames.frames(), *decoders, target).ok());
+    std::vector<float> logits;
+    EXPECT_TRUE(RunTokens(consumer_.model(), consumer_.pool(), consumer_.table().ids(), prompt_, tokens,
+                          tokens + 1, nullptr, &logits)
+                    .ok());
+    return logits;
+  }
+
+  std::unique_ptr<Device> device_ = OpenDevice({.name = "cpu", .threads = 1}).value();
+  TestModel producer_{"deploy/demo/base", {}, DType::kBf16, 512};
+  TestModel consumer_{"deploy/demo/chat", {}, DType::kBf16, 512};
+  std::unique_ptr<BlockPool> pool_ =
+      BlockPool::Create(producer_.device(), producer_.model().MakeKvLayout(32, 16, DType::kBf16)).value();
+  const std::string out_ = ::testing::TempDir() + "repacked";
+  AludelJob job_;
+  std::vector<int32_t> prompt_;
+};
+
+TEST_F(RepackJobTest, KeepsLatentsAndTakesFewerBytes) {
+  size_t deflated = 0, repacked = 0;
+  job_.options.packing = LatentPacking::kDeflate;
+  ASSERT_TRUE(RunRepackJob(job_, device_.get()).ok());
+  const std::vector<float> want = Logits(out_, &deflated);
+  job_.options.packing = LatentPacking::kRans;
+  const absl::Status status = RunRepackJob(job_, device_.get());
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(Logits(out_, &repacked), want);
+  EXPECT_LT(static_cast<double>(repacked), 0.97 * static_cast<double>(deflated));
+
+  const ArtifactManifest manifest = LoadArtifactManifest(out_).value();
+  const ArtifactManifest old = LoadArtifactManifest("deploy/demo/codec").value();
+  ASSERT_EQ(manifest.formats.size(), old.formats.size());
+  for (size_t i = 0; i < old.formats.size(); ++i) {
+    const ArtifactFormat& format = manifest.formats[i];
+    EXPECT_EQ(format.name, old.formats[i].name);
+    EXPECT_EQ(format.encoder.sha256 == old.formats[i].encoder.sha256, format.name != "aludel-p2");
+    EXPECT_EQ(format.decoders.size(), old.formats[i].decoders.size());
+  }
+  const ArtifactFormat& format = **manifest.Find("aludel-p2");
+  EXPECT_EQ(format.aludel.packing, LatentPacking::kRans);
+  EXPECT_THAT(format.notes.at("scales"), HasSubstr("18 prompts of calibration.jsonl"));
+  EXPECT_EQ(format.decoders[0].expected->kl, (*old.Find("aludel-p2"))->decoders[0].expected->kl);
+}
+
+TEST_F(RepackJobTest, NamesWhatIsMissing) {
+  job_.format = "aludel-p9";
+  EXPECT_THAT(RunRepackJob(job_, device_.get()).ToString(), HasSubstr("holds no aludel format aludel-p9"));
+  job_.base.out = out_ + "-none";
+  EXPECT_THAT(RunRepackJob(job_, device_.get()).ToString(), HasSubstr("holds no artifact to repack"));
+}
+
+}  // namespace
+}  // namespace aludel
