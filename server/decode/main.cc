@@ -183,9 +183,11 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   }
   const GaugeFamily desired =
       metrics.Gauge("aludel_desired_replicas", "Servers of a role that the load calls for.");
-  metrics.OnRender([&] {
-    desired.Set({{"role", "prefill"}, {"model", options.served_model_name}}, pool.Desired(MonotonicNow()));
-  });
+  if (!options.prefill_targets.empty()) {
+    metrics.OnRender([&] {
+      desired.Set({{"role", "prefill"}, {"model", options.served_model_name}}, pool.Desired(MonotonicNow()));
+    });
+  }
   // Whatever fails from here on: no metrics are asked for once the pool is gone.
   const absl::Cleanup close_admin = [&admin] { admin.reset(); };
   ShadowChecker shadow(options.shadow, options.served_model_name, &model->engine(), &timer, &metrics);

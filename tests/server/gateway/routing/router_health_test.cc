@@ -168,21 +168,37 @@ TEST_F(RouterHealth, ARefusedConnectionCountsAtOnce) {
 }
 
 TEST(RouterLists, EveryServerOfListsThatChangeTogetherIsProbed) {
+  constexpr int kModels = 8;
+  constexpr int kStaying = 24;
   Metrics metrics;
-  std::vector<Router::Model> models(2);
-  for (int i = 0; i < 2; ++i) models[i].expectation.model = absl::StrCat("m", i);
+  std::vector<Router::Model> models(kModels);
+  for (int i = 0; i < kModels; ++i) models[i].expectation.model = absl::StrCat("m", i);
   Router router(models, Router::Timing{.probe_interval = absl::Milliseconds(20)}, &metrics);
-  // Nothing listens there: a probe is answered at once.
+  // Nothing listens there: a probe is answered at once. Those that stay make the prober's work long, so that threads meet
+  // there with lists that they have read before.
   const auto list = [&router](int model, int round) {
-    router.SetDecodeTargets(absl::StrCat("m", model),
-                            {ServerName(absl::StrCat("127.", model + 1, ".0.", round, ":1"))});
+    std::vector<ServerName> servers;
+    for (int i = 1; i <= kStaying; ++i) {
+      servers.push_back(ServerName(absl::StrCat("127.", model + 1, ".1.", i, ":1")));
+    }
+    servers.push_back(ServerName(absl::StrCat("127.", model + 1, ".0.", round, ":1")));
+    router.SetDecodeTargets(absl::StrCat("m", model), servers);
   };
-  for (int round = 1; round <= 100; ++round) {
-    std::thread other([&] { list(0, round); });
-    list(1, round);
-    other.join();
+  for (int round = 1; round <= 60; ++round) {
+    std::atomic<int> there = 0;
+    std::vector<std::thread> threads;
+    for (int model = 0; model < kModels; ++model) {
+      threads.emplace_back([&, model] {
+        for (++there; there < kModels;) std::this_thread::yield();
+        list(model, round);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
     const auto unprobed = [&router] {
-      return absl::StrContains(router.State("m0").reason + router.State("m1").reason, "not probed yet");
+      for (int model = 0; model < kModels; ++model) {
+        if (absl::StrContains(router.State(absl::StrCat("m", model)).reason, "not probed yet")) return true;
+      }
+      return false;
     };
     const absl::Time limit = MonotonicNow() + absl::Seconds(20);
     while (unprobed() && MonotonicNow() < limit) absl::SleepFor(absl::Milliseconds(1));
