@@ -15,8 +15,9 @@ prompts() { # NAME SEED COUNT
   echo "$file"
 }
 
+# The committed artifact is from before packing rans; aludel-calibrate --repack changes it afterwards.
 calibrate() {
-  build/release/bin/aludel-calibrate --producer deploy/demo/base --consumer deploy/demo/chat --out "$out" --store int8 "$@"
+  build/release/bin/aludel-calibrate --producer deploy/demo/base --consumer deploy/demo/chat --out "$out" --store int8 --packing deflate "$@"
 }
 calibrate_both() {
   calibrate --consumer deploy/demo/json "$@"
