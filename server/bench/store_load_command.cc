@@ -51,7 +51,8 @@ PrefixStore::Options StoreOptions(const Flags& flags, size_t memory_bytes) {
 }
 
 std::vector<int32_t> Prompt(int64_t number) {
-  std::vector<int32_t> prompt(static_cast<size_t>(kChunkTokens * kChunksOfPrompt), static_cast<int32_t>(number));
+  std::vector<int32_t> prompt(static_cast<size_t>(kChunkTokens * kChunksOfPrompt),
+                              static_cast<int32_t>(number));
   return prompt;
 }
 
@@ -72,8 +73,7 @@ absl::Status Fill(const Flags& flags) {
     for (int64_t chunk = 0; chunk < kChunksOfPrompt; ++chunk) {
       while (store.stats().queued_bytes > (32 << 20)) usleep(1000);
       const auto begin = static_cast<uint32_t>(at.tokens);
-      std::vector<StoredFrame> frames = {
-          {{0, 1, 0, begin, static_cast<uint32_t>(kChunkTokens)}, payload}};
+      std::vector<StoredFrame> frames = {{{0, 1, 0, begin, static_cast<uint32_t>(kChunkTokens)}, payload}};
       if (!store.Put(prompt, at.tokens + kChunkTokens, std::move(frames), &at)) {
         return absl::InternalError("the store took no chunk");
       }
@@ -106,11 +106,14 @@ absl::Status ReadAll(const Flags& flags, PrefixStore& store, Reads* reads) {
     const std::vector<int32_t> prompt = Prompt(i);
     StorePosition at = store.Begin(Format(), "");
     const std::vector<StoredChunk> chunks = store.Find(prompt, absl::InfiniteDuration(), &at);
-    if (static_cast<int64_t>(chunks.size()) != kChunksOfPrompt) return absl::InternalError("a chunk is not there");
+    if (static_cast<int64_t>(chunks.size()) != kChunksOfPrompt)
+      return absl::InternalError("a chunk is not there");
     for (const StoredChunk& chunk : chunks) {
       {
         absl::MutexLock lock(&reads->mutex);
-        const auto has_place = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(reads->mutex) { return reads->open < flags.ahead; };
+        const auto has_place = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(reads->mutex) {
+          return reads->open < flags.ahead;
+        };
         reads->mutex.Await(absl::Condition(&has_place));
         ++reads->open;
       }
