@@ -23,7 +23,7 @@ double KeyShare(const FrameHeader& header, const ArtifactFormat* format, const M
       const double ranks = layer.rank_k + layer.rank_v;
       return ranks > 0 ? layer.rank_k / ranks : -1;
     }
-    default:
+    default:  // coded together, or, as lossless is, to sizes that the header does not tell apart
       return -1;
   }
 }
