@@ -274,23 +274,26 @@ void GenerateSession::AwaitAccount(const SequenceResult& result, absl::Time unti
 }
 
 void GenerateSession::Conclude(const absl::Status& status, const SequenceResult& result) {
-  if (status.ok()) {
-    absl::Status delivered = DeliverTrace();
-    const bool handed_over = handoff_ != nullptr && !result.fell_back;
-    if (delivered.ok())
-      delivered = answer_.Push(AnswerEvent(result, handed_over ? handoff_->report().cached_tokens : 0));
-    if (!delivered.ok()) lost_ = delivered;
-  } else {
-    if (lost_.ok()) lost_ = status;
-  }
+  absl::Status lost;
   int open = 0;
   {
+    absl::MutexLock concluding(&conclude_mutex_);
+    if (status.ok()) {
+      absl::Status delivered = DeliverTrace();
+      const bool handed_over = handoff_ != nullptr && !result.fell_back;
+      if (delivered.ok())
+        delivered = answer_.Push(AnswerEvent(result, handed_over ? handoff_->report().cached_tokens : 0));
+      if (!delivered.ok()) lost_ = delivered;
+    } else {
+      if (lost_.ok()) lost_ = status;
+    }
+    lost = lost_;
     absl::MutexLock lock(&mutex_);
     open = --open_choices_;
   }
-  if (open == 0) return End(lost_);
+  if (open == 0) return End(lost);
   // If one choice fails, cancel the others.
-  if (!lost_.ok()) Stop(lost_);
+  if (!lost.ok()) Stop(lost);
 }
 
 void GenerateSession::End(const absl::Status& status) {

@@ -88,9 +88,13 @@ class GenerateSession : public SequenceListener, public std::enable_shared_from_
   size_t shown_logprobs_ = 0;         // entries of a token's that the client asked for
   std::unique_ptr<v1::RequestTrace> answer_trace_;  // where it was asked for; frames come into it at the end
 
-  // The engine thread's, once it has the sequence; Conclude's of the last choice, when the engine is done with it.
+  // The engine thread's, once it has the sequence.
   std::optional<ShadowAnswer> shadow_;
-  absl::Status lost_;  // why a choice failed
+
+  // Choices are concluded one by one: by the engine's thread, or the timer's where one waited for its account. Taken before
+  // mutex_.
+  absl::Mutex conclude_mutex_;
+  absl::Status lost_ ABSL_GUARDED_BY(conclude_mutex_);  // why a choice failed
 
   absl::Mutex mutex_;
   RequestTimeline timeline_ ABSL_GUARDED_BY(mutex_);

@@ -58,8 +58,8 @@ absl::StatusOr<GenerateSetup> SetUpGenerate(const DecodeContext& context, const 
   if (spec.sampling.top_logprobs) {
     setup.shown_logprobs = 1 + static_cast<size_t>(*spec.sampling.top_logprobs);
   }
-  // Only a single, unconstrained answer of the model itself can be compared with a second computation, which keeps its
-  // prompt.
+  // Only a single, unconstrained answer of the model itself can be compared with a second computation, and that keeps
+  // its prompt.
   if ((plan.remote() || cached) && !request.no_store() && adapter.served == nullptr &&
       context.shadow != nullptr && spec.sampling.choices == 1 && spec.constraint == nullptr &&
       context.shadow->Choose()) {

@@ -11,6 +11,9 @@ void HandoffAccount::Begin(absl::Time now) {
 
 int HandoffAccount::BeginAttempt() {
   absl::MutexLock lock(&mutex_);
+  // What a server that failed has said is not of this attempt.
+  report_.producer.reset();
+  report_.cached_tokens = 0;
   return ++report_.attempts;
 }
 

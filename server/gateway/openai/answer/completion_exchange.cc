@@ -50,6 +50,7 @@ bool CompletionExchange::Restart() {
   choices_ = NewChoices(options_, all_choices());
   open_choices_ = all_choices();
   usage_ = {};
+  stored_tokens_ = 0;
   return true;
 }
 
