@@ -9,6 +9,7 @@
 #include "grpcpp/create_channel.h"
 #include "server/handoff/identity.h"
 #include "server/host/model_host.h"
+#include "server/rpc/callback_threads.h"
 #include "server/rpc/deadline.h"
 #include "server/rpc/rpc_status.h"
 #include "spdlog/spdlog.h"
@@ -22,6 +23,7 @@ constexpr absl::Duration kFirstRetry = absl::Milliseconds(50);
 
 std::shared_ptr<grpc::Channel> MakeChannel(const ServerName& server, absl::Duration max_backoff,
                                            const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  KeepCallbackThreads();
   grpc::ChannelArguments arguments;
   // gRPC would wait two minutes between attempts; our probes set the pace.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS,

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/rpc/callback_threads.h"
 #include "spdlog/spdlog.h"
 #include "transport/monotonic_clock.h"
 
@@ -15,6 +16,7 @@ namespace {
 
 std::shared_ptr<grpc::Channel> OpenChannel(const ServerName& server,
                                            const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  KeepCallbackThreads();
   grpc::ChannelArguments arguments;
   // gRPC's own reconnects back off up to two minutes; a decode server that restarts should serve in seconds.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
