@@ -90,6 +90,9 @@ inline constexpr double kSpillMargin = 0.1;
 // while the next server that old state prefers has a longer queue than believed, too, and the prompt not in its cache.
 inline constexpr int kMaxTurnAways = 3;
 
+// Of the views that ChooseReplica chooses among: kReady where one is, or else kSpare; kOut where none may be chosen.
+ReplicaView::Standing ChosenFrom(absl::Span<const ReplicaView> views);
+
 // Chooses among the views that are ready, or else among the spare ones. A pure function. O(replicas).
 RoutingDecision ChooseReplica(const RoutingQuery& query, absl::Span<const ReplicaView> views);
 

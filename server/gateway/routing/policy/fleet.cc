@@ -146,8 +146,9 @@ double Fleet::ExpectedPrefill(size_t slot, int64_t prompt_tokens) const {
 
 std::optional<double> Fleet::LateBy(double max_ttft, int64_t prompt_tokens) const {
   double least = std::numeric_limits<double>::infinity();
+  const Standing standing = ChosenFrom(views_);
   for (const ReplicaView& view : views_) {
-    if (view.standing == Standing::kOut) continue;
+    if (view.standing != standing || standing == Standing::kOut) continue;
     const double ttft = PredictTtft(view, prompt_tokens), wait = view.wait_seconds / view.weight;
     least = std::min(least, ttft - wait > max_ttft ? wait - max_ttft / 2 : ttft - max_ttft);
   }

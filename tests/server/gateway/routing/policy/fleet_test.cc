@@ -95,6 +95,23 @@ TEST_F(FleetTest, LateIsWhatIsLateAtEveryServer) {
   EXPECT_EQ(fleet.LateBy(1, 1000), std::nullopt);
 }
 
+TEST_F(FleetTest, AServerThatIsNotChosenMakesNothingInTime) {
+  Fleet fleet = Make(2);
+  ReplicaReport report = kGrown;
+  report.running = report.places;  // and nothing of prefill
+  fleet.Report(0, report, 1);
+  report = kGrown;
+  report.waiting_seconds = 3;
+  fleet.Report(1, report, 1);
+  EXPECT_EQ(Chosen(&fleet, Prompt(1000, 0), 1), 1u);
+  EXPECT_NEAR(fleet.LateBy(1, 1000).value_or(0), 2.1, 1e-9);
+  // Where both are full it may go to the first.
+  report.running = report.places;
+  fleet.Report(1, report, 1);
+  EXPECT_EQ(Chosen(&fleet, Prompt(1000, 0), 1), 0u);
+  EXPECT_EQ(fleet.LateBy(1, 1000), std::nullopt);
+}
+
 TEST_F(FleetTest, WhatDecodesDoesNotGatherAtOneServer) {
   for (const int replicas : {2, 5}) {
     Fleet fleet = Make(replicas);
