@@ -27,7 +27,7 @@ enum class RoutingReason : uint8_t {
   kFirst,         // the prompt's beginning lives there
   kSecond,        // would live there next, and costs less there
   kCached,        // has most of the prompt in its cache, and costs less than the two
-  kSpill,         // costs least of all, and less than those by a margin unless they miss the objective
+  kSpill,         // costs least of all, and less than those by a margin unless it alone meets the objective
   kLeastPending,  // of the policy of that name
   kRoundRobin,
 };
