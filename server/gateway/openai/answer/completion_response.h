@@ -56,8 +56,8 @@ struct CompletionReport {
   double gateway_seconds() const { return ttft_seconds - held_seconds - started.stages().ttft(); }
 };
 
-// Prompt tokens that were computed before this request: in the decode server's prefix cache, or stored by the prefill
-// server.
+// Prompt tokens that were computed before this request: in the decode server's prefix cache, or kept by the
+// prefill server.
 uint32_t CachedTokens(const v1::Started& started);
 // The "aludel" object of an answer.
 nlohmann::ordered_json ReportJson(const CompletionReport& report);
