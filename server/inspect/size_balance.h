@@ -46,8 +46,8 @@ struct SizeDemand {
 };
 SizeDemand DemandOf(const std::vector<SimRequest>& requests);
 
-// Servers that the work keeps busy when prompts that lack more than a threshold are handed over: lower bounds, for they take
-// arrivals to be even and caches to have no bounds. Prefill-as-a-Service (arXiv 2604.15039) has the equations for throughput,
+// Servers that the work keeps busy when prompts that lack more than a threshold are handed over: lower bounds but for the
+// links' cap, for they take arrivals to be even and caches to have no bounds. Prefill-as-a-Service (arXiv 2604.15039) has the equations for throughput,
 // min(prefill / p, local / (1 - p), decode); here prefill that is not handed over runs on the decode servers, so that two of
 // them are one.
 struct SizeBalance {

@@ -1,6 +1,7 @@
 #include "server/inspect/size_command.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -28,7 +29,8 @@ length on prefill servers pay, and what runs out first.
   aludel-inspect size --model MODEL --codec CODEC --trace trace.jsonl --objective ttft=2s,itl=50ms --link-gbps 10
   aludel-inspect size --model MODEL --trace trace.jsonl --objective ttft=5s --token-s 1.2e-4 --format "int8 65536 0"
 
-Equations bound the servers from below for every format: work a second over what one server does. The simulator of
+Equations bound the servers of even work from below for every format: work a second over what one server does, and of its link
+up to --link-cap, which the simulator may go beyond. The simulator of
 aludel-bench route-sim, which runs the gateway's own policy, then finds the fewest that keep the objective for --share of the
 requests, without prefill servers, and with the format that the equations prefer and some thresholds; the fewest servers are proposed.
 The costs are a decode server's: aludel-bench engine --model MODEL measures them (seconds of a token of prefill, of a step, and of
@@ -82,19 +84,22 @@ absl::StatusOr<SizeOptions> OptionsOf(const Flags& flags) {
   if (!(flags.share > 0 && flags.share <= 1) || !(flags.link_cap > 0 && flags.link_cap <= 1)) {
     return absl::InvalidArgumentError("want --share and --link-cap above 0 and at most 1");
   }
-  if (!(flags.speed > 0) || !(flags.prefill_speed > 0) || !(flags.link_gbps > 0)) {
-    return absl::InvalidArgumentError("want --speed, --prefill-speed and --link-gbps above 0");
+  for (const double value : {flags.speed, flags.prefill_speed, flags.link_gbps}) {
+    if (!(value > 0 && std::isfinite(value))) {
+      return absl::InvalidArgumentError("want --speed, --prefill-speed and --link-gbps above 0, and finite");
+    }
   }
   if (flags.requests < 0 || flags.gateways < 1 || flags.gateways > 1000 || flags.most_servers < 0 ||
-      flags.most_servers > 10'000) {
-    return absl::InvalidArgumentError(
-        "want no negative --requests, --gateways from 1 to 1000 and --max-servers from 0 to 10000");
+      flags.most_servers > kMostServers) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "want no negative --requests, --gateways from 1 to 1000 and --max-servers from 0 to ", kMostServers));
   }
   SizeOptions options{.servers = {.prefill_speed = flags.prefill_speed,
                                   .link_bytes_per_second = flags.link_gbps * 1e9 / 8,
                                   .link_cap = flags.link_cap},
                       .gateways = static_cast<int>(flags.gateways),
-                      .most_servers = static_cast<int>(flags.most_servers)};
+                      .most_servers = static_cast<int>(flags.most_servers),
+                      .seed = static_cast<uint64_t>(flags.seed)};
   ALUDEL_ASSIGN_OR_RETURN(options.objective, ParseSizeObjective(flags.objective));
   options.objective.share = flags.share;
   ALUDEL_ASSIGN_OR_RETURN(options.servers.costs, flags.costs.Checked());
@@ -159,7 +164,11 @@ absl::Status Run(const Flags& flags) {
                                                       "; with them: ", with.message(), " (--max-servers)"));
   }
   const ordered_json report = DescribeSize(demand, options, alone, bounds, proposals);
-  std::fputs((flags.as_json ? report.dump(1) + "\n" : RenderText(report)).c_str(), stdout);
+  // A name may be anything.
+  const std::string text = flags.as_json
+                               ? report.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n"
+                               : RenderText(report);
+  std::fputs(text.c_str(), stdout);
   return absl::OkStatus();
 }
 

@@ -13,11 +13,12 @@ namespace {
 
 constexpr double kAlike = 0.002;  // of shares
 
+// Of at most kMostServers.
 int AtLeastOne(double servers) { return std::max(1, static_cast<int>(std::ceil(servers))); }
 
 int MostServers(const SizeOptions& options, const SizeBalance& balance) {
   if (options.most_servers > 0) return options.most_servers;
-  return 4 * (AtLeastOne(balance.prefill()) + AtLeastOne(balance.decode) + 1);
+  return std::min(kMostServers, 4 * (AtLeastOne(balance.prefill()) + AtLeastOne(balance.decode) + 1));
 }
 
 class Search {
@@ -29,6 +30,7 @@ class Search {
         tried_(tried),
         hands_over_(format.has_value()),
         most_(MostServers(options, balance)) {
+    sim_.seed = options.seed;
     sim_.gateways = options.gateways;
     sim_.objective_seconds = options.objective.ttft;
     sim_.costs = options.servers.costs;
@@ -41,6 +43,10 @@ class Search {
   }
 
   absl::StatusOr<SizeProposal> Run(int prefill, int decode) {
+    if (const int sum = prefill + decode; sum > most_) {  // in the same proportion
+      prefill = hands_over_ ? std::max(1, prefill * most_ / sum) : 0;
+      decode = std::max(1, most_ - prefill);
+    }
     while (!Keeps(prefill, decode)) {
       if (prefill + decode >= most_) {
         return absl::FailedPreconditionError(absl::StrFormat(
@@ -130,17 +136,24 @@ absl::Status CheckReachable(const SizeDemand& demand, const SizeOptions& options
     }
     late += alone > objective.ttft;
   }
-  const double share = static_cast<double>(late) / static_cast<double>(demand.prompts.size());
-  if (share <= 1 - objective.share) return absl::OkStatus();
+  const auto all = static_cast<double>(demand.prompts.size());
+  // As a trial's share is compared.
+  if ((all - static_cast<double>(late)) / all >= objective.share) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrFormat(
       "ttft=%gs: %.3f of the prompts take longer on a server of their own (--token-s, --pair-s), and at most "
       "%.3f may",
-      objective.ttft, share, 1 - objective.share));
+      objective.ttft, static_cast<double>(late) / all, 1 - objective.share));
 }
 
 absl::StatusOr<SizeProposal> ProposeSize(const std::vector<SimRequest>& requests, const SizeOptions& options,
                                          const SizeBalance& balance, const std::optional<SizeFormat>& format,
                                          SizeTried tried) {
+  // Also where the work is not a number.
+  if (!(balance.prefill() <= kMostServers && balance.decode <= kMostServers)) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("even work keeps %g prefill and %g decode servers busy, want at most %d",
+                        balance.prefill(), balance.decode, kMostServers));
+  }
   absl::StatusOr<SizeProposal> proposal =
       Search(requests, options, balance, format, tried)
           .Run(format ? AtLeastOne(balance.prefill()) : 0, AtLeastOne(balance.decode));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,11 +31,15 @@ struct SizeProposal {
   std::optional<double> one_decode_less;
 };
 
+// That are tried.
+inline constexpr int kMostServers = 10'000;
+
 struct SizeOptions {
   SizeServers servers;
   SizeObjective objective;
   int gateways = 2;
-  int most_servers = 0;  // 0: four times what the equations take, and four
+  int most_servers = 0;  // at most kMostServers; 0: four times what the equations take, and four
+  uint64_t seed = 1;     // of the simulation
 };
 
 // FailedPrecondition where no number of servers can keep the objective: a request that is alone takes longer.
@@ -43,7 +48,7 @@ absl::Status CheckReachable(const SizeDemand& demand, const SizeOptions& options
 
 // The fewest servers that keep the objective in the simulator (`aludel-bench route-sim`), which runs the gateway's own policy:
 // from the balance up, and then down until one less of either role misses it. `format`: nothing is handed over without one.
-// `tried` is called before each run. FailedPrecondition where more than most_servers would be needed.
+// `tried` is called before each run. FailedPrecondition where more than most_servers would be needed, or kMostServers by the equations.
 using SizeTried = absl::FunctionRef<void()>;
 absl::StatusOr<SizeProposal> ProposeSize(const std::vector<SimRequest>& requests, const SizeOptions& options,
                                          const SizeBalance& balance, const std::optional<SizeFormat>& format,

@@ -215,23 +215,32 @@ DecodeTargets::Picked DecodeTargets::Pick(const Wanted& wanted) const {
   const auto pool = pools_.find(wanted.model);
   if (pool == pools_.end()) return {};
   const MembersPtr members = MembersOf(wanted.model);
+  ModelFleet& fleet = *pool->second.fleet;
   std::optional<double> max_ttft;
   if (wanted.time_left && pool->second.max_ttft < absl::InfiniteDuration()) {
-    max_ttft = absl::ToDoubleSeconds(std::min(pool->second.max_ttft, *wanted.time_left));
+    max_ttft = absl::ToDoubleSeconds(pool->second.max_ttft);
   }
-  const std::optional<ModelFleet::Picked> picked = pool->second.fleet->Pick(
-      wanted.keys,
-      [&](size_t slot) {
-        DecodeTarget* const target = members->At(slot);
-        const bool out = target == nullptr || absl::c_linear_search(wanted.tried, target) ||
-                         (!wanted.among.empty() && !absl::c_linear_search(wanted.among, target)) ||
-                         (!wanted.numerics.empty() && target->numerics() != wanted.numerics) ||
-                         (!wanted.adapter.empty() && !target->ServesAdapter(wanted.adapter));
-        return out ? ModelFleet::Standing::kOut : members->StandingOf(slot);
-      },
-      wanted.again, wanted.places, max_ttft);
+  const auto pick = [&](absl::Span<DecodeTarget* const> among) {
+    return fleet.Pick(
+        wanted.keys,
+        [&](size_t slot) {
+          DecodeTarget* const target = members->At(slot);
+          const bool out = target == nullptr || absl::c_linear_search(wanted.tried, target) ||
+                           (!among.empty() && !absl::c_linear_search(among, target)) ||
+                           (!wanted.numerics.empty() && target->numerics() != wanted.numerics) ||
+                           (!wanted.adapter.empty() && !target->ServesAdapter(wanted.adapter));
+          return out ? ModelFleet::Standing::kOut : members->StandingOf(slot);
+        },
+        wanted.again, wanted.places, max_ttft,
+        absl::ToDoubleSeconds(wanted.time_left.value_or(absl::InfiniteDuration())));
+  };
+  std::optional<ModelFleet::Picked> picked = pick(wanted.among);
+  if (!wanted.among.empty() && (!picked || picked->late)) picked = pick({});
   if (!picked) return {};
-  if (picked->late) return {.target = nullptr, .late = absl::Seconds(*picked->late)};
+  if (picked->late) {
+    fleet.CountRefused();
+    return {.target = nullptr, .late = absl::Seconds(*picked->late)};
+  }
   const auto target = absl::c_find_if(
       members->targets, [&](const auto& one) { return one.get() == members->At(picked->slot); });
   return {.target = *target, .wait_limit = picked->wait_limit, .cached_tokens = picked->cached_tokens};
@@ -258,11 +267,11 @@ double DecodeTargets::Imbalance(const std::string& model) const {
   return pool->second.fleet->Imbalance([&](size_t slot) { return members->StandingOf(slot); });
 }
 
-double DecodeTargets::Desired(const std::string& model) const {
+double DecodeTargets::Desired(const std::string& model, int waiting) const {
   const auto pool = pools_.find(model);
   if (pool == pools_.end()) return 1;
   const MembersPtr members = MembersOf(model);
-  return pool->second.fleet->Desired([&](size_t slot) { return members->StandingOf(slot); });
+  return pool->second.fleet->Desired([&](size_t slot) { return members->StandingOf(slot); }, waiting);
 }
 
 bool DecodeTargets::HasOther(const std::string& model, const std::vector<DecodeTarget*>& gone,

@@ -77,7 +77,7 @@ class DecodeTargets {
     const std::string& adapter;               // that the server has; "": any
     bool again = false;                       // a server was picked before
     int places = 1;                           // choices
-    absl::Span<DecodeTarget* const> among;    // one of these; empty: any
+    absl::Span<DecodeTarget* const> among;    // rather one of these, where one is that is in time; empty: any
     std::optional<absl::Duration> time_left;  // until its deadline; nothing: it is not refused for being late
   };
   // The server that the policy chooses (ModelFleet): one that is ready, or else slow; null if none. It counts the request
@@ -97,7 +97,8 @@ class DecodeTargets {
   };
   std::optional<Explanation> Explain(const std::string& model, const PrefixKeys& keys) const;
   double Imbalance(const std::string& model) const;
-  double Desired(const std::string& model) const;
+  // `waiting`: places that requests wait for.
+  double Desired(const std::string& model, int waiting) const;
   // Whether a server that is not in `gone` may become ready that has these numerics ("": any).
   bool HasOther(const std::string& model, const std::vector<DecodeTarget*>& gone,
                 const std::string& numerics) const;

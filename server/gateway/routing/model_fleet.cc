@@ -109,7 +109,8 @@ void ModelFleet::SetPlaces(size_t slot, int places) {
 }
 
 std::optional<ModelFleet::Picked> ModelFleet::Pick(const PrefixKeys& keys, StandingOf standing, bool again,
-                                                   int places, std::optional<double> max_ttft) {
+                                                   int places, std::optional<double> max_ttft,
+                                                   double time_left) {
   const absl::Time begin = MonotonicNow();
   RoutingDecision decision;
   Picked picked;
@@ -119,7 +120,7 @@ std::optional<ModelFleet::Picked> ModelFleet::Pick(const PrefixKeys& keys, Stand
     decision = fleet_.Choose(keys, standing, Seconds(begin), again);
     // A guess of what is new here shall not keep it from being measured.
     if (decision.replica && by_prefix() && max_ttft && paces_[*decision.replica].tokens > 0) {
-      picked.late = fleet_.LateBy(*max_ttft, keys.tokens);
+      picked.late = fleet_.LateBy(*max_ttft, keys.tokens, time_left);
     }
     if (decision.replica && !picked.late) {
       const absl::Span<const ReplicaView> views = fleet_.views();
@@ -134,10 +135,7 @@ std::optional<ModelFleet::Picked> ModelFleet::Pick(const PrefixKeys& keys, Stand
       fleet_.Sent(picked.slot, keys, fleet_.ExpectedPrefill(picked.slot, keys.tokens), now, places);
     }
   }
-  if (picked.late) {
-    late_.Add({{"model", model_}, {"reason", "ttft"}});
-    return picked;
-  }
+  if (picked.late) return picked;
   decision_seconds_.Observe({{"model", model_}}, absl::ToDoubleSeconds(MonotonicNow() - begin));
   decisions_.Add({{"model", model_}, {"reason", Name(decision.reason)}});
   if (!decision.replica) return std::nullopt;
@@ -244,10 +242,10 @@ double ModelFleet::Imbalance(StandingOf standing) const {
   return sum > 0 ? most * count / sum : 1;
 }
 
-double ModelFleet::Desired(StandingOf standing) {
+double ModelFleet::Desired(StandingOf standing, int waiting) {
   const double now = Seconds(MonotonicNow());
   absl::MutexLock lock(&mutex_);
-  DesiredReplicas::Load load;
+  DesiredReplicas::Load load{.pending = static_cast<double>(waiting)};
   bool places_known = true;
   for (size_t slot = 0; slot < paces_.size(); ++slot) {
     if (standing(slot) == Standing::kOut) continue;

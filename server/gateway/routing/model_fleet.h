@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,7 +40,7 @@ class ModelFleet {
 
   struct Picked {
     size_t slot = 0;
-    // Where it is set nothing was picked: so many seconds too late would the first token be (Fleet::LateBy).
+    // Where it is set nothing was picked, and CountRefused tells of it unless another Pick follows: so many seconds too late would the first token be (Fleet::LateBy).
     std::optional<double> late;
     // What it was chosen for: with a longer queue the server shall send the request back, and it begins anew after
     // TurnedAway. Nothing where no other server is better then.
@@ -47,10 +48,13 @@ class ModelFleet {
     int64_t cached_tokens = 0;         // that it is believed to have
   };
   // The server for a request with these beginnings, which counts there as so many `places` until Ended; nothing where there
-  // is none. `again`: another server was picked for it before. `max_ttft`: seconds; of the policy
-  // kPrefix, and where the server's costs were measured.
+  // is none. `again`: another server was picked for it before. `max_ttft`, and `time_left` where
+  // that is set: seconds; of the policy kPrefix, and where the server's costs were measured.
   std::optional<Picked> Pick(const PrefixKeys& keys, StandingOf standing, bool again, int places = 1,
-                             std::optional<double> max_ttft = std::nullopt);
+                             std::optional<double> max_ttft = std::nullopt,
+                             double time_left = std::numeric_limits<double>::infinity());
+  // A request is refused for being late.
+  void CountRefused() { late_.Add({{"model", model_}, {"reason", "ttft"}}); }
   // After Ended.
   void TurnedAway(size_t slot, const PrefixKeys& keys, int64_t cached_tokens);
   // It ended otherwise, and nothing of an answer had come; after Ended.
@@ -77,8 +81,8 @@ class ModelFleet {
   Explanation Explain(const PrefixKeys& keys, StandingOf standing);
   // For metrics: the longest of the queues that are `ready` over their mean; 1 where all are empty.
   double Imbalance(StandingOf standing) const;
-  // For autoscalers: how many servers the load of these calls for.
-  double Desired(StandingOf standing);
+  // For autoscalers: how many servers the load of these calls for, with requests for so many places `waiting` for them.
+  double Desired(StandingOf standing, int waiting = 0);
 
  private:
   // Seconds and tokens of prefill, later ones weighing more.

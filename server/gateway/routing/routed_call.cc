@@ -43,6 +43,10 @@ grpc::Status TooLate(absl::Duration late) {
           absl::StrCat(static_cast<int>(seconds))};
 }
 
+grpc::Status DeadlineHasPassed() {
+  return {grpc::StatusCode::DEADLINE_EXCEEDED, "the request's deadline has passed"};
+}
+
 grpc::Status ClientHasGone() { return {grpc::StatusCode::CANCELLED, "the client has gone"}; }
 
 }  // namespace
@@ -97,14 +101,12 @@ void RoutedCall::Try(const grpc::Status& otherwise) {
                                     .places = visit_.places};
     if (TurnedAwayOften()) wanted.among = turned_away_by_;
     // One that a server has failed is not refused for being late: it was taken.
-    if (tried_.empty() && !IsCut()) wanted.time_left = deadline_ - MonotonicNow();
+    if (tried_.empty() && !IsCut()) {
+      wanted.time_left = deadline_ - MonotonicNow();
+      if (*wanted.time_left <= absl::ZeroDuration()) return End(DeadlineHasPassed());
+    }
     picked = routing_.targets->Pick(wanted);
     if (picked.late) return End(TooLate(*picked.late));
-    if (picked.target == nullptr && !wanted.among.empty()) {
-      wanted.among = {};
-      picked = routing_.targets->Pick(wanted);
-      if (picked.late) return End(TooLate(*picked.late));
-    }
   }
   if (picked.target == nullptr) return TryLater(otherwise);
   tried_.push_back(picked.target.get());
@@ -217,6 +219,7 @@ bool RoutedCall::WaitsAgain(const grpc::Status& refusal) {
   // Before it may be admitted, on another thread.
   admitted_ = false;
   found_full_ = false;
+  turned_away_by_.clear();  // their reports are old then
   tried_ = gone_;
   const auto self = shared_from_this();  // which may end meanwhile
   if (!routing_.room->Return(&visit_, self)) {

@@ -70,7 +70,9 @@ class Router {
                                                     absl::Span<const int32_t> prompt) const;
   // The longest predicted wait of the model's servers over their mean.
   double Imbalance(const std::string& model) const { return targets_.Imbalance(model); }
-  double Desired(const std::string& model) const { return targets_.Desired(model); }
+  double Desired(const std::string& model) const {
+    return targets_.Desired(model, room_->waiting_places(model));
+  }
 
   // Of the model, that wait for a place.
   int Waiting(const std::string& model) const { return room_->waiting(model); }

@@ -38,6 +38,12 @@ std::optional<double> WaitingQueue::Pace::seconds_a_place() const {
   return seconds / places;
 }
 
+int WaitingQueue::waiting_places() const {
+  int places = 0;
+  for (const auto& [name, tenant] : tenants_) places += tenant.waiting_places;
+  return places;
+}
+
 std::optional<absl::Duration> WaitingQueue::PredictWait(const std::string& tenant, int priority) const {
   if (index_.empty()) return absl::ZeroDuration();
   const std::optional<double> seconds_a_place = pace_.seconds_a_place();

@@ -60,6 +60,7 @@ class WaitingQueue {
   int size() const { return static_cast<int>(index_.size()); }
   int64_t tokens() const { return tokens_; }
   int places_taken() const { return places_taken_; }
+  int waiting_places() const;
   // Of a request of this tenant that comes now; nothing where no wait was measured.
   std::optional<absl::Duration> PredictWait(const std::string& tenant, int priority = 0) const;
 

@@ -137,6 +137,12 @@ int WaitingRoom::waiting(const std::string& model) const {
   return lane == lanes_.end() ? 0 : lane->second.queue.size();
 }
 
+int WaitingRoom::waiting_places(const std::string& model) const {
+  absl::MutexLock lock(&mutex_);
+  const auto lane = lanes_.find(model);
+  return lane == lanes_.end() ? 0 : lane->second.queue.waiting_places();
+}
+
 bool WaitingRoom::MayAdmit(const std::string& model, Lane* lane, const WaitingQueue::Entry& next,
                            absl::Time now) const {
   if (!places_(model).has_value()) {

@@ -70,6 +70,8 @@ class WaitingRoom {
   void Ended(const Visit& visit, bool served);
 
   int waiting(const std::string& model) const;
+  // Of those that wait.
+  int waiting_places(const std::string& model) const;
 
  private:
   struct Waiting {

@@ -284,6 +284,32 @@ TEST_F(LoadReportsTest, ARequestThatWouldBeLateEverywhereIsRefusedBeforeItIsSent
   EXPECT_EQ(Ask("hello"), 200);
 }
 
+TEST_F(LoadReportsTest, ARequestThatServersHaveSentBackIsInTimeAtAnother) {
+  max_ttft_ = absl::Seconds(20);
+  const auto answer = [this](Server** server) {
+    return [this, server](auto* context, const auto& request, auto* writer) {
+      return Answer(*server, context, request, writer);
+    };
+  };
+  std::vector<std::unique_ptr<Server>> servers;
+  std::vector<FakeDecode*> decodes;
+  std::array<Server*, kMaxTurnAways + 1> pointers = {};
+  for (Server*& pointer : pointers) {
+    servers.push_back(std::make_unique<Server>(answer(&pointer)));
+    pointer = servers.back().get();
+    decodes.push_back(&pointer->decode);
+    wait_[pointer] = 60;
+    pointer->load.Set([](v1::LoadReport* report) { report->set_prefill_seconds_per_token(1e-3); });
+  }
+  all_reply_ = true;
+  StartGateway(decodes);
+  WaitForAll();
+  for (const auto& server : servers) server->load.AwaitAsked();
+  EXPECT_EQ(Ask("hello"), 200);
+  EXPECT_THAT(Get("/metrics").body,
+              HasSubstr("aludel_wait_refusals_total{model=\"chat\",reason=\"ttft\"} 0\n"));
+}
+
 TEST_F(LoadReportsTest, UnderOtherPoliciesServersHearNothing) {
   routing_.policy = RoutingPolicy::kLeastPending;
   Start();

@@ -3,8 +3,10 @@
 #include <sys/wait.h>
 
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -114,6 +116,45 @@ TEST(SizeSearch, SaysWhatNoNumberOfServersReaches) {
               HasSubstr("decode servers keep the objective for"));
 }
 
+TEST(SizeSearch, AsManyPromptsMayBeLateAsTheShareLeaves) {
+  SizeOptions options = Options();
+  options.objective.share = 0.9;  // 1 - .9 is less than a tenth
+  SizeDemand demand{.prompts = std::vector<SizeDemand::Prompt>(10, {.tokens = 100}), .seconds = 1};
+  demand.prompts[0].tokens = 1'000'000;
+  EXPECT_TRUE(CheckReachable(demand, options, {}).ok());
+  demand.prompts[1].tokens = 1'000'000;
+  EXPECT_FALSE(CheckReachable(demand, options, {}).ok());
+}
+
+TEST(SizeSearch, NoMoreServersAreTriedThanMayBe) {
+  const std::vector<SimRequest> requests = ToSimRequests(Conversations(20, 0.1));
+  SizeOptions options = Options();
+  options.most_servers = 3;
+  int tried = 0;
+  (void)ProposeSize(requests, options, {.prefill_compute = 5, .decode = 60},
+                    SizeFormat{.name = "small", .bytes_per_token = 1e3}, [&tried] { ++tried; });
+  EXPECT_LT(tried, 10);
+  options.most_servers = 0;
+  for (const double busy : {1e5, 1e300, std::numeric_limits<double>::infinity(), std::nan("")}) {
+    EXPECT_THAT(
+        ProposeSize(requests, options, {.decode = busy}, std::nullopt, [] { FAIL(); }).status().message(),
+        HasSubstr("want at most 10000"));
+  }
+}
+
+TEST(SizeSearch, TheSeedIsTheSimulations) {
+  const std::vector<SimRequest> requests = ToSimRequests(Conversations(100, 0.1));
+  SizeOptions options = Options();
+  options.gateways = 4;
+  options.objective.itl = 0.1;  // a step with a chunk of prefill is that long
+  const auto run = [&](uint64_t seed) {
+    options.seed = seed;
+    return ProposeSize(requests, options, {.decode = 4}, std::nullopt, Nothing)->trial.run.ttft;
+  };
+  EXPECT_EQ(run(1), run(1));
+  EXPECT_NE(run(1), run(2));
+}
+
 struct Outcome {
   int code = -1;
   std::string text;
@@ -155,7 +196,9 @@ TEST(SizeCommand, PrintsAProposalForTheDemoPair) {
   const auto report = nlohmann::json::parse(forced.text.substr(forced.text.find('{')));
   EXPECT_EQ(report["busy_servers_at_least"][1]["format"], "tiny");
   EXPECT_GE(report["simulated"]["within_objective"], 0.9);
+  EXPECT_EQ(Size(demo + " --json --prefill-speed 8 --format \"\xff 10 0\"").code, 0);
   EXPECT_EQ(Size(demo + " --objective ttft=soon").code, 2);
+  EXPECT_THAT(Size(demo + " --speed inf").text, HasSubstr("and finite"));
   EXPECT_THAT(Size("--model deploy/demo/base").text, HasSubstr("--trace is needed"));
   EXPECT_THAT(Size(demo + " --objective ttft=1ms").text, HasSubstr("take longer on a server of their own"));
   EXPECT_THAT(Size("--help").text, HasSubstr("--objective TEXT"));

@@ -144,14 +144,19 @@ double PredictTtft(const ReplicaView& view, int64_t prompt_tokens) {
   return seconds >= 0 ? seconds : std::numeric_limits<double>::infinity();
 }
 
+ReplicaView::Standing ChosenFrom(absl::Span<const ReplicaView> views) {
+  for (const auto standing : {ReplicaView::Standing::kReady, ReplicaView::Standing::kSpare}) {
+    if (std::any_of(views.begin(), views.end(),
+                    [standing](const ReplicaView& view) { return view.standing == standing; })) {
+      return standing;
+    }
+  }
+  return ReplicaView::Standing::kOut;
+}
+
 RoutingDecision ChooseReplica(const RoutingQuery& query, absl::Span<const ReplicaView> views) {
-  const auto has = [&](ReplicaView::Standing standing) {
-    return std::any_of(views.begin(), views.end(),
-                       [standing](const ReplicaView& view) { return view.standing == standing; });
-  };
-  const ReplicaView::Standing standing =
-      has(ReplicaView::Standing::kReady) ? ReplicaView::Standing::kReady : ReplicaView::Standing::kSpare;
-  if (!has(standing)) return {};
+  const ReplicaView::Standing standing = ChosenFrom(views);
+  if (standing == ReplicaView::Standing::kOut) return {};
   switch (query.policy) {
     case RoutingPolicy::kPrefix:
       return ByPrefix(query, views, standing);

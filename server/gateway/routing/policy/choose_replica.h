@@ -27,7 +27,7 @@ enum class RoutingReason : uint8_t {
   kFirst,         // the prompt's beginning lives there
   kSecond,        // would live there next, and costs less there
   kCached,        // has most of the prompt in its cache, and costs less than the two
-  kSpill,         // costs least of all, and less than those by a margin unless they miss the objective
+  kSpill,         // costs least of all, and less than those by a margin unless it alone meets the objective
   kLeastPending,  // of the policy of that name
   kRoundRobin,
 };
@@ -89,6 +89,9 @@ inline constexpr double kSpillMargin = 0.1;
 // How often a server may send a request back. Then the request goes to the best of those that did: their reports are new,
 // while the next server that old state prefers has a longer queue than believed, too, and the prompt not in its cache.
 inline constexpr int kMaxTurnAways = 3;
+
+// Of the views that ChooseReplica chooses among: kReady where one is, or else kSpare; kOut where none may be chosen.
+ReplicaView::Standing ChosenFrom(absl::Span<const ReplicaView> views);
 
 // Chooses among the views that are ready, or else among the spare ones. A pure function. O(replicas).
 RoutingDecision ChooseReplica(const RoutingQuery& query, absl::Span<const ReplicaView> views);

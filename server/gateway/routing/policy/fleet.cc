@@ -1,7 +1,6 @@
 #include "server/gateway/routing/policy/fleet.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace aludel {
 namespace {
@@ -144,12 +143,14 @@ double Fleet::ExpectedPrefill(size_t slot, int64_t prompt_tokens) const {
   return view.costs.Seconds(prompt_tokens, std::min(view.cached_tokens, prompt_tokens));
 }
 
-std::optional<double> Fleet::LateBy(double max_ttft, int64_t prompt_tokens) const {
+std::optional<double> Fleet::LateBy(double max_ttft, int64_t prompt_tokens, double time_left) const {
   double least = std::numeric_limits<double>::infinity();
+  const Standing standing = ChosenFrom(views_);
   for (const ReplicaView& view : views_) {
-    if (view.standing == Standing::kOut) continue;
+    if (view.standing != standing || standing == Standing::kOut) continue;
     const double ttft = PredictTtft(view, prompt_tokens), wait = view.wait_seconds / view.weight;
-    least = std::min(least, ttft - wait > max_ttft ? wait - max_ttft / 2 : ttft - max_ttft);
+    const double late = ttft - wait > max_ttft ? wait - max_ttft / 2 : ttft - max_ttft;
+    least = std::min(least, std::max(late, ttft - time_left));
   }
   if (!(least > 0) || least == std::numeric_limits<double>::infinity()) return std::nullopt;
   return least;

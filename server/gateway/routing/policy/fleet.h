@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -76,9 +77,10 @@ class Fleet {
   size_t depth() const { return depth_; }
 
   // Of that decision's request, which shall have its first token within `max_ttft` seconds: by how much it is predicted to be
-  // late wherever it goes; nothing where it is in time. A prompt that takes longer by itself is late where it waits for more
-  // than half of that: it can have its answer when there is no queue.
-  std::optional<double> LateBy(double max_ttft, int64_t prompt_tokens) const;
+  // late wherever it may go; nothing where it is in time. A prompt that takes longer by itself is late where it waits for more
+  // than half of that: it can have its answer when there is no queue. Nor is it in time after `time_left` seconds: its deadline.
+  std::optional<double> LateBy(double max_ttft, int64_t prompt_tokens,
+                               double time_left = std::numeric_limits<double>::infinity()) const;
 
   // The request goes there. Its prefill is expected to take `prefill_seconds` (ExpectedPrefill); it takes `places`, one for
   // each of its choices.

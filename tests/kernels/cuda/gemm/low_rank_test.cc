@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iostream>
 #include <limits>
 #include <memory>
 #include <random>
@@ -42,6 +43,7 @@ class LowRankKernelTest : public ::testing::Test {
   LowRankKernelTest() {
     const uint64_t seed = std::random_device{}();
     RecordProperty("seed", std::to_string(seed));
+    std::cout << "seed " << seed << "\n";
     random_.seed(seed);
   }
 
@@ -106,7 +108,8 @@ class LowRankKernelTest : public ::testing::Test {
     const int64_t x_stride = p.aligned ? p.in + 8 : p.in + 3, out_stride = p.out + 5;
     std::vector<float> x = Random<T>(p.rows * x_stride);
     const std::vector<float> before = Random<Out>(p.rows * out_stride);
-    std::vector<double> expected(before.begin(), before.end()), sizes(before.size(), 1.0);
+    std::vector<double> expected(before.begin(), before.end()), sizes;
+    for (const float value : before) sizes.push_back(1 + std::fabs(double{value}));
     std::vector<bool> has_adapter(p.rows, false);
     std::vector<std::unique_ptr<AlignedCopy<char>>> packed;
     std::vector<LowRankPiece> pieces;

@@ -86,6 +86,16 @@ TEST_F(ModelFleetTest, TheLoadCallsForServers) {
   EXPECT_EQ(fleet_.Desired([](size_t) { return Fleet::Standing::kOut; }), 5);
 }
 
+TEST_F(ModelFleetTest, WhatWaitsInTheGatewayCallsForServers) {
+  for (const size_t slot : {0, 1, 2}) {
+    v1::LoadReport report;
+    report.set_running(10);  // what a gateway that holds back what is more lets there be
+    report.set_places(10);
+    fleet_.Reported(slot, report, MonotonicNow());
+  }
+  EXPECT_EQ(fleet_.Desired(AllReady, /*waiting=*/17), 6);
+}
+
 TEST_F(ModelFleetTest, OnlyWhatWasComputedCounts) {
   const PrefixKeys keys = Prompt(1000);
   const size_t home = fleet_.Pick(keys, AllReady, false)->slot;

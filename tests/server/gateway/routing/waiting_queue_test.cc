@@ -171,9 +171,11 @@ TEST_F(Waiting, OneThatGoesFirstIsPredictedToGoFirst) {
 TEST_F(Waiting, RequestsOfSeveralChoicesTakeAsManyPlaces) {
   queue_.Push({.id = 1, .tenant = "a", .tokens = 1, .places = 4, .deadline = At(9)});
   queue_.Push({.id = 2, .tenant = "a", .tokens = 1, .deadline = At(9)});
+  EXPECT_EQ(queue_.waiting_places(), 5);
   EXPECT_EQ(queue_.Next()->places, 4);
   EXPECT_EQ(Start(0), "a1");
   EXPECT_EQ(queue_.places_taken(), 4);
+  EXPECT_EQ(queue_.waiting_places(), 1);
   EXPECT_EQ(Start(3), "a2");
   queue_.Ended("a", 4, absl::Seconds(1));
   EXPECT_EQ(queue_.places_taken(), 1);

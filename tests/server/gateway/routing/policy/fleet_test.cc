@@ -89,9 +89,33 @@ TEST_F(FleetTest, LateIsWhatIsLateAtEveryServer) {
   EXPECT_EQ(late(20'000, 3), std::nullopt);
   wait(5, 0.7, 4);
   EXPECT_NEAR(late(20'000, 4).value_or(0), 0.2, 1e-9);
+  // It has its answer before its deadline, or not: no half is taken of what is left.
+  EXPECT_NEAR(fleet.LateBy(1, 20'000, /*time_left=*/2.8).value_or(0), 0.2, 1e-9);
+  EXPECT_NEAR(fleet.LateBy(1, 20'000, /*time_left=*/1).value_or(0), 1.7, 1e-9);
+  wait(0, 0, 4);
+  EXPECT_EQ(late(15'000, 4), std::nullopt);
+  EXPECT_NEAR(fleet.LateBy(1, 15'000, /*time_left=*/1.2).value_or(0), 0.3, 1e-9);
+  EXPECT_EQ(fleet.LateBy(2, 15'000, /*time_left=*/1.6), std::nullopt);
   // Where none is there, nothing is late.
   fleet.Choose(
       Prompt(1000, 0), [](size_t) { return Standing::kOut; }, 5);
+  EXPECT_EQ(fleet.LateBy(1, 1000), std::nullopt);
+}
+
+TEST_F(FleetTest, AServerThatIsNotChosenMakesNothingInTime) {
+  Fleet fleet = Make(2);
+  ReplicaReport report = kGrown;
+  report.running = report.places;  // and nothing of prefill
+  fleet.Report(0, report, 1);
+  report = kGrown;
+  report.waiting_seconds = 3;
+  fleet.Report(1, report, 1);
+  EXPECT_EQ(Chosen(&fleet, Prompt(1000, 0), 1), 1u);
+  EXPECT_NEAR(fleet.LateBy(1, 1000).value_or(0), 2.1, 1e-9);
+  // Where both are full it may go to the first.
+  report.running = report.places;
+  fleet.Report(1, report, 1);
+  EXPECT_EQ(Chosen(&fleet, Prompt(1000, 0), 1), 0u);
   EXPECT_EQ(fleet.LateBy(1, 1000), std::nullopt);
 }
 
