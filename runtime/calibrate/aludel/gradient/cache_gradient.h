@@ -39,8 +39,8 @@ struct CachedTail {
 };
 
 // How a model's next-token distributions depend on the KV cache that it was given: forward over the tail and
-// backward to the cache, on the host, in f32 or with the matrices in bf16. For every architecture that Transformer runs. For calibration:
-// owns a copy of the weights (HostModel) and the activations of one pass (2 caches, and attention weights
+// backward to the cache, on the host, in f32 or with the matrices in bf16. For every architecture that
+// Transformer runs. For calibration: owns a copy of the weights (HostModel) and the activations of one pass (2 caches, and attention weights
 // [layers, heads, tail, tokens + tail]), which the next call reuses. Not thread-safe; matrix products use the
 // threads that SetProductThreads allows.
 //
