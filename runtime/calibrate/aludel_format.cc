@@ -71,8 +71,8 @@ absl::Status FillNotes(const AludelJob& job, const ArtifactFormat* old, const Al
   return absl::OkStatus();
 }
 
-// Takes along what the format holds for consumers that are not the job's, less what shares a decoder that the job replaces:
-// nothing was measured of it by the new one.
+// Takes along what the format holds for consumers that are not the job's, less what shares a decoder that the job
+// replaces: nothing was measured of it by the new one.
 absl::Status KeepOtherDecoders(const ArtifactManifest& old, const ArtifactFormat& old_format,
                                const ModelHashes& models, ArtifactFormat* format, ArtifactWriter* writer) {
   const auto replaced = [&](const ArtifactDecoder& decoder) {

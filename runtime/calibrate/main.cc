@@ -46,7 +46,7 @@ own cache. Tuning learns more from more prompts, which cost no fit and little di
   aludel-calibrate ... --tuning-data more.jsonl               each of its prompts is seen once; with --linear give
                                                               several questions about each passage, line by line
   aludel-calibrate ... --retune --tuning-data traffic.jsonl   tunes the decoders in --out further, nothing else
-  aludel-calibrate ... --repack --packing rans                fits the scales of the codes in --out, nothing else
+  aludel-calibrate ... --repack                               fits the scales of the codes in --out, nothing else
 
 An adapter whose answers are close enough to its base's by the base's own decoder needs none fitted:
 
@@ -113,8 +113,8 @@ void AddAludelFlags(FlagSet* flags, AludelJob* job, AludelFlags* raw) {
       "be prompts that they were not fitted to");
   flags->Add("share", &raw->share,
              "aludel: let adapters (--consumer BASE+ADAPTER) use the decoders that --out has for their base "
-             "where they "
-             "lose at most --max-kl by them; nothing is fitted");
+             "where what they lose by them (the upper end of its 95 % interval) is at most --max-kl; nothing "
+             "is fitted");
   flags->Add(
       "tuning-rate", "X", &job->options.tuning.learning_rate,
       "aludel: learning rate of tuning; 0: 3e-4, of linear decoders 3e-5, of corrections to them 1e-3");
@@ -141,10 +141,10 @@ void AddAludelFlags(FlagSet* flags, AludelJob* job, AludelFlags* raw) {
       "packing", "NAME", &raw->packing,
       "aludel: rans (entropy-coded by scales in the artifact), deflate (by tables in every frame) or fixed "
       "(bit widths)");
-  flags->Add("repack", &raw->repack,
-             "aludel: give the formats in --out, or the one that --format names, another --packing. Their "
-             "losses stay; "
-             "scales are fitted to --data");
+  flags->Add(
+      "repack", &raw->repack,
+      "aludel: give the formats in --out, or the one that --format names, the packing rans, with scales "
+      "fitted to --data. Their losses stay");
   flags->Add("work", "DIR", &job->work, "aludel: intermediate files; default OUT.work");
   flags->Add("keep-work", &job->keep_work, "aludel: leave them for the next run");
 }
@@ -275,6 +275,10 @@ absl::Status Run(int argc, char** argv) {
   }
   if (preset != "scd" && preset != "aludel" && preset != "kvtc") {
     return absl::InvalidArgumentError("--preset is \"" + preset + "\", want aludel, scd or kvtc");
+  }
+  if (preset != "aludel" && (aludel_flags.share || aludel_flags.repack)) {
+    return absl::InvalidArgumentError("--share and --repack are for preset aludel, --preset is \"" + preset +
+                                      "\"");
   }
   if (job.scd.aligner.width < 1 || epochs < 1 || max_patch < 0 || max_control < 0 ||
       job.scd.statistics.sample_tokens < 1 || !(job.held_out > 0 && job.held_out <= 0.5)) {

@@ -1,6 +1,7 @@
 #include "runtime/calibrate/repack_job.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,11 @@ class Repacking {
   Repacking(const AludelJob& job, Device* device) : job_(job), device_(device) {}
 
   absl::Status Run() {
+    if (job_.options.packing != LatentPacking::kRans) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--repack gives rans alone, not ", Name(job_.options.packing),
+          ": encoders of deflate and fixed would be one file, by whose hash servers tell frames apart"));
+    }
     ALUDEL_ASSIGN_OR_RETURN(const std::optional<ArtifactManifest> found, FindArtifact(job_.base.out));
     if (!found.has_value())
       return absl::NotFoundError(absl::StrCat(job_.base.out, " holds no artifact to repack"));
@@ -45,7 +51,7 @@ class Repacking {
     }
     ALUDEL_ASSIGN_OR_RETURN(prompts_, LoadCalibrationPrompts(job_.base, producer_->config()));
     ALUDEL_RETURN_IF_ERROR(MakePool());
-    ALUDEL_ASSIGN_OR_RETURN(ArtifactWriter writer, ArtifactWriter::Begin(job_.base.out, job_.base.storage));
+    ALUDEL_ASSIGN_OR_RETURN(ArtifactWriter writer, ArtifactWriter::Begin(job_.base.out));
     ArtifactManifest manifest;
     manifest.producer = old.producer;
     manifest.producer_hash = old.producer_hash;
@@ -77,24 +83,22 @@ class Repacking {
     ALUDEL_ASSIGN_OR_RETURN(AludelEncoderWeights encoder,
                             LoadAludelEncoder(old, from, config.kv_dim(), config.hidden));
     ArtifactFormat format = from;
-    format.aludel.packing = job_.options.packing;
-    for (AludelEncoderGroup& group : encoder) group.grid.decays.clear();
-    if (format.aludel.packing == LatentPacking::kRans) {
-      ALUDEL_RETURN_IF_ERROR(FitScales(format.aludel, &encoder));
-      ALUDEL_ASSIGN_OR_RETURN(const std::string data, DescribeData(job_.base.data));
-      format.notes["scales"] = absl::StrFormat("%d prompts of %s", prompts_.train.size(), data);
-    } else {
-      format.notes.erase("scales");
-    }
+    format.aludel.packing = LatentPacking::kRans;
+    ALUDEL_RETURN_IF_ERROR(FitScales(format.aludel, &encoder));
+    ALUDEL_ASSIGN_OR_RETURN(const std::string data, DescribeData(job_.base.data));
+    format.notes["scales"] = absl::StrFormat("%d prompts of %s", prompts_.train.size(), data);
     ALUDEL_ASSIGN_OR_RETURN(const double bytes, BytesPerToken(format.aludel, encoder));
     PrintLine(absl::StrFormat("%s: %s, %.2f bytes a token of %d held-out prompts", format.name,
                               Name(format.aludel.packing), bytes, prompts_.held_out.size()));
-    ALUDEL_ASSIGN_OR_RETURN(format.encoder, writer->AddEncoder(format.name, encoder));
+    const std::map<std::string, std::vector<float>> decays = ListDecays(encoder);
+    ALUDEL_ASSIGN_OR_RETURN(format.encoder, writer->KeepWithVectors(old, format.encoder, decays));
+    std::map<std::string, ArtifactFile> written;  // by the old file's name: several consumers may have one
     for (ArtifactDecoder& decoder : format.decoders) {
-      ALUDEL_ASSIGN_OR_RETURN(AludelDecoderWeights weights,
-                              LoadAludelDecoder(old, from, decoder, config.kv_dim(), config.hidden));
-      for (size_t g = 0; g < weights.size(); ++g) weights[g].grid.decays = encoder[g].grid.decays;
-      ALUDEL_ASSIGN_OR_RETURN(decoder.file, writer->AddDecoder(format.name, decoder.consumer, weights));
+      const auto [file, added] = written.try_emplace(decoder.file.file);
+      if (added) {
+        ALUDEL_ASSIGN_OR_RETURN(file->second, writer->KeepWithVectors(old, decoder.file, decays));
+      }
+      decoder.file = file->second;
       if (decoder.expected.has_value()) decoder.expected->bytes_per_token = bytes;
     }
     return format;

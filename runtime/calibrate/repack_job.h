@@ -6,10 +6,12 @@
 
 namespace aludel {
 
-// aludel-calibrate --repack without its command line: gives aludel formats of the artifact in `base.out` the packing in
-// `options`, all of them or the one that `format` names. Latents and decoders stay as they are, so that the measured
-// loss does; scales of codes are fitted to `base.data`, whose held-out prompts tell the bytes. Of `base.consumers` the
-// first renders the prompts. Encoders are new files: both servers of a running pair need the new artifact.
+// aludel-calibrate --repack without its command line: gives aludel formats of the artifact in `base.out` the packing
+// rans, all of them or the one that `format` names; those that have it get other scales. Tensors stay as they are
+// stored, so that the measured loss does; scales of codes are fitted to `base.data`, whose held-out prompts tell the
+// bytes. Of `base.consumers` the first renders the prompts. The scales make encoders new files, of another hash:
+// both servers of a running pair need the new artifact. InvalidArgument where `options` have another packing, as
+// encoders of deflate and fixed are one file and their frames could not be told apart.
 absl::Status RunRepackJob(const AludelJob& job, Device* device);
 
 }  // namespace aludel

@@ -90,9 +90,10 @@ absl::Status Sharer::TryFormat(Transformer& producer, const Transformer& adapted
                                                                  format->aludel, weights, adapted));
   ALUDEL_ASSIGN_OR_RETURN(const HandoffProbe::Result measured, probe.Measure(*encoder, *decoder));
   const bool within = measured.kl_bound <= *job_.max_kl;
-  PrintLine(absl::StrFormat("format %s, %s by the decoder of %s: KL %.4f (at most %.4f), %g asked: %s",
-                            format->name, ModelName(consumer), of_base.consumer, measured.kl,
-                            measured.kl_bound, *job_.max_kl, within ? "shared" : "not shared"));
+  PrintLine(absl::StrFormat(
+      "format %s, %s by the decoder of %s: KL %.4f (95 %% interval up to %.4f), which may be up to %g: %s",
+      format->name, ModelName(consumer), of_base.consumer, measured.kl, measured.kl_bound, *job_.max_kl,
+      within ? "shared" : "not shared"));
   least_ = std::min(measured.kl_bound, least_.value_or(measured.kl_bound));
   if (!within) return absl::OkStatus();
   ++shared_;
@@ -114,10 +115,11 @@ absl::Status RunShareJob(const AludelJob& job, Device* device) {
   }
   if (!sharer.least().has_value()) return manifest.Find(job.format).status();
   if (sharer.shared() == 0) {
-    return absl::OutOfRangeError(absl::StrFormat(
-        "--max-kl is %g, and by the decoder of its base no adapter loses less than %.4f: fit it "
-        "one of its own (--add)",
-        *job.max_kl, *sharer.least()));
+    return absl::OutOfRangeError(
+        absl::StrFormat("--max-kl is %g, and by the decoder of its base no adapter's 95 %% interval of the "
+                        "loss ends below %.4f: "
+                        "fit it one of its own (--add)",
+                        *job.max_kl, *sharer.least()));
   }
   ALUDEL_ASSIGN_OR_RETURN(ArtifactWriter writer, ArtifactWriter::Begin(job.base.out, job.base.storage));
   ArtifactManifest kept;

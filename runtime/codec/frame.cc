@@ -144,7 +144,7 @@ absl::StatusOr<FrameHeader> DecodeFrameHeader(absl::Span<const uint8_t> bytes) {
   }
   const auto kind = GetLittle<uint16_t>(in + kKindAt);
   if (!KnownKind(kind)) {
-    return absl::DataLossError(absl::StrFormat("frame: kind is %d, want 1 to 6", kind));
+    return absl::DataLossError(absl::StrFormat("frame: kind is %d, want 1 to 7", kind));
   }
   FrameHeader header;
   header.kind = static_cast<FrameKind>(kind);

@@ -1,12 +1,14 @@
 #include "runtime/calibrate/aludel/fit_decays.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
-#include <map>
 
+#include "absl/base/call_once.h"
 #include "kernels/latents.h"
 #include "runtime/codec/aludel/latent_coder.h"
+#include "runtime/codec/aludel/latent_packing.h"
 
 namespace aludel {
 namespace {
@@ -35,6 +37,18 @@ std::vector<Scale> MakeScales(int bits) {
   return scales;
 }
 
+// Made once for each number of bits: a search over steps fits decays for every step that it tries.
+const std::vector<Scale>& ScalesOf(int bits) {
+  struct Made {
+    absl::once_flag once;
+    std::vector<Scale> scales;
+  };
+  static auto& made = *new std::array<Made, kMaxLatentBits + 1>();
+  Made& of_bits = made[bits];
+  absl::call_once(of_bits.once, [&] { of_bits.scales = MakeScales(bits); });
+  return of_bits.scales;
+}
+
 }  // namespace
 
 void SymbolCounts::Add(const float* z, int64_t tokens, int64_t stride) {
@@ -48,14 +62,11 @@ void SymbolCounts::Add(const float* z, int64_t tokens, int64_t stride) {
 }
 
 std::vector<float> SymbolCounts::FitDecays() const {
-  std::map<int, std::vector<Scale>> scales;  // by bits
   std::vector<float> decays;
   for (size_t i = 0; i < counts_.size(); ++i) {
-    std::vector<Scale>& of_bits = scales[grid_.bits[i]];
-    if (of_bits.empty()) of_bits = MakeScales(grid_.bits[i]);
     double least = std::numeric_limits<double>::infinity();
     float best = 0;
-    for (const Scale& scale : of_bits) {
+    for (const Scale& scale : ScalesOf(grid_.bits[i])) {
       double bits = 0;
       for (size_t s = 0; s < kMaxRansSymbols; ++s) bits += static_cast<double>(counts_[i][s]) * scale.bits[s];
       if (bits >= least) continue;

@@ -163,6 +163,7 @@ double PackedBytes(const LatentSample& sample, const LatentGrid& grid, LatentPac
   const auto rank = static_cast<int64_t>(grid.bits.size());
   std::vector<uint8_t> payload(MaxPackedBytes(grid.bits, packing, sample.frame_tokens));
   std::vector<float> z(sample.frame_tokens * rank);
+  const std::unique_ptr<LatentCoder> coder = MakeLatentCoder(grid, packing);
   double bytes = 0;
   for (int64_t i = 0; i < sample.frames; ++i) {
     const float* from = sample.z.data() + i * sample.frame_tokens * sample.rank;
@@ -170,7 +171,7 @@ double PackedBytes(const LatentSample& sample, const LatentGrid& grid, LatentPac
       std::copy_n(from + t * sample.rank, rank, z.data() + t * rank);
     }
     bytes += static_cast<double>(
-        PackLatents(z.data(), sample.frame_tokens, grid, packing, absl::MakeSpan(payload)) +
+        PackLatents(z.data(), sample.frame_tokens, grid, packing, coder.get(), absl::MakeSpan(payload)) +
         kFrameHeaderBytes);
   }
   return bytes / static_cast<double>(sample.frames * sample.frame_tokens);

@@ -38,9 +38,9 @@ class LatentCoder {
   std::vector<size_t> table_of_;   // [rank]
 };
 
-// Frequencies of a latent's symbols, the high 8 bits of its codes (all of them where they have fewer) as a byte in two's
-// complement: those of a logistic distribution of scale s steps, `decay` = exp(-1 / (2 s)) in (0, 1). Made by integer
-// arithmetic, so that all machines have the same. Every code of so many bits has at least 1.
+// Frequencies of a latent's symbols, the high 8 bits of its codes (all of them where they have fewer) as a byte in
+// two's complement: those of a logistic distribution of scale s steps, `decay` = exp(-1 / (2 s)) from kMinDecay to
+// kMaxDecay. Made by integer arithmetic, so that all machines have the same. Every code of so many bits has at least 1.
 std::vector<uint16_t> LatentFrequencies(int bits, float decay);
 
 // The largest and the smallest decay that LatentFrequencies takes: 1 - 2^-23 and its distance to 1.

@@ -118,6 +118,11 @@ absl::StatusOr<absl::Span<const uint8_t>> OpenPlanes(absl::Span<const uint8_t> p
 
 size_t PackLatents(const float* z, int64_t tokens, const LatentGrid& grid, LatentPacking packing,
                    absl::Span<uint8_t> out) {
+  return PackLatents(z, tokens, grid, packing, MakeLatentCoder(grid, packing).get(), out);
+}
+
+size_t PackLatents(const float* z, int64_t tokens, const LatentGrid& grid, LatentPacking packing,
+                   const LatentCoder* coder, absl::Span<uint8_t> out) {
   ALUDEL_CHECK(out.size() >= MaxPackedBytes(grid.bits, packing, tokens));
   const bool fixed = packing == LatentPacking::kFixed;
   std::vector<uint8_t> to_code(fixed ? 0 : PlaneBytes(grid.bits, packing, tokens));
@@ -127,7 +132,7 @@ size_t PackLatents(const float* z, int64_t tokens, const LatentGrid& grid, Laten
   for (int64_t i = 0; i < rank; ++i) WriteLatent(z + i, rank, tokens, 1.0f / grid.step, planes[i], bytes);
   if (fixed) return PlaneBytes(grid.bits, packing, tokens);
   if (packing == LatentPacking::kDeflate) return DeflatePlanes(to_code, out);
-  return LatentCoder(grid).Encode(to_code, tokens, out);
+  return coder->Encode(to_code, tokens, out);
 }
 
 absl::Status UnpackLatents(absl::Span<const uint8_t> bytes, int64_t tokens, const LatentGrid& grid,

@@ -46,6 +46,9 @@ absl::StatusOr<absl::Span<const uint8_t>> OpenPlanes(absl::Span<const uint8_t> p
 // bytes written.
 size_t PackLatents(const float* z, int64_t tokens, const LatentGrid& grid, LatentPacking packing,
                    absl::Span<uint8_t> out);
+// For many frames of one grid: `coder` as in OpenPlanes.
+size_t PackLatents(const float* z, int64_t tokens, const LatentGrid& grid, LatentPacking packing,
+                   const LatentCoder* coder, absl::Span<uint8_t> out);
 
 // The inverse: z [tokens, rank] = step * codes. DataLoss as OpenPlanes; z is then unspecified.
 absl::Status UnpackLatents(absl::Span<const uint8_t> bytes, int64_t tokens, const LatentGrid& grid,

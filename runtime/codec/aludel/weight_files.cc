@@ -1,6 +1,7 @@
 #include "runtime/codec/aludel/weight_files.h"
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,9 @@ absl::StatusOr<std::vector<float>> LoadDecays(const WeightFile& file, size_t gro
   ALUDEL_ASSIGN_OR_RETURN(std::vector<float> decays, file.Values(GroupTensor(group, "decays"), {rank}));
   for (const float value : decays) {
     if (value >= kMinDecay && value <= kMaxDecay) continue;
-    return absl::InvalidArgumentError(absl::StrFormat("%s: tensor %s holds %g, want values between 0 and 1",
-                                                      file.path(), GroupTensor(group, "decays"), value));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: tensor %s holds %g, want values from 2^-23 to 1 - 2^-23", file.path(),
+                        GroupTensor(group, "decays"), value));
   }
   return decays;
 }
@@ -105,6 +107,12 @@ absl::StatusOr<AludelDecoderWeights> LoadAludelDecoder(const ArtifactManifest& m
     ALUDEL_ASSIGN_OR_RETURN(group.out, file.Matrix(GroupTensor(g, "out"), outputs, width));
   }
   return weights;
+}
+
+std::map<std::string, std::vector<float>> ListDecays(const AludelEncoderWeights& weights) {
+  std::map<std::string, std::vector<float>> decays;
+  for (size_t g = 0; g < weights.size(); ++g) decays[GroupTensor(g, "decays")] = weights[g].grid.decays;
+  return decays;
 }
 
 TensorList ListTensors(const AludelEncoderWeights& weights, MatrixStorage storage) {

@@ -1,6 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "runtime/codec/aludel/weights.h"
@@ -18,6 +21,9 @@ absl::StatusOr<AludelDecoderWeights> LoadAludelDecoder(const ArtifactManifest& m
                                                        const ArtifactFormat& format,
                                                        const ArtifactDecoder& decoder, int64_t kv_dim,
                                                        int64_t hidden);
+
+// What packing rans adds to files of both sides, by tensor.
+std::map<std::string, std::vector<float>> ListDecays(const AludelEncoderWeights& weights);
 
 TensorList ListTensors(const AludelEncoderWeights& weights, MatrixStorage storage);
 TensorList ListTensors(const AludelDecoderWeights& weights, MatrixStorage storage);

@@ -98,8 +98,8 @@ absl::StatusOr<const ArtifactDecoder*> FindDecoder(const ArtifactManifest& manif
                                                    const std::vector<ArtifactDecoder>& decoders,
                                                    absl::string_view consumer_hash);
 
-// Whose decoder this one of `decoders` is, too (aludel-calibrate --share): the first entry of its file. Null where that is
-// its own.
+// Whose decoder this one of `decoders` is, too (aludel-calibrate --share): the first entry of its file. Null where
+// that is its own.
 const ArtifactDecoder* SharedWith(const std::vector<ArtifactDecoder>& decoders,
                                   const ArtifactDecoder& decoder);
 

@@ -195,7 +195,7 @@ absl::StatusOr<ArtifactFile> ArtifactWriter::AddEncoder(const std::string& forma
       tensors.AddMatrix(LayerTensor(i, "v"), layer.v);
     }
   }
-  return WriteWeights(partial_, absl::StrCat(format, ".encoder.safetensors"), tensors);
+  return Write(absl::StrCat(format, ".encoder.safetensors"), tensors);
 }
 
 absl::StatusOr<ArtifactFile> ArtifactWriter::AddDecoder(const std::string& format,
@@ -215,7 +215,7 @@ absl::StatusOr<ArtifactFile> ArtifactWriter::AddDecoder(const std::string& forma
       tensors.AddMatrix(LayerTensor(i, "v"), layer.v);
     }
   }
-  return WriteWeights(partial_, absl::StrCat(format, ".", consumer, ".decoder.safetensors"), tensors);
+  return Write(absl::StrCat(format, ".", consumer, ".decoder.safetensors"), tensors);
 }
 
 absl::StatusOr<ArtifactFile> ArtifactWriter::AddControl(const std::string& control,
@@ -226,29 +226,54 @@ absl::StatusOr<ArtifactFile> ArtifactWriter::AddControl(const std::string& contr
     tensors.AddMatrix(LayerTensor(i, "kv"), weights.layers[i].kv);
     tensors.AddVector(LayerTensor(i, "bias"), weights.layers[i].bias);
   }
-  return WriteWeights(partial_, absl::StrCat(control, ".", consumer, ".decoder.safetensors"), tensors);
+  return Write(absl::StrCat(control, ".", consumer, ".decoder.safetensors"), tensors);
 }
 
 absl::StatusOr<ArtifactFile> ArtifactWriter::AddEncoder(const std::string& format,
                                                         const AludelEncoderWeights& weights) {
-  return WriteWeights(partial_, absl::StrCat(format, ".encoder.safetensors"), ListTensors(weights, storage_));
+  return Write(absl::StrCat(format, ".encoder.safetensors"), ListTensors(weights, storage_));
 }
 
 absl::StatusOr<ArtifactFile> ArtifactWriter::AddDecoder(const std::string& format,
                                                         const std::string& consumer,
                                                         const AludelDecoderWeights& weights) {
-  return WriteWeights(partial_, absl::StrCat(format, ".", consumer, ".decoder.safetensors"),
-                      ListTensors(weights, storage_));
+  return Write(absl::StrCat(format, ".", consumer, ".decoder.safetensors"), ListTensors(weights, storage_));
+}
+
+absl::Status ArtifactWriter::CheckNew(const std::string& name) const {
+  std::error_code error;
+  if (!std::filesystem::exists(absl::StrCat(partial_, "/", name), error)) return absl::OkStatus();
+  return absl::AlreadyExistsError(
+      absl::StrCat("artifact for ", destination_, ": two of its files would be ", name));
+}
+
+absl::StatusOr<ArtifactFile> ArtifactWriter::Write(const std::string& name, const TensorList& tensors) const {
+  ALUDEL_RETURN_IF_ERROR(CheckNew(name));
+  return WriteWeights(partial_, name, tensors);
 }
 
 absl::Status ArtifactWriter::Keep(const ArtifactManifest& from, const ArtifactFile& file) {
+  const auto kept = kept_.find(file.file);
+  if (kept != kept_.end() && kept->second == file.sha256) return absl::OkStatus();
+  ALUDEL_RETURN_IF_ERROR(CheckNew(file.file));
   const std::string source = absl::StrCat(from.directory, "/", file.file);
   std::error_code error;
-  // Decoders of several consumers may be one file.
-  std::filesystem::copy_file(source, absl::StrCat(partial_, "/", file.file),
-                             std::filesystem::copy_options::skip_existing, error);
+  std::filesystem::copy_file(source, absl::StrCat(partial_, "/", file.file), error);
   if (error) return absl::UnavailableError(absl::StrCat(source, ": ", error.message()));
+  kept_.emplace(file.file, file.sha256);
   return absl::OkStatus();
+}
+
+absl::StatusOr<ArtifactFile> ArtifactWriter::KeepWithVectors(
+    const ArtifactManifest& from, const ArtifactFile& file,
+    const std::map<std::string, std::vector<float>>& vectors) {
+  ALUDEL_ASSIGN_OR_RETURN(const WeightFile old, WeightFile::Open(from, file));
+  TensorList tensors(storage_);
+  for (const auto& [name, entry] : old.entries()) {
+    if (vectors.count(name) == 0) tensors.AddStored(name, entry);
+  }
+  for (const auto& [name, values] : vectors) tensors.AddVector(name, values);
+  return Write(file.file, tensors);
 }
 
 absl::Status KeepFormats(const ArtifactManifest& old, const std::vector<std::string>& replaced,

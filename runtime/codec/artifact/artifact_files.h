@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -23,7 +24,8 @@ class ArtifactWriter {
   ArtifactWriter(ArtifactWriter&& other) noexcept
       : destination_(std::move(other.destination_)),
         partial_(std::exchange(other.partial_, "")),
-        storage_(other.storage_) {}
+        storage_(other.storage_),
+        kept_(std::move(other.kept_)) {}
   ArtifactWriter& operator=(ArtifactWriter&&) = delete;
 
   absl::StatusOr<ArtifactFile> AddEncoder(const std::string& format, const ScdEncoderWeights& weights);
@@ -35,8 +37,13 @@ class ArtifactWriter {
   absl::StatusOr<ArtifactFile> AddControl(const std::string& control, const std::string& consumer,
                                           const ControlWeights& weights);
 
-  // Takes a file of another artifact along as it is.
+  // Takes a file of another artifact along as it is; one that was taken along before (decoders of several
+  // consumers may be one file) is there already. AlreadyExists where this artifact has another file of the name.
   absl::Status Keep(const ArtifactManifest& from, const ArtifactFile& file);
+  // Takes along what is in a file of another artifact, byte for byte, with these F32 vectors added to it or in
+  // place of those of their names.
+  absl::StatusOr<ArtifactFile> KeepWithVectors(const ArtifactManifest& from, const ArtifactFile& file,
+                                               const std::map<std::string, std::vector<float>>& vectors);
 
   // Writes the manifest (its `directory` does not matter) and replaces the destination.
   absl::Status Publish(const ArtifactManifest& manifest);
@@ -45,9 +52,14 @@ class ArtifactWriter {
   ArtifactWriter(std::string destination, std::string partial, MatrixStorage storage)
       : destination_(std::move(destination)), partial_(std::move(partial)), storage_(storage) {}
 
+  // AlreadyExists where a file of this name is there.
+  absl::Status CheckNew(const std::string& name) const;
+  absl::StatusOr<ArtifactFile> Write(const std::string& name, const TensorList& tensors) const;
+
   std::string destination_;
   std::string partial_;  // empty once published or moved from
   MatrixStorage storage_;
+  std::map<std::string, std::string> kept_;  // SHA-256 of files taken along as they are, by name
 };
 
 // Takes along every format of `old` whose name is not in `replaced`, and all controls unless

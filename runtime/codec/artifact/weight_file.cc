@@ -65,6 +65,10 @@ void TensorList::AddVector(const std::string& name, const std::vector<float>& va
   Add(name, "F32", {static_cast<int64_t>(values.size())}, values);
 }
 
+void TensorList::AddStored(const std::string& name, const SafetensorsEntry& entry) {
+  tensors_.push_back({name, entry.dtype, entry.shape, entry.data});
+}
+
 void TensorList::AddInt8(const std::string& name, const HostMatrix& matrix) {
   std::vector<int8_t> codes(matrix.values.size());
   std::vector<float> scales(matrix.rows);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,6 +31,8 @@ class TensorList {
   // In kInt8 a zero row has scale 1. What was read from int8 is stored as the same bytes again.
   void AddMatrix(const std::string& name, const HostMatrix& matrix);
   void AddVector(const std::string& name, const std::vector<float>& values);
+  // As a file has it; the file outlives the list.
+  void AddStored(const std::string& name, const SafetensorsEntry& entry);
   const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }
 
  private:
@@ -57,6 +60,7 @@ class WeightFile {
   absl::StatusOr<std::vector<float>> Values(const std::string& name, const std::vector<int64_t>& shape) const;
   // F32, BF16, or I8 with its scales in `name`.scale.
   absl::StatusOr<HostMatrix> Matrix(const std::string& name, int64_t rows, int64_t cols) const;
+  const std::map<std::string, SafetensorsEntry>& entries() const { return file_->entries(); }
   bool Has(const std::string& name) const { return file_->Find(name).ok(); }
   // Rows of a matrix whose other dimension is known.
   absl::StatusOr<int64_t> Rows(const std::string& name) const;

@@ -125,15 +125,16 @@ size_t CodeSplit(absl::Span<const Bf16> numbers, absl::Span<uint8_t> out) {
   const size_t count = numbers.size();
   ALUDEL_CHECK(count > 0 && out.size() >= MaxSplitBytes(count));
   std::vector<uint8_t> exponents(count);
-  std::vector<uint8_t> rest(count);
-  Split(numbers, exponents.data(), rest.data());
-  size_t bytes = CodeExponents(exponents, out.data());
+  // Where it stands behind stored exponents; coded ones end before.
+  uint8_t* const rest = out.data() + 1 + count;
+  Split(numbers, exponents.data(), rest);
+  const size_t bytes = CodeExponents(exponents, out.data());
   if (bytes == 0) {
     out[0] = kStored;
     std::copy(exponents.begin(), exponents.end(), out.begin() + 1);
-    bytes = 1 + count;
+    return 1 + 2 * count;
   }
-  std::copy(rest.begin(), rest.end(), out.begin() + static_cast<ptrdiff_t>(bytes));
+  std::memmove(out.data() + bytes, rest, count);
   return bytes + count;
 }
 

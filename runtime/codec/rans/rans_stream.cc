@@ -24,8 +24,7 @@ constexpr size_t kState = sizeof(uint32_t);
 // tell which of them still fills and which wants a word.
 constexpr uint32_t FirstState(int lanes) { return lanes == 1 ? 0 : kLow; }
 
-// Of a stream of one lane: all of it where there are no words behind, else what the stream's length leaves for whole
-// words.
+// Of a stream of one lane: all of it where there are no words behind, else what is left beside whole words.
 size_t OnlyStateBytes(size_t stream_bytes) {
   return stream_bytes <= kState ? stream_bytes : kState - stream_bytes % 2;
 }

@@ -30,8 +30,8 @@ constexpr size_t MaxRansBytes(size_t symbols, int lanes) {
   return symbols + symbols / 2 + symbols / 32 + 4 * static_cast<size_t>(lanes) + 2;
 }
 
-// The stream of `symbols` in `out` (at least MaxRansBytes); returns its bytes. Runs cover the symbols, and no symbol has
-// frequency 0 in its run's table. `lanes`: a power of two, at most kMaxRansLanes.
+// The stream of `symbols` in `out` (at least MaxRansBytes); returns its bytes. Runs cover the symbols, and no symbol
+// has frequency 0 in its run's table. `lanes`: a power of two, at most kMaxRansLanes.
 size_t RansEncode(absl::Span<const RansRun> runs, absl::Span<const uint8_t> symbols, int lanes,
                   absl::Span<uint8_t> out);
 

@@ -23,7 +23,7 @@ struct SegmentContents {
 absl::Status ReadAt(int file, uint64_t offset, absl::Span<uint8_t> bytes);
 
 // Reads the footer where there is one, else record after record up to the first that is damaged: a torn tail is the
-// end. Payloads are not read, so their checksums are left to those who load them. Errors as DecodeSegmentHead's.
+// end. Payloads are not read, so their checksums are left to loading. Errors as DecodeSegmentHead's.
 absl::StatusOr<SegmentContents> ScanSegment(int file, uint64_t file_bytes);
 
 // A chunk's record with its payloads, every checksum verified.

@@ -7,10 +7,12 @@
 #include "gtest/gtest.h"
 #include "kernels/open_device.h"
 #include "runtime/codec/artifact/artifact.h"
+#include "runtime/codec/artifact/artifact_files.h"
 #include "runtime/codec/handoff.h"
 #include "runtime/codec/open_codec.h"
 #include "runtime/evaluate/in_process_handoff.h"
 #include "runtime/evaluate/questions.h"
+#include "runtime/model/weights/safetensors.h"
 #include "tests/testing/test_model.h"
 
 namespace aludel {
@@ -28,7 +30,6 @@ class RepackJobTest : public ::testing::Test {
     job_.base.data = "deploy/demo/calibration.jsonl";
     job_.base.out = out_;
     job_.base.prompts = 20;
-    job_.base.storage = MatrixStorage::kInt8;
     job_.format = "aludel-p2";
     job_.options.packing = LatentPacking::kRans;
     // Text like that of the scales: other text takes more bytes than deflate gives it.
@@ -67,10 +68,7 @@ class RepackJobTest : public ::testing::Test {
 
 TEST_F(RepackJobTest, KeepsLatentsAndTakesFewerBytes) {
   size_t deflated = 0, repacked = 0;
-  job_.options.packing = LatentPacking::kDeflate;
-  ASSERT_TRUE(RunRepackJob(job_, device_.get()).ok());
   const std::vector<float> want = Logits(out_, &deflated);
-  job_.options.packing = LatentPacking::kRans;
   const absl::Status status = RunRepackJob(job_, device_.get());
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(Logits(out_, &repacked), want);
@@ -89,6 +87,69 @@ TEST_F(RepackJobTest, KeepsLatentsAndTakesFewerBytes) {
   EXPECT_EQ(format.aludel.packing, LatentPacking::kRans);
   EXPECT_THAT(format.notes.at("scales"), HasSubstr("18 prompts of calibration.jsonl"));
   EXPECT_EQ(format.decoders[0].expected->kl, (*old.Find("aludel-p2"))->decoders[0].expected->kl);
+}
+
+// The demo's matrices are int8, and the job's storage says bf16.
+TEST_F(RepackJobTest, AddsDecaysAndKeepsAllOtherTensorsByteForByte) {
+  ASSERT_NE(job_.base.storage, MatrixStorage::kInt8);
+  ASSERT_TRUE(RunRepackJob(job_, device_.get()).ok());
+  const ArtifactManifest manifest = LoadArtifactManifest(out_).value();
+  const ArtifactFormat& format = **manifest.Find("aludel-p2");
+  for (const std::string& file : {format.encoder.file, format.decoders[0].file.file}) {
+    const auto old = SafetensorsFile::Open("deploy/demo/codec/" + file).value();
+    const auto repacked = SafetensorsFile::Open(out_ + "/" + file).value();
+    EXPECT_EQ(repacked->entries().size(), old->entries().size() + format.aludel.groups.size());
+    bool quantized = false;
+    for (const auto& [name, entry] : old->entries()) {
+      const auto found = repacked->Find(name);
+      ASSERT_TRUE(found.ok()) << found.status();
+      EXPECT_EQ((*found)->dtype, entry.dtype) << file << ": " << name;
+      EXPECT_EQ((*found)->shape, entry.shape) << file << ": " << name;
+      EXPECT_TRUE((*found)->data == entry.data) << file << ": " << name;
+      quantized = quantized || entry.dtype == "I8";
+    }
+    EXPECT_TRUE(quantized) << file;
+  }
+}
+
+TEST_F(RepackJobTest, DecodersThatConsumersShareStayOneFile) {
+  ArtifactManifest shared = LoadArtifactManifest(out_).value();
+  for (ArtifactFormat& format : shared.formats) {
+    ArtifactDecoder second = format.decoders[0];
+    second.consumer = "second";
+    second.consumer_hash = std::string(32, '2');
+    format.decoders.push_back(second);
+  }
+  ArtifactWriter writer = ArtifactWriter::Begin(out_).value();
+  ArtifactManifest kept;
+  kept.producer = shared.producer;
+  kept.producer_hash = shared.producer_hash;
+  ASSERT_TRUE(KeepFormats(shared, {}, /*replace_controls=*/false, &writer, &kept).ok());
+  ASSERT_TRUE(writer.Publish(kept).ok());
+
+  const absl::Status status = RunRepackJob(job_, device_.get());
+  ASSERT_TRUE(status.ok()) << status;
+  const ArtifactManifest manifest = LoadArtifactManifest(out_).value();
+  const std::vector<ArtifactDecoder>& decoders = (*manifest.Find("aludel-p2"))->decoders;
+  ASSERT_EQ(decoders.back().consumer, "second");
+  EXPECT_EQ(SharedWith(decoders, decoders.back()), &decoders[0]);
+  EXPECT_EQ(decoders.back().file.sha256, decoders[0].file.sha256);
+  size_t bytes = 0;
+  Logits(out_, &bytes);  // opens it
+}
+
+// Their encoders are one file, whose hash is all that tells frames apart.
+TEST_F(RepackJobTest, RefusesDeflateAndFixed) {
+  const std::string encoder = (*LoadArtifactManifest(out_)->Find("aludel-p2"))->encoder.sha256;
+  for (const LatentPacking packing : {LatentPacking::kDeflate, LatentPacking::kFixed}) {
+    job_.options.packing = packing;
+    const absl::Status refused = RunRepackJob(job_, device_.get());
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+    EXPECT_THAT(refused.ToString(), HasSubstr("--repack gives rans alone"));
+    const ArtifactManifest manifest = LoadArtifactManifest(out_).value();
+    EXPECT_EQ((*manifest.Find("aludel-p2"))->aludel.packing, LatentPacking::kDeflate);
+    EXPECT_EQ((*manifest.Find("aludel-p2"))->encoder.sha256, encoder);
+  }
 }
 
 TEST_F(RepackJobTest, NamesWhatIsMissing) {

@@ -79,6 +79,7 @@ TEST_F(ShareJobTest, BeyondItNothingChanges) {
   const absl::Status refused = Run();
   EXPECT_EQ(refused.code(), absl::StatusCode::kOutOfRange) << refused;
   EXPECT_THAT(std::string(refused.message()), HasSubstr("--max-kl is 1e-06"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("95 % interval"));
   EXPECT_THAT(Format().decoders, SizeIs(1));
 }
 

@@ -115,7 +115,7 @@ std::string ComplaintAbout(size_t at, std::vector<uint8_t> bytes) {
 TEST(Frame, BadFieldsAreNamed) {
   EXPECT_THAT(ComplaintAbout(0, {'X'}), HasSubstr("magic is 584c4446"));
   EXPECT_THAT(ComplaintAbout(4, {2}), HasSubstr("version is 2, this build reads 1"));
-  EXPECT_THAT(ComplaintAbout(6, {9}), HasSubstr("kind is 9"));
+  EXPECT_THAT(ComplaintAbout(6, {9}), HasSubstr("kind is 9, want 1 to 7"));
   EXPECT_THAT(ComplaintAbout(36, {0xff, 0xff}), HasSubstr("first_layer 65535"));
   EXPECT_THAT(ComplaintAbout(38, {0}), HasSubstr("layers is 0"));
   EXPECT_THAT(ComplaintAbout(42, {1}), HasSubstr("reserved"));

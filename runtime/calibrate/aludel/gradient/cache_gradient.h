@@ -39,10 +39,10 @@ struct CachedTail {
 };
 
 // How a model's next-token distributions depend on the KV cache that it was given: forward over the tail and
-// backward to the cache, on the host, in f32 or with the matrices in bf16. For every architecture that Transformer runs. For calibration:
-// owns a copy of the weights (HostModel) and the activations of one pass (2 caches, and attention weights
-// [layers, heads, tail, tokens + tail]), which the next call reuses. Not thread-safe; matrix products use the
-// threads that SetProductThreads allows.
+// backward to the cache, on the host, in f32 or with the matrices in bf16. For every architecture that
+// Transformer runs. For calibration: owns a copy of the weights (HostModel) and the activations of one pass (2 caches,
+// and attention weights [layers, heads, tail, tokens + tail]), which the next call reuses. Not thread-safe; matrix
+// products use the threads that SetProductThreads allows.
 //
 // Every call fails with InvalidArgument where shapes, ids or positions do not fit, or where the cache, a
 // target or the result holds a number that is not finite.

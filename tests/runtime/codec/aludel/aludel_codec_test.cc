@@ -47,7 +47,7 @@ class KeepingAludel : public ::testing::TestWithParam<Structure> {
   }
 
   // z = x - f[0], undone by the decoder; half of it through the MLP, whose silu(u) - silu(-u) = u. Behind it
-  // a latent that nobody reads: an odd rank, which products are padded for.
+  // a latent that is never read: an odd rank, which products are padded for.
   void AddGroup(int64_t outputs, int64_t hidden) {
     const int64_t side = shape_.has_side() ? hidden : 0;
     const int64_t rank = outputs + 1;

@@ -79,6 +79,28 @@ TEST_F(Artifact, EncoderSurvivesARewriteByteForByte) {
   EXPECT_EQ(writer->AddDecoder("scd", "chat", *decoder)->sha256, format.decoders[0].file.sha256);
 }
 
+TEST_F(Artifact, WriterRefusesTwoFilesOfOneName) {
+  const auto manifest = LoadArtifactManifest(directory_);
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  const ArtifactFormat& format = **manifest->Find("scd");
+  const auto encoder = LoadScdEncoder(*manifest, format, 128, 256);
+  ASSERT_TRUE(encoder.ok()) << encoder.status();
+  for (const bool keep_first : {true, false}) {
+    auto writer = ArtifactWriter::Begin(directory_ + "-copy");
+    ASSERT_TRUE(writer.ok());
+    const auto keep = [&] { return writer->Keep(*manifest, format.encoder); };
+    const auto add = [&] { return writer->AddEncoder("scd", *encoder).status(); };
+    ASSERT_TRUE((keep_first ? keep() : add()).ok());
+    const absl::Status other = keep_first ? add() : keep();
+    EXPECT_EQ(other.code(), absl::StatusCode::kAlreadyExists) << other;
+    EXPECT_THAT(Message(other), ::testing::HasSubstr("two of its files would be scd.encoder.safetensors"));
+    // A file that several entries name is one.
+    if (keep_first) {
+      EXPECT_TRUE(keep().ok());
+    }
+  }
+}
+
 TEST_F(Artifact, UnpublishedWriterLeavesNothing) {
   const std::string destination = directory_ + "-new";
   { ASSERT_TRUE(ArtifactWriter::Begin(destination).ok()); }
