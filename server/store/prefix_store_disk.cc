@@ -113,7 +113,7 @@ void PrefixStore::DropFromDisk(Node* node) {
 
 void PrefixStore::WriteLater(Node* node, absl::Span<const int32_t> prompt) {
   if (writer_ == nullptr || node->writing || node->disk.segment != nullptr || node->memory == nullptr ||
-      node->requests < options_.disk->min_requests) {
+      node->over_quota || node->requests < options_.disk->min_requests) {
     return;
   }
   DiskWrite write{.frames = node->memory, .generation = generation_};
