@@ -223,17 +223,18 @@ absl::StatusOr<ordered_json> Clear(const StoreApi::Options& options, const order
     cleared = status;
     ended.Notify();
   };
+  ordered_json answer = {{"status", "cleared"}};
   if (all) {
     options.store->Clear(done);
   } else {
-    options.store->ClearSome(filter, done);
+    answer["chunks"] = options.store->ClearSome(filter, done);
   }
   ended.WaitForNotification();
   if (!cleared.ok()) {
     return absl::UnavailableError(
         absl::StrCat("found no more, but may be after a restart: ", cleared.message()));
   }
-  return ordered_json{{"status", "cleared"}};
+  return answer;
 }
 
 absl::StatusOr<ordered_json> List(const StoreApi::Options& options, const ordered_json& body) {

@@ -123,23 +123,27 @@ bool PrefixStore::IsBeingCleared(const ChunkEntry& entry) const {
                      [&](const Clearing& clearing) { return clearing.Has(entry); });
 }
 
-void PrefixStore::ClearSome(const StoreFilter& filter, std::function<void(const absl::Status&)> done) {
+size_t PrefixStore::ClearSome(const StoreFilter& filter, std::function<void(const absl::Status&)> done) {
+  size_t chunks = 0;
   {
     absl::MutexLock lock(&mutex_);
     ++lookups_;  // what was looked up before is not stored any more, whatever it is: it may be of these
     Clearing clearing = {filter, KeysOf(filter)};
-    auto on_disk = std::make_shared<std::vector<ChunkKey>>();
+    auto on_disk = std::make_shared<absl::flat_hash_set<ChunkKey>>();
     for (const ChunkKey& key : clearing.keys) {
       pins_.Unpin(key);
-      if (DropEverywhere(key)) on_disk->push_back(key);
+      const Node* node = index_.Find(key);
+      if (node != nullptr && node->stored()) ++chunks;
+      if (DropEverywhere(key)) on_disk->insert(key);
     }
     if (writer_ != nullptr) {
       clearing_.push_back(std::move(clearing));
       writer_->Run([this, on_disk, done] { done(ForgetOnDisk(std::move(*on_disk))); });
-      return;
+      return chunks;
     }
   }
   done(absl::OkStatus());
+  return chunks;
 }
 
 absl::flat_hash_set<ChunkKey> PrefixStore::KeysOf(const StoreFilter& filter) {
@@ -175,7 +179,7 @@ bool PrefixStore::DropEverywhere(const ChunkKey& key) {
   return on_disk;
 }
 
-absl::Status PrefixStore::ForgetOnDisk(std::vector<ChunkKey> keys) {
+absl::Status PrefixStore::ForgetOnDisk(absl::flat_hash_set<ChunkKey> keys) {
   absl::MutexLock disk_lock(&disk_mutex_);
   {
     absl::MutexLock lock(&mutex_);
@@ -184,15 +188,16 @@ absl::Status PrefixStore::ForgetOnDisk(std::vector<ChunkKey> keys) {
     for (const auto& [number, held] : segments_) {
       for (const ChunkKey& key : held) {
         const Node* node = index_.Find(key);
-        if (node == nullptr || node->disk.segment == nullptr) keys.push_back(key);
+        if (node == nullptr || node->disk.segment == nullptr) keys.insert(key);
       }
     }
   }
+  const std::vector<ChunkKey> ordered(keys.begin(), keys.end());
   absl::Status status;
-  for (size_t i = 0; i < keys.size() && status.ok(); i += kTombstones) {
-    const auto some = absl::MakeConstSpan(keys).subspan(i, kTombstones);
+  for (size_t i = 0; i < ordered.size() && status.ok(); i += kTombstones) {
+    const auto some = absl::MakeConstSpan(ordered).subspan(i, kTombstones);
     const absl::StatusOr<bool> room =
-        MakeRoom(RoundUpToBlock(kRecordHeadBytes + some.size() * sizeof(StoreKey)));
+        MakeRoom(RoundUpToBlock(kRecordHeadBytes + some.size() * sizeof(StoreKey)), some.size());
     status = room.status();
     if (status.ok() && !*room)
       status = absl::ResourceExhaustedError("no room on disk to note what was cleared");
@@ -202,6 +207,13 @@ absl::Status PrefixStore::ForgetOnDisk(std::vector<ChunkKey> keys) {
   if (!status.ok()) spdlog::error("the prefix store: {}", std::string(status.message()));
   absl::MutexLock lock(&mutex_);
   stats_.disk.bytes = disk_->bytes();
+  if (!status.ok()) return status;
+  // They have their tombstones: the next clear is not to write them again.
+  for (auto& [number, held] : segments_) {
+    held.erase(
+        std::remove_if(held.begin(), held.end(), [&](const ChunkKey& key) { return keys.contains(key); }),
+        held.end());
+  }
   return status;
 }
 

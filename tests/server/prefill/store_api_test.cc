@@ -99,7 +99,8 @@ TEST_F(StoreApiTest, LooksUpPinsListsAndClearsByKeySaltAndPrefix) {
   EXPECT_EQ(Ask("/store/unpin", Prompt("abcd", "alice"))["tokens"], 4);
 
   EXPECT_EQ(Ask("/store/tenants", json::object())["tenants"].size(), 2u);
-  Ask("/store/clear", {{"key", "alice"}, {"cache_salt", "fine"}});
+  EXPECT_EQ(Ask("/store/clear", {{"key", "alise"}})["chunks"], 0) << "mistyped";
+  EXPECT_EQ(Ask("/store/clear", {{"key", "alice"}, {"cache_salt", "fine"}})["chunks"], 2);
   EXPECT_EQ(Ask("/store/list", {{"key", "alice"}})["chunks"].size(), 2u);
   Ask("/store/clear", Prompt("abcdefgh", "alice"));  // its last chunk
   EXPECT_EQ(Ask("/store/lookup", Prompt("abcdefgh", "alice"))["tokens"], 4);

@@ -182,6 +182,19 @@ TEST_F(StoreControl, AClearForgetsWhatWentForAQuota) {
   EXPECT_EQ(store.stats().disk.entries, 0u);
 }
 
+TEST_F(StoreControl, AClearDoesNotRepeatWhatEarlierOnesNoted) {
+  PrefixStore store(Disk());
+  ASSERT_TRUE(PutLetters(store, "abcdefghijkl", "alice"));
+  ASSERT_TRUE(PutLetters(store, "abcd", "bob"));
+  ASSERT_TRUE(AwaitOnDisk(store, 4));
+  ASSERT_TRUE(ClearSome(store, {.tenant = TenantOf(SaltTag("alice"))}).ok());
+  const uint64_t bytes = store.stats().disk.bytes;
+  ASSERT_TRUE(ClearSome(store, {.tenant = TenantOf(SaltTag("carol"))}).ok());
+  EXPECT_EQ(store.stats().disk.bytes, bytes);
+  ASSERT_TRUE(ClearSome(store, {.tenant = TenantOf(SaltTag("bob"))}).ok());
+  EXPECT_EQ(store.stats().disk.bytes, bytes + kStoreBlock);
+}
+
 TEST_F(StoreControl, ARunThatWasUnderWayStoresNothingOfWhatWasCleared) {
   PrefixStore store(Memory(100, 0));
   const std::vector<int32_t> prompt = Letters("abcdefgh");
