@@ -119,7 +119,7 @@ absl::StatusOr<Whose> ReadWhose(const ordered_json& body) {
   ALUDEL_ASSIGN_OR_RETURN(const std::string key, Text(body, "key"));
   ALUDEL_ASSIGN_OR_RETURN(const std::string cache_salt, Text(body, "cache_salt"));
   Whose whose;
-  if (!tenant.empty()) {
+  if (body.contains("tenant")) {
     const bool digits =
         std::all_of(tenant.begin(), tenant.end(), [](unsigned char c) { return std::isxdigit(c); });
     if (tenant.size() != 2 * sizeof(TenantTag) || !digits || body.contains("key") ||
@@ -202,8 +202,8 @@ absl::StatusOr<StoreFilter> ReadFilter(const StoreApi::Options& options, const o
   filter.tenant = whose.tenant;
   if (whose.salt) filter.salt = SaltTag(*whose.salt);
   ALUDEL_ASSIGN_OR_RETURN(const std::string format, Text(body, "format"));
-  if (!format.empty()) {
-    const CodecSpec* const codec = options.find_format(format);
+  if (body.contains("format")) {
+    const CodecSpec* const codec = format.empty() ? nullptr : options.find_format(format);
     if (codec == nullptr) return absl::InvalidArgumentError("'format' is not a format of this server");
     filter.encoder = EncoderTag(*codec);
   }

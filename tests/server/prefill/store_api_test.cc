@@ -69,6 +69,8 @@ TEST_F(StoreApiTest, RefusesWhatItDoesNotUnderstand) {
   Ask("/store/clear", json::object(), 400);
   Ask("/store/clear", {{"all", true}, {"key", "alice"}}, 400);
   Ask("/store/clear", {{"tenant", "12"}}, 400);
+  Ask("/store/clear", {{"tenant", ""}, {"format", codec_.name}}, 400);
+  Ask("/store/clear", {{"key", "alice"}, {"format", ""}}, 400);
   Ask("/store/quota", {{"memory_bytes", 1}}, 400);
   Ask("/store/quota", {{"key", "alice"}, {"memory_bytes", -1}}, 400);
   Ask("/store/list", {{"limit", 0}}, 400);
