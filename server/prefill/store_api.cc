@@ -281,10 +281,15 @@ absl::StatusOr<ordered_json> Quota(const StoreApi::Options& options, const order
   constexpr int64_t kMax = int64_t{1} << 50;
   ALUDEL_ASSIGN_OR_RETURN(const int64_t memory, Number(body, "memory_bytes", 0, 0, kMax));
   ALUDEL_ASSIGN_OR_RETURN(const int64_t disk, Number(body, "disk_bytes", 0, 0, kMax));
-  TenantShares::Quota quota;
-  if (memory > 0) quota.memory_bytes = static_cast<size_t>(memory);
-  if (disk > 0) quota.disk_bytes = static_cast<uint64_t>(disk);
-  ALUDEL_RETURN_IF_ERROR(options.store->SetQuota(*whose.tenant, quota));
+  const TenantShares::Quota none;
+  QuotaChange change;
+  if (body.contains("memory_bytes"))
+    change.memory_bytes = memory > 0 ? static_cast<size_t>(memory) : none.memory_bytes;
+  if (body.contains("disk_bytes"))
+    change.disk_bytes = disk > 0 ? static_cast<uint64_t>(disk) : none.disk_bytes;
+  if (!change.memory_bytes && !change.disk_bytes)
+    return absl::InvalidArgumentError("want 'memory_bytes' or 'disk_bytes'");
+  ALUDEL_RETURN_IF_ERROR(options.store->SetQuota(*whose.tenant, change));
   return ordered_json{{"tenant", Hex(*whose.tenant)}};
 }
 

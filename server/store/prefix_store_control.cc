@@ -71,8 +71,11 @@ int64_t PrefixStore::Unpin(absl::Span<const int32_t> prompt, StorePosition at) {
   return tokens;
 }
 
-absl::Status PrefixStore::SetQuota(TenantTag tenant, const TenantShares::Quota& quota) {
+absl::Status PrefixStore::SetQuota(TenantTag tenant, const QuotaChange& change) {
   absl::MutexLock lock(&mutex_);
+  TenantShares::Quota quota = tenants_.QuotaOf(tenant);
+  quota.memory_bytes = change.memory_bytes.value_or(quota.memory_bytes);
+  quota.disk_bytes = change.disk_bytes.value_or(quota.disk_bytes);
   ALUDEL_RETURN_IF_ERROR(tenants_.SetQuota(tenant, quota));
   KeepQuota(tenant);
   return absl::OkStatus();

@@ -121,8 +121,10 @@ TEST_F(StoreApiTest, SetsAQuotaOfOneKey) {
   const json set = Ask("/store/quota", {{"key", "alice"}, {"memory_bytes", 500}});
   EXPECT_EQ(Ask("/store/lookup", Prompt("abcdefghijkl", "alice"))["tokens"], 4);
   EXPECT_EQ(Ask("/store/lookup", Prompt("abcdefghijkl", "bob"))["tokens"], 12);
+  Ask("/store/quota", {{"key", "alice"}, {"disk_bytes", 700}});
   for (const json& tenant : Ask("/store/tenants", json::object())["tenants"]) {
     EXPECT_EQ(tenant["quota"]["memory_bytes"], tenant["tenant"] == set["tenant"] ? 500 : 0);
+    EXPECT_EQ(tenant["quota"]["disk_bytes"], tenant["tenant"] == set["tenant"] ? 700 : 0);
   }
 }
 

@@ -112,7 +112,10 @@ TEST_F(StoreControl, AQuotaOfItsOwnHoldsAtOnce) {
     EXPECT_EQ(report.memory_chunks, report.tenant == tenant ? 5u : 2u);
     EXPECT_EQ(report.quota.memory_bytes == 5 * ChunkBytes(), report.tenant == tenant);
   }
-  ASSERT_TRUE(store.SetQuota(tenant, {}).ok());
+  ASSERT_TRUE(store.SetQuota(tenant, {.disk_bytes = 1}).ok());
+  Fill(store, 40);
+  EXPECT_EQ(store.stats().memory.entries, 7u) << "the other quota stays";
+  ASSERT_TRUE(store.SetQuota(tenant, {.memory_bytes = TenantShares::Quota().memory_bytes}).ok());
   Fill(store, 40);
   EXPECT_EQ(store.stats().memory.entries, 42u);
 }
