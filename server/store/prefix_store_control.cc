@@ -108,9 +108,9 @@ std::vector<StoredChunkReport> PrefixStore::List(const StoreFilter& filter, size
       if (reports.size() >= limit) return reports;
       add(*node);
     }
-    for (const Node* node : share.disk) {
+    for (auto node = share.disk.rbegin(); node != share.disk.rend(); ++node) {
       if (reports.size() >= limit) return reports;
-      if (node->memory == nullptr) add(*node);
+      if ((*node)->memory == nullptr) add(**node);
     }
   }
   return reports;

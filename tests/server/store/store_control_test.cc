@@ -217,6 +217,11 @@ TEST_F(StoreControl, PrefetchesAndPinsWhatIsOnDiskAlone) {
   }
   PrefixStore store(Disk());
   ASSERT_EQ(store.stats().memory.entries, 0u);
+  StorePosition last = store.Begin(FakeSpec(), "");
+  store.Peek(Letters("ABCDEFGH"), &last);
+  const std::vector<StoredChunkReport> youngest = store.List({}, 1);
+  ASSERT_EQ(youngest.size(), 1u);
+  EXPECT_EQ(youngest[0].key, last.key);
   EXPECT_EQ(store.Prefetch(Letters("abcdefghijkl"), store.Begin(FakeSpec(), "")), 12);
   EXPECT_TRUE(AwaitInMemory(store, 3));
   EXPECT_EQ(store.Prefetch(Letters("abcdefghijkl"), store.Begin(FakeSpec(), "")), 0);
