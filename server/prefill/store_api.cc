@@ -302,27 +302,37 @@ constexpr Route kRoutes[] = {{"/store/lookup", Lookup},   {"/store/prefetch", Pr
                              {"/store/clear", Clear},     {"/store/list", List},
                              {"/store/tenants", Tenants}, {"/store/quota", Quota}};
 
+// Null for an unknown path.
+const Route* FindRoute(absl::string_view path) {
+  const auto* const route = std::find_if(std::begin(kRoutes), std::end(kRoutes),
+                                         [&](const Route& one) { return one.path == path; });
+  return route == std::end(kRoutes) ? nullptr : route;
+}
+
 }  // namespace
 
-std::optional<HttpResponse> StoreApi::Answer(const HttpRequest& request) const {
-  if (!absl::StartsWith(request.path, kPath)) return std::nullopt;
-  absl::string_view token = request.Header("authorization");
+std::optional<HttpResponse> StoreApi::CheckHead(const HttpRequest& head) const {
+  absl::string_view token = head.Header("authorization");
   std::array<uint8_t, 32> hash = {};
   const bool bearer = absl::ConsumePrefix(&token, "Bearer ");
   SHA256(reinterpret_cast<const uint8_t*>(token.data()), token.size(), hash.data());
   if (!bearer || CRYPTO_memcmp(hash.data(), options_.token_sha256.data(), hash.size()) != 0) {
     return Refuse(401, "want \"Authorization: Bearer TOKEN\" with the token of store.control_token_sha256");
   }
-  const auto* const route = std::find_if(std::begin(kRoutes), std::end(kRoutes),
-                                         [&](const Route& one) { return one.path == request.path; });
-  if (route == std::end(kRoutes)) return Refuse(404, "no such path");
-  if (request.method != "POST") {
+  if (FindRoute(head.path) == nullptr) return Refuse(404, "no such path");
+  if (head.method != "POST") {
     HttpResponse response = Refuse(405, "want POST");
     response.headers.push_back({"Allow", "POST"});
     return response;
   }
+  return std::nullopt;
+}
+
+std::optional<HttpResponse> StoreApi::Answer(const HttpRequest& request) const {
+  if (!absl::StartsWith(request.path, kPath)) return std::nullopt;
+  if (auto refused = CheckHead(request)) return refused;
   absl::StatusOr<ordered_json> body = ParseBody(request.body);
-  if (body.ok()) body = route->answer(options_, *body);
+  if (body.ok()) body = FindRoute(request.path)->answer(options_, *body);
   return body.ok() ? Json(200, *body) : Refuse(body.status());
 }
 
