@@ -122,6 +122,7 @@ class PrefixStore {
   // Keeps the stored beginning of the prompt in memory for so long, whatever else is used, and returns its tokens; what is
   // on disk alone is read. Nothing where that is over pinned_bytes in all: ResourceExhausted. Not over a restart.
   absl::StatusOr<int64_t> Pin(absl::Span<const int32_t> prompt, StorePosition at, absl::Duration ttl);
+  // Also of what is pinned behind the stored beginning.
   int64_t Unpin(absl::Span<const int32_t> prompt, StorePosition at);
   // As Clear, of these chunks; returns how many were stored. Looks at every entry under the lock.
   size_t ClearSome(const StoreFilter& filter, std::function<void(const absl::Status&)> done);

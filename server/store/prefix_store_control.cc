@@ -46,19 +46,24 @@ int64_t PrefixStore::Prefetch(absl::Span<const int32_t> prompt, StorePosition at
 absl::StatusOr<int64_t> PrefixStore::Pin(absl::Span<const int32_t> prompt, StorePosition at,
                                          absl::Duration ttl) {
   const StorePosition begin = at;
-  std::vector<Pins::Wish> wishes;
-  for (const StoredChunk& chunk : Peek(prompt, &at)) {
-    const int64_t tokens = chunk.end.tokens - chunk.token_begin;
-    wishes.push_back({chunk.end.key, chunk.frames != nullptr ? StoredWeight(tokens, *chunk.frames)
-                                                             : chunk.disk.payload_bytes});
-  }
+  const std::vector<StoredChunk> chunks = Peek(prompt, &at);
+  int64_t pinned_tokens = 0;
   {
     absl::MutexLock lock(&mutex_);
+    std::vector<Pins::Wish> wishes;
+    for (const StoredChunk& chunk : chunks) {
+      const Node* node = index_.Find(chunk.end.key);
+      if (node == nullptr || !node->stored()) break;  // it went since it was found
+      const int64_t tokens = chunk.end.tokens - chunk.token_begin;
+      wishes.push_back({chunk.end.key, chunk.frames != nullptr ? StoredWeight(tokens, *chunk.frames)
+                                                               : chunk.disk.payload_bytes});
+      pinned_tokens = chunk.end.tokens;
+    }
     const absl::Time now = MonotonicNow();
     ALUDEL_RETURN_IF_ERROR(pins_.Pin(wishes, now + ttl, now));
   }
   Prefetch(prompt, begin);
-  return at.tokens;
+  return pinned_tokens;
 }
 
 int64_t PrefixStore::Unpin(absl::Span<const int32_t> prompt, StorePosition at) {
@@ -67,6 +72,13 @@ int64_t PrefixStore::Unpin(absl::Span<const int32_t> prompt, StorePosition at) {
   absl::MutexLock lock(&mutex_);
   for (const StoredChunk& chunk : chunks) {
     if (pins_.Unpin(chunk.end.key)) tokens += chunk.end.tokens - chunk.token_begin;
+  }
+  if (chunks.empty()) return tokens;
+  for (const ChunkKey& key : pins_.Keys()) {
+    const Node* const pinned = index_.Find(key);
+    const Node* node = pinned;
+    while (node != nullptr && node->key != at.key && node->tokens > 0) node = index_.Find(node->before);
+    if (node != nullptr && node->key == at.key && pins_.Unpin(key)) tokens += pinned->tokens;
   }
   return tokens;
 }

@@ -99,6 +99,19 @@ TEST_F(StoreControl, PinsHaveABudgetAndAnEnd) {
   EXPECT_EQ(Found(store, "ABCDEFGH"), 8);
 }
 
+TEST_F(StoreControl, AnUnpinReachesWhatIsPinnedBehindTheEnd) {
+  PrefixStore store(Memory(10, 5));
+  ASSERT_TRUE(PutLetters(store, "abcdefghijkl"));
+  ASSERT_TRUE(PutLetters(store, "ABCDEFGH"));
+  ASSERT_TRUE(Pin(store, "abcdefghijkl").ok());
+  ASSERT_TRUE(Pin(store, "ABCDEFGH").ok());
+  EXPECT_EQ(store.Unpin(Letters("abcdefgh"), store.Begin(FakeSpec(), "")), 12);
+  EXPECT_EQ(store.Unpin(Letters("none"), store.Begin(FakeSpec(), "")), 0);
+  Fill(store, 50);
+  EXPECT_EQ(Found(store, "abcdefghijkl"), 0);
+  EXPECT_EQ(Found(store, "ABCDEFGH"), 8);
+}
+
 TEST_F(StoreControl, AQuotaOfItsOwnHoldsAtOnce) {
   PrefixStore store(Memory(1000, 0));
   ASSERT_TRUE(PutLetters(store, "abcdefgh", "bob"));
