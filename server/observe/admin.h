@@ -20,8 +20,11 @@ class AdminServer {
   struct Checks {
     std::function<absl::Status()> health;
     std::function<absl::Status()> ready;
-    // Other paths; nothing for one that is not there. What a POST asks for may take some seconds. May be null.
+    // Paths below more_path; nothing for one that is not there. What a POST asks for may take some seconds. May be null.
     std::function<std::optional<HttpResponse>(const HttpRequest&)> more = nullptr;
+    std::string more_path = "";
+    // Of a request below more_path whose body has not been read: an answer ends it there. May be null.
+    std::function<std::optional<HttpResponse>(const HttpRequest&)> check_head = nullptr;
     size_t max_body_bytes = 0;  // of a request
   };
 
@@ -34,6 +37,9 @@ class AdminServer {
  private:
   AdminServer(Metrics* metrics, Checks checks) : metrics_(metrics), checks_(std::move(checks)) {}
 
+  bool IsMore(const HttpRequest& request) const;
+  // The answer to one that is refused for its head.
+  std::optional<HttpResponse> CheckHead(const HttpRequest& head) const;
   HttpResponse Answer(const HttpRequest& request) const;
 
   Metrics* const metrics_;

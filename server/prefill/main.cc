@@ -149,9 +149,10 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
         const EncoderFactory* const codec = model->FindCodec(name);
         return codec == nullptr ? nullptr : &codec->spec();
       };
-      checks.more =
-          [api = StoreApi({.store = &store, .token_sha256 = token_sha256, .find_format = find_format})](
-              const HttpRequest& request) { return api.Answer(request); };
+      const StoreApi api({.store = &store, .token_sha256 = token_sha256, .find_format = find_format});
+      checks.more = [api](const HttpRequest& request) { return api.Answer(request); };
+      checks.more_path = StoreApi::kPath;
+      checks.check_head = [api](const HttpRequest& head) { return api.CheckHead(head); };
       checks.max_body_bytes = StoreApi::kMaxBodyBytes;
     }
     ALUDEL_ASSIGN_OR_RETURN(admin, AdminServer::Start(options.admin_listen, &metrics, std::move(checks)));

@@ -119,7 +119,7 @@ absl::StatusOr<Whose> ReadWhose(const ordered_json& body) {
   ALUDEL_ASSIGN_OR_RETURN(const std::string key, Text(body, "key"));
   ALUDEL_ASSIGN_OR_RETURN(const std::string cache_salt, Text(body, "cache_salt"));
   Whose whose;
-  if (!tenant.empty()) {
+  if (body.contains("tenant")) {
     const bool digits =
         std::all_of(tenant.begin(), tenant.end(), [](unsigned char c) { return std::isxdigit(c); });
     if (tenant.size() != 2 * sizeof(TenantTag) || !digits || body.contains("key") ||
@@ -202,8 +202,8 @@ absl::StatusOr<StoreFilter> ReadFilter(const StoreApi::Options& options, const o
   filter.tenant = whose.tenant;
   if (whose.salt) filter.salt = SaltTag(*whose.salt);
   ALUDEL_ASSIGN_OR_RETURN(const std::string format, Text(body, "format"));
-  if (!format.empty()) {
-    const CodecSpec* const codec = options.find_format(format);
+  if (body.contains("format")) {
+    const CodecSpec* const codec = format.empty() ? nullptr : options.find_format(format);
     if (codec == nullptr) return absl::InvalidArgumentError("'format' is not a format of this server");
     filter.encoder = EncoderTag(*codec);
   }
@@ -223,17 +223,18 @@ absl::StatusOr<ordered_json> Clear(const StoreApi::Options& options, const order
     cleared = status;
     ended.Notify();
   };
+  ordered_json answer = {{"status", "cleared"}};
   if (all) {
     options.store->Clear(done);
   } else {
-    options.store->ClearSome(filter, done);
+    answer["chunks"] = options.store->ClearSome(filter, done);
   }
   ended.WaitForNotification();
   if (!cleared.ok()) {
     return absl::UnavailableError(
         absl::StrCat("found no more, but may be after a restart: ", cleared.message()));
   }
-  return ordered_json{{"status", "cleared"}};
+  return answer;
 }
 
 absl::StatusOr<ordered_json> List(const StoreApi::Options& options, const ordered_json& body) {
@@ -280,10 +281,15 @@ absl::StatusOr<ordered_json> Quota(const StoreApi::Options& options, const order
   constexpr int64_t kMax = int64_t{1} << 50;
   ALUDEL_ASSIGN_OR_RETURN(const int64_t memory, Number(body, "memory_bytes", 0, 0, kMax));
   ALUDEL_ASSIGN_OR_RETURN(const int64_t disk, Number(body, "disk_bytes", 0, 0, kMax));
-  TenantShares::Quota quota;
-  if (memory > 0) quota.memory_bytes = static_cast<size_t>(memory);
-  if (disk > 0) quota.disk_bytes = static_cast<uint64_t>(disk);
-  ALUDEL_RETURN_IF_ERROR(options.store->SetQuota(*whose.tenant, quota));
+  const TenantShares::Quota none;
+  QuotaChange change;
+  if (body.contains("memory_bytes"))
+    change.memory_bytes = memory > 0 ? static_cast<size_t>(memory) : none.memory_bytes;
+  if (body.contains("disk_bytes"))
+    change.disk_bytes = disk > 0 ? static_cast<uint64_t>(disk) : none.disk_bytes;
+  if (!change.memory_bytes && !change.disk_bytes)
+    return absl::InvalidArgumentError("want 'memory_bytes' or 'disk_bytes'");
+  ALUDEL_RETURN_IF_ERROR(options.store->SetQuota(*whose.tenant, change));
   return ordered_json{{"tenant", Hex(*whose.tenant)}};
 }
 
@@ -296,27 +302,37 @@ constexpr Route kRoutes[] = {{"/store/lookup", Lookup},   {"/store/prefetch", Pr
                              {"/store/clear", Clear},     {"/store/list", List},
                              {"/store/tenants", Tenants}, {"/store/quota", Quota}};
 
+// Null for an unknown path.
+const Route* FindRoute(absl::string_view path) {
+  const auto* const route = std::find_if(std::begin(kRoutes), std::end(kRoutes),
+                                         [&](const Route& one) { return one.path == path; });
+  return route == std::end(kRoutes) ? nullptr : route;
+}
+
 }  // namespace
 
-std::optional<HttpResponse> StoreApi::Answer(const HttpRequest& request) const {
-  if (!absl::StartsWith(request.path, kPath)) return std::nullopt;
-  absl::string_view token = request.Header("authorization");
+std::optional<HttpResponse> StoreApi::CheckHead(const HttpRequest& head) const {
+  absl::string_view token = head.Header("authorization");
   std::array<uint8_t, 32> hash = {};
   const bool bearer = absl::ConsumePrefix(&token, "Bearer ");
   SHA256(reinterpret_cast<const uint8_t*>(token.data()), token.size(), hash.data());
   if (!bearer || CRYPTO_memcmp(hash.data(), options_.token_sha256.data(), hash.size()) != 0) {
     return Refuse(401, "want \"Authorization: Bearer TOKEN\" with the token of store.control_token_sha256");
   }
-  const auto* const route = std::find_if(std::begin(kRoutes), std::end(kRoutes),
-                                         [&](const Route& one) { return one.path == request.path; });
-  if (route == std::end(kRoutes)) return Refuse(404, "no such path");
-  if (request.method != "POST") {
+  if (FindRoute(head.path) == nullptr) return Refuse(404, "no such path");
+  if (head.method != "POST") {
     HttpResponse response = Refuse(405, "want POST");
     response.headers.push_back({"Allow", "POST"});
     return response;
   }
+  return std::nullopt;
+}
+
+std::optional<HttpResponse> StoreApi::Answer(const HttpRequest& request) const {
+  if (!absl::StartsWith(request.path, kPath)) return std::nullopt;
+  if (auto refused = CheckHead(request)) return refused;
   absl::StatusOr<ordered_json> body = ParseBody(request.body);
-  if (body.ok()) body = route->answer(options_, *body);
+  if (body.ok()) body = FindRoute(request.path)->answer(options_, *body);
   return body.ok() ? Json(200, *body) : Refuse(body.status());
 }
 

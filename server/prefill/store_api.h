@@ -15,7 +15,7 @@
 namespace aludel {
 
 // The operator's hold on a prefix store, over HTTP with JSON bodies: what is stored and for whom, and look up, prefetch,
-// pin, unpin, clear and quotas (deploy/OPERATING.md). Answers those alone who have the token. Thread-safe; a call may
+// pin, unpin, clear and quotas (deploy/OPERATING.md). Answers requests with the token alone. Thread-safe; a call may
 // take seconds, for the disk.
 class StoreApi {
  public:
@@ -31,6 +31,8 @@ class StoreApi {
   };
   explicit StoreApi(Options options) : options_(std::move(options)) {}
 
+  // The refusal of a request for its token, path or method, which needs no body. Does not block.
+  std::optional<HttpResponse> CheckHead(const HttpRequest& head) const;
   // Nothing for a path that is not below kPath.
   std::optional<HttpResponse> Answer(const HttpRequest& request) const;
 

@@ -117,18 +117,18 @@ absl::StatusOr<bool> DiskTier::Adopt(const std::string& path, const Found& found
 
 uint64_t DiskTier::Footer() const { return open_ ? FooterBytes(footer_.size()) : 0; }
 
-bool DiskTier::HasRoom(uint64_t record_bytes) const {
+bool DiskTier::HasRoom(uint64_t record_bytes, size_t entries) const {
   // A new segment's head, its footer, and the footer that the youngest one still gets.
-  const uint64_t overhead = kStoreBlock + FooterBytes(1) + FooterBytes(footer_.size() + 1);
+  const uint64_t overhead = kStoreBlock + FooterBytes(entries) + FooterBytes(footer_.size() + entries);
   return bytes() + record_bytes + overhead <= options_.bytes && segments_.size() < kMaxSegments;
 }
 
-bool DiskTier::IsTight(uint64_t record_bytes) const {
+bool DiskTier::IsTight(uint64_t record_bytes, size_t entries) const {
   if (segments_.empty()) return false;
   if (segments_.size() >= kMaxSegments) return true;
   uint64_t held = unread_bytes_;
   for (const std::shared_ptr<SegmentFile>& segment : segments_) held += segment->bytes();
-  const uint64_t overhead = 2 * kStoreBlock + 2 * FooterBytes(footer_.size() + 1);
+  const uint64_t overhead = 2 * kStoreBlock + 2 * FooterBytes(footer_.size() + entries);
   return held + record_bytes + overhead + std::min(segment_bytes_, options_.bytes / 8) > options_.bytes;
 }
 

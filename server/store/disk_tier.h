@@ -44,12 +44,12 @@ class DiskTier {
 
   // The largest record.
   uint64_t max_record_bytes() const { return options_.bytes / 4; }
-  // Whether a record of so many bytes fits without another segment's end.
-  bool HasRoom(uint64_t record_bytes) const;
+  // Whether a record of so many bytes, of which the footer has so many entries, fits without another segment's end.
+  bool HasRoom(uint64_t record_bytes, size_t entries = 1) const;
   // Whether the oldest segment should go before such a record comes: there shall be room for what moves out of a
   // segment while a reader still has it. What was dropped and is leased does not count here, or a long lease would
   // empty the tier.
-  bool IsTight(uint64_t record_bytes) const;
+  bool IsTight(uint64_t record_bytes, size_t entries = 1) const;
   // Whether there is a segment before the youngest.
   bool has_older() const { return segments_.size() > 1; }
   // The oldest segment, which is taken out and unlinked; its bytes are free when the last lease on it is gone. Where it

@@ -36,6 +36,12 @@ absl::Time Pins::Until(const ChunkKey& key) const {
   return pin == pins_.end() ? absl::InfinitePast() : pin->second.until;
 }
 
+std::vector<ChunkKey> Pins::Keys() const {
+  std::vector<ChunkKey> keys;
+  for (const auto& pin : pins_) keys.push_back(pin.first);
+  return keys;
+}
+
 void Pins::Clear() {
   pins_.clear();
   bytes_ = 0;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
@@ -27,6 +28,8 @@ class Pins {
   bool IsPinned(const ChunkKey& key, absl::Time now) const { return Until(key) > now; }
   // InfinitePast where it never was.
   absl::Time Until(const ChunkKey& key) const;
+  // Of pins that may have ended, too.
+  std::vector<ChunkKey> Keys() const;
   void Clear();
 
   // Of pins that may have ended, too.

@@ -76,6 +76,7 @@ std::vector<ChunkKey> PrefixStore::Candidates(const ChunkKey& before, absl::Span
     }
     for (const uint32_t tokens : lengths) {
       if (tokens > rest.size()) break;
+      if (StemTokens(tokens) != stem_tokens) continue;  // two stems with one id
       candidates.push_back(tokens == stem_tokens ? stem_key : key_of(tokens));
     }
   }
@@ -156,6 +157,7 @@ void PrefixStore::DropFromMemory(Node* node) {
   tenants_.RemoveMemory(node);
   order_.erase(node->order);
   node->memory = nullptr;
+  node->over_quota = false;
   index_.Drop(node);
 }
 
@@ -178,6 +180,7 @@ void PrefixStore::KeepQuota(TenantTag tenant) {
   // Without a tombstone: where it is found again after a restart, so is what is younger, and the quota.
   while (Node* node = tenants_.OverDisk(tenant)) {
     ++stats_.disk.over_quota;
+    node->over_quota = node->memory != nullptr;  // or each hit would write it again
     DropFromDisk(node);
   }
 }

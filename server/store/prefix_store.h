@@ -122,10 +122,11 @@ class PrefixStore {
   // Keeps the stored beginning of the prompt in memory for so long, whatever else is used, and returns its tokens; what is
   // on disk alone is read. Nothing where that is over pinned_bytes in all: ResourceExhausted. Not over a restart.
   absl::StatusOr<int64_t> Pin(absl::Span<const int32_t> prompt, StorePosition at, absl::Duration ttl);
+  // Also of what is pinned behind the stored beginning.
   int64_t Unpin(absl::Span<const int32_t> prompt, StorePosition at);
-  // As Clear, of these chunks. Looks at every entry under the lock.
-  void ClearSome(const StoreFilter& filter, std::function<void(const absl::Status&)> done);
-  absl::Status SetQuota(TenantTag tenant, const TenantShares::Quota& quota);
+  // As Clear, of these chunks; returns how many were stored. Looks at every entry under the lock.
+  size_t ClearSome(const StoreFilter& filter, std::function<void(const absl::Status&)> done);
+  absl::Status SetQuota(TenantTag tenant, const QuotaChange& change);
   std::vector<TenantReport> Tenants() const;
   // Of each tenant those used most recently first.
   std::vector<StoredChunkReport> List(const StoreFilter& filter, size_t limit) const;
@@ -157,8 +158,10 @@ class PrefixStore {
   void Write(const DiskWrite& write);
   // Whether the chunk is still worth its write.
   bool IsWanted(const DiskWrite& write) ABSL_LOCKS_EXCLUDED(mutex_);
-  // False: there is none. An error: what should go could not be removed.
-  absl::StatusOr<bool> MakeRoom(uint64_t record_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mutex_);
+  // For a record of so many bytes and entries in the footer. False: there is none. An error: what should go could not be
+  // removed.
+  absl::StatusOr<bool> MakeRoom(uint64_t record_bytes, size_t entries = 1)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mutex_);
   absl::StatusOr<DiskPlace> Append(const DiskWrite& write) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mutex_);
   // Moves what was found since it was written out of a segment that goes, as far as there is room; the rest is dropped.
   void Retire(std::shared_ptr<SegmentFile> segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mutex_);
@@ -178,7 +181,7 @@ class PrefixStore {
   absl::flat_hash_set<ChunkKey> KeysOf(const StoreFilter& filter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // True: it was on disk.
   bool DropEverywhere(const ChunkKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status ForgetOnDisk(std::vector<ChunkKey> keys);
+  absl::Status ForgetOnDisk(absl::flat_hash_set<ChunkKey> keys);
   void OnLoadFailed(const StoredChunk& chunk, const absl::Status& status);
 
   const Options options_;

@@ -46,19 +46,24 @@ int64_t PrefixStore::Prefetch(absl::Span<const int32_t> prompt, StorePosition at
 absl::StatusOr<int64_t> PrefixStore::Pin(absl::Span<const int32_t> prompt, StorePosition at,
                                          absl::Duration ttl) {
   const StorePosition begin = at;
-  std::vector<Pins::Wish> wishes;
-  for (const StoredChunk& chunk : Peek(prompt, &at)) {
-    const int64_t tokens = chunk.end.tokens - chunk.token_begin;
-    wishes.push_back({chunk.end.key, chunk.frames != nullptr ? StoredWeight(tokens, *chunk.frames)
-                                                             : chunk.disk.payload_bytes});
-  }
+  const std::vector<StoredChunk> chunks = Peek(prompt, &at);
+  int64_t pinned_tokens = 0;
   {
     absl::MutexLock lock(&mutex_);
+    std::vector<Pins::Wish> wishes;
+    for (const StoredChunk& chunk : chunks) {
+      const Node* node = index_.Find(chunk.end.key);
+      if (node == nullptr || !node->stored()) break;  // it went since it was found
+      const int64_t tokens = chunk.end.tokens - chunk.token_begin;
+      wishes.push_back({chunk.end.key, chunk.frames != nullptr ? StoredWeight(tokens, *chunk.frames)
+                                                               : chunk.disk.payload_bytes});
+      pinned_tokens = chunk.end.tokens;
+    }
     const absl::Time now = MonotonicNow();
     ALUDEL_RETURN_IF_ERROR(pins_.Pin(wishes, now + ttl, now));
   }
   Prefetch(prompt, begin);
-  return at.tokens;
+  return pinned_tokens;
 }
 
 int64_t PrefixStore::Unpin(absl::Span<const int32_t> prompt, StorePosition at) {
@@ -68,11 +73,21 @@ int64_t PrefixStore::Unpin(absl::Span<const int32_t> prompt, StorePosition at) {
   for (const StoredChunk& chunk : chunks) {
     if (pins_.Unpin(chunk.end.key)) tokens += chunk.end.tokens - chunk.token_begin;
   }
+  if (chunks.empty()) return tokens;
+  for (const ChunkKey& key : pins_.Keys()) {
+    const Node* const pinned = index_.Find(key);
+    const Node* node = pinned;
+    while (node != nullptr && node->key != at.key && node->tokens > 0) node = index_.Find(node->before);
+    if (node != nullptr && node->key == at.key && pins_.Unpin(key)) tokens += pinned->tokens;
+  }
   return tokens;
 }
 
-absl::Status PrefixStore::SetQuota(TenantTag tenant, const TenantShares::Quota& quota) {
+absl::Status PrefixStore::SetQuota(TenantTag tenant, const QuotaChange& change) {
   absl::MutexLock lock(&mutex_);
+  TenantShares::Quota quota = tenants_.QuotaOf(tenant);
+  quota.memory_bytes = change.memory_bytes.value_or(quota.memory_bytes);
+  quota.disk_bytes = change.disk_bytes.value_or(quota.disk_bytes);
   ALUDEL_RETURN_IF_ERROR(tenants_.SetQuota(tenant, quota));
   KeepQuota(tenant);
   return absl::OkStatus();
@@ -105,9 +120,9 @@ std::vector<StoredChunkReport> PrefixStore::List(const StoreFilter& filter, size
       if (reports.size() >= limit) return reports;
       add(*node);
     }
-    for (const Node* node : share.disk) {
+    for (auto node = share.disk.rbegin(); node != share.disk.rend(); ++node) {
       if (reports.size() >= limit) return reports;
-      if (node->memory == nullptr) add(*node);
+      if ((*node)->memory == nullptr) add(**node);
     }
   }
   return reports;
@@ -123,23 +138,27 @@ bool PrefixStore::IsBeingCleared(const ChunkEntry& entry) const {
                      [&](const Clearing& clearing) { return clearing.Has(entry); });
 }
 
-void PrefixStore::ClearSome(const StoreFilter& filter, std::function<void(const absl::Status&)> done) {
+size_t PrefixStore::ClearSome(const StoreFilter& filter, std::function<void(const absl::Status&)> done) {
+  size_t chunks = 0;
   {
     absl::MutexLock lock(&mutex_);
     ++lookups_;  // what was looked up before is not stored any more, whatever it is: it may be of these
     Clearing clearing = {filter, KeysOf(filter)};
-    auto on_disk = std::make_shared<std::vector<ChunkKey>>();
+    auto on_disk = std::make_shared<absl::flat_hash_set<ChunkKey>>();
     for (const ChunkKey& key : clearing.keys) {
       pins_.Unpin(key);
-      if (DropEverywhere(key)) on_disk->push_back(key);
+      const Node* node = index_.Find(key);
+      if (node != nullptr && node->stored()) ++chunks;
+      if (DropEverywhere(key)) on_disk->insert(key);
     }
     if (writer_ != nullptr) {
       clearing_.push_back(std::move(clearing));
       writer_->Run([this, on_disk, done] { done(ForgetOnDisk(std::move(*on_disk))); });
-      return;
+      return chunks;
     }
   }
   done(absl::OkStatus());
+  return chunks;
 }
 
 absl::flat_hash_set<ChunkKey> PrefixStore::KeysOf(const StoreFilter& filter) {
@@ -175,7 +194,7 @@ bool PrefixStore::DropEverywhere(const ChunkKey& key) {
   return on_disk;
 }
 
-absl::Status PrefixStore::ForgetOnDisk(std::vector<ChunkKey> keys) {
+absl::Status PrefixStore::ForgetOnDisk(absl::flat_hash_set<ChunkKey> keys) {
   absl::MutexLock disk_lock(&disk_mutex_);
   {
     absl::MutexLock lock(&mutex_);
@@ -184,15 +203,16 @@ absl::Status PrefixStore::ForgetOnDisk(std::vector<ChunkKey> keys) {
     for (const auto& [number, held] : segments_) {
       for (const ChunkKey& key : held) {
         const Node* node = index_.Find(key);
-        if (node == nullptr || node->disk.segment == nullptr) keys.push_back(key);
+        if (node == nullptr || node->disk.segment == nullptr) keys.insert(key);
       }
     }
   }
+  const std::vector<ChunkKey> ordered(keys.begin(), keys.end());
   absl::Status status;
-  for (size_t i = 0; i < keys.size() && status.ok(); i += kTombstones) {
-    const auto some = absl::MakeConstSpan(keys).subspan(i, kTombstones);
+  for (size_t i = 0; i < ordered.size() && status.ok(); i += kTombstones) {
+    const auto some = absl::MakeConstSpan(ordered).subspan(i, kTombstones);
     const absl::StatusOr<bool> room =
-        MakeRoom(RoundUpToBlock(kRecordHeadBytes + some.size() * sizeof(StoreKey)));
+        MakeRoom(RoundUpToBlock(kRecordHeadBytes + some.size() * sizeof(StoreKey)), some.size());
     status = room.status();
     if (status.ok() && !*room)
       status = absl::ResourceExhaustedError("no room on disk to note what was cleared");
@@ -202,6 +222,13 @@ absl::Status PrefixStore::ForgetOnDisk(std::vector<ChunkKey> keys) {
   if (!status.ok()) spdlog::error("the prefix store: {}", std::string(status.message()));
   absl::MutexLock lock(&mutex_);
   stats_.disk.bytes = disk_->bytes();
+  if (!status.ok()) return status;
+  // They have their tombstones: the next clear is not to write them again.
+  for (auto& [number, held] : segments_) {
+    held.erase(
+        std::remove_if(held.begin(), held.end(), [&](const ChunkKey& key) { return keys.contains(key); }),
+        held.end());
+  }
   return status;
 }
 

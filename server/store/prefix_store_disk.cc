@@ -113,7 +113,7 @@ void PrefixStore::DropFromDisk(Node* node) {
 
 void PrefixStore::WriteLater(Node* node, absl::Span<const int32_t> prompt) {
   if (writer_ == nullptr || node->writing || node->disk.segment != nullptr || node->memory == nullptr ||
-      node->requests < options_.disk->min_requests) {
+      node->over_quota || node->requests < options_.disk->min_requests) {
     return;
   }
   DiskWrite write{.frames = node->memory, .generation = generation_};
@@ -202,14 +202,14 @@ bool PrefixStore::HasTooMany() const {
   return stats_.disk.entries >= options_.disk->max_entries;
 }
 
-absl::StatusOr<bool> PrefixStore::MakeRoom(uint64_t record_bytes) {
+absl::StatusOr<bool> PrefixStore::MakeRoom(uint64_t record_bytes, size_t entries) {
   if (record_bytes > disk_->max_record_bytes()) return false;
-  while (disk_->IsTight(record_bytes) || HasTooMany()) {
+  while (disk_->IsTight(record_bytes, entries) || HasTooMany()) {
     absl::StatusOr<std::shared_ptr<SegmentFile>> oldest = disk_->DropOldest();
     if (!oldest.ok()) return oldest.status();
     Retire(*std::move(oldest));
   }
-  return disk_->HasRoom(record_bytes);  // unless leases keep what was dropped
+  return disk_->HasRoom(record_bytes, entries);  // unless leases keep what was dropped
 }
 
 void PrefixStore::Retire(std::shared_ptr<SegmentFile> segment) {

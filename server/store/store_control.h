@@ -26,6 +26,12 @@ struct StoreFilter {
   }
 };
 
+// What is not set stays as it is.
+struct QuotaChange {
+  std::optional<size_t> memory_bytes;
+  std::optional<uint64_t> disk_bytes;
+};
+
 struct StoredChunkReport {
   ChunkKey key = {};
   StoreTag encoder = {};

@@ -21,7 +21,8 @@ class TenantShares {
   using Node = StoreIndex::Node;
   using Order = StoreIndex::Order;
 
-  // Of one tenant; what is over it goes, and no chunk of another tenant does.
+  // Of one tenant; what is over it goes. In memory it costs no other tenant a chunk; on disk it bounds what is found, and a
+  // tenant that writes much still turns the disk over, other tenants' older segments included.
   struct Quota {
     size_t memory_bytes = std::numeric_limits<size_t>::max();
     uint64_t disk_bytes =

@@ -60,16 +60,21 @@ TEST_F(StoreApiTest, AnswersThoseWhoHaveTheTokenAlone) {
 }
 
 TEST_F(StoreApiTest, RefusesWhatItDoesNotUnderstand) {
-  for (const char* body :
-       {"[]", "{", "{\"token\": [1]}", "{\"tokens\": []}", "{\"tokens\": [1.5], \"format\": \"fake\"}",
-        "{\"tokens\": [-1]}", "{\"tokens\": \"abc\"}", "[[[[[[[]]]]]]]"}) {
+  for (const char* body : {"[]", "{", "{\"token\": [1]}", "[[[[[[[]]]]]]]"}) {
     EXPECT_EQ(Ask("/store/lookup", body, "Bearer operator").status, 400) << body;
+  }
+  for (const json& tokens : {json::array(), json("abc"), json({1.5}), json({-1})}) {
+    const json refused = Ask("/store/lookup", {{"tokens", tokens}, {"format", codec_.name}}, 400);
+    EXPECT_EQ(refused["error"].get<std::string>().rfind("'tokens' ", 0), 0u) << refused;
   }
   Ask("/store/lookup", {{"tokens", {1}}, {"format", "none"}}, 400);
   Ask("/store/clear", json::object(), 400);
   Ask("/store/clear", {{"all", true}, {"key", "alice"}}, 400);
   Ask("/store/clear", {{"tenant", "12"}}, 400);
+  Ask("/store/clear", {{"tenant", ""}, {"format", codec_.name}}, 400);
+  Ask("/store/clear", {{"key", "alice"}, {"format", ""}}, 400);
   Ask("/store/quota", {{"memory_bytes", 1}}, 400);
+  Ask("/store/quota", {{"key", "alice"}}, 400);
   Ask("/store/quota", {{"key", "alice"}, {"memory_bytes", -1}}, 400);
   Ask("/store/list", {{"limit", 0}}, 400);
 }
@@ -99,7 +104,8 @@ TEST_F(StoreApiTest, LooksUpPinsListsAndClearsByKeySaltAndPrefix) {
   EXPECT_EQ(Ask("/store/unpin", Prompt("abcd", "alice"))["tokens"], 4);
 
   EXPECT_EQ(Ask("/store/tenants", json::object())["tenants"].size(), 2u);
-  Ask("/store/clear", {{"key", "alice"}, {"cache_salt", "fine"}});
+  EXPECT_EQ(Ask("/store/clear", {{"key", "alise"}})["chunks"], 0) << "mistyped";
+  EXPECT_EQ(Ask("/store/clear", {{"key", "alice"}, {"cache_salt", "fine"}})["chunks"], 2);
   EXPECT_EQ(Ask("/store/list", {{"key", "alice"}})["chunks"].size(), 2u);
   Ask("/store/clear", Prompt("abcdefgh", "alice"));  // its last chunk
   EXPECT_EQ(Ask("/store/lookup", Prompt("abcdefgh", "alice"))["tokens"], 4);
@@ -118,8 +124,10 @@ TEST_F(StoreApiTest, SetsAQuotaOfOneKey) {
   const json set = Ask("/store/quota", {{"key", "alice"}, {"memory_bytes", 500}});
   EXPECT_EQ(Ask("/store/lookup", Prompt("abcdefghijkl", "alice"))["tokens"], 4);
   EXPECT_EQ(Ask("/store/lookup", Prompt("abcdefghijkl", "bob"))["tokens"], 12);
+  Ask("/store/quota", {{"key", "alice"}, {"disk_bytes", 700}});
   for (const json& tenant : Ask("/store/tenants", json::object())["tenants"]) {
     EXPECT_EQ(tenant["quota"]["memory_bytes"], tenant["tenant"] == set["tenant"] ? 500 : 0);
+    EXPECT_EQ(tenant["quota"]["disk_bytes"], tenant["tenant"] == set["tenant"] ? 700 : 0);
   }
 }
 

@@ -87,11 +87,26 @@ TEST_F(StoreControl, PinsHaveABudgetAndAnEnd) {
   PrefixStore store(Memory(10, 4));
   ASSERT_TRUE(PutLetters(store, "abcdefghijkl"));
   ASSERT_TRUE(PutLetters(store, "ABCDEFGH"));
-  ASSERT_TRUE(Pin(store, "abcdefghijkl", absl::Milliseconds(300)).ok());
-  EXPECT_TRUE(Pin(store, "abcdefghijkl", absl::Milliseconds(300)).ok()) << "again takes no more";
+  ASSERT_TRUE(Pin(store, "abcdefghijkl").ok());
+  EXPECT_TRUE(Pin(store, "abcdefghijkl").ok()) << "again takes no more";
   EXPECT_TRUE(absl::IsResourceExhausted(Pin(store, "ABCDEFGH").status()));
-  absl::SleepFor(absl::Milliseconds(310));
+  EXPECT_EQ(store.Unpin(Letters("abcdefghijkl"), store.Begin(FakeSpec(), "")), 12);
+  ASSERT_TRUE(Pin(store, "abcdefghijkl", absl::Milliseconds(1)).ok());
+  absl::SleepFor(absl::Milliseconds(2));
   EXPECT_TRUE(Pin(store, "ABCDEFGH").ok());
+  Fill(store, 50);
+  EXPECT_EQ(Found(store, "abcdefghijkl"), 0);
+  EXPECT_EQ(Found(store, "ABCDEFGH"), 8);
+}
+
+TEST_F(StoreControl, AnUnpinReachesWhatIsPinnedBehindTheEnd) {
+  PrefixStore store(Memory(10, 5));
+  ASSERT_TRUE(PutLetters(store, "abcdefghijkl"));
+  ASSERT_TRUE(PutLetters(store, "ABCDEFGH"));
+  ASSERT_TRUE(Pin(store, "abcdefghijkl").ok());
+  ASSERT_TRUE(Pin(store, "ABCDEFGH").ok());
+  EXPECT_EQ(store.Unpin(Letters("abcdefgh"), store.Begin(FakeSpec(), "")), 12);
+  EXPECT_EQ(store.Unpin(Letters("none"), store.Begin(FakeSpec(), "")), 0);
   Fill(store, 50);
   EXPECT_EQ(Found(store, "abcdefghijkl"), 0);
   EXPECT_EQ(Found(store, "ABCDEFGH"), 8);
@@ -112,7 +127,10 @@ TEST_F(StoreControl, AQuotaOfItsOwnHoldsAtOnce) {
     EXPECT_EQ(report.memory_chunks, report.tenant == tenant ? 5u : 2u);
     EXPECT_EQ(report.quota.memory_bytes == 5 * ChunkBytes(), report.tenant == tenant);
   }
-  ASSERT_TRUE(store.SetQuota(tenant, {}).ok());
+  ASSERT_TRUE(store.SetQuota(tenant, {.disk_bytes = 1}).ok());
+  Fill(store, 40);
+  EXPECT_EQ(store.stats().memory.entries, 7u) << "the other quota stays";
+  ASSERT_TRUE(store.SetQuota(tenant, {.memory_bytes = TenantShares::Quota().memory_bytes}).ok());
   Fill(store, 40);
   EXPECT_EQ(store.stats().memory.entries, 42u);
 }
@@ -182,6 +200,19 @@ TEST_F(StoreControl, AClearForgetsWhatWentForAQuota) {
   EXPECT_EQ(store.stats().disk.entries, 0u);
 }
 
+TEST_F(StoreControl, AClearDoesNotRepeatWhatEarlierOnesNoted) {
+  PrefixStore store(Disk());
+  ASSERT_TRUE(PutLetters(store, "abcdefghijkl", "alice"));
+  ASSERT_TRUE(PutLetters(store, "abcd", "bob"));
+  ASSERT_TRUE(AwaitOnDisk(store, 4));
+  ASSERT_TRUE(ClearSome(store, {.tenant = TenantOf(SaltTag("alice"))}).ok());
+  const uint64_t bytes = store.stats().disk.bytes;
+  ASSERT_TRUE(ClearSome(store, {.tenant = TenantOf(SaltTag("carol"))}).ok());
+  EXPECT_EQ(store.stats().disk.bytes, bytes);
+  ASSERT_TRUE(ClearSome(store, {.tenant = TenantOf(SaltTag("bob"))}).ok());
+  EXPECT_EQ(store.stats().disk.bytes, bytes + kStoreBlock);
+}
+
 TEST_F(StoreControl, ARunThatWasUnderWayStoresNothingOfWhatWasCleared) {
   PrefixStore store(Memory(100, 0));
   const std::vector<int32_t> prompt = Letters("abcdefgh");
@@ -201,6 +232,11 @@ TEST_F(StoreControl, PrefetchesAndPinsWhatIsOnDiskAlone) {
   }
   PrefixStore store(Disk());
   ASSERT_EQ(store.stats().memory.entries, 0u);
+  StorePosition last = store.Begin(FakeSpec(), "");
+  store.Peek(Letters("ABCDEFGH"), &last);
+  const std::vector<StoredChunkReport> youngest = store.List({}, 1);
+  ASSERT_EQ(youngest.size(), 1u);
+  EXPECT_EQ(youngest[0].key, last.key);
   EXPECT_EQ(store.Prefetch(Letters("abcdefghijkl"), store.Begin(FakeSpec(), "")), 12);
   EXPECT_TRUE(AwaitInMemory(store, 3));
   EXPECT_EQ(store.Prefetch(Letters("abcdefghijkl"), store.Begin(FakeSpec(), "")), 0);

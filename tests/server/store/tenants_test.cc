@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <future>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -107,6 +108,23 @@ TEST_F(Tenants, AQuotaOfTheDiskHoldsAndHoldsAfterARestart) {
   PrefixStore store(Disk(3 * kStoreBlock));  // and so does a lower one
   EXPECT_EQ(store.stats().disk.entries, 6u);
   EXPECT_EQ(Found(store, Salt('a', '1'), 27, 30), 3);
+}
+
+TEST_F(Tenants, AHitDoesNotWriteAgainWhatWentFromDiskForAQuota) {
+  PrefixStore store(Disk(10 * kStoreBlock));
+  // Behind all that waits for the disk.
+  const auto written = [&store] {
+    std::promise<absl::Status> ended;
+    store.ClearSome({.tenant = TenantTag{1}},
+                    [&ended](const absl::Status& status) { ended.set_value(status); });
+    EXPECT_TRUE(ended.get_future().get().ok());
+  };
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(PutLetters(store, Text(i), Salt('a', '1')));
+  written();
+  ASSERT_EQ(store.stats().disk.over_quota, 10u);
+  EXPECT_EQ(Found(store, Salt('a', '1'), 0, 20), 20) << "in memory they all are";
+  written();
+  EXPECT_EQ(store.stats().disk.over_quota, 10u);
 }
 
 }  // namespace
