@@ -23,6 +23,7 @@ namespace {
 // Every request is compared with every key.
 constexpr size_t kMaxKeys = 10000;
 constexpr uint32_t kMaxLimit = 1000000000;
+constexpr uint32_t kMaxWeight = 1000;
 
 bool IsSha256Hex(absl::string_view text) {
   return text.size() == 64 && std::all_of(text.begin(), text.end(), absl::ascii_isxdigit);
@@ -43,14 +44,21 @@ absl::Status ReadLimit(absl::string_view word, const std::string& where, KeyLimi
     limits->max_concurrent = static_cast<int>(value);
   } else if (parts.first == "max_n") {
     limits->max_n = static_cast<int>(value);
+  } else if (parts.first == "weight") {
+    if (value < 1 || value > kMaxWeight) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ": found \"", word, "\", want a weight from 1 to ", kMaxWeight));
+    }
+    limits->weight = static_cast<int>(value);
   } else if (parts.first == "may_set_priority" || parts.first == "admin") {
     if (value > 1)
       return absl::InvalidArgumentError(absl::StrCat(where, ": found \"", word, "\", want 0 or 1"));
     (parts.first == "admin" ? limits->admin : limits->may_set_priority) = value == 1;
   } else {
-    return absl::InvalidArgumentError(absl::StrCat(
-        where, ": found \"", parts.first,
-        "\", want requests_per_minute, tokens_per_minute, max_concurrent, max_n, may_set_priority or admin"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": found \"", parts.first,
+                     "\", want requests_per_minute, tokens_per_minute, max_concurrent, max_n, weight, "
+                     "may_set_priority or admin"));
   }
   return absl::OkStatus();
 }

@@ -145,6 +145,7 @@ void Completions::Send(const std::shared_ptr<Call>& call) {
   const int at_once = PromptsAtOnce(*call, static_cast<int>(generate.sampling().choices()));
   Router::Request request{.model = model,
                           .tenant = call->identity.client,
+                          .tenant_weight = call->limits.weight,
                           .message = std::move(generate),
                           .deadline = call->deadline,
                           .traceparent = call->identity.trace.ToTraceparent()};

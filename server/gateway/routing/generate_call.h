@@ -41,7 +41,8 @@ class GenerateCall {
 // empty, as gRPC metadata.
 struct RoutedRequest {
   std::string model;
-  std::string tenant;  // whose share of the places it takes
+  std::string tenant;     // whose share of the places it takes
+  int tenant_weight = 1;  // how large that is, beside others'
   v1::GenerateRequest message;
   absl::Time deadline;  // of MonotonicNow()
   std::string traceparent;

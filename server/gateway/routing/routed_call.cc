@@ -63,6 +63,7 @@ RoutedCall::RoutedCall(const Routing& routing, RoutedRequest request, PrefixKeys
       prefixes_(routing.by_prefix && !request_.no_store() ? ToMetadata(keys_) : ""),
       visit_{.model = model_,
              .tenant = std::move(request.tenant),
+             .weight = request.tenant_weight,
              .tokens = request_.prompt_size(),
              .places = static_cast<int>(std::max<uint32_t>(1, request_.sampling().choices())),
              .priority = request_.priority(),

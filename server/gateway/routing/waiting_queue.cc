@@ -12,7 +12,8 @@ namespace aludel {
 namespace {
 
 constexpr int kMaxRetryAfterSeconds = 600;
-constexpr double kPaceSeconds = 30;  // after which what was measured counts a third
+constexpr double kPaceSeconds = 30;   // after which what was measured counts a third
+constexpr double kAnswerSeconds = 1;  // as long as none was measured
 
 int RetryAfter(absl::Duration wait) {
   return static_cast<int>(
@@ -50,14 +51,18 @@ std::optional<absl::Duration> WaitingQueue::PredictWait(const std::string& tenan
   if (!seconds_a_place) return std::nullopt;
   // The others get their turns beside those of this tenant that go before it.
   int before = 0;
+  int weight = 1;
   if (const auto own = tenants_.find(tenant); own != tenants_.end()) {
+    weight = own->second.weight;
     for (const auto& [rank, entry] : own->second.waiting) {
       if (rank.first <= priority) before += entry.places;
     }
   }
   int64_t ahead = before + 1;
   for (const auto& [name, other] : tenants_) {
-    if (name != tenant) ahead += std::min(other.waiting_places, before + 1);
+    if (name == tenant) continue;
+    const int64_t beside = (int64_t{before} + 1) * other.weight / weight;
+    ahead += std::min<int64_t>(other.waiting_places, std::max<int64_t>(beside, 1));
   }
   return absl::Seconds(static_cast<double>(ahead) * *seconds_a_place);
 }
@@ -94,22 +99,35 @@ std::optional<WaitingQueue::Refusal> WaitingQueue::Check(const std::string& tena
   return TooLate(*wait, now, deadline);
 }
 
-void WaitingQueue::Push(Entry entry) {
+double WaitingQueue::Turn(const Tenant& tenant, absl::Time now) const {
+  const double still = service_seconds_.samples > 0 ? service_seconds_.value : kAnswerSeconds;
+  return (tenant.used + tenant.taken * (absl::ToDoubleSeconds(now - tenant.since) + still)) / tenant.weight;
+}
+
+WaitingQueue::Tenant& WaitingQueue::Join(const std::string& name, int weight, absl::Time now) {
+  Tenant& tenant = tenants_[name];
+  tenant.weight = weight;
+  Settle(&tenant, now);
+  if (tenant.waiting.empty()) tenant.used = std::max(tenant.used, reached_ * weight);
+  return tenant;
+}
+
+void WaitingQueue::Push(Entry entry, absl::Time now) {
   if (index_.empty()) last_place_.reset();  // the time until now was no wait
   const Rank rank = {entry.priority, entry.id};
   tokens_ += entry.tokens;
   ALUDEL_CHECK(index_.emplace(entry.id, std::pair(entry.tenant, rank)).second);
-  Tenant& tenant = tenants_[entry.tenant];
+  Tenant& tenant = Join(entry.tenant, entry.weight, now);
   tenant.waiting_places += entry.places;
   tenant.waiting.emplace(rank, std::move(entry));
 }
 
-const WaitingQueue::Entry* WaitingQueue::Next() const {
+const WaitingQueue::Entry* WaitingQueue::Next(absl::Time now) const {
   const Tenant* next = nullptr;
   for (const auto& [name, tenant] : tenants_) {
     if (tenant.waiting.empty()) continue;
-    const auto rank = [](const Tenant& one) {
-      return std::tuple(one.taken, one.last_turn, one.waiting.begin()->second.id);
+    const auto rank = [this, now](const Tenant& one) {
+      return std::tuple(Turn(one, now), one.last_turn, one.waiting.begin()->second.id);
     };
     if (next == nullptr || rank(tenant) < rank(*next)) next = &tenant;
   }
@@ -126,7 +144,7 @@ bool WaitingQueue::Remove(uint64_t id) {
   tokens_ -= entry->second.tokens;
   tenant.waiting_places -= entry->second.places;
   tenant.waiting.erase(entry);
-  Forget(name);
+  Forget();
   return true;
 }
 
@@ -143,8 +161,9 @@ std::vector<std::pair<uint64_t, WaitingQueue::Refusal>> WaitingQueue::RemoveHope
   return hopeless;
 }
 
-void WaitingQueue::Started(const std::string& tenant, int places, absl::Time now, bool waited) {
-  Tenant& one = tenants_[tenant];
+void WaitingQueue::Started(const std::string& tenant, int weight, int places, absl::Time now, bool waited) {
+  Tenant& one = Join(tenant, weight, now);
+  reached_ = std::max(reached_, one.used / one.weight);
   one.taken += places;
   one.last_turn = ++turns_;
   places_taken_ += places;
@@ -153,24 +172,32 @@ void WaitingQueue::Started(const std::string& tenant, int places, absl::Time now
   last_place_ = index_.empty() ? std::nullopt : std::optional(now);
 }
 
-void WaitingQueue::Returned(const std::string& tenant, int places) {
+void WaitingQueue::Returned(const std::string& tenant, int places, absl::Time now) {
   pace_.places = std::max(0.0, pace_.places - places);
-  Ended(tenant, places, std::nullopt);
+  Ended(tenant, places, now, std::nullopt);
 }
 
-void WaitingQueue::Ended(const std::string& tenant, int places, std::optional<absl::Duration> served) {
+void WaitingQueue::Ended(const std::string& tenant, int places, absl::Time now,
+                         std::optional<absl::Duration> served) {
   Tenant& one = tenants_[tenant];
+  Settle(&one, now);
   one.taken -= places;
   places_taken_ -= places;
   ALUDEL_CHECK(one.taken >= 0);
-  Forget(tenant);
+  Forget();
   if (served) service_seconds_.Add(absl::ToDoubleSeconds(*served));
 }
 
-void WaitingQueue::Forget(const std::string& tenant) {
-  const auto found = tenants_.find(tenant);
-  if (found != tenants_.end() && found->second.taken == 0 && found->second.waiting.empty())
-    tenants_.erase(found);
+void WaitingQueue::Settle(Tenant* tenant, absl::Time now) {
+  if (tenant->taken > 0) tenant->used += tenant->taken * absl::ToDoubleSeconds(now - tenant->since);
+  tenant->since = now;
+}
+
+void WaitingQueue::Forget() {
+  std::erase_if(tenants_, [this](const auto& tenant) {
+    const Tenant& one = tenant.second;
+    return one.idle() && (index_.empty() || one.used <= reached_ * one.weight);
+  });
 }
 
 }  // namespace aludel

@@ -66,10 +66,12 @@ std::optional<grpc::Status> WaitingRoom::Check(const std::string& model, const s
 void WaitingRoom::Push(Lane* lane, Visit* visit, std::shared_ptr<Guest> guest) {
   lane->queue.Push({.id = visit->id,
                     .tenant = visit->tenant,
+                    .weight = visit->weight,
                     .tokens = visit->tokens,
                     .places = visit->places,
                     .priority = visit->priority,
-                    .deadline = visit->deadline});
+                    .deadline = visit->deadline},
+                   MonotonicNow());
   lane->guests[visit->id] = {std::move(guest), visit};
   if (tick_ == 0 && !stopping_) tick_ = timer_.At(MonotonicNow() + kTick, [this] { Tick(); });
 }
@@ -86,7 +88,7 @@ void WaitingRoom::Enter(Visit* visit, std::shared_ptr<Guest> guest) {
         options_.max_waiting == 0 || (lane.queue.size() == 0 && HasRoom(visit->model, lane, visit->places));
     if (admitted) {
       visit->admitted = visit->arrived;
-      lane.queue.Started(visit->tenant, visit->places, visit->arrived, /*waited=*/false);
+      lane.queue.Started(visit->tenant, visit->weight, visit->places, visit->arrived, /*waited=*/false);
     } else if (const auto refusal = lane.queue.Check(visit->tenant, visit->tokens, visit->arrived,
                                                      visit->deadline, visit->priority)) {
       refused = Refuse(visit->model, *refusal);
@@ -102,7 +104,7 @@ bool WaitingRoom::Return(Visit* visit, std::shared_ptr<Guest> guest) {
   absl::MutexLock lock(&mutex_);
   Lane& lane = LaneOf(visit->model);
   if (options_.max_waiting == 0) return false;
-  lane.queue.Returned(visit->tenant, visit->places);
+  lane.queue.Returned(visit->tenant, visit->places, MonotonicNow());
   lane.full = true;
   Push(&lane, visit, std::move(guest));
   return true;
@@ -124,8 +126,9 @@ void WaitingRoom::Ended(const Visit& visit, bool served) {
   {
     absl::MutexLock lock(&mutex_);
     Lane& lane = LaneOf(visit.model);
-    lane.queue.Ended(visit.tenant, visit.places,
-                     served ? std::optional(MonotonicNow() - visit.admitted) : std::nullopt);
+    const absl::Time now = MonotonicNow();
+    lane.queue.Ended(visit.tenant, visit.places, now,
+                     served ? std::optional(now - visit.admitted) : std::nullopt);
     lane.full = false;
   }
   Pump(visit.model);
@@ -163,14 +166,14 @@ WaitingRoom::Calls WaitingRoom::Collect(const std::string& model, Lane* lane) {
     lane->guests.erase(found);
   }
   while (true) {
-    const WaitingQueue::Entry* next = lane->queue.Next();
+    const WaitingQueue::Entry* next = lane->queue.Next(now);
     if (next == nullptr || !MayAdmit(model, lane, *next, now)) break;
     const auto found = lane->guests.find(next->id);
     Visit* const visit = found->second.visit;
     calls.admitted.push_back(std::move(found->second.guest));
     lane->guests.erase(found);
     lane->queue.Remove(visit->id);
-    lane->queue.Started(visit->tenant, visit->places, now, /*waited=*/!lane->lost);
+    lane->queue.Started(visit->tenant, visit->weight, visit->places, now, /*waited=*/!lane->lost);
     visit->admitted = now;
     wait_seconds_.Observe({{"model", model}}, absl::ToDoubleSeconds(now - visit->arrived));
   }

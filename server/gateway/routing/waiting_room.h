@@ -39,6 +39,7 @@ class WaitingRoom {
   struct Visit {
     std::string model;
     std::string tenant;
+    int weight = 1;  // of the tenant
     int64_t tokens = 0;
     int places = 1;
     int priority = 0;

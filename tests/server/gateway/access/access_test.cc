@@ -166,6 +166,12 @@ TEST(ApiKeys, ReadsWhatARequestMayAskFor) {
   EXPECT_TRUE((*keys)[1].limits.may_set_priority);
   const auto wrong = ParseApiKeys(absl::StrCat("a ", Hex("x"), " may_set_priority=2"), "keys", {});
   EXPECT_THAT(std::string(wrong.status().message()), HasSubstr("\"may_set_priority=2\", want 0 or 1"));
+  const auto weights = ParseApiKeys(absl::StrCat("a ", Hex("x"), " weight=3\nb ", Hex("y")), "keys", {});
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  EXPECT_EQ((*weights)[0].limits.weight, 3);
+  EXPECT_EQ((*weights)[1].limits.weight, 1);
+  const auto none = ParseApiKeys(absl::StrCat("a ", Hex("x"), " weight=0"), "keys", {});
+  EXPECT_THAT(std::string(none.status().message()), HasSubstr("\"weight=0\", want a weight from 1 to 1000"));
 }
 
 TEST(ApiKeys, AdministratorsAreNamed) {
