@@ -64,6 +64,19 @@ std::vector<NamedAdapter> ReadAdapters(const ConfigSection& root, const v1::Deco
   return adapters;
 }
 
+std::vector<SiteLimit> ReadSiteLimits(const ConfigSection& root, const v1::DecodeConfig& config) {
+  std::vector<SiteLimit> limits;
+  for (int i = 0; i < config.site_limits_size(); ++i) {
+    const v1::SiteLimit& limit = config.site_limits(i);
+    const bool taken = std::any_of(limits.begin(), limits.end(),
+                                   [&](const SiteLimit& other) { return other.site == limit.site(); });
+    root.Nested("site_limits", i)
+        .Check(!taken, "site", absl::StrCat("\"", limit.site(), "\" twice"), "each site once");
+    limits.push_back({limit.site(), limit.max_bytes_per_second()});
+  }
+  return limits;
+}
+
 }  // namespace
 
 absl::StatusOr<DecodeOptions> LoadDecodeOptions(const std::string& path) {
@@ -117,6 +130,7 @@ absl::StatusOr<DecodeOptions> LoadDecodeOptions(const std::string& path) {
                    ReadIdentities(root, "prefill_identities", config.prefill_identities(), options.grpc_tls));
   if (options.served_model_name.empty()) options.served_model_name = options.model.Name();
   options.adapters = ReadAdapters(root, config, options.model, options.served_model_name);
+  options.site_limits = ReadSiteLimits(root, config);
   options.codec.adapters = !options.adapters.empty() || !options.adapter_root.empty();
   ALUDEL_RETURN_IF_ERROR(file.status());
   ALUDEL_RETURN_IF_ERROR(CheckGrpcTls(options.grpc_tls));

@@ -48,6 +48,12 @@ struct NamedAdapter {
   std::string directory;
 };
 
+// What may be taken of the link from prefill servers of a site.
+struct SiteLimit {
+  std::string site;
+  uint64_t max_bytes_per_second = 0;
+};
+
 struct DecodeOptions {
   std::string listen;
   std::string admin_listen;  // "": none
@@ -62,6 +68,7 @@ struct DecodeOptions {
   uint64_t receive_arena_bytes = 0;
   uint64_t handoff_window_bytes = 0;
   std::vector<std::string> prefill_targets;
+  std::vector<SiteLimit> site_limits;  // each site once
   PlannerOptions planner;
   absl::Duration handoff_timeout;
   absl::Duration request_timeout;

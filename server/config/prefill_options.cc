@@ -33,6 +33,7 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
                 .disk_min_requests = config.store().disk().min_requests(),
                 .disk_read_threads = config.store().disk().read_threads(),
                 .disk_tenant_bytes = config.store().disk().tenant_bytes()},
+      .site = config.site(),
       .max_channels = static_cast<int>(config.max_channels()),
       .connect_timeout = absl::Milliseconds(config.connect_timeout_ms()),
       .run_timeout = absl::Milliseconds(config.run_timeout_ms()),

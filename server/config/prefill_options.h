@@ -39,6 +39,7 @@ struct PrefillOptions {
   uint64_t send_arena_bytes = 0;
   uint64_t handoff_window_bytes = 0;
   StoreOptions store;
+  std::string site;  // "": not said
   std::vector<std::string> decode_identities;
   std::vector<AddressPattern> receiver_addresses;
   int max_channels = 0;

@@ -71,6 +71,7 @@ PrefillPool::Options PoolOptions(const DecodeOptions& options, const DecodeHost&
                             .probe_timeout = options.probe_timeout,
                             .model = model.Identity(),
                             .receiver_address = receiver_address,
+                            .site_limits = options.site_limits,
                             .grpc_tls = options.grpc_tls};
   for (AdapterCodecs::Format& known : ServerFormats(model, adapters)) {
     v1::WireFormat format;
@@ -188,6 +189,11 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
       desired.Set({{"role", "prefill"}, {"model", options.served_model_name}}, pool.Desired(MonotonicNow()));
     });
   }
+  const GaugeFamily site_used = metrics.Gauge(
+      "aludel_site_link_used_ratio", "Of what may be taken of the link from a site, what was taken lately.");
+  metrics.OnRender([&] {
+    for (const auto& [site, share] : pool.SiteShares(MonotonicNow())) site_used.Set({{"site", site}}, share);
+  });
   // Whatever fails from here on: no metrics are asked for once the pool is gone.
   const absl::Cleanup close_admin = [&admin] { admin.reset(); };
   ShadowChecker shadow(options.shadow, options.served_model_name, &model->engine(), &timer, &metrics);

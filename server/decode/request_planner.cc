@@ -58,7 +58,7 @@ absl::StatusOr<Plan> MakeAdapterPlan(const DecodeContext& context, const Request
 }
 
 CostModel::Target CostTarget(const PlanTarget& target) {
-  return {target.name, target.waiting_tokens, target.tokens_per_second};
+  return {target.name, target.waiting_tokens, target.tokens_per_second, target.site};
 }
 
 }  // namespace

@@ -48,6 +48,7 @@ grpc::ServerUnaryReactor* PrefillService::Describe(grpc::CallbackServerContext* 
   response->set_prefill_tokens_per_second(context_.load->tokens_per_second());
   *response->mutable_model() = context_.model->Identity();
   response->set_epoch(epoch_);
+  response->set_site(context_.options->site);
   for (const auto& codec : context_.model->codecs()) {
     v1::WireFormat* format = response->add_formats();
     format->set_name(codec->spec().name);

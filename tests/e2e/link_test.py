@@ -47,16 +47,17 @@ def command(*words: str) -> None:
 class Link:
     """A veth pair from this network namespace to one of its own, which lives as long as this does."""
 
-    def __init__(self) -> None:
+    def __init__(self, near: str = NEAR, far: str = FAR, device: str = "near") -> None:
+        self.near, self.far, self.device = near, far, device
         self.holder = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo; exec sleep 3600"],
                                        stdout=subprocess.PIPE)
         self.holder.stdout.readline()
         self.inside = ["nsenter", f"--net=/proc/{self.holder.pid}/ns/net", "--"]
         command("ip", "link", "set", "lo", "up")
-        command("ip", "link", "add", "near", "type", "veth", "peer", "name", "far", "netns", str(self.holder.pid))
-        command("ip", "address", "add", f"{NEAR}/30", "dev", "near")
-        command("ip", "link", "set", "near", "up")
-        for words in (["address", "add", f"{FAR}/30", "dev", "far"], ["link", "set", "far", "up"],
+        command("ip", "link", "add", device, "type", "veth", "peer", "name", "far", "netns", str(self.holder.pid))
+        command("ip", "address", "add", f"{near}/30", "dev", device)
+        command("ip", "link", "set", device, "up")
+        for words in (["address", "add", f"{far}/30", "dev", "far"], ["link", "set", "far", "up"],
                       ["link", "set", "lo", "up"]):
             command(*self.inside, "ip", *words)
 
@@ -68,6 +69,11 @@ class Link:
     def cut(self) -> None:
         """At the far end: the near one keeps its route, and sends into nothing."""
         command(*self.inside, "ip", "link", "set", "far", "down")
+
+    def received(self) -> int:
+        """Bytes that have come over it, with all headers."""
+        found = re.search(rf"^ *{self.device}: *(\d+)", Path("/proc/net/dev").read_text(), re.MULTILINE)
+        return int(found[1])
 
     def mend(self) -> None:
         command(*self.inside, "ip", "link", "set", "far", "up")
@@ -290,22 +296,29 @@ def can_make_links() -> Optional[str]:
     return None
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bin", type=Path, required=True)
-    options = parser.parse_args()
+def inside(name: str) -> Optional[int]:
+    """Goes on in a network namespace of its own, so that what is made here goes with it; the exit status where links are not
+    to be had."""
     if INSIDE not in os.environ:
-        # Into a network namespace of its own, so that what is made here goes with it.
         user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
         if shutil.which("unshare") is None or subprocess.run(["unshare", *user, "--net", "true"],
                                                              capture_output=True).returncode != 0:
-            print("skipped: link_test: no network namespaces here")
+            print(f"skipped: {name}: no network namespaces here")
             return SKIPPED
         os.environ[INSIDE] = "1"
         os.execvp("unshare", ["unshare", *user, "--net", sys.executable, *sys.argv])
     if (reason := can_make_links()) is not None:
-        print(f"skipped: link_test: {reason}")
+        print(f"skipped: {name}: {reason}")
         return SKIPPED
+    return None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bin", type=Path, required=True)
+    options = parser.parse_args()
+    if (status := inside("link_test")) is not None:
+        return status
     return run(options.bin.resolve())
 
 

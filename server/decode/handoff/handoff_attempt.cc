@@ -35,16 +35,19 @@ void HandoffAttempt::Start(const std::shared_ptr<TicketOwner>& owner, FrameExten
                            RunCall::Callbacks callbacks) {
   KvReceiver* const receiver = context_.receiver;
   v1::Prefill::Stub& stub = context_.prefill_pool->stub(target_);
+  const auto tokens = static_cast<int64_t>(spec_.prompt.size());
+  const double bytes_per_token = context_.costs->BytesPerToken(spec_.codec->name, tokens);
   {
     absl::MutexLock lock(&mutex_);
     if (closed_) return;
     owner_ = owner;
+    link_use_ =
+        context_.prefill_pool->BeginRun(target_, tokens, bytes_per_token * static_cast<double>(tokens));
     grants_ = std::make_shared<CreditGrants>(
         &stub, ticket_, until_,
         [owner, ticket = ticket_](const absl::Status& lost) { owner->OnTicketLost(ticket, lost); });
     deadline_timer_ = context_.timer->At(until_, [receiver] { receiver->Reap(); });
   }
-  context_.prefill_pool->BeginRun(target_, static_cast<int64_t>(spec_.prompt.size()));
   TicketTerms terms{.id = ticket_,
                     .epoch = receiver->epoch(),
                     .receiver_address = context_.receiver_address,
@@ -83,16 +86,17 @@ std::optional<TicketUsage> HandoffAttempt::Close(TicketState end) {
   std::shared_ptr<RunCall> run;
   std::shared_ptr<CreditGrants> grants;
   Timer::Id deadline_timer = 0, frames_timer = 0;
+  SiteLinks::Use link_use;
   {
     absl::MutexLock lock(&mutex_);
     if (std::exchange(closed_, true)) return std::nullopt;
     run = std::move(run_);
     grants = std::move(grants_);
+    link_use = std::move(link_use_);
     deadline_timer = deadline_timer_;
     frames_timer = frames_timer_;
   }
   if (grants == nullptr) return TicketUsage{};  // it was never started
-  context_.prefill_pool->EndRun(target_, static_cast<int64_t>(spec_.prompt.size()));
   grants->Stop();
   context_.timer->Cancel(deadline_timer);
   context_.timer->Cancel(frames_timer);
@@ -104,7 +108,10 @@ std::optional<TicketUsage> HandoffAttempt::Close(TicketState end) {
   } else if (run != nullptr) {
     run->Cancel();
   }
-  return context_.receiver->Close(ticket_, end);
+  const TicketUsage usage = context_.receiver->Close(ticket_, end);
+  context_.prefill_pool->EndRun(target_, static_cast<int64_t>(spec_.prompt.size()), link_use,
+                                static_cast<double>(usage.bytes));
+  return usage;
 }
 
 void HandoffAttempt::FrameReceived(absl::Time now) {

@@ -70,6 +70,7 @@ class HandoffAttempt : public std::enable_shared_from_this<HandoffAttempt> {
 
   mutable absl::Mutex mutex_;
   std::weak_ptr<TicketOwner> owner_ ABSL_GUARDED_BY(mutex_);
+  SiteLinks::Use link_use_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<RunCall> run_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<CreditGrants> grants_ ABSL_GUARDED_BY(mutex_);
   Timer::Id deadline_timer_ ABSL_GUARDED_BY(mutex_) = 0;

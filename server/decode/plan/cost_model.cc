@@ -75,11 +75,17 @@ bool CostModel::local_busy() const {
   return local_prompts_ > 0;
 }
 
-CostModel::Parts CostModel::PartsOf(const Link& link, const Format& format, int64_t tokens, int64_t cached) {
+const LinkEstimate& CostModel::RateOf(const Link& link) const {
+  const auto site = sites_.find(link.site);
+  return site == sites_.end() ? link.rate : site->second;
+}
+
+CostModel::Parts CostModel::PartsOf(const Link& link, const Format& format, int64_t tokens,
+                                    int64_t cached) const {
   Parts parts;
   if (tokens != cached) parts.producer = link.producer.At(static_cast<double>(tokens - cached)).value_or(0);
   const double bytes = format.bytes.At(static_cast<double>(tokens)).value_or(0);
-  const double rate = link.rate.bytes_per_second();
+  const double rate = RateOf(link).bytes_per_second();
   if (rate > 0) parts.transfer = bytes / rate;
   parts.consumer = format.consumer.At(static_cast<double>(tokens)).value_or(0);
   return parts;
@@ -124,6 +130,7 @@ void CostModel::ObserveRemote(const Target& target, const std::string& format,
   Learn(static_cast<double>(tokens), stages.reconstruct + stages.recompute + stages.first_decode,
         &known.consumer);
   Link& link = links_[target.name];
+  if (std::exchange(link.site, target.site) != target.site) ForgetSites();
   if (cached > 0 && link.seen) {
     const double uncached = link.producer.At(static_cast<double>(tokens)).value_or(made_in);
     link.caches = made_in < uncached / 2;
@@ -132,8 +139,9 @@ void CostModel::ObserveRemote(const Target& target, const std::string& format,
     Learn(static_cast<double>(link.caches ? tokens - cached : tokens), made_in, &link.producer);
   }
   if (arrival.bytes > arrival.first_bytes) {
-    link.rate.Observe(static_cast<double>(arrival.bytes - arrival.first_bytes), arrival.seconds,
-                      arrival.seconds > kLinkBound * made_in);
+    LinkEstimate& rate = target.site.empty() ? link.rate : sites_[target.site];
+    rate.Observe(static_cast<double>(arrival.bytes - arrival.first_bytes), arrival.seconds,
+                 arrival.seconds > kLinkBound * made_in);
   }
   const int64_t spared = link.caches ? cached : 0;
   const Parts parts = PartsOf(link, known, tokens, spared);
@@ -174,6 +182,14 @@ void CostModel::SetTargets(std::set<std::string> targets) {
   std::erase_if(chosen_, [this](const auto& choice) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !Knows(choice.first.substr(0, choice.first.find(' ')));
   });
+  ForgetSites();
+}
+
+void CostModel::ForgetSites() {
+  std::erase_if(sites_, [this](const auto& site) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return std::none_of(links_.begin(), links_.end(),
+                        [&site](const auto& link) { return link.second.site == site.first; });
+  });
 }
 
 // Local prefill has no name.
@@ -202,7 +218,7 @@ double CostModel::BytesPerToken(const std::string& format, int64_t tokens) const
 std::map<std::string, double> CostModel::LinkRates() const {
   std::map<std::string, double> rates;
   absl::MutexLock lock(&mutex_);
-  for (const auto& [target, link] : links_) rates[target] = link.rate.bytes_per_second();
+  for (const auto& [target, link] : links_) rates[target] = RateOf(link).bytes_per_second();
   return rates;
 }
 

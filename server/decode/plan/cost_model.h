@@ -48,6 +48,7 @@ class CostModel {
     std::string name;
     int64_t waiting_tokens = 0;    // as it reported
     double tokens_per_second = 0;  // the same; 0: not known
+    std::string site;              // whose servers share a link; "": it has one of its own
   };
   // The handoff of `prompt` from `target` in `format`: the longer of producing and sending, what this
   // server does itself, and what earlier ones took beside or saved of that. Nothing until that format came
@@ -97,7 +98,8 @@ class CostModel {
     CostFit consumer;  // seconds of this server's own work, by tokens
   };
   struct Link {
-    LinkEstimate rate;
+    LinkEstimate rate;  // where its site has none
+    std::string site;
     CostFit producer;  // seconds of prefill and encoding, by tokens that it did not have cached
     // Seconds to add to the sum of the parts, or to take off because they overlap, by tokens: for each
     // format, and apart for prompts that it had cached whole.
@@ -129,8 +131,13 @@ class CostModel {
     double Least() const { return std::max({producer, transfer, consumer}); }
     double With(double rest) const { return std::max(Least(), Sum() + rest); }
   };
-  static Parts PartsOf(const Link& link, const Format& format, int64_t tokens, int64_t cached);
+  Parts PartsOf(const Link& link, const Format& format, int64_t tokens, int64_t cached) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // That it comes over.
+  const LinkEstimate& RateOf(const Link& link) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // Of sites that no link is from any more.
+  void ForgetSites() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Knows(const std::string& target) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   double Wait() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -141,6 +148,7 @@ class CostModel {
   std::optional<std::set<std::string>> targets_ ABSL_GUARDED_BY(mutex_);  // nothing: all there may be
   std::map<std::string, Format> formats_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Link> links_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, LinkEstimate> sites_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Choice> chosen_ ABSL_GUARDED_BY(mutex_);
   std::set<uint64_t> prefixes_ ABSL_GUARDED_BY(mutex_);
   std::deque<uint64_t> prefix_order_ ABSL_GUARDED_BY(mutex_);  // oldest first

@@ -38,6 +38,7 @@ enum class PlanReason : uint8_t {
   kShortPrompt,  // too little to hand over
   kNoTarget,     // no prefill server is ready
   kNoFormat,     // none that is ready has a format that the fidelity allows
+  kSiteLimit,    // those that have one are at sites whose links are used up
   kCoded,        // the first format that qualifies, from the least busy target
   kForced,       // the request names its format
   kFastest,      // by prediction
@@ -58,6 +59,8 @@ constexpr const char* Name(PlanReason reason) {
       return "no_target";
     case PlanReason::kNoFormat:
       return "no_format";
+    case PlanReason::kSiteLimit:
+      return "site_limit";
     case PlanReason::kCoded:
       return "coded";
     case PlanReason::kForced:

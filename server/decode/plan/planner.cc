@@ -55,10 +55,11 @@ std::vector<size_t> LeastBusyFirst(absl::Span<const PlanTarget> targets,
   return order;
 }
 
-// Handoffs to choose from, best first: by format, then by the work that waits at their target.
+// Handoffs to choose from, best first: by format, then by the work that waits at their target. `limited`: others there
+// might be, but for their sites' links.
 std::vector<Plan> Candidates(const PlannerOptions& options, absl::Span<const std::string> formats,
                              absl::Span<const PlanTarget> targets, const PlanRequest& request,
-                             Fidelity fidelity, int64_t handed_over) {
+                             Fidelity fidelity, int64_t handed_over, bool* limited) {
   const bool forced = !request.format.empty();
   const std::string& wanted = forced ? request.format : options.format;
   std::vector<Plan> candidates;
@@ -68,6 +69,10 @@ std::vector<Plan> Candidates(const PlannerOptions& options, absl::Span<const std
     if (!forced && !Allows(options, fidelity, format)) continue;
     for (const size_t i : order) {
       if (!Contains(targets[i].formats, format)) continue;
+      if (!targets[i].link_open) {
+        *limited = true;
+        continue;
+      }
       candidates.push_back({.kind = PlanKind::kRemote,
                             .target = i,
                             .format = format,
@@ -159,8 +164,11 @@ absl::StatusOr<Plan> MakePlan(const PlannerOptions& options, absl::Span<const st
   if (handed_over < 1 || (!forced && request.prompt_tokens < options.min_remote_tokens)) {
     return Local(PlanReason::kShortPrompt);
   }
-  std::vector<Plan> candidates = Candidates(options, formats, targets, request, fidelity, handed_over);
+  bool limited = false;
+  std::vector<Plan> candidates =
+      Candidates(options, formats, targets, request, fidelity, handed_over, &limited);
   if (candidates.empty()) {
+    if (limited) return Local(PlanReason::kSiteLimit);
     const bool any_ready =
         std::any_of(targets.begin(), targets.end(), [](const PlanTarget& t) { return t.ready; });
     return Local(any_ready ? PlanReason::kNoFormat : PlanReason::kNoTarget);

@@ -32,6 +32,8 @@ struct PlanTarget {
   int64_t waiting_tokens = 0;        // as it reported last, or asked for by this server if that is more
   double tokens_per_second = 0;
   bool gone = false;  // none of this server's any more, and never ready: its index is its own for a while yet
+  std::string site;
+  bool link_open = true;  // what it sends may come over the link from its site now (SiteLinks)
 };
 
 // What is known of a plan.
@@ -44,7 +46,8 @@ struct Prediction {
 using Predict = std::function<Prediction(std::optional<size_t> target, const std::string& format)>;
 
 // InvalidArgument for a format that is not in `formats` (this server's), or one forced together with exact fidelity. A
-// forced format overrides the length threshold; where no server can deliver it the plan is local. Never a format that
+// forced format overrides the length threshold; where no server can deliver it the plan is local. Servers of a site whose link
+// is used up are left out. Never a format that
 // loses more than the fidelity allows. Of the first format in `formats` that a ready target shares, the target with the
 // least work waiting; of equals the one that comes first. Under options.by_prediction the plan that `predict` expects
 // soonest, or a stale one that is tried instead. No request pays for that with more than twice what its best plan is

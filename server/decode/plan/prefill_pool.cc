@@ -78,7 +78,8 @@ PrefillPool::PrefillPool(Options options, Timer* timer, Metrics* metrics)
     : options_(std::move(options)),
       timer_(timer),
       state_metric_(metrics->Gauge("aludel_prefill_target_state", "1 at the state a prefill server is in.")),
-      credentials_(MakeChannelCredentials(options_.grpc_tls)) {
+      credentials_(MakeChannelCredentials(options_.grpc_tls)),
+      sites_(options_.site_limits) {
   SetTargets({options_.targets.begin(), options_.targets.end()});
 }
 
@@ -215,6 +216,7 @@ void PrefillPool::OnProbe(size_t index, absl::Time sent, const absl::Status& sta
     target.health.Answered(MonotonicNow());
     target.formats = std::move(shared);
     target.epoch = description.epoch();
+    target.site = description.site();
     target.waiting_tokens = static_cast<int64_t>(description.waiting_tokens());
     target.tokens_per_second = description.prefill_tokens_per_second();
     const std::string ropes = CompareRopes(FromProto(description.model()), FromProto(options_.model));
@@ -273,13 +275,14 @@ std::vector<PlanTarget> PrefillPool::Snapshot() const {
   absl::MutexLock lock(&mutex_);
   const bool any_ready = std::any_of(targets_.begin(), targets_.end(),
                                      [](const auto& target) { return target->state == State::kReady; });
+  const absl::Time now = MonotonicNow();
   std::vector<PlanTarget> targets;
   for (const auto& target : targets_) {
     const bool usable =
         !target->gone && (target->state == State::kReady || (!any_ready && target->state == State::kSlow));
     targets.push_back({target->server.target, usable, target->formats,
                        std::max(target->waiting_tokens, target->asked_tokens), target->tokens_per_second,
-                       target->gone});
+                       target->gone, target->site, sites_.Open(target->site, now)});
   }
   return targets;
 }
@@ -302,11 +305,14 @@ void PrefillPool::Heard(size_t index) {
   targets_[index]->health.Heard(MonotonicNow());
 }
 
-void PrefillPool::BeginRun(size_t index, int64_t tokens) {
+SiteLinks::Use PrefillPool::BeginRun(size_t index, int64_t tokens, double expected_bytes) {
   absl::MutexLock lock(&mutex_);
   targets_[index]->asked_tokens += tokens;
   asked_tokens_ += static_cast<double>(tokens);
   ++targets_[index]->runs;
+  SiteLinks::Use use{targets_[index]->site, expected_bytes};
+  sites_.Begin(use, MonotonicNow());
+  return use;
 }
 
 double PrefillPool::Desired(absl::Time now) {
@@ -322,10 +328,18 @@ double PrefillPool::Desired(absl::Time now) {
                     absl::ToDoubleSeconds(now - absl::UnixEpoch()));
 }
 
-void PrefillPool::EndRun(size_t index, int64_t tokens) {
+void PrefillPool::EndRun(size_t index, int64_t tokens, const SiteLinks::Use& use, double bytes) {
   absl::MutexLock lock(&mutex_);
   targets_[index]->asked_tokens -= tokens;
   --targets_[index]->runs;
+  sites_.End(use, bytes, MonotonicNow());
+}
+
+std::map<std::string, double> PrefillPool::SiteShares(absl::Time now) const {
+  std::map<std::string, double> shares;
+  absl::MutexLock lock(&mutex_);
+  for (const std::string& site : sites_.sites()) shares[site] = sites_.UsedShare(site, now);
+  return shares;
 }
 
 void PrefillPool::ReportLoad(size_t index, int64_t waiting_tokens, double tokens_per_second) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "aludel/v1/handoff.grpc.pb.h"
 #include "server/decode/plan/planner.h"
 #include "server/decode/plan/prefill_demand.h"
+#include "server/decode/plan/site_links.h"
 #include "server/observe/metrics.h"
 #include "server/process/timer.h"
 #include "server/rpc/peer_health.h"
@@ -36,6 +38,7 @@ class PrefillPool {
     v1::ModelIdentity model;              // of this server
     std::vector<v1::WireFormat> formats;  // of this server, best first
     std::string receiver_address;
+    std::vector<SiteLimit> site_limits;
     GrpcTlsOptions grpc_tls;
   };
 
@@ -61,9 +64,13 @@ class PrefillPool {
   // A run ended so: takes the target down until a probe succeeds if the reason says that it is gone, and has others
   // preferred if it took too long. What it merely refuses says nothing about its health.
   void ReportRunFailure(size_t target, const absl::Status& status);
-  // A handoff of so many tokens has been asked for there, or has ended: work that its last report may not have.
-  void BeginRun(size_t target, int64_t tokens);
-  void EndRun(size_t target, int64_t tokens);
+  // A handoff of so many tokens, and of about so many bytes, has been asked for there: work that its last report may not
+  // have, and a part of the link to its site.
+  SiteLinks::Use BeginRun(size_t target, int64_t tokens, double expected_bytes);
+  // It has ended: so many bytes came.
+  void EndRun(size_t target, int64_t tokens, const SiteLinks::Use& use, double bytes);
+  // Of the limit of each site that has one: what was used lately.
+  std::map<std::string, double> SiteShares(absl::Time now) const;
   // For autoscalers: how many servers this one's handoffs keep busy (PrefillDemand).
   double Desired(absl::Time now);
   // Something of a run came from there.
@@ -85,6 +92,7 @@ class PrefillPool {
     std::string reason;
     uint64_t epoch = 0;
     std::vector<std::string> formats;
+    std::string site;
     int64_t waiting_tokens = 0;  // as it reported
     int64_t asked_tokens = 0;    // of this server's handoffs from it
     double tokens_per_second = 0;
@@ -111,6 +119,7 @@ class PrefillPool {
   std::vector<std::unique_ptr<Target>> targets_ ABSL_GUARDED_BY(mutex_);  // by index
   double asked_tokens_ ABSL_GUARDED_BY(mutex_) = 0;                       // of all handoffs so far
   PrefillDemand demand_ ABSL_GUARDED_BY(mutex_);
+  SiteLinks sites_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   int probes_in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -123,6 +123,24 @@ TEST_F(Config, AnAdapterGivesTheModelItsName) {
   EXPECT_EQ(LoadPrefillOptions(Write("engine { directory: 'm' adapter: 'a' }"))->model_name, "m+a");
 }
 
+TEST_F(Config, EachSiteHasOneLimit) {
+  const std::string east = "site_limits { site: 'east' max_bytes_per_second: 1000 } ";
+  const auto decode = LoadDecodeOptions(
+      Write("engine { directory: 'm' } " + east + "site_limits { site: 'west' max_bytes_per_second: 5 }"));
+  ASSERT_TRUE(decode.ok()) << decode.status();
+  ASSERT_EQ(decode->site_limits.size(), 2);
+  EXPECT_EQ(decode->site_limits[1].site, "west");
+  EXPECT_EQ(decode->site_limits[1].max_bytes_per_second, 5);
+  EXPECT_EQ(LoadPrefillOptions(Write("engine { directory: 'm' } site: 'east'"))->site, "east");
+  const auto error = [&](const std::string& text) {
+    return std::string(LoadDecodeOptions(Write("engine { directory: 'm' } " + text)).status().message());
+  };
+  EXPECT_THAT(error(east + east), HasSubstr("\"east\" twice"));
+  EXPECT_THAT(error("site_limits { site: 'east' }"), HasSubstr("max_bytes_per_second"));
+  EXPECT_THAT(error("site_limits { max_bytes_per_second: 7 }"), HasSubstr("site"));
+  EXPECT_THAT(error("site_limits { site: 'a' max_bytes_per_second: 0 }"), HasSubstr("max_bytes_per_second"));
+}
+
 TEST_F(Config, AdaptersStandBesideTheModel) {
   const auto decode =
       LoadDecodeOptions(Write("engine { directory: 'base' } adapters { name: 'a' directory: 'tunes/a' } "

@@ -52,6 +52,17 @@ std::string Line(const PlannerOptions& options, const std::vector<PlanTarget>& t
                       Name(plan->reason));
 }
 
+TEST(Planner, NothingComesOverALinkThatIsUsedUp) {
+  std::vector<PlanTarget> two = {Ready("a"), Ready("b")};
+  two[0].link_open = false;
+  EXPECT_EQ(Line(Options(), two, Prompt(100)), "b aludel 99 coded");
+  EXPECT_EQ(Line(Options(), two, Prompt(100, "raw")), "b raw 99 forced");
+  two[1].link_open = false;
+  EXPECT_EQ(Line(Options(), two, Prompt(100)), "local site_limit");
+  EXPECT_EQ(Line(Options(), two, Prompt(100, "raw")), "local site_limit");
+  EXPECT_EQ(Line(Options(), two, Prompt(31)), "local short_prompt");
+}
+
 TEST(Planner, LongPromptsAreHandedOverAndShortOnesStay) {
   const std::vector<PlanTarget> two = {Ready("a"), Ready("b")};
   PlannerOptions options = Options();

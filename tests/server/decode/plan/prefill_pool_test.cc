@@ -127,8 +127,7 @@ TEST_F(PrefillPoolTest, HandoffsThatAreAskedForCallForServers) {
   const absl::Time begin = absl::UnixEpoch() + absl::Hours(1);
   EXPECT_EQ(pool_.Desired(begin), 0);
   for (int i = 0; i < 60; ++i) {
-    pool_.BeginRun(0, 3'500);
-    pool_.EndRun(0, 3'500);
+    pool_.EndRun(0, 3'500, pool_.BeginRun(0, 3'500, 0), 0);
   }
   pool_.ReportLoad(0, 0, 1'000);
   // 3,500 a second for a minute, of 700 for a server, of which the mean has the part that a minute brings.
@@ -146,9 +145,9 @@ TEST_F(PrefillPoolTest, ServersComeAndGo) {
   EXPECT_FALSE(pool_.Snapshot()[1].gone);
   EXPECT_THAT(pool_.Servers(), ElementsAre(::testing::Pair(b_.target(), &pool_.stub(1))));
   EXPECT_THAT(metrics_.Render(), ::testing::Not(HasSubstr(a_.target())));
-  pool_.BeginRun(0, 10);
+  const SiteLinks::Use use = pool_.BeginRun(0, 10, 0);
   pool_.ReportRunFailure(0, absl::UnavailableError("gone"));
-  pool_.EndRun(0, 10);
+  pool_.EndRun(0, 10, use, 0);
   AwaitReady(pool_, {false, true});
   EXPECT_THAT(metrics_.Render(), ::testing::Not(HasSubstr(a_.target())));
   pool_.SetTargets({ServerName(b_.target()), ServerName(a_.target())});
