@@ -15,6 +15,7 @@
 #include "kernels/latents.h"
 #include "kernels/tensor.h"
 #include "runtime/calibrate/aludel/fit_decays.h"
+#include "runtime/codec/aludel/embedded_coder.h"
 #include "runtime/codec/aludel/latent_packing.h"
 #include "runtime/codec/lossless/split_planes.h"
 #include "runtime/evaluate/score.h"
@@ -24,6 +25,7 @@ namespace aludel {
 namespace {
 
 constexpr int kBits = 8;
+constexpr int kEmbeddedPlanes = 4;
 
 using Clock = std::chrono::steady_clock;
 using Bytes = absl::Span<const uint8_t>;
@@ -101,14 +103,15 @@ absl::StatusOr<CoderBenchmark> BenchmarkCoders(const CoderBenchmarkOptions& opti
   const auto open = [&](LatentPacking packing, const LatentCoder* coder) {
     return [&grid, tokens, packing, coder, opened = std::vector<uint8_t>()](
                Bytes coded, absl::Span<uint8_t> back) mutable -> absl::Status {
-      ALUDEL_ASSIGN_OR_RETURN(const Bytes found,
-                              OpenPlanes(coded, grid.bits, packing, coder, tokens, &opened));
-      std::copy(found.begin(), found.end(), back.begin());
+      ALUDEL_ASSIGN_OR_RETURN(const OpenedPlanes found, OpenPlanes(coded, grid, packing, coder, tokens, &opened));
+      std::copy(found.bytes.begin(), found.bytes.end(), back.begin());
       return absl::OkStatus();
     };
   };
-  const LatentCoder coder(grid);
-  std::vector<Contestant> contestants(4);
+  const RansCoder rans(grid);
+  grid.planes = kEmbeddedPlanes;
+  const EmbeddedCoder embedded(grid, kEmbeddedPlanes);
+  std::vector<Contestant> contestants(5);
   contestants[0] = {"copy", planes, [&](absl::Span<uint8_t> out) {
                       std::memcpy(out.data(), planes.data(), planes.size());
                       return planes.size();
@@ -118,15 +121,21 @@ absl::StatusOr<CoderBenchmark> BenchmarkCoders(const CoderBenchmarkOptions& opti
                       return absl::OkStatus();
                     }};
   contestants[1] = {"rans", planes,
-                    [&](absl::Span<uint8_t> out) { return coder.Encode(planes, tokens, out); },
-                    [&](Bytes coded, absl::Span<uint8_t> back) { return coder.Decode(coded, tokens, back); }};
+                    [&](absl::Span<uint8_t> out) { return rans.Encode(planes, tokens, out); },
+                    open(LatentPacking::kRans, &rans)};
   contestants[2] = {"deflate", planes, [&](absl::Span<uint8_t> out) { return DeflatePlanes(planes, out); },
                     open(LatentPacking::kDeflate, nullptr)};
   contestants[3] = {"lossless", number_bytes, [&](absl::Span<uint8_t> out) { return CodeSplit(numbers, out); },
                     [&](Bytes coded, absl::Span<uint8_t> back) {
                       return DecodeSplit(&coded, {reinterpret_cast<Bf16*>(back.data()), numbers.size()});
                     }};
-  for (Contestant& contestant : contestants) contestant.coded.resize(2 * contestant.in.size() + 1024);
+  contestants[4] = {"embedded", planes,
+                    [&](absl::Span<uint8_t> out) { return embedded.Encode(planes, tokens, out); },
+                    open(LatentPacking::kEmbedded, &embedded)};
+  for (Contestant& contestant : contestants) {
+    contestant.coded.resize(MaxSplitBytes(contestant.in.size()) +
+                            MaxPackedBytes(grid, LatentPacking::kEmbedded, tokens));
+  }
 
   // The first pass warms caches and is not counted.
   for (int pass = 0; pass <= options.repeats; ++pass) {

@@ -7,7 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "runtime/codec/aludel/latent_packing.h"
+#include "runtime/codec/aludel/embedded_coder.h"
+#include "runtime/codec/aludel/latent_tables.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -48,8 +49,17 @@ absl::StatusOr<LatentGrid> LoadGrid(const WeightFile& file, size_t group, int64_
         absl::StrFormat("%s: tensor %s holds %g, want whole numbers from 1 to %d", file.path(),
                         GroupTensor(group, "bits"), value, kMaxLatentBits));
   }
-  if (packing == LatentPacking::kRans) {
+  if (HasScales(packing)) {
     ALUDEL_ASSIGN_OR_RETURN(grid.decays, LoadDecays(file, group, rank));
+  }
+  if (packing == LatentPacking::kEmbedded) {
+    ALUDEL_ASSIGN_OR_RETURN(const std::vector<float> planes, file.Values(GroupTensor(group, "planes"), {1}));
+    grid.planes = static_cast<int>(std::clamp(planes[0], 0.0f, kMaxEmbeddedPlanes + 1.0f));
+    if (grid.planes < 1 || grid.planes > kMaxEmbeddedPlanes || static_cast<float>(grid.planes) != planes[0]) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: tensor %s is %g, want a whole number from 1 to %d", file.path(),
+                          GroupTensor(group, "planes"), planes[0], kMaxEmbeddedPlanes));
+    }
   }
   return grid;
 }
@@ -58,6 +68,7 @@ void AddGrid(size_t group, const LatentGrid& grid, TensorList* tensors) {
   tensors->AddVector(GroupTensor(group, "step"), {grid.step});
   tensors->AddVector(GroupTensor(group, "bits"), BitsAsFloats(grid.bits));
   if (!grid.decays.empty()) tensors->AddVector(GroupTensor(group, "decays"), grid.decays);
+  if (grid.planes > 0) tensors->AddVector(GroupTensor(group, "planes"), {static_cast<float>(grid.planes)});
 }
 
 }  // namespace
@@ -109,10 +120,15 @@ absl::StatusOr<AludelDecoderWeights> LoadAludelDecoder(const ArtifactManifest& m
   return weights;
 }
 
-std::map<std::string, std::vector<float>> ListDecays(const AludelEncoderWeights& weights) {
-  std::map<std::string, std::vector<float>> decays;
-  for (size_t g = 0; g < weights.size(); ++g) decays[GroupTensor(g, "decays")] = weights[g].grid.decays;
-  return decays;
+std::map<std::string, std::vector<float>> ListScales(const AludelEncoderWeights& weights,
+                                                     LatentPacking packing) {
+  std::map<std::string, std::vector<float>> scales;
+  for (size_t g = 0; g < weights.size(); ++g) {
+    const LatentGrid& grid = weights[g].grid;
+    scales[GroupTensor(g, "decays")] = grid.decays;
+    if (packing == LatentPacking::kEmbedded) scales[GroupTensor(g, "planes")] = {static_cast<float>(grid.planes)};
+  }
+  return scales;
 }
 
 TensorList ListTensors(const AludelEncoderWeights& weights, MatrixStorage storage) {

@@ -1,0 +1,292 @@
+#include "runtime/codec/aludel/embedded_coder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "kernels/check.h"
+#include "kernels/latents.h"
+#include "runtime/codec/aludel/latent_packing.h"
+#include "runtime/status_macros.h"
+
+namespace aludel {
+namespace {
+
+using Bytes = absl::Span<const uint8_t>;
+
+// Parts of a cut code's own step in which its mean is given: 2^3, an eighth.
+constexpr int kMeanBits = 3;
+
+// A plane's length in front of it: 7 bits a byte, the lowest first, a high bit where more follow.
+constexpr size_t kMaxLengthBytes = 5;
+
+size_t PutLength(size_t length, uint8_t* out) {
+  size_t bytes = 0;
+  for (; length >= 0x80; length >>= 7) out[bytes++] = static_cast<uint8_t>(length | 0x80);
+  out[bytes++] = static_cast<uint8_t>(length);
+  return bytes;
+}
+
+// The plane at the front of `payload`, which is moved behind it. One length has one form.
+absl::StatusOr<Bytes> TakePlane(Bytes* payload) {
+  size_t length = 0;
+  for (size_t i = 0; i < std::min(kMaxLengthBytes, payload->size()); ++i) {
+    const uint8_t byte = (*payload)[i];
+    length |= static_cast<size_t>(byte & 0x7f) << 7 * i;
+    if (byte >= 0x80) continue;
+    if (i > 0 && byte == 0) break;
+    if (length > payload->size() - i - 1) {
+      return absl::DataLossError(absl::StrFormat("a plane of latents is to have %d bytes, %d are left", length,
+                                                 payload->size() - i - 1));
+    }
+    const Bytes plane = payload->subspan(i + 1, length);
+    payload->remove_prefix(i + 1 + length);
+    return plane;
+  }
+  return absl::DataLossError(
+      absl::StrFormat("no plane of latents begins where %d bytes are left", payload->size()));
+}
+
+// The grid of some of its latents.
+LatentGrid Part(const LatentGrid& grid, const std::vector<size_t>& latents) {
+  LatentGrid part{.step = grid.step};
+  for (const size_t i : latents) {
+    part.bits.push_back(grid.bits[i]);
+    part.decays.push_back(grid.decays[i]);
+  }
+  return part;
+}
+
+std::vector<size_t> WithMoreBits(const LatentGrid& grid, int level) {
+  std::vector<size_t> latents;
+  for (size_t i = 0; i < grid.bits.size(); ++i) {
+    if (grid.bits[i] > level) latents.push_back(i);
+  }
+  return latents;
+}
+
+int32_t WithoutLowBits(int32_t code, int level) {
+  const int32_t magnitude = std::abs(code) >> level;
+  return code < 0 ? -magnitude : magnitude;
+}
+
+int32_t ReadCode(const uint8_t* planes, const LatentPlane& plane, int64_t token) {
+  uint32_t code = planes[plane.offset + token];
+  if (plane.high_offset > 0) code |= uint32_t{planes[plane.high_offset + token]} << 8;
+  return SignExtend(code, plane.bits);
+}
+
+void WriteCode(int32_t code, const LatentPlane& plane, int64_t token, uint8_t* planes) {
+  planes[plane.offset + token] = static_cast<uint8_t>(code);
+  if (plane.high_offset > 0) planes[plane.high_offset + token] = static_cast<uint8_t>(code >> 8);
+}
+
+// What a code is above the magnitude that 2^level times its own bits have, on average, in parts of 2^level.
+double MeanAbove(float decay, int level) {
+  const double ratio = double{decay} * decay;
+  double sum = 0, weights = 0, weight = 1;
+  for (int j = 0; j < 1 << level; ++j, weight *= ratio) {
+    sum += weight * j;
+    weights += weight;
+  }
+  return std::ldexp(sum / weights, -level);
+}
+
+// Symbols of one latent in a plane, by what is known of their codes.
+struct Classes {
+  std::vector<uint8_t> zero, one, more;
+
+  void Clear() { zero.clear(), one.clear(), more.clear(); }
+  std::vector<uint8_t>& Of(int32_t above) { return above == 0 ? zero : std::abs(above) == 1 ? one : more; }
+};
+
+// Runs of a latent whose classes have so many symbols.
+void AddRuns(const RefinementTables& tables, size_t zero, size_t one, size_t more, std::vector<RansRun>* runs) {
+  if (zero > 0) runs->push_back({tables.zero, zero});
+  if (one > 0) runs->push_back({tables.one, one});
+  if (more > 0) runs->push_back({tables.more, more});
+}
+
+}  // namespace
+
+absl::StatusOr<absl::Span<const uint8_t>> TruncatePlanes(absl::Span<const uint8_t> payload, int planes) {
+  Bytes rest = payload;
+  size_t kept = 0;
+  int found = 0;
+  do {
+    ALUDEL_RETURN_IF_ERROR(TakePlane(&rest).status());
+    if (++found <= planes) kept = payload.size() - rest.size();
+  } while (!rest.empty());
+  return payload.first(kept);
+}
+
+EmbeddedCoder::EmbeddedCoder(const LatentGrid& grid, int sent)
+    : grid_(grid),
+      sent_(sent),
+      base_latents_(WithMoreBits(grid, grid.planes - 1)),
+      base_(Part(grid, base_latents_), grid.planes - 1) {
+  ALUDEL_CHECK(grid.planes >= 1 && grid.planes <= kMaxEmbeddedPlanes && sent >= 1 && sent <= grid.planes);
+  for (const size_t i : base_latents_) base_bits_.push_back(grid.bits[i] - base_level());
+  refinements_.resize(static_cast<size_t>(base_level()));
+  for (int level = 0; level < base_level(); ++level) {
+    for (const float decay : grid.decays) refinements_[level].push_back(ChooseRefinement(decay, level));
+  }
+}
+
+// A code is found to be something else than 0 once, with as much as a symbol can take, in the first plane or in another.
+size_t EmbeddedCoder::MaxBytes(const LatentGrid& grid, int64_t tokens) {
+  const size_t symbols = grid.bits.size() * static_cast<size_t>(tokens);
+  const auto planes = static_cast<size_t>(grid.planes);
+  return RansCoder::MaxBytes(grid.bits, tokens) + (planes > 1 ? MaxRansBytes(symbols, LatentLanes(symbols)) : 0) +
+         planes * (symbols * kMaxBitsOfNextBit / 8 + kMaxRansLanes * sizeof(uint32_t) + 2 + kMaxLengthBytes);
+}
+
+std::vector<size_t> EmbeddedCoder::LatentsAbove(int level) const { return WithMoreBits(grid_, level); }
+
+size_t EmbeddedCoder::Encode(absl::Span<const uint8_t> planes, int64_t tokens,
+                             absl::Span<uint8_t> payload) const {
+  ALUDEL_CHECK(payload.size() >= MaxBytes(grid_, tokens));
+  const std::vector<LatentPlane> layout = PlanesOf(grid_.bits, LatentPacking::kEmbedded, tokens);
+  Codes codes;
+  codes.reserve(layout.size() * static_cast<size_t>(tokens));
+  for (const LatentPlane& plane : layout) {
+    for (int64_t t = 0; t < tokens; ++t) codes.push_back(ReadCode(planes.data(), plane, t));
+  }
+  std::vector<uint8_t> plane(MaxBytes(grid_, tokens));
+  size_t at = 0;
+  for (int p = 0; p < sent_; ++p) {
+    const size_t bytes = p == 0 ? EncodeBase(codes, tokens, absl::MakeSpan(plane))
+                                : EncodeRefinement(codes, base_level() - p, tokens, absl::MakeSpan(plane));
+    ALUDEL_CHECK(at + kMaxLengthBytes + bytes <= payload.size());
+    at += PutLength(bytes, payload.data() + at);
+    std::copy_n(plane.data(), bytes, payload.data() + at);
+    at += bytes;
+  }
+  return at;
+}
+
+size_t EmbeddedCoder::EncodeBase(const Codes& codes, int64_t tokens, absl::Span<uint8_t> out) const {
+  const std::vector<LatentPlane> layout = PlanesOf(base_bits_, LatentPacking::kRans, tokens);
+  std::vector<uint8_t> planes(PlaneBytes(base_bits_, LatentPacking::kRans, tokens));
+  for (size_t i = 0; i < layout.size(); ++i) {
+    const int32_t* const from = codes.data() + base_latents_[i] * static_cast<size_t>(tokens);
+    for (int64_t t = 0; t < tokens; ++t) {
+      WriteCode(WithoutLowBits(from[t], base_level()), layout[i], t, planes.data());
+    }
+  }
+  return base_.Encode(planes, tokens, out);
+}
+
+absl::Status EmbeddedCoder::DecodeBase(absl::Span<const uint8_t> bytes, int64_t tokens, Codes* codes) const {
+  std::vector<uint8_t> planes;
+  ALUDEL_RETURN_IF_ERROR(base_.Decode(bytes, tokens, &planes).status());
+  const std::vector<LatentPlane> layout = PlanesOf(base_bits_, LatentPacking::kRans, tokens);
+  for (size_t i = 0; i < layout.size(); ++i) {
+    int32_t* const to = codes->data() + base_latents_[i] * static_cast<size_t>(tokens);
+    for (int64_t t = 0; t < tokens; ++t) to[t] = ReadCode(planes.data(), layout[i], t);
+  }
+  return absl::OkStatus();
+}
+
+size_t EmbeddedCoder::EncodeRefinement(const Codes& codes, int level, int64_t tokens,
+                                       absl::Span<uint8_t> out) const {
+  std::vector<RansRun> runs;
+  std::vector<uint8_t> symbols;
+  Classes classes;
+  for (const size_t i : LatentsAbove(level)) {
+    const int32_t* const from = codes.data() + i * static_cast<size_t>(tokens);
+    classes.Clear();
+    for (int64_t t = 0; t < tokens; ++t) {
+      const int32_t above = WithoutLowBits(from[t], level + 1);
+      const int32_t bit = std::abs(from[t]) >> level & 1;
+      classes.Of(above).push_back(static_cast<uint8_t>(above == 0 && from[t] < 0 ? 2 * bit : bit));
+    }
+    AddRuns(refinements_[level][i], classes.zero.size(), classes.one.size(), classes.more.size(), &runs);
+    for (const auto* part : {&classes.zero, &classes.one, &classes.more}) {
+      symbols.insert(symbols.end(), part->begin(), part->end());
+    }
+  }
+  return RansEncode(runs, symbols, LatentLanes(symbols.size()), out);
+}
+
+absl::Status EmbeddedCoder::DecodeRefinement(absl::Span<const uint8_t> bytes, int level, int64_t tokens,
+                                             Codes* codes) const {
+  const std::vector<size_t> latents = LatentsAbove(level);
+  std::vector<RansRun> runs;
+  for (const size_t i : latents) {
+    size_t zero = 0, one = 0;
+    for (const int32_t above : absl::MakeConstSpan(*codes).subspan(i * tokens, tokens)) {
+      zero += static_cast<size_t>(above == 0);
+      one += static_cast<size_t>(std::abs(above) == 1);
+    }
+    AddRuns(refinements_[level][i], zero, one, static_cast<size_t>(tokens) - zero - one, &runs);
+  }
+  std::vector<uint8_t> symbols(latents.size() * static_cast<size_t>(tokens));
+  ALUDEL_RETURN_IF_ERROR(RansDecode(runs, bytes, LatentLanes(symbols.size()), absl::MakeSpan(symbols)));
+  const uint8_t* from = symbols.data();
+  for (const size_t i : latents) {
+    const absl::Span<int32_t> of_latent = absl::MakeSpan(*codes).subspan(i * tokens, tokens);
+    const auto zero = static_cast<size_t>(std::count(of_latent.begin(), of_latent.end(), 0));
+    const auto one = static_cast<size_t>(
+        std::count_if(of_latent.begin(), of_latent.end(), [](int32_t code) { return std::abs(code) == 1; }));
+    const uint8_t* next[] = {from, from + zero, from + zero + one};  // of each class
+    for (int32_t& code : of_latent) {
+      const int32_t symbol = *next[std::min(std::abs(code), 2)]++;
+      if (code == 0) {
+        code = symbol == 2 ? -1 : symbol;
+      } else {
+        code = 2 * code + (code < 0 ? -symbol : symbol);
+      }
+    }
+    from += tokens;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PlaneScale> EmbeddedCoder::Decode(absl::Span<const uint8_t> payload, int64_t tokens,
+                                                 std::vector<uint8_t>* planes) const {
+  Codes codes(grid_.bits.size() * static_cast<size_t>(tokens));
+  int level = grid_.planes;
+  do {
+    if (level == 0) {
+      return absl::DataLossError(
+          absl::StrFormat("%d bytes follow the last of %d planes of latents, want none", payload.size(), grid_.planes));
+    }
+    --level;
+    ALUDEL_ASSIGN_OR_RETURN(const Bytes plane, TakePlane(&payload));
+    const absl::Status status = level == base_level() ? DecodeBase(plane, tokens, &codes)
+                                                      : DecodeRefinement(plane, level, tokens, &codes);
+    if (status.ok()) continue;
+    return absl::DataLossError(
+        absl::StrFormat("plane %d of latents: %s", base_level() - level, status.message()));
+  } while (!payload.empty());
+  return WritePlanes(codes, level, tokens, planes);
+}
+
+PlaneScale EmbeddedCoder::WritePlanes(const Codes& codes, int level, int64_t tokens,
+                                      std::vector<uint8_t>* planes) const {
+  const int most = *std::max_element(grid_.bits.begin(), grid_.bits.end());
+  const int mean_bits = level == 0 ? 0 : std::clamp(kMaxLatentBits - (most - level), 0, kMeanBits);
+  PlaneScale scale{{}, std::ldexp(grid_.step, level - mean_bits)};
+  for (const int bits : grid_.bits) {
+    scale.bits.push_back(std::clamp(bits - level + mean_bits, 1, kMaxLatentBits));
+  }
+  const std::vector<LatentPlane> layout = PlanesOf(scale.bits, LatentPacking::kEmbedded, tokens);
+  planes->resize(PlaneBytes(scale.bits, LatentPacking::kEmbedded, tokens));
+  for (size_t i = 0; i < layout.size(); ++i) {
+    const auto mean =
+        static_cast<int32_t>(std::lround(std::ldexp(MeanAbove(grid_.decays[i], level), mean_bits)));
+    // What no encoder writes may lie beyond the range, which has no middle: its end then.
+    const int32_t limit = 1 << (layout[i].bits - 1);
+    for (int64_t t = 0; t < tokens; ++t) {
+      const int32_t code = codes[i * static_cast<size_t>(tokens) + static_cast<size_t>(t)];
+      const int32_t magnitude = code == 0 ? 0 : (std::abs(code) << mean_bits) + mean;
+      WriteCode(std::clamp(code < 0 ? -magnitude : magnitude, -limit, limit - 1), layout[i], t, planes->data());
+    }
+  }
+  return scale;
+}
+
+}  // namespace aludel
