@@ -40,6 +40,14 @@ struct Contestant {
   size_t coded_bytes = 0;
   std::vector<double> encode_seconds, decode_seconds;
 
+  // Once to warm the caches that others have had, and once.
+  absl::Status Turn() {
+    ALUDEL_RETURN_IF_ERROR(Pass());
+    encode_seconds.pop_back();
+    decode_seconds.pop_back();
+    return Pass();
+  }
+
   absl::Status Pass() {
     back.assign(in.size(), 0xee);
     const Clock::time_point start = Clock::now();
@@ -83,8 +91,8 @@ double Entropy(Bytes planes, int64_t tokens) {
 
 }  // namespace
 
-absl::StatusOr<CoderBenchmark> BenchmarkCoders(const CoderBenchmarkOptions& options,
-                                               const std::function<bool(int64_t done, int64_t total)>& progress) {
+absl::StatusOr<CoderBenchmark> BenchmarkCoders(
+    const CoderBenchmarkOptions& options, const std::function<bool(int64_t done, int64_t total)>& progress) {
   const int64_t tokens = options.tokens;
   LatentGrid grid{1.0f, std::vector<int>(options.rank, kBits)};
   const std::vector<float> z = Latents(options);
@@ -103,7 +111,8 @@ absl::StatusOr<CoderBenchmark> BenchmarkCoders(const CoderBenchmarkOptions& opti
   const auto open = [&](LatentPacking packing, const LatentCoder* coder) {
     return [&grid, tokens, packing, coder, opened = std::vector<uint8_t>()](
                Bytes coded, absl::Span<uint8_t> back) mutable -> absl::Status {
-      ALUDEL_ASSIGN_OR_RETURN(const OpenedPlanes found, OpenPlanes(coded, grid, packing, coder, tokens, &opened));
+      ALUDEL_ASSIGN_OR_RETURN(const OpenedPlanes found,
+                              OpenPlanes(coded, grid, packing, coder, tokens, &opened));
       std::copy(found.bytes.begin(), found.bytes.end(), back.begin());
       return absl::OkStatus();
     };
@@ -112,7 +121,8 @@ absl::StatusOr<CoderBenchmark> BenchmarkCoders(const CoderBenchmarkOptions& opti
   grid.planes = kEmbeddedPlanes;
   const EmbeddedCoder embedded(grid, kEmbeddedPlanes);
   std::vector<Contestant> contestants(5);
-  contestants[0] = {"copy", planes, [&](absl::Span<uint8_t> out) {
+  contestants[0] = {"copy", planes,
+                    [&](absl::Span<uint8_t> out) {
                       std::memcpy(out.data(), planes.data(), planes.size());
                       return planes.size();
                     },
@@ -120,12 +130,12 @@ absl::StatusOr<CoderBenchmark> BenchmarkCoders(const CoderBenchmarkOptions& opti
                       std::memcpy(back.data(), coded.data(), coded.size());
                       return absl::OkStatus();
                     }};
-  contestants[1] = {"rans", planes,
-                    [&](absl::Span<uint8_t> out) { return rans.Encode(planes, tokens, out); },
+  contestants[1] = {"rans", planes, [&](absl::Span<uint8_t> out) { return rans.Encode(planes, tokens, out); },
                     open(LatentPacking::kRans, &rans)};
   contestants[2] = {"deflate", planes, [&](absl::Span<uint8_t> out) { return DeflatePlanes(planes, out); },
                     open(LatentPacking::kDeflate, nullptr)};
-  contestants[3] = {"lossless", number_bytes, [&](absl::Span<uint8_t> out) { return CodeSplit(numbers, out); },
+  contestants[3] = {"lossless", number_bytes,
+                    [&](absl::Span<uint8_t> out) { return CodeSplit(numbers, out); },
                     [&](Bytes coded, absl::Span<uint8_t> back) {
                       return DecodeSplit(&coded, {reinterpret_cast<Bf16*>(back.data()), numbers.size()});
                     }};
@@ -137,15 +147,11 @@ absl::StatusOr<CoderBenchmark> BenchmarkCoders(const CoderBenchmarkOptions& opti
                             MaxPackedBytes(grid, LatentPacking::kEmbedded, tokens));
   }
 
-  // The first pass warms caches and is not counted.
-  for (int pass = 0; pass <= options.repeats; ++pass) {
-    if (!progress(pass, options.repeats + 1)) return absl::CancelledError("the benchmark was interrupted");
-    for (Contestant& contestant : contestants) {
-      if (pass == 1) contestant.encode_seconds.clear(), contestant.decode_seconds.clear();
-      ALUDEL_RETURN_IF_ERROR(contestant.Pass());
-    }
+  for (int turn = 0; turn < options.repeats; ++turn) {
+    if (!progress(turn, options.repeats)) return absl::CancelledError("the benchmark was interrupted");
+    for (Contestant& contestant : contestants) ALUDEL_RETURN_IF_ERROR(contestant.Turn());
   }
-  progress(options.repeats + 1, options.repeats + 1);
+  progress(options.repeats, options.repeats);
   CoderBenchmark result{.latent_entropy = Entropy(planes, tokens)};
   for (Contestant& contestant : contestants) {
     result.coders.push_back({contestant.name, contestant.in.size(), contestant.coded_bytes,

@@ -22,8 +22,8 @@ struct CoderBenchmarkOptions {
 // Medians over the repeats.
 struct CoderTimes {
   std::string coder;
-  size_t bytes = 0;   // that go in: of symbols, or of bf16 numbers
-  size_t coded = 0;   // that come out
+  size_t bytes = 0;  // that go in: of symbols, or of bf16 numbers
+  size_t coded = 0;  // that come out
   double encode_seconds = 0;
   double decode_seconds = 0;
 };
@@ -35,7 +35,7 @@ struct CoderBenchmark {
 
 // What entropy coders take on one thread of the host beside a copy of the same bytes, in turns, in one process. Internal
 // where one does not give back what it got. `progress` hears of every pass; false ends with Cancelled.
-absl::StatusOr<CoderBenchmark> BenchmarkCoders(const CoderBenchmarkOptions& options,
-                                               const std::function<bool(int64_t done, int64_t total)>& progress);
+absl::StatusOr<CoderBenchmark> BenchmarkCoders(
+    const CoderBenchmarkOptions& options, const std::function<bool(int64_t done, int64_t total)>& progress);
 
 }  // namespace aludel

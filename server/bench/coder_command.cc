@@ -20,7 +20,8 @@ two for each bf16 number.
 constexpr double kMega = 1e6;
 
 void Print(const CoderBenchmark& result) {
-  absl::PrintF("symbols of latents have %.3f bits with an ideal table for each latent\n\n", result.latent_entropy);
+  absl::PrintF("symbols of latents have %.3f bits with an ideal table for each latent\n\n",
+               result.latent_entropy);
   absl::PrintF("| coder | bits of 8 | encode MB/s | decode MB/s |\n|---|---|---|---|\n");
   for (const CoderTimes& coder : result.coders) {
     const auto bytes = static_cast<double>(coder.bytes);
@@ -37,7 +38,8 @@ absl::Status CoderCommand(int argc, char** argv) {
   FlagSet flags(kUsage);
   flags.Add("tokens", "N", &options.tokens, "of a frame");
   flags.Add("rank", "N", &options.rank, "latents of a token");
-  flags.Add("deviation", "X", &options.deviation, "of the strongest latent, in steps; the weakest has a 64th");
+  flags.Add("deviation", "X", &options.deviation,
+            "of the strongest latent, in steps; the weakest has a 64th");
   flags.Add("repeats", "N", &repeats, "medians are over so many passes");
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
   if (flags.help_asked()) {
@@ -50,7 +52,8 @@ absl::Status CoderCommand(int argc, char** argv) {
   options.repeats = static_cast<int>(repeats);
   StopOnSignals();
   ProgressBar bar;
-  ALUDEL_ASSIGN_OR_RETURN(const CoderBenchmark result, BenchmarkCoders(options, [&](int64_t done, int64_t total) {
+  ALUDEL_ASSIGN_OR_RETURN(const CoderBenchmark result,
+                          BenchmarkCoders(options, [&](int64_t done, int64_t total) {
                             bar.Update("passes", done, total);
                             return !StopAsked();
                           }));

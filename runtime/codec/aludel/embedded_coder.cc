@@ -1,6 +1,7 @@
 #include "runtime/codec/aludel/embedded_coder.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <utility>
@@ -38,8 +39,8 @@ absl::StatusOr<Bytes> TakePlane(Bytes* payload) {
     if (byte >= 0x80) continue;
     if (i > 0 && byte == 0) break;
     if (length > payload->size() - i - 1) {
-      return absl::DataLossError(absl::StrFormat("a plane of latents is to have %d bytes, %d are left", length,
-                                                 payload->size() - i - 1));
+      return absl::DataLossError(absl::StrFormat("a plane of latents is to have %d bytes, %d are left",
+                                                 length, payload->size() - i - 1));
     }
     const Bytes plane = payload->subspan(i + 1, length);
     payload->remove_prefix(i + 1 + length);
@@ -94,20 +95,30 @@ double MeanAbove(float decay, int level) {
   return std::ldexp(sum / weights, -level);
 }
 
-// Symbols of one latent in a plane, by what is known of their codes.
-struct Classes {
-  std::vector<uint8_t> zero, one, more;
+// Places of the symbols of three kinds, which tokens take in turn by what their codes are so far: 0, 1 or -1, or more.
+// Without branches, as kinds are close to random.
+template <typename Byte>
+class ByKind {
+ public:
+  ByKind(Byte* symbols, const std::array<size_t, 3>& begin)
+      : zero_(symbols + begin[0]), one_(symbols + begin[1]), more_(symbols + begin[2]) {}
 
-  void Clear() { zero.clear(), one.clear(), more.clear(); }
-  std::vector<uint8_t>& Of(int32_t above) { return above == 0 ? zero : std::abs(above) == 1 ? one : more; }
+  Byte& Next(int32_t code) {
+    const int32_t magnitude = std::abs(code);
+    Byte* place = more_;
+    place = magnitude == 1 ? one_ : place;
+    place = magnitude == 0 ? zero_ : place;
+    zero_ += magnitude == 0;
+    one_ += magnitude == 1;
+    more_ += magnitude > 1;
+    return *place;
+  }
+
+ private:
+  Byte* zero_;
+  Byte* one_;
+  Byte* more_;
 };
-
-// Runs of a latent whose classes have so many symbols.
-void AddRuns(const RefinementTables& tables, size_t zero, size_t one, size_t more, std::vector<RansRun>* runs) {
-  if (zero > 0) runs->push_back({tables.zero, zero});
-  if (one > 0) runs->push_back({tables.one, one});
-  if (more > 0) runs->push_back({tables.more, more});
-}
 
 }  // namespace
 
@@ -139,7 +150,8 @@ EmbeddedCoder::EmbeddedCoder(const LatentGrid& grid, int sent)
 size_t EmbeddedCoder::MaxBytes(const LatentGrid& grid, int64_t tokens) {
   const size_t symbols = grid.bits.size() * static_cast<size_t>(tokens);
   const auto planes = static_cast<size_t>(grid.planes);
-  return RansCoder::MaxBytes(grid.bits, tokens) + (planes > 1 ? MaxRansBytes(symbols, LatentLanes(symbols)) : 0) +
+  return RansCoder::MaxBytes(grid.bits, tokens) +
+         (planes > 1 ? MaxRansBytes(symbols, LatentLanes(symbols)) : 0) +
          planes * (symbols * kMaxBitsOfNextBit / 8 + kMaxRansLanes * sizeof(uint32_t) + 2 + kMaxLengthBytes);
 }
 
@@ -190,57 +202,73 @@ absl::Status EmbeddedCoder::DecodeBase(absl::Span<const uint8_t> bytes, int64_t 
   return absl::OkStatus();
 }
 
+EmbeddedCoder::Symbols EmbeddedCoder::PlaceSymbols(absl::Span<const int32_t> above, int level,
+                                                   int64_t tokens) const {
+  const std::vector<size_t> latents = LatentsAbove(level);
+  Symbols symbols;
+  std::vector<size_t> of_table(Refinements().size());
+  for (const size_t i : latents) {
+    size_t zero = 0, one = 0;
+    for (const int32_t code : above.subspan(i * tokens, tokens)) {
+      zero += static_cast<size_t>(code == 0);
+      one += static_cast<size_t>(std::abs(code) == 1);
+    }
+    const RefinementChoice& tables = refinements_[level][i];
+    symbols.begin.push_back({of_table[tables.zero], 0, 0});
+    of_table[tables.zero] += zero;
+    symbols.begin.back()[1] = of_table[tables.one];
+    of_table[tables.one] += one;
+    symbols.begin.back()[2] = of_table[tables.more];
+    of_table[tables.more] += static_cast<size_t>(tokens) - zero - one;
+  }
+  std::vector<size_t> before(of_table.size());
+  for (size_t t = 0, all = 0; t < of_table.size(); all += of_table[t++]) {
+    before[t] = all;
+    if (of_table[t] > 0) symbols.runs.push_back({&Refinements()[t], of_table[t]});
+  }
+  for (size_t i = 0; i < latents.size(); ++i) {
+    const RefinementChoice& tables = refinements_[level][latents[i]];
+    symbols.begin[i][0] += before[tables.zero];
+    symbols.begin[i][1] += before[tables.one];
+    symbols.begin[i][2] += before[tables.more];
+  }
+  return symbols;
+}
+
 size_t EmbeddedCoder::EncodeRefinement(const Codes& codes, int level, int64_t tokens,
                                        absl::Span<uint8_t> out) const {
-  std::vector<RansRun> runs;
-  std::vector<uint8_t> symbols;
-  Classes classes;
-  for (const size_t i : LatentsAbove(level)) {
-    const int32_t* const from = codes.data() + i * static_cast<size_t>(tokens);
-    classes.Clear();
-    for (int64_t t = 0; t < tokens; ++t) {
-      const int32_t above = WithoutLowBits(from[t], level + 1);
-      const int32_t bit = std::abs(from[t]) >> level & 1;
-      classes.Of(above).push_back(static_cast<uint8_t>(above == 0 && from[t] < 0 ? 2 * bit : bit));
-    }
-    AddRuns(refinements_[level][i], classes.zero.size(), classes.one.size(), classes.more.size(), &runs);
-    for (const auto* part : {&classes.zero, &classes.one, &classes.more}) {
-      symbols.insert(symbols.end(), part->begin(), part->end());
+  Codes above(codes.size());
+  for (size_t i = 0; i < codes.size(); ++i) above[i] = std::abs(codes[i]) >> (level + 1);
+  const std::vector<size_t> latents = LatentsAbove(level);
+  const Symbols placed = PlaceSymbols(above, level, tokens);
+  std::vector<uint8_t> symbols(latents.size() * static_cast<size_t>(tokens));
+  for (size_t i = 0; i < latents.size(); ++i) {
+    ByKind<uint8_t> by_kind(symbols.data(), placed.begin[i]);
+    const size_t first = latents[i] * static_cast<size_t>(tokens);
+    for (size_t at = first; at < first + static_cast<size_t>(tokens); ++at) {
+      const int32_t bit = std::abs(codes[at]) >> level & 1;
+      const auto negative = static_cast<int>(above[at] == 0) & static_cast<int>(codes[at] < 0);
+      by_kind.Next(above[at]) = static_cast<uint8_t>(bit << negative);
     }
   }
-  return RansEncode(runs, symbols, LatentLanes(symbols.size()), out);
+  return RansEncode(placed.runs, symbols, LatentLanes(symbols.size()), out);
 }
 
 absl::Status EmbeddedCoder::DecodeRefinement(absl::Span<const uint8_t> bytes, int level, int64_t tokens,
                                              Codes* codes) const {
   const std::vector<size_t> latents = LatentsAbove(level);
-  std::vector<RansRun> runs;
-  for (const size_t i : latents) {
-    size_t zero = 0, one = 0;
-    for (const int32_t above : absl::MakeConstSpan(*codes).subspan(i * tokens, tokens)) {
-      zero += static_cast<size_t>(above == 0);
-      one += static_cast<size_t>(std::abs(above) == 1);
-    }
-    AddRuns(refinements_[level][i], zero, one, static_cast<size_t>(tokens) - zero - one, &runs);
-  }
+  const Symbols placed = PlaceSymbols(*codes, level, tokens);
   std::vector<uint8_t> symbols(latents.size() * static_cast<size_t>(tokens));
-  ALUDEL_RETURN_IF_ERROR(RansDecode(runs, bytes, LatentLanes(symbols.size()), absl::MakeSpan(symbols)));
-  const uint8_t* from = symbols.data();
-  for (const size_t i : latents) {
-    const absl::Span<int32_t> of_latent = absl::MakeSpan(*codes).subspan(i * tokens, tokens);
-    const auto zero = static_cast<size_t>(std::count(of_latent.begin(), of_latent.end(), 0));
-    const auto one = static_cast<size_t>(
-        std::count_if(of_latent.begin(), of_latent.end(), [](int32_t code) { return std::abs(code) == 1; }));
-    const uint8_t* next[] = {from, from + zero, from + zero + one};  // of each class
-    for (int32_t& code : of_latent) {
-      const int32_t symbol = *next[std::min(std::abs(code), 2)]++;
-      if (code == 0) {
-        code = symbol == 2 ? -1 : symbol;
-      } else {
-        code = 2 * code + (code < 0 ? -symbol : symbol);
-      }
+  ALUDEL_RETURN_IF_ERROR(
+      RansDecode(placed.runs, bytes, LatentLanes(symbols.size()), absl::MakeSpan(symbols)));
+  for (size_t i = 0; i < latents.size(); ++i) {
+    ByKind<const uint8_t> by_kind(symbols.data(), placed.begin[i]);
+    for (int32_t& code : absl::MakeSpan(*codes).subspan(latents[i] * tokens, tokens)) {
+      const int32_t symbol = by_kind.Next(code);
+      const int32_t sign = code >> 31;  // 0 or -1
+      // A bit away from 0; a 2, which only 0 meets, is -1.
+      code = 2 * code + ((symbol ^ sign) - sign) - 3 * (symbol >> 1);
     }
-    from += tokens;
   }
   return absl::OkStatus();
 }
@@ -251,8 +279,8 @@ absl::StatusOr<PlaneScale> EmbeddedCoder::Decode(absl::Span<const uint8_t> paylo
   int level = grid_.planes;
   do {
     if (level == 0) {
-      return absl::DataLossError(
-          absl::StrFormat("%d bytes follow the last of %d planes of latents, want none", payload.size(), grid_.planes));
+      return absl::DataLossError(absl::StrFormat(
+          "%d bytes follow the last of %d planes of latents, want none", payload.size(), grid_.planes));
     }
     --level;
     ALUDEL_ASSIGN_OR_RETURN(const Bytes plane, TakePlane(&payload));
@@ -283,7 +311,8 @@ PlaneScale EmbeddedCoder::WritePlanes(const Codes& codes, int level, int64_t tok
     for (int64_t t = 0; t < tokens; ++t) {
       const int32_t code = codes[i * static_cast<size_t>(tokens) + static_cast<size_t>(t)];
       const int32_t magnitude = code == 0 ? 0 : (std::abs(code) << mean_bits) + mean;
-      WriteCode(std::clamp(code < 0 ? -magnitude : magnitude, -limit, limit - 1), layout[i], t, planes->data());
+      WriteCode(std::clamp(code < 0 ? -magnitude : magnitude, -limit, limit - 1), layout[i], t,
+                planes->data());
     }
   }
   return scale;

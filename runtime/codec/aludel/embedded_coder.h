@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -39,13 +40,21 @@ class EmbeddedCoder : public LatentCoder {
   // Codes without their `level` low bits of magnitude, [rank][tokens]; a latent with no more bits is 0.
   using Codes = std::vector<int32_t>;
 
+  struct Symbols {
+    std::vector<RansRun> runs;
+    std::vector<std::array<size_t, 3>> begin;  // [latents] of those that code by each kind of table
+  };
+
   int base_level() const { return grid_.planes - 1; }
   size_t EncodeBase(const Codes& codes, int64_t tokens, absl::Span<uint8_t> out) const;
   absl::Status DecodeBase(absl::Span<const uint8_t> bytes, int64_t tokens, Codes* codes) const;
   // Plane of the bit at `level`, of whole codes.
   size_t EncodeRefinement(const Codes& codes, int level, int64_t tokens, absl::Span<uint8_t> out) const;
   // Takes `codes` from the level above to this one.
-  absl::Status DecodeRefinement(absl::Span<const uint8_t> bytes, int level, int64_t tokens, Codes* codes) const;
+  absl::Status DecodeRefinement(absl::Span<const uint8_t> bytes, int level, int64_t tokens,
+                                Codes* codes) const;
+  // Where symbols of the plane at `level` lie, of codes from the level above it.
+  Symbols PlaceSymbols(absl::Span<const int32_t> above, int level, int64_t tokens) const;
   PlaneScale WritePlanes(const Codes& codes, int level, int64_t tokens, std::vector<uint8_t>* planes) const;
 
   // Latents that have bits above `level`.
@@ -56,7 +65,7 @@ class EmbeddedCoder : public LatentCoder {
   std::vector<size_t> base_latents_;
   std::vector<int> base_bits_;
   RansCoder base_;
-  std::vector<std::vector<RefinementTables>> refinements_;  // [level][rank]
+  std::vector<std::vector<RefinementChoice>> refinements_;  // [level][rank]
 };
 
 }  // namespace aludel

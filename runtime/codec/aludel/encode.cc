@@ -162,7 +162,7 @@ absl::StatusOr<std::unique_ptr<EncoderFactory>> MakeAludelEncoders(std::string f
     EncoderGroup& group = groups[g];
     group.shape = shape.groups[g];
     group.grid = weights[g].grid;
-    group.coder = MakeLatentCoder(group.grid, shape.packing, shape.sent_planes);
+    group.coder = MakeLatentCoder(group.grid, shape.packing, shape.planes);
     for (int i = 0; i < group.shape.layers; ++i) {
       HostMatrix columns = Columns(weights[g].matrix, 2 * i * kv_dim, 2 * kv_dim);
       ALUDEL_ASSIGN_OR_RETURN(auto kv, PackFor(model, PaddedTo(columns, group.stride(), columns.cols)));

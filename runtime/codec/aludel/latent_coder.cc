@@ -109,7 +109,7 @@ std::vector<RansRun> RansCoder::Runs(int64_t tokens) const {
 }
 
 size_t RansCoder::Encode(absl::Span<const uint8_t> planes, int64_t tokens,
-                           absl::Span<uint8_t> payload) const {
+                         absl::Span<uint8_t> payload) const {
   ALUDEL_CHECK(payload.size() >= MaxBytes(scale_.bits, tokens));
   const std::vector<LatentPlane> layout = PlanesOf(scale_.bits, LatentPacking::kRans, tokens);
   std::vector<uint8_t> symbols(scale_.bits.size() * static_cast<size_t>(tokens));
@@ -138,8 +138,8 @@ absl::StatusOr<PlaneScale> RansCoder::Decode(absl::Span<const uint8_t> payload, 
                         low_bytes, tokens, scale_.bits.size()));
   }
   std::vector<uint8_t> symbols(scale_.bits.size() * static_cast<size_t>(tokens));
-  ALUDEL_RETURN_IF_ERROR(RansDecode(Runs(tokens), payload.subspan(low_bytes),
-                                    LatentLanes(symbols.size()), absl::MakeSpan(symbols)));
+  ALUDEL_RETURN_IF_ERROR(RansDecode(Runs(tokens), payload.subspan(low_bytes), LatentLanes(symbols.size()),
+                                    absl::MakeSpan(symbols)));
   const std::vector<LatentPlane> layout = PlanesOf(scale_.bits, LatentPacking::kRans, tokens);
   planes->resize(PlaneBytes(scale_.bits, LatentPacking::kRans, tokens));
   const uint8_t* from = symbols.data();

@@ -28,7 +28,8 @@ class LatentCoder {
   LatentCoder& operator=(const LatentCoder&) = delete;
 
   // The payload of the planes of `tokens` tokens in `payload` (at least MaxPackedBytes); returns its bytes.
-  virtual size_t Encode(absl::Span<const uint8_t> planes, int64_t tokens, absl::Span<uint8_t> payload) const = 0;
+  virtual size_t Encode(absl::Span<const uint8_t> planes, int64_t tokens,
+                        absl::Span<uint8_t> payload) const = 0;
   // The inverse: sets `planes` to those of `tokens` tokens and says what they stand for. DataLoss where the payload is
   // not exactly theirs, as far as RansDecode can tell; planes then are unspecified.
   virtual absl::StatusOr<PlaneScale> Decode(absl::Span<const uint8_t> payload, int64_t tokens,

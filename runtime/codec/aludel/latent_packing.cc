@@ -3,6 +3,7 @@
 #include <isa-l/igzip_lib.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -93,7 +94,8 @@ size_t DeflatePlanes(absl::Span<const uint8_t> planes, absl::Span<uint8_t> paylo
 std::unique_ptr<LatentCoder> MakeLatentCoder(const LatentGrid& grid, LatentPacking packing, int sent_planes) {
   if (packing == LatentPacking::kRans) return std::make_unique<RansCoder>(grid);
   if (packing != LatentPacking::kEmbedded) return nullptr;
-  return std::make_unique<EmbeddedCoder>(grid, sent_planes == 0 ? grid.planes : sent_planes);
+  return std::make_unique<EmbeddedCoder>(grid,
+                                         sent_planes == 0 ? grid.planes : std::min(sent_planes, grid.planes));
 }
 
 absl::StatusOr<OpenedPlanes> OpenPlanes(absl::Span<const uint8_t> payload, const LatentGrid& grid,
@@ -102,8 +104,9 @@ absl::StatusOr<OpenedPlanes> OpenPlanes(absl::Span<const uint8_t> payload, const
   const size_t want = PlaneBytes(grid.bits, packing, tokens);
   // Of a cut payload codes may take two bytes that had one.
   if (want > kMostBytes / (packing == LatentPacking::kEmbedded ? 2 : 1)) {
-    return absl::DataLossError(absl::StrFormat("latents of %d tokens of rank %d take %d bytes, at most %d are read",
-                                               tokens, grid.bits.size(), want, kMostBytes));
+    return absl::DataLossError(
+        absl::StrFormat("latents of %d tokens of rank %d take %d bytes, at most %d are read", tokens,
+                        grid.bits.size(), want, kMostBytes));
   }
   if (HasScales(packing)) {
     ALUDEL_ASSIGN_OR_RETURN(PlaneScale scale, coder->Decode(payload, tokens, opened));

@@ -30,7 +30,8 @@ size_t MaxPackedBytes(const LatentGrid& grid, LatentPacking packing, int64_t tok
 size_t DeflatePlanes(absl::Span<const uint8_t> planes, absl::Span<uint8_t> payload);
 
 // What OpenPlanes takes of a grid; null where the packing has no scales. `sent_planes` as in AludelShape.
-std::unique_ptr<LatentCoder> MakeLatentCoder(const LatentGrid& grid, LatentPacking packing, int sent_planes = 0);
+std::unique_ptr<LatentCoder> MakeLatentCoder(const LatentGrid& grid, LatentPacking packing,
+                                             int sent_planes = 0);
 
 // Planes of codes as a payload has them.
 struct OpenedPlanes {

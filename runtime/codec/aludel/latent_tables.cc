@@ -45,34 +45,21 @@ std::array<uint64_t, 129> WideTails(float decay, int low_bits) {
 }
 
 // Of kRansTotal, steps of a fourth root of 2 for bits, a square root for what is rare.
-constexpr std::array<uint16_t, 21> kBecomesOne = {1,  2,   3,   4,   6,   8,   11,  16,  23,   32,  45,
+constexpr std::array<uint16_t, 21> kBecomesOne = {1,  2,  3,   4,   6,   8,   11,  16,  23,   32,  45,
                                                   64, 91, 128, 181, 256, 362, 512, 724, 1024, 1365};
 constexpr std::array<uint16_t, 9> kBitIsOne = {512, 609, 724, 861, 1024, 1218, 1448, 1722, 2048};
 
-struct Refinements {
-  std::vector<RansTable> zero, bit;
-
-  Refinements() {
-    for (const uint16_t odds : kBecomesOne) {
-      const auto rest = static_cast<uint16_t>(kRansTotal - 2 * odds);
-      zero.push_back(RansTable::Create({rest, odds, odds}).value());
-    }
-    for (const uint16_t odds : kBitIsOne) {
-      bit.push_back(RansTable::Create({static_cast<uint16_t>(kRansTotal - odds), odds}).value());
-    }
-  }
-};
-
 // Of the odds the first nearest to part / whole.
 template <size_t kCount>
-size_t Nearest(const std::array<uint16_t, kCount>& odds, uint64_t part, uint64_t whole) {
+int Nearest(const std::array<uint16_t, kCount>& odds, uint64_t part, uint64_t whole) {
   const auto distance = [&](uint16_t one) {
     const auto apart = static_cast<int64_t>(one * whole) - static_cast<int64_t>(part * kRansTotal);
     return apart < 0 ? -apart : apart;
   };
-  return static_cast<size_t>(std::min_element(odds.begin(), odds.end(),
-                                              [&](uint16_t a, uint16_t b) { return distance(a) < distance(b); }) -
-                             odds.begin());
+  return static_cast<int>(
+      std::min_element(odds.begin(), odds.end(),
+                       [&](uint16_t a, uint16_t b) { return distance(a) < distance(b); }) -
+      odds.begin());
 }
 
 }  // namespace
@@ -96,12 +83,27 @@ std::vector<uint16_t> LatentFrequencies(int bits, float decay, int dropped) {
   return RansFrequencies(shares);
 }
 
-RefinementTables ChooseRefinement(float decay, int level) {
-  static const auto& made = *new Refinements();
-  const auto tails = TailsOf<6>(decay, level);  // at and above 1 to 6 of 2^level
-  return {&made.zero[Nearest(kBecomesOne, tails[0] - tails[1], kAll - 2 * tails[1])],
-          &made.bit[Nearest(kBitIsOne, tails[2] - tails[3], tails[1] - tails[3])],
-          &made.bit[Nearest(kBitIsOne, tails[4] - tails[5], tails[3] - tails[5])]};
+RefinementChoice ChooseRefinement(float decay, int level) {
+  constexpr int kBits = static_cast<int>(kBecomesOne.size());  // where tables of bits begin
+  const auto tails = TailsOf<6>(decay, level);                 // at and above 1 to 6 of 2^level
+  return {Nearest(kBecomesOne, tails[0] - tails[1], kAll - 2 * tails[1]),
+          kBits + Nearest(kBitIsOne, tails[2] - tails[3], tails[1] - tails[3]),
+          kBits + Nearest(kBitIsOne, tails[4] - tails[5], tails[3] - tails[5])};
+}
+
+const std::vector<RansTable>& Refinements() {
+  static const auto& tables = *new std::vector<RansTable>([] {
+    std::vector<RansTable> made;
+    for (const uint16_t odds : kBecomesOne) {
+      const auto rest = static_cast<uint16_t>(kRansTotal - 2 * odds);
+      made.push_back(RansTable::Create({rest, odds, odds}).value());
+    }
+    for (const uint16_t odds : kBitIsOne) {
+      made.push_back(RansTable::Create({static_cast<uint16_t>(kRansTotal - odds), odds}).value());
+    }
+    return made;
+  }());
+  return tables;
 }
 
 }  // namespace aludel

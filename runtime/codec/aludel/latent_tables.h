@@ -25,16 +25,18 @@ inline constexpr float kMinDecay = 0x1p-23f;
 // magnitudes have lost their low bits, that is, of bits - dropped bits.
 std::vector<uint16_t> LatentFrequencies(int bits, float decay, int dropped = 0);
 
-// What a code's magnitude without its low `level` bits is, where its next higher bits are known to come to `above`:
-// tables of Refinements().
-struct RefinementTables {
-  const RansTable* zero = nullptr;  // above = 0: symbol 0 stays 0, 1 becomes 1, 2 becomes -1
-  const RansTable* one = nullptr;   // above = 1: the next bit
-  const RansTable* more = nullptr;  // above > 1: the next bit
+// Tables of what a code's magnitude without its low `level` bits is, where its higher bits are known to come to `above`.
+struct RefinementChoice {
+  int zero = 0;  // above = 0: symbol 0 stays 0, 1 becomes 1, 2 becomes -1
+  int one = 0;   // above = 1: the next bit
+  int more = 0;  // above > 1: the next bit
 };
 
-// The ones for a latent: from a few that all latents share, the nearest to the decay's. They live as long as the process.
-RefinementTables ChooseRefinement(float decay, int level);
+// The tables for a latent among Refinements(), which all latents share: the nearest to the decay's.
+RefinementChoice ChooseRefinement(float decay, int level);
+
+// For codes that are 0 so far, then for the others. They live as long as the process.
+const std::vector<RansTable>& Refinements();
 
 // Bound on what a next bit takes of a stream, as its tables have no symbol below 1/8.
 inline constexpr int kMaxBitsOfNextBit = 4;

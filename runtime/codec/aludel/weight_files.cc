@@ -29,6 +29,15 @@ absl::StatusOr<std::vector<float>> LoadDecays(const WeightFile& file, size_t gro
   return decays;
 }
 
+absl::StatusOr<int> PlanesOfGroup(const WeightFile& file, size_t group) {
+  ALUDEL_ASSIGN_OR_RETURN(const std::vector<float> values, file.Values(GroupTensor(group, "planes"), {1}));
+  const auto planes = static_cast<int>(std::clamp(values[0], 0.0f, kMaxEmbeddedPlanes + 1.0f));
+  if (planes >= 1 && planes <= kMaxEmbeddedPlanes && static_cast<float>(planes) == values[0]) return planes;
+  return absl::InvalidArgumentError(absl::StrFormat("%s: tensor %s is %g, want a whole number from 1 to %d",
+                                                    file.path(), GroupTensor(group, "planes"), values[0],
+                                                    kMaxEmbeddedPlanes));
+}
+
 absl::StatusOr<LatentGrid> LoadGrid(const WeightFile& file, size_t group, int64_t rank,
                                     LatentPacking packing) {
   LatentGrid grid;
@@ -53,13 +62,7 @@ absl::StatusOr<LatentGrid> LoadGrid(const WeightFile& file, size_t group, int64_
     ALUDEL_ASSIGN_OR_RETURN(grid.decays, LoadDecays(file, group, rank));
   }
   if (packing == LatentPacking::kEmbedded) {
-    ALUDEL_ASSIGN_OR_RETURN(const std::vector<float> planes, file.Values(GroupTensor(group, "planes"), {1}));
-    grid.planes = static_cast<int>(std::clamp(planes[0], 0.0f, kMaxEmbeddedPlanes + 1.0f));
-    if (grid.planes < 1 || grid.planes > kMaxEmbeddedPlanes || static_cast<float>(grid.planes) != planes[0]) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("%s: tensor %s is %g, want a whole number from 1 to %d", file.path(),
-                          GroupTensor(group, "planes"), planes[0], kMaxEmbeddedPlanes));
-    }
+    ALUDEL_ASSIGN_OR_RETURN(grid.planes, PlanesOfGroup(file, group));
   }
   return grid;
 }
@@ -120,13 +123,19 @@ absl::StatusOr<AludelDecoderWeights> LoadAludelDecoder(const ArtifactManifest& m
   return weights;
 }
 
+absl::StatusOr<int> LoadPlanes(const ArtifactManifest& manifest, const ArtifactFormat& format) {
+  ALUDEL_ASSIGN_OR_RETURN(const WeightFile file, WeightFile::Open(manifest, format.encoder));
+  return PlanesOfGroup(file, 0);
+}
+
 std::map<std::string, std::vector<float>> ListScales(const AludelEncoderWeights& weights,
                                                      LatentPacking packing) {
   std::map<std::string, std::vector<float>> scales;
   for (size_t g = 0; g < weights.size(); ++g) {
     const LatentGrid& grid = weights[g].grid;
     scales[GroupTensor(g, "decays")] = grid.decays;
-    if (packing == LatentPacking::kEmbedded) scales[GroupTensor(g, "planes")] = {static_cast<float>(grid.planes)};
+    if (packing == LatentPacking::kEmbedded)
+      scales[GroupTensor(g, "planes")] = {static_cast<float>(grid.planes)};
   }
   return scales;
 }

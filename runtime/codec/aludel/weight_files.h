@@ -22,6 +22,9 @@ absl::StatusOr<AludelDecoderWeights> LoadAludelDecoder(const ArtifactManifest& m
                                                        const ArtifactDecoder& decoder, int64_t kv_dim,
                                                        int64_t hidden);
 
+// Planes of an embedded format's first group: what NAME@N may name.
+absl::StatusOr<int> LoadPlanes(const ArtifactManifest& manifest, const ArtifactFormat& format);
+
 // What a packing that HasScales adds to files of both sides, by tensor.
 std::map<std::string, std::vector<float>> ListScales(const AludelEncoderWeights& weights,
                                                      LatentPacking packing);

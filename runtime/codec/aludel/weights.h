@@ -40,8 +40,8 @@ constexpr const char* Name(LatentPacking packing) {
 }
 
 constexpr std::optional<LatentPacking> ParseLatentPacking(std::string_view name) {
-  for (const LatentPacking packing : {LatentPacking::kFixed, LatentPacking::kDeflate, LatentPacking::kRans,
-                                      LatentPacking::kEmbedded}) {
+  for (const LatentPacking packing :
+       {LatentPacking::kFixed, LatentPacking::kDeflate, LatentPacking::kRans, LatentPacking::kEmbedded}) {
     if (name == Name(packing)) return packing;
   }
   return std::nullopt;
@@ -67,8 +67,9 @@ struct AludelShape {
   int64_t head_tokens = 0;
   int64_t tail_tokens = 0;
   LatentPacking packing = LatentPacking::kDeflate;
-  // Of LatentPacking::kEmbedded, in memory alone: planes that an encoder sends, 0: all of them. A decoder takes any number.
-  int sent_planes = 0;
+  // Of LatentPacking::kEmbedded, in memory alone: planes that an encoder sends, 0: all of its grids'. A decoder takes any
+  // number.
+  int planes = 0;
   std::vector<AludelGroup> groups;  // contiguous, from layer recomputed_layers + 1 to the last
 
   bool has_side() const { return recomputed_layers >= 0; }
