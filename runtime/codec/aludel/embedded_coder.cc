@@ -95,29 +95,18 @@ double MeanAbove(float decay, int level) {
   return std::ldexp(sum / weights, -level);
 }
 
-// Places of the symbols of three kinds, which tokens take in turn by what their codes are so far: 0, 1 or -1, or more.
-// Without branches, as kinds are close to random.
+// Places of the symbols of three kinds, which tokens take in turn by what their codes are so far: 0, 1 or -1, or more. An
+// index and no branches, as kinds are close to random.
 template <typename Byte>
 class ByKind {
  public:
   ByKind(Byte* symbols, const std::array<size_t, 3>& begin)
-      : zero_(symbols + begin[0]), one_(symbols + begin[1]), more_(symbols + begin[2]) {}
+      : next_{symbols + begin[0], symbols + begin[1], symbols + begin[2]} {}
 
-  Byte& Next(int32_t code) {
-    const int32_t magnitude = std::abs(code);
-    Byte* place = more_;
-    place = magnitude == 1 ? one_ : place;
-    place = magnitude == 0 ? zero_ : place;
-    zero_ += magnitude == 0;
-    one_ += magnitude == 1;
-    more_ += magnitude > 1;
-    return *place;
-  }
+  Byte& Next(int32_t code) { return *next_[std::min(std::abs(code), 2)]++; }
 
  private:
-  Byte* zero_;
-  Byte* one_;
-  Byte* more_;
+  std::array<Byte*, 3> next_;
 };
 
 }  // namespace
