@@ -15,7 +15,7 @@ prompts() { # NAME SEED COUNT
   echo "$file"
 }
 
-# The committed artifact is from before packing rans; aludel-calibrate --repack changes it afterwards.
+# The committed artifact was fitted before there was packing rans, which its last line gives it.
 calibrate() {
   build/release/bin/aludel-calibrate --producer deploy/demo/base --consumer deploy/demo/chat --out "$out" --store int8 --packing deflate "$@"
 }
@@ -32,3 +32,5 @@ calibrate_both --data "$(prompts calibration 1001 3200)" --tuning-data "$(prompt
 # chat gains more from more prompts than json does, which loses a third of it. --data: measures, on unseen prompts.
 calibrate --threads 2 --data "$(prompts unseen 9002 400)" --held-out 0.5 --work build/calibration --retune --format aludel-p2 --tuning 0 \
   --tuning-data "$(prompts tuning 9001 20000)"
+build/release/bin/aludel-calibrate --producer deploy/demo/base --consumer deploy/demo/chat --out "$out" --store int8 --repack \
+  --data deploy/demo/calibration.jsonl --threads 1

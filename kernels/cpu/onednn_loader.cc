@@ -70,6 +70,9 @@ ALUDEL_FORWARD(dnnl_matmul_desc_init,
                (desc, source, weights, bias, destination))
 ALUDEL_FORWARD(dnnl_post_ops_create, (dnnl_post_ops_t * ops), (ops))
 ALUDEL_FORWARD(dnnl_post_ops_append_sum, (dnnl_post_ops_t ops, float scale), (ops, scale))
+// Named by dnnl.hpp beside the former, never called: the fuzz preset does not drop the branch.
+ALUDEL_FORWARD(dnnl_post_ops_append_sum_v2, (dnnl_post_ops_t ops, float scale, dnnl_data_type_t type),
+               (ops, scale, type))
 ALUDEL_FORWARD(dnnl_post_ops_destroy, (dnnl_post_ops_t ops), (ops))
 ALUDEL_FORWARD(dnnl_primitive_attr_create, (dnnl_primitive_attr_t * attributes), (attributes))
 ALUDEL_FORWARD(dnnl_primitive_attr_set_post_ops,

@@ -44,6 +44,7 @@ class AludelFitter : public CandidateFitter {
     AludelCandidate candidate;
     candidate.shape.recomputed_layers = recomputed_layers;
     candidate.shape.packing = job_.options.packing;
+    if (job_.options.packing == LatentPacking::kEmbedded) candidate.shape.planes = job_.options.planes;
     candidate.shape.head_tokens = inputs_.head_tokens;
     candidate.shape.tail_tokens = std::max<int64_t>(0, job_.tail_tokens);
     candidate.shape.groups =

@@ -31,7 +31,7 @@ class InputReader {
     std::vector<float> z(count * rank());
     EncodeRows(encoder_.matrix, encoder_.side, encoder_.offset, producer_, shape_.recomputed_layers, group_,
                begin, count, /*stride=*/1, z.data());
-    std::vector<uint8_t> bytes(MaxPackedBytes(encoder_.grid.bits, LatentPacking::kFixed, count));
+    std::vector<uint8_t> bytes(MaxPackedBytes(encoder_.grid, LatentPacking::kFixed, count));
     PackLatents(z.data(), count, encoder_.grid, LatentPacking::kFixed, absl::MakeSpan(bytes));
     ALUDEL_CHECK(UnpackLatents(bytes, count, encoder_.grid, LatentPacking::kFixed, z.data()).ok());
     for (int64_t t = 0; t < count; ++t) {
@@ -234,7 +234,8 @@ AludelEncoderWeights QuantizeAt(float step, const AludelAnalysis& analysis, Alud
   for (size_t g = 0; g < shape->groups.size(); ++g) {
     encoder.push_back(Quantize(analysis.encoders[g], analysis.samples[g], step));
     shape->groups[g].rank = encoder.back().matrix.rows;
-    if (shape->packing != LatentPacking::kRans) continue;
+    if (!HasScales(shape->packing)) continue;
+    encoder.back().grid.planes = shape->planes;
     const LatentSample& sample = analysis.samples[g];
     SymbolCounts counts(encoder.back().grid);
     counts.Add(sample.z.data(), sample.frames * sample.frame_tokens, sample.rank);

@@ -35,6 +35,7 @@ struct AludelOptions {
   // MLP's width. 0: see SensibleShare.
   double compute_share = 0;
   LatentPacking packing = LatentPacking::kRans;
+  int planes = 4;                  // with LatentPacking::kEmbedded
   double sensitivity_blend = 0.2;  // see AddSensitivity
   EncoderOptions encoder;
   EncoderSource encoder_source = EncoderSource::kConsumers;
@@ -88,7 +89,7 @@ absl::StatusOr<AludelAnalysis> AnalyzeAludel(const AludelStates& states, const M
                                              const CalibrationProgress& progress);
 
 // Cuts all groups by one step such that a frame of typical length takes `bytes_per_token`, headers included.
-// `shape` gets the ranks.
+// `shape` gets the ranks; its planes become the grids'.
 AludelEncoderWeights QuantizeTo(double bytes_per_token, const AludelAnalysis& analysis, AludelShape* shape);
 AludelEncoderWeights QuantizeAt(float step, const AludelAnalysis& analysis, AludelShape* shape);
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
 #include "kernels/cpu/onednn_loader.h"
 #include "runtime/calibrate/aludel_job.h"
 #include "runtime/calibrate/calibrate_job.h"
@@ -12,6 +13,7 @@
 #include "runtime/calibrate/kvtc_job.h"
 #include "runtime/calibrate/repack_job.h"
 #include "runtime/calibrate/share_job.h"
+#include "runtime/codec/aludel/embedded_coder.h"
 #include "runtime/status_macros.h"
 #include "runtime/tool/flag_set.h"
 #include "runtime/tool/machine_flags.h"
@@ -69,6 +71,7 @@ struct AludelFlags {
   double max_kl = 0;
   std::string recomputed_layers = "auto";
   std::string packing = "rans";
+  int64_t planes = AludelOptions().planes;
   bool repack = false;
   std::string encoder_for = "consumers";
   std::string allocation = "waterfill";
@@ -137,14 +140,16 @@ void AddAludelFlags(FlagSet* flags, AludelJob* job, AludelFlags* raw) {
              "aludel, kvtc: the same at its tail, beside the last token; -1: none, kvtc 11");
   flags->Add("sensitivity-prompts", "N", &job->sensitivity_prompts,
              "aludel: prompts whose answers show where errors hurt; 0: all layers and tokens count alike");
-  flags->Add(
-      "packing", "NAME", &raw->packing,
-      "aludel: rans (entropy-coded by scales in the artifact), deflate (by tables in every frame) or fixed "
-      "(bit widths)");
-  flags->Add(
-      "repack", &raw->repack,
-      "aludel: give the formats in --out, or the one that --format names, the packing rans, with scales "
-      "fitted to --data. Their losses stay");
+  flags->Add("packing", "NAME", &raw->packing,
+             "aludel: rans (entropy-coded by scales in the artifact), embedded (the same in planes: frames "
+             "that may be "
+             "cut behind any of them), deflate (by tables in every frame) or fixed (bit widths)");
+  flags->Add("planes", "N", &raw->planes,
+             "aludel: with --packing embedded, planes of a frame; each that is left out doubles the step");
+  flags->Add("repack", &raw->repack,
+             "aludel: give the formats in --out, or the one that --format names, the packing rans, or "
+             "embedded where "
+             "--packing says so, with scales fitted to --data. Their losses stay");
   flags->Add("work", "DIR", &job->work, "aludel: intermediate files; default OUT.work");
   flags->Add("keep-work", &job->keep_work, "aludel: leave them for the next run");
 }
@@ -193,7 +198,8 @@ absl::Status ReadAludelFlags(const AludelFlags& raw, int64_t seed, AludelJob* jo
   }
   const std::optional<LatentPacking> packing = ParseLatentPacking(raw.packing);
   if (!packing.has_value()) {
-    return absl::InvalidArgumentError("--packing is \"" + raw.packing + "\", want rans, deflate or fixed");
+    return absl::InvalidArgumentError("--packing is \"" + raw.packing +
+                                      "\", want rans, embedded, deflate or fixed");
   }
   if (raw.repack && (job->base.add || job->retune || raw.max_kl > 0 || raw.bytes_per_token > 0)) {
     return absl::InvalidArgumentError(
@@ -211,6 +217,11 @@ absl::Status ReadAludelFlags(const AludelFlags& raw, int64_t seed, AludelJob* jo
   if (raw.encoder_for == "producer") job->options.encoder_source = EncoderSource::kProducer;
   if (raw.allocation == "uniform") job->options.allocation = BitAllocation::kUniform;
   job->options.packing = *packing;
+  if (raw.planes < 1 || raw.planes > kMaxEmbeddedPlanes) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--planes is %d, want 1 to %d", raw.planes, kMaxEmbeddedPlanes));
+  }
+  job->options.planes = static_cast<int>(raw.planes);
   job->options.group_layers = static_cast<int>(raw.group_layers);
   job->options.training.seed = static_cast<uint64_t>(seed);
   job->options.tuning.seed = static_cast<uint64_t>(seed);

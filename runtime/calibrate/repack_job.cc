@@ -29,9 +29,9 @@ class Repacking {
   Repacking(const AludelJob& job, Device* device) : job_(job), device_(device) {}
 
   absl::Status Run() {
-    if (job_.options.packing != LatentPacking::kRans) {
+    if (!HasScales(job_.options.packing)) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--repack gives rans alone, not ", Name(job_.options.packing),
+          "--repack gives rans or embedded, not ", Name(job_.options.packing),
           ": encoders of deflate and fixed would be one file, by whose hash servers tell frames apart"));
     }
     ALUDEL_ASSIGN_OR_RETURN(const std::optional<ArtifactManifest> found, FindArtifact(job_.base.out));
@@ -83,20 +83,27 @@ class Repacking {
     ALUDEL_ASSIGN_OR_RETURN(AludelEncoderWeights encoder,
                             LoadAludelEncoder(old, from, config.kv_dim(), config.hidden));
     ArtifactFormat format = from;
-    format.aludel.packing = LatentPacking::kRans;
+    const bool embedded = job_.options.packing == LatentPacking::kEmbedded;
+    if (!embedded && from.aludel.packing == LatentPacking::kEmbedded) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("format ", from.name,
+                       " is embedded already: rans would be the same file, whose hash tells frames apart"));
+    }
+    format.aludel.packing = job_.options.packing;
+    for (AludelEncoderGroup& group : encoder) group.grid.planes = embedded ? job_.options.planes : 0;
     ALUDEL_RETURN_IF_ERROR(FitScales(format.aludel, &encoder));
     ALUDEL_ASSIGN_OR_RETURN(const std::string data, DescribeData(job_.base.data));
     format.notes["scales"] = absl::StrFormat("%d prompts of %s", prompts_.train.size(), data);
     ALUDEL_ASSIGN_OR_RETURN(const double bytes, BytesPerToken(format.aludel, encoder));
     PrintLine(absl::StrFormat("%s: %s, %.2f bytes a token of %d held-out prompts", format.name,
                               Name(format.aludel.packing), bytes, prompts_.held_out.size()));
-    const std::map<std::string, std::vector<float>> decays = ListDecays(encoder);
-    ALUDEL_ASSIGN_OR_RETURN(format.encoder, writer->KeepWithVectors(old, format.encoder, decays));
+    const std::map<std::string, std::vector<float>> scales = ListScales(encoder, format.aludel.packing);
+    ALUDEL_ASSIGN_OR_RETURN(format.encoder, writer->KeepWithVectors(old, format.encoder, scales));
     std::map<std::string, ArtifactFile> written;  // by the old file's name: several consumers may have one
     for (ArtifactDecoder& decoder : format.decoders) {
       const auto [file, added] = written.try_emplace(decoder.file.file);
       if (added) {
-        ALUDEL_ASSIGN_OR_RETURN(file->second, writer->KeepWithVectors(old, decoder.file, decays));
+        ALUDEL_ASSIGN_OR_RETURN(file->second, writer->KeepWithVectors(old, decoder.file, scales));
       }
       decoder.file = file->second;
       if (decoder.expected.has_value()) decoder.expected->bytes_per_token = bytes;

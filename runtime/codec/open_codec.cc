@@ -1,7 +1,10 @@
 #include "runtime/codec/open_codec.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "runtime/codec/aludel/encode.h"
 #include "runtime/codec/aludel/reconstruct.h"
@@ -65,6 +68,32 @@ absl::StatusOr<const ArtifactFormat*> FindFormat(const ArtifactManifest& manifes
   return format;
 }
 
+// A format's name, or "NAME@N": the first N planes of one whose codes are embedded.
+struct FormatName {
+  absl::string_view format;
+  int planes = 0;  // 0: all
+};
+
+absl::StatusOr<FormatName> ParseFormatName(absl::string_view name) {
+  const size_t at = name.rfind('@');
+  if (at == absl::string_view::npos) return FormatName{name};
+  FormatName parsed{name.substr(0, at)};
+  if (absl::SimpleAtoi(name.substr(at + 1), &parsed.planes) && parsed.planes >= 1) return parsed;
+  return absl::InvalidArgumentError(
+      absl::StrFormat("format \"%s\" does not end with a number of planes, as NAME@N does", name));
+}
+
+absl::Status CheckPlanes(const FormatName& name, const ArtifactFormat& format, const LatentGrid* grid) {
+  if (name.planes == 0) return absl::OkStatus();
+  if (grid == nullptr || format.aludel.packing != LatentPacking::kEmbedded) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "format \"%s\" has no planes to be cut at, as its codes are not embedded", format.name));
+  }
+  if (name.planes <= grid->planes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("format \"%s\" has %d planes, not %d", format.name, grid->planes, name.planes));
+}
+
 // True where one of the decoders is for this consumer, or none is asked for.
 bool Decodes(const std::vector<ArtifactDecoder>& decoders, absl::string_view consumer_hash) {
   return consumer_hash.empty() ||
@@ -88,15 +117,20 @@ absl::StatusOr<std::unique_ptr<EncoderFactory>> OpenEncoders(absl::string_view f
     return absl::FailedPreconditionError(
         absl::StrFormat("\"%s\" is a control: nothing of it crosses the wire", control->name));
   }
-  ALUDEL_ASSIGN_OR_RETURN(const ArtifactFormat* entry, FindFormat(manifest, format, producer));
+  ALUDEL_ASSIGN_OR_RETURN(const FormatName name, ParseFormatName(format));
+  ALUDEL_ASSIGN_OR_RETURN(const ArtifactFormat* entry, FindFormat(manifest, name.format, producer));
   ALUDEL_RETURN_IF_ERROR(CheckProducer(manifest, producer.hash()));
   const ModelConfig& config = producer.config();
   const std::string& hash = entry->encoder.sha256;
   if (entry->kind == ArtifactKind::kAludel) {
     ALUDEL_ASSIGN_OR_RETURN(const AludelEncoderWeights weights,
                             LoadAludelEncoder(manifest, *entry, config.kv_dim(), config.hidden));
-    return MakeAludelEncoders(entry->name, hash, entry->aludel, weights, producer);
+    ALUDEL_RETURN_IF_ERROR(CheckPlanes(name, *entry, &weights.front().grid));
+    AludelShape shape = entry->aludel;
+    shape.planes = name.planes;
+    return MakeAludelEncoders(std::string(format), hash, std::move(shape), weights, producer);
   }
+  ALUDEL_RETURN_IF_ERROR(CheckPlanes(name, *entry, nullptr));
   ALUDEL_ASSIGN_OR_RETURN(const ScdEncoderWeights weights,
                           LoadScdEncoder(manifest, *entry, config.kv_dim(), config.hidden));
   return MakeScdEncoders(entry->name, hash, weights, producer);
@@ -116,7 +150,8 @@ absl::StatusOr<std::unique_ptr<DecoderFactory>> OpenDecoders(absl::string_view f
   if (const ArtifactControl* control = FindControl(manifest, format); control != nullptr) {
     return OpenControl(manifest, *control, consumer, consumer_hash);
   }
-  ALUDEL_ASSIGN_OR_RETURN(const ArtifactFormat* entry, FindFormat(manifest, format, consumer));
+  ALUDEL_ASSIGN_OR_RETURN(const FormatName name, ParseFormatName(format));
+  ALUDEL_ASSIGN_OR_RETURN(const ArtifactFormat* entry, FindFormat(manifest, name.format, consumer));
   ALUDEL_ASSIGN_OR_RETURN(const ArtifactDecoder* decoder,
                           FindDecoder(manifest, entry->name, entry->decoders, consumer_hash));
   const ModelConfig& config = consumer.config();
@@ -124,8 +159,10 @@ absl::StatusOr<std::unique_ptr<DecoderFactory>> OpenDecoders(absl::string_view f
   if (entry->kind == ArtifactKind::kAludel) {
     ALUDEL_ASSIGN_OR_RETURN(const AludelDecoderWeights weights,
                             LoadAludelDecoder(manifest, *entry, *decoder, config.kv_dim(), config.hidden));
-    return MakeAludelDecoders(entry->name, hash, entry->aludel, weights, consumer);
+    ALUDEL_RETURN_IF_ERROR(CheckPlanes(name, *entry, &weights.front().grid));
+    return MakeAludelDecoders(std::string(format), hash, entry->aludel, weights, consumer);
   }
+  ALUDEL_RETURN_IF_ERROR(CheckPlanes(name, *entry, nullptr));
   ALUDEL_ASSIGN_OR_RETURN(const ScdDecoderWeights weights,
                           LoadScdDecoder(manifest, *entry, *decoder, config.kv_dim(), config.hidden));
   return MakeScdDecoders(entry->name, hash, weights, consumer);
@@ -138,6 +175,20 @@ absl::StatusOr<std::vector<std::string>> ListFormats(const std::string& artifact
   ALUDEL_ASSIGN_OR_RETURN(const ArtifactManifest manifest, LoadArtifactManifest(artifact));
   for (const ArtifactFormat& format : manifest.formats) {
     if (Decodes(format.decoders, consumer_hash)) names.push_back(format.name);
+  }
+  return names;
+}
+
+absl::StatusOr<std::vector<std::string>> ListCuts(const std::string& artifact,
+                                                  absl::string_view consumer_hash) {
+  std::vector<std::string> names;
+  if (artifact.empty()) return names;
+  ALUDEL_ASSIGN_OR_RETURN(const ArtifactManifest manifest, LoadArtifactManifest(artifact));
+  for (const ArtifactFormat& format : manifest.formats) {
+    if (format.kind != ArtifactKind::kAludel || format.aludel.packing != LatentPacking::kEmbedded) continue;
+    if (!Decodes(format.decoders, consumer_hash)) continue;
+    ALUDEL_ASSIGN_OR_RETURN(const int planes, LoadPlanes(manifest, format));
+    for (int cut = planes - 1; cut > 0; --cut) names.push_back(absl::StrCat(format.name, "@", cut));
   }
   return names;
 }

@@ -28,6 +28,11 @@ absl::StatusOr<std::unique_ptr<DecoderFactory>> OpenDecoders(absl::string_view f
 absl::StatusOr<std::vector<std::string>> ListFormats(const std::string& artifact,
                                                      absl::string_view consumer_hash = "");
 
+// Cuts of the artifact's embedded formats: "NAME@N" for each N below their planes, the largest first. Reads the encoders.
+// OpenEncoders and OpenDecoders know such names; servers offer them only where they are named.
+absl::StatusOr<std::vector<std::string>> ListCuts(const std::string& artifact,
+                                                  absl::string_view consumer_hash = "");
+
 // Formats beside "raw" that need no artifact. Both sides know them; evaluation shows them, servers offer them only
 // where they are named: most lose something, and "lossless" costs the host's time, which a fast link does not repay.
 std::vector<std::string> ListBaselines();

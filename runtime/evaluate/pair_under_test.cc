@@ -48,6 +48,8 @@ absl::Status PairUnderTest::OpenFormats(const EvaluateJob& job) {
   ALUDEL_ASSIGN_OR_RETURN(std::vector<std::string> names, ListFormats(job.codec, consumer_->hash()));
   ALUDEL_ASSIGN_OR_RETURN(const std::vector<std::string> controls,
                           ListControls(job.codec, consumer_->hash()));
+  ALUDEL_ASSIGN_OR_RETURN(const std::vector<std::string> cuts, ListCuts(job.codec, consumer_->hash()));
+  names.insert(names.end(), cuts.begin(), cuts.end());
   const std::vector<std::string> baselines = ListBaselines();
   names.insert(names.end(), baselines.begin(), baselines.end());
   names.insert(names.end(), controls.begin(), controls.end());

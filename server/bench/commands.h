@@ -8,6 +8,7 @@ namespace aludel {
 // --help. A new one is declared here and gets a line in main.cc.
 
 absl::Status CodecCommand(int argc, char** argv);
+absl::Status CoderCommand(int argc, char** argv);
 absl::Status EngineCommand(int argc, char** argv);
 absl::Status LinkCommand(int argc, char** argv);
 absl::Status LoadCommand(int argc, char** argv);

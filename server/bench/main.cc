@@ -19,6 +19,7 @@ struct SubCommand {
 
 constexpr SubCommand kSubCommands[] = {
     {"codec", "measure encoding and reconstruction against the prefill that they replace", CodecCommand},
+    {"coder", "measure the entropy coders of codes and lossless frames against a copy", CoderCommand},
     {"engine", "measure continuous batching and the prefix cache against one request at a time",
      EngineCommand},
     {"link", "measure the data plane between two processes of this machine", LinkCommand},

@@ -52,7 +52,7 @@ std::unique_ptr<DecoderFactory> Aludel(LatentPacking packing, int recomputed_lay
   const int64_t side = shape.has_side() ? config.hidden : 0;
   const int64_t outputs = shape.groups[0].layers * 2 * config.kv_dim();
   AludelDecoderGroup group;
-  group.grid = {0.1f, {1, 2, 4, 8, 12, 16}, {0.1f, 0.3f, 0.7f, 0.9f, 0.99f, 0.999f}};
+  group.grid = {0.1f, {1, 2, 4, 8, 12, 16}, {0.1f, 0.3f, 0.7f, 0.9f, 0.99f, 0.999f}, 4};
   group.linear = Small(outputs, side + 6);
   group.bias.resize(outputs);
   return MakeAludelDecoders("aludel", "", shape, {group}, model).value();
@@ -85,6 +85,7 @@ struct Fixture {
     codecs.push_back(Aludel(LatentPacking::kDeflate, -1, *model));
     codecs.push_back(Aludel(LatentPacking::kDeflate, 0, *model));
     codecs.push_back(Aludel(LatentPacking::kRans, -1, *model));
+    codecs.push_back(Aludel(LatentPacking::kEmbedded, -1, *model));
   }
 };
 

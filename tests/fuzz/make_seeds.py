@@ -1,5 +1,5 @@
-"""Writes the seeds of safetensors_fuzz, adapter_fuzz, model_config_fuzz and tokenizer_fuzz, from the models and tokenizers
-that the tests of runtime/model have: files that load, so that a target starts behind the first checks of its format.
+"""Writes the seeds of decoder_fuzz (frame_seeds.py), and those of safetensors_fuzz, adapter_fuzz, model_config_fuzz and tokenizer_fuzz
+from the models and tokenizers that the tests of runtime/model have: files that load, so that a target starts behind the first checks of its format.
 
     python3 tests/fuzz/make_seeds.py
 """
@@ -9,6 +9,8 @@ import shutil
 import struct
 from pathlib import Path
 from typing import Any, Dict, List
+
+from frame_seeds import frame_seeds
 
 FUZZ = Path(__file__).resolve().parent
 MODEL_TESTS = FUZZ.parent / "runtime/model"
@@ -124,8 +126,10 @@ def tokenizer_seeds() -> None:
 
 def main() -> None:
     """Replaces these targets' seeds."""
-    for target in ("safetensors", "adapter", "model_config", "tokenizer"):
+    for target in ("decoder", "safetensors", "adapter", "model_config", "tokenizer"):
         shutil.rmtree(FUZZ / "seeds" / target, ignore_errors=True)
+    for name, seed in frame_seeds(layers=2):
+        write("decoder", name, seed)
     safetensors_seeds()
     adapter_seeds()
     config_seeds()

@@ -7,8 +7,7 @@
 
 #include "absl/base/call_once.h"
 #include "kernels/latents.h"
-#include "runtime/codec/aludel/latent_coder.h"
-#include "runtime/codec/aludel/latent_packing.h"
+#include "runtime/codec/aludel/latent_tables.h"
 
 namespace aludel {
 namespace {

@@ -161,7 +161,7 @@ LatentSample SampleLatents(const HostMatrix& matrix, const HostMatrix& side, con
 
 double PackedBytes(const LatentSample& sample, const LatentGrid& grid, LatentPacking packing) {
   const auto rank = static_cast<int64_t>(grid.bits.size());
-  std::vector<uint8_t> payload(MaxPackedBytes(grid.bits, packing, sample.frame_tokens));
+  std::vector<uint8_t> payload(MaxPackedBytes(grid, packing, sample.frame_tokens));
   std::vector<float> z(sample.frame_tokens * rank);
   const std::unique_ptr<LatentCoder> coder = MakeLatentCoder(grid, packing);
   double bytes = 0;

@@ -87,7 +87,7 @@ class AludelEncoder : public KvEncoder {
     const size_t bytes = PlaneBytes(bits, shape_.packing, tokens);
     const bool last = slice.layer + 1 == model_.config().layers;
     if (shape_.packing == LatentPacking::kFixed) return outbox_->Add(coverage, bytes, last, sink);
-    FrameOutbox::Coding coding{MaxPackedBytes(bits, shape_.packing, tokens), DeflatePlanes};
+    FrameOutbox::Coding coding{MaxPackedBytes(group.grid, shape_.packing, tokens), DeflatePlanes};
     if (group.coder != nullptr) {
       coding.code = [&coder = *group.coder, tokens](absl::Span<const uint8_t> from,
                                                     absl::Span<uint8_t> payload) {
@@ -162,7 +162,7 @@ absl::StatusOr<std::unique_ptr<EncoderFactory>> MakeAludelEncoders(std::string f
     EncoderGroup& group = groups[g];
     group.shape = shape.groups[g];
     group.grid = weights[g].grid;
-    group.coder = MakeLatentCoder(group.grid, shape.packing);
+    group.coder = MakeLatentCoder(group.grid, shape.packing, shape.planes);
     for (int i = 0; i < group.shape.layers; ++i) {
       HostMatrix columns = Columns(weights[g].matrix, 2 * i * kv_dim, 2 * kv_dim);
       ALUDEL_ASSIGN_OR_RETURN(auto kv, PackFor(model, PaddedTo(columns, group.stride(), columns.cols)));

@@ -1,7 +1,7 @@
 #include "runtime/codec/aludel/latent_coder.h"
 
 #include <algorithm>
-#include <array>
+#include <cmath>
 #include <map>
 #include <utility>
 
@@ -9,31 +9,20 @@
 #include "kernels/check.h"
 #include "kernels/latents.h"
 #include "runtime/codec/aludel/latent_packing.h"
+#include "runtime/codec/aludel/latent_tables.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
 namespace {
 
-constexpr int kSymbolBits = 8;
-// Lanes of fewer symbols would cost more than about half a percent of a frame.
-constexpr size_t kSymbolsPerLane = 2048;
-
-// Bits of a latent's codes below its symbols, which look random and are sent as they are.
-int LowBits(int bits) { return std::max(0, bits - kSymbolBits); }
+// Bits of a latent's codes below its symbols, sent as they are.
+int LowBits(int bits) { return std::max(0, bits - kLatentSymbolBits); }
 
 size_t LowBytes(const std::vector<int>& bits, int64_t tokens) {
   int64_t all = 0;
   for (const int b : bits) all += tokens * LowBits(b);
   return static_cast<size_t>((all + 7) / 8);
 }
-
-// Fractions of 2^32.
-constexpr uint64_t kOne = uint64_t{1} << 32;
-uint64_t Product(uint64_t a, uint64_t b) { return a * b >> 32; }
-
-// The logistic tail u / (1 + u), in units of 2^-31.
-constexpr uint64_t kAll = uint64_t{1} << 31;
-uint64_t Tail(uint64_t u) { return (u << 31) / (kOne + u); }
 
 // The low bits of wide latents, one after the other, the least significant first.
 class LowBitWriter {
@@ -85,39 +74,22 @@ class LowBitReader {
 
 }  // namespace
 
-std::vector<uint16_t> LatentFrequencies(int bits, float decay) {
-  ALUDEL_CHECK(bits >= 1 && bits <= kMaxLatentBits && decay >= kMinDecay && decay <= kMaxDecay);
-  const int half = 1 << (std::min(bits, kSymbolBits) - 1);
-  const auto first =
-      static_cast<uint64_t>(static_cast<double>(decay) * static_cast<double>(kOne));  // exp(-1 / (2 s))
-  uint64_t ratio = Product(first, first);  // exp(-1 / s), from code to code
-  for (int i = 0; i < LowBits(bits); ++i) ratio = Product(ratio, ratio);
-  // What lies above symbol m >= 0: above m + 1/2 where symbols are codes. Where they stand for many codes, symbol m
-  // begins at m of its own width, about.
-  const bool wide = LowBits(bits) > 0;
-  std::array<uint64_t, 129> tails;
-  uint64_t u = wide ? kOne : first;
-  for (int m = 0; m <= half; ++m, u = Product(u, ratio)) tails[m] = Tail(u);
-  // The part at symbol m and above it; what lies beyond the range is of the codes at its ends.
-  const auto from = [&](int m) {
-    if (m == -half) return kAll;
-    if (m == half) return uint64_t{0};
-    if (m <= 0) return kAll - tails[-m];
-    return wide ? tails[m] : tails[m - 1];
-  };
-  std::vector<uint64_t> shares(kMaxRansSymbols);
-  for (int m = -half; m < half; ++m)
-    shares[static_cast<uint8_t>(m)] = std::max<uint64_t>(1, from(m) - from(m + 1));
-  return RansFrequencies(shares);
+int LatentLanes(size_t symbols) {
+  // Lanes of fewer symbols would cost more than about half a percent of a frame.
+  constexpr size_t kSymbolsPerLane = 2048;
+  return RansLanes(symbols, kSymbolsPerLane);
 }
 
-LatentCoder::LatentCoder(const LatentGrid& grid) : bits_(grid.bits) {
+RansCoder::RansCoder(const LatentGrid& grid, int dropped) {
   ALUDEL_CHECK(grid.decays.size() == grid.bits.size());
+  scale_.step = std::ldexp(grid.step, dropped);
   std::map<std::pair<int, float>, size_t> tables;
-  for (size_t i = 0; i < bits_.size(); ++i) {
-    const auto [found, added] = tables.try_emplace({bits_[i], grid.decays[i]}, tables_.size());
+  for (size_t i = 0; i < grid.bits.size(); ++i) {
+    scale_.bits.push_back(grid.bits[i] - dropped);
+    const auto [found, added] = tables.try_emplace({grid.bits[i], grid.decays[i]}, tables_.size());
     if (added) {
-      absl::StatusOr<RansTable> table = RansTable::Create(LatentFrequencies(bits_[i], grid.decays[i]));
+      absl::StatusOr<RansTable> table =
+          RansTable::Create(LatentFrequencies(grid.bits[i], grid.decays[i], dropped));
       ALUDEL_CHECK(table.ok());
       tables_.push_back(*std::move(table));
     }
@@ -125,61 +97,62 @@ LatentCoder::LatentCoder(const LatentGrid& grid) : bits_(grid.bits) {
   }
 }
 
-size_t LatentCoder::MaxBytes(const std::vector<int>& bits, int64_t tokens) {
+size_t RansCoder::MaxBytes(const std::vector<int>& bits, int64_t tokens) {
   const size_t symbols = bits.size() * static_cast<size_t>(tokens);
-  return LowBytes(bits, tokens) + MaxRansBytes(symbols, RansLanes(symbols, kSymbolsPerLane));
+  return LowBytes(bits, tokens) + MaxRansBytes(symbols, LatentLanes(symbols));
 }
 
-std::vector<RansRun> LatentCoder::Runs(int64_t tokens) const {
+std::vector<RansRun> RansCoder::Runs(int64_t tokens) const {
   std::vector<RansRun> runs;
   for (const size_t table : table_of_) runs.push_back({&tables_[table], static_cast<size_t>(tokens)});
   return runs;
 }
 
-size_t LatentCoder::Encode(absl::Span<const uint8_t> planes, int64_t tokens,
-                           absl::Span<uint8_t> payload) const {
-  ALUDEL_CHECK(payload.size() >= MaxBytes(bits_, tokens));
-  const std::vector<LatentPlane> layout = PlanesOf(bits_, LatentPacking::kRans, tokens);
-  std::vector<uint8_t> symbols(bits_.size() * static_cast<size_t>(tokens));
+size_t RansCoder::Encode(absl::Span<const uint8_t> planes, int64_t tokens,
+                         absl::Span<uint8_t> payload) const {
+  ALUDEL_CHECK(payload.size() >= MaxBytes(scale_.bits, tokens));
+  const std::vector<LatentPlane> layout = PlanesOf(scale_.bits, LatentPacking::kRans, tokens);
+  std::vector<uint8_t> symbols(scale_.bits.size() * static_cast<size_t>(tokens));
   uint8_t* to = symbols.data();
   LowBitWriter low_bits(payload.data());
-  for (size_t i = 0; i < bits_.size(); ++i, to += tokens) {
+  for (size_t i = 0; i < scale_.bits.size(); ++i, to += tokens) {
     const uint8_t* const low = planes.data() + layout[i].offset;
     if (layout[i].high_offset == 0) {
       std::copy_n(low, tokens, to);
       continue;
     }
-    low_bits.Split(low, planes.data() + layout[i].high_offset, tokens, LowBits(bits_[i]), to);
+    low_bits.Split(low, planes.data() + layout[i].high_offset, tokens, LowBits(scale_.bits[i]), to);
   }
   low_bits.Finish();
-  const size_t low_bytes = LowBytes(bits_, tokens);
-  const int lanes = RansLanes(symbols.size(), kSymbolsPerLane);
+  const size_t low_bytes = LowBytes(scale_.bits, tokens);
+  const int lanes = LatentLanes(symbols.size());
   return low_bytes + RansEncode(Runs(tokens), symbols, lanes, payload.subspan(low_bytes));
 }
 
-absl::Status LatentCoder::Decode(absl::Span<const uint8_t> payload, int64_t tokens,
-                                 absl::Span<uint8_t> planes) const {
-  const size_t low_bytes = LowBytes(bits_, tokens);
+absl::StatusOr<PlaneScale> RansCoder::Decode(absl::Span<const uint8_t> payload, int64_t tokens,
+                                             std::vector<uint8_t>* planes) const {
+  const size_t low_bytes = LowBytes(scale_.bits, tokens);
   if (payload.size() < low_bytes) {
     return absl::DataLossError(
         absl::StrFormat("latents are %d bytes, want at least %d (%d tokens of rank %d)", payload.size(),
-                        low_bytes, tokens, bits_.size()));
+                        low_bytes, tokens, scale_.bits.size()));
   }
-  std::vector<uint8_t> symbols(bits_.size() * static_cast<size_t>(tokens));
-  ALUDEL_RETURN_IF_ERROR(RansDecode(Runs(tokens), payload.subspan(low_bytes),
-                                    RansLanes(symbols.size(), kSymbolsPerLane), absl::MakeSpan(symbols)));
-  const std::vector<LatentPlane> layout = PlanesOf(bits_, LatentPacking::kRans, tokens);
+  std::vector<uint8_t> symbols(scale_.bits.size() * static_cast<size_t>(tokens));
+  ALUDEL_RETURN_IF_ERROR(RansDecode(Runs(tokens), payload.subspan(low_bytes), LatentLanes(symbols.size()),
+                                    absl::MakeSpan(symbols)));
+  const std::vector<LatentPlane> layout = PlanesOf(scale_.bits, LatentPacking::kRans, tokens);
+  planes->resize(PlaneBytes(scale_.bits, LatentPacking::kRans, tokens));
   const uint8_t* from = symbols.data();
   LowBitReader low_bits(payload.data());
-  for (size_t i = 0; i < bits_.size(); ++i, from += tokens) {
-    uint8_t* const to = planes.data() + layout[i].offset;
+  for (size_t i = 0; i < scale_.bits.size(); ++i, from += tokens) {
+    uint8_t* const to = planes->data() + layout[i].offset;
     if (layout[i].high_offset == 0) {
       std::copy_n(from, tokens, to);
       continue;
     }
-    low_bits.Join(from, tokens, LowBits(bits_[i]), to, planes.data() + layout[i].high_offset);
+    low_bits.Join(from, tokens, LowBits(scale_.bits[i]), to, planes->data() + layout[i].high_offset);
   }
-  return absl::OkStatus();
+  return scale_;
 }
 
 }  // namespace aludel

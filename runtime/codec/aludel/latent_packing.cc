@@ -3,11 +3,14 @@
 #include <isa-l/igzip_lib.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <limits>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "kernels/check.h"
+#include "runtime/codec/aludel/embedded_coder.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -60,9 +63,10 @@ size_t PlaneBytes(const std::vector<int>& bits, LatentPacking packing, int64_t t
   return bytes;
 }
 
-size_t MaxPackedBytes(const std::vector<int>& bits, LatentPacking packing, int64_t tokens) {
-  if (packing == LatentPacking::kRans) return LatentCoder::MaxBytes(bits, tokens);
-  const size_t planes = PlaneBytes(bits, packing, tokens);
+size_t MaxPackedBytes(const LatentGrid& grid, LatentPacking packing, int64_t tokens) {
+  if (packing == LatentPacking::kRans) return RansCoder::MaxBytes(grid.bits, tokens);
+  if (packing == LatentPacking::kEmbedded) return EmbeddedCoder::MaxBytes(grid, tokens);
+  const size_t planes = PlaneBytes(grid.bits, packing, tokens);
   return packing == LatentPacking::kFixed ? planes : deflateBound(nullptr, planes);
 }
 
@@ -87,33 +91,35 @@ size_t DeflatePlanes(absl::Span<const uint8_t> planes, absl::Span<uint8_t> paylo
   return written;
 }
 
-std::unique_ptr<LatentCoder> MakeLatentCoder(const LatentGrid& grid, LatentPacking packing) {
-  return packing == LatentPacking::kRans ? std::make_unique<LatentCoder>(grid) : nullptr;
+std::unique_ptr<LatentCoder> MakeLatentCoder(const LatentGrid& grid, LatentPacking packing, int sent_planes) {
+  if (packing == LatentPacking::kRans) return std::make_unique<RansCoder>(grid);
+  if (packing != LatentPacking::kEmbedded) return nullptr;
+  return std::make_unique<EmbeddedCoder>(grid,
+                                         sent_planes == 0 ? grid.planes : std::min(sent_planes, grid.planes));
 }
 
-absl::StatusOr<absl::Span<const uint8_t>> OpenPlanes(absl::Span<const uint8_t> payload,
-                                                     const std::vector<int>& bits, LatentPacking packing,
-                                                     const LatentCoder* coder, int64_t tokens,
-                                                     std::vector<uint8_t>* opened) {
-  const size_t want = PlaneBytes(bits, packing, tokens);
-  if (want > kMostBytes) {
+absl::StatusOr<OpenedPlanes> OpenPlanes(absl::Span<const uint8_t> payload, const LatentGrid& grid,
+                                        LatentPacking packing, const LatentCoder* coder, int64_t tokens,
+                                        std::vector<uint8_t>* opened) {
+  const size_t want = PlaneBytes(grid.bits, packing, tokens);
+  // Of a cut payload codes may take two bytes that had one.
+  if (want > kMostBytes / (packing == LatentPacking::kEmbedded ? 2 : 1)) {
     return absl::DataLossError(
         absl::StrFormat("latents of %d tokens of rank %d take %d bytes, at most %d are read", tokens,
-                        bits.size(), want, kMostBytes));
+                        grid.bits.size(), want, kMostBytes));
+  }
+  if (HasScales(packing)) {
+    ALUDEL_ASSIGN_OR_RETURN(PlaneScale scale, coder->Decode(payload, tokens, opened));
+    return OpenedPlanes{*opened, std::move(scale)};
   }
   if (packing == LatentPacking::kDeflate) {
     opened->resize(want);
     ALUDEL_RETURN_IF_ERROR(Inflate(payload, absl::MakeSpan(*opened)));
-    return absl::MakeConstSpan(*opened);
+    return OpenedPlanes{*opened, {grid.bits, grid.step}};
   }
-  if (packing == LatentPacking::kRans) {
-    opened->resize(want);
-    ALUDEL_RETURN_IF_ERROR(coder->Decode(payload, tokens, absl::MakeSpan(*opened)));
-    return absl::MakeConstSpan(*opened);
-  }
-  if (payload.size() == want) return payload;
+  if (payload.size() == want) return OpenedPlanes{payload, {grid.bits, grid.step}};
   return absl::DataLossError(absl::StrFormat("latents are %d bytes, want %d (%d tokens of rank %d)",
-                                             payload.size(), want, tokens, bits.size()));
+                                             payload.size(), want, tokens, grid.bits.size()));
 }
 
 size_t PackLatents(const float* z, int64_t tokens, const LatentGrid& grid, LatentPacking packing,
@@ -123,7 +129,7 @@ size_t PackLatents(const float* z, int64_t tokens, const LatentGrid& grid, Laten
 
 size_t PackLatents(const float* z, int64_t tokens, const LatentGrid& grid, LatentPacking packing,
                    const LatentCoder* coder, absl::Span<uint8_t> out) {
-  ALUDEL_CHECK(out.size() >= MaxPackedBytes(grid.bits, packing, tokens));
+  ALUDEL_CHECK(out.size() >= MaxPackedBytes(grid, packing, tokens));
   const bool fixed = packing == LatentPacking::kFixed;
   std::vector<uint8_t> to_code(fixed ? 0 : PlaneBytes(grid.bits, packing, tokens));
   uint8_t* const bytes = fixed ? out.data() : to_code.data();
@@ -139,11 +145,13 @@ absl::Status UnpackLatents(absl::Span<const uint8_t> bytes, int64_t tokens, cons
                            LatentPacking packing, float* z) {
   std::vector<uint8_t> opened;
   const std::unique_ptr<LatentCoder> coder = MakeLatentCoder(grid, packing);
-  ALUDEL_ASSIGN_OR_RETURN(const absl::Span<const uint8_t> codes,
-                          OpenPlanes(bytes, grid.bits, packing, coder.get(), tokens, &opened));
-  const std::vector<LatentPlane> planes = PlanesOf(grid.bits, packing, tokens);
+  ALUDEL_ASSIGN_OR_RETURN(const OpenedPlanes codes,
+                          OpenPlanes(bytes, grid, packing, coder.get(), tokens, &opened));
+  const std::vector<LatentPlane> planes = PlanesOf(codes.scale.bits, packing, tokens);
   const auto rank = static_cast<int64_t>(planes.size());
-  for (int64_t i = 0; i < rank; ++i) ReadLatent(codes.data(), planes[i], 0, tokens, grid.step, z + i, rank);
+  for (int64_t i = 0; i < rank; ++i) {
+    ReadLatent(codes.bytes.data(), planes[i], 0, tokens, codes.scale.step, z + i, rank);
+  }
   return absl::OkStatus();
 }
 

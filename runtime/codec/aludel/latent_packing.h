@@ -10,36 +10,40 @@
 #include "absl/types/span.h"
 #include "kernels/latents.h"
 #include "runtime/codec/aludel/latent_coder.h"
+#include "runtime/codec/aludel/latent_tables.h"
 #include "runtime/codec/aludel/weights.h"
 
 namespace aludel {
 
 // The payload bytes of quantized latents (FORMAT.md, kind aludel): planes of codes, which the operations
-// PackLatents and UnpackLatents write and read on a device, and with kDeflate and kRans their codes. Stateless.
+// PackLatents and UnpackLatents write and read on a device, and but with kFixed their codes. Stateless.
 
-// No latent is coded in more bits.
-inline constexpr int kMaxLatentBits = 16;
-
-// Where the codes of latents of so many bits lie. With kDeflate and kRans a code takes whole bytes, the lower ones of
+// Where the codes of latents of so many bits lie. But with kFixed a code takes whole bytes, the lower ones of
 // all tokens first, so that what codes them sees bytes of one kind together.
 std::vector<LatentPlane> PlanesOf(const std::vector<int>& bits, LatentPacking packing, int64_t tokens);
 size_t PlaneBytes(const std::vector<int>& bits, LatentPacking packing, int64_t tokens);
 
 // Bound on the bytes of a payload.
-size_t MaxPackedBytes(const std::vector<int>& bits, LatentPacking packing, int64_t tokens);
+size_t MaxPackedBytes(const LatentGrid& grid, LatentPacking packing, int64_t tokens);
 
 // kDeflate's payload of `planes` in `payload` (at least MaxPackedBytes). Returns its bytes.
 size_t DeflatePlanes(absl::Span<const uint8_t> planes, absl::Span<uint8_t> payload);
 
-// What OpenPlanes takes with kRans; null with other packings.
-std::unique_ptr<LatentCoder> MakeLatentCoder(const LatentGrid& grid, LatentPacking packing);
+// What OpenPlanes takes of a grid; null where the packing has no scales. `sent_planes` as in AludelShape.
+std::unique_ptr<LatentCoder> MakeLatentCoder(const LatentGrid& grid, LatentPacking packing,
+                                             int sent_planes = 0);
+
+// Planes of codes as a payload has them.
+struct OpenedPlanes {
+  absl::Span<const uint8_t> bytes;  // laid out by PlanesOf(scale.bits, ...)
+  PlaneScale scale;                 // the grid's own, but of a cut kEmbedded payload
+};
 
 // The planes of `tokens` tokens that are in a payload: in `opened`, or the payload itself with kFixed.
-// DataLoss where they are not exactly those. `coder`: with kRans the grid's, else null.
-absl::StatusOr<absl::Span<const uint8_t>> OpenPlanes(absl::Span<const uint8_t> payload,
-                                                     const std::vector<int>& bits, LatentPacking packing,
-                                                     const LatentCoder* coder, int64_t tokens,
-                                                     std::vector<uint8_t>* opened);
+// DataLoss where they are not exactly those. `coder`: the grid's.
+absl::StatusOr<OpenedPlanes> OpenPlanes(absl::Span<const uint8_t> payload, const LatentGrid& grid,
+                                        LatentPacking packing, const LatentCoder* coder, int64_t tokens,
+                                        std::vector<uint8_t>* opened);
 
 // Both steps on the host: the payload of z [tokens, rank] (row-major) in `out` (at least MaxPackedBytes),
 // each latent rounded to a multiple of the step and clamped to its range. NaN becomes 0. Returns the
@@ -50,7 +54,7 @@ size_t PackLatents(const float* z, int64_t tokens, const LatentGrid& grid, Laten
 size_t PackLatents(const float* z, int64_t tokens, const LatentGrid& grid, LatentPacking packing,
                    const LatentCoder* coder, absl::Span<uint8_t> out);
 
-// The inverse: z [tokens, rank] = step * codes. DataLoss as OpenPlanes; z is then unspecified.
+// The inverse: z [tokens, rank] = scale.step * codes. DataLoss as OpenPlanes; z is then unspecified.
 absl::Status UnpackLatents(absl::Span<const uint8_t> bytes, int64_t tokens, const LatentGrid& grid,
                            LatentPacking packing, float* z);
 

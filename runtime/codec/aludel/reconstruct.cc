@@ -98,25 +98,25 @@ class AludelDecoder : public KvDecoder {
   absl::Status Apply(const FrameCoverage& coverage, absl::Span<const uint8_t> payload,
                      const KvTarget& target) override {
     ALUDEL_ASSIGN_OR_RETURN(const DecoderGroup* group, GroupOf(coverage, target));
-    const std::vector<int>& bits = group->grid.bits;
     std::vector<uint8_t> opened;
-    const absl::StatusOr<absl::Span<const uint8_t>> planes =
-        OpenPlanes(payload, bits, shape_.packing, group->coder.get(), coverage.tokens, &opened);
+    const absl::StatusOr<OpenedPlanes> planes =
+        OpenPlanes(payload, group->grid, shape_.packing, group->coder.get(), coverage.tokens, &opened);
     if (!planes.ok()) {
       return absl::DataLossError(
           absl::StrFormat("frame of layer %d: %s", coverage.first_layer, planes.status().message()));
     }
     Device& device = *model_.device();
-    if (wire_.size() < planes->size()) {
-      ALUDEL_ASSIGN_OR_RETURN(wire_, device.Allocate(planes->size()));
+    const size_t bytes = planes->bytes.size();
+    if (wire_.size() < bytes) {
+      ALUDEL_ASSIGN_OR_RETURN(wire_, device.Allocate(bytes));
     }
-    device.CopyToDevice(wire_.data(), planes->data(), planes->size(), model_.stream());
-    const std::vector<LatentPlane> layout = PlanesOf(bits, shape_.packing, coverage.tokens);
+    device.CopyToDevice(wire_.data(), planes->bytes.data(), bytes, model_.stream());
+    const std::vector<LatentPlane> layout = PlanesOf(planes->scale.bits, shape_.packing, coverage.tokens);
     for (int64_t begin = 0; begin < coverage.tokens; begin += work_.max_rows) {
       const int64_t rows = std::min<int64_t>(work_.max_rows, coverage.tokens - begin);
       const TensorView latents =
           TensorView::Of(work_.latents.as<float>(), rows, PaddedColumns(group->shape.rank));
-      device.ops().UnpackLatents(wire_.as<uint8_t>(), layout, begin, group->grid.step,
+      device.ops().UnpackLatents(wire_.as<uint8_t>(), layout, begin, planes->scale.step,
                                  latents.Cols(0, group->shape.rank), model_.stream());
       Reconstruct(*group, latents, coverage.token_begin + begin, target);
     }

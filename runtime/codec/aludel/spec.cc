@@ -21,7 +21,7 @@ CodecSpec AludelSpec(std::string format, std::string artifact_hash, const Aludel
   }
   spec.max_frame_bytes = [grids, packing = shape.packing](int64_t tokens) {
     size_t bytes = 0;
-    for (const LatentGrid& grid : grids) bytes = std::max(bytes, MaxPackedBytes(grid.bits, packing, tokens));
+    for (const LatentGrid& grid : grids) bytes = std::max(bytes, MaxPackedBytes(grid, packing, tokens));
     return bytes;
   };
   return spec;

@@ -7,7 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "runtime/codec/aludel/latent_packing.h"
+#include "runtime/codec/aludel/embedded_coder.h"
+#include "runtime/codec/aludel/latent_tables.h"
 #include "runtime/status_macros.h"
 
 namespace aludel {
@@ -26,6 +27,15 @@ absl::StatusOr<std::vector<float>> LoadDecays(const WeightFile& file, size_t gro
                         GroupTensor(group, "decays"), value));
   }
   return decays;
+}
+
+absl::StatusOr<int> PlanesOfGroup(const WeightFile& file, size_t group) {
+  ALUDEL_ASSIGN_OR_RETURN(const std::vector<float> values, file.Values(GroupTensor(group, "planes"), {1}));
+  const auto planes = static_cast<int>(std::clamp(values[0], 0.0f, kMaxEmbeddedPlanes + 1.0f));
+  if (planes >= 1 && planes <= kMaxEmbeddedPlanes && static_cast<float>(planes) == values[0]) return planes;
+  return absl::InvalidArgumentError(absl::StrFormat("%s: tensor %s is %g, want a whole number from 1 to %d",
+                                                    file.path(), GroupTensor(group, "planes"), values[0],
+                                                    kMaxEmbeddedPlanes));
 }
 
 absl::StatusOr<LatentGrid> LoadGrid(const WeightFile& file, size_t group, int64_t rank,
@@ -48,8 +58,11 @@ absl::StatusOr<LatentGrid> LoadGrid(const WeightFile& file, size_t group, int64_
         absl::StrFormat("%s: tensor %s holds %g, want whole numbers from 1 to %d", file.path(),
                         GroupTensor(group, "bits"), value, kMaxLatentBits));
   }
-  if (packing == LatentPacking::kRans) {
+  if (HasScales(packing)) {
     ALUDEL_ASSIGN_OR_RETURN(grid.decays, LoadDecays(file, group, rank));
+  }
+  if (packing == LatentPacking::kEmbedded) {
+    ALUDEL_ASSIGN_OR_RETURN(grid.planes, PlanesOfGroup(file, group));
   }
   return grid;
 }
@@ -58,6 +71,7 @@ void AddGrid(size_t group, const LatentGrid& grid, TensorList* tensors) {
   tensors->AddVector(GroupTensor(group, "step"), {grid.step});
   tensors->AddVector(GroupTensor(group, "bits"), BitsAsFloats(grid.bits));
   if (!grid.decays.empty()) tensors->AddVector(GroupTensor(group, "decays"), grid.decays);
+  if (grid.planes > 0) tensors->AddVector(GroupTensor(group, "planes"), {static_cast<float>(grid.planes)});
 }
 
 }  // namespace
@@ -109,10 +123,21 @@ absl::StatusOr<AludelDecoderWeights> LoadAludelDecoder(const ArtifactManifest& m
   return weights;
 }
 
-std::map<std::string, std::vector<float>> ListDecays(const AludelEncoderWeights& weights) {
-  std::map<std::string, std::vector<float>> decays;
-  for (size_t g = 0; g < weights.size(); ++g) decays[GroupTensor(g, "decays")] = weights[g].grid.decays;
-  return decays;
+absl::StatusOr<int> LoadPlanes(const ArtifactManifest& manifest, const ArtifactFormat& format) {
+  ALUDEL_ASSIGN_OR_RETURN(const WeightFile file, WeightFile::Open(manifest, format.encoder));
+  return PlanesOfGroup(file, 0);
+}
+
+std::map<std::string, std::vector<float>> ListScales(const AludelEncoderWeights& weights,
+                                                     LatentPacking packing) {
+  std::map<std::string, std::vector<float>> scales;
+  for (size_t g = 0; g < weights.size(); ++g) {
+    const LatentGrid& grid = weights[g].grid;
+    scales[GroupTensor(g, "decays")] = grid.decays;
+    if (packing == LatentPacking::kEmbedded)
+      scales[GroupTensor(g, "planes")] = {static_cast<float>(grid.planes)};
+  }
+  return scales;
 }
 
 TensorList ListTensors(const AludelEncoderWeights& weights, MatrixStorage storage) {

@@ -22,8 +22,12 @@ absl::StatusOr<AludelDecoderWeights> LoadAludelDecoder(const ArtifactManifest& m
                                                        const ArtifactDecoder& decoder, int64_t kv_dim,
                                                        int64_t hidden);
 
-// What packing rans adds to files of both sides, by tensor.
-std::map<std::string, std::vector<float>> ListDecays(const AludelEncoderWeights& weights);
+// Planes of an embedded format's first group: what NAME@N may name.
+absl::StatusOr<int> LoadPlanes(const ArtifactManifest& manifest, const ArtifactFormat& format);
+
+// What a packing that HasScales adds to files of both sides, by tensor.
+std::map<std::string, std::vector<float>> ListScales(const AludelEncoderWeights& weights,
+                                                     LatentPacking packing);
 
 TensorList ListTensors(const AludelEncoderWeights& weights, MatrixStorage storage);
 TensorList ListTensors(const AludelDecoderWeights& weights, MatrixStorage storage);

@@ -22,6 +22,7 @@ enum class LatentPacking : uint8_t {
   kFixed,    // each latent in its own number of bits
   kDeflate,  // Huffman codes (RFC 1951) over planes of bytes
   kRans,     // codes of tables that both sides have, by one scale a latent
+  kEmbedded  // the same in planes, coarse ones first: a payload may end behind any of them
 };
 
 constexpr const char* Name(LatentPacking packing) {
@@ -32,15 +33,23 @@ constexpr const char* Name(LatentPacking packing) {
       return "deflate";
     case LatentPacking::kRans:
       return "rans";
+    case LatentPacking::kEmbedded:
+      return "embedded";
   }
   return "unknown";
 }
 
 constexpr std::optional<LatentPacking> ParseLatentPacking(std::string_view name) {
-  for (const LatentPacking packing : {LatentPacking::kFixed, LatentPacking::kDeflate, LatentPacking::kRans}) {
+  for (const LatentPacking packing :
+       {LatentPacking::kFixed, LatentPacking::kDeflate, LatentPacking::kRans, LatentPacking::kEmbedded}) {
     if (name == Name(packing)) return packing;
   }
   return std::nullopt;
+}
+
+// True where tables are made from LatentGrid::decays.
+constexpr bool HasScales(LatentPacking packing) {
+  return packing == LatentPacking::kRans || packing == LatentPacking::kEmbedded;
 }
 
 struct AludelGroup {
@@ -58,6 +67,9 @@ struct AludelShape {
   int64_t head_tokens = 0;
   int64_t tail_tokens = 0;
   LatentPacking packing = LatentPacking::kDeflate;
+  // Of LatentPacking::kEmbedded, in memory alone: planes that an encoder sends, 0: all of its grids'. A decoder takes any
+  // number.
+  int planes = 0;
   std::vector<AludelGroup> groups;  // contiguous, from layer recomputed_layers + 1 to the last
 
   bool has_side() const { return recomputed_layers >= 0; }
@@ -67,8 +79,9 @@ struct AludelShape {
 struct LatentGrid {
   float step = 0;         // of every latent: the encoder has put them on one scale
   std::vector<int> bits;  // [rank] codes lie in [-2^(bits-1), 2^(bits-1) - 1]
-  // [rank] of LatentPacking::kRans, else empty: exp(-1 / (2 s)), s the scale of codes' logistic distribution.
+  // [rank] where the packing HasScales, else empty: exp(-1 / (2 s)), s the scale of codes' logistic distribution.
   std::vector<float> decays;
+  int planes = 0;  // of LatentPacking::kEmbedded, else 0
 };
 
 struct AludelEncoderGroup {

@@ -150,7 +150,7 @@ absl::StatusOr<AludelShape> ParseAludel(const Reader& reader) {
   const std::optional<LatentPacking> known = ParseLatentPacking(packing);
   if (!known.has_value()) {
     return reader.Error(
-        absl::StrCat("packing is \"", packing, "\", want \"rans\", \"deflate\" or \"fixed\""));
+        absl::StrCat("packing is \"", packing, "\", want \"rans\", \"embedded\", \"deflate\" or \"fixed\""));
   }
   shape.packing = *known;
   ALUDEL_ASSIGN_OR_RETURN(const std::vector<Reader> groups, reader.Objects("groups"));

@@ -1,8 +1,13 @@
 #include "runtime/bench/codec_benchmark.h"
 
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/open_device.h"
+#include "runtime/bench/coder_benchmark.h"
 #include "runtime/bench/make_codec.h"
 #include "runtime/calibrate/calibrate_aludel.h"
 #include "runtime/codec/artifact/artifact.h"
@@ -109,6 +114,25 @@ TEST(CodecBenchmark, MeasuresEveryPartOfAHandoff) {
       std::string(
           BenchmarkCodecs(options, device->get(), [](int64_t, int64_t) { return true; }).status().message()),
       HasSubstr("--tokens is 100000, want 1 to the model's 1024"));
+}
+
+TEST(CoderBenchmark, MeasuresEveryCoderOfTheSameBytes) {
+  CoderBenchmarkOptions options;
+  options.tokens = 64;
+  options.rank = 64;
+  options.repeats = 2;
+  const auto result = BenchmarkCoders(options, [](int64_t, int64_t) { return true; });
+  ASSERT_TRUE(result.ok()) << result.status();
+  std::vector<std::string> names;
+  for (const CoderTimes& coder : result->coders) {
+    names.push_back(coder.coder);
+    EXPECT_EQ(coder.bytes, (coder.coder == "lossless" ? 2 : 1) * 64 * 64);
+    EXPECT_EQ(coder.coded < coder.bytes, coder.coder != "copy") << coder.coder;
+    EXPECT_GT(coder.encode_seconds, 0) << coder.coder;
+    EXPECT_GT(coder.decode_seconds, 0) << coder.coder;
+  }
+  EXPECT_THAT(names, ::testing::ElementsAre("copy", "rans", "deflate", "lossless", "embedded"));
+  EXPECT_TRUE(absl::IsCancelled(BenchmarkCoders(options, [](int64_t, int64_t) { return false; }).status()));
 }
 
 }  // namespace

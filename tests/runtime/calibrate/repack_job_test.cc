@@ -25,6 +25,7 @@ class RepackJobTest : public ::testing::Test {
   RepackJobTest() {
     std::filesystem::remove_all(out_);
     std::filesystem::copy("deploy/demo/codec", out_);
+    Deflate();
     job_.base.producer = "deploy/demo/base";
     job_.base.consumers = {"deploy/demo/chat"};
     job_.base.data = "deploy/demo/calibration.jsonl";
@@ -38,10 +39,22 @@ class RepackJobTest : public ::testing::Test {
   }
   ~RepackJobTest() override { std::filesystem::remove_all(out_); }
 
+  // The demo's codes as an artifact without scales has them, which readers of such a one leave alone.
+  void Deflate() {
+    const ArtifactManifest demo = LoadArtifactManifest(out_).value();
+    ArtifactWriter writer = ArtifactWriter::Begin(out_).value();
+    ArtifactManifest deflated;
+    deflated.producer = demo.producer;
+    deflated.producer_hash = demo.producer_hash;
+    ASSERT_TRUE(KeepFormats(demo, {}, /*replace_controls=*/false, &writer, &deflated).ok());
+    for (ArtifactFormat& format : deflated.formats) format.aludel.packing = LatentPacking::kDeflate;
+    ASSERT_TRUE(writer.Publish(deflated).ok());
+  }
+
   // What the consumer says after a handoff by the artifact, and the handoff's bytes.
-  std::vector<float> Logits(const std::string& artifact, size_t* bytes) {
-    const auto encoders = OpenEncoders("aludel-p2", artifact, producer_.model()).value();
-    const auto decoders = OpenDecoders("aludel-p2", artifact, consumer_.model()).value();
+  std::vector<float> Logits(const std::string& artifact, size_t* bytes, const char* name = "aludel-p2") {
+    const auto encoders = OpenEncoders(name, artifact, producer_.model()).value();
+    const auto decoders = OpenDecoders(name, artifact, consumer_.model()).value();
     const auto tokens = static_cast<int64_t>(prompt_.size()) - 1;
     FrameStore frames(encoders->spec());
     EncodeTask task{encoders.get(), &frames};
@@ -90,7 +103,7 @@ TEST_F(RepackJobTest, KeepsLatentsAndTakesFewerBytes) {
 }
 
 // The demo's matrices are int8, and the job's storage says bf16.
-TEST_F(RepackJobTest, AddsDecaysAndKeepsAllOtherTensorsByteForByte) {
+TEST_F(RepackJobTest, FitsDecaysAndKeepsAllOtherTensorsByteForByte) {
   ASSERT_NE(job_.base.storage, MatrixStorage::kInt8);
   ASSERT_TRUE(RunRepackJob(job_, device_.get()).ok());
   const ArtifactManifest manifest = LoadArtifactManifest(out_).value();
@@ -98,11 +111,15 @@ TEST_F(RepackJobTest, AddsDecaysAndKeepsAllOtherTensorsByteForByte) {
   for (const std::string& file : {format.encoder.file, format.decoders[0].file.file}) {
     const auto old = SafetensorsFile::Open("deploy/demo/codec/" + file).value();
     const auto repacked = SafetensorsFile::Open(out_ + "/" + file).value();
-    EXPECT_EQ(repacked->entries().size(), old->entries().size() + format.aludel.groups.size());
+    EXPECT_EQ(repacked->entries().size(), old->entries().size());
     bool quantized = false;
     for (const auto& [name, entry] : old->entries()) {
       const auto found = repacked->Find(name);
       ASSERT_TRUE(found.ok()) << found.status();
+      if (name == "groups.0.decays") {
+        EXPECT_FALSE((*found)->data == entry.data) << file << ": of other prompts";
+        continue;
+      }
       EXPECT_EQ((*found)->dtype, entry.dtype) << file << ": " << name;
       EXPECT_EQ((*found)->shape, entry.shape) << file << ": " << name;
       EXPECT_TRUE((*found)->data == entry.data) << file << ": " << name;
@@ -110,6 +127,36 @@ TEST_F(RepackJobTest, AddsDecaysAndKeepsAllOtherTensorsByteForByte) {
     }
     EXPECT_TRUE(quantized) << file;
   }
+}
+
+TEST_F(RepackJobTest, EmbeddedFramesHoldTheSameLatentsAndTakeCuts) {
+  size_t deflated = 0, whole = 0, cut = 0, coarsest = 0;
+  const std::vector<float> want = Logits(out_, &deflated);
+  job_.options.packing = LatentPacking::kEmbedded;
+  job_.options.planes = 3;
+  const absl::Status status = RunRepackJob(job_, device_.get());
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(Logits(out_, &whole), want);
+  EXPECT_EQ(Logits(out_, &cut, "aludel-p2@3"), want);
+  EXPECT_EQ(cut, whole);
+  EXPECT_NE(Logits(out_, &cut, "aludel-p2@2"), want);
+  Logits(out_, &coarsest, "aludel-p2@1");
+  EXPECT_LT(cut, whole);
+  EXPECT_LT(coarsest, cut);
+  EXPECT_LT(static_cast<double>(whole), 0.97 * static_cast<double>(deflated));
+  EXPECT_THAT(ListCuts(out_).value(), ::testing::ElementsAre("aludel-p2@2", "aludel-p2@1"));
+
+  const auto complaint = [&](const char* name) {
+    return OpenDecoders(name, out_, consumer_.model()).status().ToString();
+  };
+  EXPECT_THAT(complaint("aludel-p2@4"), HasSubstr("format \"aludel-p2\" has 3 planes, not 4"));
+  EXPECT_THAT(complaint("aludel-p2@"), HasSubstr("does not end with a number of planes"));
+  EXPECT_THAT(complaint("aludel-p2@0"), HasSubstr("does not end with a number of planes"));
+  EXPECT_THAT(complaint("aludel-p0@1"), HasSubstr("has no planes to be cut at"));
+  EXPECT_THAT(complaint("scd@1"), HasSubstr("has no planes to be cut at"));
+
+  job_.options.packing = LatentPacking::kRans;
+  EXPECT_THAT(RunRepackJob(job_, device_.get()).ToString(), HasSubstr("aludel-p2 is embedded already"));
 }
 
 TEST_F(RepackJobTest, DecodersThatConsumersShareStayOneFile) {
@@ -145,7 +192,7 @@ TEST_F(RepackJobTest, RefusesDeflateAndFixed) {
     job_.options.packing = packing;
     const absl::Status refused = RunRepackJob(job_, device_.get());
     EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
-    EXPECT_THAT(refused.ToString(), HasSubstr("--repack gives rans alone"));
+    EXPECT_THAT(refused.ToString(), HasSubstr("--repack gives rans or embedded"));
     const ArtifactManifest manifest = LoadArtifactManifest(out_).value();
     EXPECT_EQ((*manifest.Find("aludel-p2"))->aludel.packing, LatentPacking::kDeflate);
     EXPECT_EQ((*manifest.Find("aludel-p2"))->encoder.sha256, encoder);

@@ -65,7 +65,7 @@ TEST_F(KvtcReference, DecodesFromItsBytesWithTheSameErrorAndSize) {
   }
   for (const auto& [packing, want] :
        {std::pair(LatentPacking::kFixed, 3600.0), std::pair(LatentPacking::kDeflate, 4042.0)}) {
-    std::vector<uint8_t> bytes(MaxPackedBytes(group.encoder.grid.bits, packing, kRows));
+    std::vector<uint8_t> bytes(MaxPackedBytes(group.encoder.grid, packing, kRows));
     bytes.resize(PackLatents(z.data(), kRows, group.encoder.grid, packing, absl::MakeSpan(bytes)));
     EXPECT_NEAR(static_cast<double>(bytes.size()), want, packing == LatentPacking::kFixed ? 0 : 0.02 * want);
     std::vector<float> latents(z.size());

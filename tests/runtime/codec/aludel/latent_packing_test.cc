@@ -23,7 +23,7 @@ std::vector<float> Noise(int64_t count, float scale) {
 
 std::vector<uint8_t> Pack(const std::vector<float>& z, int64_t tokens, const LatentGrid& grid,
                           LatentPacking packing) {
-  std::vector<uint8_t> bytes(MaxPackedBytes(grid.bits, packing, tokens));
+  std::vector<uint8_t> bytes(MaxPackedBytes(grid, packing, tokens));
   bytes.resize(PackLatents(z.data(), tokens, grid, packing, absl::MakeSpan(bytes)));
   return bytes;
 }
@@ -32,7 +32,7 @@ class LatentPackingTest : public ::testing::TestWithParam<LatentPacking> {};
 
 TEST_P(LatentPackingTest, LosesHalfAStepAtMostInsideTheRange) {
   for (const int64_t tokens : {1, 3, 8, 257, 5000}) {
-    const LatentGrid grid{0.125f, {2, 3, 5, 8, 9, 13, 16}, std::vector<float>(7, 0.95f)};
+    const LatentGrid grid{0.125f, {2, 3, 5, 8, 9, 13, 16}, std::vector<float>(7, 0.95f), 4};
     const auto rank = static_cast<int64_t>(grid.bits.size());
     const std::vector<float> z = Noise(tokens * rank, 2.0f);
     std::vector<float> back(z.size());
@@ -49,16 +49,16 @@ TEST_P(LatentPackingTest, LosesHalfAStepAtMostInsideTheRange) {
 TEST_P(LatentPackingTest, ClampsInfinityAndTakesNanForZero) {
   const float infinity = std::numeric_limits<float>::infinity();
   const std::vector<float> z = {infinity, -infinity, std::nanf(""), 1e30f};
-  const LatentGrid grid{1.0f, {4}, {0.5f}};
+  const LatentGrid grid{1.0f, {4}, {0.5f}, 4};
   std::vector<float> back(4);
   ASSERT_TRUE(UnpackLatents(Pack(z, 4, grid, GetParam()), 4, grid, GetParam(), back.data()).ok());
   EXPECT_THAT(back, ElementsAre(7.0f, -8.0f, 0.0f, 7.0f));
 }
 
 TEST_P(LatentPackingTest, RefusesBytesThatAreNotExactlyTheCodes) {
-  // A single lane cannot tell: a frame of two.
-  const int64_t tokens = GetParam() == LatentPacking::kRans ? 2100 : 40;
-  const LatentGrid grid{0.5f, {6, 10}, {0.9f, 0.9f}};
+  // A single lane cannot tell: a frame of two. One plane: behind each of several there is a cut that decodes.
+  const int64_t tokens = HasScales(GetParam()) ? 2100 : 40;
+  const LatentGrid grid{0.5f, {6, 10}, {0.9f, 0.9f}, 1};
   const std::vector<float> z = Noise(2 * tokens, 3.0f);
   const auto bytes = Pack(z, tokens, grid, GetParam());
   std::vector<float> back(z.size());
@@ -78,7 +78,7 @@ TEST_P(LatentPackingTest, RefusesBytesThatAreNotExactlyTheCodes) {
 
 INSTANTIATE_TEST_SUITE_P(All, LatentPackingTest,
                          ::testing::Values(LatentPacking::kFixed, LatentPacking::kDeflate,
-                                           LatentPacking::kRans));
+                                           LatentPacking::kRans, LatentPacking::kEmbedded));
 
 TEST(LatentPacking, HasTheBytesOfTheDocument) {
   // FORMAT.md's example: two tokens, latents of 3 and 10 bits, step 0.5.
