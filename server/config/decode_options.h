@@ -46,6 +46,7 @@ struct PlannerOptions {
 struct NamedAdapter {
   std::string name;
   std::string directory;
+  bool cache_of_base = false;
 };
 
 struct DecodeOptions {
