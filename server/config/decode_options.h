@@ -46,7 +46,7 @@ struct PlannerOptions {
 struct NamedAdapter {
   std::string name;
   std::string directory;
-  bool cache_of_base = false;
+  std::string cache_of = "adapter";  // or "base", or "base_always"
 };
 
 struct DecodeOptions {

@@ -44,7 +44,7 @@ AdapterPool::~AdapterPool() {
   for (const EntryRef& entry : resident_) ALUDEL_CHECK(entry->users == 0);
 }
 
-absl::Status AdapterPool::Add(const std::string& name, const std::string& directory, PromptCache cache) {
+absl::Status AdapterPool::Add(const std::string& name, const std::string& directory, CacheOf cache) {
   if (name.empty() || name.size() > kMaxNameBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("an adapter's name has ", name.size(), " bytes, want 1 to ", kMaxNameBytes));

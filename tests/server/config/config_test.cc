@@ -132,11 +132,11 @@ TEST_F(Config, AdaptersStandBesideTheModel) {
   ASSERT_EQ(decode->adapters.size(), 2);
   EXPECT_EQ(decode->adapters[1].name, "b");
   EXPECT_EQ(decode->adapters[1].directory, "tunes/b");
-  EXPECT_FALSE(decode->adapters[1].cache_of_base);
+  EXPECT_EQ(decode->adapters[1].cache_of, "adapter");
   const auto base = LoadDecodeOptions(
       Write("engine { directory: 'm' } adapters { name: 'a' directory: 'x' cache_of: 'base' }"));
   ASSERT_TRUE(base.ok()) << base.status();
-  EXPECT_TRUE(base->adapters[0].cache_of_base);
+  EXPECT_EQ(base->adapters[0].cache_of, "base");
   EXPECT_EQ(decode->max_resident_adapters, 3);
   EXPECT_EQ(decode->adapter_root, "tunes");
   EXPECT_EQ(LoadDecodeOptions(Write("engine { directory: 'base' }"))->max_resident_adapters, 8);
