@@ -68,19 +68,22 @@ absl::Status MakeAdapter(const MakeAdapterOptions& options) {
                   options.strength / std::sqrt(static_cast<double>(options.rank)));
     };
     module("self_attn.q_proj", config.q_dim(), config.hidden);
-    module("self_attn.k_proj", config.kv_dim(), config.hidden);
-    module("self_attn.v_proj", config.kv_dim(), config.hidden);
+    if (!options.reads_only) {
+      module("self_attn.k_proj", config.kv_dim(), config.hidden);
+      module("self_attn.v_proj", config.kv_dim(), config.hidden);
+    }
     module("self_attn.o_proj", config.hidden, config.q_dim());
     module("mlp.gate_proj", config.ffn, config.hidden);
     module("mlp.up_proj", config.ffn, config.hidden);
     module("mlp.down_proj", config.hidden, config.ffn);
   }
   ALUDEL_RETURN_IF_ERROR(tensors.Write(options.out + "/adapter_model.safetensors"));
-  const nlohmann::ordered_json adapter = {{"peft_type", "LORA"},
-                                          {"task_type", "CAUSAL_LM"},
-                                          {"r", options.rank},
-                                          {"lora_alpha", options.rank},
-                                          {"target_modules", "all-linear"}};
+  nlohmann::ordered_json adapter = {{"peft_type", "LORA"},
+                                    {"task_type", "CAUSAL_LM"},
+                                    {"r", options.rank},
+                                    {"lora_alpha", options.rank},
+                                    {"target_modules", "all-linear"}};
+  if (options.reads_only) adapter["exclude_modules"] = {"k_proj", "v_proj"};
   std::ofstream file(options.out + "/adapter_config.json");
   file << adapter.dump(2) << "\n";
   file.close();

@@ -13,8 +13,9 @@ struct MakeAdapterOptions {
   std::string base;  // model directory
   std::string out;   // a directory that is empty or does not exist
   int64_t rank = 16;
-  uint64_t seed = 1;       // same seed, same bytes
-  double strength = 0.05;  // size of an update's outputs beside those of its matrix, about
+  uint64_t seed = 1;        // same seed, same bytes
+  double strength = 0.05;   // size of an update's outputs beside those of its matrix, about
+  bool reads_only = false;  // no updates of keys and values: one that may read its base's cache alone
 };
 
 // Updates every linear layer but the head, in bf16.

@@ -115,6 +115,10 @@ struct GenerateSpec {
   // adapter; else for the model alone, and handed_over_tokens is at most adapter_begin.
   std::shared_ptr<const LoraWeights> adapter = nullptr;
   int64_t adapter_begin = 0;
+  // The adapter makes no cache: that of the whole sequence, the answer included, is the model's own and shared as such, and
+  // the adapter chooses each token over it (ICaRus, 2026). It has no updates of keys and values, and adapter_begin is not
+  // looked at; a codec is one for the model alone.
+  bool adapter_reads_only = false;
 };
 
 struct PrefillSpec {

@@ -78,6 +78,7 @@ void EngineBlocks::Fork(const Sequence& sequence, Sequence& fork) {
   fork.keep_prefix = sequence.keep_prefix;
   fork.adapter = sequence.adapter;
   fork.adapter_begin = sequence.adapter_begin;
+  fork.adapter_reads_only = sequence.adapter_reads_only;
   fork.chain = sequence.chain;
   fork.inserted_blocks = sequence.inserted_blocks;
   fork.queried = true;

@@ -23,6 +23,7 @@ bool EngineHedges::Begin(Sequence& late, SequenceId id, const absl::Status& reas
   hedge->keep_prefix = late.keep_prefix;
   hedge->adapter = late.adapter;
   hedge->adapter_begin = late.adapter_begin;
+  hedge->adapter_reads_only = late.adapter_reads_only;
   blocks_->Begin(*hedge, sequences);
   late.hedge = id;
   late.hedge_reason = reason;

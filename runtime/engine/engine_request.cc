@@ -116,7 +116,14 @@ absl::StatusOr<std::unique_ptr<Sequence>> RequestReader::ReadGenerate(
   sequence->cache_salt = std::move(spec.cache_salt);
   sequence->keep_prefix = spec.keep_prefix;
   sequence->adapter = std::move(spec.adapter);
-  if (sequence->adapter != nullptr) sequence->adapter_begin = spec.adapter_begin;
+  if (sequence->adapter != nullptr && spec.adapter_reads_only) {
+    if (sequence->adapter->updates_cache()) {
+      return absl::InvalidArgumentError("an adapter that only reads the cache updates keys or values");
+    }
+    sequence->adapter_reads_only = true;
+  } else if (sequence->adapter != nullptr) {
+    sequence->adapter_begin = spec.adapter_begin;
+  }
   if (spec.codec != nullptr && spec.handed_over_tokens == 0) sequence->cached_wanted = spec.cached_tokens;
   if (spec.codec != nullptr && spec.handed_over_tokens > 0) {
     const int64_t head = spec.codec->spec().recomputed_head_tokens;

@@ -1,5 +1,7 @@
 #include "runtime/engine/engine_step.h"
 
+#include <iterator>
+#include <limits>
 #include <utility>
 
 #include "runtime/codec/handoff.h"
@@ -7,7 +9,8 @@
 
 namespace aludel {
 
-void StepRunner::AddItems(Sequence& sequence, int64_t tokens, std::vector<BatchItem>* items) {
+void StepRunner::AddItems(Sequence& sequence, int64_t tokens, std::vector<BatchItem>* items,
+                          std::vector<BatchItem>* readers) {
   sequence.clock.Charge(std::exchange(sequence.lacked_room, false) ? &sequence.times.await
                                                                    : &sequence.times.queue);
   blocks_->Prepare(sequence, tokens, model_->stream());
@@ -18,7 +21,7 @@ void StepRunner::AddItems(Sequence& sequence, int64_t tokens, std::vector<BatchI
                    .blocks = sequence.blocks.ids(),
                    .observer = sequence.encoder.get(),
                    .adapter = sequence.AdapterAt(begin)};
-    if (sequence.scoring()) item.all_logits = sequence.scorer.get();
+    if (sequence.scoring() && !sequence.adapter_reads_only) item.all_logits = sequence.scorer.get();
     return item;
   };
   int64_t begin = sequence.computed;
@@ -26,13 +29,21 @@ void StepRunner::AddItems(Sequence& sequence, int64_t tokens, std::vector<BatchI
     items->push_back(part(begin, sequence.adapter_begin));
     begin = sequence.adapter_begin;
   }
-  BatchItem item = part(begin, end);
-  const bool last = end == static_cast<int64_t>(sequence.tokens.size());
-  if (last && sequence.max_completion > 0) {
-    item.draw = sequence.DeviceDraw();
-    item.wants_logits = !item.draw.has_value();
+  items->push_back(part(begin, end));
+  const bool chooses = end == static_cast<int64_t>(sequence.tokens.size()) && sequence.max_completion > 0;
+  BatchItem* answering = &items->back();
+  if (sequence.adapter_reads_only) {
+    if (!chooses && !sequence.scoring()) return;
+    BatchItem reader = part(sequence.scoring() ? begin : end - 1, end);
+    reader.observer = nullptr;
+    reader.adapter = sequence.adapter.get();
+    reader.reads_only = true;
+    if (sequence.scoring()) reader.all_logits = sequence.scorer.get();
+    answering = &readers->emplace_back(std::move(reader));
   }
-  items->push_back(std::move(item));
+  if (!chooses) return;
+  answering->draw = sequence.DeviceDraw();
+  answering->wants_logits = !answering->draw.has_value();
 }
 
 absl::Status StepRunner::PayHeads(absl::Span<const StepItem> plan, const SequenceMap& sequences,
@@ -56,28 +67,58 @@ absl::Status StepRunner::PayHeads(absl::Span<const StepItem> plan, const Sequenc
   return absl::OkStatus();
 }
 
+absl::Status StepRunner::Forward(absl::Span<BatchItem> items, size_t writing) {
+  size_t end = 0;
+  const auto next_pass = [&] {
+    const size_t begin = end;
+    int64_t rows = 0;
+    for (; end < items.size(); ++end) {
+      rows += static_cast<int64_t>(items[end].ids.size());
+      if (end >= writing && rows > model_->options().max_rows) break;
+    }
+    return items.subspan(begin, end - begin);
+  };
+  ALUDEL_RETURN_IF_ERROR(model_->Forward(next_pass(), *pool_, &logits_));
+  while (end < items.size()) {
+    std::vector<float> more;
+    ALUDEL_RETURN_IF_ERROR(model_->Forward(next_pass(), *pool_, &more));
+    logits_.insert(logits_.end(), more.begin(), more.end());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status StepRunner::Run(absl::Span<const StepItem> plan, const SequenceMap& sequences,
                              std::vector<StepResult>* results) {
   std::vector<BatchItem> items;
-  std::vector<size_t> last_items;  // of each step
+  std::vector<BatchItem> readers;
+  std::vector<size_t> last_items, read_items;  // of each step; the latter in `readers`
+  constexpr size_t kNone = std::numeric_limits<size_t>::max();
   for (const StepItem& step : plan) {
-    AddItems(*sequences.at(step.id), step.tokens, &items);
+    const size_t before = readers.size();
+    AddItems(*sequences.at(step.id), step.tokens, &items, &readers);
     last_items.push_back(items.size() - 1);
+    read_items.push_back(readers.size() > before ? before : kNone);
   }
   ALUDEL_RETURN_IF_ERROR(PayHeads(plan, sequences, &items));
-  ALUDEL_RETURN_IF_ERROR(model_->Forward(absl::MakeSpan(items), *pool_, &logits_));
+  const size_t writing = items.size();
+  std::move(readers.begin(), readers.end(), std::back_inserter(items));
+  ALUDEL_RETURN_IF_ERROR(Forward(absl::MakeSpan(items), writing));
+  std::vector<size_t> logits_before(items.size());  // rows of logits_
+  for (size_t i = 1; i < items.size(); ++i)
+    logits_before[i] = logits_before[i - 1] + items[i - 1].wants_logits;
   const size_t vocab = model_->config().vocab;
-  size_t next_logits = 0;
   for (size_t i = 0; i < plan.size(); ++i) {
-    BatchItem& item = items[last_items[i]];
+    const bool reads = read_items[i] != kNone;
+    const size_t answering = reads ? writing + read_items[i] : last_items[i];
+    const BatchItem& item = items[answering];
     const int64_t head = std::exchange(sequences.at(plan[i].id)->owed_head, 0);
     StepResult result{.id = plan[i].id,
                       .tokens = plan[i].tokens,
-                      .rows = plan[i].tokens + head,
-                      .observer_status = std::move(item.observer_status)};
+                      .rows = plan[i].tokens + head + (reads ? static_cast<int64_t>(item.ids.size()) : 0),
+                      .observer_status = std::move(items[last_items[i]].observer_status)};
     if (item.draw.has_value()) result.drawn = item.token;
     if (item.wants_logits) {
-      result.logits = absl::MakeConstSpan(logits_).subspan(vocab * next_logits++, vocab);
+      result.logits = absl::MakeConstSpan(logits_).subspan(vocab * logits_before[answering], vocab);
     }
     results->push_back(std::move(result));
   }

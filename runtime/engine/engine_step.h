@@ -18,7 +18,8 @@ namespace aludel {
 struct StepResult {
   SequenceId id = 0;
   int64_t tokens = 0;
-  int64_t rows = 0;  // of the model's work: the tokens, and the head that the sequence owed
+  int64_t rows =
+      0;  // of the model's work: the tokens, the head that the sequence owed, what its adapter read
   absl::Status observer_status;
   // After its last token either of them, where the next one is to be chosen.
   absl::Span<const float> logits;  // until the next step
@@ -42,12 +43,16 @@ class StepRunner {
   ReplayStats replays() const { return model_->device()->replay_stats(model_->stream()); }
 
  private:
-  // Appends the sequence's next `tokens` tokens to `items`: those before its adapter acts as an item of their own. The
-  // last one is what the next token is chosen by.
-  void AddItems(Sequence& sequence, int64_t tokens, std::vector<BatchItem>* items);
+  // Appends the sequence's next `tokens` tokens to `items`: those before its adapter acts as an item of their own. An adapter
+  // that only reads the cache reads it in an item of `readers`, where the next token is to be chosen or tokens are scored.
+  void AddItems(Sequence& sequence, int64_t tokens, std::vector<BatchItem>* items,
+                std::vector<BatchItem>* readers);
   // Adds the heads that the plan's sequences owe to `items`, or where the batch has no room computes them.
   absl::Status PayHeads(absl::Span<const StepItem> plan, const SequenceMap& sequences,
                         std::vector<BatchItem>* items);
+  // Runs the model over the first `writing` items, which fit one pass, and the readers behind them, as many as fit beside
+  // those and the rest in passes of their own. Leaves the logits of all in logits_.
+  absl::Status Forward(absl::Span<BatchItem> items, size_t writing);
 
   Transformer* const model_;
   BlockPool* const pool_;

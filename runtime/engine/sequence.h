@@ -88,10 +88,12 @@ struct Sequence {
   // Tokens of the prompt are still to be scored: what is computed is computed for that.
   bool scoring() const { return scorer != nullptr && !scorer->done(); }
   int64_t completion_tokens() const { return static_cast<int64_t>(tokens.size()) - prompt_tokens; }
-  AdapterTurn turn() const { return {adapter == nullptr ? "" : adapter->hash(), adapter_begin}; }
-  // What the token at `position` is computed with; null: the model alone.
+  AdapterTurn turn() const {
+    return {adapter == nullptr || adapter_reads_only ? "" : adapter->hash(), adapter_begin};
+  }
+  // What the cache of the token at `position` is computed with; null: the model alone.
   const LoraWeights* AdapterAt(int64_t position) const {
-    return position < adapter_begin ? nullptr : adapter.get();
+    return adapter_reads_only || position < adapter_begin ? nullptr : adapter.get();
   }
   // Prompt tokens still to be computed here.
   int64_t prompt_left() const { return std::max<int64_t>(0, prompt_end - computed); }
@@ -139,6 +141,7 @@ struct Sequence {
   bool keep_prefix = true;                     // for others
   std::shared_ptr<const LoraWeights> adapter;  // over the model; null: none
   int64_t adapter_begin = 0;                   // tokens before it are the model's alone
+  bool adapter_reads_only = false;             // over the model's cache of every token
   std::optional<PrefixChain> chain;
   size_t inserted_blocks = 0;  // of `blocks`, those that the prefix cache knows
   bool queried = false;        // the prefix cache's counters know of it

@@ -148,6 +148,8 @@ absl::Status Transformer::BeginBatch(absl::Span<const BatchItem> items, Batch* b
           absl::StrFormat("position %d is beyond the model's context of %d tokens", item.position + size - 1,
                           config_.max_positions));
     }
+    ALUDEL_CHECK(item.reads_only || batch->writing == batch->rows.size());
+    if (!item.reads_only) ++batch->writing;
     adapter_rows_.Add(item.adapter, batch->count(), size);
     batch->rows.push_back({batch->count(), size, item.position, item.blocks});
     batch->ids.insert(batch->ids.end(), item.ids.begin(), item.ids.end());
@@ -173,10 +175,10 @@ void Transformer::Multiply(const TensorView& a, int layer,
   device_->ops().AddLowRank(a, adapter_rows_.OfLayer(layer, update), out, stream_);
 }
 
-Transformer::CacheRows Transformer::CacheInput(int layer, absl::Span<const SequenceRows> rows, int64_t count,
-                                               BlockPool& pool) {
+Transformer::CacheRows Transformer::CacheInput(int layer, const Batch& batch, BlockPool& pool) {
   Ops& ops = device_->ops();
   const LayerWeights& w = weights_->layers[layer];
+  const int64_t count = batch.count();
   const int64_t gemm_rows = GemmRows(count);
   const int64_t kv_dim = config_.kv_dim();
   const float eps = static_cast<float>(config_.rms_norm_eps);
@@ -191,16 +193,16 @@ Transformer::CacheRows Transformer::CacheInput(int layer, absl::Span<const Seque
   const TensorView v = all_kv.Rows(0, count).Cols(kv_dim, kv_dim);
   if (config_.qk_norm) ops.HeadNorm(k, config_.head_dim, w.k_norm.as<float>(), eps, stream_);
   const RopeTable rope{rope_.inverse_frequency, rope_.attention_factor};
-  ops.RopeWriteKv(k, v, rope, rows, pool.Layer(layer), stream_);
+  if (batch.writing > 0) ops.RopeWriteKv(k, v, rope, batch.writers(), pool.Layer(layer), stream_);
   layers_run_.fetch_add(1, std::memory_order_relaxed);
   return {h, k, v};
 }
 
-void Transformer::AttendInput(int layer, absl::Span<const SequenceRows> rows, int64_t count,
-                              absl::Span<BatchItem> items, BlockPool& pool) {
+void Transformer::AttendInput(int layer, const Batch& batch, absl::Span<BatchItem> items, BlockPool& pool) {
   Ops& ops = device_->ops();
   const LayerWeights& w = weights_->layers[layer];
-  const auto [h, k, v] = CacheInput(layer, rows, count, pool);
+  const int64_t count = batch.count();
+  const auto [h, k, v] = CacheInput(layer, batch, pool);
   const TensorView x = TensorView::Of(work_->x.as<float>(), count, config_.hidden);
   const TensorView all_q = TensorView::Of(work_->q.as<float>(), h.rows, config_.q_dim());
   Multiply(h, layer, &LayerWeights::q, &LayerUpdates::q, w.qkv_bias.as<float>(), /*accumulate=*/false, all_q);
@@ -212,18 +214,19 @@ void Transformer::AttendInput(int layer, absl::Span<const SequenceRows> rows, in
   for (size_t i = 0; i < items.size(); ++i) {
     BatchItem& item = items[i];
     if (item.observer == nullptr || !item.observer_status.ok()) continue;
-    const int64_t begin = rows[i].row_begin;
-    const int64_t size = rows[i].rows;
+    const int64_t begin = batch.rows[i].row_begin;
+    const int64_t size = batch.rows[i].rows;
     item.observer_status =
         item.observer->OnLayer({layer, item.position, h.Rows(begin, size), k.Rows(begin, size),
                                 v.Rows(begin, size), x.Rows(begin, size), q.Rows(begin, size)});
   }
 }
 
-void Transformer::FinishLayer(int layer, absl::Span<const SequenceRows> rows, int64_t count,
-                              BlockPool& pool) {
+void Transformer::FinishLayer(int layer, const Batch& batch, BlockPool& pool) {
   Ops& ops = device_->ops();
   const LayerWeights& w = weights_->layers[layer];
+  const std::vector<SequenceRows>& rows = batch.rows;
+  const int64_t count = batch.count();
   const int64_t gemm_rows = GemmRows(count);
   const float eps = static_cast<float>(config_.rms_norm_eps);
   const TensorView x = TensorView::Of(work_->x.as<float>(), gemm_rows, config_.hidden);
@@ -276,10 +279,10 @@ void Transformer::RunStep(const Batch& batch, const Output& output, absl::Span<B
   const auto run = [&] {
     Embed(batch);
     for (int layer = 0; layer < config_.layers; ++layer) {
-      AttendInput(layer, batch.rows, batch.count(), items, pool);
+      AttendInput(layer, batch, items, pool);
       // Where no row is asked for, its K and V are all that anybody reads of the last layer.
       if (layer + 1 < config_.layers || !output.rows.empty() || all_logits) {
-        FinishLayer(layer, batch.rows, batch.count(), pool);
+        FinishLayer(layer, batch, pool);
       }
     }
     if (!output.rows.empty()) Head(batch, items, output);
@@ -287,7 +290,7 @@ void Transformer::RunStep(const Batch& batch, const Output& output, absl::Span<B
   int64_t positions = 0;
   if (!adapter_rows_.empty()) return run();  // no two steps have the same rows of each
   for (const BatchItem& item : items) {
-    if (item.ids.size() != 1 || item.observer != nullptr || all_logits) return run();
+    if (item.ids.size() != 1 || item.observer != nullptr || item.reads_only || all_logits) return run();
     positions = std::max(positions, item.position + 1);
   }
   const ReplayKey key{absl::HashOf(items.size(), output.rows.size(), output.draws.size(), pool.Layer(0).k,
@@ -353,14 +356,13 @@ absl::Status Transformer::ForwardShallow(absl::Span<BatchItem> items, int layers
   ALUDEL_CHECK(layers >= 0 && layers < config_.layers);
   Batch batch;
   ALUDEL_RETURN_IF_ERROR(BeginBatch(items, &batch));
-  const int64_t count = batch.count();
   Embed(batch);
   for (int layer = 0; layer < layers; ++layer) {
-    AttendInput(layer, batch.rows, count, items, pool);
-    FinishLayer(layer, batch.rows, count, pool);
+    AttendInput(layer, batch, items, pool);
+    FinishLayer(layer, batch, pool);
   }
-  const CacheRows last = CacheInput(layers, batch.rows, count, pool);
-  device_->ops().Convert(last.h.Rows(0, count), h, stream_);
+  const CacheRows last = CacheInput(layers, batch, pool);
+  device_->ops().Convert(last.h.Rows(0, batch.count()), h, stream_);
   return device_->Synchronize(stream_);
 }
 
@@ -373,14 +375,12 @@ absl::Status Transformer::ForwardLayers(const BatchItem& item, int first, int en
   const absl::Span<BatchItem> items = absl::MakeSpan(&quiet, 1);
   Batch batch;
   ALUDEL_RETURN_IF_ERROR(BeginBatch(items, &batch));
-  const std::vector<SequenceRows>& rows = batch.rows;
-  const int64_t count = batch.count();
   device_->CopyToDevice(work_->x.data(), x.data(), x.size() * sizeof(float), stream_);
   for (int layer = first; layer + 1 < end; ++layer) {
-    AttendInput(layer, rows, count, items, pool);
-    FinishLayer(layer, rows, count, pool);
+    AttendInput(layer, batch, items, pool);
+    FinishLayer(layer, batch, pool);
   }
-  CacheInput(end - 1, rows, count, pool);  // nothing reads what comes behind it
+  CacheInput(end - 1, batch, pool);  // nothing reads what comes behind it
   return device_->Synchronize(stream_);
 }
 

@@ -73,6 +73,9 @@ struct BatchItem {
   int32_t token = kNoToken;
   LogitsSink* all_logits = nullptr;      // set: gets the logits of every token
   const LoraWeights* adapter = nullptr;  // of this model; null: the base alone. Must live through the call
+  // Its K and V are not written: it attends to those of an item of the same positions, before it in the batch or in an
+  // earlier one. Items that only read stand behind all others.
+  bool reads_only = false;
 };
 
 // What loading cost.
@@ -151,7 +154,9 @@ class Transformer {
   struct Batch {
     std::vector<int32_t> ids;
     std::vector<SequenceRows> rows;
+    size_t writing = 0;  // of `rows`: the first ones, of items that do not only read
 
+    absl::Span<const SequenceRows> writers() const { return absl::MakeConstSpan(rows).first(writing); }
     int64_t count() const { return static_cast<int64_t>(ids.size()); }
   };
   // What a step gives: logits of these rows of the batch, the last of which become tokens on the device.
@@ -177,12 +182,11 @@ class Transformer {
     TensorView h;     // attention input after its norm, [padded rows, hidden]
     TensorView k, v;  // before RoPE, [rows, kv_dim]
   };
-  // Attention input, K and V of one layer, and their write into the cache.
-  CacheRows CacheInput(int layer, absl::Span<const SequenceRows> rows, int64_t count, BlockPool& pool);
+  // Attention input, K and V of one layer, and the writers' into the cache.
+  CacheRows CacheInput(int layer, const Batch& batch, BlockPool& pool);
   // The same, then its queries, and the observers.
-  void AttendInput(int layer, absl::Span<const SequenceRows> rows, int64_t count, absl::Span<BatchItem> items,
-                   BlockPool& pool);
-  void FinishLayer(int layer, absl::Span<const SequenceRows> rows, int64_t count, BlockPool& pool);
+  void AttendInput(int layer, const Batch& batch, absl::Span<BatchItem> items, BlockPool& pool);
+  void FinishLayer(int layer, const Batch& batch, BlockPool& pool);
 
   Device* device_;
   ModelConfig config_;

@@ -26,6 +26,8 @@ absl::Status MakeAdapterCommand(int argc, char** argv) {
   flags.Add("seed", "N", &seed, "same seed, same bytes");
   flags.Add("strength", "X", &options.strength,
             "size of an update's outputs beside those of its matrix, about");
+  flags.Add("reads-only", &options.reads_only,
+            "without updates of keys and values: for cache_of \"base_always\"");
   ALUDEL_RETURN_IF_ERROR(flags.Parse(argc, argv));
   if (flags.help_asked()) {
     std::fputs(flags.Help().c_str(), stdout);

@@ -57,7 +57,7 @@ std::vector<NamedAdapter> ReadAdapters(const ConfigSection& root, const v1::Deco
                                    [&](const NamedAdapter& other) { return other.name == adapter.name(); });
     section.Check(!taken, "name", absl::StrCat("\"", adapter.name(), "\" twice"),
                   "each name once, and another one than the model's");
-    adapters.push_back({adapter.name(), adapter.directory()});
+    adapters.push_back({adapter.name(), adapter.directory(), adapter.cache_of()});
   }
   root.Check((adapters.empty() && config.adapter_root().empty()) || model.adapter.empty(), "adapters",
              "some, or adapter_root, beside engine.adapter", "one or the other");

@@ -46,6 +46,7 @@ struct PlannerOptions {
 struct NamedAdapter {
   std::string name;
   std::string directory;
+  std::string cache_of = "adapter";  // or "base", or "base_always"
 };
 
 // What may be taken of the link from prefill servers of a site.

@@ -62,7 +62,7 @@ grpc::ServerUnaryReactor* DecodeService::LoadAdapter(grpc::CallbackServerContext
   const WorkClock::Work work(context_.handlers);
   grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
   absl::Status status = CheckCaller(*call, context_.options->gateway_identities);
-  if (status.ok()) status = AddAdapter(context_, request->name(), request->directory());
+  if (status.ok()) status = AddAdapter(context_, request->name(), request->directory(), request->cache_of());
   reactor->Finish(ToGrpc(status));
   return reactor;
 }

@@ -28,6 +28,7 @@ absl::StatusOr<GenerateSetup> SetUpGenerate(const DecodeContext& context, const 
   if (adapter.served != nullptr) {
     spec.adapter = {adapter.served, adapter.weights()};
     spec.adapter_begin = adapter.begin;
+    spec.adapter_reads_only = adapter.served->reads_only();
   }
   // The age of cached codes is not known here.
   if (plan.remote() && !request.has_max_staleness_ms()) {

@@ -112,7 +112,8 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
       model->MakeAdapterPool(options.model.directory, options.codec, options.max_resident_adapters));
   ALUDEL_RETURN_IF_ERROR(CheckPlanner(options, *model, *adapters));
   for (const NamedAdapter& adapter : options.adapters) {
-    const absl::Status added = adapters->Add(adapter.name, adapter.directory);
+    ALUDEL_ASSIGN_OR_RETURN(const CacheOf cache, ReadCacheOf(adapter.cache_of));
+    const absl::Status added = adapters->Add(adapter.name, adapter.directory, cache);
     if (!added.ok()) {
       return absl::Status(added.code(), absl::StrCat("adapter ", adapter.name, ": ", added.message()));
     }

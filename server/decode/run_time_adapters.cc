@@ -29,7 +29,8 @@ absl::StatusOr<std::string> Resolve(const std::string& root, const std::string& 
 
 }  // namespace
 
-absl::Status AddAdapter(const DecodeContext& context, const std::string& name, const std::string& directory) {
+absl::Status AddAdapter(const DecodeContext& context, const std::string& name, const std::string& directory,
+                        const std::string& cache_of) {
   const std::string& root = context.options->adapter_root;
   if (root.empty()) {
     return absl::FailedPreconditionError(
@@ -41,8 +42,12 @@ absl::Status AddAdapter(const DecodeContext& context, const std::string& name, c
   if (name == context.options->served_model_name) {
     return absl::AlreadyExistsError(absl::StrCat(Quotable(name), " is the name of the base"));
   }
+  CacheOf cache = CacheOf::kAdapter;
+  if (!cache_of.empty()) {
+    ALUDEL_ASSIGN_OR_RETURN(cache, ReadCacheOf(cache_of));
+  }
   ALUDEL_ASSIGN_OR_RETURN(const std::string resolved, Resolve(root, directory));
-  ALUDEL_RETURN_IF_ERROR(context.adapters->Add(name, resolved));
+  ALUDEL_RETURN_IF_ERROR(context.adapters->Add(name, resolved, cache));
   spdlog::info("adapter {} from {} is served", name, resolved);
   return absl::OkStatus();
 }

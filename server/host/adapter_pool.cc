@@ -44,7 +44,7 @@ AdapterPool::~AdapterPool() {
   for (const EntryRef& entry : resident_) ALUDEL_CHECK(entry->users == 0);
 }
 
-absl::Status AdapterPool::Add(const std::string& name, const std::string& directory) {
+absl::Status AdapterPool::Add(const std::string& name, const std::string& directory, CacheOf cache) {
   if (name.empty() || name.size() > kMaxNameBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("an adapter's name has ", name.size(), " bytes, want 1 to ", kMaxNameBytes));
@@ -64,10 +64,10 @@ absl::Status AdapterPool::Add(const std::string& name, const std::string& direct
     absl::MutexLock lock(&mutex_);
     ALUDEL_RETURN_IF_ERROR(check());
   }
-  ALUDEL_RETURN_IF_ERROR(LoraWeights::Check(directory, base_));
+  ALUDEL_RETURN_IF_ERROR(ServedAdapter::Check(directory, base_, cache));
   absl::MutexLock lock(&mutex_);
   ALUDEL_RETURN_IF_ERROR(check());
-  known_.emplace(name, std::make_shared<Entry>(Entry{.name = name, .directory = directory}));
+  known_.emplace(name, std::make_shared<Entry>(Entry{.name = name, .directory = directory, .cache = cache}));
   ++changes_;
   return absl::OkStatus();
 }
@@ -219,7 +219,7 @@ bool AdapterPool::MakeRoom(Work* work) {
 
 void AdapterPool::Load(const EntryRef& entry) {
   absl::StatusOr<std::unique_ptr<ServedAdapter>> loaded =
-      ServedAdapter::Load(device_, entry->directory, base_, codecs_);
+      ServedAdapter::Load(device_, entry->directory, base_, codecs_, entry->cache);
   if (loaded.ok()) Announce(*entry, **loaded);
   std::vector<Ready> failed;
   {

@@ -55,8 +55,8 @@ class AdapterPool {
   AdapterPool& operator=(const AdapterPool&) = delete;
 
   // Makes an adapter known once its headers fit the base; loads nothing. AlreadyExists where the name is taken,
-  // InvalidArgument and NotFound as LoraWeights::Check.
-  absl::Status Add(const std::string& name, const std::string& directory);
+  // InvalidArgument and NotFound as ServedAdapter::Check.
+  absl::Status Add(const std::string& name, const std::string& directory, CacheOf cache = CacheOf::kAdapter);
   // Forgets it, so that no request can name it from now on. Those that run end with it. NotFound where it is not known.
   absl::Status Remove(const std::string& name);
 
@@ -81,6 +81,7 @@ class AdapterPool {
   struct Entry {
     std::string name;
     std::string directory;
+    CacheOf cache = CacheOf::kAdapter;
     std::unique_ptr<ServedAdapter> served;  // null: not on the device
     int users = 0;
     uint64_t last_used = 0;

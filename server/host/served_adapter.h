@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "kernels/device.h"
 #include "runtime/codec/codec.h"
@@ -16,6 +17,16 @@
 #include "server/host/adapter_codecs.h"
 
 namespace aludel {
+
+// Whose cache an adapter was trained to answer from; nothing in its files says so.
+enum class CacheOf : uint8_t {
+  kAdapter,     // its own
+  kBase,        // its base's of the prompt, and its own of the answer (PrefillShare, 2026)
+  kBaseAlways,  // its base's of prompt and answer: it has no updates of keys and values (ICaRus, 2026)
+};
+
+// By its name in settings and requests, "adapter", "base" or "base_always"; InvalidArgument for another.
+absl::StatusOr<CacheOf> ReadCacheOf(absl::string_view name);
 
 // An adapter on the device beside its base, with the decoders that codes become its cache by. Immutable
 // and thread-safe.
@@ -25,14 +36,21 @@ class ServedAdapter {
   // must outlive the adapter.
   static absl::StatusOr<std::unique_ptr<ServedAdapter>> Load(Device* device, const std::string& directory,
                                                              const LoraWeights::Base& base,
-                                                             const AdapterCodecs& codecs);
+                                                             const AdapterCodecs& codecs,
+                                                             CacheOf cache = CacheOf::kAdapter);
+  // As LoraWeights::Check; InvalidArgument, too, for an adapter that is not of this kind: for an activated one of other than
+  // kAdapter, as its files say from where on it acts, and of kBaseAlways for one that updates keys or values.
+  static absl::Status Check(const std::string& directory, const LoraWeights::Base& base, CacheOf cache);
 
   const LoraWeights& weights() const { return *weights_; }
   const std::string& hash() const { return weights_->hash(); }
-  // It acts on a part of a prompt alone.
-  bool activated() const { return !invocation_.empty(); }
-  // The token of `prompt` from which on it acts: the first, or of an activated adapter the one that the last occurrence
-  // of its invocation begins with. Nothing where that does not occur: the base alone answers.
+  // It goes on from its base's cache of a part of the prompt at least.
+  bool activated() const { return cache_ != CacheOf::kAdapter || !invocation_.empty(); }
+  // GenerateSpec::adapter_reads_only.
+  bool reads_only() const { return cache_ == CacheOf::kBaseAlways; }
+  // The token of `prompt` from which on the cache is its own: the first; of kBase the last, of kBaseAlways the one behind
+  // that; of an activated adapter the one that the last occurrence of its invocation begins with. Nothing where that does
+  // not occur: the base alone answers.
   std::optional<int64_t> ActsFrom(absl::Span<const int32_t> prompt) const;
   // Wire formats, best first; empty: its prompts can only be prefilled where they are decoded.
   const std::vector<std::unique_ptr<DecoderFactory>>& codecs() const { return codecs_.decoders; }
@@ -42,12 +60,16 @@ class ServedAdapter {
   const std::map<std::string, double>& losses() const { return codecs_.losses; }
 
  private:
-  ServedAdapter(std::unique_ptr<LoraWeights> weights, std::vector<int32_t> invocation,
+  ServedAdapter(std::unique_ptr<LoraWeights> weights, std::vector<int32_t> invocation, CacheOf cache,
                 AdapterCodecs::Opened codecs)
-      : weights_(std::move(weights)), invocation_(std::move(invocation)), codecs_(std::move(codecs)) {}
+      : weights_(std::move(weights)),
+        invocation_(std::move(invocation)),
+        cache_(cache),
+        codecs_(std::move(codecs)) {}
 
   const std::unique_ptr<LoraWeights> weights_;
   const std::vector<int32_t> invocation_;  // empty: it acts on every token
+  const CacheOf cache_;
   const AdapterCodecs::Opened codecs_;
 };
 

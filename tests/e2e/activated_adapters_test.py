@@ -1,6 +1,7 @@
 """Activated adapters (aLoRA) over the cache of their base: an adapter that acts from its invocation on gives the same tokens
 whether the prompt before that was computed for it alone, found in the base's prefix cache, or handed over by a prefill server
-of the base. Only Python's standard library."""
+of the base. So does one that was trained to go on from its base's cache (cache_of "base"), from the prompt's last token on, and one that
+never makes a cache (cache_of "base_always"), whose answers' cache is the base's, too. Only Python's standard library."""
 
 import argparse
 import json
@@ -19,6 +20,8 @@ from stack import PATIENCE, ROOT, free_ports
 MODEL = "deploy/demo/chat"
 INVOCATION = [700, 701, 702]
 ADAPTERS = ["x1", "x2"]
+OF_BASE = ["p1", "p2"]  # cache_of "base": they act from the last token of a prompt on
+READING = ["i1", "i2"]  # cache_of "base_always": they choose tokens over their base's cache
 BLOCK = 16
 TOKENS = 16
 WAIT_S = 60
@@ -33,6 +36,9 @@ class Fleet:
         # The cache in bf16, so that raw frames bring all of it.
         engine = f'directory: "{MODEL}" threads: 1 max_num_seqs: 8 compute_dtype: "f32" kv_dtype: "bf16"'
         adapters = "".join(f'adapters {{ name: "%s{name}" directory: "{folder}/{name}" }}\n' for name in ADAPTERS)
+        for kind, names in (("base", OF_BASE), ("base_always", READING)):
+            adapters += "".join(f'adapters {{ name: "%s{name}" directory: "{folder}/{name}" cache_of: "{kind}" }}\n'
+                                for name in names)
         texts = {
             "prefill": f'listen: "127.0.0.1:{prefill}"\nadmin_listen: ""\nengine {{ {engine} }}\n',
             "shared": f'listen: "127.0.0.1:{shared}"\nadmin_listen: ""\nserved_model_name: "chat"\nengine {{ {engine} }}\n'
@@ -89,12 +95,12 @@ class Fleet:
             assert process.wait(60) == 0, self.logs()
 
 
-def check_prompt(fleet: Fleet, prompt: List[int], begin: Optional[int]) -> None:
-    """`begin`: where the last invocation is; None: the base alone answers."""
-    alone = {name: fleet.exact(f"alone-{name}", prompt)["tokens"] for name in ["chat", *ADAPTERS]}
+def check_prompt(fleet: Fleet, prompt: List[int], begin: Optional[int], adapters: List[str]) -> None:
+    """`begin`: where the last invocation is, or the last token of a prompt; None: the base alone answers."""
+    alone = {name: fleet.exact(f"alone-{name}", prompt)["tokens"] for name in ["chat", *adapters]}
     before = len(prompt) if begin is None else begin
     # What comes for one is the base's, and so the other's, too.
-    for name, plan in zip(ADAPTERS, ("remote", "cached")):
+    for name, plan in zip(adapters, ("remote", "cached")):
         raw = fleet.ask(name, prompt, {"format": "raw"})
         assert raw["plan"] == plan and raw["tokens"] == alone[name], (name, raw, alone)
         if plan == "remote":
@@ -104,7 +110,7 @@ def check_prompt(fleet: Fleet, prompt: List[int], begin: Optional[int]) -> None:
     # The base leaves its prompt's cache, and the adapters take what is before them.
     assert fleet.exact("chat", prompt)["tokens"] == alone["chat"]
     whole = (len(prompt) - 1) // BLOCK * BLOCK
-    for name in ADAPTERS:
+    for name in adapters:
         first, second = (fleet.exact(name, prompt) for _ in range(2))
         assert first["cached"] == (whole if begin is None else begin // BLOCK * BLOCK), (name, begin, first)
         assert second["cached"] == whole, (name, second)
@@ -115,10 +121,39 @@ def check_prompt(fleet: Fleet, prompt: List[int], begin: Optional[int]) -> None:
     assert len(different) == (1 if begin is None else 3), alone
 
 
+def check_reading(fleet: Fleet, prompt: List[int]) -> None:
+    """All of the cache is the base's: of the prompt, and of what each answered."""
+    names = ["chat", *READING]
+    alone = {name: fleet.exact(f"alone-{name}", prompt)["tokens"] for name in names}
+    assert len({tuple(tokens) for tokens in alone.values()}) == 3, alone
+    whole = (len(prompt) - 1) // BLOCK * BLOCK
+    for name, plan in zip(READING, ("remote", "cached")):
+        raw = fleet.ask(name, prompt, {"format": "raw"})
+        assert raw["plan"] == plan and raw["tokens"] == alone[name], (name, raw, alone)
+        # Not less than the base would ask for, and not more than there is before the token whose answer is asked for.
+        assert plan == "cached" or raw["handed_over_tokens"] == len(prompt) - 1, (name, raw)
+    assert fleet.exact(READING[0], prompt)["tokens"] == alone[READING[0]]
+    for name in (READING[1], "chat"):
+        after = fleet.exact(name, prompt)
+        assert after["cached"] == whole and after["tokens"] == alone[name], (name, after, alone)
+    # The next turn goes on from the answers of any of them, for all of them.
+    for spoke in names:
+        turn = [*prompt, *alone[spoke], *prompt[:3]]
+        left = (len(prompt) + TOKENS - 1) // BLOCK * BLOCK
+        assert left > whole
+        for name in names:
+            # Of the turn itself the first one leaves the rest.
+            answer = fleet.exact(name, turn)
+            assert answer["cached"] >= left, (spoke, name, answer)
+            assert answer["tokens"] == fleet.exact(f"alone-{name}", turn)["tokens"], (spoke, name, answer)
+
+
 def check(binaries: Path, folder: Path) -> None:
-    for seed, name in enumerate(ADAPTERS, start=1):
+    for seed, name in enumerate([*ADAPTERS, *OF_BASE, *READING], start=1):
+        more = ["--reads-only"] if name in READING else []
         subprocess.run([str(binaries / "aludel-bench"), "make-adapter", "--base", MODEL, "--out", f"{folder}/{name}", "--rank",
-                        "4", "--seed", str(seed), "--strength", "1"], cwd=ROOT, check=True)
+                        "4", "--seed", str(seed), "--strength", "1", *more], cwd=ROOT, check=True)
+    for name in ADAPTERS:
         config = folder / name / "adapter_config.json"
         config.write_text(json.dumps({**json.loads(config.read_text()), "alora_invocation_tokens": INVOCATION}))
     chosen = random.Random(1)
@@ -129,12 +164,16 @@ def check(binaries: Path, folder: Path) -> None:
     fleet = Fleet(binaries, folder)
     try:
         text = ids(100)
-        check_prompt(fleet, [*text, *INVOCATION, *ids(9)], 100)
+        check_prompt(fleet, [*text, *INVOCATION, *ids(9)], 100, ADAPTERS)
         # At a block's edge, behind an earlier one, and as the prompt's last tokens.
-        check_prompt(fleet, [*ids(96), *INVOCATION, *ids(40)], 96)
-        check_prompt(fleet, [*ids(40), *INVOCATION, *ids(57), *INVOCATION, *ids(5)], 100)
-        check_prompt(fleet, [*ids(90), *INVOCATION], 90)
-        check_prompt(fleet, [*ids(80), *INVOCATION[:2], *ids(20)], None)
+        check_prompt(fleet, [*ids(96), *INVOCATION, *ids(40)], 96, ADAPTERS)
+        check_prompt(fleet, [*ids(40), *INVOCATION, *ids(57), *INVOCATION, *ids(5)], 100, ADAPTERS)
+        check_prompt(fleet, [*ids(90), *INVOCATION], 90, ADAPTERS)
+        check_prompt(fleet, [*ids(80), *INVOCATION[:2], *ids(20)], None, ADAPTERS)
+        # Within a block, and at its edge.
+        for count in (75, 97):
+            check_prompt(fleet, ids(count), count - 1, OF_BASE)
+            check_reading(fleet, ids(count))
     except AssertionError:
         print(fleet.logs(), file=sys.stderr)
         raise

@@ -15,10 +15,12 @@ import tempfile
 import threading
 import time
 import urllib.request
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
 from stack import ROOT, free_ports
+from traces_test import Collector, attributes
 
 ADAPTERS = 64
 RESIDENT = 8
@@ -32,20 +34,22 @@ KEYS = {"operator": " admin=1", "client": ""}
 class Servers:
     """One decode server and the gateway in front of it, from start to stop."""
 
-    def __init__(self, binaries: Path, folder: Path, configured: List[str]) -> None:
+    def __init__(self, binaries: Path, folder: Path, configured: List[str], collector: int) -> None:
+        """`collector`: the port of where traces go."""
         self.folder = folder
-        grpc, self.admin, self.port = free_ports(3)
+        grpc, self.admin, self.port, self.gateway_admin = free_ports(4)
+        tracing = f'tracing {{ otlp_endpoint: "http://127.0.0.1:{collector}/v1/traces" }}\n'
         adapters = "".join(f'adapters {{ name: "{name}" directory: "{folder}/adapters/{name}" }}\n'
                            for name in configured)
         (folder / "decode.textproto").write_text(
             f'listen: "127.0.0.1:{grpc}"\nadmin_listen: "127.0.0.1:{self.admin}"\nserved_model_name: "chat"\n'
             'engine { directory: "deploy/demo/chat" threads: 1 max_num_seqs: 16 compute_dtype: "f32" kv_dtype: "f32" }\n'
-            f'{adapters}max_resident_adapters: {RESIDENT}\nadapter_root: "{folder}/adapters"\n')
+            f'{adapters}max_resident_adapters: {RESIDENT}\nadapter_root: "{folder}/adapters"\n{tracing}')
         keys = folder / "keys"
         keys.write_text("".join(f"{name} {hashlib.sha256(f'sk-{name}'.encode()).hexdigest()}{more}\n"
                                 for name, more in KEYS.items()))
         (folder / "gateway.textproto").write_text(
-            f'listen: "127.0.0.1:{self.port}"\n'
+            f'listen: "127.0.0.1:{self.port}"\nadmin_listen: "127.0.0.1:{self.gateway_admin}"\n{tracing}'
             f'models {{ name: "chat" directory: "deploy/demo/chat" decode_targets: "127.0.0.1:{grpc}" }}\n'
             f'access {{ keys_file: "{keys}" }}\n')
         self.processes: List[subprocess.Popen] = []
@@ -96,6 +100,13 @@ class Servers:
     def models(self) -> Dict[str, Optional[str]]:
         return {model["id"]: model["parent"] for model in self.call("/v1/models")[1]["data"]}
 
+    def answered(self, model: str, port: int) -> float:
+        """First tokens of a model's name, as the server with this admin port counts."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as reply:
+            found = re.findall(rf'^aludel_time_to_first_token_seconds_count{{[^}}]*model="{model}"[^}}]*}} (\S+)$',
+                               reply.read().decode(), re.MULTILINE)
+        return sum(map(float, found))
+
     def metric(self, name: str) -> float:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}/metrics", timeout=5) as reply:
             found = re.search(rf"^{re.escape(name)} (\S+)$", reply.read().decode(), re.MULTILINE)
@@ -138,6 +149,27 @@ def check_errors(servers: Servers, folder: Path) -> None:
     assert status == 404, reply
     status, reply = servers.call("/v1/completions", {"model": "nothing", "prompt": "a"})
     assert status == 404 and reply["error"]["code"] == "model_not_found", reply
+
+
+def check_identity(servers: Servers) -> None:
+    """Metrics, logs and traces of a request are its adapter's."""
+    before = {(name, port): servers.answered(name, port) for name in ("a1", "a2", "chat")
+              for port in (servers.admin, servers.gateway_admin)}
+    servers.answer("a1", PROMPTS[0])
+    deadline = time.monotonic() + WAIT_S
+    for (name, port), number in before.items():
+        assert number > 0
+        while (now := servers.answered(name, port)) != number + (name == "a1"):
+            assert time.monotonic() < deadline, (name, port, number, now)
+            time.sleep(0.05)
+    assert " model=a1 " in servers.logs().strip().splitlines()[-1], servers.logs()
+    while True:
+        models = {service: [attributes(span).get("gen_ai.request.model") for span in list(Collector.spans)
+                            if span["service"] == service] for service in ("aludel-gateway", "aludel-decode")}
+        if all(found and found[-1] == "a1" for found in models.values()):
+            return
+        assert time.monotonic() < deadline, {service: found[-5:] for service, found in models.items()}
+        time.sleep(0.05)
 
 
 def come_and_go(servers: Servers, expected: Dict[Tuple[str, str], List[int]], stop: threading.Event,
@@ -202,11 +234,11 @@ def under_load(servers: Servers, names: List[str], expected: Dict[Tuple[str, str
           f"{servers.metric('aludel_adapter_bytes{model=%s}' % json.dumps('chat')) / 1e6:.1f} MB")
 
 
-def check(binaries: Path, folder: Path, seconds: float) -> None:
+def check(binaries: Path, folder: Path, seconds: float, collector: int) -> None:
     names = [f"a{i}" for i in range(ADAPTERS)]
     for i, name in enumerate(names):
         make_adapter(binaries, folder / "adapters" / name, i + 1)
-    servers = Servers(binaries, folder, names[:-1])
+    servers = Servers(binaries, folder, names[:-1], collector)
     try:
         status, reply = servers.load(names[-1], names[-1])
         assert status == 200 and "added successfully" in reply, reply
@@ -223,6 +255,7 @@ def check(binaries: Path, folder: Path, seconds: float) -> None:
         cached = [servers.ask(name, long)["usage"]["prompt_tokens_details"]["cached_tokens"]
                   for name in ("a0", "a1", "chat", "a0", "a1", "chat")]
         assert cached[:3] == [0, 0, 0] and min(cached[3:]) > 50, cached
+        check_identity(servers)
         under_load(servers, asked, expected, seconds)
         status, reply = servers.unload("a0")
         assert status == 200, reply
@@ -240,9 +273,11 @@ def main() -> int:
     parser.add_argument("--bin", type=Path, required=True, help="folder of the binaries")
     parser.add_argument("--seconds", type=float, default=10, help="of load")
     options = parser.parse_args()
+    collector = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    threading.Thread(target=collector.serve_forever, daemon=True).start()
     with tempfile.TemporaryDirectory(prefix="aludel-adapters-") as folder:
         os.makedirs(Path(folder) / "adapters")
-        check(options.bin.resolve(), Path(folder), options.seconds)
+        check(options.bin.resolve(), Path(folder), options.seconds, collector.server_port)
     return 0
 
 

@@ -1,5 +1,6 @@
 #include "runtime/model/adapters/lora_weights.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -105,6 +106,11 @@ absl::StatusOr<std::unique_ptr<LoraWeights>> LoraWeights::Load(Device* device, c
   weights->bytes_ = reader.bytes();
   weights->hash_ = HashAdapted(*adapter, base.hash);
   return weights;
+}
+
+bool LoraWeights::updates_cache() const {
+  return std::any_of(layers_.begin(), layers_.end(),
+                     [](const LayerUpdates& layer) { return layer.kv != nullptr; });
 }
 
 absl::Status LoraWeights::Check(const std::string& directory, const Base& base) {

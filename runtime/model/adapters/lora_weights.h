@@ -48,6 +48,8 @@ class LoraWeights {
   size_t bytes() const { return bytes_; }  // on the device
   const LayerUpdates& layer(int index) const { return layers_[index]; }
   const PackedLowRank* head() const { return head_.get(); }  // or null
+  // Whether it updates keys or values of some layer.
+  bool updates_cache() const;
 
  private:
   LoraWeights() = default;

@@ -34,11 +34,8 @@ void Ask(DecodeTarget& target) {
 
 }  // namespace
 
-absl::Status LoadAdapter(const DecodeTargets& targets, const std::string& model, const std::string& name,
-                         const std::string& directory) {
-  v1::LoadAdapterRequest request;
-  request.set_name(name);
-  request.set_directory(directory);
+absl::Status LoadAdapter(const DecodeTargets& targets, const std::string& model,
+                         const v1::LoadAdapterRequest& request) {
   absl::Status known = absl::OkStatus();
   bool added = false;
   for (const std::shared_ptr<DecodeTarget>& target : targets.Of(model)) {

@@ -150,6 +150,11 @@ TEST_F(Config, AdaptersStandBesideTheModel) {
   ASSERT_EQ(decode->adapters.size(), 2);
   EXPECT_EQ(decode->adapters[1].name, "b");
   EXPECT_EQ(decode->adapters[1].directory, "tunes/b");
+  EXPECT_EQ(decode->adapters[1].cache_of, "adapter");
+  const auto base = LoadDecodeOptions(
+      Write("engine { directory: 'm' } adapters { name: 'a' directory: 'x' cache_of: 'base' }"));
+  ASSERT_TRUE(base.ok()) << base.status();
+  EXPECT_EQ(base->adapters[0].cache_of, "base");
   EXPECT_EQ(decode->max_resident_adapters, 3);
   EXPECT_EQ(decode->adapter_root, "tunes");
   EXPECT_EQ(LoadDecodeOptions(Write("engine { directory: 'base' }"))->max_resident_adapters, 8);
@@ -164,6 +169,8 @@ TEST_F(Config, AdaptersStandBesideTheModel) {
   EXPECT_THAT(error("engine { directory: 'm' adapter: 'x' } adapters { name: 'a' directory: 'x' }"),
               HasSubstr("one or the other"));
   EXPECT_THAT(error("engine { directory: 'm' } adapters { name: 'a' }"), HasSubstr("directory"));
+  EXPECT_THAT(error("engine { directory: 'm' } adapters { name: 'a' directory: 'x' cache_of: 'b' }"),
+              HasSubstr("cache_of"));
 }
 
 TEST_F(Config, TheDataPlaneIsTcpAtTheHostOfGrpc) {

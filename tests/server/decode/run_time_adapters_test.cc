@@ -74,6 +74,16 @@ TEST_F(RunTimeAdapters, NamesAreCheckedAndTaken) {
   EXPECT_EQ(AddAdapter(context_, "a", "team/other").code(), absl::StatusCode::kAlreadyExists);
 }
 
+TEST_F(RunTimeAdapters, SayWhoseCacheTheyAnswerFrom) {
+  EXPECT_THAT(std::string(AddAdapter(context_, "a", "good", "other").message()),
+              HasSubstr("cache_of is none of"));
+  EXPECT_THAT(std::string(AddAdapter(context_, "a", "good", "base_always").message()),
+              HasSubstr("and so the cache"));
+  EXPECT_TRUE(AddAdapter(context_, "a", "good", "base").ok());
+  EXPECT_TRUE(AddAdapter(context_, "b", "good", "adapter").ok());
+  EXPECT_THAT(pool_.known().names, ElementsAre("a", "b"));
+}
+
 TEST_F(RunTimeAdapters, WithoutARootNoneComeOrGo) {
   ASSERT_TRUE(pool_.Add("a", kAdapter).ok());
   options_.adapter_root.clear();

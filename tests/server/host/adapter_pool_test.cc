@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -84,6 +86,47 @@ class AdapterPoolTest : public ::testing::Test {
   const std::unique_ptr<Device> device_ = OpenDevice({.name = "cpu", .threads = 1}).value();
   std::unique_ptr<AdapterPool> pool_;
 };
+
+TEST_F(AdapterPoolTest, OneOfItsBasesCacheActsFromThePromptsLastTokenOn) {
+  Open(1, 1);
+  ASSERT_TRUE(pool_->Add("of-base", Directory(0), CacheOf::kBase).ok());
+  const std::vector<int32_t> prompt = {3, 4, 5};
+  EXPECT_EQ(Get(0)->ActsFrom(prompt), 0);
+  Asked asked;
+  pool_->Acquire("of-base", MonotonicNow() + kLong, asked.ready());
+  const AdapterPool::Handle handle = asked.Take();
+  EXPECT_TRUE(handle->activated());
+  EXPECT_EQ(handle->ActsFrom(prompt), 2);
+  EXPECT_EQ(handle->ActsFrom(absl::MakeConstSpan(prompt).first(1)), 0);
+
+  // One that says itself from where on it acts.
+  const std::string activated = files_.File("activated");
+  std::filesystem::copy(Directory(0), activated);
+  std::ifstream from(Directory(0) + "/adapter_config.json");
+  const std::string config(std::istreambuf_iterator<char>(from), {});
+  std::ofstream(activated + "/adapter_config.json")
+      << R"({"alora_invocation_tokens": [7], )" << config.substr(config.find('{') + 1);
+  const absl::Status both = pool_->Add("both", activated, CacheOf::kBase);
+  EXPECT_THAT(std::string(both.message()), HasSubstr("alora_invocation_tokens"));
+  EXPECT_TRUE(pool_->Add("both", activated).ok());
+}
+
+TEST_F(AdapterPoolTest, OneThatAlwaysReadsItsBasesCacheMakesNone) {
+  Open(1, 1);
+  const absl::Status updates = pool_->Add("updates", Directory(0), CacheOf::kBaseAlways);
+  EXPECT_EQ(updates.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(updates.message()), HasSubstr("updates model.layers.0.self_attn.k_proj"));
+
+  const std::string reads = files_.File("reads");
+  ASSERT_TRUE(MakeAdapter({.base = kBase, .out = reads, .rank = 2, .reads_only = true}).ok());
+  ASSERT_TRUE(pool_->Add("reads", reads, CacheOf::kBaseAlways).ok());
+  Asked asked;
+  pool_->Acquire("reads", MonotonicNow() + kLong, asked.ready());
+  const AdapterPool::Handle handle = asked.Take();
+  EXPECT_TRUE(handle->reads_only() && handle->activated());
+  EXPECT_EQ(handle->ActsFrom({3, 4, 5}), 3);
+  EXPECT_EQ(ReadCacheOf("bases").status().code(), absl::StatusCode::kInvalidArgument);
+}
 
 TEST_F(AdapterPoolTest, LoadsOnDemandAndEvictsTheLeastRecentlyUsed) {
   Open(3, 2);

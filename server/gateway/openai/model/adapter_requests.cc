@@ -21,7 +21,8 @@ using nlohmann::ordered_json;
 struct AdapterFields {
   std::string name;
   std::string directory;
-  std::string base;  // "": the only model
+  std::string base;      // "": the only model
+  std::string cache_of;  // "": "adapter"
 };
 
 std::string ReadText(JsonFields& fields, absl::string_view name) {
@@ -37,6 +38,7 @@ AdapterFields ReadFields(JsonFields& fields, bool load) {
   if (!load) return read;
   read.directory = ReadText(fields, "lora_path");
   read.base = fields.String("base_model_name").value_or("");
+  read.cache_of = fields.String("cache_of").value_or("");
   return read;
 }
 
@@ -87,7 +89,11 @@ HttpResponse ServeLoadAdapter(const ServedModels& models, const Router& router, 
                                                       "', which is a model of this gateway already"))
         .ToResponse();
   }
-  const absl::Status status = LoadAdapter(router.targets(), base->name, read.name, read.directory);
+  v1::LoadAdapterRequest request;
+  request.set_name(read.name);
+  request.set_directory(read.directory);
+  request.set_cache_of(read.cache_of);
+  const absl::Status status = LoadAdapter(router.targets(), base->name, request);
   return status.ok() ? Done(read.name, "added") : Failed(status);
 }
 

@@ -8,7 +8,7 @@
 
 namespace aludel {
 
-// POST /v1/load_lora_adapter {"lora_name", "lora_path"[, "base_model_name"]} and /v1/unload_lora_adapter {"lora_name"},
+// POST /v1/load_lora_adapter {"lora_name", "lora_path"[, "base_model_name"][, "cache_of"]} and /v1/unload_lora_adapter {"lora_name"},
 // as vLLM has them: on every decode server of the base, whose adapter_root the path is below. Each waits for the servers.
 HttpResponse ServeLoadAdapter(const ServedModels& models, const Router& router, absl::string_view body);
 HttpResponse ServeUnloadAdapter(const ServedModels& models, const Router& router, absl::string_view body);

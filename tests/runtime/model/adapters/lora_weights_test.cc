@@ -224,6 +224,45 @@ TEST(LoraWeights, OneThatIsActivatedIsTheReferenceOverTheBasesCache) {
   EXPECT_GT(MaxDifference(whole, golden.logits) / Largest(golden.logits), 0.01f);
 }
 
+// As the engine runs it: the base computes the cache of every token, and the adapter reads it beside the base's pass or
+// behind it.
+TEST(LoraWeights, OneThatOnlyReadsIsTheReferenceOverTheBasesCache) {
+  const Golden golden("qwen3_reads_only");
+  const auto tokens = static_cast<int64_t>(golden.ids.size());
+  Server server(golden.base, {.compute = DType::kF32});
+  const auto adapter = server.Load(golden.directory);
+  EXPECT_FALSE(adapter->updates_cache());
+  const auto part = [&](BlockTable& table, int64_t begin, int64_t end, const LoraWeights* of) {
+    return BatchItem{.ids = absl::MakeConstSpan(golden.ids).subspan(begin, end - begin),
+                     .position = begin,
+                     .blocks = table.ids(),
+                     .wants_logits = true,
+                     .adapter = of,
+                     .reads_only = of != nullptr};
+  };
+  const auto base = server.Run({{&golden.ids, nullptr}})[0];
+  for (const bool together : {true, false}) {
+    BlockTable table;
+    ASSERT_TRUE(table.Grow(server.pool(), tokens).ok());
+    // What it reads of earlier tokens leaves nothing for the later ones.
+    std::vector<BatchItem> begun = {part(table, 0, 7, nullptr), part(table, 6, 7, adapter.get())};
+    server.Forward(begun);
+    std::vector<BatchItem> items = {part(table, 7, tokens, nullptr)};
+    if (!together) {
+      EXPECT_LT(MaxDifference(server.Forward(items)[0], base) / Largest(base), 1e-5f);
+      items.clear();
+    }
+    items.push_back(part(table, tokens - 1, tokens, adapter.get()));
+    const auto found = server.Forward(items);
+    EXPECT_LT(MaxDifference(found.back(), golden.logits) / Largest(golden.logits), 1e-5f) << together;
+    EXPECT_LT(MaxDifference(found[0], together ? base : golden.logits) / Largest(base), 1e-5f);
+  }
+  EXPECT_GT(MaxDifference(base, golden.logits) / Largest(golden.logits), 0.01f);
+  EXPECT_GT(
+      MaxDifference(server.Run({{&golden.ids, adapter.get()}})[0], golden.logits) / Largest(golden.logits),
+      0.01f);
+}
+
 TEST(LoraWeights, ErrorsAreThoseOfTheMerge) {
   Server server(absl::StrCat(kGolden, "tiny/llama_sharded"), {.compute = DType::kF32});
   // Made for a base of other shapes.

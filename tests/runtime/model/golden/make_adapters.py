@@ -10,7 +10,8 @@ the team's reference (deploy/demo/train/reference.py), unmerged, as PEFT's layer
 Which modules an adapter updates is spelled out here for each, module by module, and not derived from
 its target_modules: reading those is what the test is about.
 
-An activated adapter (alora_invocation_tokens) does so from the last occurrence of its invocation on.
+An activated adapter (alora_invocation_tokens) does so from the last occurrence of its invocation on. One that only reads
+(ICaRus) takes the keys and values of every token from the base, which computes them as if there was no adapter.
 
 An adapter that the test would not notice is worthless: each changes some logit by 0.05 at least, and
 so does each of its modules alone.
@@ -20,7 +21,7 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -34,6 +35,7 @@ ACTIVATED = 13  # where the last invocation of an activated adapter begins
 SMALLEST_EFFECT = 0.05
 ATTENTION = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"]
 LINEAR = ATTENTION + ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
+CACHED = ["self_attn.k_proj", "self_attn.v_proj"]
 SHORT = [name.split(".")[-1] for name in LINEAR]
 
 
@@ -52,6 +54,7 @@ class Case(NamedTuple):
     config: Dict[str, Any]
     modules: Dict[str, Tuple[int, float]]  # by name: rank and scale
     dtype: torch.dtype = torch.bfloat16
+    reads_only: bool = False
 
 
 def in_layers(layers: List[int], names: List[str], rank: int, scale: float) -> Dict[str, Tuple[int, float]]:
@@ -120,22 +123,48 @@ CASES: Dict[str, Case] = {
         {"r": 4, "lora_alpha": 8, "target_modules": SHORT, "alora_invocation_tokens": [3, 4]},
         in_layers([0, 1], LINEAR, 4, 2.0),
     ),
+    "qwen3_reads_only": Case(
+        "qwen3_tied",
+        {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]},
+        in_layers([0, 1], [name for name in LINEAR if name not in CACHED], 4, 2.0),
+        reads_only=True,
+    ),
 }
 
 
-class Adapted(Reference):
-    """A base model with unmerged updates of the tokens from `begin` on."""
+class Recorder(Reference):
+    """A base model that keeps what it projected to keys and values."""
 
-    def __init__(self, directory: Path, updates: Dict[str, Update], begin: int = 0) -> None:
+    def __init__(self, directory: Path, ids: List[int]) -> None:
+        super().__init__(str(directory), torch.float64)
+        self.cached: Dict[str, torch.Tensor] = {}
+        self.forward(ids)
+
+    def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        y = super()._linear(name, x)
+        if name.endswith(tuple(CACHED)):
+            self.cached[name] = y
+        return y
+
+
+class Adapted(Reference):
+    """A base model with unmerged updates of the tokens from `begin` on, over keys and values of its own or over those of
+    `reads`, of the same tokens."""
+
+    def __init__(self, directory: Path, updates: Dict[str, Update], begin: int = 0,
+                 reads: Optional["Recorder"] = None) -> None:
         super().__init__(str(directory), torch.float64)
         self.updates = updates
         self.begin = begin
+        self.reads = reads
         if "lm_head" in updates:
             update = updates["lm_head"]
             head = self.weights["lm_head.weight"]
             self.weights["lm_head.weight"] = head + update.scale * (update.b @ update.a)
 
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        if self.reads is not None and name in self.reads.cached:
+            return self.reads.cached[name]
         y = super()._linear(name, x)
         if name not in self.updates:
             return y
@@ -212,11 +241,12 @@ def make(name: str, case: Case, seed: int) -> None:
     begin = ACTIVATED if invocation else 0
     for at in (ACTIVATED // 2, ACTIVATED):
         ids[at:at + len(invocation)] = invocation
-    logits, _ = Adapted(base_directory, updates, begin).forward(ids)
+    reads = Recorder(base_directory, ids) if case.reads_only else None
+    logits, _ = Adapted(base_directory, updates, begin, reads).forward(ids)
     effects = []
     for module in updates:
         without = {other: update for other, update in updates.items() if other != module}
-        effects.append(float((Adapted(base_directory, without, begin).forward(ids)[0] - logits).abs().max()))
+        effects.append(float((Adapted(base_directory, without, begin, reads).forward(ids)[0] - logits).abs().max()))
     assert min(effects) > SMALLEST_EFFECT, f"{name}: a module changes logits by {min(effects)} at most"
     (directory / "adapter_config.json").write_text(json.dumps(config_of(case), indent=2) + "\n")
     write_safetensors(directory / "adapter_model.safetensors", tensors)
