@@ -8,6 +8,7 @@
 #include "tests/kernels/cuda/simt_block.h"
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -139,8 +140,15 @@ void Start(Fiber& fiber, int index) {
   fiber.thread = {index % current->size.x, index / current->size.x % current->size.y,
                   index / current->size.x / current->size.y};
   if (fiber.stack == nullptr) fiber.stack = TakeStack();
+#if defined(__SANITIZE_ADDRESS__)
+  // The fiber that had it has ended without going back through its calls.
+  __asan_unpoison_memory_region(fiber.stack.get(), kStackBytes);
+#endif
 #if defined(ALUDEL_RACES)
-  fiber.tsan = __tsan_create_fiber(0);
+  // Making one takes longer than most threads. Blocks are ordered, so that one thread may go on as that of another block.
+  static std::vector<void*> threads;
+  if (index == static_cast<int>(threads.size())) threads.push_back(__tsan_create_fiber(0));
+  fiber.tsan = threads[index];
 #endif
   fiber.wait = Wait::kNothing;
   fiber.groups.clear();
@@ -179,6 +187,7 @@ void Unblock() {
 }
 
 void RunBlock() {
+  const Unseen scheduler;
   std::fill_n(current->shared, current->shared_bytes, static_cast<char>(0xff));  // NaN, as bf16 and as f32
   current->async_view.assign(current->shared_bytes, static_cast<char>(0xff));
   current->barriers.clear();
@@ -202,9 +211,6 @@ void RunBlock() {
   }
   Acquire(&current->size);
   CheckProductsDone();
-#if defined(ALUDEL_RACES)
-  for (Fiber& fiber : current->fibers) __tsan_destroy_fiber(fiber.tsan);
-#endif
 }
 
 // Bits i and i + 1 of a register's two halves.
@@ -328,6 +334,7 @@ void LetOthers() {
 }
 
 void Linger() {
+  const Unseen draw;
   const bool late = current->lateness == Lateness::kSome ? (*current->random)() % 2 != 0
                                                          : current->lateness == Lateness::kAll;
   if (late) LetOthers();

@@ -208,11 +208,14 @@ Barrier& BarrierAt(const uint64_t* barrier) {
 }  // namespace
 
 void FenceRegisters(std::initializer_list<Registers> registers) {
-  auto& fenced = current->running->fenced;
-  fenced.clear();
-  for (const Registers& r : registers) {
-    const char* const begin = static_cast<const char*>(r.begin);
-    fenced[begin].assign(begin, begin + r.bytes);
+  {
+    const Unseen copies;
+    auto& fenced = current->running->fenced;
+    fenced.clear();
+    for (const Registers& r : registers) {
+      const char* const begin = static_cast<const char*>(r.begin);
+      fenced[begin].assign(begin, begin + r.bytes);
+    }
   }
   Collective(
       "wgmma.fence", [](void* const*) {}, nullptr);

@@ -1,0 +1,80 @@
+#include "tests/kernels/cuda/simt.h"
+// Kernels want CUDA's words defined.
+#include "kernels/cuda/attention/scalar_attention.cuh"
+
+#include <algorithm>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/kernels/attention_problem.h"
+#include "tests/kernels/cuda/aligned_copy.h"
+
+namespace aludel::cuda {
+namespace {
+
+// The kernel's own source, run on the host by simt.h, against a loop in double.
+class ScalarAttentionKernelTest : public ::testing::Test {
+ protected:
+  ScalarAttentionKernelTest() {
+    const uint64_t seed = std::random_device{}();
+    RecordProperty("seed", std::to_string(seed));
+    random_.seed(seed);
+  }
+
+  template <int kQueries, int kDims>
+  void Check(const AttentionCase& c) {
+    SCOPED_TRACE(testing::Message() << c);
+    AttentionProblem problem(c, random_);
+    std::vector<int64_t> first_token, first_tile;
+    std::vector<SequenceEntry> entries;
+    const QueryTiling tiling = MakeQueryTiling(c.heads / c.kv_heads, kScalarWarps * kQueries);
+    int64_t tiles = 0;
+    for (const SequenceRows& s : problem.sequences) {
+      first_token.push_back(s.row_begin);
+      first_tile.push_back(tiles);
+      entries.push_back({s.row_begin, s.rows, s.position_begin, s.blocks.data() - problem.blocks.data()});
+      tiles += TileCount(tiling, s.rows);
+    }
+    const AlignedCopy<Bf16> k(problem.k), v(problem.v);
+    std::transform(problem.q.begin(), problem.q.end(), problem.q.begin(),
+                   RoundToBf16);  // as the reference does
+    const AlignedCopy<float> q(problem.q);
+    std::vector<float> out(problem.rows * problem.out_stride, std::numeric_limits<float>::quiet_NaN());
+    const SequenceTable table{first_token.data(), entries.data(), problem.blocks.data(),
+                              static_cast<int>(entries.size()), problem.rows};
+    const KvPlanes kv{k.data(), v.data(), DType::kBf16, c.block_tokens, c.kv_heads, c.head_dim};
+    simt::Launch({static_cast<unsigned>(tiles), static_cast<unsigned>(c.kv_heads)}, {kScalarWarps * 32},
+                 ScalarSharedBytes(kScalarWarps * kQueries, c.head_dim), random_(), [&](char* shared) {
+                   AttendTile<float, float, Bf16, kQueries, kDims>(
+                       q.data(), problem.q_stride, out.data(), problem.out_stride, problem.params.scale,
+                       c.window, table, tiling, first_tile.data(), kv, reinterpret_cast<float4*>(shared));
+                 });
+    problem.Compare(out, [](const std::string& what) { FAIL() << what; });
+  }
+
+  std::mt19937_64 random_;
+};
+
+TEST_F(ScalarAttentionKernelTest, DecodesWithHeadsOfAnySize) {
+  Check<1, 4>({4, 2, 40, 16, 0, {{1, 0}, {1, 31}, {1, 32}, {1, 77}}});
+  Check<1, 4>({3, 1, 7, 5, 0, {{1, 33}}});
+  Check<1, 8>({2, 1, 200, 16, 0, {{1, 50}}});
+}
+
+TEST_F(ScalarAttentionKernelTest, PrefillsTilesThatAreNotFull) {
+  Check<8, 4>({2, 1, 36, 16, 0, {{21, 0}, {3, 40}, {1, 0}}});
+  Check<8, 4>({40, 1, 20, 16, 0, {{2, 9}}});
+  Check<8, 8>({1, 1, 130, 16, 0, {{35, 3}}});
+}
+
+TEST_F(ScalarAttentionKernelTest, SeesASlidingWindowOnly) {
+  Check<1, 4>({2, 1, 24, 16, 9, {{1, 100}, {1, 3}}});
+  Check<8, 4>({2, 1, 24, 16, 40, {{30, 70}}});
+  Check<8, 4>({1, 1, 24, 4, 1, {{40, 20}}});
+}
+
+}  // namespace
+}  // namespace aludel::cuda
