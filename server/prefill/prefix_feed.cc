@@ -158,9 +158,9 @@ absl::StatusOr<bool> PrefixFeed::SendFound() {
       ALUDEL_RETURN_IF_ERROR(sink_->Commit(frame.coverage, frame.payload.size()));
     }
     const Item& item = *chunks_.front();
-    (item.from_memory()    ? counts_.memory_tokens
+    (item.from_memory()  ? counts_.memory_tokens
      : item.chunk.remote ? counts_.remote_tokens
-                           : counts_.disk_tokens) += item.chunk.end.tokens - sent_.tokens;
+                         : counts_.disk_tokens) += item.chunk.end.tokens - sent_.tokens;
     sent_ = item.chunk.end;
     if (item.chunk.remote && flight_ != nullptr) flight_->Advance(sent_.tokens);  // it is in memory now
     chunks_.pop_front();

@@ -51,8 +51,7 @@ bool PrefixStore::FindRemote(absl::Span<const int32_t> prompt, absl::Duration ma
   auto find = [this, at, until, oldest, tokens = std::vector<int32_t>(rest.begin(), rest.end()), done] {
     std::vector<StoredChunk> chunks;
     if (MonotonicNow() < until && remote_->usable()) {
-      const absl::StatusOr<RemoteTier::Run> run =
-          remote_->Find(at.key, at.salt, at.encoder, tokens, until);
+      const absl::StatusOr<RemoteTier::Run> run = remote_->Find(at.key, at.salt, at.encoder, tokens, until);
       if (!run.ok()) CountRemoteError(run.status());
       StorePosition end = at;
       for (size_t i = 0; run.ok() && i < run->chunks.size(); ++i) {
@@ -108,7 +107,8 @@ StoredFrames PrefixStore::ReadRemote(const StoredChunk& chunk, absl::Span<const 
   // By the clock of the machine that encoded it. One in the future makes an age unknown, as in Recover.
   const absl::Duration age = absl::Now() - added;
   const bool is_known = age >= absl::ZeroDuration();
-  const bool is_old = chunk.remote->oldest != absl::InfinitePast() && (!is_known || added < chunk.remote->oldest);
+  const bool is_old =
+      chunk.remote->oldest != absl::InfinitePast() && (!is_known || added < chunk.remote->oldest);
   StoredFrames frames = ToFrames(*loaded);
   absl::MutexLock lock(&mutex_);
   ++stats_.remote.loads;
@@ -151,7 +151,8 @@ void PrefixStore::CountRemoteError(const absl::Status& status) {
 }
 
 void PrefixStore::ShareLater(Node* node, absl::Span<const int32_t> prompt) {
-  if (remote_ == nullptr || node->memory == nullptr || node->memory_bytes > RemoteTier::kMaxRecordBytes) return;
+  if (remote_ == nullptr || node->memory == nullptr || node->memory_bytes > RemoteTier::kMaxRecordBytes)
+    return;
   const absl::Time now = MonotonicNow();
   if (now < no_sharing_before_ || !remote_->usable()) return;
   if (node->shared > std::max(now - options_.remote->ttl / 2, remote_->up_since())) return;

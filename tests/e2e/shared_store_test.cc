@@ -29,8 +29,8 @@ class SharedStore : public ::testing::Test {
     FleetOptions options;
     options.decode_model = "deploy/demo/chat";
     options.codec = "artifact: 'deploy/demo/codec'";
-    options.prefill = absl::StrCat("store { remote { address: '", redis_.address(), "' max_wait_ms: ", max_wait_ms,
-                                   " } ", store, " }");
+    options.prefill = absl::StrCat("store { remote { address: '", redis_.address(),
+                                   "' max_wait_ms: ", max_wait_ms, " } ", store, " }");
     auto fleet = std::make_unique<Fleet>(options);
     EXPECT_TRUE(fleet->Start());
     EXPECT_TRUE(fleet->prefill().WaitMetric(kOpen, 1));

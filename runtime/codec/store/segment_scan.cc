@@ -110,8 +110,8 @@ absl::StatusOr<LoadedChunk> DecodeChunk(std::vector<uint8_t> bytes, const Record
   ALUDEL_ASSIGN_OR_RETURN(const RecordHead head, DecodeRecordHead(bytes, place));
   const ChunkEntry& entry = head.entry;
   if (entry.meta_bytes + entry.payload_bytes != bytes.size()) {
-    return absl::DataLossError(absl::StrCat("record: has ", bytes.size(), " bytes, want ",
-                                            entry.meta_bytes + entry.payload_bytes));
+    return absl::DataLossError(
+        absl::StrCat("record: has ", bytes.size(), " bytes, want ", entry.meta_bytes + entry.payload_bytes));
   }
   LoadedChunk chunk;
   ALUDEL_ASSIGN_OR_RETURN(chunk.meta,

@@ -27,9 +27,8 @@ constexpr size_t kMaxLengths = 256;
 constexpr size_t kMaxGuesses = 256;
 
 absl::Status Unexpected(const RedisReply& reply) {
-  return absl::UnavailableError(reply.kind == RedisReply::Kind::kError
-                                    ? reply.text
-                                    : "an answer that was not expected");
+  return absl::UnavailableError(reply.kind == RedisReply::Kind::kError ? reply.text
+                                                                       : "an answer that was not expected");
 }
 
 absl::Status Expect(const RedisReply& reply, RedisReply::Kind kind) {
@@ -59,8 +58,10 @@ std::vector<RedisCommand> Commands(absl::string_view word, absl::Span<const std:
 void WarnOfEviction(RedisConnection& connection, const RedisConnection::Limits& limits) {
   const absl::StatusOr<RedisReply> policy = connection.Call({"CONFIG", "GET", "maxmemory-policy"}, limits);
   if (!policy.ok() || policy->list.size() != 2 || !absl::StartsWith(policy->list[1].text, "allkeys")) return;
-  spdlog::warn("the prefix store's remote has maxmemory-policy {}: what is cleared may be found again, want volatile-lru",
-               policy->list[1].text);
+  spdlog::warn(
+      "the prefix store's remote has maxmemory-policy {}: what is cleared may be found again, want "
+      "volatile-lru",
+      policy->list[1].text);
 }
 
 // An error that says nothing of the remote as a whole.
@@ -114,8 +115,7 @@ void RemoteTier::GiveBack(Connection connection) {
 template <typename T, typename Work>
 absl::StatusOr<T> RemoteTier::With(const RedisConnection::Limits& limits, const Work& work) {
   absl::StatusOr<Connection> connection = Take(limits);
-  absl::StatusOr<T> result =
-      connection.ok() ? work(**connection) : absl::StatusOr<T>(connection.status());
+  absl::StatusOr<T> result = connection.ok() ? work(**connection) : absl::StatusOr<T>(connection.status());
   if (result.ok() || IsOfOneChunk(result.status())) {
     GiveBack(*std::move(connection));
   } else {
@@ -240,8 +240,7 @@ absl::Status RemoteTier::AddEqual(RedisConnection& connection, absl::Span<const 
 absl::StatusOr<LoadedChunk> RemoteTier::Load(int64_t era, const ChunkKey& key) {
   const RedisConnection::Limits limits = {options_.silence, MonotonicNow() + kLoadLimit};
   return With<LoadedChunk>(limits, [&](RedisConnection& connection) -> absl::StatusOr<LoadedChunk> {
-    ALUDEL_ASSIGN_OR_RETURN(const RedisReply reply,
-                            connection.Call({"GET", names_.Chunk(era, key)}, limits));
+    ALUDEL_ASSIGN_OR_RETURN(const RedisReply reply, connection.Call({"GET", names_.Chunk(era, key)}, limits));
     if (reply.kind == RedisReply::Kind::kNull) return absl::NotFoundError("it is there no more");
     ALUDEL_RETURN_IF_ERROR(Expect(reply, RedisReply::Kind::kText));
     return DecodeChunk({reply.text.begin(), reply.text.end()}, {}, key);
@@ -366,8 +365,8 @@ void RemoteTier::Watch() {
 absl::Status RemoteTier::ComeUp() {
   ALUDEL_ASSIGN_OR_RETURN(const SocketAddress address, ResolveAddress(options_.address));
   const RedisConnection::Limits limits = {kPatience, MonotonicNow() + kPatience};
-  ALUDEL_ASSIGN_OR_RETURN(Connection connection, RedisConnection::Open(address, options_.username,
-                                                                       options_.password, limits));
+  ALUDEL_ASSIGN_OR_RETURN(Connection connection,
+                          RedisConnection::Open(address, options_.username, options_.password, limits));
   // What a look-up asks first: answered also by a user that may only do what a store does.
   ALUDEL_RETURN_IF_ERROR(Era(*connection, {}, {}, limits).status());
   ALUDEL_RETURN_IF_ERROR(FlushTo(*connection, limits));

@@ -21,12 +21,11 @@ class RemoteStore : public ::testing::Test {
  protected:
   std::unique_ptr<PrefixStore> Open(const RedisProcess& redis, absl::Duration max_wait = kPatience,
                                     const std::string& producer = "base", const std::string& password = "") {
-    auto store = std::make_unique<PrefixStore>(
-        PrefixStore::Options{.producer = producer,
-                             .memory_bytes = 1 << 20,
-                             .remote = PrefixStore::Remote{.address = redis.address(),
-                                                           .password = password,
-                                                           .max_wait = max_wait}});
+    auto store = std::make_unique<PrefixStore>(PrefixStore::Options{
+        .producer = producer,
+        .memory_bytes = 1 << 20,
+        .remote =
+            PrefixStore::Remote{.address = redis.address(), .password = password, .max_wait = max_wait}});
     return store;
   }
   template <typename Condition>
@@ -316,7 +315,8 @@ TEST(RemoteStoreLimits, ARemoteThatIsFullRefusesAndIsStillRead) {
   StorePosition behind = at;
   ASSERT_TRUE(store.Put(prompt, 8, std::move(large), &behind));
   // Redis looks at its limit before a command: the next one is refused.
-  for (int i = 0; i < 4000 && store.stats().remote.queued_bytes > 0; ++i) absl::SleepFor(absl::Milliseconds(5));
+  for (int i = 0; i < 4000 && store.stats().remote.queued_bytes > 0; ++i)
+    absl::SleepFor(absl::Milliseconds(5));
   PutLetters(store, "ijklmnop");
   for (int i = 0; i < 4000 && store.stats().remote.refused == 0; ++i) absl::SleepFor(absl::Milliseconds(5));
   EXPECT_GT(store.stats().remote.refused, 0u);
@@ -329,7 +329,8 @@ TEST(RemoteStoreLimits, APasswordIsAskedFor) {
     return std::make_unique<PrefixStore>(PrefixStore::Options{
         .producer = "base",
         .memory_bytes = 1 << 20,
-        .remote = PrefixStore::Remote{.address = redis.address(), .password = password, .max_wait = kPatience}});
+        .remote =
+            PrefixStore::Remote{.address = redis.address(), .password = password, .max_wait = kPatience}});
   };
   const auto wrong = open("guess");
   const auto none = open("");
