@@ -14,10 +14,11 @@ build_packages=(
   prometheus-cpp-dev libspdlog-dev libboost1.81-dev nlohmann-json3-dev
   libdnnl-dev ocl-icd-opencl-dev libeigen3-dev liblapacke-dev libopenblas-openmp-dev  # oneDNN's CMake package looks for OpenCL
   libpcre2-dev libicu-dev libssl-dev zlib1g-dev libisal-dev libxxhash-dev
+  libhiredis-dev                                                                      # the prefix store's remote tier
 )
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy nodejs npm
-  prometheus chromium openssl python3-jsonschema python3-numpy python3-yaml
+  prometheus redis-server chromium openssl python3-jsonschema python3-numpy python3-yaml
   buildah dpkg-dev file iproute2 libopenblas0 lintian man-db systemd zstd  # image, our own packages, what they depend on, and units
   golang-go golang-github-masterminds-sprig-dev golang-gopkg-yaml.v3-dev  # renders the Helm chart
 )

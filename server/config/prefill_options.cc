@@ -32,7 +32,13 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
                 .disk_bytes = config.store().disk().bytes(),
                 .disk_min_requests = config.store().disk().min_requests(),
                 .disk_read_threads = config.store().disk().read_threads(),
-                .disk_tenant_bytes = config.store().disk().tenant_bytes()},
+                .disk_tenant_bytes = config.store().disk().tenant_bytes(),
+                .remote_address = config.store().remote().address(),
+                .remote_password_file = config.store().remote().password_file(),
+                .remote_username = config.store().remote().username(),
+                .remote_ttl = absl::Seconds(config.store().remote().ttl_s()),
+                .remote_max_wait = absl::Milliseconds(config.store().remote().max_wait_ms()),
+                .remote_threads = config.store().remote().threads()},
       .site = config.site(),
       .max_channels = static_cast<int>(config.max_channels()),
       .connect_timeout = absl::Milliseconds(config.connect_timeout_ms()),
@@ -45,6 +51,12 @@ absl::StatusOr<PrefillOptions> LoadPrefillOptions(const std::string& path) {
   root.Nested("store").Check(options.store.disk_path.empty() || options.store.memory_bytes > 0,
                              "memory_bytes", "0",
                              "some memory where disk.path is set: chunks are written from it");
+  root.Nested("store").Check(options.store.remote_address.empty() || options.store.memory_bytes > 0,
+                             "memory_bytes", "0",
+                             "some memory where remote.address is set: chunks are written from it");
+  root.Nested("store").Nested("remote").Check(
+      options.store.remote_username.empty() || !options.store.remote_password_file.empty(), "username",
+      absl::StrCat("\"", options.store.remote_username, "\""), "a password_file beside it");
   const std::string& token = options.store.control_token_sha256;
   root.Nested("store").Check(
       token.empty() || (token.size() == 64 && absl::c_all_of(token, absl::ascii_isxdigit)),

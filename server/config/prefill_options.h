@@ -26,6 +26,12 @@ struct StoreOptions {
   uint32_t disk_min_requests = 1;
   uint32_t disk_read_threads = 0;
   uint64_t disk_tenant_bytes = 0;  // 0: no quota
+  std::string remote_address;      // "": none
+  std::string remote_password_file;
+  std::string remote_username;
+  absl::Duration remote_ttl;
+  absl::Duration remote_max_wait;
+  uint32_t remote_threads = 0;
 };
 
 struct PrefillOptions {

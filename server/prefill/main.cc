@@ -1,9 +1,13 @@
 #include <atomic>
+#include <fstream>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "aludel/v1/config.pb.h"
 #include "runtime/codec/open_codec.h"
+#include "runtime/files/regular_file.h"
 #include "runtime/status_macros.h"
 #include "server/config/prefill_options.h"
 #include "server/config/run_server.h"
@@ -69,7 +73,23 @@ std::string ProducerName(const PrefillHost& model, const ModelOptions& options) 
                       " weights=", static_cast<int>(options.transformer.weight_format()));
 }
 
-PrefixStore::Options ToStoreOptions(const PrefillOptions& options, const PrefillHost& model) {
+absl::StatusOr<PrefixStore::Remote> ToRemote(const StoreOptions& options) {
+  PrefixStore::Remote remote{.address = options.remote_address,
+                             .username = options.remote_username,
+                             .ttl = options.remote_ttl,
+                             .max_wait = options.remote_max_wait,
+                             .threads = options.remote_threads};
+  const std::string& path = options.remote_password_file;
+  if (path.empty()) return remote;
+  ALUDEL_RETURN_IF_ERROR(CheckRegularFile(path));
+  std::ifstream in(path);
+  if (!std::getline(in, remote.password) || remote.password.empty()) {
+    return absl::NotFoundError(absl::StrCat(path, ": no password can be read in its first line"));
+  }
+  return remote;
+}
+
+absl::StatusOr<PrefixStore::Options> ToStoreOptions(const PrefillOptions& options, const PrefillHost& model) {
   PrefixStore::Options store{.producer = ProducerName(model, options.model),
                              .memory_bytes = options.store.memory_bytes,
                              .pinned_bytes = options.store.pinned_bytes};
@@ -81,6 +101,9 @@ PrefixStore::Options ToStoreOptions(const PrefillOptions& options, const Prefill
                                    .bytes = options.store.disk_bytes,
                                    .min_requests = options.store.disk_min_requests,
                                    .read_threads = options.store.disk_read_threads};
+  }
+  if (!options.store.remote_address.empty()) {
+    ALUDEL_ASSIGN_OR_RETURN(store.remote, ToRemote(options.store));
   }
   return store;
 }
@@ -112,7 +135,8 @@ absl::Status Serve(const PrefillOptions& options, StopSignal& stop) {
   ALUDEL_ASSIGN_OR_RETURN(const AddressKind address_kind, AddressKindOf(options.transport.kind));
   ConnectionCache connections(transport.get(), address_kind, options.max_channels, options.connect_timeout);
   const ReceiverPolicy receivers(address_kind, options.receiver_addresses);
-  PrefixStore store(ToStoreOptions(options, *model));
+  ALUDEL_ASSIGN_OR_RETURN(PrefixStore::Options store_options, ToStoreOptions(options, *model));
+  PrefixStore store(std::move(store_options));
   Flights flights(options.model.engine.max_num_batched_tokens);
   CacheEpoch cache_epoch;
   PrefillLoad load;

@@ -40,7 +40,16 @@ PrefillMetrics::PrefillMetrics(Metrics* metrics)
       store_load_seconds_(
           metrics->Counter("aludel_store_load_seconds_total", "Time that reading them took.")),
       store_failures_(metrics->Counter("aludel_store_failures_total",
-                                       "Chunks that could not be written or read, by reason.")) {}
+                                       "Chunks that could not be written or read, by reason.")),
+      remote_written_bytes_(
+          metrics->Counter("aludel_store_remote_written_bytes_total", "Written to the remote.")),
+      remote_loads_(metrics->Counter("aludel_store_remote_loads_total", "Chunks read from the remote.")),
+      remote_load_seconds_(metrics->Counter("aludel_store_remote_load_seconds_total",
+                                            "Time that reading them took, without waiting for a thread.")),
+      remote_queued_bytes_(metrics->Gauge("aludel_store_remote_queued_bytes",
+                                          "Chunks that wait to be written to the remote.")),
+      remote_failures_(metrics->Counter("aludel_store_remote_failures_total",
+                                        "What the remote was asked in vain, by reason.")) {}
 
 void PrefillMetrics::CountStall(Stall stall) const { stalls_.Add({{"for", Name(stall)}}); }
 
@@ -71,6 +80,24 @@ void PrefillMetrics::SetStore(const StoreStats& stats) const {
       {"damaged", stats.damaged}};
   for (const auto& [reason, count] : failures) {
     store_failures_.Raise({{"reason", reason}}, static_cast<double>(count));
+  }
+  if (stats.remote.configured) SetRemote(stats.remote);
+}
+
+void PrefillMetrics::SetRemote(const RemoteStats& stats) const {
+  const MetricLabels labels = {{"tier", "remote"}};
+  store_hit_tokens_.Raise(labels, static_cast<double>(stats.hit_tokens));
+  store_open_.Set(labels, stats.open ? 1 : 0);
+  remote_written_bytes_.Raise({}, static_cast<double>(stats.written_bytes));
+  remote_loads_.Raise({}, static_cast<double>(stats.loads));
+  remote_load_seconds_.Raise({}, stats.load_seconds);
+  remote_queued_bytes_.Set({}, static_cast<double>(stats.queued_bytes));
+  const std::pair<const char*, uint64_t> failures[] = {
+      {"queue_full", stats.queue_full}, {"reads_full", stats.reads_full}, {"late", stats.late},
+      {"refused", stats.refused},       {"error", stats.errors},          {"gone", stats.gone},
+      {"damaged", stats.damaged}};
+  for (const auto& [reason, count] : failures) {
+    remote_failures_.Raise({{"reason", reason}}, static_cast<double>(count));
   }
 }
 

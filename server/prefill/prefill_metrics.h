@@ -26,6 +26,8 @@ class PrefillMetrics {
   void SetStore(const StoreStats& stats) const;
 
  private:
+  void SetRemote(const RemoteStats& stats) const;
+
   const CounterFamily stalls_;
   const CounterFamily store_lookups_;
   const CounterFamily store_hit_tokens_;
@@ -39,6 +41,11 @@ class PrefillMetrics {
   const CounterFamily store_loads_;
   const CounterFamily store_load_seconds_;
   const CounterFamily store_failures_;
+  const CounterFamily remote_written_bytes_;
+  const CounterFamily remote_loads_;
+  const CounterFamily remote_load_seconds_;
+  const GaugeFamily remote_queued_bytes_;
+  const CounterFamily remote_failures_;
 };
 
 }  // namespace aludel

@@ -62,8 +62,7 @@ void PrefixFeed::Run() {
     flight_ = nullptr;
     return done(all.status());
   }
-  context_.store->CountLookup(sent_.tokens - disk_tokens_, disk_tokens_,
-                              static_cast<int64_t>(prompt_.tokens.size()));
+  context_.store->CountLookup(counts_, static_cast<int64_t>(prompt_.tokens.size()));
   done(Sent{sent_, std::move(flight_)});
 }
 
@@ -91,22 +90,58 @@ absl::StatusOr<bool> PrefixFeed::Go() {
       flight_ = nullptr;
       return true;
     }
-    if (!gave_up_) {
-      for (StoredChunk& chunk : context_.store->Find(prompt_.tokens, prompt_.max_age, &found_)) {
-        auto item = std::make_shared<Item>(Item{.chunk = std::move(chunk)});
-        item->from_disk = item->chunk.frames == nullptr;
-        item->frames = item->chunk.frames;
-        chunks_.push_back(std::move(item));
-      }
-    }
+    if (!gave_up_) Add(context_.store->Find(prompt_.tokens, prompt_.max_age, &found_));
     if (joined_) {
+      // Not before: what others wait for is fetched once.
+      if (chunks_.empty() && !AskRemote()) return false;
       if (chunks_.empty()) return true;
-      if (flight_ != nullptr) flight_->Advance(found_.tokens);
+      if (flight_ != nullptr && !chunks_.back()->chunk.remote) flight_->Advance(found_.tokens);
     } else if (chunks_.empty()) {
       joined_ = Join();
       if (!joined_) return false;
     }
   }
+}
+
+void PrefixFeed::Add(std::vector<StoredChunk> chunks) {
+  for (StoredChunk& chunk : chunks) chunks_.push_back(std::make_shared<Item>(std::move(chunk)));
+}
+
+bool PrefixFeed::AskRemote() {
+  if (gave_up_ || remote_until_ == absl::InfinitePast()) return true;
+  const absl::Time now = MonotonicNow();
+  if (remote_until_ == absl::InfiniteFuture()) {
+    const auto on_found = [weak = weak_from_this()](std::vector<StoredChunk> chunks) {
+      const auto self = weak.lock();
+      if (self == nullptr) return;
+      {
+        absl::MutexLock lock(&self->mutex_);
+        self->at_remote_ = std::move(chunks);
+      }
+      self->Resume();
+    };
+    if (!context_.store->FindRemote(prompt_.tokens, prompt_.max_age, found_, on_found)) {
+      remote_until_ = absl::InfinitePast();
+      return true;
+    }
+    remote_until_ = now + context_.store->remote_wait();
+    context_.timer->At(remote_until_, [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->Resume();
+    });
+  }
+  std::optional<std::vector<StoredChunk>> found;
+  {
+    absl::MutexLock lock(&mutex_);
+    found.swap(at_remote_);
+  }
+  if (!found.has_value() && now < remote_until_) return false;
+  if (!found.has_value()) context_.store->CountLateRemote();
+  remote_until_ = absl::InfinitePast();
+  if (found.has_value() && !found->empty()) {
+    found_ = found->back().end;
+    Add(*std::move(found));
+  }
+  return true;
 }
 
 absl::StatusOr<bool> PrefixFeed::SendFound() {
@@ -123,8 +158,11 @@ absl::StatusOr<bool> PrefixFeed::SendFound() {
       ALUDEL_RETURN_IF_ERROR(sink_->Commit(frame.coverage, frame.payload.size()));
     }
     const Item& item = *chunks_.front();
-    if (item.from_disk) disk_tokens_ += item.chunk.end.tokens - sent_.tokens;
+    (item.from_memory()  ? counts_.memory_tokens
+     : item.chunk.remote ? counts_.remote_tokens
+                         : counts_.disk_tokens) += item.chunk.end.tokens - sent_.tokens;
     sent_ = item.chunk.end;
+    if (item.chunk.remote && flight_ != nullptr) flight_->Advance(sent_.tokens);  // it is in memory now
     chunks_.pop_front();
     frame_ = 0;
   }
@@ -134,7 +172,7 @@ absl::StatusOr<bool> PrefixFeed::SendFound() {
 void PrefixFeed::ReadAhead() {
   for (size_t i = 0; i < std::min(kReadAhead, chunks_.size()); ++i) {
     const std::shared_ptr<Item>& item = chunks_[i];
-    if (!item->from_disk || item->asked) continue;
+    if (item->from_memory() || item->asked) continue;
     item->asked = true;
     const std::weak_ptr<Item> wanted = item;
     const auto on_read = [weak = weak_from_this(), wanted](StoredFrames frames) {
@@ -171,7 +209,11 @@ StoredFrames PrefixFeed::FirstFrames() {
       });
     }
     if (now < read_wait_until_) return nullptr;
-    context_.store->CountLateRead();
+    if (item.chunk.remote) {
+      context_.store->CountLateRemote();
+    } else {
+      context_.store->CountLateRead();
+    }
   }
   if (read_wait_since_ != absl::InfiniteFuture()) {
     read_waited_ += now - read_wait_since_;

@@ -5,7 +5,9 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -20,8 +22,9 @@
 
 namespace aludel {
 
-// Sends what the prefix store has of one prompt, frame by frame as there is room, reads ahead what is on disk, and
-// waits where another run is encoding more of it; then says what is left to compute. Never waits on a thread: it goes
+// Sends what the prefix store has of one prompt, frame by frame as there is room, reads ahead what is on disk or at the
+// remote, and waits where another run is encoding more of it. What no run here has or encodes is looked for at the remote,
+// once, and a remote that does not answer is not waited for: see PrefixStore::remote_wait. Then it says what is left to compute. Never waits on a thread: it goes
 // on when Resume is called, on the timer's thread, since copying frames takes long. Thread-safe. The sink's calls come
 // from one thread at a time, all of them before `done`.
 class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
@@ -62,10 +65,11 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
   void Stop(const absl::Status& reason);
 
  private:
-  // A chunk that was found, and its way from the disk.
+  // A chunk that was found, and its way from the disk or the remote.
   struct Item {
+    explicit Item(StoredChunk found) : chunk(std::move(found)), frames(chunk.frames) {}
     StoredChunk chunk;
-    bool from_disk = false;
+    bool from_memory() const { return chunk.frames != nullptr; }
     bool asked = false;   // to be read
     bool read = false;    // with mutex_
     StoredFrames frames;  // null: not read, or it could not be; with mutex_
@@ -80,6 +84,9 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
   StoredFrames FirstFrames();
   // How long the first chunk may still be waited for, from now on.
   absl::Duration ReadLimit() const;
+  void Add(std::vector<StoredChunk> chunks);
+  // What it has goes into chunks_. False: it is asked, and Resume will be called.
+  bool AskRemote();
   // Sets flight_. False: another run's chunks are worth waiting for.
   bool Join();
 
@@ -94,7 +101,7 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
   StorePosition sent_;
   std::deque<std::shared_ptr<Item>> chunks_;             // found and not sent; bounded by the prompt
   size_t frame_ = 0;                                     // of the first of them
-  int64_t disk_tokens_ = 0;                              // sent
+  PrefixStore::Found counts_;                            // of what was sent
   bool gave_up_ = false;                                 // on what the store has of the rest
   absl::Time read_wait_since_ = absl::InfiniteFuture();  // while the first chunk is not read
   absl::Time read_wait_until_ = absl::InfiniteFuture();
@@ -103,11 +110,14 @@ class PrefixFeed : public std::enable_shared_from_this<PrefixFeed> {
   std::unique_ptr<Flights::Flight> flight_;
   Flights::Known known_;
   absl::Time waits_until_ = absl::InfiniteFuture();  // for others, from the first wait on
+  // For the remote's answer; InfiniteFuture: it was not asked, InfinitePast: nothing more is expected of it.
+  absl::Time remote_until_ = absl::InfiniteFuture();
 
   absl::Mutex mutex_;
   bool running_ ABSL_GUARDED_BY(mutex_) = false;
   bool resumed_ ABSL_GUARDED_BY(mutex_) = false;  // while running
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
+  std::optional<std::vector<StoredChunk>> at_remote_ ABSL_GUARDED_BY(mutex_);  // its answer
   // Null once called. What it holds keeps this alive until then.
   std::function<void(absl::StatusOr<Sent>)> done_ ABSL_GUARDED_BY(mutex_);
 };

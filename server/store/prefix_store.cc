@@ -14,11 +14,14 @@ PrefixStore::PrefixStore(Options options)
       tenants_(options_.quota),
       pins_(std::min(options_.pinned_bytes, options_.memory_bytes / 2)) {
   if (enabled() && options_.disk.has_value()) OpenDisk();
+  if (enabled() && options_.remote.has_value()) OpenRemote();
 }
 
 PrefixStore::~PrefixStore() {
   readers_ = nullptr;
+  remote_readers_ = nullptr;
   writer_ = nullptr;
+  sharer_ = nullptr;
 }
 
 StorePosition PrefixStore::Begin(const CodecSpec& codec, absl::string_view salt) const {
@@ -104,6 +107,7 @@ bool PrefixStore::Take(absl::Span<const ChunkKey> candidates, absl::Span<const i
   ++node->requests;
   node->wanted = true;
   WriteLater(node, prompt);
+  ShareLater(node, prompt);
   chunks->push_back({*at, begin, node->memory != nullptr ? node->memory : node->moving, node->disk});
   return true;
 }
@@ -135,6 +139,7 @@ bool PrefixStore::Put(absl::Span<const int32_t> prompt, int64_t end, std::vector
   at->key = name.key;
   at->tokens = end;
   WriteLater(node, prompt);
+  ShareLater(node, prompt);
   Evict(TenantOf(at->salt));
   return true;
 }
@@ -195,21 +200,27 @@ void PrefixStore::Evict(TenantTag tenant) {
   }
 }
 
-void PrefixStore::CountLookup(int64_t memory_tokens, int64_t disk_tokens, int64_t prompt_tokens) {
-  const int64_t found = memory_tokens + disk_tokens;
+void PrefixStore::CountLookup(const Found& found, int64_t prompt_tokens) {
+  const int64_t tokens = found.memory_tokens + found.disk_tokens + found.remote_tokens;
   absl::MutexLock lock(&mutex_);
-  stats_.memory.hit_tokens += static_cast<uint64_t>(memory_tokens);
-  stats_.disk.hit_tokens += static_cast<uint64_t>(disk_tokens);
-  ++(found == prompt_tokens ? stats_.hits : found > 0 ? stats_.partial_hits : stats_.misses);
+  stats_.memory.hit_tokens += static_cast<uint64_t>(found.memory_tokens);
+  stats_.disk.hit_tokens += static_cast<uint64_t>(found.disk_tokens);
+  stats_.remote.hit_tokens += static_cast<uint64_t>(found.remote_tokens);
+  ++(tokens == prompt_tokens ? stats_.hits : tokens > 0 ? stats_.partial_hits : stats_.misses);
 }
 
 StoreStats PrefixStore::stats() const {
   const size_t queued = writer_ == nullptr ? 0 : writer_->bytes();
+  const size_t shared = sharer_ == nullptr ? 0 : sharer_->bytes();
+  const bool remote_open = remote_ != nullptr && remote_->usable();
   absl::MutexLock lock(&mutex_);
   StoreStats stats = stats_;
   stats.queued_bytes = queued;
   stats.memory.configured = stats.memory.open = enabled();
   stats.disk.configured = options_.disk.has_value();
+  stats.remote.configured = options_.remote.has_value();
+  stats.remote.open = remote_open;
+  stats.remote.queued_bytes = shared;
   return stats;
 }
 

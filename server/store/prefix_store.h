@@ -23,6 +23,7 @@
 #include "server/store/disk_tier.h"
 #include "server/store/pins.h"
 #include "server/store/read_pool.h"
+#include "server/store/remote/remote_tier.h"
 #include "server/store/store_control.h"
 #include "server/store/store_index.h"
 #include "server/store/store_stats.h"
@@ -41,22 +42,31 @@ struct StorePosition {
   StoreTag salt = {};
 };
 
+// Where a chunk was seen at the remote: nothing keeps it there.
+struct RemotePlace {
+  int64_t era = 0;
+  absl::Time oldest;  // wall clock; what was encoded before is too old for who asks
+};
+
 // A chunk that was found, and the lease on it.
 struct StoredChunk {
   StorePosition end;
   int64_t token_begin = 0;
-  StoredFrames frames;  // null: on disk, see PrefixStore::Load
+  StoredFrames frames;  // null: on disk or at the remote, see PrefixStore::Load
   DiskPlace disk;
+  std::optional<RemotePlace> remote;
 };
 
 // Frames of prompts that were encoded here, so that the same prefix, asked for in the same format by whichever
 // consumer, is sent again without a forward pass. The unit is a chunk: the tokens that one step of the engine encoded,
-// with the frames of all their layers, found by its ChunkKey. Two tiers, each bounded in bytes:
+// with the frames of all their layers, found by its ChunkKey. Three tiers, the first two bounded in bytes:
 //   memory   the chunk that was used least recently goes first, and no chunk before those behind it
 //   disk     written behind what memory takes, by one thread; the oldest segment goes first, and what was found in it
 //            since is written again
-// A chunk may be in both. Each tenant (SaltTag) has a quota of each. Whatever fails on disk is a miss and a
-// count, and nothing here waits but for a lock. Thread-safe.
+//   remote   shared with other servers: written behind what memory takes, and asked for what the others lack; its limits
+//            are its own
+// A chunk may be in all of them. Each tenant (SaltTag) has a quota of memory and of disk. Whatever fails on disk or at the
+// remote is a miss and a count, and nothing here waits but for a lock. Thread-safe.
 //
 // A request can find out by its timing whether its prompt was asked for before with the same salt; two
 // salts share nothing.
@@ -71,10 +81,19 @@ class PrefixStore {
     size_t max_entries = kMaxDiskEntries;
     size_t read_threads = 4;
   };
+  struct Remote {
+    std::string address;  // host:port
+    std::string username;
+    std::string password;
+    absl::Duration ttl = absl::Hours(24);
+    absl::Duration max_wait = absl::Milliseconds(10);  // in vain, of a request
+    size_t threads = 4;
+  };
   struct Options {
     std::string producer;     // see RootKey
     size_t memory_bytes = 0;  // 0: keeps nothing, on disk neither
     std::optional<Disk> disk;
+    std::optional<Remote> remote;
     TenantShares::Quota quota;       // of each tenant
     size_t pinned_bytes = 0;         // at most half of memory_bytes
     std::vector<StoreTag> encoders;  // of this server; chunks of others are dropped from the disk
@@ -90,7 +109,16 @@ class PrefixStore {
   // The longest run of chunks from `at` on that the prompt has, none of them added longer ago than `max_age`; moves
   // `at` to its end.
   std::vector<StoredChunk> Find(absl::Span<const int32_t> prompt, absl::Duration max_age, StorePosition* at);
-  // Reads a chunk that is on disk. `done` is called once, with null where it could not be read, perhaps inside the
+  // Asks the remote for the chunks from `at` on, as Find. `done` is called once, perhaps inside the call, perhaps on another
+  // thread; it may be late, see remote_wait. False: there is none to ask, and `done` is not called.
+  bool FindRemote(absl::Span<const int32_t> prompt, absl::Duration max_age, const StorePosition& at,
+                  std::function<void(std::vector<StoredChunk>)> done);
+  // How long FindRemote is worth waiting for: half of Remote::max_wait. The other half is for a remote that falls silent
+  // while a chunk is read.
+  absl::Duration remote_wait() const;
+  // A look-up or a read at the remote took so long that it is not waited for. As CountLateRead.
+  void CountLateRemote();
+  // Reads a chunk that is on disk or at the remote. `done` is called once, with null where it could not be read, perhaps inside the
   // call, perhaps on another thread. What is not `wanted` any more in its turn is not read.
   void Load(
       const StoredChunk& chunk, absl::Span<const int32_t> prompt, std::function<void(StoredFrames)> done,
@@ -105,10 +133,15 @@ class PrefixStore {
   size_t max_chunk_bytes() const { return options_.memory_bytes; }
 
   // Counts a look-up by how much of the prompt came from each tier in the end.
-  void CountLookup(int64_t memory_tokens, int64_t disk_tokens, int64_t prompt_tokens);
+  struct Found {
+    int64_t memory_tokens = 0;
+    int64_t disk_tokens = 0;
+    int64_t remote_tokens = 0;
+  };
+  void CountLookup(const Found& found, int64_t prompt_tokens);
 
-  // Drops all chunks; what was looked up before is not found or stored any more when this returns. Frames that are
-  // leased stay. `done` is called once the files are gone too, perhaps inside the call, else on the thread that writes;
+  // Drops all chunks, at the remote for every server; what was looked up before is not found or stored any more when this
+  // returns. Frames that are leased stay. `done` is called once the files are gone too, perhaps inside the call, else on the thread that writes;
   // its error says which may be found again after a restart.
   void Clear(std::function<void(const absl::Status&)> done);
 
@@ -155,6 +188,8 @@ class PrefixStore {
   void OpenDisk();
   void Recover(const ChunkEntry& entry, const DiskPlace& place);
   void WriteLater(Node* node, absl::Span<const int32_t> prompt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  DiskWrite ToWrite(const Node& node, absl::Span<const int32_t> prompt) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Write(const DiskWrite& write);
   // Whether the chunk is still worth its write.
   bool IsWanted(const DiskWrite& write) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -184,6 +219,22 @@ class PrefixStore {
   absl::Status ForgetOnDisk(absl::flat_hash_set<ChunkKey> keys);
   void OnLoadFailed(const StoredChunk& chunk, const absl::Status& status);
 
+  // The remote's side, in prefix_store_remote.cc.
+  void OpenRemote();
+  // Writes it to the remote, or has it stay there, where that was not done for long.
+  void ShareLater(Node* node, absl::Span<const int32_t> prompt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Share(const DiskWrite& write);
+  void LoadRemote(const StoredChunk& chunk, absl::Span<const int32_t> prompt,
+                  std::function<void(StoredFrames)> done, std::function<bool()> wanted);
+  // Null, and counted, where it is not what was asked for.
+  StoredFrames ReadRemote(const StoredChunk& chunk, absl::Span<const int32_t> tokens);
+  void CountRemoteError(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Clears the remote, too, of what matches: what is returned has that done and then calls `done`. `keys` are what is
+  // known of it, which is all that is cleared where the filter says from where on.
+  using Cleared = std::function<void(const absl::Status&)>;
+  Cleared AlsoAtRemote(const StoreFilter& filter, const absl::flat_hash_set<ChunkKey>& keys, Cleared done)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   const Options options_;
   absl::Mutex disk_mutex_;  // taken before mutex_; held while files change
   std::unique_ptr<DiskTier> disk_ ABSL_PT_GUARDED_BY(disk_mutex_);  // null: none
@@ -202,6 +253,13 @@ class PrefixStore {
   Pins pins_ ABSL_GUARDED_BY(mutex_);
   StoreStats stats_ ABSL_GUARDED_BY(mutex_);
 
+  absl::Time no_sharing_before_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  int late_remotes_ ABSL_GUARDED_BY(mutex_) = 0;  // in a row
+  absl::Time no_remote_before_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+
+  std::unique_ptr<RemoteTier> remote_;
+  std::unique_ptr<WriteBehind> sharer_;
+  std::unique_ptr<ReadPool> remote_readers_;
   std::unique_ptr<WriteBehind> writer_;
   std::unique_ptr<ReadPool> readers_;  // last: what it does uses the rest
 };

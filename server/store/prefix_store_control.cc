@@ -144,6 +144,7 @@ size_t PrefixStore::ClearSome(const StoreFilter& filter, std::function<void(cons
     absl::MutexLock lock(&mutex_);
     ++lookups_;  // what was looked up before is not stored any more, whatever it is: it may be of these
     Clearing clearing = {filter, KeysOf(filter)};
+    done = AlsoAtRemote(filter, clearing.keys, std::move(done));
     auto on_disk = std::make_shared<absl::flat_hash_set<ChunkKey>>();
     for (const ChunkKey& key : clearing.keys) {
       pins_.Unpin(key);

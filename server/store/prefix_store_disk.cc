@@ -23,12 +23,6 @@ constexpr absl::Duration kWritePause = absl::Seconds(1);
 constexpr int kManyLateReads = 4;
 constexpr absl::Duration kReadPause = absl::Seconds(10);
 
-std::vector<absl::Span<const uint8_t>> Payloads(const std::vector<StoredFrame>& frames) {
-  std::vector<absl::Span<const uint8_t>> payloads;
-  for (const StoredFrame& frame : frames) payloads.emplace_back(frame.payload);
-  return payloads;
-}
-
 uint64_t RecordBytes(const DiskWrite& write) {
   uint64_t bytes =
       ChunkMetaBytes(write.meta.tokens.size(), write.frames == nullptr ? 1 : write.frames->size());
@@ -36,16 +30,6 @@ uint64_t RecordBytes(const DiskWrite& write) {
     for (const StoredFrame& frame : *write.frames) bytes += frame.payload.size();
   }
   return RoundUpToBlock(bytes);
-}
-
-StoredFrames ToFrames(const LoadedChunk& chunk) {
-  auto frames = std::make_shared<std::vector<StoredFrame>>();
-  auto at = chunk.payloads.begin();
-  for (const StoredFrameHead& head : chunk.meta.frames) {
-    frames->push_back({head.coverage, {at, at + head.payload_bytes}});
-    at += head.payload_bytes;
-  }
-  return frames;
 }
 
 }  // namespace
@@ -116,23 +100,27 @@ void PrefixStore::WriteLater(Node* node, absl::Span<const int32_t> prompt) {
       node->over_quota || node->requests < options_.disk->min_requests) {
     return;
   }
-  DiskWrite write{.frames = node->memory, .generation = generation_};
+  node->writing = writer_->Push(ToWrite(*node, prompt));
+  if (!node->writing) ++stats_.queue_full;
+}
+
+DiskWrite PrefixStore::ToWrite(const Node& node, absl::Span<const int32_t> prompt) const {
+  DiskWrite write{.frames = node.memory, .generation = generation_};
   ChunkEntry& entry = write.meta.entry;
-  entry.key = node->key;
-  entry.before = node->before;
-  entry.encoder = node->encoder;
-  entry.salt = node->salt;
-  entry.token_begin = node->token_begin;
-  entry.tokens = node->tokens;
-  entry.stem = node->stem;
-  entry.added_unix_ms = absl::ToUnixMillis(absl::Now() - (MonotonicNow() - node->added));
-  const absl::Span<const int32_t> tokens = prompt.subspan(node->token_begin, node->tokens);
+  entry.key = node.key;
+  entry.before = node.before;
+  entry.encoder = node.encoder;
+  entry.salt = node.salt;
+  entry.token_begin = node.token_begin;
+  entry.tokens = node.tokens;
+  entry.stem = node.stem;
+  entry.added_unix_ms = absl::ToUnixMillis(absl::Now() - (MonotonicNow() - node.added));
+  const absl::Span<const int32_t> tokens = prompt.subspan(node.token_begin, node.tokens);
   write.meta.tokens.assign(tokens.begin(), tokens.end());
-  for (const StoredFrame& frame : *node->memory) {
+  for (const StoredFrame& frame : *node.memory) {
     write.meta.frames.push_back({frame.coverage, static_cast<uint32_t>(frame.payload.size())});
   }
-  node->writing = writer_->Push(std::move(write));
-  if (!node->writing) ++stats_.queue_full;
+  return write;
 }
 
 bool PrefixStore::IsWanted(const DiskWrite& write) {
@@ -184,13 +172,13 @@ void PrefixStore::Write(const DiskWrite& write) {
 
 absl::StatusOr<DiskPlace> PrefixStore::Append(const DiskWrite& write) {
   if (write.frames != nullptr) {
-    absl::StatusOr<DiskPlace> place = disk_->Append(write.meta, Payloads(*write.frames));
+    absl::StatusOr<DiskPlace> place = disk_->Append(write.meta, PayloadsOf(*write.frames));
     if (!absl::IsResourceExhausted(place.status()) || !disk_->has_older()) return place;
     // Others have filled the disk: what is oldest here goes for it.
     absl::StatusOr<std::shared_ptr<SegmentFile>> oldest = disk_->DropOldest();
     if (!oldest.ok()) return oldest.status();
     Retire(*std::move(oldest));
-    return disk_->Append(write.meta, Payloads(*write.frames));
+    return disk_->Append(write.meta, PayloadsOf(*write.frames));
   }
   const absl::Status status = disk_->AppendTombstones({write.meta.entry.key});
   if (!status.ok()) return status;
@@ -240,7 +228,7 @@ void PrefixStore::Retire(std::shared_ptr<SegmentFile> segment) {
   for (const ChunkMeta& meta : moving) {
     const ChunkEntry& entry = meta.entry;
     absl::StatusOr<DiskPlace> place = absl::ResourceExhaustedError("no room");
-    if (disk_->HasRoom(entry.record_bytes())) place = disk_->Append(meta, Payloads(*frames[entry.key]));
+    if (disk_->HasRoom(entry.record_bytes())) place = disk_->Append(meta, PayloadsOf(*frames[entry.key]));
     absl::MutexLock lock(&mutex_);
     Node* node = index_.Find(entry.key);
     if (node == nullptr || node->moving == nullptr) continue;
@@ -273,6 +261,7 @@ std::vector<ChunkEntry> PrefixStore::Survivors(const SegmentFile& segment) {
 
 void PrefixStore::Load(const StoredChunk& chunk, absl::Span<const int32_t> prompt,
                        std::function<void(StoredFrames)> done, std::function<bool()> wanted) {
+  if (chunk.remote) return LoadRemote(chunk, prompt, std::move(done), std::move(wanted));
   const absl::Span<const int32_t> own =
       prompt.subspan(chunk.token_begin, chunk.end.tokens - chunk.token_begin);
   auto read = [this, chunk, tokens = std::vector<int32_t>(own.begin(), own.end()), done,
@@ -355,6 +344,7 @@ void PrefixStore::Clear(std::function<void(const absl::Status&)> done) {
     stats_.memory.bytes = 0;
     stats_.memory.entries = 0;
     stats_.disk.entries = 0;
+    done = AlsoAtRemote({}, {}, std::move(done));
     // Before whatever is stored from now on; and the leases in the nodes go before the files are counted.
     if (writer_ != nullptr) {
       writer_->Run([this, nodes, done]() mutable {

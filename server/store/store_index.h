@@ -51,7 +51,8 @@ class StoreIndex {
     bool writing = false;         // to the disk, or waiting for it
     bool wanted = false;          // found since it lies where it does on disk
     bool over_quota = false;      // went from disk for its tenant's quota since it came into memory
-    uint32_t requests = 0;        // since this process knows it
+    absl::Time shared = absl::InfinitePast();  // when it was last written to the remote, or found there
+    uint32_t requests = 0;                     // since this process knows it
 
     bool stored() const { return memory != nullptr || disk.segment != nullptr || moving != nullptr; }
   };

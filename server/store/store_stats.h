@@ -16,6 +16,24 @@ struct TierStats {
   size_t entries = 0;
 };
 
+// Of the remote tier. How much is there is the remote's to say.
+struct RemoteStats {
+  bool configured = false;
+  bool open = false;  // it answers
+  uint64_t hit_tokens = 0;
+  uint64_t queued_bytes = 0;  // that wait to be written
+  uint64_t written_bytes = 0;
+  uint64_t loads = 0;
+  double load_seconds = 0;
+  uint64_t queue_full = 0;  // more to write than the remote takes
+  uint64_t reads_full = 0;  // more to look up or to read
+  uint64_t late = 0;        // what was to be found or read was computed instead
+  uint64_t refused = 0;     // writes: the remote has no room, or does not allow them
+  uint64_t errors = 0;      // it is gone, or silent
+  uint64_t gone = 0;        // chunks that went between a look-up and their reading
+  uint64_t damaged = 0;
+};
+
 // A snapshot of the prefix store. Counts only grow.
 struct StoreStats {
   uint64_t hits = 0;          // look-ups that found the whole prompt
@@ -23,6 +41,7 @@ struct StoreStats {
   uint64_t misses = 0;
   TierStats memory;
   TierStats disk;
+  RemoteStats remote;
   // Of the disk:
   uint64_t queued_bytes = 0;   // that wait to be written
   uint64_t written_bytes = 0;  // rewritten ones included

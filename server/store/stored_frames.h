@@ -5,7 +5,9 @@
 #include <memory>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "runtime/codec/frame.h"
+#include "runtime/codec/store/segment_scan.h"
 
 namespace aludel {
 
@@ -26,6 +28,23 @@ inline size_t StoredWeight(int64_t tokens, const std::vector<StoredFrame>& frame
   size_t bytes = kChunk + static_cast<size_t>(tokens) * sizeof(int32_t);
   for (const StoredFrame& frame : frames) bytes += kFrame + frame.payload.size();
   return bytes;
+}
+
+// Of a record, to write and as read.
+inline std::vector<absl::Span<const uint8_t>> PayloadsOf(const std::vector<StoredFrame>& frames) {
+  std::vector<absl::Span<const uint8_t>> payloads;
+  for (const StoredFrame& frame : frames) payloads.emplace_back(frame.payload);
+  return payloads;
+}
+
+inline StoredFrames ToFrames(const LoadedChunk& chunk) {
+  auto frames = std::make_shared<std::vector<StoredFrame>>();
+  auto at = chunk.payloads.begin();
+  for (const StoredFrameHead& head : chunk.meta.frames) {
+    frames->push_back({head.coverage, {at, at + head.payload_bytes}});
+    at += head.payload_bytes;
+  }
+  return frames;
 }
 
 }  // namespace aludel

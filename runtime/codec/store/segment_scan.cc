@@ -102,14 +102,21 @@ absl::StatusOr<SegmentContents> ScanSegment(int file, uint64_t file_bytes) {
 absl::StatusOr<LoadedChunk> LoadChunk(int file, uint64_t segment, const ChunkEntry& entry) {
   std::vector<uint8_t> bytes(entry.meta_bytes + entry.payload_bytes);
   ALUDEL_RETURN_IF_ERROR(ReadAt(file, uint64_t{entry.block} * kStoreBlock, absl::MakeSpan(bytes)));
-  ALUDEL_ASSIGN_OR_RETURN(const RecordHead head, DecodeRecordHead(bytes, {segment, entry.block}));
-  if (head.entry.meta_bytes != entry.meta_bytes || head.entry.payload_bytes != entry.payload_bytes) {
-    return absl::DataLossError("record: not of the length that the index has");
+  return DecodeChunk(std::move(bytes), {segment, entry.block}, entry.key);
+}
+
+absl::StatusOr<LoadedChunk> DecodeChunk(std::vector<uint8_t> bytes, const RecordPlace& place,
+                                        const StoreKey& key) {
+  ALUDEL_ASSIGN_OR_RETURN(const RecordHead head, DecodeRecordHead(bytes, place));
+  const ChunkEntry& entry = head.entry;
+  if (entry.meta_bytes + entry.payload_bytes != bytes.size()) {
+    return absl::DataLossError(
+        absl::StrCat("record: has ", bytes.size(), " bytes, want ", entry.meta_bytes + entry.payload_bytes));
   }
   LoadedChunk chunk;
   ALUDEL_ASSIGN_OR_RETURN(chunk.meta,
                           DecodeChunkMeta(head, absl::MakeConstSpan(bytes).first(entry.meta_bytes)));
-  if (chunk.meta.entry.key != entry.key) return absl::DataLossError("record: of another key");
+  if (chunk.meta.entry.key != key) return absl::DataLossError("record: of another key");
   bytes.erase(bytes.begin(), bytes.begin() + entry.meta_bytes);
   chunk.payloads = std::move(bytes);
   const uint32_t crc = Crc32c(0, chunk.payloads);

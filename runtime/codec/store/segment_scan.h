@@ -32,6 +32,9 @@ struct LoadedChunk {
   std::vector<uint8_t> payloads;  // one behind the other
 };
 absl::StatusOr<LoadedChunk> LoadChunk(int file, uint64_t segment, const ChunkEntry& entry);
+// As LoadChunk, of the record's bytes without the fill of its last block.
+absl::StatusOr<LoadedChunk> DecodeChunk(std::vector<uint8_t> bytes, const RecordPlace& place,
+                                        const StoreKey& key);
 
 // Locked by the process that has a store open.
 inline constexpr char kStoreLock[] = "lock";

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+
+namespace aludel {
+
+struct SocketAddress {
+  sockaddr_storage storage = {};
+  socklen_t bytes = 0;
+};
+
+// Of "host:port" or "[IPv6]:port", the first that the resolver names. May take as long as the resolver does.
+absl::StatusOr<SocketAddress> ResolveAddress(const std::string& host_port);
+
+struct RedisReply {
+  enum class Kind : uint8_t { kNull, kInteger, kText, kList, kError };
+  Kind kind = Kind::kNull;
+  int64_t integer = 0;
+  std::string text;
+  std::vector<RedisReply> list;
+};
+
+// The words of a command, which are looked at until the call returns.
+using RedisCommand = std::vector<absl::string_view>;
+
+// One connection to a Valkey or Redis server, whose protocol (RESP 2) is hiredis's business. Sockets and waiting are here,
+// so that every wait has two ends: a moment, and a time without a byte in either direction. Blocks; for one thread at a
+// time. After any error but the server's own (RedisReply::Kind::kError) it is of no use: replies are missing.
+class RedisConnection {
+ public:
+  struct Limits {
+    absl::Duration silence;  // without a byte
+    absl::Time until;        // MonotonicNow()
+  };
+
+  // Connects, and authenticates where there is a password. Unavailable, or DeadlineExceeded; PermissionDenied where the
+  // server does not take the password.
+  static absl::StatusOr<std::unique_ptr<RedisConnection>> Open(const SocketAddress& address,
+                                                               const std::string& username,
+                                                               const std::string& password,
+                                                               const Limits& limits);
+  ~RedisConnection();
+  RedisConnection(const RedisConnection&) = delete;
+  RedisConnection& operator=(const RedisConnection&) = delete;
+
+  // Sends all commands at once; the replies are in their order.
+  absl::StatusOr<std::vector<RedisReply>> Call(absl::Span<const RedisCommand> commands, const Limits& limits);
+  absl::StatusOr<RedisReply> Call(const RedisCommand& command, const Limits& limits);
+
+ private:
+  struct Reader;
+
+  explicit RedisConnection(int socket);
+  // Until the socket can be read or, with `writes`, written.
+  absl::Status Wait(bool writes, absl::Time silent_since, const Limits& limits) const;
+  // What the socket takes; true: something.
+  absl::StatusOr<bool> Send(absl::string_view* bytes) const;
+  absl::StatusOr<bool> Receive();
+  // What there is of replies, up to so many.
+  absl::Status TakeReplies(size_t most, std::vector<RedisReply>* replies);
+
+  const int socket_;
+  const std::unique_ptr<Reader> reader_;
+};
+
+}  // namespace aludel
