@@ -64,6 +64,7 @@ class Engine::Impl {
                        int64_t adapter_begin) const {
     return core_.CachedTokens(prompt, codec, cache_salt, adapter, adapter_begin);
   }
+  void WatchPrefixes(PrefixWatcher* watcher) { core_.WatchPrefixes(watcher); }
 
  private:
   absl::StatusOr<SequenceId> Admit(std::unique_ptr<Sequence> sequence, const RequestSize& size) {
@@ -179,6 +180,7 @@ int64_t Engine::CachedTokens(absl::Span<const int32_t> prompt, const CodecSpec* 
                              int64_t adapter_begin) const {
   return impl_->CachedTokens(prompt, codec, cache_salt, adapter, adapter_begin);
 }
+void Engine::WatchPrefixes(PrefixWatcher* watcher) { impl_->WatchPrefixes(watcher); }
 EngineStats Engine::stats() const { return impl_->stats(); }
 const EngineOptions& Engine::options() const { return impl_->options(); }
 

@@ -138,6 +138,8 @@ struct PrefillSpec {
   bool keep_prefix = true;
 };
 
+class PrefixWatcher;
+
 // Runs sequences on one model: admits, plans steps (runtime/engine/scheduler.h), runs the forward, samples, emits.
 // Owns one thread, the KV cache and every sequence's state; callers talk to it through a bounded queue and
 // are thread-safe. Admission promises blocks for the prompt and a first stretch of the answer
@@ -182,6 +184,10 @@ class Engine {
   int64_t CachedTokens(absl::Span<const int32_t> prompt, const CodecSpec* codec,
                        const std::string& cache_salt, const LoraWeights* adapter = nullptr,
                        int64_t adapter_begin = 0) const;
+
+  // Hears what the prefix cache stores and removes from now on (runtime/kv/prefix_watcher.h); must outlive the engine's
+  // last step. Once.
+  void WatchPrefixes(PrefixWatcher* watcher);
 
   EngineStats stats() const;
   const EngineOptions& options() const;

@@ -6,6 +6,7 @@
 #include "kernels/check.h"
 #include "runtime/engine/engine_options.h"
 #include "runtime/engine/engine_stats.h"
+#include "runtime/kv/prefix_watcher.h"
 
 namespace aludel {
 
@@ -194,7 +195,19 @@ void EngineBlocks::Insert(Sequence& sequence) {
   const auto hashes =
       sequence.chain->Extend(absl::MakeConstSpan(sequence.tokens).subspan(0, sequence.computed));
   const size_t from = sequence.inserted_blocks;
-  cache_->Insert(hashes.subspan(from, full - from), sequence.blocks.ids().subspan(from, full - from));
+  PrefixWatcher* const watcher = cache_->watcher();
+  // From where an adapter acts on, what is cached is no other request's.
+  const int64_t own = sequence.adapter == nullptr ? sequence.computed : sequence.adapter_begin;
+  cache_->Insert(hashes.subspan(from, full - from), sequence.blocks.ids().subspan(from, full - from),
+                 [&](size_t index) {
+                   const size_t block = from + index;
+                   const size_t end = (block + 1) * static_cast<size_t>(block_tokens_);
+                   if (watcher == nullptr || static_cast<int64_t>(end) > own) return;
+                   watcher->OnStored({.hash = hashes[block],
+                                      .before = block == 0 ? nullptr : &hashes[block - 1],
+                                      .salt = sequence.cache_salt,
+                                      .tokens = absl::MakeConstSpan(sequence.tokens).first(end)});
+                 });
   sequence.inserted_blocks = full;
 }
 

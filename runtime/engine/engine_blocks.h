@@ -50,6 +50,10 @@ class EngineBlocks {
   // Tokens that a prompt of this format (null: exact), salt and adapter begins with and that are in the cache now.
   int64_t MatchedTokens(absl::Span<const int32_t> prompt, const CodecSpec* codec,
                         const std::string& cache_salt, const AdapterTurn& turn) const;
+  // As PrefixCache::Watch; nothing is heard where the cache is off.
+  void Watch(PrefixWatcher* watcher) {
+    if (cache_ != nullptr) cache_->Watch(watcher);
+  }
 
  private:
   Provenance ProvenanceOf(const CodecSpec* codec, const std::string& cache_salt,

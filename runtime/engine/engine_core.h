@@ -47,6 +47,7 @@ class EngineCore {
     return blocks_.MatchedTokens(prompt, codec, cache_salt,
                                  {adapter == nullptr ? "" : adapter->hash(), adapter_begin});
   }
+  void WatchPrefixes(PrefixWatcher* watcher) { blocks_.Watch(watcher); }
 
  private:
   void FallBack(Sequence& sequence, const absl::Status& reason);

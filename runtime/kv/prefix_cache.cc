@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "runtime/kv/prefix_watcher.h"
 
 namespace aludel {
 namespace {
@@ -77,13 +78,15 @@ void PrefixCache::Attach(absl::Span<const PrefixHash> hashes, size_t blocks, Blo
   }
 }
 
-void PrefixCache::Insert(absl::Span<const PrefixHash> hashes, absl::Span<const BlockId> blocks) {
+void PrefixCache::Insert(absl::Span<const PrefixHash> hashes, absl::Span<const BlockId> blocks,
+                         absl::FunctionRef<void(size_t index)> stored) {
   absl::MutexLock lock(&mutex_);
   for (size_t i = 0; i < std::min(hashes.size(), blocks.size()); ++i) {
     if (hashes_.contains(blocks[i])) continue;
     if (!blocks_.emplace(hashes[i], blocks[i]).second) continue;
     hashes_.emplace(blocks[i], hashes[i]);
     pool_->Keep(blocks[i]);
+    stored(i);
   }
 }
 
@@ -91,6 +94,7 @@ void PrefixCache::Forget(BlockId id) {
   absl::MutexLock lock(&mutex_);
   const auto found = hashes_.find(id);
   ALUDEL_CHECK(found != hashes_.end());
+  if (PrefixWatcher* const watcher = this->watcher()) watcher->OnRemoved(found->second);
   blocks_.erase(found->second);
   hashes_.erase(found);
 }

@@ -1,12 +1,15 @@
 #pragma once
 
 #include <array>
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "runtime/kv/block_pool.h"
@@ -49,6 +52,8 @@ class PrefixChain {
   std::vector<PrefixHash> hashes_;
 };
 
+class PrefixWatcher;
+
 // Full blocks of the pool by what they hold, so that sequences that begin alike share them. Keeps no memory
 // of its own: an unreferenced block idles in the pool until it is the least recently used, and then its entry
 // goes. Bounded by the pool. Owned by the engine thread; MatchedBlocks comes from any.
@@ -68,8 +73,14 @@ class PrefixCache {
   // Appends the matched blocks from the table's end on, shared, up to `blocks` in all.
   void Attach(absl::Span<const PrefixHash> hashes, size_t blocks, BlockTable* table);
   // Keeps the first `blocks` blocks of a table, which hold what the hashes say; of two that hold the same,
-  // the first.
-  void Insert(absl::Span<const PrefixHash> hashes, absl::Span<const BlockId> blocks);
+  // the first. `stored` hears the indexes of those that were not here.
+  void Insert(
+      absl::Span<const PrefixHash> hashes, absl::Span<const BlockId> blocks,
+      absl::FunctionRef<void(size_t index)> stored = [](size_t) {});
+
+  // Hears of removals from now on, and must live as long as the cache is used; from any thread, once.
+  void Watch(PrefixWatcher* watcher) { watcher_.store(watcher); }
+  PrefixWatcher* watcher() const { return watcher_.load(); }
 
   int64_t entries() const;
 
@@ -77,6 +88,7 @@ class PrefixCache {
   void Forget(BlockId id);
 
   BlockPool* const pool_;
+  std::atomic<PrefixWatcher*> watcher_{nullptr};
   mutable absl::Mutex mutex_;
   absl::flat_hash_map<PrefixHash, BlockId> blocks_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<BlockId, PrefixHash> hashes_ ABSL_GUARDED_BY(mutex_);

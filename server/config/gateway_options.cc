@@ -64,7 +64,8 @@ absl::StatusOr<GatewayOptions> LoadGatewayOptions(const std::string& path) {
       .io_threads = static_cast<int>(config.io_threads()),
       .handler_threads = static_cast<int>(config.handler_threads()),
       .routing = {.policy = config.routing().policy(),
-                  .objective_ttft = absl::Milliseconds(config.routing().objective_ttft_ms())},
+                  .objective_ttft = absl::Milliseconds(config.routing().objective_ttft_ms()),
+                  .cache_events = config.routing().cache_events()},
       .tracing = ReadTracing(root.Nested("tracing"), config.tracing()),
       .grpc_tls = ReadGrpcTls(root.Nested("grpc_tls"), config.grpc_tls()),
       .watchdog_timeout = absl::Milliseconds(config.watchdog_timeout_ms())};

@@ -38,6 +38,7 @@ struct HttpAccessOptions {
 struct RoutingOptions {
   std::string policy;  // as config.proto has it
   absl::Duration objective_ttft;
+  bool cache_events = true;
 };
 
 struct GatewayOptions {

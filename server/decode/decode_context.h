@@ -12,6 +12,7 @@
 #include "server/decode/constraint_cache.h"
 #include "server/decode/decode_metrics.h"
 #include "server/decode/handoff/kv_receiver.h"
+#include "server/decode/load/cached_prompts.h"
 #include "server/decode/load/load_reporter.h"
 #include "server/decode/plan/cost_model.h"
 #include "server/decode/plan/prefill_pool.h"
@@ -39,6 +40,7 @@ struct DecodeContext {
   PrefillPool* prefill_pool = nullptr;
   ConstraintCache* constraints = nullptr;
   CacheEpoch* cache_epoch = nullptr;
+  CachedPrompts* cached_prompts = nullptr;
   CostModel* costs = nullptr;
   Timer* timer = nullptr;
   const DecodeMetrics* metrics = nullptr;

@@ -118,7 +118,7 @@ grpc::ServerUnaryReactor* DecodeService::ResetCache(grpc::CallbackServerContext*
     reactor->Finish(ToGrpc(calls_.Full()));
     return reactor;
   }
-  context_.cache_epoch->Reset();
+  context_.cached_prompts->Clear([this] { context_.cache_epoch->Reset(); });
   context_.load->CacheWasReset();
   spdlog::info("the prefix cache was reset for {}", call->peer());
   const absl::Time deadline = std::min(DeadlineOf(*call, kResetTimeout), MonotonicNow() + kResetTimeout);

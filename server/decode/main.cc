@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <set>
@@ -14,9 +16,11 @@
 #include "server/config/run_server.h"
 #include "server/decode/decode_service.h"
 #include "server/decode/handoff/kv_receiver.h"
+#include "server/decode/load/cached_prompts.h"
 #include "server/decode/load/load_reporter.h"
 #include "server/decode/load/load_service.h"
 #include "server/decode/plan/prefill_pool.h"
+#include "server/handoff/caller_identity.h"
 #include "server/handoff/frame_arena.h"
 #include "server/handoff/handoff_metrics.h"
 #include "server/handoff/random.h"
@@ -33,6 +37,8 @@
 #include "server/process/stop_signal.h"
 #include "server/process/timer.h"
 #include "server/process/work_clock.h"
+#include "server/rpc/cache_events/cache_event_service.h"
+#include "server/rpc/cache_events/key_log.h"
 #include "server/rpc/discovery/target_watch.h"
 #include "server/rpc/grpc_server.h"
 #include "server/rpc/shutdown.h"
@@ -136,9 +142,17 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   }
   const std::unique_ptr<PinnedMemory> pinned = model->PinFrames(arena->memory(), *transport);
   const std::string receiver_address = transport->address();
+  KeyLog cached_keys({.epoch = receiver.epoch(),
+                      .key_tokens = std::max<int64_t>(model->engine().options().block_tokens, kKeyTokens)});
+  CacheEventService cache_events(&cached_keys, [&options](const grpc::CallbackServerContext& call) {
+    return CheckCaller(call, options.gateway_identities);
+  });
   Timer timer;  // its callbacks use what stands above
   ConstraintCache constraints(&model->tokenizer(), model->config().eos_ids, model->config().vocab);
   CacheEpoch cache_epoch;
+  CachedPrompts cached_prompts(
+      options.served_model_name, [&cache_epoch](absl::string_view salt) { return cache_epoch.OwnSalt(salt); },
+      &cached_keys);
   WorkClock handlers;
   Watchdog watchdog({{"the engine", [&] { return model->EngineSilence(); }},
                      {"the transport's progress thread", [&] { return transport->ProgressSilence(); }},
@@ -212,6 +226,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                                  .prefill_pool = &pool,
                                  .constraints = &constraints,
                                  .cache_epoch = &cache_epoch,
+                                 .cached_prompts = &cached_prompts,
                                  .costs = &costs,
                                  .timer = &timer,
                                  .metrics = &session_metrics,
@@ -225,9 +240,13 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
                                  .health = health};
   DecodeService service(context);
   LoadService load_service(&load, &options.gateway_identities);
-  ALUDEL_ASSIGN_OR_RETURN(
-      std::unique_ptr<grpc::Server> server,
-      StartGrpcServer(options.listen, options.grpc_tls, options.grpc_limits, {&service, &load_service}));
+  cached_keys.OnChange([&timer, &cache_events] {
+    timer.At(MonotonicNow() + CacheEventService::kGather, [&cache_events] { cache_events.Flush(); });
+  });
+  model->engine().WatchPrefixes(&cached_prompts);
+  ALUDEL_ASSIGN_OR_RETURN(std::unique_ptr<grpc::Server> server,
+                          StartGrpcServer(options.listen, options.grpc_tls, options.grpc_limits,
+                                          {&service, &load_service, &cache_events}));
   spdlog::info("serving {} from {} on {}, admin on {}", options.served_model_name, options.model.directory,
                options.listen, admin == nullptr ? "nothing" : options.admin_listen);
 
@@ -235,6 +254,7 @@ absl::Status Serve(const DecodeOptions& options, StopSignal& stop) {
   ExitWithin(options.drain_timeout + options.handoff_timeout + kStopSlack);
   spdlog::info("{}: stopping, {} requests open", signal, sessions_open.load());
   draining = true;
+  cache_events.End();
   DrainAndShutdown(*server, options.drain_timeout, timer);
   admin.reset();
   AwaitNone(

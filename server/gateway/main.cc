@@ -117,7 +117,8 @@ std::vector<Router::Model> RouterModels(const GatewayOptions& options, const Ser
 
 Fleet::Options FleetOptions(const RoutingOptions& options) {
   return {.policy = ParseRoutingPolicy(options.policy).value_or(RoutingPolicy::kPrefix),
-          .objective_seconds = absl::ToDoubleSeconds(options.objective_ttft)};
+          .objective_seconds = absl::ToDoubleSeconds(options.objective_ttft),
+          .cache_events = options.cache_events};
 }
 
 // Has the router hear of servers that come and go, where their list is a DNS name or a file.

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -20,8 +22,17 @@ class CacheEpoch {
     // Of one length, so that no two salts become one.
     return absl::StrCat(salt, absl::Hex(epoch_.load(), absl::kZeroPad16));
   }
+  // The request's own salt, of what is cached under `cached`; nothing where that is found no more.
+  std::optional<absl::string_view> OwnSalt(absl::string_view cached) const {
+    if (cached.size() < kHexDigits) return std::nullopt;
+    const absl::string_view own = cached.substr(0, cached.size() - kHexDigits);
+    if (Salt(own) != cached) return std::nullopt;
+    return own;
+  }
 
  private:
+  static constexpr size_t kHexDigits = 16;
+
   std::atomic<uint64_t> epoch_{0};
 };
 

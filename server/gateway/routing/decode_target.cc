@@ -48,7 +48,8 @@ DecodeTarget::DecodeTarget(ServerName server, DecodeExpectation expectation,
       slot_(fleet_->Add(server_.target)),
       channel_(OpenChannel(server_, credentials)),
       stub_(v1::Decode::NewStub(channel_)),
-      load_stub_(v1::Load::NewStub(channel_)) {
+      load_stub_(v1::Load::NewStub(channel_)),
+      cache_stub_(v1::CacheEvents::NewStub(channel_)) {
   ready_metric_.Set({{"model", expectation_.model}, {"target", name()}}, 0);
 }
 

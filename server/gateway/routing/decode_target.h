@@ -40,6 +40,7 @@ class DecodeTarget {
   size_t slot() const { return slot_; }  // in the fleet, as long as the target lives
   v1::Decode::Stub* stub() const { return stub_.get(); }
   v1::Load::Stub* load_stub() const { return load_stub_.get(); }
+  v1::CacheEvents::Stub* cache_stub() const { return cache_stub_.get(); }
   bool ready() const { return state_.load(std::memory_order_relaxed) == PeerHealth::State::kReady; }
   // It answered a probe once, and may only be slow: for requests that no other server can take.
   bool usable() const {
@@ -72,6 +73,13 @@ class DecodeTarget {
   }
   void Ended(const grpc::Status& status, int places = 1) { fleet_->Ended(slot_, status, places); }
   void CacheWasReset() { fleet_->ForgetCache(slot_); }
+  // What a stream of its CacheEvents says (ModelFleet::CacheKnown); CacheUnknown at its end.
+  bool wants_cache() const { return fleet_->wants_caches(); }
+  bool CacheKnown(absl::Span<const KeyChange> keys, int64_t key_tokens) {
+    return fleet_->CacheKnown(slot_, keys, key_tokens);
+  }
+  bool CacheChanged(absl::Span<const KeyChange> changes) { return fleet_->CacheChanged(slot_, changes); }
+  void CacheUnknown() { fleet_->CacheUnknown(slot_); }
 
   // It is none of the model's servers any more: nothing is exported of it.
   void Retire();
@@ -108,6 +116,7 @@ class DecodeTarget {
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Decode::Stub> stub_;
   const std::unique_ptr<v1::Load::Stub> load_stub_;
+  const std::unique_ptr<v1::CacheEvents::Stub> cache_stub_;
   std::atomic<PeerHealth::State> state_{PeerHealth::State::kUnknown};
   std::atomic<int64_t> heard_ns_{0};  // of MonotonicNow()
   std::atomic<uint64_t> max_context_{0};

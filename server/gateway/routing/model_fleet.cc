@@ -49,6 +49,7 @@ ModelFleet::ModelFleet(std::string model, const Fleet::Options& options, Metrics
     : model_(std::move(model)),
       policy_(options.policy),
       objective_seconds_(options.objective_seconds),
+      cache_events_(options.cache_events),
       decisions_(metrics->Counter("aludel_routing_decisions_total",
                                   "Decode servers chosen for requests, by reason.")),
       hit_tokens_(
@@ -65,6 +66,10 @@ ModelFleet::ModelFleet(std::string model, const Fleet::Options& options, Metrics
                               "Decode servers chosen whose last load report was more than a second old.")),
       late_(metrics->Counter("aludel_wait_refusals_total",
                              "Requests refused for what waits already, by reason.")),
+      snapshots_(metrics->Counter("aludel_routing_cache_snapshots_total",
+                                  "Times that a decode server told all that its prefix cache holds.")),
+      known_caches_(metrics->Gauge("aludel_routing_known_caches",
+                                   "Decode servers that tell what their prefix caches hold.")),
       decision_seconds_(metrics->Histogram("aludel_routing_decision_seconds",
                                            "How long the choice of a decode server took.",
                                            DecisionBuckets())),
@@ -77,7 +82,10 @@ ModelFleet::ModelFleet(std::string model, const Fleet::Options& options, Metrics
   for (const RoutingReason reason : reasons) decisions_.Add({{"model", model_}, {"reason", Name(reason)}}, 0);
   for (const char* kind : {"predicted", "actual"}) hit_tokens_.Add({{"model", model_}, {"kind", kind}}, 0);
   late_.Add({{"model", model_}, {"reason", "ttft"}}, 0);
-  for (const CounterFamily& counter : {ejections_, turned_away_, stale_}) counter.Add({{"model", model_}}, 0);
+  for (const CounterFamily& counter : {ejections_, turned_away_, stale_, snapshots_}) {
+    counter.Add({{"model", model_}}, 0);
+  }
+  known_caches_.Set({{"model", model_}}, 0);
 }
 
 size_t ModelFleet::Add(const std::string& name) {
@@ -92,7 +100,11 @@ size_t ModelFleet::Add(const std::string& name) {
 
 void ModelFleet::Remove(size_t slot) {
   absl::MutexLock lock(&mutex_);
-  fleet_.Remove(slot);
+  Knowing(slot, [&] {
+    mutex_.AssertHeld();
+    fleet_.Remove(slot);
+    return true;
+  });
   paces_[slot] = Pace();
   reporting_[slot] = false;
 }
@@ -128,7 +140,7 @@ std::optional<ModelFleet::Picked> ModelFleet::Pick(const PrefixKeys& keys, Stand
       const auto others = std::count_if(views.begin(), views.end(), [](const ReplicaView& view) {
         return view.standing == ReplicaView::Standing::kReady;
       });
-      picked = {.slot = *decision.replica, .cached_tokens = views[*decision.replica].cached_tokens};
+      picked = {.slot = *decision.replica, .cached_tokens = fleet_.CachedTokens(*decision.replica, keys)};
       if (by_prefix() && others > 1) picked.wait_limit = fleet_.WaitLimit(picked.slot, now);
       const double age = fleet_.report_age(picked.slot, now);
       stale = reporting_[picked.slot] && age > kStaleSeconds;
@@ -210,6 +222,41 @@ void ModelFleet::ForgetCache(size_t slot) {
   fleet_.ForgetCache(slot);
 }
 
+bool ModelFleet::Knowing(size_t slot, absl::FunctionRef<bool()> change) {
+  const bool before = fleet_.knows_cache(slot);
+  const bool known = change();
+  if (before == fleet_.knows_cache(slot)) return known;
+  known_ += before ? -1 : 1;
+  known_caches_.Set({{"model", model_}}, known_);
+  return known;
+}
+
+bool ModelFleet::CacheKnown(size_t slot, absl::Span<const KeyChange> keys, int64_t key_tokens) {
+  snapshots_.Add({{"model", model_}});
+  absl::MutexLock lock(&mutex_);
+  return Knowing(slot, [&] {
+    mutex_.AssertHeld();
+    return fleet_.CacheKnown(slot, keys, key_tokens);
+  });
+}
+
+bool ModelFleet::CacheChanged(size_t slot, absl::Span<const KeyChange> changes) {
+  absl::MutexLock lock(&mutex_);
+  return Knowing(slot, [&] {
+    mutex_.AssertHeld();
+    return fleet_.CacheChanged(slot, changes);
+  });
+}
+
+void ModelFleet::CacheUnknown(size_t slot) {
+  absl::MutexLock lock(&mutex_);
+  Knowing(slot, [&] {
+    mutex_.AssertHeld();
+    fleet_.CacheUnknown(slot);
+    return true;
+  });
+}
+
 void ModelFleet::Ended(size_t slot, const grpc::Status& status, int places) {
   bool ejected;
   {
@@ -223,6 +270,10 @@ ModelFleet::Explanation ModelFleet::Explain(const PrefixKeys& keys, StandingOf s
   absl::MutexLock lock(&mutex_);
   Explanation explanation{.decision = fleet_.Choose(keys, standing, Seconds(MonotonicNow()), /*again=*/true)};
   explanation.views.assign(fleet_.views().begin(), fleet_.views().end());
+  for (size_t slot = 0; slot < explanation.views.size(); ++slot) {
+    explanation.exact.push_back(keys.has_blocks && fleet_.knows_cache(slot));
+    explanation.views[slot].cached_tokens = fleet_.CachedTokens(slot, keys);
+  }
   if (keys.size() > 0) explanation.key_tokens = keys.ends[fleet_.depth()];
   return explanation;
 }

@@ -11,6 +11,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "aludel/v1/handoff.pb.h"
 #include "aludel/v1/load.pb.h"
 #include "grpcpp/support/status.h"
@@ -72,10 +73,18 @@ class ModelFleet {
   // Its prefixes are cached no more.
   void ForgetCache(size_t slot);
 
+  // What a server says that its cache holds, all or what has changed since (Fleet::CacheKnown); nothing is known of it any
+  // more. False: it is too much to know.
+  bool CacheKnown(size_t slot, absl::Span<const KeyChange> keys, int64_t key_tokens);
+  bool CacheChanged(size_t slot, absl::Span<const KeyChange> changes);
+  void CacheUnknown(size_t slot);
+  bool wants_caches() const { return by_prefix() && cache_events_; }
+
   // What Pick would do now, and nothing is counted.
   struct Explanation {
     RoutingDecision decision;        // of slots
     std::vector<ReplicaView> views;  // by slot
+    std::vector<bool> exact;         // likewise: it says itself what it has cached
     int64_t key_tokens = 0;          // of the beginning that is routed by
   };
   Explanation Explain(const PrefixKeys& keys, StandingOf standing);
@@ -93,21 +102,27 @@ class ModelFleet {
 
   // From an answer whose tokens took so many seconds of computing.
   void Learn(size_t slot, double computed, double tokens) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `change` may make a server's cache known or unknown.
+  bool Knowing(size_t slot, absl::FunctionRef<bool()> change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string model_;
   const RoutingPolicy policy_;
   const double objective_seconds_;
+  const bool cache_events_;
   const CounterFamily decisions_;
   const CounterFamily hit_tokens_;
   const CounterFamily ejections_;
   const CounterFamily turned_away_;
   const CounterFamily stale_;
   const CounterFamily late_;
+  const CounterFamily snapshots_;
+  const GaugeFamily known_caches_;
   const HistogramFamily decision_seconds_;
   mutable absl::Mutex mutex_;
   Fleet fleet_ ABSL_GUARDED_BY(mutex_);
   DesiredReplicas desired_ ABSL_GUARDED_BY(mutex_);
   std::vector<Pace> paces_ ABSL_GUARDED_BY(mutex_);      // by slot
+  int known_ ABSL_GUARDED_BY(mutex_) = 0;                // servers whose caches are
   std::vector<bool> reporting_ ABSL_GUARDED_BY(mutex_);  // likewise: it has reported its load once
 };
 

@@ -5,17 +5,25 @@
 #include "absl/random/random.h"
 #include "server/gateway/routing/policy/prefix_keys.h"
 #include "server/gateway/routing/policy/rendezvous.h"
+#include "transport/monotonic_clock.h"
 
 namespace aludel {
 namespace {
 
-// Prefill servers serve several models with what they compute once: their keys do not depend on the model.
-uint64_t SeedOf(const std::string& cache_salt) { return HashTexts({cache_salt}); }
+// How often the streams of cache events are looked at, at most.
+constexpr absl::Duration kTendInterval = absl::Milliseconds(50);
 
-// `model`: or the adapter over it, whose cache is its own.
-PrefixKeys OfModel(const std::string& model, PrefixKeys keys) {
-  const uint64_t hash = HashTexts({model});
-  for (uint64_t& key : keys.keys) key = MixBits(key ^ hash);
+// Prefill servers serve several models with what they compute once: their keys do not depend on the model.
+PrefixKeys KeysOf(const std::string& cache_salt, absl::Span<const int32_t> prompt) {
+  return MakePrefixKeys(SaltSeed(cache_salt), prompt, /*with_blocks=*/true);
+}
+
+// `adapter`: over the model; its cache is its own, and servers do not tell what is in it. "": none.
+PrefixKeys OfModel(const std::string& model, const std::string& adapter, PrefixKeys keys) {
+  const uint64_t hash = HashTexts({adapter.empty() ? model : adapter});
+  for (uint64_t& key : keys.keys) key = ModelKey(key, hash);
+  for (uint64_t& key : keys.blocks) key = ModelKey(key, hash);
+  keys.has_blocks = adapter.empty();
   return keys;
 }
 
@@ -49,6 +57,9 @@ Router::Router(const std::vector<Model>& models, const Timing& timing, Metrics* 
       [this](DecodeProber* prober) {
         absl::MutexLock lock(&listing_);
         if (targets_.Settle()) prober->SetTargets(targets_.all());
+        if (MonotonicNow() - feeds_tended_ < kTendInterval) return;
+        feeds_tended_ = MonotonicNow();
+        feeds_.Tend(targets_.all());
       });
   routing_ = {.targets = &targets_,
               .room = room_.get(),
@@ -64,8 +75,7 @@ std::optional<DecodeTargets::Explanation> Router::Explain(const std::string& mod
                                                           const std::string& adapter,
                                                           const std::string& cache_salt,
                                                           absl::Span<const int32_t> prompt) const {
-  return targets_.Explain(
-      model, OfModel(adapter.empty() ? model : adapter, MakePrefixKeys(SeedOf(cache_salt), prompt)));
+  return targets_.Explain(model, OfModel(model, adapter, KeysOf(cache_salt, prompt)));
 }
 
 void Router::SetDecodeTargets(const std::string& model, const std::vector<ServerName>& targets) {
@@ -89,7 +99,7 @@ std::shared_ptr<GenerateCall> Router::Generate(Request request, std::shared_ptr<
     thread_local absl::BitGen random;
     request.message.mutable_sampling()->set_seed(absl::Uniform<uint64_t>(random));
   }
-  PrefixKeys keys = MakePrefixKeys(SeedOf(request.message.cache_salt()), request.message.prompt());
+  PrefixKeys keys = KeysOf(request.message.cache_salt(), request.message.prompt());
   if (request.message.prefill_targets_size() > 0) {
     absl::MutexLock lock(&mutex_);
     if (prefill_targets_) {
@@ -99,8 +109,7 @@ std::shared_ptr<GenerateCall> Router::Generate(Request request, std::shared_ptr<
   if (request.message.prefill_targets_size() > 1 && keys.size() > 0) {
     OrderPrefillTargets(keys.keys[0], &request.message);
   }
-  const std::string& adapter = request.message.adapter();
-  keys = OfModel(adapter.empty() ? request.model : adapter, std::move(keys));
+  keys = OfModel(request.model, request.message.adapter(), std::move(keys));
   auto call =
       std::make_shared<RoutedCall>(routing_, std::move(request), std::move(keys), std::move(observer));
   call->Start();

@@ -46,6 +46,7 @@ ordered_json RoutingJson(const std::string& model, int64_t prompt_tokens,
                        {"requests", view.pending},
                        {"wait_s", Seconds(view.wait_seconds)},
                        {"cached_tokens", view.cached_tokens},
+                       {"cached_tokens_exact", static_cast<bool>(choice.exact[slot])},
                        {"predicted_ttft_s", Seconds(PredictTtft(view, prompt_tokens))}});
   }
   return {{"model", model},

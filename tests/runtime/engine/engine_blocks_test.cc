@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "gtest/gtest.h"
@@ -10,6 +12,7 @@
 #include "runtime/engine/admission.h"
 #include "runtime/engine/engine_hedges.h"
 #include "runtime/engine/engine_stats.h"
+#include "runtime/kv/prefix_watcher.h"
 
 namespace aludel {
 namespace {
@@ -136,6 +139,38 @@ class Dice {
   std::mt19937_64 random_;
 };
 
+// What the prefix cache says that it has.
+class Heard : public PrefixWatcher {
+ public:
+  void OnStored(const Block& block) override {
+    EXPECT_TRUE(stored_.insert(block.hash).second);
+    EXPECT_EQ(block.before == nullptr, block.tokens.size() == kBlockTokens);
+    EXPECT_EQ(block.tokens.size() % kBlockTokens, 0u);
+    if (!block.salt.empty()) {
+      EXPECT_EQ(block.salt, "tenant");
+      ++salted_;
+    }
+  }
+  void OnRemoved(const PrefixHash& hash) override { EXPECT_EQ(stored_.erase(hash), 1u); }
+
+  // Of a prompt that is computed here, all but the last token.
+  int64_t Matched(absl::Span<const int32_t> prompt, const std::string& salt) const {
+    PrefixChain chain({.model_hash = "model", .format = "", .artifact_hash = "", .salt = salt}, kBlockTokens);
+    int64_t tokens = 0;
+    for (const PrefixHash& hash : chain.Extend(prompt.first(prompt.size() - 1))) {
+      if (!stored_.contains(hash)) break;
+      tokens += kBlockTokens;
+    }
+    return tokens;
+  }
+  size_t stored() const { return stored_.size(); }
+  int64_t salted() const { return salted_; }
+
+ private:
+  std::set<PrefixHash> stored_;
+  int64_t salted_ = 0;
+};
+
 // A request, and the sequence that the engine makes of it.
 struct Arrival {
   RequestSize size;
@@ -191,7 +226,9 @@ class World {
                 {.block_tokens = kBlockTokens,
                  .max_num_batched_tokens = token_budget,
                  .prefix_cache = prefix_cache},
-                pool_, &counters_) {}
+                pool_, &counters_) {
+    blocks_.Watch(&heard_);
+  }
   ~World() { sequences_.clear(); }
 
   void RandomEvent() {
@@ -228,6 +265,8 @@ class World {
 
   const EngineStats& counters() const { return counters_; }
   int64_t admitted() const { return admitted_; }
+  int64_t matched() const { return matched_; }
+  const Heard& heard() const { return heard_; }
 
  private:
   void Arrive() {
@@ -314,9 +353,19 @@ class World {
       cache_.Write(sequence, sequence.computed, sequence.computed + item.tokens);
     }
     for (const StepItem& item : plan) Advance(item);
+    CheckHeard();
     if (counters_.steps % 16 == 0) {
       for (const auto& [id, sequence] : sequences_) cache_.Check(*sequence);
     }
+  }
+
+  // What was heard of the cache is what a look-up there finds.
+  void CheckHeard() {
+    const std::vector<int32_t> prompt = dice_.Prompt();
+    const std::string salt = dice_.Below(2) == 0 ? "tenant" : "";
+    const int64_t found = blocks_.MatchedTokens(prompt, nullptr, salt, {});
+    ASSERT_EQ(heard_.Matched(prompt, salt), found);
+    matched_ += found;
   }
 
   void Advance(const StepItem& item) {
@@ -348,6 +397,8 @@ class World {
   BlockPool* const pool_ = cache_.pool();
   Admission admission_{pool_->layout(), kMaxSequences};
   EngineStats counters_;
+  Heard heard_;
+  int64_t matched_ = 0;
   EngineBlocks blocks_;
   EngineHedges hedges_{pool_->layout(), /*max_hedges=*/3, /*tokenizer=*/nullptr, &blocks_, &counters_};
   SequenceMap sequences_;
@@ -379,6 +430,8 @@ TEST_P(EngineBlocksTest, LeakNothingShareNothingWronglyAndEndEveryRequest) {
     hedges_lost += world.counters().hedges_lost;
     hedges_refused += world.counters().hedges_refused;
     EXPECT_GT(world.admitted(), 100);
+    EXPECT_EQ(world.matched() > 1000, GetParam());
+    EXPECT_EQ(world.heard().salted() > 100, GetParam());
   }
   RecordProperty("preemptions", static_cast<int>(preemptions));
   RecordProperty("cached_tokens", static_cast<int>(hits));

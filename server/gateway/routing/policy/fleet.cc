@@ -10,6 +10,8 @@ constexpr int64_t kIndexTokens = 64'000'000;
 // Times the mean of unfinished requests, and some more: a server with more is crowded.
 constexpr double kCrowded = 1.5;
 constexpr double kFew = 4;
+// Between the end of a prompt's prefill and its replica's word of it, at most.
+constexpr double kTellSeconds = 1;
 
 }  // namespace
 
@@ -32,6 +34,7 @@ void Fleet::BoundIndex(size_t slot) {
 
 void Fleet::Remove(size_t slot) {
   index_.Reset(slot, 0);
+  known_.Forget(slot);
   replicas_[slot] = Replica();
 }
 
@@ -67,6 +70,14 @@ double Fleet::WeightOf(const Replica& replica, double now) const {
 
 void Fleet::MakeViews(const PrefixKeys& keys, absl::FunctionRef<Standing(size_t slot)> standing, double now) {
   index_.Match(keys, &cached_);
+  if (keys.has_blocks) {
+    known_.Match(keys, &cached_);
+    for (size_t slot = 0; slot < replicas_.size(); ++slot) {
+      if (!known_.knows(slot)) continue;
+      const int64_t follows = replicas_[slot].under_way.Match(keys, now);
+      cached_[slot] = std::max(cached_[slot], known_.AtMost(slot, follows, keys));
+    }
+  }
   views_.resize(replicas_.size());
   size_t ready = 0, ejected = 0;
   double most = 0;  // weight
@@ -161,9 +172,18 @@ void Fleet::Sent(size_t slot, const PrefixKeys& keys, double prefill_seconds, do
   replica.sent += places;
   replica.load.Add(prefill_seconds, now);
   index_.Insert(slot, keys, keys.size());
+  // Twice as long as its queue is believed to be: then it has told what became of it.
+  if (known_.knows(slot)) replica.under_way.Add(keys, now + kTellSeconds + 2 * replica.load.At(now), now);
+}
+
+int64_t Fleet::CachedTokens(size_t slot, const PrefixKeys& keys) const {
+  const int64_t matched = views_[slot].cached_tokens;
+  if (!keys.has_blocks || !known_.knows(slot)) return matched;
+  return std::max(matched, known_.Cached(slot, keys));
 }
 
 void Fleet::ForgetCache(size_t slot) {
+  replicas_[slot].under_way.Clear();
   index_.Reset(slot, 0);
   BoundIndex(slot);
 }

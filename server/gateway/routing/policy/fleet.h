@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "server/gateway/routing/policy/choose_replica.h"
 #include "server/gateway/routing/policy/key_depth.h"
+#include "server/gateway/routing/policy/known_prefixes.h"
 #include "server/gateway/routing/policy/outlier.h"
 #include "server/gateway/routing/policy/prefix_index.h"
 #include "server/gateway/routing/policy/prefix_keys.h"
@@ -44,6 +45,7 @@ class Fleet {
     double slow_start_seconds = 30;
     // What a replica is believed to hold that does not say.
     int64_t cache_tokens = 1 << 20;
+    bool cache_events = true;  // what replicas say that they have cached counts, and is asked for
   };
   static constexpr double kLeastWeight = 0.1;
   using Standing = ReplicaView::Standing;
@@ -53,7 +55,7 @@ class Fleet {
   // Its slot, which is its own until Remove.
   size_t Add(const std::string& name);
   void Remove(size_t slot);
-  // Another process is there now, which is new: nothing that was believed holds.
+  // Another process is there now, which is new: nothing that was believed holds, but for what it has said of its cache.
   void Forget(size_t slot, double now);
 
   // `as_of`: when it was made, or a moment before.
@@ -94,12 +96,24 @@ class Fleet {
   // It did not take the request, of which it had `cached_tokens` when it was chosen; after Ended.
   void TurnedAway(size_t slot, const PrefixKeys& keys, int64_t cached_tokens) {
     index_.Erase(slot, keys, cached_tokens);
+    replicas_[slot].under_way.Drop(keys);
   }
   enum class Outcome { kServed, kRefused, kFailed };
   // True where it is left out from now on because requests fail there.
   bool Ended(size_t slot, Outcome outcome, double now, int places = 1);
   // Its prefixes are cached no more.
   void ForgetCache(size_t slot);
+
+  // What its cache holds, and what has changed there since, as it says: that counts in place of what it was sent, for prompts
+  // whose keys have blocks, until CacheUnknown. False: it is too much to know.
+  bool CacheKnown(size_t slot, absl::Span<const KeyChange> keys, int64_t key_tokens) {
+    return known_.Replace(slot, keys, key_tokens);
+  }
+  bool CacheChanged(size_t slot, absl::Span<const KeyChange> changes) { return known_.Apply(slot, changes); }
+  void CacheUnknown(size_t slot) { known_.Forget(slot); }
+  bool knows_cache(size_t slot) const { return known_.knows(slot); }
+  // Of the last Choose's prompt, that a slot is believed to have: to the token where its cache is known.
+  int64_t CachedTokens(size_t slot, const PrefixKeys& keys) const;
 
   double wait_seconds(size_t slot, double now) const { return replicas_[slot].load.At(now); }
   int pending(size_t slot) const { return replicas_[slot].pending(); }
@@ -117,6 +131,7 @@ class Fleet {
     double reported_at = -1e300;
     ReplicaLoad load;
     Outlier outlier;
+    PromptsUnderWay under_way;
     int sent = 0;    // by this gateway, that have not ended
     int others = 0;  // of other gateways, by the last report
     int pending() const { return sent + others; }
@@ -132,6 +147,7 @@ class Fleet {
   const Options options_;
   std::vector<Replica> replicas_;  // by slot
   PrefixIndex index_;
+  KnownPrefixes known_;
   KeyDepth key_depth_;
   uint64_t turn_ = 0;
   std::vector<ReplicaView> views_;

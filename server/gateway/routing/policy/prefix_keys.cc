@@ -3,35 +3,21 @@
 #include <algorithm>
 
 namespace aludel {
-namespace {
 
-int64_t NextEnd(int64_t end) { return end + std::max(kPrefixStep, end / 16 / kPrefixStep * kPrefixStep); }
-
-}  // namespace
-
-uint64_t HashTexts(absl::Span<const absl::string_view> texts) {
-  uint64_t hash = MixBits(texts.size());
-  for (const absl::string_view text : texts) {
-    hash = MixBits(hash ^ text.size());
-    for (const char c : text) hash = MixBits(hash ^ static_cast<unsigned char>(c));
-  }
-  return hash;
-}
-
-PrefixKeys MakePrefixKeys(uint64_t seed, absl::Span<const int32_t> prompt) {
+PrefixKeys MakePrefixKeys(uint64_t seed, absl::Span<const int32_t> prompt, bool with_blocks) {
   const auto tokens = static_cast<int64_t>(prompt.size());
-  PrefixKeys result{.tokens = tokens};
+  PrefixKeys result{.tokens = tokens, .has_blocks = with_blocks};
   if (tokens == 0) return result;
-  uint64_t hash = MixBits(seed);
-  int64_t at = 0;
-  for (int64_t end = std::min(tokens, kPrefixStep); end <= tokens; end = NextEnd(end)) {
-    for (; at < end; ++at) {
-      // One multiplication a token; the key itself is mixed well.
-      hash = (hash ^ static_cast<uint32_t>(prompt[at])) * 0x9fb21c651e98df25;
-      hash ^= hash >> 32;
+  PromptHash hash(seed);
+  int64_t end = std::min(tokens, kPrefixStep);
+  for (int64_t at = 0; at < tokens;) {
+    hash.Add(prompt[static_cast<size_t>(at++)]);
+    if (at == end) {
+      result.keys.push_back(hash.key());
+      result.ends.push_back(end);
+      end = NextPrefixEnd(end);
     }
-    result.keys.push_back(MixBits(hash));
-    result.ends.push_back(end);
+    if (with_blocks && at % kKeyTokens == 0) result.blocks.push_back(hash.key());
   }
   return result;
 }
@@ -40,7 +26,7 @@ PrefixKeys WithEnds(absl::Span<const uint64_t> keys, int64_t tokens) {
   PrefixKeys result{.tokens = tokens};
   if (tokens <= 0) return result;
   int64_t end = std::min(tokens, kPrefixStep);
-  for (size_t i = 0; i < keys.size() && end <= tokens; ++i, end = NextEnd(end)) {
+  for (size_t i = 0; i < keys.size() && end <= tokens; ++i, end = NextPrefixEnd(end)) {
     result.keys.push_back(keys[i]);
     result.ends.push_back(end);
   }

@@ -323,5 +323,86 @@ TEST_F(FleetTest, WhatWasMeasuredBeforeAReportSaysNothing) {
   EXPECT_EQ(fleet.wait_seconds(0, 6), 30);
 }
 
+// Whose caches are known, by what they say.
+class FleetOfKnownCachesTest : public FleetTest {
+ protected:
+  static PrefixKeys Known(int64_t tokens, int32_t first) {
+    std::vector<int32_t> prompt(static_cast<size_t>(tokens));
+    std::iota(prompt.begin(), prompt.end(), first);
+    return MakePrefixKeys(1, prompt, /*with_blocks=*/true);
+  }
+  static std::vector<KeyChange> Told(const PrefixKeys& keys) {
+    std::vector<KeyChange> told;
+    for (size_t i = 0; i < keys.blocks.size(); ++i) {
+      const bool is_end = IsPrefixEnd(static_cast<int64_t>(i + 1) * kKeyTokens);
+      told.push_back({keys.blocks[i], is_end ? KeyChange::kPrefixEnd : uint8_t{0}});
+    }
+    return told;
+  }
+};
+
+TEST_F(FleetOfKnownCachesTest, AGatewayThatHasJustStartedFindsThePrompt) {
+  Fleet fleet = Make(8, {.slow_start_seconds = 0});
+  const PrefixKeys keys = Known(1000, 0);
+  const size_t home = Chosen(&fleet, keys, 1);
+  const size_t holder = (home + 3) % 8;
+  for (size_t slot = 0; slot < 8; ++slot) {
+    fleet.CacheKnown(slot, slot == holder ? Told(Known(800, 0)) : std::vector<KeyChange>(), kKeyTokens);
+  }
+  EXPECT_EQ(Chosen(&fleet, keys, 1), holder);
+  EXPECT_EQ(fleet.CachedTokens(holder, keys), 800);
+}
+
+TEST_F(FleetOfKnownCachesTest, WhatIsSaidCountsInPlaceOfWhatWasSent) {
+  Fleet fleet = Make(1);
+  const PrefixKeys keys = Known(1000, 0);
+  Send(&fleet, keys, 1);
+  Chosen(&fleet, keys, 1.1);
+  EXPECT_EQ(fleet.CachedTokens(0, keys), 960);
+  // It says that nothing is there, and was sent nothing since.
+  fleet.CacheKnown(0, {}, kKeyTokens);
+  Chosen(&fleet, keys, 1.2);
+  EXPECT_EQ(fleet.CachedTokens(0, keys), 0);
+  fleet.CacheChanged(0, Told(Known(500, 0)));
+  Chosen(&fleet, keys, 1.3);
+  EXPECT_EQ(fleet.CachedTokens(0, keys), 496);
+  // Of adapters it does not tell.
+  PrefixKeys others = keys;
+  others.has_blocks = false;
+  Chosen(&fleet, others, 1.3);
+  EXPECT_EQ(fleet.CachedTokens(0, others), 960);
+  // Without its word, what was sent is believed again.
+  fleet.CacheUnknown(0);
+  Chosen(&fleet, keys, 1.4);
+  EXPECT_EQ(fleet.CachedTokens(0, keys), 960);
+}
+
+TEST_F(FleetOfKnownCachesTest, WhatIsUnderWayIsFollowed) {
+  Fleet fleet = Make(1);
+  fleet.CacheKnown(0, {}, kKeyTokens);
+  const PrefixKeys keys = Known(1000, 0);
+  Send(&fleet, keys, 1);
+  Chosen(&fleet, keys, 1.1);
+  EXPECT_EQ(fleet.CachedTokens(0, keys), 960);
+  fleet.Ended(0, Fleet::Outcome::kRefused, 1.1);
+  fleet.TurnedAway(0, keys, 0);
+  Chosen(&fleet, keys, 1.2);
+  EXPECT_EQ(fleet.CachedTokens(0, keys), 0);
+  Send(&fleet, keys, 2);
+  // What it was to tell of by now it does not have.
+  Chosen(&fleet, keys, 60);
+  EXPECT_EQ(fleet.CachedTokens(0, keys), 0);
+}
+
+TEST_F(FleetOfKnownCachesTest, ASlotThatWasRemovedIsNotKnown) {
+  Fleet fleet = Make(1);
+  fleet.CacheKnown(0, Told(Known(640, 0)), kKeyTokens);
+  fleet.Remove(0);
+  EXPECT_EQ(fleet.Add("another"), 0u);
+  EXPECT_FALSE(fleet.knows_cache(0));
+  Chosen(&fleet, Known(1000, 0), 1);
+  EXPECT_EQ(fleet.CachedTokens(0, Known(1000, 0)), 0);
+}
+
 }  // namespace
 }  // namespace aludel
