@@ -144,7 +144,7 @@ std::vector<v1::PlanOption> RequestPlanner::Options(absl::Span<const int32_t> pr
     std::optional<double> soonest;
     bool ready = false;
     for (const PlanTarget& target : targets) {
-      if (!target.ready ||
+      if (!target.ready || !target.link_open ||
           std::find(target.formats.begin(), target.formats.end(), format) == target.formats.end())
         continue;
       ready = true;

@@ -36,13 +36,17 @@ void HandoffAttempt::Start(const std::shared_ptr<TicketOwner>& owner, FrameExten
   KvReceiver* const receiver = context_.receiver;
   v1::Prefill::Stub& stub = context_.prefill_pool->stub(target_);
   const auto tokens = static_cast<int64_t>(spec_.prompt.size());
-  const double bytes_per_token = context_.costs->BytesPerToken(spec_.codec->name, tokens);
+  double expected_bytes =
+      context_.costs->BytesPerToken(spec_.codec->name, tokens) * static_cast<double>(tokens);
+  if (expected_bytes == 0) {  // none has come yet
+    expected_bytes =
+        static_cast<double>(context_.model->HandoffBytesBound(*spec_.codec, spec_.prompt.size()));
+  }
   {
     absl::MutexLock lock(&mutex_);
     if (closed_) return;
     owner_ = owner;
-    link_use_ =
-        context_.prefill_pool->BeginRun(target_, tokens, bytes_per_token * static_cast<double>(tokens));
+    link_use_ = context_.prefill_pool->BeginRun(target_, tokens, expected_bytes);
     grants_ = std::make_shared<CreditGrants>(
         &stub, ticket_, until_,
         [owner, ticket = ticket_](const absl::Status& lost) { owner->OnTicketLost(ticket, lost); });
@@ -109,8 +113,10 @@ std::optional<TicketUsage> HandoffAttempt::Close(TicketState end) {
     run->Cancel();
   }
   const TicketUsage usage = context_.receiver->Close(ticket_, end);
-  context_.prefill_pool->EndRun(target_, static_cast<int64_t>(spec_.prompt.size()), link_use,
-                                static_cast<double>(usage.bytes));
+  // Of one that is given up more may be on its way than has come.
+  const auto came = static_cast<double>(usage.bytes);
+  const double bytes = end == TicketState::kCompleted ? came : std::max(came, link_use.expected_bytes);
+  context_.prefill_pool->EndRun(target_, static_cast<int64_t>(spec_.prompt.size()), link_use, bytes);
   return usage;
 }
 

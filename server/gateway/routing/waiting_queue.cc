@@ -101,23 +101,31 @@ std::optional<WaitingQueue::Refusal> WaitingQueue::Check(const std::string& tena
 
 double WaitingQueue::Turn(const Tenant& tenant, absl::Time now) const {
   const double still = service_seconds_.samples > 0 ? service_seconds_.value : kAnswerSeconds;
-  return (tenant.used + tenant.taken * (absl::ToDoubleSeconds(now - tenant.since) + still)) / tenant.weight;
+  return tenant.used + tenant.taken * (absl::ToDoubleSeconds(now - tenant.since) + still) / tenant.weight;
 }
 
-WaitingQueue::Tenant& WaitingQueue::Join(const std::string& name, int weight, absl::Time now) {
-  Tenant& tenant = tenants_[name];
-  tenant.weight = weight;
+WaitingQueue::Tenant& WaitingQueue::Join(const std::string& name, int weight, bool newest, absl::Time now) {
+  const auto [found, fresh] = tenants_.try_emplace(name);
+  Tenant& tenant = found->second;
   Settle(&tenant, now);
-  if (tenant.waiting.empty()) tenant.used = std::max(tenant.used, reached_ * weight);
+  if (fresh || newest) tenant.weight = weight;
+  if (tenant.waiting.empty()) tenant.used = std::max(tenant.used, reached_);
   return tenant;
 }
 
 void WaitingQueue::Push(Entry entry, absl::Time now) {
-  if (index_.empty()) last_place_.reset();  // the time until now was no wait
+  if (index_.empty()) {
+    last_place_.reset();  // the time until now was no wait
+    for (auto& [name, tenant] : tenants_) {
+      Settle(&tenant, now);
+      tenant.used = 0;
+    }
+    reached_ = 0;
+  }
   const Rank rank = {entry.priority, entry.id};
   tokens_ += entry.tokens;
   ALUDEL_CHECK(index_.emplace(entry.id, std::pair(entry.tenant, rank)).second);
-  Tenant& tenant = Join(entry.tenant, entry.weight, now);
+  Tenant& tenant = Join(entry.tenant, entry.weight, /*newest=*/true, now);
   tenant.waiting_places += entry.places;
   tenant.waiting.emplace(rank, std::move(entry));
 }
@@ -135,8 +143,14 @@ const WaitingQueue::Entry* WaitingQueue::Next(absl::Time now) const {
 }
 
 bool WaitingQueue::Remove(uint64_t id) {
+  if (!index_.contains(id)) return false;
+  Drop(id);
+  Forget();
+  return true;
+}
+
+void WaitingQueue::Drop(uint64_t id) {
   const auto found = index_.find(id);
-  if (found == index_.end()) return false;
   const auto [name, rank] = found->second;
   index_.erase(found);
   Tenant& tenant = tenants_.at(name);
@@ -144,8 +158,6 @@ bool WaitingQueue::Remove(uint64_t id) {
   tokens_ -= entry->second.tokens;
   tenant.waiting_places -= entry->second.places;
   tenant.waiting.erase(entry);
-  Forget();
-  return true;
 }
 
 std::vector<std::pair<uint64_t, WaitingQueue::Refusal>> WaitingQueue::RemoveHopeless(absl::Time now) {
@@ -157,13 +169,14 @@ std::vector<std::pair<uint64_t, WaitingQueue::Refusal>> WaitingQueue::RemoveHope
       }
     }
   }
-  for (const auto& [id, refusal] : hopeless) Remove(id);
+  for (const auto& [id, refusal] : hopeless) Drop(id);
+  if (!hopeless.empty()) Forget();
   return hopeless;
 }
 
 void WaitingQueue::Started(const std::string& tenant, int weight, int places, absl::Time now, bool waited) {
-  Tenant& one = Join(tenant, weight, now);
-  reached_ = std::max(reached_, one.used / one.weight);
+  Tenant& one = Join(tenant, weight, /*newest=*/!waited, now);
+  reached_ = std::max(reached_, one.used);
   one.taken += places;
   one.last_turn = ++turns_;
   places_taken_ += places;
@@ -189,14 +202,16 @@ void WaitingQueue::Ended(const std::string& tenant, int places, absl::Time now,
 }
 
 void WaitingQueue::Settle(Tenant* tenant, absl::Time now) {
-  if (tenant->taken > 0) tenant->used += tenant->taken * absl::ToDoubleSeconds(now - tenant->since);
+  if (tenant->taken > 0) {
+    tenant->used += tenant->taken * absl::ToDoubleSeconds(now - tenant->since) / tenant->weight;
+  }
   tenant->since = now;
 }
 
 void WaitingQueue::Forget() {
   std::erase_if(tenants_, [this](const auto& tenant) {
     const Tenant& one = tenant.second;
-    return one.idle() && (index_.empty() || one.used <= reached_ * one.weight);
+    return one.idle() && (index_.empty() || one.used <= reached_);
   });
 }
 

@@ -20,7 +20,8 @@ namespace aludel {
 //
 // Fairness is start-time fair queueing (Goyal, Vin, Cheng 1996) over seconds at places: the next place is the tenant's that
 // will have had the least of them for its weight when what it runs now has taken its mean time. A tenant that had nothing
-// waiting begins where the others are, so that what it did not use in a quiet hour is no claim on a busy one.
+// waiting begins where the others are, and while nothing waits at all nothing is counted: what was used or not used in a quiet
+// hour is no claim on a busy one.
 class WaitingQueue {
  public:
   struct Options {
@@ -76,8 +77,8 @@ class WaitingQueue {
     int waiting_places = 0;
     int weight = 1;
     int taken = 0;
-    double used = 0;         // seconds at places until `since`, and what it was given when it came
-    absl::Time since;        // since when `taken`
+    double used = 0;   // seconds at places for its weight, until `since`, and what it was given when it came
+    absl::Time since;  // since when `taken`
     uint64_t last_turn = 0;  // 0: none yet
     bool idle() const { return taken == 0 && waiting.empty(); }
   };
@@ -99,8 +100,9 @@ class WaitingQueue {
   std::optional<Refusal> TooLate(absl::Duration wait, absl::Time now, absl::Time deadline) const;
   // What the tenant will have used, for its weight, when what it has now has taken its mean time.
   double Turn(const Tenant& tenant, absl::Time now) const;
-  // A tenant with nothing waiting takes part again.
-  Tenant& Join(const std::string& name, int weight, absl::Time now);
+  // A tenant with nothing waiting takes part again. `newest`: no request after it has told a weight.
+  Tenant& Join(const std::string& name, int weight, bool newest, absl::Time now);
+  void Drop(uint64_t id);
   static void Settle(Tenant* tenant, absl::Time now);
   // Idle tenants whose past no longer counts.
   void Forget();
@@ -111,9 +113,8 @@ class WaitingQueue {
   int64_t tokens_ = 0;
   int places_taken_ = 0;
   uint64_t turns_ = 0;
-  double reached_ =
-      0;       // the most that one had used, for its weight, when it got a place: one that comes begins there
-  Pace pace_;  // of places given to entries while others wait
+  double reached_ = 0;  // the most that one had used when it got a place: one that comes begins there
+  Pace pace_;           // of places given to entries while others wait
   Mean service_seconds_;
   std::optional<absl::Time> last_place_;  // while something has waited since
 };

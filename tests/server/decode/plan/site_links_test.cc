@@ -58,14 +58,15 @@ class Day {
  public:
   static constexpr double kLocalSeconds = 2e-3;  // a token
   static constexpr double kFarSeconds = .3e-3;
-  static constexpr double kRate = 4e6;  // bytes a second that the link carries
-  static constexpr uint64_t kLimit = 1'000'000;
+  static constexpr double kRate = 4e6;         // bytes a second that the link carries
+  static constexpr uint64_t kLimit = 350'000;  // less than all prompts of the busy hours would take
   static constexpr double kBytesPerToken = 800;
   static constexpr double kSeconds = 864;  // a day at 1/100 of its time
 
   struct Result {
     double mean_ttft = 0;
     double bytes = 0;
+    int refused = 0;  // handoffs, for the limit
   };
 
   Day(uint32_t seed, double peak) {
@@ -109,6 +110,7 @@ class Day {
         const auto plan = MakePlan(options, {"codes"}, {target}, {.prompt_tokens = tokens}, predict);
         EXPECT_TRUE(plan.ok());
         far = plan->remote();
+        result.refused += plan->reason == PlanReason::kSiteLimit ? 1 : 0;
       }
       if (far) {
         far_free = made;
@@ -141,6 +143,7 @@ TEST(SiteLinks, OverADayItIsAboutAsSoonAsTheBestFixedThreshold) {
     const Day day(seed + i, /*peak=*/.8);
     const Day::Result ours = day.Run(std::nullopt);
     EXPECT_LT(ours.bytes, 1.05 * static_cast<double>(Day::kLimit) * Day::kSeconds);
+    EXPECT_GT(ours.refused, 10);
     double best = 1e9;  // of any length, chosen when the day is over
     for (const int64_t threshold : {0, 100, 200, 400, 600, 800, 1000, 1500, 2000, 3000, 5000, 100000}) {
       best = std::min(best, day.Run(threshold).mean_ttft);
@@ -148,7 +151,7 @@ TEST(SiteLinks, OverADayItIsAboutAsSoonAsTheBestFixedThreshold) {
     EXPECT_LT(ours.mean_ttft, 1.25 * best);
     sum += ours.mean_ttft / best;
   }
-  EXPECT_LT(sum / kDays, 1.02);
+  EXPECT_LT(sum / kDays, 1.05);
 }
 
 }  // namespace

@@ -274,6 +274,42 @@ TEST_F(Waiting, WhatWasNotUsedInAQuietHourIsNoClaimOnABusyOne) {
   EXPECT_THAT(order, testing::AnyOf("abab", "baba", "abba", "baab"));
 }
 
+TEST_F(Waiting, WhatWasUsedInAQuietHourIsNoDebtInABusyOne) {
+  queue_.Started("a", 1, 4, At(0), /*waited=*/false);
+  for (int i = 0; i < 4; ++i) {
+    queue_.Push({.id = ++last_id_, .tenant = "b", .deadline = At(9999)}, At(3600));
+  }
+  queue_.Push({.id = ++last_id_, .tenant = "a", .deadline = At(9999)}, At(3600));
+  queue_.Ended("a", 4, At(3601), absl::Seconds(3601));
+  std::string order;
+  for (int i = 0; i < 5; ++i) order += Start(3601)[0];
+  EXPECT_LE(order.find('a'), 1) << order;
+}
+
+TEST_F(Waiting, AWeightThatChangesHoldsFromThenOn) {
+  WaitingQueue queue({.max_waiting = 100, .max_waiting_tokens = 100});
+  uint64_t id = 0;
+  const auto push = [&](const std::string& tenant, int weight) {
+    queue.Push({.id = ++id, .tenant = tenant, .weight = weight, .deadline = At(9999)}, At(0));
+  };
+  for (int i = 0; i < 40; ++i) push("a", 1), push("b", 1);
+  double now = 0;
+  const auto serve = [&](int count) {
+    int of_a = 0;
+    for (int i = 0; i < count; ++i) {
+      const Entry next = *queue.Next(At(now));
+      of_a += next.tenant == "a" ? 1 : 0;
+      queue.Remove(next.id);
+      queue.Started(next.tenant, next.weight, 1, At(now), /*waited=*/true);
+      queue.Ended(next.tenant, 1, At(++now), absl::Seconds(1));
+    }
+    return of_a;
+  };
+  EXPECT_NEAR(serve(40), 20, 1);
+  push("a", 3);
+  EXPECT_NEAR(serve(20), 15, 2);
+}
+
 TEST_F(Waiting, ThePredictedWaitKnowsWeights) {
   WaitingQueue queue({.max_waiting = 100, .max_waiting_tokens = 100});
   uint64_t id = 0;
