@@ -15,7 +15,6 @@
 namespace aludel {
 namespace {
 
-constexpr int kQuestions = 12;
 constexpr int kMaxTokens = 24;
 constexpr int32_t kEnd = 2;  // the demo models' end token, which servers do not send
 constexpr char kQuestionFile[] = "deploy/demo/questions.jsonl";
@@ -27,15 +26,23 @@ std::vector<std::string> ServedFormats() {
   return formats;
 }
 
-// The records that the aludel-eval of this build writes, with the servers' arithmetic. [questions]
-std::vector<nlohmann::json> Evaluate(const std::vector<std::string>& formats) {
-  const std::string out = ::testing::TempDir() + "/evaluation_test";
-  const std::string binary = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "aludel-eval";
-  const std::string command = absl::StrCat(
-      binary, " --producer deploy/demo/base --consumer deploy/demo/chat --codec deploy/demo/codec --qa ",
-      kQuestionFile, " --questions ", kQuestions, " --max-answer-tokens ", kMaxTokens,
-      " --compute bf16 --threads 1 --formats ", absl::StrJoin(formats, ","), " --out ", out, " > /dev/null");
+// One of this build's tools, of the demo pair.
+void RunTool(const char* program, const std::string& arguments) {
+  const std::string binary = std::filesystem::read_symlink("/proc/self/exe").parent_path() / program;
+  const std::string command =
+      absl::StrCat(binary, " --producer deploy/demo/base --consumer deploy/demo/chat --threads 1 ", arguments,
+                   " > /dev/null");
   EXPECT_EQ(std::system(command.c_str()), 0) << command;
+}
+
+// The records that aludel-eval writes, with the servers' arithmetic. [questions]
+std::vector<nlohmann::json> Evaluate(const std::string& artifact, const std::vector<std::string>& formats,
+                                     int questions) {
+  const std::string out = ::testing::TempDir() + "/evaluation_test";
+  RunTool("aludel-eval",
+          absl::StrCat("--codec ", artifact, " --qa ", kQuestionFile, " --questions ", questions,
+                       " --max-answer-tokens ", kMaxTokens, " --compute bf16 --formats ",
+                       absl::StrJoin(formats, ","), " --out ", out));
   std::vector<nlohmann::json> records;
   std::ifstream file(out + "/records.jsonl");
   std::string line;
@@ -44,21 +51,20 @@ std::vector<nlohmann::json> Evaluate(const std::vector<std::string>& formats) {
   return records;
 }
 
-TEST(Evaluation, SaysWhatTheServersSendAndAnswer) {
-  const std::vector<std::string> formats = ServedFormats();
-  const std::vector<nlohmann::json> records = Evaluate(formats);
-  ASSERT_EQ(records.size(), kQuestions);
-  const auto questions = LoadQuestions(kQuestionFile, kQuestions);
+void Compare(const std::string& artifact, const std::vector<std::string>& formats, int count) {
+  const std::vector<nlohmann::json> records = Evaluate(artifact, formats, count);
+  ASSERT_EQ(records.size(), count);
+  const auto questions = LoadQuestions(kQuestionFile, count);
   const auto writer = PromptWriter::Load("deploy/demo/chat");
   ASSERT_TRUE(questions.ok() && writer.ok());
 
   FleetOptions options;
   options.decode_model = "deploy/demo/chat";
-  options.codec = "artifact: 'deploy/demo/codec'";
+  options.codec = absl::StrCat("artifact: '", artifact, "'");
   for (const std::string& format : formats) absl::StrAppend(&options.codec, " formats: '", format, "'");
   Fleet fleet(options);
   ASSERT_TRUE(fleet.Start());
-  for (int i = 0; i < kQuestions; ++i) {
+  for (int i = 0; i < count; ++i) {
     const std::vector<int32_t> prompt = *writer->Write((*questions)[i]);
     ASSERT_EQ(records[i]["formats"].size(), formats.size());
     for (size_t f = 0; f < formats.size(); ++f) {
@@ -78,6 +84,19 @@ TEST(Evaluation, SaysWhatTheServersSendAndAnswer) {
       EXPECT_EQ(answer.started.handed_over_tokens(), record["handed_over"].get<uint32_t>());
     }
   }
+}
+
+TEST(Evaluation, SaysWhatTheServersSendAndAnswer) { Compare("deploy/demo/codec", ServedFormats(), 12); }
+
+TEST(Evaluation, SaysWhatTheServersSendAndAnswerOfCutFrames) {
+  const std::string artifact = ::testing::TempDir() + "/embedded_codec";
+  std::filesystem::remove_all(artifact);
+  std::filesystem::copy("deploy/demo/codec", artifact);
+  RunTool("aludel-calibrate",
+          absl::StrCat("--data deploy/demo/calibration.jsonl --prompts 20 --repack --packing embedded --out ",
+                       artifact));
+  Compare(artifact, {"aludel-p0", "aludel-p0@3", "aludel-p0@1", "aludel-p2@2"}, 3);
+  std::filesystem::remove_all(artifact);
 }
 
 }  // namespace
